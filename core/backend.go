@@ -1,0 +1,22 @@
+package core
+
+// Backend runs programs on one kind of device. Both implementations pass the same conformance tests.
+type Backend interface {
+	Name() string // "cpu" or "cuda"
+	Arch() string // "amd64", "sm_90"
+	Units() int   // multiprocessors of a GPU; 1 on the CPU, whose results must not depend on the number of threads
+	// Load fetches the program's kernels for the device, so that Launch never loads code.
+	Load(p *problem, program program) ([]Kernel, error)
+	// Launch runs a plan on operands that passed every check.
+	Launch(p *Plan, stream, workspace uintptr, args []Tensor) error
+}
+
+func backendFor(device Device, op string) (Backend, error) {
+	switch {
+	case device == CPU:
+		return cpuBackend{}, nil
+	case device.Type == deviceCUDA:
+		return cudaFor(device.Index, op)
+	}
+	return nil, refuse(Unsupported, op, "device", "cpu or cuda:N", device.String(), "")
+}

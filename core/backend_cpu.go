@@ -1,0 +1,88 @@
+package core
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// cpuBackend runs the Go body of a program on the calling thread and a few goroutines.
+type cpuBackend struct{}
+
+func (cpuBackend) Name() string                             { return "cpu" }
+func (cpuBackend) Arch() string                             { return runtime.GOARCH }
+func (cpuBackend) Units() int                               { return 1 }
+func (cpuBackend) Load(*problem, program) ([]Kernel, error) { return nil, nil }
+
+func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor) error {
+	p.program.host(args)
+	runtime.KeepAlive(args)
+	return nil
+}
+
+var threads atomic.Int64
+
+func init() {
+	n := runtime.NumCPU()
+	if wanted, err := strconv.Atoi(os.Getenv("STERNWAY_NUM_THREADS")); err == nil && wanted > 0 {
+		n = wanted
+	}
+	threads.Store(int64(n))
+	runtime.GOMAXPROCS(max(n, 2))
+}
+
+// NumThreads is the number of goroutines that one run on the CPU may use.
+func NumThreads() int { return int(threads.Load()) }
+
+// SetNumThreads changes NumThreads. Results do not depend on it.
+func SetNumThreads(n int) error {
+	if n < 1 || n > 1<<16 {
+		return refuse(InvalidProblem, "set_num_threads", "n", "between 1 and 65536", fmt.Sprint(n), "")
+	}
+	threads.Store(int64(n))
+	runtime.GOMAXPROCS(max(n, 2))
+	return nil
+}
+
+// parallel calls body for every task, on a few goroutines with a worker each; start lends a worker and says how it is given back.
+// Tasks are cut by the caller in a way that does not depend on the number of threads, so neither does the result. A panic of any
+// goroutine reaches the caller.
+func parallel[W any](tasks int64, start func() (W, func()), body func(worker W, task int64)) {
+	workers := min(int64(NumThreads()), tasks)
+	if workers <= 1 {
+		if tasks > 0 {
+			worker, done := start()
+			defer done()
+			for task := range tasks {
+				body(worker, task)
+			}
+		}
+		return
+	}
+	var next atomic.Int64
+	var failure atomic.Value
+	work := func() {
+		defer func() {
+			if r := recover(); r != nil {
+				failure.CompareAndSwap(nil, fmt.Sprint(r))
+			}
+		}()
+		worker, done := start()
+		defer done()
+		for task := next.Add(1) - 1; task < tasks; task = next.Add(1) - 1 {
+			body(worker, task)
+		}
+	}
+	var others sync.WaitGroup
+	for range workers - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+	if r := failure.Load(); r != nil {
+		panic(r)
+	}
+}

@@ -1,0 +1,155 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/cuda"
+)
+
+// Kernel is a loaded kernel of one device.
+type Kernel = driver.Kernel
+
+// openDriver is replaced by tests with a fake.
+var openDriver = driver.Open
+
+// image is replaced by tests: the kernel image of a family, nil when the package was built without kernels.
+var image = cuda.Image
+
+// cudaBackend is one device of the driver.
+type cudaBackend struct {
+	device driver.Device
+	mu     sync.Mutex
+	images map[string]driver.Library
+}
+
+var (
+	cudaMu       sync.Mutex
+	cudaBackends = map[int32]*cudaBackend{}
+	checking     atomic.Bool
+)
+
+// SetCheck makes every launch wait for its result, so that an error names the operation that caused it.
+func SetCheck(on bool) { checking.Store(on) }
+
+func cudaFor(ordinal int32, op string) (*cudaBackend, error) {
+	cudaMu.Lock()
+	defer cudaMu.Unlock()
+	if b := cudaBackends[ordinal]; b != nil {
+		return b, nil
+	}
+	d, err := openDriver()
+	if err != nil {
+		return nil, refuse(Unsupported, op, "device", "a CUDA device", err.Error(), `device="cpu" works on every machine`)
+	}
+	count := d.DeviceCount()
+	if int(ordinal) >= count || ordinal < 0 {
+		return nil, refuse(Unsupported, op, "device", fmt.Sprintf("one of the %d CUDA devices here", count), CUDA(int(ordinal)).String(), "")
+	}
+	device, err := d.Device(int(ordinal))
+	if err != nil {
+		return nil, deviceError(op, "device", err)
+	}
+	b := &cudaBackend{device: device, images: map[string]driver.Library{}}
+	cudaBackends[ordinal] = b
+	return b, nil
+}
+
+func (b *cudaBackend) Name() string { return "cuda" }
+func (b *cudaBackend) Arch() string { return b.device.Arch() }
+func (b *cudaBackend) Units() int   { return b.device.Multiprocessors() }
+
+func (b *cudaBackend) Load(p *problem, program program) ([]Kernel, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var kernels []Kernel
+	for _, symbol := range program.symbols() {
+		library, err := b.library(symbol.image, p.op())
+		if err != nil {
+			return nil, err
+		}
+		kernel, err := library.Kernel(symbol.name)
+		if err != nil {
+			return nil, deviceError(p.op(), symbol.name, err)
+		}
+		kernels = append(kernels, kernel)
+	}
+	return kernels, nil
+}
+
+// library loads an image once for the device.
+func (b *cudaBackend) library(name, op string) (driver.Library, error) {
+	if library := b.images[name]; library != nil {
+		return library, nil
+	}
+	code := image(name)
+	if code == nil {
+		return nil, refuse(Unsupported, op, "device", "cpu, as this build carries no CUDA kernels", "cuda",
+			"install a wheel with kernels, or build with nvcc and without STERNWAY_CUDA=0")
+	}
+	library, err := b.device.Load(code)
+	if err != nil {
+		return nil, b.loadError(op, err)
+	}
+	b.images[name] = library
+	return library, nil
+}
+
+// loadError tells a device that the image was not built for from a driver that failed.
+func (b *cudaBackend) loadError(op string, err error) error {
+	var status *driver.Status
+	if errors.As(err, &status) && status.NoImage() {
+		return refuse(Unsupported, op, "device", "of an architecture in the kernel image", b.device.Arch(),
+			"rebuild with STERNWAY_CUDA_ARCHS set to it")
+	}
+	return deviceError(op, "kernel image", err)
+}
+
+func deviceError(op, operand string, err error) error {
+	e := refuse(DeviceFailure, op, operand, "accepted by the driver", err.Error(), "")
+	var status *driver.Status
+	if errors.As(err, &status) {
+		e.Status, e.Got, e.Hint = status.Name, status.Name+" in "+status.Call, status.Advice()
+	}
+	return e
+}
+
+// queue receives the launches of one run.
+type queue struct {
+	launch  driver.Launch
+	kernels []Kernel
+	device  driver.Device
+}
+
+var queues = sync.Pool{New: func() any { return new(queue) }}
+
+// submit launches kernel number i of the plan with the words packed so far. Empty grids are left out.
+func (q *queue) submit(i int, grid int64, block uint32) error {
+	if grid == 0 {
+		return nil
+	}
+	if grid > math.MaxInt32 {
+		return refuse(Unsupported, "", "launch", fmt.Sprintf("of at most %d blocks", math.MaxInt32), fmt.Sprint(grid), "split the tensor")
+	}
+	q.launch.Grid, q.launch.Block, q.launch.Shared = uint32(grid), block, 0
+	return q.device.Launch(q.kernels[i], &q.launch)
+}
+
+func (b *cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []Tensor) error {
+	q := queues.Get().(*queue)
+	defer queues.Put(q)
+	q.kernels, q.device, q.launch.Stream = p.kernels, b.device, stream
+	err := p.program.device(args, workspace, q)
+	if err == nil && checking.Load() {
+		err = b.device.Synchronize(stream)
+	}
+	var refusal *Error
+	if err == nil || errors.As(err, &refusal) {
+		return err
+	}
+	return deviceError(p.problem.op(), "launch", err)
+}

@@ -1,0 +1,199 @@
+// Package driver reaches the CUDA driver through dlopen. It knows no operation: it opens devices, loads images and launches
+// kernels. Nothing is loaded before Open is called, and a machine without libcuda is a machine without devices.
+package driver
+
+/*
+#cgo CFLAGS: -O2
+#include <stdlib.h>
+#include "driver.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+)
+
+// Driver lists devices. A fake stands in for it in tests.
+type Driver interface {
+	Version() int // as cuDriverGetVersion: 13000 for CUDA 13.0
+	DeviceCount() int
+	Device(ordinal int) (Device, error)
+}
+
+// Device is one GPU, through its primary context.
+type Device interface {
+	Name() string
+	Arch() string // "sm_90"
+	Multiprocessors() int
+	Memory() int64 // bytes
+	Load(image []byte) (Library, error)
+	Launch(kernel Kernel, launch *Launch) error
+	Synchronize(stream uintptr) error
+}
+
+// Library is a loaded kernel image.
+type Library interface {
+	Kernel(symbol string) (Kernel, error)
+}
+
+// Kernel is a handle of the driver.
+type Kernel uintptr
+
+// MaxWords is the largest argument of a kernel, in 8-byte words.
+const MaxWords = 192
+
+// Launch is one kernel launch: a one-dimensional grid and one argument struct of 8-byte words.
+type Launch struct {
+	Grid, Block, Shared uint32
+	Stream              uintptr
+	n                   int
+	words               [MaxWords]uint64
+}
+
+// Reset forgets the words of the last launch.
+func (l *Launch) Reset() { l.n = 0 }
+
+// Put appends words to the argument.
+func (l *Launch) Put(words ...uint64) { l.n += copy(l.words[l.n:], words) }
+
+// Words is the argument packed so far.
+func (l *Launch) Words() []uint64 { return l.words[:l.n] }
+
+// Status is a refusal of the driver.
+type Status struct {
+	Code int
+	Name string // CUDA_ERROR_...
+	Call string // what was being done
+}
+
+func (s *Status) Error() string { return s.Name + " in " + s.Call }
+
+// NoImage reports that an image holds no code for the device.
+func (s *Status) NoImage() bool { return s.Code == 209 || s.Code == 222 }
+
+// Advice says what a person can do.
+func (s *Status) Advice() string {
+	switch s.Code {
+	case 2:
+		return "free device memory"
+	case 700, 702, 714, 715, 716, 717, 718, 719:
+		return "the context is lost: restart the process, and run with STERNWAY_CHECK=1 to find the operation that broke it"
+	case 900, 901, 906:
+		return "a stream capture does not allow this call"
+	}
+	return ""
+}
+
+func check(status C.int, call string) error {
+	if status == 0 {
+		return nil
+	}
+	name := fmt.Sprintf("CUDA status %d", int(status))
+	if text := C.sw_status_name(status); text != nil {
+		name = C.GoString(text)
+	}
+	return &Status{int(status), name, call}
+}
+
+type libcuda struct{ version int }
+
+// Open opens libcuda, or says in words why there is none.
+func Open() (Driver, error) {
+	var version C.int
+	if missing := C.sw_open(&version); missing != nil {
+		return nil, errors.New(C.GoString(missing))
+	}
+	return libcuda{int(version)}, nil
+}
+
+func (d libcuda) Version() int { return d.version }
+
+func (d libcuda) DeviceCount() int {
+	var count C.int
+	if C.sw_device_count(&count) != 0 {
+		return 0
+	}
+	return int(count)
+}
+
+// Attributes of cuDeviceGetAttribute.
+const (
+	attributeMultiprocessors = 16
+	attributeMajor           = 75
+	attributeMinor           = 76
+)
+
+func (d libcuda) Device(ordinal int) (Device, error) {
+	g := &gpu{}
+	var context C.uintptr_t
+	if err := check(C.sw_device_open(C.int(ordinal), &g.id, &context), "cuDevicePrimaryCtxRetain"); err != nil {
+		return nil, err
+	}
+	g.context = context
+	var name [128]C.char
+	C.sw_device_name(g.id, &name[0], C.int(len(name)))
+	g.name = C.GoString(&name[0])
+	var memory C.size_t
+	C.sw_device_memory(g.id, &memory)
+	g.memory = int64(memory)
+	g.arch = fmt.Sprintf("sm_%d%d", g.attribute(attributeMajor), g.attribute(attributeMinor))
+	g.multiprocessors = g.attribute(attributeMultiprocessors)
+	return g, nil
+}
+
+type gpu struct {
+	id              C.int
+	context         C.uintptr_t
+	name, arch      string
+	multiprocessors int
+	memory          int64
+}
+
+func (g *gpu) attribute(which C.int) int {
+	var value C.int
+	C.sw_device_attribute(g.id, which, &value)
+	return int(value)
+}
+
+func (g *gpu) Name() string         { return g.name }
+func (g *gpu) Arch() string         { return g.arch }
+func (g *gpu) Multiprocessors() int { return g.multiprocessors }
+func (g *gpu) Memory() int64        { return g.memory }
+
+type library struct {
+	gpu    *gpu
+	handle C.uintptr_t
+}
+
+func (g *gpu) Load(image []byte) (Library, error) {
+	l := &library{gpu: g}
+	err := check(C.sw_library_load(unsafe.Pointer(&image[0]), &l.handle), "cuLibraryLoadData")
+	runtime.KeepAlive(image)
+	return l, err
+}
+
+func (l *library) Kernel(symbol string) (Kernel, error) {
+	name := C.CString(symbol)
+	defer C.free(unsafe.Pointer(name))
+	var kernel C.uintptr_t
+	err := check(C.sw_kernel_get(l.handle, name, l.gpu.context, &kernel), "cuLibraryGetKernel "+symbol)
+	return Kernel(kernel), err
+}
+
+func (g *gpu) Launch(kernel Kernel, l *Launch) error {
+	c := C.sw_launch{
+		grid: C.uint32_t(l.Grid), block: C.uint32_t(l.Block), shared: C.uint32_t(l.Shared),
+		stream: C.uintptr_t(l.Stream), kernel: C.uintptr_t(kernel), context: g.context,
+	}
+	if status := C.sw_launch_kernel(&c, unsafe.Pointer(&l.words[0])); status != 0 {
+		return check(status, "cuLaunchKernel")
+	}
+	return nil
+}
+
+func (g *gpu) Synchronize(stream uintptr) error {
+	return check(C.sw_synchronize(g.context, C.uintptr_t(stream)), "cuStreamSynchronize")
+}

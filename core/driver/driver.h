@@ -1,0 +1,31 @@
+#ifndef STERNWAY_DRIVER_H
+#define STERNWAY_DRIVER_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* The part of the CUDA driver interface that is used, declared by hand: no CUDA header is needed to build.
+   A driver status is an int, 0 for success; a handle is an integer that only the driver understands. */
+
+typedef struct {
+  uint32_t grid, block, shared;  /* blocks, threads per block, bytes of dynamic shared memory */
+  uintptr_t stream, kernel, context;
+} sw_launch;
+
+/* Opens libcuda once. NULL on success, otherwise what is missing, in words. */
+const char *sw_open(int *version);
+
+/* The name of a status, or NULL when the driver does not know it. */
+const char *sw_status_name(int status);
+
+int sw_device_count(int *count);
+int sw_device_open(int ordinal, int *device, uintptr_t *context);
+int sw_device_name(int device, char *name, int size);
+int sw_device_attribute(int device, int attribute, int *value);
+int sw_device_memory(int device, size_t *bytes);
+int sw_library_load(const void *image, uintptr_t *library);
+/* Finds a kernel and loads its code into the context. */
+int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, uintptr_t *kernel);
+/* Both make the context current on the calling thread for the call, and put back what was current before. */
+int sw_launch_kernel(const sw_launch *launch, void *argument);
+int sw_synchronize(uintptr_t context, uintptr_t stream);
+#endif

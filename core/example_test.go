@@ -1,0 +1,68 @@
+package core_test
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sternway/sternway/core"
+)
+
+// The gradient of y = a + 0.25 (b - a) for a row vector b that was broadcast over two rows: db sums over the rows.
+func ExampleLerpBackward() {
+	weight := core.Scalar(0.25)
+	plan, err := core.Select(core.LerpBackward{
+		Shape: []int64{2, 3}, DType: core.Float32, Weight: &weight, BShape: []int64{3},
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	dy := []float32{1, 2, 3, 4, 5, 6}
+	da, db := make([]float32, 6), make([]float32, 3)
+	err = plan.Run(0, core.Tensor{}, core.Args{"dy": core.Of(dy, 2, 3), "da": core.Of(da, 2, 3), "db": core.Of(db)})
+	fmt.Println(da, db, err)
+	// Output: [0.75 1.5 2.25 3 3.75 4.5] [1.25 1.75 2.25] <nil>
+}
+
+// Two tokens of two values: dx = dy scale, dscale = sum dy q.
+func ExampleDequantizePerTokenBackward() {
+	plan, err := core.Select(core.DequantizePerTokenBackward{
+		Shape: []int64{2, 2}, DType: core.Float64, QDType: core.Int8,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	dx, dscale := make([]float64, 4), make([]float64, 2)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"dy": core.Of([]float64{1, 2, 3, 4}, 2, 2), "scale": core.Of([]float64{0.5, 2}), "q": core.Of([]int8{10, 20, -1, 1}, 2, 2),
+		"dx": core.Of(dx, 2, 2), "dscale": core.Of(dscale),
+	})
+	fmt.Println(dx, dscale, err)
+	// Output: [0.5 1 6 8] [50 1] <nil>
+}
+
+// Values outside the quantisation range pass no gradient to x.
+func ExampleFakeQuantizePerTokenBackward() {
+	plan, err := core.Select(core.FakeQuantizePerTokenBackward{
+		Shape: []int64{1, 3}, DType: core.Float32, QuantMin: -8, QuantMax: 7,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	dx, dscale := make([]float32, 3), make([]float32, 1)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"dy": core.Of([]float32{1, 1, 1}, 1, 3), "x": core.Of([]float32{0.5, 3.75, -100}, 1, 3), "scale": core.Of([]float32{0.5}),
+		"dx": core.Of(dx, 1, 3), "dscale": core.Of(dscale),
+	})
+	fmt.Println(dx, dscale, err)
+	// Output: [1 0 0] [-1] <nil>
+}
+
+// Errors say what was wanted and what came, and have a kind.
+func ExampleError() {
+	_, err := core.Select(core.LerpBackward{Shape: []int64{2}, DType: core.Int64}, core.CPU, core.Preference{})
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, core.ErrUnsupported))
+	// Output:
+	// lerp_backward: dtype must be float32, float64, float16 or bfloat16, got int64
+	// true
+}

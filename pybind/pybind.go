@@ -1,0 +1,157 @@
+// Package pybind is what Python sees of the library: functions of integers and strings, bound by gopy.
+//
+// A plan crosses as a handle, its operands as the id() of a tuple that the caller keeps alive:
+// (workspace, operand, operand, ...) in the plan's order, None for an absent one. An error crosses as the text of
+// [core.ErrorJSON]. A panic would end the Python process, so every function turns one into an error; and every
+// function returns a value beside its error, because gopy leaks the message of an error that stands alone.
+package pybind
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/pybind/pytensor"
+)
+
+// plans maps handles to plans. A handle is never used twice.
+var plans = struct {
+	sync.RWMutex
+	byHandle map[int64]*core.Plan
+	last     int64
+}{byHandle: map[int64]*core.Plan{}}
+
+// frames holds operand lists between runs, so that a run allocates nothing.
+var frames = sync.Pool{New: func() any { return new([maxOperands]core.Tensor) }}
+
+// maxOperands is more than any family's operands and the workspace.
+const maxOperands = 16
+
+// Select makes a plan from a descriptor, a device and a preference, and returns its handle.
+func Select(descriptor, device, preference string) (handle int64, err error) {
+	defer recovered(&err)
+	plan, err := core.SelectJSON(descriptor, device, preference)
+	if err != nil {
+		return 0, crossing(err)
+	}
+	plans.Lock()
+	defer plans.Unlock()
+	plans.last++
+	plans.byHandle[plans.last] = plan
+	return plans.last, nil
+}
+
+// Describe returns what Python shows of a plan, as JSON.
+func Describe(plan int64) (text string, err error) {
+	defer recovered(&err)
+	p, err := lookup(plan)
+	if err != nil {
+		return "", crossing(err)
+	}
+	return p.DescribeJSON(), nil
+}
+
+// Release forgets a plan; a run that has begun ends undisturbed. It returns how many plans were forgotten.
+func Release(plan int64) (count int64, err error) {
+	defer recovered(&err)
+	plans.Lock()
+	defer plans.Unlock()
+	if plans.byHandle[plan] != nil {
+		count = 1
+	}
+	delete(plans.byHandle, plan)
+	return count, nil
+}
+
+// CanImplement checks the operands as Run does, and runs nothing.
+func CanImplement(plan, operands int64) (zero int64, err error) {
+	defer recovered(&err)
+	return 0, crossing(withOperands(plan, operands, 0,
+		func(p *core.Plan, _ uintptr, workspace core.Tensor, args []core.Tensor) error {
+			return p.CanImplementOrdered(workspace, args)
+		}))
+}
+
+// Run runs a plan on a stream; -1 asks the producer of the operands for its current stream.
+func Run(plan, operands, stream int64) (zero int64, err error) {
+	defer recovered(&err)
+	return 0, crossing(withOperands(plan, operands, stream, (*core.Plan).RunOrdered))
+}
+
+// Info returns what the library is and what it found on this machine, as JSON.
+func Info() (text string, err error) {
+	defer recovered(&err)
+	return core.InfoJSON(), nil
+}
+
+// SetNumThreads sets the number of threads of the CPU backend.
+func SetNumThreads(n int64) (zero int64, err error) {
+	defer recovered(&err)
+	return 0, crossing(core.SetNumThreads(int(n)))
+}
+
+// GetNumThreads returns the number of threads of the CPU backend.
+func GetNumThreads() (n int64, err error) {
+	defer recovered(&err)
+	return int64(core.NumThreads()), nil
+}
+
+// SetCheck turns the checks of index values and the synchronisation after each launch on (1) or off (0).
+func SetCheck(on int64) (zero int64, err error) {
+	defer recovered(&err)
+	core.SetCheck(on != 0)
+	return 0, nil
+}
+
+// withOperands reads the operands and hands them to f.
+func withOperands(plan, operands, stream int64, f func(*core.Plan, uintptr, core.Tensor, []core.Tensor) error) error {
+	p, err := lookup(plan)
+	if err != nil {
+		return err
+	}
+	frame := frames.Get().(*[maxOperands]core.Tensor)
+	defer frames.Put(frame)
+	n, err := pytensor.Read(operands, frame[:], &stream)
+	if err != nil {
+		return named(err, p, n)
+	}
+	return f(p, uintptr(stream), frame[0], frame[1:n])
+}
+
+func lookup(handle int64) (*core.Plan, error) {
+	plans.RLock()
+	p := plans.byHandle[handle]
+	plans.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("plan %d, which is not selected or was released", handle)
+}
+
+// named completes an error of pytensor about item i of a plan's tuple.
+func named(err error, p *core.Plan, i int) error {
+	var e *core.Error
+	if errors.As(err, &e) {
+		e.Op, e.Operand = p.SKU().Op, "workspace"
+		if names := p.Operands(); 0 < i && i <= len(names) {
+			e.Operand = names[i-1]
+		}
+	}
+	return err
+}
+
+// crossing is err as text that Python can read.
+func crossing(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(core.ErrorJSON(err))
+}
+
+// recovered, deferred, turns a panic into the error that a function returns.
+func recovered(err *error) {
+	if fault := recover(); fault != nil {
+		*err = crossing(fmt.Errorf("a panic: %v", fault))
+	}
+}

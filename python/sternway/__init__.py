@@ -1,0 +1,63 @@
+"""Gradients of RoPE, scans, dequantisation, lerp and embedding bags: exact, deterministic, at the speed of memory.
+
+    >>> import numpy as np, sternway as sw
+    >>> da, db = sw.lerp_backward(np.ones(4, np.float32), 0.25)
+    >>> da, db
+    (array([0.75, 0.75, 0.75, 0.75], dtype=float32), array([0.25, 0.25, 0.25, 0.25], dtype=float32))
+
+Functions take arrays of any library that speaks DLPack; plans are for calls that repeat; ``sternway.torch`` is for autograd.
+"""
+
+from ._plan import KernelSku, PlanPreference, PrecisionGuarantee, get_num_threads, info, set_num_threads
+from .dequantize import (
+    DequantizePerTokenBackwardDescriptor,
+    DequantizePerTokenBackwardPlan,
+    FakeQuantizePerTokenBackwardDescriptor,
+    FakeQuantizePerTokenBackwardPlan,
+    dequantize_per_token_backward,
+    fake_quantize_per_token_backward,
+)
+from .errors import (
+    BufferTooSmallError,
+    DeviceError,
+    Error,
+    InvalidProblemError,
+    MisalignedOperandError,
+    UnsupportedError,
+    WorkspaceTooSmallError,
+)
+from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
+
+__all__ = [
+    "BufferTooSmallError",
+    "dequantize_per_token_backward",
+    "DequantizePerTokenBackwardDescriptor",
+    "DequantizePerTokenBackwardPlan",
+    "DeviceError",
+    "Error",
+    "fake_quantize_per_token_backward",
+    "FakeQuantizePerTokenBackwardDescriptor",
+    "FakeQuantizePerTokenBackwardPlan",
+    "get_num_threads",
+    "info",
+    "InvalidProblemError",
+    "KernelSku",
+    "lerp_backward",
+    "LerpBackwardDescriptor",
+    "LerpBackwardPlan",
+    "MisalignedOperandError",
+    "PlanPreference",
+    "PrecisionGuarantee",
+    "set_num_threads",
+    "UnsupportedError",
+    "WorkspaceTooSmallError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # the version lives in the package's metadata
+        from importlib.metadata import version
+
+        return version("sternway")
+    raise AttributeError(f"module 'sternway' has no attribute {name!r}")

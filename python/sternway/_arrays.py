@@ -1,0 +1,109 @@
+"""What the package needs to know of array libraries: dtype names, devices, allocation. None of them is imported here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+from . import errors
+
+Array = Any
+"""Any array that speaks DLPack: torch.Tensor, numpy.ndarray, cupy.ndarray, jax.Array (as an input), ..."""
+
+
+def dtype_name(dtype: Any) -> str:
+    """``"float32"`` of a name, a ``torch.dtype``, a ``numpy.dtype`` or a NumPy scalar type.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(dtype, str):
+        return dtype.removeprefix("torch.")
+    text = str(dtype)
+    if text.startswith("torch."):
+        return text.removeprefix("torch.")
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    if isinstance(name, str):
+        return name
+    raise TypeError(f"a dtype is a name, a torch.dtype or a numpy.dtype, not {dtype!r}")
+
+
+def device_name(device: Any) -> str:
+    """``"cpu"`` or ``"cuda:N"`` of a name, or of anything with ``.type`` and ``.index``, such as a ``torch.device``.
+
+    ``"cuda"`` is the current device of torch where torch is loaded, otherwise the first.
+    """
+    if not isinstance(device, str):
+        kind, index = getattr(device, "type", None), getattr(device, "index", None)
+        if not isinstance(kind, str):
+            raise TypeError(f"a device is a name or has .type and .index, not {device!r}")
+        device = kind if index is None else f"{kind}:{index}"
+    if device == "cuda":
+        torch = sys.modules.get("torch")
+        ready = torch is not None and torch.cuda.is_available()
+        return f"cuda:{torch.cuda.current_device()}" if torch and ready else "cuda:0"
+    return "cpu" if device == "cpu:0" else device
+
+
+def device_of(x: Array) -> str:
+    """The device of an array, by DLPack."""
+    device = getattr(x, "device", None)
+    if hasattr(device, "type"):
+        return device_name(device)
+    kind, index = x.__dlpack_device__()
+    return f"cuda:{index}" if kind in (2, 13) else "cpu" if kind in (1, 3) else f"DLPack device {kind}:{index}"
+
+
+def require_array(op: str, operand: str, x: Any) -> None:
+    """Raise TypeError unless x is an array."""
+    if not hasattr(x, "__dlpack__"):
+        raise errors.make("type", op, operand, "an array that speaks DLPack", f"a {type(x).__name__}")
+
+
+class Producer(Protocol):
+    """How the library of an operand makes new arrays."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array: ...
+    def empty_like(self, x: Array) -> Array: ...
+
+
+class _Torch:
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
+        return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=device)
+
+    def empty_like(self, x: Array) -> Array:
+        return self.torch.empty_like(x, requires_grad=False)
+
+
+class _NumPyLike:
+    """NumPy and CuPy: a module with empty and empty_like, whose current device is the operand's."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
+        return self.module.empty(shape, dtype=dtype)
+
+    def empty_like(self, x: Array) -> Array:
+        return self.module.empty_like(x)
+
+
+def producer(x: Array, op: str) -> Producer:
+    """The library that made x.
+
+    Raises:
+        UnsupportedError: for a library whose arrays cannot be written into, such as JAX.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _Torch(torch)
+    for name in ("numpy", "cupy"):
+        module = sys.modules.get(name)
+        if module is not None and isinstance(x, module.ndarray):
+            return _NumPyLike(module)
+    owner = type(x).__module__.partition(".")[0]
+    raise errors.make("unsupported", op, "out", f"given, as no output can be made in {owner}", "nothing",
+                      "give tensors of torch or arrays of NumPy or CuPy to write into")

@@ -1,0 +1,195 @@
+"""Gradients of per-token dequantisation and of per-token fake quantisation. A token is an index of the leading dimensions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from . import _plan
+from ._arrays import Array, device_of, dtype_name, require_array
+from ._descriptor import Descriptor
+
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class DequantizePerTokenBackwardDescriptor(Descriptor):
+    """The backward of ``x = (q - zero_point[n]) * scale[n]``.
+
+    Args:
+        shape: of dy: tokens, then the dimension that shares a scale.
+        dtype: of dy and dx: float32, float64, float16 or bfloat16.
+        qdtype: of q: int8 or uint8.
+        scale_dtype: of scale: dtype (None) or float32.
+    """
+
+    family: ClassVar[str] = "dequantize_per_token_backward"
+
+    shape: Sequence[int]
+    dtype: Any
+    qdtype: Any = "int8"
+    scale_dtype: Any = None
+
+
+class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescriptor]):
+    """Runs ``dx = dy scale[n]``, ``dscale[n] = sum_d dy (q - zero_point[n])``, ``dzero_point[n] = -scale[n] sum_d dy``.
+
+    Operands of run: ``dy, scale, q?, zero_point? -> dx, dscale?, dzero_point?``. ``dscale`` needs ``q``; ``dzero_point`` needs a
+    floating ``zero_point``. Per-token operands have the shape of the leading dimensions, with or without a last extent of 1.
+    """
+
+    descriptor_type = DequantizePerTokenBackwardDescriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
+    """The backward of quantise-dequantise with straight-through rounding.
+
+    Args:
+        shape: of dy and x: tokens, then the dimension that shares a scale.
+        dtype: of dy, x and dx: float32, float64, float16 or bfloat16.
+        quant_min, quant_max: the bounds of the quantised values, inclusive.
+        scale_dtype: of scale: dtype (None) or float32.
+    """
+
+    family: ClassVar[str] = "fake_quantize_per_token_backward"
+
+    shape: Sequence[int]
+    dtype: Any
+    quant_min: float
+    quant_max: float
+    scale_dtype: Any = None
+
+
+class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDescriptor]):
+    """Runs the gradients of :func:`fake_quantize_per_token_backward`.
+
+    Operands of run: ``dy, x, scale, zero_point? -> dx, dscale?, dzero_point?``. ``dzero_point`` needs a floating ``zero_point``.
+    """
+
+    descriptor_type = FakeQuantizePerTokenBackwardDescriptor
+
+
+@functools.lru_cache(maxsize=1024)
+def _dequantize_plan(shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str) -> DequantizePerTokenBackwardPlan:
+    descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
+    return DequantizePerTokenBackwardPlan.select(descriptor, device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fake_quantize_plan(shape: tuple[int, ...], dtype: Any, quant_min: float, quant_max: float, scale_dtype: Any,
+                        device: str) -> FakeQuantizePerTokenBackwardPlan:
+    descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
+    return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
+
+
+def _learned(zero_point: Array | None) -> bool:
+    """A zero point that a gradient can change."""
+    return zero_point is not None and dtype_name(zero_point.dtype) in _FLOATS
+
+
+def _sums(scale: Array, zero_point: Array | None) -> list[tuple[str, tuple[int, ...], str | None]]:
+    """Names, shapes and dtypes of the per-token gradients."""
+    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dscale", tuple(scale.shape), dtype_name(scale.dtype))]
+    if zero_point is not None and _learned(zero_point):
+        rows.append(("dzero_point", tuple(zero_point.shape), dtype_name(zero_point.dtype)))
+    return rows
+
+
+def dequantize_per_token_backward(
+    dy: Array,
+    scale: Array,
+    *,
+    q: Array | None = None,
+    zero_point: Array | None = None,
+    out: Array | Sequence[Array] | None = None,
+) -> Array | tuple[Array, ...]:
+    """Gradients of ``x = (q - zero_point[n]) * scale[n]``.
+
+    ``dx = dy scale[n]`` is the gradient that flows on in floating point; ``dscale[n] = sum_d dy (q - zero_point[n])`` and
+    ``dzero_point[n] = -scale[n] sum_d dy`` are summed in a fixed order, in one pass with dx.
+
+    Args:
+        dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16.
+        scale: [...] or [..., 1], of dy's dtype or float32.
+        q: the quantised values [..., D], int8 or uint8; with it the per-token gradients are computed.
+        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
+        out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q.
+
+    Returns:
+        dx; with q, (dx, dscale), and dzero_point as a third where zero_point is floating.
+
+    Raises:
+        InvalidProblemError: shapes or dtypes that contradict each other.
+        UnsupportedError: a dtype or device without a kernel.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> dy, q = np.ones((2, 3), np.float32), np.array([[1, 2, 3], [4, 5, 6]], np.int8)
+        >>> dx, dscale = sw.dequantize_per_token_backward(dy, np.array([0.5, 2.0], np.float32), q=q)
+        >>> dx[:, 0], dscale
+        (array([0.5, 2. ], dtype=float32), array([ 6., 15.], dtype=float32))
+    """
+    op = "dequantize_per_token_backward"
+    for name, x in (("dy", dy), ("scale", scale), ("q", q), ("zero_point", zero_point)):
+        if x is not None or name in ("dy", "scale"):
+            require_array(op, name, x)
+    plan = _dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
+    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dx", tuple(dy.shape), None)]
+    if q is not None:
+        rows += _sums(scale, zero_point)
+    outputs = _plan.outputs(plan, dy, rows, out)
+    plan.run(dy=dy, scale=scale, q=q, zero_point=zero_point, **outputs)
+    return outputs["dx"] if q is None else tuple(outputs.values())
+
+
+def fake_quantize_per_token_backward(
+    dy: Array,
+    x: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    *,
+    quant_min: float,
+    quant_max: float,
+    out: Sequence[Array] | None = None,
+) -> tuple[Array, Array, Array | None]:
+    """Gradients of quantise-dequantise with straight-through rounding, what quantisation-aware training runs.
+
+    With ``t = round_half_even(x / scale) + zero_point`` and ``q = clamp(t, quant_min, quant_max)``; inside means
+    ``quant_min <= t <= quant_max``. dx is dy inside and 0 outside; dscale[n] sums ``dy ((q - zero_point) - x / scale)`` inside
+    and ``dy (q - zero_point)`` outside; dzero_point[n] sums ``-dy scale`` outside. A floating zero point is rounded and clamped
+    first. Learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale.
+
+    Args:
+        dy, x: [..., D]; float32, float64, float16 or bfloat16.
+        scale: [...] or [..., 1], of dy's dtype or float32.
+        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
+        quant_min, quant_max: bounds of the quantised values, inclusive.
+        out: arrays to write into: (dx, dscale), and dzero_point as a third where zero_point is floating.
+
+    Returns:
+        (dx, dscale, dzero_point); dzero_point is None unless zero_point is floating.
+
+    Raises:
+        InvalidProblemError: shapes, dtypes or bounds that contradict each other.
+        UnsupportedError: a dtype or device without a kernel.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> x, scale = np.array([[0.5, 3.75, -100.0]], np.float32), np.array([0.5], np.float32)
+        >>> dx, dscale, _ = sw.fake_quantize_per_token_backward(np.ones_like(x), x, scale, quant_min=-8, quant_max=7)
+        >>> dx, dscale
+        (array([[1., 0., 0.]], dtype=float32), array([-1.], dtype=float32))
+    """
+    op = "fake_quantize_per_token_backward"
+    for name, array in (("dy", dy), ("x", x), ("scale", scale)):
+        require_array(op, name, array)
+    if zero_point is not None:
+        require_array(op, "zero_point", zero_point)
+    plan = _fake_quantize_plan(tuple(dy.shape), dy.dtype, float(quant_min), float(quant_max), scale.dtype, device_of(dy))
+    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dx", tuple(dy.shape), None)]
+    outputs = _plan.outputs(plan, dy, rows + _sums(scale, zero_point), out)
+    plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)
+    return outputs["dx"], outputs["dscale"], outputs.get("dzero_point")

@@ -1,0 +1,115 @@
+"""Gradients of linear interpolation, ``y = a + weight * (b - a)``, with broadcasting."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import numbers
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from . import _plan, errors
+from ._arrays import Array, device_of, require_array
+from ._descriptor import Descriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class LerpBackwardDescriptor(Descriptor):
+    """The backward of a lerp.
+
+    Args:
+        shape: of dy.
+        dtype: of every operand: float32, float64, float16 or bfloat16.
+        weight: a number, or None where weight is an operand.
+        a_shape, b_shape, weight_shape: of these operands where they broadcast to ``shape``; None: ``shape``.
+    """
+
+    family: ClassVar[str] = "lerp_backward"
+
+    shape: Sequence[int]
+    dtype: Any
+    weight: float | None = None
+    a_shape: Sequence[int] | None = None
+    b_shape: Sequence[int] | None = None
+    weight_shape: Sequence[int] | None = None
+
+
+class LerpBackwardPlan(_plan.Plan[LerpBackwardDescriptor]):
+    """Runs ``da = (1 - weight) dy``, ``db = weight dy``, ``dweight = dy (b - a)``, each summed over what was broadcast.
+
+    Operands of run: ``dy, weight?, a?, b? -> da?, db?, dweight?`` (at least one output). ``da`` and ``db`` need ``weight``
+    unless the descriptor holds it, ``dweight`` needs ``a`` and ``b``. Sums are made in a fixed order.
+    """
+
+    descriptor_type = LerpBackwardDescriptor
+
+
+_OUTPUTS = ("da", "db", "dweight")
+
+
+@functools.lru_cache(maxsize=1024)
+def _lerp_plan(shape: tuple[int, ...], dtype: Any, weight: float | None, a_shape: tuple[int, ...], b_shape: tuple[int, ...],
+               weight_shape: tuple[int, ...] | None, device: str) -> LerpBackwardPlan:
+    descriptor = LerpBackwardDescriptor(shape, dtype, weight, a_shape, b_shape, weight_shape)
+    return LerpBackwardPlan.select(descriptor, device)
+
+
+def lerp_backward(
+    dy: Array,
+    weight: float | Array,
+    a: Array | None = None,
+    b: Array | None = None,
+    *,
+    a_shape: Sequence[int] | None = None,
+    b_shape: Sequence[int] | None = None,
+    needs: Sequence[str] = ("da", "db"),
+    out: Array | Sequence[Array] | None = None,
+) -> tuple[Array, ...]:
+    """Gradients of ``y = a + weight * (b - a)``.
+
+    ``da = (1 - weight) dy``, ``db = weight dy``, ``dweight = dy (b - a)``, each summed over the dimensions that its operand was
+    broadcast along and returned in that operand's shape. For a number, ``1 - weight`` is formed in float64.
+
+    Args:
+        dy: the upstream gradient, of the broadcast shape; float32, float64, float16 or bfloat16, on any device with a backend.
+        weight: a number, or an array of dy's dtype that broadcasts to dy's shape.
+        a, b: the ends, of dy's dtype. Needed for "dweight"; otherwise their shapes are enough.
+        a_shape, b_shape: shapes of the ends where these are not given; None: dy's shape.
+        needs: which gradients, in the order in which they are returned.
+        out: arrays to write into, in the order of ``needs``, or one array.
+
+    Returns:
+        a tuple of arrays, one for each of ``needs``.
+
+    Raises:
+        InvalidProblemError: shapes that do not broadcast to dy's, dtypes that differ, a missing operand.
+        UnsupportedError: a dtype or device without a kernel.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> da, db = sw.lerp_backward(np.ones((2, 3), np.float32), 0.25, b_shape=(3,))
+        >>> da[0], db
+        (array([0.75, 0.75, 0.75], dtype=float32), array([0.5, 0.5, 0.5], dtype=float32))
+    """
+    op = "lerp_backward"
+    require_array(op, "dy", dy)
+    number = isinstance(weight, numbers.Real)
+    if not number:
+        require_array(op, "weight", weight)
+        if len(weight.shape) == 0 and device_of(weight) == "cpu" != device_of(dy):
+            weight, number = float(weight), True
+    wanted = tuple(needs)
+    if not wanted or len(set(wanted)) < len(wanted) or not set(wanted) <= set(_OUTPUTS):
+        raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", repr(wanted))
+    shape = tuple(dy.shape)
+    shapes = {
+        "da": tuple(a.shape if a is not None else shape if a_shape is None else a_shape),
+        "db": tuple(b.shape if b is not None else shape if b_shape is None else b_shape),
+        "dweight": () if number else tuple(weight.shape),
+    }
+    plan = _lerp_plan(shape, dy.dtype, float(weight) if number else None, shapes["da"], shapes["db"],
+                      None if number else shapes["dweight"], device_of(dy))
+    outputs = _plan.outputs(plan, dy, [(name, shapes[name], None) for name in wanted], out)
+    ends = {"a": a, "b": b} if "dweight" in wanted else {}
+    plan.run(dy=dy, weight=None if number else weight, **ends, **outputs)
+    return tuple(outputs.values())

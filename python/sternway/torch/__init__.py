@@ -1,0 +1,18 @@
+"""Torch's forward with sternway's backward: same names, arguments and return values as torch.
+
+    >>> import torch, sternway.torch as st
+    >>> a, b = torch.zeros(3, requires_grad=True), torch.ones(3)
+    >>> st.lerp(a, b, 0.25).sum().backward()
+    >>> a.grad
+    tensor([0.7500, 0.7500, 0.7500])
+"""
+
+try:
+    import torch as _torch  # noqa: F401 - everything below needs it
+except ImportError as error:
+    raise ImportError("sternway.torch needs PyTorch: pip install 'sternway[torch]'") from error
+
+from .dequantize import dequantize_per_token, fake_quantize_per_token
+from .lerp import lerp
+
+__all__ = ["dequantize_per_token", "fake_quantize_per_token", "lerp"]

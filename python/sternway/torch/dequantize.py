@@ -1,0 +1,135 @@
+"""Per-token dequantisation and fake quantisation with sternway's backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
+
+
+def _column(value: Tensor, like: Tensor) -> Tensor:
+    """A value for each token as [..., 1], to broadcast along the last dimension."""
+    return value if value.dim() == like.dim() else value.unsqueeze(-1)
+
+
+class _Dequantize(torch.autograd.Function):
+    @staticmethod
+    def forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+        s = _column(scale, q).to(torch.promote_types(dtype, torch.float32))
+        shifted = q if zero_point is None else q.to(s.dtype) - _column(zero_point, q).to(s.dtype)
+        return (shifted * s).to(dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        q, scale, zero_point, _ = inputs
+        ctx.save_for_backward(q, scale, zero_point)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None) -> Any:
+        q, scale, zero_point = ctx.saved_tensors
+        if dy is None:
+            return None, None, None, None
+        if torch.is_grad_enabled():  # create_graph=True: the gradients in torch operations
+            wide = torch.promote_types(dy.dtype, torch.float32)
+            zero = 0 if zero_point is None else _column(zero_point, q).to(wide)
+            s, g = _column(scale, q).to(wide), dy.to(wide)
+            dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
+            dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype) if ctx.needs_input_grad[2] else None
+            return None, dscale, dzero, None
+        kept = scale if scale.dtype in (dy.dtype, torch.float32) else scale.to(dy.dtype)
+        grads = dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
+        dzero_point = grads[2] if ctx.needs_input_grad[2] else None
+        return None, grads[1].to(scale.dtype), dzero_point, None
+
+
+def dequantize_per_token(q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """``(q - zero_point) * scale`` with a scale for each token, that is, each index of the leading dimensions.
+
+    Gradients flow to scale and to a floating zero_point, both summed in one pass
+    (:func:`sternway.dequantize_per_token_backward`). They can be differentiated again.
+
+    Args:
+        q: [..., D], int8 or uint8.
+        scale: [...] or [..., 1]; float32, float64, float16 or bfloat16.
+        zero_point: [...] or [..., 1], integer or floating; None: 0.
+        dtype: of the result; None: scale's.
+
+    Returns:
+        [..., D]. The product is formed in float32 (float64 for float64) and rounded once.
+    """
+    return _Dequantize.apply(q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
+
+
+class _FakeQuantize(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: float, quant_max: float) -> Tensor:
+        _, zero, _, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
+        return ((level - zero) * s).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, scale, zero_point, ctx.quant_min, ctx.quant_max = inputs
+        ctx.save_for_backward(x, scale, zero_point)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None) -> Any:
+        x, scale, zero_point = ctx.saved_tensors
+        if dy is None:
+            return None, None, None, None, None
+        if torch.is_grad_enabled():  # create_graph=True: the gradients in torch operations
+            dx, dscale, dzero_point = _differentiable(dy, x, scale, zero_point, ctx.quant_min, ctx.quant_max)
+        else:
+            kept = scale if scale.dtype in (dy.dtype, torch.float32) else scale.to(dy.dtype)
+            dx, dscale, dzero_point = fake_quantize_per_token_backward(
+                dy, x, kept, zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max)
+        return dx, dscale.to(scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
+
+
+def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: float, quant_max: float) -> tuple[Tensor, ...]:
+    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    s = _column(scale, x).to(wide)
+    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else _column(zero_point, x).to(wide)
+    if zero_point is not None and zero_point.is_floating_point():
+        zero = zero.round().clamp(quant_min, quant_max)
+    ratio = x.to(wide) / s
+    t = ratio.round() + zero
+    return ratio, zero, t, t.clamp(quant_min, quant_max), s
+
+
+def _differentiable(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: float,
+                    quant_max: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    ratio, zero, t, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
+    inside = (t >= quant_min) & (t <= quant_max)
+    g = dy.to(ratio.dtype)
+    steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
+    dscale = (g * torch.where(inside, steps - ratio, steps)).sum(-1).view(scale.shape)
+    dzero = None
+    if zero_point is not None and zero_point.is_floating_point():
+        dzero = torch.where(inside, 0.0, -g * s).sum(-1).view(zero_point.shape).to(zero_point.dtype)
+    return torch.where(inside, dy, 0.0), dscale, dzero
+
+
+def fake_quantize_per_token(x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: float,
+                            quant_max: float) -> Tensor:
+    """Quantise and dequantise with a scale for each token, what quantisation-aware training runs.
+
+    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``.
+    The gradients to x, scale and a floating zero_point are those of
+    :func:`sternway.fake_quantize_per_token_backward`, in one pass.
+
+    Args:
+        x: [..., D]; float32, float64, float16 or bfloat16.
+        scale: [...] or [..., 1], floating.
+        zero_point: [...] or [..., 1], integer or floating (rounded and clamped first); None: 0.
+        quant_min, quant_max: bounds of the quantised values, inclusive.
+
+    Returns:
+        [..., D] in x's dtype; formed in float32 (float64 for float64) and rounded once.
+    """
+    return _FakeQuantize.apply(x, scale, zero_point, quant_min, quant_max)  # type: ignore[no-any-return]

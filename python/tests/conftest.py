@@ -1,0 +1,72 @@
+"""The axes of the tests (device, dtype, family), the skip of GPU tests, the error report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+from families import FAMILIES, Family
+from support import FLOATS, REPORT, name_of
+
+NO_GPU = "torch sees no CUDA device"
+HAS_GPU = torch.cuda.is_available()
+
+hypothesis.settings.register_profile("default", deadline=None, max_examples=60, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ulp", action="store_true", help="print the largest error of each output, ours and torch's")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and not HAS_GPU:
+            item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("--ulp") or not REPORT:
+        return
+    terminalreporter.section("largest error against float64: norm-wise, in ulp of the row's largest element")
+    line = "{:42} {:9} {:5} {:>10} {:>8} {:>10} {:>8}"
+    terminalreporter.write_line(line.format("output", "dtype", "on", "sternway", "ulp", "torch", "ulp"))
+    for (label, dtype, device), pair in sorted(REPORT.items()):
+        numbers = [f"{number:.2g}" for d in pair for number in (d.norm, d.ulps)]
+        terminalreporter.write_line(line.format(label, dtype, device, *numbers))
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session", params=FLOATS, ids=name_of)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(scope="session", params=FAMILIES, ids=lambda family: family.name)
+def family(request: pytest.FixtureRequest) -> Family:
+    return request.param
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Put the number of CPU threads back."""
+    import sternway as sw
+
+    before = sw.get_num_threads()
+    yield
+    sw.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Find the repository."""
+    return Path(__file__).parents[2]

@@ -1,0 +1,133 @@
+"""x = (q - z) s:  dx = dy s,  ds = sum_d dy (q - z),  dz = -s sum_d dy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from support import BF16, F16, F32, F64, Maker, Truth, name_of, summed
+
+import sternway as sw
+
+from .base import Family, Problem, Tensors
+
+INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+ZERO_POINTS = (None, *INTEGERS, F32, F64, F16, BF16)
+Q_RANGE = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
+
+
+def token_shape(shape: tuple[int, ...], trailing: bool) -> tuple[int, ...]:
+    """[...] or [..., 1] for data [..., D]; a 0-d tensor is one row."""
+    return (*shape[:-1], 1) if trailing else shape[:-1]
+
+
+def per_row(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """[...] or [..., 1] in float64, made to broadcast along a row of `shape`."""
+    return values.to(F64).reshape((*shape[:-1], 1) if shape else ())
+
+
+def build(
+    shape: tuple[int, ...],
+    maker: Maker,
+    *,
+    qdtype: torch.dtype = torch.int8,
+    scale_dtype: torch.dtype | None = None,
+    zero_point: torch.dtype | None = F32,
+    trailing: bool = False,
+    trailing_zero_point: bool | None = None,
+) -> tuple[dict[str, Any], Tensors]:
+    tokens = token_shape(shape, trailing)
+    inputs = {
+        "dy": maker.floats(shape),
+        "scale": maker.uniform(0.01, 2.0, tokens, scale_dtype),
+        "q": maker.integers(*Q_RANGE[qdtype], shape, qdtype),
+    }
+    if zero_point is not None:
+        where = tokens if trailing_zero_point is None else token_shape(shape, trailing_zero_point)
+        integer = zero_point in INTEGERS
+        draw = maker.integers if integer else maker.uniform
+        inputs["zero_point"] = draw(0, 60, where, zero_point)
+    fields = {"qdtype": name_of(qdtype)}
+    if scale_dtype is not None:
+        fields["scale_dtype"] = name_of(scale_dtype)
+    return fields, inputs
+
+
+def truth(_descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+    dy, scale, shape = inputs["dy"].to(F64), inputs["scale"], tuple(inputs["dy"].shape)
+    s, q = per_row(scale, shape), inputs["q"].to(F64)
+    z = per_row(inputs["zero_point"], shape) if "zero_point" in inputs else torch.zeros_like(s)
+    data = inputs["dy"].dtype
+    dscale = summed(dy * (q - z), s.shape, scale.dtype, data, dy * (q.abs() + z.abs()))
+    outputs = {"dx": summed(dy * s, shape, data), "dscale": reshaped(dscale, scale)}
+    if "zero_point" in inputs and inputs["zero_point"].is_floating_point():
+        dz = summed(-s * dy, s.shape, inputs["zero_point"].dtype, data)
+        outputs["dzero_point"] = reshaped(dz, inputs["zero_point"])
+    return outputs
+
+
+def reshaped(sums: Truth, like: torch.Tensor) -> Truth:
+    return replace(sums, value=sums.value.reshape(like.shape), size=sums.size.reshape(like.shape))
+
+
+def by_torch(_descriptor: Any, inputs: Tensors) -> Tensors:
+    """Differentiate the composite that users write today, in the dtype of dy."""
+    dtype, shape = inputs["dy"].dtype, tuple(inputs["dy"].shape)
+    row = (*shape[:-1], 1) if shape else ()
+    leaves = {"dx": inputs["q"].to(dtype).requires_grad_(), "dscale": inputs["scale"].detach().clone().requires_grad_()}
+    shifted = leaves["dx"]
+    if "zero_point" in inputs:
+        z = inputs["zero_point"].detach().clone()
+        if z.is_floating_point():
+            leaves["dzero_point"] = z.requires_grad_()
+        shifted = shifted - z.reshape(row).to(dtype)
+    y = (shifted * leaves["dscale"].reshape(row)).to(dtype)
+    return dict(zip(leaves, torch.autograd.grad(y, tuple(leaves.values()), inputs["dy"]), strict=True))
+
+
+def reads(wanted: Any, _inputs: Tensors) -> set[str]:
+    needed = {"dy", "scale"}
+    if "dscale" in wanted:
+        needed |= {"q", "zero_point"}
+    if "dzero_point" in wanted:
+        needed.add("zero_point")
+    return needed
+
+
+def call(problem: Problem, wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    """Without q the function returns dx alone; with it, every gradient there is."""
+    inputs = problem.inputs
+    if wanted == ("dx",):
+        return {"dx": sw.dequantize_per_token_backward(inputs["dy"], inputs["scale"], out=out)}
+    sums = {"q": inputs["q"], "zero_point": inputs.get("zero_point")}
+    results = sw.dequantize_per_token_backward(inputs["dy"], inputs["scale"], **sums, out=out)
+    return dict(zip(problem.truth, results, strict=True))
+
+
+def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "qdtype": draw(st.sampled_from(tuple(Q_RANGE))),
+        "scale_dtype": draw(st.sampled_from((None, F32))),
+        "zero_point": draw(st.sampled_from(ZERO_POINTS)),
+        "trailing": draw(st.booleans()),
+        "trailing_zero_point": draw(st.sampled_from((None, True, False))),
+    }
+
+
+DEQUANTIZE = Family(
+    name="dequantize_per_token",
+    op="dequantize_per_token_backward",
+    descriptor=sw.DequantizePerTokenBackwardDescriptor,
+    plan=sw.DequantizePerTokenBackwardPlan,
+    build=build,
+    truth=truth,
+    torch=by_torch,
+    reads=reads,
+    call=call,
+    options=options,
+    required=("dx",),
+    least_rank=1,
+    in_place=("dx",),
+)

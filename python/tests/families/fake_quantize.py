@@ -1,0 +1,152 @@
+"""t = round(x / s) + z, q = clamp(t):  dx = dy inside, else 0.
+
+ds = sum_d dy ((q - z) - x / s) inside, dy (q - z) outside;  dz = sum_d -s dy outside, 0 inside.
+A floating z is rounded to even and clamped first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from support import F32, F64, Maker, Truth, name_of, summed
+
+import sternway as sw
+
+from .base import Family, Problem, Tensors
+from .dequantize import INTEGERS, ZERO_POINTS, per_row, reshaped, token_shape
+
+
+def build(
+    shape: tuple[int, ...],
+    maker: Maker,
+    *,
+    quant_min: int = -8,
+    quant_max: int = 7,
+    scale_dtype: torch.dtype | None = None,
+    zero_point: torch.dtype | None = F32,
+    trailing: bool = False,
+    trailing_zero_point: bool | None = None,
+) -> tuple[dict[str, Any], Tensors]:
+    tokens = token_shape(shape, trailing)
+    dy, scale = maker.floats(shape), maker.uniform(0.05, 0.2, tokens, scale_dtype)
+    steps = maker.uniform(quant_min - 5, quant_max + 5, shape, F64)
+    inputs = {"dy": dy, "x": (steps * per_row(scale, shape)).to(dy.dtype), "scale": scale}
+    if zero_point is not None:
+        where = tokens if trailing_zero_point is None else token_shape(shape, trailing_zero_point)
+        draw = maker.integers if zero_point in INTEGERS else maker.uniform
+        inputs["zero_point"] = draw(0, 3, where, zero_point)
+    fields: dict[str, Any] = {"quant_min": quant_min, "quant_max": quant_max}
+    if scale_dtype is not None:
+        fields["scale_dtype"] = name_of(scale_dtype)
+    return fields, inputs
+
+
+def settle(inputs: Tensors) -> None:
+    """Zero x where x / scale is so near to a half that the rounding of the quotient would decide which way it rounds."""
+    x = inputs["x"]
+    steps = x.to(F64) / per_row(inputs["scale"], tuple(x.shape))
+    near = ((steps - steps.floor()) - 0.5).abs() < 1e-2
+    for dim, stride in enumerate(x.stride()):
+        if stride == 0 and x.shape[dim] > 1:
+            near, x = near.any(dim, keepdim=True), x.narrow(dim, 0, 1)
+    x.masked_fill_(near, 0.0)
+
+
+def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+    dy, x, scale, shape = inputs["dy"].to(F64), inputs["x"].to(F64), inputs["scale"], tuple(inputs["dy"].shape)
+    low, high, data = descriptor.quant_min, descriptor.quant_max, inputs["dy"].dtype
+    s = per_row(scale, shape)
+    z, given = torch.zeros_like(s), inputs.get("zero_point")
+    if given is not None:
+        z = per_row(given, shape)
+        if given.is_floating_point():
+            z = z.round().clamp(low, high)
+    steps = x / s
+    t = steps.round() + z
+    q, inside = t.clamp(low, high), (t >= low) & (t <= high)
+    dscale = dy * torch.where(inside, (q - z) - steps, q - z)
+    size = dy * torch.where(inside, (q - z).abs() + steps.abs(), (q - z).abs())
+    outputs = {
+        "dx": summed(torch.where(inside, dy, 0.0), shape, data),
+        "dscale": reshaped(summed(dscale, s.shape, scale.dtype, data, size), scale),
+    }
+    if given is not None and given.is_floating_point():
+        dz = summed(torch.where(inside, 0.0, -s * dy), s.shape, given.dtype, data)
+        outputs["dzero_point"] = reshaped(dz, given)
+    return outputs
+
+
+def by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
+    """Differentiate the straight-through composite, in the dtype of dy."""
+    dtype, shape = inputs["dy"].dtype, tuple(inputs["dy"].shape)
+    low, high, row = descriptor.quant_min, descriptor.quant_max, (*shape[:-1], 1) if shape else ()
+    leaves = {name: inputs[source].detach().clone().requires_grad_() for name, source in (("dx", "x"), ("dscale", "scale"))}
+    z: Any = 0
+    if "zero_point" in inputs:
+        z = inputs["zero_point"].detach().clone()
+        if z.is_floating_point():
+            leaves["dzero_point"] = z.requires_grad_()
+            z = straight_through(z, z.detach().round().clamp(low, high))
+        z = z.reshape(row)
+    s = leaves["dscale"].reshape(row)
+    steps = leaves["dx"] / s
+    t = straight_through(steps, steps.detach().round()) + z
+    outside = ((t < low) | (t > high)).detach()
+    q = torch.where(outside, t.detach().clamp(low, high), t)
+    y = ((q - z) * s).to(dtype)
+    return dict(zip(leaves, torch.autograd.grad(y, tuple(leaves.values()), inputs["dy"]), strict=True))
+
+
+def straight_through(smooth: torch.Tensor, stepped: torch.Tensor) -> torch.Tensor:
+    """Give the value of `stepped`, exactly, with the gradient of `smooth`: the added difference is 0."""
+    return stepped + (smooth - smooth.detach())
+
+
+def reads(_wanted: Any, inputs: Tensors) -> set[str]:
+    return set(inputs)
+
+
+def call(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    """Check that the function returns three; the last is None unless zero_point is floating."""
+    inputs, d = problem.inputs, problem.descriptor
+    if isinstance(out, tuple):
+        out = (*out, *[None] * (3 - len(out)))
+    results = sw.fake_quantize_per_token_backward(
+        inputs["dy"], inputs["x"], inputs["scale"], inputs.get("zero_point"),
+        quant_min=d.quant_min, quant_max=d.quant_max, out=out,
+    )  # fmt: skip
+    names = ("dx", "dscale", "dzero_point")
+    assert len(results) == len(names)
+    assert all((result is None) == (name not in problem.truth) for name, result in zip(names, results, strict=True))
+    return {name: result for name, result in zip(names, results, strict=True) if result is not None}
+
+
+def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
+    low, high = draw(st.sampled_from(((-8, 7), (-128, 127), (0, 255), (0, 1), (0, 0))))
+    return {
+        "quant_min": low,
+        "quant_max": high,
+        "scale_dtype": draw(st.sampled_from((None, F32))),
+        "zero_point": draw(st.sampled_from(ZERO_POINTS)),
+        "trailing": draw(st.booleans()),
+        "trailing_zero_point": draw(st.sampled_from((None, True, False))),
+    }
+
+
+FAKE_QUANTIZE = Family(
+    name="fake_quantize_per_token",
+    op="fake_quantize_per_token_backward",
+    descriptor=sw.FakeQuantizePerTokenBackwardDescriptor,
+    plan=sw.FakeQuantizePerTokenBackwardPlan,
+    build=build,
+    truth=truth,
+    torch=by_torch,
+    reads=reads,
+    call=call,
+    options=options,
+    settle=settle,
+    required=("dx",),
+    least_rank=1,
+)

@@ -1,0 +1,220 @@
+"""Broken calls: each raises its class, names the operand, reads as one sentence, and leaves every tensor as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from families import DEQUANTIZE, FAKE_QUANTIZE, LERP, Family, make
+from support import F32, Snapshot, one_sentence
+
+import sternway as sw
+
+UNSUPPORTED, INVALID = sw.UnsupportedError, sw.InvalidProblemError
+EITHER = (UNSUPPORTED, INVALID)  # the documents put the case into neither class
+DROP = object()
+SHAPE = (4, 6)
+
+
+class Bad(NamedTuple):
+    """Operands of a valid run of `family`, one of them replaced: `edit` maps all of them to the replacements."""
+
+    name: str
+    family: Family
+    edit: Callable[[dict[str, Any]], dict[str, Any]]
+    error: Any
+    operand: str
+    words: tuple[str, ...]
+
+
+def operands_of(family: Family) -> tuple[Any, dict[str, Any]]:
+    problem = make(family, SHAPE, F32, "cpu")
+    return problem.plan(), {**problem.inputs, **{name: out.tensor for name, out in problem.outputs().items()}}
+
+
+def conjugate_half(t: torch.Tensor) -> torch.Tensor:
+    """Make a view whose values are minus those in memory: the neg bit of an imaginary part."""
+    return torch.complex(t, t).conj().imag
+
+
+def shrunk(t: torch.Tensor) -> torch.Tensor:
+    """Resize the storage under the view."""
+    t = t.clone()
+    t.untyped_storage().resize_(8)
+    return t
+
+
+def bytewise(t: torch.Tensor, offset: int = 1) -> torch.Tensor:
+    """Copy to an address that is no multiple of the element size."""
+    buffer = bytearray(t.numel() * t.element_size() + offset)
+    view = torch.frombuffer(buffer, dtype=t.dtype, offset=offset).view(t.shape)
+    return view.copy_(t)
+
+
+def read_only(t: torch.Tensor) -> np.ndarray:
+    array = np.zeros(t.shape, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def fake(t: torch.Tensor) -> torch.Tensor:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode().from_tensor(t)
+
+
+def base(t: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.zeros(shape or t.shape, dtype=t.dtype)
+
+
+def overlapping(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two tensors of a's shape, one shifted by one element."""
+    buffer = torch.zeros(a.numel() + 1)
+    return buffer[:-1].view(a.shape), buffer[1:].view(a.shape)
+
+
+def put(**tensors: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Each operand becomes f(itself), or the constant."""
+    return lambda ops: {n: f(ops[n]) if callable(f) else f for n, f in tensors.items()}
+
+
+def shifted(source: str, target: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda ops: dict(zip((source, target), overlapping(ops[source]), strict=True))
+
+
+def over(first: str, second: str, view: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Put the second operand into the memory of a fresh first."""
+
+    def edit(operands: dict[str, Any]) -> dict[str, Any]:
+        memory = base(operands[first])
+        return {first: memory, second: view(memory)}
+
+    return edit
+
+
+def same(source: str, *targets: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda ops: dict.fromkeys(targets, ops[source])
+
+
+RUNS = (
+    # missing and unexpected operands
+    Bad("dy missing", LERP, put(dy=DROP), INVALID, "dy", ("given",)),
+    Bad("dy is None", LERP, put(dy=None), INVALID, "dy", ("given",)),
+    Bad("weight missing", LERP, put(weight=DROP), INVALID, "weight", ("given",)),
+    Bad("a missing for dweight", LERP, put(a=DROP), INVALID, "a", ("given", "dweight")),
+    Bad("b missing for dweight", LERP, put(b=DROP), INVALID, "b", ("given", "dweight")),
+    Bad("no output at all", LERP, put(da=DROP, db=DROP, dweight=DROP), INVALID, "", ("da", "db", "dweight")),
+    Bad("scale missing", DEQUANTIZE, put(scale=DROP), INVALID, "scale", ("given",)),
+    Bad("q missing for dscale", DEQUANTIZE, put(q=DROP), INVALID, "q", ("given", "dscale")),
+    Bad("zero_point missing", DEQUANTIZE, put(zero_point=DROP), INVALID, "zero_point", ("dzero_point",)),
+    Bad("dx missing", DEQUANTIZE, put(dx=DROP), INVALID, "dx", ("given",)),
+    Bad("x missing", FAKE_QUANTIZE, put(x=DROP), INVALID, "x", ("given",)),
+    Bad("an operand of another family", LERP, put(positions=torch.zeros(3)), INVALID, "positions", ("dy", "weight")),
+    Bad("a misspelt operand", FAKE_QUANTIZE, put(zero_points=torch.zeros(4)), INVALID, "zero_points", ("zero_point",)),
+    # shapes
+    Bad("dy of another shape", LERP, put(dy=lambda t: base(t, 6, 4)), INVALID, "dy", ("[4, 6]", "[6, 4]")),
+    Bad("dy of another rank", DEQUANTIZE, put(dy=lambda t: base(t, 24)), INVALID, "dy", ("[4, 6]", "[24]")),
+    Bad("a broadcasts, unannounced", LERP, put(a=lambda t: base(t, 6)), INVALID, "a", ("[4, 6]", "[6]")),
+    Bad("da of another shape", LERP, put(da=lambda t: base(t, 1, 6)), INVALID, "da", ("[4, 6]", "[1, 6]")),
+    Bad("dweight 0-d", LERP, put(dweight=torch.zeros(())), INVALID, "dweight", ("[4, 6]", "[]")),
+    Bad("scale for each element", DEQUANTIZE, put(scale=lambda t: base(t, 4, 6)), INVALID, "scale", ("[4]", "[4, 6]")),
+    Bad("scale per column", FAKE_QUANTIZE, put(scale=lambda t: base(t, 6)), INVALID, "scale", ("[4]", "[6]")),
+    Bad("q of another shape", DEQUANTIZE, put(q=lambda t: base(t, 4, 7)), INVALID, "q", ("[4, 6]", "[4, 7]")),
+    Bad("zero_point for 5 rows", FAKE_QUANTIZE, put(zero_point=lambda t: base(t, 5)), INVALID, "zero_point", ("[4]", "[5]")),
+    Bad("dscale of another shape", DEQUANTIZE, put(dscale=lambda t: base(t, 6)), INVALID, "dscale", ("[4]", "[6]")),
+    # dtypes
+    Bad("dy in float64", LERP, put(dy=torch.Tensor.double), INVALID, "dy", ("float32", "float64")),
+    Bad("x in float64", FAKE_QUANTIZE, put(x=torch.Tensor.double), INVALID, "x", ("float32", "float64")),
+    Bad("weight in float16", LERP, put(weight=torch.Tensor.half), INVALID, "weight", ("float32", "float16")),
+    Bad("da in bfloat16", LERP, put(da=torch.Tensor.bfloat16), INVALID, "da", ("float32", "bfloat16")),
+    Bad("dy in bool", LERP, put(dy=torch.Tensor.bool), INVALID, "dy", ("float32", "bool")),
+    Bad("dy in complex64", LERP, put(dy=lambda t: t.to(torch.complex64)), INVALID, "dy", ("float32", "complex64")),
+    Bad("q in uint8 for int8", DEQUANTIZE, put(q=lambda t: t.view(torch.uint8)), INVALID, "q", ("int8", "uint8")),
+    Bad("q in float", DEQUANTIZE, put(q=torch.Tensor.float), INVALID, "q", ("int8", "float32")),
+    Bad("zero_point in int16", DEQUANTIZE, put(zero_point=torch.Tensor.short, dzero_point=DROP), EITHER, "zero_point", ("16",)),
+    Bad("bool zero_point", DEQUANTIZE, put(zero_point=torch.Tensor.bool, dzero_point=DROP), EITHER, "zero_point", ("bool",)),
+    Bad("zero_point not floating", DEQUANTIZE, put(zero_point=torch.Tensor.int), INVALID, "", ("zero_point", "int32")),
+    Bad("dscale in float64", FAKE_QUANTIZE, put(dscale=torch.Tensor.double), INVALID, "dscale", ("float32", "float64")),
+    Bad("dzero_point in double", DEQUANTIZE, put(dzero_point=torch.Tensor.double), INVALID, "dzero_point", ("float64",)),
+    # memory that cannot be read or written
+    Bad("meta tensor", LERP, put(dy=lambda t: t.to("meta")), EITHER, "dy", ("meta",)),
+    Bad("sparse tensor", LERP, put(a=torch.Tensor.to_sparse), EITHER, "a", ("sparse",)),
+    Bad("FakeTensor", LERP, put(dy=fake), EITHER, "dy", ("FakeTensor",)),
+    Bad("neg bit", LERP, put(a=conjugate_half), EITHER, "a", ("resolve_neg",)),
+    Bad("output wants grad", LERP, put(da=lambda t: t.clone().requires_grad_()), EITHER, "da", ("requires grad", "detach")),
+    Bad("output in a graph", LERP, put(da=torch.ones(4, 6, requires_grad=True) * 2), EITHER, "da", ("requires grad",)),
+    Bad("read-only output", LERP, put(db=read_only), INVALID, "db", ("read-only",)),
+    Bad("expanded output", LERP, put(da=torch.zeros(6).expand(4, 6)), EITHER, "da", ("stride",)),
+    Bad("output over itself", LERP, put(da=torch.zeros(20).as_strided((4, 6), (3, 1))), INVALID, "da", ("repeated",)),
+    Bad("storage too small", LERP, put(dy=shrunk), sw.BufferTooSmallError, "dy", ("96", "8")),
+    Bad("storage of dscale", DEQUANTIZE, put(dscale=lambda t: shrunk(base(t))), sw.BufferTooSmallError, "dscale", ("16", "8")),
+    Bad("odd address", LERP, put(dy=bytewise), sw.MisalignedOperandError, "dy", ("4",)),
+    Bad("odd address of dx", FAKE_QUANTIZE, put(dx=lambda t: bytewise(base(t), 2)), sw.MisalignedOperandError, "dx", ("4",)),
+    Bad("odd address in NumPy", LERP, put(b=lambda t: bytewise(t, 3).numpy()), sw.MisalignedOperandError, "b", ("4",)),
+    # overlaps
+    Bad("da shifted into dy", LERP, shifted("dy", "da"), INVALID, "da", ("disjoint", "dy")),
+    Bad("db shifted into a", LERP, shifted("a", "db"), INVALID, "db", ("disjoint", "a")),
+    Bad("two outputs in one place", LERP, over("da", "db", lambda t: t), INVALID, "", ("disjoint", "da", "db")),
+    Bad("dscale is scale", DEQUANTIZE, same("scale", "dscale"), INVALID, "dscale", ("disjoint", "scale")),
+    Bad("dx over q", DEQUANTIZE, over("dx", "q", lambda t: t.view(torch.int8)[:, :6]), INVALID, "dx", ("disjoint", "q")),
+    Bad("dx is x turned", FAKE_QUANTIZE, over("x", "dx", lambda t: t.view(6, 4).T), INVALID, "dx", ("disjoint", "x")),
+    # no arrays
+    Bad("a number", LERP, put(dy=3.0), TypeError, "dy", ("float",)),
+    Bad("a string", LERP, put(a="text"), TypeError, "a", ("str",)),
+    Bad("a list", DEQUANTIZE, put(scale=[1.0, 2.0, 3.0, 4.0]), TypeError, "scale", ("list",)),
+    Bad("the class", LERP, lambda _: {"da": torch.Tensor}, TypeError, "da", ()),
+    Bad("a workspace that is no array", LERP, put(workspace=b"bytes"), TypeError, "workspace", ("bytes",)),
+)  # fmt: skip
+
+
+def memory_of(operands: dict[str, Any]) -> Snapshot:
+    """Every operand that has memory of its own to watch."""
+    watched = {}
+    for name, value in operands.items():
+        if isinstance(value, np.ndarray) and value.flags.writeable:
+            value = torch.from_numpy(value)
+        if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided:
+            watched[name] = value.detach()
+    return Snapshot(watched)
+
+
+@pytest.mark.parametrize("method", ["run", "can_implement"])
+@pytest.mark.parametrize("row", RUNS, ids=lambda row: row.name)
+def test_run(row: Bad, method: str) -> None:
+    plan, operands = operands_of(row.family)
+    if method == "can_implement" and row.operand == "workspace":
+        method = "run"  # can_implement takes no workspace
+    operands.update(row.edit(operands))
+    operands = {name: value for name, value in operands.items() if value is not DROP}
+    before = memory_of(operands)
+    with pytest.raises(row.error) as caught:
+        getattr(plan, method)(**operands)
+    before.check()
+    one_sentence(caught.value, row.operand, row.words)
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("operand", ["dy", "da"])
+def test_run_under_a_transform(operand: str, transform: Any) -> None:
+    """A tensor that functorch wrapped has no memory of its own."""
+    plan, operands = operands_of(LERP)
+
+    def body(wrapped: torch.Tensor) -> torch.Tensor:
+        plan.run(**{**operands, operand: wrapped})
+        return wrapped.sum()
+
+    before = memory_of(operands)
+    with pytest.raises(EITHER) as caught:
+        transform(body)(torch.zeros((1, *SHAPE) if transform is torch.vmap else SHAPE))
+    before.check()
+    one_sentence(caught.value, operand, ())
+
+
+def test_the_unbroken_calls_work() -> None:
+    """What the rows of the table break is whole before."""
+    for family in (LERP, DEQUANTIZE, FAKE_QUANTIZE):
+        plan, operands = operands_of(family)
+        plan.run(**operands)

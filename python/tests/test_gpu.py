@@ -1,0 +1,193 @@
+"""What only a CUDA device can show: streams, graphs, no synchronisation, no allocation, other threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conformance import same_bits
+from families import FAMILIES, LERP, Family, make
+from support import F32
+
+import sternway as sw
+
+pytestmark = pytest.mark.gpu
+SHAPES = ((6, 37), (3, 2**20), (2**20, 3))
+
+
+@pytest.fixture(params=FAMILIES, ids=lambda family: family.name)
+def problems(request: pytest.FixtureRequest) -> list[Any]:
+    """Small, and with sums that need a workspace."""
+    return [make(request.param, shape, F32, "cuda:0") for shape in SHAPES]
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def bare_outputs(problem: Any) -> dict[str, torch.Tensor]:
+    return {name: out.tensor for name, out in problem.outputs().items()}
+
+
+class StreamOf:
+    """The protocol of cuda.core: __cuda_stream__ gives (version, handle)."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream.cuda_stream
+
+
+def forms(stream: torch.cuda.Stream) -> list[Any]:
+    return [stream, stream.cuda_stream, SimpleNamespace(ptr=stream.cuda_stream), StreamOf(stream)]
+
+
+def test_stream_forms(problems: list[Any]) -> None:
+    """The work is on the stream given: it waits behind a long kernel there, and the default stream does not see it."""
+    stream = torch.cuda.Stream()
+    for problem in problems:
+        plan, expected = problem.plan(), problem.run()
+        for form in forms(stream):
+            outputs = problem.outputs()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(20_000_000)
+            plan.run(**problem.inputs, **{name: out.tensor for name, out in outputs.items()}, stream=form)
+            torch.cuda.current_stream().synchronize()
+            assert all((out.buffer == -1).all() for out in outputs.values()), "ran on another stream"
+            stream.synchronize()
+            assert same_bits({name: out.take() for name, out in outputs.items()}, expected)
+
+
+def test_current_stream_is_the_default(problems: list[Any]) -> None:
+    stream = torch.cuda.Stream()
+    for problem in problems:
+        plan, expected, outputs = problem.plan(), problem.run(), problem.outputs()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            plan.run(**problem.inputs, **{name: out.tensor for name, out in outputs.items()})
+        torch.cuda.current_stream().synchronize()
+        assert all((out.buffer == -1).all() for out in outputs.values())
+        stream.synchronize()
+        assert same_bits({name: out.take() for name, out in outputs.items()}, expected)
+
+
+@pytest.mark.parametrize("caller_gives_workspace", [False, True])
+def test_graph_capture(problems: list[Any], caller_gives_workspace: bool) -> None:
+    """A run is captured, and replays with other data."""
+    for problem in problems:
+        plan, outputs = problem.plan(), bare_outputs(problem)
+        how = {}
+        if caller_gives_workspace:
+            how["workspace"] = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            plan.run(**problem.inputs, **outputs, **how)
+        problem.inputs["dy"].mul_(-2.0)
+        graph.replay()
+        torch.cuda.synchronize()
+        truth = problem.family.truth(problem.descriptor, problem.inputs)
+        type(problem)(problem.family, problem.descriptor, problem.inputs, truth).check(outputs)
+
+
+def test_function_in_a_graph(problems: list[Any]) -> None:
+    for problem in problems:
+        problem.call()  # selects the plan outside the capture
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = problem.call()
+        graph.replay()
+        torch.cuda.synchronize()
+        problem.check(outputs)
+
+
+def test_no_synchronisation(problems: list[Any]) -> None:
+    for problem in problems:
+        plan, outputs = problem.plan(), bare_outputs(problem)
+        with no_synchronisation():
+            plan.run(**problem.inputs, **outputs)
+            problem.call()
+            for family in FAMILIES:
+                family.plan.select(make_descriptor(family), device="cuda:0")
+        problem.check(outputs)
+
+
+def make_descriptor(family: Family) -> Any:
+    return make(family, (6, 37), F32, "cpu").descriptor
+
+
+def test_run_allocates_no_device_memory(problems: list[Any]) -> None:
+    """With the caller's workspace torch's allocator is not touched, and neither is the device's free memory."""
+    for problem in problems:
+        plan, outputs = problem.plan(), bare_outputs(problem)
+        workspace = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+        plan.run(**problem.inputs, **outputs, workspace=workspace)
+        torch.cuda.synchronize()
+        allocations = torch.cuda.memory_stats()["allocation.all.allocated"]
+        free = torch.cuda.mem_get_info()[0]
+        for _ in range(100):
+            plan.run(**problem.inputs, **outputs, workspace=workspace)
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == allocations
+        assert torch.cuda.mem_get_info()[0] == free
+
+
+def test_fresh_thread_without_a_context(problems: list[Any]) -> None:
+    """Autograd's threads have no current context when they first call."""
+    for problem in problems:
+        plan, expected, results = problem.plan(), problem.run(), {}
+        outputs = bare_outputs(problem)
+
+        def work(plan=plan, problem=problem, outputs=outputs, results=results) -> None:
+            plan.run(**problem.inputs, **outputs, stream=0)
+            results.update(outputs)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        torch.cuda.synchronize()
+        assert same_bits(results, expected)
+
+
+def test_bits_repeat_while_the_device_is_busy(problems: list[Any]) -> None:
+    busy, stream = torch.randn(2048, 2048, device="cuda"), torch.cuda.Stream()
+    for problem in problems:
+        plan, expected = problem.plan(), problem.run()
+        for _ in range(20):
+            with torch.cuda.stream(stream):
+                busy @ busy
+            assert same_bits(problem.run(plan=plan), expected)
+
+
+def test_operand_on_another_device() -> None:
+    problem = make(LERP, (6, 37), F32, "cuda:0")
+    outputs = bare_outputs(problem)
+    with pytest.raises(sw.InvalidProblemError) as caught:
+        problem.plan().run(**{**problem.inputs, "dy": problem.inputs["dy"].cpu()}, **outputs)
+    assert caught.value.operand == "dy"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_second_device(problems: list[Any]) -> None:
+    """Selected and run on cuda:1 while cuda:0 is current."""
+    for problem in problems:
+        other = make(problem.family, problem.inputs["dy"].shape, F32, "cuda:1")
+        assert same_bits({n: t.cpu() for n, t in other.run().items()}, {n: t.cpu() for n, t in problem.run().items()})
+    assert torch.cuda.current_device() == 0
+
+
+def test_no_such_ordinal() -> None:
+    with pytest.raises(sw.UnsupportedError, match="99"):
+        LERP.plan.select(make_descriptor(LERP), device="cuda:99")

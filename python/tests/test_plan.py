@@ -1,0 +1,272 @@
+"""The contract of plans, the same for every family."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance import same_bits
+from families import FAMILIES, LERP, Family, make
+from support import BITS, F32, F64, refusal
+
+import sternway as sw
+
+SHAPE = (6, 37)
+
+
+def problem_of(family: Family, device: str = "cpu", shape: tuple[int, ...] = SHAPE, dtype: torch.dtype = F32) -> Any:
+    return make(family, shape, dtype, device)
+
+
+@pytest.fixture
+def problem(family: Family, device: str) -> Any:
+    return problem_of(family, device)
+
+
+# --- Selecting --------------------------------------------------------------------------------------------------------
+
+
+def test_device_spellings(problem: Any, device: str) -> None:
+    kind, _, index = device.partition(":")
+    spelled = [device, torch.device(device), SimpleNamespace(type=kind, index=int(index) if index else None)]
+    if kind == "cuda":
+        spelled += ["cuda", torch.device("cuda")]
+    expected = problem.run()
+    for spelling in spelled:
+        plan = problem.family.plan.select(problem.descriptor, device=spelling)
+        assert same_bits(problem.run(plan=plan), expected)
+
+
+def test_sku_and_guarantee(problem: Any, device: str) -> None:
+    plan = problem.plan()
+    sku, guarantee = plan.sku, plan.precision_guarantee
+    assert [f.name for f in dataclasses.fields(sku)] == [
+        "category", "op", "element", "aux_element", "arch", "backend", "kernel", "precision_guarantee",
+    ]  # fmt: skip
+    assert [f.name for f in dataclasses.fields(guarantee)] == [
+        "math_precision", "accumulator", "bit_stable_on_same_hardware", "deterministic",
+    ]  # fmt: skip
+    assert type(sku) is sw.KernelSku
+    assert type(guarantee) is sw.PrecisionGuarantee
+    assert sku.precision_guarantee == guarantee
+    assert (sku.element, sku.backend) == ("float32", device.split(":")[0])
+    assert sku.op
+    assert sku.kernel
+    assert guarantee.accumulator in ("float32", "float64")
+    assert guarantee.deterministic is True
+    assert guarantee.bit_stable_on_same_hardware is True
+    for value in (sku, guarantee):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, dataclasses.fields(value)[0].name, "other")
+
+
+def test_accumulator_is_double_for_double(family: Family, device: str) -> None:
+    assert problem_of(family, device, dtype=F64).plan().precision_guarantee.accumulator == "float64"
+
+
+def test_plan_is_immutable_and_hashable(problem: Any) -> None:
+    plan, again = problem.plan(), problem.plan()
+    assert plan == again
+    assert hash(plan) == hash(again)
+    assert len({plan, again}) == 1
+    other = problem.family.plan.select(dataclasses.replace(problem.descriptor, dtype="float64"), device=problem.device)
+    assert plan != other
+    for name in ("workspace_size", "sku", "surprise"):
+        with pytest.raises(AttributeError):
+            setattr(plan, name, 1)
+    assert isinstance(plan.workspace_size, int)
+    assert plan.workspace_size >= 0
+
+
+def test_plan_shows_itself(problem: Any, device: str) -> None:
+    plan = problem.plan()
+    bundle = plan._repr_mimebundle_()
+    assert {"text/plain", "text/html"} <= set(bundle)
+    assert "<script" not in bundle["text/html"]
+    for text in (repr(plan), *bundle.values()):
+        for word in (problem.family.name.split("_")[0], "float32", "37", device.split(":")[0]):
+            assert word in text
+    for word in (plan.sku.kernel, "workspace", "bytes"):
+        assert word in bundle["text/html"].lower()
+    assert plan._repr_mimebundle_(include=None, exclude=None) == bundle
+
+
+def test_preference(problem: Any) -> None:
+    default = sw.PlanPreference()
+    assert (default.deterministic, default.max_workspace, default.kernel) == (True, None, None)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        default.kernel = "other"
+    expected, plan = problem.run(), problem.plan()
+    named = problem.plan(preference=sw.PlanPreference(kernel=plan.sku.kernel))
+    assert named.sku == plan.sku
+    for preference in (default, sw.PlanPreference(deterministic=False), sw.PlanPreference(max_workspace=1 << 40)):
+        assert problem.run(plan=problem.plan(preference=preference)).keys() == expected.keys()
+
+
+def test_preference_for_little_workspace(problem: Any) -> None:
+    """Within the limit, or refused: never a plan that needs more."""
+    large = make(problem.family, (3, 2**20), F32, problem.device)
+    for limit in (0, large.plan().workspace_size - 1):
+        preference = sw.PlanPreference(max_workspace=max(limit, 0))
+        if refused := refusal(sw.Error, lambda preference=preference: large.plan(preference=preference)):
+            assert "workspace" in str(refused)
+        else:
+            plan = large.plan(preference=preference)
+            assert plan.workspace_size <= max(limit, 0)
+            large.check(large.run(plan=plan))
+
+
+# --- Running ----------------------------------------------------------------------------------------------------------
+
+
+def test_can_implement(problem: Any) -> None:
+    """None for what run takes; and nothing is written."""
+    outputs = problem.outputs()
+    plan = problem.plan()
+    assert plan.can_implement(**problem.inputs, **{name: out.tensor for name, out in outputs.items()}) is None
+    assert all((out.buffer == -1).all() for out in outputs.values())
+    assert plan.run(**problem.inputs, **{name: out.tensor for name, out in outputs.items()}) is None
+
+
+def test_none_is_absent(problem: Any) -> None:
+    """An optional operand given as None is one not given."""
+    wanted = problem.family.required or ("da",)
+    outputs = problem.outputs(wanted)
+    absent = dict.fromkeys(problem.truth.keys() - set(wanted))
+    problem.plan().run(**problem.inputs_for(wanted), **{name: out.tensor for name, out in outputs.items()}, **absent)
+    problem.check({name: out.take() for name, out in outputs.items()})
+
+
+def aligned(nbytes: int, device: str, offset: int = 0) -> torch.Tensor:
+    """Bytes whose address is `offset` past a multiple of 256."""
+    buffer = torch.full((nbytes + 1024,), 255, dtype=torch.uint8, device=device)
+    start = -buffer.data_ptr() % 256 + 256 + offset
+    return buffer[start : start + nbytes]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+def test_workspace_of_the_caller(family: Family, device: str) -> None:
+    """Poisoned beforehand: the result does not depend on what was in it."""
+    for shape in (SHAPE, (2, 2**20), (2**20, 2)):
+        problem = problem_of(family, device, shape)
+        plan = problem.plan()
+        expected = problem.run(plan=plan)
+        for extra in (0, 256):
+            workspace = aligned(plan.workspace_size + extra, device)
+            assert same_bits(problem.run(plan=plan, workspace=workspace), expected)
+
+
+def test_version_counter(problem: Any) -> None:
+    """Autograd learns of the write, through a plan and through out=; inputs keep their version."""
+    outputs = {
+        name: torch.empty(out.tensor.shape, dtype=out.tensor.dtype, device=problem.device)
+        for name, out in problem.outputs().items()
+    }
+    inputs = {name: tensor._version for name, tensor in problem.inputs.items()}
+    before = {name: out._version for name, out in outputs.items()}
+    problem.plan().run(**problem.inputs, **outputs)
+    assert all(out._version > before[name] for name, out in outputs.items())
+    before = {name: out._version for name, out in outputs.items()}
+    problem.call(out=tuple(outputs.values()))
+    assert all(out._version > before[name] for name, out in outputs.items())
+    assert {name: tensor._version for name, tensor in problem.inputs.items()} == inputs
+
+
+def test_stale_saved_tensor_is_noticed(problem: Any) -> None:
+    """A tensor that autograd saved and a plan overwrote makes backward raise."""
+    x = torch.ones(SHAPE, device=problem.device, requires_grad=True)
+    name = (problem.family.required or ("da",))[0]
+    saved = torch.ones(SHAPE, device=problem.device)
+    y = x * saved
+    problem.plan().run(**problem.inputs_for((name,)), **{name: saved})
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_one_plan_from_many_threads(problem: Any) -> None:
+    plan, expected = problem.plan(), problem.run()
+
+    def work(_: int) -> bool:
+        return all(same_bits(problem.run(plan=plan), expected) for _ in range(50))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_parameters_and_requires_grad_inputs(problem: Any) -> None:
+    """Leaves that want a gradient, and nn.Parameter, are ordinary inputs; nothing is recorded."""
+    outputs = {name: out.tensor for name, out in problem.outputs().items()}
+    inputs = {
+        name: torch.nn.Parameter(tensor) if tensor.is_floating_point() else tensor for name, tensor in problem.inputs.items()
+    }
+    problem.plan().run(**inputs, **outputs)
+    problem.check(outputs)
+    assert all(out.grad_fn is None and not out.requires_grad for out in outputs.values())
+
+
+def test_numpy_workspace_and_operands(family: Family) -> None:
+    problem = problem_of(family)
+    plan = problem.plan()
+    outputs = {
+        name: np.full(out.tensor.shape, np.nan, str(out.tensor.numpy().dtype)) for name, out in problem.outputs().items()
+    }
+    plan.run(
+        **{name: tensor.numpy() for name, tensor in problem.inputs.items()},
+        **outputs,
+        workspace=aligned(plan.workspace_size, "cpu").numpy(),
+    )
+    problem.check({name: torch.from_numpy(out) for name, out in outputs.items()})
+
+
+def test_operands_of_two_producers(family: Family) -> None:
+    """Torch in, NumPy out."""
+    problem = problem_of(family)
+    outputs = {name: np.full(out.tensor.shape, np.nan, np.float32) for name, out in problem.outputs().items()}
+    problem.plan().run(**problem.inputs, **outputs)
+    problem.check({name: torch.from_numpy(out) for name, out in outputs.items()})
+
+
+class Producer:
+    """An array of a foreign library: __dlpack__ and __dlpack_device__, nothing else."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.tensor.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+
+def test_any_producer(problem: Any) -> None:
+    outputs = problem.outputs()
+    inputs = {name: Producer(tensor) for name, tensor in problem.inputs.items()}
+    plan = problem.plan()
+    plan.run(
+        **inputs,
+        **{name: Producer(out.tensor) for name, out in outputs.items()},
+        workspace=aligned(plan.workspace_size, problem.device),
+    )
+    problem.check({name: out.take() for name, out in outputs.items()})
+
+
+def test_stream_is_ignored_on_the_cpu(family: Family) -> None:
+    problem = problem_of(family)
+    for stream in (None, 0, 12345, SimpleNamespace(ptr=3), SimpleNamespace(cuda_stream=3)):
+        problem.check(problem.run(stream=stream))
+
+
+def test_guards_catch_a_stray_write() -> None:
+    """The proof that the guards of these tests are no decoration."""
+    (problem,) = [problem_of(LERP)]
+    out = problem.outputs(("da",))["da"]
+    out.buffer[0] = 7
+    with pytest.raises(AssertionError, match="outside the output"):
+        out.take()
+    assert out.buffer.dtype == BITS[4]

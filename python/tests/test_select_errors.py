@@ -1,0 +1,119 @@
+"""Descriptors, JSON and devices that no plan can come from: the class, one sentence, the words that name the mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from families import DEQUANTIZE, FAKE_QUANTIZE, LERP, Family, make
+from support import F32, one_sentence
+
+import sternway as sw
+
+UNSUPPORTED, INVALID = sw.UnsupportedError, sw.InvalidProblemError
+EITHER = (UNSUPPORTED, INVALID)  # the documents put the case into neither class
+SHAPE = (4, 6)
+
+
+def base_fields(family: Family) -> dict[str, Any]:
+    descriptor = make(family, SHAPE, F32, "cpu").descriptor
+    return {field.name: getattr(descriptor, field.name) for field in dataclasses.fields(descriptor)}
+
+
+class Wrong(NamedTuple):
+    """Fields of a descriptor, some replaced; the error comes from the constructor or from select."""
+
+    name: str
+    family: Family
+    fields: dict[str, Any]
+    error: Any
+    words: tuple[str, ...]
+
+
+DESCRIPTORS = (
+    Wrong("rank 9", LERP, {"shape": (1,) * 9}, UNSUPPORTED, ("9", "8")),
+    Wrong("negative extent", LERP, {"shape": (4, -1)}, INVALID, ("shape", "-1")),
+    Wrong("elements beyond 2^63", DEQUANTIZE, {"shape": (2**32, 2**31, 4)}, EITHER, ("shape",)),
+    Wrong("bytes beyond 2^63", LERP, {"shape": (2**31, 2**31)}, EITHER, ("shape",)),
+    Wrong("extent beyond int64", LERP, {"shape": (2**63,)}, EITHER, ("shape",)),
+    Wrong("extent is no integer", LERP, {"shape": (4, 1.5)}, (INVALID, TypeError), ("1.5",)),
+    Wrong("dtype int32", LERP, {"dtype": "int32"}, UNSUPPORTED, ("int32", "float32", "bfloat16")),
+    Wrong("dtype bool", DEQUANTIZE, {"dtype": torch.bool}, UNSUPPORTED, ("bool", "float32")),
+    Wrong("dtype complex64", LERP, {"dtype": np.dtype("complex64")}, UNSUPPORTED, ("complex64",)),
+    Wrong("dtype unknown", LERP, {"dtype": "float33"}, UNSUPPORTED, ("float33",)),
+    Wrong("dtype None", LERP, {"dtype": None}, (UNSUPPORTED, INVALID, TypeError), ("dtype",)),
+    Wrong("a_shape does not broadcast", LERP, {"a_shape": (4,)}, INVALID, ("a_shape", "[4]", "[4, 6]")),
+    Wrong("b_shape is wider", LERP, {"b_shape": (2, 4, 6)}, INVALID, ("b_shape",)),
+    Wrong("weight_shape does not broadcast", LERP, {"weight_shape": (4, 5)}, INVALID, ("weight_shape",)),
+    Wrong("weight_shape with a number", LERP, {"weight": 0.5, "weight_shape": (6,)}, INVALID, ("weight",)),
+    Wrong("a_shape negative", LERP, {"a_shape": (-6,)}, INVALID, ("a_shape",)),
+    Wrong("huge integer weight", LERP, {"weight": 10**400}, EITHER, ("weight",)),
+    Wrong("complex weight", LERP, {"weight": 1j}, (UNSUPPORTED, INVALID, TypeError), ("weight",)),
+    Wrong("weight is text", LERP, {"weight": "half"}, (INVALID, TypeError), ("weight",)),
+    Wrong("qdtype int16", DEQUANTIZE, {"qdtype": "int16"}, UNSUPPORTED, ("int16", "int8", "uint8")),
+    Wrong("scale_dtype neither", DEQUANTIZE, {"scale_dtype": "float16"}, UNSUPPORTED, ("float16", "float32")),
+    Wrong("scale_dtype integer", FAKE_QUANTIZE, {"scale_dtype": "int32"}, UNSUPPORTED, ("int32",)),
+    Wrong("empty range", FAKE_QUANTIZE, {"quant_min": 8, "quant_max": 7}, INVALID, ("quant_min", "8", "7")),
+    Wrong("huge bound", FAKE_QUANTIZE, {"quant_max": 2**70}, EITHER, ("quant_max",)),
+    Wrong("fractional bound", FAKE_QUANTIZE, {"quant_max": 7.5}, (INVALID, TypeError), ("quant_max",)),
+    Wrong("rank 9 of tokens", FAKE_QUANTIZE, {"shape": (2,) * 9}, UNSUPPORTED, ("9",)),
+)
+
+
+@pytest.mark.parametrize("row", DESCRIPTORS, ids=lambda row: row.name)
+def test_descriptor(row: Wrong) -> None:
+    fields = {**base_fields(row.family), **row.fields}
+    with pytest.raises(row.error) as caught:
+        row.family.plan.select(row.family.descriptor(**fields), device="cpu")
+    one_sentence(caught.value, "", row.words)
+
+
+@pytest.mark.parametrize("family", [LERP, DEQUANTIZE, FAKE_QUANTIZE], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    ("pattern", "replacement"),
+    [
+        pytest.param(r"^\{", '{"surprise": 1, ', id="unknown field"),
+        pytest.param(r'"dtype":\s*"float32",?\s*', "", id="missing field"),
+        pytest.param(r'"float32"', "32", id="dtype is a number"),
+        pytest.param(r"\[4,\s*6\]", '"4x6"', id="shape is text"),
+        pytest.param(r"\}$", "", id="cut short"),
+        pytest.param(r"^.*$", "[1, 2]", id="no object"),
+        pytest.param(r"^.*$", "", id="nothing"),
+    ],
+)
+def test_json(family: Family, pattern: str, replacement: str) -> None:
+    text = family.descriptor(**base_fields(family)).to_json()
+    broken = re.sub(pattern, replacement, text, count=1, flags=re.DOTALL)
+    assert broken != text
+    with pytest.raises(INVALID) as caught:
+        family.plan.select(family.descriptor.from_json(broken), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "error"),
+    [
+        ("cuda:-1", EITHER),
+        ("mps", UNSUPPORTED),
+        ("cpu:1", EITHER),
+        ("", EITHER),
+        ("cudax", EITHER),
+        (3.5, (UNSUPPORTED, INVALID, TypeError)),
+    ],
+    ids=str,
+)
+def test_device(device: Any, error: Any) -> None:
+    with pytest.raises(error) as caught:
+        LERP.plan.select(LERP.descriptor(**base_fields(LERP)), device=device)
+    one_sentence(caught.value, "", (str(device),))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(UNSUPPORTED, match=r"(?i)driver|no device") as caught:
+        LERP.plan.select(LERP.descriptor(**base_fields(LERP)), device="cuda")
+    assert isinstance(caught.value, NotImplementedError)

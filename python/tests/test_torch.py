@@ -1,0 +1,299 @@
+"""sternway.torch: the forward and the arguments of torch, our backward."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+import pytest
+import torch
+from families import DEQUANTIZE, FAKE_QUANTIZE, make
+from support import F16, F32, F64, check, refusal, summed
+from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+
+import sternway.torch as st
+
+
+def leaves_of(dtype: torch.dtype, device: str, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, dtype=F64).to(device, dtype).requires_grad_() for shape in shapes]
+
+
+LERP_SHAPES = {
+    "equal": ((4, 5), (4, 5), (4, 5)),
+    "0-d weight": ((4, 5), (4, 5), ()),
+    "columns": ((5,), (4, 5), (4, 1)),
+    "outer product": ((4, 1), (5,), (3, 1, 1)),
+    "all 0-d": ((), (), ()),
+    "empty": ((0, 5), (5,), (1, 1)),
+}
+
+
+# --- lerp -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", LERP_SHAPES.values(), ids=LERP_SHAPES.keys())
+def test_lerp_is_torchs(shapes: Any, dtype: torch.dtype, device: str) -> None:
+    """The value bit for bit; each gradient in its input's shape and dtype."""
+    leaves = leaves_of(dtype, device, *shapes)
+    y, want = st.lerp(*leaves), torch.lerp(*leaves)
+    assert torch.equal(y, want)
+    dy = torch.randn_like(y)
+    ours, theirs = torch.autograd.grad(y, leaves, dy), torch.autograd.grad(want, leaves, dy)
+    a, b, w, g = (t.detach().to(F64) for t in (*leaves, dy))
+    for name, out, rival, leaf, terms in zip(
+        ("a", "b", "weight"), ours, theirs, leaves, ((1 - w) * g, w * g, g * (b - a)), strict=True
+    ):
+        check(f"torch.lerp d{name}", out, summed(terms, leaf.shape, dtype), rival)
+
+
+@pytest.mark.parametrize("weight", [0.3, 0, 1, -0.7, 2.5, float("inf")])
+def test_lerp_with_a_number(weight: float, dtype: torch.dtype, device: str) -> None:
+    a, b = leaves_of(dtype, device, (4, 1), (5,))
+    y, want = st.lerp(a, b, weight), torch.lerp(a, b, weight)
+    torch.testing.assert_close(y, want, rtol=0, atol=0, equal_nan=True)
+    dy = torch.rand_like(y) + 0.5
+    for out, rival in zip(torch.autograd.grad(y, (a, b), dy), torch.autograd.grad(want, (a, b), dy), strict=True):
+        torch.testing.assert_close(out, rival, equal_nan=True)
+
+
+def test_names_and_order_of_arguments() -> None:
+    assert list(inspect.signature(st.lerp).parameters) == ["input", "end", "weight"]
+    dequantize = inspect.signature(st.dequantize_per_token).parameters
+    assert list(dequantize) == ["q", "scale", "zero_point", "dtype"]
+    assert dequantize["zero_point"].default is None
+    assert dequantize["dtype"].default is None
+    fake = inspect.signature(st.fake_quantize_per_token).parameters
+    assert list(fake) == ["x", "scale", "zero_point", "quant_min", "quant_max"]
+    assert fake["quant_min"].kind is fake["quant_max"].kind is inspect.Parameter.KEYWORD_ONLY
+    a, b = leaves_of(F32, "cpu", (3,), (3,))
+    assert torch.equal(st.lerp(input=a, end=b, weight=0.3), torch.lerp(input=a, end=b, weight=0.3))
+
+
+@pytest.mark.parametrize("shapes", LERP_SHAPES.values(), ids=LERP_SHAPES.keys())
+def test_lerp_gradcheck(shapes: Any, device: str) -> None:
+    leaves = leaves_of(F64, device, *shapes)
+    assert gradcheck(st.lerp, leaves)
+    assert gradgradcheck(st.lerp, leaves)
+    assert gradcheck(lambda a, b: st.lerp(a, b, 0.3), leaves[:2])
+    assert gradgradcheck(lambda a, b: st.lerp(a, b, 0.3), leaves[:2])
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(F32, F64, F64), (F16, F32, F32), (torch.bfloat16, torch.bfloat16, F32), (F64, F64, F32)], ids=str
+)
+def test_lerp_promotes_like_torch(dtypes: Any, device: str) -> None:
+    """What torch takes, we take, and the gradient has its input's dtype; what torch refuses, we refuse."""
+    leaves = [
+        t.detach().to(dtype).requires_grad_()
+        for t, dtype in zip(leaves_of(F64, device, (4, 5), (5,), (4, 1)), dtypes, strict=True)
+    ]
+    if refusal(RuntimeError, lambda: torch.lerp(*leaves)):
+        with pytest.raises((RuntimeError, ValueError, NotImplementedError)):
+            st.lerp(*leaves)
+        return
+    y, want = st.lerp(*leaves), torch.lerp(*leaves)
+    torch.testing.assert_close(y, want, rtol=0, atol=0)
+    dy = torch.randn_like(y)
+    for out, rival, leaf in zip(torch.autograd.grad(y, leaves, dy), torch.autograd.grad(want, leaves, dy), leaves, strict=True):
+        assert out.dtype == leaf.dtype
+        torch.testing.assert_close(out, rival)
+
+
+@pytest.mark.parametrize("needed", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 0, 0)], ids=str)
+def test_lerp_computes_what_is_needed(needed: tuple[int, ...], device: str) -> None:
+    leaves = [
+        t.detach().requires_grad_(bool(want))
+        for t, want in zip(leaves_of(F32, device, (4, 5), (5,), (4, 1)), needed, strict=True)
+    ]
+    y = st.lerp(*leaves)
+    assert y.requires_grad == any(needed)
+    if not any(needed):
+        return
+    y.sum().backward()
+    copies = [t.detach().requires_grad_(t.requires_grad) for t in leaves]
+    torch.lerp(*copies).sum().backward()
+    for leaf, copy in zip(leaves, copies, strict=True):
+        assert (leaf.grad is None) == (copy.grad is None)
+        if leaf.grad is not None:
+            torch.testing.assert_close(leaf.grad, copy.grad)
+
+
+@pytest.mark.gpu
+def test_weight_on_the_cpu_with_data_on_the_gpu() -> None:
+    """A 0-d weight may stay on the CPU; its gradient comes back there."""
+    a, b = leaves_of(F32, "cuda:0", (4, 5), (4, 5))
+    weight = torch.tensor(0.3, requires_grad=True)
+    y = st.lerp(a, b, weight)
+    y.sum().backward()
+    assert weight.grad.device.type == "cpu"
+    torch.testing.assert_close(weight.grad, (b - a).sum().detach().cpu())
+    torch.testing.assert_close(a.grad, torch.full_like(a, 0.7))
+
+
+# --- dequantise and fake quantise -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trailing", [False, True])
+@pytest.mark.parametrize("zero_point", [None, torch.int32, F32, F64], ids=str)
+def test_dequantize(trailing: bool, zero_point: Any, dtype: torch.dtype, device: str) -> None:
+    """(q - zero_point) * scale, and the sums as gradients."""
+    problem = make(DEQUANTIZE, (6, 37), dtype, device, trailing=trailing, zero_point=zero_point)
+    q, scale, z = (problem.inputs.get(name) for name in ("q", "scale", "zero_point"))
+    leaves = [t.requires_grad_() for t in (scale, z) if t is not None and t.is_floating_point()]
+    y = st.dequantize_per_token(q, scale, z)
+    assert y.dtype == scale.dtype
+    row = (6, 1)
+    shift = 0 if z is None else z.detach().to(F64).reshape(row)
+    torch.testing.assert_close(y.detach(), ((q.to(F64) - shift) * scale.detach().to(F64).reshape(row)).to(dtype))
+    grads = torch.autograd.grad(y, leaves, problem.inputs["dy"])
+    for name, out in zip(("dscale", "dzero_point"), grads, strict=False):
+        check(f"torch.dequantize {name}", out, problem.truth[name])
+
+
+@pytest.mark.parametrize("scale_dtype", [F32, F64], ids=str)
+def test_dequantize_to_a_dtype(scale_dtype: torch.dtype, dtype: torch.dtype, device: str) -> None:
+    """`dtype` is that of the result; the gradient of scale stays in scale's."""
+    if scale_dtype not in (F32, dtype):
+        scale_dtype = dtype
+    q = torch.arange(-10, 10, dtype=torch.int8, device=device).reshape(4, 5)
+    scale = torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=scale_dtype, device=device, requires_grad=True)
+    y = st.dequantize_per_token(q, scale, dtype=dtype)
+    assert y.dtype == dtype
+    y.sum().backward()
+    assert scale.grad.dtype == scale_dtype
+    assert torch.equal(scale.grad, q.sum(1).to(scale_dtype))
+
+
+def test_dequantize_gradcheck(device: str) -> None:
+    q = torch.randint(-128, 128, (3, 7), dtype=torch.int8, device=device)
+    scale, z = leaves_of(F64, device, (3,), (3, 1))
+    assert gradcheck(lambda s, z: st.dequantize_per_token(q, s, z), (scale, z))
+    assert gradcheck(lambda s: st.dequantize_per_token(q, s), (scale,))
+    double_backward("dequantize", lambda s, z: st.dequantize_per_token(q, s, z), (scale, z))
+
+
+def double_backward(op: str, function: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Check the second derivative: right, or an error that names the op."""
+    if refused := refusal(RuntimeError, lambda: gradgradcheck(function, inputs)):
+        assert not isinstance(refused, GradcheckError), refused
+        assert op in str(refused), refused
+
+
+@pytest.mark.parametrize("zero_point", [None, torch.int32, F32], ids=str)
+def test_fake_quantize(zero_point: Any, dtype: torch.dtype, device: str) -> None:
+    problem = make(FAKE_QUANTIZE, (6, 37), dtype, device, zero_point=zero_point)
+    x, scale, z = (problem.inputs.get(name) for name in ("x", "scale", "zero_point"))
+    leaves = [t.requires_grad_() for t in (x, scale, z) if t is not None and t.is_floating_point()]
+    y = st.fake_quantize_per_token(x, scale, z, quant_min=-8, quant_max=7)
+    assert y.dtype == dtype
+    s = scale.detach().to(F64)[:, None]
+    shift = 0.0 if z is None else z.detach().to(F64).round().clamp(-8, 7)[:, None]
+    q = ((x.detach().to(F64) / s).round() + shift).clamp(-8, 7)
+    torch.testing.assert_close(y.detach(), ((q - shift) * s).to(dtype))
+    grads = torch.autograd.grad(y, leaves, problem.inputs["dy"])
+    for name, out in zip(("dx", "dscale", "dzero_point"), grads, strict=False):
+        check(f"torch.fake_quantize {name}", out, problem.truth[name])
+
+
+def test_fake_quantize_gradcheck_outside(device: str) -> None:
+    """Clamped values are the part that has a derivative in the usual sense: 0 for x, the bound for scale."""
+    x = torch.tensor([[30.0, -40.0, 50.0]], dtype=F64, device=device, requires_grad=True)
+    scale = torch.tensor([1.5], dtype=F64, device=device, requires_grad=True)
+    zero = torch.tensor([2], device=device)
+
+    def f(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return st.fake_quantize_per_token(x, s, zero, quant_min=-8, quant_max=7)
+
+    assert gradcheck(f, (x, scale))
+    double_backward("fake_quantize", f, (x, scale))
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def calls(device: str) -> dict[str, Any]:
+    """One call of each, as a function of its differentiable inputs, with those inputs."""
+    a, b, w = leaves_of(F32, device, (6, 37), (6, 37), (37,))
+    q = make(DEQUANTIZE, (6, 37), F32, device).inputs
+    f = make(FAKE_QUANTIZE, (6, 37), F32, device).inputs
+    return {
+        "lerp": (st.lerp, (a, b, w)),
+        "dequantize": (
+            lambda s, z: st.dequantize_per_token(q["q"], s, z),
+            (q["scale"].requires_grad_(), q["zero_point"].requires_grad_()),
+        ),
+        "fake_quantize": (
+            lambda x, s, z: st.fake_quantize_per_token(x, s, z, quant_min=-8, quant_max=7),
+            tuple(f[name].requires_grad_() for name in ("x", "scale", "zero_point")),
+        ),
+    }
+
+
+NAMES = ("lerp", "dequantize", "fake_quantize")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_of_a_sum(name: str, device: str) -> None:
+    """Dy is then expanded, all strides 0: the same gradient as from ones in memory."""
+    function, inputs = calls(device)[name]
+    y = function(*inputs)
+    expanded = torch.autograd.grad(y.sum(), inputs, retain_graph=True)
+    dense = torch.autograd.grad(y, inputs, torch.ones_like(y))
+    assert all(torch.equal(a, b) for a, b in zip(expanded, dense, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transposed_gradient(name: str, device: str) -> None:
+    function, inputs = calls(device)[name]
+    y = function(*inputs)
+    dy = torch.randn(y.shape[::-1], device=device).mT
+    ours = torch.autograd.grad(y, inputs, dy, retain_graph=True)
+    dense = torch.autograd.grad(y, inputs, dy.contiguous())
+    for a, b in zip(ours, dense, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_backward_from_other_threads(name: str, device: str) -> None:
+    function, inputs = calls(device)[name]
+    want = torch.autograd.grad(function(*inputs).sum(), inputs)
+    results: list[bool] = []
+
+    def work() -> None:
+        for _ in range(20):
+            got = torch.autograd.grad(function(*inputs).sum(), inputs)
+            results.append(all(torch.equal(a, b) for a, b in zip(got, want, strict=True)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 80
+    assert all(results)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_accumulates_and_respects_no_grad(name: str, device: str) -> None:
+    function, inputs = calls(device)[name]
+    with torch.no_grad():
+        assert not function(*inputs).requires_grad
+    function(*inputs).sum().backward()
+    first = [t.grad.clone() for t in inputs]
+    function(*inputs).sum().backward()
+    for leaf, once in zip(inputs, first, strict=True):
+        assert torch.equal(leaf.grad, 2 * once)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_input_is_noticed(name: str, device: str) -> None:
+    """An input that backward needs, overwritten in between, is an error and no wrong gradient."""
+    function, inputs = calls(device)[name]
+    y = function(*inputs)
+    with torch.no_grad():
+        for leaf in inputs:
+            leaf.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

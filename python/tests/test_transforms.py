@@ -1,0 +1,158 @@
+"""sternway.torch under torch.compile, torch.func, autocast, checkpointing and saved-tensor hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from support import F32, refusal
+from test_torch import NAMES, calls
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils._pytree import tree_map_only
+
+import sternway.torch as st
+
+# aot_eager traces forward and backward as inductor does, and needs no compiler on the machine.
+BACKENDS = ("eager", "aot_eager")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_compile_without_a_graph_break(name: str, backend: str, device: str) -> None:
+    function, inputs = calls(device)[name]
+    compiled = torch.compile(lambda *xs: function(*xs) * 2, fullgraph=True, backend=backend)
+    want, got = function(*inputs) * 2, compiled(*inputs)
+    torch.testing.assert_close(got, want)
+    dy = torch.randn_like(want)
+    for ours, eager in zip(torch.autograd.grad(got, inputs, dy), torch.autograd.grad(want, inputs, dy), strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
+def test_compile_with_dynamic_shapes(device: str) -> None:
+    """One compilation for all sizes."""
+    compiled = torch.compile(st.lerp, fullgraph=True, backend="aot_eager", dynamic=True)
+    for n in (3, 5, 8, 13):
+        a, b = (torch.randn(n, 4, device=device, requires_grad=True) for _ in range(2))
+        da, db = torch.autograd.grad(compiled(a, b, 0.25).sum(), (a, b))
+        assert (da == 0.75).all()
+        assert (db == 0.25).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_func_grad(name: str, device: str) -> None:
+    """torch.func.grad is torch.autograd.grad."""
+    function, inputs = calls(device)[name]
+    want = torch.autograd.grad(function(*inputs).sum(), inputs)
+    plain = tuple(t.detach() for t in inputs)
+    got = torch.func.grad(lambda *xs: function(*xs).sum(), argnums=tuple(range(len(plain))))(*plain)
+    for ours, other in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vmap_is_right_or_says_no(name: str, device: str) -> None:
+    function, inputs = calls(device)[name]
+    stacked = tuple(torch.stack([t.detach(), 2 * t.detach(), 3 * t.detach()]) for t in inputs)
+    if refused := refusal(RuntimeError, lambda: torch.vmap(function)(*stacked)):
+        assert name in str(refused), refused
+        assert "vmap" in str(refused), refused
+        return
+    got = torch.vmap(function)(*stacked)
+    torch.testing.assert_close(got, torch.stack([function(*row) for row in zip(*stacked, strict=True)]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_per_sample_gradients(name: str, device: str) -> None:
+    """Per-sample gradients, vmap over grad: right, or an error that names the op."""
+    function, inputs = calls(device)[name]
+    stacked = tuple(torch.stack([t.detach(), 2 * t.detach()]) for t in inputs)
+    gradient = torch.func.grad(lambda *xs: function(*xs).sum(), argnums=tuple(range(len(inputs))))
+    if refused := refusal(RuntimeError, lambda: torch.vmap(gradient)(*stacked)):
+        assert name in str(refused), refused
+        return
+    got = torch.vmap(gradient)(*stacked)
+    rows = [gradient(*row) for row in zip(*stacked, strict=True)]
+    for ours, want in zip(got, zip(*rows, strict=True), strict=True):
+        torch.testing.assert_close(ours, torch.stack(want))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast(name: str, device: str) -> None:
+    """Inside autocast the call works, and gradients keep the dtype of their inputs."""
+    function, inputs = calls(device)[name]
+    with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
+        y = function(*inputs)
+        grads = torch.autograd.grad(y.sum(), inputs)
+    assert all(g.dtype == t.dtype for g, t in zip(grads, inputs, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoint_and_saved_tensor_hooks(name: str, device: str) -> None:
+    """Recomputation gives the same gradient, and what is saved passes through the hooks."""
+    function, inputs = calls(device)[name]
+    want = torch.autograd.grad(function(*inputs).sum(), inputs)
+    recomputed = torch.utils.checkpoint.checkpoint(function, *inputs, use_reentrant=False)
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(recomputed.sum(), inputs), want, strict=True))
+    packed: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t.clone(), lambda t: t):
+        y = function(*inputs)
+    assert packed
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(y.sum(), inputs), want, strict=True))
+
+
+class Recorder(torch.fx.Interpreter):
+    """Runs a traced graph and keeps each call of an operator of ours, with its arguments."""
+
+    def __init__(self, module: torch.fx.GraphModule, seen: list[Any]) -> None:
+        super().__init__(module)
+        self.seen = seen
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if getattr(target, "namespace", "") == "sternway":
+            self.seen.append((target, *tree_map_only(torch.Tensor, torch.clone, (args, kwargs))))
+        return super().call_function(target, args, kwargs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(name: str, device: str) -> None:
+    """Every operator that a compiled forward and backward contains: schema, fake and registration agree."""
+    function, inputs = calls(device)[name]
+    seen: list[Any] = []
+    recording = aot_autograd(fw_compiler=lambda module, _: make_boxed_func(Recorder(module, seen).run))
+    compiled = torch.compile(lambda *xs: function(*xs), fullgraph=True, backend=recording)
+    torch.autograd.grad(compiled(*inputs).sum(), inputs)
+    assert seen, "the graphs contain no operator of sternway"
+    for target, args, kwargs in seen:
+        torch.library.opcheck(target, args, kwargs)
+
+
+def test_module_compiles_and_trains(device: str) -> None:
+    """A few steps of a model that interpolates: the loss falls, through the compiled graph."""
+
+    class Mix(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(8))
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return st.lerp(a, b, self.weight)
+
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(32, 8, generator=generator, dtype=F32).to(device) for _ in range(2))
+    target, model = torch.lerp(a, b, 0.7), Mix().to(device)
+    step, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for _ in range(30):
+        loss = (compiled(a, b) - target).square().mean()
+        step.zero_grad()
+        loss.backward()
+        step.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.05 * losses[0]

