@@ -23,7 +23,7 @@ func hostPasses[A accumulator](m *mapReduce, args []Tensor, body func(*[4]float6
 	}
 	for i := range n {
 		h := &hostPass[A]{mapReduce: m, pass: passes[i], scalar: scalar, args: args, body: body, table: table}
-		h.space = h.arrange(&whole, m.op.inputs)
+		h.space = m.arrange(&h.pass, &whole)
 		h.look()
 		h.walk()
 	}
@@ -55,7 +55,7 @@ func (h *hostPass[A]) look() {
 		h.run = h.space.extent[last]
 	}
 	for i := range h.args {
-		h.runs[i] = 0 < i && i < h.op.inputs && h.run > 0 && h.space.stride[i][last] == 0
+		h.runs[i] = i < h.op.inputs && h.op.whole>>i&1 == 0 && h.run > 0 && h.space.stride[i][last] == 0
 		h.views[i] = h.space.view(i, 0, h.space.n, false)
 		if h.runs[i] {
 			h.views[i] = h.space.view(i, 0, last, false)
@@ -257,23 +257,30 @@ func (h *hostPass[A]) columns(kept, reduced, columns int64) {
 	})
 }
 
-// addColumns adds the rows of a block to sums, through a sum of the block alone, so that long sums gather error slowly.
+// addColumns adds the rows of a block to sums, through sums of sixteen rows and of the block, so that error gathers slowly.
 func addColumns[A accumulator](sums []float64, rows []A, part []float64) {
+	const leaf = 16
 	cols := len(sums)
-	if len(rows) == cols {
-		for c, value := range rows {
-			sums[c] += float64(value)
+	if cols == 0 {
+		return
+	}
+	if len(rows) <= leaf*cols {
+		clear(part)
+		for ; len(rows) > 0; rows = rows[cols:] {
+			for c, value := range rows[:cols] {
+				part[c] += float64(value)
+			}
+		}
+		for c, value := range part {
+			sums[c] += value
 		}
 		return
 	}
-	clear(part)
-	for len(rows) >= cols && cols > 0 {
-		for c, value := range rows[:cols] {
-			part[c] += float64(value)
-		}
-		rows = rows[cols:]
-	}
-	for c, value := range part {
+	middle := len(rows) / cols / 2 * cols
+	block := make([]float64, cols)
+	addColumns(block, rows[:middle], part)
+	addColumns(block, rows[middle:], part)
+	for c, value := range block {
 		sums[c] += value
 	}
 }

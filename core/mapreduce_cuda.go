@@ -9,8 +9,7 @@ import (
 // multiprocessors alone; the rest also looks at strides and addresses.
 const (
 	blockThreads = 256
-	unrolled     = 4    // vectors that a thread has in flight
-	mapTile      = 1024 // vectors of a block of the map kernel
+	blocksPerSM  = 8 // blocks that fill a multiprocessor
 )
 
 // The kernels of a plan, in the order of symbols.
@@ -22,58 +21,66 @@ const (
 )
 
 func (m *mapReduce) symbols() []symbol {
-	own := func(kernel string) symbol {
-		return symbol{m.family.Image, m.family.Symbol("", kernel, m.element)}
+	list := make([]symbol, 0, combineKernel+1)
+	for _, kernel := range m.family.Kinds[0].Kernels {
+		list = append(list, symbol{m.family.Image, m.family.Symbol("", kernel, m.element)})
 	}
 	if len(m.passes) == 0 {
-		return []symbol{own("map")}
+		return list[:1]
 	}
-	return []symbol{own("map"), own("rows"), own("columns"), {"mapreduce", "combine_" + m.element.Accumulator().suffix()}}
+	for len(list) < combineKernel {
+		list = append(list, list[0]) // a family of tokens has no columns
+	}
+	return append(list, symbol{"mapreduce", "combine_" + m.element.Accumulator().suffix()})
 }
 
 // vector is the number of elements of a 16-byte access.
 func (m *mapReduce) vector() int64 { return 16 / m.element.Size() }
 
-// deviceChunks is the number of parts that each sum of r is cut into, so that a few long sums still fill the device.
-func (m *mapReduce) deviceChunks(r *reduction) int64 {
-	inner, others := int64(1), int64(1) // extents of the fastest run of reduced dimensions, and of the reduced ones beside it
-	run := true
-	for d := len(m.shape) - 1; d >= 0; d-- {
-		reduced := r.dims>>d&1 != 0
-		switch {
-		case reduced && run && !r.columns:
-			inner *= m.shape[d]
-		case reduced:
-			others *= m.shape[d]
-		case m.shape[d] != 1 && inner > 1:
-			run = false
-		}
+// chooseChunks sets the number of parts that each sum of r is cut into, so that a few long sums still fill the device.
+func (m *mapReduce) chooseChunks(r *reduction) {
+	s := space{n: len(m.shape)}
+	copy(s.extent[:], m.shape)
+	for i, stride := range compact(m.shape) {
+		s.stride[0][i] = stride
 	}
-	blocks := int64(8 * m.units)
+	a := s.arrange(r.dims, true, r.columns, 0)
+	kept, reduced, columns := a.counts()
 	if r.columns {
-		width := m.columnWidth(r.dims)
-		lanes := columnLanes(ceil(width, m.vector()), others)
-		tiles := ceil(width, m.vector()*lanes) * max(1, r.kept/max(1, width))
-		return clamp(ceil(blocks, max(1, tiles)), 1, ceil(others, blockThreads/lanes*unrolled))
+		vectors := ceil(columns, m.vector())
+		lanes := m.columnLanes(vectors, reduced)
+		r.chunks = clamp(ceil(m.fill(), max(1, ceil(vectors, lanes)*kept)), 1, max(1, ceil(reduced, blockThreads/lanes*m.op.unroll)))
+		return
 	}
-	total := ceil(inner, m.vector()) * others
-	if total <= blockThreads || 2*r.kept >= blocks {
-		return 1
-	}
-	return clamp(ceil(blocks, max(1, r.kept)), 1, ceil(total, blockThreads*unrolled))
+	inner := a.extent[a.n-1]
+	r.chunks = m.rowShape(kept, ceil(inner, m.vector()), reduced/max(1, inner), false).most
 }
 
-// columnWidth is the extent of the fastest run of kept dimensions.
-func (m *mapReduce) columnWidth(reduced uint8) int64 {
-	width := int64(1)
-	for d := len(m.shape) - 1; d >= 0; d-- {
-		if reduced>>d&1 == 0 {
-			width *= m.shape[d]
-		} else if width > 1 {
-			break
-		}
+// fill is the number of blocks that fill the device.
+func (m *mapReduce) fill() int64 { return int64(blocksPerSM * m.units) }
+
+// rowShape is how threads share the sums of the rows kernel: a group of them for each part of a sum, lanes along the fastest
+// dimension. A unit is what a group takes at once.
+type rowShape struct{ group, lanes, units, most int64 }
+
+func (m *mapReduce) rowShape(kept, vectors, reduced int64, far bool) rowShape {
+	total, small := vectors*reduced, vectors*reduced <= blockThreads
+	r := rowShape{group: blockThreads, most: 1}
+	switch {
+	case far && kept >= 1024:
+		r.group = 1
+	case small:
+		r.group = max(min(32, pow2(ceil(total, m.op.unroll))), min(4, pow2(total)))
 	}
-	return width
+	r.lanes = r.group
+	if reduced > 1 {
+		r.lanes = min(r.group, fit(ceil(vectors, m.op.unroll), r.group))
+	}
+	r.units = ceil(vectors, r.lanes*m.op.unroll) * ceil(reduced, r.group/r.lanes)
+	if !small && kept*r.group < m.fill()*128 {
+		r.most = max(1, min(ceil(m.fill()*blockThreads, max(1, kept*r.group)), r.units))
+	}
+	return r
 }
 
 func ceil(n, by int64) int64 { return (n + by - 1) / by }
@@ -96,12 +103,8 @@ func fit(vectors, most int64) int64 {
 }
 
 // columnLanes is the number of threads side by side over columns; the others of the block share the reduced indices.
-func columnLanes(vectors, reduced int64) int64 {
-	lanes := fit(vectors, 32)
-	if reduced < 4*blockThreads/lanes {
-		lanes = fit(vectors, clamp(blockThreads/pow2(ceil(reduced, 4)), 32, blockThreads))
-	}
-	return lanes
+func (m *mapReduce) columnLanes(vectors, reduced int64) int64 {
+	return fit(vectors, clamp(blockThreads/pow2(ceil(reduced, m.op.unroll)), 32, blockThreads))
 }
 
 func (m *mapReduce) device(args []Tensor, workspace uintptr, q *queue) error {
@@ -109,7 +112,7 @@ func (m *mapReduce) device(args []Tensor, workspace uintptr, q *queue) error {
 	passes, n := m.plan(args)
 	for i := range n {
 		p := &passes[i]
-		s := p.arrange(&whole, m.op.inputs)
+		s := m.arrange(p, &whole)
 		k := devicePass{mapReduce: m, pass: p, args: args, space: &s, workspace: workspace, q: q}
 		if err := k.launch(); err != nil {
 			return err
@@ -128,10 +131,10 @@ type devicePass struct {
 	q         *queue
 }
 
-// shape of one launch.
+// launchShape is what a launch tells its kernel beside the operands.
 type launchShape struct {
-	chunks, chunk, lanes, step int64
-	partial                    uintptr
+	chunks, chunk, group, lanes int64
+	partial                     uintptr
 }
 
 func (k *devicePass) launch() error {
@@ -141,58 +144,46 @@ func (k *devicePass) launch() error {
 		inner = k.space.extent[k.space.n-1]
 	}
 	vectors := ceil(inner, k.vector())
-	scattered := k.scattered()
 	switch {
 	case k.reduction == nil:
 		if kept == 0 {
 			return nil
 		}
-		return k.launchMap(kept/inner, vectors, scattered)
+		return k.launchMap(kept/inner, vectors)
 	case k.space.columns:
-		return k.launchColumns(kept, reduced, columns, vectors, scattered)
+		return k.launchColumns(kept, reduced, columns, vectors)
 	default:
-		return k.launchRows(kept, vectors*(reduced/max(inner, 1)), scattered)
+		return k.launchRows(kept, vectors, reduced/max(inner, 1))
 	}
 }
 
-func (k *devicePass) launchMap(outer, vectors int64, scattered bool) error {
-	l := launchShape{lanes: mapTile, step: 1}
+func (k *devicePass) launchMap(outer, vectors int64) error {
+	l := launchShape{lanes: blockThreads}
 	if k.space.n > 1 {
-		l.lanes = fit(vectors, mapTile)
+		l.lanes = fit(ceil(vectors, k.op.unroll), blockThreads)
 	}
-	if k.strided() {
+	if k.far() {
+		l.lanes = 1
+	} else if k.strided() {
 		l.lanes = min(l.lanes, 8)
 	}
-	if scattered {
-		l.step = l.lanes
-	}
 	k.pack(&l)
-	return k.q.submit(mapKernel, ceil(vectors, l.lanes)*ceil(outer, mapTile/l.lanes), blockThreads)
+	return k.q.submit(mapKernel, ceil(vectors, l.lanes*k.op.unroll)*ceil(outer, blockThreads/l.lanes), blockThreads)
 }
 
-func (k *devicePass) launchRows(kept, total int64, scattered bool) error {
-	l := launchShape{chunks: 1, chunk: total, step: 1}
-	if total <= blockThreads {
-		l.lanes = max(min(32, pow2(ceil(total, 4))), min(4, pow2(total)))
-	} else {
-		l.lanes = blockThreads
-		l.chunk = ceil(ceil(total, k.reduction.chunks), blockThreads) * blockThreads
-		l.chunks = ceil(total, l.chunk)
-	}
-	if scattered && k.space.n == k.space.kept+1 {
-		l.step = l.lanes
-	}
-	return k.launchSums(rowsKernel, &l, ceil(kept*l.chunks, blockThreads/l.lanes), kept)
+func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
+	r := k.rowShape(kept, vectors, reduced, k.far())
+	chunks := min(k.reduction.chunks, max(1, r.units))
+	l := launchShape{chunk: ceil(r.units, chunks), group: r.group, lanes: r.lanes}
+	l.chunks = max(1, ceil(r.units, max(1, l.chunk)))
+	return k.launchSums(rowsKernel, &l, ceil(kept*l.chunks*r.group, blockThreads), kept)
 }
 
-func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64, scattered bool) error {
-	l := launchShape{lanes: columnLanes(vectors, reduced), step: 1}
-	tall := blockThreads / l.lanes
-	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), tall)*tall)
+func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error {
+	l := launchShape{lanes: k.columnLanes(vectors, reduced)}
+	height := blockThreads / l.lanes
+	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), height)*height)
 	l.chunks = max(1, ceil(reduced, l.chunk))
-	if scattered {
-		l.step = l.lanes
-	}
 	return k.launchSums(columnsKernel, &l, ceil(vectors, l.lanes)*l.chunks*kept, kept*columns)
 }
 
@@ -205,8 +196,8 @@ func (k *devicePass) launchSums(kernel int, l *launchShape, grid, sums int64) er
 	if err := k.q.submit(kernel, grid, blockThreads); err != nil || l.chunks == 1 {
 		return err
 	}
-	tall := min(pow2(l.chunks), 32)
-	l.lanes, l.step = min(blockThreads/tall, pow2(sums)), 1
+	height := min(pow2(ceil(l.chunks, 4)), 32)
+	l.lanes = min(blockThreads/height, pow2(sums))
 	k.packKept(l)
 	return k.q.submit(combineKernel, ceil(sums, l.lanes)*int64(bits.OnesCount8(k.summed)), blockThreads)
 }
@@ -214,26 +205,38 @@ func (k *devicePass) launchSums(kernel int, l *launchShape, grid, sums int64) er
 // strided reports that some input jumps from element to element.
 func (k *devicePass) strided() bool {
 	for i := range k.op.inputs {
-		if k.inputs>>i&1 != 0 && k.access(i) == accessStrided {
+		if k.inputs>>i&1 != 0 && k.args[i].DType == k.element && k.access(i) == accessStrided {
 			return true
 		}
 	}
 	return false
 }
 
-// scattered reports that 16-byte accesses are impossible where they matter most: at a stored output, or without one at an input.
-func (k *devicePass) scattered() bool {
+// leading reports that some stored output, or without one some input, is as asked.
+func (k *devicePass) leading(asked func(i int) bool) bool {
 	for o := range k.op.outputs {
-		if k.full>>o&1 != 0 && !k.vectorisable(k.op.inputs+o) {
+		if k.full>>o&1 != 0 && asked(k.op.inputs+o) {
 			return true
 		}
 	}
 	for i := range k.op.inputs {
-		if k.full == 0 && k.inputs>>i&1 != 0 && k.args[i].DType == k.element && k.access(i) == accessDense && !k.vectorisable(i) {
+		if k.full == 0 && k.inputs>>i&1 != 0 && k.args[i].DType == k.element && asked(i) {
 			return true
 		}
 	}
 	return false
+}
+
+// far reports that the fastest dimension is not where memory is dense.
+func (k *devicePass) far() bool {
+	return k.leading(func(i int) bool { return k.access(i) == accessStrided })
+}
+
+// scattered reports that 16-byte accesses are impossible where they matter most.
+func (k *devicePass) scattered() bool {
+	return k.leading(func(i int) bool {
+		return !k.vectorisable(i) && (i >= k.op.inputs || k.access(i) == accessDense)
+	})
 }
 
 func (k *devicePass) vectorisable(i int) bool {
@@ -313,7 +316,10 @@ func (k *devicePass) packKept(l *launchShape) {
 }
 
 func (k *devicePass) header(l *launchShape, order []int, kept int) {
-	q := &k.q.launch
+	q, step := &k.q.launch, int64(1)
+	if k.scattered() {
+		step = l.lanes
+	}
 	q.Reset()
 	for d := range MaxRank {
 		extent := int64(1)
@@ -322,8 +328,8 @@ func (k *devicePass) header(l *launchShape, order []int, kept int) {
 		}
 		q.Put(uint64(extent))
 	}
-	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.chunks), uint64(l.chunk), uint64(l.lanes), uint64(l.step),
-		uint64(k.summed), uint64(l.partial))
+	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.chunks), uint64(l.chunk), uint64(l.group), uint64(l.lanes),
+		uint64(step), uint64(k.summed), uint64(l.partial))
 	for _, s := range k.scalar {
 		q.Put(math.Float64bits(s))
 	}

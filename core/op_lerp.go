@@ -26,7 +26,7 @@ var lerp = register(&Family{
 const lerpReadsDy, lerpReadsWeight, lerpReadsEnds = 1, 2, 4 | 8
 
 var lerpOp = elementOp{
-	inputs: 4, outputs: 3,
+	inputs: 4, outputs: 3, whole: lerpReadsDy, unroll: 2,
 	reads: [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
 	f32:   lerpBody[float32], f64: lerpBody[float64],
 }

@@ -78,15 +78,16 @@ func InfoJSON() string {
 		families = append(families, f.Name)
 	}
 	info["families"] = families
+	info["kernel_image"] = nil
 	if manifest := cuda.Manifest(); manifest != nil {
 		info["kernel_image"] = json.RawMessage(manifest)
 	}
 	d, err := openDriver()
 	if err != nil {
-		info["driver"] = err.Error()
+		info["driver"], info["devices"] = err.Error(), []string{}
 	} else {
 		info["driver"] = fmt.Sprintf("CUDA %d.%d", d.Version()/1000, d.Version()%1000/10)
-		var devices []map[string]any
+		devices := []map[string]any{}
 		for i := range d.DeviceCount() {
 			b, err := cudaFor(int32(i), "info")
 			if err != nil {

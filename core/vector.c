@@ -71,14 +71,26 @@ void sw_narrow_f16(uint16_t *out, const float *in, long n) {
   sw_narrow_f16_portable(out + done, in + done, n - done);
 }
 
-/* Eight running sums in float64, added as a fixed tree. */
+/* Sums in float64 in a fixed order: eight lanes over leaves of 128 numbers; then leaf after leaf in a binary counter, which is
+   a balanced tree, so that error gathers slowly. */
 #define SUM(suffix, from) \
-  INLINE double sum_##suffix(const from *in, long n) { \
+  INLINE double leaf_##suffix(const from *in, long n) { \
     double lane[8] = {0}; \
     long i = 0; \
     for (; i + 8 <= n; i += 8) for (int j = 0; j < 8; j++) lane[j] += (double)in[i + j]; \
     for (int j = 0; i + j < n; j++) lane[j] += (double)in[i + j]; \
     return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7])); \
+  } \
+  INLINE double sum_##suffix(const from *in, long n) { \
+    double waiting[48], total = 0; \
+    int depth = 0; \
+    for (long leaf = 0, i = 0; i < n; leaf++, i += 128) { \
+      double sum = leaf_##suffix(in + i, i + 128 <= n ? 128 : n - i); \
+      for (long k = leaf; k & 1; k >>= 1) sum += waiting[--depth]; \
+      waiting[depth++] = sum; \
+    } \
+    while (depth) total += waiting[--depth]; \
+    return total; \
   } \
   EACH_PROCESSOR(void, sum_runs_##suffix, (double *sums, const from *in, long run, long n), (sums, in, run, n), { \
     for (long i = 0; i < n; i += run) sums[i / run] = sum_##suffix(in + i, i + run <= n ? run : n - i); \

@@ -57,7 +57,10 @@ __all__ = [
 
 def __getattr__(name: str) -> str:
     if name == "__version__":  # the version lives in the package's metadata
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("sternway")
+        try:
+            return version("sternway")
+        except PackageNotFoundError:
+            return "0+source"  # a source tree that was never installed
     raise AttributeError(f"module 'sternway' has no attribute {name!r}")

@@ -56,7 +56,7 @@ def device_of(x: Array) -> str:
 
 def require_array(op: str, operand: str, x: Any) -> None:
     """Raise TypeError unless x is an array."""
-    if not hasattr(x, "__dlpack__"):
+    if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         raise errors.make("type", op, operand, "an array that speaks DLPack", f"a {type(x).__name__}")
 
 

@@ -62,9 +62,12 @@ def _after_fork() -> None:
 
 
 def _raise(error: Exception) -> NoReturn:
-    if type(error) is RuntimeError:  # the native library knows no other class
-        errors.raise_native(str(error))
-    raise error
+    try:
+        if type(error) is RuntimeError:  # the native library knows no other class
+            errors.raise_native(str(error))
+        raise error
+    finally:
+        del error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,18 +298,23 @@ def _check_torch(plan: Plan[Any], name: str, x: Any, out: bool) -> None:
     if out and x.requires_grad:
         raise errors.make("invalid_problem", plan.sku.op, name, "free of autograd", "a tensor that requires grad",
                           f"pass {name}.detach()")
-    if x.is_neg():
-        raise errors.make("unsupported", plan.sku.op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()")
-    storage = x.untyped_storage().nbytes() if x.layout is _strided else 0
-    if storage and storage == x.nbytes and not x.storage_offset():
-        return
-    if x.layout is _strided and x.numel() and not x.is_meta:
+    try:
+        if x.is_neg():
+            raise errors.make("unsupported", plan.sku.op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()")
+        storage = x.untyped_storage().nbytes()
+        if storage == x.nbytes and not x.storage_offset():
+            return
         reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride())) + x.storage_offset() + 1
-        if reach * x.itemsize > storage > 0:
-            error = errors.make("buffer_too_small", plan.sku.op, name, f"inside its storage: {reach * x.itemsize} bytes",
-                                f"{storage} bytes", "the storage was resized after the view was made")
-            error.needed, error.got = reach * x.itemsize, storage  # type: ignore[attr-defined]
-            raise error
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, errors.Error):
+            raise
+        got = str(error).partition("\n")[0] if x.layout is _strided else f"a {x.layout} tensor"
+        raise errors.make("unsupported", plan.sku.op, name, "a strided tensor with memory of its own", got) from None
+    if reach * x.itemsize > storage > 0 and x.numel():
+        refusal = errors.make("buffer_too_small", plan.sku.op, name, f"inside its storage: {reach * x.itemsize} bytes",
+                              f"{storage} bytes", "the storage was resized after the view was made")
+        refusal.needed, refusal.got = reach * x.itemsize, storage  # type: ignore[attr-defined]
+        raise refusal
 
 
 _strided: Any = None
@@ -318,14 +326,13 @@ def _readable(plan: Plan[Any], name: str, x: Any, out: bool, stream: int | None)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         _meet(torch)
-        if type(x) in _torch_types:
-            return _checked(plan, name, x, out)
-        if out and x.requires_grad:
-            _check_torch(plan, name, x, out)
+        if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", f"a {type(x).__name__}")
+        _check_torch(plan, name, x, out)
         if hasattr(type(x), "__dlpack_c_exchange_api__"):
             return x
         x = x.detach()
-    if not hasattr(x, "__dlpack__"):
+    if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         raise errors.make("type", op, name, "an array that speaks DLPack", f"a {type(x).__name__}")
     if out and type(x).__module__.startswith("jax"):
         raise errors.make("invalid_problem", op, name, "writable", "a JAX array, which is immutable")
@@ -342,15 +349,10 @@ def _readable(plan: Plan[Any], name: str, x: Any, out: bool, stream: int | None)
         raise errors.make("unsupported", op, name, "an array that its library can lend", reason) from None
 
 
-def _checked(plan: Plan[Any], name: str, x: Any, out: bool) -> Any:
-    _check_torch(plan, name, x, out)
-    return x
-
-
 def _meet(torch: Any) -> None:
     """Remember torch's types the first time that a tensor comes by."""
     global _bump, _strided
-    if _torch_types or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    if _strided is not None:
         return
     _strided, increment = torch.strided, torch.autograd.graph.increment_version
 
@@ -358,7 +360,8 @@ def _meet(torch: Any) -> None:
         increment([x for x in written if not x.is_inference()])
 
     _bump = bump
-    _torch_types.update((torch.Tensor, torch.nn.Parameter))
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        _torch_types.update((torch.Tensor, torch.nn.Parameter))
 
 
 def _stream_handle(stream: Any) -> int:
