@@ -4,7 +4,7 @@ import "unsafe"
 
 // The CPU bodies work on blocks: up to blockBytes of each operand, widened to the accumulator, so that everything between the
 // loads and the stores stays in the first-level cache.
-const blockBytes = 8192
+const blockBytes = 16384
 
 type accumulator interface{ float32 | float64 }
 

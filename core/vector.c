@@ -40,46 +40,59 @@ CONVERT(widen_u8, uint8_t, float, (float))
 void sw_widen_f16_portable(float *out, const uint16_t *in, long n) { for (long i = 0; i < n; i++) out[i] = widen_f16_one(in[i]); }
 void sw_narrow_f16_portable(uint16_t *out, const float *in, long n) { for (long i = 0; i < n; i++) out[i] = narrow_f16_one(in[i]); }
 
+/* The compiler finds no conversion of float16 in a loop by itself. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* The compiler finds no F16C in a loop by itself. */
-VECTOR_WIDE static long widen_f16_wide(float *out, const uint16_t *in, long n) {
+VECTOR_256 static long widen_f16_256(float *out, const uint16_t *in, long n) {
   long i = 0;
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
   return i;
 }
 
-VECTOR_WIDE static long narrow_f16_wide(uint16_t *out, const float *in, long n) {
+VECTOR_512 static long widen_f16_512(float *out, const uint16_t *in, long n) {
+  long i = 0;
+  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(in + i))));
+  return i;
+}
+
+VECTOR_256 static long narrow_f16_256(uint16_t *out, const float *in, long n) {
   long i = 0;
   for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
   return i;
 }
+
+VECTOR_512 static long narrow_f16_512(uint16_t *out, const float *in, long n) {
+  long i = 0;
+  for (; i + 16 <= n; i += 16)
+    _mm256_storeu_si256((__m256i *)(out + i), _mm512_cvtps_ph(_mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+  return i;
+}
+#define IN_VECTORS(name, out, in, n) (vector_width() == 512 ? name##_512(out, in, n) : vector_width() == 256 ? name##_256(out, in, n) : 0)
 #else
-static inline int vector_wide(void) { return 0; }
-static long widen_f16_wide(float *out, const uint16_t *in, long n) { return 0; }
-static long narrow_f16_wide(uint16_t *out, const float *in, long n) { return 0; }
+#define IN_VECTORS(name, out, in, n) 0
 #endif
 
 void sw_widen_f16(float *out, const uint16_t *in, long n) {
-  long done = vector_wide() ? widen_f16_wide(out, in, n) : 0;
+  long done = IN_VECTORS(widen_f16, out, in, n);
   sw_widen_f16_portable(out + done, in + done, n - done);
 }
 
 void sw_narrow_f16(uint16_t *out, const float *in, long n) {
-  long done = vector_wide() ? narrow_f16_wide(out, in, n) : 0;
+  long done = IN_VECTORS(narrow_f16, out, in, n);
   sw_narrow_f16_portable(out + done, in + done, n - done);
 }
 
-/* Sums in float64 in a fixed order: eight lanes over leaves of 128 numbers; then leaf after leaf in a binary counter, which is
+/* Sums in float64 in a fixed order: 32 lanes over leaves of 128 numbers; then leaf after leaf in a binary counter, which is
    a balanced tree, so that error gathers slowly. */
 #define SUM(suffix, from) \
   INLINE double leaf_##suffix(const from *in, long n) { \
-    double lane[8] = {0}; \
+    double lane[32] = {0}; \
     long i = 0; \
-    for (; i + 8 <= n; i += 8) for (int j = 0; j < 8; j++) lane[j] += (double)in[i + j]; \
+    for (; i + 32 <= n; i += 32) for (int j = 0; j < 32; j++) lane[j] += (double)in[i + j]; \
     for (int j = 0; i + j < n; j++) lane[j] += (double)in[i + j]; \
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7])); \
+    for (int half = 16; half > 0; half /= 2) for (int j = 0; j < half; j++) lane[j] += lane[j + half]; \
+    return lane[0]; \
   } \
   INLINE double sum_##suffix(const from *in, long n) { \
     double waiting[48], total = 0; \

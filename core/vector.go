@@ -49,7 +49,7 @@ func widenUint8(out []float32, in []uint8) {
 	C.sw_widen_u8(cFloats(out), (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(in))), C.long(len(in)))
 }
 
-// sumRuns sets sums[k] to the sum of the k-th run of values, in float64 and a fixed order: eight lanes, then a tree.
+// sumRuns sets sums[k] to the sum of the k-th run of values, in float64 and a fixed order: small leaves, then a tree.
 func sumRuns[A accumulator](sums []float64, values []A, run int64) {
 	switch v := any(values).(type) {
 	case []float32:

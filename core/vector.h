@@ -3,15 +3,28 @@
 #include <stdint.h>
 
 /* Loops over one block. Each is plain C that the compiler turns into vector code. EACH_PROCESSOR(result, name, parameters,
-   arguments, body) makes the function sw_<name> twice, for any processor and for one with AVX2 and F16C, and picks at run
-   time; both give the same bits, since nothing is reordered and no product is fused with a sum. */
+   arguments, body) makes the function sw_<name> three times, for any processor, for one with AVX2 and for one with AVX-512, and
+   picks at run time; all give the same bits, since nothing is reordered and no product is fused with a sum. */
 #if defined(__x86_64__) && defined(__GNUC__)
-#define VECTOR_WIDE __attribute__((target("avx2,f16c"), optimize("O3", "no-math-errno", "no-trapping-math")))
+#define VECTOR_OPTIONS optimize("O3", "no-math-errno", "no-trapping-math")
+#define VECTOR_256 __attribute__((target("avx2,f16c"), VECTOR_OPTIONS))
+#define VECTOR_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prefer-vector-width=512"), VECTOR_OPTIONS))
 #define EACH_PROCESSOR(result, name, parameters, arguments, ...) \
   static result name##_plain parameters __VA_ARGS__ \
-  VECTOR_WIDE static result name##_wide parameters __VA_ARGS__ \
-  result sw_##name parameters { return vector_wide() ? name##_wide arguments : name##_plain arguments; }
-static inline int vector_wide(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+  VECTOR_256 static result name##_256 parameters __VA_ARGS__ \
+  VECTOR_512 static result name##_512 parameters __VA_ARGS__ \
+  result sw_##name parameters { \
+    return vector_width() == 512 ? name##_512 arguments : vector_width() == 256 ? name##_256 arguments : name##_plain arguments; \
+  }
+static inline int vector_width(void) {
+  static int width; /* the same whoever computes it */
+  if (!width) {
+    int has256 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    width = has256 && has512 ? 512 : has256 ? 256 : 64;
+  }
+  return width;
+}
 #else
 #define EACH_PROCESSOR(result, name, parameters, arguments, ...) result sw_##name parameters __VA_ARGS__
 #endif
