@@ -17,7 +17,7 @@ func (cpuBackend) Arch() string                             { return runtime.GOA
 func (cpuBackend) Units() int                               { return 1 }
 func (cpuBackend) Load(*problem, program) ([]Kernel, error) { return nil, nil }
 
-func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor) error {
+func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor, _ *recipe) error {
 	p.program.host(args)
 	runtime.KeepAlive(args)
 	return nil

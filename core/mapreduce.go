@@ -12,10 +12,11 @@ import (
 // equal length, or one for the whole block, unless it is in whole; absent inputs and outputs that nobody asked for are nil.
 type elementOp struct {
 	inputs, outputs int
-	whole           uint8    // the inputs that always come with a number for each element
-	tokens          bool     // the last dimension is a token's own: it stays the fastest, and values for a token are sums over it
-	unroll          int64    // vectors that a thread of the kernel has in flight: UNROLL in cuda/
-	reads           [3]uint8 // the inputs that each output needs, as sets
+	whole           uint8       // the inputs that always come with a number for each element
+	tokens          bool        // the last dimension is a token's own: it stays the fastest, and values for a token are sums over it
+	sets            []kernelSet // the kernels, those with the fewest operands first
+	mapUnroll       int64       // vectors that a thread of the map kernel has in flight: MAP_UNROLL in cuda/
+	reads           [3]uint8    // the inputs that each output needs, as sets
 	// scalars completes the numbers of the descriptor with what only the operands of a run tell; nil: nothing.
 	scalars func(scalar *[4]float64, args []Tensor)
 	f32     func(scalar *[4]float64, in, out [][]float32)

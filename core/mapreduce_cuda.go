@@ -3,6 +3,7 @@ package core
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Launch geometry of cuda/mapreduce.cuh. Chunks, which decide how a sum is grouped, follow from the shape and the number of
@@ -10,28 +11,37 @@ import (
 const (
 	blockThreads = 256
 	blocksPerSM  = 8 // blocks that fill a multiprocessor
+	unrolled     = 2 // vectors that a thread of rows and columns has in flight
 )
 
-// The kernels of a plan, in the order of symbols.
-const (
-	mapKernel = iota
-	rowsKernel
-	columnsKernel
-	combineKernel
-)
+// kernelSet is a group of kernels of an elementOp and the operands of the plan that they take.
+type kernelSet struct {
+	name    string // what the symbols begin with
+	in, out []int
+}
 
-func (m *mapReduce) symbols() []symbol {
-	list := make([]symbol, 0, combineKernel+1)
-	for _, kernel := range m.family.Kinds[0].Kernels {
-		list = append(list, symbol{m.family.Image, m.family.Symbol("", kernel, m.element)})
+// symbols are the kernels of each set, then the one that adds partial sums.
+func (m *mapReduce) symbols() (list []symbol) {
+	for _, set := range m.op.sets {
+		for _, kernel := range m.family.Kinds[0].Kernels {
+			if kernel == "map" || len(m.passes) > 0 {
+				list = append(list, symbol{m.family.Image, set.name + "_" + kernel + "_" + m.element.suffix()})
+			}
+		}
 	}
+	if len(m.passes) > 0 {
+		list = append(list, symbol{"mapreduce", "combine_" + m.element.Accumulator().suffix()})
+	}
+	return list
+}
+
+// number is the place of a kernel among the symbols.
+func (m *mapReduce) number(set int, kernel string) int {
 	if len(m.passes) == 0 {
-		return list[:1]
+		return set
 	}
-	for len(list) < combineKernel {
-		list = append(list, list[0]) // a family of tokens has no columns
-	}
-	return append(list, symbol{"mapreduce", "combine_" + m.element.Accumulator().suffix()})
+	kernels := m.family.Kinds[0].Kernels
+	return set*len(kernels) + slices.Index(kernels, kernel)
 }
 
 // vector is the number of elements of a 16-byte access.
@@ -48,8 +58,8 @@ func (m *mapReduce) chooseChunks(r *reduction) {
 	kept, reduced, columns := a.counts()
 	if r.columns {
 		vectors := ceil(columns, m.vector())
-		lanes := m.columnLanes(vectors, reduced)
-		r.chunks = clamp(ceil(m.fill(), max(1, ceil(vectors, lanes)*kept)), 1, max(1, ceil(reduced, blockThreads/lanes*m.op.unroll)))
+		lanes := columnLanes(vectors, reduced)
+		r.chunks = clamp(ceil(m.fill(), max(1, ceil(vectors, lanes)*kept)), 1, max(1, ceil(reduced, blockThreads/lanes*unrolled)))
 		return
 	}
 	inner := a.extent[a.n-1]
@@ -61,7 +71,7 @@ func (m *mapReduce) fill() int64 { return int64(blocksPerSM * m.units) }
 
 // rowShape is how threads share the sums of the rows kernel: a group of them for each part of a sum, lanes along the fastest
 // dimension. A unit is what a group takes at once.
-type rowShape struct{ group, lanes, units, most int64 }
+type rowShape struct{ group, lanes, tiles, units, most int64 }
 
 func (m *mapReduce) rowShape(kept, vectors, reduced int64, far bool) rowShape {
 	total, small := vectors*reduced, vectors*reduced <= blockThreads
@@ -70,13 +80,14 @@ func (m *mapReduce) rowShape(kept, vectors, reduced int64, far bool) rowShape {
 	case far && kept >= 1024:
 		r.group = 1
 	case small:
-		r.group = max(min(32, pow2(ceil(total, m.op.unroll))), min(4, pow2(total)))
+		r.group = min(32, pow2(ceil(total, 4)))
 	}
 	r.lanes = r.group
 	if reduced > 1 {
-		r.lanes = min(r.group, fit(ceil(vectors, m.op.unroll), r.group))
+		r.lanes = min(r.group, fit(ceil(vectors, unrolled), r.group))
 	}
-	r.units = ceil(vectors, r.lanes*m.op.unroll) * ceil(reduced, r.group/r.lanes)
+	r.tiles = ceil(vectors, r.lanes*unrolled)
+	r.units = r.tiles * ceil(reduced, r.group/r.lanes)
 	if !small && kept*r.group < m.fill()*128 {
 		r.most = max(1, min(ceil(m.fill()*blockThreads, max(1, kept*r.group)), r.units))
 	}
@@ -103,8 +114,8 @@ func fit(vectors, most int64) int64 {
 }
 
 // columnLanes is the number of threads side by side over columns; the others of the block share the reduced indices.
-func (m *mapReduce) columnLanes(vectors, reduced int64) int64 {
-	return fit(vectors, clamp(blockThreads/pow2(ceil(reduced, m.op.unroll)), 32, blockThreads))
+func columnLanes(vectors, reduced int64) int64 {
+	return fit(vectors, clamp(blockThreads/pow2(ceil(reduced, unrolled)), 32, blockThreads))
 }
 
 func (m *mapReduce) device(args []Tensor, workspace uintptr, q *queue) error {
@@ -129,15 +140,18 @@ type devicePass struct {
 	space     *space
 	workspace uintptr
 	q         *queue
+	set       int // the kernels that take the operands of the pass
 }
 
 // launchShape is what a launch tells its kernel beside the operands.
 type launchShape struct {
-	chunks, chunk, group, lanes int64
-	partial                     uintptr
+	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
+	partial                                                   uintptr
 }
 
 func (k *devicePass) launch() error {
+	for k.set = 0; !k.covers(k.op.sets[k.set].out); k.set++ {
+	}
 	kept, reduced, columns := k.space.counts()
 	inner := int64(1)
 	if k.space.n > 0 {
@@ -157,47 +171,60 @@ func (k *devicePass) launch() error {
 	}
 }
 
+// covers reports that some operands hold every output of the pass.
+func (k *devicePass) covers(operands []int) bool {
+	missing := k.full | k.summed
+	for _, i := range operands {
+		missing &^= 1 << (i - k.op.inputs)
+	}
+	return missing == 0
+}
+
 func (k *devicePass) launchMap(outer, vectors int64) error {
-	l := launchShape{lanes: blockThreads}
+	l := launchShape{keptSize: outer, reducedSize: 1, lanes: blockThreads, chunks: 1}
 	if k.space.n > 1 {
-		l.lanes = fit(ceil(vectors, k.op.unroll), blockThreads)
+		l.lanes = fit(ceil(vectors, k.op.mapUnroll), blockThreads)
+		if k.far() {
+			l.lanes = 1
+		}
+		if k.strided() {
+			l.lanes = min(l.lanes, 8)
+		}
 	}
-	if k.far() {
-		l.lanes = 1
-	} else if k.strided() {
-		l.lanes = min(l.lanes, 8)
-	}
+	l.tiles = ceil(vectors, l.lanes*k.op.mapUnroll)
 	k.pack(&l)
-	return k.q.submit(mapKernel, ceil(vectors, l.lanes*k.op.unroll)*ceil(outer, blockThreads/l.lanes), blockThreads)
+	return k.q.submit(k.number(k.set, "map"), l.tiles*ceil(outer, blockThreads/l.lanes), blockThreads)
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 	r := k.rowShape(kept, vectors, reduced, k.far())
 	chunks := min(k.reduction.chunks, max(1, r.units))
-	l := launchShape{chunk: ceil(r.units, chunks), group: r.group, lanes: r.lanes}
+	l := launchShape{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: ceil(r.units, chunks)}
 	l.chunks = max(1, ceil(r.units, max(1, l.chunk)))
-	return k.launchSums(rowsKernel, &l, ceil(kept*l.chunks*r.group, blockThreads), kept)
+	return k.launchSums("rows", &l, ceil(kept*l.chunks*r.group, blockThreads), kept)
 }
 
 func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error {
-	l := launchShape{lanes: k.columnLanes(vectors, reduced)}
+	l := launchShape{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced)}
 	height := blockThreads / l.lanes
+	l.tiles = ceil(vectors, l.lanes)
 	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), height)*height)
 	l.chunks = max(1, ceil(reduced, l.chunk))
-	return k.launchSums(columnsKernel, &l, ceil(vectors, l.lanes)*l.chunks*kept, kept*columns)
+	return k.launchSums("columns", &l, l.tiles*l.chunks*kept, kept*columns)
 }
 
 // launchSums launches a reduction, and the kernel that adds its parts where there are several.
-func (k *devicePass) launchSums(kernel int, l *launchShape, grid, sums int64) error {
+func (k *devicePass) launchSums(kernel string, l *launchShape, grid, sums int64) error {
 	if l.chunks > 1 {
 		l.partial = k.workspace
 	}
 	k.pack(l)
-	if err := k.q.submit(kernel, grid, blockThreads); err != nil || l.chunks == 1 {
+	if err := k.q.submit(k.number(k.set, kernel), grid, blockThreads); err != nil || l.chunks == 1 {
 		return err
 	}
 	height := min(pow2(ceil(l.chunks, 4)), 32)
-	l.lanes = min(blockThreads/height, pow2(sums))
+	l.lanes, l.keptSize = min(blockThreads/height, pow2(sums)), sums
+	l.tiles = ceil(sums, l.lanes)
 	k.packKept(l)
-	return k.q.submit(combineKernel, ceil(sums, l.lanes)*int64(bits.OnesCount8(k.summed)), blockThreads)
+	return k.q.submit(k.number(len(k.op.sets), k.family.Kinds[0].Kernels[0]), l.tiles*int64(bits.OnesCount8(k.summed)), blockThreads)
 }

@@ -2,73 +2,73 @@ package core
 
 import "math"
 
+// The argument of the kernels of cuda/mapreduce.cuh, word by word.
+
+// step is the stride of operand i along the fastest dimension.
+func (k *devicePass) step(i int) int64 {
+	if last := k.space.n - 1; last >= 0 && k.space.extent[last] != 1 {
+		return k.space.stride[i][last]
+	}
+	return 0
+}
+
+// side reports that operand i is a number for a token: constant along the fastest dimension, of any dtype.
+func (k *devicePass) side(i int) bool {
+	return k.op.tokens && k.axis[i][len(k.shape)-1] < 0
+}
+
+// reads reports that the pass reads input i as elements.
+func (k *devicePass) reads(i int) bool { return k.inputs>>i&1 != 0 && !k.side(i) }
+
+// stores reports that the pass stores output o element by element.
+func (k *devicePass) stores(o int) bool { return k.full>>o&1 != 0 }
+
 // strided reports that some input jumps from element to element.
 func (k *devicePass) strided() bool {
 	for i := range k.op.inputs {
-		if k.inputs>>i&1 != 0 && k.args[i].DType == k.element && k.access(i) == accessStrided {
+		if step := k.step(i); k.reads(i) && step != 0 && step != 1 {
 			return true
 		}
 	}
 	return false
 }
 
-// leading reports that some stored output, or without one some input, is as asked.
-func (k *devicePass) leading(asked func(i int) bool) bool {
-	for o := range k.op.outputs {
-		if k.full>>o&1 != 0 && asked(k.op.inputs+o) {
-			return true
-		}
-	}
-	for i := range k.op.inputs {
-		if k.full == 0 && k.inputs>>i&1 != 0 && k.args[i].DType == k.element && asked(i) {
-			return true
-		}
-	}
-	return false
-}
-
-// far reports that the fastest dimension is not where memory is dense.
+// far reports that the fastest dimension is not where memory is dense: for the outputs, or without one for the inputs.
 func (k *devicePass) far() bool {
-	return k.leading(func(i int) bool { return k.access(i) == accessStrided })
-}
-
-// scattered reports that 16-byte accesses are impossible where they matter most.
-func (k *devicePass) scattered() bool {
-	return k.leading(func(i int) bool {
-		return !k.vectorisable(i) && (i >= k.op.inputs || k.access(i) == accessDense)
-	})
-}
-
-func (k *devicePass) vectorisable(i int) bool {
-	if k.access(i) != accessDense || k.args[i].Data%16 != 0 {
-		return false
+	for o := range k.op.outputs {
+		if step := k.step(k.op.inputs + o); k.stores(o) && step != 0 && step != 1 {
+			return true
+		}
 	}
-	for d := range max(0, k.space.n-1) {
-		if k.space.stride[i][d]%k.vector() != 0 {
+	return k.full == 0 && k.strided()
+}
+
+// wide proves that every operand may be moved in vectors: dense and aligned in every row, or constant.
+func (k *devicePass) wide() bool {
+	for i := range k.op.inputs {
+		if k.reads(i) && k.step(i) != 0 && !k.aligned(i) {
+			return false
+		}
+	}
+	for o := range k.op.outputs {
+		if k.stores(o) && !k.aligned(k.op.inputs+o) {
 			return false
 		}
 	}
 	return true
 }
 
-// How an operand moves along the fastest dimension.
-const (
-	accessStrided  = 0
-	accessDense    = 1
-	accessConstant = 2
-)
-
-func (k *devicePass) access(i int) uint64 {
-	if k.space.n == 0 {
-		return accessConstant
+func (k *devicePass) aligned(i int) bool {
+	v := k.vector()
+	if k.step(i) != 1 || k.args[i].Data%uintptr(v*k.args[i].DType.Size()) != 0 {
+		return false
 	}
-	switch k.space.stride[i][k.space.n-1] {
-	case 0:
-		return accessConstant
-	case 1:
-		return accessDense
+	for d := range max(0, k.space.n-1) {
+		if k.space.stride[i][d]%v != 0 {
+			return false
+		}
 	}
-	return accessStrided
+	return true
 }
 
 // pack writes the argument of map, rows and columns: the fastest dimension, then the kept ones and the reduced ones, faster first.
@@ -87,40 +87,60 @@ func (k *devicePass) pack(l *launchShape) {
 	for d := last - 1; d >= k.space.kept; d-- {
 		add(d)
 	}
-	k.header(l, order[:n], kept)
-	for i := range k.op.inputs {
+	set := &k.op.sets[k.set]
+	k.header(l, order[:n], kept, k.uses(set), k.wide())
+	for _, i := range set.in {
 		k.operand(i, order[:n], k.inputs>>i&1 != 0)
 	}
-	for o := range k.op.outputs {
-		k.operand(k.op.inputs+o, order[:n], (k.full|k.summed)>>o&1 != 0)
+	for _, i := range set.out {
+		k.operand(i, order[:n], (k.full|k.summed)>>(i-k.op.inputs)&1 != 0)
 	}
 }
 
 // packKept writes the argument of combine, which sees kept dimensions alone.
 func (k *devicePass) packKept(l *launchShape) {
 	var order [MaxRank]int
-	first := -1 // rows: an extent of 1 stands for the fastest dimension
+	order[0] = -1 // rows: an extent of 1 stands for the fastest dimension
 	if k.space.columns {
-		first = k.space.n - 1
+		order[0] = k.space.n - 1
 	}
 	n := 1
-	order[0] = first
 	for d := k.space.kept - 1; d >= 0; d-- {
 		order[n] = d
 		n++
 	}
-	k.header(l, order[:n], n-1)
-	for o := range k.op.outputs {
-		k.operand(k.op.inputs+o, order[:n], k.summed>>o&1 != 0)
+	k.header(l, order[:n], n-1, 0, false)
+	out := k.op.sets[k.set].out
+	for place := range 3 {
+		i := out[min(place, len(out)-1)]
+		k.operand(i, order[:n], place < len(out) && k.summed>>(i-k.op.inputs)&1 != 0)
 	}
 }
 
-func (k *devicePass) header(l *launchShape, order []int, kept int) {
-	q, step := &k.q.launch, int64(1)
-	if k.scattered() {
-		step = l.lanes
+// uses has two bits for each operand of a set: it is read or stored by elements; it is constant along the fastest dimension.
+func (k *devicePass) uses(set *kernelSet) (bits uint64) {
+	at := 0
+	for _, i := range set.in {
+		if k.inputs>>i&1 != 0 {
+			bits |= 1 << at
+			if k.reads(i) && k.step(i) == 0 {
+				bits |= 2 << at
+			}
+		}
+		at += 2
 	}
-	q.Reset()
+	for _, i := range set.out {
+		if k.stores(i - k.op.inputs) {
+			bits |= 1 << at
+		}
+		at += 2
+	}
+	return bits
+}
+
+func (k *devicePass) header(l *launchShape, order []int, kept int, uses uint64, wide bool) {
+	k.q.begin()
+	q := &k.q.launch
 	for d := range MaxRank {
 		extent := int64(1)
 		if d < len(order) && order[d] >= 0 {
@@ -128,21 +148,38 @@ func (k *devicePass) header(l *launchShape, order []int, kept int) {
 		}
 		q.Put(uint64(extent))
 	}
-	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.chunks), uint64(l.chunk), uint64(l.group), uint64(l.lanes),
-		uint64(step), uint64(k.summed), uint64(l.partial))
+	var wideBit uint64
+	if wide {
+		wideBit = 1
+	}
+	var summed uint64 // by the outputs of the set
+	for place, i := range k.op.sets[k.set].out {
+		summed |= uint64(k.summed>>(i-k.op.inputs)&1) << place
+	}
+	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.keptSize), uint64(l.reducedSize), uint64(l.group), uint64(l.lanes),
+		uint64(l.tiles), uint64(l.chunks), uint64(l.chunk), wideBit, uses, summed)
+	if l.partial == 0 {
+		q.Put(0)
+	} else {
+		k.q.address(workspaceOperand, l.partial)
+	}
 	for _, s := range k.scalar {
 		q.Put(math.Float64bits(s))
 	}
 }
 
 func (k *devicePass) operand(i int, order []int, used bool) {
-	var words [3 + MaxRank]uint64
-	if t := &k.args[i]; used {
-		words[0], words[1], words[2] = uint64(t.Data), uint64(t.DType.row()), k.access(i)
-		for d, from := range order {
-			if from >= 0 {
-				words[3+d] = uint64(k.space.stride[i][from])
-			}
+	var words [1 + MaxRank]uint64
+	if !used {
+		k.q.launch.Put(0)
+		k.q.launch.Put(words[:]...)
+		return
+	}
+	k.q.address(i, k.args[i].Data)
+	words[0] = uint64(k.args[i].DType.row())
+	for d, from := range order {
+		if from >= 0 && (d > 0 || k.space.extent[from] != 1) {
+			words[1+d] = uint64(k.space.stride[i][from])
 		}
 	}
 	k.q.launch.Put(words[:]...)

@@ -56,12 +56,16 @@ var (
 // Inputs: dy, then scale, q, zero_point of dequantise, or x, scale, zero_point of fake quantise.
 var (
 	dequantizeOp = elementOp{
-		inputs: 4, outputs: 3, whole: 1, tokens: true, unroll: 4, reads: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
-		f32: dequantizeBody[float32], f64: dequantizeBody[float64],
+		inputs: 4, outputs: 3, whole: 1, tokens: true, mapUnroll: 2,
+		sets:  []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
+		reads: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
+		f32:   dequantizeBody[float32], f64: dequantizeBody[float64],
 	}
 	fakeQuantizeOp = elementOp{
-		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true, unroll: 4, reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
-		f32: fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
+		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true, mapUnroll: 2,
+		sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
+		reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
+		f32:   fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 		scalars: func(scalar *[4]float64, args []Tensor) {
 			if !args[3].DType.floating() {
 				scalar[2] = 1

@@ -5,18 +5,20 @@
 // in: dy, scale, q?, zero_point?   out: dx?, dscale?, dzero_point?
 template <typename A>
 struct DequantizeBackward {
-    static constexpr int IN = 4, OUT = 3, FIRST_SUM = 1, UNROLL = DU;
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1, MAP_UNROLL = 2, ROWS_UNROLL = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : Kind::Side; }
 
     __device__ explicit DequantizeBackward(const Args&) {}
 
-    __device__ void operator()(const A (&in)[IN], A (&out)[OUT]) const
+    __device__ A shared(const A (&)[IN]) const { return A(0); }
+
+    __device__ A output(int o, const A (&in)[IN], A) const
     {
         const A dy = in[0], scale = in[1], q = in[2], zero_point = in[3];
-        out[0] = dy * scale;
-        out[1] = dy * (q - zero_point);
-        out[2] = -scale * dy;
+        if (o == 0) return dy * scale;
+        if (o == 1) return dy * (q - zero_point);
+        return -scale * dy;
     }
 };
 
@@ -28,7 +30,7 @@ struct DequantizeBackward {
 // in: dy, x, scale, zero_point?   out: dx?, dscale?, dzero_point?   scalar: quant_min, quant_max
 template <typename A>
 struct FakeQuantizeBackward {
-    static constexpr int IN = 4, OUT = 3, FIRST_SUM = 1, UNROLL = DU;
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1, MAP_UNROLL = 2, ROWS_UNROLL = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : Kind::Side; }
 
@@ -42,14 +44,16 @@ struct FakeQuantizeBackward {
 
     __device__ A clamp(A t) const { return t < least ? least : t > most ? most : t; }
 
-    __device__ void operator()(const A (&in)[IN], A (&out)[OUT]) const
+    __device__ A shared(const A (&in)[IN]) const { return in[1] / in[2]; }
+
+    __device__ A output(int o, const A (&in)[IN], A ratio) const
     {
         const A dy = in[0], scale = in[2], zero_point = floating ? clamp(rint(in[3])) : in[3];
-        const A ratio = in[1] / scale, rounded = rint(ratio), t = rounded + zero_point;
+        const A rounded = rint(ratio), t = rounded + zero_point;
         const bool inside = least <= t && t <= most;
-        out[0] = inside ? dy : A(0);
-        out[1] = dy * (inside ? rounded - ratio : clamp(t) - zero_point);
-        out[2] = inside ? A(0) : -scale * dy;
+        if (o == 0) return inside ? dy : A(0);
+        if (o == 1) return dy * (inside ? rounded - ratio : clamp(t) - zero_point);
+        return inside ? A(0) : -scale * dy;
     }
 };
 

@@ -16,12 +16,12 @@ using i64 = long long;
 // The row numbers of core/dtype.go, for operands whose dtype is known at run time only.
 enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
 
-// Every launch uses at most this many threads in a block.
+// Threads in a block.
 constexpr int kBlock = 256;
 
 // EXPORT(family_kernel_dtype, Args, body): the symbol that the driver looks up. Its argument is one struct of 8-byte fields.
 #define EXPORT(symbol, Args, ...) \
-    extern "C" __global__ void __launch_bounds__(kBlock, NMIN) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
+    extern "C" __global__ void __launch_bounds__(kBlock) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
 
 // ---------------------------------------------------------------------------------------------------- conversions
 
@@ -50,13 +50,6 @@ __device__ void narrow(const A (&x)[2], T* y)
 }
 
 // ---------------------------------------------------------------------------------------------------- wide accesses
-
-// The same number, but computed here: kept from moving out of a rare branch of a loop, where it would take registers from everybody.
-__device__ inline i64 opaque(i64 x)
-{
-    asm volatile("" : "+l"(x));
-    return x;
-}
 
 template <int BYTES> struct WordOf;
 template <> struct WordOf<16> { using type = uint4; };
@@ -95,6 +88,65 @@ __device__ void store_wide(T* p, const Pack<T, N>& pack)
     *reinterpret_cast<Word*>(p) = word;
 }
 
+// The same N elements in 32-bit words. Where the ways of filling a vector differ, this takes a register for each word, a Pack one for
+// each element.
+template <typename T, int N>
+struct Words {
+    static constexpr int COUNT = (N * sizeof(T) + 3) / 4, PER_WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
+    unsigned word[COUNT];
+
+    __device__ T get(int v) const
+    {
+        T x;
+        if constexpr (sizeof(T) == 8) {
+            memcpy(&x, word + 2 * v, 8);
+        } else {
+            const unsigned bits = word[v / PER_WORD] >> v % PER_WORD * 8 * sizeof(T);
+            memcpy(&x, &bits, sizeof(T));
+        }
+        return x;
+    }
+
+    // In order, from element 0.
+    __device__ void set(int v, T x)
+    {
+        if constexpr (sizeof(T) == 8) {
+            memcpy(word + 2 * v, &x, 8);
+        } else {
+            unsigned bits = 0;
+            memcpy(&bits, &x, sizeof(T));
+            word[v / PER_WORD] = v % PER_WORD == 0 ? bits : word[v / PER_WORD] | bits << v % PER_WORD * 8 * sizeof(T);
+        }
+    }
+
+    __device__ void load(const T* p)
+    {
+        using Word = typename WordOf<N * sizeof(T)>::type;
+        const Word all = *reinterpret_cast<const Word*>(p);
+        if constexpr (sizeof all < 4) word[0] = 0;
+        memcpy(word, &all, sizeof all);
+    }
+
+    __device__ void store(T* p) const
+    {
+        using Word = typename WordOf<N * sizeof(T)>::type;
+        Word all;
+        memcpy(&all, word, sizeof all);
+        *reinterpret_cast<Word*>(p) = all;
+    }
+};
+
+// The same number, but computed here: kept from moving out of a loop, where it would hold a register all the time.
+template <typename I>
+__device__ I opaque(I x)
+{
+    if constexpr (sizeof(I) == 8)
+        asm volatile("" : "+l"(x));
+    else
+        asm volatile("" : "+r"(x));
+    return x;
+}
+
 // ---------------------------------------------------------------------------------------------------- dtypes known at run time
 
 // The size of an element: two bits of logarithm for each row number.
@@ -124,14 +176,6 @@ __device__ A from_bits(i64 bits, i64 dtype)
     case BF16: return widen<A>(__ushort_as_bfloat16(static_cast<unsigned short>(bits)));
     default: return static_cast<A>(bits);
     }
-}
-
-template <typename A>
-__device__ A byte_value(unsigned char x, i64 dtype)
-{
-    // Two's complement with the sign bit flipped is the value plus 128: no sign extension, exact.
-    const int flip = dtype == I8 ? 0x80 : 0;
-    return static_cast<A>(static_cast<unsigned char>(x ^ flip)) - static_cast<A>(flip);
 }
 
 template <typename A>

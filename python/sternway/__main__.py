@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import sys
 from typing import Any
 
@@ -18,6 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
         return int(options.command(options))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever reads, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except sternway.Error as error:
         print(error, file=sys.stderr)
         return 2
@@ -72,6 +76,8 @@ def run_info(options: argparse.Namespace) -> int:
         print(json.dumps(facts, indent=2))
         return 0
     first = ("version", "python", "torch", "go", "backends", "driver", "devices", "kernel_image", "threads", "families")
+    facts["devices"] = [device_words(device) for device in facts.get("devices") or ()]
+    facts["kernel_image"] = image_words(facts.get("kernel_image"))
     absent = {"torch": "not installed", "devices": "none", "kernel_image": "none, this build is for the CPU alone"}
     for name in (*first, *(name for name in facts if name not in first)):
         title = "sternway" if name == "version" else name.replace("_", " ")
@@ -87,12 +93,26 @@ def installed(package: str) -> str | None:
         return None
 
 
+def device_words(device: dict[str, Any]) -> str:
+    """A GPU in words."""
+    if "error" in device:
+        return f"{device['device']} {device['error']}"
+    memory = f"{device['memory'] / 2**30:.0f} GiB"
+    return f"{device['device']} {device['name']} ({device['arch']}, {device['multiprocessors']} multiprocessors, {memory})"
+
+
+def image_words(manifest: dict[str, Any] | None) -> str:
+    """The kernel image in words: architectures, compiler, and the beginning of each file's hash."""
+    if not manifest:
+        return ""
+    hashes = ", ".join(f"{name} {image['sha256'][:12]}" for name, image in manifest["images"].items())
+    return f"{', '.join(manifest['architectures'])} by nvcc {manifest['nvcc']}: {hashes}"
+
+
 def words(value: Any) -> str:
     """Plain data on one line."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name.replace('_', ' ')} {words(inner)}" for name, inner in value.items())
     if isinstance(value, list):
-        return ("; " if value and isinstance(value[0], dict) else ", ").join(map(words, value))
+        return ", ".join(map(words, value))
     return "" if value is None else str(value)
 
 

@@ -125,7 +125,7 @@ class Plan(Generic[D]):
     sku: KernelSku
     precision_guarantee: PrecisionGuarantee
     _handle: int
-    _slots: tuple[tuple[str, bool], ...]
+    _slots: tuple[tuple[str, bool, int], ...]
     _facts: dict[str, Any]
 
     @classmethod
@@ -159,7 +159,7 @@ class Plan(Generic[D]):
         plan.__dict__.update(
             descriptor=descriptor, device=facts["device"], preference=preference, workspace_size=facts["workspace_size"],
             sku=KernelSku(**facts["sku"], precision_guarantee=guarantee), precision_guarantee=guarantee,
-            _handle=handle, _slots=tuple((o["name"], o["out"]) for o in facts["operands"]), _facts=facts,
+            _handle=handle, _slots=tuple((o["name"], o["out"], o["bytes"]) for o in facts["operands"]), _facts=facts,
         )
         _log.info("selected %r", plan)
         return plan
@@ -193,11 +193,12 @@ class Plan(Generic[D]):
 
     def can_implement(self, *, workspace: Array | None = None, **operands: Array | None) -> None:
         """Return None, or raise the error that ``run`` would raise for these operands. A workspace need not be given."""
-        items = self._items(operands, workspace, None)
+        items, _ = self._items(operands, workspace, None)
         if workspace is None and self.workspace_size:
-            items = (self._workspace(items), *items[1:])
+            items[0] = self._workspace(items)
+        held = tuple(items)
         try:
-            _native().pybind_CanImplement(self._handle, id(items))
+            _native().pybind_CanImplement(self._handle, id(held))
         except RuntimeError as error:
             _raise(error)
 
@@ -215,41 +216,50 @@ class Plan(Generic[D]):
             Error: of the class that says what is wrong; nothing has been written then, unless it is a DeviceError.
         """
         handle = -1 if stream is None else _stream_handle(stream)
-        items = self._items(operands, workspace, handle)
+        items, written = self._items(operands, workspace, handle)
         if workspace is None and self.workspace_size:
-            items = (self._workspace(items, stream), *items[1:])
+            items[0] = self._workspace(items, stream)
+        held = tuple(items)
         if _log_runs:
             _log.debug("run %s on %s", self.sku.op, self.device)
         try:
-            _call(self._handle, id(items), handle)
+            _call(self._handle, id(held), handle)
         except RuntimeError as error:
             _raise(error)
-        written = [x for (_, out), x in zip(self._slots, items[1:]) if out and type(x) in _torch_types]
         if written:
             _bump(written)
 
-    def _items(self, operands: dict[str, Array | None], workspace: Array | None, stream: int | None) -> tuple[Any, ...]:
-        """The operands in the plan's order, each as something that the native library can read."""
+    def _items(self, operands: dict[str, Array | None], workspace: Array | None, stream: int | None) -> tuple[list[Any], list[Any]]:
+        """The workspace and the operands in the plan's order, each as something that the native library can read; and torch's outputs."""
         items: list[Any] = [workspace if workspace is None else _readable(self, "workspace", workspace, True, stream)]
-        found = 0
-        for name, out in self._slots:
-            x = operands.get(name)
-            if x is not None:
-                found += 1
-                if type(x) in _torch_types:
-                    _check_torch(self, name, x, out)
-                else:
-                    x = _readable(self, name, x, out, stream)
-            elif name in operands:
-                found += 1
-            items.append(x)
-        if found < len(operands):
-            names = [name for name, _ in self._slots]
-            extra = next(name for name in operands if name not in names)
-            raise errors.make("invalid_problem", self.sku.op, extra, "one of " + ", ".join(names), "an unexpected operand")
-        return tuple(items)
+        written = []
+        left = len(operands)
+        try:
+            for name, out, size in self._slots:
+                x = operands.get(name)
+                if x is not None:
+                    left -= 1
+                    if type(x) not in _torch_types:
+                        x = _readable(self, name, x, out, stream)
+                    # The usual tensor, quickly: it fills a storage of its own. A lazily negated one lies in a complex storage.
+                    elif x.untyped_storage().nbytes() != size or x.storage_offset() or (out and x.requires_grad):
+                        _check_torch(self, name, x, out)
+                    if out and type(x) in _torch_types:
+                        written.append(x)
+                items.append(x)
+        except (NotImplementedError, RuntimeError) as error:  # torch has no storage to show
+            if isinstance(error, errors.Error):
+                raise
+            _check_torch(self, name, x, out)
+            raise
+        if left:
+            names = [name for name, _, _ in self._slots]
+            for name, x in operands.items():
+                if name not in names:
+                    raise errors.make("invalid_problem", self.sku.op, name, "one of " + ", ".join(names), "an unexpected operand")
+        return items, written
 
-    def _workspace(self, items: tuple[Any, ...], stream: Any = None) -> Array:
+    def _workspace(self, items: list[Any], stream: Any = None) -> Array:
         """A workspace of the library that made the first operand."""
         first = next((x for x in items if hasattr(x, "__dlpack__")), None)
         if first is None:  # capsules: the operands came from no library that lends memory
@@ -357,7 +367,10 @@ def _meet(torch: Any) -> None:
     _strided, increment = torch.strided, torch.autograd.graph.increment_version
 
     def bump(written: list[Any]) -> None:
-        increment([x for x in written if not x.is_inference()])
+        try:
+            increment(written)
+        except RuntimeError:  # some are inference tensors, which have no version
+            increment([x for x in written if not x.is_inference()])
 
     _bump = bump
     if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):

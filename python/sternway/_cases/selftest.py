@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from .. import errors
 from . import CASES, FORMATS, Case, NumPySource, Problem, Shape, Source, TorchSource, error
@@ -24,44 +25,45 @@ def selftest(device: str | None = None) -> int:
     print("error: the largest against float64, in units in the last place of the largest element of its row\n")
     table.head()
     failures = rows = 0
-    for source, dtypes in found:
+    for where, source, dtypes in found:
         for case in CASES:
             for dtype in dtypes:
                 for shape in SHAPES:
                     rows += 1
-                    failures += not one(table, case, source(), shape, dtype)
+                    failures += not one(
+                        table, (case.op, case.name, dtype, where, shape_text(shape)), case, source, shape, dtype
+                    )
     print(f"\n{rows - failures} passed, {failures} failed")
     return 1 if failures else 0
 
 
-def one(table: Table, case: Case, source: Source, shape: Shape, dtype: str) -> bool:
+def one(table: Table, said: Sequence[str], case: Case, source: Callable[[], Source], shape: Shape, dtype: str) -> bool:
     """Run one case and print its row: the output that is worst beside what it is allowed."""
-    said = (case.op, case.name, dtype, source.device, shape_text(shape))
     try:
-        problem = Problem(case, source, shape, dtype)
+        problem = Problem(case, source(), shape, dtype)
         results, truths = problem.run(), problem.truths()
-    except errors.Error as failure:
-        table.row(*said, "", "", f"FAILED {failure}")
+        found = [(error(results[name], truth), problem.allowed(name, truth)) for name, truth in truths.items()]
+    except (errors.Error, RuntimeError) as failure:  # torch reports what a kernel did at a later call, as a RuntimeError
+        table.row(*said, "", "", f"FAILED {str(failure).partition(chr(10))[0]}")
         return False
-    found = [(error(results[name], truth), problem.allowed(name, truth)) for name, truth in truths.items()]
     worst, allowed = max(found, key=lambda pair: pair[0] / pair[1])
     table.row(*said, f"{worst:.3g}", f"{allowed:.3g}", "ok" if worst <= allowed else "FAILED")
     return worst <= allowed
 
 
-def sources(device: str | None) -> Iterator[tuple[Callable[[], Source], tuple[str, ...]]]:
+def sources(device: str | None) -> Iterator[tuple[str, Callable[[], Source], tuple[str, ...]]]:
     """Where arrays come from, with their dtypes; says what is left out and why."""
     if importlib.util.find_spec("torch"):
         found, reason = cuda_devices()
         if not device and not found:
             print(f"cuda is not tested: {reason}\n")
         for name in [usable(device)] if device else ["cpu", *found]:
-            yield lambda name=name: TorchSource(name), tuple(FORMATS)  # type: ignore[misc]
+            yield name, functools.partial(TorchSource, name), tuple(FORMATS)
     elif device not in (None, "cpu"):
         print(f"{device} is tested with PyTorch, which is not installed: pip install 'sternway[torch]'", file=sys.stderr)
     elif importlib.util.find_spec("numpy"):
         print("PyTorch is not installed: testing NumPy arrays on the CPU, without bfloat16, which NumPy does not have.\n")
-        yield NumPySource, tuple(dtype for dtype in FORMATS if dtype != "bfloat16")
+        yield "cpu", NumPySource, tuple(dtype for dtype in FORMATS if dtype != "bfloat16")
     else:
         print(
             "The selftest needs arrays: install PyTorch (pip install 'sternway[torch]') or NumPy (pip install numpy).",
