@@ -175,8 +175,11 @@ func (b *cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []Tensor, 
 	if err == nil && checking.Load() {
 		err = b.device.Synchronize(stream)
 	}
+	if err == nil {
+		return nil
+	}
 	var refusal *Error
-	if err == nil || errors.As(err, &refusal) {
+	if errors.As(err, &refusal) {
 		return err
 	}
 	return deviceError(p.problem.op(), "launch", err)

@@ -64,7 +64,10 @@ func TestSelectLoadsKernels(t *testing.T) {
 	_, err = Select(LerpBackward{Shape: []int64{8, 9}, DType: BFloat16, Weight: &weight}, CUDA(0), Preference{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"lerp"}, fake.loaded)
-	require.Equal(t, []string{"lerp_backward_map_bf16"}, fake.symbols)
+	require.NotEmpty(t, fake.symbols)
+	for _, symbol := range fake.symbols {
+		require.Regexp(t, `^lerp_(weight_)?backward_map_bf16$`, symbol, "a plan without sums loads no sums")
+	}
 }
 
 func TestCPUPlanNeedsNoDriver(t *testing.T) {

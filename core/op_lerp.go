@@ -56,11 +56,19 @@ func (d LerpBackward) problem() (*problem, error) {
 		return nil, refuse(InvalidProblem, lerp.Name, "weight_shape", "left out beside a weight that is a number", shapeText(weightShape), "")
 	}
 	row := func(name string, out bool, shape []int64) operand {
-		return operand{name: name, out: out, optional: name != "dy", dtypes: []DType{d.DType}, like: "like dy", shapes: [][]int64{shape}}
+		like := "like dy"
+		if name == "dy" {
+			like = "as the descriptor says"
+		}
+		return operand{name: name, out: out, optional: name != "dy", dtypes: []DType{d.DType}, like: like, shapes: [][]int64{shape}}
 	}
-	n, _ := product(d.Shape)
+	moved := int64(0) // dy, da and db
+	for _, shape := range [][]int64{d.Shape, aShape, bShape} {
+		n, _ := product(shape)
+		moved += n
+	}
 	return &problem{
-		family: lerp, element: d.DType, traffic: 3 * n * d.DType.Size(),
+		family: lerp, element: d.DType, traffic: moved * d.DType.Size(),
 		operands: []operand{
 			row("dy", false, d.Shape), row("weight", false, weightShape), row("a", false, aShape), row("b", false, bShape),
 			row("da", true, aShape), row("db", true, bShape), row("dweight", true, weightShape),

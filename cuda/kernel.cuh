@@ -107,6 +107,18 @@ struct Words {
         return x;
     }
 
+    // Element v as a number: bfloat16 is the upper half of a float32, and a byte fits into the fraction of 2^23.
+    template <typename A>
+    __device__ A value(int v) const
+    {
+        if constexpr (__is_same(T, __nv_bfloat16))
+            return widen<A>(__uint_as_float(v % 2 == 0 ? word[v / 2] << 16 : word[v / 2] & 0xffff0000));
+        else if constexpr (__is_same(T, unsigned char))
+            return widen<A>(__uint_as_float(__byte_perm(word[v / 4], 0x4b000000, 0x7540 + v % 4)) - 0x1p23f);
+        else
+            return widen<A>(get(v));
+    }
+
     // In order, from element 0.
     __device__ void set(int v, T x)
     {

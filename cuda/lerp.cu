@@ -1,35 +1,28 @@
 // y = a + w (b - a):  da = (1 - w) dy,  db = w dy,  dweight = dy (b - a).
 #include "mapreduce.cuh"
 
-// in: dy, weight?   out: da?, db?   scalar: w, 1 - w, used when weight is absent
+// The weight is a number.   in: dy   out: da?, db?   scalar: w, 1 - w
 template <typename A>
 struct LerpBackward {
-    static constexpr int IN = 2, OUT = 2, FULL = 2, FIRST_SUM = 0, MAP_UNROLL = 1, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
+    static constexpr int IN = 1, OUT = 2, FULL = 2, FIRST_SUM = 0, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 
-    bool given;
     A w, rest;
 
     __device__ explicit LerpBackward(const Args& args)
-        : given(args.in[1].data != nullptr), w(static_cast<A>(args.walk.scalar[0])), rest(static_cast<A>(args.walk.scalar[1]))
+        : w(static_cast<A>(args.walk.scalar[0])), rest(static_cast<A>(args.walk.scalar[1]))
     {
     }
 
     __device__ A shared(const A (&)[IN]) const { return A(0); }
-
-    __device__ A output(int o, const A (&in)[IN], A) const
-    {
-        if (o == 0) return (given ? A(1) - in[1] : rest) * in[0];
-        return (given ? in[1] : w) * in[0];
-    }
+    __device__ A output(int o, const A (&in)[IN], A) const { return (o == 0 ? rest : w) * in[0]; }
 };
 
-// The same with dweight, which alone needs a and b.
-// in: dy, weight, a, b   out: da?, db?, dweight
+// The weight is a tensor.   in: dy, weight, a?, b?   out: da?, db?, dweight?
 template <typename A>
 struct LerpWeightBackward {
-    static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0, MAP_UNROLL = 1, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 
@@ -39,9 +32,10 @@ struct LerpWeightBackward {
 
     __device__ A output(int o, const A (&in)[IN], A) const
     {
-        if (o == 0) return (A(1) - in[1]) * in[0];
-        if (o == 1) return in[1] * in[0];
-        return in[0] * (in[3] - in[2]);
+        const A dy = in[0], w = in[1], a = in[2], b = in[3];
+        if (o == 0) return (A(1) - w) * dy;
+        if (o == 1) return w * dy;
+        return dy * (b - a);
     }
 };
 

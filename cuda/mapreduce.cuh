@@ -216,8 +216,8 @@ struct Worker {
     {
 #pragma unroll
         for (int i = 0; i < IN; ++i)
-            in[i] = Op::input(i) == Kind::Own    ? widen<A>(x.own[i].get(v))
-                    : Op::input(i) == Kind::Byte ? widen<A>(x.byte[i].get(v)) - A(args.in[i].dtype == I8 ? 128 : 0)
+            in[i] = Op::input(i) == Kind::Own    ? x.own[i].template value<A>(v)
+                    : Op::input(i) == Kind::Byte ? x.byte[i].template value<A>(v) - A(args.in[i].dtype == I8 ? 128 : 0)
                                                  : side.value[i];
     }
 
@@ -396,18 +396,16 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     typename W::Sides side;
     A sum[SUMS] = {}, run[SUMS] = {};
     i64 vector = (static_cast<i64>(tile) * U << shift) + x;
-    int length = 0;
-    bool exists = false, arrives = true;
+    bool arrives = true;
     i64 end = 0;  // of the row, 0 where it does not exist
     while (left-- > 0) {
         work.uses = opaque(uses);
         if (arrives) {
             const i64 r = (band << rise) + y;
-            exists = r < walk.reduced_size;
-            end = exists ? walk.extent[0] : 0;
+            end = r < walk.reduced_size ? walk.extent[0] : 0;
             row = work.first_row();
             work.advance(row, 1, kept + 1, k);
-            if (exists) work.advance(row, kept + 1, dims + 1, r);
+            if (end > 0) work.advance(row, kept + 1, dims + 1, r);
             work.load_sides(row, side);
         }
         const bool convert = arrives;
@@ -439,7 +437,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
         } else {
             if (convert) work.convert_sides(side);
 #pragma unroll 1
-            for (int u = 0; u < U && exists; ++u) {
+            for (int u = 0; u < U && end > 0; ++u) {
                 work.elements(row, side, work.slot(vector + (u << shift), x), sink);
                 add();
             }
@@ -450,7 +448,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
             vector = x;
             ++band;
         }
-        if ((length += U) % kRun != 0) continue;
+        if (left % (kRun / U) != 0) continue;
 #pragma unroll
         for (int s = 0; s < SUMS; ++s) {
             sum[s] += run[s];

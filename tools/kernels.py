@@ -85,7 +85,9 @@ def read_manifest(out: Path) -> dict[str, Any]:
 def compile_image(nvcc: Path, source: Path, image: Path, flags: list[str]) -> None:
     """One source, all architectures."""
     made = image.with_suffix(".part")
-    done = subprocess.run([nvcc, "-fatbin", *flags, "--threads=0", "-o", made, source], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [nvcc, "-fatbin", *flags, "--threads=0", "-o", made, source], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
@@ -94,7 +96,9 @@ def compile_image(nvcc: Path, source: Path, image: Path, flags: list[str]) -> No
 
 def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[str, Any]:
     """Brings every image in `out` up to date and returns the manifest."""
-    architectures = architectures or [a for a in re.split(r"[;,\s]+", os.environ.get("STERNWAY_CUDA_ARCHS", ARCHITECTURES)) if a]
+    architectures = architectures or [
+        a for a in re.split(r"[;,\s]+", os.environ.get("STERNWAY_CUDA_ARCHS", ARCHITECTURES)) if a
+    ]
     flags = [*FLAGS, *code_flags(architectures)]
     headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
     sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
@@ -104,14 +108,19 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
     def current(name: str) -> bool:
         row = before.get("images", {}).get(name, {})
         image = out / f"{name}.fatbin"
-        return row.get("inputs") == inputs[name] and image.is_file() and row.get("sha256") == hashlib.sha256(image.read_bytes()).hexdigest()
+        return (
+            row.get("inputs") == inputs[name]
+            and image.is_file()
+            and row.get("sha256") == hashlib.sha256(image.read_bytes()).hexdigest()
+        )
 
     stale = [name for name in sources if not current(name)]
     version = before.get("nvcc")
     if stale:
         nvcc = find_nvcc()
         if nvcc is None:
-            raise KernelError(f"no nvcc of {'.'.join(map(str, OLDEST_NVCC))} or newer; install a CUDA toolkit, or: pip install {' '.join(REQUIREMENTS)}")
+            oldest, wheels = ".".join(map(str, OLDEST_NVCC)), " ".join(REQUIREMENTS)
+            raise KernelError(f"no nvcc of {oldest} or newer; install a CUDA toolkit, or: pip install {wheels}")
         version = ".".join(map(str, nvcc_version(nvcc)))
         out.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -124,7 +133,10 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
     manifest = {
         "architectures": [flag.rpartition("code=")[2] for flag in code_flags(architectures)],
         "nvcc": version,
-        "images": {name: {"sha256": hashlib.sha256((out / f"{name}.fatbin").read_bytes()).hexdigest(), "inputs": inputs[name]} for name in sources},
+        "images": {
+            name: {"sha256": hashlib.sha256((out / f"{name}.fatbin").read_bytes()).hexdigest(), "inputs": inputs[name]}
+            for name in sources
+        },
     }
     if manifest != before:
         (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")

@@ -105,5 +105,11 @@ def producer(x: Array, op: str) -> Producer:
         if module is not None and isinstance(x, module.ndarray):
             return _NumPyLike(module)
     owner = type(x).__module__.partition(".")[0]
-    raise errors.make("unsupported", op, "out", f"given, as no output can be made in {owner}", "nothing",
-                      "give tensors of torch or arrays of NumPy or CuPy to write into")
+    raise errors.make(
+        "unsupported",
+        op,
+        "out",
+        f"given, as no output can be made in {owner}",
+        "nothing",
+        "give tensors of torch or arrays of NumPy or CuPy to write into",
+    )

@@ -71,7 +71,9 @@ class Descriptor:
             try:
                 value = _normalised(field, value)
             except (TypeError, ValueError, OverflowError) as error:
-                raise errors.make("invalid_problem", self.family, field.name, _MEANING[_kind(field)], f"{value!r:.80}") from error
+                raise errors.make(
+                    "invalid_problem", self.family, field.name, _MEANING[_kind(field)], f"{value!r:.80}"
+                ) from error
             object.__setattr__(self, field.name, value)
 
     def __reduce__(self) -> Any:

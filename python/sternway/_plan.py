@@ -55,8 +55,14 @@ def _after_fork() -> None:
     global _native, _call
 
     def refuse(*_: Any) -> NoReturn:
-        raise errors.make("unsupported", "sternway", "the process", "the one that loaded the library", "a fork of it",
-                          'start workers with the "spawn" or "forkserver" method of multiprocessing')
+        raise errors.make(
+            "unsupported",
+            "sternway",
+            "the process",
+            "the one that loaded the library",
+            "a fork of it",
+            'start workers with the "spawn" or "forkserver" method of multiprocessing',
+        )
 
     _native = _call = refuse  # type: ignore[assignment]
 
@@ -157,9 +163,15 @@ class Plan(Generic[D]):
         guarantee = PrecisionGuarantee(**facts["sku"].pop("precision_guarantee"))
         plan = cls.__new__(cls)
         plan.__dict__.update(
-            descriptor=descriptor, device=facts["device"], preference=preference, workspace_size=facts["workspace_size"],
-            sku=KernelSku(**facts["sku"], precision_guarantee=guarantee), precision_guarantee=guarantee,
-            _handle=handle, _slots=tuple((o["name"], o["out"], o["bytes"]) for o in facts["operands"]), _facts=facts,
+            descriptor=descriptor,
+            device=facts["device"],
+            preference=preference,
+            workspace_size=facts["workspace_size"],
+            sku=KernelSku(**facts["sku"], precision_guarantee=guarantee),
+            precision_guarantee=guarantee,
+            _handle=handle,
+            _slots=tuple((o["name"], o["out"], o["bytes"]) for o in facts["operands"]),
+            _facts=facts,
         )
         _log.info("selected %r", plan)
         return plan
@@ -170,7 +182,7 @@ class Plan(Generic[D]):
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is immutable")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]
+    __delattr__ = __setattr__
 
     def __del__(self) -> None:
         if "_handle" in self.__dict__ and _call is not _first_call and sys is not None and not sys.is_finalizing():
@@ -229,8 +241,10 @@ class Plan(Generic[D]):
         if written:
             _bump(written)
 
-    def _items(self, operands: dict[str, Array | None], workspace: Array | None, stream: int | None) -> tuple[list[Any], list[Any]]:
-        """The workspace and the operands in the plan's order, each as something that the native library can read; and torch's outputs."""
+    def _items(
+        self, operands: dict[str, Array | None], workspace: Array | None, stream: int | None
+    ) -> tuple[list[Any], list[Any]]:
+        """The workspace and the operands in the plan's order, as the native library can read them; and the outputs of torch."""
         items: list[Any] = [workspace if workspace is None else _readable(self, "workspace", workspace, True, stream)]
         written = []
         left = len(operands)
@@ -254,16 +268,20 @@ class Plan(Generic[D]):
             raise
         if left:
             names = [name for name, _, _ in self._slots]
-            for name, x in operands.items():
+            for name in operands:
                 if name not in names:
-                    raise errors.make("invalid_problem", self.sku.op, name, "one of " + ", ".join(names), "an unexpected operand")
+                    raise errors.make(
+                        "invalid_problem", self.sku.op, name, "one of " + ", ".join(names), "an unexpected operand"
+                    )
         return items, written
 
     def _workspace(self, items: list[Any], stream: Any = None) -> Array:
         """A workspace of the library that made the first operand."""
         first = next((x for x in items if hasattr(x, "__dlpack__")), None)
         if first is None:  # capsules: the operands came from no library that lends memory
-            raise errors.make("workspace_too_small", self.sku.op, "workspace", f"at least {self.workspace_size} bytes", "nothing")
+            raise errors.make(
+                "workspace_too_small", self.sku.op, "workspace", f"at least {self.workspace_size} bytes", "nothing"
+            )
         workspace = producer(first, self.sku.op).empty((self.workspace_size,), "uint8", self.device)
         if stream is not None and self.device != "cpu" and type(workspace) in _torch_types:
             torch = sys.modules["torch"]
@@ -282,17 +300,20 @@ class Plan(Generic[D]):
             "bytes moved": f"{facts['bytes']:,}",
             "workspace": f"{self.workspace_size:,} bytes",
             "guarantee": f"{sku.precision_guarantee.accumulator} sums, "
-                         + ("same bits every run" if self.precision_guarantee.deterministic else "bits may differ between runs"),
+            + ("same bits every run" if self.precision_guarantee.deterministic else "bits may differ between runs"),
         }
 
     def __repr__(self) -> str:
         rows = self._rows()
-        return f"<{type(self).__name__} {rows['op']} {rows['dtype']} {rows['shape']} on {rows['device']}: kernel {rows['kernel']}>"
+        return (
+            f"<{type(self).__name__} {rows['op']} {rows['dtype']} {rows['shape']} on {rows['device']}: kernel {rows['kernel']}>"
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         cells = "".join(
             f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
-            for k, v in self._rows().items())
+            for k, v in self._rows().items()
+        )
         return {"text/plain": repr(self), "text/html": f"<table>{cells}</table>"}
 
 
@@ -306,23 +327,32 @@ _bump: Callable[[Any], None]
 def _check_torch(plan: Plan[Any], name: str, x: Any, out: bool) -> None:
     """Refuse what the exchange API lends without a word: autograd outputs, lazy negation, a storage that shrank."""
     if out and x.requires_grad:
-        raise errors.make("invalid_problem", plan.sku.op, name, "free of autograd", "a tensor that requires grad",
-                          f"pass {name}.detach()")
+        raise errors.make(
+            "invalid_problem", plan.sku.op, name, "free of autograd", "a tensor that requires grad", f"pass {name}.detach()"
+        )
     try:
         if x.is_neg():
-            raise errors.make("unsupported", plan.sku.op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()")
+            raise errors.make(
+                "unsupported", plan.sku.op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()"
+            )
         storage = x.untyped_storage().nbytes()
         if storage == x.nbytes and not x.storage_offset():
             return
-        reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride())) + x.storage_offset() + 1
+        reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + x.storage_offset() + 1
     except (NotImplementedError, RuntimeError) as error:
         if isinstance(error, errors.Error):
             raise
         got = str(error).partition("\n")[0] if x.layout is _strided else f"a {x.layout} tensor"
         raise errors.make("unsupported", plan.sku.op, name, "a strided tensor with memory of its own", got) from None
     if reach * x.itemsize > storage > 0 and x.numel():
-        refusal = errors.make("buffer_too_small", plan.sku.op, name, f"inside its storage: {reach * x.itemsize} bytes",
-                              f"{storage} bytes", "the storage was resized after the view was made")
+        refusal = errors.make(
+            "buffer_too_small",
+            plan.sku.op,
+            name,
+            f"inside its storage: {reach * x.itemsize} bytes",
+            f"{storage} bytes",
+            "the storage was resized after the view was made",
+        )
         refusal.needed, refusal.got = reach * x.itemsize, storage  # type: ignore[attr-defined]
         raise refusal
 
@@ -400,11 +430,12 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, tuple[int, ...
         if len(given) != len(rows):
             names = ", ".join(name for name, _, _ in rows)
             raise errors.make("invalid_problem", plan.sku.op, "out", f"{len(rows)} arrays ({names})", str(len(given)))
-        return {name: x for (name, _, _), x in zip(rows, given)}
+        return {name: x for (name, _, _), x in zip(rows, given, strict=True)}
     library = producer(dy, plan.sku.op)
     shape = tuple(dy.shape)
     return {
-        name: library.empty_like(dy) if size == shape and dtype is None
+        name: library.empty_like(dy)
+        if size == shape and dtype is None
         else library.empty(size, dtype or plan.sku.element, plan.device)
         for name, size, dtype in rows
     }

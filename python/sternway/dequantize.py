@@ -34,9 +34,9 @@ class DequantizePerTokenBackwardDescriptor(Descriptor):
 
 
 class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescriptor]):
-    """Runs ``dx = dy scale[n]``, ``dscale[n] = sum_d dy (q - zero_point[n])``, ``dzero_point[n] = -scale[n] sum_d dy``.
+    """Runs the gradients of :func:`dequantize_per_token_backward`.
 
-    Operands of run: ``dy, scale, q?, zero_point? -> dx, dscale?, dzero_point?``. ``dscale`` needs ``q``; ``dzero_point`` needs a
+    Operands of run: ``dy, scale, q?, zero_point? -> dx, dscale?, dzero_point?``. dscale needs q; dzero_point needs a
     floating ``zero_point``. Per-token operands have the shape of the leading dimensions, with or without a last extent of 1.
     """
 
@@ -66,21 +66,24 @@ class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
 class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDescriptor]):
     """Runs the gradients of :func:`fake_quantize_per_token_backward`.
 
-    Operands of run: ``dy, x, scale, zero_point? -> dx, dscale?, dzero_point?``. ``dzero_point`` needs a floating ``zero_point``.
+    Operands of run: ``dy, x, scale, zero_point? -> dx, dscale?, dzero_point?``. dzero_point needs a floating zero_point.
     """
 
     descriptor_type = FakeQuantizePerTokenBackwardDescriptor
 
 
 @functools.lru_cache(maxsize=1024)
-def _dequantize_plan(shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str) -> DequantizePerTokenBackwardPlan:
+def _dequantize_plan(
+    shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
+) -> DequantizePerTokenBackwardPlan:
     descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
     return DequantizePerTokenBackwardPlan.select(descriptor, device)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fake_quantize_plan(shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any,
-                        device: str) -> FakeQuantizePerTokenBackwardPlan:
+def _fake_quantize_plan(
+    shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
+) -> FakeQuantizePerTokenBackwardPlan:
     descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
     return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
 

@@ -12,7 +12,13 @@ def refuse_vmap(name: str) -> Callable[..., NoReturn]:
     """A vmap rule for an autograd.Function that has none: an error that names the public function."""
 
     def vmap(*_: Any) -> NoReturn:
-        raise make("unsupported", f"sternway.torch.{name}", "the call", "made without vmap", "vmap",
-                   "add the batch as a leading dimension instead")
+        raise make(
+            "unsupported",
+            f"sternway.torch.{name}",
+            "the call",
+            "made without vmap",
+            "vmap",
+            "add the batch as a leading dimension instead",
+        )
 
-    return staticmethod(vmap)  # type: ignore[return-value]
+    return staticmethod(vmap)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,27 +26,33 @@ def _kept(scale: Tensor, dy: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
-def _dequantize_operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Optional[Tensor]) -> list[Tensor]:  # noqa: UP045
+def _dequantize_operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> list[Tensor]:
     """dequantize_per_token_backward as torch.compile sees it; eager calls go past it."""
     return list(dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
 
 
 @_dequantize_operator.register_fake
-def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Optional[Tensor]) -> list[Tensor]:  # noqa: UP045
+def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> list[Tensor]:
     learned = [zero_point.new_empty(zero_point.shape)] if zero_point is not None and _learned(zero_point) else []
     return [torch.empty_like(dy), scale.new_empty(scale.shape), *learned]
 
 
 @torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
-def _fake_quantize_operator(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Optional[Tensor], quant_min: int,  # noqa: UP045
-                            quant_max: int) -> list[Tensor]:
+def _fake_quantize_operator(
+    dy: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    quant_min: int,
+    quant_max: int,
+) -> list[Tensor]:
     """fake_quantize_per_token_backward as torch.compile sees it; eager calls go past it."""
     grads = fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max)
     return [g for g in grads if g is not None]
 
 
 @_fake_quantize_operator.register_fake
-def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Optional[Tensor], quant_min: int, quant_max: int) -> list[Tensor]:  # noqa: UP045
+def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> list[Tensor]:
     learned = [zero_point.new_empty(zero_point.shape)] if zero_point is not None and _learned(zero_point) else []
     return [torch.empty_like(dy), scale.new_empty(scale.shape), *learned]
 
@@ -78,15 +84,20 @@ class _Dequantize(torch.autograd.Function):
             dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype) if ctx.needs_input_grad[2] else None
             return None, dscale, dzero, None
         kept = _kept(scale, dy)
-        grads = (_dequantize_operator(dy, kept, q, zero_point) if compiling
-                 else dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point))
+        grads = (
+            _dequantize_operator(dy, kept, q, zero_point)
+            if compiling
+            else dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
+        )
         dzero_point = grads[2] if ctx.needs_input_grad[2] else None
         return None, grads[1].to(scale.dtype), dzero_point, None
 
     vmap = refuse_vmap("dequantize_per_token")
 
 
-def dequantize_per_token(q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+def dequantize_per_token(
+    q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
     """``(q - zero_point) * scale`` with a scale for each token, that is, each index of the leading dimensions.
 
     Gradients flow to scale and to a floating zero_point, both summed in one pass
@@ -129,7 +140,8 @@ class _FakeQuantize(torch.autograd.Function):
             dzero_point = rest[0] if rest else None
         else:
             dx, dscale, dzero_point = fake_quantize_per_token_backward(
-                dy, x, _kept(scale, dy), zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max)
+                dy, x, _kept(scale, dy), zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max
+            )
         return dx, dscale.to(scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
 
     vmap = refuse_vmap("fake_quantize_per_token")
@@ -147,8 +159,9 @@ def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int,
     return ratio, zero, t, t.clamp(quant_min, quant_max), s
 
 
-def _differentiable(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int,
-                    quant_max: int) -> tuple[Tensor, Tensor, Tensor | None]:
+def _differentiable(
+    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
     ratio, zero, t, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
     inside = (t >= quant_min) & (t <= quant_max)
     g = dy.to(ratio.dtype)
@@ -160,8 +173,9 @@ def _differentiable(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | N
     return torch.where(inside, dy, 0.0), dscale, dzero
 
 
-def fake_quantize_per_token(x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int,
-                            quant_max: int) -> Tensor:
+def fake_quantize_per_token(
+    x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int, quant_max: int
+) -> Tensor:
     """Quantise and dequantise with a scale for each token, what quantisation-aware training runs.
 
     ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``.

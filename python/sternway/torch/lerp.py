@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,21 +16,39 @@ def _reference(input: Tensor, end: Tensor, weight: Tensor | float, dy: Tensor, n
     """The gradients in torch operations, for a backward that is itself differentiated."""
     values = ((1 - weight) * dy, weight * dy, dy * (end - input))
     operands = (input, end, weight)
-    return [v.sum_to_size(x.shape).to(x.dtype) if need and isinstance(x, Tensor) else None
-            for v, x, need in zip(values, operands, needs)]
+    return [
+        v.sum_to_size(x.shape).to(x.dtype) if need and isinstance(x, Tensor) else None
+        for v, x, need in zip(values, operands, needs, strict=True)
+    ]
 
 
 @torch.library.custom_op("sternway::lerp_backward", mutates_args=())
-def _operator(dy: Tensor, weight: Optional[Tensor], number: float, a: Optional[Tensor], b: Optional[Tensor],  # noqa: UP045
-              a_shape: Sequence[int], b_shape: Sequence[int], needs: str) -> list[Tensor]:
+def _operator(
+    dy: Tensor,
+    weight: Tensor | None,
+    number: float,
+    a: Tensor | None,
+    b: Tensor | None,
+    a_shape: Sequence[int],
+    b_shape: Sequence[int],
+    needs: str,
+) -> list[Tensor]:
     """lerp_backward as torch.compile sees it; eager calls go past it."""
     ends = {"a": a, "b": b} if "dweight" in needs else {"a_shape": a_shape, "b_shape": b_shape}
-    return list(lerp_backward(dy, number if weight is None else weight, needs=needs.split(), **ends))  # type: ignore[arg-type]
+    return list(lerp_backward(dy, number if weight is None else weight, needs=needs.split(), **ends))
 
 
 @_operator.register_fake
-def _(dy: Tensor, weight: Optional[Tensor], number: float, a: Optional[Tensor], b: Optional[Tensor],  # noqa: UP045
-      a_shape: Sequence[int], b_shape: Sequence[int], needs: str) -> list[Tensor]:
+def _(
+    dy: Tensor,
+    weight: Tensor | None,
+    number: float,
+    a: Tensor | None,
+    b: Tensor | None,
+    a_shape: Sequence[int],
+    b_shape: Sequence[int],
+    needs: str,
+) -> list[Tensor]:
     shapes = {"da": a_shape, "db": b_shape, "dweight": () if weight is None else weight.shape}
     return [dy.new_empty(shapes[name]) for name in needs.split()]
 
@@ -62,15 +80,23 @@ class _Lerp(torch.autograd.Function):
             if input is None:
                 input, end = dy.new_empty(ctx.shapes[0]), dy.new_empty(ctx.shapes[1])
             return tuple(_reference(input, end, weight, dy, needs))
-        names = [name for name, need in zip(("da", "db", "dweight"), needs) if need]
+        names = [name for name, need in zip(("da", "db", "dweight"), needs, strict=True) if need]
         if compiling:
             number = float(weight) if ctx.weight is not None else 0.0
-            grads = _operator(dy, weight if ctx.weight is None else None, number, input if needs[2] else None, end if needs[2] else None,
-                              ctx.shapes[0], ctx.shapes[1], " ".join(names))
+            grads = _operator(
+                dy,
+                weight if ctx.weight is None else None,
+                number,
+                input if needs[2] else None,
+                end if needs[2] else None,
+                ctx.shapes[0],
+                ctx.shapes[1],
+                " ".join(names),
+            )
         else:
             ends = {"a": input, "b": end} if needs[2] else {"a_shape": ctx.shapes[0], "b_shape": ctx.shapes[1]}
             grads = lerp_backward(dy, weight, needs=names, **ends)
-        by_name = dict(zip(names, grads))
+        by_name = dict(zip(names, grads, strict=True))
         return by_name.get("da"), by_name.get("db"), by_name.get("dweight")
 
     vmap = refuse_vmap("lerp")
