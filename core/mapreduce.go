@@ -15,7 +15,6 @@ type elementOp struct {
 	whole           uint8       // the inputs that always come with a number for each element
 	tokens          bool        // the last dimension is a token's own: it stays the fastest, and values for a token are sums over it
 	sets            []kernelSet // the kernels, those with the fewest operands first
-	mapUnroll       int64       // vectors that a thread of the map kernel has in flight: MAP_UNROLL in cuda/
 	reads           [3]uint8    // the inputs that each output needs, as sets
 	// scalars completes the numbers of the descriptor with what only the operands of a run tell; nil: nothing.
 	scalars func(scalar *[4]float64, args []Tensor)

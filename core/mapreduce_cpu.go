@@ -85,8 +85,10 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 	}
 	parallel(tasks, func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
-		w.in, w.out = [maxOperands][]A{}, [maxOperands][]A{}
-		return w, func() { pool.Put(w) }
+		return w, func() { // slices of the caller's memory do not outlive the run
+			w.in, w.out = [maxOperands][]A{}, [maxOperands][]A{}
+			pool.Put(w)
+		}
 	}, body)
 }
 

@@ -11,7 +11,7 @@ import (
 const (
 	blockThreads = 256
 	blocksPerSM  = 8 // blocks that fill a multiprocessor
-	unrolled     = 2 // vectors that a thread of rows and columns has in flight
+	unrolled     = 2 // vectors that a thread has in flight: the UNROLL constants in cuda/
 )
 
 // kernelSet is a group of kernels of an elementOp and the operands of the plan that they take.
@@ -150,7 +150,7 @@ type launchShape struct {
 }
 
 func (k *devicePass) launch() error {
-	for k.set = 0; !k.covers(k.op.sets[k.set].out); k.set++ {
+	for k.set = 0; !k.covers(&k.op.sets[k.set]); k.set++ {
 	}
 	kept, reduced, columns := k.space.counts()
 	inner := int64(1)
@@ -171,11 +171,13 @@ func (k *devicePass) launch() error {
 	}
 }
 
-// covers reports that some operands hold every output of the pass.
-func (k *devicePass) covers(operands []int) bool {
-	missing := k.full | k.summed
-	for _, i := range operands {
-		missing &^= 1 << (i - k.op.inputs)
+// covers reports that a set takes every operand of the pass.
+func (k *devicePass) covers(set *kernelSet) bool {
+	missing := uint16(k.inputs) | uint16(k.full|k.summed)<<k.op.inputs
+	for _, operands := range [...][]int{set.in, set.out} {
+		for _, i := range operands {
+			missing &^= 1 << i
+		}
 	}
 	return missing == 0
 }
@@ -183,7 +185,7 @@ func (k *devicePass) covers(operands []int) bool {
 func (k *devicePass) launchMap(outer, vectors int64) error {
 	l := launchShape{keptSize: outer, reducedSize: 1, lanes: blockThreads, chunks: 1}
 	if k.space.n > 1 {
-		l.lanes = fit(ceil(vectors, k.op.mapUnroll), blockThreads)
+		l.lanes = fit(ceil(vectors, unrolled), blockThreads)
 		if k.far() {
 			l.lanes = 1
 		}
@@ -191,7 +193,7 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 			l.lanes = min(l.lanes, 8)
 		}
 	}
-	l.tiles = ceil(vectors, l.lanes*k.op.mapUnroll)
+	l.tiles = ceil(vectors, l.lanes*unrolled)
 	k.pack(&l)
 	return k.q.submit(k.number(k.set, "map"), l.tiles*ceil(outer, blockThreads/l.lanes), blockThreads)
 }

@@ -56,13 +56,13 @@ var (
 // Inputs: dy, then scale, q, zero_point of dequantise, or x, scale, zero_point of fake quantise.
 var (
 	dequantizeOp = elementOp{
-		inputs: 4, outputs: 3, whole: 1, tokens: true, mapUnroll: 2,
+		inputs: 4, outputs: 3, whole: 1, tokens: true,
 		sets:  []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
 		reads: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
 		f32:   dequantizeBody[float32], f64: dequantizeBody[float64],
 	}
 	fakeQuantizeOp = elementOp{
-		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true, mapUnroll: 2,
+		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true,
 		sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
 		reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 		f32:   fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
@@ -174,7 +174,7 @@ func (t *tokens) problem(inputs []operand, op *elementOp, scale int, scalar [4]f
 		m.shape = []int64{1}
 	}
 	for i := range p.operands {
-		m.alignRight(i, t.shape)
+		m.alignRight(i, m.shape)
 	}
 	for _, i := range []int{scale, 3, 5, 6} {
 		m.alignLeft(i)

@@ -26,8 +26,8 @@ var lerp = register(&Family{
 const lerpReadsDy, lerpReadsWeight, lerpReadsEnds = 1, 2, 4 | 8
 
 var lerpOp = elementOp{
-	inputs: 4, outputs: 3, whole: lerpReadsDy, mapUnroll: 1,
-	sets:  []kernelSet{{"lerp_backward", []int{0, 1}, []int{4, 5}}, {"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
+	inputs: 4, outputs: 3, whole: lerpReadsDy,
+	sets:  []kernelSet{{"lerp_backward", []int{0}, []int{4, 5}}, {"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
 	reads: [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
 	f32:   lerpBody[float32], f64: lerpBody[float64],
 }

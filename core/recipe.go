@@ -1,6 +1,10 @@
 package core
 
-import "github.com/sternway/sternway/core/driver"
+import (
+	"math"
+
+	"github.com/sternway/sternway/core/driver"
+)
 
 // recipe is what one run on a GPU came to. A plan is mostly run again on operands that differ in nothing but their addresses; then
 // the launches differ in nothing else either, and all that is left to check is that no operand overlaps an output.
@@ -58,7 +62,8 @@ func (r *recipe) fits(args []Tensor) bool {
 		return false
 	}
 	for i := range args {
-		if key(args[i]) != r.args[i] || args[i].Data == 0 && r.spans[i][1] > 0 {
+		low, high, address := r.spans[i][0], r.spans[i][1], int64(args[i].Data)
+		if key(args[i]) != r.args[i] || address == 0 && high > 0 || address < -low || address > math.MaxInt64-high {
 			return false
 		}
 	}
