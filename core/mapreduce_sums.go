@@ -119,18 +119,14 @@ func addColumns[A accumulator](sums []float64, rows []A, part []float64) {
 		for ; len(rows) > 0; rows = rows[cols:] {
 			addEach(part, rows[:cols])
 		}
-		for c, value := range part {
-			sums[c] += value
-		}
+		addEach(sums, part)
 		return
 	}
 	middle := len(rows) / cols / 2 * cols
 	block := make([]float64, cols)
 	addColumns(block, rows[:middle], part)
 	addColumns(block, rows[middle:], part)
-	for c, value := range block {
-		sums[c] += value
-	}
+	addEach(sums, block)
 }
 
 func (h *hostPass[A]) partials(n int64) [maxOperands][]float64 {

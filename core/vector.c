@@ -19,7 +19,7 @@ INLINE uint16_t narrow_bf16_one(float x) {
 
 INLINE float widen_f16_one(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest & 0x3ff) << 13);
+  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest > 0x7c00) << 22 | (rest & 0x3ff) << 13); /* a NaN becomes quiet */
   /* 2^112 moves the exponent from bias 15 to bias 127, and makes normals of subnormals. */
   return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
 }
