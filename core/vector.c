@@ -26,7 +26,7 @@ INLINE float widen_f16_one(uint16_t h) {
 
 INLINE uint16_t narrow_f16_one(float x) {
   uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffffu;
-  if (rest > 0x7f800000u) return sign | 0x7e00;
+  if (rest > 0x7f800000u) return sign | 0x7e00 | (rest >> 13 & 0x3ff);
   if (rest >= 0x477ff000u) return sign | 0x7c00;                                        /* rounds to infinity */
   if (rest < 0x38800000u) return sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000u); /* subnormal: 0.5 has its step */
   return sign | ((rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13);
