@@ -77,6 +77,7 @@ type block[A accumulator] struct {
 	wide [blockBytes / 4]A
 	raw  [blockBytes / 4]uint64 // room for a block of any storage type
 	half [blockBytes / 4]float32
+	sums [grain / shortRun]float64 // of the runs of a block
 }
 
 // rawOf is the raw room of b as n elements of a storage type.

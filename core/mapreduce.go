@@ -18,8 +18,19 @@ type elementOp struct {
 	reads           [3]uint8    // the inputs that each output needs, as sets
 	// scalars completes the numbers of the descriptor with what only the operands of a run tell; nil: nothing.
 	scalars func(scalar *[4]float64, args []Tensor)
-	f32     func(scalar *[4]float64, in, out [][]float32)
-	f64     func(scalar *[4]float64, in, out [][]float64)
+	// multiples are the outputs where each is a multiple of the first input; else f32 and f64 compute them.
+	multiples func(scalar *[4]float64, args []Tensor) [3]multiple
+	f32       func(scalar *[4]float64, in, out [][]float32)
+	f64       func(scalar *[4]float64, in, out [][]float64)
+}
+
+// multiple is an output that is x (y - z), where x is the first input.
+type multiple struct{ y, z factor }
+
+// factor is an input, absent ones being 0, or, where input is 0, a number.
+type factor struct {
+	input  int
+	number float64
 }
 
 // mapReduce is the program of an elementOp.

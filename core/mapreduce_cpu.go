@@ -23,6 +23,9 @@ func hostPasses[A accumulator](m *mapReduce, args []Tensor, body func(*[4]float6
 	}
 	for i := range n {
 		h := &hostPass[A]{mapReduce: m, pass: passes[i], scalar: scalar, args: args, body: body, table: table}
+		if m.op.multiples != nil {
+			h.multiples = m.op.multiples(&scalar, args)
+		}
 		h.space = m.arrange(&h.pass, &whole)
 		h.look()
 		h.walk()
@@ -43,6 +46,10 @@ type hostPass[A accumulator] struct {
 	// seen once for each run.
 	run  int64
 	runs [maxOperands]bool
+	// multiples are the outputs of an operation that has them. direct: every operand that has a number for each element is dense and of a
+	// type that the loop over products reads and writes where it lies, sums included.
+	multiples [3]multiple
+	direct    bool
 }
 
 // shortRun is the extent from which a loop over one run beats one over many.
@@ -61,14 +68,30 @@ func (h *hostPass[A]) look() {
 			h.views[i] = h.space.view(i, 0, last, false)
 		}
 	}
+	h.direct = h.op.multiples != nil && h.run > 0 && !h.space.columns && h.allDirect()
+}
+
+// allDirect reports that every operand of the pass lies as the loop over products wants it.
+func (h *hostPass[A]) allDirect() bool {
+	for i := range h.args {
+		out := i - h.op.inputs
+		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.full>>out&1 != 0
+		eight := i > 0 && out < 0 && h.args[i].DType.Bits == 8
+		if used && !h.runs[i] && !(h.views[i].regular && h.views[i].step == 1 && (h.args[i].DType == h.element || eight)) {
+			return false
+		}
+	}
+	return true
 }
 
 // worker is the scratch of one goroutine.
 type worker[A accumulator] struct {
-	blocks  [maxOperands]block[A]
-	in, out [maxOperands][]A
-	sums    [maxOperands][blockBytes / 4]float64 // of each output: the running sums of the task
-	part    [blockBytes / 4]float64
+	products products
+	numbers  [2 * maxOperands]A // constant factors
+	blocks   [maxOperands]block[A]
+	in, out  [maxOperands][]A
+	sums     [maxOperands][blockBytes / 4]float64 // of each output: the running sums of the task
+	part     [blockBytes / 4]float64
 }
 
 // Workers are kept between runs: they are larger than the tensors of many a run.
@@ -110,8 +133,12 @@ func (h *hostPass[A]) walk() {
 // each works through the indices first..end-1 block by block; done is told of each block before the next. Where there are runs, a
 // block is a part of one run or a number of whole ones.
 func (h *hostPass[A]) each(w *worker[A], first, end int64, done func(start, n int64)) {
+	size := blockLen[A]()
+	if h.direct {
+		size = grain
+	}
 	for start, n := first, int64(0); start < end; start += n {
-		n = min(blockLen[A](), end-start)
+		n = min(size, end-start)
 		if h.run > 0 {
 			if left := h.run - start%h.run; left < h.run || n < h.run {
 				n = min(n, left)
@@ -119,42 +146,51 @@ func (h *hostPass[A]) each(w *worker[A], first, end int64, done func(start, n in
 				n -= n % h.run
 			}
 		}
-		h.block(w, start, n)
+		if h.direct {
+			h.multiply(w, start, n)
+		} else {
+			h.block(w, start, n)
+		}
 		done(start, n)
 	}
 }
 
+func (h *hostPass[A]) storageOf(i int) *storage[A] { return &h.table[h.args[i].DType.row()] }
+
+// load widens n adjacent indices of input i, or the number of each of their runs.
+func (h *hostPass[A]) load(w *worker[A], i int, start, n int64) {
+	if h.runs[i] {
+		start, n = start/h.run, max(1, n/h.run)
+	}
+	w.in[i] = h.storageOf(i).load(&w.blocks[i], &h.args[i], &h.views[i], start, n)
+}
+
 // block computes all outputs of n adjacent indices and stores those that are not summed.
 func (h *hostPass[A]) block(w *worker[A], start, n int64) {
-	storageOf := func(i int) *storage[A] { return &h.table[h.args[i].DType.row()] }
 	for i := range h.op.inputs {
-		if h.inputs>>i&1 == 0 {
-			continue
+		if h.inputs>>i&1 != 0 {
+			h.load(w, i, start, n)
 		}
-		from, count := start, n
-		if h.runs[i] {
-			from, count = start/h.run, max(1, n/h.run)
-		}
-		w.in[i] = storageOf(i).load(&w.blocks[i], &h.args[i], &h.views[i], from, count)
 	}
 	var placed uint8
 	for o := range h.op.outputs {
 		i := h.op.inputs + o
-		if (h.full|h.summed)>>o&1 == 0 {
-			continue
-		}
 		w.out[o] = w.blocks[i].wide[:n]
 		if h.full>>o&1 != 0 {
-			if place := storageOf(i).place(&h.args[i], &h.views[i], start, n); place != nil {
+			if place := h.storageOf(i).place(&h.args[i], &h.views[i], start, n); place != nil {
 				w.out[o] = place
 				placed |= 1 << o
 			}
 		}
 	}
-	h.body(&h.scalar, w.in[:h.op.inputs], w.out[:h.op.outputs])
+	if h.op.multiples != nil {
+		h.multiplyWide(w, n)
+	} else {
+		h.body(&h.scalar, w.in[:h.op.inputs], w.out[:h.op.outputs])
+	}
 	for o := range h.op.outputs {
 		if i := h.op.inputs + o; (h.full&^placed)>>o&1 != 0 {
-			storageOf(i).store(&w.blocks[i], &h.args[i], &h.views[i], start, w.out[o])
+			h.storageOf(i).store(&w.blocks[i], &h.args[i], &h.views[i], start, w.out[o])
 		}
 	}
 }

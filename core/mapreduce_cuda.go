@@ -11,14 +11,17 @@ import (
 const (
 	blockThreads = 256
 	blocksPerSM  = 8 // blocks that fill a multiprocessor
-	unrolled     = 2 // vectors that a thread has in flight: the UNROLL constants in cuda/
 )
 
 // kernelSet is a group of kernels of an elementOp and the operands of the plan that they take.
 type kernelSet struct {
 	name    string // what the symbols begin with
 	in, out []int
+	unroll  unroll
 }
+
+// unroll is the number of vectors that a thread has in flight: MAP_UNROLL, ROWS_UNROLL and COLUMNS_UNROLL in cuda/.
+type unroll struct{ mapped, rows, columns int64 }
 
 // symbols are the kernels of each set, then the one that adds partial sums.
 func (m *mapReduce) symbols() (list []symbol) {
@@ -56,14 +59,15 @@ func (m *mapReduce) chooseChunks(r *reduction) {
 	}
 	a := s.arrange(r.dims, true, r.columns, 0)
 	kept, reduced, columns := a.counts()
+	u := m.op.sets[len(m.op.sets)-1].unroll
 	if r.columns {
 		vectors := ceil(columns, m.vector())
-		lanes := columnLanes(vectors, reduced)
-		r.chunks = clamp(ceil(m.fill(), max(1, ceil(vectors, lanes)*kept)), 1, max(1, ceil(reduced, blockThreads/lanes*unrolled)))
+		lanes := columnLanes(vectors, reduced, u.columns)
+		r.chunks = clamp(ceil(m.fill(), max(1, ceil(vectors, lanes)*kept)), 1, max(1, ceil(reduced, blockThreads/lanes*u.columns)))
 		return
 	}
 	inner := a.extent[a.n-1]
-	r.chunks = m.rowShape(kept, ceil(inner, m.vector()), reduced/max(1, inner), false).most
+	r.chunks = m.rowShape(kept, ceil(inner, m.vector()), reduced/max(1, inner), u.rows, false).most
 }
 
 // fill is the number of blocks that fill the device.
@@ -73,7 +77,7 @@ func (m *mapReduce) fill() int64 { return int64(blocksPerSM * m.units) }
 // dimension. A unit is what a group takes at once.
 type rowShape struct{ group, lanes, tiles, units, most int64 }
 
-func (m *mapReduce) rowShape(kept, vectors, reduced int64, far bool) rowShape {
+func (m *mapReduce) rowShape(kept, vectors, reduced, unrolled int64, far bool) rowShape {
 	total, small := vectors*reduced, vectors*reduced <= blockThreads
 	r := rowShape{group: blockThreads, most: 1}
 	switch {
@@ -114,7 +118,7 @@ func fit(vectors, most int64) int64 {
 }
 
 // columnLanes is the number of threads side by side over columns; the others of the block share the reduced indices.
-func columnLanes(vectors, reduced int64) int64 {
+func columnLanes(vectors, reduced, unrolled int64) int64 {
 	return fit(vectors, clamp(blockThreads/pow2(ceil(reduced, unrolled)), 32, blockThreads))
 }
 
@@ -183,9 +187,10 @@ func (k *devicePass) covers(set *kernelSet) bool {
 }
 
 func (k *devicePass) launchMap(outer, vectors int64) error {
+	u := k.op.sets[k.set].unroll.mapped
 	l := launchShape{keptSize: outer, reducedSize: 1, lanes: blockThreads, chunks: 1}
 	if k.space.n > 1 {
-		l.lanes = fit(ceil(vectors, unrolled), blockThreads)
+		l.lanes = fit(ceil(vectors, u), blockThreads)
 		if k.far() {
 			l.lanes = 1
 		}
@@ -193,13 +198,13 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 			l.lanes = min(l.lanes, 8)
 		}
 	}
-	l.tiles = ceil(vectors, l.lanes*unrolled)
+	l.tiles = ceil(vectors, l.lanes*u)
 	k.pack(&l)
 	return k.q.submit(k.number(k.set, "map"), l.tiles*ceil(outer, blockThreads/l.lanes), blockThreads)
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
-	r := k.rowShape(kept, vectors, reduced, k.far())
+	r := k.rowShape(kept, vectors, reduced, k.op.sets[k.set].unroll.rows, k.far())
 	chunks := min(k.reduction.chunks, max(1, r.units))
 	l := launchShape{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: ceil(r.units, chunks)}
 	l.chunks = max(1, ceil(r.units, max(1, l.chunk)))
@@ -207,7 +212,7 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 }
 
 func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error {
-	l := launchShape{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced)}
+	l := launchShape{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced, k.op.sets[k.set].unroll.columns)}
 	height := blockThreads / l.lanes
 	l.tiles = ceil(vectors, l.lanes)
 	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), height)*height)

@@ -16,7 +16,7 @@ func (h *hostPass[A]) rows(kept, reduced int64) {
 		h.each(w, first*reduced, (first+rows)*reduced, func(start, n int64) {
 			for o := range h.op.outputs {
 				if h.summed>>o&1 != 0 {
-					h.addRows(w, w.sums[o][:rows], w.out[o], start-first*reduced, reduced)
+					h.addRows(w, w.sums[o][:rows], o, start-first*reduced, n, reduced)
 				}
 			}
 		})
@@ -28,9 +28,16 @@ func (h *hostPass[A]) rows(kept, reduced int64) {
 	})
 }
 
-// addRows adds values, which begin at an index of the task, to the sums of their rows.
-func (h *hostPass[A]) addRows(w *worker[A], sums []float64, values []A, at, reduced int64) {
-	for len(values) > 0 {
+// addRows adds a block of output o, n values that begin at an index of the task, to the sums of their rows.
+func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduced int64) {
+	if h.direct {
+		run := min(h.run, n)
+		for k, value := range w.blocks[h.op.inputs+o].sums[:ceil(n, run)] {
+			sums[(at+int64(k)*run)/reduced] += value
+		}
+		return
+	}
+	for values := w.out[o]; len(values) > 0; {
 		row, left := at/reduced, reduced-at%reduced
 		n, run := int64(len(values)), reduced
 		if left < reduced || n < reduced { // a part of a row
@@ -55,11 +62,11 @@ func (h *hostPass[A]) longRows(kept, reduced int64) {
 	h.parallel(kept*parts, func(w *worker[A], task int64) {
 		row, part := task/parts, task%parts
 		first := row*reduced + part*grain
-		h.each(w, first, min(first+grain, (row+1)*reduced), func(int64, int64) {
+		end := min(first+grain, (row+1)*reduced)
+		h.each(w, first, end, func(start, n int64) {
 			for o := range partial {
 				if partial[o] != nil {
-					sumRuns(w.part[:1], w.out[o], int64(len(w.out[o])))
-					partial[o][task] += w.part[0]
+					h.addRows(w, partial[o][task:task+1], o, start-first, n, end-first)
 				}
 			}
 		})
@@ -110,22 +117,16 @@ func addColumns[A accumulator](sums []float64, rows []A, part []float64) {
 	if len(rows) <= leaf*cols {
 		clear(part)
 		for ; len(rows) > 0; rows = rows[cols:] {
-			for c, value := range rows[:cols] {
-				part[c] += float64(value)
-			}
+			addEach(part, rows[:cols])
 		}
-		for c, value := range part {
-			sums[c] += value
-		}
+		addEach(sums, part)
 		return
 	}
 	middle := len(rows) / cols / 2 * cols
 	block := make([]float64, cols)
 	addColumns(block, rows[:middle], part)
 	addColumns(block, rows[middle:], part)
-	for c, value := range block {
-		sums[c] += value
-	}
+	addEach(sums, block)
 }
 
 func (h *hostPass[A]) partials(n int64) [maxOperands][]float64 {

@@ -57,13 +57,13 @@ var (
 var (
 	dequantizeOp = elementOp{
 		inputs: 4, outputs: 3, whole: 1, tokens: true,
-		sets:  []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
-		reads: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
-		f32:   dequantizeBody[float32], f64: dequantizeBody[float64],
+		sets:      []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
+		reads:     [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
+		multiples: dequantizeMultiples,
 	}
 	fakeQuantizeOp = elementOp{
 		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true,
-		sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
+		sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
 		reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 		f32:   fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 		scalars: func(scalar *[4]float64, args []Tensor) {
@@ -204,18 +204,9 @@ func (t *tokens) presence(args []Tensor) *Error {
 	return nil
 }
 
-func dequantizeBody[A accumulator](_ *[4]float64, in, out [][]A) {
-	dy, scale, q, zeroPoint := in[0], in[1], in[2], in[3]
-	dx, dscale, dzeroPoint := out[0], out[1], out[2]
-	multiply(dx, dy, scale)
-	if zeroPoint == nil {
-		multiply(dscale, dy, q)
-	} else {
-		shifted(dscale, dy, q, zeroPoint)
-	}
-	if dzeroPoint != nil {
-		shifted(dzeroPoint, dy, one(A(0)), scale)
-	}
+func dequantizeMultiples(*[4]float64, []Tensor) [3]multiple {
+	scale, q, zeroPoint := factor{input: 1}, factor{input: 2}, factor{input: 3}
+	return [3]multiple{{y: scale}, {q, zeroPoint}, {z: scale}}
 }
 
 func fakeQuantizeBody[A accumulator](scalar *[4]float64, in, out [][]A) {

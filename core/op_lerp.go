@@ -27,9 +27,12 @@ const lerpReadsDy, lerpReadsWeight, lerpReadsEnds = 1, 2, 4 | 8
 
 var lerpOp = elementOp{
 	inputs: 4, outputs: 3, whole: lerpReadsDy,
-	sets:  []kernelSet{{"lerp_backward", []int{0}, []int{4, 5}}, {"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}}},
-	reads: [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
-	f32:   lerpBody[float32], f64: lerpBody[float64],
+	sets: []kernelSet{
+		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4}},
+		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 1}},
+	},
+	reads:     [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
+	multiples: lerpMultiples,
 }
 
 // Family is "lerp_backward".
@@ -110,15 +113,11 @@ func (d LerpBackward) presence(args []Tensor) *Error {
 	return nil
 }
 
-func lerpBody[A accumulator](scalar *[4]float64, in, out [][]A) {
-	dy, weight, a, b := in[0], in[1], in[2], in[3]
-	da, db, dweight := out[0], out[1], out[2]
-	if weight == nil {
-		multiply(da, dy, one(A(scalar[1]))) // 1 - weight, formed in float64
-		multiply(db, dy, one(A(scalar[0])))
-	} else {
-		shifted(da, dy, one(A(1)), weight)
-		multiply(db, dy, weight)
+func lerpMultiples(scalar *[4]float64, args []Tensor) [3]multiple {
+	weight, a, b := factor{input: 1}, factor{input: 2}, factor{input: 3}
+	da, db := multiple{factor{number: 1}, weight}, multiple{y: weight}
+	if !args[1].present() {
+		da, db = multiple{y: factor{number: scalar[1]}}, multiple{y: factor{number: scalar[0]}} // 1 - weight, formed in float64
 	}
-	shifted(dweight, dy, b, a)
+	return [3]multiple{da, db, {b, a}}
 }
