@@ -1,6 +1,9 @@
 package core
 
-import "math/bits"
+import (
+	"math/bits"
+	"strings"
+)
 
 // requireGeometry checks what the kernels take for granted of their argument and of their grid: that the derived fields agree with
 // the extents, that tiles, units and chunks cover every element once, and that wide accesses are aligned.
@@ -41,17 +44,18 @@ func (m *kernelModel) requireGeometry() {
 	if inner*reduced > 0 {
 		is("reduced_size", reduced)
 	}
-	constants, vector := m.constants(), 16/m.dtype.Size()
+	vector, unroll := 16/m.dtype.Size(), int64(m.constants()[strings.ToUpper(m.kernel)+"_UNROLL"])
+	holds(unroll > 0, "a constant of the kernel says how many vectors a thread has in flight")
 	vectors := ceil(inner, vector)
 	switch m.kernel {
 	case "map":
 		holds(kept == dims, "a map keeps every dimension")
-		is("tiles", ceil(vectors, lanes*int64(constants["MAP_UNROLL"])))
+		is("tiles", ceil(vectors, lanes*unroll))
 		holds(grid == tiles*ceil(keptSize, 256/lanes), "a tile of every band of rows")
 	case "rows":
 		group, chunk := m.word("group"), m.word("chunk")
 		holds(lanes <= group && group <= 256 && bits.OnesCount64(uint64(group)) == 1, "groups of lanes")
-		holds(vectors == 0 || tiles == ceil(vectors, lanes*int64(constants["ROWS_UNROLL"])), "tiles of a row")
+		holds(vectors == 0 || tiles == ceil(vectors, lanes*unroll), "tiles of a row")
 		units := tiles * ceil(reduced, group/lanes)
 		holds(chunks*chunk >= units && (chunks == 1 || (chunks-1)*chunk < units), "chunks of units")
 		holds(grid == ceil(keptSize*chunks*group, 256), "a group for every chunk")

@@ -22,7 +22,8 @@ type wordsOfLaunch struct {
 
 const number025 = 0x3fd0000000000000 // 0.25 as a float64
 
-// On a device of 132 multiprocessors, float32: vectors of 4 elements.
+// On a device of 132 multiprocessors, which 1056 blocks fill, and float32, 4 to a vector. No number depends on how many vectors a
+// thread has in flight.
 func TestWordsByHand(t *testing.T) {
 	weight := Scalar(0.25)
 	for _, row := range []struct {
@@ -52,27 +53,27 @@ func TestWordsByHand(t *testing.T) {
 			}}},
 		{"short rows, db beside them", LerpBackward{Shape: []int64{5, 64}, Weight: &weight, AShape: []int64{5, 1}}, []string{"dy", "da", "db"}, nil, 0, []wordsOfLaunch{{
 			"lerp_backward_rows_f32", 1, []int64{64, 5},
-			map[string]int64{"kept": 1, "dims": 1, "kept_size": 5, "reduced_size": 1, "group": 4, "lanes": 4, "tiles": 2, "chunks": 1, "chunk": 2,
+			map[string]int64{"kept": 1, "dims": 1, "kept_size": 5, "reduced_size": 1, "group": 4, "lanes": 4, "chunks": 1,
 				"wide": 1, "summed": 1, "partial": 0},
 			[2]int64{0b01, 0b01_00}, [][]int64{{0, 0, 1, 64}, {out, 4, 0, 1}, {out + 1, 5, 1, 64}},
 		}}},
-		{"long rows in parts", LerpBackward{Shape: []int64{2, 1 << 20}, Weight: &weight, AShape: []int64{2, 1}}, []string{"dy", "da"}, nil, 512 * 2 * 4, []wordsOfLaunch{{
-			"lerp_backward_rows_f32", 1024, []int64{1 << 20, 2},
-			map[string]int64{"kept": 1, "dims": 1, "group": 256, "lanes": 256, "tiles": 512, "chunks": 512, "chunk": 1, "summed": 1, "partial": 100 << 40},
+		{"long rows in parts", LerpBackward{Shape: []int64{200, 1 << 20}, Weight: &weight, AShape: []int64{200, 1}}, []string{"dy", "da"}, nil, 6 * 200 * 4, []wordsOfLaunch{{
+			"lerp_backward_rows_f32", 1200, []int64{1 << 20, 200},
+			map[string]int64{"kept": 1, "dims": 1, "group": 256, "lanes": 256, "chunks": 6, "summed": 1, "partial": 100 << 40},
 			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 1 << 20}, {out, 4, 0, 1}},
 		}, {
-			"combine_f32", 1, []int64{1, 2},
-			map[string]int64{"kept": 1, "dims": 1, "kept_size": 2, "lanes": 2, "tiles": 1, "chunks": 512, "summed": 1, "partial": 100 << 40},
+			"combine_f32", 2, []int64{1, 200},
+			map[string]int64{"kept": 1, "dims": 1, "kept_size": 200, "lanes": 128, "tiles": 2, "chunks": 6, "summed": 1, "partial": 100 << 40},
 			[2]int64{}, [][]int64{{out, 4, 0, 1}},
 		}}},
-		{"columns in parts", LerpBackward{Shape: []int64{4096, 40}, Weight: &weight, BShape: []int64{40}}, []string{"dy", "db"}, nil, 128 * 40 * 4, []wordsOfLaunch{{
-			"lerp_backward_columns_f32", 128, []int64{40, 4096},
-			map[string]int64{"kept": 0, "dims": 1, "kept_size": 1, "reduced_size": 4096, "lanes": 16, "tiles": 1, "chunks": 128, "chunk": 32, "wide": 1,
+		{"columns in parts", LerpBackward{Shape: []int64{1 << 16, 4096}, Weight: &weight, BShape: []int64{4096}}, []string{"dy", "db"}, nil, 33 * 4096 * 4, []wordsOfLaunch{{
+			"lerp_backward_columns_f32", 1056, []int64{4096, 1 << 16},
+			map[string]int64{"kept": 0, "dims": 1, "kept_size": 1, "reduced_size": 1 << 16, "lanes": 32, "tiles": 32, "chunks": 33, "chunk": 1992, "wide": 1,
 				"summed": 2, "partial": 100 << 40},
-			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 40}, {out + 1, 5, 1}},
+			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 4096}, {out + 1, 5, 1}},
 		}, {
-			"combine_f32", 5, []int64{40},
-			map[string]int64{"kept": 0, "dims": 0, "kept_size": 40, "lanes": 8, "tiles": 5, "chunks": 128, "summed": 2, "partial": 100 << 40},
+			"combine_f32", 256, []int64{4096},
+			map[string]int64{"kept": 0, "dims": 0, "kept_size": 4096, "lanes": 16, "tiles": 256, "chunks": 33, "summed": 2, "partial": 100 << 40},
 			[2]int64{}, [][]int64{{out + 1, 5, 1}},
 		}}},
 		{"columns of an inner dimension", LerpBackward{Shape: []int64{3, 8, 40}, Weight: &weight, BShape: []int64{3, 1, 40}}, []string{"dy", "db"}, nil, 0, []wordsOfLaunch{{

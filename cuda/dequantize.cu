@@ -5,7 +5,7 @@
 // in: dy, scale, q?, zero_point?   out: dx?, dscale?, dzero_point?
 template <typename A>
 struct DequantizeBackward {
-    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1, MAP_UNROLL = 2, ROWS_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1, MAP_UNROLL = 2, ROWS_UNROLL = 4, ROWS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : Kind::Side; }
 
@@ -30,7 +30,7 @@ struct DequantizeBackward {
 // in: dy, x, scale, zero_point?   out: dx?, dscale?, dzero_point?   scalar: quant_min, quant_max
 template <typename A>
 struct FakeQuantizeBackward {
-    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1, MAP_UNROLL = 2, ROWS_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1, MAP_UNROLL = 4, ROWS_UNROLL = 2, ROWS_BLOCKS = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : Kind::Side; }
 
@@ -38,7 +38,7 @@ struct FakeQuantizeBackward {
     bool floating;
 
     __device__ explicit FakeQuantizeBackward(const Args& args)
-        : least(static_cast<A>(args.walk.scalar[0])), most(static_cast<A>(args.walk.scalar[1])), floating(args.in[3].dtype <= BF16)
+        : least(opaque(static_cast<A>(args.walk.scalar[0]))), most(opaque(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].dtype <= BF16)
     {
     }
 

@@ -19,9 +19,10 @@ enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
 // Threads in a block.
 constexpr int kBlock = 256;
 
-// EXPORT(family_kernel_dtype, Args, body): the symbol that the driver looks up. Its argument is one struct of 8-byte fields.
-#define EXPORT(symbol, Args, ...) \
-    extern "C" __global__ void __launch_bounds__(kBlock) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
+// EXPORT(family_kernel_dtype, blocks, Args, body): the symbol that the driver looks up, with registers for so many blocks at once on a
+// multiprocessor. Its argument is one struct of 8-byte fields.
+#define EXPORT(symbol, blocks, Args, ...) \
+    extern "C" __global__ void __launch_bounds__(kBlock, blocks) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
 
 // ---------------------------------------------------------------------------------------------------- conversions
 
@@ -148,11 +149,15 @@ struct Words {
     }
 };
 
-// The same number, but computed here: kept from moving out of a loop, where it would hold a register all the time.
-template <typename I>
-__device__ I opaque(I x)
+// The same number, but computed just here: neither earlier, where it would hold a register all the time, nor again later.
+template <typename N>
+__device__ N opaque(N x)
 {
-    if constexpr (sizeof(I) == 8)
+    if constexpr (__is_same(N, float))
+        asm volatile("" : "+f"(x));
+    else if constexpr (__is_same(N, double))
+        asm volatile("" : "+d"(x));
+    else if constexpr (sizeof(N) == 8)
         asm volatile("" : "+l"(x));
     else
         asm volatile("" : "+r"(x));

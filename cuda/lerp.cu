@@ -4,14 +4,15 @@
 // The weight is a number.   in: dy   out: da?, db?   scalar: w, 1 - w
 template <typename A>
 struct LerpBackward {
-    static constexpr int IN = 1, OUT = 2, FULL = 2, FIRST_SUM = 0, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
+    static constexpr int IN = 1, OUT = 2, FULL = 2, FIRST_SUM = 0;
+    static constexpr int MAP_UNROLL = 1, ROWS_UNROLL = 4, ROWS_BLOCKS = 3, COLUMNS_UNROLL = 4, COLUMNS_BLOCKS = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 
     A w, rest;
 
     __device__ explicit LerpBackward(const Args& args)
-        : w(static_cast<A>(args.walk.scalar[0])), rest(static_cast<A>(args.walk.scalar[1]))
+        : w(opaque(static_cast<A>(args.walk.scalar[0]))), rest(opaque(static_cast<A>(args.walk.scalar[1])))
     {
     }
 
@@ -22,7 +23,8 @@ struct LerpBackward {
 // The weight is a tensor.   in: dy, weight, a?, b?   out: da?, db?, dweight?
 template <typename A>
 struct LerpWeightBackward {
-    static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0, MAP_UNROLL = 2, ROWS_UNROLL = 2, COLUMNS_UNROLL = 2;
+    static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0;
+    static constexpr int MAP_UNROLL = 2, ROWS_UNROLL = 2, ROWS_BLOCKS = 2, COLUMNS_UNROLL = 1, COLUMNS_BLOCKS = 1;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 

@@ -3,6 +3,7 @@
 //     Op::IN, Op::OUT          numbers of inputs and outputs; an absent one has data == 0
 //     Op::input(i)             storage of input i: Kind::Own, Kind::Byte or Kind::Side
 //     Op::FULL, Op::FIRST_SUM  the first FULL outputs may be stored at each element, those from FIRST_SUM on may be summed
+//     Op::..._UNROLL, _BLOCKS  vectors that a thread loads before it uses the first, blocks at once on a multiprocessor
 //     Op(args)                 reads its numbers once
 //     op.shared(in)            what the outputs of one element share, 0 when nothing
 //     op.output(o, in, shared) output o of one element, in the accumulator
@@ -111,17 +112,22 @@ struct Worker {
         return row;
     }
 
+    // Bytes from one element of an operand to the next in dim d.
+    __device__ i64 in_step(int i, int d) const
+    {
+        return args.in[i].stride[d] * (Op::input(i) == Kind::Own ? sizeof(T) : Op::input(i) == Kind::Byte ? 1 : size_of(args.in[i].dtype));
+    }
+    __device__ i64 out_step(int o, int d) const { return args.out[o].stride[d] * static_cast<i64>(sizeof(T)); }
+
     // Moves by n in dim d.
     __device__ void move(Row& row, int d, i64 n) const
     {
 #pragma unroll
-        for (int i = 0; i < IN; ++i) {
-            const i64 size = Op::input(i) == Kind::Own ? sizeof(T) : Op::input(i) == Kind::Byte ? 1 : size_of(args.in[i].dtype);
-            if (used(i)) row.in[i] += n * args.in[i].stride[d] * size;
-        }
+        for (int i = 0; i < IN; ++i)
+            if (used(i)) row.in[i] += n * in_step(i, d);
 #pragma unroll
         for (int o = 0; o < FULL; ++o)
-            if (stored(o)) row.out[o] += n * args.out[o].stride[d] * static_cast<i64>(sizeof(T));
+            if (stored(o)) row.out[o] += n * out_step(o, d);
     }
 
     // Moves to `index` in the dims from..to-1, of which the first runs fastest.
@@ -476,15 +482,19 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const Walk& walk = args.walk;
     const int lanes = static_cast<int>(walk.lanes), shift = log2_of(lanes), height = kBlock >> shift;
     const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
+    const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims);
     const unsigned rest = blockIdx.x / static_cast<unsigned>(walk.tiles), tile = blockIdx.x - rest * static_cast<unsigned>(walk.tiles);
     const unsigned k = rest / static_cast<unsigned>(walk.chunks), c = rest - k * static_cast<unsigned>(walk.chunks);
-    const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims);
-    const i64 begin = c * walk.chunk, left = walk.reduced_size - begin, end = begin + (left < walk.chunk ? left : walk.chunk);
+    const i64 begin = c * walk.chunk, size = walk.reduced_size - begin < walk.chunk ? walk.reduced_size - begin : walk.chunk;
+    const i64 vector = (static_cast<i64>(tile) << shift) + x;
 
     W work(args);
-    const unsigned uses = work.uses;
-    const i64 vector = (static_cast<i64>(tile) << shift) + x;
-    const typename W::Slot slot = work.slot(vector, x);
+    typename W::Slot slot = work.slot(vector, x);
+    int left = slot.count == 0 || y >= size ? 0 : static_cast<int>((size - y + height - 1) >> (log2_of(kBlock) - shift));
+    typename W::Row row = work.first_row();
+    work.move(row, 0, slot.first);
+    work.advance(row, 1, kept + 1, k);
+    slot.first = 0;
 
     __shared__ A total[SUMS][kBlock][V];
     A run[SUMS][V] = {};
@@ -501,57 +511,43 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
                 run[s][v] = A(0);
             }
     };
-
-    int length = 0;
     const auto sink = [&](int o, int v, A y) { run[o - Op::FIRST_SUM][v] += y; };
-    const bool uncut = work.uncut(vector);
-    if (slot.count > 0) {
-        // With one reduced dim, the common case, the rows lie at a fixed distance.
-        const bool single = dims == kept + 1;
-        typename W::Row next = work.first_row();
-        if (single) {
-            work.advance(next, 1, kept + 1, k);
-            work.move(next, dims, begin + y);
-        }
-        const auto row_at = [&](i64 r) {
-            if (!single) {
-                next = work.first_row();
-                work.advance(next, 1, kept + 1, k);
-                work.advance(next, kept + 1, dims + 1, r);
-            }
-            const typename W::Row row = next;
-            if (single) work.move(next, dims, height);
-            return row;
-        };
-        for (i64 r = begin + y; r < end; r += U * height) {
-            typename W::Sides side[U];
+    const unsigned uses = work.uses;
+    typename W::Sides side;
+
+    if (dims == kept + 1 && work.uncut(vector)) {
+        // The rows of one reduced dim lie at a fixed distance.
+        work.move(row, dims, begin + y);
+        i64 in_hop[W::IN], out_hop[W::FULL];
+#pragma unroll
+        for (int i = 0; i < W::IN; ++i) in_hop[i] = height * work.in_step(i, dims);
+#pragma unroll
+        for (int o = 0; o < W::FULL; ++o) out_hop[o] = height * work.out_step(o, dims);
+        for (; left > 0; left -= U) {
             work.uses = opaque(uses);
-            if (uncut) {
-                typename W::Row row[U];
-                typename W::Loaded loaded[U];
+            typename W::Loaded loaded[U];
 #pragma unroll
-                for (int u = 0; u < U; ++u) {
-                    if (r + u * height >= end) continue;
-                    row[u] = row_at(r + u * height);
-                    work.load_sides(row[u], side[u]);
-                    work.template load<true>(row[u], slot, loaded[u]);
-                }
+            for (int u = 0; u < U; ++u) {
+                if (u < left) work.template load<true>(row, slot, loaded[u]);
 #pragma unroll
-                for (int u = 0; u < U; ++u) {
-                    if (r + u * height >= end) continue;
-                    work.convert_sides(side[u]);
-                    work.template finish<true>(row[u], side[u], slot, loaded[u], sink);
-                }
-            } else {
-#pragma unroll 1
-                for (int u = 0; u < U && r + u * height < end; ++u) {
-                    const typename W::Row row = row_at(r + u * height);
-                    work.load_sides(row, side[0]);
-                    work.convert_sides(side[0]);
-                    work.elements(row, side[0], slot, sink);
-                }
+                for (int i = 0; i < W::IN; ++i) row.in[i] += in_hop[i];
             }
-            if ((length += U) % kRun == 0) flush();
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                if (u < left) work.template finish<true>(row, side, slot, loaded[u], sink);
+#pragma unroll
+                for (int o = 0; o < W::FULL; ++o) row.out[o] += out_hop[o];
+            }
+            if (left / U % (kRun / U) == 0) flush();
+        }
+    } else {
+        const typename W::Row base = row;
+        for (i64 r = begin + y; left > 0; r += height, --left) {
+            work.uses = opaque(uses);
+            row = base;
+            work.advance(row, kept + 1, dims + 1, r);
+            work.elements(row, side, slot, sink);
+            if (left % kRun == 0) flush();
         }
     }
     flush();
@@ -565,14 +561,14 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     }
     __syncthreads();
 
-    const i64 size = walk.kept_size * walk.extent[0];
+    const i64 kept_size = walk.kept_size * walk.extent[0];
     for (int column = thread; column < lanes * V; column += kBlock) {
         const i64 inner = static_cast<i64>(tile) * lanes * V + column;
         if (inner >= walk.extent[0]) break;
         const int owner = walk.wide ? column / V : column & (lanes - 1), v = walk.wide ? column % V : column >> shift;
 #pragma unroll
         for (int s = 0; s < SUMS; ++s)
-            if (work.summed(Op::FIRST_SUM + s)) work.store_sum(Op::FIRST_SUM + s, c, k, size, inner, total[s][owner][v]);
+            if (work.summed(Op::FIRST_SUM + s)) work.store_sum(Op::FIRST_SUM + s, c, k, kept_size, inner, total[s][owner][v]);
     }
 }
 
@@ -615,10 +611,10 @@ __device__ void combine(const CombineArgs& args)
 
 // ---------------------------------------------------------------------------------------------------- exported names
 
-#define EXPORT_MAP_ROWS(dtype, T, A, family, Op)                      \
-    EXPORT(family##_map_##dtype, Op<A>::Args, map<Op<A>, T, A>(args)) \
-    EXPORT(family##_rows_##dtype, Op<A>::Args, rows<Op<A>, T, A>(args))
+#define EXPORT_MAP_ROWS(dtype, T, A, family, Op)                                         \
+    EXPORT(family##_map_##dtype, 1, Op<A>::Args, map<Op<A>, T, A>(args))                 \
+    EXPORT(family##_rows_##dtype, Op<A>::ROWS_BLOCKS, Op<A>::Args, rows<Op<A>, T, A>(args))
 
 #define EXPORT_MAP_ROWS_COLUMNS(dtype, T, A, family, Op) \
     EXPORT_MAP_ROWS(dtype, T, A, family, Op)             \
-    EXPORT(family##_columns_##dtype, Op<A>::Args, columns<Op<A>, T, A>(args))
+    EXPORT(family##_columns_##dtype, Op<A>::COLUMNS_BLOCKS, Op<A>::Args, columns<Op<A>, T, A>(args))
