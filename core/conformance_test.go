@@ -105,7 +105,7 @@ func (c *trial) conform(t *testing.T, device Device, dtype DType) {
 			usual = r.bits()
 		}
 		if s.same && device == CPU {
-			require.Equal(t, usual, r.bits(), "%s operands change the bits", s.name)
+			require.True(t, slices.EqualFunc(usual, r.bits(), bytes.Equal), "%s operands change the bits of a sum", s.name)
 		}
 	}
 }

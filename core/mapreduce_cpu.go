@@ -106,7 +106,11 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 	if h.element == Float64 {
 		pool = &workers64
 	}
-	parallel(tasks, func() (*worker[A], func()) {
+	share := int64(1)
+	if h.direct { // a task takes some microseconds, less than it takes to wake a goroutine
+		share = 8
+	}
+	parallel(tasks, share, func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
 		return w, func() { // slices of the caller's memory do not outlive the run
 			w.in, w.out = [maxOperands][]A{}, [maxOperands][]A{}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Protocol
 
@@ -45,11 +46,17 @@ def device_name(device: Any) -> str:
     return "cpu" if device == "cpu:0" else device
 
 
+@functools.lru_cache(maxsize=64)
+def _tensor_device(device: Any) -> str:
+    """device_name for a device that a tensor is on, which always has an index."""
+    return device_name(device)
+
+
 def device_of(x: Array) -> str:
     """The device of an array, by DLPack."""
     device = getattr(x, "device", None)
     if hasattr(device, "type"):
-        return device_name(device)
+        return _tensor_device(device)
     kind, index = x.__dlpack_device__()
     return f"cuda:{index}" if kind in (2, 13) else "cpu" if kind in (1, 3) else f"DLPack device {kind}:{index}"
 

@@ -16,6 +16,11 @@ def _column(value: Tensor, like: Tensor) -> Tensor:
     return value if value.dim() == like.dim() else value.unsqueeze(-1)
 
 
+def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """y in a dtype. torch 2.11 compiles a forward that ends in a conversion to its own dtype to a gradient of zero."""
+    return y if y.dtype == dtype else y.to(dtype)
+
+
 def _learned(zero_point: Tensor | None) -> bool:
     return zero_point is not None and zero_point.is_floating_point()
 
@@ -62,7 +67,7 @@ class _Dequantize(torch.autograd.Function):
     def forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
         s = _column(scale, q).to(torch.promote_types(dtype, torch.float32))
         shifted = q if zero_point is None else q.to(s.dtype) - _column(zero_point, q).to(s.dtype)
-        return (shifted * s).to(dtype)
+        return _rounded(shifted * s, dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -119,7 +124,7 @@ class _FakeQuantize(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
         _, zero, _, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
-        return ((level - zero) * s).to(x.dtype)
+        return _rounded((level - zero) * s, x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
