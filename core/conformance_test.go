@@ -39,7 +39,7 @@ var schemes = []scheme{
 	{"mixed otherwise", []layout{gapped, expanded, flipped, striped, permuted}, []layout{gapped, flipped, permuted}, false, true},
 	{"mixed differently", []layout{expanded, flipped, striped, permuted, gapped}, []layout{contiguous}, false, true},
 	{"behind", []layout{behind}, []layout{behind}, true, true},
-	{"padded", []layout{padded}, []layout{padded}, true, true},
+	{"padded", []layout{padded}, []layout{padded}, false, true}, // rows that do not merge are summed one by one
 	{"permuted", []layout{permuted}, []layout{permuted}, true, true},
 	{"gapped", []layout{gapped}, []layout{gapped}, true, true},
 	{"flipped", []layout{flipped}, []layout{flipped}, true, true},
@@ -69,11 +69,10 @@ func conform(t *testing.T, trials []trial) {
 	for _, c := range trials {
 		for _, dtype := range Floats {
 			t.Run(c.reason+"/"+dtype.String(), func(t *testing.T) {
-				for _, device := range []Device{CPU, CUDA(0)} {
-					if device != CPU {
-						modelKernels(t)
-					}
-					c.conform(t, device, dtype)
+				c.conform(t, CPU, dtype)
+				if !raceDetector { // the model of the kernels has one thread
+					modelKernels(t)
+					c.conform(t, CUDA(0), dtype)
 				}
 			})
 		}

@@ -50,12 +50,12 @@ func (m *kernelModel) requireGeometry() {
 	switch m.kernel {
 	case "map":
 		holds(kept == dims, "a map keeps every dimension")
-		is("tiles", ceil(vectors, lanes*unroll))
+		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
 		holds(grid == tiles*ceil(keptSize, 256/lanes), "a tile of every band of rows")
 	case "rows":
 		group, chunk := m.word("group"), m.word("chunk")
 		holds(lanes <= group && group <= 256 && bits.OnesCount64(uint64(group)) == 1, "groups of lanes")
-		holds(vectors == 0 || tiles == ceil(vectors, lanes*unroll), "tiles of a row")
+		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
 		units := tiles * ceil(reduced, group/lanes)
 		holds(chunks*chunk >= units && (chunks == 1 || (chunks-1)*chunk < units), "chunks of units")
 		holds(grid == ceil(keptSize*chunks*group, 256), "a group for every chunk")

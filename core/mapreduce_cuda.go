@@ -9,8 +9,11 @@ import (
 // Launch geometry of cuda/mapreduce.cuh. Chunks, which decide how a sum is grouped, follow from the shape and the number of
 // multiprocessors alone; the rest also looks at strides and addresses.
 const (
-	blockThreads = 256
-	blocksPerSM  = 8 // blocks that fill a multiprocessor
+	blockThreads  = 256
+	threadsPerSM  = 2048 // that fill a multiprocessor
+	rowBlocks     = 32   // blocks of a multiprocessor that share a few long sums along the fastest dimension
+	columnBlocks  = 3    // and beside it
+	smallestSplit = 256  // vectors of a sum that is worth cutting
 )
 
 // kernelSet is a group of kernels of an elementOp and the operands of the plan that they take.
@@ -62,40 +65,49 @@ func (m *mapReduce) chooseChunks(r *reduction) {
 	u := m.op.sets[len(m.op.sets)-1].unroll
 	if r.columns {
 		vectors := ceil(columns, m.vector())
-		lanes := columnLanes(vectors, reduced, u.columns)
-		r.chunks = clamp(ceil(m.fill(), max(1, ceil(vectors, lanes)*kept)), 1, max(1, ceil(reduced, blockThreads/lanes*u.columns)))
+		lanes := columnLanes(vectors, reduced)
+		tiles := max(1, ceil(vectors, lanes)*kept)
+		r.chunks = clamp(columnBlocks*int64(m.units)/tiles, 1, max(1, ceil(reduced, blockThreads/lanes*u.columns)))
 		return
 	}
 	inner := a.extent[a.n-1]
-	r.chunks = m.rowShape(kept, ceil(inner, m.vector()), reduced/max(1, inner), u.rows, false).most
+	shape := m.rowShape(kept, ceil(inner, m.vector()), reduced/max(1, inner), u.rows, true, false)
+	threads := max(1, kept*shape.group)
+	if shape.total > smallestSplit && threads < threadsPerSM*int64(m.units) {
+		r.chunks = max(1, min(ceil(rowBlocks*blockThreads*int64(m.units), threads), shape.units))
+	}
 }
-
-// fill is the number of blocks that fill the device.
-func (m *mapReduce) fill() int64 { return int64(blocksPerSM * m.units) }
 
 // rowShape is how threads share the sums of the rows kernel: a group of them for each part of a sum, lanes along the fastest
 // dimension. A unit is what a group takes at once.
-type rowShape struct{ group, lanes, tiles, units, most int64 }
+type rowShape struct{ total, group, lanes, tiles, units int64 }
 
-func (m *mapReduce) rowShape(kept, vectors, reduced, unrolled int64, far bool) rowShape {
-	total, small := vectors*reduced, vectors*reduced <= blockThreads
-	r := rowShape{group: blockThreads, most: 1}
-	switch {
-	case far && kept >= 1024:
+func (m *mapReduce) rowShape(kept, vectors, reduced, unrolled int64, wide, far bool) rowShape {
+	r := rowShape{total: vectors * reduced}
+	busy := min(64, max(pow2(ceil(r.total, 8)), min(4, pow2(ceil(r.total, 4))))) // each thread has some vectors to its start
+	fill := pow2(ceil(threadsPerSM*int64(m.units), max(1, kept)))                // each multiprocessor has threads
+	r.group = min(blockThreads, max(busy, fill), pow2(ceil(r.total, unrolled)))
+	if !wide {
+		r.group = max(r.group, min(32, pow2(vectors)))
+	}
+	if far && kept >= 1024 {
 		r.group = 1
-	case small:
-		r.group = min(32, pow2(ceil(total, 4)))
 	}
 	r.lanes = r.group
-	if reduced > 1 {
-		r.lanes = min(r.group, fit(ceil(vectors, unrolled), r.group))
+	if reduced != 1 {
+		r.lanes = min(r.group, fit(along(vectors, unrolled, wide), r.group))
 	}
 	r.tiles = ceil(vectors, r.lanes*unrolled)
 	r.units = r.tiles * ceil(reduced, r.group/r.lanes)
-	if !small && kept*r.group < m.fill()*128 {
-		r.most = max(1, min(ceil(m.fill()*blockThreads, max(1, kept*r.group)), r.units))
-	}
 	return r
+}
+
+// along is the number of threads that the vectors of a row can use.
+func along(vectors, unrolled int64, wide bool) int64 {
+	if wide {
+		return ceil(vectors, unrolled)
+	}
+	return vectors
 }
 
 func ceil(n, by int64) int64 { return (n + by - 1) / by }
@@ -118,8 +130,9 @@ func fit(vectors, most int64) int64 {
 }
 
 // columnLanes is the number of threads side by side over columns; the others of the block share the reduced indices.
-func columnLanes(vectors, reduced, unrolled int64) int64 {
-	return fit(vectors, clamp(blockThreads/pow2(ceil(reduced, unrolled)), 32, blockThreads))
+func columnLanes(vectors, reduced int64) int64 {
+	tall := clamp(pow2(reduced/32+1)/2, 1, 8)
+	return fit(vectors, blockThreads/tall)
 }
 
 func (m *mapReduce) device(args []Tensor, workspace uintptr, q *queue) error {
@@ -190,7 +203,7 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 	u := k.op.sets[k.set].unroll.mapped
 	l := launchShape{keptSize: outer, reducedSize: 1, lanes: blockThreads, chunks: 1}
 	if k.space.n > 1 {
-		l.lanes = fit(ceil(vectors, u), blockThreads)
+		l.lanes = fit(along(vectors, u, k.wide()), blockThreads)
 		if k.far() {
 			l.lanes = 1
 		}
@@ -204,7 +217,7 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
-	r := k.rowShape(kept, vectors, reduced, k.op.sets[k.set].unroll.rows, k.far())
+	r := k.rowShape(kept, vectors, reduced, k.op.sets[k.set].unroll.rows, k.wide(), k.far())
 	chunks := min(k.reduction.chunks, max(1, r.units))
 	l := launchShape{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: ceil(r.units, chunks)}
 	l.chunks = max(1, ceil(r.units, max(1, l.chunk)))
@@ -212,7 +225,7 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 }
 
 func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error {
-	l := launchShape{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced, k.op.sets[k.set].unroll.columns)}
+	l := launchShape{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced)}
 	height := blockThreads / l.lanes
 	l.tiles = ceil(vectors, l.lanes)
 	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), height)*height)

@@ -29,7 +29,7 @@ var lerpOp = elementOp{
 	inputs: 4, outputs: 3, whole: lerpReadsDy,
 	sets: []kernelSet{
 		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4}},
-		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 1}},
+		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 2}},
 	},
 	reads:     [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
 	multiples: lerpMultiples,

@@ -54,7 +54,7 @@ func (s *space) counts() (kept, reduced, columns int64) {
 
 // arrange orders the dimensions of a row-major space for one pass. marked is the set of dimensions that the pass sums over, or that
 // must stay the fastest for another reason; reduces says which. A map walks in the order of its first output; a reduction keeps the
-// order of the shape, so that its numbers depend on nothing else.
+// order of the shape.
 func (s *space) arrange(marked uint8, reduces, columns bool, firstOut int) space {
 	if marked == 0 {
 		a, _ := s.sorted(firstOut).merged(0)

@@ -161,6 +161,24 @@ func TestDescriptorsThroughJSON(t *testing.T) {
 	}
 }
 
+// What Select knows of the kernels of an element operation is what they are compiled with.
+func TestConstantsOfKernels(t *testing.T) {
+	for _, row := range []struct {
+		family *Family
+		op     *elementOp
+	}{{lerp, &lerpOp}, {dequantize, &dequantizeOp}, {fakeQuantize, &fakeQuantizeOp}} {
+		for _, set := range row.op.sets {
+			for _, kernel := range row.family.Kinds[0].Kernels {
+				constants := kernelConstants(t, row.family.Image, set.name+"_"+kernel+"_f32")
+				unrolled := map[string]int64{"map": set.unroll.mapped, "rows": set.unroll.rows, "columns": set.unroll.columns}[kernel]
+				require.EqualValues(t, constants[strings.ToUpper(kernel)+"_UNROLL"], unrolled, "%s of %s", kernel, set.name)
+				require.Equal(t, constants["IN"], len(set.in), set.name)
+				require.Equal(t, constants["OUT"], len(set.out), set.name)
+			}
+		}
+	}
+}
+
 // Images are searched for the names of their kernels where they are not compressed.
 func TestImagesHoldTheirSymbols(t *testing.T) {
 	for _, name := range cudaImages(t) {

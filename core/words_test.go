@@ -57,23 +57,23 @@ func TestWordsByHand(t *testing.T) {
 				"wide": 1, "summed": 1, "partial": 0},
 			[2]int64{0b01, 0b01_00}, [][]int64{{0, 0, 1, 64}, {out, 4, 0, 1}, {out + 1, 5, 1, 64}},
 		}}},
-		{"long rows in parts", LerpBackward{Shape: []int64{200, 1 << 20}, Weight: &weight, AShape: []int64{200, 1}}, []string{"dy", "da"}, nil, 6 * 200 * 4, []wordsOfLaunch{{
-			"lerp_backward_rows_f32", 1200, []int64{1 << 20, 200},
-			map[string]int64{"kept": 1, "dims": 1, "group": 256, "lanes": 256, "chunks": 6, "summed": 1, "partial": 100 << 40},
+		{"long rows in parts", LerpBackward{Shape: []int64{200, 1 << 20}, Weight: &weight, AShape: []int64{200, 1}}, []string{"dy", "da"}, nil, 22 * 200 * 4, []wordsOfLaunch{{
+			"lerp_backward_rows_f32", 4400, []int64{1 << 20, 200},
+			map[string]int64{"kept": 1, "dims": 1, "group": 256, "lanes": 256, "chunks": 22, "chunk": 12, "summed": 1, "partial": 100 << 40},
 			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 1 << 20}, {out, 4, 0, 1}},
 		}, {
-			"combine_f32", 2, []int64{1, 200},
-			map[string]int64{"kept": 1, "dims": 1, "kept_size": 200, "lanes": 128, "tiles": 2, "chunks": 6, "summed": 1, "partial": 100 << 40},
+			"combine_f32", 7, []int64{1, 200},
+			map[string]int64{"kept": 1, "dims": 1, "kept_size": 200, "lanes": 32, "tiles": 7, "chunks": 22, "summed": 1, "partial": 100 << 40},
 			[2]int64{}, [][]int64{{out, 4, 0, 1}},
 		}}},
-		{"columns in parts", LerpBackward{Shape: []int64{1 << 16, 4096}, Weight: &weight, BShape: []int64{4096}}, []string{"dy", "db"}, nil, 33 * 4096 * 4, []wordsOfLaunch{{
-			"lerp_backward_columns_f32", 1056, []int64{4096, 1 << 16},
-			map[string]int64{"kept": 0, "dims": 1, "kept_size": 1, "reduced_size": 1 << 16, "lanes": 32, "tiles": 32, "chunks": 33, "chunk": 1992, "wide": 1,
+		{"columns in parts", LerpBackward{Shape: []int64{1 << 16, 4096}, Weight: &weight, BShape: []int64{4096}}, []string{"dy", "db"}, nil, 12 * 4096 * 4, []wordsOfLaunch{{
+			"lerp_backward_columns_f32", 384, []int64{4096, 1 << 16},
+			map[string]int64{"kept": 0, "dims": 1, "kept_size": 1, "reduced_size": 1 << 16, "lanes": 32, "tiles": 32, "chunks": 12, "chunk": 5464, "wide": 1,
 				"summed": 2, "partial": 100 << 40},
 			[2]int64{0b01, 0}, [][]int64{{0, 0, 1, 4096}, {out + 1, 5, 1}},
 		}, {
-			"combine_f32", 256, []int64{4096},
-			map[string]int64{"kept": 0, "dims": 0, "kept_size": 4096, "lanes": 16, "tiles": 256, "chunks": 33, "summed": 2, "partial": 100 << 40},
+			"combine_f32", 64, []int64{4096},
+			map[string]int64{"kept": 0, "dims": 0, "kept_size": 4096, "lanes": 64, "tiles": 64, "chunks": 12, "summed": 2, "partial": 100 << 40},
 			[2]int64{}, [][]int64{{out + 1, 5, 1}},
 		}}},
 		{"columns of an inner dimension", LerpBackward{Shape: []int64{3, 8, 40}, Weight: &weight, BShape: []int64{3, 1, 40}}, []string{"dy", "db"}, nil, 0, []wordsOfLaunch{{

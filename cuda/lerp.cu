@@ -5,7 +5,7 @@
 template <typename A>
 struct LerpBackward {
     static constexpr int IN = 1, OUT = 2, FULL = 2, FIRST_SUM = 0;
-    static constexpr int MAP_UNROLL = 1, ROWS_UNROLL = 4, ROWS_BLOCKS = 3, COLUMNS_UNROLL = 4, COLUMNS_BLOCKS = 2;
+    static constexpr int MAP_UNROLL = 1, ROWS_UNROLL = 4, ROWS_BLOCKS = 3, COLUMNS_UNROLL = 4, COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 
@@ -16,23 +16,26 @@ struct LerpBackward {
     {
     }
 
-    __device__ A shared(const A (&)[IN]) const { return A(0); }
-    __device__ A output(int o, const A (&in)[IN], A) const { return (o == 0 ? rest : w) * in[0]; }
+    struct Common {};
+    __device__ Common common(const A (&)[IN]) const { return {}; }
+    __device__ A shared(const A (&)[IN], Common) const { return A(0); }
+    __device__ A output(int o, const A (&in)[IN], Common, A) const { return (o == 0 ? rest : w) * in[0]; }
 };
 
 // The weight is a tensor.   in: dy, weight, a?, b?   out: da?, db?, dweight?
 template <typename A>
 struct LerpWeightBackward {
     static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0;
-    static constexpr int MAP_UNROLL = 2, ROWS_UNROLL = 2, ROWS_BLOCKS = 2, COLUMNS_UNROLL = 1, COLUMNS_BLOCKS = 1;
+    static constexpr int MAP_UNROLL = 2, ROWS_UNROLL = 2, ROWS_BLOCKS = 2, COLUMNS_UNROLL = 2, COLUMNS_BLOCKS = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 
     __device__ explicit LerpWeightBackward(const Args&) {}
 
-    __device__ A shared(const A (&)[IN]) const { return A(0); }
-
-    __device__ A output(int o, const A (&in)[IN], A) const
+    struct Common {};
+    __device__ Common common(const A (&)[IN]) const { return {}; }
+    __device__ A shared(const A (&)[IN], Common) const { return A(0); }
+    __device__ A output(int o, const A (&in)[IN], Common, A) const
     {
         const A dy = in[0], w = in[1], a = in[2], b = in[3];
         if (o == 0) return (A(1) - w) * dy;

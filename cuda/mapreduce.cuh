@@ -5,8 +5,9 @@
 //     Op::FULL, Op::FIRST_SUM  the first FULL outputs may be stored at each element, those from FIRST_SUM on may be summed
 //     Op::..._UNROLL, _BLOCKS  vectors that a thread loads before it uses the first, blocks at once on a multiprocessor
 //     Op(args)                 reads its numbers once
-//     op.shared(in)            what the outputs of one element share, 0 when nothing
-//     op.output(o, in, shared) output o of one element, in the accumulator
+//     op.common(side)          Op::Common: what the elements of one row share, from the Side inputs
+//     op.shared(in, common)    what the outputs of one element share
+//     op.output(o, in, common, shared)   output o of one element, in the accumulator
 //
 // Dim 0 is `inner`; dims 1..kept are kept, kept+1..dims are reduced. An output is stored at each element, or (its bit in `summed`)
 // summed over the reduced dims in an order that the shape and the launch fix:
@@ -200,7 +201,7 @@ struct Worker {
     // Side inputs: loaded as bits with the first loads of a row, converted behind them.
     struct Sides {
         i64 bits[IN];
-        A value[IN];
+        typename Op::Common common;
     };
 
     __device__ void load_sides(const Row& row, Sides& side) const
@@ -212,19 +213,20 @@ struct Worker {
 
     __device__ void convert_sides(Sides& side) const
     {
+        A value[IN];
 #pragma unroll
-        for (int i = 0; i < IN; ++i)
-            if (Op::input(i) == Kind::Side) side.value[i] = from_bits<A>(side.bits[i], args.in[i].dtype);
+        for (int i = 0; i < IN; ++i) value[i] = Op::input(i) == Kind::Side ? from_bits<A>(side.bits[i], args.in[i].dtype) : A(0);
+        side.common = op.common(value);
     }
 
     // Element v. The sign bit of a signed byte was flipped, which adds 128: the value without sign extension.
-    __device__ void element(const Loaded& x, const Sides& side, int v, A (&in)[IN]) const
+    __device__ void element(const Loaded& x, int v, A (&in)[IN]) const
     {
 #pragma unroll
-        for (int i = 0; i < IN; ++i)
-            in[i] = Op::input(i) == Kind::Own    ? x.own[i].template value<A>(v)
-                    : Op::input(i) == Kind::Byte ? x.byte[i].template value<A>(v) - A(args.in[i].dtype == I8 ? 128 : 0)
-                                                 : side.value[i];
+        for (int i = 0; i < IN; ++i) {
+            if (Op::input(i) == Kind::Own) in[i] = x.own[i].template value<A>(v);
+            if (Op::input(i) == Kind::Byte) in[i] = x.byte[i].template value<A>(v) - A(args.in[i].dtype == I8 ? 128 : 0);
+        }
     }
 
     // Output by output: computes the elements, then stores them, or gives sink(o, v, y) those that are summed.
@@ -240,8 +242,8 @@ struct Worker {
 #pragma unroll
         for (int v = 0; v < V; ++v) {
             A in[IN];
-            element(x, side, v, in);
-            shared[v] = op.shared(in);
+            element(x, v, in);
+            shared[v] = op.shared(in, side.common);
         }
 #pragma unroll
         for (int o = 0; o < OUT; ++o) {
@@ -250,8 +252,8 @@ struct Worker {
 #pragma unroll
             for (int v = 0; v < V; ++v) {
                 A in[IN];
-                element(x, side, v, in);
-                y[v] = op.output(o, in, shared[v]);
+                element(x, v, in);
+                y[v] = op.output(o, in, side.common, shared[v]);
             }
             if (stored(o)) store<WHOLE>(o, row.out[o], at, y);
             if (!summed(o)) continue;
@@ -383,39 +385,33 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const int member = threadIdx.x & (group - 1), x = member & ((1 << shift) - 1), y = member >> shift;
     const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims), tiles = static_cast<int>(walk.tiles);
     const i64 index = (static_cast<i64>(blockIdx.x) * kBlock + threadIdx.x) >> (shift + rise);
-    i64 c = 0, k = index, band = 0;
-    int tile = 0, left = static_cast<int>(walk.chunk);
+    const auto chunk_of = [&] { return walk.chunks == 1 ? 0 : index / walk.kept_size; };
+    const i64 row_vectors = static_cast<i64>(tiles) * U << shift;
+    i64 r = y, vector = x;  // of this thread: reduced index, vector in its row
+    int left = index < walk.kept_size * walk.chunks ? static_cast<int>(walk.chunk) : 0;
     if (walk.chunks > 1) {
-        c = index / walk.kept_size;
-        k -= c * walk.kept_size;
-        const i64 begin = c * walk.chunk, rest = tiles * ((walk.reduced_size + (1 << rise) - 1) >> rise) - begin;
-        band = begin / tiles;
-        tile = static_cast<int>(begin - band * tiles);
-        if (rest < left) left = static_cast<int>(rest);
+        const i64 begin = chunk_of() * walk.chunk, units = tiles * ((walk.reduced_size + (1 << rise) - 1) >> rise), band = begin / tiles;
+        r += band << rise;
+        vector += (begin - band * tiles) * U << shift;
+        if (units - begin < left) left = static_cast<int>(units - begin);
     }
-    const bool mine = c < walk.chunks && k < walk.kept_size;
-    if (!mine) left = 0;
 
     W work(args);
     const unsigned uses = work.uses;
     typename W::Row row;
     typename W::Sides side;
     A sum[SUMS] = {}, run[SUMS] = {};
-    i64 vector = (static_cast<i64>(tile) * U << shift) + x;
-    bool arrives = true;
-    i64 end = 0;  // of the row, 0 where it does not exist
+    bool arrives = true, exists = false;
     while (left-- > 0) {
         work.uses = opaque(uses);
         if (arrives) {
-            const i64 r = (band << rise) + y;
-            end = r < walk.reduced_size ? walk.extent[0] : 0;
+            exists = r < walk.reduced_size;
             row = work.first_row();
-            work.advance(row, 1, kept + 1, k);
-            if (end > 0) work.advance(row, kept + 1, dims + 1, r);
+            work.advance(row, 1, kept + 1, index - chunk_of() * walk.kept_size);
+            if (exists) work.advance(row, kept + 1, dims + 1, r);
             work.load_sides(row, side);
         }
         const bool convert = arrives;
-        arrives = ++tile == tiles;
         A part[SUMS] = {};
         const auto sink = [&](int o, int, A y) { part[o - Op::FIRST_SUM] += y; };
         const auto add = [&] {
@@ -429,30 +425,30 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
             typename W::Loaded loaded[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const i64 first = (vector + (u << shift)) * W::V;
-                if (first < end) work.template load<true>(row, {first}, loaded[u]);
+                const i64 first = vector * W::V + u * (W::V << shift);
+                if (exists && first < walk.extent[0]) work.template load<true>(row, {first}, loaded[u]);
             }
             if (convert) work.convert_sides(side);
 #pragma unroll
             for (int u = 0; u < U; ++u) {
-                const i64 first = (vector + (u << shift)) * W::V;
-                if (first >= end) continue;
+                const i64 first = vector * W::V + u * (W::V << shift);
+                if (!exists || first >= walk.extent[0]) continue;
                 work.template finish<true>(row, side, {first}, loaded[u], sink);
                 add();
             }
         } else {
             if (convert) work.convert_sides(side);
 #pragma unroll 1
-            for (int u = 0; u < U && end > 0; ++u) {
+            for (int u = 0; u < U && exists; ++u) {
                 work.elements(row, side, work.slot(vector + (u << shift), x), sink);
                 add();
             }
         }
         vector += U << shift;
+        arrives = vector >= row_vectors;
         if (arrives) {
-            tile = 0;
             vector = x;
-            ++band;
+            r += 1 << rise;
         }
         if (left % (kRun / U) != 0) continue;
 #pragma unroll
@@ -464,7 +460,8 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 #pragma unroll
     for (int s = 0; s < SUMS; ++s) sum[s] += run[s];
     sum_group(sum, group);
-    if (member != 0 || !mine) return;
+    if (member != 0 || index >= walk.kept_size * walk.chunks) return;
+    const i64 c = chunk_of(), k = index - c * walk.kept_size;
 #pragma unroll
     for (int s = 0; s < SUMS; ++s)
         if (work.summed(Op::FIRST_SUM + s)) work.store_sum(Op::FIRST_SUM + s, c, k, walk.kept_size, 0, sum[s]);
@@ -513,7 +510,8 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     };
     const auto sink = [&](int o, int v, A y) { run[o - Op::FIRST_SUM][v] += y; };
     const unsigned uses = work.uses;
-    typename W::Sides side;
+    typename W::Sides side;  // without Side inputs there is nothing to load
+    work.convert_sides(side);
 
     if (dims == kept + 1 && work.uncut(vector)) {
         // The rows of one reduced dim lie at a fixed distance.
