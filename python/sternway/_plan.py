@@ -182,7 +182,7 @@ class Plan(Generic[D]):
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is immutable")
 
-    __delattr__ = __setattr__
+    __delattr__ = __setattr__  # type: ignore[assignment]
 
     def __del__(self) -> None:
         if "_handle" in self.__dict__ and _call is not _first_call and sys is not None and not sys.is_finalizing():
@@ -192,7 +192,7 @@ class Plan(Generic[D]):
                 return  # a fork: the child has no plan to release
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._key() == other._key()  # type: ignore[attr-defined]
+        return type(other) is type(self) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self.descriptor)

@@ -23,7 +23,8 @@ SHAPES = ((6, 37), (3, 2**20), (2**20, 3))
 @pytest.fixture(params=FAMILIES, ids=lambda family: family.name)
 def problems(request: pytest.FixtureRequest) -> list[Any]:
     """Small, and with sums that need a workspace."""
-    return [make(request.param, shape, F32, "cuda:0") for shape in SHAPES]
+    sums = {"a_shape": (), "weight_shape": (1,)} if request.param is LERP else {}
+    return [make(request.param, shape, F32, "cuda:0", **sums) for shape in SHAPES]
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class _Lerp(torch.autograd.Function):
         input, end, weight = inputs
         ctx.shapes = input.shape, end.shape
         ctx.weight = None if isinstance(weight, Tensor) else weight
-        ends = (input, end) if ctx.needs_input_grad[2] or ctx.weight is None else (None, None)
+        ends = (input, end) if ctx.needs_input_grad[2] else (None, None)
         ctx.save_for_backward(*ends, weight if ctx.weight is None else None)
         ctx.set_materialize_grads(False)
 
@@ -75,11 +75,15 @@ class _Lerp(torch.autograd.Function):
         input, end, weight = ctx.saved_tensors
         if weight is None:
             weight = ctx.weight
+        home = weight.device if isinstance(weight, Tensor) else dy.device
+        if home != dy.device and needs[2]:  # a 0-d weight on the CPU beside data on CUDA
+            weight = weight.to(dy.device)
         compiling = torch.compiler.is_compiling()
         if torch.is_grad_enabled() and not compiling:  # create_graph=True
             if input is None:
                 input, end = dy.new_empty(ctx.shapes[0]), dy.new_empty(ctx.shapes[1])
-            return tuple(_reference(input, end, weight, dy, needs))
+            da, db, dweight = _reference(input, end, weight, dy, needs)
+            return da, db, dweight if dweight is None else dweight.to(home)
         names = [name for name, need in zip(("da", "db", "dweight"), needs, strict=True) if need]
         if compiling:
             number = float(weight) if ctx.weight is not None else 0.0
@@ -97,7 +101,8 @@ class _Lerp(torch.autograd.Function):
             ends = {"a": input, "b": end} if needs[2] else {"a_shape": ctx.shapes[0], "b_shape": ctx.shapes[1]}
             grads = lerp_backward(dy, weight, needs=names, **ends)
         by_name = dict(zip(names, grads, strict=True))
-        return by_name.get("da"), by_name.get("db"), by_name.get("dweight")
+        dweight = by_name.get("dweight")
+        return by_name.get("da"), by_name.get("db"), dweight if dweight is None else dweight.to(home)
 
     vmap = refuse_vmap("lerp")
 
