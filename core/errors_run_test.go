@@ -18,6 +18,7 @@ func (r *refusals) runs() {
 	fake := FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
 	lerp := trial{reason: "lerp", descriptor: LerpBackward{Shape: shape}}
 	number := trial{reason: "lerp by a number", descriptor: LerpBackward{Shape: shape, Weight: &weight}, without: []string{"weight", "dweight"}}
+	square := trial{reason: "lerp of a square", descriptor: LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, without: []string{"weight", "db", "dweight"}}
 	tokens := trial{reason: "dequantise", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32}}
 	fixed := trial{reason: "dequantise by fixed zero points", descriptor: dequantise, without: []string{"dzero_point"}}
 	whole := trial{reason: "dequantise by whole zero points", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Int8, "dzero_point": Float32}}
@@ -70,6 +71,10 @@ func (r *refusals) runs() {
 		{lerp, "outputs that overlap", InvalidProblem, func(a Args) { a["db"] = shift(a["da"], 1) }},
 		{lerp, "output one element after an input", InvalidProblem, func(a Args) { a["da"] = shift(a["dy"], 1) }},
 		{lerp, "several outputs in place", InvalidProblem, func(a Args) { a["da"] = a["dy"] }},
+		{square, "in place, transposed", InvalidProblem, func(a Args) {
+			a["da"] = a["dy"]
+			edit("da", func(t *Tensor) { t.Strides[0], t.Strides[1] = t.Strides[1], t.Strides[0] })(a)
+		}},
 		{tokens, "sums beside in place", InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
 		{tokens, "dscale in q", InvalidProblem, func(a Args) { a["dscale"] = within(a["dscale"], a["q"]) }},
 	} {
