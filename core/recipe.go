@@ -62,6 +62,9 @@ func (r *recipe) fits(args []Tensor) bool {
 		return false
 	}
 	for i := range args {
+		if args[i].Present|r.args[i].Present == 0 {
+			continue
+		}
 		low, high, address := r.spans[i][0], r.spans[i][1], int64(args[i].Data)
 		if key(args[i]) != r.args[i] || address == 0 && high > 0 || address < -low || address > math.MaxInt64-high {
 			return false

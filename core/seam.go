@@ -58,12 +58,10 @@ func (p *Plan) DescribeJSON() string {
 		Name     string `json:"name"`
 		Out      bool   `json:"out"`
 		Optional bool   `json:"optional"`
-		Bytes    int64  `json:"bytes"` // of a dense operand in its first dtype
 	}
 	rows := make([]row, len(p.problem.operands))
 	for i, o := range p.problem.operands {
-		n, _ := product(o.shapes[0])
-		rows[i] = row{o.name, o.out, o.optional, n * o.dtypes[0].Size()}
+		rows[i] = row{o.name, o.out, o.optional}
 	}
 	text, _ := json.Marshal(map[string]any{
 		"operands": rows, "device": p.device.String(), "workspace_size": p.WorkspaceSize(), "sku": p.SKU(),

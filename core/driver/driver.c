@@ -96,9 +96,9 @@ int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, uintpt
   return status;
 }
 
-int sw_launch_kernel(const sw_launch *l, void *argument) {
+int sw_launch_kernel(const sw_launch *l, const uint64_t *words) {
   uintptr_t before;
-  void *arguments[] = {argument};
+  void *arguments[] = {(void *)words};
   int status = enter(l->context, &before);
   if (status) return status;
   status = cuLaunchKernel(l->kernel, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);

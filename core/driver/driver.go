@@ -4,6 +4,8 @@ package driver
 
 /*
 #cgo CFLAGS: -O2
+#cgo noescape sw_launch_kernel
+#cgo nocallback sw_launch_kernel
 #include <stdlib.h>
 #include "driver.h"
 */
@@ -194,7 +196,7 @@ func (g *gpu) Launch(kernel Kernel, l *Launch) error {
 		grid: C.uint32_t(l.Grid), block: C.uint32_t(l.Block), shared: C.uint32_t(l.Shared),
 		stream: C.uintptr_t(l.Stream), kernel: C.uintptr_t(kernel), context: g.context,
 	}
-	if status := C.sw_launch_kernel(&c, unsafe.Pointer(&l.words[0])); status != 0 {
+	if status := C.sw_launch_kernel(&c, (*C.uint64_t)(&l.words[0])); status != 0 {
 		return check(status, "cuLaunchKernel")
 	}
 	return nil

@@ -26,6 +26,6 @@ int sw_library_load(const void *image, uintptr_t *library);
 /* Finds a kernel and loads its code into the context. */
 int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, uintptr_t *kernel);
 /* Both make the context current on the calling thread for the call, and put back what was current before. */
-int sw_launch_kernel(const sw_launch *launch, void *argument);
+int sw_launch_kernel(const sw_launch *launch, const uint64_t *words);
 int sw_synchronize(uintptr_t context, uintptr_t stream);
 #endif

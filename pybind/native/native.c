@@ -124,6 +124,27 @@ PyObject * _wrap__native_pybind_Info(PyObject *PYBINDGEN_UNUSED(_args), PyObject
 
 
 PyObject *
+_wrap__native_pybind_MeetTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    int64_t retval;
+    int64_t words;
+    const char *keywords[] = {"words", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &words)) {
+        return NULL;
+    }
+    retval = pybind_MeetTorch(words);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "L", retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_MeetTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
+
+PyObject *
 _wrap__native_pybind_Release(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
 {
     PyObject *py_retval;
@@ -165,6 +186,30 @@ _wrap__native_pybind_Run(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyO
     return py_retval;
 }
 PyObject * _wrap__native_pybind_Run(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
+
+PyObject *
+_wrap__native_pybind_RunUsual(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    int64_t retval;
+    int64_t plan;
+    int64_t operands;
+    int64_t names;
+    int64_t stream;
+    const char *keywords[] = {"plan", "operands", "names", "stream", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "LLLL", (char **) keywords, &plan, &operands, &names, &stream)) {
+        return NULL;
+    }
+    retval = pybind_RunUsual(plan, operands, names, stream);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "L", retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_RunUsual(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
 
 
 PyObject *
@@ -236,8 +281,10 @@ static PyMethodDef _native_functions[] = {
     {(char *) "pybind_Describe", (PyCFunction) _wrap__native_pybind_Describe, METH_KEYWORDS|METH_VARARGS, "pybind_Describe(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_GetNumThreads", (PyCFunction) _wrap__native_pybind_GetNumThreads, METH_NOARGS, "pybind_GetNumThreads()\n\n" },
     {(char *) "pybind_Info", (PyCFunction) _wrap__native_pybind_Info, METH_NOARGS, "pybind_Info()\n\n" },
+    {(char *) "pybind_MeetTorch", (PyCFunction) _wrap__native_pybind_MeetTorch, METH_KEYWORDS|METH_VARARGS, "pybind_MeetTorch(words)\n\ntype: words: int64_t" },
     {(char *) "pybind_Release", (PyCFunction) _wrap__native_pybind_Release, METH_KEYWORDS|METH_VARARGS, "pybind_Release(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_Run", (PyCFunction) _wrap__native_pybind_Run, METH_KEYWORDS|METH_VARARGS, "pybind_Run(plan, operands, stream)\n\ntype: plan: int64_t\ntype: operands: int64_t\ntype: stream: int64_t" },
+    {(char *) "pybind_RunUsual", (PyCFunction) _wrap__native_pybind_RunUsual, METH_KEYWORDS|METH_VARARGS, "pybind_RunUsual(plan, operands, names, stream)\n\ntype: plan: int64_t\ntype: operands: int64_t\ntype: names: int64_t\ntype: stream: int64_t" },
     {(char *) "pybind_Select", (PyCFunction) _wrap__native_pybind_Select, METH_KEYWORDS|METH_VARARGS, "pybind_Select(descriptor, device, preference)\n\ntype: descriptor: char *\ntype: device: char *\ntype: preference: char *" },
     {(char *) "pybind_SetCheck", (PyCFunction) _wrap__native_pybind_SetCheck, METH_KEYWORDS|METH_VARARGS, "pybind_SetCheck(on)\n\ntype: on: int64_t" },
     {(char *) "pybind_SetNumThreads", (PyCFunction) _wrap__native_pybind_SetNumThreads, METH_KEYWORDS|METH_VARARGS, "pybind_SetNumThreads(n)\n\ntype: n: int64_t" },

@@ -79,6 +79,21 @@ func pybind_Info() *C.char {
 	return C.CString(cret)
 }
 
+//export pybind_MeetTorch
+func pybind_MeetTorch(words C.longlong) C.longlong {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.MeetTorch(int64(words))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.longlong(0)
+	}
+	return C.longlong(cret)
+}
+
 //export pybind_Release
 func pybind_Release(plan C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
@@ -98,6 +113,21 @@ func pybind_Release(plan C.longlong) C.longlong {
 func pybind_Run(plan C.longlong, operands C.longlong, stream C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
 	cret, __err := pybind.Run(int64(plan), int64(operands), int64(stream))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.longlong(0)
+	}
+	return C.longlong(cret)
+}
+
+//export pybind_RunUsual
+func pybind_RunUsual(plan C.longlong, operands C.longlong, names C.longlong, stream C.longlong) C.longlong {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.RunUsual(int64(plan), int64(operands), int64(names), int64(stream))
 
 	C.PyEval_RestoreThread(_saved_thread)
 	if __err != nil {

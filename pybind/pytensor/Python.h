@@ -29,12 +29,22 @@ typedef struct _object {
 } PyObject;
 
 Py_WEAK PyObject _Py_NoneStruct;
+Py_WEAK PyObject _Py_FalseStruct;
 Py_WEAK void Py_IncRef(PyObject *);
 Py_WEAK void Py_DecRef(PyObject *);
+Py_WEAK PyObject *PyObject_GetAttr(PyObject *, PyObject *);
 Py_WEAK PyObject *PyObject_GetAttrString(PyObject *, const char *);
+Py_WEAK PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
+Py_WEAK Py_ssize_t PyObject_Size(PyObject *);
 Py_WEAK PyObject *PyObject_Str(PyObject *);
 Py_WEAK Py_ssize_t PyTuple_Size(PyObject *);
 Py_WEAK PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
+Py_WEAK PyObject *PyList_New(Py_ssize_t);
+Py_WEAK int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
+Py_WEAK int PyDict_Next(PyObject *, Py_ssize_t *, PyObject **, PyObject **);
+Py_WEAK PyObject *PyLong_FromLongLong(long long);
+Py_WEAK long long PyLong_AsLongLong(PyObject *);
+Py_WEAK int PyUnicode_Compare(PyObject *, PyObject *);
 Py_WEAK const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
 Py_WEAK PyObject PyCapsule_Type;
 Py_WEAK const char *PyCapsule_GetName(PyObject *);

@@ -1,9 +1,6 @@
-#include "pytensor.h"
+#include "reader.h"
 
 #include <stdio.h>
-
-#include "Python.h"
-#include "dlpack.h"
 
 /* No system maps memory below it. */
 enum { LOWEST_ADDRESS = 1 << 16 };
@@ -77,10 +74,9 @@ static int32_t fill(sw_tensor *out, const DLTensor *tensor, int read_only, sw_an
 }
 
 /*
- * The exchange API of a type, or NULL with no Python error when it has none that we understand.
  * Found ones are kept, with a reference to their type: the address of a type that died could be given to another.
  */
-static const DLPackExchangeAPI *exchange_api(PyObject *type)
+const DLPackExchangeAPI *sw_exchange_api(PyObject *type)
 {
     enum { SIZE = 16 };
     static struct {
@@ -116,7 +112,7 @@ static const DLPackExchangeAPI *exchange_api(PyObject *type)
     return api;
 }
 
-static int32_t read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_tensor *out, sw_answer *answer)
+int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_tensor *out, sw_answer *answer)
 {
     if (api->dltensor_from_py_object_no_sync) {
         DLTensor borrowed;
@@ -160,11 +156,11 @@ static int32_t read_item(PyObject *item, sw_tensor *out, sw_answer *answer)
         return SW_OK;
     if (item->ob_type == &PyCapsule_Type)
         return read_capsule(item, out, answer);
-    const DLPackExchangeAPI *api = exchange_api(item->ob_type);
+    const DLPackExchangeAPI *api = sw_exchange_api(item->ob_type);
     if (!api)
         return PyErr_Occurred() ? refuse_raised(answer)
                                 : refuse_str(answer, SW_NO_TENSOR, PyObject_GetAttrString(item->ob_type, "__name__"));
-    int32_t code = read_exchange(item, api, out, answer);
+    int32_t code = sw_read_exchange(item, api, out, answer);
     if (code != SW_OK || answer->stream != -1 || out->device_type != kDLCUDA)
         return code;
     void *stream = NULL;

@@ -5,6 +5,8 @@
 package pytensor
 
 // #cgo CFLAGS: -O2 -Wall -Wextra
+// #cgo noescape sw_read
+// #cgo noescape sw_read_usual
 // #include "pytensor.h"
 import "C"
 
@@ -54,6 +56,35 @@ func Read(operands int64, out []core.Tensor, stream *int64) (n int, err error) {
 	*stream = int64(answer.stream)
 	return n, nil
 }
+
+// Meet keeps what plain tensors of torch are asked with, a tuple by its id(): see usual.c.
+func Meet(words int64) bool { return C.sw_meet(C.int64_t(words)) == C.SW_OK }
+
+// ReadUsual is Read for operands that are plain tensors of torch: a dict of them by name, filled in the order of the tuple of names, of
+// which the first are inputs. usual is false, and nothing was done, where one of them needs a second look.
+func ReadUsual(operands, names int64, inputs int, out []core.Tensor, stream *int64) (read Usual, usual bool) {
+	answer := answers.Get().(*C.sw_answer)
+	answer.stream = C.int64_t(*stream)
+	tensors := (*C.sw_tensor)(unsafe.Pointer(unsafe.SliceData(out)))
+	if C.sw_read_usual(C.int64_t(operands), C.int64_t(names), C.int32_t(inputs), C.int32_t(len(out)), tensors, answer) != C.SW_OK {
+		answers.Put(answer)
+		return Usual{}, false
+	}
+	*stream = int64(answer.stream)
+	return Usual{answer}, true
+}
+
+// Usual is what ReadUsual read. It is released once.
+type Usual struct{ answer *C.sw_answer }
+
+// Len is the number of operands.
+func (u Usual) Len() int { return int(u.answer.item) }
+
+// CountWrites tells torch that the outputs were overwritten, and reports whether it counted all of them.
+func (u Usual) CountWrites() bool { return C.sw_count_writes(u.answer) == C.SW_OK }
+
+// Release gives back what the read took.
+func (u Usual) Release() { answers.Put(u.answer) }
 
 // refusal is the error of an answer; its Op and Operand are the caller's to fill in.
 func refusal(code C.int32_t, answer *C.sw_answer) error {

@@ -44,14 +44,14 @@ def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]
     problems = [Problem(case, TorchSource(device), SHAPE, "float32") for case in CASES]
     x, y = torch.randn(2, *SHAPE, device=device)
     library, plan, given = _plan._native(), problems[0].plan, problems[0].operands()
-    held = tuple(plan._items(given, None, -1)[0])
-    handle, pointer = plan._handle, id(held)
+    held = plan._held(given, None)
     calls: dict[str, Callable[[], Any]] = {
         "torch.neg(out=)": lambda: torch.neg(x, out=y),
         "an empty native call": library.pybind_GetNumThreads,
-        "Python: collect and check the operands": lambda: plan._items(given, None, -1),
-        "native: read and check the operands": lambda: library.pybind_CanImplement(handle, pointer),
-        "native: read, check and launch": lambda: library.pybind_Run(handle, pointer, -1),
+        "native: read the operands and check them": lambda: library.pybind_CanImplement(plan._handle, id(held)),
+        "native: read, check, launch, count the writes": lambda: library.pybind_RunUsual(
+            plan._handle, id(given), plan._names_id, -1
+        ),
     }
     for problem in problems:
         tensors = problem.operands()

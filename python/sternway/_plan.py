@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from . import errors
-from ._arrays import Array, device_name, device_of, producer
+from ._arrays import Array, device_name, producer
 from ._descriptor import Descriptor
+from ._operands import borrow, count_writes, meet_torch, stream_handle
 
 D = TypeVar("D", bound=Descriptor)
 P = TypeVar("P", bound="Plan[Any]")
@@ -26,7 +27,7 @@ _log_runs = False
 @functools.cache
 def _native() -> Any:
     """The native library, loaded at first use: a process that only imports sternway can fork."""
-    global _call, _log_runs
+    global _run, _run_usual, _log_runs
     from . import _native as library
 
     if os.environ.get("STERNWAY_CHECK") == "1":
@@ -38,21 +39,19 @@ def _native() -> Any:
         if not logging.getLogger().handlers and not _log.handlers:
             _log.addHandler(logging.StreamHandler())
     os.register_at_fork(after_in_child=_after_fork)
-    _call = library.pybind_Run
+    _run, _run_usual = library.pybind_Run, library.pybind_RunUsual
     return library
 
 
-def _first_call(*args: int) -> int:
-    _native()
-    return _call(*args)
-
-
-_call: Callable[..., int] = _first_call
+_run: Callable[..., int]
+_run_usual: Callable[..., int]
+_NOT_RUN, _RAN = 0, 1
+"""What _run_usual returns where an operand is no plain tensor of torch, and where it ran and torch knows what was written."""
 
 
 def _after_fork() -> None:
     """The Go runtime has one thread left in a forked child and would hang: say so instead."""
-    global _native, _call
+    global _native, _run, _run_usual
 
     def refuse(*_: Any) -> NoReturn:
         raise errors.make(
@@ -64,7 +63,7 @@ def _after_fork() -> None:
             'start workers with the "spawn" or "forkserver" method of multiprocessing',
         )
 
-    _native = _call = refuse  # type: ignore[assignment]
+    _native = _run = _run_usual = refuse  # type: ignore[assignment]
 
 
 def _raise(error: Exception) -> NoReturn:
@@ -131,7 +130,9 @@ class Plan(Generic[D]):
     sku: KernelSku
     precision_guarantee: PrecisionGuarantee
     _handle: int
-    _slots: tuple[tuple[str, bool, int], ...]
+    _names: tuple[str, ...]  # of the operands, in order, and the workspace
+    _names_id: int
+    _outputs: tuple[str, ...]
     _facts: dict[str, Any]
 
     @classmethod
@@ -161,6 +162,7 @@ class Plan(Generic[D]):
         except RuntimeError as error:
             _raise(error)
         guarantee = PrecisionGuarantee(**facts["sku"].pop("precision_guarantee"))
+        names = tuple(sys.intern(name) for name in (*(o["name"] for o in facts["operands"]), "workspace"))
         plan = cls.__new__(cls)
         plan.__dict__.update(
             descriptor=descriptor,
@@ -170,7 +172,9 @@ class Plan(Generic[D]):
             sku=KernelSku(**facts["sku"], precision_guarantee=guarantee),
             precision_guarantee=guarantee,
             _handle=handle,
-            _slots=tuple((o["name"], o["out"], o["bytes"]) for o in facts["operands"]),
+            _names=names,
+            _names_id=id(names),
+            _outputs=tuple(o["name"] for o in facts["operands"] if o["out"]),
             _facts=facts,
         )
         _log.info("selected %r", plan)
@@ -185,7 +189,7 @@ class Plan(Generic[D]):
     __delattr__ = __setattr__  # type: ignore[assignment]
 
     def __del__(self) -> None:
-        if "_handle" in self.__dict__ and _call is not _first_call and sys is not None and not sys.is_finalizing():
+        if "_handle" in self.__dict__ and sys is not None and not sys.is_finalizing():
             try:
                 _native().pybind_Release(self._handle)
             except errors.Error:
@@ -205,10 +209,8 @@ class Plan(Generic[D]):
 
     def can_implement(self, *, workspace: Array | None = None, **operands: Array | None) -> None:
         """Return None, or raise the error that ``run`` would raise for these operands. A workspace need not be given."""
-        items, _ = self._items(operands, workspace, None)
-        if workspace is None and self.workspace_size:
-            items[0] = self._workspace(items)
-        held = tuple(items)
+        operands["workspace"] = self._workspace(operands, None) if workspace is None else workspace
+        held = self._held(operands, None)
         try:
             _native().pybind_CanImplement(self._handle, id(held))
         except RuntimeError as error:
@@ -227,65 +229,52 @@ class Plan(Generic[D]):
         Raises:
             Error: of the class that says what is wrong; nothing has been written then, unless it is a DeviceError.
         """
-        handle = -1 if stream is None else _stream_handle(stream)
-        items, written = self._items(operands, workspace, handle)
-        if workspace is None and self.workspace_size:
-            items[0] = self._workspace(items, stream)
-        held = tuple(items)
+        handle = -1 if stream is None else stream_handle(stream)
         if _log_runs:
             _log.debug("run %s on %s", self.sku.op, self.device)
+        if workspace is None and self.workspace_size:
+            workspace = self._workspace(operands, stream)
+        if workspace is not None:
+            operands["workspace"] = workspace
         try:
-            _call(self._handle, id(held), handle)
+            outcome = _run_usual(self._handle, id(operands), self._names_id, handle)
         except RuntimeError as error:
             _raise(error)
-        if written:
-            _bump(written)
+        if outcome == _RAN:
+            return
+        if outcome == _NOT_RUN:
+            held = self._held(operands, handle)
+            try:
+                _run(self._handle, id(held), handle)
+            except RuntimeError as error:
+                _raise(error)
+        count_writes(operands.get(name) for name in self._outputs)
 
-    def _items(
-        self, operands: dict[str, Array | None], workspace: Array | None, stream: int | None
-    ) -> tuple[list[Any], list[Any]]:
-        """The workspace and the operands in the plan's order, as the native library can read them; and the outputs of torch."""
-        items: list[Any] = [workspace if workspace is None else _readable(self, "workspace", workspace, True, stream)]
-        written = []
-        left = len(operands)
-        try:
-            for name, out, size in self._slots:
-                x = operands.get(name)
-                if x is not None:
-                    left -= 1
-                    if type(x) not in _torch_types:
-                        x = _readable(self, name, x, out, stream)
-                    # The usual tensor, quickly: it fills a storage of its own. A lazily negated one lies in a complex storage.
-                    elif x.untyped_storage().nbytes() != size or x.storage_offset() or (out and x.requires_grad):
-                        _check_torch(self, name, x, out)
-                    if out and type(x) in _torch_types:
-                        written.append(x)
-                items.append(x)
-        except (NotImplementedError, RuntimeError) as error:  # torch has no storage to show
-            if isinstance(error, errors.Error):
-                raise
-            _check_torch(self, name, x, out)
-            raise
-        if left:
-            names = [name for name, _, _ in self._slots]
-            for name in operands:
-                if name not in names:
-                    raise errors.make(
-                        "invalid_problem", self.sku.op, name, "one of " + ", ".join(names), "an unexpected operand"
-                    )
-        return items, written
+    def _held(self, operands: dict[str, Any], stream: int | None) -> tuple[Any, ...]:
+        """The workspace and the operands in the plan's order, as the native library can read them."""
+        for name in operands:
+            if name not in self._names:
+                known = ", ".join(self._names[:-1])
+                raise errors.make("invalid_problem", self.sku.op, name, f"one of {known}", "an unexpected operand")
+        meet_torch(operands.values(), _native())
 
-    def _workspace(self, items: list[Any], stream: Any = None) -> Array:
-        """A workspace of the library that made the first operand."""
-        first = next((x for x in items if hasattr(x, "__dlpack__")), None)
-        if first is None:  # capsules: the operands came from no library that lends memory
-            raise errors.make(
-                "workspace_too_small", self.sku.op, "workspace", f"at least {self.workspace_size} bytes", "nothing"
-            )
+        def readable(name: str) -> Any:
+            x = operands.get(name)
+            written = name in self._outputs or name == "workspace"
+            return x if x is None else borrow(self.sku.op, self.device, name, x, written, stream)
+
+        return tuple(readable(name) for name in (self._names[-1], *self._names[:-1]))
+
+    def _workspace(self, operands: dict[str, Any], stream: Any) -> Array | None:
+        """A workspace of the library that made the first operand; None where none is needed or none is to be had."""
+        given = (operands.get(name) for name in self._names)
+        first = next((x for x in given if hasattr(x, "__dlpack__") and not isinstance(x, type)), None)
+        if first is None or not self.workspace_size:
+            return None
         workspace = producer(first, self.sku.op).empty((self.workspace_size,), "uint8", self.device)
-        if stream is not None and self.device != "cpu" and type(workspace) in _torch_types:
+        if stream is not None and self.device != "cpu" and hasattr(workspace, "record_stream"):
             torch = sys.modules["torch"]
-            workspace.record_stream(torch.cuda.ExternalStream(_stream_handle(stream), device=self.device))
+            workspace.record_stream(torch.cuda.ExternalStream(stream_handle(stream), device=self.device))
         return workspace
 
     def _rows(self) -> dict[str, str]:
@@ -315,109 +304,6 @@ class Plan(Generic[D]):
             for k, v in self._rows().items()
         )
         return {"text/plain": repr(self), "text/html": f"<table>{cells}</table>"}
-
-
-_torch_types: set[type] = set()
-"""torch.Tensor and torch.nn.Parameter, once a tensor has come by and this torch has the DLPack exchange API."""
-
-_bump: Callable[[Any], None]
-"""torch's increment_version, which tells autograd that saved tensors were overwritten."""
-
-
-def _check_torch(plan: Plan[Any], name: str, x: Any, out: bool) -> None:
-    """Refuse what the exchange API lends without a word: autograd outputs, lazy negation, a storage that shrank."""
-    if out and x.requires_grad:
-        raise errors.make(
-            "invalid_problem", plan.sku.op, name, "free of autograd", "a tensor that requires grad", f"pass {name}.detach()"
-        )
-    try:
-        if x.is_neg():
-            raise errors.make(
-                "unsupported", plan.sku.op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()"
-            )
-        storage = x.untyped_storage().nbytes()
-        if storage == x.nbytes and not x.storage_offset():
-            return
-        reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + x.storage_offset() + 1
-    except (NotImplementedError, RuntimeError) as error:
-        if isinstance(error, errors.Error):
-            raise
-        got = str(error).partition("\n")[0] if x.layout is _strided else f"a {x.layout} tensor"
-        raise errors.make("unsupported", plan.sku.op, name, "a strided tensor with memory of its own", got) from None
-    if reach * x.itemsize > storage > 0 and x.numel():
-        refusal = errors.make(
-            "buffer_too_small",
-            plan.sku.op,
-            name,
-            f"inside its storage: {reach * x.itemsize} bytes",
-            f"{storage} bytes",
-            "the storage was resized after the view was made",
-        )
-        refusal.needed, refusal.got = reach * x.itemsize, storage  # type: ignore[attr-defined]
-        raise refusal
-
-
-_strided: Any = None
-
-
-def _readable(plan: Plan[Any], name: str, x: Any, out: bool, stream: int | None) -> Any:
-    """x itself where its type has the DLPack exchange API, otherwise a DLPack capsule."""
-    op = plan.sku.op
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        _meet(torch)
-        if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", f"a {type(x).__name__}")
-        _check_torch(plan, name, x, out)
-        if hasattr(type(x), "__dlpack_c_exchange_api__"):
-            return x
-        x = x.detach()
-    if isinstance(x, type) or not hasattr(x, "__dlpack__"):
-        raise errors.make("type", op, name, "an array that speaks DLPack", f"a {type(x).__name__}")
-    if out and type(x).__module__.startswith("jax"):
-        raise errors.make("invalid_problem", op, name, "writable", "a JAX array, which is immutable")
-    options: dict[str, Any] = {}
-    if plan.device != "cpu" and device_of(x) != "cpu":
-        options["stream"] = stream if stream is not None and stream > 0 else 1  # 1 is the legacy default stream
-    try:
-        try:
-            return x.__dlpack__(max_version=(1, 1), **options)
-        except TypeError:  # a producer from before DLPack 1.0
-            return x.__dlpack__(**options)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise errors.make("unsupported", op, name, "an array that its library can lend", reason) from None
-
-
-def _meet(torch: Any) -> None:
-    """Remember torch's types the first time that a tensor comes by."""
-    global _bump, _strided
-    if _strided is not None:
-        return
-    _strided, increment = torch.strided, torch.autograd.graph.increment_version
-
-    def bump(written: list[Any]) -> None:
-        try:
-            increment(written)
-        except RuntimeError:  # some are inference tensors, which have no version
-            increment([x for x in written if not x.is_inference()])
-
-    _bump = bump
-    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-        _torch_types.update((torch.Tensor, torch.nn.Parameter))
-
-
-def _stream_handle(stream: Any) -> int:
-    """The handle of an int, or of an object with .cuda_stream (torch), .ptr (CuPy) or __cuda_stream__ (cuda.core)."""
-    for attribute in ("cuda_stream", "ptr"):
-        if hasattr(stream, attribute):
-            return int(getattr(stream, attribute))
-    if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
-        return int((protocol() if callable(protocol) else protocol)[1])
-    if isinstance(stream, int) and stream >= 0:
-        return stream
-    raise TypeError(f"a stream is None, a handle, or has .cuda_stream, .ptr or __cuda_stream__, not {stream!r}")
 
 
 def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, tuple[int, ...], str | None]], out: Any) -> dict[str, Array]:

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 
+import sternway as sw
+
 native = importlib.import_module("sternway._native")
 
 SHAPE = (2, 3)
@@ -110,6 +112,88 @@ class Lender:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+# --- Plain tensors of torch, by name ----------------------------------------------------------------------------------
+
+NAMES = ("dy", "weight", "a", "b", "da", "db", "dweight", "workspace")
+NOT_RUN, RAN, RAN_UNCOUNTED = 0, 1, 2
+
+
+def run_usual(plan: int, **given: Any) -> int:
+    return native.pybind_RunUsual(plan, id(given), id(NAMES), -1)
+
+
+@pytest.fixture
+def met() -> None:
+    """The native library has met torch."""
+    sw.lerp_backward(torch.zeros(2, 3), 0.5)
+
+
+def dy_and_db() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(1.0, 7).reshape(SHAPE), torch.full(SHAPE, torch.nan)
+
+
+@pytest.mark.usefixtures("met")
+def test_plain_tensors_by_name(plan: int) -> None:
+    dy, db = dy_and_db()
+    wide = torch.full((4, 5), torch.nan)
+    for out in (db, wide[1:3, 1:4], wide.T[2:4, 1:4]):
+        version = out._version
+        assert run_usual(plan, db=out, **{"".join(("d", "y")): dy}, a=None) == RAN
+        assert torch.equal(out, dy / 4)
+        assert out._version == version + 1
+    assert dy._version == 0
+
+
+def shrunk(x: torch.Tensor) -> torch.Tensor:
+    x.untyped_storage().resize_(8)
+    return x
+
+
+def negated(x: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x, x).conj().imag
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.usefixtures("met")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"dy": lambda x: x.numpy()},
+        {"dy": shrunk},
+        {"dy": lambda x: shrunk(torch.zeros(9)[3:].reshape(SHAPE))},
+        {"dy": negated},
+        {"dy": lambda x: x.to_sparse()},
+        {"dy": lambda x: x.as_subclass(Subclass)},
+        {"dy": lambda x: 3},
+        {"db": lambda x: x.requires_grad_()},
+        {"db": lambda x: x.numpy()},
+        {"dz": lambda x: torch.zeros(SHAPE)},
+    ],
+    ids=["array", "shrunk", "shrunk view", "negated", "sparse", "subclass", "number", "recorded", "array out", "unknown"],
+)
+def test_the_unusual_is_left_to_the_general_way(plan: int, given: dict[str, Any]) -> None:
+    operands = dict(zip(("dy", "db"), dy_and_db(), strict=True))
+    db = operands["db"]
+    operands.update({name: make(operands.get(name)) for name, make in given.items()})
+    assert run_usual(plan, **operands) == NOT_RUN
+    assert db.isnan().all()
+
+
+@pytest.mark.usefixtures("met")
+def test_inference_tensors_have_no_version_to_count(plan: int) -> None:
+    with torch.inference_mode():
+        dy, db = dy_and_db()
+    assert run_usual(plan, dy=dy, db=db) in (RAN, RAN_UNCOUNTED)  # some versions of torch refuse to count
+    assert torch.equal(db, dy / 4)
+    kept, lost = dy_and_db()[1], db
+    both = sw.LerpBackwardPlan.select(sw.LerpBackwardDescriptor(SHAPE, "float32", 0.25))
+    both.run(dy=dy, da=kept, db=lost)
+    assert kept._version == 1
 
 
 # --- Forged producers: every branch of the exchange API ----------------------------------------------------------------

@@ -1,0 +1,15 @@
+/* What the readers of operands share. The GIL is held. */
+#ifndef STERNWAY_READER_H
+#define STERNWAY_READER_H
+
+#include "Python.h"
+#include "dlpack.h"
+#include "pytensor.h"
+
+/* The exchange API of a type, or NULL with no Python error when it has none that we understand. */
+const DLPackExchangeAPI *sw_exchange_api(PyObject *type);
+
+/* Reads an item of a type with that API; a refusal leaves its text in answer, and no Python error. */
+int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_tensor *out, sw_answer *answer);
+
+#endif
