@@ -46,6 +46,8 @@ type hostPass[A accumulator] struct {
 	// seen once for each run.
 	run  int64
 	runs [maxOperands]bool
+	// repeats are the inputs that are the same, and dense, in each run.
+	repeats [maxOperands]bool
 	// multiples are the outputs of an operation that has them. direct: every operand that has a number for each element is dense and of a
 	// type that the loop over products reads and writes where it lies, sums included.
 	multiples [3]multiple
@@ -68,7 +70,8 @@ func (h *hostPass[A]) look() {
 			h.views[i] = h.space.view(i, 0, last, false)
 		}
 	}
-	h.direct = h.op.multiples != nil && h.run > 0 && !h.space.columns && h.allDirect()
+	_, _, columns := h.space.counts()
+	h.direct = h.op.multiples != nil && h.run > 0 && h.allDirect() && (!h.space.columns || h.run == columns)
 }
 
 // allDirect reports that every operand of the pass lies as the loop over products wants it.
@@ -77,7 +80,12 @@ func (h *hostPass[A]) allDirect() bool {
 		out := i - h.op.inputs
 		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.full>>out&1 != 0
 		eight := i > 0 && out < 0 && h.args[i].DType.Bits == 8
-		if used && !h.runs[i] && !(h.views[i].regular && h.views[i].step == 1 && (h.args[i].DType == h.element || eight)) {
+		if !used || h.runs[i] {
+			continue
+		}
+		h.repeats[i] = i > 0 && out < 0 && h.space.repeats(i)
+		dense := h.views[i].regular && h.views[i].step == 1 || h.repeats[i]
+		if !dense || h.args[i].DType != h.element && !eight {
 			return false
 		}
 	}
@@ -91,6 +99,7 @@ type worker[A accumulator] struct {
 	blocks   [maxOperands]block[A]
 	in, out  [maxOperands][]A
 	sums     [maxOperands][blockBytes / 4]float64 // of each output: the running sums of the task
+	leaf     [maxOperands][blockBytes / 4]float64
 	part     [blockBytes / 4]float64
 }
 

@@ -7,7 +7,7 @@ import "unsafe"
 func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	run := min(h.run, n)
 	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
-	w.products.begin(place(0), n, run)
+	w.products.begin(place(0), n, run, run)
 	for o := range h.op.outputs {
 		switch i := h.op.inputs + o; {
 		case h.full>>o&1 != 0:
@@ -21,13 +21,30 @@ func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	w.products.run(h.element)
 }
 
+// multiplyColumns does the same for some rows of a strip of columns, whose sums it adds to those of a leaf.
+func (h *hostPass[A]) multiplyColumns(w *worker[A], t *columnTask, row, rows int64) {
+	start := t.index + row*t.pitch
+	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
+	w.products.begin(place(0), rows*t.width, t.width, t.pitch)
+	w.products.sumColumns()
+	for o := range h.op.outputs {
+		switch i := h.op.inputs + o; {
+		case h.full>>o&1 != 0:
+			h.append(w, o, place(i), 0, start, rows*t.pitch)
+		case h.summed>>o&1 != 0:
+			h.append(w, o, 0, address(w.leaf[o][:]), start, rows*t.pitch)
+		}
+	}
+	w.products.run(h.element)
+}
+
 // multiplyWide computes the outputs of a block that was widened.
 func (h *hostPass[A]) multiplyWide(w *worker[A], n int64) {
 	run := n
 	if h.run > 0 {
 		run = min(h.run, n)
 	}
-	w.products.begin(address(w.in[0]), n, run)
+	w.products.begin(address(w.in[0]), n, run, run)
 	for o := range h.op.outputs {
 		if (h.full|h.summed)>>o&1 != 0 {
 			h.append(w, o, address(w.out[o]), 0, 0, n)
@@ -57,7 +74,7 @@ func (h *hostPass[A]) factor(w *worker[A], f *factor, number *A, start, n int64)
 	case h.runs[i]:
 		return factorAt{data: address(w.in[i]), kind: factorNumber, step: 1}
 	case !h.direct:
-		return factorAt{data: address(w.in[i]), kind: factorDense}
+		return factorAt{data: address(w.in[i]), kind: factorDense, step: h.run}
 	}
 	kind := factorDense
 	switch t.DType {
@@ -66,7 +83,11 @@ func (h *hostPass[A]) factor(w *worker[A], f *factor, number *A, start, n int64)
 	case Uint8:
 		kind = factorUint8
 	}
-	return factorAt{data: t.Data + uintptr(start*t.DType.Size()), kind: kind}
+	step := h.run
+	if h.repeats[i] {
+		start, step = start%h.run, 0
+	}
+	return factorAt{data: t.Data + uintptr(start*t.DType.Size()), kind: kind, step: step}
 }
 
 func address[S any](s []S) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s))) }

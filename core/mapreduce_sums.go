@@ -71,62 +71,12 @@ func (h *hostPass[A]) longRows(kept, reduced int64) {
 			}
 		})
 	})
-	h.finish(partial, kept, parts, func(values []float64, k int64) float64 {
-		return tree(parts, func(part int64) float64 { return values[k*parts+part] })
-	})
-}
-
-// columns sums along slower dimensions. A task owns up to a block of adjacent columns and a part of the reduced indices.
-func (h *hostPass[A]) columns(kept, reduced, columns int64) {
-	size := blockLen[A]()
-	width := min(columns, size)            // columns of a task
-	deep := max(1, size/max(width, 1))     // reduced indices of a block: several only where a block holds whole rows
-	tall := max(deep, grain/max(width, 1)) // reduced indices of a task
-	parts := max(1, (reduced+tall-1)/tall)
-	strips := (columns + width - 1) / max(width, 1)
-	partial := h.partials(kept * columns * parts)
-	h.parallel(kept*strips*parts, func(w *worker[A], task int64) {
-		outer, strip, part := task/parts/strips, task/parts%strips, task%parts
-		left := strip * width
-		cols := min(width, columns-left)
-		at := (part*kept+outer)*columns + left
-		last := min(reduced, (part+1)*tall)
-		for r := part * tall; r < last; r += deep {
-			n := min(deep, last-r)
-			h.block(w, (outer*reduced+r)*columns+left, n*cols)
-			for o := range partial {
-				if partial[o] != nil {
-					addColumns(partial[o][at:at+cols], w.out[o], w.part[:cols])
-				}
-			}
+	h.finish(partial, kept, parts, func(sums, values []float64, first int64) {
+		for k := range sums {
+			row := (first + int64(k)) * parts
+			sums[k] = tree(values[row : row+parts])
 		}
 	})
-	total := kept * columns
-	h.finish(partial, total, parts, func(values []float64, k int64) float64 {
-		return tree(parts, func(part int64) float64 { return values[part*total+k] })
-	})
-}
-
-// addColumns adds the rows of a block to sums, through sums of sixteen rows and of the block, so that error gathers slowly.
-func addColumns[A accumulator](sums []float64, rows []A, part []float64) {
-	const leaf = 16
-	cols := len(sums)
-	if cols == 0 {
-		return
-	}
-	if len(rows) <= leaf*cols {
-		clear(part)
-		for ; len(rows) > 0; rows = rows[cols:] {
-			addEach(part, rows[:cols])
-		}
-		addEach(sums, part)
-		return
-	}
-	middle := len(rows) / cols / 2 * cols
-	block := make([]float64, cols)
-	addColumns(block, rows[:middle], part)
-	addColumns(block, rows[middle:], part)
-	addEach(sums, block)
 }
 
 func (h *hostPass[A]) partials(n int64) [maxOperands][]float64 {
@@ -139,8 +89,8 @@ func (h *hostPass[A]) partials(n int64) [maxOperands][]float64 {
 	return partial
 }
 
-// finish adds the parts of every sum and stores the results.
-func (h *hostPass[A]) finish(partial [maxOperands][]float64, total, parts int64, add func(values []float64, k int64) float64) {
+// finish adds the parts of every sum, where add sets those from the first on, and stores the results.
+func (h *hostPass[A]) finish(partial [maxOperands][]float64, total, parts int64, add func(sums, values []float64, first int64)) {
 	size := blockLen[A]()
 	perTask := max(size, grain/parts/size*size)
 	h.parallel(ceil(total, perTask), func(w *worker[A], task int64) {
@@ -150,9 +100,7 @@ func (h *hostPass[A]) finish(partial [maxOperands][]float64, total, parts int64,
 				if partial[o] == nil {
 					continue
 				}
-				for k := range n {
-					w.part[k] = add(partial[o], first+k)
-				}
+				add(w.part[:n], partial[o], first)
 				h.storeSums(w, o, first, w.part[:n])
 			}
 		}
@@ -170,19 +118,13 @@ func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float
 	h.table[h.args[i].DType.row()].store(&w.blocks[i], &h.args[i], &v, first, wide)
 }
 
-// tree adds n values in a fixed balanced tree.
-func tree(n int64, value func(int64) float64) float64 {
-	var between func(low, high int64) float64
-	between = func(low, high int64) float64 {
-		if high-low <= 8 {
-			total := 0.0
-			for i := low; i < high; i++ {
-				total += value(i)
-			}
-			return total
-		}
-		middle := (low + high) / 2
-		return between(low, middle) + between(middle, high)
+// tree adds values in a fixed balanced tree.
+func tree(values []float64) (sum float64) {
+	if half := len(values) / 2; half >= 8 {
+		return tree(values[:half]) + tree(values[half:])
 	}
-	return between(0, n)
+	for _, v := range values {
+		sum += v
+	}
+	return sum
 }

@@ -3,12 +3,13 @@
 /* A factor where its run begins; kind is a literal wherever this is inlined. */
 typedef struct { int kind; WIDE number; const void *data; } FOR(factor);
 
-TARGET INLINE FOR(factor) FOR(factor_of)(const sw_factor *f, long start, long k) {
+TARGET INLINE FOR(factor) FOR(factor_of)(const sw_factor *f, long run) {
   FOR(factor) at = {.kind = f->kind, .number = 0, .data = NULL};
+  long begin = run * f->step;
   switch (f->kind) {
-  case FACTOR_NUMBER: if (f->data) at.number = ((const WIDE *)f->data)[k * f->step]; break;
-  case FACTOR_DENSE: at.data = (const STORED *)f->data + start; break;
-  default: at.data = (const int8_t *)f->data + start;
+  case FACTOR_NUMBER: if (f->data) at.number = ((const WIDE *)f->data)[begin]; break;
+  case FACTOR_DENSE: at.data = (const STORED *)f->data + begin; break;
+  default: at.data = (const int8_t *)f->data + begin;
   }
   return at;
 }
@@ -72,6 +73,21 @@ TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(fact
   if (i < end) FOR(push_few)(t, x, y, z, i, end - i);
 }
 
+/* Elements first..end-1, each added to a sum of its own. */
+TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+  long i = first;
+  for (; i + LANES <= end; i += LANES) {
+    WIDE value[LANES];
+    FOR(product)(value, x, y_kind, y, z_kind, z, i, LANES);
+    for (long j = 0; j < LANES; j++) sums[i + j] += (double)value[j];
+  }
+  if (i < end) {
+    WIDE value[LANES];
+    FOR(few)(value, x, y, z, i, end - i);
+    for (long j = i; j < end; j++) sums[j] += (double)value[j - i];
+  }
+}
+
 /* x stays in the first-level cache over a stretch; sums are whole over a piece, which is a block of sw_sum_runs. */
 enum { FOR(STRETCH) = 1024, FOR(PIECE) = 16384 / sizeof(WIDE) };
 
@@ -79,13 +95,13 @@ TARGET static void FOR(products)(const sw_products *p) {
   tree sums[3];
   for (int o = 0; o < 3; o++) sums[o].depth = sums[o].leaves = 0;
   long k = 0;
-  for (long start = 0; start < p->n; start += p->run, k++) {
+  for (long left = p->n, start = 0; left > 0; left -= p->run, start += p->pitch, k++) {
     const STORED *x = (const STORED *)p->x + start;
-    long run = LEAST(p->run, p->n - start);
+    long run = LEAST(p->run, left);
     FOR(factor) y[3], z[3];
     for (int o = 0; o < p->count; o++) {
-      y[o] = FOR(factor_of)(&p->product[o].y, start, k);
-      z[o] = FOR(factor_of)(&p->product[o].z, start, k);
+      y[o] = FOR(factor_of)(&p->product[o].y, k);
+      z[o] = FOR(factor_of)(&p->product[o].z, k);
     }
     for (long i = 0, n; i < run; i += n) {
       n = LEAST(FOR(STRETCH), run - i);
@@ -95,6 +111,7 @@ TARGET static void FOR(products)(const sw_products *p) {
 #define STRETCH_OF(y_kind, z_kind) \
   case y_kind * 4 + z_kind: \
     if (out) FOR(store)(out, x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
+    else if (p->columns) FOR(add_places)((double *)q->sums, x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
     else FOR(sum)(&sums[o], x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
     break;
         switch (y[o].kind * 4 + z[o].kind) {
@@ -106,7 +123,7 @@ TARGET static void FOR(products)(const sw_products *p) {
         STRETCH_OF(FACTOR_U8, FACTOR_NUMBER)
         }
 #undef STRETCH_OF
-        if (!out && (i + n == run || (i + n) % FOR(PIECE) == 0)) ((double *)q->sums)[k] += AT(total)(&sums[o]);
+        if (!out && !p->columns && (i + n == run || (i + n) % FOR(PIECE) == 0)) ((double *)q->sums)[k] += AT(total)(&sums[o]);
       }
     }
   }

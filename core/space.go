@@ -163,6 +163,16 @@ func (s *space) view(operand, low, high int, fastest bool) view {
 	return v
 }
 
+// repeats reports that an operand is dense along the fastest dimension and constant along the others.
+func (s *space) repeats(operand int) bool {
+	for d, stride := range s.stride[operand][:s.n] {
+		if d < s.n-1 && stride != 0 && s.extent[d] != 1 || d == s.n-1 && stride != 1 {
+			return false
+		}
+	}
+	return true
+}
+
 // pieces visits the elements start..start+n-1 in runs of one stride: at counts from start, offset is in elements of the operand.
 func (v *view) pieces(start, n int64, visit func(at, offset, count, step int64)) {
 	if v.regular {

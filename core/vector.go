@@ -83,10 +83,13 @@ const (
 // products is what one call of the loop over products works on.
 type products struct{ c C.sw_products }
 
-// begin forgets earlier products: n elements of x lie at an address, in runs.
-func (p *products) begin(x uintptr, n, run int64) {
-	p.c.x, p.c.n, p.c.run, p.c.count = C.uintptr_t(x), C.long(n), C.long(run), 0
+// begin forgets earlier products: n elements of x lie at an address, in runs that begin a pitch apart.
+func (p *products) begin(x uintptr, n, run, pitch int64) {
+	p.c = C.sw_products{x: C.uintptr_t(x), n: C.long(n), run: C.long(run), pitch: C.long(pitch)}
 }
+
+// sumColumns makes sums those of the elements that have the same place in their runs.
+func (p *products) sumColumns() { p.c.columns = 1 }
 
 // append adds one product, stored at out, or added to sums where out is 0.
 func (p *products) append(out, sums uintptr, y, z factorAt) {
@@ -96,7 +99,7 @@ func (p *products) append(out, sums uintptr, y, z factorAt) {
 	p.c.count++
 }
 
-// factorAt is a factor in memory: for a number, step tells whether each run has its own.
+// factorAt is a factor in memory: step is from run to run.
 type factorAt struct {
 	data uintptr
 	kind int

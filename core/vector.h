@@ -55,10 +55,10 @@ enum { FACTOR_NUMBER, FACTOR_DENSE, FACTOR_I8, FACTOR_U8 };
 typedef struct {
   uintptr_t data;
   long kind;
-  long step; /* of a number: 1, or 0 where one serves all runs */
+  long step; /* from run to run, in numbers or elements; 0 where one serves all */
 } sw_factor;
 
-/* x (y - z), stored in the storage type of x, or added to one float64 for each run where out is 0. */
+/* x (y - z), stored in the storage type of x, or, where out is 0, added to sums in float64: one for each run, or for each place in a run. */
 typedef struct {
   uintptr_t out, sums;
   sw_factor y, z;
@@ -67,6 +67,8 @@ typedef struct {
 typedef struct {
   uintptr_t x;
   long n, run; /* elements, and how many of them are a run; the last run may be shorter */
+  long pitch;  /* elements from run to run */
+  long columns; /* sums are for each place in a run, not for each run */
   long count;
   sw_product product[3];
 } sw_products;
