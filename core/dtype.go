@@ -86,6 +86,9 @@ func (d DType) String() string {
 	if i := d.row(); i >= 0 {
 		return dtypeRows[i].name
 	}
+	if d == (DType{}) {
+		return "nothing"
+	}
 	names := map[uint8]string{codeInt: "int", codeUint: "uint", codeFloat: "float", codeBFloat: "bfloat",
 		codeComplex: "complex", codeFloat8E4: "float8_e4m3fn", codeFloat8E5: "float8_e5m2"}
 	name, known := names[d.Code]

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"sort"
 	"strings"
 )
@@ -16,6 +17,7 @@ type Family struct {
 	Category string // "elementwise", "quantization", ...
 	Image    string // the kernel image that holds the family's symbols: cuda/<Image>.cu
 	Kinds    []KindRow
+	required []string // the fields that have no default in JSON
 	decode   func(*json.Decoder) (Descriptor, error)
 }
 
@@ -87,7 +89,7 @@ func decodeAs[D Descriptor](decoder *json.Decoder) (Descriptor, error) {
 func ParseDescriptor(text string) (Descriptor, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		return nil, refuse(InvalidProblem, "sternway", "descriptor", "a JSON object", clip(err.Error()), "")
+		return nil, refuse(InvalidProblem, "sternway", "descriptor", "a JSON object", jsonFault(err), "")
 	}
 	var name string
 	_ = json.Unmarshal(fields["family"], &name) // a missing or odd name is refused below
@@ -110,10 +112,31 @@ func ParseDescriptor(text string) (Descriptor, error) {
 		refusal.Op = name
 		return nil, refusal
 	}
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return nil, refuse(InvalidProblem, name, wrong.Field, jsonWords[wrong.Type.Kind()], jsonFault(err), "")
+	}
 	if err != nil {
-		return nil, refuse(InvalidProblem, name, "descriptor", "made of the fields of "+name, clip(strings.TrimPrefix(err.Error(), "json: ")), "")
+		return nil, refuse(InvalidProblem, name, "descriptor", "made of the fields of "+name, jsonFault(err), "")
+	}
+	for _, field := range family.required {
+		if value := fields[field]; value == nil || string(value) == "null" {
+			return nil, refuse(InvalidProblem, name, field, "given", "nothing", "")
+		}
 	}
 	return d, nil
+}
+
+// jsonWords say what a field of a kind takes.
+var jsonWords = map[reflect.Kind]string{
+	reflect.Slice: "a list of integers", reflect.Int64: "an integer", reflect.Float64: "a number", reflect.Bool: "true or false", reflect.String: "a name",
+}
+
+// jsonFault says what was met in place of what a field takes, without the names of Go.
+func jsonFault(err error) string {
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return "a JSON " + wrong.Value
+	}
+	return clip(strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // clip shortens text that comes from outside, so that a message stays one readable sentence.

@@ -43,13 +43,13 @@ type FakeQuantizePerTokenBackward struct {
 var (
 	dequantize = register(&Family{
 		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
-		Kinds:  []KindRow{{Kernels: kernelsOfTokens}},
-		decode: decodeAs[DequantizePerTokenBackward],
+		Kinds:    []KindRow{{Kernels: kernelsOfTokens}},
+		required: []string{"shape", "dtype"}, decode: decodeAs[DequantizePerTokenBackward],
 	})
 	fakeQuantize = register(&Family{
 		Name: "fake_quantize_per_token_backward", Category: "quantization", Image: "dequantize",
-		Kinds:  []KindRow{{Kernels: kernelsOfTokens}},
-		decode: decodeAs[FakeQuantizePerTokenBackward],
+		Kinds:    []KindRow{{Kernels: kernelsOfTokens}},
+		required: []string{"shape", "dtype", "quant_min", "quant_max"}, decode: decodeAs[FakeQuantizePerTokenBackward],
 	})
 )
 

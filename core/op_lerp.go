@@ -19,8 +19,8 @@ type LerpBackward struct {
 
 var lerp = register(&Family{
 	Name: "lerp_backward", Category: "elementwise", Image: "lerp",
-	Kinds:  []KindRow{{Kernels: kernelsOfMaps}},
-	decode: decodeAs[LerpBackward],
+	Kinds:    []KindRow{{Kernels: kernelsOfMaps}},
+	required: []string{"shape", "dtype"}, decode: decodeAs[LerpBackward],
 })
 
 const lerpReadsDy, lerpReadsWeight, lerpReadsEnds = 1, 2, 4 | 8

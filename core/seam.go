@@ -32,7 +32,7 @@ func SelectJSON(descriptor, device, preference string) (*Plan, error) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&fields); err != nil {
 		return nil, refuse(InvalidProblem, d.Family(), "preference", "made of deterministic, max_workspace and kernel",
-			clip(strings.TrimPrefix(err.Error(), "json: ")), "")
+			jsonFault(err), "")
 	}
 	return Select(d, at, Preference{!fields.Deterministic, fields.MaxWorkspace, fields.Kernel})
 }
