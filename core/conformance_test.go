@@ -295,7 +295,7 @@ func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) 
 	}
 }
 
-// requireRepeats runs with changing numbers of threads, 20 times or once for each number: the bits stay.
+// requireRepeats runs with changing numbers of threads, 20 times or once for each number, and with shorter vectors: the bits stay.
 func (r *arrangement) requireRepeats(t *testing.T, all [][]byte, often bool) {
 	t.Helper()
 	defer func(n int) { require.NoError(t, SetNumThreads(n)) }(NumThreads())
@@ -308,6 +308,20 @@ func (r *arrangement) requireRepeats(t *testing.T, all [][]byte, often bool) {
 		r.run(t, r.outputs)
 		for k, i := range r.outputs {
 			require.True(t, bytes.Equal(all[k], r.operands[i].bytes), "%s changes with %d threads", r.operandName(i), threads)
+		}
+	}
+	widest := vectorWidth()
+	defer setVectorWidth(widest)
+	for _, width := range []int{64, 256} {
+		values := map[int][]float64{}
+		for _, i := range r.outputs {
+			values[i] = r.operands[i].values()
+		}
+		setVectorWidth(min(width, widest))
+		r.run(t, r.outputs)
+		for _, i := range r.outputs { // which NaN it is may differ
+			same := slices.EqualFunc(values[i], r.operands[i].values(), sameNumber)
+			require.True(t, same, "%s changes with vectors of %d bits", r.operandName(i), width)
 		}
 	}
 }

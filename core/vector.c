@@ -5,6 +5,16 @@
 #include <immintrin.h>
 #endif
 
+int sw_vector_width = 64;
+
+#ifdef VECTOR_256
+__attribute__((constructor)) static void find_vector_width(void) {
+  int has256 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  sw_vector_width = has256 && has512 ? 512 : has256 ? 256 : 64;
+}
+#endif
+
 INLINE uint32_t bits_of(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
 INLINE float float_of(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 

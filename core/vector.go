@@ -124,6 +124,11 @@ func (p *products) run(storage DType) {
 	}
 }
 
+// vectorWidth is the width, in bits, of the vectors that the loops are made for; setVectorWidth lets tests choose a smaller one.
+func vectorWidth() int { return int(C.sw_vector_width) }
+
+func setVectorWidth(bits int) { C.sw_vector_width = C.int(bits) }
+
 func widenFloat16Portable(out []float32, in []float16) {
 	C.sw_widen_f16_portable(cFloats(out), cHalves(in), C.long(len(in)))
 }

@@ -9,19 +9,12 @@
 #define VECTOR_OPTIONS optimize("O3", "no-math-errno", "no-trapping-math", "no-tree-loop-distribute-patterns")
 #define VECTOR_256 __attribute__((target("avx2,f16c"), VECTOR_OPTIONS))
 #define VECTOR_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prefer-vector-width=512"), VECTOR_OPTIONS))
-#define CHOSEN(name) (vector_width() == 512 ? name##_512 : vector_width() == 256 ? name##_256 : name##_64)
-static inline int vector_width(void) {
-  static int width; /* the same whoever computes it */
-  if (!width) {
-    int has256 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-    int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    width = has256 && has512 ? 512 : has256 ? 256 : 64;
-  }
-  return width;
-}
+#define CHOSEN(name) (sw_vector_width == 512 ? name##_512 : sw_vector_width == 256 ? name##_256 : name##_64)
 #else
 #define CHOSEN(name) name##_64
 #endif
+
+extern int sw_vector_width; /* the widest of this processor; tests lower it */
 
 #ifdef __GNUC__
 #pragma GCC optimize("fp-contract=off")
