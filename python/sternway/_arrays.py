@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any, Protocol
 
@@ -46,17 +45,19 @@ def device_name(device: Any) -> str:
     return "cpu" if device == "cpu:0" else device
 
 
-@functools.lru_cache(maxsize=64)
-def _tensor_device(device: Any) -> str:
-    """device_name for a device that a tensor is on, which always has an index."""
-    return device_name(device)
+_devices: dict[Any, str] = {}
+"""Names of torch's devices that tensors were met on; such a device always has an index."""
 
 
 def device_of(x: Array) -> str:
     """The device of an array, by DLPack."""
     device = getattr(x, "device", None)
+    try:
+        return _devices[device]
+    except (KeyError, TypeError):
+        pass
     if hasattr(device, "type"):
-        return _tensor_device(device)
+        return _devices.setdefault(device, device_name(device))
     kind, index = x.__dlpack_device__()
     return f"cuda:{index}" if kind in (2, 13) else "cpu" if kind in (1, 3) else f"DLPack device {kind}:{index}"
 
@@ -82,7 +83,7 @@ class _Torch:
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=device)
 
     def empty_like(self, x: Array) -> Array:
-        return self.torch.empty_like(x, requires_grad=False)
+        return self.torch.empty_like(x)
 
 
 class _NumPyLike:
@@ -98,19 +99,25 @@ class _NumPyLike:
         return self.module.empty_like(x)
 
 
+_producers: dict[type, Producer] = {}
+
+
 def producer(x: Array, op: str) -> Producer:
     """The library that made x.
 
     Raises:
         UnsupportedError: for a library whose arrays cannot be written into, such as JAX.
     """
+    known = _producers.get(type(x))
+    if known is not None:
+        return known
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _Torch(torch)
+        return _producers.setdefault(type(x), _Torch(torch))
     for name in ("numpy", "cupy"):
         module = sys.modules.get(name)
         if module is not None and isinstance(x, module.ndarray):
-            return _NumPyLike(module)
+            return _producers.setdefault(type(x), _NumPyLike(module))
     owner = type(x).__module__.partition(".")[0]
     raise errors.make(
         "unsupported",

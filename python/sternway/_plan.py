@@ -317,8 +317,7 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, tuple[int, ...
             names = ", ".join(name for name, _, _ in rows)
             raise errors.make("invalid_problem", plan.sku.op, "out", f"{len(rows)} arrays ({names})", str(len(given)))
         return {name: x for (name, _, _), x in zip(rows, given, strict=True)}
-    library = producer(dy, plan.sku.op)
-    shape = tuple(dy.shape)
+    library, shape = producer(dy, plan.sku.op), dy.shape
     return {
         name: library.empty_like(dy)
         if size == shape and dtype is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import numbers
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -45,6 +46,7 @@ class LerpBackwardPlan(_plan.Plan[LerpBackwardDescriptor]):
 
 
 _OUTPUTS = ("da", "db", "dweight")
+_NEEDS = {needs for n in (1, 2, 3) for needs in itertools.permutations(_OUTPUTS, n)}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -63,7 +65,7 @@ def _lerp_plan(
 
 def _split(weight: Any, device: str) -> tuple[float | None, Array | None]:
     """A weight as a number or as an array. A 0-d array on the CPU beside data on CUDA is a number."""
-    if isinstance(weight, numbers.Real):
+    if type(weight) is float or isinstance(weight, numbers.Real):
         return float(weight), None
     require_array("lerp_backward", "weight", weight)
     if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
@@ -113,7 +115,7 @@ def lerp_backward(
     device = device_of(dy)
     number, factor = _split(weight, device)
     wanted = tuple(needs)
-    if not wanted or len(set(wanted)) < len(wanted) or not set(wanted) <= set(_OUTPUTS):
+    if wanted not in _NEEDS:
         raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", repr(wanted))
     shape = tuple(dy.shape)
     shapes = {
