@@ -58,7 +58,7 @@ func (p *Plan) DescribeJSON() string {
 		Name     string `json:"name"`
 		Out      bool   `json:"out"`
 		Optional bool   `json:"optional"`
-		Bytes    int64  `json:"bytes"` // of a dense operand in its first dtype
+		Bytes    int64  `json:"bytes"` // of a dense operand in its first dtype; negative where an extent is free
 	}
 	rows := make([]row, len(p.problem.operands))
 	for i, o := range p.problem.operands {
