@@ -16,6 +16,7 @@ const (
 type ropeLaunch struct {
 	vector           int64 // elements of an access
 	units, rotating  int64 // of a token, and those that rotate
+	copied           int64 // vectors outside the rotated part
 	places, batches  int64 // tokens of all batches that have angles of their own; batches that share theirs
 	lanes, tiles     int64
 	run              int64 // rows of a thread
@@ -53,10 +54,12 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 		l.places, l.batches = p.SeqLen*p.BatchSize, 1
 	}
 	l.rotating = p.pairs / l.vector
+	l.copied = (p.HeadDim - 2*p.pairs) / l.vector
+	l.units = l.rotating + ceil(l.copied, 2) // a unit is two vectors,
 	if p.Pairing == "interleaved" && l.vector > 1 {
-		l.rotating = 2 * p.pairs / l.vector
+		l.rotating *= 2 // or one
+		l.units = l.rotating + l.copied
 	}
-	l.units = l.rotating + (p.HeadDim-2*p.pairs)/l.vector
 	for l.lanes = 1; l.lanes < min(ropeBlock, l.units*l.places); l.lanes *= 2 {
 	}
 	l.tiles = ceil(l.units*l.places, l.lanes)
@@ -127,10 +130,10 @@ func (p *ropeProgram) packWalk(q *queue, args []Tensor, l *ropeLaunch) {
 		cos, sin, rows = tableOf(table), tableOf(&args[ropeSin]), table.Shape[table.NDim-2]
 		hop, partner = p.columns(table)
 	}
-	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, p.SeqLen, l.places, l.batches, l.lanes, l.tiles, l.run, l.chunks, l.vector} {
+	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.places, l.batches, l.lanes, l.tiles, l.run, l.chunks, l.vector} {
 		q.launch.Put(uint64(v))
 	}
-	q.launch.Put(flag(p.Direction == "forward"), flag(p.Angle == "float32"), uint64(rows), uint64(hop), uint64(partner))
+	q.launch.Put(flag(p.Direction == "forward"), flag(p.Angle == "float32"), math.Float64bits(p.fastest), uint64(rows), uint64(hop), uint64(partner))
 	for _, operand := range []int{ropePositions, ropeCos, ropeSin} {
 		if args[operand].present() {
 			q.address(operand, args[operand].Data)

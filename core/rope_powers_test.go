@@ -18,7 +18,9 @@ func TestPowersAreNearest(t *testing.T) {
 		}
 		return result
 	}
-	middle := func(a, b float64) *big.Float { return new(big.Float).Quo(new(big.Float).Add(number(a), number(b)), number(2)) }
+	middle := func(a, b float64) *big.Float {
+		return new(big.Float).Quo(new(big.Float).Add(number(a), number(b)), number(2))
+	}
 	for _, base := range []float64{10000, 500000, 1e6, 2, 0.5, 1.0001, 1e-3, 1e200} {
 		for _, n := range []int{1, 2, 3, 32, 40, 64} {
 			list := powers(base, int64(n))

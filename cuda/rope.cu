@@ -11,12 +11,13 @@ constexpr int kFine = 64;  // frequencies that are given; each further power of 
 
 struct RopeWalk {
     i64 start, pairs;         // the rotated part: its first element, half its length
-    i64 units, rotating;      // of a token, and those that rotate
+    i64 units, rotating, copied;  // of a token; those that rotate; vectors outside the rotated part
     i64 tokens, places, batches;  // batches share their angles
     i64 lanes, tiles;         // threads side by side over units and places, a power of two; blocks over them
     i64 run, chunks;          // rows of a thread; blocks over the rows of the first operand, before those of the second
     i64 vector;               // elements of an access
     i64 forward, single;      // the transpose; the angle is formed in float32
+    double fastest;           // the largest frequency
     i64 rows, hop, partner;   // of a table: rows, columns from a pair to the next, from its first member to its second
     char *positions, *cos, *sin;  // or null
     i64 position_dtype, position_stride[2];                           // batch, token
@@ -34,23 +35,14 @@ struct RopeArgs {
     RopeOperand operand[2];
 };
 
-__device__ __noinline__ void sincos_far(double angle, double* s, double* c) { sincos(angle, s, c); }
-
-// Sine and cosine of an angle in float64, to the accumulator. The nearest quarter of a turn is taken off in float64, with a quarter of
-// 106 bits, and the rest is small: Taylor series, in the accumulator, with what float32 drops of the rest as a correction.
+// Sine and cosine of an angle below 2^40 in float64, to the accumulator. The nearest quarter of a turn is taken off in float64, with a
+// quarter of 106 bits; the rest is small: Taylor series.
 template <typename A>
 __device__ void sine_cosine(double angle, A& sine, A& cosine)
 {
-    if (!(fabs(angle) < 0x1p40)) {
-        double s, c;
-        sincos_far(angle, &s, &c);
-        sine = static_cast<A>(s), cosine = static_cast<A>(c);
-        return;
-    }
     const double shifted = fma(angle, 0x1.45f306dc9c883p-1, 0x1.8p52), turns = shifted - 0x1.8p52;
-    const unsigned quarter = static_cast<unsigned>(__double_as_longlong(shifted));
-    const double rest = fma(-turns, 0x1.1a62633145c07p-54, fma(-turns, 0x1.921fb54442d18p0, angle));
-    const A x = static_cast<A>(rest), z = x * x;
+    const unsigned quarter = static_cast<unsigned>(__double2loint(shifted));
+    const A x = static_cast<A>(fma(-turns, 0x1.1a62633145c07p-54, fma(-turns, 0x1.921fb54442d18p0, angle))), z = x * x;
     A s, c;
     if constexpr (sizeof(A) == 8) {
         s = A(1.0 / 355687428096000), c = A(1.0 / 20922789888000);
@@ -65,13 +57,47 @@ __device__ void sine_cosine(double angle, A& sine, A& cosine)
     s = fma(s, z, A(1.0 / 120)), c = fma(c, z, A(1.0 / 24));
     s = fma(s, z, A(-1.0 / 6)), c = fma(c, z, A(-0.5));
     s = fma(x * z, s, x), c = fma(c, z, A(1));
-    if constexpr (sizeof(A) == 4) {
-        const A dropped = static_cast<A>(rest - x), before = s;
-        s = fma(dropped, c, s), c = fma(-dropped, before, c);
-    }
     sine = quarter & 1 ? c : s, cosine = quarter & 1 ? s : c;
     if (quarter & 2) sine = -sine;
     if (quarter + 1 & 2) cosine = -cosine;
+}
+
+// The same for any angle.
+__device__ __noinline__ double2 sine_cosine_far(double angle)
+{
+    double2 both;
+    sincos(angle, &both.x, &both.y);
+    return both;
+}
+
+// N numbers of a table, `step` bytes apart.
+template <typename S, typename A, int N>
+__device__ void load_row(const char* p, i64 step, A (&x)[N])
+{
+    constexpr int W = 16 / sizeof(S);
+    if (N % W == 0 && step == sizeof(S) && aligned<16>(p)) {
+#pragma unroll
+        for (int n = 0; n < N; n += W) {
+            Words<S, W> words;
+            words.load(reinterpret_cast<const S*>(p) + n);
+#pragma unroll
+            for (int k = 0; k < W && n + k < N; ++k) x[n + k] = words.template value<A>(k);
+        }
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; ++n) x[n] = widen<A>(*reinterpret_cast<const S*>(p + n * step));
+    }
+}
+
+template <typename A, int N>
+__device__ void load_row(const char* p, i64 dtype, i64 step, A (&x)[N])
+{
+    switch (dtype) {
+    case F32: load_row<float>(p, step, x); break;
+    case F64: load_row<double>(p, step, x); break;
+    case F16: load_row<__half>(p, step, x); break;
+    default: load_row<__nv_bfloat16>(p, step, x);
+    }
 }
 
 // out_i = a in_i + b in_j, out_j = c in_j + d in_i; or nothing is turned.
@@ -80,55 +106,70 @@ struct Rotation {
     A a[N], b[N], c[N], d[N];
     bool turns;
 
-    __device__ void set(int n, const RopeWalk& walk, A cos_i, A sin_i, A cos_j, A sin_j)
-    {
-        a[n] = cos_i, c[n] = cos_j;
-        b[n] = walk.forward ? -sin_i : sin_j, d[n] = walk.forward ? sin_j : -sin_i;
-    }
-
-    // The pairs from `pair` on, at a token of a batch.
-    __device__ void make(const RopeWalk& walk, i64 batch, i64 token, i64 pair)
+    // The pairs from `pair` on, at a token of a batch; frequency is where those of the first pairs are.
+    __device__ void make(const RopeWalk& walk, const double* frequency, i64 batch, i64 token, i64 pair)
     {
         i64 position = token;
         if (walk.positions) {
             const i64 at = batch * walk.position_stride[0] + token * walk.position_stride[1];
             position = load_bits(walk.positions + at * size_of(walk.position_dtype), walk.position_dtype);
         }
-        if (walk.cos) {
-            turns = position >= 0 && position < walk.rows;
-            if (turns) look_up(walk, batch, position, pair);
-        } else {
+        if (!walk.cos)
+            compute(walk, frequency, position, pair);
+        else if ((turns = position >= 0 && position < walk.rows))
+            look_up(walk, batch, position, pair);
+        if (!walk.forward) return;
 #pragma unroll
-            for (int n = 0; n < N; ++n) {
-                double frequency = walk.fine[(pair + n) & (kFine - 1)];
+        for (int n = 0; n < N; ++n) {  // the transpose
+            const A other = b[n];
+            b[n] = d[n], d[n] = other;
+        }
+    }
+
+    __device__ void compute(const RopeWalk& walk, const double* frequency, i64 position, i64 pair)
+    {
+        const double p = static_cast<double>(position);
+        const bool far = !(fabs(p) * walk.fastest < 0x1p40);
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            double f = frequency[(pair + n) & (kFine - 1)];
+            if (walk.pairs > kFine) {
                 int k = 0;
-                for (i64 rest = (pair + n) / kFine; rest; rest >>= 1, ++k)
-                    if (rest & 1) frequency *= walk.coarse[k];
-                const double angle = walk.single ? __fmul_rn(__ll2float_rn(position), static_cast<float>(frequency))
-                                                 : __dmul_rn(static_cast<double>(position), frequency);
-                A s, c;
-                sine_cosine(angle, s, c);
-                set(n, walk, c, s, c, s);
+                for (int rest = static_cast<int>(pair + n) / kFine; rest; rest >>= 1, ++k)
+                    if (rest & 1) f *= walk.coarse[k];
             }
+            double angle = p * f;
+            if (walk.single) angle = __fmul_rn(__ll2float_rn(position), static_cast<float>(f));
+            if (far) {
+                const double2 both = sine_cosine_far(angle);
+                b[n] = static_cast<A>(both.x), a[n] = static_cast<A>(both.y);
+            } else {
+                sine_cosine(angle, b[n], a[n]);
+            }
+            c[n] = a[n], d[n] = -b[n];
         }
     }
 
     __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, i64 pair)
     {
-        const char* cos = walk.cos + (batch * walk.cos_stride[0] + row * walk.cos_stride[1]) * size_of(walk.cos_dtype);
-        const char* sin = walk.sin + (batch * walk.sin_stride[0] + row * walk.sin_stride[1]) * size_of(walk.sin_dtype);
         const i64 cos_step = walk.cos_stride[2] * size_of(walk.cos_dtype), sin_step = walk.sin_stride[2] * size_of(walk.sin_dtype);
+        const char* cos = walk.cos + (batch * walk.cos_stride[0] + row * walk.cos_stride[1]) * size_of(walk.cos_dtype) + pair * walk.hop * cos_step;
+        const char* sin = walk.sin + (batch * walk.sin_stride[0] + row * walk.sin_stride[1]) * size_of(walk.sin_dtype) + pair * walk.hop * sin_step;
+        if (walk.hop == 2) {  // both members side by side
+            A cosines[2 * N], sines[2 * N];
+            load_row(cos, walk.cos_dtype, cos_step, cosines);
+            load_row(sin, walk.sin_dtype, sin_step, sines);
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
-            const i64 i = (pair + n) * walk.hop, j = i + walk.partner;
-            const A cos_i = from_bits<A>(load_bits(cos + i * cos_step, walk.cos_dtype), walk.cos_dtype);
-            const A sin_i = from_bits<A>(load_bits(sin + i * sin_step, walk.sin_dtype), walk.sin_dtype);
-            A cos_j = cos_i, sin_j = sin_i;
-            if (walk.partner) {
-                cos_j = from_bits<A>(load_bits(cos + j * cos_step, walk.cos_dtype), walk.cos_dtype);
-                sin_j = from_bits<A>(load_bits(sin + j * sin_step, walk.sin_dtype), walk.sin_dtype);
-            }
-            set(n, walk, cos_i, sin_i, cos_j, sin_j);
+            for (int n = 0; n < N; ++n) a[n] = cosines[2 * n], c[n] = cosines[2 * n + 1], b[n] = sines[2 * n + 1], d[n] = -sines[2 * n];
+            return;
+        }
+        load_row(cos, walk.cos_dtype, cos_step, a);
+        load_row(sin, walk.sin_dtype, sin_step, b);
+#pragma unroll
+        for (int n = 0; n < N; ++n) c[n] = a[n], d[n] = -b[n];
+        if (walk.partner) {
+            load_row(cos + walk.partner * cos_step, walk.cos_dtype, cos_step, c);
+            load_row(sin + walk.partner * sin_step, walk.sin_dtype, sin_step, b);
         }
     }
 };
@@ -229,7 +270,7 @@ struct Turner {
         }
     }
 
-    __device__ void unit(i64 batch, i64 token, i64 unit)
+    __device__ void unit(const double* frequency, i64 batch, i64 token, i64 unit)
     {
         second = -1;
         rotation.turns = false;
@@ -237,16 +278,22 @@ struct Turner {
             first = walk.start + unit * (HALF ? V : 2 * PAIRS);
             if (TWO) second = first + (HALF ? walk.pairs : 1);
             rotation.turns = true;
-            rotation.make(walk, batch, token, unit * PAIRS);
+            rotation.make(walk, frequency, batch, token, unit * PAIRS);
+        } else if constexpr (TWO) {
+            const i64 vector = 2 * (unit - walk.rotating);
+            first = copied(vector);
+            if (vector + 1 < walk.copied) second = copied(vector + 1);
         } else {
-            first = (unit - walk.rotating) * V;
-            if (first >= walk.start) first += 2 * walk.pairs;
+            first = copied(unit - walk.rotating);
         }
     }
+
+    // The first element of a vector outside the rotated part.
+    __device__ i64 copied(i64 vector) const { return vector * V < walk.start ? vector * V : vector * V + 2 * walk.pairs; }
 };
 
 template <bool HALF, typename T, typename A, int V>
-__device__ void rotate(const RopeArgs& args)
+__device__ void rotate(const RopeArgs& args, const double* frequency)
 {
     const RopeWalk& walk = args.walk;
     const int lane = threadIdx.x & static_cast<int>(walk.lanes - 1), height = kBlock / static_cast<int>(walk.lanes);
@@ -259,7 +306,7 @@ __device__ void rotate(const RopeArgs& args)
     const i64 row = (chunk * height + threadIdx.x / static_cast<int>(walk.lanes)) * walk.run, rows = walk.batches * o.heads;
     if (row >= rows) return;
     Turner<HALF, T, A, V> turner{walk};
-    turner.unit(batch, token, index - place * walk.units);
+    turner.unit(frequency, batch, token, index - place * walk.units);
     const i64 above = row / o.heads, head = row - above * o.heads, b = batch + above;
     const i64 in = b * o.in_stride[0] + head * o.in_stride[1] + token * o.in_stride[2];
     const i64 out = b * o.out_stride[0] + head * o.out_stride[1] + token * o.out_stride[2];
@@ -271,12 +318,15 @@ template <bool HALF, typename T, typename A>
 __device__ void rotate_any(const RopeArgs& args)
 {
     constexpr int WIDE = 16 / sizeof(T), NARROW = 8 / sizeof(T);
+    __shared__ double frequency[kFine];  // an argument is slow to read where lanes differ
+    if (threadIdx.x < kFine) frequency[threadIdx.x] = args.walk.fine[threadIdx.x];
+    __syncthreads();
     if (args.walk.vector == WIDE)
-        rotate<HALF, T, A, WIDE>(args);
+        rotate<HALF, T, A, WIDE>(args, frequency);
     else if (NARROW > 1 && args.walk.vector == NARROW)
-        rotate<HALF, T, A, NARROW>(args);
+        rotate<HALF, T, A, NARROW>(args, frequency);
     else
-        rotate<HALF, T, A, 1>(args);
+        rotate<HALF, T, A, 1>(args, frequency);
 }
 
 #define EXPORT_ROPE(suffix, T, A, ...)                                                               \
