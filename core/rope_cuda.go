@@ -57,7 +57,7 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 	l.copied = (p.HeadDim - 2*p.pairs) / l.vector
 	l.units = l.rotating + ceil(l.copied, 2) // a unit is two vectors,
 	if p.Pairing == "interleaved" && l.vector > 1 {
-		l.rotating *= 2 // or one
+		l.rotating = 2 * p.pairs / l.vector // or one
 		l.units = l.rotating + l.copied
 	}
 	for l.lanes = 1; l.lanes < min(ropeBlock, l.units*l.places); l.lanes *= 2 {

@@ -7,6 +7,7 @@
 // that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
 #include "kernel.cuh"
 
+constexpr int kVectors = 8;  // that a thread has in flight
 constexpr int kFine = 64;  // frequencies that are given; each further power of two of them has a factor of its own
 
 struct RopeWalk {
@@ -128,26 +129,32 @@ struct Rotation {
 
     __device__ void compute(const RopeWalk& walk, const double* frequency, i64 position, i64 pair)
     {
-        const double p = static_cast<double>(position);
-        const bool far = !(fabs(p) * walk.fastest < 0x1p40);
+        double angle[N];
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
-            double f = frequency[(pair + n) & (kFine - 1)];
-            if (walk.pairs > kFine) {
-                int k = 0;
-                for (int rest = static_cast<int>(pair + n) / kFine; rest; rest >>= 1, ++k)
-                    if (rest & 1) f *= walk.coarse[k];
-            }
-            double angle = p * f;
-            if (walk.single) angle = __fmul_rn(__ll2float_rn(position), static_cast<float>(f));
-            if (far) {
-                const double2 both = sine_cosine_far(angle);
-                b[n] = static_cast<A>(both.x), a[n] = static_cast<A>(both.y);
-            } else {
-                sine_cosine(angle, b[n], a[n]);
-            }
-            c[n] = a[n], d[n] = -b[n];
+        for (int n = 0; n < N; ++n) angle[n] = frequency[(pair + n) & (kFine - 1)];
+        if (walk.pairs > kFine) {
+#pragma unroll
+            for (int n = 0; n < N; ++n)
+                for (int rest = static_cast<int>((pair + n) / kFine), k = 0; rest; rest >>= 1, ++k)
+                    if (rest & 1) angle[n] *= walk.coarse[k];
         }
+        const double p = static_cast<double>(position);
+        const float single = __ll2float_rn(position);
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            angle[n] = walk.single ? static_cast<double>(__fmul_rn(single, static_cast<float>(angle[n]))) : p * angle[n];
+        if (fabs(p) * walk.fastest < 0x1p40) {
+#pragma unroll
+            for (int n = 0; n < N; ++n) sine_cosine(angle[n], b[n], a[n]);
+        } else {
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                const double2 both = sine_cosine_far(angle[n]);
+                b[n] = static_cast<A>(both.x), a[n] = static_cast<A>(both.y);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) c[n] = a[n], d[n] = -b[n];
     }
 
     __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, i64 pair)
@@ -174,144 +181,160 @@ struct Rotation {
     }
 };
 
-// HALF: members of a pair lie in two vectors, otherwise side by side in one; single elements always in two.
+// Goes from row to row of an operand: the heads of a batch, then those of the next.
+struct Rows {
+    char* at;
+    i64 head, heads, step, wrap;  // bytes from a head to the next, and more after the last
+
+    __device__ Rows(char* data, const i64 (&stride)[4], i64 size, i64 heads, i64 batch, i64 head, i64 token, i64 element)
+        : at(data + (batch * stride[0] + head * stride[1] + token * stride[2] + element * stride[3]) * size),
+          head(head), heads(heads), step(stride[1] * size), wrap((stride[0] - heads * stride[1]) * size)
+    {
+    }
+
+    __device__ void next()
+    {
+        at += step;
+        if (++head == heads) head = 0, at += wrap;
+    }
+};
+
+// A thread's unit. HALF: members of a pair lie in two vectors, otherwise side by side in one; single elements always in two.
 template <bool HALF, typename T, typename A, int V>
 struct Turner {
     static constexpr bool TWO = HALF || V == 1;
-    static constexpr int PAIRS = TWO ? V : V / 2, ROWS = TWO ? 4 : 8;
+    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1, ROWS = kVectors / VECTORS;
     using Vector = Words<T, V>;
 
-    const RopeWalk& walk;
     Rotation<A, PAIRS> rotation;
-    i64 first, second;  // elements of a row
+    Vector x[ROWS][VECTORS];  // some rows
+    i64 first, second;        // elements of a row
 
-    __device__ void load(const char* row, i64 element, i64 step, Vector& x) const
+    // Where the unit lies in a row; the pairs that it holds begin with number unit * PAIRS.
+    __device__ void place(const RopeWalk& walk, i64 unit)
     {
-        const T* p = reinterpret_cast<const T*>(row) + element * step;
-        if (V == 1 || step != 0) {
-            x.load(p);
-        } else {  // expanded
-            const T same = *p;
-#pragma unroll
-            for (int v = 0; v < V; ++v) x.set(v, same);
-        }
-    }
-
-    __device__ static void put(Vector& y, int v, A low, A high)
-    {
-        if constexpr (V > 1) {
-            T pair[2];
-            narrow({low, high}, pair);
-            y.set(v, pair[0]), y.set(v + 1, pair[1]);
-        }
-    }
-
-    __device__ static T rounded(A x)
-    {
-        T pair[2];
-        narrow({x, x}, pair);
-        return pair[0];
-    }
-
-    __device__ void turn(Vector& x, Vector& y) const
-    {
-        if (!rotation.turns) return;
-        const Rotation<A, PAIRS>& r = rotation;
-        if constexpr (V == 1) {
-            const A i = x.template value<A>(0), j = y.template value<A>(0);
-            x.set(0, rounded(r.a[0] * i + r.b[0] * j)), y.set(0, rounded(r.c[0] * j + r.d[0] * i));
-        } else if constexpr (HALF) {
-            Vector new_x, new_y;
-#pragma unroll
-            for (int v = 0; v < V; v += 2) {
-                const A i = x.template value<A>(v), j = y.template value<A>(v);
-                const A k = x.template value<A>(v + 1), l = y.template value<A>(v + 1);
-                put(new_x, v, r.a[v] * i + r.b[v] * j, r.a[v + 1] * k + r.b[v + 1] * l);
-                put(new_y, v, r.c[v] * j + r.d[v] * i, r.c[v + 1] * l + r.d[v + 1] * k);
-            }
-            x = new_x, y = new_y;
-        } else {
-            Vector turned;
-#pragma unroll
-            for (int p = 0; p < PAIRS; ++p) {
-                const A i = x.template value<A>(2 * p), j = x.template value<A>(2 * p + 1);
-                put(turned, 2 * p, r.a[p] * i + r.b[p] * j, r.c[p] * j + r.d[p] * i);
-            }
-            x = turned;
-        }
-    }
-
-    // `count` rows that begin with head `head` of the batch that row and out point to.
-    __device__ void rows(const RopeOperand& o, const char* in, char* out, i64 head, i64 count) const
-    {
-        const i64 in_head = o.in_stride[1] * sizeof(T), in_wrap = o.in_stride[0] * sizeof(T) - o.heads * in_head;
-        const i64 out_head = o.out_stride[1] * sizeof(T), out_wrap = o.out_stride[0] * sizeof(T) - o.heads * out_head;
-        const bool both = TWO && second >= 0;
-        for (; count > 0; count -= ROWS) {
-            Vector x[ROWS], y[TWO ? ROWS : 1];
-            char* target[ROWS];
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k) {
-                if (k >= count) break;
-                load(in, first, o.in_stride[3], x[k]);
-                if (both) load(in, second, o.in_stride[3], y[TWO ? k : 0]);
-                target[k] = out;
-                in += in_head, out += out_head;
-                if (++head == o.heads) head = 0, in += in_wrap, out += out_wrap;
-            }
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k) {
-                if (k >= count) break;
-                turn(x[k], y[TWO ? k : 0]);
-                T* p = reinterpret_cast<T*>(target[k]);
-                x[k].store(p + first * o.out_stride[3]);
-                if (both) y[TWO ? k : 0].store(p + second * o.out_stride[3]);
-            }
-        }
-    }
-
-    __device__ void unit(const double* frequency, i64 batch, i64 token, i64 unit)
-    {
-        second = -1;
-        rotation.turns = false;
-        if (unit < walk.rotating) {
+        rotation.turns = unit < walk.rotating;
+        if (rotation.turns) {
             first = walk.start + unit * (HALF ? V : 2 * PAIRS);
-            if (TWO) second = first + (HALF ? walk.pairs : 1);
-            rotation.turns = true;
-            rotation.make(walk, frequency, batch, token, unit * PAIRS);
-        } else if constexpr (TWO) {
-            const i64 vector = 2 * (unit - walk.rotating);
-            first = copied(vector);
-            if (vector + 1 < walk.copied) second = copied(vector + 1);
+            second = first + (HALF ? walk.pairs : 1);
         } else {
-            first = copied(unit - walk.rotating);
+            const i64 vector = (unit - walk.rotating) * VECTORS;
+            first = copied(walk, vector), second = copied(walk, vector + 1 < walk.copied ? vector + 1 : vector);
         }
     }
 
     // The first element of a vector outside the rotated part.
-    __device__ i64 copied(i64 vector) const { return vector * V < walk.start ? vector * V : vector * V + 2 * walk.pairs; }
+    __device__ static i64 copied(const RopeWalk& walk, i64 vector)
+    {
+        return vector * V < walk.start ? vector * V : vector * V + 2 * walk.pairs;
+    }
+
+    __device__ void load(Rows& in, i64 count, i64 step)
+    {
+        const i64 apart = (second - first) * step * static_cast<i64>(sizeof(T));
+        if (V > 1 && step == 0) {  // expanded
+            T same[ROWS];
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < count) same[k] = *reinterpret_cast<const T*>(in.at), in.next();
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+#pragma unroll
+                for (int v = 0; v < V * VECTORS; ++v) x[k][v / V].set(v % V, same[k]);
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            if (k >= count) break;
+            x[k][0].load(reinterpret_cast<const T*>(in.at));
+            if constexpr (TWO) x[k][1].load(reinterpret_cast<const T*>(in.at + apart));
+            in.next();
+        }
+    }
+
+    __device__ void store(Rows& out, i64 count, i64 step) const
+    {
+        const i64 apart = (second - first) * step * static_cast<i64>(sizeof(T));
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            if (k >= count) break;
+            x[k][0].store(reinterpret_cast<T*>(out.at));
+            if constexpr (TWO) x[k][1].store(reinterpret_cast<T*>(out.at + apart));
+            out.next();
+        }
+    }
+
+    __device__ void turn(i64 count)
+    {
+        if (!rotation.turns) return;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            if (k >= count) break;
+            A i[PAIRS], j[PAIRS];
+#pragma unroll
+            for (int p = 0; p < PAIRS; ++p) {
+                i[p] = TWO ? x[k][0].template value<A>(p) : x[k][0].template value<A>(2 * p);
+                j[p] = TWO ? x[k][VECTORS - 1].template value<A>(p) : x[k][0].template value<A>(2 * p + 1);
+            }
+#pragma unroll
+            for (int p = 0; p < PAIRS; ++p) {
+                const A turned_i = rotation.a[p] * i[p] + rotation.b[p] * j[p], turned_j = rotation.c[p] * j[p] + rotation.d[p] * i[p];
+                i[p] = turned_i, j[p] = turned_j;
+            }
+#pragma unroll
+            for (int p = 0; p < PAIRS; p += TWO ? 2 : 1) {
+                if constexpr (V == 1) {
+                    T both[2];
+                    narrow({i[0], j[0]}, both);
+                    x[k][0].set(0, both[0]), x[k][VECTORS - 1].set(0, both[1]);
+                } else if constexpr (TWO) {
+                    put(x[k][0], p, i[p], i[p + 1]), put(x[k][VECTORS - 1], p, j[p], j[p + 1]);
+                } else {
+                    put(x[k][0], 2 * p, i[p], j[p]);
+                }
+            }
+        }
+    }
+
+    // Two neighbours of a vector.
+    __device__ static void put(Vector& y, int v, A low, A high)
+    {
+        T pair[2];
+        narrow({low, high}, pair);
+        y.set(v, pair[0]), y.set(v + 1, pair[1]);
+    }
 };
 
 template <bool HALF, typename T, typename A, int V>
 __device__ void rotate(const RopeArgs& args, const double* frequency)
 {
     const RopeWalk& walk = args.walk;
-    const int lane = threadIdx.x & static_cast<int>(walk.lanes - 1), height = kBlock / static_cast<int>(walk.lanes);
-    i64 chunk = blockIdx.x / walk.tiles;
-    const i64 index = (blockIdx.x - chunk * walk.tiles) * walk.lanes + lane, place = index / walk.units;
+    const int lanes = static_cast<int>(walk.lanes), lane = threadIdx.x & (lanes - 1), line = static_cast<int>(threadIdx.x) / lanes;
+    const unsigned tiles = static_cast<unsigned>(walk.tiles);
+    i64 chunk = blockIdx.x / tiles;
+    const i64 index = static_cast<i64>(blockIdx.x % tiles) * lanes + lane, place = index / walk.units;
     if (place >= walk.places) return;
-    const i64 batch = place / walk.tokens, token = place - batch * walk.tokens;
+    i64 batch = walk.places == walk.tokens ? 0 : place / walk.tokens;
+    const i64 token = place - batch * walk.tokens;
     const RopeOperand& o = args.operand[chunk >= walk.chunks];
     if (chunk >= walk.chunks) chunk -= walk.chunks;
-    const i64 row = (chunk * height + threadIdx.x / static_cast<int>(walk.lanes)) * walk.run, rows = walk.batches * o.heads;
+    const i64 row = (chunk * (kBlock / lanes) + line) * walk.run, rows = walk.batches * o.heads;
     if (row >= rows) return;
-    Turner<HALF, T, A, V> turner{walk};
-    turner.unit(frequency, batch, token, index - place * walk.units);
-    const i64 above = row / o.heads, head = row - above * o.heads, b = batch + above;
-    const i64 in = b * o.in_stride[0] + head * o.in_stride[1] + token * o.in_stride[2];
-    const i64 out = b * o.out_stride[0] + head * o.out_stride[1] + token * o.out_stride[2];
-    const i64 count = rows - row < walk.run ? rows - row : walk.run;
-    turner.rows(o, o.in + in * sizeof(T), o.out + out * sizeof(T), head, count);
+
+    Turner<HALF, T, A, V> turner;
+    const i64 unit = index - place * walk.units, above = row / o.heads, head = row - above * o.heads;
+    turner.place(walk, unit);
+    Rows in(o.in, o.in_stride, sizeof(T), o.heads, batch + above, head, token, turner.first);
+    Rows out(o.out, o.out_stride, sizeof(T), o.heads, batch + above, head, token, turner.first);
+    i64 count = rows - row < walk.run ? rows - row : walk.run;
+    turner.load(in, count, o.in_stride[3]);  // under way while the angles are made
+    if (turner.rotation.turns) turner.rotation.make(walk, frequency, batch, token, unit * turner.PAIRS);
+    while (true) {
+        turner.turn(count);
+        turner.store(out, count, o.out_stride[3]);
+        if ((count -= turner.ROWS) <= 0) return;
+        turner.load(in, count, o.in_stride[3]);
+    }
 }
 
 template <bool HALF, typename T, typename A>
