@@ -7,7 +7,7 @@
 // that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
 #include "kernel.cuh"
 
-constexpr int kVectors = 8;  // that a thread has in flight
+constexpr int kVectors = 4;  // of a stage: a thread has two in flight
 constexpr int kFine = 64;  // frequencies that are given; each further power of two of them has a factor of its own
 
 struct RopeWalk {
@@ -203,11 +203,11 @@ struct Rows {
 template <bool HALF, typename T, typename A, int V>
 struct Turner {
     static constexpr bool TWO = HALF || V == 1;
-    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1, ROWS = kVectors / VECTORS;
+    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1, ROWS = kVectors / VECTORS;  // rows of a stage
     using Vector = Words<T, V>;
 
     Rotation<A, PAIRS> rotation;
-    Vector x[ROWS][VECTORS];  // some rows
+    Vector stage[2][ROWS][VECTORS];  // some rows, and those that are under way
     i64 first, second;        // elements of a row
 
     // Where the unit lies in a row; the pairs that it holds begin with number unit * PAIRS.
@@ -229,8 +229,10 @@ struct Turner {
         return vector * V < walk.start ? vector * V : vector * V + 2 * walk.pairs;
     }
 
+    template <int S>
     __device__ void load(Rows& in, i64 count, i64 step)
     {
+        Vector(&x)[ROWS][VECTORS] = stage[S];
         const i64 apart = (second - first) * step * static_cast<i64>(sizeof(T));
         if (V > 1 && step == 0) {  // expanded
             T same[ROWS];
@@ -252,8 +254,10 @@ struct Turner {
         }
     }
 
+    template <int S>
     __device__ void store(Rows& out, i64 count, i64 step) const
     {
+        const Vector(&x)[ROWS][VECTORS] = stage[S];
         const i64 apart = (second - first) * step * static_cast<i64>(sizeof(T));
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
@@ -264,9 +268,11 @@ struct Turner {
         }
     }
 
+    template <int S>
     __device__ void turn(i64 count)
     {
         if (!rotation.turns) return;
+        Vector(&x)[ROWS][VECTORS] = stage[S];
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             if (k >= count) break;
@@ -294,6 +300,16 @@ struct Turner {
                 }
             }
         }
+    }
+
+    // Finishes the rows of stage S while those after them are loaded.
+    template <int S>
+    __device__ void advance(Rows& in, Rows& out, i64& count, const RopeOperand& o)
+    {
+        load<1 - S>(in, count - ROWS, o.in_stride[3]);
+        turn<S>(count);
+        store<S>(out, count, o.out_stride[3]);
+        count -= ROWS;
     }
 
     // Two neighbours of a vector.
@@ -327,14 +343,12 @@ __device__ void rotate(const RopeArgs& args, const double* frequency)
     Rows in(o.in, o.in_stride, sizeof(T), o.heads, batch + above, head, token, turner.first);
     Rows out(o.out, o.out_stride, sizeof(T), o.heads, batch + above, head, token, turner.first);
     i64 count = rows - row < walk.run ? rows - row : walk.run;
-    turner.load(in, count, o.in_stride[3]);  // under way while the angles are made
+    turner.template load<0>(in, count, o.in_stride[3]);  // under way while the angles are made
     if (turner.rotation.turns) turner.rotation.make(walk, frequency, batch, token, unit * turner.PAIRS);
-    while (true) {
-        turner.turn(count);
-        turner.store(out, count, o.out_stride[3]);
-        if ((count -= turner.ROWS) <= 0) return;
-        turner.load(in, count, o.in_stride[3]);
-    }
+    do {
+        turner.template advance<0>(in, out, count, o);
+        turner.template advance<1>(in, out, count, o);
+    } while (count > 0);
 }
 
 template <bool HALF, typename T, typename A>
