@@ -8,8 +8,10 @@ const (
 	ropeFine      = 64 // frequencies that a launch gives
 	ropeCoarse    = 13 // factors of the bits of the number of a pair above those
 	ropeBlock     = 256
-	ropeLongest   = 16 // rows of a thread
-	ropeOccupancy = 4  // blocks for each multiprocessor, at the least, before rows are put together in a thread
+	ropeVectors   = 8 // that a thread loads at once: kVectors in cuda/rope.cu
+	ropeStages    = 2 // times that a thread does so
+	ropeLines     = 4 // that share their factors
+	ropeOccupancy = 4 // blocks for each multiprocessor, at the least, before rows are put together in a thread
 )
 
 // ropeLaunch says how threads share the work.
@@ -60,10 +62,20 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 		l.rotating = 2 * p.pairs / l.vector // or one
 		l.units = l.rotating + l.copied
 	}
-	for l.lanes = 1; l.lanes < min(ropeBlock, l.units*l.places); l.lanes *= 2 {
+	rows, stage := int64(0), int64(ropeVectors)
+	if p.Pairing == "half" || l.vector == 1 {
+		stage /= 2
+	}
+	for i := range rotations {
+		rows = max(rows, l.batches*rotations[i].heads)
+	}
+	for l.lanes = ropeBlock / ropeLines; l.lanes < ropeBlock && rows < ropeBlock/l.lanes*stage; l.lanes *= 2 {
+	}
+	for l.lanes > 1 && l.lanes/2 >= l.units*l.places {
+		l.lanes /= 2
 	}
 	l.tiles = ceil(l.units*l.places, l.lanes)
-	for l.run = ropeLongest; ; l.run /= 2 {
+	for l.run = ropeStages * stage; ; l.run /= 2 {
 		l.chunksOf = 0
 		for i := range rotations {
 			if i == 1 {
