@@ -5,13 +5,9 @@ import "math"
 // The launch of cuda/rope.cu.
 
 const (
-	ropeFine      = 64 // frequencies that a launch gives
-	ropeCoarse    = 13 // factors of the bits of the number of a pair above those
-	ropeBlock     = 256
-	ropeVectors   = 8 // that a thread loads at once: kVectors in cuda/rope.cu
-	ropeStages    = 2 // times that a thread does so
-	ropeLines     = 4 // that share their factors
-	ropeOccupancy = 4 // blocks for each multiprocessor, at the least, before rows are put together in a thread
+	ropeFine   = 64 // frequencies that a launch gives
+	ropeCoarse = 13 // factors of the bits of the number of a pair above those
+	ropeBlock  = 256
 )
 
 // ropeLaunch says how threads share the work.
@@ -62,20 +58,15 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 		l.rotating = 2 * p.pairs / l.vector // or one
 		l.units = l.rotating + l.copied
 	}
-	rows, stage := int64(0), int64(ropeVectors)
-	if p.Pairing == "half" || l.vector == 1 {
-		stage /= 2
-	}
-	for i := range rotations {
-		rows = max(rows, l.batches*rotations[i].heads)
-	}
-	for l.lanes = ropeBlock / ropeLines; l.lanes < ropeBlock && rows < ropeBlock/l.lanes*stage; l.lanes *= 2 {
-	}
-	for l.lanes > 1 && l.lanes/2 >= l.units*l.places {
-		l.lanes /= 2
+	for l.lanes = 1; l.lanes < min(ropeBlock, l.units*l.places); l.lanes *= 2 {
 	}
 	l.tiles = ceil(l.units*l.places, l.lanes)
-	for l.run = ropeStages * stage; ; l.run /= 2 {
+	least := int64(p.units) * 4 // blocks
+	l.run = 8
+	if p.DType.Size() == 2 { // twice the angles for as many bytes
+		least, l.run = 2*least, 16
+	}
+	for ; ; l.run /= 2 {
 		l.chunksOf = 0
 		for i := range rotations {
 			if i == 1 {
@@ -86,7 +77,7 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 		if len(rotations) == 1 {
 			l.chunks = l.chunksOf
 		}
-		if l.run == 1 || l.tiles*l.chunksOf >= int64(p.units)*ropeOccupancy {
+		if l.run == 1 || l.tiles*l.chunksOf >= least {
 			return l
 		}
 	}

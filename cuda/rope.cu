@@ -7,7 +7,9 @@
 // that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
 #include "kernel.cuh"
 
-constexpr int kVectors = 8;  // that a thread has in flight
+// Vectors that a thread has in flight, and blocks at once on a multiprocessor: many rows at once meet in few banks of memory, so that the
+// wider types want few; the narrow ones have more angles for each byte.
+constexpr int kBlocks_f32 = 3, kBlocks_f64 = 3, kBlocks_f16 = 2, kBlocks_bf16 = 2;
 constexpr int kFine = 64;  // frequencies that are given; each further power of two of them has a factor of its own
 
 struct RopeWalk {
@@ -71,54 +73,115 @@ __device__ __noinline__ double2 sine_cosine_far(double angle)
     return both;
 }
 
-// out_i = a in_i + b in_j, out_j = c in_j + d in_i
-template <typename A>
-struct Factors {
-    A a, b, c, d;
-};
-
-// The row of the tables for a token, or its position; negative where the tables have no such row.
-__device__ inline i64 position_of(const RopeWalk& walk, i64 batch, i64 token)
+// N numbers of a table, `step` bytes apart.
+template <typename S, typename A, int N>
+__device__ void load_row(const char* p, i64 step, A (&x)[N])
 {
-    if (!walk.positions) return token;
-    const i64 at = batch * walk.position_stride[0] + token * walk.position_stride[1];
-    return load_bits(walk.positions + at * size_of(walk.position_dtype), walk.position_dtype);
-}
-
-template <typename A>
-__device__ Factors<A> computed(const RopeWalk& walk, const double* frequency, i64 position, i64 pair)
-{
-    double f = frequency[pair & (kFine - 1)];
-    for (int rest = static_cast<int>(pair / kFine), k = 0; rest; rest >>= 1, ++k)
-        if (rest & 1) f *= walk.coarse[k];
-    const double angle =
-        walk.single ? static_cast<double>(__fmul_rn(__ll2float_rn(position), static_cast<float>(f))) : static_cast<double>(position) * f;
-    A sine, cosine;
-    if (fabs(angle) < 0x1p40) {
-        sine_cosine(angle, sine, cosine);
+    constexpr int W = 16 / sizeof(S);
+    if (N % W == 0 && step == sizeof(S) && aligned<16>(p)) {
+#pragma unroll
+        for (int n = 0; n < N; n += W) {
+            Words<S, W> words;
+            words.load(reinterpret_cast<const S*>(p) + n);
+#pragma unroll
+            for (int k = 0; k < W && n + k < N; ++k) x[n + k] = words.template value<A>(k);
+        }
     } else {
-        const double2 both = sine_cosine_far(angle);
-        sine = static_cast<A>(both.x), cosine = static_cast<A>(both.y);
+#pragma unroll
+        for (int n = 0; n < N; ++n) x[n] = widen<A>(*reinterpret_cast<const S*>(p + n * step));
     }
-    return {cosine, sine, cosine, -sine};
 }
 
-template <typename A>
-__device__ A entry(const char* table, i64 dtype, const i64 (&stride)[3], i64 batch, i64 row, i64 column)
+template <typename A, int N>
+__device__ void load_row(const char* p, i64 dtype, i64 step, A (&x)[N])
 {
-    return from_bits<A>(load_bits(table + (batch * stride[0] + row * stride[1] + column * stride[2]) * size_of(dtype), dtype), dtype);
+    switch (dtype) {
+    case F32: load_row<float>(p, step, x); break;
+    case F64: load_row<double>(p, step, x); break;
+    case F16: load_row<__half>(p, step, x); break;
+    default: load_row<__nv_bfloat16>(p, step, x);
+    }
 }
 
-template <typename A>
-__device__ Factors<A> looked_up(const RopeWalk& walk, i64 batch, i64 row, i64 pair)
-{
-    const i64 i = pair * walk.hop, j = i + walk.partner;
-    const A cos_i = entry<A>(walk.cos, walk.cos_dtype, walk.cos_stride, batch, row, i);
-    const A sin_i = entry<A>(walk.sin, walk.sin_dtype, walk.sin_stride, batch, row, i);
-    if (!walk.partner) return {cos_i, sin_i, cos_i, -sin_i};
-    const A cos_j = entry<A>(walk.cos, walk.cos_dtype, walk.cos_stride, batch, row, j);
-    return {cos_i, entry<A>(walk.sin, walk.sin_dtype, walk.sin_stride, batch, row, j), cos_j, -sin_i};
-}
+// out_i = a in_i + b in_j, out_j = c in_j + d in_i; or nothing is turned.
+template <typename A, int N>
+struct Rotation {
+    A a[N], b[N], c[N], d[N];
+    bool turns;
+
+    // The pairs from `pair` on, at a token of a batch; frequency is where those of the first pairs are.
+    __device__ void make(const RopeWalk& walk, const double* frequency, i64 batch, i64 token, i64 pair)
+    {
+        i64 position = token;
+        if (walk.positions) {
+            const i64 at = batch * walk.position_stride[0] + token * walk.position_stride[1];
+            position = load_bits(walk.positions + at * size_of(walk.position_dtype), walk.position_dtype);
+        }
+        if (!walk.cos)
+            compute(walk, frequency, position, pair);
+        else if ((turns = position >= 0 && position < walk.rows))
+            look_up(walk, batch, position, pair);
+        if (!walk.forward) return;
+#pragma unroll
+        for (int n = 0; n < N; ++n) {  // the transpose
+            const A other = b[n];
+            b[n] = d[n], d[n] = other;
+        }
+    }
+
+    __device__ void compute(const RopeWalk& walk, const double* frequency, i64 position, i64 pair)
+    {
+        double angle[N];
+#pragma unroll
+        for (int n = 0; n < N; ++n) angle[n] = frequency[(pair + n) & (kFine - 1)];
+        if (walk.pairs > kFine) {
+#pragma unroll
+            for (int n = 0; n < N; ++n)
+                for (int rest = static_cast<int>((pair + n) / kFine), k = 0; rest; rest >>= 1, ++k)
+                    if (rest & 1) angle[n] *= walk.coarse[k];
+        }
+        const double p = static_cast<double>(position);
+        const float single = __ll2float_rn(position);
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+            angle[n] = walk.single ? static_cast<double>(__fmul_rn(single, static_cast<float>(angle[n]))) : p * angle[n];
+        if (fabs(p) * walk.fastest < 0x1p40) {
+#pragma unroll
+            for (int n = 0; n < N; ++n) sine_cosine(angle[n], b[n], a[n]);
+        } else {
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                const double2 both = sine_cosine_far(angle[n]);
+                b[n] = static_cast<A>(both.x), a[n] = static_cast<A>(both.y);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) c[n] = a[n], d[n] = -b[n];
+    }
+
+    __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, i64 pair)
+    {
+        const i64 cos_step = walk.cos_stride[2] * size_of(walk.cos_dtype), sin_step = walk.sin_stride[2] * size_of(walk.sin_dtype);
+        const char* cos = walk.cos + (batch * walk.cos_stride[0] + row * walk.cos_stride[1]) * size_of(walk.cos_dtype) + pair * walk.hop * cos_step;
+        const char* sin = walk.sin + (batch * walk.sin_stride[0] + row * walk.sin_stride[1]) * size_of(walk.sin_dtype) + pair * walk.hop * sin_step;
+        if (walk.hop == 2) {  // both members side by side
+            A cosines[2 * N], sines[2 * N];
+            load_row(cos, walk.cos_dtype, cos_step, cosines);
+            load_row(sin, walk.sin_dtype, sin_step, sines);
+#pragma unroll
+            for (int n = 0; n < N; ++n) a[n] = cosines[2 * n], c[n] = cosines[2 * n + 1], b[n] = sines[2 * n + 1], d[n] = -sines[2 * n];
+            return;
+        }
+        load_row(cos, walk.cos_dtype, cos_step, a);
+        load_row(sin, walk.sin_dtype, sin_step, b);
+#pragma unroll
+        for (int n = 0; n < N; ++n) c[n] = a[n], d[n] = -b[n];
+        if (walk.partner) {
+            load_row(cos + walk.partner * cos_step, walk.cos_dtype, cos_step, c);
+            load_row(sin + walk.partner * sin_step, walk.sin_dtype, sin_step, b);
+        }
+    }
+};
 
 // Goes from row to row of an operand: the heads of a batch, then those of the next.
 struct Rows {
@@ -142,19 +205,18 @@ struct Rows {
 template <bool HALF, typename T, typename A, int V>
 struct Turner {
     static constexpr bool TWO = HALF || V == 1;
-    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1, ROWS = kVectors / VECTORS;
+    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1, ROWS = (sizeof(T) == 2 ? 8 : 4) / VECTORS;
     using Vector = Words<T, V>;
 
-    Factors<A> factor[PAIRS];
-    bool turns;
+    Rotation<A, PAIRS> rotation;
     Vector x[ROWS][VECTORS];  // some rows
     i64 first, second;        // elements of a row
 
     // Where the unit lies in a row; the pairs that it holds begin with number unit * PAIRS.
     __device__ void place(const RopeWalk& walk, i64 unit)
     {
-        turns = unit < walk.rotating;
-        if (turns) {
+        rotation.turns = unit < walk.rotating;
+        if (rotation.turns) {
             first = walk.start + unit * (HALF ? V : 2 * PAIRS);
             second = first + (HALF ? walk.pairs : 1);
         } else {
@@ -206,7 +268,7 @@ struct Turner {
 
     __device__ void turn(i64 count)
     {
-        if (!turns) return;
+        if (!rotation.turns) return;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             if (k >= count) break;
@@ -218,7 +280,7 @@ struct Turner {
             }
 #pragma unroll
             for (int p = 0; p < PAIRS; ++p) {
-                const A turned_i = factor[p].a * i[p] + factor[p].b * j[p], turned_j = factor[p].c * j[p] + factor[p].d * i[p];
+                const A turned_i = rotation.a[p] * i[p] + rotation.b[p] * j[p], turned_j = rotation.c[p] * j[p] + rotation.d[p] * i[p];
                 i[p] = turned_i, j[p] = turned_j;
             }
 #pragma unroll
@@ -245,53 +307,34 @@ struct Turner {
     }
 };
 
-// The threads of a block stand in lines: those of a line side by side over units and places, the lines over rows. All lines need the
-// same factors, so each makes a share of them.
 template <bool HALF, typename T, typename A, int V>
-__device__ void rotate(const RopeArgs& args, const double* frequency, char* memory)
+__device__ void rotate(const RopeArgs& args, const double* frequency)
 {
     const RopeWalk& walk = args.walk;
-    const int lanes = static_cast<int>(walk.lanes), lines = kBlock / lanes, lane = threadIdx.x & (lanes - 1);
-    const int line = static_cast<int>(threadIdx.x) / lanes;
+    const int lanes = static_cast<int>(walk.lanes), lane = threadIdx.x & (lanes - 1), line = static_cast<int>(threadIdx.x) / lanes;
     const unsigned tiles = static_cast<unsigned>(walk.tiles);
     i64 chunk = blockIdx.x / tiles;
+    const i64 index = static_cast<i64>(blockIdx.x % tiles) * lanes + lane, place = index / walk.units;
+    if (place >= walk.places) return;
+    i64 batch = walk.places == walk.tokens ? 0 : place / walk.tokens;
+    const i64 token = place - batch * walk.tokens;
     const RopeOperand& o = args.operand[chunk >= walk.chunks];
     if (chunk >= walk.chunks) chunk -= walk.chunks;
-    const i64 index = static_cast<i64>(blockIdx.x % tiles) * lanes + lane, place = index / walk.units, unit = index - place * walk.units;
-    const i64 batch = walk.places == walk.tokens ? 0 : place / walk.tokens, token = place - batch * walk.tokens;
-    const i64 row = (chunk * lines + line) * walk.run, rows = walk.batches * o.heads;
-    const i64 above = row / o.heads, head = row - above * o.heads;
-    i64 count = place >= walk.places || row >= rows ? 0 : rows - row < walk.run ? rows - row : walk.run;
+    const i64 row = (chunk * (kBlock / lanes) + line) * walk.run, rows = walk.batches * o.heads;
+    if (row >= rows) return;
 
-    using Unit = Turner<HALF, T, A, V>;
-    Unit turner;
+    Turner<HALF, T, A, V> turner;
+    const i64 unit = index - place * walk.units, above = row / o.heads, head = row - above * o.heads;
     turner.place(walk, unit);
     Rows in(o.in, o.in_stride, sizeof(T), o.heads, batch + above, head, token, turner.first);
     Rows out(o.out, o.out_stride, sizeof(T), o.heads, batch + above, head, token, turner.first);
-    turner.load(in, count, o.in_stride[3]);  // under way while the factors are made
-
-    A* shared = reinterpret_cast<A*>(memory) + lane;
-    const bool turns = place < walk.places && turner.turns;
-    const i64 position = turns ? position_of(walk, batch, token) : 0;
-    if (walk.cos && (position < 0 || position >= walk.rows)) turner.turns = false;
-    if (turns && turner.turns) {
-        for (int p = line; p < Unit::PAIRS; p += lines) {
-            const i64 pair = unit * Unit::PAIRS + p;
-            const Factors<A> f = walk.cos ? looked_up<A>(walk, batch, position, pair) : computed<A>(walk, frequency, position, pair);
-            A* to = shared + 4 * p * lanes;
-            to[0] = f.a, to[lanes] = walk.forward ? f.d : f.b, to[2 * lanes] = f.c, to[3 * lanes] = walk.forward ? f.b : f.d;
-        }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < Unit::PAIRS; ++p) {
-        const A* from = shared + 4 * p * lanes;
-        turner.factor[p] = {from[0], from[lanes], from[2 * lanes], from[3 * lanes]};
-    }
-    while (count > 0) {
+    i64 count = rows - row < walk.run ? rows - row : walk.run;
+    turner.load(in, count, o.in_stride[3]);  // under way while the angles are made
+    if (turner.rotation.turns) turner.rotation.make(walk, frequency, batch, token, unit * turner.PAIRS);
+    while (true) {
         turner.turn(count);
         turner.store(out, count, o.out_stride[3]);
-        count -= Unit::ROWS;
+        if ((count -= turner.ROWS) <= 0) return;
         turner.load(in, count, o.in_stride[3]);
     }
 }
@@ -299,20 +342,19 @@ __device__ void rotate(const RopeArgs& args, const double* frequency, char* memo
 template <bool HALF, typename T, typename A>
 __device__ void rotate_any(const RopeArgs& args)
 {
-    constexpr int WIDE = 16 / sizeof(T), NARROW = 8 / sizeof(T), PAIRS = HALF ? WIDE : WIDE > 2 ? WIDE / 2 : 1;
+    constexpr int WIDE = 16 / sizeof(T), NARROW = 8 / sizeof(T);
     __shared__ double frequency[kFine];  // an argument is slow to read where lanes differ
-    __shared__ __align__(16) char factors[4 * PAIRS * kBlock * sizeof(A)];
     if (threadIdx.x < kFine) frequency[threadIdx.x] = args.walk.fine[threadIdx.x];
     __syncthreads();
     if (args.walk.vector == WIDE)
-        rotate<HALF, T, A, WIDE>(args, frequency, factors);
+        rotate<HALF, T, A, WIDE>(args, frequency);
     else if (NARROW > 1 && args.walk.vector == NARROW)
-        rotate<HALF, T, A, NARROW>(args, frequency, factors);
+        rotate<HALF, T, A, NARROW>(args, frequency);
     else
-        rotate<HALF, T, A, 1>(args, frequency, factors);
+        rotate<HALF, T, A, 1>(args, frequency);
 }
 
-#define EXPORT_ROPE(suffix, T, A, ...)                                                               \
-    EXPORT(rope_backward_interleaved_##suffix, 2, RopeArgs, rotate_any<false, T, A>(args))           \
-    EXPORT(rope_backward_half_##suffix, 2, RopeArgs, rotate_any<true, T, A>(args))
+#define EXPORT_ROPE(suffix, T, A, ...)                                                                  \
+    EXPORT(rope_backward_interleaved_##suffix, kBlocks_##suffix, RopeArgs, rotate_any<false, T, A>(args)) \
+    EXPORT(rope_backward_half_##suffix, kBlocks_##suffix, RopeArgs, rotate_any<true, T, A>(args))
 FOR_EACH_FLOAT(EXPORT_ROPE, )
