@@ -163,8 +163,8 @@ type program interface {
 	device(args []Tensor, workspace uintptr, q *queue) error
 }
 
-// valueChecker is a program whose operands may hold values that must be refused, such as indices out of range. It is asked on the
-// CPU alone: values on a device cannot be read without a synchronisation.
+// valueChecker is a program whose operands may hold values that must be refused, such as indices out of range. On a GPU it is asked under
+// SetCheck alone: values on a device cannot be read without a synchronisation.
 type valueChecker interface {
 	checkValues(args []Tensor) *Error
 }
