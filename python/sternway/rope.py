@@ -55,10 +55,10 @@ class RopeBackwardDescriptor(Descriptor):
 class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
     """Runs ``dx_i = c_i dy_i + s_j dy_j``, ``dx_j = c_j dy_j - s_i dy_i`` for each pair (i, j); other elements are copied.
 
-    Operands of run: ``dy, positions?, cos?, sin?, dy_k? -> dx, dx_k?``. ``positions``: [S] or [B, S], int32 or int64; without them
-    0 .. S-1. ``cos`` and ``sin``: [P, r/2] or [P, r], or [B, P, ...], in float32, float64 or dy's dtype, of which position p takes row
-    p; without them cosine and sine of the angles. With r columns each element has its own (transformers' layout). ``dx`` may be
-    ``dy``. All strides are legal; those of an expanded dy are 0.
+    Operands of run: ``dy, positions?, cos?, sin?, dy_k? -> dx, dx_k?``. ``positions``: [S] or [B, S], int32 or int64; without
+    them 0 .. S-1. ``cos`` and ``sin``: [P, r/2] or [P, r], or [B, P, ...], in float32, float64 or dy's dtype, of which position p
+    takes row p; without them cosine and sine of the angles. With r columns each element has its own (transformers' layout).
+    ``dx`` may be ``dy``. All strides are legal; those of an expanded dy are 0.
     """
 
     descriptor_type = RopeBackwardDescriptor
@@ -89,9 +89,9 @@ def _rope_plan(
     rank = len(set(axes) - {None})
     if len(shape) != rank:
         raise errors.make("invalid_problem", op, "dy", f"of rank {rank} in the layout {layout}", f"rank {len(shape)}")
-    extents = (1 if axis is None else shape[axis] for axis in axes)
+    b, h, s, d = (1 if axis is None else shape[axis] for axis in axes)
     descriptor = RopeBackwardDescriptor(
-        *extents, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction
+        b, h, s, d, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction
     )
     return RopeBackwardPlan.select(descriptor, device)
 
@@ -155,9 +155,9 @@ def rope_backward(
 ) -> Array:
     """Gradient of a rotary position embedding: the exact transpose of the rotation (Su et al., arXiv 2104.09864).
 
-    Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``, where c and s are
-    cosine and sine of ``position * base ** (-2 k / rotary_dim)`` radians for pair k, or the row of the tables that the position names.
-    Scaled tables keep their scale. Elements outside the rotated part are copied.
+    Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``, where c and s
+    are cosine and sine of ``position * base ** (-2 k / rotary_dim)`` radians for pair k, or the row of the tables that the
+    position names. Scaled tables keep their scale. Elements outside the rotated part are copied.
 
     Args:
         dy: the upstream gradient, [B, H, S, D] in the layout "bhsd"; float32, float64, float16 or bfloat16; any strides.
@@ -175,8 +175,8 @@ def rope_backward(
         dx, of dy's shape and dtype.
 
     Raises:
-        InvalidProblemError: shapes or options that contradict each other; on the CPU, a position that is no row of the tables (on a
-            GPU such a token is copied, and STERNWAY_CHECK=1 reports it).
+        InvalidProblemError: shapes or options that contradict each other; on the CPU, a position that is no row of the tables
+            (on a GPU such a token is copied, and STERNWAY_CHECK=1 reports it).
         UnsupportedError: a dtype or device without a kernel.
 
     Example:
@@ -185,6 +185,4 @@ def rope_backward(
         >>> sw.rope_backward(dy).round(3).tolist()
         [[[[1.0, 0.0], [0.841, 0.54]]]]
     """
-    return rotate(
-        "backward", dy, None, positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout, out
-    )[0]
+    return rotate("backward", dy, None, positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout, out)[0]

@@ -26,9 +26,7 @@ def _turned(
     out: Any = None,
 ) -> tuple[Tensor, ...]:
     base, pairing, rotary_dim, rotary_start, angle, layout = options
-    return rotate(
-        direction, x, x_k, positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout, out
-    )
+    return rotate(direction, x, x_k, positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout, out)
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -91,7 +89,7 @@ class _Rope(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, x_k, positions, cos, sin, ctx.options, ctx.direction = inputs
+        _, _, positions, cos, sin, ctx.options, ctx.direction = inputs
         ctx.save_for_backward(positions, cos, sin)
         ctx.strides = [y.stride() for y in output]  # as x's, where those are dense
         ctx.set_materialize_grads(False)
@@ -151,8 +149,8 @@ def rope(
 ) -> Tensor:
     """Rotary position embedding of x (Su et al., arXiv 2104.09864).
 
-    ``y_i = c_i x_i - s_i x_j`` and ``y_j = c_j x_j + s_j x_i`` for each pair (i, j) of the rotated part, with the cosines and sines of
-    :func:`sternway.rope_backward`, which is the gradient. Any order of derivative is the same kernel.
+    ``y_i = c_i x_i - s_i x_j`` and ``y_j = c_j x_j + s_j x_i`` for each pair (i, j) of the rotated part, with the cosines and
+    sines of :func:`sternway.rope_backward`, which is the gradient. Any order of derivative is the same kernel.
 
     Args:
         x: [B, H, S, D] in the layout "bhsd", [B, S, H, D] in "bshd", [tokens, H, D] in "thd"; float32, float64, float16 or
@@ -180,12 +178,10 @@ def rope(
     """
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
     tables = _table("rope", "cos", cos, x), _table("rope", "sin", sin, x)
-    return _Rope.apply(x, None, positions, *tables, options, "forward")[0]  # type: ignore[no-any-return,no-untyped-call]
+    return _Rope.apply(x, None, positions, *tables, options, "forward")[0]  # type: ignore[no-any-return]
 
 
-def apply_rotary_pos_emb(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
-) -> tuple[Tensor, Tensor]:
+def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
     """Rotate queries and keys in one launch, forward and backward: the function of that name in transformers' Llama.
 
     Args:
@@ -206,4 +202,4 @@ def apply_rotary_pos_emb(
         raise make("unsupported", f"sternway.torch.{name}", "unsqueeze_dim", "1 or 2", str(unsqueeze_dim))
     options = (10000.0, "half", cos.shape[-1], 0, "float64", layout)
     tables = _table(name, "cos", cos, q), _table(name, "sin", sin, q)
-    return _Rope.apply(q, k, None, *tables, options, "forward")  # type: ignore[no-any-return,no-untyped-call]
+    return _Rope.apply(q, k, None, *tables, options, "forward")  # type: ignore[no-any-return]

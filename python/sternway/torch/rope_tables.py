@@ -1,4 +1,4 @@
-"""Tables of cosines and sines for the ways in which models stretch rotary embeddings beyond the context that they were trained on."""
+"""Tables of cosines and sines for the ways in which models stretch rotary embeddings beyond the context of their training."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _linear(s: _Settings, device: torch.device, length: int) -> Frequencies:
 
 
 def _dynamic(s: _Settings, device: torch.device, length: int) -> Frequencies:
-    """A base that grows with the sequence, so that the slowest pair turns as far as it did in training ("NTK-aware" scaling)."""
+    """A base that grows with the sequence: the slowest pair turns as far as it did in training ("NTK-aware" scaling)."""
     trained, factor = s.need("max_position_embeddings"), s.need("factor")
     growth = factor * max(length, trained) / trained - (factor - 1)
     return 1.0 / s.periods(device, s.base * growth ** (s.dim / (s.dim - 2))), 1.0
@@ -139,10 +139,10 @@ def rope_tables(
 
     Args:
         config: a configuration of transformers, or a mapping of the same names: ``rope_type`` ("default", "linear", "dynamic",
-            "yarn", "longrope" or "llama3") and what it needs, at the top or in ``rope_parameters`` or ``rope_scaling``; ``head_dim``, or
-            ``hidden_size`` and ``num_attention_heads``; ``rope_theta`` (10000), ``partial_rotary_factor`` (1).
+            "yarn", "longrope" or "llama3") and what it needs, at the top or in ``rope_parameters`` or ``rope_scaling``;
+            ``head_dim``, or ``hidden_size`` and ``num_attention_heads``; ``rope_theta`` (10000), ``partial_rotary_factor`` (1).
         positions: integers of any shape, such as [S] or [B, S].
-        seq_len: the length that "dynamic" and "longrope" adapt to; None: the largest position and 1, which is read from the device.
+        seq_len: the length that "dynamic" and "longrope" adapt to; None: the largest position and 1, read from the device.
         dtype: of the tables.
 
     Returns:
