@@ -56,8 +56,8 @@ class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
     """Runs ``dx_i = c_i dy_i + s_j dy_j``, ``dx_j = c_j dy_j - s_i dy_i`` for each pair (i, j); other elements are copied.
 
     Operands of run: ``dy, positions?, cos?, sin?, dy_k? -> dx, dx_k?``. ``positions``: [S] or [B, S], int32 or int64; without
-    them 0 .. S-1. ``cos`` and ``sin``: [P, r/2] or [P, r], or [B, P, ...], in float32, float64 or dy's dtype, of which position p
-    takes row p; without them cosine and sine of the angles. With r columns each element has its own (transformers' layout).
+    them 0 .. S-1. ``cos`` and ``sin``: [P, r/2] or [P, r], or [B, P, ...], in float32, float64 or dy's dtype, of which position
+    p takes row p; without them cosine and sine of the angles. With r columns each element has its own (transformers' layout).
     ``dx`` may be ``dy``. All strides are legal; those of an expanded dy are 0.
     """
 

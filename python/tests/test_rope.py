@@ -255,7 +255,8 @@ def test_tables_are_those_of_transformers(name: str, length: int, device: str) -
     positions = torch.arange(length, device=device)[None]
     want = LlamaRotaryEmbedding(config).to(device)(torch.zeros((), device=device), positions)
     for ours, theirs in zip(st.rope_tables(config, positions), want, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+        # On a GPU transformers makes the frequencies of some kinds there, with roundings of its own; the angle multiplies them.
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6 if device == "cpu" else 2e-7 * length)
     again = st.rope_tables({**shape, **parameters}, positions)
     assert torch.equal(again[0], st.rope_tables(config, positions)[0])
 

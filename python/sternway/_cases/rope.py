@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
+import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 from ..rope import RopeBackwardDescriptor, RopeBackwardPlan
@@ -43,8 +44,6 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
         rest = v.dy[..., r:]
         value = lib.concatenate((*joined(cos * i + sin * j, cos * j - sin * i), rest), -1)
         size = lib.concatenate((*joined(abs(cos * i) + abs(sin * j), abs(cos * j) + abs(sin * i)), abs(rest)), -1)
-        if v.dy.dtype == v.x.dtype and not tables:  # float64: the angle itself is rounded
-            size = size * (1 + v.dy.shape[-2] / 8)
         return Truth(value, size, 5)
 
     def split(x: Any) -> tuple[Any, Any]:
@@ -89,13 +88,20 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
 
 def halves(like: Any, r: int) -> tuple[Any, Any]:
     """Cosines and sines [S, r/2] in float64, for positions 0 .. S-1."""
-    lib, count = library(like), like.shape[-2]
+    lib = library(like)
     where = {"device": like.device} if hasattr(like, "is_cuda") else {}
-    arange: Callable[..., Any] = lib.arange
-    positions = arange(count, dtype=lib.float64, **where)
-    pairs = arange(r // 2, dtype=lib.float64, **where)
-    angles = positions[:, None] * 10000.0 ** (-2.0 * pairs / max(r, 1))
+    positions = lib.arange(like.shape[-2], dtype=lib.float64, **where)
+    angles = positions[:, None] * lib.asarray(frequencies(r), dtype=lib.float64, **where)
     return lib.cos(angles), lib.sin(angles)
+
+
+@functools.lru_cache(maxsize=64)
+def frequencies(r: int) -> tuple[float, ...]:
+    """10000 ** (-2 k / r), each the nearest float64: an ulp more would be multiplied by the position."""
+    with decimal.localcontext() as context:
+        context.prec = 40
+        step = -2 * decimal.Decimal(10000).ln() / max(r, 1)
+        return tuple(float((k * step).exp()) for k in range(r // 2))
 
 
 SHAPES: dict[str, Any] = {

@@ -45,9 +45,9 @@ class _Settings:
         factor = self.get("factor")
         return float(factor if factor is not None else self.need("max_position_embeddings") / self.original_length())
 
-    def periods(self, device: torch.device, base: float | None = None) -> Tensor:
+    def periods(self, base: float | None = None) -> Tensor:
         """base^(2k / dim) for each pair: positions per radian, in float32 as models form them."""
-        exponents = torch.arange(0, self.dim, 2, dtype=torch.int64, device=device).float() / self.dim
+        exponents = torch.arange(0, self.dim, 2, dtype=torch.int64).float() / self.dim
         return (self.base if base is None else base) ** exponents
 
 
@@ -55,23 +55,23 @@ Frequencies = tuple[Tensor, float]
 """Radians for each position, by pair, and the factor of both tables."""
 
 
-def _default(s: _Settings, device: torch.device, length: int) -> Frequencies:
-    return 1.0 / s.periods(device), 1.0
+def _default(s: _Settings, length: int) -> Frequencies:
+    return 1.0 / s.periods(), 1.0
 
 
-def _linear(s: _Settings, device: torch.device, length: int) -> Frequencies:
+def _linear(s: _Settings, length: int) -> Frequencies:
     """Position interpolation (Chen et al., arXiv 2306.15595): positions are divided by the factor."""
-    return 1.0 / s.periods(device) / s.need("factor"), 1.0
+    return 1.0 / s.periods() / s.need("factor"), 1.0
 
 
-def _dynamic(s: _Settings, device: torch.device, length: int) -> Frequencies:
+def _dynamic(s: _Settings, length: int) -> Frequencies:
     """A base that grows with the sequence: the slowest pair turns as far as it did in training ("NTK-aware" scaling)."""
     trained, factor = s.need("max_position_embeddings"), s.need("factor")
     growth = factor * max(length, trained) / trained - (factor - 1)
-    return 1.0 / s.periods(device, s.base * growth ** (s.dim / (s.dim - 2))), 1.0
+    return 1.0 / s.periods(s.base * growth ** (s.dim / (s.dim - 2))), 1.0
 
 
-def _yarn(s: _Settings, device: torch.device, length: int) -> Frequencies:
+def _yarn(s: _Settings, length: int) -> Frequencies:
     """YaRN (Peng et al., arXiv 2309.00071): slow pairs are interpolated, fast ones are not, those between in parts."""
     trained, factor = s.original_length(), s.factor()
 
@@ -83,9 +83,9 @@ def _yarn(s: _Settings, device: torch.device, length: int) -> Frequencies:
     if s.get("truncate") in (None, True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, s.dim - 1)
-    ramp = (torch.arange(s.dim // 2, dtype=torch.float32, device=device) - low) / (high - low if high != low else 0.001)
+    ramp = (torch.arange(s.dim // 2, dtype=torch.float32) - low) / (high - low if high != low else 0.001)
     kept = 1 - ramp.clamp(0, 1)
-    periods = s.periods(device)
+    periods = s.periods()
     frequencies = 1.0 / (factor * periods) * (1 - kept) + 1.0 / periods * kept
 
     def temperature(weight: float) -> float:
@@ -97,21 +97,21 @@ def _yarn(s: _Settings, device: torch.device, length: int) -> Frequencies:
     return frequencies, float(scale)
 
 
-def _longrope(s: _Settings, device: torch.device, length: int) -> Frequencies:
+def _longrope(s: _Settings, length: int) -> Frequencies:
     """LongRoPE (Ding et al., arXiv 2402.13753): a divisor for each pair, another one beyond the trained length."""
     trained, factor = s.original_length(), s.factor()
-    divisors = torch.tensor(s.need("long_factor" if length > trained else "short_factor"), dtype=torch.float32, device=device)
+    divisors = torch.tensor(s.need("long_factor" if length > trained else "short_factor"), dtype=torch.float32)
     scale = s.get("attention_factor")
     if scale is None:
         scale = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
-    return 1.0 / (divisors * s.periods(device)), float(scale)
+    return 1.0 / (divisors * s.periods()), float(scale)
 
 
-def _llama3(s: _Settings, device: torch.device, length: int) -> Frequencies:
+def _llama3(s: _Settings, length: int) -> Frequencies:
     """Llama 3.1: wavelengths beyond the trained length are divided by the factor, short ones kept, those between blended."""
     trained, factor = s.original_length(), s.need("factor")
     low, high = s.need("low_freq_factor"), s.need("high_freq_factor")
-    frequencies = 1.0 / s.periods(device)
+    frequencies = 1.0 / s.periods()
     waves = 2 * math.pi / frequencies
     blend = (trained / waves - low) / (high - low)
     between = (1 - blend) * frequencies / factor + blend * frequencies
@@ -119,7 +119,7 @@ def _llama3(s: _Settings, device: torch.device, length: int) -> Frequencies:
     return torch.where(slow, frequencies / factor, torch.where(fast, frequencies, between)), 1.0
 
 
-_KINDS: dict[str, Callable[[_Settings, torch.device, int], Frequencies]] = {
+_KINDS: dict[str, Callable[[_Settings, int], Frequencies]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
@@ -166,7 +166,7 @@ def rope_tables(
     if seq_len is None:
         adapts = settings.kind in ("dynamic", "longrope") and positions.numel() > 0
         seq_len = int(positions.max()) + 1 if adapts else 0
-    frequencies, scale = _KINDS[settings.kind](settings, positions.device, seq_len)
-    angles = positions[..., None].float() * frequencies
+    frequencies, scale = _KINDS[settings.kind](settings, seq_len)  # the same numbers on every device
+    angles = positions[..., None].float() * frequencies.to(positions.device)
     angles = torch.cat((angles, angles), -1)
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
