@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/sternway/sternway/core/driver"
 	"github.com/sternway/sternway/cuda"
@@ -34,7 +36,7 @@ var (
 	checking     atomic.Bool
 )
 
-// SetCheck makes every launch wait for its result, so that an error names the operation that caused it.
+// SetCheck makes every launch look at index values first and wait for its result, so that an error names the operation that caused it.
 func SetCheck(on bool) { checking.Store(on) }
 
 func cudaFor(ordinal int32, op string) (*cudaBackend, error) {
@@ -157,8 +159,41 @@ func (q *queue) submit(i int, grid int64, block uint32) error {
 	return q.device.Launch(q.kernels[i], &q.launch)
 }
 
+// checkValues asks a valueChecker about the indices among its operands, of which it makes copies on the host.
+func (b *cudaBackend) checkValues(p *Plan, args []Tensor, stream uintptr) error {
+	checker, some := p.program.(valueChecker)
+	if !some {
+		return nil
+	}
+	args = slices.Clone(args)
+	for i := range args {
+		t := &args[i]
+		if p.problem.operands[i].out || t.DType != Int32 && t.DType != Int64 || t.empty() {
+			continue
+		}
+		low, high, _ := t.span()
+		words := make([]uint64, (high-low+7)/8)
+		copied := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), high-low)
+		if err := b.device.Read(copied, uintptr(int64(t.Data)+low), stream); err != nil {
+			return deviceError(p.problem.op(), p.problem.operands[i].name, err)
+		}
+		t.pin = unsafe.Pointer(&words[0])
+		t.Data = uintptr(int64(uintptr(t.pin)) - low)
+	}
+	if refusal := checker.checkValues(args); refusal != nil {
+		return refusal
+	}
+	runtime.KeepAlive(args)
+	return nil
+}
+
 // Launch plays the plan's recipe where it fits, and otherwise works the launches out and keeps them as the new recipe.
 func (b *cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []Tensor, known *recipe) error {
+	if checking.Load() {
+		if err := b.checkValues(p, args, stream); err != nil {
+			return err
+		}
+	}
 	q := queues.Get().(*queue)
 	defer queues.Put(q)
 	q.kernels, q.device, q.launch.Stream = p.kernels, b.device, stream

@@ -28,7 +28,7 @@ func deviceArgs(plan *Plan, names ...string) (args []Tensor, workspace Tensor) {
 	for i, o := range plan.problem.operands {
 		t := Tensor{}
 		if slices.Contains(names, o.name) {
-			t = deviceTensor(o.dtypes[0], uintptr(i+1)<<40, o.shapes[0]...)
+			t = deviceTensor(o.dtypes[0], uintptr(i+1)<<40, concrete(o.shapes[0])...)
 		}
 		args = append(args, t)
 	}

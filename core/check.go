@@ -3,10 +3,11 @@ package core
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // check refuses operands that the plan cannot run on, in a fixed order: presence, then for each operand dtype, device, shape,
-// layout, address; then overlaps. Nothing is written before every check has passed.
+// layout, address; then overlaps; on the CPU then values. Nothing is written before every check has passed.
 func (p *Plan) check(args []Tensor) error {
 	if err := p.checkPresence(args); err != nil {
 		return err
@@ -21,6 +22,11 @@ func (p *Plan) check(args []Tensor) error {
 	}
 	if err := p.checkOverlaps(args); err != nil {
 		return err
+	}
+	if checker, ok := p.program.(valueChecker); ok && p.device.Type == deviceCPU {
+		if err := checker.checkValues(args); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -54,10 +60,10 @@ func (p *Plan) checkOperand(o *operand, t *Tensor) error {
 	if t.Device != p.device && !(p.device.Type == deviceCPU && t.Device.Type == deviceCUDAHost) {
 		return refuse(InvalidProblem, op, o.name, "on "+p.device.String(), t.Device.String(), "select the plan for the device of its operands")
 	}
-	if !slices.ContainsFunc(o.shapes, func(shape []int64) bool { return slices.Equal(shape, t.shape()) }) {
+	if !slices.ContainsFunc(o.shapes, func(shape []int64) bool { return slices.EqualFunc(shape, t.shape(), allows) }) {
 		wanted := make([]string, len(o.shapes))
 		for i, shape := range o.shapes {
-			wanted[i] = shapeText(shape)
+			wanted[i] = strings.ReplaceAll(shapeText(shape), fmt.Sprint(anyExtent), "n")
 		}
 		return refuse(InvalidProblem, op, o.name, "of shape "+orList(wanted), shapeText(t.shape()), "")
 	}
@@ -72,6 +78,11 @@ func (p *Plan) checkOperand(o *operand, t *Tensor) error {
 	}
 	return checkAddress(op, o.name, t)
 }
+
+// anyExtent stands in the shape of an operand for any extent.
+const anyExtent = -1
+
+func allows(wanted, got int64) bool { return wanted == got || wanted == anyExtent && got >= 0 }
 
 func (p *Plan) refuseDType(o *operand, t *Tensor) error {
 	wanted, hint := oneOf(o.dtypes), ""

@@ -61,6 +61,10 @@ func instantiate(d Descriptor, dtype DType) (Descriptor, []int64) {
 		d.DType = dtype
 		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
 	}
+	if d, ok := d.(RopeBackward); ok {
+		d.DType = dtype
+		return d, d.withDefaults().shape(d.NumHeads)
+	}
 	panic(fmt.Sprintf("no instance of %T", d))
 }
 
@@ -135,9 +139,9 @@ func (c *trial) arrange(t testing.TB, plan *Plan, shape []int64, s *scheme) *arr
 		if !given {
 			dtype = o.dtypes[0]
 		}
-		place := o.shapes[len(o.shapes)-1]
+		place := concrete(o.shapes[len(o.shapes)-1])
 		if c.flat {
-			place = o.shapes[0]
+			place = concrete(o.shapes[0])
 		}
 		if o.out {
 			r.operands[i] = newMemory(dtype, plan.device, place, s.outs[len(r.outputs)%len(s.outs)]).poison()

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,8 @@ func (r *refusals) runs() {
 	fixed := trial{reason: "dequantise by fixed zero points", descriptor: dequantise, without: []string{"dzero_point"}}
 	whole := trial{reason: "dequantise by whole zero points", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Int8, "dzero_point": Float32}}
 	faked := trial{reason: "fake quantise", descriptor: fake, dtypes: map[string]DType{"zero_point": Float64, "dzero_point": Float64}}
+	turned := trial{reason: "rope", descriptor: RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: given(int64(3))},
+		values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
 	for _, row := range []struct {
 		trial  trial
 		name   string
@@ -45,6 +48,26 @@ func (r *refusals) runs() {
 		{tokens, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float16 })},
 		{faked, "no x", InvalidProblem, without("x")},
 		{faked, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float32 })},
+
+		{turned, "cos without sin", InvalidProblem, without("sin")},
+		{turned, "sin without cos", InvalidProblem, without("cos")},
+		{turned, "tables of two shapes", InvalidProblem, edit("sin", func(t *Tensor) { t.Shape[1] = 6 })},
+		{turned, "a short table", InvalidProblem, func(a Args) {
+			delete(a, "positions")
+			edit("cos", func(t *Tensor) { t.Shape[1] = 3 })(a)
+			edit("sin", func(t *Tensor) { t.Shape[1] = 3 })(a)
+		}},
+		{turned, "columns", InvalidProblem, func(a Args) {
+			edit("cos", func(t *Tensor) { t.Shape[2] = 4 })(a)
+			edit("sin", func(t *Tensor) { t.Shape[2] = 4 })(a)
+		}},
+		{turned, "dtype of a table", InvalidProblem, edit("cos", func(t *Tensor) { t.DType = Float16 })},
+		{turned, "floating positions", InvalidProblem, edit("positions", func(t *Tensor) { t.DType = Float32 })},
+		{turned, "positions of another length", InvalidProblem, edit("positions", func(t *Tensor) { t.Shape[1] = 3 })},
+		{turned, "a position behind the tables", InvalidProblem, func(a Args) { a["positions"] = Of([]int64{0, 1, 2, 7, 0, 0, 0, 0}, 2, 4) }},
+		{turned, "a negative position in a table", InvalidProblem, func(a Args) { a["positions"] = Of([]int32{0, 1, 2, 3, 0, -1, 0, 0}, 2, 4) }},
+		{turned, "dx in the memory of dy_k", InvalidProblem, func(a Args) { a["dx"] = a["dy_k"] }},
+		{turned, "expanded dx", InvalidProblem, edit("dx", func(t *Tensor) { t.Strides[1] = 0 })},
 
 		{lerp, "dtype", InvalidProblem, edit("b", func(t *Tensor) { t.DType = Float64 })},
 		{lerp, "a dtype that nobody knows", InvalidProblem, edit("b", func(t *Tensor) { t.DType = DType{99, 3, 2} })},

@@ -57,6 +57,20 @@ func ExampleFakeQuantizePerTokenBackward() {
 	// Output: [1 0 0] [-1] <nil>
 }
 
+// Two tokens of one pair: the second turned by one radian, so its gradient turns back.
+func ExampleRopeBackward() {
+	plan, err := core.Select(core.RopeBackward{
+		BatchSize: 1, NumHeads: 1, SeqLen: 2, HeadDim: 2, DType: core.Float64,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	dy, dx := []float64{1, 0, 1, 0}, make([]float64, 4)
+	err = plan.Run(0, core.Tensor{}, core.Args{"dy": core.Of(dy, 1, 1, 2, 2), "dx": core.Of(dx, 1, 1, 2, 2)})
+	fmt.Printf("%.3f %v\n", dx, err)
+	// Output: [1.000 0.000 0.540 -0.841] <nil>
+}
+
 // Errors say what was wanted and what came, and have a kind.
 func ExampleError() {
 	_, err := core.Select(core.LerpBackward{Shape: []int64{2}, DType: core.Int64}, core.CPU, core.Preference{})

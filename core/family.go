@@ -171,7 +171,7 @@ type operand struct {
 	optional bool
 	dtypes   []DType
 	like     string    // "like dy": the reason of the dtype, for messages
-	shapes   [][]int64 // every accepted shape
+	shapes   [][]int64 // every accepted shape; anyExtent for an extent that is free
 }
 
 // program is a chosen kernel: it turns checked operands into work for either backend.
@@ -184,6 +184,12 @@ type program interface {
 	symbols() []symbol // what the device must load, in the order that launches refer to
 	host(args []Tensor)
 	device(args []Tensor, workspace uintptr, q *queue) error
+}
+
+// valueChecker is a program whose operands may hold values that must be refused, such as indices out of range. On a GPU it is asked under
+// SetCheck alone: values on a device cannot be read without a synchronisation.
+type valueChecker interface {
+	checkValues(args []Tensor) *Error
 }
 
 // symbol is a kernel by image and name.

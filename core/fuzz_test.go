@@ -80,7 +80,7 @@ func (b *bytesOf) tensor(o *operand, arena []byte) Tensor {
 	flags := b.next()
 	t := Tensor{DType: o.dtypes[b.next()%int64(len(o.dtypes))], Device: CPU, Present: 1, ReadOnly: int32(flags >> 7 & flags >> 6 & 1)}
 	t.pin = unsafe.Pointer(&arena[0])
-	shape := o.shapes[b.next()%int64(len(o.shapes))]
+	shape := concrete(o.shapes[b.next()%int64(len(o.shapes))])
 	t.NDim = int32(len(shape))
 	copy(t.Shape[:], shape)
 	copy(t.Strides[:], compact(shape))

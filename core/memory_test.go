@@ -89,6 +89,17 @@ func odometer(shape, strides []int64, visit func(offset int64)) {
 	}
 }
 
+// concrete is a shape that an operand may have, where some of its extents are free.
+func concrete(shape []int64) []int64 {
+	shape = slices.Clone(shape)
+	for d := range shape {
+		if shape[d] == anyExtent {
+			shape[d] = 7
+		}
+	}
+	return shape
+}
+
 const guard = 64 // bytes, at the least
 
 // newMemory allocates room for a shape under a layout.
@@ -153,6 +164,16 @@ func (m *memory) values() []float64 {
 	list := make([]float64, 0, n)
 	m.each(func(_ int64, element []byte) { list = append(list, decode(m.DType, element)) })
 	return list
+}
+
+// value is the k-th element in row-major order.
+func (m *memory) value(k int64) float64 {
+	at, size := m.first, m.DType.Size()
+	for d := len(m.shape()) - 1; d >= 0; d-- {
+		at += k % m.Shape[d] * m.Strides[d] * size
+		k /= m.Shape[d]
+	}
+	return decode(m.DType, m.bytes[at:at+size])
 }
 
 // bits are the elements' bytes in row-major order.

@@ -16,7 +16,7 @@ import (
 
 // samples are problems of every family, among which every kernel of the family is the right one for some.
 func samples() []Descriptor {
-	weight, single := Scalar(0.25), Float32
+	weight, single, heads := Scalar(0.25), Float32, int64(1)
 	shape := []int64{4, 6}
 	return []Descriptor{
 		LerpBackward{Shape: shape, Weight: &weight},
@@ -26,6 +26,8 @@ func samples() []Descriptor {
 		DequantizePerTokenBackward{Shape: shape, QDType: Int8, ScaleDType: &single},
 		FakeQuantizePerTokenBackward{Shape: []int64{4, 1}, QuantMax: 15},
 		FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
+		RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
+		RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 8, Pairing: "half", Layout: "bshd", NumKeyHeads: &heads},
 	}
 }
 

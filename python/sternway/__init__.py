@@ -27,6 +27,7 @@ from .errors import (
     WorkspaceTooSmallError,
 )
 from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
+from .rope import RopeBackwardDescriptor, RopeBackwardPlan, rope_backward
 
 __all__ = [
     "BufferTooSmallError",
@@ -43,6 +44,8 @@ __all__ = [
     "MisalignedOperandError",
     "PlanPreference",
     "PrecisionGuarantee",
+    "RopeBackwardDescriptor",
+    "RopeBackwardPlan",
     "UnsupportedError",
     "WorkspaceTooSmallError",
     "__version__",
@@ -51,6 +54,7 @@ __all__ = [
     "get_num_threads",
     "info",
     "lerp_backward",
+    "rope_backward",
     "set_num_threads",
 ]
 

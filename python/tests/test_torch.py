@@ -65,6 +65,12 @@ def test_names_and_order_of_arguments() -> None:
     assert dequantize["zero_point"].default is None
     assert dequantize["dtype"].default is None
     fake = inspect.signature(st.fake_quantize_per_token).parameters
+    rope = inspect.signature(st.rope).parameters
+    assert list(rope)[:2] == ["x", "positions"]
+    assert [p.default for p in rope.values()][1:] == [
+        None, 10000.0, None, None, "interleaved", None, 0, "float64", "bhsd",
+    ]  # fmt: skip
+    assert list(inspect.signature(st.apply_rotary_pos_emb).parameters) == ["q", "k", "cos", "sin", "unsqueeze_dim"]
     assert list(fake) == ["x", "scale", "zero_point", "quant_min", "quant_max"]
     assert fake["quant_min"].kind is fake["quant_max"].kind is inspect.Parameter.KEYWORD_ONLY
     a, b = leaves_of(F32, "cpu", (3,), (3,))
@@ -218,6 +224,8 @@ def calls(device: str) -> dict[str, Any]:
     a, b, w = leaves_of(F32, device, (6, 37), (6, 37), (37,))
     q = make(DEQUANTIZE, (6, 37), F32, device).inputs
     f = make(FAKE_QUANTIZE, (6, 37), F32, device).inputs
+    positions = torch.tensor([3, 1, 4, 1, 5, 9], device=device)
+    cos, sin = st.rope_tables({"head_dim": 38}, positions[None])
     return {
         "lerp": (st.lerp, (a, b, w)),
         "dequantize": (
@@ -228,10 +236,16 @@ def calls(device: str) -> dict[str, Any]:
             lambda x, s, z: st.fake_quantize_per_token(x, s, z, quant_min=-8, quant_max=7),
             tuple(f[name].requires_grad_() for name in ("x", "scale", "zero_point")),
         ),
+        "rope": (lambda x: st.rope(x[None, None], positions, pairing="half")[0, 0], (leaves_of(F32, device, (6, 38))[0],)),
+        "apply_rotary_pos_emb": (
+            lambda q, k: torch.cat(st.apply_rotary_pos_emb(q[None, None], k[None, None], cos, sin), -1)[0, 0],
+            tuple(leaves_of(F32, device, (6, 38), (6, 38))),
+        ),
     }
 
 
-NAMES = ("lerp", "dequantize", "fake_quantize")
+NAMES = ("lerp", "dequantize", "fake_quantize", "rope", "apply_rotary_pos_emb")
+SAVES_INPUTS = NAMES[:3]  # the others are linear: their gradient depends on no input
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -287,7 +301,7 @@ def test_accumulates_and_respects_no_grad(name: str, device: str) -> None:
         assert torch.equal(leaf.grad, 2 * once)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVES_INPUTS)
 def test_changed_input_is_noticed(name: str, device: str) -> None:
     """An input that backward needs, overwritten in between, is an error and no wrong gradient."""
     function, inputs = calls(device)[name]

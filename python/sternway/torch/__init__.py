@@ -14,5 +14,14 @@ except ImportError as error:
 
 from .dequantize import dequantize_per_token, fake_quantize_per_token
 from .lerp import lerp
+from .rope import apply_rotary_pos_emb, rope
+from .rope_tables import rope_tables
 
-__all__ = ["dequantize_per_token", "fake_quantize_per_token", "lerp"]
+__all__ = [
+    "apply_rotary_pos_emb",
+    "dequantize_per_token",
+    "fake_quantize_per_token",
+    "lerp",
+    "rope",
+    "rope_tables",
+]

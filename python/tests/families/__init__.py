@@ -4,7 +4,8 @@ from .base import Family, Problem, make
 from .dequantize import DEQUANTIZE
 from .fake_quantize import FAKE_QUANTIZE
 from .lerp import LERP
+from .rope import ROPE
 
-FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE)
+FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, ROPE)
 
-__all__ = ["DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "Family", "Problem", "make"]
+__all__ = ["DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "ROPE", "Family", "Problem", "make"]

@@ -17,7 +17,7 @@ Tensors = dict[str, Tensor]
 class Family:
     name: str
     op: str  # what its errors carry
-    descriptor: type
+    descriptor: Callable[..., Any]  # (shape=, dtype=, **fields)
     plan: type
     build: Callable[..., tuple[dict[str, Any], Tensors]]  # (shape, maker, **options) -> descriptor fields, inputs
     truth: Callable[[Any, Tensors], dict[str, Truth]]  # float64, by definition; every output that the inputs allow

@@ -1,0 +1,51 @@
+#ifndef STERNWAY_OP_ROPE_H
+#define STERNWAY_OP_ROPE_H
+#include <stdint.h>
+
+/* A rotation of RopeBackward over a tile: some tokens, some pairs, some heads. Each pair has four factors, in the accumulator:
+
+     out_i = a in_i + b in_j      out_j = c in_j + d in_i
+
+   Addresses are integers: Go keeps the memory. Steps are in elements. */
+
+/* cos or sin: where the row 0 of a tile's first pair begins. */
+typedef struct {
+  uintptr_t data;
+  long kind; /* TABLE_... */
+  long row, column;
+} sw_rope_table;
+
+enum { TABLE_F32, TABLE_F64, TABLE_F16, TABLE_BF16 };
+
+typedef struct {
+  uintptr_t factor[4];    /* a, b, c, d: [tokens][pairs] */
+  uintptr_t position;     /* int64 for each token */
+  long tokens, pairs;
+  uintptr_t frequency;    /* a double for each pair, or 0: there are tables */
+  long single;            /* the angle is formed in float32 */
+  long forward;           /* the transpose of the backward */
+  sw_rope_table cos, sin;
+  long hop, partner;      /* columns from a pair to the next, and from its first member to its second */
+} sw_rope_factors;
+
+/* Angles must be below ROPE_LARGEST. */
+#define ROPE_LARGEST 1647099.0 /* 2^20 quarters of a turn */
+void sw_rope_factors_f32(const sw_rope_factors *f);
+void sw_rope_factors_f64(const sw_rope_factors *f);
+
+typedef struct {
+  uintptr_t in, out;      /* the first element of the first row; may be the same */
+  long outer, inner;      /* heads and tokens, or tokens and heads */
+  long in_outer, in_inner, in_step, out_outer, out_inner, out_step;
+  long factor_outer, factor_inner;
+  uintptr_t factor[4];
+  long first, pairs;      /* the element that the pairs begin at */
+  long hop, partner;      /* elements from a pair to the next, and from its first member to its second */
+  long copied[2][2];      /* elements that are copied: where they begin, how many */
+} sw_rope_rows;
+
+void sw_rope_rows_f32(const sw_rope_rows *r);
+void sw_rope_rows_f64(const sw_rope_rows *r);
+void sw_rope_rows_f16(const sw_rope_rows *r);
+void sw_rope_rows_bf16(const sw_rope_rows *r);
+#endif

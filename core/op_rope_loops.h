@@ -1,0 +1,174 @@
+/* Included once for each processor by op_rope.c. */
+
+/* Sine and cosine of angles below ROPE_LARGEST, within an ulp of 1: the Taylor series around the nearest quarter of a turn. */
+TARGET static void AT(sincos)(double *restrict sine, double *restrict cosine, const double *restrict angle, long n) {
+  for (long i = 0; i < n; i++) {
+    double shifted = angle[i] * QUARTERS + NEAREST, turns = shifted - NEAREST;
+    uint64_t quarter = bits_of_double(shifted);
+    double x = ((angle[i] - turns * QUARTER_1) - turns * QUARTER_2) - turns * QUARTER_3, z = x * x;
+    double s = 1.0 / 355687428096000, c = 1.0 / 20922789888000;
+    s = s * z - 1.0 / 1307674368000, c = c * z - 1.0 / 87178291200;
+    s = s * z + 1.0 / 6227020800, c = c * z + 1.0 / 479001600;
+    s = s * z - 1.0 / 39916800, c = c * z - 1.0 / 3628800;
+    s = s * z + 1.0 / 362880, c = c * z + 1.0 / 40320;
+    s = s * z - 1.0 / 5040, c = c * z - 1.0 / 720;
+    s = s * z + 1.0 / 120, c = c * z + 1.0 / 24;
+    s = s * z - 1.0 / 6;
+    s = x + x * z * s, c = (1 - 0.5 * z) + z * z * c;
+    uint64_t odd = 0 - (quarter & 1), s_bits = bits_of_double(s), c_bits = bits_of_double(c);
+    sine[i] = double_of(((s_bits & ~odd) | (c_bits & odd)) ^ (quarter & 2) << 62);
+    cosine[i] = double_of(((c_bits & ~odd) | (s_bits & odd)) ^ ((quarter + 1) & 2) << 62);
+  }
+}
+
+/* n numbers of a table. */
+TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, long row, long column, long hop, long n) {
+  long at = row * t->row + column * t->column, step = hop * t->column;
+  float wide[PAIRS];
+  uint16_t raw[PAIRS];
+  switch (t->kind) {
+  case TABLE_F32:
+    if (step == 1) for (long i = 0; i < n; i++) out[i] = ((const float *)t->data)[at + i];
+    else for (long i = 0; i < n; i++) out[i] = ((const float *)t->data)[at + i * step];
+    return;
+  case TABLE_F64:
+    for (long i = 0; i < n; i++) out[i] = ((const double *)t->data)[at + i * step];
+    return;
+  }
+  for (long i = 0; i < n; i++) raw[i] = ((const uint16_t *)t->data)[at + i * step];
+  (t->kind == TABLE_F16 ? sw_widen_f16 : sw_widen_bf16)(wide, raw, n);
+  for (long i = 0; i < n; i++) out[i] = wide[i];
+}
+
+#define FACTORS(suffix, wide) \
+  TARGET static void AT(rope_factors_##suffix)(const sw_rope_factors *f) { \
+    double angle[PAIRS], cos_i[PAIRS], sin_i[PAIRS], cos_other[PAIRS], sin_other[PAIRS]; \
+    for (long t = 0; t < f->tokens; t++) { \
+      int64_t position = ((const int64_t *)f->position)[t]; \
+      for (long p = 0, n; p < f->pairs; p += n) { \
+        n = f->pairs - p < PAIRS ? f->pairs - p : PAIRS; \
+        const double *cos_j = cos_i, *sin_j = sin_i, *frequency = (const double *)f->frequency + p; \
+        if (!f->frequency) { \
+          AT(table_row)(cos_i, &f->cos, position, p * f->hop, f->hop, n); \
+          AT(table_row)(sin_i, &f->sin, position, p * f->hop, f->hop, n); \
+          if (f->partner) { \
+            AT(table_row)(cos_other, &f->cos, position, p * f->hop + f->partner, f->hop, n); \
+            AT(table_row)(sin_other, &f->sin, position, p * f->hop + f->partner, f->hop, n); \
+            cos_j = cos_other, sin_j = sin_other; \
+          } \
+        } else { \
+          if (f->single) for (long i = 0; i < n; i++) angle[i] = (float)position * (float)frequency[i]; \
+          else for (long i = 0; i < n; i++) angle[i] = (double)position * frequency[i]; \
+          AT(sincos)(sin_i, cos_i, angle, n); \
+        } \
+        long at = t * f->pairs + p; \
+        wide *restrict a = (wide *)f->factor[0] + at, *restrict b = (wide *)f->factor[1] + at; \
+        wide *restrict c = (wide *)f->factor[2] + at, *restrict d = (wide *)f->factor[3] + at; \
+        if (f->forward) for (long i = 0; i < n; i++) a[i] = cos_i[i], b[i] = -sin_i[i], c[i] = cos_j[i], d[i] = sin_j[i]; \
+        else for (long i = 0; i < n; i++) a[i] = cos_i[i], b[i] = sin_j[i], c[i] = cos_j[i], d[i] = -sin_i[i]; \
+      } \
+    } \
+  }
+FACTORS(f32, float)
+FACTORS(f64, double)
+#undef FACTORS
+
+/* Pairs whose members lie beside each other, and pairs whose first members do. In place, in is out. */
+#define ROTATE(suffix, wide) \
+  TARGET INLINE void AT(rotate_adjacent_##suffix)(wide *out, const wide *in, const wide *const *f, long n) { \
+    const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
+    _Pragma("GCC ivdep") for (long i = 0; i < n; i++) { \
+      wide x = in[2 * i], y = in[2 * i + 1]; \
+      out[2 * i] = a[i] * x + b[i] * y, out[2 * i + 1] = c[i] * y + d[i] * x; \
+    } \
+  } \
+  TARGET INLINE void AT(rotate_apart_##suffix)(wide *out_i, wide *out_j, const wide *in_i, const wide *in_j, const wide *const *f, long n) { \
+    const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
+    _Pragma("GCC ivdep") for (long i = 0; i < n; i++) { \
+      wide x = in_i[i], y = in_j[i]; \
+      out_i[i] = a[i] * x + b[i] * y, out_j[i] = c[i] * y + d[i] * x; \
+    } \
+  }
+ROTATE(f32, float)
+ROTATE(f64, double)
+#undef ROTATE
+
+/* n elements: where they lie, or gathered and widened to room. */
+#define SAME(type) \
+  TARGET INLINE const type *AT(read_##type)(type *room, const type *in, long step, long n) { \
+    if (step == 1) return in; \
+    for (long i = 0; i < n; i++) room[i] = in[i * step]; \
+    return room; \
+  } \
+  TARGET INLINE type *AT(place_##type)(type *room, type *out, long step) { return step == 1 ? out : room; } \
+  TARGET INLINE void AT(write_##type)(type *out, const type *made, long step, long n) { \
+    if (step != 1) for (long i = 0; i < n; i++) out[i * step] = made[i]; \
+  }
+SAME(float)
+SAME(double)
+#undef SAME
+
+#define HALF(name) \
+  TARGET INLINE const float *AT(read_##name)(float *room, const uint16_t *in, long step, long n) { \
+    uint16_t raw[2 * PAIRS]; \
+    if (step != 1) { \
+      for (long i = 0; i < n; i++) raw[i] = in[i * step]; \
+      in = raw; \
+    } \
+    sw_widen_##name(room, in, n); \
+    return room; \
+  } \
+  TARGET INLINE float *AT(place_##name)(float *room, uint16_t *out, long step) { (void)out, (void)step; return room; } \
+  TARGET INLINE void AT(write_##name)(uint16_t *out, const float *made, long step, long n) { \
+    uint16_t raw[2 * PAIRS]; \
+    if (step == 1) { \
+      sw_narrow_##name(out, made, n); \
+      return; \
+    } \
+    sw_narrow_##name(raw, made, n); \
+    for (long i = 0; i < n; i++) out[i * step] = raw[i]; \
+  }
+HALF(f16)
+HALF(bf16)
+#undef HALF
+
+#define ROWS(suffix, stored, wide, how, rotate) \
+  TARGET static void AT(rope_row_##suffix)(const sw_rope_rows *r, stored *out, const stored *in, const wide *const *factor) { \
+    wide room[4][2 * PAIRS]; \
+    for (long p = 0, n; p < r->pairs; p += n) { \
+      n = r->pairs - p < PAIRS ? r->pairs - p : PAIRS; \
+      const wide *f[4] = {factor[0] + p, factor[1] + p, factor[2] + p, factor[3] + p}; \
+      long first = r->first + p * r->hop, second = first + r->partner; \
+      stored *out_i = out + first * r->out_step, *out_j = out + second * r->out_step; \
+      const wide *in_i, *in_j; \
+      wide *made_i = AT(place_##how)(room[2], out_i, r->out_step), *made_j; \
+      if (r->partner == 1) { \
+        in_i = AT(read_##how)(room[0], in + first * r->in_step, r->in_step, 2 * n); \
+        AT(rotate_adjacent_##rotate)(made_i, in_i, f, n); \
+        AT(write_##how)(out_i, made_i, r->out_step, 2 * n); \
+        continue; \
+      } \
+      made_j = AT(place_##how)(room[3], out_j, r->out_step); \
+      in_i = AT(read_##how)(room[0], in + first * r->in_step, r->in_step, n); \
+      in_j = AT(read_##how)(room[1], in + second * r->in_step, r->in_step, n); \
+      AT(rotate_apart_##rotate)(made_i, made_j, in_i, in_j, f, n); \
+      AT(write_##how)(out_i, made_i, r->out_step, n); \
+      AT(write_##how)(out_j, made_j, r->out_step, n); \
+    } \
+    for (int k = 0; k < 2 && (const stored *)out != in; k++) \
+      for (long i = r->copied[k][0]; i < r->copied[k][0] + r->copied[k][1]; i++) out[i * r->out_step] = in[i * r->in_step]; \
+  } \
+  TARGET static void AT(rope_rows_##suffix)(const sw_rope_rows *r) { \
+    for (long o = 0; o < r->outer; o++) \
+      for (long i = 0; i < r->inner; i++) { \
+        long at = o * r->factor_outer + i * r->factor_inner; \
+        const wide *factor[4]; \
+        for (int k = 0; k < 4; k++) factor[k] = (const wide *)r->factor[k] + at; \
+        AT(rope_row_##suffix)(r, (stored *)r->out + o * r->out_outer + i * r->out_inner, (const stored *)r->in + o * r->in_outer + i * r->in_inner, factor); \
+      } \
+  }
+ROWS(f32, float, float, float, f32)
+ROWS(f64, double, double, double, f64)
+ROWS(f16, uint16_t, float, f16, f32)
+ROWS(bf16, uint16_t, float, bf16, f32)
+#undef ROWS

@@ -1,0 +1,293 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sternway/sternway/core/driver"
+)
+
+// ropeTrial is one problem, with how its operands lie.
+type ropeTrial struct {
+	reason    string
+	d         RopeBackward
+	positions []int64 // shape; nil: none
+	index     DType   // of the positions
+	table     []int64 // shape; nil: none
+	tables    DType
+	furthest  int64 // the largest position
+	in, out   layout
+}
+
+func given[N any](n N) *N { return &n }
+
+// ropeTrials is every convention, at sizes around vectors (4, 8, 16 elements) and a tile of the CPU (2048 pairs).
+func ropeTrials() (list []ropeTrial) {
+	usual := ropeTrial{in: contiguous, out: contiguous, furthest: 8, index: Int64, tables: Float32}
+	add := func(reason string, change func(*ropeTrial)) {
+		for _, pairing := range []string{"interleaved", "half"} {
+			t := usual
+			t.reason, t.d = reason+", "+pairing, RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 5, HeadDim: 16, Pairing: pairing}
+			change(&t)
+			list = append(list, t)
+		}
+	}
+	for _, dim := range []int64{0, 2, 6, 8, 16, 72, 80, 96, 128, 258, 4096, 4098} {
+		add(fmt.Sprint("head_dim ", dim), func(t *ropeTrial) { t.d.HeadDim = dim })
+	}
+	for _, layout := range []string{"bshd", "thd"} {
+		add(layout, func(t *ropeTrial) {
+			if t.d.Layout = layout; layout == "thd" {
+				t.d.BatchSize = 1
+			}
+		})
+	}
+	for _, part := range [][2]int64{{0, 0}, {8, 0}, {8, 8}, {8, 4}, {6, 1}, {2, 13}, {16, 0}} {
+		add(fmt.Sprint("part ", part), func(t *ropeTrial) { t.d.RotaryDim, t.d.RotaryStart = given(part[0]), part[1] })
+	}
+	add("float32 angle, far", func(t *ropeTrial) { t.d.Angle, t.positions, t.furthest = "float32", []int64{5}, 1<<20 })
+	add("another base", func(t *ropeTrial) { t.d.Base = given(Scalar(500000)) })
+	add("growing frequencies", func(t *ropeTrial) { t.d.Base = given(Scalar(0.01)) })
+	add("far out", func(t *ropeTrial) { t.positions, t.furthest = []int64{5}, 1<<31 })
+	add("positions of each batch", func(t *ropeTrial) { t.positions, t.index = []int64{2, 5}, Int32 })
+	add("positions of one batch for all", func(t *ropeTrial) { t.positions, t.index = []int64{1, 5}, Int32 })
+	for _, table := range [][]int64{{9, 8}, {9, 16}, {2, 9, 8}, {2, 9, 16}, {1, 9, 16}} {
+		for _, dtype := range []DType{Float32, Float64, DType{}} { // the last: that of dy
+			add(fmt.Sprint("table ", table, dtype), func(t *ropeTrial) { t.table, t.tables, t.positions = table, dtype, []int64{5} })
+		}
+	}
+	add("table without positions", func(t *ropeTrial) { t.table = []int64{5, 8} })
+	add("tables and positions of each batch", func(t *ropeTrial) { t.table, t.positions = []int64{2, 9, 16}, []int64{2, 5} })
+	for _, l := range []layout{behind, permuted, padded, gapped, flipped, expanded, striped} {
+		add("dy "+l.name, func(t *ropeTrial) { t.in, t.positions = l, []int64{2, 5} })
+		if l.name != "expanded" && l.name != "striped" {
+			add("dx "+l.name, func(t *ropeTrial) { t.out, t.d.RotaryDim = l, given(int64(8)) })
+		}
+	}
+	for _, keys := range []int64{0, 1, 7} {
+		add(fmt.Sprint("keys of heads ", keys), func(t *ropeTrial) { t.d.NumKeyHeads = given(keys) })
+	}
+	add("keys in bshd", func(t *ropeTrial) { t.d.NumKeyHeads, t.d.Layout, t.positions = given(int64(2)), "bshd", []int64{2, 5} })
+	add("forward", func(t *ropeTrial) { t.d.Direction, t.table, t.positions = "forward", []int64{9, 16}, []int64{5} })
+	add("many heads", func(t *ropeTrial) { t.d.NumHeads, t.d.SeqLen = 150, 2 })
+	add("many tokens", func(t *ropeTrial) { t.d.SeqLen, t.d.NumHeads = 300, 1 })
+	for _, empty := range [][3]int64{{0, 3, 5}, {2, 0, 5}, {2, 3, 0}} {
+		add(fmt.Sprint("nothing ", empty), func(t *ropeTrial) {
+			t.d.BatchSize, t.d.NumHeads, t.d.SeqLen = empty[0], empty[1], empty[2]
+			t.positions = []int64{empty[0], empty[2]}
+		})
+	}
+	return list
+}
+
+func TestRope(t *testing.T) {
+	for _, c := range ropeTrials() {
+		t.Run(c.reason, func(t *testing.T) {
+			for _, dtype := range Floats {
+				c.d.DType = dtype
+				c.run(t, CPU, false)
+				modelRope(t)
+				c.run(t, CUDA(0), false)
+				if c.in.name == c.out.name {
+					c.run(t, CPU, true)
+					c.run(t, CUDA(0), true)
+				}
+			}
+		})
+	}
+}
+
+// run compares a plan with the definition; in place, dx is dy.
+func (c *ropeTrial) run(t *testing.T, device Device, inPlace bool) {
+	t.Helper()
+	plan, err := Select(c.d, device, Preference{})
+	require.NoError(t, err)
+	random, args, memories := rand.New(rand.NewPCG(1, 2)), Args{}, map[string]*memory{}
+	give := func(name string, d DType, shape []int64, l layout, value func() float64) {
+		m := newMemory(d, device, shape, l).fill(func(int64) float64 { return value() })
+		args[name], memories[name] = m.Tensor, m
+	}
+	names := map[string]string{"dy": "dx"}
+	if c.d.NumKeyHeads != nil {
+		names["dy_k"] = "dx_k"
+	}
+	for _, o := range plan.problem.operands {
+		if o.out {
+			m := newMemory(c.d.DType, device, o.shapes[0], c.out).poison()
+			args[o.name], memories[o.name] = m.Tensor, m
+		} else if names[o.name] != "" {
+			give(o.name, c.d.DType, o.shapes[0], c.in, random.NormFloat64)
+		}
+	}
+	if c.positions != nil {
+		give("positions", c.index, c.positions, contiguous, func() float64 { return float64(random.Int64N(c.furthest)) })
+	}
+	if dtype := c.tables; c.table != nil {
+		if dtype == (DType{}) {
+			dtype = c.d.DType
+		}
+		give("cos", dtype, c.table, gapped, random.NormFloat64)
+		give("sin", dtype, c.table, permuted, random.NormFloat64)
+	}
+	wants := map[string][]term{}
+	for in, out := range names {
+		wants[out] = c.definition(memories, in)
+		if inPlace {
+			args[out], memories[out] = args[in], memories[in]
+		}
+	}
+	require.NoError(t, plan.Run(0, Tensor{}, args))
+	for _, out := range names {
+		memories[out].requireOnlyElementsWritten(t, out)
+		for k, got := range memories[out].values() {
+			want := wants[out][k]
+			room := tolerance(c.d.DType, c.d.DType.Accumulator(), 2, want.value, want.size)
+			require.False(t, !(math.Abs(got-want.value) <= room), "%s of %s on %s, element %d: want %v, got %v", out, c.d.DType, device, k, want.value, got)
+		}
+	}
+	for name, m := range memories {
+		if !inPlace && names[name] == "" && name != "dx" && name != "dx_k" {
+			m.requireUntouched(t, name)
+		}
+	}
+}
+
+// definition is every element of an output in row-major order. A term's size includes what the rounding of an angle may come to.
+func (c *ropeTrial) definition(memories map[string]*memory, in string) []term {
+	d := c.d.withDefaults()
+	x := memories[in]
+	values, r := x.values(), *d.RotaryDim
+	terms := make([]term, len(values))
+	tokens := map[string]int{"bhsd": 2, "bshd": 1, "thd": 0}[d.Layout]
+	shape, own := x.shape(), compact(x.shape())
+	for k := range values {
+		at := int64(k) / own[len(own)-1] % shape[len(shape)-1]
+		token, batch := int64(k)/own[tokens]%shape[tokens], int64(0)
+		if d.Layout != "thd" {
+			batch = int64(k) / own[0]
+		}
+		e := at - d.RotaryStart
+		if e < 0 || e >= r {
+			terms[k] = termOf(values[k])
+			continue
+		}
+		pair, second := e/2, e%2 != 0
+		if d.Pairing == "half" {
+			pair, second = e%(r/2), e >= r/2
+		}
+		hop, partner := int64(1), r/2
+		if d.Pairing == "interleaved" {
+			hop, partner = 2, 1
+		}
+		other := int64(k) + partner
+		if second {
+			other = int64(k) - partner
+		}
+		ci, si, cj, sj, blur := c.angle(memories, batch, token, pair, hop, partner)
+		own, cross := ci, sj // dx_i
+		if second {
+			own, cross = cj, -si
+		}
+		if d.Direction == "forward" {
+			if own, cross = ci, -si; second {
+				own, cross = cj, sj
+			}
+		}
+		a, b := own*values[k], cross*values[other]
+		terms[k] = term{a + b, math.Abs(a) + math.Abs(b) + blur*(math.Abs(values[k])+math.Abs(values[other]))}
+	}
+	return terms
+}
+
+func (c *ropeTrial) angle(memories map[string]*memory, batch, token, pair, hop, partner int64) (ci, si, cj, sj, blur float64) {
+	d := c.d.withDefaults()
+	position := float64(token)
+	if p := memories["positions"]; p != nil {
+		at := token
+		if len(p.shape()) == 2 && p.shape()[0] > 1 {
+			at += batch * d.SeqLen
+		}
+		position = p.value(at)
+	}
+	if cos, sin := memories["cos"], memories["sin"]; cos != nil {
+		shape := cos.shape()
+		columns, rows := shape[len(shape)-1], shape[len(shape)-2]
+		at := int64(position) * columns
+		if len(shape) == 3 && shape[0] > 1 {
+			at += batch * rows * columns
+		}
+		i, j := at+pair, at+pair
+		if columns == *d.RotaryDim {
+			i = at + pair*hop
+			j = i + partner
+		}
+		return cos.value(i), sin.value(i), cos.value(j), sin.value(j), 0
+	}
+	frequency := math.Pow(float64(*d.Base), -2*float64(pair)/float64(*d.RotaryDim))
+	theta := position * frequency
+	if blur = math.Abs(theta); d.Angle == "float32" {
+		theta = float64(float32(position) * float32(frequency))
+		blur = 0
+	}
+	if d.DType != Float64 {
+		blur *= precision[Float64].rounding / precision[Float32].rounding
+	}
+	s, cosine := math.Sincos(theta)
+	return cosine, s, cosine, s, 8 * blur
+}
+
+// Under SetCheck a launch reads the positions first.
+func TestRopePositionsAreCheckedOnRequest(t *testing.T) {
+	SetCheck(true)
+	defer SetCheck(false)
+	fake := modelRope(t)
+	fake.memory = []byte{2, 0, 0, 0, 9, 0, 0, 0}
+	plan, err := Select(RopeBackward{BatchSize: 1, NumHeads: 1, SeqLen: 2, HeadDim: 2, DType: Float32}, CUDA(0), Preference{})
+	require.NoError(t, err)
+	args := Args{}
+	for name, tensor := range map[string]Tensor{"dy": Of(make([]float32, 4), 1, 1, 2, 2), "dx": Of(make([]float32, 4), 1, 1, 2, 2),
+		"positions": Of([]int32{0, 0}), "cos": Of(make([]float32, 9), 9, 1), "sin": Of(make([]float32, 9), 9, 1)} {
+		tensor.Device = CUDA(0)
+		args[name] = tensor
+	}
+	err = plan.Run(5, Tensor{}, args)
+	require.ErrorIs(t, err, ErrInvalidProblem)
+	require.Contains(t, err.Error(), "positions[1] = 9")
+	require.Equal(t, []uintptr{args["positions"].Data}, fake.reads)
+	fake.memory[4] = 8
+	require.NoError(t, plan.Run(5, Tensor{}, args))
+	fake.refusals = map[string]error{"read": &driver.Status{Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS", Call: "cuMemcpyDtoHAsync"}}
+	require.ErrorIs(t, plan.Run(5, Tensor{}, args), ErrDevice)
+}
+
+// On the CPU a position that is no row of the tables is refused before anything is written; on a GPU its token is copied.
+func TestRopePositionsOutsideTheTables(t *testing.T) {
+	modelRope(t)
+	for _, device := range []Device{CPU, CUDA(0)} {
+		plan, err := Select(RopeBackward{BatchSize: 1, NumHeads: 2, SeqLen: 3, HeadDim: 4, DType: Float32}, device, Preference{})
+		require.NoError(t, err)
+		for _, wrong := range []int64{-1, 7, math.MaxInt64, math.MinInt64} {
+			on := func(x Tensor) Tensor { x.Device = device; return x }
+			dy, dx := make([]float32, 24), make([]float32, 24)
+			for i := range dy {
+				dy[i] = float32(i + 1)
+			}
+			cos, sin := make([]float32, 14), make([]float32, 14)
+			err := plan.Run(0, Tensor{}, Args{"dy": on(Of(dy, 1, 2, 3, 4)), "dx": on(Of(dx, 1, 2, 3, 4)), "positions": on(Of([]int64{0, wrong, 6})),
+				"cos": on(Of(cos, 7, 2)), "sin": on(Of(sin, 7, 2))})
+			if device == CPU {
+				require.ErrorIs(t, err, ErrInvalidProblem)
+				require.Contains(t, err.Error(), fmt.Sprintf("positions[1] = %d", wrong))
+				require.Equal(t, make([]float32, 24), dx)
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, dy[4:8], dx[4:8], "copied")
+			require.Equal(t, make([]float32, 4), dx[:4], "a row of zeros")
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package core
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sternway/sternway/core/driver"
+)
+
+// ropeModel is a launch of cuda/rope.cu on the host, thread by thread: what the kernel does with its argument, in float64. So the
+// words of a launch are shown to say what the kernel needs, and the threads to meet every element.
+type ropeModel struct {
+	t         *testing.T
+	words     []uint64
+	walk      map[string]int
+	operand   map[string]int
+	first     int // word of the first operand
+	size      int // words of an operand
+	dtype     DType
+	half, two bool
+}
+
+func modelRope(t *testing.T) *fakeCUDA {
+	t.Helper()
+	walk, first := wordsOf(t, "rope", "RopeWalk")
+	operand, size := wordsOf(t, "rope", "RopeOperand")
+	return (&fakeCUDA{devices: 1, units: 3, body: func(symbol string, l *driver.Launch) {
+		m := &ropeModel{t: t, words: l.Words(), walk: walk, operand: operand, first: first, size: size, half: strings.Contains(symbol, "_half_")}
+		for _, row := range dtypeRows {
+			if strings.HasSuffix(symbol, "_"+row.suffix) {
+				m.dtype = row.dtype
+			}
+		}
+		m.run(int64(l.Grid), int64(l.Block))
+	}}).install(t)
+}
+
+func (m *ropeModel) word(name string, at int) int64 {
+	place, known := m.walk[name]
+	require.True(m.t, known, name)
+	return int64(m.words[place+at])
+}
+
+func (m *ropeModel) number(name string, at int) float64 {
+	return math.Float64frombits(uint64(m.word(name, at)))
+}
+
+// load reads an element at an address, which is as many elements further.
+func load(address, offset int64, d DType) float64 {
+	return decode(d, unsafe.Slice((*byte)(pointer(uintptr(address+offset*d.Size()))), d.Size()))
+}
+
+func (m *ropeModel) run(grid, block int64) {
+	require.Len(m.t, m.words, m.first+2*m.size)
+	vector := m.word("vector", 0)
+	m.two = m.half || vector == 1
+	require.Zero(m.t, block%m.word("lanes", 0))
+	for b := range grid {
+		for thread := range block {
+			m.thread(b, thread, block)
+		}
+	}
+}
+
+func (m *ropeModel) thread(block, thread, threads int64) {
+	lanes, tiles, units, tokens := m.word("lanes", 0), m.word("tiles", 0), m.word("units", 0), m.word("tokens", 0)
+	chunk, index := block/tiles, block%tiles*lanes+thread%lanes
+	place, unit := index/units, index%units
+	if place >= m.word("places", 0) {
+		return
+	}
+	o := m.words[m.first:]
+	if chunk >= m.word("chunks", 0) {
+		o, chunk = o[m.size:], chunk-m.word("chunks", 0)
+	}
+	o = o[:m.size]
+	heads, run := int64(o[m.operand["heads"]]), m.word("run", 0)
+	for row := (chunk*(threads/lanes) + thread/lanes) * run; run > 0 && row < m.word("batches", 0)*heads; row, run = row+1, run-1 {
+		m.rotate(o, place/tokens, place/tokens+row/heads, row%heads, place%tokens, unit)
+	}
+}
+
+// rotate turns or copies one unit of one row; angle is the batch that the angles are of.
+func (m *ropeModel) rotate(o []uint64, angle, batch, head, token, unit int64) {
+	offset := func(strides string, element int64) (at int64) {
+		for d, i := range []int64{batch, head, token, element} {
+			at += i * int64(o[m.operand[strides]+d])
+		}
+		return at
+	}
+	in := func(e int64) float64 { return load(int64(o[m.operand["in"]]), offset("in_stride", e), m.dtype) }
+	out := func(e int64, v float64) {
+		size := m.dtype.Size()
+		encode(m.dtype, unsafe.Slice((*byte)(pointer(uintptr(int64(o[m.operand["out"]])+offset("out_stride", e)*size))), size), v)
+	}
+	vector, start, pairs, rotating := m.word("vector", 0), m.word("start", 0), m.word("pairs", 0), m.word("rotating", 0)
+	if unit >= rotating {
+		each := int64(1)
+		if m.two {
+			each = 2
+		}
+		for v := (unit - rotating) * each; v < min((unit-rotating+1)*each, m.word("copied", 0)); v++ {
+			first := v * vector
+			if first >= start {
+				first += 2 * pairs
+			}
+			for e := first; e < first+vector; e++ {
+				out(e, in(e))
+			}
+		}
+		return
+	}
+	held := vector
+	if !m.two {
+		held = vector / 2
+	}
+	for pair := unit * held; pair < (unit+1)*held; pair++ {
+		i, j := start+2*pair, start+2*pair+1
+		if m.half {
+			i, j = start+pair, start+pair+pairs
+		}
+		ci, si, cj, sj := m.factors(angle, token, pair)
+		x, y := in(i), in(j)
+		if m.word("forward", 0) != 0 {
+			out(i, ci*x-si*y)
+			out(j, cj*y+sj*x)
+		} else {
+			out(i, ci*x+sj*y)
+			out(j, cj*y-si*x)
+		}
+	}
+}
+
+func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
+	position := token
+	if p := m.word("positions", 0); p != 0 {
+		position = int64(load(p, batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), dtypeRows[m.word("position_dtype", 0)].dtype))
+	}
+	if m.word("cos", 0) != 0 {
+		if position < 0 || position >= m.word("rows", 0) {
+			return 1, 0, 1, 0
+		}
+		look := func(name string, column int64) float64 {
+			at := batch*m.word(name+"_stride", 0) + position*m.word(name+"_stride", 1) + column*m.word(name+"_stride", 2)
+			return load(m.word(name, 0), at, dtypeRows[m.word(name+"_dtype", 0)].dtype)
+		}
+		i := pair * m.word("hop", 0)
+		j := i + m.word("partner", 0)
+		return look("cos", i), look("sin", i), look("cos", j), look("sin", j)
+	}
+	fine := int64(m.walk["coarse"] - m.walk["fine"])
+	frequency := m.number("fine", int(pair%fine))
+	for k, rest := 0, pair/fine; rest > 0; k, rest = k+1, rest/2 {
+		if rest%2 != 0 {
+			frequency *= m.number("coarse", k)
+		}
+	}
+	require.LessOrEqual(m.t, frequency, m.number("fastest", 0)*(1+1e-12))
+	angle := float64(position) * frequency
+	if m.word("single", 0) != 0 {
+		angle = float64(float32(position) * float32(frequency))
+	}
+	s, c := math.Sincos(angle)
+	return c, s, c, s
+}

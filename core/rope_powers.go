@@ -1,0 +1,45 @@
+package core
+
+import "math"
+
+// double is a number in two floats, high + low, to some 104 bits.
+type double struct{ high, low float64 }
+
+func (a double) times(b double) double {
+	product := a.high * b.high
+	rest := math.FMA(a.high, b.high, -product) + (a.high*b.low + a.low*b.high)
+	sum := product + rest
+	return double{sum, rest - (sum - product)}
+}
+
+func (a double) power(n int64) double {
+	result := double{high: 1}
+	for ; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			result = result.times(a)
+		}
+		a = a.times(a)
+	}
+	return result
+}
+
+// powers are base^(-i/n) for i below n, each the float64 that is nearest, but for one in 2^30: an error of one place, times a position
+// of a million, would be one of the angle. They are the powers of one root w, w^n base = 1, which Newton's method makes of a float64.
+func powers(base float64, n int64) []float64 {
+	list := make([]float64, n)
+	if base < 1e-250 || base > 1e250 { // no room for the products
+		for i := range list {
+			list[i] = math.Pow(base, -float64(i)/float64(n))
+		}
+		return list
+	}
+	root := double{high: math.Pow(base, -1/float64(max(n, 1)))}
+	one := root.power(n).times(double{high: base})
+	root.low = root.high * (((1 - one.high) - one.low) / float64(max(n, 1)))
+	at := double{high: 1}
+	for i := range list {
+		list[i] = at.high
+		at = at.times(root)
+	}
+	return list
+}

@@ -1,0 +1,118 @@
+"""dx_i = c_i dy_i + s_j dy_j,  dx_j = c_j dy_j - s_i dy_i for each pair (i, j), with the angles of a position."""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from typing import Any
+
+from ..rope import RopeBackwardDescriptor, RopeBackwardPlan
+from .case import Case, Output, Shape, Truth, Values, library
+from .source import Source
+
+
+def shaped(shape: Shape) -> Shape:
+    """[B, H, S, D] with an even D, of any shape."""
+    four = (*(1,) * (4 - len(shape)), *shape)
+    return (math.prod(four[:-3]), *four[-3:-1], four[-1] + four[-1] % 2)
+
+
+def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, **options: Any) -> Case:
+    """A row of the table. rotary: the share of a head that is rotated; tables: cos and sin are given, as transformers does."""
+
+    def extent(d: int) -> int:
+        return int(d * rotary) // 2 * 2
+
+    def inputs(source: Source, shape: Shape, dtype: str) -> Values:
+        dy, x = (source.cast(source.normal(shaped(shape)), dtype) for _ in range(2))
+        cos, sin = halves(dy, extent(dy.shape[-1]))
+        values = Values(dy=dy, x=x)
+        if tables:
+            single = "float64" if dtype == "float64" else "float32"
+            values.cos, values.sin = (source.cast(library(dy).concatenate((t, t), -1), single) for t in (cos, sin))
+        return values
+
+    def describe(v: Values) -> RopeBackwardDescriptor:
+        b, h, s, d = v.dy.shape
+        return RopeBackwardDescriptor(b, h, s, d, v.dy.dtype, pairing=pairing, rotary_dim=extent(d))
+
+    def truth(v: Values) -> Truth:
+        r, lib = extent(v.dy.shape[-1]), library(v.dy)
+        cos, sin = (v.cos[..., : r // 2], v.sin[..., : r // 2]) if tables else halves(v.dy, r)
+        i, j = split(v.dy[..., :r])
+        rest = v.dy[..., r:]
+        value = lib.concatenate((*joined(cos * i + sin * j, cos * j - sin * i), rest), -1)
+        size = lib.concatenate((*joined(abs(cos * i) + abs(sin * j), abs(cos * j) + abs(sin * i)), abs(rest)), -1)
+        return Truth(value, size, 5)
+
+    def split(x: Any) -> tuple[Any, Any]:
+        half = x.shape[-1] // 2
+        return (x[..., :half], x[..., half:]) if pairing == "half" else (x[..., ::2], x[..., 1::2])
+
+    def joined(i: Any, j: Any) -> tuple[Any, ...]:
+        if pairing == "half":
+            return i, j
+        stacked = library(i).stack((i, j), -1)
+        return (stacked.reshape((*i.shape[:-1], 2 * i.shape[-1])),)
+
+    def by_torch(v: Values) -> Any:
+        """What models write: the tables are made once, in float32 where x is no float64."""
+        import torch
+
+        r = extent(v.x.shape[-1])
+        single = torch.promote_types(v.x.dtype, torch.float32)
+        cos, sin = (v.cos[..., : r // 2], v.sin[..., : r // 2]) if tables else halves(v.x, r)
+        i, j = split(v.x[..., :r])
+        cos, sin = cos.to(single).to(v.x.dtype), sin.to(single).to(v.x.dtype)
+        if pairing == "half":
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+            turned = v.x[..., :r] * cos + torch.cat((-j, i), -1) * sin
+        else:
+            turned = torch.stack((i * cos - j * sin, i * sin + j * cos), -1).flatten(-2)
+        return turned if r == v.x.shape[-1] else torch.cat((turned, v.x[..., r:]), -1)
+
+    def drop_in(v: Values) -> Any:
+        """sternway.torch.rope."""
+        import sternway.torch
+
+        given = {"cos": v.cos, "sin": v.sin} if tables else {}
+        return sternway.torch.rope(v.x, pairing=pairing, rotary_dim=extent(v.x.shape[-1]), **given)
+
+    reads = ("dy", "cos", "sin") if tables else ("dy",)
+    return Case(
+        "rope", name, RopeBackwardPlan, inputs, describe, {"dx": Output("x", truth)}, by_torch,
+        "autograd of the rotation with tables at hand", reads=reads, drop_in=drop_in, **options,
+    )  # fmt: skip
+
+
+def halves(like: Any, r: int) -> tuple[Any, Any]:
+    """Cosines and sines [S, r/2] in float64, for positions 0 .. S-1."""
+    lib = library(like)
+    where = {"device": like.device} if hasattr(like, "is_cuda") else {}
+    positions = lib.arange(like.shape[-2], dtype=lib.float64, **where)
+    angles = positions[:, None] * lib.asarray(frequencies(r), dtype=lib.float64, **where)
+    return lib.cos(angles), lib.sin(angles)
+
+
+@functools.lru_cache(maxsize=64)
+def frequencies(r: int) -> tuple[float, ...]:
+    """10000 ** (-2 k / r), each the nearest float64: an ulp more would be multiplied by the position."""
+    with decimal.localcontext() as context:
+        context.prec = 40
+        step = -2 * decimal.Decimal(10000).ln() / max(r, 1)
+        return tuple(float((k * step).exp()) for k in range(r // 2))
+
+
+SHAPES: dict[str, Any] = {
+    "demo": (4, 8, 256, 64),
+    "cpu": ((1, 4, 128, 128), (2, 16, 512, 64), (4, 32, 512, 128)),
+}
+LARGE = (4, 32, 4096, 128)
+
+CASES = (
+    case("dx interleaved", "interleaved", cuda=(LARGE, (64, 32, 1, 128), (1, 32, 65536, 128), (1, 1, 1 << 20, 128)), **SHAPES),
+    case("dx half", "half", cuda=(LARGE, (64, 32, 1, 128), (1, 32, 65536, 128), (1, 1, 1 << 20, 128)), **SHAPES),
+    case("dx half, tables", "half", tables=True, cpu=SHAPES["cpu"], cuda=(LARGE,)),
+    case("dx half of a part", "half", rotary=0.5, cpu=SHAPES["cpu"][:2], cuda=(LARGE,)),
+)

@@ -1,0 +1,188 @@
+"""Rotary position embedding: its gradient, and the rotation itself, which is the transpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, ClassVar
+
+from . import _plan, errors
+from ._arrays import Array, device_of, require_array
+from ._descriptor import Descriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeBackwardDescriptor(Descriptor):
+    """The backward of a rotary position embedding.
+
+    Args:
+        batch_size, num_heads, seq_len, head_dim: the extents B, H, S and D of dy; D is even, at most 2^20.
+        dtype: of dy and dx: float32, float64, float16 or bfloat16.
+        base: of the angles: pair k turns by ``position * base ** (-2 k / rotary_dim)`` radians.
+        pairing: "interleaved": elements 2k and 2k + 1 of the rotated part are a pair; "half": k and k + rotary_dim / 2.
+        rotary_dim: how many elements of a head are rotated, an even number; None: all.
+        rotary_start: the first of them.
+        angle: "float64": formed and reduced in float64; "float32": by the usual recipe of a torch forward, a float32 frequency
+            times a float32 position. Either is exact from there on.
+        layout: of dy and dx: "bhsd", "bshd", or "thd" (tokens, heads, dim), which has no batch.
+        num_key_heads: of a second pair of operands ``dy_k`` and ``dx_k``, which the same launch rotates; None: there is none.
+        direction: "backward", or "forward": dy is x and dx is y.
+    """
+
+    family: ClassVar[str] = "rope_backward"
+
+    batch_size: int
+    num_heads: int
+    seq_len: int
+    head_dim: int
+    dtype: Any
+    base: float = 10000.0
+    pairing: str = "interleaved"
+    rotary_dim: int | None = None
+    rotary_start: int = 0
+    angle: str = "float64"
+    layout: str = "bhsd"
+    num_key_heads: int | None = None
+    direction: str = "backward"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of dy."""
+        b, h, s, d = self.batch_size, self.num_heads, self.seq_len, self.head_dim
+        return {"bshd": (b, s, h, d), "thd": (s, h, d)}.get(self.layout, (b, h, s, d))
+
+
+class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
+    """Runs ``dx_i = c_i dy_i + s_j dy_j``, ``dx_j = c_j dy_j - s_i dy_i`` for each pair (i, j); other elements are copied.
+
+    Operands of run: ``dy, positions?, cos?, sin?, dy_k? -> dx, dx_k?``. ``positions``: [S] or [B, S], int32 or int64; without
+    them 0 .. S-1. ``cos`` and ``sin``: [P, r/2] or [P, r], or [B, P, ...], in float32, float64 or dy's dtype, of which position
+    p takes row p; without them cosine and sine of the angles. With r columns each element has its own (transformers' layout).
+    ``dx`` may be ``dy``. All strides are legal; those of an expanded dy are 0.
+    """
+
+    descriptor_type = RopeBackwardDescriptor
+
+
+_AXES = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "thd": (None, 1, 0, 2)}
+"""Where a layout has its batch, heads, tokens and elements."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _rope_plan(
+    shape: tuple[int, ...],
+    dtype: Any,
+    base: float,
+    pairing: str,
+    rotary_dim: int | None,
+    rotary_start: int,
+    angle: str,
+    layout: str,
+    key_heads: int | None,
+    direction: str,
+    device: str,
+) -> RopeBackwardPlan:
+    op = RopeBackwardDescriptor.family
+    if layout not in _AXES:
+        raise errors.make("invalid_problem", op, "layout", "bhsd, bshd or thd", repr(layout))
+    axes = _AXES[layout]
+    rank = len(set(axes) - {None})
+    if len(shape) != rank:
+        raise errors.make("invalid_problem", op, "dy", f"of rank {rank} in the layout {layout}", f"rank {len(shape)}")
+    b, h, s, d = (1 if axis is None else shape[axis] for axis in axes)
+    descriptor = RopeBackwardDescriptor(
+        b, h, s, d, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction
+    )
+    return RopeBackwardPlan.select(descriptor, device)
+
+
+def rotate(
+    direction: str,
+    dy: Array,
+    dy_k: Array | None,
+    positions: Array | None,
+    base: float,
+    cos: Array | None,
+    sin: Array | None,
+    pairing: str,
+    rotary_dim: int | None,
+    rotary_start: int,
+    angle: str,
+    layout: str,
+    out: Any = None,
+) -> tuple[Array, ...]:
+    """Both directions, of one array or of two with different numbers of heads."""
+    require_array("rope_backward", "dy", dy)
+    shape = tuple(dy.shape)
+    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dx", shape, None)]
+    key_heads = None
+    if dy_k is not None:
+        require_array("rope_backward", "dy_k", dy_k)
+        key_shape, axis = tuple(dy_k.shape), _AXES.get(layout, (0, 0))[1] or 0
+        key_heads = key_shape[axis] if axis < len(key_shape) else 0
+        rows.append(("dx_k", key_shape, None))
+    plan = _rope_plan(
+        shape, dy.dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction, device_of(dy)
+    )
+    if out is None and dy_k is not None:
+        outputs = {
+            **_plan.outputs(plan, dy, rows[:1], None),
+            **_plan.outputs(plan, dy_k, rows[1:], None),
+        }
+        plan.run(dy=dy, positions=positions, cos=cos, sin=sin, dy_k=dy_k, **outputs)
+    else:
+        outputs = _plan.outputs(plan, dy, rows, out)
+        if dy_k is None:
+            plan.run(dy=dy, positions=positions, cos=cos, sin=sin, **outputs)
+        else:
+            plan.run(dy=dy, positions=positions, cos=cos, sin=sin, dy_k=dy_k, **outputs)
+    return tuple(outputs.values())
+
+
+def rope_backward(
+    dy: Array,
+    positions: Array | None = None,
+    *,
+    base: float = 10000.0,
+    cos: Array | None = None,
+    sin: Array | None = None,
+    pairing: str = "interleaved",
+    rotary_dim: int | None = None,
+    rotary_start: int = 0,
+    angle: str = "float64",
+    layout: str = "bhsd",
+    out: Array | None = None,
+) -> Array:
+    """Gradient of a rotary position embedding: the exact transpose of the rotation (Su et al., arXiv 2104.09864).
+
+    Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``, where c and s
+    are cosine and sine of ``position * base ** (-2 k / rotary_dim)`` radians for pair k, or the row of the tables that the
+    position names. Scaled tables keep their scale. Elements outside the rotated part are copied.
+
+    Args:
+        dy: the upstream gradient, [B, H, S, D] in the layout "bhsd"; float32, float64, float16 or bfloat16; any strides.
+        positions: [S] or [B, S] ([tokens] in "thd"), int32 or int64; negative ones only without tables. None: 0 .. S-1.
+        base: of the frequencies.
+        cos, sin: tables [P, rotary_dim / 2] or [P, rotary_dim], or with a leading batch; float32, float64 or dy's dtype.
+        pairing: "interleaved" (2k, 2k + 1), or "half" (k, k + rotary_dim / 2).
+        rotary_dim: how many elements are rotated; None: all.
+        rotary_start: the first of them.
+        angle: "float64", or "float32" as a torch forward forms it.
+        layout: "bhsd", "bshd" or "thd" (tokens, heads, dim).
+        out: an array to write into; it may be dy.
+
+    Returns:
+        dx, of dy's shape and dtype.
+
+    Raises:
+        InvalidProblemError: shapes or options that contradict each other; on the CPU, a position that is no row of the tables
+            (on a GPU such a token is copied, and STERNWAY_CHECK=1 reports it).
+        UnsupportedError: a dtype or device without a kernel.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> dy = np.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 2, 2)  # two tokens, one pair
+        >>> sw.rope_backward(dy).round(3).tolist()
+        [[[[1.0, 0.0], [0.841, 0.54]]]]
+    """
+    return rotate("backward", dy, None, positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout, out)[0]

@@ -1,0 +1,156 @@
+"""dx_i = c_i dy_i + s_j dy_j,  dx_j = c_j dy_j - s_i dy_i for each pair (i, j); other elements are copied."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from support import ACCUMULATOR, F32, F64, Maker, Truth
+
+import sternway as sw
+
+from .base import Family, Problem, Tensors
+
+
+def four(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Make [B, H, S, D] of any shape; D even, and a shape of four stays as it is."""
+    padded = (*(1,) * (4 - len(shape)), *shape)
+    return (math.prod(padded[:-3]), *padded[-3:-1], padded[-1] + padded[-1] % 2)
+
+
+def describe(shape: tuple[int, ...], dtype: Any, **fields: Any) -> sw.RopeBackwardDescriptor:
+    b, h, s, d = four(shape)
+    return sw.RopeBackwardDescriptor(b, h, s, d, dtype, **fields)
+
+
+def build(
+    shape: tuple[int, ...],
+    maker: Maker,
+    *,
+    pairing: str = "half",
+    rotary_dim: int | None = None,
+    rotary_start: int = 0,
+    angle: str = "float64",
+    base: float = 10000.0,
+    positions: str = "",
+    table: str = "",
+    table_dtype: torch.dtype = F32,
+    furthest: int = 9,
+) -> tuple[dict[str, Any], Tensors]:
+    """positions: "", "S" or "BS"; table: "", "half", "full", or with a "B" in front."""
+    b, _, s, d = four(shape)
+    r = d if rotary_dim is None else rotary_dim
+    inputs = {"dy": maker.floats(four(shape))}
+    if positions:
+        inputs["positions"] = maker.integers(0, furthest, (s,) if positions == "S" else (b, s), torch.int64)
+    if table:
+        rows = max(furthest + 1, s)
+        size = ((b,) if table[0] == "B" else ()) + (rows, r if table.endswith("full") else r // 2)
+        inputs["cos"], inputs["sin"] = (maker.floats(size, table_dtype) for _ in range(2))
+    fields = {"pairing": pairing, "rotary_dim": rotary_dim, "rotary_start": rotary_start, "angle": angle, "base": base}
+    return fields, inputs
+
+
+def members(x: torch.Tensor, pairing: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first and the second member of each pair."""
+    return x.chunk(2, -1) if pairing == "half" else (x[..., ::2], x[..., 1::2])
+
+
+def joined(i: torch.Tensor, j: torch.Tensor, pairing: str) -> torch.Tensor:
+    return torch.cat((i, j), -1) if pairing == "half" else torch.stack((i, j), -1).flatten(-2)
+
+
+def factors(d: Any, inputs: Tensors) -> tuple[torch.Tensor, ...]:
+    """c_i, s_i, c_j, s_j as [B or 1, 1, S, r/2] in float64, and how far the rounding of the angle may blur them."""
+    dy = inputs["dy"]
+    r = d.head_dim if d.rotary_dim is None else d.rotary_dim
+    positions = inputs.get("positions", torch.arange(d.seq_len, device=dy.device))
+    positions = positions if positions.ndim == 2 else positions[None]
+    if "cos" in inputs:
+        c, s = (look_up(inputs[name].to(F64), positions)[:, None] for name in ("cos", "sin"))
+        none = torch.zeros((), dtype=F64, device=dy.device)
+        if c.shape[-1] == r // 2:
+            return c, s, c, s, none
+        (ci, cj), (si, sj) = members(c, d.pairing), members(s, d.pairing)
+        return ci, si, cj, sj, none
+    frequency = d.base ** (-2.0 * torch.arange(r // 2, dtype=F64, device=dy.device) / max(r, 1))
+    if d.angle == "float32":
+        theta = (positions.float()[..., None] * frequency.float()).to(F64)[:, None]
+        blur = 0 * theta
+    else:
+        theta = positions.to(F64)[:, None, :, None] * frequency
+        blur = theta.abs() * (2.0**-52 / torch.finfo(ACCUMULATOR[dy.dtype]).eps)
+    return theta.cos(), theta.sin(), theta.cos(), theta.sin(), blur
+
+
+def look_up(table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    if table.ndim == 2:
+        return table[positions]
+    batch = torch.arange(table.shape[0], device=table.device)[:, None]
+    return table[batch, positions.expand(table.shape[0], -1)]
+
+
+def truth(d: Any, inputs: Tensors) -> dict[str, Truth]:
+    dy = inputs["dy"].to(F64)
+    r = d.head_dim if d.rotary_dim is None else d.rotary_dim
+    before, turned, after = dy.split((d.rotary_start, r, d.head_dim - d.rotary_start - r), -1)
+    i, j = members(turned, d.pairing)
+    ci, si, cj, sj, blur = factors(d, inputs)
+    value = joined(ci * i + sj * j, cj * j - si * i, d.pairing)
+    blurred = blur * (i.abs() + j.abs())
+    size = joined((ci * i).abs() + (sj * j).abs() + blurred, (cj * j).abs() + (si * i).abs() + blurred, d.pairing)
+    whole = torch.cat((before, value, after), -1)
+    dtype = inputs["dy"].dtype
+    return {"dx": Truth(whole, torch.cat((before.abs(), size, after.abs()), -1), dtype, ACCUMULATOR[dtype], 2)}
+
+
+def by_torch(d: Any, inputs: Tensors) -> Tensors:
+    """Autograd of what models write, with tables in the accumulator's dtype."""
+    dy = inputs["dy"]
+    x = torch.zeros_like(dy).requires_grad_()
+    r = d.head_dim if d.rotary_dim is None else d.rotary_dim
+    before, turned, after = x.split((d.rotary_start, r, d.head_dim - d.rotary_start - r), -1)
+    i, j = members(turned, d.pairing)
+    ci, si, cj, sj = (t.to(ACCUMULATOR[dy.dtype]).to(dy.dtype) for t in factors(d, inputs)[:4])
+    y = torch.cat((before, joined(ci * i - si * j, cj * j + sj * i, d.pairing), after), -1)
+    return {"dx": torch.autograd.grad(y, x, dy)[0]}
+
+
+def call(problem: Problem, wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    d, inputs = problem.descriptor, problem.inputs
+    given = {name: inputs.get(name) for name in ("positions", "cos", "sin")}
+    options = {name: getattr(d, name) for name in ("base", "pairing", "rotary_dim", "rotary_start", "angle")}
+    return {"dx": sw.rope_backward(inputs["dy"], **given, **options, out=out)}
+
+
+def options(draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    d = four(shape)[-1]
+    r = draw(st.integers(0, d // 2)) * 2
+    return {
+        "pairing": draw(st.sampled_from(("half", "interleaved"))),
+        "rotary_dim": r,
+        "rotary_start": draw(st.integers(0, d - r)),
+        "angle": draw(st.sampled_from(("float64", "float32"))),
+        "base": draw(st.sampled_from((10000.0, 500000.0, 2.0))),
+        "positions": draw(st.sampled_from(("", "S", "BS"))),
+        "table": draw(st.sampled_from(("", "", "half", "full", "Bhalf", "Bfull"))),
+        "table_dtype": draw(st.sampled_from((F32, F64))),
+    }
+
+
+ROPE = Family(
+    name="rope",
+    op="rope_backward",
+    descriptor=describe,
+    plan=sw.RopeBackwardPlan,
+    build=build,
+    truth=truth,
+    torch=by_torch,
+    reads=lambda wanted, inputs: set(inputs),
+    call=call,
+    options=options,
+    required=("dx",),
+    in_place=("dx",),
+)
