@@ -18,9 +18,9 @@ func (cpuBackend) Units() int                               { return 1 }
 func (cpuBackend) Load(*problem, program) ([]Kernel, error) { return nil, nil }
 
 func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor) error {
-	p.program.host(args)
+	err := p.program.host(args)
 	runtime.KeepAlive(args)
-	return nil
+	return err
 }
 
 var threads atomic.Int64

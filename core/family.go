@@ -159,7 +159,7 @@ type program interface {
 	geometry() string  // launch geometry in words
 	workspace() int64  // bytes
 	symbols() []symbol // what the device must load, in the order that launches refer to
-	host(args []Tensor)
+	host(args []Tensor) error
 	device(args []Tensor, workspace uintptr, q *queue) error
 }
 

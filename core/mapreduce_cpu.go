@@ -6,12 +6,13 @@ import "sync"
 const grain = 32768
 
 // host runs the program's body over blocks of the operands.
-func (m *mapReduce) host(args []Tensor) {
+func (m *mapReduce) host(args []Tensor) error {
 	if m.element == Float64 {
 		hostPasses(m, args, m.op.f64, &storages64)
 	} else {
 		hostPasses(m, args, m.op.f32, &storages32)
 	}
+	return nil
 }
 
 func hostPasses[A accumulator](m *mapReduce, args []Tensor, body func(*[4]float64, [][]A, [][]A), table *[len(dtypeRows)]storage[A]) {
