@@ -43,11 +43,11 @@ var scanKinds = map[string]struct {
 	x, indices bool // which operands the kind may have; both: exactly one
 	recurrence recurrence
 }{
-	"cumsum":       {false, false, recurrence{suffix: sumSuffix, cross: plainCross}},
-	"cumprod":      {true, false, recurrence{productFold, productWeights, cutSuffix, productCombine, cutCross}},
-	"cummax":       {true, true, recurrence{recordFold(1), recordWeights(1), chosenSuffix, recordCombine, chosenCross}},
-	"cummin":       {true, true, recurrence{recordFold(-1), recordWeights(-1), chosenSuffix, recordCombine, chosenCross}},
-	"logcumsumexp": {true, false, recurrence{softFold, softWeights, plainSuffix, softCombine, plainCross}},
+	"cumsum":       {false, false, sums},
+	"cumprod":      {true, false, products},
+	"cummax":       {true, true, maxima},
+	"cummin":       {true, true, minima},
+	"logcumsumexp": {true, false, softs},
 }
 
 // Family is "scan_backward".

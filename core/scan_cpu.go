@@ -1,67 +1,182 @@
 package core
 
+// #include "scan.h"
+import "C"
+
 import (
-	"fmt"
 	"sync"
-	"sync/atomic"
+	"unsafe"
 )
 
+// The work on the CPU is cut into lanes: rows, or parts of rows where there are too few of them or where they are very long. How
+// depends on the shape alone, and so do the numbers. Lanes count parts slowest, so that neighbours are neighbouring rows.
 const (
-	scanBlock = 512       // positions of a row that are worked on at once, so that they stay in the first-level cache
-	longRow   = 2 * 65536 // a longer row is cut into parts, so that it keeps every core busy
-	scanPart  = 65536
-	bundle    = 8 // neighbouring rows that are walked together where their elements share cache lines
+	fewRows    = 2 * C.SCAN_LANES
+	longestRow = 1 << 18 // walked in one piece
+	wantLanes  = 16 * C.SCAN_LANES
+	leastPart  = 512
+	mostPart   = 4096
 )
 
-// hostScan is one run of a scan on the CPU. Rows are numbered so that neighbours are neighbours in memory as well.
+// hostScan is one run of a scan on the CPU.
 type hostScan struct {
 	*scanProgram
-	args  []Tensor
-	views [4]view
-	rows  int64
-	n     int64
-	part  int64 // positions of a part
-	parts int64
-	width int64 // rows of a bundle
+	recurrence
+	kind    int64    // of the loops in C
+	x       int      // the operand that they read as x; 0: none
+	args    []Tensor // dy, x, indices, dx
+	rows, n int64
+	views   [4]view  // of the rows
+	steps   [4]int64 // from a position to the next in scan order
+	part    int64    // positions of a lane; the last part of a row may be shorter
+	lanes   int64
 }
 
 // scanWorker is the scratch of one goroutine.
 type scanWorker struct {
-	blocks      [4]block[float64]
-	w, c        [scanBlock]float64
-	checkpoints []state // of each block of a part, for each row of a bundle
+	call        C.scan_call
+	states      [C.SCAN_BATCH]state
+	carries     [C.SCAN_BATCH]float64
+	checkpoints []float64
 }
 
 var scanWorkers = sync.Pool{New: func() any { return new(scanWorker) }}
 
 func (s *scanProgram) host(args []Tensor) error {
+	h := &hostScan{scanProgram: s, recurrence: s.recurrence, kind: s.recurrence.loops[0], args: append([]Tensor{}, args...), n: s.length()}
+	if s.first {
+		h.kind = s.recurrence.loops[1]
+	}
 	space := s.space(args)
-	h := &hostScan{scanProgram: s, args: append([]Tensor{}, args...), width: 1, rows: space.size(0, space.kept), n: s.length()}
-	if h.rows == 0 || h.n == 0 {
+	if h.rows = space.size(0, space.kept); h.rows == 0 || h.n == 0 {
 		return nil
 	}
 	for i := range h.args {
-		if !h.args[i].present() {
-			continue
-		}
-		if stride := &space.stride[i][space.n-1]; s.reverse {
-			h.args[i].Data += uintptr(*stride * (h.n - 1) * h.args[i].DType.Size())
-			*stride = -*stride
-		}
-		h.views[i] = space.view(i, 0, space.n, false)
-		if step := magnitude(space.stride[i][space.n-1]); step != 1 && step != 0 {
-			h.width = bundle
+		h.views[i] = space.view(i, 0, space.kept, false)
+		h.steps[i] = space.stride[i][space.kept]
+		if s.reverse && h.args[i].present() {
+			h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())
+			h.steps[i] = -h.steps[i]
 		}
 	}
+	h.part = h.n
+	if h.n > leastPart && (h.rows < fewRows || h.n > longestRow) {
+		h.part = ceil(clamp(h.rows*h.n/wantLanes, leastPart, mostPart), C.SCAN_POSITIONS) * C.SCAN_POSITIONS
+	}
+	h.lanes = ceil(h.n, h.part) * h.rows
 	if h.args[2].present() {
-		return h.scatter()
+		return h.indexed()
 	}
-	h.part, h.parts = h.n, 1
-	if h.n > longRow {
-		h.part, h.parts = scanPart, ceil(h.n, scanPart)
+	if h.args[1].present() {
+		h.x = 1
 	}
-	h.walk()
+	h.scan()
 	return nil
+}
+
+// scan finds dx. Of rows in parts: first the state before each part, then what the parts do to a carry, then what they carry.
+func (h *hostScan) scan() {
+	if h.lanes == h.rows {
+		h.walk(nil, nil, true)
+		return
+	}
+	var parts, before []state
+	if h.x != 0 {
+		parts = make([]state, h.lanes)
+		h.fold(parts)
+	}
+	if h.combine != nil {
+		before = make([]state, h.lanes)
+		for i := range before {
+			if before[i] = h.start; int64(i) >= h.rows {
+				before[i] = h.combine(before[int64(i)-h.rows], parts[int64(i)-h.rows], h.first)
+			}
+		}
+	}
+	h.carry(parts, before)
+}
+
+func (h *hostScan) carry(parts, before []state) {
+	carries := make([]float64, h.lanes)
+	entering := make([]state, len(before))
+	for i := range before {
+		entering[i] = h.enter(before[i])
+	}
+	h.walk(entering, carries, false)
+	var part, left state
+	next := make([]float64, h.rows)
+	for i := h.lanes - 1; i >= 0; i-- {
+		row := i % h.rows
+		if parts != nil {
+			part = parts[i]
+		}
+		if before != nil {
+			left = before[i]
+		}
+		shift := carries[i]
+		carries[i] = next[row]
+		next[row] = shift + h.cross(left, part, h.first, carries[i])
+	}
+	h.walk(entering, carries, true)
+}
+
+// fold finds the states of lanes by themselves.
+func (h *hostScan) fold(states []state) {
+	h.each(func(w *scanWorker, first, count int64) {
+		h.look(w, first, count, false)
+		C.sw_scan_fold(&w.call, cStates(h.begin(w, states[first:first+count], first)))
+	})
+}
+
+// walk takes the states and the carries that enter the lanes, or those of whole rows. Carries become what leaves them.
+func (h *hostScan) walk(entering []state, carries []float64, store bool) {
+	h.each(func(w *scanWorker, first, count int64) {
+		h.look(w, first, count, store)
+		states, carry := w.states[:count], w.carries[:count]
+		if len(entering) > 0 {
+			copy(states, entering[first:])
+		} else {
+			h.begin(w, states, first)
+		}
+		if carries != nil {
+			carry = carries[first : first+count]
+		} else {
+			clear(carry)
+		}
+		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carry), cDoubles(w.checkpoints))
+	})
+}
+
+// begin sets the states that stand before lanes without a look at other lanes.
+func (h *hostScan) begin(w *scanWorker, states []state, first int64) []state {
+	for i := range states {
+		states[i] = h.enter(h.start)
+		if h.x == indicesOperand {
+			states[i] = h.choice(w, first, int64(i))
+		}
+	}
+	return states
+}
+
+func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
+
+// each hands out lanes of one length, first..first+count-1.
+func (h *hostScan) each(body func(w *scanWorker, first, count int64)) {
+	group := clamp(grain/h.part/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
+	full := h.n / h.part * h.rows // lanes of h.part positions; the others are as short as the last
+	tasks := ceil(full, group)
+	h.parallel(tasks+ceil(h.lanes-full, group), func(w *scanWorker, task int64) {
+		first, end, n := task*group, full, h.part
+		if task >= tasks {
+			first, end, n = full+(task-tasks)*group, h.lanes, h.n%h.part
+		}
+		count := min(group, end-first)
+		w.call.lanes, w.call.n, w.call.row = C.int64_t(count), C.int64_t(n), C.int64_t(h.n)
+		if need := int(ceil(n, C.SCAN_POSITIONS) * 2 * C.SCAN_LANES); len(w.checkpoints) < need {
+			w.checkpoints = make([]float64, need)
+		}
+		body(w, first, count)
+	})
 }
 
 func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
@@ -71,224 +186,34 @@ func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
 	}, body)
 }
 
-// walk does every row. With several parts: the state that enters each part, then the map that each part is, then the results.
-func (h *hostScan) walk() {
-	if h.parts == 1 {
-		group := max(h.width, grain/max(h.n, 1)) / h.width * h.width
-		entering := make([]state, 0)
-		h.parallel(ceil(h.rows, group), func(w *scanWorker, task int64) {
-			last := min(h.rows, (task+1)*group)
-			if h.n <= scanBlock/2 {
-				h.shortRows(w, task*group, last)
-				return
-			}
-			for row := task * group; row < last; row += h.width {
-				var carry [bundle]float64
-				h.emit(w, row, min(last, row+h.width), 0, entering, carry[:], nil)
-			}
-		})
-		return
-	}
-	bundles := ceil(h.rows, h.width)
-	states := make([]state, h.rows*h.parts) // [part][row]
-	maps := make([]affine, h.rows*h.parts)
-	carries := make([]float64, h.rows*h.parts)
-	each := func(body func(w *scanWorker, first, last, part, at int64)) {
-		h.parallel(bundles*h.parts, func(w *scanWorker, task int64) {
-			part, first := task/bundles, task%bundles*h.width
-			body(w, first, min(h.rows, first+h.width), part, part*h.rows+first)
-		})
-	}
-	if fold := h.recurrence.fold; fold != nil {
-		each(func(w *scanWorker, first, last, part, at int64) {
-			for row := first; row < last; row++ {
-				states[at+row-first] = h.fold(w, row, part)
-			}
-		})
-		h.enter(states)
-	}
-	each(func(w *scanWorker, first, last, part, at int64) {
-		var carry [bundle]float64
-		h.emit(w, first, last, part, states[at:], carry[:], maps[at:])
-	})
-	for part := h.parts - 2; part >= 0; part-- {
-		for row := range h.rows {
-			at := (part+1)*h.rows + row
-			carries[at-h.rows] = h.recurrence.cross(maps[at], carries[at])
-		}
-	}
-	each(func(w *scanWorker, first, last, part, at int64) {
-		h.emit(w, first, last, part, states[at:], carries[at:at+last-first], nil)
-	})
-}
-
-// enter turns the state of each part alone into the state that enters it.
-func (h *hostScan) enter(states []state) {
-	for row := range h.rows {
-		var before state
-		for part := range h.parts {
-			at := part*h.rows + row
-			before, states[at] = h.recurrence.combine(before, states[at], h.first), before
-		}
-	}
-}
-
-// fold is the state of one part of a row by itself.
-func (h *hostScan) fold(w *scanWorker, row, part int64) (s state) {
-	end := min(h.n, (part+1)*h.part)
-	for k := part * h.part; k < end; k += scanBlock {
-		s = h.recurrence.fold(s, h.load(w, 1, row*h.n+k, min(scanBlock, end-k)), h.first)
-	}
-	return s
-}
-
-// emit computes one part of rows first..last-1, from the states and the carries that enter it. With maps it stores nothing and
-// finds what the part does to a carry.
-func (h *hostScan) emit(w *scanWorker, first, last, part int64, entering []state, carry []float64, maps []affine) {
-	begin, end := part*h.part, min(h.n, (part+1)*h.part)
-	count, blocks := last-first, ceil(end-begin, scanBlock)
-	h.checkpoint(w, first, count, begin, blocks, entering)
-	for i := range maps[:min(int64(len(maps)), count)] {
-		maps[i] = affine{factor: unit}
-	}
-	for b := blocks - 1; b >= 0; b-- {
-		k := begin + b*scanBlock
-		n := min(scanBlock, end-k)
-		for i := range count {
-			at := (first+i)*h.n + k
-			if h.recurrence.fold != nil {
-				h.recurrence.weights(w.checkpoints[b*count+i], h.load(w, 1, at, n), w.w[:n], w.c[:n], h.first)
-			}
-			dy := h.own(w, at, n)
-			carry[i] = h.recurrence.suffix(carry[i], dy, w.w[:n], w.c[:n])
-			if maps == nil {
-				h.store(w, at, dy)
-				continue
-			}
-			maps[i].shift = carry[i]
-			if h.recurrence.fold != nil {
-				for _, c := range w.c[:n] {
-					maps[i].factor = maps[i].factor.timesNumber(c)
-				}
-			}
-		}
-	}
-}
-
-// checkpoint finds the state before each block of a part.
-func (h *hostScan) checkpoint(w *scanWorker, first, count, begin, blocks int64, entering []state) {
-	if h.recurrence.fold == nil {
-		return
-	}
-	if need := int(blocks * count); cap(w.checkpoints) < need {
-		w.checkpoints = make([]state, need)
-	}
-	w.checkpoints = w.checkpoints[:blocks*count]
-	clear(w.checkpoints[:count])
-	copy(w.checkpoints[:count], entering)
-	for b := int64(1); b < blocks; b++ {
-		for i := range count {
-			x := h.load(w, 1, (first+i)*h.n+begin+(b-1)*scanBlock, scanBlock)
-			w.checkpoints[b*count+i] = h.recurrence.fold(w.checkpoints[(b-1)*count+i], x, h.first)
-		}
-	}
-}
-
-// shortRows does rows of which several fit a block.
-func (h *hostScan) shortRows(w *scanWorker, first, last int64) {
-	group := scanBlock / h.n
-	for row := first; row < last; row += group {
-		n := min(group, last-row) * h.n
-		var x []float64
-		if h.recurrence.fold != nil {
-			x = h.load(w, 1, row*h.n, n)
-		}
-		dy := h.own(w, row*h.n, n)
-		for at := int64(0); at < n; at += h.n {
-			end := at + h.n
-			if x != nil {
-				h.recurrence.weights(state{}, x[at:end], w.w[at:end], w.c[at:end], h.first)
-			}
-			h.recurrence.suffix(0, dy[at:end], w.w[at:end], w.c[at:end])
-		}
-		h.store(w, row*h.n, dy)
-	}
-}
-
-func (h *hostScan) load(w *scanWorker, operand int, at, n int64) []float64 {
+// place tells the loops where an operand of lanes first..first+count-1 lies.
+func (h *hostScan) place(to *C.scan_operand, operand int, first, count int64) {
 	t := &h.args[operand]
-	return storages64[t.DType.row()].load(&w.blocks[operand], t, &h.views[operand], at, n)
-}
-
-// own is dy in scratch that may be overwritten.
-func (h *hostScan) own(w *scanWorker, at, n int64) []float64 {
-	scratch := w.blocks[3].wide[:n]
-	copy(scratch, h.load(w, 0, at, n))
-	return scratch
-}
-
-func (h *hostScan) store(w *scanWorker, at int64, values []float64) {
-	t := &h.args[3]
-	storages64[t.DType.row()].store(&w.blocks[3], t, &h.views[3], at, values)
-}
-
-// scatter adds dy at indices, after a look at all of them: nothing is written when one is out of range.
-func (h *hostScan) scatter() error {
-	if bad := h.firstBadIndex(); bad >= 0 {
-		return refuse(InvalidProblem, "", "indices", fmt.Sprintf("between 0 and %d", h.n-1),
-			fmt.Sprintf("%d at position %d of row %d", h.index(bad), bad%h.n, bad/h.n), "")
+	to.data, to._type, to.step = C.uint64_t(t.Data), C.int64_t(t.DType.row()), C.int64_t(h.steps[operand])
+	if t.DType == Int64 {
+		to._type = C.int64_t(Float64.row()) // the loops move the bits
 	}
-	// Under reverse, indices count positions of x while the rows of this walk run backwards.
-	place := func(j int64) int64 { return j }
-	if h.reverse {
-		place = func(j int64) int64 { return h.n - 1 - j }
+	for done := int64(0); done < count; {
+		part, row := (first+done)/h.rows, (first+done)%h.rows
+		n := min(count-done, h.rows-row)
+		at, base := to.at[done:done+n], part*h.part*h.steps[operand]
+		h.views[operand].pieces(row, n, func(start, offset, count, step int64) {
+			for i := range at[start : start+count] {
+				at[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
+			}
+		})
+		done += n
 	}
-	group := max(1, grain/h.n)
-	h.parallel(ceil(h.rows, group), func(w *scanWorker, task int64) {
-		sums := make([]float64, h.n)
-		var indices [scanBlock]int64
-		for row := task * group; row < min(h.rows, (task+1)*group); row++ {
-			clear(sums)
-			for k := int64(0); k < h.n; k += scanBlock {
-				n := min(scanBlock, h.n-k)
-				gather(indices[:n], &h.args[2], &h.views[2], row*h.n+k)
-				for i, g := range h.load(w, 0, row*h.n+k, n) {
-					sums[place(indices[i])] += g
-				}
-			}
-			for k := int64(0); k < h.n; k += scanBlock {
-				h.store(w, row*h.n+k, sums[k:min(h.n, k+scanBlock)])
-			}
-		}
-	})
-	return nil
 }
 
-func (h *hostScan) index(at int64) int64 {
-	var value [1]int64
-	gather(value[:], &h.args[2], &h.views[2], at)
-	return value[0]
-}
-
-// firstBadIndex is the first element whose index is out of range, or -1.
-func (h *hostScan) firstBadIndex() int64 {
-	total := h.rows * h.n
-	first := atomic.Int64{}
-	first.Store(total)
-	h.parallel(ceil(total, grain), func(_ *scanWorker, task int64) {
-		var indices [scanBlock]int64
-		for at := task * grain; at < min(total, (task+1)*grain, first.Load()); at += scanBlock {
-			n := min(scanBlock, total-at)
-			gather(indices[:n], &h.args[2], &h.views[2], at)
-			for i, j := range indices[:n] {
-				for now := first.Load(); (j < 0 || j >= h.n) && at+int64(i) < now; now = first.Load() {
-					first.CompareAndSwap(now, at+int64(i))
-				}
-			}
-		}
-	})
-	if bad := first.Load(); bad < total {
-		return bad
+// look places the operands that a kind reads and, for the last walk, the one that it writes.
+func (h *hostScan) look(w *scanWorker, first, count int64, store bool) {
+	w.call.kind = C.int64_t(h.kind)
+	h.place(&w.call.dy, 0, first, count)
+	if h.x != 0 {
+		h.place(&w.call.x, h.x, first, count)
 	}
-	return -1
+	if w.call.dx.data = 0; store {
+		h.place(&w.call.dx, 3, first, count)
+	}
 }

@@ -1,0 +1,51 @@
+#ifndef STERNWAY_SCAN_H
+#define STERNWAY_SCAN_H
+#include <stdint.h>
+
+/* A lane is a row of a scan, or a part of one. Thirty-two lanes advance together, one position at a time, so that the loop over
+   lanes is what the compiler turns into vector code. */
+enum {
+  SCAN_LANES = 32,
+  SCAN_POSITIONS = 64, /* of a tile: what is worked on between a load and a store */
+  SCAN_BATCH = 1024    /* lanes of a call */
+};
+
+typedef double scan_tile[SCAN_POSITIONS][SCAN_LANES];
+
+/* Where the lanes of an operand lie: position k of lane l is the element at[l] + k step. type is a row of the table of dtypes:
+   float32, float64, float16, bfloat16. */
+typedef struct {
+  uint64_t data;
+  int64_t type, step;
+  int64_t at[SCAN_BATCH];
+} scan_operand;
+
+/* The tile of lanes lane.. and positions k.. of an operand, in float64, and back. */
+void sw_scan_load(scan_tile tile, const scan_operand *from, long lane, long lanes, long k, long n);
+void sw_scan_store(const scan_operand *to, scan_tile tile, long lane, long lanes, long k, long n);
+
+enum scan_kind { SCAN_SUM, SCAN_PRODUCT, SCAN_MAX_LAST, SCAN_MAX_FIRST, SCAN_MIN_LAST, SCAN_MIN_FIRST, SCAN_SOFT,
+                 SCAN_CHOSEN, SCAN_CHOSEN_DOWN, SCAN_KINDS };
+
+typedef struct {
+  int64_t kind, lanes, n; /* positions of every lane */
+  int64_t row;            /* positions of a row */
+  scan_operand dy, x, dx; /* a kind may read no x; without dx nothing is stored */
+} scan_call;
+
+/* The state of a lane is two numbers: of a sum nothing, of a product m 2^e, of a maximum its value and whether there is one, of
+   logcumsumexp m and s where y = m + log s. Zeros stand before the first element of a row.
+
+   fold sets states to those of the lanes alone. The chosen kinds take the int64 indices of a scan for x, as if they were float64,
+   and for a state the index that the first position of the lane has when it wins, and the bits of the index before; positions
+   count up or down. fold makes of that 1 where the indices may be a scan's, 0 where they are in range, else -1, and whether
+   a position of the lane won. */
+void sw_scan_fold(const scan_call *call, double *states);
+
+/* walk stores dx. states enter the lanes from the left, a product as a plain number; carries from the right, and are replaced by
+   what leaves the lanes. checkpoints has room for the states of 32 lanes before each of their tiles. */
+void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints);
+
+/* add takes any indices for x, of at most 32 lanes. dx is indexed by origin + delta index; sums has room for it. */
+void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums);
+#endif

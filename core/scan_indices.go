@@ -1,0 +1,132 @@
+package core
+
+// #include "scan.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+)
+
+const (
+	indicesOperand = 2
+	mostSums       = 1 << 20 // float64 sums of one task of arbitrary indices
+	addLanes       = 8
+)
+
+// indexed is cummax or cummin by the indices of its forward. Those of a scan say by themselves which positions won: k did where
+// the index is k, and everywhere else the index is the one before. Other indices are looked at before anything is written.
+func (h *hostScan) indexed() error {
+	choosing := *h
+	choosing.x, choosing.recurrence, choosing.kind = indicesOperand, choices, C.SCAN_CHOSEN
+	if h.reverse {
+		choosing.kind = C.SCAN_CHOSEN_DOWN
+	}
+	parts, least := choosing.winners()
+	switch {
+	case least < 0:
+		row, position := h.firstBadIndex()
+		return refuse(InvalidProblem, "", "indices", fmt.Sprintf("between 0 and %d", h.n-1),
+			fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
+	case least == 0:
+		h.add()
+	case parts != nil:
+		choosing.carry(parts, nil)
+	default:
+		choosing.walk(nil, nil, true)
+	}
+	return nil
+}
+
+// origin and delta lead from an index to a position in scan order and back: position = origin + delta index.
+func (h *hostScan) origin() (origin, delta int64) {
+	if h.reverse {
+		return h.n - 1, -1
+	}
+	return 0, 1
+}
+
+// winners says of each part whether a position of it won. least is 1 where all indices may be those of a scan, 0 where they are
+// in range, else -1.
+func (h *hostScan) winners() (parts []state, least int64) {
+	if h.lanes > h.rows {
+		parts = make([]state, h.lanes)
+	}
+	var bad, other atomic.Bool
+	h.each(func(w *scanWorker, first, count int64) {
+		h.look(w, first, count, false)
+		states := h.begin(w, w.states[:count], first)
+		C.sw_scan_fold(&w.call, cStates(states))
+		for _, s := range states {
+			if s[0] <= 0 {
+				other.Store(true)
+			}
+			if s[0] < 0 {
+				bad.Store(true)
+			}
+		}
+		if parts != nil {
+			copy(parts[first:], states)
+		}
+	})
+	switch {
+	case bad.Load():
+		return nil, -1
+	case other.Load():
+		return nil, 0
+	}
+	return parts, 1
+}
+
+// choice is the state before a lane: the index of its first position, and the index that stands before that.
+func (h *hostScan) choice(w *scanWorker, first, i int64) state {
+	origin, delta := h.origin()
+	part := (first + i) / h.rows
+	want := origin + delta*part*h.part
+	last := want
+	if part > 0 {
+		last = elements[int64](&h.args[indicesOperand], int64(w.call.x.at[i])-h.steps[indicesOperand], 1, 1)[0]
+	}
+	return state{float64(want), math.Float64frombits(uint64(last))}
+}
+
+// add adds dy at any indices, into float64 sums of a few rows at a time.
+func (h *hostScan) add() {
+	origin, delta := h.origin()
+	width := clamp(mostSums/h.n, 1, addLanes)
+	group := ceil(clamp(grain/h.n, 1, C.SCAN_BATCH), width) * width
+	h.parallel(ceil(h.rows, group), func(w *scanWorker, task int64) {
+		sums := make([]float64, h.n*width)
+		for row := task * group; row < min(h.rows, (task+1)*group); row += width {
+			count := min(width, h.rows-row)
+			w.call.lanes, w.call.n = C.int64_t(count), C.int64_t(h.n)
+			h.place(&w.call.dy, 0, row, count)
+			h.place(&w.call.x, indicesOperand, row, count)
+			h.place(&w.call.dx, 3, row, count)
+			C.sw_scan_add(&w.call, C.int64_t(origin), C.int64_t(delta), cDoubles(sums))
+		}
+	})
+}
+
+// index is that of a position of a row, in the order of memory.
+func (h *hostScan) index(row, position int64) int64 {
+	if h.reverse {
+		position = h.n - 1 - position
+	}
+	offset := position * h.steps[indicesOperand]
+	h.views[indicesOperand].pieces(row, 1, func(_, at, _, _ int64) { offset += at })
+	return elements[int64](&h.args[indicesOperand], offset, 1, 1)[0]
+}
+
+// firstBadIndex finds the first index that is out of range, in the order of memory, where there is one.
+func (h *hostScan) firstBadIndex() (row, position int64) {
+	for row = range h.rows {
+		for position = range h.n {
+			if j := h.index(row, position); j < 0 || j >= h.n {
+				return row, position
+			}
+		}
+	}
+	return row, position
+}

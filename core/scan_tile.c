@@ -1,0 +1,173 @@
+#include <string.h>
+
+#include "scan.h"
+#include "vector.h"
+
+/* Tiles are read and written in one of two ways. Lanes whose positions are adjacent are turned, four lanes by four positions.
+   Otherwise lanes go in runs that lie side by side, which a scan along an outer dimension has and one of a few columns has not. */
+
+typedef double four __attribute__((vector_size(32)));
+typedef double four_f64 __attribute__((vector_size(32)));
+typedef float four_f32 __attribute__((vector_size(16)));
+
+#define TURN(row) do { \
+    four low = __builtin_shufflevector(row[0], row[1], 0, 4, 2, 6), low2 = __builtin_shufflevector(row[2], row[3], 0, 4, 2, 6); \
+    four high = __builtin_shufflevector(row[0], row[1], 1, 5, 3, 7), high2 = __builtin_shufflevector(row[2], row[3], 1, 5, 3, 7); \
+    row[0] = __builtin_shufflevector(low, low2, 0, 1, 4, 5), row[1] = __builtin_shufflevector(high, high2, 0, 1, 4, 5); \
+    row[2] = __builtin_shufflevector(low, low2, 2, 3, 6, 7), row[3] = __builtin_shufflevector(high, high2, 2, 3, 6, 7); \
+  } while (0)
+
+/* The lanes from the first on that lie side by side. */
+INLINE long run_of(const int64_t *at, long lanes) {
+  long run = 1;
+  while (run < lanes && at[run] == at[0] + run) run++;
+  return run;
+}
+
+/* move copies a run of lanes between rows of two pitches, of any types that convert. */
+#define MOVE(to, to_pitch, from, from_pitch, run, n) do { \
+    if (run == 1) for (long k = 0; k < n; k++) to[k * to_pitch] = from[k * from_pitch]; \
+    else if (run == SCAN_LANES) \
+      for (long k = 0; k < n; k++) for (long i = 0; i < SCAN_LANES; i++) to[k * to_pitch + i] = from[k * from_pitch + i]; \
+    else for (long k = 0; k < n; k++) for (long i = 0; i < run; i++) to[k * to_pitch + i] = from[k * from_pitch + i]; \
+  } while (0)
+
+#define TILES(type, suffix) \
+  EACH_PROCESSOR(void, scan_load_##suffix, \
+                 (double *restrict tile, const type *restrict data, const int64_t *at, long step, long lanes, long n), \
+                 (tile, data, at, step, lanes, n), { \
+    long l = 0; \
+    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
+      /* a step of -1 reads upwards as well, and fills the tile from its end */ \
+      long k = 0, pitch = step * SCAN_LANES; \
+      const type *in[4]; \
+      for (int i = 0; i < 4; i++) in[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
+      double *out = tile + l + (step < 0 ? (n - 1) * SCAN_LANES : 0); \
+      for (; k + 4 <= n; k += 4) { \
+        four row[4]; \
+        for (int i = 0; i < 4; i++) { \
+          four_##suffix narrow; \
+          memcpy(&narrow, in[i] + k, sizeof narrow); \
+          row[i] = __builtin_convertvector(narrow, four); \
+        } \
+        TURN(row); \
+        for (int i = 0; i < 4; i++, out += pitch) memcpy(out, &row[i], sizeof(four)); \
+      } \
+      for (; k < n; k++, out += pitch) for (int i = 0; i < 4; i++) out[i] = in[i][k]; \
+    } \
+    for (long run; l < lanes; l += run) { \
+      run = run_of(at + l, lanes - l); \
+      double *out = tile + l; \
+      const type *in = data + at[l]; \
+      MOVE(out, SCAN_LANES, in, step, run, n); \
+    } \
+  }) \
+  EACH_PROCESSOR(void, scan_store_##suffix, \
+                 (type *restrict data, const double *restrict tile, const int64_t *at, long step, long lanes, long n), \
+                 (data, tile, at, step, lanes, n), { \
+    long l = 0; \
+    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
+      long k = 0, pitch = step * SCAN_LANES; \
+      type *out[4]; \
+      for (int i = 0; i < 4; i++) out[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
+      const double *in = tile + l + (step < 0 ? (n - 1) * SCAN_LANES : 0); \
+      for (; k + 4 <= n; k += 4) { \
+        four row[4]; \
+        for (int i = 0; i < 4; i++, in += pitch) memcpy(&row[i], in, sizeof(four)); \
+        TURN(row); \
+        for (int i = 0; i < 4; i++) { \
+          four_##suffix narrow = __builtin_convertvector(row[i], four_##suffix); \
+          memcpy(out[i] + k, &narrow, sizeof narrow); \
+        } \
+      } \
+      for (; k < n; k++, in += pitch) for (int i = 0; i < 4; i++) out[i][k] = in[i]; \
+    } \
+    for (long run; l < lanes; l += run) { \
+      run = run_of(at + l, lanes - l); \
+      type *out = data + at[l]; \
+      const double *in = tile + l; \
+      MOVE(out, step, in, SCAN_LANES, run, n); \
+    } \
+  })
+
+TILES(float, f32)
+TILES(double, f64)
+
+/* 16-bit floats go through float32: whole lanes where their positions are adjacent, else whole tiles. */
+typedef struct {
+  int64_t at[SCAN_LANES], step;
+  float wide[SCAN_POSITIONS * SCAN_LANES];
+  uint16_t raw[SCAN_POSITIONS * SCAN_LANES];
+} room;
+
+/* lay says where the lanes lie in wide, and how far before at[l] the memory of a lane begins. */
+static long lay(room *r, long step, long n) {
+  int along = step == 1 || step == -1;
+  long before = step == -1 ? n - 1 : 0;
+  r->step = along ? step : SCAN_LANES;
+  for (long l = 0; l < SCAN_LANES; l++) r->at[l] = along ? l * SCAN_POSITIONS + before : l;
+  return before;
+}
+
+static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long lanes, long n,
+                      void (*widen)(float *, const uint16_t *, long)) {
+  room r;
+  long before = lay(&r, step, n);
+  if (r.step == step) {
+    for (long l = 0; l < lanes; l++) widen(r.wide + l * SCAN_POSITIONS, data + at[l] - before, n);
+  } else {
+    if (lanes < SCAN_LANES) memset(r.raw, 0, sizeof r.raw);
+    for (long l = 0, run; l < lanes; l += run) {
+      run = run_of(at + l, lanes - l);
+      uint16_t *out = r.raw + l;
+      const uint16_t *in = data + at[l];
+      MOVE(out, SCAN_LANES, in, step, run, n);
+    }
+    widen(r.wide, r.raw, n * SCAN_LANES);
+  }
+  sw_scan_load_f32(tile, r.wide, r.at, r.step, lanes, n);
+}
+
+static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, long lanes, long n,
+                       void (*narrow)(uint16_t *, const float *, long)) {
+  room r;
+  long before = lay(&r, step, n);
+  if (r.step != step && lanes < SCAN_LANES) memset(r.wide, 0, sizeof r.wide);
+  sw_scan_store_f32(r.wide, tile, r.at, r.step, lanes, n);
+  if (r.step == step) {
+    for (long l = 0; l < lanes; l++) narrow(data + at[l] - before, r.wide + l * SCAN_POSITIONS, n);
+    return;
+  }
+  narrow(r.raw, r.wide, n * SCAN_LANES);
+  for (long l = 0, run; l < lanes; l += run) {
+    run = run_of(at + l, lanes - l);
+    uint16_t *out = data + at[l];
+    const uint16_t *in = r.raw + l;
+    MOVE(out, step, in, SCAN_LANES, run, n);
+  }
+}
+
+void sw_scan_load(scan_tile tile, const scan_operand *from, long lane, long lanes, long k, long n) {
+  const int64_t *at = from->at + lane;
+  long step = from->step;
+  void *data = (void *)(uintptr_t)from->data;
+  if (lanes < SCAN_LANES) memset(tile, 0, sizeof(scan_tile));
+  switch (from->type) {
+    case 0: sw_scan_load_f32(tile[0], (float *)data + k * step, at, step, lanes, n); break;
+    case 1: sw_scan_load_f64(tile[0], (double *)data + k * step, at, step, lanes, n); break;
+    case 2: load_half(tile[0], (uint16_t *)data + k * step, at, step, lanes, n, sw_widen_f16); break;
+    case 3: load_half(tile[0], (uint16_t *)data + k * step, at, step, lanes, n, sw_widen_bf16); break;
+  }
+}
+
+void sw_scan_store(const scan_operand *to, scan_tile tile, long lane, long lanes, long k, long n) {
+  const int64_t *at = to->at + lane;
+  long step = to->step;
+  void *data = (void *)(uintptr_t)to->data;
+  switch (to->type) {
+    case 0: sw_scan_store_f32((float *)data + k * step, tile[0], at, step, lanes, n); break;
+    case 1: sw_scan_store_f64((double *)data + k * step, tile[0], at, step, lanes, n); break;
+    case 2: store_half((uint16_t *)data + k * step, tile[0], at, step, lanes, n, sw_narrow_f16); break;
+    case 3: store_half((uint16_t *)data + k * step, tile[0], at, step, lanes, n, sw_narrow_bf16); break;
+  }
+}
