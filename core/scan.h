@@ -10,7 +10,7 @@ enum {
   SCAN_BATCH = 1024    /* lanes of a call */
 };
 
-typedef double scan_tile[SCAN_POSITIONS][SCAN_LANES];
+typedef double scan_tile[SCAN_POSITIONS][SCAN_LANES] __attribute__((aligned(64)));
 
 /* Where the lanes of an operand lie: position k of lane l is the element at[l] + k step. type is a row of the table of dtypes:
    float32, float64, float16, bfloat16. */
@@ -36,11 +36,12 @@ typedef struct {
 /* The state of a lane is two numbers: of a sum nothing, of a product m 2^e, of a maximum its value and whether there is one, of
    logcumsumexp m and s where y = m + log s. Zeros stand before the first element of a row.
 
-   fold sets states to those of the lanes alone. The chosen kinds take the int64 indices of a scan for x, as if they were float64,
+   fold sets states to those of the lanes alone and, of a product and the chosen kinds, carries to what leaves the lanes on the left
+   when nothing enters them; NULL: nobody asks. The chosen kinds take the int64 indices of a scan for x, as if they were float64,
    and for a state the index that the first position of the lane has when it wins, and the bits of the index before; positions
    count up or down. fold makes of that 1 where the indices may be a scan's, 0 where they are in range, else -1, and whether
    a position of the lane won. */
-void sw_scan_fold(const scan_call *call, double *states);
+void sw_scan_fold(const scan_call *call, double *states, double *carries);
 
 /* walk stores dx. states enter the lanes from the left, a product as a plain number; carries from the right, and are replaced by
    what leaves the lanes. checkpoints has room for the states of 32 lanes before each of their tiles. */

@@ -74,57 +74,49 @@ func (s *scanProgram) host(args []Tensor) error {
 	return nil
 }
 
-// scan finds dx. Of rows in parts: first the state before each part, then what the parts do to a carry, then what they carry.
+// scan finds dx. Of rows in parts: first the state before each part, then what leaves the parts alone, then what they carry.
 func (h *hostScan) scan() {
 	if h.lanes == h.rows {
 		h.walk(nil, nil, true)
 		return
 	}
-	var parts, before []state
+	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
 	if h.x != 0 {
-		parts = make([]state, h.lanes)
-		h.fold(parts)
+		h.fold(parts, carries)
 	}
-	if h.combine != nil {
-		before = make([]state, h.lanes)
-		for i := range before {
-			if before[i] = h.start; int64(i) >= h.rows {
-				before[i] = h.combine(before[int64(i)-h.rows], parts[int64(i)-h.rows], h.first)
-			}
+	before := make([]state, h.lanes)
+	for i := range before {
+		if before[i] = h.start; int64(i) >= h.rows {
+			before[i] = h.combine(before[int64(i)-h.rows], parts[int64(i)-h.rows], h.first)
 		}
 	}
-	h.carry(parts, before)
+	h.carry(parts, before, carries)
 }
 
-func (h *hostScan) carry(parts, before []state) {
-	carries := make([]float64, h.lanes)
-	entering := make([]state, len(before))
+// carry ends a scan of parts by themselves, and carries by what leaves each of them when nothing enters it.
+func (h *hostScan) carry(parts, before []state, carries []float64) {
+	entering := make([]state, h.lanes)
 	for i := range before {
 		entering[i] = h.enter(before[i])
 	}
-	h.walk(entering, carries, false)
-	var part, left state
+	if !h.folds {
+		h.walk(entering, carries, false)
+	}
 	next := make([]float64, h.rows)
 	for i := h.lanes - 1; i >= 0; i-- {
-		row := i % h.rows
-		if parts != nil {
-			part = parts[i]
-		}
-		if before != nil {
-			left = before[i]
-		}
-		shift := carries[i]
+		shift, row := carries[i], i%h.rows
 		carries[i] = next[row]
-		next[row] = shift + h.cross(left, part, h.first, carries[i])
+		next[row] = shift + h.cross(before[i], parts[i], h.first, carries[i])
 	}
 	h.walk(entering, carries, true)
 }
 
 // fold finds the states of lanes by themselves.
-func (h *hostScan) fold(states []state) {
+func (h *hostScan) fold(states []state, carries []float64) {
 	h.each(func(w *scanWorker, first, count int64) {
 		h.look(w, first, count, false)
-		C.sw_scan_fold(&w.call, cStates(h.begin(w, states[first:first+count], first)))
+		own := h.begin(w, states[first:first+count], first)
+		C.sw_scan_fold(&w.call, cStates(own), cDoubles(carries[first:first+count]))
 	})
 }
 
@@ -133,10 +125,10 @@ func (h *hostScan) walk(entering []state, carries []float64, store bool) {
 	h.each(func(w *scanWorker, first, count int64) {
 		h.look(w, first, count, store)
 		states, carry := w.states[:count], w.carries[:count]
-		if len(entering) > 0 {
-			copy(states, entering[first:])
-		} else {
+		if entering == nil || h.x == indicesOperand {
 			h.begin(w, states, first)
+		} else {
+			copy(states, entering[first:])
 		}
 		if carries != nil {
 			carry = carries[first : first+count]

@@ -6,7 +6,6 @@ import "C"
 import (
 	"fmt"
 	"math"
-	"sync/atomic"
 )
 
 const (
@@ -23,7 +22,12 @@ func (h *hostScan) indexed() error {
 	if h.reverse {
 		choosing.kind = C.SCAN_CHOSEN_DOWN
 	}
-	parts, least := choosing.winners()
+	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
+	choosing.fold(parts, carries)
+	least := 1.0
+	for _, p := range parts {
+		least = min(least, p[0])
+	}
 	switch {
 	case least < 0:
 		row, position := h.firstBadIndex()
@@ -31,8 +35,8 @@ func (h *hostScan) indexed() error {
 			fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 	case least == 0:
 		h.add()
-	case parts != nil:
-		choosing.carry(parts, nil)
+	case h.lanes > h.rows:
+		choosing.carry(parts, make([]state, h.lanes), carries)
 	default:
 		choosing.walk(nil, nil, true)
 	}
@@ -45,38 +49,6 @@ func (h *hostScan) origin() (origin, delta int64) {
 		return h.n - 1, -1
 	}
 	return 0, 1
-}
-
-// winners says of each part whether a position of it won. least is 1 where all indices may be those of a scan, 0 where they are
-// in range, else -1.
-func (h *hostScan) winners() (parts []state, least int64) {
-	if h.lanes > h.rows {
-		parts = make([]state, h.lanes)
-	}
-	var bad, other atomic.Bool
-	h.each(func(w *scanWorker, first, count int64) {
-		h.look(w, first, count, false)
-		states := h.begin(w, w.states[:count], first)
-		C.sw_scan_fold(&w.call, cStates(states))
-		for _, s := range states {
-			if s[0] <= 0 {
-				other.Store(true)
-			}
-			if s[0] < 0 {
-				bad.Store(true)
-			}
-		}
-		if parts != nil {
-			copy(parts[first:], states)
-		}
-	})
-	switch {
-	case bad.Load():
-		return nil, -1
-	case other.Load():
-		return nil, 0
-	}
-	return parts, 1
 }
 
 // choice is the state before a lane: the index of its first position, and the index that stands before that.

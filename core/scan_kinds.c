@@ -94,9 +94,10 @@ INLINE void chosen_forward(const double *want, scan_tile x, double (*w)[SCAN_LAN
   for (long i = 0; i < n; i++) EACH_LANE w[i][l] = bits(x[i][l]) == wanted(want[l], (k + i) * delta) ? 1 : 0;
 }
 
-/* last: the bits of the index before. Any other index than that and k's own is something that no scan returns. */
-INLINE void chosen_fold(const double *want, double *last, double *scans, double *won, scan_tile x, long k, long delta, uint64_t row,
-                        long n) {
+/* last: the bits of the index before. Any other index than that and k's own is something that no scan returns. What leaves the
+   lanes is dy from before their first winner. */
+INLINE void chosen_fold(const double *want, double *last, double *scans, double *won, double *leaving, scan_tile x, scan_tile dy,
+                        long k, long delta, uint64_t row, long n) {
   for (long i = 0; i < n; i++) EACH_LANE {
     uint64_t index = bits(x[i][l]);
     double mine = index == wanted(want[l], (k + i) * delta) ? 1 : 0;
@@ -104,6 +105,7 @@ INLINE void chosen_fold(const double *want, double *last, double *scans, double 
     fine = fine != 0 ? 1 : in_range;
     scans[l] = scans[l] < fine ? scans[l] : fine;
     won[l] = mine != 0 ? 1 : won[l];
+    leaving[l] += won[l] != 0 ? 0 : dy[i][l];
     last[l] = x[i][l];
   }
 }
@@ -150,15 +152,17 @@ INLINE void backward(enum scan_kind kind, double *restrict entering, scan_tile c
   }
 }
 
-/* The product of a lane as m 2^e with m in [0.5, 1): it leaves the range of float64 where the product of the row does not. */
-INLINE void scaled_product(double *m, double *e, scan_tile x, long n) {
+/* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
+   and what leaves the lane; both from the last position on. */
+INLINE void product_fold(double *m, double *e, double *leaving, scan_tile x, scan_tile dy, long n) {
   const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
-  for (long k = 0; k < n; k++) EACH_LANE {
+  for (long k = n - 1; k >= 0; k--) EACH_LANE {
     double v = x[k][l], grow = fabs(v) < 0x1p-900 ? 200 : 0, p = cut(m[l], v * power(grow));
     double fraction = number((bits(p) & ~exponent) | half), whole = number((bits(p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
     fraction = p == 0 ? p : fraction;
     m[l] = p - p == 0 ? fraction : p;
     e[l] += whole - 1022 - grow;
+    leaving[l] = cut(v, dy[k][l] + leaving[l]);
   }
 }
 
@@ -167,22 +171,25 @@ INLINE void scaled_product(double *m, double *e, scan_tile x, long n) {
 #define CHOSEN(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
 #define DELTA(kind) ((kind) == SCAN_CHOSEN ? 1 : -1)
 
-INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lanes, double *states) {
-  scan_tile x;
-  lanes_of a = {0}, b = {0}, scans, won = {0};
+INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lanes, double *states, double *carries) {
+  scan_tile x, dy;
+  lanes_of a = {0}, b = {0}, scans, won = {0}, leaving = {0};
   EACH_LANE scans[l] = 1;
   if (kind == SCAN_PRODUCT) EACH_LANE a[l] = 1;
   if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
-  for (long k = 0; k < call->n; k += SCAN_POSITIONS) {
-    long n = POSITIONS(k);
+  if (!carries) memset(dy, 0, sizeof dy);
+  for (long last = (call->n - 1) / SCAN_POSITIONS, i = 0; i <= last; i++) {
+    long k = (kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
     sw_scan_load(x, &call->x, lane, lanes, k, n);
-    if (kind == SCAN_PRODUCT) scaled_product(a, b, x, n);
-    else if (CHOSEN(kind)) chosen_fold(a, b, scans, won, x, k, DELTA(kind), call->row, n);
+    if (carries) sw_scan_load(dy, &call->dy, lane, lanes, k, n);
+    if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
+    else if (CHOSEN(kind)) chosen_fold(a, b, scans, won, leaving, x, dy, k, DELTA(kind), call->row, n);
     else forward(kind, a, b, x, NULL, n);
   }
   for (long l = 0; l < lanes; l++) {
     states[2 * l] = CHOSEN(kind) ? scans[l] : a[l];
     states[2 * l + 1] = CHOSEN(kind) ? won[l] : b[l];
+    if (carries) carries[l] = leaving[l];
   }
 }
 
@@ -212,8 +219,9 @@ INLINE void walk(enum scan_kind kind, const scan_call *call, long lane, long lan
 #define LANES_FROM(lane) (call->lanes - (lane) < SCAN_LANES ? call->lanes - (lane) : SCAN_LANES)
 
 #define KIND(name, kind) \
-  EACH_PROCESSOR(void, scan_fold_##name, (const scan_call *call, double *states), (call, states), { \
-    for (long lane = 0; lane < call->lanes; lane += SCAN_LANES) fold(kind, call, lane, LANES_FROM(lane), states + 2 * lane); \
+  EACH_PROCESSOR(void, scan_fold_##name, (const scan_call *call, double *states, double *carries), (call, states, carries), { \
+    for (long lane = 0; lane < call->lanes; lane += SCAN_LANES) \
+      fold(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries ? carries + lane : NULL); \
   }) \
   EACH_PROCESSOR(void, scan_walk_##name, (const scan_call *call, const double *states, double *carries, double *checkpoints), \
                  (call, states, carries, checkpoints), { \
@@ -234,12 +242,12 @@ KIND(chosen_down, SCAN_CHOSEN_DOWN)
 #define ROW(name) {sw_scan_fold_##name, sw_scan_walk_##name}
 
 static const struct {
-  void (*fold)(const scan_call *, double *);
+  void (*fold)(const scan_call *, double *, double *);
   void (*walk)(const scan_call *, const double *, double *, double *);
 } kinds[SCAN_KINDS] = {ROW(sum), ROW(product), ROW(max_last), ROW(max_first), ROW(min_last), ROW(min_first), ROW(soft),
                        ROW(chosen), ROW(chosen_down)};
 
-void sw_scan_fold(const scan_call *call, double *states) { kinds[call->kind].fold(call, states); }
+void sw_scan_fold(const scan_call *call, double *states, double *carries) { kinds[call->kind].fold(call, states, carries); }
 
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   kinds[call->kind].walk(call, states, carries, checkpoints);

@@ -15,7 +15,8 @@ type state [2]float64
 type recurrence struct {
 	loops [2]int64 // in C: where the last of equal values wins, and the first
 	start state    // before the first position of a row
-	// combine is the state after two parts; nil: the kind has none.
+	folds bool     // the fold of a part finds what leaves it, which does not depend on the state before it
+	// combine is the state after two parts.
 	combine func(left, right state, first bool) state
 	// enter is a state as the loops take it.
 	enter func(before state) state
@@ -28,11 +29,12 @@ func asItIs(s state) state { return s }
 // ------------------------------------------------------------------------------------------------ cumsum
 
 var sums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, enter: asItIs,
-	cross: func(_, _ state, _ bool, entering float64) float64 { return entering }}
+	combine: func(left, _ state, _ bool) state { return left },
+	cross:   func(_, _ state, _ bool, entering float64) float64 { return entering }}
 
 // ------------------------------------------------------------------------------------------------ cumprod
 
-var products = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0},
+var products = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0}, folds: true,
 	combine: func(left, right state, _ bool) state { return scaledProduct(left, right) },
 	enter:   func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
 	cross: func(_, part state, _ bool, entering float64) float64 {
@@ -93,7 +95,7 @@ func beats(part, before state, first bool) bool {
 }
 
 // choices are the recurrence of indices that a scan returned: a part has a winner or none.
-var choices = recurrence{enter: asItIs,
+var choices = recurrence{enter: asItIs, folds: true,
 	cross: func(_, part state, _ bool, entering float64) float64 {
 		if part[1] != 0 {
 			return 0

@@ -24,13 +24,25 @@ INLINE long run_of(const int64_t *at, long lanes) {
   return run;
 }
 
-/* move copies a run of lanes between rows of two pitches, of any types that convert. */
-#define MOVE(to, to_pitch, from, from_pitch, run, n) do { \
-    if (run == 1) for (long k = 0; k < n; k++) to[k * to_pitch] = from[k * from_pitch]; \
-    else if (run == SCAN_LANES) \
-      for (long k = 0; k < n; k++) for (long i = 0; i < SCAN_LANES; i++) to[k * to_pitch + i] = from[k * from_pitch + i]; \
-    else for (long k = 0; k < n; k++) for (long i = 0; i < run; i++) to[k * to_pitch + i] = from[k * from_pitch + i]; \
+/* MOVE copies n positions of lanes between a tile and memory, whose types convert. Lanes that lie
+   side by side go together; others in blocks of eight positions, so that a tile fills line by line. */
+#define MOVE(out, in, at, lanes, n) do { \
+    if (run_of(at, lanes) >= 8) { \
+      for (long l = 0, run; l < lanes; l += run) { \
+        run = run_of(at + l, lanes - l); \
+        if (run == SCAN_LANES) for (long k = 0; k < n; k++) for (long i = 0; i < SCAN_LANES; i++) out(l, k)[i] = in(l, k)[i]; \
+        else for (long k = 0; k < n; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
+      } \
+      return; \
+    } \
+    for (long first = 0; first < n; first += 8) { \
+      long end = first + 8 < n ? first + 8 : n; \
+      for (long l = 0; l < lanes; l++) for (long k = first; k < end; k++) *out(l, k) = *in(l, k); \
+    } \
   } while (0)
+
+#define TILE(l, k) (tile + (k) * SCAN_LANES + (l))
+#define MEMORY(l, k) (data + at[l] + (k) * step)
 
 #define TILES(type, suffix) \
   EACH_PROCESSOR(void, scan_load_##suffix, \
@@ -55,12 +67,8 @@ INLINE long run_of(const int64_t *at, long lanes) {
       } \
       for (; k < n; k++, out += pitch) for (int i = 0; i < 4; i++) out[i] = in[i][k]; \
     } \
-    for (long run; l < lanes; l += run) { \
-      run = run_of(at + l, lanes - l); \
-      double *out = tile + l; \
-      const type *in = data + at[l]; \
-      MOVE(out, SCAN_LANES, in, step, run, n); \
-    } \
+    at += l, tile += l, lanes -= l; \
+    MOVE(TILE, MEMORY, at, lanes, n); \
   }) \
   EACH_PROCESSOR(void, scan_store_##suffix, \
                  (type *restrict data, const double *restrict tile, const int64_t *at, long step, long lanes, long n), \
@@ -82,12 +90,8 @@ INLINE long run_of(const int64_t *at, long lanes) {
       } \
       for (; k < n; k++, in += pitch) for (int i = 0; i < 4; i++) out[i][k] = in[i]; \
     } \
-    for (long run; l < lanes; l += run) { \
-      run = run_of(at + l, lanes - l); \
-      type *out = data + at[l]; \
-      const double *in = tile + l; \
-      MOVE(out, step, in, SCAN_LANES, run, n); \
-    } \
+    at += l, tile += l, lanes -= l; \
+    MOVE(MEMORY, TILE, at, lanes, n); \
   })
 
 TILES(float, f32)
@@ -109,6 +113,14 @@ static long lay(room *r, long step, long n) {
   return before;
 }
 
+INLINE void collect(uint16_t *restrict tile, const uint16_t *restrict data, const int64_t *at, long step, long lanes, long n) {
+  MOVE(TILE, MEMORY, at, lanes, n);
+}
+
+INLINE void spread(uint16_t *restrict data, const uint16_t *restrict tile, const int64_t *at, long step, long lanes, long n) {
+  MOVE(MEMORY, TILE, at, lanes, n);
+}
+
 static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long lanes, long n,
                       void (*widen)(float *, const uint16_t *, long)) {
   room r;
@@ -117,12 +129,7 @@ static void load_half(double *tile, const uint16_t *data, const int64_t *at, lon
     for (long l = 0; l < lanes; l++) widen(r.wide + l * SCAN_POSITIONS, data + at[l] - before, n);
   } else {
     if (lanes < SCAN_LANES) memset(r.raw, 0, sizeof r.raw);
-    for (long l = 0, run; l < lanes; l += run) {
-      run = run_of(at + l, lanes - l);
-      uint16_t *out = r.raw + l;
-      const uint16_t *in = data + at[l];
-      MOVE(out, SCAN_LANES, in, step, run, n);
-    }
+    collect(r.raw, data, at, step, lanes, n);
     widen(r.wide, r.raw, n * SCAN_LANES);
   }
   sw_scan_load_f32(tile, r.wide, r.at, r.step, lanes, n);
@@ -136,14 +143,9 @@ static void store_half(uint16_t *data, const double *tile, const int64_t *at, lo
   sw_scan_store_f32(r.wide, tile, r.at, r.step, lanes, n);
   if (r.step == step) {
     for (long l = 0; l < lanes; l++) narrow(data + at[l] - before, r.wide + l * SCAN_POSITIONS, n);
-    return;
-  }
-  narrow(r.raw, r.wide, n * SCAN_LANES);
-  for (long l = 0, run; l < lanes; l += run) {
-    run = run_of(at + l, lanes - l);
-    uint16_t *out = data + at[l];
-    const uint16_t *in = r.raw + l;
-    MOVE(out, step, in, SCAN_LANES, run, n);
+  } else {
+    narrow(r.raw, r.wide, n * SCAN_LANES);
+    spread(data, r.raw, at, step, lanes, n);
   }
 }
 
