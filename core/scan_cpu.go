@@ -4,6 +4,7 @@ package core
 import "C"
 
 import (
+	"math"
 	"sync"
 	"unsafe"
 )
@@ -111,13 +112,25 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 	h.walk(entering, carries, true)
 }
 
-// fold finds the states of lanes by themselves.
-func (h *hostScan) fold(states []state, carries []float64) {
+// fold finds the states of lanes by themselves, and the least first number of them; nil: nobody asks for more.
+func (h *hostScan) fold(states []state, carries []float64) float64 {
+	var lock sync.Mutex
+	least := math.Inf(1)
 	h.each(func(w *scanWorker, first, count int64) {
+		own, leaving := w.states[:count], []float64(nil)
+		if states != nil {
+			own, leaving = states[first:first+count], carries[first:first+count]
+		}
 		h.look(w, first, count, false)
-		own := h.begin(w, states[first:first+count], first)
-		C.sw_scan_fold(&w.call, cStates(own), cDoubles(carries[first:first+count]))
+		h.begin(w, own, first)
+		C.sw_scan_fold(&w.call, cStates(own), cDoubles(leaving))
+		lock.Lock()
+		defer lock.Unlock()
+		for _, s := range own {
+			least = min(least, s[0])
+		}
 	})
+	return least
 }
 
 // walk takes the states and the carries that enter the lanes, or those of whole rows. Carries become what leaves them.
@@ -140,14 +153,14 @@ func (h *hostScan) walk(entering []state, carries []float64, store bool) {
 }
 
 // begin sets the states that stand before lanes without a look at other lanes.
-func (h *hostScan) begin(w *scanWorker, states []state, first int64) []state {
+func (h *hostScan) begin(w *scanWorker, states []state, first int64) {
 	for i := range states {
-		states[i] = h.enter(h.start)
 		if h.x == indicesOperand {
 			states[i] = h.choice(w, first, int64(i))
+		} else {
+			states[i] = h.start
 		}
 	}
-	return states
 }
 
 func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }

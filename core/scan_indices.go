@@ -22,20 +22,19 @@ func (h *hostScan) indexed() error {
 	if h.reverse {
 		choosing.kind = C.SCAN_CHOSEN_DOWN
 	}
-	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	choosing.fold(parts, carries)
-	least := 1.0
-	for _, p := range parts {
-		least = min(least, p[0])
+	var parts []state
+	var carries []float64
+	if h.lanes > h.rows {
+		parts, carries = make([]state, h.lanes), make([]float64, h.lanes)
 	}
-	switch {
+	switch least := choosing.fold(parts, carries); {
 	case least < 0:
 		row, position := h.firstBadIndex()
 		return refuse(InvalidProblem, "", "indices", fmt.Sprintf("between 0 and %d", h.n-1),
 			fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 	case least == 0:
 		h.add()
-	case h.lanes > h.rows:
+	case parts != nil:
 		choosing.carry(parts, make([]state, h.lanes), carries)
 	default:
 		choosing.walk(nil, nil, true)

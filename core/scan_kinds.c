@@ -177,11 +177,12 @@ INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lan
   EACH_LANE scans[l] = 1;
   if (kind == SCAN_PRODUCT) EACH_LANE a[l] = 1;
   if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
-  if (!carries) memset(dy, 0, sizeof dy);
+  int leaves = (kind == SCAN_PRODUCT || CHOSEN(kind)) && carries;
+  if (CHOSEN(kind) && !leaves) memset(dy, 0, sizeof dy);
   for (long last = (call->n - 1) / SCAN_POSITIONS, i = 0; i <= last; i++) {
     long k = (kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
     sw_scan_load(x, &call->x, lane, lanes, k, n);
-    if (carries) sw_scan_load(dy, &call->dy, lane, lanes, k, n);
+    if (leaves) sw_scan_load(dy, &call->dy, lane, lanes, k, n);
     if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
     else if (CHOSEN(kind)) chosen_fold(a, b, scans, won, leaving, x, dy, k, DELTA(kind), call->row, n);
     else forward(kind, a, b, x, NULL, n);
@@ -189,7 +190,7 @@ INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lan
   for (long l = 0; l < lanes; l++) {
     states[2 * l] = CHOSEN(kind) ? scans[l] : a[l];
     states[2 * l + 1] = CHOSEN(kind) ? won[l] : b[l];
-    if (carries) carries[l] = leaving[l];
+    if (leaves) carries[l] = leaving[l];
   }
 }
 

@@ -7,15 +7,17 @@
    Otherwise lanes go in runs that lie side by side, which a scan along an outer dimension has and one of a few columns has not. */
 
 typedef double four __attribute__((vector_size(32)));
-typedef double four_f64 __attribute__((vector_size(32)));
-typedef float four_f32 __attribute__((vector_size(16)));
+typedef double loose_f64 __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
 
-#define TURN(row) do { \
-    four low = __builtin_shufflevector(row[0], row[1], 0, 4, 2, 6), low2 = __builtin_shufflevector(row[2], row[3], 0, 4, 2, 6); \
-    four high = __builtin_shufflevector(row[0], row[1], 1, 5, 3, 7), high2 = __builtin_shufflevector(row[2], row[3], 1, 5, 3, 7); \
-    row[0] = __builtin_shufflevector(low, low2, 0, 1, 4, 5), row[1] = __builtin_shufflevector(high, high2, 0, 1, 4, 5); \
-    row[2] = __builtin_shufflevector(low, low2, 2, 3, 6, 7), row[3] = __builtin_shufflevector(high, high2, 2, 3, 6, 7); \
+#define TURN(a, b, c, d) do { \
+    four even = __builtin_shufflevector(a, b, 0, 4, 2, 6), even2 = __builtin_shufflevector(c, d, 0, 4, 2, 6); \
+    four odd = __builtin_shufflevector(a, b, 1, 5, 3, 7), odd2 = __builtin_shufflevector(c, d, 1, 5, 3, 7); \
+    a = __builtin_shufflevector(even, even2, 0, 1, 4, 5), b = __builtin_shufflevector(odd, odd2, 0, 1, 4, 5); \
+    c = __builtin_shufflevector(even, even2, 2, 3, 6, 7), d = __builtin_shufflevector(odd, odd2, 2, 3, 6, 7); \
   } while (0)
+
+#define WIDE(p) (four){(p)[0], (p)[1], (p)[2], (p)[3]}
 
 /* The lanes from the first on that lie side by side. */
 INLINE long run_of(const int64_t *at, long lanes) {
@@ -56,14 +58,11 @@ INLINE long run_of(const int64_t *at, long lanes) {
       for (int i = 0; i < 4; i++) in[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
       double *out = tile + l + (step < 0 ? (n - 1) * SCAN_LANES : 0); \
       for (; k + 4 <= n; k += 4) { \
-        four row[4]; \
-        for (int i = 0; i < 4; i++) { \
-          four_##suffix narrow; \
-          memcpy(&narrow, in[i] + k, sizeof narrow); \
-          row[i] = __builtin_convertvector(narrow, four); \
-        } \
-        TURN(row); \
-        for (int i = 0; i < 4; i++, out += pitch) memcpy(out, &row[i], sizeof(four)); \
+        four a = WIDE(in[0] + k), b = WIDE(in[1] + k), c = WIDE(in[2] + k), d = WIDE(in[3] + k); \
+        TURN(a, b, c, d); \
+        *(loose_f64 *)out = a, *(loose_f64 *)(out + pitch) = b; \
+        *(loose_f64 *)(out + 2 * pitch) = c, *(loose_f64 *)(out + 3 * pitch) = d; \
+        out += 4 * pitch; \
       } \
       for (; k < n; k++, out += pitch) for (int i = 0; i < 4; i++) out[i] = in[i][k]; \
     } \
@@ -80,13 +79,13 @@ INLINE long run_of(const int64_t *at, long lanes) {
       for (int i = 0; i < 4; i++) out[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
       const double *in = tile + l + (step < 0 ? (n - 1) * SCAN_LANES : 0); \
       for (; k + 4 <= n; k += 4) { \
-        four row[4]; \
-        for (int i = 0; i < 4; i++, in += pitch) memcpy(&row[i], in, sizeof(four)); \
-        TURN(row); \
-        for (int i = 0; i < 4; i++) { \
-          four_##suffix narrow = __builtin_convertvector(row[i], four_##suffix); \
-          memcpy(out[i] + k, &narrow, sizeof narrow); \
-        } \
+        four a = WIDE(in), b = WIDE(in + pitch), c = WIDE(in + 2 * pitch), d = WIDE(in + 3 * pitch); \
+        TURN(a, b, c, d); \
+        *(loose_##suffix *)(out[0] + k) = __builtin_convertvector(a, loose_##suffix); \
+        *(loose_##suffix *)(out[1] + k) = __builtin_convertvector(b, loose_##suffix); \
+        *(loose_##suffix *)(out[2] + k) = __builtin_convertvector(c, loose_##suffix); \
+        *(loose_##suffix *)(out[3] + k) = __builtin_convertvector(d, loose_##suffix); \
+        in += 4 * pitch; \
       } \
       for (; k < n; k++, in += pitch) for (int i = 0; i < 4; i++) out[i][k] = in[i]; \
     } \
