@@ -30,21 +30,25 @@ enum scan_kind { SCAN_SUM, SCAN_PRODUCT, SCAN_MAX_LAST, SCAN_MAX_FIRST, SCAN_MIN
 typedef struct {
   int64_t kind, lanes, n; /* positions of every lane */
   int64_t row;            /* positions of a row */
-  scan_operand dy, x, dx; /* a kind may read no x; without dx nothing is stored */
+  scan_operand dy, x, dx; /* a sum reads no x */
 } scan_call;
 
 /* The state of a lane is two numbers: of a sum nothing, of a product m 2^e, of a maximum its value and whether there is one, of
    logcumsumexp m and s where y = m + log s. Zeros stand before the first element of a row.
 
-   fold sets states to those of the lanes alone and, of a product and the chosen kinds, carries to what leaves the lanes on the left
-   when nothing enters them; NULL: nobody asks. The chosen kinds take the int64 indices of a scan for x, as if they were float64,
-   and for a state the index that the first position of the lane has when it wins, and the bits of the index before; positions
-   count up or down. fold makes of that 1 where the indices may be a scan's, 0 where they are in range, else -1, and whether
-   a position of the lane won. */
+   fold sets states to those of the lanes alone and, of all kinds but maximum and logcumsumexp, carries to what leaves the lanes on
+   the left when nothing enters them; NULL: nobody asks. The chosen kinds take the int64 indices of a scan for x, as if they were
+   float64, and for a state the index that the first position of the lane has when it wins, and the bits of the index before;
+   positions count up or down. fold makes of that 1 where the indices may be a scan's, 0 where they are in range, else -1, and
+   whether a position of the lane won. */
 void sw_scan_fold(const scan_call *call, double *states, double *carries);
 
-/* walk stores dx. states enter the lanes from the left, a product as a plain number; carries from the right, and are replaced by
-   what leaves the lanes. checkpoints has room for the states of 32 lanes before each of their tiles. */
+/* leave does for carries of the other kinds what fold cannot: the links depend on the states that enter the lanes from the left.
+   It leaves the states before all tiles in checkpoints, two numbers for each of 32 lanes. */
+void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints);
+
+/* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already.
+   carries enter from the right. */
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
 /* add takes any indices for x, of at most 32 lanes. dx is indexed by origin + delta index; sums has room for it. */

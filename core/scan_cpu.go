@@ -78,13 +78,11 @@ func (s *scanProgram) host(args []Tensor) error {
 // scan finds dx. Of rows in parts: first the state before each part, then what leaves the parts alone, then what they carry.
 func (h *hostScan) scan() {
 	if h.lanes == h.rows {
-		h.walk(nil, nil, true)
+		h.walk(nil, nil, nil)
 		return
 	}
 	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	if h.x != 0 {
-		h.fold(parts, carries)
-	}
+	h.fold(parts, carries)
 	before := make([]state, h.lanes)
 	for i := range before {
 		if before[i] = h.start; int64(i) >= h.rows {
@@ -100,8 +98,10 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 	for i := range before {
 		entering[i] = h.enter(before[i])
 	}
+	var checkpoints []float64
 	if !h.folds {
-		h.walk(entering, carries, false)
+		checkpoints = make([]float64, ceil(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointsOf(h.part))
+		h.leave(entering, carries, checkpoints)
 	}
 	next := make([]float64, h.rows)
 	for i := h.lanes - 1; i >= 0; i-- {
@@ -109,7 +109,7 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 		carries[i] = next[row]
 		next[row] = shift + h.cross(before[i], parts[i], h.first, carries[i])
 	}
-	h.walk(entering, carries, true)
+	h.walk(entering, carries, checkpoints)
 }
 
 // fold finds the states of lanes by themselves, and the least first number of them; nil: nobody asks for more.
@@ -133,23 +133,38 @@ func (h *hostScan) fold(states []state, carries []float64) float64 {
 	return least
 }
 
-// walk takes the states and the carries that enter the lanes, or those of whole rows. Carries become what leaves them.
-func (h *hostScan) walk(entering []state, carries []float64, store bool) {
+// leave finds what leaves lanes from the states that enter them, and keeps those before each of their tiles.
+func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
 	h.each(func(w *scanWorker, first, count int64) {
-		h.look(w, first, count, store)
-		states, carry := w.states[:count], w.carries[:count]
-		if entering == nil || h.x == indicesOperand {
-			h.begin(w, states, first)
-		} else {
+		h.look(w, first, count, false)
+		C.sw_scan_leave(&w.call, cStates(entering[first:]), cDoubles(carries[first:]), cDoubles(checkpoints[h.checkpoint(first):]))
+	})
+}
+
+// walk takes the states and the carries that enter the lanes, or those of whole rows, and stores dx.
+func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
+	h.each(func(w *scanWorker, first, count int64) {
+		h.look(w, first, count, true)
+		states, carry, before := w.states[:count], w.carries[:count], w.checkpoints
+		if h.begin(w, states, first); entering != nil && h.x != indicesOperand {
 			copy(states, entering[first:])
 		}
-		if carries != nil {
+		if clear(carry); carries != nil {
 			carry = carries[first : first+count]
-		} else {
-			clear(carry)
 		}
-		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carry), cDoubles(w.checkpoints))
+		if checkpoints != nil {
+			states, before = nil, checkpoints[h.checkpoint(first):]
+		}
+		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carry), cDoubles(before))
 	})
+}
+
+// checkpointsOf is the number of checkpoints of 32 lanes.
+func checkpointsOf(n int64) int64 { return ceil(n, C.SCAN_POSITIONS) * 2 * C.SCAN_LANES }
+
+// checkpoint is where those of the lanes from first on begin; first is the first lane of a task.
+func (h *hostScan) checkpoint(first int64) int64 {
+	return ceil(first, C.SCAN_LANES) * checkpointsOf(h.part)
 }
 
 // begin sets the states that stand before lanes without a look at other lanes.
@@ -177,7 +192,7 @@ func (h *hostScan) each(body func(w *scanWorker, first, count int64)) {
 		}
 		count := min(group, end-first)
 		w.call.lanes, w.call.n, w.call.row = C.int64_t(count), C.int64_t(n), C.int64_t(h.n)
-		if need := int(ceil(n, C.SCAN_POSITIONS) * 2 * C.SCAN_LANES); len(w.checkpoints) < need {
+		if need := ceil(count, C.SCAN_LANES) * checkpointsOf(n); int64(len(w.checkpoints)) < need {
 			w.checkpoints = make([]float64, need)
 		}
 		body(w, first, count)
@@ -211,14 +226,14 @@ func (h *hostScan) place(to *C.scan_operand, operand int, first, count int64) {
 	}
 }
 
-// look places the operands that a kind reads and, for the last walk, the one that it writes.
-func (h *hostScan) look(w *scanWorker, first, count int64, store bool) {
+// look places the operands that a kind reads and, for a walk, the one that it writes.
+func (h *hostScan) look(w *scanWorker, first, count int64, walk bool) {
 	w.call.kind = C.int64_t(h.kind)
 	h.place(&w.call.dy, 0, first, count)
 	if h.x != 0 {
 		h.place(&w.call.x, h.x, first, count)
 	}
-	if w.call.dx.data = 0; store {
+	if walk {
 		h.place(&w.call.dx, 3, first, count)
 	}
 }

@@ -37,7 +37,7 @@ func (h *hostScan) indexed() error {
 	case parts != nil:
 		choosing.carry(parts, make([]state, h.lanes), carries)
 	default:
-		choosing.walk(nil, nil, true)
+		choosing.walk(nil, nil, nil)
 	}
 	return nil
 }

@@ -77,9 +77,11 @@ INLINE void record_forward(double sign, int first, double *best, double *seen, s
   EACH_LANE best[l] = seen[l] != 0 ? best[l] : sign * x[0][l];
   for (long k = 0; k < n; k++) EACH_LANE {
     double v = sign * x[k][l], b = best[l];
-    int wins = first ? (v > b) | ((v != v) & (b == b)) : (v >= b) | (v != v);
-    best[l] = wins ? v : b;
-    if (w) w[k][l] = wins ? 1 : 0;
+    double win = first ? (b >= v ? 0 : 1) : (v >= b ? 1 : 0);
+    if (first) win = b == b ? win : 0;
+    else win = v == v ? win : 1;
+    best[l] = win != 0 ? v : b;
+    if (w) w[k][l] = win;
   }
   EACH_LANE {
     if (w) w[0][l] = seen[l] != 0 ? w[0][l] : 1;
@@ -152,6 +154,10 @@ INLINE void backward(enum scan_kind kind, double *restrict entering, scan_tile c
   }
 }
 
+INLINE void sum_fold(double *leaving, scan_tile dy, long n) {
+  for (long k = n - 1; k >= 0; k--) EACH_LANE leaving[l] += dy[k][l];
+}
+
 /* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
    and what leaves the lane; both from the last position on. */
 INLINE void product_fold(double *m, double *e, double *leaving, scan_tile x, scan_tile dy, long n) {
@@ -177,13 +183,14 @@ INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lan
   EACH_LANE scans[l] = 1;
   if (kind == SCAN_PRODUCT) EACH_LANE a[l] = 1;
   if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
-  int leaves = (kind == SCAN_PRODUCT || CHOSEN(kind)) && carries;
+  int leaves = (kind == SCAN_SUM || kind == SCAN_PRODUCT || CHOSEN(kind)) && carries;
   if (CHOSEN(kind) && !leaves) memset(dy, 0, sizeof dy);
   for (long last = (call->n - 1) / SCAN_POSITIONS, i = 0; i <= last; i++) {
-    long k = (kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
-    sw_scan_load(x, &call->x, lane, lanes, k, n);
+    long k = (kind == SCAN_SUM || kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
     if (leaves) sw_scan_load(dy, &call->dy, lane, lanes, k, n);
-    if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
+    if (kind == SCAN_SUM) sum_fold(leaving, dy, n);
+    else if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
     else if (CHOSEN(kind)) chosen_fold(a, b, scans, won, leaving, x, dy, k, DELTA(kind), call->row, n);
     else forward(kind, a, b, x, NULL, n);
   }
@@ -194,40 +201,82 @@ INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lan
   }
 }
 
+/* The states before the tiles of the lanes. */
+INLINE void mark(enum scan_kind kind, const scan_call *call, long lane, long lanes, const double *states, lanes_of (*checkpoint)[2]) {
+  scan_tile x;
+  lanes_of a = {0}, b = {0};
+  for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
+  for (long k = 0; k < call->n; k += SCAN_POSITIONS, checkpoint++) {
+    memcpy(checkpoint[0][0], a, sizeof a), memcpy(checkpoint[0][1], b, sizeof b);
+    if (k + SCAN_POSITIONS >= call->n) break;
+    sw_scan_load(x, &call->x, lane, lanes, k, SCAN_POSITIONS);
+    forward(kind, a, b, x, NULL, SCAN_POSITIONS);
+  }
+}
+
+/* The same, and what leaves the lanes: dy with its links back to their first position. */
+INLINE void leave(enum scan_kind kind, const scan_call *call, long lane, long lanes, const double *states, double *carries,
+                  lanes_of (*checkpoint)[2]) {
+  scan_tile x, w, dy;
+  lanes_of a = {0}, b = {0}, link, leaving = {0};
+  EACH_LANE link[l] = 1;
+  for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
+  for (long first = 0; first < call->n; first += SCAN_POSITIONS, checkpoint++) {
+    long n = POSITIONS(first);
+    memcpy(checkpoint[0][0], a, sizeof a), memcpy(checkpoint[0][1], b, sizeof b);
+    sw_scan_load(x, &call->x, lane, lanes, first, n);
+    sw_scan_load(dy, &call->dy, lane, lanes, first, n);
+    forward(kind, a, b, x, w, n);
+    for (long k = 0; kind == SCAN_SOFT && k < n; k++) EACH_LANE {
+      link[l] *= x[k][l];
+      leaving[l] += link[l] * dy[k][l];
+    }
+    for (long k = 0; kind != SCAN_SOFT && k < n; k++) EACH_LANE {
+      link[l] = w[k][l] != 0 ? 0 : link[l];
+      leaving[l] += link[l] != 0 ? dy[k][l] : 0;
+    }
+  }
+  for (long l = 0; l < lanes; l++) carries[l] = leaving[l];
+}
+
 INLINE void walk(enum scan_kind kind, const scan_call *call, long lane, long lanes, const double *states, double *carries,
                  lanes_of (*checkpoint)[2]) {
   scan_tile x, w, dy;
-  lanes_of a = {0}, b = {0}, entering = {0};
-  for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1], entering[l] = carries[l];
-  long last = (call->n - 1) / SCAN_POSITIONS;
-  for (long i = 0; kind != SCAN_SUM && !CHOSEN(kind) && i < last; i++) {
-    memcpy(checkpoint[i][0], a, sizeof a), memcpy(checkpoint[i][1], b, sizeof b);
-    sw_scan_load(x, &call->x, lane, lanes, i * SCAN_POSITIONS, SCAN_POSITIONS);
-    forward(kind, a, b, x, NULL, SCAN_POSITIONS);
-  }
-  for (long i = last; i >= 0; i--) {
+  lanes_of want = {0}, entering = {0};
+  for (long l = 0; l < lanes; l++) entering[l] = carries[l];
+  if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) want[l] = states[2 * l];
+  for (long i = (call->n - 1) / SCAN_POSITIONS; i >= 0; i--) {
     long k = i * SCAN_POSITIONS, n = POSITIONS(k);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
-    if (CHOSEN(kind)) chosen_forward(a, x, w, k, DELTA(kind), n);
-    else if (kind != SCAN_SUM) forward(kind, i < last ? checkpoint[i][0] : a, i < last ? checkpoint[i][1] : b, x, w, n);
+    if (CHOSEN(kind)) chosen_forward(want, x, w, k, DELTA(kind), n);
+    else forward(kind, checkpoint[i][0], checkpoint[i][1], x, w, n);
     sw_scan_load(dy, &call->dy, lane, lanes, k, n);
     backward(kind, entering, x, w, dy, n);
-    if (call->dx.data) sw_scan_store(&call->dx, dy, lane, lanes, k, n);
+    sw_scan_store(&call->dx, dy, lane, lanes, k, n);
   }
   for (long l = 0; l < lanes; l++) carries[l] = entering[l];
 }
 
+/* Of the 32 lanes from one on: how many there are, and their checkpoints. */
 #define LANES_FROM(lane) (call->lanes - (lane) < SCAN_LANES ? call->lanes - (lane) : SCAN_LANES)
+#define CHECKPOINTS(lane) ((lanes_of (*)[2])checkpoints + (lane) / SCAN_LANES * ((call->n + SCAN_POSITIONS - 1) / SCAN_POSITIONS))
+#define EACH_GROUP for (long lane = 0; lane < call->lanes; lane += SCAN_LANES)
 
 #define KIND(name, kind) \
   EACH_PROCESSOR(void, scan_fold_##name, (const scan_call *call, double *states, double *carries), (call, states, carries), { \
-    for (long lane = 0; lane < call->lanes; lane += SCAN_LANES) \
-      fold(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries ? carries + lane : NULL); \
+    EACH_GROUP fold(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries ? carries + lane : NULL); \
+  }) \
+  EACH_PROCESSOR(void, scan_leave_##name, (const scan_call *call, const double *states, double *carries, double *checkpoints), \
+                 (call, states, carries, checkpoints), { \
+    EACH_GROUP leave(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries + lane, CHECKPOINTS(lane)); \
   }) \
   EACH_PROCESSOR(void, scan_walk_##name, (const scan_call *call, const double *states, double *carries, double *checkpoints), \
                  (call, states, carries, checkpoints), { \
-    for (long lane = 0; lane < call->lanes; lane += SCAN_LANES) \
-      walk(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries + lane, (lanes_of (*)[2])checkpoints); \
+    EACH_GROUP { \
+      const double *before = states ? states + 2 * lane : NULL; \
+      if (before && kind != SCAN_SUM && !CHOSEN(kind)) mark(kind, call, lane, LANES_FROM(lane), before, CHECKPOINTS(lane)); \
+      walk(kind, call, lane, LANES_FROM(lane), before, carries + lane, CHECKPOINTS(lane)); \
+    } \
   })
 
 KIND(sum, SCAN_SUM)
@@ -240,15 +289,20 @@ KIND(soft, SCAN_SOFT)
 KIND(chosen, SCAN_CHOSEN)
 KIND(chosen_down, SCAN_CHOSEN_DOWN)
 
-#define ROW(name) {sw_scan_fold_##name, sw_scan_walk_##name}
+#define ROW(name) {sw_scan_fold_##name, sw_scan_leave_##name, sw_scan_walk_##name}
 
 static const struct {
   void (*fold)(const scan_call *, double *, double *);
+  void (*leave)(const scan_call *, const double *, double *, double *);
   void (*walk)(const scan_call *, const double *, double *, double *);
 } kinds[SCAN_KINDS] = {ROW(sum), ROW(product), ROW(max_last), ROW(max_first), ROW(min_last), ROW(min_first), ROW(soft),
                        ROW(chosen), ROW(chosen_down)};
 
 void sw_scan_fold(const scan_call *call, double *states, double *carries) { kinds[call->kind].fold(call, states, carries); }
+
+void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints) {
+  kinds[call->kind].leave(call, states, carries, checkpoints);
+}
 
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   kinds[call->kind].walk(call, states, carries, checkpoints);

@@ -28,7 +28,7 @@ func asItIs(s state) state { return s }
 
 // ------------------------------------------------------------------------------------------------ cumsum
 
-var sums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, enter: asItIs,
+var sums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, enter: asItIs,
 	combine: func(left, _ state, _ bool) state { return left },
 	cross:   func(_, _ state, _ bool, entering float64) float64 { return entering }}
 
