@@ -36,8 +36,8 @@ typedef struct {
 /* The state of a lane is two numbers: of a sum nothing, of a product m 2^e, of a maximum its value and whether there is one, of
    logcumsumexp m and s where y = m + log s. Zeros stand before the first element of a row.
 
-   fold sets states to those of the lanes alone and, of all kinds but maximum and logcumsumexp, carries to what leaves the lanes on
-   the left when nothing enters them; NULL: nobody asks. The chosen kinds take the int64 indices of a scan for x, as if they were
+   fold sets states to those of the lanes alone and, of all kinds but maximum and logcumsumexp, carries from what enters the lanes on
+   the right to what leaves them on the left; NULL: nobody asks. The chosen kinds take the int64 indices of a scan for x, as if they were
    float64, and for a state the index that the first position of the lane has when it wins, and the bits of the index before;
    positions count up or down. fold makes of that 1 where the indices may be a scan's, 0 where they are in range, else -1, and
    whether a position of the lane won. */

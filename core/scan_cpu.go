@@ -108,6 +108,9 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 		shift, row := carries[i], i%h.rows
 		carries[i] = next[row]
 		next[row] = shift + h.cross(before[i], parts[i], h.first, carries[i])
+		if h.bends && shift-shift != 0 && parts[i][0] == parts[i][0] {
+			next[row] = h.again(i, carries[i])
+		}
 	}
 	h.walk(entering, carries, checkpoints)
 }
@@ -116,12 +119,11 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 func (h *hostScan) fold(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
-	h.each(func(w *scanWorker, first, count int64) {
+	h.each(false, func(w *scanWorker, first, count int64) {
 		own, leaving := w.states[:count], []float64(nil)
 		if states != nil {
 			own, leaving = states[first:first+count], carries[first:first+count]
 		}
-		h.look(w, first, count, false)
 		h.begin(w, own, first)
 		C.sw_scan_fold(&w.call, cStates(own), cDoubles(leaving))
 		lock.Lock()
@@ -133,18 +135,27 @@ func (h *hostScan) fold(states []state, carries []float64) float64 {
 	return least
 }
 
+// again finds what leaves one lane from what enters it.
+func (h *hostScan) again(lane int64, entering float64) float64 {
+	h.parallel(1, func(w *scanWorker, _ int64) {
+		h.hand(w, lane, 1, false)
+		w.states[0], w.carries[0] = h.start, entering
+		C.sw_scan_fold(&w.call, cStates(w.states[:1]), cDoubles(w.carries[:1]))
+		entering = w.carries[0]
+	})
+	return entering
+}
+
 // leave finds what leaves lanes from the states that enter them, and keeps those before each of their tiles.
 func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
-	h.each(func(w *scanWorker, first, count int64) {
-		h.look(w, first, count, false)
+	h.each(false, func(w *scanWorker, first, count int64) {
 		C.sw_scan_leave(&w.call, cStates(entering[first:]), cDoubles(carries[first:]), cDoubles(checkpoints[h.checkpoint(first):]))
 	})
 }
 
 // walk takes the states and the carries that enter the lanes, or those of whole rows, and stores dx.
 func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
-	h.each(func(w *scanWorker, first, count int64) {
-		h.look(w, first, count, true)
+	h.each(true, func(w *scanWorker, first, count int64) {
 		states, carry, before := w.states[:count], w.carries[:count], w.checkpoints
 		if h.begin(w, states, first); entering != nil && h.x != indicesOperand {
 			copy(states, entering[first:])
@@ -180,23 +191,42 @@ func (h *hostScan) begin(w *scanWorker, states []state, first int64) {
 
 func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
+// full is the number of lanes of h.part positions; those after them are as long as the rest of a row.
+func (h *hostScan) full() int64 { return h.n / h.part * h.rows }
+
 // each hands out lanes of one length, first..first+count-1.
-func (h *hostScan) each(body func(w *scanWorker, first, count int64)) {
+func (h *hostScan) each(walk bool, body func(w *scanWorker, first, count int64)) {
 	group := clamp(grain/h.part/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
-	full := h.n / h.part * h.rows // lanes of h.part positions; the others are as short as the last
+	full := h.full()
 	tasks := ceil(full, group)
 	h.parallel(tasks+ceil(h.lanes-full, group), func(w *scanWorker, task int64) {
-		first, end, n := task*group, full, h.part
+		first, end := task*group, full
 		if task >= tasks {
-			first, end, n = full+(task-tasks)*group, h.lanes, h.n%h.part
+			first, end = full+(task-tasks)*group, h.lanes
 		}
 		count := min(group, end-first)
-		w.call.lanes, w.call.n, w.call.row = C.int64_t(count), C.int64_t(n), C.int64_t(h.n)
-		if need := ceil(count, C.SCAN_LANES) * checkpointsOf(n); int64(len(w.checkpoints)) < need {
-			w.checkpoints = make([]float64, need)
-		}
+		h.hand(w, first, count, walk)
 		body(w, first, count)
 	})
+}
+
+// hand prepares a worker for lanes of one length: the operands that the loops read and, for a walk, the one that they write.
+func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
+	n := h.part
+	if first >= h.full() {
+		n = h.n % h.part
+	}
+	w.call.kind, w.call.lanes, w.call.n, w.call.row = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n), C.int64_t(h.n)
+	if need := ceil(count, C.SCAN_LANES) * checkpointsOf(n); int64(len(w.checkpoints)) < need {
+		w.checkpoints = make([]float64, need)
+	}
+	h.place(&w.call.dy, 0, first, count)
+	if h.x != 0 {
+		h.place(&w.call.x, h.x, first, count)
+	}
+	if walk {
+		h.place(&w.call.dx, 3, first, count)
+	}
 }
 
 func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
@@ -223,17 +253,5 @@ func (h *hostScan) place(to *C.scan_operand, operand int, first, count int64) {
 			}
 		})
 		done += n
-	}
-}
-
-// look places the operands that a kind reads and, for a walk, the one that it writes.
-func (h *hostScan) look(w *scanWorker, first, count int64, walk bool) {
-	w.call.kind = C.int64_t(h.kind)
-	h.place(&w.call.dy, 0, first, count)
-	if h.x != 0 {
-		h.place(&w.call.x, h.x, first, count)
-	}
-	if walk {
-		h.place(&w.call.dx, 3, first, count)
 	}
 }

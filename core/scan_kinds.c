@@ -185,6 +185,7 @@ INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lan
   if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
   int leaves = (kind == SCAN_SUM || kind == SCAN_PRODUCT || CHOSEN(kind)) && carries;
   if (CHOSEN(kind) && !leaves) memset(dy, 0, sizeof dy);
+  for (long l = 0; leaves && l < lanes; l++) leaving[l] = carries[l];
   for (long last = (call->n - 1) / SCAN_POSITIONS, i = 0; i <= last; i++) {
     long k = (kind == SCAN_SUM || kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
@@ -232,7 +233,7 @@ INLINE void leave(enum scan_kind kind, const scan_call *call, long lane, long la
       leaving[l] += link[l] * dy[k][l];
     }
     for (long k = 0; kind != SCAN_SOFT && k < n; k++) EACH_LANE {
-      link[l] = w[k][l] != 0 ? 0 : link[l];
+      link[l] *= 1 - w[k][l];
       leaving[l] += link[l] != 0 ? dy[k][l] : 0;
     }
   }

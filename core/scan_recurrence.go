@@ -16,6 +16,7 @@ type recurrence struct {
 	loops [2]int64 // in C: where the last of equal values wins, and the first
 	start state    // before the first position of a row
 	folds bool     // the fold of a part finds what leaves it, which does not depend on the state before it
+	bends bool     // an infinity in a part makes of it something else than an affine map
 	// combine is the state after two parts.
 	combine func(left, right state, first bool) state
 	// enter is a state as the loops take it.
@@ -34,7 +35,7 @@ var sums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, ente
 
 // ------------------------------------------------------------------------------------------------ cumprod
 
-var products = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0}, folds: true,
+var products = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0}, folds: true, bends: true,
 	combine: func(left, right state, _ bool) state { return scaledProduct(left, right) },
 	enter:   func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
 	cross: func(_, part state, _ bool, entering float64) float64 {
