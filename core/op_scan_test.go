@@ -3,7 +3,6 @@ package core
 import (
 	"fmt"
 	"math"
-	"math/big"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -15,269 +14,6 @@ var (
 	scanInf = math.Inf(1)
 	scanNaN = math.NaN()
 )
-
-// scanCase is one run on contiguous operands.
-type scanCase struct {
-	kind    string
-	shape   []int64
-	dim     int
-	reverse bool
-	tie     string
-	indices bool
-	dtype   DType
-}
-
-func (c scanCase) String() string {
-	return fmt.Sprintf("%s/%s/dim%d/reverse=%t/tie=%s/indices=%t/%s", c.kind, shapeText(c.shape), c.dim, c.reverse, c.tie, c.indices, c.dtype)
-}
-
-func (c scanCase) descriptor() ScanBackward {
-	return ScanBackward{Kind: c.kind, Shape: c.shape, DType: c.dtype, Dim: int64(c.dim), Reverse: c.reverse, Tie: c.tie}
-}
-
-// run gives dx of contiguous operands, written between guard zones over NaN.
-func (c scanCase) run(t testing.TB, dy, x []float64, indices []int64) []float64 {
-	plan, err := Select(c.descriptor(), CPU, Preference{})
-	require.NoError(t, err)
-	args := Args{"dy": scanTensor(c.dtype, c.shape, dy)}
-	if indices != nil {
-		args["indices"] = scanIndexTensor(c.shape, indices)
-	} else if c.kind != "cumsum" {
-		args["x"] = scanTensor(c.dtype, c.shape, x)
-	}
-	const guard = 16
-	n, _ := product(c.shape)
-	poison := make([]float64, n+2*guard)
-	for i := range poison {
-		poison[i] = scanNaN
-	}
-	whole := scanTensor(c.dtype, []int64{n + 2*guard}, poison)
-	dx := whole
-	dx.Data += uintptr(guard * c.dtype.Size())
-	dx.NDim = int32(len(c.shape))
-	copy(dx.Shape[:], c.shape)
-	copy(dx.Strides[:], compact(c.shape))
-	args["dx"] = dx
-	require.NoError(t, plan.Run(0, Tensor{}, args))
-	out := scanValues(whole)
-	for i := range guard {
-		require.True(t, math.IsNaN(out[i]) && math.IsNaN(out[len(out)-1-i]), "%s wrote beside its output", c)
-	}
-	return out[guard : int64(guard)+n]
-}
-
-// scanOracle is the definition of one row in scan order: dx, and the size that its rounding errors grow with.
-func scanOracle(c scanCase, dy, x []float64, indices []int64) (dx, size []float64) {
-	n := len(dy)
-	dx, size = make([]float64, n), make([]float64, n)
-	switch c.kind {
-	case "cumsum":
-		var sum, magnitude sumOfScan
-		for k := n - 1; k >= 0; k-- {
-			sum.add(dy[k])
-			magnitude.add(math.Abs(dy[k]))
-			dx[k], size[k] = sum.value(), magnitude.value()
-		}
-	case "cumprod":
-		oracleProduct(dy, x, dx, size)
-	case "cummax", "cummin":
-		if indices == nil {
-			indices = oracleWinners(c, x)
-		}
-		sums, sizes := make([]sumOfScan, n), make([]sumOfScan, n)
-		for i, j := range indices {
-			sums[j].add(dy[i])
-			sizes[j].add(math.Abs(dy[i]))
-		}
-		for k := range dx {
-			dx[k], size[k] = sums[k].value(), sizes[k].value()
-		}
-	case "logcumsumexp":
-		oracleSoft(dy, x, dx, size)
-	}
-	return dx, size
-}
-
-// sumOfScan adds with the error of each addition carried along.
-type sumOfScan struct{ plain, kept, lost float64 }
-
-func (s *sumOfScan) add(v float64) {
-	next := s.kept + v
-	if math.Abs(s.kept) >= math.Abs(v) {
-		s.lost += (s.kept - next) + v
-	} else {
-		s.lost += (v - next) + s.kept
-	}
-	s.kept = next
-	s.plain += v
-}
-
-func (s *sumOfScan) value() float64 {
-	if v := s.kept + s.lost; !math.IsNaN(v) {
-		return v
-	}
-	return s.plain
-}
-
-// oracleProduct works in 80 bits with a wide exponent where all is finite, and by the rules of SEMANTICS elsewhere.
-func oracleProduct(dy, x, dx, size []float64) {
-	n := len(dy)
-	finite := true
-	for i := range dy {
-		finite = finite && !math.IsNaN(x[i]+dy[i]) && !math.IsInf(x[i], 0) && !math.IsInf(dy[i], 0)
-	}
-	if !finite {
-		times := func(a, b float64) float64 {
-			if (a == 0 || b == 0) && !math.IsNaN(a) && !math.IsNaN(b) {
-				return 0
-			}
-			return a * b
-		}
-		left := make([]float64, n)
-		for k, before := 0, 1.0; k < n; k++ {
-			left[k], before = before, times(before, x[k])
-		}
-		for k, r := n-1, 0.0; k >= 0; k-- {
-			r += dy[k]
-			dx[k], size[k] = times(left[k], r), math.Abs(times(left[k], r))
-			r = times(x[k], r)
-		}
-		return
-	}
-	number := func(v float64) *big.Float { return new(big.Float).SetPrec(80).SetFloat64(v) }
-	left, before := make([]*big.Float, n), number(1)
-	for k := range x {
-		left[k] = number(0).Set(before)
-		before.Mul(before, number(x[k]))
-	}
-	r, s := number(0), number(0)
-	for k := n - 1; k >= 0; k-- {
-		r.Add(r, number(dy[k]))
-		s.Add(s, number(math.Abs(dy[k])))
-		dx[k], _ = number(0).Mul(left[k], r).Float64()
-		size[k], _ = number(0).Mul(number(0).Abs(left[k]), s).Float64()
-		r.Mul(r, number(x[k]))
-		s.Mul(s, number(math.Abs(x[k])))
-	}
-}
-
-func oracleWinners(c scanCase, x []float64) []int64 {
-	winners := make([]int64, len(x))
-	best := 0
-	for k, v := range x {
-		b := x[best]
-		if c.kind == "cummin" {
-			v, b = -v, -b
-		}
-		beats := v > b || math.IsNaN(v) && !math.IsNaN(b)
-		equal := v == b || math.IsNaN(v) && math.IsNaN(b)
-		if beats || equal && c.tie != "first" {
-			best = k
-		}
-		winners[k] = int64(best)
-	}
-	return winners
-}
-
-// oracleSoft is softmax by softmax: dx[k] = sum_{i>=k} dy[i] exp(x[k] - m[i]) / s[i], with a compensated s for each prefix.
-func oracleSoft(dy, x, dx, size []float64) {
-	for k := range dx {
-		dx[k], size[k] = 0, 0
-	}
-	n := len(dy)
-	m, s := make([]float64, n), make([]float64, n)
-	var sum sumOfScan
-	top := math.Inf(-1)
-	weight := func(v, top float64) float64 {
-		switch {
-		case math.IsNaN(v) || math.IsNaN(top):
-			return scanNaN
-		case v == top && !math.IsInf(v, -1):
-			return 1
-		case math.IsInf(v, -1):
-			return 0
-		}
-		return math.Exp(v - top)
-	}
-	for i, v := range x {
-		if v > top || math.IsNaN(v) {
-			top, sum = v, sumOfScan{}
-			for _, u := range x[:i+1] {
-				sum.add(weight(u, top))
-			}
-		} else {
-			sum.add(weight(v, top))
-		}
-		m[i], s[i] = top, sum.value()
-	}
-	for k := range dx {
-		var total, magnitude sumOfScan
-		for i := k; i < n; i++ {
-			if math.IsInf(x[k], -1) && !math.IsNaN(m[i]) {
-				continue
-			}
-			w := weight(x[k], m[i]) / s[i]
-			total.add(dy[i] * w)
-			magnitude.add(math.Abs(dy[i] * w))
-		}
-		dx[k], size[k] = total.value(), magnitude.value()
-	}
-}
-
-// check compares a run with the definition, element by element.
-func (c scanCase) check(t *testing.T, dy, x []float64) {
-	t.Helper()
-	dy, x = scanValues(scanTensor(c.dtype, c.shape, dy)), scanValues(scanTensor(c.dtype, c.shape, x))
-	var indices []int64
-	if c.indices {
-		indices = make([]int64, len(x))
-		scanRows(c.shape, c.dim, func(at []int64) {
-			for k, j := range oracleWinners(c, scanOrder(c, x, at)) {
-				indices[at[scanPlace(c, k, len(at))]] = int64(scanPlace(c, int(j), len(at)))
-			}
-		})
-	}
-	got := c.run(t, dy, x, indices)
-	scanRows(c.shape, c.dim, func(at []int64) {
-		want, size := scanOracle(c, scanOrder(c, dy, at), scanOrder(c, x, at), nil)
-		for k := range want {
-			value := got[at[scanPlace(c, k, len(at))]]
-			if !scanClose(c, value, want[k], size[k], len(at)) {
-				t.Fatalf("%s: position %d of the row at %d is %v, not %v", c, k, at[0], value, want[k])
-			}
-		}
-	})
-}
-
-func scanPlace(c scanCase, k, n int) int {
-	if c.reverse {
-		return n - 1 - k
-	}
-	return k
-}
-
-func scanOrder(c scanCase, values []float64, at []int64) []float64 {
-	row := make([]float64, len(at))
-	for k := range row {
-		row[k] = values[at[scanPlace(c, k, len(at))]]
-	}
-	return row
-}
-
-// scanClose allows the rounding of the result and what n steps in float64 lose.
-func scanClose(c scanCase, got, want, size float64, n int) bool {
-	if math.IsNaN(want) || math.IsInf(want, 0) {
-		return got == want || math.IsNaN(got) && math.IsNaN(want)
-	}
-	largest := map[DType]float64{Float32: math.MaxFloat32, Float64: math.MaxFloat64, Float16: 65504, BFloat16: 3.38e38}[c.dtype]
-	if math.Abs(want) > largest*(1-1e-7) {
-		return math.IsInf(got, 0) || math.Abs(got) > largest*(1-1e-2)
-	}
-	unit := map[DType]float64{Float32: 0x1p-24, Float64: 0x1p-53, Float16: 0x1p-11, BFloat16: 0x1p-8}[c.dtype]
-	least := map[DType]float64{Float32: 0x1p-149, Float64: 0x1p-1074, Float16: 0x1p-24, BFloat16: 0x1p-133}[c.dtype]
-	carried := 0x1p-53 * (8 + 4*math.Sqrt(float64(n))) * size
-	return math.Abs(got-want) <= unit*math.Abs(want)*1.001+carried+least
-}
 
 // scanNumbers are x and dy that suit a kind.
 func scanNumbers(kind string, random *rand.Rand, n int64) (dy, x []float64) {
@@ -317,21 +53,14 @@ func TestScanShapes(t *testing.T) {
 		dim   int
 	}{
 		{nil, 0}, {[]int64{0}, 0}, {[]int64{0, 3}, 0}, {[]int64{3, 0}, 0}, {[]int64{1}, 0}, {[]int64{1, 1, 5}, 1},
-		{[]int64{2, 2, 2, 2, 2, 2, 2, 2}, 3}, {[]int64{40, 1025}, 1}, {[]int64{1025, 40}, 0},
+		{[]int64{2, 2, 2, 2, 2, 2, 2, 2}, 3}, {[]int64{2, 1025}, 1}, {[]int64{1025, 2}, 0}, {[]int64{70, 67}, 1}, {[]int64{67, 70}, 0}, {[]int64{3, 70, 13}, 1},
 	}
 	for _, n := range []int64{1, 2, 31, 32, 33, 63, 64, 65, 100, 511, 512, 513, 1000} {
 		shapes = append(shapes, []struct {
 			shape []int64
 			dim   int
-		}{{[]int64{n}, 0}, {[]int64{5, n}, 1}, {[]int64{n, 5}, 0}, {[]int64{3, n, 13}, 1}}...)
+		}{{[]int64{n}, 0}, {[]int64{5, n}, 1}, {[]int64{n, 5}, 0}, {[]int64{2, n, 3}, 1}}...)
 	}
-	shapes = append(shapes, struct {
-		shape []int64
-		dim   int
-	}{[]int64{70, 67}, 1}, struct {
-		shape []int64
-		dim   int
-	}{[]int64{67, 70}, 0})
 	random := rand.New(rand.NewPCG(1, 1))
 	scanCases(func(c scanCase) {
 		for _, s := range shapes {
@@ -351,7 +80,8 @@ func TestScanLongRows(t *testing.T) {
 		dim   int
 	}{{[]int64{65537}, 0}, {[]int64{131073, 1}, 0}, {[]int64{1, 131072}, 1}, {[]int64{1 << 18, 2}, 0}, {[]int64{2, 5000, 3}, 1}, {[]int64{1<<18 + 1, 1}, 0}} {
 		scanCases(func(c scanCase) {
-			if c.shape, c.dim = s.shape, s.dim; c.kind == "logcumsumexp" || testing.Short() && c.dtype != Float32 {
+			c.shape, c.dim = s.shape, s.dim
+			if c.kind == "logcumsumexp" || c.kind == "cumprod" && (c.reverse || s.shape[0] > 1<<17) || c.reverse && c.dtype != Float32 {
 				return
 			}
 			n, _ := product(c.shape)
@@ -482,7 +212,7 @@ func TestScanProductRange(t *testing.T) {
 	} {
 		s := scanCase{kind: "cumprod", shape: []int64{int64(len(c.x))}, dtype: c.dtype}
 		dy := make([]float64, len(c.x))
-		dy[len(dy)-1], dy[0], dy[1000] = 1, 1, 1
+		dy[len(dy)-1], dy[0], dy[1003] = 1, 1, 1
 		t.Run(c.reason, func(t *testing.T) { s.check(t, dy, c.x) })
 	}
 	// A part that overflows by itself, in a row that a zero ends before it.
@@ -607,8 +337,9 @@ func TestScanStrides(t *testing.T) {
 				plan, err := Select(c.descriptor(), CPU, Preference{})
 				require.NoError(t, err)
 				require.NoError(t, plan.Run(0, Tensor{}, args))
-				flat := Tensor{DType: c.dtype, Device: CPU, NDim: 1, Present: 1, Data: dx.Data - uintptr(o.first*c.dtype.Size())}
-				flat.Shape[0], flat.Strides[0] = o.room, 1
+				flat := dx
+				flat.NDim, flat.Shape[0], flat.Strides[0] = 1, o.room, 1
+				flat.Data -= uintptr(o.first * c.dtype.Size())
 				all := scanValues(flat)
 				for k := range int64(9000) {
 					got := all[o.first+k/1500*o.strides[0]+k/10%150*o.strides[1]+k%10*o.strides[2]]

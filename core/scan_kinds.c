@@ -1,4 +1,4 @@
-/* Floating-point flags are nobody's business here; without this the compiler makes branches of what selects. */
+/* Nobody reads the floating-point exception flags; while the compiler keeps them right, it makes branches of what selects. */
 #ifdef __GNUC__
 #pragma GCC optimize("no-trapping-math", "no-math-errno")
 #endif
