@@ -173,8 +173,8 @@ func TestScanValues(t *testing.T) {
 // What happens at the borders of tiles and of parts: zeros, NaN, infinities, ties and products that leave float64's range.
 func TestScanBorders(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 3))
-	const n = 3000 // parts of 512, the last shorter
-	for _, at := range []int{0, 1, 63, 64, 511, 512, 513, 1023, 1024, 2047, 2048, n - 1} {
+	const n = 3000 // parts of 576, the last shorter
+	for _, at := range []int{0, 1, 63, 64, 575, 576, 577, 1151, 1152, 2879, 2880, n - 1} {
 		for _, special := range []float64{0, scanNaN, scanInf, -scanInf, 1e30, 1e-30, 0x1p-149} {
 			scanCases(func(c scanCase) {
 				if c.dtype == Float16 || c.dtype == BFloat16 || c.kind == "cumsum" || c.kind == "logcumsumexp" && (at > 600 || c.dtype == Float64) {

@@ -39,8 +39,7 @@ typedef struct {
    fold sets states to those of the lanes alone and, of all kinds but maximum and logcumsumexp, carries from what enters the lanes on
    the right to what leaves them on the left; NULL: nobody asks. The chosen kinds take the int64 indices of a scan for x, as if they were
    float64, and for a state the index that the first position of the lane has when it wins, and the bits of the index before;
-   positions count up or down. fold makes of that 1 where the indices may be a scan's, 0 where they are in range, else -1, and
-   whether a position of the lane won. */
+   positions count up or down. fold makes of that whether the indices are a scan's, and whether a position of the lane won. */
 void sw_scan_fold(const scan_call *call, double *states, double *carries);
 
 /* leave does for carries of the other kinds what fold cannot: the links depend on the states that enter the lanes from the left.
@@ -50,6 +49,9 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 /* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already.
    carries enter from the right. */
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints);
+
+/* outside says whether some index, for x, is not a position of a row. */
+int sw_scan_outside(const scan_call *call);
 
 /* add takes any indices for x, of at most 32 lanes. dx is indexed by origin + delta index; sums has room for it. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums);

@@ -61,8 +61,9 @@ func (s *scanProgram) host(args []Tensor) error {
 		}
 	}
 	h.part = h.n
-	if h.n > leastPart && (h.rows < fewRows || h.n > longestRow) {
-		h.part = ceil(clamp(h.rows*h.n/wantLanes, leastPart, mostPart), C.SCAN_POSITIONS) * C.SCAN_POSITIONS
+	if h.n > 2*leastPart && (h.rows < fewRows || h.n > longestRow) {
+		// An odd number of tiles: lanes a power of two apart would fight for the same lines of a cache.
+		h.part = (clamp(h.rows*h.n/wantLanes, leastPart, mostPart)/C.SCAN_POSITIONS | 1) * C.SCAN_POSITIONS
 	}
 	h.lanes = ceil(h.n, h.part) * h.rows
 	if h.args[2].present() {
@@ -181,11 +182,10 @@ func (h *hostScan) checkpoint(first int64) int64 {
 // begin sets the states that stand before lanes without a look at other lanes.
 func (h *hostScan) begin(w *scanWorker, states []state, first int64) {
 	for i := range states {
-		if h.x == indicesOperand {
-			states[i] = h.choice(w, first, int64(i))
-		} else {
-			states[i] = h.start
-		}
+		states[i] = h.start
+	}
+	for i := max(0, h.rows-first); h.x == indicesOperand && i < int64(len(states)); i++ {
+		states[i] = h.choice(w, first, i)
 	}
 }
 

@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 )
 
 const (
@@ -22,13 +23,15 @@ func (h *hostScan) indexed() error {
 	if h.reverse {
 		choosing.kind = C.SCAN_CHOSEN_DOWN
 	}
+	first, _ := h.origin()
+	choosing.start = state{float64(first), math.Float64frombits(uint64(first))}
 	var parts []state
 	var carries []float64
 	if h.lanes > h.rows {
 		parts, carries = make([]state, h.lanes), make([]float64, h.lanes)
 	}
 	switch least := choosing.fold(parts, carries); {
-	case least < 0:
+	case least == 0 && choosing.outside():
 		row, position := h.firstBadIndex()
 		return refuse(InvalidProblem, "", "indices", fmt.Sprintf("between 0 and %d", h.n-1),
 			fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
@@ -42,6 +45,17 @@ func (h *hostScan) indexed() error {
 	return nil
 }
 
+// outside reports that some index is out of range.
+func (h *hostScan) outside() bool {
+	var some atomic.Bool
+	h.each(false, func(w *scanWorker, _, _ int64) {
+		if C.sw_scan_outside(&w.call) != 0 {
+			some.Store(true)
+		}
+	})
+	return some.Load()
+}
+
 // origin and delta lead from an index to a position in scan order and back: position = origin + delta index.
 func (h *hostScan) origin() (origin, delta int64) {
 	if h.reverse {
@@ -50,16 +64,13 @@ func (h *hostScan) origin() (origin, delta int64) {
 	return 0, 1
 }
 
-// choice is the state before a lane: the index of its first position, and the index that stands before that.
+// choice is the state before a part that is not the first of its row: the index that its first position has when it wins, and the
+// index before that.
 func (h *hostScan) choice(w *scanWorker, first, i int64) state {
 	origin, delta := h.origin()
-	part := (first + i) / h.rows
-	want := origin + delta*part*h.part
-	last := want
-	if part > 0 {
-		last = elements[int64](&h.args[indicesOperand], int64(w.call.x.at[i])-h.steps[indicesOperand], 1, 1)[0]
-	}
-	return state{float64(want), math.Float64frombits(uint64(last))}
+	want := origin + delta*((first+i)/h.rows)*h.part
+	before := int64(w.call.x.at[i]) - h.steps[indicesOperand]
+	return state{float64(want), math.Float64frombits(uint64(elements[int64](&h.args[indicesOperand], before, 1, 1)[0]))}
 }
 
 // add adds dy at any indices, into float64 sums of a few rows at a time.

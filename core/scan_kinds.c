@@ -96,19 +96,21 @@ INLINE void chosen_forward(const double *want, scan_tile x, double (*w)[SCAN_LAN
   for (long i = 0; i < n; i++) EACH_LANE w[i][l] = bits(x[i][l]) == wanted(want[l], (k + i) * delta) ? 1 : 0;
 }
 
-/* last: the bits of the index before. Any other index than that and k's own is something that no scan returns. What leaves the
-   lanes is dy from before their first winner. */
-INLINE void chosen_fold(const double *want, double *last, double *scans, double *won, double *leaving, scan_tile x, scan_tile dy,
-                        long k, long delta, uint64_t row, long n) {
+/* Whether every index is its position's own or the one before, which last holds the bits of: a scan returns no other. */
+INLINE void chosen_check(const double *want, double *last, double *scans, scan_tile x, long k, long delta, long n) {
   for (long i = 0; i < n; i++) EACH_LANE {
     uint64_t index = bits(x[i][l]);
-    double mine = index == wanted(want[l], (k + i) * delta) ? 1 : 0;
-    double fine = index == bits(last[l]) ? 1 : mine, in_range = index < row ? 0 : -1;
-    fine = fine != 0 ? 1 : in_range;
-    scans[l] = scans[l] < fine ? scans[l] : fine;
-    won[l] = mine != 0 ? 1 : won[l];
-    leaving[l] += won[l] != 0 ? 0 : dy[i][l];
+    double fine = index == bits(last[l]) ? scans[l] : 0;
+    scans[l] = index == wanted(want[l], (k + i) * delta) ? scans[l] : fine;
     last[l] = x[i][l];
+  }
+}
+
+/* What leaves the lanes is dy from before their first winner. */
+INLINE void chosen_fold(const double *want, double *won, double *leaving, scan_tile x, scan_tile dy, long k, long delta, long n) {
+  for (long i = 0; i < n; i++) EACH_LANE {
+    won[l] = bits(x[i][l]) == wanted(want[l], (k + i) * delta) ? 1 : won[l];
+    leaving[l] += won[l] != 0 ? 0 : dy[i][l];
   }
 }
 
@@ -180,20 +182,20 @@ INLINE void product_fold(double *m, double *e, double *leaving, scan_tile x, sca
 INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lanes, double *states, double *carries) {
   scan_tile x, dy;
   lanes_of a = {0}, b = {0}, scans, won = {0}, leaving = {0};
+  int leaves = (kind == SCAN_SUM || kind == SCAN_PRODUCT || CHOSEN(kind)) && carries;
   EACH_LANE scans[l] = 1;
   if (kind == SCAN_PRODUCT) EACH_LANE a[l] = 1;
   if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
-  int leaves = (kind == SCAN_SUM || kind == SCAN_PRODUCT || CHOSEN(kind)) && carries;
-  if (CHOSEN(kind) && !leaves) memset(dy, 0, sizeof dy);
   for (long l = 0; leaves && l < lanes; l++) leaving[l] = carries[l];
   for (long last = (call->n - 1) / SCAN_POSITIONS, i = 0; i <= last; i++) {
     long k = (kind == SCAN_SUM || kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
     if (leaves) sw_scan_load(dy, &call->dy, lane, lanes, k, n);
+    if (CHOSEN(kind)) chosen_check(a, b, scans, x, k, DELTA(kind), n);
+    if (CHOSEN(kind) && leaves) chosen_fold(a, won, leaving, x, dy, k, DELTA(kind), n);
     if (kind == SCAN_SUM) sum_fold(leaving, dy, n);
-    else if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
-    else if (CHOSEN(kind)) chosen_fold(a, b, scans, won, leaving, x, dy, k, DELTA(kind), call->row, n);
-    else forward(kind, a, b, x, NULL, n);
+    if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
+    forward(kind == SCAN_PRODUCT ? SCAN_SUM : kind, a, b, x, NULL, n);
   }
   for (long l = 0; l < lanes; l++) {
     states[2 * l] = CHOSEN(kind) ? scans[l] : a[l];
@@ -307,6 +309,16 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   kinds[call->kind].walk(call, states, carries, checkpoints);
+}
+
+int sw_scan_outside(const scan_call *call) {
+  scan_tile x;
+  int outside = 0;
+  EACH_GROUP for (long k = 0; k < call->n; k += SCAN_POSITIONS) {
+    sw_scan_load(x, &call->x, lane, LANES_FROM(lane), k, POSITIONS(k));
+    for (long i = 0; i < POSITIONS(k); i++) for (long l = 0; l < LANES_FROM(lane); l++) outside |= bits(x[i][l]) >= (uint64_t)call->row;
+  }
+  return outside;
 }
 
 /* Indices of any order: dy is added where they say, from the last position on, into sums[positions][lanes]. */
