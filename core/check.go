@@ -6,7 +6,7 @@ import (
 )
 
 // check refuses operands that the plan cannot run on, in a fixed order: presence, then for each operand dtype, device, shape,
-// layout, address; then overlaps. Nothing is written before every check has passed.
+// layout, address; then overlaps; on the CPU then values. Nothing is written before every check has passed.
 func (p *Plan) check(args []Tensor) error {
 	if err := p.checkPresence(args); err != nil {
 		return err
@@ -21,6 +21,11 @@ func (p *Plan) check(args []Tensor) error {
 	}
 	if err := p.checkOverlaps(args); err != nil {
 		return err
+	}
+	if checker, ok := p.program.(valueChecker); ok && p.device.Type == deviceCPU {
+		if err := checker.checkValues(args); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -115,7 +120,7 @@ func (p *Plan) checkOverlaps(args []Tensor) error {
 				continue
 			}
 			exact := out.same(other) && !p.problem.operands[i].out
-			if exact && p.problem.inPlace != nil && p.problem.inPlace(args, o, i) {
+			if exact && p.program.inPlace(args, o) {
 				continue
 			}
 			got := "memory that overlaps it"
@@ -144,10 +149,13 @@ func (p *Plan) checkWorkspace(w *Tensor, args []Tensor) error {
 	}
 	if w.DType.Size() != 1 || w.NDim != 1 || w.Strides[0] != 1 && w.Shape[0] > 1 {
 		return refuse(InvalidProblem, op, "workspace", "a contiguous uint8 array of rank 1",
-			fmt.Sprintf("%s of shape %s", w.DType, shapeText(w.shape())), "")
+			fmt.Sprintf("%s of rank %d and stride %d", w.DType, w.NDim, w.Strides[0]), "")
 	}
 	if w.Device != p.device {
 		return refuse(InvalidProblem, op, "workspace", "on "+p.device.String(), w.Device.String(), "")
+	}
+	if w.ReadOnly != 0 {
+		return refuse(InvalidProblem, op, "workspace", "writable", "a read-only array", "")
 	}
 	if w.Shape[0] < needed {
 		e := refuse(WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), fmt.Sprint(w.Shape[0]), "see plan.workspace_size")
@@ -157,8 +165,8 @@ func (p *Plan) checkWorkspace(w *Tensor, args []Tensor) error {
 	if w.Shape[0] > 0 && w.Data%workspaceAlignment != 0 {
 		return refuse(Misaligned, op, "workspace", fmt.Sprintf("aligned to %d bytes", workspaceAlignment), fmt.Sprintf("%#x", w.Data), "")
 	}
-	if needed == 0 {
-		return nil
+	if err := checkAddress(op, "workspace", w); err != nil || needed == 0 {
+		return err
 	}
 	for i := range args {
 		if args[i].present() && !disjoint(w, &args[i]) {

@@ -133,8 +133,6 @@ type problem struct {
 	operands []operand
 	// presence checks which optional operands come together; nil where the list says all.
 	presence func(args []Tensor) *Error
-	// inPlace reports whether output o of args may be exactly input i.
-	inPlace func(args []Tensor, o, i int) bool
 	// bytes that an ideal pass with every operand moves.
 	traffic int64
 	// compile chooses a kernel for a device with the given number of multiprocessors.
@@ -155,12 +153,20 @@ type operand struct {
 
 // program is a chosen kernel: it turns checked operands into work for either backend.
 type program interface {
-	kernel() string    // the variant's name, for the SKU
-	geometry() string  // launch geometry in words
-	workspace() int64  // bytes
+	kernel() string   // the variant's name, for the SKU
+	geometry() string // launch geometry in words
+	workspace() int64 // bytes
+	// inPlace reports whether output o of args may be exactly an input.
+	inPlace(args []Tensor, o int) bool
 	symbols() []symbol // what the device must load, in the order that launches refer to
-	host(args []Tensor) error
+	host(args []Tensor)
 	device(args []Tensor, workspace uintptr, q *queue) error
+}
+
+// valueChecker is a program whose operands may hold values that must be refused, such as indices out of range. It is asked on the
+// CPU alone: values on a device cannot be read without a synchronisation.
+type valueChecker interface {
+	checkValues(args []Tensor) *Error
 }
 
 // symbol is a kernel by image and name.

@@ -9,14 +9,28 @@ import (
 // elementOp is a pure function of one element: some inputs, in the accumulator, to some outputs. Lerp, dequantise and fake
 // quantise are nothing else; the engine of this file stores each output, or sums it over the dimensions that it was broadcast along.
 // A body works on a block: the outputs and the first input have its length; another input has it too, or one number for each run of
-// equal length, or one for the whole block; absent inputs and outputs that nobody asked for are nil.
+// equal length, or one for the whole block, unless it is in whole; absent inputs and outputs that nobody asked for are nil.
 type elementOp struct {
 	inputs, outputs int
-	reads           [3]uint8 // the inputs that each output needs, as sets
+	whole           uint8       // the inputs that always come with a number for each element
+	tokens          bool        // the last dimension is a token's own: it stays the fastest, and values for a token are sums over it
+	sets            []kernelSet // the kernels, those with the fewest operands first
+	reads           [3]uint8    // the inputs that each output needs, as sets
 	// scalars completes the numbers of the descriptor with what only the operands of a run tell; nil: nothing.
 	scalars func(scalar *[4]float64, args []Tensor)
-	f32     func(scalar *[4]float64, in, out [][]float32)
-	f64     func(scalar *[4]float64, in, out [][]float64)
+	// multiples are the outputs where each is a multiple of the first input; else f32 and f64 compute them.
+	multiples func(scalar *[4]float64, args []Tensor) [3]multiple
+	f32       func(scalar *[4]float64, in, out [][]float32)
+	f64       func(scalar *[4]float64, in, out [][]float64)
+}
+
+// multiple is an output that is x (y - z), where x is the first input.
+type multiple struct{ y, z factor }
+
+// factor is an input, absent ones being 0, or, where input is 0, a number.
+type factor struct {
+	input  int
+	number float64
 }
 
 // mapReduce is the program of an elementOp.
@@ -43,8 +57,11 @@ type reduction struct {
 	chunks  int64 // parts that each sum is cut into
 }
 
-// kernelsOfMaps are the variants of an elementOp without sums, and of one with.
-var kernelsOfMaps = []string{"map", "rows", "columns"}
+// The variants of an elementOp: without sums, with sums along the fastest dimension, with sums beside it.
+var (
+	kernelsOfMaps   = []string{"map", "rows", "columns"}
+	kernelsOfTokens = []string{"map", "rows"}
+)
 
 // alignLeft follows the leading dimensions of the shape and is constant along the last: a value for each token.
 func (m *mapReduce) alignLeft(operand int) {
@@ -70,7 +87,7 @@ func (m *mapReduce) prepare(units int, cuda bool, preference Preference) (progra
 	m.units = units
 	for o := range m.op.outputs {
 		for d, extent := range m.shape {
-			if m.axis[m.op.inputs+o][d] < 0 && extent != 1 {
+			if m.axis[m.op.inputs+o][d] < 0 && (extent != 1 || m.op.tokens) {
 				m.sums[o] |= 1 << d
 			}
 		}
@@ -88,7 +105,7 @@ func (m *mapReduce) prepare(units int, cuda bool, preference Preference) (progra
 	}
 	for i := range m.passes {
 		if r := &m.passes[i]; cuda {
-			r.chunks = m.deviceChunks(r)
+			m.chooseChunks(r)
 			if limit := preference.MaxWorkspace; limit != nil && m.bytes(r) > *limit {
 				r.chunks = max(1, *limit/max(1, m.bytes(r)/r.chunks))
 			}
@@ -100,7 +117,7 @@ func (m *mapReduce) prepare(units int, cuda bool, preference Preference) (progra
 func (m *mapReduce) reductionOver(dims uint8, kernel string) reduction {
 	r := reduction{dims: dims, outputs: 1, kept: 1, chunks: 1}
 	for d, extent := range m.shape {
-		if extent != 1 {
+		if extent != 1 || m.op.tokens {
 			r.columns = dims>>d&1 == 0
 		}
 		if dims>>d&1 == 0 {
@@ -211,11 +228,14 @@ func (m *mapReduce) plan(args []Tensor) (list [maxOperands]pass, n int) {
 }
 
 // arrange is the space of one pass.
-func (p *pass) arrange(whole *space, inputs int) space {
-	if p.reduction == nil {
-		return whole.arrange(0, false, inputs+bits.TrailingZeros8(p.full))
+func (m *mapReduce) arrange(p *pass, whole *space) space {
+	switch {
+	case p.reduction != nil:
+		return whole.arrange(p.reduction.dims, true, p.reduction.columns, 0)
+	case m.op.tokens:
+		return whole.arrange(1<<(len(m.shape)-1), false, false, 0)
 	}
-	return whole.arrange(p.reduction.dims, p.reduction.columns, 0)
+	return whole.arrange(0, false, false, m.op.inputs+bits.TrailingZeros8(p.full))
 }
 
 func (m *mapReduce) geometry() string {
@@ -228,8 +248,8 @@ func (m *mapReduce) geometry() string {
 	return text
 }
 
-// exactInPlace lets an output be exactly an input when it is the only output and is not a sum: every element is read before it is written.
-func (m *mapReduce) exactInPlace(args []Tensor, o, _ int) bool {
+// inPlace lets an output be exactly an input when it is the only output and is not a sum: every element is read before it is written.
+func (m *mapReduce) inPlace(args []Tensor, o int) bool {
 	for i := m.op.inputs; i < len(args); i++ {
 		if args[i].present() && i != o {
 			return false

@@ -3,77 +3,111 @@ package core
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Launch geometry of cuda/mapreduce.cuh. Chunks, which decide how a sum is grouped, follow from the shape and the number of
 // multiprocessors alone; the rest also looks at strides and addresses.
 const (
-	blockThreads = 256
-	unrolled     = 4    // vectors that a thread has in flight
-	mapTile      = 1024 // vectors of a block of the map kernel
+	blockThreads  = 256
+	threadsPerSM  = 2048 // that fill a multiprocessor
+	rowBlocks     = 32   // blocks of a multiprocessor that share a few long sums along the fastest dimension
+	columnBlocks  = 3    // and beside it
+	smallestSplit = 256  // vectors of a sum that is worth cutting
 )
 
-// The kernels of a plan, in the order of symbols.
-const (
-	mapKernel = iota
-	rowsKernel
-	columnsKernel
-	combineKernel
-)
+// kernelSet is a group of kernels of an elementOp and the operands of the plan that they take.
+type kernelSet struct {
+	name    string // what the symbols begin with
+	in, out []int
+	unroll  unroll
+}
 
-func (m *mapReduce) symbols() []symbol {
-	own := func(kernel string) symbol {
-		return symbol{m.family.Image, m.family.Symbol("", kernel, m.element)}
+// unroll is the number of vectors that a thread has in flight: MAP_UNROLL, ROWS_UNROLL and COLUMNS_UNROLL in cuda/.
+type unroll struct{ mapped, rows, columns int64 }
+
+// symbols are the kernels of each set, then the one that adds partial sums.
+func (m *mapReduce) symbols() (list []symbol) {
+	for _, set := range m.op.sets {
+		for _, kernel := range m.family.Kinds[0].Kernels {
+			if kernel == "map" || len(m.passes) > 0 {
+				list = append(list, symbol{m.family.Image, set.name + "_" + kernel + "_" + m.element.suffix()})
+			}
+		}
 	}
+	if len(m.passes) > 0 {
+		list = append(list, symbol{"mapreduce", "combine_" + m.element.Accumulator().suffix()})
+	}
+	return list
+}
+
+// number is the place of a kernel among the symbols.
+func (m *mapReduce) number(set int, kernel string) int {
 	if len(m.passes) == 0 {
-		return []symbol{own("map")}
+		return set
 	}
-	return []symbol{own("map"), own("rows"), own("columns"), {"mapreduce", "combine_" + m.element.Accumulator().suffix()}}
+	kernels := m.family.Kinds[0].Kernels
+	return set*len(kernels) + slices.Index(kernels, kernel)
 }
 
 // vector is the number of elements of a 16-byte access.
 func (m *mapReduce) vector() int64 { return 16 / m.element.Size() }
 
-// deviceChunks is the number of parts that each sum of r is cut into, so that a few long sums still fill the device.
-func (m *mapReduce) deviceChunks(r *reduction) int64 {
-	inner, others := int64(1), int64(1) // extents of the fastest run of reduced dimensions, and of the reduced ones beside it
-	run := true
-	for d := len(m.shape) - 1; d >= 0; d-- {
-		reduced := r.dims>>d&1 != 0
-		switch {
-		case reduced && run && !r.columns:
-			inner *= m.shape[d]
-		case reduced:
-			others *= m.shape[d]
-		case m.shape[d] != 1 && inner > 1:
-			run = false
-		}
+// chooseChunks sets the number of parts that each sum of r is cut into, so that a few long sums still fill the device.
+func (m *mapReduce) chooseChunks(r *reduction) {
+	s := space{n: len(m.shape)}
+	copy(s.extent[:], m.shape)
+	for i, stride := range compact(m.shape) {
+		s.stride[0][i] = stride
 	}
-	blocks := int64(8 * m.units)
+	a := s.arrange(r.dims, true, r.columns, 0)
+	kept, reduced, columns := a.counts()
+	u := m.op.sets[len(m.op.sets)-1].unroll
 	if r.columns {
-		width := m.columnWidth(r.dims)
-		lanes := columnLanes(ceil(width, m.vector()), others)
-		tiles := ceil(width, m.vector()*lanes) * max(1, r.kept/max(1, width))
-		return clamp(ceil(blocks, max(1, tiles)), 1, ceil(others, blockThreads/lanes*unrolled))
+		vectors := ceil(columns, m.vector())
+		lanes := columnLanes(vectors, reduced)
+		tiles := max(1, ceil(vectors, lanes)*kept)
+		r.chunks = clamp(columnBlocks*int64(m.units)/tiles, 1, max(1, ceil(reduced, blockThreads/lanes*u.columns)))
+		return
 	}
-	total := ceil(inner, m.vector()) * others
-	if total <= blockThreads || 2*r.kept >= blocks {
-		return 1
+	inner := a.extent[a.n-1]
+	shape := m.rowShape(kept, ceil(inner, m.vector()), reduced/max(1, inner), u.rows, true, false)
+	threads := max(1, kept*shape.group)
+	if shape.total > smallestSplit && threads < threadsPerSM*int64(m.units) {
+		r.chunks = max(1, min(ceil(rowBlocks*blockThreads*int64(m.units), threads), shape.units))
 	}
-	return clamp(ceil(blocks, max(1, r.kept)), 1, ceil(total, blockThreads*unrolled))
 }
 
-// columnWidth is the extent of the fastest run of kept dimensions.
-func (m *mapReduce) columnWidth(reduced uint8) int64 {
-	width := int64(1)
-	for d := len(m.shape) - 1; d >= 0; d-- {
-		if reduced>>d&1 == 0 {
-			width *= m.shape[d]
-		} else if width > 1 {
-			break
-		}
+// rowShape is how threads share the sums of the rows kernel: a group of them for each part of a sum, lanes along the fastest
+// dimension. A unit is what a group takes at once.
+type rowShape struct{ total, group, lanes, tiles, units int64 }
+
+func (m *mapReduce) rowShape(kept, vectors, reduced, unrolled int64, wide, far bool) rowShape {
+	r := rowShape{total: vectors * reduced}
+	busy := min(64, max(pow2(ceil(r.total, 8)), min(4, pow2(ceil(r.total, 4))))) // each thread has some vectors to its start
+	fill := pow2(ceil(threadsPerSM*int64(m.units), max(1, kept)))                // each multiprocessor has threads
+	r.group = min(blockThreads, max(busy, fill), pow2(ceil(r.total, unrolled)))
+	if !wide {
+		r.group = max(r.group, min(32, pow2(vectors)))
 	}
-	return width
+	if far && kept >= 1024 {
+		r.group = 1
+	}
+	r.lanes = r.group
+	if reduced != 1 {
+		r.lanes = min(r.group, fit(along(vectors, unrolled, wide), r.group))
+	}
+	r.tiles = ceil(vectors, r.lanes*unrolled)
+	r.units = r.tiles * ceil(reduced, r.group/r.lanes)
+	return r
+}
+
+// along is the number of threads that the vectors of a row can use.
+func along(vectors, unrolled int64, wide bool) int64 {
+	if wide {
+		return ceil(vectors, unrolled)
+	}
+	return vectors
 }
 
 func ceil(n, by int64) int64 { return (n + by - 1) / by }
@@ -97,11 +131,8 @@ func fit(vectors, most int64) int64 {
 
 // columnLanes is the number of threads side by side over columns; the others of the block share the reduced indices.
 func columnLanes(vectors, reduced int64) int64 {
-	lanes := fit(vectors, 32)
-	if reduced < 4*blockThreads/lanes {
-		lanes = fit(vectors, clamp(blockThreads/pow2(ceil(reduced, 4)), 32, blockThreads))
-	}
-	return lanes
+	tall := clamp(pow2(reduced/32+1)/2, 1, 8)
+	return fit(vectors, blockThreads/tall)
 }
 
 func (m *mapReduce) device(args []Tensor, workspace uintptr, q *queue) error {
@@ -109,7 +140,7 @@ func (m *mapReduce) device(args []Tensor, workspace uintptr, q *queue) error {
 	passes, n := m.plan(args)
 	for i := range n {
 		p := &passes[i]
-		s := p.arrange(&whole, m.op.inputs)
+		s := m.arrange(p, &whole)
 		k := devicePass{mapReduce: m, pass: p, args: args, space: &s, workspace: workspace, q: q}
 		if err := k.launch(); err != nil {
 			return err
@@ -126,218 +157,94 @@ type devicePass struct {
 	space     *space
 	workspace uintptr
 	q         *queue
+	set       int // the kernels that take the operands of the pass
 }
 
-// shape of one launch.
+// launchShape is what a launch tells its kernel beside the operands.
 type launchShape struct {
-	chunks, chunk, lanes, step int64
-	partial                    uintptr
+	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
+	partial                                                   uintptr
 }
 
 func (k *devicePass) launch() error {
+	for k.set = 0; !k.covers(&k.op.sets[k.set]); k.set++ {
+	}
 	kept, reduced, columns := k.space.counts()
 	inner := int64(1)
 	if k.space.n > 0 {
 		inner = k.space.extent[k.space.n-1]
 	}
 	vectors := ceil(inner, k.vector())
-	scattered := k.scattered()
 	switch {
 	case k.reduction == nil:
 		if kept == 0 {
 			return nil
 		}
-		return k.launchMap(kept/inner, vectors, scattered)
+		return k.launchMap(kept/inner, vectors)
 	case k.space.columns:
-		return k.launchColumns(kept, reduced, columns, vectors, scattered)
+		return k.launchColumns(kept, reduced, columns, vectors)
 	default:
-		return k.launchRows(kept, vectors*(reduced/max(inner, 1)), scattered)
+		return k.launchRows(kept, vectors, reduced/max(inner, 1))
 	}
 }
 
-func (k *devicePass) launchMap(outer, vectors int64, scattered bool) error {
-	l := launchShape{lanes: mapTile, step: 1}
+// covers reports that a set takes every operand of the pass.
+func (k *devicePass) covers(set *kernelSet) bool {
+	missing := uint16(k.inputs) | uint16(k.full|k.summed)<<k.op.inputs
+	for _, operands := range [...][]int{set.in, set.out} {
+		for _, i := range operands {
+			missing &^= 1 << i
+		}
+	}
+	return missing == 0
+}
+
+func (k *devicePass) launchMap(outer, vectors int64) error {
+	u := k.op.sets[k.set].unroll.mapped
+	l := launchShape{keptSize: outer, reducedSize: 1, lanes: blockThreads, chunks: 1}
 	if k.space.n > 1 {
-		l.lanes = fit(vectors, mapTile)
+		l.lanes = fit(along(vectors, u, k.wide()), blockThreads)
+		if k.far() {
+			l.lanes = 1
+		}
+		if k.strided() {
+			l.lanes = min(l.lanes, 8)
+		}
 	}
-	if k.strided() {
-		l.lanes = min(l.lanes, 8)
-	}
-	if scattered {
-		l.step = l.lanes
-	}
+	l.tiles = ceil(vectors, l.lanes*u)
 	k.pack(&l)
-	return k.q.submit(mapKernel, ceil(vectors, l.lanes)*ceil(outer, mapTile/l.lanes), blockThreads)
+	return k.q.submit(k.number(k.set, "map"), l.tiles*ceil(outer, blockThreads/l.lanes), blockThreads)
 }
 
-func (k *devicePass) launchRows(kept, total int64, scattered bool) error {
-	l := launchShape{chunks: 1, chunk: total, step: 1}
-	if total <= blockThreads {
-		l.lanes = max(min(32, pow2(ceil(total, 4))), min(4, pow2(total)))
-	} else {
-		l.lanes = blockThreads
-		l.chunk = ceil(ceil(total, k.reduction.chunks), blockThreads) * blockThreads
-		l.chunks = ceil(total, l.chunk)
-	}
-	if scattered && k.space.n == k.space.kept+1 {
-		l.step = l.lanes
-	}
-	return k.launchSums(rowsKernel, &l, ceil(kept*l.chunks, blockThreads/l.lanes), kept)
+func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
+	r := k.rowShape(kept, vectors, reduced, k.op.sets[k.set].unroll.rows, k.wide(), k.far())
+	chunks := min(k.reduction.chunks, max(1, r.units))
+	l := launchShape{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: ceil(r.units, chunks)}
+	l.chunks = max(1, ceil(r.units, max(1, l.chunk)))
+	return k.launchSums("rows", &l, ceil(kept*l.chunks*r.group, blockThreads), kept)
 }
 
-func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64, scattered bool) error {
-	l := launchShape{lanes: columnLanes(vectors, reduced), step: 1}
-	tall := blockThreads / l.lanes
-	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), tall)*tall)
+func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error {
+	l := launchShape{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced)}
+	height := blockThreads / l.lanes
+	l.tiles = ceil(vectors, l.lanes)
+	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), height)*height)
 	l.chunks = max(1, ceil(reduced, l.chunk))
-	if scattered {
-		l.step = l.lanes
-	}
-	return k.launchSums(columnsKernel, &l, ceil(vectors, l.lanes)*l.chunks*kept, kept*columns)
+	return k.launchSums("columns", &l, l.tiles*l.chunks*kept, kept*columns)
 }
 
 // launchSums launches a reduction, and the kernel that adds its parts where there are several.
-func (k *devicePass) launchSums(kernel int, l *launchShape, grid, sums int64) error {
+func (k *devicePass) launchSums(kernel string, l *launchShape, grid, sums int64) error {
 	if l.chunks > 1 {
 		l.partial = k.workspace
 	}
 	k.pack(l)
-	if err := k.q.submit(kernel, grid, blockThreads); err != nil || l.chunks == 1 {
+	if err := k.q.submit(k.number(k.set, kernel), grid, blockThreads); err != nil || l.chunks == 1 {
 		return err
 	}
-	tall := min(pow2(l.chunks), 32)
-	l.lanes, l.step = min(blockThreads/tall, pow2(sums)), 1
+	height := min(pow2(ceil(l.chunks, 4)), 32)
+	l.lanes, l.keptSize = min(blockThreads/height, pow2(sums)), sums
+	l.tiles = ceil(sums, l.lanes)
 	k.packKept(l)
-	return k.q.submit(combineKernel, ceil(sums, l.lanes)*int64(bits.OnesCount8(k.summed)), blockThreads)
-}
-
-// strided reports that some input jumps from element to element.
-func (k *devicePass) strided() bool {
-	for i := range k.op.inputs {
-		if k.inputs>>i&1 != 0 && k.access(i) == accessStrided {
-			return true
-		}
-	}
-	return false
-}
-
-// scattered reports that 16-byte accesses are impossible where they matter most: at a stored output, or without one at an input.
-func (k *devicePass) scattered() bool {
-	for o := range k.op.outputs {
-		if k.full>>o&1 != 0 && !k.vectorisable(k.op.inputs+o) {
-			return true
-		}
-	}
-	for i := range k.op.inputs {
-		if k.full == 0 && k.inputs>>i&1 != 0 && k.args[i].DType == k.element && k.access(i) == accessDense && !k.vectorisable(i) {
-			return true
-		}
-	}
-	return false
-}
-
-func (k *devicePass) vectorisable(i int) bool {
-	if k.access(i) != accessDense || k.args[i].Data%16 != 0 {
-		return false
-	}
-	for d := range max(0, k.space.n-1) {
-		if k.space.stride[i][d]%k.vector() != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// How an operand moves along the fastest dimension.
-const (
-	accessStrided  = 0
-	accessDense    = 1
-	accessConstant = 2
-)
-
-func (k *devicePass) access(i int) uint64 {
-	if k.space.n == 0 {
-		return accessConstant
-	}
-	switch k.space.stride[i][k.space.n-1] {
-	case 0:
-		return accessConstant
-	case 1:
-		return accessDense
-	}
-	return accessStrided
-}
-
-// pack writes the argument of map, rows and columns: the fastest dimension, then the kept ones and the reduced ones, faster first.
-func (k *devicePass) pack(l *launchShape) {
-	var order [MaxRank]int
-	n := 0
-	add := func(d int) { order[n] = d; n++ }
-	last := k.space.n - 1
-	if last >= 0 {
-		add(last)
-	}
-	for d := min(k.space.kept, last) - 1; d >= 0; d-- {
-		add(d)
-	}
-	kept := max(0, n-1)
-	for d := last - 1; d >= k.space.kept; d-- {
-		add(d)
-	}
-	k.header(l, order[:n], kept)
-	for i := range k.op.inputs {
-		k.operand(i, order[:n], k.inputs>>i&1 != 0)
-	}
-	for o := range k.op.outputs {
-		k.operand(k.op.inputs+o, order[:n], (k.full|k.summed)>>o&1 != 0)
-	}
-}
-
-// packKept writes the argument of combine, which sees kept dimensions alone.
-func (k *devicePass) packKept(l *launchShape) {
-	var order [MaxRank]int
-	first := -1 // rows: an extent of 1 stands for the fastest dimension
-	if k.space.columns {
-		first = k.space.n - 1
-	}
-	n := 1
-	order[0] = first
-	for d := k.space.kept - 1; d >= 0; d-- {
-		order[n] = d
-		n++
-	}
-	k.header(l, order[:n], n-1)
-	for o := range k.op.outputs {
-		k.operand(k.op.inputs+o, order[:n], k.summed>>o&1 != 0)
-	}
-}
-
-func (k *devicePass) header(l *launchShape, order []int, kept int) {
-	q := &k.q.launch
-	q.Reset()
-	for d := range MaxRank {
-		extent := int64(1)
-		if d < len(order) && order[d] >= 0 {
-			extent = k.space.extent[order[d]]
-		}
-		q.Put(uint64(extent))
-	}
-	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.chunks), uint64(l.chunk), uint64(l.lanes), uint64(l.step),
-		uint64(k.summed), uint64(l.partial))
-	for _, s := range k.scalar {
-		q.Put(math.Float64bits(s))
-	}
-}
-
-func (k *devicePass) operand(i int, order []int, used bool) {
-	var words [3 + MaxRank]uint64
-	if t := &k.args[i]; used {
-		words[0], words[1], words[2] = uint64(t.Data), uint64(t.DType.row()), k.access(i)
-		for d, from := range order {
-			if from >= 0 {
-				words[3+d] = uint64(k.space.stride[i][from])
-			}
-		}
-	}
-	k.q.launch.Put(words[:]...)
+	return k.q.submit(k.number(len(k.op.sets), k.family.Kinds[0].Kernels[0]), l.tiles*int64(bits.OnesCount8(k.summed)), blockThreads)
 }

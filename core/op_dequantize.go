@@ -35,20 +35,20 @@ type DequantizePerTokenBackward struct {
 type FakeQuantizePerTokenBackward struct {
 	Shape      []int64 `json:"shape"`
 	DType      DType   `json:"dtype"`
-	QuantMin   Scalar  `json:"quant_min"`
-	QuantMax   Scalar  `json:"quant_max"`
+	QuantMin   int64   `json:"quant_min"`
+	QuantMax   int64   `json:"quant_max"`
 	ScaleDType *DType  `json:"scale_dtype"` // nil: DType
 }
 
 var (
 	dequantize = register(&Family{
 		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
-		Kinds:  []KindRow{{Kernels: kernelsOfMaps}},
+		Kinds:  []KindRow{{Kernels: kernelsOfTokens}},
 		decode: decodeAs[DequantizePerTokenBackward],
 	})
 	fakeQuantize = register(&Family{
 		Name: "fake_quantize_per_token_backward", Category: "quantization", Image: "dequantize",
-		Kinds:  []KindRow{{Kernels: kernelsOfMaps}},
+		Kinds:  []KindRow{{Kernels: kernelsOfTokens}},
 		decode: decodeAs[FakeQuantizePerTokenBackward],
 	})
 )
@@ -56,12 +56,16 @@ var (
 // Inputs: dy, then scale, q, zero_point of dequantise, or x, scale, zero_point of fake quantise.
 var (
 	dequantizeOp = elementOp{
-		inputs: 4, outputs: 3, reads: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
-		f32: dequantizeBody[float32], f64: dequantizeBody[float64],
+		inputs: 4, outputs: 3, whole: 1, tokens: true,
+		sets:      []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
+		reads:     [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
+		multiples: dequantizeMultiples,
 	}
 	fakeQuantizeOp = elementOp{
-		inputs: 4, outputs: 3, reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
-		f32: fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
+		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true,
+		sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 1, 0}}},
+		reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
+		f32:   fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 		scalars: func(scalar *[4]float64, args []Tensor) {
 			if !args[3].DType.floating() {
 				scalar[2] = 1
@@ -101,12 +105,10 @@ func (d FakeQuantizePerTokenBackward) problem() (*problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	low, high := float64(d.QuantMin), float64(d.QuantMax)
-	if !(low <= high) || math.IsInf(high-low, 0) {
-		return nil, refuse(InvalidProblem, fakeQuantize.Name, "quant_min and quant_max", "finite and in order",
-			fmt.Sprintf("%v and %v", low, high), "")
+	if d.QuantMin > d.QuantMax {
+		return nil, refuse(InvalidProblem, fakeQuantize.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", d.QuantMax), fmt.Sprint(d.QuantMin), "")
 	}
-	p := t.problem([]operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &fakeQuantizeOp, 2, [4]float64{low, high})
+	p := t.problem([]operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &fakeQuantizeOp, 2, [4]float64{float64(d.QuantMin), float64(d.QuantMax)})
 	p.traffic += p.traffic / 2 // x is read as well
 	p.presence = t.presence
 	return p, nil
@@ -133,15 +135,12 @@ func newTokens(f *Family, shape []int64, element DType, scaleDType *DType) (*tok
 	); err != nil {
 		return nil, err
 	}
-	if len(shape) == 0 {
-		return nil, refuse(InvalidProblem, f.Name, "shape", "of rank 1 to 8: tokens, then the dimension that shares a scale", "[]", "")
-	}
 	return t, nil
 }
 
-// perToken are the shapes of one number for each token: [...] and [..., 1].
+// perToken are the shapes of one number for each token: [...] and [..., 1]. A tensor of rank 0 is one token of one element.
 func (t *tokens) perToken() [][]int64 {
-	lead := t.shape[:len(t.shape)-1]
+	lead := t.shape[:max(1, len(t.shape))-1]
 	return [][]int64{lead, append(append([]int64{}, lead...), 1)}
 }
 
@@ -171,8 +170,11 @@ func (t *tokens) problem(inputs []operand, op *elementOp, scale int, scalar [4]f
 	n, _ := product(t.shape)
 	p := &problem{family: t.family, element: t.element, operands: append(inputs, t.outputs()...), traffic: 2 * n * t.element.Size()}
 	m := mapReduce{family: t.family, op: op, element: t.element, scalar: scalar, shape: t.shape}
+	if len(m.shape) == 0 {
+		m.shape = []int64{1}
+	}
 	for i := range p.operands {
-		m.alignRight(i, t.shape)
+		m.alignRight(i, m.shape)
 	}
 	for _, i := range []int{scale, 3, 5, 6} {
 		m.alignLeft(i)
@@ -202,18 +204,9 @@ func (t *tokens) presence(args []Tensor) *Error {
 	return nil
 }
 
-func dequantizeBody[A accumulator](_ *[4]float64, in, out [][]A) {
-	dy, scale, q, zeroPoint := in[0], in[1], in[2], in[3]
-	dx, dscale, dzeroPoint := out[0], out[1], out[2]
-	multiply(dx, dy, scale)
-	if zeroPoint == nil {
-		multiply(dscale, dy, q)
-	} else {
-		shifted(dscale, dy, q, zeroPoint)
-	}
-	if dzeroPoint != nil {
-		shifted(dzeroPoint, dy, one(A(0)), scale)
-	}
+func dequantizeMultiples(*[4]float64, []Tensor) [3]multiple {
+	scale, q, zeroPoint := factor{input: 1}, factor{input: 2}, factor{input: 3}
+	return [3]multiple{{y: scale}, {q, zeroPoint}, {z: scale}}
 }
 
 func fakeQuantizeBody[A accumulator](scalar *[4]float64, in, out [][]A) {

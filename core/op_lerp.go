@@ -26,9 +26,13 @@ var lerp = register(&Family{
 const lerpReadsDy, lerpReadsWeight, lerpReadsEnds = 1, 2, 4 | 8
 
 var lerpOp = elementOp{
-	inputs: 4, outputs: 3,
-	reads: [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
-	f32:   lerpBody[float32], f64: lerpBody[float64],
+	inputs: 4, outputs: 3, whole: lerpReadsDy,
+	sets: []kernelSet{
+		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4}},
+		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 2}},
+	},
+	reads:     [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
+	multiples: lerpMultiples,
 }
 
 // Family is "lerp_backward".
@@ -55,11 +59,19 @@ func (d LerpBackward) problem() (*problem, error) {
 		return nil, refuse(InvalidProblem, lerp.Name, "weight_shape", "left out beside a weight that is a number", shapeText(weightShape), "")
 	}
 	row := func(name string, out bool, shape []int64) operand {
-		return operand{name: name, out: out, optional: name != "dy", dtypes: []DType{d.DType}, like: "like dy", shapes: [][]int64{shape}}
+		like := "like dy"
+		if name == "dy" {
+			like = "as the descriptor says"
+		}
+		return operand{name: name, out: out, optional: name != "dy", dtypes: []DType{d.DType}, like: like, shapes: [][]int64{shape}}
 	}
-	n, _ := product(d.Shape)
+	moved := int64(0) // dy, da and db
+	for _, shape := range [][]int64{d.Shape, aShape, bShape} {
+		n, _ := product(shape)
+		moved += n
+	}
 	return &problem{
-		family: lerp, element: d.DType, traffic: 3 * n * d.DType.Size(),
+		family: lerp, element: d.DType, traffic: moved * d.DType.Size(),
 		operands: []operand{
 			row("dy", false, d.Shape), row("weight", false, weightShape), row("a", false, aShape), row("b", false, bShape),
 			row("da", true, aShape), row("db", true, bShape), row("dweight", true, weightShape),
@@ -101,15 +113,11 @@ func (d LerpBackward) presence(args []Tensor) *Error {
 	return nil
 }
 
-func lerpBody[A accumulator](scalar *[4]float64, in, out [][]A) {
-	dy, weight, a, b := in[0], in[1], in[2], in[3]
-	da, db, dweight := out[0], out[1], out[2]
-	if weight == nil {
-		multiply(da, dy, one(A(scalar[1]))) // 1 - weight, formed in float64
-		multiply(db, dy, one(A(scalar[0])))
-	} else {
-		shifted(da, dy, one(A(1)), weight)
-		multiply(db, dy, weight)
+func lerpMultiples(scalar *[4]float64, args []Tensor) [3]multiple {
+	weight, a, b := factor{input: 1}, factor{input: 2}, factor{input: 3}
+	da, db := multiple{factor{number: 1}, weight}, multiple{y: weight}
+	if !args[1].present() {
+		da, db = multiple{y: factor{number: scalar[1]}}, multiple{y: factor{number: scalar[0]}} // 1 - weight, formed in float64
 	}
-	shifted(dweight, dy, b, a)
+	return [3]multiple{da, db, {b, a}}
 }

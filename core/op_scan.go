@@ -43,8 +43,8 @@ var scanKinds = map[string]struct {
 	x, indices bool // which operands the kind may have; both: exactly one
 	recurrence recurrence
 }{
-	"cumsum":       {false, false, sums},
-	"cumprod":      {true, false, products},
+	"cumsum":       {false, false, cumulativeSums},
+	"cumprod":      {true, false, cumulativeProducts},
 	"cummax":       {true, true, maxima},
 	"cummin":       {true, true, minima},
 	"logcumsumexp": {true, false, softs},
@@ -156,20 +156,20 @@ func (s *scanProgram) space(args []Tensor) space {
 }
 
 func (s *scanProgram) prepare(cuda bool, preference Preference) (program, error) {
+	if cuda {
+		return s.prepareCUDA(preference)
+	}
 	s.variant = "row"
-	if inner := s.shape[min(s.dim+1, len(s.shape)):]; !slices.Equal(inner, slices.Repeat([]int64{1}, len(inner))) {
+	if inner := s.shape[min(s.dim+1, len(s.shape)):]; slices.ContainsFunc(inner, func(n int64) bool { return n != 1 }) {
 		s.variant = "column"
+	}
+	if k := preference.Kernel; k != "" && k != s.variant {
+		return nil, refuse(Unsupported, scan.op(s.kind), "preference.kernel", fmt.Sprintf("%q for this problem", s.variant), fmt.Sprintf("%q", k), "")
 	}
 	return s, nil
 }
 
 func (s *scanProgram) kernel() string { return s.variant }
 
-func (s *scanProgram) geometry() string {
-	rows, _ := product(s.shape)
-	return fmt.Sprintf("%s, %d rows of %d", s.variant, rows/max(1, s.length()), s.length())
-}
-
-func (s *scanProgram) workspace() int64                       { return 0 }
-func (s *scanProgram) symbols() []symbol                      { return nil }
-func (s *scanProgram) device([]Tensor, uintptr, *queue) error { return nil }
+// inPlace refuses: rows are read again after parts of them are written.
+func (s *scanProgram) inPlace([]Tensor, int) bool { return false }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 )
 
 // Preference steers Select. The zero value asks for a deterministic kernel with any workspace.
@@ -41,6 +42,7 @@ type Plan struct {
 	backend    Backend
 	program    program
 	kernels    []Kernel // loaded symbols of the program, in its order; empty on the CPU
+	recipe     atomic.Pointer[recipe]
 }
 
 // Args are the operands of a run by name.
@@ -132,10 +134,22 @@ func (p *Plan) Run(stream uintptr, workspace Tensor, args Args) error {
 
 // RunOrdered is Run with the operands in the order of Operands, absent ones as zero Tensors.
 func (p *Plan) RunOrdered(stream uintptr, workspace Tensor, args []Tensor) error {
-	if err := p.CanImplementOrdered(workspace, args); err != nil {
+	known := p.recipe.Load()
+	if known != nil && !known.fits(args) {
+		known = nil
+	}
+	if known == nil {
+		if err := p.check(args); err != nil {
+			return err
+		}
+	}
+	if err := p.checkWorkspace(&workspace, args); err != nil {
 		return err
 	}
-	err := p.backend.Launch(p, stream, workspace.Data, args)
+	err := p.backend.Launch(p, stream, workspace.Data, args, known)
+	if err == nil {
+		return nil
+	}
 	var refusal *Error
 	if errors.As(err, &refusal) {
 		refusal.Op = p.problem.op()

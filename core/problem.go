@@ -44,8 +44,8 @@ func checkShape(op, field string, shape []int64) error {
 			return refuse(InvalidProblem, op, field, "made of extents that are not negative", shapeText(shape), "")
 		}
 	}
-	if n, ok := product(shape); !ok || n > math.MaxInt64/16 {
-		return refuse(InvalidProblem, op, field, "of fewer than 2^59 elements", shapeText(shape), "")
+	if n, ok := product(shape); !ok || n > math.MaxInt64/64 { // so that no number of bytes overflows
+		return refuse(InvalidProblem, op, field, "of at most 2^57 elements", shapeText(shape), "")
 	}
 	return nil
 }

@@ -43,14 +43,27 @@ type scanWorker struct {
 
 var scanWorkers = sync.Pool{New: func() any { return new(scanWorker) }}
 
-func (s *scanProgram) host(args []Tensor) error {
+// host finds dx.
+func (s *scanProgram) host(args []Tensor) {
+	h := s.onHost(args)
+	switch {
+	case h.rows == 0 || h.n == 0:
+	case args[indicesOperand].present():
+		h.indexed()
+	default:
+		h.scan()
+	}
+}
+
+// onHost prepares a run: how the work is cut into lanes, and where the operands lie in scan order.
+func (s *scanProgram) onHost(args []Tensor) *hostScan {
 	h := &hostScan{scanProgram: s, recurrence: s.recurrence, kind: s.recurrence.loops[0], args: append([]Tensor{}, args...), n: s.length()}
 	if s.first {
 		h.kind = s.recurrence.loops[1]
 	}
 	space := s.space(args)
 	if h.rows = space.size(0, space.kept); h.rows == 0 || h.n == 0 {
-		return nil
+		return h
 	}
 	for i := range h.args {
 		h.views[i] = space.view(i, 0, space.kept, false)
@@ -66,14 +79,10 @@ func (s *scanProgram) host(args []Tensor) error {
 		h.part = (clamp(h.rows*h.n/wantLanes, leastPart, mostPart)/C.SCAN_POSITIONS | 1) * C.SCAN_POSITIONS
 	}
 	h.lanes = ceil(h.n, h.part) * h.rows
-	if h.args[2].present() {
-		return h.indexed()
-	}
 	if h.args[1].present() {
 		h.x = 1
 	}
-	h.scan()
-	return nil
+	return h
 }
 
 // scan finds dx. Of rows in parts: first the state before each part, then what leaves the parts alone, then what they carry.
@@ -230,7 +239,7 @@ func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
 }
 
 func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
-	parallel(tasks, func() (*scanWorker, func()) {
+	parallel(tasks, 1, func() (*scanWorker, func()) {
 		w := scanWorkers.Get().(*scanWorker)
 		return w, func() { scanWorkers.Put(w) }
 	}, body)

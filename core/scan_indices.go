@@ -15,9 +15,23 @@ const (
 	addLanes       = 8
 )
 
+// checkValues refuses indices that are out of range.
+func (s *scanProgram) checkValues(args []Tensor) *Error {
+	if !args[indicesOperand].present() {
+		return nil
+	}
+	h := s.onHost(args)
+	if h.rows == 0 || h.n == 0 || !h.outside() {
+		return nil
+	}
+	row, position := h.firstBadIndex()
+	return refuse(InvalidProblem, scan.op(s.kind), "indices", fmt.Sprintf("between 0 and %d", h.n-1),
+		fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
+}
+
 // indexed is cummax or cummin by the indices of its forward. Those of a scan say by themselves which positions won: k did where
-// the index is k, and everywhere else the index is the one before. Other indices are looked at before anything is written.
-func (h *hostScan) indexed() error {
+// the index is k, and everywhere else the index is the one before.
+func (h *hostScan) indexed() {
 	choosing := *h
 	choosing.x, choosing.recurrence, choosing.kind = indicesOperand, choices, C.SCAN_CHOSEN
 	if h.reverse {
@@ -31,10 +45,6 @@ func (h *hostScan) indexed() error {
 		parts, carries = make([]state, h.lanes), make([]float64, h.lanes)
 	}
 	switch least := choosing.fold(parts, carries); {
-	case least == 0 && choosing.outside():
-		row, position := h.firstBadIndex()
-		return refuse(InvalidProblem, "", "indices", fmt.Sprintf("between 0 and %d", h.n-1),
-			fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 	case least == 0:
 		h.add()
 	case parts != nil:
@@ -42,13 +52,14 @@ func (h *hostScan) indexed() error {
 	default:
 		choosing.walk(nil, nil, nil)
 	}
-	return nil
 }
 
 // outside reports that some index is out of range.
 func (h *hostScan) outside() bool {
 	var some atomic.Bool
-	h.each(false, func(w *scanWorker, _, _ int64) {
+	indices := *h
+	indices.x = indicesOperand
+	indices.each(false, func(w *scanWorker, _, _ int64) {
 		if C.sw_scan_outside(&w.call) != 0 {
 			some.Store(true)
 		}

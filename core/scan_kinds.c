@@ -176,30 +176,30 @@ INLINE void product_fold(double *m, double *e, double *leaving, scan_tile x, sca
 
 #define POSITIONS(k) (call->n - (k) < SCAN_POSITIONS ? call->n - (k) : SCAN_POSITIONS)
 
-#define CHOSEN(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
+#define BY_INDEX(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
 #define DELTA(kind) ((kind) == SCAN_CHOSEN ? 1 : -1)
 
 INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lanes, double *states, double *carries) {
   scan_tile x, dy;
   lanes_of a = {0}, b = {0}, scans, won = {0}, leaving = {0};
-  int leaves = (kind == SCAN_SUM || kind == SCAN_PRODUCT || CHOSEN(kind)) && carries;
+  int leaves = (kind == SCAN_SUM || kind == SCAN_PRODUCT || BY_INDEX(kind)) && carries;
   EACH_LANE scans[l] = 1;
   if (kind == SCAN_PRODUCT) EACH_LANE a[l] = 1;
-  if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
+  if (BY_INDEX(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
   for (long l = 0; leaves && l < lanes; l++) leaving[l] = carries[l];
   for (long last = (call->n - 1) / SCAN_POSITIONS, i = 0; i <= last; i++) {
     long k = (kind == SCAN_SUM || kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
     if (leaves) sw_scan_load(dy, &call->dy, lane, lanes, k, n);
-    if (CHOSEN(kind)) chosen_check(a, b, scans, x, k, DELTA(kind), n);
-    if (CHOSEN(kind) && leaves) chosen_fold(a, won, leaving, x, dy, k, DELTA(kind), n);
+    if (BY_INDEX(kind)) chosen_check(a, b, scans, x, k, DELTA(kind), n);
+    if (BY_INDEX(kind) && leaves) chosen_fold(a, won, leaving, x, dy, k, DELTA(kind), n);
     if (kind == SCAN_SUM) sum_fold(leaving, dy, n);
     if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
     forward(kind == SCAN_PRODUCT ? SCAN_SUM : kind, a, b, x, NULL, n);
   }
   for (long l = 0; l < lanes; l++) {
-    states[2 * l] = CHOSEN(kind) ? scans[l] : a[l];
-    states[2 * l + 1] = CHOSEN(kind) ? won[l] : b[l];
+    states[2 * l] = BY_INDEX(kind) ? scans[l] : a[l];
+    states[2 * l + 1] = BY_INDEX(kind) ? won[l] : b[l];
     if (leaves) carries[l] = leaving[l];
   }
 }
@@ -247,11 +247,11 @@ INLINE void walk(enum scan_kind kind, const scan_call *call, long lane, long lan
   scan_tile x, w, dy;
   lanes_of want = {0}, entering = {0};
   for (long l = 0; l < lanes; l++) entering[l] = carries[l];
-  if (CHOSEN(kind)) for (long l = 0; l < lanes; l++) want[l] = states[2 * l];
+  if (BY_INDEX(kind)) for (long l = 0; l < lanes; l++) want[l] = states[2 * l];
   for (long i = (call->n - 1) / SCAN_POSITIONS; i >= 0; i--) {
     long k = i * SCAN_POSITIONS, n = POSITIONS(k);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
-    if (CHOSEN(kind)) chosen_forward(want, x, w, k, DELTA(kind), n);
+    if (BY_INDEX(kind)) chosen_forward(want, x, w, k, DELTA(kind), n);
     else forward(kind, checkpoint[i][0], checkpoint[i][1], x, w, n);
     sw_scan_load(dy, &call->dy, lane, lanes, k, n);
     backward(kind, entering, x, w, dy, n);
@@ -265,50 +265,30 @@ INLINE void walk(enum scan_kind kind, const scan_call *call, long lane, long lan
 #define CHECKPOINTS(lane) ((lanes_of (*)[2])checkpoints + (lane) / SCAN_LANES * ((call->n + SCAN_POSITIONS - 1) / SCAN_POSITIONS))
 #define EACH_GROUP for (long lane = 0; lane < call->lanes; lane += SCAN_LANES)
 
-#define KIND(name, kind) \
-  EACH_PROCESSOR(void, scan_fold_##name, (const scan_call *call, double *states, double *carries), (call, states, carries), { \
-    EACH_GROUP fold(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries ? carries + lane : NULL); \
-  }) \
-  EACH_PROCESSOR(void, scan_leave_##name, (const scan_call *call, const double *states, double *carries, double *checkpoints), \
-                 (call, states, carries, checkpoints), { \
-    EACH_GROUP leave(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries + lane, CHECKPOINTS(lane)); \
-  }) \
-  EACH_PROCESSOR(void, scan_walk_##name, (const scan_call *call, const double *states, double *carries, double *checkpoints), \
-                 (call, states, carries, checkpoints), { \
-    EACH_GROUP { \
-      const double *before = states ? states + 2 * lane : NULL; \
-      if (before && kind != SCAN_SUM && !CHOSEN(kind)) mark(kind, call, lane, LANES_FROM(lane), before, CHECKPOINTS(lane)); \
-      walk(kind, call, lane, LANES_FROM(lane), before, carries + lane, CHECKPOINTS(lane)); \
-    } \
-  })
+#define LOOPS "scan_kinds_loops.h"
+#include "each_processor.h"
 
-KIND(sum, SCAN_SUM)
-KIND(product, SCAN_PRODUCT)
-KIND(max_last, SCAN_MAX_LAST)
-KIND(max_first, SCAN_MAX_FIRST)
-KIND(min_last, SCAN_MIN_LAST)
-KIND(min_first, SCAN_MIN_FIRST)
-KIND(soft, SCAN_SOFT)
-KIND(chosen, SCAN_CHOSEN)
-KIND(chosen_down, SCAN_CHOSEN_DOWN)
+#define EACH_KIND(function, arguments) \
+  switch (call->kind) { \
+    case SCAN_SUM: CHOSEN(scan_##function##_sum) arguments; break; \
+    case SCAN_PRODUCT: CHOSEN(scan_##function##_product) arguments; break; \
+    case SCAN_MAX_LAST: CHOSEN(scan_##function##_max_last) arguments; break; \
+    case SCAN_MAX_FIRST: CHOSEN(scan_##function##_max_first) arguments; break; \
+    case SCAN_MIN_LAST: CHOSEN(scan_##function##_min_last) arguments; break; \
+    case SCAN_MIN_FIRST: CHOSEN(scan_##function##_min_first) arguments; break; \
+    case SCAN_SOFT: CHOSEN(scan_##function##_soft) arguments; break; \
+    case SCAN_CHOSEN: CHOSEN(scan_##function##_chosen) arguments; break; \
+    case SCAN_CHOSEN_DOWN: CHOSEN(scan_##function##_chosen_down) arguments; break; \
+  }
 
-#define ROW(name) {sw_scan_fold_##name, sw_scan_leave_##name, sw_scan_walk_##name}
-
-static const struct {
-  void (*fold)(const scan_call *, double *, double *);
-  void (*leave)(const scan_call *, const double *, double *, double *);
-  void (*walk)(const scan_call *, const double *, double *, double *);
-} kinds[SCAN_KINDS] = {ROW(sum), ROW(product), ROW(max_last), ROW(max_first), ROW(min_last), ROW(min_first), ROW(soft),
-                       ROW(chosen), ROW(chosen_down)};
-
-void sw_scan_fold(const scan_call *call, double *states, double *carries) { kinds[call->kind].fold(call, states, carries); }
+void sw_scan_fold(const scan_call *call, double *states, double *carries) { EACH_KIND(fold, (call, states, carries)) }
 
 void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints) {
-  kinds[call->kind].leave(call, states, carries, checkpoints);
+  EACH_KIND(leave, (call, states, carries, checkpoints))
 }
 
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
-  kinds[call->kind].walk(call, states, carries, checkpoints);
+  EACH_KIND(walk, (call, states, carries, checkpoints))
 }
 
 int sw_scan_outside(const scan_call *call) {

@@ -29,13 +29,13 @@ func asItIs(s state) state { return s }
 
 // ------------------------------------------------------------------------------------------------ cumsum
 
-var sums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, enter: asItIs,
+var cumulativeSums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, enter: asItIs,
 	combine: func(left, _ state, _ bool) state { return left },
 	cross:   func(_, _ state, _ bool, entering float64) float64 { return entering }}
 
 // ------------------------------------------------------------------------------------------------ cumprod
 
-var products = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0}, folds: true, bends: true,
+var cumulativeProducts = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0}, folds: true, bends: true,
 	combine: func(left, right state, _ bool) state { return scaledProduct(left, right) },
 	enter:   func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
 	cross: func(_, part state, _ bool, entering float64) float64 {

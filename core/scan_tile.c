@@ -46,55 +46,8 @@ INLINE long run_of(const int64_t *at, long lanes) {
 #define TILE(l, k) (tile + (k) * SCAN_LANES + (l))
 #define MEMORY(l, k) (data + at[l] + (k) * step)
 
-#define TILES(type, suffix) \
-  EACH_PROCESSOR(void, scan_load_##suffix, \
-                 (double *restrict tile, const type *restrict data, const int64_t *at, long step, long lanes, long n), \
-                 (tile, data, at, step, lanes, n), { \
-    long l = 0; \
-    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
-      /* a step of -1 reads upwards as well, and fills the tile from its end */ \
-      long k = 0, pitch = step * SCAN_LANES; \
-      const type *in[4]; \
-      for (int i = 0; i < 4; i++) in[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
-      double *out = tile + l + (step < 0 ? (n - 1) * SCAN_LANES : 0); \
-      for (; k + 4 <= n; k += 4) { \
-        four a = WIDE(in[0] + k), b = WIDE(in[1] + k), c = WIDE(in[2] + k), d = WIDE(in[3] + k); \
-        TURN(a, b, c, d); \
-        *(loose_f64 *)out = a, *(loose_f64 *)(out + pitch) = b; \
-        *(loose_f64 *)(out + 2 * pitch) = c, *(loose_f64 *)(out + 3 * pitch) = d; \
-        out += 4 * pitch; \
-      } \
-      for (; k < n; k++, out += pitch) for (int i = 0; i < 4; i++) out[i] = in[i][k]; \
-    } \
-    at += l, tile += l, lanes -= l; \
-    MOVE(TILE, MEMORY, at, lanes, n); \
-  }) \
-  EACH_PROCESSOR(void, scan_store_##suffix, \
-                 (type *restrict data, const double *restrict tile, const int64_t *at, long step, long lanes, long n), \
-                 (data, tile, at, step, lanes, n), { \
-    long l = 0; \
-    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
-      long k = 0, pitch = step * SCAN_LANES; \
-      type *out[4]; \
-      for (int i = 0; i < 4; i++) out[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
-      const double *in = tile + l + (step < 0 ? (n - 1) * SCAN_LANES : 0); \
-      for (; k + 4 <= n; k += 4) { \
-        four a = WIDE(in), b = WIDE(in + pitch), c = WIDE(in + 2 * pitch), d = WIDE(in + 3 * pitch); \
-        TURN(a, b, c, d); \
-        *(loose_##suffix *)(out[0] + k) = __builtin_convertvector(a, loose_##suffix); \
-        *(loose_##suffix *)(out[1] + k) = __builtin_convertvector(b, loose_##suffix); \
-        *(loose_##suffix *)(out[2] + k) = __builtin_convertvector(c, loose_##suffix); \
-        *(loose_##suffix *)(out[3] + k) = __builtin_convertvector(d, loose_##suffix); \
-        in += 4 * pitch; \
-      } \
-      for (; k < n; k++, in += pitch) for (int i = 0; i < 4; i++) out[i][k] = in[i]; \
-    } \
-    at += l, tile += l, lanes -= l; \
-    MOVE(MEMORY, TILE, at, lanes, n); \
-  })
-
-TILES(float, f32)
-TILES(double, f64)
+#define LOOPS "scan_tile_loops.h"
+#include "each_processor.h"
 
 /* 16-bit floats go through float32: whole lanes where their positions are adjacent, else whole tiles. */
 typedef struct {
@@ -131,7 +84,7 @@ static void load_half(double *tile, const uint16_t *data, const int64_t *at, lon
     collect(r.raw, data, at, step, lanes, n);
     widen(r.wide, r.raw, n * SCAN_LANES);
   }
-  sw_scan_load_f32(tile, r.wide, r.at, r.step, lanes, n);
+  CHOSEN(scan_load_f32)(tile, r.wide, r.at, r.step, lanes, n);
 }
 
 static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, long lanes, long n,
@@ -139,7 +92,7 @@ static void store_half(uint16_t *data, const double *tile, const int64_t *at, lo
   room r;
   long before = lay(&r, step, n);
   if (r.step != step && lanes < SCAN_LANES) memset(r.wide, 0, sizeof r.wide);
-  sw_scan_store_f32(r.wide, tile, r.at, r.step, lanes, n);
+  CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, lanes, n);
   if (r.step == step) {
     for (long l = 0; l < lanes; l++) narrow(data + at[l] - before, r.wide + l * SCAN_POSITIONS, n);
   } else {
@@ -154,8 +107,8 @@ void sw_scan_load(scan_tile tile, const scan_operand *from, long lane, long lane
   void *data = (void *)(uintptr_t)from->data;
   if (lanes < SCAN_LANES) memset(tile, 0, sizeof(scan_tile));
   switch (from->type) {
-    case 0: sw_scan_load_f32(tile[0], (float *)data + k * step, at, step, lanes, n); break;
-    case 1: sw_scan_load_f64(tile[0], (double *)data + k * step, at, step, lanes, n); break;
+    case 0: CHOSEN(scan_load_f32)(tile[0], (float *)data + k * step, at, step, lanes, n); break;
+    case 1: CHOSEN(scan_load_f64)(tile[0], (double *)data + k * step, at, step, lanes, n); break;
     case 2: load_half(tile[0], (uint16_t *)data + k * step, at, step, lanes, n, sw_widen_f16); break;
     case 3: load_half(tile[0], (uint16_t *)data + k * step, at, step, lanes, n, sw_widen_bf16); break;
   }
@@ -166,8 +119,8 @@ void sw_scan_store(const scan_operand *to, scan_tile tile, long lane, long lanes
   long step = to->step;
   void *data = (void *)(uintptr_t)to->data;
   switch (to->type) {
-    case 0: sw_scan_store_f32((float *)data + k * step, tile[0], at, step, lanes, n); break;
-    case 1: sw_scan_store_f64((double *)data + k * step, tile[0], at, step, lanes, n); break;
+    case 0: CHOSEN(scan_store_f32)((float *)data + k * step, tile[0], at, step, lanes, n); break;
+    case 1: CHOSEN(scan_store_f64)((double *)data + k * step, tile[0], at, step, lanes, n); break;
     case 2: store_half((uint16_t *)data + k * step, tile[0], at, step, lanes, n, sw_narrow_f16); break;
     case 3: store_half((uint16_t *)data + k * step, tile[0], at, step, lanes, n, sw_narrow_bf16); break;
   }

@@ -58,10 +58,12 @@ func (p *Plan) DescribeJSON() string {
 		Name     string `json:"name"`
 		Out      bool   `json:"out"`
 		Optional bool   `json:"optional"`
+		Bytes    int64  `json:"bytes"` // of a dense operand in its first dtype
 	}
 	rows := make([]row, len(p.problem.operands))
 	for i, o := range p.problem.operands {
-		rows[i] = row{o.name, o.out, o.optional}
+		n, _ := product(o.shapes[0])
+		rows[i] = row{o.name, o.out, o.optional, n * o.dtypes[0].Size()}
 	}
 	text, _ := json.Marshal(map[string]any{
 		"operands": rows, "device": p.device.String(), "workspace_size": p.WorkspaceSize(), "sku": p.SKU(),
@@ -78,15 +80,16 @@ func InfoJSON() string {
 		families = append(families, f.Name)
 	}
 	info["families"] = families
+	info["kernel_image"] = nil
 	if manifest := cuda.Manifest(); manifest != nil {
 		info["kernel_image"] = json.RawMessage(manifest)
 	}
 	d, err := openDriver()
 	if err != nil {
-		info["driver"] = err.Error()
+		info["driver"], info["devices"] = err.Error(), []string{}
 	} else {
 		info["driver"] = fmt.Sprintf("CUDA %d.%d", d.Version()/1000, d.Version()%1000/10)
-		var devices []map[string]any
+		devices := []map[string]any{}
 		for i := range d.DeviceCount() {
 			b, err := cudaFor(int32(i), "info")
 			if err != nil {

@@ -52,49 +52,53 @@ func (s *space) counts() (kept, reduced, columns int64) {
 	return s.size(0, s.kept), s.size(s.kept, last), columns
 }
 
-// arrange orders the dimensions of a row-major space for one pass. reduced is the set of dimensions that the pass sums over.
-// A map walks in the order of its first output; a reduction keeps the order of the shape, so that its numbers depend on nothing else.
-func (s *space) arrange(reduced uint8, columns bool, firstOut int) space {
-	if reduced == 0 {
+// arrange orders the dimensions of a row-major space for one pass. marked is the set of dimensions that the pass sums over, or that
+// must stay the fastest for another reason; reduces says which. A map walks in the order of its first output; a reduction keeps the
+// order of the shape.
+func (s *space) arrange(marked uint8, reduces, columns bool, firstOut int) space {
+	if marked == 0 {
 		a, _ := s.sorted(firstOut).merged(0)
 		a.kept = a.n
 		return a
 	}
-	natural, reduced := s.merged(reduced)
+	natural, marked := s.merged(marked)
 	var a space
 	last := -1 // columns: the kept dimension that becomes the fastest
 	for d := range natural.n {
-		if columns && reduced>>d&1 == 0 {
+		if columns && marked>>d&1 == 0 {
 			last = d
 		}
 	}
 	for d := range natural.n {
-		if reduced>>d&1 == 0 && d != last {
+		if marked>>d&1 == 0 && d != last {
 			a.append(&natural, d)
 		}
 	}
 	a.kept = a.n
 	for d := range natural.n {
-		if reduced>>d&1 != 0 {
+		if marked>>d&1 != 0 {
 			a.append(&natural, d)
 		}
 	}
 	if a.columns = last >= 0; a.columns {
 		a.append(&natural, last)
 	}
+	if !reduces {
+		a.kept = a.n
+	}
 	return a
 }
 
-// merged drops extents of 1 and joins neighbours of one class that walk like one; it answers with the set of reduced dimensions
-// of the result.
-func (s *space) merged(reduced uint8) (space, uint8) {
+// merged drops extents of 1 that are not marked and joins neighbours of one class that walk like one; it answers with the set of
+// marked dimensions of the result.
+func (s *space) merged(marked uint8) (space, uint8) {
 	var m space
 	var marks uint8
 	for d := range s.n {
-		if s.extent[d] == 1 {
+		mark := marked >> d & 1
+		if s.extent[d] == 1 && mark == 0 {
 			continue
 		}
-		mark := reduced >> d & 1
 		m.append(s, d)
 		k := m.n - 1
 		if k > 0 && marks>>(k-1)&1 == mark && m.merges(k-1) {

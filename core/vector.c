@@ -1,6 +1,9 @@
 #include "vector.h"
 
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 INLINE uint32_t bits_of(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
 INLINE float float_of(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
@@ -16,104 +19,48 @@ INLINE uint16_t narrow_bf16_one(float x) {
 
 INLINE float widen_f16_one(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest & 0x3ff) << 13);
+  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest > 0x7c00) << 22 | (rest & 0x3ff) << 13); /* a NaN becomes quiet */
   /* 2^112 moves the exponent from bias 15 to bias 127, and makes normals of subnormals. */
   return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
 }
 
 INLINE uint16_t narrow_f16_one(float x) {
   uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffffu;
-  if (rest > 0x7f800000u) return sign | 0x7e00;
+  if (rest > 0x7f800000u) return sign | 0x7e00 | (rest >> 13 & 0x3ff);
   if (rest >= 0x477ff000u) return sign | 0x7c00;                                        /* rounds to infinity */
   if (rest < 0x38800000u) return sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000u); /* subnormal: 0.5 has its step */
   return sign | ((rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13);
 }
 
-#define CONVERT(name, from, to, one) \
-  EACH_PROCESSOR(void, name, (to *out, const from *in, long n), (out, in, n), { for (long i = 0; i < n; i++) out[i] = one(in[i]); })
-
-CONVERT(widen_bf16, uint16_t, float, widen_bf16_one)
-CONVERT(narrow_bf16, float, uint16_t, narrow_bf16_one)
-CONVERT(widen_i8, int8_t, float, (float))
-CONVERT(widen_u8, uint8_t, float, (float))
-
 void sw_widen_f16_portable(float *out, const uint16_t *in, long n) { for (long i = 0; i < n; i++) out[i] = widen_f16_one(in[i]); }
 void sw_narrow_f16_portable(uint16_t *out, const float *in, long n) { for (long i = 0; i < n; i++) out[i] = narrow_f16_one(in[i]); }
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
+/* Sums are made in float64 in a fixed order: LANES lanes, each over leaves of four numbers, added leaf after leaf in a binary counter,
+   which is a balanced tree, so that error gathers slowly; then the lanes themselves. */
+enum { LANES = 32, LEAF = 4 * LANES };
 
-/* The compiler finds no F16C in a loop by itself. */
-VECTOR_WIDE static long widen_f16_wide(float *out, const uint16_t *in, long n) {
-  long i = 0;
-  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
-  return i;
-}
-
-VECTOR_WIDE static long narrow_f16_wide(uint16_t *out, const float *in, long n) {
-  long i = 0;
-  for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-  return i;
-}
-#else
-static inline int vector_wide(void) { return 0; }
-static long widen_f16_wide(float *out, const uint16_t *in, long n) { return 0; }
-static long narrow_f16_wide(uint16_t *out, const float *in, long n) { return 0; }
-#endif
-
-void sw_widen_f16(float *out, const uint16_t *in, long n) {
-  long done = vector_wide() ? widen_f16_wide(out, in, n) : 0;
-  sw_widen_f16_portable(out + done, in + done, n - done);
-}
-
-void sw_narrow_f16(uint16_t *out, const float *in, long n) {
-  long done = vector_wide() ? narrow_f16_wide(out, in, n) : 0;
-  sw_narrow_f16_portable(out + done, in + done, n - done);
-}
-
-/* Eight running sums in float64, added as a fixed tree. */
-#define SUM(suffix, from) \
-  INLINE double sum_##suffix(const from *in, long n) { \
-    double lane[8] = {0}; \
-    long i = 0; \
-    for (; i + 8 <= n; i += 8) for (int j = 0; j < 8; j++) lane[j] += (double)in[i + j]; \
-    for (int j = 0; i + j < n; j++) lane[j] += (double)in[i + j]; \
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7])); \
-  } \
-  EACH_PROCESSOR(void, sum_runs_##suffix, (double *sums, const from *in, long run, long n), (sums, in, run, n), { \
-    for (long i = 0; i < n; i += run) sums[i / run] = sum_##suffix(in + i, i + run <= n ? run : n - i); \
-  })
-
-SUM(f32, float)
-SUM(f64, double)
+typedef struct {
+  double waiting[32][LANES];
+  int depth;
+  long leaves;
+} tree;
 
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 
-#define PRODUCTS(suffix, type) \
-  EACH_PROCESSOR(void, multiply_##suffix, (type *out, const type *x, const type *y, long y_run, long n), (out, x, y, y_run, n), { \
-    if (y_run == 1) { \
-      for (long i = 0; i < n; i++) out[i] = x[i] * y[i]; \
-      return; \
-    } \
-    for (long start = 0; start < n; start += y_run) { \
-      type c = y[start / y_run]; \
-      for (long i = start; i < LEAST(n, start + y_run); i++) out[i] = x[i] * c; \
-    } \
-  }) \
-  EACH_PROCESSOR(void, shifted_##suffix, (type *out, const type *x, const type *y, long y_run, const type *z, long z_run, long n), \
-                 (out, x, y, y_run, z, z_run, n), { \
-    long run = y_run == 1 ? z_run : z_run == 1 ? y_run : LEAST(y_run, z_run); \
-    if (run == 1) run = n; \
-    for (long start = 0; start < n; start += run) { \
-      long end = LEAST(n, start + run); \
-      type c = y[start / y_run]; \
-      type d = z[start / z_run]; \
-      if (y_run == 1 && z_run == 1) for (long i = start; i < end; i++) out[i] = x[i] * (y[i] - z[i]); \
-      else if (y_run == 1) for (long i = start; i < end; i++) out[i] = x[i] * (y[i] - d); \
-      else if (z_run == 1) for (long i = start; i < end; i++) out[i] = x[i] * (c - z[i]); \
-      else for (long i = start; i < end; i++) out[i] = x[i] * (c - d); \
-    } \
-  })
+#define LOOPS "vector_loops.h"
+#include "each_processor.h"
 
-PRODUCTS(f32, float)
-PRODUCTS(f64, double)
+void sw_widen_f16(float *out, const uint16_t *in, long n) { CHOSEN(widen_f16)(out, in, n); }
+void sw_narrow_f16(uint16_t *out, const float *in, long n) { CHOSEN(narrow_f16)(out, in, n); }
+void sw_widen_bf16(float *out, const uint16_t *in, long n) { CHOSEN(widen_bf16)(out, in, n); }
+void sw_narrow_bf16(uint16_t *out, const float *in, long n) { CHOSEN(narrow_bf16)(out, in, n); }
+void sw_widen_i8(float *out, const int8_t *in, long n) { CHOSEN(widen_i8)(out, in, n); }
+void sw_widen_u8(float *out, const uint8_t *in, long n) { CHOSEN(widen_u8)(out, in, n); }
+void sw_sum_runs_f32(double *sums, const float *in, long run, long n) { CHOSEN(sum_runs_f32)(sums, in, run, n); }
+void sw_sum_runs_f64(double *sums, const double *in, long run, long n) { CHOSEN(sum_runs_f64)(sums, in, run, n); }
+void sw_add_f32(double *sums, const float *in, long n) { CHOSEN(add_f32)(sums, in, n); }
+void sw_add_f64(double *sums, const double *in, long n) { CHOSEN(add_f64)(sums, in, n); }
+void sw_products_f32(const sw_products *p) { CHOSEN(products_f32)(p); }
+void sw_products_f64(const sw_products *p) { CHOSEN(products_f64)(p); }
+void sw_products_f16(const sw_products *p) { CHOSEN(products_f16)(p); }
+void sw_products_bf16(const sw_products *p) { CHOSEN(products_bf16)(p); }

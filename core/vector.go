@@ -49,7 +49,7 @@ func widenUint8(out []float32, in []uint8) {
 	C.sw_widen_u8(cFloats(out), (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(in))), C.long(len(in)))
 }
 
-// sumRuns sets sums[k] to the sum of the k-th run of values, in float64 and a fixed order: eight lanes, then a tree.
+// sumRuns sets sums[k] to the sum of the k-th run of values, in float64 and a fixed order: small leaves, then a tree.
 func sumRuns[A accumulator](sums []float64, values []A, run int64) {
 	switch v := any(values).(type) {
 	case []float32:
@@ -59,37 +59,65 @@ func sumRuns[A accumulator](sums []float64, values []A, run int64) {
 	}
 }
 
-// one is a number for a whole block.
-func one[A accumulator](value A) []A { return []A{value} }
-
 // runOf is how many of n elements one number of values serves.
 func runOf[A accumulator](values []A, n int) C.long { return C.long(n / len(values)) }
 
-// multiply is out = x y, or nothing where nobody asked for out. A number of y may serve a run of elements.
-func multiply[A accumulator](out, x, y []A) {
-	if out == nil {
-		return
-	}
-	n, yRun := len(x), runOf(y, len(x))
-	switch o := any(out).(type) {
+// addEach adds values to sums, one to one.
+func addEach[A accumulator](sums []float64, values []A) {
+	switch v := any(values).(type) {
 	case []float32:
-		C.sw_multiply_f32(cFloats(o), cFloats(any(x).([]float32)), cFloats(any(y).([]float32)), yRun, C.long(n))
+		C.sw_add_f32(cDoubles(sums), cFloats(v), C.long(len(v)))
 	case []float64:
-		C.sw_multiply_f64(cDoubles(o), cDoubles(any(x).([]float64)), cDoubles(any(y).([]float64)), yRun, C.long(n))
+		C.sw_add_f64(cDoubles(sums), cDoubles(v), C.long(len(v)))
 	}
 }
 
-// shifted is out = x (y - z), or nothing where nobody asked for out. A number of y or z may serve a run of elements.
-func shifted[A accumulator](out, x, y, z []A) {
-	if out == nil {
-		return
-	}
-	n, yRun, zRun := len(x), runOf(y, len(x)), runOf(z, len(x))
-	switch o := any(out).(type) {
-	case []float32:
-		C.sw_shifted_f32(cFloats(o), cFloats(any(x).([]float32)), cFloats(any(y).([]float32)), yRun, cFloats(any(z).([]float32)), zRun, C.long(n))
-	case []float64:
-		C.sw_shifted_f64(cDoubles(o), cDoubles(any(x).([]float64)), cDoubles(any(y).([]float64)), yRun, cDoubles(any(z).([]float64)), zRun, C.long(n))
+// The ways in which a factor of a product lies in memory.
+const (
+	factorNumber = C.FACTOR_NUMBER
+	factorDense  = C.FACTOR_DENSE
+	factorInt8   = C.FACTOR_I8
+	factorUint8  = C.FACTOR_U8
+)
+
+// products is what one call of the loop over products works on.
+type products struct{ c C.sw_products }
+
+// begin forgets earlier products: n elements of x lie at an address, in runs.
+func (p *products) begin(x uintptr, n, run int64) {
+	p.c.x, p.c.n, p.c.run, p.c.count = C.uintptr_t(x), C.long(n), C.long(run), 0
+}
+
+// append adds one product, stored at out, or added to sums where out is 0.
+func (p *products) append(out, sums uintptr, y, z factorAt) {
+	at := &p.c.product[p.c.count]
+	at.out, at.sums = C.uintptr_t(out), C.uintptr_t(sums)
+	at.y, at.z = y.c(), z.c()
+	p.c.count++
+}
+
+// factorAt is a factor in memory: for a number, step tells whether each run has its own.
+type factorAt struct {
+	data uintptr
+	kind int
+	step int64
+}
+
+func (f factorAt) c() C.sw_factor {
+	return C.sw_factor{data: C.uintptr_t(f.data), kind: C.long(f.kind), step: C.long(f.step)}
+}
+
+// run computes the products. Operands have the storage type.
+func (p *products) run(storage DType) {
+	switch storage {
+	case Float32:
+		C.sw_products_f32(&p.c)
+	case Float64:
+		C.sw_products_f64(&p.c)
+	case Float16:
+		C.sw_products_f16(&p.c)
+	case BFloat16:
+		C.sw_products_bf16(&p.c)
 	}
 }
 

@@ -2,18 +2,25 @@
 #define STERNWAY_VECTOR_H
 #include <stdint.h>
 
-/* Loops over one block. Each is plain C that the compiler turns into vector code. EACH_PROCESSOR(result, name, parameters,
-   arguments, body) makes the function sw_<name> twice, for any processor and for one with AVX2 and F16C, and picks at run
-   time; both give the same bits, since nothing is reordered and no product is fused with a sum. */
+/* Loops over blocks: plain C that the compiler turns into vector code. LOOPS names a header, which each_processor.h includes for
+   any processor, for one with AVX2 and for one with AVX-512: VECTOR is the width in bits, TARGET goes before each function, AT(name)
+   is its name. CHOSEN(name) picks at run time. All give the same bits: nothing is reordered, no product is fused with a sum. */
 #if defined(__x86_64__) && defined(__GNUC__)
-#define VECTOR_WIDE __attribute__((target("avx2,f16c"), optimize("O3", "no-math-errno", "no-trapping-math")))
-#define EACH_PROCESSOR(result, name, parameters, arguments, ...) \
-  static result name##_plain parameters __VA_ARGS__ \
-  VECTOR_WIDE static result name##_wide parameters __VA_ARGS__ \
-  result sw_##name parameters { return vector_wide() ? name##_wide arguments : name##_plain arguments; }
-static inline int vector_wide(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+#define VECTOR_OPTIONS optimize("O3", "no-math-errno", "no-trapping-math", "no-tree-loop-distribute-patterns")
+#define VECTOR_256 __attribute__((target("avx2,f16c"), VECTOR_OPTIONS))
+#define VECTOR_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prefer-vector-width=512"), VECTOR_OPTIONS))
+#define CHOSEN(name) (vector_width() == 512 ? name##_512 : vector_width() == 256 ? name##_256 : name##_64)
+static inline int vector_width(void) {
+  static int width; /* the same whoever computes it */
+  if (!width) {
+    int has256 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    width = has256 && has512 ? 512 : has256 ? 256 : 64;
+  }
+  return width;
+}
 #else
-#define EACH_PROCESSOR(result, name, parameters, arguments, ...) result sw_##name parameters __VA_ARGS__
+#define CHOSEN(name) name##_64
 #endif
 
 #ifdef __GNUC__
@@ -29,18 +36,43 @@ void sw_narrow_bf16(uint16_t *out, const float *in, long n);
 void sw_widen_i8(float *out, const int8_t *in, long n);
 void sw_widen_u8(float *out, const uint8_t *in, long n);
 
+/* The portable conversions of float16, so that tests can compare them with the ones that this processor prefers. */
+void sw_widen_f16_portable(float *out, const uint16_t *in, long n);
+void sw_narrow_f16_portable(uint16_t *out, const float *in, long n);
+
 /* The sum of each run of values. */
 void sw_sum_runs_f32(double *sums, const float *in, long run, long n);
 void sw_sum_runs_f64(double *sums, const double *in, long run, long n);
 
-/* out = x y and out = x (y - z). One number of y serves a run of y_run elements; 1: it has a number for each element. Runs longer
-   than 1 are multiples of the shortest. */
-void sw_multiply_f32(float *out, const float *x, const float *y, long y_run, long n);
-void sw_multiply_f64(double *out, const double *x, const double *y, long y_run, long n);
-void sw_shifted_f32(float *out, const float *x, const float *y, long y_run, const float *z, long z_run, long n);
-void sw_shifted_f64(double *out, const double *x, const double *y, long y_run, const double *z, long z_run, long n);
+/* sums[c] += in[c] */
+void sw_add_f32(double *sums, const float *in, long n);
+void sw_add_f64(double *sums, const double *in, long n);
 
-/* The portable conversions of float16, so that tests can compare them with the ones that this processor prefers. */
-void sw_widen_f16_portable(float *out, const uint16_t *in, long n);
-void sw_narrow_f16_portable(uint16_t *out, const float *in, long n);
+/* A factor has a number for each run, in the accumulator, or for each element, in the storage type of x or in 8 bits. Addresses are
+   integers: Go keeps the memory. */
+enum { FACTOR_NUMBER, FACTOR_DENSE, FACTOR_I8, FACTOR_U8 };
+
+typedef struct {
+  uintptr_t data;
+  long kind;
+  long step; /* of a number: 1, or 0 where one serves all runs */
+} sw_factor;
+
+/* x (y - z), stored in the storage type of x, or added to one float64 for each run where out is 0. */
+typedef struct {
+  uintptr_t out, sums;
+  sw_factor y, z;
+} sw_product;
+
+typedef struct {
+  uintptr_t x;
+  long n, run; /* elements, and how many of them are a run; the last run may be shorter */
+  long count;
+  sw_product product[3];
+} sw_products;
+
+void sw_products_f32(const sw_products *p);
+void sw_products_f64(const sw_products *p);
+void sw_products_f16(const sw_products *p);
+void sw_products_bf16(const sw_products *p);
 #endif

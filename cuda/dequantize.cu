@@ -5,18 +5,25 @@
 // in: dy, scale, q?, zero_point?   out: dx?, dscale?, dzero_point?
 template <typename A>
 struct DequantizeBackward {
-    static constexpr int IN = 4, OUT = 3, FIRST_SUM = 1, UNROLL = DU;
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_UNROLL = 2, ROWS_UNROLL = 4, ROWS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : Kind::Side; }
 
     __device__ explicit DequantizeBackward(const Args&) {}
 
-    __device__ void operator()(const A (&in)[IN], A (&out)[OUT]) const
+    struct Common {
+        A scale, zero_point;
+    };
+    __device__ Common common(const A (&side)[IN]) const { return {side[1], side[3]}; }
+    __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
+
+    __device__ A output(int o, const A (&in)[IN], const Common& row, A) const
     {
-        const A dy = in[0], scale = in[1], q = in[2], zero_point = in[3];
-        out[0] = dy * scale;
-        out[1] = dy * (q - zero_point);
-        out[2] = -scale * dy;
+        const A dy = in[0], q = in[2];
+        if (o == 0) return dy * row.scale;
+        if (o == 1) return dy * (q - row.zero_point);
+        return -row.scale * dy;
     }
 };
 
@@ -28,7 +35,8 @@ struct DequantizeBackward {
 // in: dy, x, scale, zero_point?   out: dx?, dscale?, dzero_point?   scalar: quant_min, quant_max
 template <typename A>
 struct FakeQuantizeBackward {
-    static constexpr int IN = 4, OUT = 3, FIRST_SUM = 1, UNROLL = DU;
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_UNROLL = 4, ROWS_UNROLL = 1, ROWS_BLOCKS = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : Kind::Side; }
 
@@ -36,20 +44,30 @@ struct FakeQuantizeBackward {
     bool floating;
 
     __device__ explicit FakeQuantizeBackward(const Args& args)
-        : least(static_cast<A>(args.walk.scalar[0])), most(static_cast<A>(args.walk.scalar[1])), floating(args.in[3].dtype <= BF16)
+        : least(opaque(static_cast<A>(args.walk.scalar[0]))), most(opaque(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
     {
     }
 
     __device__ A clamp(A t) const { return t < least ? least : t > most ? most : t; }
 
-    __device__ void operator()(const A (&in)[IN], A (&out)[OUT]) const
+    struct Common {
+        A scale, zero_point;
+        Divisor<A> divisor;
+    };
+    __device__ Common common(const A (&side)[IN]) const
     {
-        const A dy = in[0], scale = in[2], zero_point = floating ? clamp(rint(in[3])) : in[3];
-        const A ratio = in[1] / scale, rounded = rint(ratio), t = rounded + zero_point;
+        return {side[2], floating ? clamp(rint(side[3])) : side[3], Divisor<A>::of(side[2])};
+    }
+
+    __device__ A shared(const A (&in)[IN], const Common& row) const { return row.divisor.divide(in[1]); }
+
+    __device__ A output(int o, const A (&in)[IN], const Common& row, A ratio) const
+    {
+        const A dy = in[0], rounded = rint(ratio), t = rounded + row.zero_point;
         const bool inside = least <= t && t <= most;
-        out[0] = inside ? dy : A(0);
-        out[1] = dy * (inside ? rounded - ratio : clamp(t) - zero_point);
-        out[2] = inside ? A(0) : -scale * dy;
+        if (o == 0) return inside ? dy : A(0);
+        if (o == 1) return dy * (inside ? rounded - ratio : clamp(t) - row.zero_point);
+        return inside ? A(0) : -row.scale * dy;
     }
 };
 

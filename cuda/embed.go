@@ -1,25 +1,22 @@
-// Package cuda carries the compiled kernels.
+// Package cuda carries the compiled kernels: one fatbin for each family of operations, made from the .cu files beside it by
+// tools/kernels.py. A build without a CUDA compiler has none, and core then runs on the CPU alone.
 package cuda
 
 import "embed"
 
 //go:embed all:image
-var images embed.FS
+var files embed.FS
 
-// Image is the fatbin of cuda/<name>.cu, or nil when the package was built without kernels.
-func Image(name string) []byte {
-	code, err := images.ReadFile("image/" + name + ".fatbin")
+// Image is the fatbin of a family, "lerp" for example; nil when the package was built without it.
+func Image(family string) []byte { return read(family + ".fatbin") }
+
+// Manifest says in JSON what was built: architectures, nvcc, and the hash of every image; nil when there is none.
+func Manifest() []byte { return read("manifest.json") }
+
+func read(name string) []byte {
+	data, err := files.ReadFile("image/" + name)
 	if err != nil {
 		return nil
 	}
-	return code
-}
-
-// Manifest is the JSON that describes the images, or nil.
-func Manifest() []byte {
-	text, err := images.ReadFile("image/manifest.json")
-	if err != nil {
-		return nil
-	}
-	return text
+	return data
 }

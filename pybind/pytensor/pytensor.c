@@ -5,6 +5,9 @@
 #include "Python.h"
 #include "dlpack.h"
 
+/* No system maps memory below it. */
+enum { LOWEST_ADDRESS = 1 << 16 };
+
 /* Copies the first line of text; what follows in a producer's message is often a stack trace. */
 static int32_t refuse(sw_answer *answer, int32_t code, const char *text)
 {
@@ -59,7 +62,9 @@ static int32_t fill(sw_tensor *out, const DLTensor *tensor, int read_only, sw_an
         if (__builtin_mul_overflow(compact, extent > 1 ? extent : 1, &compact) && !tensor->strides)
             return refuse(answer, SW_MALFORMED, "more elements than an address space holds");
     }
-    out->data = tensor->data ? (uint64_t)(uintptr_t)tensor->data + tensor->byte_offset : 0;
+    out->data = (uint64_t)(uintptr_t)tensor->data + tensor->byte_offset;
+    if (out->data < LOWEST_ADDRESS)
+        out->data = 0; /* an offset into a storage that is not there: a fake tensor, or a view of one */
     out->code = tensor->dtype.code;
     out->bits = tensor->dtype.bits;
     out->lanes = tensor->dtype.lanes;
@@ -115,7 +120,7 @@ static int32_t read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_te
 {
     if (api->dltensor_from_py_object_no_sync) {
         DLTensor borrowed;
-        if (api->dltensor_from_py_object_no_sync(item, &borrowed))
+        if (api->dltensor_from_py_object_no_sync(item, &borrowed) || PyErr_Occurred()) /* a warning may have become an error */
             return refuse_raised(answer);
         return fill(out, &borrowed, 0, answer);
     }

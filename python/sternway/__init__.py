@@ -30,34 +30,37 @@ from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
 
 __all__ = [
     "BufferTooSmallError",
-    "dequantize_per_token_backward",
     "DequantizePerTokenBackwardDescriptor",
     "DequantizePerTokenBackwardPlan",
     "DeviceError",
     "Error",
-    "fake_quantize_per_token_backward",
     "FakeQuantizePerTokenBackwardDescriptor",
     "FakeQuantizePerTokenBackwardPlan",
-    "get_num_threads",
-    "info",
     "InvalidProblemError",
     "KernelSku",
-    "lerp_backward",
     "LerpBackwardDescriptor",
     "LerpBackwardPlan",
     "MisalignedOperandError",
     "PlanPreference",
     "PrecisionGuarantee",
-    "set_num_threads",
     "UnsupportedError",
     "WorkspaceTooSmallError",
     "__version__",
+    "dequantize_per_token_backward",
+    "fake_quantize_per_token_backward",
+    "get_num_threads",
+    "info",
+    "lerp_backward",
+    "set_num_threads",
 ]
 
 
 def __getattr__(name: str) -> str:
     if name == "__version__":  # the version lives in the package's metadata
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("sternway")
+        try:
+            return version("sternway")
+        except PackageNotFoundError:
+            return "0+source"  # a source tree that was never installed
     raise AttributeError(f"module 'sternway' has no attribute {name!r}")

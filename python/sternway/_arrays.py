@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Protocol
 
@@ -45,18 +46,24 @@ def device_name(device: Any) -> str:
     return "cpu" if device == "cpu:0" else device
 
 
+@functools.lru_cache(maxsize=64)
+def _tensor_device(device: Any) -> str:
+    """device_name for a device that a tensor is on, which always has an index."""
+    return device_name(device)
+
+
 def device_of(x: Array) -> str:
     """The device of an array, by DLPack."""
     device = getattr(x, "device", None)
     if hasattr(device, "type"):
-        return device_name(device)
+        return _tensor_device(device)
     kind, index = x.__dlpack_device__()
     return f"cuda:{index}" if kind in (2, 13) else "cpu" if kind in (1, 3) else f"DLPack device {kind}:{index}"
 
 
 def require_array(op: str, operand: str, x: Any) -> None:
     """Raise TypeError unless x is an array."""
-    if not hasattr(x, "__dlpack__"):
+    if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         raise errors.make("type", op, operand, "an array that speaks DLPack", f"a {type(x).__name__}")
 
 
@@ -105,5 +112,11 @@ def producer(x: Array, op: str) -> Producer:
         if module is not None and isinstance(x, module.ndarray):
             return _NumPyLike(module)
     owner = type(x).__module__.partition(".")[0]
-    raise errors.make("unsupported", op, "out", f"given, as no output can be made in {owner}", "nothing",
-                      "give tensors of torch or arrays of NumPy or CuPy to write into")
+    raise errors.make(
+        "unsupported",
+        op,
+        "out",
+        f"given, as no output can be made in {owner}",
+        "nothing",
+        "give tensors of torch or arrays of NumPy or CuPy to write into",
+    )

@@ -55,16 +55,25 @@ def _after_fork() -> None:
     global _native, _call
 
     def refuse(*_: Any) -> NoReturn:
-        raise errors.make("unsupported", "sternway", "the process", "the one that loaded the library", "a fork of it",
-                          'start workers with the "spawn" or "forkserver" method of multiprocessing')
+        raise errors.make(
+            "unsupported",
+            "sternway",
+            "the process",
+            "the one that loaded the library",
+            "a fork of it",
+            'start workers with the "spawn" or "forkserver" method of multiprocessing',
+        )
 
     _native = _call = refuse  # type: ignore[assignment]
 
 
 def _raise(error: Exception) -> NoReturn:
-    if type(error) is RuntimeError:  # the native library knows no other class
-        errors.raise_native(str(error))
-    raise error
+    try:
+        if type(error) is RuntimeError:  # the native library knows no other class
+            errors.raise_native(str(error))
+        raise error
+    finally:
+        del error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +131,7 @@ class Plan(Generic[D]):
     sku: KernelSku
     precision_guarantee: PrecisionGuarantee
     _handle: int
-    _slots: tuple[tuple[str, bool], ...]
+    _slots: tuple[tuple[str, bool, int], ...]
     _facts: dict[str, Any]
 
     @classmethod
@@ -154,9 +163,15 @@ class Plan(Generic[D]):
         guarantee = PrecisionGuarantee(**facts["sku"].pop("precision_guarantee"))
         plan = cls.__new__(cls)
         plan.__dict__.update(
-            descriptor=descriptor, device=facts["device"], preference=preference, workspace_size=facts["workspace_size"],
-            sku=KernelSku(**facts["sku"], precision_guarantee=guarantee), precision_guarantee=guarantee,
-            _handle=handle, _slots=tuple((o["name"], o["out"]) for o in facts["operands"]), _facts=facts,
+            descriptor=descriptor,
+            device=facts["device"],
+            preference=preference,
+            workspace_size=facts["workspace_size"],
+            sku=KernelSku(**facts["sku"], precision_guarantee=guarantee),
+            precision_guarantee=guarantee,
+            _handle=handle,
+            _slots=tuple((o["name"], o["out"], o["bytes"]) for o in facts["operands"]),
+            _facts=facts,
         )
         _log.info("selected %r", plan)
         return plan
@@ -177,7 +192,7 @@ class Plan(Generic[D]):
                 return  # a fork: the child has no plan to release
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._key() == other._key()  # type: ignore[attr-defined]
+        return type(other) is type(self) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self.descriptor)
@@ -190,11 +205,12 @@ class Plan(Generic[D]):
 
     def can_implement(self, *, workspace: Array | None = None, **operands: Array | None) -> None:
         """Return None, or raise the error that ``run`` would raise for these operands. A workspace need not be given."""
-        items = self._items(operands, workspace, None)
+        items, _ = self._items(operands, workspace, None)
         if workspace is None and self.workspace_size:
-            items = (self._workspace(items), *items[1:])
+            items[0] = self._workspace(items)
+        held = tuple(items)
         try:
-            _native().pybind_CanImplement(self._handle, id(items))
+            _native().pybind_CanImplement(self._handle, id(held))
         except RuntimeError as error:
             _raise(error)
 
@@ -212,45 +228,60 @@ class Plan(Generic[D]):
             Error: of the class that says what is wrong; nothing has been written then, unless it is a DeviceError.
         """
         handle = -1 if stream is None else _stream_handle(stream)
-        items = self._items(operands, workspace, handle)
+        items, written = self._items(operands, workspace, handle)
         if workspace is None and self.workspace_size:
-            items = (self._workspace(items, stream), *items[1:])
+            items[0] = self._workspace(items, stream)
+        held = tuple(items)
         if _log_runs:
             _log.debug("run %s on %s", self.sku.op, self.device)
         try:
-            _call(self._handle, id(items), handle)
+            _call(self._handle, id(held), handle)
         except RuntimeError as error:
             _raise(error)
-        written = [x for (_, out), x in zip(self._slots, items[1:]) if out and type(x) in _torch_types]
         if written:
             _bump(written)
 
-    def _items(self, operands: dict[str, Array | None], workspace: Array | None, stream: int | None) -> tuple[Any, ...]:
-        """The operands in the plan's order, each as something that the native library can read."""
+    def _items(
+        self, operands: dict[str, Array | None], workspace: Array | None, stream: int | None
+    ) -> tuple[list[Any], list[Any]]:
+        """The workspace and the operands in the plan's order, as the native library can read them; and the outputs of torch."""
         items: list[Any] = [workspace if workspace is None else _readable(self, "workspace", workspace, True, stream)]
-        found = 0
-        for name, out in self._slots:
-            x = operands.get(name)
-            if x is not None:
-                found += 1
-                if type(x) in _torch_types:
-                    _check_torch(self, name, x, out)
-                else:
-                    x = _readable(self, name, x, out, stream)
-            elif name in operands:
-                found += 1
-            items.append(x)
-        if found < len(operands):
-            names = [name for name, _ in self._slots]
-            extra = next(name for name in operands if name not in names)
-            raise errors.make("invalid_problem", self.sku.op, extra, "one of " + ", ".join(names), "an unexpected operand")
-        return tuple(items)
+        written = []
+        left = len(operands)
+        try:
+            for name, out, size in self._slots:
+                x = operands.get(name)
+                if x is not None:
+                    left -= 1
+                    if type(x) not in _torch_types:
+                        x = _readable(self, name, x, out, stream)
+                    # The usual tensor, quickly: it fills a storage of its own. A lazily negated one lies in a complex storage.
+                    elif x.untyped_storage().nbytes() != size or x.storage_offset() or (out and x.requires_grad):
+                        _check_torch(self, name, x, out)
+                    if out and type(x) in _torch_types:
+                        written.append(x)
+                items.append(x)
+        except (NotImplementedError, RuntimeError) as error:  # torch has no storage to show
+            if isinstance(error, errors.Error):
+                raise
+            _check_torch(self, name, x, out)
+            raise
+        if left:
+            names = [name for name, _, _ in self._slots]
+            for name in operands:
+                if name not in names:
+                    raise errors.make(
+                        "invalid_problem", self.sku.op, name, "one of " + ", ".join(names), "an unexpected operand"
+                    )
+        return items, written
 
-    def _workspace(self, items: tuple[Any, ...], stream: Any = None) -> Array:
+    def _workspace(self, items: list[Any], stream: Any = None) -> Array:
         """A workspace of the library that made the first operand."""
         first = next((x for x in items if hasattr(x, "__dlpack__")), None)
         if first is None:  # capsules: the operands came from no library that lends memory
-            raise errors.make("workspace_too_small", self.sku.op, "workspace", f"at least {self.workspace_size} bytes", "nothing")
+            raise errors.make(
+                "workspace_too_small", self.sku.op, "workspace", f"at least {self.workspace_size} bytes", "nothing"
+            )
         workspace = producer(first, self.sku.op).empty((self.workspace_size,), "uint8", self.device)
         if stream is not None and self.device != "cpu" and type(workspace) in _torch_types:
             torch = sys.modules["torch"]
@@ -269,17 +300,20 @@ class Plan(Generic[D]):
             "bytes moved": f"{facts['bytes']:,}",
             "workspace": f"{self.workspace_size:,} bytes",
             "guarantee": f"{sku.precision_guarantee.accumulator} sums, "
-                         + ("same bits every run" if self.precision_guarantee.deterministic else "bits may differ between runs"),
+            + ("same bits every run" if self.precision_guarantee.deterministic else "bits may differ between runs"),
         }
 
     def __repr__(self) -> str:
         rows = self._rows()
-        return f"<{type(self).__name__} {rows['op']} {rows['dtype']} {rows['shape']} on {rows['device']}: kernel {rows['kernel']}>"
+        return (
+            f"<{type(self).__name__} {rows['op']} {rows['dtype']} {rows['shape']} on {rows['device']}: kernel {rows['kernel']}>"
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         cells = "".join(
             f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
-            for k, v in self._rows().items())
+            for k, v in self._rows().items()
+        )
         return {"text/plain": repr(self), "text/html": f"<table>{cells}</table>"}
 
 
@@ -293,20 +327,34 @@ _bump: Callable[[Any], None]
 def _check_torch(plan: Plan[Any], name: str, x: Any, out: bool) -> None:
     """Refuse what the exchange API lends without a word: autograd outputs, lazy negation, a storage that shrank."""
     if out and x.requires_grad:
-        raise errors.make("invalid_problem", plan.sku.op, name, "free of autograd", "a tensor that requires grad",
-                          f"pass {name}.detach()")
-    if x.is_neg():
-        raise errors.make("unsupported", plan.sku.op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()")
-    storage = x.untyped_storage().nbytes() if x.layout is _strided else 0
-    if storage and storage == x.nbytes and not x.storage_offset():
-        return
-    if x.layout is _strided and x.numel() and not x.is_meta:
-        reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride())) + x.storage_offset() + 1
-        if reach * x.itemsize > storage > 0:
-            error = errors.make("buffer_too_small", plan.sku.op, name, f"inside its storage: {reach * x.itemsize} bytes",
-                                f"{storage} bytes", "the storage was resized after the view was made")
-            error.needed, error.got = reach * x.itemsize, storage  # type: ignore[attr-defined]
-            raise error
+        raise errors.make(
+            "invalid_problem", plan.sku.op, name, "free of autograd", "a tensor that requires grad", f"pass {name}.detach()"
+        )
+    try:
+        if x.is_neg():
+            raise errors.make(
+                "unsupported", plan.sku.op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()"
+            )
+        storage = x.untyped_storage().nbytes()
+        if storage == x.nbytes and not x.storage_offset():
+            return
+        reach = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) + x.storage_offset() + 1
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, errors.Error):
+            raise
+        got = str(error).partition("\n")[0] if x.layout is _strided else f"a {x.layout} tensor"
+        raise errors.make("unsupported", plan.sku.op, name, "a strided tensor with memory of its own", got) from None
+    if reach * x.itemsize > storage > 0 and x.numel():
+        refusal = errors.make(
+            "buffer_too_small",
+            plan.sku.op,
+            name,
+            f"inside its storage: {reach * x.itemsize} bytes",
+            f"{storage} bytes",
+            "the storage was resized after the view was made",
+        )
+        refusal.needed, refusal.got = reach * x.itemsize, storage  # type: ignore[attr-defined]
+        raise refusal
 
 
 _strided: Any = None
@@ -318,14 +366,13 @@ def _readable(plan: Plan[Any], name: str, x: Any, out: bool, stream: int | None)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         _meet(torch)
-        if type(x) in _torch_types:
-            return _checked(plan, name, x, out)
-        if out and x.requires_grad:
-            _check_torch(plan, name, x, out)
+        if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", f"a {type(x).__name__}")
+        _check_torch(plan, name, x, out)
         if hasattr(type(x), "__dlpack_c_exchange_api__"):
             return x
         x = x.detach()
-    if not hasattr(x, "__dlpack__"):
+    if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         raise errors.make("type", op, name, "an array that speaks DLPack", f"a {type(x).__name__}")
     if out and type(x).__module__.startswith("jax"):
         raise errors.make("invalid_problem", op, name, "writable", "a JAX array, which is immutable")
@@ -342,23 +389,22 @@ def _readable(plan: Plan[Any], name: str, x: Any, out: bool, stream: int | None)
         raise errors.make("unsupported", op, name, "an array that its library can lend", reason) from None
 
 
-def _checked(plan: Plan[Any], name: str, x: Any, out: bool) -> Any:
-    _check_torch(plan, name, x, out)
-    return x
-
-
 def _meet(torch: Any) -> None:
     """Remember torch's types the first time that a tensor comes by."""
     global _bump, _strided
-    if _torch_types or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    if _strided is not None:
         return
     _strided, increment = torch.strided, torch.autograd.graph.increment_version
 
     def bump(written: list[Any]) -> None:
-        increment([x for x in written if not x.is_inference()])
+        try:
+            increment(written)
+        except RuntimeError:  # some are inference tensors, which have no version
+            increment([x for x in written if not x.is_inference()])
 
     _bump = bump
-    _torch_types.update((torch.Tensor, torch.nn.Parameter))
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        _torch_types.update((torch.Tensor, torch.nn.Parameter))
 
 
 def _stream_handle(stream: Any) -> int:
@@ -384,11 +430,12 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, tuple[int, ...
         if len(given) != len(rows):
             names = ", ".join(name for name, _, _ in rows)
             raise errors.make("invalid_problem", plan.sku.op, "out", f"{len(rows)} arrays ({names})", str(len(given)))
-        return {name: x for (name, _, _), x in zip(rows, given)}
+        return {name: x for (name, _, _), x in zip(rows, given, strict=True)}
     library = producer(dy, plan.sku.op)
     shape = tuple(dy.shape)
     return {
-        name: library.empty_like(dy) if size == shape and dtype is None
+        name: library.empty_like(dy)
+        if size == shape and dtype is None
         else library.empty(size, dtype or plan.sku.element, plan.device)
         for name, size, dtype in rows
     }

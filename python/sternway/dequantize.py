@@ -34,9 +34,9 @@ class DequantizePerTokenBackwardDescriptor(Descriptor):
 
 
 class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescriptor]):
-    """Runs ``dx = dy scale[n]``, ``dscale[n] = sum_d dy (q - zero_point[n])``, ``dzero_point[n] = -scale[n] sum_d dy``.
+    """Runs the gradients of :func:`dequantize_per_token_backward`.
 
-    Operands of run: ``dy, scale, q?, zero_point? -> dx, dscale?, dzero_point?``. ``dscale`` needs ``q``; ``dzero_point`` needs a
+    Operands of run: ``dy, scale, q?, zero_point? -> dx, dscale?, dzero_point?``. dscale needs q; dzero_point needs a
     floating ``zero_point``. Per-token operands have the shape of the leading dimensions, with or without a last extent of 1.
     """
 
@@ -58,29 +58,32 @@ class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
 
     shape: Sequence[int]
     dtype: Any
-    quant_min: float
-    quant_max: float
+    quant_min: int
+    quant_max: int
     scale_dtype: Any = None
 
 
 class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDescriptor]):
     """Runs the gradients of :func:`fake_quantize_per_token_backward`.
 
-    Operands of run: ``dy, x, scale, zero_point? -> dx, dscale?, dzero_point?``. ``dzero_point`` needs a floating ``zero_point``.
+    Operands of run: ``dy, x, scale, zero_point? -> dx, dscale?, dzero_point?``. dzero_point needs a floating zero_point.
     """
 
     descriptor_type = FakeQuantizePerTokenBackwardDescriptor
 
 
 @functools.lru_cache(maxsize=1024)
-def _dequantize_plan(shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str) -> DequantizePerTokenBackwardPlan:
+def _dequantize_plan(
+    shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
+) -> DequantizePerTokenBackwardPlan:
     descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
     return DequantizePerTokenBackwardPlan.select(descriptor, device)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fake_quantize_plan(shape: tuple[int, ...], dtype: Any, quant_min: float, quant_max: float, scale_dtype: Any,
-                        device: str) -> FakeQuantizePerTokenBackwardPlan:
+def _fake_quantize_plan(
+    shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
+) -> FakeQuantizePerTokenBackwardPlan:
     descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
     return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
 
@@ -151,8 +154,8 @@ def fake_quantize_per_token_backward(
     scale: Array,
     zero_point: Array | None = None,
     *,
-    quant_min: float,
-    quant_max: float,
+    quant_min: int,
+    quant_max: int,
     out: Sequence[Array] | None = None,
 ) -> tuple[Array, Array, Array | None]:
     """Gradients of quantise-dequantise with straight-through rounding, what quantisation-aware training runs.
@@ -188,7 +191,7 @@ def fake_quantize_per_token_backward(
         require_array(op, name, array)
     if zero_point is not None:
         require_array(op, "zero_point", zero_point)
-    plan = _fake_quantize_plan(tuple(dy.shape), dy.dtype, float(quant_min), float(quant_max), scale.dtype, device_of(dy))
+    plan = _fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
     rows: list[tuple[str, tuple[int, ...], str | None]] = [("dx", tuple(dy.shape), None)]
     outputs = _plan.outputs(plan, dy, rows + _sums(scale, zero_point), out)
     plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)

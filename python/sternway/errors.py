@@ -93,4 +93,7 @@ def raise_native(text: str) -> NoReturn:
         error.needed, error.got = fields["needed"], fields["got_bytes"]
     if isinstance(error, DeviceError):
         error.status = fields["status"]
-    raise error from None
+    try:
+        raise error from None
+    finally:
+        del error  # no cycle through the traceback, which would keep the operands alive

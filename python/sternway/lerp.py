@@ -48,10 +48,27 @@ _OUTPUTS = ("da", "db", "dweight")
 
 
 @functools.lru_cache(maxsize=1024)
-def _lerp_plan(shape: tuple[int, ...], dtype: Any, weight: float | None, a_shape: tuple[int, ...], b_shape: tuple[int, ...],
-               weight_shape: tuple[int, ...] | None, device: str) -> LerpBackwardPlan:
+def _lerp_plan(
+    shape: tuple[int, ...],
+    dtype: Any,
+    weight: float | None,
+    a_shape: tuple[int, ...],
+    b_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...] | None,
+    device: str,
+) -> LerpBackwardPlan:
     descriptor = LerpBackwardDescriptor(shape, dtype, weight, a_shape, b_shape, weight_shape)
     return LerpBackwardPlan.select(descriptor, device)
+
+
+def _split(weight: Any, device: str) -> tuple[float | None, Array | None]:
+    """A weight as a number or as an array. A 0-d array on the CPU beside data on CUDA is a number."""
+    if isinstance(weight, numbers.Real):
+        return float(weight), None
+    require_array("lerp_backward", "weight", weight)
+    if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
+        return float(weight), None
+    return None, weight
 
 
 def lerp_backward(
@@ -93,11 +110,8 @@ def lerp_backward(
     """
     op = "lerp_backward"
     require_array(op, "dy", dy)
-    number = isinstance(weight, numbers.Real)
-    if not number:
-        require_array(op, "weight", weight)
-        if len(weight.shape) == 0 and device_of(weight) == "cpu" != device_of(dy):
-            weight, number = float(weight), True
+    device = device_of(dy)
+    number, factor = _split(weight, device)
     wanted = tuple(needs)
     if not wanted or len(set(wanted)) < len(wanted) or not set(wanted) <= set(_OUTPUTS):
         raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", repr(wanted))
@@ -105,11 +119,11 @@ def lerp_backward(
     shapes = {
         "da": tuple(a.shape if a is not None else shape if a_shape is None else a_shape),
         "db": tuple(b.shape if b is not None else shape if b_shape is None else b_shape),
-        "dweight": () if number else tuple(weight.shape),
+        "dweight": () if factor is None else tuple(factor.shape),
     }
-    plan = _lerp_plan(shape, dy.dtype, float(weight) if number else None, shapes["da"], shapes["db"],
-                      None if number else shapes["dweight"], device_of(dy))
+    weight_shape = None if factor is None else shapes["dweight"]
+    plan = _lerp_plan(shape, dy.dtype, number, shapes["da"], shapes["db"], weight_shape, device)
     outputs = _plan.outputs(plan, dy, [(name, shapes[name], None) for name in wanted], out)
     ends = {"a": a, "b": b} if "dweight" in wanted else {}
-    plan.run(dy=dy, weight=None if number else weight, **ends, **outputs)
+    plan.run(dy=dy, weight=factor, **ends, **outputs)
     return tuple(outputs.values())

@@ -96,6 +96,13 @@ class Conformance:
             problem = make(self.family, shape, dtype, device, positive=True, **self.reducing)
             problem.check(problem.run())
 
+    @pytest.mark.parametrize("shape", [(3, 100), (100, 3), (3, 4097), (4097, 3), (65537,), (2, 2**17), (2**17, 2)], ids=str)
+    def test_sums_of_equal_terms(self, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+        """Equal terms round the same way: a sequential run of m is off by up to m roundings, and 4 + log2 m are allowed."""
+        for seed in range(4):
+            problem = make(self.family, shape, dtype, device, seed=seed, positive=True, layouts="constant", **self.reducing)
+            problem.check(problem.run(), rival=True)
+
     def test_in_place(self, dtype: torch.dtype, device: str) -> None:
         """Where an output may be dy itself, it is right; everywhere else it is right or refused with dy intact."""
         for name in make(self.family, (4, 33), dtype, device).truth:
@@ -186,4 +193,4 @@ class Conformance:
         )  # fmt: skip
         wanted = draw(st.sampled_from(subsets(problem)))
         results = problem.run(wanted, draw(st.sampled_from(OUTPUT_LAYOUTS)))
-        problem.check(results)
+        problem.check(results, rival=True)

@@ -95,6 +95,13 @@ def over(first: str, second: str, view: Callable[[torch.Tensor], torch.Tensor]) 
     return edit
 
 
+def workspace(offset: int) -> torch.Tensor:
+    """Bytes so far behind a multiple of 256."""
+    memory = torch.zeros(1024, dtype=torch.uint8)
+    start = -memory.data_ptr() % 256 + offset
+    return memory[start : start + 256]
+
+
 def same(source: str, *targets: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda ops: dict.fromkeys(targets, ops[source])
 
@@ -166,6 +173,9 @@ RUNS = (
     Bad("a string", LERP, put(a="text"), TypeError, "a", ("str",)),
     Bad("a list", DEQUANTIZE, put(scale=[1.0, 2.0, 3.0, 4.0]), TypeError, "scale", ("list",)),
     Bad("the class", LERP, lambda _: {"da": torch.Tensor}, TypeError, "da", ()),
+    Bad("odd workspace", LERP, put(workspace=workspace(1)), sw.MisalignedOperandError, "workspace", ("256",)),
+    Bad("workspace of floats", LERP, put(workspace=workspace(0).view(F32)), INVALID, "workspace", ("uint8", "float32")),
+    Bad("workspace in two dims", LERP, put(workspace=workspace(0).view(2, 128)), EITHER, "workspace", ("uint8",)),
     Bad("a workspace that is no array", LERP, put(workspace=b"bytes"), TypeError, "workspace", ("bytes",)),
 )  # fmt: skip
 

@@ -135,3 +135,12 @@ def test_more_than_2_to_the_31_elements() -> None:
     assert all(torch.equal(part.any(1), ~o) for part, o in zip(dx.split(4096), odd.split(4096), strict=True))
     assert torch.equal(dscale, torch.where(odd, 7.0 * n, 0.0))
     assert torch.equal(dz, torch.where(odd, -0.25 * n, 0.0))
+
+
+def test_absent_zero_point_is_zero(device: str) -> None:
+    """Also where 0 lies outside the bounds, to which only a floating zero point is clamped."""
+    x = torch.tensor([[0.0, 3.0, 4.0, 20.0]], device=device)
+    _, dscale, _ = sw.fake_quantize_per_token_backward(
+        torch.ones_like(x), x, torch.ones(1, device=device), quant_min=3, quant_max=12
+    )
+    assert dscale.item() == 3.0 + 12.0  # the levels of 0 and 20; 3 and 4 are exact

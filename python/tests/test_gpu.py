@@ -23,7 +23,8 @@ SHAPES = ((6, 37), (3, 2**20), (2**20, 3))
 @pytest.fixture(params=FAMILIES, ids=lambda family: family.name)
 def problems(request: pytest.FixtureRequest) -> list[Any]:
     """Small, and with sums that need a workspace."""
-    return [make(request.param, shape, F32, "cuda:0") for shape in SHAPES]
+    sums = {"a_shape": (), "weight_shape": (1,)} if request.param is LERP else {}
+    return [make(request.param, shape, F32, "cuda:0", **sums) for shape in SHAPES]
 
 
 @contextmanager
@@ -186,6 +187,42 @@ def test_second_device(problems: list[Any]) -> None:
         other = make(problem.family, problem.inputs["dy"].shape, F32, "cuda:1")
         assert same_bits({n: t.cpu() for n, t in other.run().items()}, {n: t.cpu() for n, t in problem.run().items()})
     assert torch.cuda.current_device() == 0
+
+
+def test_wrong_workspace(problems: list[Any]) -> None:
+    """Too small, too small by one byte, at an odd address, on the host: refused before the launch."""
+    wanting = [problem for problem in problems if problem.plan().workspace_size]
+    assert wanting, "no sum of 2^20 terms needs a workspace"
+    for problem in wanting:
+        plan, outputs = problem.plan(), problem.outputs()
+        operands = {**problem.inputs, **{name: out.tensor for name, out in outputs.items()}}
+        size = plan.workspace_size
+        bytes_ = torch.empty(size + 256, dtype=torch.uint8, device="cuda")
+        wrong = (
+            (bytes_[:0], sw.WorkspaceTooSmallError),
+            (bytes_[: size - 1], sw.WorkspaceTooSmallError),
+            (bytes_[128:], sw.MisalignedOperandError),
+            (torch.empty(size, dtype=torch.uint8), sw.InvalidProblemError),
+        )
+        for workspace, error in wrong:
+            with pytest.raises(error) as caught:
+                plan.run(**operands, workspace=workspace)
+            assert caught.value.operand == "workspace"
+            if error is sw.WorkspaceTooSmallError:
+                assert (caught.value.needed, caught.value.got) == (size, len(workspace))
+        assert all((out.buffer == -1).all() for out in outputs.values())
+
+
+def test_output_inside_the_workspace(problems: list[Any]) -> None:
+    for problem in problems:
+        plan, operands = problem.plan(), {**problem.inputs, **bare_outputs(problem)}
+        name = next(iter(problem.truth))
+        shape = operands[name].shape
+        workspace = torch.empty(plan.workspace_size + 4 * shape.numel(), dtype=torch.uint8, device="cuda")
+        operands[name] = workspace[: 4 * shape.numel()].view(F32).view(shape)
+        if plan.workspace_size:
+            with pytest.raises(sw.InvalidProblemError, match="workspace"):
+                plan.run(**operands, workspace=workspace)
 
 
 def test_no_such_ordinal() -> None:

@@ -276,6 +276,7 @@ def test_an_older_table_is_found_behind_a_newer_one(plan: int) -> None:
         ({"shape": (2, -3)}, "invalid_problem", "a negative extent"),
         ({"shape": (2**40, 2**40), "strides": None}, "invalid_problem", "more elements than an address space holds"),
         ({"data": None}, "invalid_problem", "a null pointer"),
+        ({"data": None, "byte_offset": 256}, "invalid_problem", "a null pointer"),
         ({"code": 4, "bits": 16}, "invalid_problem", "bfloat16"),
         ({"lanes": 2}, "invalid_problem", "float32x2"),
         ({"byte_offset": 1}, "misaligned", None),

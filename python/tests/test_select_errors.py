@@ -112,6 +112,21 @@ def test_device(device: Any, error: Any) -> None:
     one_sentence(caught.value, "", (str(device),))
 
 
+@pytest.mark.parametrize(
+    ("preference", "error", "words"),
+    [
+        ({"kernel": "no_such_kernel"}, UNSUPPORTED, ("kernel", "no_such_kernel")),
+        ({"kernel": "rows_of_lerp"}, UNSUPPORTED, ("kernel", "rows_of_lerp")),
+        ({"max_workspace": -1}, INVALID, ("max_workspace", "-1")),
+    ],
+    ids=str,
+)
+def test_preference(preference: dict[str, Any], error: Any, words: tuple[str, ...]) -> None:
+    with pytest.raises(error) as caught:
+        LERP.plan.select(LERP.descriptor(**base_fields(LERP)), device="cpu", preference=sw.PlanPreference(**preference))
+    one_sentence(caught.value, "", words)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")
 def test_a_device_that_is_not_there() -> None:
     with pytest.raises(UNSUPPORTED, match=r"(?i)driver|no device") as caught:

@@ -1,10 +1,10 @@
 """Torch's forward with sternway's backward: same names, arguments and return values as torch.
 
-    >>> import torch, sternway.torch as st
-    >>> a, b = torch.zeros(3, requires_grad=True), torch.ones(3)
-    >>> st.lerp(a, b, 0.25).sum().backward()
-    >>> a.grad
-    tensor([0.7500, 0.7500, 0.7500])
+>>> import torch, sternway.torch as st
+>>> a, b = torch.zeros(3, requires_grad=True), torch.ones(3)
+>>> st.lerp(a, b, 0.25).sum().backward()
+>>> a.grad
+tensor([0.7500, 0.7500, 0.7500])
 """
 
 try:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
+from ._vmap import refuse_vmap
 
 
 def _column(value: Tensor, like: Tensor) -> Tensor:
@@ -15,12 +16,58 @@ def _column(value: Tensor, like: Tensor) -> Tensor:
     return value if value.dim() == like.dim() else value.unsqueeze(-1)
 
 
+def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """y in a dtype. torch 2.11 compiles a forward that ends in a conversion to its own dtype to a gradient of zero."""
+    return y if y.dtype == dtype else y.to(dtype)
+
+
+def _learned(zero_point: Tensor | None) -> bool:
+    return zero_point is not None and zero_point.is_floating_point()
+
+
+def _kept(scale: Tensor, dy: Tensor) -> Tensor:
+    """scale in a dtype that the kernels read beside dy."""
+    return scale if scale.dtype in (dy.dtype, torch.float32) else scale.to(dy.dtype)
+
+
+@torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
+def _dequantize_operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> list[Tensor]:
+    """dequantize_per_token_backward as torch.compile sees it; eager calls go past it."""
+    return list(dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
+
+
+@_dequantize_operator.register_fake
+def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> list[Tensor]:
+    learned = [zero_point.new_empty(zero_point.shape)] if zero_point is not None and _learned(zero_point) else []
+    return [torch.empty_like(dy), scale.new_empty(scale.shape), *learned]
+
+
+@torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
+def _fake_quantize_operator(
+    dy: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    quant_min: int,
+    quant_max: int,
+) -> list[Tensor]:
+    """fake_quantize_per_token_backward as torch.compile sees it; eager calls go past it."""
+    grads = fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max)
+    return [g for g in grads if g is not None]
+
+
+@_fake_quantize_operator.register_fake
+def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> list[Tensor]:
+    learned = [zero_point.new_empty(zero_point.shape)] if zero_point is not None and _learned(zero_point) else []
+    return [torch.empty_like(dy), scale.new_empty(scale.shape), *learned]
+
+
 class _Dequantize(torch.autograd.Function):
     @staticmethod
     def forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
         s = _column(scale, q).to(torch.promote_types(dtype, torch.float32))
         shifted = q if zero_point is None else q.to(s.dtype) - _column(zero_point, q).to(s.dtype)
-        return (shifted * s).to(dtype)
+        return _rounded(shifted * s, dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -33,20 +80,29 @@ class _Dequantize(torch.autograd.Function):
         q, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None
-        if torch.is_grad_enabled():  # create_graph=True: the gradients in torch operations
+        compiling = torch.compiler.is_compiling()
+        if torch.is_grad_enabled() and not compiling:  # create_graph=True: the gradients in torch operations
             wide = torch.promote_types(dy.dtype, torch.float32)
             zero = 0 if zero_point is None else _column(zero_point, q).to(wide)
             s, g = _column(scale, q).to(wide), dy.to(wide)
             dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
             dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype) if ctx.needs_input_grad[2] else None
             return None, dscale, dzero, None
-        kept = scale if scale.dtype in (dy.dtype, torch.float32) else scale.to(dy.dtype)
-        grads = dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
+        kept = _kept(scale, dy)
+        grads = (
+            _dequantize_operator(dy, kept, q, zero_point)
+            if compiling
+            else dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
+        )
         dzero_point = grads[2] if ctx.needs_input_grad[2] else None
         return None, grads[1].to(scale.dtype), dzero_point, None
 
+    vmap = refuse_vmap("dequantize_per_token")
 
-def dequantize_per_token(q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+
+def dequantize_per_token(
+    q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
     """``(q - zero_point) * scale`` with a scale for each token, that is, each index of the leading dimensions.
 
     Gradients flow to scale and to a floating zero_point, both summed in one pass
@@ -66,9 +122,9 @@ def dequantize_per_token(q: Tensor, scale: Tensor, zero_point: Tensor | None = N
 
 class _FakeQuantize(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: float, quant_max: float) -> Tensor:
+    def forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
         _, zero, _, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
-        return ((level - zero) * s).to(x.dtype)
+        return _rounded((level - zero) * s, x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -81,16 +137,22 @@ class _FakeQuantize(torch.autograd.Function):
         x, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None, None
-        if torch.is_grad_enabled():  # create_graph=True: the gradients in torch operations
+        compiling = torch.compiler.is_compiling()
+        if torch.is_grad_enabled() and not compiling:  # create_graph=True: the gradients in torch operations
             dx, dscale, dzero_point = _differentiable(dy, x, scale, zero_point, ctx.quant_min, ctx.quant_max)
+        elif compiling:
+            dx, dscale, *rest = _fake_quantize_operator(dy, x, _kept(scale, dy), zero_point, ctx.quant_min, ctx.quant_max)
+            dzero_point = rest[0] if rest else None
         else:
-            kept = scale if scale.dtype in (dy.dtype, torch.float32) else scale.to(dy.dtype)
             dx, dscale, dzero_point = fake_quantize_per_token_backward(
-                dy, x, kept, zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max)
+                dy, x, _kept(scale, dy), zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max
+            )
         return dx, dscale.to(scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
 
+    vmap = refuse_vmap("fake_quantize_per_token")
 
-def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: float, quant_max: float) -> tuple[Tensor, ...]:
+
+def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
     """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider."""
     wide = torch.promote_types(x.dtype, torch.float32)
     s = _column(scale, x).to(wide)
@@ -102,8 +164,9 @@ def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: floa
     return ratio, zero, t, t.clamp(quant_min, quant_max), s
 
 
-def _differentiable(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: float,
-                    quant_max: float) -> tuple[Tensor, Tensor, Tensor | None]:
+def _differentiable(
+    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
     ratio, zero, t, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
     inside = (t >= quant_min) & (t <= quant_max)
     g = dy.to(ratio.dtype)
@@ -115,8 +178,9 @@ def _differentiable(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | N
     return torch.where(inside, dy, 0.0), dscale, dzero
 
 
-def fake_quantize_per_token(x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: float,
-                            quant_max: float) -> Tensor:
+def fake_quantize_per_token(
+    x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int, quant_max: int
+) -> Tensor:
     """Quantise and dequantise with a scale for each token, what quantisation-aware training runs.
 
     ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``.

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..lerp import lerp_backward
+from ._vmap import refuse_vmap
 
 
 def _reference(input: Tensor, end: Tensor, weight: Tensor | float, dy: Tensor, needs: tuple[bool, ...]) -> list[Tensor | None]:
     """The gradients in torch operations, for a backward that is itself differentiated."""
     values = ((1 - weight) * dy, weight * dy, dy * (end - input))
     operands = (input, end, weight)
-    return [v.sum_to_size(x.shape).to(x.dtype) if need and isinstance(x, Tensor) else None
-            for v, x, need in zip(values, operands, needs)]
+    return [
+        v.sum_to_size(x.shape).to(x.dtype) if need and isinstance(x, Tensor) else None
+        for v, x, need in zip(values, operands, needs, strict=True)
+    ]
+
+
+@torch.library.custom_op("sternway::lerp_backward", mutates_args=())
+def _operator(
+    dy: Tensor,
+    weight: Tensor | None,
+    number: float,
+    a: Tensor | None,
+    b: Tensor | None,
+    a_shape: Sequence[int],
+    b_shape: Sequence[int],
+    needs: str,
+) -> list[Tensor]:
+    """lerp_backward as torch.compile sees it; eager calls go past it."""
+    ends = {"a": a, "b": b} if "dweight" in needs else {"a_shape": a_shape, "b_shape": b_shape}
+    return list(lerp_backward(dy, number if weight is None else weight, needs=needs.split(), **ends))
+
+
+@_operator.register_fake
+def _(
+    dy: Tensor,
+    weight: Tensor | None,
+    number: float,
+    a: Tensor | None,
+    b: Tensor | None,
+    a_shape: Sequence[int],
+    b_shape: Sequence[int],
+    needs: str,
+) -> list[Tensor]:
+    shapes = {"da": a_shape, "db": b_shape, "dweight": () if weight is None else weight.shape}
+    return [dy.new_empty(shapes[name]) for name in needs.split()]
 
 
 class _Lerp(torch.autograd.Function):
@@ -28,7 +63,7 @@ class _Lerp(torch.autograd.Function):
         input, end, weight = inputs
         ctx.shapes = input.shape, end.shape
         ctx.weight = None if isinstance(weight, Tensor) else weight
-        ends = (input, end) if ctx.needs_input_grad[2] or ctx.weight is None else (None, None)
+        ends = (input, end) if ctx.needs_input_grad[2] else (None, None)
         ctx.save_for_backward(*ends, weight if ctx.weight is None else None)
         ctx.set_materialize_grads(False)
 
@@ -40,14 +75,36 @@ class _Lerp(torch.autograd.Function):
         input, end, weight = ctx.saved_tensors
         if weight is None:
             weight = ctx.weight
-        if torch.is_grad_enabled():  # create_graph=True
+        home = weight.device if isinstance(weight, Tensor) else dy.device
+        if home != dy.device and needs[2]:  # a 0-d weight on the CPU beside data on CUDA
+            weight = weight.to(dy.device)
+        compiling = torch.compiler.is_compiling()
+        if torch.is_grad_enabled() and not compiling:  # create_graph=True
             if input is None:
                 input, end = dy.new_empty(ctx.shapes[0]), dy.new_empty(ctx.shapes[1])
-            return tuple(_reference(input, end, weight, dy, needs))
-        names = [name for name, need in zip(("da", "db", "dweight"), needs) if need]
-        ends = {"a": input, "b": end} if needs[2] else {"a_shape": ctx.shapes[0], "b_shape": ctx.shapes[1]}
-        grads = dict(zip(names, lerp_backward(dy, weight, needs=names, **ends)))
-        return tuple(grads.get(name) for name in ("da", "db", "dweight"))
+            da, db, dweight = _reference(input, end, weight, dy, needs)
+            return da, db, dweight if dweight is None else dweight.to(home)
+        names = [name for name, need in zip(("da", "db", "dweight"), needs, strict=True) if need]
+        if compiling:
+            number = float(weight) if ctx.weight is not None else 0.0
+            grads = _operator(
+                dy,
+                weight if ctx.weight is None else None,
+                number,
+                input if needs[2] else None,
+                end if needs[2] else None,
+                ctx.shapes[0],
+                ctx.shapes[1],
+                " ".join(names),
+            )
+        else:
+            ends = {"a": input, "b": end} if needs[2] else {"a_shape": ctx.shapes[0], "b_shape": ctx.shapes[1]}
+            grads = lerp_backward(dy, weight, needs=names, **ends)
+        by_name = dict(zip(names, grads, strict=True))
+        dweight = by_name.get("dweight")
+        return by_name.get("da"), by_name.get("db"), dweight if dweight is None else dweight.to(home)
+
+    vmap = refuse_vmap("lerp")
 
 
 def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:

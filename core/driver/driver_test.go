@@ -1,0 +1,167 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A process opens libcuda once, so every story of it runs in a process of its own: this test program, with FAKE_STORY set.
+func TestMain(m *testing.M) {
+	if os.Getenv("FAKE_STORY") == "" {
+		os.Exit(m.Run())
+	}
+	tell()
+}
+
+// tell goes through the whole interface and prints every answer.
+func tell() {
+	d, err := Open()
+	if err != nil {
+		fmt.Println("open:", err)
+		return
+	}
+	fmt.Println("version", d.Version(), "devices", d.DeviceCount())
+	device, err := d.Device(1)
+	if err != nil {
+		tellError("device", err)
+		return
+	}
+	fmt.Println(device.Name(), device.Arch(), device.Multiprocessors(), device.Memory())
+	library, err := device.Load([]byte("an image\x00"))
+	tellError("load", err)
+	kernel, err := library.Kernel("lerp_backward_map_f32")
+	tellError("kernel", err)
+	launch := &Launch{Grid: 5, Block: 256, Shared: 64, Stream: 3}
+	launch.Put(2, 11, 1<<40)
+	tellError("launch", device.Launch(kernel, launch))
+	tellError("synchronize", device.Synchronize(3))
+}
+
+func tellError(what string, err error) {
+	var status *Status
+	if errors.As(err, &status) {
+		fmt.Printf("%s: %v (%d, %q, no image: %v)\n", what, err, status.Code, status.Advice(), status.NoImage())
+	}
+}
+
+// buildLibcuda compiles testdata/libcuda.c into a folder.
+func buildLibcuda(t *testing.T, flags ...string) string {
+	t.Helper()
+	compiler := os.Getenv("CC")
+	if compiler == "" {
+		compiler = "cc"
+	}
+	if _, err := exec.LookPath(compiler); err != nil {
+		t.Skipf("no C compiler to build a fake libcuda with: %v", err)
+	}
+	folder := t.TempDir()
+	arguments := append(flags, "-shared", "-fPIC", "-o", filepath.Join(folder, "libcuda.so.1"), "testdata/libcuda.c")
+	text, err := exec.Command(compiler, arguments...).CombinedOutput()
+	require.NoError(t, err, string(text))
+	return folder
+}
+
+func story(t *testing.T, folder string, environment ...string) []string {
+	t.Helper()
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), append(environment, "FAKE_STORY=1", "LD_LIBRARY_PATH="+folder)...)
+	text, err := command.CombinedOutput()
+	require.NoError(t, err, string(text))
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+const (
+	opened  = "version 13000 devices 2"
+	device1 = "Fake 41 sm_90 132 137438953472"
+)
+
+func TestEveryCallReachesTheDriver(t *testing.T) {
+	folder := buildLibcuda(t)
+	require.Equal(t, []string{
+		opened, device1, "load an image",
+		"context 410", "kernel lerp_backward_map_f32 of library 7", "function of kernel 8", "context 0",
+		"context 410", "launch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
+		"context 410", "wait for stream 3", "context 0",
+	}, story(t, folder))
+}
+
+// The context of the device is made current where another one is, and that one is put back; where it is current, nothing is done.
+func TestContextOfTheCaller(t *testing.T) {
+	folder := buildLibcuda(t)
+	require.Contains(t, strings.Join(story(t, folder, "FAKE_CURRENT=55"), "\n"),
+		"context 410\nlaunch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776\ncontext 55\n")
+	require.NotContains(t, strings.Join(story(t, folder, "FAKE_CURRENT=410"), "\n"), "context")
+}
+
+// A refusal comes back with its name and what was being done, and leaves the context of the caller in place.
+func TestRefusals(t *testing.T) {
+	folder := buildLibcuda(t)
+	for _, row := range []struct{ refuses, wanted string }{
+		{"cuInit=100", "open: CUDA_ERROR_NO_DEVICE"},
+		{"cuInit=999", "open: a driver that does not start"},
+		{"cuDeviceGetCount=100", "version 13000 devices 0"},
+		{"cuDevicePrimaryCtxRetain=2", `device: CUDA_ERROR_OUT_OF_MEMORY in cuDevicePrimaryCtxRetain (2, "free device memory", no image: false)`},
+		{"cuLibraryLoadData=209", `load: CUDA_ERROR_NO_BINARY_FOR_GPU in cuLibraryLoadData (209, "", no image: true)`},
+		{"cuLibraryGetKernel=999", "context 0\n" + `kernel: CUDA status 999 in cuLibraryGetKernel lerp_backward_map_f32 (999, "", no image: false)`},
+		{"cuLaunchKernel=2", "context 0\n" + `launch: CUDA_ERROR_OUT_OF_MEMORY in cuLaunchKernel (2, "free device memory", no image: false)`},
+		{"cuStreamSynchronize=700", "context 0\nsynchronize: CUDA_ERROR_ILLEGAL_ADDRESS in cuStreamSynchronize (700, " +
+			`"the context is lost: restart the process, and run with STERNWAY_CHECK=1 to find the operation that broke it", no image: false)`},
+	} {
+		require.Contains(t, strings.Join(story(t, folder, "FAKE_REFUSES="+row.refuses), "\n")+"\n", row.wanted+"\n", row.refuses)
+	}
+}
+
+func TestOldDriver(t *testing.T) {
+	require.Equal(t, []string{"open: an NVIDIA driver too old for CUDA 12 (no cuStreamSynchronize)"}, story(t, buildLibcuda(t, "-DOLD")))
+}
+
+// On this machine, Open either works or says in words what is missing, as often as it is asked.
+func TestOpenHere(t *testing.T) {
+	for range 2 {
+		d, err := Open()
+		if err == nil {
+			require.GreaterOrEqual(t, d.Version(), 12000)
+			require.GreaterOrEqual(t, d.DeviceCount(), 0)
+			continue
+		}
+		require.Regexp(t, `^(no NVIDIA driver|an NVIDIA driver too old|a driver that does not start|CUDA_ERROR_)`, err.Error())
+		require.Nil(t, d)
+	}
+}
+
+func TestLaunchWords(t *testing.T) {
+	var l Launch
+	require.Empty(t, l.Words())
+	l.Put(1, 2)
+	l.Put(3)
+	require.Equal(t, []uint64{1, 2, 3}, l.Words())
+	l.Reset()
+	require.Empty(t, l.Words())
+	l.Put(4)
+	require.Equal(t, []uint64{4}, l.Words())
+	require.Zero(t, testing.AllocsPerRun(100, func() { l.Reset(); l.Put(5, 6, 7) }))
+}
+
+func TestAdvice(t *testing.T) {
+	for _, row := range []struct {
+		code  int
+		words string // part of the advice; empty: there is none
+	}{
+		{2, "memory"}, {700, "restart"}, {719, "STERNWAY_CHECK"}, {900, "capture"}, {906, "capture"}, {1, ""}, {209, ""}, {999, ""},
+	} {
+		advice := (&Status{Code: row.code}).Advice()
+		require.Contains(t, advice, row.words)
+		require.Equal(t, row.words == "", advice == "", "advice for %d: %q", row.code, advice)
+	}
+	require.Equal(t, "CUDA_ERROR_X in cuY", (&Status{1, "CUDA_ERROR_X", "cuY"}).Error())
+	require.True(t, (&Status{Code: 209}).NoImage())
+	require.True(t, (&Status{Code: 222}).NoImage())
+	require.False(t, (&Status{Code: 700}).NoImage())
+}

@@ -1,0 +1,89 @@
+/* A libcuda.so.1 without a GPU: it tells on standard output what it is asked to do. FAKE_REFUSES="cuInit=100" makes a call fail. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uintptr_t current;
+
+static int answer(const char *call)
+{
+    const char *refuses = getenv("FAKE_REFUSES");
+    size_t n = strlen(call);
+    return refuses && strncmp(refuses, call, n) == 0 && refuses[n] == '=' ? atoi(refuses + n + 1) : 0;
+}
+
+int cuInit(unsigned flags) { return answer("cuInit"); }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+
+int cuGetErrorName(int status, const char **name)
+{
+    if (status == 100) *name = "CUDA_ERROR_NO_DEVICE";
+    else if (status == 2) *name = "CUDA_ERROR_OUT_OF_MEMORY";
+    else if (status == 209) *name = "CUDA_ERROR_NO_BINARY_FOR_GPU";
+    else if (status == 700) *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
+    else return 1;
+    return 0;
+}
+
+int cuDeviceGetCount(int *count) { *count = 2; return answer("cuDeviceGetCount"); }
+int cuDeviceGet(int *device, int ordinal) { *device = 40 + ordinal; return 0; }
+int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Fake %d", device); return 0; }
+int cuDeviceGetAttribute(int *value, int which, int device) { *value = which == 16 ? 132 : which == 75 ? 9 : 0; return 0; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)1 << 37; return 0; }
+int cuDevicePrimaryCtxRetain(uintptr_t *context, int device) { *context = 10 * device; return answer("cuDevicePrimaryCtxRetain"); }
+
+int cuCtxGetCurrent(uintptr_t *context)
+{
+    const char *others = getenv("FAKE_CURRENT");
+    if (others && !current) current = atoi(others);
+    *context = current;
+    return 0;
+}
+
+int cuCtxSetCurrent(uintptr_t context)
+{
+    dprintf(1, "context %d\n", (int)context);
+    current = context;
+    return 0;
+}
+
+int cuLibraryLoadData(uintptr_t *library, const void *image, void *a, void *b, unsigned c, void *d, void *e, unsigned f)
+{
+    dprintf(1, "load %s\n", (const char *)image);
+    *library = 7;
+    return answer("cuLibraryLoadData");
+}
+
+int cuLibraryGetKernel(uintptr_t *kernel, uintptr_t library, const char *name)
+{
+    dprintf(1, "kernel %s of library %d\n", name, (int)library);
+    *kernel = 8;
+    return answer("cuLibraryGetKernel");
+}
+
+int cuKernelGetFunction(uintptr_t *function, uintptr_t kernel)
+{
+    dprintf(1, "function of kernel %d\n", (int)kernel);
+    *function = 9;
+    return 0;
+}
+
+int cuLaunchKernel(uintptr_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                   uintptr_t stream, void **arguments, void **extra)
+{
+    const uint64_t *words = arguments[0]; /* the first word says how many follow */
+    dprintf(1, "launch %d grid %u,%u,%u block %u,%u,%u shared %u stream %d words", (int)kernel, gx, gy, gz, bx, by, bz, shared, (int)stream);
+    for (uint64_t i = 1; i <= words[0]; i++) dprintf(1, " %llu", (unsigned long long)words[i]);
+    dprintf(1, "\n");
+    return answer("cuLaunchKernel");
+}
+
+#ifndef OLD
+int cuStreamSynchronize(uintptr_t stream)
+{
+    dprintf(1, "wait for stream %d\n", (int)stream);
+    return answer("cuStreamSynchronize");
+}
+#endif

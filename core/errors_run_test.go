@@ -1,0 +1,216 @@
+package core
+
+import (
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sternway/sternway/core/driver"
+)
+
+// runs are refused for their operands: no byte of any operand may change, and CanImplement says the same.
+func (r *refusals) runs() {
+	weight := Scalar(0.5)
+	shape := []int64{2, 3}
+	dequantise := DequantizePerTokenBackward{Shape: shape, QDType: Int8}
+	fake := FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
+	lerp := trial{reason: "lerp", descriptor: LerpBackward{Shape: shape}}
+	number := trial{reason: "lerp by a number", descriptor: LerpBackward{Shape: shape, Weight: &weight}, without: []string{"weight", "dweight"}}
+	square := trial{reason: "lerp of a square", descriptor: LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, without: []string{"weight", "db", "dweight"}}
+	tokens := trial{reason: "dequantise", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32}}
+	fixed := trial{reason: "dequantise by fixed zero points", descriptor: dequantise, without: []string{"dzero_point"}}
+	whole := trial{reason: "dequantise by whole zero points", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Int8, "dzero_point": Float32}}
+	faked := trial{reason: "fake quantise", descriptor: fake, dtypes: map[string]DType{"zero_point": Float64, "dzero_point": Float64}}
+	for _, row := range []struct {
+		trial  trial
+		name   string
+		kind   Kind
+		change func(a Args)
+	}{
+		{lerp, "no dy", InvalidProblem, without("dy")},
+		{lerp, "no output", InvalidProblem, without("da", "db", "dweight")},
+		{lerp, "da without weight", InvalidProblem, without("weight", "dweight")},
+		{lerp, "dweight without a", InvalidProblem, without("a")},
+		{lerp, "dweight without b", InvalidProblem, without("b")},
+		{lerp, "an unexpected operand", InvalidProblem, func(a Args) { a["end"] = a["b"] }},
+		{number, "weight as well", InvalidProblem, func(a Args) { a["weight"] = a["dy"] }},
+		{number, "dweight as well", InvalidProblem, func(a Args) { a["dweight"] = a["da"] }},
+		{tokens, "no dx", InvalidProblem, without("dx")},
+		{tokens, "no scale", InvalidProblem, without("scale")},
+		{tokens, "dscale without q", InvalidProblem, without("q")},
+		{tokens, "dzero_point without zero_point", InvalidProblem, without("zero_point")},
+		{whole, "dzero_point of whole zero points", InvalidProblem, func(Args) {}},
+		{tokens, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float16 })},
+		{faked, "no x", InvalidProblem, without("x")},
+		{faked, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float32 })},
+
+		{lerp, "dtype", InvalidProblem, edit("b", func(t *Tensor) { t.DType = Float64 })},
+		{lerp, "a dtype that nobody knows", InvalidProblem, edit("b", func(t *Tensor) { t.DType = DType{99, 3, 2} })},
+		{tokens, "float32 in place of q", InvalidProblem, edit("q", func(t *Tensor) { t.DType = Float32 })},
+		{tokens, "uint8 in place of int8", InvalidProblem, edit("q", func(t *Tensor) { t.DType = Uint8 })},
+		{fixed, "bool", InvalidProblem, edit("zero_point", func(t *Tensor) { t.DType = DType{codeBool, 8, 1} })},
+		{lerp, "a CUDA tensor", InvalidProblem, edit("a", func(t *Tensor) { t.Device = CUDA(1) })},
+		{lerp, "another device", InvalidProblem, edit("a", func(t *Tensor) { t.Device = Device{7, 0} })},
+		{lerp, "shape", InvalidProblem, edit("dy", func(t *Tensor) { t.Shape[1] = 2 })},
+		{lerp, "rank", InvalidProblem, edit("da", func(t *Tensor) { t.NDim = 1 })},
+		{tokens, "shape of a value per token", InvalidProblem, edit("scale", func(t *Tensor) { t.Shape[1] = 3 })},
+		{lerp, "rank 9", Unsupported, edit("dy", func(t *Tensor) { t.NDim = 9 })},
+		{lerp, "rank -1", Unsupported, edit("dy", func(t *Tensor) { t.NDim = -1 })},
+		{lerp, "read-only output", InvalidProblem, edit("db", func(t *Tensor) { t.ReadOnly = 1 })},
+		{lerp, "expanded output", InvalidProblem, edit("db", func(t *Tensor) { t.Strides[0] = 0 })},
+		{lerp, "output that overlaps itself", InvalidProblem, edit("db", func(t *Tensor) { t.Strides[0] = 1 })},
+		{lerp, "no memory", InvalidProblem, edit("dy", func(t *Tensor) { t.Data = 0 })},
+		{lerp, "odd address", Misaligned, edit("dy", func(t *Tensor) { t.Data++ })},
+		{lerp, "address space", InvalidProblem, edit("dy", func(t *Tensor) { t.Strides[0] = math.MaxInt64 / 2 })},
+		{lerp, "address below 0", InvalidProblem, edit("dy", func(t *Tensor) { t.Strides[0] = -1 << 59 })},
+		{lerp, "output that leaves the address space", InvalidProblem, edit("da", func(t *Tensor) { t.Strides[0] = math.MaxInt64 / 4 })},
+
+		{lerp, "two outputs in one memory", InvalidProblem, func(a Args) { a["db"] = a["da"] }},
+		{lerp, "outputs that overlap", InvalidProblem, func(a Args) { a["db"] = shift(a["da"], 1) }},
+		{lerp, "output one element after an input", InvalidProblem, func(a Args) { a["da"] = shift(a["dy"], 1) }},
+		{lerp, "several outputs in place", InvalidProblem, func(a Args) { a["da"] = a["dy"] }},
+		{square, "in place, transposed", InvalidProblem, func(a Args) {
+			a["da"] = a["dy"]
+			edit("da", func(t *Tensor) { t.Strides[0], t.Strides[1] = t.Strides[1], t.Strides[0] })(a)
+		}},
+		{tokens, "sums beside in place", InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
+		{tokens, "dscale in q", InvalidProblem, func(a Args) { a["dscale"] = within(a["dscale"], a["q"]) }},
+	} {
+		r.expect(row.trial.reason+": "+row.name, row.kind, r.run(row.trial, row.change))
+	}
+	plan, err := Select(LerpBackward{Shape: shape, DType: Float32}, CPU, Preference{})
+	require.NoError(r.t, err)
+	r.expect("lerp: a wrong number of operands", InvalidProblem, plan.RunOrdered(0, Tensor{}, make([]Tensor, 3)))
+}
+
+func without(names ...string) func(Args) {
+	return func(a Args) {
+		for _, name := range names {
+			delete(a, name)
+		}
+	}
+}
+
+func edit(name string, change func(*Tensor)) func(Args) {
+	return func(a Args) {
+		t := a[name]
+		change(&t)
+		a[name] = t
+	}
+}
+
+func shift(t Tensor, elements int64) Tensor {
+	t.Data += uintptr(elements * t.DType.Size())
+	return t
+}
+
+// within puts a view to the first aligned address of another's memory.
+func within(t, other Tensor) Tensor {
+	size := uintptr(t.DType.Size())
+	t.Data = (other.Data + size - 1) / size * size
+	return t
+}
+
+// run runs a trial with one thing wrong.
+func (r *refusals) run(c trial, change func(Args)) error {
+	descriptor, shape := instantiate(c.descriptor, Float32)
+	plan, err := Select(descriptor, CPU, Preference{})
+	require.NoError(r.t, err)
+	operands := c.arrange(r.t, plan, shape, &schemes[0])
+	args := Args{}
+	for i, name := range plan.Operands() {
+		if m := operands.operands[i]; m != nil {
+			args[name] = m.Tensor
+		}
+	}
+	change(args)
+	err = plan.Run(0, Tensor{}, args)
+	require.Error(r.t, err)
+	require.Equal(r.t, err, plan.CanImplement(args))
+	for i, m := range operands.operands {
+		if m != nil {
+			m.requireUntouched(r.t, operands.operandName(i))
+		}
+	}
+	return err
+}
+
+// devices are refusals of a machine: its driver, its devices, its kernels, the workspace of a run.
+func (r *refusals) devices() {
+	large := LerpBackward{Shape: []int64{1 << 20}, DType: Float32, BShape: []int64{1}}
+	refused := func(name string) error { return &driver.Status{Code: 999, Name: name, Call: "cuCall"} }
+	for _, row := range []struct {
+		name    string
+		fake    fakeCUDA
+		ordinal int
+		kind    Kind
+	}{
+		{"no driver", fakeCUDA{missing: errors.New("no NVIDIA driver (libcuda.so.1 was not found)")}, 0, Unsupported},
+		{"no device", fakeCUDA{}, 0, Unsupported},
+		{"ordinal", fakeCUDA{devices: 2, units: 4}, 2, Unsupported},
+		{"device", fakeCUDA{devices: 2, refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, DeviceFailure},
+		{"load", fakeCUDA{devices: 1, refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, DeviceFailure},
+		{"architecture", fakeCUDA{devices: 1, refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, Unsupported},
+		{"symbol", fakeCUDA{devices: 1, exports: map[string][]string{}}, 0, DeviceFailure},
+	} {
+		row.fake.install(r.t)
+		_, err := Select(large, CUDA(row.ordinal), Preference{})
+		r.expect("device: "+row.name, row.kind, err)
+	}
+	(&fakeCUDA{devices: 1, units: 132}).install(r.t)
+	plan, err := Select(large, CUDA(0), Preference{})
+	require.NoError(r.t, err)
+	r.workspaces(plan)
+	image = func(string) []byte { return nil }
+	cudaBackends = map[int32]*cudaBackend{}
+	_, err = Select(large, CUDA(0), Preference{})
+	r.expect("device: no kernels", Unsupported, err)
+}
+
+func (r *refusals) workspaces(plan *Plan) {
+	size := plan.WorkspaceSize()
+	require.Greater(r.t, size, int64(256))
+	dy := Tensor{Data: 1 << 30, DType: Float32, Device: CUDA(0), NDim: 1, Present: 1, Shape: [MaxRank]int64{1 << 20}, Strides: [MaxRank]int64{1}}
+	db := dy
+	db.Data, db.Shape[0] = 1<<40, 1
+	args := make([]Tensor, len(plan.Operands()))
+	args[slices.Index(plan.Operands(), "dy")], args[slices.Index(plan.Operands(), "weight")] = dy, dy
+	args[slices.Index(plan.Operands(), "db")] = db
+	right := Tensor{Data: 1 << 41, DType: Uint8, Device: CUDA(0), NDim: 1, Present: 1, Shape: [MaxRank]int64{size}, Strides: [MaxRank]int64{1}}
+	require.NoError(r.t, plan.RunOrdered(0, right, args))
+	for _, row := range []struct {
+		name   string
+		kind   Kind
+		change func(w *Tensor)
+	}{
+		{"none", WorkspaceTooSmall, func(w *Tensor) { *w = Tensor{} }},
+		{"one byte short", WorkspaceTooSmall, func(w *Tensor) { w.Shape[0]-- }},
+		{"dtype", InvalidProblem, func(w *Tensor) { w.DType = Float32 }},
+		{"rank 2", InvalidProblem, func(w *Tensor) { w.NDim = 2 }},
+		{"rank 9", InvalidProblem, func(w *Tensor) { w.NDim = 9 }},
+		{"gaps", InvalidProblem, func(w *Tensor) { w.Strides[0] = 2 }},
+		{"on the CPU", InvalidProblem, func(w *Tensor) { w.Device = CPU }},
+		{"no memory", InvalidProblem, func(w *Tensor) { w.Data = 0 }},
+		{"read-only", InvalidProblem, func(w *Tensor) { w.ReadOnly = 1 }},
+		{"alignment", Misaligned, func(w *Tensor) { w.Data += 128 }},
+		{"over dy", InvalidProblem, func(w *Tensor) { w.Data = dy.Data + 1<<16 }},
+		{"over db", InvalidProblem, func(w *Tensor) { w.Data = db.Data - 256 }},
+	} {
+		w := right
+		row.change(&w)
+		err := plan.RunOrdered(0, w, args)
+		r.expect("workspace: "+row.name, row.kind, err)
+		require.Equal(r.t, err, plan.CanImplementOrdered(w, args))
+		var refusal *Error
+		if errors.As(err, &refusal) && row.kind == WorkspaceTooSmall {
+			require.Equal(r.t, size, refusal.Needed)
+			require.Equal(r.t, w.Shape[0], refusal.GotSize)
+		}
+	}
+	small := int64(100)
+	limited, err := Select(plan.Descriptor(), CUDA(0), Preference{MaxWorkspace: &small})
+	require.NoError(r.t, err, "fewer parts fit a smaller workspace")
+	require.LessOrEqual(r.t, limited.WorkspaceSize(), small)
+}

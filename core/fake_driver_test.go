@@ -1,0 +1,108 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/sternway/sternway/core/driver"
+)
+
+// fakeCUDA is a driver with devices that keep a record of what they are asked to do.
+type fakeCUDA struct {
+	devices  int
+	units    int
+	missing  error               // of the whole driver
+	refusals map[string]error    // by call: device, load, kernel, launch, synchronize
+	exports  map[string][]string // symbols by image; nil: whatever is asked for
+	body     func(symbol string, l *driver.Launch)
+
+	loaded   []string
+	symbols  []string
+	launches []fakeLaunch
+	waited   []uintptr
+}
+
+type fakeLaunch struct {
+	symbol              string
+	grid, block, shared uint32
+	stream              uintptr
+	words               []uint64
+}
+
+// install puts the fake in the place of libcuda, and the names of images in the place of their code.
+func (f *fakeCUDA) install(t testing.TB) *fakeCUDA {
+	formerDriver, formerImage, formerBackends := openDriver, image, cudaBackends
+	openDriver = func() (driver.Driver, error) {
+		if f.missing != nil {
+			return nil, f.missing
+		}
+		return f, nil
+	}
+	image = func(name string) []byte { return []byte(name) }
+	cudaBackends = map[int32]*cudaBackend{}
+	t.Cleanup(func() { openDriver, image, cudaBackends = formerDriver, formerImage, formerBackends })
+	return f
+}
+
+func (f *fakeCUDA) Version() int     { return 13000 }
+func (f *fakeCUDA) DeviceCount() int { return f.devices }
+
+func (f *fakeCUDA) Device(int) (driver.Device, error) {
+	if err := f.refusals["device"]; err != nil {
+		return nil, err
+	}
+	return (*fakeDevice)(f), nil
+}
+
+type fakeDevice fakeCUDA
+
+func (d *fakeDevice) Name() string         { return "Fake" }
+func (d *fakeDevice) Arch() string         { return "sm_90" }
+func (d *fakeDevice) Multiprocessors() int { return d.units }
+func (d *fakeDevice) Memory() int64        { return 1 << 37 }
+
+func (d *fakeDevice) Load(image []byte) (driver.Library, error) {
+	d.loaded = append(d.loaded, string(image))
+	return fakeLibrary{d, string(image)}, d.refusals["load"]
+}
+
+type fakeLibrary struct {
+	device *fakeDevice
+	image  string
+}
+
+func (l fakeLibrary) Kernel(symbol string) (driver.Kernel, error) {
+	if l.device.exports != nil && !slices.Contains(l.device.exports[l.image], symbol) {
+		return 0, &driver.Status{Code: 500, Name: "CUDA_ERROR_NOT_FOUND", Call: "cuLibraryGetKernel " + symbol}
+	}
+	l.device.symbols = append(l.device.symbols, symbol)
+	return driver.Kernel(len(l.device.symbols)), l.device.refusals["kernel"]
+}
+
+func (d *fakeDevice) Launch(kernel driver.Kernel, l *driver.Launch) error {
+	if kernel == 0 || int(kernel) > len(d.symbols) {
+		return fmt.Errorf("kernel %d was never loaded", kernel)
+	}
+	symbol := d.symbols[kernel-1]
+	if d.body != nil {
+		d.body(symbol, l)
+	} else {
+		d.launches = append(d.launches, fakeLaunch{symbol, l.Grid, l.Block, l.Shared, l.Stream, slices.Clone(l.Words())})
+	}
+	return d.refusals["launch"]
+}
+
+func (d *fakeDevice) Synchronize(stream uintptr) error {
+	d.waited = append(d.waited, stream)
+	return d.refusals["synchronize"]
+}
+
+// exportsOfKernels are the symbols of every image.
+func exportsOfKernels(t testing.TB) map[string][]string {
+	exports := map[string][]string{}
+	for _, name := range cudaImages(t) {
+		exports[name] = exportedSymbols(t, name)
+	}
+	return exports
+}

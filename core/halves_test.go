@@ -1,0 +1,223 @@
+package core
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// format16 is a 16-bit float by its definition: a sign, an exponent and a fraction of so many bits.
+type format16 struct {
+	exponent, fraction int
+	values             [1 << 16]float64 // of every pattern
+}
+
+var formats16 = map[DType]*format16{Float16: newFormat16(5, 10), BFloat16: newFormat16(8, 7)}
+
+func newFormat16(exponent, fraction int) *format16 {
+	f := &format16{exponent: exponent, fraction: fraction}
+	bias := 1<<(exponent-1) - 1
+	for pattern := range f.values {
+		e := pattern >> fraction & (1<<exponent - 1)
+		m := float64(pattern & (1<<fraction - 1))
+		value := math.Ldexp(m+math.Ldexp(1, fraction), e-bias-fraction)
+		switch {
+		case e == 1<<exponent-1 && m != 0:
+			value = math.NaN()
+		case e == 1<<exponent-1:
+			value = math.Inf(1)
+		case e == 0:
+			value = math.Ldexp(m, 1-bias-fraction)
+		}
+		if pattern>>15 != 0 {
+			value = -value
+		}
+		f.values[pattern] = value
+	}
+	return f
+}
+
+// infinity is the pattern that follows the largest number.
+func (f *format16) infinity() int { return 1<<15 - 1<<f.fraction }
+
+// nearest is the pattern whose value is nearest to v, the even one of two. Patterns from 0 to infinity are ordered as their values
+// are; infinity takes the place of the number that would follow the largest.
+func (f *format16) nearest(v float64) uint16 {
+	sign := uint16(0)
+	if math.Signbit(v) {
+		sign, v = 1<<15, -v
+	}
+	infinity := f.infinity()
+	switch {
+	case math.IsNaN(v):
+		return uint16(infinity + 1<<(f.fraction-1))
+	case math.IsInf(v, 1):
+		return sign | uint16(infinity)
+	}
+	above := 0 // the first pattern whose value is larger
+	for low, high := 0, infinity; low < high; above = low {
+		if middle := (low + high) / 2; f.values[middle] > v {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	below := f.values[above-1]
+	next := f.values[above]
+	if above == infinity {
+		next = below + (below - f.values[above-2])
+	}
+	if v-below > next-v || v-below == next-v && above%2 == 0 {
+		return sign | uint16(above)
+	}
+	return sign | uint16(above-1)
+}
+
+// converter is one of the conversions under test, for both formats at once.
+type converter struct {
+	name   string
+	dtype  DType
+	widen  func([]float32, []uint16)
+	narrow func([]uint16, []float32)
+}
+
+func converters() []converter {
+	return []converter{
+		{"float16", Float16,
+			func(out []float32, in []uint16) { widenFloat16(out, viewed[float16](in)) },
+			func(out []uint16, in []float32) { narrowFloat16(viewed[float16](out), in) }},
+		{"float16 portable", Float16,
+			func(out []float32, in []uint16) { widenFloat16Portable(out, viewed[float16](in)) },
+			func(out []uint16, in []float32) { narrowFloat16Portable(viewed[float16](out), in) }},
+		{"bfloat16", BFloat16,
+			func(out []float32, in []uint16) { widenBFloat16(out, viewed[bfloat16](in)) },
+			func(out []uint16, in []float32) { narrowBFloat16(viewed[bfloat16](out), in) }},
+	}
+}
+
+func viewed[H float16 | bfloat16](s []uint16) []H {
+	return unsafe.Slice((*H)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
+}
+
+// sameNumber compares values as bits, except that every NaN is one.
+func sameNumber(a, b float64) bool {
+	return math.Float64bits(a) == math.Float64bits(b) || math.IsNaN(a) && math.IsNaN(b)
+}
+
+func TestEveryHalfWidensExactly(t *testing.T) {
+	patterns := make([]uint16, 1<<16)
+	for i := range patterns {
+		patterns[i] = uint16(i)
+	}
+	for _, c := range converters() {
+		wide := make([]float32, len(patterns))
+		c.widen(wide, patterns)
+		for i, want := range formats16[c.dtype].values {
+			if !sameNumber(want, float64(wide[i])) {
+				require.Failf(t, c.name, "%#04x widens to %v, not to %v", i, wide[i], want)
+			}
+		}
+	}
+}
+
+// narrowingInputs are the numbers where rounding turns: every half, the middle between each two, and their neighbours in float32;
+// then the subnormals of float32, numbers that overflow, NaNs, and random bits.
+func narrowingInputs(f *format16) []float32 {
+	var in []float32
+	for pattern := 0; pattern < f.infinity(); pattern++ {
+		value := float32(f.values[pattern])
+		gap := f.values[pattern+1] - f.values[pattern]
+		if pattern+1 == f.infinity() {
+			gap = f.values[pattern] - f.values[pattern-1]
+		}
+		middle := float32(f.values[pattern] + gap/2)
+		for _, v := range []float32{value, middle} {
+			in = append(in, v, -v, math.Nextafter32(v, 0), math.Nextafter32(v, float32(math.Inf(1))))
+		}
+	}
+	in = append(in, math.SmallestNonzeroFloat32, -math.SmallestNonzeroFloat32, math.MaxFloat32, -math.MaxFloat32,
+		float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),
+		math.Float32frombits(0x7f800001), math.Float32frombits(0xffffffff)) // NaNs whose upper or lower bits alone say so
+	random := rand.New(rand.NewPCG(1, 16))
+	for range 1 << 18 {
+		in = append(in, math.Float32frombits(random.Uint32()))
+	}
+	return in
+}
+
+func TestNarrowingTakesTheNearestHalf(t *testing.T) {
+	for _, c := range converters() {
+		f := formats16[c.dtype]
+		in := narrowingInputs(f)
+		out := make([]uint16, len(in))
+		c.narrow(out, in)
+		for i, v := range in {
+			want := f.nearest(float64(v))
+			if out[i] != want && !(math.IsNaN(float64(v)) && math.IsNaN(f.values[out[i]])) {
+				require.Failf(t, c.name, "%v (%#08x) narrows to %#04x, not to %#04x", v, math.Float32bits(v), out[i], want)
+			}
+		}
+	}
+}
+
+// The vector forms take eight numbers at a time: every length around that does the same, and touches nothing behind its end.
+func TestConversionsOfEveryLength(t *testing.T) {
+	for _, c := range converters() {
+		for n := range 35 {
+			halves, wide, back := make([]uint16, n), make([]float32, n+1), make([]uint16, n+1)
+			for i := range halves {
+				halves[i] = uint16(0x3c00 + 37*i)
+			}
+			wide[n], back[n] = 5, 6
+			c.widen(wide[:n], halves)
+			c.narrow(back[:n], wide[:n])
+			require.Equal(t, append(halves, 6), back, "%s of length %d", c.name, n)
+			require.Equal(t, float32(5), wide[n])
+		}
+	}
+}
+
+// Results do not depend on the processor: the portable form and the chosen one agree in every bit, NaNs included.
+func TestPortableConversionsEqualTheChosen(t *testing.T) {
+	patterns := make([]float16, 1<<16)
+	for i := range patterns {
+		patterns[i] = float16(i)
+	}
+	chosen, portable := make([]float32, len(patterns)), make([]float32, len(patterns))
+	widenFloat16(chosen, patterns)
+	widenFloat16Portable(portable, patterns)
+	for i := range chosen {
+		if a, b := math.Float32bits(chosen[i]), math.Float32bits(portable[i]); a != b {
+			require.Failf(t, "widen", "%#04x: chosen %#08x, portable %#08x", i, a, b)
+		}
+	}
+	in := narrowingInputs(formats16[Float16])
+	chosenHalves, portableHalves := make([]float16, len(in)), make([]float16, len(in))
+	narrowFloat16(chosenHalves, in)
+	narrowFloat16Portable(portableHalves, in)
+	for i := range in {
+		if a, b := chosenHalves[i], portableHalves[i]; a != b {
+			require.Failf(t, "narrow", "%#08x: chosen %#04x, portable %#04x", math.Float32bits(in[i]), a, b)
+		}
+	}
+}
+
+func TestRoundingByDefinition(t *testing.T) {
+	for _, row := range []struct {
+		dtype DType
+		in    float64
+		want  uint16
+	}{
+		{Float16, 1, 0x3c00}, {Float16, -2, 0xc000}, {Float16, 65504, 0x7bff},
+		{Float16, 65519.996, 0x7bff}, {Float16, 65520, 0x7c00}, // half way to 65536 goes to the even neighbour, infinity
+		{Float16, 0x1p-24, 1}, {Float16, 0x1p-25, 0}, {Float16, 0x1.8p-24, 2},
+		{Float16, 1 + 0x1p-11, 0x3c00}, {Float16, 1 + 0x1.8p-10, 0x3c02},
+		{BFloat16, 1, 0x3f80}, {BFloat16, 1 + 0x1p-8, 0x3f80}, {BFloat16, 1 + 0x1.8p-7, 0x3f82},
+		{BFloat16, math.MaxFloat32, 0x7f80}, {BFloat16, math.Copysign(0, -1), 0x8000},
+	} {
+		require.Equal(t, row.want, formats16[row.dtype].nearest(row.in), "%s of %v", row.dtype, row.in)
+	}
+}

@@ -1,0 +1,72 @@
+package core
+
+import "unsafe"
+
+// multiply computes the outputs of n adjacent indices of operands that the loop over products reads and writes where they lie. Sums
+// are left in w.parts, one for each run.
+func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
+	run := min(h.run, n)
+	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
+	w.products.begin(place(0), n, run)
+	for o := range h.op.outputs {
+		switch i := h.op.inputs + o; {
+		case h.full>>o&1 != 0:
+			h.append(w, o, place(i), 0, start, n)
+		case h.summed>>o&1 != 0:
+			parts := w.blocks[i].sums[:ceil(n, run)]
+			clear(parts)
+			h.append(w, o, 0, address(parts), start, n)
+		}
+	}
+	w.products.run(h.element)
+}
+
+// multiplyWide computes the outputs of a block that was widened.
+func (h *hostPass[A]) multiplyWide(w *worker[A], n int64) {
+	run := n
+	if h.run > 0 {
+		run = min(h.run, n)
+	}
+	w.products.begin(address(w.in[0]), n, run)
+	for o := range h.op.outputs {
+		if (h.full|h.summed)>>o&1 != 0 {
+			h.append(w, o, address(w.out[o]), 0, 0, n)
+		}
+	}
+	w.products.run(h.element.Accumulator())
+}
+
+// append adds output o to the products of a block.
+func (h *hostPass[A]) append(w *worker[A], o int, out, sums uintptr, start, n int64) {
+	t := &h.multiples[o]
+	w.products.append(out, sums, h.factor(w, &t.y, &w.numbers[2*o], start, n), h.factor(w, &t.z, &w.numbers[2*o+1], start, n))
+}
+
+// factor is where a factor of a block lies; number is room for a constant.
+func (h *hostPass[A]) factor(w *worker[A], f *factor, number *A, start, n int64) factorAt {
+	i := f.input
+	if i == 0 || h.inputs>>i&1 == 0 {
+		*number = A(f.number)
+		return factorAt{data: uintptr(unsafe.Pointer(number)), kind: factorNumber}
+	}
+	t := &h.args[i]
+	switch {
+	case h.direct && h.runs[i]:
+		h.load(w, i, start, n)
+		fallthrough
+	case h.runs[i]:
+		return factorAt{data: address(w.in[i]), kind: factorNumber, step: 1}
+	case !h.direct:
+		return factorAt{data: address(w.in[i]), kind: factorDense}
+	}
+	kind := factorDense
+	switch t.DType {
+	case Int8:
+		kind = factorInt8
+	case Uint8:
+		kind = factorUint8
+	}
+	return factorAt{data: t.Data + uintptr(start*t.DType.Size()), kind: kind}
+}
+
+func address[S any](s []S) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s))) }

@@ -1,0 +1,222 @@
+package core
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// memory is an operand in an allocation of its own, between guard zones that nobody may write.
+type memory struct {
+	Tensor
+	bytes  []byte // the allocation
+	first  int64  // where in it the first element lies
+	before []byte // what it held when it was last sealed
+}
+
+// layout chooses strides, in elements, for a shape.
+type layout struct {
+	name    string
+	aligned bool // the first element lies at a multiple of 16 bytes, otherwise one element behind
+	strides func(shape []int64) []int64
+}
+
+var (
+	contiguous = layout{"contiguous", true, compact}
+	behind     = layout{"behind", false, compact}
+	permuted   = layout{"permuted", true, func(shape []int64) []int64 { // the first dimension runs fastest
+		reversed := slices.Clone(shape)
+		slices.Reverse(reversed)
+		strides := compact(reversed)
+		slices.Reverse(strides)
+		return strides
+	}}
+	padded = layout{"padded", true, func(shape []int64) []int64 { // rows begin at multiples of 16 elements
+		pitched := slices.Clone(shape)
+		if last := len(pitched) - 1; last >= 0 {
+			pitched[last] = ceil(pitched[last], 16)*16 + 16
+		}
+		return compact(pitched)
+	}}
+	gapped = layout{"gapped", false, func(shape []int64) []int64 { // every second column of rows that are three columns too long
+		strides, step := make([]int64, len(shape)), int64(2)
+		for d := len(shape) - 1; d >= 0; d-- {
+			strides[d] = step
+			step = step*max(shape[d], 1) + 3
+		}
+		return strides
+	}}
+	flipped = layout{"flipped", false, func(shape []int64) []int64 { // the last dimension and every second one before it run backwards
+		strides := compact(shape)
+		for d := len(shape) - 1; d >= 0; d -= 2 {
+			strides[d] = -strides[d]
+		}
+		return strides
+	}}
+	expanded = layout{"expanded", false, func(shape []int64) []int64 { return make([]int64, len(shape)) }} // one number everywhere
+	striped  = layout{"striped", true, func(shape []int64) []int64 {                                       // expanded along every second dimension
+		strides, step := make([]int64, len(shape)), int64(1)
+		for d := len(shape) - 1; d >= 0; d -= 2 {
+			strides[d] = step
+			step *= max(shape[d], 1)
+		}
+		return strides
+	}}
+)
+
+// odometer visits the indices of a shape in row-major order with the offset that each has under some strides.
+func odometer(shape, strides []int64, visit func(offset int64)) {
+	if slices.Contains(shape, 0) {
+		return
+	}
+	var index [MaxRank]int64
+	for offset, d := int64(0), 0; d >= 0; {
+		visit(offset)
+		for d = len(shape) - 1; d >= 0; d-- {
+			index[d]++
+			offset += strides[d]
+			if index[d] < shape[d] {
+				break
+			}
+			offset -= index[d] * strides[d]
+			index[d] = 0
+		}
+	}
+}
+
+const guard = 64 // bytes, at the least
+
+// newMemory allocates room for a shape under a layout.
+func newMemory(d DType, device Device, shape []int64, l layout) *memory {
+	m := &memory{Tensor: Tensor{DType: d, Device: device, NDim: int32(len(shape)), Present: 1}}
+	strides := l.strides(shape)
+	copy(m.Shape[:], shape)
+	copy(m.Strides[:], strides)
+	low, high := int64(0), int64(-1)
+	odometer(shape, strides, func(offset int64) { low, high = min(low, offset), max(high, offset) })
+	size := d.Size()
+	words := make([]uint64, (3*guard+(high+1-low)*size+7)/8)
+	m.bytes = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)
+	m.first = guard - low*size
+	m.first += 16 - int64(uintptr(unsafe.Pointer(&m.bytes[m.first]))%16)
+	if !l.aligned {
+		m.first += size
+	}
+	m.pin = unsafe.Pointer(&m.bytes[m.first])
+	m.Data = uintptr(m.pin)
+	for i := range m.bytes {
+		m.bytes[i] = 0xa5
+	}
+	return m
+}
+
+// each visits the bytes of every element in row-major order.
+func (m *memory) each(visit func(i int64, element []byte)) {
+	size, i := m.DType.Size(), int64(0)
+	odometer(m.shape(), m.strides(), func(offset int64) {
+		at := m.first + offset*size
+		visit(i, m.bytes[at:at+size])
+		i++
+	})
+}
+
+// fill stores value(i), rounded to the dtype, at the i-th element; the last of those that share memory stays.
+func (m *memory) fill(value func(i int64) float64) *memory {
+	m.each(func(i int64, element []byte) { encode(m.DType, element, value(i)) })
+	return m.seal()
+}
+
+// poison fills every element with the bits of a NaN.
+func (m *memory) poison() *memory {
+	m.each(func(_ int64, element []byte) {
+		for i := range element {
+			element[i] = 0xff
+		}
+	})
+	return m.seal()
+}
+
+// seal remembers every byte.
+func (m *memory) seal() *memory {
+	m.before = slices.Clone(m.bytes)
+	return m
+}
+
+// values are the elements in row-major order.
+func (m *memory) values() []float64 {
+	n, _ := product(m.shape())
+	list := make([]float64, 0, n)
+	m.each(func(_ int64, element []byte) { list = append(list, decode(m.DType, element)) })
+	return list
+}
+
+// bits are the elements' bytes in row-major order.
+func (m *memory) bits() []byte {
+	n, _ := product(m.shape())
+	list := make([]byte, 0, n*m.DType.Size())
+	m.each(func(_ int64, element []byte) { list = append(list, element...) })
+	return list
+}
+
+// requireUntouched fails when a byte has changed since the last seal.
+func (m *memory) requireUntouched(t *testing.T, what string) {
+	t.Helper()
+	require.True(t, bytes.Equal(m.before, m.bytes), "%s was written", what)
+}
+
+// requireOnlyElementsWritten fails when a byte that belongs to no element has changed.
+func (m *memory) requireOnlyElementsWritten(t *testing.T, what string) {
+	t.Helper()
+	outside := *m
+	outside.bytes = slices.Clone(m.bytes)
+	size := m.DType.Size()
+	odometer(m.shape(), m.strides(), func(offset int64) {
+		at := m.first + offset*size
+		copy(outside.bytes[at:at+size], m.before[at:at+size])
+	})
+	outside.requireUntouched(t, "memory around "+what)
+}
+
+func encode(d DType, to []byte, v float64) {
+	switch d {
+	case Float64:
+		binary.LittleEndian.PutUint64(to, math.Float64bits(v))
+	case Float32:
+		binary.LittleEndian.PutUint32(to, math.Float32bits(float32(v)))
+	case Float16, BFloat16:
+		binary.LittleEndian.PutUint16(to, formats16[d].nearest(v))
+	default: // the low bytes of two's complement
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], uint64(int64(v)))
+		copy(to, word[:])
+	}
+}
+
+func decode(d DType, from []byte) float64 {
+	switch d {
+	case Float64:
+		return math.Float64frombits(binary.LittleEndian.Uint64(from))
+	case Float32:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(from)))
+	case Float16, BFloat16:
+		return formats16[d].values[binary.LittleEndian.Uint16(from)]
+	}
+	var word [8]byte
+	if d != Uint8 && from[len(from)-1]>>7 != 0 {
+		word = [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	}
+	copy(word[:], from)
+	return float64(int64(binary.LittleEndian.Uint64(word[:])))
+}
+
+// rounded is v as the dtype stores it.
+func rounded(d DType, v float64) float64 {
+	var element [8]byte
+	encode(d, element[:], v)
+	return decode(d, element[:d.Size()])
+}

@@ -1,0 +1,126 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// tokenShapes are the shapes of both families, with the reason for each.
+var tokenShapes = []struct {
+	reason string
+	shape  []int64
+}{
+	{"0-d", []int64{}},
+	{"one token", []int64{5}},
+	{"one number", []int64{1}},
+	{"no token", []int64{0, 5}},
+	{"tokens of nothing", []int64{4, 0}},
+	{"a token of nothing", []int64{0}},
+	{"no token of nothing", []int64{0, 0}},
+	{"31", []int64{7, 31}}, {"32", []int64{7, 32}}, {"33", []int64{7, 33}}, {"127", []int64{3, 127}}, // around warps
+	{"511", []int64{2, 511}}, {"512", []int64{3, 512}}, {"513", []int64{3, 513}}, // around blocks of float64
+	{"1023", []int64{2, 1023}}, {"1024", []int64{2, 1024}}, {"1025", []int64{3, 1025}}, // around blocks of float32
+	{"tokens in parts", []int64{2, grain + 77}},
+	{"as many tokens as a block and some", []int64{1100, 3}},
+	{"tokens of one number", []int64{70, 1}},
+	{"rank 3", []int64{3, 4, 17}},
+	{"rank 8", []int64{2, 1, 3, 2, 1, 2, 3, 5}},
+}
+
+func TestDequantizeShapes(t *testing.T) {
+	var trials []trial
+	for i, s := range tokenShapes {
+		trials = append(trials, trial{
+			reason: s.reason, descriptor: DequantizePerTokenBackward{Shape: s.shape, QDType: []DType{Int8, Uint8}[i%2]},
+			dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32}, flat: i%3 == 0,
+		})
+	}
+	conform(t, trials)
+}
+
+func TestFakeQuantizeShapes(t *testing.T) {
+	var trials []trial
+	for i, s := range tokenShapes {
+		trials = append(trials, trial{
+			reason: s.reason, descriptor: FakeQuantizePerTokenBackward{Shape: s.shape, QuantMin: -8, QuantMax: 7},
+			dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32}, flat: i%3 == 1,
+		})
+	}
+	conform(t, trials)
+}
+
+// zeroPoints are the cases of one descriptor for every dtype of a zero point, and for none.
+func zeroPoints(name string, d Descriptor, scaleDType string, values map[string]func(*rand.Rand) float64) []trial {
+	without := []string{"zero_point", "dzero_point"}
+	trials := []trial{{reason: name + " without zero_point, " + scaleDType, descriptor: d, without: without, values: values}}
+	for _, dtype := range []DType{Int8, Uint8, Int32, Int64} {
+		trials = append(trials, trial{reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), descriptor: d,
+			dtypes: map[string]DType{"zero_point": dtype}, without: without[1:], values: values})
+	}
+	for _, dtype := range Floats {
+		trials = append(trials, trial{reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), descriptor: d,
+			dtypes: map[string]DType{"zero_point": dtype, "dzero_point": dtype}, values: values})
+	}
+	return trials
+}
+
+func TestDequantizeDTypes(t *testing.T) {
+	single, shape := Float32, []int64{5, 66}
+	for _, q := range []DType{Int8, Uint8} {
+		conform(t, zeroPoints(q.String(), DequantizePerTokenBackward{Shape: shape, QDType: q}, "scale like dy", nil))
+		conform(t, zeroPoints(q.String(), DequantizePerTokenBackward{Shape: shape, QDType: q, ScaleDType: &single}, "scale float32", nil))
+	}
+}
+
+// Integer zero points are usual within 1000 of 0, so most lie outside these bounds; fractions are rounded and clamped first.
+func TestFakeQuantizeDTypes(t *testing.T) {
+	single, shape := Float32, []int64{5, 66}
+	fractions := map[string]func(*rand.Rand) float64{"zero_point": func(r *rand.Rand) float64 { return float64(r.IntN(80)-40) / 2 }}
+	for _, bounds := range [][2]int64{{-8, 7}, {0, 15}, {3, 12}, {-100, -50}, {0, 0}, {-128, 127}} {
+		d := FakeQuantizePerTokenBackward{Shape: shape, QuantMin: bounds[0], QuantMax: bounds[1]}
+		name := fmt.Sprintf("%d to %d", bounds[0], bounds[1])
+		conform(t, zeroPoints(name, d, "scale like dy", fractions))
+		d.ScaleDType = &single
+		conform(t, zeroPoints(name, d, "scale float32", nil))
+	}
+}
+
+func TestDequantizeOperands(t *testing.T) {
+	d := DequantizePerTokenBackward{Shape: []int64{6, 35}, QDType: Int8}
+	odd := map[string]func(*rand.Rand) float64{"dy": func(r *rand.Rand) float64 {
+		return []float64{1, -2, 0.5, math.Inf(1), math.Inf(-1), math.NaN(), 0}[r.IntN(7)]
+	}}
+	zero := map[string]DType{"zero_point": BFloat16, "dzero_point": BFloat16}
+	conform(t, []trial{
+		{reason: "dx alone", descriptor: d, without: []string{"q", "zero_point", "dscale", "dzero_point"}},
+		{reason: "dzero_point needs no q", descriptor: d, without: []string{"q", "dscale"}, dtypes: zero},
+		{reason: "infinite and NaN dy", descriptor: d, values: odd, dtypes: zero},
+		{reason: "negative scale", descriptor: d, dtypes: zero, values: map[string]func(*rand.Rand) float64{
+			"scale": func(r *rand.Rand) float64 { return -r.Float64() }}},
+	})
+}
+
+func TestFakeQuantizeValues(t *testing.T) {
+	d := FakeQuantizePerTokenBackward{Shape: []int64{6, 135}, QuantMin: -8, QuantMax: 7}
+	choice := func(values ...float64) func(*rand.Rand) float64 {
+		return func(r *rand.Rand) float64 { return values[r.IntN(len(values))] }
+	}
+	always := func(v float64) func(*rand.Rand) float64 { return func(*rand.Rand) float64 { return v } }
+	none := []string{"zero_point", "dzero_point"}
+	conform(t, []trial{
+		{reason: "exactly on the bounds and half way around them", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
+			"x": choice(-8.5, -8, -7.5, -9, 6.5, 7, 7.5, 8), "scale": always(1)}},
+		{reason: "NaN and infinite x", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
+			"x": choice(math.NaN(), math.Inf(1), math.Inf(-1), 3, -1.5)}},
+		{reason: "NaN x alone gives dx = 0", descriptor: d, without: append(none, "dscale"), values: map[string]func(*rand.Rand) float64{
+			"x": always(math.NaN())}},
+		{reason: "a scale that is no power of two", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
+			"scale": always(0.3), "x": func(r *rand.Rand) float64 { return 0.3 * (float64(r.IntN(30)-15) + 0.7*(r.Float64()-0.5)) }}},
+		{reason: "negative scale", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{"scale": choice(-0.5, -2)}},
+		{reason: "scale 0", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{"scale": always(0), "x": choice(0, 1, -1)}},
+		{reason: "NaN zero_point", descriptor: d, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32},
+			values: map[string]func(*rand.Rand) float64{"zero_point": choice(math.NaN(), 2.5)}},
+	})
+}

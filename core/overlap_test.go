@@ -1,0 +1,140 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// strided is a view that need not lie in memory: overlaps are a matter of addresses alone.
+func strided(d DType, address int64, shape, strides []int64) Tensor {
+	t := Tensor{Data: uintptr(address), DType: d, Device: CPU, NDim: int32(len(shape)), Present: 1}
+	copy(t.Shape[:], shape)
+	copy(t.Strides[:], strides)
+	return t
+}
+
+// byteCounts counts how often a view's elements cover each byte.
+func byteCounts(t *Tensor) map[int64]int {
+	counts := map[int64]int{}
+	odometer(t.shape(), t.strides(), func(offset int64) {
+		for b := range t.DType.Size() {
+			counts[int64(t.Data)+offset*t.DType.Size()+b]++
+		}
+	})
+	return counts
+}
+
+func shareBytes(a, b *Tensor) bool {
+	covered := byteCounts(a)
+	for at := range byteCounts(b) {
+		if covered[at] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func repeatsBytes(t *Tensor) bool {
+	for _, count := range byteCounts(t) {
+		if count > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// randomView draws a small view: half of the time a slice of one regular grid, as the views of one buffer are, else any strides.
+func randomView(r *rand.Rand) Tensor {
+	d := []DType{Int8, Float16, Float32, Float64}[r.IntN(4)]
+	rank := r.IntN(4)
+	shape, strides := make([]int64, rank), make([]int64, rank)
+	grid := r.IntN(2) == 0
+	for i := range shape {
+		shape[i] = int64(r.IntN(5))
+		strides[i] = int64(r.IntN(25) - 8)
+		if grid {
+			strides[i] = []int64{1, 2, 3, 4, 6, 8, 12, 24, -1, -4, -12}[r.IntN(11)]
+		}
+	}
+	return strided(d, 4096+d.Size()*int64(r.IntN(40)), shape, strides)
+}
+
+func describe(t *Tensor) string {
+	return fmt.Sprintf("%s at %d of shape %v and strides %v", t.DType, t.Data, t.shape(), t.strides())
+}
+
+// The answers may err on one side alone: what shares a byte is never called disjoint, what repeats one is never let through.
+func TestOverlapsAgainstBruteForce(t *testing.T) {
+	random := rand.New(rand.NewPCG(11, 5))
+	proven, clean := 0, 0
+	for range 30000 {
+		a, b := randomView(random), randomView(random)
+		if disjoint(&a, &b) {
+			proven++
+			require.False(t, shareBytes(&a, &b), "%s and %s share bytes", describe(&a), describe(&b))
+		}
+		require.Equal(t, disjoint(&a, &b), disjoint(&b, &a), "%s and %s", describe(&a), describe(&b))
+		if !selfOverlaps(&a) {
+			clean++
+			require.False(t, repeatsBytes(&a), "%s repeats bytes", describe(&a))
+		}
+	}
+	require.Greater(t, proven, 3000, "the views are too crowded to prove anything")
+	require.Greater(t, clean, 3000)
+}
+
+func TestDisjointViewsOfOneBuffer(t *testing.T) {
+	const base = 4096
+	for _, row := range []struct {
+		name     string
+		a, b     Tensor
+		disjoint bool
+	}{
+		{"one after the other", strided(Float32, base, []int64{8}, []int64{1}), strided(Float32, base+32, []int64{8}, []int64{1}), true},
+		{"one byte in common", strided(Int8, base, []int64{33}, []int64{1}), strided(Float32, base+32, []int64{8}, []int64{1}), false},
+		{"channels", strided(Float32, base, []int64{4, 6}, []int64{18, 3}), strided(Float32, base+4, []int64{4, 6}, []int64{18, 3}), true},
+		{"channels of two numbers", strided(Float32, base, []int64{6, 2}, []int64{4, 1}), strided(Float32, base+8, []int64{6, 2}, []int64{4, 1}), true},
+		{"channels that meet", strided(Float32, base, []int64{6, 2}, []int64{4, 1}), strided(Float32, base+4, []int64{6, 2}, []int64{4, 1}), false},
+		{"even and odd columns", strided(Float16, base, []int64{5, 4}, []int64{8, 2}), strided(Float16, base+2, []int64{5, 4}, []int64{8, 2}), true},
+		{"left and right half", strided(Float64, base, []int64{5, 4}, []int64{8, 1}), strided(Float64, base+32, []int64{5, 4}, []int64{8, 1}), true},
+		{"columns that meet", strided(Float64, base, []int64{5, 5}, []int64{8, 1}), strided(Float64, base+32, []int64{5, 4}, []int64{8, 1}), false},
+		{"blocks of a matrix", strided(Float32, base, []int64{3, 3}, []int64{9, 1}), strided(Float32, base+4*(3*9+4), []int64{3, 3}, []int64{9, 1}), true},
+		{"blocks side by side, one lower", strided(Float32, base, []int64{3, 3}, []int64{9, 1}), strided(Float32, base+4*(1*9+3), []int64{3, 3}, []int64{9, 1}), true},
+		{"heads of an attention layout", strided(BFloat16, base, []int64{2, 5, 4}, []int64{60, 12, 1}), strided(BFloat16, base+8, []int64{2, 5, 4}, []int64{60, 12, 1}), true},
+		{"halves, one backwards", strided(Float32, base+4*3, []int64{5, 4}, []int64{8, -1}), strided(Float32, base+4*4, []int64{5, 4}, []int64{8, 1}), true},
+		{"a view and itself", strided(Float32, base, []int64{4}, []int64{1}), strided(Float32, base, []int64{4}, []int64{1}), false},
+		{"nothing inside something", strided(Float32, base, []int64{4}, []int64{1}), strided(Float32, base, []int64{3, 0}, []int64{1, 1}), true},
+		{"0-d inside a vector", strided(Float32, base, []int64{4}, []int64{1}), strided(Float32, base+8, nil, nil), false},
+		{"expanded beside", strided(Float32, base, []int64{4, 4}, []int64{0, 0}), strided(Float32, base+4, []int64{4}, []int64{1}), true},
+	} {
+		require.Equal(t, row.disjoint, !shareBytes(&row.a, &row.b), "%s: the row itself", row.name)
+		require.Equal(t, row.disjoint, disjoint(&row.a, &row.b), row.name)
+		require.Equal(t, row.disjoint, disjoint(&row.b, &row.a), row.name)
+	}
+}
+
+func TestViewsThatRepeatThemselves(t *testing.T) {
+	for _, row := range []struct {
+		name           string
+		shape, strides []int64
+		repeats        bool
+	}{
+		{"row-major", []int64{2, 3, 4}, []int64{12, 4, 1}, false},
+		{"transposed", []int64{4, 3, 2}, []int64{1, 4, 12}, false},
+		{"gapped", []int64{3, 4}, []int64{11, 2}, false},
+		{"backwards", []int64{3, 4}, []int64{-4, -1}, false},
+		{"extents of 1 with any stride", []int64{1, 4, 1}, []int64{0, 1, -1}, false},
+		{"0-d", nil, nil, false},
+		{"empty and expanded", []int64{0, 4}, []int64{1, 0}, false},
+		{"expanded", []int64{3, 4}, []int64{0, 1}, true},
+		{"a sliding window", []int64{3, 2}, []int64{1, 1}, true},
+		{"rows one too short", []int64{3, 4}, []int64{3, 1}, true},
+	} {
+		v := strided(Float32, 4096+400, row.shape, row.strides)
+		require.Equal(t, row.repeats, repeatsBytes(&v), "%s: the row itself", row.name)
+		require.Equal(t, row.repeats, selfOverlaps(&v), row.name)
+	}
+}

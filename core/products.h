@@ -1,0 +1,120 @@
+/* The products of vector.h for one storage type, included for each by vector_loops.h: STORED in memory, WIDE in between. */
+
+/* A factor where its run begins; kind is a literal wherever this is inlined. */
+typedef struct { int kind; WIDE number; const void *data; } FOR(factor);
+
+TARGET INLINE FOR(factor) FOR(factor_of)(const sw_factor *f, long start, long k) {
+  FOR(factor) at = {.kind = f->kind, .number = 0, .data = NULL};
+  switch (f->kind) {
+  case FACTOR_NUMBER: if (f->data) at.number = ((const WIDE *)f->data)[k * f->step]; break;
+  case FACTOR_DENSE: at.data = (const STORED *)f->data + start; break;
+  default: at.data = (const int8_t *)f->data + start;
+  }
+  return at;
+}
+
+TARGET INLINE void FOR(factor_values)(WIDE *out, int kind, const FOR(factor) *f, long i, long n) {
+  float eight[LANES];
+  switch (kind) {
+  case FACTOR_NUMBER: for (long j = 0; j < n; j++) out[j] = f->number; return;
+  case FACTOR_DENSE: WIDEN(out, (const STORED *)f->data + i, n); return;
+  case FACTOR_I8: AT(widen_i8)(eight, (const int8_t *)f->data + i, n); break;
+  case FACTOR_U8: AT(widen_u8)(eight, (const uint8_t *)f->data + i, n); break;
+  }
+  for (long j = 0; j < n; j++) out[j] = eight[j];
+}
+
+/* x (y - z) of n <= LANES elements from i on. */
+TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long i, long n) {
+  WIDE a[LANES], b[LANES], c[LANES];
+  WIDEN(a, x + i, n);
+  FOR(factor_values)(b, y_kind, y, i, n);
+  FOR(factor_values)(c, z_kind, z, i, n);
+  for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
+}
+
+/* The same for the few elements that are left at an end; it is not worth a copy for each kind. */
+TARGET static __attribute__((noinline)) void FOR(few)(WIDE *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
+  FOR(product)(out, x, y->kind, y, z->kind, z, i, n);
+}
+
+TARGET static __attribute__((noinline)) void FOR(store_few)(STORED *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
+  WIDE value[LANES];
+  FOR(few)(value, x, y, z, i, n);
+  NARROW(out + i, value, n);
+}
+
+TARGET static __attribute__((noinline)) void FOR(push_few)(tree *t, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
+  WIDE value[LEAF];
+  for (long j = 0; j < n; j += LANES) FOR(few)(value + j, x, y, z, i + j, LEAST(LANES, n - j));
+  PUSH(push_part)(t, value, n);
+}
+
+/* Elements first..end-1, stored in out. */
+TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+  long i = first;
+  for (; i + LANES <= end; i += LANES) {
+    WIDE value[LANES];
+    FOR(product)(value, x, y_kind, y, z_kind, z, i, LANES);
+    NARROW(out + i, value, LANES);
+  }
+  if (i < end) FOR(store_few)(out, x, y, z, i, end - i);
+}
+
+/* Elements first..end-1, added to a tree. */
+TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+  long i = first;
+  for (; i + LEAF <= end; i += LEAF) {
+    WIDE value[LEAF];
+    for (int j = 0; j < LEAF; j += LANES) FOR(product)(value + j, x, y_kind, y, z_kind, z, i + j, LANES);
+    PUSH(push_leaf)(t, value);
+  }
+  if (i < end) FOR(push_few)(t, x, y, z, i, end - i);
+}
+
+/* x stays in the first-level cache over a stretch; sums are whole over a piece, which is a block of sw_sum_runs. */
+enum { FOR(STRETCH) = 1024, FOR(PIECE) = 16384 / sizeof(WIDE) };
+
+TARGET static void FOR(products)(const sw_products *p) {
+  tree sums[3];
+  for (int o = 0; o < 3; o++) sums[o].depth = sums[o].leaves = 0;
+  long k = 0;
+  for (long start = 0; start < p->n; start += p->run, k++) {
+    const STORED *x = (const STORED *)p->x + start;
+    long run = LEAST(p->run, p->n - start);
+    FOR(factor) y[3], z[3];
+    for (int o = 0; o < p->count; o++) {
+      y[o] = FOR(factor_of)(&p->product[o].y, start, k);
+      z[o] = FOR(factor_of)(&p->product[o].z, start, k);
+    }
+    for (long i = 0, n; i < run; i += n) {
+      n = LEAST(FOR(STRETCH), run - i);
+      for (int o = 0; o < p->count; o++) {
+        const sw_product *q = &p->product[o];
+        STORED *out = q->out ? (STORED *)q->out + start : NULL;
+#define STRETCH_OF(y_kind, z_kind) \
+  case y_kind * 4 + z_kind: \
+    if (out) FOR(store)(out, x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
+    else FOR(sum)(&sums[o], x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
+    break;
+        switch (y[o].kind * 4 + z[o].kind) {
+        STRETCH_OF(FACTOR_NUMBER, FACTOR_NUMBER)
+        STRETCH_OF(FACTOR_NUMBER, FACTOR_DENSE)
+        STRETCH_OF(FACTOR_DENSE, FACTOR_NUMBER)
+        STRETCH_OF(FACTOR_DENSE, FACTOR_DENSE)
+        STRETCH_OF(FACTOR_I8, FACTOR_NUMBER)
+        STRETCH_OF(FACTOR_U8, FACTOR_NUMBER)
+        }
+#undef STRETCH_OF
+        if (!out && (i + n == run || (i + n) % FOR(PIECE) == 0)) ((double *)q->sums)[k] += AT(total)(&sums[o]);
+      }
+    }
+  }
+}
+
+#undef STORED
+#undef WIDE
+#undef FOR
+#undef WIDEN
+#undef NARROW
+#undef PUSH

@@ -1,0 +1,108 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// recorded is a plan with a run behind it, and one without, for the same descriptor.
+func recorded(t *testing.T, d Descriptor, names ...string) (fake *fakeCUDA, plan, fresh *Plan, args []Tensor, workspace Tensor) {
+	fake = (&fakeCUDA{devices: 1, units: 132}).install(t)
+	plan, err := Select(d, CUDA(0), Preference{})
+	require.NoError(t, err)
+	fresh, err = Select(d, CUDA(0), Preference{})
+	require.NoError(t, err)
+	args, workspace = deviceArgs(plan, names...)
+	require.NoError(t, plan.RunOrdered(1, workspace, args))
+	return fake, plan, fresh, args, workspace
+}
+
+// requireSameRun runs a plan that has run before and a fresh one: the same launches, or the same refusal.
+func requireSameRun(t *testing.T, fake *fakeCUDA, plan, fresh *Plan, args []Tensor, workspace Tensor, what string) {
+	t.Helper()
+	fake.launches = nil
+	got := plan.RunOrdered(9, workspace, args)
+	first := slices.Clone(fake.launches)
+	fake.launches = nil
+	want := fresh.RunOrdered(9, workspace, args)
+	require.Equal(t, want, got, what)
+	require.Equal(t, fake.launches, first, what)
+	for _, l := range first {
+		require.Equal(t, uintptr(9), l.stream)
+	}
+}
+
+// A second run launches what a first run would have, wherever its operands lie and however they are aligned.
+func TestSecondRunAtOtherAddresses(t *testing.T) {
+	for _, sample := range samples() {
+		d, _ := instantiate(sample, Float32)
+		plan, err := Select(d, CPU, Preference{})
+		require.NoError(t, err)
+		names := plan.Operands()
+		if l, ok := d.(LerpBackward); ok && l.Weight != nil {
+			names = []string{"dy", "da", "db"}
+		}
+		if _, ok := d.(DequantizePerTokenBackward); ok || d.Family() == fakeQuantize.Name {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == "zero_point" || name == "dzero_point" })
+		}
+		for _, move := range []uintptr{1 << 30, 256, 16, 4, 8, 128} {
+			fake, plan, fresh, args, workspace := recorded(t, d, names...)
+			for i := range args {
+				if args[i].present() {
+					args[i].Data += move
+				}
+			}
+			requireSameRun(t, fake, plan, fresh, args, workspace, fmt.Sprintf("%s moved by %d", d.Family(), move))
+		}
+	}
+}
+
+// Whatever changes between two runs, the second is judged as if it were the first.
+func TestSecondRunIsCheckedLikeTheFirst(t *testing.T) {
+	d := LerpBackward{Shape: []int64{1 << 12, 40}, DType: Float32, BShape: []int64{40}}
+	for _, row := range []struct {
+		name   string
+		change func(args []Tensor, workspace *Tensor)
+	}{
+		{"nothing", func([]Tensor, *Tensor) {}},
+		{"another weight_shape", func(args []Tensor, _ *Tensor) { args[1].Shape[1] = 1 }},
+		{"strides", func(args []Tensor, _ *Tensor) { args[0].Strides[0] = 48 }},
+		{"transposed", func(args []Tensor, _ *Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 1<<12 }},
+		{"expanded", func(args []Tensor, _ *Tensor) { args[0].Strides[0] = 0 }},
+		{"expanded output", func(args []Tensor, _ *Tensor) { args[4].Strides[0] = 0 }},
+		{"dtype", func(args []Tensor, _ *Tensor) { args[0].DType = Float64 }},
+		{"device", func(args []Tensor, _ *Tensor) { args[0].Device = CUDA(1) }},
+		{"read-only output", func(args []Tensor, _ *Tensor) { args[4].ReadOnly = 1 }},
+		{"no dy", func(args []Tensor, _ *Tensor) { args[0] = Tensor{} }},
+		{"no da", func(args []Tensor, _ *Tensor) { args[4] = Tensor{} }},
+		{"no memory", func(args []Tensor, _ *Tensor) { args[0].Data = 0 }},
+		{"odd address", func(args []Tensor, _ *Tensor) { args[0].Data++ }},
+		{"da in dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data }},
+		{"da inside dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data + 256 }},
+		{"db inside da", func(args []Tensor, _ *Tensor) { args[5].Data = args[4].Data + 1<<14 }},
+		{"da just behind dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data + 4*40<<12 }},
+		{"da ends in dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data - 256 }},
+		{"the end of the address space", func(args []Tensor, _ *Tensor) { args[0].Data = math.MaxInt64 &^ 255 }},
+		{"behind the address space", func(args []Tensor, _ *Tensor) { args[4].Data = 1<<63 + 1<<40 }},
+		{"a wrong number of operands", nil},
+		{"no workspace", func(_ []Tensor, w *Tensor) { *w = Tensor{} }},
+		{"another workspace", func(_ []Tensor, w *Tensor) { w.Data += 1 << 20 }},
+		{"a small workspace", func(_ []Tensor, w *Tensor) { w.Shape[0]-- }},
+		{"workspace in dy", func(args []Tensor, w *Tensor) { w.Data = args[0].Data }},
+	} {
+		fake, plan, fresh, args, workspace := recorded(t, d, "dy", "weight", "da", "db")
+		require.Positive(t, plan.WorkspaceSize())
+		if row.change == nil {
+			args = args[1:]
+		} else {
+			row.change(args, &workspace)
+		}
+		requireSameRun(t, fake, plan, fresh, args, workspace, row.name)
+		args, workspace = deviceArgs(plan, "dy", "weight", "da", "db")
+		requireSameRun(t, fake, plan, fresh, args, workspace, "and back from "+row.name)
+	}
+}

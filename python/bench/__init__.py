@@ -1,0 +1,15 @@
+"""The benchmark: every case of the registry, in the same process as torch, checked against float64 before it is timed.
+
+    python -m sternway bench lerp --device cuda --csv lerp.csv --plot lerp.png
+    python -m sternway bench --device cpu --csv cpu.csv
+    python -m sternway bench host --device cuda
+
+A row is an operation, the gradients that are asked for, a shape and a dtype. Its time is the median of at least 20 repetitions
+that take turns with torch's backward and with a copy of as many bytes. On a GPU the buffers rotate, so that they exceed its L2
+cache.
+``results/`` in the source tree holds the CSV files that the README quotes; the first line of each is the command that made it.
+"""
+
+from .run import bench
+
+__all__ = ["bench"]

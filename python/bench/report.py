@@ -1,0 +1,124 @@
+"""Shows the rows of the benchmark: on the terminal, as CSV, as a picture."""
+
+from __future__ import annotations
+
+import csv
+import math
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from .. import _plan
+from .._cases import Case, Shape
+from .._cases.table import Table, shape_text, time_text
+from .timing import QUIET
+
+if TYPE_CHECKING:
+    from .run import Row
+
+
+def machine(device: str) -> str:
+    """The device, its driver, the versions and the threads, on one line."""
+    import torch
+
+    facts = _plan.info()
+    versions = f"torch {torch.__version__}, sternway {facts['version']}, Python {platform.python_version()}"
+    if device == "cpu":
+        threads = f"{torch.get_num_threads()} threads of torch, {_plan.get_num_threads()} of sternway"
+        return f"{first_line('/proc/cpuinfo', 'model name') or platform.machine()}, {threads}, {versions}"
+    name = torch.cuda.get_device_name(device)
+    driver = re.search(r"\d+\.\d+[.\d]*", first_line("/proc/driver/nvidia/version", "NVRM version"))
+    return f"{name}, {facts['driver']}, driver {driver[0] if driver else 'unknown'}, {versions}"
+
+
+def first_line(path: str, start: str) -> str:
+    """What follows the colon of the first line that starts so."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return next((" ".join(line.partition(":")[2].split()) for line in lines if line.startswith(start)), "")
+
+
+def command() -> str:
+    """The command line that runs."""
+    return "python -m sternway " + shlex.join(sys.argv[1:])
+
+
+class Csv:
+    """A file of rows whose first line says how it was made; nothing where no path is given."""
+
+    def __init__(self, path: str | None, device: str, columns: Sequence[str]) -> None:
+        self.path, self.about, self.columns = path, f"# {command()} | {machine(device)}\n", columns
+
+    def __enter__(self) -> Csv:
+        self.file: TextIO | None = None
+        if self.path:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            self.file = Path(self.path).open("w", newline="")
+            self.file.write(self.about)
+            self.row(*self.columns)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file:
+            self.file.close()
+
+    def row(self, *cells: object) -> None:
+        """Write a row, at once."""
+        if self.file:
+            csv.writer(self.file, lineterminator="\n").writerow(f"{x:.5g}" if isinstance(x, float) else x for x in cells)
+            self.file.flush()
+
+
+COLUMNS = {
+    "op": 32, "outputs": 24, "shape": 11, "dtype": 8, "bytes": -8, "time": -8, "of_copy": -7, "torch": -8, "ratio": -6,
+    "error": -6, "of_torch": -8, "note": 4,
+}  # fmt: skip
+
+
+def show(table: Table, row: Row) -> None:
+    """Print a row."""
+    table.row(
+        row.op, row.outputs, row.shape, row.dtype, f"{row.bytes / 1e6:.4g} MB", time_text(row.ms / 1e3),
+        f"{row.share_of_copy:.2f}", time_text(row.torch_ms / 1e3), f"{row.ratio:.1f}x", f"{row.error:.3g}",
+        f"{row.torch_error:.3g}", f"disturbed: other work took {row.others:.1f} processors" if row.others > QUIET else "",
+    )  # fmt: skip
+
+
+def show_wrong(table: Table, case: Case, shape: Shape, dtype: str, reason: str) -> None:
+    """Print a row whose result is wrong, without a time."""
+    table.row(case.op, case.name, shape_text(shape), dtype, f"WRONG: {reason}")
+
+
+def summary(rows: Sequence[Row]) -> None:
+    """Say how all rows compare with torch."""
+    if rows:
+        ratios = [row.ratio for row in rows]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        print(f"\n{len(rows)} rows; torch takes {mean:.2f} times as long (geometric mean), at least {min(ratios):.2f}.")
+
+
+def plot(rows: Sequence[Row], path: str, device: str) -> None:
+    """Bars of the share of copy speed that sternway and torch reach."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    labels = [f"{row.op} ({row.outputs}) {row.shape} {row.dtype}" for row in rows]
+    figure, axes = plt.subplots(figsize=(10, 1.5 + 0.35 * len(rows)), layout="constrained")
+    places = range(len(rows), 0, -1)
+    axes.barh([y + 0.18 for y in places], [row.share_of_copy for row in rows], 0.36, label="sternway")
+    axes.barh([y - 0.18 for y in places], [row.share_of_copy / row.ratio for row in rows], 0.36, label="torch")
+    axes.set_yticks(list(places), labels)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("share of the speed of a copy of as many bytes")
+    axes.set_title(machine(device).partition(", torch")[0], fontsize=9)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    print(f"wrote {path}")

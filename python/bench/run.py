@@ -1,0 +1,151 @@
+"""Measures the rows of the benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource, error
+from .._cases.source import cuda_devices, usable
+from .._cases.table import Table, shape_text
+from . import report, timing
+from .host import bench_host
+from .timing import Call
+
+L2 = 60e6  # bytes of the largest level-2 cache that is to be exceeded
+MOST_BUFFERS = 64
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table and of the CSV. Times in milliseconds, medians unless best; errors in units in the last place."""
+
+    op: str
+    outputs: str
+    shape: str
+    dtype: str
+    device: str
+    bytes: int
+    ms: float
+    best_ms: float
+    new_outputs_ms: float | None  # with outputs that are allocated in the call, as autograd's are; on the CPU
+    copy_ms: float
+    share_of_copy: float
+    torch_ms: float
+    torch_best_ms: float
+    ratio: float
+    error: float
+    torch_error: float
+    torch_way: str
+    others: float  # processors that other work took meanwhile, on the CPU
+
+
+class WrongResultError(Exception):
+    """A result that is further from float64 than the rules allow; it gets no time."""
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Run the rows that the options choose."""
+    import torch
+
+    found, _ = cuda_devices()
+    device = usable(options.device or (found[0] if found else "cpu"))
+    if options.family == "host":
+        return bench_host(device, options.csv)
+    chosen = list(rows(options, device))
+    if not chosen:
+        families = ", ".join(dict.fromkeys(case.family for case in CASES))
+        print(f"No such row. Families: {families}, host; see --rows.", file=sys.stderr)
+        return 2
+    print(f"{report.machine(device)}\n")
+    table = Table(**report.COLUMNS)
+    table.head()
+    done, wrong = [], 0
+    with report.Csv(options.csv, device, [field.name for field in dataclasses.fields(Row)]) as csv:
+        for case, shape, dtype in chosen:
+            try:
+                row = measure(case, shape, dtype, device)
+            except WrongResultError as failure:
+                wrong += 1
+                report.show_wrong(table, case, shape, dtype, str(failure))
+                continue
+            done.append(row)
+            report.show(table, row)
+            csv.row(*dataclasses.astuple(row))
+            torch.cuda.empty_cache()
+    report.summary(done)
+    if options.plot and done:
+        report.plot(done, options.plot, device)
+    return 1 if wrong else 0
+
+
+def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[Case, Shape, str]]:
+    """Cases, shapes and dtypes that the options choose."""
+    for case in CASES:
+        if options.family and options.family != case.family and not case.op.startswith(options.family):
+            continue
+        shapes = case.cpu if device == "cpu" else case.cuda
+        for shape in shapes[:1] if options.quick else shapes:
+            for dtype in ("float32", "bfloat16") if options.quick else FORMATS:
+                if options.rows in f"{case.op} {case.name} {shape_text(shape)} {dtype}":
+                    yield case, shape, dtype
+
+
+def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
+    """Check one row, then time it."""
+    problem = Problem(case, TorchSource(device), shape, dtype)
+    ours, theirs = check(problem)
+    moved = problem.bytes()
+    count = 1 if device == "cpu" else min(MOST_BUFFERS, max(2, math.ceil(4 * L2 / moved)))
+    problems = [problem, *(Problem(case, TorchSource(device, seed), shape, dtype) for seed in range(1, count))]
+    contestants: dict[str, list[Call]] = {
+        "ours": [functools.partial(p.plan.run, **p.operands()) for p in problems],
+        "torch": [p.backward(case.torch) for p in problems],
+        **copies(moved, count, device),
+    }
+    if device == "cpu":
+        contestants["new"] = [lambda: problem.plan.run(**dict(problem.arrays()), **problem.outputs(poisoned=False))]
+    found, others = timing.measure(contestants, device)
+    time, torch_time = found["ours"], found["torch"]
+    copy = min(found["copy_"].median, found["neg"].median)
+    return Row(
+        op=case.op, outputs=case.name, shape=shape_text(shape), dtype=dtype, device=device, bytes=moved,
+        ms=time.median * 1e3, best_ms=time.best * 1e3,
+        new_outputs_ms=found["new"].median * 1e3 if "new" in found else None,
+        copy_ms=copy * 1e3, share_of_copy=copy / time.median,
+        torch_ms=torch_time.median * 1e3, torch_best_ms=torch_time.best * 1e3, ratio=torch_time.median / time.median,
+        error=ours, torch_error=theirs, torch_way=case.rival, others=others,
+    )  # fmt: skip
+
+
+def check(problem: Problem) -> tuple[float, float]:
+    """The largest errors of sternway and of torch.
+
+    Raises:
+        WrongResultError: an error above torch's own and above the roundings that are allowed.
+    """
+    results, theirs = problem.run(), problem.backward(problem.case.torch)()
+    worst = (0.0, 0.0)
+    for name, truth in problem.truths().items():
+        ours, rival, allowed = error(results[name], truth), error(theirs[name], truth), problem.allowed(name, truth)
+        if not ours <= max(allowed, rival):
+            raise WrongResultError(f"{name} is {ours:.3g} ulp from float64, allowed are {allowed:.3g}, torch has {rival:.3g}")
+        worst = max(worst[0], ours), max(worst[1], rival)
+    return worst
+
+
+def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:
+    """Two ways to move as many bytes, the driver's copy and a vectorised kernel: each reads one half and writes the other."""
+    import torch
+
+    calls: dict[str, list[Call]] = {"copy_": [], "neg": []}
+    for _ in range(count):
+        source, target = torch.randn(2, max(1, moved // 8), device=device)
+        calls["copy_"].append(functools.partial(target.copy_, source))
+        calls["neg"].append(functools.partial(torch.neg, source, out=target))
+    return calls

@@ -1,0 +1,117 @@
+"""Medians of contestants that take turns, so that a busy machine is unfair to none of them."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Call = Callable[[], object]
+Contestants = Mapping[str, Sequence[Call]]
+"""By name, the calls to repeat: one for each set of buffers, which take turns too."""
+Samples = dict[str, list[float]]
+
+LEAST = 25  # repetitions of each contestant
+BLOCK = 2e-3  # seconds that a contestant has to itself
+QUIET = 0.2  # processors that other work may take
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds of one call: the median of the repetitions, and the best."""
+
+    median: float
+    best: float
+
+
+def measure(contestants: Contestants, device: str) -> tuple[dict[str, Time], float]:
+    """The time that each contestant takes, and how many processors other work took meanwhile.
+
+    Other work ruins threads that wait for each other: on the CPU a disturbed measurement is made again.
+    """
+    if device != "cpu":
+        samples, others = on_cuda(contestants, device), 0.0
+    else:
+        found: list[tuple[Samples, float]] = []
+        while len(found) < TRIES and not (found and found[-1][1] < QUIET):
+            found.append(watched(lambda: on_cpu(contestants)))
+        samples, others = min(found, key=lambda pair: pair[1])
+    return {name: Time(statistics.median(times), min(times)) for name, times in samples.items()}, others
+
+
+def watched(work: Callable[[], Samples]) -> tuple[Samples, float]:
+    """Do some work; how many processors did other processes take meanwhile?"""
+    start, ours, all_of_them = time.perf_counter(), time.process_time(), processor_time()
+    samples = work()
+    others = processor_time() - all_of_them - (time.process_time() - ours)
+    return samples, max(0.0, others) / (time.perf_counter() - start)
+
+
+def processor_time() -> float:
+    """Seconds that all processors were busy, by the kernel's count."""
+    with Path("/proc/stat").open() as file:
+        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def on_cpu(contestants: Contestants, seconds: float = 0.05) -> Samples:
+    """At least 25 repetitions, more of quick calls.
+
+    Blocks of calls alternate, with a pause between them, as threads that another contestant left waiting keep a core busy for a
+    while. The first two calls of a block are left out: they find caches full of another contestant's data.
+    """
+    samples: Samples = {name: [] for name in contestants}
+    while any(len(times) < LEAST or sum(times) < seconds for times in samples.values()):
+        for name, calls in contestants.items():
+            time.sleep(0.005)
+            end, turn = time.perf_counter() + BLOCK, 0
+            while turn < 5 or time.perf_counter() < end:
+                start = time.perf_counter()
+                calls[turn % len(calls)]()
+                if turn > 1:
+                    samples[name].append(time.perf_counter() - start)
+                turn += 1
+    return samples
+
+
+def on_cuda(contestants: Contestants, device: str, repeats: int = 30) -> Samples:
+    """CUDA events around each call. The stream first waits, so that the host is ahead and no event measures its pace."""
+    import torch
+
+    cuda: Any = torch.cuda
+    with cuda.device(device):
+        for calls in contestants.values():
+            for call in calls:
+                call()
+        cuda.synchronize()
+        events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in contestants}
+        cuda._sleep(20_000_000)  # clock cycles: 10 ms
+        for turn in range(repeats):
+            for name, calls in contestants.items():
+                start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+                start.record()
+                calls[turn % len(calls)]()
+                end.record()
+                events[name].append((start, end))
+        cuda.synchronize()
+    return {name: [a.elapsed_time(b) / 1e3 for a, b in pairs] for name, pairs in events.items()}
+
+
+def host(calls: Mapping[str, Call], synchronize: Call, batches: int = 60, number: int = 200) -> dict[str, float]:
+    """Seconds of host time for one call: medians of the means of batches, with the device's queue emptied in between."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(batches):
+        for name, call in calls.items():
+            synchronize()
+            start = time.perf_counter()
+            for _ in range(number):
+                call()
+            samples[name].append((time.perf_counter() - start) / number)
+    return {name: statistics.median(found) for name, found in samples.items()}

@@ -1,0 +1,141 @@
+"""``python -m sternway``: what is here, does it work, what is it good for, how fast is it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import sys
+from typing import Any
+
+import sternway
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever reads, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except sternway.Error as error:
+        print(error, file=sys.stderr)
+        return 2
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if error.name == "sternway.bench":
+            print("This is part of the installed package, not of python/ in the source tree: pip install .", file=sys.stderr)
+            return 2
+        if package in ("", "sternway"):
+            raise
+        print(f"This needs {package}, which is not installed: pip install 'sternway[{options.extra}]'", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="python -m sternway", description="Exact, deterministic gradients at the speed of memory."
+    )
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, body: Any, extra: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        added.set_defaults(command=body, extra=extra)
+        return added
+
+    info = command("info", run_info, "torch", "say what is here: versions, backends, GPU, driver, kernel image, threads")
+    info.add_argument("--json", action="store_true", help="as one JSON object")
+
+    selftest = command(
+        "selftest", run_selftest, "torch", "check every operation in every dtype on every device against float64"
+    )
+    selftest.add_argument("--device", help="cpu, cuda or cuda:N; all that are there by default")
+
+    command("demo", run_demo, "demo", "compare every operation with torch.autograd and with float64 on real data")
+
+    bench = command("bench", run_bench, "bench", "measure against torch in the same process")
+    bench.add_argument("family", nargs="?", help="lerp, dequantize, ...; or host: the time of a call itself. All by default")
+    bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
+    bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")
+    bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")
+    bench.add_argument("--plot", metavar="FILE", help="draw the rows to FILE (png, svg or pdf)")
+    bench.add_argument("--quick", action="store_true", help="the smallest shape in float32 and bfloat16 alone")
+    return top
+
+
+def run_info(options: argparse.Namespace) -> int:
+    """Versions, backends, devices, kernel image, threads."""
+    facts = sternway.info()
+    facts["torch"] = facts["torch"] or installed("torch")
+    if options.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    first = ("version", "python", "torch", "go", "backends", "driver", "devices", "kernel_image", "threads", "families")
+    facts["devices"] = [device_words(device) for device in facts.get("devices") or ()]
+    facts["kernel_image"] = image_words(facts.get("kernel_image"))
+    absent = {"torch": "not installed", "devices": "none", "kernel_image": "none, this build is for the CPU alone"}
+    for name in (*first, *(name for name in facts if name not in first)):
+        title = "sternway" if name == "version" else name.replace("_", " ")
+        print(f"{title:<13} {words(facts.get(name)) or absent.get(name, 'none')}")
+    return 0
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, without importing it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def device_words(device: dict[str, Any]) -> str:
+    """A GPU in words."""
+    if "error" in device:
+        return f"{device['device']} {device['error']}"
+    memory = f"{device['memory'] / 2**30:.0f} GiB"
+    return f"{device['device']} {device['name']} ({device['arch']}, {device['multiprocessors']} multiprocessors, {memory})"
+
+
+def image_words(manifest: dict[str, Any] | None) -> str:
+    """The kernel image in words: architectures, compiler, and the beginning of each file's hash."""
+    if not manifest:
+        return ""
+    hashes = ", ".join(f"{name} {image['sha256'][:12]}" for name, image in manifest["images"].items())
+    return f"{', '.join(manifest['architectures'])} by nvcc {manifest['nvcc']}: {hashes}"
+
+
+def words(value: Any) -> str:
+    """Plain data on one line."""
+    if isinstance(value, list):
+        return ", ".join(map(words, value))
+    return "" if value is None else str(value)
+
+
+def run_selftest(options: argparse.Namespace) -> int:
+    """Every case against float64."""
+    from ._cases.selftest import selftest
+
+    return selftest(options.device)
+
+
+def run_demo(_: argparse.Namespace) -> int:
+    """Every case on real data."""
+    from ._cases.demo import demo
+
+    return demo()
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    """The benchmark."""
+    from .bench import bench
+
+    return bench(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

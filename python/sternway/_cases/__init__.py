@@ -1,0 +1,21 @@
+"""The cases that selftest, demo and bench run. A new family is a file here and a line below."""
+
+from . import dequantize, lerp
+from .case import FORMATS, Case, Problem, Shape, Truth, error
+from .source import NumPySource, SeriesSource, Source, TorchSource
+
+CASES = (*lerp.CASES, *dequantize.CASES)
+
+__all__ = [
+    "CASES",
+    "FORMATS",
+    "Case",
+    "NumPySource",
+    "Problem",
+    "SeriesSource",
+    "Shape",
+    "Source",
+    "TorchSource",
+    "Truth",
+    "error",
+]

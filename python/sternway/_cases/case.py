@@ -1,0 +1,195 @@
+"""A case is one way to call an operation: it can be made at any shape, in any dtype, on any device, of torch or of NumPy."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .._arrays import Array, dtype_name
+from .._descriptor import Descriptor
+from .._plan import Plan
+from .source import Source
+
+Shape = tuple[int, ...]
+Values = types.SimpleNamespace
+"""The arrays and numbers of one problem by name; dy is always among them."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating dtype: the distance from 1 to the next number, the smallest normal number, and eps of its accumulator."""
+
+    eps: float
+    tiny: float
+    carried: float
+
+
+FORMATS = {
+    "float32": Format(2**-23, 2**-126, 2**-23),
+    "float64": Format(2**-52, 2**-1022, 2**-52),
+    "float16": Format(2**-10, 2**-14, 2**-23),
+    "bfloat16": Format(2**-7, 2**-126, 2**-23),
+}
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One output in float64, the size of what its roundings act on, and how many roundings of the accumulator are allowed."""
+
+    value: Array
+    size: Array
+    roundings: float
+
+
+def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
+    """The sum over the dims that `like` is broadcast along.
+
+    Its roundings are relative to the terms, not to what is left when they cancel: to their 2-norm, or to that of `size`.
+    """
+    lead = terms.ndim - like.ndim
+    dims = tuple(d for d, n in enumerate(terms.shape) if d < lead or (like.shape[d - lead] == 1 and n != 1))
+    size = abs(terms) if size is None else size
+    if not dims:
+        return Truth(terms, size, 4)
+    shape, count = tuple(like.shape), math.prod(terms.shape[d] for d in dims)
+    return Truth(terms.sum(dims).reshape(shape), ((size * size).sum(dims) ** 0.5).reshape(shape), 4 + math.log2(max(count, 1)))
+
+
+@dataclass(frozen=True)
+class Output:
+    """A gradient: the input that it belongs to, whose shape and floating dtype it has, and its value by definition."""
+
+    of: str
+    truth: Callable[[Values], Truth]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to call an operation.
+
+    Attributes:
+        family: the word that names its files, such as ``lerp``.
+        name: what is special about it.
+        plan: the class of its plan.
+        inputs: makes the inputs of the forward and dy, at a shape, in a dtype.
+        describe: the descriptor of a problem.
+        reads: the operands that a run reads; every array where empty.
+        outputs: the operands that it writes.
+        torch: the forward in operations of torch, which autograd differentiates.
+        rival: that in words.
+        drop_in: the forward of ``sternway.torch``, where there is one.
+        cpu, cuda: the shapes that the benchmark measures there.
+        demo: the shape that the demo runs; None: it leaves the case out.
+    """
+
+    family: str
+    name: str
+    plan: type[Plan[Any]]
+    inputs: Callable[[Source, Shape, str], Values]
+    describe: Callable[[Values], Descriptor]
+    outputs: dict[str, Output]
+    torch: Callable[[Values], Any]
+    rival: str
+    reads: tuple[str, ...] = ()
+    drop_in: Callable[[Values], Any] | None = None
+    cpu: tuple[Shape, ...] = ()
+    cuda: tuple[Shape, ...] = ()
+    demo: Shape | None = None
+
+    @property
+    def op(self) -> str:
+        """The name of the function, ``lerp_backward``."""
+        return self.plan.descriptor_type.family
+
+
+class Problem:
+    """A case at one shape, in one dtype, on one device."""
+
+    def __init__(self, case: Case, source: Source, shape: Shape, dtype: str) -> None:
+        self.case, self.source, self.shape, self.dtype = case, source, shape, dtype
+        self.values = case.inputs(source, shape, dtype)
+        self.plan: Plan[Any] = case.plan.select(case.describe(self.values), source.device)
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """The inputs that a run reads."""
+        for name, value in vars(self.values).items():
+            if hasattr(value, "shape") and name in (self.case.reads or (name,)):
+                yield name, value
+
+    def output_dtype(self, name: str) -> str:
+        """That of the input that the gradient belongs to; of dy where that is an integer."""
+        dtype = dtype_name(getattr(self.values, self.case.outputs[name].of).dtype)
+        return dtype if dtype in FORMATS else self.dtype
+
+    def outputs(self, poisoned: bool = True) -> dict[str, Array]:
+        """New outputs, full of NaN or of nothing in particular."""
+        new = self.source.poisoned if poisoned else self.source.empty
+        shapes = {name: tuple(getattr(self.values, output.of).shape) for name, output in self.case.outputs.items()}
+        return {name: new(shape, self.output_dtype(name)) for name, shape in shapes.items()}
+
+    def bytes(self) -> int:
+        """What an ideal run moves: every operand once."""
+        operands = (*dict(self.arrays()).values(), *self.outputs(poisoned=False).values())
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in operands)
+
+    def operands(self) -> dict[str, Array]:
+        """All operands of a run, outputs newly made."""
+        return {**dict(self.arrays()), **self.outputs()}
+
+    def run(self) -> dict[str, Array]:
+        """The results of the plan."""
+        operands = self.operands()
+        self.plan.run(**operands)
+        return {name: operands[name] for name in self.case.outputs}
+
+    def backward(self, forward: Callable[[Values], Any], names: Iterable[str] = ()) -> Callable[[], dict[str, Any]]:
+        """The backward of a forward in torch, ready to be called any number of times.
+
+        names: the gradients that it computes; all outputs where empty.
+        """
+        import torch
+
+        values, leaves = Values(**vars(self.values)), {}
+        for name in names or self.case.outputs:
+            of = getattr(values, self.case.outputs[name].of)
+            leaf = of if of.is_floating_point() else of.to(values.dy.dtype)
+            leaves[name] = leaf.detach().requires_grad_()
+            setattr(values, self.case.outputs[name].of, leaves[name])
+        y, dy, into = forward(values), values.dy, tuple(leaves.values())
+        return lambda: dict(zip(leaves, torch.autograd.grad(y, into, dy, retain_graph=True), strict=True))
+
+    def truths(self) -> dict[str, Truth]:
+        """Every output in float64, by definition."""
+        values = Values(**{k: wide(v) if hasattr(v, "shape") else v for k, v in vars(self.values).items()})
+        return {name: output.truth(values) for name, output in self.case.outputs.items()}
+
+    def allowed(self, name: str, truth: Truth) -> float:
+        """The error that an output may have: one rounding of its dtype, and some of the accumulator."""
+        return 0.5 + truth.roundings * FORMATS[self.dtype].carried / FORMATS[self.output_dtype(name)].eps
+
+
+def wide(x: Array) -> Array:
+    """An array in float64."""
+    return x.double() if hasattr(x, "double") else x.astype("float64")
+
+
+def library(x: Array) -> Any:
+    """The module that an array comes from: torch or numpy."""
+    return sys.modules[type(x).__module__.partition(".")[0]]
+
+
+def error(out: Array, truth: Truth) -> float:
+    """The largest error, in units in the last place of the largest element of its row; infinite where out is not finite."""
+    if not math.prod(out.shape):
+        return 0.0
+    lib, form = library(out), FORMATS[dtype_name(out.dtype)]
+    row = (-1, out.shape[-1] if out.ndim else 1)
+    largest = lib.amax(lib.maximum(truth.size, abs(truth.value)).reshape(row), -1)
+    exponent = wide(lib.frexp(largest.clip(form.tiny))[1]) - 1
+    worst = lib.amax(abs(wide(out) - truth.value).reshape(row), -1) / (form.eps * 2.0**exponent)
+    found = float(worst.max())
+    return found if math.isfinite(found) else math.inf

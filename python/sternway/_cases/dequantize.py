@@ -1,0 +1,192 @@
+"""Per-token dequantisation and fake quantisation; a token is an index of the leading dims.
+
+x = (q - z) s:  dx = dy s,  ds = sum dy (q - z),  dz = -s sum dy.
+q = clamp(round(x / s) + z), y = (q - z) s, dx = dy inside the bounds and 0 outside:  ds = sum dy ((q - z) - x / s) inside,
+dy (q - z) outside,  dz = sum -s dy outside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dequantize import (
+    DequantizePerTokenBackwardDescriptor,
+    DequantizePerTokenBackwardPlan,
+    FakeQuantizePerTokenBackwardDescriptor,
+    FakeQuantizePerTokenBackwardPlan,
+)
+from .case import Case, Output, Shape, Truth, Values, library, summed
+from .source import Source
+
+QUANT_MIN, QUANT_MAX = -4, 3
+
+# ---------------------------------------------------------------------------------------------------------- dequantise
+
+
+def quantized(source: Source, shape: Shape, dtype: str) -> Values:
+    """Rows in int8, each scaled to its largest element."""
+    x = source.normal(shape)
+    scale = library(x).amax(abs(x), -1)[..., None] / 127
+    q = source.cast((x / scale).round(), "int8")
+    return Values(dy=source.cast(source.normal(shape), dtype), scale=source.cast(scale, dtype), q=q)
+
+
+def with_zero_point(source: Source, shape: Shape, dtype: str) -> Values:
+    """A learned zero point besides."""
+    values = quantized(source, shape, dtype)
+    values.zero_point = source.cast(source.normal((*shape[:-1], 1)), dtype)
+    return values
+
+
+def describe(v: Values) -> DequantizePerTokenBackwardDescriptor:
+    """The descriptor of these operands."""
+    return DequantizePerTokenBackwardDescriptor(v.dy.shape, v.dy.dtype, v.q.dtype, v.scale.dtype)
+
+
+def zero_of(v: Values) -> Any:
+    """The zero point, or 0."""
+    return getattr(v, "zero_point", 0)
+
+
+def dscale(v: Values) -> Truth:
+    """The sum of dy (q - z); q and z may cancel."""
+    return summed(v.dy * (v.q - zero_of(v)), v.scale, abs(v.dy) * (abs(v.q) + abs(zero_of(v))))
+
+
+DX = Output("q", lambda v: summed(v.dy * v.scale, v.dy))
+DSCALE = Output("scale", dscale)
+DZERO_POINT = Output("zero_point", lambda v: summed(-v.scale * v.dy, v.zero_point))
+
+
+def by_torch(v: Values) -> Any:
+    """The composite that is written where no operation exists."""
+    return (v.q - zero_of(v)) * v.scale
+
+
+def drop_in(v: Values) -> Any:
+    """sternway.torch.dequantize_per_token."""
+    import sternway.torch
+
+    return sternway.torch.dequantize_per_token(v.q, v.scale, getattr(v, "zero_point", None))
+
+
+# -------------------------------------------------------------------------------------------------------- fake quantise
+
+
+def unquantized(source: Source, shape: Shape, dtype: str) -> Values:
+    """Rows with the step that learned step size quantisation starts from, Esser et al. 2020, arXiv:1902.08153.
+
+    x is drawn towards the nearest step by a fifth of its distance, so that no rounding of x / scale decides which one it is.
+    """
+    x = source.normal(shape)
+    scale = 2 * abs(x).mean(-1)[..., None] / QUANT_MAX**0.5
+    nearest = (x / scale).round()
+    x, dy = scale * (nearest + 0.8 * (x / scale - nearest)), source.normal(shape)
+    cast = {name: source.cast(value, dtype) for name, value in (("dy", dy), ("x", x), ("scale", scale))}
+    return Values(**cast, quant_min=QUANT_MIN, quant_max=QUANT_MAX)
+
+
+def unquantized_with_zero_point(source: Source, shape: Shape, dtype: str) -> Values:
+    """A learned zero point besides."""
+    values = unquantized(source, shape, dtype)
+    values.zero_point = source.cast(source.normal((*shape[:-1], 1)), dtype)
+    return values
+
+
+def describe_fake(v: Values) -> FakeQuantizePerTokenBackwardDescriptor:
+    """The descriptor of these operands."""
+    return FakeQuantizePerTokenBackwardDescriptor(v.dy.shape, v.dy.dtype, v.quant_min, v.quant_max, v.scale.dtype)
+
+
+def levels(v: Values) -> tuple[Any, Any, Any, Any]:
+    """x / scale, the zero point in use, the level within bounds, and where it was so before clamping."""
+    zero = v.zero_point.round().clip(v.quant_min, v.quant_max) if hasattr(v, "zero_point") else 0 * v.scale
+    steps = v.x / v.scale
+    t = steps.round() + zero
+    return steps, zero, t.clip(v.quant_min, v.quant_max), (t >= v.quant_min) & (t <= v.quant_max)
+
+
+def fake_dx(v: Values) -> Truth:
+    """Passes dy straight through inside the bounds."""
+    *_, inside = levels(v)
+    return summed(v.dy * inside, v.dy)
+
+
+def fake_dscale(v: Values) -> Truth:
+    """The sum of dy ((q - z) - x / s) inside, of dy (q - z) outside."""
+    steps, zero, q, inside = levels(v)
+    steps = steps * inside
+    return summed(v.dy * ((q - zero) - steps), v.scale, abs(v.dy) * (abs(q - zero) + abs(steps)))
+
+
+def fake_dzero_point(v: Values) -> Truth:
+    """The sum of -s dy outside."""
+    *_, inside = levels(v)
+    return summed(-v.scale * v.dy * ~inside, v.zero_point)
+
+
+FAKE_DX = Output("x", fake_dx)
+FAKE_DSCALE = Output("scale", fake_dscale)
+FAKE_DZERO_POINT = Output("zero_point", fake_dzero_point)
+
+
+def rounded(x: Any) -> Any:
+    """Rounding that passes the gradient on."""
+    return x.round().detach() + (x - x.detach())
+
+
+def fake_by_torch(v: Values) -> Any:
+    """The straight-through composite that quantisation-aware training writes; torch.clamp would pass nothing on a bound."""
+    import torch
+
+    zero = rounded(v.zero_point) if hasattr(v, "zero_point") else 0
+    level = rounded(v.x / v.scale) + zero
+    inside = (level >= v.quant_min) & (level <= v.quant_max)
+    level = torch.where(inside, level, level.detach().clamp(v.quant_min, v.quant_max))
+    return (level - zero) * v.scale
+
+
+def fake_drop_in(v: Values) -> Any:
+    """sternway.torch.fake_quantize_per_token."""
+    import sternway.torch
+
+    zero_point = getattr(v, "zero_point", None)
+    return sternway.torch.fake_quantize_per_token(v.x, v.scale, zero_point, quant_min=v.quant_min, quant_max=v.quant_max)
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+
+def case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> Case:
+    """A row of dequantise."""
+    return Case(
+        "dequantize", name, DequantizePerTokenBackwardPlan, inputs, describe, outputs, by_torch,
+        "autograd of (q - zero_point) * scale", drop_in=drop_in, **options,
+    )  # fmt: skip
+
+
+def fake_case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> Case:
+    """A row of fake quantise."""
+    return Case(
+        "dequantize", name, FakeQuantizePerTokenBackwardPlan, inputs, describe_fake, outputs, fake_by_torch,
+        "autograd of the straight-through composite", drop_in=fake_drop_in, **options,
+    )  # fmt: skip
+
+
+MEASURED: dict[str, Any] = {
+    "demo": (1024, 1024),
+    "cpu": ((256, 256), (1024, 1024), (4096, 4096)),
+    "cuda": ((16384, 8192),),
+}
+
+CASES = (
+    case("dx", quantized, {"dx": DX}, reads=("dy", "scale"), **MEASURED),
+    case("dx, dscale", quantized, {"dx": DX, "dscale": DSCALE}, **MEASURED),
+    case("dx, dscale, dzero_point", with_zero_point, {"dx": DX, "dscale": DSCALE, "dzero_point": DZERO_POINT}),
+    fake_case("dx, dscale", unquantized, {"dx": FAKE_DX, "dscale": FAKE_DSCALE}, **MEASURED),
+    fake_case(
+        "dx, dscale, dzero_point",
+        unquantized_with_zero_point,
+        {"dx": FAKE_DX, "dscale": FAKE_DSCALE, "dzero_point": FAKE_DZERO_POINT},
+    ),
+)

@@ -1,0 +1,74 @@
+"""python -m sternway selftest: every operation, in every dtype, on every device, against float64."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from .. import errors
+from . import CASES, FORMATS, Case, NumPySource, Problem, Shape, Source, TorchSource, error
+from .source import cuda_devices, usable
+from .table import Table, shape_text
+
+# Rows that are no multiple of a vector and begin at odd addresses; few rows that are long enough to be cut into parts.
+SHAPES: tuple[Shape, ...] = ((67, 1031), (2, 40001))
+
+
+def selftest(device: str | None = None) -> int:
+    """Print a table; return 0 when all is well, 1 on a failure, 2 where nothing could be tested."""
+    found = list(sources(device))
+    if not found:
+        return 2
+    table = Table(op=32, outputs=24, dtype=8, device=6, shape=10, error=-9, allowed=-9, result=6)
+    print("error: the largest against float64, in units in the last place of the largest element of its row\n")
+    table.head()
+    failures = rows = 0
+    for where, source, dtypes in found:
+        for case in CASES:
+            for dtype in dtypes:
+                for shape in SHAPES:
+                    rows += 1
+                    failures += not one(
+                        table, (case.op, case.name, dtype, where, shape_text(shape)), case, source, shape, dtype
+                    )
+    print(f"\n{rows - failures} passed, {failures} failed")
+    return 1 if failures else 0
+
+
+def one(table: Table, said: Sequence[str], case: Case, source: Callable[[], Source], shape: Shape, dtype: str) -> bool:
+    """Run one case and print its row: the output that is worst beside what it is allowed."""
+    try:
+        problem = Problem(case, source(), shape, dtype)
+        results, truths = problem.run(), problem.truths()
+        found = [(error(results[name], truth), problem.allowed(name, truth)) for name, truth in truths.items()]
+    except (errors.Error, RuntimeError) as failure:  # torch reports what a kernel did at a later call, as a RuntimeError
+        table.row(*said, "", "", f"FAILED {str(failure).partition(chr(10))[0]}")
+        return False
+    worst, allowed = max(found, key=lambda pair: pair[0] / pair[1])
+    table.row(*said, f"{worst:.3g}", f"{allowed:.3g}", "ok" if worst <= allowed else "FAILED")
+    return worst <= allowed
+
+
+def sources(device: str | None) -> Iterator[tuple[str, Callable[[], Source], tuple[str, ...]]]:
+    """Where arrays come from, with their dtypes; says what is left out and why."""
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)  # the truth is quick enough, and threads that wait for each other are slow on a busy machine
+        found, reason = cuda_devices()
+        if not device and not found:
+            print(f"cuda is not tested: {reason}\n")
+        for name in [usable(device)] if device else ["cpu", *found]:
+            yield name, functools.partial(TorchSource, name), tuple(FORMATS)
+    elif device not in (None, "cpu"):
+        print(f"{device} is tested with PyTorch, which is not installed: pip install 'sternway[torch]'", file=sys.stderr)
+    elif importlib.util.find_spec("numpy"):
+        print("PyTorch is not installed: testing NumPy arrays on the CPU, without bfloat16, which NumPy does not have.\n")
+        yield "cpu", NumPySource, tuple(dtype for dtype in FORMATS if dtype != "bfloat16")
+    else:
+        print(
+            "The selftest needs arrays: install PyTorch (pip install 'sternway[torch]') or NumPy (pip install numpy).",
+            file=sys.stderr,
+        )

@@ -1,0 +1,161 @@
+"""Compiles cuda/*.cu into the images that the Go package `cuda` embeds: one compressed fatbin per file, and manifest.json.
+
+    python tools/kernels.py [--out DIR]
+
+STERNWAY_CUDA_ARCHS="80;90;100;120" chooses the architectures; the lowest is also kept as PTX, for GPUs that none of them fits.
+An image is made again only when its source, a header, the flags or the architectures have changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).resolve().parent.parent / "cuda"
+IMAGES = SOURCES / "image"
+ARCHITECTURES = "80;90;100;120"
+FLAGS = ("-std=c++17", "-O3", "--compress-mode=size")
+OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
+
+# What pip provides where there is no CUDA toolkit.
+REQUIREMENTS = (
+    "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-cccl==13.0.85",
+)
+
+
+class KernelError(RuntimeError):
+    """No usable compiler, or a source that does not compile."""
+
+
+def nvcc_version(nvcc: Path) -> tuple[int, ...]:
+    """(13, 0, 88), or () when it does not run."""
+    try:
+        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    match = re.search(r"\bV(\d+)\.(\d+)\.(\d+)", text)
+    return tuple(map(int, match.groups())) if match else ()
+
+
+def find_nvcc() -> Path | None:
+    """The first nvcc that is new enough: on PATH, in CUDA_HOME or CUDA_PATH, or in NVIDIA's wheels on sys.path."""
+    places = [Path(found).parent for found in [shutil.which("nvcc")] if found]
+    places += [Path(os.environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    places += [Path(entry or ".") / "nvidia/cu13/bin" for entry in sys.path]
+    for nvcc in (place / "nvcc" for place in places):
+        if nvcc.is_file() and nvcc_version(nvcc) >= OLDEST_NVCC:
+            return nvcc
+    return None
+
+
+def code_flags(architectures: list[str]) -> list[str]:
+    """Machine code for each architecture and PTX for the lowest."""
+    lowest = min(architectures, key=lambda arch: int(re.sub(r"\D", "", arch)))
+    codes = [(arch, f"sm_{arch}") for arch in architectures] + [(lowest, f"compute_{lowest}")]
+    return [f"-gencode=arch=compute_{arch},code={code}" for arch, code in codes]
+
+
+def digest(*parts: bytes) -> str:
+    """One hash of several byte strings, in order."""
+    return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def read_manifest(out: Path) -> dict[str, Any]:
+    """What the last build wrote, {} when there is none."""
+    try:
+        manifest: dict[str, Any] = json.loads((out / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest
+
+
+def compile_image(nvcc: Path, source: Path, image: Path, flags: list[str]) -> None:
+    """One source, all architectures."""
+    made = image.with_suffix(".part")
+    done = subprocess.run(
+        [nvcc, "-fatbin", *flags, "--threads=0", "-o", made, source], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        made.unlink(missing_ok=True)
+        raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
+    made.replace(image)
+
+
+def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[str, Any]:
+    """Brings every image in `out` up to date and returns the manifest."""
+    architectures = architectures or [
+        a for a in re.split(r"[;,\s]+", os.environ.get("STERNWAY_CUDA_ARCHS", ARCHITECTURES)) if a
+    ]
+    flags = [*FLAGS, *code_flags(architectures)]
+    headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
+    sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
+    inputs = {name: digest(source.read_bytes(), *headers, " ".join(flags).encode()) for name, source in sources.items()}
+    before = read_manifest(out)
+
+    def current(name: str) -> bool:
+        row = before.get("images", {}).get(name, {})
+        image = out / f"{name}.fatbin"
+        return (
+            row.get("inputs") == inputs[name]
+            and image.is_file()
+            and row.get("sha256") == hashlib.sha256(image.read_bytes()).hexdigest()
+        )
+
+    stale = [name for name in sources if not current(name)]
+    version = before.get("nvcc")
+    if stale:
+        nvcc = find_nvcc()
+        if nvcc is None:
+            oldest, wheels = ".".join(map(str, OLDEST_NVCC)), " ".join(REQUIREMENTS)
+            raise KernelError(f"no nvcc of {oldest} or newer; install a CUDA toolkit, or: pip install {wheels}")
+        version = ".".join(map(str, nvcc_version(nvcc)))
+        out.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = [pool.submit(compile_image, nvcc, sources[name], out / f"{name}.fatbin", flags) for name in stale]
+        for job in jobs:
+            job.result()
+    for image in out.glob("*.fatbin"):
+        if image.stem not in sources:
+            image.unlink()
+    manifest = {
+        "architectures": [flag.rpartition("code=")[2] for flag in code_flags(architectures)],
+        "nvcc": version,
+        "images": {
+            name: {"sha256": hashlib.sha256((out / f"{name}.fatbin").read_bytes()).hexdigest(), "inputs": inputs[name]}
+            for name in sources
+        },
+    }
+    if manifest != before:
+        (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    return manifest
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Compiles cuda/*.cu into cuda/image.")
+    parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the images (cuda/image)")
+    out = parser.parse_args().out
+    try:
+        manifest = build(out)
+    except KernelError as error:
+        sys.exit(str(error))
+    for name in manifest["images"]:
+        print(f"{name}: {(out / f'{name}.fatbin').stat().st_size} bytes")
+    print(f"{', '.join(manifest['architectures'])} by nvcc {manifest['nvcc']}")
+
+
+if __name__ == "__main__":
+    main()
