@@ -2,34 +2,38 @@
 #define STERNWAY_SCAN_H
 #include <stdint.h>
 
-/* A lane is a row of a scan, or a part of one. Thirty-two lanes advance together, one position at a time, so that the loop over
-   lanes is what the compiler turns into vector code. */
+/* A lane is a row of a scan, or a part of one. A group of lanes advances together, one position at a time, so that the loop over
+   lanes is what the compiler turns into vector code. What is worked on between a load and a store is a tile, positions of all lanes
+   of a group, in float64: 64 positions of 32 lanes, or fewer positions of more lanes where rows are shorter than that. */
 enum {
-  SCAN_LANES = 32,
-  SCAN_POSITIONS = 64, /* of a tile: what is worked on between a load and a store */
-  SCAN_BATCH = 1024    /* lanes of a call */
+  SCAN_LANES = 32,     /* of a group at the least */
+  SCAN_POSITIONS = 64, /* of a tile at the most */
+  SCAN_TILE = SCAN_LANES * SCAN_POSITIONS,
+  SCAN_BATCH = 1024    /* lanes of a group at the most, and of a call whose lanes lie anywhere */
 };
 
-typedef double scan_tile[SCAN_POSITIONS][SCAN_LANES] __attribute__((aligned(64)));
-
-/* Where the lanes of an operand lie: position k of lane l is the element at[l] + k step. type is a row of the table of dtypes:
-   float32, float64, float16, bfloat16. */
+/* Where the lanes of an operand lie: position k of lane l is the element at[l] + k step, or at[0] + l pitch + k step where the lanes
+   are regular. type is a row of the table of dtypes: float32, float64, float16, bfloat16. */
 typedef struct {
   uint64_t data;
-  int64_t type, step;
+  int64_t type, step, regular, pitch;
   int64_t at[SCAN_BATCH];
 } scan_operand;
 
-/* The tile of lanes lane.. and positions k.. of an operand, in float64, and back. */
-void sw_scan_load(scan_tile tile, const scan_operand *from, long lane, long lanes, long k, long n);
-void sw_scan_store(const scan_operand *to, scan_tile tile, long lane, long lanes, long k, long n);
+/* A group of lanes, and which positions of it: rows of width numbers. */
+typedef struct {
+  long lane, lanes, width, k, n;
+} scan_window;
+
+/* The tile of a window of an operand, in float64, and back. */
+void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w);
+void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w);
 
 enum scan_kind { SCAN_SUM, SCAN_PRODUCT, SCAN_MAX_LAST, SCAN_MAX_FIRST, SCAN_MIN_LAST, SCAN_MIN_FIRST, SCAN_SOFT,
                  SCAN_CHOSEN, SCAN_CHOSEN_DOWN, SCAN_KINDS };
 
 typedef struct {
   int64_t kind, lanes, n; /* positions of every lane */
-  int64_t row;            /* positions of a row */
   scan_operand dy, x, dx; /* a sum reads no x */
 } scan_call;
 
@@ -43,15 +47,16 @@ typedef struct {
 void sw_scan_fold(const scan_call *call, double *states, double *carries);
 
 /* leave does for carries of the other kinds what fold cannot: the links depend on the states that enter the lanes from the left.
-   It leaves the states before all tiles in checkpoints, two numbers for each of 32 lanes. */
+   It leaves the states before all tiles in checkpoints, two numbers for each lane of a group. */
 void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
 /* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already.
    carries enter from the right. */
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
-/* outside says whether some index, for x, is not a position of a row. */
-int sw_scan_outside(const scan_call *call);
+/* beyond says whether some of n numbers of 64 bits is not a position of a row of so many; outside, whether some index, for x, is not. */
+int sw_scan_beyond(uint64_t data, long n, int64_t row);
+int sw_scan_outside(const scan_call *call, int64_t row);
 
 /* add takes any indices for x, of at most 32 lanes. dx is indexed by origin + delta index; sums has room for it. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums);

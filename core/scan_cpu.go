@@ -39,6 +39,7 @@ type scanWorker struct {
 	states      [C.SCAN_BATCH]state
 	carries     [C.SCAN_BATCH]float64
 	checkpoints []float64
+	sums        []float64
 }
 
 var scanWorkers = sync.Pool{New: func() any { return new(scanWorker) }}
@@ -125,17 +126,14 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 	h.walk(entering, carries, checkpoints)
 }
 
-// fold finds the states of lanes by themselves, and the least first number of them; nil: nobody asks for more.
+// fold finds the states of lanes by themselves, and the least first number of them.
 func (h *hostScan) fold(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
 	h.each(false, func(w *scanWorker, first, count int64) {
-		own, leaving := w.states[:count], []float64(nil)
-		if states != nil {
-			own, leaving = states[first:first+count], carries[first:first+count]
-		}
+		own := states[first : first+count]
 		h.begin(w, own, first)
-		C.sw_scan_fold(&w.call, cStates(own), cDoubles(leaving))
+		C.sw_scan_fold(&w.call, cStates(own), cDoubles(carries[first:first+count]))
 		lock.Lock()
 		defer lock.Unlock()
 		for _, s := range own {
@@ -205,7 +203,8 @@ func (h *hostScan) full() int64 { return h.n / h.part * h.rows }
 
 // each hands out lanes of one length, first..first+count-1.
 func (h *hostScan) each(walk bool, body func(w *scanWorker, first, count int64)) {
-	group := clamp(grain/h.part/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
+	batch := clamp(grain/h.part/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
+	group := batch * clamp(grain/h.part/batch, 1, fewRows) // lanes of a task
 	full := h.full()
 	tasks := ceil(full, group)
 	h.parallel(tasks+ceil(h.lanes-full, group), func(w *scanWorker, task int64) {
@@ -213,9 +212,11 @@ func (h *hostScan) each(walk bool, body func(w *scanWorker, first, count int64))
 		if task >= tasks {
 			first, end = full+(task-tasks)*group, h.lanes
 		}
-		count := min(group, end-first)
-		h.hand(w, first, count, walk)
-		body(w, first, count)
+		for end = min(end, first+group); first < end; first += batch {
+			count := min(batch, end-first)
+			h.hand(w, first, count, walk)
+			body(w, first, count)
+		}
 	})
 }
 
@@ -225,8 +226,8 @@ func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
 	if first >= h.full() {
 		n = h.n % h.part
 	}
-	w.call.kind, w.call.lanes, w.call.n, w.call.row = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n), C.int64_t(h.n)
-	if need := ceil(count, C.SCAN_LANES) * checkpointsOf(n); int64(len(w.checkpoints)) < need {
+	w.call.kind, w.call.lanes, w.call.n = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n)
+	if need := max(2*C.SCAN_BATCH, ceil(count, C.SCAN_LANES)*checkpointsOf(n)); int64(len(w.checkpoints)) < need {
 		w.checkpoints = make([]float64, need)
 	}
 	h.place(&w.call.dy, 0, first, count)
@@ -248,9 +249,17 @@ func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
 // place tells the loops where an operand of lanes first..first+count-1 lies.
 func (h *hostScan) place(to *C.scan_operand, operand int, first, count int64) {
 	t := &h.args[operand]
-	to.data, to._type, to.step = C.uint64_t(t.Data), C.int64_t(t.DType.row()), C.int64_t(h.steps[operand])
+	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.row()), C.int64_t(h.steps[operand]), 0
 	if t.DType == Int64 {
 		to._type = C.int64_t(Float64.row()) // the loops move the bits
+	}
+	if v := &h.views[operand]; v.regular && (first/h.rows == (first+count-1)/h.rows) {
+		to.regular, to.pitch = 1, C.int64_t(v.step)
+		to.at[0] = C.int64_t(first/h.rows*h.part*h.steps[operand] + first%h.rows*v.step)
+		return
+	} else if v.n == 0 || h.rows == 1 { // parts of one row
+		to.regular, to.pitch, to.at[0] = 1, C.int64_t(h.part*h.steps[operand]), C.int64_t(first*h.part*h.steps[operand])
+		return
 	}
 	for done := int64(0); done < count; {
 		part, row := (first+done)/h.rows, (first+done)%h.rows

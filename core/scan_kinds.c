@@ -24,8 +24,7 @@
    A row that is long is walked tile by tile from its end, with the state before each tile found beforehand. Everything here is one
    expression for each lane without a branch, so that lanes become vectors. */
 
-typedef double lanes_of[SCAN_LANES];
-
+/* Loops work on strips of lanes whose states stay in registers; width is that of a tile. */
 #define EACH_LANE for (long l = 0; l < SCAN_LANES; l++)
 
 INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
@@ -65,205 +64,266 @@ INLINE double exponential(double t) {
 
 /* Forward: the state after n positions; with w, the weights, and the links in place of x where these are not x itself. */
 
-INLINE void product_forward(double *before, scan_tile x, double (*w)[SCAN_LANES], long n) {
+INLINE void product_forward(double *restrict before, const double *restrict x, double *restrict w, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
-    if (w) w[k][l] = before[l];
-    before[l] = cut(before[l], x[k][l]);
+    if (w) w[k * width + l] = before[l];
+    before[l] = cut(before[l], x[k * width + l]);
   }
 }
 
 /* NaN beats everything. Where nothing stands before the first position, that one wins. */
-INLINE void record_forward(double sign, int first, double *best, double *seen, scan_tile x, double (*w)[SCAN_LANES], long n) {
-  EACH_LANE best[l] = seen[l] != 0 ? best[l] : sign * x[0][l];
+INLINE void record_forward(double sign, int first, double *restrict best, double *restrict seen, const double *restrict x,
+                           double *restrict w, long width, long n) {
+  EACH_LANE best[l] = seen[l] != 0 ? best[l] : sign * x[l];
   for (long k = 0; k < n; k++) EACH_LANE {
-    double v = sign * x[k][l], b = best[l];
+    double v = sign * x[k * width + l], b = best[l];
     double win = first ? (b >= v ? 0 : 1) : (v >= b ? 1 : 0);
     if (first) win = b == b ? win : 0;
     else win = v == v ? win : 1;
     best[l] = win != 0 ? v : b;
-    if (w) w[k][l] = win;
+    if (w) w[k * width + l] = win;
   }
   EACH_LANE {
-    if (w) w[0][l] = seen[l] != 0 ? w[0][l] : 1;
+    if (w) w[l] = seen[l] != 0 ? w[l] : 1;
     seen[l] = 1;
   }
+}
+
+/* a + b, where lost gathers what rounding takes from float64 sums: the results of other types are rounded far above it. */
+INLINE double added(int exact, double a, double b, double *lost) {
+  double sum = a + b, part = sum - b, error = (a - part) + (b - (sum - part));
+  if (exact) *lost += error - error == 0 ? error : 0;
+  return sum;
 }
 
 /* The indices that a scan returned, as the bits of x: position k won when its index is k itself, counted from lane l's want[l] on. */
 INLINE uint64_t wanted(double want, long k) { return bits(want + k + 0x1p52) - bits(0x1p52); }
 
-INLINE void chosen_forward(const double *want, scan_tile x, double (*w)[SCAN_LANES], long k, long delta, long n) {
-  for (long i = 0; i < n; i++) EACH_LANE w[i][l] = bits(x[i][l]) == wanted(want[l], (k + i) * delta) ? 1 : 0;
+INLINE void chosen_forward(const double *restrict want, const double *restrict x, double *restrict w, long k, long delta, long width, long n) {
+  for (long i = 0; i < n; i++) EACH_LANE w[i * width + l] = bits(x[i * width + l]) == wanted(want[l], (k + i) * delta) ? 1 : 0;
 }
 
 /* Whether every index is its position's own or the one before, which last holds the bits of: a scan returns no other. */
-INLINE void chosen_check(const double *want, double *last, double *scans, scan_tile x, long k, long delta, long n) {
+INLINE void chosen_check(const double *restrict want, double *restrict last, double *restrict scans, const double *restrict x, long k,
+                         long delta, long width, long n) {
   for (long i = 0; i < n; i++) EACH_LANE {
-    uint64_t index = bits(x[i][l]);
+    uint64_t index = bits(x[i * width + l]);
     double fine = index == bits(last[l]) ? scans[l] : 0;
     scans[l] = index == wanted(want[l], (k + i) * delta) ? scans[l] : fine;
-    last[l] = x[i][l];
+    last[l] = x[i * width + l];
   }
 }
 
 /* What leaves the lanes is dy from before their first winner. */
-INLINE void chosen_fold(const double *want, double *won, double *leaving, scan_tile x, scan_tile dy, long k, long delta, long n) {
+INLINE void chosen_fold(int exact, const double *want, double *restrict won, double *restrict leaving, double *restrict lost,
+                        const double *restrict x, const double *restrict dy, long k, long delta, long width, long n) {
   for (long i = 0; i < n; i++) EACH_LANE {
-    won[l] = bits(x[i][l]) == wanted(want[l], (k + i) * delta) ? 1 : won[l];
-    leaving[l] += won[l] != 0 ? 0 : dy[i][l];
+    won[l] = bits(x[i * width + l]) == wanted(want[l], (k + i) * delta) ? 1 : won[l];
+    leaving[l] = added(exact, won[l] != 0 ? 0 : dy[i * width + l], leaving[l], &lost[l]);
   }
 }
 
 /* kept and gain are the shares of y' and x in the new sum; -inf adds nothing, and equal infinities share equally. */
-INLINE void soft_forward(double *m, double *s, scan_tile x, double (*w)[SCAN_LANES], long n) {
+INLINE void soft_forward(double *restrict m, double *restrict s, double *restrict x, double *restrict w, long width, long n) {
   EACH_LANE m[l] = s[l] == 0 ? -INFINITY : m[l];
   for (long k = 0; k < n; k++) EACH_LANE {
-    double v = x[k][l], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap);
+    double v = x[k * width + l], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap);
     double kept = v > top ? s[l] * e : s[l], gain = v > top ? 1 : e;
     gain = v == -INFINITY ? 0 : gain;
     double sum = kept + gain, divisor = sum == 0 ? 1 : sum;
     m[l] = v > top ? v : top;
     s[l] = sum;
     if (w) {
-      w[k][l] = gain / divisor;
-      x[k][l] = sum == 0 ? 1 : kept / divisor;
+      w[k * width + l] = gain / divisor;
+      x[k * width + l] = sum == 0 ? 1 : kept / divisor;
     }
   }
 }
 
-INLINE void forward(enum scan_kind kind, double *a, double *b, scan_tile x, double (*w)[SCAN_LANES], long n) {
+INLINE void forward(enum scan_kind kind, double *a, double *b, double *x, double *w, long width, long n) {
   switch (kind) {
-    case SCAN_PRODUCT: product_forward(a, x, w, n); break;
-    case SCAN_MAX_LAST: record_forward(1, 0, a, b, x, w, n); break;
-    case SCAN_MAX_FIRST: record_forward(1, 1, a, b, x, w, n); break;
-    case SCAN_MIN_LAST: record_forward(-1, 0, a, b, x, w, n); break;
-    case SCAN_MIN_FIRST: record_forward(-1, 1, a, b, x, w, n); break;
-    case SCAN_SOFT: soft_forward(a, b, x, w, n); break;
+    case SCAN_PRODUCT: product_forward(a, x, w, width, n); break;
+    case SCAN_MAX_LAST: record_forward(1, 0, a, b, x, w, width, n); break;
+    case SCAN_MAX_FIRST: record_forward(1, 1, a, b, x, w, width, n); break;
+    case SCAN_MIN_LAST: record_forward(-1, 0, a, b, x, w, width, n); break;
+    case SCAN_MIN_FIRST: record_forward(-1, 1, a, b, x, w, width, n); break;
+    case SCAN_SOFT: soft_forward(a, b, x, w, width, n); break;
     default: break;
   }
 }
 
 /* Backward: dx in place of dy. entering is c R from the right. A maximum selects, so that an infinity or a NaN stays in its run. */
-INLINE void backward(enum scan_kind kind, double *restrict entering, scan_tile c, scan_tile w, scan_tile dy, long n) {
+INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, double *restrict lost, const double *restrict c, const double *restrict w,
+                     double *restrict dy, long width, long n) {
   for (long k = n - 1; k >= 0; k--) EACH_LANE {
-    double r = dy[k][l] + entering[l];
+    long i = k * width + l;
+    double less = lost[l], next = added(exact, dy[i], entering[l], &less), r = exact ? next + less : next;
     switch (kind) {
-      case SCAN_SUM: dy[k][l] = entering[l] = r; break;
-      case SCAN_PRODUCT: dy[k][l] = cut(w[k][l], r), entering[l] = cut(c[k][l], r); break;
-      case SCAN_SOFT: dy[k][l] = w[k][l] * r, entering[l] = c[k][l] * r; break;
-      default: dy[k][l] = w[k][l] != 0 ? r : 0, entering[l] = w[k][l] != 0 ? 0 : r;
+      case SCAN_SUM: dy[i] = r, entering[l] = next; break;
+      case SCAN_PRODUCT: dy[i] = cut(w[i], r), entering[l] = cut(c[i], next), less *= c[i]; break;
+      case SCAN_SOFT: dy[i] = w[i] * r, entering[l] = c[i] * next, less *= c[i]; break;
+      default: dy[i] = w[i] != 0 ? r : 0, entering[l] = w[i] != 0 ? 0 : next, less = w[i] != 0 ? 0 : less;
     }
+    if (exact) lost[l] = less - less == 0 ? less : 0;
   }
 }
 
-INLINE void sum_fold(double *leaving, scan_tile dy, long n) {
-  for (long k = n - 1; k >= 0; k--) EACH_LANE leaving[l] += dy[k][l];
+INLINE void sum_fold(int exact, double *leaving, double *lost, const double *dy, long width, long n) {
+  for (long k = n - 1; k >= 0; k--) EACH_LANE leaving[l] = added(exact, dy[k * width + l], leaving[l], &lost[l]);
 }
 
 /* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
    and what leaves the lane; both from the last position on. */
-INLINE void product_fold(double *m, double *e, double *leaving, scan_tile x, scan_tile dy, long n) {
+INLINE void product_fold(int exact, double *m, double *e, double *leaving, double *lost, const double *x, const double *dy, long width,
+                         long n) {
   const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
   for (long k = n - 1; k >= 0; k--) EACH_LANE {
-    double v = x[k][l], grow = fabs(v) < 0x1p-900 ? 200 : 0, p = cut(m[l], v * power(grow));
+    double v = x[k * width + l], grow = fabs(v) < 0x1p-900 ? 200 : 0, p = cut(m[l], v * power(grow));
     double fraction = number((bits(p) & ~exponent) | half), whole = number((bits(p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
     fraction = p == 0 ? p : fraction;
     m[l] = p - p == 0 ? fraction : p;
     e[l] += whole - 1022 - grow;
-    leaving[l] = cut(v, dy[k][l] + leaving[l]);
+    double less = lost[l];
+    leaving[l] = cut(v, added(exact, dy[k * width + l], leaving[l], &less));
+    less *= v;
+    if (exact) lost[l] = less - less == 0 ? less : 0;
   }
 }
 
-#define POSITIONS(k) (call->n - (k) < SCAN_POSITIONS ? call->n - (k) : SCAN_POSITIONS)
+#define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
 
 #define BY_INDEX(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
 #define DELTA(kind) ((kind) == SCAN_CHOSEN ? 1 : -1)
 
-INLINE void fold(enum scan_kind kind, const scan_call *call, long lane, long lanes, double *states, double *carries) {
-  scan_tile x, dy;
-  lanes_of a = {0}, b = {0}, scans, won = {0}, leaving = {0};
-  int leaves = (kind == SCAN_SUM || kind == SCAN_PRODUCT || BY_INDEX(kind)) && carries;
-  EACH_LANE scans[l] = 1;
-  if (kind == SCAN_PRODUCT) EACH_LANE a[l] = 1;
-  if (BY_INDEX(kind)) for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
-  for (long l = 0; leaves && l < lanes; l++) leaving[l] = carries[l];
-  for (long last = (call->n - 1) / SCAN_POSITIONS, i = 0; i <= last; i++) {
-    long k = (kind == SCAN_SUM || kind == SCAN_PRODUCT ? last - i : i) * SCAN_POSITIONS, n = POSITIONS(k);
-    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
-    if (leaves) sw_scan_load(dy, &call->dy, lane, lanes, k, n);
-    if (BY_INDEX(kind)) chosen_check(a, b, scans, x, k, DELTA(kind), n);
-    if (BY_INDEX(kind) && leaves) chosen_fold(a, won, leaving, x, dy, k, DELTA(kind), n);
-    if (kind == SCAN_SUM) sum_fold(leaving, dy, n);
-    if (kind == SCAN_PRODUCT) product_fold(a, b, leaving, x, dy, n);
-    forward(kind == SCAN_PRODUCT ? SCAN_SUM : kind, a, b, x, NULL, n);
+/* Which lanes: a group of a call. */
+typedef struct {
+  long lane, lanes, width, positions;
+} group;
+
+#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count}
+#define SIZES long width = g->width, positions = g->positions
+#define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
+
+INLINE void unpack(const group *g, const double *states, double *a, double *b) {
+  for (long l = 0; l < g->width; l++) {
+    a[l] = l < g->lanes ? states[2 * l] : 0;
+    b[l] = l < g->lanes ? states[2 * l + 1] : 0;
   }
-  for (long l = 0; l < lanes; l++) {
+}
+
+INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
+  memcpy(checkpoint, a, sizeof *a * width);
+  memcpy(checkpoint + width, b, sizeof *b * width);
+}
+
+INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries) {
+  SIZES;
+  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_BATCH], b[SCAN_BATCH], scans[SCAN_BATCH], won[SCAN_BATCH], leaving[SCAN_BATCH], lost[SCAN_BATCH];
+  int backwards = kind == SCAN_SUM || kind == SCAN_PRODUCT, leaves = (backwards || BY_INDEX(kind)) && carries;
+  for (long l = 0; l < width; l++) {
+    a[l] = kind == SCAN_PRODUCT, b[l] = won[l] = lost[l] = 0, scans[l] = 1;
+    leaving[l] = leaves && l < g->lanes ? carries[l] : 0;
+  }
+  if (BY_INDEX(kind)) unpack(g, states, a, b);
+  for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
+    long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
+    if (leaves) sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    EACH_STRIP {
+      if (BY_INDEX(kind)) chosen_check(a + s, b + s, scans + s, x + s, k, DELTA(kind), width, n);
+      if (BY_INDEX(kind) && leaves) chosen_fold(exact, a + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
+      if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
+      if (kind == SCAN_PRODUCT) product_fold(exact, a + s, b + s, leaving + s, lost + s, x + s, dy + s, width, n);
+      else forward(kind, a + s, b + s, x + s, NULL, width, n);
+    }
+  }
+  for (long l = 0; l < g->lanes; l++) {
     states[2 * l] = BY_INDEX(kind) ? scans[l] : a[l];
     states[2 * l + 1] = BY_INDEX(kind) ? won[l] : b[l];
-    if (leaves) carries[l] = leaving[l];
+    if (leaves) carries[l] = leaving[l] + lost[l];
   }
 }
 
 /* The states before the tiles of the lanes. */
-INLINE void mark(enum scan_kind kind, const scan_call *call, long lane, long lanes, const double *states, lanes_of (*checkpoint)[2]) {
-  scan_tile x;
-  lanes_of a = {0}, b = {0};
-  for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
-  for (long k = 0; k < call->n; k += SCAN_POSITIONS, checkpoint++) {
-    memcpy(checkpoint[0][0], a, sizeof a), memcpy(checkpoint[0][1], b, sizeof b);
-    if (k + SCAN_POSITIONS >= call->n) break;
-    sw_scan_load(x, &call->x, lane, lanes, k, SCAN_POSITIONS);
-    forward(kind, a, b, x, NULL, SCAN_POSITIONS);
+INLINE void mark(enum scan_kind kind, const scan_call *call, const group *g, const double *states, double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], a[SCAN_BATCH], b[SCAN_BATCH];
+  unpack(g, states, a, b);
+  for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
+    keep(checkpoint, a, b, width);
+    if (k + positions >= call->n) break;
+    sw_scan_load(x, &call->x, WINDOW(k, positions));
+    EACH_STRIP forward(kind, a + s, b + s, x + s, NULL, width, positions);
+  }
+}
+
+INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double *restrict leaving, double *restrict lost,
+                   const double *restrict x, const double *restrict w, const double *restrict dy, long width, long n) {
+  for (long k = 0; k < n; k++) EACH_LANE {
+    long i = k * width + l;
+    link[l] *= kind == SCAN_SOFT ? x[i] : 1 - w[i];
+    double part = kind == SCAN_SOFT ? link[l] * dy[i] : link[l] != 0 ? dy[i] : 0;
+    leaving[l] = added(exact, part, leaving[l], &lost[l]);
   }
 }
 
 /* The same, and what leaves the lanes: dy with its links back to their first position. */
-INLINE void leave(enum scan_kind kind, const scan_call *call, long lane, long lanes, const double *states, double *carries,
-                  lanes_of (*checkpoint)[2]) {
-  scan_tile x, w, dy;
-  lanes_of a = {0}, b = {0}, link, leaving = {0};
-  EACH_LANE link[l] = 1;
-  for (long l = 0; l < lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
-  for (long first = 0; first < call->n; first += SCAN_POSITIONS, checkpoint++) {
+INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
+                  double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_BATCH], b[SCAN_BATCH], link[SCAN_BATCH], leaving[SCAN_BATCH], lost[SCAN_BATCH];
+  for (long l = 0; l < width; l++) link[l] = 1, leaving[l] = lost[l] = 0;
+  unpack(g, states, a, b);
+  for (long first = 0; first < call->n; first += positions, checkpoint += 2 * width) {
     long n = POSITIONS(first);
-    memcpy(checkpoint[0][0], a, sizeof a), memcpy(checkpoint[0][1], b, sizeof b);
-    sw_scan_load(x, &call->x, lane, lanes, first, n);
-    sw_scan_load(dy, &call->dy, lane, lanes, first, n);
-    forward(kind, a, b, x, w, n);
-    for (long k = 0; kind == SCAN_SOFT && k < n; k++) EACH_LANE {
-      link[l] *= x[k][l];
-      leaving[l] += link[l] * dy[k][l];
-    }
-    for (long k = 0; kind != SCAN_SOFT && k < n; k++) EACH_LANE {
-      link[l] *= 1 - w[k][l];
-      leaving[l] += link[l] != 0 ? dy[k][l] : 0;
+    keep(checkpoint, a, b, width);
+    sw_scan_load(x, &call->x, WINDOW(first, n));
+    sw_scan_load(dy, &call->dy, WINDOW(first, n));
+    EACH_STRIP {
+      forward(kind, a + s, b + s, x + s, w + s, width, n);
+      linked(kind, exact, link + s, leaving + s, lost + s, x + s, w + s, dy + s, width, n);
     }
   }
-  for (long l = 0; l < lanes; l++) carries[l] = leaving[l];
+  for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
 }
 
-INLINE void walk(enum scan_kind kind, const scan_call *call, long lane, long lanes, const double *states, double *carries,
-                 lanes_of (*checkpoint)[2]) {
-  scan_tile x, w, dy;
-  lanes_of want = {0}, entering = {0};
-  for (long l = 0; l < lanes; l++) entering[l] = carries[l];
-  if (BY_INDEX(kind)) for (long l = 0; l < lanes; l++) want[l] = states[2 * l];
-  for (long i = (call->n - 1) / SCAN_POSITIONS; i >= 0; i--) {
-    long k = i * SCAN_POSITIONS, n = POSITIONS(k);
-    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, lane, lanes, k, n);
-    if (BY_INDEX(kind)) chosen_forward(want, x, w, k, DELTA(kind), n);
-    else forward(kind, checkpoint[i][0], checkpoint[i][1], x, w, n);
-    sw_scan_load(dy, &call->dy, lane, lanes, k, n);
-    backward(kind, entering, x, w, dy, n);
-    sw_scan_store(&call->dx, dy, lane, lanes, k, n);
+INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
+                 double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], want[SCAN_BATCH], entering[SCAN_BATCH], lost[SCAN_BATCH];
+  for (long l = 0; l < width; l++) {
+    entering[l] = l < g->lanes ? carries[l] : 0, lost[l] = 0;
+    want[l] = BY_INDEX(kind) && l < g->lanes ? states[2 * l] : 0;
   }
-  for (long l = 0; l < lanes; l++) carries[l] = entering[l];
+  for (long i = (call->n - 1) / positions; i >= 0; i--) {
+    long k = i * positions, n = POSITIONS(k);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
+    sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    EACH_STRIP {
+      double *before = checkpoint + 2 * i * width + s;
+      if (BY_INDEX(kind)) chosen_forward(want + s, x + s, w + s, k, DELTA(kind), width, n);
+      else forward(kind, before, before + width, x + s, w + s, width, n);
+      backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
+    }
+    sw_scan_store(&call->dx, dy, WINDOW(k, n));
+  }
 }
 
-/* Of the 32 lanes from one on: how many there are, and their checkpoints. */
-#define LANES_FROM(lane) (call->lanes - (lane) < SCAN_LANES ? call->lanes - (lane) : SCAN_LANES)
-#define CHECKPOINTS(lane) ((lanes_of (*)[2])checkpoints + (lane) / SCAN_LANES * ((call->n + SCAN_POSITIONS - 1) / SCAN_POSITIONS))
-#define EACH_GROUP for (long lane = 0; lane < call->lanes; lane += SCAN_LANES)
+/* Groups are wider where rows are short, so that a tile is full. */
+static long width_of(long lanes, long n) {
+  long width = SCAN_LANES;
+  while (width < lanes && width < SCAN_BATCH && 2 * width * n <= SCAN_TILE) width *= 2;
+  return width;
+}
+
+static group group_of(const scan_call *call, long lane) {
+  long width = width_of(call->lanes, call->n), left = call->lanes - lane;
+  return (group){lane, left < width ? left : width, width, SCAN_TILE / width};
+}
+
+#define EACH_GROUP for (group at = group_of(call, 0), *g = &at; at.lane < call->lanes; at = group_of(call, at.lane + at.width))
+/* The checkpoints of a group. */
+#define CHECKPOINTS(g) (checkpoints + 2 * (g)->lane * ((call->n + (g)->positions - 1) / (g)->positions))
 
 #define LOOPS "scan_kinds_loops.h"
 #include "each_processor.h"
@@ -291,31 +351,38 @@ void sw_scan_walk(const scan_call *call, const double *states, double *carries, 
   EACH_KIND(walk, (call, states, carries, checkpoints))
 }
 
-int sw_scan_outside(const scan_call *call) {
-  scan_tile x;
+int sw_scan_beyond(uint64_t data, long n, int64_t row) { return CHOSEN(scan_beyond)((const double *)(uintptr_t)data, n, row); }
+
+int sw_scan_outside(const scan_call *call, int64_t row) {
+  double x[SCAN_TILE];
   int outside = 0;
-  EACH_GROUP for (long k = 0; k < call->n; k += SCAN_POSITIONS) {
-    sw_scan_load(x, &call->x, lane, LANES_FROM(lane), k, POSITIONS(k));
-    for (long i = 0; i < POSITIONS(k); i++) for (long l = 0; l < LANES_FROM(lane); l++) outside |= bits(x[i][l]) >= (uint64_t)call->row;
+  EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions) {
+    long n = POSITIONS(k);
+    sw_scan_load(x, &call->x, WINDOW(k, n));
+    outside |= CHOSEN(scan_beyond)(x, n * g->width, row);
   }
   return outside;
 }
 
 /* Indices of any order: dy is added where they say, from the last position on, into sums[positions][lanes]. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums) {
-  scan_tile tile;
-  long lanes = call->lanes;
+  double tile[SCAN_TILE];
   const int64_t *indices = (const int64_t *)(uintptr_t)call->x.data;
+  group all = {0, call->lanes, SCAN_LANES, SCAN_POSITIONS}, *g = &all;
+  long lanes = call->lanes, width = g->width, positions = g->positions;
   memset(sums, 0, sizeof(double) * call->n * lanes);
-  for (long i = (call->n - 1) / SCAN_POSITIONS; i >= 0; i--) {
-    long first = i * SCAN_POSITIONS;
-    sw_scan_load(tile, &call->dy, 0, lanes, first, POSITIONS(first));
-    for (long k = POSITIONS(first) - 1; k >= 0; k--)
-      for (long l = 0; l < lanes; l++)
-        sums[(origin + delta * indices[call->x.at[l] + (first + k) * call->x.step]) * lanes + l] += tile[k][l];
+  for (long i = (call->n - 1) / positions; i >= 0; i--) {
+    long first = i * positions, n = POSITIONS(first);
+    sw_scan_load(tile, &call->dy, WINDOW(first, n));
+    for (long k = n - 1; k >= 0; k--)
+      for (long l = 0; l < lanes; l++) {
+        int64_t at = call->x.regular ? call->x.at[0] + l * call->x.pitch : call->x.at[l];
+        sums[(origin + delta * indices[at + (first + k) * call->x.step]) * lanes + l] += tile[k * width + l];
+      }
   }
-  for (long first = 0; first < call->n; first += SCAN_POSITIONS) {
-    for (long k = 0; k < POSITIONS(first); k++) memcpy(tile[k], sums + (first + k) * lanes, sizeof(double) * lanes);
-    sw_scan_store(&call->dx, tile, 0, lanes, first, POSITIONS(first));
+  for (long first = 0; first < call->n; first += positions) {
+    long n = POSITIONS(first);
+    for (long k = 0; k < n; k++) memcpy(tile + k * width, sums + (first + k) * lanes, sizeof(double) * lanes);
+    sw_scan_store(&call->dx, tile, WINDOW(first, n));
   }
 }

@@ -1,18 +1,21 @@
 /* Included once for each processor by scan_kinds.c. */
 
+#define GROUPS(...) \
+  if (call->dy.type == 1) { enum { EXACT = 1 }; EACH_GROUP { __VA_ARGS__ } } else { enum { EXACT = 0 }; EACH_GROUP { __VA_ARGS__ } }
+
 #define KIND(name, kind) \
   TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries) { \
-    EACH_GROUP fold(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries ? carries + lane : NULL); \
+    GROUPS(fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
   } \
   TARGET static void AT(scan_leave_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
-    EACH_GROUP leave(kind, call, lane, LANES_FROM(lane), states + 2 * lane, carries + lane, CHECKPOINTS(lane)); \
+    GROUPS(leave(kind, EXACT, call, g, states + 2 * g->lane, carries + g->lane, CHECKPOINTS(g));) \
   } \
   TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
-    EACH_GROUP { \
-      const double *before = states ? states + 2 * lane : NULL; \
-      if (before && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, call, lane, LANES_FROM(lane), before, CHECKPOINTS(lane)); \
-      walk(kind, call, lane, LANES_FROM(lane), before, carries + lane, CHECKPOINTS(lane)); \
-    } \
+    GROUPS( \
+      const double *before = states ? states + 2 * g->lane : NULL; \
+      if (before && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, call, g, before, CHECKPOINTS(g)); \
+      walk(kind, EXACT, call, g, before, carries + g->lane, CHECKPOINTS(g)); \
+    ) \
   }
 
 KIND(sum, SCAN_SUM)
@@ -25,3 +28,11 @@ KIND(soft, SCAN_SOFT)
 KIND(chosen, SCAN_CHOSEN)
 KIND(chosen_down, SCAN_CHOSEN_DOWN)
 #undef KIND
+#undef GROUPS
+
+/* Whether some of n numbers, as integers, are not below row. */
+TARGET static int AT(scan_beyond)(const double *x, long n, int64_t row) {
+  uint64_t worst = 0;
+  for (long i = 0; i < n; i++) worst = bits(x[i]) > worst ? bits(x[i]) : worst;
+  return worst >= (uint64_t)row;
+}

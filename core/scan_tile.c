@@ -3,8 +3,8 @@
 #include "scan.h"
 #include "vector.h"
 
-/* Tiles are read and written in one of two ways. Lanes whose positions are adjacent are turned, four lanes by four positions.
-   Otherwise lanes go in runs that lie side by side, which a scan along an outer dimension has and one of a few columns has not. */
+/* Tiles are read and written in one of three ways. Lanes that lie side by side, as those of a scan along an outer dimension, go row by
+   row. Lanes whose positions are adjacent are turned, four lanes by four positions. Others go one by one. */
 
 typedef double four __attribute__((vector_size(32)));
 typedef double loose_f64 __attribute__((vector_size(32), aligned(8), may_alias));
@@ -26,102 +26,164 @@ INLINE long run_of(const int64_t *at, long lanes) {
   return run;
 }
 
-/* MOVE copies n positions of lanes between a tile and memory, whose types convert. Lanes that lie
-   side by side go together; others in blocks of eight positions, so that a tile fills line by line. */
-#define MOVE(out, in, at, lanes, n) do { \
+/* Whether the lanes go in runs of so many side by side. */
+INLINE int runs_of(long run, const int64_t *at, long lanes) {
+  int all = lanes % run == 0;
+  for (long l = 0; all && l < lanes; l += run) for (long i = 1; i < run; i++) all &= at[l + i] == at[l] + i;
+  return all;
+}
+
+/* MOVE copies n positions of lanes between a tile and memory, whose types convert. Lanes that lie side by side go together; others
+   in blocks of eight positions, so that a tile fills line by line, in pairs where two rows alternate. */
+#define MOVE(out, in, lanes, n) do { \
     if (run_of(at, lanes) >= 8) { \
       for (long l = 0, run; l < lanes; l += run) { \
         run = run_of(at + l, lanes - l); \
         if (run == SCAN_LANES) for (long k = 0; k < n; k++) for (long i = 0; i < SCAN_LANES; i++) out(l, k)[i] = in(l, k)[i]; \
         else for (long k = 0; k < n; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
       } \
-      return; \
-    } \
-    for (long first = 0; first < n; first += 8) { \
-      long end = first + 8 < n ? first + 8 : n; \
-      for (long l = 0; l < lanes; l++) for (long k = first; k < end; k++) *out(l, k) = *in(l, k); \
+    } else if (runs_of(2, at, lanes)) { \
+      BLOCKS(2, out, in, lanes, n); \
+    } else { \
+      BLOCKS(1, out, in, lanes, n); \
     } \
   } while (0)
 
-#define TILE(l, k) (tile + (k) * SCAN_LANES + (l))
+#define BLOCKS(run, out, in, lanes, n) \
+  for (long first = 0; first < n; first += 8) { \
+    long end = first + 8 < n ? first + 8 : n; \
+    for (long l = 0; l < lanes; l += run) for (long k = first; k < end; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
+  }
+
+#define TILE(l, k) (tile + (k) * width + (l))
 #define MEMORY(l, k) (data + at[l] + (k) * step)
 
 #define LOOPS "scan_tile_loops.h"
 #include "each_processor.h"
 
-/* 16-bit floats go through float32: whole lanes where their positions are adjacent, else whole tiles. */
+/* 16-bit floats go through float32. */
+typedef void (*widener)(float *, const uint16_t *, long);
+typedef void (*narrower)(uint16_t *, const float *, long);
+
+/* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where that is dense. */
 typedef struct {
-  int64_t at[SCAN_LANES], step;
-  float wide[SCAN_POSITIONS * SCAN_LANES];
-  uint16_t raw[SCAN_POSITIONS * SCAN_LANES];
+  int64_t at[SCAN_BATCH], step, before;
+  int dense; /* the lanes are one piece of memory */
+  float wide[SCAN_TILE];
+  uint16_t raw[SCAN_TILE];
 } room;
 
-/* lay says where the lanes lie in wide, and how far before at[l] the memory of a lane begins. */
-static long lay(room *r, long step, long n) {
+static void lay(room *r, const int64_t *at, long step, const scan_window *w) {
   int along = step == 1 || step == -1;
-  long before = step == -1 ? n - 1 : 0;
-  r->step = along ? step : SCAN_LANES;
-  for (long l = 0; l < SCAN_LANES; l++) r->at[l] = along ? l * SCAN_POSITIONS + before : l;
-  return before;
-}
-
-INLINE void collect(uint16_t *restrict tile, const uint16_t *restrict data, const int64_t *at, long step, long lanes, long n) {
-  MOVE(TILE, MEMORY, at, lanes, n);
-}
-
-INLINE void spread(uint16_t *restrict data, const uint16_t *restrict tile, const int64_t *at, long step, long lanes, long n) {
-  MOVE(MEMORY, TILE, at, lanes, n);
-}
-
-static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long lanes, long n,
-                      void (*widen)(float *, const uint16_t *, long)) {
-  room r;
-  long before = lay(&r, step, n);
-  if (r.step == step) {
-    for (long l = 0; l < lanes; l++) widen(r.wide + l * SCAN_POSITIONS, data + at[l] - before, n);
-  } else {
-    if (lanes < SCAN_LANES) memset(r.raw, 0, sizeof r.raw);
-    collect(r.raw, data, at, step, lanes, n);
-    widen(r.wide, r.raw, n * SCAN_LANES);
-  }
-  CHOSEN(scan_load_f32)(tile, r.wide, r.at, r.step, lanes, n);
-}
-
-static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, long lanes, long n,
-                       void (*narrow)(uint16_t *, const float *, long)) {
-  room r;
-  long before = lay(&r, step, n);
-  if (r.step != step && lanes < SCAN_LANES) memset(r.wide, 0, sizeof r.wide);
-  CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, lanes, n);
-  if (r.step == step) {
-    for (long l = 0; l < lanes; l++) narrow(data + at[l] - before, r.wide + l * SCAN_POSITIONS, n);
-  } else {
-    narrow(r.raw, r.wide, n * SCAN_LANES);
-    spread(data, r.raw, at, step, lanes, n);
+  r->before = step == -1 ? w->n - 1 : 0;
+  r->step = along ? step : w->width;
+  r->dense = along;
+  for (long l = 0; l < w->lanes; l++) {
+    r->at[l] = along ? l * w->n + r->before : l;
+    r->dense &= at[l] == at[0] + l * w->n;
   }
 }
 
-void sw_scan_load(scan_tile tile, const scan_operand *from, long lane, long lanes, long k, long n) {
-  const int64_t *at = from->at + lane;
-  long step = from->step;
-  void *data = (void *)(uintptr_t)from->data;
-  if (lanes < SCAN_LANES) memset(tile, 0, sizeof(scan_tile));
+static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, const scan_window *w, widener widen) {
+  room r;
+  lay(&r, at, step, w);
+  if (r.dense) {
+    widen(r.wide, data + at[0] - r.before, w->lanes * w->n);
+  } else if (r.step == step) {
+    for (long l = 0; l < w->lanes; l++) widen(r.wide + l * w->n, data + at[l] - r.before, w->n);
+  } else {
+    if (w->lanes < w->width) memset(r.raw, 0, sizeof *r.raw * w->n * w->width);
+    CHOSEN(scan_collect)(r.raw, data, at, step, w->lanes, w->width, w->n);
+    widen(r.wide, r.raw, w->n * w->width);
+  }
+  CHOSEN(scan_load_f32)(tile, r.wide, r.at, r.step, w->lanes, w->width, w->n);
+}
+
+static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, const scan_window *w, narrower narrow) {
+  room r;
+  lay(&r, at, step, w);
+  if (r.step != step && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
+  CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, w->lanes, w->width, w->n);
+  if (r.dense) {
+    narrow(data + at[0] - r.before, r.wide, w->lanes * w->n);
+  } else if (r.step == step) {
+    for (long l = 0; l < w->lanes; l++) narrow(data + at[l] - r.before, r.wide + l * w->n, w->n);
+  } else {
+    narrow(r.raw, r.wide, w->n * w->width);
+    CHOSEN(scan_spread)(data, r.raw, at, step, w->lanes, w->width, w->n);
+  }
+}
+
+/* Lanes side by side, and so many that each row is converted by itself. */
+enum { SIDE = 128 };
+
+static void load_half_rows(double *tile, const uint16_t *data, long step, const scan_window *w, widener widen) {
+  float wide[SCAN_BATCH];
+  for (long k = 0; k < w->n; k++) {
+    widen(wide, data + k * step, w->lanes);
+    CHOSEN(scan_load_rows_f32)(tile + k * w->width, wide, 0, w->lanes, w->width, 1);
+  }
+}
+
+static void store_half_rows(uint16_t *data, const double *tile, long step, const scan_window *w, narrower narrow) {
+  float wide[SCAN_BATCH];
+  for (long k = 0; k < w->n; k++) {
+    CHOSEN(scan_store_rows_f32)(wide, tile + k * w->width, 0, w->lanes, w->width, 1);
+    narrow(data + k * step, wide, w->lanes);
+  }
+}
+
+/* Where the lanes of a window begin. */
+static const int64_t *lanes_at(int64_t *room, const scan_operand *o, const scan_window *w) {
+  if (!o->regular) return o->at + w->lane;
+  int64_t first = o->at[0] + w->lane * o->pitch;
+  for (long l = 0; l < w->lanes; l++) room[l] = first + l * o->pitch;
+  return room;
+}
+
+void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) {
+  long step = from->step, lanes = w->lanes, width = w->width, n = w->n;
+  if (lanes < width) memset(tile, 0, sizeof(double) * n * width);
+  if (from->regular && from->pitch == 1 && (from->type < 2 || lanes >= SIDE)) {
+    long offset = from->at[0] + w->lane + w->k * step;
+    switch (from->type) {
+      case 0: CHOSEN(scan_load_rows_f32)(tile, (float *)(uintptr_t)from->data + offset, step, lanes, width, n); break;
+      case 1: CHOSEN(scan_load_rows_f64)(tile, (double *)(uintptr_t)from->data + offset, step, lanes, width, n); break;
+      case 2: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, w, sw_widen_f16); break;
+      case 3: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, w, sw_widen_bf16); break;
+    }
+    return;
+  }
+  int64_t room[SCAN_BATCH];
+  const int64_t *at = lanes_at(room, from, w);
+  long offset = w->k * step;
   switch (from->type) {
-    case 0: CHOSEN(scan_load_f32)(tile[0], (float *)data + k * step, at, step, lanes, n); break;
-    case 1: CHOSEN(scan_load_f64)(tile[0], (double *)data + k * step, at, step, lanes, n); break;
-    case 2: load_half(tile[0], (uint16_t *)data + k * step, at, step, lanes, n, sw_widen_f16); break;
-    case 3: load_half(tile[0], (uint16_t *)data + k * step, at, step, lanes, n, sw_widen_bf16); break;
+    case 0: CHOSEN(scan_load_f32)(tile, (float *)(uintptr_t)from->data + offset, at, step, lanes, width, n); break;
+    case 1: CHOSEN(scan_load_f64)(tile, (double *)(uintptr_t)from->data + offset, at, step, lanes, width, n); break;
+    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, w, sw_widen_f16); break;
+    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, w, sw_widen_bf16); break;
   }
 }
 
-void sw_scan_store(const scan_operand *to, scan_tile tile, long lane, long lanes, long k, long n) {
-  const int64_t *at = to->at + lane;
-  long step = to->step;
-  void *data = (void *)(uintptr_t)to->data;
+void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w) {
+  long step = to->step, lanes = w->lanes, width = w->width, n = w->n;
+  if (to->regular && to->pitch == 1 && (to->type < 2 || lanes >= SIDE)) {
+    long offset = to->at[0] + w->lane + w->k * step;
+    switch (to->type) {
+      case 0: CHOSEN(scan_store_rows_f32)((float *)(uintptr_t)to->data + offset, tile, step, lanes, width, n); break;
+      case 1: CHOSEN(scan_store_rows_f64)((double *)(uintptr_t)to->data + offset, tile, step, lanes, width, n); break;
+      case 2: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, w, sw_narrow_f16); break;
+      case 3: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, w, sw_narrow_bf16); break;
+    }
+    return;
+  }
+  int64_t room[SCAN_BATCH];
+  const int64_t *at = lanes_at(room, to, w);
+  long offset = w->k * step;
   switch (to->type) {
-    case 0: CHOSEN(scan_store_f32)((float *)data + k * step, tile[0], at, step, lanes, n); break;
-    case 1: CHOSEN(scan_store_f64)((double *)data + k * step, tile[0], at, step, lanes, n); break;
-    case 2: store_half((uint16_t *)data + k * step, tile[0], at, step, lanes, n, sw_narrow_f16); break;
-    case 3: store_half((uint16_t *)data + k * step, tile[0], at, step, lanes, n, sw_narrow_bf16); break;
+    case 0: CHOSEN(scan_store_f32)((float *)(uintptr_t)to->data + offset, tile, at, step, lanes, width, n); break;
+    case 1: CHOSEN(scan_store_f64)((double *)(uintptr_t)to->data + offset, tile, at, step, lanes, width, n); break;
+    case 2: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, w, sw_narrow_f16); break;
+    case 3: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, w, sw_narrow_bf16); break;
   }
 }
