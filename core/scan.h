@@ -9,7 +9,8 @@ enum {
   SCAN_LANES = 32,     /* of a group at the least */
   SCAN_POSITIONS = 64, /* of a tile at the most */
   SCAN_TILE = SCAN_LANES * SCAN_POSITIONS,
-  SCAN_BATCH = 1024    /* lanes of a group at the most, and of a call whose lanes lie anywhere */
+  SCAN_WIDEST = 256,   /* lanes of a group at the most */
+  SCAN_BATCH = 1024    /* lanes of a call */
 };
 
 /* Where the lanes of an operand lie: position k of lane l is the element at[l] + k step, or at[0] + l pitch + k step where the lanes
@@ -53,6 +54,10 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 /* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already.
    carries enter from the right. */
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints);
+
+/* scans says whether the indices of whole rows, for x, are a scan's: each is that of its position, which first is the first, or the one
+   before. */
+int sw_scan_scans(const scan_call *call, double first);
 
 /* beyond says whether some of n numbers of 64 bits is not a position of a row of so many; outside, whether some index, for x, is not. */
 int sw_scan_beyond(uint64_t data, long n, int64_t row);

@@ -76,15 +76,11 @@ func (h *hostScan) indexed() {
 
 // choose does whole rows: by their winners where all indices are those of a scan.
 func (h *hostScan) choose(w *scanWorker, first, count int64) {
-	states, carries := w.states[:count], w.carries[:count]
-	h.begin(w, states, first)
-	C.sw_scan_fold(&w.call, cStates(states), nil)
-	for _, s := range states {
-		if s[0] == 0 {
-			h.add(w, first, count)
-			return
-		}
+	if C.sw_scan_scans(&w.call, C.double(h.start[0])) == 0 {
+		h.add(w, first, count)
+		return
 	}
+	states, carries := w.states[:count], w.carries[:count]
 	h.begin(w, states, first)
 	clear(carries)
 	C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries), nil)

@@ -204,11 +204,14 @@ typedef struct {
 #define SIZES long width = g->width, positions = g->positions
 #define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
 
-INLINE void unpack(const group *g, const double *states, double *a, double *b) {
-  for (long l = 0; l < g->width; l++) {
-    a[l] = l < g->lanes ? states[2 * l] : 0;
-    b[l] = l < g->lanes ? states[2 * l + 1] : 0;
-  }
+INLINE void unpack(const group *g, const double *restrict states, double *restrict a, double *restrict b) {
+  for (long l = 0; l < g->lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
+  for (long l = g->lanes; l < g->width; l++) a[l] = b[l] = 0;
+}
+
+INLINE void copy(const group *g, const double *restrict from, double *restrict to) {
+  for (long l = 0; l < g->lanes; l++) to[l] = from[l];
+  for (long l = g->lanes; l < g->width; l++) to[l] = 0;
 }
 
 INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
@@ -218,12 +221,13 @@ INLINE void keep(double *checkpoint, const double *a, const double *b, long widt
 
 INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries) {
   SIZES;
-  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_BATCH], b[SCAN_BATCH], scans[SCAN_BATCH], won[SCAN_BATCH], leaving[SCAN_BATCH], lost[SCAN_BATCH];
+  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], scans[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
   int backwards = kind == SCAN_SUM || kind == SCAN_PRODUCT, leaves = (backwards || BY_INDEX(kind)) && carries;
   for (long l = 0; l < width; l++) {
     a[l] = kind == SCAN_PRODUCT, b[l] = won[l] = lost[l] = 0, scans[l] = 1;
-    leaving[l] = leaves && l < g->lanes ? carries[l] : 0;
+    leaving[l] = 0;
   }
+  if (leaves) copy(g, carries, leaving);
   if (BY_INDEX(kind)) unpack(g, states, a, b);
   for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
     long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
@@ -247,7 +251,7 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
 /* The states before the tiles of the lanes. */
 INLINE void mark(enum scan_kind kind, const scan_call *call, const group *g, const double *states, double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], a[SCAN_BATCH], b[SCAN_BATCH];
+  double x[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
   unpack(g, states, a, b);
   for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
     keep(checkpoint, a, b, width);
@@ -271,7 +275,7 @@ INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double
 INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
                   double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_BATCH], b[SCAN_BATCH], link[SCAN_BATCH], leaving[SCAN_BATCH], lost[SCAN_BATCH];
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], link[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
   for (long l = 0; l < width; l++) link[l] = 1, leaving[l] = lost[l] = 0;
   unpack(g, states, a, b);
   for (long first = 0; first < call->n; first += positions, checkpoint += 2 * width) {
@@ -290,11 +294,10 @@ INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const g
 INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
                  double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], want[SCAN_BATCH], entering[SCAN_BATCH], lost[SCAN_BATCH];
-  for (long l = 0; l < width; l++) {
-    entering[l] = l < g->lanes ? carries[l] : 0, lost[l] = 0;
-    want[l] = BY_INDEX(kind) && l < g->lanes ? states[2 * l] : 0;
-  }
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], want[SCAN_WIDEST], entering[SCAN_WIDEST], lost[SCAN_WIDEST];
+  copy(g, carries, entering);
+  if (BY_INDEX(kind)) unpack(g, states, want, lost);
+  for (long l = 0; l < width; l++) lost[l] = 0;
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long k = i * positions, n = POSITIONS(k);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
@@ -309,10 +312,22 @@ INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const gr
   }
 }
 
+INLINE int scans_of(enum scan_kind kind, const scan_call *call, const group *g, double first) {
+  SIZES;
+  double x[SCAN_TILE], want[SCAN_WIDEST], last[SCAN_WIDEST], scans[SCAN_WIDEST], all = 1;
+  for (long l = 0; l < width; l++) want[l] = first, last[l] = number((uint64_t)first), scans[l] = 1;
+  for (long k = 0; k < call->n; k += positions) {
+    sw_scan_load(x, &call->x, WINDOW(k, POSITIONS(k)));
+    EACH_STRIP chosen_check(want + s, last + s, scans + s, x + s, k, DELTA(kind), width, POSITIONS(k));
+  }
+  for (long l = 0; l < g->lanes; l++) all = scans[l] < all ? scans[l] : all;
+  return all != 0;
+}
+
 /* Groups are wider where rows are short, so that a tile is full. */
 static long width_of(long lanes, long n) {
   long width = SCAN_LANES;
-  while (width < lanes && width < SCAN_BATCH && 2 * width * n <= SCAN_TILE) width *= 2;
+  while (width < lanes && width < SCAN_WIDEST && 2 * width * n <= SCAN_TILE) width *= 2;
   return width;
 }
 
@@ -349,6 +364,13 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   EACH_KIND(walk, (call, states, carries, checkpoints))
+}
+
+int sw_scan_scans(const scan_call *call, double first) {
+  int all = 1;
+  if (call->kind == SCAN_CHOSEN) EACH_GROUP all &= CHOSEN(scan_scans_up)(call, g, first);
+  else EACH_GROUP all &= CHOSEN(scan_scans_down)(call, g, first);
+  return all;
 }
 
 int sw_scan_beyond(uint64_t data, long n, int64_t row) { return CHOSEN(scan_beyond)((const double *)(uintptr_t)data, n, row); }

@@ -67,7 +67,7 @@ typedef void (*narrower)(uint16_t *, const float *, long);
 
 /* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where that is dense. */
 typedef struct {
-  int64_t at[SCAN_BATCH], step, before;
+  int64_t at[SCAN_WIDEST], step, before;
   int dense; /* the lanes are one piece of memory */
   float wide[SCAN_TILE];
   uint16_t raw[SCAN_TILE];
@@ -118,7 +118,7 @@ static void store_half(uint16_t *data, const double *tile, const int64_t *at, lo
 enum { SIDE = 128 };
 
 static void load_half_rows(double *tile, const uint16_t *data, long step, const scan_window *w, widener widen) {
-  float wide[SCAN_BATCH];
+  float wide[SCAN_WIDEST];
   for (long k = 0; k < w->n; k++) {
     widen(wide, data + k * step, w->lanes);
     CHOSEN(scan_load_rows_f32)(tile + k * w->width, wide, 0, w->lanes, w->width, 1);
@@ -126,7 +126,7 @@ static void load_half_rows(double *tile, const uint16_t *data, long step, const 
 }
 
 static void store_half_rows(uint16_t *data, const double *tile, long step, const scan_window *w, narrower narrow) {
-  float wide[SCAN_BATCH];
+  float wide[SCAN_WIDEST];
   for (long k = 0; k < w->n; k++) {
     CHOSEN(scan_store_rows_f32)(wide, tile + k * w->width, 0, w->lanes, w->width, 1);
     narrow(data + k * step, wide, w->lanes);
@@ -154,7 +154,7 @@ void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) 
     }
     return;
   }
-  int64_t room[SCAN_BATCH];
+  int64_t room[SCAN_WIDEST];
   const int64_t *at = lanes_at(room, from, w);
   long offset = w->k * step;
   switch (from->type) {
@@ -177,7 +177,7 @@ void sw_scan_store(const scan_operand *to, const double *tile, const scan_window
     }
     return;
   }
-  int64_t room[SCAN_BATCH];
+  int64_t room[SCAN_WIDEST];
   const int64_t *at = lanes_at(room, to, w);
   long offset = w->k * step;
   switch (to->type) {
