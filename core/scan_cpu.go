@@ -114,14 +114,22 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 		checkpoints = make([]float64, ceil(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointsOf(h.part))
 		h.leave(entering, carries, checkpoints)
 	}
-	next := make([]float64, h.rows)
+	next, lost := make([]float64, h.rows), make([]float64, h.rows) // lost: what rounding takes
 	for i := h.lanes - 1; i >= 0; i-- {
 		shift, row := carries[i], i%h.rows
-		carries[i] = next[row]
-		next[row] = shift + h.cross(before[i], parts[i], h.first, carries[i])
+		carried := h.cross(before[i], parts[i], h.first, next[row])
+		less := h.cross(before[i], parts[i], h.first, lost[row])
+		carries[i] = next[row] + lost[row]
 		if h.bends && shift-shift != 0 && parts[i][0] == parts[i][0] {
-			next[row] = h.again(i, carries[i])
+			next[row], lost[row] = h.again(i, carries[i]), 0
+			continue
 		}
+		sum := shift + carried
+		part := sum - carried
+		if less += (shift - part) + (carried - (sum - part)); less-less != 0 {
+			less = 0
+		}
+		next[row], lost[row] = sum, less
 	}
 	h.walk(entering, carries, checkpoints)
 }

@@ -19,7 +19,7 @@
      sum            nothing                1              1
      product        product before k       state          x[k]
      max, min       the winner before k    x[k] wins      x[k] does not win
-     logcumsumexp   m, s: y = m + log s    exp(x[k] - y)  exp(y' - y), y' before k
+     logcumsumexp   m, s: y = m + log s    exp(x[k] - m)  exp(m' - m), m' before k; with dy[k] / s for dy[k]
 
    A row that is long is walked tile by tile from its end, with the state before each tile found beforehand. Everything here is one
    expression for each lane without a branch, so that lanes become vectors. */
@@ -123,31 +123,37 @@ INLINE void chosen_fold(int exact, const double *want, double *restrict won, dou
   }
 }
 
-/* kept and gain are the shares of y' and x in the new sum; -inf adds nothing, and equal infinities share equally. */
-INLINE void soft_forward(double *restrict m, double *restrict s, double *restrict x, double *restrict w, long width, long n) {
+/* m is the largest x so far, s the sum of exp(x - m). A larger x shrinks what came before by e, which is the link; dy is divided by the
+   sum. -inf adds nothing, and equal infinities share equally. */
+INLINE void soft_forward(int exact, double *restrict m, double *restrict s, double *restrict x, double *restrict w, double *restrict dy,
+                         long width, long n) {
+  double lost[SCAN_LANES] = {0};
   EACH_LANE m[l] = s[l] == 0 ? -INFINITY : m[l];
   for (long k = 0; k < n; k++) EACH_LANE {
-    double v = x[k * width + l], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap);
-    double kept = v > top ? s[l] * e : s[l], gain = v > top ? 1 : e;
+    long i = k * width + l;
+    double v = x[i], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap), link = v > top ? e : 1;
+    double gain = v > top ? 1 : e, less = lost[l] * link;
     gain = v == -INFINITY ? 0 : gain;
-    double sum = kept + gain, divisor = sum == 0 ? 1 : sum;
+    double sum = added(exact, gain, s[l] * link, &less), total = exact ? sum + less : sum;
     m[l] = v > top ? v : top;
     s[l] = sum;
+    if (exact) lost[l] = less;
     if (w) {
-      w[k * width + l] = gain / divisor;
-      x[k * width + l] = sum == 0 ? 1 : kept / divisor;
+      double divisor = total == 0 ? INFINITY : total;
+      w[i] = gain, x[i] = link, dy[i] /= divisor;
     }
   }
+  if (exact) EACH_LANE s[l] += lost[l];
 }
 
-INLINE void forward(enum scan_kind kind, double *a, double *b, double *x, double *w, long width, long n) {
+INLINE void forward(enum scan_kind kind, int exact, double *a, double *b, double *x, double *w, double *dy, long width, long n) {
   switch (kind) {
     case SCAN_PRODUCT: product_forward(a, x, w, width, n); break;
     case SCAN_MAX_LAST: record_forward(1, 0, a, b, x, w, width, n); break;
     case SCAN_MAX_FIRST: record_forward(1, 1, a, b, x, w, width, n); break;
     case SCAN_MIN_LAST: record_forward(-1, 0, a, b, x, w, width, n); break;
     case SCAN_MIN_FIRST: record_forward(-1, 1, a, b, x, w, width, n); break;
-    case SCAN_SOFT: soft_forward(a, b, x, w, width, n); break;
+    case SCAN_SOFT: soft_forward(exact, a, b, x, w, dy, width, n); break;
     default: break;
   }
 }
@@ -238,7 +244,7 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
       if (BY_INDEX(kind) && leaves) chosen_fold(exact, a + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
       if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
       if (kind == SCAN_PRODUCT) product_fold(exact, a + s, b + s, leaving + s, lost + s, x + s, dy + s, width, n);
-      else forward(kind, a + s, b + s, x + s, NULL, width, n);
+      else forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, n);
     }
   }
   for (long l = 0; l < g->lanes; l++) {
@@ -249,7 +255,7 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
 }
 
 /* The states before the tiles of the lanes. */
-INLINE void mark(enum scan_kind kind, const scan_call *call, const group *g, const double *states, double *checkpoint) {
+INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
   unpack(g, states, a, b);
@@ -257,7 +263,7 @@ INLINE void mark(enum scan_kind kind, const scan_call *call, const group *g, con
     keep(checkpoint, a, b, width);
     if (k + positions >= call->n) break;
     sw_scan_load(x, &call->x, WINDOW(k, positions));
-    EACH_STRIP forward(kind, a + s, b + s, x + s, NULL, width, positions);
+    EACH_STRIP forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, positions);
   }
 }
 
@@ -284,7 +290,7 @@ INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const g
     sw_scan_load(x, &call->x, WINDOW(first, n));
     sw_scan_load(dy, &call->dy, WINDOW(first, n));
     EACH_STRIP {
-      forward(kind, a + s, b + s, x + s, w + s, width, n);
+      forward(kind, exact, a + s, b + s, x + s, w + s, dy + s, width, n);
       linked(kind, exact, link + s, leaving + s, lost + s, x + s, w + s, dy + s, width, n);
     }
   }
@@ -305,7 +311,7 @@ INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const gr
     EACH_STRIP {
       double *before = checkpoint + 2 * i * width + s;
       if (BY_INDEX(kind)) chosen_forward(want + s, x + s, w + s, k, DELTA(kind), width, n);
-      else forward(kind, before, before + width, x + s, w + s, width, n);
+      else forward(kind, exact, before, before + width, x + s, w + s, dy + s, width, n);
       backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
     }
     sw_scan_store(&call->dx, dy, WINDOW(k, n));

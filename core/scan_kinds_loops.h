@@ -13,7 +13,7 @@
   TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
     GROUPS( \
       const double *before = states ? states + 2 * g->lane : NULL; \
-      if (before && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, call, g, before, CHECKPOINTS(g)); \
+      if (before && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, EXACT, call, g, before, CHECKPOINTS(g)); \
       walk(kind, EXACT, call, g, before, carries + g->lane, CHECKPOINTS(g)); \
     ) \
   }

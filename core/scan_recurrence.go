@@ -106,18 +106,14 @@ var choices = recurrence{enter: asItIs, folds: true,
 
 // ------------------------------------------------------------------------------------------------ logcumsumexp
 
-var softs = recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, enter: asItIs,
+var softs = recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, start: state{math.Inf(-1), 0}, enter: asItIs,
 	combine: func(left, right state, _ bool) state {
 		m := math.Max(left[0], right[0])
 		return state{m, share(left, m) + share(right, m)}
 	},
 	cross: func(before, part state, _ bool, entering float64) float64 {
-		m := math.Max(before[0], part[0])
-		kept, gain := share(before, m), share(part, m)
-		if kept+gain == 0 {
-			return entering
-		}
-		return kept / (kept + gain) * entering
+		// Values count in units of the largest x so far.
+		return share(state{before[0], min(before[1], 1)}, math.Max(before[0], part[0])) * entering
 	}}
 
 // share is the sum of a state under another maximum; equal infinities share equally.
