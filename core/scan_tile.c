@@ -68,18 +68,18 @@ typedef void (*narrower)(uint16_t *, const float *, long);
 /* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where that is dense. */
 typedef struct {
   int64_t at[SCAN_WIDEST], step, before;
-  int dense; /* the lanes are one piece of memory */
+  int along, dense; /* positions are adjacent; lanes are one piece of memory */
   float wide[SCAN_TILE];
   uint16_t raw[SCAN_TILE];
 } room;
 
 static void lay(room *r, const int64_t *at, long step, const scan_window *w) {
-  int along = step == 1 || step == -1;
+  r->along = step == 1 || step == -1;
   r->before = step == -1 ? w->n - 1 : 0;
-  r->step = along ? step : w->width;
-  r->dense = along;
+  r->step = r->along ? step : w->width;
+  r->dense = r->along;
   for (long l = 0; l < w->lanes; l++) {
-    r->at[l] = along ? l * w->n + r->before : l;
+    r->at[l] = r->along ? l * w->n + r->before : l;
     r->dense &= at[l] == at[0] + l * w->n;
   }
 }
@@ -89,7 +89,7 @@ static void load_half(double *tile, const uint16_t *data, const int64_t *at, lon
   lay(&r, at, step, w);
   if (r.dense) {
     widen(r.wide, data + at[0] - r.before, w->lanes * w->n);
-  } else if (r.step == step) {
+  } else if (r.along) {
     for (long l = 0; l < w->lanes; l++) widen(r.wide + l * w->n, data + at[l] - r.before, w->n);
   } else {
     if (w->lanes < w->width) memset(r.raw, 0, sizeof *r.raw * w->n * w->width);
@@ -102,11 +102,11 @@ static void load_half(double *tile, const uint16_t *data, const int64_t *at, lon
 static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, const scan_window *w, narrower narrow) {
   room r;
   lay(&r, at, step, w);
-  if (r.step != step && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
+  if (!r.along && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
   CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, w->lanes, w->width, w->n);
   if (r.dense) {
     narrow(data + at[0] - r.before, r.wide, w->lanes * w->n);
-  } else if (r.step == step) {
+  } else if (r.along) {
     for (long l = 0; l < w->lanes; l++) narrow(data + at[l] - r.before, r.wide + l * w->n, w->n);
   } else {
     narrow(r.raw, r.wide, w->n * w->width);
