@@ -1,4 +1,4 @@
-"""``python -m sternway bench exactness``: the error of every case, ours and torch's, and that of inputs which break a naive scan."""
+"""``python -m sternway bench exactness``: errors of every case, ours and torch's, and of inputs that break a naive scan."""
 
 from __future__ import annotations
 
@@ -62,7 +62,13 @@ def hard_cases(device: str) -> Iterator[Row]:
         operands = (dy,) if kind == "cumsum" else (dy, x)
         ours = getattr(scan, f"{kind}_backward")(*operands)
         truth = DEFINITIONS[kind](dy.double(), x.double())
-        yield f"scan_backward({kind})", name, shape_text(tuple(x.shape)), dtype, (None, None, norm(ours, truth), norm(theirs, truth))
+        yield (
+            f"scan_backward({kind})",
+            name,
+            shape_text(tuple(x.shape)),
+            dtype,
+            (None, None, norm(ours, truth), norm(theirs, truth)),
+        )
 
 
 def hard_inputs(torch: Any) -> Iterator[tuple[str, str, str, Any, Any]]:
