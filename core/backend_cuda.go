@@ -159,10 +159,9 @@ func (q *queue) submit(i int, grid int64, block uint32) error {
 	return q.device.Launch(q.kernels[i], &q.launch)
 }
 
-// checkValues asks a valueChecker about the indices among its operands, of which it makes copies on the host.
+// checkValues refuses wrong indices among the operands, of which it makes copies on the host.
 func (b *cudaBackend) checkValues(p *Plan, args []Tensor, stream uintptr) error {
-	checker, some := p.program.(valueChecker)
-	if !some {
+	if p.problem.values == nil {
 		return nil
 	}
 	args = slices.Clone(args)
@@ -180,7 +179,7 @@ func (b *cudaBackend) checkValues(p *Plan, args []Tensor, stream uintptr) error 
 		t.pin = unsafe.Pointer(&words[0])
 		t.Data = uintptr(int64(uintptr(t.pin)) - low)
 	}
-	if refusal := checker.checkValues(args); refusal != nil {
+	if refusal := p.problem.values(args); refusal != nil {
 		return refusal
 	}
 	runtime.KeepAlive(args)

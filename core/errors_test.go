@@ -77,6 +77,7 @@ func (r *refusals) descriptors() {
 		{"a dtype that goes on and on", `{"family": "lerp_backward", "dtype": "` + long + `"}`, Unsupported},
 		{"no shape", `{"family": "lerp_backward", "dtype": "float32"}`, InvalidProblem},
 		{"no upper bound", `{"family": "fake_quantize_per_token_backward", "shape": [2, 3], "dtype": "float32", "quant_min": -8, "quant_max": null}`, InvalidProblem},
+		{"reverse in words", `{"family": "scan_backward", "reverse": "yes"}`, InvalidProblem},
 		{"fractional bound", `{"family": "fake_quantize_per_token_backward", "quant_min": -0.5}`, InvalidProblem},
 	} {
 		_, err := ParseDescriptor(row.text)
@@ -122,6 +123,13 @@ func (r *refusals) problems() {
 		{"a batch of thd", RopeBackward{BatchSize: 2, HeadDim: 8, Layout: "thd", DType: Float32}, InvalidProblem},
 		{"integer dtype", RopeBackward{HeadDim: 8, DType: Int8}, Unsupported},
 		{"too many elements", RopeBackward{BatchSize: 1 << 30, NumHeads: 1 << 30, SeqLen: 1 << 30, HeadDim: 8, DType: Float32}, InvalidProblem},
+		{"no kind", ScanBackward{Shape: shape, DType: Float32}, InvalidProblem},
+		{"unknown kind", ScanBackward{Kind: "cumall", Shape: shape, DType: Float32}, InvalidProblem},
+		{"dtype", ScanBackward{Kind: "cumsum", Shape: shape, DType: Int64}, Unsupported},
+		{"rank 9", ScanBackward{Kind: "cumsum", Shape: make([]int64, 9), DType: Float32}, Unsupported},
+		{"dim", ScanBackward{Kind: "cumprod", Shape: shape, DType: Float32, Dim: 2}, InvalidProblem},
+		{"dim of a number", ScanBackward{Kind: "cumprod", DType: Float32, Dim: -2}, InvalidProblem},
+		{"tie", ScanBackward{Kind: "cummax", Shape: shape, DType: Float32, Tie: "middle"}, InvalidProblem},
 		{"bounds out of order", FakeQuantizePerTokenBackward{Shape: shape, DType: Float32, QuantMin: 7, QuantMax: -8}, InvalidProblem},
 	} {
 		_, err := Select(row.descriptor, CPU, Preference{})

@@ -156,6 +156,9 @@ type problem struct {
 	operands []operand
 	// presence checks which optional operands come together; nil where the list says all.
 	presence func(args []Tensor) *Error
+	// values checks the indices among the operands, which are on the host; nil where any numbers will do. Those of a GPU are copied
+	// there under SetCheck alone, as that synchronises.
+	values func(args []Tensor) *Error
 	// bytes that an ideal pass with every operand moves.
 	traffic int64
 	// compile chooses a kernel for a device with the given number of multiprocessors.
@@ -184,12 +187,6 @@ type program interface {
 	symbols() []symbol // what the device must load, in the order that launches refer to
 	host(args []Tensor)
 	device(args []Tensor, workspace uintptr, q *queue) error
-}
-
-// valueChecker is a program whose operands may hold values that must be refused, such as indices out of range. On a GPU it is asked under
-// SetCheck alone: values on a device cannot be read without a synchronisation.
-type valueChecker interface {
-	checkValues(args []Tensor) *Error
 }
 
 // symbol is a kernel by image and name.

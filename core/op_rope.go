@@ -36,8 +36,8 @@ type RopeBackward struct {
 
 var rope = register(&Family{
 	Name: "rope_backward", Category: "attention", Image: "rope",
-	Kinds:  []KindRow{{Kernels: []string{"interleaved", "half"}}},
-	decode: decodeAs[RopeBackward],
+	Kinds:    []KindRow{{Kernels: []string{"interleaved", "half"}}},
+	required: []string{"batch_size", "num_heads", "seq_len", "head_dim", "dtype"}, decode: decodeAs[RopeBackward],
 })
 
 // Family is "rope_backward".
@@ -124,7 +124,7 @@ func (d RopeBackward) problem() (*problem, error) {
 	}
 	moved, _ := product(d.shape(heads))
 	return &problem{
-		family: rope, element: d.DType, traffic: 2 * moved * d.DType.Size(), operands: operands, presence: d.presence,
+		family: rope, element: d.DType, traffic: 2 * moved * d.DType.Size(), operands: operands, presence: d.presence, values: d.checkValues,
 		compile: func(_ *problem, units int, _ bool, preference Preference) (program, error) {
 			return d.compile(units, preference)
 		},
@@ -257,14 +257,14 @@ func (p *ropeProgram) inPlace(args []Tensor, o int) bool {
 func (p *ropeProgram) hasTables(args []Tensor) bool { return args[ropeCos].present() }
 
 // checkValues refuses positions that are no row of the tables.
-func (p *ropeProgram) checkValues(args []Tensor) *Error {
-	if !p.hasTables(args) || !args[ropePositions].present() || args[ropePositions].empty() {
+func (d RopeBackward) checkValues(args []Tensor) *Error {
+	if !args[ropeCos].present() || !args[ropePositions].present() || args[ropePositions].empty() {
 		return nil
 	}
 	cos := &args[ropeCos]
 	rows, at := cos.Shape[cos.NDim-2], positionsOf(&args[ropePositions])
 	for b := range max(1, at.batches) {
-		for s := range p.SeqLen {
+		for s := range d.SeqLen {
 			if row := at.position(b, s); row < 0 || row >= rows {
 				place := fmt.Sprintf("positions[%d]", s)
 				if args[ropePositions].NDim == 2 {

@@ -28,6 +28,11 @@ func samples() []Descriptor {
 		FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
 		RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
 		RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 8, Pairing: "half", Layout: "bshd", NumKeyHeads: &heads},
+		ScanBackward{Kind: "cumsum", Shape: shape, Dim: 1},
+		ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
+		ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
+		ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
+		ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
 	}
 }
 
@@ -84,7 +89,7 @@ func TestPreferredKernels(t *testing.T) {
 			again, err := Select(d, device, Preference{Kernel: chosen.SKU().Kernel})
 			require.NoError(t, err)
 			require.Equal(t, chosen.SKU(), again.SKU())
-			for _, kernel := range families[d.Family()].kind("").Kernels {
+			for _, kernel := range chosen.problem.family.kind(chosen.problem.kind).Kernels {
 				plan, err := Select(d, device, Preference{Kernel: kernel})
 				if err != nil {
 					require.ErrorIs(t, err, ErrUnsupported)

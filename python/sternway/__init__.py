@@ -28,6 +28,15 @@ from .errors import (
 )
 from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
 from .rope import RopeBackwardDescriptor, RopeBackwardPlan, rope_backward
+from .scan import (
+    ScanBackwardDescriptor,
+    ScanBackwardPlan,
+    cummax_backward,
+    cummin_backward,
+    cumprod_backward,
+    cumsum_backward,
+    logcumsumexp_backward,
+)
 
 __all__ = [
     "BufferTooSmallError",
@@ -46,14 +55,21 @@ __all__ = [
     "PrecisionGuarantee",
     "RopeBackwardDescriptor",
     "RopeBackwardPlan",
+    "ScanBackwardDescriptor",
+    "ScanBackwardPlan",
     "UnsupportedError",
     "WorkspaceTooSmallError",
     "__version__",
+    "cummax_backward",
+    "cummin_backward",
+    "cumprod_backward",
+    "cumsum_backward",
     "dequantize_per_token_backward",
     "fake_quantize_per_token_backward",
     "get_num_threads",
     "info",
     "lerp_backward",
+    "logcumsumexp_backward",
     "rope_backward",
     "set_num_threads",
 ]

@@ -241,11 +241,17 @@ def calls(device: str) -> dict[str, Any]:
             lambda q, k: torch.cat(st.apply_rotary_pos_emb(q[None, None], k[None, None], cos, sin), -1)[0, 0],
             tuple(leaves_of(F32, device, (6, 38), (6, 38))),
         ),
+        "cumsum": (lambda x: st.cumsum(x, -1), (a,)),
+        "cumprod": (lambda x: st.cumprod(x, 0), (a,)),
+        "cummax": (lambda x: st.cummax(x, 1).values, (a,)),
+        "cummin": (lambda x: st.cummin(x, 0, reverse=True)[0], (a,)),
+        "logcumsumexp": (lambda x: st.logcumsumexp(x, -1, reverse=True), (a,)),
     }
 
 
-NAMES = ("lerp", "dequantize", "fake_quantize", "rope", "apply_rotary_pos_emb")
-SAVES_INPUTS = NAMES[:3]  # the others are linear: their gradient depends on no input
+LINEAR = ("rope", "apply_rotary_pos_emb", "cumsum")  # their gradient depends on no input
+SAVING = ("lerp", "dequantize", "fake_quantize", "cumprod", "cummax", "cummin", "logcumsumexp")
+NAMES = (*SAVING, *LINEAR)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -301,7 +307,7 @@ def test_accumulates_and_respects_no_grad(name: str, device: str) -> None:
         assert torch.equal(leaf.grad, 2 * once)
 
 
-@pytest.mark.parametrize("name", SAVES_INPUTS)
+@pytest.mark.parametrize("name", SAVING)
 def test_changed_input_is_noticed(name: str, device: str) -> None:
     """An input that backward needs, overwritten in between, is an error and no wrong gradient."""
     function, inputs = calls(device)[name]

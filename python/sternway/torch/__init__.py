@@ -16,12 +16,18 @@ from .dequantize import dequantize_per_token, fake_quantize_per_token
 from .lerp import lerp
 from .rope import apply_rotary_pos_emb, rope
 from .rope_tables import rope_tables
+from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
 
 __all__ = [
     "apply_rotary_pos_emb",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize_per_token",
     "fake_quantize_per_token",
     "lerp",
+    "logcumsumexp",
     "rope",
     "rope_tables",
 ]

@@ -5,7 +5,11 @@ from .dequantize import DEQUANTIZE
 from .fake_quantize import FAKE_QUANTIZE
 from .lerp import LERP
 from .rope import ROPE
+from .scan import CUMMAX, CUMMIN, CUMPROD, CUMSUM, LOGCUMSUMEXP, SCANS
 
-FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, ROPE)
+FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, ROPE, *SCANS)
 
-__all__ = ["DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "ROPE", "Family", "Problem", "make"]
+__all__ = [
+    "CUMMAX", "CUMMIN", "CUMPROD", "CUMSUM", "DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "LOGCUMSUMEXP", "ROPE", "SCANS",
+    "Family", "Problem", "make",
+]  # fmt: skip
