@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import LERP, Family, make
+from families import LERP, ROPE, Family, make
 from support import F32, FLOATS, name_of
 
 SHAPE = (6, 37)
@@ -24,6 +24,10 @@ def variants(family: Family) -> list[Any]:
     """Descriptors of one family that differ in one field each."""
     base = descriptor_of(family)
     others = [dataclasses.replace(base, dtype=name_of(dtype)) for dtype in FLOATS if dtype != F32]
+    if family is ROPE:
+        others += [dataclasses.replace(base, **{name: 64}) for name in ("batch_size", "seq_len", "head_dim", "num_key_heads")]
+        others += [dataclasses.replace(base, pairing="interleaved"), dataclasses.replace(base, base=5e5)]
+        return [base, *others]
     others += [dataclasses.replace(base, shape=shape) for shape in ((), (5,), (6, 0), (37, 6))]
     if family is LERP:
         others += [dataclasses.replace(base, weight=w) for w in (0.0, 0.3, 1, -1e300, math.inf, -math.inf, math.nan)]
@@ -72,5 +76,10 @@ def test_dtype_spellings(family: Family, dtype: torch.dtype) -> None:
 
 def test_shape_spellings(family: Family) -> None:
     descriptor = descriptor_of(family)
+    if family is ROPE:
+        assert descriptor.shape == (1, 1, 6, 38)
+        assert dataclasses.replace(descriptor, head_dim=np.int64(38), seq_len=6.0) == descriptor
+        assert dataclasses.replace(descriptor, layout="thd").shape == (6, 1, 38)
+        return
     assert dataclasses.replace(descriptor, shape=torch.Size(SHAPE)) == descriptor
     assert dataclasses.replace(descriptor, shape=np.empty(SHAPE).shape) == descriptor

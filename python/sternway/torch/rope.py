@@ -118,6 +118,12 @@ class _Rope(torch.autograd.Function):
     vmap = refuse_vmap("rope")
 
 
+class _RopePair(_Rope):
+    """The same under the name of apply_rotary_pos_emb."""
+
+    vmap = refuse_vmap("apply_rotary_pos_emb")
+
+
 def _table(op: str, name: str, table: Tensor | None, x: Tensor) -> Tensor | None:
     """A table in a dtype that the kernels read beside x."""
     if table is None:
@@ -202,4 +208,4 @@ def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsquee
         raise make("unsupported", f"sternway.torch.{name}", "unsqueeze_dim", "1 or 2", str(unsqueeze_dim))
     options = (10000.0, "half", cos.shape[-1], 0, "float64", layout)
     tables = _table(name, "cos", cos, q), _table(name, "sin", sin, q)
-    return _Rope.apply(q, k, None, *tables, options, "forward")  # type: ignore[no-any-return]
+    return _RopePair.apply(q, k, None, *tables, options, "forward")  # type: ignore[no-any-return]
