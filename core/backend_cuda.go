@@ -157,12 +157,44 @@ func (q *queue) submit(i int, grid int64, block uint32) error {
 	return q.device.Launch(q.kernels[i], &q.launch)
 }
 
+// valueChecker is a program whose operands hold values that may be wrong. A kernel looks at them and leaves what it found in the first
+// bytes of the workspace.
+type valueChecker interface {
+	checkOn(args []Tensor, workspace uintptr, q *queue) error
+	verdict(status []byte) *Error
+}
+
+const statusBytes = 24 // of a valueChecker
+
+// checkValues refuses values that are wrong, where launches are checked.
+func (b *cudaBackend) checkValues(p *Plan, args []Tensor, workspace uintptr, q *queue) error {
+	checker, some := p.program.(valueChecker)
+	if !some || !checking.Load() {
+		return nil
+	}
+	status := make([]byte, statusBytes)
+	err := checker.checkOn(args, workspace, q)
+	if err == nil {
+		err = b.device.Read(status, workspace, q.launch.Stream)
+	}
+	if err != nil {
+		return deviceError(p.problem.op(), "launch", err)
+	}
+	if refusal := checker.verdict(status); refusal != nil {
+		return refusal
+	}
+	return nil
+}
+
 // Launch plays the plan's recipe where it fits, and otherwise works the launches out and keeps them as the new recipe.
 func (b *cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []Tensor, known *recipe) error {
 	q := queues.Get().(*queue)
 	defer queues.Put(q)
 	q.kernels, q.device, q.launch.Stream = p.kernels, b.device, stream
-	var err error
+	err := b.checkValues(p, args, workspace, q)
+	if err != nil {
+		return err
+	}
 	if known != nil {
 		err = known.replay(q, args, workspace)
 	} else {

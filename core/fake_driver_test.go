@@ -16,11 +16,13 @@ type fakeCUDA struct {
 	refusals map[string]error    // by call: device, load, kernel, launch, synchronize
 	exports  map[string][]string // symbols by image; nil: whatever is asked for
 	body     func(symbol string, l *driver.Launch)
+	memory   []byte // what a read finds
 
 	loaded   []string
 	symbols  []string
 	launches []fakeLaunch
 	waited   []uintptr
+	reads    []uintptr
 }
 
 type fakeLaunch struct {
@@ -96,6 +98,14 @@ func (d *fakeDevice) Launch(kernel driver.Kernel, l *driver.Launch) error {
 func (d *fakeDevice) Synchronize(stream uintptr) error {
 	d.waited = append(d.waited, stream)
 	return d.refusals["synchronize"]
+}
+
+func (d *fakeDevice) Read(to []byte, from, _ uintptr) error {
+	if d.refusals["read"] == nil {
+		copy(to, d.memory)
+	}
+	d.reads = append(d.reads, from)
+	return d.refusals["read"]
 }
 
 // exportsOfKernels are the symbols of every image.

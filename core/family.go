@@ -133,6 +133,8 @@ type problem struct {
 	operands []operand
 	// presence checks which optional operands come together; nil where the list says all.
 	presence func(args []Tensor) *Error
+	// values checks what is stored in operands on the host; nil where any numbers will do.
+	values func(args []Tensor) *Error
 	// bytes that an ideal pass with every operand moves.
 	traffic int64
 	// compile chooses a kernel for a device with the given number of multiprocessors.

@@ -20,6 +20,7 @@
   X(cuLibraryGetKernel, (uintptr_t *, uintptr_t, const char *)) \
   X(cuKernelGetFunction, (uintptr_t *, uintptr_t)) \
   X(cuLaunchKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **)) \
+  X(cuMemcpyDtoHAsync_v2, (void *, uintptr_t, size_t, uintptr_t)) \
   X(cuStreamSynchronize, (uintptr_t))
 
 #define DECLARE(name, parameters) static int (*name) parameters;
@@ -111,6 +112,16 @@ int sw_synchronize(uintptr_t context, uintptr_t stream) {
   int status = enter(context, &before);
   if (status) return status;
   status = cuStreamSynchronize(stream);
+  leave(context, before);
+  return status;
+}
+
+int sw_read_device(uintptr_t context, uintptr_t stream, void *to, uintptr_t from, size_t bytes) {
+  uintptr_t before;
+  int status = enter(context, &before);
+  if (status) return status;
+  status = cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
+  if (!status) status = cuStreamSynchronize(stream);
   leave(context, before);
   return status;
 }

@@ -32,6 +32,7 @@ type Device interface {
 	Load(image []byte) (Library, error)
 	Launch(kernel Kernel, launch *Launch) error
 	Synchronize(stream uintptr) error
+	Read(to []byte, from, stream uintptr) error // waits for the stream, then copies from the device
 }
 
 // Library is a loaded kernel image.
@@ -202,4 +203,8 @@ func (g *gpu) Launch(kernel Kernel, l *Launch) error {
 
 func (g *gpu) Synchronize(stream uintptr) error {
 	return check(C.sw_synchronize(g.context, C.uintptr_t(stream)), "cuStreamSynchronize")
+}
+
+func (g *gpu) Read(to []byte, from, stream uintptr) error {
+	return check(C.sw_read_device(g.context, C.uintptr_t(stream), unsafe.Pointer(&to[0]), C.uintptr_t(from), C.size_t(len(to))), "cuMemcpyDtoHAsync")
 }

@@ -25,7 +25,9 @@ int sw_device_memory(int device, size_t *bytes);
 int sw_library_load(const void *image, uintptr_t *library);
 /* Finds a kernel and loads its code into the context. */
 int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, uintptr_t *kernel);
-/* Both make the context current on the calling thread for the call, and put back what was current before. */
+/* These make the context current on the calling thread for the call, and put back what was current before. */
 int sw_launch_kernel(const sw_launch *launch, void *argument);
 int sw_synchronize(uintptr_t context, uintptr_t stream);
+/* Waits for the stream, and copies bytes of the device that its work left. */
+int sw_read_device(uintptr_t context, uintptr_t stream, void *to, uintptr_t from, size_t bytes);
 #endif

@@ -80,6 +80,13 @@ int cuLaunchKernel(uintptr_t kernel, unsigned gx, unsigned gy, unsigned gz, unsi
     return answer("cuLaunchKernel");
 }
 
+int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, uintptr_t stream)
+{
+    dprintf(1, "read %d bytes at %d on stream %d\n", (int)bytes, (int)from, (int)stream);
+    memset(to, 'x', bytes);
+    return answer("cuMemcpyDtoHAsync_v2");
+}
+
 #ifndef OLD
 int cuStreamSynchronize(uintptr_t stream)
 {
