@@ -103,7 +103,7 @@ func (d EmbeddingBagBackward) problem() (*problem, error) {
 		presence: d.presence,
 		values:   d.checkValues,
 		compile: func(_ *problem, units int, cuda bool, preference Preference) (program, error) {
-			return &bagProgram{EmbeddingBagBackward: d, padding: d.padding(), cuda: cuda}, nil
+			return &bagProgram{EmbeddingBagBackward: d, padding: d.padding(), cuda: cuda, units: units}, nil
 		},
 	}, nil
 }

@@ -4,17 +4,22 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"os"
+	"strconv"
 )
 
 // Geometry of cuda/embedding_bag*.cuh.
 const (
-	bagGroup      = 8    // kGroup
-	bagChunk      = 32   // kChunk
-	bagTile       = 4096 // kTile
-	bagDigitBits  = 8    // of kDigits
-	bagStretch    = 16   // kStretch
-	bagSortBlocks = 1024 // at most
-	bagTopChunks  = 64   // chunks of a level that need no larger ones
+	bagEntries     = 24   // of a group of rows, on average
+	bagGroupRows   = 32   // at most
+	bagChunk       = 32   // kChunk
+	bagTile        = 2048 // kTile
+	bagDigitBits   = 8    // of kDigits
+	bagStretch     = 16   // kStretch
+	bagSortBlocks  = 1024 // at most
+	bagChunkBlocks = 1    // of a multiprocessor, that sum chunks beside the rows
+	bagLongBlocks  = 2    // of a multiprocessor
+	bagTopChunks   = 64   // chunks of a level that need no larger ones
 )
 
 // bagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel that another preference would choose.
@@ -22,6 +27,7 @@ type bagProgram struct {
 	EmbeddingBagBackward
 	padding int64
 	cuda    bool
+	units   int // multiprocessors
 }
 
 // Symbols by number.
@@ -74,6 +80,15 @@ func (p *bagProgram) sortGrid() (blocks, tiles int64) {
 	return ceil(all, tiles), tiles
 }
 
+// group is how many rows the same threads make one after the other: enough for some entries, few enough to share long rows out.
+func (p *bagProgram) group() int64 {
+	if g := os.Getenv("BAG_G"); g != "" {
+		n, _ := strconv.ParseInt(g, 10, 64)
+		return n
+	}
+	return clamp(pow2(ceil(bagEntries*p.NumEmbeddings, max(1, p.TotalIndices))), 1, bagGroupRows)
+}
+
 // chunks of a level, of bagChunk^level entries.
 func (p *bagProgram) chunks(level int64) int64 {
 	n := p.TotalIndices
@@ -92,9 +107,9 @@ func (p *bagProgram) levels() (n int64) {
 
 // bagLayout is where things lie in the workspace, in bytes.
 type bagLayout struct {
-	status, counts, totals, bags, counted, winners, bounds, partial int64
-	entries                                                         [2]int64
-	size                                                            int64
+	status, counts, totals, bags, counted, winners, bounds, lists, partial int64
+	entries                                                                [2]int64
+	size                                                                   int64
 }
 
 func (p *bagProgram) layout() (l bagLayout) {
@@ -110,7 +125,8 @@ func (p *bagProgram) layout() (l bagLayout) {
 	}
 	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)
 	l.counts, l.totals = take(blocks<<bagDigitBits, 4), take(1<<bagDigitBits, 4)
-	l.bounds = take(ceil(p.NumEmbeddings, bagGroup)+1, 4)
+	l.bounds = take(ceil(p.NumEmbeddings, p.group())+1, 4)
+	l.lists = take(2+2*p.chunks(1), 4)
 	switch p.Mode {
 	case "sum":
 		l.bags = take(p.TotalIndices, 4)
@@ -138,7 +154,7 @@ func (p *bagProgram) workspace() int64 {
 type bagLaunch struct {
 	from, to, shift, tiles, partial, parts, chunk, levels int64
 	lanes, slices, chunkBlocks                            int64
-	wide                                                  bool
+	wide, plain                                           bool
 }
 
 // bagRun is one run on a GPU.
@@ -195,13 +211,13 @@ func (r *bagRun) sort() (sorted int64) {
 
 // sumRows writes dweight from the sorted occurrences.
 func (r *bagRun) sumRows(sorted int64) {
-	groups := ceil(r.NumEmbeddings, bagGroup)
+	groups := ceil(r.NumEmbeddings, r.group())
 	l := r.rowLaunch(bagDweight)
 	l.from, l.partial, l.levels = sorted, r.partial, r.levels()
 	threads := l.slices * l.lanes // of a row
-	l.chunkBlocks = ceil(r.chunks(1)*threads, blockThreads)
+	l.chunkBlocks = min(ceil(r.chunks(1)*threads, blockThreads), bagChunkBlocks*int64(r.units))
 	if r.TotalIndices > 0 {
-		r.launch(bagBounds, ceil(groups+1, blockThreads), l)
+		r.launch(bagBounds, ceil(max(groups+1, r.chunks(1)), blockThreads), l)
 	}
 	r.launch(bagSorted, l.chunkBlocks+ceil(groups*threads, blockThreads), l)
 	level := l
@@ -213,7 +229,7 @@ func (r *bagRun) sumRows(sorted int64) {
 		r.launch(bagChunks, ceil(r.chunks(n)*threads, blockThreads), level)
 	}
 	if l.levels > 0 {
-		r.launch(bagLongRows, ceil(r.chunks(1)*threads, blockThreads), l)
+		r.launch(bagLongRows, min(ceil(r.chunks(1)*threads, blockThreads), bagLongBlocks*int64(r.units)), l)
 	}
 }
 
@@ -225,6 +241,7 @@ func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
 	if !l.wide {
 		v = 1
 	}
+	l.plain = l.wide && dy.Strides[1] == 1 && r.Mode == "sum" && !r.ScaleGradByFreq && !r.args[bagSampleWeights].present()
 	vectors := ceil(r.EmbeddingDim, v)
 	l.lanes = min(32, pow2(vectors))
 	l.slices = max(1, ceil(vectors, l.lanes))
@@ -255,8 +272,8 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	for _, word := range []int64{
 		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
 		flag(r.IncludeLastOffset), flag(r.Mode == "mean"), flag(r.ScaleGradByFreq), flag(byPosition),
-		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.bounds,
-		l.partial, l.parts, l.chunk, l.levels, l.lanes, l.slices, flag(l.wide), l.chunkBlocks, r.status,
+		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.group(), r.bounds,
+		l.partial, l.parts, l.chunk, l.levels, l.lanes, l.slices, flag(l.wide), flag(l.plain), l.chunkBlocks, r.lists, r.status,
 	} {
 		r.q.launch.Put(uint64(word))
 	}

@@ -19,7 +19,7 @@ __device__ void sample_weights(const BagArgs& args)
             const T* weight = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
             int added = 0;
             if (args.wide) {
-                constexpr int V = 16 / sizeof(T);
+                constexpr int V = 16 / sizeof(T), RUN = 16;
                 for (i64 column = lane * V; column < args.columns; column += lanes * V) {
                     Words<T, V> x, w;
                     w.load(weight + column);
@@ -27,12 +27,12 @@ __device__ void sample_weights(const BagArgs& args)
                         x.load(dy + column);
 #pragma unroll
                     for (int v = 0; v < V; ++v) run += (args.dy_column ? x.template value<A>(v) : widen<A>(*dy)) * w.template value<A>(v);
-                    if (++added % (kRun / V) == 0) total += run, run = 0;
+                    if (++added % (RUN / V) == 0) total += run, run = 0;
                 }
             } else {
                 for (i64 column = lane; column < args.columns; column += lanes) {
                     run += widen<A>(dy[column * args.dy_column]) * widen<A>(weight[column * args.weight_column]);
-                    if (++added % kRun == 0) total += run, run = 0;
+                    if (++added % 16 == 0) total += run, run = 0;
                 }
             }
         }
@@ -90,18 +90,18 @@ __device__ inline void check(const BagArgs& args)
     }
 }
 
-#define EXPORT_ROWS(name, T, A, family)                                                                  \
-    EXPORT(family##_sorted_##name, 3, BagArgs, FOR_EITHER_WIDTH(rows_and_chunks, T, A, args))            \
-    EXPORT(family##_chunks_##name, 2, BagArgs, FOR_EITHER_WIDTH(chunks, T, A, args))                     \
-    EXPORT(family##_long_rows_##name, 2, BagArgs, FOR_EITHER_WIDTH(long_rows, T, A, args))               \
+#define EXPORT_ROWS(name, T, A, family)                                                      \
+    EXPORT(family##_sorted_##name, BL, BagArgs, FOR_EVERY_SUMMAND(rows_and_chunks, T, A))     \
+    EXPORT(family##_chunks_##name, 2, BagArgs, FOR_EITHER_WIDTH(chunks, T, A))               \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, FOR_EITHER_WIDTH(long_rows, T, A))         \
     EXPORT(family##_sample_weights_##name, 2, BagArgs, sample_weights<T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
 EXPORT(embedding_bag_backward_clear, 1, BagArgs, clear(args))
-EXPORT(embedding_bag_backward_keys, 4, BagArgs, keys(args))
+EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
 EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
 EXPORT(embedding_bag_backward_scan, 1, BagArgs, scan(args))
-EXPORT(embedding_bag_backward_scatter, 3, BagArgs, scatter(args))
+EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
 EXPORT(embedding_bag_backward_winners, 4, BagArgs, winners(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

@@ -34,12 +34,14 @@ struct BagArgs {
     i64 bags_at;                     // the bag of each position
     i64 counted_at;                  // mean: how many indices of each bag count
     i64 winners_at;                  // max: for each position, a bit for each column that it won
-    i64 bounds_at;                   // where each group of rows begins among the sorted entries
+    i64 group, bounds_at;            // rows that the same threads make one after the other; where each group begins among the sorted entries
     i64 partial_at, parts_at;        // sums of chunks: written; those that they are made of
     i64 chunk;                       // entries of a chunk that is written
     i64 levels;                      // of chunks
-    i64 lanes, slices, wide;         // threads that share a row, parts that a row is cut into, 16-byte accesses
+    i64 lanes, slices;               // threads that share a row, parts that a row is cut into
+    i64 wide, plain;                 // 16-byte accesses; a summand is dy alone
     i64 chunk_blocks;                // blocks of the kernel of rows that sum chunks
+    i64 lists_at;                    // how many chunks of one row there are, and how many of them are the first of theirs; both lists
     i64 status_at;
 };
 
@@ -48,9 +50,8 @@ struct alignas(8) Entry {
     u32 row, tag;
 };
 
-constexpr int kGroup = 8;    // rows of weight that the same threads make one after the other
 constexpr int kChunk = 32;   // entries of the smallest chunk, and chunks of a larger one
-constexpr int kTile = 4096;  // entries that a block sorts at once
+constexpr int kTile = 2048;  // entries that a block sorts at once
 constexpr int kDigits = 256;
 constexpr int kStretch = 16;  // adjacent positions that a warp looks up at once
 

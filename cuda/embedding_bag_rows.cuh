@@ -9,49 +9,66 @@
 
 #include "embedding_bag.cuh"
 
-constexpr int kRun = 16;    // a running sum goes to the next level after so many additions
-constexpr int kFlight = 8;  // vectors that a thread loads before it adds the first
+#ifndef FL
+#define FL 8
+#endif
+#ifndef BL
+#define BL 3
+#endif
+constexpr int kFlight = FL;  // vectors that a thread loads before it adds the first; a running sum goes to the next level after as many
 
-template <typename T, typename A, int V>
+// PLAIN: a summand is dy of a bag and nothing else, and a row is their sum.
+template <typename T, typename A, int V, bool PLAIN>
 struct RowSum {
     const BagArgs& args;
-    int lanes, lane;   // of the group of threads
-    u32 group;         // the warp's threads that belong to it
-    u32 unit, column;  // which part of the work is the group's, and the first of the columns that this thread adds
+    const int lanes, lane;  // of the group of threads
+    const u32 group;        // the warp's threads that belong to it
+    u32 unit, column;       // which part of the work is the group's, and the first of the columns that this thread adds
     bool active;
     A run[V], total[V];
-    u32 added;
 
-    __device__ RowSum(const BagArgs& a, i64 block) : args(a), lanes(static_cast<int>(a.lanes))
+    __device__ explicit RowSum(const BagArgs& a)
+        : args(a), lanes(static_cast<int>(a.lanes)), lane(threadIdx.x % lanes),
+          group(lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane))
     {
-        lane = threadIdx.x % lanes;
-        group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
-        const i64 slot = (block * kBlock + threadIdx.x) / lanes;
-        unit = static_cast<u32>(slot / args.slices);
-        column = static_cast<u32>(((slot % args.slices) * lanes + lane) * V);
+    }
+
+    // Takes up a slice of a unit.
+    __device__ void take(u32 which, u32 slice)
+    {
+        unit = which;
+        column = (slice * lanes + lane) * V;
         active = column < args.columns;
         reset();
+    }
+
+    // The groups of some blocks share n units.
+    template <typename Work>
+    __device__ void share(i64 n, i64 block, i64 blocks, Work work)
+    {
+        const i64 step = blocks * kBlock / lanes;
+        for (i64 slot = (block * kBlock + threadIdx.x) / lanes; slot < n * args.slices; slot += step) {
+            take(static_cast<u32>(slot / args.slices), static_cast<u32>(slot % args.slices));
+            work();
+        }
     }
 
     __device__ void reset()
     {
 #pragma unroll
         for (int v = 0; v < V; ++v) run[v] = total[v] = 0;
-        added = 0;
+    }
+
+    __device__ void settle()
+    {
+#pragma unroll
+        for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
     }
 
     __device__ const Entry& entry(u32 k) const { return at<const Entry>(args, args.from_at)[k]; }
 
-    template <typename Value>
-    __device__ void add(Value value)
-    {
-#pragma unroll
-        for (int v = 0; v < V; ++v) run[v] += value(v);
-        if (++added % kRun == 0) {
-#pragma unroll
-            for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
-        }
-    }
+    template <typename N>
+    __device__ N from(N x, int j) const { return __shfl_sync(group, x, j, lanes); }
 
     // What each lane knows of one entry.
     struct Source {
@@ -61,19 +78,28 @@ struct RowSum {
 
     __device__ Source source(u32 k, bool inside) const
     {
-        Source s = {0, 0, 0, A(1)};
+        Source s = {~0u, ~0u, 0, A(1)};
         if (!inside) return s;
         const Entry e = entry(k);
         s.row = e.row;
-        s.bag = args.positions ? at<const u32>(args, args.bags_at)[e.tag] : e.tag;
-        s.position = e.tag;
-        if (args.sample_weights) s.scale = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
-        if (args.mean) s.scale = A(1) / A(at<const u32>(args, args.counted_at)[s.bag]);
-        if (args.max_indices && k > 0) {  // a row twice in one bag wins its columns once
-            const Entry before = entry(k - 1);
-            if (before.row == e.row && at<const u32>(args, args.bags_at)[before.tag] == s.bag) s.bag = ~0u;
+        s.bag = e.tag;
+        if constexpr (!PLAIN) {
+            const u32* bags = at<const u32>(args, args.bags_at);
+            s.position = e.tag;
+            if (args.positions) s.bag = bags[e.tag];
+            if (args.sample_weights) s.scale = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
+            if (args.mean) s.scale = A(1) / A(at<const u32>(args, args.counted_at)[s.bag]);
+            if (args.max_indices && k > 0) {  // a row twice in one bag wins its columns once
+                const Entry before = entry(k - 1);
+                if (before.row == e.row && bags[before.tag] == s.bag) s.bag = ~0u;
+            }
         }
         return s;
+    }
+
+    __device__ const T* dy_of(u32 bag) const
+    {
+        return reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag + column * (PLAIN && V > 1 ? 1 : args.dy_column);
     }
 
     // dy of a bag, 0 in columns that another position won.
@@ -84,81 +110,98 @@ struct RowSum {
         if (!active || bag == ~0u) return;
         u32 won = ~0u;
         if (args.max_indices) {
-            won = at<const u32>(args, args.winners_at)[i64(position) * ((args.columns + 31) / 32) + column / 32] >> column % 32;
+            won = at<const u32>(args, args.winners_at)[position * ((args.columns + 31) / 32) + column / 32] >> column % 32;
             if ((won & ((1u << V) - 1)) == 0) return;
         }
-        const T* p = reinterpret_cast<const T*>(args.dy) + i64(bag) * args.dy_bag + column * args.dy_column;
+        Words<T, V> y;
         if (V > 1 && args.dy_column == 1) {
-            x.load(p);
+            y.load(dy_of(bag));
         } else {
 #pragma unroll
-            for (int v = 0; v < V; ++v) x.set(v, *p);  // V > 1: dy is constant along columns
+            for (int v = 0; v < V; ++v) y.set(v, *dy_of(bag));  // V > 1: dy is constant along columns
         }
-        if (args.max_indices) {
 #pragma unroll
-            for (int v = 0; v < V; ++v) x.set(v, won >> v & 1 ? x.get(v) : T(0));
-        }
+        for (int v = 0; v < V; ++v) x.set(v, won >> v & 1 ? y.get(v) : T(0));
     }
 
-    // Adds the entries first..end-1, telling of the row of each before it is added.
+    // Adds n entries, at most one for each lane; meet(row, k) is told of the first one, and of each whose row is another.
     template <typename Meet>
-    __device__ void add_entries(u32 first, u32 end, Meet meet)
+    __device__ void add_entries(u32 first, int n, Meet meet)
     {
-        const Source mine = source(first + lane, first + lane < end);
-        const int n = static_cast<int>(end - first);
+        const Source mine = source(first + lane, lane < n);
+        const u32 left = __shfl_up_sync(group, mine.row, 1, lanes);
+        const u32 heads = __ballot_sync(group, lane == 0 || mine.row != left) >> (threadIdx.x % 32 - lane);
         for (int j = 0; j < n; j += kFlight) {
             Words<T, V> x[kFlight];
 #pragma unroll
-            for (int u = 0; u < kFlight; ++u)
-                if (j + u < n) load(x[u], __shfl_sync(group, mine.bag, j + u, lanes), __shfl_sync(group, mine.position, j + u, lanes));
+            for (int u = 0; u < kFlight; ++u) {
+                const u32 bag = from(mine.bag, j + u);
+                if constexpr (PLAIN) {
+                    if (active && j + u < n) x[u].load(dy_of(bag));
+                } else {
+                    const u32 position = args.max_indices ? from(mine.position, j + u) : 0;
+                    if (j + u < n) load(x[u], bag, position);
+                }
+            }
 #pragma unroll
             for (int u = 0; u < kFlight; ++u) {
                 if (j + u >= n) break;
-                meet(__shfl_sync(group, mine.row, j + u, lanes));
-                const A scale = __shfl_sync(group, mine.scale, j + u, lanes);
-                add([&](int v) { return scale * x[u].template value<A>(v); });
+                if (heads >> (j + u) & 1) meet(from(mine.row, j + u), first + j + u);
+                A scale = 1;
+                if constexpr (!PLAIN) scale = from(mine.scale, j + u);
+#pragma unroll
+                for (int v = 0; v < V; ++v) run[v] += scale * x[u].template value<A>(v);
             }
+            settle();
         }
     }
 
     // The same over any number of entries of one row.
     __device__ void add_run(u32 first, u32 end)
     {
-        for (u32 k = first; k < end; k += lanes) add_entries(k, min(k + lanes, end), [](u32) {});
+        for (u32 k = first; k < end; k += lanes) add_entries(k, min(static_cast<u32>(lanes), end - k), [](u32, u32) {});
     }
 
-    // The sums of chunks of a level lie behind those of smaller ones.
     __device__ void add_chunks(const A* sums, i64 first, i64 end)
     {
-        for (i64 k = first; k < end && active; k += kFlight) {
-            A x[kFlight][V];
+        constexpr int FLIGHT = 32 / V;
+        for (i64 k = first; k < end && active; k += FLIGHT) {
+            A x[FLIGHT][V];
 #pragma unroll
-            for (int u = 0; u < kFlight; ++u)
+            for (int u = 0; u < FLIGHT; ++u)
 #pragma unroll
                 for (int v = 0; v < V; ++v) x[u][v] = k + u < end ? sums[(k + u) * args.columns + column + v] : A(0);
 #pragma unroll
-            for (int u = 0; u < kFlight; ++u)
-                if (k + u < end) add([&](int v) { return x[u][v]; });
+            for (int u = 0; u < FLIGHT; ++u) {
+#pragma unroll
+                for (int v = 0; v < V; ++v) run[v] += x[u][v];
+                if (u % kFlight == kFlight - 1) settle();
+            }
+            settle();
         }
     }
 
-    __device__ void store_chunk(i64 chunk)
+    __device__ void store_chunk()
     {
-        A* sum = at<A>(args, args.partial_at) + chunk * args.columns + column;
+        A* sum = at<A>(args, args.partial_at) + i64(unit) * args.columns + column;
         if (!active) return;
 #pragma unroll
-        for (int v = 0; v < V; ++v) sum[v] = total[v] + run[v];
+        for (int v = 0; v < V; ++v) sum[v] = total[v];
+    }
+
+    __device__ T* row_at(u32 row) const
+    {
+        return reinterpret_cast<T*>(args.dweight) + row * args.dweight_row + column * (V > 1 ? 1 : args.dweight_column);
     }
 
     // The sum so far is a row; occurrences: how many entries it has.
-    __device__ void store_row(i64 row, i64 occurrences)
+    __device__ void store_row(T* p, u32 occurrences)
     {
         if (!active) return;
-        T* p = reinterpret_cast<T*>(args.dweight) + row * args.dweight_row + column * args.dweight_column;
         A sum[V + 1];
 #pragma unroll
         for (int v = 0; v < V; ++v) sum[v] = total[v] + run[v];
-        if (args.by_frequency && occurrences > 1) {
+        if (!PLAIN && args.by_frequency && occurrences > 1) {
 #pragma unroll
             for (int v = 0; v < V; ++v) sum[v] /= A(occurrences);
         }
@@ -175,90 +218,93 @@ struct RowSum {
         }
     }
 
-    __device__ bool uniform(i64 first, i64 size) const
+    __device__ void store_zeros(T* p)
     {
-        return first + size <= args.total && entry(first).row < args.rows && entry(first).row == entry(first + size - 1).row;
+        if (!active) return;
+        if constexpr (V > 1)
+            *reinterpret_cast<uint4*>(p) = uint4{0, 0, 0, 0};
+        else
+            *p = T(0);
     }
 
+    // The first entry behind those of a row, all of which are in low..high-1: the lanes search together.
     __device__ u32 end_of_row(u32 row, u32 low, u32 high) const
     {
+        const u32 parts = max(lanes, 2);
         while (low < high) {
-            const u32 middle = (low + high) / 2;
-            if (entry(middle).row <= row)
-                low = middle + 1;
-            else
-                high = middle;
+            const u32 step = (high - low + parts - 1) / parts, last = low + (lane + 1) * step - 1;
+            const u32 inside = __popc(__ballot_sync(group, last < high && entry(last).row <= row));
+            low += inside * step;
+            if (inside < lanes) high = min(high, low + step - 1);
         }
         return low;
     }
 
     __device__ void rows()
     {
-        const u32 all = static_cast<u32>(args.rows);
-        u32 row = unit * kGroup, k = 0, end = 0, begun = 0, skipped = all;
-        if (row >= all) return;
-        const u32 last = min(row + kGroup, all);
+        u32 row = unit * static_cast<u32>(args.group), k = 0, end = 0, begun = 0;
+        const u32 last = min(row + static_cast<u32>(args.group), static_cast<u32>(args.rows));
         if (args.total) {
             const u32* bounds = at<const u32>(args, args.bounds_at) + unit;
             k = begun = bounds[0], end = bounds[1];
         }
+        T* p = row_at(row);
         const auto finish = [&](u32 next, u32 here) {  // stores the rows before the next one
-            for (; row < next; ++row, begun = here) {
-                if (row != skipped) store_row(row, here - begun);
-                reset();
-            }
+            if (row == next) return;
+            store_row(p, here - begun);
+            reset();
+            begun = here;
+            p += args.dweight_row;
+            for (++row; row < next; ++row, p += args.dweight_row) store_zeros(p);
         };
         while (k < end) {
-            if (k % kChunk == 0 && k + kChunk <= end && uniform(k, kChunk)) {  // a long row
-                const u32 found = entry(k).row;
-                finish(found, k);
-                skipped = found;
-                k = end_of_row(found, k + kChunk, end);
+            if (k % kChunk == 0 && k + kChunk <= end && entry(k).row == entry(k + kChunk - 1).row) {  // a long row
+                finish(entry(k).row, k);
+                k = begun = end_of_row(row, k + kChunk, end);
+                reset();
+                ++row;
+                p += args.dweight_row;
                 continue;
             }
             const u32 stop = min(end, (k & -lanes) + lanes);
-            u32 here = k;
-            add_entries(k, stop, [&](u32 next) { finish(next, here++); });
+            add_entries(k, stop - k, finish);
             k = stop;
         }
-        finish(last, end);
+        if (row < last) finish(last, end);
     }
 
     __device__ void smallest_chunk()
     {
-        if (!uniform(i64(unit) * kChunk, kChunk)) return;
         add_run(unit * kChunk, (unit + 1) * kChunk);
-        store_chunk(unit);
+        store_chunk();
     }
 
     __device__ void larger_chunk()
     {
-        if (!uniform(unit * args.chunk, args.chunk)) return;
+        const i64 first = unit * args.chunk;
+        if (entry(first).row >= args.rows || entry(first).row != entry(first + args.chunk - 1).row) return;
         add_chunks(at<const A>(args, args.parts_at), i64(unit) * kChunk, (i64(unit) + 1) * kChunk);
-        store_chunk(unit);
+        store_chunk();
     }
 
+    // unit is the first chunk of a row. Up to its largest chunks, and down again to the entries behind them.
     __device__ void long_row()
     {
-        const i64 first = i64(unit) * kChunk;
-        if (!uniform(first, kChunk)) return;
-        const u32 row = entry(first).row;
-        if (first > 0 && entry(first - kChunk).row == row) return;  // another chunk of the row comes before
-        u32 begin = static_cast<u32>(first);
-        while (begin > 0 && entry(begin - 1).row == row) --begin;
-        const u32 end = end_of_row(row, first + kChunk, args.total);
+        u32 begin = unit * kChunk;
+        const u32 first = begin, row = entry(first).row, end = end_of_row(row, first + kChunk, static_cast<u32>(args.total));
+        for (u32 step = kChunk / 2; step > 0; step /= 2)
+            if (begin >= step && entry(begin - step).row == row) begin -= step;
         add_run(begin, first);
-        i64 here = first, size = kChunk;
+        i64 here = first, size = kChunk, level = 1;
         const A* sums = at<const A>(args, args.partial_at);
-        i64 level = 1;
-        for (; level < args.levels && here + size * kChunk <= end; ++level) {  // up to the largest chunks of the row
-            const i64 stop = min((here + size * kChunk - 1) / (size * kChunk) * (size * kChunk), end / size * size);
+        for (; level < args.levels && here + size * kChunk <= end; ++level) {
+            const i64 stop = (here + size * kChunk - 1) / (size * kChunk) * (size * kChunk);
             add_chunks(sums, here / size, stop / size);
             here = stop;
             sums += args.total / size * args.columns;
             size *= kChunk;
         }
-        for (;; --level) {  // and down to the entries behind them
+        for (;; --level) {
             const i64 stop = max(here, end / size * size);
             add_chunks(sums, here / size, stop / size);
             here = stop;
@@ -266,31 +312,57 @@ struct RowSum {
             size /= kChunk;
             sums -= args.total / size * args.columns;
         }
-        add_run(here, end);
-        store_row(row, end - begin);
+        add_run(static_cast<u32>(here), end);
+        store_row(row_at(row), end - begin);
     }
 };
 
-template <typename T, typename A, int V>
+template <typename T, typename A, int V, bool PLAIN>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
-    if (blockIdx.x < args.chunk_blocks)
-        RowSum<T, A, V>(args, blockIdx.x).smallest_chunk();
-    else
-        RowSum<T, A, V>(args, blockIdx.x - args.chunk_blocks).rows();
+    RowSum<T, A, V, PLAIN> sum(args);
+    const i64 mine = blockIdx.x, others = args.chunk_blocks;
+    if (mine < others) {
+        const u32* list = at<const u32>(args, args.lists_at);
+        sum.share(list[0], mine, others, [&] {
+            sum.unit = list[2 + sum.unit];
+            sum.smallest_chunk();
+        });
+    } else {
+        sum.share((args.rows + args.group - 1) / args.group, mine - others, gridDim.x - others, [&] { sum.rows(); });
+    }
 }
 
-// Calls f with V columns for each thread: 16 bytes where the operands allow it, else one.
-#define FOR_EITHER_WIDTH(f, T, A, ...)                        \
-    do {                                                      \
-        if (args.wide)                                        \
-            f<T, A, 16 / static_cast<int>(sizeof(T))>(__VA_ARGS__); \
-        else                                                  \
-            f<T, A, 1>(__VA_ARGS__);                          \
-    } while (0)
+template <typename T, typename A, int V>
+__device__ void chunks(const BagArgs& args)
+{
+    RowSum<T, A, V, false> sum(args);
+    if (at<const u32>(args, args.lists_at)[0] < kChunk) return;
+    sum.share(args.total / args.chunk, blockIdx.x, gridDim.x, [&] { sum.larger_chunk(); });
+}
 
 template <typename T, typename A, int V>
-__device__ void chunks(const BagArgs& args) { RowSum<T, A, V>(args, blockIdx.x).larger_chunk(); }
+__device__ void long_rows(const BagArgs& args)
+{
+    RowSum<T, A, V, false> sum(args);
+    const u32* list = at<const u32>(args, args.lists_at);
+    sum.share(list[1], blockIdx.x, gridDim.x, [&] {
+        sum.unit = list[2 + args.total / kChunk + sum.unit];
+        sum.long_row();
+    });
+}
 
-template <typename T, typename A, int V>
-__device__ void long_rows(const BagArgs& args) { RowSum<T, A, V>(args, blockIdx.x).long_row(); }
+// 16 bytes of columns for each thread where the operands allow it, else one column.
+#define FOR_EITHER_WIDTH(f, T, A)                             \
+    if (args.wide)                                            \
+        f<T, A, 16 / static_cast<int>(sizeof(T))>(args);      \
+    else                                                      \
+        f<T, A, 1>(args);
+
+#define FOR_EVERY_SUMMAND(f, T, A)                            \
+    if (args.wide && args.plain)                              \
+        f<T, A, 16 / static_cast<int>(sizeof(T)), true>(args); \
+    else if (args.wide)                                       \
+        f<T, A, 16 / static_cast<int>(sizeof(T)), false>(args); \
+    else                                                      \
+        f<T, A, 1, false>(args);

@@ -57,7 +57,8 @@ __device__ inline u32 rank(const BagArgs& args, Ranks& ranks, const Entry (&entr
         const bool valid = item(j) < n;
         const u32 digit = digit_of(args, entry[j].row);
         u32 peers = __ballot_sync(~0u, valid);
-        for (int bit = 0; bit < args.bits; ++bit) {
+#pragma unroll
+        for (int bit = 0; bit < 8; ++bit) {
             const u32 set = __ballot_sync(~0u, digit >> bit & 1);
             peers &= digit >> bit & 1 ? set : ~set;
         }
@@ -88,24 +89,49 @@ __device__ inline u32 rank(const BagArgs& args, Ranks& ranks, const Entry (&entr
     return count;
 }
 
+// The bag of a position, for which the lanes of a warp search together. Whatever the offsets hold, it is a bag.
+__device__ inline i64 bag_by_warp(const BagArgs& args, i64 position, i64 low, i64 high)
+{
+    const i64 lane = threadIdx.x % 32;
+    while (low < high) {
+        const i64 step = (high - low + 31) / 32, probe = low + (lane + 1) * step;
+        const int passed = __popc(__ballot_sync(~0u, probe <= high && offset_of(args, probe) <= position));
+        low += passed * step;
+        high = min(high, low + step - 1);
+    }
+    return low;
+}
+
 // Hands over the entries of this thread's items of the tile that begins at a position; leaves beside them what the rows need of bags.
 template <typename Take>
 __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
 {
-    const u32 lane = threadIdx.x % 32, first = min(item(0) - lane, n - 1), last = min(first + 32 * kItems, n) - 1;
-    const i64 end = end_of(args), low = bag_of(args, base + first, 0, args.bags - 1);
-    const i64 high = bag_of(args, base + last, low, args.bags - 1);
+    __shared__ i64 ends[2];  // the bags of the first and the last position
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = item(0) - lane;
+    const i64 end = end_of(args);
+    if (warp < 2) {
+        const i64 bag = bag_by_warp(args, base + warp * (n - 1), 0, args.bags - 1);
+        if (lane == 0) ends[warp] = bag;
+    }
+    __syncthreads();
+    const i64 begin_bag = ends[0], end_bag = max(ends[0], ends[1]);
+    __syncthreads();
+    if (first >= n) return;
+    u32 row[kItems];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) row[j] = static_cast<u32>(row_of(args, base + min(item(j), n - 1), end));
+    const i64 low = bag_of(args, base + first, begin_bag, end_bag), high = bag_of(args, base + min(first + 32 * kItems, n) - 1, low, end_bag);
     u32 waiting = 0, holder = ~0u;  // mean: counted indices of the bag that the warp was in last, kept by its lane 0
-#pragma unroll 4
+#pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const bool inside = item(j) < n;
-        const i64 position = base + min(item(j), n - 1), bag = bag_of(args, position, low, high);
-        const u32 row = static_cast<u32>(row_of(args, position, end)), own = static_cast<u32>(bag);
-        if (inside) take(j, Entry{row, args.positions ? static_cast<u32>(position) : own});
+        const i64 position = base + min(item(j), n - 1);
+        const u32 own = static_cast<u32>(bag_of(args, position, low, high));
+        if (inside) take(j, Entry{row[j], args.positions ? static_cast<u32>(position) : own});
         if (args.positions && inside) at<u32>(args, args.bags_at)[position] = own;
         if (args.mean) {
             u32* counted = at<u32>(args, args.counted_at);
-            const u32 counts = __ballot_sync(~0u, inside && row < args.rows), head = __shfl_sync(~0u, own, 0);
+            const u32 counts = __ballot_sync(~0u, inside && row[j] < args.rows), head = __shfl_sync(~0u, own, 0);
             if (__all_sync(~0u, own == head)) {  // a long bag: one addition for many steps
                 if (holder != head && waiting && lane == 0) atomicAdd(counted + holder, waiting);
                 waiting = (holder == head ? waiting : 0) + __popc(counts);
@@ -117,6 +143,12 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
         }
     }
     if (waiting && lane == 0) atomicAdd(at<u32>(args, args.counted_at) + holder, waiting);
+}
+
+// The lists of chunks begin empty.
+__device__ inline void begin_lists(const BagArgs& args)
+{
+    if (blockIdx.x == 0 && threadIdx.x < 2) at<u32>(args, args.lists_at)[threadIdx.x] = 0;
 }
 
 // Writes how often each digit occurs in the tiles of this block; visit hands over the rows of a tile.
@@ -135,6 +167,7 @@ __device__ void count_digits(const BagArgs& args, Visit visit)
 
 __device__ inline void keys(const BagArgs& args)
 {
+    begin_lists(args);
     count_digits(args, [&](i64 base, u32 n, auto count) {
         make_entries(args, base, n, [&](int j, Entry e) {
             at<Entry>(args, args.to_at)[base + item(j)] = e;
@@ -202,6 +235,7 @@ __device__ inline void sort(BagArgs args)
     __shared__ Ranks ranks;
     __shared__ Entry stage[kTile];
     const u32 n = static_cast<u32>(args.total);
+    begin_lists(args);
     Entry entry[kItems];
     u32 place[kItems];
     make_entries(args, 0, n, [&](int j, Entry e) { stage[item(j)] = e; });
@@ -242,10 +276,25 @@ __device__ inline i64 lower_bound(const BagArgs& args, i64 row, i64 low, i64 hig
     return low;
 }
 
-// Where each group of rows begins; one more group stands for what counts nowhere.
+// Appends k to a list for the threads of a warp that want it; count is how long the list is.
+__device__ inline void append(bool wanted, u32 k, u32* count, u32* list)
+{
+    const u32 lane = threadIdx.x % 32, all = __ballot_sync(~0u, wanted);
+    u32 begin = 0;
+    if (lane == 0 && all) begin = atomicAdd(count, __popc(all));
+    begin = __shfl_sync(~0u, begin, 0);
+    if (wanted) list[begin + __popc(all & ((1u << lane) - 1))] = k;
+}
+
+// Where each group of rows begins; one more group stands for what counts nowhere. And which chunks are of one row; lists have no order.
 __device__ inline void bounds(const BagArgs& args)
 {
-    const i64 group = i64(blockIdx.x) * kBlock + threadIdx.x;
-    if (group <= (args.rows + kGroup - 1) / kGroup)
-        at<u32>(args, args.bounds_at)[group] = static_cast<u32>(lower_bound(args, min(group * kGroup, args.rows), 0, args.total));
+    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x, chunks = args.total / kChunk;
+    if (k <= (args.rows + args.group - 1) / args.group)
+        at<u32>(args, args.bounds_at)[k] = static_cast<u32>(lower_bound(args, min(k * args.group, args.rows), 0, args.total));
+    const Entry* chunk = at<const Entry>(args, args.from_at) + k * kChunk;
+    const bool one = k < chunks && chunk[0].row < args.rows && chunk[0].row == chunk[kChunk - 1].row;
+    u32* list = at<u32>(args, args.lists_at);
+    append(one, static_cast<u32>(k), list, list + 2);
+    append(one && (k == 0 || chunk[-kChunk].row != chunk[0].row), static_cast<u32>(k), list + 1, list + 2 + chunks);
 }

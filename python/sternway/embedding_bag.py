@@ -64,9 +64,7 @@ def _embedding_bag_plan(
     rows: int, dim: int, bags: int, total: int, dtype: Any, mode: str, index: Any, offset: Any, padding: int | None,
     last: bool, by_frequency: bool, device: str, deterministic: bool,
 ) -> EmbeddingBagBackwardPlan:  # fmt: skip
-    descriptor = EmbeddingBagBackwardDescriptor(
-        rows, dim, bags, total, dtype, mode, index, offset, padding, last, by_frequency
-    )
+    descriptor = EmbeddingBagBackwardDescriptor(rows, dim, bags, total, dtype, mode, index, offset, padding, last, by_frequency)
     return EmbeddingBagBackwardPlan.select(descriptor, device, _plan.PlanPreference(deterministic=deterministic))
 
 

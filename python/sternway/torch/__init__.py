@@ -13,6 +13,7 @@ except ImportError as error:
     raise ImportError("sternway.torch needs PyTorch: pip install 'sternway[torch]'") from error
 
 from .dequantize import dequantize_per_token, fake_quantize_per_token
+from .embedding_bag import EmbeddingBag, embedding_bag
 from .lerp import lerp
 
-__all__ = ["dequantize_per_token", "fake_quantize_per_token", "lerp"]
+__all__ = ["EmbeddingBag", "dequantize_per_token", "embedding_bag", "fake_quantize_per_token", "lerp"]
