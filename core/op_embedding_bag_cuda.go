@@ -4,21 +4,19 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
-	"os"
-	"strconv"
 )
 
 // Geometry of cuda/embedding_bag*.cuh.
 const (
-	bagEntries     = 24   // of a group of rows, on average
-	bagGroupRows   = 32   // at most
+	bagEntries     = 12   // of a group of rows, on average
+	bagGroupRows   = 16   // at most
 	bagChunk       = 32   // kChunk
 	bagTile        = 2048 // kTile
 	bagDigitBits   = 8    // of kDigits
 	bagStretch     = 16   // kStretch
 	bagSortBlocks  = 1024 // at most
-	bagChunkBlocks = 1    // of a multiprocessor, that sum chunks beside the rows
-	bagLongBlocks  = 2    // of a multiprocessor
+	bagChunkBlocks = 3    // of a multiprocessor, that sum chunks beside the rows
+	bagLongBlocks  = 4    // of a multiprocessor
 	bagTopChunks   = 64   // chunks of a level that need no larger ones
 )
 
@@ -82,11 +80,11 @@ func (p *bagProgram) sortGrid() (blocks, tiles int64) {
 
 // group is how many rows the same threads make one after the other: enough for some entries, few enough to share long rows out.
 func (p *bagProgram) group() int64 {
-	if g := os.Getenv("BAG_G"); g != "" {
-		n, _ := strconv.ParseInt(g, 10, 64)
-		return n
+	rows := clamp(pow2(ceil(bagEntries*p.NumEmbeddings, max(1, p.TotalIndices))), 1, bagGroupRows)
+	for rows > 1 && p.NumEmbeddings*p.EmbeddingDim*p.DType.Size()/16 < rows*int64(p.units)*threadsPerSM {
+		rows /= 2
 	}
-	return clamp(pow2(ceil(bagEntries*p.NumEmbeddings, max(1, p.TotalIndices))), 1, bagGroupRows)
+	return rows
 }
 
 // chunks of a level, of bagChunk^level entries.

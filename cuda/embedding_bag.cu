@@ -42,27 +42,29 @@ __device__ void sample_weights(const BagArgs& args)
     }
 }
 
-// For each position, a bit for each column whose maximum its row is. A warp for kStretch adjacent positions.
-__device__ inline void winners(const BagArgs& args)
+// For each position, a bit for each column whose maximum its row is. A warp for kStretch adjacent positions, whose rows and bags the
+// lanes look up side by side.
+template <typename I>
+__device__ void winners(const BagArgs& args)
 {
-    const i64 first = (i64(blockIdx.x) * kBlock + threadIdx.x) / 32 * kStretch, stop = min(first + kStretch, args.total);
-    if (first >= stop) return;
-    const int lane = threadIdx.x % 32;
-    const i64 words = (args.columns + 31) / 32, end = end_of(args);
-    const i64 low = bag_of(args, first, 0, args.bags - 1), high = bag_of(args, stop - 1, low, args.bags - 1);
-    for (i64 position = first; position < stop; ++position) {
-        const i64 row = row_of(args, position, end), bag = bag_of(args, position, low, high);
-        if (row >= args.rows) continue;
-        u32* bits = at<u32>(args, args.winners_at) + position * words;
-        for (i64 base = 0; base < words; base += 32) {
-            u32 mine = 0;
-            for (int w = 0; w < min(words - base, i64(32)); ++w) {
-                const i64 column = (base + w) * 32 + lane;
-                const bool won = column < args.columns && integer(args.max_indices, bag * args.max_bag + column * args.max_column, args.max_wide) == row;
-                const u32 set = __ballot_sync(~0u, won);
-                if (lane == w) mine = set;
+    const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
+    const i64 first = (i64(blockIdx.x) * kBlock + threadIdx.x) / 32 * kStretch, own = min(first + lane, args.total - 1);
+    if (first >= args.total || args.bags == 0) return;
+    const i64 row = row_of(args, own, end_of(args)), bag = bag_of(args, own, 0, args.bags - 1);
+    const int n = static_cast<int>(min(args.total - first, i64(kStretch)));
+    for (u32 base = 0; base < words; base += 4) {
+#pragma unroll 4
+        for (int p = 0; p < n; ++p) {
+            const i64 mine = __shfl_sync(~0u, row, p);
+            const I* from = reinterpret_cast<const I*>(args.max_indices) + __shfl_sync(~0u, bag, p) * args.max_bag;
+            u32 bits = 0;
+#pragma unroll
+            for (u32 w = 0; w < 4; ++w) {
+                const i64 c = (base + w) * 32 + lane;
+                const u32 set = __ballot_sync(~0u, c < args.columns && from[c * args.max_column] == mine);
+                if (lane == w) bits = set;
             }
-            if (base + lane < words) bits[base + lane] = mine;
+            if (lane < 4 && base + lane < words) at<u32>(args, args.winners_at)[(first + p) * words + base + lane] = bits;
         }
     }
 }
@@ -90,10 +92,47 @@ __device__ inline void check(const BagArgs& args)
     }
 }
 
-#define EXPORT_ROWS(name, T, A, family)                                                      \
-    EXPORT(family##_sorted_##name, BL, BagArgs, FOR_EVERY_SUMMAND(rows_and_chunks, T, A))     \
-    EXPORT(family##_chunks_##name, 2, BagArgs, FOR_EITHER_WIDTH(chunks, T, A))               \
-    EXPORT(family##_long_rows_##name, 2, BagArgs, FOR_EITHER_WIDTH(long_rows, T, A))         \
+template <typename T, typename A>
+__device__ void sorted(const BagArgs& args)
+{
+    if (args.plain)
+        rows_and_chunks<T, A, kWide<T>, Kind::Plain>(args);
+    else if (args.max_indices && args.wide)
+        rows_and_chunks<T, A, kWide<T>, Kind::Won>(args);
+    else if (args.max_indices)
+        rows_and_chunks<T, A, 1, Kind::Won>(args);
+    else if (args.wide)
+        rows_and_chunks<T, A, kWide<T>, Kind::Scaled>(args);
+    else
+        rows_and_chunks<T, A, 1, Kind::Scaled>(args);
+}
+
+template <typename T, typename A>
+__device__ void long_ones(const BagArgs& args)
+{
+    if (args.max_indices && args.wide)
+        long_rows<T, A, kWide<T>, Kind::Won>(args);
+    else if (args.max_indices)
+        long_rows<T, A, 1, Kind::Won>(args);
+    else if (args.wide)
+        long_rows<T, A, kWide<T>, Kind::Scaled>(args);
+    else
+        long_rows<T, A, 1, Kind::Scaled>(args);
+}
+
+template <typename T, typename A>
+__device__ void larger_chunks(const BagArgs& args)
+{
+    if (args.wide)
+        chunks<T, A, kWide<T>>(args);
+    else
+        chunks<T, A, 1>(args);
+}
+
+#define EXPORT_ROWS(name, T, A, family)                                           \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                \
+    EXPORT(family##_chunks_##name, 2, BagArgs, larger_chunks<T, A>(args))         \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))          \
     EXPORT(family##_sample_weights_##name, 2, BagArgs, sample_weights<T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
@@ -103,6 +142,6 @@ EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
 EXPORT(embedding_bag_backward_scan, 1, BagArgs, scan(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
-EXPORT(embedding_bag_backward_winners, 4, BagArgs, winners(args))
+EXPORT(embedding_bag_backward_winners, 4, BagArgs, args.max_wide ? winners<i64>(args) : winners<int>(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))
 EXPORT(embedding_bag_backward_check, 1, BagArgs, check(args))

@@ -9,16 +9,17 @@
 
 #include "embedding_bag.cuh"
 
-#ifndef FL
-#define FL 8
-#endif
-#ifndef BL
-#define BL 3
-#endif
-constexpr int kFlight = FL;  // vectors that a thread loads before it adds the first; a running sum goes to the next level after as many
+constexpr int kRun = 8;  // a running sum goes to the next level after so many additions, or before
 
-// PLAIN: a summand is dy of a bag and nothing else, and a row is their sum.
-template <typename T, typename A, int V, bool PLAIN>
+// What a summand is.
+enum class Kind {
+    Plain,   // dy of a bag, and a row is their sum
+    Scaled,  // dy of a bag times a number; rows may be divided
+    Won,     // dy of a bag in the columns that the position won
+};
+
+// FLIGHT: vectors of dy that a thread loads before it adds the first.
+template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct RowSum {
     const BagArgs& args;
     const int lanes, lane;  // of the group of threads
@@ -42,13 +43,14 @@ struct RowSum {
         reset();
     }
 
-    // The groups of some blocks share n units.
+    // The groups of some blocks share n units, one slice after the other: that of dy stays in the cache.
     template <typename Work>
     __device__ void share(i64 n, i64 block, i64 blocks, Work work)
     {
         const i64 step = blocks * kBlock / lanes;
         for (i64 slot = (block * kBlock + threadIdx.x) / lanes; slot < n * args.slices; slot += step) {
-            take(static_cast<u32>(slot / args.slices), static_cast<u32>(slot % args.slices));
+            const i64 slice = args.slices == 1 ? 0 : slot / n;
+            take(static_cast<u32>(slot - slice * n), static_cast<u32>(slice));
             work();
         }
     }
@@ -72,56 +74,59 @@ struct RowSum {
 
     // What each lane knows of one entry.
     struct Source {
-        u32 row, bag, position;
+        u32 row, bag;
         A scale;
+        u32 won[KIND == Kind::Won ? V : 1];  // bits of the columns of the slice
     };
 
     __device__ Source source(u32 k, bool inside) const
     {
-        Source s = {~0u, ~0u, 0, A(1)};
-        if (!inside) return s;
-        const Entry e = entry(k);
+        Source s = {~0u, 0, A(1), {}};
+        const Entry e = inside ? entry(k) : Entry{~0u, 0};
         s.row = e.row;
         s.bag = e.tag;
-        if constexpr (!PLAIN) {
+        if constexpr (KIND != Kind::Plain) {
             const u32* bags = at<const u32>(args, args.bags_at);
-            s.position = e.tag;
-            if (args.positions) s.bag = bags[e.tag];
-            if (args.sample_weights) s.scale = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
-            if (args.mean) s.scale = A(1) / A(at<const u32>(args, args.counted_at)[s.bag]);
-            if (args.max_indices && k > 0) {  // a row twice in one bag wins its columns once
-                const Entry before = entry(k - 1);
-                if (before.row == e.row && bags[before.tag] == s.bag) s.bag = ~0u;
-            }
+            if (args.positions && inside) s.bag = bags[e.tag];
+        }
+        if constexpr (KIND == Kind::Scaled) {
+            if (args.sample_weights && inside) s.scale = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
+            if (args.mean && inside) s.scale = A(1) / A(at<const u32>(args, args.counted_at)[s.bag]);
+        }
+        if constexpr (KIND == Kind::Won) {
+            const u32 words = (static_cast<u32>(args.columns) + 31) / 32, first = (column - lane * V) / 32;
+            Entry before = {__shfl_up_sync(group, e.row, 1, lanes), __shfl_up_sync(group, s.bag, 1, lanes)};
+            if (lane == 0 && inside && k > 0) before = {entry(k - 1).row, at<const u32>(args, args.bags_at)[entry(k - 1).tag]};
+            const bool again = k > 0 && before.row == e.row && before.tag == s.bag;  // a row twice in one bag wins its columns once
+#pragma unroll
+            for (int w = 0; w < V; ++w)
+                s.won[w] = inside && !again && first + w < words ? at<const u32>(args, args.winners_at)[i64(e.tag) * words + first + w] : 0;
         }
         return s;
     }
 
     __device__ const T* dy_of(u32 bag) const
     {
-        return reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag + column * (PLAIN && V > 1 ? 1 : args.dy_column);
+        return reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag + column * (KIND == Kind::Plain && V > 1 ? 1 : args.dy_column);
     }
 
-    // dy of a bag, 0 in columns that another position won.
-    __device__ void load(Words<T, V>& x, u32 bag, u32 position) const
+    // dy of a bag, 0 in columns whose bit is not set.
+    __device__ void load(Words<T, V>& x, u32 bag, u32 won) const
     {
-#pragma unroll
-        for (int w = 0; w < Words<T, V>::COUNT; ++w) x.word[w] = 0;
-        if (!active || bag == ~0u) return;
-        u32 won = ~0u;
-        if (args.max_indices) {
-            won = at<const u32>(args, args.winners_at)[position * ((args.columns + 31) / 32) + column / 32] >> column % 32;
-            if ((won & ((1u << V) - 1)) == 0) return;
-        }
-        Words<T, V> y;
-        if (V > 1 && args.dy_column == 1) {
-            y.load(dy_of(bag));
+        Words<T, V> y = {};
+        if (!active || !won) {
+            x = y;
+        } else if (V > 1 && args.dy_column == 1) {
+            x.load(dy_of(bag));
         } else {
 #pragma unroll
-            for (int v = 0; v < V; ++v) y.set(v, *dy_of(bag));  // V > 1: dy is constant along columns
+            for (int v = 0; v < V; ++v) x.set(v, *dy_of(bag));  // V > 1: dy is constant along columns
         }
+        if constexpr (KIND == Kind::Won) {
 #pragma unroll
-        for (int v = 0; v < V; ++v) x.set(v, won >> v & 1 ? y.get(v) : T(0));
+            for (int v = 0; v < V; ++v) y.set(v, won >> v & 1 ? x.get(v) : T(0));
+            x = y;
+        }
     }
 
     // Adds n entries, at most one for each lane; meet(row, k) is told of the first one, and of each whose row is another.
@@ -131,24 +136,31 @@ struct RowSum {
         const Source mine = source(first + lane, lane < n);
         const u32 left = __shfl_up_sync(group, mine.row, 1, lanes);
         const u32 heads = __ballot_sync(group, lane == 0 || mine.row != left) >> (threadIdx.x % 32 - lane);
-        for (int j = 0; j < n; j += kFlight) {
-            Words<T, V> x[kFlight];
+        for (int j = 0; j < n; j += FLIGHT) {
+            Words<T, V> x[FLIGHT];
 #pragma unroll
-            for (int u = 0; u < kFlight; ++u) {
+            for (int u = 0; u < FLIGHT; ++u) {
                 const u32 bag = from(mine.bag, j + u);
-                if constexpr (PLAIN) {
+                if constexpr (KIND == Kind::Plain) {
                     if (active && j + u < n) x[u].load(dy_of(bag));
                 } else {
-                    const u32 position = args.max_indices ? from(mine.position, j + u) : 0;
-                    if (j + u < n) load(x[u], bag, position);
+                    u32 won = ~0u;
+                    if constexpr (KIND == Kind::Won) {
+#pragma unroll
+                        for (int w = 0; w < V; ++w) {
+                            const u32 word = from(mine.won[w], j + u);
+                            if (lane * V / 32 == w) won = word >> lane * V % 32 & ((1u << V) - 1);
+                        }
+                    }
+                    if (j + u < n) load(x[u], bag, won);
                 }
             }
 #pragma unroll
-            for (int u = 0; u < kFlight; ++u) {
+            for (int u = 0; u < FLIGHT; ++u) {
                 if (j + u >= n) break;
                 if (heads >> (j + u) & 1) meet(from(mine.row, j + u), first + j + u);
                 A scale = 1;
-                if constexpr (!PLAIN) scale = from(mine.scale, j + u);
+                if constexpr (KIND == Kind::Scaled) scale = from(mine.scale, j + u);
 #pragma unroll
                 for (int v = 0; v < V; ++v) run[v] += scale * x[u].template value<A>(v);
             }
@@ -164,18 +176,18 @@ struct RowSum {
 
     __device__ void add_chunks(const A* sums, i64 first, i64 end)
     {
-        constexpr int FLIGHT = 32 / V;
-        for (i64 k = first; k < end && active; k += FLIGHT) {
-            A x[FLIGHT][V];
+        constexpr int MANY = 256 / (V * static_cast<int>(sizeof(A)));  // 64 registers
+        for (i64 k = first; k < end && active; k += MANY) {
+            A x[MANY][V];
 #pragma unroll
-            for (int u = 0; u < FLIGHT; ++u)
+            for (int u = 0; u < MANY; ++u)
 #pragma unroll
                 for (int v = 0; v < V; ++v) x[u][v] = k + u < end ? sums[(k + u) * args.columns + column + v] : A(0);
 #pragma unroll
-            for (int u = 0; u < FLIGHT; ++u) {
+            for (int u = 0; u < MANY; ++u) {
 #pragma unroll
                 for (int v = 0; v < V; ++v) run[v] += x[u][v];
-                if (u % kFlight == kFlight - 1) settle();
+                if (u % kRun == kRun - 1) settle();
             }
             settle();
         }
@@ -201,7 +213,7 @@ struct RowSum {
         A sum[V + 1];
 #pragma unroll
         for (int v = 0; v < V; ++v) sum[v] = total[v] + run[v];
-        if (!PLAIN && args.by_frequency && occurrences > 1) {
+        if (KIND == Kind::Scaled && args.by_frequency && occurrences > 1) {
 #pragma unroll
             for (int v = 0; v < V; ++v) sum[v] /= A(occurrences);
         }
@@ -292,8 +304,10 @@ struct RowSum {
     {
         u32 begin = unit * kChunk;
         const u32 first = begin, row = entry(first).row, end = end_of_row(row, first + kChunk, static_cast<u32>(args.total));
-        for (u32 step = kChunk / 2; step > 0; step /= 2)
-            if (begin >= step && entry(begin - step).row == row) begin -= step;
+        for (u32 reach = 0; reach < kChunk; reach += lanes) {  // not a whole chunk lies before
+            const u32 back = reach + lane + 1;
+            begin -= __popc(__ballot_sync(group, back <= first && entry(first - back).row == row));
+        }
         add_run(begin, first);
         i64 here = first, size = kChunk, level = 1;
         const A* sums = at<const A>(args, args.partial_at);
@@ -317,10 +331,10 @@ struct RowSum {
     }
 };
 
-template <typename T, typename A, int V, bool PLAIN>
+template <typename T, typename A, int V, Kind KIND>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
-    RowSum<T, A, V, PLAIN> sum(args);
+    RowSum<T, A, V, KIND, 4> sum(args);
     const i64 mine = blockIdx.x, others = args.chunk_blocks;
     if (mine < others) {
         const u32* list = at<const u32>(args, args.lists_at);
@@ -336,15 +350,15 @@ __device__ void rows_and_chunks(const BagArgs& args)
 template <typename T, typename A, int V>
 __device__ void chunks(const BagArgs& args)
 {
-    RowSum<T, A, V, false> sum(args);
+    RowSum<T, A, V, Kind::Plain, 8> sum(args);
     if (at<const u32>(args, args.lists_at)[0] < kChunk) return;
     sum.share(args.total / args.chunk, blockIdx.x, gridDim.x, [&] { sum.larger_chunk(); });
 }
 
-template <typename T, typename A, int V>
+template <typename T, typename A, int V, Kind KIND>
 __device__ void long_rows(const BagArgs& args)
 {
-    RowSum<T, A, V, false> sum(args);
+    RowSum<T, A, V, KIND, 8> sum(args);
     const u32* list = at<const u32>(args, args.lists_at);
     sum.share(list[1], blockIdx.x, gridDim.x, [&] {
         sum.unit = list[2 + args.total / kChunk + sum.unit];
@@ -353,16 +367,5 @@ __device__ void long_rows(const BagArgs& args)
 }
 
 // 16 bytes of columns for each thread where the operands allow it, else one column.
-#define FOR_EITHER_WIDTH(f, T, A)                             \
-    if (args.wide)                                            \
-        f<T, A, 16 / static_cast<int>(sizeof(T))>(args);      \
-    else                                                      \
-        f<T, A, 1>(args);
-
-#define FOR_EVERY_SUMMAND(f, T, A)                            \
-    if (args.wide && args.plain)                              \
-        f<T, A, 16 / static_cast<int>(sizeof(T)), true>(args); \
-    else if (args.wide)                                       \
-        f<T, A, 16 / static_cast<int>(sizeof(T)), false>(args); \
-    else                                                      \
-        f<T, A, 1, false>(args);
+template <typename T>
+constexpr int kWide = 16 / sizeof(T);

@@ -42,7 +42,7 @@ __device__ inline u32 sum_before(u32 x, u32& total)
 __device__ inline u32 item(int j) { return threadIdx.x / 32 * (32 * kItems) + j * 32 + threadIdx.x % 32; }
 
 struct Ranks {
-    u32 seen[kWarps][kDigits], start[kDigits];
+    u32 seen[kWarps][kDigits], peers[kWarps][kDigits], start[kDigits];
 };
 
 // The places of the n entries of a tile when it is sorted by a digit. Returns how many have the digit threadIdx.x; start is where those begin.
@@ -50,25 +50,19 @@ __device__ inline u32 rank(const BagArgs& args, Ranks& ranks, const Entry (&entr
 {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) ranks.seen[w][threadIdx.x] = 0;
+    for (int w = 0; w < kWarps; ++w) ranks.seen[w][threadIdx.x] = ranks.peers[w][threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const bool valid = item(j) < n;
         const u32 digit = digit_of(args, entry[j].row);
-        u32 peers = __ballot_sync(~0u, valid);
-#pragma unroll
-        for (int bit = 0; bit < 8; ++bit) {
-            const u32 set = __ballot_sync(~0u, digit >> bit & 1);
-            peers &= digit >> bit & 1 ? set : ~set;
-        }
-        u32 before = 0;
-        const int leader = __ffs(peers) - 1;
-        if (valid && lane == leader) {
-            before = ranks.seen[warp][digit];
-            ranks.seen[warp][digit] = before + __popc(peers);
-        }
-        place[j] = __shfl_sync(~0u, before, valid ? leader : lane) + __popc(peers & ((1u << lane) - 1));
+        u32 peers = 0, before = 0;  // the lanes with the same digit, and how many the warp has seen
+        if (valid) atomicOr(&ranks.peers[warp][digit], 1u << lane);
+        __syncwarp();
+        if (valid) peers = ranks.peers[warp][digit], before = ranks.seen[warp][digit];
+        __syncwarp();
+        if (valid && lane == __ffs(peers) - 1) ranks.peers[warp][digit] = 0, ranks.seen[warp][digit] = before + __popc(peers);
+        place[j] = before + __popc(peers & ((1u << lane) - 1));
         __syncwarp();
     }
     __syncthreads();
@@ -102,6 +96,38 @@ __device__ inline i64 bag_by_warp(const BagArgs& args, i64 position, i64 low, i6
     return low;
 }
 
+// The rows of this thread's items; all are loaded before the first is looked at.
+template <typename I>
+__device__ void load_rows(const BagArgs& args, i64 base, u32 n, i64 begin, i64 end, u32 (&row)[kItems])
+{
+    I index[kItems];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) index[j] = reinterpret_cast<const I*>(args.indices)[(base + min(item(j), n - 1)) * args.index_step];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+        const i64 position = base + item(j);
+        const bool counts = position >= begin && position < end && index[j] >= 0 && index[j] < args.rows && index[j] != args.padding;
+        row[j] = static_cast<u32>(counts ? index[j] : args.rows);
+    }
+}
+
+// The bags of this thread's items, side by side: the last of low..high that begins at the position or before it.
+template <typename I>
+__device__ void find_bags(const BagArgs& args, i64 base, u32 low, u32 high, u32 (&bag)[kItems])
+{
+    const I* offsets = reinterpret_cast<const I*>(args.offsets);
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) bag[j] = low;
+    for (u32 step = high > low ? 1u << (31 - __clz(high - low)) : 0; step > 0; step /= 2) {
+        I found[kItems];
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) found[j] = offsets[min(bag[j] + step, high) * args.offset_step];
+#pragma unroll
+        for (int j = 0; j < kItems; ++j)
+            if (bag[j] + step <= high && found[j] <= base + item(j)) bag[j] += step;
+    }
+}
+
 // Hands over the entries of this thread's items of the tile that begins at a position; leaves beside them what the rows need of bags.
 template <typename Take>
 __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
@@ -114,19 +140,25 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
         if (lane == 0) ends[warp] = bag;
     }
     __syncthreads();
-    const i64 begin_bag = ends[0], end_bag = max(ends[0], ends[1]);
+    const u32 begin_bag = static_cast<u32>(ends[0]), end_bag = static_cast<u32>(max(ends[0], ends[1]));
     __syncthreads();
     if (first >= n) return;
-    u32 row[kItems];
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) row[j] = static_cast<u32>(row_of(args, base + min(item(j), n - 1), end));
-    const i64 low = bag_of(args, base + first, begin_bag, end_bag), high = bag_of(args, base + min(first + 32 * kItems, n) - 1, low, end_bag);
+    u32 row[kItems], bag[kItems];
+    const i64 begin = args.bags ? max(offset_of(args, 0), i64(0)) : 0;
+    if (args.index_wide)
+        load_rows<i64>(args, base, n, begin, end, row);
+    else
+        load_rows<int>(args, base, n, begin, end, row);
+    if (args.offset_wide)
+        find_bags<i64>(args, base, begin_bag, end_bag, bag);
+    else
+        find_bags<int>(args, base, begin_bag, end_bag, bag);
     u32 waiting = 0, holder = ~0u;  // mean: counted indices of the bag that the warp was in last, kept by its lane 0
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const bool inside = item(j) < n;
         const i64 position = base + min(item(j), n - 1);
-        const u32 own = static_cast<u32>(bag_of(args, position, low, high));
+        const u32 own = bag[j];
         if (inside) take(j, Entry{row[j], args.positions ? static_cast<u32>(position) : own});
         if (args.positions && inside) at<u32>(args, args.bags_at)[position] = own;
         if (args.mean) {
