@@ -61,6 +61,10 @@ func instantiate(d Descriptor, dtype DType) (Descriptor, []int64) {
 		d.DType = dtype
 		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
 	}
+	if d, bag := d.(EmbeddingBagBackward); bag {
+		d.DType = dtype
+		return d, []int64{d.NumBags, d.EmbeddingDim}
+	}
 	panic(fmt.Sprintf("no instance of %T", d))
 }
 

@@ -104,6 +104,12 @@ func (r *refusals) problems() {
 		{"scale_dtype", DequantizePerTokenBackward{Shape: shape, DType: Float64, QDType: Int8, ScaleDType: &half}, Unsupported},
 		{"rank 9", DequantizePerTokenBackward{Shape: make([]int64, 9), DType: Float32, QDType: Int8}, Unsupported},
 		{"dtype", FakeQuantizePerTokenBackward{Shape: shape, DType: Uint8, QuantMax: 1}, Unsupported},
+		{"mode", bagOf("min", 5, 3, 2, 7), Unsupported},
+		{"index_dtype", EmbeddingBagBackward{DType: Float32, Mode: "sum", IndexDType: Int8}, Unsupported},
+		{"negative extent", bagWith(func(d *EmbeddingBagBackward) { d.NumBags = -1 }), InvalidProblem},
+		{"too many rows", bagWith(func(d *EmbeddingBagBackward) { d.NumEmbeddings = math.MaxInt32 }), Unsupported},
+		{"padding_idx", bagWith(func(d *EmbeddingBagBackward) { d.PaddingIdx = &d.TotalIndices }), InvalidProblem},
+		{"max by frequency", bagWith(func(d *EmbeddingBagBackward) { d.Mode, d.ScaleGradByFreq = "max", true }), Unsupported},
 		{"bounds out of order", FakeQuantizePerTokenBackward{Shape: shape, DType: Float32, QuantMin: 7, QuantMax: -8}, InvalidProblem},
 	} {
 		_, err := Select(row.descriptor, CPU, Preference{})

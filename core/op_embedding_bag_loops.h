@@ -62,12 +62,13 @@ BAG_ROWS(f64, double)
 #undef WHOLE_f32
 #undef WHOLE_f64
 
-/* 32 lanes, each with a part of the row, which go to the next level after 16 additions; then the lanes. */
+/* 32 lanes, each with a part of the row, which go to the next level after 16 additions; then the lanes. A long row is cut in two. */
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define DOTS(suffix, type) \
-  TARGET INLINE double AT(dot_##suffix)(const type *x, const type *y, long n) { \
+  TARGET static double AT(dot_##suffix)(const type *x, const type *y, long n) { \
     double total[32] = {0}; \
-    long i = 0; \
+    long i = 0, half = n / 1024 * 512; \
+    if (n > 8192) return AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, y + half, n - half); \
     while (i + 32 <= n) { \
       double run[32] = {0}; \
       for (long stop = LESSER(n, i + 512); i + 32 <= stop; i += 32) \

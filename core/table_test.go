@@ -26,6 +26,7 @@ func samples() []Descriptor {
 		DequantizePerTokenBackward{Shape: shape, QDType: Int8, ScaleDType: &single},
 		FakeQuantizePerTokenBackward{Shape: []int64{4, 1}, QuantMax: 15},
 		FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
+		bagOf("sum", 5, 3, 2, 7), bagOf("mean", 9, 8, 3, 5000), bagOf("max", 4, 2, 6, 9),
 	}
 }
 

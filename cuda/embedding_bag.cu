@@ -13,7 +13,7 @@ __device__ void sample_weights(const BagArgs& args)
     const i64 end = end_of(args), low = bag_of(args, first, 0, args.bags - 1), high = bag_of(args, stop - 1, low, args.bags - 1);
     for (i64 position = first; position < stop; ++position) {
         const i64 row = row_of(args, position, end), bag = bag_of(args, position, low, high);
-        A run = 0, total = 0;
+        A run = 0, total = 0, sum = 0;  // after 16 additions a level hands over to the next
         if (row < args.rows) {
             const T* dy = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
             const T* weight = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
@@ -28,15 +28,17 @@ __device__ void sample_weights(const BagArgs& args)
 #pragma unroll
                     for (int v = 0; v < V; ++v) run += (args.dy_column ? x.template value<A>(v) : widen<A>(*dy)) * w.template value<A>(v);
                     if (++added % (RUN / V) == 0) total += run, run = 0;
+                    if (added % (RUN / V * RUN) == 0) sum += total, total = 0;
                 }
             } else {
                 for (i64 column = lane; column < args.columns; column += lanes) {
                     run += widen<A>(dy[column * args.dy_column]) * widen<A>(weight[column * args.weight_column]);
                     if (++added % 16 == 0) total += run, run = 0;
+                    if (added % 256 == 0) sum += total, total = 0;
                 }
             }
         }
-        total += run;
+        total += run + sum;
         for (int reach = lanes / 2; reach > 0; reach /= 2) total += __shfl_xor_sync(group, total, reach, lanes);
         if (lane == 0) reinterpret_cast<T*>(args.dsample)[position * args.dsample_step] = static_cast<T>(total);
     }

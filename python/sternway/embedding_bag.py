@@ -43,6 +43,11 @@ class EmbeddingBagBackwardDescriptor(Descriptor):
     include_last_offset: bool = False
     scale_grad_by_freq: bool = False
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of weight and its gradient: what the plan shows as its shape."""
+        return self.num_embeddings, self.embedding_dim
+
 
 class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
     """Runs the gradients of :func:`embedding_bag_backward` and :func:`embedding_bag_per_sample_weights_backward`.

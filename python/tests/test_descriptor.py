@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import LERP, Family, make
+from families import EMBEDDING_BAG, LERP, Family, make
 from support import F32, FLOATS, name_of
 
 SHAPE = (6, 37)
@@ -24,6 +24,13 @@ def variants(family: Family) -> list[Any]:
     """Descriptors of one family that differ in one field each."""
     base = descriptor_of(family)
     others = [dataclasses.replace(base, dtype=name_of(dtype)) for dtype in FLOATS if dtype != F32]
+    if family is EMBEDDING_BAG:
+        others += [
+            dataclasses.replace(base, **{name: 99}) for name in ("num_embeddings", "embedding_dim", "num_bags", "total_indices")
+        ]
+        others += [dataclasses.replace(base, mode=mode) for mode in ("mean", "max")]
+        others += [dataclasses.replace(base, padding_idx=-1), dataclasses.replace(base, include_last_offset=True)]
+        return [base, *others, dataclasses.replace(base, scale_grad_by_freq=True, offset_dtype="int32", index_dtype="int32")]
     others += [dataclasses.replace(base, shape=shape) for shape in ((), (5,), (6, 0), (37, 6))]
     if family is LERP:
         others += [dataclasses.replace(base, weight=w) for w in (0.0, 0.3, 1, -1e300, math.inf, -math.inf, math.nan)]
@@ -72,5 +79,9 @@ def test_dtype_spellings(family: Family, dtype: torch.dtype) -> None:
 
 def test_shape_spellings(family: Family) -> None:
     descriptor = descriptor_of(family)
+    if family is EMBEDDING_BAG:
+        sizes = torch.Size((descriptor.num_embeddings, 37))
+        assert dataclasses.replace(descriptor, num_embeddings=sizes[0], embedding_dim=np.int64(sizes[1])) == descriptor
+        return
     assert dataclasses.replace(descriptor, shape=torch.Size(SHAPE)) == descriptor
     assert dataclasses.replace(descriptor, shape=np.empty(SHAPE).shape) == descriptor

@@ -218,6 +218,7 @@ def calls(device: str) -> dict[str, Any]:
     a, b, w = leaves_of(F32, device, (6, 37), (6, 37), (37,))
     q = make(DEQUANTIZE, (6, 37), F32, device).inputs
     f = make(FAKE_QUANTIZE, (6, 37), F32, device).inputs
+    indices, offsets = (torch.tensor(x, device=device) for x in ([3, 0, 9, 3, 3, 1], [0, 2, 2, 3]))
     return {
         "lerp": (st.lerp, (a, b, w)),
         "dequantize": (
@@ -228,10 +229,14 @@ def calls(device: str) -> dict[str, Any]:
             lambda x, s, z: st.fake_quantize_per_token(x, s, z, quant_min=-8, quant_max=7),
             tuple(f[name].requires_grad_() for name in ("x", "scale", "zero_point")),
         ),
+        "embedding_bag": (
+            lambda weight, weights: st.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=weights),
+            tuple(leaves_of(F32, device, (10, 7), (6,))),
+        ),
     }
 
 
-NAMES = ("lerp", "dequantize", "fake_quantize")
+NAMES = ("lerp", "dequantize", "fake_quantize", "embedding_bag")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,9 +2,10 @@
 
 from .base import Family, Problem, make
 from .dequantize import DEQUANTIZE
+from .embedding_bag import EMBEDDING_BAG
 from .fake_quantize import FAKE_QUANTIZE
 from .lerp import LERP
 
-FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE)
+FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, EMBEDDING_BAG)
 
-__all__ = ["DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "Family", "Problem", "make"]
+__all__ = ["DEQUANTIZE", "EMBEDDING_BAG", "FAKE_QUANTIZE", "FAMILIES", "LERP", "Family", "Problem", "make"]
