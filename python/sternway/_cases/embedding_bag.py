@@ -70,32 +70,32 @@ def whole(x: Array) -> Array:
     return x.long() if hasattr(x, "long") else x.astype("int64")
 
 
-def added(into: Array, at: Array, terms: Callable[[int, int], Array]) -> Array:
-    """into[at[k]] += terms(k), a stretch at a time."""
+def added(into: Array, at: Array, rows: Array, pick: Array) -> Array:
+    """into[at[k]] += rows[pick[k]], a stretch at a time."""
     step = 1 << 17
     for first in range(0, len(at), step):
-        end = min(first + step, len(at))
+        some = slice(first, first + step)
         if hasattr(into, "index_add_"):
-            into.index_add_(0, at[first:end], terms(first, end))
+            into.index_add_(0, at[some], rows[pick[some]])
         else:
-            library(into).add.at(into, at[first:end], terms(first, end))
+            library(into).add.at(into, at[some], rows[pick[some]])
     return into
 
 
-def sums(at: Array, rows: int, terms: Callable[[Array], Array], like: Array) -> Array:
-    """The terms of each row, added 16 at a time, so that float64 gathers no error to speak of."""
-    lib = library(like)
+def sums(at: Array, count: int, rows: Array, pick: Array) -> Array:
+    """The sum of rows[pick[k]] over each value of at[k]; 16 at a time, so that float64 gathers no error to speak of."""
+    lib = library(rows)
     order = lib.argsort(at, stable=True)
-    at, take = at[order], lambda first, end: terms(order[first:end])
+    at, pick = at[order], pick[order]
     while len(at):
-        place = whole(lib.cumsum(lib.ones_like(at), 0)) - 1
-        rank = place - lib.searchsorted(at, at)
+        rank = lib.cumsum(lib.ones_like(at), 0) - 1 - lib.searchsorted(at, at)
         if int(rank.max()) < 16:
             break
-        group = lib.cumsum(whole(rank % 16 == 0), 0) - 1
-        partial = added(zeros(like, int(group[-1]) + 1), group, take)
-        at, take = at[rank % 16 == 0], lambda first, end, partial=partial: partial[first:end]
-    return added(zeros(like, rows), at, take)
+        head = rank % 16 == 0
+        group = lib.cumsum(whole(head), 0) - 1
+        rows = added(zeros(rows, int(group[-1]) + 1), group, rows, pick)
+        at, pick = at[head], group[head]
+    return added(zeros(rows, count), at, rows, pick)
 
 
 def zeros(like: Array, rows: int) -> Array:
@@ -108,20 +108,23 @@ def zeros(like: Array, rows: int) -> Array:
 
 def dweight(v: Values) -> Truth:
     """By definition; in mode max each element of dy is a term of its column."""
-    rows, dy = v.weight.shape[0], v.dy
+    rows, dim = v.weight.shape
     if v.mode == "max":
-        flat = whole(v.max_indices) * dy.shape[1] + whole(library(dy).arange(dy.shape[1], **on(dy)))
-        at, column = flat.reshape(-1), dy.reshape(-1, 1)
-        value, square = (
-            sums(at, rows * dy.shape[1], lambda k, x=x: x[k], column).reshape(v.weight.shape) for x in (column, column * column)
-        )
-        most = dy.shape[0]
+        terms = v.dy.reshape(-1, 1)
+        at = (whole(v.max_indices) * dim + numbers(v.dy, dim)).reshape(-1)
+        pick, count, most = numbers(v.dy, len(terms)), rows * dim, v.dy.shape[0]
     else:
-        at, width = whole(v.indices), len(v.indices) // max(1, dy.shape[0])
-        terms = dy / width if v.mode == "mean" else dy
-        value, square = (sums(at, rows, lambda k, x=x: x[k // max(width, 1)], dy) for x in (terms, terms * terms))
-        most = len(at)
+        at, width = whole(v.indices), max(1, len(v.indices) // max(1, v.dy.shape[0]))
+        terms = v.dy / width if v.mode == "mean" else v.dy
+        pick, count, most = numbers(v.dy, len(at)) // width, rows, len(at)
+    value, square = (sums(at, count, x, pick).reshape(v.weight.shape) for x in (terms, terms * terms))
     return Truth(value, square**0.5, 4 + math.log2(max(most, 1)))
+
+
+def numbers(like: Array, n: int) -> Array:
+    """0 .. n - 1, where an array is."""
+    lib = library(like)
+    return whole(lib.arange(n, **on(like)))
 
 
 def on(x: Array) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def on(x: Array) -> dict[str, Any]:
 
 def dsample(v: Values) -> Truth:
     """dot(dy[bag(i)], weight[indices[i]])."""
-    bag = whole(library(v.dy).arange(len(v.indices), **on(v.dy))) // max(1, len(v.indices) // v.dy.shape[0])
+    bag = numbers(v.dy, len(v.indices)) // max(1, len(v.indices) // v.dy.shape[0])
     products = v.dy[bag] * v.weight[whole(v.indices)]
     return Truth(products.sum(1), (products * products).sum(1) ** 0.5, 4 + math.log2(v.dy.shape[1]))
 

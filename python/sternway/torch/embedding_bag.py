@@ -29,7 +29,7 @@ def _weight_operator(
     num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
 ) -> Tensor:  # fmt: skip
     """embedding_bag_backward as torch.compile sees it; eager calls go past it."""
-    return embedding_bag_backward(
+    return embedding_bag_backward(  # type: ignore[no-any-return]
         dy, indices, offsets, num_embeddings=num_embeddings, mode=mode, padding_idx=padding_idx,
         per_sample_weights=per_sample_weights, include_last_offset=include_last_offset,
         scale_grad_by_freq=scale_grad_by_freq, max_indices=max_indices,
@@ -49,7 +49,7 @@ def _sample_operator(
     dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
 ) -> Tensor:
     """embedding_bag_per_sample_weights_backward as torch.compile sees it; eager calls go past it."""
-    return embedding_bag_per_sample_weights_backward(
+    return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
         dy, weight, indices, offsets, padding_idx=padding_idx, include_last_offset=include_last_offset
     )
 
@@ -65,8 +65,11 @@ def _dweight(
     dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, winners: Tensor | None, rows: int, o: _Options
 ) -> Tensor:
     if torch.compiler.is_compiling():
-        return _weight_operator(dy, indices, offsets, weights, winners, rows, o.mode, o.padding, o.last, o.by_frequency)
-    return embedding_bag_backward(
+        dweight: Tensor = _weight_operator(
+            dy, indices, offsets, weights, winners, rows, o.mode, o.padding, o.last, o.by_frequency
+        )
+        return dweight
+    return embedding_bag_backward(  # type: ignore[no-any-return]
         dy, indices, offsets, num_embeddings=rows, mode=o.mode, padding_idx=o.padding, per_sample_weights=weights,
         include_last_offset=o.last, scale_grad_by_freq=o.by_frequency, max_indices=winners,
     )  # fmt: skip
@@ -74,8 +77,9 @@ def _dweight(
 
 def _dsample(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: _Options) -> Tensor:
     if torch.compiler.is_compiling():
-        return _sample_operator(dy, weight, indices, offsets, o.padding, o.last)
-    return embedding_bag_per_sample_weights_backward(
+        dots: Tensor = _sample_operator(dy, weight, indices, offsets, o.padding, o.last)
+        return dots
+    return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
         dy, weight, indices, offsets, padding_idx=o.padding, include_last_offset=o.last
     )
 
@@ -83,7 +87,7 @@ def _dsample(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: _O
 def _sparse_dweight(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, o: _Options) -> Tensor:
     """A coalesced gradient: each row that occurs, once. Finding them waits for the device, as torch does as well."""
     counted = indices if o.padding is None else indices[indices != o.padding]
-    unique = counted.unique()
+    unique = torch.unique(counted)
     places = torch.searchsorted(unique, indices)
     if o.padding is not None:
         places = places.masked_fill(indices == o.padding, len(unique))  # a row more, which counts nowhere
