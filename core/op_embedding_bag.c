@@ -32,12 +32,19 @@ static void store_row(const sw_bag_rows *b, long row, double *sum) {
   if (step != 1) for (long i = 0; i < n; i++) ((uint16_t *)out)[i * step] = half[i];
 }
 
-static void store_zeros(const sw_bag_rows *b, long row) {
+/* Clears `count` adjacent rows. */
+static void store_zeros(const sw_bag_rows *b, long row, long count) {
   static const long sizes[] = {4, 8, 2, 2};
   long n = b->columns, size = sizes[b->narrow];
   char *out = (char *)b->out + row * b->out_row * size;
-  if (b->out_column == 1) memset(out, 0, n * size);
-  else for (long i = 0; i < n; i++) memset(out + i * b->out_column * size, 0, size);
+  if (b->out_column == 1 && b->out_row == n) {
+    memset(out, 0, count * n * size);
+    return;
+  }
+  for (; count > 0; count--, out += b->out_row * size) {
+    if (b->out_column == 1) memset(out, 0, n * size);
+    else for (long i = 0; i < n; i++) memset(out + i * b->out_column * size, 0, size);
+  }
 }
 
 #define LOOPS "op_embedding_bag_loops.h"

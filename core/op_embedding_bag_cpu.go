@@ -39,7 +39,9 @@ func (p *bagProgram) host(args []Tensor) {
 	h := hostBags{bagProgram: p, args: args}
 	h.readOffsets()
 	h.readIndices()
-	h.dy = makeDense(&args[bagDy])
+	if p.TotalIndices > 0 {
+		h.dy = makeDense(&args[bagDy])
+	}
 	if args[bagDsample].present() {
 		h.sampleWeights()
 	}
@@ -143,21 +145,34 @@ func (h *hostBags) walkWinners(first, end int64, visit func(row, tag uint32)) {
 	for i := first; i < end; {
 		bag := i / width
 		stop := min(end, (bag+1)*width)
-		if h.countOf(bag) == 0 {
-			i = stop
-			continue
-		}
-		for ; i < stop; i++ {
-			offset := bag*w.Strides[0] + (i-bag*width)*w.Strides[1]
-			row := int64(0)
+		if h.countOf(bag) > 0 {
+			row := *w // its winners of this bag, from the column of i on
+			row.Data += uintptr((bag*w.Strides[0] + (i-bag*width)*w.Strides[1]) * w.DType.Size())
 			if w.DType == Int32 {
-				row = int64(elements[int32](w, offset, 1, 1)[0])
+				visitWinners[int32](&row, stop-i, h.padding, uint32(i), visit)
 			} else {
-				row = elements[int64](w, offset, 1, 1)[0]
+				visitWinners[int64](&row, stop-i, h.padding, uint32(i), visit)
 			}
-			if row >= 0 && row != h.padding {
-				visit(uint32(row), uint32(i))
+		}
+		i = stop
+	}
+}
+
+// visitWinners visits the rows among n winners, of which the first has a tag.
+func visitWinners[I int32 | int64](w *Tensor, n, padding int64, tag uint32, visit func(row, tag uint32)) {
+	step := w.Strides[1]
+	if step < 0 {
+		for k := range n {
+			if row := int64(elements[I](w, k*step, 1, 1)[0]); row >= 0 && row != padding {
+				visit(uint32(row), tag+uint32(k))
 			}
+		}
+		return
+	}
+	in := elements[I](w, 0, n, step)
+	for k := range n {
+		if row := int64(in[k*step]); row >= 0 && row != padding {
+			visit(uint32(row), tag+uint32(k))
 		}
 	}
 }
@@ -198,7 +213,7 @@ func (h *hostBags) weight() {
 		})
 	})
 	cost := (h.NumEmbeddings + n) * h.EmbeddingDim / max(buckets, 1) // of a bucket
-	parallel(buckets, max(1, (1<<15)/max(cost, 1)), func() (*bagWorker, func()) {
+	parallel(buckets, max(1, (1<<17)/max(cost, 1)), func() (*bagWorker, func()) {
 		w := bagWorkers.Get().(*bagWorker)
 		return w, func() { bagWorkers.Put(w) }
 	}, func(w *bagWorker, bucket int64) {
@@ -244,8 +259,8 @@ func (h *hostBags) sumRows(w *bagWorker, own []occurrence, row, rows int64) {
 		bag := o.tag
 		switch {
 		case h.Mode == "max":
-			bag = uint32(int64(o.tag) / h.EmbeddingDim)
-			w.columns[*at] = uint32(int64(o.tag) - int64(bag)*h.EmbeddingDim)
+			bag = o.tag / uint32(h.EmbeddingDim)
+			w.columns[*at] = o.tag - bag*uint32(h.EmbeddingDim)
 		case h.Mode == "mean":
 			w.scales[*at] = h.scales[o.tag]
 		case h.scales != nil:

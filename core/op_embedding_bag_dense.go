@@ -49,6 +49,9 @@ func copyRows[A accumulator](t *Tensor, rows int64, list []uint32, table *[len(d
 	v.extent[0], v.stride[0] = width, t.Strides[1]
 	load := table[t.DType.row()].load
 	spread(rows, max(1, grain/max(width, 1)), max(1, 2*grain/max(width, 1)), func(first, end int64) {
+		if list == nil && t.Strides[1] == 1 && widenRows(out[first*width:end*width], t, first, end) {
+			return
+		}
 		b := new(block[A])
 		for row := first; row < end; row++ {
 			from := row
@@ -67,6 +70,28 @@ func copyRows[A accumulator](t *Tensor, rows int64, list []uint32, table *[len(d
 		}
 	})
 	return out
+}
+
+// widenRows widens rows of 16-bit elements that lie side by side; it reports whether they do.
+func widenRows[A accumulator](out []A, t *Tensor, first, end int64) bool {
+	wide, single := any(out).([]float32)
+	if !single || t.DType.Size() != 2 || t.Strides[0] < 0 {
+		return false
+	}
+	width := t.Shape[1]
+	runs, length := end-first, width
+	if t.Strides[0] == width {
+		runs, length = 1, width*(end-first)
+	}
+	for r := range runs {
+		to, from := wide[r*length:][:length], (first+r)*t.Strides[0]
+		if t.DType == Float16 {
+			widenFloat16(to, elements[float16](t, from, length, 1))
+		} else {
+			widenBFloat16(to, elements[bfloat16](t, from, length, 1))
+		}
+	}
+	return true
 }
 
 // float64s is a vector in float64.

@@ -40,7 +40,13 @@ enum { AT(BAG_TILE) = VECTOR / 8 };
     double *room = (double *)b->room; \
     for (long row = 0; row < b->rows; row++) { \
       long first = begin[row], n = begin[row + 1] - begin[row], i = 0; \
-      if (n == 0) { store_zeros(b, row); continue; } \
+      if (n == 0) { \
+        long last = row; \
+        while (last + 1 < b->rows && begin[last + 2] == begin[row]) last++; \
+        store_zeros(b, row, last + 1 - row); \
+        row = last; \
+        continue; \
+      } \
       const double *s = scales ? scales + first : NULL; \
       if (columns) { \
         AT(bag_winners_##suffix)(room, room + b->columns, dy, b->dy_bag, bags + first, columns + first, n, b->columns); \
