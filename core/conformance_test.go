@@ -68,6 +68,10 @@ func instantiate(d Descriptor, dtype DType) (Descriptor, []int64) {
 		d.DType = dtype
 		return d, d.withDefaults().shape(d.NumHeads)
 	}
+	if d, bag := d.(EmbeddingBagBackward); bag {
+		d.DType = dtype
+		return d, []int64{d.NumBags, d.EmbeddingDim}
+	}
 	panic(fmt.Sprintf("no instance of %T", d))
 }
 

@@ -119,9 +119,52 @@ func (r *refusals) runs() {
 	} {
 		r.expect(row.trial.reason+": "+row.name, row.kind, r.run(row.trial, row.change))
 	}
+	r.bags()
 	plan, err := Select(LerpBackward{Shape: shape, DType: Float32}, CPU, Preference{})
 	require.NoError(r.t, err)
 	r.expect("lerp: a wrong number of operands", InvalidProblem, plan.RunOrdered(0, Tensor{}, make([]Tensor, 3)))
+}
+
+// bags are runs of embedding bags with one thing wrong.
+func (r *refusals) bags() {
+	integer := func(name string, at int64, value int64) func(Args) {
+		return func(a Args) { t := a[name]; elements[int64](&t, 0, at+1, 1)[at] = value }
+	}
+	for _, row := range []struct {
+		mode, name string
+		change     func(Args)
+	}{
+		{"sum", "no output", without("dweight", "d_per_sample_weights")},
+		{"sum", "no indices", without("indices")},
+		{"sum", "no weight", without("weight")},
+		{"sum", "winners", func(a Args) { a["max_indices"] = a["dy"] }},
+		{"mean", "weights of samples", func(a Args) { a["per_sample_weights"] = a["indices"] }},
+		{"mean", "gradient of weights of samples", func(a Args) { a["d_per_sample_weights"] = a["indices"] }},
+		{"max", "no winners", without("max_indices")},
+		{"sum", "dtype of indices", edit("indices", func(t *Tensor) { t.DType = Int32 })},
+		{"sum", "an offset too many", edit("offsets", func(t *Tensor) { t.Shape[0] = 3 })},
+		{"sum", "index at the end", integer("indices", 3, 5)},
+		{"sum", "negative index", integer("indices", 6, -1)},
+		{"sum", "first offset", integer("offsets", 0, 1)},
+		{"sum", "offsets that fall", func(a Args) { integer("offsets", 0, 0)(a); integer("offsets", 1, -3)(a) }},
+		{"sum", "offset behind the indices", integer("offsets", 1, 8)},
+		{"max", "winner at the end", integer("max_indices", 4, 5)},
+	} {
+		c := newBagCall(bagWith(func(d *EmbeddingBagBackward) { d.Mode = row.mode }), contiguous)
+		plan, err := Select(c.d, CPU, Preference{})
+		require.NoError(r.t, err)
+		row.change(c.args)
+		for _, m := range c.memory {
+			m.seal()
+		}
+		err = plan.Run(0, Tensor{}, c.args)
+		require.Error(r.t, err, row.name)
+		require.Equal(r.t, err, plan.CanImplement(c.args))
+		for name, m := range c.memory {
+			m.requireUntouched(r.t, name)
+		}
+		r.expect("embedding bag, "+row.mode+": "+row.name, InvalidProblem, err)
+	}
 }
 
 func without(names ...string) func(Args) {

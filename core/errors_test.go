@@ -130,6 +130,12 @@ func (r *refusals) problems() {
 		{"dim", ScanBackward{Kind: "cumprod", Shape: shape, DType: Float32, Dim: 2}, InvalidProblem},
 		{"dim of a number", ScanBackward{Kind: "cumprod", DType: Float32, Dim: -2}, InvalidProblem},
 		{"tie", ScanBackward{Kind: "cummax", Shape: shape, DType: Float32, Tie: "middle"}, InvalidProblem},
+		{"mode", bagWith(func(d *EmbeddingBagBackward) { d.Mode = "min" }), Unsupported},
+		{"index_dtype", EmbeddingBagBackward{DType: Float32, Mode: "sum", IndexDType: Int8}, Unsupported},
+		{"negative extent", bagWith(func(d *EmbeddingBagBackward) { d.NumBags = -1 }), InvalidProblem},
+		{"too many rows", bagWith(func(d *EmbeddingBagBackward) { d.NumEmbeddings = math.MaxInt32 }), Unsupported},
+		{"padding_idx", bagWith(func(d *EmbeddingBagBackward) { d.PaddingIdx = &d.TotalIndices }), InvalidProblem},
+		{"max by frequency", bagWith(func(d *EmbeddingBagBackward) { d.Mode, d.ScaleGradByFreq = "max", true }), Unsupported},
 		{"bounds out of order", FakeQuantizePerTokenBackward{Shape: shape, DType: Float32, QuantMin: 7, QuantMax: -8}, InvalidProblem},
 	} {
 		_, err := Select(row.descriptor, CPU, Preference{})

@@ -94,3 +94,20 @@ func ExampleError() {
 	// lerp_backward: dtype must be float32, float64, float16 or bfloat16, got int64
 	// true
 }
+
+// Two bags, [2, 0] and [2]: row 2 is the sum of both gradients.
+func ExampleEmbeddingBagBackward() {
+	plan, err := core.Select(core.EmbeddingBagBackward{
+		NumEmbeddings: 3, EmbeddingDim: 2, NumBags: 2, TotalIndices: 3, DType: core.Float32, Mode: "sum", IndexDType: core.Int64,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	dweight := make([]float32, 6)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"dy": core.Of([]float32{1, 2, 10, 20}, 2, 2), "indices": core.Of([]int64{2, 0, 2}), "offsets": core.Of([]int64{0, 2}),
+		"dweight": core.Of(dweight, 3, 2),
+	})
+	fmt.Println(dweight, err)
+	// Output: [1 2 0 0 11 22] <nil>
+}

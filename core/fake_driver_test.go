@@ -16,7 +16,7 @@ type fakeCUDA struct {
 	refusals map[string]error    // by call: device, load, kernel, launch, synchronize
 	exports  map[string][]string // symbols by image; nil: whatever is asked for
 	body     func(symbol string, l *driver.Launch)
-	memory   []byte // what a read finds
+	memory   map[uintptr][]byte // what a read finds, by address
 
 	loaded   []string
 	symbols  []string
@@ -102,7 +102,7 @@ func (d *fakeDevice) Synchronize(stream uintptr) error {
 
 func (d *fakeDevice) Read(to []byte, from, _ uintptr) error {
 	if d.refusals["read"] == nil {
-		copy(to, d.memory)
+		copy(to, d.memory[from])
 	}
 	d.reads = append(d.reads, from)
 	return d.refusals["read"]

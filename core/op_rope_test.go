@@ -245,7 +245,7 @@ func TestRopePositionsAreCheckedOnRequest(t *testing.T) {
 	SetCheck(true)
 	defer SetCheck(false)
 	fake := modelRope(t)
-	fake.memory = []byte{2, 0, 0, 0, 9, 0, 0, 0}
+	positions := []byte{2, 0, 0, 0, 9, 0, 0, 0}
 	plan, err := Select(RopeBackward{BatchSize: 1, NumHeads: 1, SeqLen: 2, HeadDim: 2, DType: Float32}, CUDA(0), Preference{})
 	require.NoError(t, err)
 	args := Args{}
@@ -254,11 +254,12 @@ func TestRopePositionsAreCheckedOnRequest(t *testing.T) {
 		tensor.Device = CUDA(0)
 		args[name] = tensor
 	}
+	fake.memory = map[uintptr][]byte{args["positions"].Data: positions}
 	err = plan.Run(5, Tensor{}, args)
 	require.ErrorIs(t, err, ErrInvalidProblem)
 	require.Contains(t, err.Error(), "positions[1] = 9")
 	require.Equal(t, []uintptr{args["positions"].Data}, fake.reads)
-	fake.memory[4] = 8
+	positions[4] = 8
 	require.NoError(t, plan.Run(5, Tensor{}, args))
 	fake.refusals = map[string]error{"read": &driver.Status{Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS", Call: "cuMemcpyDtoHAsync"}}
 	require.ErrorIs(t, plan.Run(5, Tensor{}, args), ErrDevice)

@@ -33,6 +33,7 @@ func samples() []Descriptor {
 		ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
 		ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
 		ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
+		bagOf("sum", 5, 3, 2, 7), bagOf("mean", 9, 8, 3, 5000), bagOf("max", 4, 2, 6, 9),
 	}
 }
 

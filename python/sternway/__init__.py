@@ -17,6 +17,12 @@ from .dequantize import (
     dequantize_per_token_backward,
     fake_quantize_per_token_backward,
 )
+from .embedding_bag import (
+    EmbeddingBagBackwardDescriptor,
+    EmbeddingBagBackwardPlan,
+    embedding_bag_backward,
+    embedding_bag_per_sample_weights_backward,
+)
 from .errors import (
     BufferTooSmallError,
     DeviceError,
@@ -43,6 +49,8 @@ __all__ = [
     "DequantizePerTokenBackwardDescriptor",
     "DequantizePerTokenBackwardPlan",
     "DeviceError",
+    "EmbeddingBagBackwardDescriptor",
+    "EmbeddingBagBackwardPlan",
     "Error",
     "FakeQuantizePerTokenBackwardDescriptor",
     "FakeQuantizePerTokenBackwardPlan",
@@ -65,6 +73,8 @@ __all__ = [
     "cumprod_backward",
     "cumsum_backward",
     "dequantize_per_token_backward",
+    "embedding_bag_backward",
+    "embedding_bag_per_sample_weights_backward",
     "fake_quantize_per_token_backward",
     "get_num_threads",
     "info",

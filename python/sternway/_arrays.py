@@ -73,6 +73,7 @@ class Producer(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array: ...
     def empty_like(self, x: Array) -> Array: ...
+    def multiples(self, count: int, of: int, device: str) -> Array: ...
 
 
 class _Torch:
@@ -84,6 +85,10 @@ class _Torch:
 
     def empty_like(self, x: Array) -> Array:
         return self.torch.empty_like(x)
+
+    def multiples(self, count: int, of: int, device: str) -> Array:
+        """0, of, 2 of, ... in int64."""
+        return self.torch.arange(count, device=device) * of
 
 
 class _NumPyLike:
@@ -97,6 +102,10 @@ class _NumPyLike:
 
     def empty_like(self, x: Array) -> Array:
         return self.module.empty_like(x)
+
+    def multiples(self, count: int, of: int, device: str) -> Array:
+        """0, of, 2 of, ... in int64."""
+        return self.module.arange(count, dtype="int64") * of
 
 
 _producers: dict[type, Producer] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import LERP, ROPE, Family, make
+from families import EMBEDDING_BAG, LERP, ROPE, Family, make
 from support import F32, FLOATS, name_of
 
 SHAPE = (6, 37)
@@ -28,6 +28,13 @@ def variants(family: Family) -> list[Any]:
         others += [dataclasses.replace(base, **{name: 64}) for name in ("batch_size", "seq_len", "head_dim", "num_key_heads")]
         others += [dataclasses.replace(base, pairing="interleaved"), dataclasses.replace(base, base=5e5)]
         return [base, *others]
+    if family is EMBEDDING_BAG:
+        others += [
+            dataclasses.replace(base, **{name: 99}) for name in ("num_embeddings", "embedding_dim", "num_bags", "total_indices")
+        ]
+        others += [dataclasses.replace(base, mode=mode) for mode in ("mean", "max")]
+        others += [dataclasses.replace(base, padding_idx=-1), dataclasses.replace(base, include_last_offset=True)]
+        return [base, *others, dataclasses.replace(base, scale_grad_by_freq=True, offset_dtype="int32", index_dtype="int32")]
     others += [dataclasses.replace(base, shape=shape) for shape in ((), (5,), (6, 0), (37, 6))]
     if family is LERP:
         others += [dataclasses.replace(base, weight=w) for w in (0.0, 0.3, 1, -1e300, math.inf, -math.inf, math.nan)]
@@ -80,6 +87,9 @@ def test_shape_spellings(family: Family) -> None:
         assert descriptor.shape == (1, 1, 6, 38)
         assert dataclasses.replace(descriptor, head_dim=np.int64(38), seq_len=6.0) == descriptor
         assert dataclasses.replace(descriptor, layout="thd").shape == (6, 1, 38)
+    if family is EMBEDDING_BAG:
+        sizes = torch.Size((descriptor.num_embeddings, 37))
+        assert dataclasses.replace(descriptor, num_embeddings=sizes[0], embedding_dim=np.int64(sizes[1])) == descriptor
         return
     assert dataclasses.replace(descriptor, shape=torch.Size(SHAPE)) == descriptor
     assert dataclasses.replace(descriptor, shape=np.empty(SHAPE).shape) == descriptor

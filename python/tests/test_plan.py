@@ -135,7 +135,7 @@ def test_can_implement(problem: Any) -> None:
 
 def test_none_is_absent(problem: Any) -> None:
     """An optional operand given as None is one not given."""
-    wanted = problem.family.required or ("da",)
+    wanted = problem.family.required or (next(iter(problem.truth)),)
     outputs = problem.outputs(wanted)
     absent = dict.fromkeys(problem.truth.keys() - set(wanted))
     problem.plan().run(**problem.inputs_for(wanted), **{name: out.tensor for name, out in outputs.items()}, **absent)
@@ -179,10 +179,9 @@ def test_version_counter(problem: Any) -> None:
 
 def test_stale_saved_tensor_is_noticed(problem: Any) -> None:
     """A tensor that autograd saved and a plan overwrote makes backward raise."""
-    shape = problem.inputs["dy"].shape
-    x = torch.ones(shape, device=problem.device, requires_grad=True)
-    name = (problem.family.required or ("da",))[0]
-    saved = torch.ones(shape, device=problem.device)
+    name = (*problem.family.required, *problem.truth)[0]
+    shape = problem.truth[name].value.shape
+    x, saved = torch.ones(shape, device=problem.device, requires_grad=True), torch.ones(shape, device=problem.device)
     y = x * saved
     problem.plan().run(**problem.inputs_for((name,)), **{name: saved})
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

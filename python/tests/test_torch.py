@@ -226,6 +226,7 @@ def calls(device: str) -> dict[str, Any]:
     f = make(FAKE_QUANTIZE, (6, 37), F32, device).inputs
     positions = torch.tensor([3, 1, 4, 1, 5, 9], device=device)
     cos, sin = st.rope_tables({"head_dim": 38}, positions[None])
+    indices, offsets = (torch.tensor(x, device=device) for x in ([3, 0, 9, 3, 3, 1], [0, 2, 2, 3]))
     return {
         "lerp": (st.lerp, (a, b, w)),
         "dequantize": (
@@ -246,11 +247,15 @@ def calls(device: str) -> dict[str, Any]:
         "cummax": (lambda x: st.cummax(x, 1).values, (a,)),
         "cummin": (lambda x: st.cummin(x, 0, reverse=True)[0], (a,)),
         "logcumsumexp": (lambda x: st.logcumsumexp(x, -1, reverse=True), (a,)),
+        "embedding_bag": (
+            lambda weight, weights: st.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=weights),
+            tuple(leaves_of(F32, device, (10, 7), (6,))),
+        ),
     }
 
 
 LINEAR = ("rope", "apply_rotary_pos_emb", "cumsum")  # their gradient depends on no input
-SAVING = ("lerp", "dequantize", "fake_quantize", "cumprod", "cummax", "cummin", "logcumsumexp")
+SAVING = ("lerp", "dequantize", "fake_quantize", "embedding_bag", "cumprod", "cummax", "cummin", "logcumsumexp")
 NAMES = (*SAVING, *LINEAR)
 
 

@@ -13,18 +13,21 @@ except ImportError as error:
     raise ImportError("sternway.torch needs PyTorch: pip install 'sternway[torch]'") from error
 
 from .dequantize import dequantize_per_token, fake_quantize_per_token
+from .embedding_bag import EmbeddingBag, embedding_bag
 from .lerp import lerp
 from .rope import apply_rotary_pos_emb, rope
 from .rope_tables import rope_tables
 from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
 
 __all__ = [
+    "EmbeddingBag",
     "apply_rotary_pos_emb",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
     "dequantize_per_token",
+    "embedding_bag",
     "fake_quantize_per_token",
     "lerp",
     "logcumsumexp",

@@ -2,14 +2,15 @@
 
 from .base import Family, Problem, make
 from .dequantize import DEQUANTIZE
+from .embedding_bag import EMBEDDING_BAG
 from .fake_quantize import FAKE_QUANTIZE
 from .lerp import LERP
 from .rope import ROPE
 from .scan import CUMMAX, CUMMIN, CUMPROD, CUMSUM, LOGCUMSUMEXP, SCANS
 
-FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, ROPE, *SCANS)
+FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, ROPE, *SCANS, EMBEDDING_BAG)
 
 __all__ = [
-    "CUMMAX", "CUMMIN", "CUMPROD", "CUMSUM", "DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "LOGCUMSUMEXP", "ROPE", "SCANS",
+    "CUMMAX", "CUMMIN", "CUMPROD", "CUMSUM", "DEQUANTIZE", "EMBEDDING_BAG", "FAKE_QUANTIZE", "FAMILIES", "LERP", "LOGCUMSUMEXP", "ROPE", "SCANS",
     "Family", "Problem", "make",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -90,5 +91,7 @@ def make(
     each = dict.fromkeys(values, layouts) if isinstance(layouts, str) else layouts
     inputs = {name: arrange(tensor, each.get(name, "contiguous")) for name, tensor in values.items()}
     family.settle(inputs)
-    descriptor = family.descriptor(shape=shape, dtype=dtype, **fields)
+    if "shape" in {field.name for field in dataclasses.fields(family.descriptor)}:
+        fields = {"shape": shape, **fields}
+    descriptor = family.descriptor(dtype=dtype, **fields)
     return Problem(family, descriptor, inputs, family.truth(descriptor, inputs))

@@ -1,0 +1,56 @@
+#include "op_embedding_bag.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "vector.h"
+
+/* Puts one row of dweight, in float64, where it belongs. */
+static void store_row(const sw_bag_rows *b, long row, double *sum) {
+  static const long sizes[] = {4, 8, 2, 2};
+  long n = b->columns, size = sizes[b->narrow], step = b->out_column;
+  char *out = (char *)b->out + row * b->out_row * size;
+  if (b->narrow == BAG_F64) {
+    for (long i = 0; i < n; i++) ((double *)out)[i * step] = sum[i];
+    return;
+  }
+  float *single = (float *)sum; /* in place: a float is written where no double is read any more */
+  for (long i = 0; i < n; i++) {
+    double value = sum[i];
+    float rounded = (float)value;
+    memcpy(single + i, &rounded, sizeof rounded);
+  }
+  if (b->narrow == BAG_F32) {
+    if (step == 1) memcpy(out, single, n * sizeof(float));
+    else for (long i = 0; i < n; i++) memcpy((float *)out + i * step, single + i, sizeof(float));
+    return;
+  }
+  uint16_t *half = (uint16_t *)(single + n); /* the row of float64 has room behind the floats */
+  if (step == 1) half = (uint16_t *)out;
+  if (b->narrow == BAG_F16) sw_narrow_f16(half, single, n);
+  else sw_narrow_bf16(half, single, n);
+  if (step != 1) for (long i = 0; i < n; i++) ((uint16_t *)out)[i * step] = half[i];
+}
+
+/* Clears `count` adjacent rows. */
+static void store_zeros(const sw_bag_rows *b, long row, long count) {
+  static const long sizes[] = {4, 8, 2, 2};
+  long n = b->columns, size = sizes[b->narrow];
+  char *out = (char *)b->out + row * b->out_row * size;
+  if (b->out_column == 1 && b->out_row == n) {
+    memset(out, 0, count * n * size);
+    return;
+  }
+  for (; count > 0; count--, out += b->out_row * size) {
+    if (b->out_column == 1) memset(out, 0, n * size);
+    else for (long i = 0; i < n; i++) memset(out + i * b->out_column * size, 0, size);
+  }
+}
+
+#define LOOPS "op_embedding_bag_loops.h"
+#include "each_processor.h"
+
+void sw_bag_rows_f32(const sw_bag_rows *b) { CHOSEN(bag_rows_f32)(b); }
+void sw_bag_rows_f64(const sw_bag_rows *b) { CHOSEN(bag_rows_f64)(b); }
+void sw_bag_dots_f32(const sw_bag_dots *b) { CHOSEN(bag_dots_f32)(b); }
+void sw_bag_dots_f64(const sw_bag_dots *b) { CHOSEN(bag_dots_f64)(b); }

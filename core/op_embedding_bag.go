@@ -1,0 +1,267 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// EmbeddingBagBackward is the gradient of y[b] = reduce over the positions i of bag b of weight[indices[i]]. Bag b has the positions
+// from offsets[b] to the next offset; those whose index is PaddingIdx do not count, nor do any behind the last offset where
+// IncludeLastOffset gives one. Over all positions i that count and hold row v,
+//
+//	sum:   dweight[v] = sum per_sample_weights[i] dy[bag(i)]
+//	mean:  dweight[v] = sum dy[bag(i)] / (positions of bag(i) that count)
+//	max:   dweight[v, d] = sum of dy[b, d] over the bags b with max_indices[b, d] = v
+//	d_per_sample_weights[i] = dot(dy[bag(i)], weight[indices[i]])
+//
+// ScaleGradByFreq divides row v by the number of its positions. Every row is written once, rows without a position as zeros; sums are
+// made in the order of positions.
+//
+// Operands: dy [NumBags, EmbeddingDim], indices [TotalIndices], offsets [NumBags], or [NumBags + 1] with IncludeLastOffset,
+// per_sample_weights? [TotalIndices] (sum), max_indices? [NumBags, EmbeddingDim] (max; the winners that the forward saved, each an index
+// of its bag, or -1), weight? [NumEmbeddings, EmbeddingDim] -> dweight? [NumEmbeddings, EmbeddingDim],
+// d_per_sample_weights? [TotalIndices] (sum; needs weight).
+type EmbeddingBagBackward struct {
+	NumEmbeddings     int64  `json:"num_embeddings"`
+	EmbeddingDim      int64  `json:"embedding_dim"`
+	NumBags           int64  `json:"num_bags"`
+	TotalIndices      int64  `json:"total_indices"`
+	DType             DType  `json:"dtype"`
+	Mode              string `json:"mode"`         // "sum", "mean" or "max"
+	IndexDType        DType  `json:"index_dtype"`  // int32 or int64
+	OffsetDType       *DType `json:"offset_dtype"` // nil: IndexDType
+	PaddingIdx        *int64 `json:"padding_idx"`  // from -NumEmbeddings on, negative ones counted from the end; nil: none
+	IncludeLastOffset bool   `json:"include_last_offset"`
+	ScaleGradByFreq   bool   `json:"scale_grad_by_freq"`
+}
+
+var embeddingBag = register(&Family{
+	Name: "embedding_bag_backward", Category: "embedding", Image: "embedding_bag",
+	Kinds:    []KindRow{{Kernels: []string{"sorted"}}},
+	required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"}, decode: decodeAs[EmbeddingBagBackward],
+})
+
+// Operands by number.
+const (
+	bagDy = iota
+	bagIndices
+	bagOffsets
+	bagSampleWeights
+	bagMaxIndices
+	bagWeight
+	bagDweight
+	bagDsample
+)
+
+var bagModes = []string{"sum", "mean", "max"}
+
+// Family is "embedding_bag_backward".
+func (d EmbeddingBagBackward) Family() string { return embeddingBag.Name }
+
+func (d EmbeddingBagBackward) problem() (*problem, error) {
+	offsetDType, integers := d.IndexDType, []DType{Int32, Int64}
+	if d.OffsetDType != nil {
+		offsetDType = *d.OffsetDType
+	}
+	weight, dy, flat := []int64{d.NumEmbeddings, d.EmbeddingDim}, []int64{d.NumBags, d.EmbeddingDim}, []int64{d.TotalIndices}
+	op := embeddingBag.Name
+	if err := firstError(
+		checkShape(op, "[num_embeddings, embedding_dim]", weight),
+		checkShape(op, "[num_bags, embedding_dim]", dy),
+		checkShape(op, "[total_indices]", flat),
+		checkElement(op, "dtype", d.DType, Floats),
+		checkElement(op, "index_dtype", d.IndexDType, integers),
+		checkElement(op, "offset_dtype", offsetDType, integers),
+		d.checkOptions(),
+	); err != nil {
+		return nil, err
+	}
+	offsets := []int64{d.NumBags}
+	if d.IncludeLastOffset {
+		offsets[0]++
+	}
+	winners := []DType{d.IndexDType, Int64}
+	if d.IndexDType == Int64 {
+		winners = winners[1:]
+	}
+	said := "as the descriptor says"
+	element, index := []DType{d.DType}, []DType{d.IndexDType}
+	return &problem{
+		family: embeddingBag, element: d.DType, aux: d.IndexDType.String(), traffic: d.traffic(),
+		operands: []operand{
+			{name: "dy", dtypes: element, like: said, shapes: [][]int64{dy}},
+			{name: "indices", dtypes: index, like: said, shapes: [][]int64{flat}},
+			{name: "offsets", dtypes: []DType{offsetDType}, like: said, shapes: [][]int64{offsets}},
+			{name: "per_sample_weights", optional: true, dtypes: element, like: "like dy", shapes: [][]int64{flat}},
+			{name: "max_indices", optional: true, dtypes: winners, shapes: [][]int64{dy}},
+			{name: "weight", optional: true, dtypes: element, like: "like dy", shapes: [][]int64{weight}},
+			{name: "dweight", out: true, optional: true, dtypes: element, like: "like dy", shapes: [][]int64{weight}},
+			{name: "d_per_sample_weights", out: true, optional: true, dtypes: element, like: "like dy", shapes: [][]int64{flat}},
+		},
+		presence: d.presence,
+		values:   d.checkValues,
+		compile: func(_ *problem, units int, cuda bool, preference Preference) (program, error) {
+			return &bagProgram{EmbeddingBagBackward: d, padding: d.padding(), cuda: cuda, units: units}, nil
+		},
+	}, nil
+}
+
+func (d EmbeddingBagBackward) checkOptions() error {
+	op := embeddingBag.Name
+	limits := []struct {
+		field string
+		n     int64
+	}{{"num_embeddings", d.NumEmbeddings}, {"embedding_dim", d.EmbeddingDim}, {"num_bags", d.NumBags}, {"total_indices", d.TotalIndices}}
+	for _, limit := range limits { // so that rows, bags and positions are numbers of 32 bits, with one to spare
+		if limit.n >= math.MaxInt32 {
+			return refuse(Unsupported, op, limit.field, fmt.Sprintf("less than %d", math.MaxInt32), fmt.Sprint(limit.n), "")
+		}
+	}
+	if !slices.Contains(bagModes, d.Mode) {
+		return refuse(Unsupported, op, "mode", orList(bagModes), fmt.Sprintf("%q", clip(d.Mode)), "")
+	}
+	if n := d.NumBags * d.EmbeddingDim; d.Mode == "max" && n > math.MaxUint32 {
+		return refuse(Unsupported, op, "num_bags * embedding_dim", "at most 2^32 - 1 in mode max", fmt.Sprint(n), "split the bags")
+	}
+	if d.Mode == "max" && d.ScaleGradByFreq {
+		return refuse(Unsupported, op, "scale_grad_by_freq", "false in mode max", "true", "")
+	}
+	if p := d.PaddingIdx; p != nil && (*p < -d.NumEmbeddings || *p >= d.NumEmbeddings) {
+		return refuse(InvalidProblem, op, "padding_idx", fmt.Sprintf("in [%d, %d)", -d.NumEmbeddings, d.NumEmbeddings), fmt.Sprint(*p), "")
+	}
+	return nil
+}
+
+// padding is the row that counts nowhere, or -1.
+func (d EmbeddingBagBackward) padding() int64 {
+	switch {
+	case d.PaddingIdx == nil:
+		return -1
+	case *d.PaddingIdx < 0:
+		return *d.PaddingIdx + d.NumEmbeddings
+	}
+	return *d.PaddingIdx
+}
+
+// traffic: dweight is written once and dy read once; an index is read, and an entry sorted in one pass.
+func (d EmbeddingBagBackward) traffic() int64 {
+	high, elements := bits.Mul64(uint64(d.NumEmbeddings+d.NumBags), uint64(d.EmbeddingDim))
+	if high != 0 || elements > math.MaxInt64/16 {
+		return 0
+	}
+	return int64(elements)*d.DType.Size() + 16*d.TotalIndices
+}
+
+func (d EmbeddingBagBackward) presence(args []Tensor) *Error {
+	op, given := embeddingBag.Name, func(i int) bool { return args[i].present() }
+	switch {
+	case !given(bagDweight) && !given(bagDsample):
+		return refuse(InvalidProblem, op, "dweight or d_per_sample_weights", "given", "nothing", "")
+	case d.Mode != "sum" && given(bagSampleWeights):
+		return refuse(InvalidProblem, op, "per_sample_weights", "left out in mode "+d.Mode, "an operand", `only mode "sum" has weights for samples`)
+	case d.Mode != "sum" && given(bagDsample):
+		return refuse(InvalidProblem, op, "d_per_sample_weights", "left out in mode "+d.Mode, "an operand", `only mode "sum" has weights for samples`)
+	case d.Mode != "max" && given(bagMaxIndices):
+		return refuse(InvalidProblem, op, "max_indices", "left out in mode "+d.Mode, "an operand", "")
+	case d.Mode == "max" && given(bagDweight) && !given(bagMaxIndices):
+		return refuse(InvalidProblem, op, "max_indices", "given in mode max", "nothing", "the forward returns them")
+	case given(bagDsample) && !given(bagWeight):
+		return refuse(InvalidProblem, op, "weight", "given for d_per_sample_weights", "nothing", "")
+	}
+	return nil
+}
+
+// integers reads an operand of rank 1 of int32 or int64.
+func integers(t *Tensor) func(k int64) int64 {
+	if t.empty() {
+		return nil
+	}
+	step, n := t.Strides[0], t.Shape[0]
+	if step < 0 { // elements cannot run backwards
+		if t.DType == Int32 {
+			return func(k int64) int64 { return int64(elements[int32](t, k*step, 1, 1)[0]) }
+		}
+		return func(k int64) int64 { return elements[int64](t, k*step, 1, 1)[0] }
+	}
+	if t.DType == Int32 {
+		in := elements[int32](t, 0, n, step)
+		return func(k int64) int64 { return int64(in[k*step]) }
+	}
+	in := elements[int64](t, 0, n, step)
+	return func(k int64) int64 { return in[k*step] }
+}
+
+// checkValues refuses offsets out of order and indices that name no row. It reads memory of the host.
+func (d EmbeddingBagBackward) checkValues(args []Tensor) *Error {
+	if offset := integers(&args[bagOffsets]); offset != nil {
+		before := int64(0)
+		for b := range args[bagOffsets].Shape[0] {
+			o := offset(b)
+			if b == 0 && o != 0 || o < before || o > d.TotalIndices {
+				return d.refuseOffset(b, o)
+			}
+			before = o
+		}
+	}
+	if k, bad := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); bad != nil {
+		return d.refuseIndex("indices", fmt.Sprint("position ", k), *bad)
+	}
+	if w := args[bagMaxIndices]; w.present() {
+		for b := range d.NumBags {
+			row := w
+			row.NDim, row.Shape[0], row.Strides[0] = 1, w.Shape[1], w.Strides[1]
+			row.Data += uintptr(b * w.Strides[0] * w.DType.Size())
+			if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil {
+				return d.refuseIndex("max_indices", fmt.Sprintf("[%d, %d]", b, k), *bad)
+			}
+		}
+	}
+	return nil
+}
+
+// firstOutside finds the first element that is not in [low, high).
+func firstOutside(t *Tensor, low, high int64) (int64, *int64) {
+	if t.empty() {
+		return 0, nil
+	}
+	n, at := t.Shape[0], int64(-1)
+	switch {
+	case t.Strides[0] != 1:
+		value := integers(t)
+		for k := range n {
+			if v := value(k); v < low || v >= high {
+				return k, &v
+			}
+		}
+		return 0, nil
+	case t.DType == Int32:
+		at = outside(elements[int32](t, 0, n, 1), low, high)
+	default:
+		at = outside(elements[int64](t, 0, n, 1), low, high)
+	}
+	if at < 0 {
+		return 0, nil
+	}
+	v := integers(t)(at)
+	return at, &v
+}
+
+func outside[I int32 | int64](in []I, low, high int64) int64 {
+	for k, v := range in {
+		if int64(v) < low || int64(v) >= high {
+			return int64(k)
+		}
+	}
+	return -1
+}
+
+func (d EmbeddingBagBackward) refuseOffset(bag, value int64) *Error {
+	wanted := fmt.Sprintf("in order, from 0 to at most %d indices", d.TotalIndices)
+	return refuse(InvalidProblem, embeddingBag.Name, "offsets", wanted, fmt.Sprintf("%d at bag %d", value, bag), "")
+}
+
+func (d EmbeddingBagBackward) refuseIndex(operand, place string, value int64) *Error {
+	return refuse(InvalidProblem, embeddingBag.Name, operand, fmt.Sprintf("in [0, %d)", d.NumEmbeddings), fmt.Sprintf("%d at %s", value, place), "")
+}

@@ -1,0 +1,289 @@
+package core
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Geometry of cuda/embedding_bag*.cuh.
+const (
+	bagEntries     = 12   // of a group of rows, on average
+	bagGroupRows   = 16   // at most
+	bagChunk       = 32   // kChunk
+	bagTile        = 2048 // kTile
+	bagDigitBits   = 8    // of kDigits
+	bagStretch     = 16   // kStretch
+	bagSortBlocks  = 1024 // at most
+	bagChunkBlocks = 3    // of a multiprocessor, that sum chunks beside the rows
+	bagLongBlocks  = 4    // of a multiprocessor
+	bagTopChunks   = 64   // chunks of a level that need no larger ones
+)
+
+// bagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel that another preference would choose.
+type bagProgram struct {
+	EmbeddingBagBackward
+	padding int64
+	cuda    bool
+	units   int // multiprocessors
+}
+
+// Symbols by number.
+const (
+	bagSorted = iota
+	bagChunks
+	bagLongRows
+	bagDots
+	bagClear
+	bagKeys
+	bagCount
+	bagScan
+	bagScatter
+	bagSort
+	bagWinners
+	bagBounds
+)
+
+func (p *bagProgram) symbols() (list []symbol) {
+	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.suffix()
+	for _, name := range []string{"sorted" + suffix, "chunks" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
+		"clear", "keys", "count", "scan", "scatter", "sort", "winners", "bounds"} {
+		list = append(list, symbol{embeddingBag.Image, prefix + name})
+	}
+	return list
+}
+
+func (p *bagProgram) kernel() string { return "sorted" }
+
+func (p *bagProgram) inPlace([]Tensor, int) bool { return false }
+
+func (p *bagProgram) geometry() string {
+	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.passes())
+}
+
+// passes of the sort; what counts nowhere is a row behind the last one.
+func (p *bagProgram) passes() int64 {
+	return max(1, ceil(int64(bits.Len64(uint64(p.NumEmbeddings))), bagDigitBits))
+}
+
+func (p *bagProgram) digit() int64 {
+	return ceil(int64(bits.Len64(uint64(p.NumEmbeddings))), p.passes())
+}
+
+// sortGrid is how many blocks sort, and how many tiles each has.
+func (p *bagProgram) sortGrid() (blocks, tiles int64) {
+	all := ceil(p.TotalIndices, bagTile)
+	tiles = max(1, ceil(all, bagSortBlocks))
+	return ceil(all, tiles), tiles
+}
+
+// group is how many rows the same threads make one after the other: enough for some entries, few enough to share long rows out.
+func (p *bagProgram) group() int64 {
+	rows := clamp(pow2(ceil(bagEntries*p.NumEmbeddings, max(1, p.TotalIndices))), 1, bagGroupRows)
+	for rows > 1 && p.NumEmbeddings*p.EmbeddingDim*p.DType.Size()/16 < rows*int64(p.units)*threadsPerSM {
+		rows /= 2
+	}
+	return rows
+}
+
+// chunks of a level, of bagChunk^level entries.
+func (p *bagProgram) chunks(level int64) int64 {
+	n := p.TotalIndices
+	for range level {
+		n /= bagChunk
+	}
+	return n
+}
+
+func (p *bagProgram) levels() (n int64) {
+	for p.chunks(n+1) > 0 && (n == 0 || p.chunks(n) > bagTopChunks) {
+		n++
+	}
+	return n
+}
+
+// bagLayout is where things lie in the workspace, in bytes.
+type bagLayout struct {
+	counts, totals, bags, counted, winners, bounds, lists, partial int64
+	entries                                                                [2]int64
+	size                                                                   int64
+}
+
+func (p *bagProgram) layout() (l bagLayout) {
+	take := func(n, size int64) int64 {
+		at := l.size
+		l.size += ceil(n*size, workspaceAlignment) * workspaceAlignment
+		return at
+	}
+	blocks, _ := p.sortGrid()
+	if p.TotalIndices == 0 {
+		return l
+	}
+	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)
+	l.counts, l.totals = take(blocks<<bagDigitBits, 4), take(1<<bagDigitBits, 4)
+	l.bounds = take(ceil(p.NumEmbeddings, p.group())+1, 4)
+	l.lists = take(2+2*p.chunks(1), 4)
+	switch p.Mode {
+	case "sum":
+		l.bags = take(p.TotalIndices, 4)
+	case "mean":
+		l.counted = take(p.NumBags, 4)
+	case "max":
+		l.bags, l.winners = take(p.TotalIndices, 4), take(p.TotalIndices*ceil(p.EmbeddingDim, 32), 4)
+	}
+	parts := int64(0)
+	for level := range p.levels() {
+		parts += p.chunks(level + 1)
+	}
+	l.partial = take(parts*p.EmbeddingDim, p.DType.Accumulator().Size())
+	return l
+}
+
+func (p *bagProgram) workspace() int64 {
+	if !p.cuda {
+		return 0
+	}
+	return p.layout().size
+}
+
+// bagLaunch is what a launch tells its kernel beside the operands and the workspace.
+type bagLaunch struct {
+	from, to, shift, tiles, partial, parts, chunk, levels int64
+	lanes, slices, chunkBlocks                            int64
+	wide, plain                                           bool
+}
+
+// bagRun is one run on a GPU.
+type bagRun struct {
+	*bagProgram
+	bagLayout
+	args []Tensor
+	base uintptr // of the workspace
+	q    *queue
+	err  error
+}
+
+func (p *bagProgram) device(args []Tensor, workspace uintptr, q *queue) error {
+	r := &bagRun{bagProgram: p, bagLayout: p.layout(), args: args, base: workspace, q: q}
+	if args[bagDsample].present() {
+		l := r.rowLaunch(bagWeight)
+		r.launch(bagDots, ceil(ceil(p.TotalIndices, bagStretch)*l.lanes, blockThreads), l)
+	}
+	if args[bagDweight].present() && !args[bagDweight].empty() {
+		r.sumRows(r.sort())
+	}
+	return r.err
+}
+
+// sort leaves the occurrences in the order of rows and says where.
+func (r *bagRun) sort() (sorted int64) {
+	if r.TotalIndices == 0 {
+		return 0
+	}
+	if r.Mode == "mean" {
+		r.launch(bagClear, ceil(r.NumBags, blockThreads), bagLaunch{})
+	}
+	if r.Mode == "max" {
+		r.launch(bagWinners, ceil(ceil(r.TotalIndices, bagStretch)*32, blockThreads), bagLaunch{})
+	}
+	blocks, tiles := r.sortGrid()
+	from, to := r.entries[0], r.entries[1]
+	if blocks == 1 && tiles == 1 {
+		r.launch(bagSort, 1, bagLaunch{to: from, tiles: r.passes()})
+		return from
+	}
+	r.launch(bagKeys, blocks, bagLaunch{to: from, tiles: tiles})
+	for pass := range r.passes() {
+		l := bagLaunch{from: from, to: to, shift: pass * r.digit(), tiles: tiles}
+		if pass > 0 {
+			r.launch(bagCount, blocks, l)
+		}
+		r.launch(bagScan, 1<<r.digit(), bagLaunch{tiles: blocks})
+		r.launch(bagScatter, blocks, l)
+		from, to = to, from
+	}
+	return from
+}
+
+// sumRows writes dweight from the sorted occurrences.
+func (r *bagRun) sumRows(sorted int64) {
+	groups := ceil(r.NumEmbeddings, r.group())
+	l := r.rowLaunch(bagDweight)
+	l.from, l.partial, l.levels = sorted, r.partial, r.levels()
+	threads := l.slices * l.lanes // of a row
+	l.chunkBlocks = min(ceil(r.chunks(1)*threads, blockThreads), bagChunkBlocks*int64(r.units))
+	if r.TotalIndices > 0 {
+		r.launch(bagBounds, ceil(max(groups+1, r.chunks(1)), blockThreads), l)
+	}
+	r.launch(bagSorted, l.chunkBlocks+ceil(groups*threads, blockThreads), l)
+	level := l
+	level.chunk = bagChunk
+	for n := int64(2); n <= l.levels; n++ {
+		level.parts = level.partial
+		level.partial += r.chunks(n-1) * r.EmbeddingDim * r.DType.Accumulator().Size()
+		level.chunk *= bagChunk
+		r.launch(bagChunks, ceil(r.chunks(n)*threads, blockThreads), level)
+	}
+	if l.levels > 0 {
+		r.launch(bagLongRows, min(ceil(r.chunks(1)*threads, blockThreads), bagLongBlocks*int64(r.units)), l)
+	}
+}
+
+// rowLaunch is how threads share a row of dy beside one of another matrix: in accesses of 16 bytes where both allow it.
+func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
+	v := 16 / r.DType.Size()
+	dy, other := &r.args[bagDy], &r.args[matrix]
+	l.wide = r.EmbeddingDim%v == 0 && alignedRows(other, v) && (alignedRows(dy, v) || !dy.empty() && dy.Strides[1] == 0)
+	if !l.wide {
+		v = 1
+	}
+	l.plain = l.wide && dy.Strides[1] == 1 && r.Mode == "sum" && !r.ScaleGradByFreq && !r.args[bagSampleWeights].present()
+	vectors := ceil(r.EmbeddingDim, v)
+	l.lanes = min(32, pow2(vectors))
+	l.slices = max(1, ceil(vectors, l.lanes))
+	return l
+}
+
+// alignedRows reports that each row begins at a multiple of v elements and has no gaps.
+func alignedRows(t *Tensor, v int64) bool {
+	return t.empty() || t.Strides[1] == 1 && (t.Shape[0] == 1 || t.Strides[0]%v == 0) && t.Data%uintptr(v*t.DType.Size()) == 0
+}
+
+func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
+	if r.err != nil {
+		return
+	}
+	r.q.begin()
+	for _, i := range []int{bagDy, bagIndices, bagOffsets, bagSampleWeights, bagMaxIndices, bagWeight, bagDweight, bagDsample} {
+		r.operand(i)
+	}
+	r.q.address(workspaceOperand, r.base)
+	flag := func(on bool) int64 {
+		if on {
+			return 1
+		}
+		return 0
+	}
+	byPosition := r.args[bagSampleWeights].present() || r.Mode == "max"
+	for _, word := range []int64{
+		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
+		flag(r.IncludeLastOffset), flag(r.Mode == "mean"), flag(r.ScaleGradByFreq), flag(byPosition),
+		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.group(), r.bounds,
+		l.partial, l.parts, l.chunk, l.levels, l.lanes, l.slices, flag(l.wide), flag(l.plain), l.chunkBlocks, r.lists,
+	} {
+		r.q.launch.Put(uint64(word))
+	}
+	r.err = r.q.submit(kernel, grid, blockThreads)
+}
+
+// operand packs an address and strides; integers also say how wide they are.
+func (r *bagRun) operand(i int) {
+	t := &r.args[i]
+	r.q.address(i, t.Data)
+	r.q.launch.Put(uint64(t.Strides[0]))
+	if i == bagDy || i == bagMaxIndices || i == bagWeight || i == bagDweight {
+		r.q.launch.Put(uint64(t.Strides[1]))
+	}
+	if i == bagIndices || i == bagOffsets || i == bagMaxIndices {
+		r.q.launch.Put(uint64(t.DType.Size()) / 8)
+	}
+}

@@ -1,0 +1,315 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// bagOf is a problem of rows x columns weights and some bags and positions, without its dtype.
+func bagOf(mode string, rows, columns, bags, total int64) EmbeddingBagBackward {
+	return EmbeddingBagBackward{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: Int64}
+}
+
+// bagWith is a small problem in float32 with a change.
+func bagWith(change func(*EmbeddingBagBackward)) EmbeddingBagBackward {
+	d := bagOf("sum", 5, 3, 2, 7)
+	d.DType = Float32
+	change(&d)
+	return d
+}
+
+// bagCall holds the operands of one run by name.
+type bagCall struct {
+	d       EmbeddingBagBackward
+	args    Args
+	memory  map[string]*memory
+	indices []int64
+	offsets []int64
+}
+
+// newBagCall draws operands; bags end where the next begins, the last one before the last two positions where the last offset counts.
+func newBagCall(d EmbeddingBagBackward, l layout) *bagCall {
+	random := rand.New(rand.NewPCG(5, uint64(d.TotalIndices)))
+	c := &bagCall{d: d, args: Args{}, memory: map[string]*memory{}}
+	for range d.TotalIndices {
+		c.indices = append(c.indices, random.Int64N(d.NumEmbeddings))
+	}
+	end := d.TotalIndices
+	if d.IncludeLastOffset {
+		end = max(0, end-2)
+	}
+	for range d.NumBags {
+		c.offsets = append(c.offsets, random.Int64N(end+1))
+	}
+	slices.Sort(c.offsets)
+	if d.NumBags > 0 {
+		c.offsets[0] = 0
+	}
+	if d.IncludeLastOffset {
+		c.offsets = append(c.offsets, end)
+	}
+	number := func(name string, dtype DType, value func(i int64) float64, shape ...int64) {
+		m := newMemory(dtype, CPU, shape, l).fill(value)
+		c.memory[name], c.args[name] = m, m.Tensor
+	}
+	normal := func(int64) float64 { return random.NormFloat64() }
+	offsetDType := d.IndexDType
+	if d.OffsetDType != nil {
+		offsetDType = *d.OffsetDType
+	}
+	number("dy", d.DType, normal, d.NumBags, d.EmbeddingDim)
+	number("indices", d.IndexDType, func(i int64) float64 { return float64(c.indices[i]) }, d.TotalIndices)
+	number("offsets", offsetDType, func(i int64) float64 { return float64(c.offsets[i]) }, int64(len(c.offsets)))
+	switch d.Mode {
+	case "sum":
+		number("per_sample_weights", d.DType, normal, d.TotalIndices)
+		number("weight", d.DType, normal, d.NumEmbeddings, d.EmbeddingDim)
+		c.output("d_per_sample_weights", l, d.TotalIndices)
+	case "max":
+		number("max_indices", d.IndexDType, func(i int64) float64 {
+			first, end := c.bag(i / d.EmbeddingDim)
+			if first == end {
+				return 0
+			}
+			return float64(c.indices[first+random.Int64N(end-first)])
+		}, d.NumBags, d.EmbeddingDim)
+	}
+	c.output("dweight", l, d.NumEmbeddings, d.EmbeddingDim)
+	return c
+}
+
+func (c *bagCall) output(name string, l layout, shape ...int64) {
+	m := newMemory(c.d.DType, CPU, shape, l).poison()
+	c.memory[name], c.args[name] = m, m.Tensor
+}
+
+func (c *bagCall) bag(b int64) (first, end int64) {
+	if b+1 < int64(len(c.offsets)) {
+		return c.offsets[b], c.offsets[b+1]
+	}
+	return c.offsets[b], c.d.TotalIndices
+}
+
+// definition is dweight and d_per_sample_weights by the formulas of EmbeddingBagBackward.
+func (c *bagCall) definition() (dweight, dsample []sumOf) {
+	d, padding := c.d, c.d.padding()
+	dweight, dsample = make([]sumOf, d.NumEmbeddings*d.EmbeddingDim), make([]sumOf, d.TotalIndices)
+	values := map[string][]float64{}
+	for name, m := range c.memory {
+		values[name] = m.values()
+	}
+	frequency := map[int64]float64{}
+	each := func(visit func(b, i, row int64, counted float64)) {
+		for b := range d.NumBags {
+			first, end := c.bag(b)
+			counted := 0.0
+			for i := first; i < end; i++ {
+				if c.indices[i] != padding {
+					counted++
+				}
+			}
+			for i := first; i < end; i++ {
+				if c.indices[i] != padding {
+					visit(b, i, c.indices[i], counted)
+				}
+			}
+		}
+	}
+	each(func(_, _, row int64, _ float64) { frequency[row]++ })
+	claimed := map[int64]bool{}
+	each(func(b, i, row int64, counted float64) {
+		for column := range d.EmbeddingDim {
+			element := b*d.EmbeddingDim + column
+			term := values["dy"][element]
+			switch d.Mode {
+			case "sum":
+				dsample[i].add(termOf(term * values["weight"][row*d.EmbeddingDim+column]))
+				term *= values["per_sample_weights"][i]
+			case "mean":
+				term /= counted
+			case "max":
+				if claimed[element] || int64(values["max_indices"][element]) != row {
+					continue
+				}
+				claimed[element] = true
+			}
+			if d.ScaleGradByFreq {
+				term /= frequency[row]
+			}
+			dweight[row*d.EmbeddingDim+column].add(termOf(term))
+		}
+	})
+	return dweight, dsample
+}
+
+func (c *bagCall) requireDefinition(t *testing.T, plan *Plan) {
+	t.Helper()
+	dweight, dsample := c.definition()
+	for name, wanted := range map[string][]sumOf{"dweight": dweight, "d_per_sample_weights": dsample} {
+		m := c.memory[name]
+		if m == nil {
+			continue
+		}
+		m.requireOnlyElementsWritten(t, name)
+		for k, got := range m.values() {
+			want := wanted[k].value()
+			room := tolerance(m.DType, plan.problem.element.Accumulator(), max(c.d.TotalIndices, c.d.EmbeddingDim), want, wanted[k].size)
+			require.InDelta(t, want, got, room+1e-300, "%s at %d", name, k)
+		}
+	}
+}
+
+func TestEmbeddingBag(t *testing.T) {
+	padding, int32s := int64(-1), Int32
+	for _, mode := range bagModes {
+		for _, sizes := range [][4]int64{{5, 3, 4, 17}, {1, 1, 1, 1}, {7, 33, 5, 0}, {3, 64, 40, 900}, {9000, 2, 70, 300}, {40, 130, 6, 50}} {
+			for variant := range 3 {
+				d := bagOf(mode, sizes[0], sizes[1], sizes[2], sizes[3])
+				switch variant {
+				case 1:
+					d.PaddingIdx, d.IncludeLastOffset, d.IndexDType = &padding, true, Int32
+				case 2:
+					d.ScaleGradByFreq, d.OffsetDType = mode != "max", &int32s
+				}
+				for _, dtype := range Floats {
+					d.DType = dtype
+					for _, l := range []layout{contiguous, permuted, gapped, flipped} {
+						t.Run(fmt.Sprint(mode, sizes, variant, dtype, l.name), func(t *testing.T) {
+							plan, err := Select(d, CPU, Preference{})
+							require.NoError(t, err)
+							c := newBagCall(d, l)
+							require.NoError(t, plan.Run(0, Tensor{}, c.args))
+							c.requireDefinition(t, plan)
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// Bits do not depend on the number of threads, nor on which outputs are asked for.
+func TestEmbeddingBagRepeats(t *testing.T) {
+	defer func(n int) { require.NoError(t, SetNumThreads(n)) }(NumThreads())
+	d := bagOf("sum", 50, 48, 3000, 150000) // several parts and buckets
+	for _, dtype := range Floats {
+		d.DType = dtype
+		plan, err := Select(d, CPU, Preference{})
+		require.NoError(t, err)
+		c := newBagCall(d, contiguous)
+		require.NoError(t, plan.Run(0, Tensor{}, c.args))
+		first := c.memory["dweight"].bits()
+		for _, threads := range []int{1, 2, 3, 8} {
+			require.NoError(t, SetNumThreads(threads))
+			c.memory["dweight"].poison()
+			require.NoError(t, plan.Run(0, Tensor{}, c.args))
+			require.Equal(t, first, c.memory["dweight"].bits())
+		}
+	}
+}
+
+// The words of a launch are the fields of the struct in cuda/, and so are the constants.
+func TestEmbeddingBagWords(t *testing.T) {
+	at, size := wordsOf(t, "embedding_bag", "BagArgs")
+	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
+	d := bagOf("mean", 9000, 256, 12, 5000)
+	d.DType, d.ScaleGradByFreq = BFloat16, true
+	plan, err := Select(d, CUDA(0), Preference{})
+	require.NoError(t, err)
+	tensor := func(dtype DType, data uintptr, shape ...int64) Tensor {
+		v := Tensor{Data: data, DType: dtype, Device: CUDA(0), NDim: int32(len(shape)), Present: 1}
+		copy(v.Shape[:], shape)
+		copy(v.Strides[:], compact(shape))
+		return v
+	}
+	args := Args{"dy": tensor(BFloat16, 1<<30, 12, 256), "indices": tensor(Int64, 1<<31, 5000), "offsets": tensor(Int64, 1<<32, 12),
+		"dweight": tensor(BFloat16, 1<<33, 9000, 256)}
+	require.NoError(t, plan.Run(7, tensor(Uint8, 1<<40, plan.WorkspaceSize()), args))
+	var order []string
+	for _, l := range fake.launches {
+		require.Len(t, l.words, size)
+		require.EqualValues(t, 7, l.stream)
+		order = append(order, strings.TrimPrefix(l.symbol, "embedding_bag_backward_"))
+		for name, want := range map[string]uint64{"dy": 1 << 30, "dy_bag": 256, "dy_column": 1, "indices": 1 << 31, "index_wide": 1, "offsets": 1 << 32,
+			"weight": 0, "dweight": 1 << 33, "workspace": 1 << 40, "rows": 9000, "columns": 256, "bags": 12, "total": 5000, "padding": 1<<64 - 1,
+			"last": 0, "mean": 1, "by_frequency": 1, "positions": 0, "bits": 7} {
+			require.Equal(t, want, l.words[at[name]], "%s of %s", name, l.symbol)
+		}
+		for name, where := range at {
+			if strings.HasSuffix(name, "_at") {
+				require.Less(t, l.words[where], uint64(plan.WorkspaceSize()), name)
+			}
+		}
+	}
+	require.Equal(t, []string{"clear", "keys", "scan", "scatter", "count", "scan", "scatter", "bounds", "sorted_bf16", "chunks_bf16", "long_rows_bf16"}, order)
+	source := cudaSource(t, "embedding_bag")
+	for name, value := range map[string]int{"kChunk": bagChunk, "kTile": bagTile, "kStretch": bagStretch, "kDigits": 1 << bagDigitBits} {
+		require.Contains(t, source, fmt.Sprintf("constexpr int %s = %d;", name, value))
+	}
+}
+
+// Parts of the workspace do not overlap: each begins behind the one before, whatever the problem.
+func TestEmbeddingBagWorkspace(t *testing.T) {
+	(&fakeCUDA{devices: 1, units: 4}).install(t)
+	for _, mode := range bagModes {
+		for _, total := range []int64{0, 1, 31, 32, 2048, 2049, 70000, 5 << 20} {
+			d := bagOf(mode, 1000, 96, 77, total)
+			d.DType = Float64
+			plan, err := Select(d, CUDA(0), Preference{})
+			require.NoError(t, err)
+			program := plan.program.(*bagProgram)
+			parts := int64(0)
+			for level := range program.levels() {
+				parts += program.chunks(level + 1)
+			}
+			layout := program.layout()
+			require.LessOrEqual(t, layout.partial+parts*96*8, layout.size)
+			require.LessOrEqual(t, program.chunks(program.levels()), int64(bagTopChunks), "few chunks are left at the top")
+			require.Less(t, program.passes()*program.digit(), int64(33))
+		}
+	}
+}
+
+// Under SetCheck a launch reads the integers first, and refuses what the CPU does.
+func TestEmbeddingBagChecksValuesOnADevice(t *testing.T) {
+	SetCheck(true)
+	defer SetCheck(false)
+	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
+	d := bagWith(func(*EmbeddingBagBackward) {})
+	plan, err := Select(d, CUDA(0), Preference{})
+	require.NoError(t, err)
+	c := newBagCall(d, contiguous)
+	for name, tensor := range c.args {
+		tensor.Device = CUDA(0)
+		c.args[name] = tensor
+	}
+	workspace := Tensor{Data: 1 << 41, DType: Uint8, Device: CUDA(0), NDim: 1, Present: 1, Shape: [MaxRank]int64{plan.WorkspaceSize()}, Strides: [MaxRank]int64{1}}
+	for _, row := range []struct{ operand, wanted string }{
+		{"", ""}, {"offsets", "offsets must be in order, from 0 to at most 7 indices, got 11 at bag 1"}, {"indices", "indices must be in [0, 5), got 11 at position 1"},
+	} {
+		fake.launches, fake.memory = nil, map[uintptr][]byte{}
+		for _, name := range []string{"indices", "offsets"} {
+			copied := slices.Clone(c.memory[name].bytes)
+			at := c.args[name].Data - uintptr(unsafe.Pointer(unsafe.SliceData(c.memory[name].bytes)))
+			if name == row.operand {
+				encode(d.IndexDType, copied[int64(at)+d.IndexDType.Size():], 11)
+			}
+			fake.memory[c.args[name].Data] = copied[at:]
+		}
+		err := plan.Run(0, workspace, c.args)
+		if row.operand == "" {
+			require.NoError(t, err)
+			require.NotEmpty(t, fake.launches)
+			continue
+		}
+		require.ErrorContains(t, err, row.wanted)
+		require.ErrorIs(t, err, ErrInvalidProblem)
+		require.Empty(t, fake.launches, "nothing is written")
+	}
+}

@@ -1,0 +1,125 @@
+// dweight[v] = sum of scale(i) dy[bag(i)] over the positions i that hold v; every row is written once, in an order that the indices fix.
+#include "embedding_bag_rows.cuh"
+#include "embedding_bag_sort.cuh"
+
+// dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share a position; kStretch adjacent ones look up their bags together.
+template <typename T, typename A>
+__device__ void sample_weights(const BagArgs& args)
+{
+    const int lanes = static_cast<int>(args.lanes), lane = threadIdx.x % lanes;
+    const u32 group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
+    const i64 first = (i64(blockIdx.x) * kBlock + threadIdx.x) / lanes * kStretch, stop = min(first + kStretch, args.total);
+    if (first >= stop) return;
+    const i64 end = end_of(args), low = bag_of(args, first, 0, args.bags - 1), high = bag_of(args, stop - 1, low, args.bags - 1);
+    for (i64 position = first; position < stop; ++position) {
+        const i64 row = row_of(args, position, end), bag = bag_of(args, position, low, high);
+        A run = 0, total = 0, sum = 0;  // after 16 additions a level hands over to the next
+        if (row < args.rows) {
+            const T* dy = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
+            const T* weight = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
+            int added = 0;
+            if (args.wide) {
+                constexpr int V = 16 / sizeof(T), RUN = 16;
+                for (i64 column = lane * V; column < args.columns; column += lanes * V) {
+                    Words<T, V> x, w;
+                    w.load(weight + column);
+                    if (args.dy_column)
+                        x.load(dy + column);
+#pragma unroll
+                    for (int v = 0; v < V; ++v) run += (args.dy_column ? x.template value<A>(v) : widen<A>(*dy)) * w.template value<A>(v);
+                    if (++added % (RUN / V) == 0) total += run, run = 0;
+                    if (added % (RUN / V * RUN) == 0) sum += total, total = 0;
+                }
+            } else {
+                for (i64 column = lane; column < args.columns; column += lanes) {
+                    run += widen<A>(dy[column * args.dy_column]) * widen<A>(weight[column * args.weight_column]);
+                    if (++added % 16 == 0) total += run, run = 0;
+                    if (added % 256 == 0) sum += total, total = 0;
+                }
+            }
+        }
+        total += run + sum;
+        for (int reach = lanes / 2; reach > 0; reach /= 2) total += __shfl_xor_sync(group, total, reach, lanes);
+        if (lane == 0) reinterpret_cast<T*>(args.dsample)[position * args.dsample_step] = static_cast<T>(total);
+    }
+}
+
+// For each position, a bit for each column whose maximum its row is. A warp for kStretch adjacent positions, whose rows and bags the
+// lanes look up side by side.
+template <typename I>
+__device__ void winners(const BagArgs& args)
+{
+    const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
+    const i64 first = (i64(blockIdx.x) * kBlock + threadIdx.x) / 32 * kStretch, own = min(first + lane, args.total - 1);
+    if (first >= args.total || args.bags == 0) return;
+    const i64 row = row_of(args, own, end_of(args)), bag = bag_of(args, own, 0, args.bags - 1);
+    const int n = static_cast<int>(min(args.total - first, i64(kStretch)));
+    for (u32 base = 0; base < words; base += 4) {
+#pragma unroll 4
+        for (int p = 0; p < n; ++p) {
+            const i64 mine = __shfl_sync(~0u, row, p);
+            const I* from = reinterpret_cast<const I*>(args.max_indices) + __shfl_sync(~0u, bag, p) * args.max_bag;
+            u32 bits = 0;
+#pragma unroll
+            for (u32 w = 0; w < 4; ++w) {
+                const i64 c = (base + w) * 32 + lane;
+                const u32 set = __ballot_sync(~0u, c < args.columns && from[c * args.max_column] == mine);
+                if (lane == w) bits = set;
+            }
+            if (lane < 4 && base + lane < words) at<u32>(args, args.winners_at)[(first + p) * words + base + lane] = bits;
+        }
+    }
+}
+
+template <typename T, typename A>
+__device__ void sorted(const BagArgs& args)
+{
+    if (args.plain)
+        rows_and_chunks<T, A, kWide<T>, Kind::Plain>(args);
+    else if (args.max_indices && args.wide)
+        rows_and_chunks<T, A, kWide<T>, Kind::Won>(args);
+    else if (args.max_indices)
+        rows_and_chunks<T, A, 1, Kind::Won>(args);
+    else if (args.wide)
+        rows_and_chunks<T, A, kWide<T>, Kind::Scaled>(args);
+    else
+        rows_and_chunks<T, A, 1, Kind::Scaled>(args);
+}
+
+template <typename T, typename A>
+__device__ void long_ones(const BagArgs& args)
+{
+    if (args.max_indices && args.wide)
+        long_rows<T, A, kWide<T>, Kind::Won>(args);
+    else if (args.max_indices)
+        long_rows<T, A, 1, Kind::Won>(args);
+    else if (args.wide)
+        long_rows<T, A, kWide<T>, Kind::Scaled>(args);
+    else
+        long_rows<T, A, 1, Kind::Scaled>(args);
+}
+
+template <typename T, typename A>
+__device__ void larger_chunks(const BagArgs& args)
+{
+    if (args.wide)
+        chunks<T, A, kWide<T>>(args);
+    else
+        chunks<T, A, 1>(args);
+}
+
+#define EXPORT_ROWS(name, T, A, family)                                           \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                \
+    EXPORT(family##_chunks_##name, 2, BagArgs, larger_chunks<T, A>(args))         \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))          \
+    EXPORT(family##_sample_weights_##name, 2, BagArgs, sample_weights<T, A>(args))
+
+FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
+EXPORT(embedding_bag_backward_clear, 1, BagArgs, clear(args))
+EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
+EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
+EXPORT(embedding_bag_backward_scan, 1, BagArgs, scan(args))
+EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
+EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
+EXPORT(embedding_bag_backward_winners, 4, BagArgs, args.max_wide ? winners<i64>(args) : winners<int>(args))
+EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

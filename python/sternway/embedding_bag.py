@@ -1,0 +1,231 @@
+"""Gradients of an embedding bag, ``y[b] = reduce over the positions i of bag b of weight[indices[i]]``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+from . import _plan, errors
+from ._arrays import Array, device_of, producer, require_array
+from ._descriptor import Descriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingBagBackwardDescriptor(Descriptor):
+    """The backward of an embedding bag.
+
+    Args:
+        num_embeddings, embedding_dim: the shape of weight.
+        num_bags: rows of dy.
+        total_indices: positions in all bags.
+        dtype: of dy, weight and the weights of samples: float32, float64, float16 or bfloat16.
+        mode: "sum", "mean" or "max".
+        index_dtype: int32 or int64.
+        offset_dtype: int32 or int64; None: index_dtype.
+        padding_idx: the row that counts nowhere; negative ones are counted from the end.
+        include_last_offset: offsets has a last element more, where the last bag ends.
+        scale_grad_by_freq: divide the gradient of a row by its number of positions; not in mode "max".
+    """
+
+    family: ClassVar[str] = "embedding_bag_backward"
+
+    num_embeddings: int
+    embedding_dim: int
+    num_bags: int
+    total_indices: int
+    dtype: Any
+    mode: str = "sum"
+    index_dtype: Any = "int64"
+    offset_dtype: Any = None
+    padding_idx: int | None = None
+    include_last_offset: bool = False
+    scale_grad_by_freq: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of weight and its gradient: what the plan shows as its shape."""
+        return self.num_embeddings, self.embedding_dim
+
+
+class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
+    """Runs the gradients of :func:`embedding_bag_backward` and :func:`embedding_bag_per_sample_weights_backward`.
+
+    Operands of run: ``dy [num_bags, D], indices, offsets, per_sample_weights?, max_indices?, weight? -> dweight? [V, D],
+    d_per_sample_weights?`` (at least one output). ``per_sample_weights`` and their gradient go with mode "sum"; the gradient
+    needs ``weight``. Mode "max" needs ``max_indices [num_bags, D]``, of the dtype of indices or int64: the rows that won, as
+    the forward saved them, or -1; on CUDA a row that is not in its bag contributes nothing.
+
+    ``dweight`` is written completely, each row once, zeros included. A row is summed in the order of positions, so the bits
+    repeat; there is no atomic kernel, so that ``PlanPreference(deterministic=False)`` chooses the same one.
+    """
+
+    descriptor_type = EmbeddingBagBackwardDescriptor
+
+
+@functools.lru_cache(maxsize=1024)
+def _embedding_bag_plan(
+    rows: int, dim: int, bags: int, total: int, dtype: Any, mode: str, index: Any, offset: Any, padding: int | None,
+    last: bool, by_frequency: bool, device: str, deterministic: bool,
+) -> EmbeddingBagBackwardPlan:  # fmt: skip
+    descriptor = EmbeddingBagBackwardDescriptor(rows, dim, bags, total, dtype, mode, index, offset, padding, last, by_frequency)
+    return EmbeddingBagBackwardPlan.select(descriptor, device, _plan.PlanPreference(deterministic=deterministic))
+
+
+def _flat(op: str, dy: Array, indices: Array, offsets: Array | None) -> tuple[Array, Array]:
+    """Indices of rank 1 and offsets: every row of indices of rank 2 is a bag."""
+    for name, x in (("dy", dy), ("indices", indices)):
+        require_array(op, name, x)
+    if len(dy.shape) != 2:
+        raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
+    if len(indices.shape) == 1:
+        if offsets is None:
+            raise errors.make("invalid_problem", op, "offsets", "given for indices of rank 1", "nothing")
+        require_array(op, "offsets", offsets)
+        return indices, offsets
+    if len(indices.shape) != 2:
+        raise errors.make("invalid_problem", op, "indices", "of rank 1 or 2", f"rank {len(indices.shape)}")
+    if offsets is not None:
+        got = "an operand"
+        raise errors.make("invalid_problem", op, "offsets", "left out for indices of rank 2", got, "each row is a bag")
+    bags, width = indices.shape
+    return indices.reshape(-1), producer(dy, op).multiples(bags, width, device_of(dy))
+
+
+def embedding_bag_backward(
+    dy: Array,
+    indices: Array,
+    offsets: Array | None = None,
+    *,
+    num_embeddings: int,
+    mode: str = "sum",
+    padding_idx: int | None = None,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    scale_grad_by_freq: bool = False,
+    max_indices: Array | None = None,
+    deterministic: bool = True,
+    out: Array | None = None,
+) -> Array:
+    """Gradient of an embedding bag with respect to its weight.
+
+    Over the positions i that hold row v: ``dweight[v] = sum per_sample_weights[i] dy[bag(i)]`` in mode "sum", the mean
+    divides by the number of positions of the bag that count, and in mode "max" ``dweight[max_indices[b, d], d]`` gathers
+    ``dy[b, d]``. Positions that hold ``padding_idx`` do not count. Sums are made in the order of positions.
+
+    Args:
+        dy: the upstream gradient [bags, D]; float32, float64, float16 or bfloat16.
+        indices: rows of weight, int32 or int64: [positions], or [bags, positions of a bag].
+        offsets: [bags], where each bag begins in indices, from 0 on; not for indices of rank 2.
+        num_embeddings: rows of weight.
+        mode: "sum", "mean" or "max".
+        padding_idx: a row that counts nowhere; negative ones are counted from the end.
+        per_sample_weights: like indices, in dy's dtype; only in mode "sum".
+        include_last_offset: offsets is [bags + 1], and later positions count nowhere.
+        scale_grad_by_freq: divide the gradient of a row by the number of its positions; not in mode "max".
+        max_indices: [bags, D], the rows that won in the forward, or -1; in mode "max".
+        deterministic: False lets an atomic kernel be picked; there is none.
+        out: an array [num_embeddings, D] to write into.
+
+    Returns:
+        dweight [num_embeddings, D].
+
+    Raises:
+        InvalidProblemError: shapes, dtypes or operands that contradict each other; on the CPU also offsets out of order and
+            an index outside [0, num_embeddings). On CUDA these contribute nothing, unless STERNWAY_CHECK=1.
+        UnsupportedError: a dtype, mode, option or device without a kernel.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> dy = np.array([[1.0, 2.0], [10.0, 20.0]])
+        >>> sw.embedding_bag_backward(dy, np.array([2, 0, 2]), np.array([0, 1]), num_embeddings=3)
+        array([[10., 20.],
+               [ 0.,  0.],
+               [11., 22.]])
+    """
+    op = "embedding_bag_backward"
+    flat, offsets = _flat(op, dy, indices, offsets)
+    weights = per_sample_weights
+    if weights is not None:
+        require_array(op, "per_sample_weights", weights)
+        if tuple(weights.shape) != tuple(indices.shape):
+            shapes = f"of shape {list(indices.shape)} like indices", str(list(weights.shape))
+            raise errors.make("invalid_problem", op, "per_sample_weights", *shapes)
+        weights = weights if len(weights.shape) == 1 else weights.reshape(-1)
+    plan = _embedding_bag_plan(
+        num_embeddings, dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, mode, flat.dtype, offsets.dtype, padding_idx,
+        include_last_offset, scale_grad_by_freq, device_of(dy), deterministic,
+    )  # fmt: skip
+    outputs = _plan.outputs(plan, dy, [("dweight", (num_embeddings, dy.shape[1]), None)], out)
+    plan.run(dy=dy, indices=flat, offsets=offsets, per_sample_weights=weights, max_indices=max_indices, **outputs)
+    return outputs["dweight"]
+
+
+def embedding_bag_per_sample_weights_backward(
+    dy: Array,
+    weight: Array,
+    indices: Array,
+    offsets: Array | None = None,
+    *,
+    padding_idx: int | None = None,
+    include_last_offset: bool = False,
+    out: Array | None = None,
+) -> Array:
+    """Gradient of an embedding bag in mode "sum" with respect to the weights of its samples.
+
+    ``d_per_sample_weights[i] = dot(dy[bag(i)], weight[indices[i]])``, and 0 where the position does not count.
+
+    Args:
+        dy: the upstream gradient [bags, D]; float32, float64, float16 or bfloat16.
+        weight: [V, D] of the forward, in dy's dtype.
+        indices, offsets, padding_idx, include_last_offset: as in :func:`embedding_bag_backward`.
+        out: an array of the shape of indices to write into; of rank 2, it is contiguous.
+
+    Returns:
+        the gradient, in the shape of indices and dy's dtype.
+
+    Raises:
+        InvalidProblemError, UnsupportedError: as in :func:`embedding_bag_backward`.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> dy, weight = np.array([[1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 3.0]])
+        >>> sw.embedding_bag_per_sample_weights_backward(dy, weight, np.array([[1, 0, 1]]))
+        array([[6., 1., 6.]])
+    """
+    op = "embedding_bag_backward"
+    flat, offsets = _flat(op, dy, indices, offsets)
+    require_array(op, "weight", weight)
+    if len(weight.shape) != 2:
+        raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(weight.shape)}")
+    plan = _embedding_bag_plan(
+        weight.shape[0], dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, "sum", flat.dtype, offsets.dtype, padding_idx,
+        include_last_offset, False, device_of(dy), True,
+    )  # fmt: skip
+    shape = tuple(indices.shape)
+    if out is not None:
+        out = _flat_view(op, out, shape)
+    row: tuple[str, tuple[int, ...], str | None] = ("d_per_sample_weights", (math.prod(shape),), None)
+    outputs = _plan.outputs(plan, dy, [row], out)
+    plan.run(dy=dy, indices=flat, offsets=offsets, weight=weight, **outputs)
+    grad = outputs["d_per_sample_weights"]
+    return grad if len(shape) == 1 else grad.reshape(shape)
+
+
+def _flat_view(op: str, out: Array, shape: tuple[int, ...]) -> Array:
+    """The memory of an output of rank 2 as rank 1."""
+    require_array(op, "out", out)
+    if tuple(out.shape) != shape:
+        raise errors.make("invalid_problem", op, "out", f"of shape {list(shape)} like indices", str(list(out.shape)))
+    if len(shape) == 1:
+        return out
+    strides = [step if callable(getattr(out, "stride", None)) else step // out.itemsize for step in _strides(out)]
+    if math.prod(shape) and [strides[1], strides[0]] != [1, shape[1]] and shape != (1, 1):
+        raise errors.make("invalid_problem", op, "out", "contiguous", f"strides {strides}")
+    return out.reshape(-1)
+
+
+def _strides(x: Array) -> tuple[int, ...]:
+    """Strides of torch in elements, of NumPy and CuPy in bytes."""
+    return tuple(x.stride()) if callable(getattr(x, "stride", None)) else tuple(x.strides)

@@ -1,0 +1,370 @@
+"""embedding_bag: modes, options, ragged bags, hot rows, PyTorch's own samples, values out of range, the drop-in."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from conformance import Conformance, same_bits
+from families import EMBEDDING_BAG, make
+from families.embedding_bag import MODES
+from hypothesis import given
+from hypothesis import strategies as hs
+from support import F32, F64, FLOATS, Snapshot, name_of
+from torch.autograd.gradcheck import gradcheck, gradgradcheck
+from torch.testing._internal.common_methods_invocations import op_db
+
+import sternway as sw
+import sternway.torch as st
+
+INTEGERS = (torch.int32, torch.int64)
+BY_TORCH = torch.nn.functional.embedding_bag
+# What a call may ask for, beside the mode.
+OPTIONS = {
+    "plain": {"weighted": False},
+    "weighted": {},
+    "padding": {"padding": 3},
+    "padding from the end": {"padding": -1, "weighted": False},
+    "last offset": {"last": True},
+    "by frequency": {"by_frequency": True, "weighted": False},
+    "long bags": {"longest": 100, "weighted": False},
+    "one row": {"rows": 1, "weighted": False},
+    "nothing counts": {"rows": 1, "padding": 0},
+    "more rows than positions": {"rows": 5000, "weighted": False},
+    "everything": {"padding": -2, "last": True, "by_frequency": True, "longest": 9},
+}
+
+
+def zipf(rows: int, total: int, device: str) -> torch.Tensor:
+    """Indices of which the first rows have most: harmonic frequencies."""
+    generator = torch.Generator().manual_seed(1)
+    weights = 1 / torch.arange(1, rows + 1, dtype=F64)
+    return torch.multinomial(weights, total, replacement=True, generator=generator).to(device)
+
+
+class TestEmbeddingBag(Conformance):
+    family = EMBEDDING_BAG
+    reducing: ClassVar = {"rows": 1, "weighted": False}
+
+    @pytest.mark.parametrize("chosen", OPTIONS.values(), ids=OPTIONS.keys())
+    @pytest.mark.parametrize("mode", MODES)
+    def test_options(self, mode: str, chosen: Any, dtype: torch.dtype, device: str) -> None:
+        """In each mode, with int32 and int64 in every pairing."""
+        chosen = {**chosen, "by_frequency": mode != "max" and chosen.get("by_frequency", False)}
+        pairs = ((a, b) for a in INTEGERS for b in INTEGERS)
+        for shape, (index, offset) in zip(((37, 16), (9, 33), (400, 5), (1, 1)), pairs, strict=True):
+            problem = make(EMBEDDING_BAG, shape, dtype, device, mode=mode, index=index, offset=offset, **chosen)
+            problem.check(problem.run(), rival=True)
+            problem.check(problem.call())
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("shape", [(300, 64), (2500, 8), (60, 300)], ids=str)
+    def test_hot_rows(self, shape: Any, mode: str, dtype: torch.dtype, device: str) -> None:
+        """Rows with thousands of positions beside rows with one, and the same bits in 20 runs."""
+        problem = make(EMBEDDING_BAG, shape, dtype, device, mode=mode, rows=700, longest=40, weighted=False)
+        indices = problem.inputs["indices"]
+        indices.copy_(zipf(700, len(indices), device))
+        if mode == "max":  # the first position of each bag wins everything
+            offsets = problem.inputs["offsets"]
+            first = indices[offsets.clamp(max=len(indices) - 1)]
+            problem.inputs["max_indices"].copy_(first[:, None].expand(shape))
+        problem.truth.update(EMBEDDING_BAG.truth(problem.descriptor, problem.inputs))
+        plan, first = problem.plan(), problem.run()
+        problem.check(first)
+        assert all(same_bits(problem.run(plan=plan), first) for _ in range(20))
+
+    @given(data=hs.data())
+    def test_ragged(self, data: hs.DataObject) -> None:
+        """Any lengths of bags, in every mode, with duplicates, against the definition."""
+        mode, rows = data.draw(hs.sampled_from(MODES)), data.draw(hs.integers(1, 9))
+        problem = make(
+            EMBEDDING_BAG, (data.draw(hs.integers(0, 9)), data.draw(hs.integers(1, 40))),
+            data.draw(hs.sampled_from(FLOATS)), "cpu",
+            mode=mode, rows=rows, longest=data.draw(hs.integers(0, 30)), last=data.draw(hs.booleans()),
+            padding=data.draw(hs.one_of(hs.none(), hs.integers(-rows, rows - 1))), seed=data.draw(hs.integers(0, 99)),
+        )  # fmt: skip
+        problem.check(problem.run())
+
+    def test_every_size_of_the_sort(self, device: str) -> None:
+        """Around a tile of 2048 entries and a chunk of 32, one digit to three; no bag at all; positions that no bag has."""
+        for total in (31, 32, 33, 1023, 1025, 2047, 2048, 2049, 4097, 33000):
+            for rows in (1, 255, 256, 70000):
+                indices = torch.randint(0, rows, (total,), generator=torch.Generator().manual_seed(total)).to(device)
+                offsets = torch.arange(0, total, 7, device=device)
+                dy = torch.randn(len(offsets), 4, device=device)
+                got = sw.embedding_bag_backward(dy, indices, offsets, num_embeddings=rows)
+                bag = torch.arange(total, device=device) // 7
+                want = torch.zeros(rows, 4, dtype=F64, device=device).index_add(0, indices, dy.double()[bag])
+                torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+        nothing = torch.empty(0, dtype=torch.int64, device=device)
+        dy = torch.empty(0, 5, device=device)
+        assert not sw.embedding_bag_backward(dy, nothing, nothing, num_embeddings=3).any()
+        assert not sw.embedding_bag_backward(dy, torch.tensor([1, 2], device=device), nothing, num_embeddings=3).any()
+
+    def test_rows_of_rank_2(self, device: str) -> None:
+        """Each row of indices is a bag; a transposed one, too. The gradient of the weights has its shape."""
+        indices = torch.tensor([[1, 0], [2, 2], [0, 1]], device=device).T
+        dy, weight, weights = (
+            torch.randn(2, 3, device=device),
+            torch.randn(3, 3, device=device),
+            torch.rand(2, 3, device=device),
+        )
+        got = sw.embedding_bag_backward(dy, indices, num_embeddings=3, per_sample_weights=weights)
+        want = torch.zeros(3, 3, device=device)
+        for b in range(2):
+            for i in range(3):
+                want[indices[b, i]] += weights[b, i] * dy[b]
+        torch.testing.assert_close(got, want)
+        dots = sw.embedding_bag_per_sample_weights_backward(dy, weight, indices)
+        torch.testing.assert_close(dots, (dy[:, None] * weight[indices]).sum(2))
+        out = torch.empty(2, 3, device=device)
+        assert sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, out=out).data_ptr() == out.data_ptr()
+        assert torch.equal(out, dots)
+        with pytest.raises(sw.InvalidProblemError, match="contiguous"):
+            sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, out=torch.empty(3, 2, device=device).T)
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_samples_of_torch(self, mode: str, device: str) -> None:
+        """Every sample that PyTorch tests its own embedding_bag with, through the drop-in."""
+        (op,) = [info for info in op_db if info.name == "nn.functional.embedding_bag"]
+        tested = 0
+        for sample in op.sample_inputs(device.split(":")[0], F64, requires_grad=True):
+            if sample.kwargs.get("mode", "mean") != mode:
+                continue
+            weight, args, named = sample.input, sample.args, dict(sample.kwargs)
+            leaves = [t for t in (weight, named.get("per_sample_weights")) if t is not None]
+            ours = st.embedding_bag(args[0], weight, *args[1:], **named)
+            theirs = BY_TORCH(args[0], weight, *args[1:], **named)
+            assert torch.equal(ours, theirs)
+            dy = torch.randn_like(ours)
+            got, want = torch.autograd.grad(ours, leaves, dy), torch.autograd.grad(theirs, leaves, dy)
+            for a, b in zip(got, want, strict=True):
+                torch.testing.assert_close(a, b)
+            tested += 1
+        assert tested >= 5
+
+
+# --- values out of range ----------------------------------------------------------------------------------------------
+
+BROKEN = {
+    "index at the end": ({"indices": [0, 3, 1]}, "indices", "3 at position 1"),
+    "negative index": ({"indices": [0, 1, -1]}, "indices", "-1 at position 2"),
+    "first offset": ({"offsets": [1, 2]}, "offsets", "1 at bag 0"),
+    "offsets that fall": ({"offsets": [0, 2], "more": [1]}, "offsets", "1 at bag 2"),
+    "offset behind the indices": ({"offsets": [0, 9]}, "offsets", "9 at bag 1"),
+}
+
+
+@pytest.mark.parametrize("index", INTEGERS, ids=name_of)
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN.keys())
+def test_values_out_of_range(case: Any, index: torch.dtype) -> None:
+    """On the CPU, an error that names the first bad position, and nothing written."""
+    values, operand, got = case
+    indices = torch.tensor(values.get("indices", [0, 1, 2]), dtype=index)
+    offsets = torch.tensor([*values.get("offsets", [0, 2]), *values.get("more", [])])
+    dy, out = torch.ones(len(offsets), 4), torch.full((3, 4), 7.0)
+    before = Snapshot({"out": out})
+    with pytest.raises(sw.InvalidProblemError, match=got) as caught:
+        sw.embedding_bag_backward(dy, indices, offsets, num_embeddings=3, out=out)
+    assert caught.value.operand == operand
+    before.check()
+
+
+def test_winners_out_of_range() -> None:
+    winners = torch.tensor([[0, 5]])
+    with pytest.raises(sw.InvalidProblemError, match=r"5 at \[0, 1\]"):
+        sw.embedding_bag_backward(
+            torch.ones(1, 2), torch.tensor([0, 1]), torch.tensor([0]), num_embeddings=3, mode="max", max_indices=winners
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN.keys())
+def test_values_out_of_range_on_a_gpu(case: Any) -> None:
+    """They contribute nothing and touch no memory; what is right is counted."""
+    values, _, _ = case
+    indices = torch.tensor(values.get("indices", [0, 1, 2]), device="cuda")
+    offsets = torch.tensor([*values.get("offsets", [0, 2]), *values.get("more", [])], device="cuda")
+    for weights in (None, torch.ones(3, device="cuda")):
+        out = sw.embedding_bag_backward(
+            torch.ones(len(offsets), 4, device="cuda"), indices, offsets, num_embeddings=3, per_sample_weights=weights
+        )
+        if "indices" in values:
+            right = [i for i in values["indices"] if 0 <= i < 3]
+            want = torch.bincount(torch.tensor(right), minlength=3).float()
+            assert torch.equal(out.cpu(), want[:, None].expand(3, 4))
+        assert out.isfinite().all()
+
+
+@pytest.mark.gpu
+def test_check_names_the_position_on_a_gpu() -> None:
+    """STERNWAY_CHECK=1: the error of the CPU, before anything is written."""
+    from interpreter import python
+
+    python("""
+import torch, sternway as sw
+dy, offsets = torch.ones(2, 4, device="cuda"), torch.tensor([0, 2], device="cuda")
+out = torch.full((3, 4), 7.0, device="cuda")
+for indices, wrong in (([0, 3, 1], "3 at position 1"), ([0, 1, -1], "-1 at position 2")):
+    try:
+        sw.embedding_bag_backward(dy, torch.tensor(indices, device="cuda"), offsets, num_embeddings=3, out=out)
+        raise SystemExit("not refused")
+    except sw.InvalidProblemError as error:
+        assert wrong in str(error), error
+assert (out == 7).all()
+try:
+    sw.embedding_bag_backward(dy, torch.tensor([0, 1], device="cuda"), offsets + 1, num_embeddings=3, out=out)
+    raise SystemExit("not refused")
+except sw.InvalidProblemError as error:
+    assert "1 at bag 0" in str(error), error
+sw.embedding_bag_backward(dy, torch.tensor([0, 1, 1], device="cuda"), offsets, num_embeddings=3, out=out)
+assert out[:, 0].tolist() == [1, 2, 0]
+""", STERNWAY_CHECK="1")  # fmt: skip
+
+
+# --- the drop-in ------------------------------------------------------------------------------------------------------
+
+INDICES, OFFSETS = [1, 2, 4, 5, 4, 3, 2, 9, 1], [0, 3, 3, 7]
+
+
+def bags(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor(INDICES, device=device), torch.tensor(OFFSETS, device=device)
+
+
+def leaves_of(mode: str, device: str, dtype: torch.dtype = F64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((10, 5), (9,)) if mode == "sum" else ((10, 5),)
+    return [torch.randn(shape, generator=generator, dtype=F64).to(device, dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("padding", [None, 4, -1])
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients(mode: str, padding: int | None, device: str) -> None:
+    """Those of torch, gradcheck, and the second derivative."""
+    indices, offsets = bags(device)
+    leaves = leaves_of(mode, device)
+
+    def function(weight: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        return st.embedding_bag(indices, weight, offsets, mode=mode, padding_idx=padding, per_sample_weights=weights)
+
+    y = function(*leaves)
+    want = BY_TORCH(indices, leaves[0], offsets, mode=mode, padding_idx=padding, per_sample_weights=[*leaves, None][1])
+    assert torch.equal(y, want)
+    dy = torch.randn_like(y)
+    for a, b in zip(torch.autograd.grad(y, leaves, dy), torch.autograd.grad(want, leaves, dy), strict=True):
+        torch.testing.assert_close(a, b)
+    assert gradcheck(function, leaves)
+    assert gradgradcheck(function, leaves)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_by_frequency_and_twice(mode: str, device: str) -> None:
+    """What gradgradcheck cannot see, as the scaled gradient is no gradient: <g, d(dweight)/d(dy) v> both ways."""
+    indices, offsets = bags(device)
+    (weight,) = leaves_of("mean", device)
+    y = st.embedding_bag(indices, weight, offsets, mode=mode, scale_grad_by_freq=True)
+    dy, g = torch.randn_like(y).requires_grad_(), torch.randn_like(weight)
+    (dweight,) = torch.autograd.grad(y, weight, dy, create_graph=True)
+    theirs = BY_TORCH(indices, weight, offsets, mode=mode, scale_grad_by_freq=True)
+    torch.testing.assert_close(dweight, torch.autograd.grad(theirs, weight, dy.detach())[0])
+    (ddy,) = torch.autograd.grad(dweight, dy, g)
+    torch.testing.assert_close((ddy * dy).sum(), (dweight * g).sum())
+
+
+@pytest.mark.parametrize("padding", [None, 4])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_sparse(mode: str, padding: int | None, device: str) -> None:
+    """Coalesced: a row for each index that counts. SparseAdam takes it."""
+    indices, offsets = bags(device)
+    ours, theirs = leaves_of("mean", device)[0], leaves_of("mean", device)[0]
+    for step in range(3):
+        for leaf, function in ((ours, st.embedding_bag), (theirs, BY_TORCH)):
+            leaf.grad = None
+            function(indices, leaf, offsets, mode=mode, padding_idx=padding, sparse=True).square().sum().backward()
+        assert ours.grad._indices()[0].tolist() == sorted(set(INDICES) - {padding})
+        torch.testing.assert_close(ours.grad.to_dense(), theirs.grad.to_dense())
+        if step == 0:
+            optimizers = [torch.optim.SparseAdam([leaf]) for leaf in (ours, theirs)]
+        for optimizer in optimizers:
+            optimizer.step()
+        torch.testing.assert_close(ours, theirs)
+    y = st.embedding_bag(indices, ours, offsets, mode=mode, sparse=True)
+    assert torch.autograd.grad(y.sum(), ours, retain_graph=True)[0].is_coalesced()
+    with pytest.raises(sw.UnsupportedError, match="differentiated once"):
+        torch.autograd.grad(y.sum(), ours, create_graph=True)
+
+
+def test_module(device: str) -> None:
+    """State dicts go both ways, and a step of training is torch's."""
+    ours = st.EmbeddingBag(10, 5, mode="sum", padding_idx=2, device=device)
+    theirs = torch.nn.EmbeddingBag(10, 5, mode="sum", padding_idx=2, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    table = torch.tensor(INDICES, device=device).reshape(3, 3)
+    for module in (ours, theirs):
+        module(table).square().sum().backward()
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+    assert st.EmbeddingBag.from_pretrained(torch.ones(4, 2)).weight.requires_grad is False
+
+
+def test_max_norm(device: str) -> None:
+    """The rows that are read, and no others, are brought to the norm, in place, as torch does."""
+    indices, offsets = bags(device)
+    ours, theirs = leaves_of("mean", device)[0], leaves_of("mean", device)[0]
+    assert torch.equal(st.embedding_bag(indices, ours, offsets, 1.0, 2.0), BY_TORCH(indices, theirs, offsets, 1.0, 2.0))
+    assert torch.equal(ours, theirs)
+
+
+def test_last_offset(device: str) -> None:
+    """With every index in a bag, torch's gradient; with some behind, that of the forward that ran."""
+    indices, offsets = bags(device)
+    (weight,) = leaves_of("mean", device)
+    whole = torch.cat((offsets, offsets.new_tensor([len(indices)])))
+    ours, theirs = (
+        torch.autograd.grad(f(indices, weight, whole, mode="sum", include_last_offset=True).square().sum(), weight)[0]
+        for f in (st.embedding_bag, BY_TORCH)
+    )
+    torch.testing.assert_close(ours, theirs)
+    whole[-1] -= 2
+    if device == "cpu":
+        with pytest.raises(sw.InvalidProblemError, match="offsets"):
+            st.embedding_bag(indices, weight, whole, include_last_offset=True)
+        return
+    assert gradcheck(lambda w: st.embedding_bag(indices, w, whole, mode="sum", include_last_offset=True), (weight,))
+
+
+def test_refusals_of_the_drop_in() -> None:
+    indices, offsets = bags("cpu")
+    weight = torch.ones(10, 2)
+    for error, call in (
+        (ValueError, lambda: st.embedding_bag(indices, weight)),
+        (ValueError, lambda: st.embedding_bag(indices.reshape(3, 3), weight, offsets)),
+        (ValueError, lambda: st.embedding_bag(indices, weight, offsets, mode="min")),
+        (ValueError, lambda: st.embedding_bag(indices, weight, offsets, mode="max", sparse=True)),
+        (ValueError, lambda: st.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=torch.ones(3))),
+        (
+            NotImplementedError,
+            lambda: st.embedding_bag(indices, weight, offsets, mode="mean", per_sample_weights=torch.ones(9)),
+        ),
+        (RuntimeError, lambda: st.embedding_bag(indices, weight, offsets, padding_idx=10)),
+    ):
+        with pytest.raises(error):
+            call()
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_more_than_2_to_the_31_elements() -> None:
+    """V * D and L * D beyond 2^31: every row against counts."""
+    rows, dim, total = 2**21 + 3, 1024, 2**21 + 7
+    indices = torch.randint(0, rows, (total,), device="cuda")
+    offsets = torch.arange(0, total, 16, device="cuda")
+    dy = torch.ones((), device="cuda", dtype=torch.float16).expand(len(offsets), dim)
+    got = sw.embedding_bag_backward(dy, indices, offsets, num_embeddings=rows)
+    count = torch.bincount(indices, minlength=rows).to(torch.float16)
+    for start in range(0, rows, 2**18):
+        assert (got[start : start + 2**18] == count[start : start + 2**18, None]).all()
+    del got
+    wide = sw.embedding_bag_backward(dy.to(F32), indices, offsets, num_embeddings=rows, mode="mean")
+    assert wide[-1].isfinite().all()
