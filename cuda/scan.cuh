@@ -15,8 +15,8 @@ enum : i64 {
     kFirst = 1,      // among equals the first wins
     kMinimum = 2,    // cummin
     kReversed = 4,   // positions run against scan order (matters to indices alone)
-    kHeads = 8,      // find the heads of tiles, and nothing else
-    kPublished = 16  // an earlier launch has found the heads
+    kHeads = 8,      // find the heads of parts, and nothing else
+    kTails = 16      // find the tails of parts, given the heads
 };
 
 struct Strided {
@@ -26,9 +26,8 @@ struct Strided {
 
 struct ScanArgs {
     i64 n, dims, extent[7];  // the scanned dim; the other dims, fastest first
-    i64 tiles, strips, batch, width, height, flags;
-    unsigned* ready;  // the flags of the chains
-    char* states;
+    i64 tiles, parts, strips, width, height, flags;
+    char* states;  // of parts and tiles
     int* bad;  // indices: [0] some row, [1 + row] this row has indices that no scan gives
     Strided dy, x, dx;
 };

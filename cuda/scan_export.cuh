@@ -5,6 +5,6 @@
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                                    \
     EXPORT_SCAN(scan_backward_##kind##_rows_##name, kRowsThreads, ROWS, ScanArgs, rows<Kind<A>, T>(args))                          \
-    EXPORT_SCAN(scan_backward_##kind##_row_##name, kRowThreads, ROW, ScanArgs, row<Kind<A>, T, false>(args))                       \
-    EXPORT_SCAN(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, row<Kind<A>, T, true>(args))                        \
+    EXPORT_SCAN(scan_backward_##kind##_row_##name, kRowThreads, ROW, ScanArgs, row<Kind<A>, T>(args))                       \
+    EXPORT_SCAN(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args))                        \
     EXPORT_SCAN(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))

@@ -1,11 +1,11 @@
 // Scans along a dim whose elements a block can walk: each thread owns I adjacent elements, in registers.
 //
 //     row     `height` warps own a row
-//     tiles   a block owns one tile of a row; heads and tails go from tile to tile through a chain
+//     tiles   a block walks the tiles of a row, or of a part of one
 //     rows    a warp owns `width` whole rows, laid end to end; row boundaries cut heads and tails
 #pragma once
 
-#include "scan_chain.cuh"
+#include "scan_walk.cuh"
 
 // Threads of a block of `row`, at most; one of `rows` has half as many.
 constexpr int kRowThreads = 512, kRowsThreads = 256;
@@ -22,7 +22,7 @@ struct RowShared {
     Room<typename K::Far, 1> tail;
 };
 
-template <typename K, typename T, bool SEG, bool CHAIN>
+template <typename K, typename T, bool SEG, bool WALK>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -35,17 +35,7 @@ struct Inner {
 
     const ScanArgs& args;
     RowShared<K>* shared;
-    i64 strip, p;  // the row and the position of the tile in the order of tails
     int from, to;  // the warps that share the row
-
-    __device__ i64 entries() const { return args.strips * Chain<Head, 32>::entries(args); }
-    __device__ Chain<Head, 32> heads() const { return {args, args.ready, args.states, strip, 1}; }
-    __device__ Chain<Far, 32> tails() const
-    {
-        const i64 flags = K::HEAD ? args.strips * (args.tiles + Chain<Head, 32>::groups_of(args)) : 0;
-        const i64 states = K::HEAD ? (entries() * static_cast<i64>(sizeof(Head)) + 15) / 16 * 16 : 0;
-        return {args, args.ready + flags, args.states + states, strip, 1};
-    }
 
     // The join of what the warps of the block hold, in every lane of a warp.
     template <typename S, typename Join>
@@ -59,23 +49,6 @@ struct Inner {
             if (lane + d < 32) s = join(s, next);
         }
         return from_lane(s, 0);
-    }
-
-    __device__ void pass_heads() const
-    {
-        const auto join = [](const Head& first, const Head& second) { return K::join(first, second); };
-        const Head own = total(shared->heads, K::empty(), join);
-        const bool publish = (args.flags & kPublished) == 0, last = (args.flags & kHeads) != 0;
-        const Head before = row_carry(heads(), args.tiles - 1 - p, own, publish, last, K::empty(), join);
-        if (threadIdx.x % 32 == 0) shared->head[0] = before;
-    }
-
-    __device__ void pass_tails() const
-    {
-        const Far own = K::far(total(shared->tails, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); }));
-        const auto join = [](const Far& first, const Far& second) { return K::join(second, first); };
-        const Far after = row_carry(tails(), p, own, true, false, K::far(K::nothing()), join);
-        if (threadIdx.x % 32 == 0) shared->tail[0] = after;
     }
 
     // The join of `count` states of warps from `room` on.
@@ -95,18 +68,18 @@ struct Inner {
     // What enters this thread, given what the lanes ahead of it hold.
     __device__ Head head_before(const Head& in_warp) const
     {
-        if (SEG || (!CHAIN && to - from == 1)) return in_warp;
+        if (SEG || (!WALK && to - from == 1)) return in_warp;
         const int warp = threadIdx.x / 32;
         const Head ahead = joined(&shared->heads[from], warp - from, K::empty(), [](const Head& l, const Head& r) { return K::join(l, r); });
-        return K::join(CHAIN ? K::join(shared->head[0], ahead) : ahead, in_warp);
+        return K::join(WALK ? K::join(shared->head[0], ahead) : ahead, in_warp);
     }
 
     __device__ Tail tail_after(const Tail& in_warp) const
     {
-        if (SEG || (!CHAIN && to - from == 1)) return in_warp;
+        if (SEG || (!WALK && to - from == 1)) return in_warp;
         const int warp = threadIdx.x / 32;
         const Tail behind = joined(&shared->tails[warp + 1], to - 1 - warp, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); });
-        return K::join(in_warp, CHAIN ? K::join(behind, K::near(shared->tail[0])) : behind);
+        return K::join(in_warp, WALK ? K::join(behind, K::near(shared->tail[0])) : behind);
     }
 
     __device__ Tail tails_of_lanes(const Tail& own, unsigned cuts) const
@@ -129,10 +102,11 @@ struct Inner {
         return lane == 0 ? K::empty() : next;
     }
 
-    __device__ void run(const Span& at, unsigned starts, const Places& place, uint4* room) const
+    // A tile, or several whole rows. Of a walk: `head` and `tail` are the totals of the tiles so far; `phase` says what is wanted.
+    __device__ void run(const Span& at, unsigned starts, const Places& place, uint4* room, i64 phase, Head& head_so_far, Far& tail_so_far) const
     {
         const Line<T, U> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
-        const bool heads_only = K::HEAD && CHAIN && args.flags & kHeads;
+        const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
         const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
         const auto yv = [&](int i) { return ys[i / V].template value<A>(i % V); };
@@ -146,10 +120,13 @@ struct Inner {
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, starts != 0) : 0;
         Head head;
         if constexpr (K::HEAD) head = heads_of_lanes(cell.head(xv, starts), cuts);
-        if constexpr (K::HEAD && CHAIN) {
+        if constexpr (K::HEAD && WALK) {
             if (heads_only) {
                 __syncthreads();
-                if (threadIdx.x < 32) pass_heads();
+                if (threadIdx.x < 32) {
+                    const auto join = [](const Head& l, const Head& r) { return K::join(l, r); };
+                    head_so_far = K::join(head_so_far, total(shared->heads, K::empty(), join));
+                }
                 return;
             }
         }
@@ -160,15 +137,6 @@ struct Inner {
             tail = tails_of_lanes(cell.tail(xv, yv, starts), cuts);
         }
         if (!SEG) __syncthreads();
-        if constexpr (CHAIN) {
-            if constexpr (K::HEAD) {
-                if (threadIdx.x < 32) pass_heads();
-            }
-            if constexpr (!K::ORDERED) {
-                if (threadIdx.x / 32 == (K::HEAD ? 1 : 0)) pass_tails();
-            }
-            __syncthreads();
-        }
         if constexpr (K::ORDERED) y.finish(ys, room, T());
         if constexpr (X) renew(xs);
         renew(ys);
@@ -176,11 +144,12 @@ struct Inner {
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(xv, yv, starts), cuts);
             if (!SEG) __syncthreads();
-            if constexpr (CHAIN) {
-                if (threadIdx.x < 32) pass_tails();
-                __syncthreads();
-            }
         }
+        if (WALK && threadIdx.x < 32) {
+            const Tail own = total(shared->tails, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); });
+            tail_so_far = K::join(K::far(own), tail_so_far);
+        }
+        if (WALK && phase == kTails) return;
         if constexpr (X) renew(xs);
         renew(ys);
         const Line<T, U> out(args, args.dx, at, place.dx);
@@ -208,34 +177,94 @@ __device__ int lead_of(const ScanArgs& args, i64 place)
     return static_cast<int>((args.dx.step < 0 ? V - 1 - address : address) & (V - 1));
 }
 
-template <typename K, typename T, bool CHAIN>
+// The part of a tile, or of a row, that a warp owns, its element 0 being at `first`.
+template <int I>
+__device__ Span span_of(i64 row, i64 first, i64 n, int lead)
+{
+    return {row, first, first < 0 ? lead : 0, static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
+}
+
+template <int I>
+__device__ unsigned start_of(const Span& at)
+{
+    const int start = at.lo - static_cast<int>(threadIdx.x % 32) * I;
+    return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
+}
+
+template <typename K, typename T>
 __device__ void row(const ScanArgs& args)
 {
-    using Scan = Inner<K, T, false, CHAIN>;
+    using Scan = Inner<K, T, false, false>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     __shared__ uint4 room[kRowThreads * Scan::U];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, team = static_cast<int>(args.height);
+    const int warp = threadIdx.x / 32, team = static_cast<int>(args.height);
     int from = 0;
-    i64 strip = blockIdx.x, p = 0;
-    if (CHAIN) {
-        strip = blockIdx.x / static_cast<unsigned>(args.tiles);
-        p = blockIdx.x - strip * args.tiles;
-    } else if (args.width > 1) {  // rows of a block; a team is a power of two then
+    i64 strip = blockIdx.x;
+    if (args.width > 1) {  // rows of a block; a team is a power of two then
         const int shift = __ffs(team) - 1, mine = warp >> shift;
         from = mine << shift;
         strip = strip * args.width + mine;
     }
     const bool real = strip < args.strips;
     const Places place(args, 0, real ? strip : 0);
-    const int capacity = team * 32 * I;
     int lead = lead_of<T>(args, place.dx);
-    if (args.n + lead > (CHAIN ? args.tiles * capacity : capacity)) lead = 0;
-    const i64 first = (CHAIN ? (args.tiles - 1 - p) * capacity : 0) + (warp - from) * 32 * I - lead, left = real ? args.n - first : 0;
-    const Span at = {strip, first, first < 0 ? lead : 0, static_cast<int>(min(left, static_cast<i64>(32 * I))), false};
-    const int start = at.lo - lane * I;
-    const unsigned starts = first <= 0 && first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
-    Scan{args, &shared, strip, p, from, from + team}.run(at, starts, place, room + warp * 32 * Scan::U);
+    if (args.n + lead > team * 32 * I) lead = 0;
+    const Span at = span_of<I>(strip, (warp - from) * 32 * I - lead, real ? args.n : -lead, lead);
+    typename K::Head head;
+    typename K::Far tail;
+    Scan{args, &shared, from, from + team}.run(at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0, head, tail);
+}
+
+template <typename K, typename T>
+__device__ void tiles(const ScanArgs& args)
+{
+    using Scan = Inner<K, T, false, true>;
+    using Head = typename K::Head;
+    constexpr int I = Scan::I;
+    __shared__ RowShared<K> shared;
+    __shared__ uint4 room[kRowThreads * Scan::U];
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
+    const i64 strip = blockIdx.x / static_cast<unsigned>(args.parts), part = blockIdx.x - strip * args.parts, phase = args.flags & (kHeads | kTails);
+    const Walk<K> walk(args, strip, part, 1);
+    const Places place(args, 0, strip);
+    const int capacity = blockDim.x * I;
+    int lead = lead_of<T>(args, place.dx);
+    if (args.n + lead > args.parts * count * capacity) lead = 0;
+    const Scan scan{args, &shared, 0, warps};
+    Head head;
+    typename K::Far tail = K::far(K::nothing());
+    const auto tile = [&](int t, i64 phase) {
+        const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
+        scan.run(at, start_of<I>(at), place, room + warp * 32 * Scan::U, phase, head, tail);
+        __syncthreads();
+    };
+    if constexpr (K::HEAD) {
+        head = K::empty();
+        if (phase == kHeads || (phase == 0 && args.parts == 1)) {
+#pragma unroll 1
+            for (int t = 0; t < count; ++t) {
+                if (threadIdx.x == 0) walk.head_before(t, 0) = head;
+                tile(t, kHeads);
+            }
+            if (phase == kHeads) {
+                if (threadIdx.x == 0) walk.head(0) = head;
+                return;
+            }
+        }
+        head = K::empty();
+        if (args.parts > 1 && warp == 0) head = walk.ahead_by_warp();
+    }
+    if (args.parts > 1 && phase == 0 && warp == 0) tail = walk.behind_by_warp();
+#pragma unroll 1
+    for (int t = count - 1; t >= 0; --t) {
+        if (threadIdx.x == 0) {
+            if constexpr (K::HEAD) shared.head[0] = K::join(head, walk.head_before(t, 0));
+            shared.tail[0] = tail;
+        }
+        tile(t, phase);
+    }
+    if (phase == kTails && threadIdx.x == 0) walk.tail(0) = tail;
 }
 
 template <typename K, typename T>
@@ -255,5 +284,7 @@ __device__ void rows(const ScanArgs& args)
     const int k = lane * I - lead, rest = k > 0 ? k % n : 0;
     unsigned starts = 0;
     for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < I; i += n) starts |= 1u << i;
-    Scan{args, nullptr, row0, 0, 0, 0}.run(at, starts, place, room + warp * 32 * Scan::U);
+    typename K::Head head;
+    typename K::Far tail;
+    Scan{args, nullptr, 0, 0}.run(at, starts, place, room + warp * 32 * Scan::U, 0, head, tail);
 }

@@ -1,6 +1,5 @@
 // Scans along a dim while another one is adjacent in memory: a thread owns W columns of R rows, `width` threads lie side by side, `height`
-// of them one above the other share a strip. A strip of more than a warp has a block for itself; one of more than a tile goes through a
-// chain.
+// of them one above the other share a strip. A strip of more than a warp has a block for itself, which walks its tiles.
 #pragma once
 
 #include "scan_inner.cuh"
@@ -28,17 +27,18 @@ struct Outer {
         Room<Head, K::HEAD ? ROOM : 1> heads;
         Room<Tail, ROOM> tails;
         A room[kColumnThreads][K::ROOM ? 2 * N : 1];
-        int spare;
     };
 
     const ScanArgs& args;
     Shared& shared;
-    i64 strip, p;
+    i64 strip;
     int width, height, lane, x, y;
-    i64 outer, column, row0;
-    int columns, count;
+    i64 outer, column;
+    int columns;
+    i64 row0;  // of the tile
+    int count;
 
-    __device__ Outer(const ScanArgs& a, Shared& s, i64 strip, i64 p) : args(a), shared(s), strip(strip), p(p)
+    __device__ Outer(const ScanArgs& a, Shared& s, i64 strip) : args(a), shared(s), strip(strip)
     {
         width = static_cast<int>(args.width), height = static_cast<int>(args.height), lane = threadIdx.x % 32;
         x = threadIdx.x & (width - 1);
@@ -48,10 +48,14 @@ struct Outer {
         const i64 across = (args.extent[0] + width * W - 1) / (width * W);
         outer = across == 1 ? this->strip : this->strip / across;
         column = (this->strip - outer * across) * width * W + x * W;
-        row0 = ((args.tiles - 1 - p) * height + y) * R;
-        const i64 wide = this->strip < args.strips ? args.extent[0] - column : 0, deep = args.n - row0;
+        const i64 wide = this->strip < args.strips ? args.extent[0] - column : 0;
         columns = static_cast<int>(max(min(wide, static_cast<i64>(W)), i64(0)));
-        count = columns == 0 ? 0 : static_cast<int>(max(min(deep, static_cast<i64>(R)), i64(0)));
+    }
+
+    __device__ void move_to(i64 tile)
+    {
+        row0 = (tile * height + y) * R;
+        count = columns == 0 ? 0 : static_cast<int>(max(min(args.n - row0, static_cast<i64>(R)), i64(0)));
     }
 
     // Whether strips are parts of warps.
@@ -104,33 +108,14 @@ struct Outer {
 
     // ------------------------------------------------------------------------------------------------ what enters
 
-    using HeadChain = Chain<Head, kRadix>;
-    __device__ HeadChain heads() const { return {args, args.ready, args.states, strip, across()}; }
-    __device__ Chain<Far, kRadix> tails() const
-    {
-        const i64 flags = K::HEAD ? args.strips * (args.tiles + HeadChain::groups_of(args)) : 0;
-        const i64 states = K::HEAD ? (args.strips * HeadChain::entries(args) * across() * static_cast<i64>(sizeof(Head)) + 15) / 16 * 16 : 0;
-        return {args, args.ready + flags, args.states + states, strip, across()};
-    }
-
     __device__ int across() const { return width * W; }
     __device__ int slot(int warp, int c) const { return warp * across() + c; }
 
-    // Thread c takes column c: the totals of the warps become what enters each of them.
-    __device__ void pass_heads() const
+    // Thread c takes column c: the totals of the warps become what enters each of them. Returns what leaves the last.
+    __device__ Head pass_heads(Head sum) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
-        const auto join = [](const Head& first, const Head& second) { return K::join(first, second); };
-        Head sum = K::empty();
         __syncthreads();
-        if (args.tiles > 1) {
-            Head own = K::empty();
-            if (c < across())
-#pragma unroll 4
-                for (int w = 0; w < warps; ++w) own = K::join(own, shared.heads[slot(w, c)]);
-            const bool publish = (args.flags & kPublished) == 0, last = (args.flags & kHeads) != 0;
-            sum = column_carry(heads(), &shared.spare, args.tiles - 1 - p, own, publish, last, K::empty(), join);
-        }
         if (c < across())
 #pragma unroll 4
             for (int w = 0; w < warps; ++w) {
@@ -139,29 +124,24 @@ struct Outer {
                 sum = K::join(sum, own);
             }
         __syncthreads();
+        return sum;
     }
 
-    __device__ void pass_tails() const
+    __device__ Far pass_tails(const Far& after) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
-        const auto join = [](const Far& first, const Far& second) { return K::join(second, first); };
-        Tail sum = K::nothing();
+        Tail own = K::nothing(), sum = K::near(after);
         __syncthreads();
-        if (args.tiles > 1) {
-            Tail own = K::nothing();
-            if (c < across())
-#pragma unroll 4
-                for (int w = warps - 1; w >= 0; --w) own = K::join(shared.tails[slot(w, c)], own);
-            sum = K::near(column_carry(tails(), &shared.spare, p, K::far(own), true, false, K::far(K::nothing()), join));
-        }
         if (c < across())
 #pragma unroll 4
             for (int w = warps - 1; w >= 0; --w) {
-                const Tail own = shared.tails[slot(w, c)];
+                const Tail last = shared.tails[slot(w, c)];
                 shared.tails[slot(w, c)] = sum;
-                sum = K::join(own, sum);
+                own = K::join(last, own);
+                sum = K::join(last, sum);
             }
         __syncthreads();
+        return K::join(K::far(own), after);
     }
 
     // ------------------------------------------------------------------------------------------------ a tile
@@ -183,11 +163,11 @@ struct Outer {
         return width == 32 || (alone() ? y == height - 1 : lane >= 32 - width) ? K::nothing() : next;
     }
 
-    __device__ void run() const
+    // A tile. `before` is what precedes it and becomes what it leaves; so is `after`. In the last phase dx is stored.
+    __device__ void run(const Places& place, i64 phase, Head& before, Far& after) const
     {
-        const Places place(args, 1, columns > 0 ? outer : 0);
         Vector xs[R], ys[R];
-        const bool heads_only = K::HEAD && args.flags & kHeads;
+        const bool heads_only = K::HEAD && phase == kHeads;
         if constexpr (X) load(args.x, place.x, xs, static_cast<T>(K::pad(args)));
         if (!heads_only) load(args.dy, place.dy, ys, T());
         const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
@@ -210,7 +190,7 @@ struct Outer {
             if (!heads_only) find_tails();
         }
         if constexpr (K::HEAD) {
-            if (!alone()) pass_heads();
+            if (!alone()) before = pass_heads(before);
             if (heads_only) return;
             renew(xs);
 #pragma unroll
@@ -220,7 +200,8 @@ struct Outer {
             }
         }
         if constexpr (K::ORDERED) find_tails();
-        if (!alone()) pass_tails();
+        if (!alone()) after = pass_tails(after);
+        if (phase == kTails) return;
         if constexpr (X) renew(xs);
         renew(ys);
 #pragma unroll
@@ -247,17 +228,49 @@ template <typename K, typename T>
 __device__ void columns(const ScanArgs& args)
 {
     using Scan = Outer<K, T>;
+    using Head = typename K::Head;
+    using Far = typename K::Far;
     __shared__ typename Scan::Shared shared;
-    // `batch` strips go together, so that what is adjacent in memory is read at about the same time.
-    i64 strip = blockIdx.x, p = 0;
-    if (args.tiles > 1) {
-        const unsigned batch = static_cast<unsigned>(args.batch), all = batch * static_cast<unsigned>(args.tiles);
-        const unsigned k = blockIdx.x / all, rest = blockIdx.x - k * all;
-        p = rest / batch;
-        strip = static_cast<i64>(k) * batch + (rest - p * batch);
-        if (strip >= args.strips) return;
+    i64 strip = blockIdx.x, part = 0;
+    if (args.parts > 1) {
+        part = blockIdx.x % static_cast<unsigned>(args.parts);
+        strip = blockIdx.x / static_cast<unsigned>(args.parts);
     } else if (args.width * args.height <= 32) {
         strip = static_cast<i64>(blockIdx.x) * (blockDim.x / (args.width * args.height));
     }
-    Scan(args, shared, strip, p).run();
+    Scan scan(args, shared, strip);
+    const Places place(args, 1, scan.columns > 0 ? scan.outer : 0);
+    const Walk<K> walk(args, strip, part, scan.across());
+    const i64 phase = args.flags & (kHeads | kTails), first = part * args.tiles;
+    const int c = threadIdx.x, count = static_cast<int>(args.tiles);
+    const bool has = c < scan.across(), walks = args.parts * count > 1;
+    Head head, ahead;
+    Far tail = K::far(K::nothing());
+    if constexpr (K::HEAD) {
+        head = ahead = K::empty();
+        if (walks && (phase == kHeads || (phase == 0 && args.parts == 1))) {
+#pragma unroll 1
+            for (int t = 0; t < count; ++t) {
+                if (has) walk.head_before(t, c) = head;
+                scan.move_to(first + t);
+                scan.run(place, kHeads, head, tail);
+            }
+            if (phase == kHeads) {
+                if (has) walk.head(c) = head;
+                return;
+            }
+        }
+        if (args.parts > 1 && has) ahead = walk.ahead(c);
+    }
+    if (args.parts > 1 && phase == 0 && has) tail = walk.behind(c);
+#pragma unroll 1
+    for (int t = count - 1; t >= 0; --t) {
+        if constexpr (K::HEAD) {
+            if (has) head = walks ? K::join(ahead, walk.head_before(t, c)) : ahead;
+        }
+        scan.move_to(first + t);
+        scan.run(place, phase, head, tail);
+        if (count > 1) __syncthreads();
+    }
+    if (phase == kTails && has) walk.tail(c) = tail;
 }
