@@ -6,7 +6,7 @@ import (
 )
 
 // check refuses operands that the plan cannot run on, in a fixed order: presence, then for each operand dtype, device, shape,
-// layout, address; then overlaps. Nothing is written before every check has passed.
+// layout, address; then overlaps; on the CPU then values. Nothing is written before every check has passed.
 func (p *Plan) check(args []Tensor) error {
 	if err := p.checkPresence(args); err != nil {
 		return err
@@ -21,6 +21,11 @@ func (p *Plan) check(args []Tensor) error {
 	}
 	if err := p.checkOverlaps(args); err != nil {
 		return err
+	}
+	if checker, ok := p.program.(valueChecker); ok && p.device.Type == deviceCPU {
+		if err := checker.checkValues(args); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -163,5 +163,11 @@ type program interface {
 	device(args []Tensor, workspace uintptr, q *queue) error
 }
 
+// valueChecker is a program whose operands may hold values that must be refused, such as indices out of range. It is asked on the
+// CPU alone: values on a device cannot be read without a synchronisation.
+type valueChecker interface {
+	checkValues(args []Tensor) *Error
+}
+
 // symbol is a kernel by image and name.
 type symbol struct{ image, name string }

@@ -27,6 +27,15 @@ from .errors import (
     WorkspaceTooSmallError,
 )
 from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
+from .scan import (
+    ScanBackwardDescriptor,
+    ScanBackwardPlan,
+    cummax_backward,
+    cummin_backward,
+    cumprod_backward,
+    cumsum_backward,
+    logcumsumexp_backward,
+)
 
 __all__ = [
     "BufferTooSmallError",
@@ -43,14 +52,21 @@ __all__ = [
     "MisalignedOperandError",
     "PlanPreference",
     "PrecisionGuarantee",
+    "ScanBackwardDescriptor",
+    "ScanBackwardPlan",
     "UnsupportedError",
     "WorkspaceTooSmallError",
     "__version__",
+    "cummax_backward",
+    "cummin_backward",
+    "cumprod_backward",
+    "cumsum_backward",
     "dequantize_per_token_backward",
     "fake_quantize_per_token_backward",
     "get_num_threads",
     "info",
     "lerp_backward",
+    "logcumsumexp_backward",
     "set_num_threads",
 ]
 

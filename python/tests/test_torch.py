@@ -228,10 +228,16 @@ def calls(device: str) -> dict[str, Any]:
             lambda x, s, z: st.fake_quantize_per_token(x, s, z, quant_min=-8, quant_max=7),
             tuple(f[name].requires_grad_() for name in ("x", "scale", "zero_point")),
         ),
+        "cumsum": (lambda x: st.cumsum(x, -1), (a,)),
+        "cumprod": (lambda x: st.cumprod(x, 0), (a,)),
+        "cummax": (lambda x: st.cummax(x, 1).values, (a,)),
+        "cummin": (lambda x: st.cummin(x, 0, reverse=True)[0], (a,)),
+        "logcumsumexp": (lambda x: st.logcumsumexp(x, -1, reverse=True), (a,)),
     }
 
 
-NAMES = ("lerp", "dequantize", "fake_quantize")
+NAMES = ("lerp", "dequantize", "fake_quantize", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+SAVING = tuple(name for name in NAMES if name != "cumsum")  # cumsum needs nothing of its input
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -287,7 +293,7 @@ def test_accumulates_and_respects_no_grad(name: str, device: str) -> None:
         assert torch.equal(leaf.grad, 2 * once)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_changed_input_is_noticed(name: str, device: str) -> None:
     """An input that backward needs, overwritten in between, is an error and no wrong gradient."""
     function, inputs = calls(device)[name]

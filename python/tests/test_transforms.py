@@ -8,7 +8,7 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from support import F32, refusal
-from test_torch import NAMES, calls
+from test_torch import NAMES, SAVING, calls
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._pytree import tree_map_only
 
@@ -93,7 +93,7 @@ def test_autocast(name: str, device: str) -> None:
     assert all(g.dtype == t.dtype for g, t in zip(grads, inputs, strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVING)
 def test_checkpoint_and_saved_tensor_hooks(name: str, device: str) -> None:
     """Recomputation gives the same gradient, and what is saved passes through the hooks."""
     function, inputs = calls(device)[name]

@@ -1,10 +1,10 @@
 """The cases that selftest, demo and bench run. A new family is a file here and a line below."""
 
-from . import dequantize, lerp
+from . import dequantize, lerp, scan
 from .case import FORMATS, Case, Problem, Shape, Truth, error
 from .source import NumPySource, SeriesSource, Source, TorchSource
 
-CASES = (*lerp.CASES, *dequantize.CASES)
+CASES = (*lerp.CASES, *dequantize.CASES, *scan.CASES)
 
 __all__ = [
     "CASES",

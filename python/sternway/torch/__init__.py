@@ -14,5 +14,15 @@ except ImportError as error:
 
 from .dequantize import dequantize_per_token, fake_quantize_per_token
 from .lerp import lerp
+from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
 
-__all__ = ["dequantize_per_token", "fake_quantize_per_token", "lerp"]
+__all__ = [
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "dequantize_per_token",
+    "fake_quantize_per_token",
+    "lerp",
+    "logcumsumexp",
+]

@@ -4,7 +4,11 @@ from .base import Family, Problem, make
 from .dequantize import DEQUANTIZE
 from .fake_quantize import FAKE_QUANTIZE
 from .lerp import LERP
+from .scan import CUMMAX, CUMMIN, CUMPROD, CUMSUM, LOGCUMSUMEXP, SCANS
 
-FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE)
+FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, *SCANS)
 
-__all__ = ["DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "Family", "Problem", "make"]
+__all__ = [
+    "CUMMAX", "CUMMIN", "CUMPROD", "CUMSUM", "DEQUANTIZE", "FAKE_QUANTIZE", "FAMILIES", "LERP", "LOGCUMSUMEXP", "SCANS",
+    "Family", "Problem", "make",
+]  # fmt: skip

@@ -1,0 +1,160 @@
+package core
+
+// #include "scan.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+)
+
+const (
+	indicesOperand = 2
+	mostSums       = 1 << 20 // float64 sums of one task of arbitrary indices
+	addLanes       = 8
+)
+
+// checkValues refuses indices that are out of range.
+func (s *scanProgram) checkValues(args []Tensor) *Error {
+	indices := &args[indicesOperand]
+	if !indices.present() || indices.empty() || insideSpan(indices, s.length()) {
+		return nil
+	}
+	h := s.onHost(args)
+	if !h.outside() {
+		return nil
+	}
+	row, position := h.firstBadIndex()
+	return refuse(InvalidProblem, scan.op(s.kind), "indices", fmt.Sprintf("between 0 and %d", h.n-1),
+		fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
+}
+
+// insideSpan looks at all memory between the first and the last index, gaps included, where these are not most of it: if nothing is
+// out of range there, no index is.
+func insideSpan(t *Tensor, n int64) bool {
+	low, high, _ := t.span()
+	count := (high - low) / t.DType.Size()
+	if elements, _ := product(t.shape()); count > 2*elements {
+		return false
+	}
+	var beyond atomic.Bool
+	start := func() (*Tensor, func()) { return t, func() {} }
+	parallel(ceil(count, grain), 2, start, func(t *Tensor, task int64) {
+		first := task * grain
+		at := C.uint64_t(int64(t.Data) + low + first*t.DType.Size())
+		if C.sw_scan_beyond(at, C.long(min(grain, count-first)), C.int64_t(n)) != 0 {
+			beyond.Store(true)
+		}
+	})
+	return !beyond.Load()
+}
+
+// indexed is cummax or cummin by the indices of its forward. Those of a scan say by themselves which positions won: k did where
+// the index is k, and everywhere else the index is the one before.
+func (h *hostScan) indexed() {
+	choosing := *h
+	choosing.x, choosing.recurrence, choosing.kind = indicesOperand, choices, C.SCAN_CHOSEN
+	if h.reverse {
+		choosing.kind = C.SCAN_CHOSEN_DOWN
+	}
+	first, _ := h.origin()
+	choosing.start = state{float64(first), math.Float64frombits(uint64(first))}
+	if h.lanes == h.rows {
+		choosing.each(true, choosing.choose)
+		return
+	}
+	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
+	if least := choosing.fold(parts, carries); least == 0 {
+		h.parallel(ceil(h.rows, addLanes), func(w *scanWorker, task int64) {
+			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
+		})
+		return
+	}
+	choosing.carry(parts, make([]state, h.lanes), carries)
+}
+
+// choose does whole rows: by their winners where all indices are those of a scan.
+func (h *hostScan) choose(w *scanWorker, first, count int64) {
+	if C.sw_scan_scans(&w.call, C.double(h.start[0])) == 0 {
+		h.add(w, first, count)
+		return
+	}
+	states, carries := w.states[:count], w.carries[:count]
+	h.begin(w, states, first)
+	clear(carries)
+	C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries), nil)
+}
+
+// outside reports that some index is out of range.
+func (h *hostScan) outside() bool {
+	var some atomic.Bool
+	indices := *h
+	indices.x = indicesOperand
+	indices.each(false, func(w *scanWorker, _, _ int64) {
+		if C.sw_scan_outside(&w.call, C.int64_t(h.n)) != 0 {
+			some.Store(true)
+		}
+	})
+	return some.Load()
+}
+
+// origin and delta lead from an index to a position in scan order and back: position = origin + delta index.
+func (h *hostScan) origin() (origin, delta int64) {
+	if h.reverse {
+		return h.n - 1, -1
+	}
+	return 0, 1
+}
+
+// choice is the state before a part that is not the first of its row: the index that its first position has when it wins, and the
+// index before that.
+func (h *hostScan) choice(w *scanWorker, first, i int64) state {
+	origin, delta := h.origin()
+	want := origin + delta*((first+i)/h.rows)*h.part
+	at := w.call.x.at[0] + C.int64_t(i)*w.call.x.pitch
+	if w.call.x.regular == 0 {
+		at = w.call.x.at[i]
+	}
+	before := int64(at) - h.steps[indicesOperand]
+	return state{float64(want), math.Float64frombits(uint64(elements[int64](&h.args[indicesOperand], before, 1, 1)[0]))}
+}
+
+// add adds dy of some rows at any indices, into float64 sums of a few rows at a time.
+func (h *hostScan) add(w *scanWorker, first, rows int64) {
+	origin, delta := h.origin()
+	width := clamp(mostSums/h.n, 1, addLanes)
+	if int64(len(w.sums)) < h.n*width {
+		w.sums = make([]float64, h.n*width)
+	}
+	for row := first; row < first+rows; row += width {
+		count := min(width, first+rows-row)
+		w.call.lanes, w.call.n = C.int64_t(count), C.int64_t(h.n)
+		h.place(&w.call.dy, 0, row, count)
+		h.place(&w.call.x, indicesOperand, row, count)
+		h.place(&w.call.dx, 3, row, count)
+		C.sw_scan_add(&w.call, C.int64_t(origin), C.int64_t(delta), cDoubles(w.sums))
+	}
+}
+
+// index is that of a position of a row, in the order of memory.
+func (h *hostScan) index(row, position int64) int64 {
+	if h.reverse {
+		position = h.n - 1 - position
+	}
+	offset := position * h.steps[indicesOperand]
+	h.views[indicesOperand].pieces(row, 1, func(_, at, _, _ int64) { offset += at })
+	return elements[int64](&h.args[indicesOperand], offset, 1, 1)[0]
+}
+
+// firstBadIndex finds the first index that is out of range, in the order of memory, where there is one.
+func (h *hostScan) firstBadIndex() (row, position int64) {
+	for row = range h.rows {
+		for position = range h.n {
+			if j := h.index(row, position); j < 0 || j >= h.n {
+				return row, position
+			}
+		}
+	}
+	return row, position
+}

@@ -1,0 +1,416 @@
+/* Nobody reads the floating-point exception flags; while the compiler keeps them right, it makes branches of what selects. */
+#ifdef __GNUC__
+#pragma GCC optimize("no-trapping-math", "no-math-errno")
+#endif
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "scan.h"
+#include "vector.h"
+
+/* Every scan is two walks over a row. The forward one carries a state over x; position k turns the state before it into a weight
+   w[k] and a link c[k]. The backward one is an affine recurrence, and dx is a product:
+
+     R[k] = dy[k] + c[k+1] R[k+1],  dx[k] = w[k] R[k]
+
+                    state                  w              c
+     sum            nothing                1              1
+     product        product before k       state          x[k]
+     max, min       the winner before k    x[k] wins      x[k] does not win
+     logcumsumexp   m, s: y = m + log s    exp(x[k] - m)  exp(m' - m), m' before k; with dy[k] / s for dy[k]
+
+   A row that is long is walked tile by tile from its end, with the state before each tile found beforehand. Everything here is one
+   expression for each lane without a branch, so that lanes become vectors. */
+
+/* Loops work on strips of lanes whose states stay in registers; width is that of a tile. */
+#define EACH_LANE for (long l = 0; l < SCAN_LANES; l++)
+
+INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+INLINE double number(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+
+/* a b, where zero cuts infinity, but not NaN. */
+INLINE double cut(double a, double b) {
+  double p = a * b, lost = isunordered(a, b) ? p : 0;
+  return p == p ? p : lost;
+}
+
+/* 2^k for a whole k from -1022 to 1023: a number this large keeps its last bits whole. */
+INLINE double power(double k) { return number(bits(k + (0x1.8p52 + 1023)) << 52); }
+
+/* exp(t) for t <= 0: exp(k log 2 + r), |r| <= log(2)/2, with the series of exp(r) - 1 - r up to what is below 2^-56. The power of
+   two goes in two steps, so that results below the normal range are rounded once. */
+INLINE double exponential(double t) {
+  t = t < -746 ? -746 : t;
+  double k = (t * 0x1.71547652b82fep0 + 0x1.8p52) - 0x1.8p52;
+  double r = (t - k * 0x1.62e42feep-1) - k * 0x1.a39ef35793c76p-33;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = 1 + (r + r * r * p);
+  double normal = k < -1000 ? -1000 : k;
+  return p * power(normal) * power(k - normal);
+}
+
+/* Forward: the state after n positions; with w, the weights, and the links in place of x where these are not x itself. */
+
+INLINE void product_forward(double *restrict before, const double *restrict x, double *restrict w, long width, long n) {
+  for (long k = 0; k < n; k++) EACH_LANE {
+    if (w) w[k * width + l] = before[l];
+    before[l] = cut(before[l], x[k * width + l]);
+  }
+}
+
+/* NaN beats everything. Where nothing stands before the first position, that one wins. */
+INLINE void record_forward(double sign, int first, double *restrict best, double *restrict seen, const double *restrict x,
+                           double *restrict w, long width, long n) {
+  EACH_LANE best[l] = seen[l] != 0 ? best[l] : sign * x[l];
+  for (long k = 0; k < n; k++) EACH_LANE {
+    double v = sign * x[k * width + l], b = best[l];
+    double win = first ? (b >= v ? 0 : 1) : (v >= b ? 1 : 0);
+    if (first) win = b == b ? win : 0;
+    else win = v == v ? win : 1;
+    best[l] = win != 0 ? v : b;
+    if (w) w[k * width + l] = win;
+  }
+  EACH_LANE {
+    if (w) w[l] = seen[l] != 0 ? w[l] : 1;
+    seen[l] = 1;
+  }
+}
+
+/* a + b, where lost gathers what rounding takes from float64 sums: the results of other types are rounded far above it. */
+INLINE double added(int exact, double a, double b, double *lost) {
+  double sum = a + b, part = sum - b, error = (a - part) + (b - (sum - part));
+  if (exact) *lost += error - error == 0 ? error : 0;
+  return sum;
+}
+
+/* The indices that a scan returned, as the bits of x: position k won when its index is k itself, counted from lane l's want[l] on. */
+INLINE uint64_t wanted(double want, long k) { return bits(want + k + 0x1p52) - bits(0x1p52); }
+
+INLINE void chosen_forward(const double *restrict want, const double *restrict x, double *restrict w, long k, long delta, long width, long n) {
+  for (long i = 0; i < n; i++) EACH_LANE w[i * width + l] = bits(x[i * width + l]) == wanted(want[l], (k + i) * delta) ? 1 : 0;
+}
+
+/* Whether every index is its position's own or the one before, which last holds the bits of: a scan returns no other. */
+INLINE void chosen_check(const double *restrict want, double *restrict last, double *restrict scans, const double *restrict x, long k,
+                         long delta, long width, long n) {
+  for (long i = 0; i < n; i++) EACH_LANE {
+    uint64_t index = bits(x[i * width + l]);
+    double fine = index == bits(last[l]) ? scans[l] : 0;
+    scans[l] = index == wanted(want[l], (k + i) * delta) ? scans[l] : fine;
+    last[l] = x[i * width + l];
+  }
+}
+
+/* What leaves the lanes is dy from before their first winner. */
+INLINE void chosen_fold(int exact, const double *want, double *restrict won, double *restrict leaving, double *restrict lost,
+                        const double *restrict x, const double *restrict dy, long k, long delta, long width, long n) {
+  for (long i = 0; i < n; i++) EACH_LANE {
+    won[l] = bits(x[i * width + l]) == wanted(want[l], (k + i) * delta) ? 1 : won[l];
+    leaving[l] = added(exact, won[l] != 0 ? 0 : dy[i * width + l], leaving[l], &lost[l]);
+  }
+}
+
+/* m is the largest x so far, s the sum of exp(x - m). A larger x shrinks what came before by e, which is the link; dy is divided by the
+   sum. -inf adds nothing, and equal infinities share equally. */
+INLINE void soft_forward(int exact, double *restrict m, double *restrict s, double *restrict x, double *restrict w, double *restrict dy,
+                         long width, long n) {
+  double lost[SCAN_LANES] = {0};
+  EACH_LANE m[l] = s[l] == 0 ? -INFINITY : m[l];
+  for (long k = 0; k < n; k++) EACH_LANE {
+    long i = k * width + l;
+    double v = x[i], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap), link = v > top ? e : 1;
+    double gain = v > top ? 1 : e, less = lost[l] * link;
+    gain = v == -INFINITY ? 0 : gain;
+    double sum = added(exact, gain, s[l] * link, &less), total = exact ? sum + less : sum;
+    m[l] = v > top ? v : top;
+    s[l] = sum;
+    if (exact) lost[l] = less;
+    if (w) {
+      double divisor = total == 0 ? INFINITY : total;
+      w[i] = gain, x[i] = link, dy[i] /= divisor;
+    }
+  }
+  if (exact) EACH_LANE s[l] += lost[l];
+}
+
+INLINE void forward(enum scan_kind kind, int exact, double *a, double *b, double *x, double *w, double *dy, long width, long n) {
+  switch (kind) {
+    case SCAN_PRODUCT: product_forward(a, x, w, width, n); break;
+    case SCAN_MAX_LAST: record_forward(1, 0, a, b, x, w, width, n); break;
+    case SCAN_MAX_FIRST: record_forward(1, 1, a, b, x, w, width, n); break;
+    case SCAN_MIN_LAST: record_forward(-1, 0, a, b, x, w, width, n); break;
+    case SCAN_MIN_FIRST: record_forward(-1, 1, a, b, x, w, width, n); break;
+    case SCAN_SOFT: soft_forward(exact, a, b, x, w, dy, width, n); break;
+    default: break;
+  }
+}
+
+/* Backward: dx in place of dy. entering is c R from the right. A maximum selects, so that an infinity or a NaN stays in its run. */
+INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, double *restrict lost, const double *restrict c, const double *restrict w,
+                     double *restrict dy, long width, long n) {
+  for (long k = n - 1; k >= 0; k--) EACH_LANE {
+    long i = k * width + l;
+    double less = lost[l], next = added(exact, dy[i], entering[l], &less), r = exact ? next + less : next;
+    switch (kind) {
+      case SCAN_SUM: dy[i] = r, entering[l] = next; break;
+      case SCAN_PRODUCT: dy[i] = cut(w[i], r), entering[l] = cut(c[i], next), less *= c[i]; break;
+      case SCAN_SOFT: dy[i] = w[i] * r, entering[l] = c[i] * next, less *= c[i]; break;
+      default: dy[i] = w[i] != 0 ? r : 0, entering[l] = w[i] != 0 ? 0 : next, less = w[i] != 0 ? 0 : less;
+    }
+    if (exact) lost[l] = less - less == 0 ? less : 0;
+  }
+}
+
+INLINE void sum_fold(int exact, double *leaving, double *lost, const double *dy, long width, long n) {
+  for (long k = n - 1; k >= 0; k--) EACH_LANE leaving[l] = added(exact, dy[k * width + l], leaving[l], &lost[l]);
+}
+
+/* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
+   and what leaves the lane; both from the last position on. */
+INLINE void product_fold(int exact, double *m, double *e, double *leaving, double *lost, const double *x, const double *dy, long width,
+                         long n) {
+  const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
+  for (long k = n - 1; k >= 0; k--) EACH_LANE {
+    double v = x[k * width + l], grow = fabs(v) < 0x1p-900 ? 200 : 0, p = cut(m[l], v * power(grow));
+    double fraction = number((bits(p) & ~exponent) | half), whole = number((bits(p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
+    fraction = p == 0 ? p : fraction;
+    m[l] = p - p == 0 ? fraction : p;
+    e[l] += whole - 1022 - grow;
+    double less = lost[l];
+    leaving[l] = cut(v, added(exact, dy[k * width + l], leaving[l], &less));
+    less *= v;
+    if (exact) lost[l] = less - less == 0 ? less : 0;
+  }
+}
+
+#define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
+
+#define BY_INDEX(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
+#define DELTA(kind) ((kind) == SCAN_CHOSEN ? 1 : -1)
+
+/* Which lanes: a group of a call. */
+typedef struct {
+  long lane, lanes, width, positions;
+} group;
+
+#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count}
+#define SIZES long width = g->width, positions = g->positions
+#define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
+
+INLINE void unpack(const group *g, const double *restrict states, double *restrict a, double *restrict b) {
+  for (long l = 0; l < g->lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
+  for (long l = g->lanes; l < g->width; l++) a[l] = b[l] = 0;
+}
+
+INLINE void copy(const group *g, const double *restrict from, double *restrict to) {
+  for (long l = 0; l < g->lanes; l++) to[l] = from[l];
+  for (long l = g->lanes; l < g->width; l++) to[l] = 0;
+}
+
+INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
+  memcpy(checkpoint, a, sizeof *a * width);
+  memcpy(checkpoint + width, b, sizeof *b * width);
+}
+
+INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries) {
+  SIZES;
+  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], scans[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
+  int backwards = kind == SCAN_SUM || kind == SCAN_PRODUCT, leaves = (backwards || BY_INDEX(kind)) && carries;
+  for (long l = 0; l < width; l++) {
+    a[l] = kind == SCAN_PRODUCT, b[l] = won[l] = lost[l] = 0, scans[l] = 1;
+    leaving[l] = 0;
+  }
+  if (leaves) copy(g, carries, leaving);
+  if (BY_INDEX(kind)) unpack(g, states, a, b);
+  for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
+    long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
+    if (leaves) sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    EACH_STRIP {
+      if (BY_INDEX(kind)) chosen_check(a + s, b + s, scans + s, x + s, k, DELTA(kind), width, n);
+      if (BY_INDEX(kind) && leaves) chosen_fold(exact, a + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
+      if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
+      if (kind == SCAN_PRODUCT) product_fold(exact, a + s, b + s, leaving + s, lost + s, x + s, dy + s, width, n);
+      else forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, n);
+    }
+  }
+  for (long l = 0; l < g->lanes; l++) {
+    states[2 * l] = BY_INDEX(kind) ? scans[l] : a[l];
+    states[2 * l + 1] = BY_INDEX(kind) ? won[l] : b[l];
+    if (leaves) carries[l] = leaving[l] + lost[l];
+  }
+}
+
+/* The states before the tiles of the lanes. */
+INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
+  unpack(g, states, a, b);
+  for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
+    keep(checkpoint, a, b, width);
+    if (k + positions >= call->n) break;
+    sw_scan_load(x, &call->x, WINDOW(k, positions));
+    EACH_STRIP forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, positions);
+  }
+}
+
+INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double *restrict leaving, double *restrict lost,
+                   const double *restrict x, const double *restrict w, const double *restrict dy, long width, long n) {
+  for (long k = 0; k < n; k++) EACH_LANE {
+    long i = k * width + l;
+    link[l] *= kind == SCAN_SOFT ? x[i] : 1 - w[i];
+    double part = kind == SCAN_SOFT ? link[l] * dy[i] : link[l] != 0 ? dy[i] : 0;
+    leaving[l] = added(exact, part, leaving[l], &lost[l]);
+  }
+}
+
+/* The same, and what leaves the lanes: dy with its links back to their first position. */
+INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
+                  double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], link[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
+  for (long l = 0; l < width; l++) link[l] = 1, leaving[l] = lost[l] = 0;
+  unpack(g, states, a, b);
+  for (long first = 0; first < call->n; first += positions, checkpoint += 2 * width) {
+    long n = POSITIONS(first);
+    keep(checkpoint, a, b, width);
+    sw_scan_load(x, &call->x, WINDOW(first, n));
+    sw_scan_load(dy, &call->dy, WINDOW(first, n));
+    EACH_STRIP {
+      forward(kind, exact, a + s, b + s, x + s, w + s, dy + s, width, n);
+      linked(kind, exact, link + s, leaving + s, lost + s, x + s, w + s, dy + s, width, n);
+    }
+  }
+  for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
+}
+
+INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
+                 double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], want[SCAN_WIDEST], entering[SCAN_WIDEST], lost[SCAN_WIDEST];
+  copy(g, carries, entering);
+  if (BY_INDEX(kind)) unpack(g, states, want, lost);
+  for (long l = 0; l < width; l++) lost[l] = 0;
+  for (long i = (call->n - 1) / positions; i >= 0; i--) {
+    long k = i * positions, n = POSITIONS(k);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
+    sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    EACH_STRIP {
+      double *before = checkpoint + 2 * i * width + s;
+      if (BY_INDEX(kind)) chosen_forward(want + s, x + s, w + s, k, DELTA(kind), width, n);
+      else forward(kind, exact, before, before + width, x + s, w + s, dy + s, width, n);
+      backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
+    }
+    sw_scan_store(&call->dx, dy, WINDOW(k, n));
+  }
+}
+
+INLINE int scans_of(enum scan_kind kind, const scan_call *call, const group *g, double first) {
+  SIZES;
+  double x[SCAN_TILE], want[SCAN_WIDEST], last[SCAN_WIDEST], scans[SCAN_WIDEST], all = 1;
+  for (long l = 0; l < width; l++) want[l] = first, last[l] = number((uint64_t)first), scans[l] = 1;
+  for (long k = 0; k < call->n; k += positions) {
+    sw_scan_load(x, &call->x, WINDOW(k, POSITIONS(k)));
+    EACH_STRIP chosen_check(want + s, last + s, scans + s, x + s, k, DELTA(kind), width, POSITIONS(k));
+  }
+  for (long l = 0; l < g->lanes; l++) all = scans[l] < all ? scans[l] : all;
+  return all != 0;
+}
+
+/* Groups are wider where rows are short, so that a tile is full. */
+static long width_of(long lanes, long n) {
+  long width = SCAN_LANES;
+  while (width < lanes && width < SCAN_WIDEST && 2 * width * n <= SCAN_TILE) width *= 2;
+  return width;
+}
+
+static group group_of(const scan_call *call, long lane) {
+  long width = width_of(call->lanes, call->n), left = call->lanes - lane;
+  return (group){lane, left < width ? left : width, width, SCAN_TILE / width};
+}
+
+#define EACH_GROUP for (group at = group_of(call, 0), *g = &at; at.lane < call->lanes; at = group_of(call, at.lane + at.width))
+/* The checkpoints of a group. */
+#define CHECKPOINTS(g) (checkpoints + 2 * (g)->lane * ((call->n + (g)->positions - 1) / (g)->positions))
+
+#define LOOPS "scan_kinds_loops.h"
+#include "each_processor.h"
+
+#define EACH_KIND(function, arguments) \
+  switch (call->kind) { \
+    case SCAN_SUM: CHOSEN(scan_##function##_sum) arguments; break; \
+    case SCAN_PRODUCT: CHOSEN(scan_##function##_product) arguments; break; \
+    case SCAN_MAX_LAST: CHOSEN(scan_##function##_max_last) arguments; break; \
+    case SCAN_MAX_FIRST: CHOSEN(scan_##function##_max_first) arguments; break; \
+    case SCAN_MIN_LAST: CHOSEN(scan_##function##_min_last) arguments; break; \
+    case SCAN_MIN_FIRST: CHOSEN(scan_##function##_min_first) arguments; break; \
+    case SCAN_SOFT: CHOSEN(scan_##function##_soft) arguments; break; \
+    case SCAN_CHOSEN: CHOSEN(scan_##function##_chosen) arguments; break; \
+    case SCAN_CHOSEN_DOWN: CHOSEN(scan_##function##_chosen_down) arguments; break; \
+  }
+
+void sw_scan_fold(const scan_call *call, double *states, double *carries) { EACH_KIND(fold, (call, states, carries)) }
+
+void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints) {
+  EACH_KIND(leave, (call, states, carries, checkpoints))
+}
+
+void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
+  EACH_KIND(walk, (call, states, carries, checkpoints))
+}
+
+int sw_scan_scans(const scan_call *call, double first) {
+  int all = 1;
+  if (call->kind == SCAN_CHOSEN) EACH_GROUP all &= CHOSEN(scan_scans_up)(call, g, first);
+  else EACH_GROUP all &= CHOSEN(scan_scans_down)(call, g, first);
+  return all;
+}
+
+int sw_scan_beyond(uint64_t data, long n, int64_t row) { return CHOSEN(scan_beyond)((const double *)(uintptr_t)data, n, row); }
+
+int sw_scan_outside(const scan_call *call, int64_t row) {
+  double x[SCAN_TILE];
+  int outside = 0;
+  EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions) {
+    long n = POSITIONS(k);
+    sw_scan_load(x, &call->x, WINDOW(k, n));
+    outside |= CHOSEN(scan_beyond)(x, n * g->width, row);
+  }
+  return outside;
+}
+
+/* Indices of any order: dy is added where they say, from the last position on, into sums[positions][lanes]. */
+void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums) {
+  double tile[SCAN_TILE];
+  const int64_t *indices = (const int64_t *)(uintptr_t)call->x.data;
+  group all = {0, call->lanes, SCAN_LANES, SCAN_POSITIONS}, *g = &all;
+  long lanes = call->lanes, width = g->width, positions = g->positions;
+  memset(sums, 0, sizeof(double) * call->n * lanes);
+  for (long i = (call->n - 1) / positions; i >= 0; i--) {
+    long first = i * positions, n = POSITIONS(first);
+    sw_scan_load(tile, &call->dy, WINDOW(first, n));
+    for (long k = n - 1; k >= 0; k--)
+      for (long l = 0; l < lanes; l++) {
+        int64_t at = call->x.regular ? call->x.at[0] + l * call->x.pitch : call->x.at[l];
+        sums[(origin + delta * indices[at + (first + k) * call->x.step]) * lanes + l] += tile[k * width + l];
+      }
+  }
+  for (long first = 0; first < call->n; first += positions) {
+    long n = POSITIONS(first);
+    for (long k = 0; k < n; k++) memcpy(tile + k * width, sums + (first + k) * lanes, sizeof(double) * lanes);
+    sw_scan_store(&call->dx, tile, WINDOW(first, n));
+  }
+}

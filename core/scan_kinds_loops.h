@@ -1,0 +1,43 @@
+/* Included once for each processor by scan_kinds.c. */
+
+#define GROUPS(...) \
+  if (call->dy.type == 1) { enum { EXACT = 1 }; EACH_GROUP { __VA_ARGS__ } } else { enum { EXACT = 0 }; EACH_GROUP { __VA_ARGS__ } }
+
+#define KIND(name, kind) \
+  TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries) { \
+    GROUPS(fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
+  } \
+  TARGET static void AT(scan_leave_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
+    GROUPS(leave(kind, EXACT, call, g, states + 2 * g->lane, carries + g->lane, CHECKPOINTS(g));) \
+  } \
+  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
+    GROUPS( \
+      const double *before = states ? states + 2 * g->lane : NULL; \
+      if (before && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, EXACT, call, g, before, CHECKPOINTS(g)); \
+      walk(kind, EXACT, call, g, before, carries + g->lane, CHECKPOINTS(g)); \
+    ) \
+  }
+
+KIND(sum, SCAN_SUM)
+KIND(product, SCAN_PRODUCT)
+KIND(max_last, SCAN_MAX_LAST)
+KIND(max_first, SCAN_MAX_FIRST)
+KIND(min_last, SCAN_MIN_LAST)
+KIND(min_first, SCAN_MIN_FIRST)
+KIND(soft, SCAN_SOFT)
+KIND(chosen, SCAN_CHOSEN)
+KIND(chosen_down, SCAN_CHOSEN_DOWN)
+#undef KIND
+#undef GROUPS
+
+/* Whether some of n numbers, as integers, are not below row. */
+TARGET static int AT(scan_beyond)(const double *x, long n, int64_t row) {
+  uint64_t worst = 0;
+  for (long i = 0; i < n; i++) worst = bits(x[i]) > worst ? bits(x[i]) : worst;
+  return worst >= (uint64_t)row;
+}
+
+TARGET static int AT(scan_scans_up)(const scan_call *call, const group *g, double first) { return scans_of(SCAN_CHOSEN, call, g, first); }
+TARGET static int AT(scan_scans_down)(const scan_call *call, const group *g, double first) {
+  return scans_of(SCAN_CHOSEN_DOWN, call, g, first);
+}

@@ -1,0 +1,189 @@
+#include <string.h>
+
+#include "scan.h"
+#include "vector.h"
+
+/* Tiles are read and written in one of three ways. Lanes that lie side by side, as those of a scan along an outer dimension, go row by
+   row. Lanes whose positions are adjacent are turned, four lanes by four positions. Others go one by one. */
+
+typedef double four __attribute__((vector_size(32)));
+typedef double loose_f64 __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
+
+#define TURN(a, b, c, d) do { \
+    four even = __builtin_shufflevector(a, b, 0, 4, 2, 6), even2 = __builtin_shufflevector(c, d, 0, 4, 2, 6); \
+    four odd = __builtin_shufflevector(a, b, 1, 5, 3, 7), odd2 = __builtin_shufflevector(c, d, 1, 5, 3, 7); \
+    a = __builtin_shufflevector(even, even2, 0, 1, 4, 5), b = __builtin_shufflevector(odd, odd2, 0, 1, 4, 5); \
+    c = __builtin_shufflevector(even, even2, 2, 3, 6, 7), d = __builtin_shufflevector(odd, odd2, 2, 3, 6, 7); \
+  } while (0)
+
+#define WIDE(p) (four){(p)[0], (p)[1], (p)[2], (p)[3]}
+
+/* The lanes from the first on that lie side by side. */
+INLINE long run_of(const int64_t *at, long lanes) {
+  long run = 1;
+  while (run < lanes && at[run] == at[0] + run) run++;
+  return run;
+}
+
+/* Whether the lanes go in runs of so many side by side. */
+INLINE int runs_of(long run, const int64_t *at, long lanes) {
+  int all = lanes % run == 0;
+  for (long l = 0; all && l < lanes; l += run) for (long i = 1; i < run; i++) all &= at[l + i] == at[l] + i;
+  return all;
+}
+
+/* MOVE copies n positions of lanes between a tile and memory, whose types convert. Lanes that lie side by side go together; others
+   in blocks of eight positions, so that a tile fills line by line, in pairs where two rows alternate. */
+#define MOVE(out, in, lanes, n) do { \
+    if (run_of(at, lanes) >= 8) { \
+      for (long l = 0, run; l < lanes; l += run) { \
+        run = run_of(at + l, lanes - l); \
+        if (run == SCAN_LANES) for (long k = 0; k < n; k++) for (long i = 0; i < SCAN_LANES; i++) out(l, k)[i] = in(l, k)[i]; \
+        else for (long k = 0; k < n; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
+      } \
+    } else if (runs_of(2, at, lanes)) { \
+      BLOCKS(2, out, in, lanes, n); \
+    } else { \
+      BLOCKS(1, out, in, lanes, n); \
+    } \
+  } while (0)
+
+#define BLOCKS(run, out, in, lanes, n) \
+  for (long first = 0; first < n; first += 8) { \
+    long end = first + 8 < n ? first + 8 : n; \
+    for (long l = 0; l < lanes; l += run) for (long k = first; k < end; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
+  }
+
+#define TILE(l, k) (tile + (k) * width + (l))
+#define MEMORY(l, k) (data + at[l] + (k) * step)
+
+#define LOOPS "scan_tile_loops.h"
+#include "each_processor.h"
+
+/* 16-bit floats go through float32. */
+typedef void (*widener)(float *, const uint16_t *, long);
+typedef void (*narrower)(uint16_t *, const float *, long);
+
+/* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where that is dense. */
+typedef struct {
+  int64_t at[SCAN_WIDEST], step, before;
+  int along, dense; /* positions are adjacent; lanes are one piece of memory */
+  float wide[SCAN_TILE];
+  uint16_t raw[SCAN_TILE];
+} room;
+
+static void lay(room *r, const int64_t *at, long step, const scan_window *w) {
+  r->along = step == 1 || step == -1;
+  r->before = step == -1 ? w->n - 1 : 0;
+  r->step = r->along ? step : w->width;
+  r->dense = r->along;
+  for (long l = 0; l < w->lanes; l++) {
+    r->at[l] = r->along ? l * w->n + r->before : l;
+    r->dense &= at[l] == at[0] + l * w->n;
+  }
+}
+
+static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, const scan_window *w, widener widen) {
+  room r;
+  lay(&r, at, step, w);
+  if (r.dense) {
+    widen(r.wide, data + at[0] - r.before, w->lanes * w->n);
+  } else if (r.along) {
+    for (long l = 0; l < w->lanes; l++) widen(r.wide + l * w->n, data + at[l] - r.before, w->n);
+  } else {
+    if (w->lanes < w->width) memset(r.raw, 0, sizeof *r.raw * w->n * w->width);
+    CHOSEN(scan_collect)(r.raw, data, at, step, w->lanes, w->width, w->n);
+    widen(r.wide, r.raw, w->n * w->width);
+  }
+  CHOSEN(scan_load_f32)(tile, r.wide, r.at, r.step, w->lanes, w->width, w->n);
+}
+
+static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, const scan_window *w, narrower narrow) {
+  room r;
+  lay(&r, at, step, w);
+  if (!r.along && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
+  CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, w->lanes, w->width, w->n);
+  if (r.dense) {
+    narrow(data + at[0] - r.before, r.wide, w->lanes * w->n);
+  } else if (r.along) {
+    for (long l = 0; l < w->lanes; l++) narrow(data + at[l] - r.before, r.wide + l * w->n, w->n);
+  } else {
+    narrow(r.raw, r.wide, w->n * w->width);
+    CHOSEN(scan_spread)(data, r.raw, at, step, w->lanes, w->width, w->n);
+  }
+}
+
+/* Lanes side by side, and so many that each row is converted by itself. */
+enum { SIDE = 128 };
+
+static void load_half_rows(double *tile, const uint16_t *data, long step, const scan_window *w, widener widen) {
+  float wide[SCAN_WIDEST];
+  for (long k = 0; k < w->n; k++) {
+    widen(wide, data + k * step, w->lanes);
+    CHOSEN(scan_load_rows_f32)(tile + k * w->width, wide, 0, w->lanes, w->width, 1);
+  }
+}
+
+static void store_half_rows(uint16_t *data, const double *tile, long step, const scan_window *w, narrower narrow) {
+  float wide[SCAN_WIDEST];
+  for (long k = 0; k < w->n; k++) {
+    CHOSEN(scan_store_rows_f32)(wide, tile + k * w->width, 0, w->lanes, w->width, 1);
+    narrow(data + k * step, wide, w->lanes);
+  }
+}
+
+/* Where the lanes of a window begin. */
+static const int64_t *lanes_at(int64_t *room, const scan_operand *o, const scan_window *w) {
+  if (!o->regular) return o->at + w->lane;
+  int64_t first = o->at[0] + w->lane * o->pitch;
+  for (long l = 0; l < w->lanes; l++) room[l] = first + l * o->pitch;
+  return room;
+}
+
+void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) {
+  long step = from->step, lanes = w->lanes, width = w->width, n = w->n;
+  if (lanes < width) memset(tile, 0, sizeof(double) * n * width);
+  if (from->regular && from->pitch == 1 && (from->type < 2 || lanes >= SIDE)) {
+    long offset = from->at[0] + w->lane + w->k * step;
+    switch (from->type) {
+      case 0: CHOSEN(scan_load_rows_f32)(tile, (float *)(uintptr_t)from->data + offset, step, lanes, width, n); break;
+      case 1: CHOSEN(scan_load_rows_f64)(tile, (double *)(uintptr_t)from->data + offset, step, lanes, width, n); break;
+      case 2: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, w, sw_widen_f16); break;
+      case 3: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, w, sw_widen_bf16); break;
+    }
+    return;
+  }
+  int64_t room[SCAN_WIDEST];
+  const int64_t *at = lanes_at(room, from, w);
+  long offset = w->k * step;
+  switch (from->type) {
+    case 0: CHOSEN(scan_load_f32)(tile, (float *)(uintptr_t)from->data + offset, at, step, lanes, width, n); break;
+    case 1: CHOSEN(scan_load_f64)(tile, (double *)(uintptr_t)from->data + offset, at, step, lanes, width, n); break;
+    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, w, sw_widen_f16); break;
+    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, w, sw_widen_bf16); break;
+  }
+}
+
+void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w) {
+  long step = to->step, lanes = w->lanes, width = w->width, n = w->n;
+  if (to->regular && to->pitch == 1 && (to->type < 2 || lanes >= SIDE)) {
+    long offset = to->at[0] + w->lane + w->k * step;
+    switch (to->type) {
+      case 0: CHOSEN(scan_store_rows_f32)((float *)(uintptr_t)to->data + offset, tile, step, lanes, width, n); break;
+      case 1: CHOSEN(scan_store_rows_f64)((double *)(uintptr_t)to->data + offset, tile, step, lanes, width, n); break;
+      case 2: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, w, sw_narrow_f16); break;
+      case 3: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, w, sw_narrow_bf16); break;
+    }
+    return;
+  }
+  int64_t room[SCAN_WIDEST];
+  const int64_t *at = lanes_at(room, to, w);
+  long offset = w->k * step;
+  switch (to->type) {
+    case 0: CHOSEN(scan_store_f32)((float *)(uintptr_t)to->data + offset, tile, at, step, lanes, width, n); break;
+    case 1: CHOSEN(scan_store_f64)((double *)(uintptr_t)to->data + offset, tile, at, step, lanes, width, n); break;
+    case 2: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, w, sw_narrow_f16); break;
+    case 3: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, w, sw_narrow_bf16); break;
+  }
+}

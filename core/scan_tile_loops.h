@@ -1,0 +1,75 @@
+/* Included once for each processor by scan_tile.c. */
+
+#define EACH(lanes) for (long l = 0; l < lanes; l++)
+
+#define TILES(type, suffix) \
+  TARGET static void AT(scan_load_rows_##suffix)(double *restrict tile, const type *restrict data, long step, long lanes, long width, \
+                                                 long n) { \
+    if (lanes == SCAN_LANES) for (long k = 0; k < n; k++) EACH(SCAN_LANES) tile[k * width + l] = data[k * step + l]; \
+    else for (long k = 0; k < n; k++) EACH(lanes) tile[k * width + l] = data[k * step + l]; \
+  } \
+  TARGET static void AT(scan_store_rows_##suffix)(type *restrict data, const double *restrict tile, long step, long lanes, long width, \
+                                                  long n) { \
+    if (lanes == SCAN_LANES) for (long k = 0; k < n; k++) EACH(SCAN_LANES) data[k * step + l] = tile[k * width + l]; \
+    else for (long k = 0; k < n; k++) EACH(lanes) data[k * step + l] = tile[k * width + l]; \
+  } \
+  TARGET static void AT(scan_load_##suffix)(double *restrict tile, const type *restrict data, const int64_t *at, long step, long lanes, \
+                                            long width, long n) { \
+    long l = 0; \
+    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
+      /* a step of -1 reads upwards as well, and fills the tile from its end */ \
+      long k = 0, pitch = step * width; \
+      const type *in[4]; \
+      for (int i = 0; i < 4; i++) in[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
+      double *out = tile + l + (step < 0 ? (n - 1) * width : 0); \
+      for (; k + 4 <= n; k += 4) { \
+        four a = WIDE(in[0] + k), b = WIDE(in[1] + k), c = WIDE(in[2] + k), d = WIDE(in[3] + k); \
+        TURN(a, b, c, d); \
+        *(loose_f64 *)out = a, *(loose_f64 *)(out + pitch) = b; \
+        *(loose_f64 *)(out + 2 * pitch) = c, *(loose_f64 *)(out + 3 * pitch) = d; \
+        out += 4 * pitch; \
+      } \
+      for (; k < n; k++, out += pitch) for (int i = 0; i < 4; i++) out[i] = in[i][k]; \
+    } \
+    if (l == lanes) return; \
+    at += l, tile += l, lanes -= l; \
+    MOVE(TILE, MEMORY, lanes, n); \
+  } \
+  TARGET static void AT(scan_store_##suffix)(type *restrict data, const double *restrict tile, const int64_t *at, long step, long lanes, \
+                                             long width, long n) { \
+    long l = 0; \
+    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
+      long k = 0, pitch = step * width; \
+      type *out[4]; \
+      for (int i = 0; i < 4; i++) out[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
+      const double *in = tile + l + (step < 0 ? (n - 1) * width : 0); \
+      for (; k + 4 <= n; k += 4) { \
+        four a = WIDE(in), b = WIDE(in + pitch), c = WIDE(in + 2 * pitch), d = WIDE(in + 3 * pitch); \
+        TURN(a, b, c, d); \
+        *(loose_##suffix *)(out[0] + k) = __builtin_convertvector(a, loose_##suffix); \
+        *(loose_##suffix *)(out[1] + k) = __builtin_convertvector(b, loose_##suffix); \
+        *(loose_##suffix *)(out[2] + k) = __builtin_convertvector(c, loose_##suffix); \
+        *(loose_##suffix *)(out[3] + k) = __builtin_convertvector(d, loose_##suffix); \
+        in += 4 * pitch; \
+      } \
+      for (; k < n; k++, in += pitch) for (int i = 0; i < 4; i++) out[i][k] = in[i]; \
+    } \
+    if (l == lanes) return; \
+    at += l, tile += l, lanes -= l; \
+    MOVE(MEMORY, TILE, lanes, n); \
+  }
+
+TILES(float, f32)
+TILES(double, f64)
+#undef TILES
+#undef EACH
+
+TARGET static void AT(scan_collect)(uint16_t *restrict tile, const uint16_t *restrict data, const int64_t *at, long step, long lanes,
+                                    long width, long n) {
+  MOVE(TILE, MEMORY, lanes, n);
+}
+
+TARGET static void AT(scan_spread)(uint16_t *restrict data, const uint16_t *restrict tile, const int64_t *at, long step, long lanes,
+                                   long width, long n) {
+  MOVE(MEMORY, TILE, lanes, n);
+}

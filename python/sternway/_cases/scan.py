@@ -1,0 +1,181 @@
+"""The five scans, positions k and i along one dimension.
+
+cumsum dx[k] = sum_{i>=k} dy[i];  cumprod dx[k] = sum_{i>=k} dy[i] y[i] / x[k] where no x is 0;  cummax, cummin dx[k] = sum of dy over the
+run that k won;  logcumsumexp dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .._arrays import Array
+from ..scan import ScanBackwardDescriptor, ScanBackwardPlan
+from .case import Case, Output, Shape, Truth, Values, library
+from .source import Source
+
+ROWS, COLUMNS = -1, 0
+
+# ------------------------------------------------------------------------------------------- definitions, along the last dimension
+
+
+def flipped(x: Array) -> Array:
+    """From the last position to the first."""
+    return library(x).flip(x, (-1,))
+
+
+def prefixes(x: Array) -> Array:
+    """Cumulative sums. Multiples of 2^-20 are added without error up to 2^33, and what is left is small."""
+    lib = library(x)
+    high = (x * 2**20).round() / 2**20
+    return lib.cumsum(high, -1) + lib.cumsum(x - high, -1)
+
+
+def suffixes(x: Array) -> Array:
+    """sum_{i>=k} x[i]."""
+    return flipped(prefixes(flipped(x)))
+
+
+def along(dim: int, kind: str, v: Values) -> Truth:
+    """The definition on rows; errors are relative to the largest element of a row."""
+    lib = library(v.dy)
+    value, size = DEFINITIONS[kind](lib.moveaxis(v.dy, dim, -1), lib.moveaxis(v.x, dim, -1))
+    size = 0 * size + lib.amax(lib.maximum(size, abs(value)), -1)[..., None]
+    n = v.dy.shape[dim]
+    return Truth(lib.moveaxis(value, -1, dim), lib.moveaxis(size, -1, dim), GROWTH.get(kind, lambda n: 4 + math.log2(n))(n))
+
+
+def cumsum(dy: Array, _: Array) -> tuple[Array, Array]:
+    """The sums, and the 2-norms of their terms."""
+    return suffixes(dy), suffixes(dy * dy) ** 0.5
+
+
+def cumprod(dy: Array, x: Array) -> tuple[Array, Array]:
+    """For x without zeros."""
+    y = library(x).cumprod(x, -1)
+    return suffixes(dy * y) / x, suffixes((dy * y) ** 2) ** 0.5 / abs(x)
+
+
+def extremum(sign: int, dy: Array, x: Array) -> tuple[Array, Array]:
+    """Sums between a winner and the next one, the last of equal values winning."""
+    lib, n = library(x), x.shape[-1]
+    wins = sign * x >= running(sign * x)
+    place = lib.cumsum(0 * x + 1, -1) - 1
+    later = -flipped(running(flipped(-lib.where(wins, place, 0 * x + n))))  # the first winner at k or behind it
+    later = lib.concatenate((later[..., 1:], 0 * later[..., :1] + n), -1)
+    value = 0 * x
+    high = (dy * 2**20).round() / 2**20  # differences of their sums are exact
+    for part in (high, dy - high):
+        sums = lib.concatenate((suffixes(part), 0 * part[..., :1]), -1)
+        value = value + lib.where(wins, sums[..., :-1] - taken(sums, later), 0 * x)
+    return value, abs(value)
+
+
+def taken(x: Array, places: Array) -> Array:
+    """The elements at these places of the last dimension."""
+    lib = library(x)
+    if hasattr(lib, "take_along_dim"):
+        return lib.take_along_dim(x, places.long(), -1)
+    return lib.take_along_axis(x, places.astype("int64"), -1)
+
+
+def running(x: Array) -> Array:
+    """The cumulative maximum."""
+    lib = library(x)
+    return lib.cummax(x, -1).values if hasattr(lib, "cummax") else lib.maximum.accumulate(x, -1)
+
+
+def logcumsumexp(dy: Array, x: Array) -> tuple[Array, Array]:
+    """For x whose spread is within the range of exp."""
+    lib = library(x)
+    e = lib.exp(x - lib.amax(x, -1)[..., None])
+    terms = dy / prefixes(e)
+    return e * suffixes(terms), e * suffixes(terms * terms) ** 0.5
+
+
+DEFINITIONS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    "cumsum": cumsum,
+    "cumprod": cumprod,
+    "cummax": functools.partial(extremum, 1),
+    "cummin": functools.partial(extremum, -1),
+    "logcumsumexp": logcumsumexp,
+}
+GROWTH: dict[str, Callable[[int], float]] = {
+    "cumprod": lambda n: 4 + 1.5 * n**0.5,
+    "logcumsumexp": lambda n: 8 + 2 * math.log2(n),
+}
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+
+def inputs(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
+    """Normal numbers; for a product ratios of neighbours of a series near 1, so that no product leaves the range of 16 bits."""
+    x = source.normal(shape)
+    if kind == "cumprod":
+        x = 2 ** ((x - library(x).roll(x, 1, dim)) / 8)
+    return Values(dy=source.cast(source.normal(shape), dtype), x=source.cast(x, dtype))
+
+
+def with_indices(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
+    """What torch's forward returned besides; positions of the winners."""
+    values = inputs(kind, dim, source, shape, dtype)
+    lib, x = library(values.x), values.x
+    place = lib.cumsum(0 * source.normal(shape) + 1, dim) - 1
+    wins = x >= lib.moveaxis(running(lib.moveaxis(x, dim, -1)), -1, dim)
+    found = lib.moveaxis(running(lib.moveaxis(lib.where(wins, place, 0 * place), dim, -1)), -1, dim)
+    values.indices = source.cast(found, "int64")
+    return values
+
+
+def describe(kind: str, dim: int, v: Values) -> ScanBackwardDescriptor:
+    """The descriptor of these operands."""
+    return ScanBackwardDescriptor(kind, v.dy.shape, v.dy.dtype, dim)
+
+
+def by_torch(kind: str, dim: int, v: Values) -> Any:
+    """The operation of torch."""
+    import torch
+
+    y = getattr(torch, kind)(v.x, dim)
+    return y if hasattr(y, "shape") else y.values
+
+
+def drop_in(kind: str, dim: int, v: Values) -> Any:
+    """The operation of sternway.torch."""
+    import sternway.torch
+
+    y = getattr(sternway.torch, kind)(v.x, dim)
+    return y if hasattr(y, "shape") else y.values
+
+
+def case(kind: str, name: str, dim: int, reads: tuple[str, ...], **options: Any) -> Case:
+    """A row of the table."""
+    make = with_indices if "indices" in reads else inputs
+    return Case(
+        "scan", f"{kind}, {name}", ScanBackwardPlan, functools.partial(make, kind, dim), functools.partial(describe, kind, dim),
+        {"dx": Output("x", functools.partial(along, dim, kind))}, functools.partial(by_torch, kind, dim), f"torch.{kind}",
+        reads=reads, drop_in=functools.partial(drop_in, kind, dim), **options,
+    )  # fmt: skip
+
+
+ON_ROWS: dict[str, Any] = {
+    "cpu": ((256, 256), (65536, 16), (1024, 1024), (1, 1 << 20)),
+    "cuda": ((8192, 8192), (1, 1 << 26), (1 << 21, 32), (671088, 100), (67108, 1000), (1024, 65536)),
+    "demo": (1024, 1024),
+}
+ON_COLUMNS: dict[str, Any] = {
+    "cpu": ((256, 256), (1024, 1024), (2, 1 << 19), (1 << 19, 2)),
+    "cuda": ((8192, 8192), (1 << 20, 2)),
+}
+
+READS = {"cumsum": ("dy",)}
+KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+
+CASES = (
+    *(case(kind, "dim -1", ROWS, READS.get(kind, ("dy", "x")), **ON_ROWS) for kind in KINDS),
+    *(case(kind, "dim 0", COLUMNS, READS.get(kind, ("dy", "x")), **ON_COLUMNS) for kind in KINDS),
+    case("cummax", "by indices", ROWS, ("dy", "indices"), **{**ON_ROWS, "demo": None}),
+    case("cummax", "by indices, dim 0", COLUMNS, ("dy", "indices"), cpu=ON_COLUMNS["cpu"]),
+)
