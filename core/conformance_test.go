@@ -60,6 +60,9 @@ func instantiate(d Descriptor, dtype DType) (Descriptor, []int64) {
 	case FakeQuantizePerTokenBackward:
 		d.DType = dtype
 		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
+	case ScanBackward:
+		d.DType = dtype
+		return d, d.Shape
 	}
 	panic(fmt.Sprintf("no instance of %T", d))
 }

@@ -26,6 +26,11 @@ func samples() []Descriptor {
 		DequantizePerTokenBackward{Shape: shape, QDType: Int8, ScaleDType: &single},
 		FakeQuantizePerTokenBackward{Shape: []int64{4, 1}, QuantMax: 15},
 		FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
+		ScanBackward{Kind: "cumsum", Shape: shape},
+		ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1},
+		ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
+		ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Reverse: true},
+		ScanBackward{Kind: "logcumsumexp", Shape: shape},
 	}
 }
 
@@ -56,7 +61,7 @@ func TestTheTableIsTotal(t *testing.T) {
 			for _, kernel := range kind.Kernels {
 				for _, dtype := range Floats {
 					symbol := f.Symbol(kind.Name, kernel, dtype)
-					require.Contains(t, exports[f.Image], symbol, "cuda/%s.cu exports every kernel of %s", f.Image, f.Name)
+					require.Contains(t, exports[f.image(kind.Name)], symbol, "cuda/%s.cu exports every kernel of %s", f.image(kind.Name), f.Name)
 					require.True(t, loaded[symbol], "no plan loads %s", symbol)
 				}
 			}
@@ -82,7 +87,7 @@ func TestPreferredKernels(t *testing.T) {
 			again, err := Select(d, device, Preference{Kernel: chosen.SKU().Kernel})
 			require.NoError(t, err)
 			require.Equal(t, chosen.SKU(), again.SKU())
-			for _, kernel := range families[d.Family()].kind("").Kernels {
+			for _, kernel := range chosen.problem.family.kind(chosen.problem.kind).Kernels {
 				plan, err := Select(d, device, Preference{Kernel: kernel})
 				if err != nil {
 					require.ErrorIs(t, err, ErrUnsupported)

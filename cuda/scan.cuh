@@ -21,14 +21,14 @@ enum : i64 {
 
 struct Strided {
     char* data;
-    i64 step, stride[7];  // in elements; step along the scanned dim
+    i64 first, step, stride[7];  // in elements: where the first is in scan order; along the scanned dim
 };
 
 struct ScanArgs {
     i64 n, dims, extent[7];  // the scanned dim; the other dims, fastest first
-    i64 tiles, parts, strips, width, height, flags;
-    char* states;  // of parts and tiles
-    int* bad;  // indices: [0] some row, [1 + row] this row has indices that no scan gives
+    i64 tiles, parts, strips, width, height, flags, skip;
+    char* states;  // of parts and tiles, after `skip` bytes
+    int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives
     Strided dy, x, dx;
 };
 
@@ -42,10 +42,12 @@ struct Places {
     __device__ Places(const ScanArgs& args, int from, i64 index)
     {
         if (args.dims <= from + 1) {
-            dy = index * args.dy.stride[from], x = index * args.x.stride[from], dx = index * args.dx.stride[from];
+            dy = args.dy.first + index * args.dy.stride[from];
+            x = args.x.first + index * args.x.stride[from];
+            dx = args.dx.first + index * args.dx.stride[from];
             return;
         }
-        dy = x = dx = 0;
+        dy = args.dy.first, x = args.x.first, dx = args.dx.first;
 #pragma unroll 1
         for (int d = from; d < args.dims; ++d) {
             const i64 extent = args.extent[d];
@@ -60,7 +62,7 @@ struct Places {
 
 __device__ inline i64 place_of(const ScanArgs& args, const Strided& operand, i64 index)
 {
-    i64 place = 0;
+    i64 place = operand.first;
 #pragma unroll 1
     for (int d = 0; d < args.dims; ++d) {
         place += index % args.extent[d] * operand.stride[d];

@@ -22,9 +22,10 @@ struct Walk {
     {
         const i64 all = args.strips * args.parts * columns, room = K::HEAD ? sizeof(Head) : 0;
         const auto next = [](i64 bytes) { return (bytes + 15) / 16 * 16; };
-        heads = reinterpret_cast<Head*>(args.states);
-        before = reinterpret_cast<Head*>(args.states + next(all * room)) + (strip * parts + part) * args.tiles * columns;
-        tails = reinterpret_cast<Far*>(args.states + next(all * room) + next(all * args.tiles * room));
+        char* states = args.states + args.skip;
+        heads = reinterpret_cast<Head*>(states);
+        before = reinterpret_cast<Head*>(states + next(all * room)) + (strip * parts + part) * args.tiles * columns;
+        tails = reinterpret_cast<Far*>(states + next(all * room) + next(all * args.tiles * room));
     }
 
     __device__ Head& head(int column) const { return heads[(strip * parts + part) * columns + column]; }
