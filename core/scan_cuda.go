@@ -209,7 +209,7 @@ func (s *scanProgram) own(code string) (across, down int64) {
 	case size == 8:
 		return 1, 8
 	case code == "cumsum":
-		return 8 / size, 16
+		return 8 / size, 8
 	case s.vectors(code) == 2:
 		return 4 / size, 8
 	}

@@ -10,7 +10,7 @@ constexpr int kColumnThreads = 512;
 template <typename K, typename T>
 constexpr int kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4;
 template <typename K, typename T>
-constexpr int kDown = sizeof(T) == 8 || kVectors<K, T> == 2 ? 8 : 16;
+constexpr int kDown = sizeof(T) == 8 || kVectors<K, T> == 2 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16;
 
 template <typename K, typename T>
 struct Outer {
