@@ -6,7 +6,7 @@ import (
 )
 
 // check refuses operands that the plan cannot run on, in a fixed order: presence, then for each operand dtype, device, shape,
-// layout, address; then overlaps; on the CPU then values. Nothing is written before every check has passed.
+// layout, address; then overlaps; then values that are on the host. Nothing is written before every check has passed.
 func (p *Plan) check(args []Tensor) error {
 	if err := p.checkPresence(args); err != nil {
 		return err
@@ -22,8 +22,8 @@ func (p *Plan) check(args []Tensor) error {
 	if err := p.checkOverlaps(args); err != nil {
 		return err
 	}
-	if checker, ok := p.program.(valueChecker); ok && p.device.Type == deviceCPU {
-		if err := checker.checkValues(args); err != nil {
+	if p.problem.values != nil && p.device == CPU {
+		if err := p.problem.values(args); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,13 @@ func (r *refusals) runs() {
 	fixed := trial{reason: "dequantise by fixed zero points", descriptor: dequantise, without: []string{"dzero_point"}}
 	whole := trial{reason: "dequantise by whole zero points", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Int8, "dzero_point": Float32}}
 	faked := trial{reason: "fake quantise", descriptor: fake, dtypes: map[string]DType{"zero_point": Float64, "dzero_point": Float64}}
+	chosen := func(index float64) trial {
+		values := map[string]func(*rand.Rand) float64{"indices": func(*rand.Rand) float64 { return index }}
+		return trial{reason: "cummax", descriptor: ScanBackward{Kind: "cummax", Shape: shape, Dim: -1}, without: []string{"x"}, values: values}
+	}
+	sums := trial{reason: "cumsum", descriptor: ScanBackward{Kind: "cumsum", Shape: shape}, without: []string{"x", "indices"}}
+	products := trial{reason: "cumprod", descriptor: ScanBackward{Kind: "cumprod", Shape: shape}, without: []string{"indices"}}
+	winners := chosen(0)
 	for _, row := range []struct {
 		trial  trial
 		name   string
@@ -44,6 +52,15 @@ func (r *refusals) runs() {
 		{whole, "dzero_point of whole zero points", InvalidProblem, func(Args) {}},
 		{tokens, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float16 })},
 		{faked, "no x", InvalidProblem, without("x")},
+		{sums, "x as well", InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
+		{products, "no x", InvalidProblem, without("x")},
+		{products, "indices as well", InvalidProblem, func(a Args) { a["indices"] = a["x"] }},
+		{products, "in place", InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
+		{winners, "x and indices", InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
+		{winners, "neither x nor indices", InvalidProblem, without("indices")},
+		{winners, "indices of 32 bits", InvalidProblem, edit("indices", func(t *Tensor) { t.DType = Int32 })},
+		{chosen(3), "an index too large", InvalidProblem, func(Args) {}},
+		{chosen(-1), "a negative index", InvalidProblem, func(Args) {}},
 		{faked, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float32 })},
 
 		{lerp, "dtype", InvalidProblem, edit("b", func(t *Tensor) { t.DType = Float64 })},

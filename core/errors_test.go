@@ -75,6 +75,7 @@ func (r *refusals) descriptors() {
 		{"weight in words", `{"family": "lerp_backward", "weight": "half"}`, InvalidProblem},
 		{"unknown dtype", `{"family": "lerp_backward", "dtype": "float8_e4m3fn"}`, Unsupported},
 		{"a dtype that goes on and on", `{"family": "lerp_backward", "dtype": "` + long + `"}`, Unsupported},
+		{"reverse in words", `{"family": "scan_backward", "reverse": "yes"}`, InvalidProblem},
 		{"fractional bound", `{"family": "fake_quantize_per_token_backward", "quant_min": -0.5}`, InvalidProblem},
 	} {
 		_, err := ParseDescriptor(row.text)
@@ -104,6 +105,13 @@ func (r *refusals) problems() {
 		{"scale_dtype", DequantizePerTokenBackward{Shape: shape, DType: Float64, QDType: Int8, ScaleDType: &half}, Unsupported},
 		{"rank 9", DequantizePerTokenBackward{Shape: make([]int64, 9), DType: Float32, QDType: Int8}, Unsupported},
 		{"dtype", FakeQuantizePerTokenBackward{Shape: shape, DType: Uint8, QuantMax: 1}, Unsupported},
+		{"no kind", ScanBackward{Shape: shape, DType: Float32}, InvalidProblem},
+		{"unknown kind", ScanBackward{Kind: "cumall", Shape: shape, DType: Float32}, InvalidProblem},
+		{"dtype", ScanBackward{Kind: "cumsum", Shape: shape, DType: Int64}, Unsupported},
+		{"rank 9", ScanBackward{Kind: "cumsum", Shape: make([]int64, 9), DType: Float32}, Unsupported},
+		{"dim", ScanBackward{Kind: "cumprod", Shape: shape, DType: Float32, Dim: 2}, InvalidProblem},
+		{"dim of a number", ScanBackward{Kind: "cumprod", DType: Float32, Dim: -2}, InvalidProblem},
+		{"tie", ScanBackward{Kind: "cummax", Shape: shape, DType: Float32, Tie: "middle"}, InvalidProblem},
 		{"bounds out of order", FakeQuantizePerTokenBackward{Shape: shape, DType: Float32, QuantMin: 7, QuantMax: -8}, InvalidProblem},
 	} {
 		_, err := Select(row.descriptor, CPU, Preference{})

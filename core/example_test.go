@@ -57,6 +57,20 @@ func ExampleFakeQuantizePerTokenBackward() {
 	// Output: [1 0 0] [-1] <nil>
 }
 
+// A zero among the factors needs no care: dx[1] is what the product of the others makes of it.
+func ExampleScanBackward() {
+	plan, err := core.Select(core.ScanBackward{Kind: "cumprod", Shape: []int64{4}, DType: core.Float32}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	dx := make([]float32, 4)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"dy": core.Of([]float32{1, 1, 1, 1}), "x": core.Of([]float32{2, 0, 3, 4}), "dx": core.Of(dx),
+	})
+	fmt.Println(dx, err)
+	// Output: [1 32 0 0] <nil>
+}
+
 // Errors say what was wanted and what came, and have a kind.
 func ExampleError() {
 	_, err := core.Select(core.LerpBackward{Shape: []int64{2}, DType: core.Int64}, core.CPU, core.Preference{})

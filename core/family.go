@@ -141,6 +141,8 @@ type problem struct {
 	operands []operand
 	// presence checks which optional operands come together; nil where the list says all.
 	presence func(args []Tensor) *Error
+	// values checks what is stored in operands on the host; nil where any numbers will do.
+	values func(args []Tensor) *Error
 	// bytes that an ideal pass with every operand moves.
 	traffic int64
 	// compile chooses a kernel for a device with the given number of multiprocessors.
@@ -169,12 +171,6 @@ type program interface {
 	symbols() []symbol // what the device must load, in the order that launches refer to
 	host(args []Tensor)
 	device(args []Tensor, workspace uintptr, q *queue) error
-}
-
-// valueChecker is a program whose operands may hold values that must be refused, such as indices out of range. It is asked on the
-// CPU alone: values on a device cannot be read without a synchronisation.
-type valueChecker interface {
-	checkValues(args []Tensor) *Error
 }
 
 // symbol is a kernel by image and name.

@@ -105,10 +105,13 @@ func (d ScanBackward) problem() (*problem, error) {
 		}
 		return nil
 	}
+	s := scanProgram{kind: d.Kind, recurrence: kind.recurrence, element: d.DType, shape: d.Shape,
+		dim: int((d.Dim + rank) % rank), reverse: d.Reverse, first: d.Tie == "first"}
+	p.values = s.checkValues
 	p.compile = func(_ *problem, units int, cuda bool, preference Preference) (program, error) {
-		s := &scanProgram{kind: d.Kind, recurrence: kind.recurrence, element: d.DType, shape: d.Shape,
-			dim: int((d.Dim + rank) % rank), reverse: d.Reverse, first: d.Tie == "first", units: units}
-		return s.prepare(cuda, preference)
+		chosen := s
+		chosen.units = units
+		return chosen.prepare(cuda, preference)
 	}
 	return p, nil
 }

@@ -127,23 +127,26 @@ INLINE void chosen_fold(int exact, const double *want, double *restrict won, dou
    sum. -inf adds nothing, and equal infinities share equally. */
 INLINE void soft_forward(int exact, double *restrict m, double *restrict s, double *restrict x, double *restrict w, double *restrict dy,
                          long width, long n) {
-  double lost[SCAN_LANES] = {0};
+  double lost[SCAN_LANES] = {0}, gain[SCAN_LANES], link[SCAN_LANES];
   EACH_LANE m[l] = s[l] == 0 ? -INFINITY : m[l];
-  for (long k = 0; k < n; k++) EACH_LANE {
-    long i = k * width + l;
-    double v = x[i], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap), link = v > top ? e : 1;
-    double gain = v > top ? 1 : e, less = lost[l] * link;
-    gain = v == -INFINITY ? 0 : gain;
-    double sum = added(exact, gain, s[l] * link, &less), total = exact ? sum + less : sum;
-    m[l] = v > top ? v : top;
-    s[l] = sum;
-    if (exact) lost[l] = less;
-    if (w) {
-      double divisor = total == 0 ? INFINITY : total;
-      w[i] = gain, x[i] = link, dy[i] /= divisor;
+  for (long k = 0; k < n; k++) {
+    EACH_LANE {
+      double v = x[k * width + l], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap), more = v > top ? 1 : e;
+      gain[l] = v == -INFINITY ? 0 : more;
+      link[l] = v > top ? e : 1;
+      m[l] = v > top ? v : top;
+    }
+    EACH_LANE {
+      lost[l] *= link[l];
+      s[l] = added(exact, gain[l], s[l] * link[l], &lost[l]);
+    }
+    if (w) EACH_LANE {
+      double total = s[l] + (exact ? lost[l] : 0);
+      w[k * width + l] = gain[l], x[k * width + l] = link[l];
+      dy[k * width + l] /= total == 0 ? INFINITY : total;
     }
   }
-  if (exact) EACH_LANE s[l] += lost[l];
+  EACH_LANE s[l] += exact ? lost[l] : 0;
 }
 
 INLINE void forward(enum scan_kind kind, int exact, double *a, double *b, double *x, double *w, double *dy, long width, long n) {

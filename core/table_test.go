@@ -26,11 +26,11 @@ func samples() []Descriptor {
 		DequantizePerTokenBackward{Shape: shape, QDType: Int8, ScaleDType: &single},
 		FakeQuantizePerTokenBackward{Shape: []int64{4, 1}, QuantMax: 15},
 		FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
-		ScanBackward{Kind: "cumsum", Shape: shape},
-		ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1},
+		ScanBackward{Kind: "cumsum", Shape: shape, Dim: 1},
+		ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
 		ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
-		ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Reverse: true},
-		ScanBackward{Kind: "logcumsumexp", Shape: shape},
+		ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
+		ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
 	}
 }
 

@@ -14,6 +14,7 @@ from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource, error
 from .._cases.source import cuda_devices, usable
 from .._cases.table import Table, shape_text
 from . import report, timing
+from .exactness import bench_exactness
 from .host import bench_host
 from .timing import Call
 
@@ -57,10 +58,12 @@ def bench(options: argparse.Namespace) -> int:
     device = usable(options.device or (found[0] if found else "cpu"))
     if options.family == "host":
         return bench_host(device, options.csv)
+    if options.family == "exactness":
+        return bench_exactness(device, options.csv)
     chosen = list(rows(options, device))
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
-        print(f"No such row. Families: {families}, host; see --rows.", file=sys.stderr)
+        print(f"No such row. Families: {families}, host, exactness; see --rows.", file=sys.stderr)
         return 2
     print(f"{report.machine(device)}\n")
     table = Table(**report.COLUMNS)

@@ -59,7 +59,9 @@ def parser() -> argparse.ArgumentParser:
     command("demo", run_demo, "demo", "compare every operation with torch.autograd and with float64 on real data")
 
     bench = command("bench", run_bench, "bench", "measure against torch in the same process")
-    bench.add_argument("family", nargs="?", help="lerp, dequantize, ...; or host: the time of a call itself. All by default")
+    bench.add_argument(
+        "family", nargs="?", help="lerp, dequantize, ...; host: the time of a call itself; exactness: errors. All by default"
+    )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
     bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")
     bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")

@@ -46,11 +46,15 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 
 
 @functools.lru_cache(maxsize=1024)
-def _scan_plan(kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str) -> ScanBackwardPlan:
+def _scan_plan(
+    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
+) -> ScanBackwardPlan:
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie), device)
 
 
-def _backward(kind: str, dy: Array, dim: int, reverse: bool, out: Array | None, tie: str = "last", **inputs: Array | None) -> Array:
+def _backward(
+    kind: str, dy: Array, dim: int, reverse: bool, out: Array | None, tie: str = "last", **inputs: Array | None
+) -> Array:
     op = f"scan_backward({kind})"
     for name, x in {"dy": dy, **inputs}.items():
         if x is not None or name == "dy":
@@ -99,15 +103,30 @@ def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = Fals
     return _backward("cumprod", dy, dim, reverse, out, x=x)
 
 
-def _extremum(kind: str, dy: Array, x: Array | None, dim: int, indices: Array | None, reverse: bool, tie: str, out: Array | None) -> Array:
+def _extremum(
+    kind: str, dy: Array, x: Array | None, dim: int, indices: Array | None, reverse: bool, tie: str, out: Array | None
+) -> Array:
     if (x is None) == (indices is None):
-        raise errors.make("invalid_problem", f"scan_backward({kind})", "x or indices", "given, one of the two",
-                          "nothing" if x is None else "both")
+        raise errors.make(
+            "invalid_problem",
+            f"scan_backward({kind})",
+            "x or indices",
+            "given, one of the two",
+            "nothing" if x is None else "both",
+        )
     return _backward(kind, dy, dim, reverse, out, tie, x=x, indices=indices)
 
 
-def cummax_backward(dy: Array, x: Array | None = None, dim: int = -1, *, indices: Array | None = None, reverse: bool = False,
-                    tie: str = "last", out: Array | None = None) -> Array:
+def cummax_backward(
+    dy: Array,
+    x: Array | None = None,
+    dim: int = -1,
+    *,
+    indices: Array | None = None,
+    reverse: bool = False,
+    tie: str = "last",
+    out: Array | None = None,
+) -> Array:
     """Gradient of a cumulative maximum: ``dx[k]`` is the sum of dy over the positions whose maximum was ``x[k]``.
 
     Args:
@@ -128,8 +147,16 @@ def cummax_backward(dy: Array, x: Array | None = None, dim: int = -1, *, indices
     return _extremum("cummax", dy, x, dim, indices, reverse, tie, out)
 
 
-def cummin_backward(dy: Array, x: Array | None = None, dim: int = -1, *, indices: Array | None = None, reverse: bool = False,
-                    tie: str = "last", out: Array | None = None) -> Array:
+def cummin_backward(
+    dy: Array,
+    x: Array | None = None,
+    dim: int = -1,
+    *,
+    indices: Array | None = None,
+    reverse: bool = False,
+    tie: str = "last",
+    out: Array | None = None,
+) -> Array:
     """Gradient of a cumulative minimum; the arguments are those of :func:`cummax_backward`.
 
     Example:
@@ -143,8 +170,8 @@ def cummin_backward(dy: Array, x: Array | None = None, dim: int = -1, *, indices
 def logcumsumexp_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
     """Gradient of ``y[i] = log sum_{j<=i} exp(x[j])``: ``dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i])``.
 
-    Formed from x alone, through a running maximum and sum, so an offset of x costs no accuracy. ``x[k] = -inf`` gives 0; at +inf the
-    limit of the softmax is taken.
+    Formed from x alone, through a running maximum and sum, so an offset of x costs no accuracy. ``x[k] = -inf`` gives 0; at
+    +inf the limit of the softmax is taken.
 
     Args:
         dy, x: of one shape and dtype; float32, float64, float16 or bfloat16. x is the input of the forward.

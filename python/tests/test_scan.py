@@ -122,7 +122,9 @@ class TestCumsum(Scans):
         assert twice.tolist() == [*range(1, 42), *[41] * 59]
 
     def test_infinities_meet(self, dtype: torch.dtype, device: str) -> None:
-        problem = of_rows(CUMSUM, [[1.0, -INF, INF, 2.0], [1.0, INF, 1.0, 1.0], [NAN, 1.0, 1.0, 1.0]], [[0.0] * 4] * 3, dtype, device)
+        problem = of_rows(
+            CUMSUM, [[1.0, -INF, INF, 2.0], [1.0, INF, 1.0, 1.0], [NAN, 1.0, 1.0, 1.0]], [[0.0] * 4] * 3, dtype, device
+        )
         problem.check(problem.run())
 
 

@@ -1,7 +1,7 @@
 """The five scans, positions k and i along one dimension.
 
-cumsum dx[k] = sum_{i>=k} dy[i];  cumprod dx[k] = sum_{i>=k} dy[i] y[i] / x[k] where no x is 0;  cummax, cummin dx[k] = sum of dy over the
-run that k won;  logcumsumexp dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]).
+cumsum dx[k] = sum_{i>=k} dy[i];  cumprod dx[k] = sum_{i>=k} dy[i] y[i] / x[k] where no x is 0;  cummax, cummin dx[k] = sum of
+dy over the run that k won;  logcumsumexp dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .source import Source
 
 ROWS, COLUMNS = -1, 0
 
-# ------------------------------------------------------------------------------------------- definitions, along the last dimension
+# ---------------------------------------------------------------------- definitions, along the last dimension
 
 
 def flipped(x: Array) -> Array:
@@ -44,7 +44,7 @@ def along(dim: int, kind: str, v: Values) -> Truth:
     value, size = DEFINITIONS[kind](lib.moveaxis(v.dy, dim, -1), lib.moveaxis(v.x, dim, -1))
     size = 0 * size + lib.amax(lib.maximum(size, abs(value)), -1)[..., None]
     n = v.dy.shape[dim]
-    return Truth(lib.moveaxis(value, -1, dim), lib.moveaxis(size, -1, dim), GROWTH.get(kind, lambda n: 4 + math.log2(n))(n))
+    return Truth(lib.moveaxis(value, -1, dim), lib.moveaxis(size, -1, dim), GROWTH[kind](n))
 
 
 def cumsum(dy: Array, _: Array) -> tuple[Array, Array]:
@@ -103,6 +103,7 @@ DEFINITIONS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "logcumsumexp": logcumsumexp,
 }
 GROWTH: dict[str, Callable[[int], float]] = {
+    **dict.fromkeys(("cumsum", "cummax", "cummin"), lambda n: 4 + math.log2(n)),
     "cumprod": lambda n: 4 + 1.5 * n**0.5,
     "logcumsumexp": lambda n: 8 + 2 * math.log2(n),
 }

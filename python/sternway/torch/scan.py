@@ -41,7 +41,7 @@ def _forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
 def _backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor) -> Tensor:
     """Write dx by the kernels."""
     if x is None:
-        return cumsum_backward(dy, dim, reverse=reverse, out=dx)
+        return cumsum_backward(dy, dim, reverse=reverse, out=dx)  # type: ignore[no-any-return]
     return _BACKWARDS[kind](dy, x, dim, reverse=reverse, out=dx)  # type: ignore[no-any-return]
 
 
@@ -131,12 +131,13 @@ class _Scan(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
             x = x.to(dy.dtype)
+        kind, dim, reverse = ctx.how
         if torch.compiler.is_compiling():
-            dx = _operator(dy, x, *ctx.how)
+            dx = _operator(dy, x, kind, dim, reverse)
         elif torch.is_grad_enabled():  # create_graph=True
-            dx = _Gradient.apply(dy, x, *ctx.how)
+            dx = _Gradient.apply(dy, x, kind, dim, reverse)
         else:
-            dx = _backward(dy, x, *ctx.how, _like(dy, x, ctx.strides))
+            dx = _backward(dy, x, kind, dim, reverse, _like(dy, x, ctx.strides))
         return dx if dx.dtype == ctx.dtype else dx.to(ctx.dtype), None, None, None
 
     @staticmethod
@@ -201,8 +202,8 @@ def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
 def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     """``log(cumsum(exp(x)))``: :func:`torch.logcumsumexp`, backward by :func:`sternway.logcumsumexp_backward`.
 
-    The gradient is formed from x alone: an offset of x costs it no accuracy, and -inf in front makes no NaN. The arguments are those
-    of :func:`cumsum`.
+    The gradient is formed from x alone: an offset of x costs it no accuracy, and -inf in front makes no NaN. The arguments are
+    those of :func:`cumsum`.
     """
     return _scan(x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
 
@@ -222,9 +223,9 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         >>> x.grad
         tensor([1., 2., 0.])
     """
-    return torch.return_types.cummax(_scan(x, "cummax", dim, reverse))  # type: ignore[no-any-return]
+    return torch.return_types.cummax(_scan(x, "cummax", dim, reverse))
 
 
 def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummin:
     """Cumulative minimum: :func:`torch.cummin`, backward by :func:`sternway.cummin_backward`; see :func:`cummax`."""
-    return torch.return_types.cummin(_scan(x, "cummin", dim, reverse))  # type: ignore[no-any-return]
+    return torch.return_types.cummin(_scan(x, "cummin", dim, reverse))

@@ -63,7 +63,9 @@ def extremum(sign: int, dy: Rows, x: Rows, tie: str) -> tuple[Rows, Rows]:
     seen = np.logical_or.accumulate(unknown, axis=1)[:, :-1]
     later, nan = v[:, 1:], unknown[:, 1:]
     wins = np.ones(x.shape, bool)
-    wins[:, 1:] = np.where(nan, True, ~seen & (later >= best)) if tie == "last" else np.where(nan, ~seen, ~seen & (later > best))
+    wins[:, 1:] = (
+        np.where(nan, True, ~seen & (later >= best)) if tie == "last" else np.where(nan, ~seen, ~seen & (later > best))
+    )
     starts = np.flatnonzero(wins)
     dx, size = np.zeros_like(x), np.zeros_like(x)
     dx.flat[starts] = np.add.reduceat(dy.ravel(), starts)
@@ -157,7 +159,7 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
 
 
 def numbers(kind: str, shape: tuple[int, ...], maker: Maker, dim: int) -> torch.Tensor:
-    """Draw x: with ties for an extremum; for a product, factors of both signs whose products stay near 1, as x[k] = r[k] / r[k-1]."""
+    """Draw x: with ties for an extremum; for a product r[k] / r[k-1] of both signs, so that products stay near 1."""
     if kind in ("cummax", "cummin"):
         return maker.integers(-4, 4, shape, F64).to(maker.dtype)
     if kind == "logcumsumexp":

@@ -1,0 +1,111 @@
+"""``python -m sternway bench exactness``: errors of every case, ours and torch's, and of inputs that break a naive scan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .. import scan
+from .._cases import CASES, FORMATS, Problem, TorchSource, error
+from .._cases.table import Table, shape_text
+from . import report
+
+SHAPE = (256, 4096)
+INF = math.inf
+
+
+def bench_exactness(device: str, path: str | None) -> int:
+    """Print the table, and write it."""
+    columns = ("op", "input", "shape", "dtype", "ulp", "torch_ulp", "norm", "torch_norm")
+    table = Table(op=32, input=34, shape=10, dtype=9, ulp=-9, torch_ulp=-9, norm=-9, torch_norm=-10)
+    print("ulp: the largest error in units in the last place of the largest element of its row; norm: |dx - truth| / |truth|\n")
+    table.head()
+    with report.Csv(path, device, columns) as csv:
+        for op, name, shape, dtype, numbers in (*cases(device), *hard_cases(device)):
+            table.row(op, name, shape, dtype, *("" if x is None else f"{x:.2g}" for x in numbers))
+            csv.row(op, name, shape, dtype, *numbers)
+    return 0
+
+
+Row = tuple[str, str, str, str, tuple[float | None, ...]]
+
+
+def cases(device: str) -> Iterator[Row]:
+    """Every case in every dtype on random numbers; of several outputs the worst."""
+    for case in CASES:
+        for dtype in FORMATS:
+            problem = Problem(case, TorchSource(device), SHAPE, dtype)
+            results, theirs, truths = problem.run(), problem.backward(case.torch)(), problem.truths()
+            numbers = [
+                max(measure(found[name], truth) for name, truth in truths.items())
+                for measure in (error, lambda out, truth: norm(out, truth.value))
+                for found in (results, theirs)
+            ]
+            yield case.op, case.name, shape_text(SHAPE), dtype, tuple(numbers)
+
+
+def norm(out: Any, truth: Any) -> float:
+    """|out - truth| / |truth|, infinite where out is not finite."""
+    found = float((out.double() - truth).norm() / truth.norm())
+    return found if math.isfinite(found) else INF
+
+
+def hard_cases(device: str) -> Iterator[Row]:
+    """Inputs on which a scan that divides, subtracts or sums in 16 bits goes wrong."""
+    import torch
+
+    for kind, name, dtype, dy, x in hard_inputs(torch):
+        dy, x = (t.to(device, getattr(torch, dtype)) for t in (dy, x))
+        leaf = x.clone().requires_grad_()
+        theirs = torch.autograd.grad(getattr(torch, kind)(leaf, 0), leaf, dy)[0]
+        operands = (dy,) if kind == "cumsum" else (dy, x)
+        ours = getattr(scan, f"{kind}_backward")(*operands)
+        truth = DEFINITIONS[kind](dy.double(), x.double())
+        yield (
+            f"scan_backward({kind})",
+            name,
+            shape_text(tuple(x.shape)),
+            dtype,
+            (None, None, norm(ours, truth), norm(theirs, truth)),
+        )
+
+
+def hard_inputs(torch: Any) -> Iterator[tuple[str, str, str, Any, Any]]:
+    """Kind, name, dtype, dy, x."""
+    normal = TorchSource().normal
+    dy, x = normal((64,)), normal((64,))
+    yield "logcumsumexp", "x + 30", "bfloat16", dy, x + 30
+    yield "logcumsumexp", "x + 1e6", "float32", dy, x + 1e6
+    yield "logcumsumexp", "-inf in front", "float32", dy, torch.where(torch.arange(64) < 8, -INF, x)
+    yield "cumprod", "2, 0, 3, 4; dy = 1", "float32", torch.ones(4), torch.tensor([2.0, 0.0, 3.0, 4.0])
+    yield "cumprod", "1e30, 1e30, 1e-30; dy = 1, 0, 0", "float32", torch.eye(3)[0], torch.tensor([1e30, 1e30, 1e-30])
+    for dtype in ("float16", "bfloat16"):
+        yield "cumsum", "65536 ones over 1024", dtype, torch.ones(65536) / 1024, torch.zeros(65536)
+
+
+def logcumsumexp(dy: Any, x: Any) -> Any:
+    """The softmax of each prefix."""
+    import torch
+
+    dx = torch.zeros_like(x)
+    for i in range(len(x)):
+        if x[: i + 1].max() > -INF:
+            dx[: i + 1] += dy[i] * torch.softmax(x[: i + 1], 0)
+    return dx
+
+
+def cumprod(dy: Any, x: Any) -> Any:
+    """The product of all the others of each prefix."""
+    import torch
+
+    n = len(x)
+    terms = [[dy[i] * torch.cat((x[:k], x[k + 1 : i + 1])).prod() for i in range(k, n) if dy[i] != 0] for k in range(n)]
+    return torch.stack([torch.stack(row).sum() if row else torch.zeros((), dtype=x.dtype, device=x.device) for row in terms])
+
+
+DEFINITIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "cumsum": lambda dy, x: dy.flip(0).cumsum(0).flip(0),
+    "cumprod": cumprod,
+    "logcumsumexp": logcumsumexp,
+}

@@ -1,0 +1,132 @@
+"""The scans of sternway.torch: torch's values and names, gradients of gradients, layouts, vmap, autocast."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from support import F16, F32, F64, FLOATS
+from torch.autograd.gradcheck import gradcheck, gradgradcheck
+
+import sternway.torch as st
+
+KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+PAIRS = ("cummax", "cummin")
+SCANS = pytest.mark.parametrize("kind", KINDS)
+
+
+def leaf(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=F64).to(device, dtype).requires_grad_()
+
+
+def values(y: object) -> torch.Tensor:
+    return y if isinstance(y, torch.Tensor) else y.values
+
+
+@SCANS
+def test_names_values_and_types_are_torchs(kind: str, dtype: torch.dtype, device: str) -> None:
+    parameters = inspect.signature(getattr(st, kind)).parameters
+    assert list(parameters) == ["x", "dim", "reverse"]
+    assert parameters["reverse"].kind is inspect.Parameter.KEYWORD_ONLY
+    for shape in ((), (5,), (0, 3), (4, 0), (3, 4, 5)):
+        x = leaf(shape, dtype, device)
+        ours, theirs = getattr(st, kind)(x, -1), getattr(torch, kind)(x, -1)
+        assert type(ours) is type(theirs)
+        for a, b in zip(*((y,) if kind not in PAIRS else y for y in (ours, theirs)), strict=True):
+            assert torch.equal(a, b)
+        assert torch.autograd.grad(values(ours).sum(), x)[0].shape == shape
+
+
+@SCANS
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_gradients_of_gradients(kind: str, dim: int, reverse: bool, device: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return values(getattr(st, kind)(x, dim, reverse=reverse))
+
+    x = leaf((3, 4, 2), F64, device)
+    assert gradcheck(function, x)
+    assert gradgradcheck(function, x)
+
+
+def test_second_gradient_of_a_product_with_zeros(device: str) -> None:
+    x = torch.tensor([2.0, 0.0, 3.0, 0.0, 5.0], dtype=F64, device=device, requires_grad=True)
+    assert gradcheck(lambda x: st.cumprod(x, 0), x)
+    assert gradgradcheck(lambda x: st.cumprod(x, 0), x)
+
+
+def test_create_graph_keeps_our_gradient(device: str) -> None:
+    """What is differentiated again is exact, too: torch's own has NaN after -inf."""
+    x = torch.tensor([-torch.inf, 0.0, 1.0], device=device, requires_grad=True)
+    (once,) = torch.autograd.grad(st.logcumsumexp(x, 0).sum(), x)
+    (twice,) = torch.autograd.grad(st.logcumsumexp(x, 0).sum(), x, create_graph=True)
+    assert torch.equal(once, twice)
+    assert once.isfinite().all()
+
+
+@SCANS
+def test_the_gradient_lies_as_x_does(kind: str, device: str) -> None:
+    dy = torch.randn(6, 5, 4, device=device)
+    for x in (leaf((4, 5, 6), F32, device).detach().permute(2, 1, 0), torch.randn(6, 4, 5, device=device).mT):
+        x = x.requires_grad_()
+        (dx,) = torch.autograd.grad(values(getattr(st, kind)(x, 1)), x, dy)
+        assert dx.stride() == x.stride()
+        dense = x.detach().contiguous().requires_grad_()
+        assert torch.equal(dx, torch.autograd.grad(values(getattr(st, kind)(dense, 1)), dense, dy)[0])
+
+
+@SCANS
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_vmap(kind: str, where: int, device: str) -> None:
+    x = leaf((3, 4, 5), F32, device).detach()
+    for dim in (0, 1, -1):
+        got = torch.vmap(lambda row, dim=dim: values(getattr(st, kind)(row, dim)), in_dims=where)(x)
+        rows = [values(getattr(st, kind)(row, dim)) for row in x.unbind(where)]
+        torch.testing.assert_close(got, torch.stack(rows))
+    numbers = torch.vmap(torch.func.grad(lambda v: values(getattr(st, kind)(v, 0)).sum()))(x[:, 0, 0])
+    assert torch.equal(numbers, torch.ones(3, device=device))
+
+
+@SCANS
+def test_dtypes_without_a_gradient_of_ours_stay_with_torch(kind: str, device: str) -> None:
+    whole = torch.tensor([3, 1, 2], device=device)
+    if kind != "logcumsumexp":
+        ours, theirs = values(getattr(st, kind)(whole, 0)), values(getattr(torch, kind)(whole, 0))
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+    if kind in ("cumsum", "cumprod"):
+        z = torch.randn(3, dtype=torch.complex64, device=device, requires_grad=True)
+        want = torch.autograd.grad(getattr(torch, kind)(z, 0).abs().sum(), z)[0]
+        assert torch.equal(torch.autograd.grad(getattr(st, kind)(z, 0).abs().sum(), z)[0], want)
+
+
+@SCANS
+def test_expanded_gradient_is_not_copied(kind: str, dtype: torch.dtype, device: str) -> None:
+    x = leaf((7, 40), dtype, device)
+    y = values(getattr(st, kind)(x, 1))
+    expanded = torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
+    assert torch.equal(expanded, torch.autograd.grad(y, x, torch.ones_like(y))[0])
+
+
+@SCANS
+def test_dim_out_of_range_is_torchs_error(kind: str) -> None:
+    with pytest.raises(IndexError):
+        getattr(st, kind)(torch.ones(3), 1)
+
+
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16], ids=str)
+def test_autocast_to_float32(dtype: torch.dtype, device: str) -> None:
+    """A forward that autocast widens gets a dy wider than x; the gradient has x's dtype."""
+    x = leaf((4, 33), dtype, device)
+    with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
+        y = st.cumprod(x, 1)
+        (dx,) = torch.autograd.grad(y.float().sum(), x)
+    assert dx.dtype == dtype
+
+
+def test_every_float_is_ours() -> None:
+    """No floating dtype is left to torch without a word."""
+    for dtype in FLOATS:
+        y = st.cumsum(torch.ones(3, dtype=dtype, requires_grad=True), 0)
+        assert type(y.grad_fn).__name__.startswith("_Scan")
