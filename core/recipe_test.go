@@ -49,6 +49,9 @@ func TestSecondRunAtOtherAddresses(t *testing.T) {
 		if _, ok := d.(DequantizePerTokenBackward); ok || d.Family() == fakeQuantize.Name {
 			names = slices.DeleteFunc(names, func(name string) bool { return name == "zero_point" || name == "dzero_point" })
 		}
+		if scan, ok := d.(ScanBackward); ok {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == "indices" || name == "x" && scan.Kind == "cumsum" })
+		}
 		for _, move := range []uintptr{1 << 30, 256, 16, 4, 8, 128} {
 			fake, plan, fresh, args, workspace := recorded(t, d, names...)
 			for i := range args {
