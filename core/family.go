@@ -2,6 +2,7 @@ package core
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,16 +26,23 @@ type Family struct {
 type KindRow struct {
 	Name    string   // "cumprod"; empty where the family is one operation
 	Kernels []string // the variants that Select chooses from, and that Preference.Kernel may name
+	Code    string   // the kind in symbols, where kinds share kernels; empty: Name
+	Image   string   // the image of the kind's kernels; empty: that of the family
 }
+
+func (k *KindRow) code() string { return cmp.Or(k.Code, k.Name) }
 
 // Symbol is the name of a kernel: family, kind, variant, dtype.
 func (f *Family) Symbol(kind, kernel string, dtype DType) string {
-	parts := []string{f.Name, kind, kernel, dtype.suffix()}
+	parts := []string{f.Name, f.kind(kind).code(), kernel, dtype.suffix()}
 	if kind == "" {
 		parts = append(parts[:1], parts[2:]...)
 	}
 	return strings.Join(parts, "_")
 }
+
+// image is the kernel image of a kind.
+func (f *Family) image(kind string) string { return cmp.Or(f.kind(kind).Image, f.Image) }
 
 // op is how messages call one operation: "scan_backward(cumprod)", or the family's name where it has one kind.
 func (f *Family) op(kind string) string {

@@ -26,14 +26,18 @@ type ScanBackward struct {
 	Tie     string  `json:"tie"` // "last", "first"; empty: "last"
 }
 
-// kernelsOfScans are the variants of a kind: along a dense dimension, beside one, and a few long rows in parts.
-var kernelsOfScans = []string{"row", "column", "split"}
+// kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
+// beside a dense dimension. The CPU knows row and columns.
+var kernelsOfScans = []string{"rows", "row", "tiles", "columns"}
 
 var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []KindRow{
-		{"cumsum", kernelsOfScans}, {"cumprod", kernelsOfScans}, {"cummax", kernelsOfScans}, {"cummin", kernelsOfScans},
-		{"logcumsumexp", kernelsOfScans},
+		{Name: "cumsum", Kernels: kernelsOfScans},
+		{Name: "cumprod", Kernels: kernelsOfScans, Image: "scan_products"},
+		{Name: "cummax", Kernels: kernelsOfScans, Code: "cumextremum"},
+		{Name: "cummin", Kernels: kernelsOfScans, Code: "cumextremum"},
+		{Name: "logcumsumexp", Kernels: kernelsOfScans, Image: "scan_logcumsumexp"},
 	},
 	required: []string{"shape", "dtype"}, decode: decodeAs[ScanBackward],
 })
@@ -122,6 +126,8 @@ type scanProgram struct {
 	reverse, first bool
 	units          int
 	variant        string
+	cuda, forced   bool // forced: the variant was asked for
+	bytes          int64
 }
 
 // length is the number of positions of a row.
@@ -164,7 +170,7 @@ func (s *scanProgram) prepare(cuda bool, preference Preference) (program, error)
 	}
 	s.variant = "row"
 	if inner := s.shape[min(s.dim+1, len(s.shape)):]; slices.ContainsFunc(inner, func(n int64) bool { return n != 1 }) {
-		s.variant = "column"
+		s.variant = "columns"
 	}
 	if k := preference.Kernel; k != "" && k != s.variant {
 		return nil, refuse(Unsupported, scan.op(s.kind), "preference.kernel", fmt.Sprintf("%q for this problem", s.variant), fmt.Sprintf("%q", k), "")

@@ -55,6 +55,9 @@ func TestSecondRunAtOtherAddresses(t *testing.T) {
 				return name == "max_indices" && bag.Mode != "max" || strings.Contains(name, "sample_weights") && bag.Mode != "sum"
 			})
 		}
+		if scan, ok := d.(ScanBackward); ok {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == "indices" || name == "x" && scan.Kind == "cumsum" })
+		}
 		for _, move := range []uintptr{1 << 30, 256, 16, 4, 8, 128} {
 			fake, plan, fresh, args, workspace := recorded(t, d, names...)
 			for i := range args {

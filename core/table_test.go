@@ -64,7 +64,7 @@ func TestTheTableIsTotal(t *testing.T) {
 			for _, kernel := range kind.Kernels {
 				for _, dtype := range Floats {
 					symbol := f.Symbol(kind.Name, kernel, dtype)
-					require.Contains(t, exports[f.Image], symbol, "cuda/%s.cu exports every kernel of %s", f.Image, f.Name)
+					require.Contains(t, exports[f.image(kind.Name)], symbol, "cuda/%s.cu exports every kernel of %s", f.image(kind.Name), f.Name)
 					require.True(t, loaded[symbol], "no plan loads %s", symbol)
 				}
 			}

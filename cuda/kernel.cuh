@@ -154,6 +154,19 @@ struct Words {
         }
     }
 
+    // Element v alone.
+    __device__ void replace(int v, T x)
+    {
+        if constexpr (sizeof(T) >= 4) {
+            set(v, x);
+        } else {
+            unsigned bits = 0;
+            memcpy(&bits, &x, sizeof(T));
+            const int shift = v % PER_WORD * 8 * sizeof(T);
+            word[v / PER_WORD] = word[v / PER_WORD] & ~(((1u << 8 * sizeof(T)) - 1) << shift) | bits << shift;
+        }
+    }
+
     __device__ void load(const T* p)
     {
         using Word = typename WordOf<N * sizeof(T)>::type;

@@ -1,0 +1,184 @@
+package core
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// scanCalls are the launches of one run of a scan on a device of 132 multiprocessors.
+func scanCalls(t *testing.T, d ScanBackward, preference Preference, change func(args []Tensor), operands ...string) ([]fakeLaunch, []Tensor, *Plan) {
+	t.Helper()
+	fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
+	plan, err := Select(d, CUDA(0), preference)
+	require.NoError(t, err)
+	args, workspace := deviceArgs(plan, operands...)
+	if change != nil {
+		change(args)
+	}
+	require.NoError(t, plan.RunOrdered(0, workspace, args))
+	return fake.launches, args, plan
+}
+
+// scanWords reads fields of ScanArgs, and of its operands, by their names in cuda/scan.cuh.
+type scanWords struct {
+	t          *testing.T
+	at, inside map[string]int
+	words      []uint64
+}
+
+func wordsOfScan(t *testing.T, l *fakeLaunch) scanWords {
+	at, size := wordsOf(t, "scan", "ScanArgs")
+	inside, operand := wordsOf(t, "scan", "Strided")
+	for i, name := range []string{"dy", "x", "dx"} { // declared last, and counted as one word each
+		at[name] = size - 3 + i*operand
+	}
+	require.Len(t, l.words, size-3+3*operand, l.symbol)
+	return scanWords{t, at, inside, l.words}
+}
+
+func (w scanWords) get(name string) int64 { return int64(w.words[w.at[name]]) }
+
+func (w scanWords) of(operand, name string) int64 {
+	return int64(w.words[w.at[operand]+w.inside[name]])
+}
+
+func (w scanWords) strides(operand string, n int) (strides []int64) {
+	for d := range n {
+		strides = append(strides, int64(w.words[w.at[operand]+w.inside["stride"]+d]))
+	}
+	return strides
+}
+
+func TestWordsOfScans(t *testing.T) {
+	t.Run("rows, reversed", func(t *testing.T) {
+		launches, args, plan := scanCalls(t, ScanBackward{Kind: "cumprod", Shape: []int64{6, 40}, DType: Float32, Dim: 1, Reverse: true}, Preference{}, nil, "dy", "x", "dx")
+		require.Len(t, launches, 1)
+		require.Equal(t, "scan_backward_cumprod_rows_f32", launches[0].symbol)
+		w := wordsOfScan(t, &launches[0])
+		require.Equal(t, int64(40), w.get("n"))
+		require.Equal(t, int64(1), w.get("dims"))
+		require.Equal(t, int64(6), w.get("extent"))
+		require.Equal(t, int64(6), w.get("strips"))
+		require.Equal(t, int64(scanReversed), w.get("flags"))
+		require.Equal(t, int64(args[dxOperand].Data), w.of("dx", "data"))
+		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
+		require.Equal(t, int64(-1), w.of("dx", "step"))
+		require.Equal(t, []int64{-40}, w.strides("x", 1))
+		require.Zero(t, w.get("states"))
+		require.Equal(t, "rows", plan.SKU().Kernel)
+	})
+	t.Run("dx transposed", func(t *testing.T) {
+		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cumsum", Shape: []int64{5000, 300}, DType: Float32, Dim: 0}, Preference{}, func(args []Tensor) {
+			for _, i := range []int{0, dxOperand} {
+				args[i].Strides[0], args[i].Strides[1] = 1, 5000
+			}
+		}, "dy", "dx")
+		require.Equal(t, "columns", plan.SKU().Kernel)
+		require.Len(t, launches, 1)
+		require.Equal(t, "scan_backward_cumsum_row_f32", launches[0].symbol, "the kernel for where dx is dense")
+	})
+	t.Run("one long row", func(t *testing.T) {
+		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{1 << 22}, DType: BFloat16, Tie: "first"}, Preference{}, nil, "dy", "x", "dx")
+		require.Len(t, launches, 3)
+		for i, phase := range []int64{scanHeads, scanTails, 0} {
+			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].symbol)
+			w := wordsOfScan(t, &launches[i])
+			require.Equal(t, phase|scanFirst|scanMinimum, w.get("flags"))
+			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
+			require.Equal(t, w.get("parts"), int64(launches[i].grid))
+			require.Equal(t, int64(100<<40), w.get("states"))
+			require.Equal(t, int64(16), w.get("skip"), "what is known of indices comes first")
+			require.Zero(t, w.get("bad"))
+		}
+		w := wordsOfScan(t, &launches[0])
+		parts, all := w.get("parts"), w.get("parts")*w.get("tiles")
+		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*parts+4*all+8*parts, "heads, heads of tiles, tails")
+	})
+	t.Run("indices", func(t *testing.T) {
+		launches, args, _ := scanCalls(t, ScanBackward{Kind: "cummax", Shape: []int64{700, 30}, DType: Float64, Dim: 0}, Preference{}, nil, "dy", "indices", "dx")
+		require.Len(t, launches, 4)
+		require.Equal(t, "scan_clear", launches[0].symbol)
+		require.Equal(t, []uint64{100 << 40, 8}, launches[0].words, "an int32 for all rows and for each")
+		require.Equal(t, "scan_backward_indices_columns_f64", launches[1].symbol)
+		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].symbol)
+		w := wordsOfScan(t, &launches[2])
+		require.Equal(t, int64(args[indicesOperand].Data), w.of("x", "data"))
+		require.Equal(t, int64(100<<40), w.get("bad"))
+	})
+	t.Run("nothing to do", func(t *testing.T) {
+		for _, shape := range [][]int64{{0}, {0, 5}, {5, 0}} {
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: shape, DType: Float32}, Preference{}, nil, "dy", "x", "dx")
+			require.Empty(t, launches)
+		}
+	})
+}
+
+// The workspace that a plan asks for holds the states of whatever its runs launch, and every row has its threads.
+func TestShapesOfScans(t *testing.T) {
+	for _, shape := range [][]int64{{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2}} {
+		for _, dtype := range Floats {
+			for _, kind := range scan.Kinds {
+				for dim := range shape {
+					for _, kernel := range append([]string{""}, kernelsOfScans...) {
+						d := ScanBackward{Kind: kind.Name, Shape: shape, DType: dtype, Dim: int64(dim)}
+						p, err := d.problem()
+						require.NoError(t, err)
+						chosen, err := p.compile(p, 132, true, Preference{Kernel: kernel})
+						if err != nil {
+							require.ErrorIs(t, err, ErrUnsupported)
+							continue
+						}
+						s := chosen.(*scanProgram)
+						g := s.share(s.code(), s.variant, s.rowCount(), s.inner())
+						require.LessOrEqual(t, s.badBytes()+s.states(s.code(), &g), s.workspace())
+						require.Zero(t, g.block%32)
+						require.LessOrEqual(t, g.block, int64(512))
+						lane := s.lane(s.code())
+						switch s.variant {
+						case "rows":
+							require.LessOrEqual(t, g.width*s.length(), 32*lane, "whole rows in a warp")
+							require.GreaterOrEqual(t, g.grid*g.block/32*g.width, s.rowCount())
+						case "row":
+							require.GreaterOrEqual(t, g.height*32*lane, s.padded(), "a row in its warps")
+							require.GreaterOrEqual(t, g.grid*g.width, s.rowCount())
+						case "tiles":
+							require.GreaterOrEqual(t, g.parts*g.tiles*g.block*lane, s.padded(), "a row in its tiles")
+						case "columns":
+							_, down := s.own(s.code())
+							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
+							require.GreaterOrEqual(t, g.strips*g.columns, s.rowCount())
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Numbers that Go repeats are those of the kernels.
+func TestConstantsOfScans(t *testing.T) {
+	source := cudaSource(t, "scan")
+	constant := func(name string) int {
+		match := regexp.MustCompile(`\b` + name + ` = (\d+)`).FindStringSubmatch(source)
+		require.NotNil(t, match, name)
+		n, err := strconv.Atoi(match[1])
+		require.NoError(t, err)
+		return n
+	}
+	require.Equal(t, scanRowThreads, constant("kRowThreads"))
+	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
+	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
+	for name, bit := range map[string]int{"kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails} {
+		require.Equal(t, bit, constant(name), name)
+	}
+	for _, own := range []string{
+		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
+		"kDown = sizeof(T) == 8 || kVectors<K, T> == 2 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16",
+	} {
+		require.True(t, strings.Contains(source, own), "own repeats %s", own)
+	}
+}

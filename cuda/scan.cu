@@ -1,0 +1,22 @@
+// cumsum, and cummax and cummin (cumextremum; indices is the same with the winners given).
+#include "scan_export.cuh"
+#include "scan_indices.cuh"
+#include "scan_runs.cuh"
+
+FOR_EACH_FLOAT(EXPORT_KIND, cumsum, Cumsum, 3, 5, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 4, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 4, 2)
+
+#define EXPORT_REPAIR(name, T, A, ...) \
+    EXPORT_SCAN(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))
+FOR_EACH_FLOAT(EXPORT_REPAIR)
+
+struct ClearArgs {
+    uint4* data;
+    i64 words;
+};
+
+EXPORT_SCAN(scan_clear, kBlock, 1, ClearArgs, {
+    const i64 i = static_cast<i64>(blockIdx.x) * kBlock + threadIdx.x;
+    if (i < args.words) args.data[i] = make_uint4(0, 0, 0, 0);
+})

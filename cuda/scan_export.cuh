@@ -1,0 +1,10 @@
+// The kernels of a kind of scan, by name, and the registers that they may use: blocks that share a multiprocessor.
+#pragma once
+
+#include "scan_outer.cuh"
+
+#define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                                    \
+    EXPORT_SCAN(scan_backward_##kind##_rows_##name, kRowsThreads, ROWS, ScanArgs, rows<Kind<A>, T>(args))                          \
+    EXPORT_SCAN(scan_backward_##kind##_row_##name, kRowThreads, ROW, ScanArgs, row<Kind<A>, T>(args))                       \
+    EXPORT_SCAN(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args))                        \
+    EXPORT_SCAN(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))

@@ -1,0 +1,42 @@
+// Rows whose indices are not those of a scan: dx[j] is the sum of dy over indices[i] == j, whatever they are.
+#pragma once
+
+#include "scan.cuh"
+
+constexpr int kRepairThreads = 256, kSums = 4096;  // sums in shared memory
+
+// A thread owns every kRepairThreads-th position of a part of the row and goes through all indices in order. Positions out of range belong to nobody.
+template <typename T>
+__device__ void repair(const ScanArgs& args)
+{
+    __shared__ double sum[kSums];
+    __shared__ int index[kRepairThreads];
+    __shared__ double value[kRepairThreads];
+    if (args.bad[0] == 0) return;
+    i64 rows = 1;
+    for (int d = 0; d < args.dims; ++d) rows *= args.extent[d];
+    for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        if (args.bad[1 + row] == 0) continue;
+        const T* dy = reinterpret_cast<const T*>(args.dy.data) + place_of(args, args.dy, row);
+        const i64* x = reinterpret_cast<const i64*>(args.x.data) + place_of(args, args.x, row);
+        T* dx = reinterpret_cast<T*>(args.dx.data) + place_of(args, args.dx, row);
+        for (i64 part = 0; part < args.n; part += kSums) {
+            for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = 0.0;
+            for (i64 begin = 0; begin < args.n; begin += kRepairThreads) {
+                __syncthreads();
+                const i64 i = begin + threadIdx.x;
+                index[threadIdx.x] = -1;
+                if (i < args.n) {
+                    const i64 j = (args.flags & kReversed ? args.n - 1 - x[i * args.x.step] : x[i * args.x.step]) - part;
+                    if (j >= 0 && j < kSums) index[threadIdx.x] = static_cast<int>(j);
+                    value[threadIdx.x] = widen<double>(dy[i * args.dy.step]);
+                }
+                __syncthreads();
+                for (int k = 0; k < kRepairThreads; ++k)
+                    if (index[k] >= 0 && index[k] % kRepairThreads == static_cast<int>(threadIdx.x)) sum[index[k]] += value[k];
+            }
+            for (int j = threadIdx.x; j < kSums && part + j < args.n; j += kRepairThreads) dx[(part + j) * args.dx.step] = static_cast<T>(sum[j]);
+            __syncthreads();
+        }
+    }
+}

@@ -1,0 +1,5 @@
+// logcumsumexp.
+#include "scan_export.cuh"
+#include "scan_logcumsumexp.cuh"
+
+FOR_EACH_FLOAT(EXPORT_KIND, logcumsumexp, Logcumsumexp, 2, 4, 2)

@@ -1,0 +1,169 @@
+// logcumsumexp:  w = e^{x_i - y_i}, c = e^{y_{i-1} - y_i}
+#pragma once
+
+#include "scan.cuh"
+
+__device__ inline float exp_of(float x)
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.44269504f));
+    return r;
+}
+__device__ inline double exp_of(double x) { return exp(x); }
+
+__device__ inline float inverse(float s)  // a normal number or NaN
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(s));
+    return r;
+}
+__device__ inline double inverse(double s) { return 1.0 / s; }
+
+template <typename A>
+struct LogcumsumexpHead {
+    A m, s;  // the largest x, and the sum of e^{x - m}; its number if m is +inf, 0 if m is -inf
+};
+
+// Within a thread all exponentials have one anchor: S_i = sum_{j<=i} e^{x_j - anchor}, and dx_k = e^{x_k - anchor} Z_k with
+// Z_k = sum_{i>=k} dy_i / S_i, so that errors do not build up along the row. Between threads, Z is relative to the largest x so far.
+// A thread that has no anchor near all its sums takes the largest x so far for each element:
+//     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
+template <typename A>
+struct Logcumsumexp {
+    static constexpr bool HEAD = true, ORDERED = true, ROOM = false;
+    using Number = A;
+    using Value = A;
+    using Head = LogcumsumexpHead<A>;
+    struct Tail {
+        A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN: nothing yet
+    };
+    using Far = Tail;
+
+    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp_of(low - high); }
+
+    static __device__ Head empty() { return {-A(INFINITY), A(0)}; }
+    static __device__ Head join(const Head& l, const Head& r)
+    {
+        const bool right = r.m > l.m;
+        const A f = ratio(right ? l.m : r.m, right ? r.m : l.m);
+        return {right ? r.m : l.m, right ? r.s + l.s * f : l.s + r.s * f};
+    }
+    static __device__ Tail nothing() { return {A(NAN), A(0)}; }
+    static __device__ Tail join(const Tail& l, const Tail& r)
+    {
+        if (l.m != l.m) return r;
+        return {l.m, r.z == A(0) ? l.z : l.z + r.z * ratio(l.m, r.m)};
+    }
+    static __device__ Far far(const Tail& t) { return t; }
+    static __device__ Tail near(const Far& t) { return t; }
+    static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
+
+    // The next largest x, and the sum: returns e^{x - m}.
+    static __device__ A step(Head& h, A x, A& e)
+    {
+        const A m = fmax(h.m, x), d = x == -A(INFINITY) ? A(0) : ratio(x, m);
+        e = ratio(h.m, m);
+        h = {m, h.s * e + d};
+        return d;
+    }
+
+    template <int I, int N, bool SEG>
+    struct Cell {
+        static constexpr A kSmall = A(0x1p-60);
+        A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
+        A first, anchor;     // the largest x before, and so far
+        bool anchored;
+
+        __device__ void begin(const ScanArgs&, A*) {}
+
+        template <typename X>
+        __device__ Head head(const X& x, unsigned starts)
+        {
+            anchor = -A(INFINITY);
+#pragma unroll
+            for (int i = 0; i < I; ++i) anchor = fmax(anchor, x(i));
+            const bool none = anchor == -A(INFINITY);
+            const A base = none ? A(0) : anchor;
+            A s = A(0);
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) s = A(0);
+                s += exp_of(x(i) - base);
+            }
+            if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
+            Head h = empty();
+            A e;
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) h = empty();
+                step(h, x(i), e);
+            }
+            return h;
+        }
+
+        template <typename X, typename Y>
+        __device__ void enter(const Head& before, const X& x, const Y& y, unsigned starts)
+        {
+            Head h = SEG && starts & 1 ? empty() : before;
+            first = h.m;
+            anchor = fmax(h.m, anchor);
+            A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0) - anchor);
+            if (SEG) {
+#pragma unroll
+                for (int i = 1; i < I; ++i)
+                    if (starts >> i & 1) least = fmin(least, exp_of(x(i) - anchor));
+            }
+            anchored = fabs(anchor) < A(INFINITY) && least >= kSmall;
+            if (anchored) {
+#pragma unroll
+                for (int i = 0; i < I; ++i) {
+                    if (SEG && starts >> i & 1) s = A(0);
+                    d[i] = exp_of(x(i) - anchor);
+                    s += d[i];
+                    t[i] = y(i) * inverse(s);
+                }
+                return;
+            }
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) h = empty();
+                d[i] = step(h, x(i), e[i]);
+                t[i] = h.s == A(0) ? A(0) : y(i) / h.s;
+            }
+            anchor = h.m;
+        }
+
+        template <typename X, typename Y>
+        __device__ Tail tail(const X&, const Y&, unsigned starts) const
+        {
+            A z = A(0);
+#pragma unroll
+            for (int i = I - 1; i >= 0; --i) {
+                z += t[i];
+                if (!anchored) z *= e[i];
+                if (SEG && starts >> i & 1) z = A(0);
+            }
+            return {first, anchored ? z * ratio(first, anchor) : z};
+        }
+
+        template <typename X, typename Y, typename Store>
+        __device__ void finish(const Tail& after, const X&, const Y&, unsigned starts, const Store& store)
+        {
+            A z = after.m != after.m ? A(0) : after.z;
+            if (SEG && z != A(0)) z *= ratio(anchor, after.m);
+#pragma unroll
+            for (int c = I / N - 1; c >= 0; --c) {
+                A dx[N];
+#pragma unroll
+                for (int v = N - 1; v >= 0; --v) {
+                    const int i = c * N + v;
+                    z += t[i];
+                    dx[v] = d[i] * z;
+                    if (!anchored) z *= e[i];
+                    if (SEG && starts >> i & 1) z = A(0);
+                }
+                store(c, dx);
+            }
+        }
+    };
+};

@@ -1,0 +1,253 @@
+// Sums: of all that follows, or of the run of positions that one element won.
+//
+//     Kind::Head, Kind::Tail                    states
+//     Kind::HEAD                                elements need the head of everything before them
+//     Kind::ORDERED                             tails need that head too
+//     Kind::Value                               what x holds; void: there is no x
+//     Kind::Far                                 the tail in which tiles are joined
+//     Kind::Cell<I, N, SEG>                     I elements of one row, N of which are stored together;
+//                                               with SEG bit i of `starts` says that i is the first of a row
+//         head(x, starts)                       head of the elements since the last start
+//         enter(head, x, y, starts)             given the head of everything before
+//         tail(x, y, starts)                    tail of the elements up to the first start
+//         finish(tail, x, y, starts, store)     given the tail of everything after: store(c, dx of elements c * N..)
+//     x and y give an element by its number
+#pragma once
+
+#include "scan.cuh"
+
+// ---------------------------------------------------------------------------------------------------- cumsum:  w = c = 1
+
+template <typename A>
+struct SumTail {
+    A sum;
+};
+
+template <typename A>
+struct Cumsum {
+    static constexpr bool HEAD = false, ORDERED = false, ROOM = false;
+    using Number = A;
+    using Value = void;
+    using Head = Nothing;
+    using Tail = SumTail<A>;
+    using Far = SumTail<double>;
+
+    static __device__ A pad(const ScanArgs&) { return A(0); }
+    static __device__ Tail nothing() { return {A(0)}; }
+    static __device__ Far far(const Tail& t) { return {t.sum}; }
+    static __device__ Tail near(const Far& t) { return {static_cast<A>(t.sum)}; }
+    template <typename B>
+    static __device__ SumTail<B> join(const SumTail<B>& l, const SumTail<B>& r)
+    {
+        return {l.sum + r.sum};
+    }
+
+    template <int I, int N, bool SEG>
+    struct Cell {
+        __device__ void begin(const ScanArgs&, A*) {}
+
+        template <typename X, typename Y>
+        __device__ Tail tail(const X&, const Y& y, unsigned starts) const
+        {
+            A sum = A(0);
+#pragma unroll
+            for (int c = I - N; c >= 0; c -= N) {
+                A part = A(0);
+#pragma unroll
+                for (int i = c + N - 1; i >= c; --i) {
+                    part += y(i);
+                    if (SEG && starts >> i & 1) part = sum = A(0);
+                }
+                sum += part;
+            }
+            return {sum};
+        }
+
+        template <typename X, typename Y, typename Store>
+        __device__ void finish(const Tail& after, const X&, const Y& y, unsigned starts, const Store& store) const
+        {
+            A q = after.sum;
+#pragma unroll
+            for (int c = I - N; c >= 0; c -= N) {
+                A dx[N], part = A(0);
+#pragma unroll
+                for (int i = N - 1; i >= 0; --i) {
+                    part += y(c + i);
+                    dx[i] = part + q;
+                    if (SEG && starts >> (c + i) & 1) part = q = A(0);
+                }
+                q += part;
+                store(c / N, dx);
+            }
+        }
+    };
+};
+
+// ---------------------------------------------------------------------------------------------------- runs:  w = r, c = !r, r: a record
+
+// What a run of positions that one element won adds up to; `open` if it reaches further to the left.
+template <typename A>
+struct RunTail {
+    A sum;
+    int open;
+};
+
+// The tails of runs, given which elements are records: the first of a row, and those that win over all before them.
+template <typename A>
+struct Runs {
+    using Number = A;
+    using Tail = RunTail<A>;
+    using Far = Tail;
+
+    static __device__ A pad(const ScanArgs&) { return A(0); }
+    static __device__ Tail nothing() { return {A(0), 1}; }
+    static __device__ Far far(const Tail& t) { return t; }
+    static __device__ Tail near(const Far& t) { return t; }
+    static __device__ Tail join(const Tail& l, const Tail& r) { return {l.open ? l.sum + r.sum : l.sum, l.open & r.open}; }
+
+    template <int I, int N, bool SEG>
+    struct Cell {
+        unsigned records;
+
+        template <typename X, typename Y>
+        __device__ Tail tail(const X&, const Y& y, unsigned) const
+        {
+            A sum = A(0);
+#pragma unroll
+            for (int c = I - N; c >= 0; c -= N) {
+                A part = A(0);
+#pragma unroll
+                for (int i = c + N - 1; i >= c; --i) {
+                    part += y(i);
+                    if (records >> i & 1) part = sum = A(0);
+                }
+                sum += part;
+            }
+            return {sum, records == 0};
+        }
+
+        template <typename X, typename Y, typename Store>
+        __device__ void finish(const Tail& after, const X&, const Y& y, unsigned, const Store& store) const
+        {
+            A q = after.sum;
+#pragma unroll
+            for (int c = I - N; c >= 0; c -= N) {
+                A dx[N], part = A(0);
+#pragma unroll
+                for (int i = N - 1; i >= 0; --i) {
+                    part += y(c + i);
+                    const bool record = records >> (c + i) & 1;
+                    dx[i] = record ? part + q : A(0);
+                    if (record) part = q = A(0);
+                }
+                q += part;
+                store(c / N, dx);
+            }
+        }
+    };
+};
+
+// ---------------------------------------------------------------------------------------------------- cummax, cummin
+
+// Where numbers compare as the operation wants: NaN is above all, -0.0 is 0.0, and everything is negated for a minimum.
+__device__ inline int rank_of(float x, float sign)
+{
+    const int bits = __float_as_int(__fmaf_rn(x, sign, 0.0f));  // NaN becomes 0x7fffffff
+    return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+__device__ inline i64 rank_of(double x, double sign)
+{
+    if (x != x) return 0x7fffffffffffffff;
+    const i64 bits = __double_as_longlong(__fma_rn(x, sign, 0.0));
+    return bits ^ (bits >> 63 & 0x7fffffffffffffff);
+}
+
+template <typename A>
+struct Cumextremum : Runs<A> {
+    static constexpr bool HEAD = true, ORDERED = true, ROOM = false;
+    using Value = A;
+    using Rank = decltype(rank_of(A(), A()));
+    static constexpr Rank kLeast = static_cast<Rank>(1ull << (8 * sizeof(A) - 1)) + 1;  // below every number
+    struct Head {
+        Rank best;
+    };
+
+    using Runs<A>::join;
+    static __device__ Head empty() { return {kLeast}; }
+    static __device__ Head join(const Head& l, const Head& r) { return {l.best > r.best ? l.best : r.best}; }
+    static __device__ A pad(const ScanArgs& args) { return args.flags & kMinimum ? A(INFINITY) : -A(INFINITY); }
+
+    template <int I, int N, bool SEG>
+    struct Cell : Runs<A>::template Cell<I, N, SEG> {
+        A sign;
+        int last;
+
+        __device__ void begin(const ScanArgs& args, A*)
+        {
+            sign = args.flags & kMinimum ? A(-1) : A(1);
+            last = args.flags & kFirst ? 0 : 1;
+        }
+
+        template <typename X>
+        __device__ Head head(const X& x, unsigned starts) const
+        {
+            Rank best = kLeast;
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) best = kLeast;
+                const Rank rank = rank_of(x(i), sign);
+                best = rank > best ? rank : best;
+            }
+            return {best};
+        }
+
+        template <typename X, typename Y>
+        __device__ void enter(const Head& before, const X& x, const Y&, unsigned starts)
+        {
+            Rank best = before.best;
+            this->records = starts;
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) best = kLeast;
+                const Rank rank = rank_of(x(i), sign);
+                if (rank > best - last) this->records |= 1u << i;
+                best = rank > best ? rank : best;
+            }
+        }
+    };
+};
+
+// The record is the position that an index names. Whether the indices are those of a scan is checked on the way: each one is its own
+// position or repeats the one before.
+template <typename A>
+struct Indices : Runs<A> {
+    static constexpr bool HEAD = false, ORDERED = false, ROOM = false;
+    using Value = i64;
+    using Head = Nothing;
+
+    template <int I, int N, bool SEG>
+    struct Cell : Runs<A>::template Cell<I, N, SEG> {
+        __device__ void begin(const ScanArgs&, A*) {}
+
+        // Elements lo..hi-1 exist; element lo is at position k of its row; `before` is the index ahead of it, if it is no start.
+        template <typename Index>
+        __device__ void take(const ScanArgs& args, const Index& index, int lo, int hi, unsigned starts, i64 row, i64 k, i64 before)
+        {
+            this->records = starts;
+            const i64 mirror = args.flags & kReversed ? args.n - 1 : 0, way = args.flags & kReversed ? -1 : 1;
+            bool bad = false;
+#pragma unroll 4
+            for (int i = lo; i < hi; ++i, ++k) {
+                if (SEG && k == args.n) k = 0, ++row;
+                const i64 winner = index(i);
+                if (winner == mirror + way * k)
+                    this->records |= 1u << i;
+                else if (starts >> i & 1 || winner != before)
+                    args.bad[1 + row] = 1, bad = true;
+                before = winner;
+            }
+            if (bad) args.bad[0] = 1;
+        }
+    };
+};
