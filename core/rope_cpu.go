@@ -62,11 +62,12 @@ func hostRope[A accumulator](p *ropeProgram, args []Tensor, pool *sync.Pool) {
 		h.batches = 1
 	}
 	h.breath = min(max(p.pairs, 1), ropeTile)
-	h.tokens = min(ropeTile/h.breath, p.SeqLen)
 	rows := int64(0)
 	for _, r := range h.rotations[:h.n] {
 		rows += h.batches * r.heads
 	}
+	some := max(ceil(p.SeqLen, 8), ceil(grain/4, p.HeadDim*max(min(rows, ropeRun), 1))) // so that short sequences make several tasks
+	h.tokens = min(ropeTile/h.breath, p.SeqLen, some)
 	runs, across, along := ceil(rows, ropeRun), ceil(max(p.pairs, 1), h.breath), ceil(p.SeqLen, h.tokens)
 	work := h.tokens * (2*h.breath + (p.HeadDim-2*p.pairs)/across) * min(rows, ropeRun) // elements of a task
 	start := func() (*ropeWorker[A], func()) {
