@@ -17,7 +17,7 @@ typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
     c = __builtin_shufflevector(even, even2, 2, 3, 6, 7), d = __builtin_shufflevector(odd, odd2, 2, 3, 6, 7); \
   } while (0)
 
-#define WIDE(p) (four){(p)[0], (p)[1], (p)[2], (p)[3]}
+#define WIDE(p, suffix) __builtin_convertvector(*(const loose_##suffix *)(p), four)
 
 /* The lanes from the first on that lie side by side. */
 INLINE long run_of(const int64_t *at, long lanes) {

@@ -23,7 +23,7 @@
       for (int i = 0; i < 4; i++) in[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
       double *out = tile + l + (step < 0 ? (n - 1) * width : 0); \
       for (; k + 4 <= n; k += 4) { \
-        four a = WIDE(in[0] + k), b = WIDE(in[1] + k), c = WIDE(in[2] + k), d = WIDE(in[3] + k); \
+        four a = WIDE(in[0] + k, suffix), b = WIDE(in[1] + k, suffix), c = WIDE(in[2] + k, suffix), d = WIDE(in[3] + k, suffix); \
         TURN(a, b, c, d); \
         *(loose_f64 *)out = a, *(loose_f64 *)(out + pitch) = b; \
         *(loose_f64 *)(out + 2 * pitch) = c, *(loose_f64 *)(out + 3 * pitch) = d; \
@@ -44,7 +44,7 @@
       for (int i = 0; i < 4; i++) out[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
       const double *in = tile + l + (step < 0 ? (n - 1) * width : 0); \
       for (; k + 4 <= n; k += 4) { \
-        four a = WIDE(in), b = WIDE(in + pitch), c = WIDE(in + 2 * pitch), d = WIDE(in + 3 * pitch); \
+        four a = WIDE(in, f64), b = WIDE(in + pitch, f64), c = WIDE(in + 2 * pitch, f64), d = WIDE(in + 3 * pitch, f64); \
         TURN(a, b, c, d); \
         *(loose_##suffix *)(out[0] + k) = __builtin_convertvector(a, loose_##suffix); \
         *(loose_##suffix *)(out[1] + k) = __builtin_convertvector(b, loose_##suffix); \
