@@ -21,9 +21,10 @@ typedef struct {
   int64_t at[SCAN_BATCH];
 } scan_operand;
 
-/* A group of lanes, and which positions of it: rows of width numbers. */
+/* A group of lanes, and which positions of it: rows of width numbers. The window after it is that of the next lanes, or of the same
+   lanes so many positions on: its lines are asked for ahead. */
 typedef struct {
-  long lane, lanes, width, k, n;
+  long lane, lanes, width, k, n, on;
 } scan_window;
 
 /* The tile of a window of an operand, in float64, and back. */

@@ -209,7 +209,8 @@ typedef struct {
   long lane, lanes, width, positions;
 } group;
 
-#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count}
+#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) + (count) < call->n ? (count) : 0}
+#define WINDOW_BACK(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) > 0 ? -positions : 0}
 #define SIZES long width = g->width, positions = g->positions
 #define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
 
@@ -240,8 +241,9 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
   if (BY_INDEX(kind)) unpack(g, states, a, b);
   for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
     long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
-    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
-    if (leaves) sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    const scan_window *window = backwards ? WINDOW_BACK(k, n) : WINDOW(k, n);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, window);
+    if (leaves) sw_scan_load(dy, &call->dy, window);
     EACH_STRIP {
       if (BY_INDEX(kind)) chosen_check(a + s, b + s, scans + s, x + s, k, DELTA(kind), width, n);
       if (BY_INDEX(kind) && leaves) chosen_fold(exact, a + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
@@ -309,15 +311,15 @@ INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const gr
   for (long l = 0; l < width; l++) lost[l] = 0;
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long k = i * positions, n = POSITIONS(k);
-    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
-    sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
+    sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP {
       double *before = checkpoint + 2 * i * width + s;
       if (BY_INDEX(kind)) chosen_forward(want + s, x + s, w + s, k, DELTA(kind), width, n);
       else forward(kind, exact, before, before + width, x + s, w + s, dy + s, width, n);
       backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
     }
-    sw_scan_store(&call->dx, dy, WINDOW(k, n));
+    sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
 }
 
