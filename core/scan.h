@@ -7,7 +7,7 @@
    of a group, in float64: 64 positions of 32 lanes, or fewer positions of more lanes where rows are shorter than that. */
 enum {
   SCAN_LANES = 32,     /* of a group at the least */
-  SCAN_POSITIONS = 64, /* of a tile at the most */
+  SCAN_POSITIONS = 32, /* of a tile at the most */
   SCAN_TILE = SCAN_LANES * SCAN_POSITIONS,
   SCAN_WIDEST = 256,   /* lanes of a group at the most */
   SCAN_BATCH = 1024    /* lanes of a call */
