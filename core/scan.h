@@ -7,7 +7,7 @@
    of a group, in float64: 64 positions of 32 lanes, or fewer positions of more lanes where rows are shorter than that. */
 enum {
   SCAN_LANES = 32,     /* of a group at the least */
-  SCAN_POSITIONS = 64, /* of a tile at the most */
+  SCAN_POSITIONS = 32, /* of a tile at the most */
   SCAN_TILE = SCAN_LANES * SCAN_POSITIONS,
   SCAN_WIDEST = 256,   /* lanes of a group at the most */
   SCAN_BATCH = 1024    /* lanes of a call */
@@ -21,9 +21,10 @@ typedef struct {
   int64_t at[SCAN_BATCH];
 } scan_operand;
 
-/* A group of lanes, and which positions of it: rows of width numbers. */
+/* A group of lanes, and which positions of it: rows of width numbers. The window after it is that of the next lanes, or of the same
+   lanes so many positions on: its lines are asked for ahead. */
 typedef struct {
-  long lane, lanes, width, k, n;
+  long lane, lanes, width, k, n, on;
 } scan_window;
 
 /* The tile of a window of an operand, in float64, and back. */
@@ -52,12 +53,9 @@ void sw_scan_fold(const scan_call *call, double *states, double *carries);
 void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
 /* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already.
-   carries enter from the right. */
+   carries enter from the right. Of the chosen kinds they become whether the indices of each lane are a scan's: each is that of its
+   position or the one before; if not, dx is to be found by sw_scan_add. */
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints);
-
-/* scans says whether the indices of whole rows, for x, are a scan's: each is that of its position, which first is the first, or the one
-   before. */
-int sw_scan_scans(const scan_call *call, double first);
 
 /* beyond says whether some of n numbers of 64 bits is not a position of a row of so many; outside, whether some index, for x, is not. */
 int sw_scan_beyond(uint64_t data, long n, int64_t row);

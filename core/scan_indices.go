@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 )
 
@@ -74,16 +75,15 @@ func (h *hostScan) indexed() {
 	choosing.carry(parts, make([]state, h.lanes), carries)
 }
 
-// choose does whole rows: by their winners where all indices are those of a scan.
+// choose does whole rows: by their winners, and once more where some indices are not those of a scan.
 func (h *hostScan) choose(w *scanWorker, first, count int64) {
-	if C.sw_scan_scans(&w.call, C.double(h.start[0])) == 0 {
-		h.add(w, first, count)
-		return
-	}
 	states, carries := w.states[:count], w.carries[:count]
 	h.begin(w, states, first)
 	clear(carries)
 	C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries), nil)
+	if slices.Min(carries) == 0 {
+		h.add(w, first, count)
+	}
 }
 
 // outside reports that some index is out of range.

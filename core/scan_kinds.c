@@ -99,8 +99,23 @@ INLINE double added(int exact, double a, double b, double *lost) {
 /* The indices that a scan returned, as the bits of x: position k won when its index is k itself, counted from lane l's want[l] on. */
 INLINE uint64_t wanted(double want, long k) { return bits(want + k + 0x1p52) - bits(0x1p52); }
 
-INLINE void chosen_forward(const double *restrict want, const double *restrict x, double *restrict w, long k, long delta, long width, long n) {
-  for (long i = 0; i < n; i++) EACH_LANE w[i * width + l] = bits(x[i * width + l]) == wanted(want[l], (k + i) * delta) ? 1 : 0;
+/* The winners of a tile, and whether its indices and those before the tile on its right are a scan's: each is its position's own, own
+   says of the first of that tile, or the one before, as that first is. */
+INLINE void chosen_forward(const double *restrict want, double *restrict first, double *restrict own, double *restrict scans,
+                           const double *restrict x, double *restrict w, long k, long delta, long width, long n) {
+  EACH_LANE {
+    double fine = bits(first[l]) == bits(x[(n - 1) * width + l]) ? scans[l] : 0;
+    scans[l] = own[l] != 0 ? scans[l] : fine;
+    first[l] = x[l];
+    own[l] = w[l] = bits(x[l]) == wanted(want[l], k * delta) ? 1 : 0;
+  }
+  for (long i = 1; i < n; i++) EACH_LANE {
+    uint64_t index = bits(x[i * width + l]);
+    double fine = index == bits(x[(i - 1) * width + l]) ? scans[l] : 0;
+    int wins = index == wanted(want[l], (k + i) * delta);
+    w[i * width + l] = wins ? 1 : 0;
+    scans[l] = wins ? scans[l] : fine;
+  }
 }
 
 /* Whether every index is its position's own or the one before, which last holds the bits of: a scan returns no other. */
@@ -209,7 +224,8 @@ typedef struct {
   long lane, lanes, width, positions;
 } group;
 
-#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count}
+#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) + (count) < call->n ? (count) : 0}
+#define WINDOW_BACK(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) > 0 ? -positions : 0}
 #define SIZES long width = g->width, positions = g->positions
 #define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
 
@@ -240,8 +256,9 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
   if (BY_INDEX(kind)) unpack(g, states, a, b);
   for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
     long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
-    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
-    if (leaves) sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    const scan_window *window = backwards ? WINDOW_BACK(k, n) : WINDOW(k, n);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, window);
+    if (leaves) sw_scan_load(dy, &call->dy, window);
     EACH_STRIP {
       if (BY_INDEX(kind)) chosen_check(a + s, b + s, scans + s, x + s, k, DELTA(kind), width, n);
       if (BY_INDEX(kind) && leaves) chosen_fold(exact, a + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
@@ -303,34 +320,24 @@ INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const g
 INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
                  double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], want[SCAN_WIDEST], entering[SCAN_WIDEST], lost[SCAN_WIDEST];
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], want[SCAN_WIDEST], before[SCAN_WIDEST], first[SCAN_WIDEST], own[SCAN_WIDEST];
+  double scans[SCAN_WIDEST], entering[SCAN_WIDEST], lost[SCAN_WIDEST];
   copy(g, carries, entering);
-  if (BY_INDEX(kind)) unpack(g, states, want, lost);
-  for (long l = 0; l < width; l++) lost[l] = 0;
+  if (BY_INDEX(kind)) unpack(g, states, want, before);
+  for (long l = 0; l < width; l++) lost[l] = 0, own[l] = scans[l] = 1, first[l] = 0;
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long k = i * positions, n = POSITIONS(k);
-    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW(k, n));
-    sw_scan_load(dy, &call->dy, WINDOW(k, n));
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
+    sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP {
-      double *before = checkpoint + 2 * i * width + s;
-      if (BY_INDEX(kind)) chosen_forward(want + s, x + s, w + s, k, DELTA(kind), width, n);
-      else forward(kind, exact, before, before + width, x + s, w + s, dy + s, width, n);
+      double *state = checkpoint + 2 * i * width + s;
+      if (BY_INDEX(kind)) chosen_forward(want + s, first + s, own + s, scans + s, x + s, w + s, k, DELTA(kind), width, n);
+      else forward(kind, exact, state, state + width, x + s, w + s, dy + s, width, n);
       backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
     }
-    sw_scan_store(&call->dx, dy, WINDOW(k, n));
+    sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
-}
-
-INLINE int scans_of(enum scan_kind kind, const scan_call *call, const group *g, double first) {
-  SIZES;
-  double x[SCAN_TILE], want[SCAN_WIDEST], last[SCAN_WIDEST], scans[SCAN_WIDEST], all = 1;
-  for (long l = 0; l < width; l++) want[l] = first, last[l] = number((uint64_t)first), scans[l] = 1;
-  for (long k = 0; k < call->n; k += positions) {
-    sw_scan_load(x, &call->x, WINDOW(k, POSITIONS(k)));
-    EACH_STRIP chosen_check(want + s, last + s, scans + s, x + s, k, DELTA(kind), width, POSITIONS(k));
-  }
-  for (long l = 0; l < g->lanes; l++) all = scans[l] < all ? scans[l] : all;
-  return all != 0;
+  for (long l = 0; BY_INDEX(kind) && l < g->lanes; l++) carries[l] = own[l] != 0 || bits(first[l]) == bits(before[l]) ? scans[l] : 0;
 }
 
 /* Groups are wider where rows are short, so that a tile is full. */
@@ -373,13 +380,6 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   EACH_KIND(walk, (call, states, carries, checkpoints))
-}
-
-int sw_scan_scans(const scan_call *call, double first) {
-  int all = 1;
-  if (call->kind == SCAN_CHOSEN) EACH_GROUP all &= CHOSEN(scan_scans_up)(call, g, first);
-  else EACH_GROUP all &= CHOSEN(scan_scans_down)(call, g, first);
-  return all;
 }
 
 int sw_scan_beyond(uint64_t data, long n, int64_t row) { return CHOSEN(scan_beyond)((const double *)(uintptr_t)data, n, row); }

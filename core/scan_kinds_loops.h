@@ -36,8 +36,3 @@ TARGET static int AT(scan_beyond)(const double *x, long n, int64_t row) {
   for (long i = 0; i < n; i++) worst = bits(x[i]) > worst ? bits(x[i]) : worst;
   return worst >= (uint64_t)row;
 }
-
-TARGET static int AT(scan_scans_up)(const scan_call *call, const group *g, double first) { return scans_of(SCAN_CHOSEN, call, g, first); }
-TARGET static int AT(scan_scans_down)(const scan_call *call, const group *g, double first) {
-  return scans_of(SCAN_CHOSEN_DOWN, call, g, first);
-}

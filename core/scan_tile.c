@@ -17,7 +17,7 @@ typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
     c = __builtin_shufflevector(even, even2, 2, 3, 6, 7), d = __builtin_shufflevector(odd, odd2, 2, 3, 6, 7); \
   } while (0)
 
-#define WIDE(p) (four){(p)[0], (p)[1], (p)[2], (p)[3]}
+#define WIDE(p, suffix) __builtin_convertvector(*(const loose_##suffix *)(p), four)
 
 /* The lanes from the first on that lie side by side. */
 INLINE long run_of(const int64_t *at, long lanes) {
@@ -55,6 +55,10 @@ INLINE int runs_of(long run, const int64_t *at, long lanes) {
     for (long l = 0; l < lanes; l += run) for (long k = first; k < end; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
   }
 
+/* Asks for the lines of so many numbers, to be read or written. */
+#define ASK(p, count, write) \
+  for (long line = 0; line < (count); line += (long)(64 / sizeof *(p))) __builtin_prefetch((p) + line, write)
+
 #define TILE(l, k) (tile + (k) * width + (l))
 #define MEMORY(l, k) (data + at[l] + (k) * step)
 
@@ -65,49 +69,60 @@ INLINE int runs_of(long run, const int64_t *at, long lanes) {
 typedef void (*widener)(float *, const uint16_t *, long);
 typedef void (*narrower)(uint16_t *, const float *, long);
 
-/* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where that is dense. */
+/* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where positions of a lane are adjacent, or
+   those of two lanes that alternate. */
 typedef struct {
   int64_t at[SCAN_WIDEST], step, before;
-  int along, dense; /* positions are adjacent; lanes are one piece of memory */
+  int run, dense; /* lanes that alternate, 0: other orders; lanes are one piece of memory */
   float wide[SCAN_TILE];
   uint16_t raw[SCAN_TILE];
 } room;
 
 static void lay(room *r, const int64_t *at, long step, const scan_window *w) {
-  r->along = step == 1 || step == -1;
-  r->before = step == -1 ? w->n - 1 : 0;
-  r->step = r->along ? step : w->width;
-  r->dense = r->along;
+  long size = step < 0 ? -step : step;
+  r->run = size == 1 ? 1 : size == 2 && runs_of(2, at, w->lanes) ? 2 : 0;
+  r->before = step < 0 ? (w->n - 1) * r->run : 0;
+  r->step = r->run ? step : w->width;
+  r->dense = r->run == 1;
   for (long l = 0; l < w->lanes; l++) {
-    r->at[l] = r->along ? l * w->n + r->before : l;
+    r->at[l] = r->run == 1 ? l * w->n + r->before : r->run == 2 ? (l & -2) * w->n + (l & 1) + r->before : l;
     r->dense &= at[l] == at[0] + l * w->n;
   }
 }
 
-static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, const scan_window *w, widener widen) {
+static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long next, const scan_window *w, widener widen) {
   room r;
   lay(&r, at, step, w);
   if (r.dense) {
+    ASK(data + at[0] - r.before + next, w->lanes * w->n, 0);
     widen(r.wide, data + at[0] - r.before, w->lanes * w->n);
-  } else if (r.along) {
-    for (long l = 0; l < w->lanes; l++) widen(r.wide + l * w->n, data + at[l] - r.before, w->n);
+  } else if (r.run) {
+    for (long l = 0; l < w->lanes; l += r.run) {
+      ASK(data + at[l] - r.before + next, r.run * w->n, 0);
+      widen(r.wide + l * w->n, data + at[l] - r.before, r.run * w->n);
+    }
   } else {
     if (w->lanes < w->width) memset(r.raw, 0, sizeof *r.raw * w->n * w->width);
     CHOSEN(scan_collect)(r.raw, data, at, step, w->lanes, w->width, w->n);
     widen(r.wide, r.raw, w->n * w->width);
   }
-  CHOSEN(scan_load_f32)(tile, r.wide, r.at, r.step, w->lanes, w->width, w->n);
+  CHOSEN(scan_load_f32)(tile, r.wide, r.at, r.step, 0, w->lanes, w->width, w->n);
 }
 
-static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, const scan_window *w, narrower narrow) {
+static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, long next, const scan_window *w,
+                       narrower narrow) {
   room r;
   lay(&r, at, step, w);
-  if (!r.along && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
-  CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, w->lanes, w->width, w->n);
+  if (!r.run && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
+  CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, 0, w->lanes, w->width, w->n);
   if (r.dense) {
+    ASK(data + at[0] - r.before + next, w->lanes * w->n, 1);
     narrow(data + at[0] - r.before, r.wide, w->lanes * w->n);
-  } else if (r.along) {
-    for (long l = 0; l < w->lanes; l++) narrow(data + at[l] - r.before, r.wide + l * w->n, w->n);
+  } else if (r.run) {
+    for (long l = 0; l < w->lanes; l += r.run) {
+      ASK(data + at[l] - r.before + next, r.run * w->n, 1);
+      narrow(data + at[l] - r.before, r.wide + l * w->n, r.run * w->n);
+    }
   } else {
     narrow(r.raw, r.wide, w->n * w->width);
     CHOSEN(scan_spread)(data, r.raw, at, step, w->lanes, w->width, w->n);
@@ -117,21 +132,26 @@ static void store_half(uint16_t *data, const double *tile, const int64_t *at, lo
 /* Lanes side by side, and so many that each row is converted by itself. */
 enum { SIDE = 128 };
 
-static void load_half_rows(double *tile, const uint16_t *data, long step, const scan_window *w, widener widen) {
+static void load_half_rows(double *tile, const uint16_t *data, long step, long next, const scan_window *w, widener widen) {
   float wide[SCAN_WIDEST];
   for (long k = 0; k < w->n; k++) {
+    ASK(data + k * step + next, w->lanes, 0);
     widen(wide, data + k * step, w->lanes);
-    CHOSEN(scan_load_rows_f32)(tile + k * w->width, wide, 0, w->lanes, w->width, 1);
+    CHOSEN(scan_load_rows_f32)(tile + k * w->width, wide, 0, 0, w->lanes, w->width, 1);
   }
 }
 
-static void store_half_rows(uint16_t *data, const double *tile, long step, const scan_window *w, narrower narrow) {
+static void store_half_rows(uint16_t *data, const double *tile, long step, long next, const scan_window *w, narrower narrow) {
   float wide[SCAN_WIDEST];
   for (long k = 0; k < w->n; k++) {
-    CHOSEN(scan_store_rows_f32)(wide, tile + k * w->width, 0, w->lanes, w->width, 1);
+    CHOSEN(scan_store_rows_f32)(wide, tile + k * w->width, 0, 0, w->lanes, w->width, 1);
+    ASK(data + k * step + next, w->lanes, 1);
     narrow(data + k * step, wide, w->lanes);
   }
 }
+
+/* How far from a window the one after it lies. */
+INLINE long distance(const scan_operand *o, const scan_window *w) { return w->on ? w->on * o->step : o->regular ? w->width * o->pitch : 0; }
 
 /* Where the lanes of a window begin. */
 static const int64_t *lanes_at(int64_t *room, const scan_operand *o, const scan_window *w) {
@@ -145,45 +165,45 @@ void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) 
   long step = from->step, lanes = w->lanes, width = w->width, n = w->n;
   if (lanes < width) memset(tile, 0, sizeof(double) * n * width);
   if (from->regular && from->pitch == 1 && (from->type < 2 || lanes >= SIDE)) {
-    long offset = from->at[0] + w->lane + w->k * step;
+    long offset = from->at[0] + w->lane + w->k * step, next = distance(from, w);
     switch (from->type) {
-      case 0: CHOSEN(scan_load_rows_f32)(tile, (float *)(uintptr_t)from->data + offset, step, lanes, width, n); break;
-      case 1: CHOSEN(scan_load_rows_f64)(tile, (double *)(uintptr_t)from->data + offset, step, lanes, width, n); break;
-      case 2: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, w, sw_widen_f16); break;
-      case 3: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, w, sw_widen_bf16); break;
+      case 0: CHOSEN(scan_load_rows_f32)(tile, (float *)(uintptr_t)from->data + offset, step, next, lanes, width, n); break;
+      case 1: CHOSEN(scan_load_rows_f64)(tile, (double *)(uintptr_t)from->data + offset, step, next, lanes, width, n); break;
+      case 2: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, next, w, sw_widen_f16); break;
+      case 3: load_half_rows(tile, (uint16_t *)(uintptr_t)from->data + offset, step, next, w, sw_widen_bf16); break;
     }
     return;
   }
   int64_t room[SCAN_WIDEST];
   const int64_t *at = lanes_at(room, from, w);
-  long offset = w->k * step;
+  long offset = w->k * step, next = distance(from, w);
   switch (from->type) {
-    case 0: CHOSEN(scan_load_f32)(tile, (float *)(uintptr_t)from->data + offset, at, step, lanes, width, n); break;
-    case 1: CHOSEN(scan_load_f64)(tile, (double *)(uintptr_t)from->data + offset, at, step, lanes, width, n); break;
-    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, w, sw_widen_f16); break;
-    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, w, sw_widen_bf16); break;
+    case 0: CHOSEN(scan_load_f32)(tile, (float *)(uintptr_t)from->data + offset, at, step, next, lanes, width, n); break;
+    case 1: CHOSEN(scan_load_f64)(tile, (double *)(uintptr_t)from->data + offset, at, step, next, lanes, width, n); break;
+    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, sw_widen_f16); break;
+    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, sw_widen_bf16); break;
   }
 }
 
 void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w) {
   long step = to->step, lanes = w->lanes, width = w->width, n = w->n;
   if (to->regular && to->pitch == 1 && (to->type < 2 || lanes >= SIDE)) {
-    long offset = to->at[0] + w->lane + w->k * step;
+    long offset = to->at[0] + w->lane + w->k * step, next = distance(to, w);
     switch (to->type) {
-      case 0: CHOSEN(scan_store_rows_f32)((float *)(uintptr_t)to->data + offset, tile, step, lanes, width, n); break;
-      case 1: CHOSEN(scan_store_rows_f64)((double *)(uintptr_t)to->data + offset, tile, step, lanes, width, n); break;
-      case 2: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, w, sw_narrow_f16); break;
-      case 3: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, w, sw_narrow_bf16); break;
+      case 0: CHOSEN(scan_store_rows_f32)((float *)(uintptr_t)to->data + offset, tile, step, next, lanes, width, n); break;
+      case 1: CHOSEN(scan_store_rows_f64)((double *)(uintptr_t)to->data + offset, tile, step, next, lanes, width, n); break;
+      case 2: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, next, w, sw_narrow_f16); break;
+      case 3: store_half_rows((uint16_t *)(uintptr_t)to->data + offset, tile, step, next, w, sw_narrow_bf16); break;
     }
     return;
   }
   int64_t room[SCAN_WIDEST];
   const int64_t *at = lanes_at(room, to, w);
-  long offset = w->k * step;
+  long offset = w->k * step, next = distance(to, w);
   switch (to->type) {
-    case 0: CHOSEN(scan_store_f32)((float *)(uintptr_t)to->data + offset, tile, at, step, lanes, width, n); break;
-    case 1: CHOSEN(scan_store_f64)((double *)(uintptr_t)to->data + offset, tile, at, step, lanes, width, n); break;
-    case 2: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, w, sw_narrow_f16); break;
-    case 3: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, w, sw_narrow_bf16); break;
+    case 0: CHOSEN(scan_store_f32)((float *)(uintptr_t)to->data + offset, tile, at, step, next, lanes, width, n); break;
+    case 1: CHOSEN(scan_store_f64)((double *)(uintptr_t)to->data + offset, tile, at, step, next, lanes, width, n); break;
+    case 2: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, next, w, sw_narrow_f16); break;
+    case 3: store_half((uint16_t *)(uintptr_t)to->data + offset, tile, at, step, next, w, sw_narrow_bf16); break;
   }
 }
