@@ -3,13 +3,13 @@
 
 #include "scan.cuh"
 
-constexpr int kRepairThreads = 256, kSums = 4096;  // sums in shared memory
+constexpr int kRepairThreads = 256, kSums = 2048;  // sums in shared memory
 
 // A thread owns every kRepairThreads-th position of a part of the row and goes through all indices in order. Positions out of range belong to nobody.
 template <typename T>
 __device__ void repair(const ScanArgs& args)
 {
-    __shared__ double sum[kSums];
+    __shared__ double sum[kSums], lost[kSums];  // what rounding took from the sum
     __shared__ int index[kRepairThreads];
     __shared__ double value[kRepairThreads];
     if (args.bad[0] == 0) return;
@@ -21,7 +21,7 @@ __device__ void repair(const ScanArgs& args)
         const i64* x = reinterpret_cast<const i64*>(args.x.data) + place_of(args, args.x, row);
         T* dx = reinterpret_cast<T*>(args.dx.data) + place_of(args, args.dx, row);
         for (i64 part = 0; part < args.n; part += kSums) {
-            for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = 0.0;
+            for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = lost[j] = 0.0;
             for (i64 begin = 0; begin < args.n; begin += kRepairThreads) {
                 __syncthreads();
                 const i64 i = begin + threadIdx.x;
@@ -32,10 +32,15 @@ __device__ void repair(const ScanArgs& args)
                     value[threadIdx.x] = widen<double>(dy[i * args.dy.step]);
                 }
                 __syncthreads();
-                for (int k = 0; k < kRepairThreads; ++k)
-                    if (index[k] >= 0 && index[k] % kRepairThreads == static_cast<int>(threadIdx.x)) sum[index[k]] += value[k];
+                for (int k = 0; k < kRepairThreads; ++k) {
+                    const int j = index[k];
+                    if (j < 0 || j % kRepairThreads != static_cast<int>(threadIdx.x)) continue;
+                    const double a = sum[j], b = value[k], s = a + b, kept = s - a;  // Knuth's exact sum
+                    sum[j] = s;
+                    lost[j] += (a - (s - kept)) + (b - kept);
+                }
             }
-            for (int j = threadIdx.x; j < kSums && part + j < args.n; j += kRepairThreads) dx[(part + j) * args.dx.step] = static_cast<T>(sum[j]);
+            for (int j = threadIdx.x; j < kSums && part + j < args.n; j += kRepairThreads) dx[(part + j) * args.dx.step] = static_cast<T>(isfinite(sum[j]) ? sum[j] + lost[j] : sum[j]);
             __syncthreads();
         }
     }

@@ -83,19 +83,7 @@ struct Careful {
     A* x;
     unsigned starts;
 
-    __device__ Product<A> head(Product<A> p) const
-    {
-#pragma unroll 1
-        for (int i = 0; i < N; ++i) p = starts >> i & 1 ? Product<A>::of(x[i]) : p * Product<A>::of(x[i]);
-        return p;
-    }
-
-    __device__ A advance(A w) const
-    {
-#pragma unroll 1
-        for (int i = 0; i < N; ++i) w = starts >> i & 1 ? x[i] : times(w, x[i]);
-        return w;
-    }
+    __device__ Product<A> head(Product<A> p) const { return before(N, p); }
 
     __device__ Product<A> tail(Product<A> q) const
     {
@@ -105,18 +93,23 @@ struct Careful {
     }
 
     // dx takes the place of y.
-    __device__ A finish(A w, A q) const
+    __device__ Product<A> finish(Product<A> w, Product<A> q) const
     {
 #pragma unroll 1
         for (int i = N - 1; i >= 0; --i) {
-            A own = w;
-#pragma unroll 1
-            for (int k = 0; k < i; ++k) own = starts >> k & 1 ? x[k] : times(own, x[k]);
-            const A r = x[N + i] + q;
-            x[N + i] = times(starts >> i & 1 ? A(1) : own, r);
-            q = starts >> i & 1 ? A(0) : times(x[i], r);
+            const Product<A> own = starts >> i & 1 ? Product<A>::one() : before(i, w), r = Product<A>::of(x[N + i]) + q;
+            x[N + i] = (own * r).value();
+            q = starts >> i & 1 ? Product<A>::zero() : Product<A>::of(x[i]) * r;
         }
         return q;
+    }
+
+    // The product of what precedes element i.
+    __device__ Product<A> before(int i, Product<A> p) const
+    {
+#pragma unroll 1
+        for (int k = 0; k < i; ++k) p = starts >> k & 1 ? Product<A>::of(x[k]) : p * Product<A>::of(x[k]);
+        return p;
     }
 };
 
@@ -151,6 +144,7 @@ struct Cumprod {
         unsigned irregular;
         A* room;  // 2 N numbers in shared memory
         Head product;  // since the last start
+        Head entering;
 
         __device__ void begin(const ScanArgs&, A* room) { this->room = room; }
 
@@ -213,26 +207,26 @@ struct Cumprod {
         template <typename X, typename Y>
         __device__ void enter(const Head& before, const X& x, const Y& y, unsigned starts)
         {
-            A w = before.value();
+            Head w = entering = before;
 #pragma unroll
             for (int c = 0; c < I / N; ++c) {
                 const A p = chunk[c];
-                chunk[c] = w;
+                chunk[c] = w.value();
                 if (c == I / N - 1) break;
                 if (irregular >> c & 1)
-                    w = careful(x, y, starts, c).advance(w);
+                    w = careful(x, y, starts, c).head(w);
                 else
-                    w = within(starts, c) ? p : w * p;
+                    w = within(starts, c) ? Head::of(p) : w * Head::of(p);
             }
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Tail& after, const X& x, const Y& y, unsigned starts, const Store& store) const
         {
-            A q = after.b.value();
+            Head q = after.b;
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
-                A w[N], dx[N], p = chunk[c], entering = q, sum = A(0);
+                A w[N], dx[N], p = chunk[c], t = q.value(), sum = A(0);
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     if (SEG && starts >> (c * N + i) & 1) p = A(1);
@@ -241,14 +235,19 @@ struct Cumprod {
                 }
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
-                    const A r = y(c * N + i) + q;
+                    const A r = y(c * N + i) + t;
                     dx[i] = w[i] * r;
-                    q = x(c * N + i) * r;
-                    sum += q + dx[i];
-                    if (SEG && starts >> (c * N + i) & 1) q = A(0);
+                    t = x(c * N + i) * r;
+                    sum += t + dx[i];
+                    if (SEG && starts >> (c * N + i) & 1) t = A(0);
                 }
-                if (!finite(sum)) {
-                    q = careful(x, y, starts, c).finish(chunk[c], entering);
+                if (finite(sum)) {
+                    q = Head::of(t);
+                } else {
+                    Head ahead = entering;
+#pragma unroll
+                    for (int k = 0; k < c; ++k) ahead = careful(x, y, starts, k).head(ahead);
+                    q = careful(x, y, starts, c).finish(ahead, q);
 #pragma unroll
                     for (int i = 0; i < N; ++i) dx[i] = room[N + i];
                 }
