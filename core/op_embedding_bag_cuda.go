@@ -104,8 +104,8 @@ func (p *bagProgram) levels() (n int64) {
 // bagLayout is where things lie in the workspace, in bytes.
 type bagLayout struct {
 	counts, totals, bags, counted, winners, bounds, lists, partial int64
-	entries                                                                [2]int64
-	size                                                                   int64
+	entries                                                        [2]int64
+	size                                                           int64
 }
 
 func (p *bagProgram) layout() (l bagLayout) {
