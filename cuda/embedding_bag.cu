@@ -55,15 +55,21 @@ __device__ void winners(const BagArgs& args)
     const i64 row = row_of(args, own, end_of(args)), bag = bag_of(args, own, 0, args.bags - 1);
     const int n = static_cast<int>(min(args.total - first, i64(kStretch)));
     for (u32 base = 0; base < words; base += 4) {
-#pragma unroll 4
+        I won[4] = {};  // of the bag at hand
         for (int p = 0; p < n; ++p) {
-            const i64 mine = __shfl_sync(~0u, row, p);
-            const I* from = reinterpret_cast<const I*>(args.max_indices) + __shfl_sync(~0u, bag, p) * args.max_bag;
+            const i64 mine = __shfl_sync(~0u, row, p), at_hand = __shfl_sync(~0u, bag, p);
+            if (p == 0 || at_hand != __shfl_sync(~0u, bag, p - 1)) {
+                const I* from = reinterpret_cast<const I*>(args.max_indices) + at_hand * args.max_bag;
+#pragma unroll
+                for (u32 w = 0; w < 4; ++w) {
+                    const i64 c = (base + w) * 32 + lane;
+                    won[w] = c < args.columns ? from[c * args.max_column] : I(-1);
+                }
+            }
             u32 bits = 0;
 #pragma unroll
             for (u32 w = 0; w < 4; ++w) {
-                const i64 c = (base + w) * 32 + lane;
-                const u32 set = __ballot_sync(~0u, c < args.columns && from[c * args.max_column] == mine);
+                const u32 set = __ballot_sync(~0u, won[w] == mine);
                 if (lane == w) bits = set;
             }
             if (lane < 4 && base + lane < words) at<u32>(args, args.winners_at)[(first + p) * words + base + lane] = bits;

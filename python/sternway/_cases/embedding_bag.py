@@ -143,8 +143,11 @@ def by_torch(v: Values) -> Any:
     """torch.nn.functional.embedding_bag."""
     import torch
 
-    weights = getattr(v, "per_sample_weights", None)
-    return torch.nn.functional.embedding_bag(v.indices, v.weight, v.offsets, mode=v.mode, per_sample_weights=weights)
+    weights, weight = getattr(v, "per_sample_weights", None), v.weight
+    if weight.dtype == torch.bfloat16 and weight.is_cuda and (v.mode == "max" or weights is not None):
+        weight, weights = weight.float(), None if weights is None else weights.float()  # torch 2.11 has no such kernel
+    y = torch.nn.functional.embedding_bag(v.indices, weight, v.offsets, mode=v.mode, per_sample_weights=weights)
+    return y.to(v.weight.dtype)
 
 
 def drop_in(v: Values) -> Any:
@@ -162,12 +165,15 @@ def weighted(source: Source, shape: Shape, dtype: str) -> Values:
     return values
 
 
+RIVAL = "torch.nn.functional.embedding_bag, bfloat16 through float32 where it must"
+
+
 def case(name: str, make: Any = inputs, reads: tuple[str, ...] = (), output: str = "dweight", **options: Any) -> Case:
     """A row of the table."""
     outputs = {"dweight": Output("weight", dweight), "d_per_sample_weights": Output("per_sample_weights", dsample)}
     return Case(
         "embedding_bag", name, EmbeddingBagBackwardPlan, make, describe, {output: outputs[output]}, by_torch,
-        "torch.nn.functional.embedding_bag", reads=("dy", "indices", "offsets", *reads), drop_in=drop_in, **options,
+        RIVAL, reads=("dy", "indices", "offsets", *reads), drop_in=drop_in, **options,
     )  # fmt: skip
 
 

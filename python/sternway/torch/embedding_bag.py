@@ -214,7 +214,8 @@ class _SampleGradient(torch.autograd.Function):
 def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, o: _Options) -> Tensor:
     """Where no position won: torch's CPU forward leaves row 0 in a bag without one."""
     ones = torch.ones_like(indices, dtype=torch.float32)
-    table = ones.new_ones(int(indices.max()) + 1 if len(indices) else 1, 1)
+    rows = max(int(indices.max()) if len(indices) else 0, o.padding or 0) + 1
+    table = ones.new_ones(rows, 1)
     counted = torch.embedding_bag(table, indices, offsets, False, 0, False, None, o.last, o.padding)
     return (winners < 0) | (counted[0] == 0)
 
