@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +91,7 @@ def make(
     each = dict.fromkeys(values, layouts) if isinstance(layouts, str) else layouts
     inputs = {name: arrange(tensor, each.get(name, "contiguous")) for name, tensor in values.items()}
     family.settle(inputs)
-    if "shape" in {field.name for field in dataclasses.fields(family.descriptor)}:
+    if "shape" in inspect.signature(family.descriptor).parameters:
         fields = {"shape": shape, **fields}
     descriptor = family.descriptor(dtype=dtype, **fields)
     return Problem(family, descriptor, inputs, family.truth(descriptor, inputs))
