@@ -87,6 +87,7 @@ def test_shape_spellings(family: Family) -> None:
         assert descriptor.shape == (1, 1, 6, 38)
         assert dataclasses.replace(descriptor, head_dim=np.int64(38), seq_len=6.0) == descriptor
         assert dataclasses.replace(descriptor, layout="thd").shape == (6, 1, 38)
+        return
     if family is EMBEDDING_BAG:
         sizes = torch.Size((descriptor.num_embeddings, 37))
         assert dataclasses.replace(descriptor, num_embeddings=sizes[0], embedding_dim=np.int64(sizes[1])) == descriptor
