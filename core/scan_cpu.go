@@ -17,6 +17,7 @@ const (
 	wantLanes  = 16 * C.SCAN_LANES
 	leastPart  = 512
 	mostPart   = 4096
+	partPiece  = 64
 )
 
 // hostScan is one run of a scan on the CPU.
@@ -76,8 +77,8 @@ func (s *scanProgram) onHost(args []Tensor) *hostScan {
 	}
 	h.part = h.n
 	if h.n > 2*leastPart && (h.rows < fewRows || h.n > longestRow) {
-		// An odd number of tiles: lanes a power of two apart would fight for the same lines of a cache.
-		h.part = (clamp(h.rows*h.n/wantLanes, leastPart, mostPart)/C.SCAN_POSITIONS | 1) * C.SCAN_POSITIONS
+		// An odd number of pieces: lanes a power of two apart would fight for the same lines of a cache.
+		h.part = (clamp(h.rows*h.n/wantLanes, leastPart, mostPart)/partPiece | 1) * partPiece
 	}
 	h.lanes = ceil(h.n, h.part) * h.rows
 	if h.args[1].present() {

@@ -81,7 +81,7 @@ func (h *hostScan) choose(w *scanWorker, first, count int64) {
 	h.begin(w, states, first)
 	clear(carries)
 	C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries), nil)
-	if slices.Min(carries) == 0 {
+	if slices.Contains(carries, 0) {
 		h.add(w, first, count)
 	}
 }
