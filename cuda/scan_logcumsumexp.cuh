@@ -11,15 +11,6 @@ __device__ inline float exp_of(float x)
 }
 __device__ inline double exp_of(double x) { return exp(x); }
 
-// The same where no larger element hides what the rounded argument of ex2 costs.
-__device__ inline float exact_exp_of(float x)
-{
-    constexpr float high = 1.44269504f, low = 1.92596299e-8f;
-    const float y = x * high, rest = fmaf(x, low, fmaf(x, high, -y)), r = exp_of(x);
-    return y > -126.0f ? fmaf(r, rest * 0.693147181f, r) : r;
-}
-__device__ inline double exact_exp_of(double x) { return exp(x); }
-
 __device__ inline float inverse(float s)  // a normal number or NaN
 {
     float r;
@@ -85,9 +76,6 @@ struct Logcumsumexp {
 
         __device__ void begin(const ScanArgs&, A*) {}
 
-        // The anchor may belong to another row.
-        static __device__ A power(A x) { return SEG ? exact_exp_of(x) : exp_of(x); }
-
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
@@ -100,7 +88,7 @@ struct Logcumsumexp {
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) s = A(0);
-                s += power(x(i) - base);
+                s += exp_of(x(i) - base);
             }
             if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
             Head h = empty();
@@ -119,18 +107,18 @@ struct Logcumsumexp {
             Head h = SEG && starts & 1 ? empty() : before;
             first = h.m;
             anchor = fmax(h.m, anchor);
-            A s = h.s * ratio(h.m, anchor), least = s + power(x(0) - anchor);
+            A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0) - anchor);
             if (SEG) {
 #pragma unroll
                 for (int i = 1; i < I; ++i)
-                    if (starts >> i & 1) least = fmin(least, power(x(i) - anchor));
+                    if (starts >> i & 1) least = fmin(least, exp_of(x(i) - anchor));
             }
             anchored = fabs(anchor) < A(INFINITY) && least >= kSmall;
             if (anchored) {
 #pragma unroll
                 for (int i = 0; i < I; ++i) {
                     if (SEG && starts >> i & 1) s = A(0);
-                    d[i] = power(x(i) - anchor);
+                    d[i] = exp_of(x(i) - anchor);
                     s += d[i];
                     t[i] = y(i) * inverse(s);
                 }

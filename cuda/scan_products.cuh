@@ -165,15 +165,16 @@ struct Cumprod {
             irregular = 0;
 #pragma unroll
             for (int c = 0; c < I / N; ++c) {
-                A p = A(1), least = A(1);
+                A p = A(1), least = A(1), most = A(1);
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     if (SEG && starts >> (c * N + i) & 1) p = A(1);
                     p = i == 0 ? x(c * N) : p * x(c * N + i);
                     least = i == 0 ? fabs(p) : fmin(least, fabs(p));
+                    if (SEG) most = fmax(most, fabs(p));  // before the last start
                 }
                 chunk[c] = p;
-                if (least >= kLeast && finite(p)) {
+                if (least >= kLeast && finite(p) && most < A(INFINITY)) {
                     product = within(starts, c) ? Head::of(p) : c == 0 ? Head::of(p) : product * Head::of(p);
                 } else {
                     irregular |= 1u << c;
