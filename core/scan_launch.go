@@ -1,0 +1,204 @@
+package core
+
+import (
+	"slices"
+)
+
+// Bits of the word flags.
+const (
+	scanFirst = 1 << iota
+	scanMinimum
+	scanReversed
+	scanHeads
+	scanTails
+)
+
+// deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
+type deviceScan struct {
+	*scanProgram
+	code     string // the kind as its kernels call it
+	operands [3]int // dy, x or indices (0: neither), dx
+	rows     int64
+	dims     int
+	extent   [MaxRank]int64
+	first    [3]int64
+	step     [3]int64
+	stride   [3][MaxRank]int64
+}
+
+// device launches the scan: one kernel, or several where strips are cut into parts.
+func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
+	if s.rowCount() == 0 || s.length() == 0 {
+		return nil
+	}
+	d := deviceScan{scanProgram: s, code: s.code(), operands: [3]int{0, 0, dxOperand}}
+	kernels := 0
+	switch {
+	case args[2].present():
+		d.code, d.operands[1], kernels = "indices", indicesOperand, len(kernelsOfScans)
+	case args[1].present():
+		d.operands[1] = 1
+	}
+	d.lay(args)
+	g := d.choose()
+	if d.reverse {
+		d.mirror(&g)
+	}
+	if d.code == "indices" {
+		if err := d.clear(workspace, q); err != nil {
+			return err
+		}
+	}
+	kernel := kernels + slices.Index(kernelsOfScans, g.kernel)
+	for _, phase := range [...]int64{scanHeads, scanTails, 0} {
+		if phase != 0 && g.parts == 1 || phase == scanHeads && scanStates[d.code][0].head == 0 {
+			continue
+		}
+		d.pack(args, workspace, &g, phase, q)
+		if err := q.submit(kernel, g.grid, uint32(g.block)); err != nil {
+			return err
+		}
+	}
+	if d.code != "indices" {
+		return nil
+	}
+	d.pack(args, workspace, &g, 0, q)
+	return q.submit(2*len(kernelsOfScans), min(d.rows, 8*int64(s.units)), blockThreads)
+}
+
+// clear forgets what was known of rows of indices.
+func (d *deviceScan) clear(workspace uintptr, q *queue) error {
+	words := d.badBytes() / 16
+	q.begin()
+	q.address(workspaceOperand, workspace)
+	q.launch.Put(uint64(words))
+	return q.submit(2*len(kernelsOfScans)+1, ceil(words, blockThreads), blockThreads)
+}
+
+// lay orders the other dimensions by falling density of dx, and joins those that walk like one in every operand.
+func (d *deviceScan) lay(args []Tensor) {
+	var order []int
+	for k, extent := range d.shape {
+		if k == d.dim || extent == 1 {
+			continue
+		}
+		at := len(order)
+		for order = append(order, k); at > 0 && magnitude(args[dxOperand].Strides[order[at-1]]) >= magnitude(args[dxOperand].Strides[k]); at-- {
+			order[at] = order[at-1]
+		}
+		order[at] = k
+	}
+	d.rows = d.rowCount()
+	for i, operand := range d.operands {
+		if len(d.shape) > 0 && (i != 1 || operand != 0) {
+			d.step[i] = args[operand].strides()[d.dim]
+		}
+	}
+	for _, k := range order {
+		var stride [3]int64
+		for i, operand := range d.operands {
+			if i != 1 || operand != 0 {
+				stride[i] = args[operand].strides()[k]
+			}
+		}
+		if last := d.dims - 1; last >= 0 && d.joins(last, stride) {
+			d.extent[last] *= d.shape[k]
+			continue
+		}
+		d.extent[d.dims] = d.shape[k]
+		for i := range stride {
+			d.stride[i][d.dims] = stride[i]
+		}
+		d.dims++
+	}
+}
+
+// joins reports that a slower dimension continues dimension k in every operand.
+func (d *deviceScan) joins(k int, stride [3]int64) bool {
+	for i := range stride {
+		if stride[i] != d.stride[i][k]*d.extent[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// choose takes the kernel that was asked for, or the one for where dx is dense; what is faster but finds no room is left.
+func (d *deviceScan) choose() scanShape {
+	kernel := d.variant
+	if !d.forced {
+		flat := d.dims <= 1
+		for i := range d.operands {
+			flat = flat && (d.dims == 0 || d.stride[i][0] == d.length()*d.step[i])
+		}
+		kernel = d.along(d.code, flat)
+		if magnitude(d.step[2]) != 1 && d.length() > 1 && d.dims > 0 && d.stride[2][0] == 1 {
+			kernel = "columns"
+		}
+	} else if !d.holds(d.code, kernel) {
+		kernel = "tiles"
+	}
+	columns := int64(1)
+	if kernel == "columns" && d.dims > 0 {
+		columns = d.extent[0]
+	}
+	g := d.share(d.code, kernel, d.rows, columns)
+	if kernel == "columns" && d.dims == 0 {
+		d.dims, d.extent[0] = 1, 1
+	}
+	if d.badBytes()+d.states(d.code, &g) > d.bytes {
+		g = d.share(d.code, d.along(d.code, false), d.rows, 1)
+	}
+	return g
+}
+
+// mirror makes positions run in scan order. Rows that lie end to end are mirrored together, so that they still do.
+func (d *deviceScan) mirror(g *scanShape) {
+	for i := range d.operands {
+		d.first[i] = (d.length() - 1) * d.step[i]
+		d.step[i] = -d.step[i]
+		if g.kernel == "rows" && d.dims == 1 {
+			d.first[i] += (d.extent[0] - 1) * d.stride[i][0]
+			d.stride[i][0] = -d.stride[i][0]
+		}
+	}
+}
+
+func bit(set bool, value int64) int64 {
+	if set {
+		return value
+	}
+	return 0
+}
+
+// pack writes ScanArgs of cuda/scan.cuh.
+func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase int64, q *queue) {
+	q.begin()
+	put := func(words ...int64) {
+		for _, w := range words {
+			q.launch.Put(uint64(w))
+		}
+	}
+	put(d.length(), int64(d.dims))
+	for k := range MaxRank - 1 {
+		put(max(1, d.extent[k]))
+	}
+	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed)
+	put(g.tiles, g.parts, g.strips, g.width, g.height, flags, d.badBytes())
+	for _, used := range [...]bool{g.tiles*g.parts > 1, d.code == "indices"} {
+		if used {
+			q.address(workspaceOperand, workspace)
+		} else {
+			put(0)
+		}
+	}
+	for i, operand := range d.operands {
+		if i == 1 && operand == 0 {
+			put(0)
+		} else {
+			q.address(operand, args[operand].Data)
+		}
+		put(d.first[i], d.step[i])
+		put(d.stride[i][:MaxRank-1]...)
+	}
+}
