@@ -3,7 +3,7 @@ package core
 import "unsafe"
 
 // multiply computes the outputs of n adjacent indices of operands that the loop over products reads and writes where they lie. Sums
-// are left in w.parts, one for each run.
+// are left in the blocks of their outputs, one for each run.
 func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	run := min(h.run, n)
 	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
