@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"sync"
 	"sync/atomic"
 )
 
@@ -48,8 +47,8 @@ func SetNumThreads(n int) error {
 }
 
 // parallel calls body for every task, on a few goroutines with a worker each; start lends a worker and says how it is given back.
-// A goroutine is woken for every share of tasks. Tasks are cut by the caller in a way that does not depend on the number of threads, so neither does the result. A panic of any
-// goroutine reaches the caller.
+// A share of tasks is worth another goroutine. Tasks are cut by the caller in a way that does not depend on the number of threads, so
+// neither does the result. A panic of any goroutine reaches the caller.
 func parallel[W any](tasks, share int64, start func() (W, func()), body func(worker W, task int64)) {
 	workers := min(int64(NumThreads()), ceil(tasks, share))
 	if workers <= 1 {
@@ -76,12 +75,7 @@ func parallel[W any](tasks, share int64, start func() (W, func()), body func(wor
 			body(worker, task)
 		}
 	}
-	var others sync.WaitGroup
-	for range workers - 1 {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
+	together(int(workers)-1, work)
 	if r := failure.Load(); r != nil {
 		panic(r)
 	}
