@@ -184,6 +184,36 @@ struct Line {
         });
     }
 
+    // Without the room: lane l gets vectors u * 32 + l, in scan order.
+    __device__ void fetch(Vector (&word)[U], T pad) const
+    {
+        start(word, pad);
+        if (plain()) return;
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int m = u * 32 + lane();
+            if (whole(m)) {
+                if (backward()) word[u] = flipped(word[u]);
+                continue;
+            }
+            const int most = at.hi - m * V, least = at.lo - m * V;
+#pragma unroll
+            for (int v = 0; v < V; ++v)
+                if (v >= least && v < most) word[u].replace(v, *element(m * V + v));
+        }
+    }
+
+    __device__ void put(const Vector& word, int u) const
+    {
+        const int m = u * 32 + lane();
+        if (plain()) return word.store(p + m * V);
+        if (whole(m)) return (backward() ? flipped(word) : word).store(vector(m));
+        const int most = at.hi - m * V, least = at.lo - m * V;
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+            if (v >= least && v < most) *element(m * V + v) = word.get(v);
+    }
+
     // Memory's order is scan order backwards.
     __device__ void flip(Vector (&word)[U]) const
     {

@@ -30,6 +30,7 @@ struct Inner {
     using Far = typename K::Far;
     static constexpr int V = 16 / sizeof(T), U = kVectors<K, T>, I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
+    static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
     using Cell = typename K::template Cell<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -157,11 +158,10 @@ struct Inner {
         out.store(ys, room);
     }
 
-    // A plain row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.
+    // A row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.
     __device__ void run_striped(const Span& at, const Places& place) const
     {
-        const T* dy = reinterpret_cast<const T*>(args.dy.data) + place.dy + at.first;
-        T* dx = reinterpret_cast<T*>(args.dx.data) + place.dx + at.first;
+        const Line<T, U, PLAIN> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
         using Cell = typename K::template Cell<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto join = [](const Tail& l, const Tail& r) { return K::join(l, r); };
@@ -169,8 +169,7 @@ struct Inner {
         Vector ys[U];
         Tail tail[U];
         Cell cell;
-#pragma unroll
-        for (int u = 0; u < U; ++u) ys[u].load(dy + (u * 32 + lane) * V);
+        y.fetch(ys, T());
 #pragma unroll
         for (int u = 0; u < U; ++u)
             tail[u] = tails_down_to<K>(cell.tail(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 1, 31 - lane);
@@ -192,9 +191,7 @@ struct Inner {
 #pragma unroll
         for (int u = U - 1; u >= 0; --u) {
             const auto yv = [&](int i) { return ys[u].template value<A>(i); };
-            Vector out;
-            cell.finish(tail[u], none, yv, 0, [&](int, const A(&d)[V]) { out = Line<T, U>::packed(d); });
-            out.store(dx + (u * 32 + lane) * V);
+            cell.finish(tail[u], none, yv, 0, [&](int, const A(&dx)[V]) { out.put(out.packed(dx), u); });
         }
     }
 
@@ -249,7 +246,6 @@ __device__ void row(const ScanArgs& args)
     using Scan = Inner<K, T, false, false>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
-    __shared__ uint4 room[kRowThreads * Scan::U];
     const int warp = threadIdx.x / 32, team = static_cast<int>(args.height);
     int from = 0;
     i64 strip = blockIdx.x;
@@ -265,17 +261,18 @@ __device__ void row(const ScanArgs& args)
     const Span at = span_of<I>(strip, (warp - from) * 32 * I - lead, real ? args.n : -lead, lead);
     typename K::Head head;
     typename K::Far tail;
-    if constexpr (!K::ROOM && !Scan::INDEX) {
-        if (whole_row<K, T>(args, place, team * 32 * I)) {
-            const Inner<K, T, false, false, true> scan{args, &shared, from, from + team};
-            if constexpr (!K::HEAD)
-                scan.run_striped(at, place);
-            else
-                scan.run(at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0, head, tail);
-            return;
+    __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
+    const auto run = [&](const auto& scan) {
+        if constexpr (Scan::STRIPED) {
+            scan.run_striped(at, place);
+        } else {
+            scan.run(at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0, head, tail);
         }
+    };
+    if constexpr (!K::ROOM && !Scan::INDEX) {
+        if (whole_row<K, T>(args, place, team * 32 * I)) return run(Inner<K, T, false, false, true>{args, &shared, from, from + team});
     }
-    Scan{args, &shared, from, from + team}.run(at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0, head, tail);
+    run(Scan{args, &shared, from, from + team});
 }
 
 template <typename K, typename T>
