@@ -81,8 +81,8 @@ struct Span {
 };
 
 // One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
-// is shared memory of the warp.
-template <typename T, int U>
+// is shared memory of the warp. PLAIN: all elements exist, and lie aligned and forward.
+template <typename T, int U, bool PLAIN = false>
 struct Line {
     static constexpr int V = 16 / sizeof(T), I = U * V;
     using Vector = Words<T, V>;
@@ -95,8 +95,8 @@ struct Line {
 
     __device__ Line(const ScanArgs& args, const Strided& operand, const Span& at, i64 place) : args(args), operand(operand), at(at)
     {
-        p = reinterpret_cast<T*>(operand.data) + place + at.first * operand.step;
-        wide = joined() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p);
+        p = reinterpret_cast<T*>(operand.data) + place + at.first * (PLAIN ? 1 : operand.step);
+        wide = PLAIN || (joined() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
     }
 
     static __device__ int lane() { return threadIdx.x % 32; }
@@ -105,7 +105,7 @@ struct Line {
 
     // Vector m of the warp is elements m * V..
     __device__ bool whole(int m) const { return wide && m * V >= at.lo && m * V + V <= at.hi; }
-    __device__ bool plain() const { return wide && !backward() && at.lo == 0 && at.hi >= 32 * I; }
+    __device__ bool plain() const { return PLAIN || (wide && !backward() && at.lo == 0 && at.hi >= 32 * I); }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
 
     // Where it is in the room: lanes meet different banks, both side by side and U apart.
@@ -182,6 +182,36 @@ struct Line {
         each_other([&](int k) {
             if (k >= at.lo && k < at.hi) *element(k) = slot(room, k);
         });
+    }
+
+    // Without the room: lane l gets vectors u * 32 + l, in scan order.
+    __device__ void fetch(Vector (&word)[U], T pad) const
+    {
+        start(word, pad);
+        if (plain()) return;
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int m = u * 32 + lane();
+            if (whole(m)) {
+                if (backward()) word[u] = flipped(word[u]);
+                continue;
+            }
+            const int most = at.hi - m * V, least = at.lo - m * V;
+#pragma unroll
+            for (int v = 0; v < V; ++v)
+                if (v >= least && v < most) word[u].replace(v, *element(m * V + v));
+        }
+    }
+
+    __device__ void put(const Vector& word, int u) const
+    {
+        const int m = u * 32 + lane();
+        if (plain()) return word.store(p + m * V);
+        if (whole(m)) return (backward() ? flipped(word) : word).store(vector(m));
+        const int most = at.hi - m * V, least = at.lo - m * V;
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+            if (v >= least && v < most) *element(m * V + v) = word.get(v);
     }
 
     // Memory's order is scan order backwards.

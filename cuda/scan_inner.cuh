@@ -22,7 +22,7 @@ struct RowShared {
     Room<typename K::Far, 1> tail;
 };
 
-template <typename K, typename T, bool SEG, bool WALK>
+template <typename K, typename T, bool SEG, bool WALK, bool PLAIN = false>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -30,6 +30,7 @@ struct Inner {
     using Far = typename K::Far;
     static constexpr int V = 16 / sizeof(T), U = kVectors<K, T>, I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
+    static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
     using Cell = typename K::template Cell<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -105,7 +106,7 @@ struct Inner {
     // A tile, or several whole rows. Of a walk: `head` and `tail` are the totals of the tiles so far; `phase` says what is wanted.
     __device__ void run(const Span& at, unsigned starts, const Places& place, uint4* room, i64 phase, Head& head_so_far, Far& tail_so_far) const
     {
-        const Line<T, U> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
+        const Line<T, U, PLAIN> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
         const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
@@ -152,9 +153,46 @@ struct Inner {
         if (WALK && phase == kTails) return;
         if constexpr (X) renew(xs);
         renew(ys);
-        const Line<T, U> out(args, args.dx, at, place.dx);
+        const Line<T, U, PLAIN> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts, [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         out.store(ys, room);
+    }
+
+    // A row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.
+    __device__ void run_striped(const Span& at, const Places& place) const
+    {
+        const Line<T, U, PLAIN> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
+        using Cell = typename K::template Cell<V, V, false>;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const auto join = [](const Tail& l, const Tail& r) { return K::join(l, r); };
+        const auto none = [](int) { return A(0); };
+        Vector ys[U];
+        Tail tail[U];
+        Cell cell;
+        y.fetch(ys, T());
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            tail[u] = tails_down_to<K>(cell.tail(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 1, 31 - lane);
+        Tail after = K::nothing();
+#pragma unroll
+        for (int u = U - 1; u >= 0; --u) {
+            const Tail all = from_lane(tail[u], 0), next = from_above(tail[u], 1);
+            tail[u] = lane == 31 ? after : K::join(next, after);
+            after = K::join(all, after);
+        }
+        if (to - from > 1) {
+            if (lane == 0) shared->tails[warp] = after;
+            __syncthreads();
+            after = joined(&shared->tails[warp + 1], to - 1 - warp, K::nothing(), join);
+#pragma unroll
+            for (int u = 0; u < U; ++u) tail[u] = K::join(tail[u], after);
+        }
+        renew(ys);
+#pragma unroll
+        for (int u = U - 1; u >= 0; --u) {
+            const auto yv = [&](int i) { return ys[u].template value<A>(i); };
+            cell.finish(tail[u], none, yv, 0, [&](int, const A(&dx)[V]) { out.put(out.packed(dx), u); });
+        }
     }
 
     __device__ void take(Cell& cell, const Span& at, i64 place, unsigned starts) const
@@ -191,13 +229,23 @@ __device__ unsigned start_of(const Span& at)
     return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
 }
 
+// Whether the one row of a block is so many elements that lie aligned and forward in every operand. Kinds that step aside to shared memory
+// lack the registers for a second body.
+template <typename K, typename T>
+__device__ bool whole_row(const ScanArgs& args, const Places& place, int capacity)
+{
+    constexpr bool X = __is_same(typename K::Value, typename K::Number);
+    const auto lies = [](const Strided& operand, i64 at) { return operand.step == 1 && aligned<16>(reinterpret_cast<T*>(operand.data) + at); };
+    return args.width == 1 && args.n == capacity && lies(args.dy, place.dy) && lies(args.dx, place.dx) &&
+           (!X || lies(args.x, place.x));
+}
+
 template <typename K, typename T>
 __device__ void row(const ScanArgs& args)
 {
     using Scan = Inner<K, T, false, false>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
-    __shared__ uint4 room[kRowThreads * Scan::U];
     const int warp = threadIdx.x / 32, team = static_cast<int>(args.height);
     int from = 0;
     i64 strip = blockIdx.x;
@@ -213,7 +261,18 @@ __device__ void row(const ScanArgs& args)
     const Span at = span_of<I>(strip, (warp - from) * 32 * I - lead, real ? args.n : -lead, lead);
     typename K::Head head;
     typename K::Far tail;
-    Scan{args, &shared, from, from + team}.run(at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0, head, tail);
+    __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
+    const auto run = [&](const auto& scan) {
+        if constexpr (Scan::STRIPED) {
+            scan.run_striped(at, place);
+        } else {
+            scan.run(at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0, head, tail);
+        }
+    };
+    if constexpr (!K::ROOM && !Scan::INDEX) {
+        if (whole_row<K, T>(args, place, team * 32 * I)) return run(Inner<K, T, false, false, true>{args, &shared, from, from + team});
+    }
+    run(Scan{args, &shared, from, from + team});
 }
 
 template <typename K, typename T>

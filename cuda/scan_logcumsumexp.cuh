@@ -39,7 +39,7 @@ struct Logcumsumexp {
     };
     using Far = Tail;
 
-    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp_of(low - high); }
+    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp(low - high); }
 
     static __device__ Head empty() { return {-A(INFINITY), A(0)}; }
     static __device__ Head join(const Head& l, const Head& r)
@@ -76,6 +76,10 @@ struct Logcumsumexp {
 
         __device__ void begin(const ScanArgs&, A*) {}
 
+        // The short form errs in proportion to -x. Rows that share a thread share its anchor, which may lie far above the largest x of
+        // one of them, and are short: they have no roundings of a long row to hide that in.
+        static __device__ A power(A x) { return SEG ? exp(x) : exp_of(x); }
+
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
@@ -88,7 +92,7 @@ struct Logcumsumexp {
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) s = A(0);
-                s += exp_of(x(i) - base);
+                s += power(x(i) - base);
             }
             if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
             Head h = empty();
@@ -107,18 +111,18 @@ struct Logcumsumexp {
             Head h = SEG && starts & 1 ? empty() : before;
             first = h.m;
             anchor = fmax(h.m, anchor);
-            A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0) - anchor);
+            A s = h.s * ratio(h.m, anchor), least = s + power(x(0) - anchor);
             if (SEG) {
 #pragma unroll
                 for (int i = 1; i < I; ++i)
-                    if (starts >> i & 1) least = fmin(least, exp_of(x(i) - anchor));
+                    if (starts >> i & 1) least = fmin(least, power(x(i) - anchor));
             }
             anchored = fabs(anchor) < A(INFINITY) && least >= kSmall;
             if (anchored) {
 #pragma unroll
                 for (int i = 0; i < I; ++i) {
                     if (SEG && starts >> i & 1) s = A(0);
-                    d[i] = exp_of(x(i) - anchor);
+                    d[i] = power(x(i) - anchor);
                     s += d[i];
                     t[i] = y(i) * inverse(s);
                 }

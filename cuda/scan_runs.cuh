@@ -113,6 +113,16 @@ struct Runs {
         __device__ Tail tail(const X&, const Y& y, unsigned) const
         {
             A sum = A(0);
+            if (records == 0) {
+#pragma unroll
+                for (int c = I - N; c >= 0; c -= N) {
+                    A part = A(0);
+#pragma unroll
+                    for (int i = c + N - 1; i >= c; --i) part += y(i);
+                    sum += part;
+                }
+                return {sum, 1};
+            }
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
                 A part = A(0);
@@ -123,12 +133,18 @@ struct Runs {
                 }
                 sum += part;
             }
-            return {sum, records == 0};
+            return {sum, 0};
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Tail& after, const X&, const Y& y, unsigned, const Store& store) const
         {
+            if (records == 0) {
+                const A none[N] = {};
+#pragma unroll
+                for (int c = I - N; c >= 0; c -= N) store(c / N, none);
+                return;
+            }
             A q = after.sum;
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
@@ -182,6 +198,7 @@ struct Cumextremum : Runs<A> {
     struct Cell : Runs<A>::template Cell<I, N, SEG> {
         A sign;
         int last;
+        Rank own;  // the best since the last start
 
         __device__ void begin(const ScanArgs& args, A*)
         {
@@ -190,7 +207,7 @@ struct Cumextremum : Runs<A> {
         }
 
         template <typename X>
-        __device__ Head head(const X& x, unsigned starts) const
+        __device__ Head head(const X& x, unsigned starts)
         {
             Rank best = kLeast;
 #pragma unroll
@@ -199,6 +216,7 @@ struct Cumextremum : Runs<A> {
                 const Rank rank = rank_of(x(i), sign);
                 best = rank > best ? rank : best;
             }
+            own = best;
             return {best};
         }
 
@@ -207,6 +225,7 @@ struct Cumextremum : Runs<A> {
         {
             Rank best = before.best;
             this->records = starts;
+            if (starts == 0 && own <= best - last) return;  // nothing wins over what is ahead
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) best = kLeast;
