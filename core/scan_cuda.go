@@ -168,6 +168,9 @@ func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape 
 		}
 		g.height = min(pow2(ceil(n, down)), scanColumnThreads/g.width)
 		g.columns = g.width * across
+		if g.width*g.height > 32 { // a thread for what enters each column
+			g.height = max(g.height, across)
+		}
 		g.strips = ceil(columns, g.columns) * (rows / columns)
 		if g.block = g.width * g.height; g.block <= 32 {
 			g.block = 128
