@@ -168,6 +168,9 @@ func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape 
 		}
 		g.height = min(pow2(ceil(n, down)), scanColumnThreads/g.width)
 		g.columns = g.width * across
+		if g.width*g.height > 32 { // a thread for what enters each column
+			g.height = max(g.height, across)
+		}
 		g.strips = ceil(columns, g.columns) * (rows / columns)
 		if g.block = g.width * g.height; g.block <= 32 {
 			g.block = 128
@@ -194,9 +197,10 @@ func (s *scanProgram) own(code string) (across, down int64) {
 	return 4 / size, 16
 }
 
-// cut makes parts of strips of so many tiles, where there are too few strips to fill the device.
+// cut makes parts of strips of so many tiles, where there are too few strips to fill the device. Parts cost more launches, each of which
+// reads its inputs again, so that strips that nearly fill it stay whole.
 func (g *scanShape) cut(tiles int64, units int) {
-	g.parts = clamp(ceil(scanFill*int64(units), g.strips), 1, tiles)
+	g.parts = clamp((scanFill*int64(units)+g.strips/2)/g.strips, 1, tiles)
 	g.tiles = ceil(tiles, g.parts)
 	g.parts = ceil(tiles, g.tiles)
 }

@@ -119,7 +119,7 @@ func TestWordsOfScans(t *testing.T) {
 
 // The workspace that a plan asks for holds the states of whatever its runs launch, and every row has its threads.
 func TestShapesOfScans(t *testing.T) {
-	for _, shape := range [][]int64{{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2}} {
+	for _, shape := range [][]int64{{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2}} {
 		for _, dtype := range Floats {
 			for _, kind := range scan.Kinds {
 				for dim := range shape {
@@ -151,6 +151,9 @@ func TestShapesOfScans(t *testing.T) {
 							_, down := s.own(s.code())
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
 							require.GreaterOrEqual(t, g.strips*g.columns, s.rowCount())
+							if g.width*g.height > 32 {
+								require.GreaterOrEqual(t, g.block, g.columns, "a thread for what enters each column")
+							}
 						}
 					}
 				}

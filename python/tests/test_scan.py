@@ -57,6 +57,11 @@ class Scans(Conformance):
             problem = make(self.family, shape, dtype, device, dim=0)
             problem.check(problem.run())
 
+    def test_short_and_wide(self, dtype: torch.dtype, device: str) -> None:
+        """More columns side by side than a small block has threads."""
+        problem = make(self.family, (16, 40000), dtype, device, dim=0)
+        problem.check(problem.run())
+
     @pytest.mark.parametrize("layout", ["transposed", "rotated", "stepped", "pitched", "offset", "expanded", "inner_expanded"])
     @pytest.mark.parametrize("dim", [0, 1, 2])
     def test_dim_and_layout(self, dim: int, layout: str, device: str) -> None:
