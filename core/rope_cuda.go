@@ -62,11 +62,10 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 	}
 	l.tiles = ceil(l.units*l.places, l.lanes)
 	least := int64(p.units) * 4 // blocks
-	l.run = 8
-	if p.DType.Size() == 2 { // twice the angles for as many bytes
-		least, l.run = 2*least, 16
+	if p.DType.Size() == 2 {
+		least *= 2 // with half the bytes each
 	}
-	for ; ; l.run /= 2 {
+	for l.run = 8; ; l.run /= 2 {
 		l.chunksOf = 0
 		for i := range rotations {
 			if i == 1 {

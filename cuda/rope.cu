@@ -7,9 +7,10 @@
 // that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
 #include "kernel.cuh"
 
-// Vectors that a thread has in flight, and blocks at once on a multiprocessor: many rows at once meet in few banks of memory, so that the
-// wider types want few; the narrow ones have more angles for each byte.
-constexpr int kBlocks_f32 = 3, kBlocks_f64 = 3, kBlocks_f16 = 2, kBlocks_bf16 = 2;
+// Blocks at once on a multiprocessor: many rows at once meet in few banks of memory, so that the wider types want few; the narrow ones
+// have more angles for each byte, and in halves twice as many for each vector.
+constexpr int kBlocks_f32 = 3, kBlocks_f64 = 3, kBlocks_f16 = 4, kBlocks_bf16 = 4;
+constexpr int kHalfBlocks_f32 = 3, kHalfBlocks_f64 = 3, kHalfBlocks_f16 = 2, kHalfBlocks_bf16 = 2;
 constexpr int kFine = 64;  // frequencies that are given; each further power of two of them has a factor of its own
 
 struct RopeWalk {
@@ -205,7 +206,7 @@ struct Rows {
 template <bool HALF, typename T, typename A, int V>
 struct Turner {
     static constexpr bool TWO = HALF || V == 1;
-    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1, ROWS = (sizeof(T) == 2 ? 8 : 4) / VECTORS;
+    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1, ROWS = sizeof(T) == 2 ? 4 : 4 / VECTORS;
     using Vector = Words<T, V>;
 
     Rotation<A, PAIRS> rotation;
@@ -354,7 +355,7 @@ __device__ void rotate_any(const RopeArgs& args)
         rotate<HALF, T, A, 1>(args, frequency);
 }
 
-#define EXPORT_ROPE(suffix, T, A, ...)                                                                  \
+#define EXPORT_ROPE(suffix, T, A, ...)                                                                    \
     EXPORT(rope_backward_interleaved_##suffix, kBlocks_##suffix, RopeArgs, rotate_any<false, T, A>(args)) \
-    EXPORT(rope_backward_half_##suffix, kBlocks_##suffix, RopeArgs, rotate_any<true, T, A>(args))
+    EXPORT(rope_backward_half_##suffix, kHalfBlocks_##suffix, RopeArgs, rotate_any<true, T, A>(args))
 FOR_EACH_FLOAT(EXPORT_ROPE, )
