@@ -62,10 +62,14 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 	}
 	l.tiles = ceil(l.units*l.places, l.lanes)
 	least := int64(p.units) * 4 // blocks
+	l.run = 8
 	if p.DType.Size() == 2 {
 		least *= 2 // with half the bytes each
+		if p.Pairing == "half" {
+			l.run = 16 // a thread has twice the angles for each vector
+		}
 	}
-	for l.run = 8; ; l.run /= 2 {
+	for ; ; l.run /= 2 {
 		l.chunksOf = 0
 		for i := range rotations {
 			if i == 1 {

@@ -59,18 +59,22 @@ def cumprod(dy: Array, x: Array) -> tuple[Array, Array]:
 
 
 def extremum(sign: int, dy: Array, x: Array) -> tuple[Array, Array]:
-    """Sums between a winner and the next one, the last of equal values winning."""
+    """Sums between a winner and the next one, the last of equal values winning, and the 2-norms of their terms."""
     lib, n = library(x), x.shape[-1]
     wins = sign * x >= running(sign * x)
     place = lib.cumsum(0 * x + 1, -1) - 1
     later = -flipped(running(flipped(-lib.where(wins, place, 0 * x + n))))  # the first winner at k or behind it
     later = lib.concatenate((later[..., 1:], 0 * later[..., :1] + n), -1)
-    value = 0 * x
-    high = (dy * 2**20).round() / 2**20  # differences of their sums are exact
-    for part in (high, dy - high):
-        sums = lib.concatenate((suffixes(part), 0 * part[..., :1]), -1)
-        value = value + lib.where(wins, sums[..., :-1] - taken(sums, later), 0 * x)
-    return value, abs(value)
+
+    def run_sums(terms: Array) -> Array:
+        high = (terms * 2**20).round() / 2**20  # differences of their sums are exact
+        value = 0 * x
+        for part in (high, terms - high):
+            sums = lib.concatenate((suffixes(part), 0 * part[..., :1]), -1)
+            value = value + lib.where(wins, sums[..., :-1] - taken(sums, later), 0 * x)
+        return value
+
+    return run_sums(dy), abs(run_sums(dy * dy)) ** 0.5
 
 
 def taken(x: Array, places: Array) -> Array:
