@@ -2,45 +2,73 @@
 #include "embedding_bag_rows.cuh"
 #include "embedding_bag_sort.cuh"
 
-// dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share a position; kStretch adjacent ones look up their bags together.
+// dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share kStretch adjacent positions: each looks up one of them, and
+// kTogether are under way at once.
 template <typename T, typename A>
 __device__ void sample_weights(const BagArgs& args)
 {
+    constexpr int kTogether = 4;
     const int lanes = static_cast<int>(args.lanes), lane = threadIdx.x % lanes;
     const u32 group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
     const i64 first = (i64(blockIdx.x) * kBlock + threadIdx.x) / lanes * kStretch, stop = min(first + kStretch, args.total);
-    if (first >= stop) return;
-    const i64 end = end_of(args), low = bag_of(args, first, 0, args.bags - 1), high = bag_of(args, stop - 1, low, args.bags - 1);
-    for (i64 position = first; position < stop; ++position) {
-        const i64 row = row_of(args, position, end), bag = bag_of(args, position, low, high);
-        A run = 0, total = 0, sum = 0;  // after 16 additions a level hands over to the next
-        if (row < args.rows) {
-            const T* dy = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
-            const T* weight = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
-            int added = 0;
-            if (args.wide) {
-                constexpr int V = 16 / sizeof(T), RUN = 16;
-                for (i64 column = lane * V; column < args.columns; column += lanes * V) {
-                    Words<T, V> x, w;
-                    w.load(weight + column);
-                    if (args.dy_column)
-                        x.load(dy + column);
+    const i64 end = end_of(args);
+    for (i64 base = first; base < stop; base += lanes) {
+        const i64 own = min(base + lane, stop - 1), own_row = row_of(args, own, end), own_bag = bag_of(args, own, 0, args.bags - 1);
+        const int n = static_cast<int>(min(stop - base, i64(lanes)));
+        for (int p = 0; p < n; p += kTogether) {
+            const T *dy[kTogether], *weight[kTogether];
+            bool counts[kTogether];
+            A run[kTogether] = {}, total[kTogether] = {}, sum[kTogether] = {};  // after 16 additions a level hands over to the next
 #pragma unroll
-                    for (int v = 0; v < V; ++v) run += (args.dy_column ? x.template value<A>(v) : widen<A>(*dy)) * w.template value<A>(v);
-                    if (++added % (RUN / V) == 0) total += run, run = 0;
-                    if (added % (RUN / V * RUN) == 0) sum += total, total = 0;
+            for (int u = 0; u < kTogether; ++u) {
+                const i64 row = __shfl_sync(group, own_row, p + u, lanes), bag = __shfl_sync(group, own_bag, p + u, lanes);
+                dy[u] = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
+                weight[u] = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
+                counts[u] = p + u < n && row < args.rows;
+            }
+            int added = 0;
+            const auto hand_over = [&](int each) {
+                ++added;
+#pragma unroll
+                for (int u = 0; u < kTogether; ++u) {
+                    if (added % each == 0) total[u] += run[u], run[u] = 0;
+                    if (added % (each * 16) == 0) sum[u] += total[u], total[u] = 0;
+                }
+            };
+            if (args.wide) {
+                constexpr int V = 16 / sizeof(T);
+                for (i64 column = lane * V; column < args.columns; column += lanes * V) {
+                    Words<T, V> x[kTogether], w[kTogether];
+#pragma unroll
+                    for (int u = 0; u < kTogether; ++u) {
+                        if (!counts[u]) continue;
+                        w[u].load(weight[u] + column);
+                        if (args.dy_column) x[u].load(dy[u] + column);
+                    }
+#pragma unroll
+                    for (int u = 0; u < kTogether; ++u) {
+                        if (!counts[u]) continue;
+#pragma unroll
+                        for (int v = 0; v < V; ++v)
+                            run[u] += (args.dy_column ? x[u].template value<A>(v) : widen<A>(*dy[u])) * w[u].template value<A>(v);
+                    }
+                    hand_over(16 / V);
                 }
             } else {
                 for (i64 column = lane; column < args.columns; column += lanes) {
-                    run += widen<A>(dy[column * args.dy_column]) * widen<A>(weight[column * args.weight_column]);
-                    if (++added % 16 == 0) total += run, run = 0;
-                    if (added % 256 == 0) sum += total, total = 0;
+#pragma unroll
+                    for (int u = 0; u < kTogether; ++u)
+                        if (counts[u]) run[u] += widen<A>(dy[u][column * args.dy_column]) * widen<A>(weight[u][column * args.weight_column]);
+                    hand_over(16);
                 }
             }
+#pragma unroll
+            for (int u = 0; u < kTogether; ++u) {
+                A all = total[u] + (run[u] + sum[u]);
+                for (int reach = lanes / 2; reach > 0; reach /= 2) all += __shfl_xor_sync(group, all, reach, lanes);
+                if (lane == 0 && p + u < n) reinterpret_cast<T*>(args.dsample)[(base + p + u) * args.dsample_step] = static_cast<T>(all);
+            }
         }
-        total += run + sum;
-        for (int reach = lanes / 2; reach > 0; reach /= 2) total += __shfl_xor_sync(group, total, reach, lanes);
-        if (lane == 0) reinterpret_cast<T*>(args.dsample)[position * args.dsample_step] = static_cast<T>(total);
     }
 }
 
