@@ -191,8 +191,8 @@ func (s *scanProgram) own(code string) (across, down int64) {
 		return 1, 8
 	case code == "cumsum":
 		return 8 / size, 8
-	case s.vectors(code) == 2:
-		return 4 / size, 8
+	case size == 2 && code != "cumextremum" && code != "indices":
+		return 2, 8
 	}
 	return 4 / size, 16
 }

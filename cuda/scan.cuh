@@ -327,3 +327,57 @@ struct Room {
 
 // The head of a kind that needs none.
 struct Nothing {};
+
+// ---------------------------------------------------------------------------------------------------- kinds
+
+// States that tiles hand on are those of threads; `base` is what kinds without such states measure theirs from.
+template <typename H, typename T>
+struct SameStates {
+    using FarHead = H;
+    using Far = T;
+    template <typename S, typename A>
+    static __device__ S far(const S& s, A)
+    {
+        return s;
+    }
+    template <typename S, typename A>
+    static __device__ S near(const S& s, A)
+    {
+        return s;
+    }
+};
+
+// The kind that is tried first: it does only some rows, and its cells know in the end whether they were such. See scan_tame.cuh.
+template <typename K>
+struct TameOf {
+    using Kind = K;
+};
+template <typename K>
+using TameKind = typename TameOf<K>::Kind;
+template <typename K>
+constexpr bool kTame = false;
+template <typename K>
+constexpr bool kTamed = kTame<TameKind<K>>;
+
+// What enters a tile, or leaves it.
+template <typename Head, typename Tail>
+struct Passing {
+    Head head;
+    Tail tail;
+};
+template <typename K>
+using Passed = Passing<typename K::FarHead, typename K::Far>;
+
+// Scan::run as a call, with registers of its own: for what is seldom needed.
+template <typename Scan, typename P, typename... Where>
+__device__ __noinline__ P apart(Scan scan, P passed, Where... where)
+{
+    scan.run(passed, where...);
+    return passed;
+}
+
+// Whether cells hold numbers of every element; whether their states have a base, the first x of a row.
+template <typename K>
+constexpr bool kHolds = false;
+template <typename K>
+constexpr bool kBased = false;

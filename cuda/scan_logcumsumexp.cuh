@@ -3,13 +3,16 @@
 
 #include "scan.cuh"
 
+// To a few places in 2^-23 of itself, 0 below e^-87; the rest of the product with log2 e is given back at the end.
 __device__ inline float exp_of(float x)
 {
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.44269504f));
-    return r;
+    asm("max.NaN.f32 %0, %0, 0fC3160000;" : "+f"(x));  // -150
+    const float power = x * 1.44269504f, rest = fmaf(power, -0x1.62e43p-1f, x);
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(power));
+    return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
-__device__ inline double exp_of(double x) { return exp(x); }
+__device__ __noinline__ inline double exp_of(double x) { return exp(x); }
 
 __device__ inline float inverse(float s)  // a normal number or NaN
 {
@@ -24,22 +27,22 @@ struct LogcumsumexpHead {
     A m, s;  // the largest x, and the sum of e^{x - m}; its number if m is +inf, 0 if m is -inf
 };
 
-// Within a thread all exponentials have one anchor: S_i = sum_{j<=i} e^{x_j - anchor}, and dx_k = e^{x_k - anchor} Z_k with
-// Z_k = sum_{i>=k} dy_i / S_i, so that errors do not build up along the row. Between threads, Z is relative to the largest x so far.
-// A thread that has no anchor near all its sums takes the largest x so far for each element:
-//     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
 template <typename A>
-struct Logcumsumexp {
-    static constexpr bool HEAD = true, ORDERED = true, ROOM = false;
+struct LogcumsumexpTail {
+    A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN: nothing yet
+};
+
+// S_i = S_{i-1} e_i + e^{x_i - m_i} with the largest x so far, m_i, and e_i = e^{m_{i-1} - m_i}; dx_k = e^{x_k - m_k} Z_k with
+// Z_k = dy_k / S_k + e_{k+1} Z_{k+1}.
+template <typename A>
+struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
+    static constexpr bool HEAD = true, ORDERED = true;
     using Number = A;
     using Value = A;
     using Head = LogcumsumexpHead<A>;
-    struct Tail {
-        A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN: nothing yet
-    };
-    using Far = Tail;
+    using Tail = LogcumsumexpTail<A>;
 
-    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp(low - high); }
+    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp_of(low - high); }
 
     static __device__ Head empty() { return {-A(INFINITY), A(0)}; }
     static __device__ Head join(const Head& l, const Head& r)
@@ -54,8 +57,6 @@ struct Logcumsumexp {
         if (l.m != l.m) return r;
         return {l.m, r.z == A(0) ? l.z : l.z + r.z * ratio(l.m, r.m)};
     }
-    static __device__ Far far(const Tail& t) { return t; }
-    static __device__ Tail near(const Far& t) { return t; }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
     // The next largest x, and the sum: returns e^{x - m}.
@@ -69,72 +70,131 @@ struct Logcumsumexp {
 
     template <int I, int N, bool SEG>
     struct Cell {
-        static constexpr A kSmall = A(0x1p-60);
-        A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
-        A first, anchor;     // the largest x before, and so far
-        bool anchored;
+        A d[I], t[I], e[I];  // e^{x_i - m_i}, dy_i / S_i, e^{m_{i-1} - m_i}
+        A before, last;      // the largest x before the thread, and up to its end
 
-        __device__ void begin(const ScanArgs&, A*) {}
-
-        // The short form errs in proportion to -x. Rows that share a thread share its anchor, which may lie far above the largest x of
-        // one of them, and are short: they have no roundings of a long row to hide that in.
-        static __device__ A power(A x) { return SEG ? exp(x) : exp_of(x); }
+        __device__ void begin(const ScanArgs&) {}
 
         template <typename X>
-        __device__ Head head(const X& x, unsigned starts)
+        __device__ Head head(const X& x, unsigned starts) const
         {
-            anchor = -A(INFINITY);
-#pragma unroll
-            for (int i = 0; i < I; ++i) anchor = fmax(anchor, x(i));
-            const bool none = anchor == -A(INFINITY);
-            const A base = none ? A(0) : anchor;
-            A s = A(0);
-#pragma unroll
-            for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) s = A(0);
-                s += power(x(i) - base);
-            }
-            if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
             Head h = empty();
-            A e;
+            A ignored;
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) h = empty();
-                step(h, x(i), e);
+                step(h, x(i), ignored);
             }
             return h;
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Head& before, const X& x, const Y& y, unsigned starts)
+        __device__ void enter(const Head& ahead, const X& x, const Y& y, unsigned starts)
         {
-            Head h = SEG && starts & 1 ? empty() : before;
-            first = h.m;
-            anchor = fmax(h.m, anchor);
-            A s = h.s * ratio(h.m, anchor), least = s + power(x(0) - anchor);
-            if (SEG) {
-#pragma unroll
-                for (int i = 1; i < I; ++i)
-                    if (starts >> i & 1) least = fmin(least, power(x(i) - anchor));
-            }
-            anchored = fabs(anchor) < A(INFINITY) && least >= kSmall;
-            if (anchored) {
-#pragma unroll
-                for (int i = 0; i < I; ++i) {
-                    if (SEG && starts >> i & 1) s = A(0);
-                    d[i] = power(x(i) - anchor);
-                    s += d[i];
-                    t[i] = y(i) * inverse(s);
-                }
-                return;
-            }
+            Head h = SEG && starts & 1 ? empty() : ahead;
+            before = h.m;
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) h = empty();
                 d[i] = step(h, x(i), e[i]);
                 t[i] = h.s == A(0) ? A(0) : y(i) / h.s;
             }
-            anchor = h.m;
+            last = h.m;
+        }
+
+        template <typename X, typename Y>
+        __device__ Tail tail(const X&, const Y&, unsigned starts) const
+        {
+            A z = A(0);
+#pragma unroll
+            for (int i = I - 1; i >= 0; --i) z = SEG && starts >> i & 1 ? A(0) : (z + t[i]) * e[i];
+            return {before, z};
+        }
+
+        template <typename X, typename Y, typename Store>
+        __device__ void finish(const Tail& after, const X&, const Y&, unsigned starts, const Store& store) const
+        {
+            A z = after.m != after.m || after.z == A(0) ? A(0) : after.z * ratio(last, after.m);
+#pragma unroll
+            for (int c = I / N - 1; c >= 0; --c) {
+                A dx[N];
+#pragma unroll
+                for (int v = N - 1; v >= 0; --v) {
+                    const int i = c * N + v;
+                    z += t[i];
+                    dx[v] = d[i] * z;
+                    z = SEG && starts >> i & 1 ? A(0) : z * e[i];
+                }
+                store(c, dx);
+            }
+        }
+    };
+};
+
+// logcumsumexp of rows without an x far above the first one, from which all exponentials are taken: S_i = sum_{j<=i} e^{x_j - x_0} and
+// dx_k = e^{x_k - x_0} sum_{i>=k} dy_i / S_i, so that states are plain sums.
+template <typename A>
+struct TameLogcumsumexp {
+    static constexpr bool HEAD = true, ORDERED = true;
+    using Number = A;
+    using Value = A;
+    struct Head {
+        A s;
+    };
+    struct Tail {
+        A z;
+    };
+    using FarHead = LogcumsumexpHead<A>;
+    using Far = LogcumsumexpTail<A>;
+
+    static __device__ Head empty() { return {A(0)}; }
+    static __device__ Tail nothing() { return {A(0)}; }
+    static __device__ Head join(const Head& l, const Head& r) { return {l.s + r.s}; }
+    static __device__ Tail join(const Tail& l, const Tail& r) { return {l.z + r.z}; }
+    static __device__ FarHead join(const FarHead& l, const FarHead& r) { return Logcumsumexp<A>::join(l, r); }
+    static __device__ Far join(const Far& l, const Far& r) { return Logcumsumexp<A>::join(l, r); }
+    static __device__ bool tame(const Head& h) { return h.s < A(INFINITY); }
+    static __device__ FarHead far(const Head& h, A base) { return {base, h.s}; }
+    static __device__ Far far(const Tail& t, A base) { return {base, t.z}; }
+    static __device__ Head near(const FarHead& h, A base) { return {h.s == A(0) ? A(0) : h.s * Logcumsumexp<A>::ratio(h.m, base)}; }
+    static __device__ Tail near(const Far& t, A base) { return {t.m != t.m ? A(0) : t.z * Logcumsumexp<A>::ratio(base, t.m)}; }
+    static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
+
+    template <int I, int N, bool SEG>
+    struct Cell {
+        static constexpr A kMost = sizeof(A) == 8 ? A(0x1p800) : A(0x1p60), kTiny = A(1) / kMost;
+        A d[I], t[I];  // e^{x_i - x_0}, dy_i / S_i
+        A base;        // x_0, of the first row of the thread
+        bool tame;
+
+        __device__ void begin(const ScanArgs&) {}
+
+        template <typename X>
+        __device__ Head head(const X& x, unsigned starts)
+        {
+            A s = A(0), from = base, most = A(0);
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) s = A(0), from = x(i);
+                d[i] = exp_of(x(i) - from);
+                most = fmax(most, d[i]);
+                s += d[i];
+            }
+            tame = most <= kMost && s - s == A(0);
+            return {s};
+        }
+
+        template <typename X, typename Y>
+        __device__ void enter(const Head& before, const X&, const Y& y, unsigned starts)
+        {
+            A s = fmax(before.s, kTiny);  // nothing is divided by 0 ahead of a row
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) s = A(0);
+                s += d[i];
+                t[i] = y(i) * inverse(s);
+            }
+            tame = tame && TameLogcumsumexp::tame({s});
         }
 
         template <typename X, typename Y>
@@ -144,17 +204,15 @@ struct Logcumsumexp {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
                 z += t[i];
-                if (!anchored) z *= e[i];
                 if (SEG && starts >> i & 1) z = A(0);
             }
-            return {first, anchored ? z * ratio(first, anchor) : z};
+            return {z};
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Tail& after, const X&, const Y&, unsigned starts, const Store& store)
         {
-            A z = after.m != after.m ? A(0) : after.z;
-            if (SEG && z != A(0)) z *= ratio(anchor, after.m);
+            A z = after.z, wrong = A(0);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
                 A dx[N];
@@ -163,11 +221,25 @@ struct Logcumsumexp {
                     const int i = c * N + v;
                     z += t[i];
                     dx[v] = d[i] * z;
-                    if (!anchored) z *= e[i];
+                    wrong = fma(dx[v], A(0), wrong);  // NaN where dx is no number
                     if (SEG && starts >> i & 1) z = A(0);
                 }
                 store(c, dx);
             }
+            tame = tame && wrong == A(0);
         }
     };
 };
+
+template <typename A>
+struct TameOf<Logcumsumexp<A>> {
+    using Kind = TameLogcumsumexp<A>;
+};
+template <typename A>
+constexpr bool kTame<TameLogcumsumexp<A>> = true;
+template <typename A>
+constexpr bool kBased<TameLogcumsumexp<A>> = true;
+template <typename A>
+constexpr bool kHolds<TameLogcumsumexp<A>> = true;
+template <typename A>
+constexpr bool kHolds<Logcumsumexp<A>> = true;

@@ -10,7 +10,7 @@ constexpr int kColumnThreads = 512;
 template <typename K, typename T>
 constexpr int kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4;
 template <typename K, typename T>
-constexpr int kDown = sizeof(T) == 8 || kVectors<K, T> == 2 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16;
+constexpr int kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16;
 
 template <typename K, typename T>
 struct Outer {
@@ -18,6 +18,7 @@ struct Outer {
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
+    using FarHead = typename K::FarHead;
     using Far = typename K::Far;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     using Cell = typename K::template Cell<R, N, false>;
@@ -26,7 +27,6 @@ struct Outer {
     struct Shared {  // totals of warps, [warp][column]; then what enters the warp
         Room<Head, K::HEAD ? ROOM : 1> heads;
         Room<Tail, ROOM> tails;
-        A room[kColumnThreads][K::ROOM ? 2 * N : 1];
     };
 
     const ScanArgs& args;
@@ -111,10 +111,11 @@ struct Outer {
     __device__ int across() const { return width * W; }
     __device__ int slot(int warp, int c) const { return warp * across() + c; }
 
-    // Thread c takes column c: the totals of the warps become what enters each of them. Returns what leaves the last.
-    __device__ Head pass_heads(Head sum) const
+    // Thread c takes column c: the totals of the warps become what enters each of them, `before` what enters the first.
+    __device__ void pass_heads(const FarHead& before, A base) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
+        Head sum = K::near(before, base);
         __syncthreads();
         if (c < across())
 #pragma unroll 4
@@ -124,13 +125,23 @@ struct Outer {
                 sum = K::join(sum, own);
             }
         __syncthreads();
+    }
+
+    // Thread c takes column c: what the totals of the warps make of `sum`.
+    __device__ FarHead add_heads(FarHead sum, A base) const
+    {
+        const int c = threadIdx.x, warps = blockDim.x / 32;
+        if (c < across())
+#pragma unroll 4
+            for (int w = 0; w < warps; ++w) sum = K::join(sum, K::far(shared.heads[slot(w, c)], base));
+        __syncthreads();
         return sum;
     }
 
-    __device__ Far pass_tails(const Far& after) const
+    __device__ Far pass_tails(const Far& after, A base) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
-        Tail own = K::nothing(), sum = K::near(after);
+        Tail own = K::nothing(), sum = K::near(after, base);
         __syncthreads();
         if (c < across())
 #pragma unroll 4
@@ -141,7 +152,7 @@ struct Outer {
                 sum = K::join(last, sum);
             }
         __syncthreads();
-        return K::join(K::far(own), after);
+        return K::join(K::far(own, base), after);
     }
 
     // ------------------------------------------------------------------------------------------------ a tile
@@ -163,9 +174,29 @@ struct Outer {
         return width == 32 || (alone() ? y == height - 1 : lane >= 32 - width) ? K::nothing() : next;
     }
 
-    // A tile. `before` is what precedes it and becomes what it leaves; so is `after`. In the last phase dx is stored.
-    __device__ void run(const Places& place, i64 phase, Head& before, Far& after) const
+    // Waits for the block, or the warp where it has strips of its own; whether none of the columns is too much for the kind.
+    __device__ bool all_tame(bool tame) const
     {
+        if (alone()) return !kTame<K> || __all_sync(0xffffffff, tame);
+        if (kTame<K>) return !__syncthreads_or(!tame);
+        __syncthreads();
+        return true;
+    }
+
+    // The first x of column c of the strip.
+    __device__ A base_of(i64 outside, int c) const
+    {
+        const i64 at = column - x * W + c;
+        if (!kBased<K> || at >= args.extent[0] || strip >= args.strips) return A(0);
+        return widen<A>(reinterpret_cast<const T*>(args.x.data)[outside + at * args.x.stride[0]]);
+    }
+
+    // A tile. `passed` is what enters it, and becomes what leaves it. In the last phase dx is stored. Returns false, and
+    // has done nothing, where the kind cannot do a column.
+    __device__ bool run(Passed<K>& passed, const Places& place, i64 phase) const
+    {
+        const A base = base_of(place.x, threadIdx.x);  // of the column whose states this thread passes
+        bool tame = true;
         Vector xs[R], ys[R];
         const bool heads_only = K::HEAD && phase == kHeads;
         if constexpr (X) load(args.x, place.x, xs, static_cast<T>(K::pad(args)));
@@ -178,7 +209,8 @@ struct Outer {
         Tail tail[W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {
-            cell[v].begin(args, reinterpret_cast<A*>(&shared.room[threadIdx.x]));
+            cell[v].begin(args);
+            if constexpr (kBased<K>) cell[v].base = base_of(place.x, x * W + v);
             if constexpr (INDEX) take(cell[v], v, place.x, starts);
             if constexpr (K::HEAD) head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
         }
@@ -190,8 +222,16 @@ struct Outer {
             if (!heads_only) find_tails();
         }
         if constexpr (K::HEAD) {
-            if (!alone()) before = pass_heads(before);
-            if (heads_only) return;
+            if (heads_only) {
+                if constexpr (kTame<K>) {
+#pragma unroll
+                    for (int v = 0; v < W; ++v) tame = tame && cell[v].tame && K::tame(head[v]);
+                }
+                if (!all_tame(tame)) return false;
+                passed.head = add_heads(passed.head, base);
+                return true;
+            }
+            if (!alone()) pass_heads(passed.head, base);
             renew(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
@@ -200,8 +240,12 @@ struct Outer {
             }
         }
         if constexpr (K::ORDERED) find_tails();
-        if (!alone()) after = pass_tails(after);
-        if (phase == kTails) return;
+        Far left = passed.tail;
+        if (!alone()) left = pass_tails(left, base);
+        if (!kTame<K> && phase == kTails) {
+            passed.tail = left;
+            return true;
+        }
         if constexpr (X) renew(xs);
         renew(ys);
 #pragma unroll
@@ -212,7 +256,14 @@ struct Outer {
                 for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
             });
         }
-        store(ys, place.dx);
+        if constexpr (kTame<K>) {
+#pragma unroll
+            for (int v = 0; v < W; ++v) tame = tame && cell[v].tame;
+            if (!all_tame(tame)) return false;
+        }
+        passed.tail = left;
+        if (phase != kTails) store(ys, place.dx);
+        return true;
     }
 
     __device__ void take(Cell& cell, int v, i64 outside, unsigned starts) const
@@ -228,9 +279,11 @@ template <typename K, typename T>
 __device__ void columns(const ScanArgs& args)
 {
     using Scan = Outer<K, T>;
-    using Head = typename K::Head;
-    using Far = typename K::Far;
-    __shared__ typename Scan::Shared shared;
+    using Tame = TameKind<K>;
+    __shared__ union {
+        typename Scan::Shared own;
+        typename Outer<Tame, T>::Shared tame;
+    } shared;
     i64 strip = blockIdx.x, part = 0;
     if (args.parts > 1) {
         part = blockIdx.x % static_cast<unsigned>(args.parts);
@@ -238,39 +291,46 @@ __device__ void columns(const ScanArgs& args)
     } else if (args.width * args.height <= 32) {
         strip = static_cast<i64>(blockIdx.x) * (blockDim.x / (args.width * args.height));
     }
-    Scan scan(args, shared, strip);
+    Scan scan(args, shared.own, strip);
+    Outer<Tame, T> tame(args, shared.tame, strip);
     const Places place(args, 1, scan.columns > 0 ? scan.outer : 0);
     const Walk<K> walk(args, strip, part, scan.across());
     const i64 phase = args.flags & (kHeads | kTails), first = part * args.tiles;
     const int c = threadIdx.x, count = static_cast<int>(args.tiles);
     const bool has = c < scan.across(), walks = args.parts * count > 1;
-    Head head, ahead;
-    Far tail = K::far(K::nothing());
+    typename K::FarHead ahead;
+    Passed<K> passed;
+    passed.tail = K::far(K::nothing(), typename K::Number());
+    const auto tile = [&](i64 t, i64 phase) {
+        tame.move_to(t), scan.move_to(t);
+        if constexpr (!kTamed<K>)
+            scan.run(passed, place, phase);
+        else if (!tame.run(passed, place, phase))
+            passed = apart(scan, passed, place, phase);
+    };
     if constexpr (K::HEAD) {
-        head = ahead = K::empty();
+        passed.head = ahead = K::empty();
         if (walks && (phase == kHeads || (phase == 0 && args.parts == 1))) {
 #pragma unroll 1
             for (int t = 0; t < count; ++t) {
-                if (has) walk.head_before(t, c) = head;
-                scan.move_to(first + t);
-                scan.run(place, kHeads, head, tail);
+                if (has) walk.head_before(t, c) = passed.head;
+                tile(first + t, kHeads);
             }
             if (phase == kHeads) {
-                if (has) walk.head(c) = head;
+                if (has) walk.head(c) = passed.head;
                 return;
             }
         }
         if (args.parts > 1 && has) ahead = walk.ahead(c);
     }
-    if (args.parts > 1 && phase == 0 && has) tail = walk.behind(c);
+    if (args.parts > 1 && phase == 0 && has) passed.tail = walk.behind(c);
 #pragma unroll 1
     for (int t = count - 1; t >= 0; --t) {
         if constexpr (K::HEAD) {
-            if (has) head = walks ? K::join(ahead, walk.head_before(t, c)) : ahead;
+            if (has) passed.head = walks ? K::join(ahead, walk.head_before(t, c)) : ahead;
         }
-        scan.move_to(first + t);
-        scan.run(place, phase, head, tail);
+        tile(first + t, phase);
         if (count > 1) __syncthreads();
     }
-    if (phase == kTails && has) walk.tail(c) = tail;
+    if (phase == kTails && has) walk.tail(c) = passed.tail;
 }

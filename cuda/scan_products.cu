@@ -1,5 +1,5 @@
 // cumprod.
 #include "scan_export.cuh"
-#include "scan_products.cuh"
+#include "scan_products_tame.cuh"
 
 FOR_EACH_FLOAT(EXPORT_KIND, cumprod, Cumprod, 2, 4, 2)

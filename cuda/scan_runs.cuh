@@ -4,7 +4,7 @@
 //     Kind::HEAD                                elements need the head of everything before them
 //     Kind::ORDERED                             tails need that head too
 //     Kind::Value                               what x holds; void: there is no x
-//     Kind::Far                                 the tail in which tiles are joined
+//     Kind::FarHead, Kind::Far                  the head and the tail in which tiles are joined; far and near turn one into the other
 //     Kind::Cell<I, N, SEG>                     I elements of one row, N of which are stored together;
 //                                               with SEG bit i of `starts` says that i is the first of a row
 //         head(x, starts)                       head of the elements since the last start
@@ -25,17 +25,18 @@ struct SumTail {
 
 template <typename A>
 struct Cumsum {
-    static constexpr bool HEAD = false, ORDERED = false, ROOM = false;
+    static constexpr bool HEAD = false, ORDERED = false;
     using Number = A;
     using Value = void;
     using Head = Nothing;
     using Tail = SumTail<A>;
+    using FarHead = Head;
     using Far = SumTail<double>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
     static __device__ Tail nothing() { return {A(0)}; }
-    static __device__ Far far(const Tail& t) { return {t.sum}; }
-    static __device__ Tail near(const Far& t) { return {static_cast<A>(t.sum)}; }
+    static __device__ Far far(const Tail& t, A) { return {t.sum}; }
+    static __device__ Tail near(const Far& t, A) { return {static_cast<A>(t.sum)}; }
     template <typename B>
     static __device__ SumTail<B> join(const SumTail<B>& l, const SumTail<B>& r)
     {
@@ -44,7 +45,7 @@ struct Cumsum {
 
     template <int I, int N, bool SEG>
     struct Cell {
-        __device__ void begin(const ScanArgs&, A*) {}
+        __device__ void begin(const ScanArgs&) {}
 
         template <typename X, typename Y>
         __device__ Tail tail(const X&, const Y& y, unsigned starts) const
@@ -94,15 +95,12 @@ struct RunTail {
 
 // The tails of runs, given which elements are records: the first of a row, and those that win over all before them.
 template <typename A>
-struct Runs {
+struct Runs : SameStates<Nothing, RunTail<A>> {
     using Number = A;
     using Tail = RunTail<A>;
-    using Far = Tail;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
     static __device__ Tail nothing() { return {A(0), 1}; }
-    static __device__ Far far(const Tail& t) { return t; }
-    static __device__ Tail near(const Far& t) { return t; }
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.open ? l.sum + r.sum : l.sum, l.open & r.open}; }
 
     template <int I, int N, bool SEG>
@@ -181,13 +179,14 @@ __device__ inline i64 rank_of(double x, double sign)
 
 template <typename A>
 struct Cumextremum : Runs<A> {
-    static constexpr bool HEAD = true, ORDERED = true, ROOM = false;
+    static constexpr bool HEAD = true, ORDERED = true;
     using Value = A;
     using Rank = decltype(rank_of(A(), A()));
     static constexpr Rank kLeast = static_cast<Rank>(1ull << (8 * sizeof(A) - 1)) + 1;  // below every number
     struct Head {
         Rank best;
     };
+    using FarHead = Head;
 
     using Runs<A>::join;
     static __device__ Head empty() { return {kLeast}; }
@@ -200,7 +199,7 @@ struct Cumextremum : Runs<A> {
         int last;
         Rank own;  // the best since the last start
 
-        __device__ void begin(const ScanArgs& args, A*)
+        __device__ void begin(const ScanArgs& args)
         {
             sign = args.flags & kMinimum ? A(-1) : A(1);
             last = args.flags & kFirst ? 0 : 1;
@@ -241,13 +240,13 @@ struct Cumextremum : Runs<A> {
 // position or repeats the one before.
 template <typename A>
 struct Indices : Runs<A> {
-    static constexpr bool HEAD = false, ORDERED = false, ROOM = false;
+    static constexpr bool HEAD = false, ORDERED = false;
     using Value = i64;
     using Head = Nothing;
 
     template <int I, int N, bool SEG>
     struct Cell : Runs<A>::template Cell<I, N, SEG> {
-        __device__ void begin(const ScanArgs&, A*) {}
+        __device__ void begin(const ScanArgs&) {}
 
         // Elements lo..hi-1 exist; element lo is at position k of its row; `before` is the index ahead of it, if it is no start.
         template <typename Index>

@@ -43,7 +43,7 @@ struct Walk {
 
     __device__ Far behind(int column) const
     {
-        Far sum = K::far(K::nothing());
+        Far sum = K::far(K::nothing(), typename K::Number());
 #pragma unroll 4
         for (i64 i = parts - 1; i > part; --i) sum = K::join(tails[(strip * parts + i) * columns + column], sum);
         return sum;
@@ -61,7 +61,7 @@ struct Walk {
     __device__ Far behind_by_warp() const
     {
         const int lane = threadIdx.x % 32, each = (parts + 31) / 32;
-        Far sum = K::far(K::nothing());
+        Far sum = K::far(K::nothing(), typename K::Number());
         for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(parts)) - 1; i >= max(part + 1, static_cast<i64>(lane) * each); --i)
             sum = K::join(tails[strip * parts + i], sum);
 #pragma unroll

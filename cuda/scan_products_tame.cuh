@@ -1,0 +1,115 @@
+// cumprod of rows that stay within the range of the accumulator, which are most: states are one or two numbers, joined by as many
+// instructions. Whether a row is one shows on the way.
+#pragma once
+
+#include "scan_products.cuh"
+
+// Products from the start of the row, of a warp and of a thread to any of their elements are far from the ends of the range, so that
+// those of what lies between, which are quotients of two of them, are within it.
+template <typename A>
+struct TameCumprod {
+    static constexpr bool HEAD = true, ORDERED = false;
+    static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-40) : A(0x1p-300), kMost = sizeof(A) == 4 ? A(0x1p20) : A(0x1p200);
+    using Number = A;
+    using Value = A;
+    struct Head {
+        A product;
+    };
+    struct Tail {
+        A a, b;
+    };
+    using FarHead = Product<A>;
+    using Far = ProductTail<A>;
+
+    static __device__ Head empty() { return {A(1)}; }
+    static __device__ Tail nothing() { return {A(1), A(0)}; }
+    static __device__ Head join(const Head& l, const Head& r) { return {l.product * r.product}; }
+    static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, l.b + l.a * r.b}; }
+    static __device__ FarHead join(const FarHead& l, const FarHead& r) { return Cumprod<A>::join(l, r); }
+    static __device__ Far join(const Far& l, const Far& r) { return Cumprod<A>::join(l, r); }
+    static __device__ FarHead far(const Head& h, A) { return FarHead::of(h.product); }
+    static __device__ Far far(const Tail& t, A) { return {FarHead::of(t.a), FarHead::of(t.b)}; }
+    static __device__ Head near(const FarHead& h, A) { return {h.value()}; }
+    static __device__ Tail near(const Far& t, A) { return {t.a.value(), t.b.value()}; }
+    static __device__ A pad(const ScanArgs&) { return A(1); }
+    static __device__ bool tame(const Head& h) { return fabs(h.product) >= kLeast * kLeast && fabs(h.product) <= kMost * kMost; }
+
+    template <int I, int N, bool SEG>
+    struct Cell {
+        A chunk[I / N];  // the product of what precedes every N elements: in the thread, then in the row
+        A product;       // since the last start
+        bool tame;
+
+        __device__ void begin(const ScanArgs&) {}
+
+        template <typename X>
+        __device__ Head head(const X& x, unsigned starts)
+        {
+            A p = A(1), least = A(1), most = A(1);
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (i % N == 0) chunk[i / N] = p;
+                if (SEG && starts >> i & 1) p = A(1);
+                p *= x(i);
+                least = fmin(least, fabs(p)), most = fmax(most, fabs(p));
+            }
+            product = p;
+            tame = least >= kLeast && most <= kMost;
+            return {p};
+        }
+
+        template <typename X, typename Y>
+        __device__ Tail tail(const X& x, const Y& y, unsigned starts) const
+        {
+            A q = A(0);
+#pragma unroll
+            for (int i = I - 1; i >= 0; --i) {
+                q = x(i) * (y(i) + q);
+                if (SEG && starts >> i & 1) q = A(0);
+            }
+            return {product, q};
+        }
+
+        template <typename X, typename Y>
+        __device__ void enter(const Head& before, const X&, const Y&, unsigned starts)
+        {
+            tame = tame && TameCumprod::tame(before);
+#pragma unroll
+            for (int c = 0; c < I / N; ++c)
+                if (!(SEG && starts & ((1u << (c * N)) - 1))) chunk[c] *= before.product;
+        }
+
+        template <typename X, typename Y, typename Store>
+        __device__ void finish(const Tail& after, const X& x, const Y& y, unsigned starts, const Store& store)
+        {
+            A t = after.b, wrong = A(0);
+#pragma unroll
+            for (int c = I / N - 1; c >= 0; --c) {
+                A w[N], dx[N], p = chunk[c];
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    if (SEG && starts >> (c * N + i) & 1) p = A(1);
+                    w[i] = p;
+                    p *= x(c * N + i);
+                }
+#pragma unroll
+                for (int i = N - 1; i >= 0; --i) {
+                    const A r = y(c * N + i) + t;
+                    dx[i] = w[i] * r;
+                    t = x(c * N + i) * r;
+                    wrong = fma(dx[i], A(0), wrong);  // NaN where dx is no number
+                    if (SEG && starts >> (c * N + i) & 1) t = A(0);
+                }
+                store(c, dx);
+            }
+            tame = tame && wrong == A(0);
+        }
+    };
+};
+
+template <typename A>
+struct TameOf<Cumprod<A>> {
+    using Kind = TameCumprod<A>;
+};
+template <typename A>
+constexpr bool kTame<TameCumprod<A>> = true;
