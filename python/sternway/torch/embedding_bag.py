@@ -97,10 +97,11 @@ def _sparse_dweight(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tenso
         per_sample_weights=weights, include_last_offset=o.last, scale_grad_by_freq=o.by_frequency,
     )[: len(unique)]  # fmt: skip
     # torch.sparse_coo_tensor either checks the indices, which waits for the device, or may warn that it does not.
-    return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
+    dweight: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
         1, 1, (rows, dy.shape[1]), unique.long()[None], values,
         dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=True,
     )  # fmt: skip
+    return dweight
 
 
 class _EmbeddingBag(torch.autograd.Function):
