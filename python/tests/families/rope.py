@@ -162,5 +162,6 @@ ROPE = Family(
     call=call,
     options=options,
     required=("dx",),
+    workspace=False,
     in_place=("dx",),
 )
