@@ -151,17 +151,7 @@ def options(draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 ROPE = Family(
-    name="rope",
-    op="rope_backward",
-    descriptor=describe,
-    plan=sw.RopeBackwardPlan,
-    build=build,
-    truth=truth,
-    torch=by_torch,
-    reads=lambda wanted, inputs: set(inputs),
-    call=call,
-    options=options,
-    required=("dx",),
-    workspace=False,
-    in_place=("dx",),
-)
+    "rope", "rope_backward", describe, sw.RopeBackwardPlan,
+    build, truth, by_torch, lambda wanted, inputs: set(inputs), call, options,
+    required=("dx",), workspace=False, in_place=("dx",),
+)  # fmt: skip
