@@ -80,18 +80,17 @@ func soon(happened func() bool) bool {
 // together calls work on this goroutine and on n more, or on fewer where they are busy, and returns when all of them have returned.
 func together(n int, work func()) {
 	hired := hire(n)
-	var ended atomic.Int64
-	var all sync.WaitGroup
+	ended := make(chan struct{}, len(hired))
 	for _, h := range hired {
-		all.Add(1)
 		h.give(func() {
 			work()
-			ended.Add(1)
-			all.Done()
+			ended <- struct{}{}
 		})
 	}
 	work()
-	soon(func() bool { return ended.Load() == int64(len(hired)) })
-	all.Wait()
+	soon(func() bool { return len(ended) == len(hired) })
+	for range hired {
+		<-ended
+	}
 	dismiss(hired)
 }

@@ -71,7 +71,7 @@ func exportedSymbols(t testing.TB, image string) (symbols []string) {
 	return symbols
 }
 
-// wordsOf reads a struct of 8-byte fields: the word that each field begins at, and how many words there are.
+// wordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field begins at, and how many words there are.
 func wordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	t.Helper()
 	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(cudaSource(t, image))
@@ -86,6 +86,9 @@ func wordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 				n, err = 1, nil
 			}
 			require.NoError(t, err)
+			if strings.HasPrefix(strings.TrimSpace(declaration), "float ") {
+				n /= 2
+			}
 			size += n
 		}
 	}

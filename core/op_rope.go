@@ -225,11 +225,13 @@ func (d RopeBackward) compile(units int, preference Preference) (program, error)
 		return nil, refuse(Unsupported, rope.Name, "preference.kernel", fmt.Sprintf("%q for this problem", d.Pairing), fmt.Sprintf("%q", k), "")
 	}
 	p := &ropeProgram{RopeBackward: d, units: units, pairs: *d.RotaryDim / 2}
-	p.frequency = powers(float64(*d.Base), p.pairs)
-	for _, f := range p.frequency {
-		p.fastest = max(p.fastest, f)
+	list := powers(float64(*d.Base), p.pairs)
+	p.frequency = make([]float64, len(list))
+	for i, f := range list {
+		p.frequency[i] = f.high
+		p.fastest = max(p.fastest, f.high)
 	}
-	p.powers = p.powersOfLaunch()
+	p.powers = powersOfLaunch(list)
 	return p, nil
 }
 

@@ -6,7 +6,7 @@ import "math"
 
 const (
 	ropeFine   = 64 // frequencies that a launch gives
-	ropeCoarse = 13 // factors of the bits of the number of a pair above those
+	ropeCoarse = 14 // factors of the bits of the number of a pair above those, and one that evens their number
 	ropeBlock  = 256
 )
 
@@ -158,19 +158,23 @@ func (p *ropeProgram) packWalk(q *queue, args []Tensor, l *ropeLaunch) {
 	q.launch.Put(p.powers...)
 }
 
-// powersOfLaunch are the frequencies of the first pairs, and the factors of the bits of a pair's number above those.
-func (p *ropeProgram) powersOfLaunch() (words []uint64) {
-	power := func(i int64) uint64 {
-		if i < p.pairs {
-			return math.Float64bits(p.frequency[i])
+// powersOfLaunch are the frequencies of the first pairs, the factors of the bits of a pair's number above those, and how far the power
+// exceeds each, relative to it, as float32.
+func powersOfLaunch(list []double) (words []uint64) {
+	var low [ropeFine + ropeCoarse]uint64
+	for i := range low {
+		at, power := i, double{high: 1}
+		if i >= ropeFine {
+			at = ropeFine << (i - ropeFine)
 		}
-		return math.Float64bits(1)
+		if at < len(list) {
+			power = list[at]
+		}
+		words = append(words, math.Float64bits(power.high))
+		low[i] = uint64(math.Float32bits(float32(power.low / power.high)))
 	}
-	for i := range int64(ropeFine) {
-		words = append(words, power(i))
-	}
-	for k := range ropeCoarse {
-		words = append(words, power(ropeFine<<k))
+	for i := 0; i < len(low); i += 2 {
+		words = append(words, low[i]|low[i+1]<<32)
 	}
 	return words
 }

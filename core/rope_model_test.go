@@ -152,13 +152,7 @@ func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 		j := i + m.word("partner", 0)
 		return look("cos", i), look("sin", i), look("cos", j), look("sin", j)
 	}
-	fine := int64(m.walk["coarse"] - m.walk["fine"])
-	frequency := m.number("fine", int(pair%fine))
-	for k, rest := 0, pair/fine; rest > 0; k, rest = k+1, rest/2 {
-		if rest%2 != 0 {
-			frequency *= m.number("coarse", k)
-		}
-	}
+	frequency := m.frequency(pair)
 	require.LessOrEqual(m.t, frequency, m.number("fastest", 0)*(1+1e-12))
 	angle := float64(position) * frequency
 	if m.word("single", 0) != 0 {
@@ -166,4 +160,51 @@ func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 	}
 	s, c := math.Sincos(angle)
 	return c, s, c, s
+}
+
+// frequency is the product of the powers that a pair's number is made of. Above the first pairs it is formed to more places than those
+// of a float64, since a position multiplies its error.
+func (m *ropeModel) frequency(pair int64) float64 {
+	fine := int64(m.walk["coarse"] - m.walk["fine"])
+	short := func(name string, at int64) float64 {
+		return float64(math.Float32frombits(uint32(m.word(name, int(at/2)) >> (at % 2 * 32))))
+	}
+	first, coarse, low, relative := m.number("fine", int(pair%fine)), 1.0, 0.0, 0.0
+	if m.word("pairs", 0) <= fine {
+		return first
+	}
+	for k, rest := int64(0), pair/fine; rest > 0; k, rest = k+1, rest/2 {
+		if rest%2 == 0 {
+			continue
+		}
+		factor := m.number("coarse", int(k))
+		product := coarse * factor
+		low = math.FMA(low, factor, math.FMA(coarse, factor, -product))
+		coarse, relative = product, relative+short("coarse_low", k)
+	}
+	product := first * coarse
+	rest := math.FMA(first, low, math.FMA(first, coarse, -product))
+	return product + math.FMA(product, relative+short("fine_low", pair%fine), rest)
+}
+
+// The frequencies of a launch are those of the CPU, which are the nearest, but for one in 2^20.
+func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
+	walk, _ := wordsOf(t, "rope", "RopeWalk")
+	for _, base := range []Scalar{10000, 500000, 2, 1e-200, 1e200} {
+		for _, pairs := range []int64{1, 64, 65, 20000} {
+			compiled, err := RopeBackward{HeadDim: 2 * pairs, Base: &base}.withDefaults().compile(1, Preference{})
+			require.NoError(t, err)
+			p := compiled.(*ropeProgram)
+			m := &ropeModel{t: t, walk: walk, words: append(make([]uint64, walk["fine"]), p.powers...)}
+			m.words[walk["pairs"]] = uint64(pairs)
+			differ := 0
+			for pair, want := range p.frequency {
+				if got := m.frequency(int64(pair)); got != want {
+					require.InEpsilon(t, want, got, 1.0/(1<<52))
+					differ++
+				}
+			}
+			require.LessOrEqual(t, differ, 1, "base %v, %d pairs", base, pairs)
+		}
+	}
 }

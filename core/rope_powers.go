@@ -23,13 +23,13 @@ func (a double) power(n int64) double {
 	return result
 }
 
-// powers are base^(-i/n) for i below n, each the float64 that is nearest, but for one in 2^30: an error of one place, times a position
+// powers are base^(-i/n) for i below n; high is the float64 that is nearest, but for one in 2^30: an error of one place, times a position
 // of a million, would be one of the angle. They are the powers of one root w, w^n base = 1, which Newton's method makes of a float64.
-func powers(base float64, n int64) []float64 {
-	list := make([]float64, n)
+func powers(base float64, n int64) []double {
+	list := make([]double, n)
 	if base < 1e-250 || base > 1e250 { // no room for the products
 		for i := range list {
-			list[i] = math.Pow(base, -float64(i)/float64(n))
+			list[i].high = math.Pow(base, -float64(i)/float64(n))
 		}
 		return list
 	}
@@ -38,7 +38,7 @@ func powers(base float64, n int64) []float64 {
 	root.low = root.high * (((1 - one.high) - one.low) / float64(max(n, 1)))
 	at := double{high: 1}
 	for i := range list {
-		list[i] = at.high
+		list[i] = at
 		at = at.times(root)
 	}
 	return list

@@ -25,8 +25,9 @@ func TestPowersAreNearest(t *testing.T) {
 		for _, n := range []int{1, 2, 3, 32, 40, 64} {
 			list := powers(base, int64(n))
 			require.Len(t, list, n)
-			require.Equal(t, 1.0, list[0])
-			for i, f := range list[1:] {
+			require.Equal(t, double{high: 1}, list[0])
+			for i, power := range list[1:] {
+				f := power.high
 				want := new(big.Float).Quo(number(1), raised(number(base), i+1)) // f^n
 				low := raised(middle(math.Nextafter(f, 0), f), n)
 				high := raised(middle(f, math.Nextafter(f, math.Inf(1))), n)
@@ -35,6 +36,6 @@ func TestPowersAreNearest(t *testing.T) {
 		}
 	}
 	require.Empty(t, powers(10000, 0))
-	require.InEpsilon(t, 1e-150, powers(1e300, 2)[1], 1e-15)
-	require.InEpsilon(t, math.Pow(10000, -0.75), powers(10000, 1<<19)[3<<17], 1e-15)
+	require.InEpsilon(t, 1e-150, powers(1e300, 2)[1].high, 1e-15)
+	require.InEpsilon(t, math.Pow(10000, -0.75), powers(10000, 1<<19)[3<<17].high, 1e-15)
 }

@@ -119,7 +119,9 @@ func TestWordsOfScans(t *testing.T) {
 
 // The workspace that a plan asks for holds the states of whatever its runs launch, and every row has its threads.
 func TestShapesOfScans(t *testing.T) {
-	for _, shape := range [][]int64{{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2}} {
+	for _, shape := range [][]int64{
+		{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2},
+	} {
 		for _, dtype := range Floats {
 			for _, kind := range scan.Kinds {
 				for dim := range shape {

@@ -26,7 +26,8 @@ struct RopeWalk {
     char *positions, *cos, *sin;  // or null
     i64 position_dtype, position_stride[2];                           // batch, token
     i64 cos_dtype, cos_stride[3], sin_dtype, sin_stride[3];           // batch, row, column
-    double fine[64], coarse[13];  // frequencies of the first pairs, factors of the bits of pair / kFine
+    double fine[64], coarse[14];  // frequencies of the first pairs, factors of the bits of pair / kFine
+    float fine_low[64], coarse_low[14];  // how far the power exceeds each, relative to it
 };
 
 struct RopeOperand {
@@ -37,6 +38,12 @@ struct RopeOperand {
 struct RopeArgs {
     RopeWalk walk;
     RopeOperand operand[2];
+};
+
+// The frequencies of the first pairs, where lanes that differ read them fast.
+struct Fine {
+    double high[kFine];
+    float low[kFine];  // set where there are more pairs
 };
 
 // Sine and cosine of an angle below 2^40 in float64, to the accumulator. The nearest quarter of a turn is taken off in float64, with a
@@ -110,8 +117,8 @@ struct Rotation {
     A a[N], b[N], c[N], d[N];
     bool turns;
 
-    // The pairs from `pair` on, at a token of a batch; frequency is where those of the first pairs are.
-    __device__ void make(const RopeWalk& walk, const double* frequency, i64 batch, i64 token, i64 pair)
+    // The pairs from `pair` on, at a token of a batch.
+    __device__ void make(const RopeWalk& walk, const Fine& fine, i64 batch, i64 token, i64 pair)
     {
         i64 position = token;
         if (walk.positions) {
@@ -119,7 +126,7 @@ struct Rotation {
             position = load_bits(walk.positions + at * size_of(walk.position_dtype), walk.position_dtype);
         }
         if (!walk.cos)
-            compute(walk, frequency, position, pair);
+            compute(walk, fine, position, pair);
         else if ((turns = position >= 0 && position < walk.rows))
             look_up(walk, batch, position, pair);
         if (!walk.forward) return;
@@ -130,17 +137,13 @@ struct Rotation {
         }
     }
 
-    __device__ void compute(const RopeWalk& walk, const double* frequency, i64 position, i64 pair)
+    __device__ void compute(const RopeWalk& walk, const Fine& fine, i64 position, i64 pair)
     {
         double angle[N];
+        const int first = static_cast<int>(pair) & (kFine - 1);
 #pragma unroll
-        for (int n = 0; n < N; ++n) angle[n] = frequency[(pair + n) & (kFine - 1)];
-        if (walk.pairs > kFine) {
-#pragma unroll
-            for (int n = 0; n < N; ++n)
-                for (int rest = static_cast<int>((pair + n) / kFine), k = 0; rest; rest >>= 1, ++k)
-                    if (rest & 1) angle[n] *= walk.coarse[k];
-        }
+        for (int n = 0; n < N; ++n) angle[n] = fine.high[first + n];
+        if (walk.pairs > kFine) refine(walk, fine, pair, angle);
         const double p = static_cast<double>(position);
         const float single = __ll2float_rn(position);
 #pragma unroll
@@ -158,6 +161,25 @@ struct Rotation {
         }
 #pragma unroll
         for (int n = 0; n < N; ++n) c[n] = a[n], d[n] = -b[n];
+    }
+
+    // Makes frequencies of any pairs of those of the first. They are formed to more places than those of a float64: a position
+    // multiplies their error. N divides kFine and `pair`, so that the coarse factor is that of all. A product whose rounding is
+    // added must not become one instruction with a sum.
+    __device__ static void refine(const RopeWalk& walk, const Fine& fine, i64 pair, double (&frequency)[N])
+    {
+        double coarse = 1, low = 0, relative = 0;  // (coarse + low) (1 + relative)
+        for (int rest = static_cast<int>(pair / kFine), k = 0; rest; rest >>= 1, ++k) {
+            if (!(rest & 1)) continue;
+            const double factor = walk.coarse[k], product = __dmul_rn(coarse, factor);
+            low = fma(low, factor, fma(coarse, factor, -product));
+            coarse = product, relative += walk.coarse_low[k];
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const double product = __dmul_rn(frequency[n], coarse), rest = fma(frequency[n], low, fma(frequency[n], coarse, -product));
+            frequency[n] = product + fma(product, relative + fine.low[(pair + n) & (kFine - 1)], rest);
+        }
     }
 
     __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, i64 pair)
@@ -309,7 +331,7 @@ struct Turner {
 };
 
 template <bool HALF, typename T, typename A, int V>
-__device__ void rotate(const RopeArgs& args, const double* frequency)
+__device__ void rotate(const RopeArgs& args, const Fine& fine)
 {
     const RopeWalk& walk = args.walk;
     const int lanes = static_cast<int>(walk.lanes), lane = threadIdx.x & (lanes - 1), line = static_cast<int>(threadIdx.x) / lanes;
@@ -331,7 +353,7 @@ __device__ void rotate(const RopeArgs& args, const double* frequency)
     Rows out(o.out, o.out_stride, sizeof(T), o.heads, batch + above, head, token, turner.first);
     i64 count = rows - row < walk.run ? rows - row : walk.run;
     turner.load(in, count, o.in_stride[3]);  // under way while the angles are made
-    if (turner.rotation.turns) turner.rotation.make(walk, frequency, batch, token, unit * turner.PAIRS);
+    if (turner.rotation.turns) turner.rotation.make(walk, fine, batch, token, unit * turner.PAIRS);
     while (true) {
         turner.turn(count);
         turner.store(out, count, o.out_stride[3]);
@@ -344,15 +366,16 @@ template <bool HALF, typename T, typename A>
 __device__ void rotate_any(const RopeArgs& args)
 {
     constexpr int WIDE = 16 / sizeof(T), NARROW = 8 / sizeof(T);
-    __shared__ double frequency[kFine];  // an argument is slow to read where lanes differ
-    if (threadIdx.x < kFine) frequency[threadIdx.x] = args.walk.fine[threadIdx.x];
+    __shared__ Fine fine;
+    if (threadIdx.x < kFine) fine.high[threadIdx.x] = args.walk.fine[threadIdx.x];
+    if (threadIdx.x < kFine && args.walk.pairs > kFine) fine.low[threadIdx.x] = args.walk.fine_low[threadIdx.x];
     __syncthreads();
     if (args.walk.vector == WIDE)
-        rotate<HALF, T, A, WIDE>(args, frequency);
+        rotate<HALF, T, A, WIDE>(args, fine);
     else if (NARROW > 1 && args.walk.vector == NARROW)
-        rotate<HALF, T, A, NARROW>(args, frequency);
+        rotate<HALF, T, A, NARROW>(args, fine);
     else
-        rotate<HALF, T, A, 1>(args, frequency);
+        rotate<HALF, T, A, 1>(args, fine);
 }
 
 #define EXPORT_ROPE(suffix, T, A, ...)                                                                    \

@@ -8,7 +8,8 @@
 Functions take arrays of any library that speaks DLPack; plans are for calls that repeat; ``sternway.torch`` is for autograd.
 """
 
-from ._plan import KernelSku, PlanPreference, PrecisionGuarantee, get_num_threads, info, set_num_threads
+from ._plan import get_num_threads, info, set_num_threads
+from ._sku import KernelSku, PlanPreference, PrecisionGuarantee
 from .dequantize import (
     DequantizePerTokenBackwardDescriptor,
     DequantizePerTokenBackwardPlan,

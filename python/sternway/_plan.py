@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import html
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from . import errors
 from ._arrays import Array, device_name, producer
 from ._descriptor import Descriptor
 from ._operands import borrow, count_writes, meet_torch, stream_handle
+from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of, table
 
 D = TypeVar("D", bound=Descriptor)
 P = TypeVar("P", bound="Plan[Any]")
@@ -73,45 +73,6 @@ def _raise(error: Exception) -> NoReturn:
         raise error
     finally:
         del error
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanPreference:
-    """What ``Plan.select`` may choose from.
-
-    Args:
-        deterministic: False lets a family pick an atomic kernel where that is faster.
-        max_workspace: bytes; select chooses within it or raises. None: no limit.
-        kernel: one variant by name, for tests and tuning. None: select chooses.
-    """
-
-    deterministic: bool = True
-    max_workspace: int | None = None
-    kernel: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class PrecisionGuarantee:
-    """What a plan promises of its numbers: dtypes by name, and whether bits repeat."""
-
-    math_precision: str
-    accumulator: str
-    bit_stable_on_same_hardware: bool
-    deterministic: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelSku:
-    """What ``Plan.select`` chose."""
-
-    category: str
-    op: str
-    element: str
-    aux_element: str
-    arch: str
-    backend: str
-    kernel: str
-    precision_guarantee: PrecisionGuarantee
 
 
 class Plan(Generic[D]):
@@ -277,33 +238,14 @@ class Plan(Generic[D]):
             workspace.record_stream(torch.cuda.ExternalStream(stream_handle(stream), device=self.device))
         return workspace
 
-    def _rows(self) -> dict[str, str]:
-        sku, facts = self.sku, self._facts
-        return {
-            "op": sku.op,
-            "dtype": sku.element + (f", {sku.aux_element}" if sku.aux_element else ""),
-            "shape": str(list(getattr(self.descriptor, "shape", ()))),
-            "device": f"{self.device} ({sku.arch})",
-            "kernel": sku.kernel,
-            "geometry": facts["geometry"],
-            "bytes moved": f"{facts['bytes']:,}",
-            "workspace": f"{self.workspace_size:,} bytes",
-            "guarantee": f"{sku.precision_guarantee.accumulator} sums, "
-            + ("same bits every run" if self.precision_guarantee.deterministic else "bits may differ between runs"),
-        }
-
     def __repr__(self) -> str:
-        rows = self._rows()
+        rows = rows_of(self)
         return (
             f"<{type(self).__name__} {rows['op']} {rows['dtype']} {rows['shape']} on {rows['device']}: kernel {rows['kernel']}>"
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        cells = "".join(
-            f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
-            for k, v in self._rows().items()
-        )
-        return {"text/plain": repr(self), "text/html": f"<table>{cells}</table>"}
+        return {"text/plain": repr(self), "text/html": table(rows_of(self))}
 
 
 def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, tuple[int, ...], str | None]], out: Any) -> dict[str, Array]:

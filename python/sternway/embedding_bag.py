@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from . import _plan, errors
 from ._arrays import Array, device_of, producer, require_array
 from ._descriptor import Descriptor
+from ._sku import PlanPreference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ def _embedding_bag_plan(
     last: bool, by_frequency: bool, device: str, deterministic: bool,
 ) -> EmbeddingBagBackwardPlan:  # fmt: skip
     descriptor = EmbeddingBagBackwardDescriptor(rows, dim, bags, total, dtype, mode, index, offset, padding, last, by_frequency)
-    return EmbeddingBagBackwardPlan.select(descriptor, device, _plan.PlanPreference(deterministic=deterministic))
+    return EmbeddingBagBackwardPlan.select(descriptor, device, PlanPreference(deterministic=deterministic))
 
 
 def _flat(op: str, dy: Array, indices: Array, offsets: Array | None) -> tuple[Array, Array]:

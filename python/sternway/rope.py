@@ -68,21 +68,15 @@ _AXES = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "thd": (None, 1, 0, 2)}
 """Where a layout has its batch, heads, tokens and elements."""
 
 
+Options = tuple[float, str, int | None, int, str, str]
+"""base, pairing, rotary_dim, rotary_start, angle, layout."""
+
+
 @functools.lru_cache(maxsize=1024)
 def _rope_plan(
-    shape: tuple[int, ...],
-    dtype: Any,
-    base: float,
-    pairing: str,
-    rotary_dim: int | None,
-    rotary_start: int,
-    angle: str,
-    layout: str,
-    key_heads: int | None,
-    direction: str,
-    device: str,
+    shape: tuple[int, ...], dtype: Any, options: Options, key_heads: int | None, direction: str, device: str
 ) -> RopeBackwardPlan:
-    op = RopeBackwardDescriptor.family
+    op, layout = RopeBackwardDescriptor.family, options[-1]
     if layout not in _AXES:
         raise errors.make("invalid_problem", op, "layout", "bhsd, bshd or thd", repr(layout))
     axes = _AXES[layout]
@@ -90,9 +84,7 @@ def _rope_plan(
     if len(shape) != rank:
         raise errors.make("invalid_problem", op, "dy", f"of rank {rank} in the layout {layout}", f"rank {len(shape)}")
     b, h, s, d = (1 if axis is None else shape[axis] for axis in axes)
-    descriptor = RopeBackwardDescriptor(
-        b, h, s, d, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction
-    )
+    descriptor = RopeBackwardDescriptor(b, h, s, d, dtype, *options, key_heads, direction)
     return RopeBackwardPlan.select(descriptor, device)
 
 
@@ -101,14 +93,9 @@ def rotate(
     dy: Array,
     dy_k: Array | None,
     positions: Array | None,
-    base: float,
     cos: Array | None,
     sin: Array | None,
-    pairing: str,
-    rotary_dim: int | None,
-    rotary_start: int,
-    angle: str,
-    layout: str,
+    options: Options,
     out: Any = None,
 ) -> tuple[Array, ...]:
     """Both directions, of one array or of two with different numbers of heads."""
@@ -118,12 +105,10 @@ def rotate(
     key_heads = None
     if dy_k is not None:
         require_array("rope_backward", "dy_k", dy_k)
-        key_shape, axis = tuple(dy_k.shape), _AXES.get(layout, (0, 0))[1] or 0
+        key_shape, axis = tuple(dy_k.shape), _AXES.get(options[-1], (0, 0))[1] or 0
         key_heads = key_shape[axis] if axis < len(key_shape) else 0
         rows.append(("dx_k", key_shape, None))
-    plan = _rope_plan(
-        shape, dy.dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction, device_of(dy)
-    )
+    plan = _rope_plan(shape, dy.dtype, options, key_heads, direction, device_of(dy))
     if out is None and dy_k is not None:
         outputs = {
             **_plan.outputs(plan, dy, rows[:1], None),
@@ -185,4 +170,5 @@ def rope_backward(
         >>> sw.rope_backward(dy).round(3).tolist()
         [[[[1.0, 0.0], [0.841, 0.54]]]]
     """
-    return rotate("backward", dy, None, positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout, out)[0]
+    options = (base, pairing, rotary_dim, rotary_start, angle, layout)
+    return rotate("backward", dy, None, positions, cos, sin, options, out)[0]

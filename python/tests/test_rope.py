@@ -57,6 +57,13 @@ class TestRope(Conformance):
         problem = make(ROPE, (2, 3, 50, 128), dtype, device, pairing=pairing, positions="BS", furthest=furthest)
         problem.check(problem.run())
 
+    @pytest.mark.parametrize("head_dim", [256, 1032])
+    @pytest.mark.parametrize("base", [10000.0, 500000.0])
+    def test_frequencies_of_wide_heads(self, base: float, head_dim: int, pairing: str, device: str) -> None:
+        """Kernels make those of more than 64 pairs as products; far positions show an error of their last place."""
+        problem = make(ROPE, (1, 2, 300, head_dim), F64, device, pairing=pairing, positions="S", furthest=2**20, base=base)
+        problem.check(problem.run())
+
     @pytest.mark.parametrize("options", [{}, {"table": "full"}, {"table": "half"}], ids=str)
     def test_tables_of_dys_dtype(self, options: dict[str, Any], pairing: str, dtype: torch.dtype, device: str) -> None:
         problem = make(ROPE, (2, 3, 5, 32), dtype, device, pairing=pairing, table="full", table_dtype=dtype)

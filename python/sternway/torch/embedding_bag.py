@@ -96,7 +96,12 @@ def _sparse_dweight(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tenso
         dy, places, offsets, num_embeddings=len(unique) + (padding is not None), mode=o.mode, padding_idx=padding,
         per_sample_weights=weights, include_last_offset=o.last, scale_grad_by_freq=o.by_frequency,
     )[: len(unique)]  # fmt: skip
-    return torch.sparse_coo_tensor(unique.long()[None], values, (rows, dy.shape[1]), is_coalesced=True, check_invariants=False)
+    # torch.sparse_coo_tensor either checks the indices, which waits for the device, or may warn that it does not.
+    dweight: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
+        1, 1, (rows, dy.shape[1]), unique.long()[None], values,
+        dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=True,
+    )  # fmt: skip
+    return dweight
 
 
 class _EmbeddingBag(torch.autograd.Function):

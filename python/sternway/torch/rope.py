@@ -8,25 +8,8 @@ import torch
 from torch import Tensor
 
 from ..errors import make
-from ..rope import rotate
+from ..rope import Options, rotate
 from ._vmap import refuse_vmap
-
-Options = tuple[float, str, int | None, int, str, str]
-"""base, pairing, rotary_dim, rotary_start, angle, layout."""
-
-
-def _turned(
-    x: Tensor,
-    x_k: Tensor | None,
-    positions: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    options: Options,
-    direction: str,
-    out: Any = None,
-) -> tuple[Tensor, ...]:
-    base, pairing, rotary_dim, rotary_start, angle, layout = options
-    return rotate(direction, x, x_k, positions, base, cos, sin, pairing, rotary_dim, rotary_start, angle, layout, out)
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -46,24 +29,11 @@ def _operator(
 ) -> list[Tensor]:
     """The rotation as torch.compile sees it; eager calls go past it."""
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
-    return list(_turned(x, x_k, positions, cos, sin, options, direction))
+    return list(rotate(direction, x, x_k, positions, cos, sin, options))
 
 
 @_operator.register_fake
-def _(
-    x: Tensor,
-    x_k: Tensor | None,
-    positions: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    base: float,
-    pairing: str,
-    rotary_dim: int | None,
-    rotary_start: int,
-    angle: str,
-    layout: str,
-    direction: str,
-) -> list[Tensor]:
+def _(x: Tensor, x_k: Tensor | None, *_: Any) -> list[Tensor]:
     return [torch.empty_like(t) for t in (x, x_k) if t is not None]
 
 
@@ -85,7 +55,7 @@ class _Rope(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         if torch.compiler.is_compiling():
             return tuple(_operator(x, x_k, positions, cos, sin, *options, direction))
-        return _turned(x, x_k, positions, cos, sin, options, direction)
+        return rotate(direction, x, x_k, positions, cos, sin, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -97,20 +67,20 @@ class _Rope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         positions, cos, sin = ctx.saved_tensors
-        rest = (positions, cos, sin, ctx.options, _TRANSPOSE[ctx.direction])
+        direction = _TRANSPOSE[ctx.direction]
         nothing = (None,) * 5
         given = [g for g in grads if g is not None]
         if not given:
             return None, None, *nothing
         x_k = given[1] if len(given) == 2 else None
         if torch.compiler.is_compiling():
-            results: Any = _operator(given[0], x_k, positions, cos, sin, *ctx.options, _TRANSPOSE[ctx.direction])
+            results: Any = _operator(given[0], x_k, positions, cos, sin, *ctx.options, direction)
         elif torch.is_grad_enabled():  # create_graph=True
-            results = _Rope.apply(given[0], x_k, *rest)
+            results = _Rope.apply(given[0], x_k, positions, cos, sin, ctx.options, direction)
         else:
             strides = [s for s, g in zip(ctx.strides, grads, strict=True) if g is not None]
             out = tuple(g.new_empty_strided(g.shape, s) for g, s in zip(given, strides, strict=True))
-            results = _turned(given[0], x_k, *rest, out=out)
+            results = rotate(direction, given[0], x_k, positions, cos, sin, ctx.options, out)
         found = iter(results)
         dx = [None if g is None else next(found) for g in grads]
         return dx[0], dx[1] if len(dx) == 2 else None, *nothing

@@ -28,6 +28,7 @@ class Family:
     options: Callable[..., dict[str, Any]]  # (hypothesis' draw, shape) -> options of build
     settle: Callable[[Tensors], None] = lambda inputs: None  # puts inputs right after their layout changed their values
     required: tuple[str, ...] = ()  # outputs that each run must have
+    workspace: bool = True  # a GPU needs one for some shapes
     least_rank: int = 0  # of a shape written [..., D]
     in_place: tuple[str, ...] = ()  # outputs that, asked for alone, may be dy itself
 

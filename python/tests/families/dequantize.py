@@ -117,17 +117,8 @@ def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 DEQUANTIZE = Family(
-    name="dequantize_per_token",
-    op="dequantize_per_token_backward",
-    descriptor=sw.DequantizePerTokenBackwardDescriptor,
-    plan=sw.DequantizePerTokenBackwardPlan,
-    build=build,
-    truth=truth,
-    torch=by_torch,
-    reads=reads,
-    call=call,
-    options=options,
-    required=("dx",),
-    least_rank=1,
-    in_place=("dx",),
-)
+    "dequantize_per_token", "dequantize_per_token_backward",
+    sw.DequantizePerTokenBackwardDescriptor, sw.DequantizePerTokenBackwardPlan,
+    build, truth, by_torch, reads, call, options,
+    required=("dx",), least_rank=1, in_place=("dx",),
+)  # fmt: skip

@@ -184,15 +184,7 @@ def options(draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 EMBEDDING_BAG = Family(
-    name="embedding_bag",
-    op="embedding_bag_backward",
-    descriptor=sw.EmbeddingBagBackwardDescriptor,
-    plan=sw.EmbeddingBagBackwardPlan,
-    build=build,
-    truth=truth,
-    torch=by_torch,
-    reads=reads,
-    call=call,
-    options=options,
+    "embedding_bag", "embedding_bag_backward", sw.EmbeddingBagBackwardDescriptor, sw.EmbeddingBagBackwardPlan,
+    build, truth, by_torch, reads, call, options,
     settle=settle,
-)
+)  # fmt: skip

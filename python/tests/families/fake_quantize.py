@@ -136,17 +136,8 @@ def options(draw: Any, _shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 FAKE_QUANTIZE = Family(
-    name="fake_quantize_per_token",
-    op="fake_quantize_per_token_backward",
-    descriptor=sw.FakeQuantizePerTokenBackwardDescriptor,
-    plan=sw.FakeQuantizePerTokenBackwardPlan,
-    build=build,
-    truth=truth,
-    torch=by_torch,
-    reads=reads,
-    call=call,
-    options=options,
-    settle=settle,
-    required=("dx",),
-    least_rank=1,
-)
+    "fake_quantize_per_token", "fake_quantize_per_token_backward",
+    sw.FakeQuantizePerTokenBackwardDescriptor, sw.FakeQuantizePerTokenBackwardPlan,
+    build, truth, by_torch, reads, call, options,
+    settle=settle, required=("dx",), least_rank=1,
+)  # fmt: skip

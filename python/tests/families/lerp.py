@@ -88,15 +88,7 @@ def options(draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 LERP = Family(
-    name="lerp",
-    op="lerp_backward",
-    descriptor=sw.LerpBackwardDescriptor,
-    plan=sw.LerpBackwardPlan,
-    build=build,
-    truth=truth,
-    torch=by_torch,
-    reads=reads,
-    call=call,
-    options=options,
+    "lerp", "lerp_backward", sw.LerpBackwardDescriptor, sw.LerpBackwardPlan,
+    build, truth, by_torch, reads, call, options,
     in_place=("da", "db"),
-)
+)  # fmt: skip

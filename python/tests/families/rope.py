@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
+import functools
+import itertools
 import math
+import operator
 from typing import Any
 
 import torch
@@ -63,26 +67,33 @@ def joined(i: torch.Tensor, j: torch.Tensor, pairing: str) -> torch.Tensor:
 
 
 def factors(d: Any, inputs: Tensors) -> tuple[torch.Tensor, ...]:
-    """c_i, s_i, c_j, s_j as [B or 1, 1, S, r/2] in float64, and how far the rounding of the angle may blur them."""
+    """c_i, s_i, c_j, s_j as [B or 1, 1, S, r/2] in float64, of angles formed in float64 of the nearest frequencies."""
     dy = inputs["dy"]
     r = d.head_dim if d.rotary_dim is None else d.rotary_dim
     positions = inputs.get("positions", torch.arange(d.seq_len, device=dy.device))
     positions = positions if positions.ndim == 2 else positions[None]
     if "cos" in inputs:
         c, s = (look_up(inputs[name].to(F64), positions)[:, None] for name in ("cos", "sin"))
-        none = torch.zeros((), dtype=F64, device=dy.device)
         if c.shape[-1] == r // 2:
-            return c, s, c, s, none
+            return c, s, c, s
         (ci, cj), (si, sj) = members(c, d.pairing), members(s, d.pairing)
-        return ci, si, cj, sj, none
-    frequency = d.base ** (-2.0 * torch.arange(r // 2, dtype=F64, device=dy.device) / max(r, 1))
+        return ci, si, cj, sj
+    frequency = torch.tensor(frequencies(d.base, r // 2), dtype=F64, device=dy.device)
     if d.angle == "float32":
         theta = (positions.float()[..., None] * frequency.float()).to(F64)[:, None]
-        blur = 0 * theta
     else:
         theta = positions.to(F64)[:, None, :, None] * frequency
-        blur = theta.abs() * (2.0**-52 / torch.finfo(ACCUMULATOR[dy.dtype]).eps)
-    return theta.cos(), theta.sin(), theta.cos(), theta.sin(), blur
+    return theta.cos(), theta.sin(), theta.cos(), theta.sin()
+
+
+@functools.lru_cache(maxsize=64)
+def frequencies(base: float, pairs: int) -> tuple[float, ...]:
+    """base ** (-k / pairs), each the nearest float64: an error of one place would be multiplied by the position."""
+    with decimal.localcontext() as context:
+        context.prec = 50
+        root = (-decimal.Decimal(base).ln() / max(pairs, 1)).exp()
+        powers = itertools.accumulate(itertools.repeat(root, max(pairs - 1, 0)), operator.mul, initial=decimal.Decimal(1))
+        return tuple(map(float, itertools.islice(powers, pairs)))
 
 
 def look_up(table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -97,10 +108,9 @@ def truth(d: Any, inputs: Tensors) -> dict[str, Truth]:
     r = d.head_dim if d.rotary_dim is None else d.rotary_dim
     before, turned, after = dy.split((d.rotary_start, r, d.head_dim - d.rotary_start - r), -1)
     i, j = members(turned, d.pairing)
-    ci, si, cj, sj, blur = factors(d, inputs)
+    ci, si, cj, sj = factors(d, inputs)
     value = joined(ci * i + sj * j, cj * j - si * i, d.pairing)
-    blurred = blur * (i.abs() + j.abs())
-    size = joined((ci * i).abs() + (sj * j).abs() + blurred, (cj * j).abs() + (si * i).abs() + blurred, d.pairing)
+    size = joined((ci * i).abs() + (sj * j).abs(), (cj * j).abs() + (si * i).abs(), d.pairing)
     whole = torch.cat((before, value, after), -1)
     dtype = inputs["dy"].dtype
     return {"dx": Truth(whole, torch.cat((before.abs(), size, after.abs()), -1), dtype, ACCUMULATOR[dtype], 2)}
@@ -113,7 +123,7 @@ def by_torch(d: Any, inputs: Tensors) -> Tensors:
     r = d.head_dim if d.rotary_dim is None else d.rotary_dim
     before, turned, after = x.split((d.rotary_start, r, d.head_dim - d.rotary_start - r), -1)
     i, j = members(turned, d.pairing)
-    ci, si, cj, sj = (t.to(ACCUMULATOR[dy.dtype]).to(dy.dtype) for t in factors(d, inputs)[:4])
+    ci, si, cj, sj = (t.to(ACCUMULATOR[dy.dtype]).to(dy.dtype) for t in factors(d, inputs))
     y = torch.cat((before, joined(ci * i - si * j, cj * j + sj * i, d.pairing), after), -1)
     return {"dx": torch.autograd.grad(y, x, dy)[0]}
 
@@ -141,16 +151,7 @@ def options(draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 ROPE = Family(
-    name="rope",
-    op="rope_backward",
-    descriptor=describe,
-    plan=sw.RopeBackwardPlan,
-    build=build,
-    truth=truth,
-    torch=by_torch,
-    reads=lambda wanted, inputs: set(inputs),
-    call=call,
-    options=options,
-    required=("dx",),
-    in_place=("dx",),
-)
+    "rope", "rope_backward", describe, sw.RopeBackwardPlan,
+    build, truth, by_torch, lambda wanted, inputs: set(inputs), call, options,
+    required=("dx",), workspace=False, in_place=("dx",),
+)  # fmt: skip
