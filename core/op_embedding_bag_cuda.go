@@ -7,16 +7,16 @@ import (
 
 // Geometry of cuda/embedding_bag*.cuh.
 const (
-	bagEntries     = 12   // of a group of rows, on average
-	bagGroupRows   = 16   // at most
-	bagChunk       = 32   // kChunk
-	bagTile        = 2048 // kTile
-	bagDigitBits   = 8    // of kDigits
-	bagStretch     = 16   // kStretch
-	bagSortBlocks  = 1024 // at most
-	bagChunkBlocks = 3    // of a multiprocessor, that sum chunks beside the rows
-	bagLongBlocks  = 4    // of a multiprocessor
-	bagTopChunks   = 64   // chunks of a level that need no larger ones
+	bagUnit        = 64       // rows and entries of a unit, at most
+	bagCache       = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
+	bagChunk       = 32       // kChunk
+	bagTile        = 2048     // kTile
+	bagDigitBits   = 8        // of kDigits
+	bagStretch     = 16       // kStretch
+	bagSortBlocks  = 1024     // at most
+	bagChunkBlocks = 3        // of a multiprocessor, that sum chunks beside the rows
+	bagLongBlocks  = 4        // of a multiprocessor
+	bagTopChunks   = 64       // chunks of a level that need no larger ones
 )
 
 // bagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel that another preference would choose.
@@ -30,6 +30,7 @@ type bagProgram struct {
 // Symbols by number.
 const (
 	bagSorted = iota
+	bagSortedWon
 	bagChunks
 	bagLongRows
 	bagDots
@@ -45,7 +46,7 @@ const (
 
 func (p *bagProgram) symbols() (list []symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.suffix()
-	for _, name := range []string{"sorted" + suffix, "chunks" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
+	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "chunks" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
 		"clear", "keys", "count", "scan", "scatter", "sort", "winners", "bounds"} {
 		list = append(list, symbol{embeddingBag.Image, prefix + name})
 	}
@@ -76,14 +77,17 @@ func (p *bagProgram) sortGrid() (blocks, tiles int64) {
 	return ceil(all, tiles), tiles
 }
 
-// group is how many rows the same threads make one after the other: enough for some entries, few enough to share long rows out.
-func (p *bagProgram) group() int64 {
-	rows := clamp(pow2(ceil(bagEntries*p.NumEmbeddings, max(1, p.TotalIndices))), 1, bagGroupRows)
-	for rows > 1 && p.NumEmbeddings*p.EmbeddingDim*p.DType.Size()/16 < rows*int64(p.units)*threadsPerSM {
-		rows /= 2
+// unit is how many rows and entries, together, the same threads go through one after the other: few where there is little to share out.
+func (p *bagProgram) unit() int64 {
+	size, vectors := int64(bagUnit), ceil(p.EmbeddingDim*p.DType.Size(), 16)
+	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.units)*threadsPerSM {
+		size /= 2
 	}
-	return rows
+	return size
 }
+
+// unitCount is how many units there are.
+func (p *bagProgram) unitCount() int64 { return ceil(p.NumEmbeddings+p.TotalIndices, p.unit()) }
 
 // chunks of a level, of bagChunk^level entries.
 func (p *bagProgram) chunks(level int64) int64 {
@@ -120,7 +124,7 @@ func (p *bagProgram) layout() (l bagLayout) {
 	}
 	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)
 	l.counts, l.totals = take(blocks<<bagDigitBits, 4), take(1<<bagDigitBits, 4)
-	l.bounds = take(ceil(p.NumEmbeddings, p.group())+1, 4)
+	l.bounds = take(p.unitCount()+1, 8)
 	l.lists = take(2+2*p.chunks(1), 4)
 	switch p.Mode {
 	case "sum":
@@ -182,9 +186,6 @@ func (r *bagRun) sort() (sorted int64) {
 	if r.Mode == "mean" {
 		r.launch(bagClear, ceil(r.NumBags, blockThreads), bagLaunch{})
 	}
-	if r.Mode == "max" {
-		r.launch(bagWinners, ceil(ceil(r.TotalIndices, bagStretch)*32, blockThreads), bagLaunch{})
-	}
 	blocks, tiles := r.sortGrid()
 	from, to := r.entries[0], r.entries[1]
 	if blocks == 1 && tiles == 1 {
@@ -206,15 +207,24 @@ func (r *bagRun) sort() (sorted int64) {
 
 // sumRows writes dweight from the sorted occurrences.
 func (r *bagRun) sumRows(sorted int64) {
-	groups := ceil(r.NumEmbeddings, r.group())
 	l := r.rowLaunch(bagDweight)
 	l.from, l.partial, l.levels = sorted, r.partial, r.levels()
+	if r.halves(l) {
+		l.lanes, l.slices = l.lanes/2, 2*l.slices
+	}
 	threads := l.slices * l.lanes // of a row
 	l.chunkBlocks = min(ceil(r.chunks(1)*threads, blockThreads), bagChunkBlocks*int64(r.units))
 	if r.TotalIndices > 0 {
-		r.launch(bagBounds, ceil(max(groups+1, r.chunks(1)), blockThreads), l)
+		if r.Mode == "max" {
+			r.launch(bagWinners, ceil(r.TotalIndices, blockThreads), l)
+		}
+		r.launch(bagBounds, ceil(max(r.unitCount()+1, r.chunks(1)), blockThreads), l)
 	}
-	r.launch(bagSorted, l.chunkBlocks+ceil(groups*threads, blockThreads), l)
+	sum := bagSorted
+	if r.Mode == "max" {
+		sum = bagSortedWon
+	}
+	r.launch(sum, l.chunkBlocks+ceil(r.unitCount()*threads, blockThreads), l)
 	level := l
 	level.chunk = bagChunk
 	for n := int64(2); n <= l.levels; n++ {
@@ -226,6 +236,13 @@ func (r *bagRun) sumRows(sorted int64) {
 	if l.levels > 0 {
 		r.launch(bagLongRows, min(ceil(r.chunks(1)*threads, blockThreads), bagLongBlocks*int64(r.units)), l)
 	}
+}
+
+// halves reports whether dy, each row of which is read many times, stays in the cache if slices are half as wide, and not as they are.
+// Where entries say only where to look their summands up, which every slice does again, that costs more than it saves.
+func (r *bagRun) halves(l bagLaunch) bool {
+	size := r.NumBags * l.lanes * 16
+	return l.wide && l.lanes == 32 && size > bagCache && size <= 2*bagCache && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
 }
 
 // rowLaunch is how threads share a row of dy beside one of another matrix: in accesses of 16 bytes where both allow it.
@@ -267,7 +284,7 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	for _, word := range []int64{
 		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
 		flag(r.IncludeLastOffset), flag(r.Mode == "mean"), flag(r.ScaleGradByFreq), flag(byPosition),
-		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.group(), r.bounds,
+		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.unit(), r.bounds,
 		l.partial, l.parts, l.chunk, l.levels, l.lanes, l.slices, flag(l.wide), flag(l.plain), l.chunkBlocks, r.lists,
 	} {
 		r.q.launch.Put(uint64(word))

@@ -72,35 +72,57 @@ __device__ void sample_weights(const BagArgs& args)
     }
 }
 
-// For each position, a bit for each column whose maximum its row is. A warp for kStretch adjacent positions, whose rows and bags the
-// lanes look up side by side.
+constexpr u32 kHeld = 128;  // columns of some bags that a warp holds at once
+
+// The rows that won in a bag, from column `base` on.
 template <typename I>
-__device__ void winners(const BagArgs& args)
+__device__ void hold(const BagArgs& args, u32* held, u32 bag, u32 base)
 {
+    const u32 lane = threadIdx.x % 32;
+    const I* from = reinterpret_cast<const I*>(args.max_indices) + bag * args.max_bag + (base + lane) * args.max_column;
+    i64 index[kHeld / 32];
+#pragma unroll
+    for (u32 w = 0; w < kHeld / 32; ++w, from += 32 * args.max_column) index[w] = base + w * 32 + lane < static_cast<u32>(args.columns) ? *from : -1;
+#pragma unroll
+    for (u32 w = 0; w < kHeld / 32; ++w) held[w * 32 + lane] = index[w] >> 32 ? ~0u : static_cast<u32>(index[w]);
+}
+
+// For each position, a bit for each column whose maximum its row is. A warp for 32 adjacent positions, one for each lane.
+__device__ inline void winners(const BagArgs& args)
+{
+    constexpr u32 kBags = 4;
+    __shared__ uint4 held[kBlock / 32][kBags][kHeld / 4 + 1];  // so that bags lie in different banks
+    auto& rows = held[threadIdx.x / 32];
     const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
-    const i64 first = (i64(blockIdx.x) * kBlock + threadIdx.x) / 32 * kStretch, own = min(first + lane, args.total - 1);
-    if (first >= args.total || args.bags == 0) return;
-    const i64 row = row_of(args, own, end_of(args)), bag = bag_of(args, own, 0, args.bags - 1);
-    const int n = static_cast<int>(min(args.total - first, i64(kStretch)));
-    for (u32 base = 0; base < words; base += 4) {
-        I won[4] = {};  // of the bag at hand
-        for (int p = 0; p < n; ++p) {
-            const i64 mine = __shfl_sync(~0u, row, p), at_hand = __shfl_sync(~0u, bag, p);
-            if (p == 0 || at_hand != __shfl_sync(~0u, bag, p - 1)) {
-                const I* from = reinterpret_cast<const I*>(args.max_indices) + at_hand * args.max_bag;
+    const i64 own = i64(blockIdx.x) * kBlock + threadIdx.x, position = min(own, args.total - 1);
+    if (own - lane >= args.total || args.bags == 0) return;
+    const u32 row = static_cast<u32>(row_of(args, position, end_of(args))), bag = at<const u32>(args, args.bags_at)[position];
+    const u32 left = __shfl_up_sync(~0u, bag, 1), heads = __ballot_sync(~0u, lane == 0 || left != bag);
+    const u32 number = __popc(heads << (31 - lane)) - 1;  // of the lane's bag in the warp
+    for (u32 base = 0; base < args.columns; base += kHeld) {
+        u32 ahead = heads;
+        for (u32 first = 0; ahead; first += kBags) {
+            __syncwarp();
+#pragma unroll 1
+            for (u32 b = 0; b < kBags && ahead; ++b, ahead &= ahead - 1) {
+                const u32 next = __shfl_sync(~0u, bag, __ffs(ahead) - 1);
+                u32* to = reinterpret_cast<u32*>(rows[b]);
+                args.max_wide ? hold<i64>(args, to, next, base) : hold<int>(args, to, next, base);
+            }
+            __syncwarp();
+            if (number - first >= kBags || own >= args.total) continue;
+            for (u32 w = base / 32; w < min(words, (base + kHeld) / 32); ++w) {
+                u32 bits = 0;
 #pragma unroll
-                for (u32 w = 0; w < 4; ++w) {
-                    const i64 c = (base + w) * 32 + lane;
-                    won[w] = c < args.columns ? from[c * args.max_column] : I(-1);
+                for (u32 q = 0; q < 8; ++q) {
+                    const uint4 won = rows[number - first][(w - base / 32) * 8 + q];
+                    if (won.x == row) bits |= 1u << q * 4;
+                    if (won.y == row) bits |= 2u << q * 4;
+                    if (won.z == row) bits |= 4u << q * 4;
+                    if (won.w == row) bits |= 8u << q * 4;
                 }
+                at<u32>(args, args.winners_at)[own * words + w] = bits;
             }
-            u32 bits = 0;
-#pragma unroll
-            for (u32 w = 0; w < 4; ++w) {
-                const u32 set = __ballot_sync(~0u, won[w] == mine);
-                if (lane == w) bits = set;
-            }
-            if (lane < 4 && base + lane < words) at<u32>(args, args.winners_at)[(first + p) * words + base + lane] = bits;
         }
     }
 }
@@ -110,14 +132,19 @@ __device__ void sorted(const BagArgs& args)
 {
     if (args.plain)
         rows_and_chunks<T, A, kWide<T>, Kind::Plain>(args);
-    else if (args.max_indices && args.wide)
-        rows_and_chunks<T, A, kWide<T>, Kind::Won>(args);
-    else if (args.max_indices)
-        rows_and_chunks<T, A, 1, Kind::Won>(args);
     else if (args.wide)
         rows_and_chunks<T, A, kWide<T>, Kind::Scaled>(args);
     else
         rows_and_chunks<T, A, 1, Kind::Scaled>(args);
+}
+
+template <typename T, typename A>
+__device__ void sorted_won(const BagArgs& args)
+{
+    if (args.wide)
+        rows_and_chunks<T, A, kWide<T>, Kind::Won>(args);
+    else
+        rows_and_chunks<T, A, 1, Kind::Won>(args);
 }
 
 template <typename T, typename A>
@@ -144,6 +171,7 @@ __device__ void larger_chunks(const BagArgs& args)
 
 #define EXPORT_ROWS(name, T, A, family)                                           \
     EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                \
+    EXPORT(family##_sorted_won_##name, 4, BagArgs, sorted_won<T, A>(args))        \
     EXPORT(family##_chunks_##name, 2, BagArgs, larger_chunks<T, A>(args))         \
     EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))          \
     EXPORT(family##_sample_weights_##name, 2, BagArgs, sample_weights<T, A>(args))
@@ -155,5 +183,5 @@ EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
 EXPORT(embedding_bag_backward_scan, 1, BagArgs, scan(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
-EXPORT(embedding_bag_backward_winners, 4, BagArgs, args.max_wide ? winners<i64>(args) : winners<int>(args))
+EXPORT(embedding_bag_backward_winners, 6, BagArgs, winners(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

@@ -34,7 +34,7 @@ struct BagArgs {
     i64 bags_at;                     // the bag of each position
     i64 counted_at;                  // mean: how many indices of each bag count
     i64 winners_at;                  // max: for each position, a bit for each column that it won
-    i64 group, bounds_at;            // rows that the same threads make one after the other; where each group begins among the sorted entries
+    i64 unit, bounds_at;             // rows and entries, together, that the same threads go through; the row and the entry where each unit begins
     i64 partial_at, parts_at;        // sums of chunks: written; those that they are made of
     i64 chunk;                       // entries of a chunk that is written
     i64 levels;                      // of chunks

@@ -23,36 +23,37 @@ template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct RowSum {
     const BagArgs& args;
     const int lanes, lane;  // of the group of threads
-    const u32 group;        // the warp's threads that belong to it
     u32 unit, column;       // which part of the work is the group's, and the first of the columns that this thread adds
+    const char* dy;         // of the first bag, from that column on
     bool active;
     A run[V], total[V];
 
-    __device__ explicit RowSum(const BagArgs& a)
-        : args(a), lanes(static_cast<int>(a.lanes)), lane(threadIdx.x % lanes),
-          group(lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane))
-    {
-    }
+    __device__ explicit RowSum(const BagArgs& a) : args(a), lanes(static_cast<int>(a.lanes)), lane(threadIdx.x & (lanes - 1)) {}
 
-    // Takes up a slice of a unit.
-    __device__ void take(u32 which, u32 slice)
+    // The warp's threads that belong to the group.
+    __device__ u32 group() const { return lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane); }
+
+    // How many groups of threads come before this one when its block is number `block`.
+    __device__ i64 before(i64 block) const { return (block * kBlock + threadIdx.x) >> (__ffs(lanes) - 1); }
+
+    // Takes up a slice of one of n units, if there are so many. One slice comes after the other: that of dy stays in the cache.
+    __device__ bool take(i64 slot, i64 n)
     {
-        unit = which;
-        column = (slice * lanes + lane) * V;
-        active = column < args.columns;
+        if (slot >= n * args.slices) return false;
+        const i64 slice = args.slices == 1 ? 0 : slot / n;
+        unit = static_cast<u32>(slot - slice * n);
+        column = (static_cast<u32>(slice) * lanes + lane) * V;
+        dy = args.dy + column * args.dy_column * static_cast<i64>(sizeof(T));
+        active = column < static_cast<u32>(args.columns);
         reset();
+        return true;
     }
 
-    // The groups of some blocks share n units, one slice after the other: that of dy stays in the cache.
+    // The groups of some blocks share n units.
     template <typename Work>
-    __device__ void share(i64 n, i64 block, i64 blocks, Work work)
+    __device__ void share(i64 n, i64 blocks, Work work)
     {
-        const i64 step = blocks * kBlock / lanes;
-        for (i64 slot = (block * kBlock + threadIdx.x) / lanes; slot < n * args.slices; slot += step) {
-            const i64 slice = args.slices == 1 ? 0 : slot / n;
-            take(static_cast<u32>(slot - slice * n), static_cast<u32>(slice));
-            work();
-        }
+        for (i64 block = blockIdx.x; take(before(block), n); block += blocks) work();
     }
 
     __device__ void reset()
@@ -69,109 +70,106 @@ struct RowSum {
 
     __device__ const Entry& entry(u32 k) const { return at<const Entry>(args, args.from_at)[k]; }
 
-    template <typename N>
-    __device__ N from(N x, int j) const { return __shfl_sync(group, x, j, lanes); }
-
-    // What each lane knows of one entry.
+    // What an entry says of its summand. The threads of a group look up one each, and read all of them from shared memory.
     struct Source {
         u32 row, bag;
-        A scale;
-        u32 won[KIND == Kind::Won ? V : 1];  // bits of the columns of the slice
+        A scale[KIND == Kind::Scaled];
+        u32 won[KIND == Kind::Won ? V : 0];  // bits of the columns of the slice
     };
 
-    __device__ Source source(u32 k, bool inside) const
+    __device__ Source* sources() const
     {
-        Source s = {~0u, 0, A(1), {}};
-        const Entry e = inside ? entry(k) : Entry{~0u, 0};
+        alignas(16) __shared__ char all[kBlock * sizeof(Source)];
+        return reinterpret_cast<Source*>(all) + (threadIdx.x - lane);
+    }
+
+    __device__ void look_up(u32 k) const
+    {
+        Source& s = sources()[lane];
+        const Entry e = entry(k);
         s.row = e.row;
         s.bag = e.tag;
-        if constexpr (KIND != Kind::Plain) {
-            const u32* bags = at<const u32>(args, args.bags_at);
-            if (args.positions && inside) s.bag = bags[e.tag];
-        }
+        if constexpr (KIND != Kind::Plain)
+            if (args.positions) s.bag = at<const u32>(args, args.bags_at)[e.tag];
         if constexpr (KIND == Kind::Scaled) {
-            if (args.sample_weights && inside) s.scale = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
-            if (args.mean && inside) s.scale = A(1) / A(at<const u32>(args, args.counted_at)[s.bag]);
+            s.scale[0] = 1;
+            if (args.sample_weights) s.scale[0] = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
+            if (args.mean) s.scale[0] /= A(at<const u32>(args, args.counted_at)[s.bag]);
         }
         if constexpr (KIND == Kind::Won) {
+            const Entry left = k > 0 ? entry(k - 1) : Entry{~0u, 0};
+            const bool again = left.row == e.row && at<const u32>(args, args.bags_at)[left.tag] == s.bag;
             const u32 words = (static_cast<u32>(args.columns) + 31) / 32, first = (column - lane * V) / 32;
-            Entry before = {__shfl_up_sync(group, e.row, 1, lanes), __shfl_up_sync(group, s.bag, 1, lanes)};
-            if (lane == 0 && inside && k > 0) before = {entry(k - 1).row, at<const u32>(args, args.bags_at)[entry(k - 1).tag]};
-            const bool again = k > 0 && before.row == e.row && before.tag == s.bag;  // a row twice in one bag wins its columns once
+            const u32* won = at<const u32>(args, args.winners_at) + i64(e.tag) * words;
+            constexpr int MANY = V % 4 == 0 ? 4 : 1;  // slices begin at a multiple of so many words
 #pragma unroll
-            for (int w = 0; w < V; ++w)
-                s.won[w] = inside && !again && first + w < words ? at<const u32>(args, args.winners_at)[i64(e.tag) * words + first + w] : 0;
-        }
-        return s;
-    }
-
-    __device__ const T* dy_of(u32 bag) const
-    {
-        return reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag + column * (KIND == Kind::Plain && V > 1 ? 1 : args.dy_column);
-    }
-
-    // dy of a bag, 0 in columns whose bit is not set.
-    __device__ void load(Words<T, V>& x, u32 bag, u32 won) const
-    {
-        Words<T, V> y = {};
-        if (!active || !won) {
-            x = y;
-        } else if (V > 1 && args.dy_column == 1) {
-            x.load(dy_of(bag));
-        } else {
+            for (int w = 0; w < V; w += MANY) {
+                Words<u32, MANY> some = {};
+                const bool there = !again && first + w < words;  // a row twice in one bag wins its columns once
+                if (there && words % MANY == 0) some.load(won + first + w);
 #pragma unroll
-            for (int v = 0; v < V; ++v) x.set(v, *dy_of(bag));  // V > 1: dy is constant along columns
-        }
-        if constexpr (KIND == Kind::Won) {
-#pragma unroll
-            for (int v = 0; v < V; ++v) y.set(v, won >> v & 1 ? x.get(v) : T(0));
-            x = y;
-        }
-    }
-
-    // Adds n entries, at most one for each lane; meet(row, k) is told of the first one, and of each whose row is another.
-    template <typename Meet>
-    __device__ void add_entries(u32 first, int n, Meet meet)
-    {
-        const Source mine = source(first + lane, lane < n);
-        const u32 left = __shfl_up_sync(group, mine.row, 1, lanes);
-        const u32 heads = __ballot_sync(group, lane == 0 || mine.row != left) >> (threadIdx.x % 32 - lane);
-        for (int j = 0; j < n; j += FLIGHT) {
-            Words<T, V> x[FLIGHT];
-#pragma unroll
-            for (int u = 0; u < FLIGHT; ++u) {
-                const u32 bag = from(mine.bag, j + u);
-                if constexpr (KIND == Kind::Plain) {
-                    if (active && j + u < n) x[u].load(dy_of(bag));
-                } else {
-                    u32 won = ~0u;
-                    if constexpr (KIND == Kind::Won) {
-#pragma unroll
-                        for (int w = 0; w < V; ++w) {
-                            const u32 word = from(mine.won[w], j + u);
-                            if (lane * V / 32 == w) won = word >> lane * V % 32 & ((1u << V) - 1);
-                        }
-                    }
-                    if (j + u < n) load(x[u], bag, won);
+                for (int v = 0; v < MANY; ++v) {
+                    if (there && words % MANY && first + w + v < words) some.word[v] = won[first + w + v];
+                    s.won[w + v] = some.word[v];
                 }
             }
-#pragma unroll
-            for (int u = 0; u < FLIGHT; ++u) {
-                if (j + u >= n) break;
-                if (heads >> (j + u) & 1) meet(from(mine.row, j + u), first + j + u);
-                A scale = 1;
-                if constexpr (KIND == Kind::Scaled) scale = from(mine.scale, j + u);
-#pragma unroll
-                for (int v = 0; v < V; ++v) run[v] += scale * x[u].template value<A>(v);
-            }
-            settle();
         }
     }
 
-    // The same over any number of entries of one row.
+    // dy of a bag.
+    __device__ void load(Words<T, V>& x, u32 bag) const
+    {
+        const T* from = reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T))));
+        if (V > 1 && (KIND == Kind::Plain || args.dy_column == 1)) {
+            x.load(from);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; ++v) x.set(v, *from);  // V > 1: dy is constant along columns
+        }
+    }
+
+    // Adds the entries k..end-1 in order; meet(row, k) is told of each before it is added.
+    template <typename Meet>
+    __device__ void add(u32 k, u32 end, Meet meet)
+    {
+        const Source* from = sources();
+        for (; k < end; k += lanes) {
+            const int n = static_cast<int>(min(static_cast<u32>(lanes), end - k));
+            __syncwarp(group());
+            if (lane < n) look_up(k + lane);
+            __syncwarp(group());
+            for (int j = 0; j < n; j += FLIGHT) {
+                Words<T, V> x[FLIGHT];
+                u32 won[FLIGHT];
+#pragma unroll
+                for (int u = 0; u < FLIGHT; ++u) {
+                    x[u] = {};
+                    won[u] = active && j + u < n ? ~0u : 0;
+                    if (KIND == Kind::Won && won[u]) won[u] = from[j + u].won[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1);
+                    if (won[u]) load(x[u], from[j + u].bag);
+                }
+#pragma unroll
+                for (int u = 0; u < FLIGHT; ++u) {
+                    if (j + u >= n) break;
+                    meet(from[j + u].row, k + j + u);
+#pragma unroll
+                    for (int v = 0; v < V; ++v) {
+                        const A value = x[u].template value<A>(v);
+                        if constexpr (KIND == Kind::Scaled)
+                            run[v] += from[j + u].scale[0] * value;
+                        else if (KIND == Kind::Plain || won[u] >> v & 1)
+                            run[v] += value;
+                    }
+                }
+                settle();
+            }
+        }
+    }
+
+    // The same where all are of one row.
     __device__ void add_run(u32 first, u32 end)
     {
-        for (u32 k = first; k < end; k += lanes) add_entries(k, min(static_cast<u32>(lanes), end - k), [](u32, u32) {});
+        add(first, end, [](u32, u32) {});
     }
 
     __device__ void add_chunks(const A* sums, i64 first, i64 end)
@@ -214,8 +212,9 @@ struct RowSum {
 #pragma unroll
         for (int v = 0; v < V; ++v) sum[v] = total[v] + run[v];
         if (KIND == Kind::Scaled && args.by_frequency && occurrences > 1) {
+            const auto divisor = Divisor<A>::of(A(occurrences));
 #pragma unroll
-            for (int v = 0; v < V; ++v) sum[v] /= A(occurrences);
+            for (int v = 0; v < V; ++v) sum[v] = divisor.divide(sum[v]);
         }
         if constexpr (V > 1) {
             Pack<T, V> pack;
@@ -224,7 +223,9 @@ struct RowSum {
                 const A pair[2] = {sum[v], sum[v + 1]};
                 narrow(pair, pack.at + v);
             }
-            store_wide(p, pack);
+            uint4 word;
+            memcpy(&word, &pack, sizeof word);
+            __stcs(reinterpret_cast<uint4*>(p), word);  // dy shall stay in the cache
         } else {
             *p = static_cast<T>(sum[0]);
         }
@@ -234,7 +235,7 @@ struct RowSum {
     {
         if (!active) return;
         if constexpr (V > 1)
-            *reinterpret_cast<uint4*>(p) = uint4{0, 0, 0, 0};
+            __stcs(reinterpret_cast<uint4*>(p), uint4{0, 0, 0, 0});
         else
             *p = T(0);
     }
@@ -245,7 +246,7 @@ struct RowSum {
         const u32 parts = max(lanes, 2);
         while (low < high) {
             const u32 step = (high - low + parts - 1) / parts, last = low + (lane + 1) * step - 1;
-            const u32 inside = __popc(__ballot_sync(group, last < high && entry(last).row <= row));
+            const u32 inside = __popc(__ballot_sync(group(), last < high && entry(last).row <= row));
             low += inside * step;
             if (inside < lanes) high = min(high, low + step - 1);
         }
@@ -254,12 +255,12 @@ struct RowSum {
 
     __device__ void rows()
     {
-        u32 row = unit * static_cast<u32>(args.group), k = 0, end = 0, begun = 0;
-        const u32 last = min(row + static_cast<u32>(args.group), static_cast<u32>(args.rows));
+        u32 row = unit * static_cast<u32>(args.unit), last = min(row + static_cast<u32>(args.unit), static_cast<u32>(args.rows)), k = 0, end = 0;
         if (args.total) {
-            const u32* bounds = at<const u32>(args, args.bounds_at) + unit;
-            k = begun = bounds[0], end = bounds[1];
+            const Entry* bounds = at<const Entry>(args, args.bounds_at) + unit;
+            row = bounds[0].row, k = bounds[0].tag, last = bounds[1].row, end = bounds[1].tag;
         }
+        u32 begun = k;
         T* p = row_at(row);
         const auto finish = [&](u32 next, u32 here) {  // stores the rows before the next one
             if (row == next) return;
@@ -267,20 +268,20 @@ struct RowSum {
             reset();
             begun = here;
             p += args.dweight_row;
+#pragma unroll 1
             for (++row; row < next; ++row, p += args.dweight_row) store_zeros(p);
         };
         while (k < end) {
-            if (k % kChunk == 0 && k + kChunk <= end && entry(k).row == entry(k + kChunk - 1).row) {  // a long row
-                finish(entry(k).row, k);
-                k = begun = end_of_row(row, k + kChunk, end);
-                reset();
-                ++row;
-                p += args.dweight_row;
-                continue;
-            }
-            const u32 stop = min(end, (k & -lanes) + lanes);
-            add_entries(k, stop - k, finish);
-            k = stop;
+            u32 stop = (k + kChunk - 1) / kChunk * kChunk;
+            while (stop + kChunk <= end && entry(stop).row != entry(stop + kChunk - 1).row) stop += kChunk;
+            const bool found = stop + kChunk <= end;  // a long row, which is not stored here
+            add(k, found ? stop : end, finish);
+            if (!found) break;
+            finish(entry(stop).row, stop);
+            k = begun = end_of_row(row, stop + kChunk, end);
+            reset();
+            ++row;
+            p += args.dweight_row;
         }
         if (row < last) finish(last, end);
     }
@@ -306,7 +307,7 @@ struct RowSum {
         const u32 first = begin, row = entry(first).row, end = end_of_row(row, first + kChunk, static_cast<u32>(args.total));
         for (u32 reach = 0; reach < kChunk; reach += lanes) {  // not a whole chunk lies before
             const u32 back = reach + lane + 1;
-            begin -= __popc(__ballot_sync(group, back <= first && entry(first - back).row == row));
+            begin -= __popc(__ballot_sync(group(), back <= first && entry(first - back).row == row));
         }
         add_run(begin, first);
         i64 here = first, size = kChunk, level = 1;
@@ -334,16 +335,16 @@ struct RowSum {
 template <typename T, typename A, int V, Kind KIND>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
-    RowSum<T, A, V, KIND, 4> sum(args);
-    const i64 mine = blockIdx.x, others = args.chunk_blocks;
-    if (mine < others) {
+    RowSum<T, A, V, KIND, 6> sum(args);
+    if (blockIdx.x >= args.chunk_blocks) {
+        const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);  // args.unit is a power of two
+        if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();
+    } else {
         const u32* list = at<const u32>(args, args.lists_at);
-        sum.share(list[0], mine, others, [&] {
+        sum.share(list[0], args.chunk_blocks, [&] {
             sum.unit = list[2 + sum.unit];
             sum.smallest_chunk();
         });
-    } else {
-        sum.share((args.rows + args.group - 1) / args.group, mine - others, gridDim.x - others, [&] { sum.rows(); });
     }
 }
 
@@ -352,7 +353,7 @@ __device__ void chunks(const BagArgs& args)
 {
     RowSum<T, A, V, Kind::Plain, 8> sum(args);
     if (at<const u32>(args, args.lists_at)[0] < kChunk) return;
-    sum.share(args.total / args.chunk, blockIdx.x, gridDim.x, [&] { sum.larger_chunk(); });
+    sum.share(args.total / args.chunk, gridDim.x, [&] { sum.larger_chunk(); });
 }
 
 template <typename T, typename A, int V, Kind KIND>
@@ -360,7 +361,7 @@ __device__ void long_rows(const BagArgs& args)
 {
     RowSum<T, A, V, KIND, 8> sum(args);
     const u32* list = at<const u32>(args, args.lists_at);
-    sum.share(list[1], blockIdx.x, gridDim.x, [&] {
+    sum.share(list[1], gridDim.x, [&] {
         sum.unit = list[2 + args.total / kChunk + sum.unit];
         sum.long_row();
     });

@@ -294,13 +294,14 @@ __device__ inline void clear(const BagArgs& args)
     if (bag < args.bags) at<u32>(args, args.counted_at)[bag] = 0;
 }
 
-// The first sorted entry of a row that is not below `row`, from low on.
-__device__ inline i64 lower_bound(const BagArgs& args, i64 row, i64 low, i64 high)
+// The first sorted entry that is not before something, or args.total.
+template <typename Before>
+__device__ i64 search(const BagArgs& args, i64 low, Before before)
 {
     const Entry* entries = at<const Entry>(args, args.from_at);
-    while (low < high) {
+    for (i64 high = args.total; low < high;) {
         const i64 middle = (low + high) / 2;
-        if (entries[middle].row < row)
+        if (before(entries[middle].row, middle))
             low = middle + 1;
         else
             high = middle;
@@ -318,12 +319,17 @@ __device__ inline void append(bool wanted, u32 k, u32* count, u32* list)
     if (wanted) list[begin + __popc(all & ((1u << lane) - 1))] = k;
 }
 
-// Where each group of rows begins; one more group stands for what counts nowhere. And which chunks are of one row; lists have no order.
+// Where each unit begins, and where the last one ends: args.unit rows and entries belong to a unit when each row is followed by its
+// entries, but the entries of a row stay together. And which chunks are of one row; lists have no order.
 __device__ inline void bounds(const BagArgs& args)
 {
     const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x, chunks = args.total / kChunk;
-    if (k <= (args.rows + args.group - 1) / args.group)
-        at<u32>(args, args.bounds_at)[k] = static_cast<u32>(lower_bound(args, min(k * args.group, args.rows), 0, args.total));
+    const i64 both = min(k * args.unit, args.rows + args.total);
+    if (k * args.unit < args.rows + args.total + args.unit) {
+        const i64 entries = search(args, 0, [&](i64 row, i64 e) { return row < args.rows && row + 1 + e < both; }), row = min(both - entries, args.rows);
+        const i64 begin = search(args, entries, [&](i64 of, i64) { return of < row; });
+        at<Entry>(args, args.bounds_at)[k] = Entry{static_cast<u32>(row), static_cast<u32>(begin)};
+    }
     const Entry* chunk = at<const Entry>(args, args.from_at) + k * kChunk;
     const bool one = k < chunks && chunk[0].row < args.rows && chunk[0].row == chunk[kChunk - 1].row;
     u32* list = at<u32>(args, args.lists_at);
