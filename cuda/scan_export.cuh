@@ -2,6 +2,7 @@
 #pragma once
 
 #include "scan_outer.cuh"
+#include "scan_rows.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                                    \
     EXPORT_SCAN(scan_backward_##kind##_rows_##name, kRowsThreads, ROWS, ScanArgs, rows<Kind<A>, T>(args))                          \

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "scan_inner.cuh"
+#include "scan_walk.cuh"
 
 constexpr int kColumnThreads = 512;
 

@@ -1,0 +1,191 @@
+// How the elements of a row that a warp owns come from memory and go back.
+#pragma once
+
+#include "scan.cuh"
+
+// The elements that a warp owns: lane l those from l * I on; lo..hi-1 exist. They are of one row, or of whole rows laid end to end.
+struct Span {
+    i64 row0, first;  // the (first) row, and the position of element 0 in it
+    int lo, hi;
+    bool many;  // rows
+};
+
+// One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
+// is shared memory of the warp. PLAIN: all elements exist, and lie aligned and forward.
+template <typename T, int U, bool PLAIN = false>
+struct Line {
+    static constexpr int V = 16 / sizeof(T), I = U * V;
+    using Vector = Words<T, V>;
+
+    const ScanArgs& args;
+    const Strided& operand;
+    const Span& at;
+    T* p;  // element 0 of the warp
+    bool wide;
+
+    __device__ Line(const ScanArgs& args, const Strided& operand, const Span& at, i64 place) : args(args), operand(operand), at(at)
+    {
+        p = reinterpret_cast<T*>(operand.data) + place + at.first * (PLAIN ? 1 : operand.step);
+        wide = PLAIN || (joined() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
+    }
+
+    static __device__ int lane() { return threadIdx.x % 32; }
+    __device__ bool joined() const { return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step); }
+    __device__ bool backward() const { return operand.step < 0; }
+
+    // Vector m of the warp is elements m * V..
+    __device__ bool whole(int m) const { return wide && m * V >= at.lo && m * V + V <= at.hi; }
+    __device__ bool plain() const { return PLAIN || (wide && !backward() && at.lo == 0 && at.hi >= 32 * I); }
+    __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
+
+    // Where it is in the room: lanes meet different banks, both side by side and U apart.
+    static __device__ int place(int m) { return m ^ (m >> 3 & 7); }
+
+    __device__ T* element(int k) const
+    {
+        if (joined()) return p + k * operand.step;
+        const int n = static_cast<int>(args.n), r = (k - at.lo) / n;
+        return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) + (k - at.lo - r * n) * operand.step;
+    }
+
+    // Starts the loads of whole vectors; nothing waits for them here. `pad` stands for elements that do not exist.
+    __device__ void start(Vector (&word)[U], T pad) const
+    {
+        if (plain()) {
+#pragma unroll
+            for (int u = 0; u < U; ++u) word[u].load(p + (u * 32 + lane()) * V);
+            return;
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            for (int v = 0; v < V; ++v) word[u].set(v, pad);
+            if (whole(u * 32 + lane())) word[u].load(vector(u * 32 + lane()));
+        }
+    }
+
+    // Calls f(k) for the elements of vectors that are not whole, and perhaps for some before lo and from hi on.
+    template <typename F>
+    __device__ void each_other(const F& f) const
+    {
+        if (!wide) {
+#pragma unroll 1
+            for (int k = lane(); k < 32 * I; k += 32) f(k);
+        } else if ((at.lo | at.hi) % V) {
+            const int k = lane() < V ? (at.lo & -V) + lane() : (at.hi & -V) + lane() - V;
+            if (lane() < 2 * V && k < 32 * I && !whole(k / V)) f(k);
+        }
+    }
+
+    // Makes them the elements of the lane in scan order, with the rest of the elements.
+    __device__ void finish(Vector (&word)[U], uint4* room, T pad) const
+    {
+        __syncwarp();
+#pragma unroll
+        for (int u = 0; u < U; ++u) word[u].store(&slot(room, (u * 32 + lane()) * V));
+        if (!plain()) {
+            __syncwarp();
+            each_other([&](int k) { slot(room, k) = k >= at.lo && k < at.hi ? *element(k) : pad; });
+        }
+        __syncwarp();
+#pragma unroll
+        for (int u = 0; u < U; ++u) word[u].load(&slot(room, (lane() * U + u) * V));
+        if (!plain()) flip(word);
+    }
+
+    __device__ void store(Vector (&word)[U], uint4* room) const
+    {
+        if (!plain()) flip(word);
+        __syncwarp();
+#pragma unroll
+        for (int u = 0; u < U; ++u) word[u].store(&slot(room, (lane() * U + u) * V));
+        __syncwarp();
+#pragma unroll
+        for (int u = 0; u < U; ++u) word[u].load(&slot(room, (u * 32 + lane()) * V));
+        if (plain()) {
+#pragma unroll
+            for (int u = 0; u < U; ++u) word[u].store(p + (u * 32 + lane()) * V);
+            return;
+        }
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (whole(u * 32 + lane())) word[u].store(vector(u * 32 + lane()));
+        each_other([&](int k) {
+            if (k >= at.lo && k < at.hi) *element(k) = slot(room, k);
+        });
+    }
+
+    // Without the room: lane l gets vectors u * 32 + l, in scan order.
+    __device__ void fetch(Vector (&word)[U], T pad) const
+    {
+        start(word, pad);
+        if (plain()) return;
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int m = u * 32 + lane();
+            if (whole(m)) {
+                if (backward()) word[u] = flipped(word[u]);
+                continue;
+            }
+            const int most = at.hi - m * V, least = at.lo - m * V;
+#pragma unroll
+            for (int v = 0; v < V; ++v)
+                if (v >= least && v < most) word[u].replace(v, *element(m * V + v));
+        }
+    }
+
+    __device__ void put(const Vector& word, int u) const
+    {
+        const int m = u * 32 + lane();
+        if (plain()) return word.store(p + m * V);
+        if (whole(m)) return (backward() ? flipped(word) : word).store(vector(m));
+        const int most = at.hi - m * V, least = at.lo - m * V;
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+            if (v >= least && v < most) *element(m * V + v) = word.get(v);
+    }
+
+    // Memory's order is scan order backwards.
+    __device__ void flip(Vector (&word)[U]) const
+    {
+        if (!wide || !backward()) return;
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (whole(lane() * U + u)) word[u] = flipped(word[u]);
+    }
+
+    static __device__ T& slot(uint4* room, int k) { return reinterpret_cast<T*>(room + place(k / V))[k % V]; }
+
+    static __device__ Vector flipped(const Vector& x)
+    {
+        Vector y;
+#pragma unroll
+        for (int v = 0; v < V; ++v) y.set(v, x.get(V - 1 - v));
+        return y;
+    }
+
+    template <typename A>
+    static __device__ Vector packed(const A (&x)[V])
+    {
+        Pack<T, V> pack;
+#pragma unroll
+        for (int v = 0; v < V; v += 2) {
+            const A pair[2] = {x[v], x[v + 1]};
+            narrow(pair, pack.at + v);
+        }
+        Vector word;
+        memcpy(word.word, &pack, sizeof pack);
+        return word;
+    }
+};
+
+// What was widened from these words is not kept in registers: it is widened again.
+template <typename T, int N, int U>
+__device__ void renew(Words<T, N> (&word)[U])
+{
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int i = 0; i < Words<T, N>::COUNT; ++i) word[u].word[i] = opaque(word[u].word[i]);
+    }
+}

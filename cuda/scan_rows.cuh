@@ -1,0 +1,192 @@
+// Scans along a dim whose elements a block can walk.
+//
+//     row     `height` warps own a row
+//     tiles   a block walks the tiles of a row, or of a part of one
+//     rows    a warp owns `width` whole rows, laid end to end; row boundaries cut heads and tails
+#pragma once
+
+#include "scan_inner.cuh"
+#include "scan_walk.cuh"
+
+// Threads of a block of `row`, at most; one of `rows` has half as many.
+constexpr int kRowThreads = 512, kRowsThreads = 256;
+
+// How far the first element of dx is from one that begins an aligned vector.
+template <typename T>
+__device__ int lead_of(const ScanArgs& args, i64 place)
+{
+    constexpr int V = 16 / sizeof(T);
+    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place;
+    return static_cast<int>((args.dx.step < 0 ? V - 1 - address : address) & (V - 1));
+}
+
+// The part of a tile, or of a row, that a warp owns, its element 0 being at `first`.
+template <int I>
+__device__ Span span_of(i64 row, i64 first, i64 n, int lead)
+{
+    return {row, first, first < 0 ? lead : 0, static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
+}
+
+template <int I>
+__device__ unsigned start_of(const Span& at)
+{
+    const int start = at.lo - static_cast<int>(threadIdx.x % 32) * I;
+    return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
+}
+
+// Whether the one row of a block is so many elements that lie aligned and forward in every operand.
+template <typename K, typename T>
+__device__ bool whole_row(const ScanArgs& args, const Places& place, int capacity)
+{
+    constexpr bool X = __is_same(typename K::Value, typename K::Number);
+    const auto lies = [](const Strided& operand, i64 at) { return operand.step == 1 && aligned<16>(reinterpret_cast<T*>(operand.data) + at); };
+    return args.width == 1 && args.n == capacity && lies(args.dy, place.dy) && lies(args.dx, place.dx) &&
+           (!X || lies(args.x, place.x));
+}
+
+template <typename K, typename T>
+__device__ bool row(const ScanArgs& args, uint4* room)
+{
+    using Scan = Inner<K, T, false, false>;
+    constexpr int I = Scan::I;
+    __shared__ RowShared<K> shared;
+    const int warp = threadIdx.x / 32, team = static_cast<int>(args.height);
+    int from = 0;
+    i64 strip = blockIdx.x;
+    if (args.width > 1) {  // rows of a block; a team is a power of two then
+        const int shift = __ffs(team) - 1, mine = warp >> shift;
+        from = mine << shift;
+        strip = strip * args.width + mine;
+    }
+    const bool real = strip < args.strips;
+    const Places place(args, 0, real ? strip : 0);
+    int lead = lead_of<T>(args, place.dx);
+    if (args.n + lead > team * 32 * I) lead = 0;
+    const Span at = span_of<I>(strip, (warp - from) * 32 * I - lead, real ? args.n : -lead, lead);
+    Passed<K> passed;
+    const auto run = [&](const auto& scan) {
+        if constexpr (Scan::STRIPED) {
+            scan.run_striped(at, place);
+            return true;
+        } else {
+            return scan.run(passed, at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0);
+        }
+    };
+    if constexpr (!Scan::INDEX && kTame<K> == kTamed<K>) {
+        if (whole_row<K, T>(args, place, team * 32 * I)) return run(Inner<K, T, false, false, true>{args, &shared, from, from + team, nullptr});
+    }
+    return run(Scan{args, &shared, from, from + team, nullptr});
+}
+
+template <typename K, typename T>
+__device__ __noinline__ void row_apart(const ScanArgs& args, uint4* room)
+{
+    row<K, T>(args, room);
+}
+
+// A kind and the one that is tried first agree on how threads share the elements.
+template <typename K, typename T>
+__device__ void row(const ScanArgs& args)
+{
+    using Scan = Inner<K, T, false, false>;
+    __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
+    if constexpr (!kTamed<K>)
+        row<K, T>(args, room);
+    else if (!row<TameKind<K>, T>(args, room))
+        row_apart<K, T>(args, room);
+}
+
+template <typename K, typename T>
+__device__ void tiles(const ScanArgs& args)
+{
+    using Scan = Inner<K, T, false, true>;
+    using Tame = TameKind<K>;
+    constexpr int I = Scan::I;
+    __shared__ RowShared<K> shared;
+    __shared__ RowShared<Tame> tame_shared;
+    __shared__ Room<Passed<K>, 1> entering;
+    __shared__ uint4 room[kRowThreads * Scan::U];
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
+    const i64 strip = blockIdx.x / static_cast<unsigned>(args.parts), part = blockIdx.x - strip * args.parts, phase = args.flags & (kHeads | kTails);
+    const Walk<K> walk(args, strip, part, 1);
+    const Places place(args, 0, strip);
+    const int capacity = blockDim.x * I;
+    int lead = lead_of<T>(args, place.dx);
+    if (args.n + lead > args.parts * count * capacity) lead = 0;
+    Passed<Tame> passed;
+    passed.tail = K::far(K::nothing(), typename K::Number());
+    const auto tile = [&](int t, i64 phase) {
+        const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
+        const unsigned starts = start_of<I>(at);
+        const Scan scan{args, &shared, 0, warps, &entering[0]};
+        uint4* own_room = room + warp * 32 * Scan::U;
+        if constexpr (!kTamed<K>)
+            scan.run(passed, at, starts, place, own_room, phase);
+        else if (!Inner<Tame, T, false, true>{args, &tame_shared, 0, warps, &entering[0]}.run(passed, at, starts, place, own_room, phase))
+            passed = apart(scan, passed, at, starts, place, own_room, phase);
+        __syncthreads();
+    };
+    if constexpr (K::HEAD) {
+        passed.head = K::empty();
+        if (phase == kHeads || (phase == 0 && args.parts == 1)) {
+#pragma unroll 1
+            for (int t = 0; t < count; ++t) {
+                if (threadIdx.x == 0) walk.head_before(t, 0) = passed.head;
+                tile(t, kHeads);
+            }
+            if (phase == kHeads) {
+                if (threadIdx.x == 0) walk.head(0) = passed.head;
+                return;
+            }
+        }
+        passed.head = K::empty();
+        if (args.parts > 1 && warp == 0) passed.head = walk.ahead_by_warp();
+    }
+    if (args.parts > 1 && phase == 0 && warp == 0) passed.tail = walk.behind_by_warp();
+#pragma unroll 1
+    for (int t = count - 1; t >= 0; --t) {
+        if (threadIdx.x == 0) {
+            if constexpr (K::HEAD) entering[0].head = K::join(passed.head, walk.head_before(t, 0));
+            entering[0].tail = passed.tail;
+        }
+        tile(t, phase);
+    }
+    if (phase == kTails && threadIdx.x == 0) walk.tail(0) = passed.tail;
+}
+
+// Returns false if the kind cannot do the rows of this warp.
+template <typename K, typename T>
+__device__ bool rows(const ScanArgs& args, uint4* room)
+{
+    using Scan = Inner<K, T, true, false>;
+    constexpr int I = Scan::I, warps = kRowsThreads / 32;
+    const int n = static_cast<int>(args.n), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const i64 row0 = (static_cast<i64>(blockIdx.x) * warps + warp) * args.width;
+    const int count = static_cast<int>(max(min(args.width, args.strips - row0), i64(0))) * n;
+    if (count == 0) return true;
+    const Places place(args, 0, row0);
+    int lead = lead_of<T>(args, place.dx);
+    if (count + lead > 32 * I) lead = 0;
+    const Span at = {row0, -lead, lead, count + lead, true};
+    const int k = lane * I - lead, rest = k > 0 ? k % n : 0;
+    unsigned starts = 0;
+    for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - lane * I); i += n) starts |= 1u << i;
+    Passed<K> passed;
+    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, starts, place, room + warp * 32 * Scan::U, 0);
+}
+
+template <typename K, typename T>
+__device__ __noinline__ void rows_apart(const ScanArgs& args, uint4* room)
+{
+    rows<K, T>(args, room);
+}
+
+template <typename K, typename T>
+__device__ void rows(const ScanArgs& args)
+{
+    __shared__ uint4 room[kRowsThreads * kVectors<K, T>];
+    if constexpr (!kTamed<K>)
+        rows<K, T>(args, room);
+    else if (!rows<TameKind<K>, T>(args, room))
+        rows_apart<K, T>(args, room);
+}
