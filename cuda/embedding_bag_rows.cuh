@@ -335,7 +335,7 @@ struct RowSum {
 template <typename T, typename A, int V, Kind KIND>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
-    RowSum<T, A, V, KIND, 6> sum(args);
+    RowSum<T, A, V, KIND, 4> sum(args);
     if (blockIdx.x >= args.chunk_blocks) {
         const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);  // args.unit is a power of two
         if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();

@@ -159,16 +159,16 @@ struct SameStates {
 };
 
 // The kind that is tried first: it does only some rows, and its cells know in the end whether they were such. See scan_tame.cuh.
-template <typename K>
+template <typename K, typename T>
 struct TameOf {
     using Kind = K;
 };
-template <typename K>
-using TameKind = typename TameOf<K>::Kind;
+template <typename K, typename T>
+using TameKind = typename TameOf<K, T>::Kind;
 template <typename K>
 constexpr bool kTame = false;
 template <typename K>
-constexpr bool kTamed = kTame<TameKind<K>>;
+constexpr bool kTamed = kTame<TameKind<K, float>>;
 
 // What enters a tile, or leaves it.
 template <typename Head, typename Tail>

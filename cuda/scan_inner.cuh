@@ -141,7 +141,7 @@ struct Inner {
         if constexpr (K::HEAD && WALK) {
             if (heads_only) {
                 bool tame = true;
-                if constexpr (kTame<K>) tame = at.hi <= at.lo || (cell.tame && K::tame(head));
+                if constexpr (kTame<K>) tame = cell.tame && K::tame(head);
                 if (!all_tame(tame)) return false;
                 if (threadIdx.x < 32) passed.head = K::join(passed.head, total(shared->heads, base));
                 return true;
@@ -173,7 +173,7 @@ struct Inner {
         const Line<T, U, PLAIN> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail, base), xv, yv, starts, [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
-            if (!all_tame(cell.tame || at.hi <= at.lo)) return false;
+            if (!all_tame(cell.tame || (!WALK && at.hi <= at.lo))) return false;  // or no row at all
             add_tail();
             if (WALK && phase == kTails) return true;
         }

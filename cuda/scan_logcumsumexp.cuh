@@ -32,8 +32,10 @@ struct LogcumsumexpTail {
     A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN: nothing yet
 };
 
-// S_i = S_{i-1} e_i + e^{x_i - m_i} with the largest x so far, m_i, and e_i = e^{m_{i-1} - m_i}; dx_k = e^{x_k - m_k} Z_k with
-// Z_k = dy_k / S_k + e_{k+1} Z_{k+1}.
+// Within a thread all exponentials have one anchor: S_i = sum_{j<=i} e^{x_j - anchor}, and dx_k = e^{x_k - anchor} Z_k with
+// Z_k = sum_{i>=k} dy_i / S_i, so that errors do not build up along the row. Between threads, Z is relative to the largest x so far.
+// A thread that has no anchor near all its sums takes the largest x so far for each element:
+//     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
 template <typename A>
 struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
     static constexpr bool HEAD = true, ORDERED = true;
@@ -70,36 +72,68 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
 
     template <int I, int N, bool SEG>
     struct Cell {
-        A d[I], t[I], e[I];  // e^{x_i - m_i}, dy_i / S_i, e^{m_{i-1} - m_i}
-        A before, last;      // the largest x before the thread, and up to its end
+        static constexpr A kSmall = A(0x1p-60);
+        A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
+        A first, anchor;     // the largest x before, and so far
+        bool anchored;
 
         __device__ void begin(const ScanArgs&) {}
 
         template <typename X>
-        __device__ Head head(const X& x, unsigned starts) const
+        __device__ Head head(const X& x, unsigned starts)
         {
+            anchor = -A(INFINITY);
+#pragma unroll
+            for (int i = 0; i < I; ++i) anchor = fmax(anchor, x(i));
+            const bool none = anchor == -A(INFINITY);
+            const A base = none ? A(0) : anchor;
+            A s = A(0);
+#pragma unroll
+            for (int i = 0; i < I; ++i) {
+                if (SEG && starts >> i & 1) s = A(0);
+                s += exp_of(x(i) - base);
+            }
+            if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
             Head h = empty();
-            A ignored;
+            A e;
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) h = empty();
-                step(h, x(i), ignored);
+                step(h, x(i), e);
             }
             return h;
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Head& ahead, const X& x, const Y& y, unsigned starts)
+        __device__ void enter(const Head& before, const X& x, const Y& y, unsigned starts)
         {
-            Head h = SEG && starts & 1 ? empty() : ahead;
-            before = h.m;
+            Head h = SEG && starts & 1 ? empty() : before;
+            first = h.m;
+            anchor = fmax(h.m, anchor);
+            A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0) - anchor);
+            if (SEG) {
+#pragma unroll
+                for (int i = 1; i < I; ++i)
+                    if (starts >> i & 1) least = fmin(least, exp_of(x(i) - anchor));
+            }
+            anchored = fabs(anchor) < A(INFINITY) && least >= kSmall;
+            if (anchored) {
+#pragma unroll
+                for (int i = 0; i < I; ++i) {
+                    if (SEG && starts >> i & 1) s = A(0);
+                    d[i] = exp_of(x(i) - anchor);
+                    s += d[i];
+                    t[i] = y(i) * inverse(s);
+                }
+                return;
+            }
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) h = empty();
                 d[i] = step(h, x(i), e[i]);
                 t[i] = h.s == A(0) ? A(0) : y(i) / h.s;
             }
-            last = h.m;
+            anchor = h.m;
         }
 
         template <typename X, typename Y>
@@ -107,14 +141,19 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
         {
             A z = A(0);
 #pragma unroll
-            for (int i = I - 1; i >= 0; --i) z = SEG && starts >> i & 1 ? A(0) : (z + t[i]) * e[i];
-            return {before, z};
+            for (int i = I - 1; i >= 0; --i) {
+                z += t[i];
+                if (!anchored) z *= e[i];
+                if (SEG && starts >> i & 1) z = A(0);
+            }
+            return {first, anchored ? z * ratio(first, anchor) : z};
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Tail& after, const X&, const Y&, unsigned starts, const Store& store) const
+        __device__ void finish(const Tail& after, const X&, const Y&, unsigned starts, const Store& store)
         {
-            A z = after.m != after.m || after.z == A(0) ? A(0) : after.z * ratio(last, after.m);
+            A z = after.m != after.m ? A(0) : after.z;
+            if (z != A(0)) z *= ratio(anchor, after.m);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
                 A dx[N];
@@ -123,7 +162,8 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
                     const int i = c * N + v;
                     z += t[i];
                     dx[v] = d[i] * z;
-                    z = SEG && starts >> i & 1 ? A(0) : z * e[i];
+                    if (!anchored) z *= e[i];
+                    if (SEG && starts >> i & 1) z = A(0);
                 }
                 store(c, dx);
             }
@@ -162,7 +202,7 @@ struct TameLogcumsumexp {
 
     template <int I, int N, bool SEG>
     struct Cell {
-        static constexpr A kMost = sizeof(A) == 8 ? A(0x1p800) : A(0x1p60), kTiny = A(1) / kMost;
+        static constexpr A kMost = A(0x1p23), kTiny = A(0x1p-100);  // e^16: x - x_0 is rounded, by some places of its exponential
         A d[I], t[I];  // e^{x_i - x_0}, dy_i / S_i
         A base;        // x_0, of the first row of the thread
         bool tame;
@@ -231,8 +271,8 @@ struct TameLogcumsumexp {
     };
 };
 
-template <typename A>
-struct TameOf<Logcumsumexp<A>> {
+template <typename A, typename T>
+struct TameOf<Logcumsumexp<A>, T> {
     using Kind = TameLogcumsumexp<A>;
 };
 template <typename A>

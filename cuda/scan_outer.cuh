@@ -280,7 +280,7 @@ template <typename K, typename T>
 __device__ void columns(const ScanArgs& args)
 {
     using Scan = Outer<K, T>;
-    using Tame = TameKind<K>;
+    using Tame = TameKind<K, T>;
     __shared__ union {
         typename Scan::Shared own;
         typename Outer<Tame, T>::Shared tame;

@@ -92,7 +92,7 @@ __device__ void row(const ScanArgs& args)
     __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
     if constexpr (!kTamed<K>)
         row<K, T>(args, room);
-    else if (!row<TameKind<K>, T>(args, room))
+    else if (!row<TameKind<K, T>, T>(args, room))
         row_apart<K, T>(args, room);
 }
 
@@ -100,7 +100,7 @@ template <typename K, typename T>
 __device__ void tiles(const ScanArgs& args)
 {
     using Scan = Inner<K, T, false, true>;
-    using Tame = TameKind<K>;
+    using Tame = TameKind<K, T>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     __shared__ RowShared<Tame> tame_shared;
@@ -187,6 +187,6 @@ __device__ void rows(const ScanArgs& args)
     __shared__ uint4 room[kRowsThreads * kVectors<K, T>];
     if constexpr (!kTamed<K>)
         rows<K, T>(args, room);
-    else if (!rows<TameKind<K>, T>(args, room))
+    else if (!rows<TameKind<K, T>, T>(args, room))
         rows_apart<K, T>(args, room);
 }
