@@ -62,8 +62,9 @@ func (h *helper) serve() {
 				<-h.alarm
 			}
 		}
-		job := *h.job.Swap(nil)
-		job()
+		if job := h.job.Swap(nil); job != nil { // nil: the alarm is for a job that was seen and done before it rang
+			(*job)()
+		}
 	}
 }
 

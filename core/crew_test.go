@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Every task is done once, by helpers that are awake, asleep, or busy with the run of another thread.
@@ -50,4 +51,21 @@ func TestParallelHandsPanicsOn(t *testing.T) {
 		assert.PanicsWithValue(t, "a fault", func() { fail(37) })
 	}
 	fail(-1)
+}
+
+// Between handing over a job and ringing, a goroutine can be held up for as long as the helper takes to do the job and to fall asleep.
+func TestHelperAnswersALateAlarm(t *testing.T) {
+	h := &helper{alarm: make(chan struct{}, 1)}
+	go h.serve()
+	require.Eventually(t, h.asleep.Load, time.Second, time.Millisecond)
+	require.True(t, h.asleep.CompareAndSwap(true, false))
+	h.alarm <- struct{}{}
+	require.Eventually(t, h.asleep.Load, time.Second, time.Millisecond)
+	done := make(chan struct{})
+	h.give(func() { close(done) })
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "the helper does no more jobs")
+	}
 }
