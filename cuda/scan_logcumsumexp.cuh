@@ -61,13 +61,15 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
     }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
-    // The next largest x, and the sum: returns e^{x - m}.
-    static __device__ A step(Head& h, A x, A& e)
+    // The next largest x, and the sum; e^{x - m}, and what the last sum is multiplied by. A call, for it is long and seldom needed.
+    struct Step {
+        Head h;
+        A d, e;
+    };
+    static __device__ __noinline__ Step step(Head h, A x)
     {
-        const A m = fmax(h.m, x), d = x == -A(INFINITY) ? A(0) : ratio(x, m);
-        e = ratio(h.m, m);
-        h = {m, h.s * e + d};
-        return d;
+        const A m = fmax(h.m, x), d = x == -A(INFINITY) ? A(0) : ratio(x, m), e = ratio(h.m, m);
+        return {{m, h.s * e + d}, d, e};
     }
 
     template <int I, int N, bool SEG>
@@ -95,11 +97,10 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
             }
             if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
             Head h = empty();
-            A e;
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) h = empty();
-                step(h, x(i), e);
+                h = step(h, x(i)).h;
             }
             return h;
         }
@@ -130,7 +131,8 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts >> i & 1) h = empty();
-                d[i] = step(h, x(i), e[i]);
+                const Step next = step(h, x(i));
+                h = next.h, d[i] = next.d, e[i] = next.e;
                 t[i] = h.s == A(0) ? A(0) : y(i) / h.s;
             }
             anchor = h.m;
