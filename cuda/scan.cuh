@@ -158,7 +158,7 @@ struct SameStates {
     }
 };
 
-// The kind that is tried first: it does only some rows, and its cells know in the end whether they were such. See scan_tame.cuh.
+// The kind that is tried first: it does only some rows, and its cells know in the end whether they were such. See scan_products_tame.cuh.
 template <typename K, typename T>
 struct TameOf {
     using Kind = K;
