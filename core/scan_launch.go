@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"slices"
 )
 
@@ -11,6 +12,7 @@ const (
 	scanReversed
 	scanHeads
 	scanTails
+	scanDense
 )
 
 // deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
@@ -171,6 +173,36 @@ func bit(set bool, value int64) int64 {
 	return 0
 }
 
+// dense reports what kDense of cuda/scan.cuh says of the operands.
+func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
+	run := d.length() // adjacent elements
+	if g.kernel == "rows" {
+		run *= g.width
+	}
+	if d.code == "indices" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
+		return false
+	}
+	for i, operand := range d.operands {
+		if i == 1 && operand == 0 {
+			continue
+		}
+		first := d.first[i]
+		if d.step[i] < 0 {
+			first -= d.vector() - 1
+		}
+		aligned := (int64(args[operand].Data)+first*d.element.Size())%16 == 0
+		if g.kernel == "rows" {
+			aligned = aligned && (d.dims == 0 || d.stride[i][0] == d.length()*d.step[i])
+		} else {
+			aligned = aligned && (d.dims == 0 || d.stride[i][0]%d.vector() == 0)
+		}
+		if magnitude(d.step[i]) != 1 || !aligned {
+			return false
+		}
+	}
+	return g.kernel != "columns"
+}
+
 // pack writes ScanArgs of cuda/scan.cuh.
 func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase int64, q *queue) {
 	q.begin()
@@ -183,7 +215,8 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase 
 	for k := range MaxRank - 1 {
 		put(max(1, d.extent[k]))
 	}
-	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed)
+	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) |
+		bit(d.dense(args, g), scanDense)
 	put(g.tiles, g.parts, g.strips, g.width, g.height, flags, d.badBytes())
 	for _, used := range [...]bool{g.tiles*g.parts > 1, d.code == "indices"} {
 		if used {

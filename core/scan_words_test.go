@@ -63,7 +63,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(1), w.get("dims"))
 		require.Equal(t, int64(6), w.get("extent"))
 		require.Equal(t, int64(6), w.get("strips"))
-		require.Equal(t, int64(scanReversed), w.get("flags"))
+		require.Equal(t, int64(scanReversed|scanDense), w.get("flags"))
 		require.Equal(t, int64(args[dxOperand].Data), w.of("dx", "data"))
 		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
 		require.Equal(t, int64(-1), w.of("dx", "step"))
@@ -87,7 +87,7 @@ func TestWordsOfScans(t *testing.T) {
 		for i, phase := range []int64{scanHeads, scanTails, 0} {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].symbol)
 			w := wordsOfScan(t, &launches[i])
-			require.Equal(t, phase|scanFirst|scanMinimum, w.get("flags"))
+			require.Equal(t, phase|scanFirst|scanMinimum|scanDense, w.get("flags"))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
 			require.Equal(t, w.get("parts"), int64(launches[i].grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
@@ -108,6 +108,32 @@ func TestWordsOfScans(t *testing.T) {
 		w := wordsOfScan(t, &launches[2])
 		require.Equal(t, int64(args[indicesOperand].Data), w.of("x", "data"))
 		require.Equal(t, int64(100<<40), w.get("bad"))
+	})
+	t.Run("dense", func(t *testing.T) {
+		row, rows := []int64{64, 1000}, []int64{64, 30}
+		for _, c := range []struct {
+			about   string
+			shape   []int64
+			reverse bool
+			change  func(args []Tensor)
+			dense   bool
+		}{
+			{"rows of whole vectors", row, false, nil, true},
+			{"reversed", row, true, nil, true},
+			{"a stride of whole vectors", row, false, func(args []Tensor) { args[0].Strides[0] = 1004 }, true},
+			{"a stride of others", row, false, func(args []Tensor) { args[0].Strides[0] = 1003 }, false},
+			{"an odd address", row, false, func(args []Tensor) { args[1].Data += 4 }, false},
+			{"every other element", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, false},
+			{"rows of other lengths", []int64{64, 1001}, false, nil, false},
+			{"three dimensions", []int64{4, 5, 1000}, false, func(args []Tensor) { args[0].Strides[0] = 5004 }, false},
+			{"short rows, whole vectors together", rows, false, nil, true},
+			{"short rows, reversed", rows, true, nil, true},
+			{"short rows, an odd address", rows, false, func(args []Tensor) { args[dxOperand].Data += 4 }, false},
+		} {
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
+				Preference{}, c.change, "dy", "x", "dx")
+			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&scanDense != 0, c.about)
+		}
 	})
 	t.Run("nothing to do", func(t *testing.T) {
 		for _, shape := range [][]int64{{0}, {0, 5}, {5, 0}} {

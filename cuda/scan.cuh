@@ -16,7 +16,8 @@ enum : i64 {
     kMinimum = 2,    // cummin
     kReversed = 4,   // positions run against scan order (matters to indices alone)
     kHeads = 8,      // find the heads of parts, and nothing else
-    kTails = 16      // find the tails of parts, given the heads
+    kTails = 16,     // find the tails of parts, given the heads
+    kDense = 32      // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp)
 };
 
 struct Strided {
@@ -39,15 +40,18 @@ struct ScanArgs {
 struct Places {
     i64 dy, x, dx;
 
-    __device__ Places(const ScanArgs& args, int from, i64 index)
+    // With no more than one of them.
+    template <typename Index>
+    __device__ static Places at_stride(const ScanArgs& args, int from, Index index)
     {
-        if (args.dims <= from + 1) {
-            dy = args.dy.first + index * args.dy.stride[from];
-            x = args.x.first + index * args.x.stride[from];
-            dx = args.dx.first + index * args.dx.stride[from];
-            return;
-        }
-        dy = args.dy.first, x = args.x.first, dx = args.dx.first;
+        const auto of = [&](const Strided& operand) { return operand.first + static_cast<i64>(index) * operand.stride[from]; };
+        return {of(args.dy), of(args.x), of(args.dx)};
+    }
+
+    __device__ static Places of(const ScanArgs& args, int from, i64 index)
+    {
+        if (args.dims <= from + 1) return at_stride(args, from, index);
+        i64 dy = args.dy.first, x = args.x.first, dx = args.dx.first;
 #pragma unroll 1
         for (int d = from; d < args.dims; ++d) {
             const i64 extent = args.extent[d];
@@ -57,6 +61,7 @@ struct Places {
             dy += k * args.dy.stride[d], x += k * args.x.stride[d], dx += k * args.dx.stride[d];
             index = rest;
         }
+        return {dy, x, dx};
     }
 };
 

@@ -13,7 +13,7 @@ struct RowShared {
     Room<typename K::Tail, 32> tails;
 };
 
-template <typename K, typename T, bool SEG, bool WALK, bool PLAIN = false>
+template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -117,11 +117,25 @@ struct Inner {
         return true;
     }
 
+    // Bit i: element i of this thread begins a row.
+    __device__ unsigned starts_of(const Span& at) const
+    {
+        const int own = threadIdx.x % 32 * I;
+        if (!SEG) {
+            const int start = at.lo - own;
+            return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
+        }
+        const int n = static_cast<int>(args.n), k = own - at.lo, rest = k > 0 ? static_cast<unsigned>(k) % static_cast<unsigned>(n) : 0;
+        unsigned starts = 0;
+        for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) starts |= 1u << i;
+        return starts;
+    }
+
     // A tile, or several whole rows. Of a walk: `passed` is the totals of the tiles so far; `phase` says what is wanted.
     // Returns false, and has done nothing, where the kind cannot do a row.
-    __device__ bool run(Passed<K>& passed, const Span& at, unsigned starts, const Places& place, uint4* room, i64 phase) const
+    __device__ bool run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
-        const Line<T, U, PLAIN> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
+        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
         const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
@@ -129,6 +143,7 @@ struct Inner {
         const T pad = static_cast<T>(X ? K::pad(args) : A(0));
         if constexpr (X) x.start(xs, pad);
         if (!heads_only) y.start(ys, T());
+        const unsigned starts = starts_of(at);
         Cell cell;
         cell.begin(args);
         if constexpr (X) x.finish(xs, room, pad);
@@ -170,7 +185,7 @@ struct Inner {
         if (!kTame<K> && WALK && phase == kTails) return true;
         if constexpr (X) renew(xs);
         renew(ys);
-        const Line<T, U, PLAIN> out(args, args.dx, at, place.dx);
+        const Line<T, U, DENSE> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail, base), xv, yv, starts, [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
             if (!all_tame(cell.tame || (!WALK && at.hi <= at.lo))) return false;  // or no row at all
@@ -184,7 +199,7 @@ struct Inner {
     // A row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.
     __device__ void run_striped(const Span& at, const Places& place) const
     {
-        const Line<T, U, PLAIN> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
+        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
         using Cell = typename K::template Cell<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto join = [](const Tail& l, const Tail& r) { return K::join(l, r); };

@@ -294,7 +294,7 @@ __device__ void columns(const ScanArgs& args)
     }
     Scan scan(args, shared.own, strip);
     Outer<Tame, T> tame(args, shared.tame, strip);
-    const Places place(args, 1, scan.columns > 0 ? scan.outer : 0);
+    const Places place = Places::of(args, 1, scan.columns > 0 ? scan.outer : 0);
     const Walk<K> walk(args, strip, part, scan.across());
     const i64 phase = args.flags & (kHeads | kTails), first = part * args.tiles;
     const int c = threadIdx.x, count = static_cast<int>(args.tiles);

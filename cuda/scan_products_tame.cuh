@@ -1,50 +1,11 @@
 // cumprod of rows that stay within the range of the accumulator, which are most: states are one or two numbers, joined by as many
 // instructions. Whether a row is one shows on the way.
+//
+// A product of n numbers has n - 1 roundings, however it is joined; most of them are in threads. EXACT, which short results need not be,
+// keeps what those took: the first of them is left out at the end.
 #pragma once
 
 #include "scan_products.cuh"
-
-// A product. One of n numbers has n - 1 roundings, however it is joined: `rest` is what they took.
-template <typename A, bool EXACT>
-struct Factor {
-    A product, rest;
-
-    static __device__ Factor one() { return {A(1), A(0)}; }
-    __device__ A value() const { return product + rest; }
-    __device__ Factor times(A x) const
-    {
-        const A p = product * x;
-        return {p, fma(rest, x, fma(product, x, -p))};
-    }
-    __device__ Factor operator*(const Factor& r) const
-    {
-        const Factor p = times(r.product);
-        return {p.product, fma(product, r.rest, p.rest)};
-    }
-    __device__ A apply(A x) const { return fma(product, x, rest * x); }
-    __device__ A apply(A x, A y) const { return fma(product, x, fma(rest, x, y)); }  // and y
-    __device__ Product<A> far() const { return Product<A>::of(product) + Product<A>::of(rest); }
-    static __device__ Factor near(const Product<A>& p)
-    {
-        const A v = p.value();
-        return {v, (p + Product<A>::of(-v)).value()};
-    }
-};
-
-// With the roundings, where the results are short.
-template <typename A>
-struct Factor<A, false> {
-    A product;
-
-    static __device__ Factor one() { return {A(1)}; }
-    __device__ A value() const { return product; }
-    __device__ Factor times(A x) const { return {product * x}; }
-    __device__ Factor operator*(const Factor& r) const { return times(r.product); }
-    __device__ A apply(A x) const { return product * x; }
-    __device__ A apply(A x, A y) const { return fma(product, x, y); }
-    __device__ Product<A> far() const { return Product<A>::of(product); }
-    static __device__ Factor near(const Product<A>& p) { return {p.value()}; }
-};
 
 // Products from the start of the row, of a warp and of a thread to any of their elements are far from the ends of the range, so that
 // those of what lies between, which are quotients of two of them, are within it.
@@ -54,26 +15,25 @@ struct TameCumprod {
     static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-40) : A(0x1p-300), kMost = sizeof(A) == 4 ? A(0x1p20) : A(0x1p200);
     using Number = A;
     using Value = A;
-    using Head = Factor<A, EXACT>;
+    using Head = A;
     struct Tail {
-        Head a;
-        A b;
+        A a, b;
     };
     using FarHead = Product<A>;
     using Far = ProductTail<A>;
 
-    static __device__ Head empty() { return Head::one(); }
-    static __device__ Tail nothing() { return {Head::one(), A(0)}; }
-    static __device__ Head join(const Head& l, const Head& r) { return l * r; }
-    static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, l.a.apply(r.b, l.b)}; }
+    static __device__ Head empty() { return A(1); }
+    static __device__ Tail nothing() { return {A(1), A(0)}; }
+    static __device__ Head join(Head l, Head r) { return l * r; }
+    static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
     static __device__ FarHead join(const FarHead& l, const FarHead& r) { return Cumprod<A>::join(l, r); }
     static __device__ Far join(const Far& l, const Far& r) { return Cumprod<A>::join(l, r); }
-    static __device__ FarHead far(const Head& h, A) { return h.far(); }
-    static __device__ Far far(const Tail& t, A) { return {t.a.far(), FarHead::of(t.b)}; }
-    static __device__ Head near(const FarHead& h, A) { return Head::near(h); }
-    static __device__ Tail near(const Far& t, A) { return {Head::near(t.a), t.b.value()}; }
+    static __device__ FarHead far(Head h, A) { return FarHead::of(h); }
+    static __device__ Far far(const Tail& t, A) { return {FarHead::of(t.a), FarHead::of(t.b)}; }
+    static __device__ Head near(const FarHead& h, A) { return h.value(); }
+    static __device__ Tail near(const Far& t, A) { return {t.a.value(), t.b.value()}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
-    static __device__ bool tame(const Head& h) { return fabs(h.product) >= kLeast * kLeast && fabs(h.product) <= kMost * kMost; }
+    static __device__ bool tame(Head h) { return fabs(h) >= kLeast * kLeast && fabs(h) <= kMost * kMost; }
 
     template <int I, int N, bool SEG>
     struct Cell {
@@ -86,17 +46,18 @@ struct TameCumprod {
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
-            Head p = Head::one();
-            A least = A(1), most = A(1);
+            A p = A(1), rest = A(0), least = A(1), most = A(1);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (i % N == 0) chunk[i / N] = p.value();
-                if (SEG && starts >> i & 1) p = Head::one();
-                p = p.times(x(i));
-                least = fmin(least, fabs(p.product)), most = fmax(most, fabs(p.product));
+                if (i % N == 0) chunk[i / N] = p;
+                if (SEG && starts >> i & 1) p = A(1), rest = A(0);
+                const A q = i == 0 ? x(i) : p * x(i);
+                if (EXACT && i > 0) rest = fma(rest, x(i), fma(p, x(i), -q));
+                p = q;
+                least = fmin(least, fabs(p)), most = fmax(most, fabs(p));
             }
             tame = least >= kLeast && most <= kMost;
-            return product = p;
+            return product = EXACT ? p + rest : p;
         }
 
         template <typename X, typename Y>
@@ -112,12 +73,12 @@ struct TameCumprod {
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Head& before, const X&, const Y&, unsigned starts)
+        __device__ void enter(Head before, const X&, const Y&, unsigned starts)
         {
             tame = tame && TameCumprod::tame(before);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
-                if (!(SEG && starts & ((1u << (c * N)) - 1))) chunk[c] = before.apply(chunk[c]);
+                if (!(SEG && starts & ((1u << (c * N)) - 1))) chunk[c] *= before;
         }
 
         template <typename X, typename Y, typename Store>

@@ -5,6 +5,8 @@
 //     rows    a warp owns `width` whole rows, laid end to end; row boundaries cut heads and tails
 #pragma once
 
+#include <type_traits>
+
 #include "scan_inner.cuh"
 #include "scan_walk.cuh"
 
@@ -27,61 +29,50 @@ __device__ Span span_of(i64 row, i64 first, i64 n, int lead)
     return {row, first, first < 0 ? lead : 0, static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
 }
 
-template <int I>
-__device__ unsigned start_of(const Span& at)
+// Whether the operands lie as Line's DENSE wants it, as the host says.
+template <typename K>
+__device__ bool dense(const ScanArgs& args)
 {
-    const int start = at.lo - static_cast<int>(threadIdx.x % 32) * I;
-    return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
+    return !__is_same(typename K::Value, i64) && args.flags & kDense;
 }
 
-// Whether the one row of a block is so many elements that lie aligned and forward in every operand.
-template <typename K, typename T>
-__device__ bool whole_row(const ScanArgs& args, const Places& place, int capacity)
-{
-    constexpr bool X = __is_same(typename K::Value, typename K::Number);
-    const auto lies = [](const Strided& operand, i64 at) { return operand.step == 1 && aligned<16>(reinterpret_cast<T*>(operand.data) + at); };
-    return args.width == 1 && args.n == capacity && lies(args.dy, place.dy) && lies(args.dx, place.dx) &&
-           (!X || lies(args.x, place.x));
-}
-
-template <typename K, typename T>
+// Returns false if the kind cannot do the rows of this block.
+template <typename K, typename T, bool DENSE>
 __device__ bool row(const ScanArgs& args, uint4* room)
 {
-    using Scan = Inner<K, T, false, false>;
+    using Scan = Inner<K, T, false, false, DENSE>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
-    const int warp = threadIdx.x / 32, team = static_cast<int>(args.height);
+    using Index = std::conditional_t<DENSE, unsigned, i64>;
+    const int warp = threadIdx.x / 32, team = static_cast<int>(args.height), width = static_cast<int>(args.width);
     int from = 0;
-    i64 strip = blockIdx.x;
-    if (args.width > 1) {  // rows of a block; a team is a power of two then
+    Index strip = blockIdx.x;
+    if (width > 1) {  // rows of a block; a team is a power of two then
         const int shift = __ffs(team) - 1, mine = warp >> shift;
         from = mine << shift;
-        strip = strip * args.width + mine;
+        strip = strip * width + mine;
     }
-    const bool real = strip < args.strips;
-    const Places place(args, 0, real ? strip : 0);
-    int lead = lead_of<T>(args, place.dx);
-    if (args.n + lead > team * 32 * I) lead = 0;
-    const Span at = span_of<I>(strip, (warp - from) * 32 * I - lead, real ? args.n : -lead, lead);
-    Passed<K> passed;
-    const auto run = [&](const auto& scan) {
-        if constexpr (Scan::STRIPED) {
-            scan.run_striped(at, place);
-            return true;
-        } else {
-            return scan.run(passed, at, start_of<I>(at), place, room + warp * 32 * Scan::U, 0);
-        }
-    };
-    if constexpr (!Scan::INDEX && kTame<K> == kTamed<K>) {
-        if (whole_row<K, T>(args, place, team * 32 * I)) return run(Inner<K, T, false, false, true>{args, &shared, from, from + team, nullptr});
+    const bool real = strip < static_cast<Index>(args.strips);
+    const Places place = DENSE ? Places::at_stride(args, 0, strip) : Places::of(args, 0, real ? strip : 0);
+    const int n = static_cast<int>(args.n);
+    int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
+    if (n + lead > team * 32 * I) lead = 0;
+    const int first = (warp - from) * 32 * I - lead;
+    const Span at = {strip, first, first < 0 ? lead : 0, real ? max(min(n - first, 32 * I), 0) : 0, false};
+    const Scan scan{args, &shared, from, from + team, nullptr};
+    if constexpr (Scan::STRIPED) {
+        scan.run_striped(at, place);
+        return true;
+    } else {
+        Passed<K> passed;
+        return scan.run(passed, at, place, room + warp * 32 * Scan::U, 0);
     }
-    return run(Scan{args, &shared, from, from + team, nullptr});
 }
 
 template <typename K, typename T>
 __device__ __noinline__ void row_apart(const ScanArgs& args, uint4* room)
 {
-    row<K, T>(args, room);
+    row<K, T, false>(args, room);
 }
 
 // A kind and the one that is tried first agree on how threads share the elements.
@@ -90,10 +81,11 @@ __device__ void row(const ScanArgs& args)
 {
     using Scan = Inner<K, T, false, false>;
     __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
-    if constexpr (!kTamed<K>)
-        row<K, T>(args, room);
-    else if (!row<TameKind<K, T>, T>(args, room))
+    if (dense<K>(args) && row<TameKind<K, T>, T, true>(args, room)) return;
+    if constexpr (kTamed<K>)
         row_apart<K, T>(args, room);
+    else
+        row<K, T, false>(args, room);
 }
 
 template <typename K, typename T>
@@ -109,21 +101,23 @@ __device__ void tiles(const ScanArgs& args)
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
     const i64 strip = blockIdx.x / static_cast<unsigned>(args.parts), part = blockIdx.x - strip * args.parts, phase = args.flags & (kHeads | kTails);
     const Walk<K> walk(args, strip, part, 1);
-    const Places place(args, 0, strip);
+    const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
-    int lead = lead_of<T>(args, place.dx);
+    const bool aligned = dense<K>(args);
+    int lead = aligned ? 0 : lead_of<T>(args, place.dx);
     if (args.n + lead > args.parts * count * capacity) lead = 0;
     Passed<Tame> passed;
     passed.tail = K::far(K::nothing(), typename K::Number());
     const auto tile = [&](int t, i64 phase) {
         const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
-        const unsigned starts = start_of<I>(at);
         const Scan scan{args, &shared, 0, warps, &entering[0]};
         uint4* own_room = room + warp * 32 * Scan::U;
-        if constexpr (!kTamed<K>)
-            scan.run(passed, at, starts, place, own_room, phase);
-        else if (!Inner<Tame, T, false, true>{args, &tame_shared, 0, warps, &entering[0]}.run(passed, at, starts, place, own_room, phase))
-            passed = apart(scan, passed, at, starts, place, own_room, phase);
+        const bool done = aligned && Inner<Tame, T, false, true, true>{args, &tame_shared, 0, warps, &entering[0]}.run(passed, at, place, own_room, phase);
+        if constexpr (!kTamed<K>) {
+            if (!done) scan.run(passed, at, place, own_room, phase);
+        } else if (!done) {
+            passed = apart(scan, passed, at, place, own_room, phase);
+        }
         __syncthreads();
     };
     if constexpr (K::HEAD) {
@@ -155,38 +149,36 @@ __device__ void tiles(const ScanArgs& args)
 }
 
 // Returns false if the kind cannot do the rows of this warp.
-template <typename K, typename T>
+template <typename K, typename T, bool DENSE>
 __device__ bool rows(const ScanArgs& args, uint4* room)
 {
-    using Scan = Inner<K, T, true, false>;
+    using Scan = Inner<K, T, true, false, DENSE>;
     constexpr int I = Scan::I, warps = kRowsThreads / 32;
-    const int n = static_cast<int>(args.n), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const i64 row0 = (static_cast<i64>(blockIdx.x) * warps + warp) * args.width;
-    const int count = static_cast<int>(max(min(args.width, args.strips - row0), i64(0))) * n;
+    const i64 row0 = (static_cast<i64>(blockIdx.x) * warps + threadIdx.x / 32) * args.width;
+    const int count = static_cast<int>(max(min(args.width, args.strips - row0), i64(0)) * args.n);
     if (count == 0) return true;
-    const Places place(args, 0, row0);
-    int lead = lead_of<T>(args, place.dx);
+    if (DENSE && count % Scan::V) return false;  // the last rows
+    const Places place = DENSE ? Places::at_stride(args, 0, row0) : Places::of(args, 0, row0);
+    int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
     if (count + lead > 32 * I) lead = 0;
     const Span at = {row0, -lead, lead, count + lead, true};
-    const int k = lane * I - lead, rest = k > 0 ? k % n : 0;
-    unsigned starts = 0;
-    for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - lane * I); i += n) starts |= 1u << i;
     Passed<K> passed;
-    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, starts, place, room + warp * 32 * Scan::U, 0);
+    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, place, room + threadIdx.x / 32 * 32 * Scan::U, 0);
 }
 
 template <typename K, typename T>
 __device__ __noinline__ void rows_apart(const ScanArgs& args, uint4* room)
 {
-    rows<K, T>(args, room);
+    rows<K, T, false>(args, room);
 }
 
 template <typename K, typename T>
 __device__ void rows(const ScanArgs& args)
 {
     __shared__ uint4 room[kRowsThreads * kVectors<K, T>];
-    if constexpr (!kTamed<K>)
-        rows<K, T>(args, room);
-    else if (!rows<TameKind<K, T>, T>(args, room))
+    if (dense<K>(args) && rows<TameKind<K, T>, T, true>(args, room)) return;
+    if constexpr (kTamed<K>)
         rows_apart<K, T>(args, room);
+    else
+        rows<K, T, false>(args, room);
 }
