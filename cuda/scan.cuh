@@ -192,6 +192,10 @@ __device__ __noinline__ P apart(Scan scan, P passed, Where... where)
     return passed;
 }
 
+// Whether the tail of a cell has its head found as well.
+template <typename K>
+constexpr bool kTogether = false;
+
 // Whether cells hold numbers of every element; whether their states have a base, the first x of a row.
 template <typename K>
 constexpr bool kHolds = false;

@@ -127,6 +127,7 @@ struct Inner {
         }
         const int n = static_cast<int>(args.n), k = own - at.lo, rest = k > 0 ? static_cast<unsigned>(k) % static_cast<unsigned>(n) : 0;
         unsigned starts = 0;
+#pragma unroll 1
         for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) starts |= 1u << i;
         return starts;
     }
@@ -143,16 +144,27 @@ struct Inner {
         const T pad = static_cast<T>(X ? K::pad(args) : A(0));
         if constexpr (X) x.start(xs, pad);
         if (!heads_only) y.start(ys, T());
-        const unsigned starts = starts_of(at);
+        const unsigned first = starts_of(at);
+        const auto starts = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };  // lest its bits be kept one by one
         Cell cell;
         cell.begin(args);
         if constexpr (X) x.finish(xs, room, pad);
-        if constexpr (INDEX) take(cell, at, place.x, starts);
-        const unsigned cuts = SEG ? __ballot_sync(0xffffffff, starts != 0) : 0;
+        if constexpr (INDEX) take(cell, at, place.x, starts());
+        const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         A base = A(0);
-        if constexpr (kBased<K>) cell.base = base = base_of(xv, starts, cuts, place.x);
+        if constexpr (kBased<K>) cell.base = base = base_of(xv, starts(), cuts, place.x);
         Head head;
-        if constexpr (K::HEAD) head = heads_of_lanes(cell.head(xv, starts), cuts);
+        Tail tail;
+        const auto find_tail = [&] {
+            if constexpr (X) renew(xs);
+            y.finish(ys, room, T());
+            tail = cell.tail(xv, yv, starts());
+        };
+        if (kTogether<K> && !heads_only) find_tail();
+        if constexpr (kTogether<K>)
+            head = heads_of_lanes(heads_only ? cell.head(xv, starts()) : cell.product, cuts);
+        else if constexpr (K::HEAD)
+            head = heads_of_lanes(cell.head(xv, starts()), cuts);
         if constexpr (K::HEAD && WALK) {
             if (heads_only) {
                 bool tame = true;
@@ -162,19 +174,17 @@ struct Inner {
                 return true;
             }
         }
-        Tail tail;
         if constexpr (!K::ORDERED) {
-            if constexpr (X) renew(xs);
-            y.finish(ys, room, T());
-            tail = tails_of_lanes(cell.tail(xv, yv, starts), cuts);
+            if (!kTogether<K>) find_tail();
+            tail = tails_of_lanes(tail, cuts);
         }
         if (!SEG) __syncthreads();
         if constexpr (K::ORDERED) y.finish(ys, room, T());
         if constexpr (X) renew(xs);
         renew(ys);
-        if constexpr (K::HEAD) cell.enter(head_before(head, base), xv, yv, starts);
+        if constexpr (K::HEAD) cell.enter(head_before(head, base), xv, yv, starts());
         if constexpr (K::ORDERED) {
-            tail = tails_of_lanes(cell.tail(xv, yv, starts), cuts);
+            tail = tails_of_lanes(cell.tail(xv, yv, starts()), cuts);
             if (!SEG) __syncthreads();
         }
         const auto add_tail = [&] {
@@ -186,7 +196,7 @@ struct Inner {
         if constexpr (X) renew(xs);
         renew(ys);
         const Line<T, U, DENSE> out(args, args.dx, at, place.dx);
-        cell.finish(tail_after(tail, base), xv, yv, starts, [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+        cell.finish(tail_after(tail, base), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
             if (!all_tame(cell.tame || (!WALK && at.hi <= at.lo))) return false;  // or no row at all
             add_tail();

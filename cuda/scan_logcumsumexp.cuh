@@ -14,6 +14,14 @@ __device__ inline float exp_of(float x)
 }
 __device__ __noinline__ inline double exp_of(double x) { return exp(x); }
 
+// Of what is no far exponent: to |x| places in 2^-24 of itself, which short results do not show.
+__device__ inline float rough_exp_of(float x)
+{
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * 1.44269504f));
+    return e;
+}
+
 __device__ inline float inverse(float s)  // a normal number or NaN
 {
     float r;
@@ -92,14 +100,14 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
             A s = A(0);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) s = A(0);
+                if (SEG && starts & 1u << i) s = A(0);
                 s += exp_of(x(i) - base);
             }
             if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
             Head h = empty();
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) h = empty();
+                if (SEG && starts & 1u << i) h = empty();
                 h = step(h, x(i)).h;
             }
             return h;
@@ -115,13 +123,13 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
             if (SEG) {
 #pragma unroll
                 for (int i = 1; i < I; ++i)
-                    if (starts >> i & 1) least = fmin(least, exp_of(x(i) - anchor));
+                    if (starts & 1u << i) least = fmin(least, exp_of(x(i) - anchor));
             }
             anchored = fabs(anchor) < A(INFINITY) && least >= kSmall;
             if (anchored) {
 #pragma unroll
                 for (int i = 0; i < I; ++i) {
-                    if (SEG && starts >> i & 1) s = A(0);
+                    if (SEG && starts & 1u << i) s = A(0);
                     d[i] = exp_of(x(i) - anchor);
                     s += d[i];
                     t[i] = y(i) * inverse(s);
@@ -130,7 +138,7 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
             }
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) h = empty();
+                if (SEG && starts & 1u << i) h = empty();
                 const Step next = step(h, x(i));
                 h = next.h, d[i] = next.d, e[i] = next.e;
                 t[i] = h.s == A(0) ? A(0) : y(i) / h.s;
@@ -146,7 +154,7 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
             for (int i = I - 1; i >= 0; --i) {
                 z += t[i];
                 if (!anchored) z *= e[i];
-                if (SEG && starts >> i & 1) z = A(0);
+                if (SEG && starts & 1u << i) z = A(0);
             }
             return {first, anchored ? z * ratio(first, anchor) : z};
         }
@@ -165,7 +173,7 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
                     z += t[i];
                     dx[v] = d[i] * z;
                     if (!anchored) z *= e[i];
-                    if (SEG && starts >> i & 1) z = A(0);
+                    if (SEG && starts & 1u << i) z = A(0);
                 }
                 store(c, dx);
             }
@@ -175,7 +183,7 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
 
 // logcumsumexp of rows without an x far above the first one, from which all exponentials are taken: S_i = sum_{j<=i} e^{x_j - x_0} and
 // dx_k = e^{x_k - x_0} sum_{i>=k} dy_i / S_i, so that states are plain sums.
-template <typename A>
+template <typename A, bool EXACT>
 struct TameLogcumsumexp {
     static constexpr bool HEAD = true, ORDERED = true;
     using Number = A;
@@ -204,7 +212,7 @@ struct TameLogcumsumexp {
 
     template <int I, int N, bool SEG>
     struct Cell {
-        static constexpr A kMost = A(0x1p23), kTiny = A(0x1p-100);  // e^16: x - x_0 is rounded, by some places of its exponential
+        static constexpr A kMost = A(0x1p24), kTiny = A(0x1p-100);  // e^16: x - x_0 is rounded, by some places of its exponential
         A d[I], t[I];  // e^{x_i - x_0}, dy_i / S_i
         A base;        // x_0, of the first row of the thread
         bool tame;
@@ -217,12 +225,14 @@ struct TameLogcumsumexp {
             A s = A(0), from = base, most = A(0);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) s = A(0), from = x(i);
-                d[i] = exp_of(x(i) - from);
-                most = fmax(most, d[i]);
+                if (SEG && starts & 1u << i) most = s > most ? s : most, s = A(0), from = x(i);
+                if constexpr (EXACT)
+                    d[i] = exp_of(x(i) - from);
+                else
+                    d[i] = rough_exp_of(x(i) - from);
                 s += d[i];
             }
-            tame = most <= kMost && s - s == A(0);
+            tame = s <= kMost && most <= kMost;
             return {s};
         }
 
@@ -232,7 +242,7 @@ struct TameLogcumsumexp {
             A s = fmax(before.s, kTiny);  // nothing is divided by 0 ahead of a row
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) s = A(0);
+                if (SEG && starts & 1u << i) s = A(0);
                 s += d[i];
                 t[i] = y(i) * inverse(s);
             }
@@ -246,7 +256,7 @@ struct TameLogcumsumexp {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
                 z += t[i];
-                if (SEG && starts >> i & 1) z = A(0);
+                if (SEG && starts & 1u << i) z = A(0);
             }
             return {z};
         }
@@ -263,25 +273,24 @@ struct TameLogcumsumexp {
                     const int i = c * N + v;
                     z += t[i];
                     dx[v] = d[i] * z;
-                    wrong = fma(dx[v], A(0), wrong);  // NaN where dx is no number
-                    if (SEG && starts >> i & 1) z = A(0);
+                    if (SEG && starts & 1u << i) wrong = fma(z, A(0), wrong), z = A(0);
                 }
                 store(c, dx);
             }
-            tame = tame && wrong == A(0);
+            tame = tame && fma(z, A(0), wrong) == A(0);  // what is no number stays so up to the start
         }
     };
 };
 
 template <typename A, typename T>
 struct TameOf<Logcumsumexp<A>, T> {
-    using Kind = TameLogcumsumexp<A>;
+    using Kind = TameLogcumsumexp<A, (sizeof(T) > 2)>;
 };
-template <typename A>
-constexpr bool kTame<TameLogcumsumexp<A>> = true;
-template <typename A>
-constexpr bool kBased<TameLogcumsumexp<A>> = true;
-template <typename A>
-constexpr bool kHolds<TameLogcumsumexp<A>> = true;
+template <typename A, bool EXACT>
+constexpr bool kTame<TameLogcumsumexp<A, EXACT>> = true;
+template <typename A, bool EXACT>
+constexpr bool kBased<TameLogcumsumexp<A, EXACT>> = true;
+template <typename A, bool EXACT>
+constexpr bool kHolds<TameLogcumsumexp<A, EXACT>> = true;
 template <typename A>
 constexpr bool kHolds<Logcumsumexp<A>> = true;

@@ -213,11 +213,15 @@ struct Outer {
             cell[v].begin(args);
             if constexpr (kBased<K>) cell[v].base = base_of(place.x, x * W + v);
             if constexpr (INDEX) take(cell[v], v, place.x, starts);
-            if constexpr (K::HEAD) head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
+            if (kTogether<K> && !heads_only) tail[v] = cell[v].tail(xv(v), yv(v), starts);
+            if constexpr (kTogether<K>)
+                head[v] = head_of_lanes(heads_only ? cell[v].head(xv(v), starts) : cell[v].product, v);
+            else if constexpr (K::HEAD)
+                head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
         }
         const auto find_tails = [&] {
 #pragma unroll
-            for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(cell[v].tail(xv(v), yv(v), starts), v);
+            for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(kTogether<K> ? tail[v] : cell[v].tail(xv(v), yv(v), starts), v);
         };
         if constexpr (!K::ORDERED) {
             if (!heads_only) find_tails();

@@ -2,4 +2,4 @@
 #include "scan_export.cuh"
 #include "scan_products_tame.cuh"
 
-FOR_EACH_FLOAT(EXPORT_KIND, cumprod, Cumprod, 2, 4, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, cumprod, Cumprod, 2, 3, 2)

@@ -12,7 +12,7 @@
 template <typename A, bool EXACT>
 struct TameCumprod {
     static constexpr bool HEAD = true, ORDERED = false;
-    static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-40) : A(0x1p-300), kMost = sizeof(A) == 4 ? A(0x1p20) : A(0x1p200);
+    static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-80) : A(0x1p-600), kMost = sizeof(A) == 4 ? A(0x1p40) : A(0x1p400);
     using Number = A;
     using Value = A;
     using Head = A;
@@ -33,7 +33,7 @@ struct TameCumprod {
     static __device__ Head near(const FarHead& h, A) { return h.value(); }
     static __device__ Tail near(const Far& t, A) { return {t.a.value(), t.b.value()}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
-    static __device__ bool tame(Head h) { return fabs(h) >= kLeast * kLeast && fabs(h) <= kMost * kMost; }
+    static __device__ bool tame(Head h) { return fabs(h) >= kLeast && fabs(h) <= kMost; }
 
     template <int I, int N, bool SEG>
     struct Cell {
@@ -46,30 +46,29 @@ struct TameCumprod {
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
-            A p = A(1), rest = A(0), least = A(1), most = A(1);
+            tail(x, [](int) { return A(0); }, starts);
+            return product;
+        }
+
+        // Finds the head on the way: Q -> sum_i p_i dy_i + p Q, where p_i are the products so far, up to the first start.
+        template <typename X, typename Y>
+        __device__ Tail tail(const X& x, const Y& y, unsigned starts)
+        {
+            A p = A(1), rest = A(0), sum = A(0);
+            unsigned outside = 0;
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (i % N == 0) chunk[i / N] = p;
-                if (SEG && starts >> i & 1) p = A(1), rest = A(0);
+                if (SEG && starts & 1u << i) p = A(1), rest = A(0);
                 const A q = i == 0 ? x(i) : p * x(i);
                 if (EXACT && i > 0) rest = fma(rest, x(i), fma(p, x(i), -q));
                 p = q;
-                least = fmin(least, fabs(p)), most = fmax(most, fabs(p));
+                outside |= exponent(p);
+                if (!(SEG && starts & ((2u << i) - 1))) sum = fma(p, y(i), sum);
             }
-            tame = least >= kLeast && most <= kMost;
-            return product = EXACT ? p + rest : p;
-        }
-
-        template <typename X, typename Y>
-        __device__ Tail tail(const X& x, const Y& y, unsigned starts) const
-        {
-            A q = A(0);
-#pragma unroll
-            for (int i = I - 1; i >= 0; --i) {
-                q = x(i) * (y(i) + q);
-                if (SEG && starts >> i & 1) q = A(0);
-            }
-            return {product, q};
+            tame = outside < 1u << 30;
+            product = EXACT ? p + rest : p;
+            return {product, sum};
         }
 
         template <typename X, typename Y>
@@ -90,7 +89,7 @@ struct TameCumprod {
                 A w[N], dx[N], p = chunk[c];
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
-                    if (SEG && starts >> (c * N + i) & 1) p = A(1);
+                    if (SEG && starts & 1u << (c * N + i)) p = A(1);
                     w[i] = p;
                     p *= x(c * N + i);
                 }
@@ -99,14 +98,22 @@ struct TameCumprod {
                     const A r = y(c * N + i) + t;
                     dx[i] = w[i] * r;
                     t = x(c * N + i) * r;
-                    wrong = fma(dx[i], A(0), wrong);  // NaN where dx is no number
-                    if (SEG && starts >> (c * N + i) & 1) t = A(0);
+                    if (SEG && starts & 1u << (c * N + i)) wrong = fma(t, A(0), wrong), t = A(0);
                 }
                 store(c, dx);
             }
-            tame = tame && wrong == A(0);
+            tame = tame && fma(t, A(0), wrong) == A(0);  // what is no number stays so up to the start
         }
     };
+
+    // Below 2^30 where x is from 2^-42 to 2^22, or in float64 from 2^-320 to 2^192.
+    static __device__ unsigned exponent(A x)
+    {
+        if constexpr (sizeof(A) == 4)
+            return (__float_as_uint(x) << 1) - (127 - 42 << 24);
+        else
+            return (static_cast<unsigned>(__double2hiint(x)) << 1) - (1023 - 320 << 21);
+    }
 };
 
 template <typename A, typename T>
@@ -115,3 +122,5 @@ struct TameOf<Cumprod<A>, T> {
 };
 template <typename A, bool EXACT>
 constexpr bool kTame<TameCumprod<A, EXACT>> = true;
+template <typename A, bool EXACT>
+constexpr bool kTogether<TameCumprod<A, EXACT>> = true;

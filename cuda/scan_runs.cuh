@@ -57,7 +57,7 @@ struct Cumsum {
 #pragma unroll
                 for (int i = c + N - 1; i >= c; --i) {
                     part += y(i);
-                    if (SEG && starts >> i & 1) part = sum = A(0);
+                    if (SEG && starts & 1u << i) part = sum = A(0);
                 }
                 sum += part;
             }
@@ -211,7 +211,7 @@ struct Cumextremum : Runs<A> {
             Rank best = kLeast;
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) best = kLeast;
+                if (SEG && starts & 1u << i) best = kLeast;
                 const Rank rank = rank_of(x(i), sign);
                 best = rank > best ? rank : best;
             }
@@ -227,7 +227,7 @@ struct Cumextremum : Runs<A> {
             if (starts == 0 && own <= best - last) return;  // nothing wins over what is ahead
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts >> i & 1) best = kLeast;
+                if (SEG && starts & 1u << i) best = kLeast;
                 const Rank rank = rank_of(x(i), sign);
                 if (rank > best - last) this->records |= 1u << i;
                 best = rank > best ? rank : best;
@@ -261,7 +261,7 @@ struct Indices : Runs<A> {
                 const i64 winner = index(i);
                 if (winner == mirror + way * k)
                     this->records |= 1u << i;
-                else if (starts >> i & 1 || winner != before)
+                else if (starts & 1u << i || winner != before)
                     args.bad[1 + row] = 1, bad = true;
                 before = winner;
             }
