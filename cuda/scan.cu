@@ -4,7 +4,7 @@
 #include "scan_runs.cuh"
 
 FOR_EACH_FLOAT(EXPORT_KIND, cumsum, Cumsum, 3, 5, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 4, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 3, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 4, 2)
 
 #define EXPORT_REPAIR(name, T, A, ...) \
