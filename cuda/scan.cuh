@@ -109,11 +109,15 @@ __device__ S from_lane(const S& s, int lane)
     return shuffled(s, [=](unsigned w) { return __shfl_sync(0xffffffff, w, lane); });
 }
 
+// Whether joins of a state are long, so that loops over them are not written out.
+template <typename S>
+constexpr bool kLong = false;
+
 // Each lane gets the join of the `reach` lanes ahead of it that share its row, and its own; `width` rows lie side by side in a warp.
 template <typename K>
 __device__ typename K::Head heads_up_to(typename K::Head head, int width, int reach)
 {
-#pragma unroll
+#pragma unroll (kLong<typename K::Head> ? 1 : 5)
     for (int d = 1; d < 32; d *= 2)
         if (d >= width) {
             const auto left = from_below(head, d);
@@ -125,7 +129,7 @@ __device__ typename K::Head heads_up_to(typename K::Head head, int width, int re
 template <typename K>
 __device__ typename K::Tail tails_down_to(typename K::Tail tail, int width, int reach)
 {
-#pragma unroll
+#pragma unroll (kLong<typename K::Tail> ? 1 : 5)
     for (int d = 1; d < 32; d *= 2)
         if (d >= width) {
             const auto right = from_above(tail, d);

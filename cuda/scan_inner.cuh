@@ -37,7 +37,7 @@ struct Inner {
     {
         const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
         auto s = K::far(room[min(lane, warps - 1)], base);
-#pragma unroll
+#pragma unroll (kLong<decltype(s)> ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
             const auto next = from_above(s, d);
             if (lane + d < warps) s = K::join(s, next);
@@ -191,18 +191,19 @@ struct Inner {
             if (!WALK || threadIdx.x >= 32) return;
             passed.tail = K::join(total(shared->tails, base), passed.tail);
         };
-        if constexpr (!kTame<K>) add_tail();
-        if (!kTame<K> && WALK && phase == kTails) return true;
+        if (!kTame<K> && WALK && phase == kTails) {
+            add_tail();
+            return true;
+        }
         if constexpr (X) renew(xs);
         renew(ys);
         const Line<T, U, DENSE> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail, base), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
             if (!all_tame(cell.tame || (!WALK && at.hi <= at.lo))) return false;  // or no row at all
-            add_tail();
-            if (WALK && phase == kTails) return true;
         }
-        out.store(ys, room);
+        if (!WALK || phase != kTails) out.store(ys, room);
+        add_tail();
         return true;
     }
 

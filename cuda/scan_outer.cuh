@@ -119,7 +119,7 @@ struct Outer {
         Head sum = K::near(before, base);
         __syncthreads();
         if (c < across())
-#pragma unroll 4
+#pragma unroll (kLong<Head> ? 1 : 4)
             for (int w = 0; w < warps; ++w) {
                 const Head own = shared.heads[slot(w, c)];
                 shared.heads[slot(w, c)] = sum;
@@ -139,13 +139,14 @@ struct Outer {
         return sum;
     }
 
-    __device__ Far pass_tails(const Far& after, A base) const
+    // The same for tails; returns the join of the totals.
+    __device__ Tail pass_tails(const Far& after, A base) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
         Tail own = K::nothing(), sum = K::near(after, base);
         __syncthreads();
         if (c < across())
-#pragma unroll 4
+#pragma unroll (kLong<Tail> ? 1 : 4)
             for (int w = warps - 1; w >= 0; --w) {
                 const Tail last = shared.tails[slot(w, c)];
                 shared.tails[slot(w, c)] = sum;
@@ -153,7 +154,7 @@ struct Outer {
                 sum = K::join(last, sum);
             }
         __syncthreads();
-        return K::join(K::far(own, base), after);
+        return own;
     }
 
     // ------------------------------------------------------------------------------------------------ a tile
@@ -245,10 +246,13 @@ struct Outer {
             }
         }
         if constexpr (K::ORDERED) find_tails();
-        Far left = passed.tail;
-        if (!alone()) left = pass_tails(left, base);
+        Tail own = K::nothing();
+        if (!alone()) own = pass_tails(passed.tail, base);
+        const auto leave = [&] {
+            if (threadIdx.x < across()) passed.tail = K::join(K::far(own, base), passed.tail);
+        };
         if (!kTame<K> && phase == kTails) {
-            passed.tail = left;
+            leave();
             return true;
         }
         if constexpr (X) renew(xs);
@@ -266,8 +270,8 @@ struct Outer {
             for (int v = 0; v < W; ++v) tame = tame && cell[v].tame;
             if (!all_tame(tame)) return false;
         }
-        passed.tail = left;
         if (phase != kTails) store(ys, place.dx);
+        if (!alone()) leave();
         return true;
     }
 

@@ -31,7 +31,7 @@ struct TameCumprod {
     static __device__ FarHead far(Head h, A) { return FarHead::of(h); }
     static __device__ Far far(const Tail& t, A) { return {FarHead::of(t.a), FarHead::of(t.b)}; }
     static __device__ Head near(const FarHead& h, A) { return h.value(); }
-    static __device__ Tail near(const Far& t, A) { return {t.a.value(), t.b.value()}; }
+    static __device__ Tail near(const Far& t, A) { return {t.a.value(), t.entering().value()}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
     static __device__ bool tame(Head h) { return fabs(h) >= kLeast && fabs(h) <= kMost; }
 

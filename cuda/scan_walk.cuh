@@ -43,9 +43,16 @@ struct Walk {
 
     __device__ Far behind(int column) const
     {
-        Far sum = K::far(K::nothing(), typename K::Number());
-#pragma unroll 4
-        for (i64 i = parts - 1; i > part; --i) sum = K::join(tails[(strip * parts + i) * columns + column], sum);
+        const Far nothing = K::far(K::nothing(), typename K::Number());
+        Far sum = nothing;
+#pragma unroll 1
+        for (i64 i = parts - 1; i > part; i -= 4) {
+            Far next[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) next[k] = i - k > part ? tails[(strip * parts + i - k) * columns + column] : nothing;
+#pragma unroll
+            for (int k = 0; k < 4; ++k) sum = K::join(next[k], sum);
+        }
         return sum;
     }
 
@@ -64,7 +71,7 @@ struct Walk {
         Far sum = K::far(K::nothing(), typename K::Number());
         for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(parts)) - 1; i >= max(part + 1, static_cast<i64>(lane) * each); --i)
             sum = K::join(tails[strip * parts + i], sum);
-#pragma unroll
+#pragma unroll (kLong<Far> ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
             const Far right = from_above(sum, d);
             if (lane + d < 32) sum = K::join(sum, right);

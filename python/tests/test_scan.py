@@ -182,6 +182,37 @@ class TestCumprod(Scans):
         problem = problem_of(CUMPROD, {"dy": dy, "x": x})
         problem.check(problem.run())
 
+    @pytest.mark.parametrize("every", [3, 40, 1000])
+    @pytest.mark.parametrize("n", [40, 1000, 20000])
+    def test_infinite_factors(self, n: int, every: int, dtype: torch.dtype, device: str) -> None:
+        """An infinite factor makes -inf, 0 or inf of all that is behind it, whatever parts a row is cut into.
+
+        Ones of both signs, so that sums are exact and often 0; zeros and infinities among the factors, then among dy as well.
+        """
+        for shape, dim in (((3, n), 1), ((n, 3), 0)):
+            generator = torch.Generator().manual_seed(n + every)
+
+            def pick(*values: float, shape: Any = shape, generator: Any = generator) -> torch.Tensor:
+                return torch.tensor(values, dtype=F64)[torch.randint(len(values), shape, generator=generator)]
+
+            seldom = (1.0, *[0.0] * (every - 1))
+            x = torch.where(pick(*seldom) != 0, pick(0, INF, -INF), pick(1, -1))
+            dy = pick(1, -1, 0, 0)
+            for upstream in (dy, torch.where(pick(*seldom) != 0, pick(INF, -INF), dy)):
+                problem = problem_of(CUMPROD, {"dy": upstream.to(device, dtype), "x": x.to(device, dtype)}, dim=dim)
+                problem.check(problem.run())
+
+    @pytest.mark.parametrize("n", [40, 1000, 20000])
+    def test_zero_cuts_what_is_beyond_the_range(self, n: int, device: str) -> None:
+        """Behind a zero a product may be beyond every range: it goes no further."""
+        x = torch.tensor([1e30, -1e30], dtype=F32).repeat(n // 2)
+        x[: n // 4] = 1
+        x[n // 4] = 0
+        dy = torch.tensor([1, 1, -1], dtype=F32).repeat(n)[:n]
+        for shape, dim in (((1, n), 1), ((n, 1), 0)):
+            problem = problem_of(CUMPROD, {"dy": dy.view(shape).to(device), "x": x.view(shape).to(device)}, dim=dim)
+            problem.check(problem.run())
+
     @given(data=st.data())
     def test_against_all_pairs(self, data: st.DataObject, device: str) -> None:
         """dx[k] is the sum over i >= k of dy[i] times the product of all x[j], j <= i, j != k: no recurrence at all."""
