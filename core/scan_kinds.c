@@ -39,12 +39,13 @@ INLINE double cut(double a, double b) {
 /* 2^k for a whole k from -1022 to 1023: a number this large keeps its last bits whole. */
 INLINE double power(double k) { return number(bits(k + (0x1.8p52 + 1023)) << 52); }
 
-/* exp(t) for t <= 0: exp(k log 2 + r), |r| <= log(2)/2, with the series of exp(r) - 1 - r up to what is below 2^-56. The power of
+/* exp(t + rest) for t <= 0 and a far smaller rest: exp(k log 2 + r), |r| <= log(2)/2, with the series of exp(r) - 1 - r up to what is below 2^-56. The power of
    two goes in two steps, so that results below the normal range are rounded once. */
-INLINE double exponential(double t) {
+INLINE double exponential(double t, double rest) {
+  rest = t < -746 ? 0 : rest;
   t = t < -746 ? -746 : t;
   double k = (t * 0x1.71547652b82fep0 + 0x1.8p52) - 0x1.8p52;
-  double r = (t - k * 0x1.62e42feep-1) - k * 0x1.a39ef35793c76p-33;
+  double r = (t - k * 0x1.62e42feep-1) - (k * 0x1.a39ef35793c76p-33 - rest);
   double p = 1.0 / 6227020800;
   p = p * r + 1.0 / 479001600;
   p = p * r + 1.0 / 39916800;
@@ -94,6 +95,15 @@ INLINE double added(int exact, double a, double b, double *lost) {
   double sum = a + b, part = sum - b, error = (a - part) + (b - (sum - part));
   if (exact) *lost += error - error == 0 ? error : 0;
   return sum;
+}
+
+/* exp(-|a - b|). Where numbers are far apart the difference is rounded by many places of its exponential: exact gives them back. */
+INLINE double shrunk(int exact, double a, double b) {
+  double difference = a - b, gap = a == b ? 0 : -fabs(difference);
+  if (!exact) return exponential(gap, 0);
+  double part = difference - a, lost = (a - (difference - part)) - (b + part);
+  lost = a > b ? -lost : lost;
+  return exponential(gap, a == b ? 0 : lost);
 }
 
 /* The indices that a scan returned, as the bits of x: position k won when its index is k itself, counted from lane l's want[l] on. */
@@ -146,7 +156,7 @@ INLINE void soft_forward(int exact, double *restrict m, double *restrict s, doub
   EACH_LANE m[l] = s[l] == 0 ? -INFINITY : m[l];
   for (long k = 0; k < n; k++) {
     EACH_LANE {
-      double v = x[k * width + l], top = m[l], gap = v == top ? 0 : -fabs(v - top), e = exponential(gap), more = v > top ? 1 : e;
+      double v = x[k * width + l], top = m[l], e = shrunk(exact, v, top), more = v > top ? 1 : e;
       gain[l] = v == -INFINITY ? 0 : more;
       link[l] = v > top ? e : 1;
       m[l] = v > top ? v : top;

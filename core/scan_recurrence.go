@@ -121,5 +121,17 @@ func share(s state, m float64) float64 {
 	if s[1] == 0 || s[0] == m {
 		return s[1]
 	}
-	return s[1] * math.Exp(s[0]-m)
+	return s[1] * exponential(s[0], m)
+}
+
+// exponential is exp(x - from), with what rounding takes from the difference.
+func exponential(x, from float64) float64 {
+	d := x - from
+	part := d - x
+	lost := (x - (d - part)) - (from + part)
+	e := math.Exp(d)
+	if less := e * lost; less-less == 0 {
+		return e + less
+	}
+	return e
 }

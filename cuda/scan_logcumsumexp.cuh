@@ -3,16 +3,24 @@
 
 #include "scan.cuh"
 
-// To a few places in 2^-23 of itself, 0 below e^-87; the rest of the product with log2 e is given back at the end.
-__device__ inline float exp_of(float x)
+// e^{x - from}: to a few places in 2^-23 of itself for a difference that is no far exponent, 0 below e^-87; the rest of the product with
+// log2 e is given back at the end.
+__device__ inline float exp_of(float x, float from)
 {
+    x -= from;
     asm("max.NaN.f32 %0, %0, 0fC3160000;" : "+f"(x));  // -150
     const float power = x * 1.44269504f, rest = fmaf(power, -0x1.62e43p-1f, x);
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(power));
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
-__device__ __noinline__ inline double exp_of(double x) { return exp(x); }
+
+// To a place of itself: also what x - from loses, which is the more the farther they are apart, is given back.
+__device__ __noinline__ inline double exp_of(double x, double from)
+{
+    const double d = x - from, part = d - x, lost = (x - (d - part)) - (from + part), e = exp(d), rest = e * lost;
+    return rest - rest == 0.0 ? e + rest : e;
+}
 
 // Of what is no far exponent: to |x| places in 2^-24 of itself, which short results do not show.
 __device__ inline float rough_exp_of(float x)
@@ -52,7 +60,7 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
     using Head = LogcumsumexpHead<A>;
     using Tail = LogcumsumexpTail<A>;
 
-    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp_of(low - high); }
+    static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp_of(low, high); }
 
     static __device__ Head empty() { return {-A(INFINITY), A(0)}; }
     static __device__ Head join(const Head& l, const Head& r)
@@ -82,9 +90,10 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
 
     template <int I, int N, bool SEG>
     struct Cell {
-        static constexpr A kSmall = A(0x1p-60);
+        static constexpr A kSmall = A(0x1p-60);  // of the anchor's exponential; double has the range to stay above 1
+        static constexpr A kBelow = sizeof(A) == 8 ? A(40) : A(0), kLeast = sizeof(A) == 8 ? A(1) : kSmall;
         A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
-        A first, anchor;     // the largest x before, and so far
+        A first, anchor;     // the largest x before; that so far, or kBelow under it
         bool anchored;
 
         __device__ void begin(const ScanArgs&) {}
@@ -101,7 +110,7 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts & 1u << i) s = A(0);
-                s += exp_of(x(i) - base);
+                s += exp_of(x(i), base);
             }
             if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
             Head h = empty();
@@ -118,19 +127,19 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
         {
             Head h = SEG && starts & 1 ? empty() : before;
             first = h.m;
-            anchor = fmax(h.m, anchor);
-            A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0) - anchor);
+            anchor = fmax(h.m, anchor) - kBelow;
+            A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0), anchor);
             if (SEG) {
 #pragma unroll
                 for (int i = 1; i < I; ++i)
-                    if (starts & 1u << i) least = fmin(least, exp_of(x(i) - anchor));
+                    if (starts & 1u << i) least = fmin(least, exp_of(x(i), anchor));
             }
-            anchored = fabs(anchor) < A(INFINITY) && least >= kSmall;
+            anchored = fabs(anchor) < A(INFINITY) && least >= kLeast;
             if (anchored) {
 #pragma unroll
                 for (int i = 0; i < I; ++i) {
                     if (SEG && starts & 1u << i) s = A(0);
-                    d[i] = exp_of(x(i) - anchor);
+                    d[i] = exp_of(x(i), anchor);
                     s += d[i];
                     t[i] = y(i) * inverse(s);
                 }
@@ -227,7 +236,7 @@ struct TameLogcumsumexp {
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts & 1u << i) most = s > most ? s : most, s = A(0), from = x(i);
                 if constexpr (EXACT)
-                    d[i] = exp_of(x(i) - from);
+                    d[i] = exp_of(x(i), from);
                 else
                     d[i] = rough_exp_of(x(i) - from);
                 s += d[i];

@@ -11,7 +11,7 @@ from conformance import Conformance, same_bits
 from families import CUMMAX, CUMMIN, CUMPROD, CUMSUM, LOGCUMSUMEXP, SCANS, Family, Problem, make
 from hypothesis import given
 from hypothesis import strategies as st
-from support import BF16, F16, F32, F64, Snapshot, bits, check
+from support import BF16, F16, F32, F64, Maker, Snapshot, bits, check
 from torch.testing._internal.common_methods_invocations import op_db
 
 import sternway as sw
@@ -386,6 +386,14 @@ class TestLogcumsumexp(Scans):
         for n in (40, 1000, 5000):
             base = make(LOGCUMSUMEXP, (3, n), dtype, device)
             problem = problem_of(LOGCUMSUMEXP, {"dy": base.inputs["dy"], "x": base.inputs["x"] + offset})
+            problem.check(problem.run())
+
+    @pytest.mark.parametrize("apart", [10.0, 30.0, 100.0])
+    def test_values_far_apart(self, apart: float, device: str) -> None:
+        """Also what is far below the largest x is right to its own last places."""
+        for shape, dim in (((1000, 3), 0), ((1000, 1), 0), ((3, 1000), 0), ((3, 1000), 1), ((20000, 2), 0)):
+            maker = Maker(F64, device)
+            problem = problem_of(LOGCUMSUMEXP, {"dy": maker.floats(shape), "x": apart * maker.floats(shape)}, dim=dim)
             problem.check(problem.run())
 
     @pytest.mark.parametrize("n", [40, 100, 1500])
