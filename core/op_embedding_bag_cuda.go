@@ -7,7 +7,7 @@ import (
 
 // Geometry of cuda/embedding_bag*.cuh.
 const (
-	bagUnit        = 32       // rows and entries of a unit, at most
+	bagUnit        = 64       // rows and entries of a unit, at most
 	bagCache       = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
 	bagChunk       = 32       // kChunk
 	bagTile        = 2048     // kTile

@@ -238,8 +238,11 @@ func (d RopeBackward) compile(units int, preference Preference) (program, error)
 func (p *ropeProgram) kernel() string   { return p.Pairing }
 func (p *ropeProgram) workspace() int64 { return 0 }
 
-func (p *ropeProgram) symbols() []symbol {
-	return []symbol{{rope.Image, rope.Symbol("", p.Pairing, p.DType)}}
+func (p *ropeProgram) symbols() (list []symbol) {
+	for _, kernel := range []string{"", "_tables"} {
+		list = append(list, symbol{rope.Image, rope.Symbol("", p.Pairing+kernel, p.DType)})
+	}
+	return list
 }
 
 func (p *ropeProgram) geometry() string {

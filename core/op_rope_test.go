@@ -74,6 +74,7 @@ func ropeTrials() (list []ropeTrial) {
 	add("keys in bshd", func(t *ropeTrial) { t.d.NumKeyHeads, t.d.Layout, t.positions = given(int64(2)), "bshd", []int64{2, 5} })
 	add("forward", func(t *ropeTrial) { t.d.Direction, t.table, t.positions = "forward", []int64{9, 16}, []int64{5} })
 	add("many heads", func(t *ropeTrial) { t.d.NumHeads, t.d.SeqLen = 150, 2 })
+	add("more batches than heads, apart", func(t *ropeTrial) { t.d.BatchSize, t.d.NumHeads, t.d.Layout = 7, 2, "bshd" })
 	add("many tokens", func(t *ropeTrial) { t.d.SeqLen, t.d.NumHeads = 300, 1 })
 	for _, empty := range [][3]int64{{0, 3, 5}, {2, 0, 5}, {2, 3, 0}} {
 		add(fmt.Sprint("nothing ", empty), func(t *ropeTrial) {

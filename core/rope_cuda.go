@@ -1,6 +1,10 @@
 package core
 
-import "math"
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
 
 // The launch of cuda/rope.cu.
 
@@ -12,13 +16,21 @@ const (
 
 // ropeLaunch says how threads share the work.
 type ropeLaunch struct {
-	vector           int64 // elements of an access
-	units, rotating  int64 // of a token, and those that rotate
-	copied           int64 // vectors outside the rotated part
-	places, batches  int64 // tokens of all batches that have angles of their own; batches that share theirs
-	lanes, tiles     int64
-	run              int64 // rows of a thread
-	chunks, chunksOf int64 // blocks over the rows of dy, and of both
+	vector          int64 // elements of an access
+	units, rotating int64 // of a token, and those that rotate
+	copied          int64 // vectors outside the rotated part
+	places          int64 // tokens, of all batches where they have angles of their own
+	lanes           int   // 2^lanes threads side by side
+	tiles           int64
+	run             int64 // rows of a thread
+	groups          [2]ropeGroups
+	chunks          int64 // blocks over the rows of all operands
+}
+
+// ropeGroups are the rows of an operand that share angles, numbered by two of batch and head; a chunk is of one group.
+type ropeGroups struct {
+	number, rows, chunks int64    // groups; rows and chunks of each
+	in, out              [2]int64 // strides of group and row
 }
 
 func (p *ropeProgram) device(args []Tensor, _ uintptr, q *queue) error {
@@ -30,26 +42,37 @@ func (p *ropeProgram) device(args []Tensor, _ uintptr, q *queue) error {
 	q.begin()
 	p.packWalk(q, args, &l)
 	for i := range rotations {
-		r := &rotations[i]
 		if i == n {
-			var none [11]uint64
+			var none [16]uint64
 			q.launch.Put(none[:]...)
 			break
 		}
+		r, g := &rotations[i], &l.groups[i]
 		q.address(r.input, r.in.data)
 		q.address(r.output, r.out.data)
-		q.launch.Put(uint64(r.heads))
-		for _, rows := range []*ropeRows{&r.in, &r.out} {
-			q.launch.Put(uint64(rows.batch), uint64(rows.head), uint64(rows.token), uint64(rows.step))
-		}
+		q.launch.Put(uint64(g.rows), uint64(g.chunks))
+		q.launch.Put(divisor32(max(1, g.chunks))...)
+		p.packStrides(q, &r.in, g.in)
+		p.packStrides(q, &r.out, g.out)
 	}
-	return q.submit(0, l.tiles*l.chunksOf, ropeBlock)
+	kernel := 0
+	if p.hasTables(args) {
+		kernel = 1
+	}
+	return q.submit(kernel, l.tiles*l.chunks, ropeBlock)
+}
+
+func (p *ropeProgram) packStrides(q *queue, rows *ropeRows, g [2]int64) {
+	for _, stride := range []int64{rows.batch, g[0], g[1], rows.token, rows.step} {
+		q.launch.Put(uint64(stride * p.DType.Size()))
+	}
 }
 
 func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
-	l := ropeLaunch{vector: p.vector(args, rotations), places: p.SeqLen, batches: p.BatchSize}
-	if p.anglesDiffer(args) {
-		l.places, l.batches = p.SeqLen*p.BatchSize, 1
+	l := ropeLaunch{vector: p.vector(args, rotations), places: p.SeqLen}
+	differ := p.anglesDiffer(args)
+	if differ {
+		l.places *= p.BatchSize
 	}
 	l.rotating = p.pairs / l.vector
 	l.copied = (p.HeadDim - 2*p.pairs) / l.vector
@@ -58,32 +81,65 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 		l.rotating = 2 * p.pairs / l.vector // or one
 		l.units = l.rotating + l.copied
 	}
-	for l.lanes = 1; l.lanes < min(ropeBlock, l.units*l.places); l.lanes *= 2 {
+	for 1<<l.lanes < min(ropeBlock, l.units*l.places) {
+		l.lanes++
 	}
-	l.tiles = ceil(l.units*l.places, l.lanes)
-	least := int64(p.units) * 4 // blocks
-	l.run = 8
-	if p.DType.Size() == 2 {
-		least *= 2 // with half the bytes each
-		if p.Pairing == "half" {
-			l.run = 16 // a thread has twice the angles for each vector
-		}
+	l.tiles = ceil(l.units*l.places, 1<<l.lanes)
+	for i := range rotations {
+		l.groups[i] = p.groups(&rotations[i], differ)
+	}
+	least := int64(p.units) * 3 / 4 // blocks: few with many rows come to rest before more with few
+	switch {
+	case p.hasTables(args): // all rows of a thread share what it reads
+		l.run = 32
+	case p.Pairing == "half" && p.DType.Size() == 2: // a thread has twice the angles for each vector
+		l.run = 8
+	default:
+		l.run = 4
 	}
 	for ; ; l.run /= 2 {
-		l.chunksOf = 0
+		l.chunks = 0
 		for i := range rotations {
-			if i == 1 {
-				l.chunks = l.chunksOf
-			}
-			l.chunksOf += ceil(l.batches*rotations[i].heads, l.run*ropeBlock/l.lanes)
+			g := &l.groups[i]
+			g.chunks = ceil(g.rows, l.run*ropeBlock>>l.lanes)
+			l.chunks += g.chunks * g.number
 		}
-		if len(rotations) == 1 {
-			l.chunks = l.chunksOf
-		}
-		if l.run == 1 || l.tiles*l.chunksOf >= least {
+		if l.run == 1 || l.tiles*l.chunks >= least {
 			return l
 		}
 	}
+}
+
+// groups numbers the rows that share angles: all of them in one group where the strides allow it.
+func (p *ropeProgram) groups(r *ropePair, differ bool) ropeGroups {
+	g := ropeGroups{number: p.BatchSize, rows: r.heads, in: [2]int64{r.in.batch, r.in.head}, out: [2]int64{r.out.batch, r.out.head}}
+	switch {
+	case differ: // a place says of which batch it is
+		g.number = 1
+	case g.number == 1 || g.rows*g.in[1] == g.in[0] && g.rows*g.out[1] == g.out[0]:
+		g.number, g.rows = 1, g.number*g.rows
+	case g.number > g.rows:
+		g.number, g.rows = g.rows, g.number
+		slices.Reverse(g.in[:])
+		slices.Reverse(g.out[:])
+	}
+	return g
+}
+
+// divisor32 and divisor64 are 2^(w + s) / d, rounded up, with the least s for which 2^s reaches d, and s; w is 31 or 63. A kernel divides
+// by d in a multiplication and a shift.
+func divisor32(d int64) []uint64 {
+	s := bits.Len64(uint64(d - 1))
+	return []uint64{(1<<(31+s)-1)/uint64(d) + 1, uint64(s)}
+}
+
+func divisor64(d int64) []uint64 {
+	if d == 1 {
+		return []uint64{1 << 63, 0}
+	}
+	s := bits.Len64(uint64(d - 1))
+	factor, _ := bits.Div64(1<<(s-1)-1, math.MaxUint64, uint64(d))
+	return []uint64{factor + 1, uint64(s)}
 }
 
 // vector is the longest access, of 16 or 8 bytes or of one element, by which every row can be cut.
@@ -136,9 +192,12 @@ func (p *ropeProgram) packWalk(q *queue, args []Tensor, l *ropeLaunch) {
 		cos, sin, rows = tableOf(table), tableOf(&args[ropeSin]), table.Shape[table.NDim-2]
 		hop, partner = p.columns(table)
 	}
-	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.places, l.batches, l.lanes, l.tiles, l.run, l.chunks, l.vector} {
+	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.places, int64(l.lanes), l.tiles, l.run, l.groups[0].chunks * l.groups[0].number, l.vector} {
 		q.launch.Put(uint64(v))
 	}
+	q.launch.Put(divisor64(l.units)...)
+	q.launch.Put(divisor64(p.SeqLen)...)
+	q.launch.Put(divisor32(l.tiles)...)
 	q.launch.Put(flag(p.Direction == "forward"), flag(p.Angle == "float32"), math.Float64bits(p.fastest), uint64(rows), uint64(hop), uint64(partner))
 	for _, operand := range []int{ropePositions, ropeCos, ropeSin} {
 		if args[operand].present() {
@@ -151,9 +210,12 @@ func (p *ropeProgram) packWalk(q *queue, args []Tensor, l *ropeLaunch) {
 	if positions.tensor != nil {
 		dtype = positions.tensor.DType
 	}
-	q.launch.Put(uint64(dtype.row()), uint64(positions.batch), uint64(positions.token))
+	q.launch.Put(uint64(dtype.row()), uint64(positions.batch*dtype.Size()), uint64(positions.token*dtype.Size()))
 	for _, t := range []*ropeTable{&cos, &sin} {
-		q.launch.Put(uint64(t.dtype.row()), uint64(t.batch), uint64(t.row), uint64(t.column))
+		q.launch.Put(uint64(t.dtype.row()))
+		for _, stride := range []int64{t.batch, t.row, t.column} {
+			q.launch.Put(uint64(stride * t.dtype.Size()))
+		}
 	}
 	q.launch.Put(p.powers...)
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math"
+	"math/bits"
 	"strings"
 	"testing"
 	"unsafe"
@@ -49,16 +50,15 @@ func (m *ropeModel) number(name string, at int) float64 {
 	return math.Float64frombits(uint64(m.word(name, at)))
 }
 
-// load reads an element at an address, which is as many elements further.
-func load(address, offset int64, d DType) float64 {
-	return decode(d, unsafe.Slice((*byte)(pointer(uintptr(address+offset*d.Size()))), d.Size()))
+// load reads an element at an address.
+func load(address int64, d DType) float64 {
+	return decode(d, unsafe.Slice((*byte)(pointer(uintptr(address))), d.Size()))
 }
 
 func (m *ropeModel) run(grid, block int64) {
 	require.Len(m.t, m.words, m.first+2*m.size)
-	vector := m.word("vector", 0)
-	m.two = m.half || vector == 1
-	require.Zero(m.t, block%m.word("lanes", 0))
+	m.two = m.half || m.word("vector", 0) == 1
+	require.LessOrEqual(m.t, int64(1)<<m.word("lanes", 0), block)
 	for b := range grid {
 		for thread := range block {
 			m.thread(b, thread, block)
@@ -66,36 +66,54 @@ func (m *ropeModel) run(grid, block int64) {
 	}
 }
 
+// quotient divides by two words of a launch: a factor of 32 or of 64 bits, and a shift.
+func quotient(n int64, by []uint64, wide bool) int64 {
+	if !wide {
+		return int64(2 * uint64(n) * by[0] >> 32 >> by[1])
+	}
+	high, _ := bits.Mul64(2*uint64(n), by[0])
+	return int64(high >> by[1])
+}
+
 func (m *ropeModel) thread(block, thread, threads int64) {
-	lanes, tiles, units, tokens := m.word("lanes", 0), m.word("tiles", 0), m.word("units", 0), m.word("tokens", 0)
-	chunk, index := block/tiles, block%tiles*lanes+thread%lanes
-	place, unit := index/units, index%units
+	lanes, tiles, units, tokens := int64(1)<<m.word("lanes", 0), m.word("tiles", 0), m.word("units", 0), m.word("tokens", 0)
+	divide := func(n int64, by string, wide bool) int64 { return quotient(n, m.words[m.walk[by]:], wide) }
+	chunk := divide(block, "by_tiles", false)
+	index := (block-chunk*tiles)*lanes + thread%lanes
+	place := divide(index, "by_units", true)
 	if place >= m.word("places", 0) {
 		return
+	}
+	batch := int64(0)
+	if m.word("places", 0) != tokens {
+		batch = divide(place, "by_tokens", true)
 	}
 	o := m.words[m.first:]
 	if chunk >= m.word("chunks", 0) {
 		o, chunk = o[m.size:], chunk-m.word("chunks", 0)
 	}
 	o = o[:m.size]
-	heads, run := int64(o[m.operand["heads"]]), m.word("run", 0)
-	for row := (chunk*(threads/lanes) + thread/lanes) * run; run > 0 && row < m.word("batches", 0)*heads; row, run = row+1, run-1 {
-		m.rotate(o, place/tokens, place/tokens+row/heads, row%heads, place%tokens, unit)
+	group := quotient(chunk, o[m.operand["by_chunks"]:], false)
+	chunk -= group * int64(o[m.operand["chunks"]])
+	run, rows := m.word("run", 0), int64(o[m.operand["rows"]])
+	for row := (chunk*(threads/lanes) + thread/lanes) * run; run > 0 && row < rows; row, run = row+1, run-1 {
+		m.rotate(o, [4]int64{batch, group, row, place - batch*tokens}, index-place*units)
 	}
 }
 
-// rotate turns or copies one unit of one row; angle is the batch that the angles are of.
-func (m *ropeModel) rotate(o []uint64, angle, batch, head, token, unit int64) {
-	offset := func(strides string, element int64) (at int64) {
-		for d, i := range []int64{batch, head, token, element} {
+// rotate turns or copies one unit of a row: number batch, group, row, token.
+func (m *ropeModel) rotate(o []uint64, number [4]int64, unit int64) {
+	batch, token := number[0], number[3]
+	address := func(data, strides string, element int64) int64 {
+		at := int64(o[m.operand[data]])
+		for d, i := range append(number[:], element) {
 			at += i * int64(o[m.operand[strides]+d])
 		}
 		return at
 	}
-	in := func(e int64) float64 { return load(int64(o[m.operand["in"]]), offset("in_stride", e), m.dtype) }
+	in := func(e int64) float64 { return load(address("in", "in_stride", e), m.dtype) }
 	out := func(e int64, v float64) {
-		size := m.dtype.Size()
-		encode(m.dtype, unsafe.Slice((*byte)(pointer(uintptr(int64(o[m.operand["out"]])+offset("out_stride", e)*size))), size), v)
+		encode(m.dtype, unsafe.Slice((*byte)(pointer(uintptr(address("out", "out_stride", e)))), m.dtype.Size()), v)
 	}
 	vector, start, pairs, rotating := m.word("vector", 0), m.word("start", 0), m.word("pairs", 0), m.word("rotating", 0)
 	if unit >= rotating {
@@ -123,7 +141,7 @@ func (m *ropeModel) rotate(o []uint64, angle, batch, head, token, unit int64) {
 		if m.half {
 			i, j = start+pair, start+pair+pairs
 		}
-		ci, si, cj, sj := m.factors(angle, token, pair)
+		ci, si, cj, sj := m.factors(batch, token, pair)
 		x, y := in(i), in(j)
 		if m.word("forward", 0) != 0 {
 			out(i, ci*x-si*y)
@@ -138,7 +156,7 @@ func (m *ropeModel) rotate(o []uint64, angle, batch, head, token, unit int64) {
 func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 	position := token
 	if p := m.word("positions", 0); p != 0 {
-		position = int64(load(p, batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), dtypeRows[m.word("position_dtype", 0)].dtype))
+		position = int64(load(p+batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), dtypeRows[m.word("position_dtype", 0)].dtype))
 	}
 	if m.word("cos", 0) != 0 {
 		if position < 0 || position >= m.word("rows", 0) {
@@ -146,7 +164,7 @@ func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 		}
 		look := func(name string, column int64) float64 {
 			at := batch*m.word(name+"_stride", 0) + position*m.word(name+"_stride", 1) + column*m.word(name+"_stride", 2)
-			return load(m.word(name, 0), at, dtypeRows[m.word(name+"_dtype", 0)].dtype)
+			return load(m.word(name, 0)+at, dtypeRows[m.word(name+"_dtype", 0)].dtype)
 		}
 		i := pair * m.word("hop", 0)
 		j := i + m.word("partner", 0)
@@ -205,6 +223,23 @@ func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, differ, 1, "base %v, %d pairs", base, pairs)
+		}
+	}
+}
+
+// What a launch says of a divisor divides every number that a kernel asks of it.
+func TestDivisorsOfLaunch(t *testing.T) {
+	for _, d := range []int64{1, 2, 3, 5, 7, 12, 64, 65, 255, 641, 1<<20 - 1, 1 << 20, 1<<30 + 1, 1<<31 - 1} {
+		for _, n := range []int64{0, 1, d - 1, d, d + 1, 2*d - 1, 7*d - 1, 7 * d, 1<<31 - 1, 1<<31 - d, (1<<31 - 1) / d * d, (1<<31-1)/d*d - 1} {
+			if n < 0 || n >= 1<<31 {
+				continue
+			}
+			require.Equal(t, n/d, quotient(n, divisor32(d), false), "%d / %d", n, d)
+		}
+	}
+	for _, d := range []int64{1, 2, 3, 5, 7, 12, 72, 1<<20 - 1, 1 << 20, 1<<40 + 1, 1<<62 - 1, math.MaxInt64} {
+		for _, n := range []int64{0, 1, d - 1, d, math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / d * d, math.MaxInt64/d*d - 1} {
+			require.Equal(t, n/d, quotient(n, divisor64(d), true), "%d / %d", n, d)
 		}
 	}
 }

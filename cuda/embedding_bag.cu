@@ -111,17 +111,22 @@ __device__ inline void winners(const BagArgs& args)
             }
             __syncwarp();
             if (number - first >= kBags || own >= args.total) continue;
-            for (u32 w = base / 32; w < min(words, (base + kHeld) / 32); ++w) {
-                u32 bits = 0;
+            Pack<u32, kHeld / 32> bits = {};
 #pragma unroll
-                for (u32 q = 0; q < 8; ++q) {
-                    const uint4 won = rows[number - first][(w - base / 32) * 8 + q];
-                    if (won.x == row) bits |= 1u << q * 4;
-                    if (won.y == row) bits |= 2u << q * 4;
-                    if (won.z == row) bits |= 4u << q * 4;
-                    if (won.w == row) bits |= 8u << q * 4;
-                }
-                at<u32>(args, args.winners_at)[own * words + w] = bits;
+            for (u32 q = 0; q < kHeld / 4; ++q) {
+                const uint4 won = rows[number - first][q];
+                if (won.x == row) bits.at[q / 8] |= 1u << q % 8 * 4;
+                if (won.y == row) bits.at[q / 8] |= 2u << q % 8 * 4;
+                if (won.z == row) bits.at[q / 8] |= 4u << q % 8 * 4;
+                if (won.w == row) bits.at[q / 8] |= 8u << q % 8 * 4;
+            }
+            u32* to = at<u32>(args, args.winners_at) + own * words + base / 32;
+            if (words % 4 == 0) {
+                store_wide(to, bits);
+            } else {
+#pragma unroll
+                for (u32 w = 0; w < kHeld / 32; ++w)
+                    if (base / 32 + w < words) to[w] = bits.at[w];
             }
         }
     }

@@ -21,6 +21,7 @@ enum class Kind {
 // FLIGHT: vectors of dy that a thread loads before it adds the first.
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct RowSum {
+    static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
     const BagArgs& args;
     const int lanes, lane;  // of the group of threads
     u32 unit, column;       // which part of the work is the group's, and the first of the columns that this thread adds
@@ -176,15 +177,20 @@ struct RowSum {
     {
         constexpr int MANY = 256 / (V * static_cast<int>(sizeof(A)));  // 64 registers
         for (i64 k = first; k < end && active; k += MANY) {
-            A x[MANY][V];
+            Pack<A, PART> x[MANY][V / PART];
 #pragma unroll
             for (int u = 0; u < MANY; ++u)
 #pragma unroll
-                for (int v = 0; v < V; ++v) x[u][v] = k + u < end ? sums[(k + u) * args.columns + column + v] : A(0);
+                for (int v = 0; v < V; v += PART) {
+                    if (k + u < end)
+                        x[u][v / PART] = load_wide<PART>(sums + (k + u) * args.columns + column + v);
+                    else
+                        x[u][v / PART] = {};
+                }
 #pragma unroll
             for (int u = 0; u < MANY; ++u) {
 #pragma unroll
-                for (int v = 0; v < V; ++v) run[v] += x[u][v];
+                for (int v = 0; v < V; ++v) run[v] += x[u][v / PART].at[v % PART];
                 if (u % kRun == kRun - 1) settle();
             }
             settle();
@@ -196,7 +202,11 @@ struct RowSum {
         A* sum = at<A>(args, args.partial_at) + i64(unit) * args.columns + column;
         if (!active) return;
 #pragma unroll
-        for (int v = 0; v < V; ++v) sum[v] = total[v];
+        for (int v = 0; v < V; v += PART) {
+            Pack<A, PART> pack;
+            memcpy(&pack, total + v, sizeof pack);
+            store_wide(sum + v, pack);
+        }
     }
 
     __device__ T* row_at(u32 row) const
@@ -335,7 +345,8 @@ struct RowSum {
 template <typename T, typename A, int V, Kind KIND>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
-    RowSum<T, A, V, KIND, 4> sum(args);
+    constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four blocks
+    RowSum<T, A, V, KIND, FLIGHT> sum(args);
     if (blockIdx.x >= args.chunk_blocks) {
         const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);  // args.unit is a power of two
         if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();

@@ -294,12 +294,12 @@ __device__ inline void clear(const BagArgs& args)
     if (bag < args.bags) at<u32>(args, args.counted_at)[bag] = 0;
 }
 
-// The first sorted entry that is not before something, or args.total.
+// The first sorted entry of low..high-1 that is not before something, or high.
 template <typename Before>
-__device__ i64 search(const BagArgs& args, i64 low, Before before)
+__device__ i64 search(const BagArgs& args, i64 low, i64 high, Before before)
 {
     const Entry* entries = at<const Entry>(args, args.from_at);
-    for (i64 high = args.total; low < high;) {
+    while (low < high) {
         const i64 middle = (low + high) / 2;
         if (before(entries[middle].row, middle))
             low = middle + 1;
@@ -326,8 +326,14 @@ __device__ inline void bounds(const BagArgs& args)
     const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x, chunks = args.total / kChunk;
     const i64 both = min(k * args.unit, args.rows + args.total);
     if (k * args.unit < args.rows + args.total + args.unit) {
-        const i64 entries = search(args, 0, [&](i64 row, i64 e) { return row < args.rows && row + 1 + e < both; }), row = min(both - entries, args.rows);
-        const i64 begin = search(args, entries, [&](i64 of, i64) { return of < row; });
+        const i64 entries = search(args, 0, args.total, [&](i64 row, i64 e) { return row < args.rows && row + 1 + e < both; });
+        const i64 row = min(both - entries, args.rows);
+        const auto before = [&](i64 of, i64) { return of < row; };
+        i64 begin = entries, end = args.total;
+        for (i64 reach = 1; reach <= 64 && begin + reach < end; reach *= 8) {  // mostly not far
+            if (!before(at<const Entry>(args, args.from_at)[begin + reach].row, 0)) end = begin + reach;
+        }
+        begin = search(args, begin, end, before);
         at<Entry>(args, args.bounds_at)[k] = Entry{static_cast<u32>(row), static_cast<u32>(begin)};
     }
     const Entry* chunk = at<const Entry>(args, args.from_at) + k * kChunk;
