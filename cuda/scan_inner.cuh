@@ -13,7 +13,7 @@ struct RowShared {
     Room<typename K::Tail, 32> tails;
 };
 
-template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false>
+template <typename K, typename T, bool SEG, bool WALK>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -30,19 +30,26 @@ struct Inner {
     RowShared<K>* shared;
     int from, to;  // the warps that share the row
     Passed<K>* entering;  // in shared memory
+    bool dense;
 
     // The join of what the warps of the block hold, in every lane of a warp.
     template <typename S>
     static __device__ auto total(Room<S, 32>& room, A base)
     {
         const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-        auto s = K::far(room[min(lane, warps - 1)], base);
+        const S own = room[min(lane, warps - 1)];
+        const auto all = [&](auto s) {
 #pragma unroll (kLong<decltype(s)> ? 1 : 5)
-        for (int d = 1; d < 32; d *= 2) {
-            const auto next = from_above(s, d);
-            if (lane + d < warps) s = K::join(s, next);
-        }
-        return from_lane(s, 0);
+            for (int d = 1; d < 32; d *= 2) {
+                const auto next = from_above(s, d);
+                if (lane + d < warps) s = K::join(s, next);
+            }
+            return from_lane(s, 0);
+        };
+        if constexpr (kTame<K>)
+            return K::far(all(own), base);
+        else
+            return all(K::far(own, base));
     }
 
     // The join of `count` states of warps from `room` on.
@@ -136,7 +143,7 @@ struct Inner {
     // Returns false, and has done nothing, where the kind cannot do a row.
     __device__ bool run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
-        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
+        const Line<T, U> y(args, args.dy, at, place.dy, dense), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy, dense);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
         const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
@@ -197,10 +204,12 @@ struct Inner {
         }
         if constexpr (X) renew(xs);
         renew(ys);
-        const Line<T, U, DENSE> out(args, args.dx, at, place.dx);
+        const Line<T, U> out(args, args.dx, at, place.dx, dense);
         cell.finish(tail_after(tail, base), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
-            if (!all_tame(cell.tame || (!WALK && at.hi <= at.lo))) return false;  // or no row at all
+            bool tame = cell.tame || (!WALK && at.hi <= at.lo);  // or no row at all
+            if (WALK && threadIdx.x < 32) tame = K::tame(total(shared->tails, base)) && tame;
+            if (!all_tame(tame)) return false;
         }
         if (!WALK || phase != kTails) out.store(ys, room);
         add_tail();
@@ -210,7 +219,7 @@ struct Inner {
     // A row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.
     __device__ void run_striped(const Span& at, const Places& place) const
     {
-        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
+        const Line<T, U> y(args, args.dy, at, place.dy, dense), out(args, args.dx, at, place.dx, dense);
         using Cell = typename K::template Cell<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto join = [](const Tail& l, const Tail& r) { return K::join(l, r); };

@@ -212,6 +212,7 @@ struct TameLogcumsumexp {
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.z + r.z}; }
     static __device__ FarHead join(const FarHead& l, const FarHead& r) { return Logcumsumexp<A>::join(l, r); }
     static __device__ Far join(const Far& l, const Far& r) { return Logcumsumexp<A>::join(l, r); }
+    static __device__ bool tame(const Far& t) { return fabs(t.z) < A(INFINITY); }
     static __device__ bool tame(const Head& h) { return h.s < A(INFINITY); }
     static __device__ FarHead far(const Head& h, A base) { return {base, h.s}; }
     static __device__ Far far(const Tail& t, A base) { return {base, t.z}; }
@@ -255,7 +256,7 @@ struct TameLogcumsumexp {
                 s += d[i];
                 t[i] = y(i) * inverse(s);
             }
-            tame = tame && TameLogcumsumexp::tame({s});
+            tame = tame && TameLogcumsumexp::tame(Head{s});
         }
 
         template <typename X, typename Y>

@@ -268,6 +268,7 @@ struct Outer {
         if constexpr (kTame<K>) {
 #pragma unroll
             for (int v = 0; v < W; ++v) tame = tame && cell[v].tame;
+            if (!alone() && threadIdx.x < across()) tame = tame && K::tame(K::far(own, base));
             if (!all_tame(tame)) return false;
         }
         if (phase != kTails) store(ys, place.dx);

@@ -33,6 +33,7 @@ struct TameCumprod {
     static __device__ Head near(const FarHead& h, A) { return h.value(); }
     static __device__ Tail near(const Far& t, A) { return {t.a.value(), t.entering().value()}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
+    static __device__ bool tame(const Far& t) { return !t.b.special(); }
     static __device__ bool tame(Head h) { return fabs(h) >= kLeast && fabs(h) <= kMost; }
 
     template <int I, int N, bool SEG>
