@@ -310,7 +310,30 @@ struct RowSum {
         store_chunk();
     }
 
-    // unit is the first chunk of a row. Up to its largest chunks, and down again to the entries behind them.
+    // Adds the chunks of first..end-1: up to the largest, and down again. Returns the first entry behind them.
+    __device__ u32 add_levels(u32 first, u32 end)
+    {
+        i64 here = first, size = kChunk, level = 1;
+        const A* sums = at<const A>(args, args.partial_at);
+#pragma unroll 1
+        for (bool up = true;;) {
+            const i64 larger = size * kChunk;
+            up = up && level < args.levels && here + larger <= end;
+            const i64 stop = up ? (here + larger - 1) / larger * larger : max(here, end / size * size);
+            add_chunks(sums, here / size, stop / size);
+            here = stop;
+            if (up) {
+                sums += args.total / size * args.columns;
+                size = larger, ++level;
+            } else {
+                if (level == 1) return static_cast<u32>(here);
+                size /= kChunk, --level;
+                sums -= args.total / size * args.columns;
+            }
+        }
+    }
+
+    // unit is the first chunk of a row.
     __device__ void long_row()
     {
         u32 begin = unit * kChunk;
@@ -319,25 +342,13 @@ struct RowSum {
             const u32 back = reach + lane + 1;
             begin -= __popc(__ballot_sync(group(), back <= first && entry(first - back).row == row));
         }
-        add_run(begin, first);
-        i64 here = first, size = kChunk, level = 1;
-        const A* sums = at<const A>(args, args.partial_at);
-        for (; level < args.levels && here + size * kChunk <= end; ++level) {
-            const i64 stop = (here + size * kChunk - 1) / (size * kChunk) * (size * kChunk);
-            add_chunks(sums, here / size, stop / size);
-            here = stop;
-            sums += args.total / size * args.columns;
-            size *= kChunk;
+        u32 from = begin, to = first;
+#pragma unroll 1
+        while (true) {
+            add_run(from, to);
+            if (to == end) break;
+            from = add_levels(first, end), to = end;
         }
-        for (;; --level) {
-            const i64 stop = max(here, end / size * size);
-            add_chunks(sums, here / size, stop / size);
-            here = stop;
-            if (level == 1) break;
-            size /= kChunk;
-            sums -= args.total / size * args.columns;
-        }
-        add_run(static_cast<u32>(here), end);
         store_row(row_at(row), end - begin);
     }
 };

@@ -11,9 +11,11 @@ template <typename K>
 struct RowShared {
     Room<typename K::Head, 32> heads;  // totals of warps
     Room<typename K::Tail, 32> tails;
+    Room<typename K::Head, 1> head;  // what enters the tile
+    Room<typename K::Tail, 1> tail;
 };
 
-template <typename K, typename T, bool SEG, bool WALK>
+template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -30,7 +32,6 @@ struct Inner {
     RowShared<K>* shared;
     int from, to;  // the warps that share the row
     Passed<K>* entering;  // in shared memory
-    bool dense;
 
     // The join of what the warps of the block hold, in every lane of a warp.
     template <typename S>
@@ -67,20 +68,20 @@ struct Inner {
     }
 
     // What enters this thread, given what the lanes ahead of it hold.
-    __device__ Head head_before(const Head& in_warp, A base) const
+    __device__ Head head_before(const Head& in_warp) const
     {
         if (SEG || (!WALK && to - from == 1)) return in_warp;
         const int warp = threadIdx.x / 32;
         const Head ahead = joined(&shared->heads[from], warp - from, K::empty(), [](const Head& l, const Head& r) { return K::join(l, r); });
-        return K::join(WALK ? K::join(K::near(entering->head, base), ahead) : ahead, in_warp);
+        return K::join(WALK ? K::join(shared->head[0], ahead) : ahead, in_warp);
     }
 
-    __device__ Tail tail_after(const Tail& in_warp, A base) const
+    __device__ Tail tail_after(const Tail& in_warp) const
     {
         if (SEG || (!WALK && to - from == 1)) return in_warp;
         const int warp = threadIdx.x / 32;
         const Tail behind = joined(&shared->tails[warp + 1], to - 1 - warp, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); });
-        return K::join(in_warp, WALK ? K::join(behind, K::near(entering->tail, base)) : behind);
+        return K::join(in_warp, WALK ? K::join(behind, shared->tail[0]) : behind);
     }
 
     __device__ Tail tails_of_lanes(const Tail& own, unsigned cuts) const
@@ -143,7 +144,7 @@ struct Inner {
     // Returns false, and has done nothing, where the kind cannot do a row.
     __device__ bool run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
-        const Line<T, U> y(args, args.dy, at, place.dy, dense), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy, dense);
+        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
         const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
@@ -160,6 +161,10 @@ struct Inner {
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         A base = A(0);
         if constexpr (kBased<K>) cell.base = base = base_of(xv, starts(), cuts, place.x);
+        if (WALK && !heads_only && threadIdx.x == 0) {
+            if constexpr (K::HEAD) shared->head[0] = K::near(entering->head, base);
+            shared->tail[0] = K::near(entering->tail, base);
+        }
         Head head;
         Tail tail;
         const auto find_tail = [&] {
@@ -189,7 +194,7 @@ struct Inner {
         if constexpr (K::ORDERED) y.finish(ys, room, T());
         if constexpr (X) renew(xs);
         renew(ys);
-        if constexpr (K::HEAD) cell.enter(head_before(head, base), xv, yv, starts());
+        if constexpr (K::HEAD) cell.enter(head_before(head), xv, yv, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(xv, yv, starts()), cuts);
             if (!SEG) __syncthreads();
@@ -204,8 +209,8 @@ struct Inner {
         }
         if constexpr (X) renew(xs);
         renew(ys);
-        const Line<T, U> out(args, args.dx, at, place.dx, dense);
-        cell.finish(tail_after(tail, base), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+        const Line<T, U, DENSE> out(args, args.dx, at, place.dx);
+        cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
             bool tame = cell.tame || (!WALK && at.hi <= at.lo);  // or no row at all
             if (WALK && threadIdx.x < 32) tame = K::tame(total(shared->tails, base)) && tame;
@@ -219,7 +224,7 @@ struct Inner {
     // A row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.
     __device__ void run_striped(const Span& at, const Places& place) const
     {
-        const Line<T, U> y(args, args.dy, at, place.dy, dense), out(args, args.dx, at, place.dx, dense);
+        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
         using Cell = typename K::template Cell<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto join = [](const Tail& l, const Tail& r) { return K::join(l, r); };

@@ -11,8 +11,8 @@ struct Span {
 };
 
 // One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
-// is shared memory of the warp. Where rows are `dense`, whole vectors alone exist, from element 0 on, and they are aligned.
-template <typename T, int U>
+// is shared memory of the warp. DENSE: whole vectors alone exist, from element 0 on, and they are aligned.
+template <typename T, int U, bool DENSE = false>
 struct Line {
     static constexpr int V = 16 / sizeof(T), I = U * V;
     using Vector = Words<T, V>;
@@ -21,18 +21,12 @@ struct Line {
     const Strided& operand;
     const Span& at;
     T* p;  // element 0 of the warp
-    bool dense, wide;
+    bool wide;
 
-    __device__ Line(const ScanArgs& args, const Strided& operand, const Span& at, i64 place, bool dense = false)
-        : args(args), operand(operand), at(at), dense(dense), wide(true)
+    __device__ Line(const ScanArgs& args, const Strided& operand, const Span& at, i64 place) : args(args), operand(operand), at(at)
     {
-        p = reinterpret_cast<T*>(operand.data) + place;
-        if (dense) {
-            p += backward() ? -at.first : at.first;
-        } else {
-            p += at.first * operand.step;
-            wide = joined() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p);
-        }
+        p = reinterpret_cast<T*>(operand.data) + place + (!DENSE ? at.first * operand.step : backward() ? -at.first : at.first);
+        wide = DENSE || (joined() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
     }
 
     static __device__ int lane() { return threadIdx.x % 32; }
@@ -40,8 +34,8 @@ struct Line {
     __device__ bool backward() const { return operand.step < 0; }
 
     // Vector m of the warp is elements m * V..
-    __device__ bool whole(int m) const { return dense ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi; }
-    __device__ bool plain() const { return wide && !backward() && (dense || at.lo == 0) && at.hi >= 32 * I; }
+    __device__ bool whole(int m) const { return DENSE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi; }
+    __device__ bool plain() const { return wide && !backward() && (DENSE || at.lo == 0) && at.hi >= 32 * I; }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
 
     // Where it is in the room: lanes meet different banks, both side by side and U apart.
@@ -73,7 +67,8 @@ struct Line {
     template <typename F>
     __device__ void each_other(const F& f) const
     {
-        if (!wide) {
+        if constexpr (DENSE) {
+        } else if (!wide) {
 #pragma unroll 1
             for (int k = lane(); k < 32 * I; k += 32) f(k);
         } else if ((at.lo | at.hi) % V) {
@@ -88,7 +83,7 @@ struct Line {
         __syncwarp();
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].store(&slot(room, (u * 32 + lane()) * V));
-        if (!dense && !plain()) {
+        if (!DENSE && !plain()) {
             __syncwarp();
             each_other([&](int k) { slot(room, k) = k >= at.lo && k < at.hi ? *element(k) : pad; });
         }
@@ -115,7 +110,6 @@ struct Line {
 #pragma unroll
         for (int u = 0; u < U; ++u)
             if (whole(u * 32 + lane())) word[u].store(vector(u * 32 + lane()));
-        if (dense) return;
         each_other([&](int k) {
             if (k >= at.lo && k < at.hi) *element(k) = slot(room, k);
         });
@@ -133,7 +127,7 @@ struct Line {
                 if (backward()) word[u] = flipped(word[u]);
                 continue;
             }
-            if (dense) continue;
+            if (DENSE) continue;
             const int most = at.hi - m * V, least = at.lo - m * V;
 #pragma unroll
             for (int v = 0; v < V; ++v)
@@ -146,7 +140,7 @@ struct Line {
         const int m = u * 32 + lane();
         if (plain()) return word.store(p + m * V);
         if (whole(m)) return (backward() ? flipped(word) : word).store(vector(m));
-        if (dense) return;
+        if (DENSE) return;
         const int most = at.hi - m * V, least = at.lo - m * V;
 #pragma unroll
         for (int v = 0; v < V; ++v)

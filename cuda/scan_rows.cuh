@@ -5,6 +5,8 @@
 //     rows    a warp owns `width` whole rows, laid end to end; row boundaries cut heads and tails
 #pragma once
 
+#include <type_traits>
+
 #include "scan_inner.cuh"
 #include "scan_walk.cuh"
 
@@ -35,32 +37,29 @@ __device__ bool dense(const ScanArgs& args)
 }
 
 // Returns false if the kind cannot do the rows of this block.
-template <typename K, typename T>
+template <typename K, typename T, bool DENSE>
 __device__ bool row(const ScanArgs& args, uint4* room)
 {
-    using Scan = Inner<K, T, false, false>;
+    using Scan = Inner<K, T, false, false, DENSE>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
-    const int warp = threadIdx.x / 32, team = static_cast<int>(args.height), width = static_cast<int>(args.width), n = static_cast<int>(args.n);
+    using Index = std::conditional_t<DENSE, unsigned, i64>;
+    const int warp = threadIdx.x / 32, team = static_cast<int>(args.height), width = static_cast<int>(args.width);
     int from = 0;
-    i64 strip = blockIdx.x;
+    Index strip = blockIdx.x;
     if (width > 1) {  // rows of a block; a team is a power of two then
         const int shift = __ffs(team) - 1, mine = warp >> shift;
         from = mine << shift;
         strip = strip * width + mine;
     }
-    const bool real = strip < args.strips, lies = dense<K>(args);
-    Places place;
-    int lead = 0;
-    if (lies) {
-        place = Places::at_stride(args, 0, static_cast<unsigned>(strip));
-    } else {
-        place = Places::of(args, 0, real ? strip : 0), lead = lead_of<T>(args, place.dx);
-        if (n + lead > team * 32 * I) lead = 0;
-    }
+    const bool real = strip < static_cast<Index>(args.strips);
+    const Places place = DENSE ? Places::at_stride(args, 0, strip) : Places::of(args, 0, real ? strip : 0);
+    const int n = static_cast<int>(args.n);
+    int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
+    if (n + lead > team * 32 * I) lead = 0;
     const int first = (warp - from) * 32 * I - lead;
     const Span at = {strip, first, first < 0 ? lead : 0, real ? max(min(n - first, 32 * I), 0) : 0, false};
-    const Scan scan{args, &shared, from, from + team, nullptr, lies};
+    const Scan scan{args, &shared, from, from + team, nullptr};
     if constexpr (Scan::STRIPED) {
         scan.run_striped(at, place);
         return true;
@@ -73,7 +72,7 @@ __device__ bool row(const ScanArgs& args, uint4* room)
 template <typename K, typename T>
 __device__ __noinline__ void row_apart(const ScanArgs& args, uint4* room)
 {
-    row<K, T>(args, room);
+    row<K, T, false>(args, room);
 }
 
 // A kind and the one that is tried first agree on how threads share the elements.
@@ -82,7 +81,11 @@ __device__ void row(const ScanArgs& args)
 {
     using Scan = Inner<K, T, false, false>;
     __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
-    if (!row<TameKind<K, T>, T>(args, room)) row_apart<K, T>(args, room);
+    if (dense<K>(args) && row<TameKind<K, T>, T, true>(args, room)) return;
+    if constexpr (kTamed<K>)
+        row_apart<K, T>(args, room);
+    else
+        row<K, T, false>(args, room);
 }
 
 template <typename K, typename T>
@@ -100,16 +103,21 @@ __device__ void tiles(const ScanArgs& args)
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
-    const bool lies = dense<K>(args);
-    int lead = lies ? 0 : lead_of<T>(args, place.dx);
+    const bool aligned = dense<K>(args);
+    int lead = aligned ? 0 : lead_of<T>(args, place.dx);
     if (args.n + lead > args.parts * count * capacity) lead = 0;
     Passed<Tame> passed;
     passed.tail = K::far(K::nothing(), typename K::Number());
     const auto tile = [&](int t, i64 phase) {
         const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
         uint4* own_room = room + warp * 32 * Scan::U;
-        if (!Inner<Tame, T, false, true>{args, &tame_shared, 0, warps, &entering[0], lies}.run(passed, at, place, own_room, phase))
-            passed = apart(Scan{args, &shared, 0, warps, &entering[0], lies}, passed, at, place, own_room, phase);
+        const Scan scan{args, &shared, 0, warps, &entering[0]};
+        if (aligned && Inner<Tame, T, false, true, true>{args, &tame_shared, 0, warps, &entering[0]}.run(passed, at, place, own_room, phase)) {
+        } else if constexpr (kTamed<K>) {
+            passed = apart(scan, passed, at, place, own_room, phase);
+        } else {
+            scan.run(passed, at, place, own_room, phase);
+        }
         __syncthreads();
     };
     if constexpr (K::HEAD) {
@@ -141,37 +149,36 @@ __device__ void tiles(const ScanArgs& args)
 }
 
 // Returns false if the kind cannot do the rows of this warp.
-template <typename K, typename T>
+template <typename K, typename T, bool DENSE>
 __device__ bool rows(const ScanArgs& args, uint4* room)
 {
-    using Scan = Inner<K, T, true, false>;
+    using Scan = Inner<K, T, true, false, DENSE>;
     constexpr int I = Scan::I, warps = kRowsThreads / 32;
     const i64 row0 = (static_cast<i64>(blockIdx.x) * warps + threadIdx.x / 32) * args.width;
     const int count = static_cast<int>(max(min(args.width, args.strips - row0), i64(0)) * args.n);
     if (count == 0) return true;
-    const bool lies = dense<K>(args) && count % Scan::V == 0;  // the last rows may not
-    Places place;
-    int lead = 0;
-    if (lies) {
-        place = Places::at_stride(args, 0, row0);
-    } else {
-        place = Places::of(args, 0, row0), lead = lead_of<T>(args, place.dx);
-        if (count + lead > 32 * I) lead = 0;
-    }
+    if (DENSE && count % Scan::V) return false;  // the last rows
+    const Places place = DENSE ? Places::at_stride(args, 0, row0) : Places::of(args, 0, row0);
+    int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
+    if (count + lead > 32 * I) lead = 0;
     const Span at = {row0, -lead, lead, count + lead, true};
     Passed<K> passed;
-    return Scan{args, nullptr, 0, 0, nullptr, lies}.run(passed, at, place, room + threadIdx.x / 32 * 32 * Scan::U, 0);
+    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, place, room + threadIdx.x / 32 * 32 * Scan::U, 0);
 }
 
 template <typename K, typename T>
 __device__ __noinline__ void rows_apart(const ScanArgs& args, uint4* room)
 {
-    rows<K, T>(args, room);
+    rows<K, T, false>(args, room);
 }
 
 template <typename K, typename T>
 __device__ void rows(const ScanArgs& args)
 {
     __shared__ uint4 room[kRowsThreads * kVectors<K, T>];
-    if (!rows<TameKind<K, T>, T>(args, room)) rows_apart<K, T>(args, room);
+    if (dense<K>(args) && rows<TameKind<K, T>, T, true>(args, room)) return;
+    if constexpr (kTamed<K>)
+        rows_apart<K, T>(args, room);
+    else
+        rows<K, T, false>(args, room);
 }
