@@ -162,7 +162,7 @@ struct RowSum {
                             run[v] += value;
                     }
                 }
-                settle();
+                if (lanes >= kRun || (k ^ (k + n)) >= kRun) settle();  // few lanes take few entries at a time
             }
         }
     }
@@ -199,6 +199,7 @@ struct RowSum {
 
     __device__ void store_chunk()
     {
+        settle();
         A* sum = at<A>(args, args.partial_at) + i64(unit) * args.columns + column;
         if (!active) return;
 #pragma unroll
