@@ -53,7 +53,7 @@ __device__ bool row(const ScanArgs& args, uint4* room)
         strip = strip * width + mine;
     }
     const bool real = strip < static_cast<Index>(args.strips);
-    const Places place = DENSE ? Places::at_stride(args, 0, strip) : Places::of(args, 0, real ? strip : 0);
+    const Places place = DENSE ? Places::at_stride(args, 0, real ? strip : 0) : Places::of(args, 0, real ? strip : 0);
     const int n = static_cast<int>(args.n);
     int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
     if (n + lead > team * 32 * I) lead = 0;
