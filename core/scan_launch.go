@@ -179,7 +179,7 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
 	if g.kernel == "rows" {
 		run *= g.width
 	}
-	if d.code == "indices" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
+	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
 		return false
 	}
 	for i, operand := range d.operands {
@@ -200,7 +200,7 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
 			return false
 		}
 	}
-	return g.kernel != "columns"
+	return true
 }
 
 // pack writes ScanArgs of cuda/scan.cuh.

@@ -110,11 +110,14 @@ def test_dtypes_without_a_gradient_of_ours_stay_with_torch(kind: str, device: st
 
 
 @SCANS
-def test_expanded_gradient_is_not_copied(kind: str, dtype: torch.dtype, device: str) -> None:
+def test_expanded_gradient_is_not_copied(kind: str, dtype: torch.dtype, device: str, request: pytest.FixtureRequest) -> None:
+    if device != "cpu" and kind in ("cumprod", "logcumsumexp"):
+        reason = "on GPUs other states, which round otherwise, do rows that do not lie densely"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     x = leaf((7, 40), dtype, device)
     y = values(getattr(st, kind)(x, 1))
     expanded = torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
-    torch.testing.assert_close(expanded, torch.autograd.grad(y, x, torch.ones_like(y))[0])
+    assert torch.equal(expanded, torch.autograd.grad(y, x, torch.ones_like(y))[0])
 
 
 @SCANS
