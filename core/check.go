@@ -146,7 +146,9 @@ const workspaceAlignment = 256
 func (p *Plan) checkWorkspace(w *Tensor, args []Tensor) error {
 	op, needed := p.problem.op(), p.program.workspace()
 	if !w.present() {
-		if needed > 0 {
+		s, ok := p.program.(sparing)
+		spared := ok && s.workspaceFor() >= 0 && !args[s.workspaceFor()].present()
+		if needed > 0 && !spared {
 			e := refuse(WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), "nothing", "")
 			e.Needed = needed
 			return e

@@ -197,5 +197,8 @@ type program interface {
 	device(args []Tensor, workspace uintptr, q *queue) error
 }
 
+// sparing is a program that needs its workspace for one operand, by number: runs without it need none. -1: every run needs it.
+type sparing interface{ workspaceFor() int }
+
 // symbol is a kernel by image and name.
 type symbol struct{ image, name string }

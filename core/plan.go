@@ -93,6 +93,14 @@ func (p *Plan) Descriptor() Descriptor { return p.descriptor }
 // WorkspaceSize is the number of bytes of device memory that a run needs from its caller.
 func (p *Plan) WorkspaceSize() int64 { return p.program.workspace() }
 
+// WorkspaceFor is the operand without which a run needs no workspace; "" where every run needs it.
+func (p *Plan) WorkspaceFor() string {
+	if s, ok := p.program.(sparing); ok && s.workspaceFor() >= 0 {
+		return p.problem.operands[s.workspaceFor()].name
+	}
+	return ""
+}
+
 // PrecisionGuarantee says what the plan promises of its numbers.
 func (p *Plan) PrecisionGuarantee() PrecisionGuarantee {
 	accumulator := p.problem.element.Accumulator().String()

@@ -84,6 +84,14 @@ func (s *scanProgram) geometry() string {
 
 func (s *scanProgram) workspace() int64 { return s.bytes }
 
+// workspaceFor says that rows of one tile need it for indices alone.
+func (s *scanProgram) workspaceFor() int {
+	if s.indexed() && s.bytes == s.badBytes() {
+		return indicesOperand
+	}
+	return -1
+}
+
 // rowCount is the number of rows; 0 where there is nothing to do.
 func (s *scanProgram) rowCount() int64 {
 	all, _ := product(s.shape)

@@ -183,7 +183,8 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
 		return false
 	}
 	for i, operand := range d.operands {
-		if i == 1 && operand == 0 {
+		repeats := i == 0 && d.step[i] == 0 && (g.kernel != "rows" || d.stride[i][0] == 0) // a number of dy is all that a team reads
+		if repeats || i == 1 && operand == 0 {
 			continue
 		}
 		first := d.first[i]

@@ -109,6 +109,27 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(args[indicesOperand].Data), w.of("x", "data"))
 		require.Equal(t, int64(100<<40), w.get("bad"))
 	})
+	t.Run("no workspace without indices", func(t *testing.T) {
+		(&fakeCUDA{devices: 1, units: 132}).install(t)
+		for _, c := range []struct {
+			kind   string
+			n      int64
+			spared string
+		}{{"cummax", 1000, "indices"}, {"cummax", 1 << 22, ""}, {"logcumsumexp", 1 << 22, ""}} {
+			plan, err := Select(ScanBackward{Kind: c.kind, Shape: []int64{c.n}, DType: Float32}, CUDA(0), Preference{})
+			require.NoError(t, err)
+			require.Equal(t, c.spared, plan.WorkspaceFor())
+			require.Positive(t, plan.WorkspaceSize())
+			args, _ := deviceArgs(plan, "dy", "x", "dx")
+			if err := plan.RunOrdered(0, Tensor{}, args); c.spared != "" {
+				require.NoError(t, err)
+				args, _ = deviceArgs(plan, "dy", c.spared, "dx")
+				require.ErrorIs(t, plan.RunOrdered(0, Tensor{}, args), ErrWorkspaceTooSmall)
+			} else {
+				require.ErrorIs(t, err, ErrWorkspaceTooSmall)
+			}
+		}
+	})
 	t.Run("dense", func(t *testing.T) {
 		row, rows := []int64{64, 1000}, []int64{64, 30}
 		for _, c := range []struct {
@@ -128,6 +149,11 @@ func TestWordsOfScans(t *testing.T) {
 			{"three dimensions", []int64{4, 5, 1000}, false, func(args []Tensor) { args[0].Strides[0] = 5004 }, false},
 			{"short rows, whole vectors together", rows, false, nil, true},
 			{"short rows, reversed", rows, true, nil, true},
+			{"a number for all", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, true},
+			{"a number for each row, reversed", row, true, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, true},
+			{"an x for all", row, false, func(args []Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, false},
+			{"short rows, a number for all", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, true},
+			{"short rows, a number for each", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, false},
 			{"short rows, an odd address", rows, false, func(args []Tensor) { args[dxOperand].Data += 4 }, false},
 		} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},

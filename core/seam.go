@@ -64,7 +64,8 @@ func (p *Plan) DescribeJSON() string {
 		rows[i] = row{o.name, o.out, o.optional}
 	}
 	text, _ := json.Marshal(map[string]any{
-		"operands": rows, "device": p.device.String(), "workspace_size": p.WorkspaceSize(), "sku": p.SKU(),
+		"operands": rows, "device": p.device.String(), "sku": p.SKU(),
+		"workspace_size": p.WorkspaceSize(), "workspace_for": p.WorkspaceFor(),
 		"geometry": p.program.geometry(), "bytes": p.problem.traffic,
 	})
 	return string(text)

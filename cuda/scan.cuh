@@ -17,7 +17,7 @@ enum : i64 {
     kReversed = 4,   // positions run against scan order (matters to indices alone)
     kHeads = 8,      // find the heads of parts, and nothing else
     kTails = 16,     // find the tails of parts, given the heads
-    kDense = 32      // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp)
+    kDense = 32      // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp), but dy may repeat a number
 };
 
 struct Strided {

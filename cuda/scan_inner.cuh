@@ -151,7 +151,10 @@ struct Inner {
         const auto yv = [&](int i) { return ys[i / V].template value<A>(i % V); };
         const T pad = static_cast<T>(X ? K::pad(args) : A(0));
         if constexpr (X) x.start(xs, pad);
-        if (!heads_only) y.start(ys, T());
+        if (!heads_only && y.repeats())
+            y.repeat(ys);
+        else if (!heads_only)
+            y.start(ys, T());
         const unsigned first = starts_of(at);
         const auto starts = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };  // lest its bits be kept one by one
         Cell cell;
@@ -232,7 +235,10 @@ struct Inner {
         Vector ys[U];
         Tail tail[U];
         Cell cell;
-        y.fetch(ys, T());
+        if (y.repeats())
+            y.repeat(ys);
+        else
+            y.fetch(ys, T());
 #pragma unroll
         for (int u = 0; u < U; ++u)
             tail[u] = tails_down_to<K>(cell.tail(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 1, 31 - lane);

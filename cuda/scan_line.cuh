@@ -11,7 +11,7 @@ struct Span {
 };
 
 // One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
-// is shared memory of the warp. DENSE: whole vectors alone exist, from element 0 on, and they are aligned.
+// is shared memory of the warp. DENSE: whole vectors alone exist, from element 0 on, and they are aligned unless they repeat a number.
 template <typename T, int U, bool DENSE = false>
 struct Line {
     static constexpr int V = 16 / sizeof(T), I = U * V;
@@ -35,7 +35,7 @@ struct Line {
 
     // Vector m of the warp is elements m * V..
     __device__ bool whole(int m) const { return DENSE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi; }
-    __device__ bool plain() const { return wide && !backward() && (DENSE || at.lo == 0) && at.hi >= 32 * I; }
+    __device__ bool plain() const { return wide && operand.step > 0 && (DENSE || at.lo == 0) && at.hi >= 32 * I; }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
 
     // Where it is in the room: lanes meet different banks, both side by side and U apart.
@@ -61,6 +61,18 @@ struct Line {
             for (int v = 0; v < V; ++v) word[u].set(v, pad);
             if (whole(u * 32 + lane())) word[u].load(vector(u * 32 + lane()));
         }
+    }
+
+    // Whether one number is all elements that are here.
+    __device__ bool repeats() const { return DENSE && operand.step == 0; }
+
+    __device__ void repeat(Vector (&word)[U]) const
+    {
+        const T all = p[-at.first];
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+            for (int v = 0; v < V; ++v) word[u].set(v, whole(u * 32 + lane()) ? all : T());
     }
 
     // Calls f(k) for the elements of vectors that are not whole, and perhaps for some before lo and from hi on.

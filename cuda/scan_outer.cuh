@@ -13,7 +13,16 @@ constexpr int kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Val
 template <typename K, typename T>
 constexpr int kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16;
 
+// What enters a tile, [column]: thread c has charge of column c.
 template <typename K, typename T>
+struct Entering {
+    static constexpr int COLUMNS = 32 * kAcross<K, T> / sizeof(T);
+    Room<typename K::FarHead, K::HEAD ? COLUMNS : 1> heads;
+    Room<typename K::Far, COLUMNS> tails;
+};
+
+// E is the kind in which tiles are joined.
+template <typename K, typename T, typename E = K>
 struct Outer {
     static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kAcross<K, T> / sizeof(T), R = kDown<K, T>, ROOM = kColumnThreads * W;
     using A = typename K::Number;
@@ -32,120 +41,124 @@ struct Outer {
 
     const ScanArgs& args;
     Shared& shared;
+    Entering<E, T>& entering;
+    int x, y;  // of the thread in its strip
+    int held;  // columns of the strip
     i64 strip;
-    int width, height, lane, x, y;
-    i64 outer, column;
-    int columns;
-    i64 row0;  // of the tile
-    int count;
+    Places at;  // the first element of the thread in tile 0
 
-    __device__ Outer(const ScanArgs& a, Shared& s, i64 strip) : args(a), shared(s), strip(strip)
+    __device__ Outer(const ScanArgs& a, Shared& s, Entering<E, T>& e) : args(a), shared(s), entering(e)
     {
-        width = static_cast<int>(args.width), height = static_cast<int>(args.height), lane = threadIdx.x % 32;
-        x = threadIdx.x & (width - 1);
-        const int above = threadIdx.x / width;
-        y = above & (height - 1);
-        if (alone()) this->strip += above / height;  // strips of a block
-        const i64 across = (args.extent[0] + width * W - 1) / (width * W);
-        outer = across == 1 ? this->strip : this->strip / across;
-        column = (this->strip - outer * across) * width * W + x * W;
-        const i64 wide = this->strip < args.strips ? args.extent[0] - column : 0;
-        columns = static_cast<int>(max(min(wide, static_cast<i64>(W)), i64(0)));
+        const int above = threadIdx.x / width();
+        x = threadIdx.x & (width() - 1), y = above & (height() - 1);
+        if (alone())  // strips of a block
+            strip = static_cast<i64>(blockIdx.x) * (blockDim.x / (width() * height())) + above / height();
+        else
+            strip = blockIdx.x / static_cast<unsigned>(args.parts);
+        const i64 side = (args.extent[0] + across() - 1) / across(), outer = side == 1 ? strip : strip / side;
+        const i64 column = (strip - outer * side) * across();
+        held = strip < args.strips ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(across()))) : 0;
+        const Places place = Places::of(args, 1, held > 0 ? outer : 0);
+        const auto first = [&](const Strided& operand, i64 from) { return from + (column + x * W) * operand.stride[0] + y * R * operand.step; };
+        at = {first(args.dy, place.dy), first(args.x, place.x), first(args.dx, place.dx)};
     }
 
-    __device__ void move_to(i64 tile)
-    {
-        row0 = (tile * height + y) * R;
-        count = columns == 0 ? 0 : static_cast<int>(max(min(args.n - row0, static_cast<i64>(R)), i64(0)));
-    }
+    __device__ int width() const { return static_cast<int>(args.width); }
+    __device__ int height() const { return static_cast<int>(args.height); }
+    __device__ int across() const { return width() * W; }
+
+    // Whether this thread has charge of a column.
+    __device__ bool charged() const { return threadIdx.x < across(); }
+    __device__ Walk<E> walk() const { return Walk<E>(args, strip, blockIdx.x - strip * args.parts, across()); }
 
     // Whether strips are parts of warps.
-    __device__ bool alone() const { return width * height <= 32; }
+    __device__ bool alone() const { return width() * height() <= 32; }
+
+    // Whether column v of the thread exists.
+    __device__ bool has(int v) const { return x * W + v < held; }
+
+    // How many rows of a tile the thread has.
+    __device__ int count(i64 tile) const
+    {
+        return !has(0) ? 0 : static_cast<int>(max(min(args.n - (tile * height() + y) * R, static_cast<i64>(R)), i64(0)));
+    }
 
     template <typename S>
-    __device__ S* first(const Strided& operand, i64 outside) const
+    __device__ S* first(const Strided& operand, i64 from, i64 tile) const
     {
-        return reinterpret_cast<S*>(operand.data) + outside + column * operand.stride[0] + row0 * operand.step;
+        return reinterpret_cast<S*>(operand.data) + from + tile * (height() * R) * operand.step;
     }
 
     // Whether the columns of this thread are one access in every row.
     __device__ bool wide(const Strided& operand, const T* q) const
     {
-        return columns == W && operand.stride[0] == 1 && aligned<W * sizeof(T)>(q) && operand.step % W == 0;
+        return has(W - 1) && operand.stride[0] == 1 && aligned<W * sizeof(T)>(q) && operand.step % W == 0;
     }
 
-    __device__ void load(const Strided& operand, i64 outside, Vector (&word)[R], T pad) const
+    __device__ void load(const Strided& operand, i64 from, i64 tile, Vector (&word)[R], T pad) const
     {
-        const T* q = first<T>(operand, outside);
+        const T* q = first<T>(operand, from, tile);
         const bool all = wide(operand, q);
-        if (all && count == R) {
+        const int n = count(tile);
+        if (all && n == R) {
 #pragma unroll
-            for (int r = 0; r < R; ++r) word[r].load(q + r * operand.step);
+            for (int r = 0; r < R; ++r, q += operand.step) word[r].load(q);
             return;
         }
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
+        for (int r = 0; r < R; ++r, q += operand.step) {
 #pragma unroll
-            for (int v = 0; v < W; ++v) word[r].set(v, r < count && v < columns ? q[r * operand.step + v * operand.stride[0]] : pad);
+            for (int v = 0; v < W; ++v) word[r].set(v, r < n && has(v) ? q[v * operand.stride[0]] : pad);
         }
     }
 
-    __device__ void store(const Vector (&word)[R], i64 outside) const
+    __device__ void store(const Vector (&word)[R], i64 tile) const
     {
-        T* q = first<T>(args.dx, outside);
+        T* q = first<T>(args.dx, at.dx, tile);
         const bool all = wide(args.dx, q);
+        const int n = count(tile);
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-            if (r >= count) continue;
+        for (int r = 0; r < R; ++r, q += args.dx.step) {
+            if (r >= n) continue;
             if (all) {
-                word[r].store(q + r * args.dx.step);
+                word[r].store(q);
             } else {
 #pragma unroll
                 for (int v = 0; v < W; ++v)
-                    if (v < columns) q[r * args.dx.step + v * args.dx.stride[0]] = word[r].get(v);
+                    if (has(v)) q[v * args.dx.stride[0]] = word[r].get(v);
             }
         }
     }
 
     // ------------------------------------------------------------------------------------------------ what enters
 
-    __device__ int across() const { return width * W; }
     __device__ int slot(int warp, int c) const { return warp * across() + c; }
 
-    // Thread c takes column c: the totals of the warps become what enters each of them, `before` what enters the first.
+    // The totals of the warps become what enters each of them, `before` what enters the first.
     __device__ void pass_heads(const FarHead& before, A base) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
-        Head sum = K::near(before, base);
         __syncthreads();
-        if (c < across())
+        if (charged()) {
+            Head sum = K::near(before, base);
 #pragma unroll (kLong<Head> ? 1 : 4)
             for (int w = 0; w < warps; ++w) {
                 const Head own = shared.heads[slot(w, c)];
                 shared.heads[slot(w, c)] = sum;
                 sum = K::join(sum, own);
             }
+        }
         __syncthreads();
-    }
-
-    // Thread c takes column c: what the totals of the warps make of `sum`.
-    __device__ FarHead add_heads(FarHead sum, A base) const
-    {
-        const int c = threadIdx.x, warps = blockDim.x / 32;
-        if (c < across())
-#pragma unroll 4
-            for (int w = 0; w < warps; ++w) sum = K::join(sum, K::far(shared.heads[slot(w, c)], base));
-        __syncthreads();
-        return sum;
     }
 
     // The same for tails; returns the join of the totals.
-    __device__ Tail pass_tails(const Far& after, A base) const
+    __device__ Tail pass_tails(A base) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
-        Tail own = K::nothing(), sum = K::near(after, base);
+        Tail own = K::nothing();
         __syncthreads();
-        if (c < across())
+        if (charged()) {
+            Tail sum = K::near(entering.tails[c], base);
 #pragma unroll (kLong<Tail> ? 1 : 4)
             for (int w = warps - 1; w >= 0; --w) {
                 const Tail last = shared.tails[slot(w, c)];
@@ -153,6 +166,7 @@ struct Outer {
                 own = K::join(last, own);
                 sum = K::join(last, sum);
             }
+        }
         __syncthreads();
         return own;
     }
@@ -162,18 +176,20 @@ struct Outer {
     // The join of the threads of a column that are ahead in the warp, without this one; the total of the warp goes to shared memory.
     __device__ Head head_of_lanes(const Head& own, int v) const
     {
-        const Head all = heads_up_to<K>(own, width, alone() ? y * width : lane);
-        if (!alone() && lane >= 32 - width) shared.heads[slot(threadIdx.x / 32, x * W + v)] = all;
-        const Head next = from_below(all, width);
-        return width == 32 || (alone() ? y == 0 : lane < width) ? K::empty() : next;
+        const int lane = threadIdx.x % 32;
+        const Head all = heads_up_to<K>(own, width(), alone() ? y * width() : lane);
+        if (!alone() && lane >= 32 - width()) shared.heads[slot(threadIdx.x / 32, x * W + v)] = all;
+        const Head next = from_below(all, width());
+        return width() == 32 || (alone() ? y == 0 : lane < width()) ? K::empty() : next;
     }
 
     __device__ Tail tail_of_lanes(const Tail& own, int v) const
     {
-        const Tail all = tails_down_to<K>(own, width, alone() ? (height - 1 - y) * width : 31 - lane);
-        if (!alone() && lane < width) shared.tails[slot(threadIdx.x / 32, x * W + v)] = all;
-        const Tail next = from_above(all, width);
-        return width == 32 || (alone() ? y == height - 1 : lane >= 32 - width) ? K::nothing() : next;
+        const int lane = threadIdx.x % 32;
+        const Tail all = tails_down_to<K>(own, width(), alone() ? (height() - 1 - y) * width() : 31 - lane);
+        if (!alone() && lane < width()) shared.tails[slot(threadIdx.x / 32, x * W + v)] = all;
+        const Tail next = from_above(all, width());
+        return width() == 32 || (alone() ? y == height() - 1 : lane >= 32 - width()) ? K::nothing() : next;
     }
 
     // Waits for the block, or the warp where it has strips of its own; whether none of the columns is too much for the kind.
@@ -186,46 +202,56 @@ struct Outer {
     }
 
     // The first x of column c of the strip.
-    __device__ A base_of(i64 outside, int c) const
+    __device__ A base_of(int c) const
     {
-        const i64 at = column - x * W + c;
-        if (!kBased<K> || at >= args.extent[0] || strip >= args.strips) return A(0);
-        return widen<A>(reinterpret_cast<const T*>(args.x.data)[outside + at * args.x.stride[0]]);
+        if (!kBased<K> || c >= held) return A(0);
+        return widen<A>(reinterpret_cast<const T*>(args.x.data)[at.x + (c - x * W) * args.x.stride[0] - y * R * args.x.step]);
     }
 
-    // A tile. `passed` is what enters it, and becomes what leaves it. In the last phase dx is stored. Returns false, and
-    // has done nothing, where the kind cannot do a column.
-    __device__ bool run(Passed<K>& passed, const Places& place, i64 phase) const
+    // Thread c takes column c: what the totals of the warps add to the heads before them.
+    __device__ void add_heads(A base) const
     {
-        const A base = base_of(place.x, threadIdx.x);  // of the column whose states this thread passes
+        const int c = threadIdx.x, warps = blockDim.x / 32;
+        if (charged()) {
+            FarHead sum = entering.heads[c];
+#pragma unroll 4
+            for (int w = 0; w < warps; ++w) sum = K::join(sum, K::far(shared.heads[slot(w, c)], base));
+            entering.heads[c] = sum;
+        }
+        __syncthreads();
+    }
+
+    // A tile, number t of the part: stores dx, or finds its heads or tails alone, for the tile after or before it. Returns false, and has
+    // done nothing, where the kind cannot do a column.
+    __device__ bool run(i64 tile, int t, i64 phase) const
+    {
+        const bool walks = args.parts * args.tiles > 1, heads_only = K::HEAD && phase == kHeads;
         bool tame = true;
         Vector xs[R], ys[R];
-        const bool heads_only = K::HEAD && phase == kHeads;
-        if constexpr (X) load(args.x, place.x, xs, static_cast<T>(K::pad(args)));
-        if (!heads_only) load(args.dy, place.dy, ys, T());
+        if constexpr (X) load(args.x, at.x, tile, xs, static_cast<T>(K::pad(args)));
+        if (!heads_only) load(args.dy, at.dy, tile, ys, T());
+        const A base = base_of(threadIdx.x);  // of the column that the thread has charge of
+        FarHead before;
+        if constexpr (K::HEAD) {
+            before = E::empty();
+            if (!heads_only && walks && charged()) before = walk().head_before(t, threadIdx.x);
+        }
         const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
         const auto yv = [&](int v) { return [&ys, v](int r) { return ys[r].template value<A>(v); }; };
-        const unsigned starts = row0 == 0;
+        const unsigned starts = tile == 0 && y == 0;
         Cell cell[W];
         Head head[W];
         Tail tail[W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {
             cell[v].begin(args);
-            if constexpr (kBased<K>) cell[v].base = base_of(place.x, x * W + v);
-            if constexpr (INDEX) take(cell[v], v, place.x, starts);
+            if constexpr (kBased<K>) cell[v].base = base_of(x * W + v);
+            if constexpr (INDEX) take(cell[v], v, tile, starts);
             if (kTogether<K> && !heads_only) tail[v] = cell[v].tail(xv(v), yv(v), starts);
             if constexpr (kTogether<K>)
                 head[v] = head_of_lanes(heads_only ? cell[v].head(xv(v), starts) : cell[v].product, v);
             else if constexpr (K::HEAD)
                 head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
-        }
-        const auto find_tails = [&] {
-#pragma unroll
-            for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(kTogether<K> ? tail[v] : cell[v].tail(xv(v), yv(v), starts), v);
-        };
-        if constexpr (!K::ORDERED) {
-            if (!heads_only) find_tails();
         }
         if constexpr (K::HEAD) {
             if (heads_only) {
@@ -234,10 +260,17 @@ struct Outer {
                     for (int v = 0; v < W; ++v) tame = tame && cell[v].tame && K::tame(head[v]);
                 }
                 if (!all_tame(tame)) return false;
-                passed.head = add_heads(passed.head, base);
+                add_heads(base);
                 return true;
             }
-            if (!alone()) pass_heads(passed.head, base);
+        }
+        const auto find_tails = [&] {
+#pragma unroll
+            for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(kTogether<K> ? tail[v] : cell[v].tail(xv(v), yv(v), starts), v);
+        };
+        if constexpr (!K::ORDERED) find_tails();
+        if constexpr (K::HEAD) {
+            if (!alone()) pass_heads(charged() ? K::join(entering.heads[threadIdx.x], before) : before, base);
             renew(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
@@ -247,100 +280,94 @@ struct Outer {
         }
         if constexpr (K::ORDERED) find_tails();
         Tail own = K::nothing();
-        if (!alone()) own = pass_tails(passed.tail, base);
-        const auto leave = [&] {
-            if (threadIdx.x < across()) passed.tail = K::join(K::far(own, base), passed.tail);
-        };
-        if (!kTame<K> && phase == kTails) {
-            leave();
-            return true;
-        }
-        if constexpr (X) renew(xs);
-        renew(ys);
+        if (!alone()) own = pass_tails(base);
+        if (kTame<K> || phase != kTails) {
+            if constexpr (X) renew(xs);
+            renew(ys);
 #pragma unroll
-        for (int v = 0; v < W; ++v) {
-            if (!alone()) tail[v] = K::join(tail[v], shared.tails[slot(threadIdx.x / 32, x * W + v)]);
-            cell[v].finish(tail[v], xv(v), yv(v), starts, [&](int c, const A(&dx)[N]) {
+            for (int v = 0; v < W; ++v) {
+                if (!alone()) tail[v] = K::join(tail[v], shared.tails[slot(threadIdx.x / 32, x * W + v)]);
+                cell[v].finish(tail[v], xv(v), yv(v), starts, [&](int c, const A(&dx)[N]) {
 #pragma unroll
-                for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
-            });
-        }
-        if constexpr (kTame<K>) {
+                    for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
+                });
+            }
+            if constexpr (kTame<K>) {
 #pragma unroll
-            for (int v = 0; v < W; ++v) tame = tame && cell[v].tame;
-            if (!alone() && threadIdx.x < across()) tame = tame && K::tame(K::far(own, base));
-            if (!all_tame(tame)) return false;
+                for (int v = 0; v < W; ++v) tame = tame && cell[v].tame;
+                if (!alone() && charged()) tame = tame && K::tame(K::far(own, base));
+                if (!all_tame(tame)) return false;
+            }
+            if (phase != kTails) store(ys, tile);
         }
-        if (phase != kTails) store(ys, place.dx);
-        if (!alone()) leave();
+        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(own, base), entering.tails[threadIdx.x]);
         return true;
     }
 
-    __device__ void take(Cell& cell, int v, i64 outside, unsigned starts) const
+    __device__ void take(Cell& cell, int v, i64 tile, unsigned starts) const
     {
-        const i64* q = first<i64>(args.x, outside) + v * args.x.stride[0];
-        const bool here = v < columns && count > 0;
-        const i64 before = here && row0 > 0 ? *(q - args.x.step) : 0;
-        cell.take(args, [&](int r) { return q[r * args.x.step]; }, 0, here ? count : 0, starts, outer * args.extent[0] + column + v, row0, before);
+        const i64* q = first<i64>(args.x, at.x, tile) + v * args.x.stride[0];
+        const int n = has(v) ? count(tile) : 0;
+        const i64 row0 = (tile * height() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
+        const i64 side = (args.extent[0] + across() - 1) / across(), outer = side == 1 ? strip : strip / side;
+        const i64 column = (strip - outer * side) * across() + x * W + v;
+        cell.take(args, [&](int r) { return q[r * args.x.step]; }, 0, n, starts, outer * args.extent[0] + column, row0, before);
     }
 };
+
+// A part of a strip takes steps: its tiles forward for their heads, where nobody else finds them, and then back. Returns false at a step
+// that the kind cannot do.
+template <typename K, typename T, typename E>
+__device__ bool columns(const Outer<K, T, E>& scan, int& step)
+{
+    constexpr bool FIRST = kTame<K> || !kTamed<K>;  // has code of its own for heads, which is faster
+    const ScanArgs& args = scan.args;
+    const i64 phase = args.flags & (kHeads | kTails), first = args.parts == 1 ? 0 : (blockIdx.x - scan.strip * args.parts) * args.tiles;
+    const int c = threadIdx.x, count = static_cast<int>(args.tiles);
+    const int ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
+    const int steps = phase == kHeads ? ahead : ahead + count;
+#pragma unroll 1
+    for (; step < steps; ++step) {
+        const bool heads = step < ahead;
+        const int t = heads ? step : count - 1 - (step - ahead);
+        if constexpr (K::HEAD) {
+            if (heads && scan.charged()) scan.walk().head_before(t, c) = scan.entering.heads[c];
+            if (step == ahead && scan.charged()) scan.entering.heads[c] = args.parts > 1 ? scan.walk().ahead(c) : E::empty();
+        }
+        const bool done = FIRST && heads ? scan.run(first + t, t, kHeads) : scan.run(first + t, t, heads ? kHeads : phase);
+        if (!done) return false;
+        if (count > 1) __syncthreads();
+    }
+    if constexpr (K::HEAD) {
+        if (phase == kHeads && scan.charged()) scan.walk().head(c) = scan.entering.heads[c];
+    }
+    if (phase == kTails && scan.charged()) scan.walk().tail(c) = scan.entering.tails[c];
+    return true;
+}
+
+template <typename K, typename T>
+__device__ __noinline__ void columns_apart(const ScanArgs& args, typename Outer<K, T>::Shared& shared, Entering<K, T>& entering, int step)
+{
+    columns(Outer<K, T>(args, shared, entering), step);
+}
 
 template <typename K, typename T>
 __device__ void columns(const ScanArgs& args)
 {
     using Scan = Outer<K, T>;
-    using Tame = TameKind<K, T>;
+    using First = Outer<TameKind<K, T>, T, K>;
     __shared__ union {
         typename Scan::Shared own;
-        typename Outer<Tame, T>::Shared tame;
+        typename First::Shared first;
     } shared;
-    i64 strip = blockIdx.x, part = 0;
-    if (args.parts > 1) {
-        part = blockIdx.x % static_cast<unsigned>(args.parts);
-        strip = blockIdx.x / static_cast<unsigned>(args.parts);
-    } else if (args.width * args.height <= 32) {
-        strip = static_cast<i64>(blockIdx.x) * (blockDim.x / (args.width * args.height));
+    __shared__ Entering<K, T> entering;
+    const First scan(args, shared.first, entering);
+    if (scan.charged()) {
+        if constexpr (K::HEAD) entering.heads[threadIdx.x] = K::empty();
+        const bool last = args.parts == 1 || args.flags & (kHeads | kTails);
+        entering.tails[threadIdx.x] = last ? K::far(K::nothing(), typename K::Number()) : scan.walk().behind(threadIdx.x);
     }
-    Scan scan(args, shared.own, strip);
-    Outer<Tame, T> tame(args, shared.tame, strip);
-    const Places place = Places::of(args, 1, scan.columns > 0 ? scan.outer : 0);
-    const Walk<K> walk(args, strip, part, scan.across());
-    const i64 phase = args.flags & (kHeads | kTails), first = part * args.tiles;
-    const int c = threadIdx.x, count = static_cast<int>(args.tiles);
-    const bool has = c < scan.across(), walks = args.parts * count > 1;
-    typename K::FarHead ahead;
-    Passed<K> passed;
-    passed.tail = K::far(K::nothing(), typename K::Number());
-    const auto tile = [&](i64 t, i64 phase) {
-        tame.move_to(t), scan.move_to(t);
-        if constexpr (!kTamed<K>)
-            scan.run(passed, place, phase);
-        else if (!tame.run(passed, place, phase))
-            passed = apart(scan, passed, place, phase);
-    };
-    if constexpr (K::HEAD) {
-        passed.head = ahead = K::empty();
-        if (walks && (phase == kHeads || (phase == 0 && args.parts == 1))) {
-#pragma unroll 1
-            for (int t = 0; t < count; ++t) {
-                if (has) walk.head_before(t, c) = passed.head;
-                tile(first + t, kHeads);
-            }
-            if (phase == kHeads) {
-                if (has) walk.head(c) = passed.head;
-                return;
-            }
-        }
-        if (args.parts > 1 && has) ahead = walk.ahead(c);
-    }
-    if (args.parts > 1 && phase == 0 && has) passed.tail = walk.behind(c);
-#pragma unroll 1
-    for (int t = count - 1; t >= 0; --t) {
-        if constexpr (K::HEAD) {
-            if (has) passed.head = walks ? K::join(ahead, walk.head_before(t, c)) : ahead;
-        }
-        tile(first + t, phase);
-        if (count > 1) __syncthreads();
-    }
-    if (phase == kTails && has) walk.tail(c) = passed.tail;
+    int step = 0;
+    if (columns(scan, step)) return;
+    if constexpr (kTamed<K>) columns_apart<K, T>(args, shared.own, entering, step);
 }

@@ -94,6 +94,7 @@ class Plan(Generic[D]):
     _names: tuple[str, ...]  # of the operands, in order, and the workspace
     _names_id: int
     _outputs: tuple[str, ...]
+    _workspace_for: str  # the operand without which no workspace is needed, or ""
     _facts: dict[str, Any]
 
     @classmethod
@@ -130,6 +131,7 @@ class Plan(Generic[D]):
             device=facts["device"],
             preference=preference,
             workspace_size=facts["workspace_size"],
+            _workspace_for=facts["workspace_for"],
             sku=KernelSku(**facts["sku"], precision_guarantee=guarantee),
             precision_guarantee=guarantee,
             _handle=handle,
@@ -182,7 +184,7 @@ class Plan(Generic[D]):
 
         Args:
             workspace: uint8, at least ``workspace_size`` bytes on the plan's device, 256-byte aligned. None: taken from the
-                producer of the first operand.
+                producer of the first operand, if these operands need it.
             stream: None: the producer's current stream; or a handle, or an object with .cuda_stream, .ptr or
                 __cuda_stream__. Ignored on the CPU, where the run has finished when this returns.
             operands: by name, see the class; outputs are written completely.
@@ -228,6 +230,8 @@ class Plan(Generic[D]):
 
     def _workspace(self, operands: dict[str, Any], stream: Any) -> Array | None:
         """A workspace of the library that made the first operand; None where none is needed or none is to be had."""
+        if self._workspace_for and operands.get(self._workspace_for) is None:
+            return None
         given = (operands.get(name) for name in self._names)
         first = next((x for x in given if hasattr(x, "__dlpack__") and not isinstance(x, type)), None)
         if first is None or not self.workspace_size:

@@ -128,7 +128,9 @@ def by_torch(d: Any, inputs: Tensors) -> Tensors:
     missing = (F16, "cpu") if device == "cpu" else (BF16, "cuda")  # on CUDA, where samples have weights
     if d.mode == "max" or d.include_last_offset or (dy.dtype, device) == missing:
         return {}
-    if device == "cuda" and not (d.embedding_dim and d.num_bags and d.total_indices):
+    if not d.embedding_dim:
+        return {}  # its forward on the CPU refuses rows without columns
+    if device == "cuda" and not (d.num_bags and d.total_indices):
         return {}  # what its forward leaves unwritten, its backward reads: pytorch/pytorch#193691
     given = inputs.get("weight", dy.new_zeros(d.num_embeddings, d.embedding_dim))
     leaves = {"dweight": given.detach().clone().requires_grad_()}
