@@ -95,6 +95,16 @@ func wordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	return at, size
 }
 
+// sourceConstant is a number that an image defines.
+func sourceConstant(t testing.TB, image, name string) int64 {
+	t.Helper()
+	match := regexp.MustCompile(`\b` + name + ` = (\d+)`).FindStringSubmatch(cudaSource(t, image))
+	require.NotNil(t, match, "no constant %s", name)
+	n, err := strconv.ParseInt(match[1], 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
 // kernelConstants are the numbers that a kernel is compiled with: those of the functor that its exported name is made of.
 func kernelConstants(t testing.TB, image, symbol string) map[string]int {
 	t.Helper()

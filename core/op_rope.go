@@ -239,7 +239,7 @@ func (p *ropeProgram) kernel() string   { return p.Pairing }
 func (p *ropeProgram) workspace() int64 { return 0 }
 
 func (p *ropeProgram) symbols() (list []symbol) {
-	for _, kernel := range []string{"", "_tables"} {
+	for _, kernel := range []string{"", "_tables", "_tokens"} {
 		list = append(list, symbol{rope.Image, rope.Symbol("", p.Pairing+kernel, p.DType)})
 	}
 	return list

@@ -75,6 +75,21 @@ func ropeTrials() (list []ropeTrial) {
 	add("forward", func(t *ropeTrial) { t.d.Direction, t.table, t.positions = "forward", []int64{9, 16}, []int64{5} })
 	add("many heads", func(t *ropeTrial) { t.d.NumHeads, t.d.SeqLen = 150, 2 })
 	add("more batches than heads, apart", func(t *ropeTrial) { t.d.BatchSize, t.d.NumHeads, t.d.Layout = 7, 2, "bshd" })
+	for _, heads := range []int64{1, 2} { // so many tokens that threads have several, on the 3 multiprocessors of the model
+		add(fmt.Sprint("few rows of each token, heads ", heads), func(t *ropeTrial) {
+			t.d.BatchSize, t.d.NumHeads, t.d.SeqLen, t.positions, t.furthest = 1, heads, 3001, []int64{3001}, 1<<31
+		})
+	}
+	add("few rows of a part of each token", func(t *ropeTrial) {
+		t.d.BatchSize, t.d.NumHeads, t.d.SeqLen, t.d.HeadDim, t.d.RotaryDim, t.d.RotaryStart = 1, 1, 1999, 48, given(int64(16)), 8
+	})
+	add("one row of each query and key", func(t *ropeTrial) {
+		t.d.BatchSize, t.d.NumHeads, t.d.SeqLen, t.d.NumKeyHeads, t.d.Layout = 1, 1, 2999, given(int64(1)), "bshd"
+	})
+	add("few rows, expanded", func(t *ropeTrial) { t.d.BatchSize, t.d.NumHeads, t.d.SeqLen, t.in = 1, 1, 300, expanded })
+	add("few rows in batches with positions of their own", func(t *ropeTrial) {
+		t.d.NumHeads, t.d.SeqLen, t.positions = 1, 300, []int64{2, 300}
+	})
 	add("many tokens", func(t *ropeTrial) { t.d.SeqLen, t.d.NumHeads = 300, 1 })
 	for _, empty := range [][3]int64{{0, 3, 5}, {2, 0, 5}, {2, 3, 0}} {
 		add(fmt.Sprint("nothing ", empty), func(t *ropeTrial) {

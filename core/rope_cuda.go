@@ -12,6 +12,15 @@ const (
 	ropeFine   = 64 // frequencies that a launch gives
 	ropeCoarse = 14 // factors of the bits of the number of a pair above those, and one that evens their number
 	ropeBlock  = 256
+	ropeHeld   = 4 // kRows: a thread turns no more, unless it reads tables
+	ropeTokens = 8 // of a thread where tokens have fewer rows than that
+)
+
+// Kernels by number: for angles of positions, for those of tables, and for tokens of few rows.
+const (
+	ropeByPosition = iota
+	ropeByTables
+	ropeAlongTokens
 )
 
 // ropeLaunch says how threads share the work.
@@ -22,6 +31,7 @@ type ropeLaunch struct {
 	places          int64 // tokens, of all batches where they have angles of their own
 	lanes           int   // 2^lanes threads side by side
 	tiles           int64
+	stride, most    int64 // from a token of a thread to its next, and how many it has at most; 0 where it has one place
 	run             int64 // rows of a thread
 	groups          [2]ropeGroups
 	chunks          int64 // blocks over the rows of all operands
@@ -55,9 +65,12 @@ func (p *ropeProgram) device(args []Tensor, _ uintptr, q *queue) error {
 		p.packStrides(q, &r.in, g.in)
 		p.packStrides(q, &r.out, g.out)
 	}
-	kernel := 0
-	if p.hasTables(args) {
-		kernel = 1
+	kernel := ropeByPosition
+	switch {
+	case p.hasTables(args):
+		kernel = ropeByTables
+	case l.most > 0:
+		kernel = ropeAlongTokens
 	}
 	return q.submit(kernel, l.tiles*l.chunks, ropeBlock)
 }
@@ -89,13 +102,13 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 		l.groups[i] = p.groups(&rotations[i], differ)
 	}
 	least := int64(p.units) * 3 / 4 // blocks: few with many rows come to rest before more with few
+	l.run = ropeHeld
 	switch {
 	case p.hasTables(args): // all rows of a thread share what it reads
-		l.run = 32
-	case p.Pairing == "half" && p.DType.Size() == 2: // a thread has twice the angles for each vector
-		l.run = 8
-	default:
-		l.run = 4
+		l.run, least = 64, int64(p.units)*2
+	case p.fewRows(rotations, &l):
+		l.run = 1
+		p.alongTokens(&l)
 	}
 	for ; ; l.run /= 2 {
 		l.chunks = 0
@@ -107,6 +120,35 @@ func (p *ropeProgram) launch(args []Tensor, rotations []ropePair) ropeLaunch {
 		if l.run == 1 || l.tiles*l.chunks >= least {
 			return l
 		}
+	}
+}
+
+// fewRows reports that tokens have too few rows to share angles, and many tokens dense rows that the widest vectors cut.
+func (p *ropeProgram) fewRows(rotations []ropePair, l *ropeLaunch) bool {
+	few := l.places == p.SeqLen && 1<<l.lanes == ropeBlock && l.vector*p.DType.Size() == p.widest()
+	for i := range rotations {
+		few = few && l.groups[i].number*l.groups[i].rows < ropeHeld && rotations[i].in.step != 0
+	}
+	return few
+}
+
+// alongTokens gives a thread the same unit of several tokens, as far apart as the threads of all tiles reach.
+func (p *ropeProgram) alongTokens(l *ropeLaunch) {
+	whole := l.units // tiles that end where a token does
+	for whole%2 == 0 && l.units/whole < ropeBlock {
+		whole /= 2
+	}
+	tokens := int64(ropeTokens)
+	if p.DType.Size() == 2 { // more arithmetic for each byte
+		tokens *= 2
+	}
+	for tokens > 1 && ceil(l.tiles, tokens) < max(4*int64(p.units), whole) {
+		tokens /= 2
+	}
+	if l.most = tokens; tokens > 1 {
+		l.tiles = ceil(l.tiles, tokens*whole) * whole
+		l.stride = l.tiles * ropeBlock / l.units
+		l.most = ceil(l.places, l.stride)
 	}
 }
 
@@ -142,14 +184,22 @@ func divisor64(d int64) []uint64 {
 	return []uint64{factor + 1, uint64(s)}
 }
 
-// vector is the longest access, of 16 or 8 bytes or of one element, by which every row can be cut.
+// widest is the longest access in bytes: kWidest elements, so that a thread holds 16 bytes of a row, in one vector or in two.
+func (p *ropeProgram) widest() int64 {
+	if p.Pairing == "half" {
+		return 8
+	}
+	return 16
+}
+
+// vector is the longest access, of the widest or of 8 bytes or of one element, by which every row can be cut.
 func (p *ropeProgram) vector(args []Tensor, rotations []ropePair) int64 {
 	size := p.DType.Size()
 	whole := p.pairs
 	if p.Pairing == "interleaved" {
 		whole *= 2
 	}
-	for _, bytes := range []int64{16, 8} {
+	for bytes := p.widest(); bytes >= 8; bytes /= 2 {
 		v := bytes / size
 		fits := v > 1 && p.RotaryStart%v == 0 && whole%v == 0 && p.HeadDim%v == 0
 		for i := range rotations {
@@ -192,7 +242,7 @@ func (p *ropeProgram) packWalk(q *queue, args []Tensor, l *ropeLaunch) {
 		cos, sin, rows = tableOf(table), tableOf(&args[ropeSin]), table.Shape[table.NDim-2]
 		hop, partner = p.columns(table)
 	}
-	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.places, int64(l.lanes), l.tiles, l.run, l.groups[0].chunks * l.groups[0].number, l.vector} {
+	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.places, l.stride, l.most, int64(l.lanes), l.tiles, l.run, l.groups[0].chunks * l.groups[0].number, l.vector} {
 		q.launch.Put(uint64(v))
 	}
 	q.launch.Put(divisor64(l.units)...)

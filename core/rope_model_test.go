@@ -23,6 +23,8 @@ type ropeModel struct {
 	size      int // words of an operand
 	dtype     DType
 	half, two bool
+	tokens    bool  // a thread has one row of some tokens
+	rows      int64 // or no more than these of one token, unless it reads tables
 }
 
 func modelRope(t *testing.T) *fakeCUDA {
@@ -30,7 +32,8 @@ func modelRope(t *testing.T) *fakeCUDA {
 	walk, first := wordsOf(t, "rope", "RopeWalk")
 	operand, size := wordsOf(t, "rope", "RopeOperand")
 	return (&fakeCUDA{devices: 1, units: 3, body: func(symbol string, l *driver.Launch) {
-		m := &ropeModel{t: t, words: l.Words(), walk: walk, operand: operand, first: first, size: size, half: strings.Contains(symbol, "_half_")}
+		m := &ropeModel{t: t, words: l.Words(), walk: walk, operand: operand, first: first, size: size, rows: sourceConstant(t, "rope", "kRows")}
+		m.half, m.tokens = strings.Contains(symbol, "_half_"), strings.Contains(symbol, "_tokens_")
 		for _, row := range dtypeRows {
 			if strings.HasSuffix(symbol, "_"+row.suffix) {
 				m.dtype = row.dtype
@@ -59,6 +62,14 @@ func (m *ropeModel) run(grid, block int64) {
 	require.Len(m.t, m.words, m.first+2*m.size)
 	m.two = m.half || m.word("vector", 0) == 1
 	require.LessOrEqual(m.t, int64(1)<<m.word("lanes", 0), block)
+	held := m.word("vector", 0) * m.dtype.Size() // bytes of a row that a thread holds
+	if m.two {
+		held *= 2
+	}
+	require.LessOrEqual(m.t, held, int64(16), "kWidest")
+	if m.tokens {
+		require.EqualValues(m.t, 16, held, "there is no kernel for less")
+	}
 	for b := range grid {
 		for thread := range block {
 			m.thread(b, thread, block)
@@ -95,9 +106,22 @@ func (m *ropeModel) thread(block, thread, threads int64) {
 	o = o[:m.size]
 	group := quotient(chunk, o[m.operand["by_chunks"]:], false)
 	chunk -= group * int64(o[m.operand["chunks"]])
-	run, rows := m.word("run", 0), int64(o[m.operand["rows"]])
-	for row := (chunk*(threads/lanes) + thread/lanes) * run; run > 0 && row < rows; row, run = row+1, run-1 {
-		m.rotate(o, [4]int64{batch, group, row, place - batch*tokens}, index-place*units)
+	run, rows, token, unit := m.word("run", 0), int64(o[m.operand["rows"]]), place-batch*tokens, index-place*units
+	row := (chunk*(threads/lanes) + thread/lanes) * run
+	if m.tokens {
+		require.EqualValues(m.t, 1, run)
+		require.Zero(m.t, batch)
+		for n := int64(0); n < m.word("most", 0) && row < rows && token < tokens; n++ {
+			m.rotate(o, [4]int64{0, group, row, token}, unit)
+			token += m.word("stride", 0)
+		}
+		return
+	}
+	if m.word("cos", 0) == 0 {
+		require.LessOrEqual(m.t, run, m.rows)
+	}
+	for ; run > 0 && row < rows; row, run = row+1, run-1 {
+		m.rotate(o, [4]int64{batch, group, row, token}, unit)
 	}
 }
 

@@ -3,19 +3,17 @@
 //     dx_i = c_i dy_i + s_j dy_j      dx_j = c_j dy_j - s_i dy_i
 //
 // The forward is the transpose. A thread owns one unit of one place: the pairs that one or two vectors of V elements hold, at a token.
-// It makes their sines and cosines once, while the first rows are under way, and turns `run` rows with them, heads of batches. Elements
-// outside the rotated part are units that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
+// It makes their sines and cosines once, while the first rows are under way, and turns `run` rows with them, heads of batches. Where a
+// token has few rows, a thread owns the unit of several tokens instead and makes angles for each. Elements outside the rotated part are
+// units that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
 #include "rope_angles.cuh"
 
 // Blocks at once on a multiprocessor, and rows that a thread has under way: as many as registers hold beside the angles.
-constexpr int kBlocks_f32 = 4, kBlocks_f64 = 3, kBlocks_f16 = 4, kBlocks_bf16 = 4;
-constexpr int kRows = 4;
-constexpr int kHalfBlocks_f32 = 4, kHalfBlocks_f64 = 3, kHalfBlocks_f16 = 2, kHalfBlocks_bf16 = 2;
-constexpr int kHalfRows_f32 = 2, kHalfRows_f64 = 4, kHalfRows_f16 = 4, kHalfRows_bf16 = 4;
-constexpr int kTableBlocks_f32 = 4, kTableBlocks_f64 = 4, kTableBlocks_f16 = 3, kTableBlocks_bf16 = 3;
-constexpr int kTableRows_f32 = 2, kTableRows_f64 = 2, kTableRows_f16 = 4, kTableRows_bf16 = 4;
-constexpr int kHalfTableBlocks_f32 = 4, kHalfTableBlocks_f64 = 3, kHalfTableBlocks_f16 = 2, kHalfTableBlocks_bf16 = 2;
-constexpr int kHalfTableRows_f32 = 1, kHalfTableRows_f64 = 2, kHalfTableRows_f16 = 4, kHalfTableRows_bf16 = 4;
+constexpr int kBlocks = 4, kRows = 4, kTableRows = 2, kTokenRows = 4;
+
+// Elements of the widest access: a thread holds 16 bytes of a row, in one vector or in two.
+template <bool HALF, typename T>
+constexpr int kWidest = (HALF ? 8 : 16) / sizeof(T);
 
 // What is a thread's: a unit of a place, and `count` rows of a group from one on.
 struct Share {
@@ -23,6 +21,14 @@ struct Share {
     u32 unit, group;
     int count;  // 0 where there is nothing to do
 };
+
+// Asks for words that come to shared memory.
+template <int N>
+__device__ void fetch(unsigned (&to)[N], const char* from)
+{
+    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(N * 4) : "memory");
+}
 
 // HALF: members of a pair lie in two vectors, otherwise side by side in one; single elements always in two.
 template <bool HALF, bool TABLES, int ROWS, typename T, typename A, int V>
@@ -123,7 +129,7 @@ struct Turner {
     __device__ void turn(int pair, A& i, A& j) const
     {
         const A turned = fma(rotation.b[pair], j, rotation.a[pair] * i);
-        j = fma(rotation.d(pair), i, rotation.c(pair) * j);
+        j = fma(-rotation.d(pair), i, rotation.c(pair) * j);
         i = turned;
     }
 
@@ -135,20 +141,27 @@ struct Turner {
         y.set(v, pair[0]), y.set(v + 1, pair[1]);
     }
 
+    // The position of a token: its number where none are given.
+    __device__ static i64 position_of(const RopeWalk& walk, i64 batch, i64 token)
+    {
+        if (!walk.positions) return token;
+        const char* from = walk.positions + batch * walk.position_stride[0] + token * walk.position_stride[1];
+        return walk.position_dtype == I64 ? *reinterpret_cast<const i64*>(from) : *reinterpret_cast<const int*>(from);
+    }
+
     // The factors of the place; leaves a copy where the tables have no row.
     __device__ void make(const RopeWalk& walk, const Fine& fine, i64 batch, i64 token, u32 unit)
     {
         turns = unit < static_cast<u32>(walk.rotating);
         if (!turns) return;
-        i64 position = token;
-        if (walk.positions) {
-            const char* from = walk.positions + batch * walk.position_stride[0] + token * walk.position_stride[1];
-            position = walk.position_dtype == I64 ? *reinterpret_cast<const i64*>(from) : *reinterpret_cast<const int*>(from);
+        const i64 position = position_of(walk, batch, token);
+        if constexpr (!TABLES) {
+            double frequency[PAIRS];
+            rotation.frequencies(walk, fine, unit * PAIRS, frequency);
+            rotation.compute(walk, frequency, position);
+        } else if ((turns = position >= 0 && position < walk.rows)) {
+            rotation.template look_up<!TWO, T>(walk, batch, position, unit * PAIRS);
         }
-        if constexpr (!TABLES)
-            rotation.compute(walk, fine, position, unit * PAIRS);
-        else if ((turns = position >= 0 && position < walk.rows))
-            rotation.look_up(walk, batch, position, unit * PAIRS);
     }
 
     // Where the first row lies.
@@ -179,9 +192,50 @@ struct Turner {
         char* out = o.out + offset(o.out_stride, share, batch, token);
         while (true) {
             turn_and_store(out, out_step, count, out_apart);
-            if ((count -= ROWS) <= 0) return;
+            if (!TABLES || (count -= ROWS) <= 0) return;  // without tables no more rows than are under way
             in += ROWS * in_step, out += ROWS * out_step;
             load(in, in_step, count, in_apart, expanded);
+        }
+    }
+
+    // Turns one row of each of some tokens, walk.stride apart. Rows come to shared memory while others are turned, so that many are under
+    // way in few registers; a thread reads only what it asked for itself.
+    __device__ void run_along(const RopeWalk& walk, const RopeOperand& o, Fine& fine, const Share& share)
+    {
+        __shared__ alignas(16) Vector ring[kTokenRows][VECTORS][kBlock];
+        const i64 in_step = walk.stride * o.in_stride[3], out_step = walk.stride * o.out_stride[3];
+        const i64 in_apart = distance(o.in_stride, apart), out_apart = distance(o.out_stride, apart);
+        i64 token = share.place;
+        const char* in = o.in + offset(o.in_stride, share, 0, token);
+        char* out = o.out + offset(o.out_stride, share, 0, token);
+        int left = 0;  // tokens
+        if (share.count) left = static_cast<int>(walk.most) - (token + (walk.most - 1) * walk.stride >= walk.tokens);
+        const auto ask = [&](u32 slot, bool more) {
+            if (more) {
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v) fetch(ring[slot][v][threadIdx.x].word, in + v * in_apart);
+            }
+            in += in_step;
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        };
+#pragma unroll
+        for (int slot = 0; slot < kTokenRows; ++slot) ask(slot, slot < left);
+        fine.fill(walk);
+        if (left == 0) return;
+        turns = share.unit < static_cast<u32>(walk.rotating);
+        double frequency[PAIRS];
+        if (turns) rotation.frequencies(walk, fine, share.unit * PAIRS, frequency);
+        i64 position = position_of(walk, 0, token);
+#pragma unroll 1
+        for (u32 slot = 0; left > 0; slot = (slot + 1) % kTokenRows, --left, out += out_step) {
+            if (turns) rotation.compute(walk, frequency, position);
+            if (left > 1) position = position_of(walk, 0, token += walk.stride);
+            asm volatile("cp.async.wait_group %0;" ::"n"(kTokenRows - 1) : "memory");
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) x[0][v] = ring[slot][v][threadIdx.x];
+            if (turns) turn(0);
+            store(0, out, out_apart);
+            ask(slot, left > kTokenRows);
         }
     }
 };
@@ -210,22 +264,33 @@ __device__ inline const RopeOperand& divide(const RopeArgs& args, Share& share)
 template <bool HALF, bool TABLES, int ROWS, typename T, typename A>
 __device__ void rotate(const RopeArgs& args)
 {
-    constexpr int WIDE = 16 / sizeof(T), NARROW = 8 / sizeof(T);
+    constexpr int WIDE = kWidest<HALF, T>, NARROW = 8 / sizeof(T);
     __shared__ Fine fine;
     const RopeWalk& walk = args.walk;
     Share share;
     const RopeOperand& o = divide(args, share);
     if (walk.vector == WIDE)
         Turner<HALF, TABLES, ROWS, T, A, WIDE>(walk, share.unit).run(walk, o, fine, share);
-    else if (NARROW > 1 && walk.vector == NARROW)
+    else if (NARROW > 1 && NARROW < WIDE && walk.vector == NARROW)
         Turner<HALF, TABLES, ROWS, T, A, NARROW>(walk, share.unit).run(walk, o, fine, share);
     else
         Turner<HALF, TABLES, ROWS, T, A, 1>(walk, share.unit).run(walk, o, fine, share);
 }
 
-#define EXPORT_ROPE(suffix, T, A, ...)                                                                                                       \
-    EXPORT(rope_backward_interleaved_##suffix, kBlocks_##suffix, RopeArgs, rotate<false, false, kRows, T, A>(args))                          \
-    EXPORT(rope_backward_half_##suffix, kHalfBlocks_##suffix, RopeArgs, rotate<true, false, kHalfRows_##suffix, T, A>(args))                 \
-    EXPORT(rope_backward_interleaved_tables_##suffix, kTableBlocks_##suffix, RopeArgs, rotate<false, true, kTableRows_##suffix, T, A>(args)) \
-    EXPORT(rope_backward_half_tables_##suffix, kHalfTableBlocks_##suffix, RopeArgs, rotate<true, true, kHalfTableRows_##suffix, T, A>(args))
+template <bool HALF, typename T, typename A>
+__device__ void rotate_tokens(const RopeArgs& args)
+{
+    __shared__ Fine fine;
+    Share share;
+    const RopeOperand& o = divide(args, share);
+    Turner<HALF, false, 1, T, A, kWidest<HALF, T>>(args.walk, share.unit).run_along(args.walk, o, fine, share);
+}
+
+#define EXPORT_ROPE(suffix, T, A, ...)                                                                                        \
+    EXPORT(rope_backward_interleaved_##suffix, kBlocks, RopeArgs, rotate<false, false, kRows, T, A>(args))                    \
+    EXPORT(rope_backward_half_##suffix, kBlocks, RopeArgs, rotate<true, false, kRows, T, A>(args))                            \
+    EXPORT(rope_backward_interleaved_tables_##suffix, kBlocks, RopeArgs, rotate<false, true, kTableRows, T, A>(args))         \
+    EXPORT(rope_backward_half_tables_##suffix, kBlocks, RopeArgs, rotate<true, true, kTableRows, T, A>(args))                 \
+    EXPORT(rope_backward_interleaved_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<false, T, A>(args))                    \
+    EXPORT(rope_backward_half_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<true, T, A>(args))
 FOR_EACH_FLOAT(EXPORT_ROPE, )

@@ -12,6 +12,7 @@ struct RopeWalk {
     i64 start, pairs;             // the rotated part: its first element, half its length
     i64 units, rotating, copied;  // of a token; those that rotate; vectors outside the rotated part
     i64 tokens, places;           // tokens, or tokens of each batch
+    i64 stride, most;             // where tokens have few rows: from a token of a thread to its next, and how many it has at most
     i64 lanes, tiles;             // threads side by side over units and places, 2^lanes; blocks over them
     i64 run, chunks;              // rows of a thread; blocks over the rows of the first operand, before those of the second
     i64 vector;                   // elements of an access
@@ -101,35 +102,71 @@ __device__ __noinline__ double2 sine_cosine_far(double angle)
     return both;
 }
 
-// N numbers of a table, `step` bytes apart.
-template <typename S, typename A, int N>
-__device__ void load_row(const char* p, i64 step, A (&x)[N])
-{
-    constexpr int W = 16 / sizeof(S);
-    if (N % W == 0 && step == sizeof(S) && aligned<16>(p)) {
-#pragma unroll
-        for (int n = 0; n < N; n += W) {
-            Words<S, W> words;
-            words.load(reinterpret_cast<const S*>(p) + n);
-#pragma unroll
-            for (int k = 0; k < W && n + k < N; ++k) x[n + k] = words.template value<A>(k);
-        }
-    } else {
-#pragma unroll
-        for (int n = 0; n < N; ++n) x[n] = widen<A>(*reinterpret_cast<const S*>(p + n * step));
-    }
-}
+// A type shorter than the accumulator of T that tables beside T may have; T where there is none.
+template <typename T> struct Shorter { using type = T; };
+template <> struct Shorter<double> { using type = float; };
 
-template <typename A, int N>
-__device__ void load_row(const char* p, i64 dtype, i64 step, A (&x)[N])
-{
-    switch (dtype) {
-    case F32: load_row<float>(p, step, x); break;
-    case F64: load_row<double>(p, step, x); break;
-    case F16: load_row<__half>(p, step, x); break;
-    default: load_row<__nv_bfloat16>(p, step, x);
+// N numbers of a table, of float32, float64 or T. Loading and converting are apart, so that no load waits for another.
+template <typename T, typename A, int N>
+struct TableNumbers {
+    using Short = typename Shorter<T>::type;
+    Words<A, N> words;  // numbers, or shorter ones as they are
+
+    // `step` bytes apart.
+    __device__ void load(const char* p, i64 dtype, i64 step)
+    {
+        if (dtype == F32)
+            load<float>(p, step);
+        else if (dtype == F64)
+            load<double>(p, step);
+        else if constexpr (sizeof(T) == 2)
+            load<T>(p, step);
     }
-}
+
+    template <typename S>
+    __device__ void load(const char* p, i64 step)
+    {
+        constexpr int W = N < 16 / sizeof(S) ? N : 16 / sizeof(S);
+        if (sizeof(S) <= sizeof(A) && step == sizeof(S) && aligned<W * sizeof(S)>(p)) {
+#pragma unroll
+            for (int n = 0; n < N; n += W) {
+                Words<S, W> part;
+                part.load(reinterpret_cast<const S*>(p) + n);
+                memcpy(words.word + n * sizeof(S) / 4, part.word, sizeof part.word);
+            }
+        } else {
+#pragma unroll
+            for (int n = 0; n < N; ++n) put(n, *reinterpret_cast<const S*>(p + n * step));
+        }
+    }
+
+    template <typename S>
+    __device__ void put(int n, S x)
+    {
+        if constexpr (sizeof(S) < sizeof(A)) {
+            Words<Short, N> shorts = as_shorts();
+            shorts.set(n, x);
+            memcpy(words.word, shorts.word, sizeof shorts.word);
+        } else {
+            words.set(n, static_cast<A>(x));
+        }
+    }
+
+    __device__ Words<Short, N> as_shorts() const
+    {
+        Words<Short, N> shorts;
+        memcpy(shorts.word, words.word, sizeof shorts.word);
+        return shorts;
+    }
+
+    __device__ void convert(i64 dtype, A (&x)[N]) const
+    {
+        const Words<Short, N> shorts = as_shorts();
+        const bool is_short = sizeof(T) == 8 ? dtype == F32 : sizeof(T) == 2 && dtype != F32 && dtype != F64;
+#pragma unroll
+        for (int n = 0; n < N; ++n) x[n] = is_short ? shorts.template value<A>(n) : words.get(n);
+    }
+};
 
 // Makes frequencies of any pairs of those of the first. They are formed to more places than those of a float64: a position multiplies
 // their error. N divides kFine and `pair`, so that the coarse factor is that of all. A product whose rounding is added must not become
@@ -151,30 +188,38 @@ __device__ void refine(const RopeWalk& walk, const Fine& fine, u32 pair, double 
     }
 }
 
-// out_i = a in_i + b in_j, out_j = c in_j + d in_i, where c and d follow from a and b unless they come from tables.
+// out_i = a in_i + b in_j, out_j = c in_j - d in_i, where c is a and d is b unless they come from tables.
 template <typename A, int N, bool TABLES>
 struct Rotation {
     static constexpr int M = TABLES ? N : 1;
     A a[N], b[N], c_[M], d_[M];
 
     __device__ A c(int n) const { return TABLES ? c_[n % M] : a[n]; }
-    __device__ A d(int n) const { return TABLES ? d_[n % M] : -b[n]; }
+    __device__ A d(int n) const { return TABLES ? d_[n % M] : b[n]; }
 
-    __device__ void compute(const RopeWalk& walk, const Fine& fine, i64 position, u32 pair)
+    // Radians for each position.
+    __device__ static void frequencies(const RopeWalk& walk, const Fine& fine, u32 pair, double (&frequency)[N])
     {
-        double angle[N];
         const u32 first = pair % kFine;
 #pragma unroll
-        for (int n = 0; n < N; ++n) angle[n] = fine.high[first + n];
-        if (walk.pairs > kFine) refine(walk, fine, pair, angle);
+        for (int n = 0; n < N; ++n) frequency[n] = fine.high[first + n];
+        if (walk.pairs > kFine) refine(walk, fine, pair, frequency);
+        if (!walk.forward) return;
+#pragma unroll
+        for (int n = 0; n < N; ++n) frequency[n] = -frequency[n];  // the transpose
+    }
+
+    __device__ void compute(const RopeWalk& walk, const double (&frequency)[N], i64 position)
+    {
+        double angle[N];
         const double p = static_cast<double>(position);
         if (walk.single) {
             const float single = __ll2float_rn(position);
 #pragma unroll
-            for (int n = 0; n < N; ++n) angle[n] = static_cast<double>(__fmul_rn(single, static_cast<float>(angle[n])));
+            for (int n = 0; n < N; ++n) angle[n] = static_cast<double>(__fmul_rn(single, static_cast<float>(frequency[n])));
         } else {
 #pragma unroll
-            for (int n = 0; n < N; ++n) angle[n] *= p;
+            for (int n = 0; n < N; ++n) angle[n] = frequency[n] * p;
         }
         if (fabs(p) * walk.fastest < 0x1p40) {
 #pragma unroll
@@ -186,37 +231,37 @@ struct Rotation {
                 b[n] = static_cast<A>(both.x), a[n] = static_cast<A>(both.y);
             }
         }
-        if (!walk.forward) return;
-#pragma unroll
-        for (int n = 0; n < N; ++n) b[n] = -b[n];
     }
 
+    // Members of a pair have columns side by side or some apart, or share one.
+    template <bool SIDE_BY_SIDE, typename T>
     __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, u32 pair)
     {
         const i64 cos_step = walk.cos_stride[2], sin_step = walk.sin_stride[2];
         const char* cos = walk.cos + batch * walk.cos_stride[0] + row * walk.cos_stride[1] + pair * walk.hop * cos_step;
         const char* sin = walk.sin + batch * walk.sin_stride[0] + row * walk.sin_stride[1] + pair * walk.hop * sin_step;
-        if (walk.hop == 2) {  // both members side by side
-            A cosines[2 * N], sines[2 * N];
-            load_row(cos, walk.cos_dtype, cos_step, cosines);
-            load_row(sin, walk.sin_dtype, sin_step, sines);
+        if (SIDE_BY_SIDE && walk.partner) {
+            TableNumbers<T, A, 2 * N> cosines, sines;
+            A cosine[2 * N], sine[2 * N];
+            cosines.load(cos, walk.cos_dtype, cos_step), sines.load(sin, walk.sin_dtype, sin_step);
+            cosines.convert(walk.cos_dtype, cosine), sines.convert(walk.sin_dtype, sine);
 #pragma unroll
-            for (int n = 0; n < N; ++n) a[n] = cosines[2 * n], c_[n] = cosines[2 * n + 1], b[n] = sines[2 * n + 1], d_[n] = -sines[2 * n];
+            for (int n = 0; n < N; ++n) a[n] = cosine[2 * n], c_[n] = cosine[2 * n + 1], d_[n] = sine[2 * n], b[n] = sine[2 * n + 1];
         } else {
-            load_row(cos, walk.cos_dtype, cos_step, a);
-            load_row(sin, walk.sin_dtype, sin_step, b);
+            TableNumbers<T, A, N> cosines[2], sines[2];
 #pragma unroll
-            for (int n = 0; n < N; ++n) c_[n] = a[n], d_[n] = -b[n];
-            if (walk.partner) {
-                load_row(cos + walk.partner * cos_step, walk.cos_dtype, cos_step, c_);
-                load_row(sin + walk.partner * sin_step, walk.sin_dtype, sin_step, b);
+            for (int k = 0; k < 2; ++k) {
+                cosines[k].load(cos + k * walk.partner * cos_step, walk.cos_dtype, cos_step);
+                sines[k].load(sin + k * walk.partner * sin_step, walk.sin_dtype, sin_step);
             }
+            cosines[0].convert(walk.cos_dtype, a), cosines[1].convert(walk.cos_dtype, c_);
+            sines[0].convert(walk.sin_dtype, d_), sines[1].convert(walk.sin_dtype, b);
         }
         if (!walk.forward) return;
 #pragma unroll
         for (int n = 0; n < N; ++n) {  // the transpose
             const A other = b[n];
-            b[n] = d_[n], d_[n] = other;
+            b[n] = -d_[n], d_[n] = -other;
         }
     }
 };

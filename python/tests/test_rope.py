@@ -64,10 +64,21 @@ class TestRope(Conformance):
         problem = make(ROPE, (1, 2, 300, head_dim), F64, device, pairing=pairing, positions="S", furthest=2**20, base=base)
         problem.check(problem.run())
 
-    @pytest.mark.parametrize("options", [{}, {"table": "full"}, {"table": "half"}], ids=str)
-    def test_tables_of_dys_dtype(self, options: dict[str, Any], pairing: str, dtype: torch.dtype, device: str) -> None:
-        problem = make(ROPE, (2, 3, 5, 32), dtype, device, pairing=pairing, table="full", table_dtype=dtype)
+    @pytest.mark.parametrize("table", ["half", "full", "Bfull"])
+    def test_tables_of_dys_dtype(self, table: str, pairing: str, dtype: torch.dtype, device: str) -> None:
+        problem = make(ROPE, (2, 3, 5, 32), dtype, device, pairing=pairing, table=table, table_dtype=dtype)
         problem.check(problem.run())
+
+    @pytest.mark.parametrize(("heads", "head_dim", "positions"), [(1, 128, ""), (3, 96, "S")])
+    def test_few_rows_of_many_tokens(
+        self, heads: int, head_dim: int, positions: str, pairing: str, dtype: torch.dtype, device: str
+    ) -> None:
+        """The bits of more rows, which share angles. GPUs have a kernel for few, where a thread goes through several tokens."""
+        problem = make(ROPE, (1, heads, 20_011, head_dim), dtype, device, pairing=pairing, positions=positions, furthest=2**30)
+        results = problem.run()
+        problem.check(results, rival=False)
+        more = sw.rope_backward(problem.inputs["dy"].repeat(1, 4, 1, 1), problem.inputs.get("positions"), pairing=pairing)
+        assert torch.equal(more[:, :heads], results["dx"])
 
     @pytest.mark.parametrize("shape", [(64, 8, 1, 128), (1, 1, 999, 64), (1, 40, 1, 96), (3, 17, 70, 80)], ids=str)
     def test_shapes_of_models(self, shape: tuple[int, ...], pairing: str, dtype: torch.dtype, device: str) -> None:
