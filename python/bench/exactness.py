@@ -1,4 +1,4 @@
-"""``python -m sternway bench exactness``: errors of every case, ours and torch's, and of inputs that break a naive scan."""
+"""``python -m sternway bench exactness``: errors, ours and torch's: every case, inputs hard for scans, far positions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import scan
+from .. import rope, scan
 from .._cases import CASES, FORMATS, Problem, TorchSource, error
+from .._cases.rope import frequencies
 from .._cases.table import Table, shape_text
 from . import report
 
@@ -22,7 +23,7 @@ def bench_exactness(device: str, path: str | None) -> int:
     print("ulp: the largest error in units in the last place of the largest element of its row; norm: |dx - truth| / |truth|\n")
     table.head()
     with report.Csv(path, device, columns) as csv:
-        for op, name, shape, dtype, numbers in (*cases(device), *hard_cases(device)):
+        for op, name, shape, dtype, numbers in (*cases(device), *hard_cases(device), *far_positions(device)):
             table.row(op, name, shape, dtype, *("" if x is None else f"{x:.2g}" for x in numbers))
             csv.row(op, name, shape, dtype, *numbers)
     return 0
@@ -82,6 +83,29 @@ def hard_inputs(torch: Any) -> Iterator[tuple[str, str, str, Any, Any]]:
     yield "cumprod", "1e30, 1e30, 1e-30; dy = 1, 0, 0", "float32", torch.eye(3)[0], torch.tensor([1e30, 1e30, 1e-30])
     for dtype in ("float16", "bfloat16"):
         yield "cumsum", "65536 ones over 1024", dtype, torch.ones(65536) / 1024, torch.zeros(65536)
+
+
+def far_positions(device: str) -> Iterator[Row]:
+    """RoPE of 256 tokens from a position on. What models write in torch has float32 angles, and their cosines in dy's dtype."""
+    import torch
+
+    dim = 128
+    power = torch.tensor(frequencies(dim), dtype=torch.float64, device=device)
+    single = 1.0 / 10000 ** (torch.arange(0, dim, 2, device=device).float() / dim)
+
+    def turned(dy: Any, angles: Any) -> Any:
+        cos, sin = (torch.cat((t, t), -1).to(dy.dtype) for t in (angles.cos(), angles.sin()))
+        low, high = dy.chunk(2, -1)
+        return dy * cos + torch.cat((high, -low), -1) * sin
+
+    for first in (1e3, 1e4, 1e5, 1e6):
+        positions = torch.arange(256, device=device) + int(first)
+        for dtype in ("float32", "bfloat16"):
+            dy = TorchSource().normal((1, 1, 256, dim)).to(device, getattr(torch, dtype))
+            truth = turned(dy.double(), positions[:, None] * power)
+            found = rope.rope_backward(dy, positions, pairing="half"), turned(dy, positions[:, None].float() * single)
+            numbers = (None, None, *(norm(x, truth) for x in found))
+            yield "rope_backward", f"positions from {first:.0e}", shape_text(tuple(dy.shape)), dtype, numbers
 
 
 def logcumsumexp(dy: Any, x: Any) -> Any:
