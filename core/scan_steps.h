@@ -1,0 +1,222 @@
+#ifndef STERNWAY_SCAN_STEPS_H
+#define STERNWAY_SCAN_STEPS_H
+#include <math.h>
+#include <string.h>
+
+#include "scan.h"
+#include "vector.h"
+
+/* Every scan is two walks over a row. The forward one carries a state over x; position k turns the state before it into a weight
+   w[k] and a link c[k]. The backward one is an affine recurrence, and dx is a product:
+
+     R[k] = dy[k] + c[k+1] R[k+1],  dx[k] = w[k] R[k]
+
+                    state                  w              c
+     sum            nothing                1              1
+     product        product before k       state          x[k]
+     max, min       the winner before k    x[k] wins      x[k] does not win
+     logcumsumexp   m, s: y = m + log s    exp(x[k] - m)  exp(m' - m), m' before k; with dy[k] / s for dy[k]
+
+   A row that is long is walked tile by tile from its end, with the state before each tile found beforehand. Everything here is one
+   expression for each lane without a branch, so that lanes become vectors. */
+
+/* Loops work on strips of lanes whose states stay in registers; width is that of a tile. */
+#define EACH_LANE for (long l = 0; l < SCAN_LANES; l++)
+
+INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+INLINE double number(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+
+/* a b, where zero cuts infinity, but not NaN. */
+INLINE double cut(double a, double b) {
+  double p = a * b, lost = isunordered(a, b) ? p : 0;
+  return p == p ? p : lost;
+}
+
+/* 2^k for a whole k from -1022 to 1023: a number this large keeps its last bits whole. */
+INLINE double power(double k) { return number(bits(k + (0x1.8p52 + 1023)) << 52); }
+
+/* exp(t + rest) for t <= 0 and a far smaller rest: exp(k log 2 + r), |r| <= log(2)/2, with the series of exp(r) - 1 - r up to what is below 2^-56. The power of
+   two goes in two steps, so that results below the normal range are rounded once. */
+INLINE double exponential(double t, double rest) {
+  rest = t < -746 ? 0 : rest;
+  t = t < -746 ? -746 : t;
+  double k = (t * 0x1.71547652b82fep0 + 0x1.8p52) - 0x1.8p52;
+  double r = (t - k * 0x1.62e42feep-1) - (k * 0x1.a39ef35793c76p-33 - rest);
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = 1 + (r + r * r * p);
+  double normal = k < -1000 ? -1000 : k;
+  return p * power(normal) * power(k - normal);
+}
+
+/* Forward: the state after n positions; with w, the weights, and the links in place of x where these are not x itself. */
+
+INLINE void product_forward(double *restrict before, const double *restrict x, double *restrict w, long width, long n) {
+  for (long k = 0; k < n; k++) EACH_LANE {
+    if (w) w[k * width + l] = before[l];
+    before[l] = cut(before[l], x[k * width + l]);
+  }
+}
+
+/* NaN beats everything. Where nothing stands before the first position, that one wins. */
+INLINE void record_forward(double sign, int first, double *restrict best, double *restrict seen, const double *restrict x,
+                           double *restrict w, long width, long n) {
+  EACH_LANE best[l] = seen[l] != 0 ? best[l] : sign * x[l];
+  for (long k = 0; k < n; k++) EACH_LANE {
+    double v = sign * x[k * width + l], b = best[l];
+    double win = first ? (b >= v ? 0 : 1) : (v >= b ? 1 : 0);
+    if (first) win = b == b ? win : 0;
+    else win = v == v ? win : 1;
+    best[l] = win != 0 ? v : b;
+    if (w) w[k * width + l] = win;
+  }
+  EACH_LANE {
+    if (w) w[l] = seen[l] != 0 ? w[l] : 1;
+    seen[l] = 1;
+  }
+}
+
+/* a + b, where lost gathers what rounding takes from float64 sums: the results of other types are rounded far above it. */
+INLINE double added(int exact, double a, double b, double *lost) {
+  double sum = a + b, part = sum - b, error = (a - part) + (b - (sum - part));
+  if (exact) *lost += error - error == 0 ? error : 0;
+  return sum;
+}
+
+/* exp(-|a - b|). Where numbers are far apart the difference is rounded by many places of its exponential: exact gives them back. */
+INLINE double shrunk(int exact, double a, double b) {
+  double difference = a - b, gap = a == b ? 0 : -fabs(difference);
+  if (!exact) return exponential(gap, 0);
+  double part = difference - a, lost = (a - (difference - part)) - (b + part);
+  lost = a > b ? -lost : lost;
+  return exponential(gap, a == b ? 0 : lost);
+}
+
+/* The indices that a scan returned, as the bits of x: position k won when its index is k itself, counted from lane l's want[l] on. */
+INLINE uint64_t wanted(double want, long k) { return bits(want + k + 0x1p52) - bits(0x1p52); }
+
+/* The winners of a tile, and whether its indices and those before the tile on its right are a scan's: each is its position's own, own
+   says of the first of that tile, or the one before, as that first is. */
+INLINE void chosen_forward(const double *restrict want, double *restrict first, double *restrict own, double *restrict scans,
+                           const double *restrict x, double *restrict w, long k, long delta, long width, long n) {
+  EACH_LANE {
+    double fine = bits(first[l]) == bits(x[(n - 1) * width + l]) ? scans[l] : 0;
+    scans[l] = own[l] != 0 ? scans[l] : fine;
+    first[l] = x[l];
+    own[l] = w[l] = bits(x[l]) == wanted(want[l], k * delta) ? 1 : 0;
+  }
+  for (long i = 1; i < n; i++) EACH_LANE {
+    uint64_t index = bits(x[i * width + l]);
+    double fine = index == bits(x[(i - 1) * width + l]) ? scans[l] : 0;
+    int wins = index == wanted(want[l], (k + i) * delta);
+    w[i * width + l] = wins ? 1 : 0;
+    scans[l] = wins ? scans[l] : fine;
+  }
+}
+
+/* Whether every index is its position's own or the one before, which last holds the bits of: a scan returns no other. */
+INLINE void chosen_check(const double *restrict want, double *restrict last, double *restrict scans, const double *restrict x, long k,
+                         long delta, long width, long n) {
+  for (long i = 0; i < n; i++) EACH_LANE {
+    uint64_t index = bits(x[i * width + l]);
+    double fine = index == bits(last[l]) ? scans[l] : 0;
+    scans[l] = index == wanted(want[l], (k + i) * delta) ? scans[l] : fine;
+    last[l] = x[i * width + l];
+  }
+}
+
+/* What leaves the lanes is dy from before their first winner. */
+INLINE void chosen_fold(int exact, const double *want, double *restrict won, double *restrict leaving, double *restrict lost,
+                        const double *restrict x, const double *restrict dy, long k, long delta, long width, long n) {
+  for (long i = 0; i < n; i++) EACH_LANE {
+    won[l] = bits(x[i * width + l]) == wanted(want[l], (k + i) * delta) ? 1 : won[l];
+    leaving[l] = added(exact, won[l] != 0 ? 0 : dy[i * width + l], leaving[l], &lost[l]);
+  }
+}
+
+/* m is the largest x so far, s the sum of exp(x - m). A larger x shrinks what came before by e, which is the link; dy is divided by the
+   sum. -inf adds nothing, and equal infinities share equally. */
+INLINE void soft_forward(int exact, double *restrict m, double *restrict s, double *restrict x, double *restrict w, double *restrict dy,
+                         long width, long n) {
+  double lost[SCAN_LANES] = {0}, gain[SCAN_LANES], link[SCAN_LANES];
+  EACH_LANE m[l] = s[l] == 0 ? -INFINITY : m[l];
+  for (long k = 0; k < n; k++) {
+    EACH_LANE {
+      double v = x[k * width + l], top = m[l], e = shrunk(exact, v, top), more = v > top ? 1 : e;
+      gain[l] = v == -INFINITY ? 0 : more;
+      link[l] = v > top ? e : 1;
+      m[l] = v > top ? v : top;
+    }
+    EACH_LANE {
+      lost[l] *= link[l];
+      s[l] = added(exact, gain[l], s[l] * link[l], &lost[l]);
+    }
+    if (w) EACH_LANE {
+      double total = s[l] + (exact ? lost[l] : 0);
+      w[k * width + l] = gain[l], x[k * width + l] = link[l];
+      dy[k * width + l] /= total == 0 ? INFINITY : total;
+    }
+  }
+  EACH_LANE s[l] += exact ? lost[l] : 0;
+}
+
+INLINE void forward(enum scan_kind kind, int exact, double *a, double *b, double *x, double *w, double *dy, long width, long n) {
+  switch (kind) {
+    case SCAN_PRODUCT: product_forward(a, x, w, width, n); break;
+    case SCAN_MAX_LAST: record_forward(1, 0, a, b, x, w, width, n); break;
+    case SCAN_MAX_FIRST: record_forward(1, 1, a, b, x, w, width, n); break;
+    case SCAN_MIN_LAST: record_forward(-1, 0, a, b, x, w, width, n); break;
+    case SCAN_MIN_FIRST: record_forward(-1, 1, a, b, x, w, width, n); break;
+    case SCAN_SOFT: soft_forward(exact, a, b, x, w, dy, width, n); break;
+    default: break;
+  }
+}
+
+/* Backward: dx in place of dy. entering is c R from the right. A maximum selects, so that an infinity or a NaN stays in its run. */
+INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, double *restrict lost, const double *restrict c, const double *restrict w,
+                     double *restrict dy, long width, long n) {
+  for (long k = n - 1; k >= 0; k--) EACH_LANE {
+    long i = k * width + l;
+    double less = lost[l], next = added(exact, dy[i], entering[l], &less), r = exact ? next + less : next;
+    switch (kind) {
+      case SCAN_SUM: dy[i] = r, entering[l] = next; break;
+      case SCAN_PRODUCT: dy[i] = cut(w[i], r), entering[l] = cut(c[i], next), less *= c[i]; break;
+      case SCAN_SOFT: dy[i] = w[i] * r, entering[l] = c[i] * next, less *= c[i]; break;
+      default: dy[i] = w[i] != 0 ? r : 0, entering[l] = w[i] != 0 ? 0 : next, less = w[i] != 0 ? 0 : less;
+    }
+    if (exact) lost[l] = less - less == 0 ? less : 0;
+  }
+}
+
+INLINE void sum_fold(int exact, double *leaving, double *lost, const double *dy, long width, long n) {
+  for (long k = n - 1; k >= 0; k--) EACH_LANE leaving[l] = added(exact, dy[k * width + l], leaving[l], &lost[l]);
+}
+
+/* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
+   and what leaves the lane; both from the last position on. */
+INLINE void product_fold(int exact, double *m, double *e, double *leaving, double *lost, const double *x, const double *dy, long width,
+                         long n) {
+  const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
+  for (long k = n - 1; k >= 0; k--) EACH_LANE {
+    double v = x[k * width + l], grow = fabs(v) < 0x1p-900 ? 200 : 0, p = cut(m[l], v * power(grow));
+    double fraction = number((bits(p) & ~exponent) | half), whole = number((bits(p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
+    fraction = p == 0 ? p : fraction;
+    m[l] = p - p == 0 ? fraction : p;
+    e[l] += whole - 1022 - grow;
+    double less = lost[l];
+    leaving[l] = cut(v, added(exact, dy[k * width + l], leaving[l], &less));
+    less *= v;
+    if (exact) lost[l] = less - less == 0 ? less : 0;
+  }
+}
+#endif
