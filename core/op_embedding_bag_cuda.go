@@ -7,12 +7,12 @@ import (
 
 // Geometry of cuda/embedding_bag*.cuh.
 const (
-	bagUnit        = 64       // rows and entries of a unit, at most
+	bagUnit        = 64       // rows and entries of a unit, at most, or half of it
 	bagCache       = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
 	bagChunk       = 32       // kChunk
 	bagTile        = 2048     // kTile
 	bagDigitBits   = 8        // of kDigits
-	bagStretch     = 16       // kStretch
+	bagStretch     = 32       // kStretch
 	bagSortBlocks  = 1024     // at most
 	bagChunkBlocks = 3        // of a multiprocessor, that sum chunks beside the rows
 	bagLongBlocks  = 4        // of a multiprocessor
@@ -31,7 +31,6 @@ type bagProgram struct {
 const (
 	bagSorted = iota
 	bagSortedWon
-	bagChunks
 	bagLongRows
 	bagDots
 	bagClear
@@ -41,13 +40,14 @@ const (
 	bagScatter
 	bagSort
 	bagWinners
+	bagCollect
 	bagBounds
 )
 
 func (p *bagProgram) symbols() (list []symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.suffix()
-	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "chunks" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
-		"clear", "keys", "count", "scan", "scatter", "sort", "winners", "bounds"} {
+	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
+		"clear", "keys", "count", "scan", "scatter", "sort", "winners", "collect", "bounds"} {
 		list = append(list, symbol{embeddingBag.Image, prefix + name})
 	}
 	return list
@@ -77,9 +77,13 @@ func (p *bagProgram) sortGrid() (blocks, tiles int64) {
 	return ceil(all, tiles), tiles
 }
 
-// unit is how many rows and entries, together, the same threads go through one after the other: few where there is little to share out.
+// unit is how many rows and entries, together, the same threads go through one after the other: few where there is little to share out,
+// and where the writes of short rows are the more in order the fewer they are.
 func (p *bagProgram) unit() int64 {
 	size, vectors := int64(bagUnit), ceil(p.EmbeddingDim*p.DType.Size(), 16)
+	if p.TotalIndices < 4*p.NumEmbeddings {
+		size /= 2
+	}
 	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.units)*threadsPerSM {
 		size /= 2
 	}
@@ -105,11 +109,19 @@ func (p *bagProgram) levels() (n int64) {
 	return n
 }
 
+// parts is how many chunks there may be on all levels.
+func (p *bagProgram) parts() (n int64) {
+	for level := range p.levels() {
+		n += p.chunks(level + 1)
+	}
+	return n
+}
+
 // bagLayout is where things lie in the workspace, in bytes.
 type bagLayout struct {
-	counts, totals, bags, counted, winners, bounds, lists, partial int64
-	entries                                                        [2]int64
-	size                                                           int64
+	counts, totals, bags, counted, winners, won, bounds, lists, partial int64
+	entries                                                             [2]int64
+	size                                                                int64
 }
 
 func (p *bagProgram) layout() (l bagLayout) {
@@ -125,21 +137,23 @@ func (p *bagProgram) layout() (l bagLayout) {
 	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)
 	l.counts, l.totals = take(blocks<<bagDigitBits, 4), take(1<<bagDigitBits, 4)
 	l.bounds = take(p.unitCount()+1, 8)
-	l.lists = take(2+2*p.chunks(1), 4)
+	l.lists = take(2+4*p.chunks(1)+p.mostSlices()*p.parts(), 4)
 	switch p.Mode {
 	case "sum":
 		l.bags = take(p.TotalIndices, 4)
 	case "mean":
 		l.counted = take(p.NumBags, 4)
 	case "max":
-		l.bags, l.winners = take(p.TotalIndices, 4), take(p.TotalIndices*ceil(p.EmbeddingDim, 32), 4)
+		words := p.TotalIndices * ceil(p.EmbeddingDim, 32)
+		l.bags, l.winners, l.won = take(p.TotalIndices, 4), take(words, 4), take(words, 4)
 	}
-	parts := int64(0)
-	for level := range p.levels() {
-		parts += p.chunks(level + 1)
-	}
-	l.partial = take(parts*p.EmbeddingDim, p.DType.Accumulator().Size())
+	l.partial = take(p.parts()*p.EmbeddingDim, p.DType.Accumulator().Size())
 	return l
+}
+
+// mostSlices is how many slices a row may be cut into, however its operands lie: of 32 columns, or of half of 32 accesses of 16 bytes.
+func (p *bagProgram) mostSlices() int64 {
+	return max(ceil(p.EmbeddingDim, 32), 2*ceil(p.EmbeddingDim*p.DType.Size(), 32*16))
 }
 
 func (p *bagProgram) workspace() int64 {
@@ -151,9 +165,9 @@ func (p *bagProgram) workspace() int64 {
 
 // bagLaunch is what a launch tells its kernel beside the operands and the workspace.
 type bagLaunch struct {
-	from, to, shift, tiles, partial, parts, chunk, levels int64
-	lanes, slices, chunkBlocks                            int64
-	wide, plain                                           bool
+	from, to, shift, tiles     int64
+	lanes, slices, chunkBlocks int64
+	wide, plain                bool
 }
 
 // bagRun is one run on a GPU.
@@ -172,7 +186,12 @@ func (p *bagProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 		l := r.rowLaunch(bagWeight)
 		r.launch(bagDots, ceil(ceil(p.TotalIndices, bagStretch)*l.lanes, blockThreads), l)
 	}
-	if args[bagDweight].present() && !args[bagDweight].empty() {
+	switch dweight := &args[bagDweight]; {
+	case !dweight.present() || dweight.empty():
+	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
+		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
+		r.launch(bagClear, ceil(words, blockThreads), bagLaunch{tiles: words, wide: true})
+	default:
 		r.sumRows(r.sort())
 	}
 	return r.err
@@ -184,7 +203,8 @@ func (r *bagRun) sort() (sorted int64) {
 		return 0
 	}
 	if r.Mode == "mean" {
-		r.launch(bagClear, ceil(r.NumBags, blockThreads), bagLaunch{})
+		words := ceil(r.NumBags*4, 16)
+		r.launch(bagClear, ceil(words, blockThreads), bagLaunch{tiles: words})
 	}
 	blocks, tiles := r.sortGrid()
 	from, to := r.entries[0], r.entries[1]
@@ -208,7 +228,7 @@ func (r *bagRun) sort() (sorted int64) {
 // sumRows writes dweight from the sorted occurrences.
 func (r *bagRun) sumRows(sorted int64) {
 	l := r.rowLaunch(bagDweight)
-	l.from, l.partial, l.levels = sorted, r.partial, r.levels()
+	l.from = sorted
 	if r.halves(l) {
 		l.lanes, l.slices = l.lanes/2, 2*l.slices
 	}
@@ -217,6 +237,7 @@ func (r *bagRun) sumRows(sorted int64) {
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
 			r.launch(bagWinners, ceil(r.TotalIndices, blockThreads), l)
+			r.launch(bagCollect, ceil(r.TotalIndices, blockThreads), l)
 		}
 		r.launch(bagBounds, ceil(max(r.unitCount()+1, r.chunks(1)), blockThreads), l)
 	}
@@ -225,21 +246,13 @@ func (r *bagRun) sumRows(sorted int64) {
 		sum = bagSortedWon
 	}
 	r.launch(sum, l.chunkBlocks+ceil(r.unitCount()*threads, blockThreads), l)
-	level := l
-	level.chunk = bagChunk
-	for n := int64(2); n <= l.levels; n++ {
-		level.parts = level.partial
-		level.partial += r.chunks(n-1) * r.EmbeddingDim * r.DType.Accumulator().Size()
-		level.chunk *= bagChunk
-		r.launch(bagChunks, ceil(r.chunks(n)*threads, blockThreads), level)
-	}
-	if l.levels > 0 {
+	if r.levels() > 0 {
 		r.launch(bagLongRows, min(ceil(r.chunks(1)*threads, blockThreads), bagLongBlocks*int64(r.units)), l)
 	}
 }
 
 // halves reports whether dy, each row of which is read many times, stays in the cache if slices are half as wide, and not as they are.
-// Where entries say only where to look their summands up, which every slice does again, that costs more than it saves.
+// Where an entry won few columns, what every slice reads of it again costs more than that saves.
 func (r *bagRun) halves(l bagLaunch) bool {
 	size := r.NumBags * l.lanes * 16
 	return l.wide && l.lanes == 32 && size > bagCache && size <= 2*bagCache && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
@@ -284,8 +297,8 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	for _, word := range []int64{
 		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
 		flag(r.IncludeLastOffset), flag(r.Mode == "mean"), flag(r.ScaleGradByFreq), flag(byPosition),
-		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.unit(), r.bounds,
-		l.partial, l.parts, l.chunk, l.levels, l.lanes, l.slices, flag(l.wide), flag(l.plain), l.chunkBlocks, r.lists,
+		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.won, r.unit(), r.bounds,
+		r.partial, r.parts(), r.levels(), l.lanes, l.slices, flag(l.wide), flag(l.plain), l.chunkBlocks, r.lists,
 	} {
 		r.q.launch.Put(uint64(word))
 	}

@@ -1,4 +1,5 @@
 // dweight[v] = sum of scale(i) dy[bag(i)] over the positions i that hold v; every row is written once, in an order that the indices fix.
+#include "embedding_bag_bounds.cuh"
 #include "embedding_bag_rows.cuh"
 #include "embedding_bag_sort.cuh"
 
@@ -7,13 +8,16 @@
 template <typename T, typename A>
 __device__ void sample_weights(const BagArgs& args)
 {
-    constexpr int kTogether = 4;
+    constexpr int kTogether = 2;
     const int lanes = static_cast<int>(args.lanes), lane = threadIdx.x % lanes;
     const u32 group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
-    const i64 first = (i64(blockIdx.x) * kBlock + threadIdx.x) / lanes * kStretch, stop = min(first + kStretch, args.total);
+    const i64 each = kBlock / lanes * kStretch, begin = blockIdx.x * each;  // of a block
+    const i64 first = begin + threadIdx.x / lanes * kStretch, stop = min(first + kStretch, args.total);
     const i64 end = end_of(args);
+    const Bags bags = bags_between(args, begin, min(each, args.total - begin));
     for (i64 base = first; base < stop; base += lanes) {
-        const i64 own = min(base + lane, stop - 1), own_row = row_of(args, own, end), own_bag = bag_of(args, own, 0, args.bags - 1);
+        const i64 own = min(base + lane, stop - 1);
+        const u32 own_row = static_cast<u32>(row_of(args, own, end)), own_bag = static_cast<u32>(bag_of(args, own, bags.first, bags.last));
         const int n = static_cast<int>(min(stop - base, i64(lanes)));
         for (int p = 0; p < n; p += kTogether) {
             const T *dy[kTogether], *weight[kTogether];
@@ -21,7 +25,7 @@ __device__ void sample_weights(const BagArgs& args)
             A run[kTogether] = {}, total[kTogether] = {}, sum[kTogether] = {};  // after 16 additions a level hands over to the next
 #pragma unroll
             for (int u = 0; u < kTogether; ++u) {
-                const i64 row = __shfl_sync(group, own_row, p + u, lanes), bag = __shfl_sync(group, own_bag, p + u, lanes);
+                const u32 row = __shfl_sync(group, own_row, p + u, lanes), bag = __shfl_sync(group, own_bag, p + u, lanes);
                 dy[u] = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
                 weight[u] = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
                 counts[u] = p + u < n && row < args.rows;
@@ -70,6 +74,13 @@ __device__ void sample_weights(const BagArgs& args)
             }
         }
     }
+}
+
+// Zeros in the order of addresses, 16 bytes a thread: no other order is as fast. In all of dweight, or in what counts the indices of bags.
+__device__ inline void clear(const BagArgs& args)
+{
+    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
+    if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.counted_at))[k] = uint4{0, 0, 0, 0};
 }
 
 constexpr u32 kHeld = 128;  // columns of some bags that a warp holds at once
@@ -132,6 +143,24 @@ __device__ inline void winners(const BagArgs& args)
     }
 }
 
+// Sorted entries get their bags in place of their positions, and what they won beside them: so each is looked for once, not by every slice.
+__device__ inline void collect(const BagArgs& args)
+{
+    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
+    if (k >= args.total) return;
+    u32& tag = at<Entry>(args, args.from_at)[k].tag;
+    const u32* from = at<const u32>(args, args.winners_at) + tag * words;
+    u32* to = at<u32>(args, args.won_at) + k * words;
+    tag = at<const u32>(args, args.bags_at)[tag];
+#pragma unroll 1
+    for (i64 w = 0; w < words;) {
+        if (words % 4 == 0)
+            store_wide(to + w, load_wide<4>(from + w)), w += 4;
+        else
+            to[w] = from[w], ++w;
+    }
+}
+
 template <typename T, typename A>
 __device__ void sorted(const BagArgs& args)
 {
@@ -165,28 +194,19 @@ __device__ void long_ones(const BagArgs& args)
         long_rows<T, A, 1, Kind::Scaled>(args);
 }
 
-template <typename T, typename A>
-__device__ void larger_chunks(const BagArgs& args)
-{
-    if (args.wide)
-        chunks<T, A, kWide<T>>(args);
-    else
-        chunks<T, A, 1>(args);
-}
-
 #define EXPORT_ROWS(name, T, A, family)                                           \
     EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                \
     EXPORT(family##_sorted_won_##name, 4, BagArgs, sorted_won<T, A>(args))        \
-    EXPORT(family##_chunks_##name, 2, BagArgs, larger_chunks<T, A>(args))         \
     EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))          \
-    EXPORT(family##_sample_weights_##name, 2, BagArgs, sample_weights<T, A>(args))
+    EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
-EXPORT(embedding_bag_backward_clear, 1, BagArgs, clear(args))
+EXPORT(embedding_bag_backward_clear, 8, BagArgs, clear(args))
 EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
 EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
 EXPORT(embedding_bag_backward_scan, 1, BagArgs, scan(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
 EXPORT(embedding_bag_backward_winners, 6, BagArgs, winners(args))
+EXPORT(embedding_bag_backward_collect, 8, BagArgs, collect(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

@@ -1,267 +1,39 @@
 // The rows of dweight from the sorted entries. `lanes` threads share a slice of a row, V columns each, and add its entries in order.
 //
-//     rows      every row once, zeros included, except long ones; beside them, the sums of the smallest chunks
-//     chunks    sums of larger chunks from those of smaller ones
-//     long_rows the rows that hold a whole chunk, from chunks and from the entries before and behind them
+//     rows      every row once, zeros included, except long ones, which hold a whole chunk; beside them, the sums of the smallest chunks
+//     long_rows those, from chunks and from the entries before and behind them; beside them, the sums of larger chunks
 //
 // A chunk is kChunk aligned entries, or kChunk aligned chunks, all of one row: so the order of a sum follows from the entries alone.
 #pragma once
 
-#include "embedding_bag.cuh"
+#include "embedding_bag_sum.cuh"
 
-constexpr int kRun = 8;  // a running sum goes to the next level after so many additions, or before
-
-// What a summand is.
-enum class Kind {
-    Plain,   // dy of a bag, and a row is their sum
-    Scaled,  // dy of a bag times a number; rows may be divided
-    Won,     // dy of a bag in the columns that the position won
-};
-
-// FLIGHT: vectors of dy that a thread loads before it adds the first.
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
-struct RowSum {
-    static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
-    const BagArgs& args;
-    const int lanes, lane;  // of the group of threads
-    u32 unit, column;       // which part of the work is the group's, and the first of the columns that this thread adds
-    const char* dy;         // of the first bag, from that column on
-    bool active;
-    A run[V], total[V];
+struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
+    using Base = Sum<T, A, V, KIND, FLIGHT>;
+    using Base::Base, Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::group, Base::entry, Base::reset, Base::add, Base::add_run;
+    using Base::slice, Base::add_chunks, Base::store_chunk, Base::row_at, Base::store_row, Base::store_zeros;
 
-    __device__ explicit RowSum(const BagArgs& a) : args(a), lanes(static_cast<int>(a.lanes)), lane(threadIdx.x & (lanes - 1)) {}
-
-    // The warp's threads that belong to the group.
-    __device__ u32 group() const { return lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane); }
-
-    // How many groups of threads come before this one when its block is number `block`.
-    __device__ i64 before(i64 block) const { return (block * kBlock + threadIdx.x) >> (__ffs(lanes) - 1); }
-
-    // Takes up a slice of one of n units, if there are so many. One slice comes after the other: that of dy stays in the cache.
-    __device__ bool take(i64 slot, i64 n)
+    // The first entry from k on that is not of a row, of which no whole chunk is left there.
+    __device__ u32 end_of_row(u32 row, u32 k) const
     {
-        if (slot >= n * args.slices) return false;
-        const i64 slice = args.slices == 1 ? 0 : slot / n;
-        unit = static_cast<u32>(slot - slice * n);
-        column = (static_cast<u32>(slice) * lanes + lane) * V;
-        dy = args.dy + column * args.dy_column * static_cast<i64>(sizeof(T));
-        active = column < static_cast<u32>(args.columns);
-        reset();
-        return true;
-    }
-
-    // The groups of some blocks share n units.
-    template <typename Work>
-    __device__ void share(i64 n, i64 blocks, Work work)
-    {
-        for (i64 block = blockIdx.x; take(before(block), n); block += blocks) work();
-    }
-
-    __device__ void reset()
-    {
-#pragma unroll
-        for (int v = 0; v < V; ++v) run[v] = total[v] = 0;
-    }
-
-    __device__ void settle()
-    {
-#pragma unroll
-        for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
-    }
-
-    __device__ const Entry& entry(u32 k) const { return at<const Entry>(args, args.from_at)[k]; }
-
-    // What an entry says of its summand. The threads of a group look up one each, and read all of them from shared memory.
-    struct Source {
-        u32 row, bag;
-        A scale[KIND == Kind::Scaled];
-        u32 won[KIND == Kind::Won ? V : 0];  // bits of the columns of the slice
-    };
-
-    __device__ Source* sources() const
-    {
-        alignas(16) __shared__ char all[kBlock * sizeof(Source)];
-        return reinterpret_cast<Source*>(all) + (threadIdx.x - lane);
-    }
-
-    __device__ void look_up(u32 k) const
-    {
-        Source& s = sources()[lane];
-        const Entry e = entry(k);
-        s.row = e.row;
-        s.bag = e.tag;
-        if constexpr (KIND != Kind::Plain)
-            if (args.positions) s.bag = at<const u32>(args, args.bags_at)[e.tag];
-        if constexpr (KIND == Kind::Scaled) {
-            s.scale[0] = 1;
-            if (args.sample_weights) s.scale[0] = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
-            if (args.mean) s.scale[0] /= A(at<const u32>(args, args.counted_at)[s.bag]);
+        u32 end = k;
+        for (u32 reach = 0; reach < kChunk; reach += lanes) {
+            const u32 next = k + reach + lane;
+            end += __popc(__ballot_sync(group(), next < static_cast<u32>(args.total) && entry(next).row == row));
         }
-        if constexpr (KIND == Kind::Won) {
-            const Entry left = k > 0 ? entry(k - 1) : Entry{~0u, 0};
-            const bool again = left.row == e.row && at<const u32>(args, args.bags_at)[left.tag] == s.bag;
-            const u32 words = (static_cast<u32>(args.columns) + 31) / 32, first = (column - lane * V) / 32;
-            const u32* won = at<const u32>(args, args.winners_at) + i64(e.tag) * words;
-            constexpr int MANY = V % 4 == 0 ? 4 : 1;  // slices begin at a multiple of so many words
-#pragma unroll
-            for (int w = 0; w < V; w += MANY) {
-                Words<u32, MANY> some = {};
-                const bool there = !again && first + w < words;  // a row twice in one bag wins its columns once
-                if (there && words % MANY == 0) some.load(won + first + w);
-#pragma unroll
-                for (int v = 0; v < MANY; ++v) {
-                    if (there && words % MANY && first + w + v < words) some.word[v] = won[first + w + v];
-                    s.won[w + v] = some.word[v];
-                }
-            }
+        return end;
+    }
+
+    // The first entry of a row that has `first`; no whole chunk of it lies before that.
+    __device__ u32 begin_of_row(u32 row, u32 first) const
+    {
+        u32 begin = first;
+        for (u32 reach = 1; reach <= kChunk; reach += lanes) {
+            const u32 back = reach + lane;
+            begin -= __popc(__ballot_sync(group(), back <= first && entry(first - back).row == row));
         }
-    }
-
-    // dy of a bag.
-    __device__ void load(Words<T, V>& x, u32 bag) const
-    {
-        const T* from = reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T))));
-        if (V > 1 && (KIND == Kind::Plain || args.dy_column == 1)) {
-            x.load(from);
-        } else {
-#pragma unroll
-            for (int v = 0; v < V; ++v) x.set(v, *from);  // V > 1: dy is constant along columns
-        }
-    }
-
-    // Adds the entries k..end-1 in order; meet(row, k) is told of each before it is added.
-    template <typename Meet>
-    __device__ void add(u32 k, u32 end, Meet meet)
-    {
-        const Source* from = sources();
-        for (; k < end; k += lanes) {
-            const int n = static_cast<int>(min(static_cast<u32>(lanes), end - k));
-            __syncwarp(group());
-            if (lane < n) look_up(k + lane);
-            __syncwarp(group());
-            for (int j = 0; j < n; j += FLIGHT) {
-                Words<T, V> x[FLIGHT];
-                u32 won[FLIGHT];
-#pragma unroll
-                for (int u = 0; u < FLIGHT; ++u) {
-                    x[u] = {};
-                    won[u] = active && j + u < n ? ~0u : 0;
-                    if (KIND == Kind::Won && won[u]) won[u] = from[j + u].won[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1);
-                    if (won[u]) load(x[u], from[j + u].bag);
-                }
-#pragma unroll
-                for (int u = 0; u < FLIGHT; ++u) {
-                    if (j + u >= n) break;
-                    meet(from[j + u].row, k + j + u);
-#pragma unroll
-                    for (int v = 0; v < V; ++v) {
-                        const A value = x[u].template value<A>(v);
-                        if constexpr (KIND == Kind::Scaled)
-                            run[v] += from[j + u].scale[0] * value;
-                        else if (KIND == Kind::Plain || won[u] >> v & 1)
-                            run[v] += value;
-                    }
-                }
-                if (lanes >= kRun || (k ^ (k + n)) >= kRun) settle();  // few lanes take few entries at a time
-            }
-        }
-    }
-
-    // The same where all are of one row.
-    __device__ void add_run(u32 first, u32 end)
-    {
-        add(first, end, [](u32, u32) {});
-    }
-
-    __device__ void add_chunks(const A* sums, i64 first, i64 end)
-    {
-        constexpr int MANY = 256 / (V * static_cast<int>(sizeof(A)));  // 64 registers
-        for (i64 k = first; k < end && active; k += MANY) {
-            Pack<A, PART> x[MANY][V / PART];
-#pragma unroll
-            for (int u = 0; u < MANY; ++u)
-#pragma unroll
-                for (int v = 0; v < V; v += PART) {
-                    if (k + u < end)
-                        x[u][v / PART] = load_wide<PART>(sums + (k + u) * args.columns + column + v);
-                    else
-                        x[u][v / PART] = {};
-                }
-#pragma unroll
-            for (int u = 0; u < MANY; ++u) {
-#pragma unroll
-                for (int v = 0; v < V; ++v) run[v] += x[u][v / PART].at[v % PART];
-                if (u % kRun == kRun - 1) settle();
-            }
-            settle();
-        }
-    }
-
-    __device__ void store_chunk()
-    {
-        settle();
-        A* sum = at<A>(args, args.partial_at) + i64(unit) * args.columns + column;
-        if (!active) return;
-#pragma unroll
-        for (int v = 0; v < V; v += PART) {
-            Pack<A, PART> pack;
-            memcpy(&pack, total + v, sizeof pack);
-            store_wide(sum + v, pack);
-        }
-    }
-
-    __device__ T* row_at(u32 row) const
-    {
-        return reinterpret_cast<T*>(args.dweight) + row * args.dweight_row + column * (V > 1 ? 1 : args.dweight_column);
-    }
-
-    // The sum so far is a row; occurrences: how many entries it has.
-    __device__ void store_row(T* p, u32 occurrences)
-    {
-        if (!active) return;
-        A sum[V + 1];
-#pragma unroll
-        for (int v = 0; v < V; ++v) sum[v] = total[v] + run[v];
-        if (KIND == Kind::Scaled && args.by_frequency && occurrences > 1) {
-            const auto divisor = Divisor<A>::of(A(occurrences));
-#pragma unroll
-            for (int v = 0; v < V; ++v) sum[v] = divisor.divide(sum[v]);
-        }
-        if constexpr (V > 1) {
-            Pack<T, V> pack;
-#pragma unroll
-            for (int v = 0; v < V; v += 2) {
-                const A pair[2] = {sum[v], sum[v + 1]};
-                narrow(pair, pack.at + v);
-            }
-            uint4 word;
-            memcpy(&word, &pack, sizeof word);
-            __stcs(reinterpret_cast<uint4*>(p), word);  // dy shall stay in the cache
-        } else {
-            *p = static_cast<T>(sum[0]);
-        }
-    }
-
-    __device__ void store_zeros(T* p)
-    {
-        if (!active) return;
-        if constexpr (V > 1)
-            __stcs(reinterpret_cast<uint4*>(p), uint4{0, 0, 0, 0});
-        else
-            *p = T(0);
-    }
-
-    // The first entry behind those of a row, all of which are in low..high-1: the lanes search together.
-    __device__ u32 end_of_row(u32 row, u32 low, u32 high) const
-    {
-        const u32 parts = max(lanes, 2);
-        while (low < high) {
-            const u32 step = (high - low + parts - 1) / parts, last = low + (lane + 1) * step - 1;
-            const u32 inside = __popc(__ballot_sync(group(), last < high && entry(last).row <= row));
-            low += inside * step;
-            if (inside < lanes) high = min(high, low + step - 1);
-        }
-        return low;
+        return begin;
     }
 
     __device__ void rows()
@@ -289,7 +61,7 @@ struct RowSum {
             add(k, found ? stop : end, finish);
             if (!found) break;
             finish(entry(stop).row, stop);
-            k = begun = end_of_row(row, stop + kChunk, end);
+            k = begun = end_of_row(row, stop + chunk_lists(args).whole[stop / kChunk] * kChunk);
             reset();
             ++row;
             p += args.dweight_row;
@@ -297,18 +69,33 @@ struct RowSum {
         if (row < last) finish(last, end);
     }
 
-    __device__ void smallest_chunk()
+    // Notes that the group has stored something. True for the last of n groups: it reads what all of them stored.
+    __device__ bool last(u32* done, u32 n) const
     {
-        add_run(unit * kChunk, (unit + 1) * kChunk);
-        store_chunk();
+        u32 others = 0;
+        __threadfence();
+        __syncwarp(group());
+        if (lane == 0) others = atomicAdd(done, 1);
+        if (__shfl_sync(group(), others, 0, lanes) + 1 != n) return false;
+        __threadfence();
+        return true;
     }
 
-    __device__ void larger_chunk()
+    // Sums chunk `unit` of the second level, and each larger one that is complete with it.
+    __device__ void larger_chunks(u32* done)
     {
-        const i64 first = unit * args.chunk;
-        if (entry(first).row >= args.rows || entry(first).row != entry(first + args.chunk - 1).row) return;
-        add_chunks(at<const A>(args, args.parts_at), i64(unit) * kChunk, (i64(unit) + 1) * kChunk);
-        store_chunk();
+        i64 number = unit, size = i64(kChunk) * kChunk, many = args.total / kChunk;  // of a chunk, its entries, the chunks of the level below
+        const A* sums = at<const A>(args, args.partial_at);
+#pragma unroll 1
+        for (i64 level = 2;; ++level) {
+            if (level > 2 && entry(number * size).row != entry(number * size + size - 1).row) return;
+            reset();
+            add_chunks(sums, number * kChunk, (number + 1) * kChunk);
+            sums += many * args.columns, done += many, many /= kChunk;
+            store_chunk(sums, number);
+            number /= kChunk, size *= kChunk;
+            if (level == args.levels || number >= many / kChunk || !last(done + many + number, kChunk)) return;
+        }
     }
 
     // Adds the chunks of first..end-1: up to the largest, and down again. Returns the first entry behind them.
@@ -334,16 +121,30 @@ struct RowSum {
         }
     }
 
-    // unit is the first chunk of a row.
-    __device__ void long_row()
+    // The first chunk of a long row that is ready for its sum, or ~0. Behind the chunks of the second level, units are long rows: those
+    // without such a chunk, while the others are summed by those who sum the last of these.
+    __device__ u32 ready(const ChunkLists& lists, u32 large)
     {
-        u32 begin = unit * kChunk;
-        const u32 first = begin, row = entry(first).row, end = end_of_row(row, first + kChunk, static_cast<u32>(args.total));
-        for (u32 reach = 0; reach < kChunk; reach += lanes) {  // not a whole chunk lies before
-            const u32 back = reach + lane + 1;
-            begin -= __popc(__ballot_sync(group(), back <= first && entry(first - back).row == row));
-        }
+        const bool chunk = unit < large;
+        const u32 begin = unit * kChunk * kChunk, row = chunk ? entry(begin).row : 0;
+        if (chunk && (row >= args.rows || row != entry(begin + kChunk * kChunk - 1).row)) return ~0u;
+        const u32 first = chunk ? lists.first[unit * kChunk] : lists.head[unit - large], behind = first + lists.whole[first];
+        const u32 before = (first + kChunk - 1) / kChunk, parts = args.levels > 1 && behind / kChunk > before ? behind / kChunk - before : 0;
+        if (!chunk) return parts ? ~0u : first;
+        u32* done = lists.done + slice() * args.parts;
+        larger_chunks(done);
+        return last(done + first, parts) ? first : ~0u;
+    }
+
+    // Sums the row that is unit or that is complete with it.
+    __device__ void long_row(const ChunkLists& lists, u32 large)
+    {
+        const u32 head = ready(lists, large);
+        if (head == ~0u) return;
+        const u32 first = head * kChunk, row = entry(first).row;
+        const u32 begin = begin_of_row(row, first), end = end_of_row(row, first + lists.whole[head] * kChunk);
         u32 from = begin, to = first;
+        reset();
 #pragma unroll 1
         while (true) {
             add_run(from, to);
@@ -354,40 +155,37 @@ struct RowSum {
     }
 };
 
+// The smallest chunks, in a function of its own: that leaves all registers to the rows.
+template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+__device__ __noinline__ void chunks(const BagArgs& args)
+{
+    RowSum<T, A, V, KIND, FLIGHT> sum(args);
+    const ChunkLists lists = chunk_lists(args);
+    sum.share(lists.count[0], args.chunk_blocks, [&] {
+        sum.unit = lists.chunk[sum.unit];
+        sum.add_run(sum.unit * kChunk, (sum.unit + 1) * kChunk);
+        sum.store_chunk(at<const A>(args, args.partial_at), sum.unit);
+    });
+}
+
 template <typename T, typename A, int V, Kind KIND>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
     constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four blocks
+    if (blockIdx.x < args.chunk_blocks) return chunks<T, A, V, KIND, FLIGHT>(args);
     RowSum<T, A, V, KIND, FLIGHT> sum(args);
-    if (blockIdx.x >= args.chunk_blocks) {
-        const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);  // args.unit is a power of two
-        if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();
-    } else {
-        const u32* list = at<const u32>(args, args.lists_at);
-        sum.share(list[0], args.chunk_blocks, [&] {
-            sum.unit = list[2 + sum.unit];
-            sum.smallest_chunk();
-        });
-    }
-}
-
-template <typename T, typename A, int V>
-__device__ void chunks(const BagArgs& args)
-{
-    RowSum<T, A, V, Kind::Plain, 8> sum(args);
-    if (at<const u32>(args, args.lists_at)[0] < kChunk) return;
-    sum.share(args.total / args.chunk, gridDim.x, [&] { sum.larger_chunk(); });
+    const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);  // args.unit is a power of two
+    if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();
 }
 
 template <typename T, typename A, int V, Kind KIND>
 __device__ void long_rows(const BagArgs& args)
 {
     RowSum<T, A, V, KIND, 8> sum(args);
-    const u32* list = at<const u32>(args, args.lists_at);
-    sum.share(list[1], gridDim.x, [&] {
-        sum.unit = list[2 + args.total / kChunk + sum.unit];
-        sum.long_row();
-    });
+    const ChunkLists lists = chunk_lists(args);
+    if (lists.count[1] == 0) return;
+    const u32 large = args.levels > 1 && lists.count[0] >= kChunk ? static_cast<u32>(args.total / (kChunk * kChunk)) : 0;
+    sum.share(large + lists.count[1], gridDim.x, [&] { sum.long_row(lists, large); });
 }
 
 // 16 bytes of columns for each thread where the operands allow it, else one column.

@@ -83,48 +83,36 @@ __device__ inline u32 rank(const BagArgs& args, Ranks& ranks, const Entry (&entr
     return count;
 }
 
-// The bag of a position, for which the lanes of a warp search together. Whatever the offsets hold, it is a bag.
-__device__ inline i64 bag_by_warp(const BagArgs& args, i64 position, i64 low, i64 high)
+// The indices of this thread's items, all under way at once.
+template <typename I>
+__device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[kItems])
 {
-    const i64 lane = threadIdx.x % 32;
-    while (low < high) {
-        const i64 step = (high - low + 31) / 32, probe = low + (lane + 1) * step;
-        const int passed = __popc(__ballot_sync(~0u, probe <= high && offset_of(args, probe) <= position));
-        low += passed * step;
-        high = min(high, low + step - 1);
-    }
-    return low;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) index[j] = (reinterpret_cast<const I*>(args.indices) + base * args.index_step)[min(item(j), n - 1) * args.index_step];
 }
 
-// The rows of this thread's items; all are loaded before the first is looked at.
-template <typename I>
-__device__ void load_rows(const BagArgs& args, i64 base, u32 n, i64 begin, i64 end, u32 (&row)[kItems])
+// The bags of this thread's items, which are among some: where those begin passes through shared memory, one part after the other.
+__device__ inline void find_bags(const BagArgs& args, i64 base, Bags bags, u32 (&bag)[kItems])
 {
-    I index[kItems];
+    constexpr u32 kPart = 1024;
+    __shared__ int begins[kPart];
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) index[j] = reinterpret_cast<const I*>(args.indices)[(base + min(item(j), n - 1)) * args.index_step];
+    for (int j = 0; j < kItems; ++j) bag[j] = bags.first;
+    for (u32 low = bags.first + 1; low <= bags.last; low += kPart) {
+        const u32 many = min(bags.last - low + 1, kPart);
+        __syncthreads();
+        for (u32 k = threadIdx.x; k < many; k += kBlock)
+            begins[k] = static_cast<int>(min(max(offset_of(args, low + k), base - 1), base + kTile) - base);
+        __syncthreads();
+        u32 passed[kItems] = {};
+        for (u32 step = 1u << (31 - __clz(many)); step > 0; step /= 2) {
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-        const i64 position = base + item(j);
-        const bool counts = position >= begin && position < end && index[j] >= 0 && index[j] < args.rows && index[j] != args.padding;
-        row[j] = static_cast<u32>(counts ? index[j] : args.rows);
-    }
-}
-
-// The bags of this thread's items, side by side: the last of low..high that begins at the position or before it.
-template <typename I>
-__device__ void find_bags(const BagArgs& args, i64 base, u32 low, u32 high, u32 (&bag)[kItems])
-{
-    const I* offsets = reinterpret_cast<const I*>(args.offsets);
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) bag[j] = low;
-    for (u32 step = high > low ? 1u << (31 - __clz(high - low)) : 0; step > 0; step /= 2) {
-        I found[kItems];
-#pragma unroll
-        for (int j = 0; j < kItems; ++j) found[j] = offsets[min(bag[j] + step, high) * args.offset_step];
+            for (int j = 0; j < kItems; ++j)
+                if (passed[j] + step <= many && begins[passed[j] + step - 1] <= static_cast<int>(item(j))) passed[j] += step;
+        }
 #pragma unroll
         for (int j = 0; j < kItems; ++j)
-            if (bag[j] + step <= high && found[j] <= base + item(j)) bag[j] += step;
+            if (passed[j]) bag[j] = low + passed[j] - 1;
     }
 }
 
@@ -132,34 +120,29 @@ __device__ void find_bags(const BagArgs& args, i64 base, u32 low, u32 high, u32 
 template <typename Take>
 __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
 {
-    __shared__ i64 ends[2];  // the bags of the first and the last position
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = item(0) - lane;
-    const i64 end = end_of(args);
-    if (warp < 2) {
-        const i64 bag = bag_by_warp(args, base + warp * (n - 1), 0, args.bags - 1);
-        if (lane == 0) ends[warp] = bag;
-    }
-    __syncthreads();
-    const u32 begin_bag = static_cast<u32>(ends[0]), end_bag = static_cast<u32>(max(ends[0], ends[1]));
-    __syncthreads();
-    if (first >= n) return;
-    u32 row[kItems], bag[kItems];
-    const i64 begin = args.bags ? max(offset_of(args, 0), i64(0)) : 0;
+    const u32 lane = threadIdx.x % 32, first = item(0) - lane;
+    const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position - base, i64(0)), i64(n))); };
+    const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // what is in a bag
+    const Bags bags = bags_between(args, base, n);
+    i64 index[kItems];
     if (args.index_wide)
-        load_rows<i64>(args, base, n, begin, end, row);
+        load_indices<i64>(args, base, n, index);
     else
-        load_rows<int>(args, base, n, begin, end, row);
-    if (args.offset_wide)
-        find_bags<i64>(args, base, begin_bag, end_bag, bag);
-    else
-        find_bags<int>(args, base, begin_bag, end_bag, bag);
+        load_indices<int>(args, base, n, index);
+    u32 row[kItems], bag[kItems];
+    find_bags(args, base, bags, bag);
+    if (first >= n) return;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+        const bool valid = static_cast<unsigned long long>(index[j]) < static_cast<unsigned long long>(args.rows) && index[j] != args.padding;
+        row[j] = static_cast<u32>(valid && item(j) >= begin && item(j) < end ? index[j] : args.rows);
+    }
     u32 waiting = 0, holder = ~0u;  // mean: counted indices of the bag that the warp was in last, kept by its lane 0
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const bool inside = item(j) < n;
-        const i64 position = base + min(item(j), n - 1);
-        const u32 own = bag[j];
-        if (inside) take(j, Entry{row[j], args.positions ? static_cast<u32>(position) : own});
+        const u32 own = bag[j], position = static_cast<u32>(base) + item(j);
+        if (inside) take(j, Entry{row[j], args.positions ? position : own});
         if (args.positions && inside) at<u32>(args, args.bags_at)[position] = own;
         if (args.mean) {
             u32* counted = at<u32>(args, args.counted_at);
@@ -180,7 +163,7 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
 // The lists of chunks begin empty.
 __device__ inline void begin_lists(const BagArgs& args)
 {
-    if (blockIdx.x == 0 && threadIdx.x < 2) at<u32>(args, args.lists_at)[threadIdx.x] = 0;
+    if (blockIdx.x == 0 && threadIdx.x < 2) chunk_lists(args).count[threadIdx.x] = 0;
 }
 
 // Writes how often each digit occurs in the tiles of this block; visit hands over the rows of a tile.
@@ -236,17 +219,24 @@ __device__ inline void scatter(const BagArgs& args)
     __shared__ Ranks ranks;
     __shared__ Entry stage[kTile];
     __shared__ u32 target[kDigits];
-    u32 all;
-    const bool used = threadIdx.x < 1u << args.bits;
-    const u32 before = sum_before(used ? at<u32>(args, args.totals_at)[threadIdx.x] : 0, all);
-    target[threadIdx.x] = before + (used ? at<u32>(args, args.counts_at)[i64(threadIdx.x) * gridDim.x + blockIdx.x] : 0);
     const i64 tiles = (args.total + kTile - 1) / kTile, first = blockIdx.x * args.tiles;
+    Entry entry[kItems];
+    u32 place[kItems];
+    const auto load = [&](i64 tile) {
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+            const i64 k = tile * kTile + item(j);
+            entry[j] = k < args.total ? at<const Entry>(args, args.from_at)[k] : Entry{0, 0};
+        }
+    };
+    load(first);
+    const bool used = threadIdx.x < 1u << args.bits;
+    const u32 begin = used ? at<u32>(args, args.counts_at)[i64(threadIdx.x) * gridDim.x + blockIdx.x] : 0;
+    u32 all;
+    target[threadIdx.x] = begin + sum_before(used ? at<u32>(args, args.totals_at)[threadIdx.x] : 0, all);
     for (i64 tile = first; tile < min(first + args.tiles, tiles); ++tile) {
         const u32 n = static_cast<u32>(min(args.total - tile * kTile, i64(kTile)));
-        Entry entry[kItems];
-        u32 place[kItems];
-#pragma unroll
-        for (int j = 0; j < kItems; ++j) entry[j] = item(j) < n ? at<const Entry>(args, args.from_at)[tile * kTile + item(j)] : Entry{0, 0};
+        if (tile > first) load(tile);
         const u32 count = rank(args, ranks, entry, n, place);
 #pragma unroll
         for (int j = 0; j < kItems; ++j)
@@ -285,60 +275,4 @@ __device__ inline void sort(BagArgs args)
 #pragma unroll
     for (int j = 0; j < kItems; ++j)
         if (item(j) < n) at<Entry>(args, args.to_at)[item(j)] = entry[j];
-}
-
-// mean: counts begin at 0.
-__device__ inline void clear(const BagArgs& args)
-{
-    const i64 bag = i64(blockIdx.x) * kBlock + threadIdx.x;
-    if (bag < args.bags) at<u32>(args, args.counted_at)[bag] = 0;
-}
-
-// The first sorted entry of low..high-1 that is not before something, or high.
-template <typename Before>
-__device__ i64 search(const BagArgs& args, i64 low, i64 high, Before before)
-{
-    const Entry* entries = at<const Entry>(args, args.from_at);
-    while (low < high) {
-        const i64 middle = (low + high) / 2;
-        if (before(entries[middle].row, middle))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-// Appends k to a list for the threads of a warp that want it; count is how long the list is.
-__device__ inline void append(bool wanted, u32 k, u32* count, u32* list)
-{
-    const u32 lane = threadIdx.x % 32, all = __ballot_sync(~0u, wanted);
-    u32 begin = 0;
-    if (lane == 0 && all) begin = atomicAdd(count, __popc(all));
-    begin = __shfl_sync(~0u, begin, 0);
-    if (wanted) list[begin + __popc(all & ((1u << lane) - 1))] = k;
-}
-
-// Where each unit begins, and where the last one ends: args.unit rows and entries belong to a unit when each row is followed by its
-// entries, but the entries of a row stay together. And which chunks are of one row; lists have no order.
-__device__ inline void bounds(const BagArgs& args)
-{
-    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x, chunks = args.total / kChunk;
-    const i64 both = min(k * args.unit, args.rows + args.total);
-    if (k * args.unit < args.rows + args.total + args.unit) {
-        const i64 entries = search(args, 0, args.total, [&](i64 row, i64 e) { return row < args.rows && row + 1 + e < both; });
-        const i64 row = min(both - entries, args.rows);
-        const auto before = [&](i64 of, i64) { return of < row; };
-        i64 begin = entries, end = args.total;
-        for (i64 reach = 1; reach <= 64 && begin + reach < end; reach *= 8) {  // mostly not far
-            if (!before(at<const Entry>(args, args.from_at)[begin + reach].row, 0)) end = begin + reach;
-        }
-        begin = search(args, begin, end, before);
-        at<Entry>(args, args.bounds_at)[k] = Entry{static_cast<u32>(row), static_cast<u32>(begin)};
-    }
-    const Entry* chunk = at<const Entry>(args, args.from_at) + k * kChunk;
-    const bool one = k < chunks && chunk[0].row < args.rows && chunk[0].row == chunk[kChunk - 1].row;
-    u32* list = at<u32>(args, args.lists_at);
-    append(one, static_cast<u32>(k), list, list + 2);
-    append(one && (k == 0 || chunk[-kChunk].row != chunk[0].row), static_cast<u32>(k), list + 1, list + 2 + chunks);
 }
