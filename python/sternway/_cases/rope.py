@@ -18,15 +18,21 @@ def shaped(shape: Shape) -> Shape:
     return (math.prod(four[:-3]), *four[-3:-1], four[-1] + four[-1] % 2)
 
 
-def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, **options: Any) -> Case:
-    """A row of the table. rotary: the share of a head that is rotated; tables: cos and sin are given, as transformers does."""
+def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, thd: bool = False, **options: Any) -> Case:
+    """A row of the table. rotary: the share of a head that is rotated; tables: cos and sin are given, as transformers does.
+
+    thd: arrays are [B S, H, D], tokens of one sequence.
+    """
 
     def extent(d: int) -> int:
         return int(d * rotary) // 2 * 2
 
+    layout = "thd" if thd else "bhsd"
+
     def inputs(source: Source, shape: Shape, dtype: str) -> Values:
-        dy, x = (source.cast(source.normal(shaped(shape)), dtype) for _ in range(2))
-        cos, sin = halves(dy, extent(dy.shape[-1]))
+        b, h, s, d = shaped(shape)
+        dy, x = (source.cast(source.normal((b * s, h, d) if thd else (b, h, s, d)), dtype) for _ in range(2))
+        cos, sin = halves(heads_first(dy), extent(d))
         values = Values(dy=dy, x=x)
         if tables:
             single = "float64" if dtype == "float64" else "float32"
@@ -34,17 +40,26 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
         return values
 
     def describe(v: Values) -> RopeBackwardDescriptor:
-        b, h, s, d = v.dy.shape
-        return RopeBackwardDescriptor(b, h, s, d, v.dy.dtype, pairing=pairing, rotary_dim=extent(d))
+        b, h, s, d = (1, *heads_first(v.dy).shape) if thd else v.dy.shape
+        return RopeBackwardDescriptor(b, h, s, d, v.dy.dtype, pairing=pairing, rotary_dim=extent(d), layout=layout)
+
+    def heads_first(x: Any) -> Any:
+        """[..., H, S, D], or back."""
+        return library(x).moveaxis(x, 0, 1) if thd else x
 
     def truth(v: Values) -> Truth:
         r, lib = extent(v.dy.shape[-1]), library(v.dy)
-        cos, sin = (v.cos[..., : r // 2], v.sin[..., : r // 2]) if tables else halves(v.dy, r)
+        cos, sin = factors(v, v.dy, r)
         i, j = split(v.dy[..., :r])
         rest = v.dy[..., r:]
         value = lib.concatenate((*joined(cos * i + sin * j, cos * j - sin * i), rest), -1)
         size = lib.concatenate((*joined(abs(cos * i) + abs(sin * j), abs(cos * j) + abs(sin * i)), abs(rest)), -1)
         return Truth(value, size, 5)
+
+    def factors(v: Values, x: Any, r: int) -> tuple[Any, ...]:
+        """Of every token, where they meet its heads."""
+        cos, sin = (v.cos[..., : r // 2], v.sin[..., : r // 2]) if tables else halves(heads_first(x), r)
+        return (cos[:, None], sin[:, None]) if thd else (cos, sin)
 
     def split(x: Any) -> tuple[Any, Any]:
         half = x.shape[-1] // 2
@@ -62,8 +77,8 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
 
         r = extent(v.x.shape[-1])
         single = torch.promote_types(v.x.dtype, torch.float32)
-        cos, sin = (v.cos[..., : r // 2], v.sin[..., : r // 2]) if tables else halves(v.x, r)
         i, j = split(v.x[..., :r])
+        cos, sin = factors(v, v.x, r)
         cos, sin = cos.to(single).to(v.x.dtype), sin.to(single).to(v.x.dtype)
         if pairing == "half":
             cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
@@ -77,7 +92,7 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
         import sternway.torch
 
         given = {"cos": v.cos, "sin": v.sin} if tables else {}
-        return sternway.torch.rope(v.x, pairing=pairing, rotary_dim=extent(v.x.shape[-1]), **given)
+        return sternway.torch.rope(v.x, pairing=pairing, rotary_dim=extent(v.x.shape[-1]), layout=layout, **given)
 
     reads = ("dy", "cos", "sin") if tables else ("dy",)
     return Case(
@@ -114,5 +129,6 @@ CASES = (
     case("dx interleaved", "interleaved", cuda=(LARGE, (64, 32, 1, 128), (1, 32, 65536, 128), (1, 1, 1 << 20, 128)), **SHAPES),
     case("dx half", "half", cuda=(LARGE, (64, 32, 1, 128), (1, 32, 65536, 128), (1, 1, 1 << 20, 128)), **SHAPES),
     case("dx half, tables", "half", tables=True, cpu=SHAPES["cpu"], cuda=(LARGE,)),
+    case("dx half, thd", "half", thd=True, cpu=SHAPES["cpu"][:2], cuda=((1, 32, 65536, 128),)),
     case("dx half of a part", "half", rotary=0.5, cpu=SHAPES["cpu"][:2], cuda=(LARGE,)),
 )
