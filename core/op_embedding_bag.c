@@ -47,6 +47,27 @@ static void store_zeros(const sw_bag_rows *b, long row, long count) {
   }
 }
 
+/* Rows of weight come from anywhere: lines are asked for so many rows ahead, the first ones of a long row. */
+enum { BAG_AHEAD = 6, BAG_LINES = 8 };
+
+static const char *row_at(const sw_bag_dots *b, long row, long size) {
+  return (const char *)b->weight + row * b->weight_row * (b->room ? 2 : size);
+}
+
+static inline void ask_for_row(const sw_bag_dots *b, uint32_t row, long size) {
+  if (row == UINT32_MAX) return;
+  const char *line = row_at(b, row, size);
+  long bytes = b->columns * (b->room ? 2 : size);
+  for (long at = 0; at < bytes && at < 64 * BAG_LINES; at += 64) __builtin_prefetch(line + at);
+}
+
+/* A row of weight as wide as dy. */
+static inline const void *wide_row(const sw_bag_dots *b, long row, long size) {
+  if (!b->room) return row_at(b, row, size);
+  (b->narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)((float *)b->room, (const uint16_t *)row_at(b, row, size), b->columns);
+  return (const void *)b->room;
+}
+
 #define LOOPS "op_embedding_bag_loops.h"
 #include "each_processor.h"
 

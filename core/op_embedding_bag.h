@@ -16,10 +16,11 @@ enum { BAG_F32, BAG_F64, BAG_F16, BAG_BF16 }; /* the rows of core/dtype.go */
 void sw_bag_rows_f32(const sw_bag_rows *);
 void sw_bag_rows_f64(const sw_bag_rows *);
 
-/* out[e] = dot(dy of bags[e], row rows[e] of weight), both without gaps; 0 where rows[e] is no row, all bits set. */
+/* out[e] = dot(dy of bags[e], row rows[e] of weight), both without gaps; 0 where rows[e] is no row, all bits set. weight is as wide as dy,
+   or of 16 bits, which `narrow` says; room is for such a row in float32, or 0. */
 typedef struct {
-  uintptr_t dy, weight, bags, rows, out;
-  long dy_bag, weight_row, columns, n;
+  uintptr_t dy, weight, bags, rows, out, room;
+  long dy_bag, weight_row, columns, n, narrow;
 } sw_bag_dots;
 
 void sw_bag_dots_f32(const sw_bag_dots *);

@@ -115,52 +115,58 @@ func float64s(t *Tensor) []float64 {
 // sampleWeights writes d_per_sample_weights.
 func (h *hostBags) sampleWeights() {
 	weight, out := &h.args[bagWeight], &h.args[bagDsample]
-	inPlace := (weight.DType == Float32 || weight.DType == Float64) && (weight.Shape[1] == 1 || weight.Strides[1] == 1)
+	gaps := weight.Shape[1] > 1 && weight.Strides[1] != 1 && !weight.empty()
 	v := view{n: 1, regular: true, step: out.Strides[0]}
 	v.extent[0], v.stride[0] = out.Shape[0], out.Strides[0]
 	const chunk = 1024
 	spread(h.TotalIndices, chunk, max(chunk, (1<<15)/max(h.EmbeddingDim, 1)), func(first, end int64) {
 		rows, dots := h.rows[first:end], make([]float64, end-first)
-		var single []float32 // copies that the loop in C reads
+		var single, room []float32 // rows that the loop in C reads, or room for one
 		var double []float64
-		var own []uint32
 		c := new(C.sw_bag_dots)
 		*c = C.sw_bag_dots{
-			dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step), bags: addressOf(h.bagOf[first:end]), rows: addressOf(rows),
+			dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step), bags: addressOf(h.bagOf[first:end]),
 			out: addressOf(dots), columns: C.long(h.EmbeddingDim), n: C.long(end - first),
-			weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]),
+			weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]), narrow: C.long(weight.DType.row()),
 		}
-		if !inPlace && !weight.empty() {
-			own = make([]uint32, len(rows))
-			for i, row := range rows {
-				own[i] = uint32(i)
-				if row == noRow {
-					own[i] = noRow
-				}
-			}
-			c.rows, c.weight_row = addressOf(own), C.long(h.EmbeddingDim)
-			if weight.DType == Float64 {
-				double = copyRows(weight, int64(len(rows)), rows, &storages64)
-				c.weight = addressOf(double)
-			} else {
-				single = copyRows(weight, int64(len(rows)), rows, &storages32)
-				c.weight = addressOf(single)
-			}
+		switch {
+		case gaps && weight.DType == Float64:
+			double = copyRows(weight, int64(len(rows)), rows, &storages64)
+			c.weight = addressOf(double)
+		case gaps:
+			single = copyRows(weight, int64(len(rows)), rows, &storages32)
+			c.weight = addressOf(single)
+		case weight.DType.Size() == 2:
+			room = make([]float32, max(1, h.EmbeddingDim))
+			c.room = addressOf(room)
 		}
+		if gaps {
+			rows = counted(rows)
+			c.weight_row = C.long(h.EmbeddingDim)
+		}
+		c.rows = addressOf(rows)
 		if h.DType == Float64 {
 			C.sw_bag_dots_f64(c)
-			runtime.KeepAlive(double)
-			runtime.KeepAlive(own)
 			storages64[out.DType.row()].store(new(block[float64]), out, &v, first, dots)
-			return
+		} else {
+			C.sw_bag_dots_f32(c)
+			b := new(block[float32])
+			for i, dot := range dots {
+				b.wide[i] = float32(dot)
+			}
+			storages32[out.DType.row()].store(b, out, &v, first, b.wide[:len(dots)])
 		}
-		C.sw_bag_dots_f32(c)
-		runtime.KeepAlive(single)
-		runtime.KeepAlive(own)
-		b := new(block[float32])
-		for i, dot := range dots {
-			b.wide[i] = float32(dot)
-		}
-		storages32[out.DType.row()].store(b, out, &v, first, b.wide[:len(dots)])
+		runtime.KeepAlive([]any{single, double, room, rows})
 	})
+}
+
+// counted numbers the rows of a list that are rows.
+func counted(rows []uint32) []uint32 {
+	numbers := make([]uint32, len(rows))
+	for i, row := range rows {
+		if numbers[i] = uint32(i); row == noRow {
+			numbers[i] = noRow
+		}
+	}
+	return numbers
 }

@@ -68,28 +68,31 @@ BAG_ROWS(f64, double)
 #undef WHOLE_f32
 #undef WHOLE_f64
 
-/* 32 lanes, each with a part of the row, which go to the next level after 16 additions; then the lanes. A long row is cut in two. */
+/* 16 lanes, each with a part of the row, which go to the next level after 16 additions; then the lanes. A long row is cut in two. */
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define DOTS(suffix, type) \
   TARGET static double AT(dot_##suffix)(const type *x, const type *y, long n) { \
-    double total[32] = {0}; \
-    long i = 0, half = n / 1024 * 512; \
-    if (n > 8192) return AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, y + half, n - half); \
-    while (i + 32 <= n) { \
-      double run[32] = {0}; \
-      for (long stop = LESSER(n, i + 512); i + 32 <= stop; i += 32) \
-        for (int j = 0; j < 32; j++) run[j] += (double)x[i + j] * (double)y[i + j]; \
-      for (int j = 0; j < 32; j++) total[j] += run[j]; \
+    double total[16] = {0}; \
+    long i = 0, half = n / 512 * 256; \
+    if (n > 4096) return AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, y + half, n - half); \
+    while (i + 16 <= n) { \
+      double run[16] = {0}; \
+      for (long stop = LESSER(n, i + 256); i + 16 <= stop; i += 16) \
+        for (int j = 0; j < 16; j++) run[j] += (double)x[i + j] * (double)y[i + j]; \
+      for (int j = 0; j < 16; j++) total[j] += run[j]; \
     } \
-    for (; i < n; i++) total[i % 32] += (double)x[i] * (double)y[i]; \
-    for (int width = 16; width > 0; width /= 2) for (int j = 0; j < width; j++) total[j] += total[j + width]; \
-    return total[0]; \
+    double rest = 0, eight[8], four[4]; /* other arrays, so that lanes stay in registers */ \
+    for (; i < n; i++) rest += (double)x[i] * (double)y[i]; \
+    for (int j = 0; j < 8; j++) eight[j] = total[j] + total[j + 8]; \
+    for (int j = 0; j < 4; j++) four[j] = eight[j] + eight[j + 4]; \
+    return ((four[0] + four[2]) + (four[1] + four[3])) + rest; \
   } \
   TARGET static void AT(bag_dots_##suffix)(const sw_bag_dots *b) { \
     const uint32_t *bags = (const uint32_t *)b->bags, *rows = (const uint32_t *)b->rows; \
     for (long e = 0; e < b->n; e++) { \
-      const type *x = (const type *)b->dy + (long)bags[e] * b->dy_bag, *y = (const type *)b->weight + (long)rows[e] * b->weight_row; \
-      ((double *)b->out)[e] = rows[e] == UINT32_MAX ? 0 : AT(dot_##suffix)(x, y, b->columns); \
+      if (e + BAG_AHEAD < b->n) ask_for_row(b, rows[e + BAG_AHEAD], sizeof(type)); \
+      ((double *)b->out)[e] = rows[e] == UINT32_MAX ? 0 \
+        : AT(dot_##suffix)((const type *)b->dy + (long)bags[e] * b->dy_bag, (const type *)wide_row(b, rows[e], sizeof(type)), b->columns); \
     } \
   }
 
