@@ -146,9 +146,8 @@ const workspaceAlignment = 256
 func (p *Plan) checkWorkspace(w *Tensor, args []Tensor) error {
 	op, needed := p.problem.op(), p.program.workspace()
 	if !w.present() {
-		s, ok := p.program.(sparing)
-		spared := ok && s.workspaceFor() >= 0 && !args[s.workspaceFor()].present()
-		if needed > 0 && !spared {
+		i := p.workspaceFor()
+		if spared := i >= 0 && !args[i].present(); needed > 0 && !spared {
 			e := refuse(WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), "nothing", "")
 			e.Needed = needed
 			return e

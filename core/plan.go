@@ -95,10 +95,18 @@ func (p *Plan) WorkspaceSize() int64 { return p.program.workspace() }
 
 // WorkspaceFor is the operand without which a run needs no workspace; "" where every run needs it.
 func (p *Plan) WorkspaceFor() string {
-	if s, ok := p.program.(sparing); ok && s.workspaceFor() >= 0 {
-		return p.problem.operands[s.workspaceFor()].name
+	if i := p.workspaceFor(); i >= 0 {
+		return p.problem.operands[i].name
 	}
 	return ""
+}
+
+// workspaceFor is the number of that operand, or -1.
+func (p *Plan) workspaceFor() int {
+	if s, ok := p.program.(sparing); ok {
+		return s.workspaceFor()
+	}
+	return -1
 }
 
 // PrecisionGuarantee says what the plan promises of its numbers.
