@@ -224,12 +224,7 @@ struct Sum {
             for (int v = 0; v < V; ++v) sum[v] = divisor.divide(sum[v]);
         }
         if constexpr (V > 1) {
-            Pack<T, V> pack;
-#pragma unroll
-            for (int v = 0; v < V; v += 2) {
-                const A pair[2] = {sum[v], sum[v + 1]};
-                narrow(pair, pack.at + v);
-            }
+            const Pack<T, V> pack = narrowed<T, V>(sum);
             uint4 word;
             memcpy(&word, &pack, sizeof word);
             __stcs(reinterpret_cast<uint4*>(p), word);  // dy shall stay in the cache

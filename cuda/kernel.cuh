@@ -91,6 +91,19 @@ struct Pack {
     T at[N];
 };
 
+// N numbers, each rounded once.
+template <typename T, int N, typename A>
+__device__ Pack<T, N> narrowed(const A* x)
+{
+    Pack<T, N> pack;
+#pragma unroll
+    for (int v = 0; v < N; v += 2) {
+        const A pair[2] = {x[v], x[v + 1]};
+        narrow(pair, pack.at + v);
+    }
+    return pack;
+}
+
 // N adjacent elements in one access; p is a multiple of their size together.
 template <int N, typename T>
 __device__ Pack<T, N> load_wide(const T* p)

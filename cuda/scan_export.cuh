@@ -1,7 +1,7 @@
 // The kernels of a kind of scan, by name, and the registers that they may use: blocks that share a multiprocessor.
 #pragma once
 
-#include "scan_outer.cuh"
+#include "scan_columns.cuh"
 #include "scan_rows.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                                    \

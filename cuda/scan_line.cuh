@@ -181,12 +181,7 @@ struct Line {
     template <typename A>
     static __device__ Vector packed(const A (&x)[V])
     {
-        Pack<T, V> pack;
-#pragma unroll
-        for (int v = 0; v < V; v += 2) {
-            const A pair[2] = {x[v], x[v + 1]};
-            narrow(pair, pack.at + v);
-        }
+        const Pack<T, V> pack = narrowed<T, V>(x);
         Vector word;
         memcpy(word.word, &pack, sizeof pack);
         return word;
