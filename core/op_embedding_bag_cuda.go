@@ -13,6 +13,7 @@ const (
 	bagTile        = 2048     // kTile
 	bagDigitBits   = 8        // of kDigits
 	bagStretch     = 32       // kStretch
+	bagCollected   = 4        // kCollected
 	bagSortBlocks  = 1024     // at most
 	bagChunkBlocks = 3        // of a multiprocessor, that sum chunks beside the rows
 	bagLongBlocks  = 4        // of a multiprocessor
@@ -78,10 +79,10 @@ func (p *bagProgram) sortGrid() (blocks, tiles int64) {
 }
 
 // unit is how many rows and entries, together, the same threads go through one after the other: few where there is little to share out,
-// and where the writes of short rows are the more in order the fewer they are.
+// and where entries add little to the writes, which are the more in order the fewer rows a unit has.
 func (p *bagProgram) unit() int64 {
 	size, vectors := int64(bagUnit), ceil(p.EmbeddingDim*p.DType.Size(), 16)
-	if p.TotalIndices < 4*p.NumEmbeddings {
+	if p.Mode == "max" {
 		size /= 2
 	}
 	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.units)*threadsPerSM {
@@ -237,7 +238,7 @@ func (r *bagRun) sumRows(sorted int64) {
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
 			r.launch(bagWinners, ceil(r.TotalIndices, blockThreads), l)
-			r.launch(bagCollect, ceil(r.TotalIndices, blockThreads), l)
+			r.launch(bagCollect, ceil(r.TotalIndices, bagCollected*blockThreads), l)
 		}
 		r.launch(bagBounds, ceil(max(r.unitCount()+1, r.chunks(1)), blockThreads), l)
 	}

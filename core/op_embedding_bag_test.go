@@ -249,7 +249,7 @@ func TestEmbeddingBagWords(t *testing.T) {
 	}
 	require.Equal(t, []string{"clear", "keys", "scan", "scatter", "count", "scan", "scatter", "bounds", "sorted_bf16", "long_rows_bf16"}, order)
 	source := cudaSource(t, "embedding_bag")
-	for name, value := range map[string]int{"kChunk": bagChunk, "kTile": bagTile, "kStretch": bagStretch, "kDigits": 1 << bagDigitBits} {
+	for name, value := range map[string]int{"kChunk": bagChunk, "kTile": bagTile, "kStretch": bagStretch, "kCollected": bagCollected, "kDigits": 1 << bagDigitBits} {
 		require.Contains(t, source, fmt.Sprintf("constexpr int %s = %d;", name, value))
 	}
 }

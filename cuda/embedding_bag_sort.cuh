@@ -92,7 +92,7 @@ __device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[
 }
 
 // The bags of this thread's items, which are among some: where those begin passes through shared memory, one part after the other.
-__device__ inline void find_bags(const BagArgs& args, i64 base, Bags bags, u32 (&bag)[kItems])
+__device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 (&bag)[kItems])
 {
     constexpr u32 kPart = 1024;
     __shared__ int begins[kPart];
@@ -123,7 +123,7 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
     const u32 lane = threadIdx.x % 32, first = item(0) - lane;
     const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position - base, i64(0)), i64(n))); };
     const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // what is in a bag
-    const Bags bags = bags_between(args, base, n);
+    const Range bags = bags_between(args, base, n);
     i64 index[kItems];
     if (args.index_wide)
         load_indices<i64>(args, base, n, index);
