@@ -76,11 +76,11 @@ __device__ void sample_weights(const BagArgs& args)
     }
 }
 
-// Zeros in the order of addresses, 16 bytes a thread: no other order is as fast. In all of dweight, or in what counts the indices of bags.
+// Zeros in the order of addresses, 16 bytes a thread: no other order is as fast. In all of dweight, or in counters.
 __device__ inline void clear(const BagArgs& args)
 {
     const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
-    if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.counted_at))[k] = uint4{0, 0, 0, 0};
+    if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
 }
 
 constexpr u32 kHeld = 128;  // columns of some bags that a warp holds at once
@@ -225,7 +225,6 @@ FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
 EXPORT(embedding_bag_backward_clear, 8, BagArgs, clear(args))
 EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
 EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
-EXPORT(embedding_bag_backward_scan, 1, BagArgs, scan(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
 EXPORT(embedding_bag_backward_winners, 6, BagArgs, winners(args))

@@ -29,7 +29,7 @@ struct BagArgs {
     i64 last, mean, by_frequency;    // flags; last: offsets end with where the last bag ends
     i64 positions;                   // 1: an entry carries its position through the sort, 0: its bag
     i64 from_at, to_at;              // entries: read, written
-    i64 counts_at, totals_at;        // of a pass of the sort: [digit][block], [digit]
+    i64 counts_at, totals_at;        // of a pass of the sort: [block][digit], [group of blocks][digit]
     i64 shift, bits, tiles;          // of a pass: the digit, and the tiles of a block; or how many 16 bytes to clear
     i64 bags_at;                     // the bag of each position
     i64 counted_at;                  // mean: how many indices of each bag count
