@@ -135,6 +135,7 @@ var queues = sync.Pool{New: func() any { return new(queue) }}
 // begin forgets the words of the last launch.
 func (q *queue) begin() {
 	q.launch.Reset()
+	q.launch.Shared = 0
 	q.patches = q.patches[:0]
 }
 
@@ -152,7 +153,7 @@ func (q *queue) submit(i int, grid int64, block uint32) error {
 	if grid > math.MaxInt32 {
 		return refuse(Unsupported, "", "launch", fmt.Sprintf("of at most %d blocks", math.MaxInt32), fmt.Sprint(grid), "split the tensor")
 	}
-	q.launch.Grid, q.launch.Block, q.launch.Shared = uint32(grid), block, 0
+	q.launch.Grid, q.launch.Block = uint32(grid), block
 	if q.recipe != nil {
 		q.recipe.launches = append(q.recipe.launches, recordedLaunch{i, q.launch, slices.Clone(q.patches)})
 	}

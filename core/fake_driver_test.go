@@ -63,6 +63,7 @@ func (d *fakeDevice) Name() string         { return "Fake" }
 func (d *fakeDevice) Arch() string         { return "sm_90" }
 func (d *fakeDevice) Multiprocessors() int { return d.units }
 func (d *fakeDevice) Memory() int64        { return 1 << 37 }
+func (d *fakeDevice) SharedMemory() int    { return 227 << 10 }
 
 func (d *fakeDevice) Load(image []byte) (driver.Library, error) {
 	d.loaded = append(d.loaded, string(image))

@@ -27,8 +27,11 @@ type ScanBackward struct {
 }
 
 // kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
-// beside a dense dimension. The CPU knows row and columns.
-var kernelsOfScans = []string{"rows", "row", "tiles", "columns"}
+// two beside a dense dimension, of which strips takes long columns in aligned rows. The CPU knows row and columns.
+var (
+	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips"}
+	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
+)
 
 var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",

@@ -1,9 +1,6 @@
 package core
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // Launch geometry of cuda/scan*.cuh. It follows from the shape and the number of multiprocessors alone, but for the choice between
 // rows and columns, which looks at where dx is dense.
@@ -34,6 +31,9 @@ type scanShape struct {
 	columns              int64 // of a strip
 	width, height        int64 // as cuda/scan*.cuh says for each kernel
 	grid, block          int64
+	shared               uint32 // bytes of the ring of strips
+	marks                int64  // bytes for what is known of rows or strips, ahead of the states
+	marked               bool   // which strips cannot be done is said there
 }
 
 // code is what kernels call the kind.
@@ -51,9 +51,12 @@ func (s *scanProgram) prepareCUDA(preference Preference) (program, error) {
 		s.variant = s.along(s.code(), true)
 		if inner, _ := product(s.shape[min(s.dim+1, len(s.shape)):]); inner > 1 && s.length() > 1 {
 			s.variant = "columns"
+			if s.suits(inner) {
+				s.variant = "strips"
+			}
 		}
 	}
-	s.bytes = s.badBytes() + s.stateBytes()
+	s.bytes = max(s.badBytes(), s.stateBytes())
 	return s, nil
 }
 
@@ -64,7 +67,7 @@ func (s *scanProgram) symbols() (list []symbol) {
 		list = append(list, symbol{scan.image(s.kind), scan.Symbol(s.kind, kernel, s.element)})
 	}
 	if s.indexed() {
-		for _, kernel := range append(slices.Clone(kernelsOfScans), "repair") {
+		for _, kernel := range kernelsOfIndices {
 			list = append(list, symbol{scan.image(row.Name), scan.Name + "_indices_" + kernel + "_" + s.element.suffix()})
 		}
 		list = append(list, symbol{scan.Image, "scan_clear"})
@@ -131,6 +134,8 @@ func (s *scanProgram) holds(code, kernel string) bool {
 		return s.length() <= 32*s.lane(code)
 	case "row":
 		return s.padded() <= scanRowThreads*s.lane(code)
+	case "strips":
+		return s.length() <= stripLongest
 	}
 	return true
 }
@@ -149,7 +154,10 @@ func (s *scanProgram) along(code string, flat bool) string {
 // share gives the rows to threads. Of columns, `columns` are side by side.
 func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape {
 	n, lane := max(1, s.length()), s.lane(code)
-	g := scanShape{kernel: kernel, tiles: 1, parts: 1, strips: rows, columns: 1}
+	if kernel == "strips" {
+		return s.shareStrips(rows, columns)
+	}
+	g := scanShape{kernel: kernel, tiles: 1, parts: 1, strips: rows, columns: 1, marks: s.badBytes()}
 	switch kernel {
 	case "rows":
 		g.width, g.block = 32*lane/n, scanRowsThreads
@@ -165,7 +173,7 @@ func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape 
 		g.block, g.grid = 32*g.height*g.width, ceil(rows, g.width)
 	case "tiles":
 		g.block, g.height = scanRowThreads, scanRowThreads/32
-		g.cut(ceil(s.padded(), scanRowThreads*lane), s.units)
+		g.cut(ceil(s.padded(), scanRowThreads*lane), scanFill*int64(s.units))
 		g.grid = g.strips * g.parts
 	case "columns":
 		across, down := s.own(code)
@@ -185,7 +193,7 @@ func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape 
 			g.grid = ceil(g.strips, g.block/(g.width*g.height))
 			return g
 		}
-		g.cut(ceil(n, down*g.height), s.units)
+		g.cut(ceil(n, down*g.height), scanFill*int64(s.units))
 		g.grid = g.strips * g.parts
 	}
 	return g
@@ -205,21 +213,26 @@ func (s *scanProgram) own(code string) (across, down int64) {
 	return 4 / size, 16
 }
 
-// cut makes parts of strips of so many tiles, where there are too few strips to fill the device. Parts cost more launches, each of which
-// reads its inputs again, so that strips that nearly fill it stay whole.
-func (g *scanShape) cut(tiles int64, units int) {
-	g.parts = clamp((scanFill*int64(units)+g.strips/2)/g.strips, 1, tiles)
+// cut makes parts of strips of so many tiles, where there are too few strips for so many blocks. Parts cost more launches, each of which
+// reads its inputs again, so that strips that are nearly enough stay whole.
+func (g *scanShape) cut(tiles, blocks int64) {
+	g.parts = clamp((blocks+g.strips/2)/g.strips, 1, tiles)
 	g.tiles = ceil(tiles, g.parts)
 	g.parts = ceil(tiles, g.tiles)
 }
 
-// states is the number of bytes that parts and tiles leave for others: heads of parts, heads before tiles, tails of parts.
-func (s *scanProgram) states(code string, g *scanShape) int64 {
+// needs is the number of bytes of marks, and of what parts and tiles leave for others: heads of parts, heads before tiles, tails of parts.
+func (s *scanProgram) needs(code string, g *scanShape) int64 {
 	if g.tiles*g.parts == 1 {
-		return 0
+		return g.marks
 	}
 	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
-	return align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
+	bytes := g.marks + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
+	if g.kernel == "strips" && g.marked {
+		again := s.again(g)
+		bytes = max(bytes, s.needs(code, &again))
+	}
+	return bytes
 }
 
 // badBytes is the room for what is known of each row of indices, and of all.
@@ -243,14 +256,18 @@ func (s *scanProgram) stateBytes() (most int64) {
 	for _, code := range codes {
 		need := func(kernel string, columns int64) {
 			g := s.share(code, kernel, rows, columns)
-			most = max(most, s.states(code, &g))
+			most = max(most, s.needs(code, &g))
+			if kernel == "columns" && code == s.code() && (s.suits(columns) || s.forced && s.variant == "strips") {
+				g = s.shareStrips(rows, columns)
+				most = max(most, s.needs(code, &g))
+			}
 		}
 		if !s.forced || s.variant == "tiles" {
 			if s.forced || !s.holds(code, "row") {
 				need("tiles", 1)
 			}
 		}
-		if s.forced && s.variant != "columns" {
+		if s.forced && s.variant != "columns" && s.variant != "strips" {
 			continue
 		}
 		need("columns", s.inner())

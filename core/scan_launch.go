@@ -13,6 +13,7 @@ const (
 	scanHeads
 	scanTails
 	scanDense
+	scanMarked
 )
 
 // deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
@@ -42,7 +43,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 		d.operands[1] = 1
 	}
 	d.lay(args)
-	g := d.choose()
+	g := d.choose(args, q.device.SharedMemory())
 	if d.reverse {
 		d.mirror(&g)
 	}
@@ -61,11 +62,16 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 			return err
 		}
 	}
-	if d.code != "indices" {
-		return nil
+	switch {
+	case d.code == "indices":
+		d.pack(args, workspace, &g, 0, q)
+		return q.submit(kernels+slices.Index(kernelsOfIndices, "repair"), min(d.rows, 8*int64(s.units)), blockThreads)
+	case g.marked:
+		again := s.again(&g)
+		d.pack(args, workspace, &again, scanMarked, q)
+		return q.submit(slices.Index(kernelsOfScans, again.kernel), again.grid, uint32(again.block))
 	}
-	d.pack(args, workspace, &g, 0, q)
-	return q.submit(2*len(kernelsOfScans), min(d.rows, 8*int64(s.units)), blockThreads)
+	return nil
 }
 
 // clear forgets what was known of rows of indices.
@@ -74,7 +80,7 @@ func (d *deviceScan) clear(workspace uintptr, q *queue) error {
 	q.begin()
 	q.address(workspaceOperand, workspace)
 	q.launch.Put(uint64(words))
-	return q.submit(2*len(kernelsOfScans)+1, ceil(words, blockThreads), blockThreads)
+	return q.submit(len(kernelsOfScans)+len(kernelsOfIndices), ceil(words, blockThreads), blockThreads)
 }
 
 // lay orders the other dimensions by falling density of dx, and joins those that walk like one in every operand.
@@ -126,7 +132,7 @@ func (d *deviceScan) joins(k int, stride [3]int64) bool {
 }
 
 // choose takes the kernel that was asked for, or the one for where dx is dense; what is faster but finds no room is left.
-func (d *deviceScan) choose() scanShape {
+func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
 	kernel := d.variant
 	if !d.forced {
 		flat := d.dims <= 1
@@ -136,19 +142,28 @@ func (d *deviceScan) choose() scanShape {
 		kernel = d.along(d.code, flat)
 		if magnitude(d.step[2]) != 1 && d.length() > 1 && d.dims > 0 && d.stride[2][0] == 1 {
 			kernel = "columns"
+			if d.suits(d.extent[0]) && d.side(args) {
+				kernel = "strips"
+			}
 		}
 	} else if !d.holds(d.code, kernel) {
 		kernel = "tiles"
+	} else if kernel == "strips" && !d.side(args) {
+		kernel = "columns"
 	}
 	columns := int64(1)
-	if kernel == "columns" && d.dims > 0 {
+	if (kernel == "columns" || kernel == "strips") && d.dims > 0 {
 		columns = d.extent[0]
 	}
 	g := d.share(d.code, kernel, d.rows, columns)
+	if kernel == "strips" && !d.ring(&g, shared) {
+		kernel = "columns"
+		g = d.share(d.code, kernel, d.rows, columns)
+	}
 	if kernel == "columns" && d.dims == 0 {
 		d.dims, d.extent[0] = 1, 1
 	}
-	if d.badBytes()+d.states(d.code, &g) > d.bytes {
+	if d.needs(d.code, &g) > d.bytes {
 		g = d.share(d.code, d.along(d.code, false), d.rows, 1)
 	}
 	return g
@@ -179,7 +194,7 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
 	if g.kernel == "rows" {
 		run *= g.width
 	}
-	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
+	if d.code == "indices" || g.kernel == "columns" || g.kernel == "strips" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
 		return false
 	}
 	for i, operand := range d.operands {
@@ -207,6 +222,7 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
 // pack writes ScanArgs of cuda/scan.cuh.
 func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase int64, q *queue) {
 	q.begin()
+	q.launch.Shared = g.shared
 	put := func(words ...int64) {
 		for _, w := range words {
 			q.launch.Put(uint64(w))
@@ -218,8 +234,8 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase 
 	}
 	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) |
 		bit(d.dense(args, g), scanDense)
-	put(g.tiles, g.parts, g.strips, g.width, g.height, flags, d.badBytes())
-	for _, used := range [...]bool{g.tiles*g.parts > 1, d.code == "indices"} {
+	put(g.tiles, g.parts, g.strips, g.width, g.height, flags, g.marks)
+	for _, used := range [...]bool{g.tiles*g.parts > 1, d.code == "indices" || g.marked} {
 		if used {
 			q.address(workspaceOperand, workspace)
 		} else {

@@ -77,7 +77,7 @@ func TestWordsOfScans(t *testing.T) {
 				args[i].Strides[0], args[i].Strides[1] = 1, 5000
 			}
 		}, "dy", "dx")
-		require.Equal(t, "columns", plan.SKU().Kernel)
+		require.Equal(t, "strips", plan.SKU().Kernel)
 		require.Len(t, launches, 1)
 		require.Equal(t, "scan_backward_cumsum_row_f32", launches[0].symbol, "the kernel for where dx is dense")
 	})
@@ -108,6 +108,57 @@ func TestWordsOfScans(t *testing.T) {
 		w := wordsOfScan(t, &launches[2])
 		require.Equal(t, int64(args[indicesOperand].Data), w.of("x", "data"))
 		require.Equal(t, int64(100<<40), w.get("bad"))
+	})
+	t.Run("strips", func(t *testing.T) {
+		long := []int64{5000, 8192}
+		for _, c := range []struct {
+			about    string
+			kind     string
+			shape    []int64
+			change   func(args []Tensor)
+			launches []string // kernels
+		}{
+			{"a block for each strip", "cummax", long, nil, []string{"cumextremum_strips"}},
+			{"what it cannot do is left to columns", "cumprod", long, nil, []string{"cumprod_strips", "cumprod_columns"}},
+			{"few columns, in parts", "logcumsumexp", []int64{5000, 1024}, nil,
+				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns"}},
+			{"no heads", "cumsum", []int64{5000, 1024}, nil, []string{"cumsum_strips", "cumsum_strips"}},
+			{"in the middle", "cummax", []int64{3, 5000, 4096}, nil, []string{"cumextremum_strips"}},
+			{"short columns", "cumsum", []int64{100, 8192}, nil, []string{"cumsum_columns"}},
+			{"short columns of what is slow otherwise", "logcumsumexp", []int64{100, 8192}, nil, []string{"logcumsumexp_strips", "logcumsumexp_columns"}},
+			{"a small tensor", "cumprod", []int64{500, 64}, nil, []string{"cumprod_columns"}},
+			{"narrow", "cummax", []int64{1 << 20, 16}, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
+			{"an odd address", "cummax", long, func(args []Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
+			{"an odd stride", "cummax", long, func(args []Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
+			{"a number for all", "cummax", long, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
+		} {
+			inputs := []string{"dy", "x", "dx"}
+			if c.kind == "cumsum" {
+				inputs = []string{"dy", "dx"}
+			}
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: c.kind, Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 2)}, Preference{}, c.change, inputs...)
+			var kernels []string
+			for _, l := range launches {
+				kernels = append(kernels, strings.TrimSuffix(strings.TrimPrefix(l.symbol, "scan_backward_"), "_f32"))
+			}
+			require.Equal(t, c.launches, kernels, c.about)
+			if !strings.HasSuffix(kernels[0], "strips") {
+				continue
+			}
+			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
+			require.LessOrEqual(t, int(launches[0].shared), 227<<10-stripStatic, c.about)
+			require.GreaterOrEqual(t, w.get("width"), int64(2), "tiles of the ring")
+			require.Equal(t, min(w.get("strips")*w.get("parts"), 132), int64(launches[0].grid))
+			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*16*16, w.get("n"), "tiles cover a column")
+			if tamed(c.kind) {
+				require.Equal(t, w.get("bad"), last.get("bad"))
+				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
+				require.NotZero(t, last.get("flags")&scanMarked)
+				require.Equal(t, w.get("strips"), int64(launches[len(launches)-1].grid), "a block for every strip")
+				require.GreaterOrEqual(t, last.get("tiles")*16*last.get("height"), w.get("n"), "which walks all of its tiles")
+				require.Zero(t, launches[len(launches)-1].shared)
+			}
+		}
 	})
 	t.Run("no workspace without indices", func(t *testing.T) {
 		(&fakeCUDA{devices: 1, units: 132}).install(t)
@@ -188,7 +239,7 @@ func TestShapesOfScans(t *testing.T) {
 						}
 						s := chosen.(*scanProgram)
 						g := s.share(s.code(), s.variant, s.rowCount(), s.inner())
-						require.LessOrEqual(t, s.badBytes()+s.states(s.code(), &g), s.workspace())
+						require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
 						require.Zero(t, g.block%32)
 						require.LessOrEqual(t, g.block, int64(512))
 						lane := s.lane(s.code())
@@ -201,6 +252,12 @@ func TestShapesOfScans(t *testing.T) {
 							require.GreaterOrEqual(t, g.grid*g.width, s.rowCount())
 						case "tiles":
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.block*lane, s.padded(), "a row in its tiles")
+						case "strips":
+							across, rows, _ := s.strip()
+							require.GreaterOrEqual(t, g.parts*g.tiles*rows, s.length(), "a column in its tiles")
+							require.GreaterOrEqual(t, g.strips*across, s.rowCount())
+							require.True(t, s.ring(&g, 227<<10))
+							require.LessOrEqual(t, g.shared, uint32(227<<10-stripStatic))
 						case "columns":
 							_, down := s.own(s.code())
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
@@ -229,11 +286,13 @@ func TestConstantsOfScans(t *testing.T) {
 	require.Equal(t, scanRowThreads, constant("kRowThreads"))
 	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
-	for name, bit := range map[string]int{"kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails} {
+	require.Equal(t, stripThreads, constant("kStripThreads"))
+	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, own := range []string{
 		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
+		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !X ? 2 : 1, R = sizeof(T) == 8 || !X ? 8 : 16",
 		"kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16",
 	} {
 		require.True(t, strings.Contains(source, own), "own repeats %s", own)

@@ -17,7 +17,8 @@ enum : i64 {
     kReversed = 4,   // positions run against scan order (matters to indices alone)
     kHeads = 8,      // find the heads of parts, and nothing else
     kTails = 16,     // find the tails of parts, given the heads
-    kDense = 32      // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp), but dy may repeat a number
+    kDense = 32,     // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp), but dy may repeat a number
+    kMarked = 64     // of strips, those alone that are marked in `bad`
 };
 
 struct Strided {
@@ -29,7 +30,7 @@ struct ScanArgs {
     i64 n, dims, extent[7];  // the scanned dim; the other dims, fastest first
     i64 tiles, parts, strips, width, height, flags, skip;
     char* states;  // of parts and tiles, after `skip` bytes
-    int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives
+    int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives; strips: [strip] the kind could not do it
     Strided dy, x, dx;
 };
 

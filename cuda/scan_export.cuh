@@ -3,9 +3,14 @@
 
 #include "scan_columns.cuh"
 #include "scan_rows.cuh"
+#include "scan_strips.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                                    \
     EXPORT_SCAN(scan_backward_##kind##_rows_##name, kRowsThreads, ROWS, ScanArgs, rows<Kind<A>, T>(args))                          \
     EXPORT_SCAN(scan_backward_##kind##_row_##name, kRowThreads, ROW, ScanArgs, row<Kind<A>, T>(args))                       \
     EXPORT_SCAN(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args))                        \
     EXPORT_SCAN(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
+
+// Of the kinds that have strips.
+#define EXPORT_STRIPS(name, T, A, kind, Kind) \
+    EXPORT_SCAN(scan_backward_##kind##_strips_##name, kStripThreads, 1, ScanArgs, strips<Kind<A>, T>(args))

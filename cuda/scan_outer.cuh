@@ -21,15 +21,12 @@ struct Entering {
     Room<typename K::Far, COLUMNS> tails;
 };
 
-// E is the kind in which tiles are joined.
-template <typename K, typename T, typename E = K>
+template <typename K, typename T>
 struct Outer {
     static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kAcross<K, T> / sizeof(T), R = kDown<K, T>, ROOM = kColumnThreads * W;
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
-    using FarHead = typename K::FarHead;
-    using Far = typename K::Far;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     using Cell = typename K::template Cell<R, N, false>;
     using Vector = Words<T, W>;
@@ -41,13 +38,13 @@ struct Outer {
 
     const ScanArgs& args;
     Shared& shared;
-    Entering<E, T>& entering;
+    Entering<K, T>& entering;
     int x, y;  // of the thread in its strip
     int held;  // columns of the strip
     i64 strip;
     Places at;  // the first element of the thread in tile 0
 
-    __device__ Outer(const ScanArgs& a, Shared& s, Entering<E, T>& e) : args(a), shared(s), entering(e)
+    __device__ Outer(const ScanArgs& a, Shared& s, Entering<K, T>& e) : args(a), shared(s), entering(e)
     {
         const int above = threadIdx.x / width();
         x = threadIdx.x & (width() - 1), y = above & (height() - 1);
@@ -69,7 +66,7 @@ struct Outer {
 
     // Whether this thread has charge of a column.
     __device__ bool charged() const { return threadIdx.x < across(); }
-    __device__ Walk<E> walk() const { return Walk<E>(args, strip, blockIdx.x - strip * args.parts, across()); }
+    __device__ Walk<K> walk() const { return Walk<K>(args, strip, blockIdx.x - strip * args.parts, across()); }
 
     // Whether strips are parts of warps.
     __device__ bool alone() const { return width() * height() <= 32; }
@@ -135,12 +132,12 @@ struct Outer {
     __device__ int slot(int warp, int c) const { return warp * across() + c; }
 
     // The totals of the warps become what enters each of them, `before` what enters the first.
-    __device__ void pass_heads(const FarHead& before, A base) const
+    __device__ void pass_heads(const Head& before) const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
         __syncthreads();
         if (charged()) {
-            Head sum = K::near(before, base);
+            Head sum = before;
 #pragma unroll (kLong<Head> ? 1 : 4)
             for (int w = 0; w < warps; ++w) {
                 const Head own = shared.heads[slot(w, c)];
@@ -152,13 +149,13 @@ struct Outer {
     }
 
     // The same for tails; returns the join of the totals.
-    __device__ Tail pass_tails(A base) const
+    __device__ Tail pass_tails() const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
         Tail own = K::nothing();
         __syncthreads();
         if (charged()) {
-            Tail sum = K::near(entering.tails[c], base);
+            Tail sum = K::near(entering.tails[c], A());
 #pragma unroll (kLong<Tail> ? 1 : 4)
             for (int w = warps - 1; w >= 0; --w) {
                 const Tail last = shared.tails[slot(w, c)];
@@ -192,48 +189,30 @@ struct Outer {
         return width() == 32 || (alone() ? y == height() - 1 : lane >= 32 - width()) ? K::nothing() : next;
     }
 
-    // Waits for the block, or the warp where it has strips of its own; whether none of the columns is too much for the kind.
-    __device__ bool all_tame(bool tame) const
-    {
-        if (alone()) return !kTame<K> || __all_sync(0xffffffff, tame);
-        if (kTame<K>) return !__syncthreads_or(!tame);
-        __syncthreads();
-        return true;
-    }
-
-    // The first x of column c of the strip.
-    __device__ A base_of(int c) const
-    {
-        if (!kBased<K> || c >= held) return A(0);
-        return widen<A>(reinterpret_cast<const T*>(args.x.data)[at.x + (c - x * W) * args.x.stride[0] - y * R * args.x.step]);
-    }
-
     // Thread c takes column c: what the totals of the warps add to the heads before them.
-    __device__ void add_heads(A base) const
+    __device__ void add_heads() const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
+        if (!alone()) __syncthreads();
         if (charged()) {
-            FarHead sum = entering.heads[c];
+            Head sum = entering.heads[c];
 #pragma unroll 4
-            for (int w = 0; w < warps; ++w) sum = K::join(sum, K::far(shared.heads[slot(w, c)], base));
+            for (int w = 0; w < warps; ++w) sum = K::join(sum, shared.heads[slot(w, c)]);
             entering.heads[c] = sum;
         }
         __syncthreads();
     }
 
-    // A tile, number t of the part: stores dx, or finds its heads or tails alone, for the tile after or before it. Returns false, and has
-    // done nothing, where the kind cannot do a column.
-    __device__ bool run(i64 tile, int t, i64 phase) const
+    // A tile, number t of the part: stores dx, or finds its heads or tails alone, for the tile after or before it.
+    __device__ void run(i64 tile, int t, i64 phase) const
     {
         const bool walks = args.parts * args.tiles > 1, heads_only = K::HEAD && phase == kHeads;
-        bool tame = true;
         Vector xs[R], ys[R];
         if constexpr (X) load(args.x, at.x, tile, xs, static_cast<T>(K::pad(args)));
         if (!heads_only) load(args.dy, at.dy, tile, ys, T());
-        const A base = base_of(threadIdx.x);  // of the column that the thread has charge of
-        FarHead before;
+        Head before;  // of the column that the thread has charge of
         if constexpr (K::HEAD) {
-            before = E::empty();
+            before = K::empty();
             if (!heads_only && walks && charged()) before = walk().head_before(t, threadIdx.x);
         }
         const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
@@ -245,32 +224,22 @@ struct Outer {
 #pragma unroll
         for (int v = 0; v < W; ++v) {
             cell[v].begin(args);
-            if constexpr (kBased<K>) cell[v].base = base_of(x * W + v);
             if constexpr (INDEX) take(cell[v], v, tile, starts);
-            if (kTogether<K> && !heads_only) tail[v] = cell[v].tail(xv(v), yv(v), starts);
-            if constexpr (kTogether<K>)
-                head[v] = head_of_lanes(heads_only ? cell[v].head(xv(v), starts) : cell[v].product, v);
-            else if constexpr (K::HEAD)
-                head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
+            if constexpr (K::HEAD) head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
         }
         if constexpr (K::HEAD) {
             if (heads_only) {
-                if constexpr (kTame<K>) {
-#pragma unroll
-                    for (int v = 0; v < W; ++v) tame = tame && cell[v].tame && K::tame(head[v]);
-                }
-                if (!all_tame(tame)) return false;
-                add_heads(base);
-                return true;
+                add_heads();
+                return;
             }
         }
         const auto find_tails = [&] {
 #pragma unroll
-            for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(kTogether<K> ? tail[v] : cell[v].tail(xv(v), yv(v), starts), v);
+            for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(cell[v].tail(xv(v), yv(v), starts), v);
         };
         if constexpr (!K::ORDERED) find_tails();
         if constexpr (K::HEAD) {
-            if (!alone()) pass_heads(charged() ? K::join(entering.heads[threadIdx.x], before) : before, base);
+            if (!alone()) pass_heads(charged() ? K::join(entering.heads[threadIdx.x], before) : before);
             renew(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
@@ -280,8 +249,8 @@ struct Outer {
         }
         if constexpr (K::ORDERED) find_tails();
         Tail own = K::nothing();
-        if (!alone()) own = pass_tails(base);
-        if (kTame<K> || phase != kTails) {
+        if (!alone()) own = pass_tails();
+        if (phase != kTails) {
             if constexpr (X) renew(xs);
             renew(ys);
 #pragma unroll
@@ -292,16 +261,9 @@ struct Outer {
                     for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
                 });
             }
-            if constexpr (kTame<K>) {
-#pragma unroll
-                for (int v = 0; v < W; ++v) tame = tame && cell[v].tame;
-                if (!alone() && charged()) tame = tame && K::tame(K::far(own, base));
-                if (!all_tame(tame)) return false;
-            }
-            if (phase != kTails) store(ys, tile);
+            store(ys, tile);
         }
-        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(own, base), entering.tails[threadIdx.x]);
-        return true;
+        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(own, A()), entering.tails[threadIdx.x]);
     }
 
     __device__ void take(Cell& cell, int v, i64 tile, unsigned starts) const

@@ -177,6 +177,15 @@ __device__ inline i64 rank_of(double x, double sign)
     return bits ^ (bits >> 63 & 0x7fffffffffffffff);
 }
 
+// NaN if one of them is.
+__device__ inline float largest(float a, float b)
+{
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+
+__device__ inline double largest(double a, double b) { return a >= b || a != a ? a : b; }
+
 template <typename A>
 struct Cumextremum : Runs<A> {
     static constexpr bool HEAD = true, ORDERED = true;
@@ -208,15 +217,14 @@ struct Cumextremum : Runs<A> {
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
-            Rank best = kLeast;
+            A most = -A(INFINITY);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) best = kLeast;
-                const Rank rank = rank_of(x(i), sign);
-                best = rank > best ? rank : best;
+                if (SEG && starts & 1u << i) most = -A(INFINITY);
+                most = largest(most, x(i) * sign);
             }
-            own = best;
-            return {best};
+            own = rank_of(most, A(1));
+            return {own};
         }
 
         template <typename X, typename Y>

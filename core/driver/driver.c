@@ -19,6 +19,8 @@
   X(cuLibraryLoadData, (uintptr_t *, const void *, void *, void *, unsigned, void *, void *, unsigned)) \
   X(cuLibraryGetKernel, (uintptr_t *, uintptr_t, const char *)) \
   X(cuKernelGetFunction, (uintptr_t *, uintptr_t)) \
+  X(cuKernelGetAttribute, (int *, int, uintptr_t, int)) \
+  X(cuKernelSetAttribute, (int, int, uintptr_t, int)) \
   X(cuLaunchKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **)) \
   X(cuMemcpyDtoHAsync_v2, (void *, uintptr_t, size_t, uintptr_t)) \
   X(cuStreamSynchronize, (uintptr_t))
@@ -87,12 +89,15 @@ static void leave(uintptr_t context, uintptr_t before) {
   if (before != context) cuCtxSetCurrent(before);
 }
 
-int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, uintptr_t *kernel) {
+int sw_kernel_get(uintptr_t library, const char *name, int device, uintptr_t context, int shared, uintptr_t *kernel) {
+  enum { SHARED_SIZE_BYTES = 1, MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
   uintptr_t before, function;
-  int status = enter(context, &before);
+  int used, status = enter(context, &before);
   if (status) return status;
   status = cuLibraryGetKernel(kernel, library, name);
   if (!status) status = cuKernelGetFunction(&function, *kernel);
+  if (!status) status = cuKernelGetAttribute(&used, SHARED_SIZE_BYTES, *kernel, device);
+  if (!status) status = cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared - used, *kernel, device);
   leave(context, before);
   return status;
 }

@@ -30,7 +30,8 @@ type Device interface {
 	Name() string
 	Arch() string // "sm_90"
 	Multiprocessors() int
-	Memory() int64 // bytes
+	Memory() int64     // bytes
+	SharedMemory() int // bytes that a block can have
 	Load(image []byte) (Library, error)
 	Launch(kernel Kernel, launch *Launch) error
 	Synchronize(stream uintptr) error
@@ -131,6 +132,7 @@ func (d libcuda) DeviceCount() int {
 // Attributes of cuDeviceGetAttribute.
 const (
 	attributeMultiprocessors = 16
+	attributeSharedMemory    = 97 // of a block that asks for more than is usual
 	attributeMajor           = 75
 	attributeMinor           = 76
 )
@@ -150,6 +152,7 @@ func (d libcuda) Device(ordinal int) (Device, error) {
 	g.memory = int64(memory)
 	g.arch = fmt.Sprintf("sm_%d%d", g.attribute(attributeMajor), g.attribute(attributeMinor))
 	g.multiprocessors = g.attribute(attributeMultiprocessors)
+	g.shared = g.attribute(attributeSharedMemory)
 	return g, nil
 }
 
@@ -158,6 +161,7 @@ type gpu struct {
 	context         C.uintptr_t
 	name, arch      string
 	multiprocessors int
+	shared          int
 	memory          int64
 }
 
@@ -171,6 +175,7 @@ func (g *gpu) Name() string         { return g.name }
 func (g *gpu) Arch() string         { return g.arch }
 func (g *gpu) Multiprocessors() int { return g.multiprocessors }
 func (g *gpu) Memory() int64        { return g.memory }
+func (g *gpu) SharedMemory() int    { return g.shared }
 
 type library struct {
 	gpu    *gpu
@@ -188,7 +193,7 @@ func (l *library) Kernel(symbol string) (Kernel, error) {
 	name := C.CString(symbol)
 	defer C.free(unsafe.Pointer(name))
 	var kernel C.uintptr_t
-	err := check(C.sw_kernel_get(l.handle, name, l.gpu.context, &kernel), "cuLibraryGetKernel "+symbol)
+	err := check(C.sw_kernel_get(l.handle, name, l.gpu.id, l.gpu.context, C.int(l.gpu.shared), &kernel), "cuLibraryGetKernel "+symbol)
 	return Kernel(kernel), err
 }
 

@@ -33,7 +33,7 @@ func tell() {
 		tellError("device", err)
 		return
 	}
-	fmt.Println(device.Name(), device.Arch(), device.Multiprocessors(), device.Memory())
+	fmt.Println(device.Name(), device.Arch(), device.Multiprocessors(), device.Memory(), device.SharedMemory())
 	library, err := device.Load([]byte("an image\x00"))
 	tellError("load", err)
 	kernel, err := library.Kernel("lerp_backward_map_f32")
@@ -82,14 +82,15 @@ func story(t *testing.T, folder string, environment ...string) []string {
 
 const (
 	opened  = "version 13000 devices 2"
-	device1 = "Fake 41 sm_90 132 137438953472"
+	device1 = "Fake 41 sm_90 132 137438953472 232448"
 )
 
 func TestEveryCallReachesTheDriver(t *testing.T) {
 	folder := buildLibcuda(t)
 	require.Equal(t, []string{
 		opened, device1, "load an image",
-		"context 410", "kernel lerp_backward_map_f32 of library 7", "function of kernel 8", "context 0",
+		"context 410", "kernel lerp_backward_map_f32 of library 7", "function of kernel 8",
+		"attribute 8 of kernel 8 is 232000 on device 41", "context 0",
 		"context 410", "launch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
 		"context 410", "wait for stream 3", "context 0",
 		"context 410", "read 4 bytes at 77 on stream 3", "wait for stream 3", "context 0", "xxxx",

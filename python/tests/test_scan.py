@@ -62,6 +62,23 @@ class Scans(Conformance):
         problem = make(self.family, (16, 40000), dtype, device, dim=0)
         problem.check(problem.run())
 
+    @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+    def test_long_columns(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        """Tiles that are full and some that are not, the last columns too; one tile, several, and parts of a column."""
+        for shape, dim in (((128, 4096), 0), ((1100, 520), 0), ((5, 1024, 328), 1), ((9000, 128), 0), ((3, 130, 2048), 1)):
+            problem = make(self.family, shape, dtype, device, dim=dim, reverse=reverse)
+            problem.check(problem.run(), rival=False)
+
+    def test_special_values_in_long_columns(self, dtype: torch.dtype, device: str) -> None:
+        """Some columns need all the care there is, and the ones beside them do not."""
+        problem = make(self.family, (400, 1300), dtype, device, dim=1, layouts="transposed")
+        changed = problem.inputs["dy" if self.family is CUMSUM else "x"]
+        for column, place, special in ((5, 0, -INF), (6, 700, INF), (77, 1299, NAN), (200, 650, 0), (399, 3, 0), (398, 3, 4e3)):
+            if special < INF or self.family is not LOGCUMSUMEXP:  # whose truth takes hours then
+                changed[column, place] = special
+        problem = problem_of(self.family, problem.inputs, dim=1)
+        problem.check(problem.run(layout="transposed"))
+
     @pytest.mark.parametrize("layout", ["transposed", "rotated", "stepped", "pitched", "offset", "expanded", "inner_expanded"])
     @pytest.mark.parametrize("dim", [0, 1, 2])
     def test_dim_and_layout(self, dim: int, layout: str, device: str) -> None:

@@ -30,7 +30,7 @@ int cuGetErrorName(int status, const char **name)
 int cuDeviceGetCount(int *count) { *count = 2; return answer("cuDeviceGetCount"); }
 int cuDeviceGet(int *device, int ordinal) { *device = 40 + ordinal; return 0; }
 int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Fake %d", device); return 0; }
-int cuDeviceGetAttribute(int *value, int which, int device) { *value = which == 16 ? 132 : which == 75 ? 9 : 0; return 0; }
+int cuDeviceGetAttribute(int *value, int which, int device) { *value = which == 16 ? 132 : which == 75 ? 9 : which == 97 ? 232448 : 0; return 0; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)1 << 37; return 0; }
 int cuDevicePrimaryCtxRetain(uintptr_t *context, int device) { *context = 10 * device; return answer("cuDevicePrimaryCtxRetain"); }
 
@@ -68,6 +68,14 @@ int cuKernelGetFunction(uintptr_t *function, uintptr_t kernel)
     dprintf(1, "function of kernel %d\n", (int)kernel);
     *function = 9;
     return 0;
+}
+
+int cuKernelGetAttribute(int *value, int which, uintptr_t kernel, int device) { *value = which == 1 ? 448 : 0; return 0; }
+
+int cuKernelSetAttribute(int which, int value, uintptr_t kernel, int device)
+{
+    dprintf(1, "attribute %d of kernel %d is %d on device %d\n", which, (int)kernel, value, device);
+    return answer("cuKernelSetAttribute");
 }
 
 int cuLaunchKernel(uintptr_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
