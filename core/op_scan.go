@@ -27,9 +27,10 @@ type ScanBackward struct {
 }
 
 // kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
-// two beside a dense dimension, of which strips takes long columns in aligned rows. The CPU knows row and columns.
+// beside a dense dimension. The last two have a ring: strips does long columns in aligned rows, long the tiles of aligned rows. The CPU
+// knows row and columns.
 var (
-	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips"}
+	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
 )
 

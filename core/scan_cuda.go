@@ -31,7 +31,7 @@ type scanShape struct {
 	columns              int64 // of a strip
 	width, height        int64 // as cuda/scan*.cuh says for each kernel
 	grid, block          int64
-	shared               uint32 // bytes of the ring of strips
+	shared               uint32 // bytes of the ring
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
 }
@@ -49,11 +49,12 @@ func (s *scanProgram) prepareCUDA(preference Preference) (program, error) {
 	}
 	if !s.forced {
 		s.variant = s.along(s.code(), true)
-		if inner, _ := product(s.shape[min(s.dim+1, len(s.shape)):]); inner > 1 && s.length() > 1 {
+		inner := s.inner()
+		if inner > 1 && s.length() > 1 {
 			s.variant = "columns"
-			if s.suits(inner) {
-				s.variant = "strips"
-			}
+		}
+		if ring := s.ringFor(inner); anyOf[ring] == s.variant {
+			s.variant = ring
 		}
 	}
 	s.bytes = max(s.badBytes(), s.stateBytes())
@@ -134,8 +135,8 @@ func (s *scanProgram) holds(code, kernel string) bool {
 		return s.length() <= 32*s.lane(code)
 	case "row":
 		return s.padded() <= scanRowThreads*s.lane(code)
-	case "strips":
-		return s.length() <= stripLongest
+	case "strips", "long":
+		return s.length() <= ringLongest
 	}
 	return true
 }
@@ -154,8 +155,8 @@ func (s *scanProgram) along(code string, flat bool) string {
 // share gives the rows to threads. Of columns, `columns` are side by side.
 func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape {
 	n, lane := max(1, s.length()), s.lane(code)
-	if kernel == "strips" {
-		return s.shareStrips(rows, columns)
+	if anyOf[kernel] != "" {
+		return s.shareRing(kernel, rows, columns)
 	}
 	g := scanShape{kernel: kernel, tiles: 1, parts: 1, strips: rows, columns: 1, marks: s.badBytes()}
 	switch kernel {
@@ -228,7 +229,7 @@ func (s *scanProgram) needs(code string, g *scanShape) int64 {
 	}
 	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
 	bytes := g.marks + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
-	if g.kernel == "strips" && g.marked {
+	if g.marked && anyOf[g.kernel] != "" {
 		again := s.again(g)
 		bytes = max(bytes, s.needs(code, &again))
 	}
@@ -257,12 +258,16 @@ func (s *scanProgram) stateBytes() (most int64) {
 		need := func(kernel string, columns int64) {
 			g := s.share(code, kernel, rows, columns)
 			most = max(most, s.needs(code, &g))
-			if kernel == "columns" && code == s.code() && (s.suits(columns) || s.forced && s.variant == "strips") {
-				g = s.shareStrips(rows, columns)
+			ring := s.variant
+			if !s.forced {
+				ring = s.ringFor(columns)
+			}
+			if anyOf[ring] == kernel && code == s.code() {
+				g = s.share(code, ring, rows, columns)
 				most = max(most, s.needs(code, &g))
 			}
 		}
-		if !s.forced || s.variant == "tiles" {
+		if !s.forced || s.variant == "tiles" || s.variant == "long" {
 			if s.forced || !s.holds(code, "row") {
 				need("tiles", 1)
 			}

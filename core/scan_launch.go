@@ -133,7 +133,7 @@ func (d *deviceScan) joins(k int, stride [3]int64) bool {
 
 // choose takes the kernel that was asked for, or the one for where dx is dense; what is faster but finds no room is left.
 func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
-	kernel := d.variant
+	kernel, columns := d.variant, int64(1)
 	if !d.forced {
 		flat := d.dims <= 1
 		for i := range d.operands {
@@ -141,23 +141,24 @@ func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
 		}
 		kernel = d.along(d.code, flat)
 		if magnitude(d.step[2]) != 1 && d.length() > 1 && d.dims > 0 && d.stride[2][0] == 1 {
-			kernel = "columns"
-			if d.suits(d.extent[0]) && d.side(args) {
-				kernel = "strips"
-			}
+			kernel, columns = "columns", d.extent[0]
 		}
-	} else if !d.holds(d.code, kernel) {
-		kernel = "tiles"
-	} else if kernel == "strips" && !d.side(args) {
-		kernel = "columns"
-	}
-	columns := int64(1)
-	if (kernel == "columns" || kernel == "strips") && d.dims > 0 {
-		columns = d.extent[0]
+		if ring := d.ringFor(columns); anyOf[ring] == kernel && d.lies(ring, args) {
+			kernel = ring
+		}
+	} else {
+		if !d.holds(d.code, kernel) {
+			kernel = "tiles"
+		} else if other := anyOf[kernel]; other != "" && !d.lies(kernel, args) {
+			kernel = other
+		}
+		if (kernel == "columns" || kernel == "strips") && d.dims > 0 {
+			columns = d.extent[0]
+		}
 	}
 	g := d.share(d.code, kernel, d.rows, columns)
-	if kernel == "strips" && !d.ring(&g, shared) {
-		kernel = "columns"
+	if other := anyOf[kernel]; other != "" && !d.fill(&g, shared) {
+		kernel = other
 		g = d.share(d.code, kernel, d.rows, columns)
 	}
 	if kernel == "columns" && d.dims == 0 {
@@ -194,7 +195,7 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
 	if g.kernel == "rows" {
 		run *= g.width
 	}
-	if d.code == "indices" || g.kernel == "columns" || g.kernel == "strips" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
+	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
 		return false
 	}
 	for i, operand := range d.operands {

@@ -82,12 +82,12 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, "scan_backward_cumsum_row_f32", launches[0].symbol, "the kernel for where dx is dense")
 	})
 	t.Run("one long row", func(t *testing.T) {
-		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{1 << 22}, DType: BFloat16, Tie: "first"}, Preference{}, nil, "dy", "x", "dx")
+		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: BFloat16, Tie: "first"}, Preference{}, nil, "dy", "x", "dx")
 		require.Len(t, launches, 3)
 		for i, phase := range []int64{scanHeads, scanTails, 0} {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].symbol)
 			w := wordsOfScan(t, &launches[i])
-			require.Equal(t, phase|scanFirst|scanMinimum|scanDense, w.get("flags"))
+			require.Equal(t, phase|scanFirst|scanMinimum, w.get("flags"))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
 			require.Equal(t, w.get("parts"), int64(launches[i].grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
@@ -109,53 +109,63 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(args[indicesOperand].Data), w.of("x", "data"))
 		require.Equal(t, int64(100<<40), w.get("bad"))
 	})
-	t.Run("strips", func(t *testing.T) {
+	t.Run("rings", func(t *testing.T) {
 		long := []int64{5000, 8192}
 		for _, c := range []struct {
 			about    string
 			kind     string
 			shape    []int64
+			dim      int64
 			change   func(args []Tensor)
 			launches []string // kernels
 		}{
-			{"a block for each strip", "cummax", long, nil, []string{"cumextremum_strips"}},
-			{"what it cannot do is left to columns", "cumprod", long, nil, []string{"cumprod_strips", "cumprod_columns"}},
-			{"few columns, in parts", "logcumsumexp", []int64{5000, 1024}, nil,
+			{"a block for each strip", "cummax", long, 0, nil, []string{"cumextremum_strips"}},
+			{"what it cannot do is left to columns", "cumprod", long, 0, nil, []string{"cumprod_strips", "cumprod_columns"}},
+			{"few columns, in parts", "logcumsumexp", []int64{5000, 1024}, 0, nil,
 				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns"}},
-			{"no heads", "cumsum", []int64{5000, 1024}, nil, []string{"cumsum_strips", "cumsum_strips"}},
-			{"in the middle", "cummax", []int64{3, 5000, 4096}, nil, []string{"cumextremum_strips"}},
-			{"short columns", "cumsum", []int64{100, 8192}, nil, []string{"cumsum_columns"}},
-			{"short columns of what is slow otherwise", "logcumsumexp", []int64{100, 8192}, nil, []string{"logcumsumexp_strips", "logcumsumexp_columns"}},
-			{"a small tensor", "cumprod", []int64{500, 64}, nil, []string{"cumprod_columns"}},
-			{"narrow", "cummax", []int64{1 << 20, 16}, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
-			{"an odd address", "cummax", long, func(args []Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
-			{"an odd stride", "cummax", long, func(args []Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
-			{"a number for all", "cummax", long, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
+			{"no heads", "cumsum", []int64{5000, 1024}, 0, nil, []string{"cumsum_strips", "cumsum_strips"}},
+			{"in the middle", "cummax", []int64{3, 5000, 4096}, 1, nil, []string{"cumextremum_strips"}},
+			{"short columns", "cumsum", []int64{100, 8192}, 0, nil, []string{"cumsum_columns"}},
+			{"short columns of what is slow otherwise", "logcumsumexp", []int64{100, 8192}, 0, nil, []string{"logcumsumexp_strips", "logcumsumexp_columns"}},
+			{"a small tensor", "cumprod", []int64{500, 64}, 0, nil, []string{"cumprod_columns"}},
+			{"narrow", "cummax", []int64{1 << 20, 16}, 0, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
+			{"long rows", "cummin", []int64{1024, 65536}, 1, nil, []string{"cumextremum_long"}},
+			{"a long row", "cumprod", []int64{1 << 22}, 0, nil, []string{"cumprod_long", "cumprod_long", "cumprod_long", "cumprod_tiles"}},
+			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
+			{"a number for each long row", "logcumsumexp", []int64{1024, 65536}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
+				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
+			{"an odd address", "cummax", long, 0, func(args []Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
+			{"an odd stride", "cummax", long, 0, func(args []Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
+			{"a number for all", "cummax", long, 0, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
 		} {
 			inputs := []string{"dy", "x", "dx"}
 			if c.kind == "cumsum" {
 				inputs = []string{"dy", "dx"}
 			}
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: c.kind, Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 2)}, Preference{}, c.change, inputs...)
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: c.kind, Shape: c.shape, DType: Float32, Dim: c.dim}, Preference{}, c.change, inputs...)
 			var kernels []string
 			for _, l := range launches {
 				kernels = append(kernels, strings.TrimSuffix(strings.TrimPrefix(l.symbol, "scan_backward_"), "_f32"))
 			}
 			require.Equal(t, c.launches, kernels, c.about)
-			if !strings.HasSuffix(kernels[0], "strips") {
+			if anyOf[strings.Split(kernels[0], "_")[1]] == "" {
 				continue
 			}
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
-			require.LessOrEqual(t, int(launches[0].shared), 227<<10-stripStatic, c.about)
+			require.LessOrEqual(t, int(launches[0].shared), 227<<10-ringBeside, c.about)
 			require.GreaterOrEqual(t, w.get("width"), int64(2), "tiles of the ring")
 			require.Equal(t, min(w.get("strips")*w.get("parts"), 132), int64(launches[0].grid))
-			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*16*16, w.get("n"), "tiles cover a column")
+			tile := int64(16 * 16)
+			if strings.HasSuffix(kernels[0], "long") {
+				tile = 512 * 16
+			}
+			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
 			if tamed(c.kind) {
 				require.Equal(t, w.get("bad"), last.get("bad"))
 				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
 				require.NotZero(t, last.get("flags")&scanMarked)
 				require.Equal(t, w.get("strips"), int64(launches[len(launches)-1].grid), "a block for every strip")
-				require.GreaterOrEqual(t, last.get("tiles")*16*last.get("height"), w.get("n"), "which walks all of its tiles")
+				require.GreaterOrEqual(t, last.get("tiles")*tile, w.get("n"), "which walks all of its tiles")
 				require.Zero(t, launches[len(launches)-1].shared)
 			}
 		}
@@ -252,12 +262,12 @@ func TestShapesOfScans(t *testing.T) {
 							require.GreaterOrEqual(t, g.grid*g.width, s.rowCount())
 						case "tiles":
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.block*lane, s.padded(), "a row in its tiles")
-						case "strips":
-							across, rows, _ := s.strip()
-							require.GreaterOrEqual(t, g.parts*g.tiles*rows, s.length(), "a column in its tiles")
+						case "strips", "long":
+							across, length, _ := s.ringTile(s.variant)
+							require.GreaterOrEqual(t, g.parts*g.tiles*length, s.length(), "a row in its tiles")
 							require.GreaterOrEqual(t, g.strips*across, s.rowCount())
-							require.True(t, s.ring(&g, 227<<10))
-							require.LessOrEqual(t, g.shared, uint32(227<<10-stripStatic))
+							require.True(t, s.fill(&g, 227<<10))
+							require.LessOrEqual(t, g.shared, uint32(227<<10-ringBeside))
 						case "columns":
 							_, down := s.own(s.code())
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
@@ -286,7 +296,7 @@ func TestConstantsOfScans(t *testing.T) {
 	require.Equal(t, scanRowThreads, constant("kRowThreads"))
 	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, stripThreads, constant("kStripThreads"))
+	require.Equal(t, ringThreads, constant("kRingThreads"))
 	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails} {
 		require.Equal(t, bit, constant(name), name)
 	}

@@ -151,21 +151,12 @@ struct Nothing {};
 
 // ---------------------------------------------------------------------------------------------------- kinds
 
-// States that tiles hand on are those of threads; `base` is what kinds without such states measure theirs from.
-template <typename H, typename T>
-struct SameStates {
-    using FarHead = H;
+// The tails that tiles hand on are those of threads.
+template <typename T>
+struct SameTail {
     using Far = T;
-    template <typename S, typename A>
-    static __device__ S far(const S& s, A)
-    {
-        return s;
-    }
-    template <typename S, typename A>
-    static __device__ S near(const S& s, A)
-    {
-        return s;
-    }
+    static __device__ T far(const T& t) { return t; }
+    static __device__ T near(const T& t) { return t; }
 };
 
 // The kind that is tried first: it does only some rows, and its cells know in the end whether they were such. See scan_products_tame.cuh.
@@ -187,15 +178,7 @@ struct Passing {
     Tail tail;
 };
 template <typename K>
-using Passed = Passing<typename K::FarHead, typename K::Far>;
-
-// Scan::run as a call, with registers of its own: for what is seldom needed.
-template <typename Scan, typename P, typename... Where>
-__device__ __noinline__ P apart(Scan scan, P passed, Where... where)
-{
-    scan.run(passed, where...);
-    return passed;
-}
+using Passed = Passing<typename K::Head, typename K::Far>;
 
 // Whether the tail of a cell has its head found as well.
 template <typename K>

@@ -18,7 +18,7 @@ __device__ void columns(const ScanArgs& args)
     if (scan.charged()) {
         if constexpr (K::HEAD) entering.heads[c] = K::empty();
         const bool last = args.parts == 1 || phase != 0;
-        entering.tails[c] = last ? K::far(K::nothing(), typename K::Number()) : scan.walk().behind(c);
+        entering.tails[c] = last ? K::far(K::nothing()) : scan.walk().behind(c);
     }
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {

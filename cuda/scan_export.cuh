@@ -2,6 +2,7 @@
 #pragma once
 
 #include "scan_columns.cuh"
+#include "scan_long.cuh"
 #include "scan_rows.cuh"
 #include "scan_strips.cuh"
 
@@ -11,6 +12,7 @@
     EXPORT_SCAN(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args))                        \
     EXPORT_SCAN(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
 
-// Of the kinds that have strips.
-#define EXPORT_STRIPS(name, T, A, kind, Kind) \
-    EXPORT_SCAN(scan_backward_##kind##_strips_##name, kStripThreads, 1, ScanArgs, strips<Kind<A>, T>(args))
+// With a ring in shared memory, for the kinds that read numbers.
+#define EXPORT_RINGS(name, T, A, kind, Kind)                                                                               \
+    EXPORT_SCAN(scan_backward_##kind##_strips_##name, kRingThreads, 1, ScanArgs, strips<Kind<A>, T>(args))                 \
+    EXPORT_SCAN(scan_backward_##kind##_long_##name, kRingThreads, 1, ScanArgs, long_rows<Kind<A>, T>(args))

@@ -20,8 +20,6 @@ struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
-    using FarHead = typename K::FarHead;
-    using Far = typename K::Far;
     static constexpr int V = 16 / sizeof(T), U = kVectors<K, T>, I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
@@ -35,22 +33,16 @@ struct Inner {
 
     // The join of what the warps of the block hold, in every lane of a warp.
     template <typename S>
-    static __device__ auto total(Room<S, 32>& room, A base)
+    static __device__ S total(Room<S, 32>& room)
     {
         const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-        const S own = room[min(lane, warps - 1)];
-        const auto all = [&](auto s) {
-#pragma unroll (kLong<decltype(s)> ? 1 : 5)
-            for (int d = 1; d < 32; d *= 2) {
-                const auto next = from_above(s, d);
-                if (lane + d < warps) s = K::join(s, next);
-            }
-            return from_lane(s, 0);
-        };
-        if constexpr (kTame<K>)
-            return K::far(all(own), base);
-        else
-            return all(K::far(own, base));
+        S s = room[min(lane, warps - 1)];
+#pragma unroll (kLong<S> ? 1 : 5)
+        for (int d = 1; d < 32; d *= 2) {
+            const S next = from_above(s, d);
+            if (lane + d < warps) s = K::join(s, next);
+        }
+        return from_lane(s, 0);
     }
 
     // The join of `count` states of warps from `room` on.
@@ -162,11 +154,10 @@ struct Inner {
         if constexpr (X) x.finish(xs, room, pad);
         if constexpr (INDEX) take(cell, at, place.x, starts());
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        A base = A(0);
-        if constexpr (kBased<K>) cell.base = base = base_of(xv, starts(), cuts, place.x);
+        if constexpr (kBased<K>) cell.base = base_of(xv, starts(), cuts, place.x);
         if (WALK && !heads_only && threadIdx.x == 0) {
-            if constexpr (K::HEAD) shared->head[0] = K::near(entering->head, base);
-            shared->tail[0] = K::near(entering->tail, base);
+            if constexpr (K::HEAD) shared->head[0] = entering->head;
+            shared->tail[0] = K::near(entering->tail);
         }
         Head head;
         Tail tail;
@@ -182,10 +173,8 @@ struct Inner {
             head = heads_of_lanes(cell.head(xv, starts()), cuts);
         if constexpr (K::HEAD && WALK) {
             if (heads_only) {
-                bool tame = true;
-                if constexpr (kTame<K>) tame = cell.tame && K::tame(head);
-                if (!all_tame(tame)) return false;
-                if (threadIdx.x < 32) passed.head = K::join(passed.head, total(shared->heads, base));
+                __syncthreads();
+                if (threadIdx.x < 32) passed.head = K::join(passed.head, total(shared->heads));
                 return true;
             }
         }
@@ -204,9 +193,9 @@ struct Inner {
         }
         const auto add_tail = [&] {
             if (!WALK || threadIdx.x >= 32) return;
-            passed.tail = K::join(total(shared->tails, base), passed.tail);
+            passed.tail = K::join(K::far(total(shared->tails)), passed.tail);
         };
-        if (!kTame<K> && WALK && phase == kTails) {
+        if (WALK && phase == kTails) {
             add_tail();
             return true;
         }
@@ -215,11 +204,9 @@ struct Inner {
         const Line<T, U, DENSE> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
-            bool tame = cell.tame || (!WALK && at.hi <= at.lo);  // or no row at all
-            if (WALK && threadIdx.x < 32) tame = K::tame(total(shared->tails, base)) && tame;
-            if (!all_tame(tame)) return false;
+            if (!all_tame(cell.tame || at.hi <= at.lo)) return false;  // or no row at all
         }
-        if (!WALK || phase != kTails) out.store(ys, room);
+        out.store(ys, room);
         add_tail();
         return true;
     }

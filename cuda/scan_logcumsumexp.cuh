@@ -53,7 +53,7 @@ struct LogcumsumexpTail {
 // A thread that has no anchor near all its sums takes the largest x so far for each element:
 //     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
 template <typename A>
-struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
+struct Logcumsumexp : SameTail<LogcumsumexpTail<A>> {
     static constexpr bool HEAD = true, ORDERED = true;
     using Number = A;
     using Value = A;
@@ -190,34 +190,28 @@ struct Logcumsumexp : SameStates<LogcumsumexpHead<A>, LogcumsumexpTail<A>> {
     };
 };
 
+template <typename A>
+struct TameLogcumsumexpTail {
+    A z;
+};
+
 // logcumsumexp of rows without an x far above the first one, from which all exponentials are taken: S_i = sum_{j<=i} e^{x_j - x_0} and
 // dx_k = e^{x_k - x_0} sum_{i>=k} dy_i / S_i, so that states are plain sums.
 template <typename A, bool EXACT>
-struct TameLogcumsumexp {
+struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
     static constexpr bool HEAD = true, ORDERED = true;
     using Number = A;
     using Value = A;
     struct Head {
         A s;
     };
-    struct Tail {
-        A z;
-    };
-    using FarHead = LogcumsumexpHead<A>;
-    using Far = LogcumsumexpTail<A>;
+    using Tail = TameLogcumsumexpTail<A>;
 
     static __device__ Head empty() { return {A(0)}; }
     static __device__ Tail nothing() { return {A(0)}; }
     static __device__ Head join(const Head& l, const Head& r) { return {l.s + r.s}; }
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.z + r.z}; }
-    static __device__ FarHead join(const FarHead& l, const FarHead& r) { return Logcumsumexp<A>::join(l, r); }
-    static __device__ Far join(const Far& l, const Far& r) { return Logcumsumexp<A>::join(l, r); }
-    static __device__ bool tame(const Far& t) { return fabs(t.z) < A(INFINITY); }
     static __device__ bool tame(const Head& h) { return h.s < A(INFINITY); }
-    static __device__ FarHead far(const Head& h, A base) { return {base, h.s}; }
-    static __device__ Far far(const Tail& t, A base) { return {base, t.z}; }
-    static __device__ Head near(const FarHead& h, A base) { return {h.s == A(0) ? A(0) : h.s * Logcumsumexp<A>::ratio(h.m, base)}; }
-    static __device__ Tail near(const Far& t, A base) { return {t.m != t.m ? A(0) : t.z * Logcumsumexp<A>::ratio(base, t.m)}; }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
     template <int I, int N, bool SEG>

@@ -17,7 +17,7 @@ constexpr int kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HE
 template <typename K, typename T>
 struct Entering {
     static constexpr int COLUMNS = 32 * kAcross<K, T> / sizeof(T);
-    Room<typename K::FarHead, K::HEAD ? COLUMNS : 1> heads;
+    Room<typename K::Head, K::HEAD ? COLUMNS : 1> heads;
     Room<typename K::Far, COLUMNS> tails;
 };
 
@@ -155,7 +155,7 @@ struct Outer {
         Tail own = K::nothing();
         __syncthreads();
         if (charged()) {
-            Tail sum = K::near(entering.tails[c], A());
+            Tail sum = K::near(entering.tails[c]);
 #pragma unroll (kLong<Tail> ? 1 : 4)
             for (int w = warps - 1; w >= 0; --w) {
                 const Tail last = shared.tails[slot(w, c)];
@@ -263,7 +263,7 @@ struct Outer {
             }
             store(ys, tile);
         }
-        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(own, A()), entering.tails[threadIdx.x]);
+        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(own), entering.tails[threadIdx.x]);
     }
 
     __device__ void take(Cell& cell, int v, i64 tile, unsigned starts) const

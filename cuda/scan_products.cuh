@@ -4,7 +4,7 @@
 #include "scan_products_states.cuh"
 
 template <typename A>
-struct Cumprod : SameStates<Product<A>, ProductTail<A>> {
+struct Cumprod : SameTail<ProductTail<A>> {
     static constexpr bool HEAD = true, ORDERED = false;
     using Number = A;
     using Value = A;

@@ -13,7 +13,6 @@ struct Factor {
     A product;
 
     static __device__ Factor of(A product, A rest) { return {product + rest}; }
-    static __device__ Factor near(const Product<A>& p) { return {p.value()}; }
     __device__ A value() const { return product; }
     __device__ A apply(A x) const { return product * x; }
     __device__ Factor operator*(const Factor& r) const { return {product * r.product}; }
@@ -24,7 +23,6 @@ struct Factor<double> {
     double product, rest;
 
     static __device__ Factor of(double product, double rest) { return {product, rest}; }
-    static __device__ Factor near(const Product<double>& p) { return {p.value(), 0.0}; }
     __device__ double value() const { return product + rest; }
     __device__ double apply(double x) const { return fma(product, x, rest * x); }
     __device__ Factor operator*(const Factor& r) const
@@ -34,33 +32,28 @@ struct Factor<double> {
     }
 };
 
+// Q -> a Q + b.
+template <typename A>
+struct TameProductTail {
+    A a, b;
+};
+
 // Products from the start of the row, of a warp and of a thread to any of their elements are far from the ends of the range, so that
 // those of what lies between, which are quotients of two of them, are within it.
 template <typename A, bool EXACT>
-struct TameCumprod {
+struct TameCumprod : SameTail<TameProductTail<A>> {
     static constexpr bool HEAD = true, ORDERED = false;
     static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-80) : A(0x1p-600), kMost = sizeof(A) == 4 ? A(0x1p40) : A(0x1p400);
     using Number = A;
     using Value = A;
     using Head = Factor<A>;
-    struct Tail {
-        A a, b;
-    };
-    using FarHead = Product<A>;
-    using Far = ProductTail<A>;
+    using Tail = TameProductTail<A>;
 
     static __device__ Head empty() { return Head::of(A(1), A(0)); }
     static __device__ Tail nothing() { return {A(1), A(0)}; }
     static __device__ Head join(const Head& l, const Head& r) { return l * r; }
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
-    static __device__ FarHead join(const FarHead& l, const FarHead& r) { return Cumprod<A>::join(l, r); }
-    static __device__ Far join(const Far& l, const Far& r) { return Cumprod<A>::join(l, r); }
-    static __device__ FarHead far(const Head& h, A) { return FarHead::of(h.value()); }
-    static __device__ Far far(const Tail& t, A) { return {FarHead::of(t.a), FarHead::of(t.b)}; }
-    static __device__ Head near(const FarHead& h, A) { return Head::near(h); }
-    static __device__ Tail near(const Far& t, A) { return {t.a.value(), t.entering().value()}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
-    static __device__ bool tame(const Far& t) { return !t.b.special(); }
     static __device__ bool tame(const Head& h) { return fabs(h.product) >= kLeast && fabs(h.product) <= kMost; }
 
     template <int I, int N, bool SEG>

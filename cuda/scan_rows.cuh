@@ -92,58 +92,49 @@ template <typename K, typename T>
 __device__ void tiles(const ScanArgs& args)
 {
     using Scan = Inner<K, T, false, true>;
-    using Tame = TameKind<K, T>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
-    __shared__ RowShared<Tame> tame_shared;
     __shared__ Room<Passed<K>, 1> entering;
     __shared__ uint4 room[kRowThreads * Scan::U];
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
     const i64 strip = blockIdx.x / static_cast<unsigned>(args.parts), part = blockIdx.x - strip * args.parts, phase = args.flags & (kHeads | kTails);
+    if (args.flags & kMarked && !args.bad[strip]) return;
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
-    const bool aligned = dense<K>(args);
-    int lead = aligned ? 0 : lead_of<T>(args, place.dx);
+    int lead = lead_of<T>(args, place.dx);
     if (args.n + lead > args.parts * count * capacity) lead = 0;
-    Passed<Tame> passed;
-    passed.tail = K::far(K::nothing(), typename K::Number());
-    const auto tile = [&](int t, i64 phase) {
-        const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
-        uint4* own_room = room + warp * 32 * Scan::U;
-        const Scan scan{args, &shared, 0, warps, &entering[0]};
-        if (aligned && Inner<Tame, T, false, true, true>{args, &tame_shared, 0, warps, &entering[0]}.run(passed, at, place, own_room, phase)) {
-        } else if constexpr (kTamed<K>) {
-            passed = apart(scan, passed, at, place, own_room, phase);
-        } else {
-            scan.run(passed, at, place, own_room, phase);
-        }
-        __syncthreads();
-    };
-    if constexpr (K::HEAD) {
-        passed.head = K::empty();
-        if (phase == kHeads || (phase == 0 && args.parts == 1)) {
-#pragma unroll 1
-            for (int t = 0; t < count; ++t) {
-                if (threadIdx.x == 0) walk.head_before(t, 0) = passed.head;
-                tile(t, kHeads);
-            }
-            if (phase == kHeads) {
-                if (threadIdx.x == 0) walk.head(0) = passed.head;
-                return;
-            }
-        }
-        passed.head = K::empty();
-        if (args.parts > 1 && warp == 0) passed.head = walk.ahead_by_warp();
-    }
+    Passed<K> passed;
+    passed.tail = K::far(K::nothing());
+    if constexpr (K::HEAD) passed.head = K::empty();
     if (args.parts > 1 && phase == 0 && warp == 0) passed.tail = walk.behind_by_warp();
+    const int ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
+    const int steps = phase == kHeads ? ahead : ahead + count;
 #pragma unroll 1
-    for (int t = count - 1; t >= 0; --t) {
+    for (int step = 0; step < steps; ++step) {
+        const bool heads = step < ahead;
+        const int t = heads ? step : count - 1 - (step - ahead);
+        if constexpr (K::HEAD) {
+            if (step == ahead) {
+                passed.head = K::empty();
+                if (args.parts > 1 && warp == 0) passed.head = walk.ahead_by_warp();
+            }
+        }
         if (threadIdx.x == 0) {
-            if constexpr (K::HEAD) entering[0].head = K::join(passed.head, walk.head_before(t, 0));
+            if constexpr (K::HEAD) {
+                if (heads)
+                    walk.head_before(t, 0) = passed.head;
+                else
+                    entering[0].head = args.parts * count > 1 ? K::join(passed.head, walk.head_before(t, 0)) : passed.head;
+            }
             entering[0].tail = passed.tail;
         }
-        tile(t, phase);
+        const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
+        Scan{args, &shared, 0, warps, &entering[0]}.run(passed, at, place, room + warp * 32 * Scan::U, heads ? kHeads : phase);
+        __syncthreads();
+    }
+    if constexpr (K::HEAD) {
+        if (phase == kHeads && threadIdx.x == 0) walk.head(0) = passed.head;
     }
     if (phase == kTails && threadIdx.x == 0) walk.tail(0) = passed.tail;
 }

@@ -4,7 +4,7 @@
 //     Kind::HEAD                                elements need the head of everything before them
 //     Kind::ORDERED                             tails need that head too
 //     Kind::Value                               what x holds; void: there is no x
-//     Kind::FarHead, Kind::Far                  the head and the tail in which tiles are joined; far and near turn one into the other
+//     Kind::Far                                 the tail in which tiles are joined; far and near turn one into the other
 //     Kind::Cell<I, N, SEG>                     I elements of one row, N of which are stored together;
 //                                               with SEG bit i of `starts` says that i is the first of a row
 //         head(x, starts)                       head of the elements since the last start
@@ -30,13 +30,12 @@ struct Cumsum {
     using Value = void;
     using Head = Nothing;
     using Tail = SumTail<A>;
-    using FarHead = Head;
     using Far = SumTail<double>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
     static __device__ Tail nothing() { return {A(0)}; }
-    static __device__ Far far(const Tail& t, A) { return {t.sum}; }
-    static __device__ Tail near(const Far& t, A) { return {static_cast<A>(t.sum)}; }
+    static __device__ Far far(const Tail& t) { return {t.sum}; }
+    static __device__ Tail near(const Far& t) { return {static_cast<A>(t.sum)}; }
     template <typename B>
     static __device__ SumTail<B> join(const SumTail<B>& l, const SumTail<B>& r)
     {
@@ -95,7 +94,7 @@ struct RunTail {
 
 // The tails of runs, given which elements are records: the first of a row, and those that win over all before them.
 template <typename A>
-struct Runs : SameStates<Nothing, RunTail<A>> {
+struct Runs : SameTail<RunTail<A>> {
     using Number = A;
     using Tail = RunTail<A>;
 
@@ -195,7 +194,6 @@ struct Cumextremum : Runs<A> {
     struct Head {
         Rank best;
     };
-    using FarHead = Head;
 
     using Runs<A>::join;
     static __device__ Head empty() { return {kLeast}; }

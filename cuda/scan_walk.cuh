@@ -43,7 +43,7 @@ struct Walk {
 
     __device__ Far behind(int column) const
     {
-        const Far nothing = K::far(K::nothing(), typename K::Number());
+        const Far nothing = K::far(K::nothing());
         Far sum = nothing;
 #pragma unroll 1
         for (i64 i = parts - 1; i > part; i -= 4) {
@@ -68,7 +68,7 @@ struct Walk {
     __device__ Far behind_by_warp() const
     {
         const int lane = threadIdx.x % 32, each = (parts + 31) / 32;
-        Far sum = K::far(K::nothing(), typename K::Number());
+        Far sum = K::far(K::nothing());
         for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(parts)) - 1; i >= max(part + 1, static_cast<i64>(lane) * each); --i)
             sum = K::join(tails[strip * parts + i], sum);
 #pragma unroll (kLong<Far> ? 1 : 5)
