@@ -27,17 +27,18 @@ type ScanBackward struct {
 }
 
 // kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
-// beside a dense dimension. The last two have a ring: strips does long columns in aligned rows, long the tiles of aligned rows. The CPU
-// knows row and columns.
+// beside a dense dimension. The last two have a ring: strips does long columns in aligned rows, long the tiles of aligned rows, of kinds with
+// x. The CPU knows row and columns.
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
+	kernelsOfCumsum  = kernelsOfScans[:5]
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
 )
 
 var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []KindRow{
-		{Name: "cumsum", Kernels: kernelsOfScans},
+		{Name: "cumsum", Kernels: kernelsOfCumsum},
 		{Name: "cumprod", Kernels: kernelsOfScans, Image: "scan_products"},
 		{Name: "cummax", Kernels: kernelsOfScans, Code: "cumextremum"},
 		{Name: "cummin", Kernels: kernelsOfScans, Code: "cumextremum"},

@@ -1,6 +1,9 @@
 package core
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Launch geometry of cuda/scan*.cuh. It follows from the shape and the number of multiprocessors alone, but for the choice between
 // rows and columns, which looks at where dx is dense.
@@ -64,7 +67,7 @@ func (s *scanProgram) prepareCUDA(preference Preference) (program, error) {
 // symbols are the kernels of the kind, then those for indices.
 func (s *scanProgram) symbols() (list []symbol) {
 	row := scan.kind(s.kind)
-	for _, kernel := range kernelsOfScans {
+	for _, kernel := range row.Kernels {
 		list = append(list, symbol{scan.image(s.kind), scan.Symbol(s.kind, kernel, s.element)})
 	}
 	if s.indexed() {
@@ -136,7 +139,7 @@ func (s *scanProgram) holds(code, kernel string) bool {
 	case "row":
 		return s.padded() <= scanRowThreads*s.lane(code)
 	case "strips", "long":
-		return s.length() <= ringLongest
+		return s.length() <= ringLongest && slices.Contains(scan.kind(s.kind).Kernels, kernel)
 	}
 	return true
 }

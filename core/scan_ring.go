@@ -1,13 +1,16 @@
 package core
 
-// Geometry of cuda/scan_ring.cuh.
+// Geometry of cuda/scan_strips.cuh and cuda/scan_long.cuh.
 const (
-	ringThreads = 512
-	ringWarps   = ringThreads / 32
-	ringTiles   = 6        // at most
-	ringBeside  = 32 << 10 // bytes of shared memory beside the ring, at most
-	ringLongest = 1 << 30  // elements of a part of a row, which are counted in 32 bits
-	ringLeast   = 1 << 20  // bytes of an operand: smaller ones are done by others before these are launched
+	stripThreads = 512
+	stripWarps   = stripThreads / 32
+	stripBeside  = 32 << 10 // bytes of shared memory beside the ring, at most
+	longThreads  = 256
+	longBlocks   = 2 // of a multiprocessor
+	longBeside   = 2 << 10
+	ringTiles    = 6       // at most
+	ringLongest  = 1 << 30 // elements of a part of a row, which are counted in 32 bits
+	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
 )
 
 // anyOf names the kernel that does everything in the place of one with a ring.
@@ -19,14 +22,14 @@ func tamed(code string) bool { return code == "cumprod" || code == "logcumsumexp
 // ringTile is how many columns a tile has and how long they are, and its bytes in the ring.
 func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
 	size, operands := s.element.Size(), int64(2)
-	columns, length = 1, ringThreads*s.lane(s.code())
+	columns, length = 1, longThreads*4*s.vector()
 	if kernel == "strips" {
-		columns, length = 32, ringWarps*16
+		columns, length = 32, stripWarps*16
 		if size == 2 || size == 4 && s.kind == "cumsum" {
 			columns = 64
 		}
 		if size == 8 || s.kind == "cumsum" {
-			length = ringWarps * 8
+			length = stripWarps * 8
 		}
 	}
 	if s.kind == "cumsum" {
@@ -50,7 +53,7 @@ func (s *scanProgram) ringFor(columns int64) string {
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n >= shortest:
 		return "strips"
-	case columns == 1 && n%s.vector() == 0 && !s.holds(s.code(), "row"):
+	case columns == 1 && n%s.vector() == 0 && s.holds(s.code(), "long") && !s.holds(s.code(), "row"):
 		return "long"
 	}
 	return ""
@@ -59,13 +62,14 @@ func (s *scanProgram) ringFor(columns int64) string {
 // shareRing gives strips, or long rows, to blocks. What a kind cannot do is marked ahead of the states.
 func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	across, length, _ := s.ringTile(kernel)
+	g, blocks := scanShape{kernel: kernel, columns: across, block: stripThreads}, int64(s.units)
 	if kernel == "long" {
-		columns = 1
+		g.block, blocks, columns = longThreads, longBlocks*blocks, 1
 	}
-	g := scanShape{kernel: kernel, height: ringWarps, columns: across, strips: ceil(columns, across) * (rows / columns), block: ringThreads}
-	g.cut(ceil(max(1, s.length()), length), int64(s.units))
+	g.strips = ceil(columns, across) * (rows / columns)
+	g.cut(ceil(max(1, s.length()), length), blocks)
 	if g.grid = g.strips * g.parts; g.parts == 1 { // a block takes several strips, while the next tiles come
-		g.grid = min(g.grid, int64(s.units))
+		g.grid = min(g.grid, blocks)
 	}
 	if g.marked = tamed(s.code()); g.marked {
 		g.marks = align16(4 * g.strips)
@@ -79,8 +83,10 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 	g.kernel, g.parts, g.grid, g.shared = anyOf[g.kernel], 1, g.strips, 0
 	if g.kernel == "columns" {
 		_, down := s.own(s.code())
-		g.width, g.tiles = 32, ceil(s.length(), down*g.height)
+		g.block, g.width, g.height = scanColumnThreads, 32, scanColumnThreads/32
+		g.tiles = ceil(s.length(), down*g.height)
 	} else {
+		g.block, g.height = scanRowThreads, scanRowThreads/32
 		g.tiles = ceil(s.padded(), g.block*s.lane(s.code()))
 	}
 	return g
@@ -89,7 +95,13 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 // fill takes as many tiles into the ring as fit into the shared memory of a block, and reports whether there are enough.
 func (s *scanProgram) fill(g *scanShape, shared int) bool {
 	_, _, bytes := s.ringTile(g.kernel)
-	g.width = min((int64(shared)-ringBeside)/bytes, ringTiles)
+	room := int64(shared) - stripBeside
+	if g.kernel == "long" {
+		if room = int64(shared)/longBlocks - longBeside; room < 2*bytes { // a block for each multiprocessor then
+			room = int64(shared) - longBeside
+		}
+	}
+	g.width = min(room/bytes, ringTiles)
 	g.shared = uint32(max(0, g.width*bytes))
 	return g.width >= 2
 }

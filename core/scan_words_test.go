@@ -152,20 +152,20 @@ func TestWordsOfScans(t *testing.T) {
 				continue
 			}
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
-			require.LessOrEqual(t, int(launches[0].shared), 227<<10-ringBeside, c.about)
+			require.LessOrEqual(t, int(launches[0].shared), 227<<10-longBeside, c.about)
 			require.GreaterOrEqual(t, w.get("width"), int64(2), "tiles of the ring")
-			require.Equal(t, min(w.get("strips")*w.get("parts"), 132), int64(launches[0].grid))
-			tile := int64(16 * 16)
+			blocks, tile, again := int64(132), int64(16*16), int64(16*16)
 			if strings.HasSuffix(kernels[0], "long") {
-				tile = 512 * 16
+				blocks, tile, again = 264, 256*16, 512*16
 			}
+			require.Equal(t, min(w.get("strips")*w.get("parts"), blocks), int64(launches[0].grid))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
 			if tamed(c.kind) {
 				require.Equal(t, w.get("bad"), last.get("bad"))
 				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
 				require.NotZero(t, last.get("flags")&scanMarked)
 				require.Equal(t, w.get("strips"), int64(launches[len(launches)-1].grid), "a block for every strip")
-				require.GreaterOrEqual(t, last.get("tiles")*tile, w.get("n"), "which walks all of its tiles")
+				require.GreaterOrEqual(t, last.get("tiles")*again, w.get("n"), "which walks all of its tiles")
 				require.Zero(t, launches[len(launches)-1].shared)
 			}
 		}
@@ -267,7 +267,7 @@ func TestShapesOfScans(t *testing.T) {
 							require.GreaterOrEqual(t, g.parts*g.tiles*length, s.length(), "a row in its tiles")
 							require.GreaterOrEqual(t, g.strips*across, s.rowCount())
 							require.True(t, s.fill(&g, 227<<10))
-							require.LessOrEqual(t, g.shared, uint32(227<<10-ringBeside))
+							require.LessOrEqual(t, g.shared, uint32(227<<10-longBeside))
 						case "columns":
 							_, down := s.own(s.code())
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
@@ -296,7 +296,8 @@ func TestConstantsOfScans(t *testing.T) {
 	require.Equal(t, scanRowThreads, constant("kRowThreads"))
 	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, ringThreads, constant("kRingThreads"))
+	require.Equal(t, stripThreads, constant("kStripThreads"))
+	require.Equal(t, longThreads, constant("kLongThreads"))
 	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails} {
 		require.Equal(t, bit, constant(name), name)
 	}

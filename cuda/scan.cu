@@ -6,8 +6,9 @@
 FOR_EACH_FLOAT(EXPORT_KIND, cumsum, Cumsum, 3, 5, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 3, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 4, 2)
-FOR_EACH_FLOAT(EXPORT_RINGS, cumsum, Cumsum)
-FOR_EACH_FLOAT(EXPORT_RINGS, cumextremum, Cumextremum)
+FOR_EACH_FLOAT(EXPORT_STRIPS, cumsum, Cumsum)
+FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum, Cumextremum)
+FOR_EACH_FLOAT(EXPORT_LONG, cumextremum, Cumextremum)
 
 #define EXPORT_REPAIR(name, T, A, ...) \
     EXPORT_SCAN(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))

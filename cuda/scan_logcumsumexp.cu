@@ -3,4 +3,5 @@
 #include "scan_logcumsumexp.cuh"
 
 FOR_EACH_FLOAT(EXPORT_KIND, logcumsumexp, Logcumsumexp, 2, 4, 2)
-FOR_EACH_FLOAT(EXPORT_RINGS, logcumsumexp, Logcumsumexp)
+FOR_EACH_FLOAT(EXPORT_STRIPS, logcumsumexp, Logcumsumexp)
+FOR_EACH_FLOAT(EXPORT_LONG, logcumsumexp, Logcumsumexp)

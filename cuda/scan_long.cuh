@@ -4,6 +4,8 @@
 #include "scan_inner.cuh"
 #include "scan_ring.cuh"
 
+constexpr int kLongThreads = 256, kLongWarps = kLongThreads / 32;
+
 template <typename K, typename T>
 struct Long : Ring<Long<K, T>, K> {
     using Base = Ring<Long, K>;
@@ -12,15 +14,15 @@ struct Long : Ring<Long<K, T>, K> {
     using Tail = typename K::Tail;
     using Far = typename K::Far;
     static constexpr bool X = __is_same(typename K::Value, A);
-    static constexpr int V = 16 / sizeof(T), U = kVectors<K, T>, I = U * V, TILE = kRingThreads * I;
-    static constexpr int COLUMNS = 1, STAGE = kRingThreads * U * (X ? 2 : 1);
+    static constexpr int V = 16 / sizeof(T), U = 4, I = U * V, TILE = kLongThreads * I;
+    static constexpr int COLUMNS = 1, STAGE = kLongThreads * U * (X ? 2 : 1);
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = Line<T, U, true>;
 
     struct Shared {
-        Room<Head, K::HEAD ? 2 * kRingWarps : 1> heads;  // totals of warps, of two tiles
-        Room<Tail, kRingWarps> tails;
+        Room<Head, K::HEAD ? 2 * kLongWarps : 1> heads;  // totals of warps, of two tiles
+        Room<Tail, kLongWarps> tails;
         Room<Head, 1> head;  // what enters the tile
         Room<Tail, 1> tail;
     };
@@ -79,14 +81,14 @@ struct Long : Ring<Long<K, T>, K> {
     __device__ void fetch(int t, bool heads, unsigned to) const
     {
         const auto operand = [&](const char* from, const Strided& operand, unsigned to) {
-            from += t * (kRingThreads * U) * apart(operand);
+            from += t * (kLongThreads * U) * apart(operand);
 #pragma unroll
             for (int k = 0; k < U; ++k)
-                if (k * kRingThreads * V < left - t * TILE) this->fetch_vector(to + k * kRingThreads * 16, from + k * kRingThreads * apart(operand));
+                if (k * kLongThreads * V < left - t * TILE) this->fetch_vector(to + k * kLongThreads * 16, from + k * kLongThreads * apart(operand));
         };
         to += (Memory::place(threadIdx.x) - static_cast<int>(threadIdx.x)) * 16;
         if constexpr (X) operand(x, args.x, to);
-        if (!heads && args.dy.step != 0) operand(y, args.dy, to + (X ? kRingThreads * U * 16 : 0));
+        if (!heads && args.dy.step != 0) operand(y, args.dy, to + (X ? kLongThreads * U * 16 : 0));
     }
 
     __device__ void enter(unsigned number)
@@ -136,12 +138,12 @@ struct Long : Ring<Long<K, T>, K> {
         for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
         __syncwarp();
         const int first = warp * 32 * U + lane;
-        char* to = dx + (t * (kRingThreads * U) + first) * apart(args.dx);
+        char* to = dx + (t * (kLongThreads * U) + first) * apart(args.dx);
 #pragma unroll
-        for (int u = 0; u < U; ++u) {
-            word[u].load(&Memory::slot(room, (first + u * 32) * V));
+        for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(room, (first + u * 32) * V));
+#pragma unroll
+        for (int u = 0; u < U; ++u)
             if ((first + u * 32) * V < count) word[u].store(reinterpret_cast<T*>(to + u * 32 * apart(args.dx)));
-        }
     }
 
     // The join of `count` states of warps from `room` on, in every lane.
@@ -149,15 +151,15 @@ struct Long : Ring<Long<K, T>, K> {
     __device__ S joined(S* room, int count, S nothing) const
     {
         S s = lane < count ? room[lane] : nothing;
-#pragma unroll
-        for (int d = 1; d < kRingWarps; d *= 2) {
+#pragma unroll 1
+        for (int d = 1; d < kLongWarps; d *= 2) {
             const S next = from_above(s, d);
             if (lane + d < 32) s = K::join(s, next);
         }
         return from_lane(s, 0);
     }
-    __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kRingWarps], kRingWarps, K::empty()); }
-    __device__ Far all_tails() { return K::far(joined(&shared.tails[0], kRingWarps, K::nothing())); }
+    __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kLongWarps], kLongWarps, K::empty()); }
+    __device__ Far all_tails() { return K::far(joined(&shared.tails[0], kLongWarps, K::nothing())); }
 
     __device__ void find_head(int t, uint4* stage, int parity)
     {
@@ -168,13 +170,13 @@ struct Long : Ring<Long<K, T>, K> {
         if constexpr (kBased<K>) cell.base = base;
         const Head own = cell.head([&](int i) { return xs[i / V].template value<A>(i % V); }, starts(t)), all = heads_up_to<K>(own, 1, lane);
         if constexpr (kTame<K>) bad = bad || !(cell.tame && K::tame(all));
-        if (lane == 31) shared.heads[parity * kRingWarps + warp] = all;
+        if (lane == 31) shared.heads[parity * kLongWarps + warp] = all;
     }
 
     __device__ void find_tail(int t, uint4* stage, Head& next)
     {
         const int count = rest - t * TILE;
-        uint4* room = stage + (X ? kRingThreads * U : 0);
+        uint4* room = stage + (X ? kLongThreads * U : 0);
         if (threadIdx.x == 0) {
             if constexpr (K::HEAD) shared.head[0] = K::join(head, next);
             shared.tail[0] = K::near(tail);
@@ -221,7 +223,7 @@ struct Long : Ring<Long<K, T>, K> {
         }
         if (charged()) tail = K::join(all_tails(), tail);
         if (phase == kTails) return;
-        own = K::join(own, K::join(joined(&shared.tails[0] + warp + 1, kRingWarps - 1 - warp, K::nothing()), shared.tail[0]));
+        own = K::join(own, K::join(joined(&shared.tails[0] + warp + 1, kLongWarps - 1 - warp, K::nothing()), shared.tail[0]));
         if constexpr (X) renew(xs);
         renew(ys);
         cell.finish(own, xv, yv, starts(t), [&](int u, const A(&out)[V]) { ys[u] = Memory::packed(out); });

@@ -3,4 +3,5 @@
 #include "scan_products_tame.cuh"
 
 FOR_EACH_FLOAT(EXPORT_KIND, cumprod, Cumprod, 2, 3, 2)
-FOR_EACH_FLOAT(EXPORT_RINGS, cumprod, Cumprod)
+FOR_EACH_FLOAT(EXPORT_STRIPS, cumprod, Cumprod)
+FOR_EACH_FLOAT(EXPORT_LONG, cumprod, Cumprod)

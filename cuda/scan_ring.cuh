@@ -5,8 +5,6 @@
 
 #include "scan_walk.cuh"
 
-constexpr int kRingThreads = 512, kRingWarps = kRingThreads / 32;
-
 // The steps of a block: for each of its items, which are parts of strips, tiles forward to find heads, where nobody else does, and tiles
 // back. Tiles are asked for in the order of the steps. Self is one way to lay a tile out; it says
 //

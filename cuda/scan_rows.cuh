@@ -102,7 +102,8 @@ __device__ void tiles(const ScanArgs& args)
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
-    int lead = lead_of<T>(args, place.dx);
+    const bool aligned = Scan::STRIPED && dense<K>(args);  // a kind without x has no kernel with a ring
+    int lead = aligned ? 0 : lead_of<T>(args, place.dx);
     if (args.n + lead > args.parts * count * capacity) lead = 0;
     Passed<K> passed;
     passed.tail = K::far(K::nothing());
@@ -130,7 +131,11 @@ __device__ void tiles(const ScanArgs& args)
             entering[0].tail = passed.tail;
         }
         const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
-        Scan{args, &shared, 0, warps, &entering[0]}.run(passed, at, place, room + warp * 32 * Scan::U, heads ? kHeads : phase);
+        uint4* own = room + warp * 32 * Scan::U;
+        if (aligned)
+            std::conditional_t<Scan::STRIPED, Inner<K, T, false, true, true>, Scan>{args, &shared, 0, warps, &entering[0]}.run(passed, at, place, own, phase);
+        else
+            Scan{args, &shared, 0, warps, &entering[0]}.run(passed, at, place, own, heads ? kHeads : phase);
         __syncthreads();
     }
     if constexpr (K::HEAD) {

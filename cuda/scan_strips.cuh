@@ -3,6 +3,8 @@
 
 #include "scan_ring.cuh"
 
+constexpr int kStripThreads = 512, kStripWarps = kStripThreads / 32;
+
 template <typename K, typename T>
 struct Strip : Ring<Strip<K, T>, K> {
     using Base = Ring<Strip, K>;
@@ -12,8 +14,8 @@ struct Strip : Ring<Strip<K, T>, K> {
     using Far = typename K::Far;
     static constexpr bool X = __is_same(typename K::Value, A);
     static constexpr int W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !X ? 2 : 1, R = sizeof(T) == 8 || !X ? 8 : 16, N = sizeof(T) == 8 ? 2 : 4;
-    static constexpr int ROWS = kRingWarps * R, COLUMNS = 32 * W;
-    static constexpr int SIDE = COLUMNS * sizeof(T) / 16, DOWN = kRingThreads / SIDE;  // vectors of a row; rows of one for each thread
+    static constexpr int ROWS = kStripWarps * R, COLUMNS = 32 * W;
+    static constexpr int SIDE = COLUMNS * sizeof(T) / 16, DOWN = kStripThreads / SIDE;  // vectors of a row; rows of one for each thread
     static constexpr int STAGE = ROWS * SIDE * (X ? 2 : 1);
     using Cell = typename K::template Cell<R, N, false>;
     using Vector = Words<T, W>;
@@ -23,8 +25,8 @@ struct Strip : Ring<Strip<K, T>, K> {
     };
 
     struct Shared {
-        Room<Own<Head>, K::HEAD ? 2 * kRingThreads : 1> heads;  // totals of warps, of two tiles; [warp][lane]
-        Room<Own<Tail>, kRingThreads> tails;
+        Room<Own<Head>, K::HEAD ? 2 * kStripThreads : 1> heads;  // totals of warps, of two tiles; [warp][lane]
+        Room<Own<Tail>, kStripThreads> tails;
         Room<Own<Head>, K::HEAD ? 32 : 1> head;  // what enters the tile
         Room<Own<Tail>, 32> tail;
     };
@@ -86,7 +88,7 @@ struct Strip : Ring<Strip<K, T>, K> {
             from += t * ROWS * apart;
 #pragma unroll
             for (int k = 0; k < ROWS / DOWN; ++k, from += DOWN * apart)
-                if (k * DOWN < left - t * ROWS) this->fetch_vector(to + k * kRingThreads * 16, from);
+                if (k * DOWN < left - t * ROWS) this->fetch_vector(to + k * kStripThreads * 16, from);
         };
         if constexpr (X) operand(x, args.x, to);
         if (!heads) operand(y, args.dy, to + (X ? ROWS * SIDE * 16 : 0));
@@ -123,7 +125,7 @@ struct Strip : Ring<Strip<K, T>, K> {
     {
         Head sum = K::empty();
 #pragma unroll 4
-        for (int w = 0; w < kRingWarps; ++w) sum = K::join(sum, shared.heads[parity * kRingThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
+        for (int w = 0; w < kStripWarps; ++w) sum = K::join(sum, shared.heads[parity * kStripThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
         return sum;
     }
 
@@ -131,7 +133,7 @@ struct Strip : Ring<Strip<K, T>, K> {
     {
         Tail sum = K::nothing();
 #pragma unroll 4
-        for (int w = kRingWarps - 1; w >= 0; --w) sum = K::join(shared.tails[w * 32 + threadIdx.x / W].at[threadIdx.x % W], sum);
+        for (int w = kStripWarps - 1; w >= 0; --w) sum = K::join(shared.tails[w * 32 + threadIdx.x / W].at[threadIdx.x % W], sum);
         return K::far(sum);
     }
 
@@ -148,7 +150,7 @@ struct Strip : Ring<Strip<K, T>, K> {
             own.at[v] = cell.head([&](int r) { return xs[r].template value<A>(v); }, part == 0 && t == 0 && warp == 0);
             if constexpr (kTame<K>) bad = bad || !(cell.tame && K::tame(own.at[v]));
         }
-        shared.heads[parity * kRingThreads + threadIdx.x] = own;
+        shared.heads[parity * kStripThreads + threadIdx.x] = own;
     }
 
     __device__ void find_tail(int t, uint4* stage, Head& next)
@@ -202,7 +204,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         if (phase == kTails) return;
         tails = shared.tail[lane];
 #pragma unroll 4
-        for (int w = kRingWarps - 1; w > warp; --w) {
+        for (int w = kStripWarps - 1; w > warp; --w) {
             const Own<Tail> behind = shared.tails[w * 32 + lane];
 #pragma unroll
             for (int v = 0; v < W; ++v) tails.at[v] = K::join(behind.at[v], tails.at[v]);
