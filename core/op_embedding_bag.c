@@ -2,6 +2,9 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 #include "vector.h"
 
@@ -45,7 +48,7 @@ static inline void ask_for(const char *line, long bytes) {
   for (long at = 0; at < bytes && at < 64 * BAG_LINES; at += 64) __builtin_prefetch(line + at);
 }
 
-static inline const float *single_row(long narrow, const void *row, float *room, long n) {
+INLINE const float *single_row(long narrow, const void *row, float *room, long n) {
   if (narrow != BAG_F16 && narrow != BAG_BF16) return row;
   (narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)(room, row, n);
   return room;

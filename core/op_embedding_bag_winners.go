@@ -28,7 +28,7 @@ func (h *hostBags) sumWinners() {
 		loops = &winnerLoops[1]
 	}
 	total := b.count(func(_ *bagWorker, counts []uint32, first, end int64) {
-		h.stretches(first, end, func(w *Tensor, _, _ int64) { loops.count(h, w, counts) })
+		h.stretches(first, end, func(bag, column, n int64) { loops.count(h, counts, bag, column, n) })
 	})
 	t.at = sized(t.at, total)
 	place := loops.place
@@ -38,22 +38,19 @@ func (h *hostBags) sumWinners() {
 		t.values = sized(t.values, total)
 	}
 	b.place(func(_ *bagWorker, next []uint32, first, end int64) {
-		h.stretches(first, end, func(w *Tensor, bag, column int64) { place(h, w, next, bag, column) })
+		h.stretches(first, end, func(bag, column, n int64) { place(h, next, bag, column, n) })
 	})
 	b.each(h.NumEmbeddings, h.sumTerms)
 }
 
-// stretches visits the winners of each bag among the elements first..end-1 of dy, from a column on.
-func (h *hostBags) stretches(first, end int64, visit func(winners *Tensor, bag, column int64)) {
+// stretches visits the elements first..end-1 of dy: of each bag that counts, some columns.
+func (h *hostBags) stretches(first, end int64, visit func(bag, column, n int64)) {
 	width := h.EmbeddingDim
 	for i := first; i < end; {
 		bag := i / width
 		stop := min(end, (bag+1)*width)
 		if h.countOf(bag) > 0 {
-			w, column := rowOf(&h.args[bagMaxIndices], bag), i-bag*width
-			w.Data += uintptr(column * w.Strides[0] * w.DType.Size())
-			w.Shape[0] = stop - i
-			visit(&w, bag, column)
+			visit(bag, i-bag*width, stop-i)
 		}
 		i = stop
 	}
@@ -61,23 +58,29 @@ func (h *hostBags) stretches(first, end int64, visit func(winners *Tensor, bag, 
 
 // winnerLoops is the table of loops by the dtype of winners.
 var winnerLoops = [2]struct {
-	count            func(h *hostBags, w *Tensor, counts []uint32)
-	place, placeWide func(h *hostBags, w *Tensor, next []uint32, bag, column int64)
+	count            func(h *hostBags, counts []uint32, bag, column, n int64)
+	place, placeWide func(h *hostBags, next []uint32, bag, column, n int64)
 }{
 	{countWinners[int32], placeWinners[int32, float32], placeWinners[int32, float64]},
 	{countWinners[int64], placeWinners[int64, float32], placeWinners[int64, float64]},
 }
 
-func countWinners[I int32 | int64](h *hostBags, w *Tensor, counts []uint32) {
-	l := lineOf[I](w)
-	for k := range w.Shape[0] {
-		if row := l.at(k); row >= 0 && row != h.padding {
-			counts[row>>h.buckets.shift]++
+func countWinners[I int32 | int64](h *hostBags, counts []uint32, bag, column, n int64) {
+	row := rowOf(&h.args[bagMaxIndices], bag)
+	l, padding, shift := lineOf[I](&row), h.padding, h.buckets.shift
+	in, start, step := l.in, l.start, l.step
+	for k := column; k < column+n; k++ {
+		if row := int64(in[start+k*step]); row >= 0 && row != padding {
+			counts[row>>shift]++
 		}
 	}
 }
 
-func placeWinners[I int32 | int64, A accumulator](h *hostBags, w *Tensor, next []uint32, bag, column int64) {
+func placeWinners[I int32 | int64, A accumulator](h *hostBags, next []uint32, bag, column, n int64) {
+	row := rowOf(&h.args[bagMaxIndices], bag)
+	l, padding, shift, width := lineOf[I](&row), h.padding, h.buckets.shift, h.EmbeddingDim
+	in, start, step := l.in, l.start, l.step
+	mask := int64(1)<<shift - 1
 	var values []A
 	switch v := any(&values).(type) {
 	case *[]float32:
@@ -85,13 +88,12 @@ func placeWinners[I int32 | int64, A accumulator](h *hostBags, w *Tensor, next [
 	case *[]float64:
 		*v = h.terms.doubles
 	}
-	l, width, mask := lineOf[I](w), h.EmbeddingDim, int64(1)<<h.buckets.shift-1
-	dy := denseRow[A](&h.dy, bag, width)[column:][:w.Shape[0]]
-	for k, value := range dy {
-		if row := l.at(int64(k)); row >= 0 && row != h.padding {
-			at := &next[row>>h.buckets.shift]
-			h.terms.at[*at], values[*at] = uint32((row&mask)*width+column+int64(k)), value
-			*at++
+	at, dy := h.terms.at, denseRow[A](&h.dy, bag, width)
+	for k := column; k < column+n; k++ {
+		if row := int64(in[start+k*step]); row >= 0 && row != padding {
+			place := next[row>>shift]
+			at[place], values[place] = uint32((row&mask)*width+k), dy[k]
+			next[row>>shift] = place + 1
 		}
 	}
 }
