@@ -25,10 +25,13 @@ typedef struct {
 void sw_bag_rows_f32(const sw_bag_rows *);
 void sw_bag_rows_f64(const sw_bag_rows *);
 
-/* Element at[e] of the rows is a sum of values[e], made in float64: sums and, for values of float64, lost are room for all rows. */
+/* Element `at` of the rows is a sum of the values of its terms, made in float64: sums and, for values of float64, lost are room for all rows. */
+typedef struct { uint32_t at; float value; } sw_bag_term_f32;
+typedef struct { uint32_t at; double value; } sw_bag_term_f64;
+
 typedef struct {
   sw_bag_out out;
-  uintptr_t at, values, sums, lost;
+  uintptr_t terms, sums, lost;
   long n;
 } sw_bag_terms;
 

@@ -81,7 +81,7 @@ func withWorkers(n, size, share int64, body func(w *bagWorker, first, end int64)
 	}, func(w *bagWorker, task int64) { body(w, task*size, min(n, (task+1)*size)) })
 }
 
-// readIntegers copies elements of a line, the first of which is given, as numbers of 32 bits.
+// readIntegers copies elements of a line, the first of which is given, as numbers of 32 bits; negative ones as noRow.
 func readIntegers(out []uint32, t *Tensor, first int64) {
 	if t.DType == Int32 {
 		narrowLine(out, lineOf[int32](t), first)
@@ -94,12 +94,12 @@ func narrowLine[I int32 | int64](out []uint32, l line[I], first int64) {
 	if l.step == 1 {
 		in := l.in[first:][:len(out)]
 		for k := range out {
-			out[k] = uint32(in[k])
+			out[k] = uint32(max(in[k], -1))
 		}
 		return
 	}
 	for k := range out {
-		out[k] = uint32(l.at(first + int64(k)))
+		out[k] = uint32(max(l.at(first+int64(k)), -1))
 	}
 }
 
@@ -118,15 +118,19 @@ func (h *hostBags) counted() int64 { return int64(h.first[h.NumBags]) }
 // readRows finds the rows of the positions from first on, noRow where one does not count.
 func (h *hostBags) readRows(rows []uint32, first int64) []uint32 {
 	readIntegers(rows, &h.args[bagIndices], first)
+	for k := max(0, h.counted()-first); k < int64(len(rows)); k++ {
+		rows[k] = noRow
+	}
+	return h.withoutPadding(rows)
+}
+
+func (h *hostBags) withoutPadding(rows []uint32) []uint32 {
 	if h.padding >= 0 {
 		for k, row := range rows {
 			if row == uint32(h.padding) {
 				rows[k] = noRow
 			}
 		}
-	}
-	for k := max(0, h.counted()-first); k < int64(len(rows)); k++ {
-		rows[k] = noRow
 	}
 	return rows
 }

@@ -34,10 +34,10 @@ func (d *denseRows) read(t *Tensor, wide bool) {
 	d.data, d.dtype = uintptr(addressOf(d.copy32)), Float32
 }
 
-// denseRow is a row of a matrix in float32 or float64.
-func denseRow[A accumulator](d *denseRows, row, width int64) []A {
+// denseRow is some columns of a row of a matrix in float32 or float64.
+func denseRow[A accumulator](d *denseRows, row, column, columns int64) []A {
 	var a A
-	return unsafe.Slice((*A)(pointer(d.data+uintptr(row*d.step*int64(unsafe.Sizeof(a))))), width)
+	return unsafe.Slice((*A)(pointer(d.data+uintptr((row*d.step+column)*int64(unsafe.Sizeof(a))))), columns)
 }
 
 // spread cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.

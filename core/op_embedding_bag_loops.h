@@ -61,13 +61,12 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
     } \
   } \
   TARGET static void AT(bag_terms_##suffix)(const sw_bag_terms *b) { \
-    const uint32_t *at = (const uint32_t *)b->at; \
-    const type *values = (const type *)b->values; \
+    const sw_bag_term_##suffix *terms = (const sw_bag_term_##suffix *)b->terms; \
     double *restrict sums = (double *)b->sums, *restrict lost = (double *)b->lost; \
     long columns = b->out.columns, all = b->out.rows * columns; \
     memset(sums, 0, all * sizeof(double)); \
     if (lost) memset(lost, 0, all * sizeof(double)); \
-    for (long e = 0; e < b->n; e++) ADD_##suffix(sums[at[e]], lost[at[e]], (double)values[e]); \
+    for (long e = 0; e < b->n; e++) ADD_##suffix(sums[terms[e].at], lost[terms[e].at], (double)terms[e].value); \
     if (lost) for (long i = 0; i < all; i++) sums[i] = WHOLE_##suffix(sums[i], lost[i]); \
     for (long row = 0; row < b->out.rows; row++) AT(store_row)(&b->out, row, sums + row * columns); \
   }

@@ -3,99 +3,88 @@ package core
 // #include "op_embedding_bag.h"
 import "C"
 
-// bagTerms are elements of dy by bucket, in mode max: each is a term of one element of dweight.
+// bagTerm is an element of dy in mode max: it is added to one element of dweight, counted from the first of its bucket.
+type bagTerm[A accumulator] struct {
+	at    uint32
+	value A
+}
+
+// bagTerms are the terms by bucket, in the accumulator of the run.
 type bagTerms struct {
-	at      []uint32 // the element, counted from the first of the bucket
-	values  []float32
-	doubles []float64 // instead, in float64
+	singles []bagTerm[float32]
+	doubles []bagTerm[float64]
 }
 
 // sumWinners writes dweight in mode max. The sums of a bucket stay in the cache while its terms are added, wherever they belong.
 func (h *hostBags) sumWinners() {
 	n := h.NumBags * h.EmbeddingDim
-	if h.TotalIndices == 0 {
+	if h.counted() == 0 {
 		n = 0
 	}
-	wide := h.DType == Float64
-	size := int64(4)
-	if wide {
-		size = 8
-	}
-	b, t := &h.buckets, &h.terms
-	b.cut(h.NumEmbeddings, n, h.EmbeddingDim, size)
-	loops := &winnerLoops[0]
-	if h.args[bagMaxIndices].DType == Int64 {
-		loops = &winnerLoops[1]
-	}
-	total := b.count(func(_ *bagWorker, counts []uint32, first, end int64) {
-		h.stretches(first, end, func(bag, column, n int64) { loops.count(h, counts, bag, column, n) })
+	b := &h.buckets
+	b.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
+	total := b.count(func(w *bagWorker, counts []uint32, first, end int64) {
+		w.rows = h.readWinners(sized(w.rows, end-first), first)
+		for _, row := range w.rows {
+			if row != noRow {
+				counts[row>>b.shift]++
+			}
+		}
 	})
-	t.at = sized(t.at, total)
-	place := loops.place
-	if wide {
-		t.doubles, place = sized(t.doubles, total), loops.placeWide
+	if h.DType == Float64 {
+		h.terms.doubles = sized(h.terms.doubles, total)
+		placeTerms(h, h.terms.doubles)
 	} else {
-		t.values = sized(t.values, total)
+		h.terms.singles = sized(h.terms.singles, total)
+		placeTerms(h, h.terms.singles)
 	}
-	b.place(func(_ *bagWorker, next []uint32, first, end int64) {
-		h.stretches(first, end, func(bag, column, n int64) { place(h, next, bag, column, n) })
-	})
 	b.each(h.NumEmbeddings, h.sumTerms)
 }
 
-// stretches visits the elements first..end-1 of dy: of each bag that counts, some columns.
-func (h *hostBags) stretches(first, end int64, visit func(bag, column, n int64)) {
-	width := h.EmbeddingDim
-	for i := first; i < end; {
-		bag := i / width
-		stop := min(end, (bag+1)*width)
+// stretches visits the elements of dy from first on, n of them: some columns of each bag, and where among the elements they begin.
+func (h *hostBags) stretches(first, n int64, visit func(at, bag, column, columns int64)) {
+	for at := int64(0); at < n; {
+		bag := (first + at) / h.EmbeddingDim
+		column := first + at - bag*h.EmbeddingDim
+		columns := min(h.EmbeddingDim-column, n-at)
+		visit(at, bag, column, columns)
+		at += columns
+	}
+}
+
+// readWinners finds the rows of the elements of dy from first on, noRow where one does not count.
+func (h *hostBags) readWinners(rows []uint32, first int64) []uint32 {
+	h.stretches(first, int64(len(rows)), func(at, bag, column, columns int64) {
+		some := rows[at : at+columns]
 		if h.countOf(bag) > 0 {
-			visit(bag, i-bag*width, stop-i)
+			winners := rowOf(&h.args[bagMaxIndices], bag)
+			readIntegers(some, &winners, column)
+			return
 		}
-		i = stop
-	}
+		for k := range some {
+			some[k] = noRow
+		}
+	})
+	return h.withoutPadding(rows)
 }
 
-// winnerLoops is the table of loops by the dtype of winners.
-var winnerLoops = [2]struct {
-	count            func(h *hostBags, counts []uint32, bag, column, n int64)
-	place, placeWide func(h *hostBags, next []uint32, bag, column, n int64)
-}{
-	{countWinners[int32], placeWinners[int32, float32], placeWinners[int32, float64]},
-	{countWinners[int64], placeWinners[int64, float32], placeWinners[int64, float64]},
-}
-
-func countWinners[I int32 | int64](h *hostBags, counts []uint32, bag, column, n int64) {
-	row := rowOf(&h.args[bagMaxIndices], bag)
-	l, padding, shift := lineOf[I](&row), h.padding, h.buckets.shift
-	in, start, step := l.in, l.start, l.step
-	for k := column; k < column+n; k++ {
-		if row := int64(in[start+k*step]); row >= 0 && row != padding {
-			counts[row>>shift]++
-		}
-	}
-}
-
-func placeWinners[I int32 | int64, A accumulator](h *hostBags, next []uint32, bag, column, n int64) {
-	row := rowOf(&h.args[bagMaxIndices], bag)
-	l, padding, shift, width := lineOf[I](&row), h.padding, h.buckets.shift, h.EmbeddingDim
-	in, start, step := l.in, l.start, l.step
-	mask := int64(1)<<shift - 1
-	var values []A
-	switch v := any(&values).(type) {
-	case *[]float32:
-		*v = h.terms.values
-	case *[]float64:
-		*v = h.terms.doubles
-	}
-	at, dy := h.terms.at, denseRow[A](&h.dy, bag, width)
-	for k := column; k < column+n; k++ {
-		if row := int64(in[start+k*step]); row >= 0 && row != padding {
-			place := next[row>>shift]
-			at[place], values[place] = uint32((row&mask)*width+k), dy[k]
-			next[row>>shift] = place + 1
-		}
-	}
+// placeTerms sorts the elements of dy by bucket.
+func placeTerms[A accumulator](h *hostBags, terms []bagTerm[A]) {
+	shift, width := h.buckets.shift, uint32(h.EmbeddingDim)
+	mask := uint32(1)<<shift - 1
+	h.buckets.place(func(w *bagWorker, next []uint32, first, end int64) {
+		w.rows = h.readWinners(sized(w.rows, end-first), first)
+		h.stretches(first, end-first, func(at, bag, column, columns int64) {
+			rows, dy := w.rows[at:at+columns], denseRow[A](&h.dy, bag, column, columns)
+			for k, row := range rows {
+				if row != noRow {
+					place := &next[row>>shift]
+					terms[*place] = bagTerm[A]{(row&mask)*width + uint32(column) + uint32(k), dy[k]}
+					*place++
+				}
+			}
+		})
+	})
 }
 
 // sumTerms adds the terms of a bucket and writes its rows.
@@ -107,13 +96,13 @@ func (h *hostBags) sumTerms(w *bagWorker, first, end uint32, row, rows int64) {
 	}
 	w.sums = sized(w.sums, rows*h.EmbeddingDim)
 	c := &w.sumTerms
-	*c = C.sw_bag_terms{out: out, at: addressOf(h.terms.at[first:end]), sums: addressOf(w.sums), n: C.long(end - first)}
+	*c = C.sw_bag_terms{out: out, sums: addressOf(w.sums), n: C.long(end - first)}
 	if h.DType == Float64 {
 		w.lost = sized(w.lost, rows*h.EmbeddingDim)
-		c.values, c.lost = addressOf(h.terms.doubles[first:end]), addressOf(w.lost)
+		c.terms, c.lost = addressOf(h.terms.doubles[first:end]), addressOf(w.lost)
 		C.sw_bag_terms_f64(c)
 		return
 	}
-	c.values = addressOf(h.terms.values[first:end])
+	c.terms = addressOf(h.terms.singles[first:end])
 	C.sw_bag_terms_f32(c)
 }
