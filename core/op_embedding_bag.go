@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 )
 
 // EmbeddingBagBackward is the gradient of y[b] = reduce over the positions i of bag b of weight[indices[i]]. Bag b has the positions
@@ -208,15 +209,27 @@ func (d EmbeddingBagBackward) checkValues(args []Tensor) *Error {
 	if k, bad := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); bad != nil {
 		return d.refuseIndex("indices", fmt.Sprint("position ", k), *bad)
 	}
-	if w := args[bagMaxIndices]; w.present() {
-		for b := range d.NumBags {
-			row := rowOf(&w, b)
-			if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil {
-				return d.refuseIndex("max_indices", fmt.Sprintf("[%d, %d]", b, k), *bad)
-			}
+	w := &args[bagMaxIndices]
+	if whole, one := asLine(w); one {
+		if k, bad := firstOutside(&whole, math.MinInt64, d.NumEmbeddings); bad != nil {
+			return d.refuseWinner(k/d.EmbeddingDim, k%d.EmbeddingDim, *bad)
+		}
+		return nil
+	}
+	for b := range w.Shape[0] {
+		row := rowOf(w, b)
+		if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil {
+			return d.refuseWinner(b, k, *bad)
 		}
 	}
 	return nil
+}
+
+// asLine is a matrix row by row as one line, where its elements are as far apart as its rows allow.
+func asLine(t *Tensor) (Tensor, bool) {
+	all := *t
+	all.NDim, all.Shape[0], all.Strides[0] = 1, t.Shape[0]*t.Shape[1], t.Strides[1]
+	return all, t.present() && t.Strides[0] == t.Shape[1]*t.Strides[1]
 }
 
 // rowOf is a row of a matrix.
@@ -249,29 +262,37 @@ func outOfOrder[I int32 | int64](l line[I], n, total int64) int64 {
 
 // firstOutside finds the first element that is not in [low, high).
 func firstOutside(t *Tensor, low, high int64) (int64, *int64) {
-	at := int64(-1)
-	if t.DType == Int32 {
-		at = outside(lineOf[int32](t), t.Shape[0], low, high)
-	} else {
-		at = outside(lineOf[int64](t), t.Shape[0], low, high)
-	}
-	if at < 0 {
+	n, found := t.Shape[0], atomic.Int64{}
+	found.Store(n)
+	spread(n, 1<<14, 1<<15, func(first, end int64) {
+		at := int64(-1)
+		if t.DType == Int32 {
+			at = outside(lineOf[int32](t), first, end, low, high)
+		} else {
+			at = outside(lineOf[int64](t), first, end, low, high)
+		}
+		for old := found.Load(); at >= 0 && at < old && !found.CompareAndSwap(old, at); {
+			old = found.Load()
+		}
+	})
+	at := found.Load()
+	if at == n {
 		return 0, nil
 	}
 	v := integers(t)(at)
 	return at, &v
 }
 
-func outside[I int32 | int64](l line[I], n, low, high int64) int64 {
+func outside[I int32 | int64](l line[I], first, end, low, high int64) int64 {
 	if l.step == 1 { // one comparison, without a look at where the line ends
-		for k, v := range l.in {
+		for k, v := range l.in[first:end] {
 			if uint64(int64(v)-low) >= uint64(high-low) {
-				return int64(k)
+				return first + int64(k)
 			}
 		}
 		return -1
 	}
-	for k := range n {
+	for k := first; k < end; k++ {
 		if v := l.at(k); v < low || v >= high {
 			return k
 		}
@@ -286,4 +307,8 @@ func (d EmbeddingBagBackward) refuseOffset(bag, value int64) *Error {
 
 func (d EmbeddingBagBackward) refuseIndex(operand, place string, value int64) *Error {
 	return refuse(InvalidProblem, embeddingBag.Name, operand, fmt.Sprintf("in [0, %d)", d.NumEmbeddings), fmt.Sprintf("%d at %s", value, place), "")
+}
+
+func (d EmbeddingBagBackward) refuseWinner(bag, column, value int64) *Error {
+	return d.refuseIndex("max_indices", fmt.Sprintf("[%d, %d]", bag, column), value)
 }

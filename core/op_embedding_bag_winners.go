@@ -27,7 +27,7 @@ func (h *hostBags) sumWinners() {
 		w.rows = h.readWinners(sized(w.rows, end-first), first)
 		for _, row := range w.rows {
 			if row != noRow {
-				counts[row>>b.shift]++
+				counts[row>>(b.shift&31)]++
 			}
 		}
 	})
@@ -54,15 +54,20 @@ func (h *hostBags) stretches(first, n int64, visit func(at, bag, column, columns
 
 // readWinners finds the rows of the elements of dy from first on, noRow where one does not count.
 func (h *hostBags) readWinners(rows []uint32, first int64) []uint32 {
+	all, one := asLine(&h.args[bagMaxIndices])
+	if one {
+		readIntegers(rows, &all, first)
+	}
 	h.stretches(first, int64(len(rows)), func(at, bag, column, columns int64) {
 		some := rows[at : at+columns]
-		if h.countOf(bag) > 0 {
+		switch {
+		case h.countOf(bag) == 0:
+			for k := range some {
+				some[k] = noRow
+			}
+		case !one:
 			winners := rowOf(&h.args[bagMaxIndices], bag)
 			readIntegers(some, &winners, column)
-			return
-		}
-		for k := range some {
-			some[k] = noRow
 		}
 	})
 	return h.withoutPadding(rows)
@@ -78,7 +83,7 @@ func placeTerms[A accumulator](h *hostBags, terms []bagTerm[A]) {
 			rows, dy := w.rows[at:at+columns], denseRow[A](&h.dy, bag, column, columns)
 			for k, row := range rows {
 				if row != noRow {
-					place := &next[row>>shift]
+					place := &next[row>>(shift&31)]
 					terms[*place] = bagTerm[A]{(row&mask)*width + uint32(column) + uint32(k), dy[k]}
 					*place++
 				}
