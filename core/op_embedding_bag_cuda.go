@@ -1,23 +1,6 @@
 package core
 
-import (
-	"fmt"
-	"math/bits"
-)
-
-// Geometry of cuda/embedding_bag*.cuh.
-const (
-	bagUnit        = 64       // rows and entries of a unit, at most, or half of it
-	bagCache       = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
-	bagChunk       = 32       // kChunk
-	bagTile        = 2048     // kTile
-	bagDigitBits   = 8        // of kDigits
-	bagStretch     = 32       // kStretch
-	bagSortBlocks  = 1024     // at most
-	bagChunkBlocks = 3        // of a multiprocessor, that sum chunks beside the rows
-	bagLongBlocks  = 4        // of a multiprocessor
-	bagTopChunks   = 64       // chunks of a level that need no larger ones
-)
+import "fmt"
 
 // bagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel that another preference would choose.
 type bagProgram struct {
@@ -36,7 +19,6 @@ const (
 	bagClear
 	bagKeys
 	bagCount
-	bagScan
 	bagScatter
 	bagSort
 	bagWinners
@@ -47,7 +29,7 @@ const (
 func (p *bagProgram) symbols() (list []symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.suffix()
 	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
-		"clear", "keys", "count", "scan", "scatter", "sort", "winners", "collect", "bounds"} {
+		"clear", "keys", "count", "scatter", "sort", "winners", "collect", "bounds"} {
 		list = append(list, symbol{embeddingBag.Image, prefix + name})
 	}
 	return list
@@ -61,111 +43,9 @@ func (p *bagProgram) geometry() string {
 	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.passes())
 }
 
-// passes of the sort; what counts nowhere is a row behind the last one.
-func (p *bagProgram) passes() int64 {
-	return max(1, ceil(int64(bits.Len64(uint64(p.NumEmbeddings))), bagDigitBits))
-}
-
-func (p *bagProgram) digit() int64 {
-	return ceil(int64(bits.Len64(uint64(p.NumEmbeddings))), p.passes())
-}
-
-// sortGrid is how many blocks sort, and how many tiles each has.
-func (p *bagProgram) sortGrid() (blocks, tiles int64) {
-	all := ceil(p.TotalIndices, bagTile)
-	tiles = max(1, ceil(all, bagSortBlocks))
-	return ceil(all, tiles), tiles
-}
-
-// unit is how many rows and entries, together, the same threads go through one after the other: few where there is little to share out,
-// and where the writes of short rows are the more in order the fewer they are.
-func (p *bagProgram) unit() int64 {
-	size, vectors := int64(bagUnit), ceil(p.EmbeddingDim*p.DType.Size(), 16)
-	if p.TotalIndices < 4*p.NumEmbeddings {
-		size /= 2
-	}
-	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.units)*threadsPerSM {
-		size /= 2
-	}
-	return size
-}
-
-// unitCount is how many units there are.
-func (p *bagProgram) unitCount() int64 { return ceil(p.NumEmbeddings+p.TotalIndices, p.unit()) }
-
-// chunks of a level, of bagChunk^level entries.
-func (p *bagProgram) chunks(level int64) int64 {
-	n := p.TotalIndices
-	for range level {
-		n /= bagChunk
-	}
-	return n
-}
-
-func (p *bagProgram) levels() (n int64) {
-	for p.chunks(n+1) > 0 && (n == 0 || p.chunks(n) > bagTopChunks) {
-		n++
-	}
-	return n
-}
-
-// parts is how many chunks there may be on all levels.
-func (p *bagProgram) parts() (n int64) {
-	for level := range p.levels() {
-		n += p.chunks(level + 1)
-	}
-	return n
-}
-
-// bagLayout is where things lie in the workspace, in bytes.
-type bagLayout struct {
-	counts, totals, bags, counted, winners, won, bounds, lists, partial int64
-	entries                                                             [2]int64
-	size                                                                int64
-}
-
-func (p *bagProgram) layout() (l bagLayout) {
-	take := func(n, size int64) int64 {
-		at := l.size
-		l.size += ceil(n*size, workspaceAlignment) * workspaceAlignment
-		return at
-	}
-	blocks, _ := p.sortGrid()
-	if p.TotalIndices == 0 {
-		return l
-	}
-	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)
-	l.counts, l.totals = take(blocks<<bagDigitBits, 4), take(1<<bagDigitBits, 4)
-	l.bounds = take(p.unitCount()+1, 8)
-	l.lists = take(2+4*p.chunks(1)+p.mostSlices()*p.parts(), 4)
-	switch p.Mode {
-	case "sum":
-		l.bags = take(p.TotalIndices, 4)
-	case "mean":
-		l.counted = take(p.NumBags, 4)
-	case "max":
-		words := p.TotalIndices * ceil(p.EmbeddingDim, 32)
-		l.bags, l.winners, l.won = take(p.TotalIndices, 4), take(words, 4), take(words, 4)
-	}
-	l.partial = take(p.parts()*p.EmbeddingDim, p.DType.Accumulator().Size())
-	return l
-}
-
-// mostSlices is how many slices a row may be cut into, however its operands lie: of 32 columns, or of half of 32 accesses of 16 bytes.
-func (p *bagProgram) mostSlices() int64 {
-	return max(ceil(p.EmbeddingDim, 32), 2*ceil(p.EmbeddingDim*p.DType.Size(), 32*16))
-}
-
-func (p *bagProgram) workspace() int64 {
-	if !p.cuda {
-		return 0
-	}
-	return p.layout().size
-}
-
 // bagLaunch is what a launch tells its kernel beside the operands and the workspace.
 type bagLaunch struct {
-	from, to, shift, tiles     int64
+	from, to, pass, tiles      int64
 	lanes, slices, chunkBlocks int64
 	wide, plain                bool
 }
@@ -202,23 +82,25 @@ func (r *bagRun) sort() (sorted int64) {
 	if r.TotalIndices == 0 {
 		return 0
 	}
-	if r.Mode == "mean" {
-		words := ceil(r.NumBags*4, 16)
-		r.launch(bagClear, ceil(words, blockThreads), bagLaunch{tiles: words})
-	}
 	blocks, tiles := r.sortGrid()
-	from, to := r.entries[0], r.entries[1]
-	if blocks == 1 && tiles == 1 {
+	from, to, single := r.entries[0], r.entries[1], blocks == 1 && tiles == 1
+	zeros := bagLaunch{to: r.totals}
+	if r.Mode == "mean" {
+		zeros.to = r.counted
+	}
+	if zeros.tiles = (r.bagLayout.counts - zeros.to) / 16; !single || r.Mode == "mean" {
+		r.launch(bagClear, ceil(zeros.tiles, blockThreads), zeros)
+	}
+	if single {
 		r.launch(bagSort, 1, bagLaunch{to: from, tiles: r.passes()})
 		return from
 	}
 	r.launch(bagKeys, blocks, bagLaunch{to: from, tiles: tiles})
 	for pass := range r.passes() {
-		l := bagLaunch{from: from, to: to, shift: pass * r.digit(), tiles: tiles}
+		l := bagLaunch{from: from, to: to, pass: pass, tiles: tiles}
 		if pass > 0 {
 			r.launch(bagCount, blocks, l)
 		}
-		r.launch(bagScan, 1<<r.digit(), bagLaunch{tiles: blocks})
 		r.launch(bagScatter, blocks, l)
 		from, to = to, from
 	}
@@ -237,7 +119,7 @@ func (r *bagRun) sumRows(sorted int64) {
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
 			r.launch(bagWinners, ceil(r.TotalIndices, blockThreads), l)
-			r.launch(bagCollect, ceil(r.TotalIndices, blockThreads), l)
+			r.launch(bagCollect, ceil(r.TotalIndices, bagCollected*blockThreads), l)
 		}
 		r.launch(bagBounds, ceil(max(r.unitCount()+1, r.chunks(1)), blockThreads), l)
 	}
@@ -297,7 +179,7 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	for _, word := range []int64{
 		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
 		flag(r.IncludeLastOffset), flag(r.Mode == "mean"), flag(r.ScaleGradByFreq), flag(byPosition),
-		l.from, l.to, r.counts, r.totals, l.shift, r.digit(), l.tiles, r.bags, r.counted, r.winners, r.won, r.unit(), r.bounds,
+		l.from, l.to, r.counts, r.totals + l.pass*r.groupTotals()*4, l.pass * r.digit(), r.digit(), l.tiles, r.bags, r.counted, r.winners, r.won, r.unit(), r.bounds,
 		r.partial, r.parts(), r.levels(), l.lanes, l.slices, flag(l.wide), flag(l.plain), l.chunkBlocks, r.lists,
 	} {
 		r.q.launch.Put(uint64(word))

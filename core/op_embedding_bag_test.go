@@ -227,9 +227,10 @@ func TestEmbeddingBagWords(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, []string{"clear", "keys", "scan", "scatter", "count", "scan", "scatter", "bounds", "sorted_bf16", "long_rows_bf16"}, order)
+	require.Equal(t, []string{"clear", "keys", "scatter", "count", "scatter", "bounds", "sorted_bf16", "long_rows_bf16"}, order)
+	require.LessOrEqual(t, bagSortBlocks, bagGroup*bagGroup, "a group of blocks, and the groups, are read at once")
 	source := cudaSource(t, "embedding_bag")
-	for name, value := range map[string]int{"kChunk": bagChunk, "kTile": bagTile, "kStretch": bagStretch, "kDigits": 1 << bagDigitBits} {
+	for name, value := range map[string]int{"kChunk": bagChunk, "kTile": bagTile, "kStretch": bagStretch, "kGroup": bagGroup, "kCollected": bagCollected, "kDigits": 1 << bagDigitBits} {
 		require.Contains(t, source, fmt.Sprintf("constexpr int %s = %d;", name, value))
 	}
 }
@@ -248,6 +249,41 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 			require.LessOrEqual(t, layout.partial+program.parts()*96*8, layout.size)
 			require.LessOrEqual(t, program.chunks(program.levels()), int64(bagTopChunks), "few chunks are left at the top")
 			require.Less(t, program.passes()*program.digit(), int64(33))
+			require.True(t, total == 0 || layout.lists+4*(2+4*program.chunks(1)+program.mostSlices()*program.parts()) <= layout.partial)
+			require.Zero(t, layout.counts%16+layout.totals%16, "zeros are written 16 bytes at a time")
+		}
+	}
+}
+
+// A row is cut into no more slices than the workspace has room for, however the operands lie.
+func TestEmbeddingBagSlices(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
+	at, _ := wordsOf(t, "embedding_bag", "BagArgs")
+	for _, dtype := range Floats {
+		for columns := int64(1); columns < 700; columns += 1 + columns/40 {
+			for _, step := range []int64{columns, columns + 1} { // rows of dy, and with a gap behind each
+				bags := bagCache/(512*2) + 1 // dy is too large for the cache by as much as makes slices narrower
+				d := bagOf("sum", 50, columns, int64(2*bags), int64(10*bags))
+				d.DType = dtype
+				plan, err := Select(d, CUDA(0), Preference{})
+				require.NoError(t, err)
+				tensor := func(dtype DType, data uintptr, step int64, shape ...int64) Tensor {
+					v := Tensor{Data: data, DType: dtype, Device: CUDA(0), NDim: int32(len(shape)), Present: 1}
+					copy(v.Shape[:], shape)
+					copy(v.Strides[:], compact(shape))
+					if len(shape) == 2 {
+						v.Strides[0] = step
+					}
+					return v
+				}
+				fake.launches = nil
+				require.NoError(t, plan.Run(7, tensor(Uint8, 1<<50, 0, plan.WorkspaceSize()), Args{
+					"dy": tensor(dtype, 1<<40, step, d.NumBags, columns), "dweight": tensor(dtype, 1<<44, columns, 50, columns),
+					"indices": tensor(Int64, 1<<46, 0, d.TotalIndices), "offsets": tensor(Int64, 1<<47, 0, d.NumBags)}))
+				last := fake.launches[len(fake.launches)-1].words
+				require.LessOrEqual(t, int64(last[at["slices"]]), plan.program.(*bagProgram).mostSlices(), "%d columns of %v", columns, dtype)
+				require.GreaterOrEqual(t, int64(last[at["slices"]]*last[at["lanes"]])*max(1, int64(last[at["wide"]])*16/dtype.Size()), columns)
+			}
 		}
 	}
 }

@@ -14,7 +14,7 @@ __device__ void sample_weights(const BagArgs& args)
     const i64 each = kBlock / lanes * kStretch, begin = blockIdx.x * each;  // of a block
     const i64 first = begin + threadIdx.x / lanes * kStretch, stop = min(first + kStretch, args.total);
     const i64 end = end_of(args);
-    const Bags bags = bags_between(args, begin, min(each, args.total - begin));
+    const Range bags = bags_between(args, begin, min(each, args.total - begin));
     for (i64 base = first; base < stop; base += lanes) {
         const i64 own = min(base + lane, stop - 1);
         const u32 own_row = static_cast<u32>(row_of(args, own, end)), own_bag = static_cast<u32>(bag_of(args, own, bags.first, bags.last));
@@ -76,11 +76,11 @@ __device__ void sample_weights(const BagArgs& args)
     }
 }
 
-// Zeros in the order of addresses, 16 bytes a thread: no other order is as fast. In all of dweight, or in what counts the indices of bags.
+// Zeros in the order of addresses, 16 bytes a thread: no other order is as fast. In all of dweight, or in counters.
 __device__ inline void clear(const BagArgs& args)
 {
     const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
-    if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.counted_at))[k] = uint4{0, 0, 0, 0};
+    if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
 }
 
 constexpr u32 kHeld = 128;  // columns of some bags that a warp holds at once
@@ -143,22 +143,43 @@ __device__ inline void winners(const BagArgs& args)
     }
 }
 
+constexpr int kCollected = 4;  // entries that a thread looks up side by side
+
+template <int N>
+__device__ void collect_words(const BagArgs& args, i64 first, i64 words, const u32 (&tag)[kCollected])
+{
+#pragma unroll 1
+    for (i64 w = 0; w < words; w += N) {
+        Pack<u32, N> won[kCollected];
+#pragma unroll
+        for (int u = 0; u < kCollected; ++u) won[u] = load_wide<N>(at<const u32>(args, args.winners_at) + tag[u] * words + w);
+#pragma unroll
+        for (int u = 0; u < kCollected; ++u)
+            if (first + u * kBlock < args.total) store_wide(at<u32>(args, args.won_at) + (first + u * kBlock) * words + w, won[u]);
+    }
+}
+
 // Sorted entries get their bags in place of their positions, and what they won beside them: so each is looked for once, not by every slice.
 __device__ inline void collect(const BagArgs& args)
 {
-    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
-    if (k >= args.total) return;
-    u32& tag = at<Entry>(args, args.from_at)[k].tag;
-    const u32* from = at<const u32>(args, args.winners_at) + tag * words;
-    u32* to = at<u32>(args, args.won_at) + k * words;
-    tag = at<const u32>(args, args.bags_at)[tag];
-#pragma unroll 1
-    for (i64 w = 0; w < words;) {
-        if (words % 4 == 0)
-            store_wide(to + w, load_wide<4>(from + w)), w += 4;
-        else
-            to[w] = from[w], ++w;
+    const i64 first = i64(blockIdx.x) * kCollected * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
+    Entry* entries = at<Entry>(args, args.from_at);
+    u32 tag[kCollected], bag[kCollected];
+    bool there[kCollected];
+#pragma unroll
+    for (int u = 0; u < kCollected; ++u) {
+        there[u] = first + u * kBlock < args.total;
+        tag[u] = there[u] ? entries[first + u * kBlock].tag : 0;
     }
+#pragma unroll
+    for (int u = 0; u < kCollected; ++u) bag[u] = at<const u32>(args, args.bags_at)[tag[u]];
+    if (words % 4 == 0)
+        collect_words<4>(args, first, words, tag);
+    else
+        collect_words<1>(args, first, words, tag);
+#pragma unroll
+    for (int u = 0; u < kCollected; ++u)
+        if (there[u]) entries[first + u * kBlock].tag = bag[u];
 }
 
 template <typename T, typename A>
@@ -204,9 +225,8 @@ FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
 EXPORT(embedding_bag_backward_clear, 8, BagArgs, clear(args))
 EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
 EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
-EXPORT(embedding_bag_backward_scan, 1, BagArgs, scan(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
 EXPORT(embedding_bag_backward_winners, 6, BagArgs, winners(args))
-EXPORT(embedding_bag_backward_collect, 8, BagArgs, collect(args))
+EXPORT(embedding_bag_backward_collect, 4, BagArgs, collect(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

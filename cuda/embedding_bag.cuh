@@ -29,7 +29,7 @@ struct BagArgs {
     i64 last, mean, by_frequency;    // flags; last: offsets end with where the last bag ends
     i64 positions;                   // 1: an entry carries its position through the sort, 0: its bag
     i64 from_at, to_at;              // entries: read, written
-    i64 counts_at, totals_at;        // of a pass of the sort: [digit][block], [digit]
+    i64 counts_at, totals_at;        // of a pass of the sort: [block][digit], [group of blocks][digit]
     i64 shift, bits, tiles;          // of a pass: the digit, and the tiles of a block; or how many 16 bytes to clear
     i64 bags_at;                     // the bag of each position
     i64 counted_at;                  // mean: how many indices of each bag count
@@ -106,12 +106,12 @@ __device__ inline i64 bag_by_warp(const BagArgs& args, i64 position, i64 low, i6
     return low;
 }
 
-struct Bags {
+struct Range {
     u32 first, last;
 };
 
 // The bags of the first and of the last of n adjacent positions, for a block that goes through them.
-__device__ inline Bags bags_between(const BagArgs& args, i64 base, i64 n)
+__device__ inline Range bags_between(const BagArgs& args, i64 base, i64 n)
 {
     __shared__ u32 ends[2];
     const int warp = threadIdx.x / 32;
@@ -120,7 +120,7 @@ __device__ inline Bags bags_between(const BagArgs& args, i64 base, i64 n)
         if (threadIdx.x % 32 == 0) ends[warp] = static_cast<u32>(bag);
     }
     __syncthreads();
-    const Bags bags = {ends[0], max(ends[0], ends[1])};
+    const Range bags = {ends[0], max(ends[0], ends[1])};
     __syncthreads();
     return bags;
 }

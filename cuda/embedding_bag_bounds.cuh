@@ -3,20 +3,22 @@
 
 #include "embedding_bag.cuh"
 
-// The first sorted entry of low..high-1 that is not before something, or high. Three are looked at side by side.
+// The first sorted entry of low..high-1 that is not before something, or high. kProbes of them are looked at side by side.
 template <typename Before>
 __device__ i64 search(const BagArgs& args, i64 low, i64 high, Before before)
 {
+    constexpr int kProbes = 7;
     const Entry* entries = at<const Entry>(args, args.from_at);
     while (low < high) {
-        const i64 step = (high - low) / 4, probe[3] = {low + step, low + 2 * step, low + 3 * step};
-        bool less[3];
+        const i64 step = (high - low) / (kProbes + 1);
+        u32 row[kProbes];
+        int less = 0;
 #pragma unroll
-        for (int p = 0; p < 3; ++p) less[p] = before(entries[probe[p]].row, probe[p]);
-        if (!less[1])
-            high = less[0] ? probe[1] : probe[0], low = less[0] ? probe[0] + 1 : low;
-        else
-            low = less[2] ? probe[2] + 1 : probe[1] + 1, high = less[2] ? high : probe[2];
+        for (int p = 0; p < kProbes; ++p) row[p] = entries[low + (p + 1) * step].row;
+#pragma unroll
+        for (int p = 0; p < kProbes; ++p) less += before(row[p], low + (p + 1) * step);
+        if (less < kProbes) high = low + (less + 1) * step;
+        if (less > 0) low += less * step + 1;
     }
     return low;
 }

@@ -25,15 +25,17 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         return end;
     }
 
-    // The first entry of a row that has `first`; no whole chunk of it lies before that.
-    __device__ u32 begin_of_row(u32 row, u32 first) const
+    // The first entry of a row that has `first`, of which no whole chunk lies before that, and the first one behind the row as above.
+    __device__ Range around(u32 row, u32 first, u32 k) const
     {
-        u32 begin = first;
-        for (u32 reach = 1; reach <= kChunk; reach += lanes) {
-            const u32 back = reach + lane;
-            begin -= __popc(__ballot_sync(group(), back <= first && entry(first - back).row == row));
+        u32 begin = first, end = k;
+        for (u32 reach = 0; reach < kChunk; reach += lanes) {
+            const u32 back = reach + lane + 1, next = k + reach + lane;
+            const u32 left = back <= first ? entry(first - back).row : ~0u, right = next < static_cast<u32>(args.total) ? entry(next).row : ~0u;
+            begin -= __popc(__ballot_sync(group(), left == row));
+            end += __popc(__ballot_sync(group(), right == row));
         }
-        return begin;
+        return {begin, end};
     }
 
     __device__ void rows()
@@ -126,9 +128,11 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
     __device__ u32 ready(const ChunkLists& lists, u32 large)
     {
         const bool chunk = unit < large;
-        const u32 begin = unit * kChunk * kChunk, row = chunk ? entry(begin).row : 0;
-        if (chunk && (row >= args.rows || row != entry(begin + kChunk * kChunk - 1).row)) return ~0u;
-        const u32 first = chunk ? lists.first[unit * kChunk] : lists.head[unit - large], behind = first + lists.whole[first];
+        const u32 begin = chunk ? unit * kChunk * kChunk : 0, end = chunk ? begin + kChunk * kChunk : 1;
+        const u32 row = entry(begin).row, other = entry(end - 1).row;
+        const u32 first = chunk ? lists.first[unit * kChunk] : lists.head[unit - large];
+        if (chunk && (row >= args.rows || row != other)) return ~0u;
+        const u32 behind = first + lists.whole[first];
         const u32 before = (first + kChunk - 1) / kChunk, parts = args.levels > 1 && behind / kChunk > before ? behind / kChunk - before : 0;
         if (!chunk) return parts ? ~0u : first;
         u32* done = lists.done + slice() * args.parts;
@@ -142,7 +146,7 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         const u32 head = ready(lists, large);
         if (head == ~0u) return;
         const u32 first = head * kChunk, row = entry(first).row;
-        const u32 begin = begin_of_row(row, first), end = end_of_row(row, first + lists.whole[head] * kChunk);
+        const auto [begin, end] = around(row, first, first + lists.whole[head] * kChunk);
         u32 from = begin, to = first;
         reset();
 #pragma unroll 1

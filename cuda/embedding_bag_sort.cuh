@@ -2,7 +2,6 @@
 //
 //     keys      the entries in the order of positions, and the digits of each block counted
 //     count     the digits of each block of later passes
-//     scan      where each block begins among equal digits
 //     scatter   each entry to its place
 //     sort      all of them in one block
 #pragma once
@@ -11,6 +10,11 @@
 
 constexpr int kWarps = kBlock / 32;
 constexpr int kItems = kTile / kBlock;
+
+constexpr int kGroup = 32;  // adjacent blocks whose digits are counted together, and groups at most
+
+// How many counters a block has: one for each digit, and for so many that four are read at once.
+__device__ inline u32 counters(const BagArgs& args) { return max(1u << args.bits, 4u); }
 
 __device__ inline u32 digit_of(const BagArgs& args, u32 row) { return row >> args.shift & ((1u << args.bits) - 1); }
 
@@ -92,7 +96,7 @@ __device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[
 }
 
 // The bags of this thread's items, which are among some: where those begin passes through shared memory, one part after the other.
-__device__ inline void find_bags(const BagArgs& args, i64 base, Bags bags, u32 (&bag)[kItems])
+__device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 (&bag)[kItems])
 {
     constexpr u32 kPart = 1024;
     __shared__ int begins[kPart];
@@ -123,7 +127,7 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
     const u32 lane = threadIdx.x % 32, first = item(0) - lane;
     const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position - base, i64(0)), i64(n))); };
     const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // what is in a bag
-    const Bags bags = bags_between(args, base, n);
+    const Range bags = bags_between(args, base, n);
     i64 index[kItems];
     if (args.index_wide)
         load_indices<i64>(args, base, n, index);
@@ -166,7 +170,7 @@ __device__ inline void begin_lists(const BagArgs& args)
     if (blockIdx.x == 0 && threadIdx.x < 2) chunk_lists(args).count[threadIdx.x] = 0;
 }
 
-// Writes how often each digit occurs in the tiles of this block; visit hands over the rows of a tile.
+// Writes how often each digit occurs in the tiles of this block, and adds that to its group; visit hands over the rows of a tile.
 template <typename Visit>
 __device__ void count_digits(const BagArgs& args, Visit visit)
 {
@@ -177,7 +181,10 @@ __device__ void count_digits(const BagArgs& args, Visit visit)
     for (i64 tile = first; tile < min(first + args.tiles, tiles); ++tile)
         visit(tile * kTile, static_cast<u32>(min(args.total - tile * kTile, i64(kTile))), [&](u32 row) { atomicAdd(&counts[digit_of(args, row)], 1); });
     __syncthreads();
-    if (threadIdx.x < 1u << args.bits) at<u32>(args, args.counts_at)[i64(threadIdx.x) * gridDim.x + blockIdx.x] = counts[threadIdx.x];
+    const u32 n = counters(args);
+    if (threadIdx.x >= n) return;
+    at<u32>(args, args.counts_at)[i64(blockIdx.x) * n + threadIdx.x] = counts[threadIdx.x];
+    atomicAdd(at<u32>(args, args.totals_at) + i64(blockIdx.x / kGroup) * n + threadIdx.x, counts[threadIdx.x]);
 }
 
 __device__ inline void keys(const BagArgs& args)
@@ -200,18 +207,37 @@ __device__ inline void count(const BagArgs& args)
     });
 }
 
-// A block for each digit: the counts of args.tiles blocks become sums before each.
-__device__ inline void scan(const BagArgs& args)
+// For the digit of this thread: how many entries of blocks before this one have it, and how many of all blocks.
+__device__ inline Range count_before(const BagArgs& args)
 {
-    u32* counts = at<u32>(args, args.counts_at) + blockIdx.x * args.tiles;
-    u32 carry = 0;
-    for (i64 base = 0; base < args.tiles; base += kBlock) {
-        const i64 k = base + threadIdx.x;
-        u32 all, before = sum_before(k < args.tiles ? counts[k] : 0, all);
-        if (k < args.tiles) counts[k] = carry + before;
-        carry += all;
+    constexpr int kRows = kGroup / kWarps;  // of each table, for a warp
+    __shared__ u32 before[kDigits], all[kDigits];
+    const u32 n = counters(args), warp = threadIdx.x / 32, group = blockIdx.x / kGroup, groups = (gridDim.x + kGroup - 1) / kGroup;
+    before[threadIdx.x] = all[threadIdx.x] = 0;
+    __syncthreads();
+    for (u32 digit = threadIdx.x % 32 * 4; digit < n; digit += 32 * 4) {
+        Pack<u32, 4> counts[kRows], totals[kRows];
+#pragma unroll
+        for (u32 r = 0; r < kRows; ++r) {
+            const u32 other = r * kWarps + warp, block = group * kGroup + other;
+            counts[r] = totals[r] = {};
+            if (block < blockIdx.x) counts[r] = load_wide<4>(at<const u32>(args, args.counts_at) + block * n + digit);
+            if (other < groups) totals[r] = load_wide<4>(at<const u32>(args, args.totals_at) + other * n + digit);
+        }
+#pragma unroll
+        for (int d = 0; d < 4; ++d) {
+            u32 sum_before = 0, sum_all = 0;
+#pragma unroll
+            for (u32 r = 0; r < kRows; ++r) {
+                sum_all += totals[r].at[d];
+                sum_before += counts[r].at[d] + (r * kWarps + warp < group ? totals[r].at[d] : 0);
+            }
+            if (sum_before) atomicAdd(before + digit + d, sum_before);
+            if (sum_all) atomicAdd(all + digit + d, sum_all);
+        }
     }
-    if (threadIdx.x == 0) at<u32>(args, args.totals_at)[blockIdx.x] = carry;
+    __syncthreads();
+    return {before[threadIdx.x], all[threadIdx.x]};
 }
 
 __device__ inline void scatter(const BagArgs& args)
@@ -219,24 +245,16 @@ __device__ inline void scatter(const BagArgs& args)
     __shared__ Ranks ranks;
     __shared__ Entry stage[kTile];
     __shared__ u32 target[kDigits];
-    const i64 tiles = (args.total + kTile - 1) / kTile, first = blockIdx.x * args.tiles;
-    Entry entry[kItems];
-    u32 place[kItems];
-    const auto load = [&](i64 tile) {
-#pragma unroll
-        for (int j = 0; j < kItems; ++j) {
-            const i64 k = tile * kTile + item(j);
-            entry[j] = k < args.total ? at<const Entry>(args, args.from_at)[k] : Entry{0, 0};
-        }
-    };
-    load(first);
-    const bool used = threadIdx.x < 1u << args.bits;
-    const u32 begin = used ? at<u32>(args, args.counts_at)[i64(threadIdx.x) * gridDim.x + blockIdx.x] : 0;
+    const Range own = count_before(args);
     u32 all;
-    target[threadIdx.x] = begin + sum_before(used ? at<u32>(args, args.totals_at)[threadIdx.x] : 0, all);
+    target[threadIdx.x] = own.first + sum_before(own.last, all);
+    const i64 tiles = (args.total + kTile - 1) / kTile, first = blockIdx.x * args.tiles;
     for (i64 tile = first; tile < min(first + args.tiles, tiles); ++tile) {
         const u32 n = static_cast<u32>(min(args.total - tile * kTile, i64(kTile)));
-        if (tile > first) load(tile);
+        Entry entry[kItems];
+        u32 place[kItems];
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) entry[j] = item(j) < n ? at<const Entry>(args, args.from_at)[tile * kTile + item(j)] : Entry{0, 0};
         const u32 count = rank(args, ranks, entry, n, place);
 #pragma unroll
         for (int j = 0; j < kItems; ++j)
