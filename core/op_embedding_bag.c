@@ -2,70 +2,56 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 #include "vector.h"
 
-/* Puts one row of dweight, in float64, where it belongs. */
-static void store_row(const sw_bag_rows *b, long row, double *sum) {
-  static const long sizes[] = {4, 8, 2, 2};
-  long n = b->columns, size = sizes[b->narrow], step = b->out_column;
-  char *out = (char *)b->out + row * b->out_row * size;
-  if (b->narrow == BAG_F64) {
-    for (long i = 0; i < n; i++) ((double *)out)[i * step] = sum[i];
-    return;
-  }
-  float *single = (float *)sum; /* in place: a float is written where no double is read any more */
-  for (long i = 0; i < n; i++) {
-    double value = sum[i];
-    float rounded = (float)value;
-    memcpy(single + i, &rounded, sizeof rounded);
-  }
-  if (b->narrow == BAG_F32) {
-    if (step == 1) memcpy(out, single, n * sizeof(float));
-    else for (long i = 0; i < n; i++) memcpy((float *)out + i * step, single + i, sizeof(float));
-    return;
-  }
-  uint16_t *half = (uint16_t *)(single + n); /* the row of float64 has room behind the floats */
-  if (step == 1) half = (uint16_t *)out;
-  if (b->narrow == BAG_F16) sw_narrow_f16(half, single, n);
-  else sw_narrow_bf16(half, single, n);
-  if (step != 1) for (long i = 0; i < n; i++) ((uint16_t *)out)[i * step] = half[i];
-}
+static const long sizes[] = {4, 8, 2, 2};
+
+static char *row_of(const sw_bag_out *out, long row) { return (char *)out->data + row * out->row * sizes[out->narrow]; }
 
 /* Clears `count` adjacent rows. */
-static void store_zeros(const sw_bag_rows *b, long row, long count) {
-  static const long sizes[] = {4, 8, 2, 2};
-  long n = b->columns, size = sizes[b->narrow];
-  char *out = (char *)b->out + row * b->out_row * size;
-  if (b->out_column == 1 && b->out_row == n) {
-    memset(out, 0, count * n * size);
+static void store_zeros(const sw_bag_out *out, long row, long count) {
+  long n = out->columns, size = sizes[out->narrow];
+  char *to = row_of(out, row);
+  if (out->column == 1 && out->row == n) {
+    memset(to, 0, count * n * size);
     return;
   }
-  for (; count > 0; count--, out += b->out_row * size) {
-    if (b->out_column == 1) memset(out, 0, n * size);
-    else for (long i = 0; i < n; i++) memset(out + i * b->out_column * size, 0, size);
+  for (; count > 0; count--, to += out->row * size) {
+    if (out->column == 1) memset(to, 0, n * size);
+    else for (long i = 0; i < n; i++) memset(to + i * out->column * size, 0, size);
   }
+}
+
+void sw_bag_zeros(const sw_bag_out *out) { store_zeros(out, 0, out->rows); }
+
+/* Puts a row that has its width, but not its dtype or stride yet. */
+static void store_single(const sw_bag_out *out, long row, const float *single) {
+  long n = out->columns, step = out->column;
+  if (out->narrow == BAG_F32) {
+    for (long i = 0; i < n; i++) ((float *)row_of(out, row))[i * step] = single[i];
+    return;
+  }
+  uint16_t *to = (uint16_t *)row_of(out, row), *half = step == 1 ? to : (uint16_t *)(single + n);
+  if (out->narrow == BAG_F16) sw_narrow_f16(half, single, n);
+  else sw_narrow_bf16(half, single, n);
+  if (step != 1) for (long i = 0; i < n; i++) to[i * step] = half[i];
 }
 
 /* Rows of weight come from anywhere: lines are asked for so many rows ahead, the first ones of a long row. */
 enum { BAG_AHEAD = 6, BAG_LINES = 8 };
 
-static const char *row_at(const sw_bag_dots *b, long row, long size) {
-  return (const char *)b->weight + row * b->weight_row * (b->room ? 2 : size);
-}
-
-static inline void ask_for_row(const sw_bag_dots *b, uint32_t row, long size) {
-  if (row == UINT32_MAX) return;
-  const char *line = row_at(b, row, size);
-  long bytes = b->columns * (b->room ? 2 : size);
+static inline void ask_for(const char *line, long bytes) {
   for (long at = 0; at < bytes && at < 64 * BAG_LINES; at += 64) __builtin_prefetch(line + at);
 }
 
-/* A row of weight as wide as dy. */
-static inline const void *wide_row(const sw_bag_dots *b, long row, long size) {
-  if (!b->room) return row_at(b, row, size);
-  (b->narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)((float *)b->room, (const uint16_t *)row_at(b, row, size), b->columns);
-  return (const void *)b->room;
+INLINE const float *single_row(long narrow, const void *row, float *room, long n) {
+  if (narrow != BAG_F16 && narrow != BAG_BF16) return row;
+  (narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)(room, row, n);
+  return room;
 }
 
 #define LOOPS "op_embedding_bag_loops.h"
@@ -73,5 +59,7 @@ static inline const void *wide_row(const sw_bag_dots *b, long row, long size) {
 
 void sw_bag_rows_f32(const sw_bag_rows *b) { CHOSEN(bag_rows_f32)(b); }
 void sw_bag_rows_f64(const sw_bag_rows *b) { CHOSEN(bag_rows_f64)(b); }
+void sw_bag_terms_f32(const sw_bag_terms *b) { CHOSEN(bag_terms_f32)(b); }
+void sw_bag_terms_f64(const sw_bag_terms *b) { CHOSEN(bag_terms_f64)(b); }
 void sw_bag_dots_f32(const sw_bag_dots *b) { CHOSEN(bag_dots_f32)(b); }
 void sw_bag_dots_f64(const sw_bag_dots *b) { CHOSEN(bag_dots_f64)(b); }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 )
 
 // EmbeddingBagBackward is the gradient of y[b] = reduce over the positions i of bag b of weight[indices[i]]. Bag b has the positions
@@ -173,85 +174,127 @@ func (d EmbeddingBagBackward) presence(args []Tensor) *Error {
 	return nil
 }
 
+// line is an operand of rank 1 as a slice: element k is at start + k step.
+type line[I int32 | int64] struct {
+	in          []I
+	start, step int64
+}
+
+func lineOf[I int32 | int64](t *Tensor) line[I] {
+	n, step := t.Shape[0], t.Strides[0]
+	switch {
+	case n == 0:
+		return line[I]{}
+	case step < 0:
+		return line[I]{elements[I](t, (n-1)*step, n, -step), (n - 1) * -step, step}
+	}
+	return line[I]{elements[I](t, 0, n, step), 0, step}
+}
+
+func (l line[I]) at(k int64) int64 { return int64(l.in[l.start+k*l.step]) }
+
 // integers reads an operand of rank 1 of int32 or int64.
 func integers(t *Tensor) func(k int64) int64 {
-	if t.empty() {
-		return nil
-	}
-	step, n := t.Strides[0], t.Shape[0]
-	if step < 0 { // elements cannot run backwards
-		if t.DType == Int32 {
-			return func(k int64) int64 { return int64(elements[int32](t, k*step, 1, 1)[0]) }
-		}
-		return func(k int64) int64 { return elements[int64](t, k*step, 1, 1)[0] }
-	}
 	if t.DType == Int32 {
-		in := elements[int32](t, 0, n, step)
-		return func(k int64) int64 { return int64(in[k*step]) }
+		return lineOf[int32](t).at
 	}
-	in := elements[int64](t, 0, n, step)
-	return func(k int64) int64 { return in[k*step] }
+	return lineOf[int64](t).at
 }
 
 // checkValues refuses offsets out of order and indices that name no row. It reads memory of the host.
 func (d EmbeddingBagBackward) checkValues(args []Tensor) *Error {
-	if offset := integers(&args[bagOffsets]); offset != nil {
-		before := int64(0)
-		for b := range args[bagOffsets].Shape[0] {
-			o := offset(b)
-			if b == 0 && o != 0 || o < before || o > d.TotalIndices {
-				return d.refuseOffset(b, o)
-			}
-			before = o
-		}
+	if b := badOffset(&args[bagOffsets], d.TotalIndices); b >= 0 {
+		return d.refuseOffset(b, integers(&args[bagOffsets])(b))
 	}
 	if k, bad := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); bad != nil {
 		return d.refuseIndex("indices", fmt.Sprint("position ", k), *bad)
 	}
-	if w := args[bagMaxIndices]; w.present() {
-		for b := range d.NumBags {
-			row := w
-			row.NDim, row.Shape[0], row.Strides[0] = 1, w.Shape[1], w.Strides[1]
-			row.Data += uintptr(b * w.Strides[0] * w.DType.Size())
-			if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil {
-				return d.refuseIndex("max_indices", fmt.Sprintf("[%d, %d]", b, k), *bad)
-			}
+	w := &args[bagMaxIndices]
+	if whole, one := asLine(w); one {
+		if k, bad := firstOutside(&whole, math.MinInt64, d.NumEmbeddings); bad != nil {
+			return d.refuseWinner(k/d.EmbeddingDim, k%d.EmbeddingDim, *bad)
+		}
+		return nil
+	}
+	for b := range w.Shape[0] {
+		row := rowOf(w, b)
+		if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil {
+			return d.refuseWinner(b, k, *bad)
 		}
 	}
 	return nil
 }
 
+// asLine is a matrix row by row as one line, where its elements are as far apart as its rows allow.
+func asLine(t *Tensor) (Tensor, bool) {
+	all := *t
+	all.NDim, all.Shape[0], all.Strides[0] = 1, t.Shape[0]*t.Shape[1], t.Strides[1]
+	return all, t.present() && t.Strides[0] == t.Shape[1]*t.Strides[1]
+}
+
+// rowOf is a row of a matrix.
+func rowOf(t *Tensor, k int64) Tensor {
+	row := *t
+	row.NDim, row.Shape[0], row.Strides[0] = 1, t.Shape[1], t.Strides[1]
+	row.Data += uintptr(k * t.Strides[0] * t.DType.Size())
+	return row
+}
+
+// badOffset is the first offset that is below the one before or above the total, or -1; the first of all is to be 0.
+func badOffset(t *Tensor, total int64) int64 {
+	if t.DType == Int32 {
+		return outOfOrder(lineOf[int32](t), t.Shape[0], total)
+	}
+	return outOfOrder(lineOf[int64](t), t.Shape[0], total)
+}
+
+func outOfOrder[I int32 | int64](l line[I], n, total int64) int64 {
+	before, most := int64(0), int64(0)
+	for k := range n {
+		if o := l.at(k); o < before || o > most {
+			return k
+		} else {
+			before, most = o, total
+		}
+	}
+	return -1
+}
+
 // firstOutside finds the first element that is not in [low, high).
 func firstOutside(t *Tensor, low, high int64) (int64, *int64) {
-	if t.empty() {
-		return 0, nil
-	}
-	n, at := t.Shape[0], int64(-1)
-	switch {
-	case t.Strides[0] != 1:
-		value := integers(t)
-		for k := range n {
-			if v := value(k); v < low || v >= high {
-				return k, &v
-			}
+	n, found := t.Shape[0], atomic.Int64{}
+	found.Store(n)
+	spread(n, 1<<14, 1<<15, func(first, end int64) {
+		at := int64(-1)
+		if t.DType == Int32 {
+			at = outside(lineOf[int32](t), first, end, low, high)
+		} else {
+			at = outside(lineOf[int64](t), first, end, low, high)
 		}
-		return 0, nil
-	case t.DType == Int32:
-		at = outside(elements[int32](t, 0, n, 1), low, high)
-	default:
-		at = outside(elements[int64](t, 0, n, 1), low, high)
-	}
-	if at < 0 {
+		for old := found.Load(); at >= 0 && at < old && !found.CompareAndSwap(old, at); {
+			old = found.Load()
+		}
+	})
+	at := found.Load()
+	if at == n {
 		return 0, nil
 	}
 	v := integers(t)(at)
 	return at, &v
 }
 
-func outside[I int32 | int64](in []I, low, high int64) int64 {
-	for k, v := range in {
-		if int64(v) < low || int64(v) >= high {
-			return int64(k)
+func outside[I int32 | int64](l line[I], first, end, low, high int64) int64 {
+	if l.step == 1 { // one comparison, without a look at where the line ends
+		for k, v := range l.in[first:end] {
+			if uint64(int64(v)-low) >= uint64(high-low) {
+				return first + int64(k)
+			}
+		}
+		return -1
+	}
+	for k := first; k < end; k++ {
+		if v := l.at(k); v < low || v >= high {
+			return k
 		}
 	}
 	return -1
@@ -264,4 +307,8 @@ func (d EmbeddingBagBackward) refuseOffset(bag, value int64) *Error {
 
 func (d EmbeddingBagBackward) refuseIndex(operand, place string, value int64) *Error {
 	return refuse(InvalidProblem, embeddingBag.Name, operand, fmt.Sprintf("in [0, %d)", d.NumEmbeddings), fmt.Sprintf("%d at %s", value, place), "")
+}
+
+func (d EmbeddingBagBackward) refuseWinner(bag, column, value int64) *Error {
+	return d.refuseIndex("max_indices", fmt.Sprintf("[%d, %d]", bag, column), value)
 }

@@ -2,25 +2,48 @@
 #define STERNWAY_OP_EMBEDDING_BAG_H
 #include <stdint.h>
 
-/* Some adjacent rows of dweight: row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made in
-   float64, and divided by their number where by_frequency is set. dy has columns without gaps, in float32 or float64. out has the
-   storage type that `narrow` says. Addresses are integers: Go keeps the memory. */
-typedef struct {
-  uintptr_t dy, bags, scales, begin, out, room; /* scales may be 0; room: a row of float64 */
-  long dy_bag, out_row, out_column, rows, columns, by_frequency, narrow;
-  uintptr_t winners; /* not 0: an entry counts in column winners[e] alone */
-} sw_bag_rows;
-
+/* Addresses are integers: Go keeps the memory. */
 enum { BAG_F32, BAG_F64, BAG_F16, BAG_BF16 }; /* the rows of core/dtype.go */
+
+/* Rows of an output, of the storage type that `narrow` says. single: room for two rows of float32. */
+typedef struct {
+  uintptr_t data, single;
+  long row, column, rows, columns, narrow; /* the first two are strides */
+} sw_bag_out;
+
+void sw_bag_zeros(const sw_bag_out *);
+
+/* Row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made in float64, and divided by their number
+   where by_frequency is set. scales may be 0; where of_bags is set, they are those of bags. dy has columns without gaps, in float32 or
+   float64. room: a row of float64. */
+typedef struct {
+  sw_bag_out out;
+  uintptr_t dy, bags, scales, begin, room;
+  long dy_bag, of_bags, by_frequency;
+} sw_bag_rows;
 
 void sw_bag_rows_f32(const sw_bag_rows *);
 void sw_bag_rows_f64(const sw_bag_rows *);
 
-/* out[e] = dot(dy of bags[e], row rows[e] of weight), both without gaps; 0 where rows[e] is no row, all bits set. weight is as wide as dy,
-   or of 16 bits, which `narrow` says; room is for such a row in float32, or 0. */
+/* Element `at` of the rows is a sum of the values of its terms, made in float64: sums and, for values of float64, lost are room for all rows. */
+typedef struct { uint32_t at; float value; } sw_bag_term_f32;
+typedef struct { uint32_t at; double value; } sw_bag_term_f64;
+
 typedef struct {
-  uintptr_t dy, weight, bags, rows, out, room;
-  long dy_bag, weight_row, columns, n, narrow;
+  sw_bag_out out;
+  uintptr_t terms, sums, lost;
+  long n;
+} sw_bag_terms;
+
+void sw_bag_terms_f32(const sw_bag_terms *);
+void sw_bag_terms_f64(const sw_bag_terms *);
+
+/* Element e of the only row is dot(dy of bags[e], row rows[e] of weight), both without gaps; 0 where rows[e] is no row, all bits set. Each is
+   as wide as the function says, or of 16 bits, as dy_narrow and weight_narrow say. room: a row of weight in float64, and one in float32. */
+typedef struct {
+  sw_bag_out out;
+  uintptr_t dy, weight, bags, rows, dots, room;
+  long dy_bag, weight_row, columns, dy_narrow, weight_narrow;
 } sw_bag_dots;
 
 void sw_bag_dots_f32(const sw_bag_dots *);

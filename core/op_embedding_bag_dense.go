@@ -3,48 +3,51 @@ package core
 // #include "op_embedding_bag.h"
 import "C"
 
-import (
-	"runtime"
-	"unsafe"
-)
+import "unsafe"
 
-// denseRows are the rows of a matrix as the loops of op_embedding_bag.c read them: float32 or float64 without gaps.
+// denseRows are the rows of a matrix as the loops of op_embedding_bag.c read them: without gaps, in float32 or float64, or where it is
+// enough for these in 16 bits.
 type denseRows struct {
-	data uintptr
-	step int64 // elements from row to row
-	keep any   // the memory, where it is not the caller's
+	data   uintptr
+	step   int64 // elements from row to row
+	dtype  DType
+	copy32 []float32
+	copy64 []float64
 }
 
-// makeDense is a matrix itself where it can be read in place, else a copy; of a matrix whose rows are one row, of that row.
-func makeDense(t *Tensor) denseRows {
-	if t.empty() {
-		return denseRows{}
-	}
-	if (t.DType == Float32 || t.DType == Float64) && (t.Strides[1] == 1 || t.Shape[1] == 1) {
-		return denseRows{data: t.Data, step: t.Strides[0]}
+// read takes a matrix itself where it can be read in place, else a copy; of a matrix whose rows are one row, of that row.
+func (d *denseRows) read(t *Tensor, wide bool) {
+	d.data, d.step, d.dtype = t.Data, t.Strides[0], t.DType
+	if t.empty() || (t.DType.Size() > 2 || !wide) && (t.Strides[1] == 1 || t.Shape[1] == 1) {
+		return
 	}
 	rows := t.Shape[0]
-	if t.Strides[0] == 0 {
-		rows = 1
-	}
-	d := denseRows{step: t.Shape[1]}
-	if t.Strides[0] == 0 {
-		d.step = 0
+	if d.step = t.Shape[1]; t.Strides[0] == 0 {
+		rows, d.step = 1, 0
 	}
 	if t.DType == Float64 {
-		copied := copyRows(t, rows, nil, &storages64)
-		d.data, d.keep = uintptr(unsafe.Pointer(&copied[0])), copied
-	} else {
-		copied := copyRows(t, rows, nil, &storages32)
-		d.data, d.keep = uintptr(unsafe.Pointer(&copied[0])), copied
+		d.copy64 = copyRows(sized(d.copy64, rows*t.Shape[1]), t, rows, nil, &storages64)
+		d.data = uintptr(addressOf(d.copy64))
+		return
 	}
-	return d
+	d.copy32 = copyRows(sized(d.copy32, rows*t.Shape[1]), t, rows, nil, &storages32)
+	d.data, d.dtype = uintptr(addressOf(d.copy32)), Float32
 }
 
-// copyRows widens rows of a matrix: the first ones, or those that are listed, of which noRow stands for any.
-func copyRows[A accumulator](t *Tensor, rows int64, list []uint32, table *[len(dtypeRows)]storage[A]) []A {
+// denseRow is some columns of a row of a matrix in float32 or float64.
+func denseRow[A accumulator](d *denseRows, row, column, columns int64) []A {
+	var a A
+	return unsafe.Slice((*A)(pointer(d.data+uintptr((row*d.step+column)*int64(unsafe.Sizeof(a))))), columns)
+}
+
+// spread cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
+func spread(n, size, share int64, body func(first, end int64)) {
+	withWorkers(n, size, share, func(_ *bagWorker, first, end int64) { body(first, end) })
+}
+
+// copyRows widens rows of a matrix into out: the first ones, or those that are listed, of which noRow stands for any.
+func copyRows[A accumulator](out []A, t *Tensor, rows int64, list []uint32, table *[len(dtypeRows)]storage[A]) []A {
 	width := t.Shape[1]
-	out := make([]A, rows*width)
 	v := view{n: 1, regular: true, step: t.Strides[1]}
 	v.extent[0], v.stride[0] = width, t.Strides[1]
 	load := table[t.DType.row()].load
@@ -94,79 +97,50 @@ func widenRows[A accumulator](out []A, t *Tensor, first, end int64) bool {
 	return true
 }
 
-// float64s is a vector in float64.
-func float64s(t *Tensor) []float64 {
-	if t.empty() {
-		return []float64{}
-	}
-	matrix := *t
-	matrix.NDim, matrix.Shape, matrix.Strides = 2, [MaxRank]int64{1, t.Shape[0]}, [MaxRank]int64{0, t.Strides[0]}
-	if t.DType == Float64 {
-		return copyRows(&matrix, 1, nil, &storages64)
-	}
-	single := copyRows(&matrix, 1, nil, &storages32)
-	wide := make([]float64, len(single))
-	for i, value := range single {
-		wide[i] = float64(value)
-	}
-	return wide
-}
-
 // sampleWeights writes d_per_sample_weights.
 func (h *hostBags) sampleWeights() {
 	weight, out := &h.args[bagWeight], &h.args[bagDsample]
 	gaps := weight.Shape[1] > 1 && weight.Strides[1] != 1 && !weight.empty()
-	v := view{n: 1, regular: true, step: out.Strides[0]}
-	v.extent[0], v.stride[0] = out.Shape[0], out.Strides[0]
-	const chunk = 1024
-	spread(h.TotalIndices, chunk, max(chunk, (1<<15)/max(h.EmbeddingDim, 1)), func(first, end int64) {
-		rows, dots := h.rows[first:end], make([]float64, end-first)
-		var single, room []float32 // rows that the loop in C reads, or room for one
-		var double []float64
-		c := new(C.sw_bag_dots)
+	withWorkers(h.TotalIndices, 512, max(512, (1<<15)/max(h.EmbeddingDim, 1)), func(w *bagWorker, first, end int64) {
+		n := end - first
+		rows, bags := h.readRows(sized(w.rows, n), first), h.readBags(sized(w.bags, n), first)
+		w.rows, w.bags, w.scales, w.room, w.single = rows, bags, sized(w.scales, n), sized(w.room, 2*h.EmbeddingDim), sized(w.single, 2*n)
+		c := &w.dots
 		*c = C.sw_bag_dots{
-			dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step), bags: addressOf(h.bagOf[first:end]),
-			out: addressOf(dots), columns: C.long(h.EmbeddingDim), n: C.long(end - first),
-			weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]), narrow: C.long(weight.DType.row()),
-		}
-		switch {
-		case gaps && weight.DType == Float64:
-			double = copyRows(weight, int64(len(rows)), rows, &storages64)
-			c.weight = addressOf(double)
-		case gaps:
-			single = copyRows(weight, int64(len(rows)), rows, &storages32)
-			c.weight = addressOf(single)
-		case weight.DType.Size() == 2:
-			room = make([]float32, max(1, h.EmbeddingDim))
-			c.room = addressOf(room)
+			out: C.sw_bag_out{
+				data: C.uintptr_t(out.Data + uintptr(first*out.Strides[0]*out.DType.Size())), single: addressOf(w.single),
+				column: C.long(out.Strides[0]), rows: 1, columns: C.long(n), narrow: C.long(out.DType.row()),
+			},
+			dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step), dy_narrow: C.long(h.dy.dtype.row()),
+			weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]), weight_narrow: C.long(weight.DType.row()),
+			columns: C.long(h.EmbeddingDim), dots: addressOf(w.scales), room: addressOf(w.room),
 		}
 		if gaps {
-			rows = counted(rows)
-			c.weight_row = C.long(h.EmbeddingDim)
+			h.copyWeight(w, c)
 		}
-		c.rows = addressOf(rows)
+		c.bags, c.rows = addressOf(w.bags), addressOf(w.rows)
 		if h.DType == Float64 {
 			C.sw_bag_dots_f64(c)
-			storages64[out.DType.row()].store(new(block[float64]), out, &v, first, dots)
 		} else {
 			C.sw_bag_dots_f32(c)
-			b := new(block[float32])
-			for i, dot := range dots {
-				b.wide[i] = float32(dot)
-			}
-			storages32[out.DType.row()].store(b, out, &v, first, b.wide[:len(dots)])
 		}
-		runtime.KeepAlive([]any{single, double, room, rows})
 	})
 }
 
-// counted numbers the rows of a list that are rows.
-func counted(rows []uint32) []uint32 {
-	numbers := make([]uint32, len(rows))
-	for i, row := range rows {
-		if numbers[i] = uint32(i); row == noRow {
-			numbers[i] = noRow
+// copyWeight copies the rows of weight that a worker is to read.
+func (h *hostBags) copyWeight(w *bagWorker, c *C.sw_bag_dots) {
+	weight, n := &h.args[bagWeight], int64(len(w.rows))
+	if weight.DType == Float64 {
+		w.sums = copyRows(sized(w.sums, n*h.EmbeddingDim), weight, n, w.rows, &storages64)
+		c.weight = addressOf(w.sums)
+	} else {
+		w.copied = copyRows(sized(w.copied, n*h.EmbeddingDim), weight, n, w.rows, &storages32)
+		c.weight, c.weight_narrow = addressOf(w.copied), C.long(Float32.row())
+	}
+	c.weight_row = C.long(h.EmbeddingDim)
+	for k, row := range w.rows {
+		if row != noRow {
+			w.rows[k] = uint32(k)
 		}
 	}
-	return numbers
 }

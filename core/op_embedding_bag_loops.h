@@ -11,53 +11,64 @@ enum { AT(BAG_TILE) = VECTOR / 8 };
 #define WHOLE_f32(sum, lost) (sum)
 #define WHOLE_f64(sum, lost) (isfinite(sum) ? (sum) + (lost) : (sum))
 
+/* Puts a row, in float64, where it belongs. */
+TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *restrict sum) {
+  long n = out->columns, step = out->column;
+  char *to = row_of(out, row);
+  if (out->narrow == BAG_F64) {
+    for (long i = 0; i < n; i++) ((double *)to)[i * step] = sum[i];
+    return;
+  }
+  float *restrict single = out->narrow == BAG_F32 && step == 1 ? (float *)to : (float *)out->single;
+  for (long i = 0; i < n; i++) single[i] = (float)sum[i];
+  if ((char *)single != to) store_single(out, row, single);
+}
+
 #define BAG_ROWS(suffix, type) \
-  TARGET INLINE void AT(bag_tile_##suffix)(double *out, const type *dy, long step, const uint32_t *bags, const double *scales, long n, long count) { \
+  TARGET INLINE void AT(bag_tile_##suffix)(double *out, const type *dy, long step, const uint32_t *bags, const double *scales, long of_bags, long n, long count) { \
     double sum[AT(BAG_TILE)] = {0}, lost[AT(BAG_TILE)] = {0}; \
     for (long e = 0; e < n; e++) { \
       const type *x = dy + (long)bags[e] * step; \
-      double scale = scales ? scales[e] : 1; \
+      double scale = scales ? scales[of_bags ? bags[e] : e] : 1; \
       for (long i = 0; i < count; i++) ADD_##suffix(sum[i], lost[i], (double)x[i] * scale); \
     } \
     for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \
   } \
-  TARGET static __attribute__((noinline)) void AT(bag_few_##suffix)(double *out, const type *dy, long step, const uint32_t *bags, const double *scales, long n, long count) { \
-    AT(bag_tile_##suffix)(out, dy, step, bags, scales, n, count); \
-  } \
-  TARGET static __attribute__((noinline)) void AT(bag_winners_##suffix)(double *sum, double *lost, const type *dy, long step, const uint32_t *bags, const uint32_t *columns, long n, long width) { \
-    memset(sum, 0, width * sizeof(double)); \
-    memset(lost, 0, width * sizeof(double)); \
-    for (long e = 0; e < n; e++) { \
-      long i = columns[e]; \
-      ADD_##suffix(sum[i], lost[i], (double)dy[(long)bags[e] * step + i]); \
-    } \
-    for (long i = 0; i < width; i++) sum[i] = WHOLE_##suffix(sum[i], lost[i]); \
+  TARGET static __attribute__((noinline)) void AT(bag_few_##suffix)(double *out, const type *dy, long step, const uint32_t *bags, const double *scales, long of_bags, long n, long count) { \
+    AT(bag_tile_##suffix)(out, dy, step, bags, scales, of_bags, n, count); \
   } \
   TARGET static void AT(bag_rows_##suffix)(const sw_bag_rows *b) { \
-    const uint32_t *bags = (const uint32_t *)b->bags, *begin = (const uint32_t *)b->begin, *columns = (const uint32_t *)b->winners; \
+    const uint32_t *bags = (const uint32_t *)b->bags, *begin = (const uint32_t *)b->begin; \
     const double *scales = (const double *)b->scales; \
     const type *dy = (const type *)b->dy; \
     double *room = (double *)b->room; \
-    for (long row = 0; row < b->rows; row++) { \
+    long rows = b->out.rows, columns = b->out.columns; \
+    for (long row = 0; row < rows; row++) { \
       long first = begin[row], n = begin[row + 1] - begin[row], i = 0; \
       if (n == 0) { \
         long last = row; \
-        while (last + 1 < b->rows && begin[last + 2] == begin[row]) last++; \
-        store_zeros(b, row, last + 1 - row); \
+        while (last + 1 < rows && begin[last + 2] == begin[row]) last++; \
+        store_zeros(&b->out, row, last + 1 - row); \
         row = last; \
         continue; \
       } \
-      const double *s = scales ? scales + first : NULL; \
-      if (columns) { \
-        AT(bag_winners_##suffix)(room, room + b->columns, dy, b->dy_bag, bags + first, columns + first, n, b->columns); \
-      } else { \
-        for (; i + AT(BAG_TILE) <= b->columns; i += AT(BAG_TILE)) \
-          AT(bag_tile_##suffix)(room + i, dy + i, b->dy_bag, bags + first, s, n, AT(BAG_TILE)); \
-        if (i < b->columns) AT(bag_few_##suffix)(room + i, dy + i, b->dy_bag, bags + first, s, n, b->columns - i); \
-        if (b->by_frequency && n > 1) for (i = 0; i < b->columns; i++) room[i] /= (double)n; \
-      } \
-      store_row(b, row, room); \
+      const double *s = scales && !b->of_bags ? scales + first : scales; \
+      for (; i + AT(BAG_TILE) <= columns; i += AT(BAG_TILE)) \
+        AT(bag_tile_##suffix)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
+      if (i < columns) AT(bag_few_##suffix)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, columns - i); \
+      if (b->by_frequency && n > 1) for (i = 0; i < columns; i++) room[i] /= (double)n; \
+      AT(store_row)(&b->out, row, room); \
     } \
+  } \
+  TARGET static void AT(bag_terms_##suffix)(const sw_bag_terms *b) { \
+    const sw_bag_term_##suffix *terms = (const sw_bag_term_##suffix *)b->terms; \
+    double *restrict sums = (double *)b->sums, *restrict lost = (double *)b->lost; \
+    long columns = b->out.columns, all = b->out.rows * columns; \
+    memset(sums, 0, all * sizeof(double)); \
+    if (lost) memset(lost, 0, all * sizeof(double)); \
+    for (long e = 0; e < b->n; e++) ADD_##suffix(sums[terms[e].at], lost[terms[e].at], (double)terms[e].value); \
+    if (lost) for (long i = 0; i < all; i++) sums[i] = WHOLE_##suffix(sums[i], lost[i]); \
+    for (long row = 0; row < b->out.rows; row++) AT(store_row)(&b->out, row, sums + row * columns); \
   }
 
 BAG_ROWS(f32, float)
@@ -68,35 +79,85 @@ BAG_ROWS(f64, double)
 #undef WHOLE_f32
 #undef WHOLE_f64
 
-/* 16 lanes, each with a part of the row, which go to the next level after 16 additions; then the lanes. A long row is cut in two. */
-#define LESSER(a, b) ((a) < (b) ? (a) : (b))
-#define DOTS(suffix, type) \
-  TARGET static double AT(dot_##suffix)(const type *x, const type *y, long n) { \
-    double total[16] = {0}; \
-    long i = 0, half = n / 512 * 256; \
-    if (n > 4096) return AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, y + half, n - half); \
-    while (i + 16 <= n) { \
-      double run[16] = {0}; \
-      for (long stop = LESSER(n, i + 256); i + 16 <= stop; i += 16) \
-        for (int j = 0; j < 16; j++) run[j] += (double)x[i + j] * (double)y[i + j]; \
-      for (int j = 0; j < 16; j++) total[j] += run[j]; \
+/* A row of dy in float64. Positions of a bag share it, so that it is widened once. */
+TARGET static const double *AT(wide_f32)(const sw_bag_dots *b, long bag, double *restrict wide, float *single) {
+  long start = bag * b->dy_bag * sizes[b->dy_narrow];
+  const float *row = single_row(b->dy_narrow, (const char *)b->dy + start, single, b->columns);
+  for (long i = 0; i < b->columns; i++) wide[i] = (double)row[i];
+  return wide;
+}
+
+TARGET static const double *AT(wide_f64)(const sw_bag_dots *b, long bag, double *wide, float *single) {
+  (void)wide, (void)single;
+  return (const double *)b->dy + bag * b->dy_bag;
+}
+
+/* The sum of 16 lanes, each with every 16th of n products: lane j goes to lane j + 8, then 4, 2, 1. The compiler needs twice as many
+   instructions for it as AVX-512 has. */
+#if VECTOR == 512
+#define EIGHT_f32(y) _mm512_cvtps_pd(_mm256_loadu_ps(y))
+#define EIGHT_f64(y) _mm512_loadu_pd(y)
+#define LANES(suffix, type) \
+  TARGET INLINE double AT(dot_lanes_##suffix)(const double *x, const type *y, long n) { \
+    __m512d low = _mm512_setzero_pd(), high = low; \
+    for (long i = 0; i < n; i += 16) { \
+      low = _mm512_add_pd(low, _mm512_mul_pd(_mm512_loadu_pd(x + i), EIGHT_##suffix(y + i))); \
+      high = _mm512_add_pd(high, _mm512_mul_pd(_mm512_loadu_pd(x + i + 8), EIGHT_##suffix(y + i + 8))); \
     } \
-    double rest = 0, eight[8], four[4]; /* other arrays, so that lanes stay in registers */ \
-    for (; i < n; i++) rest += (double)x[i] * (double)y[i]; \
-    for (int j = 0; j < 8; j++) eight[j] = total[j] + total[j + 8]; \
-    for (int j = 0; j < 4; j++) four[j] = eight[j] + eight[j + 4]; \
-    return ((four[0] + four[2]) + (four[1] + four[3])) + rest; \
+    low = _mm512_add_pd(low, high); \
+    __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(low), _mm512_extractf64x4_pd(low, 1)); \
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1)); \
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two))); \
+  }
+#else
+#define LANES(suffix, type) \
+  TARGET INLINE double AT(dot_lanes_##suffix)(const double *x, const type *y, long n) { \
+    double low[8] = {0}, high[8] = {0}, four[4]; /* several arrays, so that lanes stay in registers */ \
+    for (long i = 0; i < n; i += 16) { \
+      for (int j = 0; j < 8; j++) low[j] += x[i + j] * (double)y[i + j]; \
+      for (int j = 0; j < 8; j++) high[j] += x[i + 8 + j] * (double)y[i + 8 + j]; \
+    } \
+    for (int j = 0; j < 8; j++) low[j] += high[j]; \
+    for (int j = 0; j < 4; j++) four[j] = low[j] + low[j + 4]; \
+    return (four[0] + four[2]) + (four[1] + four[3]); \
+  }
+#endif
+
+/* A lane gets up to 16 products, a longer row is cut in two. */
+#define DOTS(suffix, type) \
+  LANES(suffix, type) \
+  TARGET INLINE double AT(dot_block_##suffix)(const double *x, const type *y, long n) { \
+    long whole = n & ~15l; \
+    double sum = AT(dot_lanes_##suffix)(x, y, whole), rest = 0; \
+    for (long i = whole; i < n; i++) rest += x[i] * (double)y[i]; \
+    return sum + rest; \
+  } \
+  TARGET static __attribute__((noinline)) double AT(dot_##suffix)(const double *x, const type *y, long n) { \
+    long half = n / 32 * 16; \
+    return n <= 256 ? AT(dot_block_##suffix)(x, y, n) : AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, y + half, n - half); \
   } \
   TARGET static void AT(bag_dots_##suffix)(const sw_bag_dots *b) { \
-    const uint32_t *bags = (const uint32_t *)b->bags, *rows = (const uint32_t *)b->rows; \
-    for (long e = 0; e < b->n; e++) { \
-      if (e + BAG_AHEAD < b->n) ask_for_row(b, rows[e + BAG_AHEAD], sizeof(type)); \
-      ((double *)b->out)[e] = rows[e] == UINT32_MAX ? 0 \
-        : AT(dot_##suffix)((const type *)b->dy + (long)bags[e] * b->dy_bag, (const type *)wide_row(b, rows[e], sizeof(type)), b->columns); \
+    const uint32_t *bags = (const uint32_t *)b->bags, *rows = (const uint32_t *)b->rows, none = UINT32_MAX; \
+    double *dots = (double *)b->dots, *room = (double *)b->room; \
+    float *single = (float *)(room + b->columns); \
+    const char *weight = (const char *)b->weight; \
+    long size = sizes[b->weight_narrow], step = b->weight_row * size, n = b->out.columns; \
+    const double *x = NULL; \
+    uint32_t bag = none; \
+    for (long e = 0; e < n; e++) { \
+      if (e + BAG_AHEAD < n && rows[e + BAG_AHEAD] != none) ask_for(weight + rows[e + BAG_AHEAD] * step, b->columns * size); \
+      dots[e] = 0; \
+      if (rows[e] == none) continue; \
+      if (bags[e] != bag) x = AT(wide_##suffix)(b, bag = bags[e], room, single); \
+      const type *y = (const type *)single_row(b->weight_narrow, weight + rows[e] * step, single, b->columns); \
+      dots[e] = b->columns <= 256 ? AT(dot_block_##suffix)(x, y, b->columns) : AT(dot_##suffix)(x, y, b->columns); \
     } \
+    AT(store_row)(&b->out, 0, dots); \
   }
 
 DOTS(f32, float)
 DOTS(f64, double)
 #undef DOTS
-#undef LESSER
+#undef LANES
+#undef EIGHT_f32
+#undef EIGHT_f64

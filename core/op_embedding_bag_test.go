@@ -194,26 +194,6 @@ func TestEmbeddingBag(t *testing.T) {
 	}
 }
 
-// Bits do not depend on the number of threads, nor on which outputs are asked for.
-func TestEmbeddingBagRepeats(t *testing.T) {
-	defer func(n int) { require.NoError(t, SetNumThreads(n)) }(NumThreads())
-	d := bagOf("sum", 50, 48, 3000, 150000) // several parts and buckets
-	for _, dtype := range Floats {
-		d.DType = dtype
-		plan, err := Select(d, CPU, Preference{})
-		require.NoError(t, err)
-		c := newBagCall(d, contiguous)
-		require.NoError(t, plan.Run(0, Tensor{}, c.args))
-		first := c.memory["dweight"].bits()
-		for _, threads := range []int{1, 2, 3, 8} {
-			require.NoError(t, SetNumThreads(threads))
-			c.memory["dweight"].poison()
-			require.NoError(t, plan.Run(0, Tensor{}, c.args))
-			require.Equal(t, first, c.memory["dweight"].bits())
-		}
-	}
-}
-
 // The words of a launch are the fields of the struct in cuda/, and so are the constants.
 func TestEmbeddingBagWords(t *testing.T) {
 	at, size := wordsOf(t, "embedding_bag", "BagArgs")

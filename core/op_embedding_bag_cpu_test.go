@@ -1,0 +1,153 @@
+package core
+
+import (
+	"math"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// bagTrial is a plan on the CPU with operands.
+func bagTrial(t *testing.T, d EmbeddingBagBackward, l layout) (*Plan, *bagCall) {
+	t.Helper()
+	plan, err := Select(d, CPU, Preference{})
+	require.NoError(t, err)
+	return plan, newBagCall(d, l)
+}
+
+// Bits do not depend on the number of threads, nor on which outputs are asked for.
+func TestEmbeddingBagRepeats(t *testing.T) {
+	defer func(n int) { require.NoError(t, SetNumThreads(n)) }(NumThreads())
+	for _, mode := range bagModes {
+		d := bagOf(mode, 50, 48, 3000, 150000) // several parts and buckets
+		for _, dtype := range Floats {
+			d.DType = dtype
+			plan, c := bagTrial(t, d, contiguous)
+			require.NoError(t, plan.Run(0, Tensor{}, c.args))
+			first := map[string][]byte{}
+			for _, name := range []string{"dweight", "d_per_sample_weights"} {
+				if m := c.memory[name]; m != nil {
+					first[name] = m.bits()
+				}
+			}
+			for _, threads := range []int{1, 2, 3, 8} {
+				require.NoError(t, SetNumThreads(threads))
+				for name, bits := range first {
+					args := Args{}
+					for operand, tensor := range c.args {
+						if operand == name || first[operand] == nil {
+							args[operand] = tensor
+						}
+					}
+					c.memory[name].poison()
+					require.NoError(t, plan.Run(0, Tensor{}, args))
+					require.Equal(t, bits, c.memory[name].bits(), "%s in mode %s with %d threads", name, mode, threads)
+				}
+			}
+		}
+	}
+}
+
+// Runs lend each other their memory: what one leaves there is nothing to the next, larger or smaller, nor to one at the same time.
+func TestEmbeddingBagRunsShareMemory(t *testing.T) {
+	padding := int64(0)
+	var group sync.WaitGroup
+	for worker := range 4 {
+		type run struct {
+			plan *Plan
+			c    *bagCall
+		}
+		var runs []run
+		for k := range 6 {
+			d := bagOf(bagModes[(k+worker)%3], []int64{3000, 7}[k%2], []int64{20, 33, 1}[k%3], []int64{400, 5}[k%2], []int64{9000, 40}[k%2])
+			d.DType = Floats[(k+worker)%len(Floats)]
+			if k%3 == 1 {
+				d.PaddingIdx, d.IncludeLastOffset = &padding, true
+			}
+			plan, c := bagTrial(t, d, []layout{contiguous, gapped}[worker%2])
+			runs = append(runs, run{plan, c})
+		}
+		group.Go(func() {
+			for range 5 {
+				for _, r := range runs {
+					if err := r.plan.Run(0, Tensor{}, r.c.args); err != nil {
+						panic(err)
+					}
+				}
+			}
+			for _, r := range runs {
+				r.c.requireDefinition(t, r.plan)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// A run that repeats takes no memory of the size of its operands.
+func TestEmbeddingBagKeepsItsMemory(t *testing.T) {
+	if raceDetector {
+		t.Skip("under the race detector a pool forgets on purpose")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for _, mode := range bagModes {
+		for _, dtype := range Floats {
+			d := bagOf(mode, 2000, 64, 2000, 40000)
+			d.DType = dtype
+			plan, c := bagTrial(t, d, contiguous)
+			require.NoError(t, plan.Run(0, Tensor{}, c.args))
+			var before, after runtime.MemStats
+			const runs = 20
+			runtime.ReadMemStats(&before)
+			for range runs {
+				require.NoError(t, plan.Run(0, Tensor{}, c.args))
+			}
+			runtime.ReadMemStats(&after)
+			require.Less(t, (after.TotalAlloc-before.TotalAlloc)/runs, uint64(1<<17), "%s %s", mode, dtype)
+		}
+	}
+}
+
+// Negative winners are none, whatever is left of them in 32 bits.
+func TestEmbeddingBagNegativeWinners(t *testing.T) {
+	none := []float64{-1, -2, math.MinInt32, -(1 << 32), 3 - (1 << 40), math.MinInt64}
+	d := bagOf("max", 9, 33, 40, 300)
+	d.DType = Float32
+	for _, l := range []layout{contiguous, permuted, gapped, flipped} {
+		plan, c := bagTrial(t, d, l)
+		kept := c.memory["max_indices"].values()
+		c.memory["max_indices"].fill(func(i int64) float64 {
+			if k := int(i) % (3 * len(none)); k < len(none) {
+				return none[k]
+			}
+			return kept[i]
+		})
+		require.NoError(t, plan.Run(0, Tensor{}, c.args))
+		c.requireDefinition(t, plan)
+	}
+}
+
+// The values are looked at side by side; the first that is wrong is named, in any layout.
+func TestEmbeddingBagNamesTheFirstWrongValue(t *testing.T) {
+	d := bagOf("max", 9, 32, 4000, 100000)
+	d.DType = Float32
+	for _, l := range []layout{contiguous, gapped, flipped} {
+		plan, c := bagTrial(t, d, l)
+		winners, indices := c.memory["max_indices"], c.memory["indices"]
+		for _, row := range []struct {
+			wrong *memory
+			want  string
+		}{{winners, "max_indices must be in [0, 9), got 9 at [1250, 3]"}, {indices, "indices must be in [0, 9), got 9 at position 40003"}} {
+			values := row.wrong.values()
+			row.wrong.fill(func(i int64) float64 {
+				if i == 40003 || i > 70000 {
+					return 9
+				}
+				return values[i]
+			})
+			require.ErrorContains(t, plan.Run(0, Tensor{}, c.args), row.want)
+		}
+	}
+}

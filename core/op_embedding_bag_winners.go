@@ -1,0 +1,113 @@
+package core
+
+// #include "op_embedding_bag.h"
+import "C"
+
+// bagTerm is an element of dy in mode max: it is added to one element of dweight, counted from the first of its bucket.
+type bagTerm[A accumulator] struct {
+	at    uint32
+	value A
+}
+
+// bagTerms are the terms by bucket, in the accumulator of the run.
+type bagTerms struct {
+	singles []bagTerm[float32]
+	doubles []bagTerm[float64]
+}
+
+// sumWinners writes dweight in mode max. The sums of a bucket stay in the cache while its terms are added, wherever they belong.
+func (h *hostBags) sumWinners() {
+	n := h.NumBags * h.EmbeddingDim
+	if h.counted() == 0 {
+		n = 0
+	}
+	b := &h.buckets
+	b.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
+	total := b.count(func(w *bagWorker, counts []uint32, first, end int64) {
+		w.rows = h.readWinners(sized(w.rows, end-first), first)
+		for _, row := range w.rows {
+			if row != noRow {
+				counts[row>>(b.shift&31)]++
+			}
+		}
+	})
+	if h.DType == Float64 {
+		h.terms.doubles = sized(h.terms.doubles, total)
+		placeTerms(h, h.terms.doubles)
+	} else {
+		h.terms.singles = sized(h.terms.singles, total)
+		placeTerms(h, h.terms.singles)
+	}
+	b.each(h.NumEmbeddings, h.sumTerms)
+}
+
+// stretches visits the elements of dy from first on, n of them: some columns of each bag, and where among the elements they begin.
+func (h *hostBags) stretches(first, n int64, visit func(at, bag, column, columns int64)) {
+	for at := int64(0); at < n; {
+		bag := (first + at) / h.EmbeddingDim
+		column := first + at - bag*h.EmbeddingDim
+		columns := min(h.EmbeddingDim-column, n-at)
+		visit(at, bag, column, columns)
+		at += columns
+	}
+}
+
+// readWinners finds the rows of the elements of dy from first on, noRow where one does not count.
+func (h *hostBags) readWinners(rows []uint32, first int64) []uint32 {
+	all, one := asLine(&h.args[bagMaxIndices])
+	if one {
+		readIntegers(rows, &all, first)
+	}
+	h.stretches(first, int64(len(rows)), func(at, bag, column, columns int64) {
+		some := rows[at : at+columns]
+		switch {
+		case h.countOf(bag) == 0:
+			for k := range some {
+				some[k] = noRow
+			}
+		case !one:
+			winners := rowOf(&h.args[bagMaxIndices], bag)
+			readIntegers(some, &winners, column)
+		}
+	})
+	return h.withoutPadding(rows)
+}
+
+// placeTerms sorts the elements of dy by bucket.
+func placeTerms[A accumulator](h *hostBags, terms []bagTerm[A]) {
+	shift, width := h.buckets.shift, uint32(h.EmbeddingDim)
+	mask := uint32(1)<<shift - 1
+	h.buckets.place(func(w *bagWorker, next []uint32, first, end int64) {
+		w.rows = h.readWinners(sized(w.rows, end-first), first)
+		h.stretches(first, end-first, func(at, bag, column, columns int64) {
+			rows, dy := w.rows[at:at+columns], denseRow[A](&h.dy, bag, column, columns)
+			for k, row := range rows {
+				if row != noRow {
+					place := &next[row>>(shift&31)]
+					terms[*place] = bagTerm[A]{(row&mask)*width + uint32(column) + uint32(k), dy[k]}
+					*place++
+				}
+			}
+		})
+	})
+}
+
+// sumTerms adds the terms of a bucket and writes its rows.
+func (h *hostBags) sumTerms(w *bagWorker, first, end uint32, row, rows int64) {
+	out := h.rowsOut(w, row, rows)
+	if first == end {
+		C.sw_bag_zeros(&out)
+		return
+	}
+	w.sums = sized(w.sums, rows*h.EmbeddingDim)
+	c := &w.sumTerms
+	*c = C.sw_bag_terms{out: out, sums: addressOf(w.sums), n: C.long(end - first)}
+	if h.DType == Float64 {
+		w.lost = sized(w.lost, rows*h.EmbeddingDim)
+		c.terms, c.lost = addressOf(h.terms.doubles[first:end]), addressOf(w.lost)
+		C.sw_bag_terms_f64(c)
+		return
+	}
+	c.terms = addressOf(h.terms.singles[first:end])
+	C.sw_bag_terms_f32(c)
+}
