@@ -52,15 +52,8 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 			return err
 		}
 	}
-	kernel := kernels + slices.Index(kernelsOfScans, g.kernel)
-	for _, phase := range [...]int64{scanHeads, scanTails, 0} {
-		if phase != 0 && g.parts == 1 || phase == scanHeads && scanStates[d.code][0].head == 0 {
-			continue
-		}
-		d.pack(args, workspace, &g, phase, q)
-		if err := q.submit(kernel, g.grid, uint32(g.block)); err != nil {
-			return err
-		}
+	if err := d.phases(args, workspace, &g, kernels, 0, q); err != nil {
+		return err
 	}
 	switch {
 	case d.code == "indices":
@@ -68,8 +61,22 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 		return q.submit(kernels+slices.Index(kernelsOfIndices, "repair"), min(d.rows, 8*int64(s.units)), blockThreads)
 	case g.marked:
 		again := s.again(&g)
-		d.pack(args, workspace, &again, scanMarked, q)
-		return q.submit(slices.Index(kernelsOfScans, again.kernel), again.grid, uint32(again.block))
+		return d.phases(args, workspace, &again, kernels, scanMarked, q)
+	}
+	return nil
+}
+
+// phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
+// for the results.
+func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
+	for _, phase := range [...]int64{scanHeads, scanTails, 0} {
+		if phase != 0 && g.parts == 1 || phase == scanHeads && scanStates[d.code][0].head == 0 {
+			continue
+		}
+		d.pack(args, workspace, g, phase|flags, q)
+		if err := q.submit(kernels+slices.Index(kernelsOfScans, g.kernel), g.grid, uint32(g.block)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -77,10 +77,10 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	return g
 }
 
-// again is how strips that are marked are done by a kernel that can do everything: each in one block.
+// again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
 func (s *scanProgram) again(ring *scanShape) scanShape {
 	g := *ring
-	g.kernel, g.parts, g.grid, g.shared = anyOf[g.kernel], 1, g.strips, 0
+	g.kernel, g.shared, g.parts = anyOf[g.kernel], 0, 1
 	if g.kernel == "columns" {
 		_, down := s.own(s.code())
 		g.block, g.width, g.height = scanColumnThreads, 32, scanColumnThreads/32
@@ -89,6 +89,10 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 		g.block, g.height = scanRowThreads, scanRowThreads/32
 		g.tiles = ceil(s.padded(), g.block*s.lane(s.code()))
 	}
+	if ring.parts > 1 {
+		g.cut(g.tiles, scanFill*int64(s.units))
+	}
+	g.grid = g.strips * g.parts
 	return g
 }
 

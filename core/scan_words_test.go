@@ -122,7 +122,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"a block for each strip", "cummax", long, 0, nil, []string{"cumextremum_strips"}},
 			{"what it cannot do is left to columns", "cumprod", long, 0, nil, []string{"cumprod_strips", "cumprod_columns"}},
 			{"few columns, in parts", "logcumsumexp", []int64{5000, 1024}, 0, nil,
-				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns"}},
+				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns", "logcumsumexp_columns", "logcumsumexp_columns"}},
 			{"no heads", "cumsum", []int64{5000, 1024}, 0, nil, []string{"cumsum_strips", "cumsum_strips"}},
 			{"in the middle", "cummax", []int64{3, 5000, 4096}, 1, nil, []string{"cumextremum_strips"}},
 			{"short columns", "cumsum", []int64{100, 8192}, 0, nil, []string{"cumsum_columns"}},
@@ -130,7 +130,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"a small tensor", "cumprod", []int64{500, 64}, 0, nil, []string{"cumprod_columns"}},
 			{"narrow", "cummax", []int64{1 << 20, 16}, 0, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
 			{"long rows", "cummin", []int64{1024, 65536}, 1, nil, []string{"cumextremum_long"}},
-			{"a long row", "cumprod", []int64{1 << 22}, 0, nil, []string{"cumprod_long", "cumprod_long", "cumprod_long", "cumprod_tiles"}},
+			{"a long row", "cumprod", []int64{1 << 22}, 0, nil, []string{"cumprod_long", "cumprod_long", "cumprod_long", "cumprod_tiles", "cumprod_tiles", "cumprod_tiles"}},
 			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
 			{"a number for each long row", "logcumsumexp", []int64{1024, 65536}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
 				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
@@ -164,8 +164,9 @@ func TestWordsOfScans(t *testing.T) {
 				require.Equal(t, w.get("bad"), last.get("bad"))
 				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
 				require.NotZero(t, last.get("flags")&scanMarked)
-				require.Equal(t, w.get("strips"), int64(launches[len(launches)-1].grid), "a block for every strip")
-				require.GreaterOrEqual(t, last.get("tiles")*again, w.get("n"), "which walks all of its tiles")
+				require.Equal(t, w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].grid), "a block for every part")
+				require.Equal(t, w.get("parts") > 1, last.get("parts") > 1)
+				require.GreaterOrEqual(t, last.get("parts")*last.get("tiles")*again, w.get("n"), "which are all of a strip")
 				require.Zero(t, launches[len(launches)-1].shared)
 			}
 		}

@@ -69,15 +69,24 @@ class Scans(Conformance):
             problem = make(self.family, shape, dtype, device, dim=dim, reverse=reverse)
             problem.check(problem.run(), rival=False)
 
-    def test_special_values_in_long_columns(self, dtype: torch.dtype, device: str) -> None:
-        """Some columns need all the care there is, and the ones beside them do not."""
-        problem = make(self.family, (400, 1300), dtype, device, dim=1, layouts="transposed")
+    @pytest.mark.parametrize(
+        ("shape", "layout"),
+        [
+            pytest.param((400, 1300), "transposed", id="columns"),
+            pytest.param((6, 120000), "contiguous", id="parts of rows"),
+            pytest.param((300, 18000), "contiguous", id="rows", marks=pytest.mark.gpu),  # a block for each
+        ],
+    )
+    def test_special_values_in_long_rows(self, shape: tuple[int, int], layout: str, dtype: torch.dtype, device: str) -> None:
+        """Some rows need all the care there is, and the ones beside them do not."""
+        problem = make(self.family, shape, dtype, device, dim=1, layouts=layout)
         changed = problem.inputs["dy" if self.family is CUMSUM else "x"]
-        for column, place, special in ((5, 0, -INF), (6, 700, INF), (77, 1299, NAN), (200, 650, 0), (399, 3, 0), (398, 3, 4e3)):
+        n = shape[1]
+        for row, place, special in ((0, 0, -INF), (1, n // 2, INF), (2, n - 1, NAN), (-1, n // 2 - 7, 0), (-2, 3, 0), (-3, 3, 4e3)):
             if special < INF or self.family is not LOGCUMSUMEXP:  # whose truth takes hours then
-                changed[column, place] = special
+                changed[row, place] = special
         problem = problem_of(self.family, problem.inputs, dim=1)
-        problem.check(problem.run(layout="transposed"))
+        problem.check(problem.run(layout=layout))
 
     @pytest.mark.parametrize("layout", ["transposed", "rotated", "stepped", "pitched", "offset", "expanded", "inner_expanded"])
     @pytest.mark.parametrize("dim", [0, 1, 2])
