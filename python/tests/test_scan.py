@@ -82,7 +82,14 @@ class Scans(Conformance):
         problem = make(self.family, shape, dtype, device, dim=1, layouts=layout)
         changed = problem.inputs["dy" if self.family is CUMSUM else "x"]
         n = shape[1]
-        for row, place, special in ((0, 0, -INF), (1, n // 2, INF), (2, n - 1, NAN), (-1, n // 2 - 7, 0), (-2, 3, 0), (-3, 3, 4e3)):
+        for row, place, special in (
+            (0, 0, -INF),
+            (1, n // 2, INF),
+            (2, n - 1, NAN),
+            (-1, n // 2 - 7, 0),
+            (-2, 3, 0),
+            (-3, 3, 4e3),
+        ):
             if special < INF or self.family is not LOGCUMSUMEXP:  # whose truth takes hours then
                 changed[row, place] = special
         problem = problem_of(self.family, problem.inputs, dim=1)
