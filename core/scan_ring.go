@@ -6,6 +6,7 @@ const (
 	stripWarps   = stripThreads / 32
 	stripBeside  = 32 << 10 // bytes of shared memory beside the ring, at most
 	longThreads  = 256
+	longVectors  = 4 // of a thread
 	longBlocks   = 2 // of a multiprocessor
 	longBeside   = 2 << 10
 	ringTiles    = 6       // at most
@@ -22,7 +23,7 @@ func tamed(code string) bool { return code == "cumprod" || code == "logcumsumexp
 // ringTile is how many columns a tile has and how long they are, and its bytes in the ring.
 func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
 	size, operands := s.element.Size(), int64(2)
-	columns, length = 1, longThreads*4*s.vector()
+	columns, length = 1, longThreads*longVectors*s.vector()
 	if kernel == "strips" {
 		columns, length = 32, stripWarps*16
 		if size == 2 || size == 4 && s.kind == "cumsum" {

@@ -304,6 +304,7 @@ func TestConstantsOfScans(t *testing.T) {
 	}
 	for _, own := range []string{
 		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
+		"U = 4, I = U * V, TILE = kLongThreads * I",
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !X ? 2 : 1, R = sizeof(T) == 8 || !X ? 8 : 16",
 		"kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16",
 	} {
