@@ -30,11 +30,11 @@ struct Long : Ring<Long<K, T>, K> {
     using Base::args, Base::phase, Base::strip, Base::part, Base::head, Base::tail, Base::bad;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const char *x, *y;  // what is asked for: the first vector of the thread,
-    int left;           // and the elements from there on
+    const char *x, *y;     // what is asked for: the first vector of the thread,
+    int left;              // and the elements from there on
     const char* repeated;  // the number that is all of dy
-    int rest;           // elements of the part
-    char* dx;           // its first vector
+    int rest;              // elements of the part
+    char* dx;              // its first vector
     A base;
 
     __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s) {}

@@ -16,6 +16,7 @@ from .._cases.table import Table, shape_text
 from . import report, timing
 from .exactness import bench_exactness
 from .host import bench_host
+from .sparse import bench_sparse
 from .timing import Call
 
 L2 = 60e6  # bytes of the largest level-2 cache that is to be exceeded
@@ -60,10 +61,12 @@ def bench(options: argparse.Namespace) -> int:
         return bench_host(device, options.csv)
     if options.family == "exactness":
         return bench_exactness(device, options.csv)
+    if options.family == "sparse":
+        return bench_sparse(device, options.csv)
     chosen = list(rows(options, device))
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
-        print(f"No such row. Families: {families}, host, exactness; see --rows.", file=sys.stderr)
+        print(f"No such row. Families: {families}, host, exactness, sparse; see --rows.", file=sys.stderr)
         return 2
     print(f"{report.machine(device)}\n")
     table = Table(**report.COLUMNS)

@@ -60,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
 
     bench = command("bench", run_bench, "bench", "measure against torch in the same process")
     bench.add_argument(
-        "family", nargs="?", help="lerp, dequantize, ...; host: the time of a call itself; exactness: errors. All by default"
+        "family",
+        nargs="?",
+        help="lerp, dequantize, ...; host: a call itself; exactness: errors; sparse: embedding bags. All by default",
     )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
     bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")

@@ -1,0 +1,72 @@
+"""Sparse gradients of embedding bags through autograd: torch's with a row for each position, ours with one for each index."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .._cases import TorchSource
+from .._cases.embedding_bag import inputs, uniform, zipf
+from .._cases.table import Table, shape_text, time_text
+from . import timing
+from .report import Csv, machine
+
+SHAPES = {
+    "cuda": ((1 << 20, 128, 65536, 20), (50000, 768, 65536, 20), (10_000_000, 64, 65536, 20), (1000, 128, 32, 20)),
+    "cpu": ((100000, 64, 16384, 20), (1000, 64, 256, 20)),
+}
+COLUMNS = (
+    "indices",
+    "shape",
+    "dtype",
+    "ms",
+    "torch_ms",
+    "torch_coalesced_ms",
+    "ratio",
+    "ratio_coalesced",
+    "error",
+    "torch_error",
+)
+
+
+def bench_sparse(device: str, csv: str | None) -> int:
+    """Print milliseconds of `autograd.grad` alone, torch's also with `coalesce()`, and errors against float64."""
+    print(f"{machine(device)}\n")
+    table = Table(indices=8, shape=22, dtype=9, ours=-9, torch=-9, coalesced=-9, ratio=-6, error=-8, torch_error=-11)
+    table.head()
+    with Csv(csv, device, COLUMNS) as file:
+        for draw in (uniform, zipf):
+            for shape in SHAPES[device.partition(":")[0]]:
+                for dtype in ("float32", "float64") if device == "cpu" else ("float32", "bfloat16"):
+                    times, errors = measure(draw, shape, dtype, device)
+                    ours, torch, coalesced = times
+                    name = draw.__name__, shape_text(shape), dtype
+                    table.row(*name, *map(time_text, times), f"{torch / ours:.1f}x", *(f"{e:.1e}" for e in errors))
+                    file.row(*name, *(t * 1e3 for t in times), torch / ours, coalesced / ours, *errors)
+    return 0
+
+
+def measure(draw: Any, shape: tuple[int, ...], dtype: str, device: str) -> tuple[list[float], list[float]]:
+    """Seconds of ours, torch's, and torch's coalesced; the errors |d - truth| / |truth| of the first two."""
+    import torch
+
+    import sternway.torch as st
+
+    values = inputs(TorchSource(device), shape, dtype, draw=draw)
+    weight = values.weight.requires_grad_()
+    outputs = [f(values.indices, weight, values.offsets, mode="sum", sparse=True) for f in
+               (st.embedding_bag, torch.nn.functional.embedding_bag)]  # fmt: skip
+    ours, theirs = (functools.partial(torch.autograd.grad, y, weight, values.dy, retain_graph=True) for y in outputs)
+    rows, places = torch.unique(values.indices, return_inverse=True)
+    bags = torch.arange(len(values.indices), device=device) // shape[3]
+    truth = torch.zeros(len(rows), shape[1], dtype=torch.float64, device=device)
+    truth.index_add_(0, places, values.dy.double()[bags])
+    found = [f()[0].coalesce() for f in (ours, theirs)]
+    if not all(torch.equal(d.indices()[0], rows) for d in found):
+        raise AssertionError("a sparse gradient has other rows than those that occur")
+    errors = [float((d.values().double() - truth).norm() / truth.norm()) for d in found]
+    calls: dict[str, list[timing.Call]] = {
+        "ours": [lambda: ours()[0]], "torch": [lambda: theirs()[0]], "coalesced": [lambda: theirs()[0].coalesce()]
+    }  # fmt: skip
+    times, _ = timing.measure(calls, device)
+    return [times[name].median for name in calls], errors
