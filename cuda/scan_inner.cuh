@@ -166,11 +166,12 @@ struct Inner {
             y.finish(ys, room, T());
             tail = cell.tail(xv, yv, starts());
         };
-        if (kTogether<K> && !heads_only) find_tail();
-        if constexpr (kTogether<K>)
-            head = heads_of_lanes(heads_only ? cell.head(xv, starts()) : cell.product, cuts);
-        else if constexpr (K::HEAD)
+        if constexpr (kTogether<K>) {  // and walks nothing
+            find_tail();
+            head = heads_of_lanes(cell.product, cuts);
+        } else if constexpr (K::HEAD) {
             head = heads_of_lanes(cell.head(xv, starts()), cuts);
+        }
         if constexpr (K::HEAD && WALK) {
             if (heads_only) {
                 __syncthreads();
