@@ -84,13 +84,22 @@ def _dsample(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: _O
     )
 
 
+def _rows_and_places(indices: Tensor, rows: int, padding: int | None) -> tuple[Tensor, Tensor]:
+    """The rows that occur, rising, and which of them each position has; padding_idx comes after the last of them."""
+    counted = indices.long()
+    if padding is not None:  # a row behind all, which occurs in any case
+        counted = torch.nn.functional.pad(counted.masked_fill(counted == padding, rows), (0, 1), value=rows)
+    if rows <= 16 * len(counted):  # to look at every row is less than to sort the positions
+        seen = torch.zeros(rows + 1, dtype=torch.bool, device=counted.device).scatter_(0, counted, True)
+        unique, places = seen.nonzero()[:, 0], seen.cumsum(0)[counted] - 1
+    else:
+        unique, places = torch.unique(counted, return_inverse=True)
+    return (unique, places) if padding is None else (unique[:-1], places[:-1])
+
+
 def _sparse_dweight(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, o: _Options) -> Tensor:
-    """A coalesced gradient: each row that occurs, once. Finding them waits for the device, as torch does as well."""
-    counted = indices if o.padding is None else indices[indices != o.padding]
-    unique = torch.unique(counted)
-    places = torch.searchsorted(unique, indices)
-    if o.padding is not None:
-        places = places.masked_fill(indices == o.padding, len(unique))  # a row more, which counts nowhere
+    """A coalesced gradient: each row that occurs, once. Their number is read on the host, as in torch's coalesce."""
+    unique, places = _rows_and_places(indices, rows, o.padding)
     padding = None if o.padding is None else len(unique)
     values = embedding_bag_backward(
         dy, places, offsets, num_embeddings=len(unique) + (padding is not None), mode=o.mode, padding_idx=padding,
@@ -98,7 +107,7 @@ def _sparse_dweight(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tenso
     )[: len(unique)]  # fmt: skip
     # torch.sparse_coo_tensor either checks the indices, which waits for the device, or may warn that it does not.
     dweight: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
-        1, 1, (rows, dy.shape[1]), unique.long()[None], values,
+        1, 1, (rows, dy.shape[1]), unique[None], values,
         dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=True,
     )  # fmt: skip
     return dweight
