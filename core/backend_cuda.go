@@ -135,7 +135,7 @@ var queues = sync.Pool{New: func() any { return new(queue) }}
 // begin forgets the words of the last launch.
 func (q *queue) begin() {
 	q.launch.Reset()
-	q.launch.Shared = 0
+	q.launch.Shared, q.launch.Together = 0, false
 	q.patches = q.patches[:0]
 }
 

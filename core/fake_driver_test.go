@@ -29,6 +29,7 @@ type fakeLaunch struct {
 	symbol              string
 	grid, block, shared uint32
 	stream              uintptr
+	together            bool
 	words               []uint64
 }
 
@@ -91,7 +92,7 @@ func (d *fakeDevice) Launch(kernel driver.Kernel, l *driver.Launch) error {
 	if d.body != nil {
 		d.body(symbol, l)
 	} else {
-		d.launches = append(d.launches, fakeLaunch{symbol, l.Grid, l.Block, l.Shared, l.Stream, slices.Clone(l.Words())})
+		d.launches = append(d.launches, fakeLaunch{symbol, l.Grid, l.Block, l.Shared, l.Stream, l.Together, slices.Clone(l.Words())})
 	}
 	return d.refusals["launch"]
 }

@@ -31,14 +31,13 @@ type ScanBackward struct {
 // x. The CPU knows row and columns.
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
-	kernelsOfCumsum  = kernelsOfScans[:5]
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
 )
 
 var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []KindRow{
-		{Name: "cumsum", Kernels: kernelsOfCumsum},
+		{Name: "cumsum", Kernels: kernelsOfScans},
 		{Name: "cumprod", Kernels: kernelsOfScans, Image: "scan_products"},
 		{Name: "cummax", Kernels: kernelsOfScans, Code: "cumextremum"},
 		{Name: "cummin", Kernels: kernelsOfScans, Code: "cumextremum"},

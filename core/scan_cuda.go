@@ -74,9 +74,8 @@ func (s *scanProgram) symbols() (list []symbol) {
 		for _, kernel := range kernelsOfIndices {
 			list = append(list, symbol{scan.image(row.Name), scan.Name + "_indices_" + kernel + "_" + s.element.suffix()})
 		}
-		list = append(list, symbol{scan.Image, "scan_clear"})
 	}
-	return list
+	return append(list, symbol{scan.Image, "scan_clear"})
 }
 
 func (s *scanProgram) geometry() string {
@@ -114,6 +113,14 @@ func (s *scanProgram) inner() int64 {
 // lane is the number of elements of a row that a thread owns, up to 64 bytes; vector those of a 16-byte access.
 func (s *scanProgram) lane(code string) int64 { return s.vectors(code) * s.vector() }
 func (s *scanProgram) vector() int64          { return 16 / s.element.Size() }
+
+// walked is the number of elements of a tile that a thread owns, as kWalkVectors of cuda/scan_inner.cuh says.
+func (s *scanProgram) walked(code string) int64 {
+	if code == "cumsum" {
+		return 4 * s.vector()
+	}
+	return 2 * s.vector()
+}
 
 // vectors is kVectors of cuda/scan_inner.cuh.
 func (s *scanProgram) vectors(code string) int64 {
@@ -177,7 +184,7 @@ func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape 
 		g.block, g.grid = 32*g.height*g.width, ceil(rows, g.width)
 	case "tiles":
 		g.block, g.height = scanRowThreads, scanRowThreads/32
-		g.cut(ceil(s.padded(), scanRowThreads*lane), scanFill*int64(s.units))
+		g.cut(ceil(s.padded(), scanRowThreads*s.walked(code)), scanFill*int64(s.units))
 		g.grid = g.strips * g.parts
 	case "columns":
 		across, down := s.own(code)
@@ -231,7 +238,7 @@ func (s *scanProgram) needs(code string, g *scanShape) int64 {
 		return g.marks
 	}
 	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
-	bytes := g.marks + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
+	bytes := g.marks + s.toldBytes(g) + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
 	if g.marked && anyOf[g.kernel] != "" {
 		again := s.again(g)
 		bytes = max(bytes, s.needs(code, &again))

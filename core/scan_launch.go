@@ -47,8 +47,8 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	if d.reverse {
 		d.mirror(&g)
 	}
-	if d.code == "indices" {
-		if err := d.clear(workspace, q); err != nil {
+	if d.code == "indices" || d.together(&g) {
+		if err := d.clear(workspace, (g.marks+s.toldBytes(&g))/16, q); err != nil {
 			return err
 		}
 	}
@@ -67,13 +67,14 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 }
 
 // phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
-// for the results.
+// for the results; where blocks share tiles, for heads and for the results.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
 	for _, phase := range [...]int64{scanHeads, scanTails, 0} {
-		if phase != 0 && g.parts == 1 || phase == scanHeads && scanStates[d.code][0].head == 0 {
+		if phase != 0 && g.parts == 1 || phase == scanHeads && scanStates[d.code][0].head == 0 || phase == scanTails && d.together(g) {
 			continue
 		}
 		d.pack(args, workspace, g, phase|flags, q)
+		q.launch.Together = d.together(g)
 		if err := q.submit(kernels+slices.Index(kernelsOfScans, g.kernel), g.grid, uint32(g.block)); err != nil {
 			return err
 		}
@@ -81,13 +82,12 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 	return nil
 }
 
-// clear forgets what was known of rows of indices.
-func (d *deviceScan) clear(workspace uintptr, q *queue) error {
-	words := d.badBytes() / 16
+// clear forgets what was known of rows, strips and tiles.
+func (d *deviceScan) clear(workspace uintptr, words int64, q *queue) error {
 	q.begin()
 	q.address(workspaceOperand, workspace)
 	q.launch.Put(uint64(words))
-	return q.submit(len(kernelsOfScans)+len(kernelsOfIndices), ceil(words, blockThreads), blockThreads)
+	return q.submit(len(q.kernels)-1, ceil(words, blockThreads), blockThreads)
 }
 
 // lay orders the other dimensions by falling density of dx, and joins those that walk like one in every operand.
@@ -242,7 +242,7 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase 
 	}
 	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) |
 		bit(d.dense(args, g), scanDense)
-	put(g.tiles, g.parts, g.strips, g.width, g.height, flags, g.marks)
+	put(g.tiles, g.parts, g.strips, g.width, g.height, flags, g.marks+d.toldBytes(g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1, d.code == "indices" || g.marked} {
 		if used {
 			q.address(workspaceOperand, workspace)

@@ -6,11 +6,13 @@ const (
 	stripWarps   = stripThreads / 32
 	stripBeside  = 32 << 10 // bytes of shared memory beside the ring, at most
 	longThreads  = 256
-	longVectors  = 4 // of a thread
+	longVectors  = 4 // of a thread; twice as many of cumsum
 	longBlocks   = 2 // of a multiprocessor
-	longBeside   = 2 << 10
+	longBeside   = 12 << 10
+	packet       = 16      // bytes of what blocks tell each other at once,
+	told         = 12      // and of the state in it
 	ringTiles    = 6       // at most
-	ringLongest  = 1 << 30 // elements of a part of a row, which are counted in 32 bits
+	ringLongest  = 1 << 30 // elements of a row, which are counted in 32 bits
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
 )
 
@@ -24,6 +26,9 @@ func tamed(code string) bool { return code == "cumprod" || code == "logcumsumexp
 func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
 	size, operands := s.element.Size(), int64(2)
 	columns, length = 1, longThreads*longVectors*s.vector()
+	if s.kind == "cumsum" {
+		length *= 2
+	}
 	if kernel == "strips" {
 		columns, length = 32, stripWarps*16
 		if size == 2 || size == 4 && s.kind == "cumsum" {
@@ -55,6 +60,9 @@ func (s *scanProgram) ringFor(columns int64) string {
 	case columns >= across && columns%s.vector() == 0 && n >= shortest:
 		return "strips"
 	case columns == 1 && n%s.vector() == 0 && s.holds(s.code(), "long") && !s.holds(s.code(), "row"):
+		if s.kind == "cumsum" && s.rowCount() > longBlocks*int64(s.units)/2 { // many rows are read once by others, too
+			return ""
+		}
 		return "long"
 	}
 	return ""
@@ -68,14 +76,46 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 		g.block, blocks, columns = longThreads, longBlocks*blocks, 1
 	}
 	g.strips = ceil(columns, across) * (rows / columns)
-	g.cut(ceil(max(1, s.length()), length), blocks)
-	if g.grid = g.strips * g.parts; g.parts == 1 { // a block takes several strips, while the next tiles come
-		g.grid = min(g.grid, blocks)
-	}
 	if g.marked = tamed(s.code()); g.marked {
 		g.marks = align16(4 * g.strips)
 	}
+	if tiles := ceil(max(1, s.length()), length); kernel == "long" && s.teams() {
+		g.team(tiles, blocks)
+	} else {
+		g.cut(tiles, blocks)
+	}
+	if g.grid = g.strips * g.parts; g.parts == 1 { // a block takes several strips, while the next tiles come
+		g.grid = min(g.grid, blocks)
+	}
 	return g
+}
+
+// team gives a few rows several blocks each, which are on the device at once: as many as it holds.
+func (g *scanShape) team(tiles, blocks int64) {
+	g.parts = clamp(blocks/g.strips, 1, min(tiles, longThreads))
+	g.tiles = ceil(tiles, g.parts)
+	g.parts = ceil(tiles, g.tiles)
+	g.height = g.marks
+}
+
+// teams is TEAM of cuda/scan_long.cuh.
+func (s *scanProgram) teams() bool {
+	size := s.element.Size()
+	return s.kind == "cumsum" || size == 4 || size == 2 && s.kind != "logcumsumexp"
+}
+
+// together reports that blocks wait for each other.
+func (s *scanProgram) together(g *scanShape) bool {
+	return g.kernel == "long" && g.parts > 1 && s.teams()
+}
+
+// toldBytes is the room for what blocks tell each other: heads of parts and tails of tiles.
+func (s *scanProgram) toldBytes(g *scanShape) int64 {
+	if !s.together(g) {
+		return 0
+	}
+	size := scanStates[s.code()][s.element.Size()/8]
+	return packet * g.strips * g.parts * (ceil(size.head, told) + ceil(size.tail, told)*g.tiles)
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
@@ -88,7 +128,7 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 		g.tiles = ceil(s.length(), down*g.height)
 	} else {
 		g.block, g.height = scanRowThreads, scanRowThreads/32
-		g.tiles = ceil(s.padded(), g.block*s.lane(s.code()))
+		g.tiles = ceil(s.padded(), g.block*s.walked(s.code()))
 	}
 	if ring.parts > 1 {
 		g.cut(g.tiles, scanFill*int64(s.units))
@@ -100,15 +140,21 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 // fill takes as many tiles into the ring as fit into the shared memory of a block, and reports whether there are enough.
 func (s *scanProgram) fill(g *scanShape, shared int) bool {
 	_, _, bytes := s.ringTile(g.kernel)
-	room := int64(shared) - stripBeside
+	room, least := int64(shared)-stripBeside, int64(2)
+	if s.together(g) { // a tile stays for a turn
+		least = 3
+	}
 	if g.kernel == "long" {
-		if room = int64(shared)/longBlocks - longBeside; room < 2*bytes { // a block for each multiprocessor then
+		if room = int64(shared)/longBlocks - longBeside; room < least*bytes { // a block for each multiprocessor then
 			room = int64(shared) - longBeside
+			if s.together(g) && g.grid > int64(s.units) {
+				return false
+			}
 		}
 	}
 	g.width = min(room/bytes, ringTiles)
 	g.shared = uint32(max(0, g.width*bytes))
-	return g.width >= 2
+	return g.width >= least
 }
 
 // side reports that columns lie side by side in whole aligned vectors in every operand.

@@ -130,7 +130,10 @@ func TestWordsOfScans(t *testing.T) {
 			{"a small tensor", "cumprod", []int64{500, 64}, 0, nil, []string{"cumprod_columns"}},
 			{"narrow", "cummax", []int64{1 << 20, 16}, 0, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
 			{"long rows", "cummin", []int64{1024, 65536}, 1, nil, []string{"cumextremum_long"}},
-			{"a long row", "cumprod", []int64{1 << 22}, 0, nil, []string{"cumprod_long", "cumprod_long", "cumprod_long", "cumprod_tiles", "cumprod_tiles", "cumprod_tiles"}},
+			{"a long row, with a team", "cumprod", []int64{1 << 22}, 0, nil,
+				[]string{"scan_clear", "cumprod_long", "cumprod_long", "cumprod_tiles", "cumprod_tiles", "cumprod_tiles"}},
+			{"no heads, with teams", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
+			{"long rows of what is read once by others", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
 			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
 			{"a number for each long row", "logcumsumexp", []int64{1024, 65536}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
 				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
@@ -148,15 +151,23 @@ func TestWordsOfScans(t *testing.T) {
 				kernels = append(kernels, strings.TrimSuffix(strings.TrimPrefix(l.symbol, "scan_backward_"), "_f32"))
 			}
 			require.Equal(t, c.launches, kernels, c.about)
+			team := kernels[0] == "scan_clear"
+			if team {
+				launches, kernels = launches[1:], kernels[1:]
+			}
 			if anyOf[strings.Split(kernels[0], "_")[1]] == "" {
 				continue
 			}
+			require.Equal(t, team, launches[0].together, "blocks that wait for each other are on the device at once")
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
 			require.LessOrEqual(t, int(launches[0].shared), 227<<10-longBeside, c.about)
 			require.GreaterOrEqual(t, w.get("width"), int64(2), "tiles of the ring")
 			blocks, tile, again := int64(132), int64(16*16), int64(16*16)
 			if strings.HasSuffix(kernels[0], "long") {
-				blocks, tile, again = 264, 256*16, 512*16
+				blocks, tile, again = 264, 256*16, 512*8
+			}
+			if c.kind == "cumsum" {
+				tile *= 2
 			}
 			require.Equal(t, min(w.get("strips")*w.get("parts"), blocks), int64(launches[0].grid))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
@@ -262,13 +273,18 @@ func TestShapesOfScans(t *testing.T) {
 							require.GreaterOrEqual(t, g.height*32*lane, s.padded(), "a row in its warps")
 							require.GreaterOrEqual(t, g.grid*g.width, s.rowCount())
 						case "tiles":
-							require.GreaterOrEqual(t, g.parts*g.tiles*g.block*lane, s.padded(), "a row in its tiles")
+							require.GreaterOrEqual(t, g.parts*g.tiles*g.block*s.walked(s.code()), s.padded(), "a row in its tiles")
 						case "strips", "long":
 							across, length, _ := s.ringTile(s.variant)
 							require.GreaterOrEqual(t, g.parts*g.tiles*length, s.length(), "a row in its tiles")
 							require.GreaterOrEqual(t, g.strips*across, s.rowCount())
 							require.True(t, s.fill(&g, 227<<10))
 							require.LessOrEqual(t, g.shared, uint32(227<<10-longBeside))
+							if s.together(&g) {
+								require.LessOrEqual(t, g.parts, int64(longThreads), "a thread hears each block of its team")
+								require.LessOrEqual(t, g.grid, int64(2*132), "all blocks are on the device")
+								require.GreaterOrEqual(t, g.width, int64(3), "a tile stays for a turn")
+							}
 						case "columns":
 							_, down := s.own(s.code())
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
@@ -304,7 +320,9 @@ func TestConstantsOfScans(t *testing.T) {
 	}
 	for _, own := range []string{
 		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
-		"U = 4, I = U * V, TILE = kLongThreads * I",
+		"U = X ? 4 : 8, I = U * V, TILE = kLongThreads * I",
+		"TEAM = !X || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
+		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : 2",
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !X ? 2 : 1, R = sizeof(T) == 8 || !X ? 8 : 16",
 		"kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16",
 	} {

@@ -8,6 +8,7 @@ FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 3, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 4, 2)
 FOR_EACH_FLOAT(EXPORT_STRIPS, cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum, Cumextremum)
+FOR_EACH_FLOAT(EXPORT_LONG, cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_LONG, cumextremum, Cumextremum)
 
 #define EXPORT_REPAIR(name, T, A, ...) \

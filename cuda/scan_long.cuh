@@ -1,8 +1,13 @@
 // Rows of aligned vectors that are longer than a block holds: a strip is a row. A thread owns U adjacent vectors of a tile.
+//
+// A few rows have a team of blocks each, all of which are on the device at once. In one launch each of them finds the heads of a part of
+// the row, and learns what precedes it. In the next they take the tiles by turns, the last one first: a block tells what its tile comes
+// to, and a turn later joins what the tiles behind it came to, which have been told by then.
 #pragma once
 
 #include "scan_inner.cuh"
 #include "scan_ring.cuh"
+#include "scan_told.cuh"
 
 constexpr int kLongThreads = 256, kLongWarps = kLongThreads / 32;
 
@@ -14,67 +19,120 @@ struct Long : Ring<Long<K, T>, K> {
     using Tail = typename K::Tail;
     using Far = typename K::Far;
     static constexpr bool X = __is_same(typename K::Value, A);
-    static constexpr int V = 16 / sizeof(T), U = 4, I = U * V, TILE = kLongThreads * I;
+    static constexpr int V = 16 / sizeof(T), U = X ? 4 : 8, I = U * V, TILE = kLongThreads * I;
+    static constexpr bool TEAM = !X || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
     static constexpr int COLUMNS = 1, STAGE = kLongThreads * U * (X ? 2 : 1);
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = Line<T, U, true>;
 
+    struct Kept {  // what enters the elements of a thread, and what those behind them in the tile make of what enters that
+        Head head;
+        Tail tail;
+    };
+
     struct Shared {
         Room<Head, K::HEAD ? 2 * kLongWarps : 1> heads;  // totals of warps, of two tiles
         Room<Tail, kLongWarps> tails;
+        alignas(16) char told[kLongWarps * (sizeof(Head) > sizeof(Far) ? sizeof(Head) : sizeof(Far))];  // what warps collected
+        Room<Kept, kLongThreads> kept;
         Room<Head, 1> head;  // what enters the tile
         Room<Tail, 1> tail;
     };
 
-    using Base::args, Base::phase, Base::strip, Base::part, Base::head, Base::tail, Base::bad;
+    using Base::args, Base::strip, Base::part, Base::head, Base::next, Base::tail, Base::bad, Base::count, Base::ahead, Base::steps;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // what is asked for: the first vector of the thread,
     int left;              // and the elements from there on
     const char* repeated;  // the number that is all of dy
-    int rest;              // elements of the part
+    int rest;              // elements of the row
     char* dx;              // its first vector
     A base;
 
-    __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s) {}
+    const int hold;  // steps that a tile stays in the ring after its own: blocks take turns
+
+    __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s), hold(TEAM && args.parts > 1 && !(args.flags & kHeads))
+    {
+        part = blockIdx.x % static_cast<unsigned>(args.parts);
+        if (ahead > 0) ahead = mine();
+        steps = hold ? (tiles() - static_cast<int>(part) + team() - 1) / team() : this->phase() == kHeads ? ahead : ahead + mine();
+    }
+
+    __device__ Told<K> told() const { return Told<K>(args); }
+    __device__ int tiles() const { return static_cast<int>((args.n + TILE - 1) / TILE); }
+    __device__ int team() const { return hold ? static_cast<int>(args.parts) : 1; }
+
+    __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.parts); }
+    __device__ int tile_of(int step) const
+    {
+        if (step < ahead) return first() + step;
+        return (hold ? tiles() - static_cast<int>(part) : first() + mine()) - 1 - (step - ahead) * team();
+    }
+
+    // The part of the block: its first tile, and how many there are.
+    __device__ int first() const { return static_cast<int>(part) * count; }
+    __device__ int mine() const { return min(count, tiles() - first()); }
 
     // One warp has charge of the row.
     __device__ int column() const { return 0; }
     __device__ bool charged() const { return warp == 0; }
-    __device__ Head ahead_of_part() const { return this->walk().ahead_by_warp(); }
-    __device__ Far behind() const { return this->walk().behind_by_warp(); }
+    __device__ Head ahead_of_part() const { return TEAM ? K::empty() : this->walk().ahead_by_warp(); }  // a team foresees it
+    __device__ Far behind() const { return TEAM ? K::far(K::nothing()) : this->walk().behind_by_warp(); }
 
-    // Where an item is, and how many elements there are from its first one on.
-    struct Item {
-        i64 strip, part, first;
-        Places place;
-        int rest;
-    };
-    __device__ Item locate(unsigned number) const
+    // What precedes the part of a tile, and the tile in its part.
+    __device__ void foresee(int t)
     {
-        Item item;
-        const unsigned parts = static_cast<unsigned>(args.parts), strip = parts == 1 ? number : number / parts;
-        item.strip = strip, item.part = number - strip * parts, item.first = item.part * args.tiles * TILE;
-        item.place = Places::at_stride(args, 0, strip);
-        item.rest = static_cast<int>(min(args.n - item.first, static_cast<i64>(1 << 30)));
-        return item;
+        if constexpr (K::HEAD) {
+            if (!TEAM) return Base::foresee(t - first());
+            const int part = hold ? t / count : static_cast<int>(this->part), at = t - part * count;
+            if (t < 0 || at < 0 || !charged() || tiles() == 1) return;
+            const Walk<K> walk(args, strip, part, 1);
+            next = walk.head_before(at, 0);
+            if (hold) head = walk.head(0);
+        }
     }
 
-    // Vector m of an item, whose elements run against scan order where the step is negative.
-    static __device__ char* vector_of(const Strided& operand, i64 from, i64 first, int m)
+    // Tells the head of the part, and learns what precedes it.
+    __device__ void leave(const Head& all)
     {
-        const i64 k = first + m * V;
-        return operand.data + (operand.step < 0 ? from - k - (V - 1) : from + k) * static_cast<i64>(sizeof(T));
+        if constexpr (!TEAM) return Base::leave(all);
+        const uint4* others = told().heads + strip * args.parts * Told<K>::template PACKETS<Head>;
+        if (charged()) Told<K>::tell(told().heads + (strip * args.parts + part) * Told<K>::template PACKETS<Head>, all);
+        collect(others, Told<K>::template PACKETS<Head>, part, K::empty());
+        __syncthreads();
+        if (charged()) this->walk().head(0) = collected(K::empty());
+    }
+
+    __device__ uint4* tail_of(int t) const { return told().tails + (static_cast<i64>(strip) * tiles() + tiles() - 1 - t) * Told<K>::template PACKETS<Far>; }
+
+    // Learns what enters a tile: from the tiles since the last one of this block, and before.
+    __device__ void learn(int t)
+    {
+        const int turn = tiles() - 1 - t;
+        collect(tail_of(t + 1), -Told<K>::template PACKETS<Far>, min(turn, team()), K::far(K::nothing()));
+        __syncthreads();
+        if (charged()) {
+            const Far since = collected(K::far(K::nothing()));
+            tail = turn >= team() ? K::join(since, tail) : since;
+            shared.tail[0] = K::near(tail);
+        }
+        __syncthreads();
+    }
+
+    // Vector m of a row, whose elements run against scan order where the step is negative.
+    static __device__ char* vector_of(const Strided& operand, i64 from, int m)
+    {
+        return operand.data + (operand.step < 0 ? from - m * V - (V - 1) : from + m * V) * static_cast<i64>(sizeof(T));
     }
     static __device__ i64 apart(const Strided& operand) { return operand.step < 0 ? -16 : 16; }
 
-    __device__ void aim(unsigned number)
+    __device__ void aim(unsigned item)
     {
-        const Item item = locate(number);
-        if constexpr (X) x = vector_of(args.x, item.place.x, item.first, threadIdx.x);
-        y = vector_of(args.dy, item.place.dy, item.first, threadIdx.x);
-        left = item.rest - static_cast<int>(threadIdx.x) * V;
+        const Places place = Places::at_stride(args, 0, row_of(item));
+        if constexpr (X) x = vector_of(args.x, place.x, threadIdx.x);
+        y = vector_of(args.dy, place.dy, threadIdx.x);
+        left = static_cast<int>(args.n) - static_cast<int>(threadIdx.x) * V;
     }
 
     // Vectors lie where Line has them: lanes meet different banks, both side by side and U apart.
@@ -91,16 +149,17 @@ struct Long : Ring<Long<K, T>, K> {
         if (!heads && args.dy.step != 0) operand(y, args.dy, to + (X ? kLongThreads * U * 16 : 0));
     }
 
-    __device__ void enter(unsigned number)
+    __device__ void enter(unsigned item)
     {
-        const Item item = locate(number);
-        strip = item.strip, part = item.part, rest = opaque(item.rest);
-        dx = vector_of(args.dx, item.place.dx, item.first, 0);
-        repeated = args.dy.data + item.place.dy * sizeof(T);
-        if constexpr (kBased<K>) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[item.place.x]);
+        strip = row_of(item);
+        const Places place = Places::at_stride(args, 0, strip);
+        rest = opaque(static_cast<int>(args.n));
+        dx = vector_of(args.dx, place.dx, 0);
+        repeated = args.dy.data + place.dy * sizeof(T);
+        if constexpr (kBased<K>) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
     }
 
-    __device__ unsigned starts(int t) const { return part == 0 && t == 0 && threadIdx.x == 0; }
+    __device__ unsigned starts(int t) const { return t == 0 && threadIdx.x == 0; }
 
     // The elements of the thread in a tile of so many.
     __device__ void read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const
@@ -146,20 +205,41 @@ struct Long : Ring<Long<K, T>, K> {
             if ((first + u * 32) * V < count) word[u].store(reinterpret_cast<T*>(to + u * 32 * apart(args.dx)));
     }
 
-    // The join of `count` states of warps from `room` on, in every lane.
+    // The join of the first `lanes` lanes.
     template <typename S>
-    __device__ S joined(S* room, int count, S nothing) const
+    __device__ S joined(S s, int lanes) const
     {
-        S s = lane < count ? room[lane] : nothing;
 #pragma unroll 1
-        for (int d = 1; d < kLongWarps; d *= 2) {
+        for (int d = 1; d < lanes; d *= 2) {
             const S next = from_above(s, d);
             if (lane + d < 32) s = K::join(s, next);
         }
         return from_lane(s, 0);
     }
+
+    // The join of `count` states of warps from `room` on, in every lane.
+    template <typename S>
+    __device__ S joined(const S* room, int count, S nothing) const
+    {
+        return joined(lane < count ? room[lane] : nothing, kLongWarps);
+    }
     __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kLongWarps], kLongWarps, K::empty()); }
     __device__ Far all_tails() { return K::far(joined(&shared.tails[0], kLongWarps, K::nothing())); }
+
+    // Joins so many states that were told, from left to right. Each thread hears one, for teams are not larger.
+    template <typename S>
+    __device__ void collect(const uint4* packets, int apart, int count, S sum)
+    {
+        if (static_cast<int>(threadIdx.x) < count) sum = Told<K>::template hear<S>(packets + static_cast<int>(threadIdx.x) * apart);
+        sum = joined(sum, 32);
+        if (lane == 0) reinterpret_cast<S*>(shared.told)[warp] = sum;
+    }
+
+    template <typename S>
+    __device__ S collected(S nothing) const
+    {
+        return joined(reinterpret_cast<const S*>(shared.told), kLongWarps, nothing);
+    }
 
     __device__ void find_head(int t, uint4* stage, int parity)
     {
@@ -173,62 +253,115 @@ struct Long : Ring<Long<K, T>, K> {
         if (lane == 31) shared.heads[parity * kLongWarps + warp] = all;
     }
 
-    __device__ void find_tail(int t, uint4* stage, Head& next)
+    // The elements of a thread in a tile.
+    struct Own {
+        Vector xs[U], ys[U];
+        Cell cell;
+        Kept kept;
+
+        __device__ auto x() const { return [this](int i) { return xs[i / V].template value<A>(i % V); }; }
+        __device__ auto y() const { return [this](int i) { return ys[i / V].template value<A>(i % V); }; }
+        __device__ void renew_all()
+        {
+            if constexpr (X) renew(xs);
+            renew(ys);
+        }
+    };
+
+    __device__ void load(Own& own, int t, uint4* stage) const
     {
-        const int count = rest - t * TILE;
-        uint4* room = stage + (X ? kLongThreads * U : 0);
+        if constexpr (X) read(stage, args.x, own.xs, rest - t * TILE, static_cast<T>(K::pad(args)));
+        read(stage + (X ? kLongThreads * U : 0), args.dy, own.ys, rest - t * TILE, T());
+        own.cell.begin(args);
+        if constexpr (kBased<K>) own.cell.base = base;
+    }
+
+    // The thread's tail becomes what the rest of its warp makes of what enters that.
+    __device__ void join_tails(Tail& own)
+    {
+        const Tail all = tails_down_to<K>(own, 1, 31 - lane);
+        if (lane == 0) shared.tails[warp] = all;
+        own = from_above(all, 1);
+        if (lane == 31) own = K::nothing();
+    }
+
+    // Finds what enters the thread, and what the rest of the tile makes of what enters it; the tail of the tile is told, or joined.
+    __device__ void join_tile(Own& own, int t)
+    {
+        Head& in_warp = own.kept.head;
+        Tail& tail_of_thread = own.kept.tail;
         if (threadIdx.x == 0) {
             if constexpr (K::HEAD) shared.head[0] = K::join(head, next);
             shared.tail[0] = K::near(tail);
         }
-        Vector xs[U], ys[U];
-        if constexpr (X) read(stage, args.x, xs, count, static_cast<T>(K::pad(args)));
-        read(room, args.dy, ys, count, T());
-        const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
-        const auto yv = [&](int i) { return ys[i / V].template value<A>(i % V); };
-        Cell cell;
-        cell.begin(args);
-        if constexpr (kBased<K>) cell.base = base;
-        Head in_warp;
-        Tail own;
-        const auto join_tails = [&] {
-            const Tail all = tails_down_to<K>(own, 1, 31 - lane);
-            if (lane == 0) shared.tails[warp] = all;
-            own = from_above(all, 1);
-            if (lane == 31) own = K::nothing();
-        };
-        if constexpr (!K::ORDERED) own = cell.tail(xv, yv, starts(t));
+        if constexpr (!K::ORDERED) tail_of_thread = own.cell.tail(own.x(), own.y(), starts(t));
         if constexpr (K::HEAD) {
             if constexpr (kTogether<K>)
-                in_warp = cell.product;
+                in_warp = own.cell.product;
             else
-                in_warp = cell.head(xv, starts(t));
+                in_warp = own.cell.head(own.x(), starts(t));
             const Head all = heads_up_to<K>(in_warp, 1, lane);
             if (lane == 31) shared.heads[warp] = all;
             in_warp = from_below(all, 1);
             if (lane == 0) in_warp = K::empty();
         }
-        if constexpr (!K::ORDERED) join_tails();
+        if constexpr (!K::ORDERED) join_tails(tail_of_thread);
         __syncthreads();
-        if constexpr (X) renew(xs);
-        renew(ys);
+        own.renew_all();
         if constexpr (K::HEAD) {
-            if (t > 0) next = this->before(t - 1);
-            cell.enter(K::join(K::join(shared.head[0], joined(&shared.heads[0], warp, K::empty())), in_warp), xv, yv, starts(t));
+            foresee(t - team());
+            in_warp = K::join(K::join(shared.head[0], joined(&shared.heads[0], warp, K::empty())), in_warp);
+            own.cell.enter(in_warp, own.x(), own.y(), starts(t));
         }
         if constexpr (K::ORDERED) {
-            own = cell.tail(xv, yv, starts(t));
-            join_tails();
+            tail_of_thread = own.cell.tail(own.x(), own.y(), starts(t));
+            join_tails(tail_of_thread);
             __syncthreads();
         }
-        if (charged()) tail = K::join(all_tails(), tail);
-        if (phase == kTails) return;
-        own = K::join(own, K::join(joined(&shared.tails[0] + warp + 1, kLongWarps - 1 - warp, K::nothing()), shared.tail[0]));
-        if constexpr (X) renew(xs);
-        renew(ys);
-        cell.finish(own, xv, yv, starts(t), [&](int u, const A(&out)[V]) { ys[u] = Memory::packed(out); });
-        if constexpr (kTame<K>) bad = bad || !cell.tame;
-        store(room, ys, t, count);
+        if (charged()) {
+            if (hold)
+                Told<K>::tell(tail_of(t), all_tails());
+            else
+                tail = K::join(all_tails(), tail);
+        }
+        tail_of_thread = K::join(tail_of_thread, joined(&shared.tails[0] + warp + 1, kLongWarps - 1 - warp, K::nothing()));
+    }
+
+    // Goes on with a tile of which is known what is kept.
+    __device__ void resume(Own& own, int t, uint4* stage)
+    {
+        learn(t);
+        load(own, t, stage);
+        if constexpr (K::HEAD) {
+            if constexpr (kTogether<K>)
+                own.cell.tail(own.x(), own.y(), starts(t));
+            else
+                own.cell.head(own.x(), starts(t));
+            own.cell.enter(own.kept.head, own.x(), own.y(), starts(t));
+        }
+    }
+
+    __device__ void find_tail(int t, uint4* stage)
+    {
+        Own own;
+        if (!TEAM || t >= 0) {
+            load(own, t, stage);
+            join_tile(own, t);
+        }
+        if (!TEAM && this->phase() == kTails) return;
+        if (TEAM && hold) {  // this tile waits for a turn
+            const Kept kept = own.kept;
+            own.kept = shared.kept[threadIdx.x], shared.kept[threadIdx.x] = kept;
+            t += team(), stage = stage == this->ring ? stage + (this->stages - 1) * STAGE : stage - STAGE;
+            if (t >= tiles()) return;
+            resume(own, t, stage);
+        }
+        own.renew_all();
+        Vector(&out)[U] = own.ys;
+        own.cell.finish(K::join(own.kept.tail, shared.tail[0]), own.x(), own.y(), starts(t),
+                        [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
+        if constexpr (kTame<K>) bad = bad || !own.cell.tame;
+        store(stage + (X ? kLongThreads * U : 0), out, t, rest - t * TILE);
     }
 };
 

@@ -16,7 +16,8 @@
 //     all_heads(parity), all_tails()    the join of all warps, for threads that have charge
 //     ahead_of_part(), behind()         the join of other parts, for the same threads
 //     find_head(tile, stage, parity)    leaves the heads of warps
-//     find_tail(tile, stage, next)      stores dx, and adds to `tail`; `next` is what precedes the tile in its part, then the one before
+//     find_tail(tile, stage)            stores dx, and adds to `tail`; turns to what precedes the tile before
+//     leave(head)                       of a part, for others
 template <typename Self, typename K>
 struct Ring {
     using Head = typename K::Head;
@@ -26,11 +27,11 @@ struct Ring {
     uint4* ring;
     unsigned vector;          // of the thread, the first of the ring
     int stages;               // tiles that the ring holds
-    i64 phase, items;         // a block takes every gridDim.x-th
-    int count, ahead, steps;  // tiles of a part; steps that find heads alone, and all
-    i64 asked, strip, part;   // the item that is asked for; where the other one is
+    int count, ahead, steps;  // tiles of a part; steps that find heads alone, and that ask for tiles
+    unsigned asked;           // the item that is asked for: a block takes every gridDim.x-th
+    unsigned strip, part;     // where the other one is
     int next_step;            // that is asked for
-    Head head;                // what enters
+    Head head, next;          // what enters the part; what precedes the tile in its part
     Far tail;
     bool bad;
 
@@ -38,26 +39,43 @@ struct Ring {
     {
         vector = opaque(static_cast<unsigned>(__cvta_generic_to_shared(ring + threadIdx.x)));
         stages = static_cast<int>(args.width), count = static_cast<int>(args.tiles);
-        phase = args.flags & (kHeads | kTails), items = args.strips * args.parts;
-        ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
-        steps = phase == kHeads ? ahead : ahead + count;
+        ahead = K::HEAD && (phase() == kHeads || (phase() == 0 && args.parts == 1 && count > 1)) ? count : 0;
+        steps = phase() == kHeads ? ahead : ahead + count;
+    }
+
+    __device__ int phase() const { return static_cast<int>(args.flags) & (kHeads | kTails); }
+    __device__ unsigned items() const { return static_cast<unsigned>(args.strips) * static_cast<unsigned>(args.parts); }
+
+    // Tiles of a part from the last one on, and threads that have charge know what precedes them.
+    static constexpr int hold = 0;  // steps that a tile stays in the ring after its own
+    __device__ int tile_of(int step) const { return step < ahead ? step : count - 1 - (step - ahead); }
+    __device__ void foresee(int t)
+    {
+        if constexpr (K::HEAD) {
+            if (t >= 0) next = before(t);
+        }
+    }
+    __device__ void leave(const Head& all)
+    {
+        if constexpr (K::HEAD) {
+            if (self().charged()) walk().head(self().column()) = all;
+        }
     }
 
     __device__ Self& self() { return *static_cast<Self*>(this); }
     __device__ Walk<K> walk() const { return Walk<K>(args, strip, part, Self::COLUMNS); }
-    __device__ int tile_of(int step) const { return step < ahead ? step : count - 1 - (step - ahead); }
 
-    __device__ void turn_to(i64 item)
+    __device__ void turn_to(unsigned item)
     {
         asked = item, next_step = 0;
-        if (item < items) self().aim(static_cast<unsigned>(item));
+        if (item < items()) self().aim(item);
     }
 
     // Asks for the next tile.
     __device__ void ask(int slot)
     {
-        if (asked < items) {
-            self().fetch(tile_of(next_step), next_step < ahead, vector + slot * Self::STAGE * 16);
+        if (asked < items()) {
+            self().fetch(self().tile_of(next_step), next_step < ahead, vector + slot * Self::STAGE * 16);
             if (++next_step == steps) turn_to(asked + gridDim.x);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -69,13 +87,14 @@ struct Ring {
     }
 
     // Waits for the oldest of the tiles that were asked for.
-    __device__ void wait() const
+    __device__ void wait()
     {
-        if (stages >= 6)
+        const int others = stages - 2 - self().hold;  // that may still be on their way
+        if (others >= 4)
             asm volatile("cp.async.wait_group 4;" ::: "memory");
-        else if (stages >= 4)
+        else if (others >= 2)
             asm volatile("cp.async.wait_group 2;" ::: "memory");
-        else if (stages == 3)
+        else if (others == 1)
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         else
             asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -84,27 +103,27 @@ struct Ring {
     // What precedes a tile in its part.
     __device__ Head before(int t) { return args.parts * count > 1 && self().charged() ? walk().head_before(t, self().column()) : K::empty(); }
 
-    __device__ void begin(i64 item)
+    __device__ void begin(unsigned item)
     {
-        self().enter(static_cast<unsigned>(item));
+        self().enter(item);
         bad = false;
-        if constexpr (K::HEAD) head = K::empty();
-        tail = args.parts == 1 || phase != 0 ? K::far(K::nothing()) : self().charged() ? self().behind() : Far();
+        if constexpr (K::HEAD) head = next = K::empty();
+        tail = args.parts == 1 || phase() != 0 ? K::far(K::nothing()) : self().charged() ? self().behind() : Far();
     }
 
     // Leaves what others need of a part.
     __device__ void end()
     {
         if constexpr (K::HEAD) {
-            if (phase == kHeads) {
+            if (phase() == kHeads) {
                 __syncthreads();
-                if (self().charged()) walk().head(self().column()) = K::join(head, self().all_heads(steps - 1 & 1));
+                self().leave(self().charged() ? K::join(head, self().all_heads(steps - 1 & 1)) : K::empty());
             }
         }
-        if (phase == kTails && self().charged()) walk().tail(self().column()) = tail;
+        if (phase() == kTails && self().charged()) walk().tail(self().column()) = tail;
         if constexpr (kTame<K>) {
             bad = __syncthreads_or(bad);
-            if (threadIdx.x == 0 && (phase != 0 || args.parts == 1 || bad)) args.bad[strip] = phase == 0 && bad;
+            if (threadIdx.x == 0 && (phase() != 0 || args.parts == 1 || bad)) args.bad[strip] = phase() == 0 && bad;
         }
     }
 
@@ -116,20 +135,20 @@ struct Ring {
                 if (step > 0) head = K::join(head, self().all_heads(step - 1 & 1));
                 walk().head_before(step, self().column()) = head;
             }
-            self().find_head(step, stage, step & 1);
+            self().find_head(self().tile_of(step), stage, step & 1);
         }
     }
 
     __device__ void run()
     {
         turn_to(blockIdx.x);
-        int slot = 1, lead = 1 - stages;  // steps until the first tile is needed, counted up
-        Head next;
+        const int back = 1 + self().hold, all = steps + self().hold;
+        int slot = back, lead = back - stages;  // steps until the first tile is needed, counted up
 #pragma unroll 1
-        for (i64 item = blockIdx.x; item < items; item += gridDim.x) {
+        for (unsigned item = blockIdx.x; item < items(); item += gridDim.x) {
             begin(item);
 #pragma unroll 1
-            for (int step = lead; step < steps; ++step, slot = slot + 1 == stages ? 0 : slot + 1) {
+            for (int step = lead; step < all; ++step, slot = slot + 1 == stages ? 0 : slot + 1) {
                 if (step >= 0) {
                     wait();
                     if constexpr (kTame<K>)
@@ -137,20 +156,20 @@ struct Ring {
                     else
                         __syncthreads();
                 }
-                ask(slot == 0 ? stages - 1 : slot - 1);
-                if (step < 0 || (kTame<K> && bad)) continue;
+                ask(slot < back ? slot - back + stages : slot - back);
+                if (step < 0 || (kTame<K> && bad && !self().hold)) continue;
                 lead = 0;
                 if constexpr (K::HEAD) {
                     if (step == ahead) {
                         head = args.parts > 1 && self().charged() ? self().ahead_of_part() : K::empty();
-                        next = before(count - 1);
+                        self().foresee(self().tile_of(step));
                     }
                 }
                 uint4* stage = ring + slot * Self::STAGE;
                 if (K::HEAD && step < ahead)
                     step_ahead(step, stage);
                 else
-                    self().find_tail(tile_of(step), stage, next);
+                    self().find_tail(self().tile_of(step), stage);
             }
             end();
         }

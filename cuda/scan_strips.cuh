@@ -31,7 +31,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         Room<Own<Tail>, 32> tail;
     };
 
-    using Base::args, Base::phase, Base::strip, Base::part, Base::head, Base::tail, Base::bad;
+    using Base::args, Base::strip, Base::part, Base::head, Base::next, Base::tail, Base::bad;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;    // what is asked for: the first vector of the thread,
@@ -153,7 +153,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         shared.heads[parity * kStripThreads + threadIdx.x] = own;
     }
 
-    __device__ void find_tail(int t, uint4* stage, Head& next)
+    __device__ void find_tail(int t, uint4* stage)
     {
         const int rows = rest - t * ROWS;
         const unsigned starts = part == 0 && t == 0 && warp == 0;
@@ -183,7 +183,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         if constexpr (!K::ORDERED) shared.tails[threadIdx.x] = tails;
         __syncthreads();
         if constexpr (K::HEAD) {
-            if (t > 0) next = this->before(t - 1);
+            this->foresee(t - 1);
             heads = shared.head[lane];
 #pragma unroll 4
             for (int w = 0; w < warp; ++w) {
@@ -201,7 +201,7 @@ struct Strip : Ring<Strip<K, T>, K> {
             __syncthreads();
         }
         if (charged()) tail = K::join(all_tails(), tail);
-        if (phase == kTails) return;
+        if (this->phase() == kTails) return;
         tails = shared.tail[lane];
 #pragma unroll 4
         for (int w = kStripWarps - 1; w > warp; --w) {

@@ -22,6 +22,7 @@
   X(cuKernelGetAttribute, (int *, int, uintptr_t, int)) \
   X(cuKernelSetAttribute, (int, int, uintptr_t, int)) \
   X(cuLaunchKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **)) \
+  X(cuLaunchCooperativeKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **)) \
   X(cuMemcpyDtoHAsync_v2, (void *, uintptr_t, size_t, uintptr_t)) \
   X(cuStreamSynchronize, (uintptr_t))
 
@@ -107,7 +108,10 @@ int sw_launch_kernel(const sw_launch *l, const uint64_t *words) {
   void *arguments[] = {(void *)words};
   int status = enter(l->context, &before);
   if (status) return status;
-  status = cuLaunchKernel(l->kernel, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);
+  if (l->together)
+    status = cuLaunchCooperativeKernel(l->kernel, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments);
+  else
+    status = cuLaunchKernel(l->kernel, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);
   leave(l->context, before);
   return status;
 }

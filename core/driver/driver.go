@@ -52,6 +52,7 @@ const MaxWords = 192
 // Launch is one kernel launch: a one-dimensional grid and one argument struct of 8-byte words.
 type Launch struct {
 	Grid, Block, Shared uint32
+	Together            bool // blocks wait for each other, so that all of them have to be on the device at once
 	Stream              uintptr
 	n                   int
 	words               [MaxWords]uint64
@@ -65,7 +66,7 @@ func (l *Launch) Put(words ...uint64) { l.n += copy(l.words[l.n:], words) }
 
 // CopyFrom makes l the launch that o is, but for its stream.
 func (l *Launch) CopyFrom(o *Launch) {
-	l.Grid, l.Block, l.Shared, l.n = o.Grid, o.Block, o.Shared, o.n
+	l.Grid, l.Block, l.Shared, l.Together, l.n = o.Grid, o.Block, o.Shared, o.Together, o.n
 	copy(l.words[:o.n], o.words[:o.n])
 }
 
@@ -202,8 +203,12 @@ func (g *gpu) Launch(kernel Kernel, l *Launch) error {
 		grid: C.uint32_t(l.Grid), block: C.uint32_t(l.Block), shared: C.uint32_t(l.Shared),
 		stream: C.uintptr_t(l.Stream), kernel: C.uintptr_t(kernel), context: g.context,
 	}
+	call := "cuLaunchKernel"
+	if l.Together {
+		c.together, call = 1, "cuLaunchCooperativeKernel"
+	}
 	if status := C.sw_launch_kernel(&c, (*C.uint64_t)(&l.words[0])); status != 0 {
-		return check(status, "cuLaunchKernel")
+		return check(status, call)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@
 
 typedef struct {
   uint32_t grid, block, shared;  /* blocks, threads per block, bytes of dynamic shared memory */
+  int together;                  /* all blocks are on the device at once, or the launch is refused */
   uintptr_t stream, kernel, context;
 } sw_launch;
 

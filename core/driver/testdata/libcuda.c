@@ -88,6 +88,13 @@ int cuLaunchKernel(uintptr_t kernel, unsigned gx, unsigned gy, unsigned gz, unsi
     return answer("cuLaunchKernel");
 }
 
+int cuLaunchCooperativeKernel(uintptr_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                              uintptr_t stream, void **arguments)
+{
+    dprintf(1, "together: ");
+    return cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0) ? 1 : answer("cuLaunchCooperativeKernel");
+}
+
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, uintptr_t stream)
 {
     dprintf(1, "read %d bytes at %d on stream %d\n", (int)bytes, (int)from, (int)stream);

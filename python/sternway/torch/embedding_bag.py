@@ -89,7 +89,8 @@ def _rows_and_places(indices: Tensor, rows: int, padding: int | None) -> tuple[T
     counted = indices.long()
     if padding is not None:  # a row behind all, which occurs in any case
         counted = torch.nn.functional.pad(counted.masked_fill(counted == padding, rows), (0, 1), value=rows)
-    if rows <= 16 * len(counted):  # to look at every row is less than to sort the positions
+    few = 1 << 16 if counted.is_cuda else 0  # positions, which a device sorts in less time than more launches take
+    if len(counted) >= few and rows <= 16 * len(counted):  # to look at every row is less than to sort the positions
         seen = torch.zeros(rows + 1, dtype=torch.bool, device=counted.device).scatter_(0, counted, True)
         unique, places = seen.nonzero()[:, 0], seen.cumsum(0)[counted] - 1
     else:
