@@ -27,8 +27,8 @@ type ScanBackward struct {
 }
 
 // kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
-// beside a dense dimension. The last two have a ring: strips does long columns in aligned rows, long the tiles of aligned rows, of kinds with
-// x. The CPU knows row and columns.
+// beside a dense dimension. The last two have a ring: strips does long columns in aligned rows, long the tiles of aligned rows,
+// of cumsum where they are few. The CPU knows row and columns.
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}

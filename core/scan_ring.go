@@ -60,7 +60,7 @@ func (s *scanProgram) ringFor(columns int64) string {
 	case columns >= across && columns%s.vector() == 0 && n >= shortest:
 		return "strips"
 	case columns == 1 && n%s.vector() == 0 && s.holds(s.code(), "long") && !s.holds(s.code(), "row"):
-		if s.kind == "cumsum" && s.rowCount() > longBlocks*int64(s.units)/2 { // many rows are read once by others, too
+		if s.kind == "cumsum" && s.rowCount() > int64(s.units) { // many rows are read once by others, too
 			return ""
 		}
 		return "long"

@@ -12,7 +12,7 @@
     EXPORT_SCAN(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args))                        \
     EXPORT_SCAN(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
 
-// With a ring in shared memory: long columns, for kinds that read numbers; long rows, for those that read x as well.
+// With a ring in shared memory: long columns and long rows, for kinds that read numbers.
 #define EXPORT_STRIPS(name, T, A, kind, Kind) \
     EXPORT_SCAN(scan_backward_##kind##_strips_##name, kStripThreads, 1, ScanArgs, strips<Kind<A>, T>(args))
 #define EXPORT_LONG(name, T, A, kind, Kind) \

@@ -102,7 +102,7 @@ __device__ void tiles(const ScanArgs& args)
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
-    const bool aligned = Scan::STRIPED && dense<K>(args);  // a kind without x has no kernel with a ring
+    const bool aligned = Scan::STRIPED && dense<K>(args);  // of a kind with x they have a ring
     int lead = aligned ? 0 : lead_of<T>(args, place.dx);
     if (args.n + lead > args.parts * count * capacity) lead = 0;
     Passed<K> passed;

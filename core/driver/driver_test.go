@@ -41,6 +41,8 @@ func tell() {
 	launch := &Launch{Grid: 5, Block: 256, Shared: 64, Stream: 3}
 	launch.Put(2, 11, 1<<40)
 	tellError("launch", device.Launch(kernel, launch))
+	launch.Together = true
+	tellError("launch together", device.Launch(kernel, launch))
 	tellError("synchronize", device.Synchronize(3))
 	bytes := make([]byte, 4)
 	tellError("read", device.Read(bytes, 77, 3))
@@ -92,6 +94,7 @@ func TestEveryCallReachesTheDriver(t *testing.T) {
 		"context 410", "kernel lerp_backward_map_f32 of library 7", "function of kernel 8",
 		"attribute 8 of kernel 8 is 232000 on device 41", "context 0",
 		"context 410", "launch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
+		"context 410", "together: launch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
 		"context 410", "wait for stream 3", "context 0",
 		"context 410", "read 4 bytes at 77 on stream 3", "wait for stream 3", "context 0", "xxxx",
 	}, story(t, folder))
@@ -116,6 +119,7 @@ func TestRefusals(t *testing.T) {
 		{"cuLibraryLoadData=209", `load: CUDA_ERROR_NO_BINARY_FOR_GPU in cuLibraryLoadData (209, "", no image: true)`},
 		{"cuLibraryGetKernel=999", "context 0\n" + `kernel: CUDA status 999 in cuLibraryGetKernel lerp_backward_map_f32 (999, "", no image: false)`},
 		{"cuLaunchKernel=2", "context 0\n" + `launch: CUDA_ERROR_OUT_OF_MEMORY in cuLaunchKernel (2, "free device memory", no image: false)`},
+		{"cuLaunchCooperativeKernel=2", `launch together: CUDA_ERROR_OUT_OF_MEMORY in cuLaunchCooperativeKernel (2, "free device memory", no image: false)`},
 		{"cuMemcpyDtoHAsync_v2=2", "context 0\n" + `read: CUDA_ERROR_OUT_OF_MEMORY in cuMemcpyDtoHAsync (2, "free device memory", no image: false)`},
 		{"cuStreamSynchronize=700", "context 0\nsynchronize: CUDA_ERROR_ILLEGAL_ADDRESS in cuStreamSynchronize (700, " +
 			`"the context is lost: restart the process, and run with STERNWAY_CHECK=1 to find the operation that broke it", no image: false)`},
