@@ -275,6 +275,10 @@ func (s *scanProgram) stateBytes() (most int64) {
 			if anyOf[ring] == kernel && code == s.code() {
 				g = s.share(code, ring, rows, columns)
 				most = max(most, s.needs(code, &g))
+				if s.together(&g) { // or of smaller teams
+					s.team(&g, int64(s.units))
+					most = max(most, s.needs(code, &g))
+				}
 			}
 		}
 		if !s.forced || s.variant == "tiles" || s.variant == "long" {

@@ -79,23 +79,25 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	if g.marked = tamed(s.code()); g.marked {
 		g.marks = align16(4 * g.strips)
 	}
-	if tiles := ceil(max(1, s.length()), length); kernel == "long" && s.teams() {
-		g.team(tiles, blocks)
-	} else {
-		g.cut(tiles, blocks)
+	if kernel == "long" && s.teams() {
+		s.team(&g, blocks)
+		return g
 	}
+	g.cut(ceil(max(1, s.length()), length), blocks)
 	if g.grid = g.strips * g.parts; g.parts == 1 { // a block takes several strips, while the next tiles come
 		g.grid = min(g.grid, blocks)
 	}
 	return g
 }
 
-// team gives a few rows several blocks each, which are on the device at once: as many as it holds.
-func (g *scanShape) team(tiles, blocks int64) {
+// team gives a few rows several blocks each, all of which are among so many that the device holds at once.
+func (s *scanProgram) team(g *scanShape, blocks int64) {
+	_, length, _ := s.ringTile(g.kernel)
+	tiles := ceil(max(1, s.length()), length)
 	g.parts = clamp(blocks/g.strips, 1, min(tiles, longThreads))
 	g.tiles = ceil(tiles, g.parts)
 	g.parts = ceil(tiles, g.tiles)
-	g.height = g.marks
+	g.grid, g.height = min(g.strips*g.parts, blocks), g.marks
 }
 
 // teams is TEAM of cuda/scan_long.cuh.
@@ -147,8 +149,8 @@ func (s *scanProgram) fill(g *scanShape, shared int) bool {
 	if g.kernel == "long" {
 		if room = int64(shared)/longBlocks - longBeside; room < least*bytes { // a block for each multiprocessor then
 			room = int64(shared) - longBeside
-			if s.together(g) && g.grid > int64(s.units) {
-				return false
+			if s.teams() {
+				s.team(g, int64(s.units))
 			}
 		}
 	}

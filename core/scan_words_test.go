@@ -284,6 +284,10 @@ func TestShapesOfScans(t *testing.T) {
 								require.LessOrEqual(t, g.parts, int64(longThreads), "a thread hears each block of its team")
 								require.LessOrEqual(t, g.grid, int64(2*132), "all blocks are on the device")
 								require.GreaterOrEqual(t, g.width, int64(3), "a tile stays for a turn")
+								require.True(t, s.fill(&g, 163<<10), "with less shared memory")
+								require.LessOrEqual(t, g.grid, int64(132), "a block has a multiprocessor to itself")
+								require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
+								require.False(t, s.fill(&g, 99<<10) && s.together(&g), "or there are no teams")
 							}
 						case "columns":
 							_, down := s.own(s.code())
