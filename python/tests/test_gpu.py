@@ -172,6 +172,23 @@ def test_bits_repeat_while_the_device_is_busy(problems: list[Any]) -> None:
             assert same_bits(problem.run(plan=plan), expected)
 
 
+def test_blocks_that_wait_for_each_other_on_two_streams() -> None:
+    """A long row takes all blocks of the device, and more work comes from other streams meanwhile."""
+    rows = [torch.randn(1, 2**22, device="cuda") for _ in range(2)]
+    busy, streams = torch.randn(2048, 2048, device="cuda"), [torch.cuda.Stream() for _ in range(3)]
+    expected = [sw.logcumsumexp_backward(x, x) for x in rows]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        with torch.cuda.stream(streams[2]):
+            busy @ busy
+        results = []
+        for x, stream in zip(rows, streams, strict=False):
+            with torch.cuda.stream(stream):
+                results.append(sw.logcumsumexp_backward(x, x))
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
 def test_operand_on_another_device() -> None:
     problem = make(LERP, (6, 37), F32, "cuda:0")
     outputs = bare_outputs(problem)
