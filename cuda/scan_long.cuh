@@ -1,19 +1,14 @@
 // Rows of aligned vectors that are longer than a block holds: a strip is a row. A thread owns U adjacent vectors of a tile.
-//
-// A few rows have a team of blocks each, all of which are on the device at once. In one launch each of them finds the heads of a part of
-// the row, and learns what precedes it. In the next they take the tiles by turns, the last one first: a block tells what its tile comes
-// to, and a turn later joins what the tiles behind it came to, which have been told by then.
 #pragma once
 
 #include "scan_inner.cuh"
-#include "scan_ring.cuh"
-#include "scan_told.cuh"
+#include "scan_team.cuh"
 
 constexpr int kLongThreads = 256, kLongWarps = kLongThreads / 32;
 
 template <typename K, typename T>
-struct Long : Ring<Long<K, T>, K> {
-    using Base = Ring<Long, K>;
+struct Long : Team<Long<K, T>, K> {
+    using Base = Team<Long, K>;
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
@@ -21,7 +16,7 @@ struct Long : Ring<Long<K, T>, K> {
     static constexpr bool X = __is_same(typename K::Value, A);
     static constexpr int V = 16 / sizeof(T), U = X ? 4 : 8, I = U * V, TILE = kLongThreads * I;
     static constexpr bool TEAM = !X || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
-    static constexpr int COLUMNS = 1, STAGE = kLongThreads * U * (X ? 2 : 1);
+    static constexpr int COLUMNS = 1, WARPS = kLongWarps, STAGE = kLongThreads * U * (X ? 2 : 1);
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = Line<T, U, true>;
@@ -40,7 +35,7 @@ struct Long : Ring<Long<K, T>, K> {
         Room<Tail, 1> tail;
     };
 
-    using Base::args, Base::strip, Base::part, Base::head, Base::next, Base::tail, Base::bad, Base::count, Base::ahead, Base::steps;
+    using Base::args, Base::strip, Base::head, Base::next, Base::tail, Base::bad, Base::hold, Base::team, Base::tiles, Base::joined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // what is asked for: the first vector of the thread,
@@ -50,76 +45,12 @@ struct Long : Ring<Long<K, T>, K> {
     char* dx;              // its first vector
     A base;
 
-    const int hold;  // steps that a tile stays in the ring after its own: blocks take turns
-
-    __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s), hold(TEAM && args.parts > 1 && !(args.flags & kHeads))
-    {
-        part = blockIdx.x % static_cast<unsigned>(args.parts);
-        if (ahead > 0) ahead = mine();
-        steps = hold ? (tiles() - static_cast<int>(part) + team() - 1) / team() : this->phase() == kHeads ? ahead : ahead + mine();
-    }
-
-    __device__ Told<K> told() const { return Told<K>(args); }
-    __device__ int tiles() const { return static_cast<int>((args.n + TILE - 1) / TILE); }
-    __device__ int team() const { return hold ? static_cast<int>(args.parts) : 1; }
-
-    __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.parts); }
-    __device__ int tile_of(int step) const
-    {
-        if (step < ahead) return first() + step;
-        return (hold ? tiles() - static_cast<int>(part) : first() + mine()) - 1 - (step - ahead) * team();
-    }
-
-    // The part of the block: its first tile, and how many there are.
-    __device__ int first() const { return static_cast<int>(part) * count; }
-    __device__ int mine() const { return min(count, tiles() - first()); }
+    __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s) {}
 
     // One warp has charge of the row.
     __device__ int column() const { return 0; }
     __device__ bool charged() const { return warp == 0; }
-    __device__ Head ahead_of_part() const { return TEAM ? K::empty() : this->walk().ahead_by_warp(); }  // a team foresees it
-    __device__ Far behind() const { return TEAM ? K::far(K::nothing()) : this->walk().behind_by_warp(); }
-
-    // What precedes the part of a tile, and the tile in its part.
-    __device__ void foresee(int t)
-    {
-        if constexpr (K::HEAD) {
-            if (!TEAM) return Base::foresee(t - first());
-            const int part = hold ? t / count : static_cast<int>(this->part), at = t - part * count;
-            if (t < 0 || at < 0 || !charged() || tiles() == 1) return;
-            const Walk<K> walk(args, strip, part, 1);
-            next = walk.head_before(at, 0);
-            if (hold) head = walk.head(0);
-        }
-    }
-
-    // Tells the head of the part, and learns what precedes it.
-    __device__ void leave(const Head& all)
-    {
-        if constexpr (!TEAM) return Base::leave(all);
-        const uint4* others = told().heads + strip * args.parts * Told<K>::template PACKETS<Head>;
-        if (charged()) Told<K>::tell(told().heads + (strip * args.parts + part) * Told<K>::template PACKETS<Head>, all);
-        collect(others, Told<K>::template PACKETS<Head>, part, K::empty());
-        __syncthreads();
-        if (charged()) this->walk().head(0) = collected(K::empty());
-    }
-
-    __device__ uint4* tail_of(int t) const { return told().tails + (static_cast<i64>(strip) * tiles() + tiles() - 1 - t) * Told<K>::template PACKETS<Far>; }
-
-    // Learns what enters a tile: from the tiles since the last one of this block, and before.
-    __device__ void learn(int t)
-    {
-        const int turn = tiles() - 1 - t;
-        collect(tail_of(t + 1), -Told<K>::template PACKETS<Far>, min(turn, team()), K::far(K::nothing()));
-        __syncthreads();
-        if (charged()) {
-            const Far since = collected(K::far(K::nothing()));
-            tail = turn >= team() ? K::join(since, tail) : since;
-            shared.tail[0] = K::near(tail);
-        }
-        __syncthreads();
-    }
-
+    __device__ void let_in(const Far& all) { shared.tail[0] = K::near(all); }
     // Vector m of a row, whose elements run against scan order where the step is negative.
     static __device__ char* vector_of(const Strided& operand, i64 from, int m)
     {
@@ -129,7 +60,7 @@ struct Long : Ring<Long<K, T>, K> {
 
     __device__ void aim(unsigned item)
     {
-        const Places place = Places::at_stride(args, 0, row_of(item));
+        const Places place = Places::at_stride(args, 0, this->row_of(item));
         if constexpr (X) x = vector_of(args.x, place.x, threadIdx.x);
         y = vector_of(args.dy, place.dy, threadIdx.x);
         left = static_cast<int>(args.n) - static_cast<int>(threadIdx.x) * V;
@@ -151,7 +82,7 @@ struct Long : Ring<Long<K, T>, K> {
 
     __device__ void enter(unsigned item)
     {
-        strip = row_of(item);
+        strip = this->row_of(item);
         const Places place = Places::at_stride(args, 0, strip);
         rest = opaque(static_cast<int>(args.n));
         dx = vector_of(args.dx, place.dx, 0);
@@ -205,41 +136,8 @@ struct Long : Ring<Long<K, T>, K> {
             if ((first + u * 32) * V < count) word[u].store(reinterpret_cast<T*>(to + u * 32 * apart(args.dx)));
     }
 
-    // The join of the first `lanes` lanes.
-    template <typename S>
-    __device__ S joined(S s, int lanes) const
-    {
-#pragma unroll 1
-        for (int d = 1; d < lanes; d *= 2) {
-            const S next = from_above(s, d);
-            if (lane + d < 32) s = K::join(s, next);
-        }
-        return from_lane(s, 0);
-    }
-
-    // The join of `count` states of warps from `room` on, in every lane.
-    template <typename S>
-    __device__ S joined(const S* room, int count, S nothing) const
-    {
-        return joined(lane < count ? room[lane] : nothing, kLongWarps);
-    }
     __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kLongWarps], kLongWarps, K::empty()); }
     __device__ Far all_tails() { return K::far(joined(&shared.tails[0], kLongWarps, K::nothing())); }
-
-    // Joins so many states that were told, from left to right. Each thread hears one, for teams are not larger.
-    template <typename S>
-    __device__ void collect(const uint4* packets, int apart, int count, S sum)
-    {
-        if (static_cast<int>(threadIdx.x) < count) sum = Told<K>::template hear<S>(packets + static_cast<int>(threadIdx.x) * apart);
-        sum = joined(sum, 32);
-        if (lane == 0) reinterpret_cast<S*>(shared.told)[warp] = sum;
-    }
-
-    template <typename S>
-    __device__ S collected(S nothing) const
-    {
-        return joined(reinterpret_cast<const S*>(shared.told), kLongWarps, nothing);
-    }
 
     __device__ void find_head(int t, uint4* stage, int parity)
     {
@@ -309,7 +207,7 @@ struct Long : Ring<Long<K, T>, K> {
         __syncthreads();
         own.renew_all();
         if constexpr (K::HEAD) {
-            foresee(t - team());
+            this->foresee(t - team());
             in_warp = K::join(K::join(shared.head[0], joined(&shared.heads[0], warp, K::empty())), in_warp);
             own.cell.enter(in_warp, own.x(), own.y(), starts(t));
         }
@@ -320,7 +218,7 @@ struct Long : Ring<Long<K, T>, K> {
         }
         if (charged()) {
             if (hold)
-                Told<K>::tell(tail_of(t), all_tails());
+                Told<K>::tell(this->tail_of(t), all_tails());
             else
                 tail = K::join(all_tails(), tail);
         }
@@ -330,7 +228,7 @@ struct Long : Ring<Long<K, T>, K> {
     // Goes on with a tile of which is known what is kept.
     __device__ void resume(Own& own, int t, uint4* stage)
     {
-        learn(t);
+        this->learn(t);
         load(own, t, stage);
         if constexpr (K::HEAD) {
             if constexpr (kTogether<K>)

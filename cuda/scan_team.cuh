@@ -1,0 +1,177 @@
+// Blocks that share a row: a few rows have a team of blocks each, all of which are on the device at once.
+//
+// In one launch each of them finds the heads of a part of the row, and learns what precedes it. In the next they take the tiles by turns, the
+// last one first: a block tells what its tile comes to, and a turn later joins what the tiles behind it came to, which have been told by then.
+#pragma once
+
+#include "scan_ring.cuh"
+
+// What blocks of a team tell each other: heads of parts, and tails of tiles, the last one of a row first. A state goes in packets of three
+// words and a flag, which are zero before the first launch; each is seen whole or not at all.
+template <typename K>
+struct Told {
+    using Head = typename K::Head;
+    using Far = typename K::Far;
+    template <typename S>
+    static constexpr int PACKETS = (sizeof(S) + 11) / 12;
+
+    uint4* heads;  // [row, part, packet]
+    uint4* tails;  // [row, tile, packet]
+
+    __device__ explicit Told(const ScanArgs& args)
+    {
+        heads = reinterpret_cast<uint4*>(args.states + args.height);
+        tails = heads + (K::HEAD ? args.strips * args.parts * PACKETS<Head> : 0);
+    }
+
+    template <typename S>
+    static __device__ void tell(uint4* packets, const S& s)
+    {
+        unsigned word[PACKETS<S> * 3] = {};
+        memcpy(word, &s, sizeof s);
+#pragma unroll
+        for (int i = 0; i < PACKETS<S>; ++i)
+            asm volatile("{ .reg .b64 a, b; .reg .b128 packet; mov.b64 a, {%1, %2}; mov.b64 b, {%3, 1}; mov.b128 packet, {a, b};"
+                         " st.relaxed.gpu.global.b128 [%0], packet; }" ::"l"(packets + i),
+                         "r"(word[i * 3]), "r"(word[i * 3 + 1]), "r"(word[i * 3 + 2])
+                         : "memory");
+    }
+
+    // Waits for it.
+    template <typename S>
+    static __device__ S hear(const uint4* packets)
+    {
+        unsigned word[PACKETS<S> * 3], flag, all;
+        do {
+            all = 1;
+#pragma unroll
+            for (int i = 0; i < PACKETS<S>; ++i) {
+                asm volatile("{ .reg .b64 a, b; .reg .b128 packet; ld.relaxed.gpu.global.b128 packet, [%4];"
+                             " mov.b128 {a, b}, packet; mov.b64 {%0, %1}, a; mov.b64 {%2, %3}, b; }"
+                             : "=r"(word[i * 3]), "=r"(word[i * 3 + 1]), "=r"(word[i * 3 + 2]), "=r"(flag)
+                             : "l"(packets + i)
+                             : "memory");
+                all &= flag;
+            }
+        } while (all == 0);
+        S s;
+        memcpy(&s, word, sizeof s);
+        return s;
+    }
+};
+
+// The steps of a block of a team, or of one that has rows to itself. Self lays tiles out, as for a ring, and says
+//
+//     TILE, TEAM, WARPS      elements of a tile; whether there are teams; warps of a block
+//     let_in(tail)           what enters the tile from the right
+//     shared.told            room for a state of each warp
+template <typename Self, typename K>
+struct Team : Ring<Self, K> {
+    using Base = Ring<Self, K>;
+    using Head = typename K::Head;
+    using Far = typename K::Far;
+    using Base::args, Base::strip, Base::part, Base::head, Base::next, Base::tail, Base::count, Base::ahead, Base::steps;
+    using Base::self, Base::walk, Base::phase;
+
+    const int hold;  // steps that a tile stays in the ring after its own: blocks take turns
+
+    __device__ Team(const ScanArgs& args, uint4* ring) : Base(args, ring), hold(Self::TEAM && args.parts > 1 && !(args.flags & kHeads))
+    {
+        part = blockIdx.x % static_cast<unsigned>(args.parts);
+        if (ahead > 0) ahead = mine();
+        steps = hold ? (tiles() - static_cast<int>(part) + team() - 1) / team() : phase() == kHeads ? ahead : ahead + mine();
+    }
+
+    __device__ Told<K> told() const { return Told<K>(args); }
+    __device__ int tiles() const { return static_cast<int>((args.n + Self::TILE - 1) / Self::TILE); }
+    __device__ int team() const { return hold ? static_cast<int>(args.parts) : 1; }
+
+    __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.parts); }
+    __device__ int tile_of(int step) const
+    {
+        if (step < ahead) return first() + step;
+        return (hold ? tiles() - static_cast<int>(part) : first() + mine()) - 1 - (step - ahead) * team();
+    }
+
+    // The part of the block: its first tile, and how many there are.
+    __device__ int first() const { return static_cast<int>(part) * count; }
+    __device__ int mine() const { return min(count, tiles() - first()); }
+
+    __device__ Head ahead_of_part() const { return Self::TEAM ? K::empty() : walk().ahead_by_warp(); }  // a team foresees it
+    __device__ Far behind() const { return Self::TEAM ? K::far(K::nothing()) : walk().behind_by_warp(); }
+
+    // What precedes the part of a tile, and the tile in its part.
+    __device__ void foresee(int t)
+    {
+        if constexpr (K::HEAD) {
+            if (!Self::TEAM) return Base::foresee(t - first());
+            const int part = hold ? t / count : static_cast<int>(this->part), at = t - part * count;
+            if (t < 0 || at < 0 || !self().charged() || tiles() == 1) return;
+            const Walk<K> walk(args, strip, part, 1);
+            next = walk.head_before(at, 0);
+            if (hold) head = walk.head(0);
+        }
+    }
+
+    // Tells the head of the part, and learns what precedes it.
+    __device__ void leave(const Head& all)
+    {
+        if constexpr (!Self::TEAM) return Base::leave(all);
+        const uint4* others = told().heads + strip * args.parts * Told<K>::template PACKETS<Head>;
+        if (self().charged()) Told<K>::tell(told().heads + (strip * args.parts + part) * Told<K>::template PACKETS<Head>, all);
+        collect(others, Told<K>::template PACKETS<Head>, part, K::empty());
+        __syncthreads();
+        if (self().charged()) walk().head(0) = collected(K::empty());
+    }
+
+    __device__ uint4* tail_of(int t) const { return told().tails + (static_cast<i64>(strip) * tiles() + tiles() - 1 - t) * Told<K>::template PACKETS<Far>; }
+
+    // Learns what enters a tile: from the tiles since the last one of this block, and before.
+    __device__ void learn(int t)
+    {
+        const int turn = tiles() - 1 - t;
+        collect(tail_of(t + 1), -Told<K>::template PACKETS<Far>, min(turn, team()), K::far(K::nothing()));
+        __syncthreads();
+        if (self().charged()) {
+            const Far since = collected(K::far(K::nothing()));
+            tail = turn >= team() ? K::join(since, tail) : since;
+            self().let_in(tail);
+        }
+        __syncthreads();
+    }
+
+    // The join of the first `lanes` lanes.
+    template <typename S>
+    __device__ S joined(S s, int lanes) const
+    {
+#pragma unroll 1
+        for (int d = 1; d < lanes; d *= 2) {
+            const S next = from_above(s, d);
+            if (threadIdx.x % 32 + d < 32) s = K::join(s, next);
+        }
+        return from_lane(s, 0);
+    }
+
+    // The join of `count` states of warps from `room` on, in every lane.
+    template <typename S>
+    __device__ S joined(const S* room, int count, S nothing) const
+    {
+        const int lane = threadIdx.x % 32;
+        return joined(lane < count ? room[lane] : nothing, Self::WARPS);
+    }
+
+    // Joins so many states that were told, from left to right. Each thread hears one, for teams are not larger.
+    template <typename S>
+    __device__ void collect(const uint4* packets, int apart, int count, S sum)
+    {
+        if (static_cast<int>(threadIdx.x) < count) sum = Told<K>::template hear<S>(packets + static_cast<int>(threadIdx.x) * apart);
+        sum = joined(sum, 32);
+        if (threadIdx.x % 32 == 0) reinterpret_cast<S*>(self().shared.told)[threadIdx.x / 32] = sum;
+    }
+
+    template <typename S>
+    __device__ S collected(S nothing)
+    {
+        return joined(reinterpret_cast<const S*>(self().shared.told), Self::WARPS, nothing);
+    }
+};
