@@ -32,6 +32,7 @@ type ScanBackward struct {
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
+	kernelsOfRecords = []string{"strips", "long"} // ahead of those of kinds that have indices
 )
 
 var scan = register(&Family{

@@ -34,6 +34,7 @@ type scanShape struct {
 	columns              int64 // of a strip
 	width, height        int64 // as cuda/scan*.cuh says for each kernel
 	grid, block          int64
+	beside               int64  // blocks with a ring that share a multiprocessor
 	shared               uint32 // bytes of the ring
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
@@ -73,6 +74,9 @@ func (s *scanProgram) symbols() (list []symbol) {
 	if s.indexed() {
 		for _, kernel := range kernelsOfIndices {
 			list = append(list, symbol{scan.image(row.Name), scan.Name + "_indices_" + kernel + "_" + s.element.suffix()})
+		}
+		for _, kernel := range kernelsOfRecords {
+			list = append(list, symbol{scan.image(row.Name), scan.Symbol(s.kind, "records_"+kernel, s.element)})
 		}
 	}
 	return append(list, symbol{scan.Image, "scan_clear"})
@@ -232,18 +236,23 @@ func (g *scanShape) cut(tiles, blocks int64) {
 	g.parts = ceil(tiles, g.tiles)
 }
 
-// needs is the number of bytes of marks, and of what parts and tiles leave for others: heads of parts, heads before tiles, tails of parts.
+// needs is the number of bytes of what launches leave for others.
 func (s *scanProgram) needs(code string, g *scanShape) int64 {
-	if g.tiles*g.parts == 1 {
-		return g.marks
-	}
-	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
-	bytes := g.marks + s.toldBytes(g) + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
+	bytes := s.statesEnd(code, g) + s.recordBytes(g)
 	if g.marked && anyOf[g.kernel] != "" {
 		again := s.again(g)
 		bytes = max(bytes, s.needs(code, &again))
 	}
 	return bytes
+}
+
+// statesEnd is that of marks, and of what parts and tiles leave: heads of parts, heads before tiles, tails of parts. Records come behind.
+func (s *scanProgram) statesEnd(code string, g *scanShape) int64 {
+	if g.tiles*g.parts == 1 {
+		return g.marks
+	}
+	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
+	return g.marks + s.toldBytes(g) + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
 }
 
 // badBytes is the room for what is known of each row of indices, and of all.
@@ -275,8 +284,9 @@ func (s *scanProgram) stateBytes() (most int64) {
 			if anyOf[ring] == kernel && code == s.code() {
 				g = s.share(code, ring, rows, columns)
 				most = max(most, s.needs(code, &g))
-				if s.together(&g) { // or of smaller teams
-					s.team(&g, int64(s.units))
+				for g.beside > 1 && s.together(&g) { // or of smaller teams
+					g.beside--
+					s.team(&g)
 					most = max(most, s.needs(code, &g))
 				}
 			}

@@ -57,7 +57,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	}
 	switch {
 	case d.code == "indices":
-		d.pack(args, workspace, &g, 0, q)
+		d.pack(args, workspace, &g, 0, 0, q)
 		return q.submit(kernels+slices.Index(kernelsOfIndices, "repair"), min(d.rows, 8*int64(s.units)), blockThreads)
 	case g.marked:
 		again := s.again(&g)
@@ -67,15 +67,34 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 }
 
 // phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
-// for the results; where blocks share tiles, for heads and for the results.
+// for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
-	for _, phase := range [...]int64{scanHeads, scanTails, 0} {
-		if phase != 0 && g.parts == 1 || phase == scanHeads && scanStates[d.code][0].head == 0 || phase == scanTails && d.together(g) {
+	cut, team, records := g.parts > 1, d.together(g), d.recordBytes(g) > 0
+	own := kernels + slices.Index(kernelsOfScans, g.kernel)
+	heads := own
+	if records {
+		heads = len(kernelsOfScans) + len(kernelsOfIndices) + slices.Index(kernelsOfRecords, g.kernel)
+	}
+	for _, step := range [...]struct {
+		when   bool
+		kernel int
+		phase  int64
+	}{
+		{cut && scanStates[d.code][0].head > 0, heads, scanHeads},
+		{records && !team, heads, 0},
+		{cut && !team, own, scanTails},
+		{true, own, 0},
+	} {
+		if !step.when {
 			continue
 		}
-		d.pack(args, workspace, g, phase|flags, q)
-		q.launch.Together = d.together(g)
-		if err := q.submit(kernels+slices.Index(kernelsOfScans, g.kernel), g.grid, uint32(g.block)); err != nil {
+		behind := int64(0) // what is told of heads
+		if records && team && step.kernel == own {
+			behind = d.toldHeads(g)
+		}
+		d.pack(args, workspace, g, step.phase|flags, behind, q)
+		q.launch.Together = team
+		if err := q.submit(step.kernel, g.grid, uint32(g.block)); err != nil {
 			return err
 		}
 	}
@@ -227,8 +246,8 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
 	return true
 }
 
-// pack writes ScanArgs of cuda/scan.cuh.
-func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase int64, q *queue) {
+// pack writes ScanArgs of cuda/scan.cuh. Height is that of the shape, or what is told begins so many bytes later.
+func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase, behind int64, q *queue) {
 	q.begin()
 	q.launch.Shared = g.shared
 	put := func(words ...int64) {
@@ -242,8 +261,8 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase 
 	}
 	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) |
 		bit(d.dense(args, g), scanDense)
-	put(g.tiles, g.parts, g.strips, g.width, g.height, flags, g.marks+d.toldBytes(g))
-	for _, used := range [...]bool{g.tiles*g.parts > 1, d.code == "indices" || g.marked} {
+	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
+	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {
 			q.address(workspaceOperand, workspace)
 		} else {

@@ -6,9 +6,7 @@ const (
 	stripWarps   = stripThreads / 32
 	stripBeside  = 32 << 10 // bytes of shared memory beside the ring, at most
 	longThreads  = 256
-	longVectors  = 4 // of a thread; twice as many of cumsum
-	longBlocks   = 2 // of a multiprocessor
-	longBeside   = 12 << 10
+	longVectors  = 4       // of a thread; twice as many of cumsum
 	packet       = 16      // bytes of what blocks tell each other at once,
 	told         = 12      // and of the state in it
 	ringTiles    = 6       // at most
@@ -22,26 +20,51 @@ var anyOf = map[string]string{"strips": "columns", "long": "tiles"}
 // tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
 func tamed(code string) bool { return code == "cumprod" || code == "logcumsumexp" }
 
+// recorded reports that one launch reads x, and leaves a bit for each element to those that read dy.
+func (s *scanProgram) recorded() bool { return s.code() == "cumextremum" }
+
+// longBlocks are those of a multiprocessor that do long rows, the bytes of shared memory that each has beside the ring, at most, and how
+// many make a team, at most.
+func (s *scanProgram) longBlocks() (blocks, beside, team int64) {
+	if s.recorded() {
+		return 3, 7 << 10, 2 * longThreads
+	}
+	return 2, 12 << 10, longThreads
+}
+
 // ringTile is how many columns a tile has and how long they are, and its bytes in the ring.
 func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
-	size, operands := s.element.Size(), int64(2)
+	size, light := s.element.Size(), s.kind == "cumsum" || s.recorded() // of one operand
 	columns, length = 1, longThreads*longVectors*s.vector()
 	if s.kind == "cumsum" {
 		length *= 2
 	}
 	if kernel == "strips" {
 		columns, length = 32, stripWarps*16
-		if size == 2 || size == 4 && s.kind == "cumsum" {
+		if size == 2 || size == 4 && light {
 			columns = 64
 		}
-		if size == 8 || s.kind == "cumsum" {
+		if size == 8 || s.kind == "cumsum" || size == 4 && light {
 			length = stripWarps * 8
 		}
 	}
-	if s.kind == "cumsum" {
-		operands = 1
+	bytes = columns * length * size
+	switch {
+	case !light:
+		bytes *= 2
+	case s.recorded():
+		bytes += columns * length / 8
 	}
-	return columns, length, columns * length * size * operands
+	return columns, length, bytes
+}
+
+// recordBytes is the room for a bit of each element, in whole tiles.
+func (s *scanProgram) recordBytes(g *scanShape) int64 {
+	if anyOf[g.kernel] == "" || !s.recorded() {
+		return 0
+	}
+	columns, length, _ := s.ringTile(g.kernel)
+	return g.strips * g.parts * g.tiles * columns * length / 8
 }
 
 // ringFor names the kernel with a ring for so many columns side by side, if there is one for rows of this length. Columns of fewer than 128
@@ -71,30 +94,37 @@ func (s *scanProgram) ringFor(columns int64) string {
 // shareRing gives strips, or long rows, to blocks. What a kind cannot do is marked ahead of the states.
 func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	across, length, _ := s.ringTile(kernel)
-	g, blocks := scanShape{kernel: kernel, columns: across, block: stripThreads}, int64(s.units)
+	g := scanShape{kernel: kernel, columns: across, block: stripThreads, beside: 1}
 	if kernel == "long" {
-		g.block, blocks, columns = longThreads, longBlocks*blocks, 1
+		g.block, columns = longThreads, 1
+		g.beside, _, _ = s.longBlocks()
 	}
 	g.strips = ceil(columns, across) * (rows / columns)
 	if g.marked = tamed(s.code()); g.marked {
 		g.marks = align16(4 * g.strips)
 	}
 	if kernel == "long" && s.teams() {
-		s.team(&g, blocks)
-		return g
+		s.team(&g)
+	} else {
+		g.cut(ceil(max(1, s.length()), length), g.beside*int64(s.units))
+		g.grid = g.strips * g.parts
 	}
-	g.cut(ceil(max(1, s.length()), length), blocks)
-	if g.grid = g.strips * g.parts; g.parts == 1 { // a block takes several strips, while the next tiles come
-		g.grid = min(g.grid, blocks)
+	if g.parts == 1 { // a block takes several strips, while the next tiles come
+		rounds := func(each int64) int64 { return each * ceil(g.strips, each*int64(s.units)) }
+		if g.beside > 2 && rounds(g.beside-1) < rounds(g.beside) { // the last ones then have fewer to wait for
+			g.beside--
+		}
+		g.grid = min(g.strips, g.beside*int64(s.units))
 	}
 	return g
 }
 
 // team gives a few rows several blocks each, all of which are among so many that the device holds at once.
-func (s *scanProgram) team(g *scanShape, blocks int64) {
+func (s *scanProgram) team(g *scanShape) {
 	_, length, _ := s.ringTile(g.kernel)
-	tiles := ceil(max(1, s.length()), length)
-	g.parts = clamp(blocks/g.strips, 1, min(tiles, longThreads))
+	_, _, most := s.longBlocks()
+	tiles, blocks := ceil(max(1, s.length()), length), g.beside*int64(s.units)
+	g.parts = clamp(blocks/g.strips, 1, min(tiles, most))
 	g.tiles = ceil(tiles, g.parts)
 	g.parts = ceil(tiles, g.tiles)
 	g.grid, g.height = min(g.strips*g.parts, blocks), g.marks
@@ -103,7 +133,7 @@ func (s *scanProgram) team(g *scanShape, blocks int64) {
 // teams is TEAM of cuda/scan_long.cuh.
 func (s *scanProgram) teams() bool {
 	size := s.element.Size()
-	return s.kind == "cumsum" || size == 4 || size == 2 && s.kind != "logcumsumexp"
+	return s.kind == "cumsum" || s.recorded() || size == 4 || size == 2 && s.kind != "logcumsumexp"
 }
 
 // together reports that blocks wait for each other.
@@ -111,13 +141,17 @@ func (s *scanProgram) together(g *scanShape) bool {
 	return g.kernel == "long" && g.parts > 1 && s.teams()
 }
 
-// toldBytes is the room for what blocks tell each other: heads of parts and tails of tiles.
+// toldHeads and toldBytes are the room for what blocks tell each other: heads of parts, and behind them tails of tiles.
+func (s *scanProgram) toldHeads(g *scanShape) int64 {
+	return packet * g.strips * g.parts * ceil(scanStates[s.code()][s.element.Size()/8].head, told)
+}
+
 func (s *scanProgram) toldBytes(g *scanShape) int64 {
 	if !s.together(g) {
 		return 0
 	}
-	size := scanStates[s.code()][s.element.Size()/8]
-	return packet * g.strips * g.parts * (ceil(size.head, told) + ceil(size.tail, told)*g.tiles)
+	tail := scanStates[s.code()][s.element.Size()/8].tail
+	return s.toldHeads(g) + packet*g.strips*g.parts*g.tiles*ceil(tail, told)
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
@@ -147,11 +181,14 @@ func (s *scanProgram) fill(g *scanShape, shared int) bool {
 		least = 3
 	}
 	if g.kernel == "long" {
-		if room = int64(shared)/longBlocks - longBeside; room < least*bytes { // a block for each multiprocessor then
-			room = int64(shared) - longBeside
-			if s.teams() {
-				s.team(g, int64(s.units))
-			}
+		_, own, _ := s.longBlocks()
+		most := g.beside
+		for room = int64(shared)/g.beside - own; room < least*bytes && g.beside > 1; { // then fewer
+			g.beside--
+			room = int64(shared)/g.beside - own
+		}
+		if g.beside < most && s.teams() {
+			s.team(g)
 		}
 	}
 	g.width = min(room/bytes, ringTiles)

@@ -28,8 +28,8 @@ struct Strided {
 
 struct ScanArgs {
     i64 n, dims, extent[7];  // the scanned dim; the other dims, fastest first
-    i64 tiles, parts, strips, width, height, flags, skip;
-    char* states;  // of parts and tiles, after `skip` bytes
+    i64 tiles, parts, strips, width, height, flags, skip, records;
+    char* states;  // of parts and tiles, after `skip` bytes; after `records` bytes a bit for each element, tile by tile
     int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives; strips: [strip] the kind could not do it
     Strided dy, x, dx;
 };
@@ -183,6 +183,12 @@ using Passed = Passing<typename K::Head, typename K::Far>;
 // Whether the tail of a cell has its head found as well.
 template <typename K>
 constexpr bool kTogether = false;
+
+// Whether nothing but records is found: a bit for each element that wins over all before it; whether these are known, so that x is not.
+template <typename K>
+constexpr bool kFinds = false;
+template <typename K>
+constexpr bool kRecorded = false;
 
 // Whether cells hold numbers of every element; whether their states have a base, the first x of a row.
 template <typename K>

@@ -15,5 +15,5 @@
 // With a ring in shared memory: long columns and long rows, for kinds that read numbers.
 #define EXPORT_STRIPS(name, T, A, kind, Kind) \
     EXPORT_SCAN(scan_backward_##kind##_strips_##name, kStripThreads, 1, ScanArgs, strips<Kind<A>, T>(args))
-#define EXPORT_LONG(name, T, A, kind, Kind) \
-    EXPORT_SCAN(scan_backward_##kind##_long_##name, kLongThreads, 2, ScanArgs, long_rows<Kind<A>, T>(args))
+#define EXPORT_LONG(name, T, A, kind, Kind, BLOCKS) \
+    EXPORT_SCAN(scan_backward_##kind##_long_##name, kLongThreads, BLOCKS, ScanArgs, long_rows<Kind<A>, T>(args))

@@ -13,10 +13,11 @@ struct Long : Team<Long<K, T>, K> {
     using Head = typename K::Head;
     using Tail = typename K::Tail;
     using Far = typename K::Far;
-    static constexpr bool X = __is_same(typename K::Value, A);
-    static constexpr int V = 16 / sizeof(T), U = X ? 4 : 8, I = U * V, TILE = kLongThreads * I;
-    static constexpr bool TEAM = !X || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
-    static constexpr int COLUMNS = 1, WARPS = kLongWarps, STAGE = kLongThreads * U * (X ? 2 : 1);
+    static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !kFinds<K>;  // x is there; dy too
+    static constexpr int V = 16 / sizeof(T), U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I, BITS = TILE;
+    static constexpr bool TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
+    static constexpr int COLUMNS = 1, WARPS = kLongWarps, OPERAND = kLongThreads * U;
+    static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = Line<T, U, true>;
@@ -39,6 +40,7 @@ struct Long : Team<Long<K, T>, K> {
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // what is asked for: the first vector of the thread,
+    const char* records;   // of all of them,
     int left;              // and the elements from there on
     const char* repeated;  // the number that is all of dy
     int rest;              // elements of the row
@@ -63,6 +65,7 @@ struct Long : Team<Long<K, T>, K> {
         const Places place = Places::at_stride(args, 0, this->row_of(item));
         if constexpr (X) x = vector_of(args.x, place.x, threadIdx.x);
         y = vector_of(args.dy, place.dy, threadIdx.x);
+        if constexpr (kRecorded<K>) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
         left = static_cast<int>(args.n) - static_cast<int>(threadIdx.x) * V;
     }
 
@@ -75,9 +78,10 @@ struct Long : Team<Long<K, T>, K> {
             for (int k = 0; k < U; ++k)
                 if (k * kLongThreads * V < left - t * TILE) this->fetch_vector(to + k * kLongThreads * 16, from + k * kLongThreads * apart(operand));
         };
+        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
         to += (Memory::place(threadIdx.x) - static_cast<int>(threadIdx.x)) * 16;
         if constexpr (X) operand(x, args.x, to);
-        if (!heads && args.dy.step != 0) operand(y, args.dy, to + (X ? kLongThreads * U * 16 : 0));
+        if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, args.dy, to + (X ? OPERAND * 16 : 0));
     }
 
     __device__ void enter(unsigned item)
@@ -87,6 +91,9 @@ struct Long : Team<Long<K, T>, K> {
         rest = opaque(static_cast<int>(args.n));
         dx = vector_of(args.dx, place.dx, 0);
         repeated = args.dy.data + place.dy * sizeof(T);
+        if constexpr (kFinds<K>) {
+            if (threadIdx.x == 0) shared.head[0] = K::empty();
+        }
         if constexpr (kBased<K>) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
     }
 
@@ -151,6 +158,62 @@ struct Long : Team<Long<K, T>, K> {
         if (lane == 31) shared.heads[parity * kLongWarps + warp] = all;
     }
 
+    // Bits of the elements of a thread.
+    using Bits = std::conditional_t<I == 8, unsigned char, std::conditional_t<I == 16, unsigned short, unsigned>>;
+
+    __device__ void find_records(int t, uint4* stage)
+    {
+        Vector xs[U];
+        read(stage, args.x, xs, rest - t * TILE, static_cast<T>(K::pad(args)));
+        const auto x = [&](int i) { return xs[i / V].template value<A>(i % V); };
+        Cell cell;
+        cell.begin(args);
+        const Head own = cell.head(x, starts(t));
+        const bool some = __any_sync(~0u, starts(t) || cell.wins(head));  // element of the warp
+        Head all = K::empty(), before = head;
+        if (some) {
+            all = heads_up_to<K>(own, 1, lane);
+            if (lane == 31) atomicMax(&shared.head[0].best, all.best);
+        }
+        if (lane == 31) shared.heads[warp] = all;
+        __syncthreads();
+        cell.records = 0;
+        if (some) {
+#pragma unroll 1
+            for (int w = 0; w < warp; ++w) before = K::join(before, shared.heads[w]);
+            all = from_below(all, 1);
+            cell.enter(lane > 0 ? K::join(before, all) : before, x, x, starts(t));
+        }
+        head = shared.head[0];
+        reinterpret_cast<Bits*>(this->records_of(static_cast<i64>(strip) * tiles() + t))[threadIdx.x] = static_cast<Bits>(cell.records);
+        if (args.parts > 1 && threadIdx.x == 0) this->walk().head_before(t - this->first(), 0) = head;
+    }
+
+    // Of the records of a part, those are none that do not win over all parts ahead. Tiles before the first that holds one have none then.
+    __device__ void settle(const Head& ahead)
+    {
+        __shared__ int least;
+        const int last = args.flags & kFirst ? 0 : 1, all = this->mine();
+        if (threadIdx.x == 0) least = all;
+        __syncthreads();
+        for (int t = threadIdx.x; t < all; t += kLongThreads) {
+            if (this->walk().head_before(t, 0).best > ahead.best - last) {
+                atomicMin(&least, t);
+                break;
+            }
+        }
+        __syncthreads();
+        const i64 tile = static_cast<i64>(strip) * tiles() + this->first();
+        uint4* records = reinterpret_cast<uint4*>(this->records_of(tile));
+        for (int i = threadIdx.x; i < least * (BITS / 128); i += kLongThreads) records[i] = uint4{0, 0, 0, 0};
+        if (least == all) return;
+        fetch(this->first() + least, true, this->vector);
+        asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+        head = ahead;
+        find_records(this->first() + least, this->ring);
+    }
+
     // The elements of a thread in a tile.
     struct Own {
         Vector xs[U], ys[U];
@@ -169,8 +232,9 @@ struct Long : Team<Long<K, T>, K> {
     __device__ void load(Own& own, int t, uint4* stage) const
     {
         if constexpr (X) read(stage, args.x, own.xs, rest - t * TILE, static_cast<T>(K::pad(args)));
-        read(stage + (X ? kLongThreads * U : 0), args.dy, own.ys, rest - t * TILE, T());
+        read(stage + (X ? OPERAND : 0), args.dy, own.ys, rest - t * TILE, T());
         own.cell.begin(args);
+        if constexpr (kRecorded<K>) own.cell.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (kBased<K>) own.cell.base = base;
     }
 
@@ -259,7 +323,7 @@ struct Long : Team<Long<K, T>, K> {
         own.cell.finish(K::join(own.kept.tail, shared.tail[0]), own.x(), own.y(), starts(t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
         if constexpr (kTame<K>) bad = bad || !own.cell.tame;
-        store(stage + (X ? kLongThreads * U : 0), out, t, rest - t * TILE);
+        store(stage + (X ? OPERAND : 0), out, t, rest - t * TILE);
     }
 };
 
@@ -267,7 +331,7 @@ template <typename K, typename T>
 __device__ void long_rows(const ScanArgs& args)
 {
     using First = TameKind<K, T>;
-    extern __shared__ uint4 ring[];
+    extern __shared__ __align__(128) uint4 ring[];
     __shared__ typename Long<First, T>::Shared shared;
     Long<First, T>(args, shared, ring).run();
 }

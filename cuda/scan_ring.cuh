@@ -8,7 +8,7 @@
 // The steps of a block: for each of its items, which are parts of strips, tiles forward to find heads, where nobody else does, and tiles
 // back. Tiles are asked for in the order of the steps. Self is one way to lay a tile out; it says
 //
-//     COLUMNS, STAGE                of a strip; 16-byte vectors of the ring that a tile takes
+//     COLUMNS, BITS, STAGE          of a strip; elements of a tile; 16-byte vectors of the ring that it takes
 //     aim(item)                     tiles of this item are asked for from here on
 //     fetch(tile, heads, to)        asks for one, x alone or dy too, as shared memory from address `to` on
 //     enter(item)                   strip and part are those of this item
@@ -17,6 +17,7 @@
 //     ahead_of_part(), behind()         the join of other parts, for the same threads
 //     find_head(tile, stage, parity)    leaves the heads of warps
 //     find_tail(tile, stage)            stores dx, and adds to `tail`; turns to what precedes the tile before
+//     find_records(tile, stage)         instead of the last two: stores which elements are records
 //     leave(head)                       of a part, for others
 template <typename Self, typename K>
 struct Ring {
@@ -39,9 +40,12 @@ struct Ring {
     {
         vector = opaque(static_cast<unsigned>(__cvta_generic_to_shared(ring + threadIdx.x)));
         stages = static_cast<int>(args.width), count = static_cast<int>(args.tiles);
-        ahead = K::HEAD && (phase() == kHeads || (phase() == 0 && args.parts == 1 && count > 1)) ? count : 0;
-        steps = phase() == kHeads ? ahead : ahead + count;
+        ahead = K::HEAD && (kFinds<K> || phase() == kHeads || (phase() == 0 && args.parts == 1 && count > 1)) ? count : 0;
+        steps = kFinds<K> || phase() == kHeads ? ahead : ahead + count;
     }
+
+    // Of a tile, of those of all strips.
+    __device__ char* records_of(i64 tile) const { return args.states + args.records + tile * (Self::BITS / 8); }
 
     __device__ int phase() const { return static_cast<int>(args.flags) & (kHeads | kTails); }
     __device__ unsigned items() const { return static_cast<unsigned>(args.strips) * static_cast<unsigned>(args.parts); }
@@ -108,12 +112,16 @@ struct Ring {
         self().enter(item);
         bad = false;
         if constexpr (K::HEAD) head = next = K::empty();
-        tail = args.parts == 1 || phase() != 0 ? K::far(K::nothing()) : self().charged() ? self().behind() : Far();
+        tail = kFinds<K> || args.parts == 1 || phase() != 0 ? K::far(K::nothing()) : self().charged() ? self().behind() : Far();
     }
 
     // Leaves what others need of a part.
     __device__ void end()
     {
+        if constexpr (kFinds<K>) {
+            if (phase() == kHeads) self().leave(head);
+            return;
+        }
         if constexpr (K::HEAD) {
             if (phase() == kHeads) {
                 __syncthreads();
@@ -159,14 +167,16 @@ struct Ring {
                 ask(slot < back ? slot - back + stages : slot - back);
                 if (step < 0 || (kTame<K> && bad && !self().hold)) continue;
                 lead = 0;
-                if constexpr (K::HEAD) {
+                if constexpr (K::HEAD && !kFinds<K>) {
                     if (step == ahead) {
                         head = args.parts > 1 && self().charged() ? self().ahead_of_part() : K::empty();
                         self().foresee(self().tile_of(step));
                     }
                 }
                 uint4* stage = ring + slot * Self::STAGE;
-                if (K::HEAD && step < ahead)
+                if constexpr (kFinds<K>)
+                    self().find_records(self().tile_of(step), stage);
+                else if (K::HEAD && step < ahead)
                     step_ahead(step, stage);
                 else
                     self().find_tail(self().tile_of(step), stage);

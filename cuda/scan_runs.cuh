@@ -225,12 +225,15 @@ struct Cumextremum : Runs<A> {
             return {own};
         }
 
+        // Whether some element does, if nothing else is ahead.
+        __device__ bool wins(const Head& before) const { return own > before.best - last; }
+
         template <typename X, typename Y>
         __device__ void enter(const Head& before, const X& x, const Y&, unsigned starts)
         {
             Rank best = before.best;
             this->records = starts;
-            if (starts == 0 && own <= best - last) return;  // nothing wins over what is ahead
+            if (starts == 0 && !wins(before)) return;  // nothing wins over what is ahead
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts & 1u << i) best = kLeast;
@@ -241,6 +244,26 @@ struct Cumextremum : Runs<A> {
         }
     };
 };
+
+// The same, where it is only to be found which elements are records, and for the pass that is told.
+template <typename A>
+struct Finder : Cumextremum<A> {};
+template <typename A>
+constexpr bool kFinds<Finder<A>> = true;
+
+template <typename A>
+struct Recorded : Runs<A> {
+    static constexpr bool HEAD = false, ORDERED = false;
+    using Value = void;
+    using Head = Nothing;
+
+    template <int I, int N, bool SEG>
+    struct Cell : Runs<A>::template Cell<I, N, SEG> {
+        __device__ void begin(const ScanArgs&) {}
+    };
+};
+template <typename A>
+constexpr bool kRecorded<Recorded<A>> = true;
 
 // The record is the position that an index names. Whether the indices are those of a scan is checked on the way: each one is its own
 // position or repeats the one before.

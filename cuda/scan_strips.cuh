@@ -12,11 +12,11 @@ struct Strip : Ring<Strip<K, T>, K> {
     using Head = typename K::Head;
     using Tail = typename K::Tail;
     using Far = typename K::Far;
-    static constexpr bool X = __is_same(typename K::Value, A);
-    static constexpr int W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !X ? 2 : 1, R = sizeof(T) == 8 || !X ? 8 : 16, N = sizeof(T) == 8 ? 2 : 4;
-    static constexpr int ROWS = kStripWarps * R, COLUMNS = 32 * W;
+    static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !kFinds<K>;  // x is there; dy too
+    static constexpr int W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16, N = sizeof(T) == 8 ? 2 : 4;
+    static constexpr int ROWS = kStripWarps * R, COLUMNS = 32 * W, BITS = ROWS * COLUMNS;
     static constexpr int SIDE = COLUMNS * sizeof(T) / 16, DOWN = kStripThreads / SIDE;  // vectors of a row; rows of one for each thread
-    static constexpr int STAGE = ROWS * SIDE * (X ? 2 : 1);
+    static constexpr int OPERAND = ROWS * SIDE, STAGE = OPERAND * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
     using Cell = typename K::template Cell<R, N, false>;
     using Vector = Words<T, W>;
     template <typename S>
@@ -35,10 +35,12 @@ struct Strip : Ring<Strip<K, T>, K> {
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;    // what is asked for: the first vector of the thread,
+    const char* records;  // of all of them,
     int left;             // and the rows from there on; 0 if it has no column
     int held, rest;       // columns of the strip, rows of the part
     T* dx;                // the first element of the thread
     A base[W];
+    Own<Head> best;           // what precedes the tile, where records are found
 
     __device__ Strip(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s) {}
 
@@ -78,6 +80,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         };
         if constexpr (X) x = first(args.x, item.place.x);
         y = first(args.dy, item.place.dy);
+        if constexpr (kRecorded<K>) records = this->records_of(number * args.tiles) + threadIdx.x * 16;
         left = opaque(side < item.held * static_cast<int>(sizeof(T)) ? item.rest - row : 0);
     }
 
@@ -91,7 +94,8 @@ struct Strip : Ring<Strip<K, T>, K> {
                 if (k * DOWN < left - t * ROWS) this->fetch_vector(to + k * kStripThreads * 16, from);
         };
         if constexpr (X) operand(x, args.x, to);
-        if (!heads) operand(y, args.dy, to + (X ? ROWS * SIDE * 16 : 0));
+        if (!kFinds<K> && !heads) operand(y, args.dy, to + (X ? OPERAND * 16 : 0));
+        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
     }
 
     __device__ void enter(unsigned number)
@@ -99,6 +103,11 @@ struct Strip : Ring<Strip<K, T>, K> {
         const Item item = locate(number);
         strip = item.strip, part = item.part, held = item.held, rest = opaque(item.rest);
         dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + item.column + lane * W + (item.row + warp * R) * args.dx.step;
+        if constexpr (kFinds<K>) {
+#pragma unroll
+            for (int v = 0; v < W; ++v) best.at[v] = this->phase() == 0 ? this->walk().ahead(lane * W + v) : K::empty();
+            if (warp == 0) shared.head[lane] = best;
+        }
         if constexpr (kBased<K>) {
 #pragma unroll
             for (int v = 0; v < W; ++v)
@@ -153,6 +162,65 @@ struct Strip : Ring<Strip<K, T>, K> {
         shared.heads[parity * kStripThreads + threadIdx.x] = own;
     }
 
+    // Bits of the thread's elements, a column after the other.
+    using Bits = std::conditional_t<R == 8, unsigned char, unsigned short>;
+    struct alignas(W * sizeof(Bits)) Records {
+        Bits at[W];
+    };
+
+    __device__ void find_records(int t, uint4* stage)
+    {
+        Vector xs[R];
+        read(stage, xs, rest - t * ROWS, static_cast<T>(K::pad(args)));
+        const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
+        const unsigned starts = part == 0 && t == 0 && warp == 0;
+        Cell cell[W];
+        Own<Head> own;
+#pragma unroll
+        for (int v = 0; v < W; ++v) {
+            cell[v].begin(args);
+            own.at[v] = cell[v].head(xv(v), starts);
+        }
+        bool wins = starts;
+#pragma unroll
+        for (int v = 0; v < W; ++v) {
+            wins = wins || cell[v].wins(best.at[v]);
+            if (own.at[v].best > best.at[v].best) atomicMax(&shared.head[lane].at[v].best, own.at[v].best);
+        }
+        shared.heads[threadIdx.x] = own;
+        __syncthreads();
+        Own<Head> before = best;
+        best = shared.head[lane];
+        if (this->phase() == kHeads) return;
+        Records found = {};
+        if (__any_sync(~0u, wins)) {
+#pragma unroll 4
+            for (int w = 0; w < warp; ++w) {
+                const Own<Head> ahead = shared.heads[w * 32 + lane];
+#pragma unroll
+                for (int v = 0; v < W; ++v) before.at[v] = K::join(before.at[v], ahead.at[v]);
+            }
+#pragma unroll
+            for (int v = 0; v < W; ++v) {
+                cell[v].enter(before.at[v], xv(v), xv(v), starts);
+                found.at[v] = static_cast<Bits>(cell[v].records);
+            }
+        }
+        reinterpret_cast<Records*>(this->records_of((static_cast<i64>(strip) * args.parts + part) * args.tiles + t))[threadIdx.x] = found;
+    }
+
+    // Of a part, for others.
+    __device__ void leave(const Head& all)
+    {
+        if constexpr (kFinds<K>) {
+            if (warp > 0) return;
+#pragma unroll
+            for (int v = 0; v < W; ++v) this->walk().head(lane * W + v) = best.at[v];
+        } else {
+            Base::leave(all);
+        }
+    }
+
     __device__ void find_tail(int t, uint4* stage)
     {
         const int rows = rest - t * ROWS;
@@ -163,7 +231,9 @@ struct Strip : Ring<Strip<K, T>, K> {
         }
         Vector xs[R], ys[R];
         if constexpr (X) read(stage, xs, rows, static_cast<T>(K::pad(args)));
-        read(stage + (X ? ROWS * SIDE : 0), ys, rows, T());
+        read(stage + (X ? OPERAND : 0), ys, rows, T());
+        Records known;
+        if constexpr (kRecorded<K>) known = reinterpret_cast<const Records*>(stage + OPERAND)[threadIdx.x];
         const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
         const auto yv = [&](int v) { return [&ys, v](int r) { return ys[r].template value<A>(v); }; };
         Cell cell[W];
@@ -173,6 +243,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         for (int v = 0; v < W; ++v) {
             cell[v].begin(args);
             if constexpr (kBased<K>) cell[v].base = base[v];
+            if constexpr (kRecorded<K>) cell[v].records = known.at[v];
             if constexpr (!K::ORDERED) tails.at[v] = cell[v].tail(xv(v), yv(v), starts);
             if constexpr (kTogether<K>)
                 heads.at[v] = cell[v].product;
@@ -243,7 +314,7 @@ template <typename K, typename T>
 __device__ void strips(const ScanArgs& args)
 {
     using First = TameKind<K, T>;
-    extern __shared__ uint4 ring[];
+    extern __shared__ __align__(128) uint4 ring[];
     __shared__ typename Strip<First, T>::Shared shared;
     Strip<First, T>(args, shared, ring).run();
 }

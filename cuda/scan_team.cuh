@@ -79,7 +79,7 @@ struct Team : Ring<Self, K> {
     {
         part = blockIdx.x % static_cast<unsigned>(args.parts);
         if (ahead > 0) ahead = mine();
-        steps = hold ? (tiles() - static_cast<int>(part) + team() - 1) / team() : phase() == kHeads ? ahead : ahead + mine();
+        steps = hold ? (tiles() - static_cast<int>(part) + team() - 1) / team() : kFinds<K> || phase() == kHeads ? ahead : ahead + mine();
     }
 
     __device__ Told<K> told() const { return Told<K>(args); }
@@ -121,7 +121,10 @@ struct Team : Ring<Self, K> {
         if (self().charged()) Told<K>::tell(told().heads + (strip * args.parts + part) * Told<K>::template PACKETS<Head>, all);
         collect(others, Told<K>::template PACKETS<Head>, part, K::empty());
         __syncthreads();
-        if (self().charged()) walk().head(0) = collected(K::empty());
+        if constexpr (kFinds<K>)
+            self().settle(collected(K::empty()));
+        else if (self().charged())
+            walk().head(0) = collected(K::empty());
     }
 
     __device__ uint4* tail_of(int t) const { return told().tails + (static_cast<i64>(strip) * tiles() + tiles() - 1 - t) * Told<K>::template PACKETS<Far>; }
@@ -160,11 +163,13 @@ struct Team : Ring<Self, K> {
         return joined(lane < count ? room[lane] : nothing, Self::WARPS);
     }
 
-    // Joins so many states that were told, from left to right. Each thread hears one, for teams are not larger.
+    // Joins so many states that were told, from left to right. Each thread hears one, or some side by side.
     template <typename S>
     __device__ void collect(const uint4* packets, int apart, int count, S sum)
     {
-        if (static_cast<int>(threadIdx.x) < count) sum = Told<K>::template hear<S>(packets + static_cast<int>(threadIdx.x) * apart);
+        const int threads = 32 * Self::WARPS, each = (count + threads - 1) / threads, first = static_cast<int>(threadIdx.x) * each;
+#pragma unroll 1
+        for (int i = first; i < min(first + each, count); ++i) sum = K::join(sum, Told<K>::template hear<S>(packets + i * apart));
         sum = joined(sum, 32);
         if (threadIdx.x % 32 == 0) reinterpret_cast<S*>(self().shared.told)[threadIdx.x / 32] = sum;
     }
