@@ -1,5 +1,6 @@
 // The rows of a table that occur among indices, rising, and which of them each index is. Rows are marked, a bit each; then the place of a
-// row is how many marks there are before it. A launch does one stage, or all of them in a single block where there is little to do.
+// row is how many marks there are before it. A launch does one stage, or all of them in a single block where there is little to do. One
+// kernel has every stage and reads either width of indices: so the image is small, which holds it for every architecture.
 #include "kernel.cuh"
 
 using u32 = unsigned;
