@@ -1,9 +1,6 @@
 package core
 
-import (
-	"fmt"
-	"math"
-)
+import "fmt"
 
 // UniqueRows finds the rows of a table that occur among indices, as torch.unique with return_inverse does: Rows begins with those that
 // count, rising, Count of them, and goes on with -1; Inverse[i] is the place of Indices[i] among them. With PaddingIdx places are
@@ -41,7 +38,8 @@ func (d UniqueRows) problem() (*problem, error) {
 		checkShape(op, "[num_rows]", []int64{d.NumRows}),
 		checkShape(op, "[total]", flat),
 		checkElement(op, "index_dtype", d.IndexDType, uniqueRows.Elements),
-		d.checkOptions(),
+		checkCounts(op, []string{"num_rows", "total"}, d.NumRows, d.Total),
+		checkPadding(op, d.PaddingIdx, d.NumRows),
 	); err != nil {
 		return nil, err
 	}
@@ -55,7 +53,7 @@ func (d UniqueRows) problem() (*problem, error) {
 		},
 		values: func(args []Tensor) *Error {
 			if k, bad := firstOutside(&args[uniqueIndices], 0, d.NumRows); bad != nil {
-				return refuse(InvalidProblem, op, "indices", fmt.Sprintf("in [0, %d)", d.NumRows), fmt.Sprintf("%d at position %d", *bad, k), "")
+				return refuseIndex(op, "indices", fmt.Sprint("position ", k), *bad, d.NumRows)
 			}
 			return nil
 		},
@@ -63,46 +61,22 @@ func (d UniqueRows) problem() (*problem, error) {
 	}, nil
 }
 
-func (d UniqueRows) checkOptions() error {
-	op := uniqueRows.Name
-	for _, limit := range []struct {
-		field string
-		n     int64
-	}{{"num_rows", d.NumRows}, {"total", d.Total}} { // so that rows and places are numbers of 32 bits, with one to spare
-		if limit.n >= math.MaxInt32 {
-			return refuse(Unsupported, op, limit.field, fmt.Sprintf("less than %d", math.MaxInt32), fmt.Sprint(limit.n), "")
-		}
-	}
-	if p := d.PaddingIdx; p != nil && (*p < -d.NumRows || *p >= d.NumRows) {
-		return refuse(InvalidProblem, op, "padding_idx", fmt.Sprintf("in [%d, %d)", -d.NumRows, d.NumRows), fmt.Sprint(*p), "")
-	}
-	return nil
-}
-
 // most is how many rows may occur.
 func (d UniqueRows) most() int64 { return min(d.NumRows, d.Total) }
 
 // padding is the row that does not count, or -1.
-func (d UniqueRows) padding() int64 {
-	switch {
-	case d.PaddingIdx == nil:
-		return -1
-	case *d.PaddingIdx < 0:
-		return *d.PaddingIdx + d.NumRows
-	}
-	return *d.PaddingIdx
-}
+func (d UniqueRows) padding() int64 { return paddingRow(d.PaddingIdx, d.NumRows) }
 
 // uniqueProgram is a checked problem.
 type uniqueProgram struct {
-	UniqueRows
+	d      UniqueRows
 	cuda   bool
 	units  int  // multiprocessors
 	single bool // one block does it all
 }
 
 func (d UniqueRows) compile(p *problem, units int, cuda bool, preference Preference) (program, error) {
-	u := &uniqueProgram{UniqueRows: d, cuda: cuda, units: units}
+	u := &uniqueProgram{d: d, cuda: cuda, units: units}
 	fits := d.Total <= uniqueSingle && (d.NumRows <= uniqueSingleRows || d.Total == 0)
 	if preference.Kernel == "single" && !fits {
 		wanted := fmt.Sprintf("\"marked\" for more than %d rows or %d indices", uniqueSingleRows, uniqueSingle)
@@ -122,5 +96,5 @@ func (u *uniqueProgram) kernel() string {
 func (u *uniqueProgram) inPlace([]Tensor, int) bool { return false }
 
 func (u *uniqueProgram) geometry() string {
-	return fmt.Sprintf("marks of %d rows for %d indices", u.NumRows, u.Total)
+	return fmt.Sprintf("marks of %d rows for %d indices", u.d.NumRows, u.d.Total)
 }

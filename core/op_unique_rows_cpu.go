@@ -2,7 +2,6 @@ package core
 
 import (
 	"math/bits"
-	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -17,14 +16,15 @@ const (
 
 // hostUnique is one run on the CPU. Its memory is kept for the next run, as that of hostBags is.
 type hostUnique struct {
-	*uniqueProgram
+	d       *UniqueRows
 	indices *Tensor
 	rows    line[int64]
 	inverse line[int32]
 	first   int64    // the place of the first row
 	marks   []uint64 // a bit for each of 32 rows, and above them how many rows the cells before have
 	parts   []int64  // of cells: how many rows; then how many come before
-	pairs   []uint64 // an index and its position
+	pairs   []uint64 // instead of them: an index and its position
+	room    []uint64 // for as many
 }
 
 var uniqueRuns = sync.Pool{New: func() any { return new(hostUnique) }}
@@ -33,28 +33,28 @@ func (l line[I]) set(k int64, v I) { l.in[l.start+k*l.step] = v }
 
 func (u *uniqueProgram) host(args []Tensor) {
 	h := uniqueRuns.Get().(*hostUnique)
-	h.uniqueProgram, h.indices, h.first = u, &args[uniqueIndices], 0
+	h.d, h.indices, h.first = &u.d, &args[uniqueIndices], 0
 	h.rows, h.inverse = lineOf[int64](&args[uniqueOut]), lineOf[int32](&args[uniqueInverse])
-	if u.PaddingIdx != nil {
+	if h.d.PaddingIdx != nil {
 		h.first = 1
 	}
 	var count int64
-	if ceil(u.NumRows, uniqueCell) > uniqueSorted*u.Total {
+	if ceil(h.d.NumRows, uniqueCell) > uniqueSorted*h.d.Total {
 		count = h.sort()
 	} else {
 		count = h.mark()
 	}
-	for k := count; k < u.most(); k++ {
+	for k := count; k < h.d.most(); k++ {
 		h.rows.set(k, -1)
 	}
 	lineOf[int64](&args[uniqueCount]).set(0, count)
-	h.uniqueProgram, h.indices, h.rows, h.inverse = nil, nil, line[int64]{}, line[int32]{}
+	h.d, h.indices, h.rows, h.inverse = nil, nil, line[int64]{}, line[int32]{}
 	uniqueRuns.Put(h)
 }
 
 // each calls body for tasks of positions, with their indices.
 func (h *hostUnique) each(body func(first int64, indices []uint32)) {
-	withWorkers(h.Total, uniquePart, uniqueShare, func(w *bagWorker, first, end int64) {
+	withWorkers(h.d.Total, uniquePart, uniqueShare, func(w *bagWorker, first, end int64) {
 		w.rows = sized(w.rows, end-first)
 		readIntegers(w.rows, h.indices, first)
 		body(first, w.rows)
@@ -63,8 +63,8 @@ func (h *hostUnique) each(body func(first int64, indices []uint32)) {
 
 // mark sets a bit for each row that occurs; then a place is a count of bits.
 func (h *hostUnique) mark() int64 {
-	h.marks = sized(h.marks, ceil(h.NumRows, uniqueCell))
-	marks, padding := h.marks, h.padding()
+	h.marks = sized(h.marks, ceil(h.d.NumRows, uniqueCell))
+	marks, padding := h.marks, h.d.padding()
 	spread(int64(len(marks)), uniqueCellPart, uniqueShare, func(first, end int64) { clear(marks[first:end]) })
 	h.each(func(_ int64, indices []uint32) {
 		for _, row := range indices { // a frequent row is marked once and looked at often
@@ -121,26 +121,43 @@ func (h *hostUnique) countCells() (count int64) {
 
 // sort brings equal indices together, where a look at every cell would take longer.
 func (h *hostUnique) sort() (count int64) {
-	h.pairs = sized(h.pairs, h.Total)
+	h.pairs, h.room = sized(h.pairs, h.d.Total), sized(h.room, h.d.Total)
 	h.each(func(first int64, indices []uint32) {
 		for k, row := range indices {
 			h.pairs[first+int64(k)] = uint64(row)<<32 | uint64(first+int64(k))
 		}
 	})
-	slices.Sort(h.pairs)
-	padding, before := h.padding(), int64(-1)
+	for shift := 32; h.d.NumRows>>(shift-32) > 0; shift += 8 { // digit by digit, least first
+		var next [256]uint32
+		for _, pair := range h.pairs {
+			next[uint8(pair>>shift)]++
+		}
+		sum := uint32(0)
+		for digit, n := range next {
+			next[digit], sum = sum, sum+n
+		}
+		for _, pair := range h.pairs {
+			at := &next[uint8(pair>>shift)]
+			h.room[*at] = pair
+			*at++
+		}
+		h.pairs, h.room = h.room, h.pairs
+	}
+	padding, before := h.d.padding(), int64(-1)
 	for _, pair := range h.pairs {
 		row, position := int64(pair>>32), int64(uint32(pair))
-		switch {
-		case row == padding:
-			h.inverse.set(position, 0)
-			continue
-		case row != before:
+		place := h.first + count
+		switch row {
+		case padding:
+			place = 0
+		case before:
+			place--
+		default:
 			h.rows.set(count, row)
+			before = row
 			count++
 		}
-		before = row
-		h.inverse.set(position, int32(h.first+count-1))
+		h.inverse.set(position, int32(place))
 	}
 	return count
 }

@@ -22,7 +22,7 @@ const (
 )
 
 func (u *uniqueProgram) symbols() []symbol {
-	return []symbol{{uniqueRows.Image, uniqueRows.Symbol("", u.kernel(), u.IndexDType)}}
+	return []symbol{{uniqueRows.Image, uniqueRows.Symbol("", u.kernel(), u.d.IndexDType)}}
 }
 
 // uniqueLayout is where things lie in the workspace, in bytes: the cells, the totals of 2^shift groups, the counts of groups.
@@ -31,8 +31,8 @@ type uniqueLayout struct {
 }
 
 func (u *uniqueProgram) layout() (l uniqueLayout) {
-	rows := u.NumRows
-	if u.Total == 0 {
+	rows := u.d.NumRows
+	if u.d.Total == 0 {
 		rows = 0
 	}
 	l.cells = max(1, ceil(rows, 32*uniqueMost)) * uniqueMost
@@ -58,10 +58,10 @@ func (u *uniqueProgram) device(args []Tensor, workspace uintptr, q *queue) error
 	l := u.layout()
 	for stage, row := range []struct{ grid, block int64 }{
 		uniqueClear:       {ceil(l.counts/16, blockThreads), blockThreads},
-		uniqueMark:        {min(ceil(u.Total, uniqueMost), uniqueMarkBlocks*int64(u.units)), uniqueMost},
+		uniqueMark:        {min(ceil(u.d.Total, uniqueMost), uniqueMarkBlocks*int64(u.units)), uniqueMost},
 		uniqueCountGroups: {l.cells / blockThreads, blockThreads},
 		uniqueWrite:       {l.cells / blockThreads, blockThreads},
-		uniquePlace:       {max(1, ceil(u.Total, blockThreads)), blockThreads},
+		uniquePlace:       {max(1, ceil(u.d.Total, blockThreads)), blockThreads},
 	} {
 		if err := u.launch(q, args, workspace, stage, stage+1, row.grid, uint32(row.block)); err != nil {
 			return err
@@ -84,7 +84,7 @@ func (u *uniqueProgram) launch(q *queue, args []Tensor, workspace uintptr, first
 	q.address(uniqueCount, args[uniqueCount].Data)
 	q.address(workspaceOperand, workspace)
 	l := u.layout()
-	for _, word := range []int64{u.NumRows, u.Total, u.padding(), u.most(), l.cells, l.totals, l.counts, l.shift, int64(first), int64(end)} {
+	for _, word := range []int64{u.d.NumRows, u.d.Total, u.d.padding(), u.d.most(), l.cells, l.totals, l.counts, l.shift, int64(first), int64(end)} {
 		q.launch.Put(uint64(word))
 	}
 	return q.submit(0, grid, block)

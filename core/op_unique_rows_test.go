@@ -201,7 +201,7 @@ func TestUniqueRowsLaunches(t *testing.T) {
 // Parts of the workspace lie one behind the other, whatever the problem, and hold what the kernel reads of them.
 func TestUniqueRowsWorkspace(t *testing.T) {
 	for _, rows := range []int64{0, 1, 32767, 32768, 32769, 1 << 20, 10_000_001, 1<<31 - 2} {
-		l := (&uniqueProgram{UniqueRows: UniqueRows{NumRows: rows, Total: 10}}).layout()
+		l := (&uniqueProgram{d: UniqueRows{NumRows: rows, Total: 10}}).layout()
 		groups := l.cells / uniqueGroup
 		require.GreaterOrEqual(t, l.cells*32, rows)
 		require.Zero(t, l.cells%uniqueMost, "blocks read cells without a look at where they end")
