@@ -72,6 +72,10 @@ func instantiate(d Descriptor, dtype DType) (Descriptor, []int64) {
 		d.DType = dtype
 		return d, []int64{d.NumBags, d.EmbeddingDim}
 	}
+	if d, unique := d.(UniqueRows); unique {
+		d.IndexDType = dtype
+		return d, []int64{d.Total}
+	}
 	panic(fmt.Sprintf("no instance of %T", d))
 }
 

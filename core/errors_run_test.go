@@ -120,6 +120,7 @@ func (r *refusals) runs() {
 		r.expect(row.trial.reason+": "+row.name, row.kind, r.run(row.trial, row.change))
 	}
 	r.bags()
+	r.uniqueRows()
 	plan, err := Select(LerpBackward{Shape: shape, DType: Float32}, CPU, Preference{})
 	require.NoError(r.t, err)
 	r.expect("lerp: a wrong number of operands", InvalidProblem, plan.RunOrdered(0, Tensor{}, make([]Tensor, 3)))
@@ -164,6 +165,35 @@ func (r *refusals) bags() {
 			m.requireUntouched(r.t, name)
 		}
 		r.expect("embedding bag, "+row.mode+": "+row.name, InvalidProblem, err)
+	}
+}
+
+// uniqueRows are runs that look for rows, with one thing wrong.
+func (r *refusals) uniqueRows() {
+	for _, row := range []struct {
+		name   string
+		index  int64 // the last one
+		change func(Args)
+	}{
+		{"no count", 0, without("count")},
+		{"dtype of indices", 0, edit("indices", func(t *Tensor) { t.DType = Int32 })},
+		{"dtype of inverse", 0, edit("inverse", func(t *Tensor) { t.DType = Int64 })},
+		{"rows for every index", 0, edit("rows", func(t *Tensor) { t.Shape[0] = 7 })},
+		{"inverse in place of indices", 0, func(a Args) { a["inverse"] = within(a["inverse"], a["indices"]) }},
+		{"index at the end", 5, func(Args) {}},
+		{"negative index", -1, func(Args) {}},
+	} {
+		c := newUniqueCall(UniqueRows{NumRows: 5, Total: 7, IndexDType: Int64}, func(k int64) int64 { return k / 6 * row.index }, contiguous, contiguous)
+		plan, err := Select(c.d, CPU, Preference{})
+		require.NoError(r.t, err)
+		row.change(c.args)
+		err = plan.Run(0, Tensor{}, c.args)
+		require.Error(r.t, err, row.name)
+		require.Equal(r.t, err, plan.CanImplement(c.args))
+		for name, m := range c.memory {
+			m.requireUntouched(r.t, name)
+		}
+		r.expect("unique rows: "+row.name, InvalidProblem, err)
 	}
 }
 

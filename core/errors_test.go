@@ -136,6 +136,12 @@ func (r *refusals) problems() {
 		{"too many rows", bagWith(func(d *EmbeddingBagBackward) { d.NumEmbeddings = math.MaxInt32 }), Unsupported},
 		{"padding_idx", bagWith(func(d *EmbeddingBagBackward) { d.PaddingIdx = &d.TotalIndices }), InvalidProblem},
 		{"max by frequency", bagWith(func(d *EmbeddingBagBackward) { d.Mode, d.ScaleGradByFreq = "max", true }), Unsupported},
+		{"index_dtype", UniqueRows{NumRows: 5, Total: 3, IndexDType: Float32}, Unsupported},
+		{"negative extent", UniqueRows{NumRows: -1, Total: 3, IndexDType: Int32}, InvalidProblem},
+		{"too many rows", UniqueRows{NumRows: math.MaxInt32, Total: 3, IndexDType: Int32}, Unsupported},
+		{"too many indices", UniqueRows{NumRows: 3, Total: math.MaxInt32, IndexDType: Int32}, Unsupported},
+		{"padding_idx", UniqueRows{NumRows: 3, Total: 5, IndexDType: Int32, PaddingIdx: given(int64(3))}, InvalidProblem},
+		{"padding_idx of no rows", UniqueRows{IndexDType: Int32, PaddingIdx: given(int64(0))}, InvalidProblem},
 		{"bounds out of order", FakeQuantizePerTokenBackward{Shape: shape, DType: Float32, QuantMin: 7, QuantMax: -8}, InvalidProblem},
 	} {
 		_, err := Select(row.descriptor, CPU, Preference{})
@@ -165,7 +171,9 @@ func (r *refusals) preferences() {
 		_, err := SelectJSON(fmt.Sprintf(lerp, row.b), row.device, row.preference)
 		r.expect("select: "+row.name, row.kind, err)
 	}
-	_, err := Select(LerpBackward{Shape: []int64{2}, DType: Float32}, Device{Type: 10}, Preference{})
+	_, err := Select(UniqueRows{NumRows: 5, Total: 1 << 20, IndexDType: Int32}, CPU, Preference{Kernel: "single"})
+	r.expect("select: one block for many indices", Unsupported, err)
+	_, err = Select(LerpBackward{Shape: []int64{2}, DType: Float32}, Device{Type: 10}, Preference{})
 	r.expect("select: a device of another maker", Unsupported, err)
 	r.expect("threads: none", InvalidProblem, SetNumThreads(0))
 	r.expect("threads: too many", InvalidProblem, SetNumThreads(1<<20))

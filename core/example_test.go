@@ -111,3 +111,17 @@ func ExampleEmbeddingBagBackward() {
 	fmt.Println(dweight, err)
 	// Output: [1 2 0 0 11 22] <nil>
 }
+
+// Rows 1, 4 and 7 occur; each index has its place among them.
+func ExampleUniqueRows() {
+	plan, err := core.Select(core.UniqueRows{NumRows: 9, Total: 5, IndexDType: core.Int64}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	rows, inverse, count := make([]int64, 5), make([]int32, 5), make([]int64, 1)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"indices": core.Of([]int64{7, 1, 7, 4, 1}), "rows": core.Of(rows), "inverse": core.Of(inverse), "count": core.Of(count),
+	})
+	fmt.Println(rows, inverse, count, err)
+	// Output: [1 4 7 -1 -1] [2 0 2 1 0] [3] <nil>
+}

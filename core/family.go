@@ -18,6 +18,8 @@ type Family struct {
 	Category string // "elementwise", "quantization", ...
 	Image    string // the kernel image that holds the family's symbols: cuda/<Image>.cu
 	Kinds    []KindRow
+	Elements []DType  // the element types of its problems; nil: Floats
+	One      bool     // one symbol, named like the family, is every kernel for every element type
 	required []string // the fields that have no default in JSON
 	decode   func(*json.Decoder) (Descriptor, error)
 }
@@ -34,11 +36,22 @@ func (k *KindRow) code() string { return cmp.Or(k.Code, k.Name) }
 
 // Symbol is the name of a kernel: family, kind, variant, dtype.
 func (f *Family) Symbol(kind, kernel string, dtype DType) string {
+	if f.One {
+		return f.Name
+	}
 	parts := []string{f.Name, f.kind(kind).code(), kernel, dtype.suffix()}
 	if kind == "" {
 		parts = append(parts[:1], parts[2:]...)
 	}
 	return strings.Join(parts, "_")
+}
+
+// elements are the element types of the family's problems.
+func (f *Family) elements() []DType {
+	if f.Elements == nil {
+		return Floats
+	}
+	return f.Elements
 }
 
 // image is the kernel image of a kind.

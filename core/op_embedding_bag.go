@@ -111,14 +111,9 @@ func (d EmbeddingBagBackward) problem() (*problem, error) {
 
 func (d EmbeddingBagBackward) checkOptions() error {
 	op := embeddingBag.Name
-	limits := []struct {
-		field string
-		n     int64
-	}{{"num_embeddings", d.NumEmbeddings}, {"embedding_dim", d.EmbeddingDim}, {"num_bags", d.NumBags}, {"total_indices", d.TotalIndices}}
-	for _, limit := range limits { // so that rows, bags and positions are numbers of 32 bits, with one to spare
-		if limit.n >= math.MaxInt32 {
-			return refuse(Unsupported, op, limit.field, fmt.Sprintf("less than %d", math.MaxInt32), fmt.Sprint(limit.n), "")
-		}
+	err := checkCounts(op, []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}, d.NumEmbeddings, d.EmbeddingDim, d.NumBags, d.TotalIndices)
+	if err != nil {
+		return err
 	}
 	if !slices.Contains(bagModes, d.Mode) {
 		return refuse(Unsupported, op, "mode", orList(bagModes), fmt.Sprintf("%q", clip(d.Mode)), "")
@@ -129,22 +124,11 @@ func (d EmbeddingBagBackward) checkOptions() error {
 	if d.Mode == "max" && d.ScaleGradByFreq {
 		return refuse(Unsupported, op, "scale_grad_by_freq", "false in mode max", "true", "")
 	}
-	if p := d.PaddingIdx; p != nil && (*p < -d.NumEmbeddings || *p >= d.NumEmbeddings) {
-		return refuse(InvalidProblem, op, "padding_idx", fmt.Sprintf("in [%d, %d)", -d.NumEmbeddings, d.NumEmbeddings), fmt.Sprint(*p), "")
-	}
-	return nil
+	return checkPadding(op, d.PaddingIdx, d.NumEmbeddings)
 }
 
 // padding is the row that counts nowhere, or -1.
-func (d EmbeddingBagBackward) padding() int64 {
-	switch {
-	case d.PaddingIdx == nil:
-		return -1
-	case *d.PaddingIdx < 0:
-		return *d.PaddingIdx + d.NumEmbeddings
-	}
-	return *d.PaddingIdx
-}
+func (d EmbeddingBagBackward) padding() int64 { return paddingRow(d.PaddingIdx, d.NumEmbeddings) }
 
 // traffic: dweight is written once and dy read once; an index is read, and an entry sorted in one pass.
 func (d EmbeddingBagBackward) traffic() int64 {
@@ -207,7 +191,7 @@ func (d EmbeddingBagBackward) checkValues(args []Tensor) *Error {
 		return d.refuseOffset(b, integers(&args[bagOffsets])(b))
 	}
 	if k, bad := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); bad != nil {
-		return d.refuseIndex("indices", fmt.Sprint("position ", k), *bad)
+		return refuseIndex(embeddingBag.Name, "indices", fmt.Sprint("position ", k), *bad, d.NumEmbeddings)
 	}
 	w := &args[bagMaxIndices]
 	if whole, one := asLine(w); one {
@@ -305,10 +289,6 @@ func (d EmbeddingBagBackward) refuseOffset(bag, value int64) *Error {
 	return refuse(InvalidProblem, embeddingBag.Name, "offsets", wanted, fmt.Sprintf("%d at bag %d", value, bag), "")
 }
 
-func (d EmbeddingBagBackward) refuseIndex(operand, place string, value int64) *Error {
-	return refuse(InvalidProblem, embeddingBag.Name, operand, fmt.Sprintf("in [0, %d)", d.NumEmbeddings), fmt.Sprintf("%d at %s", value, place), "")
-}
-
 func (d EmbeddingBagBackward) refuseWinner(bag, column, value int64) *Error {
-	return d.refuseIndex("max_indices", fmt.Sprintf("[%d, %d]", bag, column), value)
+	return refuseIndex(embeddingBag.Name, "max_indices", fmt.Sprintf("[%d, %d]", bag, column), value, d.NumEmbeddings)
 }

@@ -111,13 +111,16 @@ func (p *Plan) workspaceFor() int {
 
 // PrecisionGuarantee says what the plan promises of its numbers.
 func (p *Plan) PrecisionGuarantee() PrecisionGuarantee {
-	accumulator := p.problem.element.Accumulator().String()
-	if p.device.Type == deviceCPU {
-		accumulator = Float64.String() // sums on the host are carried in float64
+	math := p.problem.element.Accumulator()
+	accumulator := math
+	switch {
+	case !p.problem.element.floating(): // integers are counted as what they are
+		math, accumulator = p.problem.element, p.problem.element
+	case p.device.Type == deviceCPU:
+		accumulator = Float64 // sums on the host are carried in float64
 	}
 	return PrecisionGuarantee{
-		MathPrecision: p.problem.element.Accumulator().String(), Accumulator: accumulator,
-		BitStableOnSameHardware: true, Deterministic: true,
+		MathPrecision: math.String(), Accumulator: accumulator.String(), BitStableOnSameHardware: true, Deterministic: true,
 	}
 }
 

@@ -83,3 +83,37 @@ func firstError(errs ...error) error {
 	}
 	return nil
 }
+
+// checkCounts refuses what is too many for 32 bits, so that rows, bags and positions are such numbers, with one to spare.
+func checkCounts(op string, fields []string, counts ...int64) error {
+	for i, n := range counts {
+		if n >= math.MaxInt32 {
+			return refuse(Unsupported, op, fields[i], fmt.Sprintf("less than %d", math.MaxInt32), fmt.Sprint(n), "")
+		}
+	}
+	return nil
+}
+
+// checkPadding refuses a padding_idx that is no row.
+func checkPadding(op string, p *int64, rows int64) error {
+	if p != nil && (*p < -rows || *p >= rows) {
+		return refuse(InvalidProblem, op, "padding_idx", fmt.Sprintf("in [%d, %d)", -rows, rows), fmt.Sprint(*p), "")
+	}
+	return nil
+}
+
+// paddingRow is padding_idx counted from the start, or -1 where there is none.
+func paddingRow(p *int64, rows int64) int64 {
+	switch {
+	case p == nil:
+		return -1
+	case *p < 0:
+		return *p + rows
+	}
+	return *p
+}
+
+// refuseIndex refuses an index that is no row.
+func refuseIndex(op, operand, place string, value, rows int64) *Error {
+	return refuse(InvalidProblem, op, operand, fmt.Sprintf("in [0, %d)", rows), fmt.Sprintf("%d at %s", value, place), "")
+}

@@ -40,7 +40,7 @@ func requireSameRun(t *testing.T, fake *fakeCUDA, plan, fresh *Plan, args []Tens
 // A second run launches what a first run would have, wherever its operands lie and however they are aligned.
 func TestSecondRunAtOtherAddresses(t *testing.T) {
 	for _, sample := range samples() {
-		d, _ := instantiate(sample, Float32)
+		d, _ := instantiate(sample, elementsOf(sample)[0])
 		plan, err := Select(d, CPU, Preference{})
 		require.NoError(t, err)
 		names := plan.Operands()

@@ -34,15 +34,19 @@ func samples() []Descriptor {
 		ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
 		ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
 		bagOf("sum", 5, 3, 2, 7), bagOf("mean", 9, 8, 3, 5000), bagOf("max", 4, 2, 6, 9),
+		UniqueRows{NumRows: 9, Total: 7}, UniqueRows{NumRows: 1 << 20, Total: 5}, UniqueRows{NumRows: 5, Total: 12000},
 	}
 }
+
+// elementsOf are the dtypes that a sample is instantiated in.
+func elementsOf(d Descriptor) []DType { return families[d.Family()].elements() }
 
 // loadedSymbols are the kernels that the plans of all samples load, by every kernel that they can be asked for.
 func loadedSymbols(t *testing.T) map[string]bool {
 	fake := (&fakeCUDA{devices: 1, units: 4, exports: exportsOfKernels(t)}).install(t)
-	for _, dtype := range Floats {
-		for _, d := range samples() {
-			d, _ = instantiate(d, dtype)
+	for _, sample := range samples() {
+		for _, dtype := range elementsOf(sample) {
+			d, _ := instantiate(sample, dtype)
 			_, err := Select(d, CUDA(0), Preference{})
 			require.NoError(t, err)
 		}
@@ -62,7 +66,7 @@ func TestTheTableIsTotal(t *testing.T) {
 		for _, kind := range f.Kinds {
 			require.NotEmpty(t, kind.Kernels, f.Name)
 			for _, kernel := range kind.Kernels {
-				for _, dtype := range Floats {
+				for _, dtype := range f.elements() {
 					symbol := f.Symbol(kind.Name, kernel, dtype)
 					require.Contains(t, exports[f.image(kind.Name)], symbol, "cuda/%s.cu exports every kernel of %s", f.image(kind.Name), f.Name)
 					require.True(t, loaded[symbol], "no plan loads %s", symbol)
@@ -71,7 +75,7 @@ func TestTheTableIsTotal(t *testing.T) {
 		}
 	}
 	for _, d := range samples() {
-		for _, dtype := range Floats {
+		for _, dtype := range elementsOf(d) {
 			d, _ = instantiate(d, dtype)
 			_, err := Select(d, CPU, Preference{})
 			require.NoError(t, err)
@@ -83,7 +87,7 @@ func TestTheTableIsTotal(t *testing.T) {
 func TestPreferredKernels(t *testing.T) {
 	(&fakeCUDA{devices: 1, units: 4}).install(t)
 	for _, sample := range samples() {
-		d, _ := instantiate(sample, Float32)
+		d, _ := instantiate(sample, elementsOf(sample)[0])
 		for _, device := range []Device{CPU, CUDA(0)} {
 			chosen, err := Select(d, device, Preference{})
 			require.NoError(t, err)
@@ -144,7 +148,7 @@ func TestForeignDTypesHaveNames(t *testing.T) {
 func TestDescriptorsThroughJSON(t *testing.T) {
 	families := map[string]bool{}
 	for _, sample := range samples() {
-		for _, dtype := range Floats {
+		for _, dtype := range elementsOf(sample) {
 			d, _ := instantiate(sample, dtype)
 			families[d.Family()] = true
 			text, err := json.Marshal(d)

@@ -14,7 +14,7 @@ FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum_records, Finder)
 FOR_EACH_FLOAT(EXPORT_LONG, cumextremum_records, Finder, 3)
 
 #define EXPORT_REPAIR(name, T, A, ...) \
-    EXPORT_SCAN(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))
+    EXPORT_THREADS(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))
 FOR_EACH_FLOAT(EXPORT_REPAIR)
 
 struct ClearArgs {
@@ -22,7 +22,7 @@ struct ClearArgs {
     i64 words;
 };
 
-EXPORT_SCAN(scan_clear, kBlock, 1, ClearArgs, {
+EXPORT_THREADS(scan_clear, kBlock, 1, ClearArgs, {
     const i64 i = static_cast<i64>(blockIdx.x) * kBlock + threadIdx.x;
     if (i < args.words) args.data[i] = make_uint4(0, 0, 0, 0);
 })

@@ -34,9 +34,6 @@ struct ScanArgs {
     Strided dy, x, dx;
 };
 
-#define EXPORT_SCAN(symbol, threads, blocks, Args, ...) \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
-
 // Where `index` of the other dims from..dims-1 is in each operand.
 struct Places {
     i64 dy, x, dx;

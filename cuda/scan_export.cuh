@@ -6,14 +6,14 @@
 #include "scan_rows.cuh"
 #include "scan_strips.cuh"
 
-#define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                                    \
-    EXPORT_SCAN(scan_backward_##kind##_rows_##name, kRowsThreads, ROWS, ScanArgs, rows<Kind<A>, T>(args))                          \
-    EXPORT_SCAN(scan_backward_##kind##_row_##name, kRowThreads, ROW, ScanArgs, row<Kind<A>, T>(args))                       \
-    EXPORT_SCAN(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args))                        \
-    EXPORT_SCAN(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
+#define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                     \
+    EXPORT_THREADS(scan_backward_##kind##_rows_##name, kRowsThreads, ROWS, ScanArgs, rows<Kind<A>, T>(args))        \
+    EXPORT_THREADS(scan_backward_##kind##_row_##name, kRowThreads, ROW, ScanArgs, row<Kind<A>, T>(args))            \
+    EXPORT_THREADS(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args))          \
+    EXPORT_THREADS(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
 
 // With a ring in shared memory: long columns and long rows, for kinds that read numbers.
 #define EXPORT_STRIPS(name, T, A, kind, Kind) \
-    EXPORT_SCAN(scan_backward_##kind##_strips_##name, kStripThreads, 1, ScanArgs, strips<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_strips_##name, kStripThreads, 1, ScanArgs, strips<Kind<A>, T>(args))
 #define EXPORT_LONG(name, T, A, kind, Kind, BLOCKS) \
-    EXPORT_SCAN(scan_backward_##kind##_long_##name, kLongThreads, BLOCKS, ScanArgs, long_rows<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_long_##name, kLongThreads, BLOCKS, ScanArgs, long_rows<Kind<A>, T>(args))

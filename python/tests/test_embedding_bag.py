@@ -306,6 +306,42 @@ def test_sparse(mode: str, padding: int | None, device: str) -> None:
         torch.autograd.grad(y.sum(), ours, create_graph=True)
 
 
+@pytest.mark.parametrize("padding", [None, 5, -1])
+def test_sparse_rows_change(padding: int | None, device: str) -> None:
+    """Another number of rows in each step, around the numbers that plans are made for: torch's gradient, by few plans."""
+    from sternway.embedding_bag import _embedding_bag_plan
+
+    rows, bags = 900, 70
+    offsets = torch.arange(bags, device=device) * 10
+    weights = torch.rand(10 * bags, device=device, dtype=F64)
+    before = _embedding_bag_plan.cache_info().misses
+    for n in (1, 2, 15, 16, 17, 31, 32, 33, 34, 63, 65, 127, 128, *range(400, 432)):
+        indices = (torch.arange(10 * bags, device=device) % n) * (rows // n)
+        weight = torch.randn(rows, 6, dtype=F64, device=device, requires_grad=True)
+        ours, theirs = (
+            torch.autograd.grad(
+                f(indices, weight, offsets, mode="sum", sparse=True, padding_idx=padding, per_sample_weights=weights)
+                .square().sum(), weight,
+            )[0]
+            for f in (st.embedding_bag, BY_TORCH)
+        )  # fmt: skip
+        assert ours.is_coalesced()
+        assert ours._indices().shape[1] == len(set(indices.tolist()) - {padding if padding is None else padding % rows})
+        assert ours._values().shape[0] == ours._indices().shape[1]
+        torch.testing.assert_close(ours.to_dense(), theirs.to_dense())
+    assert _embedding_bag_plan.cache_info().misses - before <= 13 + 4, "from 400 to 431 by 16"
+
+
+def test_rounded_rows() -> None:
+    """Never fewer, and at most 1/16 more."""
+    from sternway.torch.sparse_rows import _rounded
+
+    for n in (*range(2000), *(base + k for base in (1 << 20, 1 << 30) for k in range(-40, 40))):
+        assert n <= _rounded(n) <= n + n // 16
+    assert _rounded(31) == 31
+    assert {_rounded(n) for n in range(1025, 1089)} == {1088}
+
+
 def test_module(device: str) -> None:
     """State dicts go both ways, and a step of training is torch's."""
     ours = st.EmbeddingBag(10, 5, mode="sum", padding_idx=2, device=device)

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
 from ._vmap import refuse_vmap
+from .sparse_rows import sparse_gradient
 
 _MODES = ("sum", "mean", "max")
 _NAME = "sternway.torch.embedding_bag"
@@ -84,36 +85,6 @@ def _dsample(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: _O
     )
 
 
-def _rows_and_places(indices: Tensor, rows: int, padding: int | None) -> tuple[Tensor, Tensor]:
-    """The rows that occur, rising, and which of them each position has; padding_idx comes after the last of them."""
-    counted = indices.long()
-    if padding is not None:  # a row behind all, which occurs in any case
-        counted = torch.nn.functional.pad(counted.masked_fill(counted == padding, rows), (0, 1), value=rows)
-    few = 1 << 16 if counted.is_cuda else 0  # positions, which a device sorts in less time than more launches take
-    if len(counted) >= few and rows <= 16 * len(counted):  # to look at every row is less than to sort the positions
-        seen = torch.zeros(rows + 1, dtype=torch.bool, device=counted.device).scatter_(0, counted, True)
-        unique, places = seen.nonzero()[:, 0], seen.cumsum(0)[counted] - 1
-    else:
-        unique, places = torch.unique(counted, return_inverse=True)
-    return (unique, places) if padding is None else (unique[:-1], places[:-1])
-
-
-def _sparse_dweight(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, o: _Options) -> Tensor:
-    """A coalesced gradient: each row that occurs, once. Their number is read on the host, as in torch's coalesce."""
-    unique, places = _rows_and_places(indices, rows, o.padding)
-    padding = None if o.padding is None else len(unique)
-    values = embedding_bag_backward(
-        dy, places, offsets, num_embeddings=len(unique) + (padding is not None), mode=o.mode, padding_idx=padding,
-        per_sample_weights=weights, include_last_offset=o.last, scale_grad_by_freq=o.by_frequency,
-    )[: len(unique)]  # fmt: skip
-    # torch.sparse_coo_tensor either checks the indices, which waits for the device, or may warn that it does not.
-    dweight: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
-        1, 1, (rows, dy.shape[1]), unique[None], values,
-        dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=True,
-    )  # fmt: skip
-    return dweight
-
-
 class _EmbeddingBag(torch.autograd.Function):
     """The operation itself; indices of rank 1, and offsets as the forward of this device takes them."""
 
@@ -154,7 +125,10 @@ class _EmbeddingBag(torch.autograd.Function):
                     "create_graph=True",
                     "with sparse=False it can be",
                 )
-            dweight = _sparse_dweight(dy, indices, offsets, weights, ctx.rows, o)
+            dweight = sparse_gradient(
+                dy, indices, offsets, ctx.rows, padding_idx=o.padding, mode=o.mode, per_sample_weights=weights,
+                include_last_offset=o.last, scale_grad_by_freq=o.by_frequency,
+            )  # fmt: skip
         elif ctx.needs_input_grad[0]:
             way = _WeightGradient.apply if again else _dweight
             dweight = way(dy, indices, offsets, weights, winners, ctx.rows, o)

@@ -1,0 +1,245 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// stepped lays out an operand of rank 1 with a stride.
+func stepped(step int64) layout {
+	return layout{fmt.Sprint("stride ", step), false, func([]int64) []int64 { return []int64{step} }}
+}
+
+// uniqueCall holds the operands of one run by name; outputs are poisoned.
+type uniqueCall struct {
+	d      UniqueRows
+	args   Args
+	memory map[string]*memory
+}
+
+func newUniqueCall(d UniqueRows, draw func(k int64) int64, in, out layout) *uniqueCall {
+	c := &uniqueCall{d: d, args: Args{}, memory: map[string]*memory{}}
+	add := func(name string, m *memory) { c.memory[name], c.args[name] = m, m.Tensor }
+	add("indices", newMemory(d.IndexDType, CPU, []int64{d.Total}, in).fill(func(k int64) float64 { return float64(draw(k)) }))
+	add("rows", newMemory(Int64, CPU, []int64{d.most()}, out).poison())
+	add("inverse", newMemory(Int32, CPU, []int64{d.Total}, out).poison())
+	add("count", newMemory(Int64, CPU, []int64{1}, out).poison())
+	return c
+}
+
+// requireDefinition compares the outputs with what a set and a sort make of the indices.
+func (c *uniqueCall) requireDefinition(t *testing.T) {
+	t.Helper()
+	indices, padding, places := c.memory["indices"].values(), float64(c.d.padding()), map[float64]float64{}
+	rows := []float64{}
+	for _, index := range indices {
+		if _, known := places[index]; !known && index != padding {
+			rows = append(rows, index)
+			places[index] = 0
+		}
+	}
+	slices.Sort(rows)
+	for k, row := range rows {
+		places[row] = float64(k)
+		if c.d.PaddingIdx != nil {
+			places[row]++
+		}
+	}
+	inverse := make([]float64, len(indices))
+	for k, index := range indices {
+		inverse[k] = places[index]
+	}
+	count := float64(len(rows))
+	for int64(len(rows)) < c.d.most() {
+		rows = append(rows, -1)
+	}
+	for name, want := range map[string][]float64{"rows": rows, "inverse": inverse, "count": {count}} {
+		require.Equal(t, want, c.memory[name].values(), name)
+		c.memory[name].requireOnlyElementsWritten(t, name)
+	}
+	c.memory["indices"].requireUntouched(t, "indices")
+}
+
+func (c *uniqueCall) run(t *testing.T) {
+	t.Helper()
+	plan, err := Select(c.d, CPU, Preference{})
+	require.NoError(t, err)
+	require.NoError(t, plan.Run(0, Tensor{}, c.args))
+	c.requireDefinition(t)
+}
+
+// Around a cell of 32 rows, a task of cells and one of positions; tables that are large for their indices; few rows for many of them.
+func TestUniqueRows(t *testing.T) {
+	first, last := int64(0), int64(-1)
+	for _, rows := range []int64{0, 1, 31, 32, 33, 1 << 17, 1<<17 + 1, 1<<31 - 2} {
+		for _, total := range []int64{0, 1, 31, 32, 33, 8191, 8193, 65537} {
+			if rows == 0 && total > 0 {
+				continue // no index is in [0, 0)
+			}
+			for k, dtype := range []DType{Int32, Int64} {
+				random := rand.New(rand.NewPCG(3, uint64(total)))
+				draws := map[string]func(int64) int64{
+					"uniform": func(int64) int64 { return random.Int64N(rows) },
+					"skewed":  func(int64) int64 { return rows / (1 + random.Int64N(min(rows, 1000))) % rows },
+					"equal":   func(int64) int64 { return rows - 1 },
+					"falling": func(k int64) int64 { return rows - 1 - k%rows },
+				}
+				for name, draw := range draws {
+					for at, padding := range []*int64{nil, &first, &last} {
+						if padding != nil && rows == 0 {
+							continue
+						}
+						d := UniqueRows{NumRows: rows, Total: total, IndexDType: dtype, PaddingIdx: padding}
+						in := []layout{contiguous, stepped(-1), stepped(2), stepped(0)}[(k+at+int(total))%4]
+						t.Run(fmt.Sprint(name, rows, " ", total, dtype, at, in.name), func(t *testing.T) {
+							newUniqueCall(d, draw, in, []layout{contiguous, stepped(3), flipped}[at]).run(t)
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// Results do not depend on the number of threads; runs at the same time do not disturb each other, larger or smaller.
+func TestUniqueRowsThreads(t *testing.T) {
+	defer func(n int) { require.NoError(t, SetNumThreads(n)) }(NumThreads())
+	for _, threads := range []int{1, 2, 3, 8} {
+		require.NoError(t, SetNumThreads(threads))
+		var group sync.WaitGroup
+		for worker := range 3 {
+			padding := int64(worker)
+			d := UniqueRows{NumRows: []int64{300000, 70, 1 << 30}[worker], Total: []int64{200000, 90000, 3000}[worker], IndexDType: Int64, PaddingIdx: &padding}
+			random := rand.New(rand.NewPCG(uint64(worker), 1))
+			c := newUniqueCall(d, func(int64) int64 { return random.Int64N(d.NumRows) }, contiguous, contiguous)
+			plan, err := Select(d, CPU, Preference{})
+			require.NoError(t, err)
+			group.Go(func() {
+				for range 4 {
+					if err := plan.Run(0, Tensor{}, c.args); err != nil {
+						panic(err)
+					}
+					c.requireDefinition(t)
+				}
+			})
+		}
+		group.Wait()
+	}
+}
+
+// The words of a launch are the fields of the struct in cuda/, and the stages come in their order.
+func TestUniqueRowsWords(t *testing.T) {
+	at, size := wordsOf(t, "unique_rows", "UniqueArgs")
+	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
+	padding := int64(-1)
+	d := UniqueRows{NumRows: 1 << 20, Total: 50000, IndexDType: Int64, PaddingIdx: &padding}
+	plan, err := Select(d, CUDA(0), Preference{})
+	require.NoError(t, err)
+	args, workspace := deviceArgs(plan, plan.Operands()...)
+	args[uniqueIndices].Strides[0] = -3
+	require.NoError(t, plan.RunOrdered(7, workspace, args))
+	require.EqualValues(t, 8*(1<<15)+256+4*(1<<10), plan.WorkspaceSize(), "cells, 32 totals, 1024 counts")
+	grids := []uint32{65, 8, 128, 128, 196}
+	blocks := []uint32{256, 1024, 256, 256, 256}
+	require.Len(t, fake.launches, len(grids))
+	for stage, l := range fake.launches {
+		require.Len(t, l.words, size)
+		require.Equal(t, []any{"unique_rows", uintptr(7), grids[stage], blocks[stage]}, []any{l.symbol, l.stream, l.grid, l.block})
+		for name, want := range map[string]int64{"indices": 1 << 40, "index_step": -24, "index_wide": 1, "rows": 2 << 40, "rows_step": 8, "inverse": 3 << 40,
+			"inverse_step": 4, "count": 4 << 40, "workspace": 100 << 40, "num_rows": 1 << 20, "total": 50000, "padding": 1<<20 - 1, "most": 50000,
+			"cells": 1 << 15, "totals_at": 8 << 15, "counts_at": 8<<15 + 256, "shift": 5, "stage": int64(stage), "end": int64(stage + 1)} {
+			require.Equal(t, want, int64(l.words[at[name]]), "%s in stage %d", name, stage)
+		}
+	}
+	require.EqualValues(t, uniqueMost, sourceConstant(t, "unique_rows", "kMost"))
+	stages := []string{"clear", "mark", "count", "rows", "inverse"}
+	require.Len(t, stages, uniqueStages)
+	for stage, name := range stages {
+		require.Regexp(t, fmt.Sprintf(`(case %d|default): %s\(args\)`, stage, name), cudaSource(t, "unique_rows"))
+	}
+}
+
+// One block does what is small, in one launch. Where nothing occurs, a count of 0 is written all the same.
+func TestUniqueRowsLaunches(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
+	at, _ := wordsOf(t, "unique_rows", "UniqueArgs")
+	for _, row := range []struct {
+		rows, total int64
+		kernel      string
+		launches    string // their first stages
+	}{
+		{1000, 640, "", "0"}, {1 << 17, 1 << 13, "", "0"}, {1<<17 + 1, 5, "", "01234"}, {5, 1<<13 + 1, "", "01234"}, {1000, 640, "marked", "01234"},
+		{0, 0, "", "0"}, {1<<31 - 2, 0, "", "0"}, {1<<31 - 2, 0, "marked", "0234"}, {0, 9, "", "0"}, {0, 1 << 20, "", "01234"},
+	} {
+		fake.launches = nil
+		plan, err := Select(UniqueRows{NumRows: row.rows, Total: row.total, IndexDType: Int32}, CUDA(0), Preference{Kernel: row.kernel})
+		require.NoError(t, err)
+		args, workspace := deviceArgs(plan, plan.Operands()...)
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		var stages strings.Builder
+		for _, l := range fake.launches {
+			fmt.Fprint(&stages, l.words[at["stage"]])
+			require.True(t, l.block == blockThreads || l.block == uniqueMost && (l.grid == 1 || l.grid <= 2*4))
+		}
+		require.Equal(t, row.launches, stages.String(), "%v", row)
+		require.EqualValues(t, uniqueStages, fake.launches[len(fake.launches)-1].words[at["end"]])
+		if row.launches == "0" {
+			require.Equal(t, []uint32{1, uniqueMost}, []uint32{fake.launches[0].grid, fake.launches[0].block})
+		}
+	}
+	_, err := Select(UniqueRows{NumRows: 1<<17 + 1, Total: 5, IndexDType: Int32}, CUDA(0), Preference{Kernel: "single"})
+	require.ErrorIs(t, err, ErrUnsupported)
+}
+
+// Parts of the workspace lie one behind the other, whatever the problem, and hold what the kernel reads of them.
+func TestUniqueRowsWorkspace(t *testing.T) {
+	for _, rows := range []int64{0, 1, 32767, 32768, 32769, 1 << 20, 10_000_001, 1<<31 - 2} {
+		l := (&uniqueProgram{d: UniqueRows{NumRows: rows, Total: 10}}).layout()
+		groups := l.cells / uniqueGroup
+		require.GreaterOrEqual(t, l.cells*32, rows)
+		require.Zero(t, l.cells%uniqueMost, "blocks read cells without a look at where they end")
+		require.LessOrEqual(t, l.totals+4*((groups-1)>>l.shift+1), l.counts)
+		require.Zero(t, l.counts%16, "zeros are written 16 bytes at a time")
+		require.LessOrEqual(t, int64(1)<<l.shift, 2*(groups>>l.shift)+1, "as few totals as counts")
+	}
+}
+
+// Integers are exact, and say so.
+func TestUniqueRowsGuarantee(t *testing.T) {
+	plan, err := Select(UniqueRows{NumRows: 5, Total: 3, IndexDType: Int32}, CPU, Preference{})
+	require.NoError(t, err)
+	require.Equal(t, SKU{Category: "embedding", Op: "unique_rows", Element: "int32", Arch: plan.SKU().Arch, Backend: "cpu", Kernel: "single",
+		Guarantee: PrecisionGuarantee{"int32", "int32", true, true}}, plan.SKU())
+}
+
+// Under SetCheck a launch reads the indices first, and refuses what the CPU does.
+func TestUniqueRowsChecksValuesOnADevice(t *testing.T) {
+	SetCheck(true)
+	defer SetCheck(false)
+	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
+	plan, err := Select(UniqueRows{NumRows: 5, Total: 3, IndexDType: Int64}, CUDA(0), Preference{})
+	require.NoError(t, err)
+	args, workspace := deviceArgs(plan, plan.Operands()...)
+	for _, row := range []struct {
+		indices []int64
+		wanted  string
+	}{{[]int64{4, 0, 4}, ""}, {[]int64{4, 5, -1}, "indices must be in [0, 5), got 5 at position 1"}} {
+		fake.launches = nil
+		fake.memory = map[uintptr][]byte{args[uniqueIndices].Data: unsafe.Slice((*byte)(unsafe.Pointer(&row.indices[0])), 24)}
+		if err := plan.RunOrdered(0, workspace, args); row.wanted == "" {
+			require.NoError(t, err)
+			require.Len(t, fake.launches, 1)
+		} else {
+			require.ErrorContains(t, err, row.wanted)
+			require.ErrorIs(t, err, ErrInvalidProblem)
+			require.Empty(t, fake.launches, "nothing is written")
+		}
+	}
+}

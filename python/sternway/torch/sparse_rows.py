@@ -1,0 +1,37 @@
+"""Sparse gradients of a table: a row for each index that occurs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..embedding_bag import embedding_bag_backward
+from ..unique_rows import unique_rows
+
+
+def sparse_gradient(
+    dy: Tensor, indices: Tensor, offsets: Tensor, num_embeddings: int, *, padding_idx: int | None, **options: Any
+) -> Tensor:
+    """The coalesced gradient of an embedding bag, whose rows are counted on the host, as in torch's coalesce.
+
+    options: those of :func:`sternway.embedding_bag_backward`.
+    """
+    rows, inverse, count = unique_rows(indices, num_embeddings, padding_idx=padding_idx)
+    n, first = int(count), int(padding_idx is not None)  # with padding_idx, its place is before those of the rows
+    values = embedding_bag_backward(
+        dy, inverse, offsets, num_embeddings=_rounded(first + n), padding_idx=0 if first else None, **options
+    )[first : first + n]
+    # torch.sparse_coo_tensor either checks the indices, which waits for the device, or may warn that it does not.
+    gradient: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
+        1, 1, (num_embeddings, dy.shape[1]), rows[None, :n], values,
+        dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=True,
+    )  # fmt: skip
+    return gradient
+
+
+def _rounded(n: int) -> int:
+    """n rows, or up to 1/16 more: the number differs from step to step, and a plan is found again only for one that it had."""
+    step = 1 << max(0, n.bit_length() - 5)
+    return -(-n // step) * step
