@@ -17,10 +17,12 @@ __device__ void repair(const ScanArgs& args)
     for (int d = 0; d < args.dims; ++d) rows *= args.extent[d];
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         if (args.bad[1 + row] == 0) continue;
-        const T* dy = reinterpret_cast<const T*>(args.dy.data) + place_of(args, args.dy, row);
-        const i64* x = reinterpret_cast<const i64*>(args.x.data) + place_of(args, args.x, row);
-        T* dx = reinterpret_cast<T*>(args.dx.data) + place_of(args, args.dx, row);
+        const Places place = Places::of(args, 0, row);
+        const T* dy = reinterpret_cast<const T*>(args.dy.data) + place.dy;
+        const i64* x = reinterpret_cast<const i64*>(args.x.data) + place.x;
+        T* dx = reinterpret_cast<T*>(args.dx.data) + place.dx;
         for (i64 part = 0; part < args.n; part += kSums) {
+#pragma unroll 1
             for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = lost[j] = 0.0;
             for (i64 begin = 0; begin < args.n; begin += kRepairThreads) {
                 __syncthreads();
@@ -32,6 +34,7 @@ __device__ void repair(const ScanArgs& args)
                     value[threadIdx.x] = widen<double>(dy[i * args.dy.step]);
                 }
                 __syncthreads();
+#pragma unroll 1
                 for (int k = 0; k < kRepairThreads; ++k) {
                     const int j = index[k];
                     if (j < 0 || j % kRepairThreads != static_cast<int>(threadIdx.x)) continue;
@@ -40,6 +43,7 @@ __device__ void repair(const ScanArgs& args)
                     lost[j] += (a - (s - kept)) + (b - kept);
                 }
             }
+#pragma unroll 1
             for (int j = threadIdx.x; j < kSums && part + j < args.n; j += kRepairThreads) dx[(part + j) * args.dx.step] = static_cast<T>(isfinite(sum[j]) ? sum[j] + lost[j] : sum[j]);
             __syncthreads();
         }

@@ -189,29 +189,38 @@ struct Long : Team<Long<K, T>, K> {
         if (args.parts > 1 && threadIdx.x == 0) this->walk().head_before(t - this->first(), 0) = head;
     }
 
-    // Of the records of a part, those are none that do not win over all parts ahead. Tiles before the first that holds one have none then.
+    // Of the records of a part, those stay that win over all parts ahead. Tiles before the first that holds one have none then.
     __device__ void settle(const Head& ahead)
     {
         __shared__ int least;
-        const int last = args.flags & kFirst ? 0 : 1, all = this->mine();
+        const int all = this->mine();
+        Cell cell;
+        cell.begin(args);
         if (threadIdx.x == 0) least = all;
         __syncthreads();
         for (int t = threadIdx.x; t < all; t += kLongThreads) {
-            if (this->walk().head_before(t, 0).best > ahead.best - last) {
+            if (cell.beats(this->walk().head_before(t, 0), ahead)) {
                 atomicMin(&least, t);
                 break;
             }
         }
         __syncthreads();
-        const i64 tile = static_cast<i64>(strip) * tiles() + this->first();
-        uint4* records = reinterpret_cast<uint4*>(this->records_of(tile));
-        for (int i = threadIdx.x; i < least * (BITS / 128); i += kLongThreads) records[i] = uint4{0, 0, 0, 0};
+        char* records = this->records_of(static_cast<i64>(strip) * tiles() + this->first());
+#pragma unroll 1
+        for (int i = threadIdx.x; i < least * (BITS / 128); i += kLongThreads) reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
         if (least == all) return;
-        fetch(this->first() + least, true, this->vector);
-        asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory");
-        __syncthreads();
-        head = ahead;
-        find_records(this->first() + least, this->ring);
+        Bits& own = reinterpret_cast<Bits*>(records + least * (BITS / 8))[threadIdx.x];
+        const int first = (this->first() + least) * TILE + static_cast<int>(threadIdx.x) * I;
+        unsigned wins = 0;
+#pragma unroll 1
+        for (int u = 0; u < U && first + u * V < static_cast<int>(args.n); ++u) {
+            Vector word;
+            word.load(reinterpret_cast<const T*>(vector_of(args.x, Places::at_stride(args, 0, strip).x, first / V + u)));
+            if (args.x.step < 0) word = Memory::flipped(word);
+#pragma unroll
+            for (int v = 0; v < V; ++v) wins |= static_cast<unsigned>(cell.beats(cell.head_of(word.template value<A>(v)), ahead)) << (u * V + v);
+        }
+        own &= static_cast<Bits>(wins);
     }
 
     // The elements of a thread in a tile.

@@ -225,8 +225,11 @@ struct Cumextremum : Runs<A> {
             return {own};
         }
 
-        // Whether some element does, if nothing else is ahead.
-        __device__ bool wins(const Head& before) const { return own > before.best - last; }
+        __device__ Head head_of(A x) const { return {rank_of(x, sign)}; }
+
+        // Whether one of these wins, or some element does, if nothing else is ahead.
+        __device__ bool beats(const Head& one, const Head& before) const { return one.best > before.best - last; }
+        __device__ bool wins(const Head& before) const { return beats({own}, before); }
 
         template <typename X, typename Y>
         __device__ void enter(const Head& before, const X& x, const Y&, unsigned starts)

@@ -1,0 +1,67 @@
+"""Kernels that take turns by shape do the same: bit by bit where every sum is exact, as those of small integers are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import sternway as sw
+
+# For 132 multiprocessors: teams of blocks (few long rows), more rows than blocks, strips whole and in parts; ends that no tile
+# fills.
+SHAPES = (
+    ((1, (1 << 22) + 4096 * 3 + 16), 1),
+    ((5, 262144 + 8), 1),
+    ((300, 65536), 1),
+    ((400, 65536 + 64), 1),
+    ((2048, 1024), 0),
+    ((1000, 8192), 0),
+    ((3, 1025, 1024), 1),
+)
+
+
+def early(shape: tuple[int, ...]) -> torch.Tensor:
+    """The best comes first in each row: no part behind the first has a record."""
+    x = torch.randn(shape, device="cuda")
+    x[..., 0] = 100
+    return x
+
+
+def rising(shape: tuple[int, ...]) -> torch.Tensor:
+    """In steps: records everywhere, and some parts begin among equals."""
+    return (torch.arange(math.prod(shape), device="cuda") // 5000).reshape(shape)
+
+
+VALUES: dict[str, Callable[[tuple[int, ...]], torch.Tensor]] = {
+    "normal": lambda shape: torch.randn(shape, device="cuda"),
+    "ties": lambda shape: torch.randint(0, 4, shape, device="cuda"),
+    "early": early,
+    "rising": rising,
+    "no number": lambda shape: torch.full(shape, -math.inf, device="cuda"),
+    "NaN": lambda shape: torch.where(torch.rand(shape, device="cuda") < 1e-4, math.nan, torch.randn(shape, device="cuda")),
+}
+
+
+# kind, reverse, tie
+SCANS = (("cumsum", False, "last"), ("cummax", False, "last"), ("cummax", True, "first"), ("cummin", False, "first"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize(("shape", "dim"), SHAPES, ids=str)
+def test_kernels_agree(shape: tuple[int, ...], dim: int, values: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, dy = VALUES[values](shape).to(dtype), torch.randint(-2, 3, shape, device="cuda").to(dtype)
+    for kind, reverse, tie in SCANS:
+        descriptor = sw.ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie)
+        found = []
+        for kernel in ("long", "tiles") if dim == len(shape) - 1 else ("strips", "columns"):
+            plan = sw.ScanBackwardPlan.select(descriptor, "cuda", sw.PlanPreference(kernel=kernel))
+            dx = torch.full_like(dy, math.nan)
+            workspace = torch.full((max(1, plan.workspace_size),), 0xAB, dtype=torch.uint8, device="cuda")
+            plan.run(dy=dy, x=None if kind == "cumsum" else x, dx=dx, workspace=workspace)
+            found.append(dx)
+        assert torch.equal(*found), f"{kind}, reverse={reverse}, tie={tie}"
