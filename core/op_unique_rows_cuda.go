@@ -8,7 +8,6 @@ const (
 	uniqueGroup      = 32      // cells of 32 rows
 	uniqueSingle     = 1 << 13 // positions that one block does
 	uniqueSingleRows = 1 << 17
-	uniqueMarkBlocks = 2 // of a multiprocessor: where one row has most positions, later ones find it marked
 )
 
 // Stages of the kernel.
@@ -58,7 +57,7 @@ func (u *uniqueProgram) device(args []Tensor, workspace uintptr, q *queue) error
 	l := u.layout()
 	for stage, row := range []struct{ grid, block int64 }{
 		uniqueClear:       {ceil(l.counts/16, blockThreads), blockThreads},
-		uniqueMark:        {min(ceil(u.d.Total, uniqueMost), uniqueMarkBlocks*int64(u.units)), uniqueMost},
+		uniqueMark:        {min(ceil(u.d.Total, blockThreads), int64(u.units)), blockThreads}, // few: see the kernel
 		uniqueCountGroups: {l.cells / blockThreads, blockThreads},
 		uniqueWrite:       {l.cells / blockThreads, blockThreads},
 		uniquePlace:       {max(1, ceil(u.d.Total, blockThreads)), blockThreads},

@@ -146,12 +146,11 @@ func TestUniqueRowsWords(t *testing.T) {
 	args[uniqueIndices].Strides[0] = -3
 	require.NoError(t, plan.RunOrdered(7, workspace, args))
 	require.EqualValues(t, 8*(1<<15)+256+4*(1<<10), plan.WorkspaceSize(), "cells, 32 totals, 1024 counts")
-	grids := []uint32{65, 8, 128, 128, 196}
-	blocks := []uint32{256, 1024, 256, 256, 256}
+	grids := []uint32{65, 4, 128, 128, 196}
 	require.Len(t, fake.launches, len(grids))
 	for stage, l := range fake.launches {
 		require.Len(t, l.words, size)
-		require.Equal(t, []any{"unique_rows", uintptr(7), grids[stage], blocks[stage]}, []any{l.symbol, l.stream, l.grid, l.block})
+		require.Equal(t, []any{"unique_rows", uintptr(7), grids[stage], uint32(blockThreads)}, []any{l.symbol, l.stream, l.grid, l.block})
 		for name, want := range map[string]int64{"indices": 1 << 40, "index_step": -24, "index_wide": 1, "rows": 2 << 40, "rows_step": 8, "inverse": 3 << 40,
 			"inverse_step": 4, "count": 4 << 40, "workspace": 100 << 40, "num_rows": 1 << 20, "total": 50000, "padding": 1<<20 - 1, "most": 50000,
 			"cells": 1 << 15, "totals_at": 8 << 15, "counts_at": 8<<15 + 256, "shift": 5, "stage": int64(stage), "end": int64(stage + 1)} {
@@ -186,7 +185,7 @@ func TestUniqueRowsLaunches(t *testing.T) {
 		var stages strings.Builder
 		for _, l := range fake.launches {
 			fmt.Fprint(&stages, l.words[at["stage"]])
-			require.True(t, l.block == blockThreads || l.block == uniqueMost && (l.grid == 1 || l.grid <= 2*4))
+			require.True(t, l.block == blockThreads || l.block == uniqueMost && l.grid == 1)
 		}
 		require.Equal(t, row.launches, stages.String(), "%v", row)
 		require.EqualValues(t, uniqueStages, fake.launches[len(fake.launches)-1].words[at["end"]])

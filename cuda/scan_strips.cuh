@@ -194,7 +194,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         if (this->phase() == kHeads) return;
         Records found = {};
         if (__any_sync(~0u, wins)) {
-#pragma unroll 4
+#pragma unroll 1
             for (int w = 0; w < warp; ++w) {
                 const Own<Head> ahead = shared.heads[w * 32 + lane];
 #pragma unroll

@@ -30,7 +30,7 @@ struct alignas(8) Cell {
 };
 
 constexpr u32 kNone = ~0u;
-constexpr int kMost = 1024;  // threads of a block; so many have those that mark, and as many rows they remember
+constexpr int kMost = 1024;  // threads of a block
 
 __device__ inline u32 lane() { return threadIdx.x % 32; }
 __device__ inline u32 thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
@@ -55,20 +55,32 @@ __device__ inline void clear(const UniqueArgs& args)
     for (u32 k = thread(); k < static_cast<u32>(args.counts_at / 16); k += threads()) reinterpret_cast<uint4*>(args.workspace)[k] = uint4{0, 0, 0, 0};
 }
 
-// Where few rows have most positions, atomics on their marks would wait for each other. So there are few blocks, each of which remembers
-// rows that it has been at, and a mark is looked at before it is set: that it may look old costs an atomic and no more.
+// Marks the rows of N positions, from k on. A mark is looked at before it is set: that it may look old costs an atomic and no more.
+template <u32 N>
+__device__ void mark_some(const UniqueArgs& args, u32 k)
+{
+    u32 row[N], marks[N];
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) {
+        const u32 position = k + u * threads();
+        row[u] = position < static_cast<u32>(args.total) ? row_at(args, position) : kNone;
+        if (row[u] == static_cast<u32>(args.padding)) row[u] = kNone;
+    }
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) marks[u] = row[u] == kNone ? ~0u : __ldcg(&cells(args)[row[u] / 32].marks);
+#pragma unroll
+    for (u32 u = 0; u < N; ++u)
+        if (!(marks[u] >> row[u] % 32 & 1)) atomicOr(&cells(args)[row[u] / 32].marks, 1u << row[u] % 32);
+}
+
+// Where few rows have most positions, atomics on their marks would wait for each other. So there are few blocks, and each thread begins
+// with one position: those of such rows find them marked from then on.
 __device__ inline void mark(const UniqueArgs& args)
 {
-    __shared__ u32 known[kMost];
-    known[threadIdx.x] = kNone;
-    __syncthreads();
+    constexpr u32 kFlight = 4;
+    mark_some<1>(args, thread());
 #pragma unroll 1
-    for (u32 k = thread(); k < static_cast<u32>(args.total); k += threads()) {
-        const u32 row = row_at(args, k), bit = 1u << row % 32;
-        if (row == kNone || row == static_cast<u32>(args.padding) || atomicExch(known + row % kMost, row) == row) continue;
-        u32* marks = &cells(args)[row / 32].marks;
-        if (!(__ldcg(marks) & bit)) atomicOr(marks, bit);
-    }
+    for (u32 k = thread() + threads(); k < static_cast<u32>(args.total); k += kFlight * threads()) mark_some<kFlight>(args, k);
 }
 
 // A warp for a group: how many of its rows occur.

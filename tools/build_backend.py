@@ -122,7 +122,7 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
     link = f"-s -w -buildid= -X {MODULE}/core.Version={version} -extldflags=-Wl,--version-script={exports}"
     environment = os.environ | {
         "CGO_ENABLED": "1",
-        "CGO_CFLAGS": os.environ.get("CGO_CFLAGS", "-O2"),
+        "CGO_CFLAGS": os.environ.get("CGO_CFLAGS", "-O2 -fno-asynchronous-unwind-tables"),  # which nothing reads
         "GOFLAGS": "-mod=readonly -buildvcs=false",
         "GOTOOLCHAIN": "local",
     }
