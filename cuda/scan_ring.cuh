@@ -109,6 +109,7 @@ struct Ring {
 
     __device__ void begin(unsigned item)
     {
+        if constexpr (kFinds<K>) __syncthreads();  // all know the best of the strip before
         self().enter(item);
         bad = false;
         if constexpr (K::HEAD) head = next = K::empty();

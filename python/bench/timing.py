@@ -102,8 +102,13 @@ def on_cuda(contestants: Contestants, device: str, repeats: int = 30) -> Samples
     return {name: [a.elapsed_time(b) / 1e3 for a, b in pairs] for name, pairs in events.items()}
 
 
-def host(calls: Mapping[str, Call], synchronize: Call, batches: int = 60, number: int = 200) -> dict[str, float]:
-    """Seconds of host time for one call: medians of the means of batches, with the device's queue emptied in between."""
+def host(
+    calls: Mapping[str, Call], synchronize: Call, batches: int = 60, number: int = 200, *, finish: bool = False
+) -> dict[str, float]:
+    """Seconds of host time for one call: medians of the means of batches, with the device's queue emptied in between.
+
+    finish: the time until the device is done, too.
+    """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -113,5 +118,7 @@ def host(calls: Mapping[str, Call], synchronize: Call, batches: int = 60, number
             start = time.perf_counter()
             for _ in range(number):
                 call()
+            if finish:
+                synchronize()
             samples[name].append((time.perf_counter() - start) / number)
     return {name: statistics.median(found) for name, found in samples.items()}
