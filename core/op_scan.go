@@ -132,6 +132,7 @@ type scanProgram struct {
 	units          int
 	variant        string
 	cuda, forced   bool // forced: the variant was asked for
+	plain          bool // without a ring
 	bytes          int64
 }
 

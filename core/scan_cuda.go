@@ -51,6 +51,16 @@ func (s *scanProgram) prepareCUDA(preference Preference) (program, error) {
 	if s.variant = preference.Kernel; s.forced && !s.holds(s.code(), s.variant) {
 		return nil, refuse(Unsupported, scan.op(s.kind), "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", s.variant), "")
 	}
+	s.pick()
+	if limit := preference.MaxWorkspace; limit != nil && s.bytes > *limit && !s.forced {
+		s.plain = true // those without a ring leave less for others
+		s.pick()
+	}
+	return s, nil
+}
+
+// pick takes the kernel for contiguous operands, unless one was asked for, and the workspace for whatever operands there are.
+func (s *scanProgram) pick() {
 	if !s.forced {
 		s.variant = s.along(s.code(), true)
 		inner := s.inner()
@@ -62,7 +72,6 @@ func (s *scanProgram) prepareCUDA(preference Preference) (program, error) {
 		}
 	}
 	s.bytes = max(s.badBytes(), s.stateBytes())
-	return s, nil
 }
 
 // symbols are the kernels of the kind, then those for indices.

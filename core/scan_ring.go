@@ -71,7 +71,7 @@ func (s *scanProgram) recordBytes(g *scanShape) int64 {
 // rows are for others, or of 48 where those are slow because they can do everything.
 func (s *scanProgram) ringFor(columns int64) string {
 	n := s.length()
-	if s.rowCount()*n*s.element.Size() < ringLeast || n > ringLongest {
+	if s.plain || s.rowCount()*n*s.element.Size() < ringLeast || n > ringLongest {
 		return ""
 	}
 	across, _, _ := s.ringTile("strips")

@@ -318,6 +318,35 @@ func TestShapesOfScans(t *testing.T) {
 	}
 }
 
+// Where the workspace is to be small, a kernel without a ring is chosen, which leaves no records; and none where even that needs more.
+func TestScansWithinAWorkspace(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 132, exports: exportsOfKernels(t)}).install(t)
+	for _, c := range []struct {
+		shape       []int64
+		ring, plain string
+	}{{[]int64{1, 1 << 26}, "long", "tiles"}, {[]int64{8192, 8192}, "strips", "columns"}} {
+		d := ScanBackward{Kind: "cummax", Shape: c.shape, DType: Float32, Dim: map[string]int64{"long": 1}[c.ring]}
+		whole, err := Select(d, CUDA(0), Preference{})
+		require.NoError(t, err)
+		require.Equal(t, c.ring, whole.SKU().Kernel)
+		require.Greater(t, whole.WorkspaceSize(), int64(1<<26/8))
+		limit := whole.WorkspaceSize() / 2
+		plan, err := Select(d, CUDA(0), Preference{MaxWorkspace: &limit})
+		require.NoError(t, err)
+		require.Equal(t, c.plain, plan.SKU().Kernel)
+		require.LessOrEqual(t, plan.WorkspaceSize(), limit)
+		fake.launches = nil
+		args, workspace := deviceArgs(plan, "dy", "x", "dx")
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		for _, l := range fake.launches {
+			require.Contains(t, l.symbol, c.plain)
+		}
+		limit = plan.WorkspaceSize() - 1
+		_, err = Select(d, CUDA(0), Preference{MaxWorkspace: &limit})
+		require.ErrorIs(t, err, ErrUnsupported)
+	}
+}
+
 // Numbers that Go repeats are those of the kernels.
 func TestConstantsOfScans(t *testing.T) {
 	source := cudaSource(t, "scan")
