@@ -73,5 +73,5 @@ def measure(draw: Any, shape: tuple[int, ...], dtype: str, device: str) -> tuple
         return [times[name].median for name in calls], errors
     # A call that reads the number of rows waits for the device, so the time of the host is part of it: calls in a row.
     number = 100 if len(values.indices) < 10000 else 5
-    found = timing.host({name: call for name, (call,) in calls.items()}, torch.cuda.synchronize, 15, number, finish=True)
-    return [found[name] for name in calls], errors
+    seconds = timing.host({name: call for name, (call,) in calls.items()}, torch.cuda.synchronize, 15, number, finish=True)
+    return [seconds[name] for name in calls], errors
