@@ -18,15 +18,6 @@ const (
 
 const dxOperand = 3
 
-// scanStates are the sizes of what is handed from part to part: of a head and of a tail, for float32 and for float64 accumulators.
-var scanStates = map[string][2]struct{ head, tail int64 }{
-	"cumsum":       {{0, 8}, {0, 8}},
-	"cumprod":      {{8, 16}, {16, 32}},
-	"cumextremum":  {{4, 8}, {8, 16}},
-	"logcumsumexp": {{8, 8}, {16, 16}},
-	"indices":      {{0, 8}, {0, 16}},
-}
-
 // scanShape is how the threads of a kernel share the rows: strips (rows, or columns that lie side by side) in parts, parts in tiles.
 type scanShape struct {
 	kernel               string
@@ -244,84 +235,6 @@ func (g *scanShape) cut(tiles, blocks int64) {
 	g.tiles = ceil(tiles, g.parts)
 	g.parts = ceil(tiles, g.tiles)
 }
-
-// needs is the number of bytes of what launches leave for others.
-func (s *scanProgram) needs(code string, g *scanShape) int64 {
-	bytes := s.statesEnd(code, g) + s.recordBytes(g)
-	if g.marked && anyOf[g.kernel] != "" {
-		again := s.again(g)
-		bytes = max(bytes, s.needs(code, &again))
-	}
-	return bytes
-}
-
-// statesEnd is that of marks, and of what parts and tiles leave: heads of parts, heads before tiles, tails of parts. Records come behind.
-func (s *scanProgram) statesEnd(code string, g *scanShape) int64 {
-	if g.tiles*g.parts == 1 {
-		return g.marks
-	}
-	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
-	return g.marks + s.toldBytes(g) + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
-}
-
-// badBytes is the room for what is known of each row of indices, and of all.
-func (s *scanProgram) badBytes() int64 {
-	if !s.indexed() {
-		return 0
-	}
-	return align16(4 * (1 + s.rowCount()))
-}
-
-// stateBytes is enough for rows and for columns, whatever dimension dx is dense along.
-func (s *scanProgram) stateBytes() (most int64) {
-	rows := s.rowCount()
-	if rows == 0 || s.length() == 0 {
-		return 0
-	}
-	codes := []string{s.code()}
-	if s.indexed() {
-		codes = append(codes, "indices")
-	}
-	for _, code := range codes {
-		need := func(kernel string, columns int64) {
-			g := s.share(code, kernel, rows, columns)
-			most = max(most, s.needs(code, &g))
-			ring := s.variant
-			if !s.forced {
-				ring = s.ringFor(columns)
-			}
-			if anyOf[ring] == kernel && code == s.code() {
-				g = s.share(code, ring, rows, columns)
-				most = max(most, s.needs(code, &g))
-				for g.beside > 1 && s.together(&g) { // or of smaller teams
-					g.beside--
-					s.team(&g)
-					most = max(most, s.needs(code, &g))
-				}
-			}
-		}
-		if !s.forced || s.variant == "tiles" || s.variant == "long" {
-			if s.forced || !s.holds(code, "row") {
-				need("tiles", 1)
-			}
-		}
-		if s.forced && s.variant != "columns" && s.variant != "strips" {
-			continue
-		}
-		need("columns", s.inner())
-		for d, extent := range s.shape {
-			if d != s.dim {
-				need("columns", extent)
-			}
-		}
-		if s.forced {
-			need("columns", 1)
-		}
-	}
-	return most
-}
-
-func align16(n int64) int64 { return ceil(n, 16) * 16 }
 
 func gcd(a, b int64) int64 {
 	for b != 0 {

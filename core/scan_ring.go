@@ -58,15 +58,6 @@ func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
 	return columns, length, bytes
 }
 
-// recordBytes is the room for a bit of each element, in whole tiles.
-func (s *scanProgram) recordBytes(g *scanShape) int64 {
-	if anyOf[g.kernel] == "" || !s.recorded() {
-		return 0
-	}
-	columns, length, _ := s.ringTile(g.kernel)
-	return g.strips * g.parts * g.tiles * columns * length / 8
-}
-
 // ringFor names the kernel with a ring for so many columns side by side, if there is one for rows of this length. Columns of fewer than 128
 // rows are for others, or of 48 where those are slow because they can do everything.
 func (s *scanProgram) ringFor(columns int64) string {
@@ -139,19 +130,6 @@ func (s *scanProgram) teams() bool {
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
 	return g.kernel == "long" && g.parts > 1 && s.teams()
-}
-
-// toldHeads and toldBytes are the room for what blocks tell each other: heads of parts, and behind them tails of tiles.
-func (s *scanProgram) toldHeads(g *scanShape) int64 {
-	return packet * g.strips * g.parts * ceil(scanStates[s.code()][s.element.Size()/8].head, told)
-}
-
-func (s *scanProgram) toldBytes(g *scanShape) int64 {
-	if !s.together(g) {
-		return 0
-	}
-	tail := scanStates[s.code()][s.element.Size()/8].tail
-	return s.toldHeads(g) + packet*g.strips*g.parts*g.tiles*ceil(tail, told)
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.

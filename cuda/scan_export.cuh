@@ -2,9 +2,8 @@
 #pragma once
 
 #include "scan_columns.cuh"
-#include "scan_long.cuh"
+#include "scan_records.cuh"
 #include "scan_rows.cuh"
-#include "scan_strips.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, COLUMNS)                                                     \
     EXPORT_THREADS(scan_backward_##kind##_rows_##name, kRowsThreads, ROWS, ScanArgs, rows<Kind<A>, T>(args))        \

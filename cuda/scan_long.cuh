@@ -161,67 +161,8 @@ struct Long : Team<Long<K, T>, K> {
     // Bits of the elements of a thread.
     using Bits = std::conditional_t<I == 8, unsigned char, std::conditional_t<I == 16, unsigned short, unsigned>>;
 
-    __device__ void find_records(int t, uint4* stage)
-    {
-        Vector xs[U];
-        read(stage, args.x, xs, rest - t * TILE, static_cast<T>(K::pad(args)));
-        const auto x = [&](int i) { return xs[i / V].template value<A>(i % V); };
-        Cell cell;
-        cell.begin(args);
-        const Head own = cell.head(x, starts(t));
-        const bool some = __any_sync(~0u, starts(t) || cell.wins(head));  // element of the warp
-        Head all = K::empty(), before = head;
-        if (some) {
-            all = heads_up_to<K>(own, 1, lane);
-            if (lane == 31) atomicMax(&shared.head[0].best, all.best);
-        }
-        if (lane == 31) shared.heads[warp] = all;
-        __syncthreads();
-        cell.records = 0;
-        if (some) {
-#pragma unroll 1
-            for (int w = 0; w < warp; ++w) before = K::join(before, shared.heads[w]);
-            all = from_below(all, 1);
-            cell.enter(lane > 0 ? K::join(before, all) : before, x, x, starts(t));
-        }
-        head = shared.head[0];
-        reinterpret_cast<Bits*>(this->records_of(static_cast<i64>(strip) * tiles() + t))[threadIdx.x] = static_cast<Bits>(cell.records);
-        if (args.parts > 1 && threadIdx.x == 0) this->walk().head_before(t - this->first(), 0) = head;
-    }
-
-    // Of the records of a part, those stay that win over all parts ahead. Tiles before the first that holds one have none then.
-    __device__ void settle(const Head& ahead)
-    {
-        __shared__ int least;
-        const int all = this->mine();
-        Cell cell;
-        cell.begin(args);
-        if (threadIdx.x == 0) least = all;
-        __syncthreads();
-        for (int t = threadIdx.x; t < all; t += kLongThreads) {
-            if (cell.beats(this->walk().head_before(t, 0), ahead)) {
-                atomicMin(&least, t);
-                break;
-            }
-        }
-        __syncthreads();
-        char* records = this->records_of(static_cast<i64>(strip) * tiles() + this->first());
-#pragma unroll 1
-        for (int i = threadIdx.x; i < least * (BITS / 128); i += kLongThreads) reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
-        if (least == all) return;
-        Bits& own = reinterpret_cast<Bits*>(records + least * (BITS / 8))[threadIdx.x];
-        const int first = (this->first() + least) * TILE + static_cast<int>(threadIdx.x) * I;
-        unsigned wins = 0;
-#pragma unroll 1
-        for (int u = 0; u < U && first + u * V < static_cast<int>(args.n); ++u) {
-            Vector word;
-            word.load(reinterpret_cast<const T*>(vector_of(args.x, Places::at_stride(args, 0, strip).x, first / V + u)));
-            if (args.x.step < 0) word = Memory::flipped(word);
-#pragma unroll
-            for (int v = 0; v < V; ++v) wins |= static_cast<unsigned>(cell.beats(cell.head_of(word.template value<A>(v)), ahead)) << (u * V + v);
-        }
-        own &= static_cast<Bits>(wins);
-    }
+    __device__ void find_records(int t, uint4* stage);
+    __device__ void settle(const Head& ahead);
 
     // The elements of a thread in a tile.
     struct Own {

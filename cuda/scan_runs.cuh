@@ -95,7 +95,9 @@ struct RunTail {
 // The tails of runs, given which elements are records: the first of a row, and those that win over all before them.
 template <typename A>
 struct Runs : SameTail<RunTail<A>> {
+    static constexpr bool HEAD = false, ORDERED = false;
     using Number = A;
+    using Head = Nothing;
     using Tail = RunTail<A>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
@@ -105,6 +107,8 @@ struct Runs : SameTail<RunTail<A>> {
     template <int I, int N, bool SEG>
     struct Cell {
         unsigned records;
+
+        __device__ void begin(const ScanArgs&) {}
 
         template <typename X, typename Y>
         __device__ Tail tail(const X&, const Y& y, unsigned) const
@@ -256,14 +260,7 @@ constexpr bool kFinds<Finder<A>> = true;
 
 template <typename A>
 struct Recorded : Runs<A> {
-    static constexpr bool HEAD = false, ORDERED = false;
     using Value = void;
-    using Head = Nothing;
-
-    template <int I, int N, bool SEG>
-    struct Cell : Runs<A>::template Cell<I, N, SEG> {
-        __device__ void begin(const ScanArgs&) {}
-    };
 };
 template <typename A>
 constexpr bool kRecorded<Recorded<A>> = true;
@@ -272,14 +269,10 @@ constexpr bool kRecorded<Recorded<A>> = true;
 // position or repeats the one before.
 template <typename A>
 struct Indices : Runs<A> {
-    static constexpr bool HEAD = false, ORDERED = false;
     using Value = i64;
-    using Head = Nothing;
 
     template <int I, int N, bool SEG>
     struct Cell : Runs<A>::template Cell<I, N, SEG> {
-        __device__ void begin(const ScanArgs&) {}
-
         // Elements lo..hi-1 exist; element lo is at position k of its row; `before` is the index ahead of it, if it is no start.
         template <typename Index>
         __device__ void take(const ScanArgs& args, const Index& index, int lo, int hi, unsigned starts, i64 row, i64 k, i64 before)

@@ -168,46 +168,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         Bits at[W];
     };
 
-    __device__ void find_records(int t, uint4* stage)
-    {
-        Vector xs[R];
-        read(stage, xs, rest - t * ROWS, static_cast<T>(K::pad(args)));
-        const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
-        const unsigned starts = part == 0 && t == 0 && warp == 0;
-        Cell cell[W];
-        Own<Head> own;
-#pragma unroll
-        for (int v = 0; v < W; ++v) {
-            cell[v].begin(args);
-            own.at[v] = cell[v].head(xv(v), starts);
-        }
-        bool wins = starts;
-#pragma unroll
-        for (int v = 0; v < W; ++v) {
-            wins = wins || cell[v].wins(best.at[v]);
-            if (own.at[v].best > best.at[v].best) atomicMax(&shared.head[lane].at[v].best, own.at[v].best);
-        }
-        shared.heads[threadIdx.x] = own;
-        __syncthreads();
-        Own<Head> before = best;
-        best = shared.head[lane];
-        if (this->phase() == kHeads) return;
-        Records found = {};
-        if (__any_sync(~0u, wins)) {
-#pragma unroll 1
-            for (int w = 0; w < warp; ++w) {
-                const Own<Head> ahead = shared.heads[w * 32 + lane];
-#pragma unroll
-                for (int v = 0; v < W; ++v) before.at[v] = K::join(before.at[v], ahead.at[v]);
-            }
-#pragma unroll
-            for (int v = 0; v < W; ++v) {
-                cell[v].enter(before.at[v], xv(v), xv(v), starts);
-                found.at[v] = static_cast<Bits>(cell[v].records);
-            }
-        }
-        reinterpret_cast<Records*>(this->records_of((static_cast<i64>(strip) * args.parts + part) * args.tiles + t))[threadIdx.x] = found;
-    }
+    __device__ void find_records(int t, uint4* stage);
 
     // Of a part, for others.
     __device__ void leave(const Head& all)
