@@ -46,14 +46,6 @@ func (f *Family) Symbol(kind, kernel string, dtype DType) string {
 	return strings.Join(parts, "_")
 }
 
-// elements are the element types of the family's problems.
-func (f *Family) elements() []DType {
-	if f.Elements == nil {
-		return Floats
-	}
-	return f.Elements
-}
-
 // image is the kernel image of a kind.
 func (f *Family) image(kind string) string { return cmp.Or(f.kind(kind).Image, f.Image) }
 

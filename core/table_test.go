@@ -41,6 +41,13 @@ func samples() []Descriptor {
 // elementsOf are the dtypes that a sample is instantiated in.
 func elementsOf(d Descriptor) []DType { return families[d.Family()].elements() }
 
+func (f *Family) elements() []DType {
+	if f.Elements == nil {
+		return Floats
+	}
+	return f.Elements
+}
+
 // loadedSymbols are the kernels that the plans of all samples load, by every kernel that they can be asked for.
 func loadedSymbols(t *testing.T) map[string]bool {
 	fake := (&fakeCUDA{devices: 1, units: 4, exports: exportsOfKernels(t)}).install(t)
