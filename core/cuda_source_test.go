@@ -59,7 +59,7 @@ func cudaImages(t testing.TB) (names []string) {
 	return names
 }
 
-var exported = regexp.MustCompile(`extern "C" __global__ void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(`)
+var exported = regexp.MustCompile(`extern "C" __global__ void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(`)
 
 // exportedSymbols are the kernels of an image.
 func exportedSymbols(t testing.TB, image string) (symbols []string) {

@@ -10,6 +10,7 @@ import (
 const (
 	scanRowThreads    = 512 // of a block, at most: row, tiles
 	scanRowsThreads   = 256 // rows
+	rowsVectors       = 4   // of 16 bytes that a thread owns: rows
 	scanColumnThreads = 512 // columns
 	scanShortRow      = 16  // rows: a warp has so many times what a lane owns, at least two rows
 	scanFill          = 2   // blocks for each multiprocessor, so that strips need not be cut into parts
@@ -123,7 +124,7 @@ func (s *scanProgram) walked(code string) int64 {
 	if code == "cumsum" {
 		return 4 * s.vector()
 	}
-	return 2 * s.vector()
+	return s.vectors(code) / 2 * s.vector()
 }
 
 // vectors is kVectors of cuda/scan_inner.cuh.
@@ -146,7 +147,11 @@ func (s *scanProgram) padded() int64 {
 func (s *scanProgram) holds(code, kernel string) bool {
 	switch kernel {
 	case "rows":
-		return s.length() <= 32*s.lane(code)
+		held := int64(rowsVectors)
+		if tamed(code) { // by a lane that can do everything
+			held /= 2
+		}
+		return s.length() <= 32*held*s.vector()
 	case "row":
 		return s.padded() <= scanRowThreads*s.lane(code)
 	case "strips", "long":
@@ -158,7 +163,7 @@ func (s *scanProgram) holds(code, kernel string) bool {
 // along is the kernel for a dense scanned dimension; flat says that rows lie end to end.
 func (s *scanProgram) along(code string, flat bool) string {
 	switch n := s.length(); {
-	case n <= scanShortRow*s.lane(code) && (flat || n < 64):
+	case n <= scanShortRow*rowsVectors*s.vector() && (flat || n < 64):
 		return "rows"
 	case s.holds(code, "row"):
 		return "row"
@@ -175,7 +180,7 @@ func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape 
 	g := scanShape{kernel: kernel, tiles: 1, parts: 1, strips: rows, columns: 1, marks: s.badBytes()}
 	switch kernel {
 	case "rows":
-		g.width, g.block = 32*lane/n, scanRowsThreads
+		g.width, g.block = 32*rowsVectors*s.vector()/n, scanRowsThreads
 		if whole := s.vector() / gcd(s.vector(), n); g.width >= whole { // rows that begin with an aligned vector
 			g.width -= g.width % whole
 		}

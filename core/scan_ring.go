@@ -202,5 +202,10 @@ func (d *deviceScan) lies(kernel string, args []Tensor) bool {
 	if kernel == "strips" {
 		return d.side(args)
 	}
+	for _, step := range d.step[:2] {
+		if step != 0 && step != d.step[2] { // all of them run the same way
+			return false
+		}
+	}
 	return d.dense(args, &scanShape{kernel: kernel})
 }

@@ -81,6 +81,20 @@ func TestWordsOfScans(t *testing.T) {
 		require.Len(t, launches, 1)
 		require.Equal(t, "scan_backward_cumsum_row_f32", launches[0].symbol, "the kernel for where dx is dense")
 	})
+	t.Run("long rows, one way or both", func(t *testing.T) {
+		for _, c := range []struct {
+			against int // the operand that runs against the others
+			kernel  string
+		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {dxOperand, "tiles"}} {
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: []int64{300, 1 << 16}, DType: Float32, Dim: 1}, Preference{}, func(args []Tensor) {
+				if c.against >= 0 {
+					args[c.against].Strides[1] = -1
+					args[c.against].Data += 4 * (1<<16 - 1)
+				}
+			}, "dy", "x", "dx")
+			require.Equal(t, "scan_backward_logcumsumexp_"+c.kernel+"_f32", launches[0].symbol, "operand %d", c.against)
+		}
+	})
 	t.Run("one long row", func(t *testing.T) {
 		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: BFloat16, Tie: "first"}, Preference{}, nil, "dy", "x", "dx")
 		require.Len(t, launches, 3)
@@ -273,7 +287,7 @@ func TestShapesOfScans(t *testing.T) {
 						lane := s.lane(s.code())
 						switch s.variant {
 						case "rows":
-							require.LessOrEqual(t, g.width*s.length(), 32*lane, "whole rows in a warp")
+							require.LessOrEqual(t, g.width*s.length(), 32*rowsVectors*s.vector(), "whole rows in a warp")
 							require.GreaterOrEqual(t, g.grid*g.block/32*g.width, s.rowCount())
 						case "row":
 							require.GreaterOrEqual(t, g.height*32*lane, s.padded(), "a row in its warps")
@@ -369,7 +383,9 @@ func TestConstantsOfScans(t *testing.T) {
 		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
 		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
 		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
-		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : 2",
+		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : 4",
+		"kRowsVectors = kTamed<K> && !kTame<K> ? 2 : 4",
+		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",
 		"kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16",
 	} {

@@ -7,9 +7,13 @@
 template <typename K, typename T>
 constexpr int kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : 4;
 
-// In the tiles of long rows: half of four, lest registers be short, unless the kind reads dy alone.
+// Of several rows: half of four where the code of a kind that is seldom needed would be long.
 template <typename K, typename T>
-constexpr int kWalkVectors = __is_same(typename K::Value, void) ? 4 : 2;
+constexpr int kRowsVectors = kTamed<K> && !kTame<K> ? 2 : 4;
+
+// In the tiles of long rows: half of that, lest registers be short, unless the kind reads dy alone.
+template <typename K, typename T>
+constexpr int kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2;
 
 template <typename K>
 struct RowShared {
@@ -24,7 +28,7 @@ struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
-    static constexpr int V = 16 / sizeof(T), U = WALK ? kWalkVectors<K, T> : kVectors<K, T>, I = U * V;
+    static constexpr int V = 16 / sizeof(T), U = WALK ? kWalkVectors<K, T> : SEG ? kRowsVectors<K, T> : kVectors<K, T>, I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
     using Cell = typename K::template Cell<I, V, SEG>;

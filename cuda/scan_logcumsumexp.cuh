@@ -3,13 +3,15 @@
 
 #include "scan.cuh"
 
+constexpr float kLog2e = 1.44269504f;
+
 // e^{x - from}: to a few places in 2^-23 of itself for a difference that is no far exponent, 0 below e^-87; the rest of the product with
 // log2 e is given back at the end.
 __device__ inline float exp_of(float x, float from)
 {
     x -= from;
     asm("max.NaN.f32 %0, %0, 0fC3160000;" : "+f"(x));  // -150
-    const float power = x * 1.44269504f, rest = fmaf(power, -0x1.62e43p-1f, x);
+    const float power = x * kLog2e, rest = fmaf(power, -0x1.62e43p-1f, x);
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(power));
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
@@ -22,11 +24,11 @@ __device__ __noinline__ inline double exp_of(double x, double from)
     return rest - rest == 0.0 ? e + rest : e;
 }
 
-// Of what is no far exponent: to |x| places in 2^-24 of itself, which short results do not show.
-__device__ inline float rough_exp_of(float x)
+// e^x / 2^from, of what is no far exponent: to |x| places in 2^-24 of itself, which short results do not show.
+__device__ inline float rough_exp_of(float x, float from)
 {
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * 1.44269504f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, kLog2e, -from)));
     return e;
 }
 
@@ -221,21 +223,32 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         A base;        // x_0, of the first row of the thread
         bool tame;
 
+        // In four chains, so that none is long.
+        static __device__ A sum(const A (&x)[I])
+        {
+            A s[4] = {};
+#pragma unroll
+            for (int i = 0; i < I; ++i) s[i % 4] += x[i];
+            return (s[0] + s[1]) + (s[2] + s[3]);
+        }
+
         __device__ void begin(const ScanArgs&) {}
 
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
-            A s = A(0), from = base, most = A(0);
+            const auto origin = [](A x) { return EXACT ? x : x * A(kLog2e); };
+            A s = A(0), from = origin(base), most = A(0);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) most = s > most ? s : most, s = A(0), from = x(i);
+                if (SEG && starts & 1u << i) most = s > most ? s : most, s = A(0), from = origin(x(i));
                 if constexpr (EXACT)
                     d[i] = exp_of(x(i), from);
                 else
-                    d[i] = rough_exp_of(x(i) - from);
-                s += d[i];
+                    d[i] = rough_exp_of(x(i), from);
+                if (SEG) s += d[i];
             }
+            if (!SEG) s = sum(d);
             tame = s <= kMost && most <= kMost;
             return {s};
         }

@@ -16,8 +16,8 @@ struct Long : Team<Long<K, T>, K> {
     static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !kFinds<K>;  // x is there; dy too
     static constexpr int V = 16 / sizeof(T), U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I, BITS = TILE;
     static constexpr bool TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
-    static constexpr int COLUMNS = 1, WARPS = kLongWarps, OPERAND = kLongThreads * U;
-    static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
+    static constexpr int COLUMNS = 1, WARPS = kLongWarps, VECTORS = kLongThreads * U;
+    static constexpr int STAGE = VECTORS * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = Line<T, U, true>;
@@ -39,12 +39,11 @@ struct Long : Team<Long<K, T>, K> {
     using Base::args, Base::strip, Base::head, Base::next, Base::tail, Base::bad, Base::hold, Base::team, Base::tiles, Base::joined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const char *x, *y;     // what is asked for: the first vector of the thread,
-    const char* records;   // of all of them,
-    int left;              // and the elements from there on
+    const char *x, *y;     // what is asked for: the first vector of the thread in the first tile,
+    const char* records;   // of all of them
     const char* repeated;  // the number that is all of dy
     int rest;              // elements of the row
-    char* dx;              // its first vector
+    char* dx;              // the first vector of the lane in its first tile
     A base;
 
     __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s) {}
@@ -53,35 +52,45 @@ struct Long : Team<Long<K, T>, K> {
     __device__ int column() const { return 0; }
     __device__ bool charged() const { return warp == 0; }
     __device__ void let_in(const Far& all) { shared.tail[0] = K::near(all); }
-    // Vector m of a row, whose elements run against scan order where the step is negative.
-    static __device__ char* vector_of(const Strided& operand, i64 from, int m)
+    // Whether all operands run against scan order.
+    __device__ bool back() const { return args.dx.step < 0; }
+    // Vector m of a row.
+    __device__ char* vector_of(const Strided& operand, i64 from, int m) const
     {
-        return operand.data + (operand.step < 0 ? from - m * V - (V - 1) : from + m * V) * static_cast<i64>(sizeof(T));
+        return operand.data + (back() ? from - m * V - (V - 1) : from + m * V) * static_cast<i64>(sizeof(T));
     }
-    static __device__ i64 apart(const Strided& operand) { return operand.step < 0 ? -16 : 16; }
+    // A tile begins at its first byte in memory. Vector v from there on is the last but v where memory runs back.
+    __device__ char* tiles_of(const Strided& operand, i64 from) const { return vector_of(operand, from, back() ? VECTORS - 1 : 0); }
 
     __device__ void aim(unsigned item)
     {
         const Places place = Places::at_stride(args, 0, this->row_of(item));
-        if constexpr (X) x = vector_of(args.x, place.x, threadIdx.x);
-        y = vector_of(args.dy, place.dy, threadIdx.x);
+        if constexpr (X) x = tiles_of(args.x, place.x) + threadIdx.x * 16;
+        y = tiles_of(args.dy, place.dy) + threadIdx.x * 16;
         if constexpr (kRecorded<K>) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
-        left = static_cast<int>(args.n) - static_cast<int>(threadIdx.x) * V;
     }
 
     // Vectors lie where Line has them: lanes meet different banks, both side by side and U apart.
     __device__ void fetch(int t, bool heads, unsigned to) const
     {
-        const auto operand = [&](const char* from, const Strided& operand, unsigned to) {
-            from += t * (kLongThreads * U) * apart(operand);
+        const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = static_cast<int>(args.n) - t * TILE;
+        const i64 at = static_cast<i64>(back() ? -t : t) * (VECTORS * 16);
+        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + VECTORS * 16, records + t * (BITS / 8));
+        to += (Memory::place(own) - thread) * 16;
+        const auto operand = [&](const char* from, unsigned to) {
+            constexpr int NEXT = kLongThreads * 16;
+            from += at;
+            if (left >= TILE && !back()) {
 #pragma unroll
-            for (int k = 0; k < U; ++k)
-                if (k * kLongThreads * V < left - t * TILE) this->fetch_vector(to + k * kLongThreads * 16, from + k * kLongThreads * apart(operand));
+                for (int k = 0; k < U; ++k) this->fetch_vector(to + k * NEXT, from + k * NEXT);
+                return;
+            }
+#pragma unroll 1
+            for (int k = 0, m = back() ? U - 1 : 0; k < U; ++k, m += back() ? -1 : 1)
+                if ((m * kLongThreads + own) * V < left) this->fetch_vector(to + m * NEXT, from + k * NEXT);
         };
-        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
-        to += (Memory::place(threadIdx.x) - static_cast<int>(threadIdx.x)) * 16;
-        if constexpr (X) operand(x, args.x, to);
-        if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, args.dy, to + (X ? OPERAND * 16 : 0));
+        if constexpr (X) operand(x, to);
+        if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? VECTORS * 16 : 0));
     }
 
     __device__ void enter(unsigned item)
@@ -89,7 +98,7 @@ struct Long : Team<Long<K, T>, K> {
         strip = this->row_of(item);
         const Places place = Places::at_stride(args, 0, strip);
         rest = opaque(static_cast<int>(args.n));
-        dx = vector_of(args.dx, place.dx, 0);
+        dx = opaque(tiles_of(args.dx, place.dx) + ((back() ? kLongWarps - 1 - warp : warp) * 32 * U + lane) * 16);
         repeated = args.dy.data + place.dy * sizeof(T);
         if constexpr (kFinds<K>) {
             if (threadIdx.x == 0) shared.head[0] = K::empty();
@@ -117,12 +126,12 @@ struct Long : Team<Long<K, T>, K> {
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(from, threadIdx.x * I + u * V));
-        flip(word, operand);
+        flip(word);
     }
 
-    __device__ void flip(Vector (&word)[U], const Strided& operand) const
+    __device__ void flip(Vector (&word)[U]) const
     {
-        if (operand.step > 0) return;
+        if (!back()) return;
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u] = Memory::flipped(word[u]);
     }
@@ -130,17 +139,17 @@ struct Long : Team<Long<K, T>, K> {
     // Lanes take vectors that lie side by side.
     __device__ void store(uint4* room, Vector (&word)[U], int t, int count) const
     {
-        flip(word, args.dx);
+        flip(word);
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
         __syncwarp();
-        const int first = warp * 32 * U + lane;
-        char* to = dx + (t * (kLongThreads * U) + first) * apart(args.dx);
+        const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::place(first);
+        char* to = dx + static_cast<i64>(back() ? -t : t) * (VECTORS * 16);
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(room, (first + u * 32) * V));
+        for (int u = 0; u < U; ++u) word[u].load(reinterpret_cast<T*>(room + (place ^ Memory::place(u * 32))));
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            if ((first + u * 32) * V < count) word[u].store(reinterpret_cast<T*>(to + u * 32 * apart(args.dx)));
+            if (count >= TILE || (first ^ u * 32) * V < count) word[u].store(reinterpret_cast<T*>(to + u * 32 * 16));
     }
 
     __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kLongWarps], kLongWarps, K::empty()); }
@@ -182,9 +191,9 @@ struct Long : Team<Long<K, T>, K> {
     __device__ void load(Own& own, int t, uint4* stage) const
     {
         if constexpr (X) read(stage, args.x, own.xs, rest - t * TILE, static_cast<T>(K::pad(args)));
-        read(stage + (X ? OPERAND : 0), args.dy, own.ys, rest - t * TILE, T());
+        read(stage + (X ? VECTORS : 0), args.dy, own.ys, rest - t * TILE, T());
         own.cell.begin(args);
-        if constexpr (kRecorded<K>) own.cell.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
+        if constexpr (kRecorded<K>) own.cell.records = reinterpret_cast<const Bits*>(stage + VECTORS)[threadIdx.x];
         if constexpr (kBased<K>) own.cell.base = base;
     }
 
@@ -273,7 +282,7 @@ struct Long : Team<Long<K, T>, K> {
         own.cell.finish(K::join(own.kept.tail, shared.tail[0]), own.x(), own.y(), starts(t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
         if constexpr (kTame<K>) bad = bad || !own.cell.tame;
-        store(stage + (X ? OPERAND : 0), out, t, rest - t * TILE);
+        store(stage + (X ? VECTORS : 0), out, t, rest - t * TILE);
     }
 };
 

@@ -105,7 +105,7 @@ __device__ void Long<K, T>::settle(const Head& ahead)
     for (int u = 0; u < U && first + u * V < static_cast<int>(args.n); ++u) {
         Vector word;
         word.load(reinterpret_cast<const T*>(vector_of(args.x, Places::at_stride(args, 0, strip).x, first / V + u)));
-        if (args.x.step < 0) word = Memory::flipped(word);
+        if (back()) word = Memory::flipped(word);
 #pragma unroll
         for (int v = 0; v < V; ++v) wins |= static_cast<unsigned>(cell.beats(cell.head_of(word.template value<A>(v)), ahead)) << (u * V + v);
     }

@@ -34,7 +34,7 @@ struct Ring {
     int next_step;            // that is asked for
     Head head, next;          // what enters the part; what precedes the tile in its part
     Far tail;
-    bool bad;
+    bool bad, lost;           // the kind cannot do the elements of the thread; or of another, of those whose heads were found
 
     __device__ Ring(const ScanArgs& a, uint4* r) : args(a), ring(r)
     {
@@ -94,12 +94,12 @@ struct Ring {
     __device__ void wait()
     {
         const int others = stages - 2 - self().hold;  // that may still be on their way
-        if (others >= 4)
+        if (others == 1)
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
+        else if (others >= 4)
             asm volatile("cp.async.wait_group 4;" ::: "memory");
         else if (others >= 2)
             asm volatile("cp.async.wait_group 2;" ::: "memory");
-        else if (others == 1)
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
         else
             asm volatile("cp.async.wait_group 0;" ::: "memory");
     }
@@ -111,7 +111,7 @@ struct Ring {
     {
         if constexpr (kFinds<K>) __syncthreads();  // all know the best of the strip before
         self().enter(item);
-        bad = false;
+        bad = lost = false;
         if constexpr (K::HEAD) head = next = K::empty();
         tail = kFinds<K> || args.parts == 1 || phase() != 0 ? K::far(K::nothing()) : self().charged() ? self().behind() : Far();
     }
@@ -160,20 +160,19 @@ struct Ring {
             for (int step = lead; step < all; ++step, slot = slot + 1 == stages ? 0 : slot + 1) {
                 if (step >= 0) {
                     wait();
-                    if constexpr (kTame<K>)
-                        bad = __syncthreads_or(bad);
-                    else
-                        __syncthreads();
+                    __syncthreads();
                 }
                 ask(slot < back ? slot - back + stages : slot - back);
-                if (step < 0 || (kTame<K> && bad && !self().hold)) continue;
+                if (step < 0) continue;
                 lead = 0;
                 if constexpr (K::HEAD && !kFinds<K>) {
                     if (step == ahead) {
+                        if constexpr (kTame<K>) lost = __syncthreads_or(bad) && !self().hold;
                         head = args.parts > 1 && self().charged() ? self().ahead_of_part() : K::empty();
                         self().foresee(self().tile_of(step));
                     }
                 }
+                if (kTame<K> && lost) continue;
                 uint4* stage = ring + slot * Self::STAGE;
                 if constexpr (kFinds<K>)
                     self().find_records(self().tile_of(step), stage);

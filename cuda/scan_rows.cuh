@@ -144,37 +144,50 @@ __device__ void tiles(const ScanArgs& args)
     if (phase == kTails && threadIdx.x == 0) walk.tail(0) = passed.tail;
 }
 
-// Returns false if the kind cannot do the rows of this warp.
+// Rows of a warp, from row0 on. Returns false if the kind cannot do them.
 template <typename K, typename T, bool DENSE>
-__device__ bool rows(const ScanArgs& args, uint4* room)
+__device__ bool rows(const ScanArgs& args, uint4* room, i64 row0, i64 width)
 {
     using Scan = Inner<K, T, true, false, DENSE>;
-    constexpr int I = Scan::I, warps = kRowsThreads / 32;
-    const i64 row0 = (static_cast<i64>(blockIdx.x) * warps + threadIdx.x / 32) * args.width;
-    const int count = static_cast<int>(max(min(args.width, args.strips - row0), i64(0)) * args.n);
+    const int count = static_cast<int>(max(min(width, args.strips - row0), i64(0)) * args.n);
     if (count == 0) return true;
     if (DENSE && count % Scan::V) return false;  // the last rows
     const Places place = DENSE ? Places::at_stride(args, 0, row0) : Places::of(args, 0, row0);
     int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
-    if (count + lead > 32 * I) lead = 0;
+    if (count + lead > 32 * Scan::I) lead = 0;
     const Span at = {row0, -lead, lead, count + lead, true};
     Passed<K> passed;
-    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, place, room + threadIdx.x / 32 * 32 * Scan::U, 0);
+    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, place, room, 0);
 }
 
+// The first row of the warp.
+__device__ inline i64 own_rows(const ScanArgs& args)
+{
+    return (static_cast<i64>(blockIdx.x) * (kRowsThreads / 32) + threadIdx.x / 32) * args.width;
+}
+
+// A kind with half as many elements does them in parts.
 template <typename K, typename T>
 __device__ __noinline__ void rows_apart(const ScanArgs& args, uint4* room)
 {
-    rows<K, T, false>(args, room);
+    if constexpr (kRowsVectors<K, T> == 4) {
+        rows<K, T, false>(args, room, own_rows(args), args.width);
+    } else {
+        const int n = static_cast<int>(args.n), width = static_cast<int>(args.width), each = max(32 * Inner<K, T, true, false>::I / n, 1);
+#pragma unroll 1
+        for (int k = 0; k < width; k += each) rows<K, T, false>(args, room, own_rows(args) + k, min(each, width - k));
+    }
 }
 
 template <typename K, typename T>
 __device__ void rows(const ScanArgs& args)
 {
-    __shared__ uint4 room[kRowsThreads * kVectors<K, T>];
-    if (dense<K>(args) && rows<TameKind<K, T>, T, true>(args, room)) return;
+    constexpr int U = kRowsVectors<TameKind<K, T>, T>;  // or half of them: all have their room where it is
+    __shared__ uint4 rooms[kRowsThreads * U];
+    uint4* room = rooms + threadIdx.x / 32 * 32 * U;
+    if (dense<K>(args) && rows<TameKind<K, T>, T, true>(args, room, own_rows(args), args.width)) return;
     if constexpr (kTamed<K>)
         rows_apart<K, T>(args, room);
     else
-        rows<K, T, false>(args, room);
+        rows<K, T, false>(args, room, own_rows(args), args.width);
 }

@@ -65,3 +65,23 @@ def test_kernels_agree(shape: tuple[int, ...], dim: int, values: str, dtype: tor
             plan.run(dy=dy, x=None if kind == "cumsum" else x, dx=dx, workspace=workspace)
             found.append(dx)
         assert torch.equal(*found), f"{kind}, reverse={reverse}, tie={tie}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [33, 101, 128])
+@pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
+def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dtype) -> None:
+    """Rows with a 0 or a -inf are done by warps of their own, some of which have fewer rows than the others."""
+    torch.manual_seed(length)
+    shape = (2003, length)
+    rare = torch.rand(shape, device="cuda") < 3 / length
+    x = torch.randn(shape, device="cuda").masked_fill(rare, 0 if kind == "cumprod" else -math.inf).to(dtype)
+    dy = torch.randint(-2, 3, shape, device="cuda").to(dtype)
+    found = []
+    for kernel in "rows", "tiles":
+        plan = sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor(kind, shape, dtype, 1), "cuda", sw.PlanPreference(kernel=kernel))
+        dx = torch.full_like(dy, math.nan)
+        plan.run(dy=dy, x=x, dx=dx)
+        found.append(dx.double())
+    ours, theirs = found
+    assert (ours - theirs).norm() <= 4 * torch.finfo(dtype).eps * theirs.norm()
