@@ -77,9 +77,10 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
     rare = torch.rand(shape, device="cuda") < 3 / length
     x = torch.randn(shape, device="cuda").masked_fill(rare, 0 if kind == "cumprod" else -math.inf).to(dtype)
     dy = torch.randint(-2, 3, shape, device="cuda").to(dtype)
+    descriptor = sw.ScanBackwardDescriptor(kind, shape, dtype, 1)
     found = []
     for kernel in "rows", "tiles":
-        plan = sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor(kind, shape, dtype, 1), "cuda", sw.PlanPreference(kernel=kernel))
+        plan = sw.ScanBackwardPlan.select(descriptor, "cuda", sw.PlanPreference(kernel=kernel))
         dx = torch.full_like(dy, math.nan)
         plan.run(dy=dy, x=x, dx=dx)
         found.append(dx.double())
