@@ -148,7 +148,7 @@ func (s *scanProgram) holds(code, kernel string) bool {
 	switch kernel {
 	case "rows":
 		held := int64(rowsVectors)
-		if tamed(code) { // by a lane that can do everything
+		if tamed(code) && s.element.Size() < 8 { // by a lane that can do everything
 			held /= 2
 		}
 		return s.length() <= 32*held*s.vector()

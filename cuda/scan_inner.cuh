@@ -7,9 +7,9 @@
 template <typename K, typename T>
 constexpr int kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : 4;
 
-// Of several rows: half of four where the code of a kind that is seldom needed would be long.
+// Of several rows: half of four where the code of a kind that is seldom needed would be long. In float64 it is short.
 template <typename K, typename T>
-constexpr int kRowsVectors = kTamed<K> && !kTame<K> ? 2 : 4;
+constexpr int kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4;
 
 // In the tiles of long rows: half of that, lest registers be short, unless the kind reads dy alone.
 template <typename K, typename T>
