@@ -16,8 +16,8 @@ struct Long : Team<Long<K, T>, K> {
     static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !kFinds<K>;  // x is there; dy too
     static constexpr int V = 16 / sizeof(T), U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I, BITS = TILE;
     static constexpr bool TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
-    static constexpr int COLUMNS = 1, WARPS = kLongWarps, VECTORS = kLongThreads * U;
-    static constexpr int STAGE = VECTORS * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
+    static constexpr int COLUMNS = 1, WARPS = kLongWarps, OPERAND = kLongThreads * U;
+    static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = Line<T, U, true>;
@@ -60,7 +60,7 @@ struct Long : Team<Long<K, T>, K> {
         return operand.data + (back() ? from - m * V - (V - 1) : from + m * V) * static_cast<i64>(sizeof(T));
     }
     // A tile begins at its first byte in memory. Vector v from there on is the last but v where memory runs back.
-    __device__ char* tiles_of(const Strided& operand, i64 from) const { return vector_of(operand, from, back() ? VECTORS - 1 : 0); }
+    __device__ char* tiles_of(const Strided& operand, i64 from) const { return vector_of(operand, from, back() ? OPERAND - 1 : 0); }
 
     __device__ void aim(unsigned item)
     {
@@ -74,8 +74,8 @@ struct Long : Team<Long<K, T>, K> {
     __device__ void fetch(int t, bool heads, unsigned to) const
     {
         const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = static_cast<int>(args.n) - t * TILE;
-        const i64 at = static_cast<i64>(back() ? -t : t) * (VECTORS * 16);
-        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + VECTORS * 16, records + t * (BITS / 8));
+        const i64 at = static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
+        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
         to += (Memory::place(own) - thread) * 16;
         const auto operand = [&](const char* from, unsigned to) {
             constexpr int NEXT = kLongThreads * 16;
@@ -90,7 +90,7 @@ struct Long : Team<Long<K, T>, K> {
                 if ((m * kLongThreads + own) * V < left) this->fetch_vector(to + m * NEXT, from + k * NEXT);
         };
         if constexpr (X) operand(x, to);
-        if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? VECTORS * 16 : 0));
+        if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? OPERAND * 16 : 0));
     }
 
     __device__ void enter(unsigned item)
@@ -144,7 +144,7 @@ struct Long : Team<Long<K, T>, K> {
         for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
         __syncwarp();
         const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::place(first);
-        char* to = dx + static_cast<i64>(back() ? -t : t) * (VECTORS * 16);
+        char* to = dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(reinterpret_cast<T*>(room + (place ^ Memory::place(u * 32))));
 #pragma unroll
@@ -191,9 +191,9 @@ struct Long : Team<Long<K, T>, K> {
     __device__ void load(Own& own, int t, uint4* stage) const
     {
         if constexpr (X) read(stage, args.x, own.xs, rest - t * TILE, static_cast<T>(K::pad(args)));
-        read(stage + (X ? VECTORS : 0), args.dy, own.ys, rest - t * TILE, T());
+        read(stage + (X ? OPERAND : 0), args.dy, own.ys, rest - t * TILE, T());
         own.cell.begin(args);
-        if constexpr (kRecorded<K>) own.cell.records = reinterpret_cast<const Bits*>(stage + VECTORS)[threadIdx.x];
+        if constexpr (kRecorded<K>) own.cell.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (kBased<K>) own.cell.base = base;
     }
 
@@ -282,7 +282,7 @@ struct Long : Team<Long<K, T>, K> {
         own.cell.finish(K::join(own.kept.tail, shared.tail[0]), own.x(), own.y(), starts(t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
         if constexpr (kTame<K>) bad = bad || !own.cell.tame;
-        store(stage + (X ? VECTORS : 0), out, t, rest - t * TILE);
+        store(stage + (X ? OPERAND : 0), out, t, rest - t * TILE);
     }
 };
 

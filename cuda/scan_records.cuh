@@ -33,12 +33,7 @@ __device__ void Strip<K, T>::find_records(int t, uint4* stage)
     if (this->phase() == kHeads) return;
     Records found = {};
     if (__any_sync(~0u, wins)) {
-#pragma unroll 1
-        for (int w = 0; w < warp; ++w) {
-            const Own<Head> ahead = shared.heads[w * 32 + lane];
-#pragma unroll
-            for (int v = 0; v < W; ++v) before.at[v] = K::join(before.at[v], ahead.at[v]);
-        }
+        join_ahead<1>(before);
 #pragma unroll
         for (int v = 0; v < W; ++v) {
             cell[v].enter(before.at[v], xv(v), xv(v), starts);

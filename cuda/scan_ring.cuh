@@ -94,7 +94,7 @@ struct Ring {
     __device__ void wait()
     {
         const int others = stages - 2 - self().hold;  // that may still be on their way
-        if (others == 1)
+        if (others == 1)  // what there is room for as a rule
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         else if (others >= 4)
             asm volatile("cp.async.wait_group 4;" ::: "memory");

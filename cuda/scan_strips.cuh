@@ -146,6 +146,18 @@ struct Strip : Ring<Strip<K, T>, K> {
         return K::far(sum);
     }
 
+    // What precedes the tile becomes what precedes the warp.
+    template <int UNROLL>
+    __device__ void join_ahead(Own<Head>& heads) const
+    {
+#pragma unroll UNROLL
+        for (int w = 0; w < warp; ++w) {
+            const Own<Head> ahead = shared.heads[w * 32 + lane];
+#pragma unroll
+            for (int v = 0; v < W; ++v) heads.at[v] = K::join(heads.at[v], ahead.at[v]);
+        }
+    }
+
     __device__ void find_head(int t, uint4* stage, int parity)
     {
         Vector xs[R];
@@ -217,12 +229,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         if constexpr (K::HEAD) {
             this->foresee(t - 1);
             heads = shared.head[lane];
-#pragma unroll 4
-            for (int w = 0; w < warp; ++w) {
-                const Own<Head> ahead = shared.heads[w * 32 + lane];
-#pragma unroll
-                for (int v = 0; v < W; ++v) heads.at[v] = K::join(heads.at[v], ahead.at[v]);
-            }
+            join_ahead<4>(heads);
 #pragma unroll
             for (int v = 0; v < W; ++v) cell[v].enter(heads.at[v], xv(v), yv(v), starts);
         }

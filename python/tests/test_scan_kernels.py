@@ -71,7 +71,7 @@ def test_kernels_agree(shape: tuple[int, ...], dim: int, values: str, dtype: tor
 @pytest.mark.parametrize("length", [33, 101, 128])
 @pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
 def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dtype) -> None:
-    """Rows with a 0 or a -inf are done by warps of their own, some of which have fewer rows than the others."""
+    """A warp does its rows again where one has a 0 or a -inf; the last warp has fewer of them."""
     torch.manual_seed(length)
     shape = (2003, length)
     rare = torch.rand(shape, device="cuda") < 3 / length
