@@ -175,7 +175,7 @@ func (b *cudaBackend) checkValues(p *Plan, args []Tensor, stream uintptr) error 
 		words := make([]uint64, (high-low+7)/8)
 		copied := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), high-low)
 		if err := b.device.Read(copied, uintptr(int64(t.Data)+low), stream); err != nil {
-			return deviceError(p.problem.op(), p.problem.operands[i].name, err)
+			return deviceError(p.op, p.problem.operands[i].name, err)
 		}
 		t.pin = unsafe.Pointer(&words[0])
 		t.Data = uintptr(int64(uintptr(t.pin)) - low)
@@ -217,5 +217,5 @@ func (b *cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []Tensor, 
 	if errors.As(err, &refusal) {
 		return err
 	}
-	return deviceError(p.problem.op(), "launch", err)
+	return deviceError(p.op, "launch", err)
 }

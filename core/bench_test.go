@@ -19,6 +19,7 @@ var benchmarkProblems = []struct {
 	{"dequantize/dx", DequantizePerTokenBackward{Shape: []int64{4, 8}, DType: BFloat16, QDType: Int8}, []string{"q", "zero_point", "dscale", "dzero_point"}},
 	{"dequantize/dx,dscale", DequantizePerTokenBackward{Shape: []int64{4, 8}, DType: BFloat16, QDType: Int8}, []string{"zero_point", "dzero_point"}},
 	{"fake_quantize/dx,dscale", FakeQuantizePerTokenBackward{Shape: []int64{4, 8}, DType: Float16, QuantMin: -8, QuantMax: 7}, []string{"zero_point", "dzero_point"}},
+	{"scan/cumprod", ScanBackward{Kind: "cumprod", Shape: []int64{4, 8}, DType: Float32, Dim: 1}, []string{"indices"}},
 }
 
 // tinyRun is a plan and operands that it accepts.

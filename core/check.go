@@ -33,12 +33,12 @@ func (p *Plan) check(args []Tensor) error {
 
 func (p *Plan) checkPresence(args []Tensor) error {
 	if len(args) != len(p.problem.operands) {
-		return refuse(InvalidProblem, p.problem.op(), "operands", fmt.Sprint(len(p.problem.operands), " of them"), fmt.Sprint(len(args)), "")
+		return refuse(InvalidProblem, p.op, "operands", fmt.Sprint(len(p.problem.operands), " of them"), fmt.Sprint(len(args)), "")
 	}
 	for i := range args {
 		o := &p.problem.operands[i]
 		if !args[i].present() && !o.optional {
-			return refuse(InvalidProblem, p.problem.op(), o.name, "given", "nothing", "")
+			return refuse(InvalidProblem, p.op, o.name, "given", "nothing", "")
 		}
 	}
 	if p.problem.presence != nil {
@@ -50,7 +50,7 @@ func (p *Plan) checkPresence(args []Tensor) error {
 }
 
 func (p *Plan) checkOperand(o *operand, t *Tensor) error {
-	op := p.problem.op()
+	op := p.op
 	if t.NDim < 0 || t.NDim > MaxRank {
 		return refuse(Unsupported, op, o.name, fmt.Sprintf("of rank 0 to %d", MaxRank), fmt.Sprint("rank ", t.NDim), "")
 	}
@@ -92,7 +92,7 @@ func (p *Plan) refuseDType(o *operand, t *Tensor) error {
 	if len(o.dtypes) == 1 {
 		hint = fmt.Sprintf("convert it with %s.to(torch.%s)", o.name, o.dtypes[0])
 	}
-	return refuse(InvalidProblem, p.problem.op(), o.name, wanted, t.DType.String(), hint)
+	return refuse(InvalidProblem, p.op, o.name, wanted, t.DType.String(), hint)
 }
 
 // checkAddress refuses an address that no element can have.
@@ -133,7 +133,7 @@ func (p *Plan) checkOverlaps(args []Tensor) error {
 			if exact {
 				got = "the same memory"
 			}
-			return refuse(InvalidProblem, p.problem.op(), p.problem.operands[o].name, "disjoint from "+p.problem.operands[i].name, got,
+			return refuse(InvalidProblem, p.op, p.problem.operands[o].name, "disjoint from "+p.problem.operands[i].name, got,
 				"give the output memory of its own")
 		}
 	}
@@ -144,7 +144,7 @@ func (p *Plan) checkOverlaps(args []Tensor) error {
 const workspaceAlignment = 256
 
 func (p *Plan) checkWorkspace(w *Tensor, args []Tensor) error {
-	op, needed := p.problem.op(), p.program.workspace()
+	op, needed := p.op, p.program.workspace()
 	if !w.present() {
 		i := p.workspaceFor()
 		if spared := i >= 0 && !args[i].present(); needed > 0 && !spared {

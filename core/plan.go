@@ -38,6 +38,7 @@ type PrecisionGuarantee struct {
 type Plan struct {
 	descriptor Descriptor
 	problem    *problem
+	op         string // as messages call it
 	device     Device
 	backend    Backend
 	program    program
@@ -70,7 +71,7 @@ func Select(descriptor Descriptor, device Device, preference Preference) (*Plan,
 		return nil, refuse(Unsupported, problem.op(), "max_workspace",
 			fmt.Sprintf("at least %d bytes", program.workspace()), fmt.Sprint(*limit), "")
 	}
-	p := &Plan{descriptor: descriptor, problem: problem, device: device, backend: backend, program: program}
+	p := &Plan{descriptor: descriptor, problem: problem, op: problem.op(), device: device, backend: backend, program: program}
 	p.inputs = slices.IndexFunc(problem.operands, func(o operand) bool { return o.out })
 	p.kernels, err = backend.Load(problem, program)
 	return p, err
@@ -127,7 +128,7 @@ func (p *Plan) PrecisionGuarantee() PrecisionGuarantee {
 // SKU names the chosen kernel.
 func (p *Plan) SKU() SKU {
 	return SKU{
-		Category: p.problem.family.Category, Op: p.problem.op(), Element: p.problem.element.String(),
+		Category: p.problem.family.Category, Op: p.op, Element: p.problem.element.String(),
 		AuxElement: p.problem.aux, Arch: p.backend.Arch(), Backend: p.backend.Name(),
 		Kernel: p.program.kernel(), Guarantee: p.PrecisionGuarantee(),
 	}
@@ -173,7 +174,7 @@ func (p *Plan) RunOrdered(stream uintptr, workspace Tensor, args []Tensor) error
 	}
 	var refusal *Error
 	if errors.As(err, &refusal) {
-		refusal.Op = p.problem.op()
+		refusal.Op = p.op
 	}
 	return err
 }
@@ -206,7 +207,7 @@ func (p *Plan) order(args Args) ([]Tensor, error) {
 	}
 	for name := range args {
 		if !slices.Contains(names, name) {
-			return nil, refuse(InvalidProblem, p.problem.op(), name, "one of "+orList(names), "an unexpected operand", "")
+			return nil, refuse(InvalidProblem, p.op, name, "one of "+orList(names), "an unexpected operand", "")
 		}
 	}
 	return ordered, nil

@@ -19,8 +19,8 @@
   X(cuLibraryLoadData, (uintptr_t *, const void *, void *, void *, unsigned, void *, void *, unsigned)) \
   X(cuLibraryGetKernel, (uintptr_t *, uintptr_t, const char *)) \
   X(cuKernelGetFunction, (uintptr_t *, uintptr_t)) \
-  X(cuKernelGetAttribute, (int *, int, uintptr_t, int)) \
-  X(cuKernelSetAttribute, (int, int, uintptr_t, int)) \
+  X(cuFuncGetAttribute, (int *, int, uintptr_t)) \
+  X(cuFuncSetAttribute, (uintptr_t, int, int)) \
   X(cuLaunchKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **)) \
   X(cuLaunchCooperativeKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **)) \
   X(cuMemcpyDtoHAsync_v2, (void *, uintptr_t, size_t, uintptr_t)) \
@@ -90,15 +90,15 @@ static void leave(uintptr_t context, uintptr_t before) {
   if (before != context) cuCtxSetCurrent(before);
 }
 
-int sw_kernel_get(uintptr_t library, const char *name, int device, uintptr_t context, int shared, uintptr_t *kernel) {
+int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int shared, uintptr_t *function) {
   enum { SHARED_SIZE_BYTES = 1, MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
-  uintptr_t before, function;
+  uintptr_t before, kernel;
   int used, status = enter(context, &before);
   if (status) return status;
-  status = cuLibraryGetKernel(kernel, library, name);
-  if (!status) status = cuKernelGetFunction(&function, *kernel);
-  if (!status) status = cuKernelGetAttribute(&used, SHARED_SIZE_BYTES, *kernel, device);
-  if (!status) status = cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, shared - used, *kernel, device);
+  status = cuLibraryGetKernel(&kernel, library, name);
+  if (!status) status = cuKernelGetFunction(function, kernel);
+  if (!status) status = cuFuncGetAttribute(&used, SHARED_SIZE_BYTES, *function);
+  if (!status) status = cuFuncSetAttribute(*function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared - used);
   leave(context, before);
   return status;
 }
@@ -109,9 +109,9 @@ int sw_launch_kernel(const sw_launch *l, const uint64_t *words) {
   int status = enter(l->context, &before);
   if (status) return status;
   if (l->together)
-    status = cuLaunchCooperativeKernel(l->kernel, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments);
+    status = cuLaunchCooperativeKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments);
   else
-    status = cuLaunchKernel(l->kernel, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);
+    status = cuLaunchKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);
   leave(l->context, before);
   return status;
 }

@@ -43,7 +43,7 @@ type Library interface {
 	Kernel(symbol string) (Kernel, error)
 }
 
-// Kernel is a handle of the driver.
+// Kernel is a function of the device's primary context, a handle of the driver.
 type Kernel uintptr
 
 // MaxWords is the largest argument of a kernel, in 8-byte words.
@@ -193,15 +193,15 @@ func (g *gpu) Load(image []byte) (Library, error) {
 func (l *library) Kernel(symbol string) (Kernel, error) {
 	name := C.CString(symbol)
 	defer C.free(unsafe.Pointer(name))
-	var kernel C.uintptr_t
-	err := check(C.sw_kernel_get(l.handle, name, l.gpu.id, l.gpu.context, C.int(l.gpu.shared), &kernel), "cuLibraryGetKernel "+symbol)
-	return Kernel(kernel), err
+	var function C.uintptr_t
+	err := check(C.sw_kernel_get(l.handle, name, l.gpu.context, C.int(l.gpu.shared), &function), "cuLibraryGetKernel "+symbol)
+	return Kernel(function), err
 }
 
 func (g *gpu) Launch(kernel Kernel, l *Launch) error {
 	c := C.sw_launch{
 		grid: C.uint32_t(l.Grid), block: C.uint32_t(l.Block), shared: C.uint32_t(l.Shared),
-		stream: C.uintptr_t(l.Stream), kernel: C.uintptr_t(kernel), context: g.context,
+		stream: C.uintptr_t(l.Stream), function: C.uintptr_t(kernel), context: g.context,
 	}
 	call := "cuLaunchKernel"
 	if l.Together {

@@ -9,7 +9,7 @@
 typedef struct {
   uint32_t grid, block, shared;  /* blocks, threads per block, bytes of dynamic shared memory */
   int together;                  /* all blocks are on the device at once, or the launch is refused */
-  uintptr_t stream, kernel, context;
+  uintptr_t stream, function, context;
 } sw_launch;
 
 /* Opens libcuda once. NULL on success, otherwise what is missing, in words. */
@@ -24,8 +24,9 @@ int sw_device_name(int device, char *name, int size);
 int sw_device_attribute(int device, int attribute, int *value);
 int sw_device_memory(int device, size_t *bytes);
 int sw_library_load(const void *image, uintptr_t *library);
-/* Finds a kernel, loads its code into the context, and lets it ask for what is left of `shared` bytes of shared memory. */
-int sw_kernel_get(uintptr_t library, const char *name, int device, uintptr_t context, int shared, uintptr_t *kernel);
+/* Finds a kernel, loads its code into the context as a function, which is launched sooner than a kernel that the driver has to look
+   up there, and lets it ask for what is left of `shared` bytes of shared memory. */
+int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int shared, uintptr_t *function);
 /* These make the context current on the calling thread for the call, and put back what was current before. */
 int sw_launch_kernel(const sw_launch *launch, const uint64_t *words);
 int sw_synchronize(uintptr_t context, uintptr_t stream);

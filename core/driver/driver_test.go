@@ -92,9 +92,9 @@ func TestEveryCallReachesTheDriver(t *testing.T) {
 	require.Equal(t, []string{
 		opened, device1, "load an image",
 		"context 410", "kernel lerp_backward_map_f32 of library 7", "function of kernel 8",
-		"attribute 8 of kernel 8 is 232000 on device 41", "context 0",
-		"context 410", "launch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
-		"context 410", "together: launch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
+		"attribute 8 of function 9 is 232000", "context 0",
+		"context 410", "launch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
+		"context 410", "together: launch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
 		"context 410", "wait for stream 3", "context 0",
 		"context 410", "read 4 bytes at 77 on stream 3", "wait for stream 3", "context 0", "xxxx",
 	}, story(t, folder))
@@ -104,7 +104,7 @@ func TestEveryCallReachesTheDriver(t *testing.T) {
 func TestContextOfTheCaller(t *testing.T) {
 	folder := buildLibcuda(t)
 	require.Contains(t, strings.Join(story(t, folder, "FAKE_CURRENT=55"), "\n"),
-		"context 410\nlaunch 8 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776\ncontext 55\n")
+		"context 410\nlaunch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776\ncontext 55\n")
 	require.NotContains(t, strings.Join(story(t, folder, "FAKE_CURRENT=410"), "\n"), "context")
 }
 

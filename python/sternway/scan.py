@@ -46,7 +46,7 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 
 
 @functools.lru_cache(maxsize=1024)
-def _scan_plan(
+def scan_plan(
     kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
 ) -> ScanBackwardPlan:
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie), device)
@@ -59,7 +59,7 @@ def _backward(
     for name, x in {"dy": dy, **inputs}.items():
         if x is not None or name == "dy":
             require_array(op, name, x)
-    plan = _scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
+    plan = scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
     outputs = _plan.outputs(plan, dy, [("dx", tuple(dy.shape), None)], out)
     plan.run(dy=dy, **inputs, **outputs)
     return outputs["dx"]

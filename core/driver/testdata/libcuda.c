@@ -70,29 +70,29 @@ int cuKernelGetFunction(uintptr_t *function, uintptr_t kernel)
     return 0;
 }
 
-int cuKernelGetAttribute(int *value, int which, uintptr_t kernel, int device) { *value = which == 1 ? 448 : 0; return 0; }
+int cuFuncGetAttribute(int *value, int which, uintptr_t function) { *value = which == 1 ? 448 : 0; return 0; }
 
-int cuKernelSetAttribute(int which, int value, uintptr_t kernel, int device)
+int cuFuncSetAttribute(uintptr_t function, int which, int value)
 {
-    dprintf(1, "attribute %d of kernel %d is %d on device %d\n", which, (int)kernel, value, device);
-    return answer("cuKernelSetAttribute");
+    dprintf(1, "attribute %d of function %d is %d\n", which, (int)function, value);
+    return answer("cuFuncSetAttribute");
 }
 
-int cuLaunchKernel(uintptr_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+int cuLaunchKernel(uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    uintptr_t stream, void **arguments, void **extra)
 {
     const uint64_t *words = arguments[0]; /* the first word says how many follow */
-    dprintf(1, "launch %d grid %u,%u,%u block %u,%u,%u shared %u stream %d words", (int)kernel, gx, gy, gz, bx, by, bz, shared, (int)stream);
+    dprintf(1, "launch %d grid %u,%u,%u block %u,%u,%u shared %u stream %d words", (int)function, gx, gy, gz, bx, by, bz, shared, (int)stream);
     for (uint64_t i = 1; i <= words[0]; i++) dprintf(1, " %llu", (unsigned long long)words[i]);
     dprintf(1, "\n");
     return answer("cuLaunchKernel");
 }
 
-int cuLaunchCooperativeKernel(uintptr_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+int cuLaunchCooperativeKernel(uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                               uintptr_t stream, void **arguments)
 {
     dprintf(1, "together: ");
-    return cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0) ? 1 : answer("cuLaunchCooperativeKernel");
+    return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0) ? 1 : answer("cuLaunchCooperativeKernel");
 }
 
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, uintptr_t stream)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..scan import cummax_backward, cummin_backward, cumprod_backward, cumsum_backward, logcumsumexp_backward
+from .._arrays import device_of
+from ..scan import scan_plan
 
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
@@ -16,12 +17,6 @@ _FORWARDS: dict[str, Callable[..., Any]] = {
     "cummax": torch.cummax,
     "cummin": torch.cummin,
     "logcumsumexp": torch.logcumsumexp,
-}
-_BACKWARDS: dict[str, Callable[..., Any]] = {
-    "cumprod": cumprod_backward,
-    "cummax": cummax_backward,
-    "cummin": cummin_backward,
-    "logcumsumexp": logcumsumexp_backward,
 }
 _PAIRS = ("cummax", "cummin")  # values and indices
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -40,9 +35,8 @@ def _forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
 
 def _backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor) -> Tensor:
     """Write dx by the kernels."""
-    if x is None:
-        return cumsum_backward(dy, dim, reverse=reverse, out=dx)  # type: ignore[no-any-return]
-    return _BACKWARDS[kind](dy, x, dim, reverse=reverse, out=dx)  # type: ignore[no-any-return]
+    scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, "last", device_of(dy)).run(dy=dy, x=x, dx=dx)
+    return dx
 
 
 @torch.library.custom_op("sternway::scan_backward", mutates_args=())
@@ -153,7 +147,9 @@ def _like(dy: Tensor, x: Tensor | None, strides: tuple[int, ...] | None) -> Tens
     """An empty dx in the memory layout of x."""
     if x is not None:
         return torch.empty_like(x)
-    return dy.new_empty(dy.shape) if strides is None else dy.new_empty_strided(dy.shape, strides)
+    if strides is None:
+        return torch.empty_like(dy, memory_format=torch.contiguous_format)
+    return dy.new_empty_strided(dy.shape, strides)
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
