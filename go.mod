@@ -7,7 +7,10 @@ tool (
 	golang.org/x/tools/cmd/goimports
 )
 
-require github.com/stretchr/testify v1.12.1
+require (
+	github.com/stretchr/testify v1.12.1
+	github.com/ulikunitz/xz v0.5.17
+)
 
 require (
 	github.com/go-python/gopy v0.5.0 // indirect

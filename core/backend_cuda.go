@@ -20,7 +20,7 @@ type Kernel = driver.Kernel
 // openDriver is replaced by tests with a fake.
 var openDriver = driver.Open
 
-// image is replaced by tests: the kernel image of a family, nil when the package was built without kernels.
+// image is replaced by tests: the kernel image of a family for a device, nil when the package was built without kernels.
 var image = cuda.Image
 
 // cudaBackend is one device of the driver.
@@ -89,7 +89,10 @@ func (b *cudaBackend) library(name, op string) (driver.Library, error) {
 	if library := b.images[name]; library != nil {
 		return library, nil
 	}
-	code := image(name)
+	code, err := image(name, b.device.Arch())
+	if err != nil {
+		return nil, deviceError(op, "kernel image", err)
+	}
 	if code == nil {
 		return nil, refuse(Unsupported, op, "device", "cpu, as this build carries no CUDA kernels", "cuda",
 			"install a wheel with kernels, or build with nvcc and without STERNWAY_CUDA=0")

@@ -275,7 +275,7 @@ func (r *refusals) devices() {
 	plan, err := Select(large, CUDA(0), Preference{})
 	require.NoError(r.t, err)
 	r.workspaces(plan)
-	image = func(string) []byte { return nil }
+	image = func(string, string) ([]byte, error) { return nil, nil }
 	cudaBackends = map[int32]*cudaBackend{}
 	_, err = Select(large, CUDA(0), Preference{})
 	r.expect("device: no kernels", Unsupported, err)

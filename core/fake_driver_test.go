@@ -42,7 +42,7 @@ func (f *fakeCUDA) install(t testing.TB) *fakeCUDA {
 		}
 		return f, nil
 	}
-	image = func(name string) []byte { return []byte(name) }
+	image = func(name, _ string) ([]byte, error) { return []byte(name), nil }
 	cudaBackends = map[int32]*cudaBackend{}
 	t.Cleanup(func() { openDriver, image, cudaBackends = formerDriver, formerImage, formerBackends })
 	return f

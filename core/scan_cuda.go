@@ -162,8 +162,10 @@ func (s *scanProgram) holds(code, kernel string) bool {
 
 // along is the kernel for a dense scanned dimension; flat says that rows lie end to end.
 func (s *scanProgram) along(code string, flat bool) string {
-	switch n := s.length(); {
-	case n <= scanShortRow*rowsVectors*s.vector() && (flat || n < 64):
+	n := s.length()
+	whole := s.vector() / gcd(s.vector(), n) // rows that begin with an aligned vector
+	switch {
+	case n <= scanShortRow*rowsVectors*s.vector() && (flat || n < 64) && !(tamed(code) && whole*n > 32*rowsVectors*s.vector()):
 		return "rows"
 	case s.holds(code, "row"):
 		return "row"
@@ -227,7 +229,7 @@ func (s *scanProgram) own(code string) (across, down int64) {
 		return 1, 8
 	case code == "cumsum":
 		return 8 / size, 8
-	case size == 2 && code != "cumextremum" && code != "indices":
+	case size == 2 && code != "cumextremum":
 		return 2, 8
 	}
 	return 4 / size, 16

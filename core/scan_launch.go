@@ -14,6 +14,7 @@ const (
 	scanTails
 	scanDense
 	scanMarked
+	scanLeads
 )
 
 // deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
@@ -215,35 +216,45 @@ func bit(set bool, value int64) int64 {
 	return 0
 }
 
-// dense reports what kDense of cuda/scan.cuh says of the operands.
-func (d *deviceScan) dense(args []Tensor, g *scanShape) bool {
+// dense reports what kDense and kLeads of cuda/scan.cuh say of the operands.
+func (d *deviceScan) dense(args []Tensor, g *scanShape) (dense, leads bool) {
 	run := d.length() // adjacent elements
 	if g.kernel == "rows" {
 		run *= g.width
 	}
-	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 || run%d.vector() != 0 {
-		return false
+	if leads = run%d.vector() != 0; leads && g.kernel != "long" && !(g.kernel == "row" && tamed(d.code)) {
+		return false, false
+	}
+	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 {
+		return false, false
 	}
 	for i, operand := range d.operands {
 		repeats := i == 0 && d.step[i] == 0 && (g.kernel != "rows" || d.stride[i][0] == 0) // a number of dy is all that a team reads
 		if repeats || i == 1 && operand == 0 {
 			continue
 		}
-		first := d.first[i]
+		first, adjacent := d.first[i], d.length() // of those that an aligned vector begins with
+		if !leads {
+			adjacent = d.vector()
+		}
 		if d.step[i] < 0 {
-			first -= d.vector() - 1
+			first -= adjacent - 1
 		}
 		aligned := (int64(args[operand].Data)+first*d.element.Size())%16 == 0
-		if g.kernel == "rows" {
-			aligned = aligned && (d.dims == 0 || d.stride[i][0] == d.length()*d.step[i])
-		} else {
-			aligned = aligned && (d.dims == 0 || d.stride[i][0]%d.vector() == 0)
+		switch stride := d.stride[i][0]; {
+		case d.dims == 0:
+		case g.kernel == "rows":
+			aligned = aligned && stride == d.length()*d.step[i]
+		case leads: // in the last vector of a row the next one may begin; no row lies ahead of the first
+			aligned = aligned && stride > 0 && (stride-d.stride[2][0])%d.vector() == 0
+		default:
+			aligned = aligned && stride%d.vector() == 0
 		}
 		if magnitude(d.step[i]) != 1 || !aligned {
-			return false
+			return false, false
 		}
 	}
-	return true
+	return true, leads
 }
 
 // pack writes ScanArgs of cuda/scan.cuh. Height is that of the shape, or what is told begins so many bytes later.
@@ -259,8 +270,9 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase,
 	for k := range MaxRank - 1 {
 		put(max(1, d.extent[k]))
 	}
+	dense, leads := d.dense(args, g)
 	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) |
-		bit(d.dense(args, g), scanDense)
+		bit(dense, scanDense) | bit(leads, scanLeads)
 	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {

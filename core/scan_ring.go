@@ -73,7 +73,7 @@ func (s *scanProgram) ringFor(columns int64) string {
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n >= shortest:
 		return "strips"
-	case columns == 1 && n%s.vector() == 0 && s.holds(s.code(), "long") && !s.holds(s.code(), "row"):
+	case columns == 1 && s.holds(s.code(), "long") && !s.holds(s.code(), "row"):
 		if s.kind == "cumsum" && s.rowCount() > int64(s.units) { // many rows are read once by others, too
 			return ""
 		}
@@ -85,9 +85,9 @@ func (s *scanProgram) ringFor(columns int64) string {
 // shareRing gives strips, or long rows, to blocks. What a kind cannot do is marked ahead of the states.
 func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	across, length, _ := s.ringTile(kernel)
-	g := scanShape{kernel: kernel, columns: across, block: stripThreads, beside: 1}
+	g, n := scanShape{kernel: kernel, columns: across, block: stripThreads, beside: 1}, s.length()
 	if kernel == "long" {
-		g.block, columns = longThreads, 1
+		g.block, columns, n = longThreads, 1, s.padded()
 		g.beside, _, _ = s.longBlocks()
 	}
 	g.strips = ceil(columns, across) * (rows / columns)
@@ -97,7 +97,7 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	if kernel == "long" && s.teams() {
 		s.team(&g)
 	} else {
-		g.cut(ceil(max(1, s.length()), length), g.beside*int64(s.units))
+		g.cut(ceil(max(1, n), length), g.beside*int64(s.units))
 		g.grid = g.strips * g.parts
 	}
 	if g.parts == 1 { // a block takes several strips, while the next tiles come
@@ -114,7 +114,7 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 func (s *scanProgram) team(g *scanShape) {
 	_, length, _ := s.ringTile(g.kernel)
 	_, _, most := s.longBlocks()
-	tiles, blocks := ceil(max(1, s.length()), length), g.beside*int64(s.units)
+	tiles, blocks := ceil(max(1, s.padded()), length), g.beside*int64(s.units)
 	g.parts = clamp(blocks/g.strips, 1, min(tiles, most))
 	g.tiles = ceil(tiles, g.parts)
 	g.parts = ceil(tiles, g.tiles)
@@ -207,5 +207,6 @@ func (d *deviceScan) lies(kernel string, args []Tensor) bool {
 			return false
 		}
 	}
-	return d.dense(args, &scanShape{kernel: kernel})
+	dense, _ := d.dense(args, &scanShape{kernel: kernel})
+	return dense
 }

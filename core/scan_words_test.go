@@ -95,8 +95,9 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, "scan_backward_logcumsumexp_"+c.kernel+"_f32", launches[0].symbol, "operand %d", c.against)
 		}
 	})
-	t.Run("one long row", func(t *testing.T) {
-		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: BFloat16, Tie: "first"}, Preference{}, nil, "dy", "x", "dx")
+	t.Run("one long row, x elsewhere in vectors than dx", func(t *testing.T) {
+		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: BFloat16, Tie: "first"}, Preference{},
+			func(args []Tensor) { args[1].Data += 2 }, "dy", "x", "dx")
 		require.Len(t, launches, 3)
 		for i, phase := range []int64{scanHeads, scanTails, 0} {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].symbol)
@@ -149,6 +150,8 @@ func TestWordsOfScans(t *testing.T) {
 				[]string{"cumextremum_records_strips", "cumextremum_records_strips", "cumextremum_strips", "cumextremum_strips"}},
 			{"a long row, with a team", "cumprod", []int64{1 << 22}, 0, nil,
 				[]string{"scan_clear", "cumprod_long", "cumprod_long", "cumprod_tiles", "cumprod_tiles", "cumprod_tiles"}},
+			{"a long row of an odd length", "cummin", []int64{1<<22 + 1}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
+			{"long rows that begin in vectors of others", "logcumsumexp", []int64{1024, 65537}, 1, nil, []string{"logcumsumexp_long", "logcumsumexp_tiles"}},
 			{"no heads, with teams", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
 			{"long rows of what is read once by others", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
 			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
@@ -224,34 +227,43 @@ func TestWordsOfScans(t *testing.T) {
 		}
 	})
 	t.Run("dense", func(t *testing.T) {
-		row, rows := []int64{64, 1000}, []int64{64, 30}
+		row, rows, odd := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}
+		const leads = int64(scanDense | scanLeads)
 		for _, c := range []struct {
 			about   string
 			shape   []int64
 			reverse bool
 			change  func(args []Tensor)
-			dense   bool
+			dense   int64 // these flags
 		}{
-			{"rows of whole vectors", row, false, nil, true},
-			{"reversed", row, true, nil, true},
-			{"a stride of whole vectors", row, false, func(args []Tensor) { args[0].Strides[0] = 1004 }, true},
-			{"a stride of others", row, false, func(args []Tensor) { args[0].Strides[0] = 1003 }, false},
-			{"an odd address", row, false, func(args []Tensor) { args[1].Data += 4 }, false},
-			{"every other element", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, false},
-			{"rows of other lengths", []int64{64, 1001}, false, nil, false},
-			{"three dimensions", []int64{4, 5, 1000}, false, func(args []Tensor) { args[0].Strides[0] = 5004 }, false},
-			{"short rows, whole vectors together", rows, false, nil, true},
-			{"short rows, reversed", rows, true, nil, true},
-			{"a number for all", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, true},
-			{"a number for each row, reversed", row, true, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, true},
-			{"an x for all", row, false, func(args []Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, false},
-			{"short rows, a number for all", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, true},
-			{"short rows, a number for each", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, false},
-			{"short rows, an odd address", rows, false, func(args []Tensor) { args[dxOperand].Data += 4 }, false},
+			{"rows of whole vectors", row, false, nil, scanDense},
+			{"reversed", row, true, nil, scanDense},
+			{"a stride of whole vectors", row, false, func(args []Tensor) { args[0].Strides[0] = 1004 }, scanDense},
+			{"a stride of others", row, false, func(args []Tensor) { args[0].Strides[0] = 1003 }, 0},
+			{"an odd address", row, false, func(args []Tensor) { args[1].Data += 4 }, 0},
+			{"every other element", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, 0},
+			{"rows of other lengths", odd, false, nil, leads},
+			{"reversed rows of other lengths", odd, true, nil, leads},
+			{"rows of other lengths that begin at the same places of vectors", odd, false, func(args []Tensor) { args[1].Strides[0] = 1013 }, leads},
+			{"rows of other lengths that do not", odd, false, func(args []Tensor) { args[1].Strides[0] = 1012 }, 0},
+			{"rows of other lengths at odd addresses", odd, false, func(args []Tensor) {
+				args[0].Data, args[1].Data, args[dxOperand].Data = args[0].Data+4, args[1].Data+4, args[dxOperand].Data+4
+			}, 0},
+			{"the last of rows of other lengths first", odd, false, func(args []Tensor) { args[1].Strides[0] = -1001 }, 0},
+			{"rows of other lengths, a number for each", odd, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
+			{"three dimensions", []int64{4, 5, 1000}, false, func(args []Tensor) { args[0].Strides[0] = 5004 }, 0},
+			{"short rows, whole vectors together", rows, false, nil, scanDense},
+			{"short rows, reversed", rows, true, nil, scanDense},
+			{"a number for all", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scanDense},
+			{"a number for each row, reversed", row, true, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, scanDense},
+			{"an x for all", row, false, func(args []Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, 0},
+			{"short rows, a number for all", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scanDense},
+			{"short rows, a number for each", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, 0},
+			{"short rows, an odd address", rows, false, func(args []Tensor) { args[dxOperand].Data += 4 }, 0},
 		} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
 				Preference{}, c.change, "dy", "x", "dx")
-			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&scanDense != 0, c.about)
+			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&leads, c.about)
 		}
 	})
 	t.Run("nothing to do", func(t *testing.T) {
@@ -376,7 +388,7 @@ func TestConstantsOfScans(t *testing.T) {
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
 	require.Equal(t, stripThreads, constant("kStripThreads"))
 	require.Equal(t, longThreads, constant("kLongThreads"))
-	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails} {
+	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails, "kDense": scanDense, "kLeads": scanLeads} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, own := range []string{
@@ -387,7 +399,7 @@ func TestConstantsOfScans(t *testing.T) {
 		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
 		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",
-		"kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16",
+		"kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8",
 	} {
 		require.True(t, strings.Contains(source, own), "own repeats %s", own)
 	}

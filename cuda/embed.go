@@ -1,20 +1,71 @@
-// Package cuda carries the compiled kernels: one fatbin for each family of operations, made from the .cu files beside it by
-// tools/kernels.py. A build without a CUDA compiler has none, and core then runs on the CPU alone.
+// Package cuda carries the compiled kernels: an image for each family of operations and each architecture, made from the .cu files
+// beside it by tools/kernels.py. A build without a CUDA compiler has none, and core then runs on the CPU alone.
 package cuda
 
-import "embed"
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/ulikunitz/xz"
+)
 
 //go:embed all:image
 var files embed.FS
 
-// Image is the fatbin of a family, "lerp" for example; nil when the package was built without it.
-func Image(family string) []byte { return read(family + ".fatbin") }
+// Image is the code of a family, "lerp" for example, for a device, "sm_90": nil when the package was built without it.
+func Image(family, device string) ([]byte, error) {
+	var codes []string
+	names, err := files.ReadDir("image")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range names {
+		if code, found := strings.CutPrefix(strings.TrimSuffix(file.Name(), ".xz"), family+"."); found {
+			codes = append(codes, code)
+		}
+	}
+	code := choose(codes, device)
+	if code == "" {
+		return nil, nil
+	}
+	packed, err := files.ReadFile(path.Join("image", family+"."+code+".xz"))
+	if err != nil {
+		return nil, err
+	}
+	image, err := xz.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(image)
+}
 
-// Manifest says in JSON what was built: architectures, nvcc, and the hash of every image; nil when there is none.
-func Manifest() []byte { return read("manifest.json") }
+// choose takes the code that a device runs: machine code of its own generation (sm_86 and sm_89 run that of sm_80), the newest that it
+// is not too old for, or else PTX, which the driver compiles.
+func choose(codes []string, device string) string {
+	var wanted, newest int
+	_, _ = fmt.Sscanf(device, "sm_%d", &wanted) // 0, which nothing fits, where the driver names none
+	chosen := ""
+	for _, code := range codes {
+		var have int
+		if n, _ := fmt.Sscanf(code, "sm_%d", &have); n == 1 && have/10 == wanted/10 && have <= wanted && have > newest {
+			chosen, newest = code, have
+		}
+	}
+	for _, code := range codes {
+		if chosen == "" && strings.HasPrefix(code, "compute_") {
+			return code
+		}
+	}
+	return chosen
+}
 
-func read(name string) []byte {
-	data, err := files.ReadFile("image/" + name)
+// Manifest says in JSON what was built: architectures, nvcc, and the hash of every family's images; nil when there is none.
+func Manifest() []byte {
+	data, err := files.ReadFile("image/manifest.json")
 	if err != nil {
 		return nil
 	}

@@ -23,7 +23,7 @@ struct RowShared {
     Room<typename K::Tail, 1> tail;
 };
 
-template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false>
+template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -144,7 +144,7 @@ struct Inner {
     // Returns false, and has done nothing, where the kind cannot do a row.
     __device__ bool run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
-        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
+        const Line<T, U, DENSE, LEADS> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
         const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
@@ -210,7 +210,7 @@ struct Inner {
         }
         if constexpr (X) renew(xs);
         renew(ys);
-        const Line<T, U, DENSE> out(args, args.dx, at, place.dx);
+        const Line<T, U, DENSE, LEADS> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K>) {
             if (!all_tame(cell.tame || at.hi <= at.lo)) return false;  // or no row at all

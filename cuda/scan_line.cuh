@@ -12,9 +12,11 @@ struct Span {
 
 // One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
 // is shared memory of the warp. DENSE: whole vectors alone exist, from element 0 on, and they are aligned unless they repeat a number.
-template <typename T, int U, bool DENSE = false>
+// LEADS: vectors are aligned, but some before lo and from hi on does not exist.
+template <typename T, int U, bool DENSE = false, bool LEADS = false>
 struct Line {
     static constexpr int V = 16 / sizeof(T), I = U * V;
+    static constexpr bool WHOLE = DENSE && !LEADS;
     using Vector = Words<T, V>;
 
     const ScanArgs& args;
@@ -34,8 +36,8 @@ struct Line {
     __device__ bool backward() const { return operand.step < 0; }
 
     // Vector m of the warp is elements m * V..
-    __device__ bool whole(int m) const { return DENSE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi; }
-    __device__ bool plain() const { return wide && operand.step > 0 && (DENSE || at.lo == 0) && at.hi >= 32 * I; }
+    __device__ bool whole(int m) const { return WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi; }
+    __device__ bool plain() const { return wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I; }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
 
     // Where it is in the room: lanes meet different banks, both side by side and U apart.
@@ -43,6 +45,7 @@ struct Line {
 
     __device__ T* element(int k) const
     {
+        if (repeats()) return p - at.first;
         if (joined()) return p + k * operand.step;
         const int n = static_cast<int>(args.n), r = (k - at.lo) / n;
         return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) + (k - at.lo - r * n) * operand.step;
@@ -79,7 +82,7 @@ struct Line {
     template <typename F>
     __device__ void each_other(const F& f) const
     {
-        if constexpr (DENSE) {
+        if constexpr (WHOLE) {
         } else if (!wide) {
 #pragma unroll 1
             for (int k = lane(); k < 32 * I; k += 32) f(k);
@@ -95,7 +98,7 @@ struct Line {
         __syncwarp();
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].store(&slot(room, (u * 32 + lane()) * V));
-        if (!DENSE && !plain()) {
+        if (!WHOLE && !plain()) {
             __syncwarp();
             each_other([&](int k) { slot(room, k) = k >= at.lo && k < at.hi ? *element(k) : pad; });
         }
@@ -139,7 +142,7 @@ struct Line {
                 if (backward()) word[u] = flipped(word[u]);
                 continue;
             }
-            if (DENSE) continue;
+            if (WHOLE) continue;
             const int most = at.hi - m * V, least = at.lo - m * V;
 #pragma unroll
             for (int v = 0; v < V; ++v)
@@ -152,7 +155,7 @@ struct Line {
         const int m = u * 32 + lane();
         if (plain()) return word.store(p + m * V);
         if (whole(m)) return (backward() ? flipped(word) : word).store(vector(m));
-        if (DENSE) return;
+        if (WHOLE) return;
         const int most = at.hi - m * V, least = at.lo - m * V;
 #pragma unroll
         for (int v = 0; v < V; ++v)

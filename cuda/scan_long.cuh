@@ -1,4 +1,5 @@
-// Rows of aligned vectors that are longer than a block holds: a strip is a row. A thread owns U adjacent vectors of a tile.
+// Rows that are longer than a block holds, in aligned vectors of which the first and the last may hold elements of other rows: a strip is
+// a row. A thread owns U adjacent vectors of a tile.
 #pragma once
 
 #include "scan_inner.cuh"
@@ -42,7 +43,8 @@ struct Long : Team<Long<K, T>, K> {
     const char *x, *y;     // what is asked for: the first vector of the thread in the first tile,
     const char* records;   // of all of them
     const char* repeated;  // the number that is all of dy
-    int rest;              // elements of the row
+    int asked;             // elements of that row, with those ahead of it in its first vector; and of the row that tiles are done of
+    int rest;
     char* dx;              // the first vector of the lane in its first tile
     A base;
 
@@ -59,21 +61,30 @@ struct Long : Team<Long<K, T>, K> {
     {
         return operand.data + (back() ? from - m * V - (V - 1) : from + m * V) * static_cast<i64>(sizeof(T));
     }
+    // Elements of its first vector that are ahead of a row, which begins at an element of dx.
+    __device__ int lead(i64 from) const { return args.flags & kLeads ? lead_of<T>(args, from) : 0; }
     // A tile begins at its first byte in memory. Vector v from there on is the last but v where memory runs back.
-    __device__ char* tiles_of(const Strided& operand, i64 from) const { return vector_of(operand, from, back() ? OPERAND - 1 : 0); }
+    __device__ char* tiles_of(const Strided& operand, i64 from, int lead) const
+    {
+        return vector_of(operand, back() ? from + lead : from - lead, back() ? OPERAND - 1 : 0);
+    }
+    // Elements of a tile that are ahead of the row; the first one has all that there are behind them.
+    __device__ int ahead_of(int count) const { return count == rest ? rest - static_cast<int>(args.n) : 0; }
 
     __device__ void aim(unsigned item)
     {
         const Places place = Places::at_stride(args, 0, this->row_of(item));
-        if constexpr (X) x = tiles_of(args.x, place.x) + threadIdx.x * 16;
-        y = tiles_of(args.dy, place.dy) + threadIdx.x * 16;
+        const int ahead = lead(place.dx);
+        asked = static_cast<int>(args.n) + ahead;
+        if constexpr (X) x = tiles_of(args.x, place.x, ahead) + threadIdx.x * 16;
+        y = tiles_of(args.dy, place.dy, ahead) + threadIdx.x * 16;
         if constexpr (kRecorded<K>) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
 
     // Vectors lie where Line has them: lanes meet different banks, both side by side and U apart.
     __device__ void fetch(int t, bool heads, unsigned to) const
     {
-        const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = static_cast<int>(args.n) - t * TILE;
+        const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = asked - t * TILE;
         const i64 at = static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
         if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
         to += (Memory::place(own) - thread) * 16;
@@ -87,7 +98,10 @@ struct Long : Team<Long<K, T>, K> {
             }
 #pragma unroll 1
             for (int k = 0, m = back() ? U - 1 : 0; k < U; ++k, m += back() ? -1 : 1)
-                if ((m * kLongThreads + own) * V < left) this->fetch_vector(to + m * NEXT, from + k * NEXT);
+                if (const int first = (m * kLongThreads + own) * V; first < left) {  // what is behind the row may be nowhere
+                    const int there = !back() ? min(V, left - first) : first == 0 && t == 0 ? V - (asked - static_cast<int>(args.n)) : V;
+                    this->fetch_vector(to + m * NEXT, from + k * NEXT, there * static_cast<int>(sizeof(T)));
+                }
         };
         if constexpr (X) operand(x, to);
         if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? OPERAND * 16 : 0));
@@ -97,8 +111,9 @@ struct Long : Team<Long<K, T>, K> {
     {
         strip = this->row_of(item);
         const Places place = Places::at_stride(args, 0, strip);
-        rest = opaque(static_cast<int>(args.n));
-        dx = opaque(tiles_of(args.dx, place.dx) + ((back() ? kLongWarps - 1 - warp : warp) * 32 * U + lane) * 16);
+        const int ahead = lead(place.dx);
+        rest = opaque(static_cast<int>(args.n) + ahead);
+        dx = opaque(tiles_of(args.dx, place.dx, ahead) + ((back() ? kLongWarps - 1 - warp : warp) * 32 * U + lane) * 16);
         repeated = args.dy.data + place.dy * sizeof(T);
         if constexpr (kFinds<K>) {
             if (threadIdx.x == 0) shared.head[0] = K::empty();
@@ -106,23 +121,22 @@ struct Long : Team<Long<K, T>, K> {
         if constexpr (kBased<K>) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
     }
 
-    __device__ unsigned starts(int t) const { return t == 0 && threadIdx.x == 0; }
+    __device__ unsigned starts(int t) const { return t == 0 && threadIdx.x == 0 ? 1u << rest - static_cast<int>(args.n) : 0; }
 
     // The elements of the thread in a tile of so many.
     __device__ void read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const
     {
+        const int ahead = ahead_of(count);
         if (operand.step == 0) {
-            const T all = *reinterpret_cast<const T*>(repeated);
 #pragma unroll
-            for (int u = 0; u < U; ++u)
+            for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
 #pragma unroll
-                for (int v = 0; v < V; ++v) word[u].set(v, static_cast<int>(threadIdx.x) * I + u * V < count ? all : pad);
-            return;
+            for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(from, threadIdx.x * I + u * V));
         }
-        if (count < TILE) {
+        if (count < TILE || ahead > 0) {
 #pragma unroll 1
             for (int k = 0; k < I; ++k)
-                if (static_cast<int>(threadIdx.x) * I + k >= count) Memory::slot(from, threadIdx.x * I + k) = pad;
+                if (const int i = static_cast<int>(threadIdx.x) * I + k; i >= count || i < ahead) Memory::slot(from, back() ? i ^ (V - 1) : i) = pad;
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(from, threadIdx.x * I + u * V));
@@ -144,12 +158,27 @@ struct Long : Team<Long<K, T>, K> {
         for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
         __syncwarp();
         const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::place(first);
-        char* to = dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
+        const int ahead = ahead_of(count);
+        T* to = reinterpret_cast<T*>(dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16));
+        const auto own = [&](int u) { return reinterpret_cast<const T*>(room + (place ^ Memory::place(u * 32))); };
+        if (count >= TILE && ahead == 0) {
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(reinterpret_cast<T*>(room + (place ^ Memory::place(u * 32))));
+            for (int u = 0; u < U; ++u) word[u].load(own(u));
 #pragma unroll
-        for (int u = 0; u < U; ++u)
-            if (count >= TILE || (first ^ u * 32) * V < count) word[u].store(reinterpret_cast<T*>(to + u * 32 * 16));
+            for (int u = 0; u < U; ++u) word[u].store(to + u * 32 * V);
+            return;
+        }
+#pragma unroll 1
+        for (int u = 0; u < U; ++u, to += 32 * V) {
+            const int i = (first ^ u * 32) * V, low = max(ahead - i, 0), high = min(count - i, V);
+            if (low == 0 && high == V) {
+                word[0].load(own(u));
+                word[0].store(to);
+                continue;
+            }
+#pragma unroll 1
+            for (int v = low; v < high; ++v) to[back() ? V - 1 - v : v] = own(u)[back() ? V - 1 - v : v];
+        }
     }
 
     __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kLongWarps], kLongWarps, K::empty()); }

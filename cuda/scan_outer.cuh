@@ -11,7 +11,7 @@ constexpr int kColumnThreads = 512;
 template <typename K, typename T>
 constexpr int kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4;
 template <typename K, typename T>
-constexpr int kDown = sizeof(T) == 8 || (sizeof(T) == 2 && kTamed<K>) || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 16;
+constexpr int kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8;
 
 // What enters a tile, [column]: thread c has charge of column c.
 template <typename K, typename T>

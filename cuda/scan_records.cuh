@@ -94,15 +94,11 @@ __device__ void Long<K, T>::settle(const Head& ahead)
     for (int i = threadIdx.x; i < least * (BITS / 128); i += kLongThreads) reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
     if (least == all) return;
     Bits& own = reinterpret_cast<Bits*>(records + least * (BITS / 8))[threadIdx.x];
-    const int first = (this->first() + least) * TILE + static_cast<int>(threadIdx.x) * I;
+    const int first = (this->first() + least) * TILE + static_cast<int>(threadIdx.x) * I - ahead_of(rest);
+    const T* from = reinterpret_cast<const T*>(args.x.data) + Places::at_stride(args, 0, strip).x;
     unsigned wins = 0;
 #pragma unroll 1
-    for (int u = 0; u < U && first + u * V < static_cast<int>(args.n); ++u) {
-        Vector word;
-        word.load(reinterpret_cast<const T*>(vector_of(args.x, Places::at_stride(args, 0, strip).x, first / V + u)));
-        if (back()) word = Memory::flipped(word);
-#pragma unroll
-        for (int v = 0; v < V; ++v) wins |= static_cast<unsigned>(cell.beats(cell.head_of(word.template value<A>(v)), ahead)) << (u * V + v);
-    }
+    for (int i = max(-first, 0); i < min(static_cast<int>(args.n) - first, I); ++i)
+        wins |= static_cast<unsigned>(cell.beats(cell.head_of(widen<A>(from[(back() ? -1 : 1) * static_cast<i64>(first + i)])), ahead)) << i;
     own &= static_cast<Bits>(wins);
 }

@@ -13,15 +13,6 @@
 // Threads of a block of `row`, at most; one of `rows` has half as many.
 constexpr int kRowThreads = 512, kRowsThreads = 256;
 
-// How far the first element of dx is from one that begins an aligned vector.
-template <typename T>
-__device__ int lead_of(const ScanArgs& args, i64 place)
-{
-    constexpr int V = 16 / sizeof(T);
-    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place;
-    return static_cast<int>((args.dx.step < 0 ? V - 1 - address : address) & (V - 1));
-}
-
 // The part of a tile, or of a row, that a warp owns, its element 0 being at `first`.
 template <int I>
 __device__ Span span_of(i64 row, i64 first, i64 n, int lead)
@@ -37,10 +28,10 @@ __device__ bool dense(const ScanArgs& args)
 }
 
 // Returns false if the kind cannot do the rows of this block.
-template <typename K, typename T, bool DENSE>
+template <typename K, typename T, bool DENSE, bool LEADS = false>
 __device__ bool row(const ScanArgs& args, uint4* room)
 {
-    using Scan = Inner<K, T, false, false, DENSE>;
+    using Scan = Inner<K, T, false, false, DENSE, LEADS>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     using Index = std::conditional_t<DENSE, unsigned, i64>;
@@ -55,8 +46,8 @@ __device__ bool row(const ScanArgs& args, uint4* room)
     const bool real = strip < static_cast<Index>(args.strips);
     const Places place = DENSE ? Places::at_stride(args, 0, real ? strip : 0) : Places::of(args, 0, real ? strip : 0);
     const int n = static_cast<int>(args.n);
-    int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
-    if (n + lead > team * 32 * I) lead = 0;
+    int lead = DENSE && !LEADS ? 0 : lead_of<T>(args, place.dx);
+    if (!DENSE && n + lead > team * 32 * I) lead = 0;
     const int first = (warp - from) * 32 * I - lead;
     const Span at = {strip, first, first < 0 ? lead : 0, real ? max(min(n - first, 32 * I), 0) : 0, false};
     const Scan scan{args, &shared, from, from + team, nullptr};
@@ -75,13 +66,24 @@ __device__ __noinline__ void row_apart(const ScanArgs& args, uint4* room)
     row<K, T, false>(args, room);
 }
 
+// Of a kind that is tried first: it has no registers to be one with that of rows of whole vectors.
+template <typename K, typename T>
+__device__ __noinline__ bool row_with_leads(const ScanArgs& args, uint4* room)
+{
+    return row<K, T, true, true>(args, room);
+}
+
 // A kind and the one that is tried first agree on how threads share the elements.
 template <typename K, typename T>
 __device__ void row(const ScanArgs& args)
 {
     using Scan = Inner<K, T, false, false>;
     __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
-    if (dense<K>(args) && row<TameKind<K, T>, T, true>(args, room)) return;
+    if (kTamed<K> && args.flags & kLeads) {
+        if (row_with_leads<TameKind<K, T>, T>(args, room)) return;
+    } else if (dense<K>(args) && row<TameKind<K, T>, T, true>(args, room)) {
+        return;
+    }
     if constexpr (kTamed<K>)
         row_apart<K, T>(args, room);
     else

@@ -83,7 +83,7 @@ struct Team : Ring<Self, K> {
     }
 
     __device__ Told<K> told() const { return Told<K>(args); }
-    __device__ int tiles() const { return static_cast<int>((args.n + Self::TILE - 1) / Self::TILE); }
+    __device__ int tiles() const { return static_cast<int>((args.n + (args.n % Self::V ? Self::V - 1 : 0) + Self::TILE - 1) / Self::TILE); }
     __device__ int team() const { return hold ? static_cast<int>(args.parts) : 1; }
 
     __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.parts); }
@@ -143,12 +143,12 @@ struct Team : Ring<Self, K> {
         __syncthreads();
     }
 
-    // The join of the first `lanes` lanes.
-    template <typename S>
-    __device__ S joined(S s, int lanes) const
+    // The join of the first LANES lanes.
+    template <int LANES, typename S>
+    static __device__ S joined(S s)
     {
-#pragma unroll 1
-        for (int d = 1; d < lanes; d *= 2) {
+#pragma unroll (kLong<S> ? 1 : 5)
+        for (int d = 1; d < LANES; d *= 2) {
             const S next = from_above(s, d);
             if (threadIdx.x % 32 + d < 32) s = K::join(s, next);
         }
@@ -160,7 +160,7 @@ struct Team : Ring<Self, K> {
     __device__ S joined(const S* room, int count, S nothing) const
     {
         const int lane = threadIdx.x % 32;
-        return joined(lane < count ? room[lane] : nothing, Self::WARPS);
+        return joined<Self::WARPS>(lane < count ? room[lane] : nothing);
     }
 
     // Joins so many states that were told, from left to right. Each thread hears one, or some side by side.
@@ -170,7 +170,7 @@ struct Team : Ring<Self, K> {
         const int threads = 32 * Self::WARPS, each = (count + threads - 1) / threads, first = static_cast<int>(threadIdx.x) * each;
 #pragma unroll 1
         for (int i = first; i < min(first + each, count); ++i) sum = K::join(sum, Told<K>::template hear<S>(packets + i * apart));
-        sum = joined(sum, 32);
+        sum = joined<32>(sum);
         if (threadIdx.x % 32 == 0) reinterpret_cast<S*>(self().shared.told)[threadIdx.x / 32] = sum;
     }
 

@@ -49,6 +49,7 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 def scan_plan(
     kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
 ) -> ScanBackwardPlan:
+    """The plan of a problem, selected once."""
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie), device)
 
 

@@ -11,12 +11,15 @@ import torch
 import sternway as sw
 
 # For 132 multiprocessors: teams of blocks (few long rows), more rows than blocks, strips whole and in parts; ends that no tile
-# fills.
+# fills; rows that begin inside of an aligned vector.
 SHAPES = (
     ((1, (1 << 22) + 4096 * 3 + 16), 1),
     ((5, 262144 + 8), 1),
     ((300, 65536), 1),
     ((400, 65536 + 64), 1),
+    ((1, (1 << 22) + 4097), 1),
+    ((5, 262143), 1),
+    ((300, 65537), 1),
     ((2048, 1024), 0),
     ((1000, 8192), 0),
     ((3, 1025, 1024), 1),
@@ -84,6 +87,38 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
         dx = torch.full_like(dy, math.nan)
         plan.run(dy=dy, x=x, dx=dx)
         found.append(dx.double())
-    ours, theirs = found
+    assert_near(*found, dtype, 64)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [301, 1001, 8193, 50257])
+@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "cummax", "logcumsumexp"])
+def test_rows_that_begin_inside_vectors(kind: str, length: int, reverse: bool, dtype: torch.dtype) -> None:
+    """Of a length that no vector divides: nothing between the rows is written, and what is there counts nowhere."""
+    torch.manual_seed(length)
+    shape = (61, length)
+    x = torch.randn(shape, device="cuda")
+    dy = torch.randint(-2, 3, shape, device="cuda")
+
+    def apart(values: torch.Tensor) -> torch.Tensor:
+        return torch.full((61, length + 3), math.nan, dtype=dtype, device="cuda")[:, :length].copy_(values)
+
+    operands = {"dy": apart(dy), "x": None if kind == "cumsum" else apart(1 + x / 100 if kind == "cumprod" else x)}
+    found = []
+    for kernel in None, "tiles":
+        plan = sw.ScanBackwardPlan.select(
+            sw.ScanBackwardDescriptor(kind, shape, dtype, 1, reverse), "cuda", sw.PlanPreference(kernel=kernel)
+        )
+        whole = torch.full((61, length + 3), 7.0, dtype=dtype, device="cuda")
+        whole[:, :length] = math.nan
+        plan.run(**operands, dx=whole[:, :length])
+        assert (whole[:, length:] == 7).all()
+        found.append(whole[:, :length].double())
+    assert_near(*found, dtype, 8 + 3 * math.sqrt(length))
+
+
+def assert_near(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype, roundings: float) -> None:
+    """Within a rounding of the dtype and so many of the accumulator."""
     accumulator = torch.float64 if dtype == torch.float64 else torch.float32
-    assert (ours - theirs).norm() <= (torch.finfo(dtype).eps + 64 * torch.finfo(accumulator).eps) * theirs.norm()
+    assert (ours - theirs).norm() <= (torch.finfo(dtype).eps + roundings * torch.finfo(accumulator).eps) * theirs.norm()
