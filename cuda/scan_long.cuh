@@ -43,8 +43,7 @@ struct Long : Team<Long<K, T>, K> {
     const char *x, *y;     // what is asked for: the first vector of the thread in the first tile,
     const char* records;   // of all of them
     const char* repeated;  // the number that is all of dy
-    int asked;             // elements of that row, with those ahead of it in its first vector; and of the row that tiles are done of
-    int rest;
+    int due, rest;         // elements of that row, with those ahead of it in its first vector; and of the row that tiles are done of
     char* dx;              // the first vector of the lane in its first tile
     A base;
 
@@ -75,16 +74,22 @@ struct Long : Team<Long<K, T>, K> {
     {
         const Places place = Places::at_stride(args, 0, this->row_of(item));
         const int ahead = lead(place.dx);
-        asked = static_cast<int>(args.n) + ahead;
+        due = static_cast<int>(args.n) + ahead;
         if constexpr (X) x = tiles_of(args.x, place.x, ahead) + threadIdx.x * 16;
         y = tiles_of(args.dy, place.dy, ahead) + threadIdx.x * 16;
         if constexpr (kRecorded<K>) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
 
+    static __device__ void copy(unsigned to, const char* from, int count)
+    {
+#pragma unroll 1
+        for (int v = 0; v < count; ++v) static_cast<T*>(__cvta_shared_to_generic(to))[v] = reinterpret_cast<const T*>(from)[v];
+    }
+
     // Vectors lie where Line has them: lanes meet different banks, both side by side and U apart.
     __device__ void fetch(int t, bool heads, unsigned to) const
     {
-        const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = asked - t * TILE;
+        const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = due - t * TILE;
         const i64 at = static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
         if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
         to += (Memory::place(own) - thread) * 16;
@@ -98,9 +103,12 @@ struct Long : Team<Long<K, T>, K> {
             }
 #pragma unroll 1
             for (int k = 0, m = back() ? U - 1 : 0; k < U; ++k, m += back() ? -1 : 1)
-                if (const int first = (m * kLongThreads + own) * V; first < left) {  // what is behind the row may be nowhere
-                    const int there = !back() ? min(V, left - first) : first == 0 && t == 0 ? V - (asked - static_cast<int>(args.n)) : V;
-                    this->fetch_vector(to + m * NEXT, from + k * NEXT, there * static_cast<int>(sizeof(T)));
+                if (const int first = (m * kLongThreads + own) * V; first < left) {
+                    const int there = !back() ? min(V, left - first) : first == 0 && t == 0 ? V - (due - static_cast<int>(args.n)) : V;
+                    if (there == V || this->row_of(this->asked) + 1 < args.strips)
+                        this->fetch_vector(to + m * NEXT, from + k * NEXT);
+                    else  // there is no memory behind the last row
+                        copy(to + m * NEXT, from + k * NEXT, there);
                 }
         };
         if constexpr (X) operand(x, to);

@@ -90,12 +90,6 @@ struct Ring {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
     }
 
-    // So many bytes of one; zeros stand for the rest.
-    static __device__ void fetch_vector(unsigned to, const char* from, int bytes)
-    {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-    }
-
     // Waits for the oldest of the tiles that were asked for.
     __device__ void wait()
     {
