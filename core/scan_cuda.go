@@ -160,12 +160,13 @@ func (s *scanProgram) holds(code, kernel string) bool {
 	return true
 }
 
-// along is the kernel for a dense scanned dimension; flat says that rows lie end to end.
+// along is the kernel for a dense scanned dimension; flat says that rows lie end to end. Kinds that are tried first want whole vectors of a
+// warp's rows, but can have leads in `row`.
 func (s *scanProgram) along(code string, flat bool) string {
 	n := s.length()
-	whole := s.vector() / gcd(s.vector(), n) // rows that begin with an aligned vector
+	whole := n * s.vector() / gcd(s.vector(), n) // elements of the fewest rows that are whole vectors
 	switch {
-	case n <= scanShortRow*rowsVectors*s.vector() && (flat || n < 64) && !(tamed(code) && whole*n > 32*rowsVectors*s.vector()):
+	case n <= scanShortRow*rowsVectors*s.vector() && (flat || n < 64) && (whole <= 32*rowsVectors*s.vector() || !tamed(code)):
 		return "rows"
 	case s.holds(code, "row"):
 		return "row"

@@ -266,6 +266,34 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&leads, c.about)
 		}
 	})
+	t.Run("short rows", func(t *testing.T) {
+		for _, c := range []struct {
+			kind   string
+			dtype  DType
+			n      int64
+			kernel string
+		}{
+			{"cumprod", Float32, 128, "rows"},
+			{"cumprod", Float32, 127, "rows"}, // four of them are whole vectors
+			{"cumprod", Float32, 129, "row"},  // four are more than a warp has
+			{"cumprod", Float32, 130, "rows"},
+			{"logcumsumexp", BFloat16, 127, "rows"},
+			{"logcumsumexp", BFloat16, 129, "row"},
+			{"logcumsumexp", Float64, 129, "row"},
+			{"cumextremum", Float32, 129, "rows"},
+			{"cumsum", Float32, 129, "rows"},
+		} {
+			kind, inputs := c.kind, []string{"dy", "x", "dx"}
+			switch kind {
+			case "cumsum":
+				inputs = []string{"dy", "dx"}
+			case "cumextremum":
+				kind = "cummax"
+			}
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: kind, Shape: []int64{64, c.n}, DType: c.dtype, Dim: 1}, Preference{}, nil, inputs...)
+			require.Equal(t, "scan_backward_"+c.kind+"_"+c.kernel+"_"+c.dtype.suffix(), launches[0].symbol, "%d", c.n)
+		}
+	})
 	t.Run("nothing to do", func(t *testing.T) {
 		for _, shape := range [][]int64{{0}, {0, 5}, {5, 0}} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: shape, DType: Float32}, Preference{}, nil, "dy", "x", "dx")

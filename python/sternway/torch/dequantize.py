@@ -95,7 +95,7 @@ class _Dequantize(torch.autograd.Function):
             else dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
         )
         dzero_point = grads[2] if ctx.needs_input_grad[2] else None
-        return None, grads[1].to(scale.dtype), dzero_point, None
+        return None, _rounded(grads[1], scale.dtype), dzero_point, None
 
     vmap = refuse_vmap("dequantize_per_token")
 
@@ -147,7 +147,7 @@ class _FakeQuantize(torch.autograd.Function):
             dx, dscale, dzero_point = fake_quantize_per_token_backward(
                 dy, x, _kept(scale, dy), zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max
             )
-        return dx, dscale.to(scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
+        return dx, _rounded(dscale, scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
 
     vmap = refuse_vmap("fake_quantize_per_token")
 
