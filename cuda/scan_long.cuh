@@ -80,6 +80,7 @@ struct Long : Team<Long<K, T>, K> {
         if constexpr (kRecorded<K>) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
 
+    // To shared memory, so many elements.
     static __device__ void copy(unsigned to, const char* from, int count)
     {
 #pragma unroll 1
@@ -169,11 +170,12 @@ struct Long : Team<Long<K, T>, K> {
         const int ahead = ahead_of(count);
         T* to = reinterpret_cast<T*>(dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16));
         const auto own = [&](int u) { return reinterpret_cast<const T*>(room + (place ^ Memory::place(u * 32))); };
-        if (count >= TILE && ahead == 0) {
+        if (count >= TILE ? ahead == 0 : !(args.flags & kLeads)) {  // whole vectors alone
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].load(own(u));
 #pragma unroll
-            for (int u = 0; u < U; ++u) word[u].store(to + u * 32 * V);
+            for (int u = 0; u < U; ++u)
+                if (count >= TILE || (first ^ u * 32) * V < count) word[u].store(to + u * 32 * V);
             return;
         }
 #pragma unroll 1
