@@ -2,6 +2,7 @@
 #pragma once
 
 #include "scan_columns.cuh"
+#include "scan_long_vectors.cuh"
 #include "scan_records.cuh"
 #include "scan_rows.cuh"
 

@@ -80,41 +80,9 @@ struct Long : Team<Long<K, T>, K> {
         if constexpr (kRecorded<K>) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
 
-    // To shared memory, so many elements.
-    static __device__ void copy(unsigned to, const char* from, int count)
-    {
-#pragma unroll 1
-        for (int v = 0; v < count; ++v) static_cast<T*>(__cvta_shared_to_generic(to))[v] = reinterpret_cast<const T*>(from)[v];
-    }
-
-    // Vectors lie where Line has them: lanes meet different banks, both side by side and U apart.
-    __device__ void fetch(int t, bool heads, unsigned to) const
-    {
-        const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = due - t * TILE;
-        const i64 at = static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
-        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
-        to += (Memory::place(own) - thread) * 16;
-        const auto operand = [&](const char* from, unsigned to) {
-            constexpr int NEXT = kLongThreads * 16;
-            from += at;
-            if (left >= TILE && !back()) {
-#pragma unroll
-                for (int k = 0; k < U; ++k) this->fetch_vector(to + k * NEXT, from + k * NEXT);
-                return;
-            }
-#pragma unroll 1
-            for (int k = 0, m = back() ? U - 1 : 0; k < U; ++k, m += back() ? -1 : 1)
-                if (const int first = (m * kLongThreads + own) * V; first < left) {
-                    const int there = !back() ? min(V, left - first) : first == 0 && t == 0 ? V - (due - static_cast<int>(args.n)) : V;
-                    if (there == V || this->row_of(this->asked) + 1 < args.strips)
-                        this->fetch_vector(to + m * NEXT, from + k * NEXT);
-                    else  // there is no memory behind the last row
-                        copy(to + m * NEXT, from + k * NEXT, there);
-                }
-        };
-        if constexpr (X) operand(x, to);
-        if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? OPERAND * 16 : 0));
-    }
+    __device__ void fetch(int t, bool heads, unsigned to) const;
+    __device__ void read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const;
+    __device__ void store(uint4* room, Vector (&word)[U], int t, int count) const;
 
     __device__ void enter(unsigned item)
     {
@@ -132,63 +100,11 @@ struct Long : Team<Long<K, T>, K> {
 
     __device__ unsigned starts(int t) const { return t == 0 && threadIdx.x == 0 ? 1u << rest - static_cast<int>(args.n) : 0; }
 
-    // The elements of the thread in a tile of so many.
-    __device__ void read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const
-    {
-        const int ahead = ahead_of(count);
-        if (operand.step == 0) {
-#pragma unroll
-            for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
-#pragma unroll
-            for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(from, threadIdx.x * I + u * V));
-        }
-        if (count < TILE || ahead > 0) {
-#pragma unroll 1
-            for (int k = 0; k < I; ++k)
-                if (const int i = static_cast<int>(threadIdx.x) * I + k; i >= count || i < ahead) Memory::slot(from, back() ? i ^ (V - 1) : i) = pad;
-        }
-#pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(from, threadIdx.x * I + u * V));
-        flip(word);
-    }
-
     __device__ void flip(Vector (&word)[U]) const
     {
         if (!back()) return;
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u] = Memory::flipped(word[u]);
-    }
-
-    // Lanes take vectors that lie side by side.
-    __device__ void store(uint4* room, Vector (&word)[U], int t, int count) const
-    {
-        flip(word);
-#pragma unroll
-        for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
-        __syncwarp();
-        const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::place(first);
-        const int ahead = ahead_of(count);
-        T* to = reinterpret_cast<T*>(dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16));
-        const auto own = [&](int u) { return reinterpret_cast<const T*>(room + (place ^ Memory::place(u * 32))); };
-        if (count >= TILE ? ahead == 0 : !(args.flags & kLeads)) {  // whole vectors alone
-#pragma unroll
-            for (int u = 0; u < U; ++u) word[u].load(own(u));
-#pragma unroll
-            for (int u = 0; u < U; ++u)
-                if (count >= TILE || (first ^ u * 32) * V < count) word[u].store(to + u * 32 * V);
-            return;
-        }
-#pragma unroll 1
-        for (int u = 0; u < U; ++u, to += 32 * V) {
-            const int i = (first ^ u * 32) * V, low = max(ahead - i, 0), high = min(count - i, V);
-            if (low == 0 && high == V) {
-                word[0].load(own(u));
-                word[0].store(to);
-                continue;
-            }
-#pragma unroll 1
-            for (int v = low; v < high; ++v) to[back() ? V - 1 - v : v] = own(u)[back() ? V - 1 - v : v];
-        }
     }
 
     __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kLongWarps], kLongWarps, K::empty()); }

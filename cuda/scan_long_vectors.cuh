@@ -1,0 +1,96 @@
+// How tiles of long rows come to shared memory, from there to the threads that own them, and back to memory: by aligned vectors.
+#pragma once
+
+#include "scan_long.cuh"
+
+// To shared memory, so many elements.
+template <typename T>
+__device__ void copy_elements(unsigned to, const char* from, int count)
+{
+#pragma unroll 1
+    for (int v = 0; v < count; ++v) static_cast<T*>(__cvta_shared_to_generic(to))[v] = reinterpret_cast<const T*>(from)[v];
+}
+
+// Vectors lie where Line has them: lanes meet different banks, both side by side and U apart.
+template <typename K, typename T>
+__device__ void Long<K, T>::fetch(int t, bool heads, unsigned to) const
+{
+    const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = due - t * TILE;
+    const i64 at = static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
+    if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
+    to += (Memory::place(own) - thread) * 16;
+    const auto operand = [&](const char* from, unsigned to) {
+        constexpr int NEXT = kLongThreads * 16;
+        from += at;
+        if (left >= TILE && !back()) {
+#pragma unroll
+            for (int k = 0; k < U; ++k) this->fetch_vector(to + k * NEXT, from + k * NEXT);
+            return;
+        }
+#pragma unroll 1
+        for (int k = 0, m = back() ? U - 1 : 0; k < U; ++k, m += back() ? -1 : 1)
+            if (const int first = (m * kLongThreads + own) * V; first < left) {
+                const int there = !back() ? min(V, left - first) : first == 0 && t == 0 ? V - (due - static_cast<int>(args.n)) : V;
+                if (there == V || this->row_of(this->asked) + 1 < args.strips)
+                    this->fetch_vector(to + m * NEXT, from + k * NEXT);
+                else  // there is no memory behind the last row
+                    copy_elements<T>(to + m * NEXT, from + k * NEXT, there);
+            }
+    };
+    if constexpr (X) operand(x, to);
+    if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? OPERAND * 16 : 0));
+}
+
+// The elements of the thread in a tile of so many.
+template <typename K, typename T>
+__device__ void Long<K, T>::read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const
+{
+    const int ahead = ahead_of(count);
+    if (operand.step == 0) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
+#pragma unroll
+        for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(from, threadIdx.x * I + u * V));
+    }
+    if (count < TILE || ahead > 0) {
+#pragma unroll 1
+        for (int k = 0; k < I; ++k)
+            if (const int i = static_cast<int>(threadIdx.x) * I + k; i >= count || i < ahead) Memory::slot(from, back() ? i ^ (V - 1) : i) = pad;
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(from, threadIdx.x * I + u * V));
+    flip(word);
+}
+
+// Lanes take vectors that lie side by side.
+template <typename K, typename T>
+__device__ void Long<K, T>::store(uint4* room, Vector (&word)[U], int t, int count) const
+{
+    flip(word);
+#pragma unroll
+    for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
+    __syncwarp();
+    const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::place(first);
+    const int ahead = ahead_of(count);
+    T* to = reinterpret_cast<T*>(dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16));
+    const auto own = [&](int u) { return reinterpret_cast<const T*>(room + (place ^ Memory::place(u * 32))); };
+    if (count >= TILE ? ahead == 0 : !(args.flags & kLeads)) {  // whole vectors alone
+#pragma unroll
+        for (int u = 0; u < U; ++u) word[u].load(own(u));
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (count >= TILE || (first ^ u * 32) * V < count) word[u].store(to + u * 32 * V);
+        return;
+    }
+#pragma unroll 1
+    for (int u = 0; u < U; ++u, to += 32 * V) {
+        const int i = (first ^ u * 32) * V, low = max(ahead - i, 0), high = min(count - i, V);
+        if (low == 0 && high == V) {
+            word[0].load(own(u));
+            word[0].store(to);
+            continue;
+        }
+#pragma unroll 1
+        for (int v = low; v < high; ++v) to[back() ? V - 1 - v : v] = own(u)[back() ? V - 1 - v : v];
+    }
+}
