@@ -245,8 +245,8 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) (dense, leads bool) {
 		case d.dims == 0:
 		case g.kernel == "rows":
 			aligned = aligned && stride == d.length()*d.step[i]
-		case leads: // in the last vector of a row the next one may begin; no row lies ahead of the first
-			aligned = aligned && stride > 0 && (stride-d.stride[2][0])%d.vector() == 0
+		case leads: // vectors at the ends of a row hold memory of its neighbours; nothing is ahead of the first, nor looked at behind the last
+			aligned = aligned && stride >= d.length() && (stride-d.stride[2][0])%d.vector() == 0
 		default:
 			aligned = aligned && stride%d.vector() == 0
 		}

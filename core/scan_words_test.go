@@ -249,6 +249,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"rows of other lengths at odd addresses", odd, false, func(args []Tensor) {
 				args[0].Data, args[1].Data, args[dxOperand].Data = args[0].Data+4, args[1].Data+4, args[dxOperand].Data+4
 			}, 0},
+			{"rows of other lengths that overlap", odd, false, func(args []Tensor) { args[1].Strides[0] = 1 }, 0},
 			{"the last of rows of other lengths first", odd, false, func(args []Tensor) { args[1].Strides[0] = -1001 }, 0},
 			{"rows of other lengths, a number for each", odd, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
 			{"three dimensions", []int64{4, 5, 1000}, false, func(args []Tensor) { args[0].Strides[0] = 5004 }, 0},

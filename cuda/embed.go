@@ -46,18 +46,15 @@ func Image(family, device string) ([]byte, error) {
 // choose takes the code that a device runs: machine code of its own generation (sm_86 and sm_89 run that of sm_80), the newest that it
 // is not too old for, or else PTX, which the driver compiles.
 func choose(codes []string, device string) string {
-	var wanted, newest int
+	var wanted, have, newest int
 	_, _ = fmt.Sscanf(device, "sm_%d", &wanted) // 0, which nothing fits, where the driver names none
 	chosen := ""
 	for _, code := range codes {
-		var have int
-		if n, _ := fmt.Sscanf(code, "sm_%d", &have); n == 1 && have/10 == wanted/10 && have <= wanted && have > newest {
+		switch machine, _ := fmt.Sscanf(code, "sm_%d", &have); {
+		case machine == 0 && newest == 0:
+			chosen = code
+		case machine == 1 && have/10 == wanted/10 && have <= wanted && have > newest:
 			chosen, newest = code, have
-		}
-	}
-	for _, code := range codes {
-		if chosen == "" && strings.HasPrefix(code, "compute_") {
-			return code
 		}
 	}
 	return chosen
