@@ -27,7 +27,7 @@ type scanShape struct {
 	width, height        int64 // as cuda/scan*.cuh says for each kernel
 	grid, block          int64
 	beside               int64  // blocks with a ring that share a multiprocessor
-	shared               uint32 // bytes of the ring
+	shared               uint32 // bytes of the ring, or of what columns have in shared memory
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
 }
@@ -214,12 +214,23 @@ func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape 
 		if g.block = g.width * g.height; g.block <= 32 {
 			g.block = 128
 			g.grid = ceil(g.strips, g.block/(g.width*g.height))
+			g.shared = s.columnRoom(code, g.block)
 			return g
 		}
+		g.shared = s.columnRoom(code, g.block)
 		g.cut(ceil(n, down*g.height), scanFill*int64(s.units))
-		g.grid = g.strips * g.parts
+		if g.grid = g.strips * g.parts; g.tiles*g.parts > 1 {
+			s.mark(&g)
+		}
 	}
 	return g
+}
+
+// columnRoom is the shared memory of a block of `columns`: states of each column, those that enter a tile and those of each warp.
+func (s *scanProgram) columnRoom(code string, block int64) uint32 {
+	across, _ := s.own(code)
+	state := scanStates[code][s.element.Size()/8]
+	return uint32((1 + block/32) * (32*across*(state.head+state.tail) + 16))
 }
 
 // own is kAcross (in elements) and kDown of cuda/scan_outer.cuh.

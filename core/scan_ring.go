@@ -58,20 +58,17 @@ func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
 	return columns, length, bytes
 }
 
-// ringFor names the kernel with a ring for so many columns side by side, if there is one for rows of this length. Columns of fewer than 128
-// rows are for others, or of 48 where those are slow because they can do everything.
+// ringFor names the kernel with a ring for so many columns side by side, if there is one for rows of this length. Columns that a block holds
+// whole are for others.
 func (s *scanProgram) ringFor(columns int64) string {
 	n := s.length()
 	if s.plain || s.rowCount()*n*s.element.Size() < ringLeast || n > ringLongest {
 		return ""
 	}
 	across, _, _ := s.ringTile("strips")
-	shortest := int64(128)
-	if tamed(s.code()) {
-		shortest = 48
-	}
+	_, down := s.own(s.code())
 	switch {
-	case columns >= across && columns%s.vector() == 0 && n >= shortest:
+	case columns >= across && columns%s.vector() == 0 && n > down*scanColumnThreads/32:
 		return "strips"
 	case columns == 1 && s.holds(s.code(), "long") && !s.holds(s.code(), "row"):
 		if s.kind == "cumsum" && s.rowCount() > int64(s.units) { // many rows are read once by others, too
@@ -82,7 +79,7 @@ func (s *scanProgram) ringFor(columns int64) string {
 	return ""
 }
 
-// shareRing gives strips, or long rows, to blocks. What a kind cannot do is marked ahead of the states.
+// shareRing gives strips, or long rows, to blocks.
 func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	across, length, _ := s.ringTile(kernel)
 	g, n := scanShape{kernel: kernel, columns: across, block: stripThreads, beside: 1}, s.length()
@@ -91,9 +88,7 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 		g.beside, _, _ = s.longBlocks()
 	}
 	g.strips = ceil(columns, across) * (rows / columns)
-	if g.marked = tamed(s.code()); g.marked {
-		g.marks = align16(4 * g.strips)
-	}
+	s.mark(&g)
 	if kernel == "long" && s.teams() {
 		s.team(&g)
 	} else {
@@ -108,6 +103,13 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 		g.grid = min(g.strips, g.beside*int64(s.units))
 	}
 	return g
+}
+
+// mark makes room for what a kind that is tried first cannot do.
+func (s *scanProgram) mark(g *scanShape) {
+	if g.marked = tamed(s.code()); g.marked {
+		g.marks = align16(4 * g.strips)
+	}
 }
 
 // team gives a few rows several blocks each, all of which are among so many that the device holds at once.
@@ -135,11 +137,15 @@ func (s *scanProgram) together(g *scanShape) bool {
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
 func (s *scanProgram) again(ring *scanShape) scanShape {
 	g := *ring
+	if anyOf[g.kernel] == "" {
+		return g
+	}
 	g.kernel, g.shared, g.parts = anyOf[g.kernel], 0, 1
 	if g.kernel == "columns" {
 		_, down := s.own(s.code())
 		g.block, g.width, g.height = scanColumnThreads, 32, scanColumnThreads/32
 		g.tiles = ceil(s.length(), down*g.height)
+		g.shared = s.columnRoom(s.code(), g.block)
 	} else {
 		g.block, g.height = scanRowThreads, scanRowThreads/32
 		g.tiles = ceil(s.padded(), g.block*s.walked(s.code()))

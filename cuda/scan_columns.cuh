@@ -3,13 +3,23 @@
 
 #include "scan_outer.cuh"
 
-// A part of a strip: its tiles forward for their heads, where nobody else finds them, and then back.
+// Strips of one tile. Returns false, and has done nothing, where the kind cannot do those of this block.
 template <typename K, typename T>
-__device__ void columns(const ScanArgs& args)
+__device__ bool column_tile(const ScanArgs& args)
 {
-    __shared__ typename Outer<K, T>::Shared shared;
-    __shared__ Entering<K, T> entering;
-    const Outer<K, T> scan(args, shared, entering);
+    extern __shared__ __align__(128) uint4 ring[];
+    const Outer<K, T> scan(args, ring);
+    if (scan.charged()) scan.entering.heads[threadIdx.x] = K::empty(), scan.entering.tails[threadIdx.x] = K::far(K::nothing());
+    return scan.run(0, 0, 0);
+}
+
+// A part of a strip: its tiles forward for their heads, where nobody else finds them, and then back. A strip that a kind cannot do is marked.
+template <typename K, typename T>
+__device__ void column_tiles(const ScanArgs& args)
+{
+    extern __shared__ __align__(128) uint4 ring[];
+    const Outer<K, T> scan(args, ring);
+    auto& entering = scan.entering;
     if (args.flags & kMarked && !args.bad[scan.strip]) return;
     const i64 phase = args.flags & (kHeads | kTails), first = args.parts == 1 ? 0 : (blockIdx.x - scan.strip * args.parts) * args.tiles;
     const int c = threadIdx.x, count = static_cast<int>(args.tiles);
@@ -20,6 +30,7 @@ __device__ void columns(const ScanArgs& args)
         const bool last = args.parts == 1 || phase != 0;
         entering.tails[c] = last ? K::far(K::nothing()) : scan.walk().behind(c);
     }
+    bool done = true;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const bool heads = step < ahead;
@@ -28,11 +39,33 @@ __device__ void columns(const ScanArgs& args)
             if (heads && scan.charged()) scan.walk().head_before(t, c) = entering.heads[c];
             if (step == ahead && scan.charged()) entering.heads[c] = args.parts > 1 ? scan.walk().ahead(c) : K::empty();
         }
-        scan.run(first + t, t, heads ? kHeads : phase);
+        if (!scan.run(first + t, t, heads ? kHeads : phase)) done = false;
         if (count > 1) __syncthreads();
     }
     if constexpr (K::HEAD) {
         if (phase == kHeads && scan.charged()) scan.walk().head(c) = entering.heads[c];
     }
     if (phase == kTails && scan.charged()) scan.walk().tail(c) = entering.tails[c];
+    if (kTame<K> && c == 0 && (phase != 0 || args.parts == 1 || !done)) args.bad[scan.strip] = !done;
+}
+
+template <typename K, typename T>
+__device__ __noinline__ void column_tiles_apart(const ScanArgs& args)
+{
+    column_tiles<K, T>(args);
+}
+
+template <typename K, typename T>
+__device__ void columns(const ScanArgs& args)
+{
+    if constexpr (kTamed<K>) {
+        using First = TameKind<K, T>;
+        if (!(args.flags & kMarked)) {
+            if (args.tiles * args.parts > 1) return column_tiles<First, T>(args);
+            if (column_tile<First, T>(args)) return;
+        }
+        column_tiles_apart<K, T>(args);
+    } else {
+        column_tiles<K, T>(args);
+    }
 }

@@ -13,17 +13,9 @@ constexpr int kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Val
 template <typename K, typename T>
 constexpr int kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8;
 
-// What enters a tile, [column]: thread c has charge of column c.
-template <typename K, typename T>
-struct Entering {
-    static constexpr int COLUMNS = 32 * kAcross<K, T> / sizeof(T);
-    Room<typename K::Head, K::HEAD ? COLUMNS : 1> heads;
-    Room<typename K::Far, COLUMNS> tails;
-};
-
 template <typename K, typename T>
 struct Outer {
-    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kAcross<K, T> / sizeof(T), R = kDown<K, T>, ROOM = kColumnThreads * W;
+    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kAcross<K, T> / sizeof(T), R = kDown<K, T>, COLUMNS = 32 * W;
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
@@ -31,20 +23,26 @@ struct Outer {
     using Cell = typename K::template Cell<R, N, false>;
     using Vector = Words<T, W>;
 
-    struct Shared {  // totals of warps, [warp][column]; then what enters the warp
-        Room<Head, K::HEAD ? ROOM : 1> heads;
-        Room<Tail, ROOM> tails;
+    // In shared memory, as much as the block has warps. Thread c has charge of column c.
+    struct Entering {  // what enters a tile, [column]
+        Room<Head, K::HEAD ? COLUMNS : 1> heads;
+        Room<typename K::Far, COLUMNS> tails;
+    };
+    struct Own {  // totals of a warp, [column]; then what enters it
+        Room<Head, K::HEAD ? COLUMNS : 1> heads;
+        Room<Tail, COLUMNS> tails;
     };
 
     const ScanArgs& args;
-    Shared& shared;
-    Entering<K, T>& entering;
+    Entering& entering;
+    Own* own;  // [warp]
     int x, y;  // of the thread in its strip
     int held;  // columns of the strip
     i64 strip;
     Places at;  // the first element of the thread in tile 0
 
-    __device__ Outer(const ScanArgs& a, Shared& s, Entering<K, T>& e) : args(a), shared(s), entering(e)
+    __device__ Outer(const ScanArgs& args, uint4* room)
+        : args(args), entering(*reinterpret_cast<Entering*>(room)), own(reinterpret_cast<Own*>(room + (sizeof(Entering) + 15) / 16))
     {
         const int above = threadIdx.x / width();
         x = threadIdx.x & (width() - 1), y = above & (height() - 1);
@@ -109,6 +107,14 @@ struct Outer {
         }
     }
 
+    static __device__ void clear(Vector (&word)[R])
+    {
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+            for (int v = 0; v < W; ++v) word[r].set(v, T());
+    }
+
     __device__ void store(const Vector (&word)[R], i64 tile) const
     {
         T* q = first<T>(args.dx, at.dx, tile);
@@ -129,8 +135,6 @@ struct Outer {
 
     // ------------------------------------------------------------------------------------------------ what enters
 
-    __device__ int slot(int warp, int c) const { return warp * across() + c; }
-
     // The totals of the warps become what enters each of them, `before` what enters the first.
     __device__ void pass_heads(const Head& before) const
     {
@@ -140,9 +144,9 @@ struct Outer {
             Head sum = before;
 #pragma unroll (kLong<Head> ? 1 : 4)
             for (int w = 0; w < warps; ++w) {
-                const Head own = shared.heads[slot(w, c)];
-                shared.heads[slot(w, c)] = sum;
-                sum = K::join(sum, own);
+                const Head total = own[w].heads[c];
+                own[w].heads[c] = sum;
+                sum = K::join(sum, total);
             }
         }
         __syncthreads();
@@ -152,39 +156,39 @@ struct Outer {
     __device__ Tail pass_tails() const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
-        Tail own = K::nothing();
+        Tail all = K::nothing();
         __syncthreads();
         if (charged()) {
             Tail sum = K::near(entering.tails[c]);
 #pragma unroll (kLong<Tail> ? 1 : 4)
             for (int w = warps - 1; w >= 0; --w) {
-                const Tail last = shared.tails[slot(w, c)];
-                shared.tails[slot(w, c)] = sum;
-                own = K::join(last, own);
+                const Tail last = own[w].tails[c];
+                own[w].tails[c] = sum;
+                all = K::join(last, all);
                 sum = K::join(last, sum);
             }
         }
         __syncthreads();
-        return own;
+        return all;
     }
 
     // ------------------------------------------------------------------------------------------------ a tile
 
     // The join of the threads of a column that are ahead in the warp, without this one; the total of the warp goes to shared memory.
-    __device__ Head head_of_lanes(const Head& own, int v) const
+    __device__ Head head_of_lanes(const Head& head, int v) const
     {
         const int lane = threadIdx.x % 32;
-        const Head all = heads_up_to<K>(own, width(), alone() ? y * width() : lane);
-        if (!alone() && lane >= 32 - width()) shared.heads[slot(threadIdx.x / 32, x * W + v)] = all;
+        const Head all = heads_up_to<K>(head, width(), alone() ? y * width() : lane);
+        if (!alone() && lane >= 32 - width()) own[threadIdx.x / 32].heads[x * W + v] = all;
         const Head next = from_below(all, width());
         return width() == 32 || (alone() ? y == 0 : lane < width()) ? K::empty() : next;
     }
 
-    __device__ Tail tail_of_lanes(const Tail& own, int v) const
+    __device__ Tail tail_of_lanes(const Tail& tail, int v) const
     {
         const int lane = threadIdx.x % 32;
-        const Tail all = tails_down_to<K>(own, width(), alone() ? (height() - 1 - y) * width() : 31 - lane);
-        if (!alone() && lane < width()) shared.tails[slot(threadIdx.x / 32, x * W + v)] = all;
+        const Tail all = tails_down_to<K>(tail, width(), alone() ? (height() - 1 - y) * width() : 31 - lane);
+        if (!alone() && lane < width()) own[threadIdx.x / 32].tails[x * W + v] = all;
         const Tail next = from_above(all, width());
         return width() == 32 || (alone() ? y == height() - 1 : lane >= 32 - width()) ? K::nothing() : next;
     }
@@ -197,19 +201,23 @@ struct Outer {
         if (charged()) {
             Head sum = entering.heads[c];
 #pragma unroll 4
-            for (int w = 0; w < warps; ++w) sum = K::join(sum, shared.heads[slot(w, c)]);
+            for (int w = 0; w < warps; ++w) sum = K::join(sum, own[w].heads[c]);
             entering.heads[c] = sum;
         }
         __syncthreads();
     }
 
     // A tile, number t of the part: stores dx, or finds its heads or tails alone, for the tile after or before it.
-    __device__ void run(i64 tile, int t, i64 phase) const
+    // Returns false, and stores nothing, where the kind cannot do a column of the block.
+    __device__ bool run(i64 tile, int t, i64 phase) const
     {
         const bool walks = args.parts * args.tiles > 1, heads_only = K::HEAD && phase == kHeads;
         Vector xs[R], ys[R];
         if constexpr (X) load(args.x, at.x, tile, xs, static_cast<T>(K::pad(args)));
-        if (!heads_only) load(args.dy, at.dy, tile, ys, T());
+        if (!heads_only)
+            load(args.dy, at.dy, tile, ys, T());
+        else if (kTogether<K>)
+            clear(ys);
         Head before;  // of the column that the thread has charge of
         if constexpr (K::HEAD) {
             before = K::empty();
@@ -225,45 +233,61 @@ struct Outer {
         for (int v = 0; v < W; ++v) {
             cell[v].begin(args);
             if constexpr (INDEX) take(cell[v], v, tile, starts);
-            if constexpr (K::HEAD) head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
+            if constexpr (kBased<K>) cell[v].base = base_of(v);
+            if constexpr (kTogether<K>) tail[v] = tail_of_lanes(cell[v].tail(xv(v), yv(v), starts), v);
+            if constexpr (kTogether<K>)
+                head[v] = head_of_lanes(cell[v].product, v);
+            else if constexpr (K::HEAD)
+                head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
         }
         if constexpr (K::HEAD) {
             if (heads_only) {
                 add_heads();
-                return;
+                return true;
             }
         }
         const auto find_tails = [&] {
 #pragma unroll
             for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(cell[v].tail(xv(v), yv(v), starts), v);
         };
-        if constexpr (!K::ORDERED) find_tails();
+        if constexpr (!K::ORDERED && !kTogether<K>) find_tails();
         if constexpr (K::HEAD) {
             if (!alone()) pass_heads(charged() ? K::join(entering.heads[threadIdx.x], before) : before);
             renew(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!alone()) head[v] = K::join(shared.heads[slot(threadIdx.x / 32, x * W + v)], head[v]);
+                if (!alone()) head[v] = K::join(own[threadIdx.x / 32].heads[x * W + v], head[v]);
                 cell[v].enter(head[v], xv(v), yv(v), starts);
             }
         }
         if constexpr (K::ORDERED) find_tails();
-        Tail own = K::nothing();
-        if (!alone()) own = pass_tails();
+        Tail all = K::nothing();
+        if (!alone()) all = pass_tails();
         if (phase != kTails) {
             if constexpr (X) renew(xs);
             renew(ys);
+            bool tame = true;
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!alone()) tail[v] = K::join(tail[v], shared.tails[slot(threadIdx.x / 32, x * W + v)]);
+                if (!alone()) tail[v] = K::join(tail[v], own[threadIdx.x / 32].tails[x * W + v]);
                 cell[v].finish(tail[v], xv(v), yv(v), starts, [&](int c, const A(&dx)[N]) {
 #pragma unroll
                     for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
                 });
+                if constexpr (kTame<K>) tame = tame && cell[v].tame;
             }
+            if (kTame<K> && __syncthreads_or(!tame)) return false;
             store(ys, tile);
         }
-        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(own), entering.tails[threadIdx.x]);
+        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(all), entering.tails[threadIdx.x]);
+        return true;
+    }
+
+    // The first x of column v of the thread.
+    __device__ A base_of(int v) const
+    {
+        const i64 place = at.x - y * R * args.x.step + v * args.x.stride[0];
+        return has(v) ? widen<A>(reinterpret_cast<const T*>(args.x.data)[place]) : A(0);
     }
 
     __device__ void take(Cell& cell, int v, i64 tile, unsigned starts) const

@@ -90,6 +90,30 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
     assert_near(*found, dtype, 64)
 
 
+# Columns of a warp, of a block, of tiles in a block, of tiles in some blocks.
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(50, 9, 33), (7, 128, 64), (70, 600, 60), (1, 40000, 5)], ids=str)
+@pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
+def test_columns_that_are_done_again_agree(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Where a column has a 0 or a -inf the block does its own again, or the strip is marked for another launch."""
+    torch.manual_seed(shape[1])
+    rare = torch.rand(shape, device="cuda") < 0.1 / shape[1]
+    x = torch.randn(shape, device="cuda")
+    x = (1 + x / 300 if kind == "cumprod" else x).masked_fill(rare, 0 if kind == "cumprod" else -math.inf).to(dtype)
+    dy = torch.randint(-2, 3, shape, device="cuda").to(dtype)
+    rows = torch.empty((shape[0], shape[2], shape[1]), dtype=dtype, device="cuda")
+    found = []
+    for kernel, like, dim in ("columns", dy, 1), ("tiles", rows, 2):
+        plan = sw.ScanBackwardPlan.select(
+            sw.ScanBackwardDescriptor(kind, like.shape, dtype, dim), "cuda", sw.PlanPreference(kernel=kernel)
+        )
+        dx = torch.full_like(like, math.nan)
+        given = [t if dim == 1 else t.transpose(1, 2).contiguous() for t in (dy, x)]
+        plan.run(dy=given[0], x=given[1], dx=dx)
+        found.append(dx.double() if dim == 1 else dx.transpose(1, 2).double())
+    assert_near(*found, dtype, 8 + 3 * math.sqrt(shape[1]))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [301, 1001, 8193, 50257])
