@@ -45,20 +45,30 @@ __device__ void Long<K, T>::fetch(int t, bool heads, unsigned to) const
 template <typename K, typename T>
 __device__ void Long<K, T>::read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const
 {
-    const int ahead = ahead_of(count);
+    const int ahead = ahead_of(count), own = static_cast<int>(threadIdx.x) * I;
     if (operand.step == 0) {
 #pragma unroll
         for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(from, threadIdx.x * I + u * V));
+        for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(from, own + u * V));
     }
-    if (count < TILE || ahead > 0) {
+    if ((count < TILE || ahead > 0) && (own < ahead || own + I > count)) {
+        Vector none;
+#pragma unroll
+        for (int v = 0; v < V; ++v) none.set(v, pad);
 #pragma unroll 1
-        for (int k = 0; k < I; ++k)
-            if (const int i = static_cast<int>(threadIdx.x) * I + k; i >= count || i < ahead) Memory::slot(from, back() ? i ^ (V - 1) : i) = pad;
+        for (int i = own; i < own + I; i += V) {
+            if (i + V <= ahead || i >= count) {
+                none.store(&Memory::slot(from, i));
+                continue;
+            }
+#pragma unroll 1
+            for (int v = 0; v < V; ++v)
+                if (i + v < ahead || i + v >= count) Memory::slot(from, back() ? i + V - 1 - v : i + v) = pad;
+        }
     }
 #pragma unroll
-    for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(from, threadIdx.x * I + u * V));
+    for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(from, own + u * V));
     flip(word);
 }
 
@@ -74,12 +84,13 @@ __device__ void Long<K, T>::store(uint4* room, Vector (&word)[U], int t, int cou
     const int ahead = ahead_of(count);
     T* to = reinterpret_cast<T*>(dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16));
     const auto own = [&](int u) { return reinterpret_cast<const T*>(room + (place ^ Memory::place(u * 32))); };
-    if (count >= TILE ? ahead == 0 : !(args.flags & kLeads)) {  // whole vectors alone
+    const bool whole = warp * 32 * I >= ahead && (warp + 1) * 32 * I <= count;
+    if (whole || !(args.flags & kLeads)) {  // whole vectors alone
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(own(u));
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            if (count >= TILE || (first ^ u * 32) * V < count) word[u].store(to + u * 32 * V);
+            if (whole || (first ^ u * 32) * V < count) word[u].store(to + u * 32 * V);
         return;
     }
 #pragma unroll 1

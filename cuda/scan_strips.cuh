@@ -119,7 +119,7 @@ struct Strip : Ring<Strip<K, T>, K> {
     __device__ void read(uint4* from, Vector (&word)[R], int rows, T pad) const
     {
         T* q = reinterpret_cast<T*>(from) + warp * R * COLUMNS + lane * W;
-        if (rows < ROWS || held < COLUMNS) {
+        if (warp * R + R > rows || !has(W - 1)) {
 #pragma unroll 1
             for (int r = 0; r < R; ++r)
                 for (int v = 0; v < W; ++v)
