@@ -15,6 +15,7 @@ const (
 	scanDense
 	scanMarked
 	scanLeads
+	scanLines
 )
 
 // deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
@@ -216,45 +217,63 @@ func bit(set bool, value int64) int64 {
 	return 0
 }
 
-// dense reports what kDense and kLeads of cuda/scan.cuh say of the operands.
-func (d *deviceScan) dense(args []Tensor, g *scanShape) (dense, leads bool) {
+// dense are the flags that say how the operands lie: kDense, kLeads and kLines of cuda/scan.cuh.
+func (d *deviceScan) dense(args []Tensor, g *scanShape) int64 {
 	run := d.length() // adjacent elements
 	if g.kernel == "rows" {
 		run *= g.width
 	}
-	if leads = run%d.vector() != 0; leads && g.kernel != "long" && !(g.kernel == "row" && tamed(d.code)) {
-		return false, false
+	leads := run%d.vector() != 0
+	if leads && g.kernel != "long" && !(g.kernel == "row" && tamed(d.code)) || d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 {
+		return 0
 	}
-	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 {
-		return false, false
+	switch {
+	case g.kernel == "long" && d.lined() > run && d.begins(args, g, lineBytes/d.element.Size()):
+		return scanDense | scanLeads | scanLines
+	case !d.begins(args, g, bit(leads, d.vector())):
+		return 0
 	}
+	return scanDense | bit(leads, scanLeads)
+}
+
+// begins reports that whole aligned vectors make the rows of every operand; or, with a unit, that the first row begins with a vector, and
+// each at the same place of such units in all of them.
+func (d *deviceScan) begins(args []Tensor, g *scanShape, unit int64) bool {
+	place := func(i int) (first, stride int64) { // of the lowest element of the first row, or vector
+		first, adjacent := d.first[i], d.vector()
+		if unit > 0 {
+			adjacent = d.length()
+		}
+		if d.step[i] < 0 {
+			first -= adjacent - 1
+		}
+		return int64(args[d.operands[i]].Data) + first*d.element.Size(), d.stride[i][0]
+	}
+	to, apart := place(2)
 	for i, operand := range d.operands {
 		repeats := i == 0 && d.step[i] == 0 && (g.kernel != "rows" || d.stride[i][0] == 0) // a number of dy is all that a team reads
 		if repeats || i == 1 && operand == 0 {
 			continue
 		}
-		first, adjacent := d.first[i], d.length() // of those that an aligned vector begins with
-		if !leads {
-			adjacent = d.vector()
-		}
-		if d.step[i] < 0 {
-			first -= adjacent - 1
-		}
-		aligned := (int64(args[operand].Data)+first*d.element.Size())%16 == 0
-		switch stride := d.stride[i][0]; {
+		from, stride := place(i)
+		aligned := from%16 == 0
+		switch {
+		case unit > 0:
+			aligned = aligned && (from-to)%(unit*d.element.Size()) == 0
+			if d.dims > 0 { // vectors at the ends of a row hold memory of its neighbours; nothing is ahead of the first, nor looked at behind the last
+				aligned = aligned && stride >= d.length() && (stride-apart)%unit == 0
+			}
 		case d.dims == 0:
 		case g.kernel == "rows":
 			aligned = aligned && stride == d.length()*d.step[i]
-		case leads: // vectors at the ends of a row hold memory of its neighbours; nothing is ahead of the first, nor looked at behind the last
-			aligned = aligned && stride >= d.length() && (stride-d.stride[2][0])%d.vector() == 0
 		default:
 			aligned = aligned && stride%d.vector() == 0
 		}
 		if magnitude(d.step[i]) != 1 || !aligned {
-			return false, false
+			return false
 		}
 	}
-	return true, leads
+	return true
 }
 
 // pack writes ScanArgs of cuda/scan.cuh. Height is that of the shape, or what is told begins so many bytes later.
@@ -270,9 +289,7 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase,
 	for k := range MaxRank - 1 {
 		put(max(1, d.extent[k]))
 	}
-	dense, leads := d.dense(args, g)
-	flags := phase | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) |
-		bit(dense, scanDense) | bit(leads, scanLeads)
+	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed)
 	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {

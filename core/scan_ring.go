@@ -9,6 +9,8 @@ const (
 	longVectors  = 4       // of a thread; twice as many of cumsum
 	packet       = 16      // bytes of what blocks tell each other at once,
 	told         = 12      // and of the state in it
+	sectorBytes  = 32      // that memory hands out at once: where rows do not begin with so many,
+	lineBytes    = 128     // tiles of `long` do with these
 	ringTiles    = 6       // at most
 	ringLongest  = 1 << 30 // elements of a row, which are counted in 32 bits
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
@@ -84,7 +86,7 @@ func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
 	across, length, _ := s.ringTile(kernel)
 	g, n := scanShape{kernel: kernel, columns: across, block: stripThreads, beside: 1}, s.length()
 	if kernel == "long" {
-		g.block, columns, n = longThreads, 1, s.padded()
+		g.block, columns, n = longThreads, 1, s.lined()
 		g.beside, _, _ = s.longBlocks()
 	}
 	g.strips = ceil(columns, across) * (rows / columns)
@@ -112,11 +114,19 @@ func (s *scanProgram) mark(g *scanShape) {
 	}
 }
 
+// lined is the length of a row with what may lie ahead of it in its first line.
+func (s *scanProgram) lined() int64 {
+	if s.length()*s.element.Size()%sectorBytes != 0 {
+		return s.length() + lineBytes/s.element.Size() - 1
+	}
+	return s.length()
+}
+
 // team gives a few rows several blocks each, all of which are among so many that the device holds at once.
 func (s *scanProgram) team(g *scanShape) {
 	_, length, _ := s.ringTile(g.kernel)
 	_, _, most := s.longBlocks()
-	tiles, blocks := ceil(max(1, s.padded()), length), g.beside*int64(s.units)
+	tiles, blocks := ceil(max(1, s.lined()), length), g.beside*int64(s.units)
 	g.parts = clamp(blocks/g.strips, 1, min(tiles, most))
 	g.tiles = ceil(tiles, g.parts)
 	g.parts = ceil(tiles, g.tiles)
@@ -213,6 +223,5 @@ func (d *deviceScan) lies(kernel string, args []Tensor) bool {
 			return false
 		}
 	}
-	dense, _ := d.dense(args, &scanShape{kernel: kernel})
-	return dense
+	return d.dense(args, &scanShape{kernel: kernel}) != 0
 }

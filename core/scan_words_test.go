@@ -230,8 +230,8 @@ func TestWordsOfScans(t *testing.T) {
 		}
 	})
 	t.Run("dense", func(t *testing.T) {
-		row, rows, odd := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}
-		const leads = int64(scanDense | scanLeads)
+		row, rows, odd, long := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}, []int64{300, 50257}
+		const leads, lines = int64(scanDense | scanLeads), int64(scanDense | scanLeads | scanLines)
 		for _, c := range []struct {
 			about   string
 			shape   []int64
@@ -255,6 +255,12 @@ func TestWordsOfScans(t *testing.T) {
 			{"rows of other lengths that overlap", odd, false, func(args []Tensor) { args[1].Strides[0] = 1 }, 0},
 			{"the last of rows of other lengths first", odd, false, func(args []Tensor) { args[1].Strides[0] = -1001 }, 0},
 			{"rows of other lengths, a number for each", odd, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
+			{"long rows", []int64{300, 50264}, false, nil, scanDense},
+			{"long rows that begin inside sectors", []int64{300, 50260}, true, nil, lines},
+			{"long rows that begin inside vectors", long, false, nil, lines},
+			{"long rows that begin inside the same lines", long, true, func(args []Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
+			{"long rows that do not", long, false, func(args []Tensor) { args[0].Strides[0] = 50261 }, leads},
+			{"long rows of which one begins inside another line", long, false, func(args []Tensor) { args[1].Data += 16 }, leads},
 			{"three dimensions", []int64{4, 5, 1000}, false, func(args []Tensor) { args[0].Strides[0] = 5004 }, 0},
 			{"short rows, whole vectors together", rows, false, nil, scanDense},
 			{"short rows, reversed", rows, true, nil, scanDense},
@@ -267,7 +273,7 @@ func TestWordsOfScans(t *testing.T) {
 		} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
 				Preference{}, c.change, "dy", "x", "dx")
-			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&leads, c.about)
+			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&lines, c.about)
 		}
 	})
 	t.Run("short rows", func(t *testing.T) {

@@ -19,7 +19,8 @@ enum : i64 {
     kTails = 16,     // find the tails of parts, given the heads
     kDense = 32,     // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp), but dy may repeat a number
     kMarked = 64,    // of strips, those alone that are marked in `bad`
-    kLeads = 128     // with kDense, of a row: it begins and ends anywhere in such vectors, in the same place of them in all operands
+    kLeads = 128,    // with kDense, of a row: it begins and ends anywhere in such vectors, in the same place of them in all operands
+    kLines = 256     // with kLeads: also in the same place of cache lines
 };
 
 struct Strided {
@@ -75,13 +76,12 @@ __device__ inline i64 place_of(const ScanArgs& args, const Strided& operand, i64
     return place;
 }
 
-// How far the first element of dx is from one that begins an aligned vector.
+// How far the first element of dx is from one that begins an aligned unit of so many bytes.
 template <typename T>
-__device__ int lead_of(const ScanArgs& args, i64 place)
+__device__ int lead_of(const ScanArgs& args, i64 place, int unit = 16)
 {
-    constexpr int V = 16 / sizeof(T);
-    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place;
-    return static_cast<int>((args.dx.step < 0 ? V - 1 - address : address) & (V - 1));
+    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place, last = unit / static_cast<int>(sizeof(T)) - 1;
+    return static_cast<int>((args.dx.step < 0 ? last - address : address) & last);
 }
 
 // ---------------------------------------------------------------------------------------------------- states

@@ -1,5 +1,6 @@
 // Rows that are longer than a block holds, in aligned vectors of which the first and the last may hold elements of other rows: a strip is
-// a row. A thread owns U adjacent vectors of a tile.
+// a row. A thread owns U adjacent vectors of a tile. Where rows do not begin with a sector, tiles do with a cache line, if it is one in all
+// operands.
 #pragma once
 
 #include "scan_inner.cuh"
@@ -15,7 +16,7 @@ struct Long : Team<Long<K, T>, K> {
     using Tail = typename K::Tail;
     using Far = typename K::Far;
     static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !kFinds<K>;  // x is there; dy too
-    static constexpr int V = 16 / sizeof(T), U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I, BITS = TILE;
+    static constexpr int V = 16 / sizeof(T), SECTOR = 32 / sizeof(T), U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I, BITS = TILE;
     static constexpr bool TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
     static constexpr int COLUMNS = 1, WARPS = kLongWarps, OPERAND = kLongThreads * U;
     static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
@@ -43,7 +44,7 @@ struct Long : Team<Long<K, T>, K> {
     const char *x, *y;     // what is asked for: the first vector of the thread in the first tile,
     const char* records;   // of all of them
     const char* repeated;  // the number that is all of dy
-    int due, rest;         // elements of that row, with those ahead of it in its first vector; and of the row that tiles are done of
+    int due, rest;         // elements of that row, with those ahead of it; and of the row that tiles are done of
     char* dx;              // the first vector of the lane in its first tile
     A base;
 
@@ -60,8 +61,8 @@ struct Long : Team<Long<K, T>, K> {
     {
         return operand.data + (back() ? from - m * V - (V - 1) : from + m * V) * static_cast<i64>(sizeof(T));
     }
-    // Elements of its first vector that are ahead of a row, which begins at an element of dx.
-    __device__ int lead(i64 from) const { return args.flags & kLeads ? lead_of<T>(args, from) : 0; }
+    // Elements of its first vector, or line, that are ahead of a row, which begins at an element of dx.
+    __device__ int lead(i64 from) const { return args.flags & kLeads ? lead_of<T>(args, from, args.flags & kLines ? 128 : 16) : 0; }
     // A tile begins at its first byte in memory. Vector v from there on is the last but v where memory runs back.
     __device__ char* tiles_of(const Strided& operand, i64 from, int lead) const
     {
@@ -98,7 +99,12 @@ struct Long : Team<Long<K, T>, K> {
         if constexpr (kBased<K>) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
     }
 
-    __device__ unsigned starts(int t) const { return t == 0 && threadIdx.x == 0 ? 1u << rest - static_cast<int>(args.n) : 0; }
+    // The bit of the element that begins the row.
+    __device__ unsigned starts(int t) const
+    {
+        const int ahead = rest - static_cast<int>(args.n);
+        return t == 0 && static_cast<int>(threadIdx.x) == ahead / I ? 1u << ahead % I : 0;
+    }
 
     __device__ void flip(Vector (&word)[U]) const
     {

@@ -15,27 +15,29 @@ __device__ void copy_elements(unsigned to, const char* from, int count)
 template <typename K, typename T>
 __device__ void Long<K, T>::fetch(int t, bool heads, unsigned to) const
 {
-    const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread, left = due - t * TILE;
+    constexpr int NEXT = kLongThreads * 16;
+    const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread;
+    const int left = due - t * TILE, ahead = t == 0 ? due - static_cast<int>(args.n) : 0;
     const i64 at = static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
     if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
     to += (Memory::place(own) - thread) * 16;
     const auto operand = [&](const char* from, unsigned to) {
-        constexpr int NEXT = kLongThreads * 16;
         from += at;
-        if (left >= TILE && !back()) {
+        if (left >= TILE && ahead == 0 && !back()) {
 #pragma unroll
             for (int k = 0; k < U; ++k) this->fetch_vector(to + k * NEXT, from + k * NEXT);
             return;
         }
-#pragma unroll 1
-        for (int k = 0, m = back() ? U - 1 : 0; k < U; ++k, m += back() ? -1 : 1)
-            if (const int first = (m * kLongThreads + own) * V; first < left) {
-                const int there = !back() ? min(V, left - first) : first == 0 && t == 0 ? V - (due - static_cast<int>(args.n)) : V;
-                if (there == V || this->row_of(this->asked) + 1 < args.strips)
-                    this->fetch_vector(to + m * NEXT, from + k * NEXT);
-                else  // there is no memory behind the last row
-                    copy_elements<T>(to + m * NEXT, from + k * NEXT, there);
-            }
+        const bool cut = args.flags & kLeads && this->row_of(this->asked) + 1 == args.strips;  // no memory need be behind the last row
+        const int low = ahead - (cut && back() ? 0 : V - 1), high = left - (cut && !back() ? V - 1 : 0);
+#pragma unroll
+        for (int k = 0; k < U; ++k) {
+            const int m = back() ? U - 1 - k : k, first = (m * kLongThreads + own) * V;
+            if (first >= low && first < high) this->fetch_vector(to + m * NEXT, from + k * NEXT);
+        }
+        const int last = (back() ? ahead : left) & -V, there = back() ? last + V - ahead : left - last;  // the vector that is cut
+        if (const int m = last / (kLongThreads * V); cut && there < V && last >= 0 && last < TILE && last / V % kLongThreads == own)
+            copy_elements<T>(to + m * NEXT, from + (back() ? U - 1 - m : m) * NEXT, there);
     };
     if constexpr (X) operand(x, to);
     if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? OPERAND * 16 : 0));

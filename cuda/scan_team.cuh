@@ -62,7 +62,8 @@ struct Told {
 
 // The steps of a block of a team, or of one that has rows to itself. Self lays tiles out, as for a ring, and says
 //
-//     TILE, TEAM, WARPS      elements of a tile; whether there are teams; warps of a block
+//     TILE, SECTOR           elements of a tile, and of a quarter of a cache line
+//     TEAM, WARPS            whether there are teams; warps of a block
 //     let_in(tail)           what enters the tile from the right
 //     shared.told            room for a state of each warp
 template <typename Self, typename K>
@@ -83,7 +84,7 @@ struct Team : Ring<Self, K> {
     }
 
     __device__ Told<K> told() const { return Told<K>(args); }
-    __device__ int tiles() const { return static_cast<int>((args.n + (args.n % Self::V ? Self::V - 1 : 0) + Self::TILE - 1) / Self::TILE); }
+    __device__ int tiles() const { return static_cast<int>((args.n + (args.n % Self::SECTOR ? 4 * Self::SECTOR - 1 : 0) + Self::TILE - 1) / Self::TILE); }
     __device__ int team() const { return hold ? static_cast<int>(args.parts) : 1; }
 
     __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.parts); }
