@@ -2,6 +2,7 @@
 
     python -m sternway bench lerp --device cuda --csv lerp.csv --plot lerp.png
     python -m sternway bench --device cpu --csv cpu.csv
+    python -m sternway bench scan --rows "dim -1" --shapes 8191x8193,64x50257
     python -m sternway bench host --device cuda
     python -m sternway bench exactness --device cpu --csv exactness.csv
 

@@ -95,7 +95,8 @@ def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[Case, Shape
     for case in CASES:
         if options.family and options.family != case.family and not case.op.startswith(options.family):
             continue
-        shapes = case.cpu if device == "cpu" else case.cuda
+        own = case.cpu if device == "cpu" else case.cuda
+        shapes = own and (options.shapes or own)
         for shape in shapes[:1] if options.quick else shapes:
             for dtype in ("float32", "bfloat16") if options.quick else FORMATS:
                 if options.rows in f"{case.op} {case.name} {shape_text(shape)} {dtype}":

@@ -66,10 +66,16 @@ def parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
     bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")
+    bench.add_argument("--shapes", type=shapes, default=(), metavar="AxB,CxD", help="these shapes instead of the table's")
     bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")
     bench.add_argument("--plot", metavar="FILE", help="draw the rows to FILE (png, svg or pdf)")
     bench.add_argument("--quick", action="store_true", help="the smallest shape in float32 and bfloat16 alone")
     return top
+
+
+def shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    """8191x8193,64x50257."""
+    return tuple(tuple(map(int, shape.split("x"))) for shape in text.split(","))
 
 
 def run_info(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""python -m sternway: info, info --json, selftest."""
+"""python -m sternway: info, info --json, selftest, bench."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ def test_selftest() -> None:
             assert any(name_of(dtype) in line for line in rows), f"{family.name} {dtype} is not in\n{text}"
 
 
-@pytest.mark.parametrize("arguments", [("nonsense",), ("info", "--nonsense")])
+def test_bench_of_given_shapes() -> None:
+    """Rows of the shapes that were asked for, of the cases that have any on this device."""
+    text = sternway_command("bench", "scan", "--device", "cpu", "--rows", "cummin, dim 0", "--shapes", "33x65,64x129x3")
+    rows = [line for line in text.splitlines() if line.startswith("scan")]
+    assert len(rows) == 2 * len(FLOATS), text
+    assert all("33x65" in row or "64x129x3" in row for row in rows), text
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("info", "--nonsense"), ("bench", "--shapes", "8x")])
 def test_unknown_command(arguments: tuple[str, ...]) -> None:
     assert "usage" in sternway_command(*arguments, code=2).lower()

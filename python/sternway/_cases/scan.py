@@ -190,6 +190,7 @@ KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 CASES = (
     *(case(kind, "dim -1", ROWS, READS.get(kind, ("dy", "x")), **ON_ROWS) for kind in KINDS),
     *(case(kind, "dim 0", COLUMNS, READS.get(kind, ("dy", "x")), **ON_COLUMNS) for kind in KINDS),
+    *(case(kind, "dim 1", 1, READS.get(kind, ("dy", "x")), cuda=((4096, 128, 128),)) for kind in KINDS),
     case("cummax", "by indices", ROWS, ("dy", "indices"), **{**ON_ROWS, "demo": None}),
     case("cummax", "by indices, dim 0", COLUMNS, ("dy", "indices"), cpu=ON_COLUMNS["cpu"]),
 )
