@@ -219,15 +219,17 @@ func bit(set bool, value int64) int64 {
 
 // dense are the flags that say how the operands lie: kDense, kLeads and kLines of cuda/scan.cuh.
 func (d *deviceScan) dense(args []Tensor, g *scanShape) int64 {
+	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 {
+		return 0
+	}
 	run := d.length() // adjacent elements
 	if g.kernel == "rows" {
 		run *= g.width
 	}
 	leads := run%d.vector() != 0
-	if leads && g.kernel != "long" && !(g.kernel == "row" && tamed(d.code)) || d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 {
-		return 0
-	}
 	switch {
+	case leads && g.kernel != "long" && !(g.kernel == "row" && tamed(d.code)):
+		return 0
 	case g.kernel == "long" && d.lined() > run && d.begins(args, g, lineBytes/d.element.Size()):
 		return scanDense | scanLeads | scanLines
 	case !d.begins(args, g, bit(leads, d.vector())):
