@@ -195,18 +195,31 @@ func (d EmbeddingBagBackward) checkValues(args []Tensor) *Error {
 	}
 	w := &args[bagMaxIndices]
 	if whole, one := asLine(w); one {
-		if k, bad := firstOutside(&whole, math.MinInt64, d.NumEmbeddings); bad != nil {
-			return d.refuseWinner(k/d.EmbeddingDim, k%d.EmbeddingDim, *bad)
+		if _, bad := firstOutside(&whole, math.MinInt64, d.NumEmbeddings); bad == nil {
+			return nil
 		}
-		return nil
 	}
 	for b := range w.Shape[0] {
 		row := rowOf(w, b)
-		if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil {
+		if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil && d.counts(args, b) {
 			return d.refuseWinner(b, k, *bad)
 		}
 	}
 	return nil
+}
+
+// counts reports that a bag has a position that is not padding.
+func (d EmbeddingBagBackward) counts(args []Tensor, bag int64) bool {
+	offset, index, end := integers(&args[bagOffsets]), integers(&args[bagIndices]), d.TotalIndices
+	if bag+1 < args[bagOffsets].Shape[0] {
+		end = offset(bag + 1)
+	}
+	for k := offset(bag); k < end; k++ {
+		if index(k) != d.padding() {
+			return true
+		}
+	}
+	return false
 }
 
 // asLine is a matrix row by row as one line, where its elements are as far apart as its rows allow.

@@ -65,8 +65,6 @@ static int plain(PyObject *x, const sw_tensor *t)
     if (__builtin_mul_overflow(elements, size, &elements) || __builtin_add_overflow(reach, offset, &reach) ||
         __builtin_mul_overflow(reach, size, &reach) || (elements && reach > bytes))
         return 0;
-    if (!offset && bytes == elements)
-        return 1; /* a negated view lies in a storage of complex numbers, which is larger than the view */
     return ask(torch[IS_NEG], x, &negated) && !negated;
 }
 

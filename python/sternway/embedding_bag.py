@@ -147,6 +147,7 @@ def embedding_bag_backward(
     """
     op = "embedding_bag_backward"
     flat, offsets = _flat(op, dy, indices, offsets)
+    include_last_offset = include_last_offset and flat is indices
     weights = per_sample_weights
     if weights is not None:
         require_array(op, "per_sample_weights", weights)
@@ -197,6 +198,7 @@ def embedding_bag_per_sample_weights_backward(
     """
     op = "embedding_bag_backward"
     flat, offsets = _flat(op, dy, indices, offsets)
+    include_last_offset = include_last_offset and flat is indices
     require_array(op, "weight", weight)
     if len(weight.shape) != 2:
         raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(weight.shape)}")

@@ -53,13 +53,13 @@ _NEEDS = {needs for n in (1, 2, 3) for needs in itertools.permutations(_OUTPUTS,
 def _lerp_plan(
     shape: tuple[int, ...],
     dtype: Any,
-    weight: float | None,
+    weight: str | None,
     a_shape: tuple[int, ...],
     b_shape: tuple[int, ...],
     weight_shape: tuple[int, ...] | None,
     device: str,
 ) -> LerpBackwardPlan:
-    descriptor = LerpBackwardDescriptor(shape, dtype, weight, a_shape, b_shape, weight_shape)
+    descriptor = LerpBackwardDescriptor(shape, dtype, None if weight is None else float(weight), a_shape, b_shape, weight_shape)
     return LerpBackwardPlan.select(descriptor, device)
 
 
@@ -124,7 +124,8 @@ def lerp_backward(
         "dweight": () if factor is None else tuple(factor.shape),
     }
     weight_shape = None if factor is None else shapes["dweight"]
-    plan = _lerp_plan(shape, dy.dtype, number, shapes["da"], shapes["db"], weight_shape, device)
+    text = None if number is None else repr(number)  # -0.0 is not 0.0
+    plan = _lerp_plan(shape, dy.dtype, text, shapes["da"], shapes["db"], weight_shape, device)
     outputs = _plan.outputs(plan, dy, [(name, shapes[name], None) for name in wanted], out)
     ends = {"a": a, "b": b} if "dweight" in wanted else {}
     plan.run(dy=dy, weight=factor, **ends, **outputs)

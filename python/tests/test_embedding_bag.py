@@ -190,6 +190,27 @@ def test_winners_out_of_range() -> None:
         )
 
 
+def test_winners_of_bags_without_a_counted_position() -> None:
+    """They are not looked at: a bag that is empty, and one of padding alone."""
+    winners = torch.tensor([[0, 1], [7, 7], [7, -9]])
+    dweight = sw.embedding_bag_backward(
+        torch.ones(3, 2), torch.tensor([0, 1, 2]), torch.tensor([0, 2, 2]), num_embeddings=3, mode="max", padding_idx=2,
+        max_indices=winners,
+    )  # fmt: skip
+    assert dweight.tolist() == [[1, 0], [0, 1], [0, 0]]
+
+
+def test_rows_as_bags_have_no_last_offset() -> None:
+    """As in torch, include_last_offset says nothing of indices of rank 2."""
+    dy, weight, indices = torch.rand(2, 3), torch.rand(2, 3), torch.tensor([[0, 1], [1, 0]])
+    table = [sw.embedding_bag_backward(dy, indices, num_embeddings=2, include_last_offset=last) for last in (False, True)]
+    samples = [
+        sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, include_last_offset=last) for last in (False, True)
+    ]
+    assert torch.equal(*table)
+    assert torch.equal(*samples)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN.keys())
 def test_values_out_of_range_on_a_gpu(case: Any) -> None:

@@ -151,6 +151,7 @@ RUNS = (
     Bad("sparse tensor", LERP, put(a=torch.Tensor.to_sparse), EITHER, "a", ("sparse",)),
     Bad("FakeTensor", LERP, put(dy=fake), EITHER, "dy", ("FakeTensor",)),
     Bad("neg bit", LERP, put(a=conjugate_half), EITHER, "a", ("resolve_neg",)),
+    Bad("neg bit of a whole storage", LERP, put(dy=torch.Tensor._neg_view), EITHER, "dy", ("resolve_neg",)),
     Bad("output wants grad", LERP, put(da=lambda t: t.clone().requires_grad_()), EITHER, "da", ("requires grad", "detach")),
     Bad("output in a graph", LERP, put(da=torch.ones(4, 6, requires_grad=True) * 2), EITHER, "da", ("requires grad",)),
     Bad("read-only output", LERP, put(db=read_only), INVALID, "db", ("read-only",)),

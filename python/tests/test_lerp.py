@@ -173,3 +173,11 @@ def test_sums_over_more_than_2_to_the_31_elements(kept: tuple[int, ...]) -> None
     (da,) = sw.lerp_backward(dy, 0.0, a_shape=kept, needs=("da",))
     terms = shape[0] * shape[1] / da.numel()
     torch.testing.assert_close(da, torch.full_like(da, terms), rtol=1e-6, atol=0)
+
+
+def test_a_weight_of_minus_zero_is_not_zero() -> None:
+    """Whichever came first."""
+    dy = torch.ones(1)
+    for weight in (0.0, -0.0, 0.0):
+        (db,) = sw.lerp_backward(dy, weight, needs=("db",))
+        assert math.copysign(1, db.item()) == math.copysign(1, weight)

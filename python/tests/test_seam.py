@@ -167,6 +167,7 @@ class Subclass(torch.Tensor):
         {"dy": shrunk},
         {"dy": lambda x: shrunk(torch.zeros(9)[3:].reshape(SHAPE))},
         {"dy": negated},
+        {"dy": torch.Tensor._neg_view},  # which fills its storage
         {"dy": lambda x: x.to_sparse()},
         {"dy": lambda x: x.as_subclass(Subclass)},
         {"dy": lambda x: 3},
@@ -174,7 +175,19 @@ class Subclass(torch.Tensor):
         {"db": lambda x: x.numpy()},
         {"dz": lambda x: torch.zeros(SHAPE)},
     ],
-    ids=["array", "shrunk", "shrunk view", "negated", "sparse", "subclass", "number", "recorded", "array out", "unknown"],
+    ids=[
+        "array",
+        "shrunk",
+        "shrunk view",
+        "negated",
+        "negated whole",
+        "sparse",
+        "subclass",
+        "number",
+        "recorded",
+        "array out",
+        "unknown",
+    ],
 )
 def test_the_unusual_is_left_to_the_general_way(plan: int, given: dict[str, Any]) -> None:
     operands = dict(zip(("dy", "db"), dy_and_db(), strict=True))

@@ -107,6 +107,24 @@ def test_lerp_promotes_like_torch(dtypes: Any, device: str) -> None:
         torch.testing.assert_close(out, rival)
 
 
+@pytest.mark.parametrize("weight", [F16, F32, F64], ids=str)
+def test_lerp_takes_a_weight_of_another_dtype(weight: torch.dtype, device: str) -> None:
+    """Of rank 0, as torch does."""
+    a, b = leaves_of(F32, device, (4, 5), (5,))
+    w = torch.tensor(0.25, dtype=weight, device=device, requires_grad=True)
+    for needed in (a, b), (a, b, w):
+        ours, theirs = (torch.autograd.grad(f(a, b, w).sum(), needed) for f in (st.lerp, torch.lerp))
+        for out, rival, leaf in zip(ours, theirs, needed, strict=True):
+            assert out.dtype == leaf.dtype
+            torch.testing.assert_close(out, rival)
+
+
+def test_the_fake_of_lerp_lays_out_as_it_does(device: str) -> None:
+    dy = torch.randn(4, 3, device=device).T
+    arguments = dy, None, 0.3, None, None, [3, 4], [4], "da db"
+    torch.library.opcheck(torch.ops.sternway.lerp_backward.default, arguments)
+
+
 @pytest.mark.parametrize("needed", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 0, 0)], ids=str)
 def test_lerp_computes_what_is_needed(needed: tuple[int, ...], device: str) -> None:
     leaves = [
@@ -267,6 +285,24 @@ def test_gradient_of_a_sum(name: str, device: str) -> None:
     expanded = torch.autograd.grad(y.sum(), inputs, retain_graph=True)
     dense = torch.autograd.grad(y, inputs, torch.ones_like(y))
     assert all(torch.equal(a, b) for a, b in zip(expanded, dense, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_negated_gradient(name: str, device: str) -> None:
+    """Autograd hands on lazily negated views, as of an imaginary part of a conjugate."""
+    function, inputs = calls(device)[name]
+    y = function(*inputs)
+    dy = torch.randn_like(y)
+    ours = torch.autograd.grad(y, inputs, dy._neg_view(), retain_graph=True)
+    for a, b in zip(ours, torch.autograd.grad(y, inputs, -dy), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_fake_quantize_keeps_the_layout_of_x(device: str) -> None:
+    x = torch.randn(4, 3, device=device).T.requires_grad_()
+    y = st.fake_quantize_per_token(x, torch.ones(3, device=device), quant_min=-8, quant_max=7)
+    (dx,) = torch.autograd.grad(y, x, torch.ones(3, 4, device=device))
+    assert dx.stride() == x.stride()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -92,7 +92,7 @@ class _Dequantize(torch.autograd.Function):
         grads = (
             _dequantize_operator(dy, kept, q, zero_point)
             if compiling
-            else dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
+            else dequantize_per_token_backward(dy.resolve_neg(), kept, q=q, zero_point=zero_point)
         )
         dzero_point = grads[2] if ctx.needs_input_grad[2] else None
         return None, _rounded(grads[1], scale.dtype), dzero_point, None
@@ -144,9 +144,11 @@ class _FakeQuantize(torch.autograd.Function):
             dx, dscale, *rest = _fake_quantize_operator(dy, x, _kept(scale, dy), zero_point, ctx.quant_min, ctx.quant_max)
             dzero_point = rest[0] if rest else None
         else:
+            kept, zero = _kept(scale, dy), [zero_point] if zero_point is not None and _learned(zero_point) else []
             dx, dscale, dzero_point = fake_quantize_per_token_backward(
-                dy, x, _kept(scale, dy), zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max
-            )
+                dy.resolve_neg(), x, kept, zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max,
+                out=[torch.empty_like(t) for t in (x, kept, *zero)],
+            )  # fmt: skip
         return dx, _rounded(dscale, scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
 
     vmap = refuse_vmap("fake_quantize_per_token")

@@ -109,6 +109,8 @@ class _EmbeddingBag(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
         if dy is None:
             return (None,) * 5
+        if not torch.compiler.is_compiling():
+            dy = dy.resolve_neg()
         weight, weights, indices, offsets, winners = ctx.saved_tensors
         o: _Options = ctx.options
         if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices

@@ -50,7 +50,9 @@ def _(
     needs: str,
 ) -> list[Tensor]:
     shapes = {"da": a_shape, "db": b_shape, "dweight": () if weight is None else weight.shape}
-    return [dy.new_empty(shapes[name]) for name in needs.split()]
+    return [
+        torch.empty_like(dy) if tuple(shapes[name]) == tuple(dy.shape) else dy.new_empty(shapes[name]) for name in needs.split()
+    ]
 
 
 class _Lerp(torch.autograd.Function):
@@ -75,9 +77,9 @@ class _Lerp(torch.autograd.Function):
         input, end, weight = ctx.saved_tensors
         if weight is None:
             weight = ctx.weight
-        home = weight.device if isinstance(weight, Tensor) else dy.device
-        if home != dy.device and needs[2]:  # a 0-d weight on the CPU beside data on CUDA
-            weight = weight.to(dy.device)
+        home = weight if isinstance(weight, Tensor) else dy
+        if home.dtype != dy.dtype or (home.device != dy.device and needs[2]):  # of a 0-d weight
+            weight = home.to(dy)
         compiling = torch.compiler.is_compiling()
         if torch.is_grad_enabled() and not compiling:  # create_graph=True
             if input is None:
@@ -99,7 +101,7 @@ class _Lerp(torch.autograd.Function):
             )
         else:
             ends = {"a": input, "b": end} if needs[2] else {"a_shape": ctx.shapes[0], "b_shape": ctx.shapes[1]}
-            grads = lerp_backward(dy, weight, needs=names, **ends)
+            grads = lerp_backward(dy.resolve_neg(), weight, needs=names, **ends)
         by_name = dict(zip(names, grads, strict=True))
         dweight = by_name.get("dweight")
         return by_name.get("da"), by_name.get("db"), dweight if dweight is None else dweight.to(home)

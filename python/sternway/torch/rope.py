@@ -69,11 +69,12 @@ class _Rope(torch.autograd.Function):
         positions, cos, sin = ctx.saved_tensors
         direction = _TRANSPOSE[ctx.direction]
         nothing = (None,) * 5
-        given = [g for g in grads if g is not None]
+        compiling = torch.compiler.is_compiling()
+        given = [g if compiling else g.resolve_neg() for g in grads if g is not None]
         if not given:
             return None, None, *nothing
         x_k = given[1] if len(given) == 2 else None
-        if torch.compiler.is_compiling():
+        if compiling:
             results: Any = _operator(given[0], x_k, positions, cos, sin, *ctx.options, direction)
         elif torch.is_grad_enabled():  # create_graph=True
             results = _Rope.apply(given[0], x_k, positions, cos, sin, ctx.options, direction)

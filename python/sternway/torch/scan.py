@@ -35,6 +35,7 @@ def _forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
 
 def _backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor) -> Tensor:
     """Write dx by the kernels."""
+    dy = dy.resolve_neg()
     scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, "last", device_of(dy)).run(dy=dy, x=x, dx=dx)
     return dx
 
