@@ -63,7 +63,7 @@ var (
 	}
 	fakeQuantizeOp = elementOp{
 		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true,
-		sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 1, 0}}},
+		sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
 		reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 		f32:   fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 		scalars: func(scalar *[4]float64, args []Tensor) {

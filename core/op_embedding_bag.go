@@ -40,7 +40,7 @@ type EmbeddingBagBackward struct {
 
 var embeddingBag = register(&Family{
 	Name: "embedding_bag_backward", Category: "embedding", Image: "embedding_bag",
-	Kinds:    []KindRow{{Kernels: []string{"sorted"}}},
+	Kinds:    []KindRow{{Kernels: []string{"sorted", "few"}}},
 	required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"}, decode: decodeAs[EmbeddingBagBackward],
 })
 
@@ -103,9 +103,7 @@ func (d EmbeddingBagBackward) problem() (*problem, error) {
 		},
 		presence: d.presence,
 		values:   d.checkValues,
-		compile: func(_ *problem, units int, cuda bool, preference Preference) (program, error) {
-			return &bagProgram{EmbeddingBagBackward: d, padding: d.padding(), cuda: cuda, units: units}, nil
-		},
+		compile:  d.compile,
 	}, nil
 }
 

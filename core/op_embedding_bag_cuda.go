@@ -2,12 +2,25 @@ package core
 
 import "fmt"
 
-// bagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel that another preference would choose.
+// bagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel for results that do not repeat.
 type bagProgram struct {
 	EmbeddingBagBackward
 	padding int64
 	cuda    bool
-	units   int // multiprocessors
+	few     bool // on a GPU, one launch whose blocks each read all positions
+	units   int  // multiprocessors
+}
+
+func (d EmbeddingBagBackward) compile(_ *problem, units int, cuda bool, preference Preference) (program, error) {
+	p := &bagProgram{EmbeddingBagBackward: d, padding: d.padding(), cuda: cuda, units: units}
+	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= bagTile
+	if preference.Kernel == "few" && !fits {
+		wanted := fmt.Sprintf("\"sorted\", unless there are 1 to %d indices on a GPU", bagTile)
+		return nil, refuse(Unsupported, embeddingBag.Name, "preference.kernel", wanted, `"few"`, "")
+	}
+	limit, free := preference.MaxWorkspace, preference.Kernel == ""
+	p.few = fits && (preference.Kernel == "few" || free && (p.suitsFew() || limit != nil && *limit < p.layout().size))
+	return p, nil
 }
 
 // Symbols by number.
@@ -16,6 +29,7 @@ const (
 	bagSortedWon
 	bagLongRows
 	bagDots
+	bagFew
 	bagClear
 	bagKeys
 	bagCount
@@ -29,17 +43,25 @@ const (
 func (p *bagProgram) symbols() (list []symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.suffix()
 	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
-		"clear", "keys", "count", "scatter", "sort", "winners", "collect", "bounds"} {
+		"few" + suffix, "clear", "keys", "count", "scatter", "sort", "winners", "collect", "bounds"} {
 		list = append(list, symbol{embeddingBag.Image, prefix + name})
 	}
 	return list
 }
 
-func (p *bagProgram) kernel() string { return "sorted" }
+func (p *bagProgram) kernel() string {
+	if p.few {
+		return "few"
+	}
+	return "sorted"
+}
 
 func (p *bagProgram) inPlace([]Tensor, int) bool { return false }
 
 func (p *bagProgram) geometry() string {
+	if p.few {
+		return fmt.Sprintf("%s of %d bags, %d indices, %d rows a block", p.Mode, p.NumBags, p.TotalIndices, p.fewRows())
+	}
 	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.passes())
 }
 
@@ -71,6 +93,10 @@ func (p *bagProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
 		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
 		r.launch(bagClear, ceil(words, blockThreads), bagLaunch{tiles: words, wide: true})
+	case p.few:
+		l := r.rowLaunch(bagDweight)
+		l.tiles = p.fewRows()
+		r.launch(bagFew, ceil(p.NumEmbeddings, l.tiles), l)
 	default:
 		r.sumRows(r.sort())
 	}

@@ -16,6 +16,8 @@ const (
 	bagChunkBlocks = 3        // of a multiprocessor, that sum chunks beside the rows
 	bagLongBlocks  = 4        // of a multiprocessor
 	bagTopChunks   = 64       // chunks of a level that need no larger ones
+	bagFewRows     = 255      // kNoRow: rows of a block, at most
+	bagFewBlocks   = 2        // of a multiprocessor
 )
 
 // passes of the sort; what counts nowhere is a row behind the last one.
@@ -80,6 +82,17 @@ func (p *bagProgram) parts() (n int64) {
 	return n
 }
 
+// suitsFew reports that one launch is quicker than a sort: no block has much to do, even where all positions hold one row.
+func (p *bagProgram) suitsFew() bool {
+	slices := ceil(p.EmbeddingDim*p.DType.Size(), 32*16)
+	return p.NumEmbeddings <= bagFewRows*bagFewBlocks*int64(p.units) && p.TotalIndices*slices <= bagTile
+}
+
+// fewRows is how many rows a block has.
+func (p *bagProgram) fewRows() int64 {
+	return clamp(ceil(p.NumEmbeddings, bagFewBlocks*int64(p.units)), 1, bagFewRows)
+}
+
 // bagLayout is where things lie in the workspace, in bytes.
 type bagLayout struct {
 	counts, totals, bags, counted, winners, won, bounds, lists, partial int64
@@ -94,7 +107,7 @@ func (p *bagProgram) layout() (l bagLayout) {
 		return at
 	}
 	blocks, _ := p.sortGrid()
-	if p.TotalIndices == 0 {
+	if p.TotalIndices == 0 || p.few {
 		return l
 	}
 	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)

@@ -16,6 +16,11 @@ func bagOf(mode string, rows, columns, bags, total int64) EmbeddingBagBackward {
 	return EmbeddingBagBackward{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: Int64}
 }
 
+func (d EmbeddingBagBackward) in(dtype DType) EmbeddingBagBackward {
+	d.DType = dtype
+	return d
+}
+
 // bagWith is a small problem in float32 with a change.
 func bagWith(change func(*EmbeddingBagBackward)) EmbeddingBagBackward {
 	d := bagOf("sum", 5, 3, 2, 7)
@@ -242,7 +247,7 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 		for _, total := range []int64{0, 1, 31, 32, 2048, 2049, 70000, 5 << 20} {
 			d := bagOf(mode, 1000, 96, 77, total)
 			d.DType = Float64
-			plan, err := Select(d, CUDA(0), Preference{})
+			plan, err := Select(d, CUDA(0), Preference{Kernel: "sorted"})
 			require.NoError(t, err)
 			program := plan.program.(*bagProgram)
 			layout := program.layout()
@@ -253,6 +258,53 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 			require.Zero(t, layout.counts%16+layout.totals%16, "zeros are written 16 bytes at a time")
 		}
 	}
+}
+
+// Few positions are one launch of as many blocks as fill the device, or more of the rows that a block may have; without a workspace.
+func TestEmbeddingBagFew(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
+	at, _ := wordsOf(t, "embedding_bag", "BagArgs")
+	zero, plenty := int64(0), int64(1<<40)
+	for _, row := range []struct {
+		rows, columns, total int64
+		preference           Preference
+		kernel               string
+		grid, each           uint64 // blocks, rows of each
+	}{
+		{1000, 128, 640, Preference{}, "few", 250, 4},
+		{1, 128, 1, Preference{}, "few", 1, 1},
+		{bagFewRows * bagFewBlocks * 132, 128, bagTile, Preference{}, "few", bagFewBlocks * 132, bagFewRows},
+		{bagFewRows*bagFewBlocks*132 + 1, 128, 640, Preference{}, "sorted", 0, 0},
+		{bagFewRows*bagFewBlocks*132 + 1, 128, 640, Preference{Kernel: "few"}, "few", bagFewBlocks*132 + 1, bagFewRows},
+		{1000, 128, bagTile + 1, Preference{}, "sorted", 0, 0},
+		{1000, 256, bagTile, Preference{}, "sorted", 0, 0}, // two slices of a row with all positions
+		{1000, 256, bagTile, Preference{MaxWorkspace: &plenty}, "sorted", 0, 0},
+		{1000, 256, bagTile, Preference{MaxWorkspace: &zero}, "few", 250, 4},
+		{1000, 256, bagTile, Preference{Kernel: "few"}, "few", 250, 4},
+		{1000, 128, 640, Preference{Kernel: "sorted"}, "sorted", 0, 0},
+		{1000, 128, 0, Preference{}, "sorted", 0, 0},
+	} {
+		plan, err := Select(bagOf("sum", row.rows, row.columns, 32, row.total).in(Float32), CUDA(0), row.preference)
+		require.NoError(t, err)
+		require.Equal(t, row.kernel, plan.SKU().Kernel, "%v", row)
+		if row.kernel == "sorted" {
+			continue
+		}
+		require.Zero(t, plan.WorkspaceSize())
+		fake.launches = nil
+		args, workspace := deviceArgs(plan, "dy", "indices", "offsets", "dweight")
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		require.Len(t, fake.launches, 1)
+		l := fake.launches[0]
+		require.Equal(t, "embedding_bag_backward_few_f32", l.symbol)
+		require.Equal(t, []uint64{row.grid, row.each}, []uint64{uint64(l.grid), l.words[at["tiles"]]})
+	}
+	for _, device := range []Device{CPU, CUDA(0)} {
+		_, err := Select(bagOf("sum", 10, 4, 2, bagTile+1).in(Float32), device, Preference{Kernel: "few"})
+		require.ErrorIs(t, err, ErrUnsupported)
+	}
+	require.Contains(t, cudaSource(t, "embedding_bag"), "constexpr u32 kNoRow = kDigits - 1;")
+	require.Equal(t, bagFewRows, 1<<bagDigitBits-1)
 }
 
 // A row is cut into no more slices than the workspace has room for, however the operands lie.

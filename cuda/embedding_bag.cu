@@ -1,5 +1,6 @@
 // dweight[v] = sum of scale(i) dy[bag(i)] over the positions i that hold v; every row is written once, in an order that the indices fix.
 #include "embedding_bag_bounds.cuh"
+#include "embedding_bag_few.cuh"
 #include "embedding_bag_rows.cuh"
 #include "embedding_bag_sort.cuh"
 
@@ -219,6 +220,7 @@ __device__ void long_ones(const BagArgs& args)
     EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                \
     EXPORT(family##_sorted_won_##name, 4, BagArgs, sorted_won<T, A>(args))        \
     EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))          \
+    EXPORT(family##_few_##name, 2, BagArgs, few<T, A>(args))                      \
     EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)

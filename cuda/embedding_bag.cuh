@@ -30,7 +30,7 @@ struct BagArgs {
     i64 positions;                   // 1: an entry carries its position through the sort, 0: its bag
     i64 from_at, to_at;              // entries: read, written
     i64 counts_at, totals_at;        // of a pass of the sort: [block][digit], [group of blocks][digit]
-    i64 shift, bits, tiles;          // of a pass: the digit, and the tiles of a block; or how many 16 bytes to clear
+    i64 shift, bits, tiles;          // of a pass: the digit, and the tiles of a block; or how many 16 bytes to clear, or rows of a block of `few`
     i64 bags_at;                     // the bag of each position
     i64 counted_at;                  // mean: how many indices of each bag count
     i64 winners_at, won_at;          // max: a bit for each column that was won, for each position and for each sorted entry

@@ -49,8 +49,9 @@ struct Ranks {
     u32 seen[kWarps][kDigits], peers[kWarps][kDigits], start[kDigits];
 };
 
-// The places of the n entries of a tile when it is sorted by a digit. Returns how many have the digit threadIdx.x; start is where those begin.
-__device__ inline u32 rank(const BagArgs& args, Ranks& ranks, const Entry (&entry)[kItems], u32 n, u32 (&place)[kItems])
+// The places of the n items of a tile when it is sorted by their digits. Returns how many have the digit threadIdx.x; start is where those begin.
+template <typename Digit>
+__device__ u32 rank(Ranks& ranks, u32 n, u32 (&place)[kItems], Digit digit_of_item)
 {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -59,7 +60,7 @@ __device__ inline u32 rank(const BagArgs& args, Ranks& ranks, const Entry (&entr
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const bool valid = item(j) < n;
-        const u32 digit = digit_of(args, entry[j].row);
+        const u32 digit = digit_of_item(j);
         u32 peers = 0, before = 0;  // the lanes with the same digit, and how many the warp has seen
         if (valid) atomicOr(&ranks.peers[warp][digit], 1u << lane);
         __syncwarp();
@@ -81,7 +82,7 @@ __device__ inline u32 rank(const BagArgs& args, Ranks& ranks, const Entry (&entr
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-        const u32 digit = digit_of(args, entry[j].row);
+        const u32 digit = digit_of_item(j);
         place[j] += ranks.start[digit] + ranks.seen[warp][digit];
     }
     return count;
@@ -120,11 +121,9 @@ __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 
     }
 }
 
-// Hands over the entries of this thread's items of the tile that begins at a position; leaves beside them what the rows need of bags.
-template <typename Take>
-__device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
+// The rows and the bags of this thread's items of the tile that begins at a position; args.rows where an item does not count.
+__device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&row)[kItems], u32 (&bag)[kItems])
 {
-    const u32 lane = threadIdx.x % 32, first = item(0) - lane;
     const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position - base, i64(0)), i64(n))); };
     const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // what is in a bag
     const Range bags = bags_between(args, base, n);
@@ -133,14 +132,22 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
         load_indices<i64>(args, base, n, index);
     else
         load_indices<int>(args, base, n, index);
-    u32 row[kItems], bag[kItems];
     find_bags(args, base, bags, bag);
-    if (first >= n) return;
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const bool valid = static_cast<unsigned long long>(index[j]) < static_cast<unsigned long long>(args.rows) && index[j] != args.padding;
         row[j] = static_cast<u32>(valid && item(j) >= begin && item(j) < end ? index[j] : args.rows);
     }
+}
+
+// Hands over the entries of this thread's items; leaves beside them what the rows need of bags.
+template <typename Take>
+__device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
+{
+    const u32 lane = threadIdx.x % 32;
+    u32 row[kItems], bag[kItems];
+    read_items(args, base, n, row, bag);
+    if (item(0) - lane >= n) return;
     u32 waiting = 0, holder = ~0u;  // mean: counted indices of the bag that the warp was in last, kept by its lane 0
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
@@ -255,7 +262,7 @@ __device__ inline void scatter(const BagArgs& args)
         u32 place[kItems];
 #pragma unroll
         for (int j = 0; j < kItems; ++j) entry[j] = item(j) < n ? at<const Entry>(args, args.from_at)[tile * kTile + item(j)] : Entry{0, 0};
-        const u32 count = rank(args, ranks, entry, n, place);
+        const u32 count = rank(ranks, n, place, [&](int j) { return digit_of(args, entry[j].row); });
 #pragma unroll
         for (int j = 0; j < kItems; ++j)
             if (item(j) < n) stage[place[j]] = entry[j];
@@ -283,7 +290,7 @@ __device__ inline void sort(BagArgs args)
 #pragma unroll
         for (int j = 0; j < kItems; ++j) entry[j] = item(j) < n ? stage[item(j)] : Entry{0, 0};
         if (pass == args.tiles) break;
-        rank(args, ranks, entry, n, place);
+        rank(ranks, n, place, [&](int j) { return digit_of(args, entry[j].row); });
 #pragma unroll
         for (int j = 0; j < kItems; ++j)
             if (item(j) < n) stage[place[j]] = entry[j];

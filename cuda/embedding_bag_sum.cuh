@@ -36,12 +36,17 @@ struct Sum {
     {
         if (slot >= n * args.slices) return false;
         const i64 slice = args.slices == 1 ? 0 : slot / n;
-        unit = static_cast<u32>(slot - slice * n);
-        column = (static_cast<u32>(slice) * lanes + lane) * V;
+        begin(static_cast<u32>(slot - slice * n), static_cast<u32>(slice));
+        return true;
+    }
+
+    __device__ void begin(u32 number, u32 slice)
+    {
+        unit = number;
+        column = (slice * lanes + lane) * V;
         dy = args.dy + column * args.dy_column * static_cast<i64>(sizeof(T));
         active = column < static_cast<u32>(args.columns);
         reset();
-        return true;
     }
 
     __device__ u32 slice() const { return column / V >> (__ffs(lanes) - 1); }

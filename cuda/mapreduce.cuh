@@ -324,7 +324,7 @@ __device__ void combine(const CombineArgs& args)
 // ---------------------------------------------------------------------------------------------------- exported names
 
 #define EXPORT_MAP_ROWS(dtype, T, A, family, Op)                                         \
-    EXPORT(family##_map_##dtype, 1, Op<A>::Args, map<Op<A>, T, A>(args))                 \
+    EXPORT(family##_map_##dtype, Op<A>::MAP_BLOCKS, Op<A>::Args, map<Op<A>, T, A>(args))                 \
     EXPORT(family##_rows_##dtype, Op<A>::ROWS_BLOCKS, Op<A>::Args, rows<Op<A>, T, A>(args))
 
 #define EXPORT_MAP_ROWS_COLUMNS(dtype, T, A, family, Op) \

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from . import errors
-from ._arrays import Array, device_name, producer
+from ._arrays import Array, device_name, dtype_name, producer
 from ._descriptor import Descriptor
 from ._operands import borrow, count_writes, meet_torch, stream_handle
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of, table
@@ -252,10 +252,10 @@ class Plan(Generic[D]):
         return {"text/plain": repr(self), "text/html": table(rows_of(self))}
 
 
-def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, tuple[int, ...], str | None]], out: Any) -> dict[str, Array]:
+def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | None]], out: Any) -> dict[str, Array]:
     """The outputs of a function by name: those that the caller gave, or new ones of dy's library.
 
-    rows: name, shape and dtype of each (None: dy's dtype).
+    rows: name, an array that the output is like, or a shape, and for a shape the dtype (None: dy's).
     """
     if out is not None:
         given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
@@ -263,13 +263,15 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, tuple[int, ...
             names = ", ".join(name for name, _, _ in rows)
             raise errors.make("invalid_problem", plan.sku.op, "out", f"{len(rows)} arrays ({names})", str(len(given)))
         return {name: x for (name, _, _), x in zip(rows, given, strict=True)}
-    library, shape = producer(dy, plan.sku.op), dy.shape
-    return {
-        name: library.empty_like(dy)
-        if size == shape and dtype is None
-        else library.empty(size, dtype or plan.sku.element, plan.device)
-        for name, size, dtype in rows
-    }
+    library, kind, new = producer(dy, plan.sku.op), type(dy), {}
+    for name, like, dtype in rows:
+        if type(like) is kind:
+            new[name] = library.empty_like(like)
+        elif isinstance(like, tuple):
+            new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
+        else:  # of another library
+            new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
+    return new
 
 
 def info() -> dict[str, Any]:

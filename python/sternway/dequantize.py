@@ -93,11 +93,13 @@ def _learned(zero_point: Array | None) -> bool:
     return zero_point is not None and dtype_name(zero_point.dtype) in _FLOATS
 
 
-def _sums(scale: Array, zero_point: Array | None) -> list[tuple[str, tuple[int, ...], str | None]]:
-    """Names, shapes and dtypes of the per-token gradients."""
-    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dscale", tuple(scale.shape), dtype_name(scale.dtype))]
-    if zero_point is not None and _learned(zero_point):
-        rows.append(("dzero_point", tuple(zero_point.shape), dtype_name(zero_point.dtype)))
+def _outputs(dy: Array, scale: Array | None, zero_point: Array | None) -> list[tuple[str, Array, None]]:
+    """Names of the gradients, and what they are like; the per-token ones if there is a scale."""
+    rows = [("dx", dy, None)]
+    if scale is not None:
+        rows.append(("dscale", scale, None))
+        if _learned(zero_point):
+            rows.append(("dzero_point", zero_point, None))
     return rows
 
 
@@ -140,10 +142,7 @@ def dequantize_per_token_backward(
         if x is not None or name in ("dy", "scale"):
             require_array(op, name, x)
     plan = _dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
-    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dx", tuple(dy.shape), None)]
-    if q is not None:
-        rows += _sums(scale, zero_point)
-    outputs = _plan.outputs(plan, dy, rows, out)
+    outputs = _plan.outputs(plan, dy, _outputs(dy, None if q is None else scale, zero_point), out)
     plan.run(dy=dy, scale=scale, q=q, zero_point=zero_point, **outputs)
     return outputs["dx"] if q is None else tuple(outputs.values())
 
@@ -192,7 +191,6 @@ def fake_quantize_per_token_backward(
     if zero_point is not None:
         require_array(op, "zero_point", zero_point)
     plan = _fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
-    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dx", tuple(dy.shape), None)]
-    outputs = _plan.outputs(plan, dy, rows + _sums(scale, zero_point), out)
+    outputs = _plan.outputs(plan, dy, _outputs(dy, scale, zero_point), out)
     plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)
     return outputs["dx"], outputs["dscale"], outputs.get("dzero_point")

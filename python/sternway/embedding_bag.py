@@ -59,7 +59,8 @@ class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
     the forward saved them, or -1; on CUDA a row that is not in its bag contributes nothing.
 
     ``dweight`` is written completely, each row once, zeros included. A row is summed in the order of positions, so the bits
-    repeat; there is no atomic kernel, so that ``PlanPreference(deterministic=False)`` chooses the same one.
+    repeat; there is no atomic kernel, so that ``PlanPreference(deterministic=False)`` chooses the same one. Kernels: "few", on
+    a GPU, one launch for at most 2048 indices, and "sorted".
     """
 
     descriptor_type = EmbeddingBagBackwardDescriptor

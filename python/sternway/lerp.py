@@ -49,11 +49,24 @@ _OUTPUTS = ("da", "db", "dweight")
 _NEEDS = {needs for n in (1, 2, 3) for needs in itertools.permutations(_OUTPUTS, n)}
 
 
-@functools.lru_cache(maxsize=1024)
-def _lerp_plan(
+def lerp_plan(
     shape: tuple[int, ...],
     dtype: Any,
-    weight: str | None,
+    number: float | None,
+    a_shape: tuple[int, ...],
+    b_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...] | None,
+    device: str,
+) -> LerpBackwardPlan:
+    """The plan of a problem, selected once."""
+    return _select(shape, dtype, None if number is None else repr(number), a_shape, b_shape, weight_shape, device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _select(
+    shape: tuple[int, ...],
+    dtype: Any,
+    weight: str | None,  # as text, since -0.0 is not 0.0 and NaN is NaN
     a_shape: tuple[int, ...],
     b_shape: tuple[int, ...],
     weight_shape: tuple[int, ...] | None,
@@ -63,7 +76,7 @@ def _lerp_plan(
     return LerpBackwardPlan.select(descriptor, device)
 
 
-def _split(weight: Any, device: str) -> tuple[float | None, Array | None]:
+def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
     """A weight as a number or as an array. A 0-d array on the CPU beside data on CUDA is a number."""
     if type(weight) is float or isinstance(weight, numbers.Real):
         return float(weight), None
@@ -113,7 +126,7 @@ def lerp_backward(
     op = "lerp_backward"
     require_array(op, "dy", dy)
     device = device_of(dy)
-    number, factor = _split(weight, device)
+    number, factor = split_weight(weight, device)
     wanted = tuple(needs)
     if wanted not in _NEEDS:
         raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", repr(wanted))
@@ -123,10 +136,9 @@ def lerp_backward(
         "db": tuple(b.shape if b is not None else shape if b_shape is None else b_shape),
         "dweight": () if factor is None else tuple(factor.shape),
     }
-    weight_shape = None if factor is None else shapes["dweight"]
-    text = None if number is None else repr(number)  # -0.0 is not 0.0
-    plan = _lerp_plan(shape, dy.dtype, text, shapes["da"], shapes["db"], weight_shape, device)
-    outputs = _plan.outputs(plan, dy, [(name, shapes[name], None) for name in wanted], out)
+    plan = lerp_plan(shape, dy.dtype, number, shapes["da"], shapes["db"], None if factor is None else shapes["dweight"], device)
+    rows = [(name, dy if shapes[name] == shape else shapes[name], None) for name in wanted]
+    outputs = _plan.outputs(plan, dy, rows, out)
     ends = {"a": a, "b": b} if "dweight" in wanted else {}
     plan.run(dy=dy, weight=factor, **ends, **outputs)
     return tuple(outputs.values())

@@ -61,7 +61,7 @@ def _backward(
         if x is not None or name == "dy":
             require_array(op, name, x)
     plan = scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
-    outputs = _plan.outputs(plan, dy, [("dx", tuple(dy.shape), None)], out)
+    outputs = _plan.outputs(plan, dy, [("dx", dy, None)], out)
     plan.run(dy=dy, **inputs, **outputs)
     return outputs["dx"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, ClassVar
 
@@ -44,6 +45,12 @@ def zipf(rows: int, total: int, device: str) -> torch.Tensor:
     return torch.multinomial(weights, total, replacement=True, generator=generator).to(device)
 
 
+def each_kernel(d: sw.EmbeddingBagBackwardDescriptor, device: str) -> list[sw.EmbeddingBagBackwardPlan]:
+    """A plan for each kernel that takes a problem: on CUDA "few" takes what "sorted" sorts in one block."""
+    names = ("few", "sorted") if device != "cpu" and 0 < d.total_indices <= 2048 else ("sorted",)
+    return [sw.EmbeddingBagBackwardPlan.select(d, device, sw.PlanPreference(kernel=name)) for name in names]
+
+
 class TestEmbeddingBag(Conformance):
     family = EMBEDDING_BAG
     reducing: ClassVar = {"rows": 1, "weighted": False}
@@ -56,11 +63,12 @@ class TestEmbeddingBag(Conformance):
         pairs = ((a, b) for a in INTEGERS for b in INTEGERS)
         for shape, (index, offset) in zip(((37, 16), (9, 33), (400, 5), (1, 1)), pairs, strict=True):
             problem = make(EMBEDDING_BAG, shape, dtype, device, mode=mode, index=index, offset=offset, **chosen)
-            problem.check(problem.run(), rival=True)
+            for plan in each_kernel(problem.descriptor, device):
+                problem.check(problem.run(plan=plan), rival=True)
             problem.check(problem.call())
 
     @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.parametrize("shape", [(300, 64), (2500, 8), (60, 300)], ids=str)
+    @pytest.mark.parametrize("shape", [(70, 96), (300, 64), (2500, 8), (60, 300)], ids=str)
     def test_hot_rows(self, shape: Any, mode: str, dtype: torch.dtype, device: str) -> None:
         """Rows with thousands of positions beside rows with one, and the same bits in 20 runs."""
         problem = make(EMBEDDING_BAG, shape, dtype, device, mode=mode, rows=700, longest=40, weighted=False)
@@ -71,9 +79,10 @@ class TestEmbeddingBag(Conformance):
             first = indices[offsets.clamp(max=len(indices) - 1)]
             problem.inputs["max_indices"].copy_(first[:, None].expand(shape))
         problem.truth.update(EMBEDDING_BAG.truth(problem.descriptor, problem.inputs))
-        plan, first = problem.plan(), problem.run()
-        problem.check(first)
-        assert all(same_bits(problem.run(plan=plan), first) for _ in range(20))
+        for plan in each_kernel(problem.descriptor, device):
+            first = problem.run(plan=plan)
+            problem.check(first)
+            assert all(same_bits(problem.run(plan=plan), first) for _ in range(20))
 
     @pytest.mark.parametrize("columns", [1, 2, 3, 4])
     def test_equal_terms(self, columns: int, device: str) -> None:
@@ -81,9 +90,10 @@ class TestEmbeddingBag(Conformance):
         for n in (31, 61, 95, 1000):
             dy = torch.full((1, columns), 1.9397392, device=device)
             indices = torch.zeros(n, dtype=torch.int64, device=device)
-            dweight = sw.embedding_bag_backward(dy, indices, torch.zeros_like(indices[:1]), num_embeddings=1)
-            exact = n * dy.double()
-            assert ((dweight.double() - exact).abs() <= (5 + math.log2(n)) * 2**-24 * exact).all(), (n, dweight, exact)
+            dweight, exact = torch.empty_like(dy), n * dy.double()
+            for plan in each_kernel(sw.EmbeddingBagBackwardDescriptor(1, columns, 1, n, F32), device):
+                plan.run(dy=dy, indices=indices, offsets=torch.zeros_like(indices[:1]), dweight=dweight.fill_(math.nan))
+                assert ((dweight.double() - exact).abs() <= (5 + math.log2(n)) * 2**-24 * exact).all(), (n, dweight, exact)
 
     @given(data=hs.data())
     def test_ragged(self, data: hs.DataObject) -> None:
@@ -104,10 +114,12 @@ class TestEmbeddingBag(Conformance):
                 indices = torch.randint(0, rows, (total,), generator=torch.Generator().manual_seed(total)).to(device)
                 offsets = torch.arange(0, total, 7, device=device)
                 dy = torch.randn(len(offsets), 4, device=device)
-                got = sw.embedding_bag_backward(dy, indices, offsets, num_embeddings=rows)
                 bag = torch.arange(total, device=device) // 7
                 want = torch.zeros(rows, 4, dtype=F64, device=device).index_add(0, indices, dy.double()[bag])
-                torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+                for plan in each_kernel(sw.EmbeddingBagBackwardDescriptor(rows, 4, len(offsets), total, F32), device):
+                    got = torch.full((rows, 4), math.nan, device=device)
+                    plan.run(dy=dy, indices=indices, offsets=offsets, dweight=got)
+                    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
         nothing = torch.empty(0, dtype=torch.int64, device=device)
         dy = torch.empty(0, 5, device=device)
         assert not sw.embedding_bag_backward(dy, nothing, nothing, num_embeddings=3).any()
@@ -218,10 +230,10 @@ def test_values_out_of_range_on_a_gpu(case: Any) -> None:
     values, _, _ = case
     indices = torch.tensor(values.get("indices", [0, 1, 2]), device="cuda")
     offsets = torch.tensor([*values.get("offsets", [0, 2]), *values.get("more", [])], device="cuda")
-    for weights in (None, torch.ones(3, device="cuda")):
-        out = sw.embedding_bag_backward(
-            torch.ones(len(offsets), 4, device="cuda"), indices, offsets, num_embeddings=3, per_sample_weights=weights
-        )
+    ones, out = torch.ones(len(offsets), 4, device="cuda"), torch.empty(3, 4, device="cuda")
+    plans = each_kernel(sw.EmbeddingBagBackwardDescriptor(3, 4, len(offsets), 3, F32), "cuda")
+    for weights, plan in itertools.product((None, torch.ones(3, device="cuda")), plans):
+        plan.run(dy=ones, indices=indices, offsets=offsets, per_sample_weights=weights, dweight=out.fill_(math.nan))
         if "indices" in values:
             right = [i for i in values["indices"] if 0 <= i < 3]
             want = torch.bincount(torch.tensor(right), minlength=3).float()

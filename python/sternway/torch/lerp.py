@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..lerp import lerp_backward
+from .._arrays import device_of
+from ..lerp import lerp_backward, lerp_plan, split_weight
 from ._vmap import refuse_vmap
 
 
@@ -55,6 +56,24 @@ def _(
     ]
 
 
+def _run(
+    dy: Tensor,
+    weight: Tensor | float,
+    a: Tensor | None,
+    b: Tensor | None,
+    ends: tuple[torch.Size, torch.Size],
+    names: list[str],
+) -> dict[str, Tensor]:
+    """Some of the gradients by name; `ends` are the shapes of a and b, which are given for dweight alone."""
+    device = device_of(dy)
+    number, factor = split_weight(weight, device)
+    shapes = {"da": ends[0], "db": ends[1], "dweight": None if factor is None else factor.shape}
+    grads = {name: torch.empty_like(dy) if shapes[name] == dy.shape else dy.new_empty(shapes[name]) for name in names}
+    plan = lerp_plan(dy.shape, dy.dtype, number, *ends, shapes["dweight"], device)
+    plan.run(dy=dy, weight=factor, a=a, b=b, **grads)
+    return grads
+
+
 class _Lerp(torch.autograd.Function):
     @staticmethod
     def forward(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
@@ -89,7 +108,7 @@ class _Lerp(torch.autograd.Function):
         names = [name for name, need in zip(("da", "db", "dweight"), needs, strict=True) if need]
         if compiling:
             number = float(weight) if ctx.weight is not None else 0.0
-            grads = _operator(
+            found = _operator(
                 dy,
                 weight if ctx.weight is None else None,
                 number,
@@ -99,12 +118,11 @@ class _Lerp(torch.autograd.Function):
                 ctx.shapes[1],
                 " ".join(names),
             )
+            grads = dict(zip(names, found, strict=True))
         else:
-            ends = {"a": input, "b": end} if needs[2] else {"a_shape": ctx.shapes[0], "b_shape": ctx.shapes[1]}
-            grads = lerp_backward(dy.resolve_neg(), weight, needs=names, **ends)
-        by_name = dict(zip(names, grads, strict=True))
-        dweight = by_name.get("dweight")
-        return by_name.get("da"), by_name.get("db"), dweight if dweight is None else dweight.to(home)
+            grads = _run(dy.resolve_neg(), weight, input, end, ctx.shapes, names)
+        dweight = grads.get("dweight")
+        return grads.get("da"), grads.get("db"), dweight if dweight is None else dweight.to(home)
 
     vmap = refuse_vmap("lerp")
 
