@@ -89,7 +89,10 @@ func (p *Plan) refuseDType(o *operand, t *Tensor) error {
 	if o.like != "" {
 		wanted += " " + o.like
 	}
-	if len(o.dtypes) == 1 {
+	switch {
+	case o.like == "like dy":
+		hint = fmt.Sprintf("convert it with %s.to(dy.dtype)", o.name)
+	case len(o.dtypes) == 1:
 		hint = fmt.Sprintf("convert it with %s.to(torch.%s)", o.name, o.dtypes[0])
 	}
 	return refuse(InvalidProblem, p.op, o.name, wanted, t.DType.String(), hint)

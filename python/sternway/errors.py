@@ -1,7 +1,7 @@
 """The errors that sternway raises.
 
 Each says what was asked of which operand, and reads as one sentence:
-``lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(torch.float32)``.
+``lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(dy.dtype)``.
 """
 
 from __future__ import annotations

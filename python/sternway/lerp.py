@@ -131,6 +131,9 @@ def lerp_backward(
     if wanted not in _NEEDS:
         raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", repr(wanted))
     shape = tuple(dy.shape)
+    for name, x, said in (("a", a, a_shape), ("b", b, b_shape)):
+        if x is not None and said is not None and tuple(x.shape) != tuple(said):
+            raise errors.make("invalid_problem", op, name, f"of {name}_shape, {list(said)}", str(list(x.shape)))
     shapes = {
         "da": tuple(a.shape if a is not None else shape if a_shape is None else a_shape),
         "db": tuple(b.shape if b is not None else shape if b_shape is None else b_shape),

@@ -101,26 +101,17 @@ def rotate(
     """Both directions, of one array or of two with different numbers of heads."""
     require_array("rope_backward", "dy", dy)
     shape = tuple(dy.shape)
-    rows: list[tuple[str, tuple[int, ...], str | None]] = [("dx", shape, None)]
-    key_heads = None
+    rows: list[tuple[str, Any, None]] = [("dx", dy, None)]
+    key_heads, keys = None, {}
     if dy_k is not None:
         require_array("rope_backward", "dy_k", dy_k)
         key_shape, axis = tuple(dy_k.shape), _AXES.get(options[-1], (0, 0))[1] or 0
         key_heads = key_shape[axis] if axis < len(key_shape) else 0
-        rows.append(("dx_k", key_shape, None))
+        rows.append(("dx_k", dy_k, None))
+        keys["dy_k"] = dy_k
     plan = _rope_plan(shape, dy.dtype, options, key_heads, direction, device_of(dy))
-    if out is None and dy_k is not None:
-        outputs = {
-            **_plan.outputs(plan, dy, rows[:1], None),
-            **_plan.outputs(plan, dy_k, rows[1:], None),
-        }
-        plan.run(dy=dy, positions=positions, cos=cos, sin=sin, dy_k=dy_k, **outputs)
-    else:
-        outputs = _plan.outputs(plan, dy, rows, out)
-        if dy_k is None:
-            plan.run(dy=dy, positions=positions, cos=cos, sin=sin, **outputs)
-        else:
-            plan.run(dy=dy, positions=positions, cos=cos, sin=sin, dy_k=dy_k, **outputs)
+    outputs = _plan.outputs(plan, dy, rows, out)
+    plan.run(dy=dy, positions=positions, cos=cos, sin=sin, **keys, **outputs)
     return tuple(outputs.values())
 
 

@@ -176,6 +176,11 @@ def test_sums_over_more_than_2_to_the_31_elements(kept: tuple[int, ...]) -> None
     torch.testing.assert_close(da, torch.full_like(da, terms), rtol=1e-6, atol=0)
 
 
+def test_an_end_that_is_not_of_the_shape_given() -> None:
+    with pytest.raises(sw.InvalidProblemError, match=r"a must be of a_shape, \[3, 1\], got \[4\]"):
+        sw.lerp_backward(torch.ones(3, 4), 0.5, torch.ones(4), a_shape=(3, 1))
+
+
 def test_a_weight_of_minus_zero_is_not_zero() -> None:
     """Whichever came first."""
     dy = torch.ones(1)

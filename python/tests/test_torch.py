@@ -12,6 +12,7 @@ from families import DEQUANTIZE, FAKE_QUANTIZE, make
 from support import F16, F32, F64, check, refusal, summed
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
+import sternway as sw
 import sternway.torch as st
 
 
@@ -296,6 +297,38 @@ def test_negated_gradient(name: str, device: str) -> None:
     ours = torch.autograd.grad(y, inputs, dy._neg_view(), retain_graph=True)
     for a, b in zip(ours, torch.autograd.grad(y, inputs, -dy), strict=True):
         assert torch.equal(a, b)
+
+
+NO_TENSORS = {
+    "cumsum": lambda x: st.cumsum([1.0], 0),
+    "cummax": lambda x: st.cummax(x.detach().numpy(), 0),
+    "lerp": lambda x: st.lerp(x, 1.0, 0.5),
+    "dequantize_per_token": lambda x: st.dequantize_per_token([1], x),
+    "fake_quantize_per_token": lambda x: st.fake_quantize_per_token(x, None, quant_min=0, quant_max=3),
+    "embedding_bag": lambda x: st.embedding_bag([[1]], x[None]),
+    "rope": lambda x: st.rope([x]),
+    "apply_rotary_pos_emb": lambda x: st.apply_rotary_pos_emb(x, [x], x, x),
+}
+
+
+@pytest.mark.parametrize("name", NO_TENSORS)
+def test_what_is_no_tensor(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"sternway\.torch\.{name}: \w+ must be a torch.Tensor, got a \w+"):
+        NO_TENSORS[name](torch.rand(3))
+
+
+def test_what_the_backward_cannot_do_is_refused_in_the_forward() -> None:
+    x, scale = torch.rand(3, 4), torch.rand(3, requires_grad=True)
+    with pytest.raises(sw.UnsupportedError, match="q must be int8 or uint8, got float32"):
+        st.dequantize_per_token(x, scale)
+    with pytest.raises(sw.InvalidProblemError, match="quant_min must be at most quant_max, got 5 and 3"):
+        st.fake_quantize_per_token(x, scale, quant_min=5, quant_max=3)
+
+
+def test_complex_numbers_stay_with_torch() -> None:
+    a, b = (torch.randn(5, dtype=torch.complex64, requires_grad=True) for _ in range(2))
+    ours, theirs = (torch.autograd.grad(f(a, b, 0.25).abs().sum(), (a, b)) for f in (st.lerp, torch.lerp))
+    assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
 def test_fake_quantize_keeps_the_layout_of_x(device: str) -> None:

@@ -68,6 +68,23 @@ def test_vmap_is_right_or_says_no(name: str, device: str) -> None:
     torch.testing.assert_close(got, torch.stack([function(*row) for row in zip(*stacked, strict=True)]))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch calls the operator for each dy
+@pytest.mark.parametrize("name", NAMES)
+def test_batched_gradients(name: str, device: str) -> None:
+    """Several dy at once, as vectorised Jacobians do: right, or an error that names the op."""
+    function, inputs = calls(device)[name]
+    y = function(*inputs)
+    dy = torch.randn(3, *y.shape, device=device, dtype=y.dtype)
+    if refused := refusal(RuntimeError, lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True, is_grads_batched=True)):
+        assert name.removesuffix("s") in str(refused) or "rope" in str(refused), refused
+        assert "atch" in str(refused), refused
+        return
+    got = torch.autograd.grad(y, inputs, dy, retain_graph=True, is_grads_batched=True)
+    rows = [torch.autograd.grad(y, inputs, row, retain_graph=True) for row in dy]
+    for ours, want in zip(got, zip(*rows, strict=True), strict=True):
+        assert torch.equal(ours, torch.stack(want))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_per_sample_gradients(name: str, device: str) -> None:
     """Per-sample gradients, vmap over grad: right, or an error that names the op."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
-from ._vmap import refuse_vmap
+from ..errors import make
+from ._calls import by_dispatcher, refuse_vmap, require_tensors
 
 
 def _column(value: Tensor, like: Tensor) -> Tensor:
@@ -80,8 +81,8 @@ class _Dequantize(torch.autograd.Function):
         q, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None
-        compiling = torch.compiler.is_compiling()
-        if torch.is_grad_enabled() and not compiling:  # create_graph=True: the gradients in torch operations
+        dispatched = by_dispatcher(dy)
+        if torch.is_grad_enabled() and not dispatched:  # create_graph=True: the gradients in torch operations
             wide = torch.promote_types(dy.dtype, torch.float32)
             zero = 0 if zero_point is None else _column(zero_point, q).to(wide)
             s, g = _column(scale, q).to(wide), dy.to(wide)
@@ -91,7 +92,7 @@ class _Dequantize(torch.autograd.Function):
         kept = _kept(scale, dy)
         grads = (
             _dequantize_operator(dy, kept, q, zero_point)
-            if compiling
+            if dispatched
             else dequantize_per_token_backward(dy.resolve_neg(), kept, q=q, zero_point=zero_point)
         )
         dzero_point = grads[2] if ctx.needs_input_grad[2] else None
@@ -116,7 +117,14 @@ def dequantize_per_token(
 
     Returns:
         [..., D]. The product is formed in float32 (float64 for float64) and rounded once.
+
+    Raises:
+        UnsupportedError: q of another dtype.
     """
+    name = "dequantize_per_token"
+    require_tensors(name, q=q, scale=scale)
+    if q.dtype not in (torch.int8, torch.uint8):
+        raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", str(q.dtype).removeprefix("torch."))
     return _Dequantize.apply(q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
 
 
@@ -137,10 +145,10 @@ class _FakeQuantize(torch.autograd.Function):
         x, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None, None
-        compiling = torch.compiler.is_compiling()
-        if torch.is_grad_enabled() and not compiling:  # create_graph=True: the gradients in torch operations
+        dispatched = by_dispatcher(dy)
+        if torch.is_grad_enabled() and not dispatched:  # create_graph=True: the gradients in torch operations
             dx, dscale, dzero_point = _differentiable(dy, x, scale, zero_point, ctx.quant_min, ctx.quant_max)
-        elif compiling:
+        elif dispatched:
             dx, dscale, *rest = _fake_quantize_operator(dy, x, _kept(scale, dy), zero_point, ctx.quant_min, ctx.quant_max)
             dzero_point = rest[0] if rest else None
         else:
@@ -197,5 +205,13 @@ def fake_quantize_per_token(
 
     Returns:
         [..., D] in x's dtype; formed in float32 (float64 for float64) and rounded once.
+
+    Raises:
+        InvalidProblemError: quant_min above quant_max.
     """
+    name = "fake_quantize_per_token"
+    require_tensors(name, x=x, scale=scale)
+    if quant_min > quant_max:
+        got = f"{quant_min} and {quant_max}"
+        raise make("invalid_problem", f"sternway.torch.{name}", "quant_min", "at most quant_max", got)
     return _FakeQuantize.apply(x, scale, zero_point, quant_min, quant_max)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
-from ._vmap import refuse_vmap
+from ._calls import by_dispatcher, refuse_vmap, require_tensors
 from .sparse_rows import sparse_gradient
 
 _MODES = ("sum", "mean", "max")
@@ -65,7 +65,7 @@ def _(
 def _dweight(
     dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, winners: Tensor | None, rows: int, o: _Options
 ) -> Tensor:
-    if torch.compiler.is_compiling():
+    if by_dispatcher(dy):
         dweight: Tensor = _weight_operator(
             dy, indices, offsets, weights, winners, rows, o.mode, o.padding, o.last, o.by_frequency
         )
@@ -77,7 +77,7 @@ def _dweight(
 
 
 def _dsample(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: _Options) -> Tensor:
-    if torch.compiler.is_compiling():
+    if by_dispatcher(dy):
         dots: Tensor = _sample_operator(dy, weight, indices, offsets, o.padding, o.last)
         return dots
     return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
@@ -109,13 +109,14 @@ class _EmbeddingBag(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
         if dy is None:
             return (None,) * 5
-        if not torch.compiler.is_compiling():
+        dispatched = by_dispatcher(dy)
+        if not dispatched:
             dy = dy.resolve_neg()
         weight, weights, indices, offsets, winners = ctx.saved_tensors
         o: _Options = ctx.options
         if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
             offsets, o = offsets[:-1], o._replace(last=False)
-        again = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # create_graph=True
+        again = torch.is_grad_enabled() and not dispatched  # create_graph=True
         dweight = dweights = None
         if ctx.needs_input_grad[0] and o.sparse:
             if again:
@@ -288,6 +289,7 @@ def embedding_bag(
         ValueError, NotImplementedError, RuntimeError: what torch refuses.
         InvalidProblemError: on the CPU, input behind the last offset, about which the modes of torch's forward disagree.
     """
+    require_tensors("embedding_bag", input=input, weight=weight)
     _check(input, weight, offsets, per_sample_weights)
     o = _options(
         mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, per_sample_weights is not None, weight.shape[0]

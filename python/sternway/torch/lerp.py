@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._arrays import device_of
 from ..lerp import lerp_backward, lerp_plan, split_weight
-from ._vmap import refuse_vmap
+from ._calls import FLOATS, by_dispatcher, refuse_vmap, require_tensors
 
 
 def _reference(input: Tensor, end: Tensor, weight: Tensor | float, dy: Tensor, needs: tuple[bool, ...]) -> list[Tensor | None]:
@@ -99,14 +99,14 @@ class _Lerp(torch.autograd.Function):
         home = weight if isinstance(weight, Tensor) else dy
         if home.dtype != dy.dtype or (home.device != dy.device and needs[2]):  # of a 0-d weight
             weight = home.to(dy)
-        compiling = torch.compiler.is_compiling()
-        if torch.is_grad_enabled() and not compiling:  # create_graph=True
+        dispatched = by_dispatcher(dy)
+        if torch.is_grad_enabled() and not dispatched:  # create_graph=True
             if input is None:
                 input, end = dy.new_empty(ctx.shapes[0]), dy.new_empty(ctx.shapes[1])
             da, db, dweight = _reference(input, end, weight, dy, needs)
             return da, db, dweight if dweight is None else dweight.to(home)
         names = [name for name, need in zip(("da", "db", "dweight"), needs, strict=True) if need]
-        if compiling:
+        if dispatched:
             number = float(weight) if ctx.weight is not None else 0.0
             found = _operator(
                 dy,
@@ -134,10 +134,14 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     dimensions included. It can be differentiated again.
 
     Args:
-        input, end: tensors whose shapes broadcast; float32, float64, float16 or bfloat16, on the CPU or CUDA.
+        input, end: tensors whose shapes broadcast; float32, float64, float16 or bfloat16, on the CPU or CUDA. Others stay with
+            torch.
         weight: a number or a tensor that broadcasts; a 0-d tensor on the CPU goes with data on CUDA.
 
     Raises:
         RuntimeError: what torch.lerp itself refuses, such as mixed dtypes.
     """
+    require_tensors("lerp", input=input, end=end)
+    if input.dtype not in FLOATS:  # complex ones stay with torch
+        return torch.lerp(input, end, weight)
     return _Lerp.apply(input, end, weight)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import make
 from ..rope import Options, rotate
-from ._vmap import refuse_vmap
+from ._calls import by_dispatcher, refuse_vmap, require_tensors
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -69,12 +69,13 @@ class _Rope(torch.autograd.Function):
         positions, cos, sin = ctx.saved_tensors
         direction = _TRANSPOSE[ctx.direction]
         nothing = (None,) * 5
-        compiling = torch.compiler.is_compiling()
-        given = [g if compiling else g.resolve_neg() for g in grads if g is not None]
-        if not given:
+        some = [g for g in grads if g is not None]
+        if not some:
             return None, None, *nothing
+        dispatched = by_dispatcher(some[0])
+        given = some if dispatched else [g.resolve_neg() for g in some]
         x_k = given[1] if len(given) == 2 else None
-        if compiling:
+        if dispatched:
             results: Any = _operator(given[0], x_k, positions, cos, sin, *ctx.options, direction)
         elif torch.is_grad_enabled():  # create_graph=True
             results = _Rope.apply(given[0], x_k, positions, cos, sin, ctx.options, direction)
@@ -153,6 +154,7 @@ def rope(
         >>> st.rope(x).detach().round(decimals=3).tolist()
         [[[[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]]]
     """
+    require_tensors("rope", x=x)
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
     tables = _table("rope", "cos", cos, x), _table("rope", "sin", sin, x)
     return _Rope.apply(x, None, positions, *tables, options, "forward")[0]  # type: ignore[no-any-return]
@@ -177,6 +179,7 @@ def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsquee
     layout = {1: "bhsd", 2: "bshd", -3: "bhsd", -2: "bshd"}.get(unsqueeze_dim)
     if layout is None:
         raise make("unsupported", f"sternway.torch.{name}", "unsqueeze_dim", "1 or 2", str(unsqueeze_dim))
+    require_tensors(name, q=q, k=k, cos=cos, sin=sin)
     options = (10000.0, "half", cos.shape[-1], 0, "float64", layout)
     tables = _table(name, "cos", cos, q), _table(name, "sin", sin, q)
     return _RopePair.apply(q, k, None, *tables, options, "forward")  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._arrays import device_of
 from ..scan import scan_plan
+from ._calls import FLOATS, by_dispatcher, require_tensors
 
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
@@ -19,7 +20,6 @@ _FORWARDS: dict[str, Callable[..., Any]] = {
     "logcumsumexp": torch.logcumsumexp,
 }
 _PAIRS = ("cummax", "cummin")  # values and indices
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def _forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
@@ -127,7 +127,7 @@ class _Scan(torch.autograd.Function):
         if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
             x = x.to(dy.dtype)
         kind, dim, reverse = ctx.how
-        if torch.compiler.is_compiling():
+        if by_dispatcher(dy):
             dx = _operator(dy, x, kind, dim, reverse)
         elif torch.is_grad_enabled():  # create_graph=True
             dx = _Gradient.apply(dy, x, kind, dim, reverse)
@@ -155,7 +155,8 @@ def _like(dy: Tensor, x: Tensor | None, strides: tuple[int, ...] | None) -> Tens
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     """One of the five. Dtypes whose gradient is not ours, complex ones, and integers, which have none, stay with torch."""
-    return _Scan.apply(x, kind, dim, reverse) if x.dtype in _FLOATS else _forward(x, kind, dim, reverse)
+    require_tensors(kind, x=x)
+    return _Scan.apply(x, kind, dim, reverse) if x.dtype in FLOATS else _forward(x, kind, dim, reverse)
 
 
 def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
