@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise ImportError("sternway.torch needs PyTorch: pip install 'sternway[torch]'") from error
 
+from .accelerate import accelerate
 from .dequantize import dequantize_per_token, fake_quantize_per_token
 from .embedding_bag import EmbeddingBag, embedding_bag
 from .lerp import lerp
@@ -21,6 +22,7 @@ from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
 
 __all__ = [
     "EmbeddingBag",
+    "accelerate",
     "apply_rotary_pos_emb",
     "cummax",
     "cummin",
