@@ -25,7 +25,7 @@ _RENAMED = {"axis": "dim", "input": "x", "self": "x"}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):  # type: ignore[misc]
+class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -67,9 +67,9 @@ def _run(
     """Some of the gradients by name; `ends` are the shapes of a and b, which are given for dweight alone."""
     device = device_of(dy)
     number, factor = split_weight(weight, device)
-    shapes = {"da": ends[0], "db": ends[1], "dweight": None if factor is None else factor.shape}
+    shapes = {"da": ends[0], "db": ends[1], "dweight": () if factor is None else factor.shape}
     grads = {name: torch.empty_like(dy) if shapes[name] == dy.shape else dy.new_empty(shapes[name]) for name in names}
-    plan = lerp_plan(dy.shape, dy.dtype, number, *ends, shapes["dweight"], device)
+    plan = lerp_plan(dy.shape, dy.dtype, number, *ends, None if factor is None else factor.shape, device)
     plan.run(dy=dy, weight=factor, a=a, b=b, **grads)
     return grads
 
