@@ -23,8 +23,13 @@ def sparse_gradient(
     values = embedding_bag_backward(
         dy, inverse, offsets, num_embeddings=_rounded(first + n), padding_idx=0 if first else None, **options
     )[first : first + n]
-    size = num_embeddings, dy.shape[1]
-    return torch.sparse_coo_tensor(rows[None, :n], values, size, is_coalesced=True, check_invariants=False)
+    # torch.sparse_coo_tensor either checks the indices, which waits for the device, or warns in torch 2.11 that it does not,
+    # even where it was told not to.
+    gradient: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
+        1, 1, (num_embeddings, dy.shape[1]), rows[None, :n], values,
+        dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=True,
+    )  # fmt: skip
+    return gradient
 
 
 def _rounded(n: int) -> int:
