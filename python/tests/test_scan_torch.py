@@ -15,6 +15,7 @@ import sternway.torch as st
 
 KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 PAIRS = ("cummax", "cummin")
+INF = float("inf")
 SCANS = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -56,6 +57,27 @@ def test_second_gradient_of_a_product_with_zeros(device: str) -> None:
     x = torch.tensor([2.0, 0.0, 3.0, 0.0, 5.0], dtype=F64, device=device, requires_grad=True)
     assert gradcheck(lambda x: st.cumprod(x, 0), x)
     assert gradgradcheck(lambda x: st.cumprod(x, 0), x)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "row", [[-INF, -INF, 1.0, 2.0, 0.5], [1.0, -INF, 2.0], [-INF] * 3, [-INF, 1000.0, 1001.0, -INF, -1000.0]], ids=str
+)
+def test_second_gradient_of_logcumsumexp_with_infinities(row: list[float], reverse: bool, device: str) -> None:
+    """With p the softmax of each prefix, dx = p' dy; the gradients of v dx are p v, and v dx - p' (dy p v)."""
+    x = torch.tensor(row, dtype=F64)
+    prefixes = [torch.softmax(x[: i + 1], 0).nan_to_num(0) for i in range(len(x))]
+    p = torch.stack([torch.cat((prefix, x.new_zeros(len(x) - len(prefix)))) for prefix in prefixes])
+    dy, v = torch.randn(2, len(x), dtype=F64)
+    want = p @ v, v * (p.T @ dy) - p.T @ (dy * (p @ v))
+
+    def turned(t: torch.Tensor) -> torch.Tensor:
+        return (t.flip(0) if reverse else t).to(device)
+
+    leaves = turned(x).requires_grad_(), turned(dy).requires_grad_()
+    (dx,) = torch.autograd.grad(st.logcumsumexp(leaves[0], 0, reverse=reverse), leaves[0], leaves[1], create_graph=True)
+    for out, truth in zip(torch.autograd.grad(dx, leaves[::-1], turned(v)), want, strict=True):
+        torch.testing.assert_close(turned(out.cpu()).cpu(), truth)
 
 
 def test_create_graph_keeps_our_gradient(device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +90,11 @@ class _Gradient(torch.autograd.Function):
 
             return torch.func.vjp(values, x)[1](dy)[0]  # type: ignore[no-any-return]
 
-        return *torch.func.vjp(gradient, dy, x)[1](ddx), None, None, None
+        grads = torch.func.vjp(gradient, dy, x)[1](ddx)
+        if kind == "logcumsumexp":  # torch's formulas make NaN of leading -inf, on which nothing depends
+            nothing = _forward(x, kind, dim, reverse) == -math.inf
+            grads = tuple(g.masked_fill(nothing, 0) for g in grads)
+        return *grads, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Any:
