@@ -331,6 +331,19 @@ def test_complex_numbers_stay_with_torch() -> None:
     assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
+def test_gradients_of_lerp_lie_as_its_inputs_do(device: str) -> None:
+    """Whatever the layout of dy."""
+    base = torch.randn(3, 4, 3, device=device)
+    inputs = [t.requires_grad_() for t in (base[0].T, base[1].T.contiguous(), base[2].T)]
+    y = st.lerp(*inputs)
+    for dy in (torch.randn(3, 4, device=device), torch.randn(4, 3, device=device).T):
+        got = torch.autograd.grad(y, inputs, dy, retain_graph=True)
+        want = torch.autograd.grad(torch.lerp(*inputs), inputs, dy)
+        assert [g.stride() for g in got] == [torch.empty_like(x).stride() for x in inputs]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_fake_quantize_keeps_the_layout_of_x(device: str) -> None:
     x = torch.randn(4, 3, device=device).T.requires_grad_()
     y = st.fake_quantize_per_token(x, torch.ones(3, device=device), quant_min=-8, quant_max=7)

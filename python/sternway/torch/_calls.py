@@ -25,6 +25,20 @@ def by_dispatcher(dy: Tensor) -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy)
 
 
+def strides_like(x: Tensor) -> tuple[int, ...] | None:
+    """The strides that a gradient of x shall have; None: contiguous. Operators that are traced have strides of their own."""
+    if x.is_contiguous() or torch.compiler.is_compiling():
+        return None
+    return torch.empty_like(x, device="meta").stride()
+
+
+def empty_gradient(dy: Tensor, shape: torch.Size, strides: tuple[int, ...] | None) -> Tensor:
+    """A tensor of dy's library, dtype and device for a gradient."""
+    if strides is not None:
+        return dy.new_empty_strided(shape, strides)
+    return torch.empty_like(dy, memory_format=torch.contiguous_format) if shape == dy.shape else dy.new_empty(shape)
+
+
 def refuse_vmap(name: str) -> Callable[..., NoReturn]:
     """A vmap rule for an autograd.Function that has none: an error that names the public function."""
 

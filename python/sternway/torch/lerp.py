@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._arrays import device_of
 from ..lerp import lerp_backward, lerp_plan, split_weight
-from ._calls import FLOATS, by_dispatcher, refuse_vmap, require_tensors
+from ._calls import FLOATS, by_dispatcher, empty_gradient, refuse_vmap, require_tensors, strides_like
 
 
 def _reference(input: Tensor, end: Tensor, weight: Tensor | float, dy: Tensor, needs: tuple[bool, ...]) -> list[Tensor | None]:
@@ -61,15 +61,18 @@ def _run(
     weight: Tensor | float,
     a: Tensor | None,
     b: Tensor | None,
-    ends: tuple[torch.Size, torch.Size],
+    shapes: tuple[torch.Size, torch.Size],
+    strides: tuple[Any, Any],
     names: list[str],
 ) -> dict[str, Tensor]:
-    """Some of the gradients by name; `ends` are the shapes of a and b, which are given for dweight alone."""
+    """Some of the gradients by name, laid out as a and b, which are given for dweight alone, and the weight."""
     device = device_of(dy)
     number, factor = split_weight(weight, device)
-    shapes = {"da": ends[0], "db": ends[1], "dweight": () if factor is None else factor.shape}
-    grads = {name: torch.empty_like(dy) if shapes[name] == dy.shape else dy.new_empty(shapes[name]) for name in names}
-    plan = lerp_plan(dy.shape, dy.dtype, number, *ends, None if factor is None else factor.shape, device)
+    lies = {"da": (shapes[0], strides[0]), "db": (shapes[1], strides[1])}
+    if factor is not None:
+        lies["dweight"] = factor.shape, strides_like(factor)
+    grads = {name: empty_gradient(dy, *lies[name]) for name in names}
+    plan = lerp_plan(dy.shape, dy.dtype, number, *shapes, None if factor is None else factor.shape, device)
     plan.run(dy=dy, weight=factor, a=a, b=b, **grads)
     return grads
 
@@ -83,6 +86,7 @@ class _Lerp(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         input, end, weight = inputs
         ctx.shapes = input.shape, end.shape
+        ctx.strides = strides_like(input), strides_like(end)
         ctx.weight = None if isinstance(weight, Tensor) else weight
         ends = (input, end) if ctx.needs_input_grad[2] else (None, None)
         ctx.save_for_backward(*ends, weight if ctx.weight is None else None)
@@ -120,7 +124,7 @@ class _Lerp(torch.autograd.Function):
             )
             grads = dict(zip(names, found, strict=True))
         else:
-            grads = _run(dy.resolve_neg(), weight, input, end, ctx.shapes, names)
+            grads = _run(dy.resolve_neg(), weight, input, end, ctx.shapes, ctx.strides, names)
         dweight = grads.get("dweight")
         return grads.get("da"), grads.get("db"), dweight if dweight is None else dweight.to(home)
 

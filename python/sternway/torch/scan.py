@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._arrays import device_of
 from ..scan import scan_plan
-from ._calls import FLOATS, by_dispatcher, require_tensors
+from ._calls import FLOATS, by_dispatcher, empty_gradient, require_tensors, strides_like
 
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
@@ -113,11 +113,10 @@ class _Scan(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         x, *ctx.how = inputs
         kind = inputs[1]
-        ctx.dtype, ctx.strides = x.dtype, None
+        ctx.dtype = x.dtype
         if kind == "cumsum":
             ctx.save_for_backward(None)
-            if not x.is_contiguous() and not torch.compiler.is_compiling():
-                ctx.strides = torch.empty_like(x, device="meta").stride()
+            ctx.strides = strides_like(x)
         else:
             ctx.save_for_backward(x)
         if kind in _PAIRS:
@@ -137,7 +136,8 @@ class _Scan(torch.autograd.Function):
         elif torch.is_grad_enabled():  # create_graph=True
             dx = _Gradient.apply(dy, x, kind, dim, reverse)
         else:
-            dx = _backward(dy, x, kind, dim, reverse, _like(dy, x, ctx.strides))
+            dx = torch.empty_like(x) if x is not None else empty_gradient(dy, dy.shape, ctx.strides)
+            _backward(dy, x, kind, dim, reverse, dx)
         return dx if dx.dtype == ctx.dtype else dx.to(ctx.dtype), None, None, None
 
     @staticmethod
@@ -147,15 +147,6 @@ class _Scan(torch.autograd.Function):
         if x.dim() == 1:
             y = tuple(t.squeeze(-1) for t in y) if kind in _PAIRS else y.squeeze(-1)
         return y, (0, 0) if kind in _PAIRS else 0
-
-
-def _like(dy: Tensor, x: Tensor | None, strides: tuple[int, ...] | None) -> Tensor:
-    """An empty dx in the memory layout of x."""
-    if x is not None:
-        return torch.empty_like(x)
-    if strides is None:
-        return torch.empty_like(dy, memory_format=torch.contiguous_format)
-    return dy.new_empty_strided(dy.shape, strides)
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
