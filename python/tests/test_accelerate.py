@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import F64
+from support import F64, refusal
 
 import sternway.torch as st
 
@@ -87,6 +87,15 @@ def test_decorator(backend: str | None, device: str) -> None:
     assert torch.autograd.grad(torch.cumprod(x, -1), x, dy)[0].isnan().any(), "outside it is torch's"
 
 
+@pytest.mark.parametrize("name", TAKEN)
+def test_compiled(name: str, device: str) -> None:
+    torch.compiler.reset()
+    x = torch.tensor([0.5, 2.0, 1.5], device=device, requires_grad=True)
+    call = torch.compile(st.accelerate()(TAKEN[name]), fullgraph=True, backend="aot_eager")
+    got, want = (y if isinstance(y, torch.Tensor) else y[0] for y in (call(x), TAKEN[name](x)))
+    torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (got, want)))
+
+
 def test_modules_nesting_and_errors(device: str) -> None:
     bag = torch.nn.EmbeddingBag(5, 3, mode="sum", device=device)
     indices = torch.tensor([[1, 2]], device=device)
@@ -99,6 +108,29 @@ def test_modules_nesting_and_errors(device: str) -> None:
     assert not is_ours(bag(indices))
     with context, torch.no_grad():
         assert bag(indices).grad_fn is None
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:.*torch.jit.script")
+@pytest.mark.parametrize("name", TAKEN)
+def test_transforms(name: str, device: str) -> None:
+    """What works without it works with it: vmap, forward-mode derivatives, gradients of functions."""
+    x = torch.tensor([0.5, 2.0, 1.5], device=device)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = TAKEN[name](x)
+        return y if isinstance(y, torch.Tensor) else y[0]
+
+    ways = {
+        "vmap": lambda: torch.vmap(call)(torch.stack([x, 2 * x])),
+        "jvp": lambda: torch.func.jvp(call, (x,), (x.flip(0),))[1],
+        "grad": lambda: torch.func.grad(lambda x: call(x).sum())(x),
+    }
+    for way, result in ways.items():
+        if refusal(RuntimeError, result):
+            continue  # torch itself cannot
+        want = result()
+        with st.accelerate():
+            torch.testing.assert_close(result(), want, msg=way)
 
 
 def test_threads() -> None:

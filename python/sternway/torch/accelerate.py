@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from .embedding_bag import embedding_bag
@@ -23,6 +24,7 @@ _OURS: dict[Any, Callable[..., Any]] = {
 _RENAMED = {"axis": "dim", "input": "x", "self": "x"}
 """Arguments of torch's scans that ours call otherwise."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_batched = torch._C._functorch.is_batchedtensor
 
 
 class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
@@ -36,8 +38,10 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         given = {name: x for name, x in kwargs.items() if not (x is None and name in ("out", "dtype"))}
         if ours in _SCANS:
             given = {_RENAMED.get(name, name): x for name, x in given.items()}
-        foreign = any(isinstance(x, torch.Tensor) and type(x) not in _PLAIN for x in (*args, *given.values()))
-        if foreign or "out" in given or "dtype" in given:
+        if "out" in given or "dtype" in given or forward_ad._current_level >= 0:
+            return func(*args, **kwargs)
+        tensors = [x for x in (*args, *given.values()) if isinstance(x, torch.Tensor)]
+        if any(type(x) not in _PLAIN or (ours not in _SCANS and _is_batched(x)) for x in tensors):
             return func(*args, **kwargs)
         return ours(*args, **given)
 
@@ -47,9 +51,9 @@ def accelerate() -> contextlib.AbstractContextManager[Any]:
 
     They are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
     torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Calls with ``out=`` or ``dtype=``, in-place ones,
-    those on subclasses of tensors and those under no_grad stay with torch. It holds for the thread that entered it, and costs
-    every call of torch there about a microsecond. A function that torch.utils.checkpoint runs again, perhaps on another
-    thread, is to be decorated itself.
+    those on subclasses of tensors, those under no_grad and what ours refuse (forward-mode derivatives; vmap of lerp and
+    embedding_bag) stay with torch. It holds for the thread that entered it, and costs every call of torch there about a
+    microsecond. A function that torch.utils.checkpoint runs again, perhaps on another thread, is to be decorated itself.
 
     Example:
         >>> import torch, sternway.torch as st
