@@ -40,6 +40,7 @@ struct Sum {
         return true;
     }
 
+    // Takes up a slice of a unit.
     __device__ void begin(u32 number, u32 slice)
     {
         unit = number;
