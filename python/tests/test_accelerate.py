@@ -17,7 +17,7 @@ SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 TAKEN = {
     **{f"torch.{name}": lambda x, name=name: getattr(torch, name)(x, 0) for name in SCANS},
     **{f"Tensor.{name}": lambda x, name=name: getattr(x, name)(dim=0) for name in SCANS},
-    "axis": lambda x: torch.cumsum(input=x, axis=0),
+    "axis, input": lambda x: torch.cumsum(input=x, axis=0),
     "dtype=None": lambda x: x.cumprod(0, dtype=None),
     "torch.lerp": lambda x: torch.lerp(x, torch.ones_like(x), 0.25),
     "Tensor.lerp": lambda x: x.lerp(end=torch.ones_like(x), weight=torch.tensor(0.25)),
@@ -29,6 +29,7 @@ TAKEN = {
 LEFT = {
     "out": lambda x: torch.cumsum(x.detach(), 0, out=torch.empty_like(x)),
     "dtype": lambda x: torch.cumsum(x, 0, dtype=F64),
+    "another name": lambda x: torch.cumsum(a=x, dim=0),
     "in place": lambda x: x.clone().cumsum_(0),
     "integers": lambda x: torch.cumsum(torch.arange(3), 0) * x.cpu()[:3],
     "a subclass": lambda x: x.as_subclass(Mine).cumsum(0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,12 @@ _OURS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.lerp: lerp,
     torch.nn.functional.embedding_bag: embedding_bag,
 }
-_RENAMED = {"axis": "dim", "input": "x", "self": "x"}
-"""Arguments of torch's scans that ours call otherwise."""
+_SCAN_NAMES = {"input": "x", "dim": "dim", "axis": "dim"}
+_NAMES: dict[Any, dict[str, str]] = {
+    **dict.fromkeys(_SCANS, _SCAN_NAMES),
+    **{ours: {name: name for name in inspect.signature(ours).parameters} for ours in (lerp, embedding_bag)},
+}
+"""What ours call the arguments of torch's by keyword; calls with others, such as out, stay with torch."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _is_batched = torch._C._functorch.is_batchedtensor
 
@@ -36,14 +41,13 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         if ours is None or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         given = {name: x for name, x in kwargs.items() if not (x is None and name in ("out", "dtype"))}
-        if ours in _SCANS:
-            given = {_RENAMED.get(name, name): x for name, x in given.items()}
-        if "out" in given or "dtype" in given or forward_ad._current_level >= 0:
+        names = _NAMES[ours]
+        if not given.keys() <= names.keys() or forward_ad._current_level >= 0:
             return func(*args, **kwargs)
         tensors = [x for x in (*args, *given.values()) if isinstance(x, torch.Tensor)]
         if any(type(x) not in _PLAIN or (ours not in _SCANS and _is_batched(x)) for x in tensors):
             return func(*args, **kwargs)
-        return ours(*args, **given)
+        return ours(*args, **{names[name]: x for name, x in given.items()})
 
 
 def accelerate() -> contextlib.AbstractContextManager[Any]:
