@@ -16,11 +16,6 @@ func bagOf(mode string, rows, columns, bags, total int64) EmbeddingBagBackward {
 	return EmbeddingBagBackward{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: Int64}
 }
 
-func (d EmbeddingBagBackward) in(dtype DType) EmbeddingBagBackward {
-	d.DType = dtype
-	return d
-}
-
 // bagWith is a small problem in float32 with a change.
 func bagWith(change func(*EmbeddingBagBackward)) EmbeddingBagBackward {
 	d := bagOf("sum", 5, 3, 2, 7)
@@ -284,7 +279,9 @@ func TestEmbeddingBagFew(t *testing.T) {
 		{1000, 128, 640, Preference{Kernel: "sorted"}, "sorted", 0, 0},
 		{1000, 128, 0, Preference{}, "sorted", 0, 0},
 	} {
-		plan, err := Select(bagOf("sum", row.rows, row.columns, 32, row.total).in(Float32), CUDA(0), row.preference)
+		d := bagOf("sum", row.rows, row.columns, 32, row.total)
+		d.DType = Float32
+		plan, err := Select(d, CUDA(0), row.preference)
 		require.NoError(t, err)
 		require.Equal(t, row.kernel, plan.SKU().Kernel, "%v", row)
 		if row.kernel == "sorted" {
@@ -300,7 +297,8 @@ func TestEmbeddingBagFew(t *testing.T) {
 		require.Equal(t, []uint64{row.grid, row.each}, []uint64{uint64(l.grid), l.words[at["tiles"]]})
 	}
 	for _, device := range []Device{CPU, CUDA(0)} {
-		_, err := Select(bagOf("sum", 10, 4, 2, bagTile+1).in(Float32), device, Preference{Kernel: "few"})
+		d := bagWith(func(d *EmbeddingBagBackward) { d.TotalIndices = bagTile + 1 })
+		_, err := Select(d, device, Preference{Kernel: "few"})
 		require.ErrorIs(t, err, ErrUnsupported)
 	}
 	require.Contains(t, cudaSource(t, "embedding_bag"), "constexpr u32 kNoRow = kDigits - 1;")

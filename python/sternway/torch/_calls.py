@@ -1,4 +1,4 @@
-"""What the drop-ins share: whom they refuse, and which calls go through torch's dispatcher."""
+"""What the drop-ins share: whom they refuse, which calls go through torch's dispatcher, how gradients lie in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def strides_like(x: Tensor) -> tuple[int, ...] | None:
 
 
 def empty_gradient(dy: Tensor, shape: torch.Size, strides: tuple[int, ...] | None) -> Tensor:
-    """A tensor of dy's library, dtype and device for a gradient."""
+    """A tensor of dy's dtype and device for a gradient."""
     if strides is not None:
         return dy.new_empty_strided(shape, strides)
     return torch.empty_like(dy, memory_format=torch.contiguous_format) if shape == dy.shape else dy.new_empty(shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +91,7 @@ class _Gradient(torch.autograd.Function):
 
         grads = torch.func.vjp(gradient, dy, x)[1](ddx)
         if kind == "logcumsumexp":  # torch's formulas make NaN of leading -inf, on which nothing depends
-            nothing = _forward(x, kind, dim, reverse) == -math.inf
+            nothing = torch.isneginf(_forward(x, kind, dim, reverse))
             grads = tuple(g.masked_fill(nothing, 0) for g in grads)
         return *grads, None, None, None
 
@@ -136,8 +135,8 @@ class _Scan(torch.autograd.Function):
         elif torch.is_grad_enabled():  # create_graph=True
             dx = _Gradient.apply(dy, x, kind, dim, reverse)
         else:
-            dx = torch.empty_like(x) if x is not None else empty_gradient(dy, dy.shape, ctx.strides)
-            _backward(dy, x, kind, dim, reverse, dx)
+            new = empty_gradient(dy, dy.shape, ctx.strides) if x is None else torch.empty_like(x)
+            dx = _backward(dy, x, kind, dim, reverse, new)
         return dx if dx.dtype == ctx.dtype else dx.to(ctx.dtype), None, None, None
 
     @staticmethod
