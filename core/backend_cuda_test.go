@@ -113,7 +113,7 @@ func TestLaunchesOfARun(t *testing.T) {
 				require.Equal(t, want, l.symbol)
 				require.Equal(t, uintptr(77), l.stream)
 				require.Positive(t, l.grid)
-				require.Equal(t, uint32(256), l.block)
+				require.Equal(t, map[string]uint32{"map": 128, "rows": 128, "columns": 256, "combine": 256}[kernel], l.block)
 				require.Zero(t, l.shared)
 			}
 			require.Empty(t, fake.waited, "a run waits for nothing")

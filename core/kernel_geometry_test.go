@@ -26,10 +26,14 @@ func (m *kernelModel) requireGeometry() {
 	for d := dims + 1; d < MaxRank; d++ {
 		holds(e[d] == 1, "extents that are not used are 1")
 	}
-	holds(m.launch.Block == 256 && m.launch.Shared == 0, "256 threads")
+	block := int64(256)
+	if m.kernel == "map" || m.kernel == "rows" {
+		block = 128
+	}
+	holds(int64(m.launch.Block) == block && m.launch.Shared == 0, "threads of a block")
 	inner, keptSize, reduced := e[0], extentOf(e, dimsFrom(1, kept+1)), extentOf(e, dimsFrom(kept+1, dims+1))
 	lanes, tiles, chunks, grid := m.word("lanes"), m.word("tiles"), m.word("chunks"), int64(m.launch.Grid)
-	holds(lanes > 0 && lanes <= 256 && bits.OnesCount64(uint64(lanes)) == 1, "lanes are a power of two")
+	holds(lanes > 0 && lanes <= block && bits.OnesCount64(uint64(lanes)) == 1, "lanes are a power of two")
 	holds(chunks >= 1, "at least one chunk")
 	sums := int64(bits.OnesCount64(uint64(m.word("summed"))))
 	if m.kernel == "combine" {
@@ -51,14 +55,14 @@ func (m *kernelModel) requireGeometry() {
 	case "map":
 		holds(kept == dims, "a map keeps every dimension")
 		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
-		holds(grid == tiles*ceil(keptSize, 256/lanes), "a tile of every band of rows")
+		holds(grid == tiles*ceil(keptSize, block/lanes), "a tile of every band of rows")
 	case "rows":
 		group, chunk := m.word("group"), m.word("chunk")
-		holds(lanes <= group && group <= 256 && bits.OnesCount64(uint64(group)) == 1, "groups of lanes")
+		holds(lanes <= group && group <= block && bits.OnesCount64(uint64(group)) == 1, "groups of lanes")
 		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
 		units := tiles * ceil(reduced, group/lanes)
 		holds(chunks*chunk >= units && (chunks == 1 || (chunks-1)*chunk < units), "chunks of units")
-		holds(grid == ceil(keptSize*chunks*group, 256), "a group for every chunk")
+		holds(grid == ceil(keptSize*chunks*group, block), "a group for every chunk")
 	case "columns":
 		chunk := m.word("chunk")
 		is("tiles", ceil(vectors, lanes))

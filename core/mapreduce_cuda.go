@@ -9,9 +9,10 @@ import (
 // Launch geometry of cuda/mapreduce.cuh. Chunks, which decide how a sum is grouped, follow from the shape and the number of
 // multiprocessors alone; the rest also looks at strides and addresses.
 const (
-	blockThreads  = 256
+	blockThreads  = 256  // of columns, and of kernels elsewhere
+	smallBlock    = 128  // threads of a block of map and rows
 	threadsPerSM  = 2048 // that fill a multiprocessor
-	rowBlocks     = 32   // blocks of a multiprocessor that share a few long sums along the fastest dimension
+	rowBlocks     = 64   // blocks of a multiprocessor that share a few long sums along the fastest dimension
 	columnBlocks  = 3    // and beside it
 	smallestSplit = 256  // vectors of a sum that is worth cutting
 )
@@ -74,7 +75,7 @@ func (m *mapReduce) chooseChunks(r *reduction) {
 	shape := m.rowShape(kept, ceil(inner, m.vector()), reduced/max(1, inner), u.rows, true, false)
 	threads := max(1, kept*shape.group)
 	if shape.total > smallestSplit && threads < threadsPerSM*int64(m.units) {
-		r.chunks = max(1, min(ceil(rowBlocks*blockThreads*int64(m.units), threads), shape.units))
+		r.chunks = max(1, min(ceil(rowBlocks*smallBlock*int64(m.units), threads), shape.units))
 	}
 }
 
@@ -86,7 +87,7 @@ func (m *mapReduce) rowShape(kept, vectors, reduced, unrolled int64, wide, far b
 	r := rowShape{total: vectors * reduced}
 	busy := min(64, max(pow2(ceil(r.total, 8)), min(4, pow2(ceil(r.total, 4))))) // each thread has some vectors to its start
 	fill := pow2(ceil(threadsPerSM*int64(m.units), max(1, kept)))                // each multiprocessor has threads
-	r.group = min(blockThreads, max(busy, fill), pow2(ceil(r.total, unrolled)))
+	r.group = min(smallBlock, max(busy, fill), pow2(ceil(r.total, unrolled)))
 	if !wide {
 		r.group = max(r.group, min(32, pow2(vectors)))
 	}
@@ -201,9 +202,9 @@ func (k *devicePass) covers(set *kernelSet) bool {
 
 func (k *devicePass) launchMap(outer, vectors int64) error {
 	u := k.op.sets[k.set].unroll.mapped
-	l := launchShape{keptSize: outer, reducedSize: 1, lanes: blockThreads, chunks: 1}
+	l := launchShape{keptSize: outer, reducedSize: 1, lanes: smallBlock, chunks: 1}
 	if k.space.n > 1 {
-		l.lanes = fit(along(vectors, u, k.wide()), blockThreads)
+		l.lanes = fit(along(vectors, u, k.wide()), smallBlock)
 		if k.far() {
 			l.lanes = 1
 		}
@@ -213,7 +214,7 @@ func (k *devicePass) launchMap(outer, vectors int64) error {
 	}
 	l.tiles = ceil(vectors, l.lanes*u)
 	k.pack(&l)
-	return k.q.submit(k.number(k.set, "map"), l.tiles*ceil(outer, blockThreads/l.lanes), blockThreads)
+	return k.q.submit(k.number(k.set, "map"), l.tiles*ceil(outer, smallBlock/l.lanes), smallBlock)
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
@@ -221,7 +222,7 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 	chunks := min(k.reduction.chunks, max(1, r.units))
 	l := launchShape{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: ceil(r.units, chunks)}
 	l.chunks = max(1, ceil(r.units, max(1, l.chunk)))
-	return k.launchSums("rows", &l, ceil(kept*l.chunks*r.group, blockThreads), kept)
+	return k.launchSums("rows", &l, ceil(kept*l.chunks*r.group, smallBlock), smallBlock, kept)
 }
 
 func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error {
@@ -230,16 +231,16 @@ func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error 
 	l.tiles = ceil(vectors, l.lanes)
 	l.chunk = max(1, ceil(ceil(reduced, k.reduction.chunks), height)*height)
 	l.chunks = max(1, ceil(reduced, l.chunk))
-	return k.launchSums("columns", &l, l.tiles*l.chunks*kept, kept*columns)
+	return k.launchSums("columns", &l, l.tiles*l.chunks*kept, blockThreads, kept*columns)
 }
 
 // launchSums launches a reduction, and the kernel that adds its parts where there are several.
-func (k *devicePass) launchSums(kernel string, l *launchShape, grid, sums int64) error {
+func (k *devicePass) launchSums(kernel string, l *launchShape, grid int64, block uint32, sums int64) error {
 	if l.chunks > 1 {
 		l.partial = k.workspace
 	}
 	k.pack(l)
-	if err := k.q.submit(k.number(k.set, kernel), grid, blockThreads); err != nil || l.chunks == 1 {
+	if err := k.q.submit(k.number(k.set, kernel), grid, block); err != nil || l.chunks == 1 {
 		return err
 	}
 	height := min(pow2(ceil(l.chunks, 4)), 32)

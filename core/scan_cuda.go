@@ -115,7 +115,7 @@ func (s *scanProgram) inner() int64 {
 	return max(1, inner)
 }
 
-// lane is the number of elements of a row that a thread owns, up to 64 bytes; vector those of a 16-byte access.
+// lane is the number of elements of a row that a thread owns, up to 128 bytes; vector those of a 16-byte access.
 func (s *scanProgram) lane(code string) int64 { return s.vectors(code) * s.vector() }
 func (s *scanProgram) vector() int64          { return 16 / s.element.Size() }
 
@@ -129,8 +129,11 @@ func (s *scanProgram) walked(code string) int64 {
 
 // vectors is kVectors of cuda/scan_inner.cuh.
 func (s *scanProgram) vectors(code string) int64 {
-	if code == "logcumsumexp" && s.element.Size() == 2 {
+	switch short := s.element.Size() == 2; {
+	case code == "logcumsumexp" && short:
 		return 2
+	case code == "cumsum" && !short:
+		return 8
 	}
 	return 4
 }

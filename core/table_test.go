@@ -3,6 +3,7 @@ package core
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -194,6 +195,10 @@ func TestConstantsOfKernels(t *testing.T) {
 				require.Equal(t, constants["OUT"], len(set.out), set.name)
 			}
 		}
+	}
+	source := cudaSource(t, "lerp")
+	for name, threads := range map[string]int{"kBlock": blockThreads, "kSmallBlock": smallBlock} {
+		require.Contains(t, source, fmt.Sprintf("%s = %d;", name, threads))
 	}
 }
 

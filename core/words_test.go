@@ -34,8 +34,8 @@ func TestWordsByHand(t *testing.T) {
 		launches   []wordsOfLaunch
 	}{
 		{"contiguous dimensions are one", LerpBackward{Shape: []int64{25, 40}, Weight: &weight}, []string{"dy", "da", "db"}, nil, 0, []wordsOfLaunch{{
-			"lerp_backward_map_f32", 1, []int64{1000},
-			map[string]int64{"kept": 0, "dims": 0, "kept_size": 1, "reduced_size": 1, "lanes": 256, "tiles": 1, "chunks": 1, "wide": 1,
+			"lerp_backward_map_f32", 2, []int64{1000},
+			map[string]int64{"kept": 0, "dims": 0, "kept_size": 1, "reduced_size": 1, "lanes": 128, "tiles": 2, "chunks": 1, "wide": 1,
 				"summed": 0, "partial": 0, "scalar": number025},
 			[2]int64{0b01, 0b01_01}, [][]int64{{0, 0, 1}, {out, 4, 1}, {out + 1, 5, 1}},
 		}}},

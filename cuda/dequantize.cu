@@ -6,7 +6,7 @@
 template <typename A>
 struct DequantizeBackward {
     static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_UNROLL = 2, MAP_BLOCKS = 8, ROWS_UNROLL = 4, ROWS_BLOCKS = 3;
+    static constexpr int MAP_UNROLL = 2, MAP_BLOCKS = 16, ROWS_UNROLL = 4, ROWS_BLOCKS = 6;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : Kind::Side; }
 
@@ -36,7 +36,7 @@ struct DequantizeBackward {
 template <typename A>
 struct FakeQuantizeBackward {
     static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
-    static constexpr int MAP_UNROLL = 4, MAP_BLOCKS = 4, ROWS_UNROLL = 2, ROWS_BLOCKS = 3;
+    static constexpr int MAP_UNROLL = 4, MAP_BLOCKS = 8, ROWS_UNROLL = 2, ROWS_BLOCKS = 6;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : Kind::Side; }
 

@@ -23,9 +23,11 @@
 
 #include "mapreduce_worker.cuh"
 
+constexpr int kSmallBlock = 128;  // threads of a block of map and rows, so that the last blocks leave less of the device idle
+
 // ---------------------------------------------------------------------------------------------------- map
 
-// A block covers a tile of lanes * U vectors in each of kBlock / lanes rows.
+// A block covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
 template <typename Op, typename T, typename A>
 __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
@@ -35,7 +37,7 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const int shift = log2_of(walk.lanes), x = threadIdx.x & ((1 << shift) - 1);
     const unsigned tiles = static_cast<unsigned>(walk.tiles), band = walk.dims == 0 ? 0 : tiles == 1 ? blockIdx.x : blockIdx.x / tiles;
     const i64 vector = (static_cast<i64>(blockIdx.x - band * tiles) * U << shift) + x;
-    const i64 r = (static_cast<i64>(band) << (log2_of(kBlock) - shift)) + (threadIdx.x >> shift);
+    const i64 r = (static_cast<i64>(band) << (log2_of(kSmallBlock) - shift)) + (threadIdx.x >> shift);
     if (r >= walk.kept_size) return;
 
     const W work(args);
@@ -71,7 +73,7 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
 template <typename A, int N>
 __device__ void sum_group(A (&sum)[N], int group)
 {
-    __shared__ A of_warp[N][kBlock / 32];
+    __shared__ A of_warp[N][kSmallBlock / 32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int o = 0; o < N; ++o) {
@@ -98,7 +100,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const int group = static_cast<int>(walk.group), shift = log2_of(walk.lanes), rise = log2_of(group) - shift;
     const int member = threadIdx.x & (group - 1), x = member & ((1 << shift) - 1), y = member >> shift;
     const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims), tiles = static_cast<int>(walk.tiles);
-    const i64 index = (static_cast<i64>(blockIdx.x) * kBlock + threadIdx.x) >> (shift + rise);
+    const i64 index = (static_cast<i64>(blockIdx.x) * kSmallBlock + threadIdx.x) >> (shift + rise);
     const auto chunk_of = [&] { return walk.chunks == 1 ? 0 : index / walk.kept_size; };
     const i64 row_vectors = static_cast<i64>(tiles) * U << shift;
     i64 r = y, vector = x;  // of this thread: reduced index, vector in its row
@@ -287,8 +289,8 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 // ---------------------------------------------------------------------------------------------------- exported names
 
 #define EXPORT_MAP_ROWS(dtype, T, A, family, Op)                                         \
-    EXPORT(family##_map_##dtype, Op<A>::MAP_BLOCKS, Op<A>::Args, map<Op<A>, T, A>(args)) \
-    EXPORT(family##_rows_##dtype, Op<A>::ROWS_BLOCKS, Op<A>::Args, rows<Op<A>, T, A>(args))
+    EXPORT_THREADS(family##_map_##dtype, kSmallBlock, Op<A>::MAP_BLOCKS, Op<A>::Args, map<Op<A>, T, A>(args)) \
+    EXPORT_THREADS(family##_rows_##dtype, kSmallBlock, Op<A>::ROWS_BLOCKS, Op<A>::Args, rows<Op<A>, T, A>(args))
 
 #define EXPORT_MAP_ROWS_COLUMNS(dtype, T, A, family, Op) \
     EXPORT_MAP_ROWS(dtype, T, A, family, Op)             \

@@ -1,4 +1,4 @@
-// The kernels of a kind of scan, by name, and the registers that they may use: blocks that share a multiprocessor, SHORT_ROWS of 16-bit rows.
+// The kernels of a kind of scan, by name, and the registers that they may use: blocks that share a multiprocessor, SHORT_... of 16-bit rows.
 #pragma once
 
 #include "scan_columns.cuh"
@@ -6,9 +6,9 @@
 #include "scan_records.cuh"
 #include "scan_rows.cuh"
 
-#define EXPORT_KIND(name, T, A, kind, Kind, ROW, ROWS, SHORT_ROWS, COLUMNS) \
+#define EXPORT_KIND(name, T, A, kind, Kind, ROW, SHORT_ROW, ROWS, SHORT_ROWS, COLUMNS) \
     EXPORT_THREADS(scan_backward_##kind##_rows_##name, kRowsThreads, sizeof(T) == 2 ? SHORT_ROWS : ROWS, ScanArgs, rows<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_row_##name, kRowThreads, ROW, ScanArgs, row<Kind<A>, T>(args)) \
+    EXPORT_THREADS(scan_backward_##kind##_row_##name, kRowThreads, sizeof(T) == 2 ? SHORT_ROW : ROW, ScanArgs, row<Kind<A>, T>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
 

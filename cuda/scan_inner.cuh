@@ -1,11 +1,13 @@
 // A tile along a dim whose elements a block can walk, or several whole rows: each thread owns I adjacent elements, in registers.
 #pragma once
 
+#include <type_traits>
+
 #include "scan_line.cuh"
 
-// Vectors of 16 bytes of each operand that a thread owns. Two arrays of numbers are what a thread of logcumsumexp has room for.
+// Vectors of 16 bytes of each operand that a thread owns: two where it holds two arrays of numbers made of them, more where it reads dy alone.
 template <typename K, typename T>
-constexpr int kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : 4;
+constexpr int kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4;
 
 // Of several rows: half of four where the code of a kind that is seldom needed would be long. In float64 it is short.
 template <typename K, typename T>
@@ -14,6 +16,9 @@ constexpr int kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4;
 // In the tiles of long rows: half of that, lest registers be short, unless the kind reads dy alone.
 template <typename K, typename T>
 constexpr int kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2;
+
+// Threads of a block of `row`, at most; one of `rows` has half as many.
+constexpr int kRowThreads = 512, kRowsThreads = 256;
 
 template <typename K>
 struct RowShared {
@@ -33,6 +38,7 @@ struct Inner {
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
     using Cell = typename K::template Cell<I, V, SEG>;
     using Vector = Words<T, V>;
+    using Input = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U>, Line<T, U, DENSE, LEADS>>;
 
     const ScanArgs& args;
     RowShared<K>* shared;
@@ -59,8 +65,8 @@ struct Inner {
     {
         const int lane = threadIdx.x % 32;
         S s = lane < count ? room[lane] : nothing;
-#pragma unroll 1
-        for (int d = 1; d < to - from; d *= 2) {
+#pragma unroll (kTame<K> && kHolds<K> ? 5 : 1)
+        for (int d = 1; d < (kTame<K> && kHolds<K> ? kRowThreads / 32 : to - from); d *= 2) {
             const S next = from_above(s, d);
             s = lane + d < 32 ? join(s, next) : s;
         }
@@ -118,11 +124,10 @@ struct Inner {
     }
 
     // Waits for the block, or with SEG the warp; whether none of its rows is too much for the kind.
-    __device__ static bool all_tame(bool tame)
+    __device__ static bool all_tame(const Cell& cell, const Span& at)
     {
-        if (kTame<K>) return SEG ? __all_sync(0xffffffff, tame) : !__syncthreads_or(!tame);
-        if (!SEG) __syncthreads();
-        return true;
+        const bool tame = cell.tame || at.hi <= at.lo;  // or no row at all
+        return SEG ? __all_sync(0xffffffff, tame) : !__syncthreads_or(!tame);
     }
 
     // Bit i: element i of this thread begins a row.
@@ -144,7 +149,7 @@ struct Inner {
     // Returns false, and has done nothing, where the kind cannot do a row.
     __device__ bool run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
-        const Line<T, U, DENSE, LEADS> y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
+        const Input y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
         const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
@@ -198,7 +203,11 @@ struct Inner {
         if constexpr (K::HEAD) cell.enter(head_before(head), xv, yv, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(xv, yv, starts()), cuts);
-            if (!SEG) __syncthreads();
+            if constexpr (kTame<K> && !SEG) {
+                if (!all_tame(cell, at)) return false;
+            } else if (!SEG) {
+                __syncthreads();
+            }
         }
         const auto add_tail = [&] {
             if (!WALK || threadIdx.x >= 32) return;
@@ -212,8 +221,8 @@ struct Inner {
         renew(ys);
         const Line<T, U, DENSE, LEADS> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
-        if constexpr (kTame<K>) {
-            if (!all_tame(cell.tame || at.hi <= at.lo)) return false;  // or no row at all
+        if constexpr (kTame<K> && (SEG || !K::ORDERED)) {
+            if (!all_tame(cell, at)) return false;
         }
         out.store(ys, room);
         add_tail();

@@ -219,6 +219,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
     template <int I, int N, bool SEG>
     struct Cell {
         static constexpr A kMost = A(0x1p24), kTiny = A(0x1p-100);  // e^16: x - x_0 is rounded, by some places of its exponential
+        static constexpr A kFar = A(0x1p90);  // no number of threads adds such tails up to infinity
         A d[I], t[I];  // e^{x_i - x_0}, dy_i / S_i
         A base;        // x_0, of the first row of the thread
         bool tame;
@@ -226,9 +227,9 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         // In four chains, so that none is long.
         static __device__ A sum(const A (&x)[I])
         {
-            A s[4] = {};
+            A s[4] = {x[0], x[1], x[2], x[3]};
 #pragma unroll
-            for (int i = 0; i < I; ++i) s[i % 4] += x[i];
+            for (int i = 4; i < I; ++i) s[i % 4] += x[i];
             return (s[0] + s[1]) + (s[2] + s[3]);
         }
 
@@ -267,7 +268,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         }
 
         template <typename X, typename Y>
-        __device__ Tail tail(const X&, const Y&, unsigned starts) const
+        __device__ Tail tail(const X&, const Y&, unsigned starts)
         {
             A z = A(0);
 #pragma unroll
@@ -275,6 +276,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
                 z += t[i];
                 if (SEG && starts & 1u << i) z = A(0);
             }
+            if (!SEG) tame = tame && fabs(z) < kFar;  // what is no number stays so up to the start
             return {z};
         }
 
@@ -294,7 +296,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
                 }
                 store(c, dx);
             }
-            tame = tame && fma(z, A(0), wrong) == A(0);  // what is no number stays so up to the start
+            if (SEG) tame = tame && fma(z, A(0), wrong) == A(0);
         }
     };
 };

@@ -232,6 +232,7 @@ struct Long : Team<Long<K, T>, K> {
         }
         if (!TEAM && this->phase() == kTails) return;
         if (TEAM && hold) {  // this tile waits for a turn
+            if constexpr (kTame<K>) bad = bad || !own.cell.tame;
             const Kept kept = own.kept;
             own.kept = shared.kept[threadIdx.x], shared.kept[threadIdx.x] = kept;
             t += team(), stage = stage == this->ring ? stage + (this->stages - 1) * STAGE : stage - STAGE;

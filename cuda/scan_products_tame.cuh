@@ -64,11 +64,26 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
 
         __device__ void begin(const ScanArgs&) {}
 
+        // Whether its elements are tame is left to the walk that finds tails.
         template <typename X>
-        __device__ Head head(const X& x, unsigned starts)
+        __device__ Head head(const X& x, unsigned)
         {
-            tail(x, [](int) { return A(0); }, starts);
-            return product;
+            static_assert(!SEG);
+            tame = true;
+            if constexpr (!EXACT) {  // in four chains, so that none is long
+                A p[4] = {x(0), x(1), x(2), x(3)};
+#pragma unroll
+                for (int i = 4; i < I; ++i) p[i % 4] *= x(i);
+                return {(p[0] * p[1]) * (p[2] * p[3])};
+            }
+            A p = x(0), rest = A(0);
+#pragma unroll
+            for (int i = 1; i < I; ++i) {
+                const A q = p * x(i);
+                rest = fma(rest, x(i), fma(p, x(i), -q));
+                p = q;
+            }
+            return Head::of(p, rest);
         }
 
         // Finds the head on the way: Q -> sum_i p_i dy_i + p Q, where p_i are the products so far, up to the first start.

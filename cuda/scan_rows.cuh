@@ -5,13 +5,8 @@
 //     rows    a warp owns `width` whole rows, laid end to end; row boundaries cut heads and tails
 #pragma once
 
-#include <type_traits>
-
 #include "scan_inner.cuh"
 #include "scan_walk.cuh"
-
-// Threads of a block of `row`, at most; one of `rows` has half as many.
-constexpr int kRowThreads = 512, kRowsThreads = 256;
 
 // The part of a tile, or of a row, that a warp owns, its element 0 being at `first`.
 template <int I>
