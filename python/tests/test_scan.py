@@ -18,7 +18,7 @@ import sternway as sw
 
 INF, NAN = math.inf, math.nan
 # One and two; around a warp and a group of lanes; a tile and a half; rows that a block holds; rows that are cut into parts.
-LENGTHS = (1, 2, 31, 32, 33, 100, 1000, 8192, 65536)
+LENGTHS = (1, 2, 31, 32, 33, 100, 1000, 8192, 16384, 65536)
 EXTREMA = (CUMMAX, CUMMIN)
 KINDS = pytest.mark.parametrize("scan", SCANS, ids=lambda family: family.name)
 
