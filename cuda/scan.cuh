@@ -166,7 +166,8 @@ struct SameTail {
     static __device__ T near(const T& t) { return t; }
 };
 
-// The kind that is tried first: it does only some rows, and its cells know in the end whether they were such. See scan_products_tame.cuh.
+// The kind that is tried first: it does only some rows. Whether they were such its cells know in the end or, where tails are ORDERED and a
+// block does one row, with these. See scan_products_tame.cuh.
 template <typename K, typename T>
 struct TameOf {
     using Kind = K;
