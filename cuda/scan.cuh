@@ -84,6 +84,51 @@ __device__ int lead_of(const ScanArgs& args, i64 place, int unit = 16)
     return static_cast<int>((args.dx.step < 0 ? last - address : address) & last);
 }
 
+// ---------------------------------------------------------------------------------------------------- elements
+
+// Of each of two numbers of 16 bits in a word and its counterpart, the lesser or the larger one; NaN if one is.
+template <typename T, bool LEAST>
+__device__ unsigned extreme_of_pairs(unsigned a, unsigned b)
+{
+    if constexpr (__is_same(T, __half) && LEAST)
+        asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    else if constexpr (__is_same(T, __half))
+        asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    else if constexpr (LEAST)
+        asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    else
+        asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+
+// Elements by number: of the vectors of a thread, or, DOWN, of one column of words that hold a row of some each.
+template <typename A, typename T, int N, int U, bool DOWN = false>
+struct Elements {
+    const Words<T, N> (&word)[U];
+    int column = 0;
+
+    __device__ A operator()(int i) const { return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N); }
+
+    // The least of them all, or the largest, two at a time; NaN if one is.
+    template <bool LEAST>
+    __device__ A extreme() const
+    {
+        static_assert(sizeof(T) == 2);
+        constexpr int COUNT = Words<T, N>::COUNT;
+        Words<T, 2> best = {{word[0].word[0]}};
+#pragma unroll
+        for (int i = 1; i < U * COUNT; ++i) best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], word[i / COUNT].word[i % COUNT]);
+        if (!DOWN) best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
+        return best.template value<A>(column);
+    }
+};
+
+// Whether elements are had two at a time.
+template <typename X>
+constexpr bool kPairs = false;
+template <typename A, typename T, int N, int U, bool DOWN>
+constexpr bool kPairs<Elements<A, T, N, U, DOWN>> = sizeof(T) == 2;
+
 // ---------------------------------------------------------------------------------------------------- states
 
 template <typename S, typename Shuffle>

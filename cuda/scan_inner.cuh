@@ -152,8 +152,7 @@ struct Inner {
         const Input y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
         Vector xs[U], ys[U];
-        const auto xv = [&](int i) { return xs[i / V].template value<A>(i % V); };
-        const auto yv = [&](int i) { return ys[i / V].template value<A>(i % V); };
+        const Elements<A, T, V, U> xv{xs}, yv{ys};
         const T pad = static_cast<T>(X ? K::pad(args) : A(0));
         if constexpr (X) x.start(xs, pad);
         if (!heads_only && y.repeats())

@@ -43,19 +43,26 @@ struct Long : Team<Long<K, T>, K> {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // what is asked for: the first vector of the thread in the first tile,
     const char* records;   // of all of them
+    char* found;           // of the thread in the first tile
     const char* repeated;  // the number that is all of dy
     int due, rest;         // elements of that row, with those ahead of it; and of the row that tiles are done of
     char* dx;              // the first vector of the lane in its first tile
     A base;
 
-    __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s) {}
+    __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s)
+    {
+        this->vector = opaque(static_cast<unsigned>(__cvta_generic_to_shared(ring + Memory::place(own()))));
+    }
 
     // One warp has charge of the row.
     __device__ int column() const { return 0; }
     __device__ bool charged() const { return warp == 0; }
     __device__ void let_in(const Far& all) { shared.tail[0] = K::near(all); }
-    // Whether all operands run against scan order.
-    __device__ bool back() const { return args.dx.step < 0; }
+    // Whether all operands run against scan order; whether one number is all of dy.
+    __device__ bool back() const { return static_cast<int>(args.dx.step) < 0; }
+    __device__ bool repeats() const { return static_cast<int>(args.dy.step) == 0; }
+    // Whether a tile is of the row alone, which has so many elements with those ahead of it.
+    __device__ bool whole(int t, int all) const { return (t + 1) * TILE <= all && (t > 0 || all == static_cast<int>(args.n)); }
     // Vector m of a row.
     __device__ char* vector_of(const Strided& operand, i64 from, int m) const
     {
@@ -68,8 +75,10 @@ struct Long : Team<Long<K, T>, K> {
     {
         return vector_of(operand, back() ? from + lead : from - lead, back() ? OPERAND - 1 : 0);
     }
-    // Elements of a tile that are ahead of the row; the first one has all that there are behind them.
-    __device__ int ahead_of(int count) const { return count == rest ? rest - static_cast<int>(args.n) : 0; }
+    // The vector of a tile that the thread asks for, of every kLongThreads.
+    __device__ int own() const { return back() ? kLongThreads - 1 - static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x); }
+    // Elements of a tile that are ahead of the row.
+    __device__ int ahead_of(int t) const { return t == 0 ? rest - static_cast<int>(args.n) : 0; }
 
     __device__ void aim(unsigned item)
     {
@@ -82,8 +91,13 @@ struct Long : Team<Long<K, T>, K> {
     }
 
     __device__ void fetch(int t, bool heads, unsigned to) const;
-    __device__ void read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const;
-    __device__ void store(uint4* room, Vector (&word)[U], int t, int count) const;
+    template <bool BACK, int M = 0>
+    __device__ void fetch_whole(unsigned to, const char* from) const;
+    __device__ void fetch_some(int t, unsigned to, const char* from) const;
+    __device__ void cut(uint4* tile, int t, T pad) const;
+    __device__ void read(uint4* tile, Vector (&word)[U], int t, T pad) const;
+    __device__ void read_dy(uint4* tile, Vector (&word)[U], int t) const;
+    __device__ void store(uint4* room, Vector (&word)[U], int t) const;
 
     __device__ void enter(unsigned item)
     {
@@ -95,6 +109,7 @@ struct Long : Team<Long<K, T>, K> {
         repeated = args.dy.data + place.dy * sizeof(T);
         if constexpr (kFinds<K>) {
             if (threadIdx.x == 0) shared.head[0] = K::empty();
+            found = opaque(this->records_of(static_cast<i64>(strip) * tiles()) + threadIdx.x * sizeof(Bits));
         }
         if constexpr (kBased<K>) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
     }
@@ -119,11 +134,11 @@ struct Long : Team<Long<K, T>, K> {
     __device__ void find_head(int t, uint4* stage, int parity)
     {
         Vector xs[U];
-        read(stage, args.x, xs, rest - t * TILE, static_cast<T>(K::pad(args)));
+        read(stage, xs, t, static_cast<T>(K::pad(args)));
         Cell cell;
         cell.begin(args);
         if constexpr (kBased<K>) cell.base = base;
-        const Head own = cell.head([&](int i) { return xs[i / V].template value<A>(i % V); }, starts(t)), all = heads_up_to<K>(own, 1, lane);
+        const Head own = cell.head(Elements<A, T, V, U>{xs}, starts(t)), all = heads_up_to<K>(own, 1, lane);
         if constexpr (kTame<K>) bad = bad || !(cell.tame && K::tame(all));
         if (lane == 31) shared.heads[parity * kLongWarps + warp] = all;
     }
@@ -140,8 +155,8 @@ struct Long : Team<Long<K, T>, K> {
         Cell cell;
         Kept kept;
 
-        __device__ auto x() const { return [this](int i) { return xs[i / V].template value<A>(i % V); }; }
-        __device__ auto y() const { return [this](int i) { return ys[i / V].template value<A>(i % V); }; }
+        __device__ auto x() const { return Elements<A, T, V, U>{xs}; }
+        __device__ auto y() const { return Elements<A, T, V, U>{ys}; }
         __device__ void renew_all()
         {
             if constexpr (X) renew(xs);
@@ -151,8 +166,8 @@ struct Long : Team<Long<K, T>, K> {
 
     __device__ void load(Own& own, int t, uint4* stage) const
     {
-        if constexpr (X) read(stage, args.x, own.xs, rest - t * TILE, static_cast<T>(K::pad(args)));
-        read(stage + (X ? OPERAND : 0), args.dy, own.ys, rest - t * TILE, T());
+        if constexpr (X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
+        read_dy(stage + (X ? OPERAND : 0), own.ys, t);
         own.cell.begin(args);
         if constexpr (kRecorded<K>) own.cell.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (kBased<K>) own.cell.base = base;
@@ -244,7 +259,7 @@ struct Long : Team<Long<K, T>, K> {
         own.cell.finish(K::join(own.kept.tail, shared.tail[0]), own.x(), own.y(), starts(t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
         if constexpr (kTame<K>) bad = bad || !own.cell.tame;
-        store(stage + (X ? OPERAND : 0), out, t, rest - t * TILE);
+        store(stage + (X ? OPERAND : 0), out, t);
     }
 };
 

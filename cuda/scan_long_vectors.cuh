@@ -15,84 +15,110 @@ __device__ void copy_elements(unsigned to, const char* from, int count)
 template <typename K, typename T>
 __device__ void Long<K, T>::fetch(int t, bool heads, unsigned to) const
 {
-    constexpr int NEXT = kLongThreads * 16;
-    const int thread = static_cast<int>(threadIdx.x), own = back() ? kLongThreads - 1 - thread : thread;
-    const int left = due - t * TILE, ahead = t == 0 ? due - static_cast<int>(args.n) : 0;
-    const i64 at = static_cast<i64>(back() ? -t : t) * (OPERAND * 16);
-    if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
-    to += (Memory::place(own) - thread) * 16;
+    const i64 at = static_cast<i64>(t) * (back() ? -OPERAND * 16 : OPERAND * 16);
     const auto operand = [&](const char* from, unsigned to) {
-        from += at;
-        if (left >= TILE && ahead == 0 && !back()) {
-#pragma unroll
-            for (int k = 0; k < U; ++k) this->fetch_vector(to + k * NEXT, from + k * NEXT);
-            return;
-        }
-        const bool cut = args.flags & kLeads && this->row_of(this->asked) + 1 == args.strips;  // no memory need be behind the last row
-        const int low = ahead - (cut && back() ? 0 : V - 1), high = left - (cut && !back() ? V - 1 : 0);
-#pragma unroll
-        for (int k = 0; k < U; ++k) {
-            const int m = back() ? U - 1 - k : k, first = (m * kLongThreads + own) * V;
-            if (first >= low && first < high) this->fetch_vector(to + m * NEXT, from + k * NEXT);
-        }
-        const int last = (back() ? ahead : left) & -V, there = back() ? last + V - ahead : left - last;  // the vector that is cut
-        if (const int m = last / (kLongThreads * V); cut && there < V && last >= 0 && last < TILE && last / V % kLongThreads == own)
-            copy_elements<T>(to + m * NEXT, from + (back() ? U - 1 - m : m) * NEXT, there);
+        if (!whole(t, due))
+            fetch_some(t, to, from + at);
+        else if (back())
+            fetch_whole<true>(to, from + at);
+        else
+            fetch_whole<false>(to, from + at);
     };
     if constexpr (X) operand(x, to);
-    if (!kFinds<K> && !heads && args.dy.step != 0) operand(y, to + (X ? OPERAND * 16 : 0));
+    if (!kFinds<K> && !heads && !repeats()) operand(y, to + (X ? OPERAND * 16 : 0));
+    if (kRecorded<K> && threadIdx.x < BITS / 128)
+        this->fetch_vector(to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::place(own())) * 16, records + t * (BITS / 8));
 }
 
-// The elements of the thread in a tile of so many.
 template <typename K, typename T>
-__device__ void Long<K, T>::read(uint4* from, const Strided& operand, Vector (&word)[U], int count, T pad) const
+template <bool BACK, int M>
+__device__ void Long<K, T>::fetch_whole(unsigned to, const char* from) const
 {
-    const int ahead = ahead_of(count), own = static_cast<int>(threadIdx.x) * I;
-    if (operand.step == 0) {
+    constexpr int NEXT = kLongThreads * 16;
+    if constexpr (M < U) {
+        this->template fetch_vector<(BACK ? U - 1 - M : M) * NEXT, M * NEXT>(to, from);
+        fetch_whole<BACK, M + 1>(to, from);
+    }
+}
+
+// A tile that holds elements of other rows, or begins or ends beside memory.
+template <typename K, typename T>
+__device__ void Long<K, T>::fetch_some(int t, unsigned to, const char* from) const
+{
+    constexpr int NEXT = kLongThreads * 16;
+    const int left = due - t * TILE, ahead = t == 0 ? due - static_cast<int>(args.n) : 0;
+    const bool cut = args.flags & kLeads && this->row_of(this->asked) + 1 == args.strips;  // no memory need be behind the last row
+    const int low = ahead - (cut && back() ? 0 : V - 1), high = left - (cut && !back() ? V - 1 : 0);
+#pragma unroll
+    for (int k = 0; k < U; ++k) {
+        const int m = back() ? U - 1 - k : k, first = (m * kLongThreads + own()) * V;
+        if (first >= low && first < high) this->fetch_vector(to + m * NEXT, from + k * NEXT);
+    }
+    const int last = (back() ? ahead : left) & -V, there = back() ? last + V - ahead : left - last;  // the vector that is cut
+    if (const int m = last / (kLongThreads * V); cut && there < V && last >= 0 && last < TILE && last / V % kLongThreads == own())
+        copy_elements<T>(to + m * NEXT, from + (back() ? U - 1 - m : m) * NEXT, there);
+}
+
+// Elements of the thread in a tile that are not of the row become `pad`.
+template <typename K, typename T>
+__device__ void Long<K, T>::cut(uint4* tile, int t, T pad) const
+{
+    const int count = rest - t * TILE, ahead = ahead_of(t), own = static_cast<int>(threadIdx.x) * I;
+    if (own >= ahead && own + I <= count) return;
+    Vector none;
+#pragma unroll
+    for (int v = 0; v < V; ++v) none.set(v, pad);
+#pragma unroll 1
+    for (int i = own; i < own + I; i += V) {
+        if (i + V <= ahead || i >= count) {
+            none.store(&Memory::slot(tile, i));
+            continue;
+        }
+#pragma unroll 1
+        for (int v = 0; v < V; ++v)
+            if (i + v < ahead || i + v >= count) Memory::slot(tile, back() ? i + V - 1 - v : i + v) = pad;
+    }
+}
+
+// The elements of the thread in a tile.
+template <typename K, typename T>
+__device__ void Long<K, T>::read(uint4* tile, Vector (&word)[U], int t, T pad) const
+{
+    if (!whole(t, rest)) cut(tile, t, pad);
+#pragma unroll
+    for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(tile, threadIdx.x * I + u * V));
+    flip(word);
+}
+
+template <typename K, typename T>
+__device__ void Long<K, T>::read_dy(uint4* tile, Vector (&word)[U], int t) const
+{
+    if (repeats()) {
 #pragma unroll
         for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(from, own + u * V));
+        for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(tile, threadIdx.x * I + u * V));
     }
-    if ((count < TILE || ahead > 0) && (own < ahead || own + I > count)) {
-        Vector none;
-#pragma unroll
-        for (int v = 0; v < V; ++v) none.set(v, pad);
-#pragma unroll 1
-        for (int i = own; i < own + I; i += V) {
-            if (i + V <= ahead || i >= count) {
-                none.store(&Memory::slot(from, i));
-                continue;
-            }
-#pragma unroll 1
-            for (int v = 0; v < V; ++v)
-                if (i + v < ahead || i + v >= count) Memory::slot(from, back() ? i + V - 1 - v : i + v) = pad;
-        }
-    }
-#pragma unroll
-    for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(from, own + u * V));
-    flip(word);
+    read(tile, word, t, T());
 }
 
 // Lanes take vectors that lie side by side.
 template <typename K, typename T>
-__device__ void Long<K, T>::store(uint4* room, Vector (&word)[U], int t, int count) const
+__device__ void Long<K, T>::store(uint4* room, Vector (&word)[U], int t) const
 {
     flip(word);
 #pragma unroll
     for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
     __syncwarp();
     const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::place(first);
-    const int ahead = ahead_of(count);
-    T* to = reinterpret_cast<T*>(dx + static_cast<i64>(back() ? -t : t) * (OPERAND * 16));
+    const int count = rest - t * TILE, ahead = ahead_of(t);
+    T* to = reinterpret_cast<T*>(dx + static_cast<i64>(t) * (back() ? -OPERAND * 16 : OPERAND * 16));
     const auto own = [&](int u) { return reinterpret_cast<const T*>(room + (place ^ Memory::place(u * 32))); };
-    const bool whole = warp * 32 * I >= ahead && (warp + 1) * 32 * I <= count;
-    if (whole || !(args.flags & kLeads)) {  // whole vectors alone
+    if (warp * 32 * I >= ahead && (warp + 1) * 32 * I <= count) {
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(own(u));
 #pragma unroll
-        for (int u = 0; u < U; ++u)
-            if (whole || (first ^ u * 32) * V < count) word[u].store(to + u * 32 * V);
+        for (int u = 0; u < U; ++u) word[u].store(to + u * 32 * V);
         return;
     }
 #pragma unroll 1

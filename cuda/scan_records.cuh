@@ -11,7 +11,7 @@ __device__ void Strip<K, T>::find_records(int t, uint4* stage)
 {
     Vector xs[R];
     read(stage, xs, rest - t * ROWS, static_cast<T>(K::pad(args)));
-    const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
+    const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };
     const unsigned starts = part == 0 && t == 0 && warp == 0;
     Cell cell[W];
     Own<Head> own;
@@ -47,8 +47,8 @@ template <typename K, typename T>
 __device__ void Long<K, T>::find_records(int t, uint4* stage)
 {
     Vector xs[U];
-    read(stage, args.x, xs, rest - t * TILE, static_cast<T>(K::pad(args)));
-    const auto x = [&](int i) { return xs[i / V].template value<A>(i % V); };
+    read(stage, xs, t, static_cast<T>(K::pad(args)));
+    const Elements<A, T, V, U> x{xs};
     Cell cell;
     cell.begin(args);
     const Head own = cell.head(x, starts(t));
@@ -68,7 +68,7 @@ __device__ void Long<K, T>::find_records(int t, uint4* stage)
         cell.enter(lane > 0 ? K::join(before, all) : before, x, x, starts(t));
     }
     head = shared.head[0];
-    reinterpret_cast<Bits*>(this->records_of(static_cast<i64>(strip) * tiles() + t))[threadIdx.x] = static_cast<Bits>(cell.records);
+    *reinterpret_cast<Bits*>(found + t * (BITS / 8)) = static_cast<Bits>(cell.records);
     if (args.parts > 1 && threadIdx.x == 0) this->walk().head_before(t - this->first(), 0) = head;
 }
 
@@ -94,7 +94,7 @@ __device__ void Long<K, T>::settle(const Head& ahead)
     for (int i = threadIdx.x; i < least * (BITS / 128); i += kLongThreads) reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
     if (least == all) return;
     Bits& own = reinterpret_cast<Bits*>(records + least * (BITS / 8))[threadIdx.x];
-    const int first = (this->first() + least) * TILE + static_cast<int>(threadIdx.x) * I - ahead_of(rest);
+    const int first = (this->first() + least) * TILE + static_cast<int>(threadIdx.x) * I - ahead_of(0);
     const T* from = reinterpret_cast<const T*>(args.x.data) + Places::at_stride(args, 0, strip).x;
     unsigned wins = 0;
 #pragma unroll 1

@@ -31,7 +31,7 @@ struct Ring {
     int count, ahead, steps;  // tiles of a part; steps that find heads alone, and that ask for tiles
     unsigned asked;           // the item that is asked for: a block takes every gridDim.x-th
     unsigned strip, part;     // where the other one is
-    int next_step;            // that is asked for
+    int next_step;            // that is asked for; all of them are where no item is left
     Head head, next;          // what enters the part; what precedes the tile in its part
     Far tail;
     bool bad, lost;           // the kind cannot do the elements of the thread; or of another, of those whose heads were found
@@ -71,23 +71,24 @@ struct Ring {
 
     __device__ void turn_to(unsigned item)
     {
-        asked = item, next_step = 0;
-        if (item < items()) self().aim(item);
+        asked = item, next_step = item < items() ? 0 : steps;
+        if (next_step < steps) self().aim(item);
     }
 
     // Asks for the next tile.
     __device__ void ask(int slot)
     {
-        if (asked < items()) {
+        if (next_step < steps) {
             self().fetch(self().tile_of(next_step), next_step < ahead, vector + slot * Self::STAGE * 16);
             if (++next_step == steps) turn_to(asked + gridDim.x);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
+    template <int TO = 0, int FROM = TO>
     static __device__ void fetch_vector(unsigned to, const char* from)
     {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM) : "memory");
     }
 
     // Waits for the oldest of the tiles that were asked for.

@@ -219,6 +219,10 @@ struct Cumextremum : Runs<A> {
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
+            if constexpr (kPairs<X> && !SEG) {
+                own = rank_of(sign < A(0) ? x.template extreme<true>() : x.template extreme<false>(), sign);
+                return {own};
+            }
             A most = -A(INFINITY);
 #pragma unroll
             for (int i = 0; i < I; ++i) {

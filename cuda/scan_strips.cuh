@@ -168,7 +168,7 @@ struct Strip : Ring<Strip<K, T>, K> {
             Cell cell;
             cell.begin(args);
             if constexpr (kBased<K>) cell.base = base[v];
-            own.at[v] = cell.head([&](int r) { return xs[r].template value<A>(v); }, part == 0 && t == 0 && warp == 0);
+            own.at[v] = cell.head(Elements<A, T, W, R, true>{xs, v}, part == 0 && t == 0 && warp == 0);
             if constexpr (kTame<K>) bad = bad || !(cell.tame && K::tame(own.at[v]));
         }
         shared.heads[parity * kStripThreads + threadIdx.x] = own;
@@ -207,8 +207,8 @@ struct Strip : Ring<Strip<K, T>, K> {
         read(stage + (X ? OPERAND : 0), ys, rows, T());
         Records known;
         if constexpr (kRecorded<K>) known = reinterpret_cast<const Records*>(stage + OPERAND)[threadIdx.x];
-        const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
-        const auto yv = [&](int v) { return [&ys, v](int r) { return ys[r].template value<A>(v); }; };
+        const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };
+        const auto yv = [&](int v) { return Elements<A, T, W, R, true>{ys, v}; };
         Cell cell[W];
         Own<Head> heads;
         Own<Tail> tails;

@@ -75,12 +75,14 @@ struct Team : Ring<Self, K> {
     using Base::self, Base::walk, Base::phase;
 
     const int hold;  // steps that a tile stays in the ring after its own: blocks take turns
+    int last;        // the tile of the first step back
 
-    __device__ Team(const ScanArgs& args, uint4* ring) : Base(args, ring), hold(Self::TEAM && args.parts > 1 && !(args.flags & kHeads))
+    __device__ Team(const ScanArgs& args, uint4* ring) : Base(args, ring), hold(Self::TEAM && args.parts > 1 && !(phase() & kHeads))
     {
         part = blockIdx.x % static_cast<unsigned>(args.parts);
         if (ahead > 0) ahead = mine();
         steps = hold ? (tiles() - static_cast<int>(part) + team() - 1) / team() : kFinds<K> || phase() == kHeads ? ahead : ahead + mine();
+        last = opaque((hold ? tiles() - static_cast<int>(part) : first() + mine()) - 1);
     }
 
     __device__ Told<K> told() const { return Told<K>(args); }
@@ -90,8 +92,7 @@ struct Team : Ring<Self, K> {
     __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.parts); }
     __device__ int tile_of(int step) const
     {
-        if (step < ahead) return first() + step;
-        return (hold ? tiles() - static_cast<int>(part) : first() + mine()) - 1 - (step - ahead) * team();
+        return step < ahead ? first() + step : last - (step - ahead) * team();
     }
 
     // The part of the block: its first tile, and how many there are.
