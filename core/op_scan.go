@@ -27,10 +27,11 @@ type ScanBackward struct {
 }
 
 // kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
-// beside a dense dimension. The last two have a ring: strips does long columns in aligned rows, long the tiles of aligned rows,
-// of cumsum where they are few. The CPU knows row and columns.
+// beside a dense dimension. strips and long have a ring: strips does long columns in aligned rows, long the tiles of aligned rows,
+// of cumsum where they are few. Blocks that hold an aligned row together are pieces. The CPU knows row and columns.
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
+	kernelsOfTamed   = append(slices.Clone(kernelsOfScans), "pieces") // kinds that are tried first
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
 	kernelsOfRecords = []string{"strips", "long"} // ahead of those of kinds that have indices
 )
@@ -39,10 +40,10 @@ var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []KindRow{
 		{Name: "cumsum", Kernels: kernelsOfScans},
-		{Name: "cumprod", Kernels: kernelsOfScans, Image: "scan_products"},
+		{Name: "cumprod", Kernels: kernelsOfTamed, Image: "scan_products"},
 		{Name: "cummax", Kernels: kernelsOfScans, Code: "cumextremum"},
 		{Name: "cummin", Kernels: kernelsOfScans, Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: kernelsOfScans, Image: "scan_logcumsumexp"},
+		{Name: "logcumsumexp", Kernels: kernelsOfTamed, Image: "scan_logcumsumexp"},
 	},
 	required: []string{"shape", "dtype"}, decode: decodeAs[ScanBackward],
 })

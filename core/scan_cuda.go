@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"slices"
 )
 
 // Launch geometry of cuda/scan*.cuh. It follows from the shape and the number of multiprocessors alone, but for the choice between
@@ -59,8 +58,11 @@ func (s *scanProgram) pick() {
 		if inner > 1 && s.length() > 1 {
 			s.variant = "columns"
 		}
-		if ring := s.ringFor(inner); anyOf[ring] == s.variant {
-			s.variant = ring
+		for _, quick := range s.quicker(inner) {
+			if anyOf[quick] == s.variant {
+				s.variant = quick
+				break
+			}
 		}
 	}
 	s.bytes = max(s.badBytes(), s.stateBytes())
@@ -158,7 +160,9 @@ func (s *scanProgram) holds(code, kernel string) bool {
 	case "row":
 		return s.padded() <= scanRowThreads*s.lane(code)
 	case "strips", "long":
-		return s.length() <= ringLongest && slices.Contains(scan.kind(s.kind).Kernels, kernel)
+		return s.length() <= ringLongest
+	case "pieces":
+		return tamed(code) && !s.holds(code, "row") && s.length() <= pieceMost*scanRowThreads*s.lane(code)
 	}
 	return true
 }
@@ -180,7 +184,10 @@ func (s *scanProgram) along(code string, flat bool) string {
 // share gives the rows to threads. Of columns, `columns` are side by side.
 func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape {
 	n, lane := max(1, s.length()), s.lane(code)
-	if anyOf[kernel] != "" {
+	switch {
+	case kernel == "pieces":
+		return s.sharePieces(rows)
+	case anyOf[kernel] != "":
 		return s.shareRing(kernel, rows, columns)
 	}
 	g := scanShape{kernel: kernel, tiles: 1, parts: 1, strips: rows, columns: 1, marks: s.badBytes()}

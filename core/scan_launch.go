@@ -72,7 +72,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 // for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
 	cut, team, records := g.parts > 1, d.together(g), d.recordBytes(g) > 0
-	own := kernels + slices.Index(kernelsOfScans, g.kernel)
+	own := kernels + slices.Index(kernelsOfTamed, g.kernel)
 	heads := own
 	if records {
 		heads = len(kernelsOfScans) + len(kernelsOfIndices) + slices.Index(kernelsOfRecords, g.kernel)
@@ -82,7 +82,7 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 		kernel int
 		phase  int64
 	}{
-		{cut && scanStates[d.code][0].head > 0, heads, scanHeads},
+		{cut && g.kernel != "pieces" && scanStates[d.code][0].head > 0, heads, scanHeads},
 		{records && !team, heads, 0},
 		{cut && !team, own, scanTails},
 		{true, own, 0},
@@ -171,8 +171,11 @@ func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
 		if magnitude(d.step[2]) != 1 && d.length() > 1 && d.dims > 0 && d.stride[2][0] == 1 {
 			kernel, columns = "columns", d.extent[0]
 		}
-		if ring := d.ringFor(columns); anyOf[ring] == kernel && d.lies(ring, args) {
-			kernel = ring
+		for _, quick := range d.quicker(columns) {
+			if anyOf[quick] == kernel && d.lies(quick, args) {
+				kernel = quick
+				break
+			}
 		}
 	} else {
 		if !d.holds(d.code, kernel) {

@@ -16,8 +16,8 @@ const (
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
 )
 
-// anyOf names the kernel that does everything in the place of one with a ring.
-var anyOf = map[string]string{"strips": "columns", "long": "tiles"}
+// anyOf names the kernel that does everything in the place of a quicker one.
+var anyOf = map[string]string{"strips": "columns", "long": "tiles", "pieces": "tiles"}
 
 // tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
 func tamed(code string) bool { return code == "cumprod" || code == "logcumsumexp" }
@@ -60,25 +60,26 @@ func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
 	return columns, length, bytes
 }
 
-// ringFor names the kernel with a ring for so many columns side by side, if there is one for rows of this length. Columns that a block holds
+// quicker names the kernels for so many columns side by side that want more of operands, the quickest first. Columns that a block holds
 // whole are for others.
-func (s *scanProgram) ringFor(columns int64) string {
+func (s *scanProgram) quicker(columns int64) []string {
 	n := s.length()
 	if s.plain || s.rowCount()*n*s.element.Size() < ringLeast || n > ringLongest {
-		return ""
+		return nil
 	}
 	across, _, _ := s.ringTile("strips")
 	_, down := s.own(s.code())
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n > down*scanColumnThreads/32:
-		return "strips"
-	case columns == 1 && s.holds(s.code(), "long") && !s.holds(s.code(), "row"):
-		if s.kind == "cumsum" && s.rowCount() > int64(s.units) { // many rows are read once by others, too
-			return ""
-		}
-		return "long"
+		return []string{"strips"}
+	case columns > 1 || s.holds(s.code(), "row"):
+		return nil
+	case s.piecewise():
+		return []string{"pieces", "long"}
+	case s.kind == "cumsum" && s.rowCount() > int64(s.units): // many rows are read once by others, too
+		return nil
 	}
-	return ""
+	return []string{"long"}
 }
 
 // shareRing gives strips, or long rows, to blocks.
@@ -141,7 +142,7 @@ func (s *scanProgram) teams() bool {
 
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
-	return g.kernel == "long" && g.parts > 1 && s.teams()
+	return g.kernel == "pieces" || g.kernel == "long" && g.parts > 1 && s.teams()
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
@@ -169,6 +170,9 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 
 // fill takes as many tiles into the ring as fit into the shared memory of a block, and reports whether there are enough.
 func (s *scanProgram) fill(g *scanShape, shared int) bool {
+	if g.kernel == "pieces" {
+		return s.fillPieces(g, shared)
+	}
 	_, _, bytes := s.ringTile(g.kernel)
 	room, least := int64(shared)-stripBeside, int64(2)
 	if s.together(g) { // a tile stays for a turn

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -86,13 +87,16 @@ func TestWordsOfScans(t *testing.T) {
 		for _, c := range []struct {
 			against int // the operand that runs against the others
 			kernel  string
-		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {dxOperand, "tiles"}} {
+		}{{-1, "pieces"}, {0, "tiles"}, {1, "tiles"}, {dxOperand, "tiles"}} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: []int64{300, 1 << 16}, DType: Float32, Dim: 1}, Preference{}, func(args []Tensor) {
 				if c.against >= 0 {
 					args[c.against].Strides[1] = -1
 					args[c.against].Data += 4 * (1<<16 - 1)
 				}
 			}, "dy", "x", "dx")
+			if launches[0].symbol == "scan_clear" {
+				launches = launches[1:]
+			}
 			require.Equal(t, "scan_backward_logcumsumexp_"+c.kernel+"_f32", launches[0].symbol, "operand %d", c.against)
 		}
 	})
@@ -154,11 +158,11 @@ func TestWordsOfScans(t *testing.T) {
 			{"a long row, with a team", "cumprod", []int64{1 << 22}, 0, nil,
 				[]string{"scan_clear", "cumprod_long", "cumprod_long", "cumprod_tiles", "cumprod_tiles", "cumprod_tiles"}},
 			{"a long row of an odd length", "cummin", []int64{1<<22 + 1}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
-			{"long rows that begin in vectors of others", "logcumsumexp", []int64{1024, 65537}, 1, nil, []string{"logcumsumexp_long", "logcumsumexp_tiles"}},
+			{"longer rows that begin in vectors of others", "logcumsumexp", []int64{1024, 1<<18 + 1}, 1, nil, []string{"logcumsumexp_long", "logcumsumexp_tiles"}},
 			{"no heads, with teams", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
 			{"long rows of what is read once by others", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
 			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
-			{"a number for each long row", "logcumsumexp", []int64{1024, 65536}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
+			{"a number for each longer row", "logcumsumexp", []int64{1024, 1<<18 + 8}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
 				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
 			{"an odd address", "cummax", long, 0, func(args []Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
 			{"an odd stride", "cummax", long, 0, func(args []Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
@@ -206,6 +210,47 @@ func TestWordsOfScans(t *testing.T) {
 				require.GreaterOrEqual(t, last.get("parts")*last.get("tiles")*again, w.get("n"), "which are all of a strip")
 				require.Equal(t, strings.Contains(kernels[0], "strips"), launches[len(launches)-1].shared > 0, "columns have their states there")
 			}
+		}
+	})
+	t.Run("pieces", func(t *testing.T) {
+		for _, c := range []struct {
+			kind          string
+			dtype         DType
+			shape         []int64
+			kernel        string
+			parts, blocks int64 // of a row; of all
+		}{
+			{"cumprod", Float32, []int64{1024, 8192}, "row", 1, 1024},
+			{"cumprod", Float32, []int64{1024, 8196}, "pieces", 2, 3 * 132}, // of 9 warps
+			{"cumprod", Float32, []int64{1024, 65536}, "pieces", 8, 2 * 132},
+			{"cumprod", Float32, []int64{150, 65536}, "pieces", 8, 2 * 132},
+			{"cumprod", Float32, []int64{1024, 65537}, "long", 1, 2 * 132},
+			{"cumprod", Float32, []int64{1024, 1<<18 + 4}, "long", 1, 2 * 132},
+			{"cumprod", BFloat16, []int64{1024, 3 * 16384}, "pieces", 3, 2 * 132},
+			{"logcumsumexp", Float32, []int64{300, 1 << 18}, "pieces", 32, 8 * 32},
+			{"logcumsumexp", BFloat16, []int64{1024, 8200}, "pieces", 2, 3 * 132},
+			{"logcumsumexp", BFloat16, []int64{1024, 16384}, "long", 1, 2 * 132}, // rows enough for all blocks, of two tiles
+			{"logcumsumexp", BFloat16, []int64{264, 16384}, "pieces", 2, 2 * 132},
+			{"logcumsumexp", Float64, []int64{1024, 65536}, "pieces", 16, 16 * 16},
+			{"cumprod", Float64, []int64{1024, 65536}, "long", 1, 2 * 132},
+			{"cumprod", Float64, []int64{100, 65536}, "pieces", 16, 16 * 16},
+		} {
+			launches, _, plan := scanCalls(t, ScanBackward{Kind: c.kind, Shape: c.shape, DType: c.dtype, Dim: 1}, Preference{}, nil, "dy", "x", "dx")
+			about := fmt.Sprint(c.kind, c.dtype, c.shape)
+			require.Equal(t, c.kernel, plan.SKU().Kernel, about)
+			if c.kernel != "pieces" {
+				require.Contains(t, launches[0].symbol, c.kernel, about)
+				continue
+			}
+			require.GreaterOrEqual(t, len(launches), 3, "what was told is forgotten, and rows that are marked are done again")
+			own := &launches[1]
+			w := wordsOfScan(t, own)
+			require.True(t, own.together, "blocks that wait for each other are on the device at once")
+			require.Equal(t, []int64{c.parts, c.blocks}, []int64{w.get("parts"), int64(own.grid)}, about)
+			require.Equal(t, uint64(w.get("skip")/16), launches[0].words[1], "marks, and what is told")
+			require.Equal(t, align16(4*c.shape[0]), w.get("height"), "which begins behind the marks")
+			require.GreaterOrEqual(t, w.get("skip"), w.get("height")+2*packet*c.shape[0]*c.parts)
+			require.NotZero(t, wordsOfScan(t, &launches[2]).get("flags")&scanMarked)
 		}
 	})
 	t.Run("no workspace without indices", func(t *testing.T) {
@@ -256,7 +301,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"the last of rows of other lengths first", odd, false, func(args []Tensor) { args[1].Strides[0] = -1001 }, 0},
 			{"rows of other lengths, a number for each", odd, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
 			{"long rows", []int64{300, 50264}, false, nil, scanDense},
-			{"long rows that begin inside sectors", []int64{300, 50260}, true, nil, lines},
+			{"long rows that begin inside sectors", []int64{300, 1<<18 + 4}, true, nil, lines},
 			{"long rows that begin inside vectors", long, false, nil, lines},
 			{"long rows that begin inside the same lines", long, true, func(args []Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
 			{"long rows that do not", long, false, func(args []Tensor) { args[0].Strides[0] = 50261 }, leads},
@@ -273,6 +318,9 @@ func TestWordsOfScans(t *testing.T) {
 		} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
 				Preference{}, c.change, "dy", "x", "dx")
+			if launches[0].symbol == "scan_clear" {
+				launches = launches[1:]
+			}
 			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&lines, c.about)
 		}
 	})
@@ -320,7 +368,7 @@ func TestShapesOfScans(t *testing.T) {
 		for _, dtype := range Floats {
 			for _, kind := range scan.Kinds {
 				for dim := range shape {
-					for _, kernel := range append([]string{""}, kernelsOfScans...) {
+					for _, kernel := range append([]string{""}, kernelsOfTamed...) {
 						d := ScanBackward{Kind: kind.Name, Shape: shape, DType: dtype, Dim: int64(dim)}
 						p, err := d.problem()
 						require.NoError(t, err)
@@ -366,6 +414,15 @@ func TestShapesOfScans(t *testing.T) {
 									require.LessOrEqual(t, ceil(g.grid, 132)*(int64(g.shared)+beside), int64(shared), "all blocks are on a device with less shared memory")
 									require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
 								}
+							}
+						case "pieces":
+							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
+							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
+							require.LessOrEqual(t, g.parts, int64(pieceMost), "a lane hears each")
+							require.Zero(t, g.grid%g.parts, "blocks keep their place in rows")
+							for _, shared := range []int{227 << 10, 163 << 10, 99 << 10} {
+								require.Equal(t, g.parts <= 132, s.fill(&g, shared))
+								require.LessOrEqual(t, ceil(g.grid, 132)*(int64(g.shared)+pieceBeside), int64(shared), "all blocks are on the device")
 							}
 						case "columns":
 							_, down := s.own(s.code())

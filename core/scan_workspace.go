@@ -50,12 +50,15 @@ func (s *scanProgram) stateBytes() (most int64) {
 		need := func(kernel string, columns int64) {
 			g := s.share(code, kernel, rows, columns)
 			most = max(most, s.needs(code, &g))
-			ring := s.variant
+			quicker := []string{s.variant}
 			if !s.forced {
-				ring = s.ringFor(columns)
+				quicker = s.quicker(columns)
 			}
-			if anyOf[ring] == kernel && code == s.code() {
-				g = s.share(code, ring, rows, columns)
+			for _, quick := range quicker {
+				if anyOf[quick] != kernel || code != s.code() {
+					continue
+				}
+				g = s.share(code, quick, rows, columns)
 				most = max(most, s.needs(code, &g))
 				for g.beside > 1 && s.together(&g) { // or of smaller teams
 					g.beside--
@@ -64,7 +67,7 @@ func (s *scanProgram) stateBytes() (most int64) {
 				}
 			}
 		}
-		if !s.forced || s.variant == "tiles" || s.variant == "long" {
+		if !s.forced || s.variant == "tiles" || anyOf[s.variant] == "tiles" {
 			if s.forced || !s.holds(code, "row") {
 				need("tiles", 1)
 			}

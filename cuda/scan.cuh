@@ -86,6 +86,13 @@ __device__ int lead_of(const ScanArgs& args, i64 place, int unit = 16)
 
 // ---------------------------------------------------------------------------------------------------- elements
 
+// Asks for 16 bytes in shared memory. Offsets are in bytes.
+template <int TO = 0, int FROM = TO>
+__device__ void fetch_vector(unsigned to, const void* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM) : "memory");
+}
+
 // Of each of two numbers of 16 bits in a word and its counterpart, the lesser or the larger one; NaN if one is.
 template <typename T, bool LEAST>
 __device__ unsigned extreme_of_pairs(unsigned a, unsigned b)
@@ -189,6 +196,29 @@ __device__ typename K::Tail tails_down_to(typename K::Tail tail, int width, int 
             if (d <= reach) tail = K::join(tail, right);
         }
     return tail;
+}
+
+// Whether a tail is a sum that is open or not, as one of all lanes at once can be told.
+template <typename S>
+constexpr bool kRuns = false;
+
+// The same where rows do not lie side by side.
+template <typename K>
+__device__ typename K::Tail tails_down_to(typename K::Tail tail, int reach)
+{
+    if constexpr (kRuns<typename K::Tail>) {
+        const unsigned closed = __ballot_sync(0xffffffff, !tail.open) >> threadIdx.x % 32 & (2u << reach) - 1;
+        const int last = closed ? __ffs(closed) - 1 : reach;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const auto right = from_above(tail.sum, d);
+            if (d <= last) tail.sum += right;
+        }
+        tail.open = closed == 0;
+        return tail;
+    } else {
+        return tails_down_to<K>(tail, 1, reach);
+    }
 }
 
 // Room in shared memory for states without constructors.

@@ -3,6 +3,7 @@
 
 #include "scan_columns.cuh"
 #include "scan_long_vectors.cuh"
+#include "scan_pieces.cuh"
 #include "scan_records.cuh"
 #include "scan_rows.cuh"
 
@@ -11,6 +12,10 @@
     EXPORT_THREADS(scan_backward_##kind##_row_##name, kRowThreads, sizeof(T) == 2 ? SHORT_ROW : ROW, ScanArgs, row<Kind<A>, T>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
+
+// Of kinds that are tried first: rows that some blocks hold.
+#define EXPORT_PIECES(name, T, A, kind, Kind) \
+    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, kRowThreads, 2, ScanArgs, pieces<Kind<A>, T>(args))
 
 // With a ring in shared memory: long columns and long rows, for kinds that read numbers.
 #define EXPORT_STRIPS(name, T, A, kind, Kind) \

@@ -28,7 +28,7 @@ struct RowShared {
     Room<typename K::Tail, 1> tail;
 };
 
-template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false>
+template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false, typename Others = void>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -36,14 +36,18 @@ struct Inner {
     static constexpr int V = 16 / sizeof(T), U = WALK ? kWalkVectors<K, T> : SEG ? kRowsVectors<K, T> : kVectors<K, T>, I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
+    static constexpr bool PIECE = !__is_same(Others, void), ENTERED = WALK || PIECE;  // other blocks have the rest of the row
+    static constexpr int ROOM_Y = PIECE ? 32 * U : 0, ROOM_OUT = 2 * ROOM_Y;
+    using Near = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U>, Line<T, U, DENSE, LEADS>>;
+    using Input = std::conditional_t<PIECE, StagedLine<T, U>, Near>;
     using Cell = typename K::template Cell<I, V, SEG>;
     using Vector = Words<T, V>;
-    using Input = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U>, Line<T, U, DENSE, LEADS>>;
 
     const ScanArgs& args;
     RowShared<K>* shared;
     int from, to;  // the warps that share the row
     Passed<K>* entering;  // in shared memory
+    const Others* others = nullptr;
 
     // The join of what the warps of the block hold, in every lane of a warp.
     template <typename S>
@@ -76,25 +80,25 @@ struct Inner {
     // What enters this thread, given what the lanes ahead of it hold.
     __device__ Head head_before(const Head& in_warp) const
     {
-        if (SEG || (!WALK && to - from == 1)) return in_warp;
+        if (SEG || (!ENTERED && to - from == 1)) return in_warp;
         const int warp = threadIdx.x / 32;
         const Head ahead = joined(&shared->heads[from], warp - from, K::empty(), [](const Head& l, const Head& r) { return K::join(l, r); });
-        return K::join(WALK ? K::join(shared->head[0], ahead) : ahead, in_warp);
+        return K::join(ENTERED ? K::join(shared->head[0], ahead) : ahead, in_warp);
     }
 
     __device__ Tail tail_after(const Tail& in_warp) const
     {
-        if (SEG || (!WALK && to - from == 1)) return in_warp;
+        if (SEG || (!ENTERED && to - from == 1)) return in_warp;
         const int warp = threadIdx.x / 32;
         const Tail behind = joined(&shared->tails[warp + 1], to - 1 - warp, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); });
-        return K::join(in_warp, WALK ? K::join(behind, shared->tail[0]) : behind);
+        return K::join(in_warp, ENTERED ? K::join(behind, shared->tail[0]) : behind);
     }
 
     __device__ Tail tails_of_lanes(const Tail& own, unsigned cuts) const
     {
         const int lane = threadIdx.x % 32;
         const unsigned above = cuts & ~((1u << lane) - 1);
-        const Tail all = tails_down_to<K>(own, 1, SEG && above ? __ffs(above) - 1 - lane : 31 - lane);
+        const Tail all = tails_down_to<K>(own, SEG && above ? __ffs(above) - 1 - lane : 31 - lane);
         if (!SEG && lane == 0) shared->tails[threadIdx.x / 32] = all;
         const Tail next = from_above(all, 1);
         return lane == 31 ? K::nothing() : next;
@@ -146,7 +150,7 @@ struct Inner {
     }
 
     // A tile, or several whole rows. Of a walk: `passed` is the totals of the tiles so far; `phase` says what is wanted.
-    // Returns false, and has done nothing, where the kind cannot do a row.
+    // Returns false, and has done nothing, where the kind cannot do a row; of a piece, in threads that cannot.
     __device__ bool run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
         const Input y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
@@ -164,6 +168,11 @@ struct Inner {
         Cell cell;
         cell.begin(args);
         if constexpr (X) x.finish(xs, room, pad);
+        if constexpr (PIECE) {
+            if (!y.repeats()) y.finish(ys, room + ROOM_Y, T());
+            __syncwarp();
+            others->ask_next();
+        }
         if constexpr (INDEX) take(cell, at, place.x, starts());
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (kBased<K>) cell.base = base_of(xv, starts(), cuts, place.x);
@@ -175,7 +184,7 @@ struct Inner {
         Tail tail;
         const auto find_tail = [&] {
             if constexpr (X) renew(xs);
-            y.finish(ys, room, T());
+            if constexpr (!PIECE) y.finish(ys, room, T());
             tail = cell.tail(xv, yv, starts());
         };
         if constexpr (kTogether<K>) {  // and walks nothing
@@ -196,13 +205,17 @@ struct Inner {
             tail = tails_of_lanes(tail, cuts);
         }
         if (!SEG) __syncthreads();
-        if constexpr (K::ORDERED) y.finish(ys, room, T());
+        if constexpr (PIECE) others->template meet<true, !K::ORDERED>(*shared);
+        if constexpr (K::ORDERED && !PIECE) y.finish(ys, room, T());
         if constexpr (X) renew(xs);
         renew(ys);
         if constexpr (K::HEAD) cell.enter(head_before(head), xv, yv, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(xv, yv, starts()), cuts);
-            if constexpr (kTame<K> && !SEG) {
+            if constexpr (PIECE) {
+                __syncthreads();
+                others->template meet<false, true>(*shared);
+            } else if constexpr (kTame<K> && !SEG) {
                 if (!all_tame(cell, at)) return false;
             } else if (!SEG) {
                 __syncthreads();
@@ -220,11 +233,12 @@ struct Inner {
         renew(ys);
         const Line<T, U, DENSE, LEADS> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
-        if constexpr (kTame<K> && (SEG || !K::ORDERED)) {
+        if constexpr (!PIECE && kTame<K> && (SEG || !K::ORDERED)) {
             if (!all_tame(cell, at)) return false;
         }
-        out.store(ys, room);
+        out.store(ys, room + ROOM_OUT);
         add_tail();
+        if constexpr (PIECE) return cell.tame || at.hi <= at.lo;
         return true;
     }
 
@@ -245,7 +259,7 @@ struct Inner {
             y.fetch(ys, T());
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            tail[u] = tails_down_to<K>(cell.tail(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 1, 31 - lane);
+            tail[u] = tails_down_to<K>(cell.tail(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 31 - lane);
         Tail after = K::nothing();
 #pragma unroll
         for (int u = U - 1; u >= 0; --u) {

@@ -91,8 +91,9 @@ struct Long : Team<Long<K, T>, K> {
     }
 
     __device__ void fetch(int t, bool heads, unsigned to) const;
-    template <bool BACK, int M = 0>
+    template <int M = 0>
     __device__ void fetch_whole(unsigned to, const char* from) const;
+    __device__ void fetch_back(unsigned to, const char* from) const;
     __device__ void fetch_some(int t, unsigned to, const char* from) const;
     __device__ void cut(uint4* tile, int t, T pad) const;
     __device__ void read(uint4* tile, Vector (&word)[U], int t, T pad) const;
@@ -176,7 +177,7 @@ struct Long : Team<Long<K, T>, K> {
     // The thread's tail becomes what the rest of its warp makes of what enters that.
     __device__ void join_tails(Tail& own)
     {
-        const Tail all = tails_down_to<K>(own, 1, 31 - lane);
+        const Tail all = tails_down_to<K>(own, 31 - lane);
         if (lane == 0) shared.tails[warp] = all;
         own = from_above(all, 1);
         if (lane == 31) own = K::nothing();

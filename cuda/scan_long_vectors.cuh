@@ -20,25 +20,32 @@ __device__ void Long<K, T>::fetch(int t, bool heads, unsigned to) const
         if (!whole(t, due))
             fetch_some(t, to, from + at);
         else if (back())
-            fetch_whole<true>(to, from + at);
+            fetch_back(to, from + at);
         else
-            fetch_whole<false>(to, from + at);
+            fetch_whole(to, from + at);
     };
     if constexpr (X) operand(x, to);
     if (!kFinds<K> && !heads && !repeats()) operand(y, to + (X ? OPERAND * 16 : 0));
     if (kRecorded<K> && threadIdx.x < BITS / 128)
-        this->fetch_vector(to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::place(own())) * 16, records + t * (BITS / 8));
+        fetch_vector(to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::place(own())) * 16, records + t * (BITS / 8));
 }
 
 template <typename K, typename T>
-template <bool BACK, int M>
+template <int M>
 __device__ void Long<K, T>::fetch_whole(unsigned to, const char* from) const
 {
-    constexpr int NEXT = kLongThreads * 16;
     if constexpr (M < U) {
-        this->template fetch_vector<(BACK ? U - 1 - M : M) * NEXT, M * NEXT>(to, from);
-        fetch_whole<BACK, M + 1>(to, from);
+        fetch_vector<M * kLongThreads * 16>(to, from);
+        fetch_whole<M + 1>(to, from);
     }
+}
+
+template <typename K, typename T>
+__device__ void Long<K, T>::fetch_back(unsigned to, const char* from) const
+{
+    constexpr int NEXT = kLongThreads * 16;
+#pragma unroll 1
+    for (int k = 0; k < U; ++k) fetch_vector(to + (U - 1 - k) * NEXT, from + k * NEXT);
 }
 
 // A tile that holds elements of other rows, or begins or ends beside memory.
@@ -52,7 +59,7 @@ __device__ void Long<K, T>::fetch_some(int t, unsigned to, const char* from) con
 #pragma unroll
     for (int k = 0; k < U; ++k) {
         const int m = back() ? U - 1 - k : k, first = (m * kLongThreads + own()) * V;
-        if (first >= low && first < high) this->fetch_vector(to + m * NEXT, from + k * NEXT);
+        if (first >= low && first < high) fetch_vector(to + m * NEXT, from + k * NEXT);
     }
     const int last = (back() ? ahead : left) & -V, there = back() ? last + V - ahead : left - last;  // the vector that is cut
     if (const int m = last / (kLongThreads * V); cut && there < V && last >= 0 && last < TILE && last / V % kLongThreads == own())
@@ -96,7 +103,7 @@ __device__ void Long<K, T>::read_dy(uint4* tile, Vector (&word)[U], int t) const
     if (repeats()) {
 #pragma unroll
         for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
-#pragma unroll
+#pragma unroll 1
         for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(tile, threadIdx.x * I + u * V));
     }
     read(tile, word, t, T());

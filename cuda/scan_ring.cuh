@@ -85,12 +85,6 @@ struct Ring {
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    template <int TO = 0, int FROM = TO>
-    static __device__ void fetch_vector(unsigned to, const char* from)
-    {
-        asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM) : "memory");
-    }
-
     // Waits for the oldest of the tiles that were asked for.
     __device__ void wait()
     {

@@ -92,6 +92,9 @@ struct RunTail {
     int open;
 };
 
+template <typename A>
+constexpr bool kRuns<RunTail<A>> = true;
+
 // The tails of runs, given which elements are records: the first of a row, and those that win over all before them.
 template <typename A>
 struct Runs : SameTail<RunTail<A>> {

@@ -91,11 +91,11 @@ struct Strip : Ring<Strip<K, T>, K> {
             from += t * ROWS * apart;
 #pragma unroll
             for (int k = 0; k < ROWS / DOWN; ++k, from += DOWN * apart)
-                if (k * DOWN < left - t * ROWS) this->fetch_vector(to + k * kStripThreads * 16, from);
+                if (k * DOWN < left - t * ROWS) fetch_vector(to + k * kStripThreads * 16, from);
         };
         if constexpr (X) operand(x, args.x, to);
         if (!kFinds<K> && !heads) operand(y, args.dy, to + (X ? OPERAND * 16 : 0));
-        if (kRecorded<K> && threadIdx.x < BITS / 128) this->fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
+        if (kRecorded<K> && threadIdx.x < BITS / 128) fetch_vector(to + OPERAND * 16, records + t * (BITS / 8));
     }
 
     __device__ void enter(unsigned number)

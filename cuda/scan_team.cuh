@@ -149,6 +149,7 @@ struct Team : Ring<Self, K> {
     template <int LANES, typename S>
     static __device__ S joined(S s)
     {
+        if constexpr (kRuns<S>) return from_lane(tails_down_to<K>(s, 31 - static_cast<int>(threadIdx.x) % 32), 0);
 #pragma unroll (kLong<S> ? 1 : 5)
         for (int d = 1; d < LANES; d *= 2) {
             const S next = from_above(s, d);

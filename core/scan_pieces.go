@@ -1,0 +1,46 @@
+package core
+
+// Geometry of cuda/scan_pieces.cuh.
+const (
+	pieceBlocks = 2       // of scanRowThreads, that a multiprocessor holds at once
+	pieceBeside = 3 << 10 // bytes of shared memory of a block beside the stages, at most
+	pieceMost   = 32      // pieces of a row: a lane hears each
+)
+
+// piecewise reports that rows are quicker in pieces than in tiles. Sums of exponentials, whose tails wait for heads, and products that keep
+// what roundings took, lose more by waiting than by reading x twice where there are rows enough for all blocks, of more than a few tiles.
+func (s *scanProgram) piecewise() bool {
+	switch size := s.element.Size(); {
+	case !s.holds(s.code(), "pieces") || s.length()%s.vector() != 0:
+		return false
+	case s.kind == "logcumsumexp" && size == 2, s.kind == "cumprod" && size == 8:
+		return s.rowCount() <= 2*int64(s.units) || s.length() < 2*scanRowThreads*s.lane(s.code())
+	}
+	return true
+}
+
+// sharePieces gives each row to as few blocks as hold it, which have equally many warps.
+func (s *scanProgram) sharePieces(rows int64) scanShape {
+	g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1}
+	warps := ceil(s.length(), 32*s.lane(s.code()))
+	g.block = 32 * ceil(warps, ceil(32*warps, scanRowThreads))
+	g.parts = ceil(32*warps, g.block)
+	s.mark(&g)
+	g.height = g.marks
+	g.shared = uint32(3 * 16 * g.block * s.vectors(s.code()))
+	g.beside = pieceBlocks * scanRowThreads / g.block
+	g.spread(s.units)
+	return g
+}
+
+// fillPieces takes as many blocks as a multiprocessor has shared memory for, so that all of them are on the device.
+func (s *scanProgram) fillPieces(g *scanShape, shared int) bool {
+	g.beside = min(g.beside, int64(shared)/(int64(g.shared)+pieceBeside))
+	g.spread(s.units)
+	return g.grid > 0
+}
+
+// spread gives the blocks that are on the device at once to as many whole rows.
+func (g *scanShape) spread(units int) {
+	g.grid = min(g.strips, g.beside*int64(units)/g.parts) * g.parts
+}

@@ -1,0 +1,105 @@
+// Rows that some blocks hold together, a piece each, in registers, so that memory is read once. All of them are on the device at once: a
+// block tells the others what its piece comes to, and hears what theirs do, while its next piece comes to shared memory.
+//
+// For kinds that are tried first. A row of which a thread cannot do its part is marked.
+#pragma once
+
+#include "scan_rows.cuh"
+#include "scan_team.cuh"
+
+// The pieces of a block, which are at the same place of every so many rows.
+template <typename K, typename T>
+struct Piece {
+    using Head = typename K::Head;
+    using Tail = typename K::Tail;
+    static constexpr int U = kVectors<K, T>, I = U * 16 / sizeof(T), PACKETS = Told<K>::template PACKETS<Tail>;
+    static_assert(sizeof(Head) <= sizeof(Tail) && Told<K>::template PACKETS<Head> == PACKETS);
+
+    const ScanArgs& args;
+    uint4* room;  // of the warp
+    int pieces = static_cast<int>(args.parts), lane = threadIdx.x % 32;
+    unsigned row = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces);
+    int piece = static_cast<int>(blockIdx.x - row * pieces);
+
+    __device__ Piece(const ScanArgs& args, uint4* room) : args(args), room(room) {}
+
+    // The elements of the warp, and where rows are.
+    __device__ Span span() const
+    {
+        const int first = (piece * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x) / 32 * 32) * I;
+        return {0, first, 0, max(min(static_cast<int>(args.n) - first, 32 * I), 0), false};
+    }
+
+    __device__ Places places(unsigned row) const { return Places::at_stride(args, 0, row); }
+
+    // Asks for those of a row.
+    __device__ void ask(unsigned row) const
+    {
+        if (row >= args.strips) return;
+        const Places place = places(row);
+        const Span at = span();
+        StagedLine<T, U>(args, args.x, at, place.x).ask(room);
+        StagedLine<T, U>(args, args.dy, at, place.dy).ask(room + 32 * U);
+    }
+    __device__ void ask_next() const { ask(row + apart); }
+
+    // The first lane gets the join of LANES, from left to right.
+    template <int LANES, bool HEADS, bool TAILS>
+    static __device__ void join(Head& head, Tail& tail)
+    {
+#pragma unroll
+        for (int d = 1; d < LANES; d *= 2) {
+            if constexpr (HEADS) head = K::join(head, from_above(head, d));
+            if constexpr (TAILS) tail = K::join(tail, from_above(tail, d));
+        }
+    }
+
+    // One warp tells other blocks what the warps of this one come to, and lets in what enters it. Lane i hears piece i.
+    template <bool HEADS, bool TAILS>
+    __device__ void meet(RowShared<K>& shared) const
+    {
+        if (threadIdx.x < 32) {
+            const Told<K> told(args);
+            const i64 first = static_cast<i64>(row) * pieces;
+            const int warps = static_cast<int>(blockDim.x) / 32;
+            Head head = K::empty();
+            Tail tail = K::nothing();
+            if (HEADS && lane < warps) head = shared.heads[lane];
+            if (TAILS && lane < warps) tail = shared.tails[lane];
+            join<kRowThreads / 32, HEADS, TAILS>(head, tail);
+            if (HEADS && lane == 0) Told<K>::tell(told.heads + (first + piece) * PACKETS, head);
+            if (TAILS && lane == 0) Told<K>::tell(told.tails + (first + piece) * PACKETS, tail);
+            head = K::empty(), tail = K::nothing();
+            const bool ahead = HEADS && lane < piece, behind = TAILS && lane > piece && lane < pieces;
+            if (ahead || behind) {
+                const Tail heard = Told<K>::template hear<Tail>((ahead ? told.heads : told.tails) + (first + lane) * PACKETS);
+                if (ahead)
+                    memcpy(&head, &heard, sizeof head);
+                else
+                    tail = heard;
+            }
+            join<32, HEADS, TAILS>(head, tail);
+            if (HEADS && lane == 0) shared.head[0] = head;
+            if (TAILS && lane == 0) shared.tail[0] = tail;
+        }
+        __syncthreads();
+    }
+};
+
+template <typename K, typename T>
+__device__ void pieces(const ScanArgs& args)
+{
+    using First = TameKind<K, T>;
+    using Own = Piece<First, T>;
+    using Scan = Inner<First, T, false, false, true, false, Own>;
+    extern __shared__ __align__(128) uint4 rooms[];
+    __shared__ RowShared<First> shared[2];  // of a row, and of the one before, which some warp may not be done with
+    Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U);
+    own.ask(own.row);
+#pragma unroll 1
+    for (int k = 0; args.strips > own.row; own.row += own.apart, k ^= 1) {
+        const Scan scan{args, &shared[k], 0, static_cast<int>(blockDim.x) / 32, nullptr, &own};
+        Passed<First> passed;
+        if (!scan.run(passed, own.span(), own.places(own.row), own.room, 0)) args.bad[own.row] = 1;
+    }
+}
