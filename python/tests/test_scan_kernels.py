@@ -90,6 +90,32 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
     assert_near(*found, dtype, 64)
 
 
+# More rows than blocks have at once; a last piece that is short; as many pieces as a row can have.
+@pytest.mark.gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("rows", "pieces"), [(300, 2), (5, 2.3), (70, 9.5), (1, 32)])
+@pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
+def test_pieces_agree(kind: str, rows: int, pieces: float, reverse: bool, dtype: torch.dtype) -> None:
+    """Rows that blocks share, some of which hold a 0 or a -inf and are done again; dy as it is, and one number for each row."""
+    held = 32768 // dtype.itemsize if kind == "cumprod" or dtype.itemsize > 2 else 8192  # elements of a block
+    shape = (rows, int(held * pieces) // 16 * 16)
+    torch.manual_seed(shape[1])
+    rare = torch.rand(shape, device="cuda") < 0.3 / shape[1]
+    x = torch.randn(shape, device="cuda")
+    x = (1 + x / 3000 if kind == "cumprod" else x).masked_fill(rare, 0 if kind == "cumprod" else -math.inf).to(dtype)
+    dy = torch.randint(-2, 3, shape, device="cuda").to(dtype)
+    descriptor = sw.ScanBackwardDescriptor(kind, shape, dtype, 1, reverse)
+    for given in dy, (dy[:, :1] / shape[1]).expand(shape):
+        found = []
+        for kernel in "pieces", "tiles":
+            plan = sw.ScanBackwardPlan.select(descriptor, "cuda", sw.PlanPreference(kernel=kernel))
+            dx = torch.full_like(dy, math.nan)
+            workspace = torch.full((max(1, plan.workspace_size),), 0xAB, dtype=torch.uint8, device="cuda")
+            plan.run(dy=given, x=x, dx=dx, workspace=workspace)
+            found.append(dx.double())
+        assert_near(*found, dtype, 8 + 3 * math.sqrt(shape[1]))
+
+
 # Columns of a warp, of a block, of tiles in a block, of tiles in some blocks.
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(50, 9, 33), (7, 128, 64), (70, 600, 60), (1, 40000, 5)], ids=str)
