@@ -164,7 +164,9 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 	if ring.parts > 1 {
 		g.cut(g.tiles, scanFill*int64(s.units))
 	}
-	g.grid = g.strips * g.parts
+	if g.grid = g.strips * g.parts; g.kernel == "tiles" { // few blocks look at all marks
+		g.grid = min(g.grid, scanFill*int64(s.units))
+	}
 	return g
 }
 

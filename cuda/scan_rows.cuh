@@ -85,8 +85,9 @@ __device__ void row(const ScanArgs& args)
         row<K, T, false>(args, room);
 }
 
+// The tiles of a part of a strip.
 template <typename K, typename T>
-__device__ void tiles(const ScanArgs& args)
+__device__ void tiles_of(const ScanArgs& args, unsigned item)
 {
     using Scan = Inner<K, T, false, true>;
     constexpr int I = Scan::I;
@@ -94,8 +95,8 @@ __device__ void tiles(const ScanArgs& args)
     __shared__ Room<Passed<K>, 1> entering;
     __shared__ uint4 room[kRowThreads * Scan::U];
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
-    const i64 strip = blockIdx.x / static_cast<unsigned>(args.parts), part = blockIdx.x - strip * args.parts, phase = args.flags & (kHeads | kTails);
-    if (args.flags & kMarked && !args.bad[strip]) return;
+    const i64 strip = item / static_cast<unsigned>(args.parts), part = item - strip * args.parts, phase = args.flags & (kHeads | kTails);
+    if (kTamed<K> && args.flags & kMarked && !args.bad[strip]) return;
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
@@ -139,6 +140,30 @@ __device__ void tiles(const ScanArgs& args)
         if (phase == kHeads && threadIdx.x == 0) walk.head(0) = passed.head;
     }
     if (phase == kTails && threadIdx.x == 0) walk.tail(0) = passed.tail;
+}
+
+// Where strips are marked, few blocks look at all marks, of which as a rule there is none.
+template <typename K, typename T>
+__device__ void tiles(const ScanArgs& args)
+{
+    if constexpr (kTamed<K>) {
+        __shared__ unsigned next;  // lest it hold a register
+        const unsigned all = static_cast<unsigned>(args.strips * args.parts);
+        bool some = !(args.flags & kMarked);
+        for (unsigned item = blockIdx.x + threadIdx.x * gridDim.x; item < all && !some; item += blockDim.x * gridDim.x)
+            some = args.bad[item / static_cast<unsigned>(args.parts)];
+        if (threadIdx.x == 0) next = blockIdx.x;
+        if (!__syncthreads_or(some)) return;
+#pragma unroll 1
+        while (next < all) {
+            tiles_of<K, T>(args, next);
+            __syncthreads();
+            if (threadIdx.x == 0) next += gridDim.x;
+            __syncthreads();
+        }
+    } else {
+        tiles_of<K, T>(args, blockIdx.x);
+    }
 }
 
 // Rows of a warp, from row0 on. Returns false if the kind cannot do them.
