@@ -198,11 +198,11 @@ __device__ typename K::Tail tails_down_to(typename K::Tail tail, int width, int 
     return tail;
 }
 
-// Whether a tail is a sum that is open or not, as one of all lanes at once can be told.
+// Whether a tail is a sum, open or closed: one vote then says how far those of lanes reach.
 template <typename S>
 constexpr bool kRuns = false;
 
-// The same where rows do not lie side by side.
+// The same for a row whose elements are those of adjacent lanes.
 template <typename K>
 __device__ typename K::Tail tails_down_to(typename K::Tail tail, int reach)
 {
