@@ -12,6 +12,7 @@ import (
 type fakeCUDA struct {
 	devices  int
 	units    int
+	shared   int                 // bytes that a block can have; 0: 227 kB
 	missing  error               // of the whole driver
 	refusals map[string]error    // by call: device, load, kernel, launch, synchronize
 	exports  map[string][]string // symbols by image; nil: whatever is asked for
@@ -64,7 +65,12 @@ func (d *fakeDevice) Name() string         { return "Fake" }
 func (d *fakeDevice) Arch() string         { return "sm_90" }
 func (d *fakeDevice) Multiprocessors() int { return d.units }
 func (d *fakeDevice) Memory() int64        { return 1 << 37 }
-func (d *fakeDevice) SharedMemory() int    { return 227 << 10 }
+func (d *fakeDevice) SharedMemory() int {
+	if d.shared > 0 {
+		return d.shared
+	}
+	return 227 << 10
+}
 
 func (d *fakeDevice) Load(image []byte) (driver.Library, error) {
 	d.loaded = append(d.loaded, string(image))

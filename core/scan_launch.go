@@ -159,10 +159,12 @@ func (d *deviceScan) joins(k int, stride [3]int64) bool {
 	return true
 }
 
-// choose takes the kernel that was asked for, or the one for where dx is dense; what is faster but finds no room is left.
+// choose takes the kernel that was asked for, or the one for where dx is dense; a quicker one in its place, if that finds its room.
 func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
 	kernel, columns := d.variant, int64(1)
-	if !d.forced {
+	var quicker []string
+	switch {
+	case !d.forced:
 		flat := d.dims <= 1
 		for i := range d.operands {
 			flat = flat && (d.dims == 0 || d.stride[i][0] == d.length()*d.step[i])
@@ -171,27 +173,23 @@ func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
 		if magnitude(d.step[2]) != 1 && d.length() > 1 && d.dims > 0 && d.stride[2][0] == 1 {
 			kernel, columns = "columns", d.extent[0]
 		}
-		for _, quick := range d.quicker(columns) {
-			if anyOf[quick] == kernel && d.lies(quick, args) {
-				kernel = quick
-				break
+		quicker = d.quicker(columns)
+	case !d.holds(d.code, kernel):
+		kernel = "tiles"
+	case anyOf[kernel] != "":
+		quicker, kernel = []string{kernel}, anyOf[kernel]
+	}
+	if d.forced && kernel == "columns" && d.dims > 0 {
+		columns = d.extent[0]
+	}
+	for _, quick := range quicker {
+		if anyOf[quick] == kernel && d.lies(quick, args) {
+			if g := d.share(d.code, quick, d.rows, columns); d.fill(&g, shared) && d.needs(d.code, &g) <= d.bytes {
+				return g
 			}
-		}
-	} else {
-		if !d.holds(d.code, kernel) {
-			kernel = "tiles"
-		} else if other := anyOf[kernel]; other != "" && !d.lies(kernel, args) {
-			kernel = other
-		}
-		if (kernel == "columns" || kernel == "strips") && d.dims > 0 {
-			columns = d.extent[0]
 		}
 	}
 	g := d.share(d.code, kernel, d.rows, columns)
-	if other := anyOf[kernel]; other != "" && !d.fill(&g, shared) {
-		kernel = other
-		g = d.share(d.code, kernel, d.rows, columns)
-	}
 	if kernel == "columns" && d.dims == 0 {
 		d.dims, d.extent[0] = 1, 1
 	}

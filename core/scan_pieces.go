@@ -11,7 +11,7 @@ const (
 // what roundings took, lose more by waiting than by reading x twice where there are rows enough for all blocks, of more than a few tiles.
 func (s *scanProgram) piecewise() bool {
 	switch size := s.element.Size(); {
-	case !s.holds(s.code(), "pieces") || s.length()%s.vector() != 0:
+	case !s.holds(s.code(), "pieces") || s.length()%s.vector() != 0 || s.length() > pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code()):
 		return false
 	case s.kind == "logcumsumexp" && size == 2, s.kind == "cumprod" && size == 8:
 		return s.rowCount() <= 2*int64(s.units) || s.length() < 2*scanRowThreads*s.lane(s.code())

@@ -258,6 +258,22 @@ func TestWordsOfScans(t *testing.T) {
 			require.NotZero(t, wordsOfScan(t, &launches[2]).get("flags")&scanMarked)
 		}
 	})
+	t.Run("pieces that find no room", func(t *testing.T) {
+		d := ScanBackward{Kind: "cumprod", Shape: []int64{64, 1 << 17}, DType: Float32, Dim: 1} // 16 pieces
+		for _, c := range []struct {
+			units, shared int
+			sku, kernel   string
+		}{{8, 227 << 10, "pieces", "pieces"}, {7, 227 << 10, "long", "long"}, {15, 101 << 10, "pieces", "long"}} {
+			fake := (&fakeCUDA{devices: 1, units: c.units, shared: c.shared}).install(t)
+			plan, err := Select(d, CUDA(0), Preference{})
+			require.NoError(t, err)
+			require.Equal(t, c.sku, plan.SKU().Kernel)
+			args, workspace := deviceArgs(plan, "dy", "x", "dx")
+			require.NoError(t, plan.RunOrdered(0, workspace, args))
+			own := len(fake.launches) - 2 // ahead of rows that are done again
+			require.Contains(t, fake.launches[own].symbol, c.kernel, "%d multiprocessors", c.units)
+		}
+	})
 	t.Run("no workspace without indices", func(t *testing.T) {
 		(&fakeCUDA{devices: 1, units: 132}).install(t)
 		for _, c := range []struct {
