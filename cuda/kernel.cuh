@@ -187,8 +187,10 @@ struct Words {
     {
         using Word = typename WordOf<N * sizeof(T)>::type;
         const Word all = *reinterpret_cast<const Word*>(p);
-        if constexpr (sizeof all < 4) word[0] = 0;
-        memcpy(word, &all, sizeof all);
+        if constexpr (sizeof all < 4)
+            word[0] = all;  // copied, the bytes would be put into a cleared word: whoever loads more would wait for them first
+        else
+            memcpy(word, &all, sizeof all);
     }
 
     __device__ void store(T* p) const
