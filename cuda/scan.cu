@@ -1,7 +1,7 @@
 // cumsum, and cummax and cummin (cumextremum; indices is the same with the winners given).
 #include "scan_export.cuh"
 #include "scan_indices.cuh"
-#include "scan_runs.cuh"
+#include "scan_cumextremum.cuh"
 
 FOR_EACH_FLOAT(EXPORT_KIND, cumsum, Cumsum, 2, 3, 5, 5, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 2, 3, 3, 2)

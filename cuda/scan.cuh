@@ -116,15 +116,21 @@ struct Elements {
 
     __device__ A operator()(int i) const { return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N); }
 
-    // The least of them all, or the largest, two at a time; NaN if one is.
-    template <bool LEAST>
-    __device__ A extreme() const
+    // The least of them, or the largest, two at a time; NaN if one is. CUT: of those from element `from` on.
+    template <bool LEAST, bool CUT>
+    __device__ A extreme(int from) const
     {
         static_assert(sizeof(T) == 2);
         constexpr int COUNT = Words<T, N>::COUNT;
-        Words<T, 2> best = {{word[0].word[0]}};
+        Words<T, 2> best;
+        best.set(0, static_cast<T>(LEAST ? INFINITY : -INFINITY));
+        best.set(1, best.get(0));
+        const unsigned none = best.word[0];
 #pragma unroll
-        for (int i = 1; i < U * COUNT; ++i) best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], word[i / COUNT].word[i % COUNT]);
+        for (int i = 0; i < U * COUNT; ++i) {
+            const unsigned two = word[i / COUNT].word[i % COUNT], kept = CUT ? __funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) : ~0u;
+            best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], two & kept | none & ~kept);
+        }
         if (!DOWN) best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
         return best.template value<A>(column);
     }
@@ -135,6 +141,9 @@ template <typename X>
 constexpr bool kPairs = false;
 template <typename A, typename T, int N, int U, bool DOWN>
 constexpr bool kPairs<Elements<A, T, N, U, DOWN>> = sizeof(T) == 2;
+
+// The bits below the lowest one of some; all of them where there is none.
+__device__ inline unsigned ahead_of(unsigned bits) { return (bits & -bits) - 1; }
 
 // ---------------------------------------------------------------------------------------------------- states
 

@@ -116,14 +116,18 @@ struct Inner {
 
     // The first x of the row in which the thread begins.
     template <typename X>
-    __device__ A base_of(const X& x, unsigned starts, unsigned cuts, i64 place) const
+    __device__ A base_of(const Input& x, const X& xv, unsigned starts, unsigned cuts, i64 place) const
     {
         if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.x.data)[place]);
-        A last = A(0);
-#pragma unroll
-        for (int i = 0; i < I; ++i)
-            if (starts >> i & 1) last = x(i);
         const unsigned lane = threadIdx.x % 32, ahead = cuts & ((1u << lane) - 1);
+        A last = A(0);
+        if constexpr (sizeof(T) == 2) {  // read once more, where choosing among so many would take longer
+            if (starts) last = widen<A>(*x.element(lane * I + 31 - __clz(starts)));
+        } else {
+#pragma unroll
+            for (int i = 0; i < I; ++i)
+                if (starts >> i & 1) last = xv(i);
+        }
         return __shfl_sync(0xffffffff, last, ahead ? 31 - __clz(ahead) : lane);
     }
 
@@ -175,7 +179,7 @@ struct Inner {
         }
         if constexpr (INDEX) take(cell, at, place.x, starts());
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        if constexpr (kBased<K>) cell.base = base_of(xv, starts(), cuts, place.x);
+        if constexpr (kBased<K>) cell.base = base_of(x, xv, starts(), cuts, place.x);
         if (WALK && !heads_only && threadIdx.x == 0) {
             if constexpr (K::HEAD) shared->head[0] = entering->head;
             shared->tail[0] = K::near(entering->tail);

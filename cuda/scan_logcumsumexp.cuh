@@ -239,18 +239,23 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         __device__ Head head(const X& x, unsigned starts)
         {
             const auto origin = [](A x) { return EXACT ? x : x * A(kLog2e); };
-            A s = A(0), from = origin(base), most = A(0);
+            A from = origin(base);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) most = s > most ? s : most, s = A(0), from = origin(x(i));
+                if (SEG && starts & 1u << i) from = origin(x(i));
                 if constexpr (EXACT)
                     d[i] = exp_of(x(i), from);
                 else
                     d[i] = rough_exp_of(x(i), from);
-                if (SEG) s += d[i];
             }
-            if (!SEG) s = sum(d);
-            tame = s <= kMost && most <= kMost;
+            const A all = sum(d);
+            tame = all <= kMost;
+            if (!SEG) return {all};
+            const unsigned since = starts ? ~0u << (31 - __clz(starts)) : ~0u;  // the last start
+            A s = A(0);
+#pragma unroll
+            for (int i = 0; i < I; ++i)
+                if (since & 1u << i) s += d[i];
             return {s};
         }
 
@@ -271,11 +276,10 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         __device__ Tail tail(const X&, const Y&, unsigned starts)
         {
             A z = A(0);
+            const unsigned ahead = ahead_of(starts);
 #pragma unroll
-            for (int i = I - 1; i >= 0; --i) {
-                z += t[i];
-                if (SEG && starts & 1u << i) z = A(0);
-            }
+            for (int i = I - 1; i >= 0; --i)
+                if (!SEG || ahead & 1u << i) z += t[i];
             if (!SEG) tame = tame && fabs(z) < kFar;  // known here, it saves a block a barrier; what is no number stays so up to the start
             return {z};
         }
@@ -292,7 +296,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
                     const int i = c * N + v;
                     z += t[i];
                     dx[v] = d[i] * z;
-                    if (SEG && starts & 1u << i) wrong = fma(z, A(0), wrong), z = A(0);
+                    if (SEG && starts & 1u << i) wrong = fma(z, A(0), wrong), z = A(0);  // what is no number stays so
                 }
                 store(c, dx);
             }

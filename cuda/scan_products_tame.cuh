@@ -92,6 +92,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
         {
             A p = A(1), rest = A(0), sum = A(0);
             unsigned outside = 0;
+            const unsigned ahead = ahead_of(starts);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (i % N == 0) chunk[i / N] = p;
@@ -100,7 +101,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                 if (EXACT && i > 0) rest = fma(rest, x(i), fma(p, x(i), -q));
                 p = q;
                 outside |= exponent(p);
-                if (!(SEG && starts & ((2u << i) - 1))) sum = fma(p, y(i), sum);
+                if (!SEG || ahead & 1u << i) sum = fma(p, y(i), sum);
             }
             tame = outside < 1u << 30;
             product = EXACT ? Head::of(p, rest) : Head{p};
@@ -111,15 +112,16 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
         __device__ void enter(const Head& before, const X&, const Y&, unsigned starts)
         {
             tame = tame && TameCumprod::tame(before);
+            const unsigned ahead = ahead_of(starts);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
-                if (!(SEG && starts & ((1u << (c * N)) - 1))) chunk[c] = before.apply(chunk[c]);
+                if (!SEG || c == 0 || ahead & 1u << (c * N - 1)) chunk[c] = before.apply(chunk[c]);
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Tail& after, const X& x, const Y& y, unsigned starts, const Store& store)
         {
-            A t = after.b, wrong = A(0);
+            A t = after.b;
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
                 A w[N], dx[N], p = chunk[c];
@@ -134,11 +136,11 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                     const A r = y(c * N + i) + t;
                     dx[i] = w[i] * r;
                     t = x(c * N + i) * r;
-                    if (SEG && starts & 1u << (c * N + i)) wrong = fma(t, A(0), wrong), t = A(0);
+                    if (SEG && starts & 1u << (c * N + i)) t *= A(0);  // what is no number stays so
                 }
                 store(c, dx);
             }
-            tame = tame && fma(t, A(0), wrong) == A(0);  // what is no number stays so up to the start
+            tame = tame && t * A(0) == A(0);
         }
     };
 

@@ -117,7 +117,7 @@ struct Runs : SameTail<RunTail<A>> {
         __device__ Tail tail(const X&, const Y& y, unsigned) const
         {
             A sum = A(0);
-            if (records == 0) {
+            if (!SEG && !__any_sync(0xffffffff, records != 0)) {
 #pragma unroll
                 for (int c = I - N; c >= 0; c -= N) {
                     A part = A(0);
@@ -127,17 +127,16 @@ struct Runs : SameTail<RunTail<A>> {
                 }
                 return {sum, 1};
             }
+            const unsigned ahead = ahead_of(records);
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
                 A part = A(0);
 #pragma unroll
-                for (int i = c + N - 1; i >= c; --i) {
-                    part += y(i);
-                    if (records >> i & 1) part = sum = A(0);
-                }
+                for (int i = c + N - 1; i >= c; --i)
+                    if (ahead & 1u << i) part += y(i);
                 sum += part;
             }
-            return {sum, 0};
+            return {sum, records == 0};
         }
 
         template <typename X, typename Y, typename Store>
@@ -156,7 +155,7 @@ struct Runs : SameTail<RunTail<A>> {
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
                     part += y(c + i);
-                    const bool record = records >> (c + i) & 1;
+                    const bool record = records & 1u << (c + i);
                     dx[i] = record ? part + q : A(0);
                     if (record) part = q = A(0);
                 }
@@ -167,104 +166,7 @@ struct Runs : SameTail<RunTail<A>> {
     };
 };
 
-// ---------------------------------------------------------------------------------------------------- cummax, cummin
-
-// Where numbers compare as the operation wants: NaN is above all, -0.0 is 0.0, and everything is negated for a minimum.
-__device__ inline int rank_of(float x, float sign)
-{
-    const int bits = __float_as_int(__fmaf_rn(x, sign, 0.0f));  // NaN becomes 0x7fffffff
-    return bits ^ (bits >> 31 & 0x7fffffff);
-}
-
-__device__ inline i64 rank_of(double x, double sign)
-{
-    if (x != x) return 0x7fffffffffffffff;
-    const i64 bits = __double_as_longlong(__fma_rn(x, sign, 0.0));
-    return bits ^ (bits >> 63 & 0x7fffffffffffffff);
-}
-
-// NaN if one of them is.
-__device__ inline float largest(float a, float b)
-{
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-    return a;
-}
-
-__device__ inline double largest(double a, double b) { return a >= b || a != a ? a : b; }
-
-template <typename A>
-struct Cumextremum : Runs<A> {
-    static constexpr bool HEAD = true, ORDERED = true;
-    using Value = A;
-    using Rank = decltype(rank_of(A(), A()));
-    static constexpr Rank kLeast = static_cast<Rank>(1ull << (8 * sizeof(A) - 1)) + 1;  // below every number
-    struct Head {
-        Rank best;
-    };
-
-    using Runs<A>::join;
-    static __device__ Head empty() { return {kLeast}; }
-    static __device__ Head join(const Head& l, const Head& r) { return {l.best > r.best ? l.best : r.best}; }
-    static __device__ A pad(const ScanArgs& args) { return args.flags & kMinimum ? A(INFINITY) : -A(INFINITY); }
-
-    template <int I, int N, bool SEG>
-    struct Cell : Runs<A>::template Cell<I, N, SEG> {
-        A sign;
-        int last;
-        Rank own;  // the best since the last start
-
-        __device__ void begin(const ScanArgs& args)
-        {
-            sign = args.flags & kMinimum ? A(-1) : A(1);
-            last = args.flags & kFirst ? 0 : 1;
-        }
-
-        template <typename X>
-        __device__ Head head(const X& x, unsigned starts)
-        {
-            if constexpr (kPairs<X> && !SEG) {
-                own = rank_of(sign < A(0) ? x.template extreme<true>() : x.template extreme<false>(), sign);
-                return {own};
-            }
-            A most = -A(INFINITY);
-#pragma unroll
-            for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) most = -A(INFINITY);
-                most = largest(most, x(i) * sign);
-            }
-            own = rank_of(most, A(1));
-            return {own};
-        }
-
-        __device__ Head head_of(A x) const { return {rank_of(x, sign)}; }
-
-        // Whether one of these wins, or some element does, if nothing else is ahead.
-        __device__ bool beats(const Head& one, const Head& before) const { return one.best > before.best - last; }
-        __device__ bool wins(const Head& before) const { return beats({own}, before); }
-
-        template <typename X, typename Y>
-        __device__ void enter(const Head& before, const X& x, const Y&, unsigned starts)
-        {
-            Rank best = before.best;
-            this->records = starts;
-            if (starts == 0 && !wins(before)) return;  // nothing wins over what is ahead
-#pragma unroll
-            for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) best = kLeast;
-                const Rank rank = rank_of(x(i), sign);
-                if (rank > best - last) this->records |= 1u << i;
-                best = rank > best ? rank : best;
-            }
-        }
-    };
-};
-
-// The same, where it is only to be found which elements are records, and for the pass that is told.
-template <typename A>
-struct Finder : Cumextremum<A> {};
-template <typename A>
-constexpr bool kFinds<Finder<A>> = true;
-
+// Where the records are known from an earlier launch.
 template <typename A>
 struct Recorded : Runs<A> {
     using Value = void;
