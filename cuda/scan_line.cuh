@@ -39,6 +39,7 @@ struct Line {
     __device__ bool whole(int m) const { return WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi; }
     __device__ bool plain() const { return wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I; }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
+    __device__ T* own_vector(int u) const { return vector(lane()) + u * (backward() ? -32 * V : 32 * V); }  // u * 32 + lane(), by one addition
 
     // Where it is in the room: lanes meet different banks, both side by side and U apart.
     static __device__ int place(int m) { return m ^ (m >> 3 & 7); }
@@ -62,7 +63,7 @@ struct Line {
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             for (int v = 0; v < V; ++v) word[u].set(v, pad);
-            if (whole(u * 32 + lane())) word[u].load(vector(u * 32 + lane()));
+            if (whole(u * 32 + lane())) word[u].load(own_vector(u));
         }
     }
 
@@ -124,7 +125,7 @@ struct Line {
         }
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            if (whole(u * 32 + lane())) word[u].store(vector(u * 32 + lane()));
+            if (whole(u * 32 + lane())) word[u].store(own_vector(u));
         each_other([&](int k) {
             if (k >= at.lo && k < at.hi) *element(k) = slot(room, k);
         });
