@@ -81,23 +81,20 @@ func (d DType) floating() bool { return d.Code == codeFloat || d.Code == codeBFl
 
 func (d DType) suffix() string { return dtypeRows[d.row()].suffix }
 
+// codeNames spell the type codes. The number of bits follows, but in those of 8 bits alone.
+var codeNames = map[uint8]string{codeInt: "int", codeUint: "uint", codeFloat: "float", codeBFloat: "bfloat", codeComplex: "complex",
+	codeBool: "bool", codeFloat8E4: "float8_e4m3fn", codeFloat8E5: "float8_e5m2"}
+
 // String spells d as PyTorch does, also for types that no operand may have.
 func (d DType) String() string {
-	if i := d.row(); i >= 0 {
-		return dtypeRows[i].name
-	}
 	if d == (DType{}) {
 		return "nothing"
 	}
-	names := map[uint8]string{codeInt: "int", codeUint: "uint", codeFloat: "float", codeBFloat: "bfloat",
-		codeComplex: "complex", codeFloat8E4: "float8_e4m3fn", codeFloat8E5: "float8_e5m2"}
-	name, known := names[d.Code]
+	name, known := codeNames[d.Code]
 	switch {
-	case d.Code == codeBool:
-		name = "bool"
 	case !known:
 		name = fmt.Sprintf("dtype code %d of %d bits", d.Code, d.Bits)
-	case d.Code != codeFloat8E4 && d.Code != codeFloat8E5:
+	case d.Code < codeBool:
 		name += fmt.Sprint(d.Bits)
 	}
 	if d.Lanes != 1 {
@@ -106,15 +103,20 @@ func (d DType) String() string {
 	return name
 }
 
-// ParseDType reads a name of the table, such as "bfloat16".
+// ParseDType reads a name such as "bfloat16", also of a type that no operand may have.
 func ParseDType(name string) (DType, error) {
-	names := make([]string, len(dtypeRows))
-	for i := range dtypeRows {
-		if names[i] = dtypeRows[i].name; names[i] == name {
-			return dtypeRows[i].dtype, nil
+	for code := range codeNames {
+		for bits := uint8(8); bits > 0; bits *= 2 {
+			if d := (DType{code, bits, 1}); d.String() == name {
+				return d, nil
+			}
 		}
 	}
-	return DType{}, refuse(Unsupported, "sternway", "dtype", orList(names), fmt.Sprintf("%q", clip(name)), "")
+	var known []string
+	for _, row := range dtypeRows {
+		known = append(known, row.name)
+	}
+	return DType{}, refuse(Unsupported, "sternway", "dtype", orList(known), fmt.Sprintf("%q", clip(name)), "")
 }
 
 // MarshalText spells d in a descriptor.

@@ -73,7 +73,7 @@ func (r *refusals) descriptors() {
 		{"field of another type", `{"family": "lerp_backward", "shape": "2"}`, InvalidProblem},
 		{"fractional extent", `{"family": "lerp_backward", "shape": [2.5]}`, InvalidProblem},
 		{"weight in words", `{"family": "lerp_backward", "weight": "half"}`, InvalidProblem},
-		{"unknown dtype", `{"family": "lerp_backward", "dtype": "float8_e4m3fn"}`, Unsupported},
+		{"unknown dtype", `{"family": "lerp_backward", "dtype": "float24"}`, Unsupported},
 		{"a dtype that goes on and on", `{"family": "lerp_backward", "dtype": "` + long + `"}`, Unsupported},
 		{"no shape", `{"family": "lerp_backward", "dtype": "float32"}`, InvalidProblem},
 		{"no upper bound", `{"family": "fake_quantize_per_token_backward", "shape": [2, 3], "dtype": "float32", "quant_min": -8, "quant_max": null}`, InvalidProblem},

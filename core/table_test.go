@@ -148,6 +148,12 @@ func TestForeignDTypesHaveNames(t *testing.T) {
 		"float8_e4m3fn": {codeFloat8E4, 8, 1}, "float8_e5m2": {codeFloat8E5, 8, 1}, "dtype code 77 of 8 bits": {77, 8, 1},
 	} {
 		require.Equal(t, name, d.String())
+		parsed, err := ParseDType(name)
+		if d.Lanes == 1 && codeNames[d.Code] != "" {
+			require.Equal(t, d, parsed)
+		} else {
+			require.Error(t, err)
+		}
 	}
 }
 

@@ -63,9 +63,12 @@ def device_of(x: Array) -> str:
 
 
 def require_array(op: str, operand: str, x: Any) -> None:
-    """Raise TypeError unless x is an array."""
+    """Raise TypeError unless x is an array, UnsupportedError for one of torch without strides, such as a nested tensor."""
     if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         raise errors.make("type", op, operand, "an array that speaks DLPack", f"a {type(x).__name__}")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and (x.is_nested or x.layout != torch.strided):
+        raise errors.make("unsupported", op, operand, "a strided tensor", f"a {'nested' if x.is_nested else x.layout} tensor")
 
 
 class Producer(Protocol):

@@ -91,7 +91,7 @@ def _check_torch(torch: Any, op: str, name: str, x: Any, out: bool) -> None:
             raise
         got = str(error).partition("\n")[0] if x.layout is torch.strided else f"a {x.layout} tensor"
         raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", got) from None
-    if reach * x.itemsize > storage > 0 and x.numel():
+    if reach * x.itemsize > storage and x.numel():
         refusal = errors.make(
             "buffer_too_small",
             op,

@@ -192,7 +192,7 @@ class Plan(Generic[D]):
         Raises:
             Error: of the class that says what is wrong; nothing has been written then, unless it is a DeviceError.
         """
-        handle = -1 if stream is None else stream_handle(stream)
+        handle = -1 if stream is None or self.device == "cpu" else stream_handle(stream)
         if _log_runs:
             _log.debug("run %s on %s", self.sku.op, self.device)
         if workspace is None and self.workspace_size:
@@ -258,7 +258,7 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
     rows: name, an array that the output is like, or a shape, and for a shape the dtype (None: dy's).
     """
     if out is not None:
-        given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        given = [x for x in (out if isinstance(out, (tuple, list)) else (out,)) if x is not None]
         if len(given) != len(rows):
             names = ", ".join(name for name, _, _ in rows)
             raise errors.make("invalid_problem", plan.sku.op, "out", f"{len(rows)} arrays ({names})", str(len(given)))
@@ -291,7 +291,7 @@ def set_num_threads(n: int) -> None:
         InvalidProblemError: n < 1.
     """
     try:
-        _native().pybind_SetNumThreads(n)
+        _native().pybind_SetNumThreads(min(n, (1 << 63) - 1))
     except RuntimeError as error:
         _raise(error)
 

@@ -40,10 +40,10 @@ def conjugate_half(t: torch.Tensor) -> torch.Tensor:
     return torch.complex(t, t).conj().imag
 
 
-def shrunk(t: torch.Tensor) -> torch.Tensor:
+def shrunk(t: torch.Tensor, size: int = 8) -> torch.Tensor:
     """Resize the storage under the view."""
     t = t.clone()
-    t.untyped_storage().resize_(8)
+    t.untyped_storage().resize_(size)
     return t
 
 
@@ -158,6 +158,7 @@ RUNS = (
     Bad("expanded output", LERP, put(da=torch.zeros(6).expand(4, 6)), EITHER, "da", ("stride",)),
     Bad("output over itself", LERP, put(da=torch.zeros(20).as_strided((4, 6), (3, 1))), INVALID, "da", ("repeated",)),
     Bad("storage too small", LERP, put(dy=shrunk), sw.BufferTooSmallError, "dy", ("96", "8")),
+    Bad("storage of nothing", LERP, put(dy=lambda t: shrunk(t, 0)), sw.BufferTooSmallError, "dy", ("96", "0")),
     Bad("storage of dscale", DEQUANTIZE, put(dscale=lambda t: shrunk(base(t))), sw.BufferTooSmallError, "dscale", ("16", "8")),
     Bad("odd address", LERP, put(dy=bytewise), sw.MisalignedOperandError, "dy", ("4",)),
     Bad("odd address of dx", FAKE_QUANTIZE, put(dx=lambda t: bytewise(base(t), 2)), sw.MisalignedOperandError, "dx", ("4",)),
@@ -229,3 +230,18 @@ def test_the_unbroken_calls_work() -> None:
     for family in (LERP, DEQUANTIZE, FAKE_QUANTIZE):
         plan, operands = operands_of(family)
         plan.run(**operands)
+
+
+@pytest.mark.parametrize("kind", ["nested", "jagged", "sparse", "mkldnn"])
+def test_functions_refuse_what_has_no_strides(kind: str) -> None:
+    rows = [torch.ones(2), torch.ones(3)]
+    dy = {
+        "nested": lambda: torch.nested.nested_tensor(rows),
+        "jagged": lambda: torch.nested.nested_tensor(rows, layout=torch.jagged),
+        "sparse": lambda: torch.ones(2, 3).to_sparse(),
+        "mkldnn": lambda: torch.ones(2, 3).to_mkldnn(),
+    }[kind]()
+    for call in (sw.cumsum_backward, lambda x: sw.lerp_backward(x, 0.5), sw.rope_backward):
+        with pytest.raises(sw.UnsupportedError) as caught:
+            call(dy)
+        one_sentence(caught.value, "dy", ("strided",))

@@ -144,3 +144,16 @@ def test_absent_zero_point_is_zero(device: str) -> None:
         torch.ones_like(x), x, torch.ones(1, device=device), quant_min=3, quant_max=12
     )
     assert dscale.item() == 3.0 + 12.0  # the levels of 0 and 20; 3 and 4 are exact
+
+
+def test_results_are_taken_as_out(device: str) -> None:
+    """Also with the None that stands for the gradient of an integer zero point."""
+    x, bounds = torch.rand(3, 4, device=device), {"quant_min": -8, "quant_max": 7}
+    given = x, x, torch.rand(3, device=device)
+    first = sw.fake_quantize_per_token_backward(*given, **bounds)
+    second = sw.fake_quantize_per_token_backward(
+        *given, **bounds, out=tuple(t if t is None else torch.empty_like(t) for t in first)
+    )
+    assert second[2] is None
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])

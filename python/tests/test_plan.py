@@ -258,7 +258,7 @@ def test_any_producer(problem: Any) -> None:
 
 def test_stream_is_ignored_on_the_cpu(family: Family) -> None:
     problem = problem_of(family)
-    for stream in (None, 0, 12345, SimpleNamespace(ptr=3), SimpleNamespace(cuda_stream=3)):
+    for stream in (None, 0, 12345, -1, 2**70, SimpleNamespace(ptr=3), SimpleNamespace(cuda_stream=3)):
         problem.check(problem.run(stream=stream))
 
 

@@ -54,7 +54,7 @@ DESCRIPTORS = (
     Wrong("huge integer weight", LERP, {"weight": 10**400}, EITHER, ("weight",)),
     Wrong("complex weight", LERP, {"weight": 1j}, (UNSUPPORTED, INVALID, TypeError), ("weight",)),
     Wrong("weight is text", LERP, {"weight": "half"}, (INVALID, TypeError), ("weight",)),
-    Wrong("qdtype int16", DEQUANTIZE, {"qdtype": "int16"}, UNSUPPORTED, ("int16", "int8", "uint8")),
+    Wrong("qdtype int16", DEQUANTIZE, {"qdtype": "int16"}, UNSUPPORTED, ("qdtype must be int8 or uint8, got int16",)),
     Wrong("scale_dtype neither", DEQUANTIZE, {"scale_dtype": "float16"}, UNSUPPORTED, ("float16", "float32")),
     Wrong("scale_dtype integer", FAKE_QUANTIZE, {"scale_dtype": "int32"}, UNSUPPORTED, ("int32",)),
     Wrong("empty range", FAKE_QUANTIZE, {"quant_min": 8, "quant_max": 7}, INVALID, ("quant_min", "8", "7")),

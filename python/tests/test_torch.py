@@ -317,12 +317,31 @@ def test_what_is_no_tensor(name: str) -> None:
         NO_TENSORS[name](torch.rand(3))
 
 
-def test_what_the_backward_cannot_do_is_refused_in_the_forward() -> None:
-    x, scale = torch.rand(3, 4), torch.rand(3, requires_grad=True)
-    with pytest.raises(sw.UnsupportedError, match="q must be int8 or uint8, got float32"):
-        st.dequantize_per_token(x, scale)
-    with pytest.raises(sw.InvalidProblemError, match="quant_min must be at most quant_max, got 5 and 3"):
-        st.fake_quantize_per_token(x, scale, quant_min=5, quant_max=3)
+dequantized, INVALID, UNSUPPORTED = st.dequantize_per_token, sw.InvalidProblemError, sw.UnsupportedError
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda q, x, s: dequantized(x, s), UNSUPPORTED, "q must be int8 or uint8, got float32"),
+        (lambda q, x, s: dequantized(q, s[:1]), INVALID, r"scale must be of shape \[3\] or \[3, 1\], got \[1\]"),
+        (lambda q, x, s: dequantized(q, s.expand(2, 3)), INVALID, r"scale must .* got \[2, 3\]"),
+        (lambda q, x, s: dequantized(q, s.int()), UNSUPPORTED, "scale must be one of float32, .* got int32"),
+        (lambda q, x, s: dequantized(q, s, s.short()), UNSUPPORTED, "zero_point must .* int64, got int16"),
+        (lambda q, x, s: dequantized(q, s, s[:2]), INVALID, r"zero_point must be of shape .* got \[2\]"),
+        (lambda q, x, s: dequantized(q, s, 3), TypeError, "zero_point must be a torch.Tensor, got a int"),
+        (lambda q, x, s: quantized(x, x, 0, 3), INVALID, r"scale must .* got \[3, 4\]"),
+        (lambda q, x, s: quantized(x, s, 0.5, 3), INVALID, "quant_min must be an integer, got 0.5"),
+        (lambda q, x, s: quantized(x, s, 5, 3), INVALID, "quant_min must be at most quant_max, got 5 and 3"),
+    ],
+)  # fmt: skip
+def test_what_the_backward_cannot_do_is_refused_in_the_forward(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call(torch.ones(3, 4, dtype=torch.int8), torch.rand(3, 4), torch.rand(3))
+
+
+def quantized(x: torch.Tensor, scale: torch.Tensor, low: Any, high: int) -> torch.Tensor:
+    return st.fake_quantize_per_token(x, scale, quant_min=low, quant_max=high)
 
 
 def test_complex_numbers_stay_with_torch() -> None:

@@ -9,7 +9,24 @@ from torch import Tensor
 
 from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
 from ..errors import make
-from ._calls import by_dispatcher, refuse_vmap, require_tensors
+from ._calls import FLOATS, by_dispatcher, refuse_vmap, require_tensors
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+
+
+def _require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
+    """Raise what the backward would for a scale or a zero point that are not a number for each token of x."""
+    tokens = list(x.shape[:-1])
+    for operand, value, dtypes in (("scale", scale, FLOATS), ("zero_point", zero_point, FLOATS + _INTEGERS)):
+        if value is None:
+            continue
+        require_tensors(name, **{operand: value})
+        op, shape = f"sternway.torch.{name}", list(value.shape)
+        if value.dtype not in dtypes:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            raise make("unsupported", op, operand, f"one of {known}", str(value.dtype).removeprefix("torch."))
+        if shape not in (tokens, [*tokens, 1]):
+            raise make("invalid_problem", op, operand, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
 
 
 def _column(value: Tensor, like: Tensor) -> Tensor:
@@ -119,12 +136,14 @@ def dequantize_per_token(
         [..., D]. The product is formed in float32 (float64 for float64) and rounded once.
 
     Raises:
-        UnsupportedError: q of another dtype.
+        InvalidProblemError: a scale or zero_point of another shape.
+        UnsupportedError: q, scale or zero_point of another dtype.
     """
     name = "dequantize_per_token"
     require_tensors(name, q=q, scale=scale)
     if q.dtype not in (torch.int8, torch.uint8):
         raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", str(q.dtype).removeprefix("torch."))
+    _require_tokens(name, q, scale, zero_point)
     return _Dequantize.apply(q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
 
 
@@ -207,10 +226,15 @@ def fake_quantize_per_token(
         [..., D] in x's dtype; formed in float32 (float64 for float64) and rounded once.
 
     Raises:
-        InvalidProblemError: quant_min above quant_max.
+        InvalidProblemError: a scale or zero_point of another shape; bounds that are no integers, or quant_min above quant_max.
+        UnsupportedError: a scale or zero_point of another dtype.
     """
     name = "fake_quantize_per_token"
     require_tensors(name, x=x, scale=scale)
+    _require_tokens(name, x, scale, zero_point)
+    for bound, value in (("quant_min", quant_min), ("quant_max", quant_max)):
+        if not isinstance(value, int):
+            raise make("invalid_problem", f"sternway.torch.{name}", bound, "an integer", str(value))
     if quant_min > quant_max:
         got = f"{quant_min} and {quant_max}"
         raise make("invalid_problem", f"sternway.torch.{name}", "quant_min", "at most quant_max", got)
