@@ -43,33 +43,43 @@ struct Piece {
     }
     __device__ void ask_next() const { ask(row + apart); }
 
-    // The first lane gets the join of LANES, from left to right.
-    template <int LANES, bool HEADS, bool TAILS>
-    static __device__ void join(Head& head, Tail& tail)
+    // The first lane gets the join of the first `count`, from left to right.
+    template <bool HEADS, bool TAILS>
+    static __device__ void join(Head& head, Tail& tail, int count)
     {
-#pragma unroll
-        for (int d = 1; d < LANES; d *= 2) {
+#pragma unroll 1
+        for (int d = 1; d < count; d *= 2) {
             if constexpr (HEADS) head = K::join(head, from_above(head, d));
             if constexpr (TAILS) tail = K::join(tail, from_above(tail, d));
         }
     }
 
-    // One warp tells other blocks what the warps of this one come to, and lets in what enters it. Lane i hears piece i.
+    // One warp tells other blocks what the warps of this one come to.
     template <bool HEADS, bool TAILS>
-    __device__ void meet(RowShared<K>& shared) const
+    __device__ void tell(RowShared<K>& shared) const
+    {
+        if (threadIdx.x >= 32) return;
+        const Told<K> told(args);
+        const i64 own = static_cast<i64>(row) * pieces + piece;
+        const int warps = static_cast<int>(blockDim.x) / 32;
+        Head head = K::empty();
+        Tail tail = K::nothing();
+        if (HEADS && lane < warps) head = shared.heads[lane];
+        if (TAILS && lane < warps) tail = shared.tails[lane];
+        join<HEADS, TAILS>(head, tail, warps);
+        if (HEADS && lane == 0) Told<K>::tell(told.heads + own * PACKETS, head);
+        if (TAILS && lane == 0) Told<K>::tell(told.tails + own * PACKETS, tail);
+    }
+
+    // And lets in what theirs come to. Lane i hears piece i.
+    template <bool HEADS, bool TAILS>
+    __device__ void hear(RowShared<K>& shared) const
     {
         if (threadIdx.x < 32) {
             const Told<K> told(args);
             const i64 first = static_cast<i64>(row) * pieces;
-            const int warps = static_cast<int>(blockDim.x) / 32;
             Head head = K::empty();
             Tail tail = K::nothing();
-            if (HEADS && lane < warps) head = shared.heads[lane];
-            if (TAILS && lane < warps) tail = shared.tails[lane];
-            join<kRowThreads / 32, HEADS, TAILS>(head, tail);
-            if (HEADS && lane == 0) Told<K>::tell(told.heads + (first + piece) * PACKETS, head);
-            if (TAILS && lane == 0) Told<K>::tell(told.tails + (first + piece) * PACKETS, tail);
-            head = K::empty(), tail = K::nothing();
             const bool ahead = HEADS && lane < piece, behind = TAILS && lane > piece && lane < pieces;
             if (ahead || behind) {
                 const Tail heard = Told<K>::template hear<Tail>((ahead ? told.heads : told.tails) + (first + lane) * PACKETS);
@@ -78,7 +88,7 @@ struct Piece {
                 else
                     tail = heard;
             }
-            join<32, HEADS, TAILS>(head, tail);
+            join<HEADS, TAILS>(head, tail, pieces);
             if (HEADS && lane == 0) shared.head[0] = head;
             if (TAILS && lane == 0) shared.tail[0] = tail;
         }
