@@ -19,16 +19,22 @@ func (s *scanProgram) piecewise() bool {
 	return true
 }
 
-// sharePieces gives each row to as few blocks as hold it, which have equally many warps.
+// sharePieces gives each row to blocks that have equally many warps: to as few as hold it, or up to twice as many where more rows are then
+// on the device at once.
 func (s *scanProgram) sharePieces(rows int64) scanShape {
 	g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1}
 	warps := ceil(s.length(), 32*s.lane(s.code()))
-	g.block = 32 * ceil(warps, ceil(32*warps, scanRowThreads))
-	g.parts = ceil(32*warps, g.block)
+	least := ceil(32*warps, scanRowThreads)
+	for parts, most := least, int64(0); parts <= min(2*least, pieceMost); parts++ {
+		block := 32 * ceil(warps, parts)
+		beside := pieceBlocks * scanRowThreads / block
+		if fits := beside * int64(s.units) / parts; fits > most {
+			g.block, g.beside, g.parts, most = block, beside, parts, fits
+		}
+	}
 	s.mark(&g)
 	g.height = g.marks
 	g.shared = uint32(3 * 16 * g.block * s.vectors(s.code()))
-	g.beside = pieceBlocks * scanRowThreads / g.block
 	g.spread(s.units)
 	return g
 }
