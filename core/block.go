@@ -1,6 +1,9 @@
 package core
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // The CPU bodies work on blocks: up to blockBytes of each operand, widened to the accumulator, so that everything between the
 // loads and the stores stays in the first-level cache.
@@ -185,6 +188,13 @@ func widened[A accumulator, S any](widen func([]float32, []S)) func(*block[A], *
 	}
 }
 
+// odd is x in 24 bits, as odd_of of vector.h.
+func odd(x float64) float32 {
+	const lost = 1<<29 - 1
+	bits := math.Float64bits(x)
+	return float32(math.Float64frombits((bits | (bits&lost + lost)) &^ lost))
+}
+
 // half is a storage of 16 bits, converted through float32.
 func half[A accumulator, H float16 | bfloat16](widen func([]float32, []H), narrow func([]H, []float32)) storage[A] {
 	return storage[A]{
@@ -195,7 +205,7 @@ func half[A accumulator, H float16 | bfloat16](widen func([]float32, []H), narro
 			if !ok {
 				narrowed = b.half[:n]
 				for i, value := range values {
-					narrowed[i] = float32(value)
+					narrowed[i] = odd(float64(value))
 				}
 			}
 			if v.regular && v.step == 1 {

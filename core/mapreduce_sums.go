@@ -111,9 +111,11 @@ func (h *hostPass[A]) finish(partial [maxOperands][]float64, total, parts int64,
 func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float64) {
 	i := h.op.inputs + o
 	v := h.space.view(i, 0, h.space.kept, h.space.columns)
-	wide := w.blocks[i].wide[:len(values)]
+	wide, short := w.blocks[i].wide[:len(values)], h.args[i].DType.Size() == 2
 	for k, value := range values {
-		wide[k] = A(value)
+		if wide[k] = A(value); short {
+			wide[k] = A(odd(value))
+		}
 	}
 	h.table[h.args[i].DType.row()].store(&w.blocks[i], &h.args[i], &v, first, wide)
 }

@@ -20,7 +20,8 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
     return;
   }
   float *restrict single = out->narrow == BAG_F32 && step == 1 ? (float *)to : (float *)out->single;
-  for (long i = 0; i < n; i++) single[i] = (float)sum[i];
+  if (out->narrow == BAG_F32) for (long i = 0; i < n; i++) single[i] = (float)sum[i];
+  else for (long i = 0; i < n; i++) single[i] = (float)odd_of(sum[i]);
   if ((char *)single != to) store_single(out, row, single);
 }
 

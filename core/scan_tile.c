@@ -114,7 +114,9 @@ static void store_half(uint16_t *data, const double *tile, const int64_t *at, lo
   room r;
   lay(&r, at, step, w);
   if (!r.run && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
-  CHOSEN(scan_store_f32)(r.wide, tile, r.at, r.step, 0, w->lanes, w->width, w->n);
+  double odd[SCAN_TILE];
+  CHOSEN(scan_odd)(odd, tile, w->n * w->width);
+  CHOSEN(scan_store_f32)(r.wide, odd, r.at, r.step, 0, w->lanes, w->width, w->n);
   if (r.dense) {
     ASK(data + at[0] - r.before + next, w->lanes * w->n, 1);
     narrow(data + at[0] - r.before, r.wide, w->lanes * w->n);
@@ -142,9 +144,11 @@ static void load_half_rows(double *tile, const uint16_t *data, long step, long n
 }
 
 static void store_half_rows(uint16_t *data, const double *tile, long step, long next, const scan_window *w, narrower narrow) {
+  double odd[SCAN_WIDEST];
   float wide[SCAN_WIDEST];
   for (long k = 0; k < w->n; k++) {
-    CHOSEN(scan_store_rows_f32)(wide, tile + k * w->width, 0, 0, w->lanes, w->width, 1);
+    CHOSEN(scan_odd)(odd, tile + k * w->width, w->lanes);
+    CHOSEN(scan_store_rows_f32)(wide, odd, 0, 0, w->lanes, w->width, 1);
     ASK(data + k * step + next, w->lanes, 1);
     narrow(data + k * step, wide, w->lanes);
   }

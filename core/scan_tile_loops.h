@@ -96,6 +96,8 @@ TILES(double, f64)
 #undef EACH
 #undef LINE
 
+TARGET static void AT(scan_odd)(double *restrict out, const double *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = odd_of(in[i]); }
+
 TARGET static void AT(scan_collect)(uint16_t *restrict tile, const uint16_t *restrict data, const int64_t *at, long step, long lanes,
                                     long width, long n) {
   MOVE(TILE, MEMORY, lanes, n);

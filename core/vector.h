@@ -1,6 +1,7 @@
 #ifndef STERNWAY_VECTOR_H
 #define STERNWAY_VECTOR_H
 #include <stdint.h>
+#include <string.h>
 
 /* Loops over blocks: plain C that the compiler turns into vector code. LOOPS names a header, which each_processor.h includes for
    any processor, for one with AVX2 and for one with AVX-512: VECTOR is the width in bits, TARGET goes before each function, AT(name)
@@ -21,6 +22,16 @@ extern int sw_vector_width; /* the widest of this processor; tests lower it */
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+
+/* x in the 24 bits of a float32, the last of which says whether any were lost: rounded to fewer bits, it is what x would be at once. */
+INLINE double odd_of(double x) {
+  const uint64_t lost = ((uint64_t)1 << 29) - 1;
+  uint64_t u;
+  memcpy(&u, &x, 8);
+  u = (u | ((u & lost) + lost)) & ~lost;
+  memcpy(&x, &u, 8);
+  return x;
+}
 
 void sw_widen_f16(float *out, const uint16_t *in, long n);
 void sw_narrow_f16(uint16_t *out, const float *in, long n);

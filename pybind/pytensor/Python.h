@@ -42,7 +42,6 @@ Py_WEAK PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
 Py_WEAK PyObject *PyList_New(Py_ssize_t);
 Py_WEAK int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
 Py_WEAK int PyDict_Next(PyObject *, Py_ssize_t *, PyObject **, PyObject **);
-Py_WEAK PyObject *PyLong_FromLongLong(long long);
 Py_WEAK long long PyLong_AsLongLong(PyObject *);
 Py_WEAK int PyUnicode_Compare(PyObject *, PyObject *);
 Py_WEAK const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);

@@ -131,6 +131,17 @@ int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_tensor
     return code;
 }
 
+int sw_take_stream(const DLPackExchangeAPI *api, const sw_tensor *tensor, sw_answer *answer)
+{
+    void *stream = NULL;
+    if (answer->stream != -1 || tensor->device_type != kDLCUDA)
+        return 1;
+    if (api->current_work_stream(tensor->device_type, tensor->device_index, &stream))
+        return 0;
+    answer->stream = (int64_t)(intptr_t)stream;
+    return 1;
+}
+
 /* Reads a capsule and leaves it unconsumed: the tuple keeps it, and so the memory, alive. What is written to a copy is lost. */
 static int32_t read_capsule(PyObject *capsule, sw_tensor *out, sw_answer *answer)
 {
@@ -161,13 +172,7 @@ static int32_t read_item(PyObject *item, sw_tensor *out, sw_answer *answer)
         return PyErr_Occurred() ? refuse_raised(answer)
                                 : refuse_str(answer, SW_NO_TENSOR, PyObject_GetAttrString(item->ob_type, "__name__"));
     int32_t code = sw_read_exchange(item, api, out, answer);
-    if (code != SW_OK || answer->stream != -1 || out->device_type != kDLCUDA)
-        return code;
-    void *stream = NULL;
-    if (api->current_work_stream(out->device_type, out->device_index, &stream))
-        return refuse_raised(answer);
-    answer->stream = (int64_t)(intptr_t)stream;
-    return SW_OK;
+    return code != SW_OK || sw_take_stream(api, out, answer) ? code : refuse_raised(answer);
 }
 
 static int32_t read_tuple(PyObject *tuple, int32_t capacity, sw_tensor *out, sw_answer *answer)

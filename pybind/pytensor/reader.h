@@ -12,4 +12,7 @@ const DLPackExchangeAPI *sw_exchange_api(PyObject *type);
 /* Reads an item of a type with that API; a refusal leaves its text in answer, and no Python error. */
 int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_tensor *out, sw_answer *answer);
 
+/* The stream of an answer that has none becomes that of the producer of a CUDA tensor; 0 and a Python error where it does not tell. */
+int sw_take_stream(const DLPackExchangeAPI *api, const sw_tensor *tensor, sw_answer *answer);
+
 #endif

@@ -6,7 +6,7 @@
 #include "reader.h"
 
 /* What torch is asked with, in the order of the tuple of sw_meet. */
-enum { TENSOR, PARAMETER, REQUIRES_GRAD, STORAGE, OFFSET, IS_NEG, STREAM, INCREMENT, WORDS };
+enum { TENSOR, PARAMETER, REQUIRES_GRAD, STORAGE, OFFSET, IS_NEG, INCREMENT, WORDS };
 
 static PyObject *torch[WORDS]; /* guarded by the GIL; NULL until torch was met */
 
@@ -93,20 +93,13 @@ static int read_named(PyObject *operands, PyObject *names, int32_t inputs, Py_ss
         PyObject *type = x->ob_type;
         if (type != torch[TENSOR] && type != torch[PARAMETER])
             return 0;
-        if (sw_read_exchange(x, sw_exchange_api(type), &out[i], answer) != SW_OK || !plain(x, &out[i]))
+        const DLPackExchangeAPI *api = sw_exchange_api(type);
+        if (sw_read_exchange(x, api, &out[i], answer) != SW_OK || !sw_take_stream(api, &out[i], answer) || !plain(x, &out[i]))
             return 0;
         if (i >= inputs) {
             if (recorded_by_autograd(x))
                 return 0;
             answer->written[answer->writes++] = (uintptr_t)x;
-        }
-        if (answer->stream == -1 && out[i].device_type == kDLCUDA) {
-            PyObject *index = PyLong_FromLongLong(out[i].device_index);
-            int told = ask(torch[STREAM], index, &answer->stream);
-            if (index)
-                Py_DecRef(index);
-            if (!told)
-                return 0;
         }
     }
     if (answer->stream == -1)

@@ -28,7 +28,6 @@ def meet_torch(operands: Iterable[Any], library: Any) -> None:
             torch.Tensor.untyped_storage,
             torch.Tensor.storage_offset,
             torch.Tensor.is_neg,
-            getattr(torch._C, "_cuda_getCurrentRawStream", None),
             getattr(torch._C, "_increment_version", increment),
         )
         library.pybind_MeetTorch(id(words))
