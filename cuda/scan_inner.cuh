@@ -77,29 +77,36 @@ struct Inner {
         return from_lane(s, 0);
     }
 
-    // What the warps of the row ahead of this one hold, and those behind it.
-    __device__ Head heads_of_warps() const
+    // What the warps of the row ahead of one hold, and those behind it.
+    __device__ Head heads_of_warps(int warp) const
     {
-        return joined(&shared->heads[from], static_cast<int>(threadIdx.x) / 32 - from, K::empty(), [](const Head& l, const Head& r) { return K::join(l, r); });
+        return joined(&shared->heads[from], warp - from, K::empty(), [](const Head& l, const Head& r) { return K::join(l, r); });
     }
-    __device__ Tail tails_of_warps() const
+    __device__ Tail tails_of_warps(int warp) const
     {
-        const int next = static_cast<int>(threadIdx.x) / 32 + 1;
-        return joined(&shared->tails[next], to - next, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); });
+        return joined(&shared->tails[warp + 1], to - 1 - warp, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); });
     }
 
-    // What enters this thread, given what the lanes ahead of it hold. Where other blocks were waited for, that of warps is known.
-    __device__ Head head_before(const Head& in_warp, const Head& known) const
+    // What enters this thread, given what the lanes ahead of it hold.
+    __device__ Head head_before(const Head& in_warp) const
     {
         if (SEG || (!ENTERED && to - from == 1)) return in_warp;
-        const Head ahead = PIECE ? known : heads_of_warps();
+        Head ahead;
+        if constexpr (PIECE)
+            ahead = others->ahead;
+        else
+            ahead = heads_of_warps(threadIdx.x / 32);
         return K::join(ENTERED ? K::join(shared->head[0], ahead) : ahead, in_warp);
     }
 
-    __device__ Tail tail_after(const Tail& in_warp, const Tail& known) const
+    __device__ Tail tail_after(const Tail& in_warp) const
     {
         if (SEG || (!ENTERED && to - from == 1)) return in_warp;
-        const Tail behind = PIECE ? known : tails_of_warps();
+        Tail behind;
+        if constexpr (PIECE)
+            behind = others->behind;
+        else
+            behind = tails_of_warps(threadIdx.x / 32);
         return K::join(in_warp, ENTERED ? K::join(behind, shared->tail[0]) : behind);
     }
 
@@ -218,25 +225,16 @@ struct Inner {
             tail = tails_of_lanes(tail, cuts);
         }
         if (!SEG) __syncthreads();
-        Head ahead;
-        Tail behind;
-        if constexpr (PIECE) {
-            others->template tell<true, !K::ORDERED>(*shared);
-            ahead = heads_of_warps();
-            if constexpr (!K::ORDERED) behind = tails_of_warps();
-            others->template hear<true, !K::ORDERED>(*shared);
-        }
+        if constexpr (PIECE) others->template meet<true, !K::ORDERED>(*this);
         if constexpr (K::ORDERED && !PIECE) y.finish(ys, room, T());
         if constexpr (X) renew(xs);
         renew(ys);
-        if constexpr (K::HEAD) cell.enter(head_before(head, ahead), xv, yv, starts());
+        if constexpr (K::HEAD) cell.enter(head_before(head), xv, yv, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(xv, yv, starts()), cuts);
             if constexpr (PIECE) {
                 __syncthreads();
-                others->template tell<false, true>(*shared);
-                behind = tails_of_warps();
-                others->template hear<false, true>(*shared);
+                others->template meet<false, true>(*this);
             } else if constexpr (kTame<K> && !SEG) {
                 if (!all_tame(cell, at)) return false;
             } else if (!SEG) {
@@ -254,7 +252,7 @@ struct Inner {
         if constexpr (X) renew(xs);
         renew(ys);
         const Line<T, U, DENSE, LEADS> out(args, args.dx, at, place.dx);
-        cell.finish(tail_after(tail, behind), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+        cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (!PIECE && kTame<K> && (SEG || !K::ORDERED)) {
             if (!all_tame(cell, at)) return false;
         }

@@ -20,6 +20,8 @@ struct Piece {
     int pieces = static_cast<int>(args.parts), lane = threadIdx.x % 32;
     unsigned row = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces);
     int piece = static_cast<int>(blockIdx.x - row * pieces);
+    mutable Head ahead;   // what warps of the block hold
+    mutable Tail behind;
 
     __device__ Piece(const ScanArgs& args, uint4* room) : args(args), room(room) {}
 
@@ -54,7 +56,18 @@ struct Piece {
         }
     }
 
-    // One warp tells other blocks what the warps of this one come to.
+    // Tells other blocks what the warps of this one come to, finds what they do to each other, and lets in what the others come to.
+    template <bool HEADS, bool TAILS, typename Scan>
+    __device__ void meet(const Scan& scan) const
+    {
+        const int warp = static_cast<int>(threadIdx.x) / 32;
+        tell<HEADS, TAILS>(*scan.shared);
+        if constexpr (HEADS) ahead = scan.heads_of_warps(warp);
+        if constexpr (TAILS) behind = scan.tails_of_warps(warp);
+        if (threadIdx.x < 32) hear<HEADS, TAILS>(*scan.shared);
+        __syncthreads();
+    }
+
     template <bool HEADS, bool TAILS>
     __device__ void tell(RowShared<K>& shared) const
     {
@@ -71,28 +84,25 @@ struct Piece {
         if (TAILS && lane == 0) Told<K>::tell(told.tails + own * PACKETS, tail);
     }
 
-    // And lets in what theirs come to. Lane i hears piece i.
+    // Lane i hears piece i.
     template <bool HEADS, bool TAILS>
     __device__ void hear(RowShared<K>& shared) const
     {
-        if (threadIdx.x < 32) {
-            const Told<K> told(args);
-            const i64 first = static_cast<i64>(row) * pieces;
-            Head head = K::empty();
-            Tail tail = K::nothing();
-            const bool ahead = HEADS && lane < piece, behind = TAILS && lane > piece && lane < pieces;
-            if (ahead || behind) {
-                const Tail heard = Told<K>::template hear<Tail>((ahead ? told.heads : told.tails) + (first + lane) * PACKETS);
-                if (ahead)
-                    memcpy(&head, &heard, sizeof head);
-                else
-                    tail = heard;
-            }
-            join<HEADS, TAILS>(head, tail, pieces);
-            if (HEADS && lane == 0) shared.head[0] = head;
-            if (TAILS && lane == 0) shared.tail[0] = tail;
+        const Told<K> told(args);
+        const i64 first = static_cast<i64>(row) * pieces;
+        Head head = K::empty();
+        Tail tail = K::nothing();
+        const bool earlier = HEADS && lane < piece, later = TAILS && lane > piece && lane < pieces;
+        if (earlier || later) {
+            const Tail heard = Told<K>::template hear<Tail>((earlier ? told.heads : told.tails) + (first + lane) * PACKETS);
+            if (earlier)
+                memcpy(&head, &heard, sizeof head);
+            else
+                tail = heard;
         }
-        __syncthreads();
+        join<HEADS, TAILS>(head, tail, pieces);
+        if (HEADS && lane == 0) shared.head[0] = head;
+        if (TAILS && lane == 0) shared.tail[0] = tail;
     }
 };
 
