@@ -50,7 +50,7 @@ struct Cumextremum : Runs<A> {
         A sign;
         int last;
         Rank own;      // the best since the last start
-        bool numbers;  // and no NaN
+        bool numbers;  // of elements that are had two at a time: none is NaN
 
         __device__ void begin(const ScanArgs& args)
         {
@@ -74,7 +74,6 @@ struct Cumextremum : Runs<A> {
                 most = largest(most, x(i) * sign);
             }
             own = rank_of(most, A(1));
-            numbers = !SEG && own != kNaN;  // or it is not known
             return {own};
         }
 

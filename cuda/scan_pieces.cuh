@@ -20,7 +20,7 @@ struct Piece {
     int pieces = static_cast<int>(args.parts), lane = threadIdx.x % 32;
     unsigned row = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces);
     int piece = static_cast<int>(blockIdx.x - row * pieces);
-    mutable Head ahead;   // what warps of the block hold
+    mutable Head ahead;  // what the warps of the block hold ahead of this one, and behind it
     mutable Tail behind;
 
     __device__ Piece(const ScanArgs& args, uint4* room) : args(args), room(room) {}
