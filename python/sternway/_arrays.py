@@ -62,13 +62,26 @@ def device_of(x: Array) -> str:
     return f"cuda:{index}" if kind in (2, 13) else "cpu" if kind in (1, 3) else f"DLPack device {kind}:{index}"
 
 
-def require_array(op: str, operand: str, x: Any) -> None:
-    """Raise TypeError unless x is an array, UnsupportedError for one of torch without strides, such as a nested tensor."""
+def require_array(op: str, operand: str, x: Any) -> Array:
+    """x, or a view of it by torch or NumPy where it speaks DLPack but tells neither its shape nor its dtype.
+
+    Raises:
+        TypeError: x is no array.
+        UnsupportedError: a tensor of torch without strides, such as a nested one; an array that nobody here can view.
+    """
     if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         raise errors.make("type", op, operand, "an array that speaks DLPack", f"a {type(x).__name__}")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and (x.is_nested or x.layout != torch.strided):
         raise errors.make("unsupported", op, operand, "a strided tensor", f"a {'nested' if x.is_nested else x.layout} tensor")
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return x
+    for name in ("torch", "numpy"):
+        try:
+            return sys.modules[name].from_dlpack(x)
+        except (KeyError, AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+            continue
+    raise errors.make("unsupported", op, operand, "an array with .shape and .dtype", f"a {type(x).__name__}")
 
 
 class Producer(Protocol):

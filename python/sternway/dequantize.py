@@ -138,9 +138,8 @@ def dequantize_per_token_backward(
         (array([0.5, 2. ], dtype=float32), array([ 6., 15.], dtype=float32))
     """
     op = "dequantize_per_token_backward"
-    for name, x in (("dy", dy), ("scale", scale), ("q", q), ("zero_point", zero_point)):
-        if x is not None or name in ("dy", "scale"):
-            require_array(op, name, x)
+    dy, scale = require_array(op, "dy", dy), require_array(op, "scale", scale)
+    q, zero_point = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
     plan = _dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
     outputs = _plan.outputs(plan, dy, _outputs(dy, None if q is None else scale, zero_point), out)
     plan.run(dy=dy, scale=scale, q=q, zero_point=zero_point, **outputs)
@@ -186,10 +185,8 @@ def fake_quantize_per_token_backward(
         (array([[1., 0., 0.]], dtype=float32), array([-1.], dtype=float32))
     """
     op = "fake_quantize_per_token_backward"
-    for name, array in (("dy", dy), ("x", x), ("scale", scale)):
-        require_array(op, name, array)
-    if zero_point is not None:
-        require_array(op, "zero_point", zero_point)
+    dy, x, scale = (require_array(op, name, array) for name, array in (("dy", dy), ("x", x), ("scale", scale)))
+    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
     plan = _fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
     outputs = _plan.outputs(plan, dy, _outputs(dy, scale, zero_point), out)
     plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)

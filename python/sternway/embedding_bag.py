@@ -77,15 +77,12 @@ def _embedding_bag_plan(
 
 def _flat(op: str, dy: Array, indices: Array, offsets: Array | None) -> tuple[Array, Array]:
     """Indices of rank 1 and offsets: every row of indices of rank 2 is a bag."""
-    for name, x in (("dy", dy), ("indices", indices)):
-        require_array(op, name, x)
     if len(dy.shape) != 2:
         raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
     if len(indices.shape) == 1:
         if offsets is None:
             raise errors.make("invalid_problem", op, "offsets", "given for indices of rank 1", "nothing")
-        require_array(op, "offsets", offsets)
-        return indices, offsets
+        return indices, require_array(op, "offsets", offsets)
     if len(indices.shape) != 2:
         raise errors.make("invalid_problem", op, "indices", "of rank 1 or 2", f"rank {len(indices.shape)}")
     if offsets is not None:
@@ -147,11 +144,12 @@ def embedding_bag_backward(
                [11., 22.]])
     """
     op = "embedding_bag_backward"
+    dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
     flat, offsets = _flat(op, dy, indices, offsets)
     include_last_offset = include_last_offset and flat is indices
     weights = per_sample_weights
     if weights is not None:
-        require_array(op, "per_sample_weights", weights)
+        weights = require_array(op, "per_sample_weights", weights)
         if tuple(weights.shape) != tuple(indices.shape):
             shapes = f"of shape {list(indices.shape)} like indices", str(list(weights.shape))
             raise errors.make("invalid_problem", op, "per_sample_weights", *shapes)
@@ -198,9 +196,10 @@ def embedding_bag_per_sample_weights_backward(
         array([[6., 1., 6.]])
     """
     op = "embedding_bag_backward"
+    dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
     flat, offsets = _flat(op, dy, indices, offsets)
     include_last_offset = include_last_offset and flat is indices
-    require_array(op, "weight", weight)
+    weight = require_array(op, "weight", weight)
     if len(weight.shape) != 2:
         raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(weight.shape)}")
     plan = _embedding_bag_plan(
@@ -219,7 +218,7 @@ def embedding_bag_per_sample_weights_backward(
 
 def _flat_view(op: str, out: Array, shape: tuple[int, ...]) -> Array:
     """The memory of an output of rank 2 as rank 1."""
-    require_array(op, "out", out)
+    out = require_array(op, "out", out)
     if tuple(out.shape) != shape:
         raise errors.make("invalid_problem", op, "out", f"of shape {list(shape)} like indices", str(list(out.shape)))
     if len(shape) == 1:

@@ -80,7 +80,7 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
     """A weight as a number or as an array. A 0-d array on the CPU beside data on CUDA is a number."""
     if type(weight) is float or isinstance(weight, numbers.Real):
         return float(weight), None
-    require_array("lerp_backward", "weight", weight)
+    weight = require_array("lerp_backward", "weight", weight)
     if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
         return float(weight), None
     return None, weight
@@ -124,7 +124,8 @@ def lerp_backward(
         (array([0.75, 0.75, 0.75], dtype=float32), array([0.5, 0.5, 0.5], dtype=float32))
     """
     op = "lerp_backward"
-    require_array(op, "dy", dy)
+    dy = require_array(op, "dy", dy)
+    a, b = (x if x is None else require_array(op, name, x) for name, x in (("a", a), ("b", b)))
     device = device_of(dy)
     number, factor = split_weight(weight, device)
     wanted = tuple(needs)

@@ -99,12 +99,12 @@ def rotate(
     out: Any = None,
 ) -> tuple[Array, ...]:
     """Both directions, of one array or of two with different numbers of heads."""
-    require_array("rope_backward", "dy", dy)
+    dy = require_array("rope_backward", "dy", dy)
     shape = tuple(dy.shape)
     rows: list[tuple[str, Any, None]] = [("dx", dy, None)]
     key_heads, keys = None, {}
     if dy_k is not None:
-        require_array("rope_backward", "dy_k", dy_k)
+        dy_k = require_array("rope_backward", "dy_k", dy_k)
         key_shape, axis = tuple(dy_k.shape), _AXES.get(options[-1], (0, 0))[1] or 0
         key_heads = key_shape[axis] if axis < len(key_shape) else 0
         rows.append(("dx_k", dy_k, None))

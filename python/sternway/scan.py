@@ -57,12 +57,11 @@ def _backward(
     kind: str, dy: Array, dim: int, reverse: bool, out: Array | None, tie: str = "last", **inputs: Array | None
 ) -> Array:
     op = f"scan_backward({kind})"
-    for name, x in {"dy": dy, **inputs}.items():
-        if x is not None or name == "dy":
-            require_array(op, name, x)
+    dy = require_array(op, "dy", dy)
+    given = {name: require_array(op, name, x) for name, x in inputs.items() if x is not None}
     plan = scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
     outputs = _plan.outputs(plan, dy, [("dx", dy, None)], out)
-    plan.run(dy=dy, **inputs, **outputs)
+    plan.run(dy=dy, **given, **outputs)
     return outputs["dx"]
 
 

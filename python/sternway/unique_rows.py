@@ -79,7 +79,7 @@ def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None
         (array([ 1,  4,  7, -1, -1]), array([2, 0, 2, 1, 0], dtype=int32), array([3]))
     """
     op = "unique_rows"
-    require_array(op, "indices", indices)
+    indices = require_array(op, "indices", indices)
     if len(indices.shape) != 1:
         raise errors.make("invalid_problem", op, "indices", "of rank 1", f"rank {len(indices.shape)}")
     total = indices.shape[0]

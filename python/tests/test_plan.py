@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -254,6 +255,28 @@ def test_any_producer(problem: Any) -> None:
         workspace=aligned(plan.workspace_size, problem.device),
     )
     problem.check({name: out.take() for name, out in outputs.items()})
+
+
+FUNCTIONS: dict[str, Callable[[Callable[[torch.Tensor], Any]], Any]] = {
+    "cumprod": lambda p: sw.cumprod_backward(p(T), p(T + 1)),
+    "cummax by indices": lambda p: sw.cummax_backward(p(T), indices=p(torch.tensor([[0, 1, 2], [0, 1, 2]]))),
+    "lerp": lambda p: sw.lerp_backward(p(T), p(T), p(T), p(T + 1), needs=("da", "dweight")),
+    "dequantise": lambda p: sw.dequantize_per_token_backward(p(T), p(T[:, 0]), q=p(T.to(torch.int8)), zero_point=p(T[:, 1])),
+    "fake quantise": lambda p: sw.fake_quantize_per_token_backward(
+        p(T), p(T), p(T[:, 1]), p(T[:, 0]), quant_min=-4, quant_max=3
+    ),
+    "rope": lambda p: sw.rope_backward(p(T[None, None, :, :2]), p(torch.tensor([3, 4]))),
+    "bags": lambda p: sw.embedding_bag_backward(p(T), p(IDS), p(IDS), num_embeddings=3, per_sample_weights=p(T[0, :2])),
+    "weights": lambda p: sw.embedding_bag_per_sample_weights_backward(p(T), p(T), p(IDS), p(IDS)),
+}
+T, IDS = torch.arange(1.0, 7).view(2, 3), torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_take_whatever_speaks_dlpack(name: str) -> None:
+    """Also what tells neither its shape nor its dtype; the results are then arrays of torch."""
+    got, want = (tuple(FUNCTIONS[name](p)) for p in (Producer, lambda x: x))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 def test_stream_is_ignored_on_the_cpu(family: Family) -> None:
