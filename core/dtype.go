@@ -38,19 +38,18 @@ var (
 // dtypeRow is what the package knows of one element type. The number of a row is the code that kernels see.
 type dtypeRow struct {
 	dtype  DType
-	name   string // as PyTorch and NumPy spell it
 	suffix string // as kernel symbols spell it
 }
 
 var dtypeRows = [...]dtypeRow{
-	{Float32, "float32", "f32"},
-	{Float64, "float64", "f64"},
-	{Float16, "float16", "f16"},
-	{BFloat16, "bfloat16", "bf16"},
-	{Int8, "int8", "i8"},
-	{Uint8, "uint8", "u8"},
-	{Int32, "int32", "i32"},
-	{Int64, "int64", "i64"},
+	{Float32, "f32"},
+	{Float64, "f64"},
+	{Float16, "f16"},
+	{BFloat16, "bf16"},
+	{Int8, "i8"},
+	{Uint8, "u8"},
+	{Int32, "i32"},
+	{Int64, "i64"},
 }
 
 // Floats are the element types of gradients, in the order of the table.
@@ -112,11 +111,11 @@ func ParseDType(name string) (DType, error) {
 			}
 		}
 	}
-	var known []string
+	var known []DType
 	for _, row := range dtypeRows {
-		known = append(known, row.name)
+		known = append(known, row.dtype)
 	}
-	return DType{}, refuse(Unsupported, "sternway", "dtype", orList(known), fmt.Sprintf("%q", clip(name)), "")
+	return DType{}, refuse(Unsupported, "sternway", "dtype", oneOf(known), fmt.Sprintf("%q", clip(name)), "")
 }
 
 // MarshalText spells d in a descriptor.
