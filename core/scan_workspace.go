@@ -60,7 +60,7 @@ func (s *scanProgram) stateBytes() (most int64) {
 				}
 				g = s.share(code, quick, rows, columns)
 				most = max(most, s.needs(code, &g))
-				for g.beside > 1 && s.together(&g) { // or of smaller teams
+				for quick == "long" && g.beside > 1 && s.together(&g) { // or of smaller teams
 					g.beside--
 					s.team(&g)
 					most = max(most, s.needs(code, &g))
