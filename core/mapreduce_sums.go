@@ -113,9 +113,10 @@ func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float
 	v := h.space.view(i, 0, h.space.kept, h.space.columns)
 	wide, short := w.blocks[i].wide[:len(values)], h.args[i].DType.Size() == 2
 	for k, value := range values {
-		if wide[k] = A(value); short {
-			wide[k] = A(odd(value))
+		if short {
+			value = float64(odd(value))
 		}
+		wide[k] = A(value)
 	}
 	h.table[h.args[i].DType.row()].store(&w.blocks[i], &h.args[i], &v, first, wide)
 }

@@ -22,6 +22,11 @@ def scales(dy: torch.Tensor) -> torch.Tensor:
     return sw.dequantize_per_token_backward(dy[None], dy.new_ones(1), q=torch.ones((1, len(dy)), dtype=torch.int8))[1]
 
 
+def weights(dy: torch.Tensor) -> torch.Tensor:
+    first = torch.zeros(1, dtype=torch.int64)
+    return sw.embedding_bag_per_sample_weights_backward(dy[None], torch.ones_like(dy)[None], first, first)
+
+
 SUMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a row": sw.cumsum_backward,
     "rows": lambda dy: sw.cumsum_backward(dy.repeat(300, 1))[:, 0],
@@ -30,6 +35,7 @@ SUMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every other number": lambda dy: sw.cumsum_backward(dy.repeat_interleave(2)[::2], out=dy.new_empty(2 * len(dy))[::2]),
     "a maximum": lambda dy: sw.cummax_backward(dy, -torch.arange(float(len(dy))).to(dy.dtype)),
     "bags": bags,
+    "weights of samples": weights,
     "lerp": lambda dy: sw.lerp_backward(dy, 1.0, b_shape=(1,), needs=("db",))[0],
     "lerp of columns": lambda dy: sw.lerp_backward(dy[:, None].repeat(1, 300), 1.0, b_shape=(300,), needs=("db",))[0],
     "scales": scales,
