@@ -291,7 +291,7 @@ def set_num_threads(n: int) -> None:
         InvalidProblemError: n < 1.
     """
     try:
-        _native().pybind_SetNumThreads(min(n, (1 << 63) - 1))
+        _native().pybind_SetNumThreads(min(max(n, -(1 << 63)), (1 << 63) - 1))
     except RuntimeError as error:
         _raise(error)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arrays import dtype_name
 from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
 from ..errors import make
 from ._calls import FLOATS, by_dispatcher, refuse_vmap, require_tensors
@@ -23,8 +24,7 @@ def _require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | No
         require_tensors(name, **{operand: value})
         op, shape = f"sternway.torch.{name}", list(value.shape)
         if value.dtype not in dtypes:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            raise make("unsupported", op, operand, f"one of {known}", str(value.dtype).removeprefix("torch."))
+            raise make("unsupported", op, operand, f"one of {', '.join(map(dtype_name, dtypes))}", dtype_name(value.dtype))
         if shape not in (tokens, [*tokens, 1]):
             raise make("invalid_problem", op, operand, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
 
@@ -142,7 +142,7 @@ def dequantize_per_token(
     name = "dequantize_per_token"
     require_tensors(name, q=q, scale=scale)
     if q.dtype not in (torch.int8, torch.uint8):
-        raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", str(q.dtype).removeprefix("torch."))
+        raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", dtype_name(q.dtype))
     _require_tokens(name, q, scale, zero_point)
     return _Dequantize.apply(q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
 
