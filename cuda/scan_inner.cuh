@@ -162,7 +162,8 @@ struct Inner {
             const int start = at.lo - own;
             return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
         }
-        const int n = static_cast<int>(args.n), k = own - at.lo, rest = k > 0 ? static_cast<unsigned>(k) % static_cast<unsigned>(n) : 0;
+        const int n = static_cast<int>(args.n), k = own - at.lo;
+        const int rest = k > 0 ? k - n * static_cast<int>(__fdividef(k + 0.5f, n)) : 0;  // k % n, of so few elements
         unsigned starts = 0;
 #pragma unroll 1
         for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) starts |= 1u << i;

@@ -10,6 +10,25 @@ struct Span {
     bool many;  // rows
 };
 
+// A vector of 16 bytes that may be beyond `end`: then it stays as it is. A branch would cost more than the access.
+template <typename T, int V>
+__device__ void load_before(int end, int m, Words<T, V>& word, const char* from)
+{
+    unsigned(&w)[4] = word.word;
+    asm volatile("{ .reg .pred there; setp.lt.s32 there, %4, %5; @there ld.global.v4.u32 {%0, %1, %2, %3}, [%6]; }"
+                 : "+r"(w[0]), "+r"(w[1]), "+r"(w[2]), "+r"(w[3])
+                 : "r"(m), "r"(end), "l"(from));
+}
+
+template <typename T, int V>
+__device__ void store_before(int end, int m, const Words<T, V>& word, char* to)
+{
+    const unsigned(&w)[4] = word.word;
+    asm volatile("{ .reg .pred there; setp.lt.s32 there, %0, %1; @there st.global.v4.u32 [%6], {%2, %3, %4, %5}; }" ::"r"(m), "r"(end),
+                 "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(to)
+                 : "memory");
+}
+
 // One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
 // is shared memory of the warp. DENSE: whole vectors alone exist, from element 0 on, and they are aligned unless they repeat a number.
 // LEADS: vectors are aligned, but some before lo and from hi on does not exist.
@@ -52,19 +71,35 @@ struct Line {
         return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) + (k - at.lo - r * n) * operand.step;
     }
 
+    // Calls f(u, address) for the vectors of the lane in rows, which seldom fill a warp.
+    template <typename F>
+    __device__ void each_own(const F& f) const
+    {
+        char* first = reinterpret_cast<char*>(own_vector(0));
+        const int apart = backward() ? -32 * 16 : 32 * 16;
+#pragma unroll
+        for (int u = 0; u < U; ++u) f(u, first + u * apart);
+    }
+
     // Starts the loads of whole vectors; nothing waits for them here. `pad` stands for elements that do not exist.
     __device__ void start(Vector (&word)[U], T pad) const
     {
         if (plain()) {
+            if (WHOLE && at.many) __syncwarp();  // lest all of this be predicated, where it is seldom so
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].load(p + (u * 32 + lane()) * V);
             return;
         }
 #pragma unroll
-        for (int u = 0; u < U; ++u) {
+        for (int u = 0; u < U; ++u)
             for (int v = 0; v < V; ++v) word[u].set(v, pad);
-            if (whole(u * 32 + lane())) word[u].load(own_vector(u));
+        if (WHOLE && at.many) {
+            each_own([&](int u, const char* from) { load_before(at.hi, (u * 32 + lane()) * V, word[u], from); });
+            return;
         }
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (whole(u * 32 + lane())) word[u].load(own_vector(u));
     }
 
     // Whether one number is all elements that are here.
@@ -119,8 +154,13 @@ struct Line {
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(&slot(room, (u * 32 + lane()) * V));
         if (plain()) {
+            if (WHOLE && at.many) __syncwarp();
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].store(p + (u * 32 + lane()) * V);
+            return;
+        }
+        if (WHOLE && at.many) {
+            each_own([&](int u, char* to) { store_before(at.hi, (u * 32 + lane()) * V, word[u], to); });
             return;
         }
 #pragma unroll
