@@ -133,14 +133,14 @@ struct Line {
     {
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].store(&slot(room, (u * 32 + lane()) * V));
+        for (int u = 0; u < U; ++u) word[u].store(across(room, u));
         if (!WHOLE && !plain()) {
             __syncwarp();
             each_other([&](int k) { slot(room, k) = k >= at.lo && k < at.hi ? *element(k) : pad; });
         }
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(&slot(room, (lane() * U + u) * V));
+        for (int u = 0; u < U; ++u) word[u].load(along(room, u));
         if (!plain()) flip(word);
     }
 
@@ -149,10 +149,10 @@ struct Line {
         if (!plain()) flip(word);
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].store(&slot(room, (lane() * U + u) * V));
+        for (int u = 0; u < U; ++u) word[u].store(along(room, u));
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(&slot(room, (u * 32 + lane()) * V));
+        for (int u = 0; u < U; ++u) word[u].load(across(room, u));
         if (plain()) {
             if (WHOLE && at.many) __syncwarp();
 #pragma unroll
@@ -211,6 +211,10 @@ struct Line {
         for (int u = 0; u < U; ++u)
             if (whole(lane() * U + u)) word[u] = flipped(word[u]);
     }
+
+    // Vectors u * 32 + lane() and own * U + u, their places reckoned once: place(a ^ b) is place(a) ^ place(b).
+    static __device__ T* across(uint4* room, int u) { return reinterpret_cast<T*>(room + u * 32 + (place(lane()) ^ u % 2 * 4)); }
+    static __device__ T* along(uint4* room, int u, int own = lane()) { return reinterpret_cast<T*>(room + (place(own * U) ^ u)); }
 
     static __device__ T& slot(uint4* room, int k) { return reinterpret_cast<T*>(room + place(k / V))[k % V]; }
 
@@ -304,7 +308,7 @@ struct StagedLine : OwnLine<T, U> {
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(&Base::slot(room, own(u) * V));
+        for (int u = 0; u < U; ++u) word[u].load(Base::along(room, u));
         if (this->plain()) return;
 #pragma unroll
         for (int u = 0; u < U; ++u)

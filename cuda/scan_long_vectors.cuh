@@ -93,7 +93,7 @@ __device__ void Long<K, T>::read(uint4* tile, Vector (&word)[U], int t, T pad) c
 {
     if (!whole(t, rest)) cut(tile, t, pad);
 #pragma unroll
-    for (int u = 0; u < U; ++u) word[u].load(&Memory::slot(tile, threadIdx.x * I + u * V));
+    for (int u = 0; u < U; ++u) word[u].load(Memory::along(tile, u, threadIdx.x));
     flip(word);
 }
 
@@ -104,7 +104,7 @@ __device__ void Long<K, T>::read_dy(uint4* tile, Vector (&word)[U], int t) const
 #pragma unroll
         for (int v = 0; v < V; ++v) word[0].set(v, *reinterpret_cast<const T*>(repeated));
 #pragma unroll 1
-        for (int u = 0; u < U; ++u) word[0].store(&Memory::slot(tile, threadIdx.x * I + u * V));
+        for (int u = 0; u < U; ++u) word[0].store(Memory::along(tile, u, threadIdx.x));
     }
     read(tile, word, t, T());
 }
@@ -115,7 +115,7 @@ __device__ void Long<K, T>::store(uint4* room, Vector (&word)[U], int t) const
 {
     flip(word);
 #pragma unroll
-    for (int u = 0; u < U; ++u) word[u].store(&Memory::slot(room, threadIdx.x * I + u * V));
+    for (int u = 0; u < U; ++u) word[u].store(Memory::along(room, u, threadIdx.x));
     __syncwarp();
     const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::place(first);
     const int count = rest - t * TILE, ahead = ahead_of(t);
