@@ -7,6 +7,7 @@ Each says what was asked of which operand, and reads as one sentence:
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 
@@ -79,6 +80,14 @@ def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = ""
     message = f"{op}: {operand} must be {wanted}, got {got}" + (f"; {hint}" if hint else "")
     error = _CLASSES.get(kind, Error)(message)
     error.op, error.operand, error.wanted, error.got, error.hint = op, operand, wanted, got, hint
+    return error
+
+
+def renamed(error: Error, op: str, operands: Mapping[str, str]) -> Error:
+    """The error in the words of a function that calls the operation, and what it is given, by other names."""
+    said = f"{error.op}: {error.operand} "
+    error.op, error.operand = op, operands.get(error.operand, error.operand)
+    error.args = (str(error).replace(said, f"{error.op}: {error.operand} ", 1),)
     return error
 
 

@@ -221,6 +221,23 @@ def test_apply_gradcheck(device: str) -> None:
     assert torch.autograd.gradgradcheck(lambda q, k: st.apply_rotary_pos_emb(q, k, cos, sin), (q, k))
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: st.rope(x[0]), "rope: x must be of rank 4"),
+        (lambda x: st.rope(x, torch.arange(3)), "rope: positions must be of shape [2] or [1, 2]"),
+        (lambda x: st.rope(x.int()), "rope: dtype must be float32"),
+        (lambda x: st.apply_rotary_pos_emb(x[0], x, x[0], x[0]), "apply_rotary_pos_emb: q must be of rank 4"),
+        (lambda x: st.apply_rotary_pos_emb(x, x[:, :, 1:], x[0], x[0]), "apply_rotary_pos_emb: k must be of shape"),
+    ],
+)
+def test_refusals_name_what_the_forward_was_given(call: Any, said: str) -> None:
+    with pytest.raises(sw.Error) as refused:
+        call(torch.ones(1, 1, 2, 4))
+    assert str(refused.value).startswith(f"sternway.torch.{said}")
+    assert f"sternway.torch.{said}".startswith(f"{refused.value.op}: {refused.value.operand} must")
+
+
 def test_one_of_two_gradients(device: str) -> None:
     """Only q, or only k, goes into the loss."""
     q, k = (torch.randn(1, h, 3, 8, device=device, requires_grad=True) for h in (4, 2))

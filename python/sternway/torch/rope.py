@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import make
+from ..errors import Error, make, renamed
 from ..rope import Options, rotate
 from ._calls import by_dispatcher, refuse_vmap, require_tensors
 
@@ -55,7 +55,11 @@ class _Rope(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         if torch.compiler.is_compiling():
             return tuple(_operator(x, x_k, positions, cos, sin, *options, direction))
-        return rotate(direction, x, x_k, positions, cos, sin, options)
+        try:
+            return rotate(direction, x, x_k, positions, cos, sin, options)
+        except Error as error:
+            name, *names = ("rope", "x") if x_k is None else ("apply_rotary_pos_emb", "q", "k")
+            raise renamed(error, f"sternway.torch.{name}", dict(zip(("dy", "dy_k"), names, strict=False))) from None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
