@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "scan_line.cuh"
+#include "scan_line_own.cuh"
 
 // Vectors of 16 bytes of each operand that a thread owns: two where it holds two arrays of numbers made of them, more where it reads dy alone.
 template <typename K, typename T>
@@ -163,7 +163,7 @@ struct Inner {
             return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
         }
         const int n = static_cast<int>(args.n), k = own - at.lo;
-        const int rest = k > 0 ? k - n * static_cast<int>(__fdividef(k + 0.5f, n)) : 0;  // k % n, of so few elements
+        const int rest = k > 0 ? k - n * static_cast<int>(__fdividef(k + 0.5f, n)) : 0;  // k % n: exact, for k is below 2^11
         unsigned starts = 0;
 #pragma unroll 1
         for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) starts |= 1u << i;
