@@ -222,20 +222,21 @@ def test_apply_gradcheck(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "op", "operand", "wanted"),
     [
-        (lambda x: st.rope(x[0]), "rope: x must be of rank 4"),
-        (lambda x: st.rope(x, torch.arange(3)), "rope: positions must be of shape [2] or [1, 2]"),
-        (lambda x: st.rope(x.int()), "rope: dtype must be float32"),
-        (lambda x: st.apply_rotary_pos_emb(x[0], x, x[0], x[0]), "apply_rotary_pos_emb: q must be of rank 4"),
-        (lambda x: st.apply_rotary_pos_emb(x, x[:, :, 1:], x[0], x[0]), "apply_rotary_pos_emb: k must be of shape"),
+        (lambda x: st.rope(x[0]), "rope", "x", "of rank 4"),
+        (lambda x: st.rope(x, torch.arange(3)), "rope", "positions", "of shape [2] or [1, 2]"),
+        (lambda x: st.rope(x.int()), "rope", "dtype", "float32"),
+        (lambda x: st.apply_rotary_pos_emb(x[0], x, x[0], x[0]), "apply_rotary_pos_emb", "q", "of rank 4"),
+        (lambda x: st.apply_rotary_pos_emb(x, x[:, :, 1:], x[0], x[0]), "apply_rotary_pos_emb", "k", "of shape"),
     ],
 )
-def test_refusals_name_what_the_forward_was_given(call: Any, said: str) -> None:
+def test_refusals_name_what_the_forward_was_given(call: Any, op: str, operand: str, wanted: str) -> None:
     with pytest.raises(sw.Error) as refused:
         call(torch.ones(1, 1, 2, 4))
-    assert str(refused.value).startswith(f"sternway.torch.{said}")
-    assert f"sternway.torch.{said}".startswith(f"{refused.value.op}: {refused.value.operand} must")
+    error = refused.value
+    assert (error.op, error.operand) == (f"sternway.torch.{op}", operand)
+    assert str(error).startswith(f"{error.op}: {operand} must be {wanted}")
 
 
 def test_one_of_two_gradients(device: str) -> None:

@@ -58,8 +58,8 @@ class _Rope(torch.autograd.Function):
         try:
             return rotate(direction, x, x_k, positions, cos, sin, options)
         except Error as error:
-            name, *names = ("rope", "x") if x_k is None else ("apply_rotary_pos_emb", "q", "k")
-            raise renamed(error, f"sternway.torch.{name}", dict(zip(("dy", "dy_k"), names, strict=False))) from None
+            op, names = ("rope", {"dy": "x"}) if x_k is None else ("apply_rotary_pos_emb", {"dy": "q", "dy_k": "k"})
+            raise renamed(error, f"sternway.torch.{op}", names) from None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
