@@ -289,6 +289,16 @@ def test_gradient_of_a_sum(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_create_graph_keeps_the_gradient(name: str, device: str) -> None:
+    """What is to be differentiated again has the bits that it has otherwise."""
+    function, inputs = calls(device)[name]
+    y = function(*inputs)
+    dy = torch.randn_like(y)
+    once, again = (torch.autograd.grad(y, inputs, dy, retain_graph=True, create_graph=create) for create in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_negated_gradient(name: str, device: str) -> None:
     """Autograd hands on lazily negated views, as of an imaginary part of a conjugate."""
     function, inputs = calls(device)[name]

@@ -1,14 +1,14 @@
-"""What the drop-ins share: whom they refuse, which calls go through torch's dispatcher, how gradients lie in memory."""
+"""What the drop-ins share: whom they refuse, how gradients lie in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import make
+from ._operators import traced
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -20,14 +20,9 @@ def require_tensors(name: str, **operands: Any) -> None:
             raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", f"a {type(x).__name__}")
 
 
-def by_dispatcher(dy: Tensor) -> bool:
-    """Whether a backward has to be an operator of torch's: torch.compile traces it, is_grads_batched calls it for each dy."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy)
-
-
 def strides_like(x: Tensor) -> tuple[int, ...] | None:
-    """The strides that a gradient of x shall have; None: contiguous. Operators that are traced have strides of their own."""
-    if x.is_contiguous() or torch.compiler.is_compiling():
+    """The strides that a gradient of x shall have; None: contiguous. What torch traces or batches has strides of its own."""
+    if traced() or x.is_contiguous():
         return None
     return torch.empty_like(x, device="meta").stride()
 
@@ -37,19 +32,3 @@ def empty_gradient(dy: Tensor, shape: torch.Size, strides: tuple[int, ...] | Non
     if strides is not None:
         return dy.new_empty_strided(shape, strides)
     return torch.empty_like(dy, memory_format=torch.contiguous_format) if shape == dy.shape else dy.new_empty(shape)
-
-
-def refuse_vmap(name: str) -> Callable[..., NoReturn]:
-    """A vmap rule for an autograd.Function that has none: an error that names the public function."""
-
-    def vmap(*_: Any) -> NoReturn:
-        raise make(
-            "unsupported",
-            f"sternway.torch.{name}",
-            "the call",
-            "made without vmap",
-            "vmap",
-            "add the batch as a leading dimension instead",
-        )
-
-    return staticmethod(vmap)

@@ -29,7 +29,6 @@ _NAMES: dict[Any, dict[str, str]] = {
 }
 """What ours call the arguments of torch's by keyword; calls with others, such as out, stay with torch."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_is_batched = torch._C._functorch.is_batchedtensor
 
 
 class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
@@ -45,7 +44,7 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         if not given.keys() <= names.keys() or forward_ad._current_level >= 0:
             return func(*args, **kwargs)
         tensors = [x for x in (*args, *given.values()) if isinstance(x, torch.Tensor)]
-        if any(type(x) not in _PLAIN or (ours not in _SCANS and _is_batched(x)) for x in tensors):
+        if any(type(x) not in _PLAIN for x in tensors):
             return func(*args, **kwargs)
         return ours(*args, **{names[name]: x for name, x in given.items()})
 
@@ -55,9 +54,9 @@ def accelerate() -> contextlib.AbstractContextManager[Any]:
 
     They are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
     torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Calls with ``out=`` or ``dtype=``, in-place ones,
-    those on subclasses of tensors, those under no_grad and what ours refuse (forward-mode derivatives; vmap of lerp and
-    embedding_bag) stay with torch. It holds for the thread that entered it, and costs every call of torch there about a
-    microsecond. A function that torch.utils.checkpoint runs again, perhaps on another thread, is to be decorated itself.
+    those on subclasses of tensors, those under no_grad and forward-mode derivatives, which ours refuse, stay with torch. It
+    holds for the thread that entered it, and costs every call of torch there about a microsecond. A function that
+    torch.utils.checkpoint runs again, perhaps on another thread, is to be decorated itself.
 
     Example:
         >>> import torch, sternway.torch as st

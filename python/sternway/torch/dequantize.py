@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from .._arrays import dtype_name
 from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
 from ..errors import make
-from ._calls import FLOATS, by_dispatcher, refuse_vmap, require_tensors
+from ._calls import FLOATS, require_tensors
+from ._operators import by_formula, differentiable, in_front, way
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 
@@ -48,39 +50,54 @@ def _kept(scale: Tensor, dy: Tensor) -> Tensor:
     return scale if scale.dtype in (dy.dtype, torch.float32) else scale.to(dy.dtype)
 
 
+def _three(dx: Tensor, dscale: Tensor, dzero_point: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The results of an operator, whose number is fixed: a gradient that is not there is empty."""
+    return dx, dscale, dx.new_empty(0) if dzero_point is None else dzero_point
+
+
+def _fake(dy: Tensor, scale: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    like = zero_point if _learned(zero_point) else None
+    return _three(torch.empty_like(dy), scale.new_empty(scale.shape), None if like is None else like.new_empty(like.shape))
+
+
+def _batched(operator: Any) -> Callable[..., Any]:
+    """The vmap rule of both operators: the batch is one more dimension of tokens."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+        dx, dscale, dzero_point = operator(*in_front(info, in_dims, inputs))
+        zero_point = inputs[3]
+        return (dx, dscale, dzero_point if _learned(zero_point) else dzero_point.expand(info.batch_size, 0)), (0, 0, 0)
+
+    return rule
+
+
 @torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
-def _dequantize_operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> list[Tensor]:
-    """dequantize_per_token_backward as torch.compile sees it; eager calls go past it."""
-    return list(dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
+def _dequantize_operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """dequantize_per_token_backward where torch has to see it; others call it past torch."""
+    return _three(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
 
 
 @_dequantize_operator.register_fake
-def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> list[Tensor]:
-    learned = [zero_point.new_empty(zero_point.shape)] if zero_point is not None and _learned(zero_point) else []
-    return [torch.empty_like(dy), scale.new_empty(scale.shape), *learned]
+def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    return _fake(dy, scale, zero_point)
 
 
-@torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
-def _fake_quantize_operator(
-    dy: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor | None,
-    quant_min: int,
-    quant_max: int,
-) -> list[Tensor]:
-    """fake_quantize_per_token_backward as torch.compile sees it; eager calls go past it."""
-    grads = fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max)
-    return [g for g in grads if g is not None]
+def _dequantize_formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    wide = torch.promote_types(dy.dtype, torch.float32)
+    zero = 0 if zero_point is None else _column(zero_point, q).to(wide)
+    s, g = _column(scale, q).to(wide), dy.to(wide)
+    dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
+    dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype) if _learned(zero_point) else None
+    return _three((g * s).to(dy.dtype), dscale, dzero)
 
 
-@_fake_quantize_operator.register_fake
-def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> list[Tensor]:
-    learned = [zero_point.new_empty(zero_point.shape)] if zero_point is not None and _learned(zero_point) else []
-    return [torch.empty_like(dy), scale.new_empty(scale.shape), *learned]
+_dequantize_operator.register_vmap(_batched(_dequantize_operator))
+_DEQUANTIZE_GRADIENT = differentiable(_dequantize_operator, by_formula(_dequantize_formula))
 
 
 class _Dequantize(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
         s = _column(scale, q).to(torch.promote_types(dtype, torch.float32))
@@ -98,24 +115,13 @@ class _Dequantize(torch.autograd.Function):
         q, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None
-        dispatched = by_dispatcher(dy)
-        if torch.is_grad_enabled() and not dispatched:  # create_graph=True: the gradients in torch operations
-            wide = torch.promote_types(dy.dtype, torch.float32)
-            zero = 0 if zero_point is None else _column(zero_point, q).to(wide)
-            s, g = _column(scale, q).to(wide), dy.to(wide)
-            dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
-            dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype) if ctx.needs_input_grad[2] else None
-            return None, dscale, dzero, None
         kept = _kept(scale, dy)
-        grads = (
-            _dequantize_operator(dy, kept, q, zero_point)
-            if dispatched
-            else dequantize_per_token_backward(dy.resolve_neg(), kept, q=q, zero_point=zero_point)
-        )
+        if call := way(dy, _DEQUANTIZE_GRADIENT):
+            grads = call(dy, kept, q, zero_point)
+        else:
+            grads = dequantize_per_token_backward(dy.resolve_neg(), kept, q=q, zero_point=zero_point)
         dzero_point = grads[2] if ctx.needs_input_grad[2] else None
         return None, _rounded(grads[1], scale.dtype), dzero_point, None
-
-    vmap = refuse_vmap("dequantize_per_token")
 
 
 def dequantize_per_token(
@@ -147,7 +153,57 @@ def dequantize_per_token(
     return _Dequantize.apply(q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
 
 
+@torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
+def _fake_quantize_operator(
+    dy: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    quant_min: int,
+    quant_max: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """fake_quantize_per_token_backward where torch has to see it; others call it past torch."""
+    return _three(*fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max))
+
+
+@_fake_quantize_operator.register_fake
+def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _fake(dy, scale, zero_point)
+
+
+def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
+    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    s = _column(scale, x).to(wide)
+    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else _column(zero_point, x).to(wide)
+    if zero_point is not None and zero_point.is_floating_point():
+        zero = zero.round().clamp(quant_min, quant_max)
+    ratio = x.to(wide) / s
+    t = ratio.round() + zero
+    return ratio, zero, t, t.clamp(quant_min, quant_max), s
+
+
+def _fake_quantize_formula(
+    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    ratio, zero, t, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
+    inside = (t >= quant_min) & (t <= quant_max)
+    g = dy.to(ratio.dtype)
+    steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
+    dscale = (g * torch.where(inside, steps - ratio, steps)).sum(-1).view(scale.shape).to(scale.dtype)
+    dzero = None
+    if zero_point is not None and _learned(zero_point):
+        dzero = torch.where(inside, 0.0, -g * s).sum(-1).view(zero_point.shape).to(zero_point.dtype)
+    return _three(torch.where(inside, dy, 0.0), dscale, dzero)
+
+
+_fake_quantize_operator.register_vmap(_batched(_fake_quantize_operator))
+_FAKE_QUANTIZE_GRADIENT = differentiable(_fake_quantize_operator, by_formula(_fake_quantize_formula))
+
+
 class _FakeQuantize(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
         _, zero, _, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
@@ -164,47 +220,16 @@ class _FakeQuantize(torch.autograd.Function):
         x, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None, None
-        dispatched = by_dispatcher(dy)
-        if torch.is_grad_enabled() and not dispatched:  # create_graph=True: the gradients in torch operations
-            dx, dscale, dzero_point = _differentiable(dy, x, scale, zero_point, ctx.quant_min, ctx.quant_max)
-        elif dispatched:
-            dx, dscale, *rest = _fake_quantize_operator(dy, x, _kept(scale, dy), zero_point, ctx.quant_min, ctx.quant_max)
-            dzero_point = rest[0] if rest else None
+        kept = _kept(scale, dy)
+        if call := way(dy, _FAKE_QUANTIZE_GRADIENT):
+            dx, dscale, dzero_point = call(dy, x, kept, zero_point, ctx.quant_min, ctx.quant_max)
         else:
-            kept, zero = _kept(scale, dy), [zero_point] if zero_point is not None and _learned(zero_point) else []
+            like = [x, kept, zero_point] if _learned(zero_point) else [x, kept]
             dx, dscale, dzero_point = fake_quantize_per_token_backward(
                 dy.resolve_neg(), x, kept, zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max,
-                out=[torch.empty_like(t) for t in (x, kept, *zero)],
+                out=[torch.empty_like(t) for t in like],
             )  # fmt: skip
         return dx, _rounded(dscale, scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
-
-    vmap = refuse_vmap("fake_quantize_per_token")
-
-
-def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
-    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    s = _column(scale, x).to(wide)
-    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else _column(zero_point, x).to(wide)
-    if zero_point is not None and zero_point.is_floating_point():
-        zero = zero.round().clamp(quant_min, quant_max)
-    ratio = x.to(wide) / s
-    t = ratio.round() + zero
-    return ratio, zero, t, t.clamp(quant_min, quant_max), s
-
-
-def _differentiable(
-    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    ratio, zero, t, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
-    inside = (t >= quant_min) & (t <= quant_max)
-    g = dy.to(ratio.dtype)
-    steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
-    dscale = (g * torch.where(inside, steps - ratio, steps)).sum(-1).view(scale.shape)
-    dzero = None
-    if zero_point is not None and zero_point.is_floating_point():
-        dzero = torch.where(inside, 0.0, -g * s).sum(-1).view(zero_point.shape).to(zero_point.dtype)
-    return torch.where(inside, dy, 0.0), dscale, dzero
 
 
 def fake_quantize_per_token(

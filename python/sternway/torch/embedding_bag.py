@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
-from ._calls import by_dispatcher, refuse_vmap, require_tensors
+from ._calls import require_tensors
+from ._operators import differentiable, each, traced, way
 from .sparse_rows import sparse_gradient
 
 _MODES = ("sum", "mean", "max")
@@ -24,65 +25,79 @@ class _Options(NamedTuple):
     sparse: bool
 
 
-@torch.library.custom_op("sternway::embedding_bag_backward", mutates_args=())
-def _weight_operator(
+def _weight_gradient(
     dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None, max_indices: Tensor | None,
     num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
 ) -> Tensor:  # fmt: skip
-    """embedding_bag_backward as torch.compile sees it; eager calls go past it."""
     return embedding_bag_backward(  # type: ignore[no-any-return]
-        dy, indices, offsets, num_embeddings=num_embeddings, mode=mode, padding_idx=padding_idx,
+        dy.resolve_neg(), indices, offsets, num_embeddings=num_embeddings, mode=mode, padding_idx=padding_idx,
         per_sample_weights=per_sample_weights, include_last_offset=include_last_offset,
         scale_grad_by_freq=scale_grad_by_freq, max_indices=max_indices,
     )  # fmt: skip
 
 
-@_weight_operator.register_fake
-def _(
-    dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None, max_indices: Tensor | None,
-    num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
-) -> Tensor:  # fmt: skip
-    return dy.new_empty((num_embeddings, dy.shape[1]))
-
-
-@torch.library.custom_op("sternway::embedding_bag_per_sample_weights_backward", mutates_args=())
-def _sample_operator(
+def _sample_gradient(
     dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
 ) -> Tensor:
-    """embedding_bag_per_sample_weights_backward as torch.compile sees it; eager calls go past it."""
     return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
-        dy, weight, indices, offsets, padding_idx=padding_idx, include_last_offset=include_last_offset
+        dy.resolve_neg(), weight, indices, offsets, padding_idx=padding_idx, include_last_offset=include_last_offset
     )
+
+
+# The two where torch has to see them; others call them past torch.
+_weight_operator = torch.library.custom_op("sternway::embedding_bag_backward", _weight_gradient, mutates_args=())
+_sample_operator = torch.library.custom_op(
+    "sternway::embedding_bag_per_sample_weights_backward", _sample_gradient, mutates_args=()
+)
+
+
+@_weight_operator.register_fake
+def _(dy: Tensor, *inputs: Any) -> Tensor:
+    return dy.new_empty((inputs[4], dy.shape[1]))
 
 
 @_sample_operator.register_fake
-def _(
-    dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
-) -> Tensor:
+def _(dy: Tensor, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
     return dy.new_empty(indices.shape)
 
 
-def _dweight(
-    dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, winners: Tensor | None, rows: int, o: _Options
-) -> Tensor:
-    if by_dispatcher(dy):
-        dweight: Tensor = _weight_operator(
-            dy, indices, offsets, weights, winners, rows, o.mode, o.padding, o.last, o.by_frequency
-        )
-        return dweight
-    return embedding_bag_backward(  # type: ignore[no-any-return]
-        dy, indices, offsets, num_embeddings=rows, mode=o.mode, padding_idx=o.padding, per_sample_weights=weights,
-        include_last_offset=o.last, scale_grad_by_freq=o.by_frequency, max_indices=winners,
-    )  # fmt: skip
+_weight_operator.register_vmap(each(_weight_operator))
+_sample_operator.register_vmap(each(_sample_operator))
 
 
-def _dsample(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: _Options) -> Tensor:
-    if by_dispatcher(dy):
-        dots: Tensor = _sample_operator(dy, weight, indices, offsets, o.padding, o.last)
-        return dots
-    return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
-        dy, weight, indices, offsets, padding_idx=o.padding, include_last_offset=o.last
-    )
+def _weight_backward(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """dweight is linear in dy and in the weights of samples; both gradients gather bags."""
+    dy, indices, offsets, weights, winners, _, mode, padding, last, by_frequency = inputs
+    (g,) = grads
+    o = _Options(mode, padding, last, by_frequency=False, sparse=False)
+    ddy = dweights = None
+    if by_frequency:
+        counted = torch.ones_like(indices, dtype=g.dtype)
+        if last:
+            counted[offsets[-1] :] = 0
+        frequency = g.new_zeros(len(g)).index_add(0, indices, counted)
+        g = g / frequency.clamp(min=1)[:, None]
+    if needs[0] and winners is not None:
+        ddy = g.gather(0, winners.long().clamp(min=0)).masked_fill(_without_winner(winners, indices, offsets, len(g), o), 0)
+    elif needs[0]:
+        ddy = _apply(indices, g, offsets, weights, o)
+    if needs[3]:
+        dweights = _SAMPLE_GRADIENT.function.apply(dy, g, indices, offsets, padding, last)
+    return ddy, None, None, dweights, *[None] * 6
+
+
+def _sample_backward(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """The gradient of the weights of samples is linear in dy and in weight."""
+    dy, weight, indices, offsets, padding, last = inputs
+    (g,) = grads
+    o = _Options("sum", padding, last, by_frequency=False, sparse=False)
+    ddy = _apply(indices, weight, offsets, g, o) if needs[0] else None
+    dweight = _WEIGHT_GRADIENT.function.apply(dy, indices, offsets, g, None, len(weight), *o[:4]) if needs[1] else None
+    return ddy, dweight, None, None, None, None
+
+
+_WEIGHT_GRADIENT = differentiable(_weight_operator, _weight_backward)
+_SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
 
 
 class _EmbeddingBag(torch.autograd.Function):
@@ -109,17 +124,13 @@ class _EmbeddingBag(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
         if dy is None:
             return (None,) * 5
-        dispatched = by_dispatcher(dy)
-        if not dispatched:
-            dy = dy.resolve_neg()
         weight, weights, indices, offsets, winners = ctx.saved_tensors
         o: _Options = ctx.options
         if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
             offsets, o = offsets[:-1], o._replace(last=False)
-        again = torch.is_grad_enabled() and not dispatched  # create_graph=True
         dweight = dweights = None
         if ctx.needs_input_grad[0] and o.sparse:
-            if again:
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 raise make(
                     "unsupported",
                     _NAME,
@@ -129,86 +140,22 @@ class _EmbeddingBag(torch.autograd.Function):
                     "with sparse=False it can be",
                 )
             dweight = sparse_gradient(
-                dy, indices, offsets, ctx.rows, padding_idx=o.padding, mode=o.mode, per_sample_weights=weights,
+                dy.resolve_neg(), indices, offsets, ctx.rows, padding_idx=o.padding, mode=o.mode, per_sample_weights=weights,
                 include_last_offset=o.last, scale_grad_by_freq=o.by_frequency,
             )  # fmt: skip
         elif ctx.needs_input_grad[0]:
-            way = _WeightGradient.apply if again else _dweight
-            dweight = way(dy, indices, offsets, weights, winners, ctx.rows, o)
+            dweight = (way(dy, _WEIGHT_GRADIENT) or _weight_gradient)(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
         if ctx.needs_input_grad[1]:
-            dweights = (_SampleGradient.apply if again else _dsample)(dy, weight, indices, offsets, o)
+            dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
         return dweight, dweights, None, None, None
 
-    vmap = refuse_vmap("embedding_bag")
+    vmap = staticmethod(each(lambda *inputs: _EmbeddingBag.apply(*inputs)))
 
 
-class _WeightGradient(torch.autograd.Function):
-    """dweight, which is linear in dy and in the weights of samples: its backward gathers bags."""
-
-    @staticmethod
-    def forward(
-        dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, winners: Tensor | None, rows: int, o: _Options
-    ) -> Tensor:
-        return _dweight(dy, indices, offsets, weights, winners, rows, o)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        dy, indices, offsets, weights, winners, _, ctx.options = inputs
-        ctx.save_for_backward(dy if weights is not None else None, indices, offsets, weights, winners)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        dy, indices, offsets, weights, winners = ctx.saved_tensors
-        o: _Options = ctx.options
-        ddy = dweights = None
-        if o.by_frequency:
-            counted = torch.ones_like(indices, dtype=g.dtype)
-            if o.last:
-                counted[offsets[-1] :] = 0
-            frequency = g.new_zeros(len(g)).index_add(0, indices, counted)
-            g = g / frequency.clamp(min=1)[:, None]
-        if ctx.needs_input_grad[0] and winners is not None:
-            ddy = g.gather(0, winners.long().clamp(min=0)).masked_fill(_without_winner(winners, indices, offsets, o), 0)
-        elif ctx.needs_input_grad[0]:
-            ddy = _apply(indices, g, offsets, weights, o._replace(by_frequency=False))
-        if ctx.needs_input_grad[3]:
-            dweights = _SampleGradient.apply(dy, g, indices, offsets, o)
-        return ddy, None, None, dweights, None, None, None
-
-    vmap = refuse_vmap("embedding_bag")
-
-
-class _SampleGradient(torch.autograd.Function):
-    """The gradient of the weights of samples, which is linear in dy and in weight."""
-
-    @staticmethod
-    def forward(dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, o: _Options) -> Tensor:
-        return _dsample(dy, weight, indices, offsets, o)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        dy, weight, indices, offsets, ctx.options = inputs
-        ctx.save_for_backward(dy, weight, indices, offsets)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        dy, weight, indices, offsets = ctx.saved_tensors
-        o: _Options = ctx.options._replace(by_frequency=False)
-        ddy = _apply(indices, weight, offsets, g, o) if ctx.needs_input_grad[0] else None
-        dweight = None
-        if ctx.needs_input_grad[1]:
-            dweight = _WeightGradient.apply(dy, indices, offsets, g, None, len(weight), o)
-        return ddy, dweight, None, None, None
-
-    vmap = refuse_vmap("embedding_bag")
-
-
-def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, o: _Options) -> Tensor:
+def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: _Options) -> Tensor:
     """Where no position won: torch's CPU forward leaves row 0 in a bag without one."""
-    ones = torch.ones_like(indices, dtype=torch.float32)
-    rows = max(int(indices.max()) if len(indices) else 0, o.padding or 0) + 1
-    table = ones.new_ones(rows, 1)
-    counted = torch.embedding_bag(table, indices, offsets, False, 0, False, None, o.last, o.padding)
+    ones = torch.ones(rows, 1, device=indices.device)
+    counted = torch.embedding_bag(ones, indices, offsets, False, 0, False, None, o.last, o.padding)
     return (winners < 0) | (counted[0] == 0)
 
 
@@ -300,7 +247,7 @@ def embedding_bag(
         o = o._replace(last=False)
         input = input.reshape(-1)
         per_sample_weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
-    elif include_last_offset and not input.is_cuda and not torch.compiler.is_compiling():
+    elif include_last_offset and not input.is_cuda and not traced():
         end = int(offsets[-1]) if len(offsets) else len(input)
         if end != len(input):
             wanted, got = f"up to the end of input, {len(input)}", f"{end} as the last one"

@@ -10,17 +10,10 @@ from torch import Tensor
 
 from .._arrays import device_of
 from ..lerp import lerp_backward, lerp_plan, split_weight
-from ._calls import FLOATS, by_dispatcher, empty_gradient, refuse_vmap, require_tensors, strides_like
+from ._calls import FLOATS, empty_gradient, require_tensors, strides_like
+from ._operators import by_formula, differentiable, in_front, way
 
-
-def _reference(input: Tensor, end: Tensor, weight: Tensor | float, dy: Tensor, needs: tuple[bool, ...]) -> list[Tensor | None]:
-    """The gradients in torch operations, for a backward that is itself differentiated."""
-    values = ((1 - weight) * dy, weight * dy, dy * (end - input))
-    operands = (input, end, weight)
-    return [
-        v.sum_to_size(x.shape).to(x.dtype) if need and isinstance(x, Tensor) else None
-        for v, x, need in zip(values, operands, needs, strict=True)
-    ]
+_NAMES = ("da", "db", "dweight")
 
 
 @torch.library.custom_op("sternway::lerp_backward", mutates_args=())
@@ -33,27 +26,55 @@ def _operator(
     a_shape: Sequence[int],
     b_shape: Sequence[int],
     needs: str,
-) -> list[Tensor]:
-    """lerp_backward as torch.compile sees it; eager calls go past it."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """lerp_backward where torch has to see it; others call it past torch. What is not needed is empty."""
     ends = {"a": a, "b": b} if "dweight" in needs else {"a_shape": a_shape, "b_shape": b_shape}
-    return list(lerp_backward(dy, number if weight is None else weight, needs=needs.split(), **ends))
+    names = needs.split()
+    grads = dict(zip(names, lerp_backward(dy, number if weight is None else weight, needs=names, **ends), strict=True))
+    da, db, dweight = (grads[name] if name in grads else dy.new_empty(0) for name in _NAMES)
+    return da, db, dweight
 
 
 @_operator.register_fake
-def _(
-    dy: Tensor,
-    weight: Tensor | None,
-    number: float,
-    a: Tensor | None,
-    b: Tensor | None,
-    a_shape: Sequence[int],
-    b_shape: Sequence[int],
-    needs: str,
-) -> list[Tensor]:
-    shapes = {"da": a_shape, "db": b_shape, "dweight": () if weight is None else weight.shape}
-    return [
-        torch.empty_like(dy) if tuple(shapes[name]) == tuple(dy.shape) else dy.new_empty(shapes[name]) for name in needs.split()
-    ]
+def _(*inputs: Any) -> tuple[Tensor, ...]:
+    dy, weight, _, _, _, a_shape, b_shape, needs = inputs
+    shapes = a_shape, b_shape, () if weight is None else weight.shape
+    return tuple(
+        dy.new_empty(0) if name not in needs else torch.empty_like(dy) if list(shape) == list(dy.shape) else dy.new_empty(shape)
+        for name, shape in zip(_NAMES, shapes, strict=True)
+    )
+
+
+@_operator.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    dy, weight, number, a, b, a_shape, b_shape, needs = in_front(info, in_dims, inputs)
+    n, rank = info.batch_size, dy.dim() - 1
+
+    def long(shape: Sequence[int]) -> list[int]:
+        """A shape behind the batch, as long as dy's, so that it broadcasts."""
+        return [n, *[1] * (rank - len(shape)), *shape]
+
+    wide = [x if x is None else x.reshape(long(x.shape[1:])) for x in (weight, a, b)]
+    grads = _operator(dy, wide[0], number, *wide[1:], long(a_shape), long(b_shape), needs)
+    shapes = a_shape, b_shape, () if weight is None else weight.shape[1:]
+    return tuple(
+        g.reshape(n, *shape) if name in needs else g.expand(n, 0) for name, g, shape in zip(_NAMES, grads, shapes, strict=True)
+    ), (0, 0, 0)
+
+
+def _formula(*inputs: Any) -> tuple[Tensor, ...]:
+    dy, weight, number, a, b, a_shape, b_shape, needs = inputs
+    wide = torch.promote_types(dy.dtype, torch.float32)
+    g, w = dy.to(wide), number if weight is None else weight.to(wide)
+    formulas = {"da": lambda: (1 - w) * g, "db": lambda: w * g, "dweight": lambda: g * (b.to(wide) - a)}
+    shapes = a_shape, b_shape, () if weight is None else weight.shape
+    return tuple(
+        formula().sum_to_size(shape).to(dy.dtype) if name in needs else dy.new_empty(0)
+        for (name, formula), shape in zip(formulas.items(), shapes, strict=True)
+    )
+
+
+_GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
 def _run(
@@ -78,6 +99,8 @@ def _run(
 
 
 class _Lerp(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
         return torch.lerp(input, end, weight)
@@ -103,32 +126,16 @@ class _Lerp(torch.autograd.Function):
         home = weight if isinstance(weight, Tensor) else dy
         if home.dtype != dy.dtype or (home.device != dy.device and needs[2]):  # of a 0-d weight
             weight = home.to(dy)
-        dispatched = by_dispatcher(dy)
-        if torch.is_grad_enabled() and not dispatched:  # create_graph=True
-            if input is None:
-                input, end = dy.new_empty(ctx.shapes[0]), dy.new_empty(ctx.shapes[1])
-            da, db, dweight = _reference(input, end, weight, dy, needs)
-            return da, db, dweight if dweight is None else dweight.to(home)
-        names = [name for name, need in zip(("da", "db", "dweight"), needs, strict=True) if need]
-        if dispatched:
-            number = float(weight) if ctx.weight is not None else 0.0
-            found = _operator(
-                dy,
-                weight if ctx.weight is None else None,
-                number,
-                input if needs[2] else None,
-                end if needs[2] else None,
-                ctx.shapes[0],
-                ctx.shapes[1],
-                " ".join(names),
-            )
-            grads = dict(zip(names, found, strict=True))
+        names = [name for name, need in zip(_NAMES, needs, strict=True) if need]
+        if call := way(dy, _GRADIENT):
+            factor, number = (weight, 0.0) if ctx.weight is None else (None, float(weight))
+            ends = (input, end) if needs[2] else (None, None)
+            da, db, dweight = call(dy, factor, number, *ends, *ctx.shapes, " ".join(names))
+            grads = {"da": da, "db": db, "dweight": dweight}
         else:
             grads = _run(dy.resolve_neg(), weight, input, end, ctx.shapes, ctx.strides, names)
-        dweight = grads.get("dweight")
-        return grads.get("da"), grads.get("db"), dweight if dweight is None else dweight.to(home)
-
-    vmap = refuse_vmap("lerp")
+        da, db, dweight = (grads[name] if need else None for name, need in zip(_NAMES, needs, strict=True))
+        return da, db, dweight if dweight is None else dweight.to(home)
 
 
 def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:

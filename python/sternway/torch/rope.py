@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..errors import Error, make, renamed
 from ..rope import Options, rotate
-from ._calls import by_dispatcher, refuse_vmap, require_tensors
+from ._calls import require_tensors
+from ._operators import differentiable, each, traced, way
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -26,78 +27,76 @@ def _operator(
     angle: str,
     layout: str,
     direction: str,
-) -> list[Tensor]:
-    """The rotation as torch.compile sees it; eager calls go past it."""
+) -> tuple[Tensor, Tensor]:
+    """The rotation where torch has to see it; others call it past torch. Without x_k its result is empty."""
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
-    return list(rotate(direction, x, x_k, positions, cos, sin, options))
+    y, *y_k = rotate(direction, x, x_k, positions, cos, sin, options)
+    return y, y_k[0] if y_k else x.new_empty(0)
 
 
 @_operator.register_fake
-def _(x: Tensor, x_k: Tensor | None, *_: Any) -> list[Tensor]:
-    return [torch.empty_like(t) for t in (x, x_k) if t is not None]
+def _(x: Tensor, x_k: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(0) if x_k is None else torch.empty_like(x_k)
 
+
+_operator.register_vmap(each(_operator))
 
 _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
 
+def _transposed(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], _: Any) -> tuple[Tensor | None, ...]:
+    """The gradient of a rotation: the same one in the other direction, and so on."""
+    _, x_k, *how, direction = inputs
+    dx, dx_k = _GRADIENT.function.apply(grads[0], None if x_k is None else grads[1], *how, _TRANSPOSE[direction])
+    return dx, None if x_k is None else dx_k, *[None] * 10
+
+
+_GRADIENT = differentiable(_operator, _transposed)
+
+
 class _Rope(torch.autograd.Function):
-    """One rotation of x, or of x and x_k. Its backward is the same rotation in the other direction, and so on."""
+    """One rotation of x, or of x and x_k, which have the same positions and tables."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        x: Tensor,
-        x_k: Tensor | None,
-        positions: Tensor | None,
-        cos: Tensor | None,
-        sin: Tensor | None,
-        options: Options,
-        direction: str,
+        x: Tensor, x_k: Tensor | None, positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options
     ) -> tuple[Tensor, ...]:
-        if torch.compiler.is_compiling():
-            return tuple(_operator(x, x_k, positions, cos, sin, *options, direction))
+        if traced():
+            y, y_k = _operator(x, x_k, positions, cos, sin, *options, "forward")
+            return (y,) if x_k is None else (y, y_k)
         try:
-            return rotate(direction, x, x_k, positions, cos, sin, options)
+            return rotate("forward", x, x_k, positions, cos, sin, options)
         except Error as error:
             op, names = ("rope", {"dy": "x"}) if x_k is None else ("apply_rotary_pos_emb", {"dy": "q", "dy_k": "k"})
             raise renamed(error, f"sternway.torch.{op}", names) from None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, _, positions, cos, sin, ctx.options, ctx.direction = inputs
+        _, _, positions, cos, sin, ctx.options = inputs
         ctx.save_for_backward(positions, cos, sin)
         ctx.strides = [y.stride() for y in output]  # as x's, where those are dense
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        positions, cos, sin = ctx.saved_tensors
-        direction = _TRANSPOSE[ctx.direction]
-        nothing = (None,) * 5
-        some = [g for g in grads if g is not None]
-        if not some:
+        given = [g for g in grads if g is not None]
+        nothing = (None,) * 4
+        if not given:
             return None, None, *nothing
-        dispatched = by_dispatcher(some[0])
-        given = some if dispatched else [g.resolve_neg() for g in some]
-        x_k = given[1] if len(given) == 2 else None
-        if dispatched:
-            results: Any = _operator(given[0], x_k, positions, cos, sin, *ctx.options, direction)
-        elif torch.is_grad_enabled():  # create_graph=True
-            results = _Rope.apply(given[0], x_k, positions, cos, sin, ctx.options, direction)
+        results: Any
+        if call := way(given[0], _GRADIENT):
+            results = call(given[0], given[1] if len(given) == 2 else None, *ctx.saved_tensors, *ctx.options, "backward")
         else:
+            given = [g.resolve_neg() for g in given]
             strides = [s for s, g in zip(ctx.strides, grads, strict=True) if g is not None]
             out = tuple(g.new_empty_strided(g.shape, s) for g, s in zip(given, strides, strict=True))
-            results = rotate(direction, given[0], x_k, positions, cos, sin, ctx.options, out)
+            x_k = given[1] if len(given) == 2 else None
+            results = rotate("backward", given[0], x_k, *ctx.saved_tensors, ctx.options, out)
         found = iter(results)
         dx = [None if g is None else next(found) for g in grads]
         return dx[0], dx[1] if len(dx) == 2 else None, *nothing
-
-    vmap = refuse_vmap("rope")
-
-
-class _RopePair(_Rope):
-    """The same under the name of apply_rotary_pos_emb."""
-
-    vmap = refuse_vmap("apply_rotary_pos_emb")
 
 
 def _table(op: str, name: str, table: Tensor | None, x: Tensor) -> Tensor | None:
@@ -161,7 +160,7 @@ def rope(
     require_tensors("rope", x=x)
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
     tables = _table("rope", "cos", cos, x), _table("rope", "sin", sin, x)
-    return _Rope.apply(x, None, positions, *tables, options, "forward")[0]  # type: ignore[no-any-return]
+    return _Rope.apply(x, None, positions, *tables, options)[0]  # type: ignore[no-any-return]
 
 
 def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
@@ -186,4 +185,4 @@ def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsquee
     require_tensors(name, q=q, k=k, cos=cos, sin=sin)
     options = (10000.0, "half", cos.shape[-1], 0, "float64", layout)
     tables = _table(name, "cos", cos, q), _table(name, "sin", sin, q)
-    return _RopePair.apply(q, k, None, *tables, options, "forward")  # type: ignore[no-any-return]
+    return _Rope.apply(q, k, None, *tables, options)  # type: ignore[no-any-return]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .._arrays import device_of
 from ..scan import scan_plan
-from ._calls import FLOATS, by_dispatcher, empty_gradient, require_tensors, strides_like
+from ._calls import FLOATS, empty_gradient, require_tensors, strides_like
+from ._operators import by_formula, differentiable, in_front, way
 
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
@@ -42,7 +43,7 @@ def _backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, 
 
 @torch.library.custom_op("sternway::scan_backward", mutates_args=())
 def _operator(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tensor:
-    """The backward as torch.compile sees it; eager calls go past it."""
+    """The backward where torch has to see it; others call it past torch."""
     return _backward(dy, x, kind, dim, reverse, torch.empty_like(dy if x is None else x))
 
 
@@ -51,58 +52,67 @@ def _(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tenso
     return torch.empty_like(dy if x is None else x)
 
 
-def _batched(info: Any, in_dims: tuple[Any, ...], tensors: tuple[Any, ...], dim: int) -> tuple[list[Any], int]:
-    """Tensors with the batch in front, and the scanned dimension counted from the end."""
-    moved = []
-    for x, where in zip(tensors, in_dims, strict=False):
-        if x is not None:
-            x = x.unsqueeze(0).expand(info.batch_size, *x.shape) if where is None else x.movedim(where, 0)
-            x = x.unsqueeze(-1) if x.dim() == 1 else x  # a number is a row of one
-        moved.append(x)
-    rank = moved[0].dim() - 1
-    return moved, dim if dim < 0 else dim - rank
+@_operator.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+    dy, x, kind, dim, reverse = in_front(info, in_dims, inputs)
+    if dy.dim() == 1:  # numbers, each a row of one
+        return _operator(dy[:, None], None if x is None else x[:, None], kind, 1, reverse)[:, 0], 0
+    return _operator(dy, x, kind, dim if dim < 0 else dim + 1, reverse), 0
 
 
-class _Gradient(torch.autograd.Function):
-    """The backward as an operation that can be differentiated again, and that vmap knows."""
+def _formula(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tensor:
+    if x is None:  # cumsum, whose gradient is a sum from the other side
+        return _forward(dy, kind, dim, not reverse)  # type: ignore[no-any-return]
+    if kind == "logcumsumexp":
+        return _Weighted.apply(dy, x, dim, reverse, True)  # type: ignore[no-any-return]
+
+    def values(x: Tensor) -> Tensor:
+        y = _forward(x, kind, dim, reverse)
+        return y[0] if kind in _PAIRS else y  # type: ignore[no-any-return]
+
+    return torch.func.vjp(values, x)[1](dy)[0]  # type: ignore[no-any-return]
+
+
+_GRADIENT = differentiable(_operator, by_formula(_formula))
+
+
+class _Weighted(torch.autograd.Function):
+    """The weights of the softmax of each prefix, ``w[i, k] = exp(x[k] - y[i])`` for k <= i, applied to u.
+
+    ``sum_k w[i, k] u[k]``, or transposed ``sum_i w[i, k] u[i]``, the gradient of logcumsumexp: each is the derivative of the
+    other. Those of torch's own formula are NaN where dy is 0, whose logarithm it takes.
+    """
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tensor:
-        return _backward(dy, x, kind, dim, reverse, torch.empty_like(dy if x is None else x))
+    def forward(u: Tensor, x: Tensor, dim: int, reverse: bool, transposed: bool) -> Tensor:
+        if transposed:
+            return _operator(u, x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
+        y = _forward(x, "logcumsumexp", dim, reverse)
+        above, below = ((_forward(x + part.clamp(min=0).log(), "logcumsumexp", dim, reverse) - y).exp() for part in (u, -u))
+        return (above - below).masked_fill(y.isneginf(), 0)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        dy, x, *ctx.how = inputs
-        ctx.save_for_backward(dy, x)
+        u, x, *ctx.how, ctx.transposed = inputs
+        ctx.save_for_backward(u, x)
 
     @staticmethod
-    def backward(ctx: Any, ddx: Tensor) -> Any:
-        dy, x = ctx.saved_tensors
-        kind, dim, reverse = ctx.how
-        if x is None:  # cumsum is linear: its gradient's gradient is itself
-            return _forward(ddx, kind, dim, reverse), None, None, None, None
+    def backward(ctx: Any, g: Tensor) -> Any:
+        u, x = ctx.saved_tensors
 
-        def gradient(dy: Tensor, x: Tensor) -> Tensor:
-            def values(x: Tensor) -> Tensor:
-                y = _forward(x, kind, dim, reverse)
-                return y[0] if kind in _PAIRS else y  # type: ignore[no-any-return]
+        def weighted(u: Tensor, transposed: bool) -> Tensor:
+            return _Weighted.apply(u, x, *ctx.how, transposed)  # type: ignore[no-any-return]
 
-            return torch.func.vjp(values, x)[1](dy)[0]  # type: ignore[no-any-return]
-
-        grads = torch.func.vjp(gradient, dy, x)[1](ddx)
-        if kind == "logcumsumexp":  # torch's formulas make NaN of leading -inf, on which nothing depends
-            nothing = torch.isneginf(_forward(x, kind, dim, reverse))
-            grads = tuple(g.masked_fill(nothing, 0) for g in grads)
-        return *grads, None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Any:
-        (g, v), where = _batched(info, in_dims, (dy, x), dim)
-        dx = _Gradient.apply(g, v, kind, where, reverse)
-        return dx.reshape(info.batch_size, *dx.shape[1:]) if dy.dim() > (in_dims[0] is not None) else dx.squeeze(-1), 0
+        left, right = (u, g) if ctx.transposed else (g, u)  # of sum left[i] w[i, k] right[k]
+        dx = right * weighted(left, True) - weighted(left * weighted(right, False), True)
+        return weighted(g, not ctx.transposed), dx, None, None, None
 
 
 class _Scan(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
         y = _forward(x, kind, dim, reverse)
@@ -130,22 +140,12 @@ class _Scan(torch.autograd.Function):
         if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
             x = x.to(dy.dtype)
         kind, dim, reverse = ctx.how
-        if by_dispatcher(dy):
-            dx = _operator(dy, x, kind, dim, reverse)
-        elif torch.is_grad_enabled():  # create_graph=True
-            dx = _Gradient.apply(dy, x, kind, dim, reverse)
+        if call := way(dy, _GRADIENT):
+            dx = call(dy, x, kind, dim, reverse)
         else:
             new = empty_gradient(dy, dy.shape, ctx.strides) if x is None else torch.empty_like(x)
             dx = _backward(dy, x, kind, dim, reverse, new)
         return dx if dx.dtype == ctx.dtype else dx.to(ctx.dtype), None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-        (rows,), where = _batched(info, in_dims, (x,), dim)
-        y = _Scan.apply(rows, kind, where, reverse)
-        if x.dim() == 1:
-            y = tuple(t.squeeze(-1) for t in y) if kind in _PAIRS else y.squeeze(-1)
-        return y, (0, 0) if kind in _PAIRS else 0
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:

@@ -1,0 +1,100 @@
+"""A backward as an operator of torch: what torch.compile traces, what is differentiated again, what transforms batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Inputs = tuple[Any, ...]
+Gradients = tuple[Tensor | None, ...]
+Backward = Callable[[Inputs, tuple[Tensor, ...], tuple[bool, ...]], Gradients]
+"""From the inputs of an operator, the gradients of its outputs and which inputs need theirs, a gradient for each input."""
+
+
+class Twice(NamedTuple):
+    """A backward that can be differentiated again, in two forms: transforms of torch.func (2.11) take the second alone."""
+
+    operator: Callable[..., Any]
+    function: type[torch.autograd.Function]
+
+
+def differentiable(operator: Any, backward: Backward) -> Twice:
+    """Give an operator a gradient."""
+
+    class Gradient(torch.autograd.Function):
+        generate_vmap_rule = True  # the operator's
+
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return operator(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Inputs, output: Any) -> None:
+            ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
+            ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Gradients:
+            inputs = tuple(other if x is None else x for x, other in zip(ctx.saved_tensors, ctx.others, strict=True))
+            return backward(inputs, grads, tuple(ctx.needs_input_grad))
+
+    operator.register_autograd(Gradient.backward, setup_context=Gradient.setup_context)
+    return Twice(operator, Gradient)
+
+
+def by_formula(formula: Callable[..., Any]) -> Backward:
+    """The gradient of an operator that is a formula, given in torch operations."""
+
+    def backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
+        where = [i for i, need in enumerate(needs) if need]
+
+        def function(*needed: Tensor) -> Any:
+            given = dict(zip(where, needed, strict=True))
+            return formula(*(given.get(i, x) for i, x in enumerate(inputs)))
+
+        outputs, pull = torch.func.vjp(function, *(inputs[i] for i in where))
+        found = iter(pull(grads[0] if isinstance(outputs, Tensor) else grads))
+        return tuple(next(found) if need else None for need in needs)
+
+    return backward
+
+
+def traced() -> bool:
+    """Whether torch.compile or a transform of torch.func is at work: values cannot be read, and layouts are torch's."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
+    """The form in which a backward has to be called. None: torch need not see it."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy):  # the latter by is_grads_batched
+        return gradient.operator
+    return gradient.function.apply if torch.is_grad_enabled() or traced() else None  # the former by create_graph
+
+
+def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
+    """Inputs of an operator whose tensors have what vmap batches as their first dimension."""
+
+    def moved(x: Any, where: int | None) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return x.expand(info.batch_size, *x.shape) if where is None else x.movedim(where, 0)
+
+    return tuple(map(moved, inputs, in_dims))
+
+
+def each(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """A vmap rule that calls the operator for each of the batch."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+        calls = [
+            operator(*(x.select(where, i) if isinstance(where, int) else x for x, where in zip(inputs, in_dims, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(calls[0], Tensor):
+            return torch.stack(calls), 0
+        return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
+
+    return rule
