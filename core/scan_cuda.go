@@ -29,6 +29,7 @@ type scanShape struct {
 	shared               uint32 // bytes of the ring, or of what columns have in shared memory
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
+	held                 bool   // rows are held by blocks, all of which are on the device
 }
 
 // code is what kernels call the kind.
@@ -59,7 +60,7 @@ func (s *scanProgram) pick() {
 			s.variant = "columns"
 		}
 		for _, quick := range s.quicker(inner) {
-			if anyOf[quick] == s.variant {
+			if scanKernels[quick].instead == s.variant {
 				s.variant = quick
 				break
 			}
@@ -148,25 +149,6 @@ func (s *scanProgram) padded() int64 {
 	return s.length()
 }
 
-// holds reports that a kernel takes rows of this length.
-func (s *scanProgram) holds(code, kernel string) bool {
-	switch kernel {
-	case "rows":
-		held := int64(rowsVectors)
-		if tamed(code) && s.element.Size() < 8 { // by a lane that can do everything
-			held /= 2
-		}
-		return s.length() <= 32*held*s.vector()
-	case "row":
-		return s.padded() <= scanRowThreads*s.lane(code)
-	case "strips", "long":
-		return s.length() <= ringLongest
-	case "pieces":
-		return tamed(code) && !s.holds(code, "row") && s.length() <= pieceMost*scanRowThreads*s.lane(code)
-	}
-	return true
-}
-
 // along is the kernel for a dense scanned dimension; flat says that rows lie end to end. Kinds that are tried first want whole vectors of a
 // warp's rows, but can have leads in `row`.
 func (s *scanProgram) along(code string, flat bool) string {
@@ -181,88 +163,15 @@ func (s *scanProgram) along(code string, flat bool) string {
 	return "tiles"
 }
 
-// share gives the rows to threads. Of columns, `columns` are side by side.
+// holds reports that a kernel takes rows of this length.
+func (s *scanProgram) holds(code, kernel string) bool {
+	holds := scanKernels[kernel].holds
+	return holds == nil || holds(s, code)
+}
+
+// share gives the rows to the threads of a kernel. Of columns, `columns` are side by side.
 func (s *scanProgram) share(code, kernel string, rows, columns int64) scanShape {
-	n, lane := max(1, s.length()), s.lane(code)
-	switch {
-	case kernel == "pieces":
-		return s.sharePieces(rows)
-	case anyOf[kernel] != "":
-		return s.shareRing(kernel, rows, columns)
-	}
-	g := scanShape{kernel: kernel, tiles: 1, parts: 1, strips: rows, columns: 1, marks: s.badBytes()}
-	switch kernel {
-	case "rows":
-		g.width, g.block = 32*rowsVectors*s.vector()/n, scanRowsThreads
-		if whole := s.vector() / gcd(s.vector(), n); g.width >= whole { // rows that begin with an aligned vector
-			g.width -= g.width % whole
-		}
-		g.grid = ceil(rows, g.block/32*g.width)
-	case "row":
-		g.height, g.width = ceil(s.padded(), 32*lane), 1
-		if g.height&(g.height-1) == 0 && g.height <= 4 {
-			g.width = 8 / g.height
-		}
-		g.block, g.grid = 32*g.height*g.width, ceil(rows, g.width)
-	case "tiles":
-		g.block, g.height = scanRowThreads, scanRowThreads/32
-		g.cut(ceil(s.padded(), scanRowThreads*s.walked(code)), scanFill*int64(s.units))
-		g.grid = g.strips * g.parts
-	case "columns":
-		across, down := s.own(code)
-		most := narrowStrip / s.element.Size()
-		g.width = min(pow2(ceil(columns, across)), 32)
-		for g.width*across > most && ceil(columns, g.width*across)*(rows/columns) < scanFill*int64(s.units) {
-			g.width /= 2
-		}
-		g.height = min(pow2(ceil(n, down)), scanColumnThreads/g.width)
-		g.columns = g.width * across
-		if g.width*g.height > 32 { // a thread for what enters each column
-			g.height = max(g.height, across)
-		}
-		g.strips = ceil(columns, g.columns) * (rows / columns)
-		if g.block = g.width * g.height; g.block <= 32 {
-			g.block = 128
-			g.grid = ceil(g.strips, g.block/(g.width*g.height))
-			g.shared = s.columnRoom(code, g.block)
-			return g
-		}
-		g.shared = s.columnRoom(code, g.block)
-		g.cut(ceil(n, down*g.height), scanFill*int64(s.units))
-		if g.grid = g.strips * g.parts; g.tiles*g.parts > 1 {
-			s.mark(&g)
-		}
-	}
-	return g
-}
-
-// columnRoom is the shared memory of a block of `columns`: states of each column, those that enter a tile and those of each warp.
-func (s *scanProgram) columnRoom(code string, block int64) uint32 {
-	across, _ := s.own(code)
-	state := scanStates[code][s.element.Size()/8]
-	return uint32((1 + block/32) * (32*across*(state.head+state.tail) + 16))
-}
-
-// own is kAcross (in elements) and kDown of cuda/scan_outer.cuh.
-func (s *scanProgram) own(code string) (across, down int64) {
-	size := s.element.Size()
-	switch {
-	case size == 8:
-		return 1, 8
-	case code == "cumsum":
-		return 8 / size, 8
-	case size == 2 && code != "cumextremum":
-		return 2, 8
-	}
-	return 4 / size, 16
-}
-
-// cut makes parts of strips of so many tiles, where there are too few strips for so many blocks. Parts cost more launches, each of which
-// reads its inputs again, so that strips that are nearly enough stay whole.
-func (g *scanShape) cut(tiles, blocks int64) {
-	g.parts = clamp((blocks+g.strips/2)/g.strips, 1, tiles)
-	g.tiles = ceil(tiles, g.parts)
-	g.parts = ceil(tiles, g.tiles)
+	return scanKernels[kernel].share(s, code, rows, columns)
 }
 
 func gcd(a, b int64) int64 {

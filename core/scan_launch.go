@@ -82,7 +82,7 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 		kernel int
 		phase  int64
 	}{
-		{cut && g.kernel != "pieces" && scanStates[d.code][0].head > 0, heads, scanHeads},
+		{cut && !g.held && scanStates[d.code][0].head > 0, heads, scanHeads},
 		{records && !team, heads, 0},
 		{cut && !team, own, scanTails},
 		{true, own, 0},
@@ -176,15 +176,15 @@ func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
 		quicker = d.quicker(columns)
 	case !d.holds(d.code, kernel):
 		kernel = "tiles"
-	case anyOf[kernel] != "":
-		quicker, kernel = []string{kernel}, anyOf[kernel]
+	case scanKernels[kernel].instead != "":
+		quicker, kernel = []string{kernel}, scanKernels[kernel].instead
 	}
 	if d.forced && kernel == "columns" && d.dims > 0 {
 		columns = d.extent[0]
 	}
 	for _, quick := range quicker {
-		if anyOf[quick] == kernel && d.lies(quick, args) {
-			if g := d.share(d.code, quick, d.rows, columns); d.fill(&g, shared) && d.needs(d.code, &g) <= d.bytes {
+		if q := scanKernels[quick]; q.instead == kernel && q.lies(d, quick, args) {
+			if g := d.share(d.code, quick, d.rows, columns); q.fill(d.scanProgram, &g, shared) && d.needs(d.code, &g) <= d.bytes {
 				return g
 			}
 		}

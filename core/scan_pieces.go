@@ -11,7 +11,7 @@ const (
 // what roundings took, lose more by waiting than by reading x twice where there are rows enough for all blocks, of more than a few tiles.
 func (s *scanProgram) piecewise() bool {
 	switch size := s.element.Size(); {
-	case !s.holds(s.code(), "pieces") || s.length()%s.vector() != 0 || s.length() > pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code()):
+	case !s.holdsPieces(s.code()) || s.length()%s.vector() != 0 || s.length() > pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code()):
 		return false
 	case s.kind == "logcumsumexp" && size == 2, s.kind == "cumprod" && size == 8:
 		return s.rowCount() <= 2*int64(s.units) || s.length() < 2*scanRowThreads*s.lane(s.code())
@@ -19,10 +19,14 @@ func (s *scanProgram) piecewise() bool {
 	return true
 }
 
+func (s *scanProgram) holdsPieces(code string) bool {
+	return tamed(code) && !s.holdsRow(code) && s.length() <= pieceMost*scanRowThreads*s.lane(code)
+}
+
 // sharePieces gives each row to blocks that have equally many warps: to as few as hold it, or up to twice as many where more rows are then
 // on the device at once.
-func (s *scanProgram) sharePieces(rows int64) scanShape {
-	g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1}
+func (s *scanProgram) sharePieces(_ string, rows, _ int64) scanShape {
+	g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1, held: true}
 	warps := ceil(s.length(), 32*s.lane(s.code()))
 	least := ceil(32*warps, scanRowThreads)
 	for parts, most := least, int64(0); parts <= min(2*least, pieceMost); parts++ {

@@ -16,9 +16,6 @@ const (
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
 )
 
-// anyOf names the kernel that does everything in the place of a quicker one.
-var anyOf = map[string]string{"strips": "columns", "long": "tiles", "pieces": "tiles"}
-
 // tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
 func tamed(code string) bool { return code == "cumprod" || code == "logcumsumexp" }
 
@@ -82,30 +79,45 @@ func (s *scanProgram) quicker(columns int64) []string {
 	return []string{"long"}
 }
 
-// shareRing gives strips, or long rows, to blocks.
-func (s *scanProgram) shareRing(kernel string, rows, columns int64) scanShape {
-	across, length, _ := s.ringTile(kernel)
-	g, n := scanShape{kernel: kernel, columns: across, block: stripThreads, beside: 1}, s.length()
-	if kernel == "long" {
-		g.block, columns, n = longThreads, 1, s.lined()
-		g.beside, _, _ = s.longBlocks()
-	}
+// holdsRing says that elements of a row are counted in 32 bits.
+func (s *scanProgram) holdsRing(string) bool { return s.length() <= ringLongest }
+
+func (s *scanProgram) shareStrips(_ string, rows, columns int64) scanShape {
+	across, length, _ := s.ringTile("strips")
+	g := scanShape{kernel: "strips", columns: across, block: stripThreads, beside: 1}
 	g.strips = ceil(columns, across) * (rows / columns)
 	s.mark(&g)
-	if kernel == "long" && s.teams() {
+	g.cut(ceil(max(1, s.length()), length), int64(s.units))
+	g.grid = g.strips * g.parts
+	g.takeTurns(int64(s.units))
+	return g
+}
+
+func (s *scanProgram) shareLong(_ string, rows, _ int64) scanShape {
+	g := scanShape{kernel: "long", columns: 1, block: longThreads, strips: rows}
+	g.beside, _, _ = s.longBlocks()
+	s.mark(&g)
+	if s.teams() {
 		s.team(&g)
 	} else {
-		g.cut(ceil(max(1, n), length), g.beside*int64(s.units))
+		_, length, _ := s.ringTile("long")
+		g.cut(ceil(max(1, s.lined()), length), g.beside*int64(s.units))
 		g.grid = g.strips * g.parts
 	}
-	if g.parts == 1 { // a block takes several strips, while the next tiles come
-		rounds := func(each int64) int64 { return each * ceil(g.strips, each*int64(s.units)) }
-		if g.beside > 2 && rounds(g.beside-1) < rounds(g.beside) { // the last ones then have fewer to wait for
-			g.beside--
-		}
-		g.grid = min(g.strips, g.beside*int64(s.units))
-	}
+	g.takeTurns(int64(s.units))
 	return g
+}
+
+// takeTurns gives a block several strips that are not cut, the next of which comes meanwhile.
+func (g *scanShape) takeTurns(units int64) {
+	if g.parts > 1 {
+		return
+	}
+	rounds := func(each int64) int64 { return each * ceil(g.strips, each*units) }
+	if g.beside > 2 && rounds(g.beside-1) < rounds(g.beside) { // the last ones then have fewer to wait for
+		g.beside--
+	}
+	g.grid = min(g.strips, g.beside*units)
 }
 
 // mark makes room for what a kind that is tried first cannot do.
@@ -142,16 +154,17 @@ func (s *scanProgram) teams() bool {
 
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
-	return g.kernel == "pieces" || g.kernel == "long" && g.parts > 1 && s.teams()
+	return g.held || g.kernel == "long" && g.parts > 1 && s.teams()
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
 func (s *scanProgram) again(ring *scanShape) scanShape {
 	g := *ring
-	if anyOf[g.kernel] == "" {
+	instead := scanKernels[g.kernel].instead
+	if instead == "" {
 		return g
 	}
-	g.kernel, g.shared, g.parts = anyOf[g.kernel], 0, 1
+	g.kernel, g.shared, g.parts, g.held = instead, 0, 1, false
 	if g.kernel == "columns" {
 		_, down := s.own(s.code())
 		g.block, g.width, g.height = scanColumnThreads, 32, scanColumnThreads/32
@@ -170,11 +183,8 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 	return g
 }
 
-// fill takes as many tiles into the ring as fit into the shared memory of a block, and reports whether there are enough.
-func (s *scanProgram) fill(g *scanShape, shared int) bool {
-	if g.kernel == "pieces" {
-		return s.fillPieces(g, shared)
-	}
+// fillRing takes as many tiles into the ring as fit into the shared memory of a block, and reports whether there are enough.
+func (s *scanProgram) fillRing(g *scanShape, shared int) bool {
 	_, _, bytes := s.ringTile(g.kernel)
 	room, least := int64(shared)-stripBeside, int64(2)
 	if s.together(g) { // a tile stays for a turn
@@ -197,8 +207,8 @@ func (s *scanProgram) fill(g *scanShape, shared int) bool {
 }
 
 // side reports that columns lie side by side in whole aligned vectors in every operand.
-func (d *deviceScan) side(args []Tensor) bool {
-	if d.dims == 0 || d.extent[0]%d.vector() != 0 {
+func (d *deviceScan) side(_ string, args []Tensor) bool {
+	if d.code == "indices" || d.dims == 0 || d.extent[0]%d.vector() != 0 {
 		return false
 	}
 	for i, operand := range d.operands {
@@ -216,16 +226,10 @@ func (d *deviceScan) side(args []Tensor) bool {
 	return true
 }
 
-// lies reports that the operands are as a kernel with a ring wants them.
-func (d *deviceScan) lies(kernel string, args []Tensor) bool {
-	if d.code == "indices" {
-		return false
-	}
-	if kernel == "strips" {
-		return d.side(args)
-	}
+// alike reports that rows of all operands run the same way, and lie so that whole vectors of them can be read.
+func (d *deviceScan) alike(kernel string, args []Tensor) bool {
 	for _, step := range d.step[:2] {
-		if step != 0 && step != d.step[2] { // all of them run the same way
+		if step != 0 && step != d.step[2] {
 			return false
 		}
 	}

@@ -182,7 +182,7 @@ func TestWordsOfScans(t *testing.T) {
 			if team {
 				launches, kernels = launches[1:], kernels[1:]
 			}
-			if anyOf[strings.Split(kernels[0], "_")[1]] == "" {
+			if scanKernels[strings.Split(kernels[0], "_")[1]].instead == "" {
 				continue
 			}
 			require.Equal(t, team, launches[0].together, "blocks that wait for each other are on the device at once")
@@ -417,7 +417,7 @@ func TestShapesOfScans(t *testing.T) {
 							across, length, _ := s.ringTile(s.variant)
 							require.GreaterOrEqual(t, g.parts*g.tiles*length, s.length(), "a row in its tiles")
 							require.GreaterOrEqual(t, g.strips*across, s.rowCount())
-							require.True(t, s.fill(&g, 227<<10))
+							require.True(t, scanKernels[g.kernel].fill(s, &g, 227<<10))
 							beside, team := int64(stripBeside), int64(0)
 							if s.variant == "long" {
 								_, beside, team = s.longBlocks()
@@ -428,7 +428,7 @@ func TestShapesOfScans(t *testing.T) {
 								require.LessOrEqual(t, g.grid, 132*g.beside, "all blocks are on the device")
 								require.GreaterOrEqual(t, g.width, int64(3), "a tile stays for a turn")
 								for _, shared := range []int{163 << 10, 99 << 10} {
-									if !s.fill(&g, shared) {
+									if !scanKernels[g.kernel].fill(s, &g, shared) {
 										require.Equal(t, 99<<10, shared)
 										break
 									}
@@ -442,7 +442,7 @@ func TestShapesOfScans(t *testing.T) {
 							require.LessOrEqual(t, g.parts, int64(pieceMost), "a lane hears each")
 							require.Zero(t, g.grid%g.parts, "blocks keep their place in rows")
 							for _, shared := range []int{227 << 10, 163 << 10, 99 << 10} {
-								require.Equal(t, g.parts <= 132, s.fill(&g, shared))
+								require.Equal(t, g.parts <= 132, scanKernels[g.kernel].fill(s, &g, shared))
 								require.LessOrEqual(t, ceil(g.grid, 132)*(int64(g.shared)+pieceBeside), int64(shared), "all blocks are on the device")
 							}
 						case "columns":

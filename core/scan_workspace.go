@@ -12,7 +12,7 @@ var scanStates = map[string][2]struct{ head, tail int64 }{
 // needs is the number of bytes of what launches leave for others.
 func (s *scanProgram) needs(code string, g *scanShape) int64 {
 	bytes := s.statesEnd(code, g) + s.recordBytes(g)
-	if g.marked && anyOf[g.kernel] != "" {
+	if g.marked && scanKernels[g.kernel].instead != "" {
 		again := s.again(g)
 		bytes = max(bytes, s.needs(code, &again))
 	}
@@ -55,7 +55,7 @@ func (s *scanProgram) stateBytes() (most int64) {
 				quicker = s.quicker(columns)
 			}
 			for _, quick := range quicker {
-				if anyOf[quick] != kernel || code != s.code() {
+				if scanKernels[quick].instead != kernel || code != s.code() {
 					continue
 				}
 				g = s.share(code, quick, rows, columns)
@@ -67,7 +67,7 @@ func (s *scanProgram) stateBytes() (most int64) {
 				}
 			}
 		}
-		if !s.forced || s.variant == "tiles" || anyOf[s.variant] == "tiles" {
+		if !s.forced || s.variant == "tiles" || scanKernels[s.variant].instead == "tiles" {
 			if s.forced || !s.holds(code, "row") {
 				need("tiles", 1)
 			}
@@ -105,7 +105,7 @@ func (s *scanProgram) toldBytes(g *scanShape) int64 {
 
 // recordBytes is the room for a bit of each element, in whole tiles.
 func (s *scanProgram) recordBytes(g *scanShape) int64 {
-	if anyOf[g.kernel] == "" || !s.recorded() {
+	if scanKernels[g.kernel].instead == "" || !s.recorded() {
 		return 0
 	}
 	columns, length, _ := s.ringTile(g.kernel)
