@@ -86,7 +86,7 @@ INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double
                    const double *restrict x, const double *restrict w, const double *restrict dy, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
     long i = k * width + l;
-    link[l] *= kind == SCAN_SOFT ? x[i] : 1 - w[i];
+    link[l] = kind == SCAN_SOFT ? link[l] * x[i] : elsewhere(w[i], link[l]);
     double part = kind == SCAN_SOFT ? link[l] * dy[i] : link[l] != 0 ? dy[i] : 0;
     leaving[l] = added(exact, part, leaving[l], &lost[l]);
   }

@@ -26,6 +26,11 @@
 INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
 INLINE double number(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 
+/* A choice as the bits of a number, all of them or none; x where it is made, and x elsewhere, or 0. */
+INLINE double mask(int made) { return number(made ? ~(uint64_t)0 : 0); }
+INLINE double where(double choice, double x) { return number(bits(x) & bits(choice)); }
+INLINE double elsewhere(double choice, double x) { return number(bits(x) & ~bits(choice)); }
+
 /* a b, where zero cuts infinity, but not NaN. */
 INLINE double cut(double a, double b) {
   double p = a * b, lost = isunordered(a, b) ? p : 0;
@@ -74,22 +79,20 @@ INLINE void record_forward(double sign, int first, double *restrict best, double
   EACH_LANE best[l] = seen[l] != 0 ? best[l] : sign * x[l];
   for (long k = 0; k < n; k++) EACH_LANE {
     double v = sign * x[k * width + l], b = best[l];
-    double win = first ? (b >= v ? 0 : 1) : (v >= b ? 1 : 0);
-    if (first) win = b == b ? win : 0;
-    else win = v == v ? win : 1;
-    best[l] = win != 0 ? v : b;
-    if (w) w[k * width + l] = win;
+    int win = first ? !(b >= v) & (b == b) : (v >= b) | (v != v);
+    best[l] = win ? v : b;
+    if (w) w[k * width + l] = mask(win);
   }
   EACH_LANE {
-    if (w) w[l] = seen[l] != 0 ? w[l] : 1;
+    if (w) w[l] = seen[l] != 0 ? w[l] : mask(1);
     seen[l] = 1;
   }
 }
 
 /* a + b, where lost gathers what rounding takes from float64 sums: the results of other types are rounded far above it. */
 INLINE double added(int exact, double a, double b, double *lost) {
-  double sum = a + b, part = sum - b, error = (a - part) + (b - (sum - part));
-  if (exact) *lost += error - error == 0 ? error : 0;
+  double sum = a + b, part = sum - b, all = *lost + ((a - part) + (b - (sum - part)));
+  if (exact) *lost = all - all == 0 ? all : 0;
   return sum;
 }
 
@@ -113,13 +116,13 @@ INLINE void chosen_forward(const double *restrict want, double *restrict first, 
     double fine = bits(first[l]) == bits(x[(n - 1) * width + l]) ? scans[l] : 0;
     scans[l] = own[l] != 0 ? scans[l] : fine;
     first[l] = x[l];
-    own[l] = w[l] = bits(x[l]) == wanted(want[l], k * delta) ? 1 : 0;
+    own[l] = w[l] = mask(bits(x[l]) == wanted(want[l], k * delta));
   }
   for (long i = 1; i < n; i++) EACH_LANE {
     uint64_t index = bits(x[i * width + l]);
     double fine = index == bits(x[(i - 1) * width + l]) ? scans[l] : 0;
     int wins = index == wanted(want[l], (k + i) * delta);
-    w[i * width + l] = wins ? 1 : 0;
+    w[i * width + l] = mask(wins);
     scans[l] = wins ? scans[l] : fine;
   }
 }
@@ -192,9 +195,9 @@ INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, 
       case SCAN_SUM: dy[i] = r, entering[l] = next; break;
       case SCAN_PRODUCT: dy[i] = cut(w[i], r), entering[l] = cut(c[i], next), less *= c[i]; break;
       case SCAN_SOFT: dy[i] = w[i] * r, entering[l] = c[i] * next, less *= c[i]; break;
-      default: dy[i] = w[i] != 0 ? r : 0, entering[l] = w[i] != 0 ? 0 : next, less = w[i] != 0 ? 0 : less;
+      default: dy[i] = where(w[i], r), entering[l] = elsewhere(w[i], next), less = elsewhere(w[i], less);
     }
-    if (exact) lost[l] = less - less == 0 ? less : 0;
+    if (exact) lost[l] = less;
   }
 }
 

@@ -4,20 +4,39 @@
 #include "vector.h"
 
 /* Tiles are read and written in one of three ways. Lanes that lie side by side, as those of a scan along an outer dimension, go row by
-   row. Lanes whose positions are adjacent are turned, four lanes by four positions. Others go one by one. */
+   row. Lanes whose positions are adjacent are turned: 16 bytes of as many lanes as are 32 bytes. Others go one by one. */
 
 typedef double four __attribute__((vector_size(32)));
 typedef double loose_f64 __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
 
-#define TURN(a, b, c, d) do { \
-    four even = __builtin_shufflevector(a, b, 0, 4, 2, 6), even2 = __builtin_shufflevector(c, d, 0, 4, 2, 6); \
-    four odd = __builtin_shufflevector(a, b, 1, 5, 3, 7), odd2 = __builtin_shufflevector(c, d, 1, 5, 3, 7); \
-    a = __builtin_shufflevector(even, even2, 0, 1, 4, 5), b = __builtin_shufflevector(odd, odd2, 0, 1, 4, 5); \
-    c = __builtin_shufflevector(even, even2, 2, 3, 6, 7), d = __builtin_shufflevector(odd, odd2, 2, 3, 6, 7); \
-  } while (0)
+#ifdef VECTOR_256
+#include <immintrin.h>
 
-#define WIDE(p, suffix) __builtin_convertvector(*(const loose_##suffix *)(p), four)
+/* Four positions are turned, of eight lanes in float32 and of four in float64. Of eight, lanes i and i + 4 are a vector, whose halves are
+   turned alike. */
+enum { TURNED_f32 = 8, TURNED_f64 = 4 };
+typedef __m256 turned_f32;
+typedef __m256d turned_f64;
+
+#define READ_f32(at, i) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at(i))), _mm_loadu_ps(at(i + 4)), 1)
+#define READ_f64(at, i) _mm256_loadu_pd(at(i))
+#define WRITE_f32(at, i, v) (_mm_storeu_ps(at(i), _mm256_castps256_ps128(v)), _mm_storeu_ps(at(i + 4), _mm256_extractf128_ps(v, 1)))
+#define WRITE_f64(at, i, v) _mm256_storeu_pd(at(i), v)
+
+#define UNPACKED(half, a, b) _mm256_castpd_ps(_mm256_unpack##half##_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)))
+#define TURN_f32(v) do { \
+    __m256 a = _mm256_unpacklo_ps(v[0], v[1]), b = _mm256_unpackhi_ps(v[0], v[1]); \
+    __m256 c = _mm256_unpacklo_ps(v[2], v[3]), d = _mm256_unpackhi_ps(v[2], v[3]); \
+    v[0] = UNPACKED(lo, a, c), v[1] = UNPACKED(hi, a, c), v[2] = UNPACKED(lo, b, d), v[3] = UNPACKED(hi, b, d); \
+  } while (0)
+#define TURN_f64(v) do { \
+    __m256d a = _mm256_unpacklo_pd(v[0], v[1]), b = _mm256_unpackhi_pd(v[0], v[1]); \
+    __m256d c = _mm256_unpacklo_pd(v[2], v[3]), d = _mm256_unpackhi_pd(v[2], v[3]); \
+    v[0] = _mm256_permute2f128_pd(a, c, 0x20), v[1] = _mm256_permute2f128_pd(b, d, 0x20); \
+    v[2] = _mm256_permute2f128_pd(a, c, 0x31), v[3] = _mm256_permute2f128_pd(b, d, 0x31); \
+  } while (0)
+#endif
 
 /* The lanes from the first on that lie side by side. */
 INLINE long run_of(const int64_t *at, long lanes) {

@@ -3,6 +3,54 @@
 #define LINE(type) (long)(64 / sizeof(type)) /* numbers of a line of cache */
 #define EACH(lanes) for (long l = 0; l < lanes; l++)
 
+/* Four numbers of a type in float64; vectors of lanes to a tile and from it. Compilers make more of these conversions than there is. */
+#if VECTOR == 64
+#define FOUR_f32(p) __builtin_convertvector(*(const loose_f32 *)(p), four)
+#else
+#define FOUR_f32(p) (four)_mm256_cvtps_pd(_mm_loadu_ps(p))
+#endif
+#define FOUR_f64(p) (*(const loose_f64 *)(p))
+#if VECTOR == 512
+#define FROM_f32(p) _mm512_cvtpd_ps(_mm512_loadu_pd(p))
+#define TO_f32(p, v) _mm512_storeu_pd(p, _mm512_cvtps_pd(v))
+#else
+#define FROM_f32(p) \
+  _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(_mm256_loadu_pd(p))), _mm256_cvtpd_ps(_mm256_loadu_pd((p) + 4)), 1)
+#define TO_f32(p, v) \
+  (_mm256_storeu_pd(p, _mm256_cvtps_pd(_mm256_castps256_ps128(v))), _mm256_storeu_pd((p) + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))
+#endif
+#define FROM_f64(p) _mm256_loadu_pd(p)
+#define TO_f64(p, v) _mm256_storeu_pd(p, v)
+
+/* Lane i has position k at LANE(i). A step of -1 reads upwards as well, and fills the tile from its end. */
+#define LANE(i) (lane[i] + k)
+#if VECTOR == 64
+#define TURN_IN(type, suffix)
+#define TURN_OUT(type, suffix)
+#else
+#define TURNING(type, suffix, p, write, four_positions, one_position) \
+  for (; (step == 1 || step == -1) && l + TURNED_##suffix <= lanes; l += TURNED_##suffix) { \
+    long k = 0, pitch = step * width, low = step < 0 ? n - 1 : 0; \
+    __typeof__(data) lane[TURNED_##suffix]; \
+    for (int i = 0; i < TURNED_##suffix; i++) lane[i] = data + at[l + i] - low; \
+    __typeof__(tile) p = tile + l + low * width; \
+    for (; k + 4 <= n; k += 4) { \
+      if (k % LINE(type) == 0) for (int i = 0; i < TURNED_##suffix; i++) __builtin_prefetch(LANE(i) + next, write); \
+      turned_##suffix v[4]; \
+      four_positions \
+    } \
+    for (; k < n; k++, p += pitch) for (int i = 0; i < TURNED_##suffix; i++) one_position; \
+  }
+#define TURN_IN(type, suffix) TURNING(type, suffix, out, 0, \
+  for (int i = 0; i < 4; i++) v[i] = READ_##suffix(LANE, i); \
+  TURN_##suffix(v); \
+  for (int i = 0; i < 4; i++, out += pitch) TO_##suffix(out, v[i]);, out[i] = *LANE(i))
+#define TURN_OUT(type, suffix) TURNING(type, suffix, in, 1, \
+  for (int i = 0; i < 4; i++, in += pitch) v[i] = FROM_##suffix(in); \
+  TURN_##suffix(v); \
+  for (int i = 0; i < 4; i++) WRITE_##suffix(LANE, i, v[i]);, *LANE(i) = in[i])
+#endif
+
 #define TILES(type, suffix) \
   TARGET static void AT(scan_load_rows_##suffix)(double *restrict tile, const type *restrict data, long step, long next, long lanes, \
                                                  long width, long n) { \
@@ -19,22 +67,7 @@
   TARGET static void AT(scan_load_##suffix)(double *restrict tile, const type *restrict data, const int64_t *at, long step, long next, \
                                             long lanes, long width, long n) { \
     long l = 0; \
-    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
-      /* a step of -1 reads upwards as well, and fills the tile from its end */ \
-      long k = 0, pitch = step * width; \
-      const type *in[4]; \
-      for (int i = 0; i < 4; i++) in[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
-      double *out = tile + l + (step < 0 ? (n - 1) * width : 0); \
-      for (; k + 4 <= n; k += 4) { \
-        if (k % LINE(type) == 0) for (int i = 0; i < 4; i++) __builtin_prefetch(in[i] + k + next, 0); \
-        four a = WIDE(in[0] + k, suffix), b = WIDE(in[1] + k, suffix), c = WIDE(in[2] + k, suffix), d = WIDE(in[3] + k, suffix); \
-        TURN(a, b, c, d); \
-        *(loose_f64 *)out = a, *(loose_f64 *)(out + pitch) = b; \
-        *(loose_f64 *)(out + 2 * pitch) = c, *(loose_f64 *)(out + 3 * pitch) = d; \
-        out += 4 * pitch; \
-      } \
-      for (; k < n; k++, out += pitch) for (int i = 0; i < 4; i++) out[i] = in[i][k]; \
-    } \
+    TURN_IN(type, suffix) \
     int pairs = (step == 2 || step == -2) && lanes >= 4 && runs_of(2, at, lanes); \
     for (; pairs && l + 4 <= lanes; l += 4) { \
       long k = 0, pitch = step / 2 * width, low = step < 0 ? 2 * (n - 1) : 0; \
@@ -42,7 +75,7 @@
       double *out = tile + l + (step < 0 ? (n - 1) * width : 0); \
       for (; k + 2 <= n; k += 2, p += 4, q += 4, out += 2 * pitch) { \
         if (2 * k % LINE(type) == 0) __builtin_prefetch(p + next, 0), __builtin_prefetch(q + next, 0); \
-        four a = WIDE(p, suffix), b = WIDE(q, suffix); \
+        four a = FOUR_##suffix(p), b = FOUR_##suffix(q); \
         *(loose_f64 *)out = __builtin_shufflevector(a, b, 0, 1, 4, 5); \
         *(loose_f64 *)(out + pitch) = __builtin_shufflevector(a, b, 2, 3, 6, 7); \
       } \
@@ -55,23 +88,7 @@
   TARGET static void AT(scan_store_##suffix)(type *restrict data, const double *restrict tile, const int64_t *at, long step, long next, \
                                              long lanes, long width, long n) { \
     long l = 0; \
-    for (; (step == 1 || step == -1) && l + 4 <= lanes; l += 4) { \
-      long k = 0, pitch = step * width; \
-      type *out[4]; \
-      for (int i = 0; i < 4; i++) out[i] = data + at[l + i] - (step < 0 ? n - 1 : 0); \
-      const double *in = tile + l + (step < 0 ? (n - 1) * width : 0); \
-      for (; k + 4 <= n; k += 4) { \
-        if (k % LINE(type) == 0) for (int i = 0; i < 4; i++) __builtin_prefetch(out[i] + k + next, 1); \
-        four a = WIDE(in, f64), b = WIDE(in + pitch, f64), c = WIDE(in + 2 * pitch, f64), d = WIDE(in + 3 * pitch, f64); \
-        TURN(a, b, c, d); \
-        *(loose_##suffix *)(out[0] + k) = __builtin_convertvector(a, loose_##suffix); \
-        *(loose_##suffix *)(out[1] + k) = __builtin_convertvector(b, loose_##suffix); \
-        *(loose_##suffix *)(out[2] + k) = __builtin_convertvector(c, loose_##suffix); \
-        *(loose_##suffix *)(out[3] + k) = __builtin_convertvector(d, loose_##suffix); \
-        in += 4 * pitch; \
-      } \
-      for (; k < n; k++, in += pitch) for (int i = 0; i < 4; i++) out[i][k] = in[i]; \
-    } \
+    TURN_OUT(type, suffix) \
     int pairs = (step == 2 || step == -2) && lanes >= 4 && runs_of(2, at, lanes); \
     for (; pairs && l + 4 <= lanes; l += 4) { \
       long k = 0, pitch = step / 2 * width, low = step < 0 ? 2 * (n - 1) : 0; \
@@ -79,7 +96,7 @@
       const double *in = tile + l + (step < 0 ? (n - 1) * width : 0); \
       for (; k + 2 <= n; k += 2, p += 4, q += 4, in += 2 * pitch) { \
         if (2 * k % LINE(type) == 0) __builtin_prefetch(p + next, 1), __builtin_prefetch(q + next, 1); \
-        four a = WIDE(in, f64), b = WIDE(in + pitch, f64); \
+        four a = FOUR_f64(in), b = FOUR_f64(in + pitch); \
         *(loose_##suffix *)p = __builtin_convertvector((four)__builtin_shufflevector(a, b, 0, 1, 4, 5), loose_##suffix); \
         *(loose_##suffix *)q = __builtin_convertvector((four)__builtin_shufflevector(a, b, 2, 3, 6, 7), loose_##suffix); \
       } \
@@ -93,6 +110,16 @@
 TILES(float, f32)
 TILES(double, f64)
 #undef TILES
+#undef LANE
+#undef TURNING
+#undef TURN_IN
+#undef TURN_OUT
+#undef FOUR_f32
+#undef FOUR_f64
+#undef FROM_f32
+#undef TO_f32
+#undef FROM_f64
+#undef TO_f64
 #undef EACH
 #undef LINE
 
