@@ -7,7 +7,8 @@ import (
 )
 
 // crew are the goroutines that help with runs on the CPU. Waking a thread takes as long as many a run; so a helper without work looks
-// out for some before it sleeps, and a run looks out for the end of its helpers.
+// out for some before it sleeps, and a run looks out for the end of its helpers. Where others look out likewise, the threads of openmp.h
+// do the work.
 var crew struct {
 	sync.Mutex
 	idle []*helper
@@ -78,8 +79,11 @@ func soon(happened func() bool) bool {
 	return true
 }
 
-// together calls work on this goroutine and on n more, or on fewer where they are busy, and returns when all of them have returned.
+// together calls work on this thread and on n more, or on fewer where they are busy, and returns when all of them have returned.
 func together(n int, work func()) {
+	if inTeam(n, work) {
+		return
+	}
 	hired := hire(n)
 	ended := make(chan struct{}, len(hired))
 	for _, h := range hired {

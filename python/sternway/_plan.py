@@ -287,6 +287,9 @@ def info() -> dict[str, Any]:
 def set_num_threads(n: int) -> None:
     """Set how many threads one run on the CPU may use. Results do not depend on it.
 
+    A run from the main thread works on the threads of the OpenMP runtime that torch or another library has loaded, where that
+    has as many: they would otherwise keep processors busy that the run needs.
+
     Raises:
         InvalidProblemError: n < 1.
     """
