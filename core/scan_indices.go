@@ -14,6 +14,7 @@ const (
 	indicesOperand = 2
 	mostSums       = 1 << 20 // float64 sums of one task of arbitrary indices
 	addLanes       = 8
+	shortRow       = 128 // which scatter takes where others lie next to it
 )
 
 // checkValues refuses indices that are out of range.
@@ -61,7 +62,11 @@ func (h *hostScan) indexed() {
 	}
 	first, _ := h.origin()
 	choosing.start = state{float64(first), math.Float64frombits(uint64(first))}
-	if h.lanes == h.rows {
+	switch {
+	case h.scatters():
+		choosing.each(true, choosing.scatter)
+		return
+	case h.lanes == h.rows:
 		choosing.each(true, choosing.choose)
 		return
 	}
@@ -73,6 +78,32 @@ func (h *hostScan) indexed() {
 		return
 	}
 	choosing.carry(parts, make([]state, h.lanes), carries)
+}
+
+// scatters reports that all operands have rows of adjacent positions, not too long ones: dy is quicker added where the indices say than
+// compared lane by lane, but in float64, whose sums keep what rounding takes. Short rows have to lie end to end.
+func (h *hostScan) scatters() bool {
+	adjacent := int64(1)
+	if h.reverse {
+		adjacent = -1
+	}
+	if h.element == Float64 || h.lanes != h.rows || h.n > C.SCAN_SCATTER {
+		return false
+	}
+	for _, operand := range [...]int{0, indicesOperand, dxOperand} {
+		if v := &h.views[operand]; h.steps[operand] != adjacent || h.n < shortRow && !(v.regular && v.step == h.n) {
+			return false
+		}
+	}
+	return true
+}
+
+// scatter does whole rows as the indices say.
+func (h *hostScan) scatter(w *scanWorker, _, _ int64) {
+	if len(w.sums) < C.SCAN_SCATTER {
+		w.sums = make([]float64, C.SCAN_SCATTER)
+	}
+	C.sw_scan_scatter(&w.call, cDoubles(w.sums))
 }
 
 // choose does whole rows: by their winners, and once more where some indices are not those of a scan.
@@ -124,8 +155,8 @@ func (h *hostScan) choice(w *scanWorker, first, i int64) state {
 func (h *hostScan) add(w *scanWorker, first, rows int64) {
 	origin, delta := h.origin()
 	width := clamp(mostSums/h.n, 1, addLanes)
-	if int64(len(w.sums)) < h.n*width {
-		w.sums = make([]float64, h.n*width)
+	if int64(len(w.sums)) < 2*h.n*width {
+		w.sums = make([]float64, 2*h.n*width)
 	}
 	for row := first; row < first+rows; row += width {
 		count := min(width, first+rows-row)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from functorch.compile import make_boxed_func
-from support import F32
+from support import F32, refusal
 from test_torch import NAMES, SAVING, calls
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._pytree import tree_map_only
@@ -65,6 +65,17 @@ def test_vmap(name: str, device: str) -> None:
     for given, dims in ((stacked, 0), ((stacked[0], *plain[1:]), (0, *[None] * (len(plain) - 1)))):
         rows = [[t if dims and i else t[k] for i, t in enumerate(given)] for k in range(3)]
         torch.testing.assert_close(torch.vmap(function, in_dims=dims)(*given), torch.stack([function(*row) for row in rows]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vmap_of_nothing(name: str, device: str) -> None:
+    """An empty batch makes an empty result, or an error that names the op."""
+    function, inputs = calls(device)[name]
+    empty = tuple(t.detach()[None][:0] for t in inputs)
+    if refused := refusal(NotImplementedError, lambda: torch.vmap(function)(*empty)):
+        assert {"apply_rotary_pos_emb": "rope"}.get(name, name) in str(refused), refused
+        return
+    assert torch.vmap(function)(*empty).shape == (0, *function(*inputs).shape)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch calls the operator for each dy

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import make
+
 Inputs = tuple[Any, ...]
 Gradients = tuple[Tensor | None, ...]
 Backward = Callable[[Inputs, tuple[Tensor, ...], tuple[bool, ...]], Gradients]
@@ -85,10 +87,12 @@ def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
     return tuple(map(moved, inputs, in_dims))
 
 
-def each(operator: Callable[..., Any]) -> Callable[..., Any]:
+def each(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:
     """A vmap rule that calls the operator for each of the batch."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+        if info.batch_size == 0:
+            raise make("unsupported", f"sternway.torch.{name}", "the batch", "of one or more under vmap", "0")
         calls = [
             operator(*(x.select(where, i) if isinstance(where, int) else x for x, where in zip(inputs, in_dims, strict=True)))
             for i in range(info.batch_size)

@@ -61,8 +61,8 @@ def _(dy: Tensor, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
     return dy.new_empty(indices.shape)
 
 
-_weight_operator.register_vmap(each(_weight_operator))
-_sample_operator.register_vmap(each(_sample_operator))
+_weight_operator.register_vmap(each("embedding_bag", _weight_operator))
+_sample_operator.register_vmap(each("embedding_bag", _sample_operator))
 
 
 def _weight_backward(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
@@ -149,7 +149,7 @@ class _EmbeddingBag(torch.autograd.Function):
             dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
         return dweight, dweights, None, None, None
 
-    vmap = staticmethod(each(lambda *inputs: _EmbeddingBag.apply(*inputs)))
+    vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
 
 
 def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: _Options) -> Tensor:

@@ -39,7 +39,7 @@ def _(x: Tensor, x_k: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(0) if x_k is None else torch.empty_like(x_k)
 
 
-_operator.register_vmap(each(_operator))
+_operator.register_vmap(each("rope", _operator))
 
 _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
