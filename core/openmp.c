@@ -6,7 +6,6 @@
 #ifdef __linux__
 #include <dlfcn.h>
 #include <link.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,9 +16,9 @@ typedef struct {
   int (*threads)(void), (*in_team)(void), (*member)(void);
 } runtime;
 
+/* Only the first thread looks, and others come to read this in its teams. */
 static runtime found;
-static atomic_ullong looked; /* how many libraries had been loaded at the last look */
-static atomic_int ready;     /* found is whole */
+static unsigned long long looked; /* how many libraries had been loaded then */
 
 static int loaded(struct dl_phdr_info *info, size_t size, void *count) {
   *(unsigned long long *)count = info->dlpi_adds;
@@ -44,21 +43,7 @@ static void look(void) {
   *(void **)&r.threads = dlsym(library, "omp_get_max_threads");
   *(void **)&r.in_team = dlsym(library, "omp_in_parallel");
   *(void **)&r.member = dlsym(library, "omp_get_thread_num");
-  if (r.parallel && r.threads && r.in_team && r.member) {
-    found = r;
-    atomic_store(&ready, 1);
-  }
-}
-
-int sw_openmp_threads(void) {
-  if (syscall(SYS_gettid) != getpid()) return 0;
-  if (!atomic_load(&ready)) { /* only one thread comes here */
-    unsigned long long count = 0;
-    dl_iterate_phdr(loaded, &count);
-    if (atomic_exchange(&looked, count) != count) look();
-    if (!atomic_load(&ready)) return 0;
-  }
-  return found.in_team() ? 0 : found.threads();
+  if (r.parallel && r.threads && r.in_team && r.member) found = r;
 }
 
 extern void swOpenMPMember(uintptr_t job);
@@ -73,8 +58,18 @@ static void begin(void *data) {
   if (found.member() <= o->helpers) swOpenMPMember(o->job);
 }
 
-void sw_openmp_team(uintptr_t job, int helpers) { found.parallel(begin, &(order){job, helpers}, 0, 0); }
+int sw_openmp_team(uintptr_t job, int helpers) {
+  if (syscall(SYS_gettid) != getpid()) return 0;
+  unsigned long long count = 0;
+  dl_iterate_phdr(loaded, &count);
+  if (looked != count) {
+    looked = count;
+    look();
+  }
+  if (!found.parallel || found.in_team() || found.threads() <= helpers) return 0;
+  found.parallel(begin, &(order){job, helpers}, 0, 0);
+  return 1;
+}
 #else
-int sw_openmp_threads(void) { return 0; }
-void sw_openmp_team(uintptr_t job, int helpers) { (void)job, (void)helpers; }
+int sw_openmp_team(uintptr_t job, int helpers) { return 0; }
 #endif

@@ -14,7 +14,6 @@ const (
 	indicesOperand = 2
 	mostSums       = 1 << 20 // float64 sums of one task of arbitrary indices
 	addLanes       = 8
-	shortRow       = 128 // which scatter takes where others lie next to it
 )
 
 // checkValues refuses indices that are out of range.
@@ -64,7 +63,7 @@ func (h *hostScan) indexed() {
 	choosing.start = state{float64(first), math.Float64frombits(uint64(first))}
 	switch {
 	case h.scatters():
-		choosing.each(true, choosing.scatter)
+		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_scatter(&w.call) })
 		return
 	case h.lanes == h.rows:
 		choosing.each(true, choosing.choose)
@@ -80,8 +79,8 @@ func (h *hostScan) indexed() {
 	choosing.carry(parts, make([]state, h.lanes), carries)
 }
 
-// scatters reports that all operands have rows of adjacent positions, not too long ones: dy is quicker added where the indices say than
-// compared lane by lane, but in float64, whose sums keep what rounding takes. Short rows have to lie end to end.
+// scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane,
+// but in float64, whose sums keep what rounding takes.
 func (h *hostScan) scatters() bool {
 	adjacent := int64(1)
 	if h.reverse {
@@ -91,19 +90,11 @@ func (h *hostScan) scatters() bool {
 		return false
 	}
 	for _, operand := range [...]int{0, indicesOperand, dxOperand} {
-		if v := &h.views[operand]; h.steps[operand] != adjacent || h.n < shortRow && !(v.regular && v.step == h.n) {
+		if v := &h.views[operand]; h.steps[operand] != adjacent || !v.regular || v.step != h.n {
 			return false
 		}
 	}
 	return true
-}
-
-// scatter does whole rows as the indices say.
-func (h *hostScan) scatter(w *scanWorker, _, _ int64) {
-	if len(w.sums) < C.SCAN_SCATTER {
-		w.sums = make([]float64, C.SCAN_SCATTER)
-	}
-	C.sw_scan_scatter(&w.call, cDoubles(w.sums))
 }
 
 // choose does whole rows: by their winners, and once more where some indices are not those of a scan.

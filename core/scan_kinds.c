@@ -190,36 +190,27 @@ int sw_scan_outside(const scan_call *call, int64_t row) {
   return outside;
 }
 
-/* Numbers side by side, from a position of a lane on. */
-INLINE void side_by_side(scan_operand *o, const scan_operand *from, long lane, long n, long first) {
-  int64_t at = from->regular ? from->at[0] + lane * from->pitch : from->at[lane];
+/* The numbers of rows that lie end to end, from a lane on. */
+INLINE void end_to_end(scan_operand *o, const scan_operand *from, long lane, long n) {
   o->data = from->data, o->type = from->type, o->step = 0, o->regular = o->pitch = 1;
-  o->at[0] = at - (from->step < 0 ? n - 1 : 0) + first;
+  o->at[0] = from->at[0] + lane * n - (from->step < 0 ? n - 1 : 0);
 }
 
-void sw_scan_scatter(const scan_call *call, double *sums) {
+void sw_scan_scatter(const scan_call *call) {
   scan_operand dy, x, dx;
-  double some[SCAN_WIDEST];
-  long n = call->n, rows = n < SCAN_WIDEST ? SCAN_WIDEST / n : 1; /* together, where they lie end to end */
-  const scan_operand *all[] = {&call->dy, &call->x, &call->dx};
-  for (int i = 0; i < 3; i++) if (!all[i]->regular || all[i]->pitch != n) rows = 1;
+  double some[SCAN_WIDEST], sums[SCAN_WIDEST];
+  long n = call->n, rows = SCAN_WIDEST / n;
   for (long lane = 0; lane < call->lanes; lane += rows) {
-    long count = (rows < call->lanes - lane ? rows : call->lanes - lane) * n, m;
-    memset(sums, 0, sizeof *sums * count);
-    for (long first = 0; first < count; first += m) {
-      m = count - first < SCAN_WIDEST ? count - first : SCAN_WIDEST;
-      side_by_side(&dy, &call->dy, lane, n, first), side_by_side(&x, &call->x, lane, n, first);
-      sw_scan_load(some, &dy, &(scan_window){0, m, m, 0, 1, 0});
-      const int64_t *indices = (const int64_t *)(uintptr_t)x.data + x.at[0];
-      double *row = sums;
-      for (long k = 0, end = n; k < m; end += n, row += n) for (; k < end && k < m; k++)
-        if ((uint64_t)indices[k] < (uint64_t)n) row[indices[k]] += some[k]; /* or they changed since they were looked at */
-    }
-    for (long first = 0; first < count; first += m) {
-      m = count - first < SCAN_WIDEST ? count - first : SCAN_WIDEST;
-      side_by_side(&dx, &call->dx, lane, n, first);
-      sw_scan_store(&dx, sums + first, &(scan_window){0, m, m, 0, 1, 0});
-    }
+    long count = (rows < call->lanes - lane ? rows : call->lanes - lane) * n;
+    scan_window window = {0, count, count, 0, 1, 0};
+    end_to_end(&dy, &call->dy, lane, n), end_to_end(&x, &call->x, lane, n), end_to_end(&dx, &call->dx, lane, n);
+    sw_scan_load(some, &dy, &window);
+    const int64_t *indices = (const int64_t *)(uintptr_t)x.data + x.at[0];
+    memset(sums, 0, sizeof sums);
+    for (long row = 0; row < count; row += n)
+      for (long k = row; k < row + n; k++)
+        if ((uint64_t)indices[k] < (uint64_t)n) sums[row + indices[k]] += some[k]; /* or it changed since it was looked at */
+    sw_scan_store(&dx, sums, &window);
   }
 }
 
@@ -231,18 +222,19 @@ void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *s
   group all = {0, call->lanes, SCAN_LANES, SCAN_POSITIONS}, *g = &all;
   long lanes = call->lanes, width = g->width, positions = g->positions, exact = call->dy.type == 1;
   double *lost = sums + call->n * lanes;
-  memset(sums, 0, sizeof(double) * 2 * call->n * lanes);
+  memset(sums, 0, sizeof(double) * (exact ? 2 : 1) * call->n * lanes);
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long first = i * positions, n = POSITIONS(first);
     sw_scan_load(tile, &call->dy, WINDOW(first, n));
     for (long k = n - 1; k >= 0; k--)
       for (long l = 0; l < lanes; l++) {
         int64_t at = call->x.regular ? call->x.at[0] + l * call->x.pitch : call->x.at[l];
-        int64_t to = (origin + delta * indices[at + (first + k) * call->x.step]) * lanes + l;
-        sums[to] = added(exact, tile[k * width + l], sums[to], &lost[to]);
+        int64_t position = origin + delta * indices[at + (first + k) * call->x.step], to = position * lanes + l;
+        if ((uint64_t)position >= (uint64_t)call->n) continue; /* it changed since it was looked at */
+        sums[to] = exact ? added(1, tile[k * width + l], sums[to], &lost[to]) : sums[to] + tile[k * width + l];
       }
   }
-  for (long i = 0; i < call->n * lanes; i++) sums[i] += lost[i];
+  for (long i = 0; exact && i < call->n * lanes; i++) sums[i] += lost[i];
   for (long first = 0; first < call->n; first += positions) {
     long n = POSITIONS(first);
     for (long k = 0; k < n; k++) memcpy(tile + k * width, sums + (first + k) * lanes, sizeof(double) * lanes);

@@ -4,7 +4,7 @@
 #include "vector.h"
 
 /* Tiles are read and written in one of three ways. Lanes that lie side by side, as those of a scan along an outer dimension, go row by
-   row. Lanes whose positions are adjacent are turned: 16 bytes of as many lanes as are 32 bytes. Others go one by one. */
+   row. Lanes whose positions are adjacent are turned, where there is AVX2. Others go one by one. */
 
 typedef double four __attribute__((vector_size(32)));
 typedef double loose_f64 __attribute__((vector_size(32), aligned(8), may_alias));

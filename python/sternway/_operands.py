@@ -49,6 +49,7 @@ def borrow(op: str, device: str, name: str, x: Any, out: bool, stream: int | Non
     if torch is not None and isinstance(x, torch.Tensor):
         if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
             raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", f"a {type(x).__name__}")
+        x = torch._C._functorch.unwrap_if_dead(x)  # what a transform of torch.func wrapped that has ended
         _check_torch(torch, op, name, x, out)
         if hasattr(type(x), "__dlpack_c_exchange_api__"):
             return x

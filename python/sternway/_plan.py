@@ -288,7 +288,7 @@ def set_num_threads(n: int) -> None:
     """Set how many threads one run on the CPU may use. Results do not depend on it.
 
     A run from the main thread works on the threads of the OpenMP runtime that torch or another library has loaded, where that
-    has as many: they would otherwise keep processors busy that the run needs.
+    has as many, as they would otherwise keep processors busy that the run needs. The others of a larger team wait meanwhile.
 
     Raises:
         InvalidProblemError: n < 1.

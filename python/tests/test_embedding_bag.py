@@ -410,6 +410,8 @@ def test_last_offset(device: str) -> None:
     if device == "cpu":
         with pytest.raises(sw.InvalidProblemError, match="offsets"):
             st.embedding_bag(indices, weight, whole, include_last_offset=True)
+        with pytest.raises(sw.InvalidProblemError, match="offsets"):
+            torch.func.grad(lambda w: st.embedding_bag(indices, w, whole, include_last_offset=True).sum())(weight.detach())
         return
     assert gradcheck(lambda w: st.embedding_bag(indices, w, whole, mode="sum", include_last_offset=True), (weight,))
 

@@ -85,6 +85,15 @@ def test_second_gradient_of_logcumsumexp(row: list[float], zeros: bool, reverse:
         torch.testing.assert_close(turned(out.cpu()).cpu(), truth)
 
 
+def test_second_gradient_of_logcumsumexp_far_from_zero(device: str) -> None:
+    """Means of v, to the precision of its dtype, not of x's."""
+    x = torch.full((2,), 100.0, dtype=torch.bfloat16, device=device, requires_grad=True)
+    dy = torch.ones_like(x, requires_grad=True)
+    (dx,) = torch.autograd.grad(st.logcumsumexp(x, 0), x, dy, create_graph=True)
+    (means,) = torch.autograd.grad(dx, dy, torch.full_like(x, 0.3))
+    assert torch.equal(means, torch.full_like(x, 0.3))
+
+
 @SCANS
 def test_third_gradients(kind: str, device: str) -> None:
     def slope(x: torch.Tensor) -> torch.Tensor:
@@ -119,8 +128,10 @@ def test_vmap(kind: str, where: int, device: str) -> None:
         got = torch.vmap(lambda row, dim=dim: values(getattr(st, kind)(row, dim)), in_dims=where)(x)
         rows = [values(getattr(st, kind)(row, dim)) for row in x.unbind(where)]
         torch.testing.assert_close(got, torch.stack(rows))
-    numbers = torch.vmap(torch.func.grad(lambda v: values(getattr(st, kind)(v, 0)).sum()))(x[:, 0, 0])
-    assert torch.equal(numbers, torch.ones(3, device=device))
+    for reverse in (False, True):  # of numbers
+        slope = torch.func.grad(lambda v, reverse=reverse: values(getattr(st, kind)(v, 0, reverse=reverse)).square())
+        torch.testing.assert_close(torch.vmap(slope)(x[:, 0, 0]), 2 * x[:, 0, 0])
+        torch.testing.assert_close(torch.vmap(torch.func.grad(slope))(x[:, 0, 0]), torch.full((3,), 2.0, device=device))
 
 
 @SCANS

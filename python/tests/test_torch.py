@@ -126,6 +126,13 @@ def test_the_fake_of_lerp_lays_out_as_it_does(device: str) -> None:
     torch.library.opcheck(torch.ops.sternway.lerp_backward.default, arguments)
 
 
+def test_the_fake_of_dequantize_lays_out_as_it_does(device: str) -> None:
+    scale, zero_point = (torch.rand(3, 2, device=device).T for _ in range(2))
+    q = torch.ones(2, 3, 5, dtype=torch.int8, device=device)
+    arguments = torch.randn(2, 3, 5, device=device), scale, q, zero_point
+    torch.library.opcheck(torch.ops.sternway.dequantize_per_token_backward.default, arguments)
+
+
 @pytest.mark.parametrize("needed", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 0, 0)], ids=str)
 def test_lerp_computes_what_is_needed(needed: tuple[int, ...], device: str) -> None:
     leaves = [

@@ -105,6 +105,42 @@ def test_per_sample_gradients(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_pullback_without_grad(name: str, device: str) -> None:
+    """What torch.func.vjp returns, when the transform has ended."""
+    function, inputs = calls(device)[name]
+    y, pull = torch.func.vjp(function, *(t.detach() for t in inputs))
+    dy = torch.randn_like(y)
+    with torch.no_grad():
+        got = pull(dy)
+    for ours, want in zip(got, torch.autograd.grad(function(*inputs), inputs, dy), strict=True):
+        assert torch.equal(ours, want)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", NAMES)
+def test_vectorised_hessian(name: str, device: str) -> None:
+    """Batched gradients of gradients."""
+    function, inputs = calls(device)[name]
+    x, *others = (t.detach()[..., :2] if name == "lerp" else t.detach() for t in inputs)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return function(x, *others).pow(3).mean()
+
+    slow, quick = (torch.autograd.functional.hessian(loss, x, vectorize=v) for v in (False, True))
+    torch.testing.assert_close(quick, slow)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_transform(name: str, device: str) -> None:
+    function, inputs = calls(device)[name]
+    plain = tuple(t.detach() for t in inputs)
+    gradient = torch.func.grad(lambda *xs: function(*xs).square().sum(), argnums=tuple(range(len(plain))))
+    compiled = torch.compile(gradient, backend="aot_eager")
+    for ours, want in zip(compiled(*plain), gradient(*plain), strict=True):
+        torch.testing.assert_close(ours, want)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives_by_transforms(name: str, device: str) -> None:
     """A gradient of a gradient by torch.func is that of autograd, for each sample of a batch as well."""
     function, inputs = calls(device)[name]

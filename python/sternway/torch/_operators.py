@@ -23,8 +23,8 @@ class Twice(NamedTuple):
     function: type[torch.autograd.Function]
 
 
-def differentiable(operator: Any, backward: Backward) -> Twice:
-    """Give an operator a gradient."""
+def differentiable(operator: Any, backward: Backward, linear: tuple[int, ...] = ()) -> Twice:
+    """Give an operator a gradient. Of the inputs that it is linear in, backward hears whether they are there, True or None."""
 
     class Gradient(torch.autograd.Function):
         generate_vmap_rule = True  # the operator's
@@ -35,8 +35,9 @@ def differentiable(operator: Any, backward: Backward) -> Twice:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Inputs, output: Any) -> None:
-            ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
-            ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+            kept = [x if isinstance(x, Tensor) and i not in linear else None for i, x in enumerate(inputs)]
+            ctx.save_for_backward(*kept)
+            ctx.others = [True if isinstance(x, Tensor) else x for x in inputs]
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor) -> Gradients:
@@ -57,7 +58,8 @@ def by_formula(formula: Callable[..., Any]) -> Backward:
             given = dict(zip(where, needed, strict=True))
             return formula(*(given.get(i, x) for i, x in enumerate(inputs)))
 
-        outputs, pull = torch.func.vjp(function, *(inputs[i] for i in where))
+        with_pullback: Any = torch.func.vjp(function, *(inputs[i] for i in where))
+        outputs, pull = with_pullback
         found = iter(pull(grads[0] if isinstance(outputs, Tensor) else grads))
         return tuple(next(found) if need else None for need in needs)
 

@@ -56,8 +56,8 @@ def _three(dx: Tensor, dscale: Tensor, dzero_point: Tensor | None = None) -> tup
 
 
 def _fake(dy: Tensor, scale: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    like = zero_point if _learned(zero_point) else None
-    return _three(torch.empty_like(dy), scale.new_empty(scale.shape), None if like is None else like.new_empty(like.shape))
+    like = (dy, scale) if zero_point is None or not _learned(zero_point) else (dy, scale, zero_point)
+    return _three(*map(torch.empty_like, like))
 
 
 def _batched(operator: Any) -> Callable[..., Any]:
@@ -87,7 +87,9 @@ def _dequantize_formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor
     zero = 0 if zero_point is None else _column(zero_point, q).to(wide)
     s, g = _column(scale, q).to(wide), dy.to(wide)
     dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
-    dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype) if _learned(zero_point) else None
+    dzero = None
+    if zero_point is not None and _learned(zero_point):
+        dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype)
     return _three((g * s).to(dy.dtype), dscale, dzero)
 
 

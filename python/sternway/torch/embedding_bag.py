@@ -10,7 +10,7 @@ from torch import Tensor
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
 from ._calls import require_tensors
-from ._operators import differentiable, each, traced, way
+from ._operators import differentiable, each, way
 from .sparse_rows import sparse_gradient
 
 _MODES = ("sum", "mean", "max")
@@ -164,6 +164,10 @@ def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | N
     return y
 
 
+def _unreadable(offsets: Tensor) -> bool:
+    return torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(offsets)
+
+
 def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:
     """Refuse what torch.nn.functional.embedding_bag refuses, as it does."""
     if weights is not None and input.shape != weights.shape:
@@ -247,7 +251,7 @@ def embedding_bag(
         o = o._replace(last=False)
         input = input.reshape(-1)
         per_sample_weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
-    elif include_last_offset and not input.is_cuda and not traced():
+    elif include_last_offset and not input.is_cuda and not _unreadable(offsets):
         end = int(offsets[-1]) if len(offsets) else len(input)
         if end != len(input):
             wanted, got = f"up to the end of input, {len(input)}", f"{end} as the last one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,14 +48,16 @@ def _(*inputs: Any) -> tuple[Tensor, ...]:
 @_operator.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     dy, weight, number, a, b, a_shape, b_shape, needs = in_front(info, in_dims, inputs)
+    if in_dims[1] is None and "dweight" not in needs:
+        weight = inputs[1]  # perhaps a number on the CPU
     n, rank = info.batch_size, dy.dim() - 1
 
     def long(shape: Sequence[int]) -> list[int]:
         """A shape behind the batch, as long as dy's, so that it broadcasts."""
         return [n, *[1] * (rank - len(shape)), *shape]
 
-    wide = [x if x is None else x.reshape(long(x.shape[1:])) for x in (weight, a, b)]
-    grads = _operator(dy, wide[0], number, *wide[1:], long(a_shape), long(b_shape), needs)
+    factor, *ends = (x if x is None or x is inputs[1] else x.reshape(long(x.shape[1:])) for x in (weight, a, b))
+    grads = _operator(dy, factor, number, *ends, long(a_shape), long(b_shape), needs)
     shapes = a_shape, b_shape, () if weight is None else weight.shape[1:]
     return tuple(
         g.reshape(n, *shape) if name in needs else g.expand(n, 0) for name, g, shape in zip(_NAMES, grads, shapes, strict=True)
@@ -66,7 +68,11 @@ def _formula(*inputs: Any) -> tuple[Tensor, ...]:
     dy, weight, number, a, b, a_shape, b_shape, needs = inputs
     wide = torch.promote_types(dy.dtype, torch.float32)
     g, w = dy.to(wide), number if weight is None else weight.to(wide)
-    formulas = {"da": lambda: (1 - w) * g, "db": lambda: w * g, "dweight": lambda: g * (b.to(wide) - a)}
+    formulas: dict[str, Callable[[], Tensor]] = {
+        "da": lambda: (1 - w) * g,
+        "db": lambda: w * g,
+        "dweight": lambda: g * (b.to(wide) - a),
+    }
     shapes = a_shape, b_shape, () if weight is None else weight.shape
     return tuple(
         formula().sum_to_size(shape).to(dy.dtype) if name in needs else dy.new_empty(0)

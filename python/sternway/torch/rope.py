@@ -51,7 +51,7 @@ def _transposed(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], _: Any) -> t
     return dx, None if x_k is None else dx_k, *[None] * 10
 
 
-_GRADIENT = differentiable(_operator, _transposed)
+_GRADIENT = differentiable(_operator, _transposed, linear=(0, 1))
 
 
 class _Rope(torch.autograd.Function):
@@ -86,14 +86,15 @@ class _Rope(torch.autograd.Function):
         if not given:
             return None, None, *nothing
         results: Any
+        positions, cos, sin = ctx.saved_tensors
         if call := way(given[0], _GRADIENT):
-            results = call(given[0], given[1] if len(given) == 2 else None, *ctx.saved_tensors, *ctx.options, "backward")
+            results = call(given[0], given[1] if len(given) == 2 else None, positions, cos, sin, *ctx.options, "backward")
         else:
             given = [g.resolve_neg() for g in given]
             strides = [s for s, g in zip(ctx.strides, grads, strict=True) if g is not None]
             out = tuple(g.new_empty_strided(g.shape, s) for g, s in zip(given, strides, strict=True))
             x_k = given[1] if len(given) == 2 else None
-            results = rotate("backward", given[0], x_k, *ctx.saved_tensors, ctx.options, out)
+            results = rotate("backward", given[0], x_k, positions, cos, sin, ctx.options, out)
         found = iter(results)
         dx = [None if g is None else next(found) for g in grads]
         return dx[0], dx[1] if len(dx) == 2 else None, *nothing

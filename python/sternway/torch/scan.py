@@ -25,7 +25,7 @@ _PAIRS = ("cummax", "cummin")  # values and indices
 
 def _forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     """Torch's own operation; a reversed one between two flips."""
-    if not reverse:
+    if not reverse or x.dim() == 0:
         return _FORWARDS[kind](x, dim)
     y = _FORWARDS[kind](x.flip(dim), dim)
     if kind not in _PAIRS:
@@ -89,9 +89,10 @@ class _Weighted(torch.autograd.Function):
     def forward(u: Tensor, x: Tensor, dim: int, reverse: bool, transposed: bool) -> Tensor:
         if transposed:
             return _operator(u, x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
+        dtype, u, x = u.dtype, u.double(), x.double()  # whose offset rounds the logarithm of u
         y = _forward(x, "logcumsumexp", dim, reverse)
         above, below = ((_forward(x + part.clamp(min=0).log(), "logcumsumexp", dim, reverse) - y).exp() for part in (u, -u))
-        return (above - below).masked_fill(y.isneginf(), 0)  # type: ignore[no-any-return]
+        return (above - below).masked_fill(y.isneginf(), 0).to(dtype)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
