@@ -10,7 +10,7 @@ from torch import Tensor
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
 from ._calls import require_tensors
-from ._operators import differentiable, each, way
+from ._operators import Gradients, Inputs, differentiable, each, way
 from .sparse_rows import sparse_gradient
 
 _MODES = ("sum", "mean", "max")
@@ -65,7 +65,7 @@ _weight_operator.register_vmap(each("embedding_bag", _weight_operator))
 _sample_operator.register_vmap(each("embedding_bag", _sample_operator))
 
 
-def _weight_backward(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
     """dweight is linear in dy and in the weights of samples; both gradients gather bags."""
     dy, indices, offsets, weights, winners, _, mode, padding, last, by_frequency = inputs
     (g,) = grads
@@ -86,7 +86,7 @@ def _weight_backward(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], needs: 
     return ddy, None, None, dweights, *[None] * 6
 
 
-def _sample_backward(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+def _sample_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
     """The gradient of the weights of samples is linear in dy and in weight."""
     dy, weight, indices, offsets, padding, last = inputs
     (g,) = grads

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import Error, make, renamed
 from ..rope import Options, rotate
 from ._calls import require_tensors
-from ._operators import differentiable, each, traced, way
+from ._operators import Gradients, Inputs, differentiable, each, traced, way
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -44,7 +44,7 @@ _operator.register_vmap(each("rope", _operator))
 _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
 
-def _transposed(inputs: tuple[Any, ...], grads: tuple[Tensor, ...], _: Any) -> tuple[Tensor | None, ...]:
+def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], _: Any) -> Gradients:
     """The gradient of a rotation: the same one in the other direction, and so on."""
     _, x_k, *how, direction = inputs
     dx, dx_k = _GRADIENT.function.apply(grads[0], None if x_k is None else grads[1], *how, _TRANSPOSE[direction])
