@@ -78,6 +78,14 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     return gradient.function.apply if torch.is_grad_enabled() or traced() else None  # the former by create_graph
 
 
+def apply(function: Any, *inputs: Any) -> Any:
+    """function.apply. torch.compile (2.11) does not see that what torch.func.grad is given requires a gradient, and would differentiate
+    the forward itself; of a view it sees it."""
+    if torch.compiler.is_compiling():
+        inputs = tuple(x.view_as(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
+    return function.apply(*inputs)
+
+
 def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
     """Inputs of an operator whose tensors have what vmap batches as their first dimension."""
 

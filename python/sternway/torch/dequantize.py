@@ -12,7 +12,7 @@ from .._arrays import dtype_name
 from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
 from ..errors import make
 from ._calls import FLOATS, require_tensors
-from ._operators import by_formula, differentiable, in_front, way
+from ._operators import apply, by_formula, differentiable, in_front, way
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 
@@ -152,7 +152,7 @@ def dequantize_per_token(
     if q.dtype not in (torch.int8, torch.uint8):
         raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", dtype_name(q.dtype))
     _require_tokens(name, q, scale, zero_point)
-    return _Dequantize.apply(q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
+    return apply(_Dequantize, q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
@@ -265,4 +265,4 @@ def fake_quantize_per_token(
     if quant_min > quant_max:
         got = f"{quant_min} and {quant_max}"
         raise make("invalid_problem", f"sternway.torch.{name}", "quant_min", "at most quant_max", got)
-    return _FakeQuantize.apply(x, scale, zero_point, quant_min, quant_max)  # type: ignore[no-any-return]
+    return apply(_FakeQuantize, x, scale, zero_point, quant_min, quant_max)  # type: ignore[no-any-return]

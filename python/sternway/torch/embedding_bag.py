@@ -10,7 +10,7 @@ from torch import Tensor
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
 from ._calls import require_tensors
-from ._operators import Gradients, Inputs, differentiable, each, way
+from ._operators import Gradients, Inputs, apply, differentiable, each, way
 from .sparse_rows import sparse_gradient
 
 _MODES = ("sum", "mean", "max")
@@ -160,7 +160,7 @@ def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int
 
 
 def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: _Options) -> Tensor:
-    y: Tensor = _EmbeddingBag.apply(weight, weights, indices, offsets, o)[0]
+    y: Tensor = apply(_EmbeddingBag, weight, weights, indices, offsets, o)[0]
     return y
 
 

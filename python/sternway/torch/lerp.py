@@ -11,7 +11,7 @@ from torch import Tensor
 from .._arrays import device_of
 from ..lerp import lerp_backward, lerp_plan, split_weight
 from ._calls import FLOATS, empty_gradient, require_tensors, strides_like
-from ._operators import by_formula, differentiable, in_front, way
+from ._operators import apply, by_formula, differentiable, in_front, way
 
 _NAMES = ("da", "db", "dweight")
 
@@ -161,4 +161,4 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     require_tensors("lerp", input=input, end=end)
     if input.dtype not in FLOATS:  # complex ones stay with torch
         return torch.lerp(input, end, weight)
-    return _Lerp.apply(input, end, weight)  # type: ignore[no-any-return]
+    return apply(_Lerp, input, end, weight)  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import Error, make, renamed
 from ..rope import Options, rotate
 from ._calls import require_tensors
-from ._operators import Gradients, Inputs, differentiable, each, traced, way
+from ._operators import Gradients, Inputs, apply, differentiable, each, traced, way
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -161,7 +161,7 @@ def rope(
     require_tensors("rope", x=x)
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
     tables = _table("rope", "cos", cos, x), _table("rope", "sin", sin, x)
-    return _Rope.apply(x, None, positions, *tables, options)[0]  # type: ignore[no-any-return]
+    return apply(_Rope, x, None, positions, *tables, options)[0]  # type: ignore[no-any-return]
 
 
 def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
@@ -186,4 +186,4 @@ def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsquee
     require_tensors(name, q=q, k=k, cos=cos, sin=sin)
     options = (10000.0, "half", cos.shape[-1], 0, "float64", layout)
     tables = _table(name, "cos", cos, q), _table(name, "sin", sin, q)
-    return _Rope.apply(q, k, None, *tables, options)  # type: ignore[no-any-return]
+    return apply(_Rope, q, k, None, *tables, options)  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._arrays import device_of
 from ..scan import scan_plan
 from ._calls import FLOATS, empty_gradient, require_tensors, strides_like
-from ._operators import by_formula, differentiable, in_front, way
+from ._operators import apply, by_formula, differentiable, in_front, way
 
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
@@ -152,7 +152,7 @@ class _Scan(torch.autograd.Function):
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     """One of the five. Dtypes whose gradient is not ours, complex ones, and integers, which have none, stay with torch."""
     require_tensors(kind, x=x)
-    return _Scan.apply(x, kind, dim, reverse) if x.dtype in FLOATS else _forward(x, kind, dim, reverse)
+    return apply(_Scan, x, kind, dim, reverse) if x.dtype in FLOATS else _forward(x, kind, dim, reverse)
 
 
 def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
