@@ -164,8 +164,8 @@ def test_compiled_transform(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives_by_transforms(name: str, device: str) -> None:
-    """A gradient of a gradient by torch.func is that of autograd, for each sample of a batch as well. In float64, since torch's own
-    forward rounds otherwise in a batch."""
+    """A gradient of a gradient by torch.func is that of autograd, for each sample of a batch as well. In float64, as
+    torch's own forward rounds otherwise in a batch."""
     function, inputs = calls(device)[name]
     plain = tuple(t.detach().double() for t in inputs)
     inputs = tuple(t.clone().requires_grad_() for t in plain)

@@ -79,8 +79,8 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
 
 
 def apply(function: Any, *inputs: Any) -> Any:
-    """function.apply. torch.compile (2.11) does not see that what torch.func.grad is given requires a gradient, and would differentiate
-    the forward itself; of a view it sees it."""
+    """function.apply. torch.compile (2.11) does not see that what torch.func.grad is given requires a gradient, and would
+    differentiate the forward itself; of a view it sees it."""
     if torch.compiler.is_compiling():
         inputs = tuple(x.view_as(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
     return function.apply(*inputs)
