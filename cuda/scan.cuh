@@ -18,7 +18,7 @@ enum : i64 {
     kHeads = 8,      // find the heads of parts, and nothing else
     kTails = 16,     // find the tails of parts, given the heads
     kDense = 32,     // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp), but dy may repeat a number
-    kMarked = 64,    // of strips, those alone that are marked in `bad`
+    kMarked = 64,    // of strips, those alone that are undone, as `bad` says
     kLeads = 128,    // with kDense, of a row: it begins and ends anywhere in such vectors, in the same place of them in all operands
     kLines = 256     // with kLeads: also in the same place of cache lines
 };
@@ -32,7 +32,7 @@ struct ScanArgs {
     i64 n, dims, extent[7];  // the scanned dim; the other dims, fastest first
     i64 tiles, parts, strips, width, height, flags, skip, records;
     char* states;  // of parts and tiles, after `skip` bytes; after `records` bytes a bit for each element, tile by tile
-    int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives; strips: [strip] the kind could not do it
+    int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives; strips: [strip] the faults of a kind that is tried first
     Strided dy, x, dx;
 };
 
@@ -108,6 +108,17 @@ __device__ unsigned extreme_of_pairs(unsigned a, unsigned b)
     return a;
 }
 
+// The same of their magnitudes, the larger one; a number where one of the two is none.
+template <typename T>
+__device__ unsigned magnitude_of_pairs(unsigned a, unsigned b)
+{
+    if constexpr (__is_same(T, __half))
+        asm("{.reg .b32 m; abs.f16x2 m, %1; max.f16x2 %0, %0, m;}" : "+r"(a) : "r"(b));
+    else
+        asm("{.reg .b32 m; abs.bf16x2 m, %1; max.bf16x2 %0, %0, m;}" : "+r"(a) : "r"(b));
+    return a;
+}
+
 // Elements by number: of the vectors of a thread, or, DOWN, of one column of words that hold a row of some each.
 template <typename A, typename T, int N, int U, bool DOWN = false>
 struct Elements {
@@ -133,6 +144,25 @@ struct Elements {
         }
         if (!DOWN) best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
         return best.template value<A>(column);
+    }
+
+    // Whether one is above a limit, or below its negative. What is no number is neither.
+    __device__ bool beyond(A limit) const
+    {
+        if (__is_same(T, __half) && limit >= A(65504)) return false;
+        if constexpr (sizeof(T) == 2) {
+            Words<T, 2> most = {0};
+#pragma unroll
+            for (int i = 0; i < U * Words<T, N>::COUNT; ++i)
+                most.word[0] = magnitude_of_pairs<T>(most.word[0], word[i / Words<T, N>::COUNT].word[i % Words<T, N>::COUNT]);
+            if (DOWN) return most.template value<A>(column) > limit;
+            return most.template value<A>(0) > limit || most.template value<A>(1) > limit;
+        } else {
+            bool some = false;
+#pragma unroll
+            for (int i = 0; i < (DOWN ? U : N * U); ++i) some = some || fabs((*this)(i)) > limit;
+            return some;
+        }
     }
 };
 
@@ -262,6 +292,15 @@ template <typename K>
 constexpr bool kTame = false;
 template <typename K>
 constexpr bool kTamed = kTame<TameKind<K, float>>;
+
+// A row is done in one of two ways: its numbers stay in range, or they only fall. Faults say what is against each in the elements of a
+// thread; where there is none against one of them in the whole row, it is done.
+constexpr unsigned kLeavesRange = 1, kRises = 2, kUndone = 3;
+
+__device__ inline unsigned faults_of_block(unsigned faults)
+{
+    return (__syncthreads_or(faults & kLeavesRange) ? kLeavesRange : 0) | (__syncthreads_or(faults & kRises) ? kRises : 0);
+}
 
 // What enters a tile, or leaves it.
 template <typename Head, typename Tail>

@@ -10,7 +10,7 @@ __device__ bool column_tile(const ScanArgs& args)
     extern __shared__ __align__(128) uint4 ring[];
     const Outer<K, T> scan(args, ring);
     if (scan.charged()) scan.entering.heads[threadIdx.x] = K::empty(), scan.entering.tails[threadIdx.x] = K::far(K::nothing());
-    return scan.run(0, 0, 0);
+    return scan.run(0, 0, 0) != kUndone;
 }
 
 // A part of a strip: its tiles forward for their heads, where nobody else finds them, and then back. A strip that a kind cannot do is marked.
@@ -20,7 +20,7 @@ __device__ void column_tiles(const ScanArgs& args)
     extern __shared__ __align__(128) uint4 ring[];
     const Outer<K, T> scan(args, ring);
     auto& entering = scan.entering;
-    if (args.flags & kMarked && !args.bad[scan.strip]) return;
+    if (args.flags & kMarked && args.bad[scan.strip] != kUndone) return;
     const i64 phase = args.flags & (kHeads | kTails), first = args.parts == 1 ? 0 : (blockIdx.x - scan.strip * args.parts) * args.tiles;
     const int c = threadIdx.x, count = static_cast<int>(args.tiles);
     const int ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
@@ -30,7 +30,7 @@ __device__ void column_tiles(const ScanArgs& args)
         const bool last = args.parts == 1 || phase != 0;
         entering.tails[c] = last ? K::far(K::nothing()) : scan.walk().behind(c);
     }
-    bool done = true;
+    unsigned faults = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const bool heads = step < ahead;
@@ -39,14 +39,14 @@ __device__ void column_tiles(const ScanArgs& args)
             if (heads && scan.charged()) scan.walk().head_before(t, c) = entering.heads[c];
             if (step == ahead && scan.charged()) entering.heads[c] = args.parts > 1 ? scan.walk().ahead(c) : K::empty();
         }
-        if (!scan.run(first + t, t, heads ? kHeads : phase)) done = false;
+        faults |= scan.run(first + t, t, heads ? kHeads : phase);
         if (count > 1) __syncthreads();
     }
     if constexpr (K::HEAD) {
         if (phase == kHeads && scan.charged()) scan.walk().head(c) = entering.heads[c];
     }
     if (phase == kTails && scan.charged()) scan.walk().tail(c) = entering.tails[c];
-    if (kTame<K> && c == 0 && (phase != 0 || args.parts == 1 || !done)) args.bad[scan.strip] = !done;
+    if (kTame<K> && c == 0) tell_faults(args, scan.strip, phase, faults);
 }
 
 template <typename K, typename T>

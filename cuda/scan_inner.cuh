@@ -147,11 +147,19 @@ struct Inner {
         return __shfl_sync(0xffffffff, last, ahead ? 31 - __clz(ahead) : lane);
     }
 
-    // Waits for the block, or with SEG the warp; whether none of its rows is too much for the kind.
-    __device__ static bool all_tame(const Cell& cell, const Span& at)
+    // Waits for the block, or with SEG the warp; whether it can do its rows in one of the two ways.
+    template <typename DX>
+    __device__ static bool all_tame(const Cell& cell, const Span& at, const DX& dx, unsigned starts)
     {
-        const bool tame = cell.tame || at.hi <= at.lo;  // or no row at all
-        return SEG ? __all_sync(0xffffffff, tame) : !__syncthreads_or(!tame);
+        const unsigned own = at.lo < at.hi ? cell.faults : 0;
+        const auto some = [](bool fault) { return SEG ? __any_sync(0xffffffff, fault) : __syncthreads_or(fault); };
+        if (!some(own & kLeavesRange)) return true;
+        if constexpr (!K::FALLS)
+            return false;
+        else if constexpr (SEG)
+            return !some(own & kRises || Cell::begins_small(dx, starts));
+        else
+            return !some(own & kRises);
     }
 
     // Bit i: element i of this thread begins a row.
@@ -171,8 +179,8 @@ struct Inner {
     }
 
     // A tile, or several whole rows. Of a walk: `passed` is the totals of the tiles so far; `phase` says what is wanted.
-    // Returns false, and has done nothing, where the kind cannot do a row; of a piece, in threads that cannot.
-    __device__ bool run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
+    // Returns kUndone, and has done nothing, where the kind cannot do a row; of a piece, the faults of the thread.
+    __device__ unsigned run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
         const Input y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
         const bool heads_only = K::HEAD && WALK && phase == kHeads;
@@ -218,7 +226,7 @@ struct Inner {
             if (heads_only) {
                 __syncthreads();
                 if (threadIdx.x < 32) passed.head = K::join(passed.head, total(shared->heads));
-                return true;
+                return 0;
             }
         }
         if constexpr (!K::ORDERED) {
@@ -237,7 +245,7 @@ struct Inner {
                 __syncthreads();
                 others->template meet<false, true>(*this);
             } else if constexpr (kTame<K> && !SEG) {
-                if (!all_tame(cell, at)) return false;
+                if (!all_tame(cell, at, yv, 0)) return kUndone;
             } else if (!SEG) {
                 __syncthreads();
             }
@@ -248,19 +256,19 @@ struct Inner {
         };
         if (WALK && phase == kTails) {
             add_tail();
-            return true;
+            return 0;
         }
         if constexpr (X) renew(xs);
         renew(ys);
         const Line<T, U, DENSE, LEADS> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (!PIECE && kTame<K> && (SEG || !K::ORDERED)) {
-            if (!all_tame(cell, at)) return false;
+            if (!all_tame(cell, at, yv, starts())) return kUndone;  // ys is dx
         }
         out.store(ys, room + ROOM_OUT);
         add_tail();
-        if constexpr (PIECE) return cell.tame || at.hi <= at.lo;
-        return true;
+        if constexpr (PIECE) return at.lo < at.hi ? cell.faults : 0;
+        return 0;
     }
 
     // A row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.

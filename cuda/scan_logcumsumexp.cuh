@@ -17,12 +17,25 @@ __device__ inline float exp_of(float x, float from)
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
 
+// The same also where the difference is a far exponent: what it loses is given back. NaN where it is infinite.
+__device__ inline float exact_exp_of(float x, float from)
+{
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(from - 150.0f));
+    const float d = x - from, part = d - x, lost = (x - (d - part)) - (from + part);
+    const float power = d * kLog2e, rest = fmaf(power, -0x1.62e43p-1f, d) + lost;
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(power));
+    return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
+}
+
 // To a place of itself: also what x - from loses, which is the more the farther they are apart, is given back.
 __device__ __noinline__ inline double exp_of(double x, double from)
 {
     const double d = x - from, part = d - x, lost = (x - (d - part)) - (from + part), e = exp(d), rest = e * lost;
     return rest - rest == 0.0 ? e + rest : e;
 }
+
+__device__ inline double exact_exp_of(double x, double from) { return exp_of(x, from); }
 
 // e^x / 2^from, of what is no far exponent: to |x| places in 2^-24 of itself, which short results do not show.
 __device__ inline float rough_exp_of(float x, float from)
@@ -197,11 +210,11 @@ struct TameLogcumsumexpTail {
     A z;
 };
 
-// logcumsumexp of rows without an x far above the first one, from which all exponentials are taken: S_i = sum_{j<=i} e^{x_j - x_0} and
-// dx_k = e^{x_k - x_0} sum_{i>=k} dy_i / S_i, so that states are plain sums.
+// logcumsumexp of rows without an x far above the first one. All exponentials are taken from a place above that, o = x_0 + c, so that
+// there is as much room above it as below: S_i = sum_{j<=i} e^{x_j - o} and dx_k = e^{x_k - o} sum_{i>=k} dy_i / S_i, states are plain sums.
 template <typename A, bool EXACT>
 struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
-    static constexpr bool HEAD = true, ORDERED = true;
+    static constexpr bool HEAD = true, ORDERED = true, FALLS = false;
     using Number = A;
     using Value = A;
     struct Head {
@@ -213,16 +226,18 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
     static __device__ Tail nothing() { return {A(0)}; }
     static __device__ Head join(const Head& l, const Head& r) { return {l.s + r.s}; }
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.z + r.z}; }
-    static __device__ bool tame(const Head& h) { return h.s < A(INFINITY); }
+    static __device__ unsigned faults(const Head& h) { return h.s < A(INFINITY) ? 0 : kUndone; }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
     template <int I, int N, bool SEG>
     struct Cell {
-        static constexpr A kMost = A(0x1p24), kTiny = A(0x1p-100);  // e^16: x - x_0 is rounded, by some places of its exponential
-        static constexpr A kFar = A(0x1p90);  // no number of threads adds such tails up to infinity
-        A d[I], t[I];  // e^{x_i - x_0}, dy_i / S_i
+        static constexpr bool DOUBLE = sizeof(A) == 8;
+        static constexpr A kAbove = DOUBLE ? A(277) : EXACT ? A(39) : A(56);  // c; where !EXACT in powers of two
+        static constexpr A kMost = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-100);
+        static constexpr A kFar = DOUBLE ? A(0x1p900) : A(0x1p90);  // no number of threads adds such tails up to infinity
+        A d[I], t[I];  // e^{x_i - o}, dy_i / S_i
         A base;        // x_0, of the first row of the thread
-        bool tame;
+        unsigned faults;
 
         // In four chains, so that none is long.
         static __device__ A sum(const A (&x)[I])
@@ -238,18 +253,18 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
-            const auto origin = [](A x) { return EXACT ? x : x * A(kLog2e); };
+            const auto origin = [](A x) { return EXACT ? x + kAbove : fma(x, A(kLog2e), kAbove); };
             A from = origin(base);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts & 1u << i) from = origin(x(i));
                 if constexpr (EXACT)
-                    d[i] = exp_of(x(i), from);
+                    d[i] = exact_exp_of(x(i), from);
                 else
                     d[i] = rough_exp_of(x(i), from);
             }
             const A all = sum(d);
-            tame = all <= kMost;
+            faults = all <= kMost ? 0 : kUndone;
             if (!SEG) return {all};
             const unsigned since = starts ? ~0u << (31 - __clz(starts)) : ~0u;  // the last start
             A s = A(0);
@@ -269,7 +284,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
                 s += d[i];
                 t[i] = y(i) * inverse(s);
             }
-            tame = tame && TameLogcumsumexp::tame(Head{s});
+            faults |= TameLogcumsumexp::faults(Head{s});
         }
 
         template <typename X, typename Y>
@@ -280,7 +295,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i)
                 if (!SEG || ahead & 1u << i) z += t[i];
-            if (!SEG) tame = tame && fabs(z) < kFar;  // known here, it saves a block a barrier; what is no number stays so up to the start
+            if (!SEG && !(fabs(z) < kFar)) faults = kUndone;  // known here, it saves a block a barrier; what is no number stays so up to the start
             return {z};
         }
 
@@ -300,7 +315,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
                 }
                 store(c, dx);
             }
-            if (SEG) tame = tame && fma(z, A(0), wrong) == A(0);
+            if (SEG && !(fma(z, A(0), wrong) == A(0))) faults = kUndone;
         }
     };
 };

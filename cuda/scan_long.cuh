@@ -38,7 +38,7 @@ struct Long : Team<Long<K, T>, K> {
         Room<Tail, 1> tail;
     };
 
-    using Base::args, Base::strip, Base::head, Base::next, Base::tail, Base::bad, Base::hold, Base::team, Base::tiles, Base::joined;
+    using Base::args, Base::strip, Base::head, Base::next, Base::tail, Base::faults, Base::hold, Base::team, Base::tiles, Base::joined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // what is asked for: the first vector of the thread in the first tile,
@@ -140,7 +140,7 @@ struct Long : Team<Long<K, T>, K> {
         cell.begin(args);
         if constexpr (kBased<K>) cell.base = base;
         const Head own = cell.head(Elements<A, T, V, U>{xs}, starts(t)), all = heads_up_to<K>(own, 1, lane);
-        if constexpr (kTame<K>) bad = bad || !(cell.tame && K::tame(all));
+        if constexpr (kTame<K>) faults |= cell.faults | K::faults(all);
         if (lane == 31) shared.heads[parity * kLongWarps + warp] = all;
     }
 
@@ -248,7 +248,7 @@ struct Long : Team<Long<K, T>, K> {
         }
         if (!TEAM && this->phase() == kTails) return;
         if (TEAM && hold) {  // this tile waits for a turn
-            if constexpr (kTame<K>) bad = bad || !own.cell.tame;
+            if constexpr (kTame<K>) faults |= own.cell.faults;
             const Kept kept = own.kept;
             own.kept = shared.kept[threadIdx.x], shared.kept[threadIdx.x] = kept;
             t += team(), stage = stage == this->ring ? stage + (this->stages - 1) * STAGE : stage - STAGE;
@@ -259,7 +259,7 @@ struct Long : Team<Long<K, T>, K> {
         Vector(&out)[U] = own.ys;
         own.cell.finish(K::join(own.kept.tail, shared.tail[0]), own.x(), own.y(), starts(t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
-        if constexpr (kTame<K>) bad = bad || !own.cell.tame;
+        if constexpr (kTame<K>) faults |= own.cell.faults;
         store(stage + (X ? OPERAND : 0), out, t);
     }
 };

@@ -208,8 +208,8 @@ struct Outer {
     }
 
     // A tile, number t of the part: stores dx, or finds its heads or tails alone, for the tile after or before it.
-    // Returns false, and stores nothing, where the kind cannot do a column of the block.
-    __device__ bool run(i64 tile, int t, i64 phase) const
+    // Returns the faults of the block; where both ways have some, nothing is stored.
+    __device__ unsigned run(i64 tile, int t, i64 phase) const
     {
         const bool walks = args.parts * args.tiles > 1, heads_only = K::HEAD && phase == kHeads;
         Vector xs[R], ys[R];
@@ -223,8 +223,14 @@ struct Outer {
             before = K::empty();
             if (!heads_only && walks && charged()) before = walk().head_before(t, threadIdx.x);
         }
-        const auto xv = [&](int v) { return [&xs, v](int r) { return xs[r].template value<A>(v); }; };
-        const auto yv = [&](int v) { return [&ys, v](int r) { return ys[r].template value<A>(v); }; };
+        const auto of = [](const Vector (&word)[R], int v) {
+            if constexpr (kTame<K>)
+                return Elements<A, T, W, R, true>{word, v};
+            else
+                return [&word, v](int r) { return word[r].template value<A>(v); };
+        };
+        const auto xv = [&](int v) { return of(xs, v); };
+        const auto yv = [&](int v) { return of(ys, v); };
         const unsigned starts = tile == 0 && y == 0;
         Cell cell[W];
         Head head[W];
@@ -243,7 +249,7 @@ struct Outer {
         if constexpr (K::HEAD) {
             if (heads_only) {
                 add_heads();
-                return true;
+                return 0;
             }
         }
         const auto find_tails = [&] {
@@ -262,25 +268,26 @@ struct Outer {
         }
         if constexpr (K::ORDERED) find_tails();
         Tail all = K::nothing();
+        unsigned faults = 0;
         if (!alone()) all = pass_tails();
         if (phase != kTails) {
             if constexpr (X) renew(xs);
             renew(ys);
-            bool tame = true;
 #pragma unroll
             for (int v = 0; v < W; ++v) {
                 if (!alone()) tail[v] = K::join(tail[v], own[threadIdx.x / 32].tails[x * W + v]);
-                cell[v].finish(tail[v], xv(v), yv(v), starts, [&](int c, const A(&dx)[N]) {
+                cell[v].finish(tail[v], xv(v), yv(v), kTame<K> && !has(v) ? 0 : starts, [&](int c, const A(&dx)[N]) {
 #pragma unroll
                     for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
                 });
-                if constexpr (kTame<K>) tame = tame && cell[v].tame;
+                if constexpr (kTame<K>) faults |= cell[v].faults;
             }
-            if (kTame<K> && __syncthreads_or(!tame)) return false;
+            if constexpr (kTame<K>) faults = walks || __syncthreads_or(faults & kLeavesRange) ? faults_of_block(faults) : 0;
+            if (faults == kUndone) return faults;
             store(ys, tile);
         }
         if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(all), entering.tails[threadIdx.x]);
-        return true;
+        return faults;
     }
 
     // The first x of column v of the thread.

@@ -1,7 +1,7 @@
 // Rows that some blocks hold together, a piece each, in registers, so that memory is read once. All of them are on the device at once: a
 // block tells the others what its piece comes to, and hears what theirs do, while its next piece comes to shared memory.
 //
-// For kinds that are tried first. A row of which a thread cannot do its part is marked.
+// For kinds that are tried first. What is against a row is told by each of its blocks.
 #pragma once
 
 #include "scan_rows.cuh"
@@ -114,12 +114,23 @@ __device__ void pieces(const ScanArgs& args)
     using Scan = Inner<First, T, false, false, true, false, Own>;
     extern __shared__ __align__(128) uint4 rooms[];
     __shared__ RowShared<First> shared[2];  // of a row, and of the one before, which some warp may not be done with
+    __shared__ unsigned found[2];           // the faults of both
     Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U);
     own.ask(own.row);
+    if (threadIdx.x < 2) found[threadIdx.x] = 0;
+    __syncthreads();
+    const auto tell = [&](unsigned& faults, unsigned row) {
+        if (threadIdx.x == 0 && faults) atomicOr(&args.bad[row], static_cast<int>(faults)), faults = 0;
+    };
+    int k = 0;
 #pragma unroll 1
-    for (int k = 0; args.strips > own.row; own.row += own.apart, k ^= 1) {
+    for (; args.strips > own.row; own.row += own.apart, k ^= 1) {
         const Scan scan{args, &shared[k], 0, static_cast<int>(blockDim.x) / 32, nullptr, &own};
         Passed<First> passed;
-        if (!scan.run(passed, own.span(), own.places(own.row), own.room, 0)) args.bad[own.row] = 1;
+        const unsigned faults = __reduce_or_sync(0xffffffff, scan.run(passed, own.span(), own.places(own.row), own.room, 0));
+        if (faults && own.lane == 0) atomicOr(&found[k], faults);
+        tell(found[k ^ 1], own.row - own.apart);  // all warps are done with that row
     }
+    __syncthreads();
+    tell(found[k ^ 1], own.row - own.apart);
 }

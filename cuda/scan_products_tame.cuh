@@ -1,5 +1,5 @@
-// cumprod of rows that stay within the range of the accumulator, which are most: states are one or two numbers, joined by as many
-// instructions. Whether a row is one shows on the way.
+// cumprod of rows that stay within the range of the accumulator, or in which no x is above 1, which are most: states are one or two
+// numbers, joined by as many instructions. Whether a row is one shows on the way.
 //
 // A product of n numbers has n - 1 roundings, however it is joined; most of them are in threads. EXACT, which short results need not be,
 // keeps what those took: the first of them is left out at the end.
@@ -32,6 +32,23 @@ struct Factor<double> {
     }
 };
 
+// Whether numbers are from 2^-42 to 2^22, or in float64 from 2^-320 to 2^192. What is no number is left to others.
+template <typename A>
+struct Extent {
+    A least = INFINITY, most = 0;
+
+    __device__ void add(A x) { least = fmin(least, fabs(x)), most = fmax(most, fabs(x)); }
+    __device__ bool near() const { return least >= A(0x1p-42) && most <= A(0x1p22); }
+};
+
+template <>
+struct Extent<double> {
+    unsigned all = 0;
+
+    __device__ void add(double x) { all |= (static_cast<unsigned>(__double2hiint(x)) << 1) - (1023 - 320 << 21); }
+    __device__ bool near() const { return all < 1u << 30; }
+};
+
 // Q -> a Q + b.
 template <typename A>
 struct TameProductTail {
@@ -39,11 +56,13 @@ struct TameProductTail {
 };
 
 // Products from the start of the row, of a warp and of a thread to any of their elements are far from the ends of the range, so that
-// those of what lies between, which are quotients of two of them, are within it.
+// those of what lies between, which are quotients of two of them, are within it. Where no |x| is above 1, no product is, and one that is
+// too small is 0 or has lost places: at most 2^-149 of what it is multiplied by, which is small beside the first dx of the row.
 template <typename A, bool EXACT>
 struct TameCumprod : SameTail<TameProductTail<A>> {
-    static constexpr bool HEAD = true, ORDERED = false;
+    static constexpr bool HEAD = true, ORDERED = false, FALLS = true;
     static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-80) : A(0x1p-600), kMost = sizeof(A) == 4 ? A(0x1p40) : A(0x1p400);
+    static constexpr A kFirst = sizeof(A) == 4 ? A(0x1p-64) : A(0x1p-500), kGreat = sizeof(A) == 4 ? A(0x1p18) : A(0x1p200);
     using Number = A;
     using Value = A;
     using Head = Factor<A>;
@@ -54,13 +73,13 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
     static __device__ Head join(const Head& l, const Head& r) { return l * r; }
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
-    static __device__ bool tame(const Head& h) { return fabs(h.product) >= kLeast && fabs(h.product) <= kMost; }
+    static __device__ unsigned faults(const Head& h) { return fabs(h.product) >= kLeast && fabs(h.product) <= kMost ? 0 : kLeavesRange; }
 
     template <int I, int N, bool SEG>
     struct Cell {
         A chunk[I / N];  // the product of what precedes every N elements: in the thread, then in the row
         Head product;    // since the last start
-        bool tame;
+        unsigned faults;
 
         __device__ void begin(const ScanArgs&) {}
 
@@ -69,7 +88,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
         __device__ Head head(const X& x, unsigned)
         {
             static_assert(!SEG);
-            tame = true;
+            faults = x.beyond(A(1)) ? kRises : 0;
             if constexpr (!EXACT) {  // in four chains, so that none is long
                 A p[4] = {x(0), x(1), x(2), x(3)};
 #pragma unroll
@@ -91,7 +110,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
         __device__ Tail tail(const X& x, const Y& y, unsigned starts)
         {
             A p = A(1), rest = A(0), sum = A(0);
-            unsigned outside = 0;
+            Extent<A> extent;
             const unsigned ahead = ahead_of(starts);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
@@ -100,28 +119,38 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                 const A q = i == 0 ? x(i) : p * x(i);
                 if (EXACT && i > 0) rest = fma(rest, x(i), fma(p, x(i), -q));
                 p = q;
-                outside |= exponent(p);
+                extent.add(p);
                 if (!SEG || ahead & 1u << i) sum = fma(p, y(i), sum);
             }
-            tame = outside < 1u << 30;
+            faults = extent.near() ? 0 : kLeavesRange;
             product = EXACT ? Head::of(p, rest) : Head{p};
             return {product.value(), sum};
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Head& before, const X&, const Y&, unsigned starts)
+        __device__ void enter(const Head& before, const X&, const Y& y, unsigned starts)
         {
-            tame = tame && TameCumprod::tame(before);
+            faults |= TameCumprod::faults(before) | (y.beyond(kGreat) ? kRises : 0);
             const unsigned ahead = ahead_of(starts);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
                 if (!SEG || c == 0 || ahead & 1u << (c * N - 1)) chunk[c] = before.apply(chunk[c]);
         }
 
+        // Whether a row begins with a dx that is 0 or next to it.
+        template <typename DX>
+        static __device__ bool begins_small(const DX& dx, unsigned starts)
+        {
+            bool some = false;
+#pragma unroll
+            for (int i = 0; i < I; ++i) some = some || (starts & 1u << i && fabs(dx(i)) < kFirst);
+            return some;
+        }
+
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Tail& after, const X& x, const Y& y, unsigned starts, const Store& store)
         {
-            A t = after.b;
+            A t = after.b, first = A(0);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
                 A w[N], dx[N], p = chunk[c];
@@ -136,22 +165,16 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                     const A r = y(c * N + i) + t;
                     dx[i] = w[i] * r;
                     t = x(c * N + i) * r;
+                    if (!SEG && c == 0) first = fmax(first, fabs(dx[i]));
                     if (SEG && starts & 1u << (c * N + i)) t *= A(0);  // what is no number stays so
                 }
                 store(c, dx);
             }
-            tame = tame && t * A(0) == A(0);
+            if (x.beyond(A(1)) || (!SEG && starts && first < kFirst)) faults |= kRises;
+            if (!(t * A(0) == A(0))) faults = kUndone;
         }
     };
 
-    // Below 2^30 where x is from 2^-42 to 2^22, or in float64 from 2^-320 to 2^192.
-    static __device__ unsigned exponent(A x)
-    {
-        if constexpr (sizeof(A) == 4)
-            return (__float_as_uint(x) << 1) - (127 - 42 << 24);
-        else
-            return (static_cast<unsigned>(__double2hiint(x)) << 1) - (1023 - 320 << 21);
-    }
 };
 
 template <typename A, typename T>

@@ -1,6 +1,6 @@
 // Tiles that come to a ring in shared memory, ahead of the block that walks them.
 //
-// A kind that is tried first says in `bad` which strips it cannot do. A kernel that can do everything does those again.
+// A kind that is tried first says in `bad` what is against it in each strip. A kernel that can do everything does those again.
 #pragma once
 
 #include "scan_walk.cuh"
@@ -34,7 +34,8 @@ struct Ring {
     int next_step;            // that is asked for; all of them are where no item is left
     Head head, next;          // what enters the part; what precedes the tile in its part
     Far tail;
-    bool bad, lost;           // the kind cannot do the elements of the thread; or of another, of those whose heads were found
+    unsigned faults;          // of the thread
+    bool lost;                // nobody need look at the part: that shows where its heads are found
 
     __device__ Ring(const ScanArgs& a, uint4* r) : args(a), ring(r)
     {
@@ -106,7 +107,7 @@ struct Ring {
     {
         if constexpr (kFinds<K>) __syncthreads();  // all know the best of the strip before
         self().enter(item);
-        bad = lost = false;
+        faults = 0, lost = false;
         if constexpr (K::HEAD) head = next = K::empty();
         tail = kFinds<K> || args.parts == 1 || phase() != 0 ? K::far(K::nothing()) : self().charged() ? self().behind() : Far();
     }
@@ -126,8 +127,8 @@ struct Ring {
         }
         if (phase() == kTails && self().charged()) walk().tail(self().column()) = tail;
         if constexpr (kTame<K>) {
-            bad = __syncthreads_or(bad);
-            if (threadIdx.x == 0 && (phase() != 0 || args.parts == 1 || bad)) args.bad[strip] = phase() == 0 && bad;
+            const unsigned all = faults_of_block(faults);
+            if (threadIdx.x == 0) tell_faults(args, strip, phase(), all);
         }
     }
 
@@ -162,7 +163,7 @@ struct Ring {
                 lead = 0;
                 if constexpr (K::HEAD && !kFinds<K>) {
                     if (step == ahead) {
-                        if constexpr (kTame<K>) lost = __syncthreads_or(bad) && !self().hold;
+                        if constexpr (kTame<K>) lost = faults_of_block(faults) == kUndone && !self().hold;
                         head = args.parts > 1 && self().charged() ? self().ahead_of_part() : K::empty();
                         self().foresee(self().tile_of(step));
                     }

@@ -51,7 +51,7 @@ __device__ bool row(const ScanArgs& args, uint4* room)
         return true;
     } else {
         Passed<K> passed;
-        return scan.run(passed, at, place, room + warp * 32 * Scan::U, 0);
+        return scan.run(passed, at, place, room + warp * 32 * Scan::U, 0) != kUndone;
     }
 }
 
@@ -96,7 +96,7 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item)
     __shared__ uint4 room[kRowThreads * Scan::U];
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
     const i64 strip = item / static_cast<unsigned>(args.parts), part = item - strip * args.parts, phase = args.flags & (kHeads | kTails);
-    if (kTamed<K> && args.flags & kMarked && !args.bad[strip]) return;
+    if (kTamed<K> && args.flags & kMarked && args.bad[strip] != kUndone) return;
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
@@ -151,7 +151,7 @@ __device__ void tiles(const ScanArgs& args)
         const unsigned all = static_cast<unsigned>(args.strips * args.parts);
         bool some = !(args.flags & kMarked);
         for (unsigned item = blockIdx.x + threadIdx.x * gridDim.x; item < all && !some; item += blockDim.x * gridDim.x)
-            some = args.bad[item / static_cast<unsigned>(args.parts)];
+            some = args.bad[item / static_cast<unsigned>(args.parts)] == kUndone;
         if (threadIdx.x == 0) next = blockIdx.x;
         if (!__syncthreads_or(some)) return;
 #pragma unroll 1
@@ -179,7 +179,7 @@ __device__ bool rows(const ScanArgs& args, uint4* room, i64 row0, i64 width)
     if (count + lead > 32 * Scan::I) lead = 0;
     const Span at = {row0, -lead, lead, count + lead, true};
     Passed<K> passed;
-    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, place, room, 0);
+    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, place, room, 0) != kUndone;
 }
 
 // The first row of the warp.

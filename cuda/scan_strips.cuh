@@ -31,7 +31,7 @@ struct Strip : Ring<Strip<K, T>, K> {
         Room<Own<Tail>, 32> tail;
     };
 
-    using Base::args, Base::strip, Base::part, Base::head, Base::next, Base::tail, Base::bad;
+    using Base::args, Base::strip, Base::part, Base::head, Base::next, Base::tail, Base::faults;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;    // what is asked for: the first vector of the thread,
@@ -169,7 +169,7 @@ struct Strip : Ring<Strip<K, T>, K> {
             cell.begin(args);
             if constexpr (kBased<K>) cell.base = base[v];
             own.at[v] = cell.head(Elements<A, T, W, R, true>{xs, v}, part == 0 && t == 0 && warp == 0);
-            if constexpr (kTame<K>) bad = bad || !(cell.tame && K::tame(own.at[v]));
+            if constexpr (kTame<K>) faults |= cell.faults | K::faults(own.at[v]);
         }
         shared.heads[parity * kStripThreads + threadIdx.x] = own;
     }
@@ -251,11 +251,11 @@ struct Strip : Ring<Strip<K, T>, K> {
         A out[R][W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {
-            cell[v].finish(tails.at[v], xv(v), yv(v), starts, [&](int c, const A(&some)[N]) {
+            cell[v].finish(tails.at[v], xv(v), yv(v), kTame<K> && !has(v) ? 0 : starts, [&](int c, const A(&some)[N]) {
 #pragma unroll
                 for (int r = 0; r < N; ++r) out[c * N + r][v] = some[r];
             });
-            if constexpr (kTame<K>) bad = bad || !cell[v].tame;
+            if constexpr (kTame<K>) faults |= cell[v].faults;
         }
         const int left = has(0) ? rows - warp * R : 0;
         T* q = dx + t * ROWS * args.dx.step;

@@ -6,6 +6,15 @@
 
 #include "scan.cuh"
 
+// Tells the faults of a part of a strip, where nobody told any before in this phase if there are several.
+__device__ inline void tell_faults(const ScanArgs& args, i64 strip, i64 phase, unsigned faults)
+{
+    if (phase != 0 || args.parts == 1)
+        args.bad[strip] = phase == 0 ? faults : 0;
+    else if (faults)
+        atomicOr(&args.bad[strip], static_cast<int>(faults));
+}
+
 template <typename K>
 struct Walk {
     using Head = typename K::Head;

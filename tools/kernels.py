@@ -26,8 +26,8 @@ SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 IMAGES = SOURCES / "image"
 ARCHITECTURES = "80;90;100;120"
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
-# Instructions are 16 bytes long. Smaller than what nvcc makes of them.
-XZ: list[dict[str, int]] = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 3, "pb": 4}]
+# Smaller than what nvcc makes of them: instructions are 16 bytes long, and PTX is text.
+CODE, TEXT = {"lc": 0, "lp": 4, "pb": 4}, {"lc": 4, "lp": 0, "pb": 0}
 OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
 
 # What pip provides where there is no CUDA toolkit.
@@ -93,7 +93,8 @@ def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
-    made.write_bytes(lzma.compress(made.read_bytes(), filters=XZ))
+    xz = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, **(TEXT if code.startswith("compute") else CODE)}
+    made.write_bytes(lzma.compress(made.read_bytes(), filters=[xz]))
     made.replace(image)
 
 
@@ -105,7 +106,8 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
     codes = codes_for(architectures)
     headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
     sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
-    inputs = {name: digest(source.read_bytes(), *headers, f"{FLAGS} {XZ}".encode()) for name, source in sources.items()}
+    how = f"{FLAGS} {CODE} {TEXT}".encode()
+    inputs = {name: digest(source.read_bytes(), *headers, how) for name, source in sources.items()}
     before = read_manifest(out)
 
     images = {name: {code: out / f"{name}.{code}.xz" for code in codes} for name in sources}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from families.scan import DEFINITIONS, rows_of
 
 import sternway as sw
 
@@ -166,6 +168,102 @@ def test_rows_that_begin_inside_vectors(kind: str, length: int, reverse: bool, d
         assert (whole[:, length:] == 7).all()
         found.append(whole[:, :length].double())
     assert_near(*found, dtype, 8 + 3 * math.sqrt(length))
+
+
+# By kernel: rows of one warp, of one block, of blocks; columns of one tile and of more, strips whole and in parts.
+KERNELS = {
+    "rows": ((37, 100), 1),
+    "row": ((13, 3000), 1),
+    "row, inside vectors": ((13, 3001), 1),
+    "pieces": ((5, 40960), 1),
+    "long": ((3, 49152), 1),
+    "columns": ((4, 90, 40), 1),
+    "columns of tiles": ((700, 33), 0),
+    "strips": ((600, 1024), 0),
+    "strips of parts": ((5000, 64), 0),
+}
+
+
+def climb(n: int, to: float) -> torch.Tensor:
+    return torch.linspace(0, to, n, device="cuda")
+
+
+def random(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.rand(shape, device="cuda")
+
+
+def whole(shape: tuple[int, ...]) -> torch.Tensor:
+    """Of which all sums are exact, and some 0."""
+    return torch.randint(-2, 3, shape, device="cuda")
+
+
+def placed(place: float, value: float, other: torch.Tensor) -> torch.Tensor:
+    """One value at a place of each row, 0 being the first and 1 the last."""
+    other[..., int(place * (other.shape[-1] - 1))] = value
+    return other
+
+
+# Rows of x and of dy. Products that leave their range by falling, and by rising; results that are too small to be formed from
+# what is left of such products; sums of exponentials that rise, within what one base allows and beyond.
+FAR: dict[str, tuple[str, Callable[[tuple[int, ...]], torch.Tensor], Callable[[tuple[int, ...]], torch.Tensor]]] = {
+    "uniform": ("cumprod", random, lambda shape: torch.randn(shape, device="cuda")),
+    "mask": ("cumprod", lambda shape: (random(shape) > 0.01).float(), whole),
+    "signs": ("cumprod", lambda shape: torch.randint(-1, 2, shape, device="cuda"), whole),
+    "steep": ("cumprod", lambda shape: 2 ** (-14 * random(shape)), random),
+    "a rise": ("cumprod", lambda shape: placed(0.2, 1.0078125, random(shape)), random),
+    "a great rise": ("cumprod", lambda shape: placed(0.9, 2.0**15, random(shape)), random),
+    "dy begins with 0": ("cumprod", random, lambda shape: placed(0, 0, random(shape))),
+    "dy is 0": ("cumprod", random, lambda shape: 0 * random(shape)),
+    "dy ends alone": (
+        "cumprod",
+        lambda shape: 2 ** (-260 / shape[-1] * random(shape)),
+        lambda shape: placed(1, 2.0**15, 0 * random(shape)),
+    ),
+    "dy is great where products are small": (
+        "cumprod",
+        lambda shape: 2 ** (-280 / shape[-1] * random(shape)),
+        lambda shape: placed(0.97, 2.0**100, 2.0**-60 * random(shape)),
+    ),
+    "NaN": ("cumprod", lambda shape: placed(0.3, math.nan, random(shape)), random),
+    "NaN in dy": ("cumprod", random, lambda shape: placed(0.7, math.nan, random(shape))),
+    "to 30": ("logcumsumexp", lambda shape: random(shape) + climb(shape[-1], 30), random),
+    "to 60": ("logcumsumexp", lambda shape: random(shape) + climb(shape[-1], 60), random),
+    "to 300": ("logcumsumexp", lambda shape: random(shape) + climb(shape[-1], 300), random),
+    "down": ("logcumsumexp", lambda shape: random(shape) - climb(shape[-1], 80), random),
+    "far": ("logcumsumexp", lambda shape: 10 * torch.randn(shape, device="cuda") + 300, random),
+    "small dy": ("logcumsumexp", lambda shape: random(shape) + climb(shape[-1], 60), lambda shape: 2.0**-14 * random(shape)),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("values", FAR)
+def test_far_values(values: str, kernel: str, reverse: bool, dtype: torch.dtype) -> None:
+    """By definition, of rows that leave the range of the quick ways, or nearly."""
+    torch.manual_seed(len(values))
+    (shape, dim), (kind, *make) = KERNELS[kernel], FAR[values]
+    turned = (*shape[:dim], *shape[dim + 1 :], shape[dim])
+    x, dy = (f(turned).to(dtype).movedim(-1, dim).contiguous() for f in make)
+    plan = sw.ScanBackwardPlan.select(
+        sw.ScanBackwardDescriptor(kind, shape, dtype, dim, reverse),
+        "cuda",
+        sw.PlanPreference(kernel=kernel.split(",")[0].split(" ")[0]),
+    )
+    dx = torch.full_like(dy, math.nan)
+    plan.run(dy=dy, x=x, dx=dx)
+    truth, _ = DEFINITIONS[kind](rows_of(dy, dim, reverse), rows_of(x, dim, reverse), "last")
+    found = rows_of(dx, dim, reverse)
+    assert (np.isnan(found) == np.isnan(truth)).all()
+    size = np.nanmax(abs(truth), axis=1, keepdims=True, initial=0)
+    accumulator = torch.float64 if dtype == torch.float64 else torch.float32
+    n = shape[dim]
+    roundings = 4 + 1.5 * n**0.5 if kind == "cumprod" else 8 + 2 * math.log2(n)
+    bound = (
+        size * (torch.finfo(dtype).eps + roundings * torch.finfo(accumulator).eps)
+        + torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+    )
+    assert (np.nan_to_num(abs(found - truth)) <= bound).all(), float(np.nanmax(abs(found - truth) / bound))
 
 
 def assert_near(ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype, roundings: float) -> None:

@@ -123,6 +123,13 @@ def inputs(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Val
     return Values(dy=source.cast(source.normal(shape), dtype), x=source.cast(x, dtype))
 
 
+def far(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
+    """Numbers of which products fall out of the range, as survival does, and logits that are far apart."""
+    x = source.normal(shape)
+    x = 2 ** -abs(x) if kind == "cumprod" else 10 * x
+    return Values(dy=source.cast(source.normal(shape), dtype), x=source.cast(x, dtype))
+
+
 def with_indices(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
     """What torch's forward returned besides; positions of the winners."""
     values = inputs(kind, dim, source, shape, dtype)
@@ -157,7 +164,7 @@ def drop_in(kind: str, dim: int, v: Values) -> Any:
 
 def case(kind: str, name: str, dim: int, reads: tuple[str, ...], **options: Any) -> Case:
     """A row of the table."""
-    make = with_indices if "indices" in reads else inputs
+    make = options.pop("make", with_indices if "indices" in reads else inputs)
     return Case(
         "scan", f"{kind}, {name}", ScanBackwardPlan, functools.partial(make, kind, dim), functools.partial(describe, kind, dim),
         {"dx": Output("x", functools.partial(along, dim, kind))}, functools.partial(by_torch, kind, dim), f"torch.{kind}",
@@ -191,6 +198,11 @@ CASES = (
     *(case(kind, "dim -1", ROWS, READS.get(kind, ("dy", "x")), **ON_ROWS) for kind in KINDS),
     *(case(kind, "dim 0", COLUMNS, READS.get(kind, ("dy", "x")), **ON_COLUMNS) for kind in KINDS),
     *(case(kind, "dim 1", 1, READS.get(kind, ("dy", "x")), cuda=((4096, 128, 128),)) for kind in KINDS),
+    *(
+        case(kind, f"dim {dim}, far", dim, ("dy", "x"), make=far, cuda=((8192, 8192),))
+        for kind in ("cumprod", "logcumsumexp")
+        for dim in (ROWS, COLUMNS)
+    ),
     case("cummax", "by indices", ROWS, ("dy", "indices"), **{**ON_ROWS, "demo": None}),
     case("cummax", "by indices, dim 0", COLUMNS, ("dy", "indices"), cpu=ON_COLUMNS["cpu"]),
 )
