@@ -62,6 +62,7 @@ template <typename A, bool EXACT>
 struct TameCumprod : SameTail<TameProductTail<A>> {
     static constexpr bool HEAD = true, ORDERED = false, FALLS = true;
     static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-80) : A(0x1p-600), kMost = sizeof(A) == 4 ? A(0x1p40) : A(0x1p400);
+    // Where x only falls: the least that the first |dx| may be, and the largest |dy|.
     static constexpr A kFirst = sizeof(A) == 4 ? A(0x1p-64) : A(0x1p-500), kGreat = sizeof(A) == 4 ? A(0x1p18) : A(0x1p200);
     using Number = A;
     using Value = A;
