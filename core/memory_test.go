@@ -184,6 +184,14 @@ func (m *memory) bits() []byte {
 	return list
 }
 
+// requireSame is require.Equal for many numbers: without reflection unless they differ.
+func requireSame(t testing.TB, want, got []float64, message ...any) {
+	if !slices.Equal(want, got) {
+		t.Helper()
+		require.Equal(t, want, got, message...)
+	}
+}
+
 // requireUntouched fails when a byte has changed since the last seal.
 func (m *memory) requireUntouched(t *testing.T, what string) {
 	t.Helper()

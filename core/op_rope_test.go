@@ -37,7 +37,11 @@ func ropeTrials() (list []ropeTrial) {
 		}
 	}
 	for _, dim := range []int64{0, 2, 6, 8, 16, 72, 80, 96, 128, 258, 4096, 4098} {
-		add(fmt.Sprint("head_dim ", dim), func(t *ropeTrial) { t.d.HeadDim = dim })
+		add(fmt.Sprint("head_dim ", dim), func(t *ropeTrial) {
+			if t.d.HeadDim = dim; dim > 1000 {
+				t.d.BatchSize, t.d.NumHeads, t.d.SeqLen = 1, 2, 2
+			}
+		})
 	}
 	for _, layout := range []string{"bshd", "thd"} {
 		add(layout, func(t *ropeTrial) {
@@ -162,7 +166,9 @@ func (c *ropeTrial) run(t *testing.T, device Device, inPlace bool) {
 		for k, got := range memories[out].values() {
 			want := wants[out][k]
 			room := tolerance(c.d.DType, c.d.DType.Accumulator(), 2, want.value, want.size)
-			require.False(t, !(math.Abs(got-want.value) <= room), "%s of %s on %s, element %d: want %v, got %v", out, c.d.DType, device, k, want.value, got)
+			if !(math.Abs(got-want.value) <= room) {
+				t.Fatalf("%s of %s on %s, element %d: want %v, got %v", out, c.d.DType, device, k, want.value, got)
+			}
 		}
 	}
 	for name, m := range memories {

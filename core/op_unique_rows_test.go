@@ -61,7 +61,7 @@ func (c *uniqueCall) requireDefinition(t *testing.T) {
 		rows = append(rows, -1)
 	}
 	for name, want := range map[string][]float64{"rows": rows, "inverse": inverse, "count": {count}} {
-		require.Equal(t, want, c.memory[name].values(), name)
+		requireSame(t, want, c.memory[name].values(), name)
 		c.memory[name].requireOnlyElementsWritten(t, name)
 	}
 	c.memory["indices"].requireUntouched(t, "indices")
