@@ -10,7 +10,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/ulikunitz/xz"
+	"github.com/ulikunitz/xz/lzma"
 )
 
 //go:embed all:image
@@ -24,7 +24,7 @@ func Image(family, device string) ([]byte, error) {
 		return nil, err
 	}
 	for _, file := range names {
-		if code, found := strings.CutPrefix(strings.TrimSuffix(file.Name(), ".xz"), family+"."); found {
+		if code, found := strings.CutPrefix(strings.TrimSuffix(file.Name(), ".lzma"), family+"."); found {
 			codes = append(codes, code)
 		}
 	}
@@ -32,11 +32,11 @@ func Image(family, device string) ([]byte, error) {
 	if code == "" {
 		return nil, nil
 	}
-	packed, err := files.ReadFile(path.Join("image", family+"."+code+".xz"))
+	packed, err := files.ReadFile(path.Join("image", family+"."+code+".lzma"))
 	if err != nil {
 		return nil, err
 	}
-	image, err := xz.NewReader(bytes.NewReader(packed))
+	image, err := lzma.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, err
 	}

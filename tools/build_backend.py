@@ -107,7 +107,7 @@ def kernel_images() -> list[Path]:
         kernels.build(IMAGES)
     except kernels.KernelError as error:
         fail(f"{error}" if shutil.which("g++") else f"nvcc needs g++, which is not on PATH (apt-get install g++)\n{error}")
-    return [*sorted(IMAGES.glob("*.xz")), IMAGES / "manifest.json"]
+    return [*sorted(IMAGES.glob("*.lzma")), IMAGES / "manifest.json"]
 
 
 def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str) -> None:

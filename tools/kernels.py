@@ -3,8 +3,8 @@
     python tools/kernels.py [--out DIR]
 
 STERNWAY_CUDA_ARCHS="80;90;100;120" chooses the architectures; the lowest is also kept as PTX, for GPUs that none of them fits.
-An image, lerp.sm_90.xz for example, is what one source comes to on one architecture. Those of a source are made again only when
-it, a header, the flags or the architectures have changed.
+An image, lerp.sm_90.lzma for example, is what one source comes to on one architecture. Those of a source are made again only
+when it, a header, the flags or the architectures have changed.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
-    xz = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, **(TEXT if code.startswith("compute") else CODE)}
-    made.write_bytes(lzma.compress(made.read_bytes(), filters=[xz]))
+    method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **(TEXT if code.startswith("compute") else CODE)}
+    made.write_bytes(lzma.compress(made.read_bytes(), lzma.FORMAT_ALONE, filters=[method]))
     made.replace(image)
 
 
@@ -110,7 +110,7 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
     inputs = {name: digest(source.read_bytes(), *headers, how) for name, source in sources.items()}
     before = read_manifest(out)
 
-    images = {name: {code: out / f"{name}.{code}.xz" for code in codes} for name in sources}
+    images = {name: {code: out / f"{name}.{code}.lzma" for code in codes} for name in sources}
 
     def row(name: str) -> dict[str, str]:
         found = digest(*(file.read_bytes() if file.is_file() else b"" for file in images[name].values()))
@@ -133,7 +133,7 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
             ]
         for job in jobs:
             job.result()
-    for file in {*out.glob("*.xz")} - {file for files in images.values() for file in files.values()}:
+    for file in {*out.glob("*.lzma")} - {file for files in images.values() for file in files.values()}:
         file.unlink()
     manifest = {"architectures": codes, "nvcc": version, "images": {name: row(name) for name in sources}}
     if manifest != before:
@@ -151,7 +151,7 @@ def main() -> None:
     except KernelError as error:
         sys.exit(str(error))
     for name in manifest["images"]:
-        print(f"{name}: {sum(file.stat().st_size for file in out.glob(f'{name}.*.xz'))} bytes")
+        print(f"{name}: {sum(file.stat().st_size for file in out.glob(f'{name}.*.lzma'))} bytes")
     print(f"{', '.join(manifest['architectures'])} by nvcc {manifest['nvcc']}")
 
 
