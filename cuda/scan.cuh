@@ -212,36 +212,23 @@ __device__ S from_lane(const S& s, int lane)
 template <typename S>
 constexpr bool kLong = false;
 
-// Each lane gets the join of the `reach` lanes ahead of it that share its row, and its own; `width` rows lie side by side in a warp.
+// Each lane gets the join of the `reach` lanes ahead of it, and its own.
 template <typename K>
-__device__ typename K::Head heads_up_to(typename K::Head head, int width, int reach)
+__device__ typename K::Head heads_up_to(typename K::Head head, int reach)
 {
 #pragma unroll (kLong<typename K::Head> ? 1 : 5)
-    for (int d = 1; d < 32; d *= 2)
-        if (d >= width) {
-            const auto left = from_below(head, d);
-            if (d <= reach) head = K::join(left, head);
-        }
+    for (int d = 1; d < 32; d *= 2) {
+        const auto left = from_below(head, d);
+        if (d <= reach) head = K::join(left, head);
+    }
     return head;
-}
-
-template <typename K>
-__device__ typename K::Tail tails_down_to(typename K::Tail tail, int width, int reach)
-{
-#pragma unroll (kLong<typename K::Tail> ? 1 : 5)
-    for (int d = 1; d < 32; d *= 2)
-        if (d >= width) {
-            const auto right = from_above(tail, d);
-            if (d <= reach) tail = K::join(tail, right);
-        }
-    return tail;
 }
 
 // Whether a tail is a sum, open or closed: one vote then says how far those of lanes reach.
 template <typename S>
 constexpr bool kRuns = false;
 
-// The same for a row whose elements are those of adjacent lanes.
+// Each lane gets the join of its own and of the `reach` lanes behind it.
 template <typename K>
 __device__ typename K::Tail tails_down_to(typename K::Tail tail, int reach)
 {
@@ -254,10 +241,14 @@ __device__ typename K::Tail tails_down_to(typename K::Tail tail, int reach)
             if (d <= last) tail.sum += right;
         }
         tail.open = closed == 0;
-        return tail;
     } else {
-        return tails_down_to<K>(tail, 1, reach);
+#pragma unroll (kLong<typename K::Tail> ? 1 : 5)
+        for (int d = 1; d < 32; d *= 2) {
+            const auto right = from_above(tail, d);
+            if (d <= reach) tail = K::join(tail, right);
+        }
     }
+    return tail;
 }
 
 // Room in shared memory for states without constructors.

@@ -3,14 +3,17 @@
 
 #include "scan_outer.cuh"
 
+// Whether strips of one tile have code of their own. Indices need not be quick.
+template <typename K>
+constexpr bool kShort = !__is_same(typename K::Value, i64);
+
 // Strips of one tile. Returns false, and has done nothing, where the kind cannot do those of this block.
 template <typename K, typename T>
 __device__ bool column_tile(const ScanArgs& args)
 {
     extern __shared__ __align__(128) uint4 ring[];
     const Outer<K, T> scan(args, ring);
-    if (scan.charged()) scan.entering.heads[threadIdx.x] = K::empty(), scan.entering.tails[threadIdx.x] = K::far(K::nothing());
-    return scan.run(0, 0, 0) != kUndone;
+    return scan.template run<true>(0, 0, 0) != kUndone;
 }
 
 // A part of a strip: its tiles forward for their heads, where nobody else finds them, and then back. A strip that a kind cannot do is marked.
@@ -21,15 +24,15 @@ __device__ void column_tiles(const ScanArgs& args)
     const Outer<K, T> scan(args, ring);
     auto& entering = scan.entering;
     if (args.flags & kMarked && args.bad[scan.strip] != kUndone) return;
-    const i64 phase = args.flags & (kHeads | kTails), first = args.parts == 1 ? 0 : (blockIdx.x - scan.strip * args.parts) * args.tiles;
-    const int c = threadIdx.x, count = static_cast<int>(args.tiles);
+    const int phase = static_cast<int>(args.flags) & (kHeads | kTails);
+    const i64 first = args.parts == 1 ? 0 : (blockIdx.x - scan.strip * args.parts) * args.tiles;
+    const int c = threadIdx.x, d = scan.tail_column(), count = static_cast<int>(args.tiles);
     const int ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
     const int steps = phase == kHeads ? ahead : ahead + count;
-    if (scan.charged()) {
-        if constexpr (K::HEAD) entering.heads[c] = K::empty();
-        const bool last = args.parts == 1 || phase != 0;
-        entering.tails[c] = last ? K::far(K::nothing()) : scan.walk().behind(c);
+    if constexpr (K::HEAD) {
+        if (scan.charged()) entering.heads[c] = K::empty();
     }
+    if (scan.charged_tails()) entering.tails[d] = args.parts == 1 || phase != 0 ? K::far(K::nothing()) : scan.walk().behind(d);
     unsigned faults = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -39,14 +42,17 @@ __device__ void column_tiles(const ScanArgs& args)
             if (heads && scan.charged()) scan.walk().head_before(t, c) = entering.heads[c];
             if (step == ahead && scan.charged()) entering.heads[c] = args.parts > 1 ? scan.walk().ahead(c) : K::empty();
         }
-        faults |= scan.run(first + t, t, heads ? kHeads : phase);
+        faults |= scan.template run<false>(first + t, t, heads ? kHeads : phase);
         if (count > 1) __syncthreads();
     }
     if constexpr (K::HEAD) {
         if (phase == kHeads && scan.charged()) scan.walk().head(c) = entering.heads[c];
     }
-    if (phase == kTails && scan.charged()) scan.walk().tail(c) = entering.tails[c];
-    if (kTame<K> && c == 0) tell_faults(args, scan.strip, phase, faults);
+    if (phase == kTails && scan.charged_tails()) scan.walk().tail(d) = entering.tails[d];
+    if constexpr (kTame<K>) {
+        faults = faults_of_block(faults);
+        if (c == 0) tell_faults(args, scan.strip, phase, faults);
+    }
 }
 
 template <typename K, typename T>
@@ -58,14 +64,11 @@ __device__ __noinline__ void column_tiles_apart(const ScanArgs& args)
 template <typename K, typename T>
 __device__ void columns(const ScanArgs& args)
 {
-    if constexpr (kTamed<K>) {
-        using First = TameKind<K, T>;
-        if (!(args.flags & kMarked)) {
-            if (args.tiles * args.parts > 1) return column_tiles<First, T>(args);
-            if (column_tile<First, T>(args)) return;
-        }
-        column_tiles_apart<K, T>(args);
-    } else {
-        column_tiles<K, T>(args);
+    using First = TameKind<K, T>;
+    const bool one = kShort<K> && args.tiles * args.parts == 1;
+    if (!one && !(args.flags & kMarked)) return column_tiles<First, T>(args);
+    if constexpr (kShort<K>) {
+        if (one && column_tile<First, T>(args)) return;
     }
+    if constexpr (kTamed<K>) column_tiles_apart<K, T>(args);
 }

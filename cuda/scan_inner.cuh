@@ -124,7 +124,7 @@ struct Inner {
     {
         const int lane = threadIdx.x % 32;
         const unsigned below = cuts & (2u << lane) - 1;
-        const Head all = heads_up_to<K>(own, 1, SEG && below ? lane - (31 - __clz(below)) : lane);
+        const Head all = heads_up_to<K>(own, SEG && below ? lane - (31 - __clz(below)) : lane);
         if (!SEG && lane == 31) shared->heads[threadIdx.x / 32] = all;
         const Head next = from_below(all, 1);
         return lane == 0 ? K::empty() : next;

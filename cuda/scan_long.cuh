@@ -139,7 +139,7 @@ struct Long : Team<Long<K, T>, K> {
         Cell cell;
         cell.begin(args);
         if constexpr (kBased<K>) cell.base = base;
-        const Head own = cell.head(Elements<A, T, V, U>{xs}, starts(t)), all = heads_up_to<K>(own, 1, lane);
+        const Head own = cell.head(Elements<A, T, V, U>{xs}, starts(t)), all = heads_up_to<K>(own, lane);
         if constexpr (kTame<K>) faults |= cell.faults | K::faults(all);
         if (lane == 31) shared.heads[parity * kLongWarps + warp] = all;
     }
@@ -198,7 +198,7 @@ struct Long : Team<Long<K, T>, K> {
                 in_warp = own.cell.product;
             else
                 in_warp = own.cell.head(own.x(), starts(t));
-            const Head all = heads_up_to<K>(in_warp, 1, lane);
+            const Head all = heads_up_to<K>(in_warp, lane);
             if (lane == 31) shared.heads[warp] = all;
             in_warp = from_below(all, 1);
             if (lane == 0) in_warp = K::empty();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "scan_inner.cuh"
+#include "scan_outer_line.cuh"
 #include "scan_walk.cuh"
 
 constexpr int kColumnThreads = 512;
@@ -14,7 +15,7 @@ template <typename K, typename T>
 constexpr int kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8;
 
 template <typename K, typename T>
-struct Outer {
+struct Outer : OuterLine<T, kAcross<K, T> / sizeof(T), kDown<K, T>> {
     static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kAcross<K, T> / sizeof(T), R = kDown<K, T>, COLUMNS = 32 * W;
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -23,7 +24,7 @@ struct Outer {
     using Cell = typename K::template Cell<R, N, false>;
     using Vector = Words<T, W>;
 
-    // In shared memory, as much as the block has warps. Thread c has charge of column c.
+    // In shared memory, as much as the block has warps. Thread c has charge of the heads of column c, the c-th from the last one of its tails.
     struct Entering {  // what enters a tile, [column]
         Room<Head, K::HEAD ? COLUMNS : 1> heads;
         Room<typename K::Far, COLUMNS> tails;
@@ -33,139 +34,54 @@ struct Outer {
         Room<Tail, COLUMNS> tails;
     };
 
-    const ScanArgs& args;
+    using Base = OuterLine<T, W, R>;
+    using Base::args, Base::x, Base::y, Base::strip, Base::at, Base::width, Base::height, Base::across, Base::alone, Base::has, Base::count;
     Entering& entering;
     Own* own;  // [warp]
-    int x, y;  // of the thread in its strip
-    int held;  // columns of the strip
-    i64 strip;
-    Places at;  // the first element of the thread in tile 0
 
     __device__ Outer(const ScanArgs& args, uint4* room)
-        : args(args), entering(*reinterpret_cast<Entering*>(room)), own(reinterpret_cast<Own*>(room + (sizeof(Entering) + 15) / 16))
+        : Base(args), entering(*reinterpret_cast<Entering*>(room)), own(reinterpret_cast<Own*>(room + (sizeof(Entering) + 15) / 16))
     {
-        const int above = threadIdx.x / width();
-        x = threadIdx.x & (width() - 1), y = above & (height() - 1);
-        if (alone())  // strips of a block
-            strip = static_cast<i64>(blockIdx.x) * (blockDim.x / (width() * height())) + above / height();
-        else
-            strip = blockIdx.x / static_cast<unsigned>(args.parts);
-        const i64 side = (args.extent[0] + across() - 1) / across(), outer = side == 1 ? strip : strip / side;
-        const i64 column = (strip - outer * side) * across();
-        held = strip < args.strips ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(across()))) : 0;
-        const Places place = Places::of(args, 1, held > 0 ? outer : 0);
-        const auto first = [&](const Strided& operand, i64 from) { return from + (column + x * W) * operand.stride[0] + y * R * operand.step; };
-        at = {first(args.dy, place.dy), first(args.x, place.x), first(args.dx, place.dx)};
     }
-
-    __device__ int width() const { return static_cast<int>(args.width); }
-    __device__ int height() const { return static_cast<int>(args.height); }
-    __device__ int across() const { return width() * W; }
 
     // Whether this thread has charge of a column.
     __device__ bool charged() const { return threadIdx.x < across(); }
+    __device__ int tail_column() const { return blockDim.x - 1 - threadIdx.x; }
+    __device__ bool charged_tails() const { return tail_column() < across(); }
     __device__ Walk<K> walk() const { return Walk<K>(args, strip, blockIdx.x - strip * args.parts, across()); }
-
-    // Whether strips are parts of warps.
-    __device__ bool alone() const { return width() * height() <= 32; }
-
-    // Whether column v of the thread exists.
-    __device__ bool has(int v) const { return x * W + v < held; }
-
-    // How many rows of a tile the thread has.
-    __device__ int count(i64 tile) const
-    {
-        return !has(0) ? 0 : static_cast<int>(max(min(args.n - (tile * height() + y) * R, static_cast<i64>(R)), i64(0)));
-    }
-
-    template <typename S>
-    __device__ S* first(const Strided& operand, i64 from, i64 tile) const
-    {
-        return reinterpret_cast<S*>(operand.data) + from + tile * (height() * R) * operand.step;
-    }
-
-    // Whether the columns of this thread are one access in every row.
-    __device__ bool wide(const Strided& operand, const T* q) const
-    {
-        return has(W - 1) && operand.stride[0] == 1 && aligned<W * sizeof(T)>(q) && operand.step % W == 0;
-    }
-
-    __device__ void load(const Strided& operand, i64 from, i64 tile, Vector (&word)[R], T pad) const
-    {
-        const T* q = first<T>(operand, from, tile);
-        const bool all = wide(operand, q);
-        const int n = count(tile);
-        if (all && n == R) {
-#pragma unroll
-            for (int r = 0; r < R; ++r, q += operand.step) word[r].load(q);
-            return;
-        }
-#pragma unroll
-        for (int r = 0; r < R; ++r, q += operand.step) {
-#pragma unroll
-            for (int v = 0; v < W; ++v) word[r].set(v, r < n && has(v) ? q[v * operand.stride[0]] : pad);
-        }
-    }
-
-    static __device__ void clear(Vector (&word)[R])
-    {
-#pragma unroll
-        for (int r = 0; r < R; ++r)
-#pragma unroll
-            for (int v = 0; v < W; ++v) word[r].set(v, T());
-    }
-
-    __device__ void store(const Vector (&word)[R], i64 tile) const
-    {
-        T* q = first<T>(args.dx, at.dx, tile);
-        const bool all = wide(args.dx, q);
-        const int n = count(tile);
-#pragma unroll
-        for (int r = 0; r < R; ++r, q += args.dx.step) {
-            if (r >= n) continue;
-            if (all) {
-                word[r].store(q);
-            } else {
-#pragma unroll
-                for (int v = 0; v < W; ++v)
-                    if (has(v)) q[v * args.dx.stride[0]] = word[r].get(v);
-            }
-        }
-    }
 
     // ------------------------------------------------------------------------------------------------ what enters
 
-    // The totals of the warps become what enters each of them, `before` what enters the first.
-    __device__ void pass_heads(const Head& before) const
+    // The totals of the warps become what enters each of them, `before` what precedes the tile in its part. Returns the join of those of
+    // tails, to those who have charge of them.
+    template <bool HEADS, bool TAILS, bool ONE>
+    __device__ Tail pass(const Head& before) const
     {
-        const int c = threadIdx.x, warps = blockDim.x / 32;
+        const int warps = blockDim.x / 32;
+        Tail all = K::nothing();
+        if (alone()) return all;
         __syncthreads();
-        if (charged()) {
-            Head sum = before;
+        if constexpr (HEADS) {
+            if (const int c = threadIdx.x; charged()) {
+                Head sum = ONE ? before : K::join(entering.heads[c], before);
 #pragma unroll (kLong<Head> ? 1 : 4)
-            for (int w = 0; w < warps; ++w) {
-                const Head total = own[w].heads[c];
-                own[w].heads[c] = sum;
-                sum = K::join(sum, total);
+                for (int w = 0; w < warps; ++w) {
+                    const Head total = own[w].heads[c];
+                    own[w].heads[c] = sum;
+                    sum = K::join(sum, total);
+                }
             }
         }
-        __syncthreads();
-    }
-
-    // The same for tails; returns the join of the totals.
-    __device__ Tail pass_tails() const
-    {
-        const int c = threadIdx.x, warps = blockDim.x / 32;
-        Tail all = K::nothing();
-        __syncthreads();
-        if (charged()) {
-            Tail sum = K::near(entering.tails[c]);
+        if constexpr (TAILS) {
+            if (const int c = tail_column(); charged_tails()) {
+                Tail sum = ONE ? K::nothing() : K::near(entering.tails[c]);
 #pragma unroll (kLong<Tail> ? 1 : 4)
-            for (int w = warps - 1; w >= 0; --w) {
-                const Tail last = own[w].tails[c];
-                own[w].tails[c] = sum;
-                all = K::join(last, all);
-                sum = K::join(last, sum);
+                for (int w = warps - 1; w >= 0; --w) {
+                    const Tail last = own[w].tails[c];
+                    own[w].tails[c] = sum;
+                    if (!ONE) all = K::join(last, all);
+                    sum = K::join(last, sum);
+                }
             }
         }
         __syncthreads();
@@ -177,20 +93,32 @@ struct Outer {
     // The join of the threads of a column that are ahead in the warp, without this one; the total of the warp goes to shared memory.
     __device__ Head head_of_lanes(const Head& head, int v) const
     {
-        const int lane = threadIdx.x % 32;
-        const Head all = heads_up_to<K>(head, width(), alone() ? y * width() : lane);
+        const int lane = threadIdx.x % 32, reach = alone() ? y * width() : lane;  // of lanes ahead that share its strip
+        Head all = head, next = K::empty();
+#pragma unroll 1
+        for (int d = width(); d < 32; d *= 2) {
+            const Head left = from_below(all, d);
+            if (d <= reach) all = K::join(left, all);
+        }
+        if (width() < 32) next = from_below(all, width());
+        if (reach < width()) next = K::empty();
         if (!alone() && lane >= 32 - width()) own[threadIdx.x / 32].heads[x * W + v] = all;
-        const Head next = from_below(all, width());
-        return width() == 32 || (alone() ? y == 0 : lane < width()) ? K::empty() : next;
+        return next;
     }
 
     __device__ Tail tail_of_lanes(const Tail& tail, int v) const
     {
-        const int lane = threadIdx.x % 32;
-        const Tail all = tails_down_to<K>(tail, width(), alone() ? (height() - 1 - y) * width() : 31 - lane);
+        const int lane = threadIdx.x % 32, reach = alone() ? (height() - 1 - y) * width() : 31 - lane;
+        Tail all = tail, next = K::nothing();
+#pragma unroll 1
+        for (int d = width(); d < 32; d *= 2) {
+            const Tail right = from_above(all, d);
+            if (d <= reach) all = K::join(all, right);
+        }
+        if (width() < 32) next = from_above(all, width());
+        if (reach < width()) next = K::nothing();
         if (!alone() && lane < width()) own[threadIdx.x / 32].tails[x * W + v] = all;
-        const Tail next = from_above(all, width());
-        return width() == 32 || (alone() ? y == height() - 1 : lane >= 32 - width()) ? K::nothing() : next;
+        return next;
     }
 
     // Thread c takes column c: what the totals of the warps add to the heads before them.
@@ -208,16 +136,18 @@ struct Outer {
     }
 
     // A tile, number t of the part: stores dx, or finds its heads or tails alone, for the tile after or before it.
-    // Returns the faults of the block; where both ways have some, nothing is stored.
-    __device__ unsigned run(i64 tile, int t, i64 phase) const
+    // Returns the faults of the thread. ONE tile, which is all of the strip: those of the block; where both ways have some, nothing is stored.
+    template <bool ONE>
+    __device__ unsigned run(i64 tile, int t, int phase) const
     {
-        const bool walks = args.parts * args.tiles > 1, heads_only = K::HEAD && phase == kHeads;
+        const bool walks = !ONE && args.parts * args.tiles > 1, heads_only = K::HEAD && phase == kHeads;
+        const int n = count(tile);
         Vector xs[R], ys[R];
-        if constexpr (X) load(args.x, at.x, tile, xs, static_cast<T>(K::pad(args)));
+        if constexpr (X) this->load(args.x, at.x, tile, n, xs, static_cast<T>(K::pad(args)));
         if (!heads_only)
-            load(args.dy, at.dy, tile, ys, T());
+            this->load(args.dy, at.dy, tile, n, ys, T());
         else if (kTogether<K>)
-            clear(ys);
+            Base::clear(ys);
         Head before;  // of the column that the thread has charge of
         if constexpr (K::HEAD) {
             before = K::empty();
@@ -257,8 +187,8 @@ struct Outer {
             for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(cell[v].tail(xv(v), yv(v), starts), v);
         };
         if constexpr (!K::ORDERED && !kTogether<K>) find_tails();
+        Tail all = pass<K::HEAD, !K::ORDERED, ONE>(before);
         if constexpr (K::HEAD) {
-            if (!alone()) pass_heads(charged() ? K::join(entering.heads[threadIdx.x], before) : before);
             renew(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
@@ -266,10 +196,11 @@ struct Outer {
                 cell[v].enter(head[v], xv(v), yv(v), starts);
             }
         }
-        if constexpr (K::ORDERED) find_tails();
-        Tail all = K::nothing();
+        if constexpr (K::ORDERED) {
+            find_tails();
+            all = pass<false, true, ONE>(before);
+        }
         unsigned faults = 0;
-        if (!alone()) all = pass_tails();
         if (phase != kTails) {
             if constexpr (X) renew(xs);
             renew(ys);
@@ -282,11 +213,13 @@ struct Outer {
                 });
                 if constexpr (kTame<K>) faults |= cell[v].faults;
             }
-            if constexpr (kTame<K>) faults = walks || __syncthreads_or(faults & kLeavesRange) ? faults_of_block(faults) : 0;
-            if (faults == kUndone) return faults;
-            store(ys, tile);
+            if constexpr (ONE && kTame<K>) {
+                faults = __syncthreads_or(faults & kLeavesRange) ? faults_of_block(faults) : 0;
+                if (faults == kUndone) return faults;
+            }
+            this->store(ys, tile, n);
         }
-        if (!alone() && charged()) entering.tails[threadIdx.x] = K::join(K::far(all), entering.tails[threadIdx.x]);
+        if (!ONE && !alone() && charged_tails()) entering.tails[tail_column()] = K::join(K::far(all), entering.tails[tail_column()]);
         return faults;
     }
 
@@ -299,7 +232,7 @@ struct Outer {
 
     __device__ void take(Cell& cell, int v, i64 tile, unsigned starts) const
     {
-        const i64* q = first<i64>(args.x, at.x, tile) + v * args.x.stride[0];
+        const i64* q = Base::template first<i64>(args.x, at.x, tile) + v * args.x.stride[0];
         const int n = has(v) ? count(tile) : 0;
         const i64 row0 = (tile * height() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
         const i64 side = (args.extent[0] + across() - 1) / across(), outer = side == 1 ? strip : strip / side;

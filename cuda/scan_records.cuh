@@ -55,7 +55,7 @@ __device__ void Long<K, T>::find_records(int t, uint4* stage)
     const bool some = __any_sync(~0u, starts(t) || cell.wins(head));  // element of the warp
     Head all = K::empty(), before = head;
     if (some) {
-        all = heads_up_to<K>(own, 1, lane);
+        all = heads_up_to<K>(own, lane);
         if (lane == 31) atomicMax(&shared.head[0].best, all.best);
     }
     if (lane == 31) shared.heads[warp] = all;

@@ -71,7 +71,7 @@ struct Walk {
         const int lane = threadIdx.x % 32, each = (parts + 31) / 32;
         Head sum = K::empty();
         for (i64 i = lane * each; i < min(part, static_cast<i64>(lane + 1) * each); ++i) sum = K::join(sum, heads[strip * parts + i]);
-        return from_lane(heads_up_to<K>(sum, 1, lane), 31);
+        return from_lane(heads_up_to<K>(sum, lane), 31);
     }
 
     __device__ Far behind_by_warp() const
