@@ -80,7 +80,7 @@ def on_cpu(contestants: Contestants, seconds: float = 0.05) -> Samples:
 
 
 def on_cuda(contestants: Contestants, device: str, repeats: int = 30) -> Samples:
-    """CUDA events around each call. The stream first waits, so that the host is ahead and no event measures its pace."""
+    """CUDA events around each call. The stream first waits for longer than the host takes: no event measures its pace."""
     import torch
 
     cuda: Any = torch.cuda
@@ -89,15 +89,20 @@ def on_cuda(contestants: Contestants, device: str, repeats: int = 30) -> Samples
             for call in calls:
                 call()
         cuda.synchronize()
+        start = time.perf_counter()
+        for calls in contestants.values():
+            calls[0]()
+        turn = time.perf_counter() - start
+        cuda.synchronize()
         events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in contestants}
-        cuda._sleep(20_000_000)  # clock cycles: 10 ms
-        for turn in range(repeats):
+        cuda._sleep(int(max(0.01, 2 * repeats * turn) * 2e9))  # clock cycles, at 2 GHz
+        for k in range(repeats):
             for name, calls in contestants.items():
-                start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-                start.record()
-                calls[turn % len(calls)]()
-                end.record()
-                events[name].append((start, end))
+                before, after = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+                before.record()
+                calls[k % len(calls)]()
+                after.record()
+                events[name].append((before, after))
         cuda.synchronize()
     return {name: [a.elapsed_time(b) / 1e3 for a, b in pairs] for name, pairs in events.items()}
 
