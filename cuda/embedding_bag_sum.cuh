@@ -3,7 +3,8 @@
 
 #include "embedding_bag.cuh"
 
-constexpr int kRun = 8;  // a running sum goes to the next level after so many additions, or before
+constexpr int kRun = 8;       // a running sum goes to the next level after so many additions, or before
+constexpr int kHeldWins = 6;  // of a thread, at once
 
 // What a summand is.
 enum class Kind {
@@ -16,6 +17,7 @@ enum class Kind {
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct Sum {
     static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
+    static constexpr bool SPARSE = KIND == Kind::Won && V > 1 && V <= 4;  // most entries won no column of a thread
     const BagArgs& args;
     const int lanes, lane;  // of the group of threads
     u32 unit, column;       // which part of the work is the group's, and the first of the columns that this thread adds
@@ -71,6 +73,12 @@ struct Sum {
         for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
     }
 
+    // The same after some of the n entries from k on. Few lanes take few entries at a time.
+    __device__ void settle_after(u32 k, int n)
+    {
+        if (lanes >= kRun || (k ^ (k + n)) >= kRun) settle();
+    }
+
     __device__ const Entry& entry(u32 k) const { return at<const Entry>(args, args.from_at)[k]; }
 
     // What an entry says of its summand. The threads of a group look up one each, and read all of them from shared memory.
@@ -118,10 +126,12 @@ struct Sum {
         }
     }
 
-    // dy of a bag.
+    // dy of a bag, from the columns of the thread on.
+    __device__ const T* dy_of(u32 bag) const { return reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T)))); }
+
     __device__ void load(Words<T, V>& x, u32 bag) const
     {
-        const T* from = reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T))));
+        const T* from = dy_of(bag);
         if (V > 1 && (KIND == Kind::Plain || args.dy_column == 1)) {
             x.load(from);
         } else {
@@ -134,37 +144,96 @@ struct Sum {
     template <typename Meet>
     __device__ void add(u32 k, u32 end, Meet meet)
     {
-        const Source* from = sources();
         for (; k < end; k += lanes) {
             const int n = static_cast<int>(min(static_cast<u32>(lanes), end - k));
             __syncwarp(group());
             if (lane < n) look_up(k + lane);
             __syncwarp(group());
-            for (int j = 0; j < n; j += FLIGHT) {
-                Words<T, V> x[FLIGHT];
-                u32 won[FLIGHT];
+            if constexpr (SPARSE)
+                add_won(k, n, meet);
+            else
+                add_all(k, n, meet);
+        }
+    }
+
+    // Adds n entries that were looked up.
+    template <typename Meet>
+    __device__ void add_all(u32 k, int n, Meet meet)
+    {
+        const Source* from = sources();
+        for (int j = 0; j < n; j += FLIGHT) {
+            Words<T, V> x[FLIGHT];
+            u32 won[FLIGHT];
 #pragma unroll
-                for (int u = 0; u < FLIGHT; ++u) {
-                    x[u] = {};
-                    won[u] = active && j + u < n ? ~0u : 0;
-                    if (KIND == Kind::Won && won[u]) won[u] = from[j + u].won[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1);
-                    if (won[u]) load(x[u], from[j + u].bag);
-                }
-#pragma unroll
-                for (int u = 0; u < FLIGHT; ++u) {
-                    if (j + u >= n) break;
-                    meet(from[j + u].row, k + j + u);
-#pragma unroll
-                    for (int v = 0; v < V; ++v) {
-                        const A value = x[u].template value<A>(v);
-                        if constexpr (KIND == Kind::Scaled)
-                            run[v] += from[j + u].scale[0] * value;
-                        else if (KIND == Kind::Plain || won[u] >> v & 1)
-                            run[v] += value;
-                    }
-                }
-                if (lanes >= kRun || (k ^ (k + n)) >= kRun) settle();  // few lanes take few entries at a time
+            for (int u = 0; u < FLIGHT; ++u) {
+                x[u] = {};
+                won[u] = active && j + u < n ? ~0u : 0;
+                if (KIND == Kind::Won && won[u]) won[u] = wins(from[j + u]);
+                if (won[u]) load(x[u], from[j + u].bag);
             }
+#pragma unroll
+            for (int u = 0; u < FLIGHT; ++u) {
+                if (j + u >= n) break;
+                meet(from[j + u].row, k + j + u);
+#pragma unroll
+                for (int v = 0; v < V; ++v) {
+                    const A value = x[u].template value<A>(v);
+                    if constexpr (KIND == Kind::Scaled)
+                        run[v] += from[j + u].scale[0] * value;
+                    else if (KIND == Kind::Plain || won[u] >> v & 1)
+                        run[v] += value;
+                }
+            }
+            settle_after(k, n);
+        }
+    }
+
+    // A bit for each of the thread's columns that an entry won.
+    __device__ u32 wins(const Source& s) const { return s.won[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1); }
+
+    // The places of the thread in shared memory, kBlock apart.
+    __device__ uint4* places() const
+    {
+        __shared__ uint4 all[kHeldWins * kBlock];
+        return all + threadIdx.x;
+    }
+
+    // The same where most entries won no column of a thread: it asks for those that did, for as many at once as it has places.
+    template <typename Meet>
+    __device__ void add_won(u32 k, int n, Meet meet)
+    {
+        const Source* from = opaque(sources());
+        __builtin_assume(__isShared(from));  // and its address stays in a register
+        u32 mine = 0;                        // a bit for each entry that won some of them
+        for (int j = 0; j < n; ++j) mine |= static_cast<u32>(wins(from[j]) != 0) << j;
+        for (int j = 0; j < n;) {
+            u32 ahead = mine & ~0u << j;
+            uint4* place = places();
+            for (int held = 0; ahead && held < kHeldWins; ++held, ahead &= ahead - 1, place += kBlock) {
+                const u32 bag = from[__ffs(ahead) - 1].bag;
+                if (args.dy_column == 1) {
+                    fetch_vector(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
+                } else {
+                    Words<T, V> x;
+                    load(x, bag);
+                    x.store(reinterpret_cast<T*>(place));
+                }
+            }
+            asm volatile("cp.async.wait_all;" ::: "memory");
+            const int stop = __reduce_min_sync(group(), ahead ? __ffs(ahead) - 1 : n);
+            place = places();
+            for (; j < stop; ++j) {
+                meet(from[j].row, k + j);
+                if (!(mine >> j & 1)) continue;
+                const u32 won = wins(from[j]);
+                Words<T, V> x;
+                x.load(reinterpret_cast<const T*>(place));
+                place += kBlock;
+#pragma unroll
+                for (int v = 0; v < V; ++v)
+                    if (won >> v & 1) run[v] += x.template value<A>(v);
+            }
+            settle_after(k, n);
         }
     }
 

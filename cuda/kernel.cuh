@@ -202,6 +202,13 @@ struct Words {
     }
 };
 
+// Asks for 16 bytes in shared memory. Offsets are in bytes.
+template <int TO = 0, int FROM = TO>
+__device__ void fetch_vector(unsigned to, const void* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM) : "memory");
+}
+
 // The same number, but computed just here: neither earlier, where it would hold a register all the time, nor again later.
 template <typename N>
 __device__ N opaque(N x)

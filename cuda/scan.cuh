@@ -86,13 +86,6 @@ __device__ int lead_of(const ScanArgs& args, i64 place, int unit = 16)
 
 // ---------------------------------------------------------------------------------------------------- elements
 
-// Asks for 16 bytes in shared memory. Offsets are in bytes.
-template <int TO = 0, int FROM = TO>
-__device__ void fetch_vector(unsigned to, const void* from)
-{
-    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM) : "memory");
-}
-
 // Of each of two numbers of 16 bits in a word and its counterpart, the lesser or the larger one; NaN if one is.
 template <typename T, bool LEAST>
 __device__ unsigned extreme_of_pairs(unsigned a, unsigned b)
@@ -312,7 +305,7 @@ constexpr bool kFinds = false;
 template <typename K>
 constexpr bool kRecorded = false;
 
-// Whether cells hold numbers of every element; whether their states have a base, the first x of a row.
+// Whether cells hold numbers of every element; whether their states have a base, as a rule the first x of a row.
 template <typename K>
 constexpr bool kHolds = false;
 template <typename K>

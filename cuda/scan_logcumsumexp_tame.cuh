@@ -29,8 +29,9 @@ struct TameLogcumsumexpTail {
     A z;
 };
 
-// logcumsumexp of rows without an x far above the first one. All exponentials are taken from a place above that, o = x_0 + c, so that
-// there is as much room above it as below: S_i = sum_{j<=i} e^{x_j - o} and dx_k = e^{x_k - o} sum_{i>=k} dy_i / S_i, states are plain sums.
+// logcumsumexp of rows without an x far above their base, the first one or near it. All exponentials are taken from a place above that,
+// o = base + c, so that there is as much room above it as below: S_i = sum_{j<=i} e^{x_j - o} and dx_k = e^{x_k - o} sum_{i>=k} dy_i / S_i,
+// states are plain sums.
 template <typename A, bool EXACT>
 struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
     static constexpr bool HEAD = true, ORDERED = true, FALLS = false;
@@ -48,14 +49,17 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
     static __device__ unsigned faults(const Head& h) { return h.s < A(INFINITY) ? 0 : kUndone; }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
+    // The base of a row by its first x and the largest of the first ones: above the first one as far as its exponential is still precise.
+    static __device__ A base(A first, A largest) { return sizeof(A) == 8 ? first : fmin(largest, first + A(20)); }
+
     template <int I, int N, bool SEG>
     struct Cell {
         static constexpr bool DOUBLE = sizeof(A) == 8;
         static constexpr A kAbove = DOUBLE ? A(277) : EXACT ? A(39) : A(56);  // c; where !EXACT in powers of two
-        static constexpr A kMost = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-100);
+        static constexpr A kMost = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-118);
         static constexpr A kFar = DOUBLE ? A(0x1p900) : A(0x1p90);  // no number of threads adds such tails up to infinity
         A d[I], t[I];  // e^{x_i - o}, dy_i / S_i
-        A base;        // x_0, of the first row of the thread
+        A base;        // of the first row of the thread
         unsigned faults;
 
         // In four chains, so that none is long.

@@ -4,6 +4,7 @@
 #include "scan_ring.cuh"
 
 constexpr int kStripThreads = 512, kStripWarps = kStripThreads / 32;
+constexpr int kSeen = 8;  // rows whose numbers make a base
 
 template <typename K, typename T>
 struct Strip : Ring<Strip<K, T>, K> {
@@ -109,9 +110,16 @@ struct Strip : Ring<Strip<K, T>, K> {
             if (warp == 0) shared.head[lane] = best;
         }
         if constexpr (kBased<K>) {
+            const T* from = reinterpret_cast<const T*>(args.x.data) + item.place.x + item.column + lane * W;
 #pragma unroll
-            for (int v = 0; v < W; ++v)
-                base[v] = has(v) ? widen<A>(reinterpret_cast<const T*>(args.x.data)[item.place.x + item.column + lane * W + v]) : A(0);
+            for (int v = 0; v < W; ++v) {
+                const A first = has(v) ? widen<A>(from[v]) : A(0);
+                A largest = first;
+#pragma unroll
+                for (int r = 1; r < kSeen; ++r)
+                    if (has(v) && r < args.n) largest = fmax(largest, widen<A>(from[r * args.x.step + v]));
+                base[v] = K::base(first, largest);
+            }
         }
     }
 

@@ -84,15 +84,23 @@ class TestEmbeddingBag(Conformance):
             problem.check(first)
             assert all(same_bits(problem.run(plan=plan), first) for _ in range(20))
 
-    @pytest.mark.parametrize("columns", [1, 2, 3, 4])
-    def test_equal_terms(self, columns: int, device: str) -> None:
-        """Equal terms round the same way: a sequential sum of 61 is off by up to 16 roundings, and 5 + log2 n are allowed."""
+    @pytest.mark.parametrize("mode", ["sum", "max"])
+    @pytest.mark.parametrize("columns", [1, 2, 3, 4, 8, 64, 260])
+    def test_equal_terms(self, columns: int, mode: str, device: str) -> None:
+        """Equal terms round the same way: a sequential sum of 61 is off by up to 16 roundings, and 5 + log2 n are allowed.
+
+        In mode sum of one bag; in mode max of a bag for each, whose gradient may be one number for all columns.
+        """
         for n in (31, 61, 95, 1000):
-            dy = torch.full((1, columns), 1.9397392, device=device)
+            bags = n if mode == "max" else 1
             indices = torch.zeros(n, dtype=torch.int64, device=device)
-            dweight, exact = torch.empty_like(dy), n * dy.double()
-            for plan in each_kernel(sw.EmbeddingBagBackwardDescriptor(1, columns, 1, n, F32), device):
-                plan.run(dy=dy, indices=indices, offsets=torch.zeros_like(indices[:1]), dweight=dweight.fill_(math.nan))
+            descriptor = sw.EmbeddingBagBackwardDescriptor(1, columns, bags, n, F32, mode)
+            won = torch.zeros(bags, columns, dtype=torch.int64, device=device) if mode == "max" else None
+            dy = torch.full((bags, columns), 1.9397392, device=device)
+            dweight, exact = torch.empty_like(dy[:1]), n * dy[:1].double()
+            for plan, terms in itertools.product(each_kernel(descriptor, device), (dy, dy[:, :1].expand(bags, columns))):
+                offsets = torch.arange(bags, device=device)
+                plan.run(dy=terms, indices=indices, offsets=offsets, max_indices=won, dweight=dweight.fill_(math.nan))
                 assert ((dweight.double() - exact).abs() <= (5 + math.log2(n)) * 2**-24 * exact).all(), (n, dweight, exact)
 
     @given(data=hs.data())

@@ -231,6 +231,9 @@ FAR: dict[str, tuple[str, Callable[[tuple[int, ...]], torch.Tensor], Callable[[t
     "to 300": ("logcumsumexp", lambda shape: random(shape) + climb(shape[-1], 300), random),
     "down": ("logcumsumexp", lambda shape: random(shape) - climb(shape[-1], 80), random),
     "far": ("logcumsumexp", lambda shape: 10 * torch.randn(shape, device="cuda") + 300, random),
+    "low first": ("logcumsumexp", lambda shape: placed(0, -45.0, 10 * torch.randn(shape, device="cuda")), random),
+    "lowest first": ("logcumsumexp", lambda shape: placed(0, -75.0, 10 * torch.randn(shape, device="cuda")), random),
+    "rise, then down": ("logcumsumexp", lambda shape: placed(0, -25.0, random(shape) - climb(shape[-1], 80)), random),
     "small dy": ("logcumsumexp", lambda shape: random(shape) + climb(shape[-1], 60), lambda shape: 2.0**-14 * random(shape)),
 }
 
