@@ -248,12 +248,12 @@ func (m *mapReduce) geometry() string {
 	return text
 }
 
-// inPlace lets an output be exactly an input when it is the only output and is not a sum: every element is read before it is written.
+// inPlace lets an output be dy when it is the only output and is not a sum: every element is read before it is written.
 func (m *mapReduce) inPlace(args []Tensor, o int) bool {
 	for i := m.op.inputs; i < len(args); i++ {
 		if args[i].present() && i != o {
 			return false
 		}
 	}
-	return m.sums[o-m.op.inputs] == 0
+	return m.sums[o-m.op.inputs] == 0 && args[o].same(&args[0])
 }

@@ -30,7 +30,13 @@ __device__ inline float inverse(float s)  // a normal number or NaN
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(s));
     return r;
 }
-__device__ inline double inverse(double s) { return 1.0 / s; }
+__device__ inline double inverse(double s)
+{
+    double r;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(s));
+    const double e = fma(-s, r, 1.0);
+    return fma(r, fma(e, e, e), r);
+}
 
 template <typename A>
 struct LogcumsumexpHead {

@@ -14,7 +14,31 @@ __device__ inline float exact_exp_of(float x, float from)
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
 
-__device__ inline double exact_exp_of(double x, double from) { return exp_of(x, from); }
+constexpr double kWhole = 0x1.8p52;  // what is added to it is rounded to a whole number, and stands in its last bits
+
+// e^x / 2^K to a place of itself, from = kWhole - K: in powers of two nothing is lost where x is far from K. 0 below 2^-1021, and infinite
+// where that is no number. Of e^r = 1 + r + r^2 p(r), |r| <= log(2) / 2, p is the polynomial of degree 9 that is nearest at Chebyshev's points.
+__device__ inline double exact_exp_of(double x, double from)
+{
+    const double t = fma(x, 0x1.71547652b82fep0, from), k = t - from, r = fma(-k, 0x1.abc9e3b39803fp-56, fma(-k, 0x1.62e42fefa39efp-1, x));
+    const i64 exponent = __double_as_longlong(t) - __double_as_longlong(kWhole);
+    double p = 0x1.af38a9b0ec855p-26;
+    p = fma(p, r, 0x1.289185613a3d6p-22);
+    p = fma(p, r, 0x1.71de0dae63bb3p-19);
+    p = fma(p, r, 0x1.a019b90d2ae7ap-16);
+    p = fma(p, r, 0x1.a01a01a7c41d5p-13);
+    p = fma(p, r, 0x1.6c16c1788bd90p-10);
+    p = fma(p, r, 0x1.11111111109b3p-7);
+    p = fma(p, r, 0x1.5555555553d63p-5);
+    p = fma(p, r, 0x1.5555555555556p-3);
+    p = fma(p, r, 0x1.0000000000001p-1);
+    const double power = __hiloint2double((static_cast<int>(exponent) + 1023) << 20, 0), e = fma(fma(r * r, p, r), power, power);
+    const bool number = static_cast<unsigned>(__double2hiint(t)) <= 0xfff00000;
+    return exponent > 1020 ? INFINITY : exponent < -1021 && number ? 0.0 : e;
+}
+
+// A call, where all of a thread's exponentials at once have no registers.
+__device__ __noinline__ inline double called_exp_of(double x, double from) { return exact_exp_of(x, from); }
 
 // e^x / 2^from, of what is no far exponent: to |x| places in 2^-24 of itself, which short results do not show.
 __device__ inline float rough_exp_of(float x, float from)
@@ -55,12 +79,21 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
     template <int I, int N, bool SEG>
     struct Cell {
         static constexpr bool DOUBLE = sizeof(A) == 8;
-        static constexpr A kAbove = DOUBLE ? A(277) : EXACT ? A(39) : A(56);  // c; where !EXACT in powers of two
+        static constexpr A kAbove = DOUBLE ? A(400) : EXACT ? A(39) : A(56);  // c; in powers of two, but in float32
         static constexpr A kMost = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-118);
         static constexpr A kFar = DOUBLE ? A(0x1p900) : A(0x1p90);  // no number of threads adds such tails up to infinity
         A d[I], t[I];  // e^{x_i - o}, dy_i / S_i
         A base;        // of the first row of the thread
         unsigned faults;
+
+        // What exponentials of a row are taken from.
+        static __device__ A origin(A base)
+        {
+            if constexpr (DOUBLE)
+                return fabs(base) < 0x1p40 ? fma(base, -0x1.71547652b82fep0, kWhole - kAbove) : A(NAN);
+            else
+                return EXACT ? base + kAbove : fma(base, A(kLog2e), kAbove);
+        }
 
         // In four chains, so that none is long.
         static __device__ A sum(const A (&x)[I])
@@ -76,12 +109,13 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         template <typename X>
         __device__ Head head(const X& x, unsigned starts)
         {
-            const auto origin = [](A x) { return EXACT ? x + kAbove : fma(x, A(kLog2e), kAbove); };
             A from = origin(base);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts & 1u << i) from = origin(x(i));
-                if constexpr (EXACT)
+                if constexpr (DOUBLE && SEG)
+                    d[i] = called_exp_of(x(i), from);
+                else if constexpr (EXACT)
                     d[i] = exact_exp_of(x(i), from);
                 else
                     d[i] = rough_exp_of(x(i), from);
