@@ -70,7 +70,7 @@ def require_array(op: str, operand: str, x: Any) -> Array:
         UnsupportedError: a tensor of torch without strides, such as a nested one; an array that nobody here can view.
     """
     if isinstance(x, type) or not hasattr(x, "__dlpack__"):
-        raise errors.make("type", op, operand, "an array that speaks DLPack", f"a {type(x).__name__}")
+        raise errors.make("type", op, operand, "an array that speaks DLPack", type(x).__name__)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and (x.is_nested or x.layout != torch.strided):
         raise errors.make("unsupported", op, operand, "a strided tensor", f"a {'nested' if x.is_nested else x.layout} tensor")
@@ -81,7 +81,7 @@ def require_array(op: str, operand: str, x: Any) -> Array:
             return sys.modules[name].from_dlpack(x)
         except (KeyError, AttributeError, BufferError, RuntimeError, TypeError, ValueError):
             continue
-    raise errors.make("unsupported", op, operand, "an array with .shape and .dtype", f"a {type(x).__name__}")
+    raise errors.make("unsupported", op, operand, "an array with .shape and .dtype", type(x).__name__)
 
 
 class Producer(Protocol):

@@ -48,7 +48,7 @@ def borrow(op: str, device: str, name: str, x: Any, out: bool, stream: int | Non
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", f"a {type(x).__name__}")
+            raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", type(x).__name__)
         x = torch._C._functorch.unwrap_if_dead(x)  # what a transform of torch.func wrapped that has ended
         _check_torch(torch, op, name, x, out)
         if hasattr(type(x), "__dlpack_c_exchange_api__"):
@@ -57,7 +57,7 @@ def borrow(op: str, device: str, name: str, x: Any, out: bool, stream: int | Non
     if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         if hasattr(type(x), "__dlpack_c_exchange_api__"):
             return x
-        raise errors.make("type", op, name, "an array that speaks DLPack", f"a {type(x).__name__}")
+        raise errors.make("type", op, name, "an array that speaks DLPack", type(x).__name__)
     if out and type(x).__module__.startswith("jax"):
         raise errors.make("invalid_problem", op, name, "writable", "a JAX array, which is immutable")
     options: dict[str, Any] = {}

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import logging
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -291,10 +292,11 @@ def set_num_threads(n: int) -> None:
     has as many, as they would otherwise keep processors busy that the run needs. The others of a larger team wait meanwhile.
 
     Raises:
-        InvalidProblemError: n < 1.
+        InvalidProblemError: n < 1 or above 65536.
+        TypeError: n is no integer.
     """
     try:
-        _native().pybind_SetNumThreads(min(max(n, -(1 << 63)), (1 << 63) - 1))
+        _native().pybind_SetNumThreads(min(max(operator.index(n), -(1 << 63)), (1 << 63) - 1))
     except RuntimeError as error:
         _raise(error)
 

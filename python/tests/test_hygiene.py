@@ -136,6 +136,9 @@ def test_wrong_number_of_threads(wrong: int) -> None:
     got = min(max(wrong, -(2**63)), 2**63 - 1)  # what fits into the native library
     with pytest.raises(ValueError, match=str(got)):
         sternway.set_num_threads(wrong)
+    for word in ("a", 1.5, None):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            sternway.set_num_threads(word)  # type: ignore[arg-type]
     assert sternway.get_num_threads() == before
 
 

@@ -330,7 +330,7 @@ NO_TENSORS = {
 
 @pytest.mark.parametrize("name", NO_TENSORS)
 def test_what_is_no_tensor(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"sternway\.torch\.{name}: \w+ must be a torch.Tensor, got a \w+"):
+    with pytest.raises(TypeError, match=rf"sternway\.torch\.{name}: \w+ must be a torch.Tensor, got \w+"):
         NO_TENSORS[name](torch.rand(3))
 
 
@@ -346,7 +346,7 @@ dequantized, INVALID, UNSUPPORTED = st.dequantize_per_token, sw.InvalidProblemEr
         (lambda q, x, s: dequantized(q, s.int()), UNSUPPORTED, "scale must be one of float32, .* got int32"),
         (lambda q, x, s: dequantized(q, s, s.short()), UNSUPPORTED, "zero_point must .* int64, got int16"),
         (lambda q, x, s: dequantized(q, s, s[:2]), INVALID, r"zero_point must be of shape .* got \[2\]"),
-        (lambda q, x, s: dequantized(q, s, 3), TypeError, "zero_point must be a torch.Tensor, got a int"),
+        (lambda q, x, s: dequantized(q, s, 3), TypeError, "zero_point must be a torch.Tensor, got int"),
         (lambda q, x, s: quantized(x, x, 0, 3), INVALID, r"scale must .* got \[3, 4\]"),
         (lambda q, x, s: quantized(x, s, 0.5, 3), INVALID, "quant_min must be an integer, got 0.5"),
         (lambda q, x, s: quantized(x, s, 5, 3), INVALID, "quant_min must be at most quant_max, got 5 and 3"),

@@ -17,7 +17,7 @@ def require_tensors(name: str, **operands: Any) -> None:
     """Raise TypeError for an operand of a drop-in that is no tensor, before anything looks at it."""
     for operand, x in operands.items():
         if not isinstance(x, Tensor):
-            raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", f"a {type(x).__name__}")
+            raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", type(x).__name__)
 
 
 def strides_like(x: Tensor) -> tuple[int, ...] | None:
