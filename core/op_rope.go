@@ -188,7 +188,7 @@ func checkWord(field, word string, known ...string) error {
 	if slices.Contains(known, word) {
 		return nil
 	}
-	return refuse(InvalidProblem, rope.Name, field, orList(known), fmt.Sprintf("%q", clip(word)), "")
+	return refuse(Unsupported, rope.Name, field, orList(known), fmt.Sprintf("%q", clip(word)), "")
 }
 
 // presence checks that the tables come together, are alike, and have a row for each token where there are no positions.

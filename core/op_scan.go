@@ -70,14 +70,14 @@ func (d ScanBackward) problem() (*problem, error) {
 		for i := range scan.Kinds {
 			names[i] = scan.Kinds[i].Name
 		}
-		return nil, refuse(InvalidProblem, scan.Name, "kind", orList(names), fmt.Sprintf("%q", clip(d.Kind)), "")
+		return nil, refuse(Unsupported, scan.Name, "kind", orList(names), fmt.Sprintf("%q", clip(d.Kind)), "")
 	}
 	op := scan.op(d.Kind)
 	if err := firstError(checkShape(op, "shape", d.Shape), checkElement(op, "dtype", d.DType, Floats)); err != nil {
 		return nil, err
 	}
 	if d.Tie != "" && d.Tie != "last" && d.Tie != "first" {
-		return nil, refuse(InvalidProblem, op, "tie", `"last" or "first"`, fmt.Sprintf("%q", clip(d.Tie)), "")
+		return nil, refuse(Unsupported, op, "tie", `"last" or "first"`, fmt.Sprintf("%q", clip(d.Tie)), "")
 	}
 	rank := int64(max(1, len(d.Shape))) // a tensor of rank 0 is a row of length 1
 	if d.Dim < -rank || d.Dim >= rank {

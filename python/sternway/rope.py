@@ -153,7 +153,7 @@ def rope_backward(
     Raises:
         InvalidProblemError: shapes or options that contradict each other; on the CPU, a position that is no row of the tables
             (on a GPU such a token is copied, and STERNWAY_CHECK=1 reports it).
-        UnsupportedError: a dtype or device without a kernel.
+        UnsupportedError: a dtype, pairing, layout or device without a kernel.
 
     Example:
         >>> import numpy as np, sternway as sw

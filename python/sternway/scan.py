@@ -76,7 +76,7 @@ def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Arr
 
     Raises:
         InvalidProblemError: a dim out of range, or operands that contradict each other.
-        UnsupportedError: a dtype or device without a kernel.
+        UnsupportedError: a dtype, tie or device without a kernel.
 
     Example:
         >>> import numpy as np, sternway as sw

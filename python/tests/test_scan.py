@@ -497,9 +497,9 @@ def test_dim_out_of_range(scan: Family) -> None:
 
 
 def test_unknown_kind_and_tie() -> None:
-    with pytest.raises(sw.InvalidProblemError, match="kind must be cumsum"):
+    with pytest.raises(sw.UnsupportedError, match="kind must be cumsum"):
         sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cumall", (3,), F32), "cpu")
-    with pytest.raises(sw.InvalidProblemError, match='tie must be "last" or "first"'):
+    with pytest.raises(sw.UnsupportedError, match='tie must be "last" or "first"'):
         sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cummax", (3,), F32, tie="middle"), "cpu")
 
 

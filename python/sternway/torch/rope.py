@@ -150,7 +150,7 @@ def rope(
 
     Raises:
         InvalidProblemError: shapes or options that contradict each other, positions outside the tables (on the CPU).
-        UnsupportedError: a dtype or device without a kernel, tables that require grad.
+        UnsupportedError: a dtype, pairing, layout or device without a kernel, tables that require grad.
 
     Example:
         >>> import torch, sternway.torch as st
