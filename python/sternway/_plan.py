@@ -245,9 +245,8 @@ class Plan(Generic[D]):
 
     def __repr__(self) -> str:
         rows = rows_of(self)
-        return (
-            f"<{type(self).__name__} {rows['op']} {rows['dtype']} {rows['shape']} on {rows['device']}: kernel {rows['kernel']}>"
-        )
+        op, dtype, shape, device = (rows.pop(name) for name in ("op", "dtype", "shape", "device"))
+        return f"<{type(self).__name__} {op} {dtype} {shape} on {device}: {'; '.join(f'{k} {v}' for k, v in rows.items())}>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": table(rows_of(self))}
