@@ -53,6 +53,10 @@ void sw_scan_fold(const scan_call *call, double *states, double *carries);
    It leaves the states before all tiles in checkpoints, two numbers for each lane of a group. */
 void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
+/* Where nothing wins in any lane: pass finds what leaves them, which is all of dy, and clear stores dx, which is zero. */
+void sw_scan_pass(const scan_call *call, double *carries);
+void sw_scan_clear(const scan_call *call);
+
 /* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already.
    carries enter from the right. Of the chosen kinds they become whether the indices of each lane are a scan's: each is that of its
    position or the one before; if not, dx is to be found by sw_scan_add. */

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"unsafe"
 )
@@ -32,6 +33,7 @@ type hostScan struct {
 	steps   [4]int64 // from a position to the next in scan order
 	part    int64    // positions of a lane; the last part of a row may be shorter
 	lanes   int64
+	winning []bool // lanes in which some position wins, of kinds that select
 }
 
 // scanWorker is the scratch of one goroutine.
@@ -110,6 +112,12 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 	for i := range before {
 		entering[i] = h.enter(before[i])
 	}
+	if h.wins != nil {
+		h.winning = make([]bool, h.lanes)
+		for i := range before {
+			h.winning[i] = h.wins(before[i], parts[i], h.first)
+		}
+	}
 	var checkpoints []float64
 	if !h.folds {
 		checkpoints = make([]float64, ceil(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointsOf(h.part))
@@ -166,6 +174,10 @@ func (h *hostScan) again(lane int64, entering float64) float64 {
 // leave finds what leaves lanes from the states that enter them, and keeps those before each of their tiles.
 func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
 	h.each(false, func(w *scanWorker, first, count int64) {
+		if h.still(first, count) {
+			C.sw_scan_pass(&w.call, cDoubles(carries[first:]))
+			return
+		}
 		C.sw_scan_leave(&w.call, cStates(entering[first:]), cDoubles(carries[first:]), cDoubles(checkpoints[h.checkpoint(first):]))
 	})
 }
@@ -173,6 +185,10 @@ func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
 // walk takes the states and the carries that enter the lanes, or those of whole rows, and stores dx.
 func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
 	h.each(true, func(w *scanWorker, first, count int64) {
+		if h.still(first, count) {
+			C.sw_scan_clear(&w.call)
+			return
+		}
 		states, carry, before := w.states[:count], w.carries[:count], w.checkpoints
 		if h.begin(w, states, first); entering != nil && h.x != indicesOperand {
 			copy(states, entering[first:])
@@ -185,6 +201,11 @@ func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
 		}
 		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carry), cDoubles(before))
 	})
+}
+
+// still reports that nothing wins in these lanes, as in most of a long row.
+func (h *hostScan) still(first, count int64) bool {
+	return h.winning != nil && !slices.Contains(h.winning[first:first+count], true)
 }
 
 // checkpointsOf is the number of checkpoints of 32 lanes.

@@ -112,6 +112,17 @@ INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const g
   for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
 }
 
+INLINE void pass(int exact, const scan_call *call, const group *g, double *carries) {
+  SIZES;
+  double dy[SCAN_TILE], leaving[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
+  for (long first = 0; first < call->n; first += positions) {
+    long n = POSITIONS(first);
+    sw_scan_load(dy, &call->dy, WINDOW(first, n));
+    EACH_STRIP for (long k = 0; k < n; k++) EACH_LANE leaving[s + l] = added(exact, dy[k * width + s + l], leaving[s + l], &lost[s + l]);
+  }
+  for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
+}
+
 INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
                  double *checkpoint) {
   SIZES;
@@ -175,6 +186,13 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 
 void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   EACH_KIND(walk, (call, states, carries, checkpoints))
+}
+
+void sw_scan_pass(const scan_call *call, double *carries) { CHOSEN(scan_pass)(call, carries); }
+
+void sw_scan_clear(const scan_call *call) {
+  static const double zeros[SCAN_TILE];
+  EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions) sw_scan_store(&call->dx, zeros, WINDOW(k, POSITIONS(k)));
 }
 
 int sw_scan_beyond(uint64_t data, long n, int64_t row) { return CHOSEN(scan_beyond)((const double *)(uintptr_t)data, n, row); }

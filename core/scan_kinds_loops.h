@@ -28,6 +28,8 @@ KIND(soft, SCAN_SOFT)
 KIND(chosen, SCAN_CHOSEN)
 KIND(chosen_down, SCAN_CHOSEN_DOWN)
 #undef KIND
+
+TARGET static void AT(scan_pass)(const scan_call *call, double *carries) { GROUPS(pass(EXACT, call, g, carries + g->lane);) }
 #undef GROUPS
 
 /* Whether some of n numbers, as integers, are not below row. */

@@ -17,6 +17,8 @@ type recurrence struct {
 	start state    // before the first position of a row
 	folds bool     // the fold of a part finds what leaves it, which does not depend on the state before it
 	bends bool     // an infinity in a part makes of it something else than an affine map
+	// wins reports, of kinds that select, that some position of a part wins where before stands to its left.
+	wins func(before, part state, first bool) bool
 	// combine is the state after two parts.
 	combine func(left, right state, first bool) state
 	// enter is a state as the loops take it.
@@ -66,23 +68,27 @@ var (
 )
 
 func records(last, first int64) recurrence {
-	return recurrence{loops: [2]int64{last, first}, enter: asItIs,
+	return recurrence{loops: [2]int64{last, first}, enter: asItIs, wins: beats, cross: selected(beats),
 		combine: func(left, right state, first bool) state {
-			if beats(right, left, first) {
+			if beats(left, right, first) {
 				return right
 			}
 			return left
-		},
-		cross: func(before, part state, first bool, entering float64) float64 {
-			if beats(part, before, first) {
-				return 0
-			}
-			return entering
 		}}
 }
 
+// selected is what crosses a part where nothing wins.
+func selected(wins func(before, part state, first bool) bool) func(before, part state, first bool, entering float64) float64 {
+	return func(before, part state, first bool, entering float64) float64 {
+		if wins(before, part, first) {
+			return 0
+		}
+		return entering
+	}
+}
+
 // beats reports that the winner of a part wins over the one before it. Minima come with their signs changed.
-func beats(part, before state, first bool) bool {
+func beats(before, part state, first bool) bool {
 	x, best := part[0], before[0]
 	switch {
 	case before[1] == 0:
@@ -96,13 +102,9 @@ func beats(part, before state, first bool) bool {
 }
 
 // choices are the recurrence of indices that a scan returned: a part has a winner or none.
-var choices = recurrence{enter: asItIs, folds: true,
-	cross: func(_, part state, _ bool, entering float64) float64 {
-		if part[1] != 0 {
-			return 0
-		}
-		return entering
-	}}
+var choices = recurrence{enter: asItIs, folds: true, wins: chosen, cross: selected(chosen)}
+
+func chosen(_, part state, _ bool) bool { return part[1] != 0 }
 
 // ------------------------------------------------------------------------------------------------ logcumsumexp
 
