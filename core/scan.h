@@ -37,6 +37,7 @@ enum scan_kind { SCAN_SUM, SCAN_PRODUCT, SCAN_MAX_LAST, SCAN_MAX_FIRST, SCAN_MIN
 
 typedef struct {
   int64_t kind, lanes, n; /* positions of every lane */
+  int64_t whole;          /* lanes are whole rows */
   scan_operand dy, x, dx; /* a sum reads no x */
 } scan_call;
 
@@ -57,10 +58,10 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 void sw_scan_pass(const scan_call *call, double *carries);
 void sw_scan_clear(const scan_call *call);
 
-/* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already.
-   carries enter from the right. Of the chosen kinds they become whether the indices of each lane are a scan's: each is that of its
+/* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already. carries
+   enter from the right. Whole rows have neither. It returns whether the indices of the chosen kinds are a scan's: each is that of its
    position or the one before; if not, dx is to be found by sw_scan_add. */
-void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints);
+int sw_scan_walk(const scan_call *call, const double *states, const double *carries, double *checkpoints);
 
 /* beyond says whether some of n numbers of 64 bits is not a position of a row of so many; outside, whether some index, for x, is not. */
 int sw_scan_beyond(uint64_t data, long n, int64_t row);

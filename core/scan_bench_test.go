@@ -15,7 +15,7 @@ func BenchmarkScan(b *testing.B) {
 		name  string
 		shape []int64
 		dim   int64
-	}{{"rows", []int64{1024, n / 1024}, 1}, {"columns", []int64{n / 1024, 1024}, 0}, {"one", []int64{n}, 0}, {"pairs", []int64{n / 2, 2}, 0}, {"short", []int64{n / 16, 16}, 1}}
+	}{{"rows", []int64{1024, n / 1024}, 1}, {"columns", []int64{n / 1024, 1024}, 0}, {"one", []int64{n}, 0}, {"pairs", []int64{n / 2, 2}, 0}, {"short", []int64{n / 16, 16}, 1}, {"two", []int64{2, n / 2}, 0}}
 	for _, kind := range []string{"cumsum", "cumprod", "cummax", "indices", "logcumsumexp"} {
 		for _, l := range layouts {
 			for _, dtype := range Floats {

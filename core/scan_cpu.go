@@ -189,17 +189,18 @@ func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
 			C.sw_scan_clear(&w.call)
 			return
 		}
-		states, carry, before := w.states[:count], w.carries[:count], w.checkpoints
-		if h.begin(w, states, first); entering != nil && h.x != indicesOperand {
-			copy(states, entering[first:])
+		if w.call.whole != 0 {
+			C.sw_scan_walk(&w.call, nil, nil, cDoubles(w.checkpoints))
+			return
 		}
-		if clear(carry); carries != nil {
-			carry = carries[first : first+count]
+		states, before := w.states[:count], w.checkpoints
+		if h.begin(w, states, first); h.x != indicesOperand {
+			copy(states, entering[first:])
 		}
 		if checkpoints != nil {
 			states, before = nil, checkpoints[h.checkpoint(first):]
 		}
-		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carry), cDoubles(before))
+		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries[first:]), cDoubles(before))
 	})
 }
 
@@ -256,7 +257,10 @@ func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
 	if first >= h.full() {
 		n = h.n % h.part
 	}
-	w.call.kind, w.call.lanes, w.call.n = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n)
+	w.call.kind, w.call.lanes, w.call.n, w.call.whole = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n), 0
+	if h.lanes == h.rows {
+		w.call.whole = 1
+	}
 	if need := max(2*C.SCAN_BATCH, ceil(count, C.SCAN_LANES)*checkpointsOf(n)); int64(len(w.checkpoints)) < need {
 		w.checkpoints = make([]float64, need)
 	}

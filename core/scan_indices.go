@@ -6,7 +6,6 @@ import "C"
 import (
 	"fmt"
 	"math"
-	"slices"
 	"sync/atomic"
 )
 
@@ -99,11 +98,7 @@ func (h *hostScan) scatters() bool {
 
 // choose does whole rows: by their winners, and once more where some indices are not those of a scan.
 func (h *hostScan) choose(w *scanWorker, first, count int64) {
-	states, carries := w.states[:count], w.carries[:count]
-	h.begin(w, states, first)
-	clear(carries)
-	C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries), nil)
-	if slices.Contains(carries, 0) {
+	if C.sw_scan_walk(&w.call, nil, nil, nil) == 0 {
 		h.add(w, first, count)
 	}
 }

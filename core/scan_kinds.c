@@ -34,6 +34,13 @@ INLINE void copy(const group *g, const double *restrict from, double *restrict t
   for (long l = g->lanes; l < g->width; l++) to[l] = 0;
 }
 
+/* The index of the first position, and the bits of the one before it. */
+INLINE void expect(const scan_call *call, const group *g, const double *restrict states, uint64_t *restrict want, double *restrict before) {
+  uint64_t first = call->kind == SCAN_CHOSEN ? 0 : call->n - 1;
+  if (call->whole) for (long l = 0; l < g->width; l++) want[l] = first, before[l] = number(first);
+  else for (long l = 0; l < g->lanes; l++) want[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
+}
+
 INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
   memcpy(checkpoint, a, sizeof *a * width);
   memcpy(checkpoint + width, b, sizeof *b * width);
@@ -41,29 +48,30 @@ INLINE void keep(double *checkpoint, const double *a, const double *b, long widt
 
 INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries) {
   SIZES;
-  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], scans[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
+  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
+  uint64_t want[SCAN_WIDEST], odd[SCAN_WIDEST];
   int backwards = kind == SCAN_SUM || kind == SCAN_PRODUCT, leaves = (backwards || BY_INDEX(kind)) && carries;
   for (long l = 0; l < width; l++) {
-    a[l] = kind == SCAN_PRODUCT, b[l] = won[l] = lost[l] = 0, scans[l] = 1;
-    leaving[l] = 0;
+    a[l] = kind == SCAN_PRODUCT, b[l] = won[l] = lost[l] = leaving[l] = 0;
+    want[l] = odd[l] = 0;
   }
   if (leaves) copy(g, carries, leaving);
-  if (BY_INDEX(kind)) unpack(g, states, a, b);
+  if (BY_INDEX(kind)) expect(call, g, states, want, b);
   for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
     long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
     const scan_window *window = backwards ? WINDOW_BACK(k, n) : WINDOW(k, n);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, window);
     if (leaves) sw_scan_load(dy, &call->dy, window);
     EACH_STRIP {
-      if (BY_INDEX(kind)) chosen_check(a + s, b + s, scans + s, x + s, k, DELTA(kind), width, n);
-      if (BY_INDEX(kind) && leaves) chosen_fold(exact, a + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
+      if (BY_INDEX(kind)) chosen_check(want + s, b + s, odd + s, x + s, k, DELTA(kind), width, n);
+      if (BY_INDEX(kind) && leaves) chosen_fold(exact, want + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
       if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
       if (kind == SCAN_PRODUCT) product_fold(exact, a + s, b + s, leaving + s, lost + s, x + s, dy + s, width, n);
       else forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, n);
     }
   }
   for (long l = 0; l < g->lanes; l++) {
-    states[2 * l] = BY_INDEX(kind) ? scans[l] : a[l];
+    states[2 * l] = BY_INDEX(kind) ? odd[l] == 0 : a[l];
     states[2 * l + 1] = BY_INDEX(kind) ? won[l] : b[l];
     if (leaves) carries[l] = leaving[l] + lost[l];
   }
@@ -73,7 +81,8 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
 INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
-  unpack(g, states, a, b);
+  if (call->whole) for (long l = 0; l < width; l++) a[l] = kind == SCAN_PRODUCT, b[l] = 0;
+  else unpack(g, states, a, b);
   for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
     keep(checkpoint, a, b, width);
     if (k + positions >= call->n) break;
@@ -123,27 +132,31 @@ INLINE void pass(int exact, const scan_call *call, const group *g, double *carri
   for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
 }
 
-INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
-                 double *checkpoint) {
+INLINE int walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, const double *carries,
+                double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], want[SCAN_WIDEST], before[SCAN_WIDEST], first[SCAN_WIDEST], own[SCAN_WIDEST];
-  double scans[SCAN_WIDEST], entering[SCAN_WIDEST], lost[SCAN_WIDEST];
-  copy(g, carries, entering);
-  if (BY_INDEX(kind)) unpack(g, states, want, before);
-  for (long l = 0; l < width; l++) lost[l] = 0, own[l] = scans[l] = 1, first[l] = 0;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], before[SCAN_WIDEST], first[SCAN_WIDEST], own[SCAN_WIDEST];
+  double entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
+  uint64_t want[SCAN_WIDEST] = {0}, odd[SCAN_WIDEST] = {0}, all = 0;
+  if (!call->whole) copy(g, carries, entering);
+  if (BY_INDEX(kind)) {
+    expect(call, g, states, want, before);
+    for (long l = 0; l < width; l++) own[l] = mask(1), first[l] = 0;
+  }
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long k = i * positions, n = POSITIONS(k);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP {
       double *state = checkpoint + 2 * i * width + s;
-      if (BY_INDEX(kind)) chosen_forward(want + s, first + s, own + s, scans + s, x + s, w + s, k, DELTA(kind), width, n);
+      if (BY_INDEX(kind)) chosen_forward(want + s, first + s, own + s, odd + s, x + s, w + s, k, DELTA(kind), width, n);
       else forward(kind, exact, state, state + width, x + s, w + s, dy + s, width, n);
       backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
     }
     sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
-  for (long l = 0; BY_INDEX(kind) && l < g->lanes; l++) carries[l] = own[l] != 0 || bits(first[l]) == bits(before[l]) ? scans[l] : 0;
+  for (long l = 0; BY_INDEX(kind) && l < g->lanes; l++) all |= odd[l] | ((bits(first[l]) ^ bits(before[l])) & ~bits(own[l]));
+  return all == 0;
 }
 
 /* Groups are wider where rows are short, so that a tile is full. */
@@ -184,8 +197,10 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
   EACH_KIND(leave, (call, states, carries, checkpoints))
 }
 
-void sw_scan_walk(const scan_call *call, const double *states, double *carries, double *checkpoints) {
-  EACH_KIND(walk, (call, states, carries, checkpoints))
+int sw_scan_walk(const scan_call *call, const double *states, const double *carries, double *checkpoints) {
+  int scans = 1;
+  EACH_KIND(walk, (call, states, carries, checkpoints, &scans))
+  return scans;
 }
 
 void sw_scan_pass(const scan_call *call, double *carries) { CHOSEN(scan_pass)(call, carries); }

@@ -10,11 +10,11 @@
   TARGET static void AT(scan_leave_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
     GROUPS(leave(kind, EXACT, call, g, states + 2 * g->lane, carries + g->lane, CHECKPOINTS(g));) \
   } \
-  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
+  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
     GROUPS( \
       const double *before = states ? states + 2 * g->lane : NULL; \
-      if (before && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, EXACT, call, g, before, CHECKPOINTS(g)); \
-      walk(kind, EXACT, call, g, before, carries + g->lane, CHECKPOINTS(g)); \
+      if ((before || call->whole) && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, EXACT, call, g, before, CHECKPOINTS(g)); \
+      *scans &= walk(kind, EXACT, call, g, before, carries ? carries + g->lane : NULL, CHECKPOINTS(g)); \
     ) \
   }
 

@@ -105,44 +105,42 @@ INLINE double shrunk(int exact, double a, double b) {
   return exponential(gap, a == b ? 0 : lost);
 }
 
-/* The indices that a scan returned, as the bits of x: position k won when its index is k itself, counted from lane l's want[l] on. */
-INLINE uint64_t wanted(double want, long k) { return bits(want + k + 0x1p52) - bits(0x1p52); }
+/* The indices that a scan returned, as the bits of x: position k won where its index is k itself, want[l] being that of the first in lane
+   l, and any other index is the one before. Whether they are such stands in odd, which is 0 then. */
 
-/* The winners of a tile, and whether its indices and those before the tile on its right are a scan's: each is its position's own, own
-   says of the first of that tile, or the one before, as that first is. */
-INLINE void chosen_forward(const double *restrict want, double *restrict first, double *restrict own, double *restrict scans,
+/* A whole number of float64 as an integer. */
+INLINE uint64_t integer(double x) { return bits(x + 0x1p52) - bits(0x1p52); }
+
+/* Of a tile, and of the border to the tile on its right: own says whether the first of that one won. */
+INLINE void chosen_forward(const uint64_t *restrict want, double *restrict first, double *restrict own, uint64_t *restrict odd,
                            const double *restrict x, double *restrict w, long k, long delta, long width, long n) {
   EACH_LANE {
-    double fine = bits(first[l]) == bits(x[(n - 1) * width + l]) ? scans[l] : 0;
-    scans[l] = own[l] != 0 ? scans[l] : fine;
+    odd[l] |= (bits(first[l]) ^ bits(x[(n - 1) * width + l])) & ~bits(own[l]);
     first[l] = x[l];
-    own[l] = w[l] = mask(bits(x[l]) == wanted(want[l], k * delta));
+    own[l] = w[l] = mask(bits(x[l]) == want[l] + k * delta);
   }
   for (long i = 1; i < n; i++) EACH_LANE {
-    uint64_t index = bits(x[i * width + l]);
-    double fine = index == bits(x[(i - 1) * width + l]) ? scans[l] : 0;
-    int wins = index == wanted(want[l], (k + i) * delta);
-    w[i * width + l] = mask(wins);
-    scans[l] = wins ? scans[l] : fine;
+    uint64_t index = bits(x[i * width + l]), wins = index == want[l] + (k + i) * delta ? ~(uint64_t)0 : 0;
+    w[i * width + l] = number(wins);
+    odd[l] |= (index ^ bits(x[(i - 1) * width + l])) & ~wins;
   }
 }
 
-/* Whether every index is its position's own or the one before, which last holds the bits of: a scan returns no other. */
-INLINE void chosen_check(const double *restrict want, double *restrict last, double *restrict scans, const double *restrict x, long k,
+/* Of a tile and the border to the one on its left, whose last index last holds. */
+INLINE void chosen_check(const uint64_t *restrict want, double *restrict last, uint64_t *restrict odd, const double *restrict x, long k,
                          long delta, long width, long n) {
   for (long i = 0; i < n; i++) EACH_LANE {
     uint64_t index = bits(x[i * width + l]);
-    double fine = index == bits(last[l]) ? scans[l] : 0;
-    scans[l] = index == wanted(want[l], (k + i) * delta) ? scans[l] : fine;
+    odd[l] |= index == want[l] + (k + i) * delta ? 0 : index ^ bits(last[l]);
     last[l] = x[i * width + l];
   }
 }
 
 /* What leaves the lanes is dy from before their first winner. */
-INLINE void chosen_fold(int exact, const double *want, double *restrict won, double *restrict leaving, double *restrict lost,
+INLINE void chosen_fold(int exact, const uint64_t *want, double *restrict won, double *restrict leaving, double *restrict lost,
                         const double *restrict x, const double *restrict dy, long k, long delta, long width, long n) {
   for (long i = 0; i < n; i++) EACH_LANE {
-    won[l] = bits(x[i * width + l]) == wanted(want[l], (k + i) * delta) ? 1 : won[l];
+    won[l] = bits(x[i * width + l]) == want[l] + (k + i) * delta ? 1 : won[l];
     leaving[l] = added(exact, won[l] != 0 ? 0 : dy[i * width + l], leaving[l], &lost[l]);
   }
 }
