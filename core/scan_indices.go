@@ -78,14 +78,14 @@ func (h *hostScan) indexed() {
 	choosing.carry(parts, make([]state, h.lanes), carries)
 }
 
-// scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane,
-// but in float64, whose sums keep what rounding takes.
+// scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane.
+// Sums of so few terms need not keep what rounding takes from them.
 func (h *hostScan) scatters() bool {
 	adjacent := int64(1)
 	if h.reverse {
 		adjacent = -1
 	}
-	if h.element == Float64 || h.lanes != h.rows || h.n > C.SCAN_SCATTER {
+	if h.lanes != h.rows || h.n > C.SCAN_SCATTER {
 		return false
 	}
 	for _, operand := range [...]int{0, indicesOperand, dxOperand} {

@@ -136,12 +136,13 @@ INLINE int walk(enum scan_kind kind, int exact, const scan_call *call, const gro
                 double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], before[SCAN_WIDEST], first[SCAN_WIDEST], own[SCAN_WIDEST];
-  double entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
-  uint64_t want[SCAN_WIDEST] = {0}, odd[SCAN_WIDEST] = {0}, all = 0;
+  double entering[SCAN_WIDEST], lost[SCAN_WIDEST];
+  uint64_t want[SCAN_WIDEST], odd[SCAN_WIDEST], all = 0;
+  for (long l = 0; l < width; l++) entering[l] = lost[l] = 0;
   if (!call->whole) copy(g, carries, entering);
   if (BY_INDEX(kind)) {
+    for (long l = 0; l < width; l++) own[l] = mask(1), first[l] = 0, want[l] = odd[l] = 0;
     expect(call, g, states, want, before);
-    for (long l = 0; l < width; l++) own[l] = mask(1), first[l] = 0;
   }
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long k = i * positions, n = POSITIONS(k);
@@ -229,6 +230,12 @@ INLINE void end_to_end(scan_operand *o, const scan_operand *from, long lane, lon
   o->at[0] = from->at[0] + lane * n - (from->step < 0 ? n - 1 : 0);
 }
 
+/* Rows by turns, lest each sum wait for the one before. */
+INLINE void scatter(long rows, long n, const int64_t *indices, const double *some, double *sums) {
+  for (long k = 0; k < n; k++) for (long r = 0; r < rows * n; r += n)
+    if ((uint64_t)indices[r + k] < (uint64_t)n) sums[r + indices[r + k]] += some[r + k]; /* or it changed since it was looked at */
+}
+
 void sw_scan_scatter(const scan_call *call) {
   scan_operand dy, x, dx;
   double some[SCAN_WIDEST], sums[SCAN_WIDEST];
@@ -240,9 +247,9 @@ void sw_scan_scatter(const scan_call *call) {
     sw_scan_load(some, &dy, &window);
     const int64_t *indices = (const int64_t *)(uintptr_t)x.data + x.at[0];
     memset(sums, 0, sizeof sums);
-    for (long row = 0; row < count; row += n)
-      for (long k = row; k < row + n; k++)
-        if ((uint64_t)indices[k] < (uint64_t)n) sums[row + indices[k]] += some[k]; /* or it changed since it was looked at */
+    long row = 0;
+    for (; row + 4 * n <= count; row += 4 * n) scatter(4, n, indices + row, some + row, sums + row);
+    for (; row < count; row += n) scatter(1, n, indices + row, some + row, sums + row);
     sw_scan_store(&dx, sums, &window);
   }
 }
