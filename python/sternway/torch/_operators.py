@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import make
+from ._tangents import Inputs, apply_with_tangents
 
-Inputs = tuple[Any, ...]
 Gradients = tuple[Tensor | None, ...]
 Backward = Callable[[Inputs, tuple[Tensor, ...], tuple[bool, ...]], Gradients]
 """From the inputs of an operator, the gradients of its outputs and which inputs need theirs, a gradient for each input."""
@@ -75,7 +77,9 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     """The form in which a backward has to be called. None: torch need not see it."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy):  # the latter by is_grads_batched
         return gradient.operator
-    return gradient.function.apply if torch.is_grad_enabled() or traced() else None  # the former by create_graph
+    if torch.is_grad_enabled() or traced():  # the former by create_graph
+        return functools.partial(apply, gradient.function)
+    return None
 
 
 def apply(function: Any, *inputs: Any) -> Any:
@@ -83,6 +87,8 @@ def apply(function: Any, *inputs: Any) -> Any:
     differentiate the forward itself; of a view it sees it."""
     if torch.compiler.is_compiling():
         inputs = tuple(x.view_as(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
+    elif forward_ad._current_level >= 0:
+        return apply_with_tangents(function, *inputs)
     return function.apply(*inputs)
 
 

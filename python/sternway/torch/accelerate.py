@@ -54,7 +54,7 @@ def accelerate() -> contextlib.AbstractContextManager[Any]:
 
     They are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
     torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Calls with ``out=`` or ``dtype=``, in-place ones,
-    those on subclasses of tensors, those under no_grad and forward-mode derivatives, which ours refuse, stay with torch. It
+    those on subclasses of tensors, those under no_grad and those inside forward-mode derivatives stay with torch. It
     holds for the thread that entered it, and costs every call of torch there about a microsecond. A function that
     torch.utils.checkpoint runs again, perhaps on another thread, is to be decorated itself.
 

@@ -82,7 +82,7 @@ def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[boo
     elif needs[0]:
         ddy = _apply(indices, g, offsets, weights, o)
     if needs[3]:
-        dweights = _SAMPLE_GRADIENT.function.apply(dy, g, indices, offsets, padding, last)
+        dweights = apply(_SAMPLE_GRADIENT.function, dy, g, indices, offsets, padding, last)
     return ddy, None, None, dweights, *[None] * 6
 
 
@@ -92,7 +92,7 @@ def _sample_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[boo
     (g,) = grads
     o = _Options("sum", padding, last, by_frequency=False, sparse=False)
     ddy = _apply(indices, weight, offsets, g, o) if needs[0] else None
-    dweight = _WEIGHT_GRADIENT.function.apply(dy, indices, offsets, g, None, len(weight), *o[:4]) if needs[1] else None
+    dweight = apply(_WEIGHT_GRADIENT.function, dy, indices, offsets, g, None, len(weight), *o[:4]) if needs[1] else None
     return ddy, dweight, None, None, None, None
 
 

@@ -47,7 +47,7 @@ _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], _: Any) -> Gradients:
     """The gradient of a rotation: the same one in the other direction, and so on."""
     _, x_k, *how, direction = inputs
-    dx, dx_k = _GRADIENT.function.apply(grads[0], None if x_k is None else grads[1], *how, _TRANSPOSE[direction])
+    dx, dx_k = apply(_GRADIENT.function, grads[0], None if x_k is None else grads[1], *how, _TRANSPOSE[direction])
     return dx, None if x_k is None else dx_k, *[None] * 10
 
 

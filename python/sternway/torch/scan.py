@@ -64,7 +64,7 @@ def _formula(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -
     if x is None:  # cumsum, whose gradient is a sum from the other side
         return _forward(dy, kind, dim, not reverse)  # type: ignore[no-any-return]
     if kind == "logcumsumexp":
-        return _Weighted.apply(dy, x, dim, reverse, True)  # type: ignore[no-any-return]
+        return apply(_Weighted, dy, x, dim, reverse, True)  # type: ignore[no-any-return]
 
     def values(x: Tensor) -> Tensor:
         y = _forward(x, kind, dim, reverse)
@@ -104,7 +104,7 @@ class _Weighted(torch.autograd.Function):
         u, x = ctx.saved_tensors
 
         def weighted(u: Tensor, transposed: bool) -> Tensor:
-            return _Weighted.apply(u, x, *ctx.how, transposed)  # type: ignore[no-any-return]
+            return apply(_Weighted, u, x, *ctx.how, transposed)  # type: ignore[no-any-return]
 
         left, right = (u, g) if ctx.transposed else (g, u)  # of sum left[i] w[i, k] right[k]
         dx = right * weighted(left, True) - weighted(left * weighted(right, False), True)
