@@ -10,6 +10,9 @@ from functorch.compile import make_boxed_func
 from support import F32, refusal
 from test_torch import NAMES, SAVING, calls
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 import sternway.torch as st
@@ -160,6 +163,65 @@ def test_compiled_transform(name: str, device: str) -> None:
     for ours, want in zip(compiled(*plain), gradient(*plain), strict=True):
         torch.testing.assert_close(ours, want)
     assert seen, "the graphs contain no operator of sternway"
+
+
+@pytest.mark.parametrize("tracing", ["real", "symbolic"])
+@pytest.mark.parametrize("name", NAMES)
+def test_traced_gradients_take_other_inputs(name: str, tracing: str, device: str) -> None:
+    """A graph by make_fx contains the operator, and not its results at the time."""
+    function, inputs = calls(device)[name]
+
+    def gradient(*xs: torch.Tensor) -> Any:
+        leaves = tuple(x.detach().requires_grad_() for x in xs)
+        return torch.autograd.grad(function(*leaves).square().sum(), leaves)
+
+    def shaken(x: torch.Tensor) -> torch.Tensor:
+        return x.detach() + torch.rand_like(x) / 8
+
+    traced = make_fx(gradient, tracing_mode=tracing, _allow_non_fake_inputs=True)(*map(shaken, inputs))
+    others = tuple(map(shaken, inputs))
+    torch.testing.assert_close(traced(*others), gradient(*others))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fake_tensors(name: str, device: str) -> None:
+    """Which have shapes alone: what estimates memory before a run."""
+    function, inputs = calls(device)[name]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = tuple(mode.from_tensor(t.detach()).requires_grad_() for t in inputs)
+        grads = torch.autograd.grad(function(*fakes).sum(), fakes)
+    assert [(g.shape, g.dtype, g.device) for g in grads] == [(t.shape, t.dtype, t.device) for t in inputs]
+
+
+@pytest.mark.parametrize("name", ["lerp", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
+def test_meta_tensors(name: str) -> None:
+    function, inputs = calls("cpu")[name]
+    metas = tuple(t.detach().to("meta").requires_grad_() for t in inputs)
+    grads = torch.autograd.grad(function(*metas).sum(), metas)
+    assert [(g.shape, g.device.type) for g in grads] == [(t.shape, "meta") for t in inputs]
+
+
+class Seen(TorchDispatchMode):
+    """Keeps the names of what torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_modes_see_the_operator(name: str, device: str) -> None:
+    """The numbers are those without a mode."""
+    function, inputs = calls(device)[name]
+    want = torch.autograd.grad(function(*inputs).sum(), inputs)
+    with Seen() as seen:
+        got = torch.autograd.grad(function(*inputs).sum(), inputs)
+    assert any(op.startswith("sternway::") for op in seen.names)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)

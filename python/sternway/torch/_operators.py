@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from ..errors import make
 from ._tangents import Inputs, apply_with_tangents
 
+_PLAIN = (Tensor, torch.nn.Parameter)
 Gradients = tuple[Tensor | None, ...]
 Backward = Callable[[Inputs, tuple[Tensor, ...], tuple[bool, ...]], Gradients]
 """From the inputs of an operator, the gradients of its outputs and which inputs need theirs, a gradient for each input."""
@@ -73,13 +74,18 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def intercepted(x: Tensor) -> bool:
+    """Whether a mode or a subclass sees what becomes of x, as make_fx and fake tensors do, or x has no values."""
+    return type(x) not in _PLAIN or x.is_meta or torch._C._len_torch_dispatch_stack() > 0
+
+
 def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     """The form in which a backward has to be called. None: torch need not see it."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy):  # the latter by is_grads_batched
         return gradient.operator
     if torch.is_grad_enabled() or traced():  # the former by create_graph
         return functools.partial(apply, gradient.function)
-    return None
+    return gradient.operator if intercepted(dy) else None
 
 
 def apply(function: Any, *inputs: Any) -> Any:

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
 from ._calls import require_tensors
-from ._operators import Gradients, Inputs, apply, differentiable, each, way
+from ._operators import Gradients, apply, differentiable, each, intercepted, way
+from ._tangents import Inputs
 from .sparse_rows import sparse_gradient
 
 _MODES = ("sum", "mean", "max")
@@ -165,7 +166,7 @@ def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | N
 
 
 def _unreadable(offsets: Tensor) -> bool:
-    return torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(offsets)
+    return torch.compiler.is_compiling() or intercepted(offsets) or torch._C._functorch.is_batchedtensor(offsets)
 
 
 def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:

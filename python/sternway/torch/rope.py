@@ -10,7 +10,8 @@ from torch import Tensor
 from ..errors import Error, make, renamed
 from ..rope import Options, rotate
 from ._calls import require_tensors
-from ._operators import Gradients, Inputs, apply, differentiable, each, traced, way
+from ._operators import Gradients, apply, differentiable, each, intercepted, traced, way
+from ._tangents import Inputs
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -63,7 +64,7 @@ class _Rope(torch.autograd.Function):
     def forward(
         x: Tensor, x_k: Tensor | None, positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options
     ) -> tuple[Tensor, ...]:
-        if traced():
+        if traced() or intercepted(x):
             y, y_k = _operator(x, x_k, positions, cos, sin, *options, "forward")
             return (y,) if x_k is None else (y, y_k)
         try:
