@@ -67,13 +67,19 @@ def require_array(op: str, operand: str, x: Any) -> Array:
 
     Raises:
         TypeError: x is no array.
-        UnsupportedError: a tensor of torch without strides, such as a nested one; an array that nobody here can view.
+        UnsupportedError: a tensor of torch without strides, such as a nested one, or one that make_fx traces, whose graph would
+            keep the numbers of this run; an array that nobody here can view.
     """
     if isinstance(x, type) or not hasattr(x, "__dlpack__"):
         raise errors.make("type", op, operand, "an array that speaks DLPack", type(x).__name__)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor) and (x.is_nested or x.layout != torch.strided):
-        raise errors.make("unsupported", op, operand, "a strided tensor", f"a {'nested' if x.is_nested else x.layout} tensor")
+    if torch is not None and isinstance(x, torch.Tensor):
+        if x.is_nested or x.layout != torch.strided:
+            layout = "nested" if x.is_nested else x.layout
+            raise errors.make("unsupported", op, operand, "a strided tensor", f"a {layout} tensor")
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY):
+            hint = "use sternway.torch, whose operators graphs contain"
+            raise errors.make("unsupported", op, operand, "a tensor with values", "one that is traced", hint)
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return x
     for name in ("torch", "numpy"):

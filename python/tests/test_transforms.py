@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+import sternway as sw
 import sternway.torch as st
 
 # aot_eager traces forward and backward as inductor does, and needs no compiler on the machine.
@@ -181,6 +182,12 @@ def test_traced_gradients_take_other_inputs(name: str, tracing: str, device: str
     traced = make_fx(gradient, tracing_mode=tracing, _allow_non_fake_inputs=True)(*map(shaken, inputs))
     others = tuple(map(shaken, inputs))
     torch.testing.assert_close(traced(*others), gradient(*others))
+
+
+def test_traced_functions_are_refused(device: str) -> None:
+    """They work past torch: a graph would keep the numbers of the run that traced it."""
+    with pytest.raises(sw.UnsupportedError, match=r"scan_backward\(cumsum\): dy .* sternway.torch"):
+        make_fx(lambda dy: sw.cumsum_backward(dy, 0))(torch.ones(3, device=device))
 
 
 @pytest.mark.parametrize("name", NAMES)
