@@ -26,7 +26,7 @@ def doubles(name: str, device: str) -> tuple[Any, tuple[torch.Tensor, ...], tupl
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tangents_are_the_transpose_of_gradients(name: str, device: str) -> None:
-    """By torch.func.jvp and by dual tensors; dtypes of 16 bits keep theirs."""
+    """By torch.func.jvp, in its graph by linearize, and by dual tensors; dtypes of 16 bits keep theirs."""
     function, inputs, tangents = doubles(name, device)
     y, tangent = torch.func.jvp(function, inputs, tangents)
     torch.testing.assert_close(y, function(*inputs))
@@ -34,6 +34,7 @@ def test_tangents_are_the_transpose_of_gradients(name: str, device: str) -> None
     grads = torch.func.vjp(function, *inputs)[1](dy)
     want = sum((g * t).sum() for g, t in zip(grads, tangents, strict=True))
     torch.testing.assert_close((dy * tangent).sum(), want)
+    torch.testing.assert_close(torch.func.linearize(function, *inputs)[1](*tangents), tangent)
     with forward_ad.dual_level():
         dual = function(*map(forward_ad.make_dual, inputs, tangents))
         assert torch.equal(forward_ad.unpack_dual(dual).tangent, tangent)

@@ -83,7 +83,7 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     """The form in which a backward has to be called. None: torch need not see it."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy):  # the latter by is_grads_batched
         return gradient.operator
-    if torch.is_grad_enabled() or traced():  # the former by create_graph
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # the former by create_graph
         return functools.partial(apply, gradient.function)
     return gradient.operator if intercepted(dy) else None
 
