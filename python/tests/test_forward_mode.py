@@ -120,6 +120,13 @@ def test_bags_without_weights(mode: str, device: str) -> None:
         torch.func.jvp(lambda w: st.embedding_bag(indices, w, offsets, mode="sum", sparse=True), (weight,), (t,))
 
 
+def test_tangents_of_constants_are_refused(device: str) -> None:
+    """As tables that require a gradient are: they would be lost."""
+    x, table = torch.randn(1, 1, 3, 4, device=device), torch.ones(3, 2, device=device)
+    with pytest.raises(sw.UnsupportedError, match="tangent"):
+        torch.func.jvp(lambda table: st.rope(x, cos=table, sin=table), (table,), (table,))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_twice_forward_is_refused(name: str, device: str) -> None:
     """torch takes the tangent of a custom jvp for zero, which would be a wrong result."""

@@ -31,30 +31,36 @@ class _Context:
 
     def __init__(self, needs: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs
+        self.materializes = True  # tangents that are not there as zeros
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         self.saved_tensors = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        pass
+        self.materializes = value
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
         pass
 
 
-def _transposed(function: Any, inputs: Inputs, outputs: Inputs, tangents: tuple[Tensor | None, ...]) -> Inputs:
+def _transposed(function: Any, inputs: Inputs, output: Any, tangents: tuple[Tensor | None, ...]) -> Any:
     """Tangents of the outputs: the backward is linear in their gradients, and ``(backward(dy), tangents) = (dy, result)``."""
     context = _Context(tuple(t is not None for t in tangents))
-    function.setup_context(context, inputs, outputs[0] if len(outputs) == 1 else outputs)
+    function.setup_context(context, inputs, output)
+    outputs = (output,) if isinstance(output, Tensor) else output
     floating = [y for y in outputs if y.is_floating_point()]
 
     def product(*dy: Tensor) -> Any:
         given = iter(dy)
         grads = function.backward(context, *(next(given) if y.is_floating_point() else None for y in outputs))
-        return sum((g * t).sum() for g, t in zip(grads, tangents, strict=True) if g is not None and t is not None)
+        pairs = [(g, t) for g, t in zip(grads, tangents, strict=True) if t is not None]
+        if not context.materializes and any(g is None for g, _ in pairs):
+            raise make("unsupported", "sternway.torch", "a tangent", "of an input that has a gradient", "one of a constant")
+        return sum((g * t).sum() for g, t in pairs if g is not None)
 
     found = iter(torch.func.grad(product, tuple(range(len(floating))))(*map(torch.zeros_like, floating)))
-    return tuple(next(found) if y.is_floating_point() else None for y in outputs)
+    results = tuple(next(found) if y.is_floating_point() else None for y in outputs)
+    return results[0] if isinstance(output, Tensor) else results
 
 
 @functools.cache
@@ -70,7 +76,8 @@ def _with_tangents(function: Any) -> Any:
         def setup_context(ctx: Any, inputs: Inputs, output: Any) -> None:
             inputs = _bare(inputs)
             function.setup_context(ctx, inputs, output)
-            both = *inputs, *((output,) if isinstance(output, Tensor) else output)
+            ctx.one = isinstance(output, Tensor)
+            both = *inputs, *((output,) if ctx.one else output)
             ctx.save_for_forward(*(x if isinstance(x, Tensor) else None for x in both))
             ctx.constants = [None if isinstance(x, Tensor) else x for x in both]
 
@@ -79,8 +86,8 @@ def _with_tangents(function: Any) -> Any:
             with forward_ad._set_fwd_grad_enabled(False):  # copies without the tangents, which have no part in the backward
                 saved = [x if x is None else x.clone() for x in ctx.saved_tensors]
             both = tuple(other if x is None else x for x, other in zip(saved, ctx.constants, strict=True))
-            results = _transposed(function, both[: len(tangents)], both[len(tangents) :], tangents)
-            return results[0] if len(results) == 1 else results
+            inputs, outputs = both[: len(tangents)], both[len(tangents) :]
+            return _transposed(function, inputs, outputs[0] if ctx.one else outputs, tangents)
 
     return WithTangents
 
