@@ -36,8 +36,9 @@ def _forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
 
 def _backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor) -> Tensor:
     """Write dx by the kernels."""
-    dy = dy.resolve_neg()
-    scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, "last", device_of(dy)).run(dy=dy, x=x, dx=dx)
+    if dy.is_neg():
+        dy = dy.resolve_neg()
+    scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy)).run(dy=dy, x=x, dx=dx)
     return dx
 
 
@@ -125,7 +126,6 @@ class _Scan(torch.autograd.Function):
         kind = inputs[1]
         ctx.dtype = x.dtype
         if kind == "cumsum":
-            ctx.save_for_backward(None)
             ctx.strides = strides_like(x)
         else:
             ctx.save_for_backward(x)
@@ -137,10 +137,10 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> Any:
         if dy is None:
             return None, None, None, None
-        (x,) = ctx.saved_tensors
+        kind, dim, reverse = ctx.how
+        x = None if kind == "cumsum" else ctx.saved_tensors[0]
         if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
             x = x.to(dy.dtype)
-        kind, dim, reverse = ctx.how
         if call := way(dy, _GRADIENT):
             dx = call(dy, x, kind, dim, reverse)
         else:
