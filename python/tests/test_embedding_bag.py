@@ -424,6 +424,23 @@ def test_last_offset(device: str) -> None:
     assert gradcheck(lambda w: st.embedding_bag(indices, w, whole, mode="sum", include_last_offset=True), (weight,))
 
 
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_no_bags(mode: str, dtype: torch.dtype, device: str) -> None:
+    """Positions in no bag count nowhere: torch's own forward on the CPU reads beyond such offsets and may crash."""
+    indices, _ = bags(device)
+    weight = torch.ones(10, 2, dtype=dtype, device=device, requires_grad=True)
+    weights = torch.ones(len(indices), dtype=dtype, device=device, requires_grad=True) if mode == "sum" else None
+    y = st.embedding_bag(indices, weight, indices[:0], mode=mode, per_sample_weights=weights)
+    y.sum().backward()
+    assert y.shape == (0, 2)
+    for leaf in (weight, weights):
+        assert leaf is None or torch.equal(leaf.grad, torch.zeros_like(leaf))
+    if device == "cpu":  # where the last offset has to be there; torch's forward on CUDA reads none
+        with pytest.raises(RuntimeError, match="offset"):
+            st.embedding_bag(indices, weight, indices[:0], mode=mode, include_last_offset=True)
+
+
 def test_refusals_of_the_drop_in() -> None:
     indices, offsets = bags("cpu")
     weight = torch.ones(10, 2)

@@ -260,6 +260,8 @@ def embedding_bag(
     if max_norm is not None:
         with torch.no_grad():
             torch.embedding_renorm_(weight.detach(), input.contiguous(), max_norm, norm_type)
+    if not offsets.shape[0]:  # no bag holds a position; torch's forward would read beyond offsets
+        input, per_sample_weights = input[:0], None if per_sample_weights is None else per_sample_weights[:0]
     return _apply(input, weight, offsets, per_sample_weights, o)
 
 
