@@ -1,7 +1,7 @@
 // Package pybind is what Python sees of the library: functions of integers and strings, bound by gopy.
 //
 // A plan crosses as a handle, its operands as the id() of a tuple that the caller keeps alive:
-// (workspace, operand, operand, ...) in the plan's order, None for an absent one; plain tensors of torch also as a dict. An error crosses as the text of
+// (workspace, operand, operand, ...) in the plan's order, None for an absent one. An error crosses as the text of
 // [core.ErrorJSON]. A panic would end the Python process, so every function turns one into an error; and every
 // function returns a value beside its error, because gopy leaks the message of an error that stands alone.
 package pybind
@@ -79,41 +79,21 @@ func Run(plan, operands, stream int64) (zero int64, err error) {
 	return 0, crossing(withOperands(plan, operands, stream, (*core.Plan).RunOrdered))
 }
 
-// Outcomes of RunUsual.
-const (
-	notRun  int64 = iota // an operand is unusual; nothing was done
-	ran                  // and torch knows what was overwritten
-	unknown              // it ran, and torch would not count the writes
-)
-
-// RunUsual is Run for plain tensors of torch: operands is the id() of a dict by name, names that of the tuple of the plan's operands
-// and "workspace".
-func RunUsual(plan, operands, names, stream int64) (outcome int64, err error) {
-	defer recovered(&err)
+// runRead is Run for operands that were read, the workspace last.
+func runRead(plan int64, operands []core.Tensor, stream int64) error {
 	p, err := lookup(plan)
 	if err != nil {
-		return notRun, crossing(err)
+		return err
 	}
-	frame := frames.Get().(*[maxOperands]core.Tensor)
-	defer frames.Put(frame)
-	read, usual := pytensor.ReadUsual(operands, names, p.Inputs(), frame[:], &stream)
-	if !usual {
-		return notRun, nil
-	}
-	defer read.Release()
-	last := read.Len() - 1
-	if err := p.RunOrdered(uintptr(stream), frame[last], frame[:last]); err != nil {
-		return notRun, crossing(err)
-	}
-	if !read.CountWrites() {
-		return unknown, nil
-	}
-	return ran, nil
+	last := len(operands) - 1
+	return p.RunOrdered(uintptr(stream), operands[last], operands[:last])
 }
 
-// MeetTorch keeps what RunUsual asks torch with: the id() of a tuple, see pytensor. It returns 1 when the tuple is as it should be.
+// MeetTorch makes the quick way of Run, for plain tensors of torch: a function that is appended to a list of what they are asked with, by
+// its id(); see pytensor. It returns 1 when the list is as it should be.
 func MeetTorch(words int64) (met int64, err error) {
 	defer recovered(&err)
+	pytensor.Run = runRead
 	if pytensor.Meet(words) {
 		met = 1
 	}

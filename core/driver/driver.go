@@ -47,7 +47,7 @@ type Library interface {
 type Kernel uintptr
 
 // MaxWords is the largest argument of a kernel, in 8-byte words.
-const MaxWords = 192
+const MaxWords = int(C.SW_MAX_WORDS)
 
 // Launch is one kernel launch: a one-dimensional grid and one argument struct of 8-byte words.
 type Launch struct {
@@ -160,6 +160,7 @@ func (d libcuda) Device(ordinal int) (Device, error) {
 type gpu struct {
 	id              C.int
 	context         C.uintptr_t
+	graphs          *C.sw_graphs
 	name, arch      string
 	multiprocessors int
 	shared          int
@@ -194,14 +195,14 @@ func (l *library) Kernel(symbol string) (Kernel, error) {
 	name := C.CString(symbol)
 	defer C.free(unsafe.Pointer(name))
 	var function C.uintptr_t
-	err := check(C.sw_kernel_get(l.handle, name, l.gpu.context, C.int(l.gpu.shared), &function), "cuLibraryGetKernel "+symbol)
+	err := check(C.sw_kernel_get(l.handle, name, l.gpu.context, C.int(l.gpu.shared), &function, &l.gpu.graphs), "cuLibraryGetKernel "+symbol)
 	return Kernel(function), err
 }
 
 func (g *gpu) Launch(kernel Kernel, l *Launch) error {
 	c := C.sw_launch{
 		grid: C.uint32_t(l.Grid), block: C.uint32_t(l.Block), shared: C.uint32_t(l.Shared),
-		stream: C.uintptr_t(l.Stream), function: C.uintptr_t(kernel), context: g.context,
+		stream: C.uintptr_t(l.Stream), function: C.uintptr_t(kernel), context: g.context, graphs: g.graphs, words: C.size_t(l.n),
 	}
 	call := "cuLaunchKernel"
 	if l.Together {

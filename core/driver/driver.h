@@ -6,10 +6,17 @@
 /* The part of the CUDA driver interface that is used, declared by hand: no CUDA header is needed to build.
    A driver status is an int, 0 for success; a handle is an integer that only the driver understands. */
 
+/* What a device keeps of its launches, see graphs.h. */
+typedef struct sw_graphs sw_graphs;
+
+enum { SW_MAX_WORDS = 192 }; /* of the argument of a kernel */
+
 typedef struct {
   uint32_t grid, block, shared;  /* blocks, threads per block, bytes of dynamic shared memory */
   int together;                  /* all blocks are on the device at once, or the launch is refused */
   uintptr_t stream, function, context;
+  sw_graphs *graphs;             /* may be NULL */
+  size_t words;                  /* of the argument */
 } sw_launch;
 
 /* Opens libcuda once. NULL on success, otherwise what is missing, in words. */
@@ -25,8 +32,8 @@ int sw_device_attribute(int device, int attribute, int *value);
 int sw_device_memory(int device, size_t *bytes);
 int sw_library_load(const void *image, uintptr_t *library);
 /* Finds a kernel, loads its code into the context as a function, which is launched sooner than a kernel that the driver has to look
-   up there, and lets it ask for what is left of `shared` bytes of shared memory. */
-int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int shared, uintptr_t *function);
+   up there, and lets it ask for what is left of `shared` bytes of shared memory. With the first one, the graphs of the device are made. */
+int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int shared, uintptr_t *function, sw_graphs **graphs);
 /* These make the context current on the calling thread for the call, and put back what was current before. */
 int sw_launch_kernel(const sw_launch *launch, const uint64_t *words);
 int sw_synchronize(uintptr_t context, uintptr_t stream);

@@ -43,10 +43,42 @@ func tell() {
 	tellError("launch", device.Launch(kernel, launch))
 	launch.Together = true
 	tellError("launch together", device.Launch(kernel, launch))
+	if os.Getenv("FAKE_STORY") == "graphs" {
+		tellGraphs(device, kernel)
+		return
+	}
 	tellError("synchronize", device.Synchronize(3))
 	bytes := make([]byte, 4)
 	tellError("read", device.Read(bytes, 77, 3))
 	fmt.Println(string(bytes))
+}
+
+// tellGraphs launches a kernel again with one thing after the other changed.
+func tellGraphs(device Device, kernel Kernel) {
+	launch := &Launch{Grid: 1, Block: 32}
+	launch.Put(1, 0)
+	for i, change := range []func(){
+		func() { fmt.Println("first") }, func() { fmt.Println("same") },
+		func() { fmt.Println("word"); launch.Words()[1] = 9 }, func() { fmt.Println("grid"); launch.Grid = 2 },
+		func() { fmt.Println("block"); launch.Block = 64 }, func() { fmt.Println("shared"); launch.Shared = 8 },
+		func() { fmt.Println("kernel"); kernel++ }, func() { fmt.Println("kernel"); kernel-- },
+		func() { fmt.Println("stream"); launch.Stream = 5 }, func() { fmt.Println("stream"); launch.Stream = 0 },
+	} {
+		change()
+		tellError(fmt.Sprint(i), device.Launch(kernel, launch))
+	}
+	fmt.Println("many streams")
+	for stream := range uintptr(20) {
+		launch.Stream = 100 + stream
+		tellError("stream", device.Launch(kernel, launch))
+	}
+	fmt.Println("a graph that is forgotten")
+	for range 1000 {
+		launch.Stream = 100
+		_ = device.Launch(kernel, launch)
+	}
+	launch.Stream = 200
+	tellError("stream", device.Launch(kernel, launch))
 }
 
 func tellError(what string, err error) {
@@ -76,11 +108,14 @@ func buildLibcuda(t *testing.T, flags ...string) string {
 func story(t *testing.T, folder string, environment ...string) []string {
 	t.Helper()
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), append(environment, "FAKE_STORY=1", "LD_LIBRARY_PATH="+folder)...)
+	command.Env = append(append(os.Environ(), "FAKE_STORY=all", "LD_LIBRARY_PATH="+folder), environment...)
 	text, err := command.CombinedOutput()
 	require.NoError(t, err, string(text))
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
+
+// Launches go to the driver one by one.
+const noGraphs = "FAKE_REFUSES=cuStreamIsCapturing=906"
 
 const (
 	opened  = "version 13000 devices 2"
@@ -92,20 +127,62 @@ func TestEveryCallReachesTheDriver(t *testing.T) {
 	require.Equal(t, []string{
 		opened, device1, "load an image",
 		"context 410", "kernel lerp_backward_map_f32 of library 7", "function of kernel 8",
-		"attribute 8 of function 9 is 232000", "context 0",
+		"attribute 8 of function 9 is 232000", "capture mode 2", "graph 20", "graph 21", "graph 22", "graph 23", "graph 24", "graph 25", "graph 26",
+		"graph 27", "graph 28", "graph 29", "graph 30", "graph 31", "graph 32", "graph 33", "graph 34", "graph 35", "capture mode 0", "context 0",
 		"context 410", "launch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
 		"context 410", "together: launch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776", "context 0",
 		"context 410", "wait for stream 3", "context 0",
 		"context 410", "read 4 bytes at 77 on stream 3", "wait for stream 3", "context 0", "xxxx",
-	}, story(t, folder))
+	}, story(t, folder, noGraphs))
+}
+
+// A launch is started in a graph of its kernel and stream, which is set where it is another one than the last. A stream has a graph as long as
+// there are some; those of other streams are left to them until they are forgotten.
+func TestGraphs(t *testing.T) {
+	text := strings.Join(story(t, buildLibcuda(t), "FAKE_STORY=graphs", "FAKE_CURRENT=410"), "\n")
+	_, text, _ = strings.Cut(text, "first\n")
+	set := func(graph, function int, rest string) string {
+		return fmt.Sprintf("set graph %d of node %d to %d in 410 grid %s\n", graph, graph+100, function, rest)
+	}
+	start := func(graph, stream int) string { return fmt.Sprintf("start graph %d on stream %d\n", graph, stream) }
+	wanted := set(21, 9, "1,1,1 block 32,1,1 shared 0 words 0") + start(21, 0) + "same\n" + start(21, 0) +
+		"word\n" + set(21, 9, "1,1,1 block 32,1,1 shared 0 words 9") + start(21, 0) +
+		"grid\n" + set(21, 9, "2,1,1 block 32,1,1 shared 0 words 9") + start(21, 0) +
+		"block\n" + set(21, 9, "2,1,1 block 64,1,1 shared 0 words 9") + start(21, 0) +
+		"shared\n" + set(21, 9, "2,1,1 block 64,1,1 shared 8 words 9") + start(21, 0) +
+		"kernel\n" + set(22, 10, "2,1,1 block 64,1,1 shared 8 words 9") + start(22, 0) + "kernel\n" + start(21, 0) +
+		"stream\n" + set(23, 9, "2,1,1 block 64,1,1 shared 8 words 9") + start(23, 5) + "stream\n" + start(21, 0) + "many streams\n"
+	for stream := range 20 {
+		if graph := 24 + stream; graph < 36 {
+			wanted += set(graph, 9, "2,1,1 block 64,1,1 shared 8 words 9") + start(graph, 100+stream)
+		} else {
+			wanted += fmt.Sprintf("launch 9 grid 2,1,1 block 64,1,1 shared 8 stream %d words 9\n", 100+stream)
+		}
+	}
+	wanted += "a graph that is forgotten\n" + strings.Repeat(start(24, 100), 1000) +
+		set(20, 9, "2,1,1 block 64,1,1 shared 8 words 9") + start(20, 200)
+	require.Equal(t, strings.Split(wanted, "\n"), strings.Split(text+"\n", "\n"))
+}
+
+// No launch is lost where there is no graph for it: the stream is captured, or the driver refuses.
+func TestLaunchesWithoutGraphs(t *testing.T) {
+	folder := buildLibcuda(t)
+	for _, reason := range []string{
+		"FAKE_CAPTURED=1", noGraphs, "FAKE_REFUSES=cuGraphInstantiateWithFlags=2", "FAKE_REFUSES=cuGraphExecKernelNodeSetParams_v2=1",
+		"FAKE_REFUSES=cuGraphLaunch=700",
+	} {
+		text := strings.Join(story(t, folder, reason), "\n")
+		require.Contains(t, text, "launch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776\ncontext 0\n", reason)
+		require.Equal(t, strings.Contains(reason, "cuGraphLaunch"), strings.Contains(text, "start graph"), reason)
+	}
 }
 
 // The context of the device is made current where another one is, and that one is put back; where it is current, nothing is done.
 func TestContextOfTheCaller(t *testing.T) {
 	folder := buildLibcuda(t)
-	require.Contains(t, strings.Join(story(t, folder, "FAKE_CURRENT=55"), "\n"),
+	require.Contains(t, strings.Join(story(t, folder, noGraphs, "FAKE_CURRENT=55"), "\n"),
 		"context 410\nlaunch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776\ncontext 55\n")
-	require.NotContains(t, strings.Join(story(t, folder, "FAKE_CURRENT=410"), "\n"), "context")
+	require.NotContains(t, strings.Join(story(t, folder, noGraphs, "FAKE_CURRENT=410"), "\n"), "context")
 }
 
 // A refusal comes back with its name and what was being done, and leaves the context of the caller in place.
@@ -124,7 +201,7 @@ func TestRefusals(t *testing.T) {
 		{"cuStreamSynchronize=700", "context 0\nsynchronize: CUDA_ERROR_ILLEGAL_ADDRESS in cuStreamSynchronize (700, " +
 			`"the context is lost: restart the process, and run with STERNWAY_CHECK=1 to find the operation that broke it", no image: false)`},
 	} {
-		require.Contains(t, strings.Join(story(t, folder, "FAKE_REFUSES="+row.refuses), "\n")+"\n", row.wanted+"\n", row.refuses)
+		require.Contains(t, strings.Join(story(t, folder, "FAKE_CAPTURED=1", "FAKE_REFUSES="+row.refuses), "\n")+"\n", row.wanted+"\n", row.refuses)
 	}
 }
 

@@ -189,30 +189,6 @@ PyObject * _wrap__native_pybind_Run(PyObject * PYBINDGEN_UNUSED(dummy), PyObject
 
 
 PyObject *
-_wrap__native_pybind_RunUsual(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
-{
-    PyObject *py_retval;
-    int64_t retval;
-    int64_t plan;
-    int64_t operands;
-    int64_t names;
-    int64_t stream;
-    const char *keywords[] = {"plan", "operands", "names", "stream", NULL};
-
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "LLLL", (char **) keywords, &plan, &operands, &names, &stream)) {
-        return NULL;
-    }
-    retval = pybind_RunUsual(plan, operands, names, stream);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    py_retval = Py_BuildValue((char *) "L", retval);
-    return py_retval;
-}
-PyObject * _wrap__native_pybind_RunUsual(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
-
-
-PyObject *
 _wrap__native_pybind_Select(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
 {
     PyObject *py_retval;
@@ -284,7 +260,6 @@ static PyMethodDef _native_functions[] = {
     {(char *) "pybind_MeetTorch", (PyCFunction) _wrap__native_pybind_MeetTorch, METH_KEYWORDS|METH_VARARGS, "pybind_MeetTorch(words)\n\ntype: words: int64_t" },
     {(char *) "pybind_Release", (PyCFunction) _wrap__native_pybind_Release, METH_KEYWORDS|METH_VARARGS, "pybind_Release(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_Run", (PyCFunction) _wrap__native_pybind_Run, METH_KEYWORDS|METH_VARARGS, "pybind_Run(plan, operands, stream)\n\ntype: plan: int64_t\ntype: operands: int64_t\ntype: stream: int64_t" },
-    {(char *) "pybind_RunUsual", (PyCFunction) _wrap__native_pybind_RunUsual, METH_KEYWORDS|METH_VARARGS, "pybind_RunUsual(plan, operands, names, stream)\n\ntype: plan: int64_t\ntype: operands: int64_t\ntype: names: int64_t\ntype: stream: int64_t" },
     {(char *) "pybind_Select", (PyCFunction) _wrap__native_pybind_Select, METH_KEYWORDS|METH_VARARGS, "pybind_Select(descriptor, device, preference)\n\ntype: descriptor: char *\ntype: device: char *\ntype: preference: char *" },
     {(char *) "pybind_SetCheck", (PyCFunction) _wrap__native_pybind_SetCheck, METH_KEYWORDS|METH_VARARGS, "pybind_SetCheck(on)\n\ntype: on: int64_t" },
     {(char *) "pybind_SetNumThreads", (PyCFunction) _wrap__native_pybind_SetNumThreads, METH_KEYWORDS|METH_VARARGS, "pybind_SetNumThreads(n)\n\ntype: n: int64_t" },

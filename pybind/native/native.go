@@ -124,21 +124,6 @@ func pybind_Run(plan C.longlong, operands C.longlong, stream C.longlong) C.longl
 	return C.longlong(cret)
 }
 
-//export pybind_RunUsual
-func pybind_RunUsual(plan C.longlong, operands C.longlong, names C.longlong, stream C.longlong) C.longlong {
-	_saved_thread := C.PyEval_SaveThread()
-	cret, __err := pybind.RunUsual(int64(plan), int64(operands), int64(names), int64(stream))
-
-	C.PyEval_RestoreThread(_saved_thread)
-	if __err != nil {
-		estr := C.CString(__err.Error())
-		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
-		C.free(unsafe.Pointer(estr))
-		return C.longlong(0)
-	}
-	return C.longlong(cret)
-}
-
 //export pybind_Select
 func pybind_Select(descriptor *C.char, device *C.char, preference *C.char) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()

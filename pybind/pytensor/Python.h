@@ -40,9 +40,13 @@ Py_WEAK PyObject *PyObject_Str(PyObject *);
 Py_WEAK Py_ssize_t PyTuple_Size(PyObject *);
 Py_WEAK PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
 Py_WEAK PyObject *PyList_New(Py_ssize_t);
+Py_WEAK Py_ssize_t PyList_Size(PyObject *);
+Py_WEAK PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
+Py_WEAK int PyList_Append(PyObject *, PyObject *);
 Py_WEAK int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
 Py_WEAK int PyDict_Next(PyObject *, Py_ssize_t *, PyObject **, PyObject **);
 Py_WEAK long long PyLong_AsLongLong(PyObject *);
+Py_WEAK PyObject *PyLong_FromLong(long);
 Py_WEAK int PyUnicode_Compare(PyObject *, PyObject *);
 Py_WEAK const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
 Py_WEAK PyObject PyCapsule_Type;
@@ -66,10 +70,11 @@ Py_WEAK void PyGILState_Release(PyGILState_STATE);
 Py_WEAK PyThreadState *PyEval_SaveThread(void);
 Py_WEAK void PyEval_RestoreThread(PyThreadState *);
 
-/* Modules and their functions: what the generated bindings use. */
+/* Modules and functions. */
 #define METH_VARARGS 0x0001
 #define METH_KEYWORDS 0x0002
 #define METH_NOARGS 0x0004
+#define METH_FASTCALL 0x0080
 typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
 typedef struct {
     const char *ml_name;
@@ -77,6 +82,8 @@ typedef struct {
     int ml_flags;
     const char *ml_doc;
 } PyMethodDef;
+
+Py_WEAK PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
 
 struct PyModuleDef {
     struct {

@@ -6,7 +6,6 @@ package pytensor
 
 // #cgo CFLAGS: -O2 -Wall -Wextra
 // #cgo noescape sw_read
-// #cgo noescape sw_read_usual
 // #include "pytensor.h"
 import "C"
 
@@ -57,34 +56,24 @@ func Read(operands int64, out []core.Tensor, stream *int64) (n int, err error) {
 	return n, nil
 }
 
-// Meet keeps what plain tensors of torch are asked with, a tuple by its id(): see usual.c.
+// Meet keeps what plain tensors of torch are asked with, a list by its id(), and appends the quick way of a run to it: see usual.c.
 func Meet(words int64) bool { return C.sw_meet(C.int64_t(words)) == C.SW_OK }
 
-// ReadUsual is Read for operands that are plain tensors of torch: a dict of them by name, filled in the order of the tuple of names, of
-// which the first are inputs. usual is false, and nothing was done, where one of them needs a second look.
-func ReadUsual(operands, names int64, inputs int, out []core.Tensor, stream *int64) (read Usual, usual bool) {
-	answer := answers.Get().(*C.sw_answer)
-	answer.stream = C.int64_t(*stream)
-	tensors := (*C.sw_tensor)(unsafe.Pointer(unsafe.SliceData(out)))
-	if C.sw_read_usual(C.int64_t(operands), C.int64_t(names), C.int32_t(inputs), C.int32_t(len(out)), tensors, answer) != C.SW_OK {
-		answers.Put(answer)
-		return Usual{}, false
+// Run is what the quick way does with the operands that it has read, in the plan's order, the workspace last.
+var Run func(plan int64, operands []core.Tensor, stream int64) error
+
+//export sw_go_run
+func sw_go_run(plan C.int64_t, tensors *C.sw_tensor, count C.int32_t, stream C.int64_t) (ran C.int32_t) {
+	defer func() {
+		if recover() != nil { // the general way panics as well, and says so
+			ran = 0
+		}
+	}()
+	if Run(int64(plan), unsafe.Slice((*core.Tensor)(unsafe.Pointer(tensors)), int(count)), int64(stream)) == nil {
+		return 1
 	}
-	*stream = int64(answer.stream)
-	return Usual{answer}, true
+	return 0
 }
-
-// Usual is what ReadUsual read. It is released once.
-type Usual struct{ answer *C.sw_answer }
-
-// Len is the number of operands.
-func (u Usual) Len() int { return int(u.answer.item) }
-
-// CountWrites tells torch that the outputs were overwritten, and reports whether it counted all of them.
-func (u Usual) CountWrites() bool { return C.sw_count_writes(u.answer) == C.SW_OK }
-
-// Release gives back what the read took.
-func (u Usual) Release() { answers.Put(u.answer) }
 
 // refusal is the error of an answer; its Op and Operand are the caller's to fill in.
 func refusal(code C.int32_t, answer *C.sw_answer) error {

@@ -28,28 +28,22 @@ enum {
     SW_NO_PRODUCER, /* text: what the producer of the item raised */
     SW_RANK,        /* text: the number of dimensions */
     SW_MALFORMED,   /* text: what is wrong with the description that the producer gave */
-    SW_UNUSUAL,     /* nothing was done: the general way is for the caller to take */
 };
 
 typedef struct {
     int64_t stream;   /* in: a stream, or -1 for the producer's current one; out: the stream */
     int32_t item;     /* the number of items read; with an error, the number of the item that it is about */
-    int32_t writes;   /* the number of outputs among operands read by name */
-    uint64_t written[SW_MAX_OPERANDS]; /* their objects; no pointers, which cgo would follow */
     char text[SW_TEXT];
 } sw_answer;
 
 /* Reads the tuple whose id() is `operands` into out[0..capacity). Takes the GIL. */
 int32_t sw_read(int64_t operands, int32_t capacity, sw_tensor *out, sw_answer *answer);
 
-/* Keeps what plain tensors of torch are asked with: the tuple whose id() is `words`, in the order of the enum in usual.c. */
+/* Keeps what plain tensors of torch are asked with, the list whose id() is `words`, in the order of the enum in usual.c, and appends the
+   quick way of a run to it. */
 int32_t sw_meet(int64_t words);
 
-/* Reads the dict of operands by name whose id() is `operands` into out, in the order of the tuple of names, of which
-   the first are inputs. SW_UNUSUAL where one is no plain tensor of torch, or not as it should be. Takes the GIL. */
-int32_t sw_read_usual(int64_t operands, int64_t names, int32_t inputs, int32_t capacity, sw_tensor *out, sw_answer *answer);
-
-/* Tells torch that the outputs of that read were overwritten; SW_UNUSUAL when it would not count all of them. */
-int32_t sw_count_writes(sw_answer *answer);
+/* In Go: runs a plan with operands in its order and the workspace, and reports whether it did. */
+int32_t sw_go_run(int64_t plan, sw_tensor *tensors, int32_t count, int64_t stream);
 
 #endif

@@ -49,8 +49,8 @@ def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]
         "torch.neg(out=)": lambda: torch.neg(x, out=y),
         "an empty native call": library.pybind_GetNumThreads,
         "native: read the operands and check them": lambda: library.pybind_CanImplement(plan._handle, id(held)),
-        "native: read, check, launch, count the writes": lambda: library.pybind_RunUsual(
-            plan._handle, id(given), plan._names_id, -1
+        "native: read, check, launch, count the writes": lambda: _plan._run_usual(
+            plan._handle, plan._names, plan._inputs, given, -1
         ),
     }
     for problem in problems:

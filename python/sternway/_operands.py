@@ -13,15 +13,19 @@ _increment: Callable[[Any], None]
 """torch's increment_version, which tells autograd that saved tensors were overwritten; set when torch is met."""
 
 
-def meet_torch(operands: Iterable[Any], library: Any) -> None:
-    """The first time that a tensor of torch comes by, tell the native library what it asks plain tensors with."""
+def meet_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | None:
+    """The first time that a tensor of torch comes by, tell the native library what it asks plain tensors with.
+
+    Return its quick way of a run then, if there is one.
+    """
     global _increment
     torch = sys.modules.get("torch")
     if "_increment" in globals() or torch is None or not any(isinstance(x, torch.Tensor) for x in operands):
-        return
+        return None
     increment = torch.autograd.graph.increment_version
+    run = None
     if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-        words = (  # in the order of the enum in pybind/pytensor/usual.c
+        words: list[Any] = [  # in the order of the enum in pybind/pytensor/usual.c
             torch.Tensor,
             torch.nn.Parameter,
             "requires_grad",
@@ -29,9 +33,10 @@ def meet_torch(operands: Iterable[Any], library: Any) -> None:
             torch.Tensor.storage_offset,
             torch.Tensor.is_neg,
             getattr(torch._C, "_increment_version", increment),
-        )
-        library.pybind_MeetTorch(id(words))
+        ]
+        run = words[-1] if library.pybind_MeetTorch(id(words)) else None
     _increment = increment
+    return run
 
 
 def count_writes(outputs: Iterable[Any]) -> None:

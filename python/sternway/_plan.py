@@ -28,7 +28,7 @@ _log_runs = False
 @functools.cache
 def _native() -> Any:
     """The native library, loaded at first use: a process that only imports sternway can fork."""
-    global _run, _run_usual, _log_runs
+    global _run, _log_runs
     from . import _native as library
 
     if os.environ.get("STERNWAY_CHECK") == "1":
@@ -40,14 +40,20 @@ def _native() -> Any:
         if not logging.getLogger().handlers and not _log.handlers:
             _log.addHandler(logging.StreamHandler())
     os.register_at_fork(after_in_child=_after_fork)
-    _run, _run_usual = library.pybind_Run, library.pybind_RunUsual
+    _run = library.pybind_Run
     return library
 
 
-_run: Callable[..., int]
-_run_usual: Callable[..., int]
 _NOT_RUN, _RAN = 0, 1
-"""What _run_usual returns where an operand is no plain tensor of torch, and where it ran and torch knows what was written."""
+"""Of _run_usual: an operand is wrong, or no plain tensor of torch; it ran, and torch counted the writes."""
+
+
+def _before_torch(*_: Any) -> int:
+    return _NOT_RUN
+
+
+_run: Callable[..., int]
+_run_usual: Callable[..., int] = _before_torch  # the native library's, once it has met torch
 
 
 def _after_fork() -> None:
@@ -93,9 +99,9 @@ class Plan(Generic[D]):
     precision_guarantee: PrecisionGuarantee
     _handle: int
     _names: tuple[str, ...]  # of the operands, in order, and the workspace
-    _names_id: int
+    _inputs: int  # how many of them are: the first ones
     _outputs: tuple[str, ...]
-    _workspace_for: str  # the operand without which no workspace is needed, or ""
+    _workspace_for: str  # the operand without which no workspace is needed
     _facts: dict[str, Any]
 
     @classmethod
@@ -132,12 +138,12 @@ class Plan(Generic[D]):
             device=facts["device"],
             preference=preference,
             workspace_size=facts["workspace_size"],
-            _workspace_for=facts["workspace_for"],
+            _workspace_for=facts["workspace_for"] or names[0],
             sku=KernelSku(**facts["sku"], precision_guarantee=guarantee),
             precision_guarantee=guarantee,
             _handle=handle,
             _names=names,
-            _names_id=id(names),
+            _inputs=sum(not o["out"] for o in facts["operands"]),
             _outputs=tuple(o["name"] for o in facts["operands"] if o["out"]),
             _facts=facts,
         )
@@ -196,14 +202,11 @@ class Plan(Generic[D]):
         handle = -1 if stream is None or self.device == "cpu" else stream_handle(stream)
         if _log_runs:
             _log.debug("run %s on %s", self.sku.op, self.device)
-        if workspace is None and self.workspace_size:
+        if workspace is None and self.workspace_size and self._workspace_for in operands:
             workspace = self._workspace(operands, stream)
         if workspace is not None:
             operands["workspace"] = workspace
-        try:
-            outcome = _run_usual(self._handle, id(operands), self._names_id, handle)
-        except RuntimeError as error:
-            _raise(error)
+        outcome = _run_usual(self._handle, self._names, self._inputs, operands, handle)
         if outcome == _RAN:
             return
         if outcome == _NOT_RUN:
@@ -220,7 +223,8 @@ class Plan(Generic[D]):
             if name not in self._names:
                 known = ", ".join(self._names[:-1])
                 raise errors.make("invalid_problem", self.sku.op, name, f"one of {known}", "an unexpected operand")
-        meet_torch(operands.values(), _native())
+        global _run_usual
+        _run_usual = meet_torch(operands.values(), _native()) or _run_usual
 
         def readable(name: str) -> Any:
             x = operands.get(name)
@@ -231,7 +235,7 @@ class Plan(Generic[D]):
 
     def _workspace(self, operands: dict[str, Any], stream: Any) -> Array | None:
         """A workspace of the library that made the first operand; None where none is needed or none is to be had."""
-        if self._workspace_for and operands.get(self._workspace_for) is None:
+        if operands.get(self._workspace_for) is None:
             return None
         given = (operands.get(name) for name in self._names)
         first = next((x for x in given if hasattr(x, "__dlpack__") and not isinstance(x, type)), None)

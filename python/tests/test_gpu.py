@@ -103,6 +103,89 @@ def test_graph_capture(problems: list[Any], caller_gives_workspace: bool) -> Non
         type(problem)(problem.family, problem.descriptor, problem.inputs, truth).check(outputs)
 
 
+def test_runs_that_follow_each_other(problems: list[Any]) -> None:
+    """On one stream, on buffers that come and go, on two streams by turns: all write what the first run did."""
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for problem in problems:
+        plan, expected = problem.plan(), problem.run()
+        torch.cuda.synchronize()
+        order = [streams[0]] * 4 + [streams[1]] * 3 + streams * 3
+        outputs = [bare_outputs(problem) for _ in order]
+        for k, stream in enumerate(order):
+            inputs = {name: x.clone() if k % 3 == 1 else x for name, x in problem.inputs.items()}
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    plan.run(**inputs, **outputs[k])
+        torch.cuda.synchronize()
+        assert all(same_bits(found, expected) for found in outputs)
+
+
+def test_capture_after_runs_on_the_stream(problems: list[Any]) -> None:
+    """What the driver holds ready for a stream is not for its capture; runs go on as before when that has ended."""
+    stream = torch.cuda.Stream()
+    for problem in problems:
+        plan, expected, outputs = problem.plan(), problem.run(), bare_outputs(problem)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                plan.run(**problem.inputs, **outputs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            plan.run(**problem.inputs, **outputs)
+        for again in (graph.replay, lambda plan=plan, problem=problem, outputs=outputs: plan.run(**problem.inputs, **outputs)):
+            for out in outputs.values():
+                out.fill_(float("nan"))
+            again()
+            torch.cuda.synchronize()
+            assert same_bits(outputs, expected)
+
+
+def test_runs_while_another_thread_captures(problems: list[Any]) -> None:
+    """Plans that run for the second time have the driver make something, which must not end a capture."""
+    for problem in problems:
+        plan, other = problem.plan(), problem.plan()
+        expected, outputs, beside = problem.run(), bare_outputs(problem), bare_outputs(problem)
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        workspace = [torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda") for _ in range(2)]
+
+        def work(plan=other, problem=problem, outputs=beside, workspace=workspace[1], handle=stream.cuda_stream) -> None:
+            for _ in range(3):
+                plan.run(**problem.inputs, **outputs, workspace=workspace, stream=handle)
+
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            plan.run(**problem.inputs, **outputs, workspace=workspace[0])
+        graph.replay()
+        torch.cuda.synchronize()
+        assert same_bits(outputs, expected)
+        assert same_bits(beside, expected)
+
+
+@pytest.mark.parametrize("own_streams", [False, True])
+def test_threads_share_a_plan(problems: list[Any], own_streams: bool) -> None:
+    for problem in problems:
+        plan, expected = problem.plan(), problem.run()
+        results = [bare_outputs(problem) for _ in range(6)]
+        torch.cuda.synchronize()
+
+        def work(outputs: Any, plan=plan, problem=problem) -> None:
+            with torch.cuda.stream(torch.cuda.Stream() if own_streams else torch.cuda.default_stream()):
+                for _ in range(50):
+                    plan.run(**problem.inputs, **outputs)
+
+        threads = [threading.Thread(target=work, args=(outputs,)) for outputs in results]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        assert all(same_bits(found, expected) for found in results)
+
+
 def test_function_in_a_graph(problems: list[Any]) -> None:
     for problem in problems:
         problem.call()  # selects the plan outside the capture

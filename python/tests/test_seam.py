@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import sternway as sw
+from sternway import _plan
 
 native = importlib.import_module("sternway._native")
 
@@ -121,7 +122,7 @@ NOT_RUN, RAN, RAN_UNCOUNTED = 0, 1, 2
 
 
 def run_usual(plan: int, **given: Any) -> int:
-    return native.pybind_RunUsual(plan, id(given), id(NAMES), -1)
+    return _plan._run_usual(plan, NAMES, 4, given, -1)
 
 
 @pytest.fixture

@@ -95,6 +95,67 @@ int cuLaunchCooperativeKernel(uintptr_t function, unsigned gx, unsigned gy, unsi
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0) ? 1 : answer("cuLaunchCooperativeKernel");
 }
 
+/* CUDA_KERNEL_NODE_PARAMS_v2 */
+typedef struct {
+    uintptr_t function;
+    unsigned grid[3], block[3], shared;
+    void **arguments, **extra;
+    uintptr_t kernel, context;
+} node_params;
+
+
+int cuGraphCreate(uintptr_t *graph, unsigned flags)
+{
+    static int graphs = 20;
+    *graph = graphs++;
+    return 0;
+}
+
+int cuGraphAddKernelNode_v2(uintptr_t *added, uintptr_t graph, const uintptr_t *before, size_t count, const node_params *p)
+{
+    *added = graph + 100;
+    return 0;
+}
+
+int cuGraphInstantiateWithFlags(uintptr_t *ready, uintptr_t graph, unsigned long long flags)
+{
+    *ready = graph;
+    dprintf(1, "graph %d\n", (int)graph);
+    return answer("cuGraphInstantiateWithFlags");
+}
+
+int cuGraphExecKernelNodeSetParams_v2(uintptr_t ready, uintptr_t node, const node_params *p)
+{
+    const uint64_t *words = p->arguments[0]; /* the first word says how many follow */
+    dprintf(1, "set graph %d of node %d to %d in %d grid %u,%u,%u block %u,%u,%u shared %u words", (int)ready, (int)node, (int)p->function,
+            (int)p->context, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2], p->shared);
+    for (uint64_t i = 1; i <= words[0]; i++) dprintf(1, " %llu", (unsigned long long)words[i]);
+    dprintf(1, "\n");
+    return answer("cuGraphExecKernelNodeSetParams_v2");
+}
+
+int cuGraphLaunch(uintptr_t ready, uintptr_t stream)
+{
+    dprintf(1, "start graph %d on stream %d\n", (int)ready, (int)stream);
+    return answer("cuGraphLaunch");
+}
+
+int cuStreamIsCapturing(uintptr_t stream, int *status)
+{
+    *status = getenv("FAKE_CAPTURED") != NULL;
+    return answer("cuStreamIsCapturing");
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    static int of_thread;
+    int former = of_thread;
+    of_thread = *mode;
+    *mode = former;
+    dprintf(1, "capture mode %d\n", of_thread);
+    return 0;
+}
+
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, uintptr_t stream)
 {
     dprintf(1, "read %d bytes at %d on stream %d\n", (int)bytes, (int)from, (int)stream);
