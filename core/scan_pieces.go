@@ -7,14 +7,14 @@ const (
 	pieceMost   = 32      // pieces of a row: a lane hears each
 )
 
-// piecewise reports that rows are quicker in pieces than in tiles. Sums of exponentials, whose tails wait for heads, and products that keep
-// what roundings took, lose more by waiting than by reading x twice where there are rows enough for all blocks, of more than a few tiles.
+// piecewise reports that rows are quicker in pieces than in tiles. Sums of exponentials of 16 bits, whose tails wait for heads, lose more by
+// waiting than by reading x twice where there are rows enough to keep all blocks busy for most of their turns, of more than a few tiles.
 func (s *scanProgram) piecewise() bool {
-	switch size := s.element.Size(); {
+	switch {
 	case !s.holdsPieces(s.code()) || s.length()%s.vector() != 0 || s.length() > pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code()):
 		return false
-	case s.kind == "logcumsumexp" && size == 2, s.kind == "cumprod" && size == 8:
-		return s.rowCount() <= 2*int64(s.units) || s.length() < 2*scanRowThreads*s.lane(s.code())
+	case s.kind == "logcumsumexp" && s.element.Size() == 2:
+		return s.rowCount() <= 3*int64(s.units) || s.length() < 2*scanRowThreads*s.lane(s.code())
 	}
 	return true
 }

@@ -63,7 +63,8 @@ struct Inner {
         return from_lane(s, 0);
     }
 
-    // The join of `count` states of warps from `room` on.
+    // The join of `count` states of warps from `room` on. They are 16 at most, so that lanes with nobody beside them need not be told from
+    // others: none of theirs gets to lane 0. Kinds that read no base are slower so.
     template <typename S, typename Join>
     __device__ S joined(S* room, int count, S nothing, Join join) const
     {
@@ -72,7 +73,7 @@ struct Inner {
 #pragma unroll (kTame<K> && kHolds<K> ? 5 : 1)
         for (int d = 1; d < (kTame<K> && kHolds<K> ? kRowThreads / 32 : to - from); d *= 2) {
             const S next = from_above(s, d);
-            s = lane + d < 32 ? join(s, next) : s;
+            s = (PIECE && kBased<K>) || lane + d < 32 ? join(s, next) : s;
         }
         return from_lane(s, 0);
     }
@@ -199,12 +200,13 @@ struct Inner {
         if constexpr (X) x.finish(xs, room, pad);
         if constexpr (PIECE) {
             if (!y.repeats()) y.finish(ys, room + ROOM_Y, T());
+            if constexpr (kBased<K>) cell.base = widen<A>(others->first);
             __syncwarp();
             others->ask_next();
         }
         if constexpr (INDEX) take(cell, at, place.x, starts());
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        if constexpr (kBased<K>) cell.base = base_of(x, xv, starts(), cuts, place.x);
+        if constexpr (kBased<K> && !PIECE) cell.base = base_of(x, xv, starts(), cuts, place.x);
         if (WALK && !heads_only && threadIdx.x == 0) {
             if constexpr (K::HEAD) shared->head[0] = entering->head;
             shared->tail[0] = K::near(entering->tail);

@@ -22,6 +22,7 @@ struct Piece {
     int piece = static_cast<int>(blockIdx.x - row * pieces);
     mutable Head ahead;  // what the warps of the block hold ahead of this one, and behind it
     mutable Tail behind;
+    mutable T first;  // the first x of the next row, as it comes: who widens it waits for it
 
     __device__ Piece(const ScanArgs& args, uint4* room) : args(args), room(room) {}
 
@@ -42,6 +43,7 @@ struct Piece {
         const Span at = span();
         StagedLine<T, U>(args, args.x, at, place.x).ask(room);
         StagedLine<T, U>(args, args.dy, at, place.dy).ask(room + 32 * U);
+        if constexpr (kBased<K>) first = reinterpret_cast<const T*>(args.x.data)[place.x];
     }
     __device__ void ask_next() const { ask(row + apart); }
 
