@@ -182,7 +182,11 @@ func TestContextOfTheCaller(t *testing.T) {
 	folder := buildLibcuda(t)
 	require.Contains(t, strings.Join(story(t, folder, noGraphs, "FAKE_CURRENT=55"), "\n"),
 		"context 410\nlaunch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776\ncontext 55\n")
-	require.NotContains(t, strings.Join(story(t, folder, noGraphs, "FAKE_CURRENT=410"), "\n"), "context")
+	require.Contains(t, strings.Join(story(t, folder, "FAKE_CURRENT=55"), "\n"), "context 410\nset graph 20 of node 120 to 9 in 410 "+
+		"grid 5,1,1 block 256,1,1 shared 64 words 11 1099511627776\nstart graph 20 on stream 3\ncontext 55\n")
+	for _, graphs := range []string{"FAKE_CURRENT=410", noGraphs} {
+		require.NotContains(t, strings.Join(story(t, folder, graphs, "FAKE_CURRENT=410"), "\n"), "context")
+	}
 }
 
 // A refusal comes back with its name and what was being done, and leaves the context of the caller in place.

@@ -12,43 +12,44 @@ enum {
 };
 
 typedef struct {
-  uintptr_t made, node, ready, stream;
+  uintptr_t node, ready, stream;
   uint64_t used; /* when it was started last; 0: never */
   node_params params;
   size_t words;
   uint64_t word[SW_MAX_WORDS];
+  void *arguments[1]; /* of params: word */
 } graph;
 
 struct sw_graphs {
   atomic_flag busy;
   uint64_t launches;
+  int count; /* as many as the driver makes */
   graph graph[GRAPHS];
 };
 
 static int make(graph *graph, uintptr_t context, uintptr_t function) {
-  void *arguments[] = {graph->word};
-  graph->params = (node_params){function, {1, 1, 1}, {32, 1, 1}, 0, arguments, NULL, 0, context};
-  int status = sw_cuda.cuGraphCreate(&graph->made, 0);
-  if (!status) status = sw_cuda.cuGraphAddKernelNode_v2(&graph->node, graph->made, NULL, 0, &graph->params);
-  return status ? status : sw_cuda.cuGraphInstantiateWithFlags(&graph->ready, graph->made, 0);
+  uintptr_t made;
+  graph->arguments[0] = graph->word;
+  graph->params = (node_params){function, {1, 1, 1}, {32, 1, 1}, 0, graph->arguments, NULL, 0, context};
+  int status = sw_cuda.cuGraphCreate(&made, 0);
+  if (!status) status = sw_cuda.cuGraphAddKernelNode_v2(&graph->node, made, NULL, 0, &graph->params);
+  return status ? status : sw_cuda.cuGraphInstantiateWithFlags(&graph->ready, made, 0);
 }
 
 sw_graphs *sw_graphs_make(uintptr_t context, uintptr_t function) {
   sw_graphs *graphs = calloc(1, sizeof *graphs);
   if (!graphs) return NULL;
-  int status = 0, mode = RELAXED; /* or a capture of another thread would end */
+  int mode = RELAXED; /* or a capture of another thread would end */
   sw_cuda.cuThreadExchangeStreamCaptureMode(&mode);
-  for (int i = 0; i < GRAPHS && !status; i++) status = make(&graphs->graph[i], context, function);
+  while (graphs->count < GRAPHS && !make(&graphs->graph[graphs->count], context, function)) graphs->count++;
   sw_cuda.cuThreadExchangeStreamCaptureMode(&mode);
-  if (!status) return graphs;
-  free(graphs); /* with what the driver made, which it is short of */
-  return NULL;
+  return graphs;
 }
 
 /* The graph of a kernel on a stream, or the one that is used the least of those that may become it. */
 static graph *graph_of(sw_graphs *graphs, const sw_launch *l) {
   graph *least = NULL;
-  for (graph *graph = graphs->graph; graph < graphs->graph + GRAPHS; graph++) {
+  for (graph *graph = graphs->graph; graph < graphs->graph + graphs->count; graph++) {
     if (graph->used && graph->stream == l->stream && graph->params.function == l->function) return graph;
     int may = !graph->used || graph->stream == l->stream || graphs->launches - graph->used >= FORGOTTEN;
     if (may && (!least || graph->used < least->used)) least = graph;
@@ -63,10 +64,9 @@ static int set(graph *graph, const sw_launch *l, const uint64_t *words) {
   if (graph->used && p->function == l->function && p->grid[0] == l->grid && p->block[0] == l->block && p->shared == l->shared &&
       graph->words == l->words && !memcmp(graph->word, words, size))
     return 0;
-  void *arguments[] = {graph->word};
   memcpy(graph->word, words, size);
   graph->words = l->words;
-  *p = (node_params){l->function, {l->grid, 1, 1}, {l->block, 1, 1}, l->shared, arguments, NULL, 0, l->context};
+  p->function = l->function, p->grid[0] = l->grid, p->block[0] = l->block, p->shared = l->shared;
   return sw_cuda.cuGraphExecKernelNodeSetParams_v2(graph->ready, graph->node, p);
 }
 

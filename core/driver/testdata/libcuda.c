@@ -103,7 +103,6 @@ typedef struct {
     uintptr_t kernel, context;
 } node_params;
 
-
 int cuGraphCreate(uintptr_t *graph, unsigned flags)
 {
     static int graphs = 20;
