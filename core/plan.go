@@ -42,7 +42,6 @@ type Plan struct {
 	device     Device
 	backend    Backend
 	program    program
-	inputs     int
 	kernels    []Kernel // loaded symbols of the program, in its order; empty on the CPU
 	recipe     atomic.Pointer[recipe]
 }
@@ -72,7 +71,6 @@ func Select(descriptor Descriptor, device Device, preference Preference) (*Plan,
 			fmt.Sprintf("at least %d bytes", program.workspace()), fmt.Sprint(*limit), "")
 	}
 	p := &Plan{descriptor: descriptor, problem: problem, op: problem.op(), device: device, backend: backend, program: program}
-	p.inputs = slices.IndexFunc(problem.operands, func(o operand) bool { return o.out })
 	p.kernels, err = backend.Load(problem, program)
 	return p, err
 }
@@ -195,9 +193,6 @@ func (p *Plan) Operands() []string {
 	}
 	return names
 }
-
-// Inputs is the number of operands that are inputs: the first ones.
-func (p *Plan) Inputs() int { return p.inputs }
 
 func (p *Plan) order(args Args) ([]Tensor, error) {
 	ordered := make([]Tensor, len(p.problem.operands))

@@ -239,6 +239,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"logcumsumexp", BFloat16, []int64{396, 16384}, "pieces", 2, 2 * 132}, // which leave half of all blocks idle in their second turn
 			{"logcumsumexp", Float64, []int64{1024, 65536}, "pieces", 16, 16 * 16},
 			{"cumprod", Float64, []int64{1024, 65536}, "pieces", 16, 16 * 16},
+			{"cumprod", Float64, []int64{100, 65536}, "pieces", 16, 16 * 16},
 		} {
 			launches, _, plan := scanCalls(t, ScanBackward{Kind: c.kind, Shape: c.shape, DType: c.dtype, Dim: 1}, Preference{}, nil, "dy", "x", "dx")
 			about := fmt.Sprint(c.kind, c.dtype, c.shape)

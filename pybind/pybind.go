@@ -93,8 +93,7 @@ func runRead(plan int64, operands []core.Tensor, stream int64) error {
 // its id(); see pytensor. It returns 1 when the list is as it should be.
 func MeetTorch(words int64) (met int64, err error) {
 	defer recovered(&err)
-	pytensor.Run = runRead
-	if pytensor.Meet(words) {
+	if pytensor.Meet(words, runRead) {
 		met = 1
 	}
 	return met, nil

@@ -56,11 +56,17 @@ func Read(operands int64, out []core.Tensor, stream *int64) (n int, err error) {
 	return n, nil
 }
 
-// Meet keeps what plain tensors of torch are asked with, a list by its id(), and appends the quick way of a run to it: see usual.c.
-func Meet(words int64) bool { return C.sw_meet(C.int64_t(words)) == C.SW_OK }
+// Run runs a plan by its handle; the operands are in the plan's order, the workspace last.
+type Run func(plan int64, operands []core.Tensor, stream int64) error
 
-// Run is what the quick way does with the operands that it has read, in the plan's order, the workspace last.
-var Run func(plan int64, operands []core.Tensor, stream int64) error
+// quick is what the quick way of a run does with the operands that it has read.
+var quick Run
+
+// Meet keeps what plain tensors of torch are asked with, a list by its id(), and appends the quick way of a run to it: see usual.c.
+func Meet(words int64, run Run) bool {
+	quick = run
+	return C.sw_meet(C.int64_t(words)) == C.SW_OK
+}
 
 //export sw_go_run
 func sw_go_run(plan C.int64_t, tensors *C.sw_tensor, count C.int32_t, stream C.int64_t) (ran C.int32_t) {
@@ -69,7 +75,7 @@ func sw_go_run(plan C.int64_t, tensors *C.sw_tensor, count C.int32_t, stream C.i
 			ran = 0
 		}
 	}()
-	if Run(int64(plan), unsafe.Slice((*core.Tensor)(unsafe.Pointer(tensors)), int(count)), int64(stream)) == nil {
+	if quick(int64(plan), unsafe.Slice((*core.Tensor)(unsafe.Pointer(tensors)), int(count)), int64(stream)) == nil {
 		return 1
 	}
 	return 0
