@@ -142,7 +142,7 @@ def test_capture_after_runs_on_the_stream(problems: list[Any]) -> None:
 
 
 def test_runs_while_another_thread_captures(problems: list[Any]) -> None:
-    """Plans that run for the second time have the driver make something, which must not end a capture."""
+    """What the driver is asked for a run on another stream must not end a capture."""
     for problem in problems:
         plan, other = problem.plan(), problem.plan()
         expected, outputs, beside = problem.run(), bare_outputs(problem), bare_outputs(problem)
