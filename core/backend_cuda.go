@@ -138,7 +138,7 @@ var queues = sync.Pool{New: func() any { return new(queue) }}
 // begin forgets the words of the last launch.
 func (q *queue) begin() {
 	q.launch.Reset()
-	q.launch.Shared, q.launch.Together = 0, false
+	q.launch.Shared, q.launch.Cluster, q.launch.Together = 0, 0, false
 	q.patches = q.patches[:0]
 }
 
@@ -161,6 +161,12 @@ func (q *queue) submit(i int, grid int64, block uint32) error {
 		q.recipe.launches = append(q.recipe.launches, recordedLaunch{i, q.launch, slices.Clone(q.patches)})
 	}
 	return q.device.Launch(q.kernels[i], &q.launch)
+}
+
+// clusters is how many clusters of so many blocks of kernel number i the device holds at once.
+func (q *queue) clusters(i int, blocks int64, block, shared uint32) int64 {
+	l := driver.Launch{Grid: uint32(blocks), Block: block, Shared: shared, Cluster: uint32(blocks)}
+	return int64(q.device.Clusters(q.kernels[i], &l))
 }
 
 // checkValues refuses wrong indices among the operands, of which it makes copies on the host.

@@ -12,10 +12,11 @@ import (
 type fakeCUDA struct {
 	devices  int
 	units    int
-	shared   int                 // bytes that a block can have; 0: 227 kB
-	missing  error               // of the whole driver
-	refusals map[string]error    // by call: device, load, kernel, launch, synchronize
-	exports  map[string][]string // symbols by image; nil: whatever is asked for
+	shared   int                        // bytes that a block can have; 0: 227 kB
+	missing  error                      // of the whole driver
+	refusals map[string]error           // by call: device, load, kernel, launch, synchronize
+	exports  map[string][]string        // symbols by image; nil: whatever is asked for
+	clusters func(l *driver.Launch) int // that are on a device at once; nil: it has none
 	body     func(symbol string, l *driver.Launch)
 	memory   map[uintptr][]byte // what a read finds, by address
 
@@ -30,6 +31,7 @@ type fakeLaunch struct {
 	symbol              string
 	grid, block, shared uint32
 	stream              uintptr
+	cluster             uint32
 	together            bool
 	words               []uint64
 }
@@ -98,9 +100,16 @@ func (d *fakeDevice) Launch(kernel driver.Kernel, l *driver.Launch) error {
 	if d.body != nil {
 		d.body(symbol, l)
 	} else {
-		d.launches = append(d.launches, fakeLaunch{symbol, l.Grid, l.Block, l.Shared, l.Stream, l.Together, slices.Clone(l.Words())})
+		d.launches = append(d.launches, fakeLaunch{symbol, l.Grid, l.Block, l.Shared, l.Stream, l.Cluster, l.Together, slices.Clone(l.Words())})
 	}
 	return d.refusals["launch"]
+}
+
+func (d *fakeDevice) Clusters(_ driver.Kernel, l *driver.Launch) int {
+	if d.clusters == nil {
+		return 0
+	}
+	return d.clusters(l)
 }
 
 func (d *fakeDevice) Synchronize(stream uintptr) error {

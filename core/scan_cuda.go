@@ -30,6 +30,13 @@ type scanShape struct {
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
 	held                 bool   // rows are held by blocks, all of which are on the device
+	clustered            bool   // and those of a row are a cluster
+}
+
+// scanRoom is what a device has for blocks that need much of it.
+type scanRoom struct {
+	shared   int                      // bytes of shared memory of a block
+	clusters func(g *scanShape) int64 // how many clusters of g.parts blocks are on it at once
 }
 
 // code is what kernels call the kind.
@@ -60,7 +67,7 @@ func (s *scanProgram) pick() {
 			s.variant = "columns"
 		}
 		for _, quick := range s.quicker(inner) {
-			if scanKernels[quick].instead == s.variant {
+			if quickens(quick, s.variant) {
 				s.variant = quick
 				break
 			}

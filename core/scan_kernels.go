@@ -6,7 +6,7 @@ type scanKernel struct {
 	holds   func(s *scanProgram, code string) bool                           // rows of this length; nil: of any
 	share   func(s *scanProgram, code string, rows, columns int64) scanShape // gives rows, or columns that lie side by side, to threads
 	lies    func(d *deviceScan, kernel string, args []Tensor) bool           // operands as a quicker one wants them
-	fill    func(s *scanProgram, g *scanShape, shared int) bool              // so many bytes of shared memory, which may be too few
+	fill    func(s *scanProgram, g *scanShape, room *scanRoom) bool          // takes what there is, which may be too little
 }
 
 var scanKernels = map[string]scanKernel{
@@ -17,6 +17,11 @@ var scanKernels = map[string]scanKernel{
 	"strips":  {"columns", (*scanProgram).holdsRing, (*scanProgram).shareStrips, (*deviceScan).side, (*scanProgram).fillRing},
 	"long":    {"tiles", (*scanProgram).holdsRing, (*scanProgram).shareLong, (*deviceScan).alike, (*scanProgram).fillRing},
 	"pieces":  {"tiles", (*scanProgram).holdsPieces, (*scanProgram).sharePieces, (*deviceScan).alike, (*scanProgram).fillPieces},
+}
+
+// quickens reports that the first kernel is a quicker one than the second for operands that it wants.
+func quickens(quick, kernel string) bool {
+	return scanKernels[quick].instead == kernel || quick == "pieces" && kernel == "row"
 }
 
 func (s *scanProgram) holdsRows(code string) bool {

@@ -16,6 +16,7 @@ const (
 	scanMarked
 	scanLeads
 	scanLines
+	scanCluster
 )
 
 // deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
@@ -45,11 +46,13 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 		d.operands[1] = 1
 	}
 	d.lay(args)
-	g := d.choose(args, q.device.SharedMemory())
+	g := d.choose(args, &scanRoom{q.device.SharedMemory(), func(g *scanShape) int64 {
+		return q.clusters(kernels+slices.Index(kernelsOfTamed, g.kernel), g.parts, uint32(g.block), g.shared)
+	}})
 	if d.reverse {
 		d.mirror(&g)
 	}
-	if d.code == "indices" || d.together(&g) {
+	if d.code == "indices" || g.held && g.parts > 1 || d.together(&g) {
 		if err := d.clear(workspace, (g.marks+s.toldBytes(&g))/16, q); err != nil {
 			return err
 		}
@@ -71,7 +74,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 // phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
 // for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
-	cut, team, records := g.parts > 1, d.together(g), d.recordBytes(g) > 0
+	cut, team, records := g.parts > 1 && !g.held, d.together(g), d.recordBytes(g) > 0
 	own := kernels + slices.Index(kernelsOfTamed, g.kernel)
 	heads := own
 	if records {
@@ -82,7 +85,7 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 		kernel int
 		phase  int64
 	}{
-		{cut && !g.held && scanStates[d.code][0].head > 0, heads, scanHeads},
+		{cut && scanStates[d.code][0].head > 0, heads, scanHeads},
 		{records && !team, heads, 0},
 		{cut && !team, own, scanTails},
 		{true, own, 0},
@@ -96,6 +99,9 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 		}
 		d.pack(args, workspace, g, step.phase|flags, behind, q)
 		q.launch.Together = team
+		if g.clustered {
+			q.launch.Cluster = uint32(g.parts)
+		}
 		if err := q.submit(step.kernel, g.grid, uint32(g.block)); err != nil {
 			return err
 		}
@@ -160,7 +166,7 @@ func (d *deviceScan) joins(k int, stride [3]int64) bool {
 }
 
 // choose takes the kernel that was asked for, or the one for where dx is dense; a quicker one in its place, if that finds its room.
-func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
+func (d *deviceScan) choose(args []Tensor, room *scanRoom) scanShape {
 	kernel, columns := d.variant, int64(1)
 	var quicker []string
 	switch {
@@ -183,8 +189,8 @@ func (d *deviceScan) choose(args []Tensor, shared int) scanShape {
 		columns = d.extent[0]
 	}
 	for _, quick := range quicker {
-		if q := scanKernels[quick]; q.instead == kernel && q.lies(d, quick, args) {
-			if g := d.share(d.code, quick, d.rows, columns); q.fill(d.scanProgram, &g, shared) && d.needs(d.code, &g) <= d.bytes {
+		if q := scanKernels[quick]; quickens(quick, kernel) && q.lies(d, quick, args) {
+			if g := d.share(d.code, quick, d.rows, columns); q.fill(d.scanProgram, &g, room) && d.needs(d.code, &g) <= d.bytes {
 				return g
 			}
 		}
@@ -292,7 +298,7 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase,
 	for k := range MaxRank - 1 {
 		put(max(1, d.extent[k]))
 	}
-	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed)
+	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) | bit(g.clustered, scanCluster)
 	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {

@@ -2,55 +2,86 @@ package core
 
 // Geometry of cuda/scan_pieces.cuh.
 const (
-	pieceBlocks = 2       // of scanRowThreads, that a multiprocessor holds at once
-	pieceBeside = 3 << 10 // bytes of shared memory of a block beside the stages, at most
-	pieceMost   = 32      // pieces of a row: a lane hears each
+	pieceBlocks  = 2       // of scanRowThreads, that a multiprocessor holds at once
+	pieceBeside  = 3 << 10 // bytes of shared memory of a block beside the stages, at most
+	pieceMost    = 32      // pieces of a row: a lane hears each
+	pieceCluster = 16      // of a row whose blocks are a cluster
+	pieceWarps   = 10      // of a block that has a row to itself, or more
+	pieceCommon  = 8       // blocks of a cluster, with which no multiprocessor is left out
 )
 
-// piecewise reports that rows are quicker in pieces than in tiles. Sums of exponentials of 16 bits, whose tails wait for heads, lose more by
-// waiting than by reading x twice where there are rows enough to keep all blocks busy for most of their turns, of more than a few tiles.
+// piecewise reports that rows are quicker in pieces than in tiles.
 func (s *scanProgram) piecewise() bool {
-	switch {
-	case !s.holdsPieces(s.code()) || s.length()%s.vector() != 0 || s.length() > pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code()):
-		return false
-	case s.kind == "logcumsumexp" && s.element.Size() == 2:
-		return s.rowCount() <= 3*int64(s.units) || s.length() < 2*scanRowThreads*s.lane(s.code())
-	}
-	return true
+	return s.holdsPieces(s.code()) && s.length()%s.vector() == 0 && s.length() <= pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code())
 }
 
+// holdsPieces leaves short rows to others. A row that a block holds is for others, too, but for one of many warps where tails wait for heads and
+// the numbers have 16 bits: it is waited for, but here the next one comes meanwhile.
 func (s *scanProgram) holdsPieces(code string) bool {
-	return tamed(code) && !s.holdsRow(code) && s.length() <= pieceMost*scanRowThreads*s.lane(code)
+	least := s.lane(code) * scanRowThreads
+	if code == "logcumsumexp" && s.element.Size() == 2 {
+		least = s.lane(code) * 32 * pieceWarps
+	}
+	return tamed(code) && s.padded() > least && s.length() <= pieceMost*scanRowThreads*s.lane(code)
 }
 
-// sharePieces gives each row to blocks that have equally many warps: to as few as hold it, or up to twice as many where more rows are then
-// on the device at once.
+// sharePieces gives rows to blocks that tell each other in memory.
 func (s *scanProgram) sharePieces(_ string, rows, _ int64) scanShape {
-	g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1, held: true}
-	warps := ceil(s.length(), 32*s.lane(s.code()))
-	least := ceil(32*warps, scanRowThreads)
-	for parts, most := least, int64(0); parts <= min(2*least, pieceMost); parts++ {
-		block := 32 * ceil(warps, parts)
-		beside := pieceBlocks * scanRowThreads / block
-		if fits := beside * int64(s.units) / parts; fits > most {
-			g.block, g.beside, g.parts, most = block, beside, parts, fits
+	least, most := s.fewestPieces(), int64(pieceMost)
+	if least == 1 {
+		most = 1
+	}
+	return s.pieces(rows, least, most, func(g *scanShape) int64 {
+		g.beside = pieceBlocks * scanRowThreads / g.block
+		return g.beside * int64(s.units) / g.parts
+	})
+}
+
+// fewestPieces is how many blocks hold a row.
+func (s *scanProgram) fewestPieces() int64 { return ceil(s.length(), scanRowThreads*s.lane(s.code())) }
+
+// pieces gives each row to blocks that have equally many warps: to the fewest, or to up to twice as many where more rows, by a tenth, are
+// then on the device at once, which atOnce counts.
+func (s *scanProgram) pieces(rows, least, most int64, atOnce func(g *scanShape) int64) (best scanShape) {
+	warps, found := ceil(s.length(), 32*s.lane(s.code())), int64(0)
+	for parts := least; parts <= min(2*least, most); parts++ {
+		each := ceil(warps, parts)
+		g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1, held: true, parts: ceil(warps, each), block: 32 * each}
+		g.shared = uint32(3 * 16 * g.block * s.vectors(s.code()))
+		if fits := atOnce(&g); 9*fits > 10*found {
+			g.grid = min(rows, fits) * g.parts
+			best, found = g, fits
 		}
 	}
-	s.mark(&g)
-	g.height = g.marks
-	g.shared = uint32(3 * 16 * g.block * s.vectors(s.code()))
-	g.spread(s.units)
-	return g
+	s.mark(&best)
+	best.height = best.marks
+	return best
 }
 
-// fillPieces takes as many blocks as a multiprocessor has shared memory for, so that all of them are on the device.
-func (s *scanProgram) fillPieces(g *scanShape, shared int) bool {
-	g.beside = min(g.beside, int64(shared)/(int64(g.shared)+pieceBeside))
-	g.spread(s.units)
-	return g.grid > 0
+// fillPieces takes as many blocks as a multiprocessor has shared memory for, so that all of them are on the device; or clusters, in which they
+// tell each other sooner, where nearly as many rows are on the device then.
+func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
+	g.beside = min(g.beside, int64(room.shared)/(int64(g.shared)+pieceBeside))
+	g.grid = min(g.strips, g.beside*int64(s.units)/g.parts) * g.parts
+	if g.parts == 1 {
+		return g.grid > 0
+	}
+	least := s.fewestPieces()
+	if half := 2 * least; s.element.Size() != 4 && least > 2 && half <= pieceCommon { // more blocks wait for each other less
+		least = half
+	}
+	if c := s.pieces(g.strips, least, pieceCluster, room.clusters); c.grid > 0 && 5*c.grid*g.parts >= 4*g.grid*c.parts {
+		*g, g.clustered = c, true
+		return true
+	}
+	return g.grid > 0 && s.waits()
 }
 
-// spread gives the blocks that are on the device at once to as many whole rows.
-func (g *scanShape) spread(units int) {
-	g.grid = min(g.strips, g.beside*int64(units)/g.parts) * g.parts
+// waits reports that pieces may wait for what is told in memory. Sums of exponentials of 16 bits, whose tails wait for heads, lose more by it
+// than by reading x twice, where there are rows enough to keep all blocks busy for most of their turns, of more than a few tiles.
+func (s *scanProgram) waits() bool {
+	if s.kind != "logcumsumexp" || s.element.Size() != 2 {
+		return true
+	}
+	return s.rowCount() <= 3*int64(s.units) || s.length() < 2*scanRowThreads*s.lane(s.code())
 }

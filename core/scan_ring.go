@@ -69,10 +69,12 @@ func (s *scanProgram) quicker(columns int64) []string {
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n > down*scanColumnThreads/32:
 		return []string{"strips"}
-	case columns > 1 || s.holds(s.code(), "row"):
+	case columns > 1:
 		return nil
 	case s.piecewise():
 		return []string{"pieces", "long"}
+	case s.holdsRow(s.code()):
+		return nil
 	case s.kind == "cumsum" && s.rowCount() > int64(s.units): // many rows are read once by others, too
 		return nil
 	}
@@ -154,7 +156,7 @@ func (s *scanProgram) teams() bool {
 
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
-	return g.held || g.kernel == "long" && g.parts > 1 && s.teams()
+	return g.held && g.parts > 1 && !g.clustered || g.kernel == "long" && g.parts > 1 && s.teams()
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
@@ -164,7 +166,7 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 	if instead == "" {
 		return g
 	}
-	g.kernel, g.shared, g.parts, g.held = instead, 0, 1, false
+	g.kernel, g.shared, g.parts, g.held, g.clustered = instead, 0, 1, false, false
 	if g.kernel == "columns" {
 		_, down := s.own(s.code())
 		g.block, g.width, g.height = scanColumnThreads, 32, scanColumnThreads/32
@@ -184,18 +186,19 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 }
 
 // fillRing takes as many tiles into the ring as fit into the shared memory of a block, and reports whether there are enough.
-func (s *scanProgram) fillRing(g *scanShape, shared int) bool {
+func (s *scanProgram) fillRing(g *scanShape, device *scanRoom) bool {
 	_, _, bytes := s.ringTile(g.kernel)
-	room, least := int64(shared)-stripBeside, int64(2)
+	shared, least := int64(device.shared), int64(2)
+	room := shared - stripBeside
 	if s.together(g) { // a tile stays for a turn
 		least = 3
 	}
 	if g.kernel == "long" {
 		_, own, _ := s.longBlocks()
 		most := g.beside
-		for room = int64(shared)/g.beside - own; room < least*bytes && g.beside > 1; { // then fewer
+		for room = shared/g.beside - own; room < least*bytes && g.beside > 1; { // then fewer
 			g.beside--
-			room = int64(shared)/g.beside - own
+			room = shared/g.beside - own
 		}
 		if g.beside < most && s.teams() {
 			s.team(g)

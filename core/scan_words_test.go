@@ -1,7 +1,6 @@
 package core
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -217,64 +216,6 @@ func TestWordsOfScans(t *testing.T) {
 			}
 		}
 	})
-	t.Run("pieces", func(t *testing.T) {
-		for _, c := range []struct {
-			kind          string
-			dtype         DType
-			shape         []int64
-			kernel        string
-			parts, blocks int64 // of a row; of all
-		}{
-			{"cumprod", Float32, []int64{1024, 8192}, "row", 1, 1024},
-			{"cumprod", Float32, []int64{1024, 8196}, "pieces", 3, 5 * 132}, // of 6 warps: of 9, three would be side by side
-			{"cumprod", Float32, []int64{1024, 65536}, "pieces", 8, 2 * 132},
-			{"cumprod", Float32, []int64{150, 65536}, "pieces", 8, 2 * 132},
-			{"cumprod", Float32, []int64{1024, 65537}, "long", 1, 2 * 132},
-			{"cumprod", Float32, []int64{1024, 1<<18 + 4}, "long", 1, 2 * 132},
-			{"cumprod", BFloat16, []int64{1024, 3 * 16384}, "pieces", 3, 2 * 132},
-			{"logcumsumexp", Float32, []int64{300, 1 << 18}, "pieces", 32, 8 * 32},
-			{"logcumsumexp", BFloat16, []int64{1024, 8200}, "pieces", 3, 5 * 132},
-			{"logcumsumexp", BFloat16, []int64{1024, 16384}, "long", 1, 2 * 132}, // rows enough for all blocks, of two tiles
-			{"logcumsumexp", BFloat16, []int64{397, 16384}, "long", 1, 2 * 132},
-			{"logcumsumexp", BFloat16, []int64{396, 16384}, "pieces", 2, 2 * 132}, // which leave half of all blocks idle in their second turn
-			{"logcumsumexp", Float64, []int64{1024, 65536}, "pieces", 16, 16 * 16},
-			{"cumprod", Float64, []int64{1024, 65536}, "pieces", 16, 16 * 16},
-			{"cumprod", Float64, []int64{100, 65536}, "pieces", 16, 16 * 16},
-		} {
-			launches, _, plan := scanCalls(t, ScanBackward{Kind: c.kind, Shape: c.shape, DType: c.dtype, Dim: 1}, Preference{}, nil, "dy", "x", "dx")
-			about := fmt.Sprint(c.kind, c.dtype, c.shape)
-			require.Equal(t, c.kernel, plan.SKU().Kernel, about)
-			if c.kernel != "pieces" {
-				require.Contains(t, launches[0].symbol, c.kernel, about)
-				continue
-			}
-			require.GreaterOrEqual(t, len(launches), 3, "what was told is forgotten, and rows that are marked are done again")
-			own := &launches[1]
-			w := wordsOfScan(t, own)
-			require.True(t, own.together, "blocks that wait for each other are on the device at once")
-			require.Equal(t, []int64{c.parts, c.blocks}, []int64{w.get("parts"), int64(own.grid)}, about)
-			require.Equal(t, uint64(w.get("skip")/16), launches[0].words[1], "marks, and what is told")
-			require.Equal(t, align16(4*c.shape[0]), w.get("height"), "which begins behind the marks")
-			require.GreaterOrEqual(t, w.get("skip"), w.get("height")+2*packet*c.shape[0]*c.parts)
-			require.NotZero(t, wordsOfScan(t, &launches[2]).get("flags")&scanMarked)
-		}
-	})
-	t.Run("pieces that find no room", func(t *testing.T) {
-		d := ScanBackward{Kind: "cumprod", Shape: []int64{64, 1 << 17}, DType: Float32, Dim: 1} // 16 pieces
-		for _, c := range []struct {
-			units, shared int
-			sku, kernel   string
-		}{{8, 227 << 10, "pieces", "pieces"}, {7, 227 << 10, "long", "long"}, {15, 101 << 10, "pieces", "long"}} {
-			fake := (&fakeCUDA{devices: 1, units: c.units, shared: c.shared}).install(t)
-			plan, err := Select(d, CUDA(0), Preference{})
-			require.NoError(t, err)
-			require.Equal(t, c.sku, plan.SKU().Kernel)
-			args, workspace := deviceArgs(plan, "dy", "x", "dx")
-			require.NoError(t, plan.RunOrdered(0, workspace, args))
-			own := len(fake.launches) - 2 // ahead of rows that are done again
-			require.Contains(t, fake.launches[own].symbol, c.kernel, "%d multiprocessors", c.units)
-		}
-	})
 	t.Run("no workspace without indices", func(t *testing.T) {
 		(&fakeCUDA{devices: 1, units: 132}).install(t)
 		for _, c := range []struct {
@@ -418,7 +359,7 @@ func TestShapesOfScans(t *testing.T) {
 							across, length, _ := s.ringTile(s.variant)
 							require.GreaterOrEqual(t, g.parts*g.tiles*length, s.length(), "a row in its tiles")
 							require.GreaterOrEqual(t, g.strips*across, s.rowCount())
-							require.True(t, scanKernels[g.kernel].fill(s, &g, 227<<10))
+							require.True(t, scanKernels[g.kernel].fill(s, &g, &scanRoom{shared: 227 << 10}))
 							beside, team := int64(stripBeside), int64(0)
 							if s.variant == "long" {
 								_, beside, team = s.longBlocks()
@@ -429,7 +370,7 @@ func TestShapesOfScans(t *testing.T) {
 								require.LessOrEqual(t, g.grid, 132*g.beside, "all blocks are on the device")
 								require.GreaterOrEqual(t, g.width, int64(3), "a tile stays for a turn")
 								for _, shared := range []int{163 << 10, 99 << 10} {
-									if !scanKernels[g.kernel].fill(s, &g, shared) {
+									if !scanKernels[g.kernel].fill(s, &g, &scanRoom{shared: shared}) {
 										require.Equal(t, 99<<10, shared)
 										break
 									}
@@ -443,8 +384,16 @@ func TestShapesOfScans(t *testing.T) {
 							require.LessOrEqual(t, g.parts, int64(pieceMost), "a lane hears each")
 							require.Zero(t, g.grid%g.parts, "blocks keep their place in rows")
 							for _, shared := range []int{227 << 10, 163 << 10, 99 << 10} {
-								require.Equal(t, g.parts <= 132, scanKernels[g.kernel].fill(s, &g, shared))
+								require.Equal(t, s.waits(), s.fillPieces(&g, &scanRoom{shared, noClusters}))
 								require.LessOrEqual(t, ceil(g.grid, 132)*(int64(g.shared)+pieceBeside), int64(shared), "all blocks are on the device")
+							}
+							if s.fillPieces(&g, &scanRoom{227 << 10, someClusters}) && g.clustered {
+								require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
+								require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
+								require.LessOrEqual(t, g.block, int64(512))
+								require.LessOrEqual(t, g.parts, int64(pieceCluster), "a letterbox holds a state of each")
+								require.Zero(t, g.grid%g.parts)
+								require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
 							}
 						case "columns":
 							_, down := s.own(s.code())

@@ -21,8 +21,8 @@ func (s *scanProgram) needs(code string, g *scanShape) int64 {
 
 // statesEnd is that of marks, and of what parts and tiles leave: heads of parts, heads before tiles, tails of parts. Records come behind.
 func (s *scanProgram) statesEnd(code string, g *scanShape) int64 {
-	if g.tiles*g.parts == 1 {
-		return g.marks
+	if g.tiles*g.parts == 1 || g.held {
+		return g.marks + s.toldBytes(g)
 	}
 	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
 	return g.marks + s.toldBytes(g) + align16(all*size.head) + align16(all*g.tiles*size.head) + align16(all*size.tail)
@@ -68,7 +68,7 @@ func (s *scanProgram) stateBytes() (most int64) {
 			}
 		}
 		if !s.forced || s.variant == "tiles" || scanKernels[s.variant].instead == "tiles" {
-			if s.forced || !s.holds(code, "row") {
+			if s.forced || !s.holdsRow(code) || s.piecewise() {
 				need("tiles", 1)
 			}
 		}

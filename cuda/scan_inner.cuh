@@ -28,7 +28,7 @@ struct RowShared {
     Room<typename K::Tail, 1> tail;
 };
 
-template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false, typename Others = void>
+template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -36,10 +36,7 @@ struct Inner {
     static constexpr int V = 16 / sizeof(T), U = WALK ? kWalkVectors<K, T> : SEG ? kRowsVectors<K, T> : kVectors<K, T>, I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
-    static constexpr bool PIECE = !__is_same(Others, void), ENTERED = WALK || PIECE;  // other blocks have the rest of the row
-    static constexpr int ROOM_Y = PIECE ? 32 * U : 0, ROOM_OUT = 2 * ROOM_Y;
-    using Near = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U>, Line<T, U, DENSE, LEADS>>;
-    using Input = std::conditional_t<PIECE, StagedLine<T, U>, Near>;
+    using Input = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U>, Line<T, U, DENSE, LEADS>>;
     using Cell = typename K::template Cell<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -47,7 +44,6 @@ struct Inner {
     RowShared<K>* shared;
     int from, to;  // the warps that share the row
     Passed<K>* entering;  // in shared memory
-    const Others* others = nullptr;
 
     // The join of what the warps of the block hold, in every lane of a warp.
     template <typename S>
@@ -63,8 +59,7 @@ struct Inner {
         return from_lane(s, 0);
     }
 
-    // The join of `count` states of warps from `room` on. They are 16 at most, so that lanes with nobody beside them need not be told from
-    // others: none of theirs gets to lane 0. Kinds that read no base are slower so.
+    // The join of `count` states of warps from `room` on.
     template <typename S, typename Join>
     __device__ S joined(S* room, int count, S nothing, Join join) const
     {
@@ -73,7 +68,7 @@ struct Inner {
 #pragma unroll (kTame<K> && kHolds<K> ? 5 : 1)
         for (int d = 1; d < (kTame<K> && kHolds<K> ? kRowThreads / 32 : to - from); d *= 2) {
             const S next = from_above(s, d);
-            s = (PIECE && kBased<K>) || lane + d < 32 ? join(s, next) : s;
+            s = lane + d < 32 ? join(s, next) : s;
         }
         return from_lane(s, 0);
     }
@@ -91,24 +86,16 @@ struct Inner {
     // What enters this thread, given what the lanes ahead of it hold.
     __device__ Head head_before(const Head& in_warp) const
     {
-        if (SEG || (!ENTERED && to - from == 1)) return in_warp;
-        Head ahead;
-        if constexpr (PIECE)
-            ahead = others->ahead;
-        else
-            ahead = heads_of_warps(threadIdx.x / 32);
-        return K::join(ENTERED ? K::join(shared->head[0], ahead) : ahead, in_warp);
+        if (SEG || (!WALK && to - from == 1)) return in_warp;
+        const Head ahead = heads_of_warps(threadIdx.x / 32);
+        return K::join(WALK ? K::join(shared->head[0], ahead) : ahead, in_warp);
     }
 
     __device__ Tail tail_after(const Tail& in_warp) const
     {
-        if (SEG || (!ENTERED && to - from == 1)) return in_warp;
-        Tail behind;
-        if constexpr (PIECE)
-            behind = others->behind;
-        else
-            behind = tails_of_warps(threadIdx.x / 32);
-        return K::join(in_warp, ENTERED ? K::join(behind, shared->tail[0]) : behind);
+        if (SEG || (!WALK && to - from == 1)) return in_warp;
+        const Tail behind = tails_of_warps(threadIdx.x / 32);
+        return K::join(in_warp, WALK ? K::join(behind, shared->tail[0]) : behind);
     }
 
     __device__ Tail tails_of_lanes(const Tail& own, unsigned cuts) const
@@ -180,7 +167,7 @@ struct Inner {
     }
 
     // A tile, or several whole rows. Of a walk: `passed` is the totals of the tiles so far; `phase` says what is wanted.
-    // Returns kUndone, and has done nothing, where the kind cannot do a row; of a piece, the faults of the thread.
+    // Returns kUndone, and has done nothing, where the kind cannot do a row.
     __device__ unsigned run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
     {
         const Input y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
@@ -198,15 +185,9 @@ struct Inner {
         Cell cell;
         cell.begin(args);
         if constexpr (X) x.finish(xs, room, pad);
-        if constexpr (PIECE) {
-            if (!y.repeats()) y.finish(ys, room + ROOM_Y, T());
-            if constexpr (kBased<K>) cell.base = widen<A>(others->first);
-            __syncwarp();
-            others->ask_next();
-        }
         if constexpr (INDEX) take(cell, at, place.x, starts());
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        if constexpr (kBased<K> && !PIECE) cell.base = base_of(x, xv, starts(), cuts, place.x);
+        if constexpr (kBased<K>) cell.base = base_of(x, xv, starts(), cuts, place.x);
         if (WALK && !heads_only && threadIdx.x == 0) {
             if constexpr (K::HEAD) shared->head[0] = entering->head;
             shared->tail[0] = K::near(entering->tail);
@@ -215,7 +196,7 @@ struct Inner {
         Tail tail;
         const auto find_tail = [&] {
             if constexpr (X) renew(xs);
-            if constexpr (!PIECE) y.finish(ys, room, T());
+            y.finish(ys, room, T());
             tail = cell.tail(xv, yv, starts());
         };
         if constexpr (kTogether<K>) {  // and walks nothing
@@ -236,17 +217,13 @@ struct Inner {
             tail = tails_of_lanes(tail, cuts);
         }
         if (!SEG) __syncthreads();
-        if constexpr (PIECE) others->template meet<true, !K::ORDERED>(*this);
-        if constexpr (K::ORDERED && !PIECE) y.finish(ys, room, T());
+        if constexpr (K::ORDERED) y.finish(ys, room, T());
         if constexpr (X) renew(xs);
         renew(ys);
         if constexpr (K::HEAD) cell.enter(head_before(head), xv, yv, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(xv, yv, starts()), cuts);
-            if constexpr (PIECE) {
-                __syncthreads();
-                others->template meet<false, true>(*this);
-            } else if constexpr (kTame<K> && !SEG) {
+            if constexpr (kTame<K> && !SEG) {
                 if (!all_tame(cell, at, yv, 0)) return kUndone;
             } else if (!SEG) {
                 __syncthreads();
@@ -264,12 +241,11 @@ struct Inner {
         renew(ys);
         const Line<T, U, DENSE, LEADS> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
-        if constexpr (!PIECE && kTame<K> && (SEG || !K::ORDERED)) {
+        if constexpr (kTame<K> && (SEG || !K::ORDERED)) {
             if (!all_tame(cell, at, yv, starts())) return kUndone;  // ys is dx
         }
-        out.store(ys, room + ROOM_OUT);
+        out.store(ys, room);
         add_tail();
-        if constexpr (PIECE) return at.lo < at.hi ? cell.faults : 0;
         return 0;
     }
 

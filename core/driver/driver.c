@@ -83,12 +83,38 @@ int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int sh
   return status;
 }
 
+/* A launch of clusters, which no graph starts. */
+static launch_config clusters_of(const sw_launch *l, launch_attribute *attribute) {
+  enum { CLUSTER_DIMENSION = 4 };
+  *attribute = (launch_attribute){CLUSTER_DIMENSION, {l->cluster, 1, 1}};
+  return (launch_config){{l->grid, 1, 1}, {l->block, 1, 1}, l->shared, l->stream, attribute, 1};
+}
+
+int sw_clusters(const sw_launch *l) {
+  enum { PTX_VERSION = 5, NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14 };
+  uintptr_t before;
+  launch_attribute attribute;
+  launch_config config = clusters_of(l, &attribute);
+  int made_for = 0, count = 0;
+  if (enter(l->context, &before)) return 0;
+  if (sw_cuda.cuFuncGetAttribute(&made_for, PTX_VERSION, l->function) || made_for < 90 ||
+      sw_cuda.cuFuncSetAttribute(l->function, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) ||
+      sw_cuda.cuOccupancyMaxActiveClusters(&count, l->function, &config))
+    count = 0;
+  leave(l->context, before);
+  return count;
+}
+
 int sw_launch_kernel(const sw_launch *l, const uint64_t *words) {
   uintptr_t before;
   void *arguments[] = {(void *)words};
   int status = enter(l->context, &before);
   if (status) return status;
-  if (l->together)
+  if (l->cluster) {
+    launch_attribute attribute;
+    launch_config config = clusters_of(l, &attribute);
+    status = sw_cuda.cuLaunchKernelEx(&config, l->function, arguments, NULL);
+  } else if (l->together)
     status = sw_cuda.cuLaunchCooperativeKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments);
   else if (!sw_graphs_launch(l, words))
     status = sw_cuda.cuLaunchKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);

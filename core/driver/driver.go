@@ -34,6 +34,7 @@ type Device interface {
 	SharedMemory() int // bytes that a block can have
 	Load(image []byte) (Library, error)
 	Launch(kernel Kernel, launch *Launch) error
+	Clusters(kernel Kernel, launch *Launch) int // of a launch, that are on the device at once; 0: it has none
 	Synchronize(stream uintptr) error
 	Read(to []byte, from, stream uintptr) error // waits for the stream, then copies from the device
 }
@@ -52,7 +53,8 @@ const MaxWords = int(C.SW_MAX_WORDS)
 // Launch is one kernel launch: a one-dimensional grid and one argument struct of 8-byte words.
 type Launch struct {
 	Grid, Block, Shared uint32
-	Together            bool // blocks wait for each other, so that all of them have to be on the device at once
+	Cluster             uint32 // so many adjacent blocks are a cluster; 0: none are
+	Together            bool   // blocks wait for each other, so that all of them have to be on the device at once
 	Stream              uintptr
 	n                   int
 	words               [MaxWords]uint64
@@ -66,7 +68,7 @@ func (l *Launch) Put(words ...uint64) { l.n += copy(l.words[l.n:], words) }
 
 // CopyFrom makes l the launch that o is, but for its stream.
 func (l *Launch) CopyFrom(o *Launch) {
-	l.Grid, l.Block, l.Shared, l.Together, l.n = o.Grid, o.Block, o.Shared, o.Together, o.n
+	l.Grid, l.Block, l.Shared, l.Cluster, l.Together, l.n = o.Grid, o.Block, o.Shared, o.Cluster, o.Together, o.n
 	copy(l.words[:o.n], o.words[:o.n])
 }
 
@@ -199,13 +201,25 @@ func (l *library) Kernel(symbol string) (Kernel, error) {
 	return Kernel(function), err
 }
 
-func (g *gpu) Launch(kernel Kernel, l *Launch) error {
-	c := C.sw_launch{
-		grid: C.uint32_t(l.Grid), block: C.uint32_t(l.Block), shared: C.uint32_t(l.Shared),
+func (g *gpu) launch(kernel Kernel, l *Launch) C.sw_launch {
+	return C.sw_launch{
+		grid: C.uint32_t(l.Grid), block: C.uint32_t(l.Block), shared: C.uint32_t(l.Shared), cluster: C.uint32_t(l.Cluster),
 		stream: C.uintptr_t(l.Stream), function: C.uintptr_t(kernel), context: g.context, graphs: g.graphs, words: C.size_t(l.n),
 	}
+}
+
+func (g *gpu) Clusters(kernel Kernel, l *Launch) int {
+	c := g.launch(kernel, l)
+	return int(C.sw_clusters(&c))
+}
+
+func (g *gpu) Launch(kernel Kernel, l *Launch) error {
+	c := g.launch(kernel, l)
 	call := "cuLaunchKernel"
-	if l.Together {
+	switch {
+	case l.Cluster > 0:
+		call = "cuLaunchKernelEx"
+	case l.Together:
 		c.together, call = 1, "cuLaunchCooperativeKernel"
 	}
 	if status := C.sw_launch_kernel(&c, (*C.uint64_t)(&l.words[0])); status != 0 {

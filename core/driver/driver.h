@@ -13,6 +13,7 @@ enum { SW_MAX_WORDS = 192 }; /* of the argument of a kernel */
 
 typedef struct {
   uint32_t grid, block, shared;  /* blocks, threads per block, bytes of dynamic shared memory */
+  uint32_t cluster;              /* so many blocks one after the other are a cluster; 0: they are blocks alone */
   int together;                  /* all blocks are on the device at once, or the launch is refused */
   uintptr_t stream, function, context;
   sw_graphs *graphs;             /* may be NULL */
@@ -36,6 +37,8 @@ int sw_library_load(const void *image, uintptr_t *library);
 int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int shared, uintptr_t *function, sw_graphs **graphs);
 /* These make the context current on the calling thread for the call, and put back what was current before. */
 int sw_launch_kernel(const sw_launch *launch, const uint64_t *words);
+/* How many clusters of a launch the device holds at once; 0 where it has none, or where the kernel is not code for devices that do. */
+int sw_clusters(const sw_launch *launch);
 int sw_synchronize(uintptr_t context, uintptr_t stream);
 /* Waits for the stream, and copies bytes of the device that its work left. */
 int sw_read_device(uintptr_t context, uintptr_t stream, void *to, uintptr_t from, size_t bytes);

@@ -43,6 +43,12 @@ func tell() {
 	tellError("launch", device.Launch(kernel, launch))
 	launch.Together = true
 	tellError("launch together", device.Launch(kernel, launch))
+	if os.Getenv("FAKE_STORY") == "clusters" {
+		launch.Grid, launch.Cluster = 8, 4
+		fmt.Println("clusters", device.Clusters(kernel, launch))
+		tellError("launch clusters", device.Launch(kernel, launch))
+		return
+	}
 	if os.Getenv("FAKE_STORY") == "graphs" {
 		tellGraphs(device, kernel)
 		return
@@ -174,6 +180,28 @@ func TestLaunchesWithoutGraphs(t *testing.T) {
 		text := strings.Join(story(t, folder, reason), "\n")
 		require.Contains(t, text, "launch 9 grid 5,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776\ncontext 0\n", reason)
 		require.Equal(t, strings.Contains(reason, "cuGraphLaunch"), strings.Contains(text, "start graph"), reason)
+	}
+}
+
+// Clusters are counted where the kernel is code for devices that have them, and are launched without a graph.
+func TestClusters(t *testing.T) {
+	folder := buildLibcuda(t)
+	const (
+		allowed = "attribute 14 of function 9 is 1\n"
+		asked   = "clusters of 4 in a grid of 8, block 256, shared 64 of 9\n"
+		started = "attribute 4: 4,1,1: launch 9 grid 8,1,1 block 256,1,1 shared 64 stream 3 words 11 1099511627776"
+	)
+	for _, row := range []struct{ ptx, refuses, wanted string }{
+		{"90", "", allowed + asked + "clusters 31\n" + started},
+		{"120", "", allowed + asked + "clusters 31\n" + started},
+		{"80", "", "clusters 0\n" + started},
+		{"90", "cuOccupancyMaxActiveClusters=1", allowed + asked + "clusters 0\n" + started},
+		{"90", "cuLaunchKernelEx=2", allowed + asked + "clusters 31\n" + started +
+			"\n" + `launch clusters: CUDA_ERROR_OUT_OF_MEMORY in cuLaunchKernelEx (2, "free device memory", no image: false)`},
+	} {
+		text := strings.Join(story(t, folder, "FAKE_STORY=clusters", "FAKE_CURRENT=410", "FAKE_PTX="+row.ptx, "FAKE_REFUSES="+row.refuses), "\n")
+		_, text, _ = strings.Cut(text, "stream 3 words 11 1099511627776\n") // of the launch together
+		require.Equal(t, row.wanted, text, "%+v", row)
 	}
 }
 

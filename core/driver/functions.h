@@ -11,6 +11,18 @@ typedef struct { /* CUDA_KERNEL_NODE_PARAMS_v2 */
   uintptr_t kernel, context;
 } node_params;
 
+typedef struct { /* CUlaunchAttribute */
+  uint64_t id;
+  unsigned value[16];
+} launch_attribute;
+
+typedef struct { /* CUlaunchConfig */
+  unsigned grid[3], block[3], shared;
+  uintptr_t stream;
+  launch_attribute *attributes;
+  unsigned count;
+} launch_config;
+
 /* One list of functions, found by name when libcuda is opened. */
 #define FUNCTIONS(X) \
   X(cuInit, (unsigned)) \
@@ -31,6 +43,8 @@ typedef struct { /* CUDA_KERNEL_NODE_PARAMS_v2 */
   X(cuFuncSetAttribute, (uintptr_t, int, int)) \
   X(cuLaunchKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **)) \
   X(cuLaunchCooperativeKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **)) \
+  X(cuLaunchKernelEx, (const launch_config *, uintptr_t, void **, void **)) \
+  X(cuOccupancyMaxActiveClusters, (int *, uintptr_t, const launch_config *)) \
   X(cuGraphCreate, (uintptr_t *, unsigned)) \
   X(cuGraphAddKernelNode_v2, (uintptr_t *, uintptr_t, const uintptr_t *, size_t, const node_params *)) \
   X(cuGraphInstantiateWithFlags, (uintptr_t *, uintptr_t, unsigned long long)) \

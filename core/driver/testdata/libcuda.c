@@ -70,7 +70,12 @@ int cuKernelGetFunction(uintptr_t *function, uintptr_t kernel)
     return 0;
 }
 
-int cuFuncGetAttribute(int *value, int which, uintptr_t function) { *value = which == 1 ? 448 : 0; return 0; }
+int cuFuncGetAttribute(int *value, int which, uintptr_t function)
+{
+    const char *made_for = getenv("FAKE_PTX");
+    *value = which == 1 ? 448 : which == 5 && made_for ? atoi(made_for) : 0;
+    return 0;
+}
 
 int cuFuncSetAttribute(uintptr_t function, int which, int value)
 {
@@ -93,6 +98,34 @@ int cuLaunchCooperativeKernel(uintptr_t function, unsigned gx, unsigned gy, unsi
 {
     dprintf(1, "together: ");
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0) ? 1 : answer("cuLaunchCooperativeKernel");
+}
+
+/* CUlaunchAttribute, CUlaunchConfig */
+typedef struct {
+    uint64_t id;
+    unsigned value[16];
+} launch_attribute;
+
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    uintptr_t stream;
+    const launch_attribute *attributes;
+    unsigned count;
+} launch_config;
+
+int cuLaunchKernelEx(const launch_config *c, uintptr_t function, void **arguments, void **extra)
+{
+    for (unsigned i = 0; i < c->count; i++)
+        dprintf(1, "attribute %d: %u,%u,%u: ", (int)c->attributes[i].id, c->attributes[i].value[0], c->attributes[i].value[1], c->attributes[i].value[2]);
+    return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, arguments, extra)
+               ? 1 : answer("cuLaunchKernelEx");
+}
+
+int cuOccupancyMaxActiveClusters(int *count, uintptr_t function, const launch_config *c)
+{
+    dprintf(1, "clusters of %u in a grid of %u, block %u, shared %u of %d\n", c->attributes[0].value[0], c->grid[0], c->block[0], c->shared, (int)function);
+    *count = 31;
+    return answer("cuOccupancyMaxActiveClusters");
 }
 
 /* CUDA_KERNEL_NODE_PARAMS_v2 */
