@@ -164,10 +164,16 @@ func (s *scanProgram) along(code string, flat bool) string {
 	switch {
 	case n <= scanShortRow*rowsVectors*s.vector() && (flat || n < 64) && (whole <= 32*rowsVectors*s.vector() || !tamed(code)):
 		return "rows"
-	case s.holds(code, "row"):
+	case s.holds(code, "row") && !s.tilesFill(code):
 		return "row"
 	}
 	return "tiles"
+}
+
+// tilesFill reports that rows by indices have tiles enough, and are enough, for all threads. A thread then owns half as many of these large
+// elements as in `row`, and waits for fewer.
+func (s *scanProgram) tilesFill(code string) bool {
+	return code == "indices" && s.element.Size() < 8 && s.length() >= 8*scanRowThreads && s.rowCount() >= scanFill*int64(s.units)
 }
 
 // holds reports that a kernel takes rows of this length.

@@ -315,6 +315,20 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, "scan_backward_"+c.kind+"_"+c.kernel+"_"+c.dtype.suffix(), launches[0].symbol, "%d", c.n)
 		}
 	})
+	t.Run("by indices", func(t *testing.T) {
+		for _, c := range []struct {
+			dtype   DType
+			rows, n int64
+			kernel  string
+		}{
+			{BFloat16, 1024, 2048, "row"}, {BFloat16, 1024, 4096, "tiles"}, {Float32, 1024, 8192, "tiles"}, {Float64, 1024, 4096, "row"},
+			{Float32, 100, 8192, "row"}, // too few to keep all threads busy by themselves
+		} {
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{c.rows, c.n}, DType: c.dtype, Dim: 1}, Preference{}, nil, "dy", "indices", "dx")
+			require.Equal(t, "scan_backward_indices_"+c.kernel+"_"+c.dtype.suffix(), launches[1].symbol, "%+v", c)
+			require.Len(t, launches, 3, "marks are cleared, and rows that no scan gives are done again")
+		}
+	})
 	t.Run("nothing to do", func(t *testing.T) {
 		for _, shape := range [][]int64{{0}, {0, 5}, {5, 0}} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: shape, DType: Float32}, Preference{}, nil, "dy", "x", "dx")

@@ -36,8 +36,8 @@ struct Piece {
     __device__ Piece(const ScanArgs& args, uint4* room, Box* boxes) : args(args), room(room), boxes(boxes)
     {
         const int ahead = (piece * static_cast<int>(blockDim.x) + warp * 32) * I;
-        count = max(min(static_cast<int>(args.n) - ahead, 32 * I), 0) / V;
-        from = (backward() ? 1 - V - ahead - lane * V : ahead + lane * V) * static_cast<int>(sizeof(T));
+        count = opaque(max(min(static_cast<int>(args.n) - ahead, 32 * I), 0) / V);
+        from = opaque((backward() ? 1 - V - ahead - lane * V : ahead + lane * V) * static_cast<int>(sizeof(T)));
         Vector none;
 #pragma unroll
         for (int v = 0; v < V; ++v) none.set(v, static_cast<T>(K::pad(args)));
