@@ -74,9 +74,10 @@ INLINE int runs_of(long run, const int64_t *at, long lanes) {
     for (long l = 0; l < lanes; l += run) for (long k = first; k < end; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
   }
 
-/* Asks for the lines of so many numbers, to be read or written. */
-#define ASK(p, count, write) \
-  for (long line = 0; line < (count); line += (long)(64 / sizeof *(p))) __builtin_prefetch((p) + line, write)
+/* Asks for a line, and for the lines of so many numbers, to be read or written. They go to the second level of cache: the first is full
+   of tiles, and would lose them before their time. */
+#define FETCH(p, write) __builtin_prefetch(p, write, 2)
+#define ASK(p, count, write) for (long line = 0; line < (count); line += (long)(64 / sizeof *(p))) FETCH((p) + line, write)
 
 #define TILE(l, k) (tile + (k) * width + (l))
 #define MEMORY(l, k) (data + at[l] + (k) * step)

@@ -35,7 +35,7 @@
     for (int i = 0; i < TURNED_##suffix; i++) lane[i] = data + at[l + i] - low; \
     __typeof__(tile) p = tile + l + low * width; \
     for (; k + 4 <= n; k += 4) { \
-      if (k % LINE(type) == 0) for (int i = 0; i < TURNED_##suffix; i++) __builtin_prefetch(LANE(i) + next, write); \
+      if (k % LINE(type) == 0) for (int i = 0; i < TURNED_##suffix; i++) FETCH(LANE(i) + next, write); \
       turned_##suffix v[4]; \
       four_positions \
     } \
@@ -74,7 +74,7 @@
       const type *p = data + at[l] - low, *q = data + at[l + 2] - low; \
       double *out = tile + l + (step < 0 ? (n - 1) * width : 0); \
       for (; k + 2 <= n; k += 2, p += 4, q += 4, out += 2 * pitch) { \
-        if (2 * k % LINE(type) == 0) __builtin_prefetch(p + next, 0), __builtin_prefetch(q + next, 0); \
+        if (2 * k % LINE(type) == 0) FETCH(p + next, 0), FETCH(q + next, 0); \
         four a = FOUR_##suffix(p), b = FOUR_##suffix(q); \
         *(loose_f64 *)out = __builtin_shufflevector(a, b, 0, 1, 4, 5); \
         *(loose_f64 *)(out + pitch) = __builtin_shufflevector(a, b, 2, 3, 6, 7); \
@@ -95,7 +95,7 @@
       type *p = data + at[l] - low, *q = data + at[l + 2] - low; \
       const double *in = tile + l + (step < 0 ? (n - 1) * width : 0); \
       for (; k + 2 <= n; k += 2, p += 4, q += 4, in += 2 * pitch) { \
-        if (2 * k % LINE(type) == 0) __builtin_prefetch(p + next, 1), __builtin_prefetch(q + next, 1); \
+        if (2 * k % LINE(type) == 0) FETCH(p + next, 1), FETCH(q + next, 1); \
         four a = FOUR_f64(in), b = FOUR_f64(in + pitch); \
         *(loose_##suffix *)p = __builtin_convertvector((four)__builtin_shufflevector(a, b, 0, 1, 4, 5), loose_##suffix); \
         *(loose_##suffix *)q = __builtin_convertvector((four)__builtin_shufflevector(a, b, 2, 3, 6, 7), loose_##suffix); \
