@@ -85,7 +85,7 @@ func (h *hostScan) scatters() bool {
 	if h.reverse {
 		adjacent = -1
 	}
-	if h.lanes != h.rows || h.n > C.SCAN_SCATTER {
+	if h.lanes != h.rows || h.n > C.SCAN_FEW {
 		return false
 	}
 	for _, operand := range [...]int{0, indicesOperand, dxOperand} {

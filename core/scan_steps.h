@@ -203,21 +203,29 @@ INLINE void sum_fold(int exact, double *leaving, double *lost, const double *dy,
   for (long k = n - 1; k >= 0; k--) EACH_LANE leaving[l] = added(exact, dy[k * width + l], leaving[l], &lost[l]);
 }
 
+/* p 2^e, with p in [0.5, 1). Zero, infinity and NaN stay themselves. */
+INLINE void scale(double *p, double *e) {
+  const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
+  double fraction = number((bits(*p) & ~exponent) | half), whole = number((bits(*p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
+  fraction = *p == 0 ? *p : fraction;
+  *p = *p - *p == 0 ? fraction : *p;
+  *e += whole - 1022;
+}
+
 /* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
-   and what leaves the lane; both from the last position on. */
+   and what leaves the lane; both from the last position on. Four factors of other types than float64 stay in range. */
 INLINE void product_fold(int exact, double *m, double *e, double *leaving, double *lost, const double *x, const double *dy, long width,
                          long n) {
-  const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
-  for (long k = n - 1; k >= 0; k--) EACH_LANE {
-    double v = x[k * width + l], grow = fabs(v) < 0x1p-900 ? 200 : 0, p = cut(m[l], v * power(grow));
-    double fraction = number((bits(p) & ~exponent) | half), whole = number((bits(p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
-    fraction = p == 0 ? p : fraction;
-    m[l] = p - p == 0 ? fraction : p;
-    e[l] += whole - 1022 - grow;
-    double less = lost[l];
-    leaving[l] = cut(v, added(exact, dy[k * width + l], leaving[l], &less));
-    less *= v;
-    if (exact) lost[l] = less - less == 0 ? less : 0;
+  for (long k = n - 1; k >= 0; k--) {
+    EACH_LANE {
+      double v = x[k * width + l], grow = exact && fabs(v) < 0x1p-900 ? 200 : 0, less = lost[l];
+      m[l] = cut(m[l], exact ? v * power(grow) : v);
+      e[l] -= grow;
+      leaving[l] = cut(v, added(exact, dy[k * width + l], leaving[l], &less));
+      less *= v;
+      if (exact) lost[l] = less - less == 0 ? less : 0;
+    }
+    if (exact || k % 4 == 0) EACH_LANE scale(&m[l], &e[l]);
   }
 }
 #endif

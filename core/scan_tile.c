@@ -47,9 +47,10 @@ INLINE long run_of(const int64_t *at, long lanes) {
 
 /* Whether the lanes go in runs of so many side by side. */
 INLINE int runs_of(long run, const int64_t *at, long lanes) {
-  int all = lanes % run == 0;
-  for (long l = 0; all && l < lanes; l += run) for (long i = 1; i < run; i++) all &= at[l + i] == at[l] + i;
-  return all;
+  if (lanes % run) return 0;
+  int64_t odd = 0;
+  for (long l = 0; l < lanes; l += run) for (long i = 1; i < run; i++) odd |= at[l + i] ^ (at[l] + i);
+  return odd == 0;
 }
 
 /* MOVE copies n positions of lanes between a tile and memory, whose types convert. Lanes that lie side by side go together; others
@@ -82,13 +83,6 @@ INLINE int runs_of(long run, const int64_t *at, long lanes) {
 #define TILE(l, k) (tile + (k) * width + (l))
 #define MEMORY(l, k) (data + at[l] + (k) * step)
 
-#define LOOPS "scan_tile_loops.h"
-#include "each_processor.h"
-
-/* 16-bit floats go through float32. */
-typedef void (*widener)(float *, const uint16_t *, long);
-typedef void (*narrower)(uint16_t *, const float *, long);
-
 /* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where positions of a lane are adjacent, or
    those of two lanes that alternate. */
 typedef struct {
@@ -98,21 +92,16 @@ typedef struct {
   uint16_t raw[SCAN_TILE];
 } room;
 
-static void lay(room *r, const int64_t *at, long step, const scan_window *w) {
-  long size = step < 0 ? -step : step;
-  r->run = size == 1 ? 1 : size == 2 && runs_of(2, at, w->lanes) ? 2 : 0;
-  r->before = step < 0 ? (w->n - 1) * r->run : 0;
-  r->step = r->run ? step : w->width;
-  r->dense = r->run == 1;
-  for (long l = 0; l < w->lanes; l++) {
-    r->at[l] = r->run == 1 ? l * w->n + r->before : r->run == 2 ? (l & -2) * w->n + (l & 1) + r->before : l;
-    r->dense &= at[l] == at[0] + l * w->n;
-  }
-}
+#define LOOPS "scan_tile_loops.h"
+#include "each_processor.h"
+
+/* 16-bit floats go through float32. */
+typedef void (*widener)(float *, const uint16_t *, long);
+typedef void (*narrower)(uint16_t *, const float *, long);
 
 static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long next, const scan_window *w, widener widen) {
   room r;
-  lay(&r, at, step, w);
+  CHOSEN(scan_lay)(&r, at, step, w);
   if (r.dense) {
     ASK(data + at[0] - r.before + next, w->lanes * w->n, 0);
     widen(r.wide, data + at[0] - r.before, w->lanes * w->n);
@@ -132,7 +121,7 @@ static void load_half(double *tile, const uint16_t *data, const int64_t *at, lon
 static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, long next, const scan_window *w,
                        narrower narrow) {
   room r;
-  lay(&r, at, step, w);
+  CHOSEN(scan_lay)(&r, at, step, w);
   if (!r.run && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
   double odd[SCAN_TILE];
   CHOSEN(scan_odd)(odd, tile, w->n * w->width);

@@ -134,3 +134,14 @@ TARGET static void AT(scan_spread)(uint16_t *restrict data, const uint16_t *rest
                                    long width, long n) {
   MOVE(MEMORY, TILE, lanes, n);
 }
+
+TARGET static void AT(scan_lay)(room *restrict r, const int64_t *restrict at, long step, const scan_window *w) {
+  long size = step < 0 ? -step : step, n = w->n, run = size == 1 ? 1 : size == 2 && runs_of(2, at, w->lanes) ? 2 : 0;
+  long before = step < 0 ? (n - 1) * run : 0;
+  int64_t gaps = 0;
+  for (long l = 0; l < w->lanes; l++) {
+    r->at[l] = run == 0 ? l : (l & -run) * n + (l & (run - 1)) + before;
+    gaps |= at[l] ^ (at[0] + l * n);
+  }
+  r->run = run, r->before = before, r->step = run ? step : w->width, r->dense = run == 1 && gaps == 0;
+}
