@@ -11,7 +11,8 @@ enum {
   SCAN_TILE = SCAN_LANES * SCAN_POSITIONS,
   SCAN_WIDEST = 256,   /* lanes of a group at the most */
   SCAN_BATCH = 1024,   /* lanes of a call */
-  SCAN_FEW = 16        /* positions of a lane whose sums need not keep what rounding takes; longer runs of an index are no case for scatter */
+  SCAN_FEW = 16,       /* positions of a lane whose sums need not keep what rounding takes; longer runs of an index are no case for scatter */
+  SCAN_FEWEST = 4      /* positions that are each compared with each index */
 };
 
 /* Where the lanes of an operand lie: position k of lane l is the element at[l] + k step, or at[0] + l pitch + k step where the lanes
@@ -69,6 +70,9 @@ int sw_scan_outside(const scan_call *call, int64_t row);
 
 /* scatter takes any indices for x, of up to SCAN_FEW positions, where lanes lie end to end, in either direction. */
 void sw_scan_scatter(const scan_call *call);
+
+/* gather takes any indices for x, of up to SCAN_FEWEST positions. */
+void sw_scan_gather(const scan_call *call);
 
 /* add takes any indices for x, of at most 32 lanes. dx is indexed by origin + delta index; sums has room for it twice. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums);

@@ -64,6 +64,9 @@ func (h *hostScan) indexed() {
 	case h.scatters():
 		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_scatter(&w.call) })
 		return
+	case h.n <= C.SCAN_FEWEST:
+		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_gather(&w.call) })
+		return
 	case h.lanes == h.rows:
 		choosing.each(true, choosing.choose)
 		return

@@ -254,6 +254,17 @@ void sw_scan_scatter(const scan_call *call) {
   }
 }
 
+void sw_scan_gather(const scan_call *call) {
+  double dx[SCAN_TILE], dy[SCAN_TILE], x[SCAN_TILE];
+  long delta = DELTA(call->kind), origin = delta < 0 ? call->n - 1 : 0;
+  EACH_GROUP {
+    sw_scan_load(dy, &call->dy, WINDOW(0, call->n));
+    sw_scan_load(x, &call->x, WINDOW(0, call->n));
+    CHOSEN(scan_gather)(dx, dy, x, origin, delta, g->width, call->n);
+    sw_scan_store(&call->dx, dx, WINDOW(0, call->n));
+  }
+}
+
 /* Indices of any order: dy is added where they say, from the last position on, into sums[positions][lanes]; behind these is what
    rounding takes. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums) {

@@ -41,3 +41,13 @@ TARGET static int AT(scan_beyond)(const double *x, long n, int64_t row) {
   for (long i = 0; i < n; i++) worst = bits(x[i]) > worst ? bits(x[i]) : worst;
   return worst >= (uint64_t)row;
 }
+
+/* The compiler knows how many positions there are. */
+TARGET static void AT(scan_gather)(double *dx, const double *dy, const double *x, uint64_t want, long delta, long width, long n) {
+  switch (n) {
+    case 1: gather(dx, dy, x, want, delta, width, 1); break;
+    case 2: gather(dx, dy, x, want, delta, width, 2); break;
+    case 3: gather(dx, dy, x, want, delta, width, 3); break;
+    case 4: gather(dx, dy, x, want, delta, width, 4); break;
+  }
+}

@@ -145,6 +145,15 @@ INLINE void chosen_fold(int exact, const uint64_t *want, double *restrict won, d
   }
 }
 
+/* What each of a few positions has of dy. */
+INLINE void gather(double *restrict dx, const double *restrict dy, const double *restrict x, uint64_t want, long delta, long width, long n) {
+  for (long k = 0; k < n; k++, want += delta) for (long l = 0; l < width; l++) {
+    double sum = 0;
+    for (long i = n - 1; i >= 0; i--) sum += bits(x[i * width + l]) == want ? dy[i * width + l] : 0;
+    dx[k * width + l] = sum;
+  }
+}
+
 /* m is the largest x so far, s the sum of exp(x - m). A larger x shrinks what came before by e, which is the link; dy is divided by the
    sum. -inf adds nothing, and equal infinities share equally. */
 INLINE void soft_forward(int exact, double *restrict m, double *restrict s, double *restrict x, double *restrict w, double *restrict dy,
