@@ -15,12 +15,16 @@ typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
 
 /* Four positions are turned, of eight lanes in float32 and of four in float64. Of eight, lanes i and i + 4 are a vector, whose halves are
    turned alike. */
-enum { TURNED_f32 = 8, TURNED_f64 = 4 };
-typedef __m256 turned_f32;
+enum { TURNED_f32 = 8, TURNED_f64 = 4, TURNED_f16 = 8, TURNED_bf16 = 8 };
+typedef __m256 turned_f32, turned_f16, turned_bf16;
 typedef __m256d turned_f64;
 
 #define READ_f32(at, i) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at(i))), _mm_loadu_ps(at(i + 4)), 1)
 #define READ_f64(at, i) _mm256_loadu_pd(at(i))
+#define HALVES(p, q) _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(p)), _mm_loadl_epi64((const __m128i *)(q)))
+#define WIDE_bf16(half) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))
+#define READ_f16(at, i) _mm256_cvtph_ps(HALVES(at(i), at(i + 4)))
+#define READ_bf16(at, i) WIDE_bf16(HALVES(at(i), at(i + 4)))
 #define WRITE_f32(at, i, v) (_mm_storeu_ps(at(i), _mm256_castps256_ps128(v)), _mm_storeu_ps(at(i + 4), _mm256_extractf128_ps(v, 1)))
 #define WRITE_f64(at, i, v) _mm256_storeu_pd(at(i), v)
 
@@ -30,6 +34,8 @@ typedef __m256d turned_f64;
     __m256 c = _mm256_unpacklo_ps(v[2], v[3]), d = _mm256_unpackhi_ps(v[2], v[3]); \
     v[0] = UNPACKED(lo, a, c), v[1] = UNPACKED(hi, a, c), v[2] = UNPACKED(lo, b, d), v[3] = UNPACKED(hi, b, d); \
   } while (0)
+#define TURN_f16 TURN_f32
+#define TURN_bf16 TURN_f32
 #define TURN_f64(v) do { \
     __m256d a = _mm256_unpacklo_pd(v[0], v[1]), b = _mm256_unpackhi_pd(v[0], v[1]); \
     __m256d c = _mm256_unpacklo_pd(v[2], v[3]), d = _mm256_unpackhi_pd(v[2], v[3]); \
@@ -95,11 +101,14 @@ typedef struct {
 #define LOOPS "scan_tile_loops.h"
 #include "each_processor.h"
 
-/* 16-bit floats go through float32. */
+/* 16-bit floats go through float32, in room where they are not turned. */
 typedef void (*widener)(float *, const uint16_t *, long);
+typedef long (*loader)(double *, const uint16_t *, const int64_t *, long, long, long, long, long);
 typedef void (*narrower)(uint16_t *, const float *, long);
 
-static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long next, const scan_window *w, widener widen) {
+static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long next, const scan_window *w, loader load,
+                      widener widen) {
+  if (w->lanes % 8 == 0 && load(tile, data, at, step, next, w->lanes, w->width, w->n) == w->lanes) return;
   room r;
   CHOSEN(scan_lay)(&r, at, step, w);
   if (r.dense) {
@@ -193,8 +202,8 @@ void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) 
   switch (from->type) {
     case 0: CHOSEN(scan_load_f32)(tile, (float *)(uintptr_t)from->data + offset, at, step, next, lanes, width, n); break;
     case 1: CHOSEN(scan_load_f64)(tile, (double *)(uintptr_t)from->data + offset, at, step, next, lanes, width, n); break;
-    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, sw_widen_f16); break;
-    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, sw_widen_bf16); break;
+    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, CHOSEN(scan_load_f16), sw_widen_f16); break;
+    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, CHOSEN(scan_load_bf16), sw_widen_bf16); break;
   }
 }
 
