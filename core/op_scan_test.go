@@ -234,7 +234,8 @@ func TestScanIndices(t *testing.T) {
 	for _, s := range []struct {
 		shape []int64
 		dim   int
-	}{{[]int64{7}, 0}, {[]int64{9, 100}, 1}, {[]int64{100, 9}, 0}, {[]int64{3, 1000, 20}, 1}, {[]int64{70000}, 0}} {
+	}{{[]int64{7}, 0}, {[]int64{9, 100}, 1}, {[]int64{100, 9}, 0}, {[]int64{3, 1000, 20}, 1}, {[]int64{70000}, 0},
+		{[]int64{1, 1100}, 0}, {[]int64{2, 1100}, 0}, {[]int64{3, 300}, 0}, {[]int64{4, 33}, 0}, {[]int64{3, 4, 50}, 1}, {[]int64{5, 300}, 0}} {
 		for _, reverse := range []bool{false, true} {
 			for _, dtype := range Floats {
 				c := scanCase{kind: "cummax", shape: s.shape, dim: s.dim, reverse: reverse, dtype: dtype, indices: true}

@@ -64,18 +64,21 @@ func (h *hostScan) indexed() {
 	case h.scatters():
 		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_scatter(&w.call) })
 		return
+	case h.n <= C.SCAN_FEWEST:
+		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_gather(&w.call) })
+		return
 	case h.lanes == h.rows:
 		choosing.each(true, choosing.choose)
 		return
 	}
 	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	if least := choosing.fold(parts, carries); least == 0 {
+	if least := choosing.fold(parts, carries, nil); least == 0 {
 		h.parallel(ceil(h.rows, addLanes), func(w *scanWorker, task int64) {
 			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
 		})
 		return
 	}
-	choosing.carry(parts, make([]state, h.lanes), carries)
+	choosing.carry(parts, make([]state, h.lanes), carries, nil)
 }
 
 // scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane.
@@ -85,7 +88,7 @@ func (h *hostScan) scatters() bool {
 	if h.reverse {
 		adjacent = -1
 	}
-	if h.lanes != h.rows || h.n > C.SCAN_SCATTER {
+	if h.lanes != h.rows || h.n > C.SCAN_FEW {
 		return false
 	}
 	for _, operand := range [...]int{0, indicesOperand, dxOperand} {

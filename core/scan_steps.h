@@ -145,6 +145,15 @@ INLINE void chosen_fold(int exact, const uint64_t *want, double *restrict won, d
   }
 }
 
+/* What each of a few positions has of dy. */
+INLINE void gather(double *restrict dx, const double *restrict dy, const double *restrict x, uint64_t want, long delta, long width, long n) {
+  for (long k = 0; k < n; k++, want += delta) for (long l = 0; l < width; l++) {
+    double sum = 0;
+    for (long i = n - 1; i >= 0; i--) sum += bits(x[i * width + l]) == want ? dy[i * width + l] : 0;
+    dx[k * width + l] = sum;
+  }
+}
+
 /* m is the largest x so far, s the sum of exp(x - m). A larger x shrinks what came before by e, which is the link; dy is divided by the
    sum. -inf adds nothing, and equal infinities share equally. */
 INLINE void soft_forward(int exact, double *restrict m, double *restrict s, double *restrict x, double *restrict w, double *restrict dy,
@@ -203,21 +212,35 @@ INLINE void sum_fold(int exact, double *leaving, double *lost, const double *dy,
   for (long k = n - 1; k >= 0; k--) EACH_LANE leaving[l] = added(exact, dy[k * width + l], leaving[l], &lost[l]);
 }
 
+/* p 2^e, with p in [0.5, 1). Zero, infinity and NaN stay themselves. */
+INLINE void scale(double *p, double *e) {
+  const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
+  double fraction = number((bits(*p) & ~exponent) | half), whole = number((bits(*p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
+  fraction = *p == 0 ? *p : fraction;
+  *p = *p - *p == 0 ? fraction : *p;
+  *e += whole - 1022;
+}
+
+/* p 2^e, of a p as scale makes it. The power goes in two steps, so that results below the normal range are rounded once. */
+INLINE double unscaled(double p, double e) {
+  double k = e < -2000 ? -2000 : e > 1100 ? 1100 : e, most = k < -1000 ? -1000 : k > 1000 ? 1000 : k;
+  return p * power(most) * power(k - most);
+}
+
 /* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
-   and what leaves the lane; both from the last position on. */
+   and what leaves the lane; both from the last position on. Four factors of other types than float64 stay in range. */
 INLINE void product_fold(int exact, double *m, double *e, double *leaving, double *lost, const double *x, const double *dy, long width,
                          long n) {
-  const uint64_t exponent = (uint64_t)0x7ff << 52, half = (uint64_t)1022 << 52;
-  for (long k = n - 1; k >= 0; k--) EACH_LANE {
-    double v = x[k * width + l], grow = fabs(v) < 0x1p-900 ? 200 : 0, p = cut(m[l], v * power(grow));
-    double fraction = number((bits(p) & ~exponent) | half), whole = number((bits(p) & exponent) >> 52 | bits(0x1p52)) - 0x1p52;
-    fraction = p == 0 ? p : fraction;
-    m[l] = p - p == 0 ? fraction : p;
-    e[l] += whole - 1022 - grow;
-    double less = lost[l];
-    leaving[l] = cut(v, added(exact, dy[k * width + l], leaving[l], &less));
-    less *= v;
-    if (exact) lost[l] = less - less == 0 ? less : 0;
+  for (long k = n - 1; k >= 0; k--) {
+    EACH_LANE {
+      double v = x[k * width + l], grow = exact && fabs(v) < 0x1p-900 ? 200 : 0, less = lost[l];
+      m[l] = cut(m[l], exact ? v * power(grow) : v);
+      e[l] -= grow;
+      leaving[l] = cut(v, added(exact, dy[k * width + l], leaving[l], &less));
+      less *= v;
+      if (exact) lost[l] = less - less == 0 ? less : 0;
+    }
+    if (exact || k % 4 == 0) EACH_LANE scale(&m[l], &e[l]);
   }
 }
 #endif

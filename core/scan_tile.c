@@ -15,12 +15,16 @@ typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
 
 /* Four positions are turned, of eight lanes in float32 and of four in float64. Of eight, lanes i and i + 4 are a vector, whose halves are
    turned alike. */
-enum { TURNED_f32 = 8, TURNED_f64 = 4 };
-typedef __m256 turned_f32;
+enum { TURNED_f32 = 8, TURNED_f64 = 4, TURNED_f16 = 8, TURNED_bf16 = 8 };
+typedef __m256 turned_f32, turned_f16, turned_bf16;
 typedef __m256d turned_f64;
 
 #define READ_f32(at, i) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at(i))), _mm_loadu_ps(at(i + 4)), 1)
 #define READ_f64(at, i) _mm256_loadu_pd(at(i))
+#define HALVES(p, q) _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(p)), _mm_loadl_epi64((const __m128i *)(q)))
+#define WIDE_bf16(half) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))
+#define READ_f16(at, i) _mm256_cvtph_ps(HALVES(at(i), at(i + 4)))
+#define READ_bf16(at, i) WIDE_bf16(HALVES(at(i), at(i + 4)))
 #define WRITE_f32(at, i, v) (_mm_storeu_ps(at(i), _mm256_castps256_ps128(v)), _mm_storeu_ps(at(i + 4), _mm256_extractf128_ps(v, 1)))
 #define WRITE_f64(at, i, v) _mm256_storeu_pd(at(i), v)
 
@@ -30,6 +34,8 @@ typedef __m256d turned_f64;
     __m256 c = _mm256_unpacklo_ps(v[2], v[3]), d = _mm256_unpackhi_ps(v[2], v[3]); \
     v[0] = UNPACKED(lo, a, c), v[1] = UNPACKED(hi, a, c), v[2] = UNPACKED(lo, b, d), v[3] = UNPACKED(hi, b, d); \
   } while (0)
+#define TURN_f16 TURN_f32
+#define TURN_bf16 TURN_f32
 #define TURN_f64(v) do { \
     __m256d a = _mm256_unpacklo_pd(v[0], v[1]), b = _mm256_unpackhi_pd(v[0], v[1]); \
     __m256d c = _mm256_unpacklo_pd(v[2], v[3]), d = _mm256_unpackhi_pd(v[2], v[3]); \
@@ -47,9 +53,10 @@ INLINE long run_of(const int64_t *at, long lanes) {
 
 /* Whether the lanes go in runs of so many side by side. */
 INLINE int runs_of(long run, const int64_t *at, long lanes) {
-  int all = lanes % run == 0;
-  for (long l = 0; all && l < lanes; l += run) for (long i = 1; i < run; i++) all &= at[l + i] == at[l] + i;
-  return all;
+  if (lanes % run) return 0;
+  int64_t odd = 0;
+  for (long l = 0; l < lanes; l += run) for (long i = 1; i < run; i++) odd |= at[l + i] ^ (at[l] + i);
+  return odd == 0;
 }
 
 /* MOVE copies n positions of lanes between a tile and memory, whose types convert. Lanes that lie side by side go together; others
@@ -74,19 +81,13 @@ INLINE int runs_of(long run, const int64_t *at, long lanes) {
     for (long l = 0; l < lanes; l += run) for (long k = first; k < end; k++) for (long i = 0; i < run; i++) out(l, k)[i] = in(l, k)[i]; \
   }
 
-/* Asks for the lines of so many numbers, to be read or written. */
-#define ASK(p, count, write) \
-  for (long line = 0; line < (count); line += (long)(64 / sizeof *(p))) __builtin_prefetch((p) + line, write)
+/* Asks for a line, and for the lines of so many numbers, to be read or written. They go to the second level of cache: the first is full
+   of tiles, and would lose them before their time. */
+#define FETCH(p, write) __builtin_prefetch(p, write, 2)
+#define ASK(p, count, write) for (long line = 0; line < (count); line += (long)(64 / sizeof *(p))) FETCH((p) + line, write)
 
 #define TILE(l, k) (tile + (k) * width + (l))
 #define MEMORY(l, k) (data + at[l] + (k) * step)
-
-#define LOOPS "scan_tile_loops.h"
-#include "each_processor.h"
-
-/* 16-bit floats go through float32. */
-typedef void (*widener)(float *, const uint16_t *, long);
-typedef void (*narrower)(uint16_t *, const float *, long);
 
 /* How float32 numbers of a tile lie between memory and the tile: as they do in memory, where positions of a lane are adjacent, or
    those of two lanes that alternate. */
@@ -97,21 +98,19 @@ typedef struct {
   uint16_t raw[SCAN_TILE];
 } room;
 
-static void lay(room *r, const int64_t *at, long step, const scan_window *w) {
-  long size = step < 0 ? -step : step;
-  r->run = size == 1 ? 1 : size == 2 && runs_of(2, at, w->lanes) ? 2 : 0;
-  r->before = step < 0 ? (w->n - 1) * r->run : 0;
-  r->step = r->run ? step : w->width;
-  r->dense = r->run == 1;
-  for (long l = 0; l < w->lanes; l++) {
-    r->at[l] = r->run == 1 ? l * w->n + r->before : r->run == 2 ? (l & -2) * w->n + (l & 1) + r->before : l;
-    r->dense &= at[l] == at[0] + l * w->n;
-  }
-}
+#define LOOPS "scan_tile_loops.h"
+#include "each_processor.h"
 
-static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long next, const scan_window *w, widener widen) {
+/* 16-bit floats go through float32, in room where they are not turned. */
+typedef void (*widener)(float *, const uint16_t *, long);
+typedef long (*loader)(double *, const uint16_t *, const int64_t *, long, long, long, long, long);
+typedef void (*narrower)(uint16_t *, const float *, long);
+
+static void load_half(double *tile, const uint16_t *data, const int64_t *at, long step, long next, const scan_window *w, loader load,
+                      widener widen) {
+  if (w->lanes % 8 == 0 && load(tile, data, at, step, next, w->lanes, w->width, w->n) == w->lanes) return;
   room r;
-  lay(&r, at, step, w);
+  CHOSEN(scan_lay)(&r, at, step, w);
   if (r.dense) {
     ASK(data + at[0] - r.before + next, w->lanes * w->n, 0);
     widen(r.wide, data + at[0] - r.before, w->lanes * w->n);
@@ -131,7 +130,7 @@ static void load_half(double *tile, const uint16_t *data, const int64_t *at, lon
 static void store_half(uint16_t *data, const double *tile, const int64_t *at, long step, long next, const scan_window *w,
                        narrower narrow) {
   room r;
-  lay(&r, at, step, w);
+  CHOSEN(scan_lay)(&r, at, step, w);
   if (!r.run && w->lanes < w->width) memset(r.wide, 0, sizeof *r.wide * w->n * w->width);
   double odd[SCAN_TILE];
   CHOSEN(scan_odd)(odd, tile, w->n * w->width);
@@ -203,8 +202,8 @@ void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w) 
   switch (from->type) {
     case 0: CHOSEN(scan_load_f32)(tile, (float *)(uintptr_t)from->data + offset, at, step, next, lanes, width, n); break;
     case 1: CHOSEN(scan_load_f64)(tile, (double *)(uintptr_t)from->data + offset, at, step, next, lanes, width, n); break;
-    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, sw_widen_f16); break;
-    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, sw_widen_bf16); break;
+    case 2: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, CHOSEN(scan_load_f16), sw_widen_f16); break;
+    case 3: load_half(tile, (uint16_t *)(uintptr_t)from->data + offset, at, step, next, w, CHOSEN(scan_load_bf16), sw_widen_bf16); break;
   }
 }
 
