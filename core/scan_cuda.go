@@ -67,7 +67,7 @@ func (s *scanProgram) pick() {
 			s.variant = "columns"
 		}
 		for _, quick := range s.quicker(inner) {
-			if quickens(quick, s.variant) {
+			if scanKernels[quick].instead == s.variant {
 				s.variant = quick
 				break
 			}

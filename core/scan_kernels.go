@@ -19,11 +19,6 @@ var scanKernels = map[string]scanKernel{
 	"pieces":  {"tiles", (*scanProgram).holdsPieces, (*scanProgram).sharePieces, (*deviceScan).alike, (*scanProgram).fillPieces},
 }
 
-// quickens reports that the first kernel is a quicker one than the second for operands that it wants.
-func quickens(quick, kernel string) bool {
-	return scanKernels[quick].instead == kernel || quick == "pieces" && kernel == "row"
-}
-
 func (s *scanProgram) holdsRows(code string) bool {
 	held := int64(rowsVectors)
 	if tamed(code) && s.element.Size() < 8 { // by a lane that can do everything

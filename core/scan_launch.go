@@ -52,7 +52,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	if d.reverse {
 		d.mirror(&g)
 	}
-	if d.code == "indices" || g.held && g.parts > 1 || d.together(&g) {
+	if d.code == "indices" || g.held || d.together(&g) {
 		if err := d.clear(workspace, (g.marks+s.toldBytes(&g))/16, q); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (d *deviceScan) choose(args []Tensor, room *scanRoom) scanShape {
 		columns = d.extent[0]
 	}
 	for _, quick := range quicker {
-		if q := scanKernels[quick]; quickens(quick, kernel) && q.lies(d, quick, args) {
+		if q := scanKernels[quick]; q.instead == kernel && q.lies(d, quick, args) {
 			if g := d.share(d.code, quick, d.rows, columns); q.fill(d.scanProgram, &g, room) && d.needs(d.code, &g) <= d.bytes {
 				return g
 			}

@@ -6,7 +6,6 @@ const (
 	pieceBeside  = 3 << 10 // bytes of shared memory of a block beside the stages, at most
 	pieceMost    = 32      // pieces of a row: a lane hears each
 	pieceCluster = 16      // of a row whose blocks are a cluster
-	pieceWarps   = 10      // of a block that has a row to itself, or more
 	pieceCommon  = 8       // blocks of a cluster, with which no multiprocessor is left out
 )
 
@@ -15,23 +14,13 @@ func (s *scanProgram) piecewise() bool {
 	return s.holdsPieces(s.code()) && s.length()%s.vector() == 0 && s.length() <= pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code())
 }
 
-// holdsPieces leaves short rows to others. A row that a block holds is for others, too, but for one of many warps where tails wait for heads and
-// the numbers have 16 bits: it is waited for, but here the next one comes meanwhile.
 func (s *scanProgram) holdsPieces(code string) bool {
-	least := s.lane(code) * scanRowThreads
-	if code == "logcumsumexp" && s.element.Size() == 2 {
-		least = s.lane(code) * 32 * pieceWarps
-	}
-	return tamed(code) && s.padded() > least && s.length() <= pieceMost*scanRowThreads*s.lane(code)
+	return tamed(code) && !s.holdsRow(code) && s.length() <= pieceMost*scanRowThreads*s.lane(code)
 }
 
 // sharePieces gives rows to blocks that tell each other in memory.
 func (s *scanProgram) sharePieces(_ string, rows, _ int64) scanShape {
-	least, most := s.fewestPieces(), int64(pieceMost)
-	if least == 1 {
-		most = 1
-	}
-	return s.pieces(rows, least, most, func(g *scanShape) int64 {
+	return s.pieces(rows, s.fewestPieces(), pieceMost, func(g *scanShape) int64 {
 		g.beside = pieceBlocks * scanRowThreads / g.block
 		return g.beside * int64(s.units) / g.parts
 	})
@@ -63,9 +52,6 @@ func (s *scanProgram) pieces(rows, least, most int64, atOnce func(g *scanShape) 
 func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 	g.beside = min(g.beside, int64(room.shared)/(int64(g.shared)+pieceBeside))
 	g.grid = min(g.strips, g.beside*int64(s.units)/g.parts) * g.parts
-	if g.parts == 1 {
-		return g.grid > 0
-	}
 	least := s.fewestPieces()
 	if half := 2 * least; s.element.Size() != 4 && least > 2 && half <= pieceCommon { // more blocks wait for each other less
 		least = half

@@ -69,12 +69,10 @@ func (s *scanProgram) quicker(columns int64) []string {
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n > down*scanColumnThreads/32:
 		return []string{"strips"}
-	case columns > 1:
+	case columns > 1 || s.holdsRow(s.code()):
 		return nil
 	case s.piecewise():
 		return []string{"pieces", "long"}
-	case s.holdsRow(s.code()):
-		return nil
 	case s.kind == "cumsum" && s.rowCount() > int64(s.units): // many rows are read once by others, too
 		return nil
 	}
@@ -156,7 +154,7 @@ func (s *scanProgram) teams() bool {
 
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
-	return g.held && g.parts > 1 && !g.clustered || g.kernel == "long" && g.parts > 1 && s.teams()
+	return g.held && !g.clustered || g.kernel == "long" && g.parts > 1 && s.teams()
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.

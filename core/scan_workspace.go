@@ -68,7 +68,7 @@ func (s *scanProgram) stateBytes() (most int64) {
 			}
 		}
 		if !s.forced || s.variant == "tiles" || scanKernels[s.variant].instead == "tiles" {
-			if s.forced || s.along(code, false) == "tiles" || s.piecewise() {
+			if s.forced || s.along(code, false) == "tiles" {
 				need("tiles", 1)
 			}
 		}
