@@ -166,9 +166,10 @@ struct Piece {
     __device__ void meet(Head& head, Tail& tail)
     {
         __syncthreads();
-        if (warp == 0) tell<HEADS, TAILS>();
+        if (pieces > 1 && warp == 0) tell<HEADS, TAILS>();
         if (HEADS) head = K::join(from_lane(joined(lane < warp ? shared->heads[lane] : K::empty()), 0), head);
         if (TAILS) tail = K::join(tail, from_lane(joined(warp + 1 + lane < warps ? shared->tails[warp + 1 + lane] : K::nothing()), 0));
+        if (pieces == 1) return;
         if (warp == 0) hear<HEADS, TAILS>();
         __syncthreads();
     }
@@ -277,11 +278,19 @@ __device__ void pieces(const ScanArgs& args)
     __shared__ typename Own::Box boxes[2];
     Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, boxes);
     own.ask(own.row);
-    if (threadIdx.x < 2) found[threadIdx.x] = 0, boxes[threadIdx.x].open();
+    if (threadIdx.x < 2) {
+        found[threadIdx.x] = 0, boxes[threadIdx.x].open();
+        shared[threadIdx.x].head[0] = First::empty(), shared[threadIdx.x].tail[0] = First::nothing();  // where a block holds the row
+    }
     __syncthreads();
     if constexpr (kClusters) meet_cluster();
     const auto tell = [&](unsigned& faults, unsigned row) {
-        if (threadIdx.x == 0 && faults) atomicOr(&args.bad[row], static_cast<int>(faults)), faults = 0;
+        if (threadIdx.x != 0 || own.turn == 0) return;
+        if (own.pieces == 1)
+            args.bad[row] = static_cast<int>(faults);
+        else if (faults)
+            atomicOr(&args.bad[row], static_cast<int>(faults));
+        faults = 0;
     };
 #pragma unroll 1
     for (; args.strips > own.row; own.row += own.apart, ++own.turn) {
