@@ -48,9 +48,8 @@ typedef struct {
    fold sets states to those of the lanes alone and, of all kinds but maximum and logcumsumexp, carries from what enters the lanes on
    the right to what leaves them on the left; NULL: nobody asks. The chosen kinds take the int64 indices of a scan for x, as if they were
    float64, and for a state the index that the first position of the lane has when it wins, and the bits of the index before;
-   positions count up or down. fold makes of that whether the indices are a scan's, and whether a position of the lane won. Of a product
-   it leaves those of all tiles in products, two numbers for each lane of a group. */
-void sw_scan_fold(const scan_call *call, double *states, double *carries, double *products);
+   positions count up or down. fold makes of that whether the indices are a scan's, and whether a position of the lane won. */
+void sw_scan_fold(const scan_call *call, double *states, double *carries);
 
 /* leave does for carries of the other kinds what fold cannot: the links depend on the states that enter the lanes from the left.
    It leaves the states before all tiles in checkpoints, two numbers for each lane of a group. */
@@ -60,9 +59,9 @@ void sw_scan_leave(const scan_call *call, const double *states, double *carries,
 void sw_scan_pass(const scan_call *call, double *carries);
 void sw_scan_clear(const scan_call *call);
 
-/* walk stores dx. states enter the lanes from the left. checkpoints of parts hold what fold or leave left there; of whole rows they are
-   room. carries enter from the right. Whole rows have neither states nor carries. It returns whether the indices of the chosen kinds
-   are a scan's: each is that of its position or the one before; if not, dx is to be found by sw_scan_add. */
+/* walk stores dx. states enter the lanes from the left, a product as a plain number; NULL: the checkpoints are there already. carries
+   enter from the right. Whole rows have neither. It returns whether the indices of the chosen kinds are a scan's: each is that of its
+   position or the one before; if not, dx is to be found by sw_scan_add. */
 int sw_scan_walk(const scan_call *call, const double *states, const double *carries, double *checkpoints);
 
 /* beyond says whether some of n numbers of 64 bits is not a position of a row of so many; outside, whether some index, for x, is not. */

@@ -45,10 +45,7 @@ type scanWorker struct {
 	sums        []float64
 }
 
-var (
-	scanWorkers     = sync.Pool{New: func() any { return new(scanWorker) }}
-	checkpointRooms = sync.Pool{New: func() any { return new([]float64) }} // of rows in parts
-)
+var scanWorkers = sync.Pool{New: func() any { return new(scanWorker) }}
 
 // host finds dx.
 func (s *scanProgram) host(args []Tensor) {
@@ -99,35 +96,32 @@ func (h *hostScan) scan() {
 		return
 	}
 	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	var checkpoints []float64
-	if h.x != 0 {
-		room := checkpointRooms.Get().(*[]float64)
-		defer checkpointRooms.Put(room)
-		if need := ceil(h.lanes+C.SCAN_LANES, C.SCAN_LANES) * checkpointsOf(h.part); int64(len(*room)) < need {
-			*room = make([]float64, need)
-		}
-		checkpoints = *room
-	}
-	h.fold(parts, carries, checkpoints)
+	h.fold(parts, carries)
 	before := make([]state, h.lanes)
 	for i := range before {
 		if before[i] = h.start; int64(i) >= h.rows {
 			before[i] = h.combine(before[int64(i)-h.rows], parts[int64(i)-h.rows], h.first)
 		}
 	}
-	h.carry(parts, before, carries, checkpoints)
+	h.carry(parts, before, carries)
 }
 
 // carry ends a scan of parts by themselves, and carries by what leaves each of them when nothing enters it.
-func (h *hostScan) carry(parts, before []state, carries, checkpoints []float64) {
+func (h *hostScan) carry(parts, before []state, carries []float64) {
+	entering := make([]state, h.lanes)
+	for i := range before {
+		entering[i] = h.enter(before[i])
+	}
 	if h.wins != nil {
 		h.winning = make([]bool, h.lanes)
 		for i := range before {
 			h.winning[i] = h.wins(before[i], parts[i], h.first)
 		}
 	}
+	var checkpoints []float64
 	if !h.folds {
-		h.leave(before, carries, checkpoints)
+		checkpoints = make([]float64, ceil(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointsOf(h.part))
+		h.leave(entering, carries, checkpoints)
 	}
 	next, lost := make([]float64, h.rows), make([]float64, h.rows) // lost: what rounding takes
 	for i := h.lanes - 1; i >= 0; i-- {
@@ -146,17 +140,17 @@ func (h *hostScan) carry(parts, before []state, carries, checkpoints []float64) 
 		}
 		next[row], lost[row] = sum, less
 	}
-	h.walk(before, carries, checkpoints)
+	h.walk(entering, carries, checkpoints)
 }
 
 // fold finds the states of lanes by themselves, and the least first number of them.
-func (h *hostScan) fold(states []state, carries, products []float64) float64 {
+func (h *hostScan) fold(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
 	h.each(false, func(w *scanWorker, first, count int64) {
 		own := states[first : first+count]
 		h.begin(w, own, first)
-		C.sw_scan_fold(&w.call, cStates(own), cDoubles(carries[first:first+count]), h.checkpoint(products, first))
+		C.sw_scan_fold(&w.call, cStates(own), cDoubles(carries[first:first+count]))
 		lock.Lock()
 		defer lock.Unlock()
 		for _, s := range own {
@@ -171,25 +165,25 @@ func (h *hostScan) again(lane int64, entering float64) float64 {
 	h.parallel(1, func(w *scanWorker, _ int64) {
 		h.hand(w, lane, 1, false)
 		w.states[0], w.carries[0] = h.start, entering
-		C.sw_scan_fold(&w.call, cStates(w.states[:1]), cDoubles(w.carries[:1]), cDoubles(w.checkpoints))
+		C.sw_scan_fold(&w.call, cStates(w.states[:1]), cDoubles(w.carries[:1]))
 		entering = w.carries[0]
 	})
 	return entering
 }
 
 // leave finds what leaves lanes from the states that enter them, and keeps those before each of their tiles.
-func (h *hostScan) leave(before []state, carries, checkpoints []float64) {
+func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
 	h.each(false, func(w *scanWorker, first, count int64) {
 		if h.still(first, count) {
 			C.sw_scan_pass(&w.call, cDoubles(carries[first:]))
 			return
 		}
-		C.sw_scan_leave(&w.call, cStates(before[first:]), cDoubles(carries[first:]), h.checkpoint(checkpoints, first))
+		C.sw_scan_leave(&w.call, cStates(entering[first:]), cDoubles(carries[first:]), cDoubles(checkpoints[h.checkpoint(first):]))
 	})
 }
 
 // walk takes the states and the carries that enter the lanes, or those of whole rows, and stores dx.
-func (h *hostScan) walk(before []state, carries, checkpoints []float64) {
+func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
 	h.each(true, func(w *scanWorker, first, count int64) {
 		if h.still(first, count) {
 			C.sw_scan_clear(&w.call)
@@ -199,11 +193,14 @@ func (h *hostScan) walk(before []state, carries, checkpoints []float64) {
 			C.sw_scan_walk(&w.call, nil, nil, cDoubles(w.checkpoints))
 			return
 		}
-		states := w.states[:count]
+		states, before := w.states[:count], w.checkpoints
 		if h.begin(w, states, first); h.x != indicesOperand {
-			copy(states, before[first:])
+			copy(states, entering[first:])
 		}
-		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries[first:]), h.checkpoint(checkpoints, first))
+		if checkpoints != nil {
+			states, before = nil, checkpoints[h.checkpoint(first):]
+		}
+		C.sw_scan_walk(&w.call, cStates(states), cDoubles(carries[first:]), cDoubles(before))
 	})
 }
 
@@ -215,12 +212,9 @@ func (h *hostScan) still(first, count int64) bool {
 // checkpointsOf is the number of checkpoints of 32 lanes.
 func checkpointsOf(n int64) int64 { return ceil(n, C.SCAN_POSITIONS) * 2 * C.SCAN_LANES }
 
-// checkpoint is where those of the lanes from first on begin, where there are any; first is the first lane of a batch.
-func (h *hostScan) checkpoint(checkpoints []float64, first int64) *C.double {
-	if checkpoints == nil {
-		return nil
-	}
-	return cDoubles(checkpoints[ceil(first, C.SCAN_LANES)*checkpointsOf(h.part):])
+// checkpoint is where those of the lanes from first on begin; first is the first lane of a task.
+func (h *hostScan) checkpoint(first int64) int64 {
+	return ceil(first, C.SCAN_LANES) * checkpointsOf(h.part)
 }
 
 // begin sets the states that stand before lanes without a look at other lanes.

@@ -72,13 +72,13 @@ func (h *hostScan) indexed() {
 		return
 	}
 	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	if least := choosing.fold(parts, carries, nil); least == 0 {
+	if least := choosing.fold(parts, carries); least == 0 {
 		h.parallel(ceil(h.rows, addLanes), func(w *scanWorker, task int64) {
 			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
 		})
 		return
 	}
-	choosing.carry(parts, make([]state, h.lanes), carries, nil)
+	choosing.carry(parts, make([]state, h.lanes), carries)
 }
 
 // scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane.

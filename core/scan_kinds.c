@@ -46,7 +46,7 @@ INLINE void keep(double *checkpoint, const double *a, const double *b, long widt
   memcpy(checkpoint + width, b, sizeof *b * width);
 }
 
-INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries, double *products) {
+INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries) {
   SIZES;
   double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
   uint64_t want[SCAN_WIDEST], odd[SCAN_WIDEST];
@@ -66,13 +66,8 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
       if (BY_INDEX(kind)) chosen_check(want + s, b + s, odd + s, x + s, k, DELTA(kind), width, n);
       if (BY_INDEX(kind) && leaves) chosen_fold(exact, want + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
       if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
-      if (kind == SCAN_PRODUCT) {
-        double *m = products + 2 * (last - i) * width + s, *e = m + width;
-        EACH_LANE m[l] = 1, e[l] = 0;
-        product_fold(exact, m, e, leaving + s, lost + s, x + s, dy + s, width, n);
-        EACH_LANE a[s + l] = cut(a[s + l], m[l]), b[s + l] += e[l];
-        EACH_LANE scale(&a[s + l], &b[s + l]);
-      } else forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, n);
+      if (kind == SCAN_PRODUCT) product_fold(exact, a + s, b + s, leaving + s, lost + s, x + s, dy + s, width, n);
+      else forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, n);
     }
   }
   for (long l = 0; l < g->lanes; l++) {
@@ -82,29 +77,17 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
   }
 }
 
-/* The states before the tiles of whole rows. */
-INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *checkpoint) {
+/* The states before the tiles of the lanes. */
+INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
-  for (long l = 0; l < width; l++) a[l] = kind == SCAN_PRODUCT, b[l] = 0;
+  if (call->whole) for (long l = 0; l < width; l++) a[l] = kind == SCAN_PRODUCT, b[l] = 0;
+  else unpack(g, states, a, b);
   for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
     keep(checkpoint, a, b, width);
     if (k + positions >= call->n) break;
     sw_scan_load(x, &call->x, WINDOW(k, positions));
     EACH_STRIP forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, positions);
-  }
-}
-
-/* The same of parts, from the products of the tiles. */
-INLINE void multiply(const scan_call *call, const group *g, const double *states, double *checkpoint) {
-  SIZES;
-  double a[SCAN_WIDEST], b[SCAN_WIDEST];
-  unpack(g, states, a, b);
-  for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) for (long l = 0; l < width; l++) {
-    double m = checkpoint[l], before = unscaled(a[l], b[l]);
-    a[l] = cut(a[l], m), b[l] += checkpoint[width + l];
-    scale(&a[l], &b[l]);
-    checkpoint[l] = before;
   }
 }
 
@@ -118,7 +101,7 @@ INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double
   }
 }
 
-/* The same of parts, and what leaves them: dy with its links back to their first position. */
+/* The same, and what leaves the lanes: dy with its links back to their first position. */
 INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
                   double *checkpoint) {
   SIZES;
@@ -209,9 +192,7 @@ static group group_of(const scan_call *call, long lane) {
     case SCAN_CHOSEN_DOWN: CHOSEN(scan_##function##_chosen_down) arguments; break; \
   }
 
-void sw_scan_fold(const scan_call *call, double *states, double *carries, double *products) {
-  EACH_KIND(fold, (call, states, carries, products))
-}
+void sw_scan_fold(const scan_call *call, double *states, double *carries) { EACH_KIND(fold, (call, states, carries)) }
 
 void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   EACH_KIND(leave, (call, states, carries, checkpoints))

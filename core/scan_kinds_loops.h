@@ -5,8 +5,8 @@
   if (exact) { enum { EXACT = 1 }; EACH_GROUP { __VA_ARGS__ } } else { enum { EXACT = 0 }; EACH_GROUP { __VA_ARGS__ } }
 
 #define KIND(name, kind) \
-  TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries, double *checkpoints) { \
-    GROUPS(IN_FLOAT64, fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL, CHECKPOINTS(g));) \
+  TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries) { \
+    GROUPS(IN_FLOAT64, fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
   } \
   TARGET static void AT(scan_leave_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
     GROUPS(IN_FLOAT64, leave(kind, EXACT, call, g, states + 2 * g->lane, carries + g->lane, CHECKPOINTS(g));) \
@@ -15,8 +15,7 @@
     /* Sums of few terms need not keep what rounding takes from them, but exponentials do. */ \
     GROUPS(IN_FLOAT64 && (kind == SCAN_SOFT || call->n > SCAN_FEW), \
       const double *before = states ? states + 2 * g->lane : NULL; \
-      if (call->whole && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, EXACT, call, g, CHECKPOINTS(g)); \
-      if (!call->whole && kind == SCAN_PRODUCT) multiply(call, g, before, CHECKPOINTS(g)); \
+      if ((before || call->whole) && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, EXACT, call, g, before, CHECKPOINTS(g)); \
       *scans &= walk(kind, EXACT, call, g, before, carries ? carries + g->lane : NULL, CHECKPOINTS(g)); \
     ) \
   }

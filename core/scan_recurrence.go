@@ -21,13 +21,17 @@ type recurrence struct {
 	wins func(before, part state, first bool) bool
 	// combine is the state after two parts.
 	combine func(left, right state, first bool) state
+	// enter is a state as the loops take it.
+	enter func(before state) state
 	// cross is what a part makes of the value that enters from its right, where before stands to its left.
 	cross func(before, part state, first bool, entering float64) float64
 }
 
+func asItIs(s state) state { return s }
+
 // ------------------------------------------------------------------------------------------------ cumsum
 
-var cumulativeSums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true,
+var cumulativeSums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, enter: asItIs,
 	combine: func(left, _ state, _ bool) state { return left },
 	cross:   func(_, _ state, _ bool, entering float64) float64 { return entering }}
 
@@ -35,6 +39,7 @@ var cumulativeSums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: 
 
 var cumulativeProducts = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0}, folds: true, bends: true,
 	combine: func(left, right state, _ bool) state { return scaledProduct(left, right) },
+	enter:   func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
 	cross: func(_, part state, _ bool, entering float64) float64 {
 		fraction, e := math.Frexp(entering)
 		p := scaledProduct(part, state{fraction, float64(e)})
@@ -63,7 +68,7 @@ var (
 )
 
 func records(last, first int64) recurrence {
-	return recurrence{loops: [2]int64{last, first}, wins: beats, cross: selected(beats),
+	return recurrence{loops: [2]int64{last, first}, enter: asItIs, wins: beats, cross: selected(beats),
 		combine: func(left, right state, first bool) state {
 			if beats(left, right, first) {
 				return right
@@ -97,13 +102,13 @@ func beats(before, part state, first bool) bool {
 }
 
 // choices are the recurrence of indices that a scan returned: a part has a winner or none.
-var choices = recurrence{folds: true, wins: chosen, cross: selected(chosen)}
+var choices = recurrence{enter: asItIs, folds: true, wins: chosen, cross: selected(chosen)}
 
 func chosen(_, part state, _ bool) bool { return part[1] != 0 }
 
 // ------------------------------------------------------------------------------------------------ logcumsumexp
 
-var softs = recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, start: state{math.Inf(-1), 0},
+var softs = recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, start: state{math.Inf(-1), 0}, enter: asItIs,
 	combine: func(left, right state, _ bool) state {
 		m := math.Max(left[0], right[0])
 		return state{m, share(left, m) + share(right, m)}

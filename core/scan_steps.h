@@ -221,12 +221,6 @@ INLINE void scale(double *p, double *e) {
   *e += whole - 1022;
 }
 
-/* p 2^e, of a p as scale makes it. The power goes in two steps, so that results below the normal range are rounded once. */
-INLINE double unscaled(double p, double e) {
-  double k = e < -2000 ? -2000 : e > 1100 ? 1100 : e, most = k < -1000 ? -1000 : k > 1000 ? 1000 : k;
-  return p * power(most) * power(k - most);
-}
-
 /* The product of a lane as m 2^e with m in [0.5, 1), which leaves the range of float64 only where the product of a whole row does,
    and what leaves the lane; both from the last position on. Four factors of other types than float64 stay in range. */
 INLINE void product_fold(int exact, double *m, double *e, double *leaving, double *lost, const double *x, const double *dy, long width,
