@@ -29,8 +29,8 @@ type scanShape struct {
 	shared               uint32 // bytes of the ring, or of what columns have in shared memory
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
-	held                 bool   // rows are held by blocks, all of which are on the device
-	clustered            bool   // and those of a row are a cluster
+	held                 bool   // rows are held by blocks, all of which are on the device,
+	clustered            bool   // or those of a row are a cluster
 }
 
 // scanRoom is what a device has for blocks that need much of it.

@@ -298,7 +298,8 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase,
 	for k := range MaxRank - 1 {
 		put(max(1, d.extent[k]))
 	}
-	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed) | bit(g.clustered, scanCluster)
+	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) |
+		bit(d.reverse, scanReversed) | bit(g.clustered, scanCluster)
 	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {

@@ -6,7 +6,7 @@ const (
 	pieceBeside  = 3 << 10 // bytes of shared memory of a block beside the stages, at most
 	pieceMost    = 32      // pieces of a row: a lane hears each
 	pieceCluster = 16      // of a row whose blocks are a cluster
-	pieceCommon  = 8       // blocks of a cluster, with which no multiprocessor is left out
+	pieceCommon  = 8       // of one that every device with clusters takes
 )
 
 // piecewise reports that rows are quicker in pieces than in tiles.

@@ -92,8 +92,8 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
     assert_near(*found, dtype, 64)
 
 
-# More rows than blocks have at once; a last piece that is short; smaller blocks, as of 16 bits; more blocks than any
-# device has in a cluster, as many as one can have where that is allowed, one more, and as many pieces as a row can have.
+# More rows than blocks have at once; a last piece that is short; smaller blocks, but in float32; more blocks than a cluster may
+# have on every device, as many as it may have on some, one more, and as many pieces as a row can have.
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("rows", "pieces"), [(300, 2), (5, 2.3), (150, 3.7), (70, 9.5), (60, 16), (20, 16.1), (1, 32)])
