@@ -2,41 +2,58 @@ package core
 
 // Geometry of cuda/scan_pieces.cuh.
 const (
-	pieceBlocks  = 2       // of scanRowThreads, that a multiprocessor holds at once
+	pieceVectors = 8       // of 16 bytes of each operand that a thread owns
 	pieceBeside  = 3 << 10 // bytes of shared memory of a block beside the stages, at most
 	pieceMost    = 32      // pieces of a row: a lane hears each
 	pieceCluster = 16      // of a row whose blocks are a cluster
 	pieceCommon  = 8       // of one that every device with clusters takes
+	pieceReading = 256     // threads of a multiprocessor whose next pieces are on their way: more than so many hold up memory
 )
+
+// pieceThreads is kPieceThreads: of a block, at most; a multiprocessor has registers for twice as many.
+func (s *scanProgram) pieceThreads() int64 {
+	if s.element.Size() == 8 {
+		return 256
+	}
+	return 192
+}
+
+// pieceLane and pieceHolds are the elements of a thread and of a block, at most.
+func (s *scanProgram) pieceLane() int64  { return pieceVectors * s.vector() }
+func (s *scanProgram) pieceHolds() int64 { return s.pieceThreads() * s.pieceLane() }
 
 // piecewise reports that rows are quicker in pieces than in tiles.
 func (s *scanProgram) piecewise() bool {
-	return s.holdsPieces(s.code()) && s.length()%s.vector() == 0 && s.length() <= pieceBlocks*int64(s.units)*scanRowThreads*s.lane(s.code())
+	return s.holdsPieces(s.code()) && s.length()%s.vector() == 0 && s.length() <= 2*int64(s.units)*s.pieceHolds()
 }
 
 func (s *scanProgram) holdsPieces(code string) bool {
-	return tamed(code) && !s.holdsRow(code) && s.length() <= pieceMost*scanRowThreads*s.lane(code)
+	return tamed(code) && !s.holdsRow(code) && s.length() <= pieceMost*s.pieceHolds()
 }
 
-// sharePieces gives rows to blocks that tell each other in memory.
+// fewestPieces is how many blocks hold a row, of two at least.
+func (s *scanProgram) fewestPieces() int64 { return max(2, ceil(s.length(), s.pieceHolds())) }
+
+// sharePieces gives rows to blocks that tell each other in memory: the fewest, or up to twice as many.
 func (s *scanProgram) sharePieces(_ string, rows, _ int64) scanShape {
-	return s.pieces(rows, s.fewestPieces(), pieceMost, func(g *scanShape) int64 {
-		g.beside = pieceBlocks * scanRowThreads / g.block
+	least := s.fewestPieces()
+	return s.pieces(rows, least, min(2*least, pieceMost), func(g *scanShape) int64 {
+		g.beside = 2 * s.pieceThreads() / g.block
 		return g.beside * int64(s.units) / g.parts
 	})
 }
 
-// fewestPieces is how many blocks hold a row.
-func (s *scanProgram) fewestPieces() int64 { return ceil(s.length(), scanRowThreads*s.lane(s.code())) }
-
-// pieces gives each row to blocks that have equally many warps: to the fewest, or to up to twice as many where more rows, by a tenth, are
-// then on the device at once, which atOnce counts.
-func (s *scanProgram) pieces(rows, least, most int64, atOnce func(g *scanShape) int64) (best scanShape) {
-	warps, found := ceil(s.length(), 32*s.lane(s.code())), int64(0)
-	for parts := least; parts <= min(2*least, most); parts++ {
+// pieces gives each row to blocks that have equally many warps: to `first` of them, or to a number from there to `last` with which more rows,
+// by a tenth, are on the device at once, which atOnce counts.
+func (s *scanProgram) pieces(rows, first, last int64, atOnce func(g *scanShape) int64) (best scanShape) {
+	warps, found, step := ceil(s.length(), 32*s.pieceLane()), int64(0), int64(1)
+	if last < first {
+		step = -1
+	}
+	for parts := first; parts != last+step; parts += step {
 		each := ceil(warps, parts)
 		g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1, held: true, parts: ceil(warps, each), block: 32 * each}
-		g.shared = uint32(3 * 16 * g.block * s.vectors(s.code()))
+		g.shared = uint32(3 * 16 * g.block * pieceVectors)
 		if fits := atOnce(&g); 9*fits > 10*found {
 			g.grid = min(rows, fits) * g.parts
 			best, found = g, fits
@@ -47,20 +64,33 @@ func (s *scanProgram) pieces(rows, least, most int64, atOnce func(g *scanShape) 
 	return best
 }
 
+// clusterPieces gives rows to clusters of many blocks, which wait for each other less, of two warps at least.
+func (s *scanProgram) clusterPieces(rows int64, room *scanRoom) scanShape {
+	least, most := s.fewestPieces(), int64(pieceCluster)
+	if s.element.Size() == 8 {
+		most = max(least, pieceCommon)
+	}
+	if least > most {
+		return scanShape{}
+	}
+	return s.pieces(rows, clamp(ceil(s.length(), 64*s.pieceLane()), least, most), least, room.clusters)
+}
+
 // fillPieces takes as many blocks as a multiprocessor has shared memory for, so that all of them are on the device; or clusters, in which they
 // tell each other sooner, where nearly as many rows are on the device then.
 func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 	g.beside = min(g.beside, int64(room.shared)/(int64(g.shared)+pieceBeside))
 	g.grid = min(g.strips, g.beside*int64(s.units)/g.parts) * g.parts
-	least := s.fewestPieces()
-	if half := 2 * least; s.element.Size() != 4 && least > 2 && half <= pieceCommon { // more blocks wait for each other less
-		least = half
+	c := s.clusterPieces(g.strips, room)
+	if c.grid == 0 || 5*c.grid*g.parts < 4*g.grid*c.parts {
+		return g.grid > 0 && s.waits()
 	}
-	if c := s.pieces(g.strips, least, pieceCluster, room.clusters); c.grid > 0 && 5*c.grid*g.parts >= 4*g.grid*c.parts {
-		*g, g.clustered = c, true
-		return true
+	if beside := ceil(pieceReading, c.block); c.parts <= pieceCommon && s.element.Size() < 8 { // in larger ones more of them wait
+		c.shared = max(c.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
+		c.grid = min(c.strips, room.clusters(&c)) * c.parts
 	}
-	return g.grid > 0 && s.waits()
+	*g, g.clustered = c, true
+	return true
 }
 
 // waits reports that pieces may wait for what is told in memory. Sums of exponentials of 16 bits, whose tails wait for heads, lose more by it

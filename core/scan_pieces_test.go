@@ -13,7 +13,9 @@ import (
 func noClusters(*scanShape) int64 { return 0 }
 
 // someClusters are as many as the blocks of 120 multiprocessors make.
-func someClusters(g *scanShape) int64 { return 120 * (1024 / g.block) / g.parts }
+func someClusters(g *scanShape) int64 {
+	return 120 * min(2*max(192, g.block)/g.block, (228<<10)/(int64(g.shared)+pieceBeside)) / g.parts
+}
 
 func TestPieces(t *testing.T) {
 	for _, c := range []struct {
@@ -26,33 +28,35 @@ func TestPieces(t *testing.T) {
 		block         uint32
 	}{
 		{"cumprod", Float32, 1024, 8192, true, "row", 1, 1024, 512},
-		{"cumprod", Float32, 1024, 8196, false, "pieces", 2, 3 * 132, 288},
-		{"cumprod", Float32, 1024, 12288, false, "pieces", 3, 4 * 132, 256}, // four of them are side by side; of 12 warps, two
-		{"cumprod", Float32, 1024, 12288, true, "pieces", 3, 480, 256},
-		{"cumprod", Float32, 1024, 65536, false, "pieces", 8, 2 * 132, 512},
-		{"cumprod", Float32, 1024, 65536, true, "pieces", 8, 240, 512},
-		{"cumprod", Float32, 20, 65536, true, "pieces", 8, 160, 512},
+		{"cumprod", Float32, 1024, 8196, false, "pieces", 3, 4 * 132, 96}, // four of them are side by side; of 9 warps, three
+		{"cumprod", Float32, 1024, 12288, false, "pieces", 2, 2 * 132, 192},
+		{"cumprod", Float32, 1024, 12288, true, "pieces", 6, 480, 64}, // four, as more read too much at once
+		{"cumprod", Float32, 1024, 65536, false, "pieces", 11, 2 * 132, 192},
+		{"cumprod", Float32, 1024, 65536, true, "pieces", 16, 352, 128},
+		{"cumprod", Float32, 20, 65536, true, "pieces", 16, 320, 128},
+		{"cumprod", Float32, 1024, 98304, true, "pieces", 16, 240, 192},
+		{"cumprod", Float32, 1024, 98308, true, "pieces", 17, 15 * 17, 192}, // too long for a cluster
 		{"cumprod", Float32, 1024, 65537, true, "long", 1, 2 * 132, 256},
 		{"cumprod", Float32, 1024, 1<<18 + 4, true, "long", 1, 2 * 132, 256},
-		{"cumprod", BFloat16, 1024, 3 * 16384, false, "pieces", 3, 2 * 132, 512},
-		{"cumprod", BFloat16, 1024, 65536, true, "pieces", 8, 480, 256}, // smaller blocks: four would hold a row
-		{"cumprod", BFloat16, 1024, 50264, true, "pieces", 10, 720, 160},
-		{"cumprod", BFloat16, 1024, 32768, true, "pieces", 2, 240, 512},
-		{"logcumsumexp", Float32, 300, 1 << 18, true, "pieces", 32, 8 * 32, 512}, // too long for a cluster
-		{"logcumsumexp", BFloat16, 1024, 65536, true, "pieces", 8, 240, 512},
+		{"cumprod", BFloat16, 1024, 3 * 16384, false, "pieces", 4, 2 * 132, 192},
+		{"cumprod", BFloat16, 1024, 65536, true, "pieces", 16, 720, 64},
+		{"cumprod", BFloat16, 1024, 50264, true, "pieces", 13, 715, 64},
+		{"cumprod", BFloat16, 1024, 32768, true, "pieces", 8, 480, 64},
+		{"logcumsumexp", BFloat16, 1024, 65536, true, "pieces", 16, 720, 64},
 		{"logcumsumexp", BFloat16, 1024, 65536, false, "long", 1, 2 * 132, 256}, // rows enough for all blocks, of some tiles
-		{"logcumsumexp", BFloat16, 1024, 8200, false, "pieces", 2, 3 * 132, 288},
+		{"logcumsumexp", BFloat16, 1024, 8200, false, "pieces", 2, 4 * 132, 96},
 		{"logcumsumexp", BFloat16, 397, 16384, false, "long", 1, 2 * 132, 256},
-		{"logcumsumexp", BFloat16, 396, 16384, false, "pieces", 2, 2 * 132, 512}, // which leave half of all blocks idle in their second turn
-		{"logcumsumexp", Float64, 1024, 65536, true, "pieces", 16, 240, 512},
-		{"cumprod", Float64, 1024, 65536, false, "pieces", 16, 256, 512},
-		{"cumprod", Float64, 100, 65536, false, "pieces", 16, 256, 512},
+		{"logcumsumexp", BFloat16, 396, 16384, false, "pieces", 2, 3 * 132, 128}, // which leave half of all blocks idle in their second turn
+		{"logcumsumexp", Float64, 1024, 65536, true, "pieces", 16, 240, 256},
+		{"logcumsumexp", Float64, 1024, 32768, true, "pieces", 8, 240, 256}, // more read too little at once
+		{"cumprod", Float64, 1024, 65536, false, "pieces", 16, 256, 256},
+		{"cumprod", Float64, 100, 65536, false, "pieces", 16, 256, 256},
 	} {
 		about := fmt.Sprintf("%+v", c)
 		fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
 		if c.clusters {
 			fake.clusters = func(l *driver.Launch) int {
-				return int(someClusters(&scanShape{block: int64(l.Block), parts: int64(l.Cluster)}))
+				return int(someClusters(&scanShape{block: int64(l.Block), parts: int64(l.Cluster), shared: l.Shared}))
 			}
 		}
 		plan, err := Select(ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.length}, DType: c.dtype, Dim: 1}, CUDA(0), Preference{})
@@ -87,7 +91,7 @@ func TestPieces(t *testing.T) {
 }
 
 func TestPiecesThatFindNoRoom(t *testing.T) {
-	d := ScanBackward{Kind: "cumprod", Shape: []int64{64, 1 << 17}, DType: Float32, Dim: 1} // 16 pieces
+	d := ScanBackward{Kind: "cumprod", Shape: []int64{64, 98304}, DType: Float32, Dim: 1} // 16 pieces
 	for _, c := range []struct {
 		units, shared, clusters int
 		sku, kernel             string

@@ -360,6 +360,9 @@ func TestShapesOfScans(t *testing.T) {
 						require.Zero(t, g.block%32)
 						require.LessOrEqual(t, g.block, int64(512))
 						lane := s.lane(s.code())
+						if s.variant == "pieces" {
+							lane = s.pieceLane()
+						}
 						switch s.variant {
 						case "rows":
 							require.LessOrEqual(t, g.width*s.length(), 32*rowsVectors*s.vector(), "whole rows in a warp")
@@ -404,7 +407,7 @@ func TestShapesOfScans(t *testing.T) {
 							if s.fillPieces(&g, &scanRoom{227 << 10, someClusters}) && g.clustered {
 								require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
 								require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-								require.LessOrEqual(t, g.block, int64(512))
+								require.LessOrEqual(t, g.block, s.pieceThreads())
 								require.LessOrEqual(t, g.parts, int64(pieceCluster), "a letterbox holds a state of each")
 								require.Zero(t, g.grid%g.parts)
 								require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
@@ -464,6 +467,7 @@ func TestConstantsOfScans(t *testing.T) {
 		return n
 	}
 	require.Equal(t, scanRowThreads, constant("kRowThreads"))
+	require.Equal(t, pieceVectors, constant("kPieceVectors"))
 	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
 	require.Equal(t, stripThreads, constant("kStripThreads"))
@@ -476,6 +480,7 @@ func TestConstantsOfScans(t *testing.T) {
 		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
 		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
 		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
+		"kPieceThreads = sizeof(T) == 8 ? 256 : 192",
 		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
 		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",

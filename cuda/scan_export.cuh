@@ -15,7 +15,7 @@
 
 // Of kinds that are tried first: rows that some blocks hold.
 #define EXPORT_PIECES(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, kRowThreads, 2, ScanArgs, pieces<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, kPieceThreads<T>, 2, ScanArgs, pieces<Kind<A>, T>(args))
 
 // With a ring in shared memory: long columns and long rows, for kinds that read numbers.
 #define EXPORT_STRIPS(name, T, A, kind, Kind) \

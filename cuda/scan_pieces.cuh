@@ -8,6 +8,12 @@
 #include "scan_rows.cuh"
 #include "scan_team.cuh"
 
+// Threads of a block, at most, with registers for two such blocks on a multiprocessor, and vectors of each operand that each of them owns:
+// many elements, as those of one thread wait for no other.
+template <typename T>
+constexpr int kPieceThreads = sizeof(T) == 8 ? 256 : 192;
+constexpr int kPieceVectors = 8;
+
 // A thread of a block, whose pieces are at the same place of every so many rows. Rows of all operands run the same way and consist of whole
 // aligned vectors; vectors u * 32 + l of a warp come and go by lane l, which owns vectors l * U + u. The room of a warp is for x, dy and dx.
 template <typename K, typename T>
@@ -15,7 +21,7 @@ struct Piece {
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
-    static constexpr int V = 16 / sizeof(T), U = kVectors<K, T>, I = U * V, PACKETS = Told<K>::template PACKETS<Tail>;
+    static constexpr int V = 16 / sizeof(T), U = kPieceVectors, I = U * V, PACKETS = Told<K>::template PACKETS<Tail>;
     static_assert(sizeof(Head) <= sizeof(Tail) && Told<K>::template PACKETS<Head> == PACKETS);
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
@@ -136,12 +142,12 @@ struct Piece {
         for (int u = 0; u < U; ++u) word[u] = Vectors::flipped(word[u]);
     }
 
-    // Lane 0 gets the join of the first 16 lanes, which holds for all if the others have nothing.
+    // Lane 0 gets the join of as many lanes as the block has warps, which holds for all if the others have nothing.
     template <typename S>
     static __device__ S joined(S s)
     {
-#pragma unroll (kHolds<K> ? 4 : 1)
-        for (int d = 1; d < kRowThreads / 32; d *= 2) s = K::join(s, from_above(s, d));
+#pragma unroll (kHolds<K> ? 3 : 1)
+        for (int d = 1; d < kPieceThreads<T> / 32; d *= 2) s = K::join(s, from_above(s, d));
         return s;
     }
 
@@ -166,10 +172,9 @@ struct Piece {
     __device__ void meet(Head& head, Tail& tail)
     {
         __syncthreads();
-        if (pieces > 1 && warp == 0) tell<HEADS, TAILS>();
+        if (warp == 0) tell<HEADS, TAILS>();
         if (HEADS) head = K::join(from_lane(joined(lane < warp ? shared->heads[lane] : K::empty()), 0), head);
         if (TAILS) tail = K::join(tail, from_lane(joined(warp + 1 + lane < warps ? shared->tails[warp + 1 + lane] : K::nothing()), 0));
-        if (pieces == 1) return;
         if (warp == 0) hear<HEADS, TAILS>();
         __syncthreads();
     }
@@ -278,18 +283,12 @@ __device__ void pieces(const ScanArgs& args)
     __shared__ typename Own::Box boxes[2];
     Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, boxes);
     own.ask(own.row);
-    if (threadIdx.x < 2) {
-        found[threadIdx.x] = 0, boxes[threadIdx.x].open();
-        shared[threadIdx.x].head[0] = First::empty(), shared[threadIdx.x].tail[0] = First::nothing();  // where a block holds the row
-    }
+    if (threadIdx.x < 2) found[threadIdx.x] = 0, boxes[threadIdx.x].open();
     __syncthreads();
     if constexpr (kClusters) meet_cluster();
     const auto tell = [&](unsigned& faults, unsigned row) {
-        if (threadIdx.x != 0 || own.turn == 0) return;
-        if (own.pieces == 1)
-            args.bad[row] = static_cast<int>(faults);
-        else if (faults)
-            atomicOr(&args.bad[row], static_cast<int>(faults));
+        if (threadIdx.x != 0 || own.turn == 0 || faults == 0) return;
+        atomicOr(&args.bad[row], static_cast<int>(faults));
         faults = 0;
     };
 #pragma unroll 1
