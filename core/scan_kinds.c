@@ -7,6 +7,10 @@
 
 #include "scan_steps.h"
 
+#ifdef VECTOR_256
+#include <immintrin.h>
+#endif
+
 /* The walks over lanes, tile by tile. */
 
 #define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
@@ -41,6 +45,7 @@ INLINE void expect(const scan_call *call, const group *g, const double *restrict
   else for (long l = 0; l < g->lanes; l++) want[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
 }
 
+/* What stands before a tile. Of records it is the winners in the tile that are kept, as bits, for which there is room. */
 INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
   memcpy(checkpoint, a, sizeof *a * width);
   memcpy(checkpoint + width, b, sizeof *b * width);
@@ -77,17 +82,22 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
   }
 }
 
-/* The states before the tiles of the lanes. */
-INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
+typedef void (*packer)(uint32_t *, const double *, long);
+
+/* The checkpoints of the lanes. */
+INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *checkpoint,
+                 packer pack) {
   SIZES;
-  double x[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
+  double x[SCAN_TILE], w[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
   if (call->whole) for (long l = 0; l < width; l++) a[l] = kind == SCAN_PRODUCT, b[l] = 0;
   else unpack(g, states, a, b);
   for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
-    keep(checkpoint, a, b, width);
-    if (k + positions >= call->n) break;
-    sw_scan_load(x, &call->x, WINDOW(k, positions));
-    EACH_STRIP forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, positions);
+    long n = POSITIONS(k);
+    if (!RECORDS(kind)) keep(checkpoint, a, b, width);
+    if (!RECORDS(kind) && k + n == call->n) break;
+    sw_scan_load(x, &call->x, WINDOW(k, n));
+    EACH_STRIP forward(kind, exact, a + s, b + s, x + s, RECORDS(kind) ? w + s : NULL, NULL, width, n);
+    if (RECORDS(kind)) pack((uint32_t *)checkpoint, w, n * width);
   }
 }
 
@@ -103,20 +113,21 @@ INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double
 
 /* The same, and what leaves the lanes: dy with its links back to their first position. */
 INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
-                  double *checkpoint) {
+                  double *checkpoint, packer pack) {
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], link[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
   for (long l = 0; l < width; l++) link[l] = 1, leaving[l] = lost[l] = 0;
   unpack(g, states, a, b);
   for (long first = 0; first < call->n; first += positions, checkpoint += 2 * width) {
     long n = POSITIONS(first);
-    keep(checkpoint, a, b, width);
+    if (!RECORDS(kind)) keep(checkpoint, a, b, width);
     sw_scan_load(x, &call->x, WINDOW(first, n));
     sw_scan_load(dy, &call->dy, WINDOW(first, n));
     EACH_STRIP {
       forward(kind, exact, a + s, b + s, x + s, w + s, dy + s, width, n);
       linked(kind, exact, link + s, leaving + s, lost + s, x + s, w + s, dy + s, width, n);
     }
+    if (RECORDS(kind)) pack((uint32_t *)checkpoint, w, n * width);
   }
   for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
 }
@@ -146,13 +157,14 @@ INLINE int walk(enum scan_kind kind, int exact, const scan_call *call, const gro
   }
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long k = i * positions, n = POSITIONS(k);
-    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
+    double *kept = checkpoint + 2 * i * width;
+    if (kind != SCAN_SUM && !RECORDS(kind)) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP {
-      double *state = checkpoint + 2 * i * width + s;
+      const uint32_t *wins = (const uint32_t *)kept + s / SCAN_LANES;
       if (BY_INDEX(kind)) chosen_forward(want + s, first + s, own + s, odd + s, x + s, w + s, k, DELTA(kind), width, n);
-      else forward(kind, exact, state, state + width, x + s, w + s, dy + s, width, n);
-      backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
+      else if (!RECORDS(kind)) forward(kind, exact, kept + s, kept + width + s, x + s, w + s, dy + s, width, n);
+      backward(kind, exact, entering + s, lost + s, x + s, w + s, wins, dy + s, width, n);
     }
     sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }

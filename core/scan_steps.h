@@ -21,6 +21,7 @@
    expression for each lane without a branch, so that lanes become vectors. */
 
 /* Loops work on strips of lanes whose states stay in registers; width is that of a tile. */
+#define RECORDS(kind) ((kind) >= SCAN_MAX_LAST && (kind) <= SCAN_MIN_FIRST)
 #define EACH_LANE for (long l = 0; l < SCAN_LANES; l++)
 
 INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
@@ -30,6 +31,10 @@ INLINE double number(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 INLINE double mask(int made) { return number(made ? ~(uint64_t)0 : 0); }
 INLINE double where(double choice, double x) { return number(bits(x) & bits(choice)); }
 INLINE double elsewhere(double choice, double x) { return number(bits(x) & ~bits(choice)); }
+
+/* The choices of a strip at one position are the bits of a word; that of the next position is WORDS behind it. */
+#define WORDS (width / SCAN_LANES)
+INLINE double chosen_by(uint64_t word, long lane) { return mask((word & (uint64_t)1 << lane) != 0); }
 
 /* a b, where zero cuts infinity, but not NaN. */
 INLINE double cut(double a, double b) {
@@ -192,17 +197,18 @@ INLINE void forward(enum scan_kind kind, int exact, double *a, double *b, double
   }
 }
 
-/* Backward: dx in place of dy. entering is c R from the right. A maximum selects, so that an infinity or a NaN stays in its run. */
-INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, double *restrict lost, const double *restrict c, const double *restrict w,
-                     double *restrict dy, long width, long n) {
+/* Backward: dx in place of dy. entering is c R from the right. The winners of records come as bits. A maximum selects, so that an infinity or a NaN stays in its run. */
+INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, double *restrict lost, const double *restrict c,
+                     const double *restrict w, const uint32_t *restrict wins, double *restrict dy, long width, long n) {
   for (long k = n - 1; k >= 0; k--) EACH_LANE {
     long i = k * width + l;
+    double own = RECORDS(kind) ? chosen_by(wins[k * WORDS], l) : w[i];
     double less = lost[l], next = added(exact, dy[i], entering[l], &less), r = exact ? next + less : next;
     switch (kind) {
       case SCAN_SUM: dy[i] = r, entering[l] = next; break;
       case SCAN_PRODUCT: dy[i] = cut(w[i], r), entering[l] = cut(c[i], next), less *= c[i]; break;
       case SCAN_SOFT: dy[i] = w[i] * r, entering[l] = c[i] * next, less *= c[i]; break;
-      default: dy[i] = where(w[i], r), entering[l] = elsewhere(w[i], next), less = elsewhere(w[i], less);
+      default: dy[i] = where(own, r), entering[l] = elsewhere(own, next), less = elsewhere(own, less);
     }
     if (exact) lost[l] = less;
   }

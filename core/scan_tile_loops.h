@@ -3,32 +3,94 @@
 #define LINE(type) (long)(64 / sizeof(type)) /* numbers of a line of cache */
 #define EACH(lanes) for (long l = 0; l < lanes; l++)
 
-/* Four numbers of a type in float64; vectors of lanes to a tile and from it. Compilers make more of these conversions than there is. */
+/* One number of a type in float64, and back. */
+#define GET_f32(p) *(p)
+#define GET_f64(p) *(p)
+#define GET_bf16(p) widen_bf16_one(*(p))
+#define PUT_f32(p) *(p)
+#define PUT_f64(p) *(p)
+#define PUT_bf16(p) narrow_bf16_one(odd_of(*(p)))
+#if VECTOR == 64
+#define GET_f16(p) widen_f16_one(*(p))
+#define PUT_f16(p) narrow_f16_one(odd_of(*(p)))
+#else
+#define GET_f16(p) _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(*(p))))
+#define PUT_f16(p) _mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(odd_of(*(p))), _MM_FROUND_TO_NEAREST_INT), 0)
+#endif
+
+/* Four numbers; vectors of lanes to a tile and from it. Compilers make more of these conversions than there is. */
 #if VECTOR == 64
 #define FOUR_f32(p) __builtin_convertvector(*(const loose_f32 *)(p), four)
+#define PUT_FOUR_f32(p, v) (*(loose_f32 *)(p) = __builtin_convertvector(v, loose_f32))
 #else
 #define FOUR_f32(p) (four)_mm256_cvtps_pd(_mm_loadu_ps(p))
+#define PUT_FOUR_f32(p, v) _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)(v)))
 #endif
+#define FOUR_f64(p) (*(const loose_f64 *)(p))
 #define FOUR_f16(p) (four)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(p))))
 #define FOUR_bf16(p) (four)_mm256_cvtps_pd(_mm256_castps256_ps128(WIDE_bf16(_mm_loadl_epi64((const __m128i *)(p)))))
-#define FOUR_f64(p) (*(const loose_f64 *)(p))
-#if VECTOR == 512
-#define FROM_f32(p) _mm512_cvtpd_ps(_mm512_loadu_pd(p))
-#define TO_f32(p, v) _mm512_storeu_pd(p, _mm512_cvtps_pd(v))
-#else
-#define FROM_f32(p) \
-  _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(_mm256_loadu_pd(p))), _mm256_cvtpd_ps(_mm256_loadu_pd((p) + 4)), 1)
-#define TO_f32(p, v) \
-  (_mm256_storeu_pd(p, _mm256_cvtps_pd(_mm256_castps256_ps128(v))), _mm256_storeu_pd((p) + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))
-#endif
+#define PUT_FOUR_f64(p, v) (*(loose_f64 *)(p) = v)
 #define FROM_f64(p) _mm256_loadu_pd(p)
 #define TO_f64(p, v) _mm256_storeu_pd(p, v)
 #define TO_f16 TO_f32
 #define TO_bf16 TO_f32
-#define ONE_f32(p) *(p)
-#define ONE_f64(p) *(p)
-#define ONE_f16(p) _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(*(p))))
-#define ONE_bf16(p) _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((uint32_t)*(p) << 16)))
+#define FROM_bf16 FROM_f16
+#if VECTOR == 512
+#define FROM_f32(p) _mm512_cvtpd_ps(_mm512_loadu_pd(p))
+#define FROM_f16(p) _mm512_cvtpd_ps(ODD(512, _mm512_loadu_pd(p)))
+#define TO_f32(p, v) _mm512_storeu_pd(p, _mm512_cvtps_pd(v))
+#elif VECTOR == 256
+#define PAIR(low, high) _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1)
+#define FROM_f32(p) PAIR(_mm256_cvtpd_ps(_mm256_loadu_pd(p)), _mm256_cvtpd_ps(_mm256_loadu_pd((p) + 4)))
+#define FROM_f16(p) PAIR(_mm256_cvtpd_ps(ODD(256, _mm256_loadu_pd(p))), _mm256_cvtpd_ps(ODD(256, _mm256_loadu_pd((p) + 4))))
+#define TO_f32(p, v) \
+  (_mm256_storeu_pd(p, _mm256_cvtps_pd(_mm256_castps256_ps128(v))), _mm256_storeu_pd((p) + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))
+#endif
+
+#if VECTOR != 64
+/* odd_of and narrow_bf16_one of vectors. */
+#define ODD(size, v) ((__m##size##d)AT(scan_odd_##size)((odd_##size)(v)))
+#define ODD_OF(size) \
+  TARGET INLINE odd_##size AT(scan_odd_##size)(odd_##size u) { \
+    const uint64_t lost = ((uint64_t)1 << 29) - 1; \
+    return (u | ((u & lost) + lost)) & ~lost; \
+  }
+ODD_OF(256)
+#if VECTOR == 512
+ODD_OF(512)
+#endif
+#undef ODD_OF
+
+#define NARROW_bf16(v) AT(scan_narrow_bf16)(v)
+TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
+  __m256i u = _mm256_castps_si256(v), even = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
+  rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+  return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+}
+#define ODD_FOUR(v) _mm256_castps128_ps256(_mm256_cvtpd_ps(ODD(256, v)))
+#define PUT_FOUR_f16(p, v) _mm_storel_epi64((__m128i *)(p), NARROW_f16(ODD_FOUR(v)))
+#define PUT_FOUR_bf16(p, v) _mm_storel_epi64((__m128i *)(p), NARROW_bf16(ODD_FOUR(v)))
+#endif
+
+/* Lanes of 16 bits side by side, by eights; the compiler does the other types by itself. */
+#define EIGHTS_IN_f32(lanes)
+#define EIGHTS_IN_f64(lanes)
+#define EIGHTS_OUT_f32(lanes)
+#define EIGHTS_OUT_f64(lanes)
+#if VECTOR == 64
+#define EIGHTS_IN_f16(lanes)
+#define EIGHTS_IN_bf16(lanes)
+#define EIGHTS_OUT_f16(lanes)
+#define EIGHTS_OUT_bf16(lanes)
+#else
+#define EIGHTS_IN(suffix, lanes) for (; l + 8 <= lanes; l += 8) TO_f32(row + l, WIDE_##suffix(_mm_loadu_si128((const __m128i *)(from + l))));
+#define EIGHTS_OUT(suffix, lanes) for (; l + 8 <= lanes; l += 8) _mm_storeu_si128((__m128i *)(to + l), NARROW_##suffix(FROM_f16(row + l)));
+#define EIGHTS_IN_f16(lanes) EIGHTS_IN(f16, lanes)
+#define EIGHTS_IN_bf16(lanes) EIGHTS_IN(bf16, lanes)
+#define EIGHTS_OUT_f16(lanes) EIGHTS_OUT(f16, lanes)
+#define EIGHTS_OUT_bf16(lanes) EIGHTS_OUT(bf16, lanes)
+#endif
 
 /* Lane i has position k at LANE(i). A step of -1 reads upwards as well, and fills the tile from its end. */
 #define LANE(i) (lane[i] + k)
@@ -52,134 +114,162 @@
 #define TURN_IN(type, suffix) TURNING(type, suffix, out, 0, \
   for (int i = 0; i < 4; i++) v[i] = READ_##suffix(LANE, i); \
   TURN_##suffix(v); \
-  for (int i = 0; i < 4; i++, out += pitch) TO_##suffix(out, v[i]);, out[i] = ONE_##suffix(LANE(i)))
+  for (int i = 0; i < 4; i++, out += pitch) TO_##suffix(out, v[i]);, out[i] = GET_##suffix(LANE(i)))
 #define TURN_OUT(type, suffix) TURNING(type, suffix, in, 1, \
   for (int i = 0; i < 4; i++, in += pitch) v[i] = FROM_##suffix(in); \
   TURN_##suffix(v); \
-  for (int i = 0; i < 4; i++) WRITE_##suffix(LANE, i, v[i]);, *LANE(i) = in[i])
+  for (int i = 0; i < 4; i++) WRITE_##suffix(LANE, i, v[i]);, *LANE(i) = PUT_##suffix(in + i))
 #endif
 
-#define PAIRS_IN(type, suffix) \
-  int pairs = (step == 2 || step == -2) && lanes >= 4 && runs_of(2, at, lanes); \
-  for (; pairs && l + 4 <= lanes; l += 4) { \
+/* Two rows that alternate. */
+#define PAIRS(type, p, q, at_tile, write, two_positions, one_position) \
+  for (int pairs = (step == 2 || step == -2) && lanes >= 4 && runs_of(2, at, lanes); pairs && l + 4 <= lanes; l += 4) { \
     long k = 0, pitch = step / 2 * width, low = step < 0 ? 2 * (n - 1) : 0; \
-    const type *p = data + at[l] - low, *q = data + at[l + 2] - low; \
-    double *out = tile + l + (step < 0 ? (n - 1) * width : 0); \
-    for (; k + 2 <= n; k += 2, p += 4, q += 4, out += 2 * pitch) { \
-      if (2 * k % LINE(type) == 0) FETCH(p + next, 0), FETCH(q + next, 0); \
-      four a = FOUR_##suffix(p), b = FOUR_##suffix(q); \
-      *(loose_f64 *)out = __builtin_shufflevector(a, b, 0, 1, 4, 5); \
-      *(loose_f64 *)(out + pitch) = __builtin_shufflevector(a, b, 2, 3, 6, 7); \
+    __typeof__(data) p = data + at[l] - low, q = data + at[l + 2] - low; \
+    __typeof__(tile) at_tile = tile + l + (step < 0 ? (n - 1) * width : 0); \
+    for (; k + 2 <= n; k += 2, p += 4, q += 4, at_tile += 2 * pitch) { \
+      if (2 * k % LINE(type) == 0) FETCH(p + next, write), FETCH(q + next, write); \
+      two_positions \
     } \
-    if (k < n) out[0] = ONE_##suffix(p), out[1] = ONE_##suffix(p + 1), out[2] = ONE_##suffix(q), out[3] = ONE_##suffix(q + 1); \
+    if (k < n) one_position; \
+  }
+#if VECTOR == 64
+#define PAIRS_IN_f16
+#define PAIRS_IN_bf16
+#define PAIRS_OUT_f16
+#define PAIRS_OUT_bf16
+#else
+#define PAIRS_IN_f16 PAIRS_IN(uint16_t, f16)
+#define PAIRS_IN_bf16 PAIRS_IN(uint16_t, bf16)
+#define PAIRS_OUT_f16 PAIRS_OUT(uint16_t, f16)
+#define PAIRS_OUT_bf16 PAIRS_OUT(uint16_t, bf16)
+#endif
+#define PAIRS_IN_f32 PAIRS_IN(float, f32)
+#define PAIRS_IN_f64 PAIRS_IN(double, f64)
+#define PAIRS_OUT_f32 PAIRS_OUT(float, f32)
+#define PAIRS_OUT_f64 PAIRS_OUT(double, f64)
+#define PAIRS_IN(type, suffix) PAIRS(type, p, q, out, 0, \
+  four a = FOUR_##suffix(p); \
+  four b = FOUR_##suffix(q); \
+  *(loose_f64 *)out = __builtin_shufflevector(a, b, 0, 1, 4, 5); \
+  *(loose_f64 *)(out + pitch) = __builtin_shufflevector(a, b, 2, 3, 6, 7);, \
+  (out[0] = GET_##suffix(p), out[1] = GET_##suffix(p + 1), out[2] = GET_##suffix(q), out[3] = GET_##suffix(q + 1)))
+#define PAIRS_OUT(type, suffix) PAIRS(type, p, q, in, 1, \
+  four a = FOUR_f64(in); \
+  four b = FOUR_f64(in + pitch); \
+  PUT_FOUR_##suffix(p, (four)__builtin_shufflevector(a, b, 0, 1, 4, 5)); \
+  PUT_FOUR_##suffix(q, (four)__builtin_shufflevector(a, b, 2, 3, 6, 7));, \
+  (p[0] = PUT_##suffix(in), p[1] = PUT_##suffix(in + 1), q[0] = PUT_##suffix(in + 2), q[1] = PUT_##suffix(in + 3)))
+
+#define ROWS_IN(suffix, lanes) for (long k = 0; k < n; k++) { \
+    long l = 0; \
+    double *restrict row = tile + k * width; \
+    __typeof__(data) from = data + k * step; \
+    EIGHTS_IN_##suffix(lanes) \
+    for (; l < lanes; l++) row[l] = GET_##suffix(from + l); \
+  }
+#define ROWS_OUT(suffix, lanes) for (long k = 0; k < n; k++) { \
+    long l = 0; \
+    const double *row = tile + k * width; \
+    __typeof__(data) to = data + k * step; \
+    EIGHTS_OUT_##suffix(lanes) \
+    for (; l < lanes; l++) to[l] = PUT_##suffix(row + l); \
   }
 
-/* The lanes that are turned, or in pairs: all or the first. */
-#if VECTOR == 64
-#define HALVES_IN(suffix)
-#else
-#define HALVES_IN(suffix) TURN_IN(uint16_t, suffix) PAIRS_IN(uint16_t, suffix)
-#endif
-#define HALF_TILES(suffix) \
-  TARGET static long AT(scan_load_##suffix)(double *restrict tile, const uint16_t *restrict data, const int64_t *at, long step, long next, \
-                                            long lanes, long width, long n) { \
-    long l = 0; \
-    HALVES_IN(suffix) \
-    return l; \
-  }
+/* Lanes of other orders: long runs of them side by side first. */
+#define REST(call, out, in, convert) \
+  for (long run; l < lanes && (run = run_of(at + l, lanes - l)) >= 8; l += run) call; \
+  if (l == lanes) return; \
+  at += l, tile += l, lanes -= l; \
+  MOVE(out, in, convert, lanes, n);
 
 #define TILES(type, suffix) \
   TARGET static void AT(scan_load_rows_##suffix)(double *restrict tile, const type *restrict data, long step, long next, long lanes, \
                                                  long width, long n) { \
     for (long k = 0; k < n; k++) ASK(data + k * step + next, lanes, 0); \
-    if (lanes == SCAN_LANES) for (long k = 0; k < n; k++) EACH(SCAN_LANES) tile[k * width + l] = data[k * step + l]; \
-    else for (long k = 0; k < n; k++) EACH(lanes) tile[k * width + l] = data[k * step + l]; \
+    if (lanes == SCAN_LANES) ROWS_IN(suffix, SCAN_LANES) else ROWS_IN(suffix, lanes) \
   } \
   TARGET static void AT(scan_store_rows_##suffix)(type *restrict data, const double *restrict tile, long step, long next, long lanes, \
                                                   long width, long n) { \
     for (long k = 0; k < n; k++) ASK(data + k * step + next, lanes, 1); \
-    if (lanes == SCAN_LANES) for (long k = 0; k < n; k++) EACH(SCAN_LANES) data[k * step + l] = tile[k * width + l]; \
-    else for (long k = 0; k < n; k++) EACH(lanes) data[k * step + l] = tile[k * width + l]; \
+    if (lanes == SCAN_LANES) ROWS_OUT(suffix, SCAN_LANES) else ROWS_OUT(suffix, lanes) \
   } \
   TARGET static void AT(scan_load_##suffix)(double *restrict tile, const type *restrict data, const int64_t *at, long step, long next, \
                                             long lanes, long width, long n) { \
     long l = 0; \
     TURN_IN(type, suffix) \
-    PAIRS_IN(type, suffix) \
-    if (l == lanes) return; \
-    at += l, tile += l, lanes -= l; \
-    MOVE(TILE, MEMORY, lanes, n); \
+    PAIRS_IN_##suffix \
+    REST(AT(scan_load_rows_##suffix)(tile + l, data + at[l], step, next, run, width, n), TILE, MEMORY, GET_##suffix) \
   } \
   TARGET static void AT(scan_store_##suffix)(type *restrict data, const double *restrict tile, const int64_t *at, long step, long next, \
                                              long lanes, long width, long n) { \
     long l = 0; \
     TURN_OUT(type, suffix) \
-    int pairs = (step == 2 || step == -2) && lanes >= 4 && runs_of(2, at, lanes); \
-    for (; pairs && l + 4 <= lanes; l += 4) { \
-      long k = 0, pitch = step / 2 * width, low = step < 0 ? 2 * (n - 1) : 0; \
-      type *p = data + at[l] - low, *q = data + at[l + 2] - low; \
-      const double *in = tile + l + (step < 0 ? (n - 1) * width : 0); \
-      for (; k + 2 <= n; k += 2, p += 4, q += 4, in += 2 * pitch) { \
-        if (2 * k % LINE(type) == 0) FETCH(p + next, 1), FETCH(q + next, 1); \
-        four a = FOUR_f64(in), b = FOUR_f64(in + pitch); \
-        *(loose_##suffix *)p = __builtin_convertvector((four)__builtin_shufflevector(a, b, 0, 1, 4, 5), loose_##suffix); \
-        *(loose_##suffix *)q = __builtin_convertvector((four)__builtin_shufflevector(a, b, 2, 3, 6, 7), loose_##suffix); \
-      } \
-      if (k < n) p[0] = in[0], p[1] = in[1], q[0] = in[2], q[1] = in[3]; \
-    } \
-    if (l == lanes) return; \
-    at += l, tile += l, lanes -= l; \
-    MOVE(MEMORY, TILE, lanes, n); \
+    PAIRS_OUT_##suffix \
+    REST(AT(scan_store_rows_##suffix)(data + at[l], tile + l, step, next, run, width, n), MEMORY, TILE, PUT_##suffix) \
   }
 
 TILES(float, f32)
 TILES(double, f64)
-HALF_TILES(f16)
-HALF_TILES(bf16)
-#undef TILES
-#undef HALF_TILES
-#undef HALVES_IN
-#undef PAIRS_IN
-#undef LANE
-#undef TURNING
-#undef TURN_IN
-#undef TURN_OUT
+TILES(uint16_t, f16)
+TILES(uint16_t, bf16)
+#undef LINE
+#undef EACH
+#undef GET_f32
+#undef GET_f64
+#undef GET_bf16
+#undef PUT_f32
+#undef PUT_f64
+#undef PUT_bf16
+#undef GET_f16
+#undef PUT_f16
 #undef FOUR_f32
+#undef PUT_FOUR_f32
 #undef FOUR_f64
 #undef FOUR_f16
 #undef FOUR_bf16
-#undef ONE_f32
-#undef ONE_f64
-#undef ONE_f16
-#undef ONE_bf16
-#undef TO_f16
-#undef TO_bf16
-#undef FROM_f32
-#undef TO_f32
+#undef PUT_FOUR_f64
 #undef FROM_f64
 #undef TO_f64
-#undef EACH
-#undef LINE
-
-TARGET static void AT(scan_odd)(double *restrict out, const double *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = odd_of(in[i]); }
-
-TARGET static void AT(scan_collect)(uint16_t *restrict tile, const uint16_t *restrict data, const int64_t *at, long step, long lanes,
-                                    long width, long n) {
-  MOVE(TILE, MEMORY, lanes, n);
-}
-
-TARGET static void AT(scan_spread)(uint16_t *restrict data, const uint16_t *restrict tile, const int64_t *at, long step, long lanes,
-                                   long width, long n) {
-  MOVE(MEMORY, TILE, lanes, n);
-}
-
-TARGET static void AT(scan_lay)(room *restrict r, const int64_t *restrict at, long step, const scan_window *w) {
-  long size = step < 0 ? -step : step, n = w->n, run = size == 1 ? 1 : size == 2 && runs_of(2, at, w->lanes) ? 2 : 0;
-  long before = step < 0 ? (n - 1) * run : 0;
-  int64_t gaps = 0;
-  for (long l = 0; l < w->lanes; l++) {
-    r->at[l] = run == 0 ? l : (l & -run) * n + (l & (run - 1)) + before;
-    gaps |= at[l] ^ (at[0] + l * n);
-  }
-  r->run = run, r->before = before, r->step = run ? step : w->width, r->dense = run == 1 && gaps == 0;
-}
+#undef TO_f16
+#undef TO_bf16
+#undef FROM_bf16
+#undef FROM_f32
+#undef FROM_f16
+#undef TO_f32
+#undef PAIR
+#undef ODD
+#undef ODD_OF
+#undef NARROW_bf16
+#undef ODD_FOUR
+#undef PUT_FOUR_f16
+#undef PUT_FOUR_bf16
+#undef EIGHTS_IN_f32
+#undef EIGHTS_IN_f64
+#undef EIGHTS_OUT_f32
+#undef EIGHTS_OUT_f64
+#undef EIGHTS_IN_f16
+#undef EIGHTS_IN_bf16
+#undef EIGHTS_OUT_f16
+#undef EIGHTS_OUT_bf16
+#undef EIGHTS_IN
+#undef EIGHTS_OUT
+#undef LANE
+#undef TURN_IN
+#undef TURN_OUT
+#undef TURNING
+#undef PAIRS
+#undef PAIRS_IN_f16
+#undef PAIRS_IN_bf16
+#undef PAIRS_OUT_f16
+#undef PAIRS_OUT_bf16
+#undef PAIRS_IN_f32
+#undef PAIRS_IN_f64
+#undef PAIRS_OUT_f32
+#undef PAIRS_OUT_f64
+#undef PAIRS_IN
+#undef PAIRS_OUT
+#undef ROWS_IN
+#undef ROWS_OUT
+#undef REST
+#undef TILES

@@ -15,33 +15,6 @@ __attribute__((constructor)) static void find_vector_width(void) {
 }
 #endif
 
-INLINE uint32_t bits_of(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-INLINE float float_of(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
-
-INLINE float widen_bf16_one(uint16_t h) { return float_of((uint32_t)h << 16); }
-
-/* Round to nearest, ties to even; a NaN stays a quiet NaN. */
-INLINE uint16_t narrow_bf16_one(float x) {
-  uint32_t u = bits_of(x);
-  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
-  return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : (uint16_t)rounded;
-}
-
-INLINE float widen_f16_one(uint16_t h) {
-  uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest > 0x7c00) << 22 | (rest & 0x3ff) << 13); /* a NaN becomes quiet */
-  /* 2^112 moves the exponent from bias 15 to bias 127, and makes normals of subnormals. */
-  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
-}
-
-INLINE uint16_t narrow_f16_one(float x) {
-  uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffffu;
-  if (rest > 0x7f800000u) return sign | 0x7e00 | (rest >> 13 & 0x3ff);
-  if (rest >= 0x477ff000u) return sign | 0x7c00;                                        /* rounds to infinity */
-  if (rest < 0x38800000u) return sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000u); /* subnormal: 0.5 has its step */
-  return sign | ((rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13);
-}
-
 void sw_widen_f16_portable(float *out, const uint16_t *in, long n) { for (long i = 0; i < n; i++) out[i] = widen_f16_one(in[i]); }
 void sw_narrow_f16_portable(uint16_t *out, const float *in, long n) { for (long i = 0; i < n; i++) out[i] = narrow_f16_one(in[i]); }
 
