@@ -86,8 +86,11 @@ func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 		return g.grid > 0 && s.waits()
 	}
 	if beside := ceil(pieceReading, c.block); c.parts <= pieceCommon && s.element.Size() < 8 { // in larger ones more of them wait
-		c.shared = max(c.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
-		c.grid = min(c.strips, room.clusters(&c)) * c.parts
+		few := c
+		few.shared = max(c.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
+		if fits := room.clusters(&few); fits > 0 {
+			c, c.grid = few, min(c.strips, fits)*c.parts
+		}
 	}
 	*g, g.clustered = c, true
 	return true

@@ -111,3 +111,19 @@ func TestPiecesThatFindNoRoom(t *testing.T) {
 		require.Equal(t, c.cluster, own.cluster, "%+v", c)
 	}
 }
+
+// Where clusters that ask for more shared memory find no place, they ask for no more than they need.
+func TestPiecesThatReadAllAtOnce(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 132, clusters: func(l *driver.Launch) int {
+		if l.Shared > 3*16*l.Block*pieceVectors {
+			return 0
+		}
+		return 120
+	}}).install(t)
+	plan, err := Select(ScanBackward{Kind: "cumprod", Shape: []int64{1024, 12288}, DType: Float32, Dim: 1}, CUDA(0), Preference{})
+	require.NoError(t, err)
+	args, workspace := deviceArgs(plan, "dy", "x", "dx")
+	require.NoError(t, plan.RunOrdered(0, workspace, args))
+	own := fake.launches[slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })]
+	require.Equal(t, []uint32{6, 720}, []uint32{own.cluster, uint32(own.grid)})
+}
