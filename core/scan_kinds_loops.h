@@ -19,15 +19,32 @@ TARGET static void AT(scan_pack)(uint32_t *restrict words, const double *restric
   }
 }
 
-#define KIND(name, kind) \
+/* The way back of records, whatever made them. Sums of few terms need not keep what rounding takes from them. */
+TARGET static void AT(scan_runs)(const scan_call *call, const group *g, const double *carries, double *checkpoint) {
+  if (IN_FLOAT64 && call->n > SCAN_FEW) walk(SCAN_MAX_LAST, 1, call, g, NULL, carries, checkpoint);
+  else walk(SCAN_MAX_LAST, 0, call, g, NULL, carries, checkpoint);
+}
+
+#define RECORD(name, kind) LEAVING(name, kind, 0) \
+  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
+    EACH_GROUP { \
+      const double *before = states ? states + 2 * g->lane : NULL; \
+      if (before || call->whole) mark(kind, 0, call, g, before, CHECKPOINTS(g), AT(scan_pack)); \
+      AT(scan_runs)(call, g, carries ? carries + g->lane : NULL, CHECKPOINTS(g)); \
+    } \
+  }
+
+#define LEAVING(name, kind, exact) \
   TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries) { \
-    GROUPS(IN_FLOAT64, fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
+    GROUPS(exact, fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
   } \
   TARGET static void AT(scan_leave_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
     GROUPS(IN_FLOAT64, leave(kind, EXACT, call, g, states + 2 * g->lane, carries + g->lane, CHECKPOINTS(g), AT(scan_pack));) \
-  } \
+  }
+
+#define KIND(name, kind) LEAVING(name, kind, IN_FLOAT64) \
   TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
-    /* Sums of few terms need not keep what rounding takes from them, but exponentials do. */ \
+    /* Exponentials keep what rounding takes from few terms, too. */ \
     GROUPS(IN_FLOAT64 && (kind == SCAN_SOFT || call->n > SCAN_FEW), \
       const double *before = states ? states + 2 * g->lane : NULL; \
       if ((before || call->whole) && kind != SCAN_SUM && !BY_INDEX(kind)) mark(kind, EXACT, call, g, before, CHECKPOINTS(g), AT(scan_pack)); \
@@ -37,14 +54,16 @@ TARGET static void AT(scan_pack)(uint32_t *restrict words, const double *restric
 
 KIND(sum, SCAN_SUM)
 KIND(product, SCAN_PRODUCT)
-KIND(max_last, SCAN_MAX_LAST)
-KIND(max_first, SCAN_MAX_FIRST)
-KIND(min_last, SCAN_MIN_LAST)
-KIND(min_first, SCAN_MIN_FIRST)
+RECORD(max_last, SCAN_MAX_LAST)
+RECORD(max_first, SCAN_MAX_FIRST)
+RECORD(min_last, SCAN_MIN_LAST)
+RECORD(min_first, SCAN_MIN_FIRST)
 KIND(soft, SCAN_SOFT)
 KIND(chosen, SCAN_CHOSEN)
 KIND(chosen_down, SCAN_CHOSEN_DOWN)
 #undef KIND
+#undef RECORD
+#undef LEAVING
 
 TARGET static void AT(scan_pass)(const scan_call *call, double *carries) { GROUPS(IN_FLOAT64, pass(EXACT, call, g, carries + g->lane);) }
 #undef GROUPS

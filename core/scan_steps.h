@@ -20,8 +20,10 @@
    A row that is long is walked tile by tile from its end, with the state before each tile found beforehand. Everything here is one
    expression for each lane without a branch, so that lanes become vectors. */
 
-/* Loops work on strips of lanes whose states stay in registers; width is that of a tile. */
+/* The kinds that choose by comparing x. */
 #define RECORDS(kind) ((kind) >= SCAN_MAX_LAST && (kind) <= SCAN_MIN_FIRST)
+
+/* Loops work on strips of lanes whose states stay in registers; width is that of a tile. */
 #define EACH_LANE for (long l = 0; l < SCAN_LANES; l++)
 
 INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
@@ -197,7 +199,8 @@ INLINE void forward(enum scan_kind kind, int exact, double *a, double *b, double
   }
 }
 
-/* Backward: dx in place of dy. entering is c R from the right. The winners of records come as bits. A maximum selects, so that an infinity or a NaN stays in its run. */
+/* Backward: dx in place of dy. entering is c R from the right. The winners of records come as bits. A maximum selects, so that an infinity
+   or a NaN stays in its run. */
 INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, double *restrict lost, const double *restrict c,
                      const double *restrict w, const uint32_t *restrict wins, double *restrict dy, long width, long n) {
   for (long k = n - 1; k >= 0; k--) EACH_LANE {

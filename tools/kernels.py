@@ -27,7 +27,7 @@ IMAGES = SOURCES / "image"
 ARCHITECTURES = "80;90;100;120"
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
 # Smaller than what nvcc makes of them: instructions are 16 bytes long, and PTX is text.
-CODE, TEXT = {"lc": 0, "lp": 4, "pb": 4}, {"lc": 4, "lp": 0, "pb": 0}
+CODE, TEXT = {"lc": 0, "lp": 4, "pb": 4, "nice_len": 128}, {"lc": 4, "lp": 0, "pb": 0}
 OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
 
 # What pip provides where there is no CUDA toolkit.

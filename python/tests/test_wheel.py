@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
-LARGEST = 10_500_000
+LARGEST = 10_000_000
 
 
 @pytest.fixture(scope="module")
