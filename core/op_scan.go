@@ -28,10 +28,12 @@ type ScanBackward struct {
 
 // kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
 // beside a dense dimension. strips and long have a ring: strips does long columns in aligned rows, long the tiles of aligned rows,
-// of cumsum where they are few. Blocks that hold an aligned row together are pieces. The CPU knows row and columns.
+// of cumsum where they are few. Blocks that hold an aligned row together are pieces, those that hold columns slabs. The CPU knows row and
+// columns.
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
-	kernelsOfTamed   = append(slices.Clone(kernelsOfScans), "pieces") // kinds that are tried first
+	kernelsOfTamed   = append(slices.Clone(kernelsOfScans), "pieces", "slabs") // kinds that are tried first; wide ones come last
+	kernelsOfWide    = []string{"slabs"}
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
 	kernelsOfRecords = []string{"strips", "long"} // ahead of those of kinds that have indices
 )
@@ -40,10 +42,10 @@ var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []KindRow{
 		{Name: "cumsum", Kernels: kernelsOfScans},
-		{Name: "cumprod", Kernels: kernelsOfTamed, Image: "scan_products"},
+		{Name: "cumprod", Kernels: kernelsOfTamed, Wide: kernelsOfWide, Image: "scan_products"},
 		{Name: "cummax", Kernels: kernelsOfScans, Code: "cumextremum"},
 		{Name: "cummin", Kernels: kernelsOfScans, Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: kernelsOfTamed, Image: "scan_logcumsumexp"},
+		{Name: "logcumsumexp", Kernels: kernelsOfTamed, Wide: kernelsOfWide, Image: "scan_logcumsumexp"},
 	},
 	required: []string{"shape", "dtype"}, decode: decodeAs[ScanBackward],
 })
@@ -114,9 +116,9 @@ func (d ScanBackward) problem() (*problem, error) {
 	s := scanProgram{kind: d.Kind, recurrence: kind.recurrence, element: d.DType, shape: d.Shape,
 		dim: int((d.Dim + rank) % rank), reverse: d.Reverse, first: d.Tie == "first"}
 	p.values = s.checkValues
-	p.compile = func(_ *problem, units int, cuda bool, preference Preference) (program, error) {
+	p.compile = func(p *problem, units int, cuda bool, preference Preference) (program, error) {
 		chosen := s
-		chosen.units = units
+		chosen.units, chosen.clusters = units, hasClusters(p.arch)
 		return chosen.prepare(cuda, preference)
 	}
 	return p, nil
@@ -131,6 +133,7 @@ type scanProgram struct {
 	dim            int
 	reverse, first bool
 	units          int
+	clusters       bool // that the device has
 	variant        string
 	cuda, forced   bool // forced: the variant was asked for
 	plain          bool // without a ring

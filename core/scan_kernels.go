@@ -16,6 +16,7 @@ var scanKernels = map[string]scanKernel{
 	"columns": {share: (*scanProgram).shareColumns},
 	"strips":  {"columns", (*scanProgram).holdsRing, (*scanProgram).shareStrips, (*deviceScan).side, (*scanProgram).fillRing},
 	"long":    {"tiles", (*scanProgram).holdsRing, (*scanProgram).shareLong, (*deviceScan).alike, (*scanProgram).fillRing},
+	"slabs":   {"columns", (*scanProgram).holdsSlabs, (*scanProgram).shareSlabs, (*deviceScan).side, (*scanProgram).fillSlabs},
 	"pieces":  {"tiles", (*scanProgram).holdsPieces, (*scanProgram).sharePieces, (*deviceScan).alike, (*scanProgram).fillPieces},
 }
 

@@ -68,6 +68,9 @@ func (s *scanProgram) quicker(columns int64) []string {
 	_, down := s.own(s.code())
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n > down*scanColumnThreads/32:
+		if s.slabwise() {
+			return []string{"slabs", "strips"}
+		}
 		return []string{"strips"}
 	case columns > 1 || s.holdsRow(s.code()):
 		return nil
@@ -166,8 +169,9 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 	}
 	g.kernel, g.shared, g.parts, g.held, g.clustered = instead, 0, 1, false, false
 	if g.kernel == "columns" {
-		_, down := s.own(s.code())
-		g.block, g.width, g.height = scanColumnThreads, 32, scanColumnThreads/32
+		across, down := s.own(s.code())
+		g.block, g.width = scanColumnThreads, g.columns/across
+		g.height = g.block / g.width
 		g.tiles = ceil(s.length(), down*g.height)
 		g.shared = s.columnRoom(s.code(), g.block)
 	} else {

@@ -412,6 +412,18 @@ func TestShapesOfScans(t *testing.T) {
 								require.Zero(t, g.grid%g.parts)
 								require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
 							}
+						case "slabs":
+							own := g.block / 32 * slabRows
+							require.GreaterOrEqual(t, g.parts*own, s.length(), "a column in its slabs")
+							require.Less(t, (g.parts-1)*own, s.length(), "none of which is empty")
+							require.LessOrEqual(t, g.parts, int64(pieceCluster), "a block has room for a state of each")
+							require.LessOrEqual(t, g.block, int64(slabThreads))
+							require.GreaterOrEqual(t, g.strips*g.columns, s.rowCount())
+							require.True(t, s.fillSlabs(&g, &scanRoom{227 << 10, someClusters}))
+							require.Zero(t, g.grid%g.parts, "blocks keep their place in strips")
+							again := s.again(&g)
+							across, _ := s.own(s.code())
+							require.Equal(t, g.columns, again.width*across, "strips that are done again are the same")
 						case "columns":
 							_, down := s.own(s.code())
 							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
@@ -468,6 +480,11 @@ func TestConstantsOfScans(t *testing.T) {
 	}
 	require.Equal(t, scanRowThreads, constant("kRowThreads"))
 	require.Equal(t, pieceVectors, constant("kPieceVectors"))
+	require.Equal(t, slabThreads, constant("kSlabThreads"))
+	require.Equal(t, slabSide, constant("kSlabSide"))
+	require.Equal(t, slabBytes, constant("kSlabBytes"))
+	require.Equal(t, slabSeen, constant("kSlabSeen"))
+	require.Equal(t, pieceCluster, constant("kClusterBlocks"))
 	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
 	require.Equal(t, stripThreads, constant("kStripThreads"))

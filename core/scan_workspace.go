@@ -72,7 +72,7 @@ func (s *scanProgram) stateBytes() (most int64) {
 				need("tiles", 1)
 			}
 		}
-		if s.forced && s.variant != "columns" && s.variant != "strips" {
+		if s.forced && s.variant != "columns" && scanKernels[s.variant].instead != "columns" {
 			continue
 		}
 		need("columns", s.inner())

@@ -72,8 +72,8 @@ func TestTheTableIsTotal(t *testing.T) {
 		require.NotEmpty(t, f.Kinds, f.Name)
 		for _, kind := range f.Kinds {
 			require.NotEmpty(t, kind.Kernels, f.Name)
-			for _, kernel := range kind.Kernels {
-				for _, dtype := range f.elements() {
+			for _, dtype := range f.elements() {
+				for _, kernel := range kind.kernelsOf(dtype) {
 					symbol := f.Symbol(kind.Name, kernel, dtype)
 					require.Contains(t, exports[f.image(kind.Name)], symbol, "cuda/%s.cu exports every kernel of %s", f.image(kind.Name), f.Name)
 					require.True(t, loaded[symbol], "no plan loads %s", symbol)

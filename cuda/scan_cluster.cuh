@@ -11,44 +11,71 @@ constexpr bool kClusters = false;
 
 constexpr int kClusterBlocks = 16;  // at most
 
+// In shared memory: bytes that come are counted, and waited for.
+struct Barrier {
+    unsigned long long state;
+
+    __device__ unsigned address() const { return static_cast<unsigned>(__cvta_generic_to_shared(&state)); }
+    __device__ void open() { asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(address()) : "memory"); }
+
+    // One thread says how many bytes come this turn.
+    __device__ void expect(int bytes) const { asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory"); }
+
+    // Waits for them, the turn-th time.
+    __device__ void wait(unsigned turn) const
+    {
+        asm volatile("{ .reg .pred all; AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 all, [%0], %1; @!all bra AGAIN; }" ::"r"(address()),
+                     "r"(turn & 1)
+                     : "memory");
+    }
+
+    // Leaves a state where `to` is in another block, whose barrier counts it.
+    template <typename S>
+    __device__ void leave(int other, const S& to, const S& s) const
+    {
+        static_assert(sizeof s == 4 || sizeof s == 8 || sizeof s == 16);
+        unsigned word[sizeof s / 4], place = static_cast<unsigned>(__cvta_generic_to_shared(&to)), come = address();
+        memcpy(word, &s, sizeof s);
+        asm volatile("mapa.shared::cluster.u32 %0, %0, %2; mapa.shared::cluster.u32 %1, %1, %2;" : "+r"(place), "+r"(come) : "r"(other));
+        if constexpr (sizeof s == 4)
+            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(place), "r"(come), "r"(word[0]) : "memory");
+        else if constexpr (sizeof s == 8)
+            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%2, %3}, [%1];" ::"r"(place), "r"(come), "r"(word[0]), "r"(word[1]) : "memory");
+        else
+            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(place), "r"(come), "r"(word[0]),
+                         "r"(word[1]), "r"(word[2]), "r"(word[3])
+                         : "memory");
+    }
+};
+
 // Where a block hears the others: of those ahead their heads, of those behind their tails, in packets of 16 bytes. All of them have to be
 // heard before one is told again.
 template <int PACKETS>
 struct Letterbox {
     uint4 state[kClusterBlocks][PACKETS];
-    unsigned long long come[2];  // barriers: of what is told at once, and of what is told when that is heard
-
-    static __device__ unsigned shared(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+    Barrier come[2];  // of what is told at once, and of what is told when that is heard
 
     __device__ void open()
     {
-        for (const auto& barrier : come) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared(&barrier)) : "memory");
+        for (auto& barrier : come) barrier.open();
     }
 
     // Leaves a state of block `own` with another one.
     template <typename S>
     __device__ void tell(int then, int other, int own, const S& s)
     {
-        unsigned word[PACKETS * 4] = {};
+        uint4 word[PACKETS] = {};
         static_assert(sizeof s <= sizeof word);
         memcpy(word, &s, sizeof s);
 #pragma unroll
-        for (int i = 0; i < PACKETS; ++i)
-            asm volatile("{ .reg .b32 to, come; mapa.shared::cluster.u32 to, %0, %2; mapa.shared::cluster.u32 come, %1, %2;"
-                         " st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3, %4, %5, %6}, [come]; }" ::"r"(shared(&state[own][i])),
-                         "r"(shared(&come[then])), "r"(other), "r"(word[4 * i]), "r"(word[4 * i + 1]), "r"(word[4 * i + 2]), "r"(word[4 * i + 3])
-                         : "memory");
+        for (int i = 0; i < PACKETS; ++i) come[then].leave(other, state[own][i], word[i]);
     }
 
     // A warp waits for so many states, the turn-th time.
     __device__ void wait(int then, int states, unsigned turn)
     {
-        const unsigned barrier = shared(&come[then]);
-        if (threadIdx.x % 32 == 0)
-            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(states * PACKETS * 16) : "memory");
-        asm volatile("{ .reg .pred all; AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 all, [%0], %1; @!all bra AGAIN; }" ::"r"(barrier),
-                     "r"(turn & 1)
-                     : "memory");
+        if (threadIdx.x % 32 == 0) come[then].expect(states * PACKETS * 16);
+        come[then].wait(turn);
     }
 
     template <typename S>

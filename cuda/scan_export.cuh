@@ -6,6 +6,7 @@
 #include "scan_pieces.cuh"
 #include "scan_records.cuh"
 #include "scan_rows.cuh"
+#include "scan_slabs.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, SHORT_ROW, ROWS, SHORT_ROWS, COLUMNS) \
     EXPORT_THREADS(scan_backward_##kind##_rows_##name, kRowsThreads, sizeof(T) == 2 ? SHORT_ROWS : ROWS, ScanArgs, rows<Kind<A>, T>(args)) \
@@ -22,3 +23,8 @@
     EXPORT_THREADS(scan_backward_##kind##_strips_##name, kStripThreads, 1, ScanArgs, strips<Kind<A>, T>(args))
 #define EXPORT_LONG(name, T, A, kind, Kind, BLOCKS) \
     EXPORT_THREADS(scan_backward_##kind##_long_##name, kLongThreads, BLOCKS, ScanArgs, long_rows<Kind<A>, T>(args))
+
+// Of kinds that are tried first: columns of 4 or 8 bytes that the blocks of a cluster hold.
+#define EXPORT_SLABS(kind, Kind) \
+    EXPORT_THREADS(scan_backward_##kind##_slabs_f32, kSlabThreads, 1, ScanArgs, slabs<Kind<float>, float>(args)) \
+    EXPORT_THREADS(scan_backward_##kind##_slabs_f64, kSlabThreads, 1, ScanArgs, slabs<Kind<double>, double>(args))

@@ -16,6 +16,7 @@ import lzma
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ ARCHITECTURES = "80;90;100;120"
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
 # Smaller than what nvcc makes of them: instructions are 16 bytes long, and PTX is text.
 CODE, TEXT = {"lc": 0, "lp": 4, "pb": 4, "nice_len": 128}, {"lc": 4, "lp": 0, "pb": 0}
+FRAMES = (b".debug_frame", b".rela.debug_frame")  # sections of an ELF file that debuggers alone read
 OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
 
 # What pip provides where there is no CUDA toolkit.
@@ -85,6 +87,19 @@ def read_manifest(out: Path) -> dict[str, Any]:
     return manifest
 
 
+def without_frames(fatbin: bytes) -> bytes:
+    """The same with zeros, which take no room when they are packed, in FRAMES. PTX has none."""
+    made, start = bytearray(fatbin), fatbin.find(b"\x7fELF")
+    if start >= 0:
+        (table,), (count, names) = struct.unpack_from("<Q", made, start + 40), struct.unpack_from("<HH", made, start + 60)
+        sections = [struct.unpack_from("<I20xQQ", made, start + table + 64 * k) for k in range(count)]
+        for name, offset, size in sections:
+            at = start + sections[names][1] + name
+            if made[at : made.index(0, at)] in FRAMES:
+                made[start + offset : start + offset + size] = bytes(size)
+    return bytes(made)
+
+
 def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
     """One source, one architecture."""
     made = image.with_suffix(".part")
@@ -94,7 +109,7 @@ def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
     method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **(TEXT if code.startswith("compute") else CODE)}
-    made.write_bytes(lzma.compress(made.read_bytes(), lzma.FORMAT_ALONE, filters=[method]))
+    made.write_bytes(lzma.compress(without_frames(made.read_bytes()), lzma.FORMAT_ALONE, filters=[method]))
     made.replace(image)
 
 
@@ -106,7 +121,7 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
     codes = codes_for(architectures)
     headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
     sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
-    how = f"{FLAGS} {CODE} {TEXT}".encode()
+    how = f"{FLAGS} {CODE} {TEXT} {FRAMES}".encode()
     inputs = {name: digest(source.read_bytes(), *headers, how) for name, source in sources.items()}
     before = read_manifest(out)
 

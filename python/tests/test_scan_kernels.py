@@ -119,6 +119,39 @@ def test_pieces_agree(kind: str, rows: int, pieces: float, reverse: bool, dtype:
         assert_near(*found, dtype, 8 + 3 * math.sqrt(shape[1]))
 
 
+# More strips than clusters; slabs of one block, of two and of sixteen, with a last one that is short; strips of a few columns; shapes that
+# others do by themselves.
+@pytest.mark.gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(1, 8192, 1024), (1, 7777, 136), (3, 4100, 72), (2, 1025, 4096), (5, 513, 32), (4, 31, 8)], ids=str)
+@pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
+def test_slabs_agree(kind: str, shape: tuple[int, ...], reverse: bool, dtype: torch.dtype) -> None:
+    """Columns of a wider tensor, some of which hold a 0 or a -inf and are done again; dy as it is, and one row for all."""
+    torch.manual_seed(shape[1])
+    rare = torch.rand(shape, device="cuda") < 0.02 / shape[1]
+    x = torch.randn(shape, device="cuda")
+    x = (1 + x / 3000 if kind == "cumprod" else x).masked_fill(rare, 0 if kind == "cumprod" else -math.inf)
+    dy = torch.randint(-2, 3, shape, device="cuda")
+
+    def inside(values: torch.Tensor | float) -> torch.Tensor:
+        wide = torch.full((*shape[:2], shape[2] + 16), math.nan, dtype=dtype, device="cuda")
+        wide[..., 8:-8] = values
+        return wide
+
+    for given in inside(dy)[..., 8:-8], (dy[:, :1] / shape[1]).to(dtype).expand(shape):
+        found = []
+        for kernel in "slabs", "columns":
+            plan = sw.ScanBackwardPlan.select(
+                sw.ScanBackwardDescriptor(kind, shape, dtype, 1, reverse), "cuda", sw.PlanPreference(kernel=kernel)
+            )
+            wide = inside(math.nan)
+            workspace = torch.full((max(1, plan.workspace_size),), 0xAB, dtype=torch.uint8, device="cuda")
+            plan.run(dy=given, x=inside(x)[..., 8:-8], dx=wide[..., 8:-8], workspace=workspace)
+            assert torch.cat((wide[..., :8], wide[..., -8:])).isnan().all()
+            found.append(wide[..., 8:-8].double())
+        assert_near(*found, dtype, 8 + 3 * math.sqrt(shape[1]))
+
+
 # Columns of a warp, of a block, of tiles in a block, of tiles in some blocks.
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(50, 9, 33), (7, 128, 64), (70, 600, 60), (1, 40000, 5)], ids=str)
@@ -182,6 +215,7 @@ KERNELS = {
     "columns of tiles": ((700, 33), 0),
     "strips": ((600, 1024), 0),
     "strips of parts": ((5000, 64), 0),
+    "slabs": ((3000, 64), 0),
 }
 
 

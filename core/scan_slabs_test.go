@@ -1,0 +1,67 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sternway/sternway/core/driver"
+)
+
+func TestSlabs(t *testing.T) {
+	const gpcs = 7 // of 16 multiprocessors, each of which has one block
+	clusters := func(l *driver.Launch) int { return gpcs * (16 / int(l.Cluster)) }
+	none := func(*driver.Launch) int { return 0 }
+	for _, c := range []struct {
+		kind          string
+		dtype         DType
+		rows, columns int64
+		clusters      func(*driver.Launch) int
+		sku, kernel   string
+		parts, blocks int64 // of a strip; of all
+		block         uint32
+	}{
+		{"cumprod", Float32, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
+		{"cumprod", Float32, 8192, 8192, none, "slabs", "strips", 1, 132, 512},
+		{"cumprod", Float32, 8193, 8192, clusters, "strips", "strips", 1, 132, 512},
+		{"cumprod", Float32, 1023, 8192, clusters, "strips", "strips", 1, 132, 512},
+		{"cumprod", Float32, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
+		{"cumprod", Float32, 4096, 64, clusters, "slabs", "slabs", 8, 2 * 8, 512},
+		{"cumprod", Float32, 7000, 8192, clusters, "slabs", "slabs", 14, gpcs * 14, 512},
+		{"cumprod", Float32, 4608, 8192, clusters, "slabs", "strips", 1, 132, 512}, // one cluster of 9 where 16 blocks would be
+		{"cumprod", Float32, 4097, 8192, clusters, "slabs", "strips", 1, 132, 512},
+		{"logcumsumexp", Float64, 1100, 1024, clusters, "slabs", "slabs", 3, gpcs * 15, 384}, // of 35 warps
+		{"cumprod", BFloat16, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
+		{"cumsum", Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
+	} {
+		about := fmt.Sprintf("%+v", c)
+		fake := (&fakeCUDA{devices: 1, units: 132, clusters: c.clusters}).install(t)
+		plan, err := Select(ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.columns}, DType: c.dtype}, CUDA(0), Preference{})
+		require.NoError(t, err)
+		require.Equal(t, c.sku, plan.SKU().Kernel, about)
+		operands := []string{"dy", "x", "dx"}
+		if c.kind == "cumsum" {
+			operands = []string{"dy", "dx"}
+		}
+		args, workspace := deviceArgs(plan, operands...)
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		at := slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })
+		own := fake.launches[at]
+		w := wordsOfScan(t, &own)
+		require.Contains(t, own.symbol, "_"+c.kernel+"_", about)
+		require.Equal(t, []int64{c.parts, c.blocks, int64(c.block)}, []int64{w.get("parts"), int64(own.grid), int64(own.block)}, about)
+		if c.kernel != "slabs" {
+			continue
+		}
+		require.Equal(t, []int64{c.parts, scanCluster}, []int64{int64(own.cluster), w.get("flags") & scanCluster}, about)
+		require.False(t, own.together)
+		require.Equal(t, 1, at, "what is known of strips is forgotten")
+		require.Equal(t, align16(4*w.get("strips")), 16*int64(fake.launches[0].words[1]))
+		require.GreaterOrEqual(t, w.get("strips")*slabSide, c.columns*c.dtype.Size())
+		again := wordsOfScan(t, &fake.launches[at+1])
+		require.Contains(t, fake.launches[at+1].symbol, "_columns_")
+		require.Equal(t, []int64{w.get("strips"), scanMarked}, []int64{again.get("strips"), again.get("flags") & (scanMarked | scanCluster)}, "strips that are marked are done again")
+	}
+}
