@@ -32,7 +32,8 @@ type ScanBackward struct {
 // columns.
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
-	kernelsOfTamed   = append(slices.Clone(kernelsOfScans), "pieces", "slabs") // kinds that are tried first; wide ones come last
+	kernelsOfHeads   = append(slices.Clone(kernelsOfScans), "pieces") // kinds that read numbers
+	kernelsOfTamed   = append(slices.Clone(kernelsOfHeads), "slabs")  // those that are tried first; wide ones come last
 	kernelsOfWide    = []string{"slabs"}
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
 	kernelsOfRecords = []string{"strips", "long"} // ahead of those of kinds that have indices
@@ -43,8 +44,8 @@ var scan = register(&Family{
 	Kinds: []KindRow{
 		{Name: "cumsum", Kernels: kernelsOfScans},
 		{Name: "cumprod", Kernels: kernelsOfTamed, Wide: kernelsOfWide, Image: "scan_products"},
-		{Name: "cummax", Kernels: kernelsOfScans, Code: "cumextremum"},
-		{Name: "cummin", Kernels: kernelsOfScans, Code: "cumextremum"},
+		{Name: "cummax", Kernels: kernelsOfHeads, Code: "cumextremum"},
+		{Name: "cummin", Kernels: kernelsOfHeads, Code: "cumextremum"},
 		{Name: "logcumsumexp", Kernels: kernelsOfTamed, Wide: kernelsOfWide, Image: "scan_logcumsumexp"},
 	},
 	required: []string{"shape", "dtype"}, decode: decodeAs[ScanBackward],

@@ -29,8 +29,7 @@ type scanShape struct {
 	shared               uint32 // bytes of the ring, or of what columns have in shared memory
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
-	held                 bool   // rows are held by blocks, all of which are on the device,
-	clustered            bool   // or those of a row are a cluster
+	clustered            bool   // the blocks of a strip are a cluster, which holds it
 }
 
 // scanRoom is what a device has for blocks that need much of it.
@@ -75,6 +74,9 @@ func (s *scanProgram) pick() {
 	}
 	s.bytes = max(s.badBytes(), s.stateBytes())
 }
+
+// ownKernels is how many kernels are the kind's own: the first of its symbols.
+func (s *scanProgram) ownKernels() int { return len(scan.kind(s.kind).kernelsOf(s.element)) }
 
 // symbols are the kernels of the kind, then those for indices.
 func (s *scanProgram) symbols() (list []symbol) {

@@ -16,7 +16,6 @@ const (
 	scanMarked
 	scanLeads
 	scanLines
-	scanCluster
 )
 
 // deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
@@ -41,7 +40,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	kernels := 0
 	switch {
 	case args[2].present():
-		d.code, d.operands[1], kernels = "indices", indicesOperand, len(kernelsOfScans)
+		d.code, d.operands[1], kernels = "indices", indicesOperand, s.ownKernels()
 	case args[1].present():
 		d.operands[1] = 1
 	}
@@ -52,7 +51,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	if d.reverse {
 		d.mirror(&g)
 	}
-	if d.code == "indices" || g.held || d.together(&g) {
+	if d.code == "indices" || g.clustered || d.together(&g) {
 		if err := d.clear(workspace, (g.marks+s.toldBytes(&g))/16, q); err != nil {
 			return err
 		}
@@ -74,11 +73,11 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 // phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
 // for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
-	cut, team, records := g.parts > 1 && !g.held, d.together(g), d.recordBytes(g) > 0
+	cut, team, records := g.parts > 1 && !g.clustered, d.together(g), d.recordBytes(g) > 0
 	own := kernels + slices.Index(kernelsOfTamed, g.kernel)
 	heads := own
 	if records {
-		heads = len(kernelsOfScans) + len(kernelsOfIndices) + slices.Index(kernelsOfRecords, g.kernel)
+		heads = d.ownKernels() + len(kernelsOfIndices) + slices.Index(kernelsOfRecords, g.kernel)
 	}
 	for _, step := range [...]struct {
 		when   bool
@@ -298,8 +297,7 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase,
 	for k := range MaxRank - 1 {
 		put(max(1, d.extent[k]))
 	}
-	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) |
-		bit(d.reverse, scanReversed) | bit(g.clustered, scanCluster)
+	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed)
 	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {

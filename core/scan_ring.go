@@ -157,7 +157,7 @@ func (s *scanProgram) teams() bool {
 
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
-	return g.held && !g.clustered || g.kernel == "long" && g.parts > 1 && s.teams()
+	return g.kernel == "long" && g.parts > 1 && s.teams()
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
@@ -167,7 +167,7 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 	if instead == "" {
 		return g
 	}
-	g.kernel, g.shared, g.parts, g.held, g.clustered = instead, 0, 1, false, false
+	g.kernel, g.shared, g.parts, g.clustered = instead, 0, 1, false
 	if g.kernel == "columns" {
 		across, down := s.own(s.code())
 		g.block, g.width = scanColumnThreads, g.columns/across

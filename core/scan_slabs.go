@@ -1,7 +1,5 @@
 package core
 
-import "fmt"
-
 // Geometry of cuda/scan_slabs.cuh.
 const (
 	slabThreads = 512                       // of a block, at most
@@ -12,35 +10,26 @@ const (
 	slabLeast   = 1 << 10                   // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
 )
 
-// hasClusters reports that devices of an architecture have clusters of blocks.
-func hasClusters(arch string) bool {
-	var capability int
-	_, _ = fmt.Sscanf(arch, "sm_%d", &capability) // 0 where it is no GPU
-	return capability >= 90
-}
-
 // slabwise reports that columns are quicker in slabs than in a ring, where the device has clusters.
 func (s *scanProgram) slabwise() bool {
 	return s.clusters && s.holdsSlabs(s.code()) && s.length() >= slabLeast
 }
 
 func (s *scanProgram) holdsSlabs(code string) bool {
-	return tamed(code) && s.element.Size() > 2 && s.length() <= pieceCluster*slabThreads/32*slabRows
+	return tamed(code) && s.element.Size() > 2 && s.length() <= clusterBlocks*slabThreads/32*slabRows
 }
 
 // shareSlabs gives each strip to the blocks of a cluster, the fewest that hold it, which have equally many warps.
 func (s *scanProgram) shareSlabs(_ string, rows, columns int64) scanShape {
-	g := scanShape{kernel: "slabs", tiles: 1, columns: slabSide / s.element.Size(), held: true, clustered: true}
+	g := scanShape{kernel: "slabs", tiles: 1, columns: slabSide / s.element.Size()}
 	g.strips = ceil(columns, g.columns) * (rows / columns)
 	warps := max(1, ceil(s.length(), slabRows))
-	each := ceil(warps, ceil(32*warps, slabThreads))
-	g.parts, g.block = ceil(warps, each), 32*each
+	g.gather(warps, ceil(32*warps, slabThreads))
 	room := int64(2 * 32 * slabBytes)
 	if s.kind == "logcumsumexp" {
 		room += slabSeen * slabSide
 	}
-	g.shared = uint32(each * room)
-	g.grid = g.strips * g.parts
+	g.shared = uint32(g.block / 32 * room)
 	s.mark(&g)
 	return g
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scanCalls are the launches of one run of a scan on a device of 132 multiprocessors.
+// scanCalls are the launches of one run of a scan on a device of 132 multiprocessors, without clusters.
 func scanCalls(t *testing.T, d ScanBackward, preference Preference, change func(args []Tensor), operands ...string) ([]fakeLaunch, []Tensor, *Plan) {
 	t.Helper()
 	fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
@@ -86,7 +86,7 @@ func TestWordsOfScans(t *testing.T) {
 		for _, c := range []struct {
 			against int // the operand that runs against the others
 			kernel  string
-		}{{-1, "pieces"}, {0, "tiles"}, {1, "tiles"}, {dxOperand, "tiles"}} {
+		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {dxOperand, "tiles"}} {
 			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: []int64{300, 1 << 16}, DType: Float32, Dim: 1}, Preference{}, func(args []Tensor) {
 				if c.against >= 0 {
 					args[c.against].Strides[1] = -1
@@ -398,25 +398,18 @@ func TestShapesOfScans(t *testing.T) {
 						case "pieces":
 							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
 							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-							require.LessOrEqual(t, g.parts, int64(pieceMost), "a lane hears each")
+							require.True(t, s.fillPieces(&g, &scanRoom{227 << 10, someClusters}))
+							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
+							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
+							require.LessOrEqual(t, g.block, s.pieceThreads())
+							require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
 							require.Zero(t, g.grid%g.parts, "blocks keep their place in rows")
-							for _, shared := range []int{227 << 10, 163 << 10, 99 << 10} {
-								require.Equal(t, s.waits(), s.fillPieces(&g, &scanRoom{shared, noClusters}))
-								require.LessOrEqual(t, ceil(g.grid, 132)*(int64(g.shared)+pieceBeside), int64(shared), "all blocks are on the device")
-							}
-							if s.fillPieces(&g, &scanRoom{227 << 10, someClusters}) && g.clustered {
-								require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
-								require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-								require.LessOrEqual(t, g.block, s.pieceThreads())
-								require.LessOrEqual(t, g.parts, int64(pieceCluster), "a letterbox holds a state of each")
-								require.Zero(t, g.grid%g.parts)
-								require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
-							}
+							require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
 						case "slabs":
 							own := g.block / 32 * slabRows
 							require.GreaterOrEqual(t, g.parts*own, s.length(), "a column in its slabs")
 							require.Less(t, (g.parts-1)*own, s.length(), "none of which is empty")
-							require.LessOrEqual(t, g.parts, int64(pieceCluster), "a block has room for a state of each")
+							require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
 							require.LessOrEqual(t, g.block, int64(slabThreads))
 							require.GreaterOrEqual(t, g.strips*g.columns, s.rowCount())
 							require.True(t, s.fillSlabs(&g, &scanRoom{227 << 10, someClusters}))
@@ -484,7 +477,7 @@ func TestConstantsOfScans(t *testing.T) {
 	require.Equal(t, slabSide, constant("kSlabSide"))
 	require.Equal(t, slabBytes, constant("kSlabBytes"))
 	require.Equal(t, slabSeen, constant("kSlabSeen"))
-	require.Equal(t, pieceCluster, constant("kClusterBlocks"))
+	require.Equal(t, clusterBlocks, constant("kClusterBlocks"))
 	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
 	require.Equal(t, stripThreads, constant("kStripThreads"))
@@ -497,7 +490,7 @@ func TestConstantsOfScans(t *testing.T) {
 		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
 		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
 		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
-		"kPieceThreads = sizeof(T) == 8 ? 256 : 192",
+		"kPieceThreads = sizeof(T) == 8 ? 512 : 384",
 		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
 		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",

@@ -10,6 +10,7 @@ FOR_EACH_FLOAT(EXPORT_STRIPS, cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum, Recorded)
 FOR_EACH_FLOAT(EXPORT_LONG, cumsum, Cumsum, 2)
 FOR_EACH_FLOAT(EXPORT_LONG, cumextremum, Recorded, 3)
+FOR_EACH_FLOAT(EXPORT_PIECES, cumextremum, Cumextremum)
 FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum_records, Finder)
 FOR_EACH_FLOAT(EXPORT_LONG, cumextremum_records, Finder, 3)
 

@@ -20,8 +20,7 @@ enum : i64 {
     kDense = 32,     // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp), but dy may repeat a number
     kMarked = 64,    // of strips, those alone that are undone, as `bad` says
     kLeads = 128,    // with kDense, of a row: it begins and ends anywhere in such vectors, in the same place of them in all operands
-    kLines = 256,    // with kLeads: also in the same place of cache lines
-    kCluster = 512   // the blocks of a row are a cluster
+    kLines = 256     // with kLeads: also in the same place of cache lines
 };
 
 struct Strided {
@@ -167,7 +166,11 @@ template <typename A, typename T, int N, int U, bool DOWN>
 constexpr bool kPairs<Elements<A, T, N, U, DOWN>> = sizeof(T) == 2;
 
 // The bits below the lowest one of some; all of them where there is none.
-__device__ inline unsigned ahead_of(unsigned bits) { return (bits & -bits) - 1; }
+template <typename B>
+__device__ B ahead_of(B bits)
+{
+    return (bits & -bits) - 1;
+}
 
 // ---------------------------------------------------------------------------------------------------- states
 

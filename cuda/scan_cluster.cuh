@@ -48,45 +48,6 @@ struct Barrier {
     }
 };
 
-// Where a block hears the others: of those ahead their heads, of those behind their tails, in packets of 16 bytes. All of them have to be
-// heard before one is told again.
-template <int PACKETS>
-struct Letterbox {
-    uint4 state[kClusterBlocks][PACKETS];
-    Barrier come[2];  // of what is told at once, and of what is told when that is heard
-
-    __device__ void open()
-    {
-        for (auto& barrier : come) barrier.open();
-    }
-
-    // Leaves a state of block `own` with another one.
-    template <typename S>
-    __device__ void tell(int then, int other, int own, const S& s)
-    {
-        uint4 word[PACKETS] = {};
-        static_assert(sizeof s <= sizeof word);
-        memcpy(word, &s, sizeof s);
-#pragma unroll
-        for (int i = 0; i < PACKETS; ++i) come[then].leave(other, state[own][i], word[i]);
-    }
-
-    // A warp waits for so many states, the turn-th time.
-    __device__ void wait(int then, int states, unsigned turn)
-    {
-        if (threadIdx.x % 32 == 0) come[then].expect(states * PACKETS * 16);
-        come[then].wait(turn);
-    }
-
-    template <typename S>
-    __device__ S hear(int other) const
-    {
-        S s;
-        memcpy(&s, state[other], sizeof s);
-        return s;
-    }
-};
-
 // Waits for all blocks of the cluster.
 __device__ inline void meet_cluster()
 {

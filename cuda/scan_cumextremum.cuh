@@ -101,7 +101,7 @@ struct Cumextremum : Runs<A> {
                 for (int i = 0; i < I; ++i) {
                     if (SEG && starts & 1u << i) most = -A(INFINITY);
                     const A one = x(i) * sign;
-                    if (one >= most) this->records |= 1u << i, most = one;
+                    if (one >= most) this->records |= Cell::ONE << i, most = one;
                 }
                 return;
             }
@@ -110,7 +110,7 @@ struct Cumextremum : Runs<A> {
             for (int i = 0; i < I; ++i) {
                 if (SEG && starts & 1u << i) best = kLeast;
                 const Rank rank = rank_of(x(i), sign);
-                if (rank > best - last) this->records |= 1u << i;
+                if (rank > best - last) this->records |= Cell::ONE << i;
                 best = rank > best ? rank : best;
             }
         }

@@ -14,9 +14,9 @@
     EXPORT_THREADS(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
 
-// Of kinds that are tried first: rows that some blocks hold.
+// Rows that the blocks of a cluster hold, for kinds that read numbers.
 #define EXPORT_PIECES(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, kPieceThreads<T>, 2, ScanArgs, pieces<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, kPieceThreads<T>, 1, ScanArgs, pieces<Kind<A>, T>(args))
 
 // With a ring in shared memory: long columns and long rows, for kinds that read numbers.
 #define EXPORT_STRIPS(name, T, A, kind, Kind) \
@@ -24,7 +24,7 @@
 #define EXPORT_LONG(name, T, A, kind, Kind, BLOCKS) \
     EXPORT_THREADS(scan_backward_##kind##_long_##name, kLongThreads, BLOCKS, ScanArgs, long_rows<Kind<A>, T>(args))
 
-// Of kinds that are tried first: columns of 4 or 8 bytes that the blocks of a cluster hold.
+// The same for columns, of kinds that are tried first: of 4 or 8 bytes.
 #define EXPORT_SLABS(kind, Kind) \
     EXPORT_THREADS(scan_backward_##kind##_slabs_f32, kSlabThreads, 1, ScanArgs, slabs<Kind<float>, float>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_slabs_f64, kSlabThreads, 1, ScanArgs, slabs<Kind<double>, double>(args))

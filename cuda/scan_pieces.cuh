@@ -1,17 +1,16 @@
-// Rows that some blocks hold together, a piece each, in registers, so that memory is read once: a block tells the others what its piece comes
-// to, and hears what theirs do, while its next piece comes to shared memory. They are a cluster, or all blocks are on the device at once.
+// Rows that the blocks of a cluster hold together, a piece each, in registers, so that memory is read once: a block tells the others what its
+// piece comes to, and hears what theirs do, while its next piece comes to shared memory.
 //
-// For kinds that are tried first. What is against a row is told by each of its blocks.
+// For kinds that read numbers. Of those that are tried first, what is against a row is told by each of its blocks.
 #pragma once
 
 #include "scan_cluster.cuh"
 #include "scan_rows.cuh"
-#include "scan_team.cuh"
 
-// Threads of a block, at most, with registers for two such blocks on a multiprocessor, and vectors of each operand that each of them owns:
-// many elements, as those of one thread wait for no other.
+// Threads of a multiprocessor, all of which a block may have, and vectors of each operand that each of them owns: many elements, as those of
+// one thread wait for no other.
 template <typename T>
-constexpr int kPieceThreads = sizeof(T) == 8 ? 256 : 192;
+constexpr int kPieceThreads = sizeof(T) == 8 ? 512 : 384;
 constexpr int kPieceVectors = 8;
 
 // A thread of a block, whose pieces are at the same place of every so many rows. Rows of all operands run the same way and consist of whole
@@ -21,25 +20,29 @@ struct Piece {
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
-    static constexpr int V = 16 / sizeof(T), U = kPieceVectors, I = U * V, PACKETS = Told<K>::template PACKETS<Tail>;
-    static_assert(sizeof(Head) <= sizeof(Tail) && Told<K>::template PACKETS<Head> == PACKETS);
+    static constexpr int V = 16 / sizeof(T), U = kPieceVectors, I = U * V;
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Vectors = Line<T, U, true>;  // their places in the room
-    using Box = Letterbox<(sizeof(Tail) + 15) / 16>;
+
+    // What a block knows of a row: what its warps come to, and, by the pieces, what it hears of the others.
+    struct Shared : RowShared<K> {
+        Room<Head, kClusterBlocks> ahead;
+        Room<Tail, kClusterBlocks> behind;
+        Barrier come[2];  // of what is told at once, and of what is told when that is heard
+    };
 
     const ScanArgs& args;
     uint4* room;
-    Box* boxes;  // of two rows by turns
+    Shared* rows;  // two, by turns: some warp may not be done with the row before, and all of its pieces are heard before one is told again
     int pieces = static_cast<int>(args.parts), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     unsigned row = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces), turn = 0;
     int piece = static_cast<int>(blockIdx.x - row * pieces);
-    int count;             // vectors of the warp that exist
-    int from;              // bytes from the first element of a row to the first vector that comes by this lane
-    T first;               // the first x of the next row, as it comes: who widens it waits for it
-    RowShared<K>* shared;  // of the row
+    int count;   // vectors of the warp that exist
+    int from;    // bytes from the first element of a row to the first vector that comes by this lane
+    T first;     // the first x of the next row, as it comes: who widens it waits for it
 
-    __device__ Piece(const ScanArgs& args, uint4* room, Box* boxes) : args(args), room(room), boxes(boxes)
+    __device__ Piece(const ScanArgs& args, uint4* room, Shared* rows) : args(args), room(room), rows(rows)
     {
         const int ahead = (piece * static_cast<int>(blockDim.x) + warp * 32) * I;
         count = opaque(max(min(static_cast<int>(args.n) - ahead, 32 * I), 0) / V);
@@ -54,8 +57,7 @@ struct Piece {
         }
     }
 
-    __device__ bool clustered() const { return kClusters && args.flags & kCluster; }
-    __device__ Box& box() const { return boxes[turn & 1]; }
+    __device__ Shared& shared() const { return rows[turn & 1]; }
     __device__ unsigned starts() const { return piece == 0 && threadIdx.x == 0; }  // element 0 of the thread begins a row
     __device__ bool backward() const { return args.dx.step < 0; }
     __device__ bool repeats() const { return args.dy.step == 0; }  // one number for all dy of a row
@@ -142,27 +144,27 @@ struct Piece {
         for (int u = 0; u < U; ++u) word[u] = Vectors::flipped(word[u]);
     }
 
-    // Lane 0 gets the join of as many lanes as the block has warps, which holds for all if the others have nothing.
+    // All lanes get the join of as many lanes as the block has warps, which holds for all if the others have nothing.
     template <typename S>
-    static __device__ S joined(S s)
+    __device__ S joined(S s) const
     {
-#pragma unroll (kHolds<K> ? 3 : 1)
-        for (int d = 1; d < kPieceThreads<T> / 32; d *= 2) s = K::join(s, from_above(s, d));
-        return s;
+#pragma unroll 1
+        for (int d = 1; d < warps; d *= 2) s = K::join(s, from_above(s, d));
+        return from_lane(s, 0);
     }
 
     // What lanes ahead of this one hold, and those behind it.
     __device__ Head heads_of_lanes(const Head& own) const
     {
         const Head all = heads_up_to<K>(own, lane);
-        if (lane == 31) shared->heads[warp] = all;
+        if (lane == 31) shared().heads[warp] = all;
         const Head next = from_below(all, 1);
         return lane == 0 ? K::empty() : next;
     }
     __device__ Tail tails_of_lanes(const Tail& own) const
     {
         const Tail all = tails_down_to<K>(own, 31 - lane);
-        if (lane == 0) shared->tails[warp] = all;
+        if (lane == 0) shared().tails[warp] = all;
         const Tail next = from_above(all, 1);
         return lane == 31 ? K::nothing() : next;
     }
@@ -171,10 +173,11 @@ struct Piece {
     template <bool HEADS, bool TAILS>
     __device__ void meet(Head& head, Tail& tail)
     {
+        Shared& s = shared();
         __syncthreads();
         if (warp == 0) tell<HEADS, TAILS>();
-        if (HEADS) head = K::join(from_lane(joined(lane < warp ? shared->heads[lane] : K::empty()), 0), head);
-        if (TAILS) tail = K::join(tail, from_lane(joined(warp + 1 + lane < warps ? shared->tails[warp + 1 + lane] : K::nothing()), 0));
+        if (HEADS) head = K::join(joined(lane < warp ? s.heads[lane] : K::empty()), head);
+        if (TAILS) tail = K::join(tail, joined(warp + 1 + lane < warps ? s.tails[warp + 1 + lane] : K::nothing()));
         if (warp == 0) hear<HEADS, TAILS>();
         __syncthreads();
     }
@@ -183,22 +186,14 @@ struct Piece {
     template <bool HEADS, bool TAILS>
     __device__ void tell()
     {
-        Head head = K::empty();
-        Tail tail = K::nothing();
-        if (HEADS) head = joined(lane < warps ? shared->heads[lane] : head);
-        if (TAILS) tail = joined(lane < warps ? shared->tails[lane] : tail);
-        if (clustered()) {
-            if constexpr (kClusters) {
-                if (HEADS) head = from_lane(head, 0);
-                if (TAILS) tail = from_lane(tail, 0);
-                if (HEADS && lane > piece && lane < pieces) box().tell(!HEADS, lane, piece, head);
-                if (TAILS && lane < piece) box().tell(!HEADS, lane, piece, tail);
-            }
-        } else if (lane == 0) {
-            const Told<K> told(args);
-            const i64 own = (static_cast<i64>(row) * pieces + piece) * PACKETS;
-            if (HEADS) Told<K>::tell(told.heads + own, head);
-            if (TAILS) Told<K>::tell(told.tails + own, tail);
+        Shared& s = shared();
+        if (HEADS) {
+            const Head head = joined(lane < warps ? s.heads[lane] : K::empty());
+            if (lane > piece && lane < pieces) s.come[!HEADS].leave(lane, s.ahead[piece], head);
+        }
+        if (TAILS) {
+            const Tail tail = joined(lane < warps ? s.tails[lane] : K::nothing());
+            if (lane < piece) s.come[!HEADS].leave(lane, s.behind[piece], tail);
         }
     }
 
@@ -206,30 +201,21 @@ struct Piece {
     template <bool HEADS, bool TAILS>
     __device__ void hear()
     {
+        Shared& s = shared();
+        const int heads = HEADS ? piece : 0, tails = TAILS ? pieces - 1 - piece : 0;
+        if (lane == 0) s.come[!HEADS].expect(heads * static_cast<int>(sizeof(Head)) + tails * static_cast<int>(sizeof(Tail)));
+        s.come[!HEADS].wait(turn >> 1);
         Head head = K::empty();
         Tail tail = K::nothing();
-        const bool earlier = HEADS && lane < piece, later = TAILS && lane > piece && lane < pieces;
-        if (clustered()) {
-            if constexpr (kClusters) {
-                box().wait(!HEADS, (HEADS ? piece : 0) + (TAILS ? pieces - 1 - piece : 0), turn >> 1);
-                if (earlier) head = box().template hear<Head>(lane);
-                if (later) tail = box().template hear<Tail>(lane);
-            }
-        } else if (earlier || later) {
-            const Told<K> told(args);
-            const Tail heard = Told<K>::template hear<Tail>((earlier ? told.heads : told.tails) + (static_cast<i64>(row) * pieces + lane) * PACKETS);
-            if (earlier)
-                memcpy(&head, &heard, sizeof head);
-            else
-                tail = heard;
-        }
+        if (HEADS && lane < piece) head = s.ahead[lane];
+        if (TAILS && lane > piece && lane < pieces) tail = s.behind[lane];
 #pragma unroll 1
         for (int d = 1; d < pieces; d *= 2) {
             if (HEADS) head = K::join(head, from_above(head, d));
             if (TAILS) tail = K::join(tail, from_above(tail, d));
         }
-        if (HEADS && lane == 0) shared->head[0] = head;
-        if (TAILS && lane == 0) shared->tail[0] = tail;
+        if (HEADS && lane == 0) s.head[0] = head;
+        if (TAILS && lane == 0) s.tail[0] = tail;
     }
 
     // The piece of a row; returns what is against it.
@@ -260,46 +246,49 @@ struct Piece {
         }
         meet<true, !K::ORDERED>(head, tail);
         renew(xs), renew(ys);
-        cell.enter(K::join(shared->head[0], head), x, y, starts());
+        cell.enter(K::join(shared().head[0], head), x, y, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(x, y, starts()));
             meet<false, true>(head, tail);
         }
         renew(xs), renew(ys);
-        cell.finish(K::join(tail, shared->tail[0]), x, y, starts(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
+        cell.finish(K::join(tail, shared().tail[0]), x, y, starts(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
         write(ys);
-        return lane * U < count ? cell.faults : 0;
+        if constexpr (kTame<K>) return lane * U < count ? cell.faults : 0;
+        return 0;
     }
 };
 
 template <typename K, typename T>
 __device__ void pieces(const ScanArgs& args)
 {
-    using First = TameKind<K, T>;
-    using Own = Piece<First, T>;
-    extern __shared__ __align__(128) uint4 rooms[];
-    __shared__ RowShared<First> shared[2];  // of a row, and of the one before, which some warp may not be done with
-    __shared__ unsigned found[2];           // the faults of both
-    __shared__ typename Own::Box boxes[2];
-    Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, boxes);
-    own.ask(own.row);
-    if (threadIdx.x < 2) found[threadIdx.x] = 0, boxes[threadIdx.x].open();
-    __syncthreads();
-    if constexpr (kClusters) meet_cluster();
-    const auto tell = [&](unsigned& faults, unsigned row) {
-        if (threadIdx.x != 0 || own.turn == 0 || faults == 0) return;
-        atomicOr(&args.bad[row], static_cast<int>(faults));
-        faults = 0;
-    };
+    if constexpr (kClusters) {
+        using Own = Piece<TameKind<K, T>, T>;
+        extern __shared__ __align__(128) uint4 rooms[];
+        __shared__ typename Own::Shared rows[2];
+        __shared__ unsigned found[2];  // the faults of both
+        Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, rows);
+        own.ask(own.row);
+        if (threadIdx.x < 2) found[threadIdx.x] = 0;
+        if (threadIdx.x < 4) rows[threadIdx.x / 2].come[threadIdx.x % 2].open();
+        __syncthreads();
+        meet_cluster();
+        const auto tell = [&](unsigned& faults, unsigned row) {
+            if (threadIdx.x != 0 || own.turn == 0 || faults == 0) return;
+            atomicOr(&args.bad[row], static_cast<int>(faults));
+            faults = 0;
+        };
 #pragma unroll 1
-    for (; args.strips > own.row; own.row += own.apart, ++own.turn) {
-        const int k = own.turn & 1;
-        own.shared = &shared[k];
-        const unsigned faults = __reduce_or_sync(0xffffffff, own.run());
-        if (faults && own.lane == 0) atomicOr(&found[k], faults);
-        tell(found[k ^ 1], own.row - own.apart);  // all warps are done with that row
+        for (; args.strips > own.row; own.row += own.apart, ++own.turn) {
+            const unsigned faults = own.run();
+            if constexpr (!kTamed<K>) continue;
+            const int k = own.turn & 1;
+            const unsigned all = __reduce_or_sync(0xffffffff, faults);
+            if (all && own.lane == 0) atomicOr(&found[k], all);
+            tell(found[k ^ 1], own.row - own.apart);  // all warps are done with that row
+        }
+        __syncthreads();
+        if constexpr (kTamed<K>) tell(found[own.turn + 1 & 1], own.row - own.apart);
+        meet_cluster();
     }
-    __syncthreads();
-    tell(found[own.turn + 1 & 1], own.row - own.apart);
-    if constexpr (kClusters) meet_cluster();
 }

@@ -109,7 +109,9 @@ struct Runs : SameTail<RunTail<A>> {
 
     template <int I, int N, bool SEG>
     struct Cell {
-        unsigned records;
+        using Bits = std::conditional_t<(I > 32), unsigned long long, unsigned>;
+        static constexpr Bits ONE = 1;
+        Bits records;  // which elements are
 
         __device__ void begin(const ScanArgs&) {}
 
@@ -127,13 +129,13 @@ struct Runs : SameTail<RunTail<A>> {
                 }
                 return {sum, 1};
             }
-            const unsigned ahead = ahead_of(records);
+            const Bits ahead = ahead_of(records);
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
                 A part = A(0);
 #pragma unroll
                 for (int i = c + N - 1; i >= c; --i)
-                    if (ahead & 1u << i) part += y(i);
+                    if (ahead & ONE << i) part += y(i);
                 sum += part;
             }
             return {sum, records == 0};
@@ -155,7 +157,7 @@ struct Runs : SameTail<RunTail<A>> {
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
                     part += y(c + i);
-                    const bool record = records & 1u << (c + i);
+                    const bool record = records & ONE << (c + i);
                     dx[i] = record ? part + q : A(0);
                     if (record) part = q = A(0);
                 }
