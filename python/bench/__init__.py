@@ -8,7 +8,7 @@
 
 A row is an operation, the gradients that are asked for, a shape and a dtype. Its time is the median of at least 20 repetitions
 that take turns with torch's backward and with a copy of as many bytes. On a GPU the buffers rotate, so that they exceed its L2
-cache.
+cache; the share of a copy's speed is measured by events around each call, and again by replays of CUDA graphs of some calls.
 ``results/`` in the source tree holds the CSV files that the README quotes; the first line of each is the command that made it.
 """
 

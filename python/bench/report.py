@@ -76,8 +76,8 @@ class Csv:
 
 
 COLUMNS = {
-    "op": 32, "outputs": 24, "shape": 11, "dtype": 8, "bytes": -8, "time": -8, "of_copy": -7, "torch": -8, "ratio": -6,
-    "error": -6, "of_torch": -8, "note": 4,
+    "op": 32, "outputs": 24, "shape": 11, "dtype": 8, "bytes": -8, "time": -8, "of_copy": -7, "replayed": -8, "torch": -8,
+    "ratio": -6, "error": -6, "of_torch": -8, "note": 4,
 }  # fmt: skip
 
 
@@ -85,7 +85,8 @@ def show(table: Table, row: Row) -> None:
     """Print a row."""
     table.row(
         row.op, row.outputs, row.shape, row.dtype, f"{row.bytes / 1e6:.4g} MB", time_text(row.ms / 1e3),
-        f"{row.share_of_copy:.2f}", time_text(row.torch_ms / 1e3), f"{row.ratio:.1f}x", f"{row.error:.3g}",
+        f"{row.share_of_copy:.2f}", "" if row.replayed_share is None else f"{row.replayed_share:.2f}",
+        time_text(row.torch_ms / 1e3), f"{row.ratio:.1f}x", f"{row.error:.3g}",
         f"{row.torch_error:.3g}", f"disturbed: other work took {row.others:.1f} processors" if row.others > QUIET else "",
     )  # fmt: skip
 

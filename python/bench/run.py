@@ -38,6 +38,7 @@ class Row:
     new_outputs_ms: float | None  # with outputs that are allocated in the call, as autograd's are; on the CPU
     copy_ms: float
     share_of_copy: float
+    replayed_share: float | None  # the same in replays of CUDA graphs
     torch_ms: float
     torch_best_ms: float
     ratio: float
@@ -118,6 +119,9 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
     if device == "cpu":
         contestants["new"] = [lambda: problem.plan.run(**dict(problem.arrays()), **problem.outputs(poisoned=False))]
     found, others = timing.measure(contestants, device)
+    replays = None
+    if device != "cpu":
+        replays = timing.replayed({name: contestants[name] for name in ("ours", "copy_", "neg")}, device)
     time, torch_time = found["ours"], found["torch"]
     copy = min(found["copy_"].median, found["neg"].median)
     return Row(
@@ -125,6 +129,7 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
         ms=time.median * 1e3, best_ms=time.best * 1e3,
         new_outputs_ms=found["new"].median * 1e3 if "new" in found else None,
         copy_ms=copy * 1e3, share_of_copy=copy / time.median,
+        replayed_share=min(replays["copy_"], replays["neg"]) / replays["ours"] if replays else None,
         torch_ms=torch_time.median * 1e3, torch_best_ms=torch_time.best * 1e3, ratio=torch_time.median / time.median,
         error=ours, torch_error=theirs, torch_way=case.rival, others=others,
     )  # fmt: skip

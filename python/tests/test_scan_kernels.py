@@ -96,8 +96,8 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
     assert_near(*found, dtype, 64)
 
 
-# More rows than clusters; a last piece that is short; smaller blocks; more of them than every device takes, the most, and larger ones up to
-# those that have a multiprocessor each.
+# More rows than clusters; a last piece that is short; smaller blocks; more of them than every device takes, the most, and
+# larger ones up to those that have a multiprocessor each.
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("rows", "pieces"), [(300, 2), (5, 2.3), (150, 3.7), (70, 9.5), (60, 16), (20, 16.1), (1, 32)])
@@ -123,11 +123,13 @@ def test_pieces_agree(kind: str, rows: int, pieces: float, reverse: bool, dtype:
         assert_near(*found, dtype, 8 + 3 * math.sqrt(shape[1]))
 
 
-# More strips than clusters; slabs of one block, of two and of sixteen, with a last one that is short; strips of a few columns; shapes that
-# others do by themselves.
+# More strips than clusters; slabs of one block, of two and of sixteen, with a last one that is short; strips of a few columns;
+# shapes that others do by themselves.
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("shape", [(1, 8192, 1024), (1, 7777, 136), (3, 4100, 72), (2, 1025, 4096), (5, 513, 32), (4, 31, 8)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 8192, 1024), (1, 7777, 136), (3, 4100, 72), (2, 1025, 4096), (5, 513, 32), (4, 31, 8)], ids=str
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
 def test_slabs_agree(kind: str, shape: tuple[int, ...], reverse: bool, dtype: torch.dtype) -> None:
