@@ -38,9 +38,9 @@ struct Piece {
     int pieces = static_cast<int>(args.parts), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     unsigned row = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces), turn = 0;
     int piece = static_cast<int>(blockIdx.x - row * pieces);
-    int count;   // vectors of the warp that exist
-    int from;    // bytes from the first element of a row to the first vector that comes by this lane
-    T first;     // the first x of the next row, as it comes: who widens it waits for it
+    int count;  // vectors of the warp that exist
+    int from;   // bytes from the first element of a row to the first vector that comes by this lane
+    T first;    // the first x of the next row, as it comes: who widens it waits for it
 
     __device__ Piece(const ScanArgs& args, uint4* room, Shared* rows) : args(args), room(room), rows(rows)
     {

@@ -35,7 +35,7 @@ struct Slab {
         Room<Tail, kClusterBlocks * COLUMNS> behind;
         Room<Head, COLUMNS> head;  // the join of these
         Room<Tail, COLUMNS> tail;
-        Barrier come[2];         // of what is told at once, and of what is told when that is heard
+        Barrier come[2];  // of what is told at once, and of what is told when that is heard
     };
 
     const ScanArgs& args;
