@@ -47,7 +47,7 @@ func (s *scanProgram) indexed() bool { return scanKinds[s.kind].indices }
 func (s *scanProgram) prepareCUDA(preference Preference) (program, error) {
 	s.cuda, s.forced = true, preference.Kernel != ""
 	if s.variant = preference.Kernel; s.forced && !s.holds(s.code(), s.variant) {
-		return nil, refuse(Unsupported, scan.op(s.kind), "preference.kernel", "one for rows of this length and dtype", fmt.Sprintf("%q", s.variant), "")
+		return nil, refuse(Unsupported, scan.op(s.kind), "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", s.variant), "")
 	}
 	s.pick()
 	if limit := preference.MaxWorkspace; limit != nil && s.bytes > *limit && !s.forced {
@@ -75,13 +75,13 @@ func (s *scanProgram) pick() {
 	s.bytes = max(s.badBytes(), s.stateBytes())
 }
 
-// ownKernels is how many kernels are the kind's own: the first of its symbols.
-func (s *scanProgram) ownKernels() int { return len(scan.kind(s.kind).kernelsOf(s.element)) }
+// ownKernels are the kind's own: the first of its symbols.
+func (s *scanProgram) ownKernels() []string { return scan.kind(s.kind).kernelsOf(s.element) }
 
 // symbols are the kernels of the kind, then those for indices.
 func (s *scanProgram) symbols() (list []symbol) {
 	row := scan.kind(s.kind)
-	for _, kernel := range row.kernelsOf(s.element) {
+	for _, kernel := range s.ownKernels() {
 		list = append(list, symbol{scan.image(s.kind), scan.Symbol(s.kind, kernel, s.element)})
 	}
 	if s.indexed() {

@@ -40,7 +40,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	kernels := 0
 	switch {
 	case args[2].present():
-		d.code, d.operands[1], kernels = "indices", indicesOperand, s.ownKernels()
+		d.code, d.operands[1], kernels = "indices", indicesOperand, len(s.ownKernels())
 	case args[1].present():
 		d.operands[1] = 1
 	}
@@ -77,7 +77,7 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 	own := kernels + slices.Index(kernelsOfTamed, g.kernel)
 	heads := own
 	if records {
-		heads = d.ownKernels() + len(kernelsOfIndices) + slices.Index(kernelsOfRecords, g.kernel)
+		heads = len(d.ownKernels()) + len(kernelsOfIndices) + slices.Index(kernelsOfRecords, g.kernel)
 	}
 	for _, step := range [...]struct {
 		when   bool

@@ -25,7 +25,7 @@ func (s *scanProgram) piecewise() bool {
 }
 
 func (s *scanProgram) holdsPieces(code string) bool {
-	return (tamed(code) || code == "cumextremum") && !s.holdsRow(code) && s.length() <= clusterBlocks*s.pieceThreads()*s.pieceLane()
+	return s.inClusters(code, "pieces") && !s.holdsRow(code) && s.length() <= clusterBlocks*s.pieceThreads()*s.pieceLane()
 }
 
 // sharePieces gives each row to a cluster of many blocks, which wait for each other less.

@@ -16,7 +16,7 @@ func (s *scanProgram) slabwise() bool {
 }
 
 func (s *scanProgram) holdsSlabs(code string) bool {
-	return tamed(code) && s.element.Size() > 2 && s.length() <= clusterBlocks*slabThreads/32*slabRows
+	return s.inClusters(code, "slabs") && s.length() <= clusterBlocks*slabThreads/32*slabRows
 }
 
 // shareSlabs gives each strip to the blocks of a cluster, the fewest that hold it, which have equally many warps.
