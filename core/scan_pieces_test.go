@@ -19,6 +19,17 @@ func someClusters(g *scanShape) int64 {
 	return 120 * min(beside, (228<<10)/(int64(g.shared)+pieceBeside)) / g.parts
 }
 
+// clusterCalls are the launches of one run on a device with clusters, and which of them is the first that scans.
+func clusterCalls(t *testing.T, clusters func(*driver.Launch) int, d ScanBackward) (launches []fakeLaunch, at int, plan *Plan) {
+	t.Helper()
+	operands := []string{"dy", "x", "dx"}
+	if d.Kind == "cumsum" {
+		operands = []string{"dy", "dx"}
+	}
+	launches, _, plan = scanCallsWith(t, clusters, d, Preference{}, nil, operands...)
+	return launches, slices.IndexFunc(launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" }), plan
+}
+
 func TestPieces(t *testing.T) {
 	for _, c := range []struct {
 		kind          string
@@ -52,22 +63,14 @@ func TestPieces(t *testing.T) {
 		{"cumsum", Float32, 1024, 65536, true, "tiles", 1, 1024, 512},
 	} {
 		about := fmt.Sprintf("%+v", c)
-		fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
+		var clusters func(*driver.Launch) int
 		if c.clusters {
-			fake.clusters = func(l *driver.Launch) int {
+			clusters = func(l *driver.Launch) int {
 				return int(someClusters(&scanShape{block: int64(l.Block), parts: int64(l.Cluster), shared: l.Shared}))
 			}
 		}
-		plan, err := Select(ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.length}, DType: c.dtype, Dim: 1}, CUDA(0), Preference{})
-		require.NoError(t, err)
-		operands := []string{"dy", "x", "dx"}
-		if c.kind == "cumsum" {
-			operands = []string{"dy", "dx"}
-		}
-		args, workspace := deviceArgs(plan, operands...)
-		require.NoError(t, plan.RunOrdered(0, workspace, args))
-		at := slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })
-		own := fake.launches[at]
+		launches, at, plan := clusterCalls(t, clusters, ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.length}, DType: c.dtype, Dim: 1})
+		own := launches[at]
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.symbol, "_"+c.kernel+"_", about)
 		require.Equal(t, []int64{c.parts, c.blocks, int64(c.block)}, []int64{w.get("parts"), int64(own.grid), int64(own.block)}, about)
@@ -78,44 +81,35 @@ func TestPieces(t *testing.T) {
 		require.Equal(t, c.parts, int64(own.cluster), about)
 		require.False(t, own.together)
 		if !tamed(c.kind) {
-			require.Len(t, fake.launches, 1, "all rows are done")
+			require.Len(t, launches, 1, "all rows are done")
 			continue
 		}
-		again := wordsOfScan(t, &fake.launches[at+1])
+		again := wordsOfScan(t, &launches[at+1])
 		require.NotZero(t, again.get("flags")&scanMarked, "rows that are marked are done again")
-		require.Zero(t, fake.launches[at+1].cluster)
+		require.Zero(t, launches[at+1].cluster)
 		require.Equal(t, 1, at, "what is known of rows is forgotten")
-		require.Equal(t, align16(4*c.rows), 16*int64(fake.launches[0].words[1]))
+		require.Equal(t, align16(4*c.rows), 16*int64(launches[0].words[1]))
 	}
 }
 
 func TestPiecesThatFindNoRoom(t *testing.T) {
 	d := ScanBackward{Kind: "cumprod", Shape: []int64{64, 98304}, DType: Float32, Dim: 1} // 16 pieces
 	for clusters, kernel := range map[int]string{0: "long", 1: "pieces"} {
-		fake := (&fakeCUDA{devices: 1, units: 132, clusters: func(*driver.Launch) int { return clusters }}).install(t)
-		plan, err := Select(d, CUDA(0), Preference{})
-		require.NoError(t, err)
+		launches, at, plan := clusterCalls(t, func(*driver.Launch) int { return clusters }, d)
 		require.Equal(t, "pieces", plan.SKU().Kernel)
-		args, workspace := deviceArgs(plan, "dy", "x", "dx")
-		require.NoError(t, plan.RunOrdered(0, workspace, args))
-		own := fake.launches[slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })]
-		require.Contains(t, own.symbol, kernel)
-		require.Equal(t, uint32(16*clusters), own.cluster)
+		require.Contains(t, launches[at].symbol, kernel)
+		require.Equal(t, uint32(16*clusters), launches[at].cluster)
 	}
 }
 
 // Where clusters that ask for more shared memory find no place, they ask for no more than they need.
 func TestPiecesThatReadAllAtOnce(t *testing.T) {
-	fake := (&fakeCUDA{devices: 1, units: 132, clusters: func(l *driver.Launch) int {
+	clusters := func(l *driver.Launch) int {
 		if l.Shared > 3*16*l.Block*pieceVectors {
 			return 0
 		}
 		return 120
-	}}).install(t)
-	plan, err := Select(ScanBackward{Kind: "cumprod", Shape: []int64{1024, 12288}, DType: Float32, Dim: 1}, CUDA(0), Preference{})
-	require.NoError(t, err)
-	args, workspace := deviceArgs(plan, "dy", "x", "dx")
-	require.NoError(t, plan.RunOrdered(0, workspace, args))
-	own := fake.launches[slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })]
-	require.Equal(t, []uint32{6, 720}, []uint32{own.cluster, uint32(own.grid)})
+	}
+	launches, at, _ := clusterCalls(t, clusters, ScanBackward{Kind: "cumprod", Shape: []int64{1024, 12288}, DType: Float32, Dim: 1})
+	require.Equal(t, []uint32{6, 720}, []uint32{launches[at].cluster, uint32(launches[at].grid)})
 }

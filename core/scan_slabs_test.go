@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,18 +36,9 @@ func TestSlabs(t *testing.T) {
 		{"cumsum", Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
 	} {
 		about := fmt.Sprintf("%+v", c)
-		fake := (&fakeCUDA{devices: 1, units: 132, clusters: c.clusters}).install(t)
-		plan, err := Select(ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.columns}, DType: c.dtype}, CUDA(0), Preference{})
-		require.NoError(t, err)
+		launches, at, plan := clusterCalls(t, c.clusters, ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.columns}, DType: c.dtype})
 		require.Equal(t, c.sku, plan.SKU().Kernel, about)
-		operands := []string{"dy", "x", "dx"}
-		if c.kind == "cumsum" {
-			operands = []string{"dy", "dx"}
-		}
-		args, workspace := deviceArgs(plan, operands...)
-		require.NoError(t, plan.RunOrdered(0, workspace, args))
-		at := slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })
-		own := fake.launches[at]
+		own := launches[at]
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.symbol, "_"+c.kernel+"_", about)
 		require.Equal(t, []int64{c.parts, c.blocks, int64(c.block)}, []int64{w.get("parts"), int64(own.grid), int64(own.block)}, about)
@@ -58,10 +48,18 @@ func TestSlabs(t *testing.T) {
 		require.Equal(t, c.parts, int64(own.cluster), about)
 		require.False(t, own.together)
 		require.Equal(t, 1, at, "what is known of strips is forgotten")
-		require.Equal(t, align16(4*w.get("strips")), 16*int64(fake.launches[0].words[1]))
+		require.Equal(t, align16(4*w.get("strips")), 16*int64(launches[0].words[1]))
 		require.GreaterOrEqual(t, w.get("strips")*slabSide, c.columns*c.dtype.Size())
-		again := wordsOfScan(t, &fake.launches[at+1])
-		require.Contains(t, fake.launches[at+1].symbol, "_columns_")
+		again := wordsOfScan(t, &launches[at+1])
+		require.Contains(t, launches[at+1].symbol, "_columns_")
 		require.Equal(t, []int64{w.get("strips"), scanMarked}, []int64{again.get("strips"), again.get("flags") & scanMarked}, "strips that are marked are done again")
 	}
+}
+
+func TestSlabsAreOfWideElements(t *testing.T) {
+	(&fakeCUDA{devices: 1, units: 132}).install(t)
+	_, err := Select(ScanBackward{Kind: "cumprod", Shape: []int64{2048, 64}, DType: BFloat16}, CUDA(0), Preference{Kernel: "slabs"})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "pieces")
+	require.NotContains(t, scan.kind("cumprod").kernelsOf(Float16), "slabs")
 }

@@ -8,12 +8,20 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sternway/sternway/core/driver"
 )
 
 // scanCalls are the launches of one run of a scan on a device of 132 multiprocessors, without clusters.
 func scanCalls(t *testing.T, d ScanBackward, preference Preference, change func(args []Tensor), operands ...string) ([]fakeLaunch, []Tensor, *Plan) {
 	t.Helper()
-	fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
+	return scanCallsWith(t, nil, d, preference, change, operands...)
+}
+
+// scanCallsWith are those on a device with as many clusters.
+func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d ScanBackward, preference Preference, change func(args []Tensor), operands ...string) ([]fakeLaunch, []Tensor, *Plan) {
+	t.Helper()
+	fake := (&fakeCUDA{devices: 1, units: 132, clusters: clusters}).install(t)
 	plan, err := Select(d, CUDA(0), preference)
 	require.NoError(t, err)
 	args, workspace := deviceArgs(plan, operands...)
