@@ -108,32 +108,21 @@ def on_cuda(contestants: Contestants, device: str, repeats: int = 30) -> Samples
     return {name: [a.elapsed_time(b) / 1e3 for a, b in pairs] for name, pairs in events.items()}
 
 
-def replayed(contestants: Contestants, device: str, least: int = 12) -> dict[str, float]:
+def replayed(contestants: Contestants, device: str) -> dict[str, float]:
     """Medians of seconds of a call in replays of CUDA graphs of 12 calls or more: without launches and events."""
     import torch
 
     cuda: Any = torch.cuda
-    graphs: dict[str, tuple[Any, int]] = {}
-    samples: dict[str, list[tuple[Any, Any]]] = {name: [] for name in contestants}
+    graphs, counts = {}, {}
     with cuda.device(device):
         for name, calls in contestants.items():
-            graph, count = cuda.CUDAGraph(), least + -least % len(calls)
+            graph, counts[name] = cuda.CUDAGraph(), 12 + -12 % len(calls)
             with cuda.graph(graph):
-                for k in range(count):
+                for k in range(counts[name]):
                     calls[k % len(calls)]()
-            graph.replay()
-            graphs[name] = graph, count
-        for _ in range(LEAST):
-            for name, (graph, _) in graphs.items():
-                before, after = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-                before.record()
-                graph.replay()
-                after.record()
-                samples[name].append((before, after))
-        cuda.synchronize()
-    return {
-        name: statistics.median(a.elapsed_time(b) for a, b in pairs) / 1e3 / graphs[name][1] for name, pairs in samples.items()
-    }
+            graphs[name] = [graph.replay]
+    samples = on_cuda(graphs, device)
+    return {name: statistics.median(times) / counts[name] for name, times in samples.items()}
 
 
 def host(

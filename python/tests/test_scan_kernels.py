@@ -159,6 +159,25 @@ def test_slabs_agree(kind: str, shape: tuple[int, ...], reverse: bool, dtype: to
         assert_near(*found, dtype, 8 + 3 * math.sqrt(shape[1]))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("shape", "dim", "kernel"), [((5, 40960), 1, "pieces"), ((3000, 64), 0, "slabs")], ids=str)
+def test_clusters_are_captured(shape: tuple[int, ...], dim: int, kernel: str) -> None:
+    """Also by the first run of a plan, which asks the driver how many of them a device has."""
+    x, dy = 1 + torch.randn(shape, device="cuda") / 3000, torch.randn(shape, device="cuda")
+    plan = sw.ScanBackwardPlan.select(
+        sw.ScanBackwardDescriptor("cumprod", shape, torch.float32, dim), "cuda", sw.PlanPreference(kernel=kernel)
+    )
+    captured, dx = torch.full_like(dy, math.nan), torch.full_like(dy, math.nan)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(dy=dy, x=x, dx=captured)
+    for _ in range(2):
+        dy.mul_(-2)
+        graph.replay()
+    plan.run(dy=dy, x=x, dx=dx)
+    assert torch.equal(captured, dx)
+
+
 # Columns of a warp, of a block, of tiles in a block, of tiles in some blocks.
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(50, 9, 33), (7, 128, 64), (70, 600, 60), (1, 40000, 5)], ids=str)
