@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -17,6 +18,7 @@ type fakeCUDA struct {
 	refusals map[string]error           // by call: device, load, kernel, launch, synchronize
 	exports  map[string][]string        // symbols by image; nil: whatever is asked for
 	clusters func(l *driver.Launch) int // that are on a device at once; nil: it has none
+	arch     string                     // of devices; "": sm_90
 	body     func(symbol string, l *driver.Launch)
 	memory   map[uintptr][]byte // what a read finds, by address
 
@@ -64,7 +66,7 @@ func (f *fakeCUDA) Device(int) (driver.Device, error) {
 type fakeDevice fakeCUDA
 
 func (d *fakeDevice) Name() string         { return "Fake" }
-func (d *fakeDevice) Arch() string         { return "sm_90" }
+func (d *fakeDevice) Arch() string         { return cmp.Or(d.arch, "sm_90") }
 func (d *fakeDevice) Multiprocessors() int { return d.units }
 func (d *fakeDevice) Memory() int64        { return 1 << 37 }
 func (d *fakeDevice) SharedMemory() int {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"sort"
 	"strings"
 )
@@ -29,22 +28,11 @@ type Family struct {
 type KindRow struct {
 	Name    string   // "cumprod"; empty where the family is one operation
 	Kernels []string // the variants that Select chooses from, and that Preference.Kernel may name
-	Wide    []string // of these, what there is for elements of 4 and 8 bytes alone
 	Code    string   // the kind in symbols, where kinds share kernels; empty: Name
 	Image   string   // the image of the kind's kernels; empty: that of the family
 }
 
 func (k *KindRow) code() string { return cmp.Or(k.Code, k.Name) }
-
-// kernelsOf are the variants that there are for a dtype.
-func (k *KindRow) kernelsOf(dtype DType) (kernels []string) {
-	for _, kernel := range k.Kernels {
-		if dtype.Size() > 2 || !slices.Contains(k.Wide, kernel) {
-			kernels = append(kernels, kernel)
-		}
-	}
-	return kernels
-}
 
 // Symbol is the name of a kernel: family, kind, variant, dtype.
 func (f *Family) Symbol(kind, kernel string, dtype DType) string {

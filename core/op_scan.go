@@ -33,8 +33,7 @@ type ScanBackward struct {
 var (
 	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
 	kernelsOfHeads   = append(slices.Clone(kernelsOfScans), "pieces") // kinds that read numbers
-	kernelsOfTamed   = append(slices.Clone(kernelsOfHeads), "slabs")  // those that are tried first; wide ones come last
-	kernelsOfWide    = []string{"slabs"}
+	kernelsOfTamed   = append(slices.Clone(kernelsOfHeads), "slabs")  // those that are tried first
 	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
 	kernelsOfRecords = []string{"strips", "long"} // ahead of those of kinds that have indices
 )
@@ -43,10 +42,10 @@ var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []KindRow{
 		{Name: "cumsum", Kernels: kernelsOfScans},
-		{Name: "cumprod", Kernels: kernelsOfTamed, Wide: kernelsOfWide, Image: "scan_products"},
+		{Name: "cumprod", Kernels: kernelsOfTamed, Image: "scan_products"},
 		{Name: "cummax", Kernels: kernelsOfHeads, Code: "cumextremum"},
 		{Name: "cummin", Kernels: kernelsOfHeads, Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: kernelsOfTamed, Wide: kernelsOfWide, Image: "scan_logcumsumexp"},
+		{Name: "logcumsumexp", Kernels: kernelsOfTamed, Image: "scan_logcumsumexp"},
 	},
 	required: []string{"shape", "dtype"}, decode: decodeAs[ScanBackward],
 })
@@ -119,7 +118,7 @@ func (d ScanBackward) problem() (*problem, error) {
 	p.values = s.checkValues
 	p.compile = func(p *problem, units int, cuda bool, preference Preference) (program, error) {
 		chosen := s
-		chosen.units, chosen.clusters = units, hasClusters(p.arch)
+		chosen.units, chosen.clusters, chosen.slabs = units, hasClusters(p.arch), hasSlabs(p.arch)
 		return chosen.prepare(cuda, preference)
 	}
 	return p, nil
@@ -134,7 +133,8 @@ type scanProgram struct {
 	dim            int
 	reverse, first bool
 	units          int
-	clusters       bool // that the device has
+	clusters       bool // the device has them
+	slabs          bool // and room for slabs
 	variant        string
 	cuda, forced   bool // forced: the variant was asked for
 	plain          bool // without a ring

@@ -77,7 +77,7 @@ func Select(descriptor Descriptor, device Device, preference Preference) (*Plan,
 }
 
 func checkPreference(p *problem, preference Preference) error {
-	known := p.family.kind(p.kind).kernelsOf(p.element)
+	known := p.family.kind(p.kind).Kernels
 	if preference.Kernel != "" && !slices.Contains(known, preference.Kernel) {
 		return refuse(Unsupported, p.op(), "preference.kernel", orList(known), fmt.Sprintf("%q", preference.Kernel), "")
 	}

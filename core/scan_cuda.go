@@ -76,7 +76,7 @@ func (s *scanProgram) pick() {
 }
 
 // ownKernels are the kind's own: the first of its symbols.
-func (s *scanProgram) ownKernels() []string { return scan.kind(s.kind).kernelsOf(s.element) }
+func (s *scanProgram) ownKernels() []string { return scan.kind(s.kind).Kernels }
 
 // symbols are the kernels of the kind, then those for indices.
 func (s *scanProgram) symbols() (list []symbol) {

@@ -46,7 +46,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	}
 	d.lay(args)
 	g := d.choose(args, &scanRoom{q.device.SharedMemory(), func(g *scanShape) int64 {
-		return q.clusters(kernels+slices.Index(kernelsOfTamed, g.kernel), g.parts, uint32(g.block), g.shared)
+		return q.clusters(kernels+slices.Index(d.ownKernels(), g.kernel), g.parts, uint32(g.block), g.shared)
 	}})
 	if d.reverse {
 		d.mirror(&g)
@@ -74,7 +74,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 // for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
 	cut, team, records := g.parts > 1 && !g.clustered, d.together(g), d.recordBytes(g) > 0
-	own := kernels + slices.Index(kernelsOfTamed, g.kernel)
+	own := kernels + slices.Index(d.ownKernels(), g.kernel) // those of indices are in the same order
 	heads := own
 	if records {
 		heads = len(d.ownKernels()) + len(kernelsOfIndices) + slices.Index(kernelsOfRecords, g.kernel)

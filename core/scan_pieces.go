@@ -48,7 +48,7 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 // pieces gives each row to about so many blocks, which have equally many warps.
 func (s *scanProgram) pieces(rows, parts int64) scanShape {
 	g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1}
-	g.gather(max(1, ceil(s.length(), 32*s.pieceLane())), parts)
+	g.gather(max(1, ceil(s.length(), 32*s.pieceLane())), parts, 32)
 	g.shared = uint32(3 * 16 * g.block * pieceVectors)
 	s.mark(&g)
 	return g

@@ -2,41 +2,61 @@ package core
 
 // Geometry of cuda/scan_slabs.cuh.
 const (
-	slabThreads = 512                       // of a block, at most
-	slabSide    = 128                       // bytes of a row of a strip
-	slabBytes   = 128                       // of each operand that a thread owns
-	slabRows    = 32 * slabBytes / slabSide // of a warp
-	slabSeen    = 8                         // rows that make the bases of columns
-	slabLeast   = 1 << 10                   // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
+	slabThreads = 512     // of a block, at most
+	slabSeen    = 8       // rows that make the bases of columns
+	slabLeast   = 1 << 10 // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
 )
 
-// slabwise reports that columns are quicker in slabs than in a ring, where the device has clusters.
+// slabwise reports that columns are quicker in slabs than in a ring, where the device has room for them. Blocks that meet for each half of
+// a line have to be full, or few in a cluster.
 func (s *scanProgram) slabwise() bool {
-	return s.clusters && s.holdsSlabs(s.code()) && s.length() >= slabLeast
+	n, least := s.length(), int64(slabLeast)
+	if s.slabSide() < lineBytes {
+		least += least / 2
+		if n > clusterBlocks/2*slabThreads && n <= clusterBlocks*slabThreads*7/8 {
+			return false
+		}
+	}
+	return s.slabs && s.holdsSlabs(s.code()) && n >= least
 }
+
+// slabSide is kSlabSide: bytes of a row of a strip, and of each operand that a thread owns.
+func (s *scanProgram) slabSide() int64 {
+	if s.kind == "logcumsumexp" && s.element.Size() == 2 {
+		return lineBytes / 2
+	}
+	return lineBytes
+}
+
+// slabRows are those of a strip that a warp owns, or two together: as many as these have threads.
+func (s *scanProgram) slabRows() int64 { return max(32, s.slabSide()/s.element.Size()) }
 
 func (s *scanProgram) holdsSlabs(code string) bool {
-	return s.inClusters(code, "slabs") && s.length() <= clusterBlocks*slabThreads/32*slabRows
+	return s.inClusters(code, "slabs") && s.length() <= clusterBlocks*slabThreads
 }
 
-// shareSlabs gives each strip to the blocks of a cluster, the fewest that hold it, which have equally many warps.
+// shareSlabs gives each strip to the blocks of a cluster, which have equally many warps: as few as hold it and are a power of two, of which
+// the multiprocessors of a GPU processing cluster have room for a whole number.
 func (s *scanProgram) shareSlabs(_ string, rows, columns int64) scanShape {
-	g := scanShape{kernel: "slabs", tiles: 1, columns: slabSide / s.element.Size()}
+	g := scanShape{kernel: "slabs", tiles: 1, columns: s.slabSide() / s.element.Size()}
 	g.strips = ceil(columns, g.columns) * (rows / columns)
-	warps := max(1, ceil(s.length(), slabRows))
-	g.gather(warps, ceil(32*warps, slabThreads))
-	room := int64(2 * 32 * slabBytes)
+	own := s.slabRows()
+	g.gather(max(1, ceil(s.length(), own)), pow2(ceil(s.length(), slabThreads)), own)
+	room := 2 * 32 * s.slabSide()
 	if s.kind == "logcumsumexp" {
-		room += slabSeen * slabSide
+		room += slabSeen * s.slabSide()
 	}
 	g.shared = uint32(g.block / 32 * room)
 	s.mark(&g)
 	return g
 }
 
-// fillSlabs takes as many clusters as the device has at once, unless these leave half of it idle.
+// fillSlabs takes as many clusters as the device has at once, unless these leave half of its multiprocessors idle.
 func (s *scanProgram) fillSlabs(g *scanShape, room *scanRoom) bool {
+	if !s.slabs {
+		return false
+	}
 	fits := room.clusters(g)
 	g.grid = min(g.strips, fits) * g.parts
-	return fits > 0 && (s.forced || 2*fits*g.parts*g.block >= int64(s.units)*slabThreads)
+	return fits > 0 && (s.forced || 2*fits*g.parts >= int64(s.units))
 }

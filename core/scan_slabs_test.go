@@ -12,6 +12,7 @@ import (
 func TestSlabs(t *testing.T) {
 	const gpcs = 7 // of 16 multiprocessors, each of which has one block
 	clusters := func(l *driver.Launch) int { return gpcs * (16 / int(l.Cluster)) }
+	few := func(*driver.Launch) int { return 4 } // of 16 blocks
 	none := func(*driver.Launch) int { return 0 }
 	for _, c := range []struct {
 		kind          string
@@ -28,11 +29,18 @@ func TestSlabs(t *testing.T) {
 		{"cumprod", Float32, 1023, 8192, clusters, "strips", "strips", 1, 132, 512},
 		{"cumprod", Float32, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
 		{"cumprod", Float32, 4096, 64, clusters, "slabs", "slabs", 8, 2 * 8, 512},
-		{"cumprod", Float32, 7000, 8192, clusters, "slabs", "slabs", 14, gpcs * 14, 512},
-		{"cumprod", Float32, 4608, 8192, clusters, "slabs", "strips", 1, 132, 512}, // one cluster of 9 where 16 blocks would be
-		{"cumprod", Float32, 4097, 8192, clusters, "slabs", "strips", 1, 132, 512},
-		{"logcumsumexp", Float64, 1100, 1024, clusters, "slabs", "slabs", 3, gpcs * 15, 384}, // of 35 warps
-		{"cumprod", BFloat16, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
+		{"cumprod", Float32, 7000, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 448}, // of 219 warps
+		{"cumprod", Float32, 4608, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 288},
+		{"cumprod", Float32, 4097, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 288}, // one more row than 8 blocks hold
+		{"cumprod", Float32, 8192, 8192, few, "slabs", "strips", 1, 132, 512},
+		{"logcumsumexp", Float64, 1100, 1024, clusters, "slabs", "slabs", 4, gpcs * 16, 288}, // of 35 warps
+		{"cumprod", BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
+		{"cumprod", Float16, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
+		{"cumprod", Float16, 4100, 136, clusters, "slabs", "slabs", 13, 3 * 13, 320}, // of 65 times two warps
+		{"logcumsumexp", BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
+		{"logcumsumexp", BFloat16, 6000, 8192, clusters, "strips", "strips", 1, 128, 512},
+		{"logcumsumexp", Float16, 4096, 8192, clusters, "slabs", "slabs", 8, gpcs * 16, 512},
+		{"logcumsumexp", Float16, 1200, 8192, clusters, "strips", "strips", 1, 128, 512},
 		{"cumsum", Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
 	} {
 		about := fmt.Sprintf("%+v", c)
@@ -49,17 +57,31 @@ func TestSlabs(t *testing.T) {
 		require.False(t, own.together)
 		require.Equal(t, 1, at, "what is known of strips is forgotten")
 		require.Equal(t, align16(4*w.get("strips")), 16*int64(launches[0].words[1]))
-		require.GreaterOrEqual(t, w.get("strips")*slabSide, c.columns*c.dtype.Size())
+		side := int64(128)
+		if c.kind == "logcumsumexp" && c.dtype.Size() == 2 {
+			side = 64
+		}
+		require.Equal(t, ceil(c.columns*c.dtype.Size(), side), w.get("strips"))
 		again := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].symbol, "_columns_")
 		require.Equal(t, []int64{w.get("strips"), scanMarked}, []int64{again.get("strips"), again.get("flags") & scanMarked}, "strips that are marked are done again")
 	}
 }
 
-func TestSlabsAreOfWideElements(t *testing.T) {
-	(&fakeCUDA{devices: 1, units: 132}).install(t)
-	_, err := Select(ScanBackward{Kind: "cumprod", Shape: []int64{2048, 64}, DType: BFloat16}, CUDA(0), Preference{Kernel: "slabs"})
-	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorContains(t, err, "pieces")
-	require.NotContains(t, scan.kind("cumprod").kernelsOf(Float16), "slabs")
+// Where blocks have no room for slabs there are none, however many clusters there are.
+func TestSlabsWantRoom(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 170, arch: "sm_120", clusters: func(*driver.Launch) int { return 16 }}).install(t)
+	for forced, kernel := range map[string]string{"": "strips", "slabs": "columns"} {
+		fake.launches = nil
+		plan, err := Select(ScanBackward{Kind: "cumprod", Shape: []int64{8192, 8192}, DType: BFloat16}, CUDA(0), Preference{Kernel: forced})
+		require.NoError(t, err)
+		args, workspace := deviceArgs(plan, "dy", "x", "dx")
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		var symbols []string
+		for _, l := range fake.launches {
+			symbols = append(symbols, l.symbol)
+		}
+		require.Contains(t, symbols, "scan_backward_cumprod_"+kernel+"_bf16")
+		require.NotContains(t, symbols, "scan_backward_cumprod_slabs_bf16")
+	}
 }

@@ -24,7 +24,6 @@
 #define EXPORT_LONG(name, T, A, kind, Kind, BLOCKS) \
     EXPORT_THREADS(scan_backward_##kind##_long_##name, kLongThreads, BLOCKS, ScanArgs, long_rows<Kind<A>, T>(args))
 
-// The same for columns, of kinds that are tried first: of 4 or 8 bytes.
-#define EXPORT_SLABS(kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_slabs_f32, kSlabThreads, 1, ScanArgs, slabs<Kind<float>, float>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_slabs_f64, kSlabThreads, 1, ScanArgs, slabs<Kind<double>, double>(args))
+// Columns that they hold, for kinds that are tried first.
+#define EXPORT_SLABS(name, T, A, kind, Kind) \
+    EXPORT_THREADS(scan_backward_##kind##_slabs_##name, kSlabThreads, 1, ScanArgs, slabs<Kind<A>, T>(args))

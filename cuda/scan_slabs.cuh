@@ -2,35 +2,39 @@
 // memory is read once: a block tells the others what the columns of its slab come to, and hears what theirs do, while its next slab comes to
 // shared memory.
 //
-// For kinds that are tried first, of 4 or 8 bytes: as many elements of 2 would not fit into registers, and narrower strips waste memory's
-// pace. What is against a strip is told by each of its blocks.
+// For kinds that are tried first. What is against a strip is told by each of its blocks.
 #pragma once
 
 #include "scan_cluster.cuh"
 #include "scan_inner.cuh"
 
 constexpr int kSlabThreads = 512;  // of a block, at most
-constexpr int kSlabSide = 128;     // bytes of a row of a strip, a line of a cache
-constexpr int kSlabBytes = 128;    // of each operand that a thread owns
 constexpr int kSlabSeen = 8;       // rows of a strip whose numbers make its bases
 
+// Bytes of a row of a strip, as a rule a line of a cache; a thread owns as many of each operand.
+template <typename K, typename T>
+constexpr int kSlabSide = kHolds<K> && sizeof(T) == 2 ? 64 : 128;
+
 // A thread of a block, whose slabs are at the same place of every so many strips. It owns R rows of a column; the lanes that own a row are a
-// group. The room of a warp is for x and dy, row by row.
+// group, or those of two warps are. The room of a warp is for its x and dy, row by row.
 template <typename K, typename T>
 struct Slab {
     using A = typename K::Number;
     using Head = typename K::Head;
     using Tail = typename K::Tail;
-    static constexpr int COLUMNS = kSlabSide / sizeof(T), GROUPS = 32 / COLUMNS, R = kSlabBytes / sizeof(T), ROWS = GROUPS * R, N = 8;
-    static constexpr int SIDE = kSlabSide / 16, DOWN = 32 / SIDE, U = ROWS / DOWN;  // vectors of a row; rows that lanes ask for at once; how often
+    static constexpr int COLUMNS = kSlabSide<K, T> / sizeof(T), R = COLUMNS, N = 8;
+    static constexpr int BESIDE = COLUMNS > 32 ? COLUMNS / 32 : 1;  // warps that own the same rows
+    static constexpr int LANES = COLUMNS / BESIDE, GROUPS = 32 / LANES, ROWS = GROUPS * R;
+    static constexpr int SIDE = LANES * sizeof(T) / 16, DOWN = 32 / SIDE, U = ROWS / DOWN;  // vectors of a row; rows that lanes ask for at once; how often
     static constexpr int OPERAND = 32 * U, ROOM = 2 * OPERAND + (kBased<K> ? kSlabSeen * SIDE : 0);
     using Cell = typename K::template Cell<R, N, false>;
-    using Vector = Words<T, 1>;
+    static constexpr int PER = Words<T, 2>::PER_WORD;  // rows of a column in a word
+    using Word = Words<T, PER>;
 
     // Of two strips by turns: what the columns of warps come to, and those of other blocks, [warp or block][column].
     struct Shared {
-        Room<Head, kSlabThreads / 32 * COLUMNS> heads;
-        Room<Tail, kSlabThreads / 32 * COLUMNS> tails;
+        Room<Head, kSlabThreads / 32 * LANES> heads;
+        Room<Tail, kSlabThreads / 32 * LANES> tails;
         Room<Head, kClusterBlocks * COLUMNS> ahead;
         Room<Tail, kClusterBlocks * COLUMNS> behind;
         Room<Head, COLUMNS> head;  // the join of these
@@ -41,8 +45,9 @@ struct Slab {
     const ScanArgs& args;
     Shared* boxes;
     uint4* room;
-    int pieces = static_cast<int>(args.parts), warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int lane = threadIdx.x % 32, column = lane % COLUMNS, group = lane / COLUMNS;
+    int pieces = static_cast<int>(args.parts), warp = threadIdx.x / 32 / BESIDE, warps = blockDim.x / 32 / BESIDE;
+    int lane = threadIdx.x % 32, place = lane % LANES, group = lane / LANES;
+    int ahead = threadIdx.x / 32 % BESIDE * LANES, column = ahead + place;  // columns ahead of those of the warp; that of the lane in the strip
     unsigned strip = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces), turn = 0;
     int piece = static_cast<int>(blockIdx.x - strip * pieces);
     int first, rest;  // the row of the warp, and how many of its rows exist
@@ -86,14 +91,14 @@ struct Slab {
     {
         if (strip >= args.strips) return;
         const Item item = locate(strip);
-        const int row = lane / SIDE, side = lane % SIDE * 16;
-        if (side >= item.held * static_cast<int>(sizeof(T))) return;
-        const auto rows = [&](const Strided& from, i64 place, int first, int count, int most, unsigned to) {
-            const i64 apart = from.step * static_cast<i64>(sizeof(T));
-            const char* p = from.data + place * static_cast<i64>(sizeof(T)) + (first + row) * apart + side;
+        const int row = lane / SIDE, side = lane % SIDE * 16, size = sizeof(T);
+        if (side >= (item.held - ahead) * size) return;
+        const auto rows = [&](const Strided& from, i64 begin, int first, int count, int most, unsigned to) {
+            const i64 apart = from.step * size;
+            const char* p = from.data + (begin + ahead) * size + (first + row) * apart + side;
 #pragma unroll
             for (int r = 0; r < most; r += DOWN, p += DOWN * apart)
-                if (r + row < count) fetch(to + (r + row) * kSlabSide + side, p);
+                if (r + row < count) fetch(to + (r + row) * SIDE * 16 + side, p);
         };
         const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(room));
         rows(args.x, item.place.x, first, rest, ROWS, to);
@@ -107,23 +112,36 @@ struct Slab {
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
     }
 
-    __device__ void read(Vector (&word)[R], const uint4* from) const
+    // Of two lanes that are side by side one has a row of both columns and one the next row: they exchange them for two rows of its column.
+    __device__ Word turned(Word word) const
     {
-#pragma unroll
-        for (int r = 0; r < R; ++r) word[r].load(reinterpret_cast<const T*>(from + (group * R + r) * SIDE) + column);
+        if constexpr (PER == 2) word.word[0] = __byte_perm(word.word[0], from_lane(word.word[0], lane ^ 1), lane % 2 ? 0x3276 : 0x5410);
+        return word;
     }
 
-    __device__ void write(const Vector (&word)[R], const Item& item) const
+    __device__ void read(Word (&word)[R / PER], const uint4* from) const
     {
-        const int left = column < item.held ? rest - group * R : 0;
-        T* dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + column + (first + group * R) * args.dx.step;
-        if (left >= R) {
 #pragma unroll
-            for (int r = 0; r < R; ++r, dx += args.dx.step) word[r].store(dx);
+        for (int r = 0; r < R / PER; ++r) {
+            word[r].load(reinterpret_cast<const T*>(from + (group * R + r * PER + lane % PER) * SIDE) + place / PER * PER);
+            word[r] = turned(word[r]);
+        }
+    }
+
+    __device__ void write(const Word (&word)[R / PER], const Item& item) const
+    {
+        const int row = group * R + lane % PER, left = column < item.held ? rest - row : 0;
+        T* dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + column / PER * PER + (first + row) * args.dx.step;
+        const i64 apart = PER * args.dx.step;
+        if (__all_sync(0xffffffff, left >= R - PER + 1)) {
+#pragma unroll
+            for (int r = 0; r < R / PER; ++r, dx += apart) turned(word[r]).store(dx);
         } else {
 #pragma unroll
-            for (int r = 0; r < R; ++r, dx += args.dx.step)
-                if (r < left) word[r].store(dx);
+            for (int r = 0; r < R / PER; ++r, dx += apart) {
+                const Word two = turned(word[r]);
+                if (r * PER < left) two.store(dx);
+            }
         }
     }
 
@@ -131,23 +149,23 @@ struct Slab {
     __device__ Head meet_groups(Head head) const
     {
 #pragma unroll
-        for (int d = COLUMNS; d < 32; d *= 2) {
+        for (int d = LANES; d < 32; d *= 2) {
             const Head left = from_below(head, d);
             if (lane >= d) head = K::join(left, head);
         }
         if (group == GROUPS - 1) shared().heads[warp * COLUMNS + column] = head;
-        if (GROUPS > 1) head = from_below(head, COLUMNS);
+        if (GROUPS > 1) head = from_below(head, LANES);
         return group == 0 ? K::empty() : head;
     }
     __device__ Tail meet_groups(Tail tail) const
     {
 #pragma unroll
-        for (int d = COLUMNS; d < 32; d *= 2) {
+        for (int d = LANES; d < 32; d *= 2) {
             const Tail right = from_above(tail, d);
             if (lane + d < 32) tail = K::join(tail, right);
         }
         if (group == 0) shared().tails[warp * COLUMNS + column] = tail;
-        if (GROUPS > 1) tail = from_above(tail, COLUMNS);
+        if (GROUPS > 1) tail = from_above(tail, LANES);
         return group == GROUPS - 1 ? K::nothing() : tail;
     }
 
@@ -195,8 +213,8 @@ struct Slab {
     {
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
-        Vector xs[R], ys[R];
-        const Elements<A, T, 1, R> x{xs}, y{ys};
+        Word xs[R / PER], ys[R / PER];
+        const Elements<A, T, PER, R / PER> x{xs}, y{ys};
         read(xs, room), read(ys, room + OPERAND);
         Cell cell;
         cell.begin(args);
@@ -222,8 +240,9 @@ struct Slab {
         }
         renew(xs), renew(ys);
         cell.finish(K::join(tail, shared().tail[column]), x, y, starts, [&](int c, const A(&dx)[N]) {
+            const Pack<T, N> pack = narrowed<T, N>(dx);
 #pragma unroll
-            for (int i = 0; i < N; ++i) ys[c * N + i].set(0, dx[i]);
+            for (int i = 0; i < N; ++i) ys[(c * N + i) / PER].set(i % PER, pack.at[i]);
         });
         const Item item = locate(strip);
         write(ys, item);
@@ -232,18 +251,25 @@ struct Slab {
 
     __device__ A base() const
     {
-        const T* seen = reinterpret_cast<const T*>(room + 2 * OPERAND) + column;
+        const T* seen = reinterpret_cast<const T*>(room + 2 * OPERAND) + place;
         A largest = seen[0];
 #pragma unroll
-        for (int r = 1; r < kSlabSeen; ++r) largest = fmax(largest, seen[r * COLUMNS]);
+        for (int r = 1; r < kSlabSeen; ++r) largest = fmax(largest, seen[r * LANES]);
         return K::base(seen[0], largest);
     }
 };
 
+// Multiprocessors of compute capability 12 have less shared memory.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 1200
+constexpr bool kSlabs = kClusters;
+#else
+constexpr bool kSlabs = false;
+#endif
+
 template <typename K, typename T>
 __device__ void slabs(const ScanArgs& args)
 {
-    if constexpr (kClusters) {
+    if constexpr (kSlabs) {
         using Own = Slab<TameKind<K, T>, T>;
         extern __shared__ __align__(128) uint4 rooms[];
         __shared__ typename Own::Shared boxes[2];
