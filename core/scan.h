@@ -4,7 +4,7 @@
 
 /* A lane is a row of a scan, or a part of one. A group of lanes advances together, one position at a time, so that the loop over
    lanes is what the compiler turns into vector code. What is worked on between a load and a store is a tile, positions of all lanes
-   of a group, in float64: 64 positions of 32 lanes, or fewer positions of more lanes where rows are shorter than that. */
+   of a group, in float64: 32 positions of 32 lanes, or fewer positions of more lanes where rows are shorter than that. */
 enum {
   SCAN_LANES = 32,     /* of a group at the least */
   SCAN_POSITIONS = 32, /* of a tile at the most */

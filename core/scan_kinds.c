@@ -45,7 +45,7 @@ INLINE void expect(const scan_call *call, const group *g, const double *restrict
   else for (long l = 0; l < g->lanes; l++) want[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
 }
 
-/* What stands before a tile. Of records it is the winners in the tile that are kept, as bits, for which there is room. */
+/* What stands before a tile. */
 INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
   memcpy(checkpoint, a, sizeof *a * width);
   memcpy(checkpoint + width, b, sizeof *b * width);
@@ -55,9 +55,9 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
   SIZES;
   double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
   uint64_t want[SCAN_WIDEST], odd[SCAN_WIDEST];
-  int backwards = kind == SCAN_SUM || kind == SCAN_PRODUCT, leaves = (backwards || BY_INDEX(kind)) && carries;
+  int backwards = kind == SCAN_SUM, leaves = (backwards || BY_INDEX(kind)) && carries;
   for (long l = 0; l < width; l++) {
-    a[l] = kind == SCAN_PRODUCT, b[l] = won[l] = lost[l] = leaving[l] = 0;
+    a[l] = b[l] = won[l] = lost[l] = leaving[l] = 0;
     want[l] = odd[l] = 0;
   }
   if (leaves) copy(g, carries, leaving);
@@ -71,8 +71,7 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
       if (BY_INDEX(kind)) chosen_check(want + s, b + s, odd + s, x + s, k, DELTA(kind), width, n);
       if (BY_INDEX(kind) && leaves) chosen_fold(exact, want + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
       if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
-      if (kind == SCAN_PRODUCT) product_fold(exact, a + s, b + s, leaving + s, lost + s, x + s, dy + s, width, n);
-      else forward(kind, exact, a + s, b + s, x + s, NULL, NULL, width, n);
+      if (kind == SCAN_SOFT) soft_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
     }
   }
   for (long l = 0; l < g->lanes; l++) {
@@ -82,52 +81,46 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
   }
 }
 
-typedef void (*packer)(uint32_t *, const double *, long);
-
-/* The checkpoints of the lanes. */
-INLINE void mark(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *checkpoint,
-                 packer pack) {
+/* The checkpoints of the lanes of logcumsumexp. */
+INLINE void mark_soft(int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
-  if (call->whole) for (long l = 0; l < width; l++) a[l] = kind == SCAN_PRODUCT, b[l] = 0;
-  else unpack(g, states, a, b);
+  double x[SCAN_TILE], a[SCAN_WIDEST] = {0}, b[SCAN_WIDEST] = {0};
+  if (states) unpack(g, states, a, b);
   for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
     long n = POSITIONS(k);
-    if (!RECORDS(kind)) keep(checkpoint, a, b, width);
-    if (!RECORDS(kind) && k + n == call->n) break;
+    keep(checkpoint, a, b, width);
+    if (k + n == call->n) break;
     sw_scan_load(x, &call->x, WINDOW(k, n));
-    EACH_STRIP forward(kind, exact, a + s, b + s, x + s, RECORDS(kind) ? w + s : NULL, NULL, width, n);
-    if (RECORDS(kind)) pack((uint32_t *)checkpoint, w, n * width);
+    EACH_STRIP soft_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
   }
 }
 
+/* What leaves the lanes: dy with its links back to their first position. */
 INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double *restrict leaving, double *restrict lost,
-                   const double *restrict x, const double *restrict w, const double *restrict dy, long width, long n) {
+                   const double *restrict x, const uint32_t *restrict wins, const double *restrict dy, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
     long i = k * width + l;
-    link[l] = kind == SCAN_SOFT ? link[l] * x[i] : elsewhere(w[i], link[l]);
+    link[l] = kind == SCAN_SOFT ? link[l] * x[i] : wins[k * WORDS] >> l & 1 ? 0 : link[l];
     double part = kind == SCAN_SOFT ? link[l] * dy[i] : link[l] != 0 ? dy[i] : 0;
     leaving[l] = added(exact, part, leaving[l], &lost[l]);
   }
 }
 
-/* The same, and what leaves the lanes: dy with its links back to their first position. */
-INLINE void leave(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, double *carries,
-                  double *checkpoint, packer pack) {
+/* The same of logcumsumexp, and the checkpoints. */
+INLINE void leave_soft(int exact, const scan_call *call, const group *g, const double *states, double *carries, double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], link[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
   for (long l = 0; l < width; l++) link[l] = 1, leaving[l] = lost[l] = 0;
   unpack(g, states, a, b);
   for (long first = 0; first < call->n; first += positions, checkpoint += 2 * width) {
     long n = POSITIONS(first);
-    if (!RECORDS(kind)) keep(checkpoint, a, b, width);
+    keep(checkpoint, a, b, width);
     sw_scan_load(x, &call->x, WINDOW(first, n));
     sw_scan_load(dy, &call->dy, WINDOW(first, n));
     EACH_STRIP {
-      forward(kind, exact, a + s, b + s, x + s, w + s, dy + s, width, n);
-      linked(kind, exact, link + s, leaving + s, lost + s, x + s, w + s, dy + s, width, n);
+      soft_forward(exact, a + s, b + s, x + s, w + s, dy + s, width, n);
+      linked(SCAN_SOFT, exact, link + s, leaving + s, lost + s, x + s, NULL, dy + s, width, n);
     }
-    if (RECORDS(kind)) pack((uint32_t *)checkpoint, w, n * width);
   }
   for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
 }
@@ -143,33 +136,32 @@ INLINE void pass(int exact, const scan_call *call, const group *g, double *carri
   for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
 }
 
-INLINE int walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *states, const double *carries,
-                double *checkpoint) {
+/* A strip of products from lane `strip` of a window on, with care: dy was lost. */
+static void product_again(int exact, const scan_operand *from, const scan_window *window, long strip, double *before, double *entering,
+                          double *lost, const double *x, double *w, double *dx) {
+  double dy[SCAN_TILE];
+  long width = window->width, n = window->n;
+  sw_scan_load(dy, from, window);
+  product_forward(before, x, w, width, n);
+  backward(SCAN_PRODUCT, exact, entering, lost, x, w, dy + strip, width, n);
+  for (long k = 0; k < n; k++) memcpy(dx + k * width, dy + strip + k * width, sizeof *dx * SCAN_LANES);
+}
+
+INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *carries, double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], before[SCAN_WIDEST], first[SCAN_WIDEST], own[SCAN_WIDEST];
-  double entering[SCAN_WIDEST], lost[SCAN_WIDEST];
-  uint64_t want[SCAN_WIDEST], odd[SCAN_WIDEST], all = 0;
-  for (long l = 0; l < width; l++) entering[l] = lost[l] = 0;
-  if (!call->whole) copy(g, carries, entering);
-  if (BY_INDEX(kind)) {
-    for (long l = 0; l < width; l++) own[l] = mask(1), first[l] = 0, want[l] = odd[l] = 0;
-    expect(call, g, states, want, before);
-  }
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
+  if (carries) copy(g, carries, entering);
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long k = i * positions, n = POSITIONS(k);
     double *kept = checkpoint + 2 * i * width;
-    if (kind != SCAN_SUM && !RECORDS(kind)) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
+    if (kind == SCAN_SOFT) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP {
-      const uint32_t *wins = (const uint32_t *)kept + s / SCAN_LANES;
-      if (BY_INDEX(kind)) chosen_forward(want + s, first + s, own + s, odd + s, x + s, w + s, k, DELTA(kind), width, n);
-      else if (!RECORDS(kind)) forward(kind, exact, kept + s, kept + width + s, x + s, w + s, dy + s, width, n);
-      backward(kind, exact, entering + s, lost + s, x + s, w + s, wins, dy + s, width, n);
+      if (kind == SCAN_SOFT) soft_forward(exact, kept + s, kept + width + s, x + s, w + s, dy + s, width, n);
+      backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
     }
     sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
-  for (long l = 0; BY_INDEX(kind) && l < g->lanes; l++) all |= odd[l] | ((bits(first[l]) ^ bits(before[l])) & ~bits(own[l]));
-  return all == 0;
 }
 
 /* Groups are wider where rows are short, so that a tile is full. */
@@ -191,28 +183,31 @@ static group group_of(const scan_call *call, long lane) {
 #define LOOPS "scan_kinds_loops.h"
 #include "each_processor.h"
 
+#define CASE(kind, function, name, arguments) case kind: CHOSEN(scan_##function##_##name) arguments; break;
+#define EACH_DEPENDENT(function, arguments) \
+  CASE(SCAN_MAX_LAST, function, max_last, arguments) \
+  CASE(SCAN_MAX_FIRST, function, max_first, arguments) \
+  CASE(SCAN_MIN_LAST, function, min_last, arguments) \
+  CASE(SCAN_MIN_FIRST, function, min_first, arguments) \
+  CASE(SCAN_SOFT, function, soft, arguments)
 #define EACH_KIND(function, arguments) \
-  switch (call->kind) { \
-    case SCAN_SUM: CHOSEN(scan_##function##_sum) arguments; break; \
-    case SCAN_PRODUCT: CHOSEN(scan_##function##_product) arguments; break; \
-    case SCAN_MAX_LAST: CHOSEN(scan_##function##_max_last) arguments; break; \
-    case SCAN_MAX_FIRST: CHOSEN(scan_##function##_max_first) arguments; break; \
-    case SCAN_MIN_LAST: CHOSEN(scan_##function##_min_last) arguments; break; \
-    case SCAN_MIN_FIRST: CHOSEN(scan_##function##_min_first) arguments; break; \
-    case SCAN_SOFT: CHOSEN(scan_##function##_soft) arguments; break; \
-    case SCAN_CHOSEN: CHOSEN(scan_##function##_chosen) arguments; break; \
-    case SCAN_CHOSEN_DOWN: CHOSEN(scan_##function##_chosen_down) arguments; break; \
-  }
+  EACH_DEPENDENT(function, arguments) \
+  CASE(SCAN_SUM, function, sum, arguments) \
+  CASE(SCAN_PRODUCT, function, product, arguments) \
+  CASE(SCAN_CHOSEN, function, chosen, arguments) \
+  CASE(SCAN_CHOSEN_DOWN, function, chosen_down, arguments)
 
-void sw_scan_fold(const scan_call *call, double *states, double *carries) { EACH_KIND(fold, (call, states, carries)) }
+void sw_scan_fold(const scan_call *call, double *states, double *carries) {
+  switch (call->kind) { EACH_KIND(fold, (call, states, carries)) }
+}
 
 void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints) {
-  EACH_KIND(leave, (call, states, carries, checkpoints))
+  switch (call->kind) { EACH_DEPENDENT(leave, (call, states, carries, checkpoints)) }
 }
 
 int sw_scan_walk(const scan_call *call, const double *states, const double *carries, double *checkpoints) {
   int scans = 1;
-  EACH_KIND(walk, (call, states, carries, checkpoints, &scans))
+  switch (call->kind) { EACH_KIND(walk, (call, states, carries, checkpoints, &scans)) }
   return scans;
 }
 

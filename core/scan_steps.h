@@ -20,25 +20,17 @@
    A row that is long is walked tile by tile from its end, with the state before each tile found beforehand. Everything here is one
    expression for each lane without a branch, so that lanes become vectors. */
 
-/* The kinds that choose by comparing x. */
-#define RECORDS(kind) ((kind) >= SCAN_MAX_LAST && (kind) <= SCAN_MIN_FIRST)
-
 /* Loops work on strips of lanes whose states stay in registers; width is that of a tile. */
 #define EACH_LANE for (long l = 0; l < SCAN_LANES; l++)
 
 INLINE uint64_t bits(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
 INLINE double number(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 
-/* A choice as the bits of a number, all of them or none; x where it is made, and x elsewhere, or 0. */
-INLINE double mask(int made) { return number(made ? ~(uint64_t)0 : 0); }
-INLINE double where(double choice, double x) { return number(bits(x) & bits(choice)); }
-INLINE double elsewhere(double choice, double x) { return number(bits(x) & ~bits(choice)); }
-
-/* The choices of a strip at one position are the bits of a word; that of the next position is WORDS behind it. */
+/* The winners of a strip at one position are the bits of a word; that of the next position is WORDS behind it. */
 #define WORDS (width / SCAN_LANES)
-INLINE double chosen_by(uint64_t word, long lane) { return mask((word & (uint64_t)1 << lane) != 0); }
 
-/* a b, where zero cuts infinity, but not NaN. */
+/* a b, where zero cuts infinity, but not NaN. It is a b itself where that is a number: products are found without a cut first, and again
+   if some are none. */
 INLINE double cut(double a, double b) {
   double p = a * b, lost = isunordered(a, b) ? p : 0;
   return p == p ? p : lost;
@@ -80,22 +72,6 @@ INLINE void product_forward(double *restrict before, const double *restrict x, d
   }
 }
 
-/* NaN beats everything. Where nothing stands before the first position, that one wins. */
-INLINE void record_forward(double sign, int first, double *restrict best, double *restrict seen, const double *restrict x,
-                           double *restrict w, long width, long n) {
-  EACH_LANE best[l] = seen[l] != 0 ? best[l] : sign * x[l];
-  for (long k = 0; k < n; k++) EACH_LANE {
-    double v = sign * x[k * width + l], b = best[l];
-    int win = first ? !(b >= v) & (b == b) : (v >= b) | (v != v);
-    best[l] = win ? v : b;
-    if (w) w[k * width + l] = mask(win);
-  }
-  EACH_LANE {
-    if (w) w[l] = seen[l] != 0 ? w[l] : mask(1);
-    seen[l] = 1;
-  }
-}
-
 /* a + b, where lost gathers what rounding takes from float64 sums: the results of other types are rounded far above it. */
 INLINE double added(int exact, double a, double b, double *lost) {
   double sum = a + b, part = sum - b, all = *lost + ((a - part) + (b - (sum - part)));
@@ -117,21 +93,6 @@ INLINE double shrunk(int exact, double a, double b) {
 
 /* A whole number of float64 as an integer. */
 INLINE uint64_t integer(double x) { return bits(x + 0x1p52) - bits(0x1p52); }
-
-/* Of a tile, and of the border to the tile on its right: own says whether the first of that one won. */
-INLINE void chosen_forward(const uint64_t *restrict want, double *restrict first, double *restrict own, uint64_t *restrict odd,
-                           const double *restrict x, double *restrict w, long k, long delta, long width, long n) {
-  EACH_LANE {
-    odd[l] |= (bits(first[l]) ^ bits(x[(n - 1) * width + l])) & ~bits(own[l]);
-    first[l] = x[l];
-    own[l] = w[l] = mask(bits(x[l]) == want[l] + k * delta);
-  }
-  for (long i = 1; i < n; i++) EACH_LANE {
-    uint64_t index = bits(x[i * width + l]), wins = index == want[l] + (k + i) * delta ? ~(uint64_t)0 : 0;
-    w[i * width + l] = number(wins);
-    odd[l] |= (index ^ bits(x[(i - 1) * width + l])) & ~wins;
-  }
-}
 
 /* Of a tile and the border to the one on its left, whose last index last holds. */
 INLINE void chosen_check(const uint64_t *restrict want, double *restrict last, uint64_t *restrict odd, const double *restrict x, long k,
@@ -187,31 +148,17 @@ INLINE void soft_forward(int exact, double *restrict m, double *restrict s, doub
   EACH_LANE s[l] += exact ? lost[l] : 0;
 }
 
-INLINE void forward(enum scan_kind kind, int exact, double *a, double *b, double *x, double *w, double *dy, long width, long n) {
-  switch (kind) {
-    case SCAN_PRODUCT: product_forward(a, x, w, width, n); break;
-    case SCAN_MAX_LAST: record_forward(1, 0, a, b, x, w, width, n); break;
-    case SCAN_MAX_FIRST: record_forward(1, 1, a, b, x, w, width, n); break;
-    case SCAN_MIN_LAST: record_forward(-1, 0, a, b, x, w, width, n); break;
-    case SCAN_MIN_FIRST: record_forward(-1, 1, a, b, x, w, width, n); break;
-    case SCAN_SOFT: soft_forward(exact, a, b, x, w, dy, width, n); break;
-    default: break;
-  }
-}
-
-/* Backward: dx in place of dy. entering is c R from the right. The winners of records come as bits. A maximum selects, so that an infinity
+/* Backward: dx in place of dy. entering is c R from the right. Where winners are chosen, they select, so that an infinity
    or a NaN stays in its run. */
 INLINE void backward(enum scan_kind kind, int exact, double *restrict entering, double *restrict lost, const double *restrict c,
-                     const double *restrict w, const uint32_t *restrict wins, double *restrict dy, long width, long n) {
+                     const double *restrict w, double *restrict dy, long width, long n) {
   for (long k = n - 1; k >= 0; k--) EACH_LANE {
     long i = k * width + l;
-    double own = RECORDS(kind) ? chosen_by(wins[k * WORDS], l) : w[i];
     double less = lost[l], next = added(exact, dy[i], entering[l], &less), r = exact ? next + less : next;
     switch (kind) {
       case SCAN_SUM: dy[i] = r, entering[l] = next; break;
       case SCAN_PRODUCT: dy[i] = cut(w[i], r), entering[l] = cut(c[i], next), less *= c[i]; break;
-      case SCAN_SOFT: dy[i] = w[i] * r, entering[l] = c[i] * next, less *= c[i]; break;
-      default: dy[i] = where(own, r), entering[l] = elsewhere(own, next), less = elsewhere(own, less);
+      default: dy[i] = w[i] * r, entering[l] = c[i] * next, less *= c[i];
     }
     if (exact) lost[l] = less;
   }

@@ -16,6 +16,7 @@ typedef float loose_f32 __attribute__((vector_size(16), aligned(4), may_alias));
 /* Four positions are turned, of eight lanes in float32 and of four in float64. Of eight, lanes i and i + 4 are a vector, whose halves are
    turned alike. 16-bit floats are float32 meanwhile. */
 enum { TURNED_f32 = 8, TURNED_f64 = 4, TURNED_f16 = 8, TURNED_bf16 = 8 };
+enum { AT_ONCE_f32 = 4, AT_ONCE_f64 = 2, AT_ONCE_f16 = 2, AT_ONCE_bf16 = 2 }; /* so many times four positions */
 typedef __m256 turned_f32, turned_f16, turned_bf16;
 typedef __m256d turned_f64;
 typedef uint64_t odd_256 __attribute__((vector_size(32)));

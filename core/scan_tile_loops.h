@@ -92,33 +92,43 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
 #define EIGHTS_OUT_bf16(lanes) EIGHTS_OUT(bf16, lanes)
 #endif
 
-/* Lane i has position k at LANE(i). A step of -1 reads upwards as well, and fills the tile from its end. */
-#define LANE(i) (lane[i] + k)
+/* Lane i has position k + 4 p at LANE(i). A step of -1 reads upwards as well, and fills the tile from its end. As much of a line as registers
+   hold is moved at once: lanes a power of two apart fight for the same lines of a cache. */
+#define LANE(i) (lane[i] + k + 4 * p)
 #if VECTOR == 64
 #define TURN_IN(type, suffix)
 #define TURN_OUT(type, suffix)
 #else
-#define TURNING(type, suffix, p, write, four_positions, one_position) \
+#define FOURS(type, suffix, fours, write, positions) \
+    for (; k + 4 * (fours) <= n; k += 4 * (fours)) { \
+      if (k % LINE(type) == 0) for (int i = 0, p = 0; i < TURNED_##suffix; i++) FETCH(LANE(i) + next, write); \
+      turned_##suffix v[fours][4]; \
+      positions(suffix, fours) \
+    }
+#define TURNING(type, suffix, write, positions, one_position) \
   for (; (step == 1 || step == -1) && l + TURNED_##suffix <= lanes; l += TURNED_##suffix) { \
     long k = 0, pitch = step * width, low = step < 0 ? n - 1 : 0; \
     __typeof__(data) lane[TURNED_##suffix]; \
     for (int i = 0; i < TURNED_##suffix; i++) lane[i] = data + at[l + i] - low; \
-    __typeof__(tile) p = tile + l + low * width; \
-    for (; k + 4 <= n; k += 4) { \
-      if (k % LINE(type) == 0) for (int i = 0; i < TURNED_##suffix; i++) FETCH(LANE(i) + next, write); \
-      turned_##suffix v[4]; \
-      four_positions \
-    } \
-    for (; k < n; k++, p += pitch) for (int i = 0; i < TURNED_##suffix; i++) one_position; \
+    __typeof__(tile) row = tile + l + low * width; \
+    FOURS(type, suffix, AT_ONCE_##suffix, write, positions) \
+    FOURS(type, suffix, 1, write, positions) \
+    for (; k < n; k++, row += pitch) for (int i = 0, p = 0; i < TURNED_##suffix; i++) one_position; \
   }
-#define TURN_IN(type, suffix) TURNING(type, suffix, out, 0, \
-  for (int i = 0; i < 4; i++) v[i] = READ_##suffix(LANE, i); \
-  TURN_##suffix(v); \
-  for (int i = 0; i < 4; i++, out += pitch) TO_##suffix(out, v[i]);, out[i] = GET_##suffix(LANE(i)))
-#define TURN_OUT(type, suffix) TURNING(type, suffix, in, 1, \
-  for (int i = 0; i < 4; i++, in += pitch) v[i] = FROM_##suffix(in); \
-  TURN_##suffix(v); \
-  for (int i = 0; i < 4; i++) WRITE_##suffix(LANE, i, v[i]);, *LANE(i) = PUT_##suffix(in + i))
+#define POSITIONS_IN(suffix, fours) \
+  _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) v[p][i] = READ_##suffix(LANE, i); \
+  _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) { \
+    TURN_##suffix(v[p]); \
+    for (int i = 0; i < 4; i++, row += pitch) TO_##suffix(row, v[p][i]); \
+  }
+#define POSITIONS_OUT(suffix, fours) \
+  _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) { \
+    for (int i = 0; i < 4; i++, row += pitch) v[p][i] = FROM_##suffix(row); \
+    TURN_##suffix(v[p]); \
+  } \
+  _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) WRITE_##suffix(LANE, i, v[p][i]);
+#define TURN_IN(type, suffix) TURNING(type, suffix, 0, POSITIONS_IN, row[i] = GET_##suffix(LANE(i)))
+#define TURN_OUT(type, suffix) TURNING(type, suffix, 1, POSITIONS_OUT, *LANE(i) = PUT_##suffix(row + i))
 #endif
 
 /* Two rows that alternate. */
@@ -257,7 +267,10 @@ TILES(uint16_t, bf16)
 #undef LANE
 #undef TURN_IN
 #undef TURN_OUT
+#undef FOURS
 #undef TURNING
+#undef POSITIONS_IN
+#undef POSITIONS_OUT
 #undef PAIRS
 #undef PAIRS_IN_f16
 #undef PAIRS_IN_bf16
