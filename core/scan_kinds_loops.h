@@ -196,14 +196,6 @@ RECORD(min_first, SCAN_MIN_FIRST)
 KIND(soft, SCAN_SOFT)
 CHOICE(chosen, SCAN_CHOSEN)
 CHOICE(chosen_down, SCAN_CHOSEN_DOWN)
-#undef VEC
-#undef INTS
-#undef ALL
-#undef PICK
-#undef ONCE
-#undef EACH_VEC
-#undef STRIP
-#undef OF
 #undef KIND
 #undef CHOICE
 #undef RECORD

@@ -166,3 +166,11 @@ TARGET INLINE void AT(scan_chosen_strip)(int exact, const uint64_t *restrict wan
   }
   EACH_VEC OF(entering) = e[i], OF(lost) = less[i], OF(right) = (VEC)behind[i], OF(won) = (VEC)wins[i], OF(odd) = (VEC)bad[i];
 }
+#undef VEC
+#undef INTS
+#undef ALL
+#undef PICK
+#undef ONCE
+#undef EACH_VEC
+#undef STRIP
+#undef OF
