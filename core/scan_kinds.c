@@ -27,6 +27,8 @@ typedef struct {
 #define WINDOW_BACK(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) > 0 ? -positions : 0}
 #define SIZES long width = g->width, positions = g->positions
 #define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
+#define EACH_TILE_BACK for (long k = (call->n - 1) / positions * positions, n; k >= 0 && (n = POSITIONS(k)); k -= positions)
+#define KEPT(k) (checkpoint + 2 * ((k) / positions) * width) /* what is kept of the tile from position k on */
 
 INLINE void unpack(const group *g, const double *restrict states, double *restrict a, double *restrict b) {
   for (long l = 0; l < g->lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
@@ -151,9 +153,8 @@ INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const gr
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
   if (carries) copy(g, carries, entering);
-  for (long i = (call->n - 1) / positions; i >= 0; i--) {
-    long k = i * positions, n = POSITIONS(k);
-    double *kept = checkpoint + 2 * i * width;
+  EACH_TILE_BACK {
+    double *kept = KEPT(k);
     if (kind == SCAN_SOFT) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP {

@@ -15,7 +15,7 @@ TARGET INLINE void AT(scan_mark)(enum scan_kind kind, const scan_call *call, con
   int down = kind >= SCAN_MIN_LAST, first = kind == SCAN_MAX_FIRST || kind == SCAN_MIN_FIRST;
   for (long k = 0; k < call->n; k += positions) {
     long n = POSITIONS(k);
-    uint32_t *words = checkpoint ? (uint32_t *)(checkpoint + 2 * k / positions * width) : nowhere;
+    uint32_t *words = checkpoint ? (uint32_t *)KEPT(k) : nowhere;
     sw_scan_load(x, &call->x, WINDOW(k, n));
     EACH_STRIP AT(scan_winners)(down, first, best + s, seen + s, x + s, words + s / SCAN_LANES, width, n);
   }
@@ -48,9 +48,8 @@ TARGET INLINE void AT(scan_run)(int exact, const scan_call *call, const group *g
   SIZES;
   double dy[SCAN_TILE], entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
   if (carries) copy(g, carries, entering);
-  for (long i = (call->n - 1) / positions; i >= 0; i--) {
-    long k = i * positions, n = POSITIONS(k);
-    const uint32_t *words = (const uint32_t *)(checkpoint + 2 * i * width);
+  EACH_TILE_BACK {
+    const uint32_t *words = (const uint32_t *)KEPT(k);
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP AT(scan_run_strip)(exact, entering + s, lost + s, words + s / SCAN_LANES, dy + s, width, n);
     sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
@@ -105,9 +104,8 @@ TARGET INLINE void AT(scan_product)(int exact, const scan_call *call, const grou
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
   if (carries) copy(g, carries, entering);
-  for (long i = (call->n - 1) / positions; i >= 0; i--) {
-    long k = i * positions, n = POSITIONS(k);
-    double *before = checkpoint + 2 * i * width;
+  EACH_TILE_BACK {
+    double *before = KEPT(k);
     sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP if (AT(scan_product_strip)(exact, before + s, entering + s, lost + s, x + s, w + s, dy + s, width, n))
@@ -116,14 +114,14 @@ TARGET INLINE void AT(scan_product)(int exact, const scan_call *call, const grou
   }
 }
 
+/* What leaves lanes of products, and their own. */
 TARGET INLINE void AT(scan_products_leaving)(int exact, const scan_call *call, const group *g, double *states, double *carries) {
   SIZES;
   double x[SCAN_TILE], dy[SCAN_TILE], m[SCAN_WIDEST], e[SCAN_WIDEST] = {0}, leaving[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
   for (long l = 0; l < width; l++) m[l] = 1;
   if (carries) copy(g, carries, leaving);
   else memset(dy, 0, sizeof dy);
-  for (long i = (call->n - 1) / positions; i >= 0; i--) {
-    long k = i * positions, n = POSITIONS(k);
+  EACH_TILE_BACK {
     sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     if (carries) sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP if (AT(scan_fold_strip)(exact, m + s, e + s, leaving + s, lost + s, x + s, dy + s, width, n))
@@ -153,8 +151,7 @@ TARGET INLINE int AT(scan_chosen)(int exact, const scan_call *call, const group 
   memset(won, -1, sizeof won);
   if (carries) copy(g, carries, entering);
   expect(call, g, states, want, before);
-  for (long i = (call->n - 1) / positions; i >= 0; i--) {
-    long k = i * positions, n = POSITIONS(k);
+  EACH_TILE_BACK {
     sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_STRIP AT(scan_chosen_strip)(exact, want + s, right + s, won + s, odd + s, entering + s, lost + s, x + s, dy + s, k,
@@ -165,20 +162,19 @@ TARGET INLINE int AT(scan_chosen)(int exact, const scan_call *call, const group 
   return all == 0;
 }
 
-#define CHOICE(name, kind) \
+#define FOLD(name, kind) \
   TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries) { \
     GROUPS(IN_FLOAT64, fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
-  } \
+  }
+
+#define CHOICE(name, kind) FOLD(name, kind) \
   TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
     GROUPS(IN_FLOAT64 && call->n > SCAN_FEW, \
       *scans &= AT(scan_chosen)(EXACT, call, g, states ? states + 2 * g->lane : NULL, carries ? carries + g->lane : NULL); \
     ) \
   }
 
-#define KIND(name, kind) \
-  TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries) { \
-    GROUPS(IN_FLOAT64, fold(kind, EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);) \
-  } \
+#define KIND(name, kind) FOLD(name, kind) \
   TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
     /* Exponentials keep what rounding takes from few terms, too. */ \
     GROUPS(IN_FLOAT64 && (kind == SCAN_SOFT || call->n > SCAN_FEW), \
@@ -196,6 +192,7 @@ RECORD(min_first, SCAN_MIN_FIRST)
 KIND(soft, SCAN_SOFT)
 CHOICE(chosen, SCAN_CHOSEN)
 CHOICE(chosen_down, SCAN_CHOSEN_DOWN)
+#undef FOLD
 #undef KIND
 #undef CHOICE
 #undef RECORD
