@@ -2,7 +2,7 @@ package core
 
 // Geometry of cuda/scan_slabs.cuh.
 const (
-	slabThreads = 512     // of a block, at most
+	slabThreads = 512     // of a block, at most; each warp owns as many rows as it has threads
 	slabSeen    = 8       // rows that make the bases of columns
 	slabLeast   = 1 << 10 // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
 )
@@ -12,24 +12,21 @@ const (
 func (s *scanProgram) slabwise() bool {
 	n, least := s.length(), int64(slabLeast)
 	if s.slabSide() < lineBytes {
-		least += least / 2
-		if n > clusterBlocks/2*slabThreads && n <= clusterBlocks*slabThreads*7/8 {
+		least += least / 4
+		if n > clusterBlocks/2*slabThreads && n <= clusterBlocks*slabThreads*3/4 {
 			return false
 		}
 	}
 	return s.slabs && s.holdsSlabs(s.code()) && n >= least
 }
 
-// slabSide is kSlabSide: bytes of a row of a strip, and of each operand that a thread owns.
+// slabSide is kSlabSide: bytes of a row of a strip.
 func (s *scanProgram) slabSide() int64 {
 	if s.kind == "logcumsumexp" && s.element.Size() == 2 {
 		return lineBytes / 2
 	}
 	return lineBytes
 }
-
-// slabRows are those of a strip that a warp owns, or two together: as many as these have threads.
-func (s *scanProgram) slabRows() int64 { return max(32, s.slabSide()/s.element.Size()) }
 
 func (s *scanProgram) holdsSlabs(code string) bool {
 	return s.inClusters(code, "slabs") && s.length() <= clusterBlocks*slabThreads
@@ -40,8 +37,7 @@ func (s *scanProgram) holdsSlabs(code string) bool {
 func (s *scanProgram) shareSlabs(_ string, rows, columns int64) scanShape {
 	g := scanShape{kernel: "slabs", tiles: 1, columns: s.slabSide() / s.element.Size()}
 	g.strips = ceil(columns, g.columns) * (rows / columns)
-	own := s.slabRows()
-	g.gather(max(1, ceil(s.length(), own)), pow2(ceil(s.length(), slabThreads)), own)
+	g.gather(max(1, ceil(s.length(), 32)), pow2(ceil(s.length(), slabThreads)), 32)
 	room := 2 * 32 * s.slabSide()
 	if s.kind == "logcumsumexp" {
 		room += slabSeen * s.slabSide()

@@ -36,9 +36,10 @@ func TestSlabs(t *testing.T) {
 		{"logcumsumexp", Float64, 1100, 1024, clusters, "slabs", "slabs", 4, gpcs * 16, 288}, // of 35 warps
 		{"cumprod", BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
 		{"cumprod", Float16, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
-		{"cumprod", Float16, 4100, 136, clusters, "slabs", "slabs", 13, 3 * 13, 320}, // of 65 times two warps
+		{"cumprod", Float16, 4100, 136, clusters, "slabs", "slabs", 15, 3 * 15, 288}, // of 129 warps, the last strip of 8 columns
 		{"logcumsumexp", BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
 		{"logcumsumexp", BFloat16, 6000, 8192, clusters, "strips", "strips", 1, 128, 512},
+		{"logcumsumexp", BFloat16, 6145, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 416}, // of 193 warps
 		{"logcumsumexp", Float16, 4096, 8192, clusters, "slabs", "slabs", 8, gpcs * 16, 512},
 		{"logcumsumexp", Float16, 1200, 8192, clusters, "strips", "strips", 1, 128, 512},
 		{"cumsum", Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},

@@ -11,48 +11,70 @@
 constexpr int kSlabThreads = 512;  // of a block, at most
 constexpr int kSlabSeen = 8;       // rows of a strip whose numbers make its bases
 
-// Bytes of a row of a strip, as a rule a line of a cache; a thread owns as many of each operand.
+// Bytes of a row of a strip, as a rule a line of a cache.
 template <typename K, typename T>
 constexpr int kSlabSide = kHolds<K> && sizeof(T) == 2 ? 64 : 128;
 
-// A thread of a block, whose slabs are at the same place of every so many strips. It owns R rows of a column; the lanes that own a row are a
-// group, or those of two warps are. The room of a warp is for its x and dy, row by row.
+// A thread of a block, whose slabs are at the same place of every so many strips. It owns R rows of the columns that are in a word; the lanes
+// that own a row are a group. The room of a warp is for its x and dy, row by row, and for the first rows of the strip.
 template <typename K, typename T>
 struct Slab {
     using A = typename K::Number;
-    using Head = typename K::Head;
-    using Tail = typename K::Tail;
-    static constexpr int COLUMNS = kSlabSide<K, T> / sizeof(T), R = COLUMNS, N = 8;
-    static constexpr int BESIDE = COLUMNS > 32 ? COLUMNS / 32 : 1;  // warps that own the same rows
-    static constexpr int LANES = COLUMNS / BESIDE, GROUPS = 32 / LANES, ROWS = GROUPS * R;
-    static constexpr int SIDE = LANES * sizeof(T) / 16, DOWN = 32 / SIDE, U = ROWS / DOWN;  // vectors of a row; rows that lanes ask for at once; how often
-    static constexpr int OPERAND = 32 * U, ROOM = 2 * OPERAND + (kBased<K> ? kSlabSeen * SIDE : 0);
+    static constexpr int COLUMNS = kSlabSide<K, T> / sizeof(T), PER = Words<T, 2>::PER_WORD;
+    static constexpr int LANES = COLUMNS / PER, GROUPS = 32 / LANES, ROWS = 32, R = ROWS / GROUPS, N = 8;
+    static constexpr int SIDE = kSlabSide<K, T> / 16, DOWN = 32 / SIDE;  // vectors of a row; rows that lanes ask for at once
+    static constexpr int OPERAND = ROWS * SIDE, ROOM = 2 * OPERAND + (kBased<K> ? kSlabSeen * SIDE : 0);
     using Cell = typename K::template Cell<R, N, false>;
-    static constexpr int PER = Words<T, 2>::PER_WORD;  // rows of a column in a word
     using Word = Words<T, PER>;
+    using Column = Elements<A, T, PER, R, true>;
 
-    // Of two strips by turns: what the columns of warps come to, and those of other blocks, [warp or block][column].
-    struct Shared {
-        Room<Head, kSlabThreads / 32 * LANES> heads;
-        Room<Tail, kSlabThreads / 32 * LANES> tails;
-        Room<Head, kClusterBlocks * COLUMNS> ahead;
-        Room<Tail, kClusterBlocks * COLUMNS> behind;
-        Room<Head, COLUMNS> head;  // the join of these
-        Room<Tail, COLUMNS> tail;
+    // What the columns of a lane come to.
+    template <typename S>
+    struct alignas(PER * sizeof(S)) Each {
+        S at[PER];
+
+        __device__ static Each of(const S& s)
+        {
+            Each each;
+#pragma unroll
+            for (int k = 0; k < PER; ++k) each.at[k] = s;
+            return each;
+        }
+        __device__ friend Each joined(const Each& l, const Each& r)
+        {
+            Each each;
+#pragma unroll
+            for (int k = 0; k < PER; ++k) each.at[k] = K::join(l.at[k], r.at[k]);
+            return each;
+        }
+    };
+    using Heads = Each<typename K::Head>;
+    using Tails = Each<typename K::Tail>;
+
+    // What the columns of other blocks come to, [block][lane].
+    struct Box {
+        Room<Heads, kClusterBlocks * LANES> ahead;
+        Room<Tails, kClusterBlocks * LANES> behind;
         Barrier come[2];  // of what is told at once, and of what is told when that is heard
+    };
+    struct Shared {
+        Room<Heads, kSlabThreads / 32 * LANES> heads;  // of warps, [warp][lane]
+        Room<Tails, kSlabThreads / 32 * LANES> tails;
+        Room<Heads, LANES> head;  // the join of those of blocks
+        Room<Tails, LANES> tail;
+        Box boxes[2];  // of strips by turns
     };
 
     const ScanArgs& args;
-    Shared* boxes;
+    Shared& shared;
     uint4* room;
-    int pieces = static_cast<int>(args.parts), warp = threadIdx.x / 32 / BESIDE, warps = blockDim.x / 32 / BESIDE;
+    int pieces = static_cast<int>(args.parts), warp = threadIdx.x / 32, warps = blockDim.x / 32;
     int lane = threadIdx.x % 32, place = lane % LANES, group = lane / LANES;
-    int ahead = threadIdx.x / 32 % BESIDE * LANES, column = ahead + place;  // columns ahead of those of the warp; that of the lane in the strip
     unsigned strip = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces), turn = 0;
     int piece = static_cast<int>(blockIdx.x - strip * pieces);
     int first, rest;  // the row of the warp, and how many of its rows exist
 
-    __device__ Slab(const ScanArgs& args, Shared* boxes, uint4* rooms) : args(args), boxes(boxes), room(rooms + threadIdx.x / 32 * ROOM)
+    __device__ Slab(const ScanArgs& args, Shared& shared, uint4* rooms) : args(args), shared(shared), room(rooms + threadIdx.x / 32 * ROOM)
     {
         first = opaque((piece * warps + warp) * ROWS);
         rest = opaque(max(min(static_cast<int>(args.n) - first, ROWS), 0));
@@ -61,7 +83,7 @@ struct Slab {
         for (int v = 0; v < 16 / static_cast<int>(sizeof(T)); ++v) none.set(v, static_cast<T>(K::pad(args)));
 #pragma unroll 1
         for (int m = lane; m < OPERAND; m += 32) {  // what does not exist never comes
-            if (m / SIDE < rest) continue;
+            if (place_of_row(m / SIDE) < rest) continue;
             none.store(reinterpret_cast<T*>(room + m));
             room[OPERAND + m] = uint4{0, 0, 0, 0};
         }
@@ -70,7 +92,8 @@ struct Slab {
         }
     }
 
-    __device__ Shared& shared() const { return boxes[turn & 1]; }
+    // Where a row is in the room, and which row is there: lest groups read from the same banks, rows of the second one are exchanged in pairs.
+    static __device__ constexpr int place_of_row(int row) { return row ^ row / R; }
 
     // Where a strip is; its columns.
     struct Item {
@@ -92,13 +115,13 @@ struct Slab {
         if (strip >= args.strips) return;
         const Item item = locate(strip);
         const int row = lane / SIDE, side = lane % SIDE * 16, size = sizeof(T);
-        if (side >= (item.held - ahead) * size) return;
+        if (side >= item.held * size) return;
         const auto rows = [&](const Strided& from, i64 begin, int first, int count, int most, unsigned to) {
             const i64 apart = from.step * size;
-            const char* p = from.data + (begin + ahead) * size + (first + row) * apart + side;
+            const char* p = from.data + begin * size + (first + row) * apart + side;
 #pragma unroll
             for (int r = 0; r < most; r += DOWN, p += DOWN * apart)
-                if (r + row < count) fetch(to + (r + row) * SIDE * 16 + side, p);
+                if (r + row < count) fetch(to + place_of_row(r + row) * SIDE * 16 + side, p);
         };
         const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(room));
         rows(args.x, item.place.x, first, rest, ROWS, to);
@@ -112,100 +135,91 @@ struct Slab {
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
     }
 
-    // Of two lanes that are side by side one has a row of both columns and one the next row: they exchange them for two rows of its column.
-    __device__ Word turned(Word word) const
+    __device__ void read(Word (&word)[R], const uint4* from) const
     {
-        if constexpr (PER == 2) word.word[0] = __byte_perm(word.word[0], from_lane(word.word[0], lane ^ 1), lane % 2 ? 0x3276 : 0x5410);
-        return word;
+        const T* even = reinterpret_cast<const T*>(from + (group * R + group) * SIDE) + place * PER;
+        const T* odd = reinterpret_cast<const T*>(from + (group * R - group) * SIDE) + place * PER;
+#pragma unroll
+        for (int r = 0; r < R; ++r) word[r].load((r % 2 == 0 ? even : odd) + r * COLUMNS);
     }
 
-    __device__ void read(Word (&word)[R / PER], const uint4* from) const
+    __device__ void write(const Word (&word)[R], const Item& item) const
     {
+        const int column = place * PER, row = group * R, left = column < item.held ? rest - row : 0;
+        T* dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + column + (first + row) * args.dx.step;
+        if (__all_sync(0xffffffff, left >= R)) {
 #pragma unroll
-        for (int r = 0; r < R / PER; ++r) {
-            word[r].load(reinterpret_cast<const T*>(from + (group * R + r * PER + lane % PER) * SIDE) + place / PER * PER);
-            word[r] = turned(word[r]);
-        }
-    }
-
-    __device__ void write(const Word (&word)[R / PER], const Item& item) const
-    {
-        const int row = group * R + lane % PER, left = column < item.held ? rest - row : 0;
-        T* dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + column / PER * PER + (first + row) * args.dx.step;
-        const i64 apart = PER * args.dx.step;
-        if (__all_sync(0xffffffff, left >= R - PER + 1)) {
-#pragma unroll
-            for (int r = 0; r < R / PER; ++r, dx += apart) turned(word[r]).store(dx);
+            for (int r = 0; r < R; ++r, dx += args.dx.step) word[r].store(dx);
         } else {
 #pragma unroll
-            for (int r = 0; r < R / PER; ++r, dx += apart) {
-                const Word two = turned(word[r]);
-                if (r * PER < left) two.store(dx);
-            }
+            for (int r = 0; r < R; ++r, dx += args.dx.step)
+                if (r < left) word[r].store(dx);
         }
     }
 
     // What a group of the warp is met by; what the warp comes to is left to the others.
-    __device__ Head meet_groups(Head head) const
+    __device__ Heads meet_groups(Heads head) const
     {
 #pragma unroll
         for (int d = LANES; d < 32; d *= 2) {
-            const Head left = from_below(head, d);
-            if (lane >= d) head = K::join(left, head);
+            const Heads left = from_below(head, d);
+            if (lane >= d) head = joined(left, head);
         }
-        if (group == GROUPS - 1) shared().heads[warp * COLUMNS + column] = head;
+        if (group == GROUPS - 1) shared.heads[warp * LANES + place] = head;
         if (GROUPS > 1) head = from_below(head, LANES);
-        return group == 0 ? K::empty() : head;
+        return group == 0 ? Heads::of(K::empty()) : head;
     }
-    __device__ Tail meet_groups(Tail tail) const
+    __device__ Tails meet_groups(Tails tail) const
     {
 #pragma unroll
         for (int d = LANES; d < 32; d *= 2) {
-            const Tail right = from_above(tail, d);
-            if (lane + d < 32) tail = K::join(tail, right);
+            const Tails right = from_above(tail, d);
+            if (lane + d < 32) tail = joined(tail, right);
         }
-        if (group == 0) shared().tails[warp * COLUMNS + column] = tail;
+        if (group == 0) shared.tails[warp * LANES + place] = tail;
         if (GROUPS > 1) tail = from_above(tail, LANES);
-        return group == GROUPS - 1 ? K::nothing() : tail;
+        return group == GROUPS - 1 ? Tails::of(K::nothing()) : tail;
     }
 
     // What groups are met by becomes what they are met by in the block; what enters that is in shared memory then.
     template <bool HEADS, bool TAILS>
-    __device__ void meet(Head& head, Tail& tail)
+    __device__ void meet(Heads& head, Tails& tail)
     {
-        Shared& s = shared();
-        const Barrier& barrier = s.come[!HEADS];
+        Box& box = shared.boxes[turn & 1];
+        const Barrier& barrier = box.come[!HEADS];
+        const Heads empty = Heads::of(K::empty());
+        const Tails nothing = Tails::of(K::nothing());
         __syncthreads();
 #pragma unroll 1
         for (int other = warp * GROUPS + group; other < pieces; other += warps * GROUPS) {
-            if (HEADS && other > piece) barrier.leave(other, s.ahead[piece * COLUMNS + column], joined(&s.heads[0], 0, warps, K::empty()));
-            if (TAILS && other < piece) barrier.leave(other, s.behind[piece * COLUMNS + column], joined(&s.tails[0], 0, warps, K::nothing()));
+            if (HEADS && other > piece) barrier.leave(other, box.ahead[piece * LANES + place], sum(&shared.heads[0], 0, warps, empty));
+            if (TAILS && other < piece) barrier.leave(other, box.behind[piece * LANES + place], sum(&shared.tails[0], 0, warps, nothing));
         }
         __syncwarp();
         if (threadIdx.x == 0) {
-            const int states = (HEADS ? piece : 0) * static_cast<int>(sizeof(Head)) + (TAILS ? pieces - 1 - piece : 0) * static_cast<int>(sizeof(Tail));
-            barrier.expect(COLUMNS * states);
+            const int states = (HEADS ? piece : 0) * static_cast<int>(sizeof(Heads)) + (TAILS ? pieces - 1 - piece : 0) * static_cast<int>(sizeof(Tails));
+            barrier.expect(LANES * states);
         }
-        if (HEADS) head = K::join(joined(&s.heads[0], 0, warp, K::empty()), head);
-        if (TAILS) tail = K::join(tail, joined(&s.tails[0], warp + 1, warps, K::nothing()));
+        if (HEADS) head = joined(sum(&shared.heads[0], 0, warp, empty), head);
+        if (TAILS) tail = joined(tail, sum(&shared.tails[0], warp + 1, warps, nothing));
         if (HEADS && warp == 0) {
             barrier.wait(turn >> 1);
-            s.head[column] = joined(&s.ahead[0], 0, piece, K::empty());
+            shared.head[place] = sum(&box.ahead[0], 0, piece, empty);
         }
         if (TAILS && warp == warps - 1) {
             barrier.wait(turn >> 1);
-            s.tail[column] = joined(&s.behind[0], piece + 1, pieces, K::nothing());
+            shared.tail[place] = sum(&box.behind[0], piece + 1, pieces, nothing);
         }
         __syncthreads();
     }
 
-    // The join of what the column comes to in some warps or blocks.
+    // The join of what the columns come to in some warps or blocks.
     template <typename S>
-    __device__ S joined(const S* room, int from, int to, S sum) const
+    __device__ S sum(const S* room, int from, int to, S all) const
     {
 #pragma unroll 4
-        for (int i = from; i < to; ++i) sum = K::join(sum, room[i * COLUMNS + column]);
-        return sum;
+        for (int i = from; i < to; ++i) all = joined(all, room[i * LANES + place]);
+        return all;
     }
 
     // The slab of a strip; returns what is against it.
@@ -213,48 +227,61 @@ struct Slab {
     {
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
-        Word xs[R / PER], ys[R / PER];
-        const Elements<A, T, PER, R / PER> x{xs}, y{ys};
+        Word xs[R], ys[R];
         read(xs, room), read(ys, room + OPERAND);
-        Cell cell;
-        cell.begin(args);
-        if constexpr (kBased<K>) cell.base = base();
+        Cell cell[PER];
+        const auto each = [&](auto visit) {
+#pragma unroll
+            for (int k = 0; k < PER; ++k) visit(k, cell[k], Column{xs, k}, Column{ys, k});
+        };
+        each([&](int k, Cell& cell, const Column&, const Column&) {
+            cell.begin(args);
+            if constexpr (kBased<K>) cell.base = base(k);
+        });
         __syncwarp();
         ask(strip + apart);
         const unsigned starts = piece == 0 && warp == 0 && group == 0;
-        Head head;
-        Tail tail;
-        if constexpr (kTogether<K>) {
-            tail = cell.tail(x, y, starts);
-            head = meet_groups(cell.product);
-            tail = meet_groups(tail);
-        } else {
-            head = meet_groups(cell.head(x, starts));
-        }
+        Heads head;
+        Tails tail;
+        each([&](int k, Cell& cell, const Column& x, const Column& y) {
+            if constexpr (kTogether<K>)
+                tail.at[k] = cell.tail(x, y, starts), head.at[k] = cell.product;
+            else
+                head.at[k] = cell.head(x, starts);
+        });
+        head = meet_groups(head);
+        if constexpr (kTogether<K>) tail = meet_groups(tail);
         meet<true, !K::ORDERED>(head, tail);
         renew(xs), renew(ys);
-        cell.enter(K::join(shared().head[column], head), x, y, starts);
+        head = joined(shared.head[place], head);
+        each([&](int k, Cell& cell, const Column& x, const Column& y) { cell.enter(head.at[k], x, y, starts); });
         if constexpr (K::ORDERED) {
-            tail = meet_groups(cell.tail(x, y, starts));
+            each([&](int k, Cell& cell, const Column& x, const Column& y) { tail.at[k] = cell.tail(x, y, starts); });
+            tail = meet_groups(tail);
             meet<false, true>(head, tail);
         }
         renew(xs), renew(ys);
-        cell.finish(K::join(tail, shared().tail[column]), x, y, starts, [&](int c, const A(&dx)[N]) {
-            const Pack<T, N> pack = narrowed<T, N>(dx);
-#pragma unroll
-            for (int i = 0; i < N; ++i) ys[(c * N + i) / PER].set(i % PER, pack.at[i]);
-        });
+        tail = joined(tail, shared.tail[place]);
         const Item item = locate(strip);
+        unsigned faults = 0;
+        each([&](int k, Cell& cell, const Column& x, const Column& y) {
+            cell.finish(tail.at[k], x, y, starts, [&](int c, const A(&dx)[N]) {
+                const Pack<T, N> pack = narrowed<T, N>(dx);
+#pragma unroll
+                for (int i = 0; i < N; ++i) ys[c * N + i].replace(k, pack.at[i]);
+            });
+            if (place * PER + k < item.held) faults |= cell.faults;
+        });
         write(ys, item);
-        return column < item.held && group * R < rest ? cell.faults : 0;
+        return group * R < rest ? faults : 0;
     }
 
-    __device__ A base() const
+    __device__ A base(int k) const
     {
-        const T* seen = reinterpret_cast<const T*>(room + 2 * OPERAND) + place;
+        const T* seen = reinterpret_cast<const T*>(room + 2 * OPERAND) + place * PER + k;
         A largest = seen[0];
 #pragma unroll
-        for (int r = 1; r < kSlabSeen; ++r) largest = fmax(largest, seen[r * LANES]);
+        for (int r = 1; r < kSlabSeen; ++r) largest = fmax(largest, seen[r * COLUMNS]);
         return K::base(seen[0], largest);
     }
 };
@@ -272,11 +299,11 @@ __device__ void slabs(const ScanArgs& args)
     if constexpr (kSlabs) {
         using Own = Slab<TameKind<K, T>, T>;
         extern __shared__ __align__(128) uint4 rooms[];
-        __shared__ typename Own::Shared boxes[2];
-        Own own(args, boxes, rooms);
+        __shared__ typename Own::Shared shared;
+        Own own(args, shared, rooms);
         __syncwarp();
         own.ask(own.strip);
-        if (threadIdx.x < 4) boxes[threadIdx.x / 2].come[threadIdx.x % 2].open();
+        if (threadIdx.x < 4) shared.boxes[threadIdx.x / 2].come[threadIdx.x % 2].open();
         __syncthreads();
         meet_cluster();
 #pragma unroll 1
