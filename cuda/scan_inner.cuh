@@ -244,7 +244,7 @@ struct Inner {
         if constexpr (kTame<K> && (SEG || !K::ORDERED)) {
             if (!all_tame(cell, at, yv, starts())) return kUndone;  // ys is dx
         }
-        out.store(ys, room);
+        out.store(ys, room, SEG ? out.lane() : opaque(out.lane()));
         add_tail();
         return 0;
     }

@@ -144,12 +144,13 @@ struct Line {
         if (!plain()) flip(word);
     }
 
-    __device__ void store(Vector (&word)[U], uint4* room) const
+    // `own` is the lane, hidden where places would be kept in registers since they were read from.
+    __device__ void store(Vector (&word)[U], uint4* room, int own = lane()) const
     {
         if (!plain()) flip(word);
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].store(along(room, u));
+        for (int u = 0; u < U; ++u) word[u].store(along(room, u, own));
         __syncwarp();
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(across(room, u));
