@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import sternway as sw
 
 pytestmark = pytest.mark.gpu
 SHAPES = ((6, 37), (3, 2**20), (2**20, 3))
+LONG = 100_000_000  # clock cycles, longer than a call takes while other processes share the device
 
 
 @pytest.fixture(params=FAMILIES, ids=lambda family: family.name)
@@ -55,35 +55,20 @@ def forms(stream: torch.cuda.Stream) -> list[Any]:
     return [stream, stream.cuda_stream, SimpleNamespace(ptr=stream.cuda_stream), StreamOf(stream)]
 
 
-@contextmanager
-def held(stream: torch.cuda.Stream) -> Iterator[None]:
-    """What is put on the stream within waits for its end, however long other processes take."""
-    opened = threading.Event()
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-    def wait(_: object) -> None:
-        opened.wait(60)
-
-    assert ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc(ctypes.c_void_p(stream.cuda_stream), wait, None) == 0
-    try:
-        yield
-    finally:
-        opened.set()
-        stream.synchronize()
-
-
 def test_stream_forms(problems: list[Any]) -> None:
-    """The work is on the stream given: it waits for what is before it there, and the default stream does not see it."""
+    """The work is on the stream given: it waits behind a long kernel there, and the default stream does not see it."""
     stream = torch.cuda.Stream()
     for problem in problems:
         plan, expected = problem.plan(), problem.run()
         for form in forms(stream):
             outputs = problem.outputs()
             stream.wait_stream(torch.cuda.current_stream())
-            with held(stream):
-                plan.run(**problem.inputs, **{name: out.tensor for name, out in outputs.items()}, stream=form)
-                torch.cuda.current_stream().synchronize()
-                assert all((out.buffer == -1).all() for out in outputs.values()), "ran on another stream"
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(LONG)
+            plan.run(**problem.inputs, **{name: out.tensor for name, out in outputs.items()}, stream=form)
+            torch.cuda.current_stream().synchronize()
+            assert all((out.buffer == -1).all() for out in outputs.values()), "ran on another stream"
+            stream.synchronize()
             assert same_bits({name: out.take() for name, out in outputs.items()}, expected)
 
 
@@ -92,11 +77,12 @@ def test_current_stream_is_the_default(problems: list[Any]) -> None:
     for problem in problems:
         plan, expected, outputs = problem.plan(), problem.run(), problem.outputs()
         stream.wait_stream(torch.cuda.current_stream())
-        with held(stream):
-            with torch.cuda.stream(stream):
-                plan.run(**problem.inputs, **{name: out.tensor for name, out in outputs.items()})
-            torch.cuda.current_stream().synchronize()
-            assert all((out.buffer == -1).all() for out in outputs.values())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(LONG)
+            plan.run(**problem.inputs, **{name: out.tensor for name, out in outputs.items()})
+        torch.cuda.current_stream().synchronize()
+        assert all((out.buffer == -1).all() for out in outputs.values())
+        stream.synchronize()
         assert same_bits({name: out.take() for name, out in outputs.items()}, expected)
 
 
