@@ -79,20 +79,21 @@ func soon(happened func() bool) bool {
 	return true
 }
 
-// together calls work on this thread and on n more, or on fewer where they are busy, and returns when all of them have returned.
-func together(n int, work func()) {
+// together calls work on this thread, which is member 0, and on n more, or on fewer where they are busy, and returns when all of them have
+// returned.
+func together(n int, work func(member int)) {
 	if inTeam(n, work) {
 		return
 	}
 	hired := hire(n)
 	ended := make(chan struct{}, len(hired))
-	for _, h := range hired {
+	for k, h := range hired {
 		h.give(func() {
-			work()
+			work(k + 1)
 			ended <- struct{}{}
 		})
 	}
-	work()
+	work(0)
 	soon(func() bool { return len(ended) == len(hired) })
 	for range hired {
 		<-ended

@@ -38,6 +38,26 @@ func TestParallelRunsShareTheCrew(t *testing.T) {
 	threads.Wait()
 }
 
+// Each goroutine begins with a part of the tasks of its own, so that it comes upon the same memory in every run.
+func TestParallelBeginsSideBySide(t *testing.T) {
+	defer func(n int) { assert.NoError(t, SetNumThreads(n)) }(NumThreads())
+	assert.NoError(t, SetNumThreads(2))
+	for _, tasks := range []int64{2, 3, 101} {
+		var begun sync.WaitGroup
+		begun.Add(2)
+		first := make(chan int64, 2)
+		parallel(tasks, 1, func() (*bool, func()) { return new(bool), func() {} }, func(some *bool, task int64) {
+			if !*some {
+				*some = true
+				first <- task
+				begun.Done()
+				begun.Wait() // lest one do all
+			}
+		})
+		assert.ElementsMatch(t, []int64{0, tasks / 2}, []int64{<-first, <-first})
+	}
+}
+
 // A panic of any goroutine reaches the caller, and the crew works on.
 func TestParallelHandsPanicsOn(t *testing.T) {
 	fail := func(bad int64) {

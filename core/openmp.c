@@ -46,7 +46,7 @@ static void look(void) {
   if (r.parallel && r.threads && r.in_team && r.member) found = r;
 }
 
-extern void swOpenMPMember(uintptr_t job);
+extern void swOpenMPMember(uintptr_t job, int member);
 
 typedef struct {
   uintptr_t job;
@@ -55,7 +55,8 @@ typedef struct {
 
 static void begin(void *data) {
   const order *o = data;
-  if (found.member() <= o->helpers) swOpenMPMember(o->job);
+  int member = found.member();
+  if (member <= o->helpers) swOpenMPMember(o->job, member);
 }
 
 int sw_openmp_team(uintptr_t job, int helpers) {
