@@ -8,13 +8,6 @@ import (
 	"sync/atomic"
 )
 
-// turns are the tasks that a goroutine of parallel begins with: next is the first that nobody has taken yet.
-type turns struct {
-	next atomic.Int64
-	end  int64
-	_    [48]byte // a line of the cache for each goroutine
-}
-
 // cpuBackend runs the Go body of a program on the calling thread and a few goroutines.
 type cpuBackend struct{}
 
@@ -51,6 +44,13 @@ func SetNumThreads(n int) error {
 	threads.Store(int64(n))
 	runtime.GOMAXPROCS(max(n, 2))
 	return nil
+}
+
+// turns are the tasks that a goroutine of parallel begins with: next is the first that nobody has taken yet.
+type turns struct {
+	next atomic.Int64
+	end  int64
+	_    [48]byte // a line of the cache for each goroutine
 }
 
 // parallel calls body for every task, on a few goroutines with a worker each; start lends a worker and says how it is given back.

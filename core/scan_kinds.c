@@ -247,19 +247,19 @@ INLINE void scatter(long rows, long n, const int64_t *indices, const double *som
 void sw_scan_scatter(const scan_call *call) {
   scan_operand dy, x, dx;
   double loaded[SCAN_WIDEST], found[SCAN_WIDEST];
-  long n = call->n, rows = SCAN_WIDEST / n, exact = call->dy.type == 1; /* then in place */
+  long n = call->n, rows = SCAN_WIDEST / n, in_place = call->dy.type == 1; /* float64: nothing is widened */
   for (long lane = 0; lane < call->lanes; lane += rows) {
     long count = (rows < call->lanes - lane ? rows : call->lanes - lane) * n, row = 0;
     scan_window window = {0, count, count, 0, 1, 0};
     end_to_end(&dy, &call->dy, lane, n), end_to_end(&x, &call->x, lane, n), end_to_end(&dx, &call->dx, lane, n);
     const int64_t *indices = (const int64_t *)(uintptr_t)x.data + x.at[0];
-    const double *some = exact ? (const double *)(uintptr_t)dy.data + dy.at[0] : loaded;
-    double *sums = exact ? (double *)(uintptr_t)dx.data + dx.at[0] : found;
-    if (!exact) sw_scan_load(loaded, &dy, &window);
+    const double *some = in_place ? (const double *)(uintptr_t)dy.data + dy.at[0] : loaded;
+    double *sums = in_place ? (double *)(uintptr_t)dx.data + dx.at[0] : found;
+    if (!in_place) sw_scan_load(loaded, &dy, &window);
     memset(sums, 0, sizeof *sums * count);
     for (; row + 8 * n <= count; row += 8 * n) scatter(8, n, indices + row, some + row, sums + row);
     for (; row < count; row += n) scatter(1, n, indices + row, some + row, sums + row);
-    if (!exact) sw_scan_store(&dx, sums, &window);
+    if (!in_place) sw_scan_store(&dx, sums, &window);
   }
 }
 
