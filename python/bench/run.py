@@ -15,11 +15,11 @@ from .._cases.source import cuda_devices, usable
 from .._cases.table import Table, shape_text
 from . import report, timing
 from .exactness import bench_exactness
+from .growth import bench_growth
 from .host import bench_host
 from .sparse import bench_sparse
 from .timing import Call
 
-L2 = 60e6  # bytes of the largest level-2 cache that is to be exceeded
 MOST_BUFFERS = 64
 
 
@@ -62,12 +62,14 @@ def bench(options: argparse.Namespace) -> int:
         return bench_host(device, options.csv)
     if options.family == "exactness":
         return bench_exactness(device, options.csv)
+    if options.family == "growth":
+        return bench_growth(device, options.rows, options.csv)
     if options.family == "sparse":
         return bench_sparse(device, options.csv)
     chosen = list(rows(options, device))
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
-        print(f"No such row. Families: {families}, host, exactness, sparse; see --rows.", file=sys.stderr)
+        print(f"No such row. Families: {families}, host, exactness, growth, sparse; see --rows.", file=sys.stderr)
         return 2
     print(f"{report.machine(device)}\n")
     table = Table(**report.COLUMNS)
@@ -109,12 +111,12 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
     problem = Problem(case, TorchSource(device), shape, dtype)
     ours, theirs = check(problem)
     moved = problem.bytes()
-    count = 1 if device == "cpu" else min(MOST_BUFFERS, max(2, math.ceil(4 * L2 / moved)))
+    count = 1 if device == "cpu" else min(MOST_BUFFERS, max(2, math.ceil(4 * timing.L2 / moved)))
     problems = [problem, *(Problem(case, TorchSource(device, seed), shape, dtype) for seed in range(1, count))]
     contestants: dict[str, list[Call]] = {
         "ours": [functools.partial(p.plan.run, **p.operands()) for p in problems],
         "torch": [p.backward(case.torch) for p in problems],
-        **copies(moved, count, device),
+        **timing.copies(moved, count, device),
     }
     if device == "cpu":
         contestants["new"] = [lambda: problem.plan.run(**dict(problem.arrays()), **problem.outputs(poisoned=False))]
@@ -149,15 +151,3 @@ def check(problem: Problem) -> tuple[float, float]:
             raise WrongResultError(f"{name} is {ours:.3g} ulp from float64, allowed are {allowed:.3g}, torch has {rival:.3g}")
         worst = max(worst[0], ours), max(worst[1], rival)
     return worst
-
-
-def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:
-    """Two ways to move as many bytes, the driver's copy and a vectorised kernel: each reads one half and writes the other."""
-    import torch
-
-    calls: dict[str, list[Call]] = {"copy_": [], "neg": []}
-    for _ in range(count):
-        source, target = torch.randn(2, max(1, moved // 8), device=device)
-        calls["copy_"].append(functools.partial(target.copy_, source))
-        calls["neg"].append(functools.partial(torch.neg, source, out=target))
-    return calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import time
@@ -19,6 +20,7 @@ LEAST = 25  # repetitions of each contestant
 BLOCK = 2e-3  # seconds that a contestant has to itself
 QUIET = 0.2  # processors that other work may take
 TRIES = 3
+L2 = 60e6  # bytes of the largest level-2 cache that is to be exceeded
 
 
 @dataclass(frozen=True)
@@ -145,3 +147,15 @@ def host(
                 synchronize()
             samples[name].append((time.perf_counter() - start) / number)
     return {name: statistics.median(found) for name, found in samples.items()}
+
+
+def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:
+    """Two ways to move as many bytes, the driver's copy and a vectorised kernel: each reads one half and writes the other."""
+    import torch
+
+    calls: dict[str, list[Call]] = {"copy_": [], "neg": []}
+    for _ in range(count):
+        source, target = torch.randn(2, max(1, moved // 8), device=device)
+        calls["copy_"].append(functools.partial(target.copy_, source))
+        calls["neg"].append(functools.partial(torch.neg, source, out=target))
+    return calls

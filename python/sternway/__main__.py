@@ -62,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "family",
         nargs="?",
-        help="lerp, dequantize, ...; host: a call itself; exactness: errors; sparse: embedding bags. All by default",
+        help="lerp, dequantize, ...; host: a call itself; exactness: errors; growth: longer scans; sparse: embedding bags; "
+        "all by default",
     )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
     bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")

@@ -1,0 +1,68 @@
+"""``python -m sternway bench growth``: what twice the length of a scan costs, time(2n) / time(n): 2 for one linear pass."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+
+from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource
+from .._cases.table import Table, shape_text
+from . import timing
+from .report import Csv, machine
+
+LENGTHS = tuple(2**e for e in range(10, 21))
+TOTAL = 2**26  # elements where longer rows are fewer
+SHAPES: dict[str, tuple[str, Callable[[int], Shape]]] = {
+    "64 rows": ("dim -1", lambda n: (64, n)),
+    "2^26 in rows": ("dim -1", lambda n: (TOTAL // n, n)),
+    "64 columns": ("dim 0", lambda n: (n, 64)),
+}
+COLUMNS = ("kind", "along", "shape", "dtype", "ms", "copy_ms", "growth", "copy_growth")
+
+
+def bench_growth(device: str, text: str, path: str | None) -> int:
+    """Print growth from each length to the next of rows that contain a text; of equal totals it is twice the ratio of times."""
+    print(f"{machine(device)}\n")
+    table = Table(kind=12, along=12, dtype=9, **{f"to {n}": -10 for n in LENGTHS[1:]}, worst=-5)
+    table.head()
+    with Csv(path, device, COLUMNS) as csv:
+        for kind, case, along, dtype in chosen(text):
+            shape_of, more = SHAPES[along][1], 2 if along == "2^26 in rows" else 1
+            times = [seconds(case, shape_of(n), dtype, device) for n in LENGTHS]
+            found = [
+                [more * now / last for now, last in zip(*pair, strict=True)] for pair in zip(times[1:], times, strict=False)
+            ]
+            for n, own, growth in zip(LENGTHS, times, (("", ""), *found), strict=True):
+                csv.row(kind, along, shape_text(shape_of(n)), dtype, *(t * 1e3 for t in own), *growth)
+            table.row(kind, along, dtype, *(f"{ours:.2f}" for ours, _ in (*found, max(found))))
+    return 0
+
+
+def chosen(text: str) -> Iterator[tuple[str, Case, str, str]]:
+    """Scans by x along rows and along columns, in every dtype. cummin is cummax of other numbers."""
+    named = {case.name: case for case in CASES}
+    for along, (dim, _) in SHAPES.items():
+        for kind in ("cumsum", "cumprod", "cummax", "logcumsumexp"):
+            for dtype in FORMATS:
+                if text in f"{kind} {along} {dtype}":
+                    yield kind, named[f"{kind}, {dim}"], along, dtype
+
+
+def seconds(case: Case, shape: Shape, dtype: str, device: str) -> tuple[float, float]:
+    """Of a run, and of a copy of as many bytes; the same buffers come again when a level-2 cache has forgotten them."""
+    problem = Problem(case, TorchSource(device), shape, dtype)
+    moved = problem.bytes()
+    count = 1 if device == "cpu" else max(2, math.ceil(4 * timing.L2 / moved))
+    problems = [problem, *(Problem(case, TorchSource(device, seed), shape, dtype) for seed in range(1, count))]
+    calls: dict[str, list[timing.Call]] = {
+        "ours": [functools.partial(p.plan.run, **p.operands()) for p in problems],
+        "copy": timing.copies(moved, count, device)["copy_"],
+    }
+    if device == "cpu":
+        times, _ = timing.measure(calls, device)
+        return times["ours"].median, times["copy"].median
+    for contestant in calls.values():
+        contestant[0]()
+    found = timing.replayed(calls, device)
+    return found["ours"], found["copy"]
