@@ -27,6 +27,9 @@ func (s *scanProgram) inClusters(code, kernel string) bool {
 // gather gives what some threads own, for each strip, to about so many blocks, which have equally many of them.
 func (g *scanShape) gather(owned, parts, threads int64) {
 	each := ceil(owned, parts)
-	g.parts, g.block, g.clustered = ceil(owned, each), threads*each, true
+	g.parts, g.block, g.held = ceil(owned, each), threads*each, true
 	g.grid = g.strips * g.parts
 }
+
+// clustered reports that the blocks which hold a strip are a cluster.
+func (g *scanShape) clustered() bool { return g.held && g.parts <= clusterBlocks }

@@ -12,6 +12,7 @@ const (
 	rowsVectors       = 4   // of 16 bytes that a thread owns: rows
 	scanColumnThreads = 512 // columns
 	scanShortRow      = 16  // rows: a warp has so many times what a lane owns, at least two rows
+	walkedWhole       = 2   // tiles of a row that a block does: launches that share them take longer
 	scanFill          = 2   // blocks for each multiprocessor, so that strips need not be cut into parts
 	narrowStrip       = 64  // bytes: strips that are narrower read less than memory hands out at once
 )
@@ -29,7 +30,7 @@ type scanShape struct {
 	shared               uint32 // bytes of the ring, or of what columns have in shared memory
 	marks                int64  // bytes for what is known of rows or strips, ahead of the states
 	marked               bool   // which strips cannot be done is said there
-	clustered            bool   // the blocks of a strip are a cluster, which holds it
+	held                 bool   // the blocks of a strip hold it all at once
 }
 
 // scanRoom is what a device has for blocks that need much of it.

@@ -52,10 +52,17 @@ func (s *scanProgram) shareRow(code string, rows, _ int64) scanShape {
 	return g
 }
 
+// walkedTiles are those of a row in `tiles`.
+func (s *scanProgram) walkedTiles(code string) int64 {
+	return ceil(max(1, s.padded()), scanRowThreads*s.walked(code))
+}
+
 func (s *scanProgram) shareTiles(code string, rows, _ int64) scanShape {
 	g := s.wholeRows("tiles", rows)
 	g.block, g.height = scanRowThreads, scanRowThreads/32
-	g.cut(ceil(s.padded(), scanRowThreads*s.walked(code)), scanFill*int64(s.units))
+	if g.tiles = s.walkedTiles(code); g.tiles > walkedWhole {
+		g.cut(g.tiles, scanFill*int64(s.units))
+	}
 	g.grid = g.strips * g.parts
 	return g
 }
@@ -83,7 +90,7 @@ func (s *scanProgram) shareColumns(code string, rows, columns int64) scanShape {
 	g.shared = s.columnRoom(code, g.block)
 	g.cut(ceil(n, down*g.height), scanFill*int64(s.units))
 	if g.grid = g.strips * g.parts; g.tiles*g.parts > 1 {
-		s.mark(&g)
+		s.mark(&g, g.strips)
 	}
 	return g
 }

@@ -51,7 +51,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	if d.reverse {
 		d.mirror(&g)
 	}
-	if d.code == "indices" || g.clustered || d.together(&g) {
+	if d.code == "indices" || g.kernel == "slabs" || d.together(&g) {
 		if err := d.clear(workspace, (g.marks+s.toldBytes(&g))/16, q); err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 // phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
 // for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
-	cut, team, records := g.parts > 1 && !g.clustered, d.together(g), d.recordBytes(g) > 0
+	cut, team, records := g.parts > 1 && !g.held, d.together(g), d.recordBytes(g) > 0
 	own := kernels + slices.Index(d.ownKernels(), g.kernel) // those of indices are in the same order
 	heads := own
 	if records {
@@ -98,7 +98,7 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 		}
 		d.pack(args, workspace, g, step.phase|flags, behind, q)
 		q.launch.Together = team
-		if g.clustered {
+		if g.clustered() {
 			q.launch.Cluster = uint32(g.parts)
 		}
 		if err := q.submit(step.kernel, g.grid, uint32(g.block)); err != nil {

@@ -4,40 +4,70 @@ package core
 const (
 	pieceVectors = 8       // of 16 bytes of each operand that a thread owns
 	pieceCommon  = 8       // pieces of a row whose cluster every device with clusters takes
-	pieceBeside  = 3 << 10 // bytes of shared memory of a block beside the stages, at most
-	pieceReading = 256     // threads of a multiprocessor whose next pieces are on their way: more than so many hold up memory
+	pieceBeside  = 5 << 10 // bytes of shared memory of a block beside the stages, at most
+	pieceHalf    = 192     // threads of blocks that share a multiprocessor, in float64 a third more
+	pieceHeard   = 256     // blocks without a cluster that hear each other, at most
 )
 
-// pieceThreads is kPieceThreads: of a block, at most, and those that a multiprocessor has registers for.
-func (s *scanProgram) pieceThreads() int64 {
-	if s.element.Size() == 8 {
-		return 512
+// pieceThreads are those that a multiprocessor has registers for, and those of a block, at most: of large 16-bit sums two share one.
+func (s *scanProgram) pieceThreads() (all, block int64) {
+	if s.kind == "logcumsumexp" && s.element.Size() == 2 {
+		return 384, 192
 	}
-	return 384
+	return 512, 512
 }
 
 // pieceLane are the elements of a thread.
 func (s *scanProgram) pieceLane() int64 { return pieceVectors * s.vector() }
 
-// piecewise reports that rows are quicker in pieces than in tiles.
+// piecewise reports that rows are quicker in pieces than in tiles. Blocks of no cluster are slow to hear of each other: in float64 a launch
+// for records is quicker.
 func (s *scanProgram) piecewise() bool {
+	if s.recorded() && s.element.Size() == 8 && s.fewestPieces() > clusterBlocks {
+		return false
+	}
 	return s.clusters && s.holdsPieces(s.code()) && s.length()%s.vector() == 0
 }
 
-func (s *scanProgram) holdsPieces(code string) bool {
-	return s.inClusters(code, "pieces") && !s.holdsRow(code) && s.length() <= clusterBlocks*s.pieceThreads()*s.pieceLane()
+// fewestPieces are those of a row in the largest blocks.
+func (s *scanProgram) fewestPieces() int64 {
+	_, block := s.pieceThreads()
+	return ceil(s.length(), block*s.pieceLane())
 }
 
-// sharePieces gives each row to a cluster of many blocks, which wait for each other less.
+// holdsPieces says that rows are longer than a block holds, and that a cluster holds them, or so many blocks of the device as hear each other,
+// each by a thread.
+func (s *scanProgram) holdsPieces(code string) bool {
+	_, block := s.pieceThreads()
+	return s.inClusters(code, "pieces") && !s.holdsRow(code) && s.fewestPieces() <= max(clusterBlocks, min(s.spreadBlocks(), block, pieceHeard))
+}
+
+// spreadBlocks are the largest blocks that are on the device at once.
+func (s *scanProgram) spreadBlocks() int64 {
+	all, block := s.pieceThreads()
+	return int64(s.units) * (all / block)
+}
+
+// sharePieces gives each row to a cluster of many blocks, which wait for each other less; a row for which a cluster is too small to the
+// fewest of the device.
 func (s *scanProgram) sharePieces(_ string, rows, _ int64) scanShape {
+	if fewest := s.fewestPieces(); fewest > clusterBlocks {
+		g := s.pieces(rows, fewest)
+		g.grid, g.height = min(rows, s.spreadBlocks()/g.parts)*g.parts, g.marks
+		return g
+	}
 	_, most := s.pieceCounts()
 	return s.pieces(rows, most)
 }
 
-// pieceCounts are how many blocks hold a row: the fewest, of half of a multiprocessor's threads as long as that will do, and the most, of
-// two warps each.
+// pieceCounts are how many blocks of a cluster hold a row: the fewest, of pieceHalf threads as long as that will do, and the most, of two
+// warps each.
 func (s *scanProgram) pieceCounts() (least, most int64) {
-	least = clamp(ceil(s.length(), s.pieceThreads()/2*s.pieceLane()), 2, clusterBlocks)
+	half := int64(pieceHalf)
+	if s.element.Size() == 8 {
+		half = pieceHalf * 4 / 3
+	}
+	least = clamp(ceil(s.length(), half*s.pieceLane()), 2, clusterBlocks)
 	most = clusterBlocks
 	if s.element.Size() == 8 {
 		most = max(least, pieceCommon)
@@ -45,17 +75,30 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 	return least, clamp(ceil(s.length(), 64*s.pieceLane()), least, most)
 }
 
-// pieces gives each row to about so many blocks, which have equally many warps.
+// pieceReading are the threads of a multiprocessor whose next pieces are on their way: more than so many hold up memory. Of kinds with long
+// work for each byte there are more.
+func (s *scanProgram) pieceReading() int64 {
+	if s.kind != "cumprod" && s.element.Size() == 2 {
+		return 384
+	}
+	return 256
+}
+
+// pieces gives each row to about so many blocks, which have equally many warps; each has a mark for each of its rows.
 func (s *scanProgram) pieces(rows, parts int64) scanShape {
 	g := scanShape{kernel: "pieces", tiles: 1, strips: rows, columns: 1}
 	g.gather(max(1, ceil(s.length(), 32*s.pieceLane())), parts, 32)
 	g.shared = uint32(3 * 16 * g.block * pieceVectors)
-	s.mark(&g)
+	s.mark(&g, g.strips*g.parts)
 	return g
 }
 
-// fillPieces takes the most blocks for a row, or fewer, with which more rows, by a tenth, are on the device at once.
+// fillPieces takes the most blocks of a cluster for a row, or fewer, with which more rows, by a tenth, are on the device at once.
 func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
+	if !g.clustered() {
+		beside := s.spreadBlocks() / int64(s.units)
+		return g.grid > 0 && beside*(int64(g.shared)+pieceBeside) <= int64(room.shared)
+	}
 	found := int64(0)
 	for least, parts := s.pieceCounts(); parts >= least; parts-- {
 		c := s.pieces(g.strips, parts)
@@ -63,7 +106,7 @@ func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 			*g, found = c, fits
 		}
 	}
-	if beside := ceil(pieceReading, g.block); found > 0 && g.parts <= pieceCommon && s.element.Size() < 8 { // in larger ones more of them wait
+	if beside := ceil(s.pieceReading(), g.block); found > 0 && g.parts <= pieceCommon && s.element.Size() < 8 { // in larger ones more of them wait
 		few := *g
 		few.shared = max(g.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
 		if fits := room.clusters(&few); fits > 0 {

@@ -48,8 +48,17 @@ func TestPieces(t *testing.T) {
 		{"cumprod", Float32, 20, 65536, true, "pieces", 16, 320, 128},
 		{"cumprod", Float32, 1024, 98304, true, "pieces", 16, 240, 192},
 		{"cumprod", Float32, 1024, 98308, true, "pieces", 14, 112, 224},
-		{"cumprod", Float32, 1024, 2 * 98304, true, "pieces", 16, 112, 384},
-		{"cumprod", Float32, 1024, 2*98304 + 4, true, "long", 1, 2 * 132, 256},
+		{"cumprod", Float32, 256, 1 << 18, true, "pieces", 16, 112, 512},
+		{"cumprod", Float32, 256, 1<<18 + 4, true, "pieces", 17, 119, 512}, // of 7 rows
+		{"cumprod", Float32, 64, 1 << 20, true, "pieces", 64, 128, 512},
+		{"cumprod", Float32, 64, 132 << 14, true, "pieces", 132, 132, 512},
+		{"cumprod", Float32, 64, 132<<14 + 4, true, "long", 4, 256, 256},
+		{"cumprod", Float64, 64, 1 << 20, true, "pieces", 128, 128, 512},
+		{"cummax", Float32, 64, 1 << 20, true, "pieces", 64, 128, 512},
+		{"cummax", Float64, 64, 1 << 17, true, "pieces", 16, 112, 512},
+		{"cummax", Float64, 64, 1<<17 + 2, true, "long", 6, 384, 256},
+		{"logcumsumexp", BFloat16, 256, 1 << 17, true, "pieces", 16, 352, 128},
+		{"logcumsumexp", BFloat16, 256, 1 << 18, true, "pieces", 22, 264, 192}, // of 12 rows
 		{"cumprod", Float32, 1024, 65537, true, "long", 1, 2 * 132, 256},
 		{"cumprod", BFloat16, 1024, 65536, true, "pieces", 16, 720, 64},
 		{"cumprod", BFloat16, 1024, 50264, true, "pieces", 13, 715, 64},
@@ -61,6 +70,8 @@ func TestPieces(t *testing.T) {
 		{"cummax", Float16, 1024, 65536, true, "pieces", 16, 720, 64},
 		{"cummin", Float32, 1024, 65536, true, "pieces", 16, 352, 128},
 		{"cumsum", Float32, 1024, 65536, true, "tiles", 1, 1024, 512},
+		{"cumsum", BFloat16, 64, 32768, true, "tiles", 1, 64, 512}, // two, which launches that share them take longer for
+		{"cumsum", BFloat16, 64, 65536, true, "long", 4, 256, 256},
 	} {
 		about := fmt.Sprintf("%+v", c)
 		var clusters func(*driver.Launch) int
@@ -78,17 +89,27 @@ func TestPieces(t *testing.T) {
 			continue
 		}
 		require.Equal(t, "pieces", plan.SKU().Kernel)
-		require.Equal(t, c.parts, int64(own.cluster), about)
-		require.False(t, own.together)
+		wide := c.parts > clusterBlocks
+		require.Equal(t, map[bool]int64{false: c.parts}[wide], int64(own.cluster), about)
+		require.Equal(t, wide, own.together)
 		if !tamed(c.kind) {
-			require.Len(t, launches, 1, "all rows are done")
+			require.Len(t, launches[at:], 1, "all rows are done")
 			continue
 		}
 		again := wordsOfScan(t, &launches[at+1])
 		require.NotZero(t, again.get("flags")&scanMarked, "rows that are marked are done again")
 		require.Zero(t, launches[at+1].cluster)
-		require.Equal(t, 1, at, "what is known of rows is forgotten")
-		require.Equal(t, align16(4*c.rows), 16*int64(launches[0].words[1]))
+		require.Equal(t, c.parts, again.get("width"), "each piece has told what it found")
+		require.Equal(t, wide, at > 0, "what pieces told is forgotten")
+	}
+}
+
+// Blocks share a row that is done again where it is so long that two more launches do not count.
+func TestPiecesThatAreDoneAgain(t *testing.T) {
+	for length, again := range map[int64]int{16384: 1, 32768: 1, 1 << 18: 3} {
+		d := ScanBackward{Kind: "cumprod", Shape: []int64{64, length}, DType: Float32, Dim: 1}
+		launches, at, _ := clusterCalls(t, func(*driver.Launch) int { return 7 }, d)
+		require.Len(t, launches[at+1:], again)
 	}
 }
 

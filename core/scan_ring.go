@@ -14,6 +14,7 @@ const (
 	ringTiles    = 6       // at most
 	ringLongest  = 1 << 30 // elements of a row, which are counted in 32 bits
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
+	againLeast   = 16      // tiles of a row that blocks share where it is done again: for fewer, launches cost more than they save
 )
 
 // tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
@@ -76,7 +77,7 @@ func (s *scanProgram) quicker(columns int64) []string {
 		return nil
 	case s.piecewise():
 		return []string{"pieces", "long"}
-	case s.kind == "cumsum" && s.rowCount() > int64(s.units): // many rows are read once by others, too
+	case s.kind == "cumsum" && (s.rowCount() > int64(s.units) || s.walkedTiles(s.code()) <= walkedWhole): // others, too, read these once
 		return nil
 	}
 	return []string{"long"}
@@ -89,7 +90,7 @@ func (s *scanProgram) shareStrips(_ string, rows, columns int64) scanShape {
 	across, length, _ := s.ringTile("strips")
 	g := scanShape{kernel: "strips", columns: across, block: stripThreads, beside: 1}
 	g.strips = ceil(columns, across) * (rows / columns)
-	s.mark(&g)
+	s.mark(&g, g.strips)
 	g.cut(ceil(max(1, s.length()), length), int64(s.units))
 	g.grid = g.strips * g.parts
 	g.takeTurns(int64(s.units))
@@ -99,7 +100,7 @@ func (s *scanProgram) shareStrips(_ string, rows, columns int64) scanShape {
 func (s *scanProgram) shareLong(_ string, rows, _ int64) scanShape {
 	g := scanShape{kernel: "long", columns: 1, block: longThreads, strips: rows}
 	g.beside, _, _ = s.longBlocks()
-	s.mark(&g)
+	s.mark(&g, g.strips)
 	if s.teams() {
 		s.team(&g)
 	} else {
@@ -123,10 +124,10 @@ func (g *scanShape) takeTurns(units int64) {
 	g.grid = min(g.strips, g.beside*units)
 }
 
-// mark makes room for what a kind that is tried first cannot do.
-func (s *scanProgram) mark(g *scanShape) {
+// mark makes room for so many words that say what a kind that is tried first cannot do.
+func (s *scanProgram) mark(g *scanShape, words int64) {
 	if g.marked = tamed(s.code()); g.marked {
-		g.marks = align16(4 * g.strips)
+		g.marks = align16(4 * words)
 	}
 }
 
@@ -157,7 +158,7 @@ func (s *scanProgram) teams() bool {
 
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
-	return g.kernel == "long" && g.parts > 1 && s.teams()
+	return g.kernel == "long" && g.parts > 1 && s.teams() || g.held && !g.clustered()
 }
 
 // again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
@@ -167,7 +168,7 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 	if instead == "" {
 		return g
 	}
-	g.kernel, g.shared, g.parts, g.clustered = instead, 0, 1, false
+	g.kernel, g.shared, g.parts, g.held = instead, 0, 1, false
 	if g.kernel == "columns" {
 		across, down := s.own(s.code())
 		g.block, g.width = scanColumnThreads, g.columns/across
@@ -175,10 +176,13 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 		g.tiles = ceil(s.length(), down*g.height)
 		g.shared = s.columnRoom(s.code(), g.block)
 	} else {
-		g.block, g.height = scanRowThreads, scanRowThreads/32
-		g.tiles = ceil(s.padded(), g.block*s.walked(s.code()))
+		g.block, g.height, g.width = scanRowThreads, scanRowThreads/32, 1 // words of marks
+		if ring.held {
+			g.width = ring.parts
+		}
+		g.tiles = s.walkedTiles(s.code())
 	}
-	if ring.parts > 1 {
+	if ring.parts > 1 && (g.kernel == "columns" || g.tiles >= againLeast) {
 		g.cut(g.tiles, scanFill*int64(s.units))
 	}
 	if g.grid = g.strips * g.parts; g.kernel == "tiles" { // few blocks look at all marks

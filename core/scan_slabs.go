@@ -43,7 +43,7 @@ func (s *scanProgram) shareSlabs(_ string, rows, columns int64) scanShape {
 		room += slabSeen * s.slabSide()
 	}
 	g.shared = uint32(g.block / 32 * room)
-	s.mark(&g)
+	s.mark(&g, g.strips)
 	return g
 }
 

@@ -169,7 +169,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"no heads, with teams", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
 			{"long rows of what is read once by others", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
 			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
-			{"a number for each longer row", "logcumsumexp", []int64{1024, 1<<18 + 8}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
+			{"a number for each longer row", "logcumsumexp", []int64{1024, 1 << 22}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
 				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
 			{"an odd address", "cummax", long, 0, func(args []Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
 			{"an odd stride", "cummax", long, 0, func(args []Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
@@ -272,7 +272,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"the last of rows of other lengths first", odd, false, func(args []Tensor) { args[1].Strides[0] = -1001 }, 0},
 			{"rows of other lengths, a number for each", odd, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
 			{"long rows", []int64{300, 50264}, false, nil, scanDense},
-			{"long rows that begin inside sectors", []int64{300, 1<<18 + 4}, true, nil, lines},
+			{"long rows that begin inside sectors", []int64{300, 1<<22 + 4}, true, nil, lines},
 			{"long rows that begin inside vectors", long, false, nil, lines},
 			{"long rows that begin inside the same lines", long, true, func(args []Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
 			{"long rows that do not", long, false, func(args []Tensor) { args[0].Strides[0] = 50261 }, leads},
@@ -410,8 +410,14 @@ func TestShapesOfScans(t *testing.T) {
 							require.True(t, s.fillPieces(&g, &scanRoom{227 << 10, someClusters}))
 							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
 							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-							require.LessOrEqual(t, g.block, s.pieceThreads())
-							require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
+							_, block := s.pieceThreads()
+							require.LessOrEqual(t, g.block, block)
+							if g.clustered() {
+								require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
+							} else {
+								require.LessOrEqual(t, g.parts, g.block, "each thread hears one")
+								require.LessOrEqual(t, g.grid, s.spreadBlocks(), "all blocks are on the device")
+							}
 							require.Zero(t, g.grid%g.parts, "blocks keep their place in rows")
 							require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
 						case "slabs":
@@ -482,6 +488,7 @@ func TestConstantsOfScans(t *testing.T) {
 	}
 	require.Equal(t, scanRowThreads, constant("kRowThreads"))
 	require.Equal(t, pieceVectors, constant("kPieceVectors"))
+	require.Equal(t, pieceHeard, 32*constant("kHearing"))
 	require.Equal(t, slabThreads, constant("kSlabThreads"))
 	require.Equal(t, slabSeen, constant("kSlabSeen"))
 	require.Equal(t, clusterBlocks, constant("kClusterBlocks"))
@@ -497,7 +504,7 @@ func TestConstantsOfScans(t *testing.T) {
 		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
 		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
 		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
-		"kPieceThreads = sizeof(T) == 8 ? 512 : 384",
+		"kPieceThreads = kHolds<TameKind<K, T>> && sizeof(T) == 2 ? 384 : 512",
 		"kSlabSide = kHolds<K> && sizeof(T) == 2 ? 64 : 128;",
 		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
 		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",

@@ -21,7 +21,7 @@ func (s *scanProgram) needs(code string, g *scanShape) int64 {
 
 // statesEnd is that of marks, and of what parts and tiles leave: heads of parts, heads before tiles, tails of parts. Records come behind.
 func (s *scanProgram) statesEnd(code string, g *scanShape) int64 {
-	if g.tiles*g.parts == 1 || g.clustered {
+	if g.tiles*g.parts == 1 || g.held {
 		return g.marks + s.toldBytes(g)
 	}
 	size, all := scanStates[code][s.element.Size()/8], g.strips*g.parts*g.columns
@@ -105,7 +105,7 @@ func (s *scanProgram) toldBytes(g *scanShape) int64 {
 
 // recordBytes is the room for a bit of each element, in whole tiles.
 func (s *scanProgram) recordBytes(g *scanShape) int64 {
-	if g.clustered || scanKernels[g.kernel].instead == "" || !s.recorded() {
+	if g.held || scanKernels[g.kernel].instead == "" || !s.recorded() {
 		return 0
 	}
 	columns, length, _ := s.ringTile(g.kernel)

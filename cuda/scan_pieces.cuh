@@ -1,17 +1,20 @@
-// Rows that the blocks of a cluster hold together, a piece each, in registers, so that memory is read once: a block tells the others what its
-// piece comes to, and hears what theirs do, while its next piece comes to shared memory.
+// Rows that blocks hold together, a piece each, in registers, so that memory is read once: a block tells the others what its piece comes to,
+// and hears what theirs do, while its next piece comes to shared memory. Blocks of a cluster leave it in each other's shared memory; of a row
+// that is longer they are all on the device at once, and tell it through memory.
 //
 // For kinds that read numbers. Of those that are tried first, what is against a row is told by each of its blocks.
 #pragma once
 
 #include "scan_cluster.cuh"
 #include "scan_rows.cuh"
+#include "scan_told.cuh"
 
 // Threads of a multiprocessor, all of which a block may have, and vectors of each operand that each of them owns: many elements, as those of
 // one thread wait for no other.
-template <typename T>
-constexpr int kPieceThreads = sizeof(T) == 8 ? 512 : 384;
+template <typename K, typename T>
+constexpr int kPieceThreads = kHolds<TameKind<K, T>> && sizeof(T) == 2 ? 384 : 512;
 constexpr int kPieceVectors = 8;
+constexpr int kHearing = 8;  // warps of a block, at most, that hear 32 others each
 
 // A thread of a block, whose pieces are at the same place of every so many rows. Rows of all operands run the same way and consist of whole
 // aligned vectors; vectors u * 32 + l of a warp come and go by lane l, which owns vectors l * U + u. The room of a warp is for x, dy and dx.
@@ -25,9 +28,13 @@ struct Piece {
     using Vector = Words<T, V>;
     using Vectors = Line<T, U, true>;  // their places in the room
 
-    // What a block knows of a row: what its warps come to, and, by the pieces, what it hears of the others.
-    struct Shared : RowShared<K> {
-        Room<Head, kClusterBlocks> ahead;
+    // What a block knows of a row.
+    struct Shared {
+        Room<Head, 32> heads;  // totals of warps
+        Room<Tail, 32> tails;
+        Room<Head, kHearing> head;  // what enters the piece, of 32 others each
+        Room<Tail, kHearing> tail;
+        Room<Head, kClusterBlocks> ahead;  // what others of the cluster leave
         Room<Tail, kClusterBlocks> behind;
         Barrier come[2];  // of what is told at once, and of what is told when that is heard
     };
@@ -59,6 +66,7 @@ struct Piece {
 
     __device__ Shared& shared() const { return rows[turn & 1]; }
     __device__ unsigned starts() const { return piece == 0 && threadIdx.x == 0; }  // element 0 of the thread begins a row
+    __device__ bool spread() const { return pieces > kClusterBlocks; }  // over the device
     __device__ bool backward() const { return args.dx.step < 0; }
     __device__ bool repeats() const { return args.dy.step == 0; }  // one number for all dy of a row
     __device__ bool plain() const { return count == 32 * U && args.dy.step > 0; }
@@ -70,15 +78,18 @@ struct Piece {
         return operand.data + (operand.first + row * operand.stride[0]) * static_cast<i64>(sizeof(T));
     }
 
+    // Asks for some vectors of each lane, so that what blocks tell each other meanwhile does not come behind all of them. Where not all of
+    // them exist, for those that do, at once.
+    template <int FIRST, int END>
     __device__ void ask(unsigned row)
     {
         if (row >= args.strips) return;
         const char *x = begin(args.x, row) + from, *y = begin(args.dy, row) + from;
         const unsigned even = static_cast<unsigned>(__cvta_generic_to_shared(Vectors::across(room, 0))), odd = even ^ 64;
         if (plain()) {
-            ask_plain(even, odd, x);
-            ask_plain(even + U * 512, odd + U * 512, y);
-        } else {
+            ask_plain<FIRST, END>(even, odd, x);
+            ask_plain<FIRST, END>(even + U * 512, odd + U * 512, y);
+        } else if constexpr (FIRST == 0) {
 #pragma unroll 1
             for (int u = 0; u < U && u * 32 + lane < count; ++u) {
                 const unsigned to = (u % 2 ? odd : even) + u * 512;
@@ -86,15 +97,15 @@ struct Piece {
                 if (!repeats()) fetch_vector(to + U * 512, y + u * beside());
             }
         }
-        if constexpr (kBased<K>) first = *reinterpret_cast<const T*>(begin(args.x, row));
+        if constexpr (FIRST == 0 && kBased<K>) first = *reinterpret_cast<const T*>(begin(args.x, row));
     }
 
-    template <int M = 0>
+    template <int M, int END>
     __device__ void ask_plain(unsigned even, unsigned odd, const char* from) const
     {
-        if constexpr (M < U) {
+        if constexpr (M < END) {
             fetch_vector<M * 512>(M % 2 ? odd : even, from);
-            ask_plain<M + 1>(even, odd, from);
+            ask_plain<M + 1, END>(even, odd, from);
         }
     }
 
@@ -144,13 +155,15 @@ struct Piece {
         for (int u = 0; u < U; ++u) word[u] = Vectors::flipped(word[u]);
     }
 
-    // All lanes get the join of as many lanes as the block has warps, which holds for all if the others have nothing.
-    template <typename S>
-    __device__ S joined(S s) const
+    // Lane 0 gets the joins of so many lanes.
+    template <bool HEADS, bool TAILS>
+    __device__ void join(Head& head, Tail& tail, int count) const
     {
 #pragma unroll 1
-        for (int d = 1; d < warps; d *= 2) s = K::join(s, from_above(s, d));
-        return from_lane(s, 0);
+        for (int d = 1; d < count; d *= 2) {
+            if (HEADS) head = K::join(head, from_above(head, d));
+            if (TAILS) tail = K::join(tail, from_above(tail, d));
+        }
     }
 
     // What lanes ahead of this one hold, and those behind it.
@@ -169,53 +182,76 @@ struct Piece {
         return lane == 31 ? K::nothing() : next;
     }
 
-    // What lanes are met by becomes what they are met by in the block; what enters that is in shared memory then.
+    // What lanes are met by in a warp becomes what they are met by in the row.
     template <bool HEADS, bool TAILS>
     __device__ void meet(Head& head, Tail& tail)
     {
         Shared& s = shared();
         __syncthreads();
         if (warp == 0) tell<HEADS, TAILS>();
-        if (HEADS) head = K::join(joined(lane < warp ? s.heads[lane] : K::empty()), head);
-        if (TAILS) tail = K::join(tail, joined(warp + 1 + lane < warps ? s.tails[warp + 1 + lane] : K::nothing()));
-        if (warp == 0) hear<HEADS, TAILS>();
+        Head ahead = HEADS && lane < warp ? s.heads[lane] : K::empty();
+        Tail behind = TAILS && warp + 1 + lane < warps ? s.tails[warp + 1 + lane] : K::nothing();
+        join<HEADS, TAILS>(ahead, behind, warps);
+        if (HEADS) head = K::join(from_lane(ahead, 0), head);
+        if (TAILS) tail = K::join(tail, from_lane(behind, 0));
+        if (warp * 32 < pieces) hear<HEADS, TAILS>();
         __syncthreads();
+        ahead = s.head[0], behind = s.tail[0];
+#pragma unroll 1
+        for (int w = 1; w * 32 < pieces; ++w) {
+            if (HEADS) ahead = K::join(ahead, s.head[w]);
+            if (TAILS) behind = K::join(behind, s.tail[w]);
+        }
+        if (HEADS) head = K::join(ahead, head);
+        if (TAILS) tail = K::join(tail, behind);
     }
+
+    // What a piece of the row is told to come to.
+    __device__ uint4* head_of(int piece) const { return Told<K>(args).heads + (static_cast<i64>(row) * pieces + piece) * Told<K>::template PACKETS<Head>; }
+    __device__ uint4* tail_of(int piece) const { return Told<K>(args).tails + (static_cast<i64>(row) * pieces + piece) * Told<K>::template PACKETS<Tail>; }
 
     // Tells other blocks what the warps of this one come to.
     template <bool HEADS, bool TAILS>
     __device__ void tell()
     {
         Shared& s = shared();
-        if (HEADS) {
-            const Head head = joined(lane < warps ? s.heads[lane] : K::empty());
-            if (lane > piece && lane < pieces) s.come[!HEADS].leave(lane, s.ahead[piece], head);
+        Head head = HEADS && lane < warps ? s.heads[lane] : K::empty();
+        Tail tail = TAILS && lane < warps ? s.tails[lane] : K::nothing();
+        join<HEADS, TAILS>(head, tail, warps);
+        if (spread()) {
+            if (HEADS && lane == 0) Told<K>::tell(head_of(piece), head);
+            if (TAILS && lane == 0) Told<K>::tell(tail_of(piece), tail);
+            return;
         }
-        if (TAILS) {
-            const Tail tail = joined(lane < warps ? s.tails[lane] : K::nothing());
-            if (lane < piece) s.come[!HEADS].leave(lane, s.behind[piece], tail);
-        }
+        if (HEADS) head = from_lane(head, 0);
+        if (TAILS) tail = from_lane(tail, 0);
+        if (HEADS && lane > piece && lane < pieces) s.come[!HEADS].leave(lane, s.ahead[piece], head);
+        if (TAILS && lane < piece) s.come[!HEADS].leave(lane, s.behind[piece], tail);
     }
 
-    // Lets in what the others come to: lane i hears piece i.
+    // Lets in what the others come to: lane l of warp w hears piece w * 32 + l.
     template <bool HEADS, bool TAILS>
     __device__ void hear()
     {
         Shared& s = shared();
-        const int heads = HEADS ? piece : 0, tails = TAILS ? pieces - 1 - piece : 0;
-        if (lane == 0) s.come[!HEADS].expect(heads * static_cast<int>(sizeof(Head)) + tails * static_cast<int>(sizeof(Tail)));
-        s.come[!HEADS].wait(turn >> 1);
+        const int other = warp * 32 + lane;
+        const bool ahead = HEADS && other < piece, behind = TAILS && other > piece && other < pieces;
         Head head = K::empty();
         Tail tail = K::nothing();
-        if (HEADS && lane < piece) head = s.ahead[lane];
-        if (TAILS && lane > piece && lane < pieces) tail = s.behind[lane];
-#pragma unroll 1
-        for (int d = 1; d < pieces; d *= 2) {
-            if (HEADS) head = K::join(head, from_above(head, d));
-            if (TAILS) tail = K::join(tail, from_above(tail, d));
+        if (spread()) {
+            if (ahead) head = Told<K>::template hear<Head>(head_of(other));
+            if (behind) tail = Told<K>::template hear<Tail>(tail_of(other));
+        } else {
+            const int heads = HEADS ? piece : 0, tails = TAILS ? pieces - 1 - piece : 0;
+            if (lane == 0) s.come[!HEADS].expect(heads * static_cast<int>(sizeof(Head)) + tails * static_cast<int>(sizeof(Tail)));
+            s.come[!HEADS].wait(turn >> 1);
+            if (ahead) head = s.ahead[lane];
+            if (behind) tail = s.behind[lane];
         }
-        if (HEADS && lane == 0) s.head[0] = head;
-        if (TAILS && lane == 0) s.tail[0] = tail;
+        __syncwarp();
+        join<HEADS, TAILS>(head, tail, min(pieces, 32));
+        if (HEADS && lane == 0) s.head[warp] = head;
+        if (TAILS && lane == 0) s.tail[warp] = tail;
     }
 
     // The piece of a row; returns what is against it.
@@ -234,7 +270,7 @@ struct Piece {
         cell.begin(args);
         if constexpr (kBased<K>) cell.base = widen<A>(first);
         __syncwarp();
-        ask(row + apart);
+        ask<0, U / 4>(row + apart);
         Head head;
         Tail tail;
         if constexpr (kTogether<K>) {
@@ -244,15 +280,18 @@ struct Piece {
         } else {
             head = heads_of_lanes(cell.head(x, starts()));
         }
+        if (!K::ORDERED) ask<U / 4, U / 2>(row + apart);
         meet<true, !K::ORDERED>(head, tail);
+        if (K::ORDERED) ask<U / 4, U / 2>(row + apart);
         renew(xs), renew(ys);
-        cell.enter(K::join(shared().head[0], head), x, y, starts());
+        cell.enter(head, x, y, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(x, y, starts()));
             meet<false, true>(head, tail);
         }
+        ask<U / 2, U>(row + apart);
         renew(xs), renew(ys);
-        cell.finish(K::join(tail, shared().tail[0]), x, y, starts(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
+        cell.finish(tail, x, y, starts(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
         write(ys);
         if constexpr (kTame<K>) return lane * U < count ? cell.faults : 0;
         return 0;
@@ -268,14 +307,14 @@ __device__ void pieces(const ScanArgs& args)
         __shared__ typename Own::Shared rows[2];
         __shared__ unsigned found[2];  // the faults of both
         Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, rows);
-        own.ask(own.row);
+        own.template ask<0, Own::U>(own.row);
         if (threadIdx.x < 2) found[threadIdx.x] = 0;
         if (threadIdx.x < 4) rows[threadIdx.x / 2].come[threadIdx.x % 2].open();
         __syncthreads();
         meet_cluster();
         const auto tell = [&](unsigned& faults, unsigned row) {
-            if (threadIdx.x != 0 || own.turn == 0 || faults == 0) return;
-            atomicOr(&args.bad[row], static_cast<int>(faults));
+            if (threadIdx.x != 0 || own.turn == 0) return;
+            args.bad[static_cast<i64>(row) * own.pieces + own.piece] = static_cast<int>(faults);
             faults = 0;
         };
 #pragma unroll 1

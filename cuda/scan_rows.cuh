@@ -85,6 +85,16 @@ __device__ void row(const ScanArgs& args)
         row<K, T, false>(args, room);
 }
 
+// Whether a row is to be done again, by what each of so many blocks found against it.
+__device__ inline bool undone(const ScanArgs& args, i64 row)
+{
+    const int* bad = args.bad + row * args.width;
+    unsigned faults = 0;
+#pragma unroll 1
+    for (int i = 0; i < args.width; ++i) faults |= static_cast<unsigned>(bad[i]);
+    return faults == kUndone;
+}
+
 // The tiles of a part of a strip.
 template <typename K, typename T>
 __device__ void tiles_of(const ScanArgs& args, unsigned item)
@@ -96,7 +106,7 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item)
     __shared__ uint4 room[kRowThreads * Scan::U];
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
     const i64 strip = item / static_cast<unsigned>(args.parts), part = item - strip * args.parts, phase = args.flags & (kHeads | kTails);
-    if (kTamed<K> && args.flags & kMarked && args.bad[strip] != kUndone) return;
+    if (kTamed<K> && args.flags & kMarked && !undone(args, strip)) return;
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
@@ -151,7 +161,7 @@ __device__ void tiles(const ScanArgs& args)
         const unsigned all = static_cast<unsigned>(args.strips * args.parts);
         bool some = !(args.flags & kMarked);
         for (unsigned item = blockIdx.x + threadIdx.x * gridDim.x; item < all && !some; item += blockDim.x * gridDim.x)
-            some = args.bad[item / static_cast<unsigned>(args.parts)] == kUndone;
+            some = undone(args, item / static_cast<unsigned>(args.parts));
         if (threadIdx.x == 0) next = blockIdx.x;
         if (!__syncthreads_or(some)) return;
 #pragma unroll 1

@@ -97,14 +97,17 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
 
 
 # More rows than clusters; a last piece that is short; smaller blocks; more of them than every device takes, the most, and
-# larger ones up to those that have a multiprocessor each.
+# larger ones up to those that have a multiprocessor each; rows of more than a cluster's, of which some are on the device at once, or one.
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("rows", "pieces"), [(300, 2), (5, 2.3), (150, 3.7), (70, 9.5), (60, 16), (20, 16.1), (1, 32)])
-@pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
+@pytest.mark.parametrize(
+    ("rows", "pieces"),
+    [(300, 2), (5, 2.3), (150, 3.7), (70, 9.5), (60, 16), (20, 16.1), (1, 32), (9, 42), (17, 43.3), (3, 170)],
+)
+@pytest.mark.parametrize("kind", ["cumprod", "cummax", "logcumsumexp"])
 def test_pieces_agree(kind: str, rows: int, pieces: float, reverse: bool, dtype: torch.dtype) -> None:
     """Rows that blocks share, some of which hold a 0 or a -inf and are done again; dy as it is, and one number for each row."""
-    held = (32768 if dtype.itemsize == 8 else 24576) // dtype.itemsize  # elements of a block
+    held = (32768 if dtype.itemsize == 8 else 24576) // dtype.itemsize  # elements of a block of 256 or 192 threads
     shape = (rows, int(held * pieces) // 16 * 16)
     torch.manual_seed(shape[1])
     rare = torch.rand(shape, device="cuda") < 0.3 / shape[1]
