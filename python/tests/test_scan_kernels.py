@@ -97,7 +97,7 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
 
 
 # More rows than clusters; a last piece that is short; smaller blocks; more of them than every device takes, the most, and
-# larger ones up to those that have a multiprocessor each; rows of more than a cluster's, of which the device holds some, or one.
+# larger ones up to those that have a multiprocessor each; rows of more than a cluster's, some at once, or one.
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
