@@ -14,7 +14,7 @@
     EXPORT_THREADS(scan_backward_##kind##_tiles_##name, kRowThreads, 2, ScanArgs, tiles<Kind<A>, T>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, columns<Kind<A>, T>(args))
 
-// Rows that the blocks of a cluster hold, for kinds that read numbers.
+// Rows that blocks hold together, for kinds that read numbers.
 #define EXPORT_PIECES(name, T, A, kind, Kind) \
     EXPORT_THREADS(scan_backward_##kind##_pieces_##name, (kPieceThreads<Kind<A>, T>), 1, ScanArgs, pieces<Kind<A>, T>(args))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator
 
 from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource
@@ -23,16 +25,18 @@ COLUMNS = ("kind", "along", "shape", "dtype", "ms", "copy_ms", "growth", "copy_g
 
 def bench_growth(device: str, text: str, path: str | None) -> int:
     """Print growth from each length to the next of rows that contain a text; of equal totals it is twice the ratio of times."""
+    rows = list(chosen(text))
+    if not rows:
+        print("No such row; see --rows.", file=sys.stderr)
+        return 2
     print(f"{machine(device)}\n")
     table = Table(kind=12, along=12, dtype=9, **{f"to {n}": -10 for n in LENGTHS[1:]}, worst=-5)
     table.head()
     with Csv(path, device, COLUMNS) as csv:
-        for kind, case, along, dtype in chosen(text):
+        for kind, case, along, dtype in rows:
             shape_of, more = SHAPES[along][1], 2 if along == "2^26 in rows" else 1
             times = [seconds(case, shape_of(n), dtype, device) for n in LENGTHS]
-            found = [
-                [more * now / last for now, last in zip(*pair, strict=True)] for pair in zip(times[1:], times, strict=False)
-            ]
+            found = [(more * b[0] / a[0], more * b[1] / a[1]) for a, b in itertools.pairwise(times)]
             for n, own, growth in zip(LENGTHS, times, (("", ""), *found), strict=True):
                 csv.row(kind, along, shape_text(shape_of(n)), dtype, *(t * 1e3 for t in own), *growth)
             table.row(kind, along, dtype, *(f"{ours:.2f}" for ours, _ in (*found, max(found))))

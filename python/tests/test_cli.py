@@ -60,6 +60,11 @@ def test_bench_of_given_shapes() -> None:
     assert all("33x65" in row or "64x129x3" in row for row in rows), text
 
 
+@pytest.mark.parametrize("family", ["scan", "growth"])
+def test_bench_of_no_row(family: str) -> None:
+    assert "No such row" in sternway_command("bench", family, "--device", "cpu", "--rows", "nonsense", code=2)
+
+
 @pytest.mark.parametrize("arguments", [("nonsense",), ("info", "--nonsense"), ("bench", "--shapes", "8x")])
 def test_unknown_command(arguments: tuple[str, ...]) -> None:
     assert "usage" in sternway_command(*arguments, code=2).lower()
