@@ -6,6 +6,7 @@ const (
 	pieceCommon  = 8       // pieces of a row whose cluster every device with clusters takes
 	pieceBeside  = 5 << 10 // bytes of shared memory of a block beside the stages, at most
 	pieceHalf    = 192     // threads of blocks that share a multiprocessor, in float64 a third more
+	pieceTurns   = 4       // of so few, none is left half empty
 	pieceHeard   = 256     // blocks without a cluster that hear each other, at most
 )
 
@@ -75,13 +76,17 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 	return least, clamp(ceil(s.length(), 64*s.pieceLane()), least, most)
 }
 
-// pieceReading are the threads of a multiprocessor whose next pieces are on their way: more than so many hold up memory. Of kinds with long
-// work for each byte there are more.
-func (s *scanProgram) pieceReading() int64 {
-	if s.kind != "cumprod" && s.element.Size() == 2 {
-		return 384
-	}
-	return 256
+// pieceRows are the rows at once whose pieces keep memory busy, as measured: those that so many threads of a multiprocessor hold, and so many
+// more, as there are always some whose blocks wait for each other. Fewer leave memory idle; more hold up what blocks tell each other.
+var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
+	"cumprod":      {2: {260, 4}, 4: {228, 4}, 8: {225, 6}},
+	"cumextremum":  {2: {240, 24}, 4: {245, 4}, 8: {280, 5}},
+	"logcumsumexp": {2: {290, 7}, 4: {262, 5}, 8: {310, 6}},
+}
+
+func (s *scanProgram) rowsAtOnce() int64 {
+	few := pieceRows[s.code()][s.element.Size()]
+	return few.threads*int64(s.units)/(32*ceil(s.length(), 32*s.pieceLane())) + few.more
 }
 
 // pieces gives each row to about so many blocks, which have equally many warps; each has a mark for each of its rows.
@@ -106,13 +111,20 @@ func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 			*g, found = c, fits
 		}
 	}
-	if beside := ceil(s.pieceReading(), g.block); found > 0 && g.parts <= pieceCommon && s.element.Size() < 8 { // in larger ones more of them wait
-		few := *g
-		few.shared = max(g.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
-		if fits := room.clusters(&few); fits > 0 {
-			*g, found = few, fits
+	if found == 0 {
+		return false
+	}
+	rows := min(found, s.rowsAtOnce())
+	if turns := max(g.strips/rows, ceil(g.strips, found)); turns < pieceTurns {
+		rows = ceil(g.strips, turns)
+	}
+	g.grid = rows * g.parts
+	for beside := ceil(g.grid, int64(s.units)); ; beside++ { // as many on each multiprocessor
+		even := *g
+		even.shared = max(g.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
+		if room.clusters(&even) >= rows {
+			*g = even
+			return true
 		}
 	}
-	g.grid = min(g.strips, found) * g.parts
-	return found > 0
 }

@@ -3,7 +3,7 @@
 
 #include "scan_columns.cuh"
 #include "scan_long_vectors.cuh"
-#include "scan_pieces.cuh"
+#include "scan_pieces_vectors.cuh"
 #include "scan_records.cuh"
 #include "scan_rows.cuh"
 #include "scan_slabs.cuh"

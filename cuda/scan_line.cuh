@@ -213,8 +213,8 @@ struct Line {
             if (whole(lane() * U + u)) word[u] = flipped(word[u]);
     }
 
-    // Vectors u * 32 + lane() and own * U + u, their places reckoned once: place(a ^ b) is place(a) ^ place(b).
-    static __device__ T* across(uint4* room, int u) { return reinterpret_cast<T*>(room + u * 32 + (place(lane()) ^ u % 2 * 4)); }
+    // Vectors u * 32 + own and own * U + u, their places reckoned once: place(a ^ b) is place(a) ^ place(b).
+    static __device__ T* across(uint4* room, int u, int own = lane()) { return reinterpret_cast<T*>(room + u * 32 + (place(own) ^ u % 2 * 4)); }
     static __device__ T* along(uint4* room, int u, int own = lane()) { return reinterpret_cast<T*>(room + (place(own * U) ^ u)); }
 
     static __device__ T& slot(uint4* room, int k) { return reinterpret_cast<T*>(room + place(k / V))[k % V]; }

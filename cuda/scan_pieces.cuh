@@ -24,6 +24,7 @@ struct Piece {
     using Head = typename K::Head;
     using Tail = typename K::Tail;
     static constexpr int V = 16 / sizeof(T), U = kPieceVectors, I = U * V;
+    static constexpr bool PACED = !K::ORDERED || sizeof(T) > 2;  // of 16 bits there is more to reckon for each byte, and no time to lose
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Vectors = Line<T, U, true>;  // their places in the room
@@ -45,11 +46,11 @@ struct Piece {
     int pieces = static_cast<int>(args.parts), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     unsigned row = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces), turn = 0;
     int piece = static_cast<int>(blockIdx.x - row * pieces);
-    int count;  // vectors of the warp that exist
-    int from;   // bytes from the first element of a row to the first vector that comes by this lane
-    T first;    // the first x of the next row, as it comes: who widens it waits for it
+    int count;     // vectors of the warp that exist
+    int from;      // bytes from the first element of a row to the first vector that comes by this lane
+    uint4& first;  // the vector of the first x of a row, for the warp
 
-    __device__ Piece(const ScanArgs& args, uint4* room, Shared* rows) : args(args), room(room), rows(rows)
+    __device__ Piece(const ScanArgs& args, uint4* room, Shared* rows, uint4& first) : args(args), room(room), rows(rows), first(first)
     {
         const int ahead = (piece * static_cast<int>(blockDim.x) + warp * 32) * I;
         count = opaque(max(min(static_cast<int>(args.n) - ahead, 32 * I), 0) / V);
@@ -78,82 +79,14 @@ struct Piece {
         return operand.data + (operand.first + row * operand.stride[0]) * static_cast<i64>(sizeof(T));
     }
 
-    // Asks for some vectors of each lane, so that what blocks tell each other meanwhile does not come behind all of them. Where not all of
-    // them exist, for those that do, at once.
     template <int FIRST, int END>
-    __device__ void ask(unsigned row)
-    {
-        if (row >= args.strips) return;
-        const char *x = begin(args.x, row) + from, *y = begin(args.dy, row) + from;
-        const unsigned even = static_cast<unsigned>(__cvta_generic_to_shared(Vectors::across(room, 0))), odd = even ^ 64;
-        if (plain()) {
-            ask_plain<FIRST, END>(even, odd, x);
-            ask_plain<FIRST, END>(even + U * 512, odd + U * 512, y);
-        } else if constexpr (FIRST == 0) {
-#pragma unroll 1
-            for (int u = 0; u < U && u * 32 + lane < count; ++u) {
-                const unsigned to = (u % 2 ? odd : even) + u * 512;
-                fetch_vector(to, x + u * beside());
-                if (!repeats()) fetch_vector(to + U * 512, y + u * beside());
-            }
-        }
-        if constexpr (FIRST == 0 && kBased<K>) first = *reinterpret_cast<const T*>(begin(args.x, row));
-    }
-
+    __device__ void ask(unsigned row);
     template <int M, int END>
-    __device__ void ask_plain(unsigned even, unsigned odd, const char* from) const
-    {
-        if constexpr (M < END) {
-            fetch_vector<M * 512>(M % 2 ? odd : even, from);
-            ask_plain<M + 1, END>(even, odd, from);
-        }
-    }
-
-    __device__ void read(Vector (&word)[U], uint4* from) const
-    {
-#pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(Vectors::along(from, u));
-        flip(word);
-    }
-
-    __device__ void repeat(Vector (&word)[U]) const
-    {
-        const T all = *reinterpret_cast<const T*>(begin(args.dy, row));
-#pragma unroll
-        for (int u = 0; u < U; ++u)
-#pragma unroll
-            for (int v = 0; v < V; ++v) word[u].set(v, lane * U + u < count ? all : T());
-    }
-
-    __device__ void write(Vector (&word)[U]) const
-    {
-        uint4* out = room + 2 * 32 * U;
-        char* dx = begin(args.dx, row) + from;
-        flip(word);
-#pragma unroll
-        for (int u = 0; u < U; ++u) word[u].store(Vectors::along(out, u));
-        __syncwarp();
-#pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(Vectors::across(out, u));
-        __syncwarp();
-        if (plain()) {
-#pragma unroll
-            for (int u = 0; u < U; ++u) word[u].store(reinterpret_cast<T*>(dx + u * 512));
-            return;
-        }
-#pragma unroll
-        for (int u = 0; u < U; ++u)
-            if (u * 32 + lane < count) word[u].store(reinterpret_cast<T*>(dx + u * beside()));
-    }
-
-    // Memory's order is scan order backwards.
-    __device__ void flip(Vector (&word)[U]) const
-    {
-        if (!backward()) return;
-        __syncwarp();  // lest all of this be predicated
-#pragma unroll
-        for (int u = 0; u < U; ++u) word[u] = Vectors::flipped(word[u]);
-    }
+    __device__ void ask_plain(unsigned even, unsigned odd, const char* from) const;
+    __device__ void read(Vector (&word)[U], uint4* from) const;
+    __device__ void repeat(Vector (&word)[U]) const;
+    __device__ void write(Vector (&word)[U]) const;
+    __device__ void flip(Vector (&word)[U]) const;
 
     // Lane 0 gets the joins of so many lanes.
     template <bool HEADS, bool TAILS>
@@ -182,8 +115,9 @@ struct Piece {
         return lane == 31 ? K::nothing() : next;
     }
 
-    // What lanes are met by in a warp becomes what they are met by in the row.
-    template <bool HEADS, bool TAILS>
+    // What lanes are met by in a warp becomes what they are met by in the row. Those that are PACED ask for a quarter of the next vectors
+    // meanwhile, and for one more where blocks meet once and are slow to hear each other.
+    template <bool HEADS, bool TAILS, int FIRST>
     __device__ void meet(Head& head, Tail& tail)
     {
         Shared& s = shared();
@@ -194,7 +128,12 @@ struct Piece {
         join<HEADS, TAILS>(ahead, behind, warps);
         if (HEADS) head = K::join(from_lane(ahead, 0), head);
         if (TAILS) tail = K::join(tail, from_lane(behind, 0));
-        if (warp * 32 < pieces) hear<HEADS, TAILS>();
+        if (warp * 32 < pieces)
+            hear<HEADS, TAILS>();
+        else if (PACED && spread())
+            asm volatile("cp.async.wait_all;" ::: "memory");  // what is told does not come behind it
+        if (PACED) ask<FIRST, FIRST + U / 4>(row + apart);
+        if (!K::ORDERED && spread()) ask<U / 2, U * 3 / 4>(row + apart);
         __syncthreads();
         ahead = s.head[0], behind = s.tail[0];
 #pragma unroll 1
@@ -268,7 +207,7 @@ struct Piece {
             read(ys, room + 32 * U);
         Cell cell;
         cell.begin(args);
-        if constexpr (kBased<K>) cell.base = widen<A>(first);
+        if constexpr (kBased<K>) cell.base = widen<A>(reinterpret_cast<const T*>(&first)[backward() ? V - 1 : 0]);
         __syncwarp();
         ask<0, U / 4>(row + apart);
         Head head;
@@ -280,16 +219,16 @@ struct Piece {
         } else {
             head = heads_of_lanes(cell.head(x, starts()));
         }
-        if (!K::ORDERED) ask<U / 4, U / 2>(row + apart);
-        meet<true, !K::ORDERED>(head, tail);
-        if (K::ORDERED) ask<U / 4, U / 2>(row + apart);
+        meet<true, !K::ORDERED, U / 4>(head, tail);
+        if (!PACED) ask<U / 4, U / 2>(row + apart);
         renew(xs), renew(ys);
         cell.enter(head, x, y, starts());
         if constexpr (K::ORDERED) {
             tail = tails_of_lanes(cell.tail(x, y, starts()));
-            meet<false, true>(head, tail);
+            meet<false, true, U / 2>(head, tail);
         }
-        ask<U / 2, U>(row + apart);
+        if (!K::ORDERED && !spread()) ask<U / 2, U * 3 / 4>(row + apart);
+        ask<PACED ? U * 3 / 4 : U / 2, U>(row + apart);
         renew(xs), renew(ys);
         cell.finish(tail, x, y, starts(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
         write(ys);
@@ -306,7 +245,8 @@ __device__ void pieces(const ScanArgs& args)
         extern __shared__ __align__(128) uint4 rooms[];
         __shared__ typename Own::Shared rows[2];
         __shared__ unsigned found[2];  // the faults of both
-        Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, rows);
+        __shared__ uint4 firsts[kPieceThreads<K, T> / 32];
+        Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, rows, firsts[threadIdx.x / 32]);
         own.template ask<0, Own::U>(own.row);
         if (threadIdx.x < 2) found[threadIdx.x] = 0;
         if (threadIdx.x < 4) rows[threadIdx.x / 2].come[threadIdx.x % 2].open();
