@@ -79,9 +79,9 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 // pieceRows are the rows at once whose pieces keep memory busy, as measured: those that so many threads of a multiprocessor hold, and so many
 // more, as there are always some whose blocks wait for each other. Fewer leave memory idle; more hold up what blocks tell each other.
 var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
-	"cumprod":      {2: {260, 4}, 4: {228, 4}, 8: {225, 6}},
-	"cumextremum":  {2: {240, 24}, 4: {245, 4}, 8: {280, 5}},
-	"logcumsumexp": {2: {290, 7}, 4: {262, 5}, 8: {310, 6}},
+	"cumprod":      {2: {250, 4}, 4: {228, 4}, 8: {225, 6}},
+	"cumextremum":  {2: {225, 9}, 4: {245, 4}, 8: {280, 5}},
+	"logcumsumexp": {2: {300, 7}, 4: {262, 5}, 8: {310, 6}},
 }
 
 func (s *scanProgram) rowsAtOnce() int64 {
@@ -115,15 +115,22 @@ func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 		return false
 	}
 	rows := min(found, s.rowsAtOnce())
+	least := ceil(9*rows, 10)
 	if turns := max(g.strips/rows, ceil(g.strips, found)); turns < pieceTurns {
 		rows = ceil(g.strips, turns)
+		least = rows
 	}
-	g.grid = rows * g.parts
-	for beside := ceil(g.grid, int64(s.units)); ; beside++ { // as many on each multiprocessor
+	return s.evenPieces(g, room, rows, least)
+}
+
+// evenPieces takes so many rows at once, or no fewer than `least` if those fill multiprocessors evenly: each has no more blocks than it must.
+func (s *scanProgram) evenPieces(g *scanShape, room *scanRoom, rows, least int64) bool {
+	for beside := ceil(least*g.parts, int64(s.units)); ; beside++ {
 		even := *g
 		even.shared = max(g.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
-		if room.clusters(&even) >= rows {
+		if fits := room.clusters(&even); fits >= least {
 			*g = even
+			g.grid = min(fits, rows) * g.parts
 			return true
 		}
 	}
