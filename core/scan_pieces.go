@@ -125,13 +125,12 @@ func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 
 // evenPieces takes so many rows at once, or no fewer than `least` if those fill multiprocessors evenly: each has no more blocks than it must.
 func (s *scanProgram) evenPieces(g *scanShape, room *scanRoom, rows, least int64) bool {
+	need := int64(g.shared)
 	for beside := ceil(least*g.parts, int64(s.units)); ; beside++ {
-		even := *g
-		even.shared = max(g.shared, uint32(int64(room.shared)/beside-pieceBeside)&^127)
-		if fits := room.clusters(&even); fits >= least {
-			*g = even
+		g.shared = uint32(max(need, (int64(room.shared)/beside-pieceBeside)&^127))
+		if fits := room.clusters(g); fits >= least || int64(g.shared) == need {
 			g.grid = min(fits, rows) * g.parts
-			return true
+			return fits > 0
 		}
 	}
 }
