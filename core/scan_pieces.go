@@ -6,7 +6,7 @@ const (
 	pieceCommon  = 8       // pieces of a row whose cluster every device with clusters takes
 	pieceBeside  = 5 << 10 // bytes of shared memory of a block beside the stages, at most
 	pieceHalf    = 192     // threads of blocks that share a multiprocessor, in float64 a third more
-	pieceTurns   = 4       // of so few, none is left half empty
+	pieceTurns   = 4       // of fewer turns at rows, none is left half empty
 	pieceHeard   = 256     // blocks without a cluster that hear each other, at most
 )
 
@@ -76,14 +76,16 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 	return least, clamp(ceil(s.length(), 64*s.pieceLane()), least, most)
 }
 
-// pieceRows are the rows at once whose pieces keep memory busy, as measured: those that so many threads of a multiprocessor hold, and so many
-// more, as there are always some whose blocks wait for each other. Fewer leave memory idle; more hold up what blocks tell each other.
+// pieceRows are the rows at once whose pieces keep memory busy, as measured on an H100: those that so many threads of a multiprocessor hold,
+// and so many more, as there are always some whose blocks wait for each other. Fewer leave memory idle; more hold up what blocks tell each
+// other.
 var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
 	"cumprod":      {2: {250, 4}, 4: {228, 4}, 8: {225, 6}},
 	"cumextremum":  {2: {225, 9}, 4: {245, 4}, 8: {280, 5}},
 	"logcumsumexp": {2: {300, 7}, 4: {262, 5}, 8: {310, 6}},
 }
 
+// rowsAtOnce are those that pieceRows tells, by kind and size of elements, for the device.
 func (s *scanProgram) rowsAtOnce() int64 {
 	few := pieceRows[s.code()][s.element.Size()]
 	return few.threads*int64(s.units)/(32*ceil(s.length(), 32*s.pieceLane())) + few.more

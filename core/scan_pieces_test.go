@@ -144,3 +144,18 @@ func TestPiecesThatTakeTurns(t *testing.T) {
 		require.Equal(t, 16*atOnce, int64(launches[at].grid), rows)
 	}
 }
+
+// A multiprocessor with a block more than others would hold up all rows that have a piece there: a tenth fewer rows are taken if those fit evenly.
+func TestPiecesThatFillEvenly(t *testing.T) {
+	d := ScanBackward{Kind: "cummax", Shape: []int64{2048, 32768}, DType: BFloat16, Dim: 1} // 67 rows are best
+	for four, atOnce := range map[int64]int64{60: 67, 61: 61, 62: 62, 67: 67, 70: 67} {     // rows with four blocks on a multiprocessor
+		clusters := func(l *driver.Launch) int {
+			if l.Shared > (227<<10)/5-pieceBeside {
+				return int(four)
+			}
+			return 82
+		}
+		launches, at, _ := clusterCalls(t, clusters, d)
+		require.Equal(t, 8*atOnce, int64(launches[at].grid), four)
+	}
+}
