@@ -2,6 +2,7 @@ package core
 
 // Geometry of cuda/scan_pieces.cuh.
 const (
+	pieceThreads = 512     // of a multiprocessor, all of which a block may have
 	pieceVectors = 8       // of 16 bytes of each operand that a thread owns
 	pieceCommon  = 8       // pieces of a row whose cluster every device with clusters takes
 	pieceBeside  = 5 << 10 // bytes of shared memory of a block beside the stages, at most
@@ -9,14 +10,6 @@ const (
 	pieceTurns   = 4       // of fewer turns at rows, none is left half empty
 	pieceHeard   = 256     // blocks without a cluster that hear each other, at most
 )
-
-// pieceThreads are those that a multiprocessor has registers for, and those of a block, at most: of large 16-bit sums two share one.
-func (s *scanProgram) pieceThreads() (all, block int64) {
-	if s.kind == "logcumsumexp" && s.element.Size() == 2 {
-		return 384, 192
-	}
-	return 512, 512
-}
 
 // pieceLane are the elements of a thread.
 func (s *scanProgram) pieceLane() int64 { return pieceVectors * s.vector() }
@@ -32,21 +25,13 @@ func (s *scanProgram) piecewise() bool {
 
 // fewestPieces are those of a row in the largest blocks.
 func (s *scanProgram) fewestPieces() int64 {
-	_, block := s.pieceThreads()
-	return ceil(s.length(), block*s.pieceLane())
+	return ceil(s.length(), pieceThreads*s.pieceLane())
 }
 
 // holdsPieces says that rows are longer than a block holds, and that a cluster holds them, or so many blocks of the device as hear each other,
 // each by a thread.
 func (s *scanProgram) holdsPieces(code string) bool {
-	_, block := s.pieceThreads()
-	return s.inClusters(code, "pieces") && !s.holdsRow(code) && s.fewestPieces() <= max(clusterBlocks, min(s.spreadBlocks(), block, pieceHeard))
-}
-
-// spreadBlocks are the largest blocks that are on the device at once.
-func (s *scanProgram) spreadBlocks() int64 {
-	all, block := s.pieceThreads()
-	return int64(s.units) * (all / block)
+	return s.inClusters(code, "pieces") && !s.holdsRow(code) && s.fewestPieces() <= max(clusterBlocks, min(int64(s.units), pieceHeard))
 }
 
 // sharePieces gives each row to a cluster of many blocks, which wait for each other less; a row for which a cluster is too small to the
@@ -54,7 +39,7 @@ func (s *scanProgram) spreadBlocks() int64 {
 func (s *scanProgram) sharePieces(_ string, rows, _ int64) scanShape {
 	if fewest := s.fewestPieces(); fewest > clusterBlocks {
 		g := s.pieces(rows, fewest)
-		g.grid, g.height = min(rows, s.spreadBlocks()/g.parts)*g.parts, g.marks
+		g.grid, g.height = min(rows, int64(s.units)/g.parts)*g.parts, g.marks
 		return g
 	}
 	_, most := s.pieceCounts()
@@ -81,8 +66,8 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 // other.
 var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
 	"cumprod":      {2: {250, 4}, 4: {228, 4}, 8: {225, 6}},
-	"cumextremum":  {2: {225, 9}, 4: {245, 4}, 8: {280, 5}},
-	"logcumsumexp": {2: {300, 7}, 4: {262, 5}, 8: {310, 6}},
+	"cumextremum":  {2: {300, 2}, 4: {245, 4}, 8: {280, 5}},
+	"logcumsumexp": {2: {290, 5}, 4: {262, 5}, 8: {310, 6}},
 }
 
 // rowsAtOnce are those that pieceRows tells, by kind and size of elements, for the device.
@@ -103,8 +88,7 @@ func (s *scanProgram) pieces(rows, parts int64) scanShape {
 // fillPieces takes the most blocks of a cluster for a row, or fewer, with which more rows, by a tenth, are on the device at once.
 func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 	if !g.clustered() {
-		beside := s.spreadBlocks() / int64(s.units)
-		return g.grid > 0 && beside*(int64(g.shared)+pieceBeside) <= int64(room.shared)
+		return g.grid > 0 && int64(g.shared)+pieceBeside <= int64(room.shared)
 	}
 	found := int64(0)
 	for least, parts := s.pieceCounts(); parts >= least; parts-- {

@@ -14,6 +14,7 @@ const (
 	ringTiles    = 6       // at most
 	ringLongest  = 1 << 30 // elements of a row, which are counted in 32 bits
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
+	tiledRows    = 4       // rows for each multiprocessor, more of which keep memory busy in a block of tiles each
 	againLeast   = 16      // tiles of a row that blocks share where it is done again: for fewer, launches cost more than they save
 )
 
@@ -77,7 +78,7 @@ func (s *scanProgram) quicker(columns int64) []string {
 		return nil
 	case s.piecewise():
 		return []string{"pieces", "long"}
-	case s.kind == "cumsum" && (s.rowCount() > int64(s.units) || s.walkedTiles(s.code()) <= walkedWhole): // others, too, read these once
+	case s.kind == "cumsum" && (s.rowCount() > tiledRows*int64(s.units) || s.walkedTiles(s.code()) <= walkedWhole): // others, too, read these once
 		return nil
 	}
 	return []string{"long"}

@@ -410,13 +410,12 @@ func TestShapesOfScans(t *testing.T) {
 							require.True(t, s.fillPieces(&g, &scanRoom{227 << 10, someClusters}))
 							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
 							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-							_, block := s.pieceThreads()
-							require.LessOrEqual(t, g.block, block)
+							require.LessOrEqual(t, g.block, int64(pieceThreads))
 							if g.clustered() {
 								require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
 							} else {
 								require.LessOrEqual(t, g.parts, g.block, "each thread hears one")
-								require.LessOrEqual(t, g.grid, s.spreadBlocks(), "all blocks are on the device")
+								require.LessOrEqual(t, g.grid, int64(s.units), "all blocks are on the device")
 							}
 							require.Zero(t, g.grid%g.parts, "blocks keep their place in rows")
 							require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
@@ -487,6 +486,7 @@ func TestConstantsOfScans(t *testing.T) {
 		return n
 	}
 	require.Equal(t, scanRowThreads, constant("kRowThreads"))
+	require.Equal(t, pieceThreads, constant("kPieceThreads"))
 	require.Equal(t, pieceVectors, constant("kPieceVectors"))
 	require.Equal(t, pieceHeard, 32*constant("kHearing"))
 	require.Equal(t, slabThreads, constant("kSlabThreads"))
@@ -504,7 +504,6 @@ func TestConstantsOfScans(t *testing.T) {
 		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
 		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
 		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
-		"kPieceThreads = kHolds<TameKind<K, T>> && sizeof(T) == 2 ? 384 : 512",
 		"kSlabSide = kHolds<K> && sizeof(T) == 2 ? 64 : 128;",
 		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
 		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",

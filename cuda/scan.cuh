@@ -314,3 +314,7 @@ template <typename K>
 constexpr bool kHolds = false;
 template <typename K>
 constexpr bool kBased = false;
+
+// Of so many elements of a thread, the first ones whose x is read again at the end, as there are no registers for what is held of them.
+template <typename K, int I>
+constexpr int kAgain = 0;

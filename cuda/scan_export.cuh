@@ -16,7 +16,7 @@
 
 // Rows that blocks hold together, for kinds that read numbers.
 #define EXPORT_PIECES(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, (kPieceThreads<Kind<A>, T>), 1, ScanArgs, pieces<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, kPieceThreads, 1, ScanArgs, pieces<Kind<A>, T>(args))
 
 // With a ring in shared memory: long columns and long rows, for kinds that read numbers.
 #define EXPORT_STRIPS(name, T, A, kind, Kind) \

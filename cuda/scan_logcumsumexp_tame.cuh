@@ -157,8 +157,9 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Tail& after, const X&, const Y&, unsigned starts, const Store& store)
+        __device__ void finish(const Tail& after, const X& x, const Y&, unsigned starts, const Store& store)
         {
+            const A from = origin(base);
             A z = after.z, wrong = A(0);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
@@ -167,7 +168,10 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
                 for (int v = N - 1; v >= 0; --v) {
                     const int i = c * N + v;
                     z += t[i];
-                    dx[v] = d[i] * z;
+                    if constexpr (kAgain<TameLogcumsumexp, I> > 0)
+                        dx[v] = (i < kAgain<TameLogcumsumexp, I> ? rough_exp_of(x(i), from) : d[i]) * z;
+                    else
+                        dx[v] = d[i] * z;
                     if (SEG && starts & 1u << i) wrong = fma(z, A(0), wrong), z = A(0);  // what is no number stays so
                 }
                 store(c, dx);
@@ -187,3 +191,5 @@ template <typename A, bool EXACT>
 constexpr bool kBased<TameLogcumsumexp<A, EXACT>> = true;
 template <typename A, bool EXACT>
 constexpr bool kHolds<TameLogcumsumexp<A, EXACT>> = true;
+template <typename A>
+constexpr int kAgain<TameLogcumsumexp<A, false>, 64> = 24;

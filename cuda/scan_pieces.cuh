@@ -11,8 +11,7 @@
 
 // Threads of a multiprocessor, all of which a block may have, and vectors of each operand that each of them owns: many elements, as those of
 // one thread wait for no other.
-template <typename K, typename T>
-constexpr int kPieceThreads = kHolds<TameKind<K, T>> && sizeof(T) == 2 ? 384 : 512;
+constexpr int kPieceThreads = 512;
 constexpr int kPieceVectors = 8;
 constexpr int kHearing = 8;  // warps of a block, at most, that hear 32 others each
 
@@ -24,7 +23,9 @@ struct Piece {
     using Head = typename K::Head;
     using Tail = typename K::Tail;
     static constexpr int V = 16 / sizeof(T), U = kPieceVectors, I = U * V;
-    static constexpr bool PACED = !K::ORDERED || sizeof(T) > 2;  // of 16 bits there is more to reckon for each byte, and no time to lose
+    static constexpr bool SHORT = K::ORDERED && sizeof(T) == 2;  // there is more to reckon for each byte, and no time to lose:
+    static constexpr bool PACED = !SHORT || kHolds<K>;           // cells that hold less ask for nothing while blocks meet
+    static constexpr int AGAIN = kAgain<K, I> / V;  // vectors of x that are kept until the end
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Vectors = Line<T, U, true>;  // their places in the room
@@ -85,6 +86,8 @@ struct Piece {
     __device__ void ask_plain(unsigned even, unsigned odd, const char* from) const;
     __device__ void read(Vector (&word)[U], uint4* from) const;
     __device__ void repeat(Vector (&word)[U]) const;
+    __device__ void keep(Vector (&word)[U]) const;
+    __device__ void remember(Vector (&word)[U]) const;
     __device__ void write(Vector (&word)[U]) const;
     __device__ void flip(Vector (&word)[U]) const;
 
@@ -115,6 +118,8 @@ struct Piece {
         return lane == 31 ? K::nothing() : next;
     }
 
+    __device__ bool early() const { return SHORT && PACED && !spread(); }  // asks for half of the next vectors before blocks meet
+
     // What lanes are met by in a warp becomes what they are met by in the row. Those that are PACED ask for a quarter of the next vectors
     // meanwhile, and for one more where blocks meet once and are slow to hear each other.
     template <bool HEADS, bool TAILS, int FIRST>
@@ -132,7 +137,7 @@ struct Piece {
             hear<HEADS, TAILS>();
         else if (PACED && spread())
             asm volatile("cp.async.wait_all;" ::: "memory");  // what is told does not come behind it
-        if (PACED) ask<FIRST, FIRST + U / 4>(row + apart);
+        if (PACED && !(HEADS && early())) ask<FIRST, FIRST + U / 4>(row + apart);
         if (!K::ORDERED && spread()) ask<U / 2, U * 3 / 4>(row + apart);
         __syncthreads();
         ahead = s.head[0], behind = s.tail[0];
@@ -208,8 +213,10 @@ struct Piece {
         Cell cell;
         cell.begin(args);
         if constexpr (kBased<K>) cell.base = widen<A>(reinterpret_cast<const T*>(&first)[backward() ? V - 1 : 0]);
+        keep(xs);
         __syncwarp();
         ask<0, U / 4>(row + apart);
+        if (early()) ask<U / 4, U / 2>(row + apart);
         Head head;
         Tail tail;
         if constexpr (kTogether<K>) {
@@ -229,7 +236,7 @@ struct Piece {
         }
         if (!K::ORDERED && !spread()) ask<U / 2, U * 3 / 4>(row + apart);
         ask<PACED ? U * 3 / 4 : U / 2, U>(row + apart);
-        renew(xs), renew(ys);
+        remember(xs), renew(ys);
         cell.finish(tail, x, y, starts(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
         write(ys);
         if constexpr (kTame<K>) return lane * U < count ? cell.faults : 0;
@@ -245,7 +252,7 @@ __device__ void pieces(const ScanArgs& args)
         extern __shared__ __align__(128) uint4 rooms[];
         __shared__ typename Own::Shared rows[2];
         __shared__ unsigned found[2];  // the faults of both
-        __shared__ uint4 firsts[kPieceThreads<K, T> / 32];
+        __shared__ uint4 firsts[kPieceThreads / 32];
         Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, rows, firsts[threadIdx.x / 32]);
         own.template ask<0, Own::U>(own.row);
         if (threadIdx.x < 2) found[threadIdx.x] = 0;

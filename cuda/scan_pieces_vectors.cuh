@@ -57,6 +57,23 @@ __device__ void Piece<K, T>::repeat(Vector (&word)[U]) const
         for (int v = 0; v < V; ++v) word[u].set(v, lane * U + u < count ? all : T());
 }
 
+// Where x is taken again there are no registers for it meanwhile: it is where dx will be.
+template <typename K, typename T>
+__device__ void Piece<K, T>::keep(Vector (&word)[U]) const
+{
+#pragma unroll
+    for (int u = 0; u < AGAIN; ++u) word[u].store(Vectors::along(room + 2 * 32 * U, u));
+}
+
+template <typename K, typename T>
+__device__ void Piece<K, T>::remember(Vector (&word)[U]) const
+{
+    if constexpr (AGAIN == 0) return renew(word);
+    const int own = opaque(lane);
+#pragma unroll
+    for (int u = 0; u < AGAIN; ++u) word[u].load(Vectors::along(room + 2 * 32 * U, u, own));
+}
+
 template <typename K, typename T>
 __device__ void Piece<K, T>::write(Vector (&word)[U]) const
 {
