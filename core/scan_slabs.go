@@ -4,28 +4,13 @@ package core
 const (
 	slabThreads = 512     // of a block, at most; each warp owns as many rows as it has threads
 	slabSeen    = 8       // rows that make the bases of columns
+	slabAgain   = 20      // rows whose x a warp keeps, of 16-bit logcumsumexp
 	slabLeast   = 1 << 10 // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
 )
 
-// slabwise reports that columns are quicker in slabs than in a ring, where the device has room for them. Blocks that meet for each half of
-// a line have to be full, or few in a cluster.
+// slabwise reports that columns are quicker in slabs than in a ring, where the device has room for them.
 func (s *scanProgram) slabwise() bool {
-	n, least := s.length(), int64(slabLeast)
-	if s.slabSide() < lineBytes {
-		least += least / 4
-		if n > clusterBlocks/2*slabThreads && n <= clusterBlocks*slabThreads*3/4 {
-			return false
-		}
-	}
-	return s.slabs && s.holdsSlabs(s.code()) && n >= least
-}
-
-// slabSide is kSlabSide: bytes of a row of a strip.
-func (s *scanProgram) slabSide() int64 {
-	if s.kind == "logcumsumexp" && s.element.Size() == 2 {
-		return lineBytes / 2
-	}
-	return lineBytes
+	return s.slabs && s.holdsSlabs(s.code()) && s.length() >= slabLeast
 }
 
 func (s *scanProgram) holdsSlabs(code string) bool {
@@ -35,14 +20,17 @@ func (s *scanProgram) holdsSlabs(code string) bool {
 // shareSlabs gives each strip to the blocks of a cluster, which have equally many warps: as few as hold it and are a power of two, of which
 // the multiprocessors of a GPU processing cluster have room for a whole number.
 func (s *scanProgram) shareSlabs(_ string, rows, columns int64) scanShape {
-	g := scanShape{kernel: "slabs", tiles: 1, columns: s.slabSide() / s.element.Size()}
+	g := scanShape{kernel: "slabs", tiles: 1, columns: lineBytes / s.element.Size()}
 	g.strips = ceil(columns, g.columns) * (rows / columns)
 	g.gather(max(1, ceil(s.length(), 32)), pow2(ceil(s.length(), slabThreads)), 32)
-	room := 2 * 32 * s.slabSide()
+	lines := int64(2 * 32)
 	if s.kind == "logcumsumexp" {
-		room += slabSeen * s.slabSide()
+		lines += slabSeen
+		if s.element.Size() == 2 {
+			lines += slabAgain
+		}
 	}
-	g.shared = uint32(g.block / 32 * room)
+	g.shared = uint32(g.block / 32 * lines * lineBytes)
 	s.mark(&g, g.strips)
 	return g
 }

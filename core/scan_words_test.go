@@ -491,6 +491,7 @@ func TestConstantsOfScans(t *testing.T) {
 	require.Equal(t, pieceHeard, 32*constant("kHearing"))
 	require.Equal(t, slabThreads, constant("kSlabThreads"))
 	require.Equal(t, slabSeen, constant("kSlabSeen"))
+	require.Equal(t, lineBytes, constant("kSlabSide"))
 	require.Equal(t, clusterBlocks, constant("kClusterBlocks"))
 	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
@@ -504,7 +505,6 @@ func TestConstantsOfScans(t *testing.T) {
 		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
 		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
 		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
-		"kSlabSide = kHolds<K> && sizeof(T) == 2 ? 64 : 128;",
 		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
 		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",
@@ -512,4 +512,5 @@ func TestConstantsOfScans(t *testing.T) {
 	} {
 		require.True(t, strings.Contains(source, own), "own repeats %s", own)
 	}
+	require.Contains(t, cudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*slabAgain)+";")
 }

@@ -115,6 +115,7 @@ __device__ unsigned magnitude_of_pairs(unsigned a, unsigned b)
 // Elements by number: of the vectors of a thread, or, DOWN, of one column of words that hold a row of some each.
 template <typename A, typename T, int N, int U, bool DOWN = false>
 struct Elements {
+    static constexpr int WIDTH = N, COUNT = U;
     const Words<T, N> (&word)[U];
     int column = 0;
 
@@ -315,6 +316,7 @@ constexpr bool kHolds = false;
 template <typename K>
 constexpr bool kBased = false;
 
-// Of so many elements of a thread, the first ones whose x is read again at the end, as there are no registers for what is held of them.
-template <typename K, int I>
+// Of the elements of a thread in so many words of so many each, the first ones whose x is read again at the end, as there are no registers
+// for what is held of them.
+template <typename K, int WIDTH, int COUNT>
 constexpr int kAgain = 0;

@@ -159,6 +159,7 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Tail& after, const X& x, const Y&, unsigned starts, const Store& store)
         {
+            constexpr int again = kAgain<TameLogcumsumexp, X::WIDTH, X::COUNT> * I / (X::WIDTH * X::COUNT);
             const A from = origin(base);
             A z = after.z, wrong = A(0);
 #pragma unroll
@@ -168,8 +169,8 @@ struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
                 for (int v = N - 1; v >= 0; --v) {
                     const int i = c * N + v;
                     z += t[i];
-                    if constexpr (kAgain<TameLogcumsumexp, I> > 0)
-                        dx[v] = (i < kAgain<TameLogcumsumexp, I> ? rough_exp_of(x(i), from) : d[i]) * z;
+                    if constexpr (again > 0)
+                        dx[v] = (i < again ? rough_exp_of(x(i), from) : d[i]) * z;
                     else
                         dx[v] = d[i] * z;
                     if (SEG && starts & 1u << i) wrong = fma(z, A(0), wrong), z = A(0);  // what is no number stays so
@@ -192,4 +193,6 @@ constexpr bool kBased<TameLogcumsumexp<A, EXACT>> = true;
 template <typename A, bool EXACT>
 constexpr bool kHolds<TameLogcumsumexp<A, EXACT>> = true;
 template <typename A>
-constexpr int kAgain<TameLogcumsumexp<A, false>, 64> = 24;
+constexpr int kAgain<TameLogcumsumexp<A, false>, 8, 8> = 24;  // of pieces
+template <typename A>
+constexpr int kAgain<TameLogcumsumexp<A, false>, 2, 32> = 40;  // of slabs

@@ -25,7 +25,7 @@ struct Piece {
     static constexpr int V = 16 / sizeof(T), U = kPieceVectors, I = U * V;
     static constexpr bool SHORT = K::ORDERED && sizeof(T) == 2;  // there is more to reckon for each byte, and no time to lose:
     static constexpr bool PACED = !SHORT || kHolds<K>;           // cells that hold less ask for nothing while blocks meet
-    static constexpr int AGAIN = kAgain<K, I> / V;  // vectors of x that are kept until the end
+    static constexpr int AGAIN = kAgain<K, V, U> / V;  // vectors of x that are kept until the end
     using Cell = typename K::template Cell<I, V, false>;
     using Vector = Words<T, V>;
     using Vectors = Line<T, U, true>;  // their places in the room

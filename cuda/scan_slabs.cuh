@@ -11,19 +11,18 @@
 constexpr int kSlabThreads = 512;  // of a block, at most
 constexpr int kSlabSeen = 8;       // rows of a strip whose numbers make its bases
 
-// Bytes of a row of a strip, as a rule a line of a cache.
-template <typename K, typename T>
-constexpr int kSlabSide = kHolds<K> && sizeof(T) == 2 ? 64 : 128;
+constexpr int kSlabSide = 128;     // bytes of a row of a strip, a line of a cache
 
 // A thread of a block, whose slabs are at the same place of every so many strips. It owns R rows of the columns that are in a word; the lanes
-// that own a row are a group. The room of a warp is for its x and dy, row by row, and for the first rows of the strip.
+// that own a row are a group. The room of a warp is for its x and dy, row by row, for the first rows of the strip, and for x that is taken again.
 template <typename K, typename T>
 struct Slab {
     using A = typename K::Number;
-    static constexpr int COLUMNS = kSlabSide<K, T> / sizeof(T), PER = Words<T, 2>::PER_WORD;
+    static constexpr int COLUMNS = kSlabSide / sizeof(T), PER = Words<T, 2>::PER_WORD;
     static constexpr int LANES = COLUMNS / PER, GROUPS = 32 / LANES, ROWS = 32, R = ROWS / GROUPS, N = 8;
-    static constexpr int SIDE = kSlabSide<K, T> / 16, DOWN = 32 / SIDE;  // vectors of a row; rows that lanes ask for at once
-    static constexpr int OPERAND = ROWS * SIDE, ROOM = 2 * OPERAND + (kBased<K> ? kSlabSeen * SIDE : 0);
+    static constexpr int SIDE = kSlabSide / 16, DOWN = 32 / SIDE;  // vectors of a row; rows that lanes ask for at once
+    static constexpr int AGAIN = kAgain<K, PER, R> / PER;  // rows of a lane
+    static constexpr int OPERAND = ROWS * SIDE, SEEN = kBased<K> ? kSlabSeen * SIDE : 0, ROOM = 2 * OPERAND + SEEN + AGAIN * GROUPS * SIDE;
     using Cell = typename K::template Cell<R, N, false>;
     using Word = Words<T, PER>;
     using Column = Elements<A, T, PER, R, true>;
@@ -143,6 +142,20 @@ struct Slab {
         for (int r = 0; r < R; ++r) word[r].load((r % 2 == 0 ? even : odd) + r * COLUMNS);
     }
 
+    // Where x is taken again there are no registers for it meanwhile.
+    __device__ void keep(const Word (&word)[R]) const
+    {
+#pragma unroll
+        for (int r = 0; r < AGAIN; ++r) word[r].store(kept(r));
+    }
+    __device__ void remember(Word (&word)[R]) const
+    {
+        if constexpr (AGAIN == 0) return renew(word);
+#pragma unroll
+        for (int r = 0; r < AGAIN; ++r) word[r].load(kept(r));
+    }
+    __device__ T* kept(int r) const { return reinterpret_cast<T*>(room + 2 * OPERAND + SEEN) + (r * 32 + lane) * PER; }
+
     __device__ void write(const Word (&word)[R], const Item& item) const
     {
         const int column = place * PER, row = group * R, left = column < item.held ? rest - row : 0;
@@ -238,6 +251,7 @@ struct Slab {
             cell.begin(args);
             if constexpr (kBased<K>) cell.base = base(k);
         });
+        keep(xs);
         __syncwarp();
         ask(strip + apart);
         const unsigned starts = piece == 0 && warp == 0 && group == 0;
@@ -260,7 +274,7 @@ struct Slab {
             tail = meet_groups(tail);
             meet<false, true>(head, tail);
         }
-        renew(xs), renew(ys);
+        remember(xs), renew(ys);
         tail = joined(tail, shared.tail[place]);
         const Item item = locate(strip);
         unsigned faults = 0;
