@@ -11,16 +11,17 @@ import (
 
 // fakeCUDA is a driver with devices that keep a record of what they are asked to do.
 type fakeCUDA struct {
-	devices  int
-	units    int
-	shared   int                        // bytes that a block can have; 0: 227 kB
-	missing  error                      // of the whole driver
-	refusals map[string]error           // by call: device, load, kernel, launch, synchronize
-	exports  map[string][]string        // symbols by image; nil: whatever is asked for
-	clusters func(l *driver.Launch) int // that are on a device at once; nil: it has none
-	arch     string                     // of devices; "": sm_90
-	body     func(symbol string, l *driver.Launch)
-	memory   map[uintptr][]byte // what a read finds, by address
+	devices   int
+	units     int
+	shared    int                        // bytes that a block can have; 0: 227 kB
+	bandwidth int64                      // bytes in a second
+	missing   error                      // of the whole driver
+	refusals  map[string]error           // by call: device, load, kernel, launch, synchronize
+	exports   map[string][]string        // symbols by image; nil: whatever is asked for
+	clusters  func(l *driver.Launch) int // that are on a device at once; nil: it has none
+	arch      string                     // of devices; "": sm_90
+	body      func(symbol string, l *driver.Launch)
+	memory    map[uintptr][]byte // what a read finds, by address
 
 	loaded   []string
 	symbols  []string
@@ -69,6 +70,7 @@ func (d *fakeDevice) Name() string         { return "Fake" }
 func (d *fakeDevice) Arch() string         { return cmp.Or(d.arch, "sm_90") }
 func (d *fakeDevice) Multiprocessors() int { return d.units }
 func (d *fakeDevice) Memory() int64        { return 1 << 37 }
+func (d *fakeDevice) Bandwidth() int64     { return d.bandwidth }
 func (d *fakeDevice) SharedMemory() int {
 	if d.shared > 0 {
 		return d.shared

@@ -35,8 +35,9 @@ type scanShape struct {
 
 // scanRoom is what a device has for blocks that need much of it.
 type scanRoom struct {
-	shared   int                      // bytes of shared memory of a block
-	clusters func(g *scanShape) int64 // how many clusters of g.parts blocks are on it at once
+	shared    int                      // bytes of shared memory of a block
+	bandwidth int64                    // bytes of memory in a second
+	clusters  func(g *scanShape) int64 // how many clusters of g.parts blocks are on it at once
 }
 
 // code is what kernels call the kind.

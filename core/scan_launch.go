@@ -45,7 +45,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 		d.operands[1] = 1
 	}
 	d.lay(args)
-	g := d.choose(args, &scanRoom{q.device.SharedMemory(), func(g *scanShape) int64 {
+	g := d.choose(args, &scanRoom{q.device.SharedMemory(), q.device.Bandwidth(), func(g *scanShape) int64 {
 		return q.clusters(kernels+slices.Index(d.ownKernels(), g.kernel), g.parts, uint32(g.block), g.shared)
 	}})
 	if d.reverse {

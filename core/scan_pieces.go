@@ -9,6 +9,7 @@ const (
 	pieceHalf    = 192     // threads of blocks that share a multiprocessor, in float64 a third more
 	pieceTurns   = 4       // of fewer turns at rows, none is left half empty
 	pieceHeard   = 256     // blocks without a cluster that hear each other, at most
+	pieceMemory  = 25396e6 // bytes of memory in a second for each multiprocessor of an H100 SXM5
 )
 
 // pieceLane are the elements of a thread.
@@ -63,17 +64,18 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 
 // pieceRows are the rows at once whose pieces keep memory busy, as measured on an H100: those that so many threads of a multiprocessor hold,
 // and so many more, as there are always some whose blocks wait for each other. Fewer leave memory idle; more hold up what blocks tell each
-// other.
+// other. By Little's law a memory of more bandwidth wants more on its way, as if there were more multiprocessors.
 var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
 	"cumprod":      {2: {250, 4}, 4: {228, 4}, 8: {225, 6}},
 	"cumextremum":  {2: {300, 2}, 4: {245, 4}, 8: {280, 5}},
 	"logcumsumexp": {2: {290, 5}, 4: {262, 5}, 8: {310, 6}},
 }
 
-// rowsAtOnce are those that pieceRows tells, by kind and size of elements, for the device.
-func (s *scanProgram) rowsAtOnce() int64 {
+// rowsAtOnce are those that pieceRows tells, by kind and size of elements, for a device of this bandwidth.
+func (s *scanProgram) rowsAtOnce(bandwidth int64) int64 {
 	few := pieceRows[s.code()][s.element.Size()]
-	return few.threads*int64(s.units)/(32*ceil(s.length(), 32*s.pieceLane())) + few.more
+	threads := few.threads * max(int64(s.units), bandwidth/pieceMemory)
+	return threads/(32*ceil(s.length(), 32*s.pieceLane())) + few.more
 }
 
 // pieces gives each row to about so many blocks, which have equally many warps; each has a mark for each of its rows.
@@ -100,7 +102,7 @@ func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 	if found == 0 {
 		return false
 	}
-	rows := min(found, s.rowsAtOnce())
+	rows := min(found, s.rowsAtOnce(room.bandwidth))
 	least := ceil(9*rows, 10)
 	if turns := max(g.strips/rows, ceil(g.strips, found)); turns < pieceTurns {
 		rows = ceil(g.strips, turns)

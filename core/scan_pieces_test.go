@@ -148,6 +148,19 @@ func TestPiecesThatTakeTurns(t *testing.T) {
 	}
 }
 
+// Twice the memory of an H100 serves twice the rows, as far as they find room.
+func TestPiecesOfQuickMemory(t *testing.T) {
+	d := ScanBackward{Kind: "cumprod", Shape: []int64{1024, 65536}, DType: Float32, Dim: 1}
+	for bandwidth, atOnce := range map[int64]int64{1000e9: 18, 3352e9: 18, 4917e9: 25, 6705e9: 30} {
+		fake := (&fakeCUDA{devices: 1, units: 132, bandwidth: bandwidth, clusters: func(*driver.Launch) int { return 30 }}).install(t)
+		plan, err := Select(d, CUDA(0), Preference{})
+		require.NoError(t, err)
+		args, workspace := deviceArgs(plan, "dy", "x", "dx")
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		require.Equal(t, 16*atOnce, int64(fake.launches[0].grid), bandwidth)
+	}
+}
+
 // A multiprocessor with a block more than others would hold up all rows that have a piece there: a tenth fewer rows are taken if those fit evenly.
 func TestPiecesThatFillEvenly(t *testing.T) {
 	d := ScanBackward{Kind: "cummax", Shape: []int64{2048, 32768}, DType: BFloat16, Dim: 1} // 79 rows are best

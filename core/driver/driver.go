@@ -31,6 +31,7 @@ type Device interface {
 	Arch() string // "sm_90"
 	Multiprocessors() int
 	Memory() int64     // bytes
+	Bandwidth() int64  // bytes of memory in a second, at most
 	SharedMemory() int // bytes that a block can have
 	Load(image []byte) (Library, error)
 	Launch(kernel Kernel, launch *Launch) error
@@ -135,6 +136,8 @@ func (d libcuda) DeviceCount() int {
 // Attributes of cuDeviceGetAttribute.
 const (
 	attributeMultiprocessors = 16
+	attributeMemoryClock     = 36 // kHz, of a bus that moves data twice in each cycle
+	attributeMemoryBus       = 37 // bits
 	attributeSharedMemory    = 97 // of a block that asks for more than is usual
 	attributeMajor           = 75
 	attributeMinor           = 76
@@ -156,6 +159,7 @@ func (d libcuda) Device(ordinal int) (Device, error) {
 	g.arch = fmt.Sprintf("sm_%d%d", g.attribute(attributeMajor), g.attribute(attributeMinor))
 	g.multiprocessors = g.attribute(attributeMultiprocessors)
 	g.shared = g.attribute(attributeSharedMemory)
+	g.bandwidth = 2 * 1000 * int64(g.attribute(attributeMemoryClock)) * int64(g.attribute(attributeMemoryBus)) / 8
 	return g, nil
 }
 
@@ -167,6 +171,7 @@ type gpu struct {
 	multiprocessors int
 	shared          int
 	memory          int64
+	bandwidth       int64
 }
 
 func (g *gpu) attribute(which C.int) int {
@@ -179,6 +184,7 @@ func (g *gpu) Name() string         { return g.name }
 func (g *gpu) Arch() string         { return g.arch }
 func (g *gpu) Multiprocessors() int { return g.multiprocessors }
 func (g *gpu) Memory() int64        { return g.memory }
+func (g *gpu) Bandwidth() int64     { return g.bandwidth }
 func (g *gpu) SharedMemory() int    { return g.shared }
 
 type library struct {

@@ -33,7 +33,7 @@ func tell() {
 		tellError("device", err)
 		return
 	}
-	fmt.Println(device.Name(), device.Arch(), device.Multiprocessors(), device.Memory(), device.SharedMemory())
+	fmt.Println(device.Name(), device.Arch(), device.Multiprocessors(), device.Memory(), device.Bandwidth(), device.SharedMemory())
 	library, err := device.Load([]byte("an image\x00"))
 	tellError("load", err)
 	kernel, err := library.Kernel("lerp_backward_map_f32")
@@ -125,7 +125,7 @@ const noGraphs = "FAKE_REFUSES=cuStreamIsCapturing=906"
 
 const (
 	opened  = "version 13000 devices 2"
-	device1 = "Fake 41 sm_90 132 137438953472 232448"
+	device1 = "Fake 41 sm_90 132 137438953472 3352320000000 232448"
 )
 
 func TestEveryCallReachesTheDriver(t *testing.T) {

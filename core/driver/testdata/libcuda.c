@@ -30,7 +30,11 @@ int cuGetErrorName(int status, const char **name)
 int cuDeviceGetCount(int *count) { *count = 2; return answer("cuDeviceGetCount"); }
 int cuDeviceGet(int *device, int ordinal) { *device = 40 + ordinal; return 0; }
 int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Fake %d", device); return 0; }
-int cuDeviceGetAttribute(int *value, int which, int device) { *value = which == 16 ? 132 : which == 75 ? 9 : which == 97 ? 232448 : 0; return 0; }
+int cuDeviceGetAttribute(int *value, int which, int device)
+{
+    *value = which == 16 ? 132 : which == 75 ? 9 : which == 97 ? 232448 : which == 36 ? 2619000 : which == 37 ? 5120 : 0;
+    return 0;
+}
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)1 << 37; return 0; }
 int cuDevicePrimaryCtxRetain(uintptr_t *context, int device) { *context = 10 * device; return answer("cuDevicePrimaryCtxRetain"); }
 
