@@ -64,7 +64,8 @@ func (s *scanProgram) pieceCounts() (least, most int64) {
 
 // pieceRows are the rows at once whose pieces keep memory busy, as measured on an H100: those that so many threads of a multiprocessor hold,
 // and so many more, as there are always some whose blocks wait for each other. Fewer leave memory idle; more hold up what blocks tell each
-// other. By Little's law a memory of more bandwidth wants more on its way, as if there were more multiprocessors.
+// other. By Little's law a memory of more bandwidth wants more on its way, as if there were more multiprocessors; and more
+// still of 16 bits, as rows of these take their time on multiprocessors.
 var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
 	"cumprod":      {2: {250, 4}, 4: {228, 4}, 8: {225, 6}},
 	"cumextremum":  {2: {300, 2}, 4: {245, 4}, 8: {280, 5}},
@@ -74,7 +75,11 @@ var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
 // rowsAtOnce are those that pieceRows tells, by kind and size of elements, for a device of this bandwidth.
 func (s *scanProgram) rowsAtOnce(bandwidth int64) int64 {
 	few := pieceRows[s.code()][s.element.Size()]
-	threads := few.threads * max(int64(s.units), bandwidth/pieceMemory)
+	served := max(int64(s.units), bandwidth/pieceMemory)
+	threads := few.threads * served
+	if s.element.Size() == 2 {
+		threads = threads * served / int64(s.units)
+	}
 	return threads/(32*ceil(s.length(), 32*s.pieceLane())) + few.more
 }
 
