@@ -7,14 +7,15 @@ import (
 // Launch geometry of cuda/scan*.cuh. It follows from the shape and the number of multiprocessors alone, but for the choice between
 // rows and columns, which looks at where dx is dense.
 const (
-	scanRowThreads    = 512 // of a block, at most: row, tiles
-	scanRowsThreads   = 256 // rows
-	rowsVectors       = 4   // of 16 bytes that a thread owns: rows
-	scanColumnThreads = 512 // columns
-	scanShortRow      = 16  // rows: a warp has so many times what a lane owns, at least two rows
-	walkedWhole       = 2   // tiles of a row that a block does: launches that share them take longer
-	scanFill          = 2   // blocks for each multiprocessor, so that strips need not be cut into parts
-	narrowStrip       = 64  // bytes: strips that are narrower read less than memory hands out at once
+	scanRowThreads    = 512     // of a block, at most: row, tiles
+	scanRowsThreads   = 256     // rows
+	rowsVectors       = 4       // of 16 bytes that a thread owns: rows
+	scanColumnThreads = 512     // columns
+	scanShortRow      = 16      // rows: a warp has so many times what a lane owns, at least two rows
+	walkedWhole       = 2       // tiles of a row that a block does: launches that share them take longer
+	scanFill          = 2       // blocks for each multiprocessor, so that strips need not be cut into parts
+	narrowStrip       = 64      // bytes: strips that are narrower read less than memory hands out at once
+	unitMemory        = 25396e6 // bytes of memory in a second for each multiprocessor of an H100 SXM5, on which all was measured first
 )
 
 const dxOperand = 3
@@ -38,6 +39,11 @@ type scanRoom struct {
 	shared    int                      // bytes of shared memory of a block
 	bandwidth int64                    // bytes of memory in a second
 	clusters  func(g *scanShape) int64 // how many clusters of g.parts blocks are on it at once
+}
+
+// hurries reports that memory is quicker than multiprocessors that have much to reckon for each byte, as that of an H200 is.
+func (s *scanProgram) hurries(bandwidth int64) bool {
+	return 4*bandwidth > 5*unitMemory*int64(s.units)
 }
 
 // code is what kernels call the kind.

@@ -16,6 +16,8 @@ const (
 	scanMarked
 	scanLeads
 	scanLines
+	scanFull
+	scanForesee
 )
 
 // deviceScan is one run: the dimensions beside the scanned one, the fastest in dx first, and what the kernels are told of operands.
@@ -241,7 +243,17 @@ func (d *deviceScan) dense(args []Tensor, g *scanShape) int64 {
 	case !d.begins(args, g, bit(leads, d.vector())):
 		return 0
 	}
-	return scanDense | bit(leads, scanLeads)
+	return scanDense | bit(leads, scanLeads) | bit(d.full(g), scanFull)
+}
+
+// full is kFull of cuda/scan.cuh.
+func (d *deviceScan) full(g *scanShape) bool {
+	return g.kernel == "row" && d.step == [3]int64{1, 1, 1} && d.length()%(32*d.lane(d.code)) == 0 && d.rows%g.width == 0
+}
+
+// foresees is kForesee of cuda/scan.cuh: of blocks of which there are few on a multiprocessor.
+func (d *deviceScan) foresees(g *scanShape, bandwidth int64) bool {
+	return g.kernel == "row" && g.block > scanRowThreads/2 && d.hurries(bandwidth)
 }
 
 // begins reports that whole aligned vectors make the rows of every operand; or, with a unit, that the first row begins with a vector, and
@@ -298,6 +310,7 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase,
 		put(max(1, d.extent[k]))
 	}
 	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed)
+	flags |= bit(d.foresees(g, q.device.Bandwidth()), scanForesee)
 	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {

@@ -9,7 +9,6 @@ const (
 	pieceHalf    = 192     // threads of blocks that share a multiprocessor, in float64 a third more
 	pieceTurns   = 4       // of fewer turns at rows, none is left half empty
 	pieceHeard   = 256     // blocks without a cluster that hear each other, at most
-	pieceMemory  = 25396e6 // bytes of memory in a second for each multiprocessor of an H100 SXM5
 )
 
 // pieceLane are the elements of a thread.
@@ -75,7 +74,7 @@ var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
 // rowsAtOnce are those that pieceRows tells, by kind and size of elements, for a device of this bandwidth.
 func (s *scanProgram) rowsAtOnce(bandwidth int64) int64 {
 	few := pieceRows[s.code()][s.element.Size()]
-	served := max(int64(s.units), bandwidth/pieceMemory)
+	served := max(int64(s.units), bandwidth/unitMemory)
 	threads := few.threads * served
 	if s.element.Size() == 2 {
 		threads = threads * served / int64(s.units)

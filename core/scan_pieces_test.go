@@ -148,16 +148,47 @@ func TestPiecesThatTakeTurns(t *testing.T) {
 	}
 }
 
-// Twice the memory of an H100 serves twice the rows, as far as they find room.
-func TestPiecesOfQuickMemory(t *testing.T) {
-	d := ScanBackward{Kind: "cumprod", Shape: []int64{1024, 65536}, DType: Float32, Dim: 1}
-	for bandwidth, atOnce := range map[int64]int64{1000e9: 18, 3352e9: 18, 4917e9: 25, 6705e9: 30} {
-		fake := (&fakeCUDA{devices: 1, units: 132, bandwidth: bandwidth, clusters: func(*driver.Launch) int { return 30 }}).install(t)
-		plan, err := Select(d, CUDA(0), Preference{})
+// Twice the memory of an H100 serves twice the rows, as far as they find room, and more than that of 16 bits. Rows of large blocks are
+// foreseen where it is quick, and large slabs that reckon long left to strips.
+func TestQuickMemory(t *testing.T) {
+	const h100, h200 = 3352e9, 4917e9
+	for _, c := range []struct {
+		kind      string
+		dtype     DType
+		rows, n   int64
+		dim       int64
+		bandwidth int64
+		kernel    string
+		grid      int64
+		foreseen  bool
+	}{
+		{"cumprod", Float32, 1024, 65536, 1, 0, "pieces", 16 * 18, false},
+		{"cumprod", Float32, 1024, 65536, 1, 1000e9, "pieces", 16 * 18, false},
+		{"cumprod", Float32, 1024, 65536, 1, h100, "pieces", 16 * 18, false},
+		{"cumprod", Float32, 1024, 65536, 1, h200, "pieces", 16 * 25, false},
+		{"cumprod", Float32, 1024, 65536, 1, 2 * h100, "pieces", 16 * 33, false},
+		{"cumprod", BFloat16, 1024, 65536, 1, h100, "pieces", 16 * 36, false},
+		{"cumprod", BFloat16, 1024, 65536, 1, h200, "pieces", 16 * 40, false}, // of 72, for which there is no room
+		{"logcumsumexp", BFloat16, 1024, 8192, 1, h100, "row", 1024, false},
+		{"logcumsumexp", BFloat16, 1024, 8192, 1, h200, "row", 1024, true},
+		{"logcumsumexp", BFloat16, 1024, 4096, 1, h200, "row", 1024, false},
+		{"logcumsumexp", BFloat16, 8192, 8192, 0, h100, "slabs", 16 * 40, false},
+		{"logcumsumexp", BFloat16, 8192, 8192, 0, h200, "strips", 128, false},
+		{"logcumsumexp", BFloat16, 8192, 2048, 0, h200, "slabs", 16 * 32, false}, // strips would be too few
+		{"logcumsumexp", BFloat16, 4096, 8192, 0, h200, "slabs", 8 * 40, false},
+		{"logcumsumexp", Float32, 8192, 8192, 0, h200, "slabs", 16 * 40, false},
+		{"cumprod", BFloat16, 8192, 8192, 0, h200, "slabs", 16 * 40, false},
+	} {
+		about := fmt.Sprintf("%+v", c)
+		fake := (&fakeCUDA{devices: 1, units: 132, bandwidth: c.bandwidth, clusters: func(*driver.Launch) int { return 40 }}).install(t)
+		plan, err := Select(ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.n}, DType: c.dtype, Dim: c.dim}, CUDA(0), Preference{})
 		require.NoError(t, err)
 		args, workspace := deviceArgs(plan, "dy", "x", "dx")
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
-		require.Equal(t, 16*atOnce, int64(fake.launches[0].grid), bandwidth)
+		own := fake.launches[slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })]
+		require.Contains(t, own.symbol, "_"+c.kernel+"_", about)
+		require.Equal(t, c.grid, int64(own.grid), about)
+		require.Equal(t, c.foreseen, wordsOfScan(t, &own).get("flags")&scanForesee != 0, about)
 	}
 }
 

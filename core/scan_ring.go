@@ -15,7 +15,7 @@ const (
 	ringLongest  = 1 << 30 // elements of a row, which are counted in 32 bits
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
 	tiledRows    = 4       // rows for each multiprocessor, more of which keep memory busy in a block of tiles each
-	againLeast   = 16      // tiles of a row that blocks share where it is done again: for fewer, launches cost more than they save
+	againLeast   = 16      // tiles of a row that blocks share where it is done again: for fewer, and for slabs, launches cost more than they save
 )
 
 // tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
@@ -183,7 +183,7 @@ func (s *scanProgram) again(ring *scanShape) scanShape {
 		}
 		g.tiles = s.walkedTiles(s.code())
 	}
-	if ring.parts > 1 && (g.kernel == "columns" || g.tiles >= againLeast) {
+	if ring.parts > 1 && ring.kernel != "slabs" && (g.kernel == "columns" || g.tiles >= againLeast) {
 		g.cut(g.tiles, scanFill*int64(s.units))
 	}
 	if g.grid = g.strips * g.parts; g.kernel == "tiles" { // few blocks look at all marks

@@ -35,9 +35,11 @@ func (s *scanProgram) shareSlabs(_ string, rows, columns int64) scanShape {
 	return g
 }
 
-// fillSlabs takes as many clusters as the device has at once, unless these leave half of its multiprocessors idle.
+// fillSlabs takes as many clusters as the device has at once, unless these leave half of its multiprocessors idle; or are large ones that
+// reckon longer than a quick memory takes, where strips would fill the device.
 func (s *scanProgram) fillSlabs(g *scanShape, room *scanRoom) bool {
-	if !s.slabs {
+	slow := s.kind == "logcumsumexp" && s.element.Size() == 2 && g.parts > clusterBlocks/2
+	if !s.slabs || slow && s.hurries(room.bandwidth) && 2*g.strips >= int64(s.units) && !s.forced {
 		return false
 	}
 	fits := room.clusters(g)

@@ -295,6 +295,29 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&lines, c.about)
 		}
 	})
+	t.Run("full", func(t *testing.T) {
+		for _, c := range []struct {
+			about   string
+			shape   []int64
+			reverse bool
+			change  func(args []Tensor)
+			full    int64
+		}{
+			{"warps that are full", []int64{64, 8192}, false, nil, scanFull},
+			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []Tensor) { args[0].Strides[0] = 8200 }, scanFull},
+			{"reversed", []int64{64, 8192}, true, nil, 0},
+			{"a warp that is not", []int64{64, 8184}, false, nil, 0},
+			{"a number for all", []int64{64, 8192}, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
+			{"an odd address", []int64{64, 8192}, false, func(args []Tensor) { args[1].Data += 2 }, 0},
+			{"rows of full blocks", []int64{64, 1024}, false, nil, scanFull},
+			{"a block with fewer rows than others", []int64{66, 1024}, false, nil, 0},
+			{"pieces", []int64{64, 16384}, false, nil, 0},
+		} {
+			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: BFloat16, Dim: 1, Reverse: c.reverse},
+				Preference{}, c.change, "dy", "x", "dx")
+			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&scanFull, c.about)
+		}
+	})
 	t.Run("short rows", func(t *testing.T) {
 		for _, c := range []struct {
 			kind   string
@@ -497,7 +520,8 @@ func TestConstantsOfScans(t *testing.T) {
 	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
 	require.Equal(t, stripThreads, constant("kStripThreads"))
 	require.Equal(t, longThreads, constant("kLongThreads"))
-	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails, "kDense": scanDense, "kLeads": scanLeads} {
+	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails, "kDense": scanDense, "kLeads": scanLeads,
+		"kLines": scanLines, "kFull": scanFull, "kForesee": scanForesee} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, own := range []string{

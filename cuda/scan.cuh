@@ -20,7 +20,9 @@ enum : i64 {
     kDense = 32,     // of less than 2^32 rows, one stride apart; whole aligned vectors make a row (for `rows`, those of a warp), but dy may repeat a number
     kMarked = 64,    // of strips, those alone that are undone, as `bad` says
     kLeads = 128,    // with kDense, of a row: it begins and ends anywhere in such vectors, in the same place of them in all operands
-    kLines = 256     // with kLeads: also in the same place of cache lines
+    kLines = 256,    // with kLeads: also in the same place of cache lines
+    kFull = 512,     // with kDense, of `row`: no warp has fewer elements than it may have, and all operands run forward
+    kForesee = 1024  // of `row`: memory is so quick that rows of blocks to come are brought nearer meanwhile
 };
 
 struct Strided {

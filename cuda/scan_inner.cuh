@@ -17,8 +17,18 @@ constexpr int kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4;
 template <typename K, typename T>
 constexpr int kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2;
 
+// Whether a kind has much to reckon for each byte: where memory may be quick, full warps are then worth code of their own.
+template <typename K, typename T>
+constexpr bool kSlow = kTame<K> && kHolds<K> && sizeof(T) == 2;
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+constexpr bool kQuickMemory = false;
+#else
+constexpr bool kQuickMemory = true;
+#endif
+
 // Threads of a block of `row`, at most; one of `rows` has half as many.
 constexpr int kRowThreads = 512, kRowsThreads = 256;
+constexpr int kSlowThreads = 2 * kRowThreads;  // of a multiprocessor, of a kind that is slow
 
 template <typename K>
 struct RowShared {
@@ -28,7 +38,7 @@ struct RowShared {
     Room<typename K::Tail, 1> tail;
 };
 
-template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false>
+template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false, bool FULL = false>
 struct Inner {
     using A = typename K::Number;
     using Head = typename K::Head;
@@ -36,7 +46,7 @@ struct Inner {
     static constexpr int V = 16 / sizeof(T), U = WALK ? kWalkVectors<K, T> : SEG ? kRowsVectors<K, T> : kVectors<K, T>, I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
-    using Input = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U>, Line<T, U, DENSE, LEADS>>;
+    using Input = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U, FULL>, Line<T, U, DENSE, LEADS, FULL>>;
     using Cell = typename K::template Cell<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -139,7 +149,7 @@ struct Inner {
     template <typename DX>
     __device__ static bool all_tame(const Cell& cell, const Span& at, const DX& dx, unsigned starts)
     {
-        const unsigned own = at.lo < at.hi ? cell.faults : 0;
+        const unsigned own = FULL || at.lo < at.hi ? cell.faults : 0;
         const auto some = [](bool fault) { return SEG ? __any_sync(0xffffffff, fault) : __syncthreads_or(fault); };
         if (!some(own & kLeavesRange)) return true;
         if constexpr (!K::FALLS)
@@ -166,6 +176,20 @@ struct Inner {
         return starts;
     }
 
+    // Brings near the row that is done when those are done of which the device has room for so many. The first ones are wanted sooner.
+    __device__ void bring_next(unsigned row) const
+    {
+        if (!(args.flags & kForesee) || threadIdx.x != from * 32) return;
+        unsigned units;
+        asm("mov.u32 %0, %%nsmid;" : "=r"(units));
+        const unsigned room = units * (kSlowThreads / blockDim.x) * static_cast<unsigned>(args.width);
+        if (row < room || args.strips <= row + room) return;
+        const Places next = Places::at_stride(args, 0, row + room);
+        const int n = static_cast<int>(args.n), size = sizeof(T);
+        foresee(args.x.data + (next.x - (args.x.step < 0 ? n - 1 : 0)) * size, n * size);
+        if (args.dy.step != 0) foresee(args.dy.data + (next.dy - (args.dy.step < 0 ? n - 1 : 0)) * size, n * size);
+    }
+
     // A tile, or several whole rows. Of a walk: `passed` is the totals of the tiles so far; `phase` says what is wanted.
     // Returns kUndone, and has done nothing, where the kind cannot do a row.
     __device__ unsigned run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
@@ -188,6 +212,7 @@ struct Inner {
         if constexpr (INDEX) take(cell, at, place.x, starts());
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (kBased<K>) cell.base = base_of(x, xv, starts(), cuts, place.x);
+        if constexpr (kSlow<K, T> && kQuickMemory && DENSE && !LEADS && !SEG && !WALK) bring_next(static_cast<unsigned>(at.row0));
         if (WALK && !heads_only && threadIdx.x == 0) {
             if constexpr (K::HEAD) shared->head[0] = entering->head;
             shared->tail[0] = K::near(entering->tail);
@@ -239,7 +264,7 @@ struct Inner {
         }
         if constexpr (X) renew(xs);
         renew(ys);
-        const Line<T, U, DENSE, LEADS> out(args, args.dx, at, place.dx);
+        const Line<T, U, DENSE, LEADS, FULL> out(args, args.dx, at, place.dx);
         cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (kTame<K> && (SEG || !K::ORDERED)) {
             if (!all_tame(cell, at, yv, starts())) return kUndone;  // ys is dx

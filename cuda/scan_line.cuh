@@ -31,8 +31,8 @@ __device__ void store_before(int end, int m, const Words<T, V>& word, char* to)
 
 // One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
 // is shared memory of the warp. DENSE: whole vectors alone exist, from element 0 on, and they are aligned unless they repeat a number.
-// LEADS: vectors are aligned, but some before lo and from hi on does not exist.
-template <typename T, int U, bool DENSE = false, bool LEADS = false>
+// LEADS: vectors are aligned, but some before lo and from hi on does not exist. FULL: all of them exist, and run forward.
+template <typename T, int U, bool DENSE = false, bool LEADS = false, bool FULL = false>
 struct Line {
     static constexpr int V = 16 / sizeof(T), I = U * V;
     static constexpr bool WHOLE = DENSE && !LEADS;
@@ -52,11 +52,11 @@ struct Line {
 
     static __device__ int lane() { return threadIdx.x % 32; }
     __device__ bool joined() const { return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step); }
-    __device__ bool backward() const { return operand.step < 0; }
+    __device__ bool backward() const { return !FULL && operand.step < 0; }
 
     // Vector m of the warp is elements m * V..
-    __device__ bool whole(int m) const { return WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi; }
-    __device__ bool plain() const { return wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I; }
+    __device__ bool whole(int m) const { return FULL || (WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi); }
+    __device__ bool plain() const { return FULL || (wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I); }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
     __device__ T* own_vector(int u) const { return vector(lane()) + u * (backward() ? -32 * V : 32 * V); }  // u * 32 + lane(), by one addition
 
@@ -103,7 +103,7 @@ struct Line {
     }
 
     // Whether one number is all elements that are here.
-    __device__ bool repeats() const { return DENSE && operand.step == 0; }
+    __device__ bool repeats() const { return DENSE && !FULL && operand.step == 0; }
 
     __device__ void repeat(Vector (&word)[U]) const
     {

@@ -4,9 +4,9 @@
 #include "scan_line.cuh"
 
 // A Line of whole vectors alone, where those of a lane make a sector: each lane reads its own, and they need not change places.
-template <typename T, int U>
-struct OwnLine : Line<T, U, true> {
-    using Base = Line<T, U, true>;
+template <typename T, int U, bool FULL>
+struct OwnLine : Line<T, U, true, false, FULL> {
+    using Base = Line<T, U, true, false, FULL>;
     using typename Base::Vector;
     using Base::Base, Base::p, Base::at, Base::V;
 
@@ -16,7 +16,8 @@ struct OwnLine : Line<T, U, true> {
     {
         if (this->plain()) {
 #pragma unroll
-            for (int u = 0; u < U; ++u) word[u].load(p + own(u) * V);
+            for (int u = 0; u < U; ++u) word[u].load(p + own(0) * V + u * V);
+            if (FULL) __syncwarp();  // lest it be asked for late
             return;
         }
 #pragma unroll

@@ -23,10 +23,10 @@ __device__ bool dense(const ScanArgs& args)
 }
 
 // Returns false if the kind cannot do the rows of this block.
-template <typename K, typename T, bool DENSE, bool LEADS = false>
+template <typename K, typename T, bool DENSE, bool LEADS = false, bool FULL = false>
 __device__ bool row(const ScanArgs& args, uint4* room)
 {
-    using Scan = Inner<K, T, false, false, DENSE, LEADS>;
+    using Scan = Inner<K, T, false, false, DENSE, LEADS, FULL>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     using Index = std::conditional_t<DENSE, unsigned, i64>;
@@ -38,13 +38,13 @@ __device__ bool row(const ScanArgs& args, uint4* room)
         from = mine << shift;
         strip = strip * width + mine;
     }
-    const bool real = strip < static_cast<Index>(args.strips);
+    const bool real = FULL || strip < static_cast<Index>(args.strips);
     const Places place = DENSE ? Places::at_stride(args, 0, real ? strip : 0) : Places::of(args, 0, real ? strip : 0);
     const int n = static_cast<int>(args.n);
     int lead = DENSE && !LEADS ? 0 : lead_of<T>(args, place.dx);
     if (!DENSE && n + lead > team * 32 * I) lead = 0;
     const int first = (warp - from) * 32 * I - lead;
-    const Span at = {strip, first, first < 0 ? lead : 0, real ? max(min(n - first, 32 * I), 0) : 0, false};
+    const Span at = {strip, first, first < 0 ? lead : 0, FULL ? 32 * I : real ? max(min(n - first, 32 * I), 0) : 0, false};
     const Scan scan{args, &shared, from, from + team, nullptr};
     if constexpr (Scan::STRIPED) {
         scan.run_striped(at, place);
@@ -73,9 +73,12 @@ template <typename K, typename T>
 __device__ void row(const ScanArgs& args)
 {
     using Scan = Inner<K, T, false, false>;
+    constexpr bool FULL = kSlow<TameKind<K, T>, T> && kQuickMemory;
     __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
     if (kTamed<K> && args.flags & kLeads) {
         if (row_with_leads<TameKind<K, T>, T>(args, room)) return;
+    } else if (FULL && args.flags & kFull) {
+        if (row<TameKind<K, T>, T, true, false, FULL>(args, room)) return;
     } else if (dense<K>(args) && row<TameKind<K, T>, T, true>(args, room)) {
         return;
     }

@@ -27,8 +27,16 @@ SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 IMAGES = SOURCES / "image"
 ARCHITECTURES = "80;90;100;120"
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
-# Smaller than what nvcc makes of them: instructions are 16 bytes long, and PTX is text.
+# Smaller than what nvcc makes of them: instructions are 16 bytes long, and PTX is text, which short() makes still shorter.
 CODE, TEXT = {"lc": 0, "lp": 4, "pb": 4, "nice_len": 128}, {"lc": 4, "lp": 0, "pb": 0}
+SHORTER = (
+    (rb"//.*", b""),
+    (rb"[ \t]+", b" "),
+    (rb", ", b","),
+    (rb"\n\s+", b"\n"),
+    (rb"\b\w+_param_(\d+)\b", rb"p\1"),
+    (rb"\$L__BB(\d+_\d+)\b", rb"$\1"),
+)
 FRAMES = (b".debug_frame", b".rela.debug_frame")  # sections of an ELF file that debuggers alone read
 OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
 
@@ -88,7 +96,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 
 def without_frames(fatbin: bytes) -> bytes:
-    """The same with zeros, which take no room when they are packed, in FRAMES. PTX has none."""
+    """The same with zeros, which take no room when they are packed, in FRAMES."""
     made, start = bytearray(fatbin), fatbin.find(b"\x7fELF")
     if start >= 0:
         (table,), (count, names) = struct.unpack_from("<Q", made, start + 40), struct.unpack_from("<HH", made, start + 60)
@@ -100,16 +108,25 @@ def without_frames(fatbin: bytes) -> bytes:
     return bytes(made)
 
 
+def short(ptx: bytes) -> bytes:
+    """PTX that means the same, for drivers, which want a 0 at its end. Each function has names of parameters and labels for itself."""
+    for pattern, instead in SHORTER:
+        ptx = re.sub(pattern, instead, ptx)
+    return ptx + b"\0"
+
+
 def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
     """One source, one architecture."""
-    made = image.with_suffix(".part")
+    made, text = image.with_suffix(".part"), code.startswith("compute")
     target = f"-gencode=arch=compute_{code.rpartition('_')[2]},code={code}"
-    done = subprocess.run([nvcc, "-fatbin", *FLAGS, target, "-o", made, source], capture_output=True, text=True, check=False)
+    form = "-ptx" if text else "-fatbin"
+    done = subprocess.run([nvcc, form, *FLAGS, target, "-o", made, source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
-    method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **(TEXT if code.startswith("compute") else CODE)}
-    made.write_bytes(lzma.compress(without_frames(made.read_bytes()), lzma.FORMAT_ALONE, filters=[method]))
+    method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **(TEXT if text else CODE)}
+    code_of = short if text else without_frames
+    made.write_bytes(lzma.compress(code_of(made.read_bytes()), lzma.FORMAT_ALONE, filters=[method]))
     made.replace(image)
 
 
@@ -121,7 +138,7 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
     codes = codes_for(architectures)
     headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
     sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
-    how = f"{FLAGS} {CODE} {TEXT} {FRAMES}".encode()
+    how = f"{FLAGS} {CODE} {TEXT} {SHORTER} {FRAMES}".encode()
     inputs = {name: digest(source.read_bytes(), *headers, how) for name, source in sources.items()}
     before = read_manifest(out)
 
