@@ -27,3 +27,41 @@ def test_frames_are_blank(root: Path) -> None:
     blank = {name: bytes(len(data)) if "frame" in name else data for name, data in sections.items()}
     assert without_frames(b"ahead" + elf(sections)) == b"ahead" + elf(blank)
     assert without_frames(b".version 8.0 .debug_frame") == b".version 8.0 .debug_frame"
+
+
+def test_ptx_is_short(root: Path) -> None:
+    """It means the same: instructions stay, in lines of their own, and names that no other function knows are shorter."""
+    short = runpy.run_path(str(root / "tools/kernels.py"))["short"]
+    ptx = b"""//
+// Generated
+.version 9.0
+
+.visible .entry lerp_f32(
+\t.param .align 8 .b8 lerp_f32_param_0[24], // of the launch
+\t.param .u64 lerp_f32_param_12
+)
+{
+\tld.param.u64 \t%rd3, [lerp_f32_param_0+8];
+\tcall.uni (retval0), f, (param0, param1);
+\t// begin inline asm
+\t@%p1 bra \t$L__BB12_34;
+
+$L__BB12_34:
+\tret;
+}
+"""
+    wanted = b"""
+.version 9.0
+.visible .entry lerp_f32(
+.param .align 8 .b8 p0[24],
+.param .u64 p12
+)
+{
+ld.param.u64 %rd3,[p0+8];
+call.uni (retval0),f,(param0,param1);
+@%p1 bra $12_34;
+$12_34:
+ret;
+}
+"""
+    assert short(ptx) == wanted + b"\0"
