@@ -2,9 +2,10 @@ package core
 
 // Backend runs programs on one kind of device. Both implementations pass the same conformance tests.
 type Backend interface {
-	Name() string // "cpu" or "cuda"
-	Arch() string // "amd64", "sm_90"
-	Units() int   // multiprocessors of a GPU; 1 on the CPU, whose results must not depend on the number of threads
+	Name() string     // "cpu" or "cuda"
+	Arch() string     // "amd64", "sm_90"
+	Units() int       // multiprocessors of a GPU; 1 on the CPU, whose results must not depend on the number of threads
+	Bandwidth() int64 // of the memory of a GPU, bytes in a second; 0 on the CPU
 	// Load fetches the program's kernels for the device, so that Launch never loads code.
 	Load(p *problem, program program) ([]Kernel, error)
 	// Launch runs a plan on operands that passed every check, or that fit a known recipe of the plan.

@@ -14,6 +14,7 @@ type cpuBackend struct{}
 func (cpuBackend) Name() string                             { return "cpu" }
 func (cpuBackend) Arch() string                             { return runtime.GOARCH }
 func (cpuBackend) Units() int                               { return 1 }
+func (cpuBackend) Bandwidth() int64                         { return 0 }
 func (cpuBackend) Load(*problem, program) ([]Kernel, error) { return nil, nil }
 
 func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor, _ *recipe) error {

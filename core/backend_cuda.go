@@ -62,9 +62,10 @@ func cudaFor(ordinal int32, op string) (*cudaBackend, error) {
 	return b, nil
 }
 
-func (b *cudaBackend) Name() string { return "cuda" }
-func (b *cudaBackend) Arch() string { return b.device.Arch() }
-func (b *cudaBackend) Units() int   { return b.device.Multiprocessors() }
+func (b *cudaBackend) Name() string     { return "cuda" }
+func (b *cudaBackend) Arch() string     { return b.device.Arch() }
+func (b *cudaBackend) Units() int       { return b.device.Multiprocessors() }
+func (b *cudaBackend) Bandwidth() int64 { return b.device.Bandwidth() }
 
 func (b *cudaBackend) Load(p *problem, program program) ([]Kernel, error) {
 	b.mu.Lock()

@@ -173,8 +173,9 @@ type problem struct {
 	// there under SetCheck alone, as that synchronises.
 	values func(args []Tensor) *Error
 	// bytes that an ideal pass with every operand moves.
-	traffic int64
-	arch    string // of the device that the problem is compiled for: "amd64", "sm_90"
+	traffic   int64
+	arch      string // of the device that the problem is compiled for: "amd64", "sm_90"
+	bandwidth int64  // of its memory, bytes in a second
 	// compile chooses a kernel for a device with the given number of multiprocessors.
 	compile func(p *problem, units int, cuda bool, preference Preference) (program, error)
 }

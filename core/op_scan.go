@@ -118,7 +118,7 @@ func (d ScanBackward) problem() (*problem, error) {
 	p.values = s.checkValues
 	p.compile = func(p *problem, units int, cuda bool, preference Preference) (program, error) {
 		chosen := s
-		chosen.units, chosen.clusters, chosen.slabs = units, hasClusters(p.arch), hasSlabs(p.arch)
+		chosen.units, chosen.bandwidth, chosen.clusters, chosen.slabs = units, p.bandwidth, hasClusters(p.arch), hasSlabs(p.arch)
 		return chosen.prepare(cuda, preference)
 	}
 	return p, nil
@@ -133,6 +133,7 @@ type scanProgram struct {
 	dim            int
 	reverse, first bool
 	units          int
+	bandwidth      int64
 	clusters       bool // the device has them
 	slabs          bool // and room for slabs
 	variant        string

@@ -62,7 +62,7 @@ func Select(descriptor Descriptor, device Device, preference Preference) (*Plan,
 	if err != nil {
 		return nil, err
 	}
-	problem.arch = backend.Arch()
+	problem.arch, problem.bandwidth = backend.Arch(), backend.Bandwidth()
 	program, err := problem.compile(problem, backend.Units(), device.Type == deviceCUDA, preference)
 	if err != nil {
 		return nil, err

@@ -36,15 +36,12 @@ type scanShape struct {
 
 // scanRoom is what a device has for blocks that need much of it.
 type scanRoom struct {
-	shared    int                      // bytes of shared memory of a block
-	bandwidth int64                    // bytes of memory in a second
-	clusters  func(g *scanShape) int64 // how many clusters of g.parts blocks are on it at once
+	shared   int                      // bytes of shared memory of a block
+	clusters func(g *scanShape) int64 // how many clusters of g.parts blocks are on it at once
 }
 
 // hurries reports that memory is quicker than multiprocessors that have much to reckon for each byte, as that of an H200 is.
-func (s *scanProgram) hurries(bandwidth int64) bool {
-	return 4*bandwidth > 5*unitMemory*int64(s.units)
-}
+func (s *scanProgram) hurries() bool { return 4*s.bandwidth > 5*unitMemory*int64(s.units) }
 
 // code is what kernels call the kind.
 func (s *scanProgram) code() string { return scan.kind(s.kind).code() }

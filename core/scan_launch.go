@@ -47,7 +47,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 		d.operands[1] = 1
 	}
 	d.lay(args)
-	g := d.choose(args, &scanRoom{q.device.SharedMemory(), q.device.Bandwidth(), func(g *scanShape) int64 {
+	g := d.choose(args, &scanRoom{q.device.SharedMemory(), func(g *scanShape) int64 {
 		return q.clusters(kernels+slices.Index(d.ownKernels(), g.kernel), g.parts, uint32(g.block), g.shared)
 	}})
 	if d.reverse {
@@ -252,8 +252,8 @@ func (d *deviceScan) full(g *scanShape) bool {
 }
 
 // foresees is kForesee of cuda/scan.cuh: of blocks of which there are few on a multiprocessor.
-func (d *deviceScan) foresees(g *scanShape, bandwidth int64) bool {
-	return g.kernel == "row" && g.block > scanRowThreads/2 && d.hurries(bandwidth)
+func (d *deviceScan) foresees(g *scanShape) bool {
+	return g.kernel == "row" && g.block > scanRowThreads/2 && d.hurries()
 }
 
 // begins reports that whole aligned vectors make the rows of every operand; or, with a unit, that the first row begins with a vector, and
@@ -310,7 +310,7 @@ func (d *deviceScan) pack(args []Tensor, workspace uintptr, g *scanShape, phase,
 		put(max(1, d.extent[k]))
 	}
 	flags := phase | d.dense(args, g) | bit(d.scanProgram.first, scanFirst) | bit(d.kind == "cummin", scanMinimum) | bit(d.reverse, scanReversed)
-	flags |= bit(d.foresees(g, q.device.Bandwidth()), scanForesee)
+	flags |= bit(d.foresees(g), scanForesee)
 	put(g.tiles, g.parts, g.strips, g.width, g.height+behind, flags, g.marks+d.toldBytes(g), d.statesEnd(d.code, g))
 	for _, used := range [...]bool{g.tiles*g.parts > 1 || d.recordBytes(g) > 0, d.code == "indices" || g.marked} {
 		if used {

@@ -71,10 +71,10 @@ var pieceRows = map[string]map[int64]struct{ threads, more int64 }{
 	"logcumsumexp": {2: {290, 5}, 4: {262, 5}, 8: {310, 6}},
 }
 
-// rowsAtOnce are those that pieceRows tells, by kind and size of elements, for a device of this bandwidth.
-func (s *scanProgram) rowsAtOnce(bandwidth int64) int64 {
+// rowsAtOnce are those that pieceRows tells, by kind and size of elements, for the device.
+func (s *scanProgram) rowsAtOnce() int64 {
 	few := pieceRows[s.code()][s.element.Size()]
-	served := max(int64(s.units), bandwidth/unitMemory)
+	served := max(int64(s.units), s.bandwidth/unitMemory)
 	threads := few.threads * served
 	if s.element.Size() == 2 {
 		threads = threads * served / int64(s.units)
@@ -106,7 +106,7 @@ func (s *scanProgram) fillPieces(g *scanShape, room *scanRoom) bool {
 	if found == 0 {
 		return false
 	}
-	rows := min(found, s.rowsAtOnce(room.bandwidth))
+	rows := min(found, s.rowsAtOnce())
 	least := ceil(9*rows, 10)
 	if turns := max(g.strips/rows, ceil(g.strips, found)); turns < pieceTurns {
 		rows = ceil(g.strips, turns)

@@ -186,6 +186,7 @@ func TestQuickMemory(t *testing.T) {
 		args, workspace := deviceArgs(plan, "dy", "x", "dx")
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		own := fake.launches[slices.IndexFunc(fake.launches, func(l fakeLaunch) bool { return l.symbol != "scan_clear" })]
+		require.Equal(t, c.kernel, plan.SKU().Kernel, about)
 		require.Contains(t, own.symbol, "_"+c.kernel+"_", about)
 		require.Equal(t, c.grid, int64(own.grid), about)
 		require.Equal(t, c.foreseen, wordsOfScan(t, &own).get("flags")&scanForesee != 0, about)

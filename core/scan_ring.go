@@ -70,7 +70,7 @@ func (s *scanProgram) quicker(columns int64) []string {
 	_, down := s.own(s.code())
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n > down*scanColumnThreads/32:
-		if s.slabwise() {
+		if s.slabwise(columns) {
 			return []string{"slabs", "strips"}
 		}
 		return []string{"strips"}

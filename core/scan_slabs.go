@@ -8,9 +8,15 @@ const (
 	slabLeast   = 1 << 10 // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
 )
 
-// slabwise reports that columns are quicker in slabs than in a ring, where the device has room for them.
-func (s *scanProgram) slabwise() bool {
-	return s.slabs && s.holdsSlabs(s.code()) && s.length() >= slabLeast
+// slabwise reports that so many columns side by side are quicker in slabs than in a ring, where the device has room for them. Large slabs that
+// reckon longer than a quick memory takes are not, where there are strips for the whole device.
+func (s *scanProgram) slabwise(columns int64) bool {
+	if !s.slabs || !s.holdsSlabs(s.code()) || s.length() < slabLeast {
+		return false
+	}
+	g := s.shareSlabs("", s.rowCount(), columns)
+	slow := s.kind == "logcumsumexp" && s.element.Size() == 2 && g.parts > clusterBlocks/2
+	return !slow || !s.hurries() || 2*g.strips < int64(s.units)
 }
 
 func (s *scanProgram) holdsSlabs(code string) bool {
@@ -35,11 +41,9 @@ func (s *scanProgram) shareSlabs(_ string, rows, columns int64) scanShape {
 	return g
 }
 
-// fillSlabs takes as many clusters as the device has at once, unless these leave half of its multiprocessors idle; or are large ones that
-// reckon longer than a quick memory takes, where strips would fill the device.
+// fillSlabs takes as many clusters as the device has at once, unless these leave half of its multiprocessors idle.
 func (s *scanProgram) fillSlabs(g *scanShape, room *scanRoom) bool {
-	slow := s.kind == "logcumsumexp" && s.element.Size() == 2 && g.parts > clusterBlocks/2
-	if !s.slabs || slow && s.hurries(room.bandwidth) && 2*g.strips >= int64(s.units) && !s.forced {
+	if !s.slabs {
 		return false
 	}
 	fits := room.clusters(g)

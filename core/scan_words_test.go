@@ -430,7 +430,7 @@ func TestShapesOfScans(t *testing.T) {
 						case "pieces":
 							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
 							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-							require.True(t, s.fillPieces(&g, &scanRoom{shared: 227 << 10, clusters: someClusters}))
+							require.True(t, s.fillPieces(&g, &scanRoom{227 << 10, someClusters}))
 							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
 							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
 							require.LessOrEqual(t, g.block, int64(pieceThreads))
@@ -449,7 +449,7 @@ func TestShapesOfScans(t *testing.T) {
 							require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
 							require.LessOrEqual(t, g.block, int64(slabThreads))
 							require.GreaterOrEqual(t, g.strips*g.columns, s.rowCount())
-							require.True(t, s.fillSlabs(&g, &scanRoom{shared: 227 << 10, clusters: someClusters}))
+							require.True(t, s.fillSlabs(&g, &scanRoom{227 << 10, someClusters}))
 							require.Zero(t, g.grid%g.parts, "blocks keep their place in strips")
 							again := s.again(&g)
 							across, _ := s.own(s.code())
