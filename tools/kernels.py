@@ -109,7 +109,7 @@ def without_frames(fatbin: bytes) -> bytes:
 
 
 def short(ptx: bytes) -> bytes:
-    """PTX that means the same, for drivers, which want a 0 at its end. Each function has names of parameters and labels for itself."""
+    """PTX that means the same, with the 0 that drivers want at its end. Each function has its own parameters and labels."""
     for pattern, instead in SHORTER:
         ptx = re.sub(pattern, instead, ptx)
     return ptx + b"\0"
