@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-// Launch geometry of cuda/scan*.cuh. It follows from the shape and the number of multiprocessors alone, but for the choice between
+// Launch geometry of cuda/scan*.cuh. It follows from the shape, the number of multiprocessors and their memory alone, but for the choice between
 // rows and columns, which looks at where dx is dense.
 const (
 	scanRowThreads    = 512     // of a block, at most: row, tiles

@@ -1,9 +1,6 @@
 package core
 
-import (
-	"math"
-	"slices"
-)
+import "slices"
 
 // Bits of the word flags.
 const (
@@ -118,54 +115,6 @@ func (d *deviceScan) clear(workspace uintptr, words int64, q *queue) error {
 	return q.submit(len(q.kernels)-1, ceil(words, blockThreads), blockThreads)
 }
 
-// lay orders the other dimensions by falling density of dx, and joins those that walk like one in every operand.
-func (d *deviceScan) lay(args []Tensor) {
-	var order []int
-	for k, extent := range d.shape {
-		if k == d.dim || extent == 1 {
-			continue
-		}
-		at := len(order)
-		for order = append(order, k); at > 0 && magnitude(args[dxOperand].Strides[order[at-1]]) >= magnitude(args[dxOperand].Strides[k]); at-- {
-			order[at] = order[at-1]
-		}
-		order[at] = k
-	}
-	d.rows = d.rowCount()
-	for i, operand := range d.operands {
-		if len(d.shape) > 0 && (i != 1 || operand != 0) {
-			d.step[i] = args[operand].strides()[d.dim]
-		}
-	}
-	for _, k := range order {
-		var stride [3]int64
-		for i, operand := range d.operands {
-			if i != 1 || operand != 0 {
-				stride[i] = args[operand].strides()[k]
-			}
-		}
-		if last := d.dims - 1; last >= 0 && d.joins(last, stride) {
-			d.extent[last] *= d.shape[k]
-			continue
-		}
-		d.extent[d.dims] = d.shape[k]
-		for i := range stride {
-			d.stride[i][d.dims] = stride[i]
-		}
-		d.dims++
-	}
-}
-
-// joins reports that a slower dimension continues dimension k in every operand.
-func (d *deviceScan) joins(k int, stride [3]int64) bool {
-	for i := range stride {
-		if stride[i] != d.stride[i][k]*d.extent[k] {
-			return false
-		}
-	}
-	return true
-}
-
 // choose takes the kernel that was asked for, or the one for where dx is dense; a quicker one in its place, if that finds its room.
 func (d *deviceScan) choose(args []Tensor, room *scanRoom) scanShape {
 	kernel, columns := d.variant, int64(1)
@@ -206,18 +155,6 @@ func (d *deviceScan) choose(args []Tensor, room *scanRoom) scanShape {
 	return g
 }
 
-// mirror makes positions run in scan order. Rows that lie end to end are mirrored together, so that they still do.
-func (d *deviceScan) mirror(g *scanShape) {
-	for i := range d.operands {
-		d.first[i] = (d.length() - 1) * d.step[i]
-		d.step[i] = -d.step[i]
-		if g.kernel == "rows" && d.dims == 1 {
-			d.first[i] += (d.extent[0] - 1) * d.stride[i][0]
-			d.stride[i][0] = -d.stride[i][0]
-		}
-	}
-}
-
 func bit(set bool, value int64) int64 {
 	if set {
 		return value
@@ -225,75 +162,9 @@ func bit(set bool, value int64) int64 {
 	return 0
 }
 
-// dense are the flags that say how the operands lie: kDense, kLeads and kLines of cuda/scan.cuh.
-func (d *deviceScan) dense(args []Tensor, g *scanShape) int64 {
-	if d.code == "indices" || g.kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 {
-		return 0
-	}
-	run := d.length() // adjacent elements
-	if g.kernel == "rows" {
-		run *= g.width
-	}
-	leads := run%d.vector() != 0
-	switch {
-	case leads && g.kernel != "long" && !(g.kernel == "row" && tamed(d.code)):
-		return 0
-	case g.kernel == "long" && d.lined() > run && d.begins(args, g, lineBytes/d.element.Size()):
-		return scanDense | scanLeads | scanLines
-	case !d.begins(args, g, bit(leads, d.vector())):
-		return 0
-	}
-	return scanDense | bit(leads, scanLeads) | bit(d.full(g), scanFull)
-}
-
-// full is kFull of cuda/scan.cuh.
-func (d *deviceScan) full(g *scanShape) bool {
-	return g.kernel == "row" && d.step == [3]int64{1, 1, 1} && d.length()%(32*d.lane(d.code)) == 0 && d.rows%g.width == 0
-}
-
 // foresees is kForesee of cuda/scan.cuh: of blocks of which there are few on a multiprocessor.
 func (d *deviceScan) foresees(g *scanShape) bool {
 	return g.kernel == "row" && g.block > scanRowThreads/2 && d.hurries()
-}
-
-// begins reports that whole aligned vectors make the rows of every operand; or, with a unit, that the first row begins with a vector, and
-// each at the same place of such units in all of them.
-func (d *deviceScan) begins(args []Tensor, g *scanShape, unit int64) bool {
-	place := func(i int) (first, stride int64) { // of the lowest element of the first row, or vector
-		first, adjacent := d.first[i], d.vector()
-		if unit > 0 {
-			adjacent = d.length()
-		}
-		if d.step[i] < 0 {
-			first -= adjacent - 1
-		}
-		return int64(args[d.operands[i]].Data) + first*d.element.Size(), d.stride[i][0]
-	}
-	to, apart := place(2)
-	for i, operand := range d.operands {
-		repeats := i == 0 && d.step[i] == 0 && (g.kernel != "rows" || d.stride[i][0] == 0) // a number of dy is all that a team reads
-		if repeats || i == 1 && operand == 0 {
-			continue
-		}
-		from, stride := place(i)
-		aligned := from%16 == 0
-		switch {
-		case unit > 0:
-			aligned = aligned && (from-to)%(unit*d.element.Size()) == 0
-			if d.dims > 0 { // vectors at the ends of a row hold memory of its neighbours; nothing is ahead of the first, nor looked at behind the last
-				aligned = aligned && stride >= d.length() && (stride-apart)%unit == 0
-			}
-		case d.dims == 0:
-		case g.kernel == "rows":
-			aligned = aligned && stride == d.length()*d.step[i]
-		default:
-			aligned = aligned && stride%d.vector() == 0
-		}
-		if magnitude(d.step[i]) != 1 || !aligned {
-			return false
-		}
-	}
-	return true
 }
 
 // pack writes ScanArgs of cuda/scan.cuh. Height is that of the shape, or what is told begins so many bytes later.

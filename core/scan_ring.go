@@ -215,33 +215,3 @@ func (s *scanProgram) fillRing(g *scanShape, device *scanRoom) bool {
 	g.shared = uint32(max(0, g.width*bytes))
 	return g.width >= least
 }
-
-// side reports that columns lie side by side in whole aligned vectors in every operand.
-func (d *deviceScan) side(_ string, args []Tensor) bool {
-	if d.code == "indices" || d.dims == 0 || d.extent[0]%d.vector() != 0 {
-		return false
-	}
-	for i, operand := range d.operands {
-		if i == 1 && operand == 0 {
-			continue
-		}
-		whole := args[operand].Data%16 == 0 && d.stride[i][0] == 1 && d.step[i]%d.vector() == 0
-		for k := 1; k < d.dims; k++ {
-			whole = whole && d.stride[i][k]%d.vector() == 0
-		}
-		if !whole {
-			return false
-		}
-	}
-	return true
-}
-
-// alike reports that rows of all operands run the same way, and lie so that whole vectors of them can be read.
-func (d *deviceScan) alike(kernel string, args []Tensor) bool {
-	for _, step := range d.step[:2] {
-		if step != 0 && step != d.step[2] {
-			return false
-		}
-	}
-	return d.dense(args, &scanShape{kernel: kernel}) != 0
-}

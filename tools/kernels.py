@@ -117,16 +117,15 @@ def short(ptx: bytes) -> bytes:
 
 def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
     """One source, one architecture."""
-    made, text = image.with_suffix(".part"), code.startswith("compute")
+    made = image.with_suffix(".part")
+    form, packing, smaller = ("-ptx", TEXT, short) if code.startswith("compute") else ("-fatbin", CODE, without_frames)
+    method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **packing}
     target = f"-gencode=arch=compute_{code.rpartition('_')[2]},code={code}"
-    form = "-ptx" if text else "-fatbin"
     done = subprocess.run([nvcc, form, *FLAGS, target, "-o", made, source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
-    method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **(TEXT if text else CODE)}
-    code_of = short if text else without_frames
-    made.write_bytes(lzma.compress(code_of(made.read_bytes()), lzma.FORMAT_ALONE, filters=[method]))
+    made.write_bytes(lzma.compress(smaller(made.read_bytes()), lzma.FORMAT_ALONE, filters=[method]))
     made.replace(image)
 
 
