@@ -50,7 +50,7 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 	if d.reverse {
 		d.mirror(&g)
 	}
-	if d.code == "indices" || g.kernel == "slabs" || d.together(&g) {
+	if d.code == "indices" || d.together(&g) {
 		if err := d.clear(workspace, (g.marks+s.toldBytes(&g))/16, q); err != nil {
 			return err
 		}
@@ -71,8 +71,10 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 
 // phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
 // for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
+// Where rows are done again by tiles, blocks meet between the phases, which as a rule are none.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
-	cut, team, records := g.parts > 1 && !g.held, d.together(g), d.recordBytes(g) > 0
+	team, meet, records := d.together(g), flags&scanMarked != 0 && g.kernel == "tiles" && g.parts > 1, d.recordBytes(g) > 0
+	cut := g.parts > 1 && !g.held && !meet
 	own := kernels + slices.Index(d.ownKernels(), g.kernel) // those of indices are in the same order
 	heads := own
 	if records {
@@ -96,7 +98,7 @@ func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kern
 			behind = d.toldHeads(g)
 		}
 		d.pack(args, workspace, g, step.phase|flags, behind, q)
-		q.launch.Together = team
+		q.launch.Together = team || meet
 		if g.clustered() {
 			q.launch.Cluster = uint32(g.parts)
 		}

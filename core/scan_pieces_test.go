@@ -107,12 +107,16 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// Blocks share a row that is done again where it is so long that two more launches do not count.
+// One launch does rows again, however long they are: blocks that share one meet between its phases, all of them on the device at once.
 func TestPiecesThatAreDoneAgain(t *testing.T) {
-	for length, again := range map[int64]int{16384: 1, 32768: 1, 1 << 18: 3} {
+	for length, parts := range map[int64]int64{16384: 1, 32768: 1, 1 << 18: 4} {
 		d := ScanBackward{Kind: "cumprod", Shape: []int64{64, length}, DType: Float32, Dim: 1}
 		launches, at, _ := clusterCalls(t, func(*driver.Launch) int { return 7 }, d)
-		require.Len(t, launches[at+1:], again)
+		require.Len(t, launches[at+1:], 1)
+		w := wordsOfScan(t, &launches[at+1])
+		require.Equal(t, parts, w.get("parts"))
+		require.Equal(t, parts > 1, launches[at+1].together)
+		require.LessOrEqual(t, 4*(w.get("strips")*w.get("width")+1), w.get("skip"), "how often blocks met is behind the marks")
 	}
 }
 

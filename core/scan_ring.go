@@ -15,7 +15,7 @@ const (
 	ringLongest  = 1 << 30 // elements of a row, which are counted in 32 bits
 	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
 	tiledRows    = 4       // rows for each multiprocessor, more of which keep memory busy in a block of tiles each
-	againLeast   = 16      // tiles of a row that blocks share where it is done again: for fewer, and for slabs, launches cost more than they save
+	againLeast   = 16      // tiles of a row that blocks share where it is done again: fewer are for one
 )
 
 // tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
@@ -125,10 +125,10 @@ func (g *scanShape) takeTurns(units int64) {
 	g.grid = min(g.strips, g.beside*units)
 }
 
-// mark makes room for so many words that say what a kind that is tried first cannot do.
+// mark makes room for so many words that say what a kind that is tried first cannot do, and for how often blocks met that do it again.
 func (s *scanProgram) mark(g *scanShape, words int64) {
 	if g.marked = tamed(s.code()); g.marked {
-		g.marks = align16(4 * words)
+		g.marks = align16(4 * (words + 1))
 	}
 }
 

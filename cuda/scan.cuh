@@ -34,7 +34,7 @@ struct ScanArgs {
     i64 n, dims, extent[7];  // the scanned dim; the other dims, fastest first
     i64 tiles, parts, strips, width, height, flags, skip, records;
     char* states;  // of parts and tiles, after `skip` bytes; after `records` bytes a bit for each element, tile by tile
-    int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives; strips: [strip], of pieces [strip, piece], the faults of a kind that is tried first
+    int* bad;      // indices: [0] some row, [1 + row] this row has indices that no scan gives; strips: [strip], of pieces [strip, piece], the faults of a kind that is tried first, and behind them how many blocks met that do some again
     Strided dy, x, dx;
 };
 

@@ -256,6 +256,7 @@ __device__ void pieces(const ScanArgs& args)
         Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, rows, firsts[threadIdx.x / 32]);
         own.template ask<0, Own::U>(own.row);
         if (threadIdx.x < 2) found[threadIdx.x] = 0;
+        if (kTamed<K> && blockIdx.x + threadIdx.x == 0) args.bad[args.strips * args.parts] = 0;  // blocks that do rows again have not met
         if (threadIdx.x < 4) rows[threadIdx.x / 2].come[threadIdx.x % 2].open();
         __syncthreads();
         meet_cluster();

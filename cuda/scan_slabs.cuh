@@ -108,30 +108,48 @@ struct Slab {
         return {p, static_cast<int>(min(args.extent[0] - column, static_cast<i64>(COLUMNS)))};
     }
 
+    // Whether all of it exists. Not by `rest`: ptxas 13.0.88 compares what is both a least and a most with one of the two wrongly.
+    __device__ bool whole(const Item& item) const { return item.held == COLUMNS && first + ROWS <= static_cast<int>(args.n); }
+
     // Lanes that are side by side ask for the vectors of a row.
     __device__ void ask(unsigned strip) const
     {
         if (strip >= args.strips) return;
         const Item item = locate(strip);
         const int row = lane / SIDE, side = lane % SIDE * 16, size = sizeof(T);
-        if (side >= item.held * size) return;
-        const auto rows = [&](const Strided& from, i64 begin, int first, int count, int most, unsigned to) {
-            const i64 apart = from.step * size;
-            const char* p = from.data + begin * size + (first + row) * apart + side;
-#pragma unroll
-            for (int r = 0; r < most; r += DOWN, p += DOWN * apart)
-                if (r + row < count) fetch(to + place_of_row(r + row) * SIDE * 16 + side, p);
-        };
-        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(room));
-        rows(args.x, item.place.x, first, rest, ROWS, to);
-        rows(args.dy, item.place.dy, first, rest, ROWS, to + OPERAND * 16);
-        if constexpr (kBased<K>) rows(args.x, item.place.x, 0, static_cast<int>(min(args.n, static_cast<i64>(kSlabSeen))), kSlabSeen, to + 2 * OPERAND * 16);
+        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(room)) + side;
+        const auto at = [&](const Strided& from, i64 begin, int row) { return from.data + (begin + row * from.step) * size + side; };
+        const char *x = at(args.x, item.place.x, first + row), *y = at(args.dy, item.place.dy, first + row);
+        if (whole(item)) {
+            const unsigned even = to + row * SIDE * 16, odd = to + (row ^ GROUPS - 1) * SIDE * 16;
+            ask_all<0>(even, odd, x, DOWN * args.x.step * size);
+            ask_all<0>(even + OPERAND * 16, odd + OPERAND * 16, y, DOWN * args.dy.step * size);
+        } else if (side < item.held * size) {
+#pragma unroll 1
+            for (int r = row; r < rest; r += DOWN, x += DOWN * args.x.step * size, y += DOWN * args.dy.step * size)
+                fetch(to + place_of_row(r) * SIDE * 16, x), fetch(to + (OPERAND + place_of_row(r) * SIDE) * 16, y);
+        }
+        if constexpr (kBased<K>) {
+            if (side < item.held * size)
+                for (int r = row; r < kSlabSeen && r < args.n; r += DOWN) fetch(to + (2 * OPERAND + r * SIDE) * 16, at(args.x, item.place.x, r));
+        }
+    }
+
+    // Of a warp that has all of its rows, whole.
+    template <int M>
+    static __device__ void ask_all(unsigned even, unsigned odd, const char* from, i64 apart)
+    {
+        if constexpr (M < ROWS) {
+            fetch<M * SIDE * 16>(M / R % 2 ? odd : even, from);
+            ask_all<M + DOWN>(even, odd, from + apart, apart);
+        }
     }
 
     // A vector; the whole line of the cache comes with it, as the strip beside this one asks for the rest where rows do not begin with lines.
+    template <int TO = 0>
     static __device__ void fetch(unsigned to, const char* from)
     {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from), "n"(TO) : "memory");
     }
 
     __device__ void read(Word (&word)[R], const uint4* from) const
@@ -160,7 +178,7 @@ struct Slab {
     {
         const int column = place * PER, row = group * R, left = column < item.held ? rest - row : 0;
         T* dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + column + (first + row) * args.dx.step;
-        if (__all_sync(0xffffffff, left >= R)) {
+        if (whole(item)) {
 #pragma unroll
             for (int r = 0; r < R; ++r, dx += args.dx.step) word[r].store(dx);
         } else {
@@ -318,6 +336,8 @@ __device__ void slabs(const ScanArgs& args)
         __syncwarp();
         own.ask(own.strip);
         if (threadIdx.x < 4) shared.boxes[threadIdx.x / 2].come[threadIdx.x % 2].open();
+        if (own.piece == 0)
+            for (unsigned i = own.strip + threadIdx.x * own.apart; i < args.strips; i += blockDim.x * own.apart) args.bad[i] = 0;
         __syncthreads();
         meet_cluster();
 #pragma unroll 1
