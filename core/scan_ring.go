@@ -6,16 +6,17 @@ const (
 	stripWarps   = stripThreads / 32
 	stripBeside  = 32 << 10 // bytes of shared memory beside the ring, at most
 	longThreads  = 256
-	longVectors  = 4       // of a thread; twice as many of cumsum
-	packet       = 16      // bytes of what blocks tell each other at once,
-	told         = 12      // and of the state in it
-	sectorBytes  = 32      // that memory hands out at once: where rows do not begin with so many,
-	lineBytes    = 128     // tiles of `long` do with these
-	ringTiles    = 6       // at most
-	ringLongest  = 1 << 30 // elements of a row, which are counted in 32 bits
-	ringLeast    = 1 << 20 // bytes of an operand: smaller ones are done by others before these are launched
-	tiledRows    = 4       // rows for each multiprocessor, more of which keep memory busy in a block of tiles each
-	againLeast   = 16      // tiles of a row that blocks share where it is done again: fewer are for one
+	longVectors  = 4        // of a thread; twice as many of cumsum
+	packet       = 16       // bytes of what blocks tell each other at once,
+	told         = 12       // and of the state in it
+	sectorBytes  = 32       // that memory hands out at once: where rows do not begin with so many,
+	lineBytes    = 128      // tiles of `long` do with these
+	ringTiles    = 6        // at most
+	ringLongest  = 1 << 30  // elements of a row, which are counted in 32 bits
+	ringLeast    = 1 << 20  // bytes of an operand: smaller ones are done by others before these are launched
+	wholeMost    = 16 << 20 // bytes of an operand: up to here none is quicker than `columns` where that holds columns whole; of cumsum half of it
+	tiledRows    = 4        // rows for each multiprocessor, more of which keep memory busy in a block of tiles each
+	againLeast   = 16       // tiles of a row that blocks share where it is done again: fewer are for one
 )
 
 // tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
@@ -63,18 +64,15 @@ func (s *scanProgram) ringTile(kernel string) (columns, length, bytes int64) {
 // whole are for others.
 func (s *scanProgram) quicker(columns int64) []string {
 	n := s.length()
-	if s.plain || s.rowCount()*n*s.element.Size() < ringLeast || n > ringLongest {
+	if s.plain || n > ringLongest {
 		return nil
 	}
 	across, _, _ := s.ringTile("strips")
 	_, down := s.own(s.code())
 	switch {
 	case columns >= across && columns%s.vector() == 0 && n > down*scanColumnThreads/32:
-		if s.slabwise(columns) {
-			return []string{"slabs", "strips"}
-		}
-		return []string{"strips"}
-	case columns > 1 || s.holdsRow(s.code()):
+		return s.quickerColumns(columns)
+	case s.operandBytes() < ringLeast || columns > 1 || s.holdsRow(s.code()):
 		return nil
 	case s.piecewise():
 		return []string{"pieces", "long"}
@@ -83,6 +81,29 @@ func (s *scanProgram) quicker(columns int64) []string {
 	}
 	return []string{"long"}
 }
+
+// quickerColumns leaves columns that a block holds whole to others as long as the level-2 cache holds operands, and those that it walks where
+// strips would take several launches.
+func (s *scanProgram) quickerColumns(columns int64) (kernels []string) {
+	rows, most := s.rowCount(), int64(wholeMost)
+	if s.kind == "cumsum" {
+		most /= 2
+	}
+	whole, strips := s.shareColumns(s.code(), rows, columns), s.shareStrips("", rows, columns)
+	if whole.tiles*whole.parts == 1 && s.operandBytes() <= most {
+		return nil
+	}
+	if s.slabwise(columns) {
+		kernels = append(kernels, "slabs")
+	}
+	if s.operandBytes() >= ringLeast && (whole.parts > 1 || strips.parts == 1) {
+		kernels = append(kernels, "strips")
+	}
+	return kernels
+}
+
+// operandBytes are those of x.
+func (s *scanProgram) operandBytes() int64 { return s.rowCount() * s.length() * s.element.Size() }
 
 // holdsRing says that elements of a row are counted in 32 bits.
 func (s *scanProgram) holdsRing(string) bool { return s.length() <= ringLongest }

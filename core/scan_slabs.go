@@ -2,10 +2,10 @@ package core
 
 // Geometry of cuda/scan_slabs.cuh.
 const (
-	slabThreads = 512     // of a block, at most; each warp owns as many rows as it has threads
-	slabSeen    = 8       // rows that make the bases of columns
-	slabAgain   = 20      // rows whose x a warp keeps, of 16-bit logcumsumexp
-	slabLeast   = 1 << 10 // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
+	slabThreads = 512    // of a block, at most; each warp owns as many rows as it has threads
+	slabSeen    = 8      // rows that make the bases of columns
+	slabAgain   = 20     // rows whose x a warp keeps, of 16-bit logcumsumexp
+	slabLeast   = 1 << 9 // elements of a column: strips of shorter ones are in the level-2 cache when they are read again
 )
 
 // slabwise reports that so many columns side by side are quicker in slabs than in a ring, where the device has room for them. Large slabs that

@@ -26,8 +26,13 @@ func TestSlabs(t *testing.T) {
 		{"cumprod", Float32, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
 		{"cumprod", Float32, 8192, 8192, none, "slabs", "strips", 1, 132, 512},
 		{"cumprod", Float32, 8193, 8192, clusters, "strips", "strips", 1, 132, 512},
-		{"cumprod", Float32, 1023, 8192, clusters, "strips", "strips", 1, 132, 512},
+		{"cumprod", Float32, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
+		{"cumprod", Float32, 512, 16384, clusters, "slabs", "slabs", 1, gpcs * 16, 512},
 		{"cumprod", Float32, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
+		{"cumprod", Float32, 1024, 64, clusters, "slabs", "slabs", 2, 2 * 2, 512},    // little as it is
+		{"cumprod", Float32, 512, 8192, clusters, "columns", "columns", 1, 512, 512}, // which a block holds
+		{"cumsum", Float32, 512, 8192, clusters, "strips", "strips", 1, 128, 512},    // more than the level-2 cache of what strips read once
+		{"cumsum", Float32, 2048, 4096, clusters, "columns", "columns", 1, 256, 512}, // strips would be cut
 		{"cumprod", Float32, 4096, 64, clusters, "slabs", "slabs", 8, 2 * 8, 512},
 		{"cumprod", Float32, 7000, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 448}, // of 219 warps
 		{"cumprod", Float32, 4608, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 288},
@@ -39,7 +44,7 @@ func TestSlabs(t *testing.T) {
 		{"cumprod", Float16, 4100, 136, clusters, "slabs", "slabs", 15, 3 * 15, 288}, // of 129 warps, the last strip of 8 columns
 		{"logcumsumexp", BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
 		{"logcumsumexp", BFloat16, 6145, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 416}, // of 193 warps
-		{"logcumsumexp", Float16, 1023, 8192, clusters, "strips", "strips", 1, 128, 512},
+		{"logcumsumexp", Float16, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
 		{"cumsum", Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
 	} {
 		about := fmt.Sprintf("%+v", c)
