@@ -238,7 +238,9 @@ KERNELS = {
     "row": ((13, 3000), 1),
     "row, inside vectors": ((13, 3001), 1),
     "pieces": ((5, 40960), 1),
+    "pieces, done again by blocks that meet": ((5, 135168), 1),  # 16.5 tiles or more
     "long": ((3, 49152), 1),
+    "long, done again by blocks that meet": ((3, 135168), 1),
     "columns": ((4, 90, 40), 1),
     "columns of tiles": ((700, 33), 0),
     "strips": ((600, 1024), 0),
