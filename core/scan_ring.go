@@ -82,8 +82,8 @@ func (s *scanProgram) quicker(columns int64) []string {
 	return []string{"long"}
 }
 
-// quickerColumns leaves columns that a block holds whole to others as long as the level-2 cache holds operands, and those that it walks where
-// strips would take several launches.
+// quickerColumns leaves to `columns` what a block of it holds whole, as long as the level-2 cache holds the operands, and what it does uncut
+// where strips would be cut and take several launches. Slabs are quicker than both of the latter.
 func (s *scanProgram) quickerColumns(columns int64) (kernels []string) {
 	rows, most := s.rowCount(), int64(wholeMost)
 	if s.kind == "cumsum" {
