@@ -6,7 +6,7 @@
 #include "scan_pieces_vectors.cuh"
 #include "scan_records.cuh"
 #include "scan_rows.cuh"
-#include "scan_slabs.cuh"
+#include "scan_slabs_vectors.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, SHORT_ROW, ROWS, SHORT_ROWS, COLUMNS) \
     EXPORT_THREADS(scan_backward_##kind##_rows_##name, kRowsThreads, sizeof(T) == 2 ? SHORT_ROWS : ROWS, ScanArgs, rows<Kind<A>, T>(args)) \

@@ -111,81 +111,20 @@ struct Slab {
     // Whether all of it exists. Not by `rest`: ptxas 13.0.88 compares what is both a least and a most with one of the two wrongly.
     __device__ bool whole(const Item& item) const { return item.held == COLUMNS && first + ROWS <= static_cast<int>(args.n); }
 
-    // Lanes that are side by side ask for the vectors of a row.
-    __device__ void ask(unsigned strip) const
-    {
-        if (strip >= args.strips) return;
-        const Item item = locate(strip);
-        const int row = lane / SIDE, side = lane % SIDE * 16, size = sizeof(T);
-        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(room)) + side;
-        const auto at = [&](const Strided& from, i64 begin, int row) { return from.data + (begin + row * from.step) * size + side; };
-        const char *x = at(args.x, item.place.x, first + row), *y = at(args.dy, item.place.dy, first + row);
-        if (whole(item)) {
-            const unsigned even = to + row * SIDE * 16, odd = to + (row ^ GROUPS - 1) * SIDE * 16;
-            ask_all<0>(even, odd, x, DOWN * args.x.step * size);
-            ask_all<0>(even + OPERAND * 16, odd + OPERAND * 16, y, DOWN * args.dy.step * size);
-        } else if (side < item.held * size) {
-#pragma unroll 1
-            for (int r = row; r < rest; r += DOWN, x += DOWN * args.x.step * size, y += DOWN * args.dy.step * size)
-                fetch(to + place_of_row(r) * SIDE * 16, x), fetch(to + (OPERAND + place_of_row(r) * SIDE) * 16, y);
-        }
-        if constexpr (kBased<K>) {
-            if (side < item.held * size)
-                for (int r = row; r < kSlabSeen && r < args.n; r += DOWN) fetch(to + (2 * OPERAND + r * SIDE) * 16, at(args.x, item.place.x, r));
-        }
-    }
-
-    // Of a warp that has all of its rows, whole.
+    __device__ void ask(unsigned strip) const;
     template <int M>
-    static __device__ void ask_all(unsigned even, unsigned odd, const char* from, i64 apart)
-    {
-        if constexpr (M < ROWS) {
-            fetch<M * SIDE * 16>(M / R % 2 ? odd : even, from);
-            ask_all<M + DOWN>(even, odd, from + apart, apart);
-        }
-    }
+    static __device__ void ask_all(unsigned even, unsigned odd, const char* from, i64 apart);
+    __device__ void read(Word (&word)[R], const uint4* from) const;
+    __device__ void keep(const Word (&word)[R]) const;
+    __device__ void remember(Word (&word)[R]) const;
+    __device__ void write(const Word (&word)[R], const Item& item) const;
+    __device__ T* kept(int r) const { return reinterpret_cast<T*>(room + 2 * OPERAND + SEEN) + (r * 32 + lane) * PER; }
 
     // A vector; the whole line of the cache comes with it, as the strip beside this one asks for the rest where rows do not begin with lines.
     template <int TO = 0>
     static __device__ void fetch(unsigned to, const char* from)
     {
         asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from), "n"(TO) : "memory");
-    }
-
-    __device__ void read(Word (&word)[R], const uint4* from) const
-    {
-        const T* even = reinterpret_cast<const T*>(from + (group * R + group) * SIDE) + place * PER;
-        const T* odd = reinterpret_cast<const T*>(from + (group * R - group) * SIDE) + place * PER;
-#pragma unroll
-        for (int r = 0; r < R; ++r) word[r].load((r % 2 == 0 ? even : odd) + r * COLUMNS);
-    }
-
-    // Where x is taken again there are no registers for it meanwhile.
-    __device__ void keep(const Word (&word)[R]) const
-    {
-#pragma unroll
-        for (int r = 0; r < AGAIN; ++r) word[r].store(kept(r));
-    }
-    __device__ void remember(Word (&word)[R]) const
-    {
-        if constexpr (AGAIN == 0) return renew(word);
-#pragma unroll
-        for (int r = 0; r < AGAIN; ++r) word[r].load(kept(r));
-    }
-    __device__ T* kept(int r) const { return reinterpret_cast<T*>(room + 2 * OPERAND + SEEN) + (r * 32 + lane) * PER; }
-
-    __device__ void write(const Word (&word)[R], const Item& item) const
-    {
-        const int column = place * PER, row = group * R, left = column < item.held ? rest - row : 0;
-        T* dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + column + (first + row) * args.dx.step;
-        if (whole(item)) {
-#pragma unroll
-            for (int r = 0; r < R; ++r, dx += args.dx.step) word[r].store(dx);
-        } else {
-#pragma unroll
-            for (int r = 0; r < R; ++r, dx += args.dx.step)
-                if (r < left) word[r].store(dx);
-        }
     }
 
     // What a group of the warp is met by; what the warp comes to is left to the others.
