@@ -12,32 +12,21 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import lzma
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pack
+
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 IMAGES = SOURCES / "image"
 ARCHITECTURES = "80;90;100;120"
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
-# Smaller than what nvcc makes of them: instructions are 16 bytes long, and PTX is text, which short() makes still shorter.
-CODE, TEXT = {"lc": 0, "lp": 4, "pb": 4, "nice_len": 128}, {"lc": 4, "lp": 0, "pb": 0}
-SHORTER = (
-    (rb"//.*", b""),
-    (rb"[ \t]+", b" "),
-    (rb", ", b","),
-    (rb"\n\s+", b"\n"),
-    (rb"\b\w+_param_(\d+)\b", rb"p\1"),
-    (rb"\$L__BB(\d+_\d+)\b", rb"$\1"),
-)
-FRAMES = (b".debug_frame", b".rela.debug_frame")  # sections of an ELF file that debuggers alone read
 OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
 
 # What pip provides where there is no CUDA toolkit.
@@ -95,37 +84,16 @@ def read_manifest(out: Path) -> dict[str, Any]:
     return manifest
 
 
-def without_frames(fatbin: bytes) -> bytes:
-    """The same with zeros, which take no room when they are packed, in FRAMES."""
-    made, start = bytearray(fatbin), fatbin.find(b"\x7fELF")
-    if start >= 0:
-        (table,), (count, names) = struct.unpack_from("<Q", made, start + 40), struct.unpack_from("<HH", made, start + 60)
-        sections = [struct.unpack_from("<I20xQQ", made, start + table + 64 * k) for k in range(count)]
-        for name, offset, size in sections:
-            at = start + sections[names][1] + name
-            if made[at : made.index(0, at)] in FRAMES:
-                made[start + offset : start + offset + size] = bytes(size)
-    return bytes(made)
-
-
-def short(ptx: bytes) -> bytes:
-    """PTX that means the same, with the 0 that drivers want at its end. Each function has its own parameters and labels."""
-    for pattern, instead in SHORTER:
-        ptx = re.sub(pattern, instead, ptx)
-    return ptx + b"\0"
-
-
 def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
     """One source, one architecture."""
     made = image.with_suffix(".part")
-    form, packing, smaller = ("-ptx", TEXT, short) if code.startswith("compute") else ("-fatbin", CODE, without_frames)
-    method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **packing}
+    form, packed = ("-ptx", pack.packed_ptx) if code.startswith("compute") else ("-fatbin", pack.packed_code)
     target = f"-gencode=arch=compute_{code.rpartition('_')[2]},code={code}"
     done = subprocess.run([nvcc, form, *FLAGS, target, "-o", made, source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
-    made.write_bytes(lzma.compress(smaller(made.read_bytes()), lzma.FORMAT_ALONE, filters=[method]))
+    made.write_bytes(packed(made.read_bytes()))
     made.replace(image)
 
 
@@ -137,7 +105,7 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
     codes = codes_for(architectures)
     headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
     sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
-    how = f"{FLAGS} {CODE} {TEXT} {SHORTER} {FRAMES}".encode()
+    how = f"{FLAGS}".encode() + Path(pack.__file__).read_bytes()
     inputs = {name: digest(source.read_bytes(), *headers, how) for name, source in sources.items()}
     before = read_manifest(out)
 
