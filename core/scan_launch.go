@@ -71,9 +71,9 @@ func (s *scanProgram) device(args []Tensor, workspace uintptr, q *queue) error {
 
 // phases launches a kernel, which is one of the list that begins at `kernels`: where strips are cut into parts for heads, for tails, and
 // for the results; where blocks share tiles, for heads and for the results. Of a kind with records, heads and these are found by another.
-// Where rows are done again by tiles, blocks meet between the phases, which as a rule are none.
+// Where strips are done again, blocks meet between the phases, which as a rule are none.
 func (d *deviceScan) phases(args []Tensor, workspace uintptr, g *scanShape, kernels int, flags int64, q *queue) error {
-	team, meet, records := d.together(g), flags&scanMarked != 0 && g.kernel == "tiles" && g.parts > 1, d.recordBytes(g) > 0
+	team, meet, records := d.together(g), flags&scanMarked != 0 && g.parts > 1, d.recordBytes(g) > 0
 	cut := g.parts > 1 && !g.held && !meet
 	own := kernels + slices.Index(d.ownKernels(), g.kernel) // those of indices are in the same order
 	heads := own

@@ -183,33 +183,30 @@ func (s *scanProgram) together(g *scanShape) bool {
 	return g.kernel == "long" && g.parts > 1 && s.teams() || g.held && !g.clustered()
 }
 
-// again is how strips that are marked are done by a kernel that can do everything: each in one block, or in parts where it was in some.
-func (s *scanProgram) again(ring *scanShape) scanShape {
-	g := *ring
-	instead := scanKernels[g.kernel].instead
-	if instead == "" {
-		return g
-	}
-	g.kernel, g.shared, g.parts, g.held = instead, 0, 1, false
-	if g.kernel == "columns" {
-		across, down := s.own(s.code())
-		g.block, g.width = scanColumnThreads, g.columns/across
-		g.height = g.block / g.width
-		g.tiles = ceil(s.length(), down*g.height)
-		g.shared = s.columnRoom(s.code(), g.block)
-	} else {
-		g.block, g.height, g.width = scanRowThreads, scanRowThreads/32, 1 // words of marks
-		if ring.held {
-			g.width = ring.parts
+// again is how strips that are marked are done by a kernel that can do everything, of which few blocks look at all marks: each strip in one
+// block, or in parts where it was in some.
+func (s *scanProgram) again(first *scanShape) scanShape {
+	g := *first
+	if instead := scanKernels[g.kernel].instead; instead != "" {
+		g.kernel, g.shared, g.parts, g.held = instead, 0, 1, false
+		if g.kernel == "columns" {
+			across, down := s.own(s.code())
+			g.block, g.width = scanColumnThreads, g.columns/across
+			g.height = g.block / g.width
+			g.tiles = ceil(s.length(), down*g.height)
+			g.shared = s.columnRoom(s.code(), g.block)
+		} else {
+			g.block, g.height, g.width = scanRowThreads, scanRowThreads/32, 1 // words of marks
+			if first.held {
+				g.width = first.parts
+			}
+			g.tiles = s.walkedTiles(s.code())
 		}
-		g.tiles = s.walkedTiles(s.code())
+		if first.parts > 1 && first.kernel != "slabs" && (g.kernel == "columns" || g.tiles >= againLeast) {
+			g.cut(g.tiles, scanFill*int64(s.units))
+		}
 	}
-	if ring.parts > 1 && ring.kernel != "slabs" && (g.kernel == "columns" || g.tiles >= againLeast) {
-		g.cut(g.tiles, scanFill*int64(s.units))
-	}
-	if g.grid = g.strips * g.parts; g.kernel == "tiles" { // few blocks look at all marks
-		g.grid = min(g.grid, scanFill*int64(s.units))
-	}
+	g.grid = min(g.strips*g.parts, scanFill*int64(s.units))
 	return g
 }
 

@@ -149,7 +149,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"a block for each strip", "cummax", long, 0, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
 			{"what it cannot do is left to columns", "cumprod", long, 0, nil, []string{"cumprod_strips", "cumprod_columns"}},
 			{"few columns, in parts", "logcumsumexp", []int64{5000, 1024}, 0, nil,
-				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns", "logcumsumexp_columns", "logcumsumexp_columns"}},
+				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns"}},
 			{"no heads", "cumsum", []int64{5000, 1024}, 0, nil, []string{"cumsum_strips", "cumsum_strips"}},
 			{"in the middle", "cummax", []int64{3, 5000, 4096}, 1, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
 			{"short columns", "cumsum", []int64{100, 8192}, 0, nil, []string{"cumsum_columns"}},
@@ -157,7 +157,7 @@ func TestWordsOfScans(t *testing.T) {
 			{"odd columns that no block holds, done again by a launch", "cumprod", []int64{3000, 11101}, 0, nil, []string{"cumprod_columns", "cumprod_columns"}},
 			{"a small tensor", "cumprod", []int64{500, 64}, 0, nil, []string{"cumprod_columns"}},
 			{"narrow", "cummax", []int64{1 << 20, 16}, 0, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
-			{"narrow, done again", "cumprod", []int64{1 << 20, 16}, 0, nil, slices.Repeat([]string{"cumprod_columns"}, 6)},
+			{"narrow, done again", "cumprod", []int64{1 << 20, 16}, 0, nil, slices.Repeat([]string{"cumprod_columns"}, 4)},
 			{"long rows", "cummin", []int64{1024, 65536}, 1, nil, []string{"cumextremum_records_long", "cumextremum_long"}},
 			{"records of a long row, with a team", "cummax", []int64{1 << 22}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
 			{"records of few columns, in parts", "cummax", []int64{5000, 1024}, 0, nil,
@@ -213,11 +213,8 @@ func TestWordsOfScans(t *testing.T) {
 				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
 				require.NotZero(t, last.get("flags")&scanMarked)
 				parts, grid := w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].grid)
-				if strings.Contains(kernels[0], "strips") {
-					require.Equal(t, parts, grid, "a block for every part")
-				} else {
-					require.Equal(t, min(parts, 264), grid, "each looks at some parts")
-				}
+				require.Equal(t, min(parts, 264), grid, "each looks at some parts")
+				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].together, "blocks that share a strip meet")
 				require.Equal(t, w.get("parts") > 1, last.get("parts") > 1)
 				require.GreaterOrEqual(t, last.get("parts")*last.get("tiles")*again, w.get("n"), "which are all of a strip")
 				require.Equal(t, strings.Contains(kernels[0], "strips"), launches[len(launches)-1].shared > 0, "columns have their states there")

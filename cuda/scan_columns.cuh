@@ -23,9 +23,8 @@ __device__ void column_tiles(const ScanArgs& args)
     extern __shared__ __align__(128) uint4 ring[];
     const Outer<K, T> scan(args, ring);
     auto& entering = scan.entering;
-    if (args.flags & kMarked && args.bad[scan.strip] != kUndone) return;
-    const int phase = static_cast<int>(args.flags) & (kHeads | kTails);
-    const i64 first = args.parts == 1 ? 0 : (blockIdx.x - scan.strip * args.parts) * args.tiles;
+    const int phase = scan.phase();
+    const i64 first = args.parts == 1 ? 0 : (scan.item() - scan.strip * args.parts) * args.tiles;
     const int c = threadIdx.x, d = scan.tail_column(), count = static_cast<int>(args.tiles);
     const int ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
     const int steps = phase == kHeads ? ahead : ahead + count;
@@ -58,17 +57,19 @@ __device__ void column_tiles(const ScanArgs& args)
 template <typename K, typename T>
 __device__ __noinline__ void column_tiles_apart(const ScanArgs& args)
 {
-    column_tiles<K, T>(args);
+    do_items(args, 1, [&] { column_tiles<K, T>(args); });
 }
 
 template <typename K, typename T>
 __device__ void columns(const ScanArgs& args)
 {
     using First = TameKind<K, T>;
-    const bool one = kShort<K> && args.tiles * args.parts == 1;
-    if (!one && !(args.flags & kMarked)) return column_tiles<First, T>(args);
+    const bool again = args.flags & kMarked, one = kShort<K> && args.tiles * args.parts == 1 && !again;
+    if (!one && !again) return column_tiles<First, T>(args);
     if constexpr (kShort<K>) {
         if (one && column_tile<First, T>(args)) return;
     }
-    if constexpr (kTamed<K>) column_tiles_apart<K, T>(args);
+    if constexpr (kTamed<K>) {
+        if (some_item(args, 1)) column_tiles_apart<K, T>(args);
+    }
 }

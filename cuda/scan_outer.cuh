@@ -2,9 +2,9 @@
 // of them one above the other share a strip. A strip of more than a warp has a block for itself.
 #pragma once
 
+#include "scan_again.cuh"
 #include "scan_inner.cuh"
 #include "scan_outer_line.cuh"
-#include "scan_walk.cuh"
 
 constexpr int kColumnThreads = 512;
 
@@ -40,15 +40,20 @@ struct Outer : OuterLine<T, kAcross<K, T> / sizeof(T), kDown<K, T>> {
     Own* own;  // [warp]
 
     __device__ Outer(const ScanArgs& args, uint4* room)
-        : Base(args), entering(*reinterpret_cast<Entering*>(room)), own(reinterpret_cast<Own*>(room + (sizeof(Entering) + 15) / 16))
+        : Base(args, item()), entering(*reinterpret_cast<Entering*>(room)), own(reinterpret_cast<Own*>(room + (sizeof(Entering) + 15) / 16))
     {
     }
+
+    // What the block does. A kind that is not the one which is tried first does what that one could not.
+    static constexpr bool AGAIN = kTamed<K> && !kTame<K>;
+    static __device__ unsigned item() { return AGAIN ? turn().item : blockIdx.x; }
+    __device__ int phase() const { return AGAIN ? turn().phase : static_cast<int>(args.flags) & (kHeads | kTails); }
 
     // Whether this thread has charge of a column.
     __device__ bool charged() const { return threadIdx.x < across(); }
     __device__ int tail_column() const { return blockDim.x - 1 - threadIdx.x; }
     __device__ bool charged_tails() const { return tail_column() < across(); }
-    __device__ Walk<K> walk() const { return Walk<K>(args, strip, blockIdx.x - strip * args.parts, across()); }
+    __device__ Walk<K> walk() const { return Walk<K>(args, strip, item() - strip * args.parts, across()); }
 
     // ------------------------------------------------------------------------------------------------ what enters
 

@@ -13,14 +13,15 @@ struct OuterLine {
     i64 strip;
     Places at;  // the first element of the thread in tile 0
 
-    __device__ explicit OuterLine(const ScanArgs& args) : args(args)
+    // Of a part of a strip, or of so many strips as a block has.
+    __device__ OuterLine(const ScanArgs& args, unsigned item) : args(args)
     {
         const int wide = power_of(width()), high = power_of(height()), above = threadIdx.x >> wide;
         x = threadIdx.x & (width() - 1), y = above & (height() - 1);
         if (alone())  // strips of a block
-            strip = (static_cast<i64>(blockIdx.x) * blockDim.x >> wide + high) + (above >> high);
+            strip = (static_cast<i64>(item) * blockDim.x >> wide + high) + (above >> high);
         else
-            strip = args.parts == 1 ? blockIdx.x : blockIdx.x / static_cast<unsigned>(args.parts);
+            strip = args.parts == 1 ? item : item / static_cast<unsigned>(args.parts);
         const i64 side = (args.extent[0] + across() - 1) >> (wide + power_of(W)), outer = side == 1 ? strip : strip / side;
         const i64 column = (strip - outer * side) * across();
         held = strip < args.strips ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(across()))) : 0;

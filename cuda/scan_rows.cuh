@@ -5,8 +5,8 @@
 //     rows    a warp owns `width` whole rows, laid end to end; row boundaries cut heads and tails
 #pragma once
 
+#include "scan_again.cuh"
 #include "scan_inner.cuh"
-#include "scan_walk.cuh"
 
 // The part of a tile, or of a row, that a warp owns, its element 0 being at `first`.
 template <int I>
@@ -88,31 +88,6 @@ __device__ void row(const ScanArgs& args)
         row<K, T, false>(args, room);
 }
 
-// Whether a row is to be done again, by what each of so many blocks found against it. All lanes of a warp ask.
-__device__ inline bool undone(const ScanArgs& args, i64 row)
-{
-    const int* bad = args.bad + row * args.width;
-    unsigned faults = 0;
-#pragma unroll 1
-    for (int i = threadIdx.x % 32; i < args.width; i += 32) faults |= static_cast<unsigned>(bad[i]);
-    return __reduce_or_sync(0xffffffff, faults) == kUndone;
-}
-
-// Waits until all blocks, which are on the device at once, have met so many times. Their count is 0 before the launch.
-__device__ inline void meet_device(int* count, unsigned times)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(count, 1);
-        unsigned met;
-        do
-            asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(met) : "l"(count) : "memory");
-        while (met < times * gridDim.x);
-    }
-    __syncthreads();
-}
-
 // The tiles of a part of a strip.
 template <typename K, typename T>
 __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
@@ -124,7 +99,6 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
     __shared__ uint4 room[kRowThreads * Scan::U];
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
     const i64 strip = item / static_cast<unsigned>(args.parts), part = item - strip * args.parts;
-    if (kTamed<K> && args.flags & kMarked && !undone(args, strip)) return;
     const Walk<K> walk(args, strip, part, 1);
     const Places place = Places::of(args, 0, strip);
     const int capacity = blockDim.x * I;
@@ -170,36 +144,12 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
     if (phase == kTails && threadIdx.x == 0) walk.tail(0) = passed.tail;
 }
 
-// Where strips are marked, few blocks look at all marks, of which as a rule there is none. Those that share strips are on the device at once,
-// and meet between the phases.
 template <typename K, typename T>
 __device__ void tiles(const ScanArgs& args)
 {
     if constexpr (kTamed<K>) {
-        __shared__ unsigned next;  // lest it hold a register
-        __shared__ i64 phase;
-        const bool again = args.flags & kMarked, share = again && args.parts > 1;
-        const unsigned first = share ? 0 : blockIdx.x, apart = share ? 1 : gridDim.x, all = static_cast<unsigned>(args.strips * args.parts);
-        bool some = !again;
-#pragma unroll 1
-        for (unsigned strip = first + threadIdx.x / 32 * apart; strip < args.strips && !some; strip += blockDim.x / 32 * apart) some = undone(args, strip);
-        if (!__syncthreads_or(some)) return;
-        if (threadIdx.x == 0) phase = share ? kHeads : args.flags & (kHeads | kTails);
-#pragma unroll 1
-        for (unsigned met = 1;; ++met) {
-            if (threadIdx.x == 0) next = blockIdx.x;
-            __syncthreads();
-#pragma unroll 1
-            while (next < all) {
-                tiles_of<K, T>(args, next, phase);
-                __syncthreads();
-                if (threadIdx.x == 0) next += gridDim.x;
-                __syncthreads();
-            }
-            if (!share || phase == 0) return;
-            meet_device(args.bad + args.strips * args.width, met);
-            if (threadIdx.x == 0) phase = phase == kHeads ? kTails : 0;
-        }
+        const int marks = static_cast<int>(args.width);
+        if (some_item(args, marks)) do_items(args, marks, [&] { tiles_of<K, T>(args, turn().item, turn().phase); });
     } else {
         tiles_of<K, T>(args, blockIdx.x, args.flags & (kHeads | kTails));
     }

@@ -6,9 +6,11 @@
 
 #include "scan.cuh"
 
-// Tells the faults of a part of a strip, where nobody told any before in this phase if there are several.
+// Tells the faults of a part of a strip, where nobody told any before in this phase if there are several. Blocks that do strips again have
+// not met.
 __device__ inline void tell_faults(const ScanArgs& args, i64 strip, i64 phase, unsigned faults)
 {
+    if (strip == 0 && phase != 0) args.bad[args.strips] = 0;
     if (phase != 0 || args.parts == 1)
         args.bad[strip] = phase == 0 ? faults : 0;
     else if (faults)
