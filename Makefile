@@ -22,7 +22,7 @@ SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -typ
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
 
-.PHONY: help demo test test-gpu wheel kernels bench notebooks lint clean generate test-go test-python check-generated
+.PHONY: help demo test test-gpu sanitize wheel kernels bench notebooks lint clean generate test-go test-python check-generated
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -34,6 +34,10 @@ test: test-go lint check-generated notebooks test-python ## run every test that 
 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	$(PY) -m pytest python/tests -m gpu
+
+sanitize: $(VENV)/.dev ## run the selftest under the tools of compute-sanitizer, on a GPU
+	for tool in memcheck racecheck synccheck initcheck; do \
+		compute-sanitizer --tool $$tool --error-exitcode 1 $(PY) -m sternway selftest --device cuda; done
 
 wheel: $(WHEEL) ## build the wheel into dist/
 	@ls -l dist/*.whl

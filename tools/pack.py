@@ -1,4 +1,4 @@
-"""Makes what nvcc wrote smaller and packs it: machine code without what debuggers alone read, PTX with short and few names.
+"""Packs what nvcc wrote: machine code as it is, PTX with short and few names.
 
 PTX means the same afterwards: instructions stay, and each finds in its registers what it found before.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import lzma
 import re
-import struct
 from collections import Counter
 from collections.abc import Iterator
 
@@ -22,39 +21,25 @@ SHORTER = (
     (rb"\b\w+_param_(\d+)\b", rb"p\1"),
     (rb"\$L__BB(\d+_\d+)\b", rb"$\1"),
 )
-FRAMES = (b".debug_frame", b".rela.debug_frame")  # sections of an ELF file that debuggers alone read
 REGISTER = re.compile(rb"%(p|rs|r|rd|f|fd)(\d+)\b")
 LABEL = re.compile(rb"(^|[\s;{])[$\w]+:(\s|$)")
 JUMP = re.compile(rb"\b(bra|brx|ret|exit)\b")
 
 
 def packed_code(fatbin: bytes) -> bytes:
-    """An image of machine code."""
-    return compress(without_frames(fatbin), CODE)
+    """An image of machine code, of which debuggers and compute-sanitizer read every section."""
+    return packed(fatbin, CODE)
 
 
 def packed_ptx(ptx: bytes) -> bytes:
     """An image of PTX, with the 0 that drivers want at its end."""
-    return compress(short(ptx) + b"\0", TEXT)
+    return packed(short(ptx) + b"\0", TEXT)
 
 
-def compress(image: bytes, packing: dict[str, int]) -> bytes:
+def packed(image: bytes, packing: dict[str, int]) -> bytes:
     """By LZMA, as the Go package `cuda` reads it."""
     method = {"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, **packing}
     return lzma.compress(image, lzma.FORMAT_ALONE, filters=[method])
-
-
-def without_frames(fatbin: bytes) -> bytes:
-    """The same with zeros, which take no room when they are packed, in FRAMES."""
-    made, start = bytearray(fatbin), fatbin.find(b"\x7fELF")
-    if start >= 0:
-        (table,), (count, names) = struct.unpack_from("<Q", made, start + 40), struct.unpack_from("<HH", made, start + 60)
-        sections = [struct.unpack_from("<I20xQQ", made, start + table + 64 * k) for k in range(count)]
-        for name, offset, size in sections:
-            at = start + sections[names][1] + name
-            if made[at : made.index(0, at)] in FRAMES:
-                made[start + offset : start + offset + size] = bytes(size)
-    return bytes(made)
 
 
 def short(ptx: bytes) -> bytes:
