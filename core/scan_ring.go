@@ -16,11 +16,7 @@ const (
 	ringLeast    = 1 << 20  // bytes of an operand: smaller ones are done by others before these are launched
 	wholeMost    = 16 << 20 // bytes of an operand: up to here none is quicker than `columns` where that holds columns whole; of cumsum half of it
 	tiledRows    = 4        // rows for each multiprocessor, more of which keep memory busy in a block of tiles each
-	againLeast   = 16       // tiles of a row that blocks share where it is done again: fewer are for one
 )
-
-// tamed reports that the kind is tried in a simpler form first, which says what it cannot do.
-func tamed(code string) bool { return code == "cumprod" || code == "logcumsumexp" }
 
 // recorded reports that one launch reads x, and leaves a bit for each element to those that read dy.
 func (s *scanProgram) recorded() bool { return s.code() == "cumextremum" }
@@ -146,13 +142,6 @@ func (g *scanShape) takeTurns(units int64) {
 	g.grid = min(g.strips, g.beside*units)
 }
 
-// mark makes room for so many words that say what a kind that is tried first cannot do, and for how often blocks met that do it again.
-func (s *scanProgram) mark(g *scanShape, words int64) {
-	if g.marked = tamed(s.code()); g.marked {
-		g.marks = align16(4 * (words + 1))
-	}
-}
-
 // lined is the length of a row with what may lie ahead of it in its first line.
 func (s *scanProgram) lined() int64 {
 	if s.length()*s.element.Size()%sectorBytes != 0 {
@@ -181,33 +170,6 @@ func (s *scanProgram) teams() bool {
 // together reports that blocks wait for each other.
 func (s *scanProgram) together(g *scanShape) bool {
 	return g.kernel == "long" && g.parts > 1 && s.teams() || g.held && !g.clustered()
-}
-
-// again is how strips that are marked are done by a kernel that can do everything, of which few blocks look at all marks: each strip in one
-// block, or in parts where it was in some.
-func (s *scanProgram) again(first *scanShape) scanShape {
-	g := *first
-	if instead := scanKernels[g.kernel].instead; instead != "" {
-		g.kernel, g.shared, g.parts, g.held = instead, 0, 1, false
-		if g.kernel == "columns" {
-			across, down := s.own(s.code())
-			g.block, g.width = scanColumnThreads, g.columns/across
-			g.height = g.block / g.width
-			g.tiles = ceil(s.length(), down*g.height)
-			g.shared = s.columnRoom(s.code(), g.block)
-		} else {
-			g.block, g.height, g.width = scanRowThreads, scanRowThreads/32, 1 // words of marks
-			if first.held {
-				g.width = first.parts
-			}
-			g.tiles = s.walkedTiles(s.code())
-		}
-		if first.parts > 1 && first.kernel != "slabs" && (g.kernel == "columns" || g.tiles >= againLeast) {
-			g.cut(g.tiles, scanFill*int64(s.units))
-		}
-	}
-	g.grid = min(g.strips*g.parts, scanFill*int64(s.units))
-	return g
 }
 
 // fillRing takes as many tiles into the ring as fit into the shared memory of a block, and reports whether there are enough.
