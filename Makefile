@@ -36,7 +36,7 @@ test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	$(PY) -m pytest python/tests -m gpu
 
 sanitize: $(VENV)/.dev ## run the selftest under the tools of compute-sanitizer, on a GPU
-	for tool in memcheck racecheck synccheck initcheck; do \
+	for tool in memcheck synccheck initcheck; do \
 		compute-sanitizer --tool $$tool --error-exitcode 1 $(PY) -m sternway selftest --device cuda; done
 
 wheel: $(WHEEL) ## build the wheel into dist/
