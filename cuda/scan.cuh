@@ -123,6 +123,37 @@ struct Elements {
 
     __device__ A operator()(int i) const { return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N); }
 
+    // Whether one is 0, of those from element `from` on.
+    __device__ bool some_zero(int from) const
+    {
+        if constexpr (sizeof(T) == 2) {
+            constexpr int COUNT = Words<T, N>::COUNT;
+            unsigned all = ~0u;  // the highest bit of each of two: whether none is 0
+#pragma unroll
+            for (int i = 0; i < U * COUNT; ++i) {
+                const unsigned two = opaque(word[i / COUNT].word[i % COUNT]) & 0x7fff7fff;
+                all &= (two | (DOWN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) + 0x7fff7fff;
+            }
+            return DOWN ? !(all >> (16 * column + 15) & 1) : (all & 0x80008000) != 0x80008000;
+        } else {
+            bool some = false;
+#pragma unroll
+            for (int i = 0; i < (DOWN ? U : N * U); ++i) some = some || (i >= from && (*this)(i) == A(0));
+            return some;
+        }
+    }
+
+    // f(first element in local memory, how far apart they are there), for what is seldom done.
+    template <typename F>
+    __device__ auto apart(const F& f) const
+    {
+        constexpr int COUNT = Words<T, N>::COUNT;
+        alignas(16) unsigned kept[U * COUNT];
+#pragma unroll
+        for (int i = 0; i < U * COUNT; ++i) kept[i] = opaque(word[i / COUNT].word[i % COUNT]);  // nothing is widened for it
+        return f(reinterpret_cast<const T*>(kept) + column, DOWN ? 4 * COUNT / static_cast<int>(sizeof(T)) : 1);
+    }
+
     // The least of them, or the largest, two at a time; NaN if one is. CUT: of those from element `from` on.
     template <bool LEAST, bool CUT>
     __device__ A extreme(int from) const
@@ -284,13 +315,13 @@ constexpr bool kTame = false;
 template <typename K>
 constexpr bool kTamed = kTame<TameKind<K, float>>;
 
-// A row is done in one of two ways: its numbers stay in range, or they only fall. Faults say what is against each in the elements of a
-// thread; where there is none against one of them in the whole row, it is done.
-constexpr unsigned kLeavesRange = 1, kRises = 2, kUndone = 3;
+// A row is done in one of two ways: its products stay in range, or its numbers are moderate. Faults say what is against each in the elements
+// of a thread; where there is none against one of them in the whole row, it is done.
+constexpr unsigned kLeavesRange = 1, kExtreme = 2, kUndone = 3;
 
 __device__ inline unsigned faults_of_block(unsigned faults)
 {
-    return (__syncthreads_or(faults & kLeavesRange) ? kLeavesRange : 0) | (__syncthreads_or(faults & kRises) ? kRises : 0);
+    return (__syncthreads_or(faults & kLeavesRange) ? kLeavesRange : 0) | (__syncthreads_or(faults & kExtreme) ? kExtreme : 0);
 }
 
 // What enters a tile, or leaves it.

@@ -151,13 +151,12 @@ struct Inner {
     {
         const unsigned own = FULL || at.lo < at.hi ? cell.faults : 0;
         const auto some = [](bool fault) { return SEG ? __any_sync(0xffffffff, fault) : __syncthreads_or(fault); };
-        if (!some(own & kLeavesRange)) return true;
-        if constexpr (!K::FALLS)
-            return false;
+        if constexpr (!K::TWO_WAYS)
+            return !some(own);
         else if constexpr (SEG)
-            return !some(own & kRises || Cell::begins_small(dx, starts));
+            return !some(own & kLeavesRange) || !some(own & kExtreme || Cell::begins_small(dx, starts));
         else
-            return !some(own & kRises);
+            return !some(own & kExtreme) || !some(own & kLeavesRange);
     }
 
     // Bit i: element i of this thread begins a row.

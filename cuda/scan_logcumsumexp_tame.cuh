@@ -58,7 +58,7 @@ struct TameLogcumsumexpTail {
 // states are plain sums.
 template <typename A, bool EXACT>
 struct TameLogcumsumexp : SameTail<TameLogcumsumexpTail<A>> {
-    static constexpr bool HEAD = true, ORDERED = true, FALLS = false;
+    static constexpr bool HEAD = true, ORDERED = true, TWO_WAYS = false;
     using Number = A;
     using Value = A;
     struct Head {

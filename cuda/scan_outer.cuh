@@ -219,7 +219,7 @@ struct Outer : OuterLine<T, kAcross<K, T> / sizeof(T), kDown<K, T>> {
                 if constexpr (kTame<K>) faults |= cell[v].faults;
             }
             if constexpr (ONE && kTame<K>) {
-                faults = __syncthreads_or(faults & kLeavesRange) ? faults_of_block(faults) : 0;
+                faults = __syncthreads_or(faults & kExtreme) ? faults_of_block(faults) : 0;
                 if (faults == kUndone) return faults;
             }
             this->store(ys, tile, n);

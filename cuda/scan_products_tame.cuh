@@ -1,5 +1,4 @@
-// cumprod of rows that stay within the range of the accumulator, or in which no x is above 1, which are most: states are one or two
-// numbers, joined by as many instructions. Whether a row is one shows on the way.
+// cumprod of rows that are as most are: states are one or two numbers, joined by as many instructions. Whether a row is one shows on the way.
 //
 // A product of n numbers has n - 1 roundings, however it is joined; most of them are in threads. EXACT, which short results need not be,
 // keeps what those took: the first of them is left out at the end.
@@ -7,46 +6,93 @@
 
 #include "scan_products.cuh"
 
-// The product of some threads. In float64, where results are as long as it is, it goes on keeping what roundings took.
+// The exponent of a number: -127 of what is 0 or less than normal, 128 of what is none; in float64 -1023 and 1024.
+__device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 0xff) - 127; }
+__device__ inline int exponent_of(double x) { return (__double2hiint(x) >> 20 & 0x7ff) - 1023; }
+__device__ inline float mantissa_of(float x) { return __int_as_float(__float_as_int(x) & 0x807fffff | 0x3f800000); }
+__device__ inline double mantissa_of(double x) { return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x)); }
+
+// 2^k; 0 where k is the least exponent, infinite where it is the largest.
+template <typename A>
+__device__ A power_of_two(int k)
+{
+    if constexpr (sizeof(A) == 4)
+        return __int_as_float((k + 127) << 23);
+    else
+        return __hiloint2double((k + 1023) << 20, 0);
+}
+
+// A product of threads, m * 2^e, so that it does not leave the range however many they are: |m| is from 1 to 2. What is 0 has an e that
+// nothing brings back.
 template <typename A>
 struct Factor {
-    A product;
+    using Exponent = std::conditional_t<sizeof(A) == 4, int, i64>;  // leaves no room between them
+    static constexpr int kBias = sizeof(A) == 4 ? 127 : 1023, kNone = -(1 << 29);
+    A m;
+    Exponent e;
 
-    static __device__ Factor of(A product, A rest) { return {product + rest}; }
-    __device__ A value() const { return product; }
-    __device__ A apply(A x) const { return product * x; }
-    __device__ Factor operator*(const Factor& r) const { return {product * r.product}; }
-};
+    // Of 0, or of what is not less than normal.
+    static __device__ Factor of(A product)
+    {
+        const int e = exponent_of(product);
+        return {mantissa_of(product), e == -kBias ? kNone : e};
+    }
 
-template <>
-struct Factor<double> {
-    double product, rest;
+    // Rounded once. What is beyond the range is no number of use.
+    __device__ A value() const
+    {
+        const int all = max(static_cast<int>(e), -2 * kBias), half = all >> 1;
+        return m * power_of_two<A>(half) * power_of_two<A>(all - half);
+    }
 
-    static __device__ Factor of(double product, double rest) { return {product, rest}; }
-    __device__ double value() const { return product + rest; }
-    __device__ double apply(double x) const { return fma(product, x, rest * x); }
     __device__ Factor operator*(const Factor& r) const
     {
-        const double p = product * r.product;
-        return {p, fma(product, r.rest, fma(rest, r.product, fma(product, r.product, -p)))};
+        Factor all = {m * r.m, max(e + r.e, static_cast<Exponent>(kNone))};
+        if (fabs(all.m) >= A(2)) all.m *= A(0.5), ++all.e;
+        return all;
+    }
+
+    // The product of n elements since their last start, however small it is.
+    template <typename T>
+    static __device__ __noinline__ Factor of_elements(const T* x, int apart, int n, unsigned starts)
+    {
+        Factor all = {A(1), 0};
+#pragma unroll 1
+        for (int i = 0; i < n; ++i, x += apart, starts >>= 1) {
+            if (starts & 1) all = {A(1), 0};
+            const A one = widen<A>(*x);
+            const int up = exponent_of(one) == -kBias ? kBias : 0;  // of what is less than normal
+            Factor next = of(one * power_of_two<A>(up));
+            next.e -= up;
+            all = all * next;
+        }
+        return all;
     }
 };
 
-// Whether numbers are from 2^-42 to 2^22, or in float64 from 2^-320 to 2^192. What is no number is left to others.
+// The least and the largest of some magnitudes. What is no number is left to others.
 template <typename A>
 struct Extent {
     A least = INFINITY, most = 0;
 
     __device__ void add(A x) { least = fmin(least, fabs(x)), most = fmax(most, fabs(x)); }
-    __device__ bool near() const { return least >= A(0x1p-42) && most <= A(0x1p22); }
+    __device__ bool from(int low) const { return least >= power_of_two<A>(low); }
+    __device__ bool to(int high) const { return most <= power_of_two<A>(high); }
 };
 
+// By exponents.
 template <>
 struct Extent<double> {
-    unsigned all = 0;
+    unsigned least = ~0u, most = 0;
 
-    __device__ void add(double x) { all |= (static_cast<unsigned>(__double2hiint(x)) << 1) - (1023 - 320 << 21); }
-    __device__ bool near() const { return all < 1u << 30; }
+    __device__ void add(double x)
+    {
+        const unsigned high = static_cast<unsigned>(__double2hiint(x)) << 1;
+        least = min(least, high), most = max(most, high);
+    }
+    static __device__ unsigned of(int k) { return static_cast<unsigned>(k + 1023) << 21; }
+    __device__ bool from(int low) const { return least >= of(low); }
+    __device__ bool to(int high) const { return most < of(high); }
 };
 
 // Q -> a Q + b.
@@ -55,26 +101,36 @@ struct TameProductTail {
     A a, b;
 };
 
-// Products from the start of the row, of a warp and of a thread to any of their elements are far from the ends of the range, so that
-// those of what lies between, which are quotients of two of them, are within it. Where no |x| is above 1, no product is, and one that is
-// too small is 0 or has lost places: at most 2^-149 of what it is multiplied by, which is small beside the first dx of the row.
+// A row is done if, in each of its threads, its numbers stay in range, or are moderate.
+//
+// In range: products from the start of the row and of a thread to any of their elements are far from the ends of the range, so that those of
+// what lies between, which are quotients of two of them, are within it.
+//
+// Moderate: x, dy, R and L, from the start of the row and of a thread on, are not great. Then products may be as small as they like: L has an
+// exponent of its own between threads, and what is less than the range loses 2^-149 of what it is multiplied by, L R, which is at most 2^85.
+// That is small beside the first dx of the row, which is not small.
 template <typename A, bool EXACT>
 struct TameCumprod : SameTail<TameProductTail<A>> {
-    static constexpr bool HEAD = true, ORDERED = false, FALLS = true;
-    static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-80) : A(0x1p-600), kMost = sizeof(A) == 4 ? A(0x1p40) : A(0x1p400);
-    // Where x only falls: the least that the first |dx| may be, and the largest |dy|.
-    static constexpr A kFirst = sizeof(A) == 4 ? A(0x1p-64) : A(0x1p-500), kGreat = sizeof(A) == 4 ? A(0x1p18) : A(0x1p200);
+    static constexpr bool HEAD = true, ORDERED = false, TWO_WAYS = true, FLOAT = sizeof(A) == 4;
+    // Exponents of products in range: in a thread, of threads.
+    static constexpr int kLow = FLOAT ? -42 : -320, kHigh = FLOAT ? 18 : 192, kLowest = FLOAT ? -80 : -600, kHighest = FLOAT ? 40 : 400;
+    // Below it the product of a thread is found anew; the same where its end alone is known, or those of four chains.
+    static constexpr int kDeep = FLOAT ? -126 : -1022, kEnd = !FLOAT ? -480 : EXACT ? -60 : -31;
+    // What is moderate: an exponent of L of threads; x, dy, R at every fourth element at least, and the first dx.
+    static constexpr int kRaised = FLOAT ? 26 : 150;
+    static constexpr A kSteep = FLOAT ? A(8) : A(0x1p32), kGreat = FLOAT ? A(0x1p18) : A(0x1p200), kRight = FLOAT ? A(0x1p29) : A(0x1p230);
+    static constexpr A kFirst = FLOAT ? A(0x1p-40) : A(0x1p-300);
     using Number = A;
     using Value = A;
     using Head = Factor<A>;
     using Tail = TameProductTail<A>;
 
-    static __device__ Head empty() { return Head::of(A(1), A(0)); }
+    static __device__ Head empty() { return {A(1), 0}; }
     static __device__ Tail nothing() { return {A(1), A(0)}; }
     static __device__ Head join(const Head& l, const Head& r) { return l * r; }
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
-    static __device__ unsigned faults(const Head& h) { return fabs(h.product) >= kLeast && fabs(h.product) <= kMost ? 0 : kLeavesRange; }
+    static __device__ unsigned faults(const Head& h) { return h.e >= kLowest && h.e < kHighest ? 0 : kLeavesRange; }
 
     template <int I, int N, bool SEG>
     struct Cell {
@@ -84,26 +140,37 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
 
         __device__ void begin(const ScanArgs&) {}
 
+        // The product since the last start where one on the way is next to nothing.
+        template <typename X>
+        static __device__ Head deep_product(const X& x, unsigned starts)
+        {
+            if (x.some_zero(SEG && starts ? 31 - __clz(starts) : 0)) return Head::of(A(0));
+            return x.apart([=](const auto* first, int apart) { return Head::of_elements(first, apart, I, SEG ? starts : 0); });
+        }
+
         // Whether its elements are tame is left to the walk that finds tails.
         template <typename X>
         __device__ Head head(const X& x, unsigned)
         {
             static_assert(!SEG);
-            faults = x.beyond(A(1)) ? kRises : 0;
-            if constexpr (!EXACT) {  // in four chains, so that none is long
-                A p[4] = {x(0), x(1), x(2), x(3)};
+            constexpr int CHAINS = EXACT ? 1 : 4;  // so that none is long
+            faults = x.beyond(kSteep) ? kExtreme : 0;
+            A p[CHAINS], rest = A(0);
 #pragma unroll
-                for (int i = 4; i < I; ++i) p[i % 4] *= x(i);
-                return {(p[0] * p[1]) * (p[2] * p[3])};
+            for (int i = 0; i < I; ++i) {
+                A& chain = p[i % CHAINS];
+                const A q = i < CHAINS ? x(i) : chain * x(i);
+                if (EXACT && i > 0) rest = fma(rest, x(i), fma(chain, x(i), -q));
+                chain = q;
             }
-            A p = x(0), rest = A(0);
+            A least = fabs(p[0]);
 #pragma unroll
-            for (int i = 1; i < I; ++i) {
-                const A q = p * x(i);
-                rest = fma(rest, x(i), fma(p, x(i), -q));
-                p = q;
-            }
-            return Head::of(p, rest);
+            for (int k = 1; k < CHAINS; ++k) least = fmin(least, fabs(p[k]));
+            if (faults || !(least >= power_of_two<A>(kEnd))) return deep_product(x, 0);
+            if constexpr (EXACT)
+                return Head::of(p[0] + rest);
+            else
+                return Head::of((p[0] * p[1]) * (p[2] * p[3]));
         }
 
         // Finds the head on the way: Q -> sum_i p_i dy_i + p Q, where p_i are the products so far, up to the first start.
@@ -123,19 +190,22 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                 extent.add(p);
                 if (!SEG || ahead & 1u << i) sum = fma(p, y(i), sum);
             }
-            faults = extent.near() ? 0 : kLeavesRange;
-            product = EXACT ? Head::of(p, rest) : Head{p};
-            return {product.value(), sum};
+            faults = !extent.to(kHigh) ? kUndone : extent.from(kLow) ? 0 : kLeavesRange;
+            p += rest;
+            product = Head::of(p);
+            if (!extent.from(kDeep)) product = deep_product(x, starts), p = product.value();
+            return {p, sum};
         }
 
         template <typename X, typename Y>
         __device__ void enter(const Head& before, const X&, const Y& y, unsigned starts)
         {
-            faults |= TameCumprod::faults(before) | (y.beyond(kGreat) ? kRises : 0);
+            faults |= TameCumprod::faults(before) | (y.beyond(kGreat) || before.e > kRaised ? kExtreme : 0);
+            const A left = before.value();
             const unsigned ahead = ahead_of(starts);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
-                if (!SEG || c == 0 || ahead & 1u << (c * N - 1)) chunk[c] = before.apply(chunk[c]);
+                if (!SEG || c == 0 || ahead & 1u << (c * N - 1)) chunk[c] *= left;
         }
 
         // Whether a row begins with a dx that is 0 or next to it.
@@ -151,7 +221,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Tail& after, const X& x, const Y& y, unsigned starts, const Store& store)
         {
-            A t = after.b, first = A(0);
+            A t = after.b, first = A(0), right = fabs(t);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
                 A w[N], dx[N], p = chunk[c];
@@ -166,16 +236,16 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                     const A r = y(c * N + i) + t;
                     dx[i] = w[i] * r;
                     t = x(c * N + i) * r;
+                    if (i % 4 == 0) right = fmax(right, fabs(t));
                     if (!SEG && c == 0) first = fmax(first, fabs(dx[i]));
                     if (SEG && starts & 1u << (c * N + i)) t *= A(0);  // what is no number stays so
                 }
                 store(c, dx);
             }
-            if (x.beyond(A(1)) || (!SEG && starts && first < kFirst)) faults |= kRises;
+            if (x.beyond(kSteep) || !(right <= kRight) || (!SEG && starts && first < kFirst)) faults |= kExtreme;
             if (!(t * A(0) == A(0))) faults = kUndone;
         }
     };
-
 };
 
 template <typename A, typename T>

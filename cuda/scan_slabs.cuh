@@ -50,10 +50,10 @@ struct Slab {
     using Heads = Each<typename K::Head>;
     using Tails = Each<typename K::Tail>;
 
-    // What the columns of other blocks come to, [block][lane].
+    // What the columns of other blocks come to, [block][lane]: heads of all but the last one, tails of all but the first one.
     struct Box {
-        Room<Heads, kClusterBlocks * LANES> ahead;
-        Room<Tails, kClusterBlocks * LANES> behind;
+        Room<Heads, (kClusterBlocks - 1) * LANES> ahead;
+        Room<Tails, (kClusterBlocks - 1) * LANES> behind;
         Barrier come[2];  // of what is told at once, and of what is told when that is heard
     };
     struct Shared {
@@ -163,7 +163,7 @@ struct Slab {
 #pragma unroll 1
         for (int other = warp * GROUPS + group; other < pieces; other += warps * GROUPS) {
             if (HEADS && other > piece) barrier.leave(other, box.ahead[piece * LANES + place], sum(&shared.heads[0], 0, warps, empty));
-            if (TAILS && other < piece) barrier.leave(other, box.behind[piece * LANES + place], sum(&shared.tails[0], 0, warps, nothing));
+            if (TAILS && other < piece) barrier.leave(other, box.behind[(piece - 1) * LANES + place], sum(&shared.tails[0], 0, warps, nothing));
         }
         __syncwarp();
         if (threadIdx.x == 0) {
@@ -178,7 +178,7 @@ struct Slab {
         }
         if (TAILS && warp == warps - 1) {
             barrier.wait(turn >> 1);
-            shared.tail[place] = sum(&box.behind[0], piece + 1, pieces, nothing);
+            shared.tail[place] = sum(&box.behind[0], piece, pieces - 1, nothing);
         }
         __syncthreads();
     }

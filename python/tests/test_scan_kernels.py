@@ -268,10 +268,27 @@ def placed(place: float, value: float, other: torch.Tensor) -> torch.Tensor:
     return other
 
 
+def valleys(shape: tuple[int, ...]) -> torch.Tensor:
+    """Of which products fall to 2^-400 and come back to 1, again and again."""
+    falls = torch.arange(shape[-1], device="cuda") // 400 % 2 == 0
+    return torch.where(falls, 0.5, 2.0).expand(shape)
+
+
+def level(shape: tuple[int, ...]) -> torch.Tensor:
+    """dy for which dx of valleys is what precedes it, so that none of it hides what is lost in them."""
+    dy = 1 - valleys(shape).roll(-1, -1)
+    return placed(1, 1.0, dy.contiguous())
+
+
 # Rows of x and of dy. Products that leave their range by falling, and by rising; results that are too small to be formed from
 # what is left of such products; sums of exponentials that rise, within what one base allows and beyond.
 FAR: dict[str, tuple[str, Callable[[tuple[int, ...]], torch.Tensor], Callable[[tuple[int, ...]], torch.Tensor]]] = {
     "uniform": ("cumprod", random, lambda shape: torch.randn(shape, device="cuda")),
+    "normal": ("cumprod", lambda shape: torch.randn(shape, device="cuda"), lambda shape: torch.randn(shape, device="cuda")),
+    "near 1": ("cumprod", lambda shape: 1 + torch.randn(shape, device="cuda") / 10, lambda shape: random(shape) / 64),
+    "normal, with zeros": ("cumprod", lambda shape: placed(0.6, 0, torch.randn(shape, device="cuda")), random),
+    "valleys": ("cumprod", valleys, level),
+    "next to nothing": ("cumprod", lambda shape: 2 ** (-100 * random(shape)), random),
     "mask": ("cumprod", lambda shape: (random(shape) > 0.01).float(), whole),
     "signs": ("cumprod", lambda shape: torch.randint(-1, 2, shape, device="cuda"), whole),
     "steep": ("cumprod", lambda shape: 2 ** (-14 * random(shape)), random),
@@ -312,7 +329,10 @@ def test_far_values(values: str, kernel: str, reverse: bool, dtype: torch.dtype)
     torch.manual_seed(len(values))
     (shape, dim), (kind, *make) = KERNELS[kernel], FAR[values]
     turned = (*shape[:dim], *shape[dim + 1 :], shape[dim])
-    x, dy = (f(turned).to(dtype).movedim(-1, dim).contiguous() for f in make)
+    x, dy = (f(turned).to(dtype) for f in make)
+    if reverse:
+        x, dy = x.flip(-1), dy.flip(-1)
+    x, dy = x.movedim(-1, dim).contiguous(), dy.movedim(-1, dim).contiguous()
     plan = sw.ScanBackwardPlan.select(
         sw.ScanBackwardDescriptor(kind, shape, dtype, dim, reverse),
         "cuda",

@@ -130,6 +130,13 @@ def far(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values
     return Values(dy=source.cast(source.normal(shape), dtype), x=source.cast(x, dtype))
 
 
+def normal(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
+    """Normal numbers, whose products are soon below any range; none is 0 in 16 bits."""
+    x = source.normal(shape)
+    x = library(x).where(abs(x) < 2**-10, 0 * x + 2**-10, x)
+    return Values(dy=source.cast(source.normal(shape), dtype), x=source.cast(x, dtype))
+
+
 def with_indices(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
     """What torch's forward returned besides; positions of the winners."""
     values = inputs(kind, dim, source, shape, dtype)
@@ -202,6 +209,10 @@ CASES = (
         case(kind, f"dim {dim}, far", dim, ("dy", "x"), make=far, cuda=((8192, 8192),))
         for kind in ("cumprod", "logcumsumexp")
         for dim in (ROWS, COLUMNS)
+    ),
+    *(
+        case("cumprod", f"dim {dim}, normal", dim, ("dy", "x"), make=normal, cuda=shapes)
+        for dim, shapes in ((ROWS, ((8192, 8192), (1, 1 << 26))), (COLUMNS, ((8192, 8192),)))
     ),
     case("cummax", "by indices", ROWS, ("dy", "indices"), **{**ON_ROWS, "demo": None}),
     case("cummax", "by indices, dim 0", COLUMNS, ("dy", "indices"), cpu=ON_COLUMNS["cpu"]),
