@@ -32,8 +32,12 @@ func (s *scanProgram) again(first *scanShape) scanShape {
 			}
 			g.tiles = s.walkedTiles(s.code())
 		}
-		if first.parts > 1 && first.kernel != "slabs" && (g.kernel == "columns" || g.tiles >= againLeast) {
-			g.cut(g.tiles, scanFill*int64(s.units))
+		if first.parts > 1 && (g.kernel == "columns" || g.tiles >= againLeast) {
+			blocks := scanFill * int64(s.units)
+			if first.kernel == "slabs" { // so few strips that all of them are done sooner in parts
+				blocks = int64(s.units)
+			}
+			g.cut(g.tiles, blocks)
 		}
 	}
 	g.grid = min(g.strips*g.parts, scanFill*int64(s.units))

@@ -65,6 +65,8 @@ func TestSlabs(t *testing.T) {
 		again := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].symbol, "_columns_")
 		require.Equal(t, []int64{w.get("strips"), scanMarked}, []int64{again.get("strips"), again.get("flags") & scanMarked}, "strips that are marked are done again")
+		require.Equal(t, again.get("strips") < 89, launches[at+1].together, "by blocks that share them where there are few: "+about) // 132/89 is 1.5
+		require.LessOrEqual(t, 4*(again.get("strips")+1), again.get("skip"), "how often blocks met is behind the marks")
 	}
 }
 

@@ -5,7 +5,7 @@
 
 FOR_EACH_FLOAT(EXPORT_KIND, cumsum, Cumsum, 2, 3, 5, 5, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 2, 3, 3, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 2, 4, 4, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 2, 3, 3, 2)
 FOR_EACH_FLOAT(EXPORT_STRIPS, cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum, Recorded)
 FOR_EACH_FLOAT(EXPORT_LONG, cumsum, Cumsum, 2)

@@ -43,10 +43,11 @@ __device__ inline Turn& turn()
 __device__ inline bool some_item(const ScanArgs& args, int marks)
 {
     const bool share = args.flags & kMarked && args.parts > 1;  // blocks share strips
-    const unsigned first = share ? 0 : blockIdx.x, apart = share ? 1 : gridDim.x;
+    const unsigned first = share ? 0 : blockIdx.x, apart = share ? 1 : gridDim.x, readers = marks == 1 ? 1 : 32;
     bool some = !(args.flags & kMarked);
 #pragma unroll 1
-    for (unsigned strip = first + threadIdx.x / 32 * apart; strip < args.strips && !some; strip += blockDim.x / 32 * apart) some = undone(args, strip, marks);
+    for (unsigned strip = first + threadIdx.x / readers * apart; strip < args.strips && !some; strip += blockDim.x / readers * apart)
+        some = marks == 1 ? args.bad[strip] == static_cast<int>(kUndone) : undone(args, strip, marks);
     return __syncthreads_or(some);
 }
 

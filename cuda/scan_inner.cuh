@@ -159,6 +159,9 @@ struct Inner {
             return !some(own & kExtreme) || !some(own & kLeavesRange);
     }
 
+    // k / n, exact, for k is below 2^11.
+    static __device__ int rows_before(int k, int n) { return static_cast<int>(__fdividef(k + 0.5f, n)); }
+
     // Bit i: element i of this thread begins a row.
     __device__ unsigned starts_of(const Span& at) const
     {
@@ -168,7 +171,7 @@ struct Inner {
             return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
         }
         const int n = static_cast<int>(args.n), k = own - at.lo;
-        const int rest = k > 0 ? k - n * static_cast<int>(__fdividef(k + 0.5f, n)) : 0;  // k % n: exact, for k is below 2^11
+        const int rest = k > 0 ? k - n * rows_before(k, n) : 0;
         unsigned starts = 0;
 #pragma unroll 1
         for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) starts |= 1u << i;
@@ -208,7 +211,7 @@ struct Inner {
         Cell cell;
         cell.begin(args);
         if constexpr (X) x.finish(xs, room, pad);
-        if constexpr (INDEX) take(cell, at, place.x, starts());
+        if constexpr (INDEX) take(cell, at, place.x);
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (kBased<K>) cell.base = base_of(x, xv, starts(), cuts, place.x);
         if constexpr (kSlow<K, T> && kQuickMemory && DENSE && !LEADS && !SEG && !WALK) bring_next(static_cast<unsigned>(at.row0));
@@ -313,13 +316,43 @@ struct Inner {
         }
     }
 
-    __device__ void take(Cell& cell, const Span& at, i64 place, unsigned starts) const
+    // Lanes that are side by side read indices that are, some at once, and vote for the records of those that own them.
+    __device__ void take(Cell& cell, const Span& at, i64 place) const
     {
+        constexpr int SOME = I < 8 ? I : 8;
+        static_assert(I <= 32);
         const Line<i64, 1> x(args, args.x, at, place);
-        const int own = threadIdx.x % 32 * I, lo = min(max(at.lo - own, 0), I), hi = min(max(at.hi - own, 0), I);
-        i64 k = at.first + own + lo, row = at.row0;
-        if (SEG) row += k / args.n, k %= args.n;
-        const i64 before = lo < hi && !(starts >> lo & 1) ? *x.element(own + lo - 1) : 0;
-        cell.take(args, [&](int i) { return *x.element(own + i); }, lo, hi, starts, row, k, before);
+        const int lane = threadIdx.x % 32, n = SEG ? static_cast<int>(args.n) : 1;
+        const bool joined = x.joined();
+        const i64 apart = 32 * args.x.step, *own = x.p + lane * args.x.step;
+        i64 before = lane == 0 && at.lo == 0 && at.first > 0 && at.hi > 0 ? *x.element(-1) : 0;
+        bool bad = false;
+        cell.records = 0;
+#pragma unroll 1
+        for (int j = 0; j < I; j += SOME, own += SOME * apart) {
+            const int first = j * 32 + lane;
+            i64 winner[SOME];
+#pragma unroll
+            for (int k = 0; k < SOME; ++k) {
+                const int e = first + 32 * k;
+                winner[k] = e < at.lo || e >= at.hi ? 0 : joined ? own[k * apart] : *x.element(e);
+            }
+            __syncwarp();  // lest some are asked for late
+#pragma unroll
+            for (int k = 0; k < SOME; ++k) {
+                const int e = first + 32 * k, row = SEG ? rows_before(e - at.lo, n) : 0;
+                const bool there = e >= at.lo && e < at.hi;
+                const i64 position = SEG ? e - at.lo - row * n : at.first + e, last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
+                const bool wins = winner[k] == K::index_of(args, position);
+                const bool wrong = there && !wins && (position == 0 || winner[k] != (lane == 0 ? before : last));
+                if (SEG && wrong) args.bad[1 + at.row0 + row] = 1;
+                bad = bad || wrong;
+                const unsigned records = __ballot_sync(0xffffffff, there && (wins || position == 0));
+                if (lane * I / 32 == j + k) cell.records = records >> lane * I % 32 & ~0u >> (32 - I);
+                before = last;
+            }
+        }
+        if (bad) args.bad[0] = 1;
+        if (!SEG && bad) args.bad[1 + at.row0] = 1;
     }
 };

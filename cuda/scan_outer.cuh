@@ -242,6 +242,6 @@ struct Outer : OuterLine<T, kAcross<K, T> / sizeof(T), kDown<K, T>> {
         const i64 row0 = (tile * height() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
         const i64 side = (args.extent[0] + across() - 1) / across(), outer = side == 1 ? strip : strip / side;
         const i64 column = (strip - outer * side) * across() + x * W + v;
-        cell.take(args, [&](int r) { return q[r * args.x.step]; }, 0, n, starts, outer * args.extent[0] + column, row0, before);
+        cell.take(args, [&](int r) { return q[r * args.x.step]; }, n, starts, outer * args.extent[0] + column, row0, before);
     }
 };

@@ -182,20 +182,22 @@ template <typename A>
 struct Indices : Runs<A> {
     using Value = i64;
 
+    // The index of what is at position k.
+    static __device__ i64 index_of(const ScanArgs& args, i64 k) { return args.flags & kReversed ? args.n - 1 - k : k; }
+
     template <int I, int N, bool SEG>
     struct Cell : Runs<A>::template Cell<I, N, SEG> {
-        // Elements lo..hi-1 exist; element lo is at position k of its row; `before` is the index ahead of it, if it is no start.
+        // The first `count` elements of a column, which begin at position k of the row; `before` is the index ahead of them, if they do not
+        // begin it.
         template <typename Index>
-        __device__ void take(const ScanArgs& args, const Index& index, int lo, int hi, unsigned starts, i64 row, i64 k, i64 before)
+        __device__ void take(const ScanArgs& args, const Index& index, int count, unsigned starts, i64 row, i64 k, i64 before)
         {
             this->records = starts;
-            const i64 mirror = args.flags & kReversed ? args.n - 1 : 0, way = args.flags & kReversed ? -1 : 1;
             bool bad = false;
 #pragma unroll 4
-            for (int i = lo; i < hi; ++i, ++k) {
-                if (SEG && k == args.n) k = 0, ++row;
+            for (int i = 0; i < count; ++i, ++k) {
                 const i64 winner = index(i);
-                if (winner == mirror + way * k)
+                if (winner == index_of(args, k))
                     this->records |= 1u << i;
                 else if (starts & 1u << i || winner != before)
                     args.bad[1 + row] = 1, bad = true;

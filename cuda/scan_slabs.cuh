@@ -275,8 +275,8 @@ __device__ void slabs(const ScanArgs& args)
         __syncwarp();
         own.ask(own.strip);
         if (threadIdx.x < 4) shared.boxes[threadIdx.x / 2].come[threadIdx.x % 2].open();
-        if (own.piece == 0)  // its blocks have told nothing against a strip
-            for (unsigned i = own.strip + threadIdx.x * own.apart; i < args.strips; i += blockDim.x * own.apart) args.bad[i] = 0;
+        if (own.piece == 0)  // its blocks have told nothing against a strip, nor have those met that do some again
+            for (unsigned i = own.strip + threadIdx.x * own.apart; i <= args.strips; i += blockDim.x * own.apart) args.bad[i] = 0;
         __syncthreads();
         meet_cluster();
 #pragma unroll 1

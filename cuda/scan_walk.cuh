@@ -17,6 +17,10 @@ __device__ inline void tell_faults(const ScanArgs& args, i64 strip, i64 phase, u
         atomicOr(&args.bad[strip], static_cast<int>(faults));
 }
 
+// States of parts that are on their way at once, as each takes long.
+template <typename S>
+constexpr int kAtOnce = kLong<S> ? 4 : 8;
+
 template <typename K>
 struct Walk {
     using Head = typename K::Head;
@@ -47,7 +51,7 @@ struct Walk {
     __device__ Head ahead(int column) const
     {
         Head sum = K::empty();
-#pragma unroll 4
+#pragma unroll (kAtOnce<Head>)
         for (i64 i = 0; i < part; ++i) sum = K::join(sum, heads[(strip * parts + i) * columns + column]);
         return sum;
     }
@@ -57,12 +61,12 @@ struct Walk {
         const Far nothing = K::far(K::nothing());
         Far sum = nothing;
 #pragma unroll 1
-        for (i64 i = parts - 1; i > part; i -= 4) {
-            Far next[4];
+        for (i64 i = parts - 1; i > part; i -= kAtOnce<Far>) {
+            Far next[kAtOnce<Far>];
 #pragma unroll
-            for (int k = 0; k < 4; ++k) next[k] = i - k > part ? tails[(strip * parts + i - k) * columns + column] : nothing;
+            for (int k = 0; k < kAtOnce<Far>; ++k) next[k] = i - k > part ? tails[(strip * parts + i - k) * columns + column] : nothing;
 #pragma unroll
-            for (int k = 0; k < 4; ++k) sum = K::join(next[k], sum);
+            for (int k = 0; k < kAtOnce<Far>; ++k) sum = K::join(next[k], sum);
         }
         return sum;
     }
