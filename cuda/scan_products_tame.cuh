@@ -22,53 +22,85 @@ __device__ A power_of_two(int k)
         return __hiloint2double((k + 1023) << 20, 0);
 }
 
-// A product of threads, m * 2^e, so that it does not leave the range however many they are: |m| is from 1 to 2. What is 0 has an e that
-// nothing brings back.
+// x 2^e, rounded once, where e is no large exponent; 0 where it is a far one.
+template <typename A>
+__device__ A scaled(A x, int e)
+{
+    constexpr int far = sizeof(A) == 4 ? -254 : -2046;
+    const int all = max(e, far), half = all >> 1;
+    return x * power_of_two<A>(half) * power_of_two<A>(all - half);
+}
+
+constexpr int kNone = -(1 << 29);  // the exponent of 0: nothing brings it back
+
+// A product of threads, m * 2^e, so that it does not leave the range however many they are: |m| is from 1 to 2.
 template <typename A>
 struct Factor {
-    using Exponent = std::conditional_t<sizeof(A) == 4, int, i64>;  // leaves no room between them
-    static constexpr int kBias = sizeof(A) == 4 ? 127 : 1023, kNone = -(1 << 29);
     A m;
-    Exponent e;
+    int e;
+
+    static __device__ Factor one() { return {A(1), 0}; }
 
     // Of 0, or of what is not less than normal.
-    static __device__ Factor of(A product)
+    static __device__ Factor of(A product, A rest = A(0))
     {
+        product += rest;
         const int e = exponent_of(product);
-        return {mantissa_of(product), e == -kBias ? kNone : e};
+        return {mantissa_of(product), e == exponent_of(A(0)) ? kNone : e};
     }
 
-    // Rounded once. What is beyond the range is no number of use.
-    __device__ A value() const
-    {
-        const int all = max(static_cast<int>(e), -2 * kBias), half = all >> 1;
-        return m * power_of_two<A>(half) * power_of_two<A>(all - half);
-    }
-
+    __device__ A value() const { return scaled(m, e); }
+    __device__ A apply(A x) const { return value() * x; }
     __device__ Factor operator*(const Factor& r) const
     {
-        Factor all = {m * r.m, max(e + r.e, static_cast<Exponent>(kNone))};
+        Factor all = {m * r.m, max(e + r.e, kNone)};
         if (fabs(all.m) >= A(2)) all.m *= A(0.5), ++all.e;
         return all;
     }
+};
 
-    // The product of n elements since their last start, however small it is.
-    template <typename T>
-    static __device__ __noinline__ Factor of_elements(const T* x, int apart, int n, unsigned starts)
+// In float64, where results are as long as it is, it goes on keeping what roundings took.
+template <>
+struct Factor<double> {
+    double m;
+    float rest;
+    int e;
+
+    static __device__ Factor one() { return {1.0, 0.0f, 0}; }
+    static __device__ Factor of(double product, double rest = 0.0)
     {
-        Factor all = {A(1), 0};
-#pragma unroll 1
-        for (int i = 0; i < n; ++i, x += apart, starts >>= 1) {
-            if (starts & 1) all = {A(1), 0};
-            const A one = widen<A>(*x);
-            const int up = exponent_of(one) == -kBias ? kBias : 0;  // of what is less than normal
-            Factor next = of(one * power_of_two<A>(up));
-            next.e -= up;
-            all = all * next;
-        }
+        const int e = exponent_of(product);
+        return {mantissa_of(product), static_cast<float>(rest * power_of_two<double>(-e)), e == exponent_of(0.0) ? kNone : e};
+    }
+
+    __device__ double value() const { return scaled(m + rest, e); }
+    __device__ double apply(double x) const { return fma(scaled(m, e), x, scaled(static_cast<double>(rest), e) * x); }
+    __device__ Factor operator*(const Factor& r) const
+    {
+        const double p = m * r.m, lost = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
+        Factor all = {p, static_cast<float>(lost), max(e + r.e, kNone)};
+        if (fabs(p) >= 2.0) all.m *= 0.5, all.rest *= 0.5f, ++all.e;
         return all;
     }
 };
+
+// The product of n elements since their last start, however small it is.
+template <typename A, typename T>
+__device__ __noinline__ Factor<A> product_of(const T* x, int apart, int n, unsigned starts)
+{
+    constexpr int up = sizeof(A) == 4 ? 127 : 1023;
+    Factor<A> all = Factor<A>::one();
+#pragma unroll 1
+    for (int i = 0; i < n; ++i, x += apart, starts >>= 1) {
+        if (starts & 1) all = Factor<A>::one();
+        const A one = widen<A>(*x);
+        const bool small = exponent_of(one) == -up;  // less than normal
+        Factor<A> next = Factor<A>::of(small ? one * power_of_two<A>(up) : one);
+        if (small) next.e -= up;
+        all = all * next;
+    }
+    return all;
+}
 
 // The least and the largest of some magnitudes. What is no number is left to others.
 template <typename A>
@@ -125,7 +157,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
     using Head = Factor<A>;
     using Tail = TameProductTail<A>;
 
-    static __device__ Head empty() { return {A(1), 0}; }
+    static __device__ Head empty() { return Head::one(); }
     static __device__ Tail nothing() { return {A(1), A(0)}; }
     static __device__ Head join(const Head& l, const Head& r) { return l * r; }
     static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
@@ -145,7 +177,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
         static __device__ Head deep_product(const X& x, unsigned starts)
         {
             if (x.some_zero(SEG && starts ? 31 - __clz(starts) : 0)) return Head::of(A(0));
-            return x.apart([=](const auto* first, int apart) { return Head::of_elements(first, apart, I, SEG ? starts : 0); });
+            return x.apart([=](const auto* first, int apart) { return product_of<A>(first, apart, I, SEG ? starts : 0); });
         }
 
         // Whether its elements are tame is left to the walk that finds tails.
@@ -168,7 +200,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
             for (int k = 1; k < CHAINS; ++k) least = fmin(least, fabs(p[k]));
             if (faults || !(least >= power_of_two<A>(kEnd))) return deep_product(x, 0);
             if constexpr (EXACT)
-                return Head::of(p[0] + rest);
+                return Head::of(p[0], rest);
             else
                 return Head::of((p[0] * p[1]) * (p[2] * p[3]));
         }
@@ -191,21 +223,20 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                 if (!SEG || ahead & 1u << i) sum = fma(p, y(i), sum);
             }
             faults = !extent.to(kHigh) ? kUndone : extent.from(kLow) ? 0 : kLeavesRange;
-            p += rest;
-            product = Head::of(p);
-            if (!extent.from(kDeep)) product = deep_product(x, starts), p = product.value();
-            return {p, sum};
+            product = Head::of(p, rest);
+            if (extent.from(kDeep)) return {p + rest, sum};
+            product = deep_product(x, starts);
+            return {product.value(), sum};
         }
 
         template <typename X, typename Y>
         __device__ void enter(const Head& before, const X&, const Y& y, unsigned starts)
         {
             faults |= TameCumprod::faults(before) | (y.beyond(kGreat) || before.e > kRaised ? kExtreme : 0);
-            const A left = before.value();
             const unsigned ahead = ahead_of(starts);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
-                if (!SEG || c == 0 || ahead & 1u << (c * N - 1)) chunk[c] *= left;
+                if (!SEG || c == 0 || ahead & 1u << (c * N - 1)) chunk[c] = before.apply(chunk[c]);
         }
 
         // Whether a row begins with a dx that is 0 or next to it.
