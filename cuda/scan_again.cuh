@@ -39,7 +39,8 @@ __device__ inline Turn& turn()
     return shared;
 }
 
-// Whether the block has something to do: where strips are marked, few blocks look at all marks, of which as a rule there is none.
+// Whether the block has something to do: where strips are marked, few blocks look at all marks, of which as a rule there is none. A thread
+// looks at a strip with one of them.
 __device__ inline bool some_item(const ScanArgs& args, int marks)
 {
     const bool share = args.flags & kMarked && args.parts > 1;  // blocks share strips

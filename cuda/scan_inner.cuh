@@ -316,43 +316,5 @@ struct Inner {
         }
     }
 
-    // Lanes that are side by side read indices that are, some at once, and vote for the records of those that own them.
-    __device__ void take(Cell& cell, const Span& at, i64 place) const
-    {
-        constexpr int SOME = I < 8 ? I : 8;
-        static_assert(I <= 32);
-        const Line<i64, 1> x(args, args.x, at, place);
-        const int lane = threadIdx.x % 32, n = SEG ? static_cast<int>(args.n) : 1;
-        const bool joined = x.joined();
-        const i64 apart = 32 * args.x.step, *own = x.p + lane * args.x.step;
-        i64 before = lane == 0 && at.lo == 0 && at.first > 0 && at.hi > 0 ? *x.element(-1) : 0;
-        bool bad = false;
-        cell.records = 0;
-#pragma unroll 1
-        for (int j = 0; j < I; j += SOME, own += SOME * apart) {
-            const int first = j * 32 + lane;
-            i64 winner[SOME];
-#pragma unroll
-            for (int k = 0; k < SOME; ++k) {
-                const int e = first + 32 * k;
-                winner[k] = e < at.lo || e >= at.hi ? 0 : joined ? own[k * apart] : *x.element(e);
-            }
-            __syncwarp();  // lest some are asked for late
-#pragma unroll
-            for (int k = 0; k < SOME; ++k) {
-                const int e = first + 32 * k, row = SEG ? rows_before(e - at.lo, n) : 0;
-                const bool there = e >= at.lo && e < at.hi;
-                const i64 position = SEG ? e - at.lo - row * n : at.first + e, last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
-                const bool wins = winner[k] == K::index_of(args, position);
-                const bool wrong = there && !wins && (position == 0 || winner[k] != (lane == 0 ? before : last));
-                if (SEG && wrong) args.bad[1 + at.row0 + row] = 1;
-                bad = bad || wrong;
-                const unsigned records = __ballot_sync(0xffffffff, there && (wins || position == 0));
-                if (lane * I / 32 == j + k) cell.records = records >> lane * I % 32 & ~0u >> (32 - I);
-                before = last;
-            }
-        }
-        if (bad) args.bad[0] = 1;
-        if (!SEG && bad) args.bad[1 + at.row0] = 1;
-    }
+    __device__ void take(Cell& cell, const Span& at, i64 place) const;
 };

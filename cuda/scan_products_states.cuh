@@ -6,6 +6,22 @@
 
 #include "scan.cuh"
 
+// The exponent of a number: -127 of what is 0 or less than normal, 128 of what is none; in float64 -1023 and 1024.
+__device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 0xff) - 127; }
+__device__ inline int exponent_of(double x) { return (__double2hiint(x) >> 20 & 0x7ff) - 1023; }
+__device__ inline float mantissa_of(float x) { return __int_as_float(__float_as_int(x) & 0x807fffff | 0x3f800000); }
+__device__ inline double mantissa_of(double x) { return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x)); }
+
+// 2^k; 0 where k is the least exponent, infinite where it is the largest.
+template <typename A>
+__device__ A power_of_two(int k)
+{
+    if constexpr (sizeof(A) == 4)
+        return __int_as_float((k + 127) << 23);
+    else
+        return __hiloint2double((k + 1023) << 20, 0);
+}
+
 // 0 * inf = 0: a factor that is exactly 0 cuts infinities, not NaN.
 template <typename A>
 __device__ A times(A a, A b)
@@ -55,21 +71,20 @@ struct Product<double> {
 
     static __device__ Product one() { return {1.0, 0}; }
     static __device__ Product zero() { return {0.0, kZero}; }
-    static __device__ int field(double x) { return __double2hiint(x) >> 20 & 0x7ff; }
 
     static __device__ __noinline__ Product of(double x, i64 e = 0)
     {
         if (x == 0.0) return {x, kZero};
-        int f = field(x);
+        int f = exponent_of(x) + kBias;
         if (f == 2 * kBias + 1) return {x, kInfinite};
         if (f == 0) {
             x *= 0x1p64;
-            f = field(x) - 64;
+            f = exponent_of(x) + kBias - 64;
         }
         e += f - kBias;
         if (e >= kInfinite) return {copysign(INFINITY, x), kInfinite};
         if (e <= -kInfinite) return {copysign(0.0, x), kZero};
-        return {__hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x)), e};
+        return {mantissa_of(x), e};
     }
 
     // Rounded once.
@@ -77,7 +92,7 @@ struct Product<double> {
     {
         constexpr i64 most = 2 * (kBias - 1);
         const int k = static_cast<int>(e < -most ? -most : e > most ? most : e), half = k / 2;
-        return m * __hiloint2double((half + kBias) << 20, 0) * __hiloint2double((k - half + kBias) << 20, 0);
+        return m * power_of_two<double>(half) * power_of_two<double>(k - half);
     }
     __device__ double number() const { return value(); }
     __device__ double sign() const { return m; }

@@ -6,22 +6,6 @@
 
 #include "scan_products.cuh"
 
-// The exponent of a number: -127 of what is 0 or less than normal, 128 of what is none; in float64 -1023 and 1024.
-__device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 0xff) - 127; }
-__device__ inline int exponent_of(double x) { return (__double2hiint(x) >> 20 & 0x7ff) - 1023; }
-__device__ inline float mantissa_of(float x) { return __int_as_float(__float_as_int(x) & 0x807fffff | 0x3f800000); }
-__device__ inline double mantissa_of(double x) { return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x)); }
-
-// 2^k; 0 where k is the least exponent, infinite where it is the largest.
-template <typename A>
-__device__ A power_of_two(int k)
-{
-    if constexpr (sizeof(A) == 4)
-        return __int_as_float((k + 127) << 23);
-    else
-        return __hiloint2double((k + 1023) << 20, 0);
-}
-
 // x 2^e, rounded once, where e is no large exponent; 0 where it is a far one.
 template <typename A>
 __device__ A scaled(A x, int e)
