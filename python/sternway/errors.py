@@ -6,9 +6,13 @@ Each says what was asked of which operand, and reads as one sentence:
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
-from typing import Any, NoReturn
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Error(Exception):
@@ -27,6 +31,7 @@ class Error(Exception):
     wanted: str = ""
     got: Any = ""
     hint: str = ""
+    _got_text: str = ""
 
 
 class UnsupportedError(Error, NotImplementedError):
@@ -75,20 +80,59 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
+def _sentence(error: Error) -> str:
+    hint = f"; {error.hint}" if error.hint else ""
+    return f"{error.op}: {error.operand} must be {error.wanted}, got {error._got_text}{hint}"
+
+
 def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = "") -> Error:
     """An error of a kind, in the words that the core uses."""
-    message = f"{op}: {operand} must be {wanted}, got {got}" + (f"; {hint}" if hint else "")
-    error = _CLASSES.get(kind, Error)(message)
-    error.op, error.operand, error.wanted, error.got, error.hint = op, operand, wanted, got, hint
+    error = _CLASSES.get(kind, Error)()
+    error.op, error.operand, error.wanted, error.hint = op, operand, wanted, hint
+    error.got = error._got_text = got
+    error.args = (_sentence(error),)
     return error
 
 
-def renamed(error: Error, op: str, operands: Mapping[str, str]) -> Error:
-    """The error in the words of a function that calls the operation, and what it is given, by other names."""
-    said = f"{error.op}: {error.operand} "
-    error.op, error.operand = op, operands.get(error.operand, error.operand)
-    error.args = (str(error).replace(said, f"{error.op}: {error.operand} ", 1),)
+def renamed(error: Error, op: str, operands: Mapping[str, str] | None = None) -> Error:
+    """The error in the words of the function that the user called.
+
+    Args:
+        error: raised by the plan that the function runs.
+        op: the name of the function, such as ``cumprod_backward`` or ``sternway.torch.lerp``.
+        operands: what the function calls an operand, by the plan's name for it. Names are replaced in all parts of the
+            sentence except what was got.
+    """
+    names = operands or {}
+    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b") if names else None
+
+    def in_its_words(text: str) -> str:
+        return pattern.sub(lambda name: names[name[0]], text) if pattern else text
+
+    error.op, error.operand = op, in_its_words(error.operand)
+    error.wanted, error.hint = in_its_words(error.wanted), in_its_words(error.hint)
+    error.args = (_sentence(error),)
     return error
+
+
+def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[[F], F]:
+    """Decorate a public function: errors of the plan that it runs name the function and its own operands.
+
+    Args:
+        op, operands: as for :func:`renamed`.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def reporting(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Error as error:
+                raise renamed(error, op, operands) from error.__cause__
+
+        return cast(F, reporting)
+
+    return decorate
 
 
 def raise_native(text: str) -> NoReturn:
