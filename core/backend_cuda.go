@@ -23,11 +23,13 @@ var openDriver = driver.Open
 // image is replaced by tests: the kernel image of a family for a device, nil when the package was built without kernels.
 var image = cuda.Image
 
-// cudaBackend is one device of the driver.
+// cudaBackend is one device of the driver. Libraries and kernels are looked up once and kept: the driver (580) allocates memory for
+// each lookup of a kernel and frees it only with the context.
 type cudaBackend struct {
-	device driver.Device
-	mu     sync.Mutex
-	images map[string]driver.Library
+	device  driver.Device
+	mu      sync.Mutex
+	images  map[string]driver.Library
+	kernels map[symbol]Kernel
 }
 
 var (
@@ -57,7 +59,7 @@ func cudaFor(ordinal int32, op string) (*cudaBackend, error) {
 	if err != nil {
 		return nil, deviceError(op, "device", err)
 	}
-	b := &cudaBackend{device: device, images: map[string]driver.Library{}}
+	b := &cudaBackend{device: device, images: map[string]driver.Library{}, kernels: map[symbol]Kernel{}}
 	cudaBackends[ordinal] = b
 	return b, nil
 }
@@ -72,17 +74,30 @@ func (b *cudaBackend) Load(p *problem, program program) ([]Kernel, error) {
 	defer b.mu.Unlock()
 	var kernels []Kernel
 	for _, symbol := range program.symbols() {
-		library, err := b.library(symbol.image, p.op())
+		kernel, err := b.kernel(symbol, p.op())
 		if err != nil {
 			return nil, err
-		}
-		kernel, err := library.Kernel(symbol.name)
-		if err != nil {
-			return nil, deviceError(p.op(), symbol.name, err)
 		}
 		kernels = append(kernels, kernel)
 	}
 	return kernels, nil
+}
+
+// kernel looks a kernel up once for the device.
+func (b *cudaBackend) kernel(symbol symbol, op string) (Kernel, error) {
+	if kernel, found := b.kernels[symbol]; found {
+		return kernel, nil
+	}
+	library, err := b.library(symbol.image, op)
+	if err != nil {
+		return 0, err
+	}
+	kernel, err := library.Kernel(symbol.name)
+	if err != nil {
+		return 0, deviceError(op, symbol.name, err)
+	}
+	b.kernels[symbol] = kernel
+	return kernel, nil
 }
 
 // library loads an image once for the device.

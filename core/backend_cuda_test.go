@@ -70,6 +70,22 @@ func TestSelectLoadsKernels(t *testing.T) {
 	}
 }
 
+func TestKernelsAreLookedUpOnce(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
+	for range 3 {
+		for _, kind := range []string{"cumsum", "cumprod"} {
+			_, err := Select(ScanBackward{Kind: kind, Shape: []int64{4, 8}, DType: Float32, Dim: -1}, CUDA(0), Preference{})
+			require.NoError(t, err)
+		}
+	}
+	seen := map[string]int{}
+	for _, symbol := range fake.symbols {
+		seen[symbol]++
+		require.Equal(t, 1, seen[symbol], "lookups of %s", symbol)
+	}
+	require.NotEmpty(t, seen)
+}
+
 func TestCPUPlanNeedsNoDriver(t *testing.T) {
 	(&fakeCUDA{missing: errors.New("no driver")}).install(t)
 	plan, err := Select(LerpBackward{Shape: []int64{2}, DType: BFloat16}, CPU, Preference{})
