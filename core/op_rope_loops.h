@@ -99,14 +99,14 @@ FACTORS(f64, double)
 #define ROTATE(suffix, wide) \
   TARGET INLINE void AT(rotate_adjacent_##suffix)(wide *out, const wide *in, const wide *const *f, long n) { \
     const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
-    _Pragma("GCC ivdep") for (long i = 0; i < n; i++) { \
+    INDEPENDENT for (long i = 0; i < n; i++) { \
       wide x = in[2 * i], y = in[2 * i + 1]; \
       out[2 * i] = a[i] * x + b[i] * y, out[2 * i + 1] = c[i] * y + d[i] * x; \
     } \
   } \
   TARGET INLINE void AT(rotate_apart_##suffix)(wide *out_i, wide *out_j, const wide *in_i, const wide *in_j, const wide *const *f, long n) { \
     const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
-    _Pragma("GCC ivdep") for (long i = 0; i < n; i++) { \
+    INDEPENDENT for (long i = 0; i < n; i++) { \
       wide x = in_i[i], y = in_j[i]; \
       out_i[i] = a[i] * x + b[i] * y, out_j[i] = c[i] * y + d[i] * x; \
     } \

@@ -20,13 +20,13 @@ typedef struct {
 static runtime found;
 static unsigned long long looked; /* how many libraries had been loaded then */
 
-static int loaded(struct dl_phdr_info *info, size_t size, void *count) {
+static int loaded(struct dl_phdr_info *info, __attribute__((unused)) size_t size, void *count) {
   *(unsigned long long *)count = info->dlpi_adds;
   return 1;
 }
 
 /* The path of the first runtime, or of torch's where there are several. */
-static int choose(struct dl_phdr_info *info, size_t size, void *path) {
+static int choose(struct dl_phdr_info *info, __attribute__((unused)) size_t size, void *path) {
   const char *name = strrchr(info->dlpi_name, '/');
   int openmp = name && (!strncmp(name, "/libgomp", 8) || !strncmp(name, "/libiomp5", 9) || !strncmp(name, "/libomp", 7));
   if (openmp && (!*(const char **)path || strstr(info->dlpi_name, "/torch/"))) *(const char **)path = info->dlpi_name;

@@ -1,5 +1,5 @@
 /* Nobody reads the floating-point exception flags; while the compiler keeps them right, it makes branches of what selects. */
-#ifdef __GNUC__
+#ifndef __clang__
 #pragma GCC optimize("no-trapping-math", "no-math-errno")
 #endif
 

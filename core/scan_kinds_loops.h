@@ -73,12 +73,12 @@ TARGET static void AT(scan_leave_records)(const scan_call *call, double *carries
   } while (0)
 
 #define RECORD(name, kind) \
-  TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, double *carries) { AT(scan_fold_record)(kind, call, states); } \
+  TARGET static void AT(scan_fold_##name)(const scan_call *call, double *states, UNUSED double *carries) { AT(scan_fold_record)(kind, call, states); } \
   TARGET static void AT(scan_leave_##name)(const scan_call *call, const double *states, double *carries, double *checkpoints) { \
     EACH_GROUP MARK(kind, states + 2 * g->lane); \
     AT(scan_leave_records)(call, carries, checkpoints); \
   } \
-  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
+  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, UNUSED int *scans) { \
     EACH_GROUP { \
       if (states || call->whole) MARK(kind, states ? states + 2 * g->lane : NULL); \
       AT(scan_runs)(call, g, carries ? carries + g->lane : NULL, CHECKPOINTS(g)); \
@@ -136,7 +136,7 @@ TARGET INLINE void AT(scan_products_leaving)(int exact, const scan_call *call, c
 TARGET static void AT(scan_fold_product)(const scan_call *call, double *states, double *carries) {
   GROUPS(IN_FLOAT64, AT(scan_products_leaving)(EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane : NULL);)
 }
-TARGET static void AT(scan_walk_product)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) {
+TARGET static void AT(scan_walk_product)(const scan_call *call, const double *states, const double *carries, double *checkpoints, UNUSED int *scans) {
   GROUPS(IN_FLOAT64 && call->n > SCAN_FEW, \
     if (states || call->whole) AT(scan_mark_product)(call, g, states ? states + 2 * g->lane : NULL, CHECKPOINTS(g)); \
     AT(scan_product)(EXACT, call, g, carries ? carries + g->lane : NULL, CHECKPOINTS(g)); \
@@ -168,14 +168,14 @@ TARGET INLINE int AT(scan_chosen)(int exact, const scan_call *call, const group 
   }
 
 #define CHOICE(name, kind) FOLD(name, kind) \
-  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
+  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, UNUSED double *checkpoints, int *scans) { \
     GROUPS(IN_FLOAT64 && call->n > SCAN_FEW, \
       *scans &= AT(scan_chosen)(EXACT, call, g, states ? states + 2 * g->lane : NULL, carries ? carries + g->lane : NULL); \
     ) \
   }
 
 #define KIND(name, kind) FOLD(name, kind) \
-  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, int *scans) { \
+  TARGET static void AT(scan_walk_##name)(const scan_call *call, const double *states, const double *carries, double *checkpoints, UNUSED int *scans) { \
     /* Exponentials keep what rounding takes from few terms, too. */ \
     GROUPS(IN_FLOAT64 && (kind == SCAN_SOFT || call->n > SCAN_FEW), \
       const double *before = states ? states + 2 * g->lane : NULL; \

@@ -2,6 +2,7 @@
 
 #include <string.h>
 #if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -9,7 +10,9 @@ int sw_vector_width = 64;
 
 #ifdef VECTOR_256
 __attribute__((constructor)) static void find_vector_width(void) {
-  int has256 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  unsigned a, b, c = 0, d;
+  int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C); /* of which older versions of clang know no name */
+  int has256 = f16c && __builtin_cpu_supports("avx2");
   int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   sw_vector_width = has256 && has512 ? 512 : has256 ? 256 : 64;
 }

@@ -7,9 +7,16 @@
    any processor, for one with AVX2 and for one with AVX-512: VECTOR is the width in bits, TARGET goes before each function, AT(name)
    is its name. CHOSEN(name) picks at run time. All give the same bits: nothing is reordered, no product is fused with a sum. */
 #if defined(__x86_64__) && defined(__GNUC__)
+#define FEATURES_256 "avx2,f16c"
+#define FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,f16c"
+#ifdef __clang__ /* vectorizes at -O2 already, and has no options for single functions */
+#define VECTOR_256 __attribute__((target(FEATURES_256)))
+#define VECTOR_512 __attribute__((target(FEATURES_512)))
+#else
 #define VECTOR_OPTIONS optimize("O3", "no-math-errno", "no-trapping-math", "no-tree-loop-distribute-patterns")
-#define VECTOR_256 __attribute__((target("avx2,f16c"), VECTOR_OPTIONS))
-#define VECTOR_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prefer-vector-width=512"), VECTOR_OPTIONS))
+#define VECTOR_256 __attribute__((target(FEATURES_256), VECTOR_OPTIONS))
+#define VECTOR_512 __attribute__((target(FEATURES_512 ",prefer-vector-width=512"), VECTOR_OPTIONS))
+#endif
 #define CHOSEN(name) (sw_vector_width == 512 ? name##_512 : sw_vector_width == 256 ? name##_256 : name##_64)
 #else
 #define CHOSEN(name) name##_64
@@ -17,11 +24,17 @@
 
 extern int sw_vector_width; /* the widest of this processor; tests lower it */
 
-#ifdef __GNUC__
+/* INDEPENDENT promises that no iteration of the next loop reads memory that another one writes. */
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
 #pragma GCC optimize("fp-contract=off")
+#define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define UNUSED __attribute__((unused))
 
 /* x in the 24 bits of a float32, the last of which says whether any were lost: rounded to fewer bits, it is what x would be at once. */
 INLINE double odd_of(double x) {

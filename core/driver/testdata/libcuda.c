@@ -1,4 +1,5 @@
 /* A libcuda.so.1 without a GPU: it tells on standard output what it is asked to do. FAKE_REFUSES="cuInit=100" makes a call fail. */
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* the functions have the parameters of the real ones */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
