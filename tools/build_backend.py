@@ -152,7 +152,11 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
     # The linker takes no spaces and no relative path here. One symbol is exported: no other library can clash with ours.
     exports = folder / "exports.map"
     exports.write_text("{ global: PyInit__native; local: *; };\n")
-    extra = " ".join([f"-Wl,--version-script={exports}", *map(str, glibc.link_stubs(c_compiler(), folder))])
+    try:
+        stubs = glibc.link_stubs(c_compiler(), folder)
+    except subprocess.CalledProcessError as error:
+        fail(f"{c_compiler()[0]} links no shared library:\n{error.stderr}")
+    extra = " ".join([f"-Wl,--version-script={exports}", *map(str, stubs)])
     link = f"-s -w -buildid= -X {MODULE}/core.Version={version} '-extldflags={extra}'"
     environment = os.environ | {
         "CGO_ENABLED": "1",

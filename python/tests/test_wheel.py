@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 LARGEST = 10_000_000
+GLIBC_OF_TORCH = 28
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,13 @@ def wheel(root: Path) -> Path:
 def library(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         return Path(archive.extract("sternway/_native.abi3.so", tmp_path_factory.mktemp("library")))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.message_from_bytes(archive.read(name))
 
 
 def readelf(library: Path, *options: str) -> str:
@@ -52,10 +60,9 @@ def test_name_and_size(wheel: Path, library: Path) -> None:
     assert wheel.stat().st_size < LARGEST
 
 
-def test_contents(wheel: Path, root: Path) -> None:
+def test_contents(wheel: Path, metadata: email.message.Message, root: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        [metadata] = [email.message_from_bytes(archive.read(name)) for name in names if name.endswith(".dist-info/METADATA")]
     python = root / "python"
     modules = {str(path.relative_to(python)) for path in (python / "sternway").rglob("*.py")}
     modules |= {f"sternway/{path.relative_to(python)}" for path in (python / "bench").rglob("*.py")}
@@ -66,12 +73,63 @@ def test_contents(wheel: Path, root: Path) -> None:
     assert hard == []
 
 
+def test_metadata_names_no_address_that_does_not_exist(metadata: email.message.Message) -> None:
+    """The project has no public address, and links that are relative to a repository lead nowhere from a package index."""
+    assert [name for name in ("Project-URL", "Home-page", "Download-URL") if metadata[name]] == []
+    text = metadata.get_payload()
+    assert isinstance(text, str)
+    assert text.startswith("# sternway")
+    assert foreign_links(text) == []
+
+
+def test_readme_has_no_relative_links(root: Path) -> None:
+    assert foreign_links((root / "README.md").read_text()) == []
+
+
+def foreign_links(text: str) -> list[str]:
+    """The targets that are neither absolute nor a heading of this text, and those in a repository of this name."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = {
+        re.sub(r"[^\w\- ]", "", line).strip().lower().replace(" ", "-") for line in re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    }
+    targets = re.findall(r"\]\(\s*<?([^)\s>]*)", text) + re.findall(r"^\[[^\]]+\]:\s*(\S+)", text, re.MULTILINE)
+    targets += re.findall(r"\b(?:href|src)\s*=\s*[\"']?([^\"'\s>]+)", text)
+    inside = [target for target in targets if target.startswith("#")]
+    assert {target[1:] for target in inside} <= {heading.replace(" ", "-") for heading in headings}
+    return [t for t in targets if t not in inside and (not t.startswith("https://") or "//github.com/sternway/" in t)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("[a](docs/a.md) and [b](https://arxiv.org/abs/1902.08153) and [c](#some-words)\n## Some words", ["docs/a.md"]),
+        ("![a](a.png)", ["a.png"]),
+        ("[a][b]\n\n[b]: ./b.md", ["./b.md"]),
+        ('<img src="x/y.svg">', ["x/y.svg"]),
+        ("[a](https://github.com/sternway/sternway)", ["https://github.com/sternway/sternway"]),
+        ("```\n[a](b)\n```", []),
+    ],
+)
+def test_foreign_links(text: str, wanted: list[str]) -> None:
+    assert foreign_links(text) == wanted
+
+
 # --- The library ------------------------------------------------------------------------------------------------------
 
 
-def test_needs_libc_alone(library: Path) -> None:
+def test_loads_where_torch_does(library: Path) -> None:
+    """The glibc that it asks for, from the names of the symbol versions in the file; others are features of newer loaders."""
+    content = library.read_bytes()
+    minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", content)]
+    assert minors
+    assert max(minors) <= GLIBC_OF_TORCH
+    assert b"\0GLIBC_ABI_" not in content
+
+
+def test_needs_glibc_alone(library: Path) -> None:
+    """libpthread and libdl are parts of glibc: files of their own before 2.34, and empty ones since."""
     dynamic = readelf(library, "--dynamic")
-    assert re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic) == ["libc.so.6"]
+    assert sorted(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)) == ["libc.so.6", "libdl.so.2", "libpthread.so.0"]
     assert not re.search(r"\((RUNPATH|RPATH)\)", dynamic)
 
 
@@ -131,14 +189,19 @@ def test_runs_bare_on(version: str, wheel: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel]
     subprocess.run(pip, check=True)
 
+    check_version(python, wheel.name.split("-")[1], tmp_path)
+
+
+def check_version(python: Path, number: str, folder: Path) -> None:
+    """Metadata, package, library and command line agree, and there is not a word on standard error."""
+
     def run(*arguments: str) -> str:
         command = [python, "-I", "-W", "error", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
         return done.stdout
 
-    number = wheel.name.split("-")[1]
     python_version, native_version, threads = json.loads(run("-c", CHECK))
     assert python_version == native_version == number
     assert threads >= 1
@@ -146,27 +209,68 @@ def test_runs_bare_on(version: str, wheel: Path, tmp_path: Path) -> None:
     assert json.loads(run("-m", "sternway", "info", "--json"))["version"] == number
 
 
-# --- The source distribution ------------------------------------------------------------------------------------------
+# --- Builds without kernels --------------------------------------------------------------------------------------------
+
+
+def call(*command: str | Path, umask: int = 0o022, **environment: str) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    environ |= {"STERNWAY_CUDA": "0", **environment}
+    done = subprocess.run([sys.executable, "-m", *command], env=environ, umask=umask, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def sdists(root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two of this tree, by builders that differ in what must not matter."""
+    pytest.importorskip("build", reason="build makes the sdist and is not installed")
+    folders = [tmp_path_factory.mktemp("sdist") for _ in range(2)]
+    for folder, umask in zip(folders, (0o022, 0o027), strict=True):
+        call("build", "--sdist", "--outdir", folder, root, umask=umask)
+    return [sdist for folder in folders for sdist in folder.glob("*.tar.gz")]
+
+
+@pytest.fixture(scope="module")
+def sources(sdists: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Unpacked, in folders with other names."""
+    folders = [tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("another folder")]
+    for sdist, folder in zip(sdists, folders, strict=True):
+        shutil.unpack_archive(sdist, folder)
+    return [source for folder in folders for source in folder.iterdir()]
 
 
 @pytest.mark.slow
-def test_two_builds_of_the_sdist_are_one_wheel(root: Path, tmp_path: Path) -> None:
-    """The sdist is complete, and the bytes of a wheel depend neither on the folder nor on the hour of its build."""
-    pytest.importorskip("build", reason="build makes the sdist and is not installed")
-    environment = os.environ | {"STERNWAY_CUDA": "0", "SOURCE_DATE_EPOCH": "1700000000"}
+def test_two_sdists_of_a_tree_have_the_same_bytes(sdists: list[Path]) -> None:
+    first, second = sdists
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()
 
-    def call(*command: str | Path) -> None:
-        done = subprocess.run([sys.executable, "-m", *command], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
 
-    call("build", "--sdist", "--outdir", tmp_path, root)
-    [sdist] = tmp_path.glob("*.tar.gz")
-    wheels = []
-    for name in ("one", "another folder"):
-        shutil.unpack_archive(sdist, tmp_path / name)
-        [source] = (tmp_path / name).iterdir()
-        call("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / name, source)
-        wheels += (tmp_path / name).glob("*.whl")
+@pytest.mark.slow
+def test_sources_have_the_version_without_suffix(sdists: list[Path], root: Path) -> None:
+    [number] = re.findall(r'^version = "(.*)"', (root / "pyproject.toml").read_text(), re.MULTILINE)
+    assert [sdist.name for sdist in sdists] == [f"sternway-{number}.tar.gz"] * 2
+
+
+@pytest.mark.slow
+def test_two_builds_of_the_sdist_are_one_wheel(sources: list[Path], tmp_path: Path) -> None:
+    """The sdist is complete, and the bytes of a wheel do not depend on the folder, the hour or the umask of its build."""
+    wheels: list[Path] = []
+    for source, umask in zip(sources, (0o022, 0o077), strict=True):
+        folder = tmp_path / str(umask)
+        call("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source, umask=umask)
+        wheels += folder.glob("*.whl")
     first, second = wheels
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
+    assert f"-{source.name.split('-')[1]}+cpu-" in first.name
+
+
+@pytest.mark.slow
+def test_editable_version(sources: list[Path], tmp_path: Path) -> None:
+    """An editable installation without kernels says so in the same way."""
+    source = sources[0]
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", python.parents[1]], check=True)
+    call("pip", "--python", python, "install", "--quiet", "--no-deps", "--editable", source)
+    check_version(python, source.name.split("-")[1] + "+cpu", tmp_path)
+    assert not list(source.glob("*.egg-info")), "importlib.metadata finds it there, whatever its version"

@@ -1,0 +1,152 @@
+"""The parts of the build backend that need no build: symbol versions of glibc, dates, archives."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def tool(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of tools/."""
+    import importlib
+
+    monkeypatch.syspath_prepend(root / "tools")
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+# --- glibc ------------------------------------------------------------------------------------------------------------
+
+CALLS = """
+#include <dlfcn.h>
+#include <pthread.h>
+static pthread_key_t key;
+static void once(void) { pthread_key_create(&key, NULL); }
+static void *run(void *symbol) { return pthread_setspecific(key, symbol) ? NULL : symbol; }
+void *start(const char *library) {
+    static pthread_once_t control = PTHREAD_ONCE_INIT;
+    pthread_t thread;
+    void *found = dlopen(library, RTLD_NOW);
+    pthread_once(&control, once);
+    pthread_create(&thread, NULL, run, found ? dlsym(found, "malloc") : NULL);
+    pthread_join(thread, &found);
+    return found;
+}
+"""
+COMPILERS = [("gcc", "x86_64"), ("clang", "x86_64"), ("aarch64-linux-gnu-gcc", "aarch64")]
+
+
+@pytest.mark.parametrize(("compiler", "machine"), COMPILERS)
+def test_stubs_bind_to_old_versions(tool: Any, compiler: str, machine: str, tmp_path: Path) -> None:
+    """A library that calls what moved in glibc 2.34 needs no more than the first version, and says where that is."""
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not on PATH")
+    if machine == "x86_64" and os.uname().machine != machine:
+        pytest.skip(f"{compiler} of this machine makes code for {os.uname().machine}")
+    glibc = tool("glibc")
+    if not glibc.running_version():
+        pytest.skip("the C library of this machine is not glibc")
+    source, library = tmp_path / "calls.c", tmp_path / "libcalls.so"
+    source.write_text(CALLS)
+    stubs = glibc.link_stubs([compiler], tmp_path, machine)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, *stubs], check=True)
+    assert glibc.needed_minor(library) <= (5 if machine == "x86_64" else 17)
+    content = library.read_bytes()
+    assert all(b"\0" + stub.name.encode() + b"\0" in content for stub in stubs)
+    assert str(tmp_path).encode() not in content
+
+
+def test_other_machines_have_no_stubs(tool: Any, tmp_path: Path) -> None:
+    assert tool("glibc").link_stubs(["/no/such/compiler"], tmp_path, "riscv64") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        (b"\0GLIBC_2.2.5\0GLIBC_2.14\0", 14),
+        (b"\0GLIBC_2.34\0GLIBC_2.4\0", 34),
+        (b"\0GLIBC_2.17\0and, not as a version, GLIBC_2.40\0", 17),
+        (b"\0musl\0", None),
+    ],
+)
+def test_needed_minor(tool: Any, content: bytes, wanted: int | None, tmp_path: Path) -> None:
+    (tmp_path / "library.so").write_bytes(content)
+    assert tool("glibc").needed_minor(tmp_path / "library.so") == wanted
+
+
+def test_features_of_the_loader_need_the_glibc_of_the_linker(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glibc = tool("glibc")
+    monkeypatch.setattr(glibc, "running_version", lambda: "2.39")
+    (tmp_path / "library.so").write_bytes(b"\0GLIBC_2.14\0GLIBC_ABI_DT_RELR\0")
+    assert glibc.needed_minor(tmp_path / "library.so") == 39
+
+
+# --- Dates ------------------------------------------------------------------------------------------------------------
+
+
+def test_date(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's, else the commit's, else that of the sdist, else a fixed one."""
+    archive = tool("archive")
+    if not shutil.which("git"):
+        pytest.skip("git is not on PATH")
+
+    def date(root: Path) -> int:
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "")
+        found: int = archive.set_date(root)
+        assert os.environ["SOURCE_DATE_EPOCH"] == str(found)
+        return found
+
+    clone, inside = tmp_path / "clone", tmp_path / "clone" / "unpacked"
+    inside.mkdir(parents=True)
+    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a"}
+    for command in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "-m", "first"]):
+        environment = os.environ | who | {"GIT_COMMITTER_DATE": "1700000000 +0000"}
+        subprocess.run(["git", *command], cwd=clone, env=environment, check=True)
+    assert date(clone) == 1700000000
+    assert date(inside) == archive.FIRST_DATE_OF_ZIP, "the repository around it is another project's"
+    (inside / "PKG-INFO").touch()
+    os.utime(inside / "PKG-INFO", (1600000000, 1600000000))
+    assert date(inside) == 1600000000
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1500000000")
+    assert archive.set_date(clone) == 1500000000
+
+
+# --- The source distribution ------------------------------------------------------------------------------------------
+
+
+def test_rewritten_sdist(tool: Any, tmp_path: Path) -> None:
+    """Contents stay; order, date, owner, permissions and the header of gzip follow from them and the date."""
+
+    def packed(name: str, members: list[tuple[str, bytes | None, int]], date: int, owner: str) -> bytes:
+        path = tmp_path / name
+        with tarfile.open(path, "w:gz") as file:
+            for member, content, mode in members:
+                info = tarfile.TarInfo(member)
+                info.mtime, info.mode, info.uname, info.uid = date, mode, owner, date
+                info.type, info.size = (tarfile.DIRTYPE, 0) if content is None else (tarfile.REGTYPE, len(content))
+                file.addfile(info, io.BytesIO(content or b""))
+        tool("archive").rewrite_sdist(path, 1700000000)
+        return path.read_bytes()
+
+    members: list[tuple[str, bytes | None, int]] = [("a", None, 0o700), ("a/run", b"#!", 0o700), ("a/text", b"words", 0o600)]
+    first = packed("first.tar.gz", members, 1, "somebody")
+    wider = [(name, content, mode | mode >> 3 | mode >> 6) for name, content, mode in reversed(members)]
+    assert packed("second.tar.gz", wider, 2, "else") == first
+    with tarfile.open(tmp_path / "first.tar.gz") as file:
+        found = [(m.name, m.mode, m.mtime, m.uid, m.uname) for m in file]
+        assert found == [(name, mode, 1700000000, 0, "") for name, mode in (("a", 0o755), ("a/run", 0o755), ("a/text", 0o644))]
+        assert [file.extractfile(name).read() for name in ("a/run", "a/text")] == [b"#!", b"words"]  # type: ignore[union-attr]

@@ -1,0 +1,45 @@
+"""C compiles with gcc and with clang, without a warning."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [str(path.relative_to(ROOT)) for folder in ("core", "pybind") for path in sorted((ROOT / folder).rglob("*.c"))]
+GENERATED = "pybind/native/native.c"
+# What the method tables of CPython extensions look like: functions of three arguments among those of two, fields left out.
+OF_GENERATED = ["-Wno-cast-function-type", "-Wno-missing-field-initializers", "-DPy_LIMITED_API=0x030a0000"]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the header that cgo writes for the C files beside native.go."""
+    if not shutil.which("go"):
+        pytest.skip("go, which writes the header of pybind/native, is not on PATH")
+    folder = tmp_path_factory.mktemp("exports")
+    command = ["go", "tool", "cgo", "-objdir", f"{folder}/", "--", "-I../pytensor", OF_GENERATED[-1], "native.go"]
+    subprocess.run(command, cwd=ROOT / "pybind/native", check=True)
+    return folder
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_compiles_without_a_warning(compiler: str, source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not on PATH")
+    options = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'pybind/pytensor'}"]
+    if Path(source).parent == Path(GENERATED).parent:
+        options.append(f"-I{request.getfixturevalue('exports')}")
+    if source == GENERATED:
+        options += OF_GENERATED
+    done = subprocess.run([compiler, *options, "-c", "-o", tmp_path / "out.o", ROOT / source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_is_c() -> None:
+    assert len(SOURCES) > 5
+    assert GENERATED in SOURCES
