@@ -118,7 +118,7 @@ class Library(build_ext):
 
     def build_extension(self, ext: Any) -> None:
         if not shutil.which(c_compiler()[0]):
-            fail("a C compiler is needed and gcc is not on PATH; install one (apt-get install gcc)")
+            fail(f"a C compiler is needed and {c_compiler()[0]} is not on PATH; install one (apt-get install gcc)")
         go = usable_go() or fail("go 1.26 or newer is needed and not on PATH")
         images = kernel_images()
         out = Path(self.get_ext_fullpath(ext.name)).absolute()

@@ -26,6 +26,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_without_a_warning(compiler: str, source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
