@@ -71,6 +71,15 @@ func (p *Plan) DescribeJSON() string {
 	return string(text)
 }
 
+// DescribeJSON is a tensor as Python reads it.
+func (t *Tensor) DescribeJSON() string {
+	text, _ := json.Marshal(map[string]any{
+		"shape": t.shape(), "strides": t.strides(), "dtype": t.DType.String(), "device": []int32{t.Device.Type, t.Device.Index},
+		"data": t.Data, "itemsize": t.DType.Size(), "read_only": t.ReadOnly != 0,
+	})
+	return string(text)
+}
+
 // InfoJSON says what is here: versions, backends, devices, the kernel image, threads.
 func InfoJSON() string {
 	info := map[string]any{"version": Version, "go": runtime.Version(), "threads": NumThreads(), "backends": []string{"cpu"}}

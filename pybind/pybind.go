@@ -52,6 +52,23 @@ func Describe(plan int64) (text string, err error) {
 	return p.DescribeJSON(), nil
 }
 
+// Inspect describes a tensor, the one item of a tuple like that of [Run], as JSON: shape, strides in elements, dtype, device, address of
+// the first element, and whether it is read-only. It reads the description alone, and waits for no stream.
+func Inspect(operands int64) (text string, err error) {
+	defer recovered(&err)
+	frame := frames.Get().(*[maxOperands]core.Tensor)
+	defer frames.Put(frame)
+	stream := int64(0)
+	n, err := pytensor.Read(operands, frame[:], &stream)
+	if err != nil {
+		return "", crossing(err)
+	}
+	if n != 1 || frame[0].Present == 0 {
+		return "", crossing(&core.Error{Kind: core.NotATensor, Wanted: "one tensor", Got: fmt.Sprint(n, " items")})
+	}
+	return frame[0].DescribeJSON(), nil
+}
+
 // Release forgets a plan; a run that has begun ends undisturbed. It returns how many plans were forgotten.
 func Release(plan int64) (count int64, err error) {
 	defer recovered(&err)

@@ -61,6 +61,8 @@ func TestErrorsCross(t *testing.T) {
 	require.Equal(t, core.Internal, e.Kind)
 	require.Equal(t, "lerp_backward", e.Op)
 	require.Equal(t, "workspace", e.Operand)
+	_, err = Inspect(1)
+	require.Equal(t, core.Internal, crossed(t, err).Kind)
 }
 
 func TestPanicsCross(t *testing.T) {

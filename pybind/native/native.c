@@ -124,6 +124,29 @@ PyObject * _wrap__native_pybind_Info(PyObject *PYBINDGEN_UNUSED(_args), PyObject
 
 
 PyObject *
+_wrap__native_pybind_Inspect(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    char *retval;
+    int64_t operands;
+    const char *keywords[] = {"operands", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &operands)) {
+        return NULL;
+    }
+    retval = pybind_Inspect(operands);
+    if (PyErr_Occurred()) {
+        if (retval != NULL) free(retval);
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "s", retval);
+    free(retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_Inspect(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
+
+PyObject *
 _wrap__native_pybind_MeetTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
 {
     PyObject *py_retval;
@@ -257,6 +280,7 @@ static PyMethodDef _native_functions[] = {
     {(char *) "pybind_Describe", (PyCFunction) _wrap__native_pybind_Describe, METH_KEYWORDS|METH_VARARGS, "pybind_Describe(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_GetNumThreads", (PyCFunction) _wrap__native_pybind_GetNumThreads, METH_NOARGS, "pybind_GetNumThreads()\n\n" },
     {(char *) "pybind_Info", (PyCFunction) _wrap__native_pybind_Info, METH_NOARGS, "pybind_Info()\n\n" },
+    {(char *) "pybind_Inspect", (PyCFunction) _wrap__native_pybind_Inspect, METH_KEYWORDS|METH_VARARGS, "pybind_Inspect(operands)\n\ntype: operands: int64_t" },
     {(char *) "pybind_MeetTorch", (PyCFunction) _wrap__native_pybind_MeetTorch, METH_KEYWORDS|METH_VARARGS, "pybind_MeetTorch(words)\n\ntype: words: int64_t" },
     {(char *) "pybind_Release", (PyCFunction) _wrap__native_pybind_Release, METH_KEYWORDS|METH_VARARGS, "pybind_Release(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_Run", (PyCFunction) _wrap__native_pybind_Run, METH_KEYWORDS|METH_VARARGS, "pybind_Run(plan, operands, stream)\n\ntype: plan: int64_t\ntype: operands: int64_t\ntype: stream: int64_t" },

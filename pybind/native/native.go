@@ -79,6 +79,21 @@ func pybind_Info() *C.char {
 	return C.CString(cret)
 }
 
+//export pybind_Inspect
+func pybind_Inspect(operands C.longlong) *C.char {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.Inspect(int64(operands))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.CString("")
+	}
+	return C.CString(cret)
+}
+
 //export pybind_MeetTorch
 func pybind_MeetTorch(words C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { kDLCUDA = 2 };
+enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3 };
 enum { DLPACK_MAJOR_VERSION = 1 };
 enum { DLPACK_FLAG_BITMASK_READ_ONLY = 1, DLPACK_FLAG_BITMASK_IS_COPIED = 2 };
 

@@ -1,6 +1,9 @@
 #include "reader.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* No system maps memory below it. */
 enum { LOWEST_ADDRESS = 1 << 16 };
@@ -59,14 +62,15 @@ static int32_t fill(sw_tensor *out, const DLTensor *tensor, int read_only, sw_an
         if (__builtin_mul_overflow(compact, extent > 1 ? extent : 1, &compact) && !tensor->strides)
             return refuse(answer, SW_MALFORMED, "more elements than an address space holds");
     }
-    out->data = (uint64_t)(uintptr_t)tensor->data + tensor->byte_offset;
+    if (__builtin_add_overflow((uint64_t)(uintptr_t)tensor->data, tensor->byte_offset, &out->data))
+        return refuse(answer, SW_MALFORMED, "a byte offset that leaves the address space");
     if (out->data < LOWEST_ADDRESS)
         out->data = 0; /* an offset into a storage that is not there: a fake tensor, or a view of one */
     out->code = tensor->dtype.code;
     out->bits = tensor->dtype.bits;
     out->lanes = tensor->dtype.lanes;
     out->device_type = tensor->device.device_type;
-    out->device_index = tensor->device.device_id;
+    out->device_index = tensor->device.device_type == kDLCPU ? 0 : tensor->device.device_id; /* there is one host */
     out->ndim = tensor->ndim;
     out->present = 1;
     out->read_only = read_only != 0;
@@ -112,18 +116,23 @@ const DLPackExchangeAPI *sw_exchange_api(PyObject *type)
     return api;
 }
 
-int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_tensor *out, sw_answer *answer)
+int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, int with_flags, sw_tensor *out, sw_answer *answer)
 {
-    if (api->dltensor_from_py_object_no_sync) {
+    int managed = api->managed_tensor_from_py_object_no_sync != NULL;
+    if (api->dltensor_from_py_object_no_sync && !(managed && with_flags)) {
         DLTensor borrowed;
         if (api->dltensor_from_py_object_no_sync(item, &borrowed) || PyErr_Occurred()) /* a warning may have become an error */
             return refuse_raised(answer);
         return fill(out, &borrowed, 0, answer);
     }
     DLManagedTensorVersioned *owned = NULL;
+    if (!managed)
+        return refuse(answer, SW_NO_PRODUCER, "a DLPack exchange API without a function that lends a tensor");
     if (api->managed_tensor_from_py_object_no_sync(item, &owned) || !owned)
         return refuse_raised(answer);
-    int32_t code = owned->flags & DLPACK_FLAG_BITMASK_IS_COPIED
+    int32_t code = owned->version.major != DLPACK_MAJOR_VERSION
+        ? refuse(answer, SW_NO_PRODUCER, "a DLPack tensor of another major version than 1")
+        : owned->flags & DLPACK_FLAG_BITMASK_IS_COPIED
         ? refuse(answer, SW_NO_PRODUCER, "a copy of the tensor in place of the tensor")
         : fill(out, &owned->dl_tensor, owned->flags & DLPACK_FLAG_BITMASK_READ_ONLY, answer);
     if (owned->deleter)
@@ -134,7 +143,7 @@ int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, sw_tensor
 int sw_take_stream(const DLPackExchangeAPI *api, const sw_tensor *tensor, sw_answer *answer)
 {
     void *stream = NULL;
-    if (answer->stream != -1 || tensor->device_type != kDLCUDA)
+    if (answer->stream != -1 || tensor->device_type != kDLCUDA || !api->current_work_stream)
         return 1;
     if (api->current_work_stream(tensor->device_type, tensor->device_index, &stream))
         return 0;
@@ -160,6 +169,78 @@ static int32_t read_capsule(PyObject *capsule, sw_tensor *out, sw_answer *answer
     return SW_NO_TENSOR;
 }
 
+static int32_t read_object(PyObject *item, int with_flags, sw_tensor *out, sw_answer *answer)
+{
+    const DLPackExchangeAPI *api = sw_exchange_api(item->ob_type);
+    if (!api)
+        return PyErr_Occurred() ? refuse_raised(answer)
+                                : refuse_str(answer, SW_NO_TENSOR, PyObject_GetAttrString(item->ob_type, "__name__"));
+    int32_t code = sw_read_exchange(item, api, with_flags, out, answer);
+    return code != SW_OK || sw_take_stream(api, out, answer) ? code : refuse_raised(answer);
+}
+
+/*
+ * Refuses elements that lie outside the address space or, on the host, in pages that are not mapped: reading them would end
+ * the process. msync with MS_ASYNC writes nothing back and looks at mappings alone, so its time does not grow with the tensor.
+ */
+static int32_t check_reach(const sw_tensor *t, sw_answer *answer)
+{
+    int64_t low = 0, high = 0, size = ((int64_t)t->bits * t->lanes + 7) / 8, base = (int64_t)t->data;
+    for (int32_t i = 0; i < t->ndim; i++)
+        if (t->shape[i] == 0)
+            return SW_OK;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        int64_t step, *end = t->strides[i] < 0 ? &low : &high;
+        if (__builtin_mul_overflow(t->shape[i] - 1, t->strides[i], &step) || __builtin_add_overflow(*end, step, end))
+            return refuse(answer, SW_MALFORMED, "strides that leave the address space");
+    }
+    if (__builtin_mul_overflow(low, size, &low) || __builtin_add_overflow(high, 1, &high) ||
+        __builtin_mul_overflow(high, size, &high) || base < 0 || __builtin_add_overflow(base, high, &high) ||
+        (low += base) < 0)
+        return refuse(answer, SW_MALFORMED, "elements outside the address space");
+    if (base == 0 || size == 0 || (t->device_type != kDLCPU && t->device_type != kDLCUDAHost))
+        return SW_OK;
+    low -= low % sysconf(_SC_PAGESIZE);
+    if (msync((void *)low, (size_t)(high - low), MS_ASYNC) && errno == ENOMEM)
+        return refuse(answer, SW_MALFORMED, "elements in memory that is not mapped");
+    return SW_OK;
+}
+
+/* Reads a tuple of 64-bit integers; -1: it is none, or has more of them than there are dimensions. */
+static int32_t read_extents(PyObject *tuple, int64_t *extents)
+{
+    Py_ssize_t n = PyTuple_Size(tuple);
+    if (n < 0 || n > SW_MAX_RANK)
+        return -1;
+    for (Py_ssize_t i = 0; i < n; i++)
+        extents[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+    return PyErr_Occurred() ? -1 : (int32_t)n;
+}
+
+/*
+ * Reads what a producer lent that is not trusted to describe it well: (object of a type with the exchange API,), or (what
+ * __dlpack__ returned, code of the dtype or None), or (one of these, code or None, shape, strides) for a view of it.
+ */
+static int32_t read_lent(PyObject *lent, sw_tensor *out, sw_answer *answer)
+{
+    Py_ssize_t n = PyTuple_Size(lent);
+    PyObject *object = n > 0 ? PyTuple_GetItem(lent, 0) : &_Py_NoneStruct;
+    if (n == 2 && object->ob_type != &PyCapsule_Type)
+        return refuse_str(answer, SW_NO_CAPSULE, PyObject_GetAttrString(object->ob_type, "__name__"));
+    int32_t code = object->ob_type == &PyCapsule_Type ? read_capsule(object, out, answer) : read_object(object, 1, out, answer);
+    if (code != SW_OK)
+        return code;
+    if (n > 1 && PyTuple_GetItem(lent, 1) != &_Py_NoneStruct)
+        out->code = (uint8_t)PyLong_AsLongLong(PyTuple_GetItem(lent, 1));
+    if (n > 3) {
+        out->ndim = read_extents(PyTuple_GetItem(lent, 2), out->shape);
+        if (out->ndim < 0 || read_extents(PyTuple_GetItem(lent, 3), out->strides) != out->ndim)
+            code = refuse(answer, SW_MALFORMED, "a view that is none");
+    }
+    PyErr_Clear();
+    return code == SW_OK ? check_reach(out, answer) : code;
+}
+
 static int32_t read_item(PyObject *item, sw_tensor *out, sw_answer *answer)
 {
     memset(out, 0, sizeof *out);
@@ -167,12 +248,7 @@ static int32_t read_item(PyObject *item, sw_tensor *out, sw_answer *answer)
         return SW_OK;
     if (item->ob_type == &PyCapsule_Type)
         return read_capsule(item, out, answer);
-    const DLPackExchangeAPI *api = sw_exchange_api(item->ob_type);
-    if (!api)
-        return PyErr_Occurred() ? refuse_raised(answer)
-                                : refuse_str(answer, SW_NO_TENSOR, PyObject_GetAttrString(item->ob_type, "__name__"));
-    int32_t code = sw_read_exchange(item, api, out, answer);
-    return code != SW_OK || sw_take_stream(api, out, answer) ? code : refuse_raised(answer);
+    return item->ob_type == &PyTuple_Type ? read_lent(item, out, answer) : read_object(item, 0, out, answer);
 }
 
 static int32_t read_tuple(PyObject *tuple, int32_t capacity, sw_tensor *out, sw_answer *answer)

@@ -1,7 +1,8 @@
 // Package pytensor reads Python tensors into plain Go structures through DLPack.
 //
 // An object whose type has the DLPack C exchange API is borrowed in some ten nanoseconds; a DLPack capsule is read
-// without being consumed; None is an absent operand. Nothing is kept: the caller holds the objects for as long as their memory is used.
+// without being consumed; None is an absent operand. A tuple holds what a producer lent that is not trusted: its addresses are
+// checked as well. Nothing is kept: the caller holds the objects for as long as their memory is used.
 package pytensor
 
 // #cgo CFLAGS: -O2 -Wall -Wextra
@@ -87,6 +88,8 @@ func refusal(code C.int32_t, answer *C.sw_answer) error {
 	switch code {
 	case C.SW_NO_TENSOR:
 		return &core.Error{Kind: core.NotATensor, Wanted: "a tensor that DLPack can describe", Got: text}
+	case C.SW_NO_CAPSULE:
+		return &core.Error{Kind: core.NotATensor, Wanted: "an array whose __dlpack__ returns a capsule", Got: text}
 	case C.SW_NO_PRODUCER:
 		return &core.Error{Kind: core.Unsupported, Wanted: "a tensor that its producer can lend", Got: strconv.Quote(text)}
 	case C.SW_RANK:

@@ -25,6 +25,7 @@ enum {
     SW_NO_PYTHON,   /* not inside a Python process */
     SW_NO_TUPLE,    /* operands are no tuple, or one with more items than there is room for */
     SW_NO_TENSOR,   /* text: what the item is */
+    SW_NO_CAPSULE,  /* text: what __dlpack__ returned in place of a capsule */
     SW_NO_PRODUCER, /* text: what the producer of the item raised */
     SW_RANK,        /* text: the number of dimensions */
     SW_MALFORMED,   /* text: what is wrong with the description that the producer gave */

@@ -55,12 +55,14 @@ static int plain(PyObject *x, const sw_tensor *t)
     return ask(torch[IS_NEG], x, &negated) && !negated;
 }
 
-/* The place of a name in the tuple; -1: it is not there. */
+/* The place of a name in the tuple; -1: it is not there, or is of a subclass of str, which may equal many names or none. */
 static Py_ssize_t place(PyObject *name, PyObject *names, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i < count; i++)
         if (PyTuple_GetItem(names, i) == name)
             return i;
+    if (name->ob_type != &PyUnicode_Type)
+        return -1;
     for (Py_ssize_t i = 0; i < count; i++) /* a name that was put together at run time */
         if (PyUnicode_Compare(PyTuple_GetItem(names, i), name) == 0)
             return i;
@@ -81,7 +83,7 @@ static int read_named(PyObject *operands, PyObject *names, int64_t inputs, Py_ss
     Py_ssize_t cursor = 0;
     while (PyDict_Next(operands, &cursor, &name, &x)) {
         Py_ssize_t i = place(name, names, count);
-        if (i < 0)
+        if (i < 0 || read->tensors[i].present)
             return 0;
         if (x == &_Py_NoneStruct)
             continue;
@@ -90,7 +92,7 @@ static int read_named(PyObject *operands, PyObject *names, int64_t inputs, Py_ss
             return 0;
         const DLPackExchangeAPI *api = sw_exchange_api(type);
         sw_tensor *tensor = &read->tensors[i];
-        if (sw_read_exchange(x, api, tensor, &read->answer) != SW_OK || !sw_take_stream(api, tensor, &read->answer) || !plain(x, tensor))
+        if (sw_read_exchange(x, api, 0, tensor, &read->answer) != SW_OK || !sw_take_stream(api, tensor, &read->answer) || !plain(x, tensor))
             return 0;
         if (i >= inputs) {
             if (recorded_by_autograd(x))

@@ -10,6 +10,7 @@ Functions take arrays of any library that speaks DLPack; plans are for calls tha
 
 from ._plan import get_num_threads, info, set_num_threads
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee
+from ._unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
 from .dequantize import (
     DequantizePerTokenBackwardDescriptor,
     DequantizePerTokenBackwardPlan,
@@ -66,6 +67,8 @@ __all__ = [
     "RopeBackwardPlan",
     "ScanBackwardDescriptor",
     "ScanBackwardPlan",
+    "UniqueRowsDescriptor",
+    "UniqueRowsPlan",
     "UnsupportedError",
     "WorkspaceTooSmallError",
     "__version__",
@@ -83,6 +86,7 @@ __all__ = [
     "logcumsumexp_backward",
     "rope_backward",
     "set_num_threads",
+    "unique_rows",
 ]
 
 

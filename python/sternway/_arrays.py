@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, Protocol
 
 from . import errors
+from ._lent import Lent, describe, device_text, is_jax
 
 Array = Any
 """Any array that speaks DLPack: torch.Tensor, numpy.ndarray, cupy.ndarray, jax.Array (as an input), ..."""
 
+_DTYPE_TEXT = re.compile(r"[A-Za-z_][\w.]*\.((?:b?float|complex|u?int|bool)\d*)")
+"""How a library spells a dtype, such as ``array_api_strict.float32``."""
+
 
 def dtype_name(dtype: Any) -> str:
-    """``"float32"`` of a name, a ``torch.dtype``, a ``numpy.dtype`` or a NumPy scalar type.
+    """``"float32"`` of a name, a ``torch.dtype``, a ``numpy.dtype``, a NumPy scalar type or a dtype of the array API standard.
 
     Raises:
         TypeError: for anything else.
     """
     if isinstance(dtype, str):
         return dtype.removeprefix("torch.")
-    text = str(dtype)
-    if text.startswith("torch."):
-        return text.removeprefix("torch.")
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    if isinstance(name, str):
-        return name
-    raise TypeError(f"a dtype is a name, a torch.dtype or a numpy.dtype, not {dtype!r}")
+    try:
+        text = str(dtype)
+        if text.startswith("torch."):
+            return text.removeprefix("torch.")
+        name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+        if isinstance(name, str):
+            return name
+        spelled = _DTYPE_TEXT.fullmatch(text)
+    except Exception:  # of a class that cannot be asked
+        spelled = None
+    if spelled:
+        return spelled[1]
+    raise TypeError(f"a dtype is a name, a torch.dtype or a numpy.dtype, not {errors.shown(dtype)}")
 
 
 def device_name(device: Any) -> str:
     """``"cpu"`` or ``"cuda:N"`` of a name, or of anything with ``.type`` and ``.index``, such as a ``torch.device``.
 
     ``"cuda"`` is the current device of torch where torch is loaded, otherwise the first.
+
+    Raises:
+        TypeError: neither of them.
+        UnsupportedError: text that is no plain ASCII.
     """
     if not isinstance(device, str):
-        kind, index = getattr(device, "type", None), getattr(device, "index", None)
+        try:
+            kind, index = device.type, getattr(device, "index", None)
+            named = kind if index is None else f"{kind}:{index}"
+        except Exception:  # no such attribute, or one that raises
+            kind = named = None
         if not isinstance(kind, str):
-            raise TypeError(f"a device is a name or has .type and .index, not {device!r}")
-        device = kind if index is None else f"{kind}:{index}"
+            wanted = "a name, or an object with .type and .index such as a torch.device"
+            raise errors.make("type", "select", "device", wanted, errors.shown(device))
+        device = named
+    if not (device.isascii() and device.isprintable()):
+        raise errors.make("unsupported", "select", "device", "cpu or cuda:N", errors.shown(device))
     if device == "cuda":
         torch = sys.modules.get("torch")
         ready = torch is not None and torch.cuda.is_available()
@@ -45,8 +67,8 @@ def device_name(device: Any) -> str:
     return "cpu" if device == "cpu:0" else device
 
 
-_devices: dict[Any, str] = {}
-"""Names of torch's devices that tensors were met on; such a device always has an index."""
+_devices: dict[Any, str] = {"cpu": "cpu"}
+"""Names of NumPy's device, and of torch's devices that tensors were met on; such a device always has an index."""
 
 
 def device_of(x: Array) -> str:
@@ -56,38 +78,77 @@ def device_of(x: Array) -> str:
         return _devices[device]
     except (KeyError, TypeError):
         pass
+    if type(x) is Lent:
+        return x.device
     if hasattr(device, "type"):
         return _devices.setdefault(device, device_name(device))
-    kind, index = x.__dlpack_device__()
-    return f"cuda:{index}" if kind in (2, 13) else "cpu" if kind in (1, 3) else f"DLPack device {kind}:{index}"
+    return device_text(*x.__dlpack_device__())
+
+
+_libraries: dict[type, str] = {}
+
+
+def library_of(x: Any) -> str | None:
+    """The library that made an array, ``"torch"``, ``"numpy"`` or ``"cupy"``; None: another one, or no array."""
+    kind = type(x)
+    known = _libraries.get(kind)
+    if known is not None:
+        return known
+    for name, base in (("torch", "Tensor"), ("numpy", "ndarray"), ("cupy", "ndarray")):
+        module = sys.modules.get(name)
+        if module is not None and issubclass(kind, getattr(module, base)):
+            return _libraries.setdefault(kind, name)
+    return None
+
+
+_MEANING_BESIDE_NUMBERS = ("mask", "unit", "units")
+"""Attributes of subclasses of numpy.ndarray whose numbers alone are not what the array says."""
+
+
+def require_plain(op: str, operand: str, x: Any) -> None:
+    """Refuse an array of NumPy that is no plain array of numbers: masked, with units, structured, of objects, text or dates.
+
+    Raises:
+        UnsupportedError: it is such an array.
+    """
+    dtype = x.dtype
+    if not (dtype.kind in "fiubc" and dtype.isnative) and dtype.name != "bfloat16":
+        got = f"one of {'another byte order' if dtype.kind in 'fiuc' else f'dtype {dtype}'}"
+        raise errors.make("unsupported", op, operand, "a plain numeric array", got)
+    if type(x) is not sys.modules["numpy"].ndarray:
+        beside = next((name for name in _MEANING_BESIDE_NUMBERS if hasattr(x, name)), None)
+        if beside is not None:
+            hint = f"pass {operand}.filled(value)" if beside == "mask" else "pass its numbers as a plain array"
+            got = f"a {type(x).__name__}, whose {beside} would be lost"
+            raise errors.make("unsupported", op, operand, "a plain numeric array", got, hint)
 
 
 def require_array(op: str, operand: str, x: Any) -> Array:
-    """x, or a view of it by torch or NumPy where it speaks DLPack but tells neither its shape nor its dtype.
+    """x where it is an array of torch, NumPy or CuPy; for an array of any other library, what it lends.
+
+    Returns:
+        an array with ``.shape``, ``.dtype`` and ``.reshape(-1)``.
 
     Raises:
         TypeError: x is no array.
         UnsupportedError: a tensor of torch without strides, such as a nested one, or one that make_fx traces, whose graph would
-            keep the numbers of this run; an array that nobody here can view.
+            keep the numbers of this run; an array of NumPy that is no plain one; an array that its library cannot lend.
+        InvalidProblemError: an array that its library describes in a way that no memory can have.
     """
-    if isinstance(x, type) or not hasattr(x, "__dlpack__"):
-        raise errors.make("type", op, operand, "an array that speaks DLPack", type(x).__name__)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
+    library = _libraries.get(type(x)) or library_of(x)
+    if library == "torch":
+        torch = sys.modules["torch"]
         if x.is_nested or x.layout != torch.strided:
             layout = "nested" if x.is_nested else x.layout
             raise errors.make("unsupported", op, operand, "a strided tensor", f"a {layout} tensor")
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY):
             hint = "use sternway.torch, whose operators graphs contain"
             raise errors.make("unsupported", op, operand, "a tensor with values", "one that is traced", hint)
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
-        return x
-    for name in ("torch", "numpy"):
-        try:
-            return sys.modules[name].from_dlpack(x)
-        except (KeyError, AttributeError, BufferError, RuntimeError, TypeError, ValueError):
-            continue
-    raise errors.make("unsupported", op, operand, "an array with .shape and .dtype", type(x).__name__)
+    elif library == "numpy":
+        require_plain(op, operand, x)
+    elif library is None and type(x) is not Lent:
+        return describe(op, operand, x)
+    return x
 
 
 class Producer(Protocol):
@@ -120,6 +181,12 @@ class _NumPyLike:
         self.module = module
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
+        if dtype == "bfloat16":
+            types = sys.modules.get("ml_dtypes")
+            if types is None:
+                hint = "import ml_dtypes, or give an output"
+                raise errors.make("unsupported", "sternway", "out", "given, as NumPy alone has no bfloat16", "nothing", hint)
+            return self.module.empty(shape, dtype=types.bfloat16)
         return self.module.empty(shape, dtype=dtype)
 
     def empty_like(self, x: Array) -> Array:
@@ -130,11 +197,32 @@ class _NumPyLike:
         return self.module.arange(count, dtype="int64") * of
 
 
+class _ArrayAPI:
+    """A library of the array API standard, whose arrays can be written into through DLPack."""
+
+    def __init__(self, x: Array) -> None:
+        self.module, self.device = x.__array_namespace__(), x.device
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
+        known = getattr(self.module, dtype, None)
+        if known is None:
+            got = f"nothing, and {self.module.__name__} has no {dtype}"
+            raise errors.make("unsupported", "sternway", "out", "given", got)
+        return self.module.empty(shape, dtype=known, device=self.device)
+
+    def empty_like(self, x: Array) -> Array:
+        return self.module.empty_like(x)
+
+    def multiples(self, count: int, of: int, device: str) -> Array:
+        """0, of, 2 of, ... in int64."""
+        return self.module.arange(count, dtype=self.module.int64, device=self.device) * of
+
+
 _producers: dict[type, Producer] = {}
 
 
 def producer(x: Array, op: str) -> Producer:
-    """The library that made x.
+    """The library that made x; for arrays of a library that nobody here knows torch, or NumPy where torch is not loaded.
 
     Raises:
         UnsupportedError: for a library whose arrays cannot be written into, such as JAX.
@@ -142,19 +230,24 @@ def producer(x: Array, op: str) -> Producer:
     known = _producers.get(type(x))
     if known is not None:
         return known
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        return _producers.setdefault(type(x), _Torch(torch))
-    for name in ("numpy", "cupy"):
-        module = sys.modules.get(name)
-        if module is not None and isinstance(x, module.ndarray):
-            return _producers.setdefault(type(x), _NumPyLike(module))
-    owner = type(x).__module__.partition(".")[0]
+    library = library_of(x)
+    if library is not None:
+        module = sys.modules[library]
+        return _producers.setdefault(type(x), _Torch(module) if library == "torch" else _NumPyLike(module))
+    owner = x.owner if type(x) is Lent else x
+    if not is_jax(owner):
+        if hasattr(owner, "__array_namespace__"):
+            return _ArrayAPI(owner)
+        on_host = device_of(x) == "cpu"
+        for name in ("torch", "numpy" if on_host else "cupy"):
+            module = sys.modules.get(name)
+            if module is not None:
+                return _Torch(module) if name == "torch" else _NumPyLike(module)
     raise errors.make(
         "unsupported",
         op,
         "out",
-        f"given, as no output can be made in {owner}",
+        f"given, as no output can be made in {type(owner).__module__.partition('.')[0]}",
         "nothing",
         "give tensors of torch or arrays of NumPy or CuPy to write into",
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import numbers
 import operator
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from . import errors
@@ -16,13 +18,29 @@ D = TypeVar("D", bound="Descriptor")
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 _MEANING = {
-    "shape": "a sequence of integers",
+    "shape": "a sequence of integers of 64 bits",
     "dtype": "a name, a torch.dtype or a numpy.dtype",
     "float": "a number",
     "int": "an integer of 64 bits",
     "bool": "True or False",
     "str": "a name",
 }
+
+NUMPY_BOOLS = ("bool", "bool_")
+"""NumPy's names of the type of a truth value."""
+
+_LONGEST_SHAPE = 64
+"""Extents of a shape that is looked at; the native library says how many dimensions there may be."""
+
+
+class _Required:
+    """The default of a field that has none, behind a field that has one."""
+
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+REQUIRED: Any = _Required()
 
 
 def _kind(field: dataclasses.Field[Any]) -> str:
@@ -33,24 +51,82 @@ def _kind(field: dataclasses.Field[Any]) -> str:
     return str(field.type).partition(" ")[0]
 
 
-def _normalised(field: dataclasses.Field[Any], value: Any) -> Any:
-    """value in the one form that compares, hashes and travels well."""
-    kind = _kind(field)
-    if kind == "shape":
-        return tuple(operator.index(n) for n in value)
-    if kind == "dtype":
-        return dtype_name(value)
-    if kind == "float":
-        if isinstance(value, str):
-            raise TypeError
-        return math.nan if value != value else float(value)  # one NaN, so that a descriptor equals its copy
-    if kind == "int":
-        value = operator.index(int(value) if isinstance(value, float) and value.is_integer() else value)
-        if not -(2**63) <= value < 2**63:
-            raise OverflowError
-    elif not isinstance(value, {"bool": bool, "str": str}[kind]):
+def _integer(value: Any) -> int:
+    value = operator.index(int(value) if isinstance(value, float) and value.is_integer() else value)
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError
+    return int(value)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """The extents of a list, a tuple, a torch.Size, an array of rank 1; no text, mapping, set or iterator."""
+    is_sequence = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
+    if not is_sequence or isinstance(value, (str, bytes, bytearray, memoryview)) or len(value) > _LONGEST_SHAPE:
+        raise TypeError
+    return tuple(_integer(operator.index(n)) for n in value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        raise TypeError
+    if not isinstance(value, numbers.Real) and not hasattr(type(value), "__float__"):  # text, and bytes, which float would take
+        raise TypeError
+    return math.nan if value != value else float(value)  # one NaN, so that a descriptor equals its copy
+
+
+def _boolean(value: Any) -> bool:
+    if type(value).__module__ == "numpy" and type(value).__name__ in NUMPY_BOOLS:
+        value = bool(value)
+    if not isinstance(value, bool):
         raise TypeError
     return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    return str.__str__(value)
+
+
+def _dtype(value: Any) -> str:
+    return _name(dtype_name(value))
+
+
+_NORMALISERS: dict[str, Callable[[Any], Any]] = {
+    "shape": _shape, "dtype": _dtype, "float": _number, "int": _integer, "bool": _boolean, "str": _name,
+}  # fmt: skip
+
+
+def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
+    """A value in the one form that compares, hashes and travels well.
+
+    Args:
+        op, operand: what an error names.
+        kind: a key of _MEANING.
+
+    Raises:
+        InvalidProblemError: a value of another kind.
+    """
+    try:
+        return _NORMALISERS[kind](value)
+    except Exception as error:  # of a value of any class
+        raise errors.make("invalid_problem", op, operand, _MEANING[kind], errors.shown(value)) from error
+
+
+def normalise_fields(op: str, instance: Any) -> None:
+    """Normalise the fields of a frozen dataclass. None stays where it is the default.
+
+    Raises:
+        InvalidProblemError: a field of another kind.
+        TypeError: a required field that was not given.
+    """
+    for field in dataclasses.fields(instance):
+        value = getattr(instance, field.name)
+        if value is REQUIRED:
+            raise TypeError(f"{type(instance).__name__}() missing a required argument: {field.name!r}")
+        if value is None and field.default is None:
+            continue
+        object.__setattr__(instance, field.name, normalised(op, field.name, _kind(field), value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,17 +140,7 @@ class Descriptor:
     family: ClassVar[str]
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is None and field.default is None:
-                continue
-            try:
-                value = _normalised(field, value)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise errors.make(
-                    "invalid_problem", self.family, field.name, _MEANING[_kind(field)], f"{value!r:.80}"
-                ) from error
-            object.__setattr__(self, field.name, value)
+        normalise_fields(self.family, self)
 
     def __reduce__(self) -> Any:
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -101,7 +167,7 @@ class Descriptor:
             number_fields = {f.name for f in dataclasses.fields(cls) if _kind(f) == "float"}
             if family == cls.family:
                 return cls(**{k: _WORDS.get(v, v) if k in number_fields else v for k, v in fields.items()})
-            got = f"family {family!r}"
-        except (AttributeError, TypeError, ValueError) as error:
-            got = str(error)
+            got = f"family {errors.shown(family)}"
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
+            got = errors.reason(error)
         raise errors.make("invalid_problem", cls.family, "descriptor", f"the JSON of a {cls.__name__}", got)

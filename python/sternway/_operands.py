@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import errors
-from ._arrays import device_of
+from ._arrays import _libraries, library_of, require_plain
+from ._lent import Lent, is_jax, lend, speaks_dlpack
 
 _increment: Callable[[Any], None]
 """torch's increment_version, which tells autograd that saved tensors were overwritten; set when torch is met."""
@@ -49,33 +51,49 @@ def count_writes(outputs: Iterable[Any]) -> None:
 
 
 def borrow(op: str, device: str, name: str, x: Any, out: bool, stream: int | None) -> Any:
-    """x itself where its type has the DLPack exchange API, otherwise a DLPack capsule of it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", type(x).__name__)
+    """What the native library reads an operand from: a tensor of torch, a capsule, or what an unknown library lent."""
+    kind = type(x)
+    if kind is Lent:
+        return x.item
+    library = _libraries.get(kind) or library_of(x)
+    if library == "numpy":
+        return _borrow_numpy(op, name, x)
+    if library == "torch":
+        torch = sys.modules["torch"]
+        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", kind.__name__)
         x = torch._C._functorch.unwrap_if_dead(x)  # what a transform of torch.func wrapped that has ended
         _check_torch(torch, op, name, x, out)
-        if hasattr(type(x), "__dlpack_c_exchange_api__"):
+        if hasattr(kind, "__dlpack_c_exchange_api__"):
             return x
         x = x.detach()
-    if isinstance(x, type) or not hasattr(x, "__dlpack__"):
-        if hasattr(type(x), "__dlpack_c_exchange_api__"):
-            return x
-        raise errors.make("type", op, name, "an array that speaks DLPack", type(x).__name__)
-    if out and type(x).__module__.startswith("jax"):
+    elif out and is_jax(x) and speaks_dlpack(x):
         raise errors.make("invalid_problem", op, name, "writable", "a JAX array, which is immutable")
-    options: dict[str, Any] = {}
-    if device != "cpu" and device_of(x) != "cpu":
-        options["stream"] = stream if stream is not None and stream > 0 else 1  # 1 is the legacy default stream
+    return lend(op, name, x, stream if device != "cpu" else None)
+
+
+_BFLOAT = 4
+"""DLPack's code of bfloat16."""
+
+
+def _borrow_numpy(op: str, name: str, x: Any) -> Any:
+    """A capsule of NumPy's own making, whatever a subclass has in its place. NumPy lends no bfloat16: its bits are lent."""
+    require_plain(op, name, x)
+    numpy = sys.modules["numpy"]
     try:
-        try:
-            return x.__dlpack__(max_version=(1, 1), **options)
-        except TypeError:  # a producer from before DLPack 1.0
-            return x.__dlpack__(**options)
+        if x.dtype.kind == "V":
+            return _numpy_capsule(numpy, numpy.ndarray.view(x, "uint16")), _BFLOAT
+        return _numpy_capsule(numpy, x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise errors.make("unsupported", op, name, "an array that its library can lend", reason) from None
+        got = errors.reason(error)
+        raise errors.make("unsupported", op, name, "an array that its library can lend", got) from None
+
+
+def _numpy_capsule(numpy: Any, x: Any) -> Any:
+    try:
+        return numpy.ndarray.__dlpack__(x, max_version=(1, 1))
+    except TypeError:  # NumPy before 2.1
+        return numpy.ndarray.__dlpack__(x)
 
 
 def _check_torch(torch: Any, op: str, name: str, x: Any, out: bool) -> None:
@@ -109,14 +127,26 @@ def _check_torch(torch: Any, op: str, name: str, x: Any, out: bool) -> None:
         raise refusal
 
 
-def stream_handle(stream: Any) -> int:
-    """The handle of an int, or of an object with .cuda_stream (torch), .ptr (CuPy) or __cuda_stream__ (cuda.core)."""
-    for attribute in ("cuda_stream", "ptr"):
-        if hasattr(stream, attribute):
-            return int(getattr(stream, attribute))
-    if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
-        return int((protocol() if callable(protocol) else protocol)[1])
-    if isinstance(stream, int) and stream >= 0:
-        return stream
-    raise TypeError(f"a stream is None, a handle, or has .cuda_stream, .ptr or __cuda_stream__, not {stream!r}")
+def stream_handle(op: str, stream: Any) -> int:
+    """The handle of an int, or of an object with .cuda_stream (torch), .ptr (CuPy) or __cuda_stream__ (cuda.core).
+
+    Raises:
+        TypeError: none of them.
+        InvalidProblemError: a number that is no handle.
+    """
+    try:
+        if hasattr(stream, "cuda_stream"):
+            handle = operator.index(stream.cuda_stream)
+        elif hasattr(stream, "ptr"):
+            handle = operator.index(stream.ptr)
+        elif hasattr(stream, "__cuda_stream__"):
+            protocol = stream.__cuda_stream__
+            handle = operator.index((protocol() if callable(protocol) else protocol)[1])
+        else:
+            handle = operator.index(stream)
+    except Exception:  # no integer, or an attribute that raises
+        wanted = "None, a handle, or an object with .cuda_stream, .ptr or __cuda_stream__"
+        raise errors.make("type", op, "stream", wanted, errors.shown(stream)) from None
+    if not 0 <= handle < 1 << 63:
+        raise errors.make("invalid_problem", op, "stream", "a handle of at least 0 and below 2^63", errors.shown(handle))
+    return handle

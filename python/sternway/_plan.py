@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from . import errors
 from ._arrays import Array, device_name, dtype_name, producer
 from ._descriptor import Descriptor
+from ._lent import Lent, is_jax, speaks_dlpack
 from ._operands import borrow, count_writes, meet_torch, stream_handle
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of, table
 
@@ -73,13 +74,18 @@ def _after_fork() -> None:
     _native = _run = _run_usual = refuse  # type: ignore[assignment]
 
 
-def _raise(error: Exception) -> NoReturn:
+def _raise(error: Exception, op: str = "") -> NoReturn:
+    """Raise what the native library refused; op: what was asked, where the library names itself or a step of its own."""
+    refusal = None
     try:
         if type(error) is RuntimeError:  # the native library knows no other class
-            errors.raise_native(str(error))
+            refusal = errors.native_error(str(error))
+            if op and refusal.op in ("select", "sternway"):
+                errors.renamed(refusal, op)
+            raise refusal from None
         raise error
     finally:
-        del error
+        del error, refusal  # no cycle through the traceback, which would keep the operands alive
 
 
 class Plan(Generic[D]):
@@ -119,8 +125,14 @@ class Plan(Generic[D]):
         """
         if not isinstance(descriptor, cls.descriptor_type):
             raise TypeError(f"{cls.__name__} takes a {cls.descriptor_type.__name__}, not a {type(descriptor).__name__}")
-        preference = preference or PlanPreference()
-        where = device_name(device)
+        if preference is None:
+            preference = PlanPreference()
+        elif not isinstance(preference, PlanPreference):
+            raise TypeError(f"a preference is a PlanPreference or None, not a {type(preference).__name__}")
+        try:
+            where = device_name(device)
+        except errors.Error as error:
+            raise errors.renamed(error, descriptor.family) from None
         if where != "cpu" and os.environ.get("STERNWAY_BACKEND") == "cpu":
             raise errors.make("unsupported", descriptor.family, "device", "cpu, as STERNWAY_BACKEND=cpu hides the GPU", where)
         chosen = json.dumps({**dataclasses.asdict(preference), "kernel": preference.kernel or ""})
@@ -129,7 +141,7 @@ class Plan(Generic[D]):
             handle = library.pybind_Select(descriptor.to_json(), where, chosen)
             facts = json.loads(library.pybind_Describe(handle))
         except RuntimeError as error:
-            _raise(error)
+            _raise(error, descriptor.family)
         guarantee = PrecisionGuarantee(**facts["sku"].pop("precision_guarantee"))
         names = tuple(sys.intern(name) for name in (*(o["name"] for o in facts["operands"]), "workspace"))
         plan = cls.__new__(cls)
@@ -199,7 +211,7 @@ class Plan(Generic[D]):
         Raises:
             Error: of the class that says what is wrong; nothing has been written then, unless it is a DeviceError.
         """
-        handle = -1 if stream is None or self.device == "cpu" else stream_handle(stream)
+        handle = -1 if stream is None or self.device == "cpu" else stream_handle(self.sku.op, stream)
         if _log_runs:
             _log.debug("run %s on %s", self.sku.op, self.device)
         if workspace is None and self.workspace_size and self._workspace_for in operands:
@@ -220,9 +232,10 @@ class Plan(Generic[D]):
     def _held(self, operands: dict[str, Any], stream: int | None) -> tuple[Any, ...]:
         """The workspace and the operands in the plan's order, as the native library can read them."""
         for name in operands:
-            if name not in self._names:
-                known = ", ".join(self._names[:-1])
-                raise errors.make("invalid_problem", self.sku.op, name, f"one of {known}", "an unexpected operand")
+            if type(name) is not str or name not in self._names:  # a subclass of str may equal many names
+                known, shown = ", ".join(self._names[:-1]), errors.shown(name)
+                got = "an unexpected operand" if type(name) is str else f"a name of the class {type(name).__name__}"
+                raise errors.make("invalid_problem", self.sku.op, shown, f"one of {known}", got)
         global _run_usual
         _run_usual = meet_torch(operands.values(), _native()) or _run_usual
 
@@ -235,16 +248,17 @@ class Plan(Generic[D]):
 
     def _workspace(self, operands: dict[str, Any], stream: Any) -> Array | None:
         """A workspace of the library that made the first operand; None where none is needed or none is to be had."""
-        if operands.get(self._workspace_for) is None:
+        if not self.workspace_size or operands.get(self._workspace_for) is None:
             return None
         given = (operands.get(name) for name in self._names)
-        first = next((x for x in given if hasattr(x, "__dlpack__") and not isinstance(x, type)), None)
-        if first is None or not self.workspace_size:
+        first = next((x for x in given if speaks_dlpack(x) and not is_jax(x)), None)
+        if first is None:
             return None
         workspace = producer(first, self.sku.op).empty((self.workspace_size,), "uint8", self.device)
         if stream is not None and self.device != "cpu" and hasattr(workspace, "record_stream"):
             torch = sys.modules["torch"]
-            workspace.record_stream(torch.cuda.ExternalStream(stream_handle(stream), device=self.device))
+            handle = stream_handle(self.sku.op, stream)
+            workspace.record_stream(torch.cuda.ExternalStream(handle, device=self.device))
         return workspace
 
     def __repr__(self) -> str:
@@ -262,20 +276,29 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
     rows: name, an array that the output is like, or a shape, and for a shape the dtype (None: dy's).
     """
     if out is not None:
-        given = [x for x in (out if isinstance(out, (tuple, list)) else (out,)) if x is not None]
-        if len(given) != len(rows):
-            names = ", ".join(name for name, _, _ in rows)
-            raise errors.make("invalid_problem", plan.sku.op, "out", f"{len(rows)} arrays ({names})", str(len(given)))
-        return {name: x for (name, _, _), x in zip(rows, given, strict=True)}
+        return _given(plan.sku.op, [name for name, _, _ in rows], out)
     library, kind, new = producer(dy, plan.sku.op), type(dy), {}
     for name, like, dtype in rows:
-        if type(like) is kind:
+        if type(like) is kind and kind is not Lent:
             new[name] = library.empty_like(like)
         elif isinstance(like, tuple):
             new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
         else:  # of another library
             new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
     return new
+
+
+def _given(op: str, names: list[str], out: Any) -> dict[str, Array]:
+    """The outputs that a caller gave: an array, or a tuple or list of them; Nones behind the last one do not count."""
+    given = list(out) if isinstance(out, (tuple, list)) else [out]
+    while given and given[-1] is None:
+        given.pop()
+    missing = sum(x is None for x in given)
+    if len(given) != len(names) or missing:
+        count = "1 array" if len(names) == 1 else f"{len(names)} arrays"
+        got = f"{len(given)}, of which {missing} None" if missing else str(len(given))
+        raise errors.make("invalid_problem", op, "out", f"{count} ({', '.join(names)})", got)
+    return dict(zip(names, given, strict=True))
 
 
 def info() -> dict[str, Any]:

@@ -6,6 +6,8 @@ import dataclasses
 import html
 from typing import Any
 
+from ._descriptor import normalise_fields
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanPreference:
@@ -15,11 +17,17 @@ class PlanPreference:
         deterministic: False lets a family pick an atomic kernel where that is faster.
         max_workspace: bytes; select chooses within it or raises. None: no limit.
         kernel: one variant by name, for tests and tuning. None: select chooses.
+
+    Raises:
+        InvalidProblemError: a field of another kind, or a kernel without a name.
     """
 
     deterministic: bool = True
     max_workspace: int | None = None
     kernel: str | None = None
+
+    def __post_init__(self) -> None:
+        normalise_fields("PlanPreference", self)
 
 
 @dataclasses.dataclass(frozen=True)

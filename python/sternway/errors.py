@@ -10,7 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,16 +80,43 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
+def one_line(text: str, limit: int) -> str:
+    """Text of any origin as part of one readable line: control characters are escaped, and what is too long is cut."""
+    if len(text) <= limit and text.isprintable():
+        return text
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    return line if len(line) <= limit else line[:limit] + "..."
+
+
+def shown(value: Any) -> str:
+    """A value that came from outside, as a message shows it: a name as it is, other text quoted, anything by its repr."""
+    try:
+        if isinstance(value, str):
+            return one_line(str.__str__(value) if value.isidentifier() else str.__repr__(value[:200]), 80)
+        return one_line(repr(value), 80)
+    except Exception:  # a repr that raises, as that of an integer of many digits or of a list in lists without end
+        return f"an object of type {type(value).__name__}"
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what an error of another library says."""
+    try:
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    except Exception:  # its __str__ raised
+        return type(error).__name__
+
+
 def _sentence(error: Error) -> str:
     hint = f"; {error.hint}" if error.hint else ""
     return f"{error.op}: {error.operand} must be {error.wanted}, got {error._got_text}{hint}"
 
 
 def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = "") -> Error:
-    """An error of a kind, in the words that the core uses."""
+    """An error of a kind, in the words that the core uses. Every part is made one line, and text of others is cut."""
     error = _CLASSES.get(kind, Error)()
-    error.op, error.operand, error.wanted, error.hint = op, operand, wanted, hint
-    error.got = error._got_text = got
+    error.op, error.operand, error.got = one_line(op, 80), one_line(operand, 80), one_line(got, 160)
+    error.wanted, error.hint = one_line(wanted, 300), one_line(hint, 300)
+    error._got_text = error.got
     error.args = (_sentence(error),)
     return error
 
@@ -135,18 +162,15 @@ def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[
     return decorate
 
 
-def raise_native(text: str) -> NoReturn:
-    """Raise the error that the core wrote as JSON."""
+def native_error(text: str) -> Error:
+    """The error that the core wrote as JSON."""
     try:
         fields = json.loads(text)
     except ValueError:
-        raise Error(text) from None
+        return Error(one_line(text, 300))
     error = make(fields["kind"], *(fields[name] for name in ("op", "operand", "wanted", "got", "hint")))
     if isinstance(error, _SizeError):
         error.needed, error.got = fields["needed"], fields["got_bytes"]
     if isinstance(error, DeviceError):
         error.status = fields["status"]
-    try:
-        raise error from None
-    finally:
-        del error  # no cycle through the traceback, which would keep the operands alive
+    return error

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from . import _plan, errors
 from ._arrays import Array, device_of, require_array
-from ._descriptor import Descriptor
+from ._descriptor import NUMPY_BOOLS, Descriptor, normalised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,14 +78,28 @@ def _select(
 
 def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
     """A weight as a number or as an array. A 0-d array on the CPU beside data on CUDA is a number."""
-    if type(weight) is float or isinstance(weight, numbers.Real):
-        return float(weight), None
+    if type(weight) is float:
+        return weight, None
+    if isinstance(weight, numbers.Number) or (type(weight).__module__ == "numpy" and type(weight).__name__ in NUMPY_BOOLS):
+        return normalised("lerp_backward", "weight", "float", weight), None
     weight = require_array("lerp_backward", "weight", weight)
     if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
-        return float(weight), None
+        return normalised("lerp_backward", "weight", "float", weight), None
     return None, weight
 
 
+def _extents(name: str, x: Array | None, shape: Any) -> tuple[int, ...] | None:
+    """The shape of an end: that of the array, or the one that was given, which must agree; None: neither is there."""
+    if shape is not None:
+        shape = normalised("lerp_backward", f"{name}_shape", "shape", shape)
+    if x is None:
+        return shape
+    if shape is not None and tuple(x.shape) != shape:
+        raise errors.make("invalid_problem", "lerp_backward", name, f"of {name}_shape, {list(shape)}", str(list(x.shape)))
+    return tuple(x.shape)
+
+
+@errors.reported_as("lerp_backward")
 def lerp_backward(
     dy: Array,
     weight: float | Array,
@@ -128,16 +142,14 @@ def lerp_backward(
     a, b = (x if x is None else require_array(op, name, x) for name, x in (("a", a), ("b", b)))
     device = device_of(dy)
     number, factor = split_weight(weight, device)
-    wanted = tuple(needs)
+    wanted = tuple(needs) if isinstance(needs, (tuple, list)) else (needs,)
     if wanted not in _NEEDS:
-        raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", repr(wanted))
+        raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", errors.shown(wanted))
     shape = tuple(dy.shape)
-    for name, x, said in (("a", a, a_shape), ("b", b, b_shape)):
-        if x is not None and said is not None and tuple(x.shape) != tuple(said):
-            raise errors.make("invalid_problem", op, name, f"of {name}_shape, {list(said)}", str(list(x.shape)))
+    a_shape, b_shape = _extents("a", a, a_shape), _extents("b", b, b_shape)
     shapes = {
-        "da": tuple(a.shape if a is not None else shape if a_shape is None else a_shape),
-        "db": tuple(b.shape if b is not None else shape if b_shape is None else b_shape),
+        "da": shape if a_shape is None else a_shape,
+        "db": shape if b_shape is None else b_shape,
         "dweight": () if factor is None else tuple(factor.shape),
     }
     plan = lerp_plan(shape, dy.dtype, number, shapes["da"], shapes["db"], None if factor is None else shapes["dweight"], device)

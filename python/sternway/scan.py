@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from . import _plan, errors
 from ._arrays import Array, device_of, require_array
-from ._descriptor import Descriptor
+from ._descriptor import REQUIRED, Descriptor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +18,8 @@ class ScanBackwardDescriptor(Descriptor):
 
     Args:
         kind: "cumsum", "cumprod", "cummax", "cummin" or "logcumsumexp".
-        shape: of every operand.
-        dtype: of dy, x and dx: float32, float64, float16 or bfloat16.
+        shape: of every operand; required.
+        dtype: of dy, x and dx: float32, float64, float16 or bfloat16; required.
         dim: the scanned dimension; negative: counted from the end.
         reverse: the forward ran from the last position to the first.
         tie: which of equal values wins in cummax and cummin, in scan order: "last", as in torch, or "first".
@@ -27,9 +27,9 @@ class ScanBackwardDescriptor(Descriptor):
 
     family: ClassVar[str] = "scan_backward"
 
-    kind: str
-    shape: Sequence[int]
-    dtype: Any
+    kind: str = "cumsum"
+    shape: Sequence[int] = REQUIRED
+    dtype: Any = REQUIRED
     dim: int = -1
     reverse: bool = False
     tie: str = "last"
@@ -45,12 +45,16 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
     descriptor_type = ScanBackwardDescriptor
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def scan_plan(
     kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
 ) -> ScanBackwardPlan:
     """The plan of a problem, selected once."""
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie), device)
+
+
+_OPERANDS = {"dx": "out"}
+"""What the functions call the plan's output."""
 
 
 def _backward(
@@ -65,6 +69,7 @@ def _backward(
     return outputs["dx"]
 
 
+@errors.reported_as("cumsum_backward", _OPERANDS)
 def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
     """Gradient of a cumulative sum: ``dx[k] = sum_{i>=k} dy[i]`` in scan order.
 
@@ -86,6 +91,7 @@ def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Arr
     return _backward("cumsum", dy, dim, reverse, out)
 
 
+@errors.reported_as("cumprod_backward", _OPERANDS)
 def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
     """Gradient of a cumulative product: ``dx[k] = L[k] R[k]``, ``L[k] = prod_{i<k} x[i]``, ``R[k] = dy[k] + x[k+1] R[k+1]``.
 
@@ -117,6 +123,7 @@ def _extremum(
     return _backward(kind, dy, dim, reverse, out, tie, x=x, indices=indices)
 
 
+@errors.reported_as("cummax_backward", _OPERANDS)
 def cummax_backward(
     dy: Array,
     x: Array | None = None,
@@ -147,6 +154,7 @@ def cummax_backward(
     return _extremum("cummax", dy, x, dim, indices, reverse, tie, out)
 
 
+@errors.reported_as("cummin_backward", _OPERANDS)
 def cummin_backward(
     dy: Array,
     x: Array | None = None,
@@ -167,6 +175,7 @@ def cummin_backward(
     return _extremum("cummin", dy, x, dim, indices, reverse, tie, out)
 
 
+@errors.reported_as("logcumsumexp_backward", _OPERANDS)
 def logcumsumexp_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
     """Gradient of ``y[i] = log sum_{j<=i} exp(x[j])``: ``dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i])``.
 

@@ -13,7 +13,6 @@ import pytest
 
 import sternway
 import sternway.torch
-import sternway.unique_rows
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
@@ -42,7 +41,7 @@ def test_readme() -> None:
 def documented() -> list[tuple[str, Any]]:
     """List the public objects of the modules that have an example, and the modules themselves."""
     found: dict[str, Any] = {}
-    for module in (sternway, sternway.torch, sternway.unique_rows):
+    for module in (sternway, sternway.torch):
         found[module.__name__] = module
         for name in dir(module):
             thing = getattr(module, name)

@@ -12,7 +12,7 @@ from hypothesis import strategies as hs
 from support import Guarded, Snapshot, name_of
 
 import sternway as sw
-from sternway.unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
+from sternway import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
 
 INTEGERS = (torch.int32, torch.int64)
 KERNELS = ("single", "marked")

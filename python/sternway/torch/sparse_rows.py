@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._unique_rows import unique_rows
 from ..embedding_bag import embedding_bag_backward
-from ..unique_rows import unique_rows
 
 
 def sparse_gradient(

@@ -45,11 +45,12 @@ class UniqueRowsPlan(_plan.Plan[UniqueRowsDescriptor]):
     descriptor_type = UniqueRowsDescriptor
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def _unique_rows_plan(rows: int, total: int, index: Any, padding: int | None, device: str) -> UniqueRowsPlan:
     return UniqueRowsPlan.select(UniqueRowsDescriptor(rows, total, index, padding), device)
 
 
+@errors.reported_as("unique_rows")
 def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None) -> tuple[Array, Array, Array]:
     """Find the rows that occur among indices, without waiting for the device.
 
@@ -72,9 +73,8 @@ def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None
         UnsupportedError: another dtype, a device without kernels, 2^31 - 1 rows or indices, or more.
 
     Example:
-        >>> import numpy as np
-        >>> from sternway.unique_rows import unique_rows
-        >>> rows, inverse, count = unique_rows(np.array([7, 1, 7, 4, 1]), 9)
+        >>> import numpy as np, sternway as sw
+        >>> rows, inverse, count = sw.unique_rows(np.array([7, 1, 7, 4, 1]), 9)
         >>> rows, inverse, count
         (array([ 1,  4,  7, -1, -1]), array([2, 0, 2, 1, 0], dtype=int32), array([3]))
     """
@@ -84,7 +84,8 @@ def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None
         raise errors.make("invalid_problem", op, "indices", "of rank 1", f"rank {len(indices.shape)}")
     total = indices.shape[0]
     plan = _unique_rows_plan(num_rows, total, indices.dtype, padding_idx, device_of(indices))
-    shapes = ("rows", (min(num_rows, total),), "int64"), ("inverse", (total,), "int32"), ("count", (1,), "int64")
+    most = min(plan.descriptor.num_rows, total)
+    shapes = ("rows", (most,), "int64"), ("inverse", (total,), "int32"), ("count", (1,), "int64")
     outputs = _plan.outputs(plan, indices, shapes, None)
     plan.run(indices=indices, **outputs)
     return outputs["rows"], outputs["inverse"], outputs["count"]

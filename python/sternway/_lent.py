@@ -1,0 +1,181 @@
+"""Arrays of libraries that this package does not know, by the DLPack capsule or the exchange API that they offer.
+
+Such a producer may describe its memory in any way: the native library alone reads the description, and checks it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+import json
+import math
+import struct
+from typing import Any
+
+from . import errors
+
+HOST, CUDA = (1, 3), (2, 13)
+"""DLPack's device types of memory that the host and a CUDA device reads: the memory itself, and pinned or managed memory."""
+
+_LEGACY_STREAM = 1
+"""The legacy default stream of CUDA, as ``__dlpack__`` takes it."""
+
+_FORMATS = {
+    "float16": "=e", "float32": "=f", "float64": "=d", "bfloat16": "=f",
+    "int8": "=b", "uint8": "=B", "int32": "=i", "int64": "=q",
+}  # fmt: skip
+"""Formats of struct by dtype."""
+
+
+def device_text(kind: int, index: int) -> str:
+    """The name of a device of DLPack: ``"cpu"`` or ``"cuda:N"``."""
+    return f"cuda:{index}" if kind in CUDA else "cpu" if kind in HOST else f"DLPack device {kind}:{index}"
+
+
+def is_jax(x: Any) -> bool:
+    """Whether x is an array of JAX, which is immutable, or one of its tracers."""
+    return type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def speaks_dlpack(x: Any) -> bool:
+    """Whether x is an object with ``__dlpack__`` or of a type with the exchange API, as far as it lets itself be asked."""
+    try:
+        return not isinstance(x, type) and (hasattr(type(x), "__dlpack_c_exchange_api__") or hasattr(x, "__dlpack__"))
+    except Exception:  # an attribute that raises something else than AttributeError
+        return False
+
+
+def lend(op: str, operand: str, x: Any, stream: int | None = None) -> tuple[Any, ...]:
+    """What the native library reads an array of an unknown library from: see read_lent in pybind/pytensor/pytensor.c.
+
+    Args:
+        stream: the handle of a CUDA stream that the array shall be ready on; None, 0 and -1: the legacy default stream.
+
+    Raises:
+        TypeError: x is no array.
+        UnsupportedError: a tracer of JAX; a library that cannot lend this array.
+    """
+    if is_jax(x) and any("Tracer" in base.__name__ for base in type(x).__mro__):
+        hint = "inside jax.jit, jax.grad and jax.vmap call this function through jax.pure_callback"
+        raise errors.make("unsupported", op, operand, "an array with values", f"a JAX tracer ({type(x).__name__})", hint)
+    if not speaks_dlpack(x):
+        raise errors.make("type", op, operand, "an array that speaks DLPack", type(x).__name__)
+    if hasattr(type(x), "__dlpack_c_exchange_api__"):
+        return (x,)
+    try:
+        return capsule_of(x, stream), None
+    except Exception as error:  # of the other library
+        got = errors.reason(error)
+        raise errors.make("unsupported", op, operand, "an array that its library can lend", got) from None
+
+
+def capsule_of(x: Any, stream: int | None) -> Any:
+    """What ``x.__dlpack__`` returns, which may be anything."""
+    options: dict[str, Any] = {}
+    if hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in CUDA:
+        options["stream"] = stream if stream is not None and stream > 0 else _LEGACY_STREAM
+    try:
+        return x.__dlpack__(max_version=(1, 1), **options)
+    except TypeError:  # a producer from before DLPack 1.0
+        return x.__dlpack__(**options)
+
+
+@dataclasses.dataclass(slots=True)
+class Lent:
+    """An array of an unknown library whose description was read and checked.
+
+    A producer may hand out a capsule only once, so that this keeps it for the run.
+
+    Attributes:
+        owner: the array itself.
+        item: what the native library reads.
+        dtype, device: by name.
+        shape, steps: extents, and strides in elements.
+        itemsize: in bytes.
+        address: of the first element.
+    """
+
+    owner: Any
+    item: tuple[Any, ...]
+    dtype: str
+    device: str
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    itemsize: int
+    address: int
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In bytes, as in NumPy."""
+        return tuple(step * self.itemsize for step in self.steps)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        """What the array lent."""
+        return self.item[0]
+
+    def reshape(self, *shape: Any) -> Any:
+        """A view of rank 1 for -1; such a view in the shape of its owner is the owner.
+
+        Raises:
+            UnsupportedError: another shape, or elements that are not one stride apart.
+        """
+        wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        if wanted == self.shape or (wanted == (-1,) and self.ndim == 1):
+            return self
+        if len(self.item) == _VIEW and wanted != (-1,):
+            return self.owner
+        wide = [(n, step) for n, step in zip(self.shape, self.steps, strict=True) if n != 1]
+        even = all(step == n * inner for (_, step), (n, inner) in itertools.pairwise(wide))
+        if wanted != (-1,) or not even:
+            got = f"strides {list(self.steps)} for shape {list(self.shape)}"
+            raise errors.make("unsupported", "sternway", "an operand", "contiguous where it is of rank 2", got)
+        count, step = math.prod(self.shape), wide[-1][1] if wide else 1
+        item = (self.item[0], *(self.item[1:2] or (None,)), (count,), (step,))
+        return dataclasses.replace(self, item=item, shape=(count,), steps=(step,))
+
+    def __float__(self) -> float:
+        """The one element of an array on the host.
+
+        Raises:
+            TypeError: another array.
+        """
+        if self.shape or self.device != "cpu" or self.dtype not in _FORMATS:
+            raise TypeError("only an array of rank 0 on the CPU is a number")
+        data = ctypes.string_at(self.address, self.itemsize)
+        if self.dtype == "bfloat16":  # the upper half of a float32
+            data = b"\0\0" + data
+        return float(struct.unpack(_FORMATS[self.dtype], data)[0])
+
+
+_VIEW = 4
+"""Parts of an item that is a view of what its capsule holds."""
+
+
+def describe(op: str, operand: str, x: Any) -> Lent:
+    """An array of an unknown library, with its description read by the native library.
+
+    Raises:
+        TypeError: x is no array.
+        UnsupportedError: a library that cannot lend this array, or more dimensions than an operand may have.
+        InvalidProblemError: a description that no memory can have.
+    """
+    from . import _plan
+
+    item = lend(op, operand, x)
+    held = (item,)
+    library = _plan._native()
+    try:
+        facts = json.loads(library.pybind_Inspect(id(held)))
+    except RuntimeError as error:
+        refusal = errors.native_error(str(error))
+        refusal.operand = operand
+        raise errors.renamed(refusal, op) from None
+    device = device_text(*facts["device"])
+    shape, steps = tuple(facts["shape"]), tuple(facts["strides"])
+    return Lent(x, item, facts["dtype"], device, shape, steps, facts["itemsize"], facts["data"])
