@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forged import DLTensor, Managed, describe, longs, new_capsule
+from interpreter import python
 
 import sternway as sw
 from sternway import _plan
@@ -198,6 +200,60 @@ def test_the_unusual_is_left_to_the_general_way(plan: int, given: dict[str, Any]
     assert db.isnan().all()
 
 
+class Name(str):
+    """A keyword that equals no other, so that a dict holds it as often as one likes."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class Alias(str):
+    """A keyword that equals the text of another, with another hash."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@pytest.mark.usefixtures("met")
+@pytest.mark.parametrize("kind", [Name, Alias])
+def test_names_of_a_subclass_of_str_are_refused(plan: int, kind: type[str]) -> None:
+    dy, db = dy_and_db()
+    many = [db.clone() for _ in range(40)]
+    assert run_usual(plan, dy=dy, **{kind("db"): out for out in many}) == NOT_RUN
+    assert run_usual(plan, db=db, **{kind("dy"): dy}) == NOT_RUN
+    whole = sw.LerpBackwardPlan.select(sw.LerpBackwardDescriptor(SHAPE, "float32", 0.25))
+    for method in (whole.run, whole.can_implement):
+        for operands in ({"dy": dy, "db": db, kind("db"): many[0]}, {"db": db, kind("dy"): dy}, {"dy": dy, kind("db"): db}):
+            with pytest.raises(sw.InvalidProblemError, match="class"):
+                method(**operands)
+    assert all(out.isnan().all() for out in (db, *many))
+
+
+def test_thousands_of_names_end_no_process() -> None:
+    """In a process of its own, since counting them in an array would end it."""
+    python("""
+        import torch, sternway as sw
+        class Name(str):
+            __hash__ = object.__hash__
+            __eq__ = object.__eq__
+        plan = sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cumsum", (3,), "float32"))
+        dy = torch.ones(3)
+        plan.run(dy=dy, dx=torch.empty(3))
+        for name in ("dx", "dy", "workspace"):
+            for count in (2, 17, 5000):
+                try:
+                    plan.run(dy=dy, **{Name(name): torch.empty(3) for _ in range(count)})
+                except (sw.Error, TypeError):
+                    continue
+                raise AssertionError(name)
+    """)
+
+
 @pytest.mark.usefixtures("met")
 def test_inference_tensors_have_no_version_to_count(plan: int) -> None:
     with torch.inference_mode():
@@ -211,32 +267,6 @@ def test_inference_tensors_have_no_version_to_count(plan: int) -> None:
 
 
 # --- Forged producers: every branch of the exchange API ----------------------------------------------------------------
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class Managed(ctypes.Structure):
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager_ctx", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("dl_tensor", DLTensor),
-    ]
 
 
 class ExchangeAPI(ctypes.Structure):
@@ -256,9 +286,6 @@ TAKE_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 TAKE_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 DELETE = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
-new_capsule = ctypes.pythonapi.PyCapsule_New
-new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-
 
 class Forge:
     """A producer of one array: builds a type with an exchange API that does as it is told."""
@@ -267,16 +294,9 @@ class Forge:
         self.kept: list[Any] = [array]
         self.deleted = 0
         self.streams: list[tuple[int, int]] = []
-        self.tensor = DLTensor(array.ctypes.data, 1, 0, array.ndim, 2, 32, 1, *map(self.longs, (array.shape, None)), 0)
-        if array.strides:
-            self.tensor.strides = self.longs([s // array.itemsize for s in array.strides])
+        self.tensor = describe(array)
         for name, value in fields.items():
             setattr(self.tensor, name, value)
-
-    def longs(self, numbers: Any) -> Any:
-        if numbers is None:
-            return None
-        return ctypes.cast((ctypes.c_int64 * len(numbers))(*numbers), ctypes.POINTER(ctypes.c_int64))
 
     def keep(self, function: Any) -> Any:
         self.kept.append(function)
@@ -336,7 +356,7 @@ def test_exchange_api_borrows(plan: int) -> None:
 def test_null_strides_are_compact_and_the_offset_is_added(plan: int) -> None:
     flat = np.arange(8, dtype=np.float32)
     dy = forge(flat)
-    dy.tensor.ndim, dy.tensor.shape, dy.tensor.strides, dy.tensor.byte_offset = 2, dy.longs(SHAPE), None, 8
+    dy.tensor.ndim, dy.tensor.shape, dy.tensor.strides, dy.tensor.byte_offset = 2, longs(SHAPE), None, 8
     db = torch.full(SHAPE, torch.nan)
     run(plan, dy.object(dy.api()), db)
     np.testing.assert_array_equal(db.numpy(), flat[2:].reshape(SHAPE) / 4)
@@ -384,7 +404,7 @@ def test_an_older_table_is_found_behind_a_newer_one(plan: int) -> None:
 def test_odd_descriptions_are_refused(plan: int, fields: dict[str, Any], kind: str, got: str) -> None:
     dy = forge(iota())
     for name, value in fields.items():
-        setattr(dy.tensor, name, dy.longs(value) if isinstance(value, tuple) else value)
+        setattr(dy.tensor, name, longs(value) if isinstance(value, tuple) else value)
     error = refusal(plan, operands(dy.object(dy.api()), torch.ones(SHAPE)))
     assert (error["kind"], error["op"], error["operand"]) == (kind, "lerp_backward", "dy")
     assert got is None or error["got"] == got
@@ -397,6 +417,70 @@ def test_tables_that_cannot_be_used(plan: int) -> None:
     misnamed = refusal(plan, operands(dy.object(dy.api(), b"something_else"), torch.ones(SHAPE)))
     assert (misnamed["kind"], misnamed["operand"]) == ("unsupported", "dy")
     assert "incorrect name" in misnamed["got"]
+
+
+def test_addresses_of_what_is_not_trusted_are_checked(plan: int) -> None:
+    """A tuple stands for an array of an unknown library: memory that is not mapped is found before it is read."""
+    for fields in ({"byte_offset": 1 << 44}, {"strides": (1 << 42, 1)}, {"strides": (-(1 << 63), 1)}, {"data": 1 << 63}):
+        dy = forge(iota())
+        for name, value in fields.items():
+            setattr(dy.tensor, name, longs(value) if isinstance(value, tuple) else value)
+        error = refusal(plan, operands((dy.object(dy.api()),), torch.ones(SHAPE)))
+        assert (error["kind"], error["operand"]) == ("invalid_problem", "dy"), fields
+
+
+def test_flags_come_from_managed_tensors(plan: int) -> None:
+    """A table that lends both ways is asked for flags where the producer is not known."""
+    frozen = forge(iota())
+    table = frozen.api(flags=READ_ONLY)
+    table.borrow = frozen.api().borrow
+    error = refusal(plan, operands(torch.ones(SHAPE), (frozen.object(table),)))
+    assert (error["operand"], error["wanted"]) == ("db", "writable")
+
+
+def test_a_table_without_functions(plan: int) -> None:
+    dy = forge(iota())
+    table = ExchangeAPI(major=1, minor=3)
+    dy.kept.append(table)
+    error = refusal(plan, operands(dy.object(table), torch.ones(SHAPE)))
+    assert (error["kind"], error["operand"]) == ("unsupported", "dy")
+
+
+def test_managed_tensors_of_another_version(plan: int) -> None:
+    dy = forge(iota())
+    table = dy.api(flags=0)
+    dy.managed.major = 2
+    error = refusal(plan, operands(dy.object(table), torch.ones(SHAPE)))
+    assert (error["kind"], error["operand"]) == ("unsupported", "dy")
+    assert dy.deleted == 2
+
+
+@pytest.mark.parametrize("given", [None, 3, "x", [], np.ones(3), torch.ones(SHAPE)], ids=lambda x: type(x).__name__)
+def test_what_dlpack_returned_must_be_a_capsule(plan: int, given: Any) -> None:
+    error = refusal(plan, operands((given, None), torch.ones(SHAPE)))
+    assert (error["kind"], error["operand"], error["got"]) == ("type", "dy", type(given).__name__)
+
+
+def test_a_view_of_a_capsule(plan: int) -> None:
+    db, flat = torch.empty(SHAPE), np.arange(1, 13, dtype=np.float32)
+    run(plan, (capsule(flat), None, SHAPE, (6, 2)), db)
+    np.testing.assert_array_equal(db.numpy(), flat.reshape(2, 6)[:, ::2] / 4)
+    for view in (((2, 3), (1,)), ((1,) * 9, (1,) * 9), ((2, "x"), (1, 1)), (3, 4), ((2, 2**63), (1, 1))):
+        assert refusal(plan, operands((capsule(flat), None, *view), db))["kind"] == "invalid_problem"
+
+
+def test_inspect(plan: int) -> None:
+    array = np.arange(12, dtype=np.float64).reshape(3, 4)[::-1, ::2]
+    array.flags.writeable = False
+    items = (capsule(array),)
+    facts = json.loads(native.pybind_Inspect(id(items)))
+    assert facts == {
+        "shape": [3, 2], "strides": [-4, 2], "dtype": "float64", "device": [1, 0], "itemsize": 8,
+        "data": array.ctypes.data, "read_only": True,
+    }  # fmt: skip
+    for wrong in ((), (None,), items * 2, (3,), items * 17):
+        with pytest.raises(RuntimeError):
+            native.pybind_Inspect(id(wrong))
 
 
 # --- The stream -------------------------------------------------------------------------------------------------------
