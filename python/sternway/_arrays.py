@@ -151,6 +151,11 @@ def require_array(op: str, operand: str, x: Any) -> Array:
     return x
 
 
+def reshaped(x: Array, shape: tuple[int, ...]) -> Array:
+    """x in another shape; arrays of the array API standard have no method for it."""
+    return x.reshape(shape) if hasattr(x, "reshape") else x.__array_namespace__().reshape(x, shape)
+
+
 class Producer(Protocol):
     """How the library of an operand makes new arrays."""
 
@@ -247,7 +252,7 @@ def producer(x: Array, op: str) -> Producer:
         "unsupported",
         op,
         "out",
-        f"given, as no output can be made in {type(owner).__module__.partition('.')[0]}",
+        f"given, as no output can be made in {'jax' if is_jax(owner) else type(owner).__module__.partition('.')[0]}",
         "nothing",
         "give tensors of torch or arrays of NumPy or CuPy to write into",
     )

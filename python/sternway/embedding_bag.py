@@ -8,7 +8,7 @@ import math
 from typing import Any, ClassVar
 
 from . import _plan, errors
-from ._arrays import Array, device_of, producer, require_array
+from ._arrays import Array, device_of, producer, require_array, reshaped
 from ._descriptor import Descriptor
 from ._sku import PlanPreference
 
@@ -146,7 +146,7 @@ def embedding_bag_backward(
     op = "embedding_bag_backward"
     dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
     flat, offsets = _flat(op, dy, indices, offsets)
-    include_last_offset = include_last_offset and flat is indices
+    include_last_offset = include_last_offset if flat is indices else False
     weights = per_sample_weights
     if weights is not None:
         weights = require_array(op, "per_sample_weights", weights)
@@ -198,7 +198,7 @@ def embedding_bag_per_sample_weights_backward(
     op = "embedding_bag_backward"
     dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
     flat, offsets = _flat(op, dy, indices, offsets)
-    include_last_offset = include_last_offset and flat is indices
+    include_last_offset = include_last_offset if flat is indices else False
     weight = require_array(op, "weight", weight)
     if len(weight.shape) != 2:
         raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(weight.shape)}")
@@ -213,7 +213,7 @@ def embedding_bag_per_sample_weights_backward(
     outputs = _plan.outputs(plan, dy, [row], out)
     plan.run(dy=dy, indices=flat, offsets=offsets, weight=weight, **outputs)
     grad = outputs["d_per_sample_weights"]
-    return grad if len(shape) == 1 else grad.reshape(shape)
+    return grad if len(shape) == 1 else reshaped(grad, shape)
 
 
 def _flat_view(op: str, out: Array, shape: tuple[int, ...]) -> Array:

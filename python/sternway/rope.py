@@ -78,7 +78,7 @@ def _rope_plan(
 ) -> RopeBackwardPlan:
     op, layout = RopeBackwardDescriptor.family, options[-1]
     if layout not in _AXES:
-        raise errors.make("invalid_problem", op, "layout", "bhsd, bshd or thd", repr(layout))
+        raise errors.make("invalid_problem", op, "layout", "bhsd, bshd or thd", errors.shown(layout))
     axes = _AXES[layout]
     rank = len(set(axes) - {None})
     if len(shape) != rank:
