@@ -281,9 +281,12 @@ LENDERS = hs.fixed_dictionaries(
 
 
 def lender(fields: dict[str, Any]) -> Lender:
-    """A lender of these fields, whose capsule names what it holds: one of another kind is a lie that nobody can see."""
-    if fields["name"] == b"dltensor":
-        fields = {**fields, "name": None, "flags": None}
+    """A lender of these fields, but for lies that nobody can see and for tensors that are right and larger than a machine."""
+    fields = dict(fields)
+    if fields["name"] == b"dltensor":  # names what the capsule holds
+        fields.update(name=None, flags=None)
+    if fields["shape"] and fields["strides"] and max(fields["shape"]) > 2**30:  # an expanded one
+        fields["strides"] = tuple(step or 1 for step in fields["strides"])
     return Lender(MIDDLE, **fields)
 
 
