@@ -93,8 +93,9 @@ func (s *Status) Advice() string {
 	switch s.Code {
 	case 2:
 		return "free device memory"
-	case 700, 702, 714, 715, 716, 717, 718, 719:
-		return "the context is lost: restart the process, and run with STERNWAY_CHECK=1 to find the operation that broke it"
+	case 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721: // each makes every later call in the context fail
+		return "an earlier kernel of this process failed and its CUDA context is lost: restart the process, " +
+			"with CUDA_LAUNCH_BLOCKING=1 and STERNWAY_CHECK=1 to find the kernel"
 	case 900, 901, 906:
 		return "a stream capture does not allow this call"
 	}

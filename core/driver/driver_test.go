@@ -231,7 +231,8 @@ func TestRefusals(t *testing.T) {
 		{"cuLaunchCooperativeKernel=2", `launch together: CUDA_ERROR_OUT_OF_MEMORY in cuLaunchCooperativeKernel (2, "free device memory", no image: false)`},
 		{"cuMemcpyDtoHAsync_v2=2", "context 0\n" + `read: CUDA_ERROR_OUT_OF_MEMORY in cuMemcpyDtoHAsync (2, "free device memory", no image: false)`},
 		{"cuStreamSynchronize=700", "context 0\nsynchronize: CUDA_ERROR_ILLEGAL_ADDRESS in cuStreamSynchronize (700, " +
-			`"the context is lost: restart the process, and run with STERNWAY_CHECK=1 to find the operation that broke it", no image: false)`},
+			`"an earlier kernel of this process failed and its CUDA context is lost: restart the process, ` +
+			`with CUDA_LAUNCH_BLOCKING=1 and STERNWAY_CHECK=1 to find the kernel", no image: false)`},
 	} {
 		require.Contains(t, strings.Join(story(t, folder, "FAKE_CAPTURED=1", "FAKE_REFUSES="+row.refuses), "\n")+"\n", row.wanted+"\n", row.refuses)
 	}
@@ -273,7 +274,7 @@ func TestAdvice(t *testing.T) {
 		code  int
 		words string // part of the advice; empty: there is none
 	}{
-		{2, "memory"}, {700, "restart"}, {719, "STERNWAY_CHECK"}, {900, "capture"}, {906, "capture"}, {1, ""}, {209, ""}, {999, ""},
+		{2, "memory"}, {700, "restart"}, {710, "earlier kernel"}, {719, "STERNWAY_CHECK"}, {900, "capture"}, {906, "capture"}, {1, ""}, {209, ""}, {999, ""},
 	} {
 		advice := (&Status{Code: row.code}).Advice()
 		require.Contains(t, advice, row.words)

@@ -5,7 +5,6 @@ Such a producer may describe its memory in any way: the native library alone rea
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import itertools
 import json
@@ -145,6 +144,8 @@ class Lent:
         Raises:
             TypeError: another array.
         """
+        import ctypes  # which takes a while
+
         if self.shape or self.device != "cpu" or self.dtype not in _FORMATS:
             raise TypeError("only an array of rank 0 on the CPU is a number")
         data = ctypes.string_at(self.address, self.itemsize)

@@ -278,13 +278,18 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
     if out is not None:
         return _given(plan.sku.op, [name for name, _, _ in rows], out)
     library, kind, new = producer(dy, plan.sku.op), type(dy), {}
-    for name, like, dtype in rows:
-        if type(like) is kind and kind is not Lent:
-            new[name] = library.empty_like(like)
-        elif isinstance(like, tuple):
-            new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
-        else:  # of another library
-            new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
+    try:
+        for name, like, dtype in rows:
+            if type(like) is kind and kind is not Lent:
+                new[name] = library.empty_like(like)
+            elif isinstance(like, tuple):
+                new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
+            else:  # of another library
+                new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
+    except (OverflowError, ValueError) as error:  # like an operand of a shape that the plan would have refused
+        if isinstance(error, errors.Error):
+            raise
+        raise errors.make("invalid_problem", plan.sku.op, name, "of a shape that can be made", errors.reason(error)) from None
     return new
 
 

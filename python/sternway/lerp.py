@@ -142,9 +142,9 @@ def lerp_backward(
     a, b = (x if x is None else require_array(op, name, x) for name, x in (("a", a), ("b", b)))
     device = device_of(dy)
     number, factor = split_weight(weight, device)
-    wanted = tuple(needs) if isinstance(needs, (tuple, list)) else (needs,)
+    wanted = tuple(needs) if isinstance(needs, (tuple, list)) else ()
     if wanted not in _NEEDS:
-        raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", errors.shown(wanted))
+        raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", errors.shown(needs))
     shape = tuple(dy.shape)
     a_shape, b_shape = _extents("a", a, a_shape), _extents("b", b, b_shape)
     shapes = {

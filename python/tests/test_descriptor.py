@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+from collections import OrderedDict, deque
+from copy import deepcopy
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,8 @@ import pytest
 import torch
 from families import EMBEDDING_BAG, LERP, ROPE, Family, make
 from support import F32, FLOATS, name_of
+
+import sternway as sw
 
 SHAPE = (6, 37)
 
@@ -94,3 +99,144 @@ def test_shape_spellings(family: Family) -> None:
         return
     assert dataclasses.replace(descriptor, shape=torch.Size(SHAPE)) == descriptor
     assert dataclasses.replace(descriptor, shape=np.empty(SHAPE).shape) == descriptor
+
+
+SCAN = {"kind": "cummax", "shape": (2, 3), "dtype": "float32"}
+
+
+def scan(**fields: Any) -> Any:
+    return sw.ScanBackwardDescriptor(**{**SCAN, **fields})
+
+
+class Pairs:
+    """A sequence by its methods alone."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> int:
+        return (2, 3)[i]
+
+
+SHAPES = (
+    (2, 3),
+    [2, 3],
+    range(2, 4),
+    deque([2, 3]),
+    torch.Size((2, 3)),
+    np.array([2, 3]),
+    torch.tensor([2, 3]),
+    (np.int8(2), 3),
+)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (np.int8(2), 3), Pairs()], ids=lambda value: type(value).__name__)
+def test_shapes_are_sequences_of_integers(shape: Any) -> None:
+    assert scan(shape=shape) == scan()
+    assert all(type(n) is int for n in scan(shape=shape).shape)
+
+
+NO_SHAPES = (
+    {}, {2: 3}, {2: 3}.keys(), OrderedDict({2: 3}), MappingProxyType({2: 3}), set(), {2, 3}, frozenset((2, 3)), iter((2, 3)),
+    (n for n in (2, 3)), "", "23", "ab", b"", b"ab", bytearray(b"ab"), memoryview(b"ab"), 6, None, object(), torch.Tensor,
+    (2.0, 3), ("2", 3), (None,), ((2,), 3), np.array([2.5]), np.ones((2, 2), int), (2**63,), (10**5000, 1), range(10**15),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", NO_SHAPES, ids=lambda value: type(value).__name__)
+def test_what_is_no_shape(shape: Any) -> None:
+    with pytest.raises(sw.InvalidProblemError, match="shape must be a sequence of integers") as caught:
+        scan(shape=shape)
+    assert (caught.value.op, caught.value.operand) == ("scan_backward", "shape")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(sw.InvalidProblemError):
+        dataclasses.replace(scan(), shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda text: scan(kind=text), "kind"),
+        (lambda text: scan(tie=text), "tie"),
+        (lambda text: scan(dtype=text), "dtype"),
+        (lambda text: sw.RopeBackwardDescriptor(1, 1, 3, 4, "float32", pairing=text), "pairing"),
+        (lambda text: sw.RopeBackwardDescriptor(1, 1, 3, 4, "float32", angle=text), "angle"),
+        (lambda text: sw.RopeBackwardDescriptor(1, 1, 3, 4, "float32", layout=text), "layout"),
+        (lambda text: sw.EmbeddingBagBackwardDescriptor(3, 2, 1, 1, "float32", mode=text), "mode"),
+        (lambda text: sw.EmbeddingBagBackwardDescriptor(3, 2, 1, 1, "float32", index_dtype=text), "index_dtype"),
+        (lambda text: sw.EmbeddingBagBackwardDescriptor(3, 2, 1, 1, "float32", offset_dtype=text), "offset_dtype"),
+        (lambda text: sw.DequantizePerTokenBackwardDescriptor((2, 3), "float32", qdtype=text), "qdtype"),
+        (lambda text: sw.DequantizePerTokenBackwardDescriptor((2, 3), "float32", scale_dtype=text), "scale_dtype"),
+        (lambda text: sw.PlanPreference(kernel=text), "kernel"),
+        (lambda text: sw.cummax_backward(np.ones(3), np.ones(3), tie=text), "tie"),
+        (lambda text: sw.rope_backward(np.ones((1, 1, 3, 4)), pairing=text), "pairing"),
+        (lambda text: sw.rope_backward(np.ones((1, 1, 3, 4)), angle=text), "angle"),
+        (lambda text: sw.rope_backward(np.ones((1, 1, 3, 4)), layout=text), "layout"),
+    ],
+)
+def test_empty_text_is_no_default(make: Any, field: str) -> None:
+    with pytest.raises((sw.InvalidProblemError, sw.UnsupportedError), match=f"{field} must be") as caught:
+        make("")
+    assert "''" in str(caught.value) or '""' in str(caught.value)
+
+
+def test_kind_of_a_scan_is_cumsum_unless_given() -> None:
+    """The order of the fields stays; shape and dtype have no default although they follow one that has."""
+    default = sw.ScanBackwardDescriptor(shape=(3,), dtype="float32")
+    assert default == sw.ScanBackwardDescriptor("cumsum", (3,), "float32")
+    assert default.kind == "cumsum"
+    fields = "kind='cumsum', shape=(3,), dtype='float32', dim=-1, reverse=False, tie='last'"
+    assert repr(default) == f"ScanBackwardDescriptor({fields})"
+    assert pickle.loads(pickle.dumps(default)) == default == deepcopy(default)
+    assert hash(default) == hash(sw.ScanBackwardDescriptor.from_json(default.to_json()))
+    assert dataclasses.replace(default, kind="cumprod", dim=0) == sw.ScanBackwardDescriptor("cumprod", (3,), "float32", 0)
+    for fields in ({}, {"kind": "cumsum"}, {"shape": (3,)}, {"dtype": "float32"}):
+        with pytest.raises(TypeError, match=r"missing a required argument: '(shape|dtype)'"):
+            sw.ScanBackwardDescriptor(**fields)
+    with pytest.raises(sw.InvalidProblemError):
+        sw.ScanBackwardDescriptor.from_json('{"kind": "cumsum", "shape": [3]}')
+
+
+def test_scalars_of_numpy_are_options() -> None:
+    assert scan(dim=np.int8(-2), reverse=np.True_, kind=np.str_("cummin")) == scan(dim=-2, reverse=True, kind="cummin")
+    assert type(scan(reverse=np.bool_(False)).reverse) is bool
+    preference = sw.PlanPreference(deterministic=np.False_, max_workspace=np.uint16(7), kernel=np.str_("rows"))
+    assert preference == sw.PlanPreference(False, 7, "rows")
+    assert sw.LerpBackwardDescriptor((3,), "float32", np.float32(0.5)) == sw.LerpBackwardDescriptor((3,), "float32", 0.5)
+    ones = np.ones(3)
+    assert sw.cumsum_backward(ones, np.int64(0), reverse=np.bool_(True)).tolist() == [1, 2, 3]
+    assert sw.cumsum_backward(ones, reverse=np.bool_(False)).tolist() == [3, 2, 1]
+    indices, offsets = np.array([0, 1]), np.array([0, 1, 2])
+    bags = {
+        "num_embeddings": np.int32(2),
+        "include_last_offset": np.True_,
+        "deterministic": np.True_,
+        "padding_idx": np.int64(-1),
+    }
+    assert sw.embedding_bag_backward(np.ones((2, 1)), indices, offsets, **bags).tolist() == [[1], [0]]
+    assert sw.unique_rows(indices, np.int64(5), padding_idx=np.int8(-1))[2].tolist() == [2]
+    assert sw.lerp_backward(ones, np.True_)[1].tolist() == [1, 1, 1]
+
+
+def test_an_option_means_the_same_on_every_call() -> None:
+    """Plans are cached by the values of options: 1 equals True, and is refused all the same after it."""
+    ones = np.ones(3)
+    for _ in range(2):
+        assert sw.cumsum_backward(ones, reverse=True).tolist() == [1, 2, 3]
+        for wrong in (1, 1.0, "True", None):
+            with pytest.raises(sw.InvalidProblemError, match="reverse must be True or False"):
+                sw.cumsum_backward(ones, reverse=wrong)
+
+
+TEXTS = (
+    "[" * 100_000, "{" * 100_000, '{"a":' * 3000 + "1" + "}" * 3000, '{"shape": ' + "[" * 2000 + "]" * 2000 + "}", "x" * 10_000,
+    "1" * 10_000, "\0", "\ud800",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text[:9]!r} of {len(text)}")
+def test_json_of_any_depth_is_refused(family: Family, text: str) -> None:
+    with pytest.raises(sw.InvalidProblemError) as caught:
+        type(descriptor_of(family)).from_json(text)
+    assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import DEQUANTIZE, FAKE_QUANTIZE, LERP, Family, make
+from interpreter import python
 from support import F32, Snapshot, one_sentence
 
 import sternway as sw
@@ -245,3 +246,136 @@ def test_functions_refuse_what_has_no_strides(kind: str) -> None:
         with pytest.raises(sw.UnsupportedError) as caught:
             call(dy)
         one_sentence(caught.value, "dy", ("strided",))
+
+
+# --- Functions: their own names, and those of their arguments ---------------------------------------------------------
+
+X = torch.ones(2, 3)
+BAD_CALLS: dict[str, tuple[Callable[[], Any], Any, str, str]] = {
+    "cumprod's x": (lambda: sw.cumprod_backward(X, X.double()), INVALID, "cumprod_backward", "x"),
+    "cumprod's out": (lambda: sw.cumprod_backward(X, X, out=X.clone().half()), INVALID, "cumprod_backward", "out"),
+    "cumprod in place": (lambda: sw.cumprod_backward(X, X, out=X), INVALID, "cumprod_backward", "out"),
+    "cumsum's dim": (lambda: sw.cumsum_backward(X, 5), INVALID, "cumsum_backward", "dim"),
+    "cumsum's dtype": (lambda: sw.cumsum_backward(X.int()), UNSUPPORTED, "cumsum_backward", "dtype"),
+    "cummax's tie": (lambda: sw.cummax_backward(X, X, tie="middle"), UNSUPPORTED, "cummax_backward", "tie"),
+    "cummin's both": (lambda: sw.cummin_backward(X, X, indices=X), INVALID, "cummin_backward", "x or indices"),
+    "cummax's index": (lambda: sw.cummax_backward(X, indices=X.long() * 7), INVALID, "cummax_backward", "indices"),
+    "logcumsumexp's reverse": (
+        lambda: sw.logcumsumexp_backward(X, X, reverse="no"),
+        INVALID,
+        "logcumsumexp_backward",
+        "reverse",
+    ),
+    "no array": (lambda: sw.cumsum_backward([1.0]), TypeError, "cumsum_backward", "dy"),
+    "lerp's weight": (lambda: sw.lerp_backward(X, X.double()), INVALID, "lerp_backward", "weight"),
+    "lerp's number": (lambda: sw.lerp_backward(X, 10**400), INVALID, "lerp_backward", "weight"),
+    "lerp's long number": (lambda: sw.lerp_backward(X, -(10**5000)), INVALID, "lerp_backward", "weight"),
+    "lerp's complex number": (lambda: sw.lerp_backward(X, np.complex64(1j)), INVALID, "lerp_backward", "weight"),
+    "lerp's a_shape": (lambda: sw.lerp_backward(X, 0.5, a_shape="23"), INVALID, "lerp_backward", "a_shape"),
+    "lerp's b_shape": (lambda: sw.lerp_backward(X, 0.5, b_shape=(7,)), INVALID, "lerp_backward", "b_shape"),
+    "lerp's b": (lambda: sw.lerp_backward(X, 0.5, b=X, b_shape=(3,)), INVALID, "lerp_backward", "b"),
+    "lerp's needs": (lambda: sw.lerp_backward(X, 0.5, needs="da"), INVALID, "lerp_backward", "needs"),
+    "unique_rows' dtype": (lambda: sw.unique_rows(X[0], 5), UNSUPPORTED, "unique_rows", "index_dtype"),
+    "unique_rows' rank": (lambda: sw.unique_rows(X.long(), 5), INVALID, "unique_rows", "indices"),
+    "unique_rows' rows": (lambda: sw.unique_rows(torch.tensor([0]), "x"), INVALID, "unique_rows", "num_rows"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_functions_speak_of_themselves(name: str) -> None:
+    call, error, function, operand = BAD_CALLS[name]
+    with pytest.raises(error) as caught:
+        call()
+    assert isinstance(caught.value, sw.Error)
+    one_sentence(caught.value, operand, ())
+    assert caught.value.op == function
+    assert "dx" not in str(caught.value)
+    assert "scan_backward" not in str(caught.value)
+
+
+OUTS: dict[str, Callable[[], Any]] = {
+    "none": list,
+    "two": lambda: (torch.empty(2, 3), torch.empty(2, 3)),
+    "None in front": lambda: (None, torch.empty(2, 3)),
+    "only None": lambda: [None],
+    "text": lambda: "out",
+    "generator": lambda: (torch.empty(2, 3) for _ in range(1)),
+    "dict": lambda: {"dx": torch.empty(2, 3)},
+    "set": lambda: {torch.empty(2, 3)},
+    "class": lambda: torch.Tensor,
+    "list in a list": lambda: [[torch.empty(2, 3)]],
+    "other shape": lambda: torch.empty(3, 2),
+    "other dtype": lambda: torch.empty(2, 3, dtype=torch.float64),
+    "expanded": lambda: torch.empty(1, 3).expand(2, 3),
+    "requires grad": lambda: torch.empty(2, 3, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_wrong_outputs(name: str) -> None:
+    for call in (lambda out: sw.cumsum_backward(X, out=out), lambda out: sw.lerp_backward(X, 0.5, needs=("da",), out=out)):
+        with pytest.raises((sw.Error, TypeError)) as caught:
+            call(OUTS[name]())
+        assert isinstance(caught.value, sw.Error)
+        one_sentence(caught.value, "", ())
+        assert caught.value.operand in ("out", "da")
+
+
+def test_outputs_of_several() -> None:
+    """As many arrays as gradients; a None behind the last one is one that is not there."""
+    given = [torch.empty(2, 3), torch.empty(2, 3)]
+    for out in (given, tuple(given), [*given, None]):
+        da, db = sw.lerp_backward(X, 0.25, out=out)
+        assert da is given[0]
+        assert db is given[1]
+    for wrong in (given[:1], given * 2, given[0], [None, *given], [given[0], None, given[1]], []):
+        with pytest.raises(INVALID, match=r"2 arrays \(da, db\)") as caught:
+            sw.lerp_backward(X, 0.25, out=wrong)
+        assert caught.value.operand == "out"
+
+
+@pytest.mark.parametrize("name", ["\n", "x" * 10_000, "a b", "dy\0", "\ud800", "\u2028", "dx ", "surprise", "Dy", "", "δy"])
+def test_keywords_that_no_operand_has(name: str) -> None:
+    """The name is quoted where it is no plain word, and cut where it is long."""
+    plan, operands = operands_of(LERP)
+    for method in (plan.run, plan.can_implement):
+        with pytest.raises(INVALID, match="an unexpected operand") as caught:
+            method(**operands, **{name: X})
+        one_sentence(caught.value, "", ("dy", "weight"))
+        assert caught.value.operand == (name if name.isidentifier() and len(name) < 80 else caught.value.operand)
+        assert str(caught.value).isprintable()
+
+
+def test_an_operand_that_cannot_be_made() -> None:
+    """An output like an operand whose extents no array has, found before the plan looks at that operand."""
+    zero_point = torch.empty(0).as_strided((0, *(2**31,) * 7), (1,) * 8)
+    with pytest.raises(sw.Error):
+        sw.fake_quantize_per_token_backward(X, X, X[:, 0], zero_point, quant_min=0, quant_max=1)
+
+
+@pytest.mark.gpu
+def test_after_a_kernel_of_somebody_else_failed() -> None:
+    """A device-side assertion ends the context for the process: the error says so, and not that this call was wrong."""
+    python("""
+        import torch, sternway as sw
+        dy, dx = torch.ones(64, device="cuda"), torch.empty(64, device="cuda")
+        plan = sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cumsum", (64,), "float32"), device="cuda")
+        plan.run(dy=dy, dx=dx)
+        torch.cuda.synchronize()
+        try:
+            torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")]
+            torch.cuda.synchronize()
+        except RuntimeError:
+            pass
+        else:
+            raise AssertionError("the assertion did not fail")
+        for _ in range(2):
+            try:
+                plan.run(dy=dy, dx=dx)
+            except sw.DeviceError as error:
+                assert error.status.startswith("CUDA_ERROR_"), error.status
+                assert "earlier kernel" in error.hint and "restart the process" in error.hint, error
+                assert str(error).startswith("scan_backward(cumsum): "), error
+            else:
+                raise AssertionError("a run in a broken context")
+    """, timeout=300)  # fmt: skip

@@ -257,6 +257,14 @@ def test_any_producer(problem: Any) -> None:
     problem.check({name: out.take() for name, out in outputs.items()})
 
 
+def test_workspace_of_a_producer_that_makes_none(problem: Any) -> None:
+    """Where no library of the operands is known, the workspace comes from one that is here."""
+    inputs = {name: Producer(tensor) for name, tensor in problem.inputs.items()}
+    outputs = problem.outputs()
+    problem.plan().run(**inputs, **{name: Producer(out.tensor) for name, out in outputs.items()})
+    problem.check({name: out.take() for name, out in outputs.items()})
+
+
 FUNCTIONS: dict[str, Callable[[Callable[[torch.Tensor], Any]], Any]] = {
     "cumprod": lambda p: sw.cumprod_backward(p(T), p(T + 1)),
     "cummax by indices": lambda p: sw.cummax_backward(p(T), indices=p(torch.tensor([[0, 1, 2], [0, 1, 2]]))),

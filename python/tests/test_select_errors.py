@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,6 +126,50 @@ def test_preference(preference: dict[str, Any], error: Any, words: tuple[str, ..
     with pytest.raises(error) as caught:
         LERP.plan.select(LERP.descriptor(**base_fields(LERP)), device="cpu", preference=sw.PlanPreference(**preference))
     one_sentence(caught.value, "", words)
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu\0", "\0", "\ud800", "cuda:\ud800", "cpu\n", "x" * 10_000, "cuda:\N{FULLWIDTH DIGIT ONE}", "CPU", " cpu"]
+)
+@pytest.mark.parametrize(
+    "spell", [str, lambda text: SimpleNamespace(type=text, index=None), lambda text: SimpleNamespace(type="cuda", index=text)]
+)
+def test_text_of_a_device(text: str, spell: Any) -> None:
+    """Whatever a string holds, the error is ours, and shows it in one line."""
+    with pytest.raises(UNSUPPORTED) as caught:
+        LERP.plan.select(LERP.descriptor(**base_fields(LERP)), device=spell(text))
+    one_sentence(caught.value, "device", ())
+    assert caught.value.op == "lerp_backward"
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("field", ["dtype", "kind", "tie"])
+@pytest.mark.parametrize("text", ["float32\0", "\ud800", "a\nb", "x" * 10_000])
+def test_text_of_a_descriptor(field: str, text: str) -> None:
+    fields = {"kind": "cummax", "shape": (2, 3), "dtype": "float32", field: text}
+    with pytest.raises(EITHER) as caught:
+        sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor(**fields))
+    one_sentence(caught.value, "", (field,))
+    assert str(caught.value).isprintable()
+    assert caught.value.op.startswith("scan_backward")
+
+
+PREFERENCES = (
+    ("deterministic", 1), ("deterministic", None), ("deterministic", "yes"), ("max_workspace", "1"), ("max_workspace", 1.5),
+    ("max_workspace", 2**70), ("max_workspace", 10**5000), ("kernel", 3), ("kernel", b"rows"), ("kernel", ["a"]), ("kernel", ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), PREFERENCES, ids=lambda value: type(value).__name__)
+def test_fields_of_a_preference(field: str, value: Any) -> None:
+    with pytest.raises(INVALID, match=f"PlanPreference: {field} must be"):
+        sw.PlanPreference(**{field: value})
+
+
+@pytest.mark.parametrize("wrong", [0, "", {}, (), "default", {"deterministic": True}, sw.PlanPreference])
+def test_what_is_no_preference(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="PlanPreference"):
+        LERP.plan.select(LERP.descriptor(**base_fields(LERP)), preference=wrong)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")

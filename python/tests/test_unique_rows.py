@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,15 @@ def test_as_many_rows_as_there_may_be() -> None:
 def test_arrays_of_numpy() -> None:
     found, places, count = unique_rows(np.array([4, 4, 0], dtype=np.int32), 5, padding_idx=-1)
     assert (found.tolist(), places.tolist(), count.tolist()) == ([0, -1, -1], [0, 0, 1], [1])
+
+
+def test_it_is_a_function_of_the_package() -> None:
+    """Under its own name, which no import of a module takes."""
+    assert callable(sw.unique_rows)
+    assert {"unique_rows", "UniqueRowsDescriptor", "UniqueRowsPlan"} <= set(sw.__all__)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("sternway.unique_rows")
+    assert callable(sw.unique_rows)
 
 
 def test_refusals() -> None:
