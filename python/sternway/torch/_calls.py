@@ -1,7 +1,8 @@
-"""What the drop-ins share: whom they refuse, how gradients lie in memory."""
+"""What the drop-ins share: which arguments they take, and how gradients lie in memory."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from ..errors import make
 from ._operators import traced
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_NUMPY_BOOLS = ("bool", "bool_")  # the class of numpy.True_ from NumPy 2 on, and before
 
 
 def require_tensors(name: str, **operands: Any) -> None:
@@ -18,6 +20,56 @@ def require_tensors(name: str, **operands: Any) -> None:
     for operand, x in operands.items():
         if not isinstance(x, Tensor):
             raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", type(x).__name__)
+
+
+def is_bool(value: Any) -> bool:
+    """Whether a value is a bool of Python or NumPy."""
+    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in _NUMPY_BOOLS)
+
+
+def flag(name: str, option: str, value: Any) -> bool:
+    """An option of a drop-in that is a bool of Python or NumPy.
+
+    Raises:
+        InvalidProblemError: for anything else, 0 and 1 included.
+    """
+    if value is True or value is False:
+        return value  # type: ignore[no-any-return]
+    if is_bool(value):
+        return bool(value)
+    raise make("invalid_problem", f"sternway.torch.{name}", option, "True or False", f"{value!r:.80}")
+
+
+def integer(name: str, option: str, value: Any) -> int:
+    """An option of a drop-in that is an integer of Python, NumPy or torch.
+
+    Raises:
+        InvalidProblemError: for anything else, True and False included.
+    """
+    if type(value) is int:
+        return value
+    if not is_bool(value):
+        if isinstance(value, torch.SymInt):
+            return value  # type: ignore[return-value]
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise make("invalid_problem", f"sternway.torch.{name}", option, "an integer", f"{value!r:.80}")
+
+
+def materialized(x: Tensor) -> Tensor:
+    """x with its numbers in memory: a gradient may be lazily negated, sparse, or zeros without storage (torch's zero tensors).
+
+    Every backward calls it first. It can be differentiated.
+    """
+    if torch.compiler.is_compiling():  # tensors have no values yet
+        return x
+    if x.layout is not torch.strided:
+        x = x.to_dense()
+    if x._is_zerotensor():
+        return x.clone()
+    return x.resolve_neg() if x.is_neg() else x
 
 
 def strides_like(x: Tensor) -> tuple[int, ...] | None:

@@ -13,7 +13,8 @@ from torch.autograd import forward_ad
 from ..errors import make
 from ._tangents import Inputs, apply_with_tangents
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
+MAX_RANK = 8  # of an operand of a plan; vmap adds a dimension
 Gradients = tuple[Tensor | None, ...]
 Backward = Callable[[Inputs, tuple[Tensor, ...], tuple[bool, ...]], Gradients]
 """From the inputs of an operator, the gradients of its outputs and which inputs need theirs, a gradient for each input."""
@@ -74,9 +75,14 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def exporting() -> bool:
+    """Whether torch.export is at work. It keeps operators and their gradients, and drops the backward of a Function."""
+    return torch.compiler.is_exporting()
+
+
 def intercepted(x: Tensor) -> bool:
     """Whether a mode or a subclass sees what becomes of x, as make_fx and fake tensors do, or x has no values."""
-    return type(x) not in _PLAIN or x.is_meta or torch._C._len_torch_dispatch_stack() > 0
+    return type(x) not in PLAIN or x.is_meta or torch._C._len_torch_dispatch_stack() > 0
 
 
 def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:

@@ -4,31 +4,88 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
-from .embedding_bag import embedding_bag
-from .lerp import lerp
-from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
+from ..errors import Error
+from . import embedding_bag, lerp, scan
+from ._calls import FLOATS
+from ._dispatch import unknown_to_plans
 
-_SCANS = (cumsum, cumprod, cummax, cummin, logcumsumexp)
-_OURS: dict[Any, Callable[..., Any]] = {
-    **{getattr(home, scan.__name__): scan for scan in _SCANS for home in (torch, torch.Tensor)},
-    torch.lerp: lerp,
-    torch.Tensor.lerp: lerp,
-    torch.nn.functional.embedding_bag: embedding_bag,
+Arguments = dict[str, Any]
+Prepared = tuple[Callable[..., Any], Iterable[Any]]
+"""A function of ours that does a call, and its arguments."""
+
+
+def _scan(kind: str) -> Callable[[Arguments], Prepared | None]:
+    def prepare(given: Arguments) -> Prepared | None:
+        x, dim = given["input"], given["dim"]
+        rank = max(x.dim(), 1)
+        if x.dtype not in FLOATS or type(dim) is not int or not -rank <= dim < rank:
+            return None
+        return scan.call, (x, kind, dim, False, scan.ask(x, kind, dim, False))
+
+    return prepare
+
+
+def _lerp(given: Arguments) -> Prepared | None:
+    input, end, weight = given["input"], given["end"], lerp.number_of(given["weight"])
+    if not lerp.is_ours(input, end, weight):
+        return None
+    return lerp.call, (input, end, weight, lerp.ask(input, end, weight))
+
+
+def _embedding_bag(given: Arguments) -> Prepared | None:
+    given = {**_DEFAULTS, **given}
+    max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
+    return embedding_bag.call, (embedding_bag.prepare(**given), max_norm, norm_type)
+
+
+_BAG = inspect.signature(embedding_bag.embedding_bag).parameters
+_DEFAULTS = {name: p.default for name, p in _BAG.items() if p.default is not p.empty}
+_SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+_OURS: dict[Any, tuple[Callable[[Arguments], Prepared | None], tuple[str, ...], int]] = {
+    **{getattr(home, kind): (_scan(kind), ("input", "dim"), 2) for kind in _SCANS for home in (torch, torch.Tensor)},
+    **{home.lerp: (_lerp, ("input", "end", "weight"), 3) for home in (torch, torch.Tensor)},
+    torch.nn.functional.embedding_bag: (_embedding_bag, tuple(_BAG), 2),
 }
-_SCAN_NAMES = {"input": "x", "dim": "dim", "axis": "dim"}
-_NAMES: dict[Any, dict[str, str]] = {
-    **dict.fromkeys(_SCANS, _SCAN_NAMES),
-    **{ours: {name: name for name in inspect.signature(ours).parameters} for ours in (lerp, embedding_bag)},
-}
-"""What ours call the arguments of torch's by keyword; calls with others, such as out, stay with torch."""
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""For an operation of torch: what prepares our call, the names of its arguments in order, and how many have no default."""
+
+
+def _bound(names: tuple[str, ...], required: int, args: tuple[Any, ...], kwargs: Arguments) -> Arguments | None:
+    """The arguments of a call by name; None: torch has it, or it has others, such as out."""
+    if len(args) > len(names):
+        return None
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        name = "dim" if name == "axis" and "dim" in names else name
+        if value is None and name in ("out", "dtype"):
+            continue
+        if name not in names or name in given:
+            return None
+        given[name] = value
+    return given if all(name in given for name in names[:required]) else None
+
+
+def _prepared(func: Any, args: tuple[Any, ...], kwargs: Arguments) -> Prepared | None:
+    """How we do a call of torch; None: it stays with torch."""
+    ours = _OURS.get(func)
+    if ours is None or not torch.is_grad_enabled() or forward_ad._current_level >= 0:
+        return None
+    if unknown_to_plans(*args, *kwargs.values()):
+        return None
+    prepare, names, required = ours
+    given = _bound(names, required, args, kwargs)
+    if given is None:
+        return None
+    try:
+        return prepare(given)
+    except (Error, ValueError, RuntimeError):  # no plan does it, or arguments that torch refuses as well
+        return None
 
 
 class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
@@ -36,25 +93,21 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        ours = _OURS.get(func)
-        if ours is None or not torch.is_grad_enabled():
+        prepared = _prepared(func, args, kwargs)
+        if prepared is None:
             return func(*args, **kwargs)
-        given = {name: x for name, x in kwargs.items() if not (x is None and name in ("out", "dtype"))}
-        names = _NAMES[ours]
-        if not given.keys() <= names.keys() or forward_ad._current_level >= 0:
-            return func(*args, **kwargs)
-        tensors = [x for x in (*args, *given.values()) if isinstance(x, torch.Tensor)]
-        if any(type(x) not in _PLAIN for x in tensors):
-            return func(*args, **kwargs)
-        return ours(*args, **{names[name]: x for name, x in given.items()})
+        ours, arguments = prepared
+        return ours(*arguments)
 
 
 def accelerate() -> contextlib.AbstractContextManager[Any]:
     """Inside this context, or a function that it decorates, torch's own operations have sternway's backward.
 
     They are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
-    torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Calls with ``out=`` or ``dtype=``, in-place ones,
-    those on subclasses of tensors, those under no_grad and those inside forward-mode derivatives stay with torch. It
+    torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Whether the backward can do a call is found out before
+    it is made, and what no plan can do stays with torch: another dtype, rank or layout, a device without a kernel, tensors
+    without values or of a subclass. So do calls with ``out=`` or ``dtype=``, in-place ones, those under no_grad and those
+    inside forward-mode derivatives. It
     holds for the thread that entered it, and costs every call of torch there about a microsecond. A function that
     torch.utils.checkpoint runs again, perhaps on another thread, is to be decorated itself.
 

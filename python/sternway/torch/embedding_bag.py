@@ -2,171 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
+from .._arrays import device_of
+from .._unique_rows import _unique_rows_plan
+from ..embedding_bag import _embedding_bag_plan
 from ..errors import make
-from ._calls import require_tensors
-from ._operators import Gradients, apply, differentiable, each, intercepted, way
-from ._tangents import Inputs
-from .sparse_rows import sparse_gradient
+from ._bag import MODES, NAME, Options, bags, check_offsets, unreadable
+from ._calls import flag, integer, require_tensors
+from ._dispatch import Sentence, device_to_ask, named, require, require_strided, sentence, without_plan
 
-_MODES = ("sum", "mean", "max")
-_NAME = "sternway.torch.embedding_bag"
-
-
-class _Options(NamedTuple):
-    mode: str
-    padding: int | None  # not negative
-    last: bool
-    by_frequency: bool
-    sparse: bool
-
-
-def _weight_gradient(
-    dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None, max_indices: Tensor | None,
-    num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
-) -> Tensor:  # fmt: skip
-    return embedding_bag_backward(  # type: ignore[no-any-return]
-        dy.resolve_neg(), indices, offsets, num_embeddings=num_embeddings, mode=mode, padding_idx=padding_idx,
-        per_sample_weights=per_sample_weights, include_last_offset=include_last_offset,
-        scale_grad_by_freq=scale_grad_by_freq, max_indices=max_indices,
-    )  # fmt: skip
-
-
-def _sample_gradient(
-    dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
-) -> Tensor:
-    return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
-        dy.resolve_neg(), weight, indices, offsets, padding_idx=padding_idx, include_last_offset=include_last_offset
-    )
-
-
-# The two where torch has to see them; others call them past torch.
-_weight_operator = torch.library.custom_op("sternway::embedding_bag_backward", _weight_gradient, mutates_args=())
-_sample_operator = torch.library.custom_op(
-    "sternway::embedding_bag_per_sample_weights_backward", _sample_gradient, mutates_args=()
-)
-
-
-@_weight_operator.register_fake
-def _(dy: Tensor, *inputs: Any) -> Tensor:
-    return dy.new_empty((inputs[4], dy.shape[1]))
-
-
-@_sample_operator.register_fake
-def _(dy: Tensor, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
-    return dy.new_empty(indices.shape)
-
-
-_weight_operator.register_vmap(each("embedding_bag", _weight_operator))
-_sample_operator.register_vmap(each("embedding_bag", _sample_operator))
-
-
-def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
-    """dweight is linear in dy and in the weights of samples; both gradients gather bags."""
-    dy, indices, offsets, weights, winners, _, mode, padding, last, by_frequency = inputs
-    (g,) = grads
-    o = _Options(mode, padding, last, by_frequency=False, sparse=False)
-    ddy = dweights = None
-    if by_frequency:
-        counted = torch.ones_like(indices, dtype=g.dtype)
-        if last:
-            counted[offsets[-1] :] = 0
-        frequency = g.new_zeros(len(g)).index_add(0, indices, counted)
-        g = g / frequency.clamp(min=1)[:, None]
-    if needs[0] and winners is not None:
-        ddy = g.gather(0, winners.long().clamp(min=0)).masked_fill(_without_winner(winners, indices, offsets, len(g), o), 0)
-    elif needs[0]:
-        ddy = _apply(indices, g, offsets, weights, o)
-    if needs[3]:
-        dweights = apply(_SAMPLE_GRADIENT.function, dy, g, indices, offsets, padding, last)
-    return ddy, None, None, dweights, *[None] * 6
-
-
-def _sample_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
-    """The gradient of the weights of samples is linear in dy and in weight."""
-    dy, weight, indices, offsets, padding, last = inputs
-    (g,) = grads
-    o = _Options("sum", padding, last, by_frequency=False, sparse=False)
-    ddy = _apply(indices, weight, offsets, g, o) if needs[0] else None
-    dweight = apply(_WEIGHT_GRADIENT.function, dy, indices, offsets, g, None, len(weight), *o[:4]) if needs[1] else None
-    return ddy, dweight, None, None, None, None
-
-
-_WEIGHT_GRADIENT = differentiable(_weight_operator, _weight_backward)
-_SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
-
-
-class _EmbeddingBag(torch.autograd.Function):
-    """The operation itself; indices of rank 1, and offsets as the forward of this device takes them."""
-
-    @staticmethod
-    def forward(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: _Options) -> tuple[Tensor, Tensor]:
-        y, _, _, winners = torch.embedding_bag(
-            weight, indices, offsets, o.by_frequency, _MODES.index(o.mode), o.sparse, weights, o.last,
-            o.padding,
-        )  # fmt: skip
-        return y, winners if o.mode == "max" else indices.new_empty(0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        weight, weights, indices, offsets, ctx.options = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.rows = weight.shape[0]
-        table = weight if weights is not None and ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(table, weights, indices, offsets, output[1] if ctx.options.mode == "max" else None)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
-        if dy is None:
-            return (None,) * 5
-        weight, weights, indices, offsets, winners = ctx.saved_tensors
-        o: _Options = ctx.options
-        if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
-            offsets, o = offsets[:-1], o._replace(last=False)
-        dweight = dweights = None
-        if ctx.needs_input_grad[0] and o.sparse:
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                raise make(
-                    "unsupported",
-                    _NAME,
-                    "the gradient",
-                    "differentiated once",
-                    "create_graph=True",
-                    "with sparse=False it can be",
-                )
-            dweight = sparse_gradient(
-                dy.resolve_neg(), indices, offsets, ctx.rows, padding_idx=o.padding, mode=o.mode, per_sample_weights=weights,
-                include_last_offset=o.last, scale_grad_by_freq=o.by_frequency,
-            )  # fmt: skip
-        elif ctx.needs_input_grad[0]:
-            dweight = (way(dy, _WEIGHT_GRADIENT) or _weight_gradient)(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
-        if ctx.needs_input_grad[1]:
-            dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
-        return dweight, dweights, None, None, None
-
-    vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
-
-
-def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: _Options) -> Tensor:
-    """Where no position won: torch's CPU forward leaves row 0 in a bag without one."""
-    ones = torch.ones(rows, 1, device=indices.device)
-    counted = torch.embedding_bag(ones, indices, offsets, False, 0, False, None, o.last, o.padding)
-    return (winners < 0) | (counted[0] == 0)
-
-
-def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: _Options) -> Tensor:
-    y: Tensor = apply(_EmbeddingBag, weight, weights, indices, offsets, o)[0]
-    return y
-
-
-def _unreadable(offsets: Tensor) -> bool:
-    return torch.compiler.is_compiling() or intercepted(offsets) or torch._C._functorch.is_batchedtensor(offsets)
+_OPERANDS = {"dy": "weight", "indices": "input", "num_embeddings": "weight", "embedding_dim": "weight", "dtype": "weight"}
+"""What embedding_bag calls the operands of its plan and the fields of the descriptor."""
 
 
 def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:
@@ -185,21 +36,147 @@ def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tenso
         raise ValueError(f"embedding_bag: offsets must be 1D, got {offsets.dim()}D")
 
 
-def _options(
-    mode: str, padding: int | None, last: bool, by_frequency: bool, sparse: bool, weights: bool, rows: int
-) -> _Options:
+def _options(mode: str, padding: Any, last: Any, by_frequency: Any, sparse: Any, weights: bool, rows: int) -> Options:
     """The options, with padding_idx counted from the start."""
-    if mode not in _MODES:
-        raise ValueError(f"embedding_bag: mode must be sum, mean or max, got {mode!r}")
+    flags = {"include_last_offset": last, "scale_grad_by_freq": by_frequency, "sparse": sparse}
+    last, by_frequency, sparse = (flag("embedding_bag", option, value) for option, value in flags.items())
+    if mode not in MODES:
+        raise ValueError(f"embedding_bag: mode must be sum, mean or max, got {mode!r:.80}")
     if mode == "max" and (by_frequency or sparse):
         raise ValueError("embedding_bag: mode max takes neither scale_grad_by_freq nor sparse")
     if mode != "sum" and weights:
         raise NotImplementedError(f"embedding_bag: per_sample_weights go with mode sum, not {mode}")
     if padding is not None:
+        padding = integer("embedding_bag", "padding_idx", padding)
         if not -rows <= padding < rows:
             raise RuntimeError(f"embedding_bag: padding_idx must be in [{-rows}, {rows}), got {padding}")
         padding %= rows
-    return _Options(mode, padding, last, by_frequency, sparse)
+    return Options(str(mode), padding, last, by_frequency, sparse)
+
+
+def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: str) -> None:
+    """Select the plans of a small bag of such tensors."""
+    if sparse:
+        _unique_rows_plan(1, 1, index, None, device)
+        index = torch.int32
+    _embedding_bag_plan(1, 1, 1, 1, dtype, mode, index, offset, None, False, False, device, True)
+
+
+@torch.compiler.assume_constant_result
+def _probed(
+    dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: torch.device
+) -> Sentence | None:
+    return sentence(_probe, dtype, mode, index, offset, sparse, str(device))
+
+
+def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> None:
+    """Select the plans of the backward, or those of a small bag where torch has to see the call.
+
+    Raises:
+        Error: there is no plan.
+    """
+    require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
+    if weights is not None and weights.is_complex():
+        raise make("unsupported", "embedding_bag", "per_sample_weights", "real like weight", "complex numbers")
+    if any(map(without_plan, (input, weight, offsets))):
+        require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offsets.dtype, o.sparse, device_to_ask(weight)))
+        return
+    device, (rows, dim) = device_of(weight), weight.shape
+    if o.sparse:  # the number of rows of the gradient is not known
+        _unique_rows_plan(rows, len(input), input.dtype, o.padding, device)
+        _probe(weight.dtype, o.mode, input.dtype, offsets.dtype, True, device)
+        return
+    last = o.last and not weight.is_cuda
+    _embedding_bag_plan(
+        rows, dim, max(len(offsets) - o.last, 0), len(input), weight.dtype, o.mode, input.dtype, offsets.dtype, o.padding, last,
+        o.by_frequency, device, True,
+    )  # fmt: skip
+
+
+class _Call(NamedTuple):
+    """A call of embedding_bag that our backward can do."""
+
+    input: Tensor
+    weight: Tensor
+    offsets: Tensor
+    weights: Tensor | None
+    options: Options
+    bags: int | None  # how many of the bags are returned; None: all
+
+
+def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of a nested tensor [bags, positions], and where each bag begins; of a jagged one also where the last ends."""
+    if nested.dim() != 2:
+        raise make("invalid_problem", NAME, "input", "of rank 2, [bags, positions], where it is nested", f"rank {nested.dim()}")
+    if nested.layout is torch.jagged:
+        parts: Any = nested if nested.lengths() is None else nested.contiguous()  # type: ignore[operator]
+        return parts.values(), parts.offsets()
+    rows = nested.unbind()
+    starts = [0, *itertools.accumulate(len(row) for row in rows)][: len(rows)]
+    numbers = torch.cat(rows) if rows else torch.empty(0, dtype=nested.dtype, device=nested.device)
+    return numbers, torch.tensor(starts, dtype=torch.int64, device=nested.device)
+
+
+def _flat_nested(input: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, int | None]:
+    """Nested bags as indices, offsets, weights of samples and the number of bags to return.
+
+    Numbers behind the last bag of a jagged tensor are a bag more, which is not returned: no value has to be read for that.
+    """
+    indices, offsets = _rows(input)
+    if weights is not None:
+        if not weights.is_nested:
+            raise make("invalid_problem", NAME, "per_sample_weights", "nested like input", "a tensor that is not", "nest it")
+        weights, others = _rows(weights)
+        same = others is offsets or (offsets.shape == others.shape and (unreadable(offsets) or torch.equal(offsets, others)))
+        if weights.shape != indices.shape or not same:
+            raise make("invalid_problem", NAME, "per_sample_weights", "of the shape of input", "other lengths of bags")
+    return indices, offsets, weights, len(offsets) - 1 if input.layout is torch.jagged else None
+
+
+def prepare(
+    input: Tensor, weight: Tensor, offsets: Tensor | None, scale_grad_by_freq: bool, mode: str, sparse: bool,
+    per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None,
+) -> _Call:  # fmt: skip
+    """Check a call of embedding_bag, bring it to indices of rank 1 with offsets, and ask for the plans of its backward.
+
+    Raises:
+        Error: there is no plan, or the arguments contradict each other.
+        ValueError, NotImplementedError, RuntimeError: what torch refuses.
+    """
+    require_tensors("embedding_bag", input=input, weight=weight)
+    nested, given = None, None
+    weights = per_sample_weights
+    if input.is_nested:
+        if offsets is not None:
+            raise ValueError("embedding_bag: offsets must be None for nested input, whose rows are bags")
+        input, given, weights, nested = _flat_nested(input, weights)
+    _check(input, weight, given if offsets is None else offsets, weights)
+    o = _options(mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, weights is not None, weight.shape[0])
+    if weights is not None and weights.dtype == torch.float32 and weight.dtype in (torch.float16, torch.bfloat16):
+        weights = weights.to(weight.dtype)  # its gradient comes back in float32
+    if offsets is None:
+        o = o._replace(last=False)
+        if given is None:
+            count, width = input.shape
+            given = torch.arange(count, dtype=input.dtype, device=input.device) * width
+            input = input.reshape(-1)
+            weights = None if weights is None else weights.reshape(-1)
+        ask(input, weight, given, weights, o)
+        return _Call(input, weight, given, weights, o, nested)
+    ask(input, weight, offsets, weights, o)
+    check_offsets(input, offsets, o)
+    if not offsets.shape[0]:  # no bag holds a position; torch's forward would read beyond offsets
+        input, weights = input[:0], None if weights is None else weights[:0]
+    return _Call(input, weight, offsets, weights, o, nested)
+
+
+def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
+    """Do a call that is prepared."""
+    if max_norm is not None:
+        with torch.no_grad():
+            torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
+    y = bags(c.input, c.weight, c.offsets, c.weights, c.options)
+    return y if c.bags is None else y[: c.bags]
 
 
 def embedding_bag(
@@ -222,14 +199,16 @@ def embedding_bag(
     A dense gradient can be differentiated again.
 
     Args:
-        input: [positions] with offsets, or [bags, positions of a bag]; int32 or int64.
+        input: [positions] with offsets, or [bags, positions of a bag]; int32 or int64. A nested tensor, jagged or strided,
+            holds a bag in each row.
         weight: [V, D]; float32, float64, float16 or bfloat16, on the CPU or CUDA.
         offsets: [bags], or [bags + 1] with include_last_offset; where each bag begins.
         max_norm, norm_type: rows that are read are first, in place, brought to at most this norm.
         scale_grad_by_freq: divide the gradient of a row by the number of its positions.
         mode: "sum", "mean" or "max".
         sparse: make a sparse gradient.
-        per_sample_weights: a factor for each position, in mode "sum"; it has a gradient, too.
+        per_sample_weights: a factor for each position, in mode "sum"; it has a gradient, too. Of weight's dtype, or float32,
+            which is rounded beside a weight of 16 bits; nested like input.
         include_last_offset: the last offset says where the last bag ends: at the end of input, on the CPU; torch's forward
             on CUDA takes it so whatever its value.
         padding_idx: a row that counts nowhere.
@@ -239,30 +218,15 @@ def embedding_bag(
 
     Raises:
         ValueError, NotImplementedError, RuntimeError: what torch refuses.
-        InvalidProblemError: on the CPU, input behind the last offset, about which the modes of torch's forward disagree.
+        UnsupportedError: a dtype, layout or device without a kernel.
+        InvalidProblemError: an option that is no bool; on the CPU, offsets that decrease, or input behind the last offset, about
+            which the modes of torch's forward disagree.
     """
-    require_tensors("embedding_bag", input=input, weight=weight)
-    _check(input, weight, offsets, per_sample_weights)
-    o = _options(
-        mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, per_sample_weights is not None, weight.shape[0]
-    )
-    if offsets is None:
-        bags, width = input.shape
-        offsets = torch.arange(bags, dtype=input.dtype, device=input.device) * width
-        o = o._replace(last=False)
-        input = input.reshape(-1)
-        per_sample_weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
-    elif include_last_offset and not input.is_cuda and not _unreadable(offsets):
-        end = int(offsets[-1]) if len(offsets) else len(input)
-        if end != len(input):
-            wanted, got = f"up to the end of input, {len(input)}", f"{end} as the last one"
-            raise make("invalid_problem", _NAME, "offsets", wanted, got, "shorten input")
-    if max_norm is not None:
-        with torch.no_grad():
-            torch.embedding_renorm_(weight.detach(), input.contiguous(), max_norm, norm_type)
-    if not offsets.shape[0]:  # no bag holds a position; torch's forward would read beyond offsets
-        input, per_sample_weights = input[:0], None if per_sample_weights is None else per_sample_weights[:0]
-    return _apply(input, weight, offsets, per_sample_weights, o)
+    c = named(
+        NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+        include_last_offset, padding_idx,
+    )  # fmt: skip
+    return call(c, max_norm, norm_type)
 
 
 class EmbeddingBag(torch.nn.EmbeddingBag):

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._arrays import device_of
-from ..lerp import lerp_backward, lerp_plan, split_weight
-from ._calls import FLOATS, empty_gradient, require_tensors, strides_like
-from ._operators import apply, by_formula, differentiable, in_front, way
+from .._arrays import device_of, dtype_name
+from ..errors import make
+from ..lerp import LerpBackwardPlan, lerp_backward, lerp_plan, split_weight
+from ._calls import FLOATS, empty_gradient, is_bool, materialized, require_tensors, strides_like
+from ._dispatch import Sentence, device_to_ask, named, require, require_strided, sentence, without_plan
+from ._operators import MAX_RANK, apply, by_formula, differentiable, each, exporting, in_front, way
 
 _NAMES = ("da", "db", "dweight")
+_NAME = "sternway.torch.lerp"
+_OPERANDS = {
+    "a": "input",
+    "b": "end",
+    "shape": "the broadcast shape",
+    "a_shape": "input",
+    "b_shape": "end",
+    "weight_shape": "weight",
+}
+"""What lerp calls the operands of its plan."""
+_WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
 
 
 @torch.library.custom_op("sternway::lerp_backward", mutates_args=())
@@ -48,6 +63,8 @@ def _(*inputs: Any) -> tuple[Tensor, ...]:
 @_operator.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     dy, weight, number, a, b, a_shape, b_shape, needs = in_front(info, in_dims, inputs)
+    if dy.dim() > MAX_RANK:
+        return each("lerp", _operator)(info, in_dims, *inputs)  # type: ignore[no-any-return]
     if in_dims[1] is None and "dweight" not in needs:
         weight = inputs[1]  # perhaps a number on the CPU
     n, rank = info.batch_size, dy.dim() - 1
@@ -83,6 +100,35 @@ def _formula(*inputs: Any) -> tuple[Tensor, ...]:
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
+@torch.compiler.assume_constant_result
+def _probed(rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
+    ones = (1,) * rank
+    return sentence(lerp_plan, ones, dtype, 0.5, ones, ones, None, str(device))
+
+
+def ask(input: Tensor, end: Tensor, weight: Tensor | float) -> LerpBackwardPlan | None:
+    """The plan of the backward; None where torch has to see the call, or refuses the shapes or dtypes. The dtypes are ``_ours``.
+
+    Raises:
+        Error: there is no plan.
+    """
+    tensors = (input, end, weight) if isinstance(weight, Tensor) else (input, end)
+    require_strided("lerp", input=input, end=end, weight=weight)
+    if any(map(without_plan, tensors)):
+        require("lerp", _probed(max(x.dim() for x in tensors), input.dtype, device_to_ask(input)))
+        return None
+    shapes = [x.shape for x in tensors]
+    shape = shapes[0]
+    if shapes[1] != shape or (len(shapes) == 3 and shapes[2] != shape and shapes[2]):
+        try:
+            shape = torch.broadcast_shapes(*shapes)
+        except RuntimeError:
+            return None
+    device = device_of(input if input.dim() or not end.dim() else end)
+    number, factor = split_weight(weight, device) if torch.is_grad_enabled() else (0.5, None)  # one plan for all of them
+    return lerp_plan(shape, input.dtype, number, *shapes[:2], None if factor is None else factor.shape, device)
+
+
 def _run(
     dy: Tensor,
     weight: Tensor | float,
@@ -91,6 +137,7 @@ def _run(
     shapes: tuple[torch.Size, torch.Size],
     strides: tuple[Any, Any],
     names: list[str],
+    plan: LerpBackwardPlan | None,
 ) -> dict[str, Tensor]:
     """Some of the gradients by name, laid out as a and b, which are given for dweight alone, and the weight."""
     device = device_of(dy)
@@ -98,8 +145,10 @@ def _run(
     lies = {"da": (shapes[0], strides[0]), "db": (shapes[1], strides[1])}
     if factor is not None:
         lies["dweight"] = factor.shape, strides_like(factor)
+        factor = materialized(factor)
     grads = {name: empty_gradient(dy, *lies[name]) for name in names}
-    plan = lerp_plan(dy.shape, dy.dtype, number, *shapes, None if factor is None else factor.shape, device)
+    plan = plan or lerp_plan(dy.shape, dy.dtype, number, *shapes, None if factor is None else factor.shape, device)
+    a, b = (x if x is None else materialized(x) for x in (a, b))
     plan.run(dy=dy, weight=factor, a=a, b=b, **grads)
     return grads
 
@@ -108,14 +157,15 @@ class _Lerp(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    def forward(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
         return torch.lerp(input, end, weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        input, end, weight = inputs
+        input, end, weight, ctx.plan = inputs
         ctx.shapes = input.shape, end.shape
         ctx.strides = strides_like(input), strides_like(end)
+        ctx.dtype = input.dtype
         ctx.weight = None if isinstance(weight, Tensor) else weight
         ends = (input, end) if ctx.needs_input_grad[2] else (None, None)
         ctx.save_for_backward(*ends, weight if ctx.weight is None else None)
@@ -124,41 +174,105 @@ class _Lerp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> Any:
         if dy is None:
-            return None, None, None
-        needs = ctx.needs_input_grad
+            return None, None, None, None
+        dy = materialized(dy)
+        needs, plan = ctx.needs_input_grad, ctx.plan
         input, end, weight = ctx.saved_tensors
         if weight is None:
             weight = ctx.weight
         home = weight if isinstance(weight, Tensor) else dy
         if home.dtype != dy.dtype or (home.device != dy.device and needs[2]):  # of a 0-d weight
-            weight = home.to(dy)
-        names = [name for name, need in zip(_NAMES, needs, strict=True) if need]
+            weight, plan = home.to(dy), None
+        if ctx.dtype != dy.dtype:  # a 0-d weight of a wider dtype widens ends that are 0-d
+            plan = None
+            input, end = (x if x is None else x.to(dy.dtype) for x in (input, end))
+        names = [name for name, need in zip(_NAMES, needs, strict=False) if need]
         if call := way(dy, _GRADIENT):
             factor, number = (weight, 0.0) if ctx.weight is None else (None, float(weight))
             ends = (input, end) if needs[2] else (None, None)
             da, db, dweight = call(dy, factor, number, *ends, *ctx.shapes, " ".join(names))
             grads = {"da": da, "db": db, "dweight": dweight}
         else:
-            grads = _run(dy.resolve_neg(), weight, input, end, ctx.shapes, ctx.strides, names)
-        da, db, dweight = (grads[name] if need else None for name, need in zip(_NAMES, needs, strict=True))
-        return da, db, dweight if dweight is None else dweight.to(home)
+            grads = _run(dy, weight, input, end, ctx.shapes, ctx.strides, names, plan)
+        da, db, dweight = (grads[name] if need else None for name, need in zip(_NAMES, needs, strict=False))
+        return da, db, dweight if dweight is None else dweight.to(home), None
 
 
+@torch.library.custom_op("sternway::lerp", mutates_args=())
+def _exported(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
+    """The forward as an operator, which takes its gradient along when it is exported. Without a weight it is the number."""
+    return torch.lerp(input, end, number if weight is None else weight)
+
+
+@_exported.register_fake
+def _(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
+    return torch.lerp(input, end, number if weight is None else weight)
+
+
+_exported.register_vmap(each("lerp", _exported))
+
+
+def _set_up_exported(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    input, end, weight, number = inputs
+    _Lerp.setup_context(ctx, (input, end, number if weight is None else weight, None), output)
+
+
+_exported.register_autograd(_Lerp.backward, setup_context=_set_up_exported)
+
+
+def call(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
+    """torch.lerp with the backward that ``ask`` found."""
+    if exporting():
+        how = (weight, 0.0) if isinstance(weight, Tensor) else (None, weight)
+        return _exported(input, end, *how)  # type: ignore[no-any-return]
+    return apply(_Lerp, input, end, weight, plan)  # type: ignore[no-any-return]
+
+
+def is_ours(input: Any, end: Any, weight: Any) -> bool:
+    """Whether a lerp has our gradient: those of complex numbers, and what is no lerp, are torch's."""
+    if not (isinstance(input, Tensor) and isinstance(end, Tensor) and isinstance(weight, _WEIGHTS)):
+        return False
+    return input.dtype in FLOATS and not (isinstance(weight, Tensor) and weight.is_complex())
+
+
+def number_of(weight: Any) -> Any:
+    """A real number of Python or NumPy as a float, anything else as it is."""
+    if isinstance(weight, (float, Tensor)):
+        return weight
+    return float(weight) if isinstance(weight, numbers.Real) or is_bool(weight) else weight
+
+
+def _with_out(lerp: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Give lerp torch's keyword out: such calls are torch's own operation."""
+
+    @functools.wraps(lerp)
+    def taking_out(*args: Any, **kwargs: Any) -> Tensor:
+        out = kwargs.pop("out", None)
+        return lerp(*args, **kwargs) if out is None else torch.lerp(*args, **kwargs, out=out)
+
+    return taking_out
+
+
+@_with_out
 def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     """``input + weight * (end - input)``, with broadcasting: :func:`torch.lerp`.
 
     The backward is :func:`sternway.lerp_backward`: one kernel for all the gradients that are needed, sums over broadcast
-    dimensions included. It can be differentiated again.
+    dimensions included. It can be differentiated again. A call with ``out=`` is torch's own operation.
 
     Args:
-        input, end: tensors whose shapes broadcast; float32, float64, float16 or bfloat16, on the CPU or CUDA. Others stay with
-            torch.
+        input, end: tensors whose shapes broadcast, up to rank 8; float32, float64, float16 or bfloat16, on the CPU or CUDA.
+            Complex ones stay with torch.
         weight: a number or a tensor that broadcasts; a 0-d tensor on the CPU goes with data on CUDA.
 
     Raises:
+        UnsupportedError: a rank, layout or device without a kernel, a complex weight of real ends.
         RuntimeError: what torch.lerp itself refuses, such as mixed dtypes.
     """
     require_tensors("lerp", input=input, end=end)
-    if input.dtype not in FLOATS:  # complex ones stay with torch
+    weight = number_of(weight)
+    if not isinstance(weight, _WEIGHTS) or input.dtype not in FLOATS:
         return torch.lerp(input, end, weight)
-    return apply(_Lerp, input, end, weight)  # type: ignore[no-any-return]
+    if isinstance(weight, Tensor) and weight.is_complex():
+        raise make("unsupported", _NAME, "weight", "real like input", dtype_name(weight.dtype))
+    return call(input, end, weight, named(_NAME, _OPERANDS, ask, input, end, weight))

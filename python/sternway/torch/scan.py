@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from .._arrays import device_of
-from ..scan import scan_plan
-from ._calls import FLOATS, empty_gradient, require_tensors, strides_like
-from ._operators import apply, by_formula, differentiable, in_front, way
+from ..errors import make
+from ..scan import ScanBackwardPlan, scan_plan
+from ._calls import FLOATS, empty_gradient, flag, materialized, require_tensors, strides_like
+from ._dispatch import Sentence, device_to_ask, named, require, require_strided, sentence, without_plan
+from ._operators import MAX_RANK, apply, by_formula, differentiable, each, exporting, in_front, way
+
+R = TypeVar("R")
 
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
@@ -23,22 +29,40 @@ _FORWARDS: dict[str, Callable[..., Any]] = {
 _PAIRS = ("cummax", "cummin")  # values and indices
 
 
-def _forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-    """Torch's own operation; a reversed one between two flips."""
+def _forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> Any:
+    """Torch's own operation; a reversed one between two flips. others: torch's dtype and out."""
     if not reverse or x.dim() == 0:
-        return _FORWARDS[kind](x, dim)
-    y = _FORWARDS[kind](x.flip(dim), dim)
+        return _FORWARDS[kind](x, dim, **others)
+    y = _FORWARDS[kind](x.flip(dim), dim, **others)
     if kind not in _PAIRS:
         return y.flip(dim)
-    last = x.size(dim) - 1 if x.dim() else 0
-    return y[0].flip(dim), last - y[1].flip(dim)
+    return y[0].flip(dim), x.size(dim) - 1 - y[1].flip(dim)
 
 
-def _backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor) -> Tensor:
+@torch.compiler.assume_constant_result
+def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
+    return sentence(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
+
+
+def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> ScanBackwardPlan | None:
+    """The plan of the backward; None where torch has to see the call. x has one of FLOATS.
+
+    Raises:
+        Error: there is no plan.
+    """
+    require_strided(kind, x=x)
+    if without_plan(x):
+        require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
+        return None
+    return scan_plan(kind, x.shape, x.dtype, dim, reverse, "last", device_of(x))
+
+
+def _backward(
+    dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor, plan: ScanBackwardPlan | None = None
+) -> Tensor:
     """Write dx by the kernels."""
-    if dy.is_neg():
-        dy = dy.resolve_neg()
-    scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy)).run(dy=dy, x=x, dx=dx)
+    plan = plan or scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy))
+    plan.run(dy=materialized(dy), x=x if x is None else materialized(x), dx=dx)
     return dx
 
 
@@ -56,6 +80,8 @@ def _(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tenso
 @_operator.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
     dy, x, kind, dim, reverse = in_front(info, in_dims, inputs)
+    if dy.dim() > MAX_RANK:
+        return each(kind, _operator)(info, in_dims, *inputs)  # type: ignore[no-any-return]
     if dy.dim() == 1:  # numbers, each a row of one
         return _operator(dy[:, None], None if x is None else x[:, None], kind, 1, reverse)[:, 0], 0
     return _operator(dy, x, kind, dim if dim < 0 else dim + 1, reverse), 0
@@ -116,14 +142,14 @@ class _Scan(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
+    def forward(x: Tensor, kind: str, dim: int, reverse: bool, plan: ScanBackwardPlan | None) -> Any:
         y = _forward(x, kind, dim, reverse)
         return tuple(y) if kind in _PAIRS else y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, *ctx.how = inputs
-        kind = inputs[1]
+        x, kind, dim, reverse, ctx.plan = inputs
+        ctx.how = kind, dim, reverse
         ctx.dtype = x.dtype
         if kind == "cumsum":
             ctx.strides = strides_like(x)
@@ -136,7 +162,8 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> Any:
         if dy is None:
-            return None, None, None, None
+            return None, None, None, None, None
+        dy = materialized(dy)
         kind, dim, reverse = ctx.how
         x = None if kind == "cumsum" else ctx.saved_tensors[0]
         if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
@@ -145,16 +172,91 @@ class _Scan(torch.autograd.Function):
             dx = call(dy, x, kind, dim, reverse)
         else:
             new = empty_gradient(dy, dy.shape, ctx.strides) if x is None else torch.empty_like(x)
-            dx = _backward(dy, x, kind, dim, reverse, new)
-        return dx if dx.dtype == ctx.dtype else dx.to(ctx.dtype), None, None, None
+            dx = _backward(dy, x, kind, dim, reverse, new, ctx.plan if dy.dtype == ctx.dtype else None)
+        return dx if dx.dtype == ctx.dtype else dx.to(ctx.dtype), None, None, None, None
+
+
+@torch.library.custom_op("sternway::scan", mutates_args=())
+def _exported(x: Tensor, kind: str, dim: int, reverse: bool) -> tuple[Tensor, Tensor]:
+    """The forward as an operator, which takes its gradient along when it is exported. The indices of sums are empty."""
+    y = _forward(x, kind, dim, reverse)
+    return tuple(y) if kind in _PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
+
+
+@_exported.register_fake
+def _(x: Tensor, kind: str, dim: int, reverse: bool) -> tuple[Tensor, Tensor]:
+    y = _forward(x, kind, dim, reverse)
+    return tuple(y) if kind in _PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
+
+
+@_exported.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return each(inputs[1], _exported)(info, in_dims, *inputs)
+
+
+def _set_up_exported(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    _Scan.setup_context(ctx, (*inputs, None), output)
+
+
+_exported.register_autograd(lambda ctx, *grads: _Scan.backward(ctx, *grads)[:4], setup_context=_set_up_exported)
+
+
+def call(x: Tensor, kind: str, dim: int, reverse: bool, plan: ScanBackwardPlan | None) -> Any:
+    """One of the five, as torch returns it, with the backward that ``ask`` found."""
+    if exporting():
+        y = _exported(x, kind, dim, reverse)
+        y = y if kind in _PAIRS else y[0]
+    else:
+        y = apply(_Scan, x, kind, dim, reverse, plan)
+    return getattr(torch.return_types, kind)(y) if kind in _PAIRS else y
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-    """One of the five. Dtypes whose gradient is not ours, complex ones, and integers, which have none, stay with torch."""
+    """One of the five by name. Dtypes whose gradient is not ours, complex ones, and integers, which have none, stay with torch."""
     require_tensors(kind, x=x)
-    return apply(_Scan, x, kind, dim, reverse) if x.dtype in FLOATS else _forward(x, kind, dim, reverse)
+    reverse = flag(kind, "reverse", reverse)
+    if type(dim) is not int and not isinstance(dim, bool) and hasattr(dim, "__index__"):
+        dim = operator.index(dim)
+    rank = max(x.dim(), 1)
+    if x.dtype not in FLOATS or type(dim) is not int or not -rank <= dim < rank:
+        y = _forward(x, kind, dim, reverse)  # or torch's own error
+        return getattr(torch.return_types, kind)(y) if kind in _PAIRS else y
+    return call(x, kind, dim, reverse, named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, dim, reverse))
 
 
+def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
+    """Give a scan torch's keywords: input and axis name x and dim; calls with dtype or out are torch's own operation."""
+    name = scan.__name__
+
+    @functools.wraps(scan)
+    def taking_keywords(*args: Any, **kwargs: Any) -> R:
+        if not kwargs.keys() & _TORCH_KEYWORDS:
+            return scan(*args, **kwargs)
+        others = {k: kwargs.pop(k) for k in ("dtype", "out") if k in kwargs}
+        for torchs, ours in (("input", "x"), ("axis", "dim")):
+            if torchs in kwargs:
+                if ours in kwargs:
+                    raise TypeError(f"{name}() got both {torchs} and {ours}")
+                kwargs[ours] = kwargs.pop(torchs)
+        others = {k: value for k, value in others.items() if value is not None}
+        return _by_torch(name, others, *args, **kwargs) if others else scan(*args, **kwargs)  # type: ignore[no-any-return]
+
+    return taking_keywords
+
+
+_TORCH_KEYWORDS = {"input", "axis", "dtype", "out"}
+
+
+def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse: bool = False) -> Any:
+    require_tensors(kind, x=x)
+    reverse = flag(kind, "reverse", reverse)
+    if reverse and "out" in others:
+        hint = "copy the result with out.copy_"
+        raise make("unsupported", f"sternway.torch.{kind}", "out", "left out with reverse=True", "an output", hint)
+    return _forward(x, kind, dim, reverse, **others)
+
+
+@_as_torch
 def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     """Cumulative sum along a dimension: :func:`torch.cumsum`, backward by :func:`sternway.cumsum_backward`.
 
@@ -178,6 +280,7 @@ def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     return _scan(x, "cumsum", dim, reverse)  # type: ignore[no-any-return]
 
 
+@_as_torch
 def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     """Cumulative product: :func:`torch.cumprod`, backward by :func:`sternway.cumprod_backward`, exact for any number of zeros.
 
@@ -193,6 +296,7 @@ def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     return _scan(x, "cumprod", dim, reverse)  # type: ignore[no-any-return]
 
 
+@_as_torch
 def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     """``log(cumsum(exp(x)))``: :func:`torch.logcumsumexp`, backward by :func:`sternway.logcumsumexp_backward`.
 
@@ -202,6 +306,7 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     return _scan(x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
 
 
+@_as_torch
 def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummax:
     """Cumulative maximum: :func:`torch.cummax`, backward by :func:`sternway.cummax_backward`.
 
@@ -217,9 +322,10 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         >>> x.grad
         tensor([1., 2., 0.])
     """
-    return torch.return_types.cummax(_scan(x, "cummax", dim, reverse))
+    return _scan(x, "cummax", dim, reverse)  # type: ignore[no-any-return]
 
 
+@_as_torch
 def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummin:
     """Cumulative minimum: :func:`torch.cummin`, backward by :func:`sternway.cummin_backward`; see :func:`cummax`."""
-    return torch.return_types.cummin(_scan(x, "cummin", dim, reverse))
+    return _scan(x, "cummin", dim, reverse)  # type: ignore[no-any-return]

@@ -9,20 +9,21 @@ from torch import Tensor
 
 from .._unique_rows import unique_rows
 from ..embedding_bag import embedding_bag_backward
+from ._calls import materialized
 
 
 def sparse_gradient(
-    dy: Tensor, indices: Tensor, offsets: Tensor, num_embeddings: int, *, padding_idx: int | None, **options: Any
-) -> Tensor:
-    """The coalesced gradient of an embedding bag, whose rows are counted on the host, as in torch's coalesce.
-
-    options: those of :func:`sternway.embedding_bag_backward`.
-    """
+    dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None,
+    num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
+) -> Tensor:  # fmt: skip
+    """The coalesced gradient of an embedding bag, whose rows are counted on the host, as in torch's coalesce."""
+    dy, weights = materialized(dy), None if per_sample_weights is None else materialized(per_sample_weights)
     rows, inverse, count = unique_rows(indices, num_embeddings, padding_idx=padding_idx)
     n, first = int(count), int(padding_idx is not None)  # with padding_idx, its place is before those of the rows
     values = embedding_bag_backward(
-        dy, inverse, offsets, num_embeddings=_rounded(first + n), padding_idx=0 if first else None, **options
-    )[first : first + n]
+        dy, inverse, offsets, num_embeddings=_rounded(first + n), mode=mode, padding_idx=0 if first else None,
+        per_sample_weights=weights, include_last_offset=include_last_offset, scale_grad_by_freq=scale_grad_by_freq,
+    )[first : first + n]  # fmt: skip
     # torch.sparse_coo_tensor either checks the indices, which waits for the device, or warns in torch 2.11 that it does not,
     # even where it was told not to.
     gradient: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
@@ -30,6 +31,15 @@ def sparse_gradient(
         dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=True,
     )  # fmt: skip
     return gradient
+
+
+sparse_operator = torch.library.custom_op("sternway::embedding_bag_sparse_backward", sparse_gradient, mutates_args=())
+"""sparse_gradient where torch has to see it. torch.compile traces no sparse tensor, but takes one from an operator."""
+
+
+@sparse_operator.register_fake
+def _(dy: Tensor, *inputs: Any) -> Tensor:
+    return dy.new_empty((inputs[3], dy.shape[1]), layout=torch.sparse_coo)
 
 
 def _rounded(n: int) -> int:

@@ -1,0 +1,229 @@
+"""The operation behind embedding_bag: its autograd function, and its forward and gradients as operators of torch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
+from ..errors import make
+from ._calls import materialized
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
+from ._tangents import Inputs
+from .sparse_rows import sparse_gradient, sparse_operator
+
+MODES = ("sum", "mean", "max")
+NAME = "sternway.torch.embedding_bag"
+
+
+class Options(NamedTuple):
+    """How bags are reduced, and how their gradient is made."""
+
+    mode: str
+    padding: int | None  # not negative
+    last: bool
+    by_frequency: bool
+    sparse: bool
+
+
+def _weight_gradient(
+    dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None, max_indices: Tensor | None,
+    num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
+) -> Tensor:  # fmt: skip
+    return embedding_bag_backward(  # type: ignore[no-any-return]
+        materialized(dy), indices, offsets, num_embeddings=num_embeddings, mode=mode, padding_idx=padding_idx,
+        per_sample_weights=None if per_sample_weights is None else materialized(per_sample_weights),
+        include_last_offset=include_last_offset, scale_grad_by_freq=scale_grad_by_freq, max_indices=max_indices,
+    )  # fmt: skip
+
+
+def _sample_gradient(
+    dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
+) -> Tensor:
+    return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
+        materialized(dy),
+        materialized(weight),
+        indices,
+        offsets,
+        padding_idx=padding_idx,
+        include_last_offset=include_last_offset,
+    )
+
+
+# The two where torch has to see them; others call them past torch.
+_weight_operator = torch.library.custom_op("sternway::embedding_bag_backward", _weight_gradient, mutates_args=())
+_sample_operator = torch.library.custom_op(
+    "sternway::embedding_bag_per_sample_weights_backward", _sample_gradient, mutates_args=()
+)
+
+
+@_weight_operator.register_fake
+def _(dy: Tensor, *inputs: Any) -> Tensor:
+    return dy.new_empty((inputs[4], dy.shape[1]))
+
+
+@_sample_operator.register_fake
+def _(dy: Tensor, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
+    return dy.new_empty(indices.shape)
+
+
+_weight_operator.register_vmap(each("embedding_bag", _weight_operator))
+_sample_operator.register_vmap(each("embedding_bag", _sample_operator))
+
+
+def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
+    """dweight is linear in dy and in the weights of samples; both gradients gather bags."""
+    dy, indices, offsets, weights, winners, _, mode, padding, last, by_frequency = inputs
+    (g,) = grads
+    o = Options(mode, padding, last, by_frequency=False, sparse=False)
+    ddy = dweights = None
+    if by_frequency:
+        counted = torch.ones_like(indices, dtype=g.dtype)
+        if last:
+            counted[offsets[-1] :] = 0
+        frequency = g.new_zeros(len(g)).index_add(0, indices, counted)
+        g = g / frequency.clamp(min=1)[:, None]
+    if needs[0] and winners is not None:
+        ddy = g.gather(0, winners.long().clamp(min=0)).masked_fill(_without_winner(winners, indices, offsets, len(g), o), 0)
+    elif needs[0]:
+        ddy = _apply(indices, g, offsets, weights, o)
+    if needs[3]:
+        dweights = apply(_SAMPLE_GRADIENT.function, dy, g, indices, offsets, padding, last)
+    return ddy, None, None, dweights, *[None] * 6
+
+
+def _sample_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
+    """The gradient of the weights of samples is linear in dy and in weight."""
+    dy, weight, indices, offsets, padding, last = inputs
+    (g,) = grads
+    o = Options("sum", padding, last, by_frequency=False, sparse=False)
+    ddy = _apply(indices, weight, offsets, g, o) if needs[0] else None
+    dweight = apply(_WEIGHT_GRADIENT.function, dy, indices, offsets, g, None, len(weight), *o[:4]) if needs[1] else None
+    return ddy, dweight, None, None, None, None
+
+
+_WEIGHT_GRADIENT = differentiable(_weight_operator, _weight_backward)
+_SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
+
+
+class _EmbeddingBag(torch.autograd.Function):
+    """The operation itself; indices of rank 1, and offsets as the forward of this device takes them."""
+
+    @staticmethod
+    def forward(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        y, _, _, winners = torch.embedding_bag(
+            weight, indices, offsets, o.by_frequency, MODES.index(o.mode), o.sparse, weights, o.last,
+            o.padding,
+        )  # fmt: skip
+        return y, winners if o.mode == "max" else indices.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        weight, weights, indices, offsets, ctx.options = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.rows = weight.shape[0]
+        table = weight if weights is not None and ctx.needs_input_grad[1] else None
+        ctx.save_for_backward(table, weights, indices, offsets, output[1] if ctx.options.mode == "max" else None)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
+        if dy is None:
+            return (None,) * 5
+        weight, weights, indices, offsets, winners = ctx.saved_tensors
+        o: Options = ctx.options
+        if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
+            offsets, o = offsets[:-1], o._replace(last=False)
+        dy = materialized(dy)
+        dweight = dweights = None
+        if ctx.needs_input_grad[0] and o.sparse:
+            dweight = _sparse(dy, indices, offsets, weights, ctx.rows, o)
+        elif ctx.needs_input_grad[0]:
+            dweight = (way(dy, _WEIGHT_GRADIENT) or _weight_gradient)(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
+        if ctx.needs_input_grad[1]:
+            dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
+        return dweight, dweights, None, None, None
+
+    vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
+
+
+def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: Options) -> Tensor:
+    """Where no position won: torch's CPU forward leaves row 0 in a bag without one."""
+    ones = torch.ones(rows, 1, device=indices.device)
+    counted = torch.embedding_bag(ones, indices, offsets, False, 0, False, None, o.last, o.padding)
+    return (winners < 0) | (counted[0] == 0)
+
+
+def _sparse(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, o: Options) -> Tensor:
+    """The gradient of the table as a sparse tensor."""
+    if torch.compiler.is_compiling() or intercepted(dy):
+        return sparse_operator(dy, indices, offsets, weights, rows, *o[:4])  # type: ignore[no-any-return]
+    if torch.is_grad_enabled():
+        got, hint = "create_graph=True", "with sparse=False it can be"
+        raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
+    return sparse_gradient(dy, indices, offsets, weights, rows, *o[:4])
+
+
+@torch.library.custom_op("sternway::embedding_bag", mutates_args=())
+def _operator(
+    weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor,
+    mode: str, padding: int | None, last: bool, by_frequency: bool, sparse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The forward as an operator, which takes its gradient along when it is exported, or is compiled with a sparse one."""
+    o = Options(mode, padding, last, by_frequency, sparse)
+    check_offsets(indices, offsets, o)
+    return _EmbeddingBag.forward(weight, weights, indices, offsets, o)
+
+
+@_operator.register_fake
+def _(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, *o: Any) -> tuple[Tensor, Tensor]:
+    return _EmbeddingBag.forward(weight, weights, indices, offsets, Options(*o))
+
+
+_operator.register_vmap(each("embedding_bag", _operator))
+
+
+def _set_up_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _EmbeddingBag.setup_context(ctx, (*inputs[:4], Options(*inputs[4:])), output)
+
+
+_operator.register_autograd(
+    lambda ctx, *grads: (*_EmbeddingBag.backward(ctx, *grads), *[None] * 4), setup_context=_set_up_operator
+)
+
+
+def unreadable(offsets: Tensor) -> bool:
+    """Whether the values of offsets cannot be read while a call is made."""
+    return torch.compiler.is_compiling() or intercepted(offsets) or torch._C._functorch.is_batchedtensor(offsets)
+
+
+def check_offsets(indices: Tensor, offsets: Tensor, o: Options) -> None:
+    """Refuse, on the CPU, offsets that torch's forward lets pass and that the backward refuses.
+
+    Raises:
+        InvalidProblemError: indices behind the last offset, about which the modes of torch's forward disagree; offsets that
+            decrease, which torch takes in mode "max" and with a padding_idx.
+    """
+    if offsets.is_cuda or unreadable(offsets) or not len(offsets):
+        return
+    if o.last and (end := int(offsets[-1])) != len(indices):
+        wanted, got = f"up to the end of input, {len(indices)}", f"{end} as the last one"
+        raise make("invalid_problem", NAME, "offsets", wanted, got, "shorten input")
+    if (o.mode == "max" or o.padding is not None) and (offsets[1:] < offsets[:-1]).any():
+        first = int((offsets[1:] < offsets[:-1]).nonzero()[0]) + 1
+        got = f"{int(offsets[first])} after {int(offsets[first - 1])} at position {first}"
+        raise make("invalid_problem", NAME, "offsets", "in rising order", got)
+
+
+def bags(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
+    """Bags of rows of weight, with the gradients of this file."""
+    if exporting() or (o.sparse and torch.compiler.is_compiling()):  # a trace of the function would hold sparse tensors
+        return _operator(weight, weights, indices, offsets, *o)[0]  # type: ignore[no-any-return]
+    return _apply(indices, weight, offsets, weights, o)
+
+
+def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
+    y: Tensor = apply(_EmbeddingBag, weight, weights, indices, offsets, o)[0]
+    return y
