@@ -34,7 +34,7 @@ def flag(name: str, option: str, value: Any) -> bool:
         InvalidProblemError: for anything else, 0 and 1 included.
     """
     if value is True or value is False:
-        return value  # type: ignore[no-any-return]
+        return value
     if is_bool(value):
         return bool(value)
     raise make("invalid_problem", f"sternway.torch.{name}", option, "True or False", f"{value!r:.80}")

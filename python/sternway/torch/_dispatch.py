@@ -7,21 +7,24 @@ was called by its name lets the error through, in its own words; accelerate() le
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import Error, make, renamed
-from ._operators import PLAIN, intercepted, traced
+from ._operators import PLAIN, exporting, traced
 
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 Sentence = tuple[str, str, str, str]
 """Operand, wanted, got and hint of an error: constants, which torch.compile can keep."""
 
-TORCH_KEYWORDS = {"input": "x", "axis": "dim"}
+
+def constant(function: F) -> F:
+    """Decorate a function of constants: torch.compile calls it while it traces, and keeps the result."""
+    return cast(F, torch.compiler.assume_constant_result(function))  # type: ignore[no-untyped-call]
 
 
 def require_strided(op: str, **operands: Any) -> None:
@@ -31,7 +34,7 @@ def require_strided(op: str, **operands: Any) -> None:
         UnsupportedError: with the way out.
     """
     for operand, x in operands.items():
-        if not isinstance(x, Tensor):
+        if not isinstance(x, Tensor) or _is_plain(x):
             continue
         if x.is_nested:
             raise make(
@@ -49,22 +52,31 @@ def _is_distributed(x: Tensor) -> bool:
     return module is not None and isinstance(x, module.DTensor)
 
 
-def unknown_to_plans(*tensors: Any) -> bool:
-    """Whether one of them is no plain strided tensor with memory: such calls stay with torch inside accelerate()."""
-    return any(
-        isinstance(x, Tensor) and (type(x) not in PLAIN or x.is_meta or x.is_nested or x.layout is not torch.strided)
-        for x in tensors
-    )
+def _is_plain(x: Tensor) -> bool:
+    return type(x) in PLAIN and x.layout is torch.strided and not x.is_nested and not x.is_meta
 
 
-def without_plan(x: Tensor) -> bool:
-    """Whether torch has to see what becomes of x, so that a plan of its very shape is of no use."""
-    return traced() or intercepted(x)
+def _stands_for_plain(x: Tensor) -> bool:
+    """Whether x is what torch.export has in place of a plain tensor, which it is in the exported program."""
+    return type(x).__name__ in ("FakeTensor", "FunctionalTensor") and x.layout is torch.strided and exporting()
+
+
+def all_plain(values: Iterable[Any]) -> bool:
+    """Whether the tensors among some values are strided, have memory and are of no subclass: others no plan can read."""
+    return all(_is_plain(x) or _stands_for_plain(x) for x in values if isinstance(x, Tensor))
+
+
+def reach_plans(*tensors: Tensor | None) -> bool:
+    """Whether tensors go to a plan past torch. Otherwise torch has to see the call, and a plan of its shape is of no use."""
+    if traced() or torch._C._len_torch_dispatch_stack():
+        return False
+    return all(x is None or _is_plain(x) for x in tensors)
 
 
 def device_to_ask(x: Tensor) -> torch.device:
     """The device on which the plan of a traced call is asked for. A tensor without values says nothing of this machine."""
-    return torch.device("cpu") if x.is_meta or type(x).__name__ == "FakeTensor" else x.device
+    without_values = x.is_meta or (type(x).__name__ == "FakeTensor" and not exporting())
+    return torch.device("cpu") if without_values else x.device
 
 
 def sentence(select: Callable[..., Any], *problem: Any) -> Sentence | None:

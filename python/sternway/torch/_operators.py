@@ -76,8 +76,11 @@ def traced() -> bool:
 
 
 def exporting() -> bool:
-    """Whether torch.export is at work. It keeps operators and their gradients, and drops the backward of a Function."""
-    return torch.compiler.is_exporting()
+    """Whether torch.export is at work. It keeps operators and their gradients, and drops the backward of a Function.
+
+    A model of ONNX has no backward, and knows torch's own operations alone.
+    """
+    return torch.compiler.is_exporting() and not torch.onnx.is_in_onnx_export()
 
 
 def intercepted(x: Tensor) -> bool:

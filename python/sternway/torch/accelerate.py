@@ -12,9 +12,16 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from ..errors import Error
-from . import embedding_bag, lerp, scan
 from ._calls import FLOATS
-from ._dispatch import unknown_to_plans
+from ._dispatch import all_plain
+from .embedding_bag import call as call_embedding_bag
+from .embedding_bag import embedding_bag
+from .embedding_bag import prepare as prepare_embedding_bag
+from .lerp import ask as ask_lerp
+from .lerp import call as call_lerp
+from .lerp import is_ours, number_of
+from .scan import ask as ask_scan
+from .scan import call as call_scan
 
 Arguments = dict[str, Any]
 Prepared = tuple[Callable[..., Any], Iterable[Any]]
@@ -27,25 +34,25 @@ def _scan(kind: str) -> Callable[[Arguments], Prepared | None]:
         rank = max(x.dim(), 1)
         if x.dtype not in FLOATS or type(dim) is not int or not -rank <= dim < rank:
             return None
-        return scan.call, (x, kind, dim, False, scan.ask(x, kind, dim, False))
+        return call_scan, (x, kind, dim, False, ask_scan(x, kind, dim, False))
 
     return prepare
 
 
 def _lerp(given: Arguments) -> Prepared | None:
-    input, end, weight = given["input"], given["end"], lerp.number_of(given["weight"])
-    if not lerp.is_ours(input, end, weight):
+    input, end, weight = given["input"], given["end"], number_of(given["weight"])
+    if not is_ours(input, end, weight):
         return None
-    return lerp.call, (input, end, weight, lerp.ask(input, end, weight))
+    return call_lerp, (input, end, weight, ask_lerp(input, end, weight))
 
 
 def _embedding_bag(given: Arguments) -> Prepared | None:
     given = {**_DEFAULTS, **given}
     max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
-    return embedding_bag.call, (embedding_bag.prepare(**given), max_norm, norm_type)
+    return call_embedding_bag, (prepare_embedding_bag(**given), max_norm, norm_type)
 
 
-_BAG = inspect.signature(embedding_bag.embedding_bag).parameters
+_BAG = inspect.signature(embedding_bag).parameters
 _DEFAULTS = {name: p.default for name, p in _BAG.items() if p.default is not p.empty}
 _SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 _OURS: dict[Any, tuple[Callable[[Arguments], Prepared | None], tuple[str, ...], int]] = {
@@ -76,7 +83,7 @@ def _prepared(func: Any, args: tuple[Any, ...], kwargs: Arguments) -> Prepared |
     ours = _OURS.get(func)
     if ours is None or not torch.is_grad_enabled() or forward_ad._current_level >= 0:
         return None
-    if unknown_to_plans(*args, *kwargs.values()):
+    if not (all_plain(args) and all_plain(kwargs.values())):
         return None
     prepare, names, required = ours
     given = _bound(names, required, args, kwargs)

@@ -14,10 +14,15 @@ from ..embedding_bag import _embedding_bag_plan
 from ..errors import make
 from ._bag import MODES, NAME, Options, bags, check_offsets, unreadable
 from ._calls import flag, integer, require_tensors
-from ._dispatch import Sentence, device_to_ask, named, require, require_strided, sentence, without_plan
+from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
+from .sparse_rows import most_rows
 
-_OPERANDS = {"dy": "weight", "indices": "input", "num_embeddings": "weight", "embedding_dim": "weight", "dtype": "weight"}
-"""What embedding_bag calls the operands of its plan and the fields of the descriptor."""
+_OPERANDS = {
+    **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
+    **dict.fromkeys(("index_dtype", "total_indices", "total"), "input"),
+    **dict.fromkeys(("offset_dtype", "num_bags"), "offsets"),
+}
+"""What embedding_bag calls the fields of its descriptors."""
 
 
 def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:
@@ -62,7 +67,7 @@ def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtyp
     _embedding_bag_plan(1, 1, 1, 1, dtype, mode, index, offset, None, False, False, device, True)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _probed(
     dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: torch.device
 ) -> Sentence | None:
@@ -75,21 +80,21 @@ def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, 
     Raises:
         Error: there is no plan.
     """
-    require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
     if weights is not None and weights.is_complex():
         raise make("unsupported", "embedding_bag", "per_sample_weights", "real like weight", "complex numbers")
-    if any(map(without_plan, (input, weight, offsets))):
+    if not reach_plans(input, weight, offsets, weights):
+        require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
         require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offsets.dtype, o.sparse, device_to_ask(weight)))
         return
-    device, (rows, dim) = device_of(weight), weight.shape
-    if o.sparse:  # the number of rows of the gradient is not known
-        _unique_rows_plan(rows, len(input), input.dtype, o.padding, device)
-        _probe(weight.dtype, o.mode, input.dtype, offsets.dtype, True, device)
-        return
-    last = o.last and not weight.is_cuda
+    device, (rows, dim), total = device_of(weight), weight.shape, len(input)
+    padding, index, by_frequency = o.padding, input.dtype, o.by_frequency
+    if o.sparse:  # how many rows the gradient has is known in the backward; here, the most
+        _unique_rows_plan(rows, total, index, padding, device)
+        rows, index, padding = most_rows(rows, total, padding), torch.int32, None if padding is None else 0
+    last = o.last and not weight.is_cuda  # as the backward has it
     _embedding_bag_plan(
-        rows, dim, max(len(offsets) - o.last, 0), len(input), weight.dtype, o.mode, input.dtype, offsets.dtype, o.padding, last,
-        o.by_frequency, device, True,
+        rows, dim, max(len(offsets) - o.last, 0), total, weight.dtype, o.mode, index, offsets.dtype, padding, last,
+        by_frequency, device, True,
     )  # fmt: skip
 
 
@@ -109,7 +114,8 @@ def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
     if nested.dim() != 2:
         raise make("invalid_problem", NAME, "input", "of rank 2, [bags, positions], where it is nested", f"rank {nested.dim()}")
     if nested.layout is torch.jagged:
-        parts: Any = nested if nested.lengths() is None else nested.contiguous()  # type: ignore[operator]
+        parts: Any = nested
+        parts = parts if parts.lengths() is None else parts.contiguous()
         return parts.values(), parts.offsets()
     rows = nested.unbind()
     starts = [0, *itertools.accumulate(len(row) for row in rows)][: len(rows)]
@@ -219,8 +225,8 @@ def embedding_bag(
     Raises:
         ValueError, NotImplementedError, RuntimeError: what torch refuses.
         UnsupportedError: a dtype, layout or device without a kernel.
-        InvalidProblemError: an option that is no bool; on the CPU, offsets that decrease, or input behind the last offset, about
-            which the modes of torch's forward disagree.
+        InvalidProblemError: an option that is no bool; on the CPU, offsets that decrease, or input behind the last offset,
+            about which the modes of torch's forward disagree.
     """
     c = named(
         NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,20 +14,13 @@ from .._arrays import device_of, dtype_name
 from ..errors import make
 from ..lerp import LerpBackwardPlan, lerp_backward, lerp_plan, split_weight
 from ._calls import FLOATS, empty_gradient, is_bool, materialized, require_tensors, strides_like
-from ._dispatch import Sentence, device_to_ask, named, require, require_strided, sentence, without_plan
+from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
 from ._operators import MAX_RANK, apply, by_formula, differentiable, each, exporting, in_front, way
 
 _NAMES = ("da", "db", "dweight")
 _NAME = "sternway.torch.lerp"
-_OPERANDS = {
-    "a": "input",
-    "b": "end",
-    "shape": "the broadcast shape",
-    "a_shape": "input",
-    "b_shape": "end",
-    "weight_shape": "weight",
-}
-"""What lerp calls the operands of its plan."""
+_OPERANDS = {"shape": "the broadcast shape", "a_shape": "input", "b_shape": "end", "weight_shape": "weight"}
+"""What lerp calls the fields of its descriptor."""
 _WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
 
 
@@ -100,33 +93,43 @@ def _formula(*inputs: Any) -> tuple[Tensor, ...]:
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _probed(rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
     ones = (1,) * rank
     return sentence(lerp_plan, ones, dtype, 0.5, ones, ones, None, str(device))
 
 
+def _broadcast(a: torch.Size, b: torch.Size) -> torch.Size | None:
+    """The shape that two shapes broadcast to; None: they do not."""
+    a, b = (a, b) if len(a) >= len(b) else (b, a)
+    if a[len(a) - len(b) :] == b:
+        return a
+    try:
+        return cast(torch.Size, torch.broadcast_shapes(a, b))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return None
+
+
 def ask(input: Tensor, end: Tensor, weight: Tensor | float) -> LerpBackwardPlan | None:
-    """The plan of the backward; None where torch has to see the call, or refuses the shapes or dtypes. The dtypes are ``_ours``.
+    """The plan of the backward; None where torch has to see the call, or refuses the shapes. The arguments pass ``is_ours``.
 
     Raises:
         Error: there is no plan.
     """
     tensors = (input, end, weight) if isinstance(weight, Tensor) else (input, end)
-    require_strided("lerp", input=input, end=end, weight=weight)
-    if any(map(without_plan, tensors)):
+    if not reach_plans(*tensors):
+        require_strided("lerp", input=input, end=end, weight=weight)
         require("lerp", _probed(max(x.dim() for x in tensors), input.dtype, device_to_ask(input)))
         return None
-    shapes = [x.shape for x in tensors]
-    shape = shapes[0]
-    if shapes[1] != shape or (len(shapes) == 3 and shapes[2] != shape and shapes[2]):
-        try:
-            shape = torch.broadcast_shapes(*shapes)
-        except RuntimeError:
-            return None
+    shapes = input.shape, end.shape
+    shape = _broadcast(*shapes)
+    if shape is not None and isinstance(weight, Tensor):
+        shape = _broadcast(shape, weight.shape)
+    if shape is None:
+        return None
     device = device_of(input if input.dim() or not end.dim() else end)
     number, factor = split_weight(weight, device) if torch.is_grad_enabled() else (0.5, None)  # one plan for all of them
-    return lerp_plan(shape, input.dtype, number, *shapes[:2], None if factor is None else factor.shape, device)
+    return lerp_plan(shape, input.dtype, number, *shapes, None if factor is None else factor.shape, device)
 
 
 def _run(

@@ -14,7 +14,7 @@ from .._arrays import device_of
 from ..errors import make
 from ..scan import ScanBackwardPlan, scan_plan
 from ._calls import FLOATS, empty_gradient, flag, materialized, require_tensors, strides_like
-from ._dispatch import Sentence, device_to_ask, named, require, require_strided, sentence, without_plan
+from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
 from ._operators import MAX_RANK, apply, by_formula, differentiable, each, exporting, in_front, way
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ def _forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> An
     return y[0].flip(dim), x.size(dim) - 1 - y[1].flip(dim)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
     return sentence(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
 
@@ -50,8 +50,8 @@ def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> ScanBackwardPlan | Non
     Raises:
         Error: there is no plan.
     """
-    require_strided(kind, x=x)
-    if without_plan(x):
+    if not reach_plans(x):
+        require_strided(kind, x=x)
         require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
         return None
     return scan_plan(kind, x.shape, x.dtype, dim, reverse, "last", device_of(x))
@@ -62,7 +62,7 @@ def _backward(
 ) -> Tensor:
     """Write dx by the kernels."""
     plan = plan or scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy))
-    plan.run(dy=materialized(dy), x=x if x is None else materialized(x), dx=dx)
+    plan.run(dy=dy, x=x if x is None else materialized(x), dx=dx)
     return dx
 
 
@@ -212,7 +212,7 @@ def call(x: Tensor, kind: str, dim: int, reverse: bool, plan: ScanBackwardPlan |
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-    """One of the five by name. Dtypes whose gradient is not ours, complex ones, and integers, which have none, stay with torch."""
+    """One of the five by name. Complex numbers, whose gradient is not ours, and integers, which have none, stay with torch."""
     require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
     if type(dim) is not int and not isinstance(dim, bool) and hasattr(dim, "__index__"):
@@ -232,14 +232,14 @@ def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
     def taking_keywords(*args: Any, **kwargs: Any) -> R:
         if not kwargs.keys() & _TORCH_KEYWORDS:
             return scan(*args, **kwargs)
-        others = {k: kwargs.pop(k) for k in ("dtype", "out") if k in kwargs}
+        others: dict[str, Any] = {k: kwargs.pop(k) for k in ("dtype", "out") if k in kwargs}
         for torchs, ours in (("input", "x"), ("axis", "dim")):
             if torchs in kwargs:
                 if ours in kwargs:
                     raise TypeError(f"{name}() got both {torchs} and {ours}")
                 kwargs[ours] = kwargs.pop(torchs)
         others = {k: value for k, value in others.items() if value is not None}
-        return _by_torch(name, others, *args, **kwargs) if others else scan(*args, **kwargs)  # type: ignore[no-any-return]
+        return _by_torch(name, others, *args, **kwargs) if others else scan(*args, **kwargs)
 
     return taking_keywords
 

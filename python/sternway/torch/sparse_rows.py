@@ -17,7 +17,7 @@ def sparse_gradient(
     num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
 ) -> Tensor:  # fmt: skip
     """The coalesced gradient of an embedding bag, whose rows are counted on the host, as in torch's coalesce."""
-    dy, weights = materialized(dy), None if per_sample_weights is None else materialized(per_sample_weights)
+    weights = None if per_sample_weights is None else materialized(per_sample_weights)
     rows, inverse, count = unique_rows(indices, num_embeddings, padding_idx=padding_idx)
     n, first = int(count), int(padding_idx is not None)  # with padding_idx, its place is before those of the rows
     values = embedding_bag_backward(
@@ -46,3 +46,8 @@ def _rounded(n: int) -> int:
     """n rows, or up to 1/16 more: the number differs from step to step, and a plan is found again only for one that it had."""
     step = 1 << max(0, n.bit_length() - 5)
     return -(-n // step) * step
+
+
+def most_rows(num_embeddings: int, total: int, padding_idx: int | None) -> int:
+    """The most rows that :func:`sparse_gradient` asks a plan for."""
+    return _rounded(min(num_embeddings, total) + (padding_idx is not None))
