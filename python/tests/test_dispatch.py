@@ -292,13 +292,16 @@ def test_ends_that_a_number_widens() -> None:
     assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
-def test_a_complex_weight_of_real_ends() -> None:
-    """torch's forward takes it, and its backward refuses it."""
+def test_weights_of_another_kind() -> None:
+    """torch's forward takes a complex weight of real ends, and its backward refuses it."""
     a = torch.ones(3, requires_grad=True)
     with pytest.raises(sw.UnsupportedError, match=r"^sternway\.torch\.lerp: weight must be real like input, got complex64"):
         st.lerp(a, a, torch.tensor(0.5j))
     with st.accelerate():
         assert not is_ours(torch.lerp(a, a, torch.tensor(0.5j)))
+    for wrong in ({"offsets": [0, 2]}, {"offsets": OFFSETS, "per_sample_weights": [1.0] * 4, "mode": "sum"}):
+        with pytest.raises(TypeError, match=r"^sternway\.torch\.embedding_bag: \w+ must be a torch.Tensor, got list"):
+            st.embedding_bag(INDICES, torch.ones(4, 3), **wrong)
     with pytest.raises(sw.UnsupportedError, match="per_sample_weights must be real"):
         st.embedding_bag(INDICES, torch.ones(4, 3), OFFSETS, mode="sum", per_sample_weights=torch.ones(4) * 1j)
 
@@ -317,6 +320,8 @@ def test_keywords_of_torch(kind: str) -> None:
         assert type(got) is type(want)
         assert torch.equal(values(got), values(want))
     assert torch.equal(values(ours(x, axis=np.int64(0))), values(theirs(x, 0)))
+    with st.accelerate():
+        assert is_ours(theirs(x, np.int64(0)))
     for wrong in ({"input": x, "dim": 0}, {"axis": 0, "dim": 0}):
         with pytest.raises(TypeError):
             ours(x, **wrong)

@@ -22,6 +22,11 @@ def require_tensors(name: str, **operands: Any) -> None:
             raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", type(x).__name__)
 
 
+def _shown(value: Any) -> str:
+    """The start of a value on one line."""
+    return f"{' '.join(repr(value).split()):.80}"
+
+
 def is_bool(value: Any) -> bool:
     """Whether a value is a bool of Python or NumPy."""
     return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in _NUMPY_BOOLS)
@@ -37,7 +42,7 @@ def flag(name: str, option: str, value: Any) -> bool:
         return value
     if is_bool(value):
         return bool(value)
-    raise make("invalid_problem", f"sternway.torch.{name}", option, "True or False", f"{value!r:.80}")
+    raise make("invalid_problem", f"sternway.torch.{name}", option, "True or False", _shown(value))
 
 
 def integer(name: str, option: str, value: Any) -> int:
@@ -55,7 +60,7 @@ def integer(name: str, option: str, value: Any) -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise make("invalid_problem", f"sternway.torch.{name}", option, "an integer", f"{value!r:.80}")
+    raise make("invalid_problem", f"sternway.torch.{name}", option, "an integer", _shown(value))
 
 
 def materialized(x: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from .lerp import call as call_lerp
 from .lerp import is_ours, number_of
 from .scan import ask as ask_scan
 from .scan import call as call_scan
+from .scan import dim_of
 
 Arguments = dict[str, Any]
 Prepared = tuple[Callable[..., Any], Iterable[Any]]
@@ -30,9 +31,9 @@ Prepared = tuple[Callable[..., Any], Iterable[Any]]
 
 def _scan(kind: str) -> Callable[[Arguments], Prepared | None]:
     def prepare(given: Arguments) -> Prepared | None:
-        x, dim = given["input"], given["dim"]
-        rank = max(x.dim(), 1)
-        if x.dtype not in FLOATS or type(dim) is not int or not -rank <= dim < rank:
+        x = given["input"]
+        dim = dim_of(x, given["dim"])
+        if dim is None or x.dtype not in FLOATS:
             return None
         return call_scan, (x, kind, dim, False, ask_scan(x, kind, dim, False))
 

@@ -149,7 +149,8 @@ def prepare(
         Error: there is no plan, or the arguments contradict each other.
         ValueError, NotImplementedError, RuntimeError: what torch refuses.
     """
-    require_tensors("embedding_bag", input=input, weight=weight)
+    others = {"offsets": offsets, "per_sample_weights": per_sample_weights}
+    require_tensors("embedding_bag", input=input, weight=weight, **{k: x for k, x in others.items() if x is not None})
     nested, given = None, None
     weights = per_sample_weights
     if input.is_nested:

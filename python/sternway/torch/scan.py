@@ -44,6 +44,19 @@ def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> S
     return sentence(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
 
 
+def dim_of(x: Tensor, dim: Any) -> int | None:
+    """A dimension of x as an int; None for what torch refuses, bools among them."""
+    if type(dim) is not int:
+        if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+            return None
+        try:
+            dim = operator.index(dim)
+        except TypeError:
+            return None
+    rank = max(x.dim(), 1)
+    return dim if -rank <= dim < rank else None
+
+
 def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> ScanBackwardPlan | None:
     """The plan of the backward; None where torch has to see the call. x has one of FLOATS.
 
@@ -215,13 +228,12 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     """One of the five by name. Complex numbers, whose gradient is not ours, and integers, which have none, stay with torch."""
     require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
-    if type(dim) is not int and not isinstance(dim, bool) and hasattr(dim, "__index__"):
-        dim = operator.index(dim)
-    rank = max(x.dim(), 1)
-    if x.dtype not in FLOATS or type(dim) is not int or not -rank <= dim < rank:
+    where = dim_of(x, dim)
+    if x.dtype not in FLOATS or where is None:
         y = _forward(x, kind, dim, reverse)  # or torch's own error
         return getattr(torch.return_types, kind)(y) if kind in _PAIRS else y
-    return call(x, kind, dim, reverse, named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, dim, reverse))
+    plan = named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, where, reverse)
+    return call(x, kind, where, reverse, plan)
 
 
 def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
