@@ -90,6 +90,10 @@ def generate(folder: Path) -> dict[Path, str]:
     run(sys.executable, "build.py", cwd=folder)
     # PyAsyncMethods is outside the stable ABI, and nothing here uses the type.
     c = edit((folder / "native.c").read_text(), "typedef PyAsyncMethods* cmpfunc;", "typedef void* cmpfunc;")
+    # The Go runtime changes signals when it starts, and the signal mask of each thread that enters it.
+    c = edit(c, '#include "_cgo_export.h"\n', '#include "_cgo_export.h"\n#include "pytensor.h"\n#include "signals.h"\n')
+    c = edit(c, "    PyObject *m;\n", "    PyObject *m;\n    sw_restore_signals();\n")
+    c = re.sub(r"^(    retval = pybind_)", r"    sw_attach_thread();\n\1", c, flags=re.M)
 
     return {
         ROOT / "pybind/native/native.go": (folder / "native.go").read_text(),

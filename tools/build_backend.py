@@ -157,7 +157,9 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
     except subprocess.CalledProcessError as error:
         fail(f"{c_compiler()[0]} links no shared library:\n{error.stderr}")
     extra = " ".join([f"-Wl,--version-script={exports}", *map(str, stubs)])
-    link = f"-s -w -buildid= -X {MODULE}/core.Version={version} '-extldflags={extra}'"
+    # Goroutines are preempted where they call functions: the signal that does it elsewhere is the process's (pybind/native/signals.c).
+    settings = f"-X {MODULE}/core.Version={version} -X runtime.godebugDefault=asyncpreemptoff=1"
+    link = f"-s -w -buildid= {settings} '-extldflags={extra}'"
     environment = os.environ | {
         "CGO_ENABLED": "1",
         "CGO_CFLAGS": os.environ.get("CGO_CFLAGS", "-O2 -fno-asynchronous-unwind-tables"),  # which nothing reads

@@ -41,6 +41,8 @@ typedef enum _PyBindGenWrapperFlags {
 
 
 #include "_cgo_export.h"
+#include "pytensor.h"
+#include "signals.h"
 /* --- module functions --- */
 
 
@@ -56,6 +58,7 @@ _wrap__native_pybind_CanImplement(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "LL", (char **) keywords, &plan, &operands)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_CanImplement(plan, operands);
     if (PyErr_Occurred()) {
         return NULL;
@@ -77,6 +80,7 @@ _wrap__native_pybind_Describe(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &plan)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_Describe(plan);
     if (PyErr_Occurred()) {
         if (retval != NULL) free(retval);
@@ -95,6 +99,7 @@ _wrap__native_pybind_GetNumThreads(PyObject *PYBINDGEN_UNUSED(_args), PyObject *
     PyObject *py_retval;
     int64_t retval;
 
+    sw_attach_thread();
     retval = pybind_GetNumThreads();
     if (PyErr_Occurred()) {
         return NULL;
@@ -111,6 +116,7 @@ _wrap__native_pybind_Info(PyObject *PYBINDGEN_UNUSED(_args), PyObject *PYBINDGEN
     PyObject *py_retval;
     char *retval;
 
+    sw_attach_thread();
     retval = pybind_Info();
     if (PyErr_Occurred()) {
         if (retval != NULL) free(retval);
@@ -157,6 +163,7 @@ _wrap__native_pybind_MeetTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *arg
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &words)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_MeetTorch(words);
     if (PyErr_Occurred()) {
         return NULL;
@@ -178,6 +185,7 @@ _wrap__native_pybind_Release(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args,
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &plan)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_Release(plan);
     if (PyErr_Occurred()) {
         return NULL;
@@ -201,6 +209,7 @@ _wrap__native_pybind_Run(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyO
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "LLL", (char **) keywords, &plan, &operands, &stream)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_Run(plan, operands, stream);
     if (PyErr_Occurred()) {
         return NULL;
@@ -224,6 +233,7 @@ _wrap__native_pybind_Select(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "sss", (char **) keywords, &descriptor, &device, &preference)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_Select(descriptor, device, preference);
     if (PyErr_Occurred()) {
         return NULL;
@@ -245,6 +255,7 @@ _wrap__native_pybind_SetCheck(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &on)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_SetCheck(on);
     if (PyErr_Occurred()) {
         return NULL;
@@ -266,6 +277,7 @@ _wrap__native_pybind_SetNumThreads(PyObject * PYBINDGEN_UNUSED(dummy), PyObject 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &n)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_SetNumThreads(n);
     if (PyErr_Occurred()) {
         return NULL;
@@ -320,6 +332,7 @@ __attribute__ ((visibility("default")))
 MOD_INIT(_native)
 {
     PyObject *m;
+    sw_restore_signals();
     #if PY_VERSION_HEX >= 0x03000000
     m = PyModule_Create(&_native_moduledef);
     #else

@@ -69,6 +69,9 @@ func Meet(words int64, run Run) bool {
 	return C.sw_meet(C.int64_t(words)) == C.SW_OK
 }
 
+//export sw_go_attach
+func sw_go_attach() {}
+
 //export sw_go_run
 func sw_go_run(plan C.int64_t, tensors *C.sw_tensor, count C.int32_t, stream C.int64_t) (ran C.int32_t) {
 	defer func() {

@@ -44,6 +44,12 @@ int32_t sw_read(int64_t operands, int32_t capacity, sw_tensor *out, sw_answer *a
    quick way of a run to it. */
 int32_t sw_meet(int64_t words);
 
+/* To be called before a thread calls Go: lets its first entry leave the signal mask as it was. */
+void sw_attach_thread(void);
+
+/* In Go: does nothing. */
+void sw_go_attach(void);
+
 /* In Go: runs a plan with operands in its order and the workspace, and reports whether it did. */
 int32_t sw_go_run(int64_t plan, sw_tensor *tensors, int32_t count, int64_t stream);
 

@@ -140,6 +140,7 @@ static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
     if (count >= 0 && count <= SW_MAX_OPERANDS) {
         memset(read.tensors, 0, count * sizeof *read.tensors);
         if (read_named(operands, names, inputs, count, &read)) {
+            sw_attach_thread();
             PyThreadState *thread = PyEval_SaveThread();
             int32_t ran = sw_go_run(plan, read.tensors, (int32_t)count, read.answer.stream);
             PyEval_RestoreThread(thread);
