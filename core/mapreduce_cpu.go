@@ -1,6 +1,11 @@
 package core
 
-import "sync"
+import (
+	"sync"
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/threads"
+)
 
 // grain is the number of elements of one task: enough to hide the cost of a goroutine, few enough for every core to have some.
 const grain = 32768
@@ -119,7 +124,7 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 	if h.direct { // a task takes some microseconds, less than it takes to wake a goroutine
 		share = 8
 	}
-	parallel(tasks, share, func() (*worker[A], func()) {
+	threads.Run(unsafe.Pointer(h.mapReduce), tasks, share, func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
 		return w, func() { // slices of the caller's memory do not outlive the run
 			w.in, w.out = [maxOperands][]A{}, [maxOperands][]A{}

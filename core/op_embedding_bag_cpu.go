@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/threads"
 )
 
 const noRow = math.MaxUint32
@@ -75,7 +77,7 @@ func (p *bagProgram) host(args []Tensor) {
 
 // withWorkers cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
 func withWorkers(n, size, share int64, body func(w *bagWorker, first, end int64)) {
-	parallel(ceil(n, size), max(1, share/size), func() (*bagWorker, func()) {
+	threads.Run(nil, ceil(n, size), max(1, share/size), func() (*bagWorker, func()) {
 		w := bagWorkers.Get().(*bagWorker)
 		return w, func() { bagWorkers.Put(w) }
 	}, func(w *bagWorker, task int64) { body(w, task*size, min(n, (task+1)*size)) })

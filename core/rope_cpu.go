@@ -10,6 +10,8 @@ import (
 	"math"
 	"sync"
 	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/threads"
 )
 
 // A task is a tile of tokens and pairs, whose factors are made once, over some of the rows (heads of batches) that share them.
@@ -74,7 +76,7 @@ func hostRope[A accumulator](p *ropeProgram, args []Tensor, pool *sync.Pool) {
 		w := pool.Get().(*ropeWorker[A])
 		return w, func() { pool.Put(w) }
 	}
-	parallel(p.BatchSize/h.batches*along*across*runs, ceil(grain, max(work, 1)), start, func(w *ropeWorker[A], task int64) {
+	threads.Run(unsafe.Pointer(p), p.BatchSize/h.batches*along*across*runs, ceil(grain, max(work, 1)), start, func(w *ropeWorker[A], task int64) {
 		run := task % runs
 		task /= runs
 		pair := task % across * h.breath

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/threads"
 )
 
 // The work on the CPU is cut into lanes: rows, or parts of rows where there are too few of them or where they are very long. How
@@ -274,7 +276,7 @@ func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
 }
 
 func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
-	parallel(tasks, 1, func() (*scanWorker, func()) {
+	threads.Run(unsafe.Pointer(h.scanProgram), tasks, 1, func() (*scanWorker, func()) {
 		w := scanWorkers.Get().(*scanWorker)
 		return w, func() { scanWorkers.Put(w) }
 	}, body)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+
+	"github.com/sternway/sternway/core/internal/threads"
 )
 
 const (
@@ -40,7 +42,7 @@ func insideSpan(t *Tensor, n int64) bool {
 	}
 	var beyond atomic.Bool
 	start := func() (*Tensor, func()) { return t, func() {} }
-	parallel(ceil(count, grain), 2, start, func(t *Tensor, task int64) {
+	threads.Run(nil, ceil(count, grain), 2, start, func(t *Tensor, task int64) {
 		first := task * grain
 		at := C.uint64_t(int64(t.Data) + low + first*t.DType.Size())
 		if C.sw_scan_beyond(at, C.long(min(grain, count-first)), C.int64_t(n)) != 0 {

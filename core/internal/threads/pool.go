@@ -1,0 +1,142 @@
+package threads
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pool is the worker pool of the CPU backend: goroutines that take tasks of a run beside the goroutine that began it.
+//
+// A worker may start late, or lose its processor to another program for some milliseconds. So a run waits for begun tasks alone, never for
+// a worker, and asks for none where workers did not pay lately.
+var pool struct {
+	sync.Mutex
+	idle []*poolWorker
+	size int
+
+	pause   atomic.Int64 // nanoseconds for which runs go alone once workers do not pay
+	resumes atomic.Int64 // the time until which they do, as of now()
+}
+
+// spinTime is how long a worker without work, and a run that waits for its last tasks, look out before they sleep: waking a thread takes as
+// long as many a run, and runs that follow each other in a loop come sooner.
+const spinTime = 100 * time.Microsecond
+
+// Limits of pool.pause.
+const (
+	shortestPause = time.Millisecond
+	longestPause  = 64 * time.Millisecond
+)
+
+// poolWorker does one job at a time.
+type poolWorker struct {
+	number int
+	job    atomic.Pointer[job]
+	asleep atomic.Bool
+	wake   chan struct{}
+}
+
+var epoch = time.Now()
+
+// now is the time in nanoseconds on a monotonic clock.
+func now() int64 { return int64(time.Since(epoch)) }
+
+// submit hands a job to workers without work, at most n of them. There are fewer where other runs have them, or where a processor is
+// missing for one.
+func submit(j *job, n int) {
+	limit := processors() - 1
+	pool.Lock()
+	for ; len(pool.idle) < n && pool.size < limit; pool.size++ {
+		w := &poolWorker{number: pool.size + 1, wake: make(chan struct{}, 1)}
+		go w.loop()
+		pool.idle = append(pool.idle, w)
+	}
+	rest := max(0, len(pool.idle)-min(n, limit))
+	var buffer [64]*poolWorker
+	acquired := append(buffer[:0], pool.idle[rest:]...)
+	pool.idle = pool.idle[:rest]
+	pool.Unlock()
+	for _, w := range acquired {
+		w.give(j)
+	}
+}
+
+func (w *poolWorker) give(j *job) {
+	w.job.Store(j)
+	if w.asleep.CompareAndSwap(true, false) {
+		w.wake <- struct{}{}
+	}
+}
+
+func (w *poolWorker) loop() {
+	for {
+		if !spinUntil(func() bool { return w.job.Load() != nil }) {
+			w.asleep.Store(true)
+			if w.job.Load() == nil || !w.asleep.CompareAndSwap(true, false) {
+				<-w.wake
+			}
+		}
+		if j := w.job.Swap(nil); j != nil { // nil: the wake-up is for a job that was seen and done before it came
+			j.work(w.number)
+			pool.Lock()
+			pool.idle = append(pool.idle, w)
+			pool.Unlock()
+		}
+	}
+}
+
+// spinUntil looks out for something to happen, and reports whether it did within spinTime.
+func spinUntil(happened func() bool) bool {
+	for start := time.Now(); !happened(); {
+		if time.Since(start) > spinTime {
+			return false
+		}
+	}
+	return true
+}
+
+// judge compares how long a run took with how long it would have taken alone. Where workers did not pay, the processors are busy with
+// something else: the next runs go alone, for longer each time that the workers disappoint again.
+func judge(took, alone int64) {
+	pause := pool.pause.Load()
+	if took <= alone {
+		if pause > 0 {
+			pool.pause.Store(pause / 2)
+		}
+		return
+	}
+	pause = min(max(2*pause, int64(shortestPause)), int64(longestPause))
+	pool.pause.Store(pause)
+	pool.resumes.Store(now() + pause)
+}
+
+// workersPay reports whether the time for which runs go alone is over.
+func workersPay() bool { return pool.pause.Load() == 0 || now() >= pool.resumes.Load() }
+
+// job is a run that workers may join, which is of use until its tasks are all begun.
+type job struct {
+	work      func(number int) // takes tasks until none is left; 0 is the goroutine that began the run
+	tasks     int64
+	completed atomic.Int64
+	waiting   atomic.Bool
+	done      chan struct{}
+}
+
+// complete counts tasks that are done.
+func (j *job) complete(n int64) {
+	if j.completed.Add(n) == j.tasks && j.waiting.Load() {
+		j.done <- struct{}{}
+	}
+}
+
+// wait returns when every task is done.
+func (j *job) wait() {
+	all := func() bool { return j.completed.Load() == j.tasks }
+	if spinUntil(all) {
+		return
+	}
+	if j.waiting.Store(true); !all() {
+		<-j.done
+	}
+}

@@ -1,0 +1,58 @@
+#define _GNU_SOURCE
+#include "threads.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+int64_t sw_thread_time(void) {
+  struct timespec t;
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t)) return 0;
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+#ifdef __linux__
+#include <dlfcn.h>
+#include <link.h>
+#include <sched.h>
+#include <string.h>
+
+/* at::get_num_threads(). The setting is global and becomes one of the OpenMP runtime in each thread that asks torch for it, so that the
+   runtime's own number is that of torch in some threads only. */
+static int (*_Atomic torch_threads)(void);
+static _Atomic unsigned long long searched; /* how many libraries had been loaded at the last search */
+
+static int count_libraries(struct dl_phdr_info *info, size_t size, void *count) {
+  (void)size;
+  *(unsigned long long *)count = info->dlpi_adds;
+  return 1;
+}
+
+static int find_torch(struct dl_phdr_info *info, size_t size, void *path) {
+  (void)size;
+  const char *name = strrchr(info->dlpi_name, '/');
+  if (!name || strcmp(name, "/libtorch_cpu.so")) return 0;
+  *(const char **)path = info->dlpi_name;
+  return 1;
+}
+
+int sw_torch_threads(void) {
+  int (*threads)(void) = torch_threads;
+  if (threads) return threads();
+  unsigned long long count = 0;
+  dl_iterate_phdr(count_libraries, &count);
+  if (atomic_exchange(&searched, count) == count) return 0;
+  const char *path = NULL;
+  void *library = dl_iterate_phdr(find_torch, &path) ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+  if (library) *(void **)&threads = dlsym(library, "_ZN2at15get_num_threadsEv");
+  torch_threads = threads;
+  return threads ? threads() : 0;
+}
+
+int sw_affinity(void) {
+  cpu_set_t set[16]; /* 16384 processors */
+  return sched_getaffinity(0, sizeof set, set) ? 0 : CPU_COUNT_S(sizeof set, set);
+}
+#else
+int sw_torch_threads(void) { return 0; }
+int sw_affinity(void) { return 0; }
+#endif
