@@ -157,7 +157,7 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
     except subprocess.CalledProcessError as error:
         fail(f"{c_compiler()[0]} links no shared library:\n{error.stderr}")
     extra = " ".join([f"-Wl,--version-script={exports}", *map(str, stubs)])
-    # Goroutines are preempted where they call functions: the signal that does it elsewhere is the process's (pybind/native/signals.c).
+    # Goroutines are preempted at function calls alone: elsewhere it takes a signal, which is Python's (signals.c).
     settings = f"-X {MODULE}/core.Version={version} -X runtime.godebugDefault=asyncpreemptoff=1"
     link = f"-s -w -buildid= {settings} '-extldflags={extra}'"
     environment = os.environ | {

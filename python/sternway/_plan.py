@@ -8,6 +8,7 @@ import json
 import logging
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
@@ -40,9 +41,19 @@ def _native() -> Any:
         _log_runs = level == "DEBUG"
         if not logging.getLogger().handlers and not _log.handlers:
             _log.addHandler(logging.StreamHandler())
+    _warn_of_ignored_numbers()
     os.register_at_fork(after_in_child=_after_fork)
     _run = library.pybind_Run
     return library
+
+
+def _warn_of_ignored_numbers() -> None:
+    """The native library ignores what is no number of threads, and has no log."""
+    for variable in ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(variable, "").strip()
+        first = text.split(",")[0].strip() if variable == "OMP_NUM_THREADS" else text  # one for each level of nesting
+        if text and not (re.fullmatch(r"\+?[0-9]{1,18}", first) and 1 <= int(first) <= 65536):
+            _log.warning("%s=%r is ignored: it must be a number of threads between 1 and 65536", variable, text)
 
 
 _NOT_RUN, _RAN = 0, 1
@@ -317,14 +328,20 @@ def info() -> dict[str, Any]:
 
 
 def set_num_threads(n: int) -> None:
-    """Set how many threads one run on the CPU may use. Results do not depend on it.
+    """Set how many threads one run on the CPU may use, for all threads of the process. Results do not depend on it.
 
-    A run from the main thread works on the threads of the OpenMP runtime that torch or another library has loaded, where that
-    has as many, as they would otherwise keep processors busy that the run needs. The others of a larger team wait meanwhile.
+    The number takes precedence over every other setting, see ``get_num_threads``. No run uses more threads than there are
+    processors for this process.
 
     Raises:
         InvalidProblemError: n < 1 or above 65536.
         TypeError: n is no integer.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.set_num_threads(1)
+        >>> sw.get_num_threads()
+        1
     """
     try:
         _native().pybind_SetNumThreads(min(max(operator.index(n), -(1 << 63)), (1 << 63) - 1))
@@ -333,5 +350,25 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads one run on the CPU may use: by default the CPUs of this process, or STERNWAY_NUM_THREADS."""
+    """Return how many threads one run on the CPU may use when this thread begins it.
+
+    The first of these that there is:
+
+    1. the number given to ``set_num_threads``;
+    2. the environment variable STERNWAY_NUM_THREADS, as it was when the library was loaded, which is at its first use;
+    3. ``torch.get_num_threads()`` of this thread at this moment, if the process has imported torch: the number set with
+       ``torch.set_num_threads``, OMP_NUM_THREADS, or torch's default;
+    4. the environment variable OMP_NUM_THREADS, as it was when the library was loaded;
+    5. the processors that this process may use: its CPU affinity, or the CPU quota of its control groups, rounded up, where
+       that is smaller.
+
+    A value of a variable that is no number between 1 and 65536 is ignored, with a warning of the logger ``sternway``. A run
+    uses at most as many threads as 5. says, and fewer where its work is too little to share, or where the processors turn out
+    to be busy with other programs.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.get_num_threads() >= 1
+        True
+    """
     return int(_native().pybind_GetNumThreads())

@@ -57,6 +57,18 @@ use()
 """)  # fmt: skip
 
 
+def test_torch_in_a_child_after_a_run() -> None:
+    """A child that never calls us does parallel operations of torch; the parent did none, but had runs on several threads."""
+    python(CHILD + """
+import warnings, numpy as np, torch, sternway as sw
+warnings.simplefilter("ignore")
+torch.set_num_threads(2)
+for _ in range(20):
+    sw.cumsum_backward(np.ones((2048, 2048), np.float32))
+assert child(lambda: torch.ones(10**7).exp().sum()) == 0
+""")  # fmt: skip
+
+
 def test_dropped_plans_in_a_forked_child() -> None:
     """A plan that the child's garbage collection frees releases nothing and says nothing."""
     done = python(RUN + CHILD + """

@@ -10,13 +10,18 @@ import (
 //
 // A worker may start late, or lose its processor to another program for some milliseconds. So a run waits for begun tasks alone, never for
 // a worker, and asks for none where workers did not pay lately.
+//
+// Where an OpenMP runtime keeps its threads spinning after a parallel operation, those of torch for example, the processors look busy to
+// workers. Its team does the work then: see openmp.h.
 var pool struct {
 	sync.Mutex
 	idle []*poolWorker
 	size int
 
-	pause   atomic.Int64 // nanoseconds for which runs go alone once workers do not pay
-	resumes atomic.Int64 // the time until which they do, as of now()
+	pause    atomic.Int64 // nanoseconds for which runs go alone once workers do not pay
+	resumes  atomic.Int64 // the time until which they do, as of now()
+	failures atomic.Int64 // runs in a row that took longer than alone
+	openMP   atomic.Bool  // the team of OpenMP is to be asked, where there is one
 }
 
 // spinTime is how long a worker without work, and a run that waits for its last tasks, look out before they sleep: waking a thread takes as
@@ -97,14 +102,23 @@ func spinUntil(happened func() bool) bool {
 }
 
 // judge compares how long a run took with how long it would have taken alone. Where workers did not pay, the processors are busy with
-// something else: the next runs go alone, for longer each time that the workers disappoint again.
-func judge(took, alone int64) {
+// something else: the other sort of workers is tried if there is one, and when that did not pay either the next runs go alone, for longer
+// each time that workers disappoint again.
+func judge(took, alone int64, choice bool) {
 	pause := pool.pause.Load()
 	if took <= alone {
+		pool.failures.Store(0)
 		if pause > 0 {
 			pool.pause.Store(pause / 2)
 		}
 		return
+	}
+	failures := pool.failures.Add(1)
+	if choice {
+		pool.openMP.Store(!pool.openMP.Load())
+		if failures%2 == 1 {
+			return
+		}
 	}
 	pause = min(max(2*pause, int64(shortestPause)), int64(longestPause))
 	pool.pause.Store(pause)

@@ -32,6 +32,8 @@ func restore(t *testing.T) {
 		set.Store(before)
 		pool.pause.Store(0)
 		pool.resumes.Store(0)
+		pool.failures.Store(0)
+		pool.openMP.Store(false)
 	})
 }
 
@@ -146,7 +148,7 @@ func TestPanicsReachTheCaller(t *testing.T) {
 
 // Between handing over a job and waking, a goroutine can be held up for as long as the worker takes to do the job and to fall asleep.
 func TestWorkerToleratesALateWakeUp(t *testing.T) {
-	w := &poolWorker{wake: make(chan struct{}, 1)}
+	w := &poolWorker{number: 1, wake: make(chan struct{}, 1)}
 	go w.loop()
 	require.Eventually(t, w.asleep.Load, time.Second, time.Millisecond)
 	require.True(t, w.asleep.CompareAndSwap(true, false))
@@ -203,7 +205,7 @@ func TestWorkersThatDoNotPay(t *testing.T) {
 	require.True(t, workersPay())
 	last := int64(0)
 	for range 20 {
-		judge(2000, 1000)
+		judge(2000, 1000, false)
 		require.False(t, workersPay())
 		pause := pool.pause.Load()
 		require.True(t, pause > last || pause == int64(longestPause))
@@ -212,10 +214,33 @@ func TestWorkersThatDoNotPay(t *testing.T) {
 	pool.resumes.Store(now())
 	require.True(t, workersPay())
 	for range 40 {
-		judge(600, 1000)
+		judge(600, 1000, false)
 		require.True(t, workersPay())
 	}
 	require.Zero(t, pool.pause.Load())
+	require.False(t, pool.openMP.Load())
+}
+
+// Where there is an OpenMP team as well, it is tried next, and runs go alone when both did not pay.
+func TestTheTeamIsTriedNext(t *testing.T) {
+	restore(t)
+	for _, team := range []bool{true, false} {
+		judge(2000, 1000, true)
+		require.True(t, workersPay())
+		require.True(t, pool.openMP.Load())
+		judge(600, 1000, true)
+		require.True(t, pool.openMP.Load(), "it pays")
+		if !team {
+			break
+		}
+		judge(2000, 1000, true)
+		require.True(t, workersPay())
+		require.False(t, pool.openMP.Load())
+		judge(2000, 1000, true)
+		require.False(t, workersPay(), "neither pays")
+		pool.resumes.Store(now())
+		pool.openMP.Store(false)
+	}
 }
 
 var programs [2]int // whose addresses do not change, as those on a stack do
@@ -223,6 +248,7 @@ var programs [2]int // whose addresses do not change, as those on a stack do
 // What a task takes is remembered for each program and way of cutting its work; a measurement that was disturbed counts little.
 func TestCosts(t *testing.T) {
 	a, b := unsafe.Pointer(&programs[0]), unsafe.Pointer(&programs[1])
+	costOf(a, 10, 1).Store(0)
 	learn(costOf(a, 10, 1), 800)
 	require.EqualValues(t, 800, costOf(a, 10, 1).Load())
 	learn(costOf(a, 10, 1), 1600)

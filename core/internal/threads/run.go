@@ -99,15 +99,24 @@ func runOn[W any](n int, first, tasks int64, start func() (W, func()), body func
 	}
 	runtime.LockOSThread() // whose processor time is measured
 	defer runtime.UnlockOSThread()
-	began, used := now(), threadTime()
-	submit(j, n)
-	taken := take(scratch, 0)
-	if taken > 0 {
-		each = max((threadTime()-used)/taken, 1)
+	var began, taken int64
+	mine := func() {
+		used := threadTime()
+		if taken = take(scratch, 0); taken > 0 {
+			each = max((threadTime()-used)/taken, 1)
+		}
+	}
+	choice := hasTeam(n)
+	began = now()
+	if choice && pool.openMP.Load() {
+		runOnTeam(n, j.work, mine)
+	} else {
+		submit(j, n)
+		mine()
 	}
 	j.wait()
 	if taken > 0 {
-		judge(now()-began, each*j.tasks)
+		judge(now()-began, each*j.tasks, choice)
 	}
 	if r := failure.Load(); r != nil {
 		panic(r)

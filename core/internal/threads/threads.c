@@ -21,9 +21,9 @@ int64_t sw_thread_time(void) {
 static int (*_Atomic torch_threads)(void);
 static _Atomic unsigned long long searched; /* how many libraries had been loaded at the last search */
 
-static int count_libraries(struct dl_phdr_info *info, size_t size, void *count) {
+static int count(struct dl_phdr_info *info, size_t size, void *libraries) {
   (void)size;
-  *(unsigned long long *)count = info->dlpi_adds;
+  *(unsigned long long *)libraries = info->dlpi_adds;
   return 1;
 }
 
@@ -35,12 +35,17 @@ static int find_torch(struct dl_phdr_info *info, size_t size, void *path) {
   return 1;
 }
 
+unsigned long long sw_count_libraries(void) {
+  unsigned long long libraries = 0;
+  dl_iterate_phdr(count, &libraries);
+  return libraries;
+}
+
 int sw_torch_threads(void) {
   int (*threads)(void) = torch_threads;
   if (threads) return threads();
-  unsigned long long count = 0;
-  dl_iterate_phdr(count_libraries, &count);
-  if (atomic_exchange(&searched, count) == count) return 0;
+  unsigned long long libraries = sw_count_libraries();
+  if (atomic_exchange(&searched, libraries) == libraries) return 0;
   const char *path = NULL;
   void *library = dl_iterate_phdr(find_torch, &path) ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
   if (library) *(void **)&threads = dlsym(library, "_ZN2at15get_num_threadsEv");
@@ -53,6 +58,7 @@ int sw_affinity(void) {
   return sched_getaffinity(0, sizeof set, set) ? 0 : CPU_COUNT_S(sizeof set, set);
 }
 #else
+unsigned long long sw_count_libraries(void) { return 0; }
 int sw_torch_threads(void) { return 0; }
 int sw_affinity(void) { return 0; }
 #endif

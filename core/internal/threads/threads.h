@@ -11,4 +11,7 @@ int64_t sw_thread_time(void);
 /* The number of processors that this thread may run on; 0 where the system does not tell. */
 int sw_affinity(void);
 
+/* How many libraries this process has loaded so far. */
+unsigned long long sw_count_libraries(void);
+
 #endif
