@@ -57,9 +57,12 @@ INLINE const float *single_row(long narrow, const void *row, float *room, long n
 #define LOOPS "op_embedding_bag_loops.h"
 #include "each_processor.h"
 
-void sw_bag_rows_f32(const sw_bag_rows *b) { CHOSEN(bag_rows_f32)(b); }
-void sw_bag_rows_f64(const sw_bag_rows *b) { CHOSEN(bag_rows_f64)(b); }
-void sw_bag_terms_f32(const sw_bag_terms *b) { CHOSEN(bag_terms_f32)(b); }
-void sw_bag_terms_f64(const sw_bag_terms *b) { CHOSEN(bag_terms_f64)(b); }
-void sw_bag_dots_f32(const sw_bag_dots *b) { CHOSEN(bag_dots_f32)(b); }
-void sw_bag_dots_f64(const sw_bag_dots *b) { CHOSEN(bag_dots_f64)(b); }
+#define EXPORT(name) \
+  void sw_bag_rows_##name(const sw_bag_rows *b) { CHOSEN(bag_rows_##name)(b); } \
+  void sw_bag_terms_##name(const sw_bag_terms *b) { CHOSEN(bag_terms_##name)(b); } \
+  void sw_bag_dots_##name(const sw_bag_dots *b) { CHOSEN(bag_dots_##name)(b); }
+
+EXPORT(f32)
+EXPORT(f64)
+EXPORT(f32_wide)
+EXPORT(f64_wide)

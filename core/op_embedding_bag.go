@@ -21,9 +21,10 @@ import (
 // made in the order of positions.
 //
 // Operands: dy [NumBags, EmbeddingDim], indices [TotalIndices], offsets [NumBags], or [NumBags + 1] with IncludeLastOffset,
-// per_sample_weights? [TotalIndices] (sum), max_indices? [NumBags, EmbeddingDim] (max; the winners that the forward saved, each an index
+// per_sample_weights? [TotalIndices] (sum; of DType or float32), max_indices? [NumBags, EmbeddingDim] (max; the winners that the forward saved, each an index
 // of its bag, or -1), weight? [NumEmbeddings, EmbeddingDim] -> dweight? [NumEmbeddings, EmbeddingDim],
-// d_per_sample_weights? [TotalIndices] (sum; needs weight).
+// d_per_sample_weights? [TotalIndices], or [NumBags, TotalIndices / NumBags], whose rows follow each other (sum; of DType or float32;
+// needs weight).
 type EmbeddingBagBackward struct {
 	NumEmbeddings     int64  `json:"num_embeddings"`
 	EmbeddingDim      int64  `json:"embedding_dim"`
@@ -71,6 +72,8 @@ func (d EmbeddingBagBackward) problem() (*problem, error) {
 	if err := firstError(
 		checkShape(op, "[num_embeddings, embedding_dim]", weight),
 		checkShape(op, "[num_bags, embedding_dim]", dy),
+		checkShape(op, "[num_embeddings]", weight[:1]), // where there are no columns
+		checkShape(op, "[num_bags]", dy[:1]),
 		checkShape(op, "[total_indices]", flat),
 		checkElement(op, "dtype", d.DType, Floats),
 		checkElement(op, "index_dtype", d.IndexDType, integers),
@@ -89,17 +92,29 @@ func (d EmbeddingBagBackward) problem() (*problem, error) {
 	}
 	said := "as the descriptor says"
 	element, index := []DType{d.DType}, []DType{d.IndexDType}
+	sample, sampleLike := element, "like dy"
+	if d.DType != Float32 { // a 16-bit table often has weights of more precision
+		sample, sampleLike = []DType{d.DType, Float32}, ""
+	}
+	rectangle := []int64{d.NumBags, anyExtent}
+	if d.NumBags > 0 {
+		rectangle[1] = d.TotalIndices / d.NumBags
+	}
+	dsample := [][]int64{flat}
+	if d.NumBags == 0 && d.TotalIndices == 0 || d.NumBags > 0 && d.TotalIndices%d.NumBags == 0 {
+		dsample = append(dsample, rectangle)
+	}
 	return &problem{
 		family: embeddingBag, element: d.DType, aux: d.IndexDType.String(), traffic: d.traffic(),
 		operands: []operand{
 			{name: "dy", dtypes: element, like: said, shapes: [][]int64{dy}},
 			{name: "indices", dtypes: index, like: said, shapes: [][]int64{flat}},
 			{name: "offsets", dtypes: []DType{offsetDType}, like: said, shapes: [][]int64{offsets}},
-			{name: "per_sample_weights", optional: true, dtypes: element, like: "like dy", shapes: [][]int64{flat}},
+			{name: "per_sample_weights", optional: true, dtypes: sample, like: sampleLike, shapes: [][]int64{flat}},
 			{name: "max_indices", optional: true, dtypes: winners, shapes: [][]int64{dy}},
 			{name: "weight", optional: true, dtypes: element, like: "like dy", shapes: [][]int64{weight}},
 			{name: "dweight", out: true, optional: true, dtypes: element, like: "like dy", shapes: [][]int64{weight}},
-			{name: "d_per_sample_weights", out: true, optional: true, dtypes: element, like: "like dy", shapes: [][]int64{flat}},
+			{name: "d_per_sample_weights", out: true, optional: true, dtypes: sample, like: sampleLike, shapes: dsample},
 		},
 		presence: d.presence,
 		values:   d.checkValues,
@@ -109,15 +124,8 @@ func (d EmbeddingBagBackward) problem() (*problem, error) {
 
 func (d EmbeddingBagBackward) checkOptions() error {
 	op := embeddingBag.Name
-	err := checkCounts(op, []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}, d.NumEmbeddings, d.EmbeddingDim, d.NumBags, d.TotalIndices)
-	if err != nil {
-		return err
-	}
 	if !slices.Contains(bagModes, d.Mode) {
 		return refuse(Unsupported, op, "mode", orList(bagModes), fmt.Sprintf("%q", clip(d.Mode)), "")
-	}
-	if n := d.NumBags * d.EmbeddingDim; d.Mode == "max" && n > math.MaxUint32 {
-		return refuse(Unsupported, op, "num_bags * embedding_dim", "at most 2^32 - 1 in mode max", fmt.Sprint(n), "split the bags")
 	}
 	if d.Mode == "max" && d.ScaleGradByFreq {
 		return refuse(Unsupported, op, "scale_grad_by_freq", "false in mode max", "true", "")

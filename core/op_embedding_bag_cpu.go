@@ -4,7 +4,6 @@ package core
 import "C"
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"unsafe"
@@ -12,28 +11,26 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
-const noRow = math.MaxUint32
-
 // hostBags is one run on the CPU. Its memory is kept for the next run: pages that are new take longer than what is done in them.
-type hostBags struct {
+type hostBags[N number] struct {
 	*bagProgram
 	args    []Tensor
 	index   func(k int64) int64
-	first   []uint32  // where each bag begins, and the last one ends
+	first   []N       // where each bag begins, and the last one ends
 	inverse []float64 // of each bag: one divided by its positions that count; in mode mean
 	dy      denseRows
-	buckets bagBuckets
-	list    []occurrence // by bucket
-	scales  []float64    // of each occurrence where samples have weights
-	terms   bagTerms     // instead of them in mode max
+	buckets bagBuckets[N]
+	list    []occurrence[N] // by bucket
+	scales  []float64       // of each occurrence where samples have weights
+	terms   bagTerms[N]     // instead of them in mode max
 }
 
 // occurrence is a row and the bag that holds it.
-type occurrence struct{ row, bag uint32 }
+type occurrence[N number] struct{ row, bag N }
 
 // bagWorker is the scratch of one goroutine, kept between runs too.
-type bagWorker struct {
-	rows, bags, begin        []uint32
+type bagWorker[N number] struct {
+	rows, bags, begin        []N
 	scales, room, sums, lost []float64
 	single, copied           []float32
 	block64                  block[float64]
@@ -42,10 +39,16 @@ type bagWorker struct {
 	dots                     C.sw_bag_dots
 }
 
-var (
-	bagRuns    = sync.Pool{New: func() any { return new(hostBags) }}
-	bagWorkers = sync.Pool{New: func() any { return new(bagWorker) }}
-)
+// bagPools lend memory to runs: in 32 bits, and in 64.
+var bagPools [2]struct{ runs, workers, unique sync.Pool }
+
+// lent is a T of a pool, or a new one.
+func lent[T any](pool *sync.Pool) *T {
+	if known := pool.Get(); known != nil {
+		return known.(*T)
+	}
+	return new(T)
+}
 
 // sized is a slice of n elements of nothing in particular, in the memory of s where that is enough.
 func sized[E any](s []E, n int64) []E { return slices.Grow(s[:0], int(n))[:n] }
@@ -55,7 +58,16 @@ func addressOf[E any](s []E) C.uintptr_t {
 }
 
 func (p *bagProgram) host(args []Tensor) {
-	h := bagRuns.Get().(*hostBags)
+	if p.wide {
+		runBags[uint64](p, args)
+	} else {
+		runBags[uint32](p, args)
+	}
+}
+
+func runBags[N number](p *bagProgram, args []Tensor) {
+	pool := &bagPools[bitsOf[N]()/64].runs
+	h := lent[hostBags[N]](pool)
 	h.bagProgram, h.args, h.index = p, args, integers(&args[bagIndices])
 	h.readOffsets()
 	weight := args[bagDweight].present() && !args[bagDweight].empty()
@@ -72,65 +84,75 @@ func (p *bagProgram) host(args []Tensor) {
 		h.sumOccurrences()
 	}
 	h.bagProgram, h.args, h.index = nil, nil, nil
-	bagRuns.Put(h)
+	pool.Put(h)
+}
+
+// needsWide reports that rows, bags, positions, or the elements of a bucket in mode max are too many for 32 bits.
+func (d EmbeddingBagBackward) needsWide() bool {
+	most := max(d.NumEmbeddings, d.NumBags, d.TotalIndices)
+	if d.Mode == "max" {
+		most = max(most, d.NumBags*d.EmbeddingDim, 2*ceil(d.NumEmbeddings, bagBucketsMost)*d.EmbeddingDim)
+	}
+	return most >= bagWide
 }
 
 // withWorkers cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
-func withWorkers(n, size, share int64, body func(w *bagWorker, first, end int64)) {
-	threads.Run(nil, ceil(n, size), max(1, share/size), func() (*bagWorker, func()) {
-		w := bagWorkers.Get().(*bagWorker)
-		return w, func() { bagWorkers.Put(w) }
-	}, func(w *bagWorker, task int64) { body(w, task*size, min(n, (task+1)*size)) })
+func withWorkers[N number](n, size, share int64, body func(w *bagWorker[N], first, end int64)) {
+	pool := &bagPools[bitsOf[N]()/64].workers
+	threads.Run(nil, ceil(n, size), max(1, share/size), func() (*bagWorker[N], func()) {
+		w := lent[bagWorker[N]](pool)
+		return w, func() { pool.Put(w) }
+	}, func(w *bagWorker[N], task int64) { body(w, task*size, min(n, (task+1)*size)) })
 }
 
-// readIntegers copies elements of a line, the first of which is given, as numbers of 32 bits; negative ones as noRow.
-func readIntegers(out []uint32, t *Tensor, first int64) {
+// readIntegers copies elements of a line, the first of which is given, as numbers; negative ones as noRow.
+func readIntegers[N number](out []N, t *Tensor, first int64) {
 	if t.DType == Int32 {
-		narrowLine(out, lineOf[int32](t), first)
+		copyLine(out, lineOf[int32](t), first)
 	} else {
-		narrowLine(out, lineOf[int64](t), first)
+		copyLine(out, lineOf[int64](t), first)
 	}
 }
 
-func narrowLine[I int32 | int64](out []uint32, l line[I], first int64) {
+func copyLine[N number, I int32 | int64](out []N, l line[I], first int64) {
 	if l.step == 1 {
 		in := l.in[first:][:len(out)]
 		for k := range out {
-			out[k] = uint32(max(in[k], -1))
+			out[k] = N(max(in[k], -1))
 		}
 		return
 	}
 	for k := range out {
-		out[k] = uint32(max(l.at(first+int64(k)), -1))
+		out[k] = N(max(l.at(first+int64(k)), -1))
 	}
 }
 
-func (h *hostBags) readOffsets() {
+func (h *hostBags[N]) readOffsets() {
 	h.first = sized(h.first, h.NumBags+1)
 	h.first[h.NumBags] = 0
 	readIntegers(h.first[:h.args[bagOffsets].Shape[0]], &h.args[bagOffsets], 0)
 	if !h.IncludeLastOffset && h.NumBags > 0 {
-		h.first[h.NumBags] = uint32(h.TotalIndices)
+		h.first[h.NumBags] = N(h.TotalIndices)
 	}
 }
 
 // counted is the number of positions that are in a bag.
-func (h *hostBags) counted() int64 { return int64(h.first[h.NumBags]) }
+func (h *hostBags[N]) counted() int64 { return int64(h.first[h.NumBags]) }
 
 // readRows finds the rows of the positions from first on, noRow where one does not count.
-func (h *hostBags) readRows(rows []uint32, first int64) []uint32 {
+func (h *hostBags[N]) readRows(rows []N, first int64) []N {
 	readIntegers(rows, &h.args[bagIndices], first)
 	for k := max(0, h.counted()-first); k < int64(len(rows)); k++ {
-		rows[k] = noRow
+		rows[k] = noRow[N]()
 	}
 	return h.withoutPadding(rows)
 }
 
-func (h *hostBags) withoutPadding(rows []uint32) []uint32 {
+func (h *hostBags[N]) withoutPadding(rows []N) []N {
 	if h.padding >= 0 {
 		for k, row := range rows {
-			if row == uint32(h.padding) {
-				rows[k] = noRow
+			if row == N(h.padding) {
+				rows[k] = noRow[N]()
 			}
 		}
 	}
@@ -138,19 +160,19 @@ func (h *hostBags) withoutPadding(rows []uint32) []uint32 {
 }
 
 // readBags finds the bags of the positions from first on; those behind the last bag have none.
-func (h *hostBags) readBags(bags []uint32, first int64) []uint32 {
-	bag, _ := slices.BinarySearch(h.first[1:], uint32(first)+1)
+func (h *hostBags[N]) readBags(bags []N, first int64) []N {
+	bag, _ := slices.BinarySearch(h.first[1:], N(first)+1)
 	end := min(h.counted()-first, int64(len(bags)))
 	for k := int64(0); k < end; bag++ {
 		for stop := min(int64(h.first[bag+1])-first, end); k < stop; k++ {
-			bags[k] = uint32(bag)
+			bags[k] = N(bag)
 		}
 	}
 	return bags
 }
 
 // countOf is the number of positions of a bag that count.
-func (h *hostBags) countOf(bag int64) int64 {
+func (h *hostBags[N]) countOf(bag int64) int64 {
 	first, end := int64(h.first[bag]), int64(h.first[bag+1])
 	n := end - first
 	for i := first; i < end && h.padding >= 0; i++ {
@@ -162,10 +184,10 @@ func (h *hostBags) countOf(bag int64) int64 {
 }
 
 // sumOccurrences writes dweight in the modes sum and mean.
-func (h *hostBags) sumOccurrences() {
+func (h *hostBags[N]) sumOccurrences() {
 	if h.Mode == "mean" {
 		h.inverse = sized(h.inverse, h.NumBags)
-		withWorkers(h.NumBags, 4096, 1<<14, func(_ *bagWorker, first, end int64) {
+		withWorkers(h.NumBags, 4096, 1<<14, func(_ *bagWorker[N], first, end int64) {
 			for b := first; b < end; b++ {
 				h.inverse[b] = 1 / float64(h.countOf(b))
 			}
@@ -174,10 +196,10 @@ func (h *hostBags) sumOccurrences() {
 	weighted := h.args[bagSampleWeights].present()
 	n, shift := h.counted(), &h.buckets.shift
 	h.buckets.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Size())
-	total := h.buckets.count(func(w *bagWorker, counts []uint32, first, end int64) {
+	total := h.buckets.count(func(w *bagWorker[N], counts []N, first, end int64) {
 		w.rows = h.readRows(sized(w.rows, end-first), first)
 		for _, row := range w.rows {
-			if row != noRow {
+			if row != noRow[N]() {
 				counts[row>>*shift]++
 			}
 		}
@@ -186,31 +208,31 @@ func (h *hostBags) sumOccurrences() {
 	if weighted {
 		h.scales = sized(h.scales, total)
 	}
-	h.buckets.place(func(w *bagWorker, next []uint32, first, end int64) {
+	h.buckets.place(func(w *bagWorker[N], next []N, first, end int64) {
 		w.rows = h.readRows(sized(w.rows, end-first), first)
 		w.bags = h.readBags(sized(w.bags, end-first), first)
 		if weighted {
 			w.scales = h.readScales(w, sized(w.scales, end-first), first)
 		}
 		for k, row := range w.rows {
-			if row == noRow {
+			if row == noRow[N]() {
 				continue
 			}
 			at := &next[row>>*shift]
-			h.list[*at] = occurrence{row, w.bags[k]}
+			h.list[*at] = occurrence[N]{row, w.bags[k]}
 			if weighted {
 				h.scales[*at] = w.scales[k]
 			}
 			*at++
 		}
 	})
-	h.buckets.each(h.NumEmbeddings, func(w *bagWorker, first, end uint32, row, rows int64) {
+	h.buckets.each(h.NumEmbeddings, func(w *bagWorker[N], first, end N, row, rows int64) {
 		h.sumRows(w, first, end, row, rows)
 	})
 }
 
 // readScales reads weights of samples in float64.
-func (h *hostBags) readScales(w *bagWorker, out []float64, first int64) []float64 {
+func (h *hostBags[N]) readScales(w *bagWorker[N], out []float64, first int64) []float64 {
 	t := &h.args[bagSampleWeights]
 	v := view{n: 1, regular: true, step: t.Strides[0]}
 	v.extent[0], v.stride[0] = t.Shape[0], t.Strides[0]
@@ -222,7 +244,7 @@ func (h *hostBags) readScales(w *bagWorker, out []float64, first int64) []float6
 }
 
 // sumRows sorts the occurrences of some adjacent rows by row and writes these rows.
-func (h *hostBags) sumRows(w *bagWorker, first, end uint32, row, rows int64) {
+func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 	out := h.rowsOut(w, row, rows)
 	if first == end {
 		C.sw_bag_zeros(&out)
@@ -259,15 +281,20 @@ func (h *hostBags) sumRows(w *bagWorker, first, end uint32, row, rows int64) {
 		*at++
 	}
 	c.bags, c.begin, c.room = addressOf(w.bags), addressOf(w.begin), addressOf(w.room)
-	if h.DType == Float64 {
+	switch double := h.DType == Float64; {
+	case h.wide && double:
+		C.sw_bag_rows_f64_wide(c)
+	case h.wide:
+		C.sw_bag_rows_f32_wide(c)
+	case double:
 		C.sw_bag_rows_f64(c)
-	} else {
+	default:
 		C.sw_bag_rows_f32(c)
 	}
 }
 
 // rowsOut are adjacent rows of dweight.
-func (h *hostBags) rowsOut(w *bagWorker, row, rows int64) C.sw_bag_out {
+func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 	t := &h.args[bagDweight]
 	w.single = sized(w.single, 2*h.EmbeddingDim)
 	out := C.sw_bag_out{

@@ -33,8 +33,14 @@ func TestEmbeddingBagRepeats(t *testing.T) {
 					first[name] = m.bits()
 				}
 			}
-			for _, threads := range []int{1, 2, 3, 8} {
-				require.NoError(t, SetNumThreads(threads))
+			for _, threads := range []int{1, 2, 3, 8, -2} { // negative: in wide numbers
+				require.NoError(t, SetNumThreads(max(threads, -threads)))
+				if threads < 0 {
+					t.Run("wide", func(t *testing.T) {
+						wideNumbers(t)
+						plan, _ = bagTrial(t, d, contiguous)
+					})
+				}
 				for name, bits := range first {
 					args := Args{}
 					for operand, tensor := range c.args {

@@ -1,18 +1,27 @@
 package core
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // bagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel for results that do not repeat.
 type bagProgram struct {
 	EmbeddingBagBackward
 	padding int64
 	cuda    bool
+	wide    bool // on the CPU, 64 bits for rows, bags and positions
 	few     bool // on a GPU, one launch whose blocks each read all positions
 	units   int  // multiprocessors
 }
 
 func (d EmbeddingBagBackward) compile(_ *problem, units int, cuda bool, preference Preference) (program, error) {
-	p := &bagProgram{EmbeddingBagBackward: d, padding: d.padding(), cuda: cuda, units: units}
+	p := &bagProgram{EmbeddingBagBackward: d, padding: d.padding(), cuda: cuda, units: units, wide: d.needsWide()}
+	if cuda {
+		if err := d.checkDeviceCounts(); err != nil {
+			return nil, err
+		}
+	}
 	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= bagTile
 	if preference.Kernel == "few" && !fits {
 		wanted := fmt.Sprintf("\"sorted\", unless there are 1 to %d indices on a GPU", bagTile)
@@ -21,6 +30,18 @@ func (d EmbeddingBagBackward) compile(_ *problem, units int, cuda bool, preferen
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
 	p.few = fits && (preference.Kernel == "few" || free && (p.suitsFew() || limit != nil && *limit < p.layout().size))
 	return p, nil
+}
+
+// checkDeviceCounts refuses what the entries of the sort on a GPU, which are pairs of 32 bits, cannot number.
+func (d EmbeddingBagBackward) checkDeviceCounts() error {
+	op, counts := embeddingBag.Name, []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}
+	if err := checkCounts(op, counts, d.NumEmbeddings, d.EmbeddingDim, d.NumBags, d.TotalIndices); err != nil {
+		return err
+	}
+	if n := d.NumBags * d.EmbeddingDim; d.Mode == "max" && n > math.MaxUint32 {
+		return refuse(Unsupported, op, "num_bags * embedding_dim", "at most 2^32 - 1 in mode max on a GPU", fmt.Sprint(n), "split the bags")
+	}
+	return nil
 }
 
 // Symbols by number.
@@ -195,29 +216,43 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 		r.operand(i)
 	}
 	r.q.address(workspaceOperand, r.base)
-	flag := func(on bool) int64 {
-		if on {
-			return 1
-		}
-		return 0
-	}
 	byPosition := r.args[bagSampleWeights].present() || r.Mode == "max"
 	for _, word := range []int64{
 		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
-		flag(r.IncludeLastOffset), flag(r.Mode == "mean"), flag(r.ScaleGradByFreq), flag(byPosition),
+		flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(byPosition),
 		l.from, l.to, r.counts, r.totals + l.pass*r.groupTotals()*4, l.pass * r.digit(), r.digit(), l.tiles, r.bags, r.counted, r.winners, r.won, r.unit(), r.bounds,
-		r.partial, r.parts(), r.levels(), l.lanes, l.slices, flag(l.wide), flag(l.plain), l.chunkBlocks, r.lists,
+		r.partial, r.parts(), r.levels(), l.lanes, l.slices, flagWord(l.wide), flagWord(l.plain), l.chunkBlocks, r.lists,
 	} {
 		r.q.launch.Put(uint64(word))
 	}
 	r.err = r.q.submit(kernel, grid, blockThreads)
 }
 
-// operand packs an address and strides; integers also say how wide they are.
+func flagWord(on bool) int64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// operand packs an address and strides; integers, and weights of samples and their gradient, also say how wide they are.
 func (r *bagRun) operand(i int) {
 	t := &r.args[i]
 	r.q.address(i, t.Data)
+	if i == bagDsample {
+		t, width := sampleRows(t), int64(0)
+		if t.Shape[0] > 1 {
+			width = t.Shape[1]
+		}
+		for _, word := range []int64{t.Strides[0], t.Strides[1], width, flagWord(t.DType == Float32)} {
+			r.q.launch.Put(uint64(word))
+		}
+		return
+	}
 	r.q.launch.Put(uint64(t.Strides[0]))
+	if i == bagSampleWeights {
+		r.q.launch.Put(uint64(flagWord(t.DType == Float32)))
+	}
 	if i == bagDy || i == bagMaxIndices || i == bagWeight || i == bagDweight {
 		r.q.launch.Put(uint64(t.Strides[1]))
 	}

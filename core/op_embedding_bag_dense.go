@@ -26,11 +26,11 @@ func (d *denseRows) read(t *Tensor, wide bool) {
 		rows, d.step = 1, 0
 	}
 	if t.DType == Float64 {
-		d.copy64 = copyRows(sized(d.copy64, rows*t.Shape[1]), t, rows, nil, &storages64)
+		d.copy64 = copyRows(sized(d.copy64, rows*t.Shape[1]), t, rows, []uint32(nil), &storages64)
 		d.data = uintptr(addressOf(d.copy64))
 		return
 	}
-	d.copy32 = copyRows(sized(d.copy32, rows*t.Shape[1]), t, rows, nil, &storages32)
+	d.copy32 = copyRows(sized(d.copy32, rows*t.Shape[1]), t, rows, []uint32(nil), &storages32)
 	d.data, d.dtype = uintptr(addressOf(d.copy32)), Float32
 }
 
@@ -42,11 +42,11 @@ func denseRow[A accumulator](d *denseRows, row, column, columns int64) []A {
 
 // spread cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
 func spread(n, size, share int64, body func(first, end int64)) {
-	withWorkers(n, size, share, func(_ *bagWorker, first, end int64) { body(first, end) })
+	withWorkers(n, size, share, func(_ *bagWorker[uint32], first, end int64) { body(first, end) })
 }
 
 // copyRows widens rows of a matrix into out: the first ones, or those that are listed, of which noRow stands for any.
-func copyRows[A accumulator](out []A, t *Tensor, rows int64, list []uint32, table *[len(dtypeRows)]storage[A]) []A {
+func copyRows[A accumulator, N number](out []A, t *Tensor, rows int64, list []N, table *[len(dtypeRows)]storage[A]) []A {
 	width := t.Shape[1]
 	v := view{n: 1, regular: true, step: t.Strides[1]}
 	v.extent[0], v.stride[0] = width, t.Strides[1]
@@ -59,7 +59,7 @@ func copyRows[A accumulator](out []A, t *Tensor, rows int64, list []uint32, tabl
 		for row := first; row < end; row++ {
 			from := row
 			if list != nil {
-				if list[row] == noRow {
+				if list[row] == noRow[N]() {
 					continue
 				}
 				from = int64(list[row])
@@ -97,20 +97,35 @@ func widenRows[A accumulator](out []A, t *Tensor, first, end int64) bool {
 	return true
 }
 
+// sampleRows is d_per_sample_weights as a matrix: of one row where its elements lie on a line.
+func sampleRows(t *Tensor) *Tensor {
+	all, one := *t, true
+	switch {
+	case t.NDim == 2 && t.Shape[1] == 1: // whatever the stride of its columns
+	case t.NDim == 2:
+		if all, one = asLine(t); !one {
+			return t
+		}
+	}
+	all.NDim, all.Shape[0], all.Shape[1], all.Strides[0], all.Strides[1] = 2, 1, all.Shape[0], 0, all.Strides[0]
+	return &all
+}
+
 // sampleWeights writes d_per_sample_weights.
-func (h *hostBags) sampleWeights() {
-	weight, out := &h.args[bagWeight], &h.args[bagDsample]
+func (h *hostBags[N]) sampleWeights() {
+	weight, out := &h.args[bagWeight], sampleRows(&h.args[bagDsample])
 	gaps := weight.Shape[1] > 1 && weight.Strides[1] != 1 && !weight.empty()
-	withWorkers(h.TotalIndices, 512, max(512, (1<<15)/max(h.EmbeddingDim, 1)), func(w *bagWorker, first, end int64) {
+	withWorkers(h.TotalIndices, 512, max(512, (1<<15)/max(h.EmbeddingDim, 1)), func(w *bagWorker[N], first, end int64) {
 		n := end - first
 		rows, bags := h.readRows(sized(w.rows, n), first), h.readBags(sized(w.bags, n), first)
 		w.rows, w.bags, w.scales, w.room, w.single = rows, bags, sized(w.scales, n), sized(w.room, 2*h.EmbeddingDim), sized(w.single, 2*n)
 		c := &w.dots
 		*c = C.sw_bag_dots{
 			out: C.sw_bag_out{
-				data: C.uintptr_t(out.Data + uintptr(first*out.Strides[0]*out.DType.Size())), single: addressOf(w.single),
-				column: C.long(out.Strides[0]), rows: 1, columns: C.long(n), narrow: C.long(out.DType.row()),
+				data: C.uintptr_t(out.Data), single: addressOf(w.single), row: C.long(out.Strides[0]), column: C.long(out.Strides[1]),
+				rows: C.long(out.Shape[0]), columns: C.long(out.Shape[1]), narrow: C.long(out.DType.row()),
 			},
+			first: C.long(first), n: C.long(n),
 			dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step), dy_narrow: C.long(h.dy.dtype.row()),
 			weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]), weight_narrow: C.long(weight.DType.row()),
 			columns: C.long(h.EmbeddingDim), dots: addressOf(w.scales), room: addressOf(w.room),
@@ -119,16 +134,21 @@ func (h *hostBags) sampleWeights() {
 			h.copyWeight(w, c)
 		}
 		c.bags, c.rows = addressOf(w.bags), addressOf(w.rows)
-		if h.DType == Float64 {
+		switch double := h.DType == Float64; {
+		case h.wide && double:
+			C.sw_bag_dots_f64_wide(c)
+		case h.wide:
+			C.sw_bag_dots_f32_wide(c)
+		case double:
 			C.sw_bag_dots_f64(c)
-		} else {
+		default:
 			C.sw_bag_dots_f32(c)
 		}
 	})
 }
 
 // copyWeight copies the rows of weight that a worker is to read.
-func (h *hostBags) copyWeight(w *bagWorker, c *C.sw_bag_dots) {
+func (h *hostBags[N]) copyWeight(w *bagWorker[N], c *C.sw_bag_dots) {
 	weight, n := &h.args[bagWeight], int64(len(w.rows))
 	if weight.DType == Float64 {
 		w.sums = copyRows(sized(w.sums, n*h.EmbeddingDim), weight, n, w.rows, &storages64)
@@ -139,8 +159,8 @@ func (h *hostBags) copyWeight(w *bagWorker, c *C.sw_bag_dots) {
 	}
 	c.weight_row = C.long(h.EmbeddingDim)
 	for k, row := range w.rows {
-		if row != noRow {
-			w.rows[k] = uint32(k)
+		if row != noRow[N]() {
+			w.rows[k] = N(k)
 		}
 	}
 }

@@ -25,8 +25,9 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
   if ((char *)single != to) store_single(out, row, single);
 }
 
-#define BAG_ROWS(suffix, type) \
-  TARGET INLINE void AT(bag_tile_##suffix)(double *out, const type *dy, long step, const uint32_t *bags, const double *scales, long of_bags, long n, long count) { \
+/* name: of the functions; suffix, type: what they add; index: numbers of bags, entries and elements. */
+#define BAG_ROWS(name, suffix, type, index) \
+  TARGET INLINE void AT(bag_tile_##name)(double *out, const type *dy, long step, const index *bags, const double *scales, long of_bags, long n, long count) { \
     double sum[AT(BAG_TILE)] = {0}, lost[AT(BAG_TILE)] = {0}; \
     for (long e = 0; e < n; e++) { \
       const type *x = dy + (long)bags[e] * step; \
@@ -35,17 +36,17 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
     } \
     for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \
   } \
-  TARGET static __attribute__((noinline)) void AT(bag_few_##suffix)(double *out, const type *dy, long step, const uint32_t *bags, const double *scales, long of_bags, long n, long count) { \
-    AT(bag_tile_##suffix)(out, dy, step, bags, scales, of_bags, n, count); \
+  TARGET static __attribute__((noinline)) void AT(bag_few_##name)(double *out, const type *dy, long step, const index *bags, const double *scales, long of_bags, long n, long count) { \
+    AT(bag_tile_##name)(out, dy, step, bags, scales, of_bags, n, count); \
   } \
-  TARGET static void AT(bag_rows_##suffix)(const sw_bag_rows *b) { \
-    const uint32_t *bags = (const uint32_t *)b->bags, *begin = (const uint32_t *)b->begin; \
+  TARGET static void AT(bag_rows_##name)(const sw_bag_rows *b) { \
+    const index *bags = (const index *)b->bags, *begin = (const index *)b->begin; \
     const double *scales = (const double *)b->scales; \
     const type *dy = (const type *)b->dy; \
     double *room = (double *)b->room; \
     long rows = b->out.rows, columns = b->out.columns; \
     for (long row = 0; row < rows; row++) { \
-      long first = begin[row], n = begin[row + 1] - begin[row], i = 0; \
+      long first = (long)begin[row], n = (long)(begin[row + 1] - begin[row]), i = 0; \
       if (n == 0) { \
         long last = row; \
         while (last + 1 < rows && begin[last + 2] == begin[row]) last++; \
@@ -55,14 +56,14 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
       } \
       const double *s = scales && !b->of_bags ? scales + first : scales; \
       for (; i + AT(BAG_TILE) <= columns; i += AT(BAG_TILE)) \
-        AT(bag_tile_##suffix)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
-      if (i < columns) AT(bag_few_##suffix)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, columns - i); \
+        AT(bag_tile_##name)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
+      if (i < columns) AT(bag_few_##name)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, columns - i); \
       if (b->by_frequency && n > 1) for (i = 0; i < columns; i++) room[i] /= (double)n; \
       AT(store_row)(&b->out, row, room); \
     } \
   } \
-  TARGET static void AT(bag_terms_##suffix)(const sw_bag_terms *b) { \
-    const sw_bag_term_##suffix *terms = (const sw_bag_term_##suffix *)b->terms; \
+  TARGET static void AT(bag_terms_##name)(const sw_bag_terms *b) { \
+    const sw_bag_term_##name *terms = (const sw_bag_term_##name *)b->terms; \
     double *restrict sums = (double *)b->sums, *restrict lost = (double *)b->lost; \
     long columns = b->out.columns, all = b->out.rows * columns; \
     memset(sums, 0, all * sizeof(double)); \
@@ -72,8 +73,10 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
     for (long row = 0; row < b->out.rows; row++) AT(store_row)(&b->out, row, sums + row * columns); \
   }
 
-BAG_ROWS(f32, float)
-BAG_ROWS(f64, double)
+BAG_ROWS(f32, f32, float, uint32_t)
+BAG_ROWS(f64, f64, double, uint32_t)
+BAG_ROWS(f32_wide, f32, float, uint64_t)
+BAG_ROWS(f64_wide, f64, double, uint64_t)
 #undef BAG_ROWS
 #undef ADD_f32
 #undef ADD_f64
@@ -136,24 +139,6 @@ TARGET static const double *AT(wide_f64)(const sw_bag_dots *b, long bag, double 
   TARGET static __attribute__((noinline)) double AT(dot_##suffix)(const double *x, const type *y, long n) { \
     long half = n / 32 * 16; \
     return n <= 256 ? AT(dot_block_##suffix)(x, y, n) : AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, y + half, n - half); \
-  } \
-  TARGET static void AT(bag_dots_##suffix)(const sw_bag_dots *b) { \
-    const uint32_t *bags = (const uint32_t *)b->bags, *rows = (const uint32_t *)b->rows, none = UINT32_MAX; \
-    double *dots = (double *)b->dots, *room = (double *)b->room; \
-    float *single = (float *)(room + b->columns); \
-    const char *weight = (const char *)b->weight; \
-    long size = sizes[b->weight_narrow], step = b->weight_row * size, n = b->out.columns; \
-    const double *x = NULL; \
-    uint32_t bag = none; \
-    for (long e = 0; e < n; e++) { \
-      if (e + BAG_AHEAD < n && rows[e + BAG_AHEAD] != none) ask_for(weight + rows[e + BAG_AHEAD] * step, b->columns * size); \
-      dots[e] = 0; \
-      if (rows[e] == none) continue; \
-      if (bags[e] != bag) x = AT(wide_##suffix)(b, bag = bags[e], room, single); \
-      const type *y = (const type *)single_row(b->weight_narrow, weight + rows[e] * step, single, b->columns); \
-      dots[e] = b->columns <= 256 ? AT(dot_block_##suffix)(x, y, b->columns) : AT(dot_##suffix)(x, y, b->columns); \
-    } \
-    AT(store_row)(&b->out, 0, dots); \
   }
 
 DOTS(f32, float)
@@ -162,3 +147,43 @@ DOTS(f64, double)
 #undef LANES
 #undef EIGHT_f32
 #undef EIGHT_f64
+
+/* Puts dots where they belong, which may be in several rows. */
+TARGET static void AT(store_dots)(const sw_bag_dots *b) {
+  long width = b->out.columns, row = b->first / width, column = b->first % width;
+  for (long e = 0; e < b->n; column = 0, row++) {
+    sw_bag_out part = b->out;
+    part.columns = width - column < b->n - e ? width - column : b->n - e;
+    part.data += (uintptr_t)(column * part.column * sizes[part.narrow]);
+    AT(store_row)(&part, row, (const double *)b->dots + e);
+    e += part.columns;
+  }
+}
+
+#define BAG_DOTS(name, suffix, type, index) \
+  TARGET static void AT(bag_dots_##name)(const sw_bag_dots *b) { \
+    const index *bags = (const index *)b->bags, *rows = (const index *)b->rows, none = (index)-1; \
+    double *dots = (double *)b->dots, *room = (double *)b->room; \
+    float *single = (float *)(room + b->columns); \
+    const char *weight = (const char *)b->weight; \
+    long size = sizes[b->weight_narrow], step = b->weight_row * size, n = b->n; \
+    const double *x = NULL; \
+    index bag = none; \
+    for (long e = 0; e < n; e++) { \
+      if (e + BAG_AHEAD < n && rows[e + BAG_AHEAD] != none) ask_for(weight + (long)rows[e + BAG_AHEAD] * step, b->columns * size); \
+      dots[e] = 0; \
+      if (rows[e] == none) continue; \
+      if (bags[e] != bag) { \
+        bag = bags[e]; \
+        x = AT(wide_##suffix)(b, (long)bag, room, single); \
+      } \
+      const type *y = (const type *)single_row(b->weight_narrow, weight + (long)rows[e] * step, single, b->columns); \
+      dots[e] = b->columns <= 256 ? AT(dot_block_##suffix)(x, y, b->columns) : AT(dot_##suffix)(x, y, b->columns); \
+    } \
+    AT(store_dots)(b); \
+  }
+BAG_DOTS(f32, f32, float, uint32_t)
+BAG_DOTS(f64, f64, double, uint32_t)
+BAG_DOTS(f32_wide, f32, float, uint64_t)
+BAG_DOTS(f64_wide, f64, double, uint64_t)
+#undef BAG_DOTS

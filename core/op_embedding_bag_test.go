@@ -33,8 +33,19 @@ type bagCall struct {
 	offsets []int64
 }
 
+// wideNumbers makes all plans of a test number rows, bags and positions in 64 bits.
+func wideNumbers(t *testing.T) {
+	t.Helper()
+	bag, unique := bagWide, uniqueWide
+	t.Cleanup(func() { bagWide, uniqueWide = bag, unique })
+	bagWide, uniqueWide = 0, 0
+}
+
 // newBagCall draws operands; bags end where the next begins, the last one before the last two positions where the last offset counts.
-func newBagCall(d EmbeddingBagBackward, l layout) *bagCall {
+func newBagCall(d EmbeddingBagBackward, l layout) *bagCall { return newBagCallOf(d, l, d.DType) }
+
+// newBagCallOf is newBagCall with weights of samples, and their gradient, of another dtype.
+func newBagCallOf(d EmbeddingBagBackward, l layout, sample DType) *bagCall {
 	random := rand.New(rand.NewPCG(5, uint64(d.TotalIndices)))
 	c := &bagCall{d: d, args: Args{}, memory: map[string]*memory{}}
 	for range d.TotalIndices {
@@ -68,9 +79,9 @@ func newBagCall(d EmbeddingBagBackward, l layout) *bagCall {
 	number("offsets", offsetDType, func(i int64) float64 { return float64(c.offsets[i]) }, int64(len(c.offsets)))
 	switch d.Mode {
 	case "sum":
-		number("per_sample_weights", d.DType, normal, d.TotalIndices)
+		number("per_sample_weights", sample, normal, d.TotalIndices)
 		number("weight", d.DType, normal, d.NumEmbeddings, d.EmbeddingDim)
-		c.output("d_per_sample_weights", l, d.TotalIndices)
+		c.output("d_per_sample_weights", sample, l, d.TotalIndices)
 	case "max":
 		number("max_indices", d.IndexDType, func(i int64) float64 {
 			first, end := c.bag(i / d.EmbeddingDim)
@@ -80,12 +91,12 @@ func newBagCall(d EmbeddingBagBackward, l layout) *bagCall {
 			return float64(c.indices[first+random.Int64N(end-first)])
 		}, d.NumBags, d.EmbeddingDim)
 	}
-	c.output("dweight", l, d.NumEmbeddings, d.EmbeddingDim)
+	c.output("dweight", d.DType, l, d.NumEmbeddings, d.EmbeddingDim)
 	return c
 }
 
-func (c *bagCall) output(name string, l layout, shape ...int64) {
-	m := newMemory(c.d.DType, CPU, shape, l).poison()
+func (c *bagCall) output(name string, dtype DType, l layout, shape ...int64) {
+	m := newMemory(dtype, CPU, shape, l).poison()
 	c.memory[name], c.args[name] = m, m.Tensor
 }
 
@@ -169,27 +180,143 @@ func TestEmbeddingBag(t *testing.T) {
 	padding, int32s := int64(-1), Int32
 	for _, mode := range bagModes {
 		for _, sizes := range [][4]int64{{5, 3, 4, 17}, {1, 1, 1, 1}, {7, 33, 5, 0}, {3, 64, 40, 900}, {9000, 2, 70, 300}, {40, 130, 6, 50}} {
-			for variant := range 3 {
+			for variant := range 5 {
 				d := bagOf(mode, sizes[0], sizes[1], sizes[2], sizes[3])
 				switch variant {
-				case 1:
+				case 1, 3:
 					d.PaddingIdx, d.IncludeLastOffset, d.IndexDType = &padding, true, Int32
-				case 2:
+				case 2, 4:
 					d.ScaleGradByFreq, d.OffsetDType = mode != "max", &int32s
 				}
 				for _, dtype := range Floats {
 					d.DType = dtype
 					for _, l := range []layout{contiguous, permuted, gapped, flipped} {
 						t.Run(fmt.Sprint(mode, sizes, variant, dtype, l.name), func(t *testing.T) {
+							sample := d.DType
+							if variant > 2 {
+								wideNumbers(t)
+								sample = Float32
+							}
 							plan, err := Select(d, CPU, Preference{})
 							require.NoError(t, err)
-							c := newBagCall(d, l)
+							require.Equal(t, variant > 2, plan.program.(*bagProgram).wide)
+							c := newBagCallOf(d, l, sample)
 							require.NoError(t, plan.Run(0, Tensor{}, c.args))
 							c.requireDefinition(t, plan)
 						})
 					}
 				}
 			}
+		}
+	}
+}
+
+// What a GPU cannot number is refused there, by the name of the field, and taken on the CPU.
+func TestEmbeddingBagCounts(t *testing.T) {
+	(&fakeCUDA{devices: 1, units: 4}).install(t)
+	for name, change := range map[string]func(*EmbeddingBagBackward, int64){
+		"num_embeddings": func(d *EmbeddingBagBackward, n int64) { d.NumEmbeddings = n },
+		"embedding_dim":  func(d *EmbeddingBagBackward, n int64) { d.EmbeddingDim = n },
+		"num_bags":       func(d *EmbeddingBagBackward, n int64) { d.NumBags = n },
+		"total_indices":  func(d *EmbeddingBagBackward, n int64) { d.TotalIndices = n },
+	} {
+		for _, mode := range bagModes {
+			for _, n := range []int64{1<<31 - 1, 1 << 31, 1<<32 - 2, 1<<32 - 1, 1 << 33, 1 << 50} {
+				d := bagWith(func(d *EmbeddingBagBackward) { d.Mode = mode; change(d, n) })
+				plan, err := Select(d, CPU, Preference{})
+				require.NoError(t, err)
+				if mode != "max" && name != "embedding_dim" {
+					require.Equal(t, n >= 1<<32-1, plan.program.(*bagProgram).wide)
+				}
+				_, err = Select(d, CUDA(0), Preference{})
+				require.ErrorIs(t, err, ErrUnsupported)
+				require.ErrorContains(t, err, fmt.Sprintf("%s must be less than 2147483647 on a GPU, got %d", name, n))
+			}
+		}
+	}
+	d := bagWith(func(d *EmbeddingBagBackward) { d.Mode, d.NumBags, d.EmbeddingDim = "max", 1<<16, 1<<16 })
+	plan, err := Select(d, CPU, Preference{})
+	require.NoError(t, err)
+	require.True(t, plan.program.(*bagProgram).wide, "terms of mode max are numbered, too")
+}
+
+// The gradient of the weights of samples as a matrix has the bits that it has as a vector, however the matrix lies; of a dtype that is
+// neither dy's nor float32, and of another shape, it is refused.
+func TestEmbeddingBagSampleWeightsInRows(t *testing.T) {
+	for _, dtype := range Floats {
+		for _, sizes := range [][2]int64{{4, 7}, {1, 9}, {9, 1}, {60, 50}, {3, 0}, {0, 0}} {
+			bags, width := sizes[0], sizes[1]
+			d := bagOf("sum", 11, 18, bags, bags*width)
+			d.DType = dtype
+			for _, sample := range []DType{dtype, Float32} {
+				plan, err := Select(d, CPU, Preference{})
+				require.NoError(t, err)
+				c := newBagCallOf(d, contiguous, sample)
+				delete(c.args, "dweight")
+				require.NoError(t, plan.Run(0, Tensor{}, c.args))
+				line := c.memory["d_per_sample_weights"].values()
+				for _, l := range []layout{contiguous, permuted, gapped, flipped, padded} {
+					c.output("d_per_sample_weights", sample, l, bags, width)
+					require.NoError(t, plan.Run(0, Tensor{}, c.args))
+					m := c.memory["d_per_sample_weights"]
+					m.requireOnlyElementsWritten(t, l.name)
+					requireSame(t, line, m.values(), l.name)
+				}
+				c.output("d_per_sample_weights", sample, contiguous, width+1, bags)
+				require.ErrorIs(t, plan.Run(0, Tensor{}, c.args), ErrInvalidProblem)
+			}
+			plan, err := Select(d, CPU, Preference{})
+			require.NoError(t, err)
+			for _, name := range []string{"per_sample_weights", "d_per_sample_weights"} {
+				for _, other := range Floats {
+					c := newBagCall(d, contiguous)
+					c.memory[name] = newMemory(other, CPU, []int64{d.TotalIndices}, contiguous).fill(func(int64) float64 { return 0 })
+					c.args[name] = c.memory[name].Tensor
+					if err := plan.Run(0, Tensor{}, c.args); other == dtype || other == Float32 {
+						require.NoError(t, err)
+					} else {
+						require.ErrorContains(t, err, name+" must be "+dtype.String())
+					}
+				}
+			}
+		}
+	}
+}
+
+// A launch says how wide the weights of samples are, and where the rows of their gradient lie.
+func TestEmbeddingBagWordsOfSampleWeights(t *testing.T) {
+	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
+	at, _ := wordsOf(t, "embedding_bag", "BagArgs")
+	d := bagOf("sum", 5, 8, 4, 12)
+	d.DType = Float16
+	plan, err := Select(d, CUDA(0), Preference{})
+	require.NoError(t, err)
+	for _, row := range []struct {
+		weights, gradient DType
+		shape, strides    []int64
+		want              [5]uint64 // sample_weight_single, dsample_single, dsample_row, dsample_column, dsample_width
+	}{
+		{Float16, Float16, []int64{12}, []int64{2}, [5]uint64{0, 0, 0, 2, 0}},
+		{Float32, Float16, []int64{12}, []int64{1}, [5]uint64{1, 0, 0, 1, 0}},
+		{Float16, Float32, []int64{4, 3}, []int64{3, 1}, [5]uint64{0, 1, 0, 1, 0}},
+		{Float32, Float32, []int64{4, 3}, []int64{1, 4}, [5]uint64{1, 1, 1, 4, 3}},
+		{Float32, Float32, []int64{4, 3}, []int64{5, 1}, [5]uint64{1, 1, 5, 1, 3}},
+	} {
+		fake.launches = nil
+		args, workspace := deviceArgs(plan, plan.Operands()...)
+		args[bagMaxIndices] = Tensor{}
+		args[bagSampleWeights].DType, args[bagDsample].DType = row.weights, row.gradient
+		args[bagDsample].NDim = int32(len(row.shape))
+		copy(args[bagDsample].Shape[:], row.shape)
+		copy(args[bagDsample].Strides[:], row.strides)
+		require.NoError(t, plan.RunOrdered(0, workspace, args))
+		require.NotEmpty(t, fake.launches)
+		for _, l := range fake.launches {
+			var got [5]uint64
+			for k, name := range []string{"sample_weight_single", "dsample_single", "dsample_row", "dsample_column", "dsample_width"} {
+				got[k] = l.words[at[name]]
+			}
+			require.Equal(t, row.want, got, "%s %v", l.symbol, row)
 		}
 	}
 }

@@ -4,30 +4,30 @@ package core
 import "C"
 
 // bagTerm is an element of dy in mode max: it is added to one element of dweight, counted from the first of its bucket.
-type bagTerm[A accumulator] struct {
-	at    uint32
+type bagTerm[N number, A accumulator] struct {
+	at    N
 	value A
 }
 
 // bagTerms are the terms by bucket, in the accumulator of the run.
-type bagTerms struct {
-	singles []bagTerm[float32]
-	doubles []bagTerm[float64]
+type bagTerms[N number] struct {
+	singles []bagTerm[N, float32]
+	doubles []bagTerm[N, float64]
 }
 
 // sumWinners writes dweight in mode max. The sums of a bucket stay in the cache while its terms are added, wherever they belong.
-func (h *hostBags) sumWinners() {
+func (h *hostBags[N]) sumWinners() {
 	n := h.NumBags * h.EmbeddingDim
 	if h.counted() == 0 {
 		n = 0
 	}
 	b := &h.buckets
 	b.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
-	total := b.count(func(w *bagWorker, counts []uint32, first, end int64) {
+	total := b.count(func(w *bagWorker[N], counts []N, first, end int64) {
 		w.rows = h.readWinners(sized(w.rows, end-first), first)
 		for _, row := range w.rows {
-			if row != noRow {
-				counts[row>>(b.shift&31)]++
+			if row != noRow[N]() {
+				counts[row>>(b.shift&(bitsOf[N]()-1))]++
 			}
 		}
 	})
@@ -42,7 +42,7 @@ func (h *hostBags) sumWinners() {
 }
 
 // stretches visits the elements of dy from first on, n of them: some columns of each bag, and where among the elements they begin.
-func (h *hostBags) stretches(first, n int64, visit func(at, bag, column, columns int64)) {
+func (h *hostBags[N]) stretches(first, n int64, visit func(at, bag, column, columns int64)) {
 	for at := int64(0); at < n; {
 		bag := (first + at) / h.EmbeddingDim
 		column := first + at - bag*h.EmbeddingDim
@@ -53,7 +53,7 @@ func (h *hostBags) stretches(first, n int64, visit func(at, bag, column, columns
 }
 
 // readWinners finds the rows of the elements of dy from first on, noRow where one does not count.
-func (h *hostBags) readWinners(rows []uint32, first int64) []uint32 {
+func (h *hostBags[N]) readWinners(rows []N, first int64) []N {
 	all, one := asLine(&h.args[bagMaxIndices])
 	if one {
 		readIntegers(rows, &all, first)
@@ -63,7 +63,7 @@ func (h *hostBags) readWinners(rows []uint32, first int64) []uint32 {
 		switch {
 		case h.countOf(bag) == 0:
 			for k := range some {
-				some[k] = noRow
+				some[k] = noRow[N]()
 			}
 		case !one:
 			winners := rowOf(&h.args[bagMaxIndices], bag)
@@ -74,17 +74,17 @@ func (h *hostBags) readWinners(rows []uint32, first int64) []uint32 {
 }
 
 // placeTerms sorts the elements of dy by bucket.
-func placeTerms[A accumulator](h *hostBags, terms []bagTerm[A]) {
-	shift, width := h.buckets.shift, uint32(h.EmbeddingDim)
-	mask := uint32(1)<<shift - 1
-	h.buckets.place(func(w *bagWorker, next []uint32, first, end int64) {
+func placeTerms[N number, A accumulator](h *hostBags[N], terms []bagTerm[N, A]) {
+	shift, width := h.buckets.shift, N(h.EmbeddingDim)
+	mask := N(1)<<shift - 1
+	h.buckets.place(func(w *bagWorker[N], next []N, first, end int64) {
 		w.rows = h.readWinners(sized(w.rows, end-first), first)
 		h.stretches(first, end-first, func(at, bag, column, columns int64) {
 			rows, dy := w.rows[at:at+columns], denseRow[A](&h.dy, bag, column, columns)
 			for k, row := range rows {
-				if row != noRow {
-					place := &next[row>>(shift&31)]
-					terms[*place] = bagTerm[A]{(row&mask)*width + uint32(column) + uint32(k), dy[k]}
+				if row != noRow[N]() {
+					place := &next[row>>(shift&(bitsOf[N]()-1))]
+					terms[*place] = bagTerm[N, A]{(row&mask)*width + N(column) + N(k), dy[k]}
 					*place++
 				}
 			}
@@ -93,7 +93,7 @@ func placeTerms[A accumulator](h *hostBags, terms []bagTerm[A]) {
 }
 
 // sumTerms adds the terms of a bucket and writes its rows.
-func (h *hostBags) sumTerms(w *bagWorker, first, end uint32, row, rows int64) {
+func (h *hostBags[N]) sumTerms(w *bagWorker[N], first, end N, row, rows int64) {
 	out := h.rowsOut(w, row, rows)
 	if first == end {
 		C.sw_bag_zeros(&out)
@@ -105,9 +105,17 @@ func (h *hostBags) sumTerms(w *bagWorker, first, end uint32, row, rows int64) {
 	if h.DType == Float64 {
 		w.lost = sized(w.lost, rows*h.EmbeddingDim)
 		c.terms, c.lost = addressOf(h.terms.doubles[first:end]), addressOf(w.lost)
-		C.sw_bag_terms_f64(c)
+		if h.wide {
+			C.sw_bag_terms_f64_wide(c)
+		} else {
+			C.sw_bag_terms_f64(c)
+		}
 		return
 	}
 	c.terms = addressOf(h.terms.singles[first:end])
-	C.sw_bag_terms_f32(c)
+	if h.wide {
+		C.sw_bag_terms_f32_wide(c)
+	} else {
+		C.sw_bag_terms_f32(c)
+	}
 }

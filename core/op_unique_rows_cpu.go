@@ -2,44 +2,55 @@ package core
 
 import (
 	"math/bits"
-	"sync"
 	"sync/atomic"
 )
 
 const (
-	uniqueCell     = 32      // rows
 	uniqueSorted   = 32      // cells for each index, from which on it is less to sort the indices
 	uniqueCellPart = 1 << 12 // cells of a task
 	uniquePart     = 1 << 13 // positions of a task
 	uniqueShare    = 1 << 15 // positions or cells that are worth a goroutine
 )
 
-// hostUnique is one run on the CPU. Its memory is kept for the next run, as that of hostBags is.
-type hostUnique struct {
+// hostUnique is one run on the CPU, with places of P. Its memory is kept for the next run, as that of hostBags is.
+type hostUnique[N number, P int32 | int64] struct {
 	d       *UniqueRows
 	indices *Tensor
 	rows    line[int64]
-	inverse line[int32]
-	first   int64    // the place of the first row
-	marks   []uint64 // a bit for each of 32 rows, and above them how many rows the cells before have
-	parts   []int64  // of cells: how many rows; then how many come before
-	pairs   []uint64 // instead of them: an index and its position
-	room    []uint64 // for as many
+	inverse line[P]
+	first   int64        // the place of the first row
+	marks   []uint64     // a bit for each row of a cell, and above them how many rows the cells before have
+	parts   []int64      // of cells: how many rows; then how many come before
+	pairs   []indexAt[N] // instead of them
+	room    []indexAt[N] // for as many
 }
 
-var uniqueRuns = sync.Pool{New: func() any { return new(hostUnique) }}
+// indexAt is an index and its position.
+type indexAt[N number] struct{ row, position N }
+
+// cellRows is how many rows a cell has, so that the numbers above them suffice: 32 bits, or 48.
+func cellRows[N number]() N { return N(32 / (bitsOf[N]() / 32)) }
 
 func (l line[I]) set(k int64, v I) { l.in[l.start+k*l.step] = v }
 
 func (u *uniqueProgram) host(args []Tensor) {
-	h := uniqueRuns.Get().(*hostUnique)
+	if u.d.inverseDType() == Int64 {
+		runUnique[uint64, int64](u, args)
+	} else {
+		runUnique[uint32, int32](u, args)
+	}
+}
+
+func runUnique[N number, P int32 | int64](u *uniqueProgram, args []Tensor) {
+	pool := &bagPools[bitsOf[N]()/64].unique
+	h := lent[hostUnique[N, P]](pool)
 	h.d, h.indices, h.first = &u.d, &args[uniqueIndices], 0
-	h.rows, h.inverse = lineOf[int64](&args[uniqueOut]), lineOf[int32](&args[uniqueInverse])
+	h.rows, h.inverse = lineOf[int64](&args[uniqueOut]), lineOf[P](&args[uniqueInverse])
 	if h.d.PaddingIdx != nil {
 		h.first = 1
 	}
 	var count int64
-	if ceil(h.d.NumRows, uniqueCell) > uniqueSorted*h.d.Total {
+	if ceil(h.d.NumRows, int64(cellRows[N]())) > uniqueSorted*h.d.Total {
 		count = h.sort()
 	} else {
 		count = h.mark()
@@ -48,13 +59,13 @@ func (u *uniqueProgram) host(args []Tensor) {
 		h.rows.set(k, -1)
 	}
 	lineOf[int64](&args[uniqueCount]).set(0, count)
-	h.d, h.indices, h.rows, h.inverse = nil, nil, line[int64]{}, line[int32]{}
-	uniqueRuns.Put(h)
+	h.d, h.indices, h.rows, h.inverse = nil, nil, line[int64]{}, line[P]{}
+	pool.Put(h)
 }
 
 // each calls body for tasks of positions, with their indices.
-func (h *hostUnique) each(body func(first int64, indices []uint32)) {
-	withWorkers(h.d.Total, uniquePart, uniqueShare, func(w *bagWorker, first, end int64) {
+func (h *hostUnique[N, P]) each(body func(first int64, indices []N)) {
+	withWorkers(h.d.Total, uniquePart, uniqueShare, func(w *bagWorker[N], first, end int64) {
 		w.rows = sized(w.rows, end-first)
 		readIntegers(w.rows, h.indices, first)
 		body(first, w.rows)
@@ -62,37 +73,40 @@ func (h *hostUnique) each(body func(first int64, indices []uint32)) {
 }
 
 // mark sets a bit for each row that occurs; then a place is a count of bits.
-func (h *hostUnique) mark() int64 {
-	h.marks = sized(h.marks, ceil(h.d.NumRows, uniqueCell))
+func (h *hostUnique[N, P]) mark() int64 {
+	h.marks = sized(h.marks, ceil(h.d.NumRows, int64(cellRows[N]())))
 	marks, padding := h.marks, h.d.padding()
 	spread(int64(len(marks)), uniqueCellPart, uniqueShare, func(first, end int64) { clear(marks[first:end]) })
-	h.each(func(_ int64, indices []uint32) {
+	h.each(func(_ int64, indices []N) {
+		size := cellRows[N]()
 		for _, row := range indices { // a frequent row is marked once and looked at often
-			cell, bit := &marks[row/uniqueCell], uint64(1)<<(row%uniqueCell)
+			cell, bit := &marks[row/size], uint64(1)<<(row%size)
 			if atomic.LoadUint64(cell)&bit == 0 {
 				atomic.OrUint64(cell, bit)
 			}
 		}
 	})
 	if padding >= 0 {
-		marks[padding/uniqueCell] &^= 1 << (padding % uniqueCell)
+		size := cellRows[N]()
+		marks[N(padding)/size] &^= 1 << (N(padding) % size)
 	}
 	count := h.countCells()
-	h.each(func(first int64, indices []uint32) {
+	h.each(func(first int64, indices []N) {
+		size, inverse, start := cellRows[N](), h.inverse, h.first
 		for k, row := range indices {
-			cell := marks[row/uniqueCell]
-			place := h.first + int64(cell>>32) + int64(bits.OnesCount32(uint32(cell)&(1<<(row%uniqueCell)-1)))
+			cell := marks[row/size]
+			place := start + int64(cell>>size) + int64(bits.OnesCount32(uint32(cell)&(1<<(row%size)-1)))
 			if int64(row) == padding {
 				place = 0
 			}
-			h.inverse.set(first+int64(k), int32(place))
+			inverse.set(first+int64(k), P(place))
 		}
 	})
 	return count
 }
 
 // countCells writes the rows that are marked, completes the cells, and returns how many rows there are.
-func (h *hostUnique) countCells() (count int64) {
+func (h *hostUnique[N, P]) countCells() (count int64) {
 	n := int64(len(h.marks))
 	h.parts = sized(h.parts, ceil(n, uniqueCellPart))
 	spread(n, uniqueCellPart, uniqueShare, func(first, end int64) {
@@ -109,9 +123,9 @@ func (h *hostUnique) countCells() (count int64) {
 		place := h.parts[first/uniqueCellPart]
 		for k := first; k < end; k++ {
 			left := h.marks[k]
-			h.marks[k] = left | uint64(place)<<32
+			h.marks[k] = left | uint64(place)<<cellRows[N]()
 			for ; left != 0; left &= left - 1 {
-				h.rows.set(place, k*uniqueCell+int64(bits.TrailingZeros64(left)))
+				h.rows.set(place, k*int64(cellRows[N]())+int64(bits.TrailingZeros64(left)))
 				place++
 			}
 		}
@@ -120,24 +134,24 @@ func (h *hostUnique) countCells() (count int64) {
 }
 
 // sort brings equal indices together, where a look at every cell would take longer.
-func (h *hostUnique) sort() (count int64) {
+func (h *hostUnique[N, P]) sort() (count int64) {
 	h.pairs, h.room = sized(h.pairs, h.d.Total), sized(h.room, h.d.Total)
-	h.each(func(first int64, indices []uint32) {
+	h.each(func(first int64, indices []N) {
 		for k, row := range indices {
-			h.pairs[first+int64(k)] = uint64(row)<<32 | uint64(first+int64(k))
+			h.pairs[first+int64(k)] = indexAt[N]{row, N(first + int64(k))}
 		}
 	})
-	for shift := 32; h.d.NumRows>>(shift-32) > 0; shift += 8 { // digit by digit, least first
-		var next [256]uint32
+	for shift := 0; h.d.NumRows>>shift > 0; shift += 8 { // digit by digit, least first
+		var next [256]N
 		for _, pair := range h.pairs {
-			next[uint8(pair>>shift)]++
+			next[uint8(pair.row>>shift)]++
 		}
-		sum := uint32(0)
+		sum := N(0)
 		for digit, n := range next {
 			next[digit], sum = sum, sum+n
 		}
 		for _, pair := range h.pairs {
-			at := &next[uint8(pair>>shift)]
+			at := &next[uint8(pair.row>>shift)]
 			h.room[*at] = pair
 			*at++
 		}
@@ -145,7 +159,7 @@ func (h *hostUnique) sort() (count int64) {
 	}
 	padding, before := h.d.padding(), int64(-1)
 	for _, pair := range h.pairs {
-		row, position := int64(pair>>32), int64(uint32(pair))
+		row, position := int64(pair.row), int64(pair.position)
 		place := h.first + count
 		switch row {
 		case padding:
@@ -157,7 +171,7 @@ func (h *hostUnique) sort() (count int64) {
 			before = row
 			count++
 		}
-		h.inverse.set(position, int32(place))
+		h.inverse.set(position, P(place))
 	}
 	return count
 }

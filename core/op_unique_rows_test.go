@@ -29,7 +29,7 @@ func newUniqueCall(d UniqueRows, draw func(k int64) int64, in, out layout) *uniq
 	add := func(name string, m *memory) { c.memory[name], c.args[name] = m, m.Tensor }
 	add("indices", newMemory(d.IndexDType, CPU, []int64{d.Total}, in).fill(func(k int64) float64 { return float64(draw(k)) }))
 	add("rows", newMemory(Int64, CPU, []int64{d.most()}, out).poison())
-	add("inverse", newMemory(Int32, CPU, []int64{d.Total}, out).poison())
+	add("inverse", newMemory(d.inverseDType(), CPU, []int64{d.Total}, out).poison())
 	add("count", newMemory(Int64, CPU, []int64{1}, out).poison())
 	return c
 }
@@ -98,13 +98,37 @@ func TestUniqueRows(t *testing.T) {
 						}
 						d := UniqueRows{NumRows: rows, Total: total, IndexDType: dtype, PaddingIdx: padding}
 						in := []layout{contiguous, stepped(-1), stepped(2), stepped(0)}[(k+at+int(total))%4]
-						t.Run(fmt.Sprint(name, rows, " ", total, dtype, at, in.name), func(t *testing.T) {
-							newUniqueCall(d, draw, in, []layout{contiguous, stepped(3), flipped}[at]).run(t)
-						})
+						out := []layout{contiguous, stepped(3), flipped}[at]
+						t.Run(fmt.Sprint(name, rows, " ", total, dtype, at, in.name), func(t *testing.T) { newUniqueCall(d, draw, in, out).run(t) })
+						if at == 1 {
+							t.Run(fmt.Sprint("wide ", name, rows, " ", total, dtype, in.name), func(t *testing.T) {
+								wideNumbers(t)
+								newUniqueCall(d, draw, in, out).run(t)
+							})
+						}
 					}
 				}
 			}
 		}
+	}
+}
+
+// More rows or indices than 32 bits number: places are int64 then; on a GPU they are refused.
+func TestUniqueRowsCounts(t *testing.T) {
+	(&fakeCUDA{devices: 1, units: 4}).install(t)
+	random, last := rand.New(rand.NewPCG(9, 9)), int64(-1)
+	for _, rows := range []int64{1<<31 - 1, 1 << 32, 1<<40 + 3} {
+		for _, padding := range []*int64{nil, &last} {
+			d := UniqueRows{NumRows: rows, Total: 500, IndexDType: Int64, PaddingIdx: padding}
+			newUniqueCall(d, func(k int64) int64 { return (rows - 1 - random.Int64N(1<<(1+k%31))) }, contiguous, contiguous).run(t)
+		}
+	}
+	for _, d := range []UniqueRows{{NumRows: 1<<31 - 1, Total: 3, IndexDType: Int64}, {NumRows: 3, Total: 1<<31 - 1, IndexDType: Int64}} {
+		_, err := Select(d, CPU, Preference{})
+		require.NoError(t, err)
+		_, err = Select(d, CUDA(0), Preference{})
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorContains(t, err, "must be less than 2147483647 on a GPU")
 	}
 }
 

@@ -84,11 +84,11 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// checkCounts refuses what is too many for 32 bits, so that rows, bags and positions are such numbers, with one to spare.
+// checkCounts refuses what is too many for the 32 bits in which a GPU numbers rows, bags and positions, with one to spare.
 func checkCounts(op string, fields []string, counts ...int64) error {
 	for i, n := range counts {
 		if n >= math.MaxInt32 {
-			return refuse(Unsupported, op, fields[i], fmt.Sprintf("less than %d", math.MaxInt32), fmt.Sprint(n), "")
+			return refuse(Unsupported, op, fields[i], fmt.Sprintf("less than %d on a GPU", math.MaxInt32), fmt.Sprint(n), "the CPU has no such limit")
 		}
 	}
 	return nil

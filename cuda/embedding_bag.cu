@@ -4,6 +4,20 @@
 #include "embedding_bag_rows.cuh"
 #include "embedding_bag_sort.cuh"
 
+template <typename T, typename A>
+__device__ void store_dot(const BagArgs& args, i64 position, A dot)
+{
+    i64 at = position * args.dsample_column;
+    if (args.dsample_width) {
+        const u32 row = static_cast<u32>(position) / static_cast<u32>(args.dsample_width);
+        at = row * args.dsample_row + (position - row * args.dsample_width) * args.dsample_column;
+    }
+    if (sizeof(T) != sizeof(float) && args.dsample_single)
+        reinterpret_cast<float*>(args.dsample)[at] = static_cast<float>(dot);
+    else
+        reinterpret_cast<T*>(args.dsample)[at] = static_cast<T>(dot);
+}
+
 // dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share kStretch adjacent positions: each looks up one of them, and
 // kTogether are under way at once.
 template <typename T, typename A>
@@ -71,7 +85,7 @@ __device__ void sample_weights(const BagArgs& args)
             for (int u = 0; u < kTogether; ++u) {
                 A all = total[u] + (run[u] + sum[u]);
                 for (int reach = lanes / 2; reach > 0; reach /= 2) all += __shfl_xor_sync(group, all, reach, lanes);
-                if (lane == 0 && p + u < n) reinterpret_cast<T*>(args.dsample)[(base + p + u) * args.dsample_step] = static_cast<T>(all);
+                if (lane == 0 && p + u < n) store_dot<T>(args, base + p + u, all);
             }
         }
     }

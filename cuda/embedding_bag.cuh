@@ -14,7 +14,7 @@ struct BagArgs {
     const char* offsets;
     i64 offset_step, offset_wide;
     const char* sample_weights;
-    i64 sample_weight_step;
+    i64 sample_weight_step, sample_weight_single;  // 1: float32 beside any T
     const char* max_indices;
     i64 max_bag, max_column, max_wide;
     const char* weight;
@@ -22,7 +22,7 @@ struct BagArgs {
     char* dweight;
     i64 dweight_row, dweight_column;
     char* dsample;
-    i64 dsample_step;
+    i64 dsample_row, dsample_column, dsample_width, dsample_single;  // width: of its rows, 0 where it is one
     char* workspace;
     i64 rows, columns, bags, total;  // of weight, of weight, of dy, of indices
     i64 padding;                     // the row that counts nowhere, or -1
@@ -123,6 +123,14 @@ __device__ inline Range bags_between(const BagArgs& args, i64 base, i64 n)
     const Range bags = {ends[0], max(ends[0], ends[1])};
     __syncthreads();
     return bags;
+}
+
+template <typename T, typename A>
+__device__ A sample_weight(const BagArgs& args, i64 position)
+{
+    const i64 at = position * args.sample_weight_step;
+    if (sizeof(T) != sizeof(float) && args.sample_weight_single) return static_cast<A>(reinterpret_cast<const float*>(args.sample_weights)[at]);
+    return widen<A>(reinterpret_cast<const T*>(args.sample_weights)[at]);
 }
 
 // Positions from here on count nowhere.

@@ -53,7 +53,7 @@ struct OwnEntries {
         for (int j = 0; j < kItems; ++j) {
             if (item(j) >= n || row[j] == kNoRow) continue;
             A factor = 1;
-            if (args.sample_weights) factor = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[item(j) * args.sample_weight_step]);
+            if (args.sample_weights) factor = sample_weight<T, A>(args, item(j));
             bag[place[j]] = its_bag[j];
             scale[place[j]] = factor;
         }

@@ -103,7 +103,7 @@ struct Sum {
         if constexpr (KIND == Kind::Scaled) {
             if (args.positions) s.bag = at<const u32>(args, args.bags_at)[e.tag];
             s.scale[0] = 1;
-            if (args.sample_weights) s.scale[0] = widen<A>(reinterpret_cast<const T*>(args.sample_weights)[e.tag * args.sample_weight_step]);
+            if (args.sample_weights) s.scale[0] = sample_weight<T, A>(args, e.tag);
             if (args.mean) s.scale[0] /= A(at<const u32>(args, args.counted_at)[s.bag]);
         }
         if constexpr (KIND == Kind::Won) {

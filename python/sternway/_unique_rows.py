@@ -63,14 +63,14 @@ def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None
 
     Returns:
         rows, [min(num_rows, total)] int64: the rows that occur, rising, then -1.
-        inverse, [total] int32: the place of each index among rows. With padding_idx places are counted from 1, and 0 is that
-        of padding_idx.
+        inverse, [total] int32, or int64 where num_rows or total are 2^31 - 1 or more: the place of each index among rows.
+        With padding_idx places are counted from 1, and 0 is that of padding_idx.
         count, [1] int64: how many rows occur.
 
     Raises:
         InvalidProblemError: indices that are not of rank 1, a padding_idx that is no row; on the CPU also an index outside
             [0, num_rows). On CUDA such an index counts nowhere and its place is -1, unless STERNWAY_CHECK=1.
-        UnsupportedError: another dtype, a device without kernels, 2^31 - 1 rows or indices, or more.
+        UnsupportedError: another dtype, a device without kernels; on CUDA also 2^31 - 1 rows or indices, or more.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -84,8 +84,9 @@ def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None
         raise errors.make("invalid_problem", op, "indices", "of rank 1", f"rank {len(indices.shape)}")
     total = indices.shape[0]
     plan = _unique_rows_plan(num_rows, total, indices.dtype, padding_idx, device_of(indices))
-    most = min(plan.descriptor.num_rows, total)
-    shapes = ("rows", (most,), "int64"), ("inverse", (total,), "int32"), ("count", (1,), "int64")
+    rows = plan.descriptor.num_rows
+    places = "int32" if max(rows, total) < 2**31 - 1 else "int64"
+    shapes = ("rows", (min(rows, total),), "int64"), ("inverse", (total,), places), ("count", (1,), "int64")
     outputs = _plan.outputs(plan, indices, shapes, None)
     plan.run(indices=indices, **outputs)
     return outputs["rows"], outputs["inverse"], outputs["count"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+import sys
 from typing import Any, ClassVar
 
 from . import _plan, errors
-from ._arrays import Array, device_of, producer, require_array, reshaped
+from ._arrays import Array, device_of, producer, require_array
 from ._descriptor import Descriptor
 from ._sku import PlanPreference
 
@@ -21,7 +21,7 @@ class EmbeddingBagBackwardDescriptor(Descriptor):
         num_embeddings, embedding_dim: the shape of weight.
         num_bags: rows of dy.
         total_indices: positions in all bags.
-        dtype: of dy, weight and the weights of samples: float32, float64, float16 or bfloat16.
+        dtype: of dy and weight: float32, float64, float16 or bfloat16. The weights of samples have it too, or float32.
         mode: "sum", "mean" or "max".
         index_dtype: int32 or int64.
         offset_dtype: int32 or int64; None: index_dtype.
@@ -54,19 +54,22 @@ class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
     """Runs the gradients of :func:`embedding_bag_backward` and :func:`embedding_bag_per_sample_weights_backward`.
 
     Operands of run: ``dy [num_bags, D], indices, offsets, per_sample_weights?, max_indices?, weight? -> dweight? [V, D],
-    d_per_sample_weights?`` (at least one output). ``per_sample_weights`` and their gradient go with mode "sum"; the gradient
-    needs ``weight``. Mode "max" needs ``max_indices [num_bags, D]``, of the dtype of indices or int64: the rows that won, as
-    the forward saved them, or -1; on CUDA a row that is not in its bag contributes nothing.
+    d_per_sample_weights?`` (at least one output). ``per_sample_weights`` and their gradient go with mode "sum"; each is of the
+    descriptor's dtype or float32, whatever the other is. The gradient needs ``weight``; it may also be
+    ``[num_bags, total_indices / num_bags]``, row by row. Mode "max" needs ``max_indices [num_bags, D]``, of the dtype of
+    indices or int64: the rows that won, as the forward saved them, or -1; on CUDA a row that is not in its bag contributes
+    nothing.
 
     ``dweight`` is written completely, each row once, zeros included. A row is summed in the order of positions, so the bits
     repeat; there is no atomic kernel, so that ``PlanPreference(deterministic=False)`` chooses the same one. Kernels: "few", on
-    a GPU, one launch for at most 2048 indices, and "sorted".
+    a GPU, one launch for at most 2048 indices, and "sorted". Extents are 64-bit; on a GPU each is less than 2^31 - 1, and
+    ``select`` raises UnsupportedError for more.
     """
 
     descriptor_type = EmbeddingBagBackwardDescriptor
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)  # as 1 is no flag, though it equals True
 def _embedding_bag_plan(
     rows: int, dim: int, bags: int, total: int, dtype: Any, mode: str, index: Any, offset: Any, padding: int | None,
     last: bool, by_frequency: bool, device: str, deterministic: bool,
@@ -75,8 +78,38 @@ def _embedding_bag_plan(
     return EmbeddingBagBackwardPlan.select(descriptor, device, PlanPreference(deterministic=deterministic))
 
 
-def _flat(op: str, dy: Array, indices: Array, offsets: Array | None) -> tuple[Array, Array]:
-    """Indices of rank 1 and offsets: every row of indices of rank 2 is a bag."""
+# What the functions call the outputs of the plan, and where the fields of its descriptor come from.
+_OUTPUTS = {"dweight": "out", "d_per_sample_weights": "out"}
+_SOURCES = {
+    "dtype": "dy", "[num_bags, embedding_dim]": "dy", "[num_bags]": "dy", "num_bags": "dy", "embedding_dim": "dy",
+    "num_bags * embedding_dim": "dy", "index_dtype": "indices", "[total_indices]": "indices", "total_indices": "indices",
+    "offset_dtype": "offsets", "[num_embeddings, embedding_dim]": "num_embeddings", "[num_embeddings]": "num_embeddings",
+}  # fmt: skip
+
+
+def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
+    """The plan of these fields; rows_from: the operand or option that says how many rows the table has."""
+    try:
+        try:
+            return _embedding_bag_plan(*fields)
+        except TypeError:  # a field that has no hash, which descriptors refuse by name
+            return _embedding_bag_plan.__wrapped__(*fields)
+    except errors.Error as error:
+        name = _SOURCES.get(error.operand, error.operand)
+        error.operand = rows_from if name == "num_embeddings" else name
+        raise errors.renamed(error, error.op) from error.__cause__
+
+
+def _flag(op: str, name: str, value: Any) -> bool:
+    """An option that is true or false, also as a scalar of NumPy."""
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
+        return bool(value)
+    raise errors.make("invalid_problem", op, name, "True or False", f"{value!r:.80}")
+
+
+def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -> tuple[Array, Array]:
+    """Indices of rank 1 and offsets: every row of indices of rank 2 is a bag. New offsets are of the library that out is of."""
     if len(dy.shape) != 2:
         raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
     if len(indices.shape) == 1:
@@ -89,9 +122,14 @@ def _flat(op: str, dy: Array, indices: Array, offsets: Array | None) -> tuple[Ar
         got = "an operand"
         raise errors.make("invalid_problem", op, "offsets", "left out for indices of rank 2", got, "each row is a bag")
     bags, width = indices.shape
-    return indices.reshape(-1), producer(dy, op).multiples(bags, width, device_of(dy))
+    if bags != dy.shape[0]:
+        rows = f"of {dy.shape[0]} rows like dy"
+        raise errors.make("invalid_problem", op, "indices", rows, f"shape {list(indices.shape)}", "each row is a bag")
+    given = out if hasattr(out, "__dlpack__") else dy
+    return indices.reshape(-1), producer(given, op).multiples(bags, width, device_of(dy))
 
 
+@errors.reported_as("embedding_bag_backward", _OUTPUTS)
 def embedding_bag_backward(
     dy: Array,
     indices: Array,
@@ -120,12 +158,12 @@ def embedding_bag_backward(
         num_embeddings: rows of weight.
         mode: "sum", "mean" or "max".
         padding_idx: a row that counts nowhere; negative ones are counted from the end.
-        per_sample_weights: like indices, in dy's dtype; only in mode "sum".
+        per_sample_weights: of the shape of indices, in dy's dtype or float32; only in mode "sum".
         include_last_offset: offsets is [bags + 1], and later positions count nowhere.
         scale_grad_by_freq: divide the gradient of a row by the number of its positions; not in mode "max".
         max_indices: [bags, D], the rows that won in the forward, or -1; in mode "max".
         deterministic: False lets an atomic kernel be picked; there is none.
-        out: an array [num_embeddings, D] to write into.
+        out: an array [num_embeddings, D] to write into, in dy's dtype and any layout.
 
     Returns:
         dweight [num_embeddings, D].
@@ -133,7 +171,8 @@ def embedding_bag_backward(
     Raises:
         InvalidProblemError: shapes, dtypes or operands that contradict each other; on the CPU also offsets out of order and
             an index outside [0, num_embeddings). On CUDA these contribute nothing, unless STERNWAY_CHECK=1.
-        UnsupportedError: a dtype, mode, option or device without a kernel.
+        UnsupportedError: a dtype, mode, option or device without a kernel; on CUDA also 2^31 - 1 rows, columns, bags or
+            positions, or more.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -145,8 +184,8 @@ def embedding_bag_backward(
     """
     op = "embedding_bag_backward"
     dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
-    flat, offsets = _flat(op, dy, indices, offsets)
-    include_last_offset = include_last_offset if flat is indices else False
+    flat, offsets = _flat(op, dy, indices, offsets, out)
+    last = _flag(op, "include_last_offset", include_last_offset) and len(indices.shape) == 1
     weights = per_sample_weights
     if weights is not None:
         weights = require_array(op, "per_sample_weights", weights)
@@ -154,15 +193,17 @@ def embedding_bag_backward(
             shapes = f"of shape {list(indices.shape)} like indices", str(list(weights.shape))
             raise errors.make("invalid_problem", op, "per_sample_weights", *shapes)
         weights = weights if len(weights.shape) == 1 else weights.reshape(-1)
-    plan = _embedding_bag_plan(
-        num_embeddings, dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, mode, flat.dtype, offsets.dtype, padding_idx,
-        include_last_offset, scale_grad_by_freq, device_of(dy), deterministic,
+    plan = _planned(
+        "num_embeddings",
+        num_embeddings, dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, mode, flat.dtype, offsets.dtype, padding_idx, last,
+        _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(dy), _flag(op, "deterministic", deterministic),
     )  # fmt: skip
-    outputs = _plan.outputs(plan, dy, [("dweight", (num_embeddings, dy.shape[1]), None)], out)
+    outputs = _plan.outputs(plan, dy, [("dweight", plan.descriptor.shape, None)], out)
     plan.run(dy=dy, indices=flat, offsets=offsets, per_sample_weights=weights, max_indices=max_indices, **outputs)
     return outputs["dweight"]
 
 
+@errors.reported_as("embedding_bag_per_sample_weights_backward", _OUTPUTS)
 def embedding_bag_per_sample_weights_backward(
     dy: Array,
     weight: Array,
@@ -181,10 +222,11 @@ def embedding_bag_per_sample_weights_backward(
         dy: the upstream gradient [bags, D]; float32, float64, float16 or bfloat16.
         weight: [V, D] of the forward, in dy's dtype.
         indices, offsets, padding_idx, include_last_offset: as in :func:`embedding_bag_backward`.
-        out: an array of the shape of indices to write into; of rank 2, it is contiguous.
+        out: an array of the shape of indices to write into, in any layout, and in the dtype of the weights of samples: dy's
+            or float32.
 
     Returns:
-        the gradient, in the shape of indices and dy's dtype.
+        the gradient, in the shape of indices and, without out, dy's dtype.
 
     Raises:
         InvalidProblemError, UnsupportedError: as in :func:`embedding_bag_backward`.
@@ -195,40 +237,22 @@ def embedding_bag_per_sample_weights_backward(
         >>> sw.embedding_bag_per_sample_weights_backward(dy, weight, np.array([[1, 0, 1]]))
         array([[6., 1., 6.]])
     """
-    op = "embedding_bag_backward"
+    op = "embedding_bag_per_sample_weights_backward"
     dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
-    flat, offsets = _flat(op, dy, indices, offsets)
-    include_last_offset = include_last_offset if flat is indices else False
+    flat, offsets = _flat(op, dy, indices, offsets, out)
+    last = _flag(op, "include_last_offset", include_last_offset) and len(indices.shape) == 1
     weight = require_array(op, "weight", weight)
     if len(weight.shape) != 2:
         raise errors.make("invalid_problem", op, "weight", "of rank 2, [rows, dim]", f"rank {len(weight.shape)}")
-    plan = _embedding_bag_plan(
-        weight.shape[0], dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, "sum", flat.dtype, offsets.dtype, padding_idx,
-        include_last_offset, False, device_of(dy), True,
+    plan = _planned(
+        "weight",
+        weight.shape[0], dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, "sum", flat.dtype, offsets.dtype, padding_idx, last,
+        False, device_of(dy), True,
     )  # fmt: skip
     shape = tuple(indices.shape)
-    if out is not None:
-        out = _flat_view(op, out, shape)
-    row: tuple[str, tuple[int, ...], str | None] = ("d_per_sample_weights", (math.prod(shape),), None)
-    outputs = _plan.outputs(plan, dy, [row], out)
-    plan.run(dy=dy, indices=flat, offsets=offsets, weight=weight, **outputs)
+    outputs = _plan.outputs(plan, dy, [("d_per_sample_weights", shape, None)], out)
     grad = outputs["d_per_sample_weights"]
-    return grad if len(shape) == 1 else reshaped(grad, shape)
-
-
-def _flat_view(op: str, out: Array, shape: tuple[int, ...]) -> Array:
-    """The memory of an output of rank 2 as rank 1."""
-    out = require_array(op, "out", out)
-    if tuple(out.shape) != shape:
-        raise errors.make("invalid_problem", op, "out", f"of shape {list(shape)} like indices", str(list(out.shape)))
-    if len(shape) == 1:
-        return out
-    strides = [step if callable(getattr(out, "stride", None)) else step // out.itemsize for step in _strides(out)]
-    if math.prod(shape) and [strides[1], strides[0]] != [1, shape[1]] and shape != (1, 1):
-        raise errors.make("invalid_problem", op, "out", "contiguous", f"strides {strides}")
-    return out.reshape(-1)
-
-
-def _strides(x: Array) -> tuple[int, ...]:
-    """Strides of torch in elements, of NumPy and CuPy in bytes."""
-    return tuple(x.stride()) if callable(getattr(x, "stride", None)) else tuple(x.strides)
+    if out is not None and (got := tuple(require_array(op, "out", grad).shape)) != shape:
+        raise errors.make("invalid_problem", op, "out", f"of shape {list(shape)} like indices", str(list(got)))
+    plan.run(dy=dy, indices=flat, offsets=offsets, weight=weight, **outputs)
+    return grad

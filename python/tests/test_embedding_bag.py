@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from conformance import Conformance, same_bits
@@ -26,6 +29,7 @@ BY_TORCH = torch.nn.functional.embedding_bag
 OPTIONS = {
     "plain": {"weighted": False},
     "weighted": {},
+    "weights in float32": {"single": True, "padding": 2},
     "padding": {"padding": 3},
     "padding from the end": {"padding": -1, "weighted": False},
     "last offset": {"last": True},
@@ -110,7 +114,8 @@ class TestEmbeddingBag(Conformance):
         problem = make(
             EMBEDDING_BAG, (data.draw(hs.integers(0, 9)), data.draw(hs.integers(1, 40))),
             data.draw(hs.sampled_from(FLOATS)), "cpu",
-            mode=mode, rows=rows, longest=data.draw(hs.integers(0, 30)), last=data.draw(hs.booleans()),
+            mode=mode, rows=rows, longest=data.draw(hs.integers(0, 30)),
+            last=data.draw(hs.booleans()), single=data.draw(hs.booleans()),
             padding=data.draw(hs.one_of(hs.none(), hs.integers(-rows, rows - 1))), seed=data.draw(hs.integers(0, 99)),
         )  # fmt: skip
         problem.check(problem.run())
@@ -152,8 +157,42 @@ class TestEmbeddingBag(Conformance):
         out = torch.empty(2, 3, device=device)
         assert sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, out=out).data_ptr() == out.data_ptr()
         assert torch.equal(out, dots)
-        with pytest.raises(sw.InvalidProblemError, match="contiguous"):
-            sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, out=torch.empty(3, 2, device=device).T)
+
+    @pytest.mark.parametrize("sample", [None, F32], ids=str)
+    def test_layouts_of_the_gradient_of_weights(self, sample: torch.dtype | None, dtype: torch.dtype, device: str) -> None:
+        """Of rank 2, or of rank 1, written where it lies, and nowhere else; expanded it is refused."""
+        for bags, width in ((4, 7), (1, 5), (5, 1), (70, 33)):
+            indices = torch.arange(bags * width, device=device).reshape(bags, width) % 6
+            dy, weight = (torch.randn(n, 12, device=device).to(dtype) for n in (bags, 6))
+            want = (dy.double()[:, None] * weight.double()[indices]).sum(2)
+
+            def memory(*shape: int) -> torch.Tensor:
+                return torch.full(shape, 77.0, dtype=sample or dtype, device=device)
+
+            for whole, out in (
+                *((m, m) for m in (memory(bags, width),)),
+                *((m, m.T) for m in (memory(width, bags),)),
+                *((m, m[:, :width]) for m in (memory(bags, width + 3),)),
+                *((m, m[1:, 1::2]) for m in (memory(bags + 1, 2 * width + 1),)),
+                *((m, m[..., 0].T) for m in (memory(width, bags, 2),)),
+            ):
+                assert sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, out=out) is out
+                torch.testing.assert_close(
+                    out.double(), want.to(out.dtype).double(), rtol=1e-2 if dtype != F32 else 1e-5, atol=1e-4
+                )
+                kept = out.clone()
+                out.fill_(77)
+                assert (whole == 77).all(), "written outside"
+                offsets = torch.arange(bags, device=device) * width
+                line = memory(2 * bags * width)[::2]
+                sw.embedding_bag_per_sample_weights_backward(dy, weight, indices.reshape(-1), offsets, out=line)
+                assert torch.equal(line.reshape(bags, width), kept)
+            if bags * width > 1:
+                with pytest.raises(sw.InvalidProblemError, match="repeated") as caught:
+                    sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, out=memory(1, 1).expand(bags, width))
+                assert caught.value.operand == "out"
+        with pytest.raises(sw.InvalidProblemError, match="like indices"):
+            sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, out=memory(bags * width))
 
     @pytest.mark.parametrize("mode", MODES)
     def test_samples_of_torch(self, mode: str, device: str) -> None:
@@ -273,6 +312,224 @@ except sw.InvalidProblemError as error:
 sw.embedding_bag_backward(dy, torch.tensor([0, 1, 1], device="cuda"), offsets, num_embeddings=3, out=out)
 assert out[:, 0].tolist() == [1, 2, 0]
 """, STERNWAY_CHECK="1")  # fmt: skip
+
+
+# --- options, errors, extents -----------------------------------------------------------------------------------------
+
+
+def test_options_of_numpy() -> None:
+    """Scalars of NumPy are options like those of Python; what merely equals True is none."""
+    dy, indices, offsets = np.ones((2, 3)), np.array([1, 2, 1, 0]), np.array([0, 2, 4])
+    options = {"num_embeddings": 5, "padding_idx": 2, "include_last_offset": True, "scale_grad_by_freq": True}
+    numpy = {
+        "num_embeddings": np.int64(5),
+        "padding_idx": np.int8(-3),
+        "include_last_offset": np.True_,
+        "scale_grad_by_freq": np.True_,
+    }
+    want = sw.embedding_bag_backward(dy, indices, offsets, **options)
+    assert (sw.embedding_bag_backward(dy, indices, offsets, deterministic=np.False_, **numpy) == want).all()
+    for name, wrong in (
+        ("num_embeddings", [5]), ("num_embeddings", "5"), ("num_embeddings", 2**70), ("num_embeddings", 1.5),
+        ("num_embeddings", -1),
+        ("padding_idx", 2**63), ("padding_idx", -(2**63)), ("padding_idx", 5), ("padding_idx", {}), ("padding_idx", "1"),
+        ("include_last_offset", 1), ("include_last_offset", "yes"), ("include_last_offset", None), ("scale_grad_by_freq", 1),
+        ("deterministic", "no"), ("mode", ""), ("mode", ["sum"]), ("mode", None), ("mode", "SUM"), ("mode", b"sum"),
+    ):  # fmt: skip
+        with pytest.raises(sw.Error) as caught:
+            sw.embedding_bag_backward(dy, indices, offsets, **{**options, name: wrong})
+        assert caught.value.op == "embedding_bag_backward"
+        assert caught.value.operand == name
+
+
+def test_errors_name_the_function_and_its_operands() -> None:
+    dy, weight, flat, offsets = torch.ones(2, 3), torch.ones(5, 3), torch.tensor([1, 2, 3, 4]), torch.tensor([0, 2])
+    table, half = flat.reshape(2, 2), dy.half()
+    backward, samples = sw.embedding_bag_backward, sw.embedding_bag_per_sample_weights_backward
+    for operand, function, args, named in (
+        ("out", backward, (dy, flat, offsets), {"num_embeddings": 5, "out": torch.empty(5, 2)}),
+        ("out", backward, (dy, table), {"num_embeddings": 5, "out": torch.empty(5, 3, dtype=F64)}),
+        ("dy", backward, (dy.int(), table), {"num_embeddings": 5}),
+        ("indices", backward, (dy, table.double()), {"num_embeddings": 5}),
+        ("indices", backward, (dy[:1], table), {"num_embeddings": 5}),
+        ("offsets", backward, (dy, flat, offsets.double()), {"num_embeddings": 5}),
+        ("offsets", backward, (dy, flat, offsets[:1]), {"num_embeddings": 5}),
+        ("per_sample_weights", backward, (half, table), {"num_embeddings": 5, "per_sample_weights": table.double()}),
+        ("per_sample_weights", backward, (half, table), {"num_embeddings": 5, "per_sample_weights": table.bfloat16()}),
+        ("per_sample_weights", backward, (dy, table), {"num_embeddings": 5, "per_sample_weights": table.half()}),
+        ("out", samples, (dy, weight, table), {"out": torch.empty(4)}),
+        ("out", samples, (dy, weight, table), {"out": torch.empty(2, 2, dtype=F64)}),
+        ("out", samples, (dy, weight, flat, offsets), {"out": dy.reshape(-1)[:4]}),
+        ("weight", samples, (dy, weight[0], table), {}),
+        ("weight", samples, (dy, weight.double(), table), {}),
+        ("indices", samples, (dy, weight, table + 1), {}),
+    ):  # fmt: skip
+        with pytest.raises(sw.Error) as caught:
+            function(*args, **named)
+        assert (caught.value.op, caught.value.operand) == (function.__name__, operand), caught.value
+        assert str(caught.value).startswith(f"{function.__name__}: {operand} must be ")
+        assert not re.search(r"dweight|d_per_sample_weights|embedding_dim|num_bags", str(caught.value))
+
+
+@hs.composite
+def calls(draw: Any) -> dict[str, Any]:
+    """Arguments of the two functions: any values of indices and offsets, right or wrong, and any layout."""
+    rows, dim, bags = draw(hs.integers(1, 6)), draw(hs.integers(0, 5)), draw(hs.integers(0, 5))
+    total = draw(hs.integers(0, 12))
+    random = np.random.default_rng(draw(hs.integers(0, 9999)))
+    wrong = draw(hs.integers(0, 7))
+    dtype = draw(hs.sampled_from(("float16", "float32", "float64")))
+    table = draw(hs.booleans())
+    if table:
+        total = bags * draw(hs.integers(0, 4))
+    indices = random.integers(0, rows, total)
+    last = draw(hs.booleans()) and not table
+    ends = np.sort(random.integers(0, total + 1, bags + last))
+    ends[: 1 if bags else 0] = 0
+    if wrong == 0 and total:
+        indices[random.integers(total)] = random.choice([-1, rows, -rows, 2**31 - 1, -(2**31)])
+    if wrong == 1 and len(ends):
+        ends[random.integers(len(ends))] += random.choice([-1, 1, total])
+    return {
+        "rows": rows, "dim": dim, "bags": bags, "dtype": dtype, "last": last, "table": table, "random": random,
+        "indices": indices.astype(draw(hs.sampled_from(("int32", "int64")))),
+        "offsets": ends.astype(draw(hs.sampled_from(("int32", "int64")))),
+        "padding": draw(hs.one_of(hs.none(), hs.integers(-rows, rows - 1))), "by_frequency": draw(hs.booleans()),
+        "mode": draw(hs.sampled_from(MODES)), "sample": draw(hs.sampled_from((None, dtype, "float32"))),
+        "winner": draw(hs.sampled_from(("same", "int64"))), "expanded": draw(hs.sampled_from((None, 0, 1))),
+        "steps": draw(hs.sampled_from((1, 2, -1))),
+    }  # fmt: skip
+
+
+def laid_out(x: np.ndarray, step: int) -> np.ndarray:
+    """The same numbers, the last dimension with a stride."""
+    memory = np.zeros((*x.shape[:-1], max(1, x.shape[-1]) * abs(step)), x.dtype)[..., ::step][..., : x.shape[-1]]
+    memory[...] = x
+    return memory
+
+
+def defined(c: dict[str, Any], dy: np.ndarray, weight: np.ndarray, weights: np.ndarray, winners: np.ndarray) -> Any:
+    """dweight and the gradient of weights by definition, in float64; None where a value is out of range."""
+    indices, offsets, bags, total = c["indices"].astype(int), c["offsets"].astype(int), c["bags"], len(c["indices"])
+    if c["table"]:
+        offsets = np.arange(bags) * (total // max(bags, 1))
+    if len(offsets) and (offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] > total):
+        return None
+    if ((indices < 0) | (indices >= c["rows"])).any():
+        return None
+    ends = offsets if c["last"] else np.append(offsets, total)
+    padding = -1 if c["padding"] is None else c["padding"] % c["rows"]
+    dweight, dots, frequency = np.zeros((c["rows"], c["dim"])), np.zeros(total), np.zeros(c["rows"])
+    for b in range(bags):
+        inside = [i for i in range(ends[b], ends[b + 1]) if indices[i] != padding]
+        for i in inside:
+            v = indices[i]
+            frequency[v] += 1
+            dots[i] = dy[b].astype(float) @ weight[v].astype(float)
+            if c["mode"] != "max":
+                dweight[v] += dy[b].astype(float) * (weights[i] if c["mode"] == "sum" else 1 / len(inside))
+        if c["mode"] == "max" and inside:
+            for d in range(c["dim"]):
+                if 0 <= winners[b, d] != padding:
+                    dweight[winners[b, d], d] += dy[b, d]
+    if c["by_frequency"] and c["mode"] != "max":
+        dweight /= np.maximum(frequency, 1)[:, None]
+    return dweight, dots
+
+
+@given(c=calls())
+def test_any_call(c: dict[str, Any]) -> None:
+    """The functions against the definition: modes, options, values in and out of range, strides, both dtypes of weights."""
+    random, (bags, dim, rows), total = c["random"], (c["bags"], c["dim"], c["rows"]), len(c["indices"])
+    dy = (random.standard_normal((bags, dim)) * 4).astype(c["dtype"])
+    if c["expanded"] is not None and dy.size:
+        dy = np.broadcast_to(dy[:1] if c["expanded"] == 0 else dy[:, :1], dy.shape)
+    weight = random.standard_normal((rows, dim)).astype(c["dtype"])
+    weights = np.ones(total) if c["sample"] is None else random.standard_normal(total).astype(c["sample"])
+    winners = random.integers(-1, rows, (bags, dim)).astype("int64" if c["winner"] == "int64" else c["indices"].dtype)
+    want = defined(c, dy, weight, weights.astype(float), winners)
+    shape = (bags, total // max(bags, 1)) if c["table"] else (total,)
+    indices = laid_out(c["indices"].reshape(shape), c["steps"])
+    where = (indices,) if c["table"] else (indices, laid_out(c["offsets"], c["steps"]))
+    common = {"padding_idx": c["padding"], "include_last_offset": c["last"]}
+    given = None if c["sample"] is None or c["mode"] != "sum" else laid_out(weights.reshape(shape), c["steps"])
+    dweight = laid_out(np.full((rows, dim), np.nan, c["dtype"]), c["steps"])
+    dots = laid_out(np.full(shape, np.nan, c["sample"] or c["dtype"]), c["steps"])
+    runs = (
+        lambda: sw.embedding_bag_backward(
+            dy, *where, num_embeddings=rows, mode=c["mode"], per_sample_weights=given, out=dweight,
+            scale_grad_by_freq=c["by_frequency"] and c["mode"] != "max", **common,
+            max_indices=laid_out(winners, c["steps"]) if c["mode"] == "max" else None,
+        ),
+        lambda: sw.embedding_bag_per_sample_weights_backward(dy, weight, *where, out=dots, **common),
+    )  # fmt: skip
+    if want is None:
+        for run, out in zip(runs, (dweight, dots), strict=True):
+            with pytest.raises(sw.InvalidProblemError):
+                run()
+            assert np.isnan(out).all()
+        return
+    if c["sample"] is None:
+        want = defined(c, dy, weight, np.ones(total), winners)
+    for run, value in zip(runs, want, strict=True):
+        got = run()
+        unit = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-14}[str(got.dtype)]
+        np.testing.assert_allclose(got.astype(float), value.reshape(got.shape), rtol=unit, atol=100 * unit)
+
+
+def free_memory() -> float:
+    """GiB that this machine can give."""
+    for row in Path("/proc/meminfo").read_text().splitlines():
+        if row.startswith("MemAvailable"):
+            return int(row.split()[1]) / 2**20
+    return 0.0
+
+
+def require_memory(gib: float) -> None:
+    if (free := free_memory()) < gib:
+        pytest.skip(f"{gib} GiB are needed, {free:.1f} are free")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", [2**31 + 5, 2**32 + 5])
+def test_more_rows_than_32_bits(rows: int, mode: str) -> None:
+    """A table of float16 with one column; 2^32 + 5 rows are numbered in 64 bits."""
+    require_memory(rows * 2 / 2**30 + 3)
+    indices = torch.tensor([rows - 1, 0, 2**31 - 1, 2**31, rows - 1, 7, 2**31 + 1])
+    offsets, dy = torch.tensor([0, 3, 4]), torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float16)
+    won = torch.tensor([[rows - 1], [2**31], [rows - 1]])
+    out = torch.full((rows, 1), math.nan, dtype=torch.float16)
+    sw.embedding_bag_backward(
+        dy, indices, offsets, num_embeddings=rows, mode=mode, out=out, max_indices=won if mode == "max" else None, padding_idx=7
+    )
+    share = 1 / torch.tensor([3, 1, 2]) if mode == "mean" else torch.ones(3)
+    want: dict[int, float] = {}
+    for bag, row in zip((0, 0, 0, 1, 2, 2), (rows - 1, 0, 2**31 - 1, 2**31, rows - 1, 2**31 + 1), strict=True):
+        if mode != "max" or int(won[bag]) == row:
+            want[row] = want.get(row, 0) + float(dy[bag]) * float(share[bag])
+    for row, value in want.items():
+        assert abs(float(out[row]) - value) < 1e-3 * value, row
+        out[row] = 0
+    assert not any(out[first : first + 2**26].any() for first in range(0, rows, 2**26)), "other rows are zeros"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("total", [2**31 + 5, 2**32 + 5])
+def test_more_positions_than_32_bits(total: int) -> None:
+    """Expanded indices and weights: the gradient of the weights, and that of a table of padding alone."""
+    require_memory(total * 2 / 2**30 + 3)
+    indices, starts = torch.ones(1, dtype=torch.int64).expand(total), torch.tensor([0, 5, 2**31 - 1, 2**31 + 1, total - 2])
+    dy = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0]], dtype=torch.float16)
+    weight = torch.tensor([[1.0], [2.0]], dtype=torch.float16)
+    out = torch.full((total,), math.nan, dtype=torch.float16)
+    sw.embedding_bag_per_sample_weights_backward(dy, weight, indices, starts, out=out)
+    for bag, end in enumerate([*starts[1:].tolist(), total]):
+        for first in range(int(starts[bag]), end, 2**26):
+            assert (out[first : min(first + 2**26, end)] == 2 * dy[bag]).all(), bag
+    del out
+    dweight = sw.embedding_bag_backward(dy, indices, starts, num_embeddings=2, padding_idx=1)
+    assert not dweight.any()
 
 
 # --- the drop-in ------------------------------------------------------------------------------------------------------

@@ -25,13 +25,14 @@ def build(
     longest: int = 4,
     mode: str = "sum",
     weighted: bool = True,
+    single: bool = False,
     padding: int | None = None,
     last: bool = False,
     by_frequency: bool = False,
     index: torch.dtype = torch.int64,
     offset: torch.dtype = torch.int64,
 ) -> tuple[dict[str, Any], Tensors]:
-    """Bags of 0 to `longest` positions; behind the last offset, where there is one, come three more."""
+    """Bags of 0 to `longest` positions; behind the last offset, where there is one, come three more. single: weights in float32."""
     bags, dim = math.prod(shape[:-1]), shape[-1] if shape else 1
     lengths = maker.integers(0, longest, (bags,), torch.int64).cpu()
     if bags:
@@ -45,7 +46,8 @@ def build(
     }
     if mode == "sum":
         if weighted:
-            inputs["per_sample_weights"] = maker.floats((total,))
+            weights = maker.floats((total,))
+            inputs["per_sample_weights"] = weights.float() / 3 if single else weights
         inputs["weight"] = maker.floats((rows, dim))
     if mode == "max":
         pick = torch.rand(bags, dim, generator=maker.generator)
@@ -109,7 +111,7 @@ def truth(d: Any, inputs: Tensors) -> dict[str, Truth]:
     np.add.at(square, at, terms * terms)
     device, carried = inputs["dy"].device, ACCUMULATOR[dtype]
 
-    def outcome(value: np.ndarray, square: np.ndarray, n: int) -> Truth:
+    def outcome(value: np.ndarray, square: np.ndarray, n: int, dtype: torch.dtype = dtype) -> Truth:
         value, size = (torch.from_numpy(x.astype(np.float64)).to(device) for x in (value, np.sqrt(square)))
         return Truth(value, torch.maximum(size, value.abs()), dtype, carried, max(int(n), 1))
 
@@ -118,13 +120,20 @@ def truth(d: Any, inputs: Tensors) -> dict[str, Truth]:
         products = dy[bag] * wide["weight"][rows]
         dots, squares = np.zeros((2, d.total_indices), np.longdouble)
         dots[position], squares[position] = products.sum(1), (products * products).sum(1)
-        outputs["d_per_sample_weights"] = outcome(dots, squares, d.embedding_dim)
+        outputs["d_per_sample_weights"] = outcome(dots, squares, d.embedding_dim, dtype_of_samples(inputs))
     return outputs
 
 
+def dtype_of_samples(inputs: Tensors) -> torch.dtype:
+    """That of the weights of samples, which their gradient has too."""
+    return inputs.get("per_sample_weights", inputs["dy"]).dtype
+
+
 def by_torch(d: Any, inputs: Tensors) -> Tensors:
-    """torch.autograd, where the forward of torch means the same: without positions behind the last offset."""
+    """torch.autograd, where the forward of torch means the same: without positions behind the last offset, in one dtype."""
     dy, device = inputs["dy"], inputs["dy"].device.type
+    if dtype_of_samples(inputs) != dy.dtype:
+        return {}
     missing = (F16, "cpu") if device == "cpu" else (BF16, "cuda")  # on CUDA, where samples have weights
     if d.mode == "max" or d.include_last_offset or (dy.dtype, device) == missing:
         return {}
@@ -168,8 +177,11 @@ def call(problem: Problem, wanted: tuple[str, ...], out: Any = None) -> Tensors:
             scale_grad_by_freq=d.scale_grad_by_freq, **common,
         )  # fmt: skip
     if "d_per_sample_weights" in wanted:
+        samples = given["d_per_sample_weights"]
+        if samples is None and dtype_of_samples(x) != x["dy"].dtype:
+            samples = torch.empty(x["indices"].shape, dtype=dtype_of_samples(x), device=x["dy"].device)
         results["d_per_sample_weights"] = sw.embedding_bag_per_sample_weights_backward(
-            x["dy"], x["weight"], x["indices"], x["offsets"], out=given["d_per_sample_weights"], **common
+            x["dy"], x["weight"], x["indices"], x["offsets"], out=samples, **common
         )
     return {name: results[name] for name in wanted}
 
@@ -180,6 +192,7 @@ def options(draw: Any, shape: tuple[int, ...]) -> dict[str, Any]:
     mode = draw(st.sampled_from(("sum", "mean")))  # the winners of max follow from indices, whatever their layout
     return {
         "rows": rows, "longest": draw(st.sampled_from((1, 4, 40))), "mode": mode, "weighted": draw(st.booleans()),
+        "single": draw(st.booleans()),
         "padding": draw(st.one_of(st.none(), st.integers(-rows, rows - 1))), "last": draw(st.booleans()),
         "by_frequency": draw(st.booleans()), "index": draw(integers), "offset": draw(integers),
     }  # fmt: skip
