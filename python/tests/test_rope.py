@@ -258,44 +258,6 @@ def test_learned_tables_are_refused(device: str) -> None:
 
 # --- transformers itself -----------------------------------------------------------------------------------------------
 
-SCALINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "linear": {"factor": 3.0},
-    "dynamic": {"factor": 2.0},
-    "yarn": {"factor": 4.0, "original_max_position_embeddings": 1024},
-    "yarn, mscale": {
-        "factor": 4.0, "original_max_position_embeddings": 1024, "mscale": 0.7, "mscale_all_dim": 0.3, "beta_fast": 16,
-        "truncate": False,
-    },
-    "longrope": {
-        "factor": 4.0, "original_max_position_embeddings": 1024,
-        "short_factor": [1 + 0.1 * i for i in range(32)], "long_factor": [2 + 0.3 * i for i in range(32)],
-    },
-    "llama3": {
-        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 1024,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("length", [16, 2000, 6000])
-@pytest.mark.parametrize("name", SCALINGS)
-def test_tables_are_those_of_transformers(name: str, length: int, device: str) -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed: its tables cannot be compared")
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    kind = name.partition(",")[0]
-    parameters = {"rope_theta": 500000.0, "rope_type": kind, **SCALINGS[name]}
-    shape = {"hidden_size": 256, "num_attention_heads": 4, "max_position_embeddings": 4096}
-    config = LlamaConfig(**shape, rope_parameters=parameters)
-    positions = torch.arange(length, device=device)[None]
-    want = LlamaRotaryEmbedding(config).to(device)(torch.zeros((), device=device), positions)
-    for ours, theirs in zip(st.rope_tables(config, positions), want, strict=True):
-        # On a GPU transformers makes the frequencies of some kinds there, with roundings of its own; the angle multiplies them.
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6 if device == "cpu" else 2e-7 * length)
-    again = st.rope_tables({**shape, **parameters}, positions)
-    assert torch.equal(again[0], st.rope_tables(config, positions)[0])
-
 
 def test_llama_with_our_rotation(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """Transformers' Llama with grouped queries: the same loss and gradients with apply_rotary_pos_emb swapped."""
@@ -319,13 +281,6 @@ def test_llama_with_our_rotation(monkeypatch: pytest.MonkeyPatch, device: str) -
         grads.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
     for theirs, ours in zip(*grads, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_missing_setting() -> None:
-    with pytest.raises(sw.InvalidProblemError, match="factor"):
-        st.rope_tables({"head_dim": 8, "rope_type": "linear"}, torch.arange(3))
-    with pytest.raises(sw.UnsupportedError, match="spiral"):
-        st.rope_tables({"head_dim": 8, "rope_type": "spiral"}, torch.arange(3))
 
 
 @pytest.mark.parametrize("dtypes", [(F16, BF16), (F32, F16), (BF16, F32), (F64, F32)], ids=str)
