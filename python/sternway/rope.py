@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from typing import Any, ClassVar
 
 from . import _plan, errors
-from ._arrays import Array, device_of, require_array
+from ._arrays import Array, device_of, dtype_name, require_array
 from ._descriptor import Descriptor
 
 
@@ -72,20 +73,76 @@ Options = tuple[float, str, int | None, int, str, str]
 """base, pairing, rotary_dim, rotary_start, angle, layout."""
 
 
+def options_of(base: Any, pairing: Any, rotary_dim: Any, rotary_start: Any, angle: Any, layout: Any) -> Options:
+    """The options of a call as Python's numbers and words, which can be hashed and traced. Plans check their values.
+
+    Raises:
+        InvalidProblemError: an option of another kind.
+    """
+    if not isinstance(base, float):
+        base = _converted("base", base, "a number", _number)
+    if rotary_dim is not None and not isinstance(rotary_dim, int):
+        rotary_dim = _converted("rotary_dim", rotary_dim, "an integer", _integer)
+    if not isinstance(rotary_start, int):
+        rotary_start = _converted("rotary_start", rotary_start, "an integer", _integer)
+    for name, word in (("pairing", pairing), ("angle", angle), ("layout", layout)):
+        if not isinstance(word, str):
+            raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, "a word", f"{word!r:.80}")
+    return base, pairing, rotary_dim, rotary_start, angle, layout
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (str, bytes)):
+        raise TypeError
+    return float(value)
+
+
+def _integer(value: Any) -> int:
+    return int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+
+
+def _converted(name: str, value: Any, kind: str, convert: Any) -> Any:
+    try:
+        return convert(value)
+    except (TypeError, ValueError, OverflowError):
+        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, kind, f"{value!r:.80}") from None
+
+
+def extents(shape: tuple[int, ...], layout: str, operand: str = "dy") -> tuple[int, int, int, int]:
+    """Batch, heads, tokens and elements of an operand in a layout.
+
+    Raises:
+        InvalidProblemError: there is no such layout, or it has another rank.
+    """
+    axes = _AXES.get(layout)
+    if axes is None:
+        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, "layout", "bhsd, bshd or thd", repr(layout))
+    rank = 4 - axes.count(None)
+    if len(shape) != rank:
+        wanted, got = f"of rank {rank} in the layout {layout}", f"rank {len(shape)}"
+        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, operand, wanted, got)
+    b, h, s, d = (1 if axis is None else shape[axis] for axis in axes)
+    return b, h, s, d
+
+
 @functools.lru_cache(maxsize=1024)
 def _rope_plan(
     shape: tuple[int, ...], dtype: Any, options: Options, key_heads: int | None, direction: str, device: str
 ) -> RopeBackwardPlan:
-    op, layout = RopeBackwardDescriptor.family, options[-1]
-    if layout not in _AXES:
-        raise errors.make("invalid_problem", op, "layout", "bhsd, bshd or thd", errors.shown(layout))
-    axes = _AXES[layout]
-    rank = len(set(axes) - {None})
-    if len(shape) != rank:
-        raise errors.make("invalid_problem", op, "dy", f"of rank {rank} in the layout {layout}", f"rank {len(shape)}")
-    b, h, s, d = (1 if axis is None else shape[axis] for axis in axes)
-    descriptor = RopeBackwardDescriptor(b, h, s, d, dtype, *options, key_heads, direction)
+    descriptor = RopeBackwardDescriptor(*extents(shape, options[-1]), dtype, *options, key_heads, direction)
     return RopeBackwardPlan.select(descriptor, device)
+
+
+def refuse_complex(name: str, table: Array | None) -> None:
+    """Say what to do with a table of complex numbers, which hold cosine and sine in one.
+
+    Raises:
+        InvalidProblemError: the dtype of the table is complex.
+    """
+    if hasattr(table, "dtype") and "complex" in dtype_name(table.dtype):
+        hint = f"pass cos={name}.real and sin={name}.imag"
+        wanted, got = "real", f"a table of {dtype_name(table.dtype)}"
+        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, wanted, got, hint)
 
 
 def rotate(
@@ -111,10 +168,16 @@ def rotate(
         keys["dy_k"] = dy_k
     plan = _rope_plan(shape, dy.dtype, options, key_heads, direction, device_of(dy))
     outputs = _plan.outputs(plan, dy, rows, out)
-    plan.run(dy=dy, positions=positions, cos=cos, sin=sin, **keys, **outputs)
+    try:
+        plan.run(dy=dy, positions=positions, cos=cos, sin=sin, **keys, **outputs)
+    except errors.InvalidProblemError:
+        refuse_complex("cos", cos)
+        refuse_complex("sin", sin)
+        raise
     return tuple(outputs.values())
 
 
+@errors.reported_as("rope_backward")
 def rope_backward(
     dy: Array,
     positions: Array | None = None,
@@ -152,7 +215,8 @@ def rope_backward(
 
     Raises:
         InvalidProblemError: shapes or options that contradict each other; on the CPU, a position that is no row of the tables
-            (on a GPU such a token is copied, and STERNWAY_CHECK=1 reports it).
+            (on a GPU such a token is copied, and STERNWAY_CHECK=1 reports it); tables that are not real floating numbers, and
+            positions that are not int32 or int64.
         UnsupportedError: a dtype, pairing, layout or device without a kernel.
 
     Example:
@@ -161,5 +225,5 @@ def rope_backward(
         >>> sw.rope_backward(dy).round(3).tolist()
         [[[[1.0, 0.0], [0.841, 0.54]]]]
     """
-    options = (base, pairing, rotary_dim, rotary_start, angle, layout)
+    options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
     return rotate("backward", dy, None, positions, cos, sin, options, out)[0]

@@ -120,11 +120,11 @@ def test_bags_without_weights(mode: str, device: str) -> None:
         torch.func.jvp(lambda w: st.embedding_bag(indices, w, offsets, mode="sum", sparse=True), (weight,), (t,))
 
 
-def test_tangents_of_constants_are_refused(device: str) -> None:
-    """As tables that require a gradient are: they would be lost."""
-    x, table = torch.randn(1, 1, 3, 4, device=device), torch.ones(3, 2, device=device)
-    with pytest.raises(sw.UnsupportedError, match="tangent"):
-        torch.func.jvp(lambda table: st.rope(x, cos=table, sin=table), (table,), (table,))
+def test_tangents_of_tables(device: str) -> None:
+    """The rotation is linear in its tables."""
+    x, table, tangent = (torch.randn(shape, dtype=F64, device=device) for shape in ((1, 1, 3, 4), (3, 2), (3, 2)))
+    found = torch.func.jvp(lambda table: st.rope(x, cos=table, sin=table), (table,), (tangent,))[1]
+    torch.testing.assert_close(found, st.rope(x, cos=tangent, sin=tangent))
 
 
 @pytest.mark.parametrize("name", NAMES)

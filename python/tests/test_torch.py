@@ -69,9 +69,11 @@ def test_names_and_order_of_arguments() -> None:
     rope = inspect.signature(st.rope).parameters
     assert list(rope)[:2] == ["x", "positions"]
     assert [p.default for p in rope.values()][1:] == [
-        None, 10000.0, None, None, "interleaved", None, 0, "float64", "bhsd",
+        None, 10000.0, None, None, "interleaved", None, 0, "float64", "bhsd", None,
     ]  # fmt: skip
-    assert list(inspect.signature(st.apply_rotary_pos_emb).parameters) == ["q", "k", "cos", "sin", "unsqueeze_dim"]
+    assert list(inspect.signature(st.apply_rotary_pos_emb).parameters) == [
+        "q", "k", "cos", "sin", "unsqueeze_dim", "pairing", "rotary_dim", "columns",
+    ]  # fmt: skip
     assert list(fake) == ["x", "scale", "zero_point", "quant_min", "quant_max"]
     assert fake["quant_min"].kind is fake["quant_max"].kind is inspect.Parameter.KEYWORD_ONLY
     a, b = leaves_of(F32, "cpu", (3,), (3,))

@@ -6,11 +6,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from ..errors import Error, make, renamed
-from ..rope import Options, rotate
+from ..errors import make, reported_as
+from ..rope import Options, extents, options_of, rotate
 from ._calls import require_tensors
 from ._operators import Gradients, apply, differentiable, each, intercepted, traced, way
+from ._rope_operands import (
+    OP,
+    arranged,
+    floating,
+    folded,
+    heads_in_tables,
+    laid_out,
+    require_columns,
+    table_gradients,
+    tables_of,
+)
 from ._tangents import Inputs
 
 
@@ -45,78 +57,100 @@ _operator.register_vmap(each("rope", _operator))
 _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
 
-def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], _: Any) -> Gradients:
-    """The gradient of a rotation: the same one in the other direction, and so on."""
-    _, x_k, *how, direction = inputs
-    dx, dx_k = apply(_GRADIENT.function, grads[0], None if x_k is None else grads[1], *how, _TRANSPOSE[direction])
-    return dx, None if x_k is None else dx_k, *[None] * 10
+def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
+    """The gradient of a rotation: the same one in the other direction, and so on; that of its tables is torch's."""
+    x, x_k, positions, cos, sin, *options, direction = inputs
+    dy = grads[0], None if x_k is None else grads[1]
+    dx, dx_k = apply(_GRADIENT.function, *dy, positions, cos, sin, *options, _TRANSPOSE[direction])
+    dcos = dsin = None
+    if needs[3] or needs[4]:
+        rotations = [(a, b) if direction == "forward" else (b, a) for a, b in zip((x, x_k), dy, strict=True) if b is not None]
+        dcos, dsin = table_gradients(rotations, positions, cos, sin, tuple(options))
+    return dx, None if x_k is None else dx_k, None, dcos, dsin, *[None] * 7
 
 
-_GRADIENT = differentiable(_operator, _transposed, linear=(0, 1))
+_GRADIENT = differentiable(_operator, _transposed)
 
 
 class _Rope(torch.autograd.Function):
-    """One rotation of x, or of x and x_k, which have the same positions and tables."""
+    """One rotation of x, or of x and x_k, which have the same positions and tables.
+
+    learned: whether the tables may need a gradient, for which x is kept.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        x: Tensor, x_k: Tensor | None, positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options
+        x: Tensor,
+        x_k: Tensor | None,
+        positions: Tensor | None,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        options: Options,
+        learned: bool,
     ) -> tuple[Tensor, ...]:
         if traced() or intercepted(x):
             y, y_k = _operator(x, x_k, positions, cos, sin, *options, "forward")
             return (y,) if x_k is None else (y, y_k)
-        try:
-            return rotate("forward", x, x_k, positions, cos, sin, options)
-        except Error as error:
-            op, names = ("rope", {"dy": "x"}) if x_k is None else ("apply_rotary_pos_emb", {"dy": "q", "dy_k": "k"})
-            raise renamed(error, f"sternway.torch.{op}", names) from None
+        return rotate("forward", x, x_k, positions, cos, sin, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, _, positions, cos, sin, ctx.options = inputs
-        ctx.save_for_backward(positions, cos, sin)
+        x, x_k, positions, cos, sin, ctx.options, ctx.learned = inputs
+        ctx.save_for_backward(positions, cos, sin, *((x, x_k) if ctx.learned else ()))
         ctx.strides = [y.stride() for y in output]  # as x's, where those are dense
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        given = [g for g in grads if g is not None]
-        nothing = (None,) * 4
+        nothing = (None,) * 7
+        given = [_in_memory(g) for g in grads if g is not None]
         if not given:
-            return None, None, *nothing
+            return nothing
         results: Any
-        positions, cos, sin = ctx.saved_tensors
+        positions, cos, sin, *saved = ctx.saved_tensors
         if call := way(given[0], _GRADIENT):
             results = call(given[0], given[1] if len(given) == 2 else None, positions, cos, sin, *ctx.options, "backward")
         else:
-            given = [g.resolve_neg() for g in given]
             strides = [s for s, g in zip(ctx.strides, grads, strict=True) if g is not None]
             out = tuple(g.new_empty_strided(g.shape, s) for g, s in zip(given, strides, strict=True))
             x_k = given[1] if len(given) == 2 else None
             results = rotate("backward", given[0], x_k, positions, cos, sin, ctx.options, out)
+        dcos = dsin = None
+        if ctx.learned and (ctx.needs_input_grad[3] or ctx.needs_input_grad[4]):
+            inputs = [x for x, g in zip(saved, grads, strict=False) if g is not None]
+            dcos, dsin = table_gradients(list(zip(inputs, given, strict=True)), positions, cos, sin, ctx.options)
         found = iter(results)
         dx = [None if g is None else next(found) for g in grads]
-        return dx[0], dx[1] if len(dx) == 2 else None, *nothing
+        return dx[0], dx[1] if len(dx) == 2 else None, None, dcos, dsin, None, None
 
 
-def _table(op: str, name: str, table: Tensor | None, x: Tensor) -> Tensor | None:
-    """A table in a dtype that the kernels read beside x."""
-    if table is None:
-        return None
-    if table.requires_grad and torch.is_grad_enabled():
-        raise make(
-            "unsupported",
-            f"sternway.torch.{op}",
-            name,
-            "a constant",
-            "a tensor that requires grad",
-            f"pass {name}.detach(); no gradient flows to the tables",
-        )
-    return table if table.dtype in (x.dtype, torch.float32, torch.float64) else table.float()
+def _in_memory(g: Tensor) -> Tensor:
+    """A gradient with its numbers in memory: it may be lazily negated, sparse, or torch's zeros without storage."""
+    if torch.compiler.is_compiling():
+        return g
+    g = g if g.layout is torch.strided else g.to_dense()
+    return g.clone() if g._is_zerotensor() else g.resolve_neg()
 
 
+def _rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
+    """One or two inputs rotated, with their gradients."""
+    x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
+    if torch.compiler.is_exporting():  # which would drop the backward of a Function
+        return _operator(x, x_k, positions, cos, sin, *options, "forward")[: len(inputs)]
+    learned = cos is not None and sin is not None and _learned(cos, sin)
+    return apply(_Rope, x, x_k, positions, cos, sin, options, learned)
+
+
+def _learned(cos: Tensor, sin: Tensor) -> bool:
+    """Whether a derivative with respect to tables may be asked for. torch.compile does not see it in a transform."""
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
+
+
+@reported_as("sternway.torch.rope", {"dy": "x"})
 def rope(
     x: Tensor,
     positions: Tensor | None = None,
@@ -129,6 +163,7 @@ def rope(
     rotary_start: int = 0,
     angle: str = "float64",
     layout: str = "bhsd",
+    columns: str | None = None,
 ) -> Tensor:
     """Rotary position embedding of x (Su et al., arXiv 2104.09864).
 
@@ -138,20 +173,25 @@ def rope(
     Args:
         x: [B, H, S, D] in the layout "bhsd", [B, S, H, D] in "bshd", [tokens, H, D] in "thd"; float32, float64, float16 or
             bfloat16; any strides. Under autocast x keeps its dtype.
-        positions: [S] or [B, S], int32 or int64; None: 0 .. S-1.
+        positions: [S] or [B, S], int32 or int64; None: 0 .. S-1. Without tables also floating, such as times or coordinates.
         base: of the frequencies ``base ** (-2 k / rotary_dim)``, in radians for each position.
-        cos, sin: tables [P, rotary_dim / 2] or [P, rotary_dim], or with a leading batch, of which position p takes row p.
+        cos, sin: tables of a floating dtype, [P, columns], [B, P, columns], or [B, H, P, columns] and [H, P, columns] where
+            heads differ (in every layout of x; extents of 1 stand for all), of which position p takes row p. They have
+            rotary_dim / 2 columns, one for each pair, or rotary_dim. Tables that require grad get their gradients.
         pairing: "interleaved" (2k, 2k + 1), or "half" (k, k + rotary_dim / 2).
         rotary_dim, rotary_start: the rotated part; None: all of D.
         angle: "float64", or "float32" as a torch forward forms it.
         layout: of x.
+        columns: where the pairs have theirs in tables of rotary_dim columns. "halves": pair k has columns k and
+            k + rotary_dim / 2; "neighbours": 2k and 2k + 1. None: "halves" for "half", "neighbours" for "interleaved".
 
     Returns:
         y, like x.
 
     Raises:
-        InvalidProblemError: shapes or options that contradict each other, positions outside the tables (on the CPU).
-        UnsupportedError: a dtype, pairing, layout or device without a kernel, tables that require grad.
+        InvalidProblemError: shapes or options that contradict each other; tables that are complex, integers or bools; positions
+            outside the tables (on the CPU), or floating beside tables.
+        UnsupportedError: a dtype, pairing, layout or device without a kernel.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -159,32 +199,111 @@ def rope(
         >>> st.rope(x).detach().round(decimals=3).tolist()
         [[[[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]]]
     """
-    require_tensors("rope", x=x)
-    options = (base, pairing, rotary_dim, rotary_start, angle, layout)
-    tables = _table("rope", "cos", cos, x), _table("rope", "sin", sin, x)
-    return apply(_Rope, x, None, positions, *tables, options)[0]  # type: ignore[no-any-return]
+    given = {"positions": positions, "cos": cos, "sin": sin}
+    require_tensors("rope", x=x, **{name: t for name, t in given.items() if t is not None})
+    options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
+    require_columns(columns)
+    batch, heads, _, head_dim = extents(x.shape, layout)
+    if cos is None or sin is None:
+        if cos is None and sin is None and positions is not None and positions.is_floating_point():
+            cos, sin, positions = *tables_of(positions, x, options), None
+        return _rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]
+    pairs = (head_dim if rotary_dim is None else rotary_dim) // 2
+    cos, sin = (arranged(floating(name, t, x), pairs, columns, pairing) for name, t in (("cos", cos), ("sin", sin)))
+    if not heads_in_tables(cos.shape, batch, heads):
+        return _rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]
+    return _by_heads([x], positions, cos, sin, options)[0]
 
 
-def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+def _by_heads(inputs: list[Tensor], positions: Tensor | None, cos: Tensor, sin: Tensor, options: Options) -> list[Tensor]:
+    """Inputs rotated by tables of each head."""
+    if cos.shape != sin.shape:
+        raise make("invalid_problem", OP, "sin", "of the shape of cos", str(list(sin.shape)))
+    f = folded(inputs, positions, cos, sin, options[-1])
+    return [f.unfold(y) for y in _rotated(f.inputs, f.positions, f.cos, f.sin, (*options[:-1], f.layout))]
+
+
+@reported_as("sternway.torch.apply_rotary_pos_emb", {"dy": "q", "dy_k": "k"})
+def apply_rotary_pos_emb(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    unsqueeze_dim: int = 1,
+    *,
+    pairing: str = "half",
+    rotary_dim: int | None = None,
+    columns: str = "halves",
+) -> tuple[Tensor, Tensor]:
     """Rotate queries and keys in one launch, forward and backward: the function of that name in transformers' Llama.
 
+    **Other models of transformers have another function under this name.** Some pair neighbours (Cohere, GLM, Ernie 4.5,
+    Helium, Moonshine), and shapes do not show it: put in place of their function without ``pairing`` and ``columns``, this one
+    rotates otherwise than the model was trained. :func:`patch_rope` finds out what a model does, and puts this function in its
+    place with the right options.
+
+    ==========================  ============================================================
+    models                      options
+    ==========================  ============================================================
+    Llama, Mistral, Qwen        none
+    GPT-NeoX, Phi-3 (partial)   ``rotary_dim=cos.shape[-1]``
+    GLM, Ernie 4.5, Helium      ``pairing="interleaved"``, and ``rotary_dim`` where it is partial
+    Cohere                      ``pairing="interleaved", columns="neighbours"``
+    GPT-OSS                     ``rotary_dim=q.shape[-1]``, twice the width of the tables
+    ==========================  ============================================================
+
     Args:
-        q, k: [B, H, S, D] with unsqueeze_dim 1, [B, S, H, D] with 2; the numbers of heads may differ; any strides.
-        cos, sin: [B, S, R] or [1, S, R], the two halves one after the other, R <= D. Elements from R on are copied.
+        q, k: [B, H, S, D] with unsqueeze_dim 1, [B, S, H, D] with 2; without a batch [S, H, D] with -2, [H, S, D] with 0. The
+            numbers of heads may differ; any strides.
+        cos, sin: tables of a floating dtype whose rows belong to the tokens: [B, S, R], [1, S, R] or [S, R]. What they are
+            after ``unsqueeze(unsqueeze_dim)`` broadcasts to q and k. Tables of rank 4 have rows for each head, in the layout of
+            q, and are not unsqueezed. Tables that require grad get their gradients.
         unsqueeze_dim: where q and k have their heads.
+        pairing: "half" (k, k + rotary_dim / 2), or "interleaved" (2k, 2k + 1).
+        rotary_dim: the rotated part of D, from its first element on; others are copied. It must be given where R < D: R for
+            two columns a pair, or 2 R for one column a pair.
+        columns: "halves": pair k has columns k and k + R / 2; "neighbours": 2k and 2k + 1.
 
     Returns:
         q and k rotated, each like its input (torch would promote to the dtype of the tables).
 
     Raises:
-        InvalidProblemError: shapes that do not fit each other.
-        UnsupportedError: another unsqueeze_dim; tables that require grad.
+        InvalidProblemError: shapes that do not fit each other; tables narrower than D without rotary_dim; q and k of different
+            dtypes; tables that are complex, integers or bools.
+        UnsupportedError: a dtype, pairing, columns or device without a kernel.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> q, k, angles = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8), torch.rand(1, 3, 4)  # two heads of q share one of k
+        >>> q, k = st.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin(), rotary_dim=8)
+        >>> q.shape, k.shape
+        (torch.Size([1, 4, 3, 8]), torch.Size([1, 2, 3, 8]))
     """
-    name = "apply_rotary_pos_emb"
-    layout = {1: "bhsd", 2: "bshd", -3: "bhsd", -2: "bshd"}.get(unsqueeze_dim)
-    if layout is None:
-        raise make("unsupported", f"sternway.torch.{name}", "unsqueeze_dim", "1 or 2", str(unsqueeze_dim))
-    require_tensors(name, q=q, k=k, cos=cos, sin=sin)
-    options = (10000.0, "half", cos.shape[-1], 0, "float64", layout)
-    tables = _table(name, "cos", cos, q), _table(name, "sin", sin, q)
-    return apply(_Rope, q, k, None, *tables, options)  # type: ignore[no-any-return]
+    require_tensors("apply_rotary_pos_emb", q=q, k=k, cos=cos, sin=sin)
+    require_columns(columns)
+    cos, sin = floating("cos", cos, q), floating("sin", sin, q)
+    layout, cos, sin = laid_out(q, k, cos, sin, unsqueeze_dim)
+    inputs = [q, k] if q.dim() == 4 else [q[None], k[None]]
+    width = _rotary_dim(q.shape[-1], cos.shape[-1], rotary_dim)
+    options = options_of(10000.0, pairing, width, 0, "float64", layout)
+    cos, sin = (arranged(t, width // 2, columns, pairing) for t in (cos, sin))
+    rotated = _rotated(inputs, None, cos, sin, options) if cos.dim() == 3 else _by_heads(inputs, None, cos, sin, options)
+    y_q, y_k = rotated if q.dim() == 4 else (y[0] for y in rotated)
+    return y_q, y_k
+
+
+def _rotary_dim(head_dim: int, width: int, rotary_dim: Any) -> int:
+    """How many elements tables of a width rotate."""
+    if rotary_dim is None and width == head_dim:
+        return head_dim
+    known = (width, 2 * width) if width < head_dim else (head_dim,)
+    if rotary_dim is not None:
+        _, _, rotary_dim, *_ = options_of(1.0, "", rotary_dim, 0, "", "")
+    if width <= head_dim and rotary_dim in known and rotary_dim <= head_dim:
+        return rotary_dim  # type: ignore[no-any-return]
+    if width > head_dim:
+        raise make("invalid_problem", OP, "cos", f"of at most {head_dim} columns, the last extent of q", str(width))
+    choices = " or ".join(str(n) for n in known if n <= head_dim)
+    wanted = f"{choices} where tables have {width} columns and q has a last extent of {head_dim}"
+    hint = f"{width}: two columns a pair, {2 * width}: one column a pair" if width < head_dim else ""
+    raise make("invalid_problem", OP, "rotary_dim", wanted, str(rotary_dim), hint)
