@@ -129,7 +129,8 @@ def extents(shape: tuple[int, ...], layout: str, operand: str = "dy") -> tuple[i
 def _rope_plan(
     shape: tuple[int, ...], dtype: Any, options: Options, key_heads: int | None, direction: str, device: str
 ) -> RopeBackwardPlan:
-    descriptor = RopeBackwardDescriptor(*extents(shape, options[-1]), dtype, *options, key_heads, direction)
+    b, h, s, d = extents(shape, options[-1])
+    descriptor = RopeBackwardDescriptor(b, h, s, d, dtype, *options, key_heads, direction)
     return RopeBackwardPlan.select(descriptor, device)
 
 
@@ -139,9 +140,10 @@ def refuse_complex(name: str, table: Array | None) -> None:
     Raises:
         InvalidProblemError: the dtype of the table is complex.
     """
-    if hasattr(table, "dtype") and "complex" in dtype_name(table.dtype):
+    dtype = getattr(table, "dtype", None)
+    if dtype is not None and "complex" in dtype_name(dtype):
         hint = f"pass cos={name}.real and sin={name}.imag"
-        wanted, got = "real", f"a table of {dtype_name(table.dtype)}"
+        wanted, got = "real", f"a table of {dtype_name(dtype)}"
         raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, wanted, got, hint)
 
 

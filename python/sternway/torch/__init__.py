@@ -16,6 +16,7 @@ from .accelerate import accelerate
 from .dequantize import dequantize_per_token, fake_quantize_per_token
 from .embedding_bag import EmbeddingBag, embedding_bag
 from .lerp import lerp
+from .patch_rope import patch_rope
 from .rope import apply_rotary_pos_emb, rope
 from .rope_tables import rope_tables
 from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
@@ -33,6 +34,7 @@ __all__ = [
     "fake_quantize_per_token",
     "lerp",
     "logcumsumexp",
+    "patch_rope",
     "rope",
     "rope_tables",
 ]

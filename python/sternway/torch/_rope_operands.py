@@ -53,52 +53,58 @@ def arranged(table: Tensor, pairs: int, columns: str | None, pairing: str) -> Te
     if columns in (None, read) or pairs == 0 or table.shape[-1] != 2 * pairs:
         return table
     grid = (2, pairs) if columns == "halves" else (pairs, 2)
-    return table.unflatten(-1, grid).transpose(-1, -2).flatten(-2)
+    return table.reshape(*table.shape[:-1], *grid).transpose(-1, -2).flatten(-2)
 
 
-def laid_out(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: Any) -> tuple[str, Tensor, Tensor]:
-    """The layout of q and k that unsqueeze_dim implies, and tables [B or 1, S, R], or [B or 1, H, S, R] where heads differ.
+def laid_out(inputs: list[Tensor], cos: Tensor, sin: Tensor, unsqueeze_dim: Any) -> tuple[str, Tensor, Tensor]:
+    """The layout of inputs that unsqueeze_dim implies, and tables [B or 1, S, R], or [B or 1, H, S, R] where heads differ.
 
-    After unsqueeze the tables broadcast to q and k. The dimension in which they have an extent of 1 is that of the heads; where
-    they have none, the first of the two is, and the layout is "bhsd".
+    After unsqueeze the tables broadcast to the inputs. The dimension in which they have an extent of 1 is that of the heads;
+    where they have none, the first of the two is, and the layout is "bhsd".
+
+    Args:
+        inputs: q, or q and k.
 
     Raises:
         InvalidProblemError: other ranks, an unsqueeze_dim outside the tables, tables that do not broadcast.
     """
-    rank = q.dim()
+    q, rank = inputs[0], inputs[0].dim()
     if rank not in (3, 4):
         raise make("invalid_problem", OP, "dy", "of rank 3 or 4", f"rank {rank}")
-    if k.dim() != rank:
-        raise make("invalid_problem", OP, "dy_k", f"of rank {rank} like dy", f"rank {k.dim()}")
+    if inputs[-1].dim() != rank:
+        raise make("invalid_problem", OP, "dy_k", f"of rank {rank} like dy", f"rank {inputs[-1].dim()}")
     if sin.shape != cos.shape:
         raise make("invalid_problem", OP, "sin", f"of the shape {list(cos.shape)} of cos", str(list(sin.shape)))
     at = inserted(unsqueeze_dim, cos.dim())
     if rank == 4 and cos.dim() == 3 and at in (1, 2) and cos.shape[1] == q.shape[3 - at] and cos.shape[0] in (1, q.shape[0]):
         return ("bhsd" if at == 1 else "bshd"), cos, sin  # as most models call it
-    if cos.dim() == rank == 4:
-        shape, heads = tuple(cos.shape), 1
-    elif 2 <= cos.dim() < rank:
-        shape = (*(1,) * (rank - 1 - cos.dim()), *cos.shape[:at], 1, *cos.shape[at:])
-        heads = at + rank - 1 - cos.dim()
-    else:
-        wanted = "of rank 2, 3 or 4" if rank == 4 else "of rank 2 where dy has rank 3"
-        raise make("invalid_problem", OP, "cos", wanted, f"rank {cos.dim()}")
-    for name, x in (("q", q), ("k", k)):
+    shape, heads = _aligned(rank, tuple(cos.shape), at)
+    for name, x in zip(("dy", "dy_k"), inputs, strict=False):
         if any(n not in (1, m) for n, m in zip(shape[:-1], x.shape[:-1], strict=True)):
             wanted = f"broadcastable to {name} of shape {list(x.shape)} after unsqueeze({unsqueeze_dim})"
-            got = f"{list(cos.shape)}"
-            hint = "tables of each head need as many heads in k as in q" if q.shape[:-1] != k.shape[:-1] else ""
-            raise make("invalid_problem", OP, "cos", wanted, got, hint)
-    extra = 4 - rank  # where q and k have no batch
+            hint = "tables of each head need as many heads in dy_k as in dy" if name == "dy_k" else ""
+            raise make("invalid_problem", OP, "cos", wanted, str(list(cos.shape)), hint)
+    extra = 4 - rank  # where the inputs have no batch
     shape, heads = (*(1,) * extra, *shape), heads + extra
     if heads not in (1, 2) or shape[heads] != 1:
         heads = 1 if shape[1] == 1 or shape[2] != 1 else 2
-    tokens = q.shape[3 - heads - extra]
     full = [t.reshape(shape) for t in (cos, sin)]
     if shape[heads] != 1:
         return "bhsd", full[0], full[1]
+    tokens = q.shape[3 - heads - extra]
     cos, sin = (t.select(heads, 0).expand(-1, tokens, -1) for t in full)
     return "bhsd" if heads == 1 else "bshd", cos, sin
+
+
+def _aligned(rank: int, table: tuple[int, ...], at: int) -> tuple[tuple[int, ...], int]:
+    """The shape of a table after unsqueeze, with as many dimensions as an input has, and the one that was inserted."""
+    if len(table) == rank == 4:
+        return table, 1
+    if not 2 <= len(table) < rank:
+        wanted = "of rank 2, 3 or 4" if rank == 4 else "of rank 2 where dy has rank 3"
+        raise make("invalid_problem", OP, "cos", wanted, f"rank {len(table)}")
+    missing = rank - 1 - len(table)
+    return (*(1,) * missing, *table[:at], 1, *table[at:]), at + missing
 
 
 def inserted(unsqueeze_dim: Any, rank: int) -> int:
@@ -164,10 +170,10 @@ def folded(inputs: list[Tensor], positions: Tensor | None, cos: Tensor, sin: Ten
         return Folded(views, positions, cos[0], sin[0], "bhsd", lambda y: in_layout(y.transpose(0, 1)))
     if positions is not None and positions.dim() == 2:
         positions = positions.expand(batch, -1)[:, None].expand(-1, heads, -1).flatten(0, 1)
-    tables = [t.expand(batch, heads, -1, -1).flatten(0, 1) for t in (cos, sin)]
+    cos, sin = (t.expand(batch, heads, -1, -1).flatten(0, 1) for t in (cos, sin))
     rows = [x.flatten(0, 1).unsqueeze(1) for x in four]
     unfold = lambda y: in_layout(y.squeeze(1).unflatten(0, (batch, heads)))  # noqa: E731 - beside the other
-    return Folded(rows, positions, *tables, "bhsd", unfold)
+    return Folded(rows, positions, cos, sin, "bhsd", unfold)
 
 
 def tables_of(positions: Tensor, x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
@@ -196,11 +202,6 @@ def tables_of(positions: Tensor, x: Tensor, options: Options) -> tuple[Tensor, T
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-@torch.compiler.assume_constant_result
-def _frequencies(base: float, pairs: int) -> tuple[float, ...]:
-    return frequencies(base, pairs)
-
-
 @functools.lru_cache(maxsize=64)
 def frequencies(base: float, pairs: int) -> tuple[float, ...]:
     """``base ** (-k / pairs)`` for each pair k, each the nearest float64: positions multiply an error of its last place."""
@@ -211,6 +212,10 @@ def frequencies(base: float, pairs: int) -> tuple[float, ...]:
         for _ in range(pairs - 1):
             powers.append(powers[-1] * root)
         return tuple(map(float, powers[:pairs]))
+
+
+_frequencies: Any = torch.compiler.assume_constant_result(frequencies)  # type: ignore[no-untyped-call]
+"""The same where torch.compile traces: it cannot look into them."""
 
 
 def table_gradients(

@@ -280,16 +280,31 @@ def apply_rotary_pos_emb(
         (torch.Size([1, 4, 3, 8]), torch.Size([1, 2, 3, 8]))
     """
     require_tensors("apply_rotary_pos_emb", q=q, k=k, cos=cos, sin=sin)
+    width = _rotary_dim(q.shape[-1], cos.shape[-1], rotary_dim) if q.dim() and cos.dim() else 0
+    y_q, y_k = rotate_by_tables([q, k], cos, sin, unsqueeze_dim, pairing, width, 0, columns)
+    return y_q, y_k
+
+
+def rotate_by_tables(
+    inputs: list[Tensor],
+    cos: Tensor,
+    sin: Tensor,
+    unsqueeze_dim: int,
+    pairing: str,
+    rotary_dim: int,
+    rotary_start: int,
+    columns: str,
+) -> list[Tensor]:
+    """One or two inputs rotated by tables that broadcast to them after ``unsqueeze(unsqueeze_dim)``."""
+    q = inputs[0]
     require_columns(columns)
     cos, sin = floating("cos", cos, q), floating("sin", sin, q)
-    layout, cos, sin = laid_out(q, k, cos, sin, unsqueeze_dim)
-    inputs = [q, k] if q.dim() == 4 else [q[None], k[None]]
-    width = _rotary_dim(q.shape[-1], cos.shape[-1], rotary_dim)
-    options = options_of(10000.0, pairing, width, 0, "float64", layout)
-    cos, sin = (arranged(t, width // 2, columns, pairing) for t in (cos, sin))
-    rotated = _rotated(inputs, None, cos, sin, options) if cos.dim() == 3 else _by_heads(inputs, None, cos, sin, options)
-    y_q, y_k = rotated if q.dim() == 4 else (y[0] for y in rotated)
-    return y_q, y_k
+    layout, cos, sin = laid_out(inputs, cos, sin, unsqueeze_dim)
+    options = options_of(10000.0, pairing, rotary_dim, rotary_start, "float64", layout)
+    cos, sin = (arranged(t, rotary_dim // 2, columns, pairing) for t in (cos, sin))
+    four = inputs if q.dim() == 4 else [x[None] for x in inputs]
+    rotated = _rotated(four, None, cos, sin, options) if cos.dim() == 3 else _by_heads(four, None, cos, sin, options)
+    return list(rotated) if q.dim() == 4 else [y[0] for y in rotated]
 
 
 def _rotary_dim(head_dim: int, width: int, rotary_dim: Any) -> int:

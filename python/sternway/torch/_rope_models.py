@@ -1,0 +1,189 @@
+"""Where the models of transformers rotate queries and keys: the functions that their classes call, and how they are called."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._calls import FLOATS
+from ._rope_conventions import Call, Key, accepts, find
+
+_ROTATION = re.compile(r"rot|rope", re.IGNORECASE)
+_APPLIES = re.compile(r"apply\w*(rot|rope)", re.IGNORECASE)
+
+Place = tuple[dict[str, Any], str]
+"""A namespace, of a Python module or of an object, and the name of a function in it."""
+
+
+class Rotation:
+    """A function of a model that rotates one or two operands by tables: how its arguments become a :class:`Call`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        parameters = parameters_of(function)
+        self.names = [name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
+        self.defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+        first = min(self.names.index("cos"), self.names.index("sin"))
+        self.operands = self.names[:first]
+        others = [name for name in self.names[first:] if name not in ("cos", "sin", "unsqueeze_dim")]
+        self.needed = [name for name in others if name not in self.defaults]
+        self.others = [name for name in others if name in self.defaults]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """The arguments of a call. None: it is none that a convention can be found for."""
+        if len(args) > len(self.names) or any(name not in self.names for name in kwargs):
+            return None
+        given = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
+        if any(given[name] is not self.defaults[name] for name in self.others):
+            return None
+        inputs = [given.get(name) for name in self.operands]
+        while len(inputs) > 1 and inputs[-1] is None:
+            inputs.pop()
+        dim = given.get("unsqueeze_dim")
+        call = Call(inputs, given.get("cos"), given.get("sin"), dim)  # type: ignore[arg-type]
+        tensors = (*inputs, call.cos, call.sin)
+        if not all(map(_usable, tensors)) or not (dim is None or isinstance(dim, int)):
+            return None
+        return call if all(t.device == call.cos.device for t in tensors) else None  # type: ignore[union-attr]
+
+    def __call__(self, call: Call) -> Any:
+        """The result of the function itself."""
+        given = dict(zip(self.operands, call.inputs, strict=False))
+        given.update(dict.fromkeys(self.operands[len(call.inputs) :]))
+        if call.unsqueeze_dim is not None:
+            given["unsqueeze_dim"] = call.unsqueeze_dim  # type: ignore[assignment]
+        return self.function(**given, cos=call.cos, sin=call.sin)
+
+    def trials(self, widths: list[int]) -> Iterator[Key]:
+        """Keys of calls such as models make: batched or not, heads first or tokens first, the whole head or a part."""
+        default = self.defaults.get("unsqueeze_dim")
+        dims = [default] if default is None else [default, *(d for d in (1, 2, -2, 0) if d != default)]
+        b, h, h_k, s = 2, 3, 4, 5  # batches, heads of q and of k, tokens
+        forms: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
+            ((b, h, s), (b, h_k, s), (b, s)),
+            ((b, h, s), (b, h_k, s), (1, s)),
+            ((b, s, h), (b, s, h_k), (b, s)),
+            ((s, h), (s, h_k), (s,)),
+            ((b, h, s), (b, h_k, s), (s,)),
+            ((b, h, s), (b, h_k, s), (b, 1, s)),
+            ((b, h, 7), (b, h_k, 7), (b, s)),  # more tokens than rows, of which some may stay as they are
+            ((b, h, s), (b, h_k, 7), (b, 7)),
+        ]
+        for width in widths:
+            for (q, k, table), dim, times in ((f, d, t) for f in forms for d in dims for t in (1, 2, 4)):
+                inputs = [(*shape, times * width, torch.float32) for shape in (q, k)[: len(self.operands)]]
+                tables = [(*table, width, torch.float32)] * 2
+                yield (*inputs, *tables, dim)
+                if len(self.operands) == 2 and self.operands[1] in self.defaults:
+                    yield (inputs[0], *tables, dim)
+
+    def is_known(self, widths: list[int]) -> bool:
+        """Whether there is a convention for each trial that the function accepts, and it accepts some.
+
+        Args:
+            widths: numbers of columns of tables.
+        """
+        if self.needed or not 1 <= len(self.operands) <= 2:
+            return False
+        found = None
+        for key in self.trials(widths):
+            if accepts(self, key):
+                found = find(self, key, found)
+                if found is None:
+                    return False
+        return found is not None
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _usable(x: Any) -> bool:
+    """Whether x is a tensor that the kernels read. A subclass has ways of its own."""
+    if not isinstance(x, Tensor) or x.dtype not in FLOATS or x.dim() == 0 or x.numel() == 0:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    return type(x) in (Tensor, torch.nn.Parameter) and x.device.type in ("cpu", "cuda") and not x.is_neg()
+
+
+def places(model: torch.nn.Module) -> dict[tuple[int, str], Place]:
+    """The functions that rotate, where the classes of a model look them up, and where those functions do in their turn."""
+    found: dict[tuple[int, str], Place] = {}
+    functions = list(_methods(model))
+    while functions:
+        function = functions.pop()
+        for name in sorted(names_of(function)):
+            _meet(function.__globals__, name, found, functions)
+    for module in model.modules():
+        for name in vars(module):
+            _meet(vars(module), name, found, [])
+    return found
+
+
+def _meet(space: dict[str, Any], name: str, found: dict[tuple[int, str], Place], functions: list[FunctionType]) -> None:
+    """Add a place if there is a rotation, and its function to those to look through."""
+    value = space.get(name)
+    if (id(space), name) in found or not _ROTATION.search(name) or not callable(value) or isinstance(value, type):
+        return
+    original = original_of(value)
+    if {"cos", "sin"} <= parameters_of(original).keys() or _APPLIES.search(name):
+        found[id(space), name] = space, name
+        function = original.forward if isinstance(original, torch.nn.Module) else original
+        function = inspect.unwrap(getattr(function, "__func__", function))
+        if isinstance(function, FunctionType):
+            functions.append(function)
+
+
+def original_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The model's own function, where ours has been put in its place."""
+    slot = getattr(function, "_sternway_slot", None)
+    return function if slot is None else slot.original
+
+
+def _methods(model: torch.nn.Module) -> Iterator[FunctionType]:
+    """The methods of the classes of a model, without those of torch."""
+    classes = dict.fromkeys(base for module in model.modules() for base in type(module).__mro__)
+    for cls in classes:
+        if cls.__module__.partition(".")[0] in ("torch", "builtins", "abc"):
+            continue
+        for value in vars(cls).values():
+            function = (
+                inspect.unwrap(getattr(value, "__func__", value)) if callable(getattr(value, "__func__", value)) else None
+            )
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def names_of(function: FunctionType) -> set[str]:
+    """The global names and attributes that the code of a function mentions."""
+    names, codes = set[str](), [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes.extend(c for c in code.co_consts if isinstance(c, CodeType))
+    return names
+
+
+@torch.no_grad()
+def widths_of_tables(model: torch.nn.Module) -> list[int]:
+    """The numbers of columns of the tables that a model makes, as far as its rotary modules make them of positions; or 8."""
+    widths: list[int] = []
+    for module in model.modules():
+        if _ROTATION.search(type(module).__name__) and not widths:
+            with contextlib.suppress(Exception):  # modules of tables have no interface in common
+                own = copy.deepcopy(module).to("cpu")  # some keep the longest sequence that they met
+                tables = own(torch.zeros(1, 1), torch.arange(2)[None])
+                widths += [t.shape[-1] for t in tables[:1] if isinstance(t, Tensor) and t.is_floating_point()]
+    return widths or [8]

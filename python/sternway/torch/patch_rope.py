@@ -1,0 +1,170 @@
+"""Our rotation in the models of transformers, in place of the functions of Python modules that they call."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._arrays import device_name
+from ..errors import Error, make, renamed
+from ..rope import RopeBackwardDescriptor, RopeBackwardPlan
+from ._calls import FLOATS
+from ._rope_conventions import Convention, Key, find, key_of, turned
+from ._rope_models import Place, Rotation, names_of, original_of, parameters_of, places, widths_of_tables
+
+_NAME = "sternway.torch.patch_rope"
+_lock = threading.RLock()
+
+
+class _Slot:
+    """A name of a namespace in which a function is replaced, for as long as a patch holds it."""
+
+    def __init__(self, space: dict[str, Any], name: str, rotation: Rotation) -> None:
+        self.space, self.name, self.original, self.holders = space, name, rotation.function, 0
+        self.replacement = self._replacement(rotation)
+        self.replacement._sternway_slot = self  # type: ignore[attr-defined]
+
+    def _replacement(self, rotation: Rotation) -> Callable[..., Any]:
+        original, known = self.original, dict[Key, Convention | None]()
+
+        def look_up(key: Key) -> Convention | None:
+            """The convention of calls of a key, found when the first comes."""
+            if key not in known:
+                known[key] = find(rotation, key)
+            return known[key]
+
+        convention: Any = torch.compiler.assume_constant_result(look_up)  # type: ignore[no-untyped-call]
+
+        @functools.wraps(original, updated=())
+        def rotary(*args: Any, **kwargs: Any) -> Any:
+            call = rotation.bind(args, kwargs) if self.holders else None
+            found = None if call is None else convention(key_of(call))
+            return original(*args, **kwargs) if call is None or found is None else turned(found, call)
+
+        return rotary
+
+    def hold(self) -> None:
+        self.holders += 1
+        self.space[self.name] = self.replacement
+
+    def release(self) -> None:
+        """Without holders the replacement is the model's function, wherever somebody else may have kept it."""
+        self.holders -= 1
+        if not self.holders and self.space.get(self.name) is self.replacement:
+            self.space[self.name] = self.original
+
+
+class RopePatch:
+    """What :func:`patch_rope` did, until ``undo`` is called or the ``with`` block ends.
+
+    Attributes:
+        functions: the names of the functions that were replaced, with their modules.
+    """
+
+    functions: tuple[str, ...]
+
+    def __init__(self, slots: list[_Slot]) -> None:
+        self._slots = slots
+        self.functions = tuple(f"{slot.space.get('__name__', 'an attribute')}.{slot.name}" for slot in slots)
+        for slot in slots:
+            slot.hold()
+
+    def undo(self) -> None:
+        """Give the model its own functions back, unless another patch needs ours. A second call does nothing."""
+        with _lock:
+            while self._slots:
+                self._slots.pop().release()
+
+    def __enter__(self) -> RopePatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"<RopePatch of {', '.join(self.functions)}{'' if self._slots else ', undone'}>"
+
+
+def patch_rope(model: torch.nn.Module) -> RopePatch:
+    """Put sternway's rotation into a model of transformers, in place of the functions by which it applies rotary embeddings.
+
+    Looks for the functions with parameters ``cos`` and ``sin`` that the classes of the model call, such as
+    ``apply_rotary_pos_emb``; compares each with ours on small inputs, values and gradients; and puts ours in its place, with
+    the pairing, the columns and the width that it was found to have, and results of the dtypes that it returns. A call of a
+    form that the comparison had no match for, such as one with other arguments, goes to the model's own function.
+
+    The functions belong to Python modules, so all models of the architecture have ours meanwhile; it computes the same.
+
+    Args:
+        model: a model of transformers, or a part of one.
+
+    Returns:
+        A handle with ``undo()``, which is also a context manager. Several models may be patched and undone in any order.
+
+    Raises:
+        UnsupportedError: a function cannot be reproduced, or there is none (complex tables, rotations written in methods); or
+            a device of the model has no kernels. Nothing was changed.
+        TypeError: model is no torch.nn.Module.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> from transformers import CohereConfig, CohereModel  # pairs of neighbours, in tables of neighbours
+        >>> sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+        >>> model, tokens = CohereModel(CohereConfig(**sizes, pad_token_id=0)), torch.tensor([[1, 2, 3]])
+        >>> theirs = model(tokens).last_hidden_state
+        >>> with st.patch_rope(model):
+        ...     ours = model(tokens).last_hidden_state
+        >>> torch.allclose(ours, theirs, atol=1e-5)
+        True
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise make("type", _NAME, "model", "a torch.nn.Module", type(model).__name__)
+    _require_kernels(model)
+    with _lock:
+        found = places(model)
+        if not found:
+            raise make("unsupported", _NAME, "model", "one that calls a function with cos and sin", type(model).__name__)
+        widths = widths_of_tables(model)
+        slots = {key: slot for key, place in found.items() if (slot := _slot(place, widths))}
+        replaced = {slot.name for slot in slots.values()}
+        for key, (space, name) in found.items():
+            if key not in slots and not _calls(original_of(space[name]), replaced):
+                wanted = "one whose rotation ours can reproduce"
+                hint = "patch a part of the model that does not call it"
+                raise make("unsupported", _NAME, "model", wanted, f"{name} of {space.get('__name__', 'a module')}", hint)
+        return RopePatch(list(slots.values()))
+
+
+def _slot(place: Place, widths: list[int]) -> _Slot | None:
+    """Where a function is replaced or shall be. None: it cannot be reproduced."""
+    space, name = place
+    value = space[name]
+    known: _Slot | None = getattr(value, "_sternway_slot", None)
+    if known is not None and known.holders:
+        return known
+    if not {"cos", "sin"} <= parameters_of(original_of(value)).keys():
+        return None
+    rotation = Rotation(original_of(value))
+    return _Slot(space, name, rotation) if rotation.is_known(widths) else None
+
+
+def _calls(function: Any, replaced: set[str]) -> bool:
+    """Whether a function that is not replaced calls one that is."""
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(names_of(function) & replaced)
+
+
+def _require_kernels(model: torch.nn.Module) -> None:
+    """Raise UnsupportedError where a parameter is on a device that has no kernels."""
+    for device, dtype in {(p.device, p.dtype) for p in model.parameters() if p.device.type not in ("cpu", "meta")}:
+        if device.type != "cuda":
+            raise make("unsupported", _NAME, "model", "on the CPU or a CUDA device", f"a parameter on {device}")
+        descriptor = RopeBackwardDescriptor(1, 1, 1, 2, dtype if dtype in FLOATS else torch.float32)
+        try:
+            RopeBackwardPlan.select(descriptor, device_name(device))
+        except Error as error:
+            raise renamed(error, _NAME) from None
