@@ -56,10 +56,10 @@ class Rotation:
 
     def __call__(self, call: Call) -> Any:
         """The result of the function itself."""
-        given = dict(zip(self.operands, call.inputs, strict=False))
-        given.update(dict.fromkeys(self.operands[len(call.inputs) :]))
+        given: dict[str, Any] = dict.fromkeys(self.operands)
+        given.update(zip(self.operands, call.inputs, strict=False))
         if call.unsqueeze_dim is not None:
-            given["unsqueeze_dim"] = call.unsqueeze_dim  # type: ignore[assignment]
+            given["unsqueeze_dim"] = call.unsqueeze_dim
         return self.function(**given, cos=call.cos, sin=call.sin)
 
     def trials(self, widths: list[int]) -> Iterator[Key]:

@@ -214,8 +214,10 @@ def frequencies(base: float, pairs: int) -> tuple[float, ...]:
         return tuple(map(float, powers[:pairs]))
 
 
-_frequencies: Any = torch.compiler.assume_constant_result(frequencies)  # type: ignore[no-untyped-call]
-"""The same where torch.compile traces: it cannot look into them."""
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _frequencies(base: float, pairs: int) -> tuple[float, ...]:
+    """The same where torch.compile traces, which cannot look into decimals."""
+    return frequencies(base, pairs)
 
 
 def table_gradients(
