@@ -74,7 +74,10 @@ class Rotation:
             ((s, h), (s, h_k), (s,)),
             ((b, h, s), (b, h_k, s), (s,)),
             ((b, h, s), (b, h_k, s), (b, 1, s)),
-            ((b, h, 7), (b, h_k, 7), (b, s)),  # more tokens than rows, of which some may stay as they are
+            # more tokens than rows, of which some may stay as they are
+            ((b, h, 7), (b, h_k, 7), (b, s)),
+            ((b, h, 7), (b, h_k, 7), (s,)),
+            ((b, h, 7), (b, h_k, 7), (b, 1, s)),
             ((b, h, s), (b, h_k, 7), (b, 7)),
         ]
         for width in widths:
@@ -118,32 +121,41 @@ def _usable(x: Any) -> bool:
     return type(x) in (Tensor, torch.nn.Parameter) and x.device.type in ("cpu", "cuda") and not x.is_neg()
 
 
-def places(model: torch.nn.Module) -> dict[tuple[int, str], Place]:
-    """The functions that rotate, where the classes of a model look them up, and where those functions do in their turn."""
+def places(model: torch.nn.Module) -> list[Place]:
+    """Where the classes of a model, and its modules, have functions that rotate."""
     found: dict[tuple[int, str], Place] = {}
-    functions = list(_methods(model))
-    while functions:
-        function = functions.pop()
-        for name in sorted(names_of(function)):
-            _meet(function.__globals__, name, found, functions)
+    for function in _methods(model):
+        found.update({(id(space), name): (space, name) for space, name in places_in(function)})
     for module in model.modules():
-        for name in vars(module):
-            _meet(vars(module), name, found, [])
-    return found
+        space = vars(module)
+        found.update({(id(space), name): (space, name) for name in space if _rotates(name, space[name])})
+    return list(found.values())
 
 
-def _meet(space: dict[str, Any], name: str, found: dict[tuple[int, str], Place], functions: list[FunctionType]) -> None:
-    """Add a place if there is a rotation, and its function to those to look through."""
-    value = space.get(name)
-    if (id(space), name) in found or not _ROTATION.search(name) or not callable(value) or isinstance(value, type):
-        return
-    original = original_of(value)
-    if {"cos", "sin"} <= parameters_of(original).keys() or _APPLIES.search(name):
-        found[id(space), name] = space, name
-        function = original.forward if isinstance(original, torch.nn.Module) else original
-        function = inspect.unwrap(getattr(function, "__func__", function))
-        if isinstance(function, FunctionType):
-            functions.append(function)
+def places_in(function: Any) -> list[Place]:
+    """Where a function looks up those that rotate."""
+    function = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return []
+    space, names, codes = function.__globals__, set[str](), [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes.extend(c for c in code.co_consts if isinstance(c, CodeType))
+    return [(space, name) for name in sorted(names) if name in space and _rotates(name, space[name])]
+
+
+def _rotates(name: str, value: Any) -> bool:
+    """Whether a value is a function that rotates by tables, or its name says that it rotates by something else."""
+    if not _ROTATION.search(name) or not callable(value) or isinstance(value, type):
+        return False
+    return has_tables(original_of(value)) or bool(_APPLIES.search(name))
+
+
+def has_tables(function: Callable[..., Any]) -> bool:
+    """Whether a function has parameters for cosines and sines."""
+    return {"cos", "sin"} <= parameters_of(function).keys()
 
 
 def original_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,16 +176,6 @@ def _methods(model: torch.nn.Module) -> Iterator[FunctionType]:
             )
             if isinstance(function, FunctionType):
                 yield function
-
-
-def names_of(function: FunctionType) -> set[str]:
-    """The global names and attributes that the code of a function mentions."""
-    names, codes = set[str](), [function.__code__]
-    while codes:
-        code = codes.pop()
-        names.update(code.co_names)
-        codes.extend(c for c in code.co_consts if isinstance(c, CodeType))
-    return names
 
 
 @torch.no_grad()

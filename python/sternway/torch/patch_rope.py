@@ -14,7 +14,7 @@ from ..errors import Error, make, renamed
 from ..rope import RopeBackwardDescriptor, RopeBackwardPlan
 from ._calls import FLOATS
 from ._rope_conventions import Convention, Key, find, key_of, turned
-from ._rope_models import Place, Rotation, names_of, original_of, parameters_of, places, widths_of_tables
+from ._rope_models import Place, Rotation, has_tables, original_of, places, places_in, widths_of_tables
 
 _NAME = "sternway.torch.patch_rope"
 _lock = threading.RLock()
@@ -125,18 +125,24 @@ def patch_rope(model: torch.nn.Module) -> RopePatch:
         raise make("type", _NAME, "model", "a torch.nn.Module", type(model).__name__)
     _require_kernels(model)
     with _lock:
-        found = places(model)
-        if not found:
+        waiting, slots = places(model), list[_Slot]()
+        if not waiting:
             raise make("unsupported", _NAME, "model", "one that calls a function with cos and sin", type(model).__name__)
         widths = widths_of_tables(model)
-        slots = {key: slot for key, place in found.items() if (slot := _slot(place, widths))}
-        replaced = {slot.name for slot in slots.values()}
-        for key, (space, name) in found.items():
-            if key not in slots and not _calls(original_of(space[name]), replaced):
-                wanted = "one whose rotation ours can reproduce"
-                hint = "patch a part of the model that does not call it"
-                raise make("unsupported", _NAME, "model", wanted, f"{name} of {space.get('__name__', 'a module')}", hint)
-        return RopePatch(list(slots.values()))
+        met = {(id(space), name) for space, name in waiting}
+        while waiting:
+            space, name = place = waiting.pop(0)
+            slot = _slot(place, widths)
+            if slot is not None:
+                slots.append(slot)
+                continue
+            inner = places_in(original_of(space[name]))  # it may leave the rotation to another function
+            if not inner:
+                wanted, got = "one whose rotation ours can reproduce", f"{name} of {space.get('__name__', 'a module')}"
+                raise make("unsupported", _NAME, "model", wanted, got, "patch a part of the model that does not call it")
+            waiting += [(other, n) for other, n in inner if (id(other), n) not in met]
+            met |= {(id(other), n) for other, n in inner}
+        return RopePatch(slots)
 
 
 def _slot(place: Place, widths: list[int]) -> _Slot | None:
@@ -146,16 +152,10 @@ def _slot(place: Place, widths: list[int]) -> _Slot | None:
     known: _Slot | None = getattr(value, "_sternway_slot", None)
     if known is not None and known.holders:
         return known
-    if not {"cos", "sin"} <= parameters_of(original_of(value)).keys():
+    if not has_tables(original_of(value)):
         return None
     rotation = Rotation(original_of(value))
     return _Slot(space, name, rotation) if rotation.is_known(widths) else None
-
-
-def _calls(function: Any, replaced: set[str]) -> bool:
-    """Whether a function that is not replaced calls one that is."""
-    code = getattr(function, "__code__", None)
-    return code is not None and bool(names_of(function) & replaced)
 
 
 def _require_kernels(model: torch.nn.Module) -> None:
