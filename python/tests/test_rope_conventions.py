@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {  # a call, the operand that it name
     "bools": (lambda: st.apply_rotary_pos_emb(Q, Q, T.bool(), T.bool()), "cos", "floating"),
     "an integer sine": (lambda: st.apply_rotary_pos_emb(Q, Q, T, T.int()), "sin", "floating"),
     "integers": (lambda: st.apply_rotary_pos_emb(Q.int(), Q.int(), T, T), "dtype", "float32"),
-    "another device": (lambda: st.apply_rotary_pos_emb(Q, Q, T.to("meta"), T.to("meta")), "cos", "cpu"),
+    "another device": (lambda: st.apply_rotary_pos_emb(Q, Q, T.to("meta"), T.to("meta")), "cos", "meta"),
 }  # fmt: skip
 
 
