@@ -113,7 +113,7 @@ for _ in range(20):
     os.kill(os.getpid(), number)
     info = signal.sigtimedwait([number], 10)
     assert info and info.si_signo == number
-""")  # fmt: skip
+""", OPENBLAS_NUM_THREADS="1")  # fmt: skip
 
 
 def test_an_interrupt_ends_a_sleep() -> None:

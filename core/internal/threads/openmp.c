@@ -20,7 +20,6 @@ typedef struct {
 /* Only the first thread of the process writes these, and the others read them in its teams. */
 static runtime found;
 static unsigned long long searched; /* how many libraries had been loaded at the last search */
-static int used;
 
 static int is_first_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
@@ -31,6 +30,11 @@ static int choose(struct dl_phdr_info *info, size_t size, void *path) {
   int openmp = name && (!strncmp(name, "/libgomp", 8) || !strncmp(name, "/libiomp5", 9) || !strncmp(name, "/libomp", 7));
   if (openmp && (!*(const char **)path || strstr(info->dlpi_name, "/torch/"))) *(const char **)path = info->dlpi_name;
   return 0;
+}
+
+static void release_team(void) {
+  enum { SOFT = 1 };
+  if (is_first_thread()) found.pause(SOFT);
 }
 
 static void search(void) {
@@ -44,7 +48,9 @@ static void search(void) {
   *(void **)&r.in_parallel = dlsym(library, "omp_in_parallel");
   *(void **)&r.thread_num = dlsym(library, "omp_get_thread_num");
   *(void **)&r.pause = dlsym(library, "omp_pause_resource_all"); /* of OpenMP 5.0 */
-  if (r.parallel && r.max_threads && r.in_parallel && r.thread_num && r.pause) found = r;
+  if (!r.parallel || !r.max_threads || !r.in_parallel || !r.thread_num || !r.pause) return;
+  found = r;
+  pthread_atfork(release_team, NULL, NULL);
 }
 
 int sw_openmp_has_team(int others) {
@@ -55,11 +61,6 @@ int sw_openmp_has_team(int others) {
     search();
   }
   return found.parallel && !found.in_parallel() && found.max_threads() > others;
-}
-
-static void release_team(void) {
-  enum { SOFT = 1 };
-  if (is_first_thread()) found.pause(SOFT);
 }
 
 extern void swOpenMPMember(uintptr_t handle, int number);
@@ -76,7 +77,6 @@ static void member(void *data) {
 }
 
 void sw_openmp_run(uintptr_t handle, int others) {
-  if (!used) used = 1, pthread_atfork(release_team, NULL, NULL);
   found.parallel(member, &(region){handle, others}, 0, 0);
 }
 #else

@@ -8,8 +8,8 @@
  * Its threads spin for some milliseconds after each parallel region, and other threads have to share the processors with them
  * meanwhile: the backward of a step, after a parallel forward of torch, would gain nothing from threads of its own.
  *
- * A team does not survive fork(): a parallel region in the child would wait for threads that are not there. So one that was used here is
- * released before a fork, and the runtime makes a new one when it needs one.
+ * A team does not survive fork(): a parallel region in the child would wait for threads that are not there. So it is released before a
+ * fork once it was found here, whoever used it, and the runtime makes a new one when it needs one.
  */
 
 /* Whether the calling thread has a team with so many members beside itself: there is a runtime that can release its teams, the thread is the
