@@ -129,6 +129,9 @@ func FuzzTensorCheck(f *testing.F) {
 		args := make([]Tensor, len(plan.problem.operands))
 		for i := range args {
 			args[i] = b.tensor(&plan.problem.operands[i], arena[2048:])
+			if args[i].NDim >= 0 && args[i].NDim <= MaxRank {
+				require.True(t, json.Valid([]byte(args[i].DescribeJSON())))
+			}
 		}
 		workspace := Tensor{}
 		if b.next()%4 == 0 {

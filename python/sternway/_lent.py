@@ -179,4 +179,5 @@ def describe(op: str, operand: str, x: Any) -> Lent:
         raise errors.renamed(refusal, op) from None
     device = device_text(*facts["device"])
     shape, steps = tuple(facts["shape"]), tuple(facts["strides"])
-    return Lent(x, item, facts["dtype"], device, shape, steps, facts["itemsize"], facts["data"])
+    itemsize = max(facts["itemsize"], 1)  # a dtype of less than 8 bits is one that no operand may have
+    return Lent(x, item, facts["dtype"], device, shape, steps, itemsize, facts["data"])

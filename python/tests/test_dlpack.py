@@ -156,6 +156,9 @@ def test_malformed_descriptions(name: str) -> None:
         "db": [lambda: PLAN.run(dy=dy, db=Lender(db, **fields))],
         "out": [lambda: sw.cumsum_backward(dy, out=Lender(db, **fields))],
         "weight": [lambda: sw.lerp_backward(dy, Lender(X, **fields))],
+        "d_per_sample_weights": [
+            lambda: sw.embedding_bag_per_sample_weights_backward(dy, X, IDS % 2, out=Lender(db[:, :2].copy(), **fields)),
+        ],
     }
     for operand, attempts in calls.items():
         for call in attempts:
