@@ -11,6 +11,15 @@ const blockBytes = 16384
 
 type accumulator interface{ float32 | float64 }
 
+// typeOf is the element type of an accumulator.
+func typeOf[A accumulator]() DType {
+	var a A
+	if unsafe.Sizeof(a) == 8 {
+		return Float64
+	}
+	return Float32
+}
+
 // blockLen is the number of accumulators in a block.
 func blockLen[A accumulator]() int64 {
 	var a A
@@ -80,7 +89,7 @@ type block[A accumulator] struct {
 	wide [blockBytes / 4]A
 	raw  [blockBytes / 4]uint64 // room for a block of any storage type
 	half [blockBytes / 4]float32
-	sums [grain / shortRun]float64 // of the runs of a block
+	sums [maxRuns]float64 // of the runs of a block
 }
 
 // rawOf is the raw room of b as n elements of a storage type.

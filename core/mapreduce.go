@@ -9,7 +9,9 @@ import (
 // elementOp is a pure function of one element: some inputs, in the accumulator, to some outputs. Lerp, dequantise and fake
 // quantise are nothing else; the engine of this file stores each output, or sums it over the dimensions that it was broadcast along.
 // A body works on a block: the outputs and the first input have its length; another input has it too, or one number for each run of
-// equal length, or one for the whole block, unless it is in whole; absent inputs and outputs that nobody asked for are nil.
+// equal length, or one for the whole block, unless it is in whole; absent inputs and outputs that nobody asked for are nil. Terms of
+// the outputs that are summed are float64 whatever the accumulator is: where they cancel, their roundings are all that is left. f32 and
+// f64 are for values of a token: they leave the sum of the terms of each run.
 type elementOp struct {
 	inputs, outputs int
 	whole           uint8       // the inputs that always come with a number for each element
@@ -20,12 +22,15 @@ type elementOp struct {
 	scalars func(scalar *[4]float64, args []Tensor)
 	// multiples are the outputs where each is a multiple of the first input; else f32 and f64 compute them.
 	multiples func(scalar *[4]float64, args []Tensor) [3]multiple
-	f32       func(scalar *[4]float64, in, out [][]float32)
-	f64       func(scalar *[4]float64, in, out [][]float64)
+	f32       func(scalar *[4]float64, in, out [][]float32, sums [][]float64)
+	f64       func(scalar *[4]float64, in, out, sums [][]float64)
 }
 
-// multiple is an output that is x (y - z), where x is the first input.
-type multiple struct{ y, z factor }
+// multiple is an output that is x (y - z), where x is the first input, or the sum of it, times an input that has a number for each sum.
+type multiple struct {
+	y, z  factor
+	times int // 0: none
+}
 
 // factor is an input, absent ones being 0, or, where input is 0, a number.
 type factor struct {

@@ -64,7 +64,7 @@ func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, 
 			h.block(w, t.index+r*t.pitch, n*t.width)
 			for o, sums := range t.sums {
 				if sums != nil {
-					addRowsOf(w.leaf[o][:len(sums)], w.out[o])
+					addRowsOf(w.leaf[o][:len(sums)], w.terms[o])
 				}
 			}
 		}
@@ -80,7 +80,7 @@ func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, 
 }
 
 // addRowsOf adds the rows of a block to sums, by halves down to a leaf.
-func addRowsOf[A accumulator](sums []float64, rows []A) {
+func addRowsOf(sums, rows []float64) {
 	cols := len(sums)
 	if cols > 0 && len(rows) > leafRows*cols {
 		middle := len(rows) / cols / 2 * cols

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -12,14 +13,19 @@ const grain = 32768
 
 // host runs the program's body over blocks of the operands.
 func (m *mapReduce) host(args []Tensor) {
-	if m.element == Float64 {
+	if m.element == Float64 || m.op.multiples != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
 		hostPasses(m, args, m.op.f64, &storages64)
 	} else {
 		hostPasses(m, args, m.op.f32, &storages32)
 	}
 }
 
-func hostPasses[A accumulator](m *mapReduce, args []Tensor, body func(*[4]float64, [][]A, [][]A), table *[len(dtypeRows)]storage[A]) {
+// exceedsFloat32 reports that t has a type with numbers that float32 has not.
+func exceedsFloat32(t Tensor) bool {
+	return t.present() && (t.DType == Float64 || t.DType == Int32 || t.DType == Int64)
+}
+
+func hostPasses[A accumulator](m *mapReduce, args []Tensor, body func(*[4]float64, [][]A, [][]A, [][]float64), table *[len(dtypeRows)]storage[A]) {
 	whole := m.space(args)
 	passes, n := m.plan(args)
 	scalar := m.scalar
@@ -43,12 +49,12 @@ type hostPass[A accumulator] struct {
 	pass
 	scalar [4]float64
 	args   []Tensor
-	body   func(*[4]float64, [][]A, [][]A)
+	body   func(*[4]float64, [][]A, [][]A, [][]float64)
 	table  *[len(dtypeRows)]storage[A]
 	space  space
 	views  [maxOperands]view
-	// run is the extent of the fastest dimension, or 0 where that is too short to pay; an input that is constant along it is then
-	// seen once for each run.
+	// run is the extent of the fastest dimension, or 0 where that is too short to pay and is not a token's; an input that is constant
+	// along it is then seen once for each run.
 	run  int64
 	runs [maxOperands]bool
 	// repeats are the inputs that are the same, and dense, in each run.
@@ -62,10 +68,13 @@ type hostPass[A accumulator] struct {
 // shortRun is the extent from which a loop over one run beats one over many.
 const shortRun = 128
 
+// maxRuns is the largest number of runs in a block.
+const maxRuns = grain / shortRun
+
 // look prepares how each operand is read.
 func (h *hostPass[A]) look() {
 	last := h.space.n - 1
-	if last >= 0 && h.space.extent[last] >= shortRun {
+	if last >= 0 && (h.space.extent[last] >= shortRun || h.op.tokens) {
 		h.run = h.space.extent[last]
 	}
 	for i := range h.args {
@@ -100,9 +109,10 @@ func (h *hostPass[A]) allDirect() bool {
 // worker is the scratch of one goroutine.
 type worker[A accumulator] struct {
 	products products
-	numbers  [2 * maxOperands]A // constant factors
+	numbers  [2 * maxOperands][maxRuns]float64 // factors that are constant, or constant along a run
 	blocks   [maxOperands]block[A]
 	in, out  [maxOperands][]A
+	terms    [maxOperands][]float64               // of a block, of the outputs that are summed
 	sums     [maxOperands][blockBytes / 4]float64 // of each output: the running sums of the task
 	leaf     [maxOperands][blockBytes / 4]float64
 	part     [blockBytes / 4]float64
@@ -117,7 +127,7 @@ var (
 // parallel works through tasks, each with a worker that it gives back.
 func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64)) {
 	pool := &workers32
-	if h.element == Float64 {
+	if typeOf[A]() == Float64 {
 		pool = &workers64
 	}
 	share := int64(1)
@@ -126,9 +136,11 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 	}
 	threads.Run(unsafe.Pointer(h.mapReduce), tasks, share, func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
+		mode := enterDefaultMode()
 		return w, func() { // slices of the caller's memory do not outlive the run
 			w.in, w.out = [maxOperands][]A{}, [maxOperands][]A{}
 			pool.Put(w)
+			mode.leave()
 		}
 	}, body)
 }
@@ -154,6 +166,9 @@ func (h *hostPass[A]) each(w *worker[A], first, end int64, done func(start, n in
 	size := blockLen[A]()
 	if h.direct {
 		size = grain
+	}
+	if h.run > 0 {
+		size = min(size, maxRuns*h.run)
 	}
 	for start, n := first, int64(0); start < end; start += n {
 		n = min(size, end-start)
@@ -193,8 +208,16 @@ func (h *hostPass[A]) block(w *worker[A], start, n int64) {
 	var placed uint8
 	for o := range h.op.outputs {
 		i := h.op.inputs + o
-		w.out[o] = w.blocks[i].wide[:n]
+		w.out[o], w.terms[o] = nil, nil
+		switch {
+		case h.summed>>o&1 == 0:
+		case h.op.multiples != nil:
+			w.terms[o] = rawOf[float64](&w.blocks[i], n)
+		default:
+			w.terms[o] = w.blocks[i].sums[:ceil(n, max(1, h.run))]
+		}
 		if h.full>>o&1 != 0 {
+			w.out[o] = w.blocks[i].wide[:n]
 			if place := h.storageOf(i).place(&h.args[i], &h.views[i], start, n); place != nil {
 				w.out[o] = place
 				placed |= 1 << o
@@ -204,7 +227,7 @@ func (h *hostPass[A]) block(w *worker[A], start, n int64) {
 	if h.op.multiples != nil {
 		h.multiplyWide(w, n)
 	} else {
-		h.body(&h.scalar, w.in[:h.op.inputs], w.out[:h.op.outputs])
+		h.body(&h.scalar, w.in[:h.op.inputs], w.out[:h.op.outputs], w.terms[:h.op.outputs])
 	}
 	for o := range h.op.outputs {
 		if i := h.op.inputs + o; (h.full&^placed)>>o&1 != 0 {

@@ -11,11 +11,11 @@ func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	for o := range h.op.outputs {
 		switch i := h.op.inputs + o; {
 		case h.full>>o&1 != 0:
-			h.append(w, o, place(i), 0, start, n)
+			h.append(w, o, target{out: place(i)}, start, n)
 		case h.summed>>o&1 != 0:
 			parts := w.blocks[i].sums[:ceil(n, run)]
 			clear(parts)
-			h.append(w, o, 0, address(parts), start, n)
+			h.append(w, o, target{sums: address(parts)}, start, n)
 		}
 	}
 	w.products.run(h.element)
@@ -30,9 +30,9 @@ func (h *hostPass[A]) multiplyColumns(w *worker[A], t *columnTask, row, rows int
 	for o := range h.op.outputs {
 		switch i := h.op.inputs + o; {
 		case h.full>>o&1 != 0:
-			h.append(w, o, place(i), 0, start, rows*t.pitch)
+			h.append(w, o, target{out: place(i)}, start, rows*t.pitch)
 		case h.summed>>o&1 != 0:
-			h.append(w, o, 0, address(w.leaf[o][:]), start, rows*t.pitch)
+			h.append(w, o, target{sums: address(w.leaf[o][:])}, start, rows*t.pitch)
 		}
 	}
 	w.products.run(h.element)
@@ -46,33 +46,39 @@ func (h *hostPass[A]) multiplyWide(w *worker[A], n int64) {
 	}
 	w.products.begin(address(w.in[0]), n, run, run)
 	for o := range h.op.outputs {
-		if (h.full|h.summed)>>o&1 != 0 {
-			h.append(w, o, address(w.out[o]), 0, 0, n)
+		switch {
+		case h.full>>o&1 != 0:
+			h.append(w, o, target{out: address(w.out[o])}, 0, n)
+		case h.summed>>o&1 != 0:
+			h.append(w, o, target{terms: address(w.terms[o])}, 0, n)
 		}
 	}
-	w.products.run(h.element.Accumulator())
+	w.products.run(typeOf[A]())
 }
 
 // append adds output o to the products of a block.
-func (h *hostPass[A]) append(w *worker[A], o int, out, sums uintptr, start, n int64) {
+func (h *hostPass[A]) append(w *worker[A], o int, to target, start, n int64) {
 	t := &h.multiples[o]
-	w.products.append(out, sums, h.factor(w, &t.y, &w.numbers[2*o], start, n), h.factor(w, &t.z, &w.numbers[2*o+1], start, n))
+	w.products.append(to, h.factor(w, &t.y, w.numbers[2*o][:], start, n), h.factor(w, &t.z, w.numbers[2*o+1][:], start, n))
 }
 
-// factor is where a factor of a block lies; number is room for a constant.
-func (h *hostPass[A]) factor(w *worker[A], f *factor, number *A, start, n int64) factorAt {
+// factor is where a factor of a block lies; numbers is room for a constant, or for one number of each run.
+func (h *hostPass[A]) factor(w *worker[A], f *factor, numbers []float64, start, n int64) factorAt {
 	i := f.input
 	if i == 0 || h.inputs>>i&1 == 0 {
-		*number = A(f.number)
-		return factorAt{data: uintptr(unsafe.Pointer(number)), kind: factorNumber}
+		numbers[0] = f.number
+		return factorAt{data: address(numbers), kind: factorNumber}
 	}
 	t := &h.args[i]
 	switch {
-	case h.direct && h.runs[i]:
-		h.load(w, i, start, n)
-		fallthrough
 	case h.runs[i]:
-		return factorAt{data: address(w.in[i]), kind: factorNumber, step: 1}
+		if h.direct {
+			h.load(w, i, start, n)
+		}
+		for k, value := range w.in[i] {
+			numbers[k] = float64(value)
+		}
+		return factorAt{data: address(numbers), kind: factorNumber, step: 1}
 	case !h.direct:
 		return factorAt{data: address(w.in[i]), kind: factorDense, step: h.run}
 	}

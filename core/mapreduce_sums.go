@@ -30,14 +30,14 @@ func (h *hostPass[A]) rows(kept, reduced int64) {
 
 // addRows adds a block of output o, n values that begin at an index of the task, to the sums of their rows.
 func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduced int64) {
-	if h.direct {
-		run := min(h.run, n)
+	if h.direct || h.op.multiples == nil { // sums of runs
+		run := min(max(1, h.run), n)
 		for k, value := range w.blocks[h.op.inputs+o].sums[:ceil(n, run)] {
 			sums[(at+int64(k)*run)/reduced] += value
 		}
 		return
 	}
-	for values := w.out[o]; len(values) > 0; {
+	for values := w.terms[o]; len(values) > 0; {
 		row, left := at/reduced, reduced-at%reduced
 		n, run := int64(len(values)), reduced
 		if left < reduced || n < reduced { // a part of a row
@@ -110,6 +110,7 @@ func (h *hostPass[A]) finish(partial [maxOperands][]float64, total, parts int64,
 // storeSums writes results first.. of output o.
 func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float64) {
 	i := h.op.inputs + o
+	h.scaleSums(w, h.multiples[o].times, first, values)
 	v := h.space.view(i, 0, h.space.kept, h.space.columns)
 	wide, short := w.blocks[i].wide[:len(values)], h.args[i].DType.Size() == 2
 	for k, value := range values {
@@ -119,6 +120,17 @@ func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float
 		wide[k] = A(value)
 	}
 	h.table[h.args[i].DType.row()].store(&w.blocks[i], &h.args[i], &v, first, wide)
+}
+
+// scaleSums multiplies the sums first.. by an input that has a number for each; 0: by none. A sum of nothing stays 0.
+func (h *hostPass[A]) scaleSums(w *worker[A], input int, first int64, sums []float64) {
+	if _, reduced, _ := h.space.counts(); input == 0 || reduced == 0 {
+		return
+	}
+	v := h.space.view(input, 0, h.space.kept, h.space.columns)
+	for k, factor := range h.storageOf(input).load(&w.blocks[input], &h.args[input], &v, first, int64(len(sums))) {
+		sums[k] *= float64(factor)
+	}
 }
 
 // tree adds values in a fixed balanced tree.

@@ -2,12 +2,13 @@
 
 #include <math.h>
 
+#include "tree.h"
 #include "vector.h"
 
 #define LOOPS "op_dequantize_loops.h"
 #include "each_processor.h"
 
-void sw_fake_quantize_f32(float *dx, float *dscale, float *dzero_point, const float *dy, const float *x, const float *scale,
+void sw_fake_quantize_f32(float *dx, double *dscale, double *dzero_point, const float *dy, const float *x, const float *scale,
                           const float *zero_point, long run, float low, float high, long n) {
   CHOSEN(fake_quantize_f32)(dx, dscale, dzero_point, dy, x, scale, zero_point, run, low, high, n);
 }

@@ -206,10 +206,10 @@ func (t *tokens) presence(args []Tensor) *Error {
 
 func dequantizeMultiples(*[4]float64, []Tensor) [3]multiple {
 	scale, q, zeroPoint := factor{input: 1}, factor{input: 2}, factor{input: 3}
-	return [3]multiple{{y: scale}, {q, zeroPoint}, {z: scale}}
+	return [3]multiple{{y: scale}, {y: q, z: zeroPoint}, {z: factor{number: 1}, times: 1}} // the last: -dy, and the sum times scale
 }
 
-func fakeQuantizeBody[A accumulator](scalar *[4]float64, in, out [][]A) {
+func fakeQuantizeBody[A accumulator](scalar *[4]float64, in, out [][]A, sums [][]float64) {
 	dy, x, scale, zeroPoint := in[0], in[1], in[2], in[3]
 	low, high, integer := A(scalar[0]), A(scalar[1]), scalar[2] != 0
 	zero := make([]A, len(scale))
@@ -219,18 +219,18 @@ func fakeQuantizeBody[A accumulator](scalar *[4]float64, in, out [][]A) {
 			zero[i] = min(max(A(math.RoundToEven(float64(z))), low), high)
 		}
 	}
-	fakeQuantizeBlock(out[0], out[1], out[2], dy, x, scale, zero, low, high)
+	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, low, high)
 }
 
 // fakeQuantizeBlock runs the loop of op_dequantize.c.
-func fakeQuantizeBlock[A accumulator](dx, dscale, dzeroPoint, dy, x, scale, zero []A, low, high A) {
-	n := C.long(len(dy))
+func fakeQuantizeBlock[A accumulator](dx []A, dscale, dzeroPoint []float64, dy, x, scale, zero []A, low, high A) {
+	n, run := C.long(len(dy)), runOf(scale, len(dy))
 	switch s := any(scale).(type) {
 	case []float32:
 		f := func(values []A) *C.float { return cFloats(any(values).([]float32)) }
-		C.sw_fake_quantize_f32(f(dx), f(dscale), f(dzeroPoint), f(dy), f(x), cFloats(s), f(zero), runOf(scale, len(dy)), C.float(low), C.float(high), n)
+		C.sw_fake_quantize_f32(f(dx), cDoubles(dscale), cDoubles(dzeroPoint), f(dy), f(x), cFloats(s), f(zero), run, C.float(low), C.float(high), n)
 	case []float64:
 		f := func(values []A) *C.double { return cDoubles(any(values).([]float64)) }
-		C.sw_fake_quantize_f64(f(dx), f(dscale), f(dzeroPoint), f(dy), f(x), cDoubles(s), f(zero), runOf(scale, len(dy)), C.double(low), C.double(high), n)
+		C.sw_fake_quantize_f64(f(dx), cDoubles(dscale), cDoubles(dzeroPoint), f(dy), f(x), cDoubles(s), f(zero), run, C.double(low), C.double(high), n)
 	}
 }

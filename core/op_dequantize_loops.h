@@ -1,22 +1,148 @@
 /* Included once for each processor by op_dequantize.c. */
 
-/* t = round(x / scale) + zero_point; a NaN is outside, and stays a NaN in its level. */
-#define FAKE_QUANTIZE(suffix, type, nearest) \
-  TARGET static void AT(fake_quantize_##suffix)(type *restrict dx, type *restrict dscale, type *restrict dzero, const type *dy, const type *x, \
-                                                const type *scale, const type *zero, long run, type low, type high, long n) { \
-    for (long start = 0; start < n; start += run) { \
-      type s = *scale++, z = *zero++; \
-      for (long i = start; i < (start + run < n ? start + run : n); i++) { \
-        type g = dy[i], ratio = x[i] / s, t = nearest(ratio) + z; \
-        int inside = t >= low && t <= high; \
-        type level = t < low ? low : t > high ? high : t; \
-        dx[i] = inside ? g : 0; \
-        dscale[i] = g * ((level - z) - (inside ? ratio : 0)); \
-        dzero[i] = inside ? 0 : -g * s; \
+#include "tree_loops.h"
+
+/* x - q s, rounded once. The product of two float32 is exact in float64, and so is this difference where q is near x / s. */
+#if VECTOR == 64
+#define REST(x, q, s) (float)((double)(x) - (double)(q) * (double)(s))
+#else
+#define REST(x, q, s) __builtin_fmaf(-(q), s, x)
+#endif
+
+/* What the elements of a token share. A scale of 0 stands for ever smaller ones: x / 0 is infinite with the sign of x, which a divisor
+   without a sign gives, and 0 / 0 is 0. Where no x but one worth no step is inside the bounds, as for an infinite scale, inverse is 0. */
+typedef struct { float scale, zero, divisor, low, high; double inverse; int plain; } AT(token_f32);
+typedef struct { double scale, zero, divisor, low, high; } AT(token_f64);
+
+/* plain: what is left of x / scale, and a level without its zero point, are exact in float32. */
+INLINE AT(token_f32) AT(token_of_f32)(float scale, float zero, float low, float high) {
+  int small = fabsf(zero) <= 0x1p22f && fabsf(low) <= 0x1p22f && fabsf(high) <= 0x1p22f;
+  return (AT(token_f32)){
+      scale, zero, scale == 0 ? 0 : scale, low, high, scale == 0 || isinf(scale) ? 0 : 1 / (double)scale,
+      small && fabsf(scale) >= 0x1p-96f && !isinf(scale),
+  };
+}
+
+INLINE AT(token_f64) AT(token_of_f64)(double scale, double zero, double low, double high) {
+  return (AT(token_f64)){scale, zero, scale == 0 ? 0 : scale, low, high};
+}
+
+/* x where mask is all ones, 0 where it is 0: a choice that never becomes a branch. */
+INLINE float AT(where)(uint32_t mask, float x) { return float_of(bits_of(x) & mask); }
+
+/* dx and the terms of n <= LANES elements, those of dzero_point without their factor scale. A NaN is outside, and stays a NaN in its
+   level. This one is for plain tokens. The level is decided in float32, as a forward in that type does it; terms are float64:
+   round(x / s) - x / s is round(q) - q, which is exact, less (x - q s) / s, where q is x / s in float32. */
+TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restrict dscale, double *restrict outside, const float *dy,
+                                               const float *x, const AT(token_f32) *token, long n, int scales, int shifts) {
+  const AT(token_f32) t = *token;
+  float level[LANES], rest[LANES], outer[LANES];
+  for (long j = 0; j < n; j++) {
+    float g = dy[j], v = x[j], ratio = v / t.divisor, whole = rintf(ratio), q = whole + t.zero;
+    uint32_t inside = (q >= t.low) & (q <= t.high) ? UINT32_MAX : 0;
+    q = q < t.low ? t.low : q;
+    q = q > t.high ? t.high : q;
+    level[j] = float_of((bits_of(whole - ratio) & inside) | (bits_of(q - t.zero) & ~inside));
+    rest[j] = AT(where)(inside, REST(v, ratio, t.scale));
+    outer[j] = AT(where)(~inside, g);
+    dx[j] = AT(where)(inside, g);
+  }
+  for (long j = 0; scales && j < n; j++) dscale[j] = (double)dy[j] * ((double)level[j] - (double)rest[j] * t.inverse);
+  for (long j = 0; shifts && j < n; j++) outside[j] = outer[j];
+}
+
+/* The same for any token. */
+TARGET static __attribute__((noinline)) void AT(fake_quantize_any_f32)(float *dx, double *dscale, double *outside, const float *dy, const float *x,
+                                                                       const AT(token_f32) *t, long n) {
+  for (long j = 0; j < n; j++) {
+    float g = dy[j], ratio = t->scale == 0 && x[j] == 0 ? 0 : x[j] / t->divisor, whole = rintf(ratio), q = whole + t->zero;
+    int inside = q >= t->low && q <= t->high;
+    float level = q < t->low ? t->low : q > t->high ? t->high : q;
+    double residual = t->inverse == 0 ? 0 : ((double)whole * t->scale - (double)x[j]) * t->inverse;
+    dx[j] = inside ? g : 0;
+    dscale[j] = (double)g * (inside ? residual : (double)level - (double)t->zero);
+    outside[j] = inside ? 0 : g;
+  }
+}
+
+TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *restrict dscale, double *restrict outside, const double *dy,
+                                               const double *x, const AT(token_f64) *token, long n, int scales, int shifts) {
+  const AT(token_f64) t = *token;
+  for (long j = 0; j < n; j++) {
+    double g = dy[j], v = x[j], ratio = (t.scale == 0) & (v == 0) ? 0 : v / t.divisor, whole = rint(ratio), q = whole + t.zero;
+    int inside = (q >= t.low) & (q <= t.high);
+    double level = q < t.low ? t.low : q > t.high ? t.high : q;
+    dx[j] = inside ? g : 0;
+    if (scales) dscale[j] = g * (inside ? whole - ratio : level - t.zero);
+    if (shifts) outside[j] = inside ? 0 : g;
+  }
+}
+
+#define PLAIN_f32(t) (t).plain
+#define PLAIN_f64(t) 1
+#define ANY_f32 AT(fake_quantize_any_f32)
+#define ANY_f64(dx, dscale, outside, dy, x, t, n) AT(fake_quantize_lanes_f64)(dx, dscale, outside, dy, x, t, n, 1, 1)
+
+/* dx, and the sums of the terms over each run. */
+#define FAKE_QUANTIZE(suffix, type) \
+  TARGET INLINE void AT(fake_quantize_leaf_##suffix)(tree *dscale, tree *outside, type *dx, const type *dy, const type *x, \
+                                                     const AT(token_##suffix) *t, int scales, int shifts) { \
+    double scale[LANES], shift[LANES], scale_part[LANES], shift_part[LANES]; \
+    AT(fake_quantize_lanes_##suffix)(dx, scale, shift, dy, x, t, LANES, scales, shifts); \
+    for (long i = LANES; i < LEAF; i += LANES) { \
+      AT(fake_quantize_lanes_##suffix)(dx + i, scale_part, shift_part, dy + i, x + i, t, LANES, scales, shifts); \
+      for (int j = 0; scales && j < LANES; j++) scale[j] += scale_part[j]; \
+      for (int j = 0; shifts && j < LANES; j++) shift[j] += shift_part[j]; \
+    } \
+    if (scales) AT(push)(dscale, scale); \
+    if (shifts) AT(push)(outside, shift); \
+  } \
+  /* n <= LEAF elements: those that are left at an end, and those of an unusual token. */ \
+  TARGET static __attribute__((noinline)) void AT(fake_quantize_few_##suffix)(tree *dscale, tree *outside, type *dx, const type *dy, \
+                                                                              const type *x, const AT(token_##suffix) *t, long n, \
+                                                                              int scales, int shifts) { \
+    double scale[LEAF], shift[LEAF]; \
+    if (!PLAIN_##suffix(*t)) ANY_##suffix(dx, scale, shift, dy, x, t, n); \
+    for (long i = 0, m; PLAIN_##suffix(*t) && i < n; i += m) { \
+      m = LEAST(LANES, n - i); \
+      AT(fake_quantize_lanes_##suffix)(dx + i, scale + i, shift + i, dy + i, x + i, t, m, 1, 1); \
+    } \
+    if (scales) AT(push_part)(dscale, scale, n); \
+    if (shifts) AT(push_part)(outside, shift, n); \
+  } \
+  TARGET INLINE void AT(fake_quantize_runs_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, const type *x, const type *scale, \
+                                                     const type *zero, long run, type low, type high, long n, int scales, int shifts) { \
+    tree scale_sum, shift_sum; \
+    scale_sum.depth = shift_sum.depth = scale_sum.leaves = shift_sum.leaves = 0; \
+    for (long start = 0, k = 0; start < n; start += run, k++) { \
+      AT(token_##suffix) t = AT(token_of_##suffix)(scale[k], zero[k], low, high); \
+      long end = LEAST(n, start + run), i = start; \
+      for (; PLAIN_##suffix(t) && i + LEAF <= end; i += LEAF) \
+        AT(fake_quantize_leaf_##suffix)(&scale_sum, &shift_sum, dx + i, dy + i, x + i, &t, scales, shifts); \
+      for (; i < end; i += LEAF) \
+        AT(fake_quantize_few_##suffix)(&scale_sum, &shift_sum, dx + i, dy + i, x + i, &t, LEAST(LEAF, end - i), scales, shifts); \
+      if (scales) dscale[k] = AT(total)(&scale_sum); \
+      if (shifts) { \
+        double outside = AT(total)(&shift_sum); \
+        dzero[k] = outside == 0 ? 0 : -outside * (double)t.scale; \
       } \
+    } \
+  } \
+  TARGET static void AT(fake_quantize_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, const type *x, const type *scale, \
+                                                const type *zero, long run, type low, type high, long n) { \
+    switch ((dscale ? 2 : 0) + (dzero ? 1 : 0)) { \
+    case 0: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 0, 0); break; \
+    case 1: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 0, 1); break; \
+    case 2: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 1, 0); break; \
+    default: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 1, 1); \
     } \
   }
 
-FAKE_QUANTIZE(f32, float, rintf)
-FAKE_QUANTIZE(f64, double, rint)
+FAKE_QUANTIZE(f32, float)
+FAKE_QUANTIZE(f64, double)
 #undef FAKE_QUANTIZE
+#undef PLAIN_f32
+#undef PLAIN_f64
+#undef ANY_f32
+#undef ANY_f64
+#undef REST

@@ -115,9 +115,9 @@ func (d LerpBackward) presence(args []Tensor) *Error {
 
 func lerpMultiples(scalar *[4]float64, args []Tensor) [3]multiple {
 	weight, a, b := factor{input: 1}, factor{input: 2}, factor{input: 3}
-	da, db := multiple{factor{number: 1}, weight}, multiple{y: weight}
+	da, db := multiple{y: factor{number: 1}, z: weight}, multiple{y: weight}
 	if !args[1].present() {
 		da, db = multiple{y: factor{number: scalar[1]}}, multiple{y: factor{number: scalar[0]}} // 1 - weight, formed in float64
 	}
-	return [3]multiple{da, db, {b, a}}
+	return [3]multiple{da, db, {y: b, z: a}}
 }

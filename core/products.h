@@ -1,13 +1,13 @@
 /* The products of vector.h for one storage type, included for each by vector_loops.h: STORED in memory, WIDE in between. */
 
 /* A factor where its run begins; kind is a literal wherever this is inlined. */
-typedef struct { int kind; WIDE number; const void *data; } FOR(factor);
+typedef struct { int kind; double number; const void *data; } FOR(factor);
 
 TARGET INLINE FOR(factor) FOR(factor_of)(const sw_factor *f, long run) {
   FOR(factor) at = {.kind = f->kind, .number = 0, .data = NULL};
   long begin = run * f->step;
   switch (f->kind) {
-  case FACTOR_NUMBER: if (f->data) at.number = ((const WIDE *)f->data)[begin]; break;
+  case FACTOR_NUMBER: if (f->data) at.number = ((const double *)f->data)[begin]; break;
   case FACTOR_DENSE: at.data = (const STORED *)f->data + begin; break;
   default: at.data = (const int8_t *)f->data + begin;
   }
@@ -17,7 +17,7 @@ TARGET INLINE FOR(factor) FOR(factor_of)(const sw_factor *f, long run) {
 TARGET INLINE void FOR(factor_values)(WIDE *out, int kind, const FOR(factor) *f, long i, long n) {
   float eight[LANES];
   switch (kind) {
-  case FACTOR_NUMBER: for (long j = 0; j < n; j++) out[j] = f->number; return;
+  case FACTOR_NUMBER: for (long j = 0; j < n; j++) out[j] = (WIDE)f->number; return;
   case FACTOR_DENSE: WIDEN(out, (const STORED *)f->data + i, n); return;
   case FACTOR_I8: AT(widen_i8)(eight, (const int8_t *)f->data + i, n); break;
   case FACTOR_U8: AT(widen_u8)(eight, (const uint8_t *)f->data + i, n); break;
@@ -25,7 +25,16 @@ TARGET INLINE void FOR(factor_values)(WIDE *out, int kind, const FOR(factor) *f,
   for (long j = 0; j < n; j++) out[j] = eight[j];
 }
 
-/* x (y - z) of n <= LANES elements from i on. */
+TARGET INLINE void FOR(factor_doubles)(double *out, int kind, const FOR(factor) *f, long i, long n) {
+  switch (kind) {
+  case FACTOR_NUMBER: for (long j = 0; j < n; j++) out[j] = f->number; return;
+  case FACTOR_DENSE: DOUBLE(out, (const STORED *)f->data + i, n); return;
+  case FACTOR_I8: AT(double_i8)(out, (const int8_t *)f->data + i, n); return;
+  case FACTOR_U8: AT(double_u8)(out, (const uint8_t *)f->data + i, n); return;
+  }
+}
+
+/* x (y - z) of n <= LANES elements from i on, to be stored. */
 TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long i, long n) {
   WIDE a[LANES], b[LANES], c[LANES];
   WIDEN(a, x + i, n);
@@ -34,21 +43,30 @@ TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FO
   for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
 }
 
-/* The same for the few elements that are left at an end; it is not worth a copy for each kind. */
-TARGET static __attribute__((noinline)) void FOR(few)(WIDE *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
-  FOR(product)(out, x, y->kind, y, z->kind, z, i, n);
+/* The same in float64, to be summed: where terms cancel, a rounding of one to float32 would be much of what is left. */
+TARGET INLINE void FOR(term)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long i, long n) {
+  double a[LANES], b[LANES], c[LANES];
+  DOUBLE(a, x + i, n);
+  FOR(factor_doubles)(b, y_kind, y, i, n);
+  FOR(factor_doubles)(c, z_kind, z, i, n);
+  for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
 }
 
+/* The same for the few elements that are left at an end; it is not worth a copy for each kind. */
 TARGET static __attribute__((noinline)) void FOR(store_few)(STORED *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
   WIDE value[LANES];
-  FOR(few)(value, x, y, z, i, n);
+  FOR(product)(value, x, y->kind, y, z->kind, z, i, n);
   NARROW(out + i, value, n);
 }
 
+TARGET static __attribute__((noinline)) void FOR(few_terms)(double *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
+  FOR(term)(out, x, y->kind, y, z->kind, z, i, n);
+}
+
 TARGET static __attribute__((noinline)) void FOR(push_few)(tree *t, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
-  WIDE value[LEAF];
-  for (long j = 0; j < n; j += LANES) FOR(few)(value + j, x, y, z, i + j, LEAST(LANES, n - j));
-  PUSH(push_part)(t, value, n);
+  double value[LEAF];
+  for (long j = 0; j < n; j += LANES) FOR(few_terms)(value + j, x, y, z, i + j, LEAST(LANES, n - j));
+  AT(push_part)(t, value, n);
 }
 
 /* Elements first..end-1, stored in out. */
@@ -62,13 +80,24 @@ TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FO
   if (i < end) FOR(store_few)(out, x, y, z, i, end - i);
 }
 
+/* Elements first..end-1, stored in float64. */
+TARGET INLINE void FOR(store_terms)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+  long i = first;
+  for (; i + LANES <= end; i += LANES) FOR(term)(out + i, x, y_kind, y, z_kind, z, i, LANES);
+  if (i < end) FOR(few_terms)(out + i, x, y, z, i, end - i);
+}
+
 /* Elements first..end-1, added to a tree. */
 TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LEAF <= end; i += LEAF) {
-    WIDE value[LEAF];
-    for (int j = 0; j < LEAF; j += LANES) FOR(product)(value + j, x, y_kind, y, z_kind, z, i + j, LANES);
-    PUSH(push_leaf)(t, value);
+    double lane[LANES], value[LANES];
+    FOR(term)(lane, x, y_kind, y, z_kind, z, i, LANES);
+    for (int part = LANES; part < LEAF; part += LANES) {
+      FOR(term)(value, x, y_kind, y, z_kind, z, i + part, LANES);
+      for (int j = 0; j < LANES; j++) lane[j] += value[j];
+    }
+    AT(push)(t, lane);
   }
   if (i < end) FOR(push_few)(t, x, y, z, i, end - i);
 }
@@ -77,14 +106,14 @@ TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(fact
 TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LANES <= end; i += LANES) {
-    WIDE value[LANES];
-    FOR(product)(value, x, y_kind, y, z_kind, z, i, LANES);
-    for (long j = 0; j < LANES; j++) sums[i + j] += (double)value[j];
+    double value[LANES];
+    FOR(term)(value, x, y_kind, y, z_kind, z, i, LANES);
+    for (long j = 0; j < LANES; j++) sums[i + j] += value[j];
   }
   if (i < end) {
-    WIDE value[LANES];
-    FOR(few)(value, x, y, z, i, end - i);
-    for (long j = i; j < end; j++) sums[j] += (double)value[j - i];
+    double value[LANES];
+    FOR(few_terms)(value, x, y, z, i, end - i);
+    for (long j = i; j < end; j++) sums[j] += value[j - i];
   }
 }
 
@@ -108,9 +137,11 @@ TARGET static void FOR(products)(const sw_products *p) {
       for (int o = 0; o < p->count; o++) {
         const sw_product *q = &p->product[o];
         STORED *out = q->out ? (STORED *)q->out + start : NULL;
+        double *terms = q->terms ? (double *)q->terms + start : NULL;
 #define STRETCH_OF(y_kind, z_kind) \
   case y_kind * 4 + z_kind: \
     if (out) FOR(store)(out, x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
+    else if (terms) FOR(store_terms)(terms, x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
     else if (p->columns) FOR(add_places)((double *)q->sums, x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
     else FOR(sum)(&sums[o], x, y_kind, &y[o], z_kind, &z[o], i, i + n); \
     break;
@@ -123,7 +154,7 @@ TARGET static void FOR(products)(const sw_products *p) {
         STRETCH_OF(FACTOR_U8, FACTOR_NUMBER)
         }
 #undef STRETCH_OF
-        if (!out && !p->columns && (i + n == run || (i + n) % FOR(PIECE) == 0)) ((double *)q->sums)[k] += AT(total)(&sums[o]);
+        if (q->sums && !p->columns && (i + n == run || (i + n) % FOR(PIECE) == 0)) ((double *)q->sums)[k] += AT(total)(&sums[o]);
       }
     }
   }
@@ -133,5 +164,5 @@ TARGET static void FOR(products)(const sw_products *p) {
 #undef WIDE
 #undef FOR
 #undef WIDEN
+#undef DOUBLE
 #undef NARROW
-#undef PUSH

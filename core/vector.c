@@ -1,6 +1,8 @@
 #include "vector.h"
 
 #include <string.h>
+
+#include "tree.h"
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -12,7 +14,7 @@ int sw_vector_width = 64;
 __attribute__((constructor)) static void find_vector_width(void) {
   unsigned a, b, c = 0, d;
   int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C); /* of which older versions of clang know no name */
-  int has256 = f16c && __builtin_cpu_supports("avx2");
+  int has256 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   sw_vector_width = has256 && has512 ? 512 : has256 ? 256 : 64;
 }
@@ -20,18 +22,6 @@ __attribute__((constructor)) static void find_vector_width(void) {
 
 void sw_widen_f16_portable(float *out, const uint16_t *in, long n) { for (long i = 0; i < n; i++) out[i] = widen_f16_one(in[i]); }
 void sw_narrow_f16_portable(uint16_t *out, const float *in, long n) { for (long i = 0; i < n; i++) out[i] = narrow_f16_one(in[i]); }
-
-/* Sums are made in float64 in a fixed order: LANES lanes, each over leaves of four numbers, added leaf after leaf in a binary counter,
-   which is a balanced tree, so that error gathers slowly; then the lanes themselves. */
-enum { LANES = 32, LEAF = 4 * LANES };
-
-typedef struct {
-  double waiting[32][LANES];
-  int depth;
-  long leaves;
-} tree;
-
-#define LEAST(a, b) ((a) < (b) ? (a) : (b))
 
 #define LOOPS "vector_loops.h"
 #include "each_processor.h"
@@ -42,10 +32,8 @@ void sw_widen_bf16(float *out, const uint16_t *in, long n) { CHOSEN(widen_bf16)(
 void sw_narrow_bf16(uint16_t *out, const float *in, long n) { CHOSEN(narrow_bf16)(out, in, n); }
 void sw_widen_i8(float *out, const int8_t *in, long n) { CHOSEN(widen_i8)(out, in, n); }
 void sw_widen_u8(float *out, const uint8_t *in, long n) { CHOSEN(widen_u8)(out, in, n); }
-void sw_sum_runs_f32(double *sums, const float *in, long run, long n) { CHOSEN(sum_runs_f32)(sums, in, run, n); }
-void sw_sum_runs_f64(double *sums, const double *in, long run, long n) { CHOSEN(sum_runs_f64)(sums, in, run, n); }
-void sw_add_f32(double *sums, const float *in, long n) { CHOSEN(add_f32)(sums, in, n); }
-void sw_add_f64(double *sums, const double *in, long n) { CHOSEN(add_f64)(sums, in, n); }
+void sw_sum_runs(double *sums, const double *in, long run, long n) { CHOSEN(sum_runs)(sums, in, run, n); }
+void sw_add(double *sums, const double *in, long n) { CHOSEN(add)(sums, in, n); }
 void sw_products_f32(const sw_products *p) { CHOSEN(products_f32)(p); }
 void sw_products_f64(const sw_products *p) { CHOSEN(products_f64)(p); }
 void sw_products_f16(const sw_products *p) { CHOSEN(products_f16)(p); }

@@ -49,28 +49,16 @@ func widenUint8(out []float32, in []uint8) {
 	C.sw_widen_u8(cFloats(out), (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(in))), C.long(len(in)))
 }
 
-// sumRuns sets sums[k] to the sum of the k-th run of values, in float64 and a fixed order: small leaves, then a tree.
-func sumRuns[A accumulator](sums []float64, values []A, run int64) {
-	switch v := any(values).(type) {
-	case []float32:
-		C.sw_sum_runs_f32(cDoubles(sums), cFloats(v), C.long(run), C.long(len(v)))
-	case []float64:
-		C.sw_sum_runs_f64(cDoubles(sums), cDoubles(v), C.long(run), C.long(len(v)))
-	}
+// sumRuns sets sums[k] to the sum of the k-th run of values, in a fixed order: small leaves, then a tree.
+func sumRuns(sums, values []float64, run int64) {
+	C.sw_sum_runs(cDoubles(sums), cDoubles(values), C.long(run), C.long(len(values)))
 }
 
 // runOf is how many of n elements one number of values serves.
 func runOf[A accumulator](values []A, n int) C.long { return C.long(n / len(values)) }
 
 // addEach adds values to sums, one to one.
-func addEach[A accumulator](sums []float64, values []A) {
-	switch v := any(values).(type) {
-	case []float32:
-		C.sw_add_f32(cDoubles(sums), cFloats(v), C.long(len(v)))
-	case []float64:
-		C.sw_add_f64(cDoubles(sums), cDoubles(v), C.long(len(v)))
-	}
-}
+func addEach(sums, values []float64) { C.sw_add(cDoubles(sums), cDoubles(values), C.long(len(values))) }
 
 // The ways in which a factor of a product lies in memory.
 const (
@@ -91,10 +79,13 @@ func (p *products) begin(x uintptr, n, run, pitch int64) {
 // sumColumns makes sums those of the elements that have the same place in their runs.
 func (p *products) sumColumns() { p.c.columns = 1 }
 
-// append adds one product, stored at out, or added to sums where out is 0.
-func (p *products) append(out, sums uintptr, y, z factorAt) {
+// target is the address that the products of one output go to: the one of the three that is not 0, as in vector.h.
+type target struct{ out, terms, sums uintptr }
+
+// append adds one product.
+func (p *products) append(to target, y, z factorAt) {
 	at := &p.c.product[p.c.count]
-	at.out, at.sums = C.uintptr_t(out), C.uintptr_t(sums)
+	at.out, at.terms, at.sums = C.uintptr_t(to.out), C.uintptr_t(to.terms), C.uintptr_t(to.sums)
 	at.y, at.z = y.c(), z.c()
 	p.c.count++
 }

@@ -7,8 +7,8 @@
    any processor, for one with AVX2 and for one with AVX-512: VECTOR is the width in bits, TARGET goes before each function, AT(name)
    is its name. CHOSEN(name) picks at run time. All give the same bits: nothing is reordered, no product is fused with a sum. */
 #if defined(__x86_64__) && defined(__GNUC__)
-#define FEATURES_256 "avx2,f16c"
-#define FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,f16c"
+#define FEATURES_256 "avx2,f16c,fma"
+#define FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma"
 #ifdef __clang__ /* vectorizes at -O2 already, and has no options for single functions */
 #define VECTOR_256 __attribute__((target(FEATURES_256)))
 #define VECTOR_512 __attribute__((target(FEATURES_512)))
@@ -24,7 +24,8 @@
 
 extern int sw_vector_width; /* the widest of this processor; tests lower it */
 
-/* INDEPENDENT promises that no iteration of the next loop reads memory that another one writes. */
+/* INDEPENDENT promises that no iteration of the next loop reads memory that another one writes. Compilers for arm64 fuse products with
+   sums by default. */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
@@ -85,14 +86,12 @@ void sw_widen_f16_portable(float *out, const uint16_t *in, long n);
 void sw_narrow_f16_portable(uint16_t *out, const float *in, long n);
 
 /* The sum of each run of values. */
-void sw_sum_runs_f32(double *sums, const float *in, long run, long n);
-void sw_sum_runs_f64(double *sums, const double *in, long run, long n);
+void sw_sum_runs(double *sums, const double *in, long run, long n);
 
 /* sums[c] += in[c] */
-void sw_add_f32(double *sums, const float *in, long n);
-void sw_add_f64(double *sums, const double *in, long n);
+void sw_add(double *sums, const double *in, long n);
 
-/* A factor has a number for each run, in the accumulator, or for each element, in the storage type of x or in 8 bits. Addresses are
+/* A factor has a number for each run, in float64, or for each element, in the storage type of x or in 8 bits. Addresses are
    integers: Go keeps the memory. */
 enum { FACTOR_NUMBER, FACTOR_DENSE, FACTOR_I8, FACTOR_U8 };
 
@@ -102,9 +101,10 @@ typedef struct {
   long step; /* from run to run, in numbers or elements; 0 where one serves all */
 } sw_factor;
 
-/* x (y - z), stored in the storage type of x, or, where out is 0, added to sums in float64: one for each run, or for each place in a run. */
+/* x (y - z), of which one of these is not 0: out, where it is stored in the storage type of x; terms, where it is stored in float64; or
+   sums in float64 that it is added to, one for each run, or one for each place in a run. */
 typedef struct {
-  uintptr_t out, sums;
+  uintptr_t out, terms, sums;
   sw_factor y, z;
 } sw_product;
 

@@ -51,84 +51,89 @@ TARGET static inline void AT(widen_u8)(float *restrict out, const uint8_t *restr
 }
 #undef WIDEN_8
 
-TARGET INLINE void AT(push)(tree *t, double *lane) {
-  for (long k = t->leaves++; k & 1; k >>= 1) {
-    const double *waiting = t->waiting[--t->depth];
-    for (int j = 0; j < LANES; j++) lane[j] += waiting[j];
+/* The same to float64, 4 or 8 at once: the compiler would go by way of narrower vectors in memory. */
+#if VECTOR == 512
+#define FLOATS(in) _mm256_loadu_ps(in)
+#define HALVES(in) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in)))
+#define BRAINS(in) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(in))), 16))
+#define SIGNED(in) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(in)))
+#define UNSIGNED(in) _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(in)))
+#define DOUBLES(convert, load) for (; i + 8 <= n; i += 8) _mm512_storeu_pd(out + i, _mm512_##convert(load(in + i)));
+#elif VECTOR == 256
+#define FLOATS(in) _mm_loadu_ps(in)
+#define HALVES(in) _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(in)))
+#define BRAINS(in) _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)(in))))
+#define SIGNED(in) _mm_cvtepi8_epi32(_mm_loadu_si32(in))
+#define UNSIGNED(in) _mm_cvtepu8_epi32(_mm_loadu_si32(in))
+#define DOUBLES(convert, load) for (; i + 4 <= n; i += 4) _mm256_storeu_pd(out + i, _mm256_##convert(load(in + i)));
+#else
+#define DOUBLES(convert, load)
+#endif
+#define WIDEN_TWICE(name, from, convert, load, one) \
+  TARGET INLINE void AT(name)(double *restrict out, const from *restrict in, long n) { \
+    long i = 0; \
+    DOUBLES(convert, load) \
+    for (; i < n; i++) out[i] = (double)one(in[i]); \
   }
-  for (int j = 0; j < LANES; j++) t->waiting[t->depth][j] = lane[j];
-  t->depth++;
+WIDEN_TWICE(double_f32, float, cvtps_pd, FLOATS, )
+WIDEN_TWICE(double_f16, uint16_t, cvtps_pd, HALVES, widen_f16_one)
+WIDEN_TWICE(double_bf16, uint16_t, cvtps_pd, BRAINS, widen_bf16_one)
+WIDEN_TWICE(double_i8, int8_t, cvtepi32_pd, SIGNED, )
+WIDEN_TWICE(double_u8, uint8_t, cvtepi32_pd, UNSIGNED, )
+#undef WIDEN_TWICE
+#undef DOUBLES
+#undef FLOATS
+#undef HALVES
+#undef BRAINS
+#undef SIGNED
+#undef UNSIGNED
+
+#include "tree_loops.h"
+
+TARGET static void AT(sum_runs)(double *sums, const double *in, long run, long n) {
+  tree t;
+  t.depth = t.leaves = 0;
+  for (long start = 0; start < n; start += run) {
+    long end = LEAST(n, start + run), i = start;
+    for (; i + LEAF <= end; i += LEAF) AT(push_leaf)(&t, in + i);
+    if (i < end) AT(push_part)(&t, in + i, end - i);
+    *sums++ = AT(total)(&t);
+  }
 }
 
-TARGET static __attribute__((noinline)) double AT(total)(tree *t) {
-  double lane[LANES] = {0}, by16[16], by8[8], by4[4];
-  while (t->depth) {
-    const double *waiting = t->waiting[--t->depth];
-    for (int j = 0; j < LANES; j++) lane[j] += waiting[j];
-  }
-  t->leaves = 0;
-  for (int j = 0; j < 16; j++) by16[j] = lane[j] + lane[j + 16];
-  for (int j = 0; j < 8; j++) by8[j] = by16[j] + by16[j + 8];
-  for (int j = 0; j < 4; j++) by4[j] = by8[j] + by8[j + 4];
-  return (by4[0] + by4[2]) + (by4[1] + by4[3]);
-}
+TARGET static void AT(add)(double *sums, const double *in, long n) { for (long i = 0; i < n; i++) sums[i] += in[i]; }
 
-#define SUM(suffix, from) \
-  TARGET INLINE void AT(push_leaf_##suffix)(tree *t, const from *in) { \
-    double lane[LANES]; \
-    for (int j = 0; j < LANES; j++) lane[j] = (double)in[j] + (double)in[j + LANES] + (double)in[j + 2 * LANES] + (double)in[j + 3 * LANES]; \
-    AT(push)(t, lane); \
-  } \
-  TARGET static __attribute__((noinline)) void AT(push_part_##suffix)(tree *t, const from *in, long n) { \
-    double lane[LANES] = {0}; \
-    for (long i = 0; i < n; i++) lane[i % LANES] += (double)in[i]; \
-    AT(push)(t, lane); \
-  } \
-  TARGET static void AT(sum_runs_##suffix)(double *sums, const from *in, long run, long n) { \
-    tree t; \
-    t.depth = t.leaves = 0; \
-    for (long start = 0; start < n; start += run) { \
-      long end = LEAST(n, start + run), i = start; \
-      for (; i + LEAF <= end; i += LEAF) AT(push_leaf_##suffix)(&t, in + i); \
-      if (i < end) AT(push_part_##suffix)(&t, in + i, end - i); \
-      *sums++ = AT(total)(&t); \
-    } \
-  } \
-  TARGET static void AT(add_##suffix)(double *sums, const from *in, long n) { for (long i = 0; i < n; i++) sums[i] += (double)in[i]; } \
-  TARGET INLINE void AT(copy_##suffix)(from *restrict out, const from *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = in[i]; }
-
-SUM(f32, float)
-SUM(f64, double)
-#undef SUM
+TARGET INLINE void AT(copy_f32)(float *restrict out, const float *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = in[i]; }
+TARGET INLINE void AT(copy_f64)(double *restrict out, const double *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = in[i]; }
 
 #define STORED float
 #define WIDE float
-#define PUSH(name) AT(name##_f32)
 #define FOR(name) AT(name##_f32)
 #define WIDEN AT(copy_f32)
+#define DOUBLE AT(double_f32)
 #define NARROW WIDEN
 #include "products.h"
 
 #define STORED double
 #define WIDE double
-#define PUSH(name) AT(name##_f64)
 #define FOR(name) AT(name##_f64)
 #define WIDEN AT(copy_f64)
+#define DOUBLE AT(copy_f64)
 #define NARROW WIDEN
 #include "products.h"
 
 #define STORED uint16_t
 #define WIDE float
-#define PUSH(name) AT(name##_f32)
 #define FOR(name) AT(name##_f16)
 #define WIDEN AT(widen_f16)
+#define DOUBLE AT(double_f16)
 #define NARROW AT(narrow_f16)
 #include "products.h"
 
 #define STORED uint16_t
 #define WIDE float
-#define PUSH(name) AT(name##_f32)
 #define FOR(name) AT(name##_bf16)
 #define WIDEN AT(widen_bf16)
+#define DOUBLE AT(double_bf16)
 #define NARROW AT(narrow_bf16)
 #include "products.h"
