@@ -102,8 +102,10 @@ def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
 
 def _flag(op: str, name: str, value: Any) -> bool:
     """An option that is true or false, also as a scalar of NumPy."""
+    if value is True or value is False:
+        return value
     numpy = sys.modules.get("numpy")
-    if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
+    if numpy is not None and isinstance(value, numpy.bool_):
         return bool(value)
     raise errors.make("invalid_problem", op, name, "True or False", f"{value!r:.80}")
 
@@ -252,7 +254,9 @@ def embedding_bag_per_sample_weights_backward(
     shape = tuple(indices.shape)
     outputs = _plan.outputs(plan, dy, [("d_per_sample_weights", shape, None)], out)
     grad = outputs["d_per_sample_weights"]
-    if out is not None and (got := tuple(require_array(op, "out", grad).shape)) != shape:
-        raise errors.make("invalid_problem", op, "out", f"of shape {list(shape)} like indices", str(list(got)))
+    if out is not None:
+        got = tuple(grad.shape if hasattr(grad, "shape") else require_array(op, "out", grad).shape)
+        if got != shape:
+            raise errors.make("invalid_problem", op, "out", f"of shape {list(shape)} like indices", str(list(got)))
     plan.run(dy=dy, indices=flat, offsets=offsets, weight=weight, **outputs)
     return grad

@@ -490,6 +490,16 @@ def require_memory(gib: float) -> None:
         pytest.skip(f"{gib} GiB are needed, {free:.1f} are free")
 
 
+@pytest.mark.gpu
+def test_counts_of_a_gpu() -> None:
+    """What its kernels cannot number is refused before anything is launched."""
+    base = {"num_embeddings": 5, "embedding_dim": 1, "num_bags": 1, "total_indices": 1, "dtype": F32}
+    for name in ("num_embeddings", "embedding_dim", "num_bags", "total_indices"):
+        descriptor = sw.EmbeddingBagBackwardDescriptor(**{**base, name: 2**31 - 1})
+        with pytest.raises(sw.UnsupportedError, match=f"{name} must be less than 2147483647 on a GPU"):
+            sw.EmbeddingBagBackwardPlan.select(descriptor, "cuda")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rows", [2**31 + 5, 2**32 + 5])

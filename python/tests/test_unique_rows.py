@@ -204,7 +204,23 @@ def test_refusals() -> None:
         (sw.InvalidProblemError, lambda: unique_rows(indices, 1)),
         (sw.InvalidProblemError, lambda: unique_rows(indices, -1)),
         (sw.UnsupportedError, lambda: unique_rows(indices.float(), 2)),
-        (sw.UnsupportedError, lambda: unique_rows(indices, 1 << 31)),
+        (sw.InvalidProblemError, lambda: unique_rows(indices, 1 << 58)),
     ):
         with pytest.raises(error):
             call()
+
+
+def test_more_rows_than_32_bits() -> None:
+    """From 2^31 - 1 rows on, places are int64."""
+    for rows in (2**31 - 1, 2**31 + 5, 2**32 + 5, 2**50):
+        indices = torch.tensor([rows - 1, 0, rows // 2, rows - 1, 7])
+        for padding in (None, 7, -1):
+            found, places, count = unique_rows(indices, rows, padding_idx=padding)
+            assert (found.dtype, places.dtype) == (torch.int64, torch.int64)
+            check(indices, rows, padding, (found, places.int(), count))
+
+
+@pytest.mark.gpu
+def test_more_rows_than_32_bits_on_a_gpu() -> None:
+    with pytest.raises(sw.UnsupportedError, match="num_rows must be less than 2147483647 on a GPU"):
+        unique_rows(torch.tensor([0, 1], device="cuda"), 2**31 - 1)

@@ -32,7 +32,7 @@ def build(
     index: torch.dtype = torch.int64,
     offset: torch.dtype = torch.int64,
 ) -> tuple[dict[str, Any], Tensors]:
-    """Bags of 0 to `longest` positions; behind the last offset, where there is one, come three more. single: weights in float32."""
+    """Bags of 0 to `longest` positions; behind the last offset, where there is one, three more. single: weights in float32."""
     bags, dim = math.prod(shape[:-1]), shape[-1] if shape else 1
     lengths = maker.integers(0, longest, (bags,), torch.int64).cpu()
     if bags:
