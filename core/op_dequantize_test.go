@@ -119,7 +119,14 @@ func TestFakeQuantizeValues(t *testing.T) {
 		{reason: "a scale that is no power of two", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
 			"scale": always(0.3), "x": func(r *rand.Rand) float64 { return 0.3 * (float64(r.IntN(30)-15) + 0.7*(r.Float64()-0.5)) }}},
 		{reason: "negative scale", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{"scale": choice(-0.5, -2)}},
-		{reason: "scale 0", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{"scale": always(0), "x": choice(0, 1, -1)}},
+		{reason: "scale 0", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
+			"scale": choice(0, math.Copysign(0, -1)), "x": choice(0, 1, -1, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), 1e-7)}},
+		{reason: "scale 0 beside a zero point", descriptor: d, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32},
+			values: map[string]func(*rand.Rand) float64{"scale": choice(0, 0.5), "x": choice(0, 1, -1), "zero_point": choice(-20, 0, 2)}},
+		{reason: "NaN x beside scale 0", descriptor: d, without: append(none, "dscale"), values: map[string]func(*rand.Rand) float64{
+			"scale": always(0), "x": choice(0, math.NaN())}},
+		{reason: "infinite and NaN scale", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
+			"scale": choice(math.Inf(1), math.Inf(-1), math.NaN()), "x": choice(0, 1, math.Inf(1))}},
 		{reason: "NaN zero_point", descriptor: d, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32},
 			values: map[string]func(*rand.Rand) float64{"zero_point": choice(math.NaN(), 2.5)}},
 	})

@@ -157,6 +157,17 @@ func dequantizeDefinition() *definition {
 	}
 }
 
+// limitRatio is x / scale, where a scale of 0 is the limit of small ones above it.
+func limitRatio(x, scale float64) float64 {
+	switch {
+	case scale != 0:
+		return x / scale
+	case x == 0:
+		return 0
+	}
+	return x * math.Inf(1)
+}
+
 // Inputs: dy, x, scale, zero_point.
 func fakeQuantizeDefinition(low, high float64, floatingZero bool) *definition {
 	clip := func(t float64) float64 { return math.Max(low, math.Min(t, high)) }
@@ -174,7 +185,7 @@ func fakeQuantizeDefinition(low, high float64, floatingZero bool) *definition {
 			return (clip(t) - zero) * in[2]
 		},
 		terms: func(in *[4]float64) [3]term {
-			dy, scale, ratio, zero := in[0], in[2], in[1]/in[2], whole(in[3])
+			dy, scale, ratio, zero := in[0], in[2], limitRatio(in[1], in[2]), whole(in[3])
 			t := math.RoundToEven(ratio) + zero
 			size := math.Abs(dy) * (math.Abs(clip(t)) + math.Abs(zero))
 			if low <= t && t <= high {

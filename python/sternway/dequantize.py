@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from . import _plan
+from . import _plan, errors
 from ._arrays import Array, device_of, dtype_name, require_array
 from ._descriptor import Descriptor
 
@@ -73,19 +74,34 @@ class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDe
 
 
 @functools.lru_cache(maxsize=1024)
-def _dequantize_plan(
+def dequantize_plan(
     shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
 ) -> DequantizePerTokenBackwardPlan:
-    descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
-    return DequantizePerTokenBackwardPlan.select(descriptor, device)
+    """The plan of a problem, selected once."""
+    with _of_operands(shape="dy", dtype="dy", qdtype="q", scale_dtype="scale"):
+        descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
+        return DequantizePerTokenBackwardPlan.select(descriptor, device)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fake_quantize_plan(
+def fake_quantize_plan(
     shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
 ) -> FakeQuantizePerTokenBackwardPlan:
-    descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
-    return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
+    """The plan of a problem, selected once."""
+    with _of_operands(shape="dy", dtype="dy", scale_dtype="scale"):
+        descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
+        return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
+
+
+@contextlib.contextmanager
+def _of_operands(**operands: str) -> Iterator[None]:
+    """Make errors about a field of a descriptor speak of the operand that the field was read from."""
+    try:
+        yield
+    except errors.Error as error:
+        if error.operand not in operands:
+            raise
+        raise errors.renamed(error, error.op, {error.operand: operands[error.operand]}) from None
 
 
 def _learned(zero_point: Array | None) -> bool:
@@ -140,7 +156,7 @@ def dequantize_per_token_backward(
     op = "dequantize_per_token_backward"
     dy, scale = require_array(op, "dy", dy), require_array(op, "scale", scale)
     q, zero_point = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
-    plan = _dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
+    plan = dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
     outputs = _plan.outputs(plan, dy, _outputs(dy, None if q is None else scale, zero_point), out)
     plan.run(dy=dy, scale=scale, q=q, zero_point=zero_point, **outputs)
     return outputs["dx"] if q is None else tuple(outputs.values())
@@ -162,6 +178,9 @@ def fake_quantize_per_token_backward(
     ``quant_min <= t <= quant_max``. dx is dy inside and 0 outside; dscale[n] sums ``dy ((q - zero_point) - x / scale)`` inside
     and ``dy (q - zero_point)`` outside; dzero_point[n] sums ``-dy scale`` outside. A floating zero point is rounded and clamped
     first. Learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale.
+
+    The quotient that decides t is rounded to float32, or to float64 for float64. A scale of 0 is the limit of small ones: ``x / 0``
+    is infinite with the sign of x and ``0 / 0`` is 0, so that a row of zeros with scale 0 is inside and its gradients are finite.
 
     Args:
         dy, x: [..., D]; float32, float64, float16 or bfloat16.
@@ -187,7 +206,7 @@ def fake_quantize_per_token_backward(
     op = "fake_quantize_per_token_backward"
     dy, x, scale = (require_array(op, name, array) for name, array in (("dy", dy), ("x", x), ("scale", scale)))
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    plan = _fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
+    plan = fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
     outputs = _plan.outputs(plan, dy, _outputs(dy, scale, zero_point), out)
     plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)
     return outputs["dx"], outputs["dscale"], outputs.get("dzero_point")

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._arrays import dtype_name
-from ..dequantize import dequantize_per_token_backward, fake_quantize_per_token_backward
-from ..errors import make
+from .._arrays import device_of, dtype_name
+from ..dequantize import (
+    dequantize_per_token_backward,
+    dequantize_plan,
+    fake_quantize_per_token_backward,
+    fake_quantize_plan,
+)
+from ..errors import Error, make, renamed
 from ._calls import FLOATS, require_tensors
-from ._operators import apply, by_formula, differentiable, in_front, way
+from ._operators import apply, by_formula, differentiable, in_front, intercepted, way
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+
+
+def _require_dtype(name: str, operand: str, dtype: Any, dtypes: tuple[torch.dtype, ...]) -> None:
+    if dtype not in dtypes:
+        wanted = f"one of {', '.join(map(dtype_name, dtypes))}"
+        got = dtype_name(dtype) if isinstance(dtype, torch.dtype) else f"{dtype!r:.80}"
+        raise make("unsupported", f"sternway.torch.{name}", operand, wanted, got)
 
 
 def _require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
@@ -25,10 +39,23 @@ def _require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | No
             continue
         require_tensors(name, **{operand: value})
         op, shape = f"sternway.torch.{name}", list(value.shape)
-        if value.dtype not in dtypes:
-            raise make("unsupported", op, operand, f"one of {', '.join(map(dtype_name, dtypes))}", dtype_name(value.dtype))
+        _require_dtype(name, operand, value.dtype, dtypes)
         if shape not in (tokens, [*tokens, 1]):
             raise make("invalid_problem", op, operand, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
+
+
+def _require_plan(name: str, x: str, data: Tensor, inputs: tuple[Tensor | None, ...], select: Callable[..., Any], *how: Any) -> None:
+    """Raise what the backward would refuse, where there will be one. A call that torch traces asks no plan: it has no values."""
+    if torch.compiler.is_compiling() or intercepted(data) or not _needs_gradient(*inputs):
+        return
+    try:
+        select(tuple(data.shape), *how, device_of(data))
+    except Error as error:
+        raise renamed(error, f"sternway.torch.{name}", {"dy": x}) from None
+
+
+def _needs_gradient(*inputs: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
 
 
 def _column(value: Tensor, like: Tensor) -> Tensor:
@@ -45,9 +72,13 @@ def _learned(zero_point: Tensor | None) -> bool:
     return zero_point is not None and zero_point.is_floating_point()
 
 
+def _kept_dtype(scale: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which the kernels read a scale beside data of a dtype: its own, or that in which the forward reads it."""
+    return scale.dtype if scale.dtype in (dtype, torch.float32) else torch.promote_types(dtype, torch.float32)
+
+
 def _kept(scale: Tensor, dy: Tensor) -> Tensor:
-    """scale in a dtype that the kernels read beside dy."""
-    return scale if scale.dtype in (dy.dtype, torch.float32) else scale.to(dy.dtype)
+    return _rounded(scale, _kept_dtype(scale, dy.dtype))
 
 
 def _three(dx: Tensor, dscale: Tensor, dzero_point: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,6 +89,12 @@ def _three(dx: Tensor, dscale: Tensor, dzero_point: Tensor | None = None) -> tup
 def _fake(dy: Tensor, scale: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     like = (dy, scale) if zero_point is None or not _learned(zero_point) else (dy, scale, zero_point)
     return _three(*map(torch.empty_like, like))
+
+
+def _laid_out(y: Tensor, like: Tensor) -> Tensor:
+    """y with the strides that an operator promises."""
+    promised = torch.empty_like(like, dtype=y.dtype)
+    return y if y.stride() == promised.stride() else promised.copy_(y)
 
 
 def _batched(operator: Any) -> Callable[..., Any]:
@@ -126,6 +163,25 @@ class _Dequantize(torch.autograd.Function):
         return None, _rounded(grads[1], scale.dtype), dzero_point, None
 
 
+@torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
+def _dequantize_forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The forward for torch.export, whose graphs drop the backward of an autograd.Function and keep that of an operator."""
+    return _laid_out(_Dequantize.forward(q, scale, zero_point, dtype), q)
+
+
+@_dequantize_forward.register_fake
+def _(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(q, dtype=dtype)
+
+
+@_dequantize_forward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return _dequantize_forward(*in_front(info, in_dims, inputs)), 0
+
+
+_dequantize_forward.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setup_context)
+
+
 def dequantize_per_token(
     q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -138,21 +194,33 @@ def dequantize_per_token(
         q: [..., D], int8 or uint8.
         scale: [...] or [..., 1]; float32, float64, float16 or bfloat16.
         zero_point: [...] or [..., 1], integer or floating; None: 0.
-        dtype: of the result; None: scale's.
+        dtype: of the result: float32, float64, float16 or bfloat16; None: scale's.
 
     Returns:
         [..., D]. The product is formed in float32 (float64 for float64) and rounded once.
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape.
-        UnsupportedError: q, scale or zero_point of another dtype.
+        UnsupportedError: q, scale, zero_point or the result of another dtype; where a gradient will be needed, more than 8
+            dimensions, or a device without a kernel.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> q, scale = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8), torch.tensor([0.5, 2.0])
+        >>> st.dequantize_per_token(q, scale).tolist()
+        [[0.5, -1.0], [6.0, 8.0]]
     """
     name = "dequantize_per_token"
     require_tensors(name, q=q, scale=scale)
     if q.dtype not in (torch.int8, torch.uint8):
         raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", dtype_name(q.dtype))
     _require_tokens(name, q, scale, zero_point)
-    return apply(_Dequantize, q, scale, zero_point, dtype or scale.dtype)  # type: ignore[no-any-return]
+    result = scale.dtype if dtype is None else dtype
+    _require_dtype(name, "dtype", result, FLOATS)
+    _require_plan(name, "q", q, (scale, zero_point), dequantize_plan, result, q.dtype, _kept_dtype(scale, result))
+    if torch.compiler.is_exporting() and _needs_gradient(scale, zero_point):
+        return _dequantize_forward(q, scale, zero_point, result)  # type: ignore[no-any-return]
+    return apply(_Dequantize, q, scale, zero_point, result)  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
@@ -174,21 +242,34 @@ def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) 
 
 
 def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
-    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider."""
+    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider. A scale of 0 divides as 1: see _limit."""
     wide = torch.promote_types(x.dtype, torch.float32)
     s = _column(scale, x).to(wide)
     zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else _column(zero_point, x).to(wide)
     if zero_point is not None and zero_point.is_floating_point():
         zero = zero.round().clamp(quant_min, quant_max)
-    ratio = x.to(wide) / s
+    ratio = x.to(wide) / s.masked_fill(s == 0, 1.0)
     t = ratio.round() + zero
     return ratio, zero, t, t.clamp(quant_min, quant_max), s
+
+
+def _limit(
+    x: Tensor, ratio: Tensor, zero: Tensor, t: Tensor, level: Tensor, s: Tensor, bounds: tuple[int, int]
+) -> tuple[Tensor, ...]:
+    """What _levels returns, where a scale of 0 is the limit of small ones: x / 0 is infinite with the sign of x, and 0 / 0 is 0.
+
+    The forward does without: it multiplies the level by that 0.
+    """
+    infinite = torch.where(x == 0, 0.0, x * math.inf).to(ratio.dtype).detach()
+    ratio = torch.where(s == 0, infinite, ratio)
+    t = torch.where(s == 0, infinite + zero, t)
+    return ratio, zero, t, torch.where(s == 0, t.clamp(*bounds), level), s
 
 
 def _fake_quantize_formula(
     dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ratio, zero, t, level, s = _levels(x, scale, zero_point, quant_min, quant_max)
+    ratio, zero, t, level, s = _limit(x, *_levels(x, scale, zero_point, quant_min, quant_max), (quant_min, quant_max))
     inside = (t >= quant_min) & (t <= quant_max)
     g = dy.to(ratio.dtype)
     steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
@@ -234,12 +315,42 @@ class _FakeQuantize(torch.autograd.Function):
         return dx, _rounded(dscale, scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
 
 
+@torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
+def _fake_quantize_forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
+    """The forward for torch.export, as that of dequantize_per_token: the gradient of round alone would be 0."""
+    return _laid_out(_FakeQuantize.forward(x, scale, zero_point, quant_min, quant_max), x)
+
+
+@_fake_quantize_forward.register_fake
+def _(x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+@_fake_quantize_forward.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return _fake_quantize_forward(*in_front(info, in_dims, inputs)), 0
+
+
+_fake_quantize_forward.register_autograd(_FakeQuantize.backward, setup_context=_FakeQuantize.setup_context)
+
+
+def _bound(name: str, bound: str, value: Any) -> int:
+    """A bound as descriptors take it."""
+    if type(value) is int:
+        return value
+    try:
+        return operator.index(int(value) if isinstance(value, float) and value.is_integer() else value)
+    except TypeError:
+        raise make("invalid_problem", f"sternway.torch.{name}", bound, "an integer", f"{value!r:.80}") from None
+
+
 def fake_quantize_per_token(
     x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int, quant_max: int
 ) -> Tensor:
     """Quantise and dequantise with a scale for each token, what quantisation-aware training runs.
 
-    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``.
+    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``, which
+    is 0 where scale is 0, as for a row of padding.
     The gradients to x, scale and a floating zero_point are those of
     :func:`sternway.fake_quantize_per_token_backward`, in one pass.
 
@@ -254,15 +365,26 @@ def fake_quantize_per_token(
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape; bounds that are no integers, or quant_min above quant_max.
-        UnsupportedError: a scale or zero_point of another dtype.
+        UnsupportedError: x, a scale or zero_point of another dtype; where a gradient will be needed, more than 8 dimensions, or a
+            device without a kernel.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x, scale = torch.tensor([[0.6, 3.8, -100.0], [0.0, 0.0, 0.0]]), torch.tensor([0.5, 0.0])
+        >>> st.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7).tolist()
+        [[0.5, 3.5, -4.0], [0.0, 0.0, 0.0]]
     """
     name = "fake_quantize_per_token"
     require_tensors(name, x=x, scale=scale)
+    _require_dtype(name, "x", x.dtype, FLOATS)
     _require_tokens(name, x, scale, zero_point)
-    for bound, value in (("quant_min", quant_min), ("quant_max", quant_max)):
-        if not isinstance(value, int):
-            raise make("invalid_problem", f"sternway.torch.{name}", bound, "an integer", str(value))
+    quant_min, quant_max = _bound(name, "quant_min", quant_min), _bound(name, "quant_max", quant_max)
     if quant_min > quant_max:
         got = f"{quant_min} and {quant_max}"
         raise make("invalid_problem", f"sternway.torch.{name}", "quant_min", "at most quant_max", got)
-    return apply(_FakeQuantize, x, scale, zero_point, quant_min, quant_max)  # type: ignore[no-any-return]
+    inputs = x, scale, zero_point
+    how = x.dtype, quant_min, quant_max, _kept_dtype(scale, x.dtype)
+    _require_plan(name, "x", x, inputs, fake_quantize_plan, *how)
+    if torch.compiler.is_exporting() and _needs_gradient(*inputs):
+        return _fake_quantize_forward(*inputs, quant_min, quant_max)  # type: ignore[no-any-return]
+    return apply(_FakeQuantize, *inputs, quant_min, quant_max)  # type: ignore[no-any-return]
