@@ -132,7 +132,7 @@ func exponential(x, from float64) float64 {
 	part := d - x
 	lost := (x - (d - part)) - (from + part)
 	e := math.Exp(d)
-	if less := e * lost; less-less == 0 {
+	if less := float64(e * lost); less-less == 0 { // the conversion keeps compilers from fusing it with the sum
 		return e + less
 	}
 	return e

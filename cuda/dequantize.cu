@@ -31,7 +31,8 @@ struct DequantizeBackward {
 //   dx           dy                                             inside, else 0
 //   dscale       sum of dy * ((q - zero_point) - x / scale)     inside, else of dy * (q - zero_point)
 //   dzero_point  sum of 0                                       inside, else of -scale * dy
-// A floating zero_point is rounded and clamped first. A NaN in x lies outside and is not clamped.
+// A floating zero_point is rounded and clamped first. A NaN in x lies outside and is not clamped. A scale of 0 is the limit of small ones:
+// x / 0 is infinite with the sign of x, which a divisor of +0 gives, and 0 / 0 is 0.
 // in: dy, x, scale, zero_point?   out: dx?, dscale?, dzero_point?   scalar: quant_min, quant_max
 template <typename A>
 struct FakeQuantizeBackward {
@@ -56,10 +57,14 @@ struct FakeQuantizeBackward {
     };
     __device__ Common common(const A (&side)[IN]) const
     {
-        return {side[2], floating ? clamp(rint(side[3])) : side[3], Divisor<A>::of(side[2])};
+        return {side[2], floating ? clamp(rint(side[3])) : side[3], Divisor<A>::of(side[2] == A(0) ? A(0) : side[2])};
     }
 
-    __device__ A shared(const A (&in)[IN], const Common& row) const { return row.divisor.divide(in[1]); }
+    __device__ A shared(const A (&in)[IN], const Common& row) const
+    {
+        const A ratio = row.divisor.divide(in[1]);
+        return in[1] == A(0) && row.scale == A(0) ? A(0) : ratio;
+    }
 
     __device__ A output(int o, const A (&in)[IN], const Common& row, A ratio) const
     {
