@@ -297,8 +297,9 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
                 new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
             else:  # of another library
                 new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
-    except (OverflowError, ValueError) as error:  # like an operand of a shape that the plan would have refused
-        if isinstance(error, errors.Error):
+    except (MemoryError, OverflowError, ValueError) as error:
+        checked = like is dy or isinstance(like, tuple)  # by select; the shape of another operand the plan may refuse yet
+        if isinstance(error, errors.Error) or (checked and isinstance(error, MemoryError)):
             raise
         raise errors.make("invalid_problem", plan.sku.op, name, "of a shape that can be made", errors.reason(error)) from None
     return new
