@@ -297,9 +297,12 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
                 new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
             else:  # of another library
                 new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
-    except (MemoryError, OverflowError, ValueError) as error:
+    except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         checked = like is dy or isinstance(like, tuple)  # by select; the shape of another operand the plan may refuse yet
-        if isinstance(error, errors.Error) or (checked and isinstance(error, MemoryError)):
+        out_of_memory = isinstance(error, (MemoryError, RuntimeError)) and (
+            checked or type(error).__name__ == "OutOfMemoryError"
+        )
+        if isinstance(error, errors.Error) or out_of_memory:
             raise
         raise errors.make("invalid_problem", plan.sku.op, name, "of a shape that can be made", errors.reason(error)) from None
     return new
