@@ -37,15 +37,31 @@ SPINNING = {"OMP_WAIT_POLICY": "active", "OMP_NUM_THREADS": "2", "STERNWAY_NUM_T
 
 def test_steps_gain_from_threads_that_spin() -> None:
     """The threads of torch's team do our work where they would otherwise keep their processors from it."""
-    python(STEPS + """
-ratios = []
+    done = python(STEPS + """
+def torch_gains():
+    taken = {1: [], 2: []}
+    for _ in range(20):
+        for threads, times in taken.items():
+            torch.set_num_threads(threads)
+            for _ in range(5):
+                began = time.perf_counter()
+                torch.exp(x)
+                times.append(time.perf_counter() - began)
+    one, two = map(statistics.median, taken.values())
+    return two < 0.7 * one
+ratios, quiet = [], 0
 for _ in range(20):
+    quiet += torch_gains()
     one = steps(1)
     ratios.append(steps(2) / one)
     if ratios[-1] < 0.85:
         break
-assert min(ratios) < 0.85, ratios
+print(min(ratios), quiet)
 """, timeout=120, **SPINNING)  # fmt: skip
+    ratio, quiet = map(float, done.stdout.split())
+    if ratio >= 0.85 and quiet < 10:
+        pytest.skip(f"busy processors: torch itself gained from two threads in {quiet:.0f} of 20 attempts")
+    assert ratio < 0.85
 
 
 def test_a_child_of_steps_can_use_torch() -> None:

@@ -105,8 +105,7 @@ assert found == [True]
 def test_threads_of_the_library_take_no_signals(name: str) -> None:
     """A signal that the program blocks and waits for reaches it, also where it is blocked after the first use."""
     python(LIBC + RUN + THREADS + f"""
-run()
-work_on_threads()
+work()
 number = signal.{name}
 signal.pthread_sigmask(signal.SIG_BLOCK, [number])
 for _ in range(20):

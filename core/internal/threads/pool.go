@@ -31,7 +31,8 @@ const spinTime = 100 * time.Microsecond
 // Limits of pool.pause.
 const (
 	shortestPause = time.Millisecond
-	longestPause  = 64 * time.Millisecond
+	longestPause  = time.Second
+	lossesApart   = 16 // times what a run lost
 )
 
 // poolWorker does one job at a time.
@@ -103,7 +104,7 @@ func spinUntil(happened func() bool) bool {
 
 // judge compares how long a run took with how long it would have taken alone. Where workers did not pay, the processors are busy with
 // something else: the other sort of workers is tried if there is one, and when that did not pay either the next runs go alone, for longer
-// each time that workers disappoint again.
+// each time that workers disappoint again, and for many times as long as was lost.
 func judge(took, alone int64, choice bool) {
 	pause := pool.pause.Load()
 	if took <= alone {
@@ -120,7 +121,7 @@ func judge(took, alone int64, choice bool) {
 			return
 		}
 	}
-	pause = min(max(2*pause, int64(shortestPause)), int64(longestPause))
+	pause = min(max(2*pause, lossesApart*(took-alone), int64(shortestPause)), int64(longestPause))
 	pool.pause.Store(pause)
 	pool.resumes.Store(now() + pause)
 }
