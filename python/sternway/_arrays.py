@@ -237,8 +237,8 @@ def producer(x: Array, op: str) -> Producer:
         return known
     library = library_of(x)
     if library is not None:
-        module = sys.modules[library]
-        return _producers.setdefault(type(x), _Torch(module) if library == "torch" else _NumPyLike(module))
+        known_library = sys.modules[library]
+        return _producers.setdefault(type(x), _Torch(known_library) if library == "torch" else _NumPyLike(known_library))
     owner = x.owner if type(x) is Lent else x
     if not is_jax(owner):
         if hasattr(owner, "__array_namespace__"):

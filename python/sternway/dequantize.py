@@ -179,8 +179,9 @@ def fake_quantize_per_token_backward(
     and ``dy (q - zero_point)`` outside; dzero_point[n] sums ``-dy scale`` outside. A floating zero point is rounded and clamped
     first. Learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale.
 
-    The quotient that decides t is rounded to float32, or to float64 for float64. A scale of 0 is the limit of small ones: ``x / 0``
-    is infinite with the sign of x and ``0 / 0`` is 0, so that a row of zeros with scale 0 is inside and its gradients are finite.
+    The quotient that decides t is rounded to float32, or to float64 for float64. A scale of 0 is the limit of small ones:
+    ``x / 0`` is infinite with the sign of x and ``0 / 0`` is 0, so that a row of zeros with scale 0 is inside and its
+    gradients are finite.
 
     Args:
         dy, x: [..., D]; float32, float64, float16 or bfloat16.

@@ -90,12 +90,13 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
 
 def _extents(name: str, x: Array | None, shape: Any) -> tuple[int, ...] | None:
     """The shape of an end: that of the array, or the one that was given, which must agree; None: neither is there."""
+    given: tuple[int, ...] | None = None
     if shape is not None:
-        shape = normalised("lerp_backward", f"{name}_shape", "shape", shape)
+        given = normalised("lerp_backward", f"{name}_shape", "shape", shape)
     if x is None:
-        return shape
-    if shape is not None and tuple(x.shape) != shape:
-        raise errors.make("invalid_problem", "lerp_backward", name, f"of {name}_shape, {list(shape)}", str(list(x.shape)))
+        return given
+    if given is not None and tuple(x.shape) != given:
+        raise errors.make("invalid_problem", "lerp_backward", name, f"of {name}_shape, {list(given)}", str(list(x.shape)))
     return tuple(x.shape)
 
 

@@ -353,8 +353,8 @@ def test_an_operand_that_cannot_be_made() -> None:
         zero_point = np.lib.stride_tricks.as_strided(x, shape, (0,) * len(shape))
         with pytest.raises(INVALID):
             sw.fake_quantize_per_token_backward(x, x, x[:, 0].copy(), zero_point, quant_min=0, quant_max=1)
+        zeros = torch.zeros(1).expand(shape)
         with pytest.raises(INVALID):
-            zeros = torch.zeros(1).expand(shape)
             sw.fake_quantize_per_token_backward(X, X, X[:, 0], zeros, quant_min=0, quant_max=1)
 
 

@@ -18,8 +18,8 @@ from ..dequantize import (
     fake_quantize_plan,
 )
 from ..errors import Error, make, renamed
-from ._calls import FLOATS, require_tensors
-from ._operators import apply, by_formula, differentiable, in_front, intercepted, way
+from ._calls import FLOATS, materialized, require_tensors
+from ._operators import apply, by_formula, differentiable, exporting, in_front, intercepted, way
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 
@@ -44,8 +44,10 @@ def _require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | No
             raise make("invalid_problem", op, operand, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
 
 
-def _require_plan(name: str, x: str, data: Tensor, inputs: tuple[Tensor | None, ...], select: Callable[..., Any], *how: Any) -> None:
-    """Raise what the backward would refuse, where there will be one. A call that torch traces asks no plan: it has no values."""
+def _require_plan(
+    name: str, x: str, data: Tensor, inputs: tuple[Tensor | None, ...], select: Callable[..., Any], *how: Any
+) -> None:
+    """Raise what the backward would refuse, where there will be one. A call that torch traces asks no plan."""
     if torch.compiler.is_compiling() or intercepted(data) or not _needs_gradient(*inputs):
         return
     try:
@@ -154,11 +156,13 @@ class _Dequantize(torch.autograd.Function):
         q, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None
+        dy, q, scale = (materialized(t) for t in (dy, q, scale))
+        zero_point = None if zero_point is None else materialized(zero_point)
         kept = _kept(scale, dy)
         if call := way(dy, _DEQUANTIZE_GRADIENT):
             grads = call(dy, kept, q, zero_point)
         else:
-            grads = dequantize_per_token_backward(dy.resolve_neg(), kept, q=q, zero_point=zero_point)
+            grads = dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
         dzero_point = grads[2] if ctx.needs_input_grad[2] else None
         return None, _rounded(grads[1], scale.dtype), dzero_point, None
 
@@ -218,7 +222,7 @@ def dequantize_per_token(
     result = scale.dtype if dtype is None else dtype
     _require_dtype(name, "dtype", result, FLOATS)
     _require_plan(name, "q", q, (scale, zero_point), dequantize_plan, result, q.dtype, _kept_dtype(scale, result))
-    if torch.compiler.is_exporting() and _needs_gradient(scale, zero_point):
+    if exporting() and _needs_gradient(scale, zero_point):
         return _dequantize_forward(q, scale, zero_point, result)  # type: ignore[no-any-return]
     return apply(_Dequantize, q, scale, zero_point, result)  # type: ignore[no-any-return]
 
@@ -253,13 +257,12 @@ def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int,
     return ratio, zero, t, t.clamp(quant_min, quant_max), s
 
 
-def _limit(
-    x: Tensor, ratio: Tensor, zero: Tensor, t: Tensor, level: Tensor, s: Tensor, bounds: tuple[int, int]
-) -> tuple[Tensor, ...]:
-    """What _levels returns, where a scale of 0 is the limit of small ones: x / 0 is infinite with the sign of x, and 0 / 0 is 0.
+def _limit(x: Tensor, levels: tuple[Tensor, ...], bounds: tuple[int, int]) -> tuple[Tensor, ...]:
+    """The levels with a scale of 0 as the limit of small ones: x / 0 is infinite with the sign of x, and 0 / 0 is 0.
 
     The forward does without: it multiplies the level by that 0.
     """
+    ratio, zero, t, level, s = levels
     infinite = torch.where(x == 0, 0.0, x * math.inf).to(ratio.dtype).detach()
     ratio = torch.where(s == 0, infinite, ratio)
     t = torch.where(s == 0, infinite + zero, t)
@@ -269,7 +272,7 @@ def _limit(
 def _fake_quantize_formula(
     dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ratio, zero, t, level, s = _limit(x, *_levels(x, scale, zero_point, quant_min, quant_max), (quant_min, quant_max))
+    ratio, zero, t, level, s = _limit(x, _levels(x, scale, zero_point, quant_min, quant_max), (quant_min, quant_max))
     inside = (t >= quant_min) & (t <= quant_max)
     g = dy.to(ratio.dtype)
     steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
@@ -303,13 +306,15 @@ class _FakeQuantize(torch.autograd.Function):
         x, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return None, None, None, None, None
+        dy, x, scale = (materialized(t) for t in (dy, x, scale))
+        zero_point = None if zero_point is None else materialized(zero_point)
         kept = _kept(scale, dy)
         if call := way(dy, _FAKE_QUANTIZE_GRADIENT):
             dx, dscale, dzero_point = call(dy, x, kept, zero_point, ctx.quant_min, ctx.quant_max)
         else:
-            like = [x, kept, zero_point] if _learned(zero_point) else [x, kept]
+            like = [x, kept, zero_point] if zero_point is not None and _learned(zero_point) else [x, kept]
             dx, dscale, dzero_point = fake_quantize_per_token_backward(
-                dy.resolve_neg(), x, kept, zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max,
+                dy, x, kept, zero_point, quant_min=ctx.quant_min, quant_max=ctx.quant_max,
                 out=[torch.empty_like(t) for t in like],
             )  # fmt: skip
         return dx, _rounded(dscale, scale.dtype), dzero_point if ctx.needs_input_grad[2] else None, None, None
@@ -349,8 +354,8 @@ def fake_quantize_per_token(
 ) -> Tensor:
     """Quantise and dequantise with a scale for each token, what quantisation-aware training runs.
 
-    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``, which
-    is 0 where scale is 0, as for a row of padding.
+    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``.
+    It is 0 where scale is 0, as for a row of padding.
     The gradients to x, scale and a floating zero_point are those of
     :func:`sternway.fake_quantize_per_token_backward`, in one pass.
 
@@ -365,8 +370,8 @@ def fake_quantize_per_token(
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape; bounds that are no integers, or quant_min above quant_max.
-        UnsupportedError: x, a scale or zero_point of another dtype; where a gradient will be needed, more than 8 dimensions, or a
-            device without a kernel.
+        UnsupportedError: x, a scale or zero_point of another dtype; where a gradient will be needed, more than 8 dimensions,
+            or a device without a kernel.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -385,6 +390,6 @@ def fake_quantize_per_token(
     inputs = x, scale, zero_point
     how = x.dtype, quant_min, quant_max, _kept_dtype(scale, x.dtype)
     _require_plan(name, "x", x, inputs, fake_quantize_plan, *how)
-    if torch.compiler.is_exporting() and _needs_gradient(*inputs):
+    if exporting() and _needs_gradient(*inputs):
         return _fake_quantize_forward(*inputs, quant_min, quant_max)  # type: ignore[no-any-return]
     return apply(_FakeQuantize, *inputs, quant_min, quant_max)  # type: ignore[no-any-return]

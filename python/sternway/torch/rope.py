@@ -10,8 +10,8 @@ from torch.autograd import forward_ad
 
 from ..errors import make, reported_as
 from ..rope import Options, extents, options_of, rotate
-from ._calls import require_tensors
-from ._operators import Gradients, apply, differentiable, each, intercepted, traced, way
+from ._calls import materialized, require_tensors
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, traced, way
 from ._rope_operands import (
     OP,
     arranged,
@@ -105,7 +105,7 @@ class _Rope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         nothing = (None,) * 7
-        given = [_in_memory(g) for g in grads if g is not None]
+        given = [materialized(g) for g in grads if g is not None]
         if not given:
             return nothing
         results: Any
@@ -126,18 +126,10 @@ class _Rope(torch.autograd.Function):
         return dx[0], dx[1] if len(dx) == 2 else None, None, dcos, dsin, None, None
 
 
-def _in_memory(g: Tensor) -> Tensor:
-    """A gradient with its numbers in memory: it may be lazily negated, sparse, or torch's zeros without storage."""
-    if torch.compiler.is_compiling():
-        return g
-    g = g if g.layout is torch.strided else g.to_dense()
-    return g.clone() if g._is_zerotensor() else g.resolve_neg()
-
-
 def _rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
     """One or two inputs rotated, with their gradients."""
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
-    if torch.compiler.is_exporting():  # which would drop the backward of a Function
+    if exporting():  # which would drop the backward of a Function
         return _operator(x, x_k, positions, cos, sin, *options, "forward")[: len(inputs)]
     learned = cos is not None and sin is not None and _learned(cos, sin)
     return apply(_Rope, x, x_k, positions, cos, sin, options, learned)
