@@ -13,6 +13,8 @@ from support import F64
 import sternway.torch as st
 
 INDICES, OFFSETS = torch.tensor([3, 0, 4, 3, 3, 1]), torch.tensor([0, 2, 2, 3])
+TABLE = torch.linspace(0, 3, 20, dtype=F64).view(1, 5, 4)
+Q = torch.arange(-10, 10, dtype=torch.int8).view(5, 4)
 KINDS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 Function = Callable[..., torch.Tensor]
 
@@ -35,6 +37,15 @@ DROP_INS: dict[str, Function] = {
     "embedding_bag with weights": lambda w, x: st.embedding_bag(
         INDICES, w, OFFSETS, mode="sum", per_sample_weights=x.flatten()[:6], include_last_offset=False
     ),
+    "rope": lambda w, x: st.rope((w * x).view(1, 1, 5, 4), pairing="half"),
+    "rope with learned tables": lambda w, x: st.rope(x.view(1, 1, 5, 4), cos=w[:, :2].cos(), sin=w[:, 2:].sin()),
+    "apply_rotary_pos_emb": lambda w, x: torch.cat(
+        st.apply_rotary_pos_emb((w * x).view(1, 1, 5, 4), w.view(1, 1, 5, 4), TABLE.cos(), TABLE.sin(), pairing="interleaved")
+    ),
+    "fake_quantize_per_token": lambda w, x: st.fake_quantize_per_token(
+        w * x, w[:, :1].abs() / 4 + 0.1, w[:, 2], quant_min=-2, quant_max=3
+    ),
+    "dequantize_per_token": lambda w, x: st.dequantize_per_token(Q, w[:, 0] * x[:, 0], x[:, 1:2] * w[:, 1:2]),
     "accelerate": lambda w, x: accelerated(w, x),
 }
 ALL = pytest.mark.parametrize("name", DROP_INS)
