@@ -1,7 +1,7 @@
 // Per-token dequantisation, x_hat = (q - zero_point) * scale, and fake quantisation.
 #include "mapreduce.cuh"
 
-// dx = dy * scale,  dscale = sum dy * (q - zero_point),  dzero_point = sum -scale * dy.
+// dx = dy * scale,  dscale = sum dy * (q - zero_point),  dzero_point = -scale * sum dy.
 // in: dy, scale, q?, zero_point?   out: dx?, dscale?, dzero_point?
 template <typename A>
 struct DequantizeBackward {
@@ -23,8 +23,11 @@ struct DequantizeBackward {
         const A dy = in[0], q = in[2];
         if (o == 0) return dy * row.scale;
         if (o == 1) return dy * (q - row.zero_point);
-        return -row.scale * dy;
+        return -dy;
     }
+
+    // A sum, or a part of one, of output o.
+    __device__ A total(int o, const Common& row, A sum) const { return o == 2 ? row.scale * sum : sum; }
 };
 
 // t = round_half_even(x / scale) + zero_point, q = clamp(t, quant_min, quant_max); inside means t == q.

@@ -8,6 +8,7 @@
 //     op.common(side)          Op::Common: what the elements of one row share, from the Side inputs
 //     op.shared(in, common)    what the outputs of one element share
 //     op.output(o, in, common, shared)   output o of one element, in the accumulator
+//     op.total(o, common, sum)           rows: the result of a sum, or of a chunk of one; an Op without it takes the sum as it is
 //
 // Dim 0 is `inner`; dims 1..kept are kept, kept+1..dims are reduced. An output is stored at each element, or (its bit in `summed`)
 // summed over the reduced dims in an order that the shape and the launch fix:
@@ -115,7 +116,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     W work(args);
     const unsigned uses = work.uses;
     typename W::Row row;
-    typename W::Sides side;
+    typename W::Sides side = {};  // a chunk of nothing loads none
     A sum[SUMS] = {}, run[SUMS] = {};
     bool arrives = true, exists = false;
     while (left-- > 0) {
@@ -180,7 +181,8 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const i64 c = chunk_of(), k = index - c * walk.kept_size;
 #pragma unroll
     for (int s = 0; s < SUMS; ++s)
-        if (work.summed(Op::FIRST_SUM + s)) work.store_sum(Op::FIRST_SUM + s, c, k, walk.kept_size, 0, sum[s]);
+        if (work.summed(Op::FIRST_SUM + s))
+            work.store_sum(Op::FIRST_SUM + s, c, k, walk.kept_size, 0, total_of(work.op, Op::FIRST_SUM + s, side.common, sum[s], 0));
 }
 
 // ---------------------------------------------------------------------------------------------------- columns

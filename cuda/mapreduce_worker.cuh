@@ -57,6 +57,19 @@ __device__ void store_kept(const Walk& walk, const Operand& out, i64 k, i64 inne
     store_any(out.data + offset * size_of(out.dtype), out.dtype, sum);
 }
 
+// op.total where Op has one, which is preferred as it takes the int for what it is.
+template <typename Op, typename A>
+__device__ auto total_of(const Op& op, int o, const typename Op::Common& common, A sum, int) -> decltype(op.total(o, common, sum))
+{
+    return op.total(o, common, sum);
+}
+
+template <typename Op, typename A>
+__device__ A total_of(const Op&, int, const typename Op::Common&, A sum, long)
+{
+    return sum;
+}
+
 // What one thread does with V elements of one row: load, compute, store.
 template <typename Op, typename T, typename A>
 struct Worker {

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conformance import Conformance
 from families import DEQUANTIZE, make
 from families.dequantize import INTEGERS, ZERO_POINTS
-from support import F16, F32, F64
+from support import BF16, F16, F32, F64
 
 import sternway as sw
+import sternway.torch as st
 
 
 class TestDequantize(Conformance):
@@ -94,3 +98,80 @@ def test_more_than_2_to_the_31_elements() -> None:
     )
     assert (dscale == 2 * n).all()
     assert torch.equal(dz, -scale * n)
+
+
+# --- sternway.torch.dequantize_per_token ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64, "float32", np.float32], ids=str)
+def test_the_result_is_floating(dtype: Any, device: str) -> None:
+    """An integer result would be cut off."""
+    with pytest.raises(
+        sw.UnsupportedError, match=r"^sternway\.torch\.dequantize_per_token: dtype must be one of float32, .*got "
+    ):
+        st.dequantize_per_token(torch.ones(2, 3, dtype=torch.int8, device=device), torch.ones(2, device=device), dtype=dtype)
+
+
+def test_what_the_backward_refuses_is_refused_before_the_forward(device: str) -> None:
+    """In the words of the drop-in; without a gradient to come, the forward is torch's and takes it."""
+    q, scale = torch.ones([1] * 9, dtype=torch.int8, device=device), torch.rand([1] * 8, device=device)
+    assert st.dequantize_per_token(q, scale).shape == q.shape
+    with pytest.raises(sw.Error, match=r"^sternway\.torch\.dequantize_per_token: q must be ") as caught:
+        st.dequantize_per_token(q, scale.requires_grad_())
+    assert "dy" not in str(caught.value)
+
+
+def test_functions_name_their_own_operands(device: str) -> None:
+    dy, scale = torch.ones(2, 3, device=device), torch.ones(2, device=device)
+    for wrong, operand in (
+        ({"dy": dy.int()}, "dy"),
+        ({"dy": torch.ones([1] * 9, device=device)}, "dy"),
+        ({"q": dy}, "q"),
+        ({"scale": scale.int()}, "scale"),
+    ):
+        with pytest.raises(sw.Error, match=rf"^dequantize_per_token_backward: {operand} must be "):
+            sw.dequantize_per_token_backward(**{"dy": dy, "scale": scale, **wrong})
+
+
+def test_a_scale_of_another_dtype_is_read_as_the_forward_reads_it() -> None:
+    """Beside a 16-bit result the forward multiplies by it in float32, and so does the backward."""
+    q, scale = torch.ones(3, 4, dtype=torch.int8), torch.tensor([0.1, 0.7, 1.3], dtype=F16)
+    z = torch.zeros(3, dtype=F32, requires_grad=True)
+    y = st.dequantize_per_token(q, scale, z, dtype=BF16)
+    assert torch.equal(torch.autograd.grad(y.sum(), z)[0], -4 * scale.float())
+
+
+class Dequantised(torch.nn.Module):
+    """A layer that learns its scale and its zero point."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.register_buffer("q", torch.arange(-32, 32, dtype=torch.int8, device=device).reshape(4, 16))
+        self.scale = torch.nn.Parameter(torch.rand(4, 1, device=device).add(0.1))
+        self.zero_point = torch.nn.Parameter(torch.rand(4, device=device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * st.dequantize_per_token(self.q, self.scale, self.zero_point)
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+def test_an_exported_module_trains(strict: bool, device: str) -> None:
+    """With our gradient, also after a round trip through a file."""
+    module, x = Dequantised(device), torch.randn(4, 16, device=device)
+    want = torch.autograd.grad(module(x).square().sum(), (module.scale, module.zero_point))
+    program = torch.export.export(module, (x,), strict=strict)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    for exported in (program, torch.export.load(file), program.run_decompositions()):
+        assert "sternway.dequantize_per_token" in exported.graph_module.code
+        ran = exported.module()
+        parameters = dict(ran.named_parameters())
+        grads = torch.autograd.grad(ran(x).square().sum(), (parameters["scale"], parameters["zero_point"]))
+        for ours, eager in zip(grads, want, strict=True):
+            torch.testing.assert_close(ours, eager)
+
+
+def test_the_operator_of_the_forward(device: str) -> None:
+    q, scale = torch.ones(5, 3, dtype=torch.int8, device=device).T, torch.rand(3, device=device).requires_grad_()
+    torch.library.opcheck(torch.ops.sternway.dequantize_per_token.default, (q, scale, None, F16))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conformance import Conformance
 from families import FAKE_QUANTIZE, make
 from families.dequantize import ZERO_POINTS
-from support import F16, F32, F64
+from support import BF16, F16, F32, F64
 
 import sternway as sw
+import sternway.torch as st
 
 RANGES = ((-8, 7), (-128, 127), (0, 255), (0, 1), (3, 3), (-32768, 32767))
 
@@ -121,6 +125,63 @@ class TestFakeQuantize(Conformance):
         assert dscale.tolist() == [5 * 7, 5 * (7 - 3)]
         assert dz.tolist() == [-5, -10]
 
+    @pytest.mark.parametrize("zero", [0.0, -0.0])
+    @pytest.mark.parametrize("length", [1, 7, 64, 300])
+    def test_a_scale_of_zero_is_the_limit_of_small_ones(
+        self, length: int, zero: float, dtype: torch.dtype, device: str
+    ) -> None:
+        """x / 0 is infinite with the sign of x, whatever that of the 0; 0 / 0 is 0, so a row of zeros is inside."""
+        values = torch.tensor([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, torch.finfo(dtype).tiny], dtype=dtype, device=device)
+        x = values[:, None].expand(7, length)
+        scale = torch.full((7,), zero, dtype=dtype, device=device)
+        for z in (None, torch.full((7,), 2, device=device), torch.full((7,), 2.0, dtype=dtype, device=device)):
+            dx, dscale, dz = backward(torch.ones_like(x), x, scale, z)
+            shift = 0 if z is None else 2
+            level = torch.tensor([0, 0, 7 - shift, -8 - shift, 7 - shift, -8 - shift, 7 - shift], device=device)
+            assert torch.equal(dx, torch.tensor([1, 1, 0, 0, 0, 0, 0], device=device)[:, None].expand(7, length).to(dtype))
+            assert torch.equal(dscale, (level * length).to(dtype))
+            assert dz is None or not dz.any()
+        only_above = backward(torch.ones_like(x), x, scale, low=3, high=5)
+        assert not only_above[0].any()  # 0 is below the bounds then
+
+    def test_nan_beside_a_scale_of_zero(self, dtype: torch.dtype, device: str) -> None:
+        x = torch.tensor([[math.nan, 0.0]], dtype=dtype, device=device)
+        dx, dscale, _ = backward(torch.ones_like(x), x, torch.zeros(1, dtype=dtype, device=device))
+        assert dx.tolist() == [[0, 1]]
+        assert dscale.isnan().all()
+
+    @pytest.mark.parametrize("length", [5, 200])
+    def test_scales_that_are_no_normal_numbers(self, length: int, dtype: torch.dtype, device: str) -> None:
+        """The least scale: 3 steps of it are inside, 1 / scale may overflow and is outside. Nothing is taken for 0."""
+        info = torch.finfo(dtype)
+        least = info.tiny * info.eps
+        x = torch.tensor([3 * least, -9 * least, 1.0, 0.0], dtype=dtype, device=device)[:, None].expand(4, length)
+        dx, dscale, _ = backward(torch.ones_like(x), x, torch.full((4,), least, dtype=dtype, device=device))
+        assert dx[:, 0].tolist() == [1, 0, 0, 1]
+        assert dscale.tolist() == [0, -8 * length, 7 * length, 0]
+
+    def test_float32_decides_the_level(self, device: str) -> None:
+        """As in a forward in float32: half-way quotients are those that float32 division rounds to a half."""
+        generator = torch.Generator().manual_seed(0)
+        scale = torch.rand(400, generator=generator).add(0.01).to(device)
+        halves = torch.arange(-12, 12, device=device) + 0.5
+        x = scale[:, None] * halves
+        level = (x / scale[:, None]).round()
+        assert (level != (x.double() / scale[:, None].double()).round()).any()  # else nothing is tested
+        dx, dscale, _ = backward(torch.ones_like(x), x, scale)
+        inside = (level >= -8) & (level <= 7)
+        assert torch.equal(dx, inside.float())
+        residual = torch.where(inside, level - x.double() / scale[:, None].double(), level.clamp(-8, 7)).sum(1)
+        torch.testing.assert_close(dscale.double(), residual, rtol=1e-6, atol=1e-5)
+
+    def test_wide_bounds_and_zero_points(self, device: str) -> None:
+        """Levels beyond the integers of float32: t is rounded to float32, its distance from zero_point is not."""
+        x, scale = torch.tensor([[5.3, -7.7, 1e12, 0.0]], device=device), torch.tensor([1.0], device=device)
+        z = torch.tensor([2**30], device=device)
+        dx, dscale, _ = backward(torch.ones_like(x), x, scale, z, -(2**31), 2**31 - 1)
+        assert dx.tolist() == [[1, 1, 0, 1]]
+        torch.testing.assert_close(dscale.item(), 2.0**30 + (5 - 5.3) + (-8 + 7.7), rtol=1e-7, atol=0)
+
 
 @pytest.mark.gpu
 @pytest.mark.slow
@@ -157,3 +218,151 @@ def test_results_are_taken_as_out(device: str) -> None:
     assert second[2] is None
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
+
+
+# --- sternway.torch.fake_quantize_per_token ---------------------------------------------------------------------------
+
+BOUNDS = {"quant_min": -8, "quant_max": 7}
+
+
+def padded(device: str, dtype: torch.dtype = F32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of which one is padding, and the scale that the README makes of them."""
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    x[2] = 0
+    return x, x.abs().amax(1) / 7
+
+
+@pytest.mark.parametrize("zero", [None, torch.int32], ids=str)
+def test_a_row_of_padding(zero: torch.dtype | None, dtype: torch.dtype, device: str) -> None:
+    """y is torch's, and 0 in the row; every gradient, and the gradient of that, is finite."""
+    x, scale = (t.requires_grad_() for t in padded(device, dtype))
+    z = None if zero is None else torch.full((4,), 3, dtype=zero, device=device)
+    y = st.fake_quantize_per_token(x, scale, z, **BOUNDS)
+    assert not y[2].any()
+    if dtype == F32:
+        theirs = torch.zeros(4, dtype=torch.int32, device=device) if z is None else z
+        want = torch.fake_quantize_per_channel_affine(x.detach(), scale.detach(), theirs, 0, -8, 7)
+        torch.testing.assert_close(y.detach(), want, rtol=1e-6, atol=1e-6)
+    grads = torch.autograd.grad(y.square().sum() + y.sum(), (x, scale), create_graph=True)
+    assert (grads[0][2] == 1).all()
+    assert all(g.isfinite().all() for g in grads)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(sum(g.sum() for g in grads), (x, scale)))
+
+
+def test_a_row_of_padding_compiled_and_batched(device: str) -> None:
+    x, scale = padded(device)
+
+    def gradients(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.func.grad(lambda x, s: st.fake_quantize_per_token(x, s, **BOUNDS).square().sum(), argnums=(0, 1))(x, scale)
+
+    want = gradients(x, scale)
+    assert all(g.isfinite().all() for g in want)
+    batched = torch.func.vmap(gradients)(x.expand(3, 4, 16), scale.expand(3, 4))
+    leaves = x.clone().requires_grad_(), scale.clone().requires_grad_()
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x, s: st.fake_quantize_per_token(x, s, **BOUNDS), fullgraph=True, backend="aot_eager")
+    traced = torch.autograd.grad(compiled(*leaves).square().sum(), leaves)
+    for g, rows, other in zip(want, batched, traced, strict=True):
+        torch.testing.assert_close(rows, g.expand_as(rows))
+        torch.testing.assert_close(other, g)
+
+
+def test_the_formula_is_the_operator_at_a_scale_of_zero(device: str) -> None:
+    """What is differentiated again says the same as the kernel."""
+    from sternway.torch.dequantize import _fake_quantize_formula
+
+    x = torch.tensor([[0.0, -0.0, 1.0, -1.0, math.inf, -math.inf]] * 3, device=device)
+    scale, z = torch.tensor([0.0, -0.0, 0.5], device=device), torch.tensor([2.0, -3.0, 0.0], device=device)
+    ours = torch.ops.sternway.fake_quantize_per_token_backward(torch.ones_like(x), x, scale, z, -8, 7)
+    for a, b in zip(ours, _fake_quantize_formula(torch.ones_like(x), x, scale, z, -8, 7), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool, torch.complex64], ids=str)
+def test_x_is_floating(dtype: torch.dtype, device: str) -> None:
+    """Integers would be cut off to integers; a complex number has no level."""
+    with pytest.raises(sw.UnsupportedError, match=r"^sternway\.torch\.fake_quantize_per_token: x must be one of float32"):
+        st.fake_quantize_per_token(torch.ones(2, 3, dtype=dtype, device=device), torch.ones(2, device=device), **BOUNDS)
+
+
+@pytest.mark.parametrize("kind", [int, np.int8, np.int64, float, np.float64], ids=lambda k: k.__name__)
+def test_bounds_are_what_descriptors_take(kind: type) -> None:
+    x, scale = torch.randn(2, 4), torch.rand(2)
+    want = st.fake_quantize_per_token(x, scale, **BOUNDS)
+    assert torch.equal(st.fake_quantize_per_token(x, scale, quant_min=kind(-8), quant_max=kind(7)), want)
+
+
+@pytest.mark.parametrize("bound", [0.5, math.inf, "7", None, np.True_, 1j, "x" * 1000], ids=lambda b: repr(b)[:9])
+def test_bounds_that_are_no_integers(bound: Any) -> None:
+    with pytest.raises(sw.InvalidProblemError, match=r"fake_quantize_per_token: quant_max must be an integer, got ") as caught:
+        st.fake_quantize_per_token(torch.ones(2, 4), torch.ones(2), quant_min=-8, quant_max=bound)
+    assert len(str(caught.value)) < 250
+
+
+def test_what_the_backward_refuses_is_refused_before_the_forward(device: str) -> None:
+    """In the words of the drop-in; without a gradient to come, the forward is torch's and takes it."""
+    x, scale = torch.rand([1] * 8 + [2], device=device), torch.rand([1] * 8, device=device)
+    assert st.fake_quantize_per_token(x, scale, **BOUNDS).shape == x.shape
+    for needs in (x, scale):
+        needs.requires_grad_()
+        with pytest.raises(sw.Error, match=r"^sternway\.torch\.fake_quantize_per_token: x must be ") as caught:
+            st.fake_quantize_per_token(x, scale, **BOUNDS)
+        assert "dy" not in str(caught.value)
+        needs.requires_grad_(False)
+
+
+def test_a_scale_of_another_dtype_is_read_as_the_forward_reads_it() -> None:
+    """Beside 16-bit data the forward divides by it in float32, and so does the backward."""
+    g = torch.Generator().manual_seed(0)
+    x, scale = torch.randn(64, 32, generator=g).to(BF16).requires_grad_(), torch.rand(64, generator=g, dtype=F64) / 8
+    level = (x.detach().float() / scale.float()[:, None]).round()
+    dx = torch.autograd.grad(st.fake_quantize_per_token(x, scale, **BOUNDS).sum(), x)[0]
+    assert torch.equal(dx, ((level >= -8) & (level <= 7)).to(BF16))
+
+
+class Quantised(torch.nn.Module):
+    """A layer that learns its scale and its zero point."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.full((4, 1), 0.1, device=device))
+        self.zero_point = torch.nn.Parameter(torch.tensor([0.0, 1.0, -2.0, 3.0], device=device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return st.fake_quantize_per_token(x.relu(), self.scale, self.zero_point, **BOUNDS)
+
+
+def gradients(module: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = module(x)
+    leaves = [x, *(p for _, p in sorted(module.named_parameters()))]
+    first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+    return y, *first, *torch.autograd.grad(first[1].square().sum(), leaves[:2])
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+def test_an_exported_module_trains(strict: bool, device: str) -> None:
+    """torch.export drops the backward of an autograd.Function, and that of round is 0. Also after a trip through a file."""
+    module, x = Quantised(device), torch.randn(4, 16, device=device, requires_grad=True)
+    want = gradients(module, x)
+    assert all(g.any() for g in want)
+    program = torch.export.export(module, (x,), strict=strict)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    for exported in (program, torch.export.load(file), program.run_decompositions()):
+        for ours, eager in zip(gradients(exported.module(), x), want, strict=True):
+            torch.testing.assert_close(ours, eager)
+
+
+def test_a_module_exported_without_gradients_is_torchs_own_operations(device: str) -> None:
+    """So that what reads graphs of torch alone can read it."""
+    with torch.no_grad():
+        program = torch.export.export(Quantised(device), (torch.randn(4, 16, device=device),))
+    assert "sternway" not in program.graph_module.code
+
+
+def test_the_operator_of_the_forward(device: str) -> None:
+    x, scale = torch.randn(5, 3, device=device).T.requires_grad_(), torch.rand(3, device=device).add(0.1).requires_grad_()
+    torch.library.opcheck(torch.ops.sternway.fake_quantize_per_token.default, (x, scale, None, -8, 7))
+    rows = torch.func.vmap(lambda x: torch.ops.sternway.fake_quantize_per_token(x, scale, None, -8, 7))(x.expand(2, 3, 5))
+    assert torch.equal(rows[1], st.fake_quantize_per_token(x, scale, **BOUNDS))

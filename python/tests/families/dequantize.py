@@ -1,4 +1,4 @@
-"""x = (q - z) s:  dx = dy s,  ds = sum_d dy (q - z),  dz = -s sum_d dy."""
+"""x = (q - z) s:  dx = dy s,  ds = sum_d dy (q - z),  dz = -s sum_d dy, where the sum is scaled and not its terms."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def truth(_descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
     dscale = summed(dy * (q - z), s.shape, scale.dtype, data, dy * (q.abs() + z.abs()))
     outputs = {"dx": summed(dy * s, shape, data), "dscale": reshaped(dscale, scale)}
     if "zero_point" in inputs and inputs["zero_point"].is_floating_point():
-        dz = summed(-s * dy, s.shape, inputs["zero_point"].dtype, data)
+        dy_sum = summed(dy, s.shape, inputs["zero_point"].dtype, data)
+        dz = replace(dy_sum, value=-s * dy_sum.value, size=s.abs() * dy_sum.size)
         outputs["dzero_point"] = reshaped(dz, inputs["zero_point"])
     return outputs
 

@@ -1,7 +1,7 @@
 """t = round(x / s) + z, q = clamp(t):  dx = dy inside, else 0.
 
 ds = sum_d dy ((q - z) - x / s) inside, dy (q - z) outside;  dz = sum_d -s dy outside, 0 inside.
-A floating z is rounded to even and clamped first.
+A floating z is rounded to even and clamped first. Where s is 0, x / s is the limit of small s.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
         z = per_row(given, shape)
         if given.is_floating_point():
             z = z.round().clamp(low, high)
-    steps = x / s
+    steps = torch.where(s == 0, torch.where(x == 0, 0.0, x * torch.inf), x / s)
     t = steps.round() + z
     q, inside = t.clamp(low, high), (t >= low) & (t <= high)
     dscale = dy * torch.where(inside, (q - z) - steps, q - z)
