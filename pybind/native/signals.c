@@ -7,6 +7,7 @@
  * take signals that are sent to the process. In a Python process these belong to Python. So a constructor that runs before the one of the
  * runtime saves the dispositions and blocks all signals, which the threads of the runtime inherit, and the initialization of the module
  * restores both. The runtime keeps one signal: SIGSEGV of a nil pointer in this library, which becomes a Go panic and then an error.
+ * Its threads unblock SIGCHLD, SIGPROF, SIGRTMIN and the signals of faults all the same.
  *
  * SA_ONSTACK, which the runtime adds to handlers of others, stays: they may interrupt a goroutine, whose stack is small. SIGURG is the signal
  * by which the runtime preempts goroutines; the library is linked with asyncpreemptoff=1, so that it sends none.
