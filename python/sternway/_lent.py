@@ -177,6 +177,8 @@ def describe(op: str, operand: str, x: Any) -> Lent:
         refusal = errors.native_error(str(error))
         refusal.operand = operand
         raise errors.renamed(refusal, op) from None
+    if not facts["data"] and math.prod(facts["shape"]):
+        raise errors.make("invalid_problem", op, operand, "backed by memory", "a null pointer")
     device = device_text(*facts["device"])
     shape, steps = tuple(facts["shape"]), tuple(facts["strides"])
     itemsize = max(facts["itemsize"], 1)  # a dtype of less than 8 bits is one that no operand may have

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from . import errors
-from ._arrays import Array, device_name, dtype_name, producer
+from ._arrays import Array, device_name, device_of, dtype_name, producer
 from ._descriptor import Descriptor
 from ._lent import Lent, is_jax, speaks_dlpack
 from ._operands import borrow, count_writes, meet_torch, stream_handle
@@ -296,15 +296,18 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
             elif isinstance(like, tuple):
                 new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
             else:  # of another library
+                if device_of(like) != plan.device:  # before memory is taken for a shape that nobody has checked
+                    raise errors.make(
+                        "invalid_problem", plan.sku.op, name, f"like an operand on {plan.device}", device_of(like)
+                    )
                 new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
     except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         checked = like is dy or isinstance(like, tuple)  # by select; the shape of another operand the plan may refuse yet
-        out_of_memory = isinstance(error, (MemoryError, RuntimeError)) and (
-            checked or type(error).__name__ == "OutOfMemoryError"
-        )
-        if isinstance(error, errors.Error) or out_of_memory:
+        text = errors.reason(error)  # "Stride calculation overflowed" and the like, of torch, are no lack of memory
+        out_of_memory = isinstance(error, (MemoryError, RuntimeError)) and "overflow" not in text
+        if isinstance(error, errors.Error) or (out_of_memory and (checked or type(error).__name__ == "OutOfMemoryError")):
             raise
-        raise errors.make("invalid_problem", plan.sku.op, name, "of a shape that can be made", errors.reason(error)) from None
+        raise errors.make("invalid_problem", plan.sku.op, name, "of a shape that can be made", text) from None
     return new
 
 

@@ -258,7 +258,7 @@ def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int,
 
 
 def _limit(x: Tensor, levels: tuple[Tensor, ...], bounds: tuple[int, int]) -> tuple[Tensor, ...]:
-    """The levels with a scale of 0 as the limit of small ones: x / 0 is infinite with the sign of x, and 0 / 0 is 0.
+    """The levels, with a scale of 0 as the limit of small ones.
 
     x / 0 is infinite with the sign of x, and 0 / 0 is 0. The forward does without: it multiplies the level by that 0.
     """
