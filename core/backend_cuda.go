@@ -23,8 +23,7 @@ var openDriver = driver.Open
 // image is replaced by tests: the kernel image of a family for a device, nil when the package was built without kernels.
 var image = cuda.Image
 
-// cudaBackend is one device of the driver. Libraries and kernels are looked up once and kept: the driver (580) allocates memory for
-// each lookup of a kernel and frees it only with the context.
+// cudaBackend is one device of the driver. Libraries and kernels are looked up once and kept.
 type cudaBackend struct {
 	device  driver.Device
 	mu      sync.Mutex

@@ -39,7 +39,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restr
   float level[LANES], rest[LANES], outer[LANES];
   for (long j = 0; j < n; j++) {
     float g = dy[j], v = x[j], ratio = v / t.divisor, whole = rintf(ratio), q = whole + t.zero;
-    uint32_t inside = (q >= t.low) & (q <= t.high) ? UINT32_MAX : 0;
+    uint32_t inside = ((q >= t.low) & (q <= t.high)) ? UINT32_MAX : 0;
     q = q < t.low ? t.low : q;
     q = q > t.high ? t.high : q;
     level[j] = float_of((bits_of(whole - ratio) & inside) | (bits_of(q - t.zero) & ~inside));
@@ -69,7 +69,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
                                                const double *x, const AT(token_f64) *token, long n, int scales, int shifts) {
   const AT(token_f64) t = *token;
   for (long j = 0; j < n; j++) {
-    double g = dy[j], v = x[j], ratio = (t.scale == 0) & (v == 0) ? 0 : v / t.divisor, whole = rint(ratio), q = whole + t.zero;
+    double g = dy[j], v = x[j], ratio = ((t.scale == 0) & (v == 0)) ? 0 : v / t.divisor, whole = rint(ratio), q = whole + t.zero;
     int inside = (q >= t.low) & (q <= t.high);
     double level = q < t.low ? t.low : q > t.high ? t.high : q;
     dx[j] = inside ? g : 0;

@@ -31,7 +31,7 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
     double sum[AT(BAG_TILE)] = {0}, lost[AT(BAG_TILE)] = {0}; \
     for (long e = 0; e < n; e++) { \
       const type *x = dy + (long)bags[e] * step; \
-      double scale = scales ? scales[of_bags ? bags[e] : e] : 1; \
+      double scale = scales ? scales[of_bags ? (long)bags[e] : e] : 1; \
       for (long i = 0; i < count; i++) ADD_##suffix(sum[i], lost[i], (double)x[i] * scale); \
     } \
     for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \

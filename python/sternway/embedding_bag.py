@@ -107,7 +107,7 @@ def _flag(op: str, name: str, value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.bool_):
         return bool(value)
-    raise errors.make("invalid_problem", op, name, "True or False", f"{value!r:.80}")
+    raise errors.make("invalid_problem", op, name, "True or False", errors.shown(value))
 
 
 def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -> tuple[Array, Array]:
@@ -127,7 +127,7 @@ def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -
     if bags != dy.shape[0]:
         rows = f"of {dy.shape[0]} rows like dy"
         raise errors.make("invalid_problem", op, "indices", rows, f"shape {list(indices.shape)}", "each row is a bag")
-    given = out if hasattr(out, "__dlpack__") else dy
+    given = dy if out is None or isinstance(out, (tuple, list)) else out
     return indices.reshape(-1), producer(given, op).multiples(bags, width, device_of(dy))
 
 
@@ -186,6 +186,8 @@ def embedding_bag_backward(
     """
     op = "embedding_bag_backward"
     dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
+    if out is not None and not isinstance(out, (tuple, list)):
+        out = require_array(op, "out", out)
     flat, offsets = _flat(op, dy, indices, offsets, out)
     last = _flag(op, "include_last_offset", include_last_offset) and len(indices.shape) == 1
     weights = per_sample_weights
@@ -241,6 +243,8 @@ def embedding_bag_per_sample_weights_backward(
     """
     op = "embedding_bag_per_sample_weights_backward"
     dy, indices = require_array(op, "dy", dy), require_array(op, "indices", indices)
+    if out is not None and not isinstance(out, (tuple, list)):
+        out = require_array(op, "out", out)
     flat, offsets = _flat(op, dy, indices, offsets, out)
     last = _flag(op, "include_last_offset", include_last_offset) and len(indices.shape) == 1
     weight = require_array(op, "weight", weight)

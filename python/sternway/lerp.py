@@ -84,7 +84,7 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
         return normalised("lerp_backward", "weight", "float", weight), None
     weight = require_array("lerp_backward", "weight", weight)
     if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
-        return normalised("lerp_backward", "weight", "float", weight), None
+        return float(weight.detach() if hasattr(weight, "detach") else weight), None
     return None, weight
 
 

@@ -87,7 +87,7 @@ def options_of(base: Any, pairing: Any, rotary_dim: Any, rotary_start: Any, angl
         rotary_start = _converted("rotary_start", rotary_start, "an integer", _integer)
     for name, word in (("pairing", pairing), ("angle", angle), ("layout", layout)):
         if not isinstance(word, str):
-            raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, "a word", f"{word!r:.80}")
+            raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, "a word", errors.shown(word))
     return base, pairing, rotary_dim, rotary_start, angle, layout
 
 
@@ -104,8 +104,8 @@ def _integer(value: Any) -> int:
 def _converted(name: str, value: Any, kind: str, convert: Any) -> Any:
     try:
         return convert(value)
-    except (TypeError, ValueError, OverflowError):
-        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, kind, f"{value!r:.80}") from None
+    except Exception:  # of a value of any class
+        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, kind, errors.shown(value)) from None
 
 
 def extents(shape: tuple[int, ...], layout: str, operand: str = "dy") -> tuple[int, int, int, int]:

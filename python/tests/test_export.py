@@ -40,12 +40,18 @@ DROP_INS: dict[str, Function] = {
     "rope": lambda w, x: st.rope((w * x).view(1, 1, 5, 4), pairing="half"),
     "rope with learned tables": lambda w, x: st.rope(x.view(1, 1, 5, 4), cos=w[:, :2].cos(), sin=w[:, 2:].sin()),
     "apply_rotary_pos_emb": lambda w, x: torch.cat(
-        st.apply_rotary_pos_emb((w * x).view(1, 1, 5, 4), w.view(1, 1, 5, 4), TABLE.cos(), TABLE.sin(), pairing="interleaved")
+        st.apply_rotary_pos_emb(
+            (w * x).view(1, 1, 5, 4),
+            w.view(1, 1, 5, 4),
+            TABLE.to(x.device).cos(),
+            TABLE.to(x.device).sin(),
+            pairing="interleaved",
+        )
     ),
     "fake_quantize_per_token": lambda w, x: st.fake_quantize_per_token(
         w * x, w[:, :1].abs() / 4 + 0.1, w[:, 2], quant_min=-2, quant_max=3
     ),
-    "dequantize_per_token": lambda w, x: st.dequantize_per_token(Q, w[:, 0] * x[:, 0], x[:, 1:2] * w[:, 1:2]),
+    "dequantize_per_token": lambda w, x: st.dequantize_per_token(Q.to(x.device), w[:, 0] * x[:, 0], x[:, 1:2] * w[:, 1:2]),
     "accelerate": lambda w, x: accelerated(w, x),
 }
 ALL = pytest.mark.parametrize("name", DROP_INS)

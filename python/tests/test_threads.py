@@ -38,7 +38,7 @@ def others_work():
     alone = time.perf_counter() + 1
     while time.perf_counter() < end:
         work(1)
-        if seconds_of_others() - before > 0.05:
+        if seconds_of_others() - before > 0.2:  # the Go runtime watches its threads, for less than a tenth of the time
             return True
         if time.perf_counter() > alone and sw.get_num_threads() == 1:
             return False
