@@ -80,7 +80,8 @@ def exporting() -> bool:
 
     A model of ONNX has no backward, and knows torch's own operations alone.
     """
-    return torch.compiler.is_exporting() and not torch.onnx.is_in_onnx_export()
+    # torch.compiler.is_exporting() is True in all that torch.compile (2.11) traces
+    return torch.compiler._is_exporting_flag and not torch.onnx.is_in_onnx_export()
 
 
 def intercepted(x: Tensor) -> bool:
