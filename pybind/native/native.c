@@ -140,6 +140,7 @@ _wrap__native_pybind_Inspect(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args,
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &operands)) {
         return NULL;
     }
+    sw_attach_thread();
     retval = pybind_Inspect(operands);
     if (PyErr_Occurred()) {
         if (retval != NULL) free(retval);
