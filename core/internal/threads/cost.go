@@ -6,7 +6,7 @@ import (
 )
 
 // workPerWorker is how many nanoseconds of work have to wait for a worker for it to be asked for.
-const workPerWorker = 30_000
+const workPerWorker = 15_000
 
 // costs remembers how many nanoseconds a task takes, for each program and way of cutting its work. Entries replace each other where there
 // are more: what an unknown task takes is found out by the run itself.

@@ -20,7 +20,8 @@ var pool struct {
 
 	pause    atomic.Int64 // nanoseconds for which runs go alone once workers do not pay
 	resumes  atomic.Int64 // the time until which they do, as of now()
-	failures atomic.Int64 // runs in a row that took longer than alone
+	saved    atomic.Int64 // nanoseconds that workers saved lately, less what they lost; at most longestCredit
+	failures atomic.Int64 // times in a row that they lost more than they had saved
 	openMP   atomic.Bool  // the team of OpenMP is to be asked, where there is one
 }
 
@@ -32,8 +33,15 @@ const spinTime = 100 * time.Microsecond
 const (
 	shortestPause = time.Millisecond
 	longestPause  = time.Second
-	lossesApart   = 16 // times what a run lost
+	lossesApart   = 64 // times what a run lost
 )
+
+// longestCredit is how much workers may lose, in one run or in several, after they saved as much: less than a time slice of another
+// program, and more than what an interrupt takes.
+const longestCredit = time.Millisecond
+
+// trialCredit is what workers may lose after a pause before the next one: the first run then wakes a thread.
+const trialCredit = 200 * time.Microsecond
 
 // poolWorker does one job at a time.
 type poolWorker struct {
@@ -102,18 +110,23 @@ func spinUntil(happened func() bool) bool {
 	return true
 }
 
-// judge compares how long a run took with how long it would have taken alone. Where workers did not pay, the processors are busy with
-// something else: the other sort of workers is tried if there is one, and when that did not pay either the next runs go alone, for longer
-// each time that workers disappoint again, and for many times as long as was lost.
+// judge compares how long a run took with how long it would have taken alone, and keeps the balance of what workers saved. Where they lost
+// more than they had saved, the processors are busy with something else: the other sort of workers is tried if there is one, and when that
+// did not pay either the next runs go alone, for longer each time that workers disappoint again, and for many times as long as was lost.
 func judge(took, alone int64, choice bool) {
 	pause := pool.pause.Load()
-	if took <= alone {
-		pool.failures.Store(0)
-		if pause > 0 {
-			pool.pause.Store(pause / 2)
+	balance := min(pool.saved.Load()+alone-took, int64(longestCredit))
+	if balance >= 0 {
+		pool.saved.Store(balance)
+		if took <= alone {
+			pool.failures.Store(0)
+			if pause > 0 {
+				pool.pause.Store(pause / 2)
+			}
 		}
 		return
 	}
+	pool.saved.Store(int64(trialCredit))
 	failures := pool.failures.Add(1)
 	if choice {
 		pool.openMP.Store(!pool.openMP.Load())
@@ -121,7 +134,7 @@ func judge(took, alone int64, choice bool) {
 			return
 		}
 	}
-	pause = min(max(2*pause, lossesApart*(took-alone), int64(shortestPause)), int64(longestPause))
+	pause = min(max(2*pause, lossesApart*(took-alone+int64(trialCredit)), int64(shortestPause)), int64(longestPause))
 	pool.pause.Store(pause)
 	pool.resumes.Store(now() + pause)
 }

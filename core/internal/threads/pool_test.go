@@ -33,9 +33,14 @@ func restore(t *testing.T) {
 		pool.pause.Store(0)
 		pool.resumes.Store(0)
 		pool.failures.Store(0)
+		pool.saved.Store(int64(trialCredit))
 		pool.openMP.Store(false)
 	})
 }
+
+// disappoint is a run that lost more on workers than they can have saved, and please one that they paid for.
+func disappoint(choice bool) { judge(3*int64(longestCredit), int64(longestCredit), choice) }
+func please(choice bool)     { judge(600, 1000, choice) }
 
 // Every task is done once, by workers that are awake, asleep, or busy with the run of another thread.
 func TestEveryTaskIsDoneOnce(t *testing.T) {
@@ -205,7 +210,7 @@ func TestWorkersThatDoNotPay(t *testing.T) {
 	require.True(t, workersPay())
 	last := int64(0)
 	for range 20 {
-		judge(2000, 1000, false)
+		disappoint(false)
 		require.False(t, workersPay())
 		pause := pool.pause.Load()
 		require.True(t, pause > last || pause == int64(longestPause))
@@ -214,7 +219,7 @@ func TestWorkersThatDoNotPay(t *testing.T) {
 	pool.resumes.Store(now())
 	require.True(t, workersPay())
 	for range 40 {
-		judge(600, 1000, false)
+		please(false)
 		require.True(t, workersPay())
 	}
 	require.Zero(t, pool.pause.Load())
@@ -225,22 +230,39 @@ func TestWorkersThatDoNotPay(t *testing.T) {
 func TestTheTeamIsTriedNext(t *testing.T) {
 	restore(t)
 	for _, team := range []bool{true, false} {
-		judge(2000, 1000, true)
+		disappoint(true)
 		require.True(t, workersPay())
 		require.True(t, pool.openMP.Load())
-		judge(600, 1000, true)
+		please(true)
 		require.True(t, pool.openMP.Load(), "it pays")
 		if !team {
 			break
 		}
-		judge(2000, 1000, true)
+		disappoint(true)
 		require.True(t, workersPay())
 		require.False(t, pool.openMP.Load())
-		judge(2000, 1000, true)
+		disappoint(true)
 		require.False(t, workersPay(), "neither pays")
 		pool.resumes.Store(now())
 		pool.openMP.Store(false)
 	}
+}
+
+// Workers may lose what they saved before, and no more.
+func TestWorkersMayLoseWhatTheySaved(t *testing.T) {
+	restore(t)
+	pool.saved.Store(0)
+	judge(1000, 2500, false)
+	judge(2000, 1000, false)
+	require.True(t, workersPay())
+	judge(1500, 1000, false)
+	require.True(t, workersPay())
+	judge(1001, 1000, false)
+	require.False(t, workersPay())
+	for range 10 {
+		judge(1000, int64(longestCredit), false)
+	}
+	require.EqualValues(t, longestCredit, pool.saved.Load())
 }
 
 var programs [2]int // whose addresses do not change, as those on a stack do

@@ -8,6 +8,7 @@ import (
 )
 
 func init() {
+	pool.saved.Store(int64(trialCredit))
 	if runtime.GOMAXPROCS(0) < 2 { // lest a run keep others from beginning, where this process had one processor when it started
 		runtime.GOMAXPROCS(2)
 	}

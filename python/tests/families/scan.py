@@ -47,13 +47,13 @@ def cumprod(dy: Rows, x: Rows, _tie: str) -> tuple[Rows, Rows]:
     if np.isfinite(x).all() and (x != 0).all() and np.isfinite(dy).all():
         y = np.cumprod(x, axis=1)
         return suffixes(dy * y) / x, np.sqrt(suffixes((dy * y) ** 2)) / abs(x)
-    left, right = np.ones_like(x), dy.copy()
+    left, right, squares = np.ones_like(x), dy.copy(), dy**2
     for k in range(1, n):
         left[:, k] = cut(left[:, k - 1], x[:, k - 1])
     for k in range(n - 2, -1, -1):
         right[:, k] = dy[:, k] + cut(x[:, k + 1], right[:, k + 1])
-    dx = cut(left, right)
-    return dx, abs(dx)
+        squares[:, k] = dy[:, k] ** 2 + cut(x[:, k + 1] ** 2, squares[:, k + 1])
+    return cut(left, right), cut(abs(left), np.sqrt(squares))
 
 
 def extremum(sign: int, dy: Rows, x: Rows, tie: str) -> tuple[Rows, Rows]:
