@@ -73,7 +73,7 @@ class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDe
     descriptor_type = FakeQuantizePerTokenBackwardDescriptor
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)
 def dequantize_plan(
     shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
 ) -> DequantizePerTokenBackwardPlan:
@@ -83,7 +83,7 @@ def dequantize_plan(
         return DequantizePerTokenBackwardPlan.select(descriptor, device)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)
 def fake_quantize_plan(
     shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
 ) -> FakeQuantizePerTokenBackwardPlan:

@@ -62,7 +62,7 @@ def lerp_plan(
     return _select(shape, dtype, None if number is None else repr(number), a_shape, b_shape, weight_shape, device)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)
 def _select(
     shape: tuple[int, ...],
     dtype: Any,

@@ -125,12 +125,15 @@ def extents(shape: tuple[int, ...], layout: str, operand: str = "dy") -> tuple[i
     return b, h, s, d
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)
 def _rope_plan(
-    shape: tuple[int, ...], dtype: Any, options: Options, key_heads: int | None, direction: str, device: str
+    shape: tuple[int, ...], dtype: Any, key_heads: int | None, direction: str, device: str, *options: Any
 ) -> RopeBackwardPlan:
-    b, h, s, d = extents(shape, options[-1])
-    descriptor = RopeBackwardDescriptor(b, h, s, d, dtype, *options, key_heads, direction)
+    base, pairing, rotary_dim, rotary_start, angle, layout = options
+    b, h, s, d = extents(shape, layout)
+    descriptor = RopeBackwardDescriptor(
+        b, h, s, d, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction
+    )
     return RopeBackwardPlan.select(descriptor, device)
 
 
@@ -168,7 +171,7 @@ def rotate(
         key_heads = key_shape[axis] if axis < len(key_shape) else 0
         rows.append(("dx_k", dy_k, None))
         keys["dy_k"] = dy_k
-    plan = _rope_plan(shape, dy.dtype, options, key_heads, direction, device_of(dy))
+    plan = _rope_plan(shape, dy.dtype, key_heads, direction, device_of(dy), *options)
     outputs = _plan.outputs(plan, dy, rows, out)
     try:
         plan.run(dy=dy, positions=positions, cos=cos, sin=sin, **keys, **outputs)
