@@ -74,7 +74,7 @@ test-go: $(VENV)/.dev
 	go test ./...
 	@# With GOAMD64=v3 Go fuses a product with a sum, as it always does on arm64: exact arithmetic must not depend on it.
 	@if [ "$$(grep -owE -m1 'avx2|bmi2|fma|movbe' <(grep -m1 ^flags /proc/cpuinfo) | sort -u | wc -l)" = 4 ]; \
-		then GOAMD64=v3 go test -run 'Powers|Rope|Quantize' ./core/; \
+		then GOAMD64=v3 go test -run 'Powers|Rope|Quantize' ./core/...; \
 		else echo "not tested with GOAMD64=v3: this processor has no fused operations"; fi
 	go test -race -skip 'TestScan(LongRows|Strides|Shapes|Borders)' ./core/...  # which repeat the same ways through threads at other sizes
 

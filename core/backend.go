@@ -1,5 +1,12 @@
 package core
 
+import (
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
 // Backend runs programs on one kind of device. Both implementations pass the same conformance tests.
 type Backend interface {
 	Name() string     // "cpu" or "cuda"
@@ -7,17 +14,17 @@ type Backend interface {
 	Units() int       // multiprocessors of a GPU; 1 on the CPU, whose results must not depend on the number of threads
 	Bandwidth() int64 // of the memory of a GPU, bytes in a second; 0 on the CPU
 	// Load fetches the program's kernels for the device, so that Launch never loads code.
-	Load(p *problem, program program) ([]Kernel, error)
+	Load(p *ops.Problem, program ops.Program) ([]launch.Kernel, error)
 	// Launch runs a plan on operands that passed every check, or that fit a known recipe of the plan.
-	Launch(p *Plan, stream, workspace uintptr, args []Tensor, known *recipe) error
+	Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, known *recipe) error
 }
 
-func backendFor(device Device, op string) (Backend, error) {
+func backendFor(device tensor.Device, op string) (Backend, error) {
 	switch {
-	case device == CPU:
+	case device == tensor.CPU:
 		return cpuBackend{}, nil
-	case device.Type == deviceCUDA:
+	case device.Type == tensor.DeviceCUDA:
 		return cudaFor(device.Index, op)
 	}
-	return nil, refuse(Unsupported, op, "device", "cpu or cuda:N", device.String(), "")
+	return nil, errs.New(errs.Unsupported, op, "device", "cpu or cuda:N", device.String(), "")
 }

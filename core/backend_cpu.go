@@ -4,20 +4,24 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
 // cpuBackend runs the Go body of a program on the calling thread and a few goroutines.
 type cpuBackend struct{}
 
-func (cpuBackend) Name() string                             { return "cpu" }
-func (cpuBackend) Arch() string                             { return runtime.GOARCH }
-func (cpuBackend) Units() int                               { return 1 }
-func (cpuBackend) Bandwidth() int64                         { return 0 }
-func (cpuBackend) Load(*problem, program) ([]Kernel, error) { return nil, nil }
+func (cpuBackend) Name() string                                            { return "cpu" }
+func (cpuBackend) Arch() string                                            { return runtime.GOARCH }
+func (cpuBackend) Units() int                                              { return 1 }
+func (cpuBackend) Bandwidth() int64                                        { return 0 }
+func (cpuBackend) Load(*ops.Problem, ops.Program) ([]launch.Kernel, error) { return nil, nil }
 
-func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []Tensor, _ *recipe) error {
-	p.program.host(args)
+func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []tensor.Tensor, _ *recipe) error {
+	p.program.Host(args)
 	runtime.KeepAlive(args)
 	return nil
 }
@@ -30,7 +34,7 @@ func NumThreads() int { return threads.Number() }
 // SetNumThreads changes NumThreads. Results do not depend on it.
 func SetNumThreads(n int) error {
 	if n < 1 || n > threads.Max {
-		return refuse(InvalidProblem, "set_num_threads", "n", fmt.Sprint("between 1 and ", threads.Max), fmt.Sprint(n), "")
+		return errs.New(errs.InvalidProblem, "set_num_threads", "n", fmt.Sprint("between 1 and ", threads.Max), fmt.Sprint(n), "")
 	}
 	threads.Set(n)
 	return nil

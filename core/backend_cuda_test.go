@@ -13,35 +13,40 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // deviceTensor is a row-major tensor at an address of a device that is not there.
-func deviceTensor(d DType, address uintptr, shape ...int64) Tensor {
-	t := Tensor{Data: address, DType: d, Device: CUDA(0), NDim: int32(len(shape)), Present: 1}
+func deviceTensor(d tensor.DType, address uintptr, shape ...int64) tensor.Tensor {
+	t := tensor.Tensor{Data: address, DType: d, Device: tensor.CUDA(0), NDim: int32(len(shape)), Present: 1}
 	copy(t.Shape[:], shape)
-	copy(t.Strides[:], compact(shape))
+	copy(t.Strides[:], tensor.Compact(shape))
 	return t
 }
 
 // deviceArgs gives every operand of a plan memory of its own, 1 TiB apart.
-func deviceArgs(plan *Plan, names ...string) (args []Tensor, workspace Tensor) {
-	for i, o := range plan.problem.operands {
-		t := Tensor{}
-		if slices.Contains(names, o.name) {
-			t = deviceTensor(o.dtypes[0], uintptr(i+1)<<40, concrete(o.shapes[0])...)
+func deviceArgs(plan *Plan, names ...string) (args []tensor.Tensor, workspace tensor.Tensor) {
+	for i, o := range plan.problem.Operands {
+		t := tensor.Tensor{}
+		if slices.Contains(names, o.Name) {
+			t = deviceTensor(o.Dtypes[0], uintptr(i+1)<<40, concrete(o.Shapes[0])...)
 		}
 		args = append(args, t)
 	}
 	if size := plan.WorkspaceSize(); size > 0 {
-		workspace = deviceTensor(Uint8, 100<<40, size)
+		workspace = deviceTensor(tensor.Uint8, 100<<40, size)
 	}
 	return args, workspace
 }
 
 func TestSelectLoadsKernels(t *testing.T) {
 	fake := (&fakeCUDA{devices: 2, units: 132}).install(t)
-	summed := LerpBackward{Shape: []int64{8, 9}, DType: Float16, BShape: []int64{9}}
-	plan, err := Select(summed, CUDA(1), Preference{})
+	summed := elementwise.LerpBackward{Shape: []int64{8, 9}, DType: tensor.Float16, BShape: []int64{9}}
+	plan, err := Select(summed, tensor.CUDA(1), ops.Preference{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"lerp", "mapreduce"}, fake.loaded)
 	for _, symbol := range []string{"lerp_backward_map_f16", "lerp_backward_rows_f16", "lerp_backward_columns_f16", "combine_f32"} {
@@ -50,18 +55,18 @@ func TestSelectLoadsKernels(t *testing.T) {
 	require.Equal(t, SKU{Category: "elementwise", Op: "lerp_backward", Element: "float16", Arch: "sm_90", Backend: "cuda", Kernel: "columns",
 		Guarantee: PrecisionGuarantee{"float32", "float32", true, true}}, plan.SKU())
 
-	summed.DType = Float64
-	_, err = Select(summed, CUDA(1), Preference{})
+	summed.DType = tensor.Float64
+	_, err = Select(summed, tensor.CUDA(1), ops.Preference{})
 	require.NoError(t, err)
 	require.Len(t, fake.loaded, 2, "an image is loaded once for a device")
 	require.Contains(t, fake.symbols, "combine_f64")
-	_, err = Select(summed, CUDA(0), Preference{})
+	_, err = Select(summed, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	require.Len(t, fake.loaded, 4, "and again for another")
 
 	fake = (&fakeCUDA{devices: 1, units: 132}).install(t)
-	weight := Scalar(0.5)
-	_, err = Select(LerpBackward{Shape: []int64{8, 9}, DType: BFloat16, Weight: &weight}, CUDA(0), Preference{})
+	weight := ops.Scalar(0.5)
+	_, err = Select(elementwise.LerpBackward{Shape: []int64{8, 9}, DType: tensor.BFloat16, Weight: &weight}, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"lerp"}, fake.loaded)
 	require.NotEmpty(t, fake.symbols)
@@ -74,7 +79,7 @@ func TestKernelsAreLookedUpOnce(t *testing.T) {
 	fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
 	for range 3 {
 		for _, kind := range []string{"cumsum", "cumprod"} {
-			_, err := Select(ScanBackward{Kind: kind, Shape: []int64{4, 8}, DType: Float32, Dim: -1}, CUDA(0), Preference{})
+			_, err := Select(scan.ScanBackward{Kind: kind, Shape: []int64{4, 8}, DType: tensor.Float32, Dim: -1}, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
 		}
 	}
@@ -88,7 +93,7 @@ func TestKernelsAreLookedUpOnce(t *testing.T) {
 
 func TestCPUPlanNeedsNoDriver(t *testing.T) {
 	(&fakeCUDA{missing: errors.New("no driver")}).install(t)
-	plan, err := Select(LerpBackward{Shape: []int64{2}, DType: BFloat16}, CPU, Preference{})
+	plan, err := Select(elementwise.LerpBackward{Shape: []int64{2}, DType: tensor.BFloat16}, tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
 	require.Equal(t, "cpu", plan.SKU().Backend)
 	require.Equal(t, PrecisionGuarantee{"float32", "float64", true, true}, plan.PrecisionGuarantee())
@@ -96,26 +101,26 @@ func TestCPUPlanNeedsNoDriver(t *testing.T) {
 
 // Launches go to the stream of the caller, as many as there are different sums, and none for nothing at all.
 func TestLaunchesOfARun(t *testing.T) {
-	half := Scalar(0.5)
+	half := ops.Scalar(0.5)
 	for _, row := range []struct {
 		name       string
-		descriptor LerpBackward
+		descriptor elementwise.LerpBackward
 		operands   []string
 		symbols    []string
 	}{
-		{"map", LerpBackward{Shape: []int64{8, 33}, Weight: &half}, []string{"dy", "da", "db"}, []string{"map"}},
-		{"nothing", LerpBackward{Shape: []int64{0, 33}, Weight: &half}, []string{"dy", "da", "db"}, nil},
-		{"a stored output rides on a sum", LerpBackward{Shape: []int64{8, 33}, Weight: &half, BShape: []int64{33}}, []string{"dy", "da", "db"}, []string{"columns"}},
-		{"sums nobody asks for", LerpBackward{Shape: []int64{8, 33}, Weight: &half, BShape: []int64{33}}, []string{"dy", "da"}, []string{"map"}},
-		{"two kinds of sums", LerpBackward{Shape: []int64{8, 33}, Weight: &half, AShape: []int64{8, 1}, BShape: []int64{33}}, []string{"dy", "da", "db"}, []string{"rows", "columns"}},
-		{"one sum for two", LerpBackward{Shape: []int64{8, 33}, Weight: &half, AShape: []int64{33}, BShape: []int64{33}}, []string{"dy", "da", "db"}, []string{"columns"}},
-		{"sums over nothing are written", LerpBackward{Shape: []int64{0, 33}, Weight: &half, BShape: []int64{33}}, []string{"dy", "db"}, []string{"columns"}},
-		{"a long sum in parts", LerpBackward{Shape: []int64{1 << 20}, Weight: &half, BShape: []int64{}}, []string{"dy", "db"}, []string{"rows", "combine"}},
+		{"map", elementwise.LerpBackward{Shape: []int64{8, 33}, Weight: &half}, []string{"dy", "da", "db"}, []string{"map"}},
+		{"nothing", elementwise.LerpBackward{Shape: []int64{0, 33}, Weight: &half}, []string{"dy", "da", "db"}, nil},
+		{"a stored output rides on a sum", elementwise.LerpBackward{Shape: []int64{8, 33}, Weight: &half, BShape: []int64{33}}, []string{"dy", "da", "db"}, []string{"columns"}},
+		{"sums nobody asks for", elementwise.LerpBackward{Shape: []int64{8, 33}, Weight: &half, BShape: []int64{33}}, []string{"dy", "da"}, []string{"map"}},
+		{"two kinds of sums", elementwise.LerpBackward{Shape: []int64{8, 33}, Weight: &half, AShape: []int64{8, 1}, BShape: []int64{33}}, []string{"dy", "da", "db"}, []string{"rows", "columns"}},
+		{"one sum for two", elementwise.LerpBackward{Shape: []int64{8, 33}, Weight: &half, AShape: []int64{33}, BShape: []int64{33}}, []string{"dy", "da", "db"}, []string{"columns"}},
+		{"sums over nothing are written", elementwise.LerpBackward{Shape: []int64{0, 33}, Weight: &half, BShape: []int64{33}}, []string{"dy", "db"}, []string{"columns"}},
+		{"a long sum in parts", elementwise.LerpBackward{Shape: []int64{1 << 20}, Weight: &half, BShape: []int64{}}, []string{"dy", "db"}, []string{"rows", "combine"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
-			row.descriptor.DType = Float32
-			plan, err := Select(row.descriptor, CUDA(0), Preference{})
+			row.descriptor.DType = tensor.Float32
+			plan, err := Select(row.descriptor, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
 			args, workspace := deviceArgs(plan, row.operands...)
 			require.NoError(t, plan.RunOrdered(77, workspace, args))
@@ -140,7 +145,7 @@ func TestLaunchesOfARun(t *testing.T) {
 func TestDeviceRefusals(t *testing.T) {
 	illegal := &driver.Status{Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS", Call: "cuStreamSynchronize"}
 	fake := (&fakeCUDA{devices: 1, units: 132, refusals: map[string]error{}}).install(t)
-	plan, err := Select(LerpBackward{Shape: []int64{1 << 20}, DType: Float32, BShape: []int64{1}}, CUDA(0), Preference{})
+	plan, err := Select(elementwise.LerpBackward{Shape: []int64{1 << 20}, DType: tensor.Float32, BShape: []int64{1}}, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args, workspace := deviceArgs(plan, "dy", "weight", "db")
 
@@ -158,33 +163,33 @@ func TestDeviceRefusals(t *testing.T) {
 	requireDeviceError(t, plan.RunOrdered(5, workspace, args), fake.refusals["launch"])
 	require.Len(t, fake.launches, 1, "nothing follows a launch that was refused")
 	fake.refusals["launch"] = errors.New("a refusal without a status")
-	require.ErrorIs(t, plan.RunOrdered(5, workspace, args), ErrDevice)
+	require.ErrorIs(t, plan.RunOrdered(5, workspace, args), errs.ErrDevice)
 }
 
 func requireDeviceError(t *testing.T, err, cause error) {
 	t.Helper()
-	var refusal *Error
+	var refusal *errs.Error
 	var status *driver.Status
 	require.ErrorAs(t, err, &refusal)
 	require.ErrorAs(t, cause, &status)
-	require.ErrorIs(t, err, ErrDevice)
-	require.Equal(t, Error{Kind: DeviceFailure, Op: "lerp_backward", Operand: "launch", Wanted: "accepted by the driver",
+	require.ErrorIs(t, err, errs.ErrDevice)
+	require.Equal(t, errs.Error{Kind: errs.DeviceFailure, Op: "lerp_backward", Operand: "launch", Wanted: "accepted by the driver",
 		Got: status.Name + " in " + status.Call, Hint: status.Advice(), Status: status.Name}, *refusal)
 }
 
 // A grid of more than 2^31 - 1 blocks is refused, and nothing is launched.
 func TestTooManyBlocks(t *testing.T) {
 	fake := (&fakeCUDA{devices: 1, units: 132}).install(t)
-	weight := Scalar(0.5)
+	weight := ops.Scalar(0.5)
 	for _, shape := range [][]int64{{1 << 45}, {1 << 40, 3}} {
-		plan, err := Select(LerpBackward{Shape: shape, DType: Float64, Weight: &weight}, CUDA(0), Preference{})
+		plan, err := Select(elementwise.LerpBackward{Shape: shape, DType: tensor.Float64, Weight: &weight}, tensor.CUDA(0), ops.Preference{})
 		require.NoError(t, err)
 		args, workspace := deviceArgs(plan, "dy", "da")
 		for i := range args {
 			args[i].Data *= 1 << 9 // apart
 		}
 		err = plan.RunOrdered(0, workspace, args)
-		require.ErrorIs(t, err, ErrUnsupported)
+		require.ErrorIs(t, err, errs.ErrUnsupported)
 		require.ErrorContains(t, err, "lerp_backward: launch must be of at most 2147483647 blocks")
 		require.Empty(t, fake.launches)
 	}
@@ -193,13 +198,13 @@ func TestTooManyBlocks(t *testing.T) {
 // Less workspace means fewer parts, down to none.
 func TestWorkspaceLimits(t *testing.T) {
 	(&fakeCUDA{devices: 1, units: 132}).install(t)
-	descriptor := LerpBackward{Shape: []int64{4, 1 << 20}, DType: BFloat16, AShape: []int64{4, 1}, BShape: []int64{4, 1}}
-	free, err := Select(descriptor, CUDA(0), Preference{})
+	descriptor := elementwise.LerpBackward{Shape: []int64{4, 1 << 20}, DType: tensor.BFloat16, AShape: []int64{4, 1}, BShape: []int64{4, 1}}
+	free, err := Select(descriptor, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	require.Positive(t, free.WorkspaceSize())
 	last := int64(math.MaxInt64)
 	for _, limit := range []int64{free.WorkspaceSize(), free.WorkspaceSize() - 1, free.WorkspaceSize() / 3, 33, 1, 0} {
-		plan, err := Select(descriptor, CUDA(0), Preference{MaxWorkspace: &limit})
+		plan, err := Select(descriptor, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
 		require.NoError(t, err)
 		require.LessOrEqual(t, plan.WorkspaceSize(), limit)
 		require.LessOrEqual(t, plan.WorkspaceSize(), last)
@@ -212,10 +217,10 @@ func TestWorkspaceLimits(t *testing.T) {
 // A plan may run from many threads at once, on either backend.
 func TestConcurrentRuns(t *testing.T) {
 	const runs = 50
-	for _, device := range []Device{CPU, CUDA(0)} {
+	for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
 		var launches atomic.Int64
 		(&fakeCUDA{devices: 1, units: 132, body: func(string, *driver.Launch) { launches.Add(1) }}).install(t)
-		plan, err := Select(LerpBackward{Shape: []int64{8, 50}, DType: Float32, BShape: []int64{50}}, device, Preference{})
+		plan, err := Select(elementwise.LerpBackward{Shape: []int64{8, 50}, DType: tensor.Float32, BShape: []int64{50}}, device, ops.Preference{})
 		require.NoError(t, err)
 		c := trial{descriptor: plan.Descriptor(), without: []string{"a", "b", "dweight"}}
 		want := c.arrange(t, plan, []int64{8, 50}, &schemes[0])
@@ -226,7 +231,7 @@ func TestConcurrentRuns(t *testing.T) {
 			r := c.arrange(t, plan, []int64{8, 50}, &schemes[0])
 			group.Go(func() {
 				for range runs {
-					args := make([]Tensor, len(r.operands))
+					args := make([]tensor.Tensor, len(r.operands))
 					for i, m := range r.operands {
 						if m != nil {
 							args[i] = m.Tensor
@@ -245,7 +250,7 @@ func TestConcurrentRuns(t *testing.T) {
 		group.Wait()
 		close(failures)
 		require.NoError(t, <-failures)
-		if device != CPU {
+		if device != tensor.CPU {
 			require.Equal(t, int64(8*runs+1), launches.Load())
 		}
 	}
@@ -287,7 +292,7 @@ func TestWhatPythonIsTold(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(InfoJSON()), &info))
 	require.Equal(t, "CUDA 13.0", info["driver"])
 	require.Len(t, info["devices"], 2)
-	require.Len(t, info["families"], len(Families()))
+	require.Len(t, info["families"], len(ops.Families()))
 	require.EqualValues(t, NumThreads(), info["threads"])
 	(&fakeCUDA{missing: errors.New("no driver here")}).install(t)
 	require.NoError(t, json.Unmarshal([]byte(InfoJSON()), &info))

@@ -9,16 +9,24 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/ops/rope"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
 // trial is one case of the conformance suite: a problem, and what its operands look like. It runs in every dtype and layout, on
 // every backend, with every subset of its optional outputs.
 type trial struct {
-	reason     string     // why this case is here
-	descriptor Descriptor // without its dtype
-	without    []string   // operands that are left out
-	dtypes     map[string]DType
+	reason     string         // why this case is here
+	descriptor ops.Descriptor // without its dtype
+	without    []string       // operands that are left out
+	dtypes     map[string]tensor.DType
 	flat       bool // one number for each token comes in shape [...], not [..., 1]
 	kernel     string
 	values     map[string]func(*rand.Rand) float64 // where usual values do not do
@@ -49,30 +57,30 @@ var schemes = []scheme{
 const largeShape = 1 << 14
 
 // instantiate completes a descriptor with its dtype, and tells its shape. A number without dimensions is a token of one.
-func instantiate(d Descriptor, dtype DType) (Descriptor, []int64) {
+func instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64) {
 	switch d := d.(type) {
-	case LerpBackward:
+	case elementwise.LerpBackward:
 		d.DType = dtype
 		return d, d.Shape
-	case DequantizePerTokenBackward:
+	case elementwise.DequantizePerTokenBackward:
 		d.DType = dtype
 		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
-	case FakeQuantizePerTokenBackward:
+	case elementwise.FakeQuantizePerTokenBackward:
 		d.DType = dtype
 		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
-	case ScanBackward:
+	case scan.ScanBackward:
 		d.DType = dtype
 		return d, d.Shape
 	}
-	if d, ok := d.(RopeBackward); ok {
+	if d, ok := d.(rope.RopeBackward); ok {
 		d.DType = dtype
-		return d, d.withDefaults().shape(d.NumHeads)
+		return d, d.WithDefaults().Shape(d.NumHeads)
 	}
-	if d, bag := d.(EmbeddingBagBackward); bag {
+	if d, bag := d.(embedding.EmbeddingBagBackward); bag {
 		d.DType = dtype
 		return d, []int64{d.NumBags, d.EmbeddingDim}
 	}
-	if d, unique := d.(UniqueRows); unique {
+	if d, unique := d.(embedding.UniqueRows); unique {
 		d.IndexDType = dtype
 		return d, []int64{d.Total}
 	}
@@ -82,26 +90,26 @@ func instantiate(d Descriptor, dtype DType) (Descriptor, []int64) {
 // conform runs trials on every backend.
 func conform(t *testing.T, trials []trial) {
 	for _, c := range trials {
-		for _, dtype := range Floats {
+		for _, dtype := range tensor.Floats {
 			t.Run(c.reason+"/"+dtype.String(), func(t *testing.T) {
-				c.conform(t, CPU, dtype)
+				c.conform(t, tensor.CPU, dtype)
 				if !raceDetector { // the model of the kernels has one thread
 					modelKernels(t)
-					c.conform(t, CUDA(0), dtype)
+					c.conform(t, tensor.CUDA(0), dtype)
 				}
 			})
 		}
 	}
 }
 
-func (c *trial) conform(t *testing.T, device Device, dtype DType) {
+func (c *trial) conform(t *testing.T, device tensor.Device, dtype tensor.DType) {
 	descriptor, shape := instantiate(c.descriptor, dtype)
-	plan, err := Select(descriptor, device, Preference{Kernel: c.kernel})
+	plan, err := Select(descriptor, device, ops.Preference{Kernel: c.kernel})
 	require.NoError(t, err)
-	size, _ := product(shape)
+	size, _ := tensor.Product(shape)
 	var usual [][]byte
 	for _, s := range schemes {
-		if usual != nil && (raceDetector && s.costly || size > largeShape && (s.costly || device != CPU || dtype.Size() == 2)) {
+		if usual != nil && (raceDetector && s.costly || size > largeShape && (s.costly || device != tensor.CPU || dtype.Size() == 2)) {
 			continue
 		}
 		r := c.arrange(t, plan, shape, &s)
@@ -109,16 +117,16 @@ func (c *trial) conform(t *testing.T, device Device, dtype DType) {
 		r.want = r.definition()
 		r.requireDefinition(t, r.outputs)
 		all := r.written(t)
-		if device == CPU || size <= largeShape {
-			r.requireEverySubset(t, all, s.same && device == CPU)
+		if device == tensor.CPU || size <= largeShape {
+			r.requireEverySubset(t, all, s.same && device == tensor.CPU)
 		}
-		if device == CPU {
+		if device == tensor.CPU {
 			r.requireRepeats(t, all, usual == nil)
 		}
 		if usual == nil {
 			usual = r.bits()
 		}
-		if s.same && device == CPU {
+		if s.same && device == tensor.CPU {
 			require.True(t, slices.EqualFunc(usual, r.bits(), bytes.Equal), "%s operands change the bits of a sum", s.name)
 		}
 	}
@@ -138,30 +146,30 @@ type arrangement struct {
 func (c *trial) arrange(t testing.TB, plan *Plan, shape []int64, s *scheme) *arrangement {
 	r := &arrangement{
 		name: fmt.Sprintf("%s on %s", s.name, plan.device), plan: plan, shape: shape, workspace: newWorkspace(plan),
-		operands: make([]*memory, len(plan.problem.operands)),
+		operands: make([]*memory, len(plan.problem.Operands)),
 	}
 	random := rand.New(rand.NewPCG(7, uint64(len(shape))))
 	ins := 0
-	for i, o := range plan.problem.operands {
-		if slices.Contains(c.without, o.name) {
+	for i, o := range plan.problem.Operands {
+		if slices.Contains(c.without, o.Name) {
 			continue
 		}
-		dtype, given := c.dtypes[o.name]
+		dtype, given := c.dtypes[o.Name]
 		if !given {
-			dtype = o.dtypes[0]
+			dtype = o.Dtypes[0]
 		}
-		place := concrete(o.shapes[len(o.shapes)-1])
+		place := concrete(o.Shapes[len(o.Shapes)-1])
 		if c.flat {
-			place = concrete(o.shapes[0])
+			place = concrete(o.Shapes[0])
 		}
-		if o.out {
+		if o.Out {
 			r.operands[i] = newMemory(dtype, plan.device, place, s.outs[len(r.outputs)%len(s.outs)]).poison()
 			r.outputs = append(r.outputs, i)
 			continue
 		}
-		value := c.values[o.name]
+		value := c.values[o.Name]
 		if value == nil {
-			value = usualValue(plan.problem.family, o.name, dtype)
+			value = usualValue(plan.problem.Family, o.Name, dtype)
 		}
 		r.operands[i] = newMemory(dtype, plan.device, place, s.ins[ins%len(s.ins)])
 		r.operands[i].fill(func(int64) float64 { return value(random) })
@@ -173,17 +181,17 @@ func (c *trial) arrange(t testing.TB, plan *Plan, shape []int64, s *scheme) *arr
 
 // usualValue draws numbers that every dtype holds: whole ones for integers, and for fake quantise multiples of 1/16 over scales that
 // are powers of two, so that x / scale is exact, often half way between two levels, and on both sides of the bounds.
-func usualValue(f *Family, operand string, d DType) func(*rand.Rand) float64 {
+func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) float64 {
 	switch {
-	case d == Int8:
+	case d == tensor.Int8:
 		return func(r *rand.Rand) float64 { return float64(r.IntN(256) - 128) }
-	case d == Uint8:
+	case d == tensor.Uint8:
 		return func(r *rand.Rand) float64 { return float64(r.IntN(256)) }
-	case !d.floating():
+	case !d.Floating():
 		return func(r *rand.Rand) float64 { return float64(r.IntN(2000) - 1000) }
-	case f == fakeQuantize && operand == "scale":
+	case f == elementwise.FakeQuantize && operand == "scale":
 		return func(r *rand.Rand) float64 { return math.Ldexp(1, r.IntN(4)-2) }
-	case f == fakeQuantize && operand == "x":
+	case f == elementwise.FakeQuantize && operand == "x":
 		return func(r *rand.Rand) float64 { return float64(r.IntN(512)-256) / 16 }
 	case operand == "scale":
 		return func(r *rand.Rand) float64 { return 0.01 + r.Float64() }
@@ -197,9 +205,9 @@ func newWorkspace(plan *Plan) *memory {
 	if size == 0 {
 		return &memory{}
 	}
-	room := make([]byte, size+3*workspaceAlignment)
-	first := 2*workspaceAlignment - int64(uintptr(unsafe.Pointer(&room[0]))%workspaceAlignment)
-	w := &memory{Tensor: Of(unsafe.Slice((*uint8)(&room[first]), size)), bytes: room, first: first}
+	room := make([]byte, size+3*launch.WorkspaceAlignment)
+	first := 2*launch.WorkspaceAlignment - int64(uintptr(unsafe.Pointer(&room[0]))%launch.WorkspaceAlignment)
+	w := &memory{Tensor: tensor.Of(unsafe.Slice((*uint8)(&room[first]), size)), bytes: room, first: first}
 	w.Device = plan.device
 	return w
 }
@@ -207,11 +215,11 @@ func newWorkspace(plan *Plan) *memory {
 // run poisons every output and runs the plan with some of them. What is no output of the run may not be written.
 func (r *arrangement) run(t *testing.T, outputs []int) {
 	t.Helper()
-	args := make([]Tensor, len(r.operands))
+	args := make([]tensor.Tensor, len(r.operands))
 	for i, m := range r.operands {
 		if m != nil {
 			copy(m.bytes, m.before)
-			if !r.plan.problem.operands[i].out || slices.Contains(outputs, i) {
+			if !r.plan.problem.Operands[i].Out || slices.Contains(outputs, i) {
 				args[i] = m.Tensor
 			}
 		}
@@ -227,7 +235,7 @@ func (r *arrangement) run(t *testing.T, outputs []int) {
 }
 
 func (r *arrangement) operandName(i int) string {
-	return r.plan.problem.operands[i].name + ", " + r.name
+	return r.plan.problem.Operands[i].Name + ", " + r.name
 }
 
 // written is the memory of every output after a run, which may have touched its elements alone.
@@ -256,11 +264,11 @@ func (r *arrangement) definition() [3][]sumOf {
 		if m == nil {
 			continue
 		}
-		shapes[i] = m.shape()
-		if !r.plan.problem.operands[i].out {
+		shapes[i] = m.Extents()
+		if !r.plan.problem.Operands[i].Out {
 			in[i] = m.values()
 		}
-		floatingZero = floatingZero || r.plan.problem.operands[i].name == "zero_point" && m.DType.floating()
+		floatingZero = floatingZero || r.plan.problem.Operands[i].Name == "zero_point" && m.DType.Floating()
 	}
 	return definitionOf(r.plan.descriptor, floatingZero).evaluate(r.shape, shapes, in)
 }
@@ -268,13 +276,13 @@ func (r *arrangement) definition() [3][]sumOf {
 // requireDefinition compares outputs of the last run with the oracle.
 func (r *arrangement) requireDefinition(t *testing.T, outputs []int) {
 	t.Helper()
-	total, _ := product(r.shape)
+	total, _ := tensor.Product(r.shape)
 	for _, i := range outputs {
 		m, sums := r.operands[i], r.want[i-(len(r.operands)-len(r.want))]
 		terms := total / max(1, int64(len(sums)))
 		for k, got := range m.values() {
 			expected, size := sums[k].value(), sums[k].size
-			room := tolerance(m.DType, r.plan.problem.element.Accumulator(), terms, expected, size)
+			room := tolerance(m.DType, r.plan.problem.Element.Accumulator(), terms, expected, size)
 			if !sameNumber(got, rounded(m.DType, expected)) && !(math.Abs(got-expected) <= room) {
 				require.Failf(t, "wrong number", "%s, at %d: want %v, got %v, a sum of %d terms of magnitude %v",
 					r.operandName(i), k, expected, got, terms, size)
@@ -293,7 +301,7 @@ func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) 
 		for k, i := range r.outputs {
 			if choice>>k&1 != 0 {
 				outputs = append(outputs, i)
-			} else if !r.plan.problem.operands[i].optional {
+			} else if !r.plan.problem.Operands[i].Optional {
 				complete = false
 			}
 		}
@@ -325,14 +333,14 @@ func (r *arrangement) requireRepeats(t *testing.T, all [][]byte, often bool) {
 			require.True(t, bytes.Equal(all[k], r.operands[i].bytes), "%s changes with %d threads", r.operandName(i), threads)
 		}
 	}
-	widest := vectorWidth()
-	defer setVectorWidth(widest)
+	widest := cpu.VectorWidth()
+	defer cpu.SetVectorWidth(widest)
 	for _, width := range []int{64, 256} {
 		values := map[int][]float64{}
 		for _, i := range r.outputs {
 			values[i] = r.operands[i].values()
 		}
-		setVectorWidth(min(width, widest))
+		cpu.SetVectorWidth(min(width, widest))
 		r.run(t, r.outputs)
 		for _, i := range r.outputs { // which NaN it is may differ
 			same := slices.EqualFunc(values[i], r.operands[i].values(), sameNumber)

@@ -9,127 +9,135 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/ops/rope"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // runs are refused for their operands: no byte of any operand may change, and CanImplement says the same.
 func (r *refusals) runs() {
-	weight := Scalar(0.5)
+	weight := ops.Scalar(0.5)
 	shape := []int64{2, 3}
-	dequantise := DequantizePerTokenBackward{Shape: shape, QDType: Int8}
-	fake := FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
-	lerp := trial{reason: "lerp", descriptor: LerpBackward{Shape: shape}}
-	number := trial{reason: "lerp by a number", descriptor: LerpBackward{Shape: shape, Weight: &weight}, without: []string{"weight", "dweight"}}
-	square := trial{reason: "lerp of a square", descriptor: LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, without: []string{"weight", "db", "dweight"}}
-	tokens := trial{reason: "dequantise", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32}}
+	dequantise := elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensor.Int8}
+	fake := elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
+	lerp := trial{reason: "lerp", descriptor: elementwise.LerpBackward{Shape: shape}}
+	number := trial{reason: "lerp by a number", descriptor: elementwise.LerpBackward{Shape: shape, Weight: &weight}, without: []string{"weight", "dweight"}}
+	square := trial{reason: "lerp of a square", descriptor: elementwise.LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, without: []string{"weight", "db", "dweight"}}
+	tokens := trial{reason: "dequantise", descriptor: dequantise, dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}}
 	fixed := trial{reason: "dequantise by fixed zero points", descriptor: dequantise, without: []string{"dzero_point"}}
-	whole := trial{reason: "dequantise by whole zero points", descriptor: dequantise, dtypes: map[string]DType{"zero_point": Int8, "dzero_point": Float32}}
-	faked := trial{reason: "fake quantise", descriptor: fake, dtypes: map[string]DType{"zero_point": Float64, "dzero_point": Float64}}
-	turned := trial{reason: "rope", descriptor: RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: given(int64(3))},
+	whole := trial{reason: "dequantise by whole zero points", descriptor: dequantise, dtypes: map[string]tensor.DType{"zero_point": tensor.Int8, "dzero_point": tensor.Float32}}
+	faked := trial{reason: "fake quantise", descriptor: fake, dtypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
+	turned := trial{reason: "rope", descriptor: rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: given(int64(3))},
 		values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
 	chosen := func(index float64) trial {
 		values := map[string]func(*rand.Rand) float64{"indices": func(*rand.Rand) float64 { return index }}
-		return trial{reason: "cummax", descriptor: ScanBackward{Kind: "cummax", Shape: shape, Dim: -1}, without: []string{"x"}, values: values}
+		return trial{reason: "cummax", descriptor: scan.ScanBackward{Kind: "cummax", Shape: shape, Dim: -1}, without: []string{"x"}, values: values}
 	}
-	sums := trial{reason: "cumsum", descriptor: ScanBackward{Kind: "cumsum", Shape: shape}, without: []string{"x", "indices"}}
-	products := trial{reason: "cumprod", descriptor: ScanBackward{Kind: "cumprod", Shape: shape}, without: []string{"indices"}}
+	sums := trial{reason: "cumsum", descriptor: scan.ScanBackward{Kind: "cumsum", Shape: shape}, without: []string{"x", "indices"}}
+	products := trial{reason: "cumprod", descriptor: scan.ScanBackward{Kind: "cumprod", Shape: shape}, without: []string{"indices"}}
 	winners := chosen(0)
 	for _, row := range []struct {
 		trial  trial
 		name   string
-		kind   Kind
+		kind   errs.Kind
 		change func(a Args)
 	}{
-		{lerp, "no dy", InvalidProblem, without("dy")},
-		{lerp, "no output", InvalidProblem, without("da", "db", "dweight")},
-		{lerp, "da without weight", InvalidProblem, without("weight", "dweight")},
-		{lerp, "dweight without a", InvalidProblem, without("a")},
-		{lerp, "dweight without b", InvalidProblem, without("b")},
-		{lerp, "an unexpected operand", InvalidProblem, func(a Args) { a["end"] = a["b"] }},
-		{number, "weight as well", InvalidProblem, func(a Args) { a["weight"] = a["dy"] }},
-		{number, "dweight as well", InvalidProblem, func(a Args) { a["dweight"] = a["da"] }},
-		{tokens, "no dx", InvalidProblem, without("dx")},
-		{tokens, "no scale", InvalidProblem, without("scale")},
-		{tokens, "dscale without q", InvalidProblem, without("q")},
-		{tokens, "dzero_point without zero_point", InvalidProblem, without("zero_point")},
-		{whole, "dzero_point of whole zero points", InvalidProblem, func(Args) {}},
-		{tokens, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float16 })},
-		{faked, "no x", InvalidProblem, without("x")},
-		{sums, "x as well", InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
-		{products, "no x", InvalidProblem, without("x")},
-		{products, "indices as well", InvalidProblem, func(a Args) { a["indices"] = a["x"] }},
-		{products, "in place", InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
-		{winners, "x and indices", InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
-		{winners, "neither x nor indices", InvalidProblem, without("indices")},
-		{winners, "indices of 32 bits", InvalidProblem, edit("indices", func(t *Tensor) { t.DType = Int32 })},
-		{chosen(3), "an index too large", InvalidProblem, func(Args) {}},
-		{chosen(-1), "a negative index", InvalidProblem, func(Args) {}},
-		{faked, "dzero_point of another dtype", InvalidProblem, edit("dzero_point", func(t *Tensor) { t.DType = Float32 })},
+		{lerp, "no dy", errs.InvalidProblem, without("dy")},
+		{lerp, "no output", errs.InvalidProblem, without("da", "db", "dweight")},
+		{lerp, "da without weight", errs.InvalidProblem, without("weight", "dweight")},
+		{lerp, "dweight without a", errs.InvalidProblem, without("a")},
+		{lerp, "dweight without b", errs.InvalidProblem, without("b")},
+		{lerp, "an unexpected operand", errs.InvalidProblem, func(a Args) { a["end"] = a["b"] }},
+		{number, "weight as well", errs.InvalidProblem, func(a Args) { a["weight"] = a["dy"] }},
+		{number, "dweight as well", errs.InvalidProblem, func(a Args) { a["dweight"] = a["da"] }},
+		{tokens, "no dx", errs.InvalidProblem, without("dx")},
+		{tokens, "no scale", errs.InvalidProblem, without("scale")},
+		{tokens, "dscale without q", errs.InvalidProblem, without("q")},
+		{tokens, "dzero_point without zero_point", errs.InvalidProblem, without("zero_point")},
+		{whole, "dzero_point of whole zero points", errs.InvalidProblem, func(Args) {}},
+		{tokens, "dzero_point of another dtype", errs.InvalidProblem, edit("dzero_point", func(t *tensor.Tensor) { t.DType = tensor.Float16 })},
+		{faked, "no x", errs.InvalidProblem, without("x")},
+		{sums, "x as well", errs.InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
+		{products, "no x", errs.InvalidProblem, without("x")},
+		{products, "indices as well", errs.InvalidProblem, func(a Args) { a["indices"] = a["x"] }},
+		{products, "in place", errs.InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
+		{winners, "x and indices", errs.InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
+		{winners, "neither x nor indices", errs.InvalidProblem, without("indices")},
+		{winners, "indices of 32 bits", errs.InvalidProblem, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
+		{chosen(3), "an index too large", errs.InvalidProblem, func(Args) {}},
+		{chosen(-1), "a negative index", errs.InvalidProblem, func(Args) {}},
+		{faked, "dzero_point of another dtype", errs.InvalidProblem, edit("dzero_point", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
 
-		{turned, "cos without sin", InvalidProblem, without("sin")},
-		{turned, "sin without cos", InvalidProblem, without("cos")},
-		{turned, "tables of two shapes", InvalidProblem, edit("sin", func(t *Tensor) { t.Shape[1] = 6 })},
-		{turned, "a short table", InvalidProblem, func(a Args) {
+		{turned, "cos without sin", errs.InvalidProblem, without("sin")},
+		{turned, "sin without cos", errs.InvalidProblem, without("cos")},
+		{turned, "tables of two shapes", errs.InvalidProblem, edit("sin", func(t *tensor.Tensor) { t.Shape[1] = 6 })},
+		{turned, "a short table", errs.InvalidProblem, func(a Args) {
 			delete(a, "positions")
-			edit("cos", func(t *Tensor) { t.Shape[1] = 3 })(a)
-			edit("sin", func(t *Tensor) { t.Shape[1] = 3 })(a)
+			edit("cos", func(t *tensor.Tensor) { t.Shape[1] = 3 })(a)
+			edit("sin", func(t *tensor.Tensor) { t.Shape[1] = 3 })(a)
 		}},
-		{turned, "columns", InvalidProblem, func(a Args) {
-			edit("cos", func(t *Tensor) { t.Shape[2] = 4 })(a)
-			edit("sin", func(t *Tensor) { t.Shape[2] = 4 })(a)
+		{turned, "columns", errs.InvalidProblem, func(a Args) {
+			edit("cos", func(t *tensor.Tensor) { t.Shape[2] = 4 })(a)
+			edit("sin", func(t *tensor.Tensor) { t.Shape[2] = 4 })(a)
 		}},
-		{turned, "dtype of a table", InvalidProblem, edit("cos", func(t *Tensor) { t.DType = Float16 })},
-		{turned, "floating positions", InvalidProblem, edit("positions", func(t *Tensor) { t.DType = Float32 })},
-		{turned, "positions of another length", InvalidProblem, edit("positions", func(t *Tensor) { t.Shape[1] = 3 })},
-		{turned, "a position behind the tables", InvalidProblem, func(a Args) { a["positions"] = Of([]int64{0, 1, 2, 7, 0, 0, 0, 0}, 2, 4) }},
-		{turned, "a negative position in a table", InvalidProblem, func(a Args) { a["positions"] = Of([]int32{0, 1, 2, 3, 0, -1, 0, 0}, 2, 4) }},
-		{turned, "dx in the memory of dy_k", InvalidProblem, func(a Args) { a["dx"] = a["dy_k"] }},
-		{turned, "expanded dx", InvalidProblem, edit("dx", func(t *Tensor) { t.Strides[1] = 0 })},
+		{turned, "dtype of a table", errs.InvalidProblem, edit("cos", func(t *tensor.Tensor) { t.DType = tensor.Float16 })},
+		{turned, "floating positions", errs.InvalidProblem, edit("positions", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
+		{turned, "positions of another length", errs.InvalidProblem, edit("positions", func(t *tensor.Tensor) { t.Shape[1] = 3 })},
+		{turned, "a position behind the tables", errs.InvalidProblem, func(a Args) { a["positions"] = tensor.Of([]int64{0, 1, 2, 7, 0, 0, 0, 0}, 2, 4) }},
+		{turned, "a negative position in a table", errs.InvalidProblem, func(a Args) { a["positions"] = tensor.Of([]int32{0, 1, 2, 3, 0, -1, 0, 0}, 2, 4) }},
+		{turned, "dx in the memory of dy_k", errs.InvalidProblem, func(a Args) { a["dx"] = a["dy_k"] }},
+		{turned, "expanded dx", errs.InvalidProblem, edit("dx", func(t *tensor.Tensor) { t.Strides[1] = 0 })},
 
-		{lerp, "dtype", InvalidProblem, edit("b", func(t *Tensor) { t.DType = Float64 })},
-		{lerp, "a dtype that nobody knows", InvalidProblem, edit("b", func(t *Tensor) { t.DType = DType{99, 3, 2} })},
-		{tokens, "float32 in place of q", InvalidProblem, edit("q", func(t *Tensor) { t.DType = Float32 })},
-		{tokens, "uint8 in place of int8", InvalidProblem, edit("q", func(t *Tensor) { t.DType = Uint8 })},
-		{fixed, "bool", InvalidProblem, edit("zero_point", func(t *Tensor) { t.DType = DType{codeBool, 8, 1} })},
-		{lerp, "a CUDA tensor", InvalidProblem, edit("a", func(t *Tensor) { t.Device = CUDA(1) })},
-		{lerp, "another device", InvalidProblem, edit("a", func(t *Tensor) { t.Device = Device{7, 0} })},
-		{lerp, "shape", InvalidProblem, edit("dy", func(t *Tensor) { t.Shape[1] = 2 })},
-		{lerp, "rank", InvalidProblem, edit("da", func(t *Tensor) { t.NDim = 1 })},
-		{tokens, "shape of a value per token", InvalidProblem, edit("scale", func(t *Tensor) { t.Shape[1] = 3 })},
-		{lerp, "rank 9", Unsupported, edit("dy", func(t *Tensor) { t.NDim = 9 })},
-		{lerp, "rank -1", Unsupported, edit("dy", func(t *Tensor) { t.NDim = -1 })},
-		{lerp, "read-only output", InvalidProblem, edit("db", func(t *Tensor) { t.ReadOnly = 1 })},
-		{lerp, "expanded output", InvalidProblem, edit("db", func(t *Tensor) { t.Strides[0] = 0 })},
-		{lerp, "output that overlaps itself", InvalidProblem, edit("db", func(t *Tensor) { t.Strides[0] = 1 })},
-		{lerp, "no memory", InvalidProblem, edit("dy", func(t *Tensor) { t.Data = 0 })},
-		{lerp, "odd address", Misaligned, edit("dy", func(t *Tensor) { t.Data++ })},
-		{lerp, "address space", InvalidProblem, edit("dy", func(t *Tensor) { t.Strides[0] = math.MaxInt64 / 2 })},
-		{lerp, "address below 0", InvalidProblem, edit("dy", func(t *Tensor) { t.Strides[0] = -1 << 59 })},
-		{lerp, "output that leaves the address space", InvalidProblem, edit("da", func(t *Tensor) { t.Strides[0] = math.MaxInt64 / 4 })},
+		{lerp, "dtype", errs.InvalidProblem, edit("b", func(t *tensor.Tensor) { t.DType = tensor.Float64 })},
+		{lerp, "a dtype that nobody knows", errs.InvalidProblem, edit("b", func(t *tensor.Tensor) { t.DType = tensor.DType{Code: 99, Bits: 3, Lanes: 2} })},
+		{tokens, "float32 in place of q", errs.InvalidProblem, edit("q", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
+		{tokens, "uint8 in place of int8", errs.InvalidProblem, edit("q", func(t *tensor.Tensor) { t.DType = tensor.Uint8 })},
+		{fixed, "bool", errs.InvalidProblem, edit("zero_point", func(t *tensor.Tensor) { t.DType = tensor.DType{Code: tensor.CodeBool, Bits: 8, Lanes: 1} })},
+		{lerp, "a CUDA tensor", errs.InvalidProblem, edit("a", func(t *tensor.Tensor) { t.Device = tensor.CUDA(1) })},
+		{lerp, "another device", errs.InvalidProblem, edit("a", func(t *tensor.Tensor) { t.Device = tensor.Device{Type: 7, Index: 0} })},
+		{lerp, "shape", errs.InvalidProblem, edit("dy", func(t *tensor.Tensor) { t.Shape[1] = 2 })},
+		{lerp, "rank", errs.InvalidProblem, edit("da", func(t *tensor.Tensor) { t.NDim = 1 })},
+		{tokens, "shape of a value per token", errs.InvalidProblem, edit("scale", func(t *tensor.Tensor) { t.Shape[1] = 3 })},
+		{lerp, "rank 9", errs.Unsupported, edit("dy", func(t *tensor.Tensor) { t.NDim = 9 })},
+		{lerp, "rank -1", errs.Unsupported, edit("dy", func(t *tensor.Tensor) { t.NDim = -1 })},
+		{lerp, "read-only output", errs.InvalidProblem, edit("db", func(t *tensor.Tensor) { t.ReadOnly = 1 })},
+		{lerp, "expanded output", errs.InvalidProblem, edit("db", func(t *tensor.Tensor) { t.Strides[0] = 0 })},
+		{lerp, "output that overlaps itself", errs.InvalidProblem, edit("db", func(t *tensor.Tensor) { t.Strides[0] = 1 })},
+		{lerp, "no memory", errs.InvalidProblem, edit("dy", func(t *tensor.Tensor) { t.Data = 0 })},
+		{lerp, "odd address", errs.Misaligned, edit("dy", func(t *tensor.Tensor) { t.Data++ })},
+		{lerp, "address space", errs.InvalidProblem, edit("dy", func(t *tensor.Tensor) { t.Strides[0] = math.MaxInt64 / 2 })},
+		{lerp, "address below 0", errs.InvalidProblem, edit("dy", func(t *tensor.Tensor) { t.Strides[0] = -1 << 59 })},
+		{lerp, "output that leaves the address space", errs.InvalidProblem, edit("da", func(t *tensor.Tensor) { t.Strides[0] = math.MaxInt64 / 4 })},
 
-		{lerp, "two outputs in one memory", InvalidProblem, func(a Args) { a["db"] = a["da"] }},
-		{lerp, "outputs that overlap", InvalidProblem, func(a Args) { a["db"] = shift(a["da"], 1) }},
-		{lerp, "output one element after an input", InvalidProblem, func(a Args) { a["da"] = shift(a["dy"], 1) }},
-		{lerp, "several outputs in place", InvalidProblem, func(a Args) { a["da"] = a["dy"] }},
-		{square, "in place, transposed", InvalidProblem, func(a Args) {
+		{lerp, "two outputs in one memory", errs.InvalidProblem, func(a Args) { a["db"] = a["da"] }},
+		{lerp, "outputs that overlap", errs.InvalidProblem, func(a Args) { a["db"] = shift(a["da"], 1) }},
+		{lerp, "output one element after an input", errs.InvalidProblem, func(a Args) { a["da"] = shift(a["dy"], 1) }},
+		{lerp, "several outputs in place", errs.InvalidProblem, func(a Args) { a["da"] = a["dy"] }},
+		{square, "in place, transposed", errs.InvalidProblem, func(a Args) {
 			a["da"] = a["dy"]
-			edit("da", func(t *Tensor) { t.Strides[0], t.Strides[1] = t.Strides[1], t.Strides[0] })(a)
+			edit("da", func(t *tensor.Tensor) { t.Strides[0], t.Strides[1] = t.Strides[1], t.Strides[0] })(a)
 		}},
-		{tokens, "sums beside in place", InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
-		{tokens, "dscale in q", InvalidProblem, func(a Args) { a["dscale"] = within(a["dscale"], a["q"]) }},
+		{tokens, "sums beside in place", errs.InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
+		{tokens, "dscale in q", errs.InvalidProblem, func(a Args) { a["dscale"] = within(a["dscale"], a["q"]) }},
 	} {
 		r.expect(row.trial.reason+": "+row.name, row.kind, r.run(row.trial, row.change))
 	}
 	r.bags()
 	r.uniqueRows()
-	plan, err := Select(LerpBackward{Shape: shape, DType: Float32}, CPU, Preference{})
+	plan, err := Select(elementwise.LerpBackward{Shape: shape, DType: tensor.Float32}, tensor.CPU, ops.Preference{})
 	require.NoError(r.t, err)
-	r.expect("lerp: a wrong number of operands", InvalidProblem, plan.RunOrdered(0, Tensor{}, make([]Tensor, 3)))
+	r.expect("lerp: a wrong number of operands", errs.InvalidProblem, plan.RunOrdered(0, tensor.Tensor{}, make([]tensor.Tensor, 3)))
 }
 
 // bags are runs of embedding bags with one thing wrong.
 func (r *refusals) bags() {
 	integer := func(name string, at int64, value int64) func(Args) {
-		return func(a Args) { t := a[name]; elements[int64](&t, 0, at+1, 1)[at] = value }
+		return func(a Args) { t := a[name]; cpu.Elements[int64](&t, 0, at+1, 1)[at] = value }
 	}
 	for _, row := range []struct {
 		mode, name string
@@ -142,8 +150,8 @@ func (r *refusals) bags() {
 		{"mean", "weights of samples", func(a Args) { a["per_sample_weights"] = a["indices"] }},
 		{"mean", "gradient of weights of samples", func(a Args) { a["d_per_sample_weights"] = a["indices"] }},
 		{"max", "no winners", without("max_indices")},
-		{"sum", "dtype of indices", edit("indices", func(t *Tensor) { t.DType = Int32 })},
-		{"sum", "an offset too many", edit("offsets", func(t *Tensor) { t.Shape[0] = 3 })},
+		{"sum", "dtype of indices", edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
+		{"sum", "an offset too many", edit("offsets", func(t *tensor.Tensor) { t.Shape[0] = 3 })},
 		{"sum", "index at the end", integer("indices", 3, 5)},
 		{"sum", "negative index", integer("indices", 6, -1)},
 		{"sum", "first offset", integer("offsets", 0, 1)},
@@ -151,20 +159,20 @@ func (r *refusals) bags() {
 		{"sum", "offset behind the indices", integer("offsets", 1, 8)},
 		{"max", "winner at the end", integer("max_indices", 4, 5)},
 	} {
-		c := newBagCall(bagWith(func(d *EmbeddingBagBackward) { d.Mode = row.mode }), contiguous)
-		plan, err := Select(c.d, CPU, Preference{})
+		c := newBagCall(bagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = row.mode }), contiguous)
+		plan, err := Select(c.d, tensor.CPU, ops.Preference{})
 		require.NoError(r.t, err)
 		row.change(c.args)
 		for _, m := range c.memory {
 			m.seal()
 		}
-		err = plan.Run(0, Tensor{}, c.args)
+		err = plan.Run(0, tensor.Tensor{}, c.args)
 		require.Error(r.t, err, row.name)
 		require.Equal(r.t, err, plan.CanImplement(c.args))
 		for name, m := range c.memory {
 			m.requireUntouched(r.t, name)
 		}
-		r.expect("embedding bag, "+row.mode+": "+row.name, InvalidProblem, err)
+		r.expect("embedding bag, "+row.mode+": "+row.name, errs.InvalidProblem, err)
 	}
 }
 
@@ -176,24 +184,24 @@ func (r *refusals) uniqueRows() {
 		change func(Args)
 	}{
 		{"no count", 0, without("count")},
-		{"dtype of indices", 0, edit("indices", func(t *Tensor) { t.DType = Int32 })},
-		{"dtype of inverse", 0, edit("inverse", func(t *Tensor) { t.DType = Int64 })},
-		{"rows for every index", 0, edit("rows", func(t *Tensor) { t.Shape[0] = 7 })},
+		{"dtype of indices", 0, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
+		{"dtype of inverse", 0, edit("inverse", func(t *tensor.Tensor) { t.DType = tensor.Int64 })},
+		{"rows for every index", 0, edit("rows", func(t *tensor.Tensor) { t.Shape[0] = 7 })},
 		{"inverse in place of indices", 0, func(a Args) { a["inverse"] = within(a["inverse"], a["indices"]) }},
 		{"index at the end", 5, func(Args) {}},
 		{"negative index", -1, func(Args) {}},
 	} {
-		c := newUniqueCall(UniqueRows{NumRows: 5, Total: 7, IndexDType: Int64}, func(k int64) int64 { return k / 6 * row.index }, contiguous, contiguous)
-		plan, err := Select(c.d, CPU, Preference{})
+		c := newUniqueCall(embedding.UniqueRows{NumRows: 5, Total: 7, IndexDType: tensor.Int64}, func(k int64) int64 { return k / 6 * row.index }, contiguous, contiguous)
+		plan, err := Select(c.d, tensor.CPU, ops.Preference{})
 		require.NoError(r.t, err)
 		row.change(c.args)
-		err = plan.Run(0, Tensor{}, c.args)
+		err = plan.Run(0, tensor.Tensor{}, c.args)
 		require.Error(r.t, err, row.name)
 		require.Equal(r.t, err, plan.CanImplement(c.args))
 		for name, m := range c.memory {
 			m.requireUntouched(r.t, name)
 		}
-		r.expect("unique rows: "+row.name, InvalidProblem, err)
+		r.expect("unique rows: "+row.name, errs.InvalidProblem, err)
 	}
 }
 
@@ -205,7 +213,7 @@ func without(names ...string) func(Args) {
 	}
 }
 
-func edit(name string, change func(*Tensor)) func(Args) {
+func edit(name string, change func(*tensor.Tensor)) func(Args) {
 	return func(a Args) {
 		t := a[name]
 		change(&t)
@@ -213,13 +221,13 @@ func edit(name string, change func(*Tensor)) func(Args) {
 	}
 }
 
-func shift(t Tensor, elements int64) Tensor {
+func shift(t tensor.Tensor, elements int64) tensor.Tensor {
 	t.Data += uintptr(elements * t.DType.Size())
 	return t
 }
 
 // within puts a view to the first aligned address of another's memory.
-func within(t, other Tensor) Tensor {
+func within(t, other tensor.Tensor) tensor.Tensor {
 	size := uintptr(t.DType.Size())
 	t.Data = (other.Data + size - 1) / size * size
 	return t
@@ -227,8 +235,8 @@ func within(t, other Tensor) Tensor {
 
 // run runs a trial with one thing wrong.
 func (r *refusals) run(c trial, change func(Args)) error {
-	descriptor, shape := instantiate(c.descriptor, Float32)
-	plan, err := Select(descriptor, CPU, Preference{})
+	descriptor, shape := instantiate(c.descriptor, tensor.Float32)
+	plan, err := Select(descriptor, tensor.CPU, ops.Preference{})
 	require.NoError(r.t, err)
 	operands := c.arrange(r.t, plan, shape, &schemes[0])
 	args := Args{}
@@ -238,7 +246,7 @@ func (r *refusals) run(c trial, change func(Args)) error {
 		}
 	}
 	change(args)
-	err = plan.Run(0, Tensor{}, args)
+	err = plan.Run(0, tensor.Tensor{}, args)
 	require.Error(r.t, err)
 	require.Equal(r.t, err, plan.CanImplement(args))
 	for i, m := range operands.operands {
@@ -251,78 +259,78 @@ func (r *refusals) run(c trial, change func(Args)) error {
 
 // devices are refusals of a machine: its driver, its devices, its kernels, the workspace of a run.
 func (r *refusals) devices() {
-	large := LerpBackward{Shape: []int64{1 << 20}, DType: Float32, BShape: []int64{1}}
+	large := elementwise.LerpBackward{Shape: []int64{1 << 20}, DType: tensor.Float32, BShape: []int64{1}}
 	refused := func(name string) error { return &driver.Status{Code: 999, Name: name, Call: "cuCall"} }
 	for _, row := range []struct {
 		name    string
 		fake    fakeCUDA
 		ordinal int
-		kind    Kind
+		kind    errs.Kind
 	}{
-		{"no driver", fakeCUDA{missing: errors.New("no NVIDIA driver (libcuda.so.1 was not found)")}, 0, Unsupported},
-		{"no device", fakeCUDA{}, 0, Unsupported},
-		{"ordinal", fakeCUDA{devices: 2, units: 4}, 2, Unsupported},
-		{"device", fakeCUDA{devices: 2, refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, DeviceFailure},
-		{"load", fakeCUDA{devices: 1, refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, DeviceFailure},
-		{"architecture", fakeCUDA{devices: 1, refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, Unsupported},
-		{"symbol", fakeCUDA{devices: 1, exports: map[string][]string{}}, 0, DeviceFailure},
+		{"no driver", fakeCUDA{missing: errors.New("no NVIDIA driver (libcuda.so.1 was not found)")}, 0, errs.Unsupported},
+		{"no device", fakeCUDA{}, 0, errs.Unsupported},
+		{"ordinal", fakeCUDA{devices: 2, units: 4}, 2, errs.Unsupported},
+		{"device", fakeCUDA{devices: 2, refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, errs.DeviceFailure},
+		{"load", fakeCUDA{devices: 1, refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, errs.DeviceFailure},
+		{"architecture", fakeCUDA{devices: 1, refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, errs.Unsupported},
+		{"symbol", fakeCUDA{devices: 1, exports: map[string][]string{}}, 0, errs.DeviceFailure},
 	} {
 		row.fake.install(r.t)
-		_, err := Select(large, CUDA(row.ordinal), Preference{})
+		_, err := Select(large, tensor.CUDA(row.ordinal), ops.Preference{})
 		r.expect("device: "+row.name, row.kind, err)
 	}
 	(&fakeCUDA{devices: 1, units: 132}).install(r.t)
-	plan, err := Select(large, CUDA(0), Preference{})
+	plan, err := Select(large, tensor.CUDA(0), ops.Preference{})
 	require.NoError(r.t, err)
 	r.workspaces(plan)
 	image = func(string, string) ([]byte, error) { return nil, nil }
 	cudaBackends = map[int32]*cudaBackend{}
-	_, err = Select(large, CUDA(0), Preference{})
-	r.expect("device: no kernels", Unsupported, err)
+	_, err = Select(large, tensor.CUDA(0), ops.Preference{})
+	r.expect("device: no kernels", errs.Unsupported, err)
 }
 
 func (r *refusals) workspaces(plan *Plan) {
 	size := plan.WorkspaceSize()
 	require.Greater(r.t, size, int64(256))
-	dy := Tensor{Data: 1 << 30, DType: Float32, Device: CUDA(0), NDim: 1, Present: 1, Shape: [MaxRank]int64{1 << 20}, Strides: [MaxRank]int64{1}}
+	dy := tensor.Tensor{Data: 1 << 30, DType: tensor.Float32, Device: tensor.CUDA(0), NDim: 1, Present: 1, Shape: [tensor.MaxRank]int64{1 << 20}, Strides: [tensor.MaxRank]int64{1}}
 	db := dy
 	db.Data, db.Shape[0] = 1<<40, 1
-	args := make([]Tensor, len(plan.Operands()))
+	args := make([]tensor.Tensor, len(plan.Operands()))
 	args[slices.Index(plan.Operands(), "dy")], args[slices.Index(plan.Operands(), "weight")] = dy, dy
 	args[slices.Index(plan.Operands(), "db")] = db
-	right := Tensor{Data: 1 << 41, DType: Uint8, Device: CUDA(0), NDim: 1, Present: 1, Shape: [MaxRank]int64{size}, Strides: [MaxRank]int64{1}}
+	right := tensor.Tensor{Data: 1 << 41, DType: tensor.Uint8, Device: tensor.CUDA(0), NDim: 1, Present: 1, Shape: [tensor.MaxRank]int64{size}, Strides: [tensor.MaxRank]int64{1}}
 	require.NoError(r.t, plan.RunOrdered(0, right, args))
 	for _, row := range []struct {
 		name   string
-		kind   Kind
-		change func(w *Tensor)
+		kind   errs.Kind
+		change func(w *tensor.Tensor)
 	}{
-		{"none", WorkspaceTooSmall, func(w *Tensor) { *w = Tensor{} }},
-		{"one byte short", WorkspaceTooSmall, func(w *Tensor) { w.Shape[0]-- }},
-		{"dtype", InvalidProblem, func(w *Tensor) { w.DType = Float32 }},
-		{"rank 2", InvalidProblem, func(w *Tensor) { w.NDim = 2 }},
-		{"rank 9", InvalidProblem, func(w *Tensor) { w.NDim = 9 }},
-		{"gaps", InvalidProblem, func(w *Tensor) { w.Strides[0] = 2 }},
-		{"on the CPU", InvalidProblem, func(w *Tensor) { w.Device = CPU }},
-		{"no memory", InvalidProblem, func(w *Tensor) { w.Data = 0 }},
-		{"read-only", InvalidProblem, func(w *Tensor) { w.ReadOnly = 1 }},
-		{"alignment", Misaligned, func(w *Tensor) { w.Data += 128 }},
-		{"over dy", InvalidProblem, func(w *Tensor) { w.Data = dy.Data + 1<<16 }},
-		{"over db", InvalidProblem, func(w *Tensor) { w.Data = db.Data - 256 }},
+		{"none", errs.WorkspaceTooSmall, func(w *tensor.Tensor) { *w = tensor.Tensor{} }},
+		{"one byte short", errs.WorkspaceTooSmall, func(w *tensor.Tensor) { w.Shape[0]-- }},
+		{"dtype", errs.InvalidProblem, func(w *tensor.Tensor) { w.DType = tensor.Float32 }},
+		{"rank 2", errs.InvalidProblem, func(w *tensor.Tensor) { w.NDim = 2 }},
+		{"rank 9", errs.InvalidProblem, func(w *tensor.Tensor) { w.NDim = 9 }},
+		{"gaps", errs.InvalidProblem, func(w *tensor.Tensor) { w.Strides[0] = 2 }},
+		{"on the CPU", errs.InvalidProblem, func(w *tensor.Tensor) { w.Device = tensor.CPU }},
+		{"no memory", errs.InvalidProblem, func(w *tensor.Tensor) { w.Data = 0 }},
+		{"read-only", errs.InvalidProblem, func(w *tensor.Tensor) { w.ReadOnly = 1 }},
+		{"alignment", errs.Misaligned, func(w *tensor.Tensor) { w.Data += 128 }},
+		{"over dy", errs.InvalidProblem, func(w *tensor.Tensor) { w.Data = dy.Data + 1<<16 }},
+		{"over db", errs.InvalidProblem, func(w *tensor.Tensor) { w.Data = db.Data - 256 }},
 	} {
 		w := right
 		row.change(&w)
 		err := plan.RunOrdered(0, w, args)
 		r.expect("workspace: "+row.name, row.kind, err)
 		require.Equal(r.t, err, plan.CanImplementOrdered(w, args))
-		var refusal *Error
-		if errors.As(err, &refusal) && row.kind == WorkspaceTooSmall {
+		var refusal *errs.Error
+		if errors.As(err, &refusal) && row.kind == errs.WorkspaceTooSmall {
 			require.Equal(r.t, size, refusal.Needed)
 			require.Equal(r.t, w.Shape[0], refusal.GotSize)
 		}
 	}
 	small := int64(100)
-	limited, err := Select(plan.Descriptor(), CUDA(0), Preference{MaxWorkspace: &small})
+	limited, err := Select(plan.Descriptor(), tensor.CUDA(0), ops.Preference{MaxWorkspace: &small})
 	require.NoError(r.t, err, "fewer parts fit a smaller workspace")
 	require.LessOrEqual(r.t, limited.WorkspaceSize(), small)
 }

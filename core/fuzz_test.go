@@ -8,16 +8,19 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
 // requireRefusal holds of every error that leaves the package.
 func requireRefusal(t *testing.T, err error) {
 	t.Helper()
-	var refusal *Error
+	var refusal *errs.Error
 	require.True(t, errors.As(err, &refusal), "%T: %v", err, err)
-	require.NotEqual(t, Internal, refusal.Kind)
-	require.True(t, utf8.ValidString(ErrorJSON(err)) && json.Valid([]byte(ErrorJSON(err))))
+	require.NotEqual(t, errs.Internal, refusal.Kind)
+	require.True(t, utf8.ValidString(errs.ErrorJSON(err)) && json.Valid([]byte(errs.ErrorJSON(err))))
 	require.Less(t, len(err.Error()), 2000)
 }
 
@@ -36,20 +39,20 @@ func FuzzParseDescriptor(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		d, err := ParseDescriptor(text)
+		d, err := ops.ParseDescriptor(text)
 		if err != nil {
 			requireRefusal(t, err)
 			return
 		}
-		plan, err := Select(d, CPU, Preference{})
+		plan, err := Select(d, tensor.CPU, ops.Preference{})
 		if err != nil {
 			requireRefusal(t, err)
 			return
 		}
 		require.True(t, json.Valid([]byte(plan.DescribeJSON())))
 		require.Zero(t, plan.WorkspaceSize())
-		require.GreaterOrEqual(t, plan.problem.traffic, int64(0), "bytes moved")
-		requireRefusal(t, plan.RunOrdered(0, Tensor{}, make([]Tensor, len(plan.Operands()))))
+		require.GreaterOrEqual(t, plan.problem.Traffic, int64(0), "bytes moved")
+		requireRefusal(t, plan.RunOrdered(0, tensor.Tensor{}, make([]tensor.Tensor, len(plan.Operands()))))
 	})
 }
 
@@ -77,14 +80,14 @@ func (b *bytesOf) stride() int64 {
 }
 
 // tensor is mostly the operand that is wanted, of some layout and somewhere in an arena; now and then anything.
-func (b *bytesOf) tensor(o *operand, arena []byte) Tensor {
+func (b *bytesOf) tensor(o *ops.Operand, arena []byte) tensor.Tensor {
 	flags := b.next()
-	t := Tensor{DType: o.dtypes[b.next()%int64(len(o.dtypes))], Device: CPU, Present: 1, ReadOnly: int32(flags >> 7 & flags >> 6 & 1)}
-	t.pin = unsafe.Pointer(&arena[0])
-	shape := concrete(o.shapes[b.next()%int64(len(o.shapes))])
+	t := tensor.Tensor{DType: o.Dtypes[b.next()%int64(len(o.Dtypes))], Device: tensor.CPU, Present: 1, ReadOnly: int32(flags >> 7 & flags >> 6 & 1)}
+	t.Pin = unsafe.Pointer(&arena[0])
+	shape := concrete(o.Shapes[b.next()%int64(len(o.Shapes))])
 	t.NDim = int32(len(shape))
 	copy(t.Shape[:], shape)
-	copy(t.Strides[:], compact(shape))
+	copy(t.Strides[:], tensor.Compact(shape))
 	if flags&1 != 0 {
 		for d := range t.Strides {
 			t.Strides[d] = b.stride()
@@ -96,11 +99,11 @@ func (b *bytesOf) tensor(o *operand, arena []byte) Tensor {
 	case 1:
 		t.NDim = int32(b.stride())
 	case 2:
-		t.DType = DType{uint8(b.next()), uint8(b.next()), uint16(b.next())}
+		t.DType = tensor.DType{Code: uint8(b.next()), Bits: uint8(b.next()), Lanes: uint16(b.next())}
 	case 3:
-		t.Shape[b.next()%MaxRank] = b.stride()
+		t.Shape[b.next()%tensor.MaxRank] = b.stride()
 	case 4:
-		t.Device = Device{int32(b.next() % 15), int32(b.next() % 2)}
+		t.Device = tensor.Device{Type: int32(b.next() % 15), Index: int32(b.next() % 2)}
 	case 5:
 		t.Data = uintptr(b.stride())
 		return t
@@ -122,22 +125,22 @@ func FuzzTensorCheck(f *testing.F) {
 		sample := all[b.next()%int64(len(all))]
 		dtypes := elementsOf(sample)
 		d, _ := instantiate(sample, dtypes[b.next()%int64(len(dtypes))])
-		plan, err := Select(d, CPU, Preference{})
+		plan, err := Select(d, tensor.CPU, ops.Preference{})
 		require.NoError(t, err)
 		words := make([]uint64, 1024)
 		arena := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
-		args := make([]Tensor, len(plan.problem.operands))
+		args := make([]tensor.Tensor, len(plan.problem.Operands))
 		for i := range args {
-			args[i] = b.tensor(&plan.problem.operands[i], arena[2048:])
-			if args[i].NDim >= 0 && args[i].NDim <= MaxRank {
+			args[i] = b.tensor(&plan.problem.Operands[i], arena[2048:])
+			if args[i].NDim >= 0 && args[i].NDim <= tensor.MaxRank {
 				require.True(t, json.Valid([]byte(args[i].DescribeJSON())))
 			}
 		}
-		workspace := Tensor{}
+		workspace := tensor.Tensor{}
 		if b.next()%4 == 0 {
-			workspace = b.tensor(&operand{dtypes: []DType{Uint8}, shapes: [][]int64{{b.next()}}}, arena)
+			workspace = b.tensor(&ops.Operand{Dtypes: []tensor.DType{tensor.Uint8}, Shapes: [][]int64{{b.next()}}}, arena)
 		}
-		if plan.problem.values != nil && !insideArena(args, arena) {
+		if plan.problem.Values != nil && !insideArena(args, arena) {
 			return // its values would be looked at
 		}
 		if err := plan.CanImplementOrdered(workspace, args); err != nil {
@@ -152,14 +155,14 @@ func FuzzTensorCheck(f *testing.F) {
 }
 
 // insideArena reports that every operand that has a span lies in the arena. One of an odd rank has none and is refused.
-func insideArena(args []Tensor, arena []byte) bool {
+func insideArena(args []tensor.Tensor, arena []byte) bool {
 	base := int64(uintptr(unsafe.Pointer(&arena[0])))
 	for i := range args {
-		if args[i].NDim < 0 || args[i].NDim > MaxRank {
+		if args[i].NDim < 0 || args[i].NDim > tensor.MaxRank {
 			continue
 		}
-		low, high, ok := args[i].span()
-		if at := int64(args[i].Data) - base; args[i].present() && ok && !args[i].empty() && (at+low < 0 || at+high > int64(len(arena))) {
+		low, high, ok := args[i].Span()
+		if at := int64(args[i].Data) - base; args[i].Given() && ok && !args[i].Empty() && (at+low < 0 || at+high > int64(len(arena))) {
 			return false
 		}
 	}
@@ -167,17 +170,17 @@ func insideArena(args []Tensor, arena []byte) bool {
 }
 
 // requireSafe runs a plan whose operands lie in the arena, after a look at every byte of them.
-func requireSafe(t *testing.T, plan *Plan, workspace Tensor, args []Tensor, arena []byte) {
+func requireSafe(t *testing.T, plan *Plan, workspace tensor.Tensor, args []tensor.Tensor, arena []byte) {
 	base, inside := uintptr(unsafe.Pointer(&arena[0])), true
 	owner := map[int64]int{} // of each byte of an output
 	for i := range args {
-		if !args[i].present() || args[i].empty() {
+		if !args[i].Given() || args[i].Empty() {
 			continue
 		}
 		require.Less(t, args[i].Data, uintptr(1)<<62)
 		for at, count := range byteCounts(&args[i]) {
 			inside = inside && at >= int64(base) && at < int64(base)+int64(len(arena))
-			if plan.problem.operands[i].out {
+			if plan.problem.Operands[i].Out {
 				require.Equal(t, 1, count, "%s repeats bytes", plan.Operands()[i])
 				require.Zero(t, owner[at], "two outputs share bytes")
 				owner[at] = i
@@ -185,12 +188,12 @@ func requireSafe(t *testing.T, plan *Plan, workspace Tensor, args []Tensor, aren
 		}
 	}
 	for i := range args {
-		if !args[i].present() || plan.problem.operands[i].out {
+		if !args[i].Given() || plan.problem.Operands[i].Out {
 			continue
 		}
 		for at := range byteCounts(&args[i]) {
 			if o := owner[at]; o != 0 {
-				require.True(t, args[o].same(&args[i]), "%s shares bytes with %s", plan.Operands()[o], plan.Operands()[i])
+				require.True(t, args[o].Same(&args[i]), "%s shares bytes with %s", plan.Operands()[o], plan.Operands()[i])
 			}
 		}
 	}

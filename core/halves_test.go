@@ -6,6 +6,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,7 +17,7 @@ type format16 struct {
 	values             [1 << 16]float64 // of every pattern
 }
 
-var formats16 = map[DType]*format16{Float16: newFormat16(5, 10), BFloat16: newFormat16(8, 7)}
+var formats16 = map[tensor.DType]*format16{tensor.Float16: newFormat16(5, 10), tensor.BFloat16: newFormat16(8, 7)}
 
 func newFormat16(exponent, fraction int) *format16 {
 	f := &format16{exponent: exponent, fraction: fraction}
@@ -79,26 +81,26 @@ func (f *format16) nearest(v float64) uint16 {
 // converter is one of the conversions under test, for both formats at once.
 type converter struct {
 	name   string
-	dtype  DType
+	dtype  tensor.DType
 	widen  func([]float32, []uint16)
 	narrow func([]uint16, []float32)
 }
 
 func converters() []converter {
 	return []converter{
-		{"float16", Float16,
-			func(out []float32, in []uint16) { widenFloat16(out, viewed[float16](in)) },
-			func(out []uint16, in []float32) { narrowFloat16(viewed[float16](out), in) }},
-		{"float16 portable", Float16,
-			func(out []float32, in []uint16) { widenFloat16Portable(out, viewed[float16](in)) },
-			func(out []uint16, in []float32) { narrowFloat16Portable(viewed[float16](out), in) }},
-		{"bfloat16", BFloat16,
-			func(out []float32, in []uint16) { widenBFloat16(out, viewed[bfloat16](in)) },
-			func(out []uint16, in []float32) { narrowBFloat16(viewed[bfloat16](out), in) }},
+		{"float16", tensor.Float16,
+			func(out []float32, in []uint16) { cpu.WidenFloat16(out, viewed[cpu.Float16](in)) },
+			func(out []uint16, in []float32) { cpu.NarrowFloat16(viewed[cpu.Float16](out), in) }},
+		{"float16 portable", tensor.Float16,
+			func(out []float32, in []uint16) { cpu.WidenFloat16Portable(out, viewed[cpu.Float16](in)) },
+			func(out []uint16, in []float32) { cpu.NarrowFloat16Portable(viewed[cpu.Float16](out), in) }},
+		{"bfloat16", tensor.BFloat16,
+			func(out []float32, in []uint16) { cpu.WidenBFloat16(out, viewed[cpu.Bfloat16](in)) },
+			func(out []uint16, in []float32) { cpu.NarrowBFloat16(viewed[cpu.Bfloat16](out), in) }},
 	}
 }
 
-func viewed[H float16 | bfloat16](s []uint16) []H {
+func viewed[H cpu.Float16 | cpu.Bfloat16](s []uint16) []H {
 	return unsafe.Slice((*H)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
 }
 
@@ -182,22 +184,22 @@ func TestConversionsOfEveryLength(t *testing.T) {
 
 // Results do not depend on the processor: the portable form and the chosen one agree in every bit, NaNs included.
 func TestPortableConversionsEqualTheChosen(t *testing.T) {
-	patterns := make([]float16, 1<<16)
+	patterns := make([]cpu.Float16, 1<<16)
 	for i := range patterns {
-		patterns[i] = float16(i)
+		patterns[i] = cpu.Float16(i)
 	}
 	chosen, portable := make([]float32, len(patterns)), make([]float32, len(patterns))
-	widenFloat16(chosen, patterns)
-	widenFloat16Portable(portable, patterns)
+	cpu.WidenFloat16(chosen, patterns)
+	cpu.WidenFloat16Portable(portable, patterns)
 	for i := range chosen {
 		if a, b := math.Float32bits(chosen[i]), math.Float32bits(portable[i]); a != b {
 			require.Failf(t, "widen", "%#04x: chosen %#08x, portable %#08x", i, a, b)
 		}
 	}
-	in := narrowingInputs(formats16[Float16])
-	chosenHalves, portableHalves := make([]float16, len(in)), make([]float16, len(in))
-	narrowFloat16(chosenHalves, in)
-	narrowFloat16Portable(portableHalves, in)
+	in := narrowingInputs(formats16[tensor.Float16])
+	chosenHalves, portableHalves := make([]cpu.Float16, len(in)), make([]cpu.Float16, len(in))
+	cpu.NarrowFloat16(chosenHalves, in)
+	cpu.NarrowFloat16Portable(portableHalves, in)
 	for i := range in {
 		if a, b := chosenHalves[i], portableHalves[i]; a != b {
 			require.Failf(t, "narrow", "%#08x: chosen %#04x, portable %#04x", math.Float32bits(in[i]), a, b)
@@ -207,16 +209,16 @@ func TestPortableConversionsEqualTheChosen(t *testing.T) {
 
 func TestRoundingByDefinition(t *testing.T) {
 	for _, row := range []struct {
-		dtype DType
+		dtype tensor.DType
 		in    float64
 		want  uint16
 	}{
-		{Float16, 1, 0x3c00}, {Float16, -2, 0xc000}, {Float16, 65504, 0x7bff},
-		{Float16, 65519.996, 0x7bff}, {Float16, 65520, 0x7c00}, // half way to 65536 goes to the even neighbour, infinity
-		{Float16, 0x1p-24, 1}, {Float16, 0x1p-25, 0}, {Float16, 0x1.8p-24, 2},
-		{Float16, 1 + 0x1p-11, 0x3c00}, {Float16, 1 + 0x1.8p-10, 0x3c02},
-		{BFloat16, 1, 0x3f80}, {BFloat16, 1 + 0x1p-8, 0x3f80}, {BFloat16, 1 + 0x1.8p-7, 0x3f82},
-		{BFloat16, math.MaxFloat32, 0x7f80}, {BFloat16, math.Copysign(0, -1), 0x8000},
+		{tensor.Float16, 1, 0x3c00}, {tensor.Float16, -2, 0xc000}, {tensor.Float16, 65504, 0x7bff},
+		{tensor.Float16, 65519.996, 0x7bff}, {tensor.Float16, 65520, 0x7c00}, // half way to 65536 goes to the even neighbour, infinity
+		{tensor.Float16, 0x1p-24, 1}, {tensor.Float16, 0x1p-25, 0}, {tensor.Float16, 0x1.8p-24, 2},
+		{tensor.Float16, 1 + 0x1p-11, 0x3c00}, {tensor.Float16, 1 + 0x1.8p-10, 0x3c02},
+		{tensor.BFloat16, 1, 0x3f80}, {tensor.BFloat16, 1 + 0x1p-8, 0x3f80}, {tensor.BFloat16, 1 + 0x1.8p-7, 0x3f82},
+		{tensor.BFloat16, math.MaxFloat32, 0x7f80}, {tensor.BFloat16, math.Copysign(0, -1), 0x8000},
 	} {
 		require.Equal(t, row.want, formats16[row.dtype].nearest(row.in), "%s of %v", row.dtype, row.in)
 	}

@@ -5,19 +5,24 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/stretchr/testify/require"
+
+	tensorpkg "github.com/sternway/sternway/core/internal/tensor"
 )
 
 // An output that is exactly an input: right where it is due, and elsewhere refused with every byte in place, but dy may be right.
 func TestInPlace(t *testing.T) {
 	shape := []int64{5, 67}
-	weight := Scalar(0.3)
-	number, tensor := LerpBackward{Shape: shape, Weight: &weight}, LerpBackward{Shape: shape}
-	dequantise := DequantizePerTokenBackward{Shape: shape, QDType: Int8}
-	fake := FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
-	zero := map[string]DType{"zero_point": Float32, "dzero_point": Float32}
+	weight := ops.Scalar(0.3)
+	number, tensor := elementwise.LerpBackward{Shape: shape, Weight: &weight}, elementwise.LerpBackward{Shape: shape}
+	dequantise := elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensorpkg.Int8}
+	fake := elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
+	zero := map[string]tensorpkg.DType{"zero_point": tensorpkg.Float32, "dzero_point": tensorpkg.Float32}
 	for _, row := range []struct {
-		descriptor    Descriptor
+		descriptor    ops.Descriptor
 		without       []string
 		output, input string
 		due           bool
@@ -31,7 +36,7 @@ func TestInPlace(t *testing.T) {
 		{tensor, []string{"weight", "da", "db"}, "dweight", "b", false},
 		{tensor, []string{"a", "b", "dweight"}, "da", "dy", false},
 		{tensor, nil, "dweight", "weight", false},
-		{LerpBackward{Shape: shape, WeightShape: []int64{1, 67}}, []string{"a", "b", "dweight"}, "da", "dy", false},
+		{elementwise.LerpBackward{Shape: shape, WeightShape: []int64{1, 67}}, []string{"a", "b", "dweight"}, "da", "dy", false},
 		{dequantise, []string{"q", "zero_point", "dscale", "dzero_point"}, "dx", "dy", true},
 		{dequantise, []string{"zero_point", "dscale", "dzero_point"}, "dx", "dy", true},
 		{dequantise, []string{"zero_point", "dzero_point"}, "dx", "dy", false},
@@ -42,12 +47,12 @@ func TestInPlace(t *testing.T) {
 		{fake, nil, "dx", "dy", false},
 	} {
 		c := trial{descriptor: row.descriptor, without: row.without, dtypes: zero}
-		for _, device := range []Device{CPU, CUDA(0)} {
+		for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
 			t.Run(fmt.Sprintf("%s %s over %s without %v on %s", row.descriptor.Family(), row.output, row.input, row.without, device), func(t *testing.T) {
-				if device != CPU {
+				if device != tensorpkg.CPU {
 					modelKernels(t)
 				}
-				for _, dtype := range Floats {
+				for _, dtype := range tensorpkg.Floats {
 					c.inPlace(t, device, dtype, row.output, row.input, row.due)
 				}
 			})
@@ -55,16 +60,16 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-func (c *trial) inPlace(t *testing.T, device Device, dtype DType, output, input string, due bool) {
+func (c *trial) inPlace(t *testing.T, device tensorpkg.Device, dtype tensorpkg.DType, output, input string, due bool) {
 	descriptor, shape := instantiate(c.descriptor, dtype)
-	plan, err := Select(descriptor, device, Preference{})
+	plan, err := Select(descriptor, device, ops.Preference{})
 	require.NoError(t, err)
 	out, in := slices.Index(plan.Operands(), output), slices.Index(plan.Operands(), input)
 	for _, l := range []layout{contiguous, permuted, gapped, flipped} {
 		r := c.arrange(t, plan, shape, &scheme{name: l.name, ins: []layout{l}, outs: []layout{l}})
 		r.run(t, r.outputs)
 		want := r.operands[out].bits()
-		args := make([]Tensor, len(r.operands))
+		args := make([]tensorpkg.Tensor, len(r.operands))
 		for i, m := range r.operands {
 			if m != nil {
 				args[i] = m.Tensor
@@ -79,7 +84,7 @@ func (c *trial) inPlace(t *testing.T, device Device, dtype DType, output, input 
 			r.operands[in].requireOnlyElementsWritten(t, r.operandName(in))
 			continue
 		}
-		require.ErrorIs(t, err, ErrInvalidProblem)
+		require.ErrorIs(t, err, errs.ErrInvalidProblem)
 		for i, m := range r.operands {
 			if m != nil {
 				m.requireUntouched(t, r.operandName(i))

@@ -3,6 +3,10 @@ package core
 import (
 	"math/bits"
 	"strings"
+
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // requireGeometry checks what the kernels take for granted of their argument and of their grid: that the derived fields agree with
@@ -22,8 +26,8 @@ func (m *kernelModel) requireGeometry() {
 		}
 	}
 	kept, dims := int(m.word("kept")), int(m.word("dims"))
-	holds(0 <= kept && kept <= dims && dims < MaxRank, "kept dimensions, then reduced ones")
-	for d := dims + 1; d < MaxRank; d++ {
+	holds(0 <= kept && kept <= dims && dims < tensor.MaxRank, "kept dimensions, then reduced ones")
+	for d := dims + 1; d < tensor.MaxRank; d++ {
 		holds(e[d] == 1, "extents that are not used are 1")
 	}
 	block := int64(256)
@@ -40,7 +44,7 @@ func (m *kernelModel) requireGeometry() {
 		size := inner * keptSize
 		is("kept_size", size)
 		is("dims", int64(kept))
-		is("tiles", ceil(size, lanes))
+		is("tiles", num.CeilDiv(size, lanes))
 		holds(grid == tiles*sums && chunks > 1, "a tile of every sum")
 		return
 	}
@@ -50,22 +54,22 @@ func (m *kernelModel) requireGeometry() {
 	}
 	vector, unroll := 16/m.dtype.Size(), int64(m.constants()[strings.ToUpper(m.kernel)+"_UNROLL"])
 	holds(unroll > 0, "a constant of the kernel says how many vectors a thread has in flight")
-	vectors := ceil(inner, vector)
+	vectors := num.CeilDiv(inner, vector)
 	switch m.kernel {
 	case "map":
 		holds(kept == dims, "a map keeps every dimension")
 		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
-		holds(grid == tiles*ceil(keptSize, block/lanes), "a tile of every band of rows")
+		holds(grid == tiles*num.CeilDiv(keptSize, block/lanes), "a tile of every band of rows")
 	case "rows":
 		group, chunk := m.word("group"), m.word("chunk")
 		holds(lanes <= group && group <= block && bits.OnesCount64(uint64(group)) == 1, "groups of lanes")
 		holds(tiles*lanes*unroll >= vectors, "tiles of a row")
-		units := tiles * ceil(reduced, group/lanes)
+		units := tiles * num.CeilDiv(reduced, group/lanes)
 		holds(chunks*chunk >= units && (chunks == 1 || (chunks-1)*chunk < units), "chunks of units")
-		holds(grid == ceil(keptSize*chunks*group, block), "a group for every chunk")
+		holds(grid == num.CeilDiv(keptSize*chunks*group, block), "a group for every chunk")
 	case "columns":
 		chunk := m.word("chunk")
-		is("tiles", ceil(vectors, lanes))
+		is("tiles", num.CeilDiv(vectors, lanes))
 		holds(chunks*chunk >= reduced && (chunks == 1 || (chunks-1)*chunk < reduced), "chunks of reduced indices")
 		holds(grid == tiles*chunks*keptSize, "a tile of every chunk")
 	}
@@ -76,12 +80,12 @@ func (m *kernelModel) requireGeometry() {
 // move along the fastest dimension.
 func (m *kernelModel) requireOperands(vector int64) {
 	uses, wide := m.word("uses"), m.word("wide") != 0
-	tokens := m.family == dequantize.Name || m.family == fakeQuantize.Name
+	tokens := m.family == elementwise.Dequantize.Name || m.family == elementwise.FakeQuantize.Name
 	for i := range m.operands {
 		o := &m.operands[i]
 		output := i >= m.inputs
 		stored := o.address != 0 && !(output && m.summed(i-m.inputs))
-		side := tokens && (i == 1 && m.family == dequantize.Name || i == 2 && m.family == fakeQuantize.Name || i == 3)
+		side := tokens && (i == 1 && m.family == elementwise.Dequantize.Name || i == 2 && m.family == elementwise.FakeQuantize.Name || i == 3)
 		constant := stored && !output && !side && o.strides[0] == 0
 		for bit, want := range []bool{stored, constant} {
 			if uses>>(2*i+bit)&1 != 0 != want {
@@ -107,7 +111,7 @@ func (m *kernelModel) requireAligned(o *deviceOperand, vector int64) {
 	if o.strides[0] != 1 && m.extents[0] != 1 {
 		m.t.Fatalf("%s: a wide access with stride %d", m.symbol, o.strides[0])
 	}
-	rows := dimsFrom(1, MaxRank)
+	rows := dimsFrom(1, tensor.MaxRank)
 	for k := range extentOf(m.extents, rows) {
 		if address := int64(o.address) + o.offset(m.extents, rows, k)*o.dtype.Size(); address%(vector*o.dtype.Size()) != 0 {
 			m.t.Fatalf("%s: a wide access at %#x", m.symbol, address)

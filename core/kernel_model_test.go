@@ -10,6 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // modelKernels puts a driver in place whose kernels are run by the host, over memory of the host: what cuda/mapreduce.cuh says of
@@ -30,7 +34,7 @@ type kernelModel struct {
 	t                    *testing.T
 	symbol               string // family_kernel_dtype, or combine_dtype
 	family, kernel       string
-	dtype                DType
+	dtype                tensor.DType
 	launch               *driver.Launch
 	words                []uint64
 	at, operandAt        map[string]int // words of the fields of the header and of an operand
@@ -44,7 +48,7 @@ type kernelModel struct {
 // deviceOperand is an Operand of cuda/mapreduce.cuh.
 type deviceOperand struct {
 	address uint64
-	dtype   DType
+	dtype   tensor.DType
 	strides []int64
 }
 
@@ -62,7 +66,7 @@ func (m *kernelModel) scalar(i int) float64 { return math.Float64frombits(m.word
 
 func (o *deviceOperand) element(offset int64) []byte {
 	size := o.dtype.Size()
-	return unsafe.Slice((*byte)(pointer(uintptr(int64(o.address)+offset*size))), size)
+	return unsafe.Slice((*byte)(cpu.Pointer(uintptr(int64(o.address)+offset*size))), size)
 }
 
 // offset of the k-th index of some dimensions, of which the first runs fastest.
@@ -93,7 +97,7 @@ func extentOf(extents []int64, dims []int) int64 {
 func (m *kernelModel) read() {
 	cut := strings.LastIndex(m.symbol, "_")
 	suffix := m.symbol[cut+1:]
-	m.dtype = dtypeRows[slices.IndexFunc(dtypeRows[:], func(r dtypeRow) bool { return r.suffix == suffix })].dtype
+	m.dtype = tensor.DtypeRows[slices.IndexFunc(tensor.DtypeRows[:], func(r tensor.DtypeRow) bool { return r.Suffix == suffix })].Dtype
 	m.kernel = m.symbol[:cut]
 	outputs := 3
 	if cut = strings.LastIndex(m.kernel, "_"); cut > 0 {
@@ -102,13 +106,13 @@ func (m *kernelModel) read() {
 		m.inputs, outputs = constants["IN"], constants["OUT"]
 	}
 	require.Len(m.t, m.words, m.header+(m.inputs+outputs)*m.operandWords, "words of %s", m.symbol)
-	for d := range MaxRank {
+	for d := range tensor.MaxRank {
 		m.extents = append(m.extents, int64(m.words[m.at["extent"]+d]))
 	}
 	for i := range m.inputs + outputs {
 		words := m.words[m.header+i*m.operandWords:][:m.operandWords]
-		o := deviceOperand{address: words[m.operandAt["data"]], dtype: dtypeRows[words[m.operandAt["dtype"]]].dtype}
-		for _, s := range words[m.operandAt["stride"]:][:MaxRank] {
+		o := deviceOperand{address: words[m.operandAt["data"]], dtype: tensor.DtypeRows[words[m.operandAt["dtype"]]].Dtype}
+		for _, s := range words[m.operandAt["stride"]:][:tensor.MaxRank] {
 			o.strides = append(o.strides, int64(s))
 		}
 		m.operands = append(m.operands, o)
@@ -123,9 +127,9 @@ func (m *kernelModel) read() {
 }
 
 func (m *kernelModel) constants() map[string]int {
-	image := map[string]string{lerp.Name: lerp.Image, "lerp_weight_backward": lerp.Image}[m.family]
+	image := map[string]string{elementwise.Lerp.Name: elementwise.Lerp.Image, "lerp_weight_backward": elementwise.Lerp.Image}[m.family]
 	if image == "" {
-		image = dequantize.Image
+		image = elementwise.Dequantize.Image
 	}
 	return kernelConstants(m.t, image, m.symbol)
 }
@@ -145,16 +149,16 @@ func (m *kernelModel) run() {
 func (m *kernelModel) definition() *definition {
 	switch m.family {
 	case "lerp_weight_backward":
-		return lerpDefinition(LerpBackward{})
-	case lerp.Name:
+		return lerpDefinition(elementwise.LerpBackward{})
+	case elementwise.Lerp.Name:
 		require.True(m.t, sameNumber(1-m.scalar(0), m.scalar(1)), "1 - weight is formed on the host")
-		weight := Scalar(m.scalar(0))
-		return lerpDefinition(LerpBackward{Weight: &weight})
-	case dequantize.Name:
+		weight := ops.Scalar(m.scalar(0))
+		return lerpDefinition(elementwise.LerpBackward{Weight: &weight})
+	case elementwise.Dequantize.Name:
 		return dequantizeDefinition()
-	case fakeQuantize.Name:
+	case elementwise.FakeQuantize.Name:
 		zero := &m.operands[3]
-		return fakeQuantizeDefinition(m.scalar(0), m.scalar(1), zero.address != 0 && zero.dtype.floating())
+		return fakeQuantizeDefinition(m.scalar(0), m.scalar(1), zero.address != 0 && zero.dtype.Floating())
 	}
 	require.Fail(m.t, "no definition", m.family)
 	return nil
@@ -191,7 +195,7 @@ func (m *kernelModel) reduce(d *definition) {
 				case chunks == 1:
 					encode(out.dtype, out.element(out.offset(m.extents, m.front, k)), value)
 				default:
-					m.partial((ordinal*chunks+c)*sums+k, func(d DType, to []byte) { encode(d, to, value) })
+					m.partial((ordinal*chunks+c)*sums+k, func(d tensor.DType, to []byte) { encode(d, to, value) })
 				}
 			}
 		})
@@ -206,7 +210,7 @@ func (m *kernelModel) combine() {
 		for k := range sums {
 			total := sumOf{}
 			for c := range chunks {
-				m.partial((ordinal*chunks+c)*sums+k, func(d DType, from []byte) { total.add(termOf(decode(d, from))) })
+				m.partial((ordinal*chunks+c)*sums+k, func(d tensor.DType, from []byte) { total.add(termOf(decode(d, from))) })
 			}
 			encode(out.dtype, out.element(out.offset(m.extents, m.front, k)), total.value())
 		}
@@ -225,7 +229,7 @@ func (m *kernelModel) eachSum(visit func(ordinal int64, o int, out *deviceOperan
 }
 
 // partial hands over a place of the workspace.
-func (m *kernelModel) partial(index int64, use func(DType, []byte)) {
+func (m *kernelModel) partial(index int64, use func(tensor.DType, []byte)) {
 	o := deviceOperand{address: uint64(m.word("partial")), dtype: m.dtype.Accumulator()}
 	if o.address == 0 {
 		m.t.Fatal("there is no workspace")

@@ -8,12 +8,15 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
 // memory is an operand in an allocation of its own, between guard zones that nobody may write.
 type memory struct {
-	Tensor
+	tensor.Tensor
 	bytes  []byte // the allocation
 	first  int64  // where in it the first element lies
 	before []byte // what it held when it was last sealed
@@ -27,21 +30,21 @@ type layout struct {
 }
 
 var (
-	contiguous = layout{"contiguous", true, compact}
-	behind     = layout{"behind", false, compact}
+	contiguous = layout{"contiguous", true, tensor.Compact}
+	behind     = layout{"behind", false, tensor.Compact}
 	permuted   = layout{"permuted", true, func(shape []int64) []int64 { // the first dimension runs fastest
 		reversed := slices.Clone(shape)
 		slices.Reverse(reversed)
-		strides := compact(reversed)
+		strides := tensor.Compact(reversed)
 		slices.Reverse(strides)
 		return strides
 	}}
 	padded = layout{"padded", true, func(shape []int64) []int64 { // rows begin at multiples of 16 elements
 		pitched := slices.Clone(shape)
 		if last := len(pitched) - 1; last >= 0 {
-			pitched[last] = ceil(pitched[last], 16)*16 + 16
+			pitched[last] = num.CeilDiv(pitched[last], 16)*16 + 16
 		}
-		return compact(pitched)
+		return tensor.Compact(pitched)
 	}}
 	gapped = layout{"gapped", false, func(shape []int64) []int64 { // every second column of rows that are three columns too long
 		strides, step := make([]int64, len(shape)), int64(2)
@@ -52,7 +55,7 @@ var (
 		return strides
 	}}
 	flipped = layout{"flipped", false, func(shape []int64) []int64 { // the last dimension and every second one before it run backwards
-		strides := compact(shape)
+		strides := tensor.Compact(shape)
 		for d := len(shape) - 1; d >= 0; d -= 2 {
 			strides[d] = -strides[d]
 		}
@@ -74,7 +77,7 @@ func odometer(shape, strides []int64, visit func(offset int64)) {
 	if slices.Contains(shape, 0) {
 		return
 	}
-	var index [MaxRank]int64
+	var index [tensor.MaxRank]int64
 	for offset, d := int64(0), 0; d >= 0; {
 		visit(offset)
 		for d = len(shape) - 1; d >= 0; d-- {
@@ -93,7 +96,7 @@ func odometer(shape, strides []int64, visit func(offset int64)) {
 func concrete(shape []int64) []int64 {
 	shape = slices.Clone(shape)
 	for d := range shape {
-		if shape[d] == anyExtent {
+		if shape[d] == ops.AnyExtent {
 			shape[d] = 7
 		}
 	}
@@ -103,8 +106,8 @@ func concrete(shape []int64) []int64 {
 const guard = 64 // bytes, at the least
 
 // newMemory allocates room for a shape under a layout.
-func newMemory(d DType, device Device, shape []int64, l layout) *memory {
-	m := &memory{Tensor: Tensor{DType: d, Device: device, NDim: int32(len(shape)), Present: 1}}
+func newMemory(d tensor.DType, device tensor.Device, shape []int64, l layout) *memory {
+	m := &memory{Tensor: tensor.Tensor{DType: d, Device: device, NDim: int32(len(shape)), Present: 1}}
 	strides := l.strides(shape)
 	copy(m.Shape[:], shape)
 	copy(m.Strides[:], strides)
@@ -118,8 +121,8 @@ func newMemory(d DType, device Device, shape []int64, l layout) *memory {
 	if !l.aligned {
 		m.first += size
 	}
-	m.pin = unsafe.Pointer(&m.bytes[m.first])
-	m.Data = uintptr(m.pin)
+	m.Pin = unsafe.Pointer(&m.bytes[m.first])
+	m.Data = uintptr(m.Pin)
 	for i := range m.bytes {
 		m.bytes[i] = 0xa5
 	}
@@ -129,7 +132,7 @@ func newMemory(d DType, device Device, shape []int64, l layout) *memory {
 // each visits the bytes of every element in row-major order.
 func (m *memory) each(visit func(i int64, element []byte)) {
 	size, i := m.DType.Size(), int64(0)
-	odometer(m.shape(), m.strides(), func(offset int64) {
+	odometer(m.Extents(), m.ElementStrides(), func(offset int64) {
 		at := m.first + offset*size
 		visit(i, m.bytes[at:at+size])
 		i++
@@ -160,7 +163,7 @@ func (m *memory) seal() *memory {
 
 // values are the elements in row-major order.
 func (m *memory) values() []float64 {
-	n, _ := product(m.shape())
+	n, _ := tensor.Product(m.Extents())
 	list := make([]float64, 0, n)
 	m.each(func(_ int64, element []byte) { list = append(list, decode(m.DType, element)) })
 	return list
@@ -169,7 +172,7 @@ func (m *memory) values() []float64 {
 // value is the k-th element in row-major order.
 func (m *memory) value(k int64) float64 {
 	at, size := m.first, m.DType.Size()
-	for d := len(m.shape()) - 1; d >= 0; d-- {
+	for d := len(m.Extents()) - 1; d >= 0; d-- {
 		at += k % m.Shape[d] * m.Strides[d] * size
 		k /= m.Shape[d]
 	}
@@ -178,7 +181,7 @@ func (m *memory) value(k int64) float64 {
 
 // bits are the elements' bytes in row-major order.
 func (m *memory) bits() []byte {
-	n, _ := product(m.shape())
+	n, _ := tensor.Product(m.Extents())
 	list := make([]byte, 0, n*m.DType.Size())
 	m.each(func(_ int64, element []byte) { list = append(list, element...) })
 	return list
@@ -204,20 +207,20 @@ func (m *memory) requireOnlyElementsWritten(t *testing.T, what string) {
 	outside := *m
 	outside.bytes = slices.Clone(m.bytes)
 	size := m.DType.Size()
-	odometer(m.shape(), m.strides(), func(offset int64) {
+	odometer(m.Extents(), m.ElementStrides(), func(offset int64) {
 		at := m.first + offset*size
 		copy(outside.bytes[at:at+size], m.before[at:at+size])
 	})
 	outside.requireUntouched(t, "memory around "+what)
 }
 
-func encode(d DType, to []byte, v float64) {
+func encode(d tensor.DType, to []byte, v float64) {
 	switch d {
-	case Float64:
+	case tensor.Float64:
 		binary.LittleEndian.PutUint64(to, math.Float64bits(v))
-	case Float32:
+	case tensor.Float32:
 		binary.LittleEndian.PutUint32(to, math.Float32bits(float32(v)))
-	case Float16, BFloat16:
+	case tensor.Float16, tensor.BFloat16:
 		binary.LittleEndian.PutUint16(to, formats16[d].nearest(v))
 	default: // the low bytes of two's complement
 		var word [8]byte
@@ -226,17 +229,17 @@ func encode(d DType, to []byte, v float64) {
 	}
 }
 
-func decode(d DType, from []byte) float64 {
+func decode(d tensor.DType, from []byte) float64 {
 	switch d {
-	case Float64:
+	case tensor.Float64:
 		return math.Float64frombits(binary.LittleEndian.Uint64(from))
-	case Float32:
+	case tensor.Float32:
 		return float64(math.Float32frombits(binary.LittleEndian.Uint32(from)))
-	case Float16, BFloat16:
+	case tensor.Float16, tensor.BFloat16:
 		return formats16[d].values[binary.LittleEndian.Uint16(from)]
 	}
 	var word [8]byte
-	if d != Uint8 && from[len(from)-1]>>7 != 0 {
+	if d != tensor.Uint8 && from[len(from)-1]>>7 != 0 {
 		word = [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	}
 	copy(word[:], from)
@@ -244,7 +247,7 @@ func decode(d DType, from []byte) float64 {
 }
 
 // rounded is v as the dtype stores it.
-func rounded(d DType, v float64) float64 {
+func rounded(d tensor.DType, v float64) float64 {
 	var element [8]byte
 	encode(d, element[:], v)
 	return decode(d, element[:d.Size()])

@@ -5,6 +5,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // tokenShapes are the shapes of both families, with the reason for each.
@@ -22,7 +27,7 @@ var tokenShapes = []struct {
 	{"31", []int64{7, 31}}, {"32", []int64{7, 32}}, {"33", []int64{7, 33}}, {"127", []int64{3, 127}}, // around warps
 	{"511", []int64{2, 511}}, {"512", []int64{3, 512}}, {"513", []int64{3, 513}}, // around blocks of float64
 	{"1023", []int64{2, 1023}}, {"1024", []int64{2, 1024}}, {"1025", []int64{3, 1025}}, // around blocks of float32
-	{"tokens in parts", []int64{2, grain + 77}},
+	{"tokens in parts", []int64{2, cpu.Grain + 77}},
 	{"as many tokens as a block and some", []int64{1100, 3}},
 	{"tokens of one number", []int64{70, 1}},
 	{"rank 3", []int64{3, 4, 17}},
@@ -33,8 +38,8 @@ func TestDequantizeShapes(t *testing.T) {
 	var trials []trial
 	for i, s := range tokenShapes {
 		trials = append(trials, trial{
-			reason: s.reason, descriptor: DequantizePerTokenBackward{Shape: s.shape, QDType: []DType{Int8, Uint8}[i%2]},
-			dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32}, flat: i%3 == 0,
+			reason: s.reason, descriptor: elementwise.DequantizePerTokenBackward{Shape: s.shape, QDType: []tensor.DType{tensor.Int8, tensor.Uint8}[i%2]},
+			dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}, flat: i%3 == 0,
 		})
 	}
 	conform(t, trials)
@@ -44,42 +49,42 @@ func TestFakeQuantizeShapes(t *testing.T) {
 	var trials []trial
 	for i, s := range tokenShapes {
 		trials = append(trials, trial{
-			reason: s.reason, descriptor: FakeQuantizePerTokenBackward{Shape: s.shape, QuantMin: -8, QuantMax: 7},
-			dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32}, flat: i%3 == 1,
+			reason: s.reason, descriptor: elementwise.FakeQuantizePerTokenBackward{Shape: s.shape, QuantMin: -8, QuantMax: 7},
+			dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}, flat: i%3 == 1,
 		})
 	}
 	conform(t, trials)
 }
 
 // zeroPoints are the cases of one descriptor for every dtype of a zero point, and for none.
-func zeroPoints(name string, d Descriptor, scaleDType string, values map[string]func(*rand.Rand) float64) []trial {
+func zeroPoints(name string, d ops.Descriptor, scaleDType string, values map[string]func(*rand.Rand) float64) []trial {
 	without := []string{"zero_point", "dzero_point"}
 	trials := []trial{{reason: name + " without zero_point, " + scaleDType, descriptor: d, without: without, values: values}}
-	for _, dtype := range []DType{Int8, Uint8, Int32, Int64} {
+	for _, dtype := range []tensor.DType{tensor.Int8, tensor.Uint8, tensor.Int32, tensor.Int64} {
 		trials = append(trials, trial{reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), descriptor: d,
-			dtypes: map[string]DType{"zero_point": dtype}, without: without[1:], values: values})
+			dtypes: map[string]tensor.DType{"zero_point": dtype}, without: without[1:], values: values})
 	}
-	for _, dtype := range Floats {
+	for _, dtype := range tensor.Floats {
 		trials = append(trials, trial{reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), descriptor: d,
-			dtypes: map[string]DType{"zero_point": dtype, "dzero_point": dtype}, values: values})
+			dtypes: map[string]tensor.DType{"zero_point": dtype, "dzero_point": dtype}, values: values})
 	}
 	return trials
 }
 
 func TestDequantizeDTypes(t *testing.T) {
-	single, shape := Float32, []int64{5, 66}
-	for _, q := range []DType{Int8, Uint8} {
-		conform(t, zeroPoints(q.String(), DequantizePerTokenBackward{Shape: shape, QDType: q}, "scale like dy", nil))
-		conform(t, zeroPoints(q.String(), DequantizePerTokenBackward{Shape: shape, QDType: q, ScaleDType: &single}, "scale float32", nil))
+	single, shape := tensor.Float32, []int64{5, 66}
+	for _, q := range []tensor.DType{tensor.Int8, tensor.Uint8} {
+		conform(t, zeroPoints(q.String(), elementwise.DequantizePerTokenBackward{Shape: shape, QDType: q}, "scale like dy", nil))
+		conform(t, zeroPoints(q.String(), elementwise.DequantizePerTokenBackward{Shape: shape, QDType: q, ScaleDType: &single}, "scale float32", nil))
 	}
 }
 
 // Integer zero points are usual within 1000 of 0, so most lie outside these bounds; fractions are rounded and clamped first.
 func TestFakeQuantizeDTypes(t *testing.T) {
-	single, shape := Float32, []int64{5, 66}
+	single, shape := tensor.Float32, []int64{5, 66}
 	fractions := map[string]func(*rand.Rand) float64{"zero_point": func(r *rand.Rand) float64 { return float64(r.IntN(80)-40) / 2 }}
 	for _, bounds := range [][2]int64{{-8, 7}, {0, 15}, {3, 12}, {-100, -50}, {0, 0}, {-128, 127}} {
-		d := FakeQuantizePerTokenBackward{Shape: shape, QuantMin: bounds[0], QuantMax: bounds[1]}
+		d := elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: bounds[0], QuantMax: bounds[1]}
 		name := fmt.Sprintf("%d to %d", bounds[0], bounds[1])
 		conform(t, zeroPoints(name, d, "scale like dy", fractions))
 		d.ScaleDType = &single
@@ -88,11 +93,11 @@ func TestFakeQuantizeDTypes(t *testing.T) {
 }
 
 func TestDequantizeOperands(t *testing.T) {
-	d := DequantizePerTokenBackward{Shape: []int64{6, 35}, QDType: Int8}
+	d := elementwise.DequantizePerTokenBackward{Shape: []int64{6, 35}, QDType: tensor.Int8}
 	odd := map[string]func(*rand.Rand) float64{"dy": func(r *rand.Rand) float64 {
 		return []float64{1, -2, 0.5, math.Inf(1), math.Inf(-1), math.NaN(), 0}[r.IntN(7)]
 	}}
-	zero := map[string]DType{"zero_point": BFloat16, "dzero_point": BFloat16}
+	zero := map[string]tensor.DType{"zero_point": tensor.BFloat16, "dzero_point": tensor.BFloat16}
 	conform(t, []trial{
 		{reason: "dx alone", descriptor: d, without: []string{"q", "zero_point", "dscale", "dzero_point"}},
 		{reason: "dzero_point needs no q", descriptor: d, without: []string{"q", "dscale"}, dtypes: zero},
@@ -103,7 +108,7 @@ func TestDequantizeOperands(t *testing.T) {
 }
 
 func TestFakeQuantizeValues(t *testing.T) {
-	d := FakeQuantizePerTokenBackward{Shape: []int64{6, 135}, QuantMin: -8, QuantMax: 7}
+	d := elementwise.FakeQuantizePerTokenBackward{Shape: []int64{6, 135}, QuantMin: -8, QuantMax: 7}
 	choice := func(values ...float64) func(*rand.Rand) float64 {
 		return func(r *rand.Rand) float64 { return values[r.IntN(len(values))] }
 	}
@@ -121,13 +126,13 @@ func TestFakeQuantizeValues(t *testing.T) {
 		{reason: "negative scale", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{"scale": choice(-0.5, -2)}},
 		{reason: "scale 0", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
 			"scale": choice(0, math.Copysign(0, -1)), "x": choice(0, 1, -1, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), 1e-7)}},
-		{reason: "scale 0 beside a zero point", descriptor: d, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32},
+		{reason: "scale 0 beside a zero point", descriptor: d, dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32},
 			values: map[string]func(*rand.Rand) float64{"scale": choice(0, 0.5), "x": choice(0, 1, -1), "zero_point": choice(-20, 0, 2)}},
 		{reason: "NaN x beside scale 0", descriptor: d, without: append(none, "dscale"), values: map[string]func(*rand.Rand) float64{
 			"scale": always(0), "x": choice(0, math.NaN())}},
 		{reason: "infinite and NaN scale", descriptor: d, without: none, values: map[string]func(*rand.Rand) float64{
 			"scale": choice(math.Inf(1), math.Inf(-1), math.NaN()), "x": choice(0, 1, math.Inf(1))}},
-		{reason: "NaN zero_point", descriptor: d, dtypes: map[string]DType{"zero_point": Float32, "dzero_point": Float32},
+		{reason: "NaN zero_point", descriptor: d, dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32},
 			values: map[string]func(*rand.Rand) float64{"zero_point": choice(math.NaN(), 2.5)}},
 	})
 }

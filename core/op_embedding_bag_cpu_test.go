@@ -7,13 +7,16 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
 // bagTrial is a plan on the CPU with operands.
-func bagTrial(t *testing.T, d EmbeddingBagBackward, l layout) (*Plan, *bagCall) {
+func bagTrial(t *testing.T, d embedding.EmbeddingBagBackward, l layout) (*Plan, *bagCall) {
 	t.Helper()
-	plan, err := Select(d, CPU, Preference{})
+	plan, err := Select(d, tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
 	return plan, newBagCall(d, l)
 }
@@ -21,12 +24,12 @@ func bagTrial(t *testing.T, d EmbeddingBagBackward, l layout) (*Plan, *bagCall) 
 // Bits do not depend on the number of threads, nor on which outputs are asked for.
 func TestEmbeddingBagRepeats(t *testing.T) {
 	defer func(n int) { require.NoError(t, SetNumThreads(n)) }(NumThreads())
-	for _, mode := range bagModes {
+	for _, mode := range embedding.BagModes {
 		d := bagOf(mode, 50, 48, 3000, 150000) // several parts and buckets
-		for _, dtype := range Floats {
+		for _, dtype := range tensor.Floats {
 			d.DType = dtype
 			plan, c := bagTrial(t, d, contiguous)
-			require.NoError(t, plan.Run(0, Tensor{}, c.args))
+			require.NoError(t, plan.Run(0, tensor.Tensor{}, c.args))
 			first := map[string][]byte{}
 			for _, name := range []string{"dweight", "d_per_sample_weights"} {
 				if m := c.memory[name]; m != nil {
@@ -49,7 +52,7 @@ func TestEmbeddingBagRepeats(t *testing.T) {
 						}
 					}
 					c.memory[name].poison()
-					require.NoError(t, plan.Run(0, Tensor{}, args))
+					require.NoError(t, plan.Run(0, tensor.Tensor{}, args))
 					require.Equal(t, bits, c.memory[name].bits(), "%s in mode %s with %d threads", name, mode, threads)
 				}
 			}
@@ -68,8 +71,8 @@ func TestEmbeddingBagRunsShareMemory(t *testing.T) {
 		}
 		var runs []run
 		for k := range 6 {
-			d := bagOf(bagModes[(k+worker)%3], []int64{3000, 7}[k%2], []int64{20, 33, 1}[k%3], []int64{400, 5}[k%2], []int64{9000, 40}[k%2])
-			d.DType = Floats[(k+worker)%len(Floats)]
+			d := bagOf(embedding.BagModes[(k+worker)%3], []int64{3000, 7}[k%2], []int64{20, 33, 1}[k%3], []int64{400, 5}[k%2], []int64{9000, 40}[k%2])
+			d.DType = tensor.Floats[(k+worker)%len(tensor.Floats)]
 			if k%3 == 1 {
 				d.PaddingIdx, d.IncludeLastOffset = &padding, true
 			}
@@ -79,7 +82,7 @@ func TestEmbeddingBagRunsShareMemory(t *testing.T) {
 		group.Go(func() {
 			for range 5 {
 				for _, r := range runs {
-					if err := r.plan.Run(0, Tensor{}, r.c.args); err != nil {
+					if err := r.plan.Run(0, tensor.Tensor{}, r.c.args); err != nil {
 						panic(err)
 					}
 				}
@@ -98,17 +101,17 @@ func TestEmbeddingBagKeepsItsMemory(t *testing.T) {
 		t.Skip("under the race detector a pool forgets on purpose")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	for _, mode := range bagModes {
-		for _, dtype := range Floats {
+	for _, mode := range embedding.BagModes {
+		for _, dtype := range tensor.Floats {
 			d := bagOf(mode, 2000, 64, 2000, 40000)
 			d.DType = dtype
 			plan, c := bagTrial(t, d, contiguous)
-			require.NoError(t, plan.Run(0, Tensor{}, c.args))
+			require.NoError(t, plan.Run(0, tensor.Tensor{}, c.args))
 			var before, after runtime.MemStats
 			const runs = 20
 			runtime.ReadMemStats(&before)
 			for range runs {
-				require.NoError(t, plan.Run(0, Tensor{}, c.args))
+				require.NoError(t, plan.Run(0, tensor.Tensor{}, c.args))
 			}
 			runtime.ReadMemStats(&after)
 			require.Less(t, (after.TotalAlloc-before.TotalAlloc)/runs, uint64(1<<17), "%s %s", mode, dtype)
@@ -120,7 +123,7 @@ func TestEmbeddingBagKeepsItsMemory(t *testing.T) {
 func TestEmbeddingBagNegativeWinners(t *testing.T) {
 	none := []float64{-1, -2, math.MinInt32, -(1 << 32), 3 - (1 << 40), math.MinInt64}
 	d := bagOf("max", 9, 33, 40, 300)
-	d.DType = Float32
+	d.DType = tensor.Float32
 	for _, l := range []layout{contiguous, permuted, gapped, flipped} {
 		plan, c := bagTrial(t, d, l)
 		kept := c.memory["max_indices"].values()
@@ -130,7 +133,7 @@ func TestEmbeddingBagNegativeWinners(t *testing.T) {
 			}
 			return kept[i]
 		})
-		require.NoError(t, plan.Run(0, Tensor{}, c.args))
+		require.NoError(t, plan.Run(0, tensor.Tensor{}, c.args))
 		c.requireDefinition(t, plan)
 	}
 }
@@ -138,7 +141,7 @@ func TestEmbeddingBagNegativeWinners(t *testing.T) {
 // The values are looked at side by side; the first that is wrong is named, in any layout.
 func TestEmbeddingBagNamesTheFirstWrongValue(t *testing.T) {
 	d := bagOf("max", 9, 32, 4000, 100000)
-	d.DType = Float32
+	d.DType = tensor.Float32
 	for _, l := range []layout{contiguous, gapped, flipped} {
 		plan, c := bagTrial(t, d, l)
 		winners, indices := c.memory["max_indices"], c.memory["indices"]
@@ -153,7 +156,7 @@ func TestEmbeddingBagNamesTheFirstWrongValue(t *testing.T) {
 				}
 				return values[i]
 			})
-			require.ErrorContains(t, plan.Run(0, Tensor{}, c.args), row.want)
+			require.ErrorContains(t, plan.Run(0, tensor.Tensor{}, c.args), row.want)
 		}
 	}
 }

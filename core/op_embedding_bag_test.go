@@ -8,25 +8,30 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/stretchr/testify/require"
+
+	tensorpkg "github.com/sternway/sternway/core/internal/tensor"
 )
 
 // bagOf is a problem of rows x columns weights and some bags and positions, without its dtype.
-func bagOf(mode string, rows, columns, bags, total int64) EmbeddingBagBackward {
-	return EmbeddingBagBackward{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: Int64}
+func bagOf(mode string, rows, columns, bags, total int64) embedding.EmbeddingBagBackward {
+	return embedding.EmbeddingBagBackward{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: tensorpkg.Int64}
 }
 
 // bagWith is a small problem in float32 with a change.
-func bagWith(change func(*EmbeddingBagBackward)) EmbeddingBagBackward {
+func bagWith(change func(*embedding.EmbeddingBagBackward)) embedding.EmbeddingBagBackward {
 	d := bagOf("sum", 5, 3, 2, 7)
-	d.DType = Float32
+	d.DType = tensorpkg.Float32
 	change(&d)
 	return d
 }
 
 // bagCall holds the operands of one run by name.
 type bagCall struct {
-	d       EmbeddingBagBackward
+	d       embedding.EmbeddingBagBackward
 	args    Args
 	memory  map[string]*memory
 	indices []int64
@@ -36,16 +41,18 @@ type bagCall struct {
 // wideNumbers makes all plans of a test number rows, bags and positions in 64 bits.
 func wideNumbers(t *testing.T) {
 	t.Helper()
-	bag, unique := bagWide, uniqueWide
-	t.Cleanup(func() { bagWide, uniqueWide = bag, unique })
-	bagWide, uniqueWide = 0, 0
+	bag, unique := embedding.BagWide, embedding.UniqueWide
+	t.Cleanup(func() { embedding.BagWide, embedding.UniqueWide = bag, unique })
+	embedding.BagWide, embedding.UniqueWide = 0, 0
 }
 
 // newBagCall draws operands; bags end where the next begins, the last one before the last two positions where the last offset counts.
-func newBagCall(d EmbeddingBagBackward, l layout) *bagCall { return newBagCallOf(d, l, d.DType) }
+func newBagCall(d embedding.EmbeddingBagBackward, l layout) *bagCall {
+	return newBagCallOf(d, l, d.DType)
+}
 
 // newBagCallOf is newBagCall with weights of samples, and their gradient, of another dtype.
-func newBagCallOf(d EmbeddingBagBackward, l layout, sample DType) *bagCall {
+func newBagCallOf(d embedding.EmbeddingBagBackward, l layout, sample tensorpkg.DType) *bagCall {
 	random := rand.New(rand.NewPCG(5, uint64(d.TotalIndices)))
 	c := &bagCall{d: d, args: Args{}, memory: map[string]*memory{}}
 	for range d.TotalIndices {
@@ -65,8 +72,8 @@ func newBagCallOf(d EmbeddingBagBackward, l layout, sample DType) *bagCall {
 	if d.IncludeLastOffset {
 		c.offsets = append(c.offsets, end)
 	}
-	number := func(name string, dtype DType, value func(i int64) float64, shape ...int64) {
-		m := newMemory(dtype, CPU, shape, l).fill(value)
+	number := func(name string, dtype tensorpkg.DType, value func(i int64) float64, shape ...int64) {
+		m := newMemory(dtype, tensorpkg.CPU, shape, l).fill(value)
 		c.memory[name], c.args[name] = m, m.Tensor
 	}
 	normal := func(int64) float64 { return random.NormFloat64() }
@@ -95,8 +102,8 @@ func newBagCallOf(d EmbeddingBagBackward, l layout, sample DType) *bagCall {
 	return c
 }
 
-func (c *bagCall) output(name string, dtype DType, l layout, shape ...int64) {
-	m := newMemory(dtype, CPU, shape, l).poison()
+func (c *bagCall) output(name string, dtype tensorpkg.DType, l layout, shape ...int64) {
+	m := newMemory(dtype, tensorpkg.CPU, shape, l).poison()
 	c.memory[name], c.args[name] = m, m.Tensor
 }
 
@@ -109,7 +116,7 @@ func (c *bagCall) bag(b int64) (first, end int64) {
 
 // definition is dweight and d_per_sample_weights by the formulas of EmbeddingBagBackward.
 func (c *bagCall) definition() (dweight, dsample []sumOf) {
-	d, padding := c.d, c.d.padding()
+	d, padding := c.d, c.d.Padding()
 	dweight, dsample = make([]sumOf, d.NumEmbeddings*d.EmbeddingDim), make([]sumOf, d.TotalIndices)
 	values := map[string][]float64{}
 	for name, m := range c.memory {
@@ -170,38 +177,38 @@ func (c *bagCall) requireDefinition(t *testing.T, plan *Plan) {
 		m.requireOnlyElementsWritten(t, name)
 		for k, got := range m.values() {
 			want := wanted[k].value()
-			room := tolerance(m.DType, plan.problem.element.Accumulator(), max(c.d.TotalIndices, c.d.EmbeddingDim), want, wanted[k].size)
+			room := tolerance(m.DType, plan.problem.Element.Accumulator(), max(c.d.TotalIndices, c.d.EmbeddingDim), want, wanted[k].size)
 			require.InDelta(t, want, got, room+1e-300, "%s at %d", name, k)
 		}
 	}
 }
 
 func TestEmbeddingBag(t *testing.T) {
-	padding, int32s := int64(-1), Int32
-	for _, mode := range bagModes {
+	padding, int32s := int64(-1), tensorpkg.Int32
+	for _, mode := range embedding.BagModes {
 		for _, sizes := range [][4]int64{{5, 3, 4, 17}, {1, 1, 1, 1}, {7, 33, 5, 0}, {3, 64, 40, 900}, {9000, 2, 70, 300}, {40, 130, 6, 50}} {
 			for variant := range 5 {
 				d := bagOf(mode, sizes[0], sizes[1], sizes[2], sizes[3])
 				switch variant {
 				case 1, 3:
-					d.PaddingIdx, d.IncludeLastOffset, d.IndexDType = &padding, true, Int32
+					d.PaddingIdx, d.IncludeLastOffset, d.IndexDType = &padding, true, tensorpkg.Int32
 				case 2, 4:
 					d.ScaleGradByFreq, d.OffsetDType = mode != "max", &int32s
 				}
-				for _, dtype := range Floats {
+				for _, dtype := range tensorpkg.Floats {
 					d.DType = dtype
 					for _, l := range []layout{contiguous, permuted, gapped, flipped} {
 						t.Run(fmt.Sprint(mode, sizes, variant, dtype, l.name), func(t *testing.T) {
 							sample := d.DType
 							if variant > 2 {
 								wideNumbers(t)
-								sample = Float32
+								sample = tensorpkg.Float32
 							}
-							plan, err := Select(d, CPU, Preference{})
+							plan, err := Select(d, tensorpkg.CPU, ops.Preference{})
 							require.NoError(t, err)
-							require.Equal(t, variant > 2, plan.program.(*bagProgram).wide)
+							require.Equal(t, variant > 2, plan.program.(*embedding.BagProgram).Wide)
 							c := newBagCallOf(d, l, sample)
-							require.NoError(t, plan.Run(0, Tensor{}, c.args))
+							require.NoError(t, plan.Run(0, tensorpkg.Tensor{}, c.args))
 							c.requireDefinition(t, plan)
 						})
 					}
@@ -214,65 +221,65 @@ func TestEmbeddingBag(t *testing.T) {
 // What a GPU cannot number is refused there, by the name of the field, and taken on the CPU.
 func TestEmbeddingBagCounts(t *testing.T) {
 	(&fakeCUDA{devices: 1, units: 4}).install(t)
-	for name, change := range map[string]func(*EmbeddingBagBackward, int64){
-		"num_embeddings": func(d *EmbeddingBagBackward, n int64) { d.NumEmbeddings = n },
-		"embedding_dim":  func(d *EmbeddingBagBackward, n int64) { d.EmbeddingDim = n },
-		"num_bags":       func(d *EmbeddingBagBackward, n int64) { d.NumBags = n },
-		"total_indices":  func(d *EmbeddingBagBackward, n int64) { d.TotalIndices = n },
+	for name, change := range map[string]func(*embedding.EmbeddingBagBackward, int64){
+		"num_embeddings": func(d *embedding.EmbeddingBagBackward, n int64) { d.NumEmbeddings = n },
+		"embedding_dim":  func(d *embedding.EmbeddingBagBackward, n int64) { d.EmbeddingDim = n },
+		"num_bags":       func(d *embedding.EmbeddingBagBackward, n int64) { d.NumBags = n },
+		"total_indices":  func(d *embedding.EmbeddingBagBackward, n int64) { d.TotalIndices = n },
 	} {
-		for _, mode := range bagModes {
+		for _, mode := range embedding.BagModes {
 			for _, n := range []int64{1<<31 - 1, 1 << 31, 1<<32 - 2, 1<<32 - 1, 1 << 33, 1 << 50} {
-				d := bagWith(func(d *EmbeddingBagBackward) { d.Mode = mode; change(d, n) })
-				plan, err := Select(d, CPU, Preference{})
+				d := bagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = mode; change(d, n) })
+				plan, err := Select(d, tensorpkg.CPU, ops.Preference{})
 				require.NoError(t, err)
 				if mode != "max" && name != "embedding_dim" {
-					require.Equal(t, n >= 1<<32-1, plan.program.(*bagProgram).wide)
+					require.Equal(t, n >= 1<<32-1, plan.program.(*embedding.BagProgram).Wide)
 				}
-				_, err = Select(d, CUDA(0), Preference{})
-				require.ErrorIs(t, err, ErrUnsupported)
+				_, err = Select(d, tensorpkg.CUDA(0), ops.Preference{})
+				require.ErrorIs(t, err, errs.ErrUnsupported)
 				require.ErrorContains(t, err, fmt.Sprintf("%s must be less than 2147483647 on a GPU, got %d", name, n))
 			}
 		}
 	}
-	d := bagWith(func(d *EmbeddingBagBackward) { d.Mode, d.NumBags, d.EmbeddingDim = "max", 1<<16, 1<<16 })
-	plan, err := Select(d, CPU, Preference{})
+	d := bagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode, d.NumBags, d.EmbeddingDim = "max", 1<<16, 1<<16 })
+	plan, err := Select(d, tensorpkg.CPU, ops.Preference{})
 	require.NoError(t, err)
-	require.True(t, plan.program.(*bagProgram).wide, "terms of mode max are numbered, too")
+	require.True(t, plan.program.(*embedding.BagProgram).Wide, "terms of mode max are numbered, too")
 }
 
 // The gradient of the weights of samples as a matrix has the bits that it has as a vector, however the matrix lies; of a dtype that is
 // neither dy's nor float32, and of another shape, it is refused.
 func TestEmbeddingBagSampleWeightsInRows(t *testing.T) {
-	for _, dtype := range Floats {
+	for _, dtype := range tensorpkg.Floats {
 		for _, sizes := range [][2]int64{{4, 7}, {1, 9}, {9, 1}, {60, 50}, {3, 0}, {0, 0}} {
 			bags, width := sizes[0], sizes[1]
 			d := bagOf("sum", 11, 18, bags, bags*width)
 			d.DType = dtype
-			for _, sample := range []DType{dtype, Float32} {
-				plan, err := Select(d, CPU, Preference{})
+			for _, sample := range []tensorpkg.DType{dtype, tensorpkg.Float32} {
+				plan, err := Select(d, tensorpkg.CPU, ops.Preference{})
 				require.NoError(t, err)
 				c := newBagCallOf(d, contiguous, sample)
 				delete(c.args, "dweight")
-				require.NoError(t, plan.Run(0, Tensor{}, c.args))
+				require.NoError(t, plan.Run(0, tensorpkg.Tensor{}, c.args))
 				line := c.memory["d_per_sample_weights"].values()
 				for _, l := range []layout{contiguous, permuted, gapped, flipped, padded} {
 					c.output("d_per_sample_weights", sample, l, bags, width)
-					require.NoError(t, plan.Run(0, Tensor{}, c.args))
+					require.NoError(t, plan.Run(0, tensorpkg.Tensor{}, c.args))
 					m := c.memory["d_per_sample_weights"]
 					m.requireOnlyElementsWritten(t, l.name)
 					requireSame(t, line, m.values(), l.name)
 				}
 				c.output("d_per_sample_weights", sample, contiguous, width+1, bags)
-				require.ErrorIs(t, plan.Run(0, Tensor{}, c.args), ErrInvalidProblem)
+				require.ErrorIs(t, plan.Run(0, tensorpkg.Tensor{}, c.args), errs.ErrInvalidProblem)
 			}
-			plan, err := Select(d, CPU, Preference{})
+			plan, err := Select(d, tensorpkg.CPU, ops.Preference{})
 			require.NoError(t, err)
 			for _, name := range []string{"per_sample_weights", "d_per_sample_weights"} {
-				for _, other := range Floats {
+				for _, other := range tensorpkg.Floats {
 					c := newBagCall(d, contiguous)
-					c.memory[name] = newMemory(other, CPU, []int64{d.TotalIndices}, contiguous).fill(func(int64) float64 { return 0 })
+					c.memory[name] = newMemory(other, tensorpkg.CPU, []int64{d.TotalIndices}, contiguous).fill(func(int64) float64 { return 0 })
 					c.args[name] = c.memory[name].Tensor
-					if err := plan.Run(0, Tensor{}, c.args); other == dtype || other == Float32 {
+					if err := plan.Run(0, tensorpkg.Tensor{}, c.args); other == dtype || other == tensorpkg.Float32 {
 						require.NoError(t, err)
 					} else {
 						require.ErrorContains(t, err, name+" must be "+dtype.String())
@@ -288,27 +295,27 @@ func TestEmbeddingBagWordsOfSampleWeights(t *testing.T) {
 	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
 	at, _ := wordsOf(t, "embedding_bag", "BagArgs")
 	d := bagOf("sum", 5, 8, 4, 12)
-	d.DType = Float16
-	plan, err := Select(d, CUDA(0), Preference{})
+	d.DType = tensorpkg.Float16
+	plan, err := Select(d, tensorpkg.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	for _, row := range []struct {
-		weights, gradient DType
+		weights, gradient tensorpkg.DType
 		shape, strides    []int64
 		want              [5]uint64 // sample_weight_single, dsample_single, dsample_row, dsample_column, dsample_width
 	}{
-		{Float16, Float16, []int64{12}, []int64{2}, [5]uint64{0, 0, 0, 2, 0}},
-		{Float32, Float16, []int64{12}, []int64{1}, [5]uint64{1, 0, 0, 1, 0}},
-		{Float16, Float32, []int64{4, 3}, []int64{3, 1}, [5]uint64{0, 1, 0, 1, 0}},
-		{Float32, Float32, []int64{4, 3}, []int64{1, 4}, [5]uint64{1, 1, 1, 4, 3}},
-		{Float32, Float32, []int64{4, 3}, []int64{5, 1}, [5]uint64{1, 1, 5, 1, 3}},
+		{tensorpkg.Float16, tensorpkg.Float16, []int64{12}, []int64{2}, [5]uint64{0, 0, 0, 2, 0}},
+		{tensorpkg.Float32, tensorpkg.Float16, []int64{12}, []int64{1}, [5]uint64{1, 0, 0, 1, 0}},
+		{tensorpkg.Float16, tensorpkg.Float32, []int64{4, 3}, []int64{3, 1}, [5]uint64{0, 1, 0, 1, 0}},
+		{tensorpkg.Float32, tensorpkg.Float32, []int64{4, 3}, []int64{1, 4}, [5]uint64{1, 1, 1, 4, 3}},
+		{tensorpkg.Float32, tensorpkg.Float32, []int64{4, 3}, []int64{5, 1}, [5]uint64{1, 1, 5, 1, 3}},
 	} {
 		fake.launches = nil
 		args, workspace := deviceArgs(plan, plan.Operands()...)
-		args[bagMaxIndices] = Tensor{}
-		args[bagSampleWeights].DType, args[bagDsample].DType = row.weights, row.gradient
-		args[bagDsample].NDim = int32(len(row.shape))
-		copy(args[bagDsample].Shape[:], row.shape)
-		copy(args[bagDsample].Strides[:], row.strides)
+		args[embedding.BagMaxIndices] = tensorpkg.Tensor{}
+		args[embedding.BagSampleWeights].DType, args[embedding.BagDsample].DType = row.weights, row.gradient
+		args[embedding.BagDsample].NDim = int32(len(row.shape))
+		copy(args[embedding.BagDsample].Shape[:], row.shape)
+		copy(args[embedding.BagDsample].Strides[:], row.strides)
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		require.NotEmpty(t, fake.launches)
 		for _, l := range fake.launches {
@@ -326,18 +333,18 @@ func TestEmbeddingBagWords(t *testing.T) {
 	at, size := wordsOf(t, "embedding_bag", "BagArgs")
 	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
 	d := bagOf("mean", 9000, 256, 12, 5000)
-	d.DType, d.ScaleGradByFreq = BFloat16, true
-	plan, err := Select(d, CUDA(0), Preference{})
+	d.DType, d.ScaleGradByFreq = tensorpkg.BFloat16, true
+	plan, err := Select(d, tensorpkg.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
-	tensor := func(dtype DType, data uintptr, shape ...int64) Tensor {
-		v := Tensor{Data: data, DType: dtype, Device: CUDA(0), NDim: int32(len(shape)), Present: 1}
+	tensor := func(dtype tensorpkg.DType, data uintptr, shape ...int64) tensorpkg.Tensor {
+		v := tensorpkg.Tensor{Data: data, DType: dtype, Device: tensorpkg.CUDA(0), NDim: int32(len(shape)), Present: 1}
 		copy(v.Shape[:], shape)
-		copy(v.Strides[:], compact(shape))
+		copy(v.Strides[:], tensorpkg.Compact(shape))
 		return v
 	}
-	args := Args{"dy": tensor(BFloat16, 1<<30, 12, 256), "indices": tensor(Int64, 1<<31, 5000), "offsets": tensor(Int64, 1<<32, 12),
-		"dweight": tensor(BFloat16, 1<<33, 9000, 256)}
-	require.NoError(t, plan.Run(7, tensor(Uint8, 1<<40, plan.WorkspaceSize()), args))
+	args := Args{"dy": tensor(tensorpkg.BFloat16, 1<<30, 12, 256), "indices": tensor(tensorpkg.Int64, 1<<31, 5000), "offsets": tensor(tensorpkg.Int64, 1<<32, 12),
+		"dweight": tensor(tensorpkg.BFloat16, 1<<33, 9000, 256)}
+	require.NoError(t, plan.Run(7, tensor(tensorpkg.Uint8, 1<<40, plan.WorkspaceSize()), args))
 	var order []string
 	for _, l := range fake.launches {
 		require.Len(t, l.words, size)
@@ -355,9 +362,9 @@ func TestEmbeddingBagWords(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"clear", "keys", "scatter", "count", "scatter", "bounds", "sorted_bf16", "long_rows_bf16"}, order)
-	require.LessOrEqual(t, bagSortBlocks, bagGroup*bagGroup, "a group of blocks, and the groups, are read at once")
+	require.LessOrEqual(t, embedding.BagSortBlocks, embedding.BagGroup*embedding.BagGroup, "a group of blocks, and the groups, are read at once")
 	source := cudaSource(t, "embedding_bag")
-	for name, value := range map[string]int{"kChunk": bagChunk, "kTile": bagTile, "kStretch": bagStretch, "kGroup": bagGroup, "kCollected": bagCollected, "kDigits": 1 << bagDigitBits} {
+	for name, value := range map[string]int{"kChunk": embedding.BagChunk, "kTile": embedding.BagTile, "kStretch": embedding.BagStretch, "kGroup": embedding.BagGroup, "kCollected": embedding.BagCollected, "kDigits": 1 << embedding.BagDigitBits} {
 		require.Contains(t, source, fmt.Sprintf("constexpr int %s = %d;", name, value))
 	}
 }
@@ -365,19 +372,19 @@ func TestEmbeddingBagWords(t *testing.T) {
 // Parts of the workspace do not overlap: each begins behind the one before, whatever the problem.
 func TestEmbeddingBagWorkspace(t *testing.T) {
 	(&fakeCUDA{devices: 1, units: 4}).install(t)
-	for _, mode := range bagModes {
+	for _, mode := range embedding.BagModes {
 		for _, total := range []int64{0, 1, 31, 32, 2048, 2049, 70000, 5 << 20} {
 			d := bagOf(mode, 1000, 96, 77, total)
-			d.DType = Float64
-			plan, err := Select(d, CUDA(0), Preference{Kernel: "sorted"})
+			d.DType = tensorpkg.Float64
+			plan, err := Select(d, tensorpkg.CUDA(0), ops.Preference{Kernel: "sorted"})
 			require.NoError(t, err)
-			program := plan.program.(*bagProgram)
-			layout := program.layout()
-			require.LessOrEqual(t, layout.partial+program.parts()*96*8, layout.size)
-			require.LessOrEqual(t, program.chunks(program.levels()), int64(bagTopChunks), "few chunks are left at the top")
-			require.Less(t, program.passes()*program.digit(), int64(33))
-			require.True(t, total == 0 || layout.lists+4*(2+4*program.chunks(1)+program.mostSlices()*program.parts()) <= layout.partial)
-			require.Zero(t, layout.counts%16+layout.totals%16, "zeros are written 16 bytes at a time")
+			program := plan.program.(*embedding.BagProgram)
+			layout := program.Layout()
+			require.LessOrEqual(t, layout.Partial+program.Parts()*96*8, layout.Size)
+			require.LessOrEqual(t, program.Chunks(program.Levels()), int64(embedding.BagTopChunks), "few chunks are left at the top")
+			require.Less(t, program.Passes()*program.Digit(), int64(33))
+			require.True(t, total == 0 || layout.Lists+4*(2+4*program.Chunks(1)+program.MostSlices()*program.Parts()) <= layout.Partial)
+			require.Zero(t, layout.Counts%16+layout.Totals%16, "zeros are written 16 bytes at a time")
 		}
 	}
 }
@@ -389,26 +396,26 @@ func TestEmbeddingBagFew(t *testing.T) {
 	zero, plenty := int64(0), int64(1<<40)
 	for _, row := range []struct {
 		rows, columns, total int64
-		preference           Preference
+		preference           ops.Preference
 		kernel               string
 		grid, each           uint64 // blocks, rows of each
 	}{
-		{1000, 128, 640, Preference{}, "few", 250, 4},
-		{1, 128, 1, Preference{}, "few", 1, 1},
-		{bagFewRows * bagFewBlocks * 132, 128, bagTile, Preference{}, "few", bagFewBlocks * 132, bagFewRows},
-		{bagFewRows*bagFewBlocks*132 + 1, 128, 640, Preference{}, "sorted", 0, 0},
-		{bagFewRows*bagFewBlocks*132 + 1, 128, 640, Preference{Kernel: "few"}, "few", bagFewBlocks*132 + 1, bagFewRows},
-		{1000, 128, bagTile + 1, Preference{}, "sorted", 0, 0},
-		{1000, 256, bagTile, Preference{}, "sorted", 0, 0}, // two slices of a row with all positions
-		{1000, 256, bagTile, Preference{MaxWorkspace: &plenty}, "sorted", 0, 0},
-		{1000, 256, bagTile, Preference{MaxWorkspace: &zero}, "few", 250, 4},
-		{1000, 256, bagTile, Preference{Kernel: "few"}, "few", 250, 4},
-		{1000, 128, 640, Preference{Kernel: "sorted"}, "sorted", 0, 0},
-		{1000, 128, 0, Preference{}, "sorted", 0, 0},
+		{1000, 128, 640, ops.Preference{}, "few", 250, 4},
+		{1, 128, 1, ops.Preference{}, "few", 1, 1},
+		{embedding.BagFewRows * embedding.BagFewBlocks * 132, 128, embedding.BagTile, ops.Preference{}, "few", embedding.BagFewBlocks * 132, embedding.BagFewRows},
+		{embedding.BagFewRows*embedding.BagFewBlocks*132 + 1, 128, 640, ops.Preference{}, "sorted", 0, 0},
+		{embedding.BagFewRows*embedding.BagFewBlocks*132 + 1, 128, 640, ops.Preference{Kernel: "few"}, "few", embedding.BagFewBlocks*132 + 1, embedding.BagFewRows},
+		{1000, 128, embedding.BagTile + 1, ops.Preference{}, "sorted", 0, 0},
+		{1000, 256, embedding.BagTile, ops.Preference{}, "sorted", 0, 0}, // two slices of a row with all positions
+		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &plenty}, "sorted", 0, 0},
+		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &zero}, "few", 250, 4},
+		{1000, 256, embedding.BagTile, ops.Preference{Kernel: "few"}, "few", 250, 4},
+		{1000, 128, 640, ops.Preference{Kernel: "sorted"}, "sorted", 0, 0},
+		{1000, 128, 0, ops.Preference{}, "sorted", 0, 0},
 	} {
 		d := bagOf("sum", row.rows, row.columns, 32, row.total)
-		d.DType = Float32
-		plan, err := Select(d, CUDA(0), row.preference)
+		d.DType = tensorpkg.Float32
+		plan, err := Select(d, tensorpkg.CUDA(0), row.preference)
 		require.NoError(t, err)
 		require.Equal(t, row.kernel, plan.SKU().Kernel, "%v", row)
 		if row.kernel == "sorted" {
@@ -423,42 +430,42 @@ func TestEmbeddingBagFew(t *testing.T) {
 		require.Equal(t, "embedding_bag_backward_few_f32", l.symbol)
 		require.Equal(t, []uint64{row.grid, row.each}, []uint64{uint64(l.grid), l.words[at["tiles"]]})
 	}
-	for _, device := range []Device{CPU, CUDA(0)} {
-		d := bagWith(func(d *EmbeddingBagBackward) { d.TotalIndices = bagTile + 1 })
-		_, err := Select(d, device, Preference{Kernel: "few"})
-		require.ErrorIs(t, err, ErrUnsupported)
+	for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
+		d := bagWith(func(d *embedding.EmbeddingBagBackward) { d.TotalIndices = embedding.BagTile + 1 })
+		_, err := Select(d, device, ops.Preference{Kernel: "few"})
+		require.ErrorIs(t, err, errs.ErrUnsupported)
 	}
 	require.Contains(t, cudaSource(t, "embedding_bag"), "constexpr u32 kNoRow = kDigits - 1;")
-	require.Equal(t, bagFewRows, 1<<bagDigitBits-1)
+	require.Equal(t, embedding.BagFewRows, 1<<embedding.BagDigitBits-1)
 }
 
 // A row is cut into no more slices than the workspace has room for, however the operands lie.
 func TestEmbeddingBagSlices(t *testing.T) {
 	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
 	at, _ := wordsOf(t, "embedding_bag", "BagArgs")
-	for _, dtype := range Floats {
+	for _, dtype := range tensorpkg.Floats {
 		for columns := int64(1); columns < 700; columns += 1 + columns/40 {
 			for _, step := range []int64{columns, columns + 1} { // rows of dy, and with a gap behind each
-				bags := bagCache/(512*2) + 1 // dy is too large for the cache by as much as makes slices narrower
+				bags := embedding.BagCache/(512*2) + 1 // dy is too large for the cache by as much as makes slices narrower
 				d := bagOf("sum", 50, columns, int64(2*bags), int64(10*bags))
 				d.DType = dtype
-				plan, err := Select(d, CUDA(0), Preference{})
+				plan, err := Select(d, tensorpkg.CUDA(0), ops.Preference{})
 				require.NoError(t, err)
-				tensor := func(dtype DType, data uintptr, step int64, shape ...int64) Tensor {
-					v := Tensor{Data: data, DType: dtype, Device: CUDA(0), NDim: int32(len(shape)), Present: 1}
+				tensor := func(dtype tensorpkg.DType, data uintptr, step int64, shape ...int64) tensorpkg.Tensor {
+					v := tensorpkg.Tensor{Data: data, DType: dtype, Device: tensorpkg.CUDA(0), NDim: int32(len(shape)), Present: 1}
 					copy(v.Shape[:], shape)
-					copy(v.Strides[:], compact(shape))
+					copy(v.Strides[:], tensorpkg.Compact(shape))
 					if len(shape) == 2 {
 						v.Strides[0] = step
 					}
 					return v
 				}
 				fake.launches = nil
-				require.NoError(t, plan.Run(7, tensor(Uint8, 1<<50, 0, plan.WorkspaceSize()), Args{
+				require.NoError(t, plan.Run(7, tensor(tensorpkg.Uint8, 1<<50, 0, plan.WorkspaceSize()), Args{
 					"dy": tensor(dtype, 1<<40, step, d.NumBags, columns), "dweight": tensor(dtype, 1<<44, columns, 50, columns),
-					"indices": tensor(Int64, 1<<46, 0, d.TotalIndices), "offsets": tensor(Int64, 1<<47, 0, d.NumBags)}))
+					"indices": tensor(tensorpkg.Int64, 1<<46, 0, d.TotalIndices), "offsets": tensor(tensorpkg.Int64, 1<<47, 0, d.NumBags)}))
 				last := fake.launches[len(fake.launches)-1].words
-				require.LessOrEqual(t, int64(last[at["slices"]]), plan.program.(*bagProgram).mostSlices(), "%d columns of %v", columns, dtype)
+				require.LessOrEqual(t, int64(last[at["slices"]]), plan.program.(*embedding.BagProgram).MostSlices(), "%d columns of %v", columns, dtype)
 				require.GreaterOrEqual(t, int64(last[at["slices"]]*last[at["lanes"]])*max(1, int64(last[at["wide"]])*16/dtype.Size()), columns)
 			}
 		}
@@ -470,15 +477,15 @@ func TestEmbeddingBagChecksValuesOnADevice(t *testing.T) {
 	SetCheck(true)
 	defer SetCheck(false)
 	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
-	d := bagWith(func(*EmbeddingBagBackward) {})
-	plan, err := Select(d, CUDA(0), Preference{})
+	d := bagWith(func(*embedding.EmbeddingBagBackward) {})
+	plan, err := Select(d, tensorpkg.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	c := newBagCall(d, contiguous)
 	for name, tensor := range c.args {
-		tensor.Device = CUDA(0)
+		tensor.Device = tensorpkg.CUDA(0)
 		c.args[name] = tensor
 	}
-	workspace := Tensor{Data: 1 << 41, DType: Uint8, Device: CUDA(0), NDim: 1, Present: 1, Shape: [MaxRank]int64{plan.WorkspaceSize()}, Strides: [MaxRank]int64{1}}
+	workspace := tensorpkg.Tensor{Data: 1 << 41, DType: tensorpkg.Uint8, Device: tensorpkg.CUDA(0), NDim: 1, Present: 1, Shape: [tensorpkg.MaxRank]int64{plan.WorkspaceSize()}, Strides: [tensorpkg.MaxRank]int64{1}}
 	for _, row := range []struct{ operand, wanted string }{
 		{"", ""}, {"offsets", "offsets must be in order, from 0 to at most 7 indices, got 11 at bag 1"}, {"indices", "indices must be in [0, 5), got 11 at position 1"},
 	} {
@@ -498,7 +505,7 @@ func TestEmbeddingBagChecksValuesOnADevice(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, row.wanted)
-		require.ErrorIs(t, err, ErrInvalidProblem)
+		require.ErrorIs(t, err, errs.ErrInvalidProblem)
 		require.Empty(t, fake.launches, "nothing is written")
 	}
 }

@@ -5,11 +5,15 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
 )
 
 // lerpOf is a case whose operands are given by shape; nil: the shape of dy.
 func lerpOf(reason string, shape, weight, a, b []int64) trial {
-	return trial{reason: reason, descriptor: LerpBackward{Shape: shape, WeightShape: weight, AShape: a, BShape: b}}
+	return trial{reason: reason, descriptor: elementwise.LerpBackward{Shape: shape, WeightShape: weight, AShape: a, BShape: b}}
 }
 
 func TestLerpShapes(t *testing.T) {
@@ -40,11 +44,11 @@ func TestLerpShapes(t *testing.T) {
 
 func TestLerpLongSums(t *testing.T) {
 	conform(t, []trial{
-		lerpOf("a row in parts, the last of one element", []int64{2*grain + 1}, []int64{}, nil, nil),
-		lerpOf("rows in parts", []int64{2, grain + 700}, []int64{2, 1}, []int64{1}, nil),
-		lerpOf("a row that just needs no parts", []int64{grain}, []int64{}, nil, nil),
+		lerpOf("a row in parts, the last of one element", []int64{2*cpu.Grain + 1}, []int64{}, nil, nil),
+		lerpOf("rows in parts", []int64{2, cpu.Grain + 700}, []int64{2, 1}, []int64{1}, nil),
+		lerpOf("a row that just needs no parts", []int64{cpu.Grain}, []int64{}, nil, nil),
 		lerpOf("rows of two reduced dimensions apart", []int64{150, 4, 90}, []int64{4, 1}, nil, []int64{1, 4, 1}),
-		lerpOf("narrow columns in parts", []int64{grain/3 + 50, 3}, []int64{3}, nil, []int64{1, 3}),
+		lerpOf("narrow columns in parts", []int64{cpu.Grain/3 + 50, 3}, []int64{3}, nil, []int64{1, 3}),
 		lerpOf("wide columns", []int64{6, 3000}, []int64{3000}, nil, nil),
 		lerpOf("wide columns in parts", []int64{70, 1500}, []int64{1500}, nil, nil),
 		lerpOf("columns inside kept rows", []int64{3, 40, 70}, []int64{3, 1, 70}, nil, nil),
@@ -75,10 +79,10 @@ func TestLerpBroadcastPatterns(t *testing.T) {
 func TestLerpWeights(t *testing.T) {
 	var trials []trial
 	for _, w := range []float64{0, 1, -0.3, 1.7, 1e-30, math.Inf(1), math.Inf(-1), math.NaN()} {
-		weight := Scalar(w)
+		weight := ops.Scalar(w)
 		trials = append(trials, trial{
 			reason:     fmt.Sprint("the number ", w),
-			descriptor: LerpBackward{Shape: []int64{4, 33}, Weight: &weight, BShape: []int64{33}}, without: []string{"weight", "dweight"},
+			descriptor: elementwise.LerpBackward{Shape: []int64{4, 33}, Weight: &weight, BShape: []int64{33}}, without: []string{"weight", "dweight"},
 		})
 	}
 	odd := func(r *rand.Rand) float64 {
@@ -86,18 +90,18 @@ func TestLerpWeights(t *testing.T) {
 	}
 	values := map[string]func(*rand.Rand) float64{"weight": odd, "a": odd, "b": odd}
 	trials = append(trials,
-		trial{reason: "infinities and NaN", descriptor: LerpBackward{Shape: []int64{4, 33}}, values: values},
-		trial{reason: "infinities and NaN, summed", descriptor: LerpBackward{Shape: []int64{40, 3}, WeightShape: []int64{1, 3}, AShape: []int64{40, 1}}, values: values},
-		trial{reason: "infinite dy", descriptor: LerpBackward{Shape: []int64{5, 7}, BShape: []int64{7}}, values: map[string]func(*rand.Rand) float64{"dy": odd}})
+		trial{reason: "infinities and NaN", descriptor: elementwise.LerpBackward{Shape: []int64{4, 33}}, values: values},
+		trial{reason: "infinities and NaN, summed", descriptor: elementwise.LerpBackward{Shape: []int64{40, 3}, WeightShape: []int64{1, 3}, AShape: []int64{40, 1}}, values: values},
+		trial{reason: "infinite dy", descriptor: elementwise.LerpBackward{Shape: []int64{5, 7}, BShape: []int64{7}}, values: map[string]func(*rand.Rand) float64{"dy": odd}})
 	conform(t, trials)
 }
 
 func TestLerpOperands(t *testing.T) {
 	shape := []int64{6, 35}
 	conform(t, []trial{
-		{reason: "dweight needs no weight", descriptor: LerpBackward{Shape: shape, WeightShape: []int64{}}, without: []string{"weight", "da", "db"}},
-		{reason: "da and db need no ends", descriptor: LerpBackward{Shape: shape, BShape: []int64{35}}, without: []string{"a", "b", "dweight"}},
-		{reason: "db alone", descriptor: LerpBackward{Shape: shape, BShape: []int64{6, 1}}, without: []string{"a", "b", "da", "dweight"}},
+		{reason: "dweight needs no weight", descriptor: elementwise.LerpBackward{Shape: shape, WeightShape: []int64{}}, without: []string{"weight", "da", "db"}},
+		{reason: "da and db need no ends", descriptor: elementwise.LerpBackward{Shape: shape, BShape: []int64{35}}, without: []string{"a", "b", "dweight"}},
+		{reason: "db alone", descriptor: elementwise.LerpBackward{Shape: shape, BShape: []int64{6, 1}}, without: []string{"a", "b", "da", "dweight"}},
 	})
 }
 
@@ -109,8 +113,8 @@ func TestLerpKernels(t *testing.T) {
 			lerpOf("rows", []int64{6, 35}, []int64{6, 1}, nil, nil),
 			lerpOf("columns", []int64{35, 6}, []int64{6}, nil, nil),
 			lerpOf("both", []int64{8, 9, 10}, []int64{9, 1}, []int64{8, 1, 10}, []int64{10}),
-			lerpOf("long rows", []int64{2, grain + 9}, []int64{2, 1}, nil, nil),
-			lerpOf("long columns", []int64{grain/3 + 9, 3}, []int64{3}, nil, nil),
+			lerpOf("long rows", []int64{2, cpu.Grain + 9}, []int64{2, 1}, nil, nil),
+			lerpOf("long columns", []int64{cpu.Grain/3 + 9, 3}, []int64{3}, nil, nil),
 		} {
 			row.kernel, row.reason = kernel, row.reason+" by "+kernel
 			trials = append(trials, row)

@@ -9,16 +9,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/rope"
+
+	tensorpkg "github.com/sternway/sternway/core/internal/tensor"
 )
 
 // ropeTrial is one problem, with how its operands lie.
 type ropeTrial struct {
 	reason    string
-	d         RopeBackward
-	positions []int64 // shape; nil: none
-	index     DType   // of the positions
-	table     []int64 // shape; nil: none
-	tables    DType
+	d         rope.RopeBackward
+	positions []int64         // shape; nil: none
+	index     tensorpkg.DType // of the positions
+	table     []int64         // shape; nil: none
+	tables    tensorpkg.DType
 	furthest  int64 // the largest position
 	in, out   layout
 }
@@ -27,11 +32,11 @@ func given[N any](n N) *N { return &n }
 
 // ropeTrials is every convention, at sizes around vectors (4, 8, 16 elements) and a tile of the CPU (2048 pairs).
 func ropeTrials() (list []ropeTrial) {
-	usual := ropeTrial{in: contiguous, out: contiguous, furthest: 8, index: Int64, tables: Float32}
+	usual := ropeTrial{in: contiguous, out: contiguous, furthest: 8, index: tensorpkg.Int64, tables: tensorpkg.Float32}
 	add := func(reason string, change func(*ropeTrial)) {
 		for _, pairing := range []string{"interleaved", "half"} {
 			t := usual
-			t.reason, t.d = reason+", "+pairing, RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 5, HeadDim: 16, Pairing: pairing}
+			t.reason, t.d = reason+", "+pairing, rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 5, HeadDim: 16, Pairing: pairing}
 			change(&t)
 			list = append(list, t)
 		}
@@ -50,13 +55,13 @@ func ropeTrials() (list []ropeTrial) {
 		add(fmt.Sprint("part ", part), func(t *ropeTrial) { t.d.RotaryDim, t.d.RotaryStart = given(part[0]), part[1] })
 	}
 	add("float32 angle, far", func(t *ropeTrial) { t.d.Angle, t.positions, t.furthest = "float32", []int64{5}, 1<<20 })
-	add("another base", func(t *ropeTrial) { t.d.Base = given(Scalar(500000)) })
-	add("growing frequencies", func(t *ropeTrial) { t.d.Base = given(Scalar(0.01)) })
+	add("another base", func(t *ropeTrial) { t.d.Base = given(ops.Scalar(500000)) })
+	add("growing frequencies", func(t *ropeTrial) { t.d.Base = given(ops.Scalar(0.01)) })
 	add("far out", func(t *ropeTrial) { t.positions, t.furthest = []int64{5}, 1<<31 })
-	add("positions of each batch", func(t *ropeTrial) { t.positions, t.index = []int64{2, 5}, Int32 })
-	add("positions of one batch for all", func(t *ropeTrial) { t.positions, t.index = []int64{1, 5}, Int32 })
+	add("positions of each batch", func(t *ropeTrial) { t.positions, t.index = []int64{2, 5}, tensorpkg.Int32 })
+	add("positions of one batch for all", func(t *ropeTrial) { t.positions, t.index = []int64{1, 5}, tensorpkg.Int32 })
 	for _, table := range [][]int64{{9, 8}, {9, 16}, {2, 9, 8}, {2, 9, 16}, {1, 9, 16}} {
-		for _, dtype := range []DType{Float32, Float64, DType{}} { // the last: that of dy
+		for _, dtype := range []tensorpkg.DType{tensorpkg.Float32, tensorpkg.Float64, tensorpkg.DType{}} { // the last: that of dy
 			add(fmt.Sprint("table ", table, dtype), func(t *ropeTrial) { t.table, t.tables, t.positions = table, dtype, []int64{5} })
 		}
 	}
@@ -103,14 +108,14 @@ func ropeTrials() (list []ropeTrial) {
 func TestRope(t *testing.T) {
 	for _, c := range ropeTrials() {
 		t.Run(c.reason, func(t *testing.T) {
-			for _, dtype := range Floats {
+			for _, dtype := range tensorpkg.Floats {
 				c.d.DType = dtype
-				c.run(t, CPU, false)
+				c.run(t, tensorpkg.CPU, false)
 				modelRope(t)
-				c.run(t, CUDA(0), false)
+				c.run(t, tensorpkg.CUDA(0), false)
 				if c.in.name == c.out.name {
-					c.run(t, CPU, true)
-					c.run(t, CUDA(0), true)
+					c.run(t, tensorpkg.CPU, true)
+					c.run(t, tensorpkg.CUDA(0), true)
 				}
 			}
 		})
@@ -118,12 +123,12 @@ func TestRope(t *testing.T) {
 }
 
 // run compares a plan with the definition; in place, dx is dy.
-func (c *ropeTrial) run(t *testing.T, device Device, inPlace bool) {
+func (c *ropeTrial) run(t *testing.T, device tensorpkg.Device, inPlace bool) {
 	t.Helper()
-	plan, err := Select(c.d, device, Preference{})
+	plan, err := Select(c.d, device, ops.Preference{})
 	require.NoError(t, err)
 	random, args, memories := rand.New(rand.NewPCG(1, 2)), Args{}, map[string]*memory{}
-	give := func(name string, d DType, shape []int64, l layout, value func() float64) {
+	give := func(name string, d tensorpkg.DType, shape []int64, l layout, value func() float64) {
 		m := newMemory(d, device, shape, l).fill(func(int64) float64 { return value() })
 		args[name], memories[name] = m.Tensor, m
 	}
@@ -131,19 +136,19 @@ func (c *ropeTrial) run(t *testing.T, device Device, inPlace bool) {
 	if c.d.NumKeyHeads != nil {
 		names["dy_k"] = "dx_k"
 	}
-	for _, o := range plan.problem.operands {
-		if o.out {
-			m := newMemory(c.d.DType, device, o.shapes[0], c.out).poison()
-			args[o.name], memories[o.name] = m.Tensor, m
-		} else if names[o.name] != "" {
-			give(o.name, c.d.DType, o.shapes[0], c.in, random.NormFloat64)
+	for _, o := range plan.problem.Operands {
+		if o.Out {
+			m := newMemory(c.d.DType, device, o.Shapes[0], c.out).poison()
+			args[o.Name], memories[o.Name] = m.Tensor, m
+		} else if names[o.Name] != "" {
+			give(o.Name, c.d.DType, o.Shapes[0], c.in, random.NormFloat64)
 		}
 	}
 	if c.positions != nil {
 		give("positions", c.index, c.positions, contiguous, func() float64 { return float64(random.Int64N(c.furthest)) })
 	}
 	if dtype := c.tables; c.table != nil {
-		if dtype == (DType{}) {
+		if dtype == (tensorpkg.DType{}) {
 			dtype = c.d.DType
 		}
 		give("cos", dtype, c.table, gapped, random.NormFloat64)
@@ -156,7 +161,7 @@ func (c *ropeTrial) run(t *testing.T, device Device, inPlace bool) {
 			args[out], memories[out] = args[in], memories[in]
 		}
 	}
-	require.NoError(t, plan.Run(0, Tensor{}, args))
+	require.NoError(t, plan.Run(0, tensorpkg.Tensor{}, args))
 	for _, out := range names {
 		memories[out].requireOnlyElementsWritten(t, out)
 		for k, got := range memories[out].values() {
@@ -176,12 +181,12 @@ func (c *ropeTrial) run(t *testing.T, device Device, inPlace bool) {
 
 // definition is every element of an output in row-major order. A term's size includes what the rounding of an angle may come to.
 func (c *ropeTrial) definition(memories map[string]*memory, in string) []term {
-	d := c.d.withDefaults()
+	d := c.d.WithDefaults()
 	x := memories[in]
 	values, r := x.values(), *d.RotaryDim
 	terms := make([]term, len(values))
 	tokens := map[string]int{"bhsd": 2, "bshd": 1, "thd": 0}[d.Layout]
-	shape, own := x.shape(), compact(x.shape())
+	shape, own := x.Extents(), tensorpkg.Compact(x.Extents())
 	for k := range values {
 		at := int64(k) / own[len(own)-1] % shape[len(shape)-1]
 		token, batch := int64(k)/own[tokens]%shape[tokens], int64(0)
@@ -222,17 +227,17 @@ func (c *ropeTrial) definition(memories map[string]*memory, in string) []term {
 }
 
 func (c *ropeTrial) angle(memories map[string]*memory, batch, token, pair, hop, partner int64) (ci, si, cj, sj, blur float64) {
-	d := c.d.withDefaults()
+	d := c.d.WithDefaults()
 	position := float64(token)
 	if p := memories["positions"]; p != nil {
 		at := token
-		if len(p.shape()) == 2 && p.shape()[0] > 1 {
+		if len(p.Extents()) == 2 && p.Extents()[0] > 1 {
 			at += batch * d.SeqLen
 		}
 		position = p.value(at)
 	}
 	if cos, sin := memories["cos"], memories["sin"]; cos != nil {
-		shape := cos.shape()
+		shape := cos.Extents()
 		columns, rows := shape[len(shape)-1], shape[len(shape)-2]
 		at := int64(position) * columns
 		if len(shape) == 3 && shape[0] > 1 {
@@ -251,8 +256,8 @@ func (c *ropeTrial) angle(memories map[string]*memory, batch, token, pair, hop, 
 		theta = float64(float32(position) * float32(frequency))
 		blur = 0
 	}
-	if d.DType != Float64 {
-		blur *= precision[Float64].rounding / precision[Float32].rounding
+	if d.DType != tensorpkg.Float64 {
+		blur *= precision[tensorpkg.Float64].rounding / precision[tensorpkg.Float32].rounding
 	}
 	s, cosine := math.Sincos(theta)
 	return cosine, s, cosine, s, 8 * blur
@@ -264,42 +269,42 @@ func TestRopePositionsAreCheckedOnRequest(t *testing.T) {
 	defer SetCheck(false)
 	fake := modelRope(t)
 	positions := []byte{2, 0, 0, 0, 9, 0, 0, 0}
-	plan, err := Select(RopeBackward{BatchSize: 1, NumHeads: 1, SeqLen: 2, HeadDim: 2, DType: Float32}, CUDA(0), Preference{})
+	plan, err := Select(rope.RopeBackward{BatchSize: 1, NumHeads: 1, SeqLen: 2, HeadDim: 2, DType: tensorpkg.Float32}, tensorpkg.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args := Args{}
-	for name, tensor := range map[string]Tensor{"dy": Of(make([]float32, 4), 1, 1, 2, 2), "dx": Of(make([]float32, 4), 1, 1, 2, 2),
-		"positions": Of([]int32{0, 0}), "cos": Of(make([]float32, 9), 9, 1), "sin": Of(make([]float32, 9), 9, 1)} {
-		tensor.Device = CUDA(0)
+	for name, tensor := range map[string]tensorpkg.Tensor{"dy": tensorpkg.Of(make([]float32, 4), 1, 1, 2, 2), "dx": tensorpkg.Of(make([]float32, 4), 1, 1, 2, 2),
+		"positions": tensorpkg.Of([]int32{0, 0}), "cos": tensorpkg.Of(make([]float32, 9), 9, 1), "sin": tensorpkg.Of(make([]float32, 9), 9, 1)} {
+		tensor.Device = tensorpkg.CUDA(0)
 		args[name] = tensor
 	}
 	fake.memory = map[uintptr][]byte{args["positions"].Data: positions}
-	err = plan.Run(5, Tensor{}, args)
-	require.ErrorIs(t, err, ErrInvalidProblem)
+	err = plan.Run(5, tensorpkg.Tensor{}, args)
+	require.ErrorIs(t, err, errs.ErrInvalidProblem)
 	require.Contains(t, err.Error(), "positions[1] = 9")
 	require.Equal(t, []uintptr{args["positions"].Data}, fake.reads)
 	positions[4] = 8
-	require.NoError(t, plan.Run(5, Tensor{}, args))
+	require.NoError(t, plan.Run(5, tensorpkg.Tensor{}, args))
 	fake.refusals = map[string]error{"read": &driver.Status{Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS", Call: "cuMemcpyDtoHAsync"}}
-	require.ErrorIs(t, plan.Run(5, Tensor{}, args), ErrDevice)
+	require.ErrorIs(t, plan.Run(5, tensorpkg.Tensor{}, args), errs.ErrDevice)
 }
 
 // On the CPU a position that is no row of the tables is refused before anything is written; on a GPU its token is copied.
 func TestRopePositionsOutsideTheTables(t *testing.T) {
 	modelRope(t)
-	for _, device := range []Device{CPU, CUDA(0)} {
-		plan, err := Select(RopeBackward{BatchSize: 1, NumHeads: 2, SeqLen: 3, HeadDim: 4, DType: Float32}, device, Preference{})
+	for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
+		plan, err := Select(rope.RopeBackward{BatchSize: 1, NumHeads: 2, SeqLen: 3, HeadDim: 4, DType: tensorpkg.Float32}, device, ops.Preference{})
 		require.NoError(t, err)
 		for _, wrong := range []int64{-1, 7, math.MaxInt64, math.MinInt64} {
-			on := func(x Tensor) Tensor { x.Device = device; return x }
+			on := func(x tensorpkg.Tensor) tensorpkg.Tensor { x.Device = device; return x }
 			dy, dx := make([]float32, 24), make([]float32, 24)
 			for i := range dy {
 				dy[i] = float32(i + 1)
 			}
 			cos, sin := make([]float32, 14), make([]float32, 14)
-			err := plan.Run(0, Tensor{}, Args{"dy": on(Of(dy, 1, 2, 3, 4)), "dx": on(Of(dx, 1, 2, 3, 4)), "positions": on(Of([]int64{0, wrong, 6})),
-				"cos": on(Of(cos, 7, 2)), "sin": on(Of(sin, 7, 2))})
-			if device == CPU {
-				require.ErrorIs(t, err, ErrInvalidProblem)
+			err := plan.Run(0, tensorpkg.Tensor{}, Args{"dy": on(tensorpkg.Of(dy, 1, 2, 3, 4)), "dx": on(tensorpkg.Of(dx, 1, 2, 3, 4)), "positions": on(tensorpkg.Of([]int64{0, wrong, 6})),
+				"cos": on(tensorpkg.Of(cos, 7, 2)), "sin": on(tensorpkg.Of(sin, 7, 2))})
+			if device == tensorpkg.CPU {
+				require.ErrorIs(t, err, errs.ErrInvalidProblem)
 				require.Contains(t, err.Error(), fmt.Sprintf("positions[1] = %d", wrong))
 				require.Equal(t, make([]float32, 24), dx)
 				continue

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,7 +34,7 @@ func scanNumbers(kind string, random *rand.Rand, n int64) (dy, x []float64) {
 }
 
 func scanCases(yield func(scanCase)) {
-	for _, dtype := range Floats {
+	for _, dtype := range tensor.Floats {
 		for _, reverse := range []bool{false, true} {
 			for _, kind := range []string{"cumsum", "cumprod", "logcumsumexp"} {
 				yield(scanCase{kind: kind, reverse: reverse, dtype: dtype})
@@ -66,7 +69,7 @@ func TestScanShapes(t *testing.T) {
 	scanCases(func(c scanCase) {
 		for _, s := range shapes {
 			c.shape, c.dim = s.shape, s.dim
-			n, _ := product(c.shape)
+			n, _ := tensor.Product(c.shape)
 			dy, x := scanNumbers(c.kind, random, n)
 			c.check(t, dy, x)
 		}
@@ -82,10 +85,10 @@ func TestScanLongRows(t *testing.T) {
 	}{{[]int64{65537}, 0}, {[]int64{131073, 1}, 0}, {[]int64{1, 131072}, 1}, {[]int64{1 << 18, 2}, 0}, {[]int64{2, 5000, 3}, 1}, {[]int64{1<<18 + 1, 1}, 0}} {
 		scanCases(func(c scanCase) {
 			c.shape, c.dim = s.shape, s.dim
-			if c.kind == "logcumsumexp" || c.kind == "cumprod" && (c.reverse || s.shape[0] > 1<<17) || c.reverse && c.dtype != Float32 {
+			if c.kind == "logcumsumexp" || c.kind == "cumprod" && (c.reverse || s.shape[0] > 1<<17) || c.reverse && c.dtype != tensor.Float32 {
 				return
 			}
-			n, _ := product(c.shape)
+			n, _ := tensor.Product(c.shape)
 			dy, x := scanNumbers(c.kind, random, n)
 			if c.kind == "cumprod" {
 				for i := range x {
@@ -96,7 +99,7 @@ func TestScanLongRows(t *testing.T) {
 		})
 	}
 	for _, reverse := range []bool{false, true} {
-		c := scanCase{kind: "logcumsumexp", shape: []int64{6000, 2}, reverse: reverse, dtype: Float64}
+		c := scanCase{kind: "logcumsumexp", shape: []int64{6000, 2}, reverse: reverse, dtype: tensor.Float64}
 		dy, x := scanNumbers(c.kind, random, 12000)
 		c.check(t, dy, x)
 	}
@@ -152,7 +155,7 @@ func TestScanValues(t *testing.T) {
 		{"subnormals", "cumsum", "", nil, []float64{0x1p-149, 0x1p-148, 0x1p-149}, []float64{0x1p-147, 3 * 0x1p-149, 0x1p-149}},
 		{"infinities meet", "cumsum", "", nil, []float64{1, -scanInf, scanInf}, []float64{scanNaN, scanNaN, scanInf}},
 	} {
-		for _, dtype := range []DType{Float32, Float64} {
+		for _, dtype := range []tensor.DType{tensor.Float32, tensor.Float64} {
 			for _, reverse := range []bool{false, true} {
 				s := scanCase{kind: c.kind, tie: c.tie, shape: []int64{int64(len(c.dy))}, dtype: dtype, reverse: reverse}
 				order := func(values []float64) []float64 {
@@ -178,7 +181,7 @@ func TestScanBorders(t *testing.T) {
 	for _, at := range []int{0, 1, 63, 64, 575, 576, 577, 1151, 1152, 2879, 2880, n - 1} {
 		for _, special := range []float64{0, scanNaN, scanInf, -scanInf, 1e30, 1e-30, 0x1p-149} {
 			scanCases(func(c scanCase) {
-				if c.dtype == Float16 || c.dtype == BFloat16 || c.kind == "cumsum" || c.kind == "logcumsumexp" && (at > 600 || c.dtype == Float64) {
+				if c.dtype == tensor.Float16 || c.dtype == tensor.BFloat16 || c.kind == "cumsum" || c.kind == "logcumsumexp" && (at > 600 || c.dtype == tensor.Float64) {
 					return
 				}
 				c.shape = []int64{n}
@@ -196,7 +199,7 @@ func TestScanBorders(t *testing.T) {
 	for i := range 1100 {
 		x[i] = -scanInf
 	}
-	scanCase{kind: "logcumsumexp", shape: []int64{1500}, dtype: Float64}.check(t, scanRepeat(1500, 1), x)
+	scanCase{kind: "logcumsumexp", shape: []int64{1500}, dtype: tensor.Float64}.check(t, scanRepeat(1500, 1), x)
 }
 
 // Parts hand products on with an exponent of their own.
@@ -204,12 +207,12 @@ func TestScanProductRange(t *testing.T) {
 	for _, c := range []struct {
 		reason string
 		x      []float64
-		dtype  DType
+		dtype  tensor.DType
 	}{
-		{"small and large in turn", scanRepeat(2048, 1e-20, 1e20), Float32},
-		{"large and small in turn", scanRepeat(2048, 1e20, 1e-20), Float32},
-		{"float64 near its ends", scanRepeat(2048, 0x1p-1000, 0x1p1000), Float64},
-		{"subnormal factors", scanRepeat(1024, 0x1p500, 0x1p-1070, 0x1p570, 1), Float64},
+		{"small and large in turn", scanRepeat(2048, 1e-20, 1e20), tensor.Float32},
+		{"large and small in turn", scanRepeat(2048, 1e20, 1e-20), tensor.Float32},
+		{"float64 near its ends", scanRepeat(2048, 0x1p-1000, 0x1p1000), tensor.Float64},
+		{"subnormal factors", scanRepeat(1024, 0x1p500, 0x1p-1070, 0x1p570, 1), tensor.Float64},
 	} {
 		s := scanCase{kind: "cumprod", shape: []int64{int64(len(c.x))}, dtype: c.dtype}
 		dy := make([]float64, len(c.x))
@@ -222,7 +225,7 @@ func TestScanProductRange(t *testing.T) {
 		x[i] = 1e30
 	}
 	x[0] = 0
-	got := scanCase{kind: "cumprod", shape: []int64{4096}, dtype: Float64}.run(t, scanRepeat(4096, 1), x, nil)
+	got := scanCase{kind: "cumprod", shape: []int64{4096}, dtype: tensor.Float64}.run(t, scanRepeat(4096, 1), x, nil)
 	require.True(t, math.IsInf(got[0], 1) || got[0] > 1e300)
 	for _, v := range got[1:] {
 		require.Zero(t, v)
@@ -237,9 +240,9 @@ func TestScanIndices(t *testing.T) {
 	}{{[]int64{7}, 0}, {[]int64{9, 100}, 1}, {[]int64{100, 9}, 0}, {[]int64{3, 1000, 20}, 1}, {[]int64{70000}, 0},
 		{[]int64{1, 1100}, 0}, {[]int64{2, 1100}, 0}, {[]int64{3, 300}, 0}, {[]int64{4, 33}, 0}, {[]int64{3, 4, 50}, 1}, {[]int64{5, 300}, 0}} {
 		for _, reverse := range []bool{false, true} {
-			for _, dtype := range Floats {
+			for _, dtype := range tensor.Floats {
 				c := scanCase{kind: "cummax", shape: s.shape, dim: s.dim, reverse: reverse, dtype: dtype, indices: true}
-				n, _ := product(c.shape)
+				n, _ := tensor.Product(c.shape)
 				indices := make([]int64, n)
 				for i := range indices {
 					indices[i] = random.Int64N(c.shape[c.dim])
@@ -257,7 +260,7 @@ func TestScanIndices(t *testing.T) {
 						require.True(t, scanClose(c, got[at[k]], want[k], size[k], len(at)), "%s: %v, not %v", c, got[at[k]], want[k])
 					}
 				})
-				if dtype != Float32 {
+				if dtype != tensor.Float32 {
 					continue
 				}
 				for _, bad := range []int64{-1, c.shape[c.dim], math.MinInt64, math.MaxInt64} {
@@ -272,11 +275,11 @@ func TestScanIndices(t *testing.T) {
 
 // refused expects an error that names a bad index, and dx as it was.
 func (c scanCase) refused(t *testing.T, dy []float64, indices []int64, bad int64) {
-	plan, err := Select(c.descriptor(), CPU, Preference{})
+	plan, err := Select(c.descriptor(), tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
 	dx := scanTensor(c.dtype, c.shape, scanRepeat(len(dy), 42))
-	err = plan.Run(0, Tensor{}, Args{"dy": scanTensor(c.dtype, c.shape, dy), "indices": scanIndexTensor(c.shape, indices), "dx": dx})
-	var refusal *Error
+	err = plan.Run(0, tensor.Tensor{}, Args{"dy": scanTensor(c.dtype, c.shape, dy), "indices": scanIndexTensor(c.shape, indices), "dx": dx})
+	var refusal *errs.Error
 	require.ErrorAs(t, err, &refusal)
 	require.Equal(t, "indices", refusal.Operand)
 	n := c.shape[c.dim]
@@ -300,7 +303,7 @@ func (c scanCase) refused(t *testing.T, dy []float64, indices []int64, bad int64
 func TestScanStrides(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 5))
 	shape := []int64{6, 150, 10}
-	lay := func(values []float64, dtype DType, strides []int64, first int64, room int64) Tensor {
+	lay := func(values []float64, dtype tensor.DType, strides []int64, first int64, room int64) tensor.Tensor {
 		all := make([]float64, room)
 		for i := range all {
 			all[i] = scanNaN
@@ -336,9 +339,9 @@ func TestScanStrides(t *testing.T) {
 				if c.kind != "cumsum" {
 					args["x"] = lay(x, c.dtype, b.strides, b.first, b.room)
 				}
-				plan, err := Select(c.descriptor(), CPU, Preference{})
+				plan, err := Select(c.descriptor(), tensor.CPU, ops.Preference{})
 				require.NoError(t, err)
-				require.NoError(t, plan.Run(0, Tensor{}, args))
+				require.NoError(t, plan.Run(0, tensor.Tensor{}, args))
 				flat := dx
 				flat.NDim, flat.Shape[0], flat.Strides[0] = 1, o.room, 1
 				flat.Data -= uintptr(o.first * c.dtype.Size())
@@ -354,15 +357,15 @@ func TestScanStrides(t *testing.T) {
 			one := scanTensor(c.dtype, []int64{1}, []float64{1.5})
 			one.NDim = 3
 			copy(one.Shape[:], shape)
-			one.Strides = [MaxRank]int64{}
+			one.Strides = [tensor.MaxRank]int64{}
 			dx := scanTensor(c.dtype, shape, make([]float64, 9000))
 			args := Args{"dy": one, "dx": dx}
 			if c.kind != "cumsum" {
 				args["x"] = scanTensor(c.dtype, shape, x)
 			}
-			plan, err := Select(c.descriptor(), CPU, Preference{})
+			plan, err := Select(c.descriptor(), tensor.CPU, ops.Preference{})
 			require.NoError(t, err)
-			require.NoError(t, plan.Run(0, Tensor{}, args))
+			require.NoError(t, plan.Run(0, tensor.Tensor{}, args))
 			requireSame(t, same, scanValues(dx), c.String())
 		}
 	})
@@ -374,10 +377,10 @@ func TestScanRepeats(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 6))
 	scanCases(func(c scanCase) {
 		for _, shape := range [][]int64{{300, 200}, {70001, 1}} {
-			if c.shape, c.dim = shape, 0; c.dtype == Float16 || c.reverse {
+			if c.shape, c.dim = shape, 0; c.dtype == tensor.Float16 || c.reverse {
 				return
 			}
-			n, _ := product(c.shape)
+			n, _ := tensor.Product(c.shape)
 			dy, x := scanNumbers(c.kind, random, n)
 			var indices []int64
 			if c.indices {
@@ -397,7 +400,7 @@ func TestScanRepeats(t *testing.T) {
 func TestScanProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	scanCases(func(c scanCase) {
-		if c.dtype != Float64 || c.indices {
+		if c.dtype != tensor.Float64 || c.indices {
 			return
 		}
 		c.shape = []int64{777}

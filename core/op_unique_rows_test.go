@@ -9,6 +9,11 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,25 +24,25 @@ func stepped(step int64) layout {
 
 // uniqueCall holds the operands of one run by name; outputs are poisoned.
 type uniqueCall struct {
-	d      UniqueRows
+	d      embedding.UniqueRows
 	args   Args
 	memory map[string]*memory
 }
 
-func newUniqueCall(d UniqueRows, draw func(k int64) int64, in, out layout) *uniqueCall {
+func newUniqueCall(d embedding.UniqueRows, draw func(k int64) int64, in, out layout) *uniqueCall {
 	c := &uniqueCall{d: d, args: Args{}, memory: map[string]*memory{}}
 	add := func(name string, m *memory) { c.memory[name], c.args[name] = m, m.Tensor }
-	add("indices", newMemory(d.IndexDType, CPU, []int64{d.Total}, in).fill(func(k int64) float64 { return float64(draw(k)) }))
-	add("rows", newMemory(Int64, CPU, []int64{d.most()}, out).poison())
-	add("inverse", newMemory(d.inverseDType(), CPU, []int64{d.Total}, out).poison())
-	add("count", newMemory(Int64, CPU, []int64{1}, out).poison())
+	add("indices", newMemory(d.IndexDType, tensor.CPU, []int64{d.Total}, in).fill(func(k int64) float64 { return float64(draw(k)) }))
+	add("rows", newMemory(tensor.Int64, tensor.CPU, []int64{d.Most()}, out).poison())
+	add("inverse", newMemory(d.InverseDType(), tensor.CPU, []int64{d.Total}, out).poison())
+	add("count", newMemory(tensor.Int64, tensor.CPU, []int64{1}, out).poison())
 	return c
 }
 
 // requireDefinition compares the outputs with what a set and a sort make of the indices.
 func (c *uniqueCall) requireDefinition(t *testing.T) {
 	t.Helper()
-	indices, padding, places := c.memory["indices"].values(), float64(c.d.padding()), map[float64]float64{}
+	indices, padding, places := c.memory["indices"].values(), float64(c.d.Padding()), map[float64]float64{}
 	rows := []float64{}
 	for _, index := range indices {
 		if _, known := places[index]; !known && index != padding {
@@ -57,7 +62,7 @@ func (c *uniqueCall) requireDefinition(t *testing.T) {
 		inverse[k] = places[index]
 	}
 	count := float64(len(rows))
-	for int64(len(rows)) < c.d.most() {
+	for int64(len(rows)) < c.d.Most() {
 		rows = append(rows, -1)
 	}
 	for name, want := range map[string][]float64{"rows": rows, "inverse": inverse, "count": {count}} {
@@ -69,9 +74,9 @@ func (c *uniqueCall) requireDefinition(t *testing.T) {
 
 func (c *uniqueCall) run(t *testing.T) {
 	t.Helper()
-	plan, err := Select(c.d, CPU, Preference{})
+	plan, err := Select(c.d, tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
-	require.NoError(t, plan.Run(0, Tensor{}, c.args))
+	require.NoError(t, plan.Run(0, tensor.Tensor{}, c.args))
 	c.requireDefinition(t)
 }
 
@@ -83,7 +88,7 @@ func TestUniqueRows(t *testing.T) {
 			if rows == 0 && total > 0 {
 				continue // no index is in [0, 0)
 			}
-			for k, dtype := range []DType{Int32, Int64} {
+			for k, dtype := range []tensor.DType{tensor.Int32, tensor.Int64} {
 				random := rand.New(rand.NewPCG(3, uint64(total)))
 				draws := map[string]func(int64) int64{
 					"uniform": func(int64) int64 { return random.Int64N(rows) },
@@ -96,7 +101,7 @@ func TestUniqueRows(t *testing.T) {
 						if padding != nil && rows == 0 {
 							continue
 						}
-						d := UniqueRows{NumRows: rows, Total: total, IndexDType: dtype, PaddingIdx: padding}
+						d := embedding.UniqueRows{NumRows: rows, Total: total, IndexDType: dtype, PaddingIdx: padding}
 						in := []layout{contiguous, stepped(-1), stepped(2), stepped(0)}[(k+at+int(total))%4]
 						out := []layout{contiguous, stepped(3), flipped}[at]
 						t.Run(fmt.Sprint(name, rows, " ", total, dtype, at, in.name), func(t *testing.T) { newUniqueCall(d, draw, in, out).run(t) })
@@ -119,15 +124,15 @@ func TestUniqueRowsCounts(t *testing.T) {
 	random, last := rand.New(rand.NewPCG(9, 9)), int64(-1)
 	for _, rows := range []int64{1<<31 - 1, 1 << 32, 1<<40 + 3} {
 		for _, padding := range []*int64{nil, &last} {
-			d := UniqueRows{NumRows: rows, Total: 500, IndexDType: Int64, PaddingIdx: padding}
+			d := embedding.UniqueRows{NumRows: rows, Total: 500, IndexDType: tensor.Int64, PaddingIdx: padding}
 			newUniqueCall(d, func(k int64) int64 { return (rows - 1 - random.Int64N(1<<(1+k%31))) }, contiguous, contiguous).run(t)
 		}
 	}
-	for _, d := range []UniqueRows{{NumRows: 1<<31 - 1, Total: 3, IndexDType: Int64}, {NumRows: 3, Total: 1<<31 - 1, IndexDType: Int64}} {
-		_, err := Select(d, CPU, Preference{})
+	for _, d := range []embedding.UniqueRows{{NumRows: 1<<31 - 1, Total: 3, IndexDType: tensor.Int64}, {NumRows: 3, Total: 1<<31 - 1, IndexDType: tensor.Int64}} {
+		_, err := Select(d, tensor.CPU, ops.Preference{})
 		require.NoError(t, err)
-		_, err = Select(d, CUDA(0), Preference{})
-		require.ErrorIs(t, err, ErrUnsupported)
+		_, err = Select(d, tensor.CUDA(0), ops.Preference{})
+		require.ErrorIs(t, err, errs.ErrUnsupported)
 		require.ErrorContains(t, err, "must be less than 2147483647 on a GPU")
 	}
 }
@@ -140,14 +145,14 @@ func TestUniqueRowsThreads(t *testing.T) {
 		var group sync.WaitGroup
 		for worker := range 3 {
 			padding := int64(worker)
-			d := UniqueRows{NumRows: []int64{300000, 70, 1 << 30}[worker], Total: []int64{200000, 90000, 3000}[worker], IndexDType: Int64, PaddingIdx: &padding}
+			d := embedding.UniqueRows{NumRows: []int64{300000, 70, 1 << 30}[worker], Total: []int64{200000, 90000, 3000}[worker], IndexDType: tensor.Int64, PaddingIdx: &padding}
 			random := rand.New(rand.NewPCG(uint64(worker), 1))
 			c := newUniqueCall(d, func(int64) int64 { return random.Int64N(d.NumRows) }, contiguous, contiguous)
-			plan, err := Select(d, CPU, Preference{})
+			plan, err := Select(d, tensor.CPU, ops.Preference{})
 			require.NoError(t, err)
 			group.Go(func() {
 				for range 4 {
-					if err := plan.Run(0, Tensor{}, c.args); err != nil {
+					if err := plan.Run(0, tensor.Tensor{}, c.args); err != nil {
 						panic(err)
 					}
 					c.requireDefinition(t)
@@ -163,27 +168,27 @@ func TestUniqueRowsWords(t *testing.T) {
 	at, size := wordsOf(t, "unique_rows", "UniqueArgs")
 	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
 	padding := int64(-1)
-	d := UniqueRows{NumRows: 1 << 20, Total: 50000, IndexDType: Int64, PaddingIdx: &padding}
-	plan, err := Select(d, CUDA(0), Preference{})
+	d := embedding.UniqueRows{NumRows: 1 << 20, Total: 50000, IndexDType: tensor.Int64, PaddingIdx: &padding}
+	plan, err := Select(d, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args, workspace := deviceArgs(plan, plan.Operands()...)
-	args[uniqueIndices].Strides[0] = -3
+	args[embedding.UniqueIndices].Strides[0] = -3
 	require.NoError(t, plan.RunOrdered(7, workspace, args))
 	require.EqualValues(t, 8*(1<<15)+256+4*(1<<10), plan.WorkspaceSize(), "cells, 32 totals, 1024 counts")
 	grids := []uint32{65, 4, 128, 128, 196}
 	require.Len(t, fake.launches, len(grids))
 	for stage, l := range fake.launches {
 		require.Len(t, l.words, size)
-		require.Equal(t, []any{"unique_rows", uintptr(7), grids[stage], uint32(blockThreads)}, []any{l.symbol, l.stream, l.grid, l.block})
+		require.Equal(t, []any{"unique_rows", uintptr(7), grids[stage], uint32(launch.BlockThreads)}, []any{l.symbol, l.stream, l.grid, l.block})
 		for name, want := range map[string]int64{"indices": 1 << 40, "index_step": -24, "index_wide": 1, "rows": 2 << 40, "rows_step": 8, "inverse": 3 << 40,
 			"inverse_step": 4, "count": 4 << 40, "workspace": 100 << 40, "num_rows": 1 << 20, "total": 50000, "padding": 1<<20 - 1, "most": 50000,
 			"cells": 1 << 15, "totals_at": 8 << 15, "counts_at": 8<<15 + 256, "shift": 5, "stage": int64(stage), "end": int64(stage + 1)} {
 			require.Equal(t, want, int64(l.words[at[name]]), "%s in stage %d", name, stage)
 		}
 	}
-	require.EqualValues(t, uniqueMost, sourceConstant(t, "unique_rows", "kMost"))
+	require.EqualValues(t, embedding.UniqueMost, sourceConstant(t, "unique_rows", "kMost"))
 	stages := []string{"clear", "mark", "count", "rows", "inverse"}
-	require.Len(t, stages, uniqueStages)
+	require.Len(t, stages, embedding.UniqueStages)
 	for stage, name := range stages {
 		require.Regexp(t, fmt.Sprintf(`(case %d|default): %s\(args\)`, stage, name), cudaSource(t, "unique_rows"))
 	}
@@ -202,41 +207,41 @@ func TestUniqueRowsLaunches(t *testing.T) {
 		{0, 0, "", "0"}, {1<<31 - 2, 0, "", "0"}, {1<<31 - 2, 0, "marked", "0234"}, {0, 9, "", "0"}, {0, 1 << 20, "", "01234"},
 	} {
 		fake.launches = nil
-		plan, err := Select(UniqueRows{NumRows: row.rows, Total: row.total, IndexDType: Int32}, CUDA(0), Preference{Kernel: row.kernel})
+		plan, err := Select(embedding.UniqueRows{NumRows: row.rows, Total: row.total, IndexDType: tensor.Int32}, tensor.CUDA(0), ops.Preference{Kernel: row.kernel})
 		require.NoError(t, err)
 		args, workspace := deviceArgs(plan, plan.Operands()...)
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		var stages strings.Builder
 		for _, l := range fake.launches {
 			fmt.Fprint(&stages, l.words[at["stage"]])
-			require.True(t, l.block == blockThreads || l.block == uniqueMost && l.grid == 1)
+			require.True(t, l.block == launch.BlockThreads || l.block == embedding.UniqueMost && l.grid == 1)
 		}
 		require.Equal(t, row.launches, stages.String(), "%v", row)
-		require.EqualValues(t, uniqueStages, fake.launches[len(fake.launches)-1].words[at["end"]])
+		require.EqualValues(t, embedding.UniqueStages, fake.launches[len(fake.launches)-1].words[at["end"]])
 		if row.launches == "0" {
-			require.Equal(t, []uint32{1, uniqueMost}, []uint32{fake.launches[0].grid, fake.launches[0].block})
+			require.Equal(t, []uint32{1, embedding.UniqueMost}, []uint32{fake.launches[0].grid, fake.launches[0].block})
 		}
 	}
-	_, err := Select(UniqueRows{NumRows: 1<<17 + 1, Total: 5, IndexDType: Int32}, CUDA(0), Preference{Kernel: "single"})
-	require.ErrorIs(t, err, ErrUnsupported)
+	_, err := Select(embedding.UniqueRows{NumRows: 1<<17 + 1, Total: 5, IndexDType: tensor.Int32}, tensor.CUDA(0), ops.Preference{Kernel: "single"})
+	require.ErrorIs(t, err, errs.ErrUnsupported)
 }
 
 // Parts of the workspace lie one behind the other, whatever the problem, and hold what the kernel reads of them.
 func TestUniqueRowsWorkspace(t *testing.T) {
 	for _, rows := range []int64{0, 1, 32767, 32768, 32769, 1 << 20, 10_000_001, 1<<31 - 2} {
-		l := (&uniqueProgram{d: UniqueRows{NumRows: rows, Total: 10}}).layout()
-		groups := l.cells / uniqueGroup
-		require.GreaterOrEqual(t, l.cells*32, rows)
-		require.Zero(t, l.cells%uniqueMost, "blocks read cells without a look at where they end")
-		require.LessOrEqual(t, l.totals+4*((groups-1)>>l.shift+1), l.counts)
-		require.Zero(t, l.counts%16, "zeros are written 16 bytes at a time")
-		require.LessOrEqual(t, int64(1)<<l.shift, 2*(groups>>l.shift)+1, "as few totals as counts")
+		l := (&embedding.UniqueProgram{D: embedding.UniqueRows{NumRows: rows, Total: 10}}).Layout()
+		groups := l.Cells / embedding.UniqueGroup
+		require.GreaterOrEqual(t, l.Cells*32, rows)
+		require.Zero(t, l.Cells%embedding.UniqueMost, "blocks read cells without a look at where they end")
+		require.LessOrEqual(t, l.Totals+4*((groups-1)>>l.Shift+1), l.Counts)
+		require.Zero(t, l.Counts%16, "zeros are written 16 bytes at a time")
+		require.LessOrEqual(t, int64(1)<<l.Shift, 2*(groups>>l.Shift)+1, "as few totals as counts")
 	}
 }
 
 // Integers are exact, and say so.
 func TestUniqueRowsGuarantee(t *testing.T) {
-	plan, err := Select(UniqueRows{NumRows: 5, Total: 3, IndexDType: Int32}, CPU, Preference{})
+	plan, err := Select(embedding.UniqueRows{NumRows: 5, Total: 3, IndexDType: tensor.Int32}, tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
 	require.Equal(t, SKU{Category: "embedding", Op: "unique_rows", Element: "int32", Arch: plan.SKU().Arch, Backend: "cpu", Kernel: "single",
 		Guarantee: PrecisionGuarantee{"int32", "int32", true, true}}, plan.SKU())
@@ -247,7 +252,7 @@ func TestUniqueRowsChecksValuesOnADevice(t *testing.T) {
 	SetCheck(true)
 	defer SetCheck(false)
 	fake := (&fakeCUDA{devices: 1, units: 4}).install(t)
-	plan, err := Select(UniqueRows{NumRows: 5, Total: 3, IndexDType: Int64}, CUDA(0), Preference{})
+	plan, err := Select(embedding.UniqueRows{NumRows: 5, Total: 3, IndexDType: tensor.Int64}, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args, workspace := deviceArgs(plan, plan.Operands()...)
 	for _, row := range []struct {
@@ -255,13 +260,13 @@ func TestUniqueRowsChecksValuesOnADevice(t *testing.T) {
 		wanted  string
 	}{{[]int64{4, 0, 4}, ""}, {[]int64{4, 5, -1}, "indices must be in [0, 5), got 5 at position 1"}} {
 		fake.launches = nil
-		fake.memory = map[uintptr][]byte{args[uniqueIndices].Data: unsafe.Slice((*byte)(unsafe.Pointer(&row.indices[0])), 24)}
+		fake.memory = map[uintptr][]byte{args[embedding.UniqueIndices].Data: unsafe.Slice((*byte)(unsafe.Pointer(&row.indices[0])), 24)}
 		if err := plan.RunOrdered(0, workspace, args); row.wanted == "" {
 			require.NoError(t, err)
 			require.Len(t, fake.launches, 1)
 		} else {
 			require.ErrorContains(t, err, row.wanted)
-			require.ErrorIs(t, err, ErrInvalidProblem)
+			require.ErrorIs(t, err, errs.ErrInvalidProblem)
 			require.Empty(t, fake.launches, "nothing is written")
 		}
 	}

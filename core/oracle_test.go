@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -54,7 +57,7 @@ func (d *definition) along(operand int, shape, operandShape []int64) []int64 {
 	if slices.Contains(d.perToken, operand) && len(operandShape) < len(shape) {
 		operandShape = append(slices.Clone(operandShape), 1)
 	}
-	own, strides := compact(operandShape), make([]int64, len(shape))
+	own, strides := tensor.Compact(operandShape), make([]int64, len(shape))
 	lead := len(shape) - len(operandShape)
 	for i := range operandShape {
 		if operandShape[i] != 1 {
@@ -80,11 +83,11 @@ func (d *definition) evaluate(shape []int64, operands [][]int64, in [4][]float64
 	offsets := d.offsets(shape, operands)
 	for o := range out {
 		if s := operands[d.inputs+o]; s != nil {
-			n, _ := product(s)
+			n, _ := tensor.Product(s)
 			out[o] = make([]sumOf, n)
 		}
 	}
-	n, _ := product(shape)
+	n, _ := tensor.Product(shape)
 	for k := range n {
 		var element [4]float64
 		for i := range in {
@@ -116,19 +119,19 @@ func (d *definition) loss(offsets [][]int64, in, frozen [4][]float64) (total flo
 }
 
 // definitionOf is the oracle of a descriptor; floatingZero says that a zero point comes as a floating number.
-func definitionOf(d Descriptor, floatingZero bool) *definition {
+func definitionOf(d ops.Descriptor, floatingZero bool) *definition {
 	switch d := d.(type) {
-	case LerpBackward:
+	case elementwise.LerpBackward:
 		return lerpDefinition(d)
-	case DequantizePerTokenBackward:
+	case elementwise.DequantizePerTokenBackward:
 		return dequantizeDefinition()
-	case FakeQuantizePerTokenBackward:
+	case elementwise.FakeQuantizePerTokenBackward:
 		return fakeQuantizeDefinition(float64(d.QuantMin), float64(d.QuantMax), floatingZero)
 	}
 	panic(fmt.Sprintf("no definition of %T", d))
 }
 
-func lerpDefinition(d LerpBackward) *definition {
+func lerpDefinition(d elementwise.LerpBackward) *definition {
 	weight := func(in *[4]float64) float64 {
 		if d.Weight != nil {
 			return float64(*d.Weight)
@@ -199,7 +202,7 @@ func fakeQuantizeDefinition(low, high float64, floatingZero bool) *definition {
 // Every oracle is the derivative of its forward: central differences for every element of every operand. The bounds of fake quantise
 // lie between two levels here, since the forward has a kink where a level lies on a bound.
 func TestOraclesAgainstFiniteDifferences(t *testing.T) {
-	weight, data, token := Scalar(-0.3), []int64{2, 3, 4}, []int64{2, 3, 1}
+	weight, data, token := ops.Scalar(-0.3), []int64{2, 3, 4}, []int64{2, 3, 1}
 	random := rand.New(rand.NewPCG(3, 1))
 	normal, positive := random.NormFloat64, func() float64 { return 0.5 + random.Float64() }
 	whole := func() float64 { return math.Round(40 * random.NormFloat64()) }
@@ -210,10 +213,10 @@ func TestOraclesAgainstFiniteDifferences(t *testing.T) {
 		shapes     [4][]int64 // of the inputs; nil: absent
 		values     [4]func() float64
 	}{
-		{"lerp", lerpDefinition(LerpBackward{}), [4][]int64{data, data, data, data}, [4]func() float64{normal, normal, normal, normal}},
-		{"lerp broadcast", lerpDefinition(LerpBackward{}), [4][]int64{data, {4}, {3, 1}, {2, 1, 4}}, [4]func() float64{normal, normal, normal, normal}},
-		{"lerp 0-d weight", lerpDefinition(LerpBackward{}), [4][]int64{data, {}, data, {1}}, [4]func() float64{normal, normal, normal, normal}},
-		{"lerp number", lerpDefinition(LerpBackward{Weight: &weight}), [4][]int64{data, nil, {3, 1}, data}, [4]func() float64{normal, nil, normal, normal}},
+		{"lerp", lerpDefinition(elementwise.LerpBackward{}), [4][]int64{data, data, data, data}, [4]func() float64{normal, normal, normal, normal}},
+		{"lerp broadcast", lerpDefinition(elementwise.LerpBackward{}), [4][]int64{data, {4}, {3, 1}, {2, 1, 4}}, [4]func() float64{normal, normal, normal, normal}},
+		{"lerp 0-d weight", lerpDefinition(elementwise.LerpBackward{}), [4][]int64{data, {}, data, {1}}, [4]func() float64{normal, normal, normal, normal}},
+		{"lerp number", lerpDefinition(elementwise.LerpBackward{Weight: &weight}), [4][]int64{data, nil, {3, 1}, data}, [4]func() float64{normal, nil, normal, normal}},
 		{"dequantise", dequantizeDefinition(), [4][]int64{data, token, data, {2, 3}}, [4]func() float64{normal, positive, whole, normal}},
 		{"dequantise symmetric", dequantizeDefinition(), [4][]int64{data, token, data, nil}, [4]func() float64{normal, positive, whole, nil}},
 		{"fake quantise", fakeQuantizeDefinition(-8.5, 7.5, true), [4][]int64{data, data, {2, 3}, token}, [4]func() float64{normal, middle, positive, normal}},
@@ -223,7 +226,7 @@ func TestOraclesAgainstFiniteDifferences(t *testing.T) {
 			d := row.definition
 			operands, in := row.shapes[:], [4][]float64{}
 			for i, shape := range row.shapes {
-				n, _ := product(shape)
+				n, _ := tensor.Product(shape)
 				for range n {
 					if shape != nil {
 						in[i] = append(in[i], row.values[i]())

@@ -7,15 +7,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
+
+	scanpkg "github.com/sternway/sternway/core/internal/ops/scan"
 )
 
 // recorded is a plan with a run behind it, and one without, for the same descriptor.
-func recorded(t *testing.T, d Descriptor, names ...string) (fake *fakeCUDA, plan, fresh *Plan, args []Tensor, workspace Tensor) {
+func recorded(t *testing.T, d ops.Descriptor, names ...string) (fake *fakeCUDA, plan, fresh *Plan, args []tensor.Tensor, workspace tensor.Tensor) {
 	fake = (&fakeCUDA{devices: 1, units: 132}).install(t)
-	plan, err := Select(d, CUDA(0), Preference{})
+	plan, err := Select(d, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
-	fresh, err = Select(d, CUDA(0), Preference{})
+	fresh, err = Select(d, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args, workspace = deviceArgs(plan, names...)
 	require.NoError(t, plan.RunOrdered(1, workspace, args))
@@ -23,7 +29,7 @@ func recorded(t *testing.T, d Descriptor, names ...string) (fake *fakeCUDA, plan
 }
 
 // requireSameRun runs a plan that has run before and a fresh one: the same launches, or the same refusal.
-func requireSameRun(t *testing.T, fake *fakeCUDA, plan, fresh *Plan, args []Tensor, workspace Tensor, what string) {
+func requireSameRun(t *testing.T, fake *fakeCUDA, plan, fresh *Plan, args []tensor.Tensor, workspace tensor.Tensor, what string) {
 	t.Helper()
 	fake.launches = nil
 	got := plan.RunOrdered(9, workspace, args)
@@ -41,27 +47,27 @@ func requireSameRun(t *testing.T, fake *fakeCUDA, plan, fresh *Plan, args []Tens
 func TestSecondRunAtOtherAddresses(t *testing.T) {
 	for _, sample := range samples() {
 		d, _ := instantiate(sample, elementsOf(sample)[0])
-		plan, err := Select(d, CPU, Preference{})
+		plan, err := Select(d, tensor.CPU, ops.Preference{})
 		require.NoError(t, err)
 		names := plan.Operands()
-		if l, ok := d.(LerpBackward); ok && l.Weight != nil {
+		if l, ok := d.(elementwise.LerpBackward); ok && l.Weight != nil {
 			names = []string{"dy", "da", "db"}
 		}
-		if _, ok := d.(DequantizePerTokenBackward); ok || d.Family() == fakeQuantize.Name {
+		if _, ok := d.(elementwise.DequantizePerTokenBackward); ok || d.Family() == elementwise.FakeQuantize.Name {
 			names = slices.DeleteFunc(names, func(name string) bool { return name == "zero_point" || name == "dzero_point" })
 		}
-		if bag, ok := d.(EmbeddingBagBackward); ok {
+		if bag, ok := d.(embedding.EmbeddingBagBackward); ok {
 			names = slices.DeleteFunc(names, func(name string) bool {
 				return name == "max_indices" && bag.Mode != "max" || strings.Contains(name, "sample_weights") && bag.Mode != "sum"
 			})
 		}
-		if scan, ok := d.(ScanBackward); ok {
+		if scan, ok := d.(scanpkg.ScanBackward); ok {
 			names = slices.DeleteFunc(names, func(name string) bool { return name == "indices" || name == "x" && scan.Kind == "cumsum" })
 		}
 		for _, move := range []uintptr{1 << 30, 256, 16, 4, 8, 128} {
 			fake, plan, fresh, args, workspace := recorded(t, d, names...)
 			for i := range args {
-				if args[i].present() {
+				if args[i].Given() {
 					args[i].Data += move
 				}
 			}
@@ -72,36 +78,36 @@ func TestSecondRunAtOtherAddresses(t *testing.T) {
 
 // Whatever changes between two runs, the second is judged as if it were the first.
 func TestSecondRunIsCheckedLikeTheFirst(t *testing.T) {
-	d := LerpBackward{Shape: []int64{1 << 12, 40}, DType: Float32, BShape: []int64{40}}
+	d := elementwise.LerpBackward{Shape: []int64{1 << 12, 40}, DType: tensor.Float32, BShape: []int64{40}}
 	for _, row := range []struct {
 		name   string
-		change func(args []Tensor, workspace *Tensor)
+		change func(args []tensor.Tensor, workspace *tensor.Tensor)
 	}{
-		{"nothing", func([]Tensor, *Tensor) {}},
-		{"another weight_shape", func(args []Tensor, _ *Tensor) { args[1].Shape[1] = 1 }},
-		{"strides", func(args []Tensor, _ *Tensor) { args[0].Strides[0] = 48 }},
-		{"transposed", func(args []Tensor, _ *Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 1<<12 }},
-		{"expanded", func(args []Tensor, _ *Tensor) { args[0].Strides[0] = 0 }},
-		{"expanded output", func(args []Tensor, _ *Tensor) { args[4].Strides[0] = 0 }},
-		{"dtype", func(args []Tensor, _ *Tensor) { args[0].DType = Float64 }},
-		{"device", func(args []Tensor, _ *Tensor) { args[0].Device = CUDA(1) }},
-		{"read-only output", func(args []Tensor, _ *Tensor) { args[4].ReadOnly = 1 }},
-		{"no dy", func(args []Tensor, _ *Tensor) { args[0] = Tensor{} }},
-		{"no da", func(args []Tensor, _ *Tensor) { args[4] = Tensor{} }},
-		{"no memory", func(args []Tensor, _ *Tensor) { args[0].Data = 0 }},
-		{"odd address", func(args []Tensor, _ *Tensor) { args[0].Data++ }},
-		{"da in dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data }},
-		{"da inside dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data + 256 }},
-		{"db inside da", func(args []Tensor, _ *Tensor) { args[5].Data = args[4].Data + 1<<14 }},
-		{"da just behind dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data + 4*40<<12 }},
-		{"da ends in dy", func(args []Tensor, _ *Tensor) { args[4].Data = args[0].Data - 256 }},
-		{"the end of the address space", func(args []Tensor, _ *Tensor) { args[0].Data = math.MaxInt64 &^ 255 }},
-		{"behind the address space", func(args []Tensor, _ *Tensor) { args[4].Data = 1<<63 + 1<<40 }},
+		{"nothing", func([]tensor.Tensor, *tensor.Tensor) {}},
+		{"another weight_shape", func(args []tensor.Tensor, _ *tensor.Tensor) { args[1].Shape[1] = 1 }},
+		{"strides", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].Strides[0] = 48 }},
+		{"transposed", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 1<<12 }},
+		{"expanded", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].Strides[0] = 0 }},
+		{"expanded output", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4].Strides[0] = 0 }},
+		{"dtype", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].DType = tensor.Float64 }},
+		{"device", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].Device = tensor.CUDA(1) }},
+		{"read-only output", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4].ReadOnly = 1 }},
+		{"no dy", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0] = tensor.Tensor{} }},
+		{"no da", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4] = tensor.Tensor{} }},
+		{"no memory", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].Data = 0 }},
+		{"odd address", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].Data++ }},
+		{"da in dy", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4].Data = args[0].Data }},
+		{"da inside dy", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4].Data = args[0].Data + 256 }},
+		{"db inside da", func(args []tensor.Tensor, _ *tensor.Tensor) { args[5].Data = args[4].Data + 1<<14 }},
+		{"da just behind dy", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4].Data = args[0].Data + 4*40<<12 }},
+		{"da ends in dy", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4].Data = args[0].Data - 256 }},
+		{"the end of the address space", func(args []tensor.Tensor, _ *tensor.Tensor) { args[0].Data = math.MaxInt64 &^ 255 }},
+		{"behind the address space", func(args []tensor.Tensor, _ *tensor.Tensor) { args[4].Data = 1<<63 + 1<<40 }},
 		{"a wrong number of operands", nil},
-		{"no workspace", func(_ []Tensor, w *Tensor) { *w = Tensor{} }},
-		{"another workspace", func(_ []Tensor, w *Tensor) { w.Data += 1 << 20 }},
-		{"a small workspace", func(_ []Tensor, w *Tensor) { w.Shape[0]-- }},
-		{"workspace in dy", func(args []Tensor, w *Tensor) { w.Data = args[0].Data }},
+		{"no workspace", func(_ []tensor.Tensor, w *tensor.Tensor) { *w = tensor.Tensor{} }},
+		{"another workspace", func(_ []tensor.Tensor, w *tensor.Tensor) { w.Data += 1 << 20 }},
+		{"a small workspace", func(_ []tensor.Tensor, w *tensor.Tensor) { w.Shape[0]-- }},
+		{"workspace in dy", func(args []tensor.Tensor, w *tensor.Tensor) { w.Data = args[0].Data }},
 	} {
 		fake, plan, fresh, args, workspace := recorded(t, d, "dy", "weight", "da", "db")
 		require.Positive(t, plan.WorkspaceSize())

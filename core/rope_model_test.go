@@ -10,6 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/rope"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // ropeModel is a launch of cuda/rope.cu on the host, thread by thread: what the kernel does with its argument, in float64. So the
@@ -21,7 +25,7 @@ type ropeModel struct {
 	operand   map[string]int
 	first     int // word of the first operand
 	size      int // words of an operand
-	dtype     DType
+	dtype     tensor.DType
 	half, two bool
 	tokens    bool  // a thread has one row of some tokens
 	rows      int64 // or no more than these of one token, unless it reads tables
@@ -34,9 +38,9 @@ func modelRope(t *testing.T) *fakeCUDA {
 	return (&fakeCUDA{devices: 1, units: 3, body: func(symbol string, l *driver.Launch) {
 		m := &ropeModel{t: t, words: l.Words(), walk: walk, operand: operand, first: first, size: size, rows: sourceConstant(t, "rope", "kRows")}
 		m.half, m.tokens = strings.Contains(symbol, "_half_"), strings.Contains(symbol, "_tokens_")
-		for _, row := range dtypeRows {
-			if strings.HasSuffix(symbol, "_"+row.suffix) {
-				m.dtype = row.dtype
+		for _, row := range tensor.DtypeRows {
+			if strings.HasSuffix(symbol, "_"+row.Suffix) {
+				m.dtype = row.Dtype
 			}
 		}
 		m.run(int64(l.Grid), int64(l.Block))
@@ -56,8 +60,8 @@ func (m *ropeModel) number(name string, at int) float64 {
 }
 
 // load reads an element at an address.
-func load(address int64, d DType) float64 {
-	return decode(d, unsafe.Slice((*byte)(pointer(uintptr(address))), d.Size()))
+func load(address int64, d tensor.DType) float64 {
+	return decode(d, unsafe.Slice((*byte)(cpu.Pointer(uintptr(address))), d.Size()))
 }
 
 func (m *ropeModel) run(grid, block int64) {
@@ -140,7 +144,7 @@ func (m *ropeModel) rotate(o []uint64, number [4]int64, unit int64) {
 	}
 	in := func(e int64) float64 { return load(address("in", "in_stride", e), m.dtype) }
 	out := func(e int64, v float64) {
-		encode(m.dtype, unsafe.Slice((*byte)(pointer(uintptr(address("out", "out_stride", e)))), m.dtype.Size()), v)
+		encode(m.dtype, unsafe.Slice((*byte)(cpu.Pointer(uintptr(address("out", "out_stride", e)))), m.dtype.Size()), v)
 	}
 	vector, start, pairs, rotating := m.word("vector", 0), m.word("start", 0), m.word("pairs", 0), m.word("rotating", 0)
 	if unit >= rotating {
@@ -183,7 +187,7 @@ func (m *ropeModel) rotate(o []uint64, number [4]int64, unit int64) {
 func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 	position := token
 	if p := m.word("positions", 0); p != 0 {
-		position = int64(load(p+batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), dtypeRows[m.word("position_dtype", 0)].dtype))
+		position = int64(load(p+batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), tensor.DtypeRows[m.word("position_dtype", 0)].Dtype))
 	}
 	if m.word("cos", 0) != 0 {
 		if position < 0 || position >= m.word("rows", 0) {
@@ -191,7 +195,7 @@ func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 		}
 		look := func(name string, column int64) float64 {
 			at := batch*m.word(name+"_stride", 0) + position*m.word(name+"_stride", 1) + column*m.word(name+"_stride", 2)
-			return load(m.word(name, 0)+at, dtypeRows[m.word(name+"_dtype", 0)].dtype)
+			return load(m.word(name, 0)+at, tensor.DtypeRows[m.word(name+"_dtype", 0)].Dtype)
 		}
 		i := pair * m.word("hop", 0)
 		j := i + m.word("partner", 0)
@@ -237,15 +241,15 @@ func (m *ropeModel) frequency(pair int64) float64 {
 // The frequencies of a launch are those of the CPU, which are the nearest, but for one in 2^20.
 func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
 	walk, _ := wordsOf(t, "rope", "RopeWalk")
-	for _, base := range []Scalar{10000, 500000, 2, 1e-200, 1e200} {
+	for _, base := range []ops.Scalar{10000, 500000, 2, 1e-200, 1e200} {
 		for _, pairs := range []int64{1, 64, 65, 20000} {
-			compiled, err := RopeBackward{HeadDim: 2 * pairs, Base: &base}.withDefaults().compile(1, Preference{})
+			compiled, err := rope.RopeBackward{HeadDim: 2 * pairs, Base: &base}.WithDefaults().Compile(1, ops.Preference{})
 			require.NoError(t, err)
-			p := compiled.(*ropeProgram)
-			m := &ropeModel{t: t, walk: walk, words: append(make([]uint64, walk["fine"]), p.powers...)}
+			p := compiled.(*rope.RopeProgram)
+			m := &ropeModel{t: t, walk: walk, words: append(make([]uint64, walk["fine"]), p.Powers...)}
 			m.words[walk["pairs"]] = uint64(pairs)
 			differ := 0
-			for pair, want := range p.frequency {
+			for pair, want := range p.Frequency {
 				if got := m.frequency(int64(pair)); got != want {
 					require.InEpsilon(t, want, got, 1.0/(1<<52))
 					differ++
@@ -263,12 +267,12 @@ func TestDivisorsOfLaunch(t *testing.T) {
 			if n < 0 || n >= 1<<31 {
 				continue
 			}
-			require.Equal(t, n/d, quotient(n, divisor32(d), false), "%d / %d", n, d)
+			require.Equal(t, n/d, quotient(n, rope.Divisor32(d), false), "%d / %d", n, d)
 		}
 	}
 	for _, d := range []int64{1, 2, 3, 5, 7, 12, 72, 1<<20 - 1, 1 << 20, 1<<40 + 1, 1<<62 - 1, math.MaxInt64} {
 		for _, n := range []int64{0, 1, d - 1, d, math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / d * d, math.MaxInt64/d*d - 1} {
-			require.Equal(t, n/d, quotient(n, divisor64(d), true), "%d / %d", n, d)
+			require.Equal(t, n/d, quotient(n, rope.Divisor64(d), true), "%d / %d", n, d)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math/big"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,11 +24,11 @@ func TestPowersAreNearest(t *testing.T) {
 	}
 	for _, base := range []float64{10000, 500000, 1e6, 2, 0.5, 1.0001, 1e-3, 1e200} {
 		for _, n := range []int{1, 2, 3, 32, 40, 64} {
-			list := powers(base, int64(n))
+			list := rope.Powers(base, int64(n))
 			require.Len(t, list, n)
-			require.Equal(t, double{high: 1}, list[0])
+			require.Equal(t, rope.Double{High: 1}, list[0])
 			for i, power := range list[1:] {
-				f := power.high
+				f := power.High
 				want := new(big.Float).Quo(number(1), raised(number(base), i+1)) // f^n
 				low := raised(middle(math.Nextafter(f, 0), f), n)
 				high := raised(middle(f, math.Nextafter(f, math.Inf(1))), n)
@@ -35,7 +36,7 @@ func TestPowersAreNearest(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, powers(10000, 0))
-	require.InEpsilon(t, 1e-150, powers(1e300, 2)[1].high, 1e-15)
-	require.InEpsilon(t, math.Pow(10000, -0.75), powers(10000, 1<<19)[3<<17].high, 1e-15)
+	require.Empty(t, rope.Powers(10000, 0))
+	require.InEpsilon(t, 1e-150, rope.Powers(1e300, 2)[1].High, 1e-15)
+	require.InEpsilon(t, math.Pow(10000, -0.75), rope.Powers(10000, 1<<19)[3<<17].High, 1e-15)
 }

@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,15 +21,15 @@ func BenchmarkScan(b *testing.B) {
 	}{{"rows", []int64{1024, n / 1024}, 1}, {"columns", []int64{n / 1024, 1024}, 0}, {"one", []int64{n}, 0}, {"pairs", []int64{n / 2, 2}, 0}, {"short", []int64{n / 16, 16}, 1}, {"two", []int64{2, n / 2}, 0}}
 	for _, kind := range []string{"cumsum", "cumprod", "cummax", "indices", "logcumsumexp"} {
 		for _, l := range layouts {
-			for _, dtype := range Floats {
+			for _, dtype := range tensor.Floats {
 				b.Run(fmt.Sprintf("%s/%s/%s", kind, l.name, dtype), func(b *testing.B) { scanBenchmark(b, kind, l.shape, l.dim, dtype) })
 			}
 		}
 	}
 }
 
-func scanBenchmark(b *testing.B, kind string, shape []int64, dim int64, dtype DType) {
-	n, _ := product(shape)
+func scanBenchmark(b *testing.B, kind string, shape []int64, dim int64, dtype tensor.DType) {
+	n, _ := tensor.Product(shape)
 	random := rand.New(rand.NewPCG(1, 2))
 	args := Args{}
 	for _, name := range []string{"dy", "x", "dx"} {
@@ -36,7 +39,7 @@ func scanBenchmark(b *testing.B, kind string, shape []int64, dim int64, dtype DT
 		}
 		args[name] = scanTensor(dtype, shape, values)
 	}
-	d := ScanBackward{Kind: kind, Shape: shape, DType: dtype, Dim: dim}
+	d := scan.ScanBackward{Kind: kind, Shape: shape, DType: dtype, Dim: dim}
 	switch kind {
 	case "cumsum":
 		delete(args, "x")
@@ -44,12 +47,12 @@ func scanBenchmark(b *testing.B, kind string, shape []int64, dim int64, dtype DT
 		d.Kind = "cummax"
 		x := scanValues(args["x"])
 		delete(args, "x")
-		args["indices"] = Of(scanIndices(x, shape, int(dim)), shape...)
+		args["indices"] = tensor.Of(scanIndices(x, shape, int(dim)), shape...)
 	}
-	plan, err := Select(d, CPU, Preference{})
+	plan, err := Select(d, tensor.CPU, ops.Preference{})
 	require.NoError(b, err)
 	for b.Loop() {
-		require.NoError(b, plan.Run(0, Tensor{}, args))
+		require.NoError(b, plan.Run(0, tensor.Tensor{}, args))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/elem")
 }

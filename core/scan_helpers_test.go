@@ -5,64 +5,68 @@ import (
 	"math"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
 
 // scanTensor is a new contiguous tensor of a dtype with these numbers.
-func scanTensor(dtype DType, shape []int64, values []float64) Tensor {
+func scanTensor(dtype tensor.DType, shape []int64, values []float64) tensor.Tensor {
 	if len(shape) == 0 {
 		t := scanTensor(dtype, []int64{1}, values)
 		t.NDim = 0
 		return t
 	}
 	switch dtype {
-	case Float64:
-		return Of(append([]float64{}, values...), shape...)
-	case Float32:
+	case tensor.Float64:
+		return tensor.Of(append([]float64{}, values...), shape...)
+	case tensor.Float32:
 		out := make([]float32, len(values))
 		for i, v := range values {
 			out[i] = float32(v)
 		}
-		return Of(out, shape...)
+		return tensor.Of(out, shape...)
 	}
 	narrow := make([]float32, len(values))
 	for i, v := range values {
 		narrow[i] = float32(v)
 	}
 	out := make([]uint16, len(values))
-	if dtype == Float16 {
-		half := make([]float16, len(values))
-		narrowFloat16(half, narrow)
+	if dtype == tensor.Float16 {
+		half := make([]cpu.Float16, len(values))
+		cpu.NarrowFloat16(half, narrow)
 		for i, v := range half {
 			out[i] = uint16(v)
 		}
 	} else {
-		half := make([]bfloat16, len(values))
-		narrowBFloat16(half, narrow)
+		half := make([]cpu.Bfloat16, len(values))
+		cpu.NarrowBFloat16(half, narrow)
 		for i, v := range half {
 			out[i] = uint16(v)
 		}
 	}
-	return Of(out, shape...).As(dtype)
+	return tensor.Of(out, shape...).As(dtype)
 }
 
 // scanValues are the numbers of a contiguous tensor.
-func scanValues(t Tensor) []float64 {
-	n, _ := product(t.shape())
+func scanValues(t tensor.Tensor) []float64 {
+	n, _ := tensor.Product(t.Extents())
 	if n == 0 {
 		return nil
 	}
 	out, narrow := make([]float64, n), make([]float32, n)
 	switch t.DType {
-	case Float64:
-		copy(out, elements[float64](&t, 0, n, 1))
+	case tensor.Float64:
+		copy(out, cpu.Elements[float64](&t, 0, n, 1))
 		return out
-	case Float32:
-		copy(narrow, elements[float32](&t, 0, n, 1))
-	case Float16:
-		widenFloat16(narrow, elements[float16](&t, 0, n, 1))
-	case BFloat16:
-		widenBFloat16(narrow, elements[bfloat16](&t, 0, n, 1))
+	case tensor.Float32:
+		copy(narrow, cpu.Elements[float32](&t, 0, n, 1))
+	case tensor.Float16:
+		cpu.WidenFloat16(narrow, cpu.Elements[cpu.Float16](&t, 0, n, 1))
+	case tensor.BFloat16:
+		cpu.WidenBFloat16(narrow, cpu.Elements[cpu.Bfloat16](&t, 0, n, 1))
 	}
 	for i, v := range narrow {
 		out[i] = float64(v)
@@ -79,7 +83,7 @@ func scanRows(shape []int64, dim int, body func(at []int64)) {
 			inner *= e
 		}
 	}
-	total, _ := product(shape)
+	total, _ := tensor.Product(shape)
 	at := make([]int64, n)
 	for row := range total / max(n, 1) {
 		for k := range at {
@@ -104,11 +108,11 @@ func scanIndices(x []float64, shape []int64, dim int) []int64 {
 	return indices
 }
 
-func scanIndexTensor(shape, indices []int64) Tensor {
-	t := Of(append([]int64{}, indices...))
+func scanIndexTensor(shape, indices []int64) tensor.Tensor {
+	t := tensor.Of(append([]int64{}, indices...))
 	t.NDim = int32(len(shape))
 	copy(t.Shape[:], shape)
-	copy(t.Strides[:], compact(shape))
+	copy(t.Strides[:], tensor.Compact(shape))
 	return t
 }
 
@@ -120,20 +124,20 @@ type scanCase struct {
 	reverse bool
 	tie     string
 	indices bool
-	dtype   DType
+	dtype   tensor.DType
 }
 
 func (c scanCase) String() string {
-	return fmt.Sprintf("%s/%s/dim%d/reverse=%t/tie=%s/indices=%t/%s", c.kind, shapeText(c.shape), c.dim, c.reverse, c.tie, c.indices, c.dtype)
+	return fmt.Sprintf("%s/%s/dim%d/reverse=%t/tie=%s/indices=%t/%s", c.kind, tensor.ShapeText(c.shape), c.dim, c.reverse, c.tie, c.indices, c.dtype)
 }
 
-func (c scanCase) descriptor() ScanBackward {
-	return ScanBackward{Kind: c.kind, Shape: c.shape, DType: c.dtype, Dim: int64(c.dim), Reverse: c.reverse, Tie: c.tie}
+func (c scanCase) descriptor() scan.ScanBackward {
+	return scan.ScanBackward{Kind: c.kind, Shape: c.shape, DType: c.dtype, Dim: int64(c.dim), Reverse: c.reverse, Tie: c.tie}
 }
 
 // run gives dx of contiguous operands, written between guard zones over NaN.
 func (c scanCase) run(t testing.TB, dy, x []float64, indices []int64) []float64 {
-	plan, err := Select(c.descriptor(), CPU, Preference{})
+	plan, err := Select(c.descriptor(), tensor.CPU, ops.Preference{})
 	require.NoError(t, err)
 	args := Args{"dy": scanTensor(c.dtype, c.shape, dy)}
 	if indices != nil {
@@ -142,7 +146,7 @@ func (c scanCase) run(t testing.TB, dy, x []float64, indices []int64) []float64 
 		args["x"] = scanTensor(c.dtype, c.shape, x)
 	}
 	const guard = 16
-	n, _ := product(c.shape)
+	n, _ := tensor.Product(c.shape)
 	poison := make([]float64, n+2*guard)
 	for i := range poison {
 		poison[i] = scanNaN
@@ -152,9 +156,9 @@ func (c scanCase) run(t testing.TB, dy, x []float64, indices []int64) []float64 
 	dx.Data += uintptr(guard * c.dtype.Size())
 	dx.NDim = int32(len(c.shape))
 	copy(dx.Shape[:], c.shape)
-	copy(dx.Strides[:], compact(c.shape))
+	copy(dx.Strides[:], tensor.Compact(c.shape))
 	args["dx"] = dx
-	require.NoError(t, plan.Run(0, Tensor{}, args))
+	require.NoError(t, plan.Run(0, tensor.Tensor{}, args))
 	out := scanValues(whole)
 	ahead, behind := out[:guard], out[int64(guard)+n:]
 	for i := range guard {
@@ -208,12 +212,12 @@ func scanClose(c scanCase, got, want, size float64, n int) bool {
 	if math.IsNaN(want) || math.IsInf(want, 0) {
 		return got == want || math.IsNaN(got) && math.IsNaN(want)
 	}
-	largest := map[DType]float64{Float32: math.MaxFloat32, Float64: math.MaxFloat64, Float16: 65504, BFloat16: 3.38e38}[c.dtype]
+	largest := map[tensor.DType]float64{tensor.Float32: math.MaxFloat32, tensor.Float64: math.MaxFloat64, tensor.Float16: 65504, tensor.BFloat16: 3.38e38}[c.dtype]
 	if math.Abs(want) > largest*(1-1e-7) {
 		return math.IsInf(got, 0) || math.Abs(got) > largest*(1-1e-2)
 	}
-	unit := map[DType]float64{Float32: 0x1p-24, Float64: 0x1p-53, Float16: 0x1p-11, BFloat16: 0x1p-8}[c.dtype]
-	least := map[DType]float64{Float32: 0x1p-149, Float64: 0x1p-1074, Float16: 0x1p-24, BFloat16: 0x1p-133}[c.dtype]
+	unit := map[tensor.DType]float64{tensor.Float32: 0x1p-24, tensor.Float64: 0x1p-53, tensor.Float16: 0x1p-11, tensor.BFloat16: 0x1p-8}[c.dtype]
+	least := map[tensor.DType]float64{tensor.Float32: 0x1p-149, tensor.Float64: 0x1p-1074, tensor.Float16: 0x1p-24, tensor.BFloat16: 0x1p-133}[c.dtype]
 	carried := 0x1p-53 * (8 + 4*math.Sqrt(float64(n))) * size
 	return math.Abs(got-want) <= unit*math.Abs(want)*1.001+carried+least
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // selectionDevices are the devices of the golden table: one of each generation, and one with memory that outruns its multiprocessors.
@@ -57,11 +60,11 @@ func TestScanSelection(t *testing.T) {
 		fake.install(t)
 		fmt.Fprintf(&table, "# %s: %d multiprocessors, %d bytes of shared memory, %.0f GB/s\n", device.name, device.units, device.shared, float64(device.bandwidth)/1e9)
 		for _, kind := range []string{"cumsum", "cumprod", "cummax", "logcumsumexp"} {
-			for _, dtype := range []DType{BFloat16, Float32, Float64} {
+			for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float32, tensor.Float64} {
 				for _, s := range selectionShapes {
 					for _, operands := range selectionOperands(kind) {
-						d := ScanBackward{Kind: kind, Shape: s.shape, DType: dtype, Dim: s.dim}
-						problem := fmt.Sprintf("%s %s %s dim %d by %s", kind, shapeText(s.shape), dtype, s.dim, strings.Join(operands[:len(operands)-1], ", "))
+						d := scan.ScanBackward{Kind: kind, Shape: s.shape, DType: dtype, Dim: s.dim}
+						problem := fmt.Sprintf("%s %s %s dim %d by %s", kind, tensor.ShapeText(s.shape), dtype, s.dim, strings.Join(operands[:len(operands)-1], ", "))
 						aligned := selectionOf(t, fake, d, operands, 0)
 						if aligned != seen[problem] {
 							seen[problem] = aligned
@@ -99,14 +102,14 @@ func selectionOperands(kind string) [][]string {
 }
 
 // selectionOf is the workspace of a problem and its launches, with operands that begin some elements after an aligned address.
-func selectionOf(t *testing.T, fake *fakeCUDA, d ScanBackward, operands []string, first int64) string {
+func selectionOf(t *testing.T, fake *fakeCUDA, d scan.ScanBackward, operands []string, first int64) string {
 	t.Helper()
 	fake.launches = nil
-	plan, err := Select(d, CUDA(0), Preference{})
+	plan, err := Select(d, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args, workspace := deviceArgs(plan, operands...)
 	for i := range args {
-		if args[i].present() {
+		if args[i].Given() {
 			args[i].Data += uintptr(first * args[i].DType.Size())
 		}
 	}
@@ -130,7 +133,7 @@ func (l *fakeLaunch) text() string {
 	if l.together {
 		text += " cooperative"
 	}
-	if first := 2 + MaxRank - 1; l.symbol != "scan_clear" {
+	if first := 2 + tensor.MaxRank - 1; l.symbol != "scan_clear" {
 		text += fmt.Sprint(" ", l.words[first:first+8])
 	}
 	return text

@@ -7,6 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 func TestSlabs(t *testing.T) {
@@ -16,39 +20,39 @@ func TestSlabs(t *testing.T) {
 	none := func(*driver.Launch) int { return 0 }
 	for _, c := range []struct {
 		kind          string
-		dtype         DType
+		dtype         tensor.DType
 		rows, columns int64
 		clusters      func(*driver.Launch) int
 		sku, kernel   string
 		parts, blocks int64 // of a strip; of all
 		block         uint32
 	}{
-		{"cumprod", Float32, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
-		{"cumprod", Float32, 8192, 8192, none, "slabs", "strips", 1, 132, 512},
-		{"cumprod", Float32, 8193, 8192, clusters, "strips", "strips", 1, 132, 512},
-		{"cumprod", Float32, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
-		{"cumprod", Float32, 512, 16384, clusters, "slabs", "slabs", 1, gpcs * 16, 512},
-		{"cumprod", Float32, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
-		{"cumprod", Float32, 1024, 64, clusters, "slabs", "slabs", 2, 2 * 2, 512},    // little as it is
-		{"cumprod", Float32, 512, 8192, clusters, "columns", "columns", 1, 512, 512}, // which a block holds
-		{"cumsum", Float32, 512, 8192, clusters, "strips", "strips", 1, 128, 512},    // more than the level-2 cache of what strips read once
-		{"cumsum", Float32, 2048, 4096, clusters, "columns", "columns", 1, 256, 512}, // strips would be cut
-		{"cumprod", Float32, 4096, 64, clusters, "slabs", "slabs", 8, 2 * 8, 512},
-		{"cumprod", Float32, 7000, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 448}, // of 219 warps
-		{"cumprod", Float32, 4608, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 288},
-		{"cumprod", Float32, 4097, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 288}, // one more row than 8 blocks hold
-		{"cumprod", Float32, 8192, 8192, few, "slabs", "strips", 1, 132, 512},
-		{"logcumsumexp", Float64, 1100, 1024, clusters, "slabs", "slabs", 4, gpcs * 16, 288}, // of 35 warps
-		{"cumprod", BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
-		{"cumprod", Float16, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
-		{"cumprod", Float16, 4100, 136, clusters, "slabs", "slabs", 15, 3 * 15, 288}, // of 129 warps, the last strip of 8 columns
-		{"logcumsumexp", BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
-		{"logcumsumexp", BFloat16, 6145, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 416}, // of 193 warps
-		{"logcumsumexp", Float16, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
-		{"cumsum", Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
+		{"cumprod", tensor.Float32, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
+		{"cumprod", tensor.Float32, 8192, 8192, none, "slabs", "strips", 1, 132, 512},
+		{"cumprod", tensor.Float32, 8193, 8192, clusters, "strips", "strips", 1, 132, 512},
+		{"cumprod", tensor.Float32, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
+		{"cumprod", tensor.Float32, 512, 16384, clusters, "slabs", "slabs", 1, gpcs * 16, 512},
+		{"cumprod", tensor.Float32, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
+		{"cumprod", tensor.Float32, 1024, 64, clusters, "slabs", "slabs", 2, 2 * 2, 512},    // little as it is
+		{"cumprod", tensor.Float32, 512, 8192, clusters, "columns", "columns", 1, 512, 512}, // which a block holds
+		{"cumsum", tensor.Float32, 512, 8192, clusters, "strips", "strips", 1, 128, 512},    // more than the level-2 cache of what strips read once
+		{"cumsum", tensor.Float32, 2048, 4096, clusters, "columns", "columns", 1, 256, 512}, // strips would be cut
+		{"cumprod", tensor.Float32, 4096, 64, clusters, "slabs", "slabs", 8, 2 * 8, 512},
+		{"cumprod", tensor.Float32, 7000, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 448}, // of 219 warps
+		{"cumprod", tensor.Float32, 4608, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 288},
+		{"cumprod", tensor.Float32, 4097, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 288}, // one more row than 8 blocks hold
+		{"cumprod", tensor.Float32, 8192, 8192, few, "slabs", "strips", 1, 132, 512},
+		{"logcumsumexp", tensor.Float64, 1100, 1024, clusters, "slabs", "slabs", 4, gpcs * 16, 288}, // of 35 warps
+		{"cumprod", tensor.BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
+		{"cumprod", tensor.Float16, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
+		{"cumprod", tensor.Float16, 4100, 136, clusters, "slabs", "slabs", 15, 3 * 15, 288}, // of 129 warps, the last strip of 8 columns
+		{"logcumsumexp", tensor.BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
+		{"logcumsumexp", tensor.BFloat16, 6145, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 416}, // of 193 warps
+		{"logcumsumexp", tensor.Float16, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
+		{"cumsum", tensor.Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
 	} {
 		about := fmt.Sprintf("%+v", c)
-		launches, at, plan := clusterCalls(t, c.clusters, ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.columns}, DType: c.dtype})
+		launches, at, plan := clusterCalls(t, c.clusters, scan.ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.columns}, DType: c.dtype})
 		require.Equal(t, c.sku, plan.SKU().Kernel, about)
 		own := launches[at]
 		w := wordsOfScan(t, &own)
@@ -61,10 +65,10 @@ func TestSlabs(t *testing.T) {
 		require.False(t, own.together)
 		require.Zero(t, at, "clusters themselves forget what was known of their strips")
 		require.Len(t, launches[at:], 2, "one launch looks at all marks, of which as a rule there is none")
-		require.Equal(t, ceil(c.columns*c.dtype.Size(), lineBytes), w.get("strips"))
+		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), scan.LineBytes), w.get("strips"))
 		again := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].symbol, "_columns_")
-		require.Equal(t, []int64{w.get("strips"), scanMarked}, []int64{again.get("strips"), again.get("flags") & scanMarked}, "strips that are marked are done again")
+		require.Equal(t, []int64{w.get("strips"), scan.ScanMarked}, []int64{again.get("strips"), again.get("flags") & scan.ScanMarked}, "strips that are marked are done again")
 		require.Equal(t, again.get("strips") < 89, launches[at+1].together, "by blocks that share them where there are few: "+about) // 132/89 is 1.5
 		require.LessOrEqual(t, 4*(again.get("strips")+1), again.get("skip"), "how often blocks met is behind the marks")
 	}
@@ -75,7 +79,7 @@ func TestSlabsWantRoom(t *testing.T) {
 	fake := (&fakeCUDA{devices: 1, units: 170, arch: "sm_120", clusters: func(*driver.Launch) int { return 16 }}).install(t)
 	for forced, kernel := range map[string]string{"": "strips", "slabs": "columns"} {
 		fake.launches = nil
-		plan, err := Select(ScanBackward{Kind: "cumprod", Shape: []int64{8192, 8192}, DType: BFloat16}, CUDA(0), Preference{Kernel: forced})
+		plan, err := Select(scan.ScanBackward{Kind: "cumprod", Shape: []int64{8192, 8192}, DType: tensor.BFloat16}, tensor.CUDA(0), ops.Preference{Kernel: forced})
 		require.NoError(t, err)
 		args, workspace := deviceArgs(plan, "dy", "x", "dx")
 		require.NoError(t, plan.RunOrdered(0, workspace, args))

@@ -10,19 +10,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // scanCalls are the launches of one run of a scan on a device of 132 multiprocessors, without clusters.
-func scanCalls(t *testing.T, d ScanBackward, preference Preference, change func(args []Tensor), operands ...string) ([]fakeLaunch, []Tensor, *Plan) {
+func scanCalls(t *testing.T, d scan.ScanBackward, preference ops.Preference, change func(args []tensor.Tensor), operands ...string) ([]fakeLaunch, []tensor.Tensor, *Plan) {
 	t.Helper()
 	return scanCallsWith(t, nil, d, preference, change, operands...)
 }
 
 // scanCallsWith are those on a device with as many clusters.
-func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d ScanBackward, preference Preference, change func(args []Tensor), operands ...string) ([]fakeLaunch, []Tensor, *Plan) {
+func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanBackward, preference ops.Preference, change func(args []tensor.Tensor), operands ...string) ([]fakeLaunch, []tensor.Tensor, *Plan) {
 	t.Helper()
 	fake := (&fakeCUDA{devices: 1, units: 132, clusters: clusters}).install(t)
-	plan, err := Select(d, CUDA(0), preference)
+	plan, err := Select(d, tensor.CUDA(0), preference)
 	require.NoError(t, err)
 	args, workspace := deviceArgs(plan, operands...)
 	if change != nil {
@@ -64,7 +69,7 @@ func (w scanWords) strides(operand string, n int) (strides []int64) {
 
 func TestWordsOfScans(t *testing.T) {
 	t.Run("rows, reversed", func(t *testing.T) {
-		launches, args, plan := scanCalls(t, ScanBackward{Kind: "cumprod", Shape: []int64{6, 40}, DType: Float32, Dim: 1, Reverse: true}, Preference{}, nil, "dy", "x", "dx")
+		launches, args, plan := scanCalls(t, scan.ScanBackward{Kind: "cumprod", Shape: []int64{6, 40}, DType: tensor.Float32, Dim: 1, Reverse: true}, ops.Preference{}, nil, "dy", "x", "dx")
 		require.Len(t, launches, 1)
 		require.Equal(t, "scan_backward_cumprod_rows_f32", launches[0].symbol)
 		w := wordsOfScan(t, &launches[0])
@@ -72,8 +77,8 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(1), w.get("dims"))
 		require.Equal(t, int64(6), w.get("extent"))
 		require.Equal(t, int64(6), w.get("strips"))
-		require.Equal(t, int64(scanReversed|scanDense), w.get("flags"))
-		require.Equal(t, int64(args[dxOperand].Data), w.of("dx", "data"))
+		require.Equal(t, int64(scan.ScanReversed|scan.ScanDense), w.get("flags"))
+		require.Equal(t, int64(args[scan.DxOperand].Data), w.of("dx", "data"))
 		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
 		require.Equal(t, int64(-1), w.of("dx", "step"))
 		require.Equal(t, []int64{-40}, w.strides("x", 1))
@@ -81,8 +86,8 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, "rows", plan.SKU().Kernel)
 	})
 	t.Run("dx transposed", func(t *testing.T) {
-		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cumsum", Shape: []int64{5000, 300}, DType: Float32, Dim: 0}, Preference{}, func(args []Tensor) {
-			for _, i := range []int{0, dxOperand} {
+		launches, _, plan := scanCalls(t, scan.ScanBackward{Kind: "cumsum", Shape: []int64{5000, 300}, DType: tensor.Float32, Dim: 0}, ops.Preference{}, func(args []tensor.Tensor) {
+			for _, i := range []int{0, scan.DxOperand} {
 				args[i].Strides[0], args[i].Strides[1] = 1, 5000
 			}
 		}, "dy", "dx")
@@ -94,8 +99,8 @@ func TestWordsOfScans(t *testing.T) {
 		for _, c := range []struct {
 			against int // the operand that runs against the others
 			kernel  string
-		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {dxOperand, "tiles"}} {
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: []int64{300, 1 << 16}, DType: Float32, Dim: 1}, Preference{}, func(args []Tensor) {
+		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {scan.DxOperand, "tiles"}} {
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{300, 1 << 16}, DType: tensor.Float32, Dim: 1}, ops.Preference{}, func(args []tensor.Tensor) {
 				if c.against >= 0 {
 					args[c.against].Strides[1] = -1
 					args[c.against].Data += 4 * (1<<16 - 1)
@@ -108,13 +113,13 @@ func TestWordsOfScans(t *testing.T) {
 		}
 	})
 	t.Run("one long row, x elsewhere in vectors than dx", func(t *testing.T) {
-		launches, _, plan := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: BFloat16, Tie: "first"}, Preference{},
-			func(args []Tensor) { args[1].Data += 2 }, "dy", "x", "dx")
+		launches, _, plan := scanCalls(t, scan.ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: tensor.BFloat16, Tie: "first"}, ops.Preference{},
+			func(args []tensor.Tensor) { args[1].Data += 2 }, "dy", "x", "dx")
 		require.Len(t, launches, 3)
-		for i, phase := range []int64{scanHeads, scanTails, 0} {
+		for i, phase := range []int64{scan.ScanHeads, scan.ScanTails, 0} {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].symbol)
 			w := wordsOfScan(t, &launches[i])
-			require.Equal(t, phase|scanFirst|scanMinimum, w.get("flags"))
+			require.Equal(t, phase|scan.ScanFirst|scan.ScanMinimum, w.get("flags"))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
 			require.Equal(t, w.get("parts"), int64(launches[i].grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
@@ -126,14 +131,14 @@ func TestWordsOfScans(t *testing.T) {
 		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*parts+4*all+8*parts, "heads, heads of tiles, tails")
 	})
 	t.Run("indices", func(t *testing.T) {
-		launches, args, _ := scanCalls(t, ScanBackward{Kind: "cummax", Shape: []int64{700, 30}, DType: Float64, Dim: 0}, Preference{}, nil, "dy", "indices", "dx")
+		launches, args, _ := scanCalls(t, scan.ScanBackward{Kind: "cummax", Shape: []int64{700, 30}, DType: tensor.Float64, Dim: 0}, ops.Preference{}, nil, "dy", "indices", "dx")
 		require.Len(t, launches, 4)
 		require.Equal(t, "scan_clear", launches[0].symbol)
 		require.Equal(t, []uint64{100 << 40, 8}, launches[0].words, "an int32 for all rows and for each")
 		require.Equal(t, "scan_backward_indices_columns_f64", launches[1].symbol)
 		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].symbol)
 		w := wordsOfScan(t, &launches[2])
-		require.Equal(t, int64(args[indicesOperand].Data), w.of("x", "data"))
+		require.Equal(t, int64(args[scan.IndicesOperand].Data), w.of("x", "data"))
 		require.Equal(t, int64(100<<40), w.get("bad"))
 	})
 	t.Run("rings", func(t *testing.T) {
@@ -143,7 +148,7 @@ func TestWordsOfScans(t *testing.T) {
 			kind     string
 			shape    []int64
 			dim      int64
-			change   func(args []Tensor)
+			change   func(args []tensor.Tensor)
 			launches []string // kernels
 		}{
 			{"a block for each strip", "cummax", long, 0, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
@@ -169,17 +174,17 @@ func TestWordsOfScans(t *testing.T) {
 			{"no heads, with teams", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
 			{"long rows of what is read once by others", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
 			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
-			{"a number for each longer row", "logcumsumexp", []int64{1024, 1 << 22}, 1, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
+			{"a number for each longer row", "logcumsumexp", []int64{1024, 1 << 22}, 1, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
 				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
-			{"an odd address", "cummax", long, 0, func(args []Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
-			{"an odd stride", "cummax", long, 0, func(args []Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
-			{"a number for all", "cummax", long, 0, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
+			{"an odd address", "cummax", long, 0, func(args []tensor.Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
+			{"an odd stride", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
+			{"a number for all", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
 		} {
 			inputs := []string{"dy", "x", "dx"}
 			if c.kind == "cumsum" {
 				inputs = []string{"dy", "dx"}
 			}
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: c.kind, Shape: c.shape, DType: Float32, Dim: c.dim}, Preference{}, c.change, inputs...)
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: c.kind, Shape: c.shape, DType: tensor.Float32, Dim: c.dim}, ops.Preference{}, c.change, inputs...)
 			var kernels []string
 			for _, l := range launches {
 				kernels = append(kernels, strings.TrimSuffix(strings.TrimPrefix(l.symbol, "scan_backward_"), "_f32"))
@@ -189,7 +194,7 @@ func TestWordsOfScans(t *testing.T) {
 			if team {
 				launches, kernels = launches[1:], kernels[1:]
 			}
-			if scanKernels[strings.Split(kernels[0], "_")[1]].instead == "" {
+			if scan.ScanKernels[strings.Split(kernels[0], "_")[1]].Instead == "" {
 				continue
 			}
 			require.Equal(t, team, launches[0].together, "blocks that wait for each other are on the device at once")
@@ -208,10 +213,10 @@ func TestWordsOfScans(t *testing.T) {
 			}
 			require.Equal(t, min(w.get("strips")*w.get("parts"), blocks), int64(launches[0].grid))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
-			if tamed(c.kind) {
+			if scan.Tamed(c.kind) {
 				require.Equal(t, w.get("bad"), last.get("bad"))
 				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
-				require.NotZero(t, last.get("flags")&scanMarked)
+				require.NotZero(t, last.get("flags")&scan.ScanMarked)
 				parts, grid := w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].grid)
 				require.Equal(t, min(parts, 264), grid, "each looks at some parts")
 				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].together, "blocks that share a strip meet")
@@ -228,64 +233,64 @@ func TestWordsOfScans(t *testing.T) {
 			n      int64
 			spared string
 		}{{"cummax", 1000, "indices"}, {"cummax", 1 << 22, ""}, {"logcumsumexp", 1 << 22, ""}} {
-			plan, err := Select(ScanBackward{Kind: c.kind, Shape: []int64{c.n}, DType: Float32}, CUDA(0), Preference{})
+			plan, err := Select(scan.ScanBackward{Kind: c.kind, Shape: []int64{c.n}, DType: tensor.Float32}, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
 			require.Equal(t, c.spared, plan.WorkspaceFor())
 			require.Positive(t, plan.WorkspaceSize())
 			args, _ := deviceArgs(plan, "dy", "x", "dx")
-			if err := plan.RunOrdered(0, Tensor{}, args); c.spared != "" {
+			if err := plan.RunOrdered(0, tensor.Tensor{}, args); c.spared != "" {
 				require.NoError(t, err)
 				args, _ = deviceArgs(plan, "dy", c.spared, "dx")
-				require.ErrorIs(t, plan.RunOrdered(0, Tensor{}, args), ErrWorkspaceTooSmall)
+				require.ErrorIs(t, plan.RunOrdered(0, tensor.Tensor{}, args), errs.ErrWorkspaceTooSmall)
 			} else {
-				require.ErrorIs(t, err, ErrWorkspaceTooSmall)
+				require.ErrorIs(t, err, errs.ErrWorkspaceTooSmall)
 			}
 		}
 	})
 	t.Run("dense", func(t *testing.T) {
 		row, rows, odd, long := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}, []int64{300, 50257}
-		const leads, lines = int64(scanDense | scanLeads), int64(scanDense | scanLeads | scanLines)
+		const leads, lines = int64(scan.ScanDense | scan.ScanLeads), int64(scan.ScanDense | scan.ScanLeads | scan.ScanLines)
 		for _, c := range []struct {
 			about   string
 			shape   []int64
 			reverse bool
-			change  func(args []Tensor)
+			change  func(args []tensor.Tensor)
 			dense   int64 // these flags
 		}{
-			{"rows of whole vectors", row, false, nil, scanDense},
-			{"reversed", row, true, nil, scanDense},
-			{"a stride of whole vectors", row, false, func(args []Tensor) { args[0].Strides[0] = 1004 }, scanDense},
-			{"a stride of others", row, false, func(args []Tensor) { args[0].Strides[0] = 1003 }, 0},
-			{"an odd address", row, false, func(args []Tensor) { args[1].Data += 4 }, 0},
-			{"every other element", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, 0},
+			{"rows of whole vectors", row, false, nil, scan.ScanDense},
+			{"reversed", row, true, nil, scan.ScanDense},
+			{"a stride of whole vectors", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1004 }, scan.ScanDense},
+			{"a stride of others", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1003 }, 0},
+			{"an odd address", row, false, func(args []tensor.Tensor) { args[1].Data += 4 }, 0},
+			{"every other element", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, 0},
 			{"rows of other lengths", odd, false, nil, leads},
 			{"reversed rows of other lengths", odd, true, nil, leads},
-			{"rows of other lengths that begin at the same places of vectors", odd, false, func(args []Tensor) { args[1].Strides[0] = 1013 }, leads},
-			{"rows of other lengths that do not", odd, false, func(args []Tensor) { args[1].Strides[0] = 1012 }, 0},
-			{"rows of other lengths at odd addresses", odd, false, func(args []Tensor) {
-				args[0].Data, args[1].Data, args[dxOperand].Data = args[0].Data+4, args[1].Data+4, args[dxOperand].Data+4
+			{"rows of other lengths that begin at the same places of vectors", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1013 }, leads},
+			{"rows of other lengths that do not", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1012 }, 0},
+			{"rows of other lengths at odd addresses", odd, false, func(args []tensor.Tensor) {
+				args[0].Data, args[1].Data, args[scan.DxOperand].Data = args[0].Data+4, args[1].Data+4, args[scan.DxOperand].Data+4
 			}, 0},
-			{"rows of other lengths that overlap", odd, false, func(args []Tensor) { args[1].Strides[0] = 1 }, 0},
-			{"the last of rows of other lengths first", odd, false, func(args []Tensor) { args[1].Strides[0] = -1001 }, 0},
-			{"rows of other lengths, a number for each", odd, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
-			{"long rows", []int64{300, 50264}, false, nil, scanDense},
+			{"rows of other lengths that overlap", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1 }, 0},
+			{"the last of rows of other lengths first", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = -1001 }, 0},
+			{"rows of other lengths, a number for each", odd, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
+			{"long rows", []int64{300, 50264}, false, nil, scan.ScanDense},
 			{"long rows that begin inside sectors", []int64{300, 1<<22 + 4}, true, nil, lines},
 			{"long rows that begin inside vectors", long, false, nil, lines},
-			{"long rows that begin inside the same lines", long, true, func(args []Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
-			{"long rows that do not", long, false, func(args []Tensor) { args[0].Strides[0] = 50261 }, leads},
-			{"long rows of which one begins inside another line", long, false, func(args []Tensor) { args[1].Data += 16 }, leads},
-			{"three dimensions", []int64{4, 5, 1000}, false, func(args []Tensor) { args[0].Strides[0] = 5004 }, 0},
-			{"short rows, whole vectors together", rows, false, nil, scanDense},
-			{"short rows, reversed", rows, true, nil, scanDense},
-			{"a number for all", row, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scanDense},
-			{"a number for each row, reversed", row, true, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, scanDense},
-			{"an x for all", row, false, func(args []Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, 0},
-			{"short rows, a number for all", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scanDense},
-			{"short rows, a number for each", rows, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, 0},
-			{"short rows, an odd address", rows, false, func(args []Tensor) { args[dxOperand].Data += 4 }, 0},
+			{"long rows that begin inside the same lines", long, true, func(args []tensor.Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
+			{"long rows that do not", long, false, func(args []tensor.Tensor) { args[0].Strides[0] = 50261 }, leads},
+			{"long rows of which one begins inside another line", long, false, func(args []tensor.Tensor) { args[1].Data += 16 }, leads},
+			{"three dimensions", []int64{4, 5, 1000}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 5004 }, 0},
+			{"short rows, whole vectors together", rows, false, nil, scan.ScanDense},
+			{"short rows, reversed", rows, true, nil, scan.ScanDense},
+			{"a number for all", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.ScanDense},
+			{"a number for each row, reversed", row, true, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, scan.ScanDense},
+			{"an x for all", row, false, func(args []tensor.Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, 0},
+			{"short rows, a number for all", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.ScanDense},
+			{"short rows, a number for each", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, 0},
+			{"short rows, an odd address", rows, false, func(args []tensor.Tensor) { args[scan.DxOperand].Data += 4 }, 0},
 		} {
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
-				Preference{}, c.change, "dy", "x", "dx")
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
+				ops.Preference{}, c.change, "dy", "x", "dx")
 			if launches[0].symbol == "scan_clear" {
 				launches = launches[1:]
 			}
@@ -297,40 +302,40 @@ func TestWordsOfScans(t *testing.T) {
 			about   string
 			shape   []int64
 			reverse bool
-			change  func(args []Tensor)
+			change  func(args []tensor.Tensor)
 			full    int64
 		}{
-			{"warps that are full", []int64{64, 8192}, false, nil, scanFull},
-			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []Tensor) { args[0].Strides[0] = 8200 }, scanFull},
+			{"warps that are full", []int64{64, 8192}, false, nil, scan.ScanFull},
+			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 8200 }, scan.ScanFull},
 			{"reversed", []int64{64, 8192}, true, nil, 0},
 			{"a warp that is not", []int64{64, 8184}, false, nil, 0},
-			{"a number for all", []int64{64, 8192}, false, func(args []Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
-			{"an odd address", []int64{64, 8192}, false, func(args []Tensor) { args[1].Data += 2 }, 0},
-			{"rows of full blocks", []int64{64, 1024}, false, nil, scanFull},
+			{"a number for all", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
+			{"an odd address", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[1].Data += 2 }, 0},
+			{"rows of full blocks", []int64{64, 1024}, false, nil, scan.ScanFull},
 			{"a block with fewer rows than others", []int64{66, 1024}, false, nil, 0},
 			{"pieces", []int64{64, 16384}, false, nil, 0},
 		} {
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: BFloat16, Dim: 1, Reverse: c.reverse},
-				Preference{}, c.change, "dy", "x", "dx")
-			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&scanFull, c.about)
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.BFloat16, Dim: 1, Reverse: c.reverse},
+				ops.Preference{}, c.change, "dy", "x", "dx")
+			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&scan.ScanFull, c.about)
 		}
 	})
 	t.Run("short rows", func(t *testing.T) {
 		for _, c := range []struct {
 			kind   string
-			dtype  DType
+			dtype  tensor.DType
 			n      int64
 			kernel string
 		}{
-			{"cumprod", Float32, 128, "rows"},
-			{"cumprod", Float32, 127, "rows"}, // four of them are whole vectors
-			{"cumprod", Float32, 129, "row"},  // four are more than a warp has
-			{"cumprod", Float32, 130, "rows"},
-			{"logcumsumexp", BFloat16, 127, "rows"},
-			{"logcumsumexp", BFloat16, 129, "row"},
-			{"logcumsumexp", Float64, 129, "row"},
-			{"cumextremum", Float32, 129, "rows"},
-			{"cumsum", Float32, 129, "rows"},
+			{"cumprod", tensor.Float32, 128, "rows"},
+			{"cumprod", tensor.Float32, 127, "rows"}, // four of them are whole vectors
+			{"cumprod", tensor.Float32, 129, "row"},  // four are more than a warp has
+			{"cumprod", tensor.Float32, 130, "rows"},
+			{"logcumsumexp", tensor.BFloat16, 127, "rows"},
+			{"logcumsumexp", tensor.BFloat16, 129, "row"},
+			{"logcumsumexp", tensor.Float64, 129, "row"},
+			{"cumextremum", tensor.Float32, 129, "rows"},
+			{"cumsum", tensor.Float32, 129, "rows"},
 		} {
 			kind, inputs := c.kind, []string{"dy", "x", "dx"}
 			switch kind {
@@ -339,27 +344,27 @@ func TestWordsOfScans(t *testing.T) {
 			case "cumextremum":
 				kind = "cummax"
 			}
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: kind, Shape: []int64{64, c.n}, DType: c.dtype, Dim: 1}, Preference{}, nil, inputs...)
-			require.Equal(t, "scan_backward_"+c.kind+"_"+c.kernel+"_"+c.dtype.suffix(), launches[0].symbol, "%d", c.n)
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: kind, Shape: []int64{64, c.n}, DType: c.dtype, Dim: 1}, ops.Preference{}, nil, inputs...)
+			require.Equal(t, "scan_backward_"+c.kind+"_"+c.kernel+"_"+c.dtype.Suffix(), launches[0].symbol, "%d", c.n)
 		}
 	})
 	t.Run("by indices", func(t *testing.T) {
 		for _, c := range []struct {
-			dtype   DType
+			dtype   tensor.DType
 			rows, n int64
 			kernel  string
 		}{
-			{BFloat16, 1024, 2048, "row"}, {BFloat16, 1024, 4096, "tiles"}, {Float32, 1024, 8192, "tiles"}, {Float64, 1024, 4096, "row"},
-			{Float32, 100, 8192, "row"}, // too few to keep all threads busy by themselves
+			{tensor.BFloat16, 1024, 2048, "row"}, {tensor.BFloat16, 1024, 4096, "tiles"}, {tensor.Float32, 1024, 8192, "tiles"}, {tensor.Float64, 1024, 4096, "row"},
+			{tensor.Float32, 100, 8192, "row"}, // too few to keep all threads busy by themselves
 		} {
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: "cummin", Shape: []int64{c.rows, c.n}, DType: c.dtype, Dim: 1}, Preference{}, nil, "dy", "indices", "dx")
-			require.Equal(t, "scan_backward_indices_"+c.kernel+"_"+c.dtype.suffix(), launches[1].symbol, "%+v", c)
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "cummin", Shape: []int64{c.rows, c.n}, DType: c.dtype, Dim: 1}, ops.Preference{}, nil, "dy", "indices", "dx")
+			require.Equal(t, "scan_backward_indices_"+c.kernel+"_"+c.dtype.Suffix(), launches[1].symbol, "%+v", c)
 			require.Len(t, launches, 3, "marks are cleared, and rows that no scan gives are done again")
 		}
 	})
 	t.Run("nothing to do", func(t *testing.T) {
 		for _, shape := range [][]int64{{0}, {0, 5}, {5, 0}} {
-			launches, _, _ := scanCalls(t, ScanBackward{Kind: "logcumsumexp", Shape: shape, DType: Float32}, Preference{}, nil, "dy", "x", "dx")
+			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: shape, DType: tensor.Float32}, ops.Preference{}, nil, "dy", "x", "dx")
 			require.Empty(t, launches)
 		}
 	})
@@ -370,93 +375,93 @@ func TestShapesOfScans(t *testing.T) {
 	for _, shape := range [][]int64{
 		{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2},
 	} {
-		for _, dtype := range Floats {
-			for _, kind := range scan.Kinds {
+		for _, dtype := range tensor.Floats {
+			for _, kind := range scan.Scan.Kinds {
 				for dim := range shape {
-					for _, kernel := range append([]string{""}, kernelsOfTamed...) {
-						d := ScanBackward{Kind: kind.Name, Shape: shape, DType: dtype, Dim: int64(dim)}
-						p, err := d.problem()
+					for _, kernel := range append([]string{""}, scan.KernelsOfTamed...) {
+						d := scan.ScanBackward{Kind: kind.Name, Shape: shape, DType: dtype, Dim: int64(dim)}
+						p, err := d.Problem()
 						require.NoError(t, err)
-						p.arch = "sm_90"
-						chosen, err := p.compile(p, 132, true, Preference{Kernel: kernel})
+						p.Arch = "sm_90"
+						chosen, err := p.Compile(p, 132, true, ops.Preference{Kernel: kernel})
 						if err != nil {
-							require.ErrorIs(t, err, ErrUnsupported)
+							require.ErrorIs(t, err, errs.ErrUnsupported)
 							continue
 						}
-						s := chosen.(*scanProgram)
-						g := s.share(s.code(), s.variant, s.rowCount(), s.inner())
-						require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
-						require.Zero(t, g.block%32)
-						require.LessOrEqual(t, g.block, int64(512))
-						lane := s.lane(s.code())
-						if s.variant == "pieces" {
-							lane = s.pieceLane()
+						s := chosen.(*scan.ScanProgram)
+						g := s.Share(s.Code(), s.Variant, s.RowCount(), s.Inner())
+						require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
+						require.Zero(t, g.Block%32)
+						require.LessOrEqual(t, g.Block, int64(512))
+						lane := s.Lane(s.Code())
+						if s.Variant == "pieces" {
+							lane = s.PieceLane()
 						}
-						switch s.variant {
+						switch s.Variant {
 						case "rows":
-							require.LessOrEqual(t, g.width*s.length(), 32*rowsVectors*s.vector(), "whole rows in a warp")
-							require.GreaterOrEqual(t, g.grid*g.block/32*g.width, s.rowCount())
+							require.LessOrEqual(t, g.Width*s.Length(), 32*scan.RowsVectors*s.Vector(), "whole rows in a warp")
+							require.GreaterOrEqual(t, g.Grid*g.Block/32*g.Width, s.RowCount())
 						case "row":
-							require.GreaterOrEqual(t, g.height*32*lane, s.padded(), "a row in its warps")
-							require.GreaterOrEqual(t, g.grid*g.width, s.rowCount())
+							require.GreaterOrEqual(t, g.Height*32*lane, s.Padded(), "a row in its warps")
+							require.GreaterOrEqual(t, g.Grid*g.Width, s.RowCount())
 						case "tiles":
-							require.GreaterOrEqual(t, g.parts*g.tiles*g.block*s.walked(s.code()), s.padded(), "a row in its tiles")
+							require.GreaterOrEqual(t, g.Parts*g.Tiles*g.Block*s.Walked(s.Code()), s.Padded(), "a row in its tiles")
 						case "strips", "long":
-							across, length, _ := s.ringTile(s.variant)
-							require.GreaterOrEqual(t, g.parts*g.tiles*length, s.length(), "a row in its tiles")
-							require.GreaterOrEqual(t, g.strips*across, s.rowCount())
-							require.True(t, scanKernels[g.kernel].fill(s, &g, &scanRoom{shared: 227 << 10}))
-							beside, team := int64(stripBeside), int64(0)
-							if s.variant == "long" {
-								_, beside, team = s.longBlocks()
+							across, length, _ := s.RingTile(s.Variant)
+							require.GreaterOrEqual(t, g.Parts*g.Tiles*length, s.Length(), "a row in its tiles")
+							require.GreaterOrEqual(t, g.Strips*across, s.RowCount())
+							require.True(t, scan.ScanKernels[g.Kernel].Fill(s, &g, &scan.ScanRoom{Shared: 227 << 10}))
+							beside, team := int64(scan.StripBeside), int64(0)
+							if s.Variant == "long" {
+								_, beside, team = s.LongBlocks()
 							}
-							require.LessOrEqual(t, g.beside*(int64(g.shared)+beside), int64(227<<10))
-							if s.together(&g) {
-								require.LessOrEqual(t, g.parts, team, "threads hear all blocks of a team")
-								require.LessOrEqual(t, g.grid, 132*g.beside, "all blocks are on the device")
-								require.GreaterOrEqual(t, g.width, int64(3), "a tile stays for a turn")
+							require.LessOrEqual(t, g.Beside*(int64(g.Shared)+beside), int64(227<<10))
+							if s.Together(&g) {
+								require.LessOrEqual(t, g.Parts, team, "threads hear all blocks of a team")
+								require.LessOrEqual(t, g.Grid, 132*g.Beside, "all blocks are on the device")
+								require.GreaterOrEqual(t, g.Width, int64(3), "a tile stays for a turn")
 								for _, shared := range []int{163 << 10, 99 << 10} {
-									if !scanKernels[g.kernel].fill(s, &g, &scanRoom{shared: shared}) {
+									if !scan.ScanKernels[g.Kernel].Fill(s, &g, &scan.ScanRoom{Shared: shared}) {
 										require.Equal(t, 99<<10, shared)
 										break
 									}
-									require.LessOrEqual(t, ceil(g.grid, 132)*(int64(g.shared)+beside), int64(shared), "all blocks are on a device with less shared memory")
-									require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
+									require.LessOrEqual(t, num.CeilDiv(g.Grid, 132)*(int64(g.Shared)+beside), int64(shared), "all blocks are on a device with less shared memory")
+									require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
 								}
 							}
 						case "pieces":
-							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
-							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-							require.True(t, s.fillPieces(&g, &scanRoom{227 << 10, someClusters}))
-							require.GreaterOrEqual(t, g.parts*g.block*lane, s.length(), "a row in its pieces")
-							require.Less(t, (g.parts-1)*g.block*lane, s.length(), "none of which is empty")
-							require.LessOrEqual(t, g.block, int64(pieceThreads))
-							if g.clustered() {
-								require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
+							require.GreaterOrEqual(t, g.Parts*g.Block*lane, s.Length(), "a row in its pieces")
+							require.Less(t, (g.Parts-1)*g.Block*lane, s.Length(), "none of which is empty")
+							require.True(t, s.FillPieces(&g, &scan.ScanRoom{Shared: 227 << 10, Clusters: someClusters}))
+							require.GreaterOrEqual(t, g.Parts*g.Block*lane, s.Length(), "a row in its pieces")
+							require.Less(t, (g.Parts-1)*g.Block*lane, s.Length(), "none of which is empty")
+							require.LessOrEqual(t, g.Block, int64(scan.PieceThreads))
+							if g.Clustered() {
+								require.LessOrEqual(t, g.Parts, int64(scan.ClusterBlocks), "a block has room for a state of each")
 							} else {
-								require.LessOrEqual(t, g.parts, g.block, "each thread hears one")
-								require.LessOrEqual(t, g.grid, int64(s.units), "all blocks are on the device")
+								require.LessOrEqual(t, g.Parts, g.Block, "each thread hears one")
+								require.LessOrEqual(t, g.Grid, int64(s.Units), "all blocks are on the device")
 							}
-							require.Zero(t, g.grid%g.parts, "blocks keep their place in rows")
-							require.LessOrEqual(t, s.needs(s.code(), &g), s.workspace())
+							require.Zero(t, g.Grid%g.Parts, "blocks keep their place in rows")
+							require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
 						case "slabs":
-							require.GreaterOrEqual(t, g.parts*g.block, s.length(), "a column in its slabs, of as many rows as blocks have threads")
-							require.Less(t, (g.parts-1)*g.block, s.length(), "none of which is empty")
-							require.Zero(t, g.block%32)
-							require.LessOrEqual(t, g.parts, int64(clusterBlocks), "a block has room for a state of each")
-							require.LessOrEqual(t, g.block, int64(slabThreads))
-							require.GreaterOrEqual(t, g.strips*g.columns, s.rowCount())
-							require.True(t, s.fillSlabs(&g, &scanRoom{227 << 10, someClusters}))
-							require.Zero(t, g.grid%g.parts, "blocks keep their place in strips")
-							again := s.again(&g)
-							across, _ := s.own(s.code())
-							require.Equal(t, g.columns, again.width*across, "strips that are done again are the same")
+							require.GreaterOrEqual(t, g.Parts*g.Block, s.Length(), "a column in its slabs, of as many rows as blocks have threads")
+							require.Less(t, (g.Parts-1)*g.Block, s.Length(), "none of which is empty")
+							require.Zero(t, g.Block%32)
+							require.LessOrEqual(t, g.Parts, int64(scan.ClusterBlocks), "a block has room for a state of each")
+							require.LessOrEqual(t, g.Block, int64(scan.SlabThreads))
+							require.GreaterOrEqual(t, g.Strips*g.Columns, s.RowCount())
+							require.True(t, s.FillSlabs(&g, &scan.ScanRoom{Shared: 227 << 10, Clusters: someClusters}))
+							require.Zero(t, g.Grid%g.Parts, "blocks keep their place in strips")
+							again := s.Again(&g)
+							across, _ := s.Own(s.Code())
+							require.Equal(t, g.Columns, again.Width*across, "strips that are done again are the same")
 						case "columns":
-							_, down := s.own(s.code())
-							require.GreaterOrEqual(t, g.parts*g.tiles*g.height*down, s.length(), "a column in its tiles")
-							require.GreaterOrEqual(t, g.strips*g.columns, s.rowCount())
-							if g.width*g.height > 32 {
-								require.GreaterOrEqual(t, g.block, g.columns, "a thread for what enters each column")
+							_, down := s.Own(s.Code())
+							require.GreaterOrEqual(t, g.Parts*g.Tiles*g.Height*down, s.Length(), "a column in its tiles")
+							require.GreaterOrEqual(t, g.Strips*g.Columns, s.RowCount())
+							if g.Width*g.Height > 32 {
+								require.GreaterOrEqual(t, g.Block, g.Columns, "a thread for what enters each column")
 							}
 						}
 					}
@@ -473,13 +478,13 @@ func TestScansWithinAWorkspace(t *testing.T) {
 		shape       []int64
 		ring, plain string
 	}{{[]int64{1, 1 << 26}, "long", "tiles"}, {[]int64{8192, 8192}, "strips", "columns"}} {
-		d := ScanBackward{Kind: "cummax", Shape: c.shape, DType: Float32, Dim: map[string]int64{"long": 1}[c.ring]}
-		whole, err := Select(d, CUDA(0), Preference{})
+		d := scan.ScanBackward{Kind: "cummax", Shape: c.shape, DType: tensor.Float32, Dim: map[string]int64{"long": 1}[c.ring]}
+		whole, err := Select(d, tensor.CUDA(0), ops.Preference{})
 		require.NoError(t, err)
 		require.Equal(t, c.ring, whole.SKU().Kernel)
 		require.Greater(t, whole.WorkspaceSize(), int64(1<<26/8))
 		limit := whole.WorkspaceSize() / 2
-		plan, err := Select(d, CUDA(0), Preference{MaxWorkspace: &limit})
+		plan, err := Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
 		require.NoError(t, err)
 		require.Equal(t, c.plain, plan.SKU().Kernel)
 		require.LessOrEqual(t, plan.WorkspaceSize(), limit)
@@ -490,8 +495,8 @@ func TestScansWithinAWorkspace(t *testing.T) {
 			require.Contains(t, l.symbol, c.plain)
 		}
 		limit = plan.WorkspaceSize() - 1
-		_, err = Select(d, CUDA(0), Preference{MaxWorkspace: &limit})
-		require.ErrorIs(t, err, ErrUnsupported)
+		_, err = Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
+		require.ErrorIs(t, err, errs.ErrUnsupported)
 	}
 }
 
@@ -505,20 +510,20 @@ func TestConstantsOfScans(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.Equal(t, scanRowThreads, constant("kRowThreads"))
-	require.Equal(t, pieceThreads, constant("kPieceThreads"))
-	require.Equal(t, pieceVectors, constant("kPieceVectors"))
-	require.Equal(t, pieceHeard, 32*constant("kHearing"))
-	require.Equal(t, slabThreads, constant("kSlabThreads"))
-	require.Equal(t, slabSeen, constant("kSlabSeen"))
-	require.Equal(t, lineBytes, constant("kSlabSide"))
-	require.Equal(t, clusterBlocks, constant("kClusterBlocks"))
-	require.Equal(t, scanRowsThreads, constant("kRowsThreads"))
-	require.Equal(t, scanColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, stripThreads, constant("kStripThreads"))
-	require.Equal(t, longThreads, constant("kLongThreads"))
-	for name, bit := range map[string]int{"kMarked": scanMarked, "kFirst": scanFirst, "kMinimum": scanMinimum, "kReversed": scanReversed, "kHeads": scanHeads, "kTails": scanTails, "kDense": scanDense, "kLeads": scanLeads,
-		"kLines": scanLines, "kFull": scanFull, "kForesee": scanForesee} {
+	require.Equal(t, scan.ScanRowThreads, constant("kRowThreads"))
+	require.Equal(t, scan.PieceThreads, constant("kPieceThreads"))
+	require.Equal(t, scan.PieceVectors, constant("kPieceVectors"))
+	require.Equal(t, scan.PieceHeard, 32*constant("kHearing"))
+	require.Equal(t, scan.SlabThreads, constant("kSlabThreads"))
+	require.Equal(t, scan.SlabSeen, constant("kSlabSeen"))
+	require.Equal(t, scan.LineBytes, constant("kSlabSide"))
+	require.Equal(t, scan.ClusterBlocks, constant("kClusterBlocks"))
+	require.Equal(t, scan.ScanRowsThreads, constant("kRowsThreads"))
+	require.Equal(t, scan.ScanColumnThreads, constant("kColumnThreads"))
+	require.Equal(t, scan.StripThreads, constant("kStripThreads"))
+	require.Equal(t, scan.LongThreads, constant("kLongThreads"))
+	for name, bit := range map[string]int{"kMarked": scan.ScanMarked, "kFirst": scan.ScanFirst, "kMinimum": scan.ScanMinimum, "kReversed": scan.ScanReversed, "kHeads": scan.ScanHeads, "kTails": scan.ScanTails, "kDense": scan.ScanDense, "kLeads": scan.ScanLeads,
+		"kLines": scan.ScanLines, "kFull": scan.ScanFull, "kForesee": scan.ScanForesee} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, own := range []string{
@@ -533,5 +538,5 @@ func TestConstantsOfScans(t *testing.T) {
 	} {
 		require.True(t, strings.Contains(source, own), "own repeats %s", own)
 	}
-	require.Contains(t, cudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*slabAgain)+";")
+	require.Contains(t, cudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*scan.SlabAgain)+";")
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,15 +15,15 @@ const walkers = 3 // operands with strides in these tests
 type point [walkers]int64
 
 // points lists the indices of some dimensions of a space in row-major order, counted from a point.
-func (s *space) points(dims []int, from point) []point {
+func points(s *cpu.Space, dims []int, from point) []point {
 	list := []point{from}
 	for _, d := range dims {
 		var next []point
 		for _, p := range list {
-			for i := range s.extent[d] {
+			for i := range s.Extent[d] {
 				q := p
 				for o := range q {
-					q[o] += i * s.stride[o][d]
+					q[o] += i * s.Stride[o][d]
 				}
 				next = append(next, q)
 			}
@@ -33,24 +34,24 @@ func (s *space) points(dims []int, from point) []point {
 }
 
 // randomSpace has neighbours that merge, broadcast operands, extents of 1 and now and then of 0.
-func randomSpace(r *rand.Rand) space {
-	s := space{n: r.IntN(6)}
-	s.kept = s.n
-	for d := range s.n {
-		s.extent[d] = []int64{1, 2, 3, 2, 4, 1, 3, 0}[r.IntN(7+r.IntN(2))]
+func randomSpace(r *rand.Rand) cpu.Space {
+	s := cpu.Space{N: r.IntN(6)}
+	s.Kept = s.N
+	for d := range s.N {
+		s.Extent[d] = []int64{1, 2, 3, 2, 4, 1, 3, 0}[r.IntN(7+r.IntN(2))]
 	}
 	for o := range walkers {
 		step := int64(1 + r.IntN(2))
-		for d := s.n - 1; d >= 0; d-- {
+		for d := s.N - 1; d >= 0; d-- {
 			switch r.IntN(5) {
 			case 0: // broadcast
 			case 1:
-				s.stride[o][d] = -step
+				s.Stride[o][d] = -step
 			case 2:
-				s.stride[o][d] = step + 1
+				s.Stride[o][d] = step + 1
 			default:
-				s.stride[o][d] = step
-				step *= max(s.extent[d], 1)
+				s.Stride[o][d] = step
+				step *= max(s.Extent[d], 1)
 			}
 		}
 	}
@@ -71,29 +72,29 @@ func TestArrangedReductionsKeepTheOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 9))
 	for range 20000 {
 		s := randomSpace(random)
-		reduced := uint8(random.IntN(1 << s.n))
+		reduced := uint8(random.IntN(1 << s.N))
 		if reduced == 0 {
 			continue
 		}
 		columns := random.IntN(2) == 0
-		a := s.arrange(reduced, true, columns, 0)
+		a := s.Arrange(reduced, true, columns, 0)
 
-		kept, sums := s.points(pick(s.n, func(d int) bool { return reduced>>d&1 == 0 }), point{}), [][]point{}
+		kept, sums := points(&s, pick(s.N, func(d int) bool { return reduced>>d&1 == 0 }), point{}), [][]point{}
 		for _, from := range kept {
-			sums = append(sums, s.points(pick(s.n, func(d int) bool { return reduced>>d&1 != 0 }), from))
+			sums = append(sums, points(&s, pick(s.N, func(d int) bool { return reduced>>d&1 != 0 }), from))
 		}
-		isKept := func(d int) bool { return d < a.kept || a.columns && d == a.n-1 }
+		isKept := func(d int) bool { return d < a.Kept || a.Columns && d == a.N-1 }
 		got := [][]point{}
-		for _, from := range a.points(pick(a.n, isKept), point{}) {
-			got = append(got, a.points(pick(a.n, func(d int) bool { return !isKept(d) }), from))
+		for _, from := range points(&a, pick(a.N, isKept), point{}) {
+			got = append(got, points(&a, pick(a.N, func(d int) bool { return !isKept(d) }), from))
 		}
 		require.Equal(t, sums, got, "%+v reduced over %b", s, reduced)
 
-		before, along, wide := a.counts()
+		before, along, wide := a.Counts()
 		require.Equal(t, int64(len(kept)), before*wide)
-		require.Equal(t, int64(len(s.points(pick(s.n, func(d int) bool { return reduced>>d&1 != 0 }), point{}))), along)
-		require.LessOrEqual(t, a.n, s.n)
-		require.False(t, a.columns && !columns)
+		require.Equal(t, int64(len(points(&s, pick(s.N, func(d int) bool { return reduced>>d&1 != 0 }), point{}))), along)
+		require.LessOrEqual(t, a.N, s.N)
+		require.False(t, a.Columns && !columns)
 	}
 }
 
@@ -104,15 +105,15 @@ func TestArrangedMapsMeetEveryIndexOnce(t *testing.T) {
 	for range 20000 {
 		s := randomSpace(random)
 		first := random.IntN(walkers)
-		a := s.arrange(0, false, false, first)
-		require.Equal(t, a.n, a.kept)
+		a := s.Arrange(0, false, false, first)
+		require.Equal(t, a.N, a.Kept)
 		every := func(int) bool { return true }
-		want, got := s.points(pick(s.n, every), point{}), a.points(pick(a.n, every), point{})
+		want, got := points(&s, pick(s.N, every), point{}), points(&a, pick(a.N, every), point{})
 		slices.SortFunc(want, order)
 		slices.SortFunc(got, order)
 		require.Equal(t, want, got, "%+v", s)
-		for d := 1; d < a.n; d++ {
-			require.GreaterOrEqual(t, max(a.stride[first][d-1], -a.stride[first][d-1]), max(a.stride[first][d], -a.stride[first][d]),
+		for d := 1; d < a.N; d++ {
+			require.GreaterOrEqual(t, max(a.Stride[first][d-1], -a.Stride[first][d-1]), max(a.Stride[first][d], -a.Stride[first][d]),
 				"%+v is not walked in the order of its output", s)
 		}
 	}
@@ -123,30 +124,30 @@ func TestArrangedMapsOfTokens(t *testing.T) {
 	random := rand.New(rand.NewPCG(8, 3))
 	for range 5000 {
 		s := randomSpace(random)
-		marked := uint8(random.IntN(1 << s.n))
+		marked := uint8(random.IntN(1 << s.N))
 		if marked == 0 {
 			continue
 		}
-		a := s.arrange(marked, false, false, 0)
-		require.Equal(t, a.n, a.kept)
-		front, back := pick(s.n, func(d int) bool { return marked>>d&1 == 0 }), pick(s.n, func(d int) bool { return marked>>d&1 != 0 })
+		a := s.Arrange(marked, false, false, 0)
+		require.Equal(t, a.N, a.Kept)
+		front, back := pick(s.N, func(d int) bool { return marked>>d&1 == 0 }), pick(s.N, func(d int) bool { return marked>>d&1 != 0 })
 		every := func(int) bool { return true }
-		require.Equal(t, s.points(append(front, back...), point{}), a.points(pick(a.n, every), point{}), "%+v marked %b", s, marked)
+		require.Equal(t, points(&s, append(front, back...), point{}), points(&a, pick(a.N, every), point{}), "%+v marked %b", s, marked)
 	}
 }
 
 func TestMergedDimensions(t *testing.T) {
-	row := func(extents []int64, strides ...[]int64) space {
-		s := space{n: len(extents), kept: len(extents)}
-		copy(s.extent[:], extents)
+	row := func(extents []int64, strides ...[]int64) cpu.Space {
+		s := cpu.Space{N: len(extents), Kept: len(extents)}
+		copy(s.Extent[:], extents)
 		for o := range strides {
-			copy(s.stride[o][:], strides[o])
+			copy(s.Stride[o][:], strides[o])
 		}
 		return s
 	}
 	for _, c := range []struct {
 		name    string
-		space   space
+		space   cpu.Space
 		reduced uint8
 		columns bool
 		extents []int64 // of the result
@@ -164,9 +165,9 @@ func TestMergedDimensions(t *testing.T) {
 		{"the same by rows", row([]int64{2, 3, 4}, []int64{12, 4, 1}), 0b010, false, []int64{2, 4, 3}, 2},
 		{"all of it has no columns", row([]int64{2, 3, 4}, []int64{12, 4, 1}), 0b111, true, []int64{24}, 0},
 	} {
-		a := c.space.arrange(c.reduced, true, c.columns, 0)
-		require.Equal(t, c.extents, a.extent[:a.n], c.name)
-		require.Equal(t, c.kept, a.kept, c.name)
+		a := c.space.Arrange(c.reduced, true, c.columns, 0)
+		require.Equal(t, c.extents, a.Extent[:a.N], c.name)
+		require.Equal(t, c.kept, a.Kept, c.name)
 	}
 }
 
@@ -175,18 +176,18 @@ func TestPiecesAgainstBruteForce(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 6))
 	for range 20000 {
 		s := randomSpace(random)
-		operand, low := random.IntN(walkers), random.IntN(s.n+1)
-		high := low + random.IntN(s.n-low+1)
+		operand, low := random.IntN(walkers), random.IntN(s.N+1)
+		high := low + random.IntN(s.N-low+1)
 		fastest := random.IntN(2) == 0
-		v := s.view(operand, low, high, fastest)
-		all := s.points(pick(s.n, func(d int) bool { return d >= low && d < high || fastest && d == s.n-1 && d >= low }), point{})
+		v := s.View(operand, low, high, fastest)
+		all := points(&s, pick(s.N, func(d int) bool { return d >= low && d < high || fastest && d == s.N-1 && d >= low }), point{})
 		if len(all) == 0 {
 			continue
 		}
 		start := random.IntN(len(all))
 		n := 1 + random.IntN(len(all)-start)
 		var got, want []int64
-		v.pieces(int64(start), int64(n), func(at, offset, count, step int64) {
+		v.Pieces(int64(start), int64(n), func(at, offset, count, step int64) {
 			require.Equal(t, int64(len(got)), at)
 			require.Positive(t, count)
 			for i := range count {

@@ -1,18 +1,22 @@
 package core
 
-import "math"
+import (
+	"math"
+
+	"github.com/sternway/sternway/core/internal/tensor"
+)
 
 // precision of each floating type: one rounding, relative, and the smallest positive number.
-var precision = map[DType]struct{ rounding, least float64 }{
-	Float64:  {0x1p-53, 0x1p-1074},
-	Float32:  {0x1p-24, 0x1p-149},
-	Float16:  {0x1p-11, 0x1p-24},
-	BFloat16: {0x1p-8, 0x1p-133},
+var precision = map[tensor.DType]struct{ rounding, least float64 }{
+	tensor.Float64:  {0x1p-53, 0x1p-1074},
+	tensor.Float32:  {0x1p-24, 0x1p-149},
+	tensor.Float16:  {0x1p-11, 0x1p-24},
+	tensor.BFloat16: {0x1p-8, 0x1p-133},
 }
 
 // tolerance is the one of every result: a rounding of the type that it is stored in, and G(n) = 4 + log2 n roundings of the
 // accumulator for a sum of n terms, relative to their magnitudes.
-func tolerance(stored, accumulator DType, n int64, want, size float64) float64 {
+func tolerance(stored, accumulator tensor.DType, n int64, want, size float64) float64 {
 	g := 4 + math.Log2(float64(max(n, 1)))
 	return precision[stored].rounding*math.Abs(want) + g*precision[accumulator].rounding*size + precision[stored].least
 }

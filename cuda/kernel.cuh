@@ -13,7 +13,7 @@ using i64 = long long;
     X(f16, __half, float, __VA_ARGS__)     \
     X(bf16, __nv_bfloat16, float, __VA_ARGS__)
 
-// The row numbers of core/dtype.go, for operands whose dtype is known at run time only.
+// The row numbers of core/internal/tensor/dtype.go, for operands whose dtype is known at run time only.
 enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
 
 // Threads in a block.

@@ -1,0 +1,112 @@
+package core
+
+import (
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/ops/rope"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// MaxRank is the largest number of dimensions of a tensor.
+const MaxRank = tensor.MaxRank
+
+// Operands and where they are.
+type (
+	// Tensor is a view of memory that somebody else owns: an address, a dtype, a device, a shape and strides in elements.
+	Tensor = tensor.Tensor
+	// DType is an element type by the numbers of DLPack: code, bits, lanes.
+	DType = tensor.DType
+	// Device is a device by the numbers of DLPack: type and index.
+	Device = tensor.Device
+)
+
+// The dtypes of operands.
+var (
+	Float32  = tensor.Float32
+	Float64  = tensor.Float64
+	Float16  = tensor.Float16
+	BFloat16 = tensor.BFloat16
+	Int8     = tensor.Int8
+	Uint8    = tensor.Uint8
+	Int32    = tensor.Int32
+	Int64    = tensor.Int64
+)
+
+// CPU is the device of host memory.
+var CPU = tensor.CPU
+
+// CUDA is a GPU by its ordinal.
+func CUDA(ordinal int) Device { return tensor.CUDA(ordinal) }
+
+// Of is a contiguous CPU tensor of a slice; without a shape it has one dimension.
+func Of[T float32 | float64 | uint16 | int8 | uint8 | int32 | int64](data []T, shape ...int64) Tensor {
+	return tensor.Of(data, shape...)
+}
+
+// ParseDType reads the name of a dtype: "float32".
+func ParseDType(name string) (DType, error) { return tensor.ParseDType(name) }
+
+// Error is every error of this package; Kind is its sort.
+type (
+	Error = errs.Error
+	Kind  = errs.Kind
+)
+
+// The kinds of error. errs.Kind says when each is returned.
+const (
+	Unsupported       = errs.Unsupported
+	InvalidProblem    = errs.InvalidProblem
+	BufferTooSmall    = errs.BufferTooSmall
+	Misaligned        = errs.Misaligned
+	WorkspaceTooSmall = errs.WorkspaceTooSmall
+	DeviceFailure     = errs.DeviceFailure
+	NotATensor        = errs.NotATensor
+	Internal          = errs.Internal
+)
+
+// Sentinels for errors.Is.
+var (
+	ErrUnsupported       = errs.ErrUnsupported
+	ErrInvalidProblem    = errs.ErrInvalidProblem
+	ErrBufferTooSmall    = errs.ErrBufferTooSmall
+	ErrMisaligned        = errs.ErrMisaligned
+	ErrWorkspaceTooSmall = errs.ErrWorkspaceTooSmall
+	ErrDevice            = errs.ErrDevice
+)
+
+// ErrorJSON is an error as it crosses to Python: the fields of [Error] and its sentence.
+func ErrorJSON(err error) string { return errs.ErrorJSON(err) }
+
+// Problems and what they belong to.
+type (
+	// Descriptor states one problem of a family. The descriptors below are its implementations.
+	Descriptor = ops.Descriptor
+	// Family is a group of operations that share a descriptor.
+	Family = ops.Family
+	// KindRow is one operation of a family.
+	KindRow = ops.KindRow
+	// Preference steers Select.
+	Preference = ops.Preference
+	// Scalar is a float64 that crosses JSON whole.
+	Scalar = ops.Scalar
+)
+
+// Families lists the families by name.
+func Families() []*Family { return ops.Families() }
+
+// ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of that family's descriptor.
+func ParseDescriptor(text string) (Descriptor, error) { return ops.ParseDescriptor(text) }
+
+// The descriptors. Each documents its formula, operands and shapes.
+type (
+	DequantizePerTokenBackward   = elementwise.DequantizePerTokenBackward
+	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
+	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward
+	LerpBackward                 = elementwise.LerpBackward
+	RopeBackward                 = rope.RopeBackward
+	ScanBackward                 = scan.ScanBackward
+	UniqueRows                   = embedding.UniqueRows
+)

@@ -1,0 +1,243 @@
+// Package cpu is what bodies on the CPU share: blocks of elements widened to an accumulator, loops over them in C with vector instructions,
+// the order in which a pass walks its operands, and the floating-point mode of a thread.
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// The CPU bodies work on blocks: up to blockBytes of each operand, widened to the accumulator, so that everything between the
+// loads and the stores stays in the first-level cache.
+const BlockBytes = 16384
+
+type Accumulator interface{ float32 | float64 }
+
+// TypeOf is the element type of an accumulator.
+func TypeOf[A Accumulator]() tensor.DType {
+	var a A
+	if unsafe.Sizeof(a) == 8 {
+		return tensor.Float64
+	}
+	return tensor.Float32
+}
+
+// BlockLen is the number of accumulators in a block.
+func BlockLen[A Accumulator]() int64 {
+	var a A
+	return BlockBytes / int64(unsafe.Sizeof(a))
+}
+
+// Elements is the memory of t as a slice that begins at an offset and spans count elements of a stride.
+func Elements[S any](t *tensor.Tensor, offset, count, step int64) []S {
+	var s S
+	address := t.Data + uintptr(offset*int64(unsafe.Sizeof(s)))
+	return unsafe.Slice((*S)(Pointer(address)), (count-1)*step+1)
+}
+
+// Pointer turns the address of host memory into a pointer. The memory is the caller's and outlives the run, and a Go slice is
+// kept in place by its tensor, so the garbage collector needs no part in it.
+func Pointer(address uintptr) unsafe.Pointer {
+	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
+}
+
+// gather copies the elements start.. of a view into dst.
+func gather[S any](dst []S, t *tensor.Tensor, v *View, start int64) {
+	v.Pieces(start, int64(len(dst)), func(at, offset, count, step int64) {
+		out := dst[at : at+count]
+		switch {
+		case step == 1:
+			copy(out, Elements[S](t, offset, count, 1))
+		case step == 0:
+			value := Elements[S](t, offset, 1, 1)[0]
+			for i := range out {
+				out[i] = value
+			}
+		case step < 0:
+			for i := range out {
+				out[i] = Elements[S](t, offset+int64(i)*step, 1, 1)[0]
+			}
+		default:
+			in := Elements[S](t, offset, count, step)
+			for i := range out {
+				out[i] = in[int64(i)*step]
+			}
+		}
+	})
+}
+
+// scatter copies src to the elements start.. of a view.
+func scatter[S any](src []S, t *tensor.Tensor, v *View, start int64) {
+	v.Pieces(start, int64(len(src)), func(at, offset, count, step int64) {
+		in := src[at : at+count]
+		switch {
+		case step == 1:
+			copy(Elements[S](t, offset, count, 1), in)
+		case step <= 0:
+			for i := range in {
+				Elements[S](t, offset+int64(i)*step, 1, 1)[0] = in[i]
+			}
+		default:
+			out := Elements[S](t, offset, count, step)
+			for i := range in {
+				out[int64(i)*step] = in[i]
+			}
+		}
+	})
+}
+
+// Block is the scratch of one operand of one worker.
+type Block[A Accumulator] struct {
+	Wide [BlockBytes / 4]A
+	raw  [BlockBytes / 4]uint64 // room for a block of any storage type
+	half [BlockBytes / 4]float32
+	Sums [MaxRuns]float64 // of the runs of a block
+}
+
+// RawOf is the raw room of b as n elements of a storage type.
+func RawOf[S any, A Accumulator](b *Block[A], n int64) []S {
+	return unsafe.Slice((*S)(unsafe.Pointer(&b.raw[0])), n)
+}
+
+// Storage is how one element type is read into accumulators and written from them.
+type Storage[A Accumulator] struct {
+	Load  func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A
+	Store func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A)
+	// Place is the memory itself as accumulators where the type is A's own and the elements are adjacent, else nil.
+	Place func(t *tensor.Tensor, v *View, start, n int64) []A
+}
+
+// storages is the table by dtype row.
+func storages[A Accumulator](own tensor.DType) [len(tensor.DtypeRows)]Storage[A] {
+	var table [len(tensor.DtypeRows)]Storage[A]
+	for i, s := range [...]Storage[A]{
+		plain[float32, A](), plain[float64, A](),
+		half[A](WidenFloat16, NarrowFloat16), half[A](WidenBFloat16, NarrowBFloat16),
+		narrow8[A](widenInt8), narrow8[A](widenUint8), plain[int32, A](), plain[int64, A](),
+	} {
+		if tensor.DtypeRows[i].Dtype == own {
+			s = same[A]()
+		}
+		table[i] = s
+	}
+	return table
+}
+
+var (
+	Storages32 = storages[float32](tensor.Float32)
+	Storages64 = storages[float64](tensor.Float64)
+)
+
+func nowhere[A Accumulator](*tensor.Tensor, *View, int64, int64) []A { return nil }
+
+// same is the storage of the accumulator's own type: adjacent elements are used where they lie.
+func same[A Accumulator]() Storage[A] {
+	place := func(t *tensor.Tensor, v *View, start, n int64) []A {
+		if v.Regular && (v.Step == 1 || n == 1) {
+			return Elements[A](t, start*v.Step, n, 1)
+		}
+		return nil
+	}
+	return Storage[A]{
+		Load: func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
+			if in := place(t, v, start, n); in != nil {
+				return in
+			}
+			gather(b.Wide[:n], t, v, start)
+			return b.Wide[:n]
+		},
+		Store: func(_ *Block[A], t *tensor.Tensor, v *View, start int64, values []A) { scatter(values, t, v, start) },
+		Place: place,
+	}
+}
+
+// plain is a storage that a Go conversion reads and writes.
+func plain[S float32 | float64 | int8 | uint8 | int32 | int64, A Accumulator]() Storage[A] {
+	return Storage[A]{
+		Load: func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
+			raw := RawOf[S](b, n)
+			gather(raw, t, v, start)
+			for i, value := range raw {
+				b.Wide[i] = A(value)
+			}
+			return b.Wide[:n]
+		},
+		Store: func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A) {
+			raw := RawOf[S](b, int64(len(values)))
+			for i, value := range values {
+				raw[i] = S(value)
+			}
+			scatter(raw, t, v, start)
+		},
+		Place: nowhere[A],
+	}
+}
+
+// narrow8 is a storage of 8-bit integers, which are only read.
+func narrow8[A Accumulator, S int8 | uint8](widen func([]float32, []S)) Storage[A] {
+	return Storage[A]{Load: widened[A](widen), Store: plain[S, A]().Store, Place: nowhere[A]}
+}
+
+// widened loads through float32, a block at a time. Adjacent elements are converted where they lie.
+func widened[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
+	return func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
+		raw := RawOf[S](b, n)
+		if v.Regular && v.Step == 1 {
+			raw = Elements[S](t, start, n, 1)
+		} else {
+			gather(raw, t, v, start)
+		}
+		if wide, ok := any(b.Wide[:n]).([]float32); ok {
+			widen(wide, raw)
+			return b.Wide[:n]
+		}
+		widen(b.half[:n], raw)
+		for i, value := range b.half[:n] {
+			b.Wide[i] = A(value)
+		}
+		return b.Wide[:n]
+	}
+}
+
+// Odd is x in 24 bits, as odd_of of vector.h.
+func Odd(x float64) float32 {
+	const lost = 1<<29 - 1
+	bits := math.Float64bits(x)
+	return float32(math.Float64frombits((bits | (bits&lost + lost)) &^ lost))
+}
+
+// half is a storage of 16 bits, converted through float32.
+func half[A Accumulator, H Float16 | Bfloat16](widen func([]float32, []H), narrow func([]H, []float32)) Storage[A] {
+	return Storage[A]{
+		Load: widened[A](widen),
+		Store: func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A) {
+			n := int64(len(values))
+			narrowed, ok := any(values).([]float32)
+			if !ok {
+				narrowed = b.half[:n]
+				for i, value := range values {
+					narrowed[i] = Odd(float64(value))
+				}
+			}
+			if v.Regular && v.Step == 1 {
+				narrow(Elements[H](t, start, n, 1), narrowed)
+				return
+			}
+			raw := RawOf[H](b, n)
+			narrow(raw, narrowed)
+			scatter(raw, t, v, start)
+		},
+		Place: nowhere[A],
+	}
+}
+
+// Grain is the number of elements of one task: enough to hide the cost of a goroutine, few enough for every core to have some.
+const Grain = 32768
+
+// ShortRun is the extent from which a loop over one run beats one over many.
+const ShortRun = 128
+
+// MaxRuns is the largest number of runs in a block.
+const MaxRuns = Grain / ShortRun

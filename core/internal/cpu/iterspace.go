@@ -1,0 +1,205 @@
+package cpu
+
+import (
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// MaxOperands is the largest number of operands of an element operation.
+const MaxOperands = 7
+
+// Space is the index space of one pass over the operands, slowest dimension first: kept dimensions, then reduced ones, and for
+// columns one more kept dimension, the fastest. strides[i] belongs to the operand number i of the plan, 0 where it is broadcast.
+type Space struct {
+	N       int // dimensions in use
+	Kept    int // how many lead
+	Columns bool
+	Extent  [tensor.MaxRank]int64
+	Stride  [MaxOperands][tensor.MaxRank]int64
+}
+
+// Append adds dimension d of another space as the fastest one.
+func (s *Space) Append(from *Space, d int) {
+	s.Extent[s.N] = from.Extent[d]
+	for i := range s.Stride {
+		s.Stride[i][s.N] = from.Stride[i][d]
+	}
+	s.N++
+}
+
+// merges reports that dimensions d and d+1 walk like one for every operand.
+func (s *Space) merges(d int) bool {
+	for i := range s.Stride {
+		if s.Stride[i][d] != s.Stride[i][d+1]*s.Extent[d+1] {
+			return false
+		}
+	}
+	return true
+}
+
+// Size is the number of indices of dimensions low..high-1.
+func (s *Space) Size(low, high int) int64 {
+	n := int64(1)
+	for _, e := range s.Extent[low:high] {
+		n *= e
+	}
+	return n
+}
+
+// Counts are the numbers of kept indices in front, of reduced indices, and of kept columns.
+func (s *Space) Counts() (kept, reduced, columns int64) {
+	last := s.N
+	columns = 1
+	if s.Columns {
+		last--
+		columns = s.Extent[last]
+	}
+	return s.Size(0, s.Kept), s.Size(s.Kept, last), columns
+}
+
+// Arrange orders the dimensions of a row-major space for one pass. marked is the set of dimensions that the pass sums over, or that
+// must stay the fastest for another reason; reduces says which. A map walks in the order of its first output; a reduction keeps the
+// order of the shape.
+func (s *Space) Arrange(marked uint8, reduces, columns bool, firstOut int) Space {
+	if marked == 0 {
+		a, _ := s.sorted(firstOut).merged(0)
+		a.Kept = a.N
+		return a
+	}
+	natural, marked := s.merged(marked)
+	var a Space
+	last := -1 // columns: the kept dimension that becomes the fastest
+	for d := range natural.N {
+		if columns && marked>>d&1 == 0 {
+			last = d
+		}
+	}
+	for d := range natural.N {
+		if marked>>d&1 == 0 && d != last {
+			a.Append(&natural, d)
+		}
+	}
+	a.Kept = a.N
+	for d := range natural.N {
+		if marked>>d&1 != 0 {
+			a.Append(&natural, d)
+		}
+	}
+	if a.Columns = last >= 0; a.Columns {
+		a.Append(&natural, last)
+	}
+	if !reduces {
+		a.Kept = a.N
+	}
+	return a
+}
+
+// merged drops extents of 1 that are not marked and joins neighbours of one class that walk like one; it answers with the set of
+// marked dimensions of the result.
+func (s *Space) merged(marked uint8) (Space, uint8) {
+	var m Space
+	var marks uint8
+	for d := range s.N {
+		mark := marked >> d & 1
+		if s.Extent[d] == 1 && mark == 0 {
+			continue
+		}
+		m.Append(s, d)
+		k := m.N - 1
+		if k > 0 && marks>>(k-1)&1 == mark && m.merges(k-1) {
+			m.Extent[k-1] *= m.Extent[k]
+			for i := range m.Stride {
+				m.Stride[i][k-1] = m.Stride[i][k]
+			}
+			m.N--
+			continue
+		}
+		marks |= mark << k
+	}
+	return m, marks
+}
+
+// sorted orders dimensions by falling stride of operand o, so that the fastest dimension is the one that o stores densely.
+func (s *Space) sorted(o int) *Space {
+	var a Space
+	order := make([]int, 0, tensor.MaxRank)
+	for d := range s.N {
+		at := len(order)
+		order = append(order, d)
+		for at > 0 && num.Abs(s.Stride[o][order[at-1]]) < num.Abs(s.Stride[o][d]) {
+			order[at] = order[at-1]
+			at--
+		}
+		order[at] = d
+	}
+	for _, d := range order {
+		a.Append(s, d)
+	}
+	return &a
+}
+
+// View is how one operand lies under some of the dimensions of a space.
+type View struct {
+	N       int
+	Extent  [tensor.MaxRank]int64
+	Stride  [tensor.MaxRank]int64
+	Regular bool  // the k-th element lies at k * step
+	Step    int64 // elements
+}
+
+// View selects the dimensions low..high-1, and the fastest one as well when fastest is set.
+func (s *Space) View(operand, low, high int, fastest bool) View {
+	var v View
+	for d := low; d < s.N; d++ {
+		if d < high || fastest && d == s.N-1 {
+			v.Extent[v.N], v.Stride[v.N] = s.Extent[d], s.Stride[operand][d]
+			v.N++
+		}
+	}
+	v.Regular = true
+	if v.N > 0 {
+		v.Step = v.Stride[v.N-1]
+	}
+	for d := 0; d+1 < v.N; d++ {
+		v.Regular = v.Regular && v.Stride[d] == v.Stride[d+1]*v.Extent[d+1]
+	}
+	return v
+}
+
+// Repeats reports that an operand is dense along the fastest dimension and constant along the others.
+func (s *Space) Repeats(operand int) bool {
+	for d, stride := range s.Stride[operand][:s.N] {
+		if d < s.N-1 && stride != 0 && s.Extent[d] != 1 || d == s.N-1 && stride != 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// Pieces visits the elements start..start+n-1 in runs of one stride: at counts from start, offset is in elements of the operand.
+func (v *View) Pieces(start, n int64, visit func(at, offset, count, step int64)) {
+	if v.Regular {
+		visit(0, start*v.Step, n, v.Step)
+		return
+	}
+	var index [tensor.MaxRank]int64
+	offset, rest := int64(0), start
+	for d := v.N - 1; d >= 0; d-- {
+		index[d] = rest % v.Extent[d]
+		rest /= v.Extent[d]
+		offset += index[d] * v.Stride[d]
+	}
+	last := v.N - 1
+	for at := int64(0); at < n; {
+		count := min(v.Extent[last]-index[last], n-at)
+		visit(at, offset, count, v.Stride[last])
+		at += count
+		index[last] += count
+		offset += count * v.Stride[last]
+		for d := last; d > 0 && index[d] == v.Extent[d]; d-- {
+			offset += v.Stride[d-1] - index[d]*v.Stride[d]
+			index[d] = 0
+			index[d-1]++
+		}
+	}
+}

@@ -1,0 +1,96 @@
+// Package errs is the one error type of sternway: a sentence of operation, operand, what was wanted and what was got.
+package errs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Kind says what sort of refusal an [Error] is. Python raises one class for each.
+type Kind string
+
+// The kinds of error.
+const (
+	Unsupported       Kind = "unsupported"         // a dtype, device, layout or option that no kernel has
+	InvalidProblem    Kind = "invalid_problem"     // a descriptor or operand that contradicts itself or the descriptor
+	BufferTooSmall    Kind = "buffer_too_small"    // a view that reaches outside its storage
+	Misaligned        Kind = "misaligned"          // an address that is no multiple of what it must be
+	WorkspaceTooSmall Kind = "workspace_too_small" // fewer bytes than the plan's WorkspaceSize
+	DeviceFailure     Kind = "device"              // the driver refused
+	NotATensor        Kind = "type"                // an object that is no array at all
+	Internal          Kind = "internal"            // a fault of this package
+)
+
+// Sentinels for errors.Is.
+var (
+	ErrUnsupported       = &Error{Kind: Unsupported}
+	ErrInvalidProblem    = &Error{Kind: InvalidProblem}
+	ErrBufferTooSmall    = &Error{Kind: BufferTooSmall}
+	ErrMisaligned        = &Error{Kind: Misaligned}
+	ErrWorkspaceTooSmall = &Error{Kind: WorkspaceTooSmall}
+	ErrDevice            = &Error{Kind: DeviceFailure}
+)
+
+// Error is every error of this package. It reads as one sentence:
+//
+//	lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(dy.dtype)
+type Error struct {
+	Kind    Kind   `json:"kind"`
+	Op      string `json:"op"`
+	Operand string `json:"operand"`
+	Wanted  string `json:"wanted"` // completes "must be"
+	Got     string `json:"got"`
+	Hint    string `json:"hint"`
+	Needed  int64  `json:"needed"`    // bytes, for BufferTooSmall and WorkspaceTooSmall
+	GotSize int64  `json:"got_bytes"` // bytes, likewise
+	Status  string `json:"status"`    // the driver's name of its refusal
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("%s: %s must be %s, got %s", e.Op, e.Operand, e.Wanted, e.Got)
+	if e.Hint != "" {
+		text += "; " + e.Hint
+	}
+	return text
+}
+
+// Is makes errors.Is(err, ErrUnsupported) compare kinds.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Kind == e.Kind && t.Operand == ""
+}
+
+// New builds an error; hint may be empty.
+func New(kind Kind, op, operand, wanted, got, hint string) *Error {
+	return &Error{Kind: kind, Op: op, Operand: operand, Wanted: wanted, Got: got, Hint: hint}
+}
+
+// ErrorJSON is an error as it crosses to Python: the fields of [Error] and its sentence.
+func ErrorJSON(err error) string {
+	var e *Error
+	if !errors.As(err, &e) {
+		e = New(Internal, "sternway", "the call", "answered", err.Error(), "please report this")
+	}
+	text, _ := json.Marshal(struct {
+		*Error
+		Message string `json:"message"`
+	}{e, e.Error()})
+	return string(text)
+}
+
+// Clip shortens text that comes from outside, so that a message stays one readable sentence.
+func Clip(text string) string {
+	if len(text) > 200 {
+		return text[:200] + "..."
+	}
+	return text
+}
+
+func OrList(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}

@@ -1,0 +1,132 @@
+package ops
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Scalar is a float64 that crosses JSON whole: NaN and the infinities are the strings "nan", "inf" and "-inf".
+type Scalar float64
+
+// MarshalJSON writes a number, or one of the three strings.
+func (s Scalar) MarshalJSON() ([]byte, error) {
+	if v := float64(s); math.IsNaN(v) || math.IsInf(v, 0) {
+		text := strconv.FormatFloat(v, 'g', -1, 64)
+		return json.Marshal(map[string]string{"NaN": "nan", "+Inf": "inf", "-Inf": "-inf"}[text])
+	}
+	return json.Marshal(float64(s))
+}
+
+// UnmarshalJSON reads a number, or one of the three strings.
+func (s *Scalar) UnmarshalJSON(text []byte) error {
+	var word string
+	if json.Unmarshal(text, &word) == nil {
+		v, known := map[string]float64{"nan": math.NaN(), "inf": math.Inf(1), "-inf": math.Inf(-1)}[word]
+		if !known {
+			return fmt.Errorf("%q is not a number", errs.Clip(word))
+		}
+		*s = Scalar(v)
+		return nil
+	}
+	return json.Unmarshal(text, (*float64)(s))
+}
+
+// CheckShape refuses a shape that no tensor can have.
+func CheckShape(op, field string, shape []int64) error {
+	if len(shape) > tensor.MaxRank {
+		return errs.New(errs.Unsupported, op, field, fmt.Sprintf("of rank 0 to %d", tensor.MaxRank), fmt.Sprint("rank ", len(shape)), "")
+	}
+	for _, n := range shape {
+		if n < 0 {
+			return errs.New(errs.InvalidProblem, op, field, "made of extents that are not negative", tensor.ShapeText(shape), "")
+		}
+	}
+	if n, ok := tensor.Product(shape); !ok || n > math.MaxInt64/64 { // so that no number of bytes overflows
+		return errs.New(errs.InvalidProblem, op, field, "of at most 2^57 elements", tensor.ShapeText(shape), "")
+	}
+	return nil
+}
+
+// CheckElement refuses a dtype that has no row in the families' tables.
+func CheckElement(op, field string, d tensor.DType, allowed []tensor.DType) error {
+	if !slices.Contains(allowed, d) {
+		return errs.New(errs.Unsupported, op, field, tensor.OneOf(allowed), d.String(), "")
+	}
+	return nil
+}
+
+// CheckBroadcast refuses a shape that does not broadcast to another.
+func CheckBroadcast(op, field string, shape, to []int64) error {
+	if err := CheckShape(op, field, shape); err != nil {
+		return err
+	}
+	lead := len(to) - len(shape)
+	for d := range shape {
+		if lead < 0 || shape[d] != 1 && shape[d] != to[lead+d] {
+			return errs.New(errs.InvalidProblem, op, field, "a shape that broadcasts to "+tensor.ShapeText(to), tensor.ShapeText(shape), "")
+		}
+	}
+	if lead < 0 {
+		return errs.New(errs.InvalidProblem, op, field, "a shape that broadcasts to "+tensor.ShapeText(to), tensor.ShapeText(shape), "")
+	}
+	return nil
+}
+
+func FirstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckCounts refuses what is too many for the 32 bits in which a GPU numbers rows, bags and positions, with one to spare.
+func CheckCounts(op string, fields []string, counts ...int64) error {
+	for i, n := range counts {
+		if n >= math.MaxInt32 {
+			return errs.New(errs.Unsupported, op, fields[i], fmt.Sprintf("less than %d on a GPU", math.MaxInt32), fmt.Sprint(n), "the CPU has no such limit")
+		}
+	}
+	return nil
+}
+
+// CheckPadding refuses a padding_idx that is no row.
+func CheckPadding(op string, p *int64, rows int64) error {
+	if p != nil && (*p < -rows || *p >= rows) {
+		return errs.New(errs.InvalidProblem, op, "padding_idx", fmt.Sprintf("in [%d, %d)", -rows, rows), fmt.Sprint(*p), "")
+	}
+	return nil
+}
+
+// PaddingRow is padding_idx counted from the start, or -1 where there is none.
+func PaddingRow(p *int64, rows int64) int64 {
+	switch {
+	case p == nil:
+		return -1
+	case *p < 0:
+		return *p + rows
+	}
+	return *p
+}
+
+// RefuseIndex refuses an index that is no row.
+func RefuseIndex(op, operand, place string, value, rows int64) *errs.Error {
+	return errs.New(errs.InvalidProblem, op, operand, fmt.Sprintf("in [0, %d)", rows), fmt.Sprintf("%d at %s", value, place), "")
+}
+
+// Preference steers Select. The zero value asks for a deterministic kernel with any workspace.
+type Preference struct {
+	Nondeterministic bool   // an atomic kernel may be picked where it is faster
+	MaxWorkspace     *int64 // bytes; nil: no limit
+	Kernel           string // one variant by name, for tests and tuning; empty: Select chooses
+}
+
+// AnyExtent stands in the shape of an operand for any extent.
+const AnyExtent = -1

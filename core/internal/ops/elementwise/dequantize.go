@@ -1,0 +1,247 @@
+package elementwise
+
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #include "dequantize.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// DequantizePerTokenBackward is the gradient of x = (q - zero_point[n]) scale[n], a scale for each token n, that is, for each
+// index of the leading dimensions of Shape:
+//
+//	dx = dy scale[n],  dscale[n] = sum_d dy (q - zero_point[n]),  dzero_point[n] = -scale[n] sum_d dy
+//
+// Operands: dy [Shape], scale, q? [Shape], zero_point? -> dx [Shape], dscale?, dzero_point?. Values for a token have the shape
+// of the leading dimensions, with or without a last extent of 1. dscale needs q; dzero_point needs a floating zero_point.
+type DequantizePerTokenBackward struct {
+	Shape      []int64       `json:"shape"`
+	DType      tensor.DType  `json:"dtype"`
+	QDType     tensor.DType  `json:"qdtype"`      // int8 or uint8
+	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
+}
+
+// FakeQuantizePerTokenBackward is the gradient of quantise-dequantise with a straight-through rounding. With
+// t = round(x / scale) + zero_point and q = clamp(t, QuantMin, QuantMax), t inside the bounds or on them:
+//
+//	dx = dy inside, 0 outside
+//	dscale[n] = sum_d dy ((q - zero_point) - x / scale) inside, dy (q - zero_point) outside
+//	dzero_point[n] = sum_d 0 inside, -dy scale outside
+//
+// (learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale).
+//
+// Operands: dy [Shape], x [Shape], scale, zero_point? -> dx [Shape], dscale?, dzero_point?.
+type FakeQuantizePerTokenBackward struct {
+	Shape      []int64       `json:"shape"`
+	DType      tensor.DType  `json:"dtype"`
+	QuantMin   int64         `json:"quant_min"`
+	QuantMax   int64         `json:"quant_max"`
+	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
+}
+
+var (
+	Dequantize = ops.Register(&ops.Family{
+		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
+		Kinds:    []ops.KindRow{{Kernels: kernelsOfTokens}},
+		Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[DequantizePerTokenBackward],
+	})
+	FakeQuantize = ops.Register(&ops.Family{
+		Name: "fake_quantize_per_token_backward", Category: "quantization", Image: "dequantize",
+		Kinds:    []ops.KindRow{{Kernels: kernelsOfTokens}},
+		Required: []string{"shape", "dtype", "quant_min", "quant_max"}, Decode: ops.DecodeAs[FakeQuantizePerTokenBackward],
+	})
+)
+
+// Inputs: dy, then scale, q, zero_point of dequantise, or x, scale, zero_point of fake quantise.
+var (
+	DequantizeOp = ElementOp{
+		inputs: 4, outputs: 3, whole: 1, tokens: true,
+		Sets:      []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
+		reads:     [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
+		multiples: dequantizeMultiples,
+	}
+	FakeQuantizeOp = ElementOp{
+		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true,
+		Sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
+		reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
+		f32:   fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
+		scalars: func(scalar *[4]float64, args []tensor.Tensor) {
+			if !args[3].DType.Floating() {
+				scalar[2] = 1
+			}
+		},
+	}
+)
+
+// Family is "dequantize_per_token_backward".
+func (d DequantizePerTokenBackward) Family() string { return Dequantize.Name }
+
+// Family is "fake_quantize_per_token_backward".
+func (d FakeQuantizePerTokenBackward) Family() string { return FakeQuantize.Name }
+
+func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
+	t, err := newTokens(Dequantize, d.Shape, d.DType, d.ScaleDType)
+	if err == nil {
+		err = ops.CheckElement(Dequantize.Name, "qdtype", d.QDType, []tensor.DType{tensor.Int8, tensor.Uint8})
+	}
+	if err != nil {
+		return nil, err
+	}
+	q := ops.Operand{Name: "q", Optional: true, Dtypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
+	p := t.problem([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, &DequantizeOp, 1, [4]float64{})
+	p.Aux = d.QDType.String()
+	p.Presence = func(args []tensor.Tensor) *errs.Error {
+		if args[5].Given() && !args[2].Given() {
+			return errs.New(errs.InvalidProblem, Dequantize.Name, "q", "given for dscale", "nothing", "")
+		}
+		return t.presence(args)
+	}
+	return p, nil
+}
+
+func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
+	t, err := newTokens(FakeQuantize, d.Shape, d.DType, d.ScaleDType)
+	if err != nil {
+		return nil, err
+	}
+	if d.QuantMin > d.QuantMax {
+		return nil, errs.New(errs.InvalidProblem, FakeQuantize.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", d.QuantMax), fmt.Sprint(d.QuantMin), "")
+	}
+	p := t.problem([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &FakeQuantizeOp, 2, [4]float64{float64(d.QuantMin), float64(d.QuantMax)})
+	p.Traffic += p.Traffic / 2 // x is read as well
+	p.Presence = t.presence
+	return p, nil
+}
+
+// tokens is what the two families share: a row of Shape for each token, and values of one number for each token.
+type tokens struct {
+	family     *ops.Family
+	shape      []int64
+	element    tensor.DType
+	scaleDType tensor.DType
+}
+
+func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType) (*tokens, error) {
+	t := &tokens{f, shape, element, element}
+	scales := []tensor.DType{element, tensor.Float32}
+	if scaleDType != nil {
+		t.scaleDType = *scaleDType
+	}
+	if err := ops.FirstError(
+		ops.CheckShape(f.Name, "shape", shape),
+		ops.CheckElement(f.Name, "dtype", element, tensor.Floats),
+		ops.CheckElement(f.Name, "scale_dtype", t.scaleDType, scales),
+	); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// perToken are the shapes of one number for each token: [...] and [..., 1]. A tensor of rank 0 is one token of one element.
+func (t *tokens) perToken() [][]int64 {
+	lead := t.shape[:max(1, len(t.shape))-1]
+	return [][]int64{lead, append(append([]int64{}, lead...), 1)}
+}
+
+func (t *tokens) data(name string) ops.Operand {
+	return ops.Operand{Name: name, Dtypes: []tensor.DType{t.element}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
+}
+
+func (t *tokens) scale() ops.Operand {
+	return ops.Operand{Name: "scale", Dtypes: []tensor.DType{t.scaleDType}, Like: "as the descriptor says", Shapes: t.perToken()}
+}
+
+func (t *tokens) zeroPoint() ops.Operand {
+	dtypes := append([]tensor.DType{tensor.Int8, tensor.Uint8, tensor.Int32, tensor.Int64}, tensor.Floats...)
+	return ops.Operand{Name: "zero_point", Optional: true, Dtypes: dtypes, Shapes: t.perToken()}
+}
+
+func (t *tokens) outputs() []ops.Operand {
+	return []ops.Operand{
+		{Name: "dx", Out: true, Dtypes: []tensor.DType{t.element}, Like: "like dy", Shapes: [][]int64{t.shape}},
+		{Name: "dscale", Out: true, Optional: true, Dtypes: []tensor.DType{t.scaleDType}, Like: "like scale", Shapes: t.perToken()},
+		{Name: "dzero_point", Out: true, Optional: true, Dtypes: tensor.Floats, Shapes: t.perToken()},
+	}
+}
+
+// problem puts the operands together; scale is the place of scale among the inputs.
+func (t *tokens) problem(inputs []ops.Operand, op *ElementOp, scale int, scalar [4]float64) *ops.Problem {
+	n, _ := tensor.Product(t.shape)
+	p := &ops.Problem{Family: t.family, Element: t.element, Operands: append(inputs, t.outputs()...), Traffic: 2 * n * t.element.Size()}
+	m := mapReduce{family: t.family, op: op, element: t.element, scalar: scalar, shape: t.shape}
+	if len(m.shape) == 0 {
+		m.shape = []int64{1}
+	}
+	for i := range p.Operands {
+		m.alignRight(i, m.shape)
+	}
+	for _, i := range []int{scale, 3, 5, 6} {
+		m.alignLeft(i)
+	}
+	p.Compile = func(_ *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
+		chosen := m
+		return chosen.prepare(units, cuda, preference)
+	}
+	return p
+}
+
+func (t *tokens) presence(args []tensor.Tensor) *errs.Error {
+	zeroPoint, dzeroPoint := &args[3], &args[6]
+	if !dzeroPoint.Given() {
+		return nil
+	}
+	if !zeroPoint.Given() || !zeroPoint.DType.Floating() {
+		got := "nothing"
+		if zeroPoint.Given() {
+			got = zeroPoint.DType.String()
+		}
+		return errs.New(errs.InvalidProblem, t.family.Name, "zero_point", "floating for dzero_point", got, "an integer zero point has no gradient")
+	}
+	if dzeroPoint.DType != zeroPoint.DType {
+		return errs.New(errs.InvalidProblem, t.family.Name, "dzero_point", zeroPoint.DType.String()+" like zero_point", dzeroPoint.DType.String(), "")
+	}
+	return nil
+}
+
+func dequantizeMultiples(*[4]float64, []tensor.Tensor) [3]multiple {
+	scale, q, zeroPoint := factor{input: 1}, factor{input: 2}, factor{input: 3}
+	return [3]multiple{{y: scale}, {y: q, z: zeroPoint}, {z: factor{number: 1}, times: 1}} // the last: -dy, and the sum times scale
+}
+
+func fakeQuantizeBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, sums [][]float64) {
+	dy, x, scale, zeroPoint := in[0], in[1], in[2], in[3]
+	low, high, integer := A(scalar[0]), A(scalar[1]), scalar[2] != 0
+	zero := make([]A, len(scale))
+	copy(zero, zeroPoint)
+	if !integer { // a learned zero point is rounded and clamped first
+		for i, z := range zeroPoint {
+			zero[i] = min(max(A(math.RoundToEven(float64(z))), low), high)
+		}
+	}
+	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, low, high)
+}
+
+// fakeQuantizeBlock runs the loop of op_dequantize.c.
+func fakeQuantizeBlock[A cpu.Accumulator](dx []A, dscale, dzeroPoint []float64, dy, x, scale, zero []A, low, high A) {
+	n, run := C.long(len(dy)), deqRun(scale, len(dy))
+	switch s := any(scale).(type) {
+	case []float32:
+		f := func(values []A) *C.float { return deqFloats(any(values).([]float32)) }
+		C.sw_fake_quantize_f32(f(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), f(dy), f(x), deqFloats(s), f(zero), run, C.float(low), C.float(high), n)
+	case []float64:
+		f := func(values []A) *C.double { return deqDoubles(any(values).([]float64)) }
+		C.sw_fake_quantize_f64(f(dx), deqDoubles(dscale), deqDoubles(dzeroPoint), f(dy), f(x), deqDoubles(s), f(zero), run, C.double(low), C.double(high), n)
+	}
+}
+
+func deqFloats(s []float32) *C.float                     { return (*C.float)(unsafe.Pointer(unsafe.SliceData(s))) }
+func deqDoubles(s []float64) *C.double                   { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
+func deqRun[A cpu.Accumulator](values []A, n int) C.long { return C.long(n / len(values)) }

@@ -1,0 +1,191 @@
+package elementwise
+
+import (
+	"math"
+
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// The argument of the kernels of cuda/mapreduce.cuh, word by word.
+
+// step is the stride of operand i along the fastest dimension.
+func (k *devicePass) step(i int) int64 {
+	if last := k.space.N - 1; last >= 0 && k.space.Extent[last] != 1 {
+		return k.space.Stride[i][last]
+	}
+	return 0
+}
+
+// side reports that operand i is a number for a token: constant along the fastest dimension, of any dtype.
+func (k *devicePass) side(i int) bool {
+	return k.op.tokens && k.axis[i][len(k.shape)-1] < 0
+}
+
+// reads reports that the pass reads input i as elements.
+func (k *devicePass) reads(i int) bool { return k.inputs>>i&1 != 0 && !k.side(i) }
+
+// stores reports that the pass stores output o element by element.
+func (k *devicePass) stores(o int) bool { return k.full>>o&1 != 0 }
+
+// strided reports that some input jumps from element to element.
+func (k *devicePass) strided() bool {
+	for i := range k.op.inputs {
+		if step := k.step(i); k.reads(i) && step != 0 && step != 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// far reports that the fastest dimension is not where memory is dense: for the outputs, or without one for the inputs.
+func (k *devicePass) far() bool {
+	for o := range k.op.outputs {
+		if step := k.step(k.op.inputs + o); k.stores(o) && step != 0 && step != 1 {
+			return true
+		}
+	}
+	return k.full == 0 && k.strided()
+}
+
+// wide proves that every operand may be moved in vectors: dense and aligned in every row, or constant.
+func (k *devicePass) wide() bool {
+	for i := range k.op.inputs {
+		if k.reads(i) && k.step(i) != 0 && !k.aligned(i) {
+			return false
+		}
+	}
+	for o := range k.op.outputs {
+		if k.stores(o) && !k.aligned(k.op.inputs+o) {
+			return false
+		}
+	}
+	return true
+}
+
+func (k *devicePass) aligned(i int) bool {
+	v := k.vector()
+	if k.step(i) != 1 || k.args[i].Data%uintptr(v*k.args[i].DType.Size()) != 0 {
+		return false
+	}
+	for d := range max(0, k.space.N-1) {
+		if k.space.Stride[i][d]%v != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// pack writes the argument of map, rows and columns: the fastest dimension, then the kept ones and the reduced ones, faster first.
+func (k *devicePass) pack(l *launchShape) {
+	var order [tensor.MaxRank]int
+	n := 0
+	add := func(d int) { order[n] = d; n++ }
+	last := k.space.N - 1
+	if last >= 0 {
+		add(last)
+	}
+	for d := min(k.space.Kept, last) - 1; d >= 0; d-- {
+		add(d)
+	}
+	kept := max(0, n-1)
+	for d := last - 1; d >= k.space.Kept; d-- {
+		add(d)
+	}
+	set := &k.op.Sets[k.set]
+	k.header(l, order[:n], kept, k.uses(set), k.wide())
+	for _, i := range set.In {
+		k.operand(i, order[:n], k.inputs>>i&1 != 0)
+	}
+	for _, i := range set.Out {
+		k.operand(i, order[:n], (k.full|k.summed)>>(i-k.op.inputs)&1 != 0)
+	}
+}
+
+// packKept writes the argument of combine, which sees kept dimensions alone.
+func (k *devicePass) packKept(l *launchShape) {
+	var order [tensor.MaxRank]int
+	order[0] = -1 // rows: an extent of 1 stands for the fastest dimension
+	if k.space.Columns {
+		order[0] = k.space.N - 1
+	}
+	n := 1
+	for d := k.space.Kept - 1; d >= 0; d-- {
+		order[n] = d
+		n++
+	}
+	k.header(l, order[:n], n-1, 0, false)
+	out := k.op.Sets[k.set].Out
+	for place := range 3 {
+		i := out[min(place, len(out)-1)]
+		k.operand(i, order[:n], place < len(out) && k.summed>>(i-k.op.inputs)&1 != 0)
+	}
+}
+
+// uses has two bits for each operand of a set: it is read or stored by elements; it is constant along the fastest dimension.
+func (k *devicePass) uses(set *kernelSet) (bits uint64) {
+	at := 0
+	for _, i := range set.In {
+		if k.inputs>>i&1 != 0 {
+			bits |= 1 << at
+			if k.reads(i) && k.step(i) == 0 {
+				bits |= 2 << at
+			}
+		}
+		at += 2
+	}
+	for _, i := range set.Out {
+		if k.stores(i - k.op.inputs) {
+			bits |= 1 << at
+		}
+		at += 2
+	}
+	return bits
+}
+
+func (k *devicePass) header(l *launchShape, order []int, kept int, uses uint64, wide bool) {
+	k.q.Begin()
+	q := &k.q.Launch
+	for d := range tensor.MaxRank {
+		extent := int64(1)
+		if d < len(order) && order[d] >= 0 {
+			extent = k.space.Extent[order[d]]
+		}
+		q.Put(uint64(extent))
+	}
+	var wideBit uint64
+	if wide {
+		wideBit = 1
+	}
+	var summed uint64 // by the outputs of the set
+	for place, i := range k.op.Sets[k.set].Out {
+		summed |= uint64(k.summed>>(i-k.op.inputs)&1) << place
+	}
+	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.keptSize), uint64(l.reducedSize), uint64(l.group), uint64(l.lanes),
+		uint64(l.tiles), uint64(l.chunks), uint64(l.chunk), wideBit, uses, summed)
+	if l.partial == 0 {
+		q.Put(0)
+	} else {
+		k.q.Address(launch.WorkspaceOperand, l.partial)
+	}
+	for _, s := range k.scalar {
+		q.Put(math.Float64bits(s))
+	}
+}
+
+func (k *devicePass) operand(i int, order []int, used bool) {
+	var words [1 + tensor.MaxRank]uint64
+	if !used {
+		k.q.Launch.Put(0)
+		k.q.Launch.Put(words[:]...)
+		return
+	}
+	k.q.Address(i, k.args[i].Data)
+	words[0] = uint64(k.args[i].DType.Row())
+	for d, from := range order {
+		if from >= 0 && (d > 0 || k.space.Extent[from] != 1) {
+			words[1+d] = uint64(k.space.Stride[i][from])
+		}
+	}
+	k.q.Launch.Put(words[:]...)
+}

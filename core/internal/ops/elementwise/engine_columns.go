@@ -1,0 +1,101 @@
+package elementwise
+
+import (
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/num"
+)
+
+// Sums along slower dimensions: each column's own. Columns are added leaf rows at a time, leaves by as many, so that error gathers slowly.
+const (
+	leafRows    = 16
+	columnStrip = 1024 // columns of a task that the loop over products sums: their float64 stay in the first-level cache
+	columnTasks = 256  // that are worth their partial sums
+)
+
+// columns sums along slower dimensions. A task owns a strip of adjacent columns and a part of the reduced indices.
+func (h *hostPass[A]) columns(kept, reduced, columns int64) {
+	width, deep := min(columns, columnStrip), int64(1)
+	if !h.direct { // a block holds several rows where it holds whole ones
+		width = min(columns, cpu.BlockLen[A]())
+		deep = max(1, cpu.BlockLen[A]()/max(width, 1))
+	}
+	strips := num.CeilDiv(columns, max(width, 1))
+	tall := max(deep, cpu.Grain/max(width, 1), num.CeilDiv(reduced*kept*strips, columnTasks))
+	parts := max(1, num.CeilDiv(reduced, tall))
+	total := kept * columns
+	partial := h.partials(total * parts)
+	h.parallel(kept*strips*parts, func(w *worker[A], task int64) {
+		outer, strip, part := task/parts/strips, task/parts%strips, task%parts
+		left := strip * width
+		at := part*total + outer*columns + left
+		t := columnTask{index: outer*reduced*columns + left, pitch: columns, width: min(width, columns-left)}
+		for o := range partial {
+			if partial[o] != nil {
+				t.sums[o] = partial[o][at : at+t.width]
+			}
+		}
+		h.addColumns(w, &t, part*tall, min(reduced, (part+1)*tall), max(leafRows, deep), deep)
+	})
+	h.finish(partial, total, parts, func(sums, values []float64, first int64) {
+		clear(sums)
+		for part := range parts {
+			cpu.AddEach(sums, values[part*total+first:][:len(sums)])
+		}
+	})
+}
+
+// columnTask is a strip of columns: the index of its first element, the elements from row to row, and a sum for each column and output.
+type columnTask struct {
+	index, pitch, width int64
+	sums                [cpu.MaxOperands][]float64
+}
+
+// addColumns adds the rows first..end-1 of a strip to its sums, leaf by leaf.
+func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, deep int64) {
+	leaves := 0
+	for o, sums := range t.sums {
+		clear(w.sums[o][:len(sums)])
+	}
+	for row := first; row < end; row += leaf {
+		rows := min(leaf, end-row)
+		for o := range t.sums {
+			clear(w.leaf[o][:len(t.sums[o])])
+		}
+		if h.direct {
+			h.multiplyColumns(w, t, row, rows)
+		}
+		for r := row; !h.direct && r < row+rows; r += deep {
+			n := min(deep, row+rows-r)
+			h.block(w, t.index+r*t.pitch, n*t.width)
+			for o, sums := range t.sums {
+				if sums != nil {
+					addRowsOf(w.leaf[o][:len(sums)], w.terms[o])
+				}
+			}
+		}
+		leaves++
+		for o, sums := range t.sums {
+			cpu.AddEach(w.sums[o][:len(sums)], w.leaf[o][:len(sums)])
+			if leaves%leafRows == 0 || row+rows == end {
+				cpu.AddEach(sums, w.sums[o][:len(sums)])
+				clear(w.sums[o][:len(sums)])
+			}
+		}
+	}
+}
+
+// addRowsOf adds the rows of a block to sums, by halves down to a leaf.
+func addRowsOf(sums, rows []float64) {
+	cols := len(sums)
+	if cols > 0 && len(rows) > leafRows*cols {
+		middle := len(rows) / cols / 2 * cols
+		half := make([]float64, cols)
+		addRowsOf(half, rows[:middle])
+		addRowsOf(sums, rows[middle:])
+		cpu.AddEach(sums, half)
+		return
+	}
+	for ; cols > 0 && len(rows) > 0; rows = rows[cols:] {
+		cpu.AddEach(sums, rows[:cols])
+	}
+}

@@ -1,0 +1,231 @@
+package elementwise
+
+import (
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/sternway/sternway/core/internal/threads"
+)
+
+// Host runs the program's body over blocks of the operands.
+func (m *mapReduce) Host(args []tensor.Tensor) {
+	if m.element == tensor.Float64 || m.op.multiples != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
+		hostPasses(m, args, m.op.f64, &cpu.Storages64)
+	} else {
+		hostPasses(m, args, m.op.f32, &cpu.Storages32)
+	}
+}
+
+// exceedsFloat32 reports that t has a type with numbers that float32 has not.
+func exceedsFloat32(t tensor.Tensor) bool {
+	return t.Given() && (t.DType == tensor.Float64 || t.DType == tensor.Int32 || t.DType == tensor.Int64)
+}
+
+func hostPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(*[4]float64, [][]A, [][]A, [][]float64), table *[len(tensor.DtypeRows)]cpu.Storage[A]) {
+	whole := m.space(args)
+	passes, n := m.plan(args)
+	scalar := m.scalar
+	if m.op.scalars != nil {
+		m.op.scalars(&scalar, args)
+	}
+	for i := range n {
+		h := &hostPass[A]{mapReduce: m, pass: passes[i], scalar: scalar, args: args, body: body, table: table}
+		if m.op.multiples != nil {
+			h.multiples = m.op.multiples(&scalar, args)
+		}
+		h.space = m.arrange(&h.pass, &whole)
+		h.look()
+		h.walk()
+	}
+}
+
+// hostPass is one walk over the operands on the CPU.
+type hostPass[A cpu.Accumulator] struct {
+	*mapReduce
+	pass
+	scalar [4]float64
+	args   []tensor.Tensor
+	body   func(*[4]float64, [][]A, [][]A, [][]float64)
+	table  *[len(tensor.DtypeRows)]cpu.Storage[A]
+	space  cpu.Space
+	views  [cpu.MaxOperands]cpu.View
+	// run is the extent of the fastest dimension, or 0 where that is too short to pay and is not a token's; an input that is constant
+	// along it is then seen once for each run.
+	run  int64
+	runs [cpu.MaxOperands]bool
+	// repeats are the inputs that are the same, and dense, in each run.
+	repeats [cpu.MaxOperands]bool
+	// multiples are the outputs of an operation that has them. direct: every operand that has a number for each element is dense and of a
+	// type that the loop over products reads and writes where it lies, sums included.
+	multiples [3]multiple
+	direct    bool
+}
+
+// look prepares how each operand is read.
+func (h *hostPass[A]) look() {
+	last := h.space.N - 1
+	if last >= 0 && (h.space.Extent[last] >= cpu.ShortRun || h.op.tokens) {
+		h.run = h.space.Extent[last]
+	}
+	for i := range h.args {
+		h.runs[i] = i < h.op.inputs && h.op.whole>>i&1 == 0 && h.run > 0 && h.space.Stride[i][last] == 0
+		h.views[i] = h.space.View(i, 0, h.space.N, false)
+		if h.runs[i] {
+			h.views[i] = h.space.View(i, 0, last, false)
+		}
+	}
+	_, _, columns := h.space.Counts()
+	h.direct = h.op.multiples != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
+}
+
+// allDirect reports that every operand of the pass lies as the loop over products wants it.
+func (h *hostPass[A]) allDirect() bool {
+	for i := range h.args {
+		out := i - h.op.inputs
+		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.full>>out&1 != 0
+		eight := i > 0 && out < 0 && h.args[i].DType.Bits == 8
+		if !used || h.runs[i] {
+			continue
+		}
+		h.repeats[i] = i > 0 && out < 0 && h.space.Repeats(i)
+		dense := h.views[i].Regular && h.views[i].Step == 1 || h.repeats[i]
+		if !dense || h.args[i].DType != h.element && !eight {
+			return false
+		}
+	}
+	return true
+}
+
+// worker is the scratch of one goroutine.
+type worker[A cpu.Accumulator] struct {
+	products cpu.Products
+	numbers  [2 * cpu.MaxOperands][cpu.MaxRuns]float64 // factors that are constant, or constant along a run
+	blocks   [cpu.MaxOperands]cpu.Block[A]
+	in, out  [cpu.MaxOperands][]A
+	terms    [cpu.MaxOperands][]float64                   // of a block, of the outputs that are summed
+	sums     [cpu.MaxOperands][cpu.BlockBytes / 4]float64 // of each output: the running sums of the task
+	leaf     [cpu.MaxOperands][cpu.BlockBytes / 4]float64
+	part     [cpu.BlockBytes / 4]float64
+}
+
+// Workers are kept between runs: they are larger than the tensors of many a run.
+var (
+	workers32 = sync.Pool{New: func() any { return new(worker[float32]) }}
+	workers64 = sync.Pool{New: func() any { return new(worker[float64]) }}
+)
+
+// parallel works through tasks, each with a worker that it gives back.
+func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64)) {
+	pool := &workers32
+	if cpu.TypeOf[A]() == tensor.Float64 {
+		pool = &workers64
+	}
+	share := int64(1)
+	if h.direct { // a task takes some microseconds, less than it takes to wake a goroutine
+		share = 8
+	}
+	threads.Run(unsafe.Pointer(h.mapReduce), tasks, share, func() (*worker[A], func()) {
+		w := pool.Get().(*worker[A])
+		mode := cpu.EnterDefaultMode()
+		return w, func() { // slices of the caller's memory do not outlive the run
+			w.in, w.out = [cpu.MaxOperands][]A{}, [cpu.MaxOperands][]A{}
+			pool.Put(w)
+			mode.Leave()
+		}
+	}, body)
+}
+
+func (h *hostPass[A]) walk() {
+	kept, reduced, columns := h.space.Counts()
+	switch {
+	case h.reduction == nil:
+		total := kept
+		h.parallel(num.CeilDiv(total, cpu.Grain), func(w *worker[A], task int64) {
+			h.each(w, task*cpu.Grain, min(total, (task+1)*cpu.Grain), func(int64, int64) {})
+		})
+	case h.space.Columns:
+		h.columns(kept, reduced, columns)
+	default:
+		h.rows(kept, reduced)
+	}
+}
+
+// each works through the indices first..end-1 block by block; done is told of each block before the next. Where there are runs, a
+// block is a part of one run or a number of whole ones.
+func (h *hostPass[A]) each(w *worker[A], first, end int64, done func(start, n int64)) {
+	size := cpu.BlockLen[A]()
+	if h.direct {
+		size = cpu.Grain
+	}
+	if h.run > 0 {
+		size = min(size, cpu.MaxRuns*h.run)
+	}
+	for start, n := first, int64(0); start < end; start += n {
+		n = min(size, end-start)
+		if h.run > 0 {
+			if left := h.run - start%h.run; left < h.run || n < h.run {
+				n = min(n, left)
+			} else {
+				n -= n % h.run
+			}
+		}
+		if h.direct {
+			h.multiply(w, start, n)
+		} else {
+			h.block(w, start, n)
+		}
+		done(start, n)
+	}
+}
+
+func (h *hostPass[A]) storageOf(i int) *cpu.Storage[A] { return &h.table[h.args[i].DType.Row()] }
+
+// load widens n adjacent indices of input i, or the number of each of their runs.
+func (h *hostPass[A]) load(w *worker[A], i int, start, n int64) {
+	if h.runs[i] {
+		start, n = start/h.run, max(1, n/h.run)
+	}
+	w.in[i] = h.storageOf(i).Load(&w.blocks[i], &h.args[i], &h.views[i], start, n)
+}
+
+// block computes all outputs of n adjacent indices and stores those that are not summed.
+func (h *hostPass[A]) block(w *worker[A], start, n int64) {
+	for i := range h.op.inputs {
+		if h.inputs>>i&1 != 0 {
+			h.load(w, i, start, n)
+		}
+	}
+	var placed uint8
+	for o := range h.op.outputs {
+		i := h.op.inputs + o
+		w.out[o], w.terms[o] = nil, nil
+		switch {
+		case h.summed>>o&1 == 0:
+		case h.op.multiples != nil:
+			w.terms[o] = cpu.RawOf[float64](&w.blocks[i], n)
+		default:
+			w.terms[o] = w.blocks[i].Sums[:num.CeilDiv(n, max(1, h.run))]
+		}
+		if h.full>>o&1 != 0 {
+			w.out[o] = w.blocks[i].Wide[:n]
+			if place := h.storageOf(i).Place(&h.args[i], &h.views[i], start, n); place != nil {
+				w.out[o] = place
+				placed |= 1 << o
+			}
+		}
+	}
+	if h.op.multiples != nil {
+		h.multiplyWide(w, n)
+	} else {
+		h.body(&h.scalar, w.in[:h.op.inputs], w.out[:h.op.outputs], w.terms[:h.op.outputs])
+	}
+	for o := range h.op.outputs {
+		if i := h.op.inputs + o; (h.full&^placed)>>o&1 != 0 {
+			h.storageOf(i).Store(&w.blocks[i], &h.args[i], &h.views[i], start, w.out[o])
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package elementwise
+
+import (
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/num"
+)
+
+// rows sums along the fastest dimensions: sum k takes the indices k*reduced .. (k+1)*reduced-1.
+func (h *hostPass[A]) rows(kept, reduced int64) {
+	if reduced > cpu.Grain {
+		h.longRows(kept, reduced)
+		return
+	}
+	perTask := min(cpu.BlockLen[A](), max(1, cpu.Grain/max(reduced, 1)))
+	h.parallel(num.CeilDiv(kept, perTask), func(w *worker[A], task int64) {
+		first := task * perTask
+		rows := min(perTask, kept-first)
+		for o := range h.op.outputs {
+			clear(w.sums[o][:rows])
+		}
+		h.each(w, first*reduced, (first+rows)*reduced, func(start, n int64) {
+			for o := range h.op.outputs {
+				if h.summed>>o&1 != 0 {
+					h.addRows(w, w.sums[o][:rows], o, start-first*reduced, n, reduced)
+				}
+			}
+		})
+		for o := range h.op.outputs {
+			if h.summed>>o&1 != 0 {
+				h.storeSums(w, o, first, w.sums[o][:rows])
+			}
+		}
+	})
+}
+
+// addRows adds a block of output o, n values that begin at an index of the task, to the sums of their rows.
+func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduced int64) {
+	if h.direct || h.op.multiples == nil { // sums of runs
+		run := min(max(1, h.run), n)
+		for k, value := range w.blocks[h.op.inputs+o].Sums[:num.CeilDiv(n, run)] {
+			sums[(at+int64(k)*run)/reduced] += value
+		}
+		return
+	}
+	for values := w.terms[o]; len(values) > 0; {
+		row, left := at/reduced, reduced-at%reduced
+		n, run := int64(len(values)), reduced
+		if left < reduced || n < reduced { // a part of a row
+			n = min(n, left)
+			run = n
+		} else {
+			n -= n % reduced
+		}
+		part := w.part[:n/run]
+		cpu.SumRuns(part, values[:n], run)
+		for k, value := range part {
+			sums[row+int64(k)] += value
+		}
+		values, at = values[n:], at+n
+	}
+}
+
+// longRows cuts every row into parts of grain elements, whose sums are then added in a fixed tree.
+func (h *hostPass[A]) longRows(kept, reduced int64) {
+	parts := num.CeilDiv(reduced, cpu.Grain)
+	partial := h.partials(kept * parts)
+	h.parallel(kept*parts, func(w *worker[A], task int64) {
+		row, part := task/parts, task%parts
+		first := row*reduced + part*cpu.Grain
+		end := min(first+cpu.Grain, (row+1)*reduced)
+		h.each(w, first, end, func(start, n int64) {
+			for o := range partial {
+				if partial[o] != nil {
+					h.addRows(w, partial[o][task:task+1], o, start-first, n, end-first)
+				}
+			}
+		})
+	})
+	h.finish(partial, kept, parts, func(sums, values []float64, first int64) {
+		for k := range sums {
+			row := (first + int64(k)) * parts
+			sums[k] = tree(values[row : row+parts])
+		}
+	})
+}
+
+func (h *hostPass[A]) partials(n int64) [cpu.MaxOperands][]float64 {
+	var partial [cpu.MaxOperands][]float64
+	for o := range h.op.outputs {
+		if h.summed>>o&1 != 0 {
+			partial[o] = make([]float64, n)
+		}
+	}
+	return partial
+}
+
+// finish adds the parts of every sum, where add sets those from the first on, and stores the results.
+func (h *hostPass[A]) finish(partial [cpu.MaxOperands][]float64, total, parts int64, add func(sums, values []float64, first int64)) {
+	size := cpu.BlockLen[A]()
+	perTask := max(size, cpu.Grain/parts/size*size)
+	h.parallel(num.CeilDiv(total, perTask), func(w *worker[A], task int64) {
+		for first := task * perTask; first < min(total, (task+1)*perTask); first += size {
+			n := min(size, total-first)
+			for o := range partial {
+				if partial[o] == nil {
+					continue
+				}
+				add(w.part[:n], partial[o], first)
+				h.storeSums(w, o, first, w.part[:n])
+			}
+		}
+	})
+}
+
+// storeSums writes results first.. of output o.
+func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float64) {
+	i := h.op.inputs + o
+	h.scaleSums(w, h.multiples[o].times, first, values)
+	v := h.space.View(i, 0, h.space.Kept, h.space.Columns)
+	wide, short := w.blocks[i].Wide[:len(values)], h.args[i].DType.Size() == 2
+	for k, value := range values {
+		if short {
+			value = float64(cpu.Odd(value))
+		}
+		wide[k] = A(value)
+	}
+	h.table[h.args[i].DType.Row()].Store(&w.blocks[i], &h.args[i], &v, first, wide)
+}
+
+// scaleSums multiplies the sums first.. by an input that has a number for each; 0: by none. A sum of nothing stays 0.
+func (h *hostPass[A]) scaleSums(w *worker[A], input int, first int64, sums []float64) {
+	if _, reduced, _ := h.space.Counts(); input == 0 || reduced == 0 {
+		return
+	}
+	v := h.space.View(input, 0, h.space.Kept, h.space.Columns)
+	for k, factor := range h.storageOf(input).Load(&w.blocks[input], &h.args[input], &v, first, int64(len(sums))) {
+		sums[k] *= float64(factor)
+	}
+}
+
+// tree adds values in a fixed balanced tree.
+func tree(values []float64) (sum float64) {
+	if half := len(values) / 2; half >= 8 {
+		return tree(values[:half]) + tree(values[half:])
+	}
+	for _, v := range values {
+		sum += v
+	}
+	return sum
+}

@@ -1,0 +1,68 @@
+#include "bag.h"
+
+#include <math.h>
+#include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
+#include "vector.h"
+
+static const long sizes[] = {4, 8, 2, 2};
+
+static char *row_of(const sw_bag_out *out, long row) { return (char *)out->data + row * out->row * sizes[out->narrow]; }
+
+/* Clears `count` adjacent rows. */
+static void store_zeros(const sw_bag_out *out, long row, long count) {
+  long n = out->columns, size = sizes[out->narrow];
+  char *to = row_of(out, row);
+  if (out->column == 1 && out->row == n) {
+    memset(to, 0, count * n * size);
+    return;
+  }
+  for (; count > 0; count--, to += out->row * size) {
+    if (out->column == 1) memset(to, 0, n * size);
+    else for (long i = 0; i < n; i++) memset(to + i * out->column * size, 0, size);
+  }
+}
+
+void sw_bag_zeros(const sw_bag_out *out) { store_zeros(out, 0, out->rows); }
+
+/* Puts a row that has its width, but not its dtype or stride yet. */
+static void store_single(const sw_bag_out *out, long row, const float *single) {
+  long n = out->columns, step = out->column;
+  if (out->narrow == BAG_F32) {
+    for (long i = 0; i < n; i++) ((float *)row_of(out, row))[i * step] = single[i];
+    return;
+  }
+  uint16_t *to = (uint16_t *)row_of(out, row), *half = step == 1 ? to : (uint16_t *)(single + n);
+  if (out->narrow == BAG_F16) sw_narrow_f16(half, single, n);
+  else sw_narrow_bf16(half, single, n);
+  if (step != 1) for (long i = 0; i < n; i++) to[i * step] = half[i];
+}
+
+/* Rows of weight come from anywhere: lines are asked for so many rows ahead, the first ones of a long row. */
+enum { BAG_AHEAD = 6, BAG_LINES = 8 };
+
+static inline void ask_for(const char *line, long bytes) {
+  for (long at = 0; at < bytes && at < 64 * BAG_LINES; at += 64) __builtin_prefetch(line + at);
+}
+
+INLINE const float *single_row(long narrow, const void *row, float *room, long n) {
+  if (narrow != BAG_F16 && narrow != BAG_BF16) return row;
+  (narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)(room, row, n);
+  return room;
+}
+
+#define LOOPS "bag_loops.h"
+#include "each_processor.h"
+
+#define EXPORT(name) \
+  void sw_bag_rows_##name(const sw_bag_rows *b) { CHOSEN(bag_rows_##name)(b); } \
+  void sw_bag_terms_##name(const sw_bag_terms *b) { CHOSEN(bag_terms_##name)(b); } \
+  void sw_bag_dots_##name(const sw_bag_dots *b) { CHOSEN(bag_dots_##name)(b); }
+
+EXPORT(f32)
+EXPORT(f64)
+EXPORT(f32_wide)
+EXPORT(f64_wide)

@@ -1,0 +1,127 @@
+package embedding
+
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #include "bag.h"
+import "C"
+
+import (
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// bagTerm is an element of dy in mode max: it is added to one element of dweight, counted from the first of its bucket.
+type bagTerm[N number, A cpu.Accumulator] struct {
+	at    N
+	value A
+}
+
+// bagTerms are the terms by bucket, in the accumulator of the run.
+type bagTerms[N number] struct {
+	singles []bagTerm[N, float32]
+	doubles []bagTerm[N, float64]
+}
+
+// sumWinners writes dweight in mode max. The sums of a bucket stay in the cache while its terms are added, wherever they belong.
+func (h *hostBags[N]) sumWinners() {
+	n := h.NumBags * h.EmbeddingDim
+	if h.counted() == 0 {
+		n = 0
+	}
+	b := &h.buckets
+	b.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
+	total := b.count(func(w *bagWorker[N], counts []N, first, end int64) {
+		w.rows = h.readWinners(sized(w.rows, end-first), first)
+		for _, row := range w.rows {
+			if row != noRow[N]() {
+				counts[row>>(b.shift&(bitsOf[N]()-1))]++
+			}
+		}
+	})
+	if h.DType == tensor.Float64 {
+		h.terms.doubles = sized(h.terms.doubles, total)
+		placeTerms(h, h.terms.doubles)
+	} else {
+		h.terms.singles = sized(h.terms.singles, total)
+		placeTerms(h, h.terms.singles)
+	}
+	b.each(h.NumEmbeddings, h.sumTerms)
+}
+
+// stretches visits the elements of dy from first on, n of them: some columns of each bag, and where among the elements they begin.
+func (h *hostBags[N]) stretches(first, n int64, visit func(at, bag, column, columns int64)) {
+	for at := int64(0); at < n; {
+		bag := (first + at) / h.EmbeddingDim
+		column := first + at - bag*h.EmbeddingDim
+		columns := min(h.EmbeddingDim-column, n-at)
+		visit(at, bag, column, columns)
+		at += columns
+	}
+}
+
+// readWinners finds the rows of the elements of dy from first on, noRow where one does not count.
+func (h *hostBags[N]) readWinners(rows []N, first int64) []N {
+	all, one := asLine(&h.args[BagMaxIndices])
+	if one {
+		readIntegers(rows, &all, first)
+	}
+	h.stretches(first, int64(len(rows)), func(at, bag, column, columns int64) {
+		some := rows[at : at+columns]
+		switch {
+		case h.countOf(bag) == 0:
+			for k := range some {
+				some[k] = noRow[N]()
+			}
+		case !one:
+			winners := rowOf(&h.args[BagMaxIndices], bag)
+			readIntegers(some, &winners, column)
+		}
+	})
+	return h.withoutPadding(rows)
+}
+
+// placeTerms sorts the elements of dy by bucket.
+func placeTerms[N number, A cpu.Accumulator](h *hostBags[N], terms []bagTerm[N, A]) {
+	shift, width := h.buckets.shift, N(h.EmbeddingDim)
+	mask := N(1)<<shift - 1
+	h.buckets.place(func(w *bagWorker[N], next []N, first, end int64) {
+		w.rows = h.readWinners(sized(w.rows, end-first), first)
+		h.stretches(first, end-first, func(at, bag, column, columns int64) {
+			rows, dy := w.rows[at:at+columns], denseRow[A](&h.dy, bag, column, columns)
+			for k, row := range rows {
+				if row != noRow[N]() {
+					place := &next[row>>(shift&(bitsOf[N]()-1))]
+					terms[*place] = bagTerm[N, A]{(row&mask)*width + N(column) + N(k), dy[k]}
+					*place++
+				}
+			}
+		})
+	})
+}
+
+// sumTerms adds the terms of a bucket and writes its rows.
+func (h *hostBags[N]) sumTerms(w *bagWorker[N], first, end N, row, rows int64) {
+	out := h.rowsOut(w, row, rows)
+	if first == end {
+		C.sw_bag_zeros(&out)
+		return
+	}
+	w.sums = sized(w.sums, rows*h.EmbeddingDim)
+	c := &w.sumTerms
+	*c = C.sw_bag_terms{out: out, sums: addressOf(w.sums), n: C.long(end - first)}
+	if h.DType == tensor.Float64 {
+		w.lost = sized(w.lost, rows*h.EmbeddingDim)
+		c.terms, c.lost = addressOf(h.terms.doubles[first:end]), addressOf(w.lost)
+		if h.Wide {
+			C.sw_bag_terms_f64_wide(c)
+		} else {
+			C.sw_bag_terms_f64(c)
+		}
+		return
+	}
+	c.terms = addressOf(h.terms.singles[first:end])
+	if h.Wide {
+		C.sw_bag_terms_f32_wide(c)
+	} else {
+		C.sw_bag_terms_f32(c)
+	}
+}

@@ -1,0 +1,312 @@
+package embedding
+
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #include "bag.h"
+import "C"
+
+import (
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/sternway/sternway/core/internal/threads"
+)
+
+// hostBags is one run on the CPU. Its memory is kept for the next run: pages that are new take longer than what is done in them.
+type hostBags[N number] struct {
+	*BagProgram
+	args    []tensor.Tensor
+	index   func(k int64) int64
+	first   []N       // where each bag begins, and the last one ends
+	inverse []float64 // of each bag: one divided by its positions that count; in mode mean
+	dy      denseRows
+	buckets bagBuckets[N]
+	list    []occurrence[N] // by bucket
+	scales  []float64       // of each occurrence where samples have weights
+	terms   bagTerms[N]     // instead of them in mode max
+}
+
+// occurrence is a row and the bag that holds it.
+type occurrence[N number] struct{ row, bag N }
+
+// bagWorker is the scratch of one goroutine, kept between runs too.
+type bagWorker[N number] struct {
+	rows, bags, begin        []N
+	scales, room, sums, lost []float64
+	single, copied           []float32
+	block64                  cpu.Block[float64]
+	sumRows                  C.sw_bag_rows
+	sumTerms                 C.sw_bag_terms
+	dots                     C.sw_bag_dots
+}
+
+// bagPools lend memory to runs: in 32 bits, and in 64.
+var bagPools [2]struct{ runs, workers, unique sync.Pool }
+
+// lent is a T of a pool, or a new one.
+func lent[T any](pool *sync.Pool) *T {
+	if known := pool.Get(); known != nil {
+		return known.(*T)
+	}
+	return new(T)
+}
+
+// sized is a slice of n elements of nothing in particular, in the memory of s where that is enough.
+func sized[E any](s []E, n int64) []E { return slices.Grow(s[:0], int(n))[:n] }
+
+func addressOf[E any](s []E) C.uintptr_t {
+	return C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(s))))
+}
+
+func (p *BagProgram) Host(args []tensor.Tensor) {
+	if p.Wide {
+		runBags[uint64](p, args)
+	} else {
+		runBags[uint32](p, args)
+	}
+}
+
+func runBags[N number](p *BagProgram, args []tensor.Tensor) {
+	pool := &bagPools[bitsOf[N]()/64].runs
+	h := lent[hostBags[N]](pool)
+	h.BagProgram, h.args, h.index = p, args, integers(&args[bagIndices])
+	h.readOffsets()
+	weight := args[bagDweight].Given() && !args[bagDweight].Empty()
+	if h.TotalIndices > 0 {
+		h.dy.read(&args[bagDy], weight)
+	}
+	if args[BagDsample].Given() {
+		h.sampleWeights()
+	}
+	switch {
+	case weight && h.Mode == "max":
+		h.sumWinners()
+	case weight:
+		h.sumOccurrences()
+	}
+	h.BagProgram, h.args, h.index = nil, nil, nil
+	pool.Put(h)
+}
+
+// needsWide reports that rows, bags, positions, or the elements of a bucket in mode max are too many for 32 bits.
+func (d EmbeddingBagBackward) needsWide() bool {
+	most := max(d.NumEmbeddings, d.NumBags, d.TotalIndices)
+	if d.Mode == "max" {
+		most = max(most, d.NumBags*d.EmbeddingDim, 2*num.CeilDiv(d.NumEmbeddings, bagBucketsMost)*d.EmbeddingDim)
+	}
+	return most >= BagWide
+}
+
+// withWorkers cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
+func withWorkers[N number](n, size, share int64, body func(w *bagWorker[N], first, end int64)) {
+	pool := &bagPools[bitsOf[N]()/64].workers
+	threads.Run(nil, num.CeilDiv(n, size), max(1, share/size), func() (*bagWorker[N], func()) {
+		w := lent[bagWorker[N]](pool)
+		return w, func() { pool.Put(w) }
+	}, func(w *bagWorker[N], task int64) { body(w, task*size, min(n, (task+1)*size)) })
+}
+
+// readIntegers copies elements of a line, the first of which is given, as numbers; negative ones as noRow.
+func readIntegers[N number](out []N, t *tensor.Tensor, first int64) {
+	if t.DType == tensor.Int32 {
+		copyLine(out, lineOf[int32](t), first)
+	} else {
+		copyLine(out, lineOf[int64](t), first)
+	}
+}
+
+func copyLine[N number, I int32 | int64](out []N, l line[I], first int64) {
+	if l.step == 1 {
+		in := l.in[first:][:len(out)]
+		for k := range out {
+			out[k] = N(max(in[k], -1))
+		}
+		return
+	}
+	for k := range out {
+		out[k] = N(max(l.at(first+int64(k)), -1))
+	}
+}
+
+func (h *hostBags[N]) readOffsets() {
+	h.first = sized(h.first, h.NumBags+1)
+	h.first[h.NumBags] = 0
+	readIntegers(h.first[:h.args[bagOffsets].Shape[0]], &h.args[bagOffsets], 0)
+	if !h.IncludeLastOffset && h.NumBags > 0 {
+		h.first[h.NumBags] = N(h.TotalIndices)
+	}
+}
+
+// counted is the number of positions that are in a bag.
+func (h *hostBags[N]) counted() int64 { return int64(h.first[h.NumBags]) }
+
+// readRows finds the rows of the positions from first on, noRow where one does not count.
+func (h *hostBags[N]) readRows(rows []N, first int64) []N {
+	readIntegers(rows, &h.args[bagIndices], first)
+	for k := max(0, h.counted()-first); k < int64(len(rows)); k++ {
+		rows[k] = noRow[N]()
+	}
+	return h.withoutPadding(rows)
+}
+
+func (h *hostBags[N]) withoutPadding(rows []N) []N {
+	if h.padding >= 0 {
+		for k, row := range rows {
+			if row == N(h.padding) {
+				rows[k] = noRow[N]()
+			}
+		}
+	}
+	return rows
+}
+
+// readBags finds the bags of the positions from first on; those behind the last bag have none.
+func (h *hostBags[N]) readBags(bags []N, first int64) []N {
+	bag, _ := slices.BinarySearch(h.first[1:], N(first)+1)
+	end := min(h.counted()-first, int64(len(bags)))
+	for k := int64(0); k < end; bag++ {
+		for stop := min(int64(h.first[bag+1])-first, end); k < stop; k++ {
+			bags[k] = N(bag)
+		}
+	}
+	return bags
+}
+
+// countOf is the number of positions of a bag that count.
+func (h *hostBags[N]) countOf(bag int64) int64 {
+	first, end := int64(h.first[bag]), int64(h.first[bag+1])
+	n := end - first
+	for i := first; i < end && h.padding >= 0; i++ {
+		if h.index(i) == h.padding {
+			n--
+		}
+	}
+	return n
+}
+
+// sumOccurrences writes dweight in the modes sum and mean.
+func (h *hostBags[N]) sumOccurrences() {
+	if h.Mode == "mean" {
+		h.inverse = sized(h.inverse, h.NumBags)
+		withWorkers(h.NumBags, 4096, 1<<14, func(_ *bagWorker[N], first, end int64) {
+			for b := first; b < end; b++ {
+				h.inverse[b] = 1 / float64(h.countOf(b))
+			}
+		})
+	}
+	weighted := h.args[BagSampleWeights].Given()
+	n, shift := h.counted(), &h.buckets.shift
+	h.buckets.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Size())
+	total := h.buckets.count(func(w *bagWorker[N], counts []N, first, end int64) {
+		w.rows = h.readRows(sized(w.rows, end-first), first)
+		for _, row := range w.rows {
+			if row != noRow[N]() {
+				counts[row>>*shift]++
+			}
+		}
+	})
+	h.list = sized(h.list, total)
+	if weighted {
+		h.scales = sized(h.scales, total)
+	}
+	h.buckets.place(func(w *bagWorker[N], next []N, first, end int64) {
+		w.rows = h.readRows(sized(w.rows, end-first), first)
+		w.bags = h.readBags(sized(w.bags, end-first), first)
+		if weighted {
+			w.scales = h.readScales(w, sized(w.scales, end-first), first)
+		}
+		for k, row := range w.rows {
+			if row == noRow[N]() {
+				continue
+			}
+			at := &next[row>>*shift]
+			h.list[*at] = occurrence[N]{row, w.bags[k]}
+			if weighted {
+				h.scales[*at] = w.scales[k]
+			}
+			*at++
+		}
+	})
+	h.buckets.each(h.NumEmbeddings, func(w *bagWorker[N], first, end N, row, rows int64) {
+		h.sumRows(w, first, end, row, rows)
+	})
+}
+
+// readScales reads weights of samples in float64.
+func (h *hostBags[N]) readScales(w *bagWorker[N], out []float64, first int64) []float64 {
+	t := &h.args[BagSampleWeights]
+	v := cpu.View{N: 1, Regular: true, Step: t.Strides[0]}
+	v.Extent[0], v.Stride[0] = t.Shape[0], t.Strides[0]
+	for k := int64(0); k < int64(len(out)); k += cpu.BlockLen[float64]() {
+		n := min(cpu.BlockLen[float64](), int64(len(out))-k)
+		copy(out[k:], cpu.Storages64[t.DType.Row()].Load(&w.block64, t, &v, first+k, n))
+	}
+	return out
+}
+
+// sumRows sorts the occurrences of some adjacent rows by row and writes these rows.
+func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
+	out := h.rowsOut(w, row, rows)
+	if first == end {
+		C.sw_bag_zeros(&out)
+		return
+	}
+	own := h.list[first:end]
+	w.begin, w.bags, w.room = sized(w.begin, rows+2), sized(w.bags, int64(len(own))), sized(w.room, h.EmbeddingDim)
+	clear(w.begin)
+	for _, o := range own {
+		w.begin[int64(o.row)-row+2]++
+	}
+	for r := range rows {
+		w.begin[r+2] += w.begin[r+1]
+	}
+	c := &w.sumRows
+	*c = C.sw_bag_rows{out: out, dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step)}
+	weighted := h.args[BagSampleWeights].Given()
+	switch {
+	case weighted:
+		w.scales = sized(w.scales, int64(len(own)))
+		c.scales = addressOf(w.scales)
+	case h.Mode == "mean":
+		c.scales, c.of_bags = addressOf(h.inverse), 1
+	}
+	if h.ScaleGradByFreq {
+		c.by_frequency = 1
+	}
+	for k, o := range own {
+		at := &w.begin[int64(o.row)-row+1]
+		w.bags[*at] = o.bag
+		if weighted {
+			w.scales[*at] = h.scales[first:end][k]
+		}
+		*at++
+	}
+	c.bags, c.begin, c.room = addressOf(w.bags), addressOf(w.begin), addressOf(w.room)
+	switch double := h.DType == tensor.Float64; {
+	case h.Wide && double:
+		C.sw_bag_rows_f64_wide(c)
+	case h.Wide:
+		C.sw_bag_rows_f32_wide(c)
+	case double:
+		C.sw_bag_rows_f64(c)
+	default:
+		C.sw_bag_rows_f32(c)
+	}
+}
+
+// rowsOut are adjacent rows of dweight.
+func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
+	t := &h.args[bagDweight]
+	w.single = sized(w.single, 2*h.EmbeddingDim)
+	out := C.sw_bag_out{
+		data: C.uintptr_t(t.Data + uintptr(row*t.Strides[0]*t.DType.Size())), single: addressOf(w.single),
+		row: C.long(t.Strides[0]), column: C.long(t.Strides[1]), rows: C.long(rows), columns: C.long(h.EmbeddingDim), narrow: C.long(t.DType.Row()),
+	}
+	if h.EmbeddingDim == 1 {
+		out.column = 1
+	}
+	return out
+}

@@ -1,0 +1,268 @@
+package embedding
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// BagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel for results that do not repeat.
+type BagProgram struct {
+	EmbeddingBagBackward
+	padding int64
+	cuda    bool
+	Wide    bool // on the CPU, 64 bits for rows, bags and positions
+	few     bool // on a GPU, one launch whose blocks each read all positions
+	units   int  // multiprocessors
+}
+
+func (d EmbeddingBagBackward) compile(_ *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	p := &BagProgram{EmbeddingBagBackward: d, padding: d.Padding(), cuda: cuda, units: units, Wide: d.needsWide()}
+	if cuda {
+		if err := d.checkDeviceCounts(); err != nil {
+			return nil, err
+		}
+	}
+	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile
+	if preference.Kernel == "few" && !fits {
+		wanted := fmt.Sprintf("\"sorted\", unless there are 1 to %d indices on a GPU", BagTile)
+		return nil, errs.New(errs.Unsupported, embeddingBag.Name, "preference.kernel", wanted, `"few"`, "")
+	}
+	limit, free := preference.MaxWorkspace, preference.Kernel == ""
+	p.few = fits && (preference.Kernel == "few" || free && (p.suitsFew() || limit != nil && *limit < p.Layout().Size))
+	return p, nil
+}
+
+// checkDeviceCounts refuses what the entries of the sort on a GPU, which are pairs of 32 bits, cannot number.
+func (d EmbeddingBagBackward) checkDeviceCounts() error {
+	op, counts := embeddingBag.Name, []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}
+	if err := ops.CheckCounts(op, counts, d.NumEmbeddings, d.EmbeddingDim, d.NumBags, d.TotalIndices); err != nil {
+		return err
+	}
+	if n := d.NumBags * d.EmbeddingDim; d.Mode == "max" && n > math.MaxUint32 {
+		return errs.New(errs.Unsupported, op, "num_bags * embedding_dim", "at most 2^32 - 1 in mode max on a GPU", fmt.Sprint(n), "split the bags")
+	}
+	return nil
+}
+
+// Symbols by number.
+const (
+	bagSorted = iota
+	bagSortedWon
+	bagLongRows
+	bagDots
+	bagFew
+	bagClear
+	bagKeys
+	bagCount
+	bagScatter
+	bagSort
+	bagWinners
+	bagCollect
+	bagBounds
+)
+
+func (p *BagProgram) Symbols() (list []ops.Symbol) {
+	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.Suffix()
+	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
+		"few" + suffix, "clear", "keys", "count", "scatter", "sort", "winners", "collect", "bounds"} {
+		list = append(list, ops.Symbol{Image: embeddingBag.Image, Name: prefix + name})
+	}
+	return list
+}
+
+func (p *BagProgram) Kernel() string {
+	if p.few {
+		return "few"
+	}
+	return "sorted"
+}
+
+func (p *BagProgram) InPlace([]tensor.Tensor, int) bool { return false }
+
+func (p *BagProgram) Geometry() string {
+	if p.few {
+		return fmt.Sprintf("%s of %d bags, %d indices, %d rows a block", p.Mode, p.NumBags, p.TotalIndices, p.fewRows())
+	}
+	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.Passes())
+}
+
+// bagLaunch is what a launch tells its kernel beside the operands and the workspace.
+type bagLaunch struct {
+	from, to, pass, tiles      int64
+	lanes, slices, chunkBlocks int64
+	wide, plain                bool
+}
+
+// bagRun is one run on a GPU.
+type bagRun struct {
+	*BagProgram
+	bagLayout
+	args []tensor.Tensor
+	base uintptr // of the workspace
+	q    *launch.Queue
+	err  error
+}
+
+func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
+	r := &bagRun{BagProgram: p, bagLayout: p.Layout(), args: args, base: workspace, q: q}
+	if args[BagDsample].Given() {
+		l := r.rowLaunch(bagWeight)
+		r.launch(bagDots, num.CeilDiv(num.CeilDiv(p.TotalIndices, BagStretch)*l.lanes, launch.BlockThreads), l)
+	}
+	switch dweight := &args[bagDweight]; {
+	case !dweight.Given() || dweight.Empty():
+	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
+		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
+		r.launch(bagClear, num.CeilDiv(words, launch.BlockThreads), bagLaunch{tiles: words, wide: true})
+	case p.few:
+		l := r.rowLaunch(bagDweight)
+		l.tiles = p.fewRows()
+		r.launch(bagFew, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
+	default:
+		r.sumRows(r.sort())
+	}
+	return r.err
+}
+
+// sort leaves the occurrences in the order of rows and says where.
+func (r *bagRun) sort() (sorted int64) {
+	if r.TotalIndices == 0 {
+		return 0
+	}
+	blocks, tiles := r.sortGrid()
+	from, to, single := r.entries[0], r.entries[1], blocks == 1 && tiles == 1
+	zeros := bagLaunch{to: r.Totals}
+	if r.Mode == "mean" {
+		zeros.to = r.counted
+	}
+	if zeros.tiles = (r.bagLayout.Counts - zeros.to) / 16; !single || r.Mode == "mean" {
+		r.launch(bagClear, num.CeilDiv(zeros.tiles, launch.BlockThreads), zeros)
+	}
+	if single {
+		r.launch(bagSort, 1, bagLaunch{to: from, tiles: r.Passes()})
+		return from
+	}
+	r.launch(bagKeys, blocks, bagLaunch{to: from, tiles: tiles})
+	for pass := range r.Passes() {
+		l := bagLaunch{from: from, to: to, pass: pass, tiles: tiles}
+		if pass > 0 {
+			r.launch(bagCount, blocks, l)
+		}
+		r.launch(bagScatter, blocks, l)
+		from, to = to, from
+	}
+	return from
+}
+
+// sumRows writes dweight from the sorted occurrences.
+func (r *bagRun) sumRows(sorted int64) {
+	l := r.rowLaunch(bagDweight)
+	l.from = sorted
+	if r.halves(l) {
+		l.lanes, l.slices = l.lanes/2, 2*l.slices
+	}
+	threads := l.slices * l.lanes // of a row
+	l.chunkBlocks = min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagChunkBlocks*int64(r.units))
+	if r.TotalIndices > 0 {
+		if r.Mode == "max" {
+			r.launch(bagWinners, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
+			r.launch(bagCollect, num.CeilDiv(r.TotalIndices, BagCollected*launch.BlockThreads), l)
+		}
+		r.launch(bagBounds, num.CeilDiv(max(r.unitCount()+1, r.Chunks(1)), launch.BlockThreads), l)
+	}
+	sum := bagSorted
+	if r.Mode == "max" {
+		sum = bagSortedWon
+	}
+	r.launch(sum, l.chunkBlocks+num.CeilDiv(r.unitCount()*threads, launch.BlockThreads), l)
+	if r.Levels() > 0 {
+		r.launch(bagLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.units)), l)
+	}
+}
+
+// halves reports whether dy, each row of which is read many times, stays in the cache if slices are half as wide, and not as they are.
+// Where an entry won few columns, what every slice reads of it again costs more than that saves.
+func (r *bagRun) halves(l bagLaunch) bool {
+	size := r.NumBags * l.lanes * 16
+	return l.wide && l.lanes == 32 && size > BagCache && size <= 2*BagCache && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
+}
+
+// rowLaunch is how threads share a row of dy beside one of another matrix: in accesses of 16 bytes where both allow it.
+func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
+	v := 16 / r.DType.Size()
+	dy, other := &r.args[bagDy], &r.args[matrix]
+	l.wide = r.EmbeddingDim%v == 0 && alignedRows(other, v) && (alignedRows(dy, v) || !dy.Empty() && dy.Strides[1] == 0)
+	if !l.wide {
+		v = 1
+	}
+	l.plain = l.wide && dy.Strides[1] == 1 && r.Mode == "sum" && !r.ScaleGradByFreq && !r.args[BagSampleWeights].Given()
+	vectors := num.CeilDiv(r.EmbeddingDim, v)
+	l.lanes = min(32, num.Pow2(vectors))
+	l.slices = max(1, num.CeilDiv(vectors, l.lanes))
+	return l
+}
+
+// alignedRows reports that each row begins at a multiple of v elements and has no gaps.
+func alignedRows(t *tensor.Tensor, v int64) bool {
+	return t.Empty() || t.Strides[1] == 1 && (t.Shape[0] == 1 || t.Strides[0]%v == 0) && t.Data%uintptr(v*t.DType.Size()) == 0
+}
+
+func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
+	if r.err != nil {
+		return
+	}
+	r.q.Begin()
+	for _, i := range []int{bagDy, bagIndices, bagOffsets, BagSampleWeights, BagMaxIndices, bagWeight, bagDweight, BagDsample} {
+		r.operand(i)
+	}
+	r.q.Address(launch.WorkspaceOperand, r.base)
+	byPosition := r.args[BagSampleWeights].Given() || r.Mode == "max"
+	for _, word := range []int64{
+		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
+		flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(byPosition),
+		l.from, l.to, r.Counts, r.Totals + l.pass*r.groupTotals()*4, l.pass * r.Digit(), r.Digit(), l.tiles, r.bags, r.counted, r.winners, r.won, r.unit(), r.bounds,
+		r.Partial, r.Parts(), r.Levels(), l.lanes, l.slices, flagWord(l.wide), flagWord(l.plain), l.chunkBlocks, r.Lists,
+	} {
+		r.q.Launch.Put(uint64(word))
+	}
+	r.err = r.q.Submit(kernel, grid, launch.BlockThreads)
+}
+
+func flagWord(on bool) int64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// operand packs an address and strides; integers, and weights of samples and their gradient, also say how wide they are.
+func (r *bagRun) operand(i int) {
+	t := &r.args[i]
+	r.q.Address(i, t.Data)
+	if i == BagDsample {
+		t, width := sampleRows(t), int64(0)
+		if t.Shape[0] > 1 {
+			width = t.Shape[1]
+		}
+		for _, word := range []int64{t.Strides[0], t.Strides[1], width, flagWord(t.DType == tensor.Float32)} {
+			r.q.Launch.Put(uint64(word))
+		}
+		return
+	}
+	r.q.Launch.Put(uint64(t.Strides[0]))
+	if i == BagSampleWeights {
+		r.q.Launch.Put(uint64(flagWord(t.DType == tensor.Float32)))
+	}
+	if i == bagDy || i == BagMaxIndices || i == bagWeight || i == bagDweight {
+		r.q.Launch.Put(uint64(t.Strides[1]))
+	}
+	if i == bagIndices || i == bagOffsets || i == BagMaxIndices {
+		r.q.Launch.Put(uint64(t.DType.Size()) / 8)
+	}
+}

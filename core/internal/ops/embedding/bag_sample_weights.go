@@ -1,0 +1,172 @@
+package embedding
+
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #include "bag.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// denseRows are the rows of a matrix as the loops of op_embedding_bag.c read them: without gaps, in float32 or float64, or where it is
+// enough for these in 16 bits.
+type denseRows struct {
+	data   uintptr
+	step   int64 // elements from row to row
+	dtype  tensor.DType
+	copy32 []float32
+	copy64 []float64
+}
+
+// read takes a matrix itself where it can be read in place, else a copy; of a matrix whose rows are one row, of that row.
+func (d *denseRows) read(t *tensor.Tensor, wide bool) {
+	d.data, d.step, d.dtype = t.Data, t.Strides[0], t.DType
+	if t.Empty() || (t.DType.Size() > 2 || !wide) && (t.Strides[1] == 1 || t.Shape[1] == 1) {
+		return
+	}
+	rows := t.Shape[0]
+	if d.step = t.Shape[1]; t.Strides[0] == 0 {
+		rows, d.step = 1, 0
+	}
+	if t.DType == tensor.Float64 {
+		d.copy64 = copyRows(sized(d.copy64, rows*t.Shape[1]), t, rows, []uint32(nil), &cpu.Storages64)
+		d.data = uintptr(addressOf(d.copy64))
+		return
+	}
+	d.copy32 = copyRows(sized(d.copy32, rows*t.Shape[1]), t, rows, []uint32(nil), &cpu.Storages32)
+	d.data, d.dtype = uintptr(addressOf(d.copy32)), tensor.Float32
+}
+
+// denseRow is some columns of a row of a matrix in float32 or float64.
+func denseRow[A cpu.Accumulator](d *denseRows, row, column, columns int64) []A {
+	var a A
+	return unsafe.Slice((*A)(cpu.Pointer(d.data+uintptr((row*d.step+column)*int64(unsafe.Sizeof(a))))), columns)
+}
+
+// spread cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
+func spread(n, size, share int64, body func(first, end int64)) {
+	withWorkers(n, size, share, func(_ *bagWorker[uint32], first, end int64) { body(first, end) })
+}
+
+// copyRows widens rows of a matrix into out: the first ones, or those that are listed, of which noRow stands for any.
+func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64, list []N, table *[len(tensor.DtypeRows)]cpu.Storage[A]) []A {
+	width := t.Shape[1]
+	v := cpu.View{N: 1, Regular: true, Step: t.Strides[1]}
+	v.Extent[0], v.Stride[0] = width, t.Strides[1]
+	load := table[t.DType.Row()].Load
+	spread(rows, max(1, cpu.Grain/max(width, 1)), max(1, 2*cpu.Grain/max(width, 1)), func(first, end int64) {
+		if list == nil && t.Strides[1] == 1 && widenRows(out[first*width:end*width], t, first, end) {
+			return
+		}
+		b := new(cpu.Block[A])
+		for row := first; row < end; row++ {
+			from := row
+			if list != nil {
+				if list[row] == noRow[N]() {
+					continue
+				}
+				from = int64(list[row])
+			}
+			source := *t
+			source.Data += uintptr(from * t.Strides[0] * t.DType.Size())
+			for at := int64(0); at < width; at += cpu.BlockLen[A]() {
+				n := min(cpu.BlockLen[A](), width-at)
+				copy(out[row*width+at:], load(b, &source, &v, at, n))
+			}
+		}
+	})
+	return out
+}
+
+// widenRows widens rows of 16-bit elements that lie side by side; it reports whether they do.
+func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) bool {
+	wide, single := any(out).([]float32)
+	if !single || t.DType.Size() != 2 || t.Strides[0] < 0 {
+		return false
+	}
+	width := t.Shape[1]
+	runs, length := end-first, width
+	if t.Strides[0] == width {
+		runs, length = 1, width*(end-first)
+	}
+	for r := range runs {
+		to, from := wide[r*length:][:length], (first+r)*t.Strides[0]
+		if t.DType == tensor.Float16 {
+			cpu.WidenFloat16(to, cpu.Elements[cpu.Float16](t, from, length, 1))
+		} else {
+			cpu.WidenBFloat16(to, cpu.Elements[cpu.Bfloat16](t, from, length, 1))
+		}
+	}
+	return true
+}
+
+// sampleRows is d_per_sample_weights as a matrix: of one row where its elements lie on a line.
+func sampleRows(t *tensor.Tensor) *tensor.Tensor {
+	all, one := *t, true
+	switch {
+	case t.NDim == 2 && t.Shape[1] == 1: // whatever the stride of its columns
+	case t.NDim == 2:
+		if all, one = asLine(t); !one {
+			return t
+		}
+	}
+	all.NDim, all.Shape[0], all.Shape[1], all.Strides[0], all.Strides[1] = 2, 1, all.Shape[0], 0, all.Strides[0]
+	return &all
+}
+
+// sampleWeights writes d_per_sample_weights.
+func (h *hostBags[N]) sampleWeights() {
+	weight, out := &h.args[bagWeight], sampleRows(&h.args[BagDsample])
+	gaps := weight.Shape[1] > 1 && weight.Strides[1] != 1 && !weight.Empty()
+	withWorkers(h.TotalIndices, 512, max(512, (1<<15)/max(h.EmbeddingDim, 1)), func(w *bagWorker[N], first, end int64) {
+		n := end - first
+		rows, bags := h.readRows(sized(w.rows, n), first), h.readBags(sized(w.bags, n), first)
+		w.rows, w.bags, w.scales, w.room, w.single = rows, bags, sized(w.scales, n), sized(w.room, 2*h.EmbeddingDim), sized(w.single, 2*n)
+		c := &w.dots
+		*c = C.sw_bag_dots{
+			out: C.sw_bag_out{
+				data: C.uintptr_t(out.Data), single: addressOf(w.single), row: C.long(out.Strides[0]), column: C.long(out.Strides[1]),
+				rows: C.long(out.Shape[0]), columns: C.long(out.Shape[1]), narrow: C.long(out.DType.Row()),
+			},
+			first: C.long(first), n: C.long(n),
+			dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step), dy_narrow: C.long(h.dy.dtype.Row()),
+			weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]), weight_narrow: C.long(weight.DType.Row()),
+			columns: C.long(h.EmbeddingDim), dots: addressOf(w.scales), room: addressOf(w.room),
+		}
+		if gaps {
+			h.copyWeight(w, c)
+		}
+		c.bags, c.rows = addressOf(w.bags), addressOf(w.rows)
+		switch double := h.DType == tensor.Float64; {
+		case h.Wide && double:
+			C.sw_bag_dots_f64_wide(c)
+		case h.Wide:
+			C.sw_bag_dots_f32_wide(c)
+		case double:
+			C.sw_bag_dots_f64(c)
+		default:
+			C.sw_bag_dots_f32(c)
+		}
+	})
+}
+
+// copyWeight copies the rows of weight that a worker is to read.
+func (h *hostBags[N]) copyWeight(w *bagWorker[N], c *C.sw_bag_dots) {
+	weight, n := &h.args[bagWeight], int64(len(w.rows))
+	if weight.DType == tensor.Float64 {
+		w.sums = copyRows(sized(w.sums, n*h.EmbeddingDim), weight, n, w.rows, &cpu.Storages64)
+		c.weight = addressOf(w.sums)
+	} else {
+		w.copied = copyRows(sized(w.copied, n*h.EmbeddingDim), weight, n, w.rows, &cpu.Storages32)
+		c.weight, c.weight_narrow = addressOf(w.copied), C.long(tensor.Float32.Row())
+	}
+	c.weight_row = C.long(h.EmbeddingDim)
+	for k, row := range w.rows {
+		if row != noRow[N]() {
+			w.rows[k] = N(k)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package embedding
+
+import (
+	"math/bits"
+
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/num"
+)
+
+// Geometry of cuda/embedding_bag*.cuh.
+const (
+	bagUnit        = 64       // rows and entries of a unit, at most, or half of it
+	BagCache       = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
+	BagChunk       = 32       // kChunk
+	BagTile        = 2048     // kTile
+	BagDigitBits   = 8        // of kDigits
+	BagGroup       = 32       // kGroup
+	BagStretch     = 32       // kStretch
+	BagCollected   = 4        // kCollected
+	BagSortBlocks  = 1024     // at most; bagGroup groups
+	bagChunkBlocks = 3        // of a multiprocessor, that sum chunks beside the rows
+	bagLongBlocks  = 4        // of a multiprocessor
+	BagTopChunks   = 64       // chunks of a level that need no larger ones
+	BagFewRows     = 255      // kNoRow: rows of a block, at most
+	BagFewBlocks   = 2        // of a multiprocessor
+)
+
+// Passes of the sort; what counts nowhere is a row behind the last one.
+func (p *BagProgram) Passes() int64 {
+	return max(1, num.CeilDiv(int64(bits.Len64(uint64(p.NumEmbeddings))), BagDigitBits))
+}
+
+func (p *BagProgram) Digit() int64 {
+	return num.CeilDiv(int64(bits.Len64(uint64(p.NumEmbeddings))), p.Passes())
+}
+
+// sortGrid is how many blocks sort, and how many tiles each has.
+func (p *BagProgram) sortGrid() (blocks, tiles int64) {
+	all := num.CeilDiv(p.TotalIndices, BagTile)
+	tiles = max(1, num.CeilDiv(all, BagSortBlocks))
+	return num.CeilDiv(all, tiles), tiles
+}
+
+// groupTotals is how many counters the groups of blocks have in a pass.
+func (p *BagProgram) groupTotals() int64 {
+	blocks, _ := p.sortGrid()
+	return num.CeilDiv(blocks, BagGroup) << BagDigitBits
+}
+
+// unit is how many rows and entries, together, the same threads go through one after the other: few where there is little to share out,
+// and where entries add little to the writes, which are the more in order the fewer rows a unit has.
+func (p *BagProgram) unit() int64 {
+	size, vectors := int64(bagUnit), num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 16)
+	if p.Mode == "max" {
+		size /= 2
+	}
+	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.units)*launch.ThreadsPerSM {
+		size /= 2
+	}
+	return size
+}
+
+// unitCount is how many units there are.
+func (p *BagProgram) unitCount() int64 { return num.CeilDiv(p.NumEmbeddings+p.TotalIndices, p.unit()) }
+
+// Chunks of a level, of bagChunk^level entries.
+func (p *BagProgram) Chunks(level int64) int64 {
+	n := p.TotalIndices
+	for range level {
+		n /= BagChunk
+	}
+	return n
+}
+
+func (p *BagProgram) Levels() (n int64) {
+	for p.Chunks(n+1) > 0 && (n == 0 || p.Chunks(n) > BagTopChunks) {
+		n++
+	}
+	return n
+}
+
+// Parts is how many chunks there may be on all levels.
+func (p *BagProgram) Parts() (n int64) {
+	for level := range p.Levels() {
+		n += p.Chunks(level + 1)
+	}
+	return n
+}
+
+// suitsFew reports that one launch is quicker than a sort: no block has much to do, even where all positions hold one row.
+func (p *BagProgram) suitsFew() bool {
+	slices := num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16)
+	return p.NumEmbeddings <= BagFewRows*BagFewBlocks*int64(p.units) && p.TotalIndices*slices <= BagTile
+}
+
+// fewRows is how many rows a block has.
+func (p *BagProgram) fewRows() int64 {
+	return num.Clamp(num.CeilDiv(p.NumEmbeddings, BagFewBlocks*int64(p.units)), 1, BagFewRows)
+}
+
+// bagLayout is where things lie in the workspace, in bytes.
+type bagLayout struct {
+	Counts, Totals, bags, counted, winners, won, bounds, Lists, Partial int64
+	entries                                                             [2]int64
+	Size                                                                int64
+}
+
+func (p *BagProgram) Layout() (l bagLayout) {
+	take := func(n, size int64) int64 {
+		at := l.Size
+		l.Size += num.CeilDiv(n*size, launch.WorkspaceAlignment) * launch.WorkspaceAlignment
+		return at
+	}
+	blocks, _ := p.sortGrid()
+	if p.TotalIndices == 0 || p.few {
+		return l
+	}
+	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)
+	if p.Mode == "mean" {
+		l.counted = take(p.NumBags, 4)
+	}
+	l.Totals = take(p.Passes()*p.groupTotals(), 4) // behind counted: both begin as zeros
+	l.Counts = take(blocks<<BagDigitBits, 4)
+	l.bounds = take(p.unitCount()+1, 8)
+	l.Lists = take(2+4*p.Chunks(1)+p.MostSlices()*p.Parts(), 4)
+	switch p.Mode {
+	case "sum":
+		l.bags = take(p.TotalIndices, 4)
+	case "max":
+		words := p.TotalIndices * num.CeilDiv(p.EmbeddingDim, 32)
+		l.bags, l.winners, l.won = take(p.TotalIndices, 4), take(words, 4), take(words, 4)
+	}
+	l.Partial = take(p.Parts()*p.EmbeddingDim, p.DType.Accumulator().Size())
+	return l
+}
+
+// MostSlices is how many slices a row may be cut into, however its operands lie: of 32 columns, or of half of 32 accesses of 16 bytes.
+func (p *BagProgram) MostSlices() int64 {
+	return max(num.CeilDiv(p.EmbeddingDim, 32), 2*num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16))
+}
+
+func (p *BagProgram) Workspace() int64 {
+	if !p.cuda {
+		return 0
+	}
+	return p.Layout().Size
+}

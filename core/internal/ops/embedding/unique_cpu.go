@@ -1,0 +1,180 @@
+package embedding
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+const (
+	uniqueSorted   = 32      // cells for each index, from which on it is less to sort the indices
+	uniqueCellPart = 1 << 12 // cells of a task
+	uniquePart     = 1 << 13 // positions of a task
+	uniqueShare    = 1 << 15 // positions or cells that are worth a goroutine
+)
+
+// hostUnique is one run on the CPU, with places of P. Its memory is kept for the next run, as that of hostBags is.
+type hostUnique[N number, P int32 | int64] struct {
+	d       *UniqueRows
+	indices *tensor.Tensor
+	rows    line[int64]
+	inverse line[P]
+	first   int64        // the place of the first row
+	marks   []uint64     // a bit for each row of a cell, and above them how many rows the cells before have
+	parts   []int64      // of cells: how many rows; then how many come before
+	pairs   []indexAt[N] // instead of them
+	room    []indexAt[N] // for as many
+}
+
+// indexAt is an index and its position.
+type indexAt[N number] struct{ row, position N }
+
+// cellRows is how many rows a cell has, so that the numbers above them suffice: 32 bits, or 48.
+func cellRows[N number]() N { return N(32 / (bitsOf[N]() / 32)) }
+
+func (l line[I]) set(k int64, v I) { l.in[l.start+k*l.step] = v }
+
+func (u *UniqueProgram) Host(args []tensor.Tensor) {
+	if u.D.InverseDType() == tensor.Int64 {
+		runUnique[uint64, int64](u, args)
+	} else {
+		runUnique[uint32, int32](u, args)
+	}
+}
+
+func runUnique[N number, P int32 | int64](u *UniqueProgram, args []tensor.Tensor) {
+	pool := &bagPools[bitsOf[N]()/64].unique
+	h := lent[hostUnique[N, P]](pool)
+	h.d, h.indices, h.first = &u.D, &args[UniqueIndices], 0
+	h.rows, h.inverse = lineOf[int64](&args[uniqueOut]), lineOf[P](&args[uniqueInverse])
+	if h.d.PaddingIdx != nil {
+		h.first = 1
+	}
+	var count int64
+	if num.CeilDiv(h.d.NumRows, int64(cellRows[N]())) > uniqueSorted*h.d.Total {
+		count = h.sort()
+	} else {
+		count = h.mark()
+	}
+	for k := count; k < h.d.Most(); k++ {
+		h.rows.set(k, -1)
+	}
+	lineOf[int64](&args[uniqueCount]).set(0, count)
+	h.d, h.indices, h.rows, h.inverse = nil, nil, line[int64]{}, line[P]{}
+	pool.Put(h)
+}
+
+// each calls body for tasks of positions, with their indices.
+func (h *hostUnique[N, P]) each(body func(first int64, indices []N)) {
+	withWorkers(h.d.Total, uniquePart, uniqueShare, func(w *bagWorker[N], first, end int64) {
+		w.rows = sized(w.rows, end-first)
+		readIntegers(w.rows, h.indices, first)
+		body(first, w.rows)
+	})
+}
+
+// mark sets a bit for each row that occurs; then a place is a count of bits.
+func (h *hostUnique[N, P]) mark() int64 {
+	h.marks = sized(h.marks, num.CeilDiv(h.d.NumRows, int64(cellRows[N]())))
+	marks, padding := h.marks, h.d.Padding()
+	spread(int64(len(marks)), uniqueCellPart, uniqueShare, func(first, end int64) { clear(marks[first:end]) })
+	h.each(func(_ int64, indices []N) {
+		size := cellRows[N]()
+		for _, row := range indices { // a frequent row is marked once and looked at often
+			cell, bit := &marks[row/size], uint64(1)<<(row%size)
+			if atomic.LoadUint64(cell)&bit == 0 {
+				atomic.OrUint64(cell, bit)
+			}
+		}
+	})
+	if padding >= 0 {
+		size := cellRows[N]()
+		marks[N(padding)/size] &^= 1 << (N(padding) % size)
+	}
+	count := h.countCells()
+	h.each(func(first int64, indices []N) {
+		size, inverse, start := cellRows[N](), h.inverse, h.first
+		for k, row := range indices {
+			cell := marks[row/size]
+			place := start + int64(cell>>size) + int64(bits.OnesCount32(uint32(cell)&(1<<(row%size)-1)))
+			if int64(row) == padding {
+				place = 0
+			}
+			inverse.set(first+int64(k), P(place))
+		}
+	})
+	return count
+}
+
+// countCells writes the rows that are marked, completes the cells, and returns how many rows there are.
+func (h *hostUnique[N, P]) countCells() (count int64) {
+	n := int64(len(h.marks))
+	h.parts = sized(h.parts, num.CeilDiv(n, uniqueCellPart))
+	spread(n, uniqueCellPart, uniqueShare, func(first, end int64) {
+		sum := 0
+		for _, cell := range h.marks[first:end] {
+			sum += bits.OnesCount64(cell)
+		}
+		h.parts[first/uniqueCellPart] = int64(sum)
+	})
+	for k, sum := range h.parts {
+		h.parts[k], count = count, count+sum
+	}
+	spread(n, uniqueCellPart, uniqueShare, func(first, end int64) {
+		place := h.parts[first/uniqueCellPart]
+		for k := first; k < end; k++ {
+			left := h.marks[k]
+			h.marks[k] = left | uint64(place)<<cellRows[N]()
+			for ; left != 0; left &= left - 1 {
+				h.rows.set(place, k*int64(cellRows[N]())+int64(bits.TrailingZeros64(left)))
+				place++
+			}
+		}
+	})
+	return count
+}
+
+// sort brings equal indices together, where a look at every cell would take longer.
+func (h *hostUnique[N, P]) sort() (count int64) {
+	h.pairs, h.room = sized(h.pairs, h.d.Total), sized(h.room, h.d.Total)
+	h.each(func(first int64, indices []N) {
+		for k, row := range indices {
+			h.pairs[first+int64(k)] = indexAt[N]{row, N(first + int64(k))}
+		}
+	})
+	for shift := 0; h.d.NumRows>>shift > 0; shift += 8 { // digit by digit, least first
+		var next [256]N
+		for _, pair := range h.pairs {
+			next[uint8(pair.row>>shift)]++
+		}
+		sum := N(0)
+		for digit, n := range next {
+			next[digit], sum = sum, sum+n
+		}
+		for _, pair := range h.pairs {
+			at := &next[uint8(pair.row>>shift)]
+			h.room[*at] = pair
+			*at++
+		}
+		h.pairs, h.room = h.room, h.pairs
+	}
+	padding, before := h.d.Padding(), int64(-1)
+	for _, pair := range h.pairs {
+		row, position := int64(pair.row), int64(pair.position)
+		place := h.first + count
+		switch row {
+		case padding:
+			place = 0
+		case before:
+			place--
+		default:
+			h.rows.set(count, row)
+			before = row
+			count++
+		}
+		h.inverse.set(position, P(place))
+	}
+	return count
+}

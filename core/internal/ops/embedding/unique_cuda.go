@@ -1,0 +1,97 @@
+package embedding
+
+import (
+	"math/bits"
+
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Geometry of cuda/unique_rows.cu.
+const (
+	UniqueMost       = 1024    // kMost: threads of a block
+	UniqueGroup      = 32      // cells of 32 rows
+	uniqueSingle     = 1 << 13 // positions that one block does
+	uniqueSingleRows = 1 << 17
+)
+
+// Stages of the kernel.
+const (
+	uniqueClear = iota
+	uniqueMark
+	uniqueCountGroups
+	uniqueWrite
+	uniquePlace
+	UniqueStages
+)
+
+func (u *UniqueProgram) Symbols() []ops.Symbol {
+	return []ops.Symbol{{Image: uniqueRows.Image, Name: uniqueRows.Symbol("", u.Kernel(), u.D.IndexDType)}}
+}
+
+// uniqueLayout is where things lie in the workspace, in bytes: the cells, the totals of 2^shift groups, the counts of groups.
+type uniqueLayout struct {
+	Cells, Shift, Totals, Counts, size int64
+}
+
+func (u *UniqueProgram) Layout() (l uniqueLayout) {
+	rows := u.D.NumRows
+	if u.D.Total == 0 {
+		rows = 0
+	}
+	l.Cells = max(1, num.CeilDiv(rows, 32*UniqueMost)) * UniqueMost
+	groups := l.Cells / UniqueGroup
+	l.Shift = int64(bits.Len64(uint64(groups))) / 2 // so that a group has as few totals before it as counts
+	l.Totals = l.Cells * 8
+	l.Counts = l.Totals + num.CeilDiv(num.CeilDiv(groups, 1<<l.Shift)*4, launch.WorkspaceAlignment)*launch.WorkspaceAlignment
+	l.size = l.Counts + groups*4
+	return l
+}
+
+func (u *UniqueProgram) Workspace() int64 {
+	if !u.cuda {
+		return 0
+	}
+	return u.Layout().size
+}
+
+func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
+	if u.single {
+		return u.launch(q, args, workspace, uniqueClear, UniqueStages, 1, UniqueMost)
+	}
+	l := u.Layout()
+	for stage, row := range []struct{ grid, block int64 }{
+		uniqueClear:       {num.CeilDiv(l.Counts/16, launch.BlockThreads), launch.BlockThreads},
+		uniqueMark:        {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.units)), launch.BlockThreads}, // few: see the kernel
+		uniqueCountGroups: {l.Cells / launch.BlockThreads, launch.BlockThreads},
+		uniqueWrite:       {l.Cells / launch.BlockThreads, launch.BlockThreads},
+		uniquePlace:       {max(1, num.CeilDiv(u.D.Total, launch.BlockThreads)), launch.BlockThreads},
+	} {
+		if err := u.launch(q, args, workspace, stage, stage+1, row.grid, uint32(row.block)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// launch does the stages first..end-1.
+func (u *UniqueProgram) launch(q *launch.Queue, args []tensor.Tensor, workspace uintptr, first, end int, grid int64, block uint32) error {
+	q.Begin()
+	for i := UniqueIndices; i <= uniqueInverse; i++ {
+		t := &args[i]
+		q.Address(i, t.Data)
+		q.Launch.Put(uint64(t.Strides[0] * t.DType.Size()))
+		if i == UniqueIndices {
+			q.Launch.Put(uint64(t.DType.Size()) / 8)
+		}
+	}
+	q.Address(uniqueCount, args[uniqueCount].Data)
+	q.Address(launch.WorkspaceOperand, workspace)
+	l := u.Layout()
+	for _, word := range []int64{u.D.NumRows, u.D.Total, u.D.Padding(), u.D.Most(), l.Cells, l.Totals, l.Counts, l.Shift, int64(first), int64(end)} {
+		q.Launch.Put(uint64(word))
+	}
+	return q.Submit(0, grid, block)
+}

@@ -1,0 +1,216 @@
+package rope
+
+/*
+#cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+#include "rope.h"
+*/
+import "C"
+
+import (
+	"math"
+	"sync"
+	"unsafe"
+
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/sternway/sternway/core/internal/threads"
+)
+
+// A task is a tile of tokens and pairs, whose factors are made once, over some of the rows (heads of batches) that share them.
+const (
+	ropeTile = 2048 // factors of each sort
+	ropeRun  = 64   // rows
+)
+
+// ropeWorker is the scratch of one goroutine.
+type ropeWorker[A cpu.Accumulator] struct {
+	factors   [4][ropeTile]A
+	positions [ropeTile]int64
+}
+
+var (
+	ropeWorkers32 = sync.Pool{New: func() any { return new(ropeWorker[float32]) }}
+	ropeWorkers64 = sync.Pool{New: func() any { return new(ropeWorker[float64]) }}
+)
+
+func (p *RopeProgram) Host(args []tensor.Tensor) {
+	if p.nothing() {
+		return
+	}
+	if p.DType == tensor.Float64 {
+		hostRope[float64](p, args, &ropeWorkers64)
+	} else {
+		hostRope[float32](p, args, &ropeWorkers32)
+	}
+}
+
+// ropeHost is one run on the CPU.
+type ropeHost[A cpu.Accumulator] struct {
+	*RopeProgram
+	args           []tensor.Tensor
+	positions      ropePositionsAt
+	cos, sin       ropeTable
+	rotations      [2]ropePair
+	n              int   // of the rotations
+	batches        int64 // that share their angles
+	tokens, breath int64 // of a tile: tokens and pairs
+}
+
+func hostRope[A cpu.Accumulator](p *RopeProgram, args []tensor.Tensor, pool *sync.Pool) {
+	h := ropeHost[A]{RopeProgram: p, args: args, positions: positionsOf(&args[RopePositions]), batches: p.BatchSize}
+	h.rotations, h.n = p.rotations(args)
+	if p.hasTables(args) {
+		h.cos, h.sin = tableOf(&args[RopeCos]), tableOf(&args[RopeSin])
+	}
+	if p.anglesDiffer(args) {
+		h.batches = 1
+	}
+	h.breath = min(max(p.pairs, 1), ropeTile)
+	rows := int64(0)
+	for _, r := range h.rotations[:h.n] {
+		rows += h.batches * r.heads
+	}
+	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, ropeRun), 1))) // so that short sequences make several tasks
+	h.tokens = min(ropeTile/h.breath, p.SeqLen, some)
+	runs, across, along := num.CeilDiv(rows, ropeRun), num.CeilDiv(max(p.pairs, 1), h.breath), num.CeilDiv(p.SeqLen, h.tokens)
+	work := h.tokens * (2*h.breath + (p.HeadDim-2*p.pairs)/across) * min(rows, ropeRun) // elements of a task
+	start := func() (*ropeWorker[A], func()) {
+		w := pool.Get().(*ropeWorker[A])
+		return w, func() { pool.Put(w) }
+	}
+	threads.Run(unsafe.Pointer(p), p.BatchSize/h.batches*along*across*runs, num.CeilDiv(cpu.Grain, max(work, 1)), start, func(w *ropeWorker[A], task int64) {
+		run := task % runs
+		task /= runs
+		pair := task % across * h.breath
+		task /= across
+		token := task % along * h.tokens
+		tile := ropeArea{task / along, token, min(h.tokens, p.SeqLen-token), pair, min(h.breath, p.pairs-pair)}
+		h.makeFactors(w, &tile)
+		h.rotateRows(w, &tile, run*ropeRun, min(rows, (run+1)*ropeRun))
+	})
+}
+
+// ropeArea is a tile: the first batch, tokens and pairs.
+type ropeArea struct{ batch, token, tokens, pair, pairs int64 }
+
+func (w *ropeWorker[A]) addresses() (list [4]C.uintptr_t) {
+	for k := range w.factors {
+		list[k] = C.uintptr_t(uintptr(unsafe.Pointer(&w.factors[k])))
+	}
+	return list
+}
+
+// makeFactors makes a, b, c and d for each token and pair of a tile.
+func (h *ropeHost[A]) makeFactors(w *ropeWorker[A], tile *ropeArea) {
+	furthest := 0.0
+	for t := range tile.tokens {
+		w.positions[t] = h.positions.position(tile.batch, tile.token+t)
+		furthest = max(furthest, math.Abs(float64(w.positions[t])))
+	}
+	f := C.sw_rope_factors{factor: w.addresses(), position: C.uintptr_t(uintptr(unsafe.Pointer(&w.positions))),
+		tokens: C.long(tile.tokens), pairs: C.long(tile.pairs)}
+	if h.Angle == "float32" {
+		f.single = 1
+	}
+	if h.Direction == "forward" {
+		f.forward = 1
+	}
+	switch {
+	case tile.pairs == 0:
+		return
+	case h.hasTables(h.args):
+		hop, partner := h.columns(&h.args[RopeCos])
+		f.hop, f.partner = C.long(hop), C.long(partner)
+		f.cos, f.sin = h.cos.c(tile, hop), h.sin.c(tile, hop)
+	case furthest*h.fastest >= C.ROPE_LARGEST:
+		h.makeFarFactors(w, tile)
+		return
+	default:
+		f.frequency = C.uintptr_t(uintptr(unsafe.Pointer(&h.Frequency[tile.pair])))
+	}
+	if h.DType == tensor.Float64 {
+		C.sw_rope_factors_f64(&f)
+	} else {
+		C.sw_rope_factors_f32(&f)
+	}
+}
+
+// c is the table from the first pair of a tile on.
+func (t *ropeTable) c(tile *ropeArea, hop int64) C.sw_rope_table {
+	kinds := [...]C.long{C.TABLE_F32, C.TABLE_F64, C.TABLE_F16, C.TABLE_BF16} // by the row of the dtype
+	data := t.data + uintptr((tile.batch*t.batch+tile.pair*hop*t.column)*t.dtype.Size())
+	return C.sw_rope_table{data: C.uintptr_t(data), kind: kinds[t.dtype.Row()], row: C.long(t.row), column: C.long(t.column)}
+}
+
+// makeFarFactors does the same for angles of any size.
+func (h *ropeHost[A]) makeFarFactors(w *ropeWorker[A], tile *ropeArea) {
+	for t := range tile.tokens {
+		for i, frequency := range h.Frequency[tile.pair : tile.pair+tile.pairs] {
+			angle := float64(w.positions[t]) * frequency
+			if h.Angle == "float32" {
+				angle = float64(float32(w.positions[t]) * float32(frequency))
+			}
+			sine, cosine := math.Sincos(angle)
+			if h.Direction == "forward" {
+				sine = -sine
+			}
+			at := t*tile.pairs + int64(i)
+			w.factors[0][at], w.factors[1][at], w.factors[2][at], w.factors[3][at] = A(cosine), A(sine), A(cosine), A(-sine)
+		}
+	}
+}
+
+// rotateRows rotates the rows from..to-1: the heads of each batch of dy, then those of dy_k.
+func (h *ropeHost[A]) rotateRows(w *ropeWorker[A], tile *ropeArea, from, to int64) {
+	for i := range h.rotations[:h.n] {
+		r := &h.rotations[i]
+		n := h.batches * r.heads
+		for row := max(from, 0); row < min(to, n); {
+			head := row % r.heads
+			count := min(r.heads-head, min(to, n)-row)
+			h.rotateHeads(w, tile, r, tile.batch+row/r.heads, head, count)
+			row += count
+		}
+		from, to = from-n, to-n
+	}
+}
+
+// rotateHeads rotates the tile in some heads of one batch.
+func (h *ropeHost[A]) rotateHeads(w *ropeWorker[A], tile *ropeArea, r *ropePair, batch, head, count int64) {
+	hop, partner := h.members()
+	size := h.DType.Size()
+	place := func(rows *ropeRows) C.uintptr_t {
+		return C.uintptr_t(rows.data + uintptr((batch*rows.batch+head*rows.head+tile.token*rows.token)*size))
+	}
+	c := C.sw_rope_rows{in: place(&r.in), out: place(&r.out), factor: w.addresses(),
+		outer: C.long(count), in_outer: C.long(r.in.head), out_outer: C.long(r.out.head),
+		inner: C.long(tile.tokens), in_inner: C.long(r.in.token), out_inner: C.long(r.out.token), factor_inner: C.long(tile.pairs),
+		in_step: C.long(r.in.step), out_step: C.long(r.out.step),
+		first: C.long(h.RotaryStart + tile.pair*hop), pairs: C.long(tile.pairs), hop: C.long(hop), partner: C.long(partner)}
+	if tile.pair == 0 {
+		end := h.RotaryStart + 2*h.pairs
+		c.copied = [2][2]C.long{{0, C.long(h.RotaryStart)}, {C.long(end), C.long(h.HeadDim - end)}}
+	}
+	whole := partner == 1 && 2*tile.pairs == h.HeadDim && r.in.step == 1 && r.out.step == 1
+	switch {
+	case whole && r.in.token == h.HeadDim && r.out.token == h.HeadDim: // the tokens are one long row
+		c.pairs *= c.inner
+		c.inner = 1
+	case num.Abs(r.out.head) < num.Abs(r.out.token): // heads lie beside each other
+		c.outer, c.inner = c.inner, c.outer
+		c.in_outer, c.in_inner = c.in_inner, c.in_outer
+		c.out_outer, c.out_inner = c.out_inner, c.out_outer
+		c.factor_outer, c.factor_inner = c.factor_inner, c.factor_outer
+	}
+	switch h.DType {
+	case tensor.Float32:
+		C.sw_rope_rows_f32(&c)
+	case tensor.Float64:
+		C.sw_rope_rows_f64(&c)
+	case tensor.Float16:
+		C.sw_rope_rows_f16(&c)
+	case tensor.BFloat16:
+		C.sw_rope_rows_bf16(&c)
+	}
+}

@@ -1,0 +1,296 @@
+package rope
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// The launch of cuda/rope.cu.
+
+const (
+	ropeFine   = 64 // frequencies that a launch gives
+	ropeCoarse = 14 // factors of the bits of the number of a pair above those, and one that evens their number
+	RopeBlock  = 256
+	ropeHeld   = 4 // kRows: a thread turns no more, unless it reads tables
+	ropeTokens = 8 // of a thread where tokens have fewer rows than that
+)
+
+// Kernels by number: for angles of positions, for those of tables, and for tokens of few rows.
+const (
+	ropeByPosition = iota
+	ropeByTables
+	ropeAlongTokens
+)
+
+// ropeLaunch says how threads share the work.
+type ropeLaunch struct {
+	vector          int64 // elements of an access
+	units, rotating int64 // of a token, and those that rotate
+	copied          int64 // vectors outside the rotated part
+	places          int64 // tokens, of all batches where they have angles of their own
+	lanes           int   // 2^lanes threads side by side
+	tiles           int64
+	stride, most    int64 // from a token of a thread to its next, and how many it has at most; 0 where it has one place
+	run             int64 // rows of a thread
+	groups          [2]ropeGroups
+	chunks          int64 // blocks over the rows of all operands
+}
+
+// ropeGroups are the rows of an operand that share angles, numbered by two of batch and head; a chunk is of one group.
+type ropeGroups struct {
+	number, rows, chunks int64    // groups; rows and chunks of each
+	in, out              [2]int64 // strides of group and row
+}
+
+func (p *RopeProgram) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error {
+	if p.nothing() {
+		return nil
+	}
+	rotations, n := p.rotations(args)
+	l := p.launch(args, rotations[:n])
+	q.Begin()
+	p.packWalk(q, args, &l)
+	for i := range rotations {
+		if i == n {
+			var none [16]uint64
+			q.Launch.Put(none[:]...)
+			break
+		}
+		r, g := &rotations[i], &l.groups[i]
+		q.Address(r.input, r.in.data)
+		q.Address(r.output, r.out.data)
+		q.Launch.Put(uint64(g.rows), uint64(g.chunks))
+		q.Launch.Put(Divisor32(max(1, g.chunks))...)
+		p.packStrides(q, &r.in, g.in)
+		p.packStrides(q, &r.out, g.out)
+	}
+	kernel := ropeByPosition
+	switch {
+	case p.hasTables(args):
+		kernel = ropeByTables
+	case l.most > 0:
+		kernel = ropeAlongTokens
+	}
+	return q.Submit(kernel, l.tiles*l.chunks, RopeBlock)
+}
+
+func (p *RopeProgram) packStrides(q *launch.Queue, rows *ropeRows, g [2]int64) {
+	for _, stride := range []int64{rows.batch, g[0], g[1], rows.token, rows.step} {
+		q.Launch.Put(uint64(stride * p.DType.Size()))
+	}
+}
+
+func (p *RopeProgram) launch(args []tensor.Tensor, rotations []ropePair) ropeLaunch {
+	l := ropeLaunch{vector: p.vector(args, rotations), places: p.SeqLen}
+	differ := p.anglesDiffer(args)
+	if differ {
+		l.places *= p.BatchSize
+	}
+	l.rotating = p.pairs / l.vector
+	l.copied = (p.HeadDim - 2*p.pairs) / l.vector
+	l.units = l.rotating + num.CeilDiv(l.copied, 2) // a unit is two vectors,
+	if p.Pairing == "interleaved" && l.vector > 1 {
+		l.rotating = 2 * p.pairs / l.vector // or one
+		l.units = l.rotating + l.copied
+	}
+	for 1<<l.lanes < min(RopeBlock, l.units*l.places) {
+		l.lanes++
+	}
+	l.tiles = num.CeilDiv(l.units*l.places, 1<<l.lanes)
+	for i := range rotations {
+		l.groups[i] = p.groups(&rotations[i], differ)
+	}
+	least := int64(p.units) * 3 / 4 // blocks: few with many rows come to rest before more with few
+	l.run = ropeHeld
+	switch {
+	case p.hasTables(args): // all rows of a thread share what it reads
+		l.run, least = 64, int64(p.units)*2
+	case p.fewRows(rotations, &l):
+		l.run = 1
+		p.alongTokens(&l)
+	}
+	for ; ; l.run /= 2 {
+		l.chunks = 0
+		for i := range rotations {
+			g := &l.groups[i]
+			g.chunks = num.CeilDiv(g.rows, l.run*RopeBlock>>l.lanes)
+			l.chunks += g.chunks * g.number
+		}
+		if l.run == 1 || l.tiles*l.chunks >= least {
+			return l
+		}
+	}
+}
+
+// fewRows reports that tokens have too few rows to share angles, and many tokens dense rows that the widest vectors cut.
+func (p *RopeProgram) fewRows(rotations []ropePair, l *ropeLaunch) bool {
+	few := l.places == p.SeqLen && 1<<l.lanes == RopeBlock && l.vector*p.DType.Size() == p.widest()
+	for i := range rotations {
+		few = few && l.groups[i].number*l.groups[i].rows < ropeHeld && rotations[i].in.step != 0
+	}
+	return few
+}
+
+// alongTokens gives a thread the same unit of several tokens, as far apart as the threads of all tiles reach.
+func (p *RopeProgram) alongTokens(l *ropeLaunch) {
+	whole := l.units // tiles that end where a token does
+	for whole%2 == 0 && l.units/whole < RopeBlock {
+		whole /= 2
+	}
+	tokens := int64(ropeTokens)
+	if p.DType.Size() == 2 { // more arithmetic for each byte
+		tokens *= 2
+	}
+	for tokens > 1 && num.CeilDiv(l.tiles, tokens) < max(4*int64(p.units), whole) {
+		tokens /= 2
+	}
+	if l.most = tokens; tokens > 1 {
+		l.tiles = num.CeilDiv(l.tiles, tokens*whole) * whole
+		l.stride = l.tiles * RopeBlock / l.units
+		l.most = num.CeilDiv(l.places, l.stride)
+	}
+}
+
+// groups numbers the rows that share angles: all of them in one group where the strides allow it.
+func (p *RopeProgram) groups(r *ropePair, differ bool) ropeGroups {
+	g := ropeGroups{number: p.BatchSize, rows: r.heads, in: [2]int64{r.in.batch, r.in.head}, out: [2]int64{r.out.batch, r.out.head}}
+	switch {
+	case differ: // a place says of which batch it is
+		g.number = 1
+	case g.number == 1 || g.rows*g.in[1] == g.in[0] && g.rows*g.out[1] == g.out[0]:
+		g.number, g.rows = 1, g.number*g.rows
+	case g.number > g.rows:
+		g.number, g.rows = g.rows, g.number
+		slices.Reverse(g.in[:])
+		slices.Reverse(g.out[:])
+	}
+	return g
+}
+
+// Divisor32 and divisor64 are 2^(w + s) / d, rounded up, with the least s for which 2^s reaches d, and s; w is 31 or 63. A kernel divides
+// by d in a multiplication and a shift.
+func Divisor32(d int64) []uint64 {
+	s := bits.Len64(uint64(d - 1))
+	return []uint64{(1<<(31+s)-1)/uint64(d) + 1, uint64(s)}
+}
+
+func Divisor64(d int64) []uint64 {
+	if d == 1 {
+		return []uint64{1 << 63, 0}
+	}
+	s := bits.Len64(uint64(d - 1))
+	factor, _ := bits.Div64(1<<(s-1)-1, math.MaxUint64, uint64(d))
+	return []uint64{factor + 1, uint64(s)}
+}
+
+// widest is the longest access in bytes: kWidest elements, so that a thread holds 16 bytes of a row, in one vector or in two.
+func (p *RopeProgram) widest() int64 {
+	if p.Pairing == "half" {
+		return 8
+	}
+	return 16
+}
+
+// vector is the longest access, of the widest or of 8 bytes or of one element, by which every row can be cut.
+func (p *RopeProgram) vector(args []tensor.Tensor, rotations []ropePair) int64 {
+	size := p.DType.Size()
+	whole := p.pairs
+	if p.Pairing == "interleaved" {
+		whole *= 2
+	}
+	for bytes := p.widest(); bytes >= 8; bytes /= 2 {
+		v := bytes / size
+		fits := v > 1 && p.RotaryStart%v == 0 && whole%v == 0 && p.HeadDim%v == 0
+		for i := range rotations {
+			r := &rotations[i]
+			fits = fits && p.cuts(&args[r.input], &r.in, v, true) && p.cuts(&args[r.output], &r.out, v, false)
+		}
+		if fits {
+			return v
+		}
+	}
+	return 1
+}
+
+// cuts reports that rows consist of vectors of v elements at multiples of their size; an expanded input is one element.
+func (p *RopeProgram) cuts(t *tensor.Tensor, rows *ropeRows, v int64, input bool) bool {
+	if input && rows.step == 0 {
+		return true
+	}
+	for d, extent := range t.Extents() {
+		last := d == int(t.NDim)-1
+		if last && t.Strides[d] != 1 || !last && extent > 1 && t.Strides[d]%v != 0 {
+			return false
+		}
+	}
+	return t.Data%uintptr(v*p.DType.Size()) == 0
+}
+
+// packWalk packs RopeWalk.
+func (p *RopeProgram) packWalk(q *launch.Queue, args []tensor.Tensor, l *ropeLaunch) {
+	flag := func(on bool) uint64 {
+		if on {
+			return 1
+		}
+		return 0
+	}
+	positions, cos, sin := positionsOf(&args[RopePositions]), ropeTable{dtype: tensor.Float32}, ropeTable{dtype: tensor.Float32}
+	rows, hop, partner := int64(0), int64(0), int64(0)
+	if p.hasTables(args) {
+		table := &args[RopeCos]
+		cos, sin, rows = tableOf(table), tableOf(&args[RopeSin]), table.Shape[table.NDim-2]
+		hop, partner = p.columns(table)
+	}
+	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.places, l.stride, l.most, int64(l.lanes), l.tiles, l.run, l.groups[0].chunks * l.groups[0].number, l.vector} {
+		q.Launch.Put(uint64(v))
+	}
+	q.Launch.Put(Divisor64(l.units)...)
+	q.Launch.Put(Divisor64(p.SeqLen)...)
+	q.Launch.Put(Divisor32(l.tiles)...)
+	q.Launch.Put(flag(p.Direction == "forward"), flag(p.Angle == "float32"), math.Float64bits(p.fastest), uint64(rows), uint64(hop), uint64(partner))
+	for _, operand := range []int{RopePositions, RopeCos, RopeSin} {
+		if args[operand].Given() {
+			q.Address(operand, args[operand].Data)
+		} else {
+			q.Launch.Put(0)
+		}
+	}
+	dtype := tensor.Int64
+	if positions.tensor != nil {
+		dtype = positions.tensor.DType
+	}
+	q.Launch.Put(uint64(dtype.Row()), uint64(positions.batch*dtype.Size()), uint64(positions.token*dtype.Size()))
+	for _, t := range []*ropeTable{&cos, &sin} {
+		q.Launch.Put(uint64(t.dtype.Row()))
+		for _, stride := range []int64{t.batch, t.row, t.column} {
+			q.Launch.Put(uint64(stride * t.dtype.Size()))
+		}
+	}
+	q.Launch.Put(p.Powers...)
+}
+
+// powersOfLaunch are the frequencies of the first pairs, the factors of the bits of a pair's number above those, and how far the power
+// exceeds each, relative to it, as float32.
+func powersOfLaunch(list []Double) (words []uint64) {
+	var low [ropeFine + ropeCoarse]uint64
+	for i := range low {
+		at, power := i, Double{High: 1}
+		if i >= ropeFine {
+			at = ropeFine << (i - ropeFine)
+		}
+		if at < len(list) {
+			power = list[at]
+		}
+		words = append(words, math.Float64bits(power.High))
+		low[i] = uint64(math.Float32bits(float32(power.low / power.High)))
+	}
+	for i := 0; i < len(low); i += 2 {
+		words = append(words, low[i]|low[i+1]<<32)
+	}
+	return words
+}

@@ -1,0 +1,127 @@
+package rope
+
+import (
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// How the operands of a RopeBackward lie in memory, whatever their layout. Strides are in elements.
+
+// ropeRows is dy or dx: where the element d of head h of token s in batch b lies.
+type ropeRows struct {
+	data                     uintptr
+	batch, head, token, step int64
+}
+
+func (p *RopeProgram) rowsOf(t *tensor.Tensor) ropeRows {
+	r, s := ropeRows{data: t.Data}, &t.Strides
+	switch p.Layout {
+	case "bhsd":
+		r.batch, r.head, r.token, r.step = s[0], s[1], s[2], s[3]
+	case "bshd":
+		r.batch, r.token, r.head, r.step = s[0], s[1], s[2], s[3]
+	case "thd":
+		r.token, r.head, r.step = s[0], s[1], s[2]
+	}
+	return r
+}
+
+// ropePair is an input with its output.
+type ropePair struct {
+	input, output int // numbers among the operands
+	heads         int64
+	in, out       ropeRows
+}
+
+// rotations are the pairs of a run: dy and dx, then dy_k and dx_k.
+func (p *RopeProgram) rotations(args []tensor.Tensor) (list [2]ropePair, n int) {
+	first := len(args) - 1
+	if p.NumKeyHeads != nil {
+		first--
+		list[1] = ropePair{input: ropeDyK, output: len(args) - 1, heads: *p.NumKeyHeads}
+		n = 1
+	}
+	list[0] = ropePair{input: RopeDy, output: first, heads: p.NumHeads}
+	for i := range n + 1 {
+		list[i].in, list[i].out = p.rowsOf(&args[list[i].input]), p.rowsOf(&args[list[i].output])
+	}
+	return list, n + 1
+}
+
+// ropePositionsAt reads positions: [S], [1, S] or [B, S].
+type ropePositionsAt struct {
+	tensor       *tensor.Tensor // nil: the number of the token
+	batches      int64          // 0 where all have the same
+	batch, token int64
+}
+
+func positionsOf(t *tensor.Tensor) ropePositionsAt {
+	if !t.Given() {
+		return ropePositionsAt{}
+	}
+	at := ropePositionsAt{tensor: t, token: t.Strides[t.NDim-1]}
+	if t.NDim == 2 && t.Shape[0] > 1 && t.Strides[0] != 0 {
+		at.batches, at.batch = t.Shape[0], t.Strides[0]
+	}
+	return at
+}
+
+func (at *ropePositionsAt) position(b, s int64) int64 {
+	if at.tensor == nil {
+		return s
+	}
+	offset := b*at.batch + s*at.token
+	if at.tensor.DType == tensor.Int32 {
+		return int64(cpu.Elements[int32](at.tensor, offset, 1, 1)[0])
+	}
+	return cpu.Elements[int64](at.tensor, offset, 1, 1)[0]
+}
+
+// ropeTable is cos or sin: [P, columns], [1, P, columns] or [B, P, columns].
+type ropeTable struct {
+	data               uintptr
+	dtype              tensor.DType
+	batches            int64 // 0 where all have the same
+	batch, row, column int64
+}
+
+func tableOf(t *tensor.Tensor) ropeTable {
+	last := t.NDim - 1
+	at := ropeTable{data: t.Data, dtype: t.DType, row: t.Strides[last-1], column: t.Strides[last]}
+	if t.NDim == 3 && t.Shape[0] > 1 && t.Strides[0] != 0 {
+		at.batches, at.batch = t.Shape[0], t.Strides[0]
+	}
+	return at
+}
+
+// columns are the steps in a table from one pair to the next, and from the first member of a pair to the second: 0 where both share.
+func (p *RopeProgram) columns(table *tensor.Tensor) (hop, partner int64) {
+	switch {
+	case table.Shape[table.NDim-1] == p.pairs:
+		return 1, 0
+	case p.Pairing == "half":
+		return 1, p.pairs
+	}
+	return 2, 1
+}
+
+// anglesDiffer reports that batches have angles of their own.
+func (p *RopeProgram) anglesDiffer(args []tensor.Tensor) bool {
+	at := positionsOf(&args[RopePositions])
+	differ := at.batches > 0
+	if p.hasTables(args) {
+		differ = differ || tableOf(&args[RopeCos]).batches > 0 || tableOf(&args[RopeSin]).batches > 0
+	}
+	return differ
+}
+
+// members are the steps in a row from one pair to the next, and from the first member of a pair to the second.
+func (p *RopeProgram) members() (hop, partner int64) {
+	if p.Pairing == "half" {
+		return 1, p.pairs
+	}
+	return 2, 1
+}
+
+// nothing reports that a run has no element.
+func (p *RopeProgram) nothing() bool { return p.BatchSize == 0 || p.SeqLen == 0 || p.HeadDim == 0 }

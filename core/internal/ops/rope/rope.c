@@ -1,0 +1,28 @@
+#include "rope.h"
+
+#include <string.h>
+
+#include "vector.h"
+
+/* Pairs that are turned at a time where they are converted or gathered first. */
+enum { PAIRS = 256 };
+
+/* A quarter of a turn in three parts, the first two so short that their products with a whole number below 2^20 are exact. */
+#define QUARTER_1 0x1.921fb544p0
+#define QUARTER_2 0x42d18469p-64
+#define QUARTER_3 0x898cc51701b83p-116
+#define QUARTERS 0x1.45f306dc9c883p-1 /* in a radian */
+#define NEAREST 0x1.8p52              /* added to a number, leaves the nearest whole one in the low bits */
+
+INLINE uint64_t bits_of_double(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+INLINE double double_of(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+
+#define LOOPS "rope_loops.h"
+#include "each_processor.h"
+
+void sw_rope_factors_f32(const sw_rope_factors *f) { CHOSEN(rope_factors_f32)(f); }
+void sw_rope_factors_f64(const sw_rope_factors *f) { CHOSEN(rope_factors_f64)(f); }
+void sw_rope_rows_f32(const sw_rope_rows *r) { CHOSEN(rope_rows_f32)(r); }
+void sw_rope_rows_f64(const sw_rope_rows *r) { CHOSEN(rope_rows_f64)(r); }
+void sw_rope_rows_f16(const sw_rope_rows *r) { CHOSEN(rope_rows_f16)(r); }
+void sw_rope_rows_bf16(const sw_rope_rows *r) { CHOSEN(rope_rows_bf16)(r); }

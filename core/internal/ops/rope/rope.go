@@ -1,0 +1,288 @@
+// Package rope is the rotary position embedding: pairs of elements rotated by angles that grow with the position.
+package rope
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// RopeBackward is the gradient of rotary position embedding. A token at position p turns each pair (x_i, x_j) of its rotated part,
+// RotaryDim elements from RotaryStart on, by an angle; elements outside are copied. The forward and its exact transpose, the backward:
+//
+//	y_i = c_i x_i - s_i x_j       dx_i = c_i dy_i + s_j dy_j
+//	y_j = c_j x_j + s_j x_i       dx_j = c_j dy_j - s_i dy_i
+//
+// Pair k is elements 2k and 2k+1 ("interleaved"), or k and k + RotaryDim/2 ("half"). Without tables c and s are the cosine and sine of
+// p Base^(-2k/RotaryDim); with tables they are rows of cos and sin, of RotaryDim/2 columns, or of one for each element.
+//
+// Operands: dy, positions? [SeqLen] or [BatchSize, SeqLen] of int32 or int64 (absent: 0, 1, ...), cos? and sin? [P, columns] or
+// [BatchSize, P, columns] of float32, float64 or DType, dy_k? -> dx, dx_k?. An extent of 1 stands for every batch. dy and dx have the
+// shape of the layout: [B, H, S, D], [B, S, H, D] or [S, H, D]. The same launch rotates dy_k, of NumKeyHeads heads, into dx_k.
+type RopeBackward struct {
+	BatchSize   int64        `json:"batch_size"`
+	NumHeads    int64        `json:"num_heads"`
+	SeqLen      int64        `json:"seq_len"`
+	HeadDim     int64        `json:"head_dim"`
+	DType       tensor.DType `json:"dtype"`
+	Base        *ops.Scalar  `json:"base"`       // nil: 10000
+	Pairing     string       `json:"pairing"`    // "interleaved" (also when empty) or "half"
+	RotaryDim   *int64       `json:"rotary_dim"` // nil: HeadDim
+	RotaryStart int64        `json:"rotary_start"`
+	Angle       string       `json:"angle"`         // "float64" (also when empty): formed in float64; "float32": by the usual float32 recipe
+	Layout      string       `json:"layout"`        // "bhsd" (also when empty), "bshd" or "thd", which has tokens for S and no batch
+	NumKeyHeads *int64       `json:"num_key_heads"` // nil: there is no dy_k
+	Direction   string       `json:"direction"`     // "backward" (also when empty), or "forward": dy is x and dx is y
+}
+
+var rope = ops.Register(&ops.Family{
+	Name: "rope_backward", Category: "attention", Image: "rope",
+	Kinds:    []ops.KindRow{{Kernels: []string{"interleaved", "half"}}},
+	Required: []string{"batch_size", "num_heads", "seq_len", "head_dim", "dtype"}, Decode: ops.DecodeAs[RopeBackward],
+})
+
+// Family is "rope_backward".
+func (d RopeBackward) Family() string { return rope.Name }
+
+// maxHeadDim bounds what the frequencies of a plan take.
+const maxHeadDim = 1 << 20
+
+// Numbers of the operands, and those of the outputs counted from the end.
+const (
+	RopeDy = iota
+	RopePositions
+	RopeCos
+	RopeSin
+	ropeDyK
+)
+
+// WithDefaults fills in what was left out.
+func (d RopeBackward) WithDefaults() RopeBackward {
+	for _, field := range []struct {
+		value *string
+		usual string
+	}{{&d.Pairing, "interleaved"}, {&d.Angle, "float64"}, {&d.Layout, "bhsd"}, {&d.Direction, "backward"}} {
+		if *field.value == "" {
+			*field.value = field.usual
+		}
+	}
+	if d.Base == nil {
+		base := ops.Scalar(10000)
+		d.Base = &base
+	}
+	if d.RotaryDim == nil {
+		dim := d.HeadDim
+		d.RotaryDim = &dim
+	}
+	return d
+}
+
+// Shape of an operand with so many heads, in the layout.
+func (d RopeBackward) Shape(heads int64) []int64 {
+	switch d.Layout {
+	case "bshd":
+		return []int64{d.BatchSize, d.SeqLen, heads, d.HeadDim}
+	case "thd":
+		return []int64{d.SeqLen, heads, d.HeadDim}
+	}
+	return []int64{d.BatchSize, heads, d.SeqLen, d.HeadDim}
+}
+
+func (d RopeBackward) Problem() (*ops.Problem, error) {
+	d = d.WithDefaults()
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	floats := []tensor.DType{tensor.Float32, tensor.Float64}
+	if !slices.Contains(floats, d.DType) {
+		floats = append(floats, d.DType)
+	}
+	row := func(name string, out bool, heads int64) ops.Operand {
+		like := "like dy"
+		if name == "dy" {
+			like = "as the descriptor says"
+		}
+		return ops.Operand{Name: name, Out: out, Dtypes: []tensor.DType{d.DType}, Like: like, Shapes: [][]int64{d.Shape(heads)}}
+	}
+	table := func(name string) ops.Operand {
+		half, full := *d.RotaryDim/2, *d.RotaryDim
+		o := ops.Operand{Name: name, Optional: true, Dtypes: floats, Shapes: [][]int64{{ops.AnyExtent, half}, {ops.AnyExtent, full}}}
+		for _, batch := range d.batches() {
+			o.Shapes = append(o.Shapes, []int64{batch, ops.AnyExtent, half}, []int64{batch, ops.AnyExtent, full})
+		}
+		return o
+	}
+	positions := ops.Operand{Name: "positions", Optional: true, Dtypes: []tensor.DType{tensor.Int64, tensor.Int32}, Shapes: [][]int64{{d.SeqLen}}}
+	for _, batch := range d.batches() {
+		positions.Shapes = append(positions.Shapes, []int64{batch, d.SeqLen})
+	}
+	operands, heads := []ops.Operand{row("dy", false, d.NumHeads), positions, table("cos"), table("sin")}, d.NumHeads
+	if d.NumKeyHeads != nil {
+		operands = append(operands, row("dy_k", false, *d.NumKeyHeads), row("dx", true, d.NumHeads), row("dx_k", true, *d.NumKeyHeads))
+		heads += *d.NumKeyHeads
+	} else {
+		operands = append(operands, row("dx", true, d.NumHeads))
+	}
+	moved, _ := tensor.Product(d.Shape(heads))
+	return &ops.Problem{
+		Family: rope, Element: d.DType, Traffic: 2 * moved * d.DType.Size(), Operands: operands, Presence: d.presence, Values: d.checkValues,
+		Compile: func(_ *ops.Problem, units int, _ bool, preference ops.Preference) (ops.Program, error) {
+			return d.Compile(units, preference)
+		},
+	}, nil
+}
+
+// batches are the leading extents of an operand that may differ between batches.
+func (d RopeBackward) batches() []int64 {
+	if d.BatchSize == 1 {
+		return []int64{1}
+	}
+	return []int64{d.BatchSize, 1}
+}
+
+func (d RopeBackward) check() error {
+	heads := d.NumHeads
+	invalid := func(field, wanted string, got any) error {
+		return errs.New(errs.InvalidProblem, rope.Name, field, wanted, fmt.Sprint(got), "")
+	}
+	for _, extent := range []struct {
+		field string
+		value int64
+	}{{"batch_size", d.BatchSize}, {"num_heads", d.NumHeads}, {"seq_len", d.SeqLen}} {
+		if extent.value < 0 {
+			return invalid(extent.field, "not negative", extent.value)
+		}
+	}
+	if d.NumKeyHeads != nil {
+		if *d.NumKeyHeads < 0 {
+			return invalid("num_key_heads", "not negative", *d.NumKeyHeads)
+		}
+		heads = max(heads, *d.NumKeyHeads)
+	}
+	base := float64(*d.Base)
+	switch {
+	case d.HeadDim < 0 || d.HeadDim%2 != 0:
+		return invalid("head_dim", "even and not negative", d.HeadDim)
+	case d.HeadDim > maxHeadDim:
+		return errs.New(errs.Unsupported, rope.Name, "head_dim", fmt.Sprintf("at most %d", maxHeadDim), fmt.Sprint(d.HeadDim), "")
+	case *d.RotaryDim < 0 || *d.RotaryDim%2 != 0 || *d.RotaryDim > d.HeadDim:
+		return invalid("rotary_dim", fmt.Sprintf("even and between 0 and head_dim %d", d.HeadDim), *d.RotaryDim)
+	case d.RotaryStart < 0 || d.RotaryStart > d.HeadDim-*d.RotaryDim:
+		return invalid("rotary_start", fmt.Sprintf("between 0 and %d, so that the rotated part ends inside head_dim", d.HeadDim-*d.RotaryDim), d.RotaryStart)
+	case !(base > 0) || math.IsInf(base, 1):
+		return invalid("base", "positive and finite", base)
+	case d.Layout == "thd" && d.BatchSize != 1:
+		return invalid("batch_size", "1 in the layout thd", d.BatchSize)
+	}
+	return ops.FirstError(
+		checkWord("pairing", d.Pairing, rope.Kinds[0].Kernels...),
+		checkWord("angle", d.Angle, "float64", "float32"),
+		checkWord("layout", d.Layout, "bhsd", "bshd", "thd"),
+		checkWord("direction", d.Direction, "backward", "forward"),
+		ops.CheckElement(rope.Name, "dtype", d.DType, tensor.Floats),
+		ops.CheckShape(rope.Name, "shape", d.Shape(heads)),
+	)
+}
+
+// checkWord refuses a word that is none of those known.
+func checkWord(field, word string, known ...string) error {
+	if slices.Contains(known, word) {
+		return nil
+	}
+	return errs.New(errs.Unsupported, rope.Name, field, errs.OrList(known), fmt.Sprintf("%q", errs.Clip(word)), "")
+}
+
+// presence checks that the tables come together, are alike, and have a row for each token where there are no positions.
+func (d RopeBackward) presence(args []tensor.Tensor) *errs.Error {
+	positions, cos, sin := &args[RopePositions], &args[RopeCos], &args[RopeSin]
+	switch {
+	case cos.Given() && !sin.Given():
+		return errs.New(errs.InvalidProblem, rope.Name, "sin", "given beside cos", "nothing", "")
+	case sin.Given() && !cos.Given():
+		return errs.New(errs.InvalidProblem, rope.Name, "cos", "given beside sin", "nothing", "")
+	case !cos.Given() || cos.NDim < 2 || cos.NDim > 3:
+		return nil // a wrong rank is refused with the shape
+	case cos.NDim != sin.NDim || cos.Shape != sin.Shape:
+		return errs.New(errs.InvalidProblem, rope.Name, "sin", "of the shape of cos", "another one", "")
+	}
+	if rows := cos.Shape[cos.NDim-2]; !positions.Given() && rows < d.SeqLen {
+		return errs.New(errs.InvalidProblem, rope.Name, "cos", fmt.Sprintf("a table of at least seq_len %d rows where no positions are given", d.SeqLen), fmt.Sprint(rows), "")
+	}
+	return nil
+}
+
+// RopeProgram is a compiled RopeBackward.
+type RopeProgram struct {
+	RopeBackward
+	units     int       // multiprocessors
+	pairs     int64     // RotaryDim / 2
+	Frequency []float64 // of each pair: radians for each position
+	fastest   float64   // the largest of them
+	Powers    []uint64  // what a launch says of them
+}
+
+func (d RopeBackward) Compile(units int, preference ops.Preference) (ops.Program, error) {
+	if k := preference.Kernel; k != "" && k != d.Pairing {
+		return nil, errs.New(errs.Unsupported, rope.Name, "preference.kernel", fmt.Sprintf("%q for this problem", d.Pairing), fmt.Sprintf("%q", k), "")
+	}
+	p := &RopeProgram{RopeBackward: d, units: units, pairs: *d.RotaryDim / 2}
+	list := Powers(float64(*d.Base), p.pairs)
+	p.Frequency = make([]float64, len(list))
+	for i, f := range list {
+		p.Frequency[i] = f.High
+		p.fastest = max(p.fastest, f.High)
+	}
+	p.Powers = powersOfLaunch(list)
+	return p, nil
+}
+
+func (p *RopeProgram) Kernel() string   { return p.Pairing }
+func (p *RopeProgram) Workspace() int64 { return 0 }
+
+func (p *RopeProgram) Symbols() (list []ops.Symbol) {
+	for _, kernel := range []string{"", "_tables", "_tokens"} {
+		list = append(list, ops.Symbol{Image: rope.Image, Name: rope.Symbol("", p.Pairing+kernel, p.DType)})
+	}
+	return list
+}
+
+func (p *RopeProgram) Geometry() string {
+	return fmt.Sprintf("%d of %d elements of each head from %d on, %s, over %s", *p.RotaryDim, p.HeadDim, p.RotaryStart, p.Pairing, tensor.ShapeText(p.Shape(p.NumHeads)))
+}
+
+// InPlace lets dx be dy and dx_k be dy_k: each pair is read by the one who writes it.
+func (p *RopeProgram) InPlace(args []tensor.Tensor, o int) bool {
+	own, other := RopeDy, ropeDyK
+	if o == len(args)-1 && p.NumKeyHeads != nil {
+		own, other = other, own
+	}
+	return args[o].Same(&args[own]) && !(p.NumKeyHeads != nil && args[o].Same(&args[other]))
+}
+
+// hasTables reports that angles come from cos and sin.
+func (p *RopeProgram) hasTables(args []tensor.Tensor) bool { return args[RopeCos].Given() }
+
+// checkValues refuses positions that are no row of the tables.
+func (d RopeBackward) checkValues(args []tensor.Tensor) *errs.Error {
+	if !args[RopeCos].Given() || !args[RopePositions].Given() || args[RopePositions].Empty() {
+		return nil
+	}
+	cos := &args[RopeCos]
+	rows, at := cos.Shape[cos.NDim-2], positionsOf(&args[RopePositions])
+	for b := range max(1, at.batches) {
+		for s := range d.SeqLen {
+			if row := at.position(b, s); row < 0 || row >= rows {
+				place := fmt.Sprintf("positions[%d]", s)
+				if args[RopePositions].NDim == 2 {
+					place = fmt.Sprintf("positions[%d, %d]", b, s)
+				}
+				return errs.New(errs.InvalidProblem, rope.Name, "positions", fmt.Sprintf("rows of the tables, from 0 to %d", rows-1), fmt.Sprintf("%s = %d", place, row), "")
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,303 @@
+/* Nobody reads the floating-point exception flags; while the compiler keeps them right, it makes branches of what selects. */
+#ifndef __clang__
+#pragma GCC optimize("no-trapping-math", "no-math-errno")
+#endif
+
+#include <stddef.h>
+
+#include "steps.h"
+
+#ifdef VECTOR_256
+#include <immintrin.h>
+#endif
+
+/* The walks over lanes, tile by tile. */
+
+#define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
+
+#define BY_INDEX(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
+#define DELTA(kind) ((kind) == SCAN_CHOSEN ? 1 : -1)
+
+/* Which lanes: a group of a call. */
+typedef struct {
+  long lane, lanes, width, positions;
+} group;
+
+#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) + (count) < call->n ? (count) : 0}
+#define WINDOW_BACK(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) > 0 ? -positions : 0}
+#define SIZES long width = g->width, positions = g->positions
+#define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
+#define EACH_TILE_BACK for (long k = (call->n - 1) / positions * positions, n; k >= 0 && (n = POSITIONS(k)); k -= positions)
+#define KEPT(k) (checkpoint + 2 * ((k) / positions) * width) /* what is kept of the tile from position k on */
+
+INLINE void unpack(const group *g, const double *restrict states, double *restrict a, double *restrict b) {
+  for (long l = 0; l < g->lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
+  for (long l = g->lanes; l < g->width; l++) a[l] = b[l] = 0;
+}
+
+INLINE void copy(const group *g, const double *restrict from, double *restrict to) {
+  for (long l = 0; l < g->lanes; l++) to[l] = from[l];
+  for (long l = g->lanes; l < g->width; l++) to[l] = 0;
+}
+
+/* The index of the first position, and the bits of the one before it. */
+INLINE void expect(const scan_call *call, const group *g, const double *restrict states, uint64_t *restrict want, double *restrict before) {
+  uint64_t first = call->kind == SCAN_CHOSEN ? 0 : call->n - 1;
+  if (call->whole) for (long l = 0; l < g->width; l++) want[l] = first, before[l] = number(first);
+  else for (long l = 0; l < g->lanes; l++) want[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
+}
+
+/* What stands before a tile. */
+INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
+  memcpy(checkpoint, a, sizeof *a * width);
+  memcpy(checkpoint + width, b, sizeof *b * width);
+}
+
+INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries) {
+  SIZES;
+  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
+  uint64_t want[SCAN_WIDEST], odd[SCAN_WIDEST];
+  int backwards = kind == SCAN_SUM, leaves = (backwards || BY_INDEX(kind)) && carries;
+  for (long l = 0; l < width; l++) {
+    a[l] = b[l] = won[l] = lost[l] = leaving[l] = 0;
+    want[l] = odd[l] = 0;
+  }
+  if (leaves) copy(g, carries, leaving);
+  if (BY_INDEX(kind)) expect(call, g, states, want, b);
+  for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
+    long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
+    const scan_window *window = backwards ? WINDOW_BACK(k, n) : WINDOW(k, n);
+    if (kind != SCAN_SUM) sw_scan_load(x, &call->x, window);
+    if (leaves) sw_scan_load(dy, &call->dy, window);
+    EACH_STRIP {
+      if (BY_INDEX(kind)) chosen_check(want + s, b + s, odd + s, x + s, k, DELTA(kind), width, n);
+      if (BY_INDEX(kind) && leaves) chosen_fold(exact, want + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
+      if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
+      if (kind == SCAN_SOFT) soft_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
+    }
+  }
+  for (long l = 0; l < g->lanes; l++) {
+    states[2 * l] = BY_INDEX(kind) ? odd[l] == 0 : a[l];
+    states[2 * l + 1] = BY_INDEX(kind) ? won[l] : b[l];
+    if (leaves) carries[l] = leaving[l] + lost[l];
+  }
+}
+
+/* The checkpoints of the lanes of logcumsumexp. */
+INLINE void mark_soft(int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], a[SCAN_WIDEST] = {0}, b[SCAN_WIDEST] = {0};
+  if (states) unpack(g, states, a, b);
+  for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
+    long n = POSITIONS(k);
+    keep(checkpoint, a, b, width);
+    if (k + n == call->n) break;
+    sw_scan_load(x, &call->x, WINDOW(k, n));
+    EACH_STRIP soft_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
+  }
+}
+
+/* What leaves the lanes: dy with its links back to their first position. */
+INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double *restrict leaving, double *restrict lost,
+                   const double *restrict x, const uint32_t *restrict wins, const double *restrict dy, long width, long n) {
+  for (long k = 0; k < n; k++) EACH_LANE {
+    long i = k * width + l;
+    link[l] = kind == SCAN_SOFT ? link[l] * x[i] : wins[k * WORDS] >> l & 1 ? 0 : link[l];
+    double part = kind == SCAN_SOFT ? link[l] * dy[i] : link[l] != 0 ? dy[i] : 0;
+    leaving[l] = added(exact, part, leaving[l], &lost[l]);
+  }
+}
+
+/* The same of logcumsumexp, and the checkpoints. */
+INLINE void leave_soft(int exact, const scan_call *call, const group *g, const double *states, double *carries, double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], link[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
+  for (long l = 0; l < width; l++) link[l] = 1, leaving[l] = lost[l] = 0;
+  unpack(g, states, a, b);
+  for (long first = 0; first < call->n; first += positions, checkpoint += 2 * width) {
+    long n = POSITIONS(first);
+    keep(checkpoint, a, b, width);
+    sw_scan_load(x, &call->x, WINDOW(first, n));
+    sw_scan_load(dy, &call->dy, WINDOW(first, n));
+    EACH_STRIP {
+      soft_forward(exact, a + s, b + s, x + s, w + s, dy + s, width, n);
+      linked(SCAN_SOFT, exact, link + s, leaving + s, lost + s, x + s, NULL, dy + s, width, n);
+    }
+  }
+  for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
+}
+
+INLINE void pass(int exact, const scan_call *call, const group *g, double *carries) {
+  SIZES;
+  double dy[SCAN_TILE], leaving[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
+  for (long first = 0; first < call->n; first += positions) {
+    long n = POSITIONS(first);
+    sw_scan_load(dy, &call->dy, WINDOW(first, n));
+    EACH_STRIP for (long k = 0; k < n; k++) EACH_LANE leaving[s + l] = added(exact, dy[k * width + s + l], leaving[s + l], &lost[s + l]);
+  }
+  for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
+}
+
+/* A strip of products from lane `strip` of a window on, with care: dy was lost. */
+static void product_again(int exact, const scan_operand *from, const scan_window *window, long strip, double *before, double *entering,
+                          double *lost, const double *x, double *w, double *dx) {
+  double dy[SCAN_TILE];
+  long width = window->width, n = window->n;
+  sw_scan_load(dy, from, window);
+  product_forward(before, x, w, width, n);
+  backward(SCAN_PRODUCT, exact, entering, lost, x, w, dy + strip, width, n);
+  for (long k = 0; k < n; k++) memcpy(dx + k * width, dy + strip + k * width, sizeof *dx * SCAN_LANES);
+}
+
+INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *carries, double *checkpoint) {
+  SIZES;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
+  if (carries) copy(g, carries, entering);
+  EACH_TILE_BACK {
+    double *kept = KEPT(k);
+    if (kind == SCAN_SOFT) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
+    sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
+    EACH_STRIP {
+      if (kind == SCAN_SOFT) soft_forward(exact, kept + s, kept + width + s, x + s, w + s, dy + s, width, n);
+      backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
+    }
+    sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
+  }
+}
+
+/* Groups are wider where rows are short, so that a tile is full. */
+static long width_of(long lanes, long n) {
+  long width = SCAN_LANES;
+  while (width < lanes && width < SCAN_WIDEST && 2 * width * n <= SCAN_TILE) width *= 2;
+  return width;
+}
+
+static group group_of(const scan_call *call, long lane) {
+  long width = width_of(call->lanes, call->n), left = call->lanes - lane;
+  return (group){lane, left < width ? left : width, width, SCAN_TILE / width};
+}
+
+#define EACH_GROUP for (group at = group_of(call, 0), *g = &at; at.lane < call->lanes; at = group_of(call, at.lane + at.width))
+/* The checkpoints of a group. */
+#define CHECKPOINTS(g) (checkpoints + 2 * (g)->lane * ((call->n + (g)->positions - 1) / (g)->positions))
+
+#define LOOPS "kinds_loops.h"
+#include "each_processor.h"
+
+#define CASE(kind, function, name, arguments) case kind: CHOSEN(scan_##function##_##name) arguments; break;
+#define EACH_DEPENDENT(function, arguments) \
+  CASE(SCAN_MAX_LAST, function, max_last, arguments) \
+  CASE(SCAN_MAX_FIRST, function, max_first, arguments) \
+  CASE(SCAN_MIN_LAST, function, min_last, arguments) \
+  CASE(SCAN_MIN_FIRST, function, min_first, arguments) \
+  CASE(SCAN_SOFT, function, soft, arguments)
+#define EACH_KIND(function, arguments) \
+  EACH_DEPENDENT(function, arguments) \
+  CASE(SCAN_SUM, function, sum, arguments) \
+  CASE(SCAN_PRODUCT, function, product, arguments) \
+  CASE(SCAN_CHOSEN, function, chosen, arguments) \
+  CASE(SCAN_CHOSEN_DOWN, function, chosen_down, arguments)
+
+void sw_scan_fold(const scan_call *call, double *states, double *carries) {
+  switch (call->kind) { EACH_KIND(fold, (call, states, carries)) }
+}
+
+void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints) {
+  switch (call->kind) { EACH_DEPENDENT(leave, (call, states, carries, checkpoints)) }
+}
+
+int sw_scan_walk(const scan_call *call, const double *states, const double *carries, double *checkpoints) {
+  int scans = 1;
+  switch (call->kind) { EACH_KIND(walk, (call, states, carries, checkpoints, &scans)) }
+  return scans;
+}
+
+void sw_scan_pass(const scan_call *call, double *carries) { CHOSEN(scan_pass)(call, carries); }
+
+void sw_scan_clear(const scan_call *call) {
+  static const double zeros[SCAN_TILE];
+  EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions) sw_scan_store(&call->dx, zeros, WINDOW(k, POSITIONS(k)));
+}
+
+int sw_scan_beyond(uint64_t data, long n, int64_t row) { return CHOSEN(scan_beyond)((const double *)(uintptr_t)data, n, row); }
+
+int sw_scan_outside(const scan_call *call, int64_t row) {
+  double x[SCAN_TILE];
+  int outside = 0;
+  EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions) {
+    long n = POSITIONS(k);
+    sw_scan_load(x, &call->x, WINDOW(k, n));
+    outside |= CHOSEN(scan_beyond)(x, n * g->width, row);
+  }
+  return outside;
+}
+
+/* The numbers of rows that lie end to end, from a lane on. */
+INLINE void end_to_end(scan_operand *o, const scan_operand *from, long lane, long n) {
+  o->data = from->data, o->type = from->type, o->step = 0, o->regular = o->pitch = 1;
+  o->at[0] = from->at[0] + lane * n - (from->step < 0 ? n - 1 : 0);
+}
+
+/* Rows by turns, lest each sum wait for the one before. */
+INLINE void scatter(long rows, long n, const int64_t *indices, const double *some, double *sums) {
+  for (long k = 0; k < n; k++) for (long r = 0; r < rows * n; r += n)
+    if ((uint64_t)indices[r + k] < (uint64_t)n) sums[r + indices[r + k]] += some[r + k]; /* or it changed since it was looked at */
+}
+
+void sw_scan_scatter(const scan_call *call) {
+  scan_operand dy, x, dx;
+  double loaded[SCAN_WIDEST], found[SCAN_WIDEST];
+  long n = call->n, rows = SCAN_WIDEST / n, in_place = call->dy.type == 1; /* float64: nothing is widened */
+  for (long lane = 0; lane < call->lanes; lane += rows) {
+    long count = (rows < call->lanes - lane ? rows : call->lanes - lane) * n, row = 0;
+    scan_window window = {0, count, count, 0, 1, 0};
+    end_to_end(&dy, &call->dy, lane, n), end_to_end(&x, &call->x, lane, n), end_to_end(&dx, &call->dx, lane, n);
+    const int64_t *indices = (const int64_t *)(uintptr_t)x.data + x.at[0];
+    const double *some = in_place ? (const double *)(uintptr_t)dy.data + dy.at[0] : loaded;
+    double *sums = in_place ? (double *)(uintptr_t)dx.data + dx.at[0] : found;
+    if (!in_place) sw_scan_load(loaded, &dy, &window);
+    memset(sums, 0, sizeof *sums * count);
+    for (; row + 8 * n <= count; row += 8 * n) scatter(8, n, indices + row, some + row, sums + row);
+    for (; row < count; row += n) scatter(1, n, indices + row, some + row, sums + row);
+    if (!in_place) sw_scan_store(&dx, sums, &window);
+  }
+}
+
+void sw_scan_gather(const scan_call *call) {
+  double dx[SCAN_TILE], dy[SCAN_TILE], x[SCAN_TILE];
+  long delta = DELTA(call->kind), origin = delta < 0 ? call->n - 1 : 0;
+  EACH_GROUP {
+    sw_scan_load(dy, &call->dy, WINDOW(0, call->n));
+    sw_scan_load(x, &call->x, WINDOW(0, call->n));
+    CHOSEN(scan_gather)(dx, dy, x, origin, delta, g->width, call->n);
+    sw_scan_store(&call->dx, dx, WINDOW(0, call->n));
+  }
+}
+
+/* Indices of any order: dy is added where they say, from the last position on, into sums[positions][lanes]; behind these is what
+   rounding takes. */
+void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums) {
+  double tile[SCAN_TILE];
+  const int64_t *indices = (const int64_t *)(uintptr_t)call->x.data;
+  group all = {0, call->lanes, SCAN_LANES, SCAN_POSITIONS}, *g = &all;
+  long lanes = call->lanes, width = g->width, positions = g->positions, exact = call->dy.type == 1;
+  double *lost = sums + call->n * lanes;
+  memset(sums, 0, sizeof(double) * (exact ? 2 : 1) * call->n * lanes);
+  for (long i = (call->n - 1) / positions; i >= 0; i--) {
+    long first = i * positions, n = POSITIONS(first);
+    sw_scan_load(tile, &call->dy, WINDOW(first, n));
+    for (long k = n - 1; k >= 0; k--)
+      for (long l = 0; l < lanes; l++) {
+        int64_t at = call->x.regular ? call->x.at[0] + l * call->x.pitch : call->x.at[l];
+        int64_t position = origin + delta * indices[at + (first + k) * call->x.step], to = position * lanes + l;
+        if ((uint64_t)position >= (uint64_t)call->n) continue; /* it changed since it was looked at */
+        sums[to] = exact ? added(1, tile[k * width + l], sums[to], &lost[to]) : sums[to] + tile[k * width + l];
+      }
+  }
+  for (long i = 0; exact && i < call->n * lanes; i++) sums[i] += lost[i];
+  for (long first = 0; first < call->n; first += positions) {
+    long n = POSITIONS(first);
+    for (long k = 0; k < n; k++) memcpy(tile + k * width, sums + (first + k) * lanes, sizeof(double) * lanes);
+    sw_scan_store(&call->dx, tile, WINDOW(first, n));
+  }
+}

@@ -1,0 +1,138 @@
+package tensor
+
+import (
+	"fmt"
+
+	"github.com/sternway/sternway/core/internal/errs"
+)
+
+// DType is a DLPack data type: a type code, the bits of one lane and the number of lanes.
+type DType struct {
+	Code, Bits uint8
+	Lanes      uint16
+}
+
+// DLPack type codes.
+const (
+	codeInt      = 0
+	CodeUint     = 1
+	CodeFloat    = 2
+	codeBFloat   = 4
+	CodeComplex  = 5
+	CodeBool     = 6
+	CodeFloat8E4 = 10
+	CodeFloat8E5 = 12
+)
+
+// The element types that some operand may have.
+var (
+	Float32  = DType{CodeFloat, 32, 1}
+	Float64  = DType{CodeFloat, 64, 1}
+	Float16  = DType{CodeFloat, 16, 1}
+	BFloat16 = DType{codeBFloat, 16, 1}
+	Int8     = DType{codeInt, 8, 1}
+	Uint8    = DType{CodeUint, 8, 1}
+	Int32    = DType{codeInt, 32, 1}
+	Int64    = DType{codeInt, 64, 1}
+)
+
+// DtypeRow is what the package knows of one element type. The number of a row is the code that kernels see.
+type DtypeRow struct {
+	Dtype  DType
+	Suffix string // as kernel symbols spell it
+}
+
+var DtypeRows = [...]DtypeRow{
+	{Float32, "f32"},
+	{Float64, "f64"},
+	{Float16, "f16"},
+	{BFloat16, "bf16"},
+	{Int8, "i8"},
+	{Uint8, "u8"},
+	{Int32, "i32"},
+	{Int64, "i64"},
+}
+
+// Floats are the element types of gradients, in the order of the table.
+var Floats = []DType{Float32, Float64, Float16, BFloat16}
+
+// Row returns the number of d in the table, or -1.
+func (d DType) Row() int {
+	for i := range DtypeRows {
+		if DtypeRows[i].Dtype == d {
+			return i
+		}
+	}
+	return -1
+}
+
+// Size is the number of bytes of one element.
+func (d DType) Size() int64 { return int64(d.Bits) * int64(d.Lanes) / 8 }
+
+// Accumulator is the type that arithmetic is done in: float64 for float64, float32 for every other type.
+func (d DType) Accumulator() DType {
+	if d == Float64 {
+		return Float64
+	}
+	return Float32
+}
+
+func (d DType) Floating() bool { return d.Code == CodeFloat || d.Code == codeBFloat }
+
+func (d DType) Suffix() string { return DtypeRows[d.Row()].Suffix }
+
+// CodeNames spell the type codes. The number of bits follows, but in those of 8 bits alone.
+var CodeNames = map[uint8]string{codeInt: "int", CodeUint: "uint", CodeFloat: "float", codeBFloat: "bfloat", CodeComplex: "complex",
+	CodeBool: "bool", CodeFloat8E4: "float8_e4m3fn", CodeFloat8E5: "float8_e5m2"}
+
+// String spells d as PyTorch does, also for types that no operand may have.
+func (d DType) String() string {
+	if d == (DType{}) {
+		return "nothing"
+	}
+	name, known := CodeNames[d.Code]
+	switch {
+	case !known:
+		name = fmt.Sprintf("dtype code %d of %d bits", d.Code, d.Bits)
+	case d.Code < CodeBool:
+		name += fmt.Sprint(d.Bits)
+	}
+	if d.Lanes != 1 {
+		name += fmt.Sprintf("x%d", d.Lanes)
+	}
+	return name
+}
+
+// ParseDType reads a name such as "bfloat16", also of a type that no operand may have.
+func ParseDType(name string) (DType, error) {
+	for code := range CodeNames {
+		for bits := uint8(8); bits > 0; bits *= 2 {
+			if d := (DType{code, bits, 1}); d.String() == name {
+				return d, nil
+			}
+		}
+	}
+	var known []DType
+	for _, row := range DtypeRows {
+		known = append(known, row.Dtype)
+	}
+	return DType{}, errs.New(errs.Unsupported, "sternway", "dtype", OneOf(known), fmt.Sprintf("%q", errs.Clip(name)), "")
+}
+
+// MarshalText spells d in a descriptor.
+func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads d from a descriptor.
+func (d *DType) UnmarshalText(text []byte) (err error) {
+	*d, err = ParseDType(string(text))
+	return err
+}
+
+// OneOf lists dtypes as a sentence does: "float32, float64 or float16".
+func OneOf(dtypes []DType) string {
+	names := make([]string, len(dtypes))
+	for i, d := range dtypes {
+		names[i] = d.String()
+	}
+	return errs.OrList(names)
+}

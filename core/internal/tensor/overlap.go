@@ -1,0 +1,85 @@
+package tensor
+
+// axis is one dimension of a view in bytes, with a positive stride.
+type axis struct{ extent, stride int64 }
+
+// axes are the dimensions of t that move, largest stride first, and the lowest address that t touches.
+// Dimensions of stride 0 visit the same bytes again and are left out.
+func axes(t *Tensor) (list [MaxRank]axis, n int, low int64) {
+	size := t.DType.Size()
+	low = int64(t.Data)
+	for i, extent := range t.Extents() {
+		stride := t.Strides[i] * size
+		if extent == 1 || stride == 0 {
+			continue
+		}
+		if stride < 0 {
+			low += stride * (extent - 1)
+			stride = -stride
+		}
+		at := n
+		for at > 0 && list[at-1].stride < stride {
+			list[at] = list[at-1]
+			at--
+		}
+		list[at] = axis{extent, stride}
+		n++
+	}
+	return list, n, low
+}
+
+// width is the number of bytes from the first to the last that axes reach, one element included.
+func width(list []axis, size int64) int64 {
+	w := size
+	for _, a := range list {
+		w += (a.extent - 1) * a.stride
+	}
+	return w
+}
+
+// SelfOverlaps reports whether two indices of t may name the same byte: some stride is shorter than what lies inside it.
+func SelfOverlaps(t *Tensor) bool {
+	if t.Empty() {
+		return false
+	}
+	for i, extent := range t.Extents() {
+		if extent > 1 && t.Strides[i] == 0 {
+			return true
+		}
+	}
+	list, n, _ := axes(t)
+	for i := 0; i < n; i++ {
+		if list[i].stride < width(list[i+1:n], t.DType.Size()) {
+			return true
+		}
+	}
+	return false
+}
+
+// Disjoint reports that a and b share no byte. It sees through views of one buffer that interleave regularly, such as the
+// columns or the channels of a matrix; in doubt it answers false.
+func Disjoint(a, b *Tensor) bool {
+	if a.Empty() || b.Empty() {
+		return true
+	}
+	axesA, nA, lowA := axes(a)
+	axesB, nB, lowB := axes(b)
+	return apart(axesA[:nA], axesB[:nB], a.DType.Size(), b.DType.Size(), lowB-lowA)
+}
+
+// apart reports that two sets of bytes are disjoint, the second beginning offset bytes after the first. Where the outermost
+// strides are equal and each inside fits its stride, only neighbouring periods can meet, and the question moves one axis in.
+func apart(a, b []axis, sizeA, sizeB, offset int64) bool {
+	if offset >= width(a, sizeA) || -offset >= width(b, sizeB) {
+		return true
+	}
+	if len(a) == 0 || len(b) == 0 || a[0].stride != b[0].stride {
+		return false
+	}
+	period := a[0].stride
+	if width(a[1:], sizeA) > period || width(b[1:], sizeB) > period {
+		return false
+	}
+	phase := ((offset % period) + period) % period
+	return apart(a[1:], b[1:], sizeA, sizeB, phase) && apart(a[1:], b[1:], sizeA, sizeB, phase-period)
+}

@@ -1,0 +1,111 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/sternway/sternway/cuda"
+)
+
+// Version is that of the Python package, set by its build.
+var Version = "0.0.0+go"
+
+// SelectJSON is Select with everything as text: a descriptor, a device such as "cuda:0", and the fields of a preference.
+func SelectJSON(descriptor, device, preference string) (*Plan, error) {
+	d, err := ops.ParseDescriptor(descriptor)
+	if err != nil {
+		return nil, err
+	}
+	at, err := ParseDevice(device)
+	if err != nil {
+		return nil, err
+	}
+	fields := struct {
+		Deterministic bool   `json:"deterministic"`
+		MaxWorkspace  *int64 `json:"max_workspace"`
+		Kernel        string `json:"kernel"`
+	}{Deterministic: true}
+	decoder := json.NewDecoder(strings.NewReader(preference))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&fields); err != nil {
+		return nil, errs.New(errs.InvalidProblem, d.Family(), "preference", "made of deterministic, max_workspace and kernel",
+			ops.JsonFault(err), "")
+	}
+	return Select(d, at, Preference{Nondeterministic: !fields.Deterministic, MaxWorkspace: fields.MaxWorkspace, Kernel: fields.Kernel})
+}
+
+// ParseDevice reads "cpu", "cuda" (the first device) or "cuda:N".
+func ParseDevice(text string) (tensor.Device, error) {
+	kind, ordinal, given := strings.Cut(text, ":")
+	n, err := strconv.ParseInt(ordinal, 10, 32)
+	switch {
+	case text == "cpu" || text == "cpu:0":
+		return tensor.CPU, nil
+	case text == "cuda":
+		return tensor.CUDA(0), nil
+	case kind == "cuda" && given && err == nil && n >= 0:
+		return tensor.CUDA(int(n)), nil
+	}
+	return tensor.Device{}, errs.New(errs.Unsupported, "select", "device", "cpu or cuda:N", fmt.Sprintf("%q", errs.Clip(text)), "")
+}
+
+// DescribeJSON is what Python shows of a plan.
+func (p *Plan) DescribeJSON() string {
+	type row struct {
+		Name     string `json:"name"`
+		Out      bool   `json:"out"`
+		Optional bool   `json:"optional"`
+	}
+	rows := make([]row, len(p.problem.Operands))
+	for i, o := range p.problem.Operands {
+		rows[i] = row{o.Name, o.Out, o.Optional}
+	}
+	text, _ := json.Marshal(map[string]any{
+		"operands": rows, "device": p.device.String(), "sku": p.SKU(),
+		"workspace_size": p.WorkspaceSize(), "workspace_for": p.WorkspaceFor(),
+		"geometry": p.program.Geometry(), "bytes": p.problem.Traffic,
+	})
+	return string(text)
+}
+
+// InfoJSON says what is here: versions, backends, devices, the kernel image, threads.
+func InfoJSON() string {
+	info := map[string]any{"version": Version, "go": runtime.Version(), "threads": NumThreads(), "backends": []string{"cpu"}}
+	var families []string
+	for _, f := range ops.Families() {
+		families = append(families, f.Name)
+	}
+	info["families"] = families
+	info["kernel_image"] = nil
+	if manifest := cuda.Manifest(); manifest != nil {
+		info["kernel_image"] = json.RawMessage(manifest)
+	}
+	d, err := openDriver()
+	if err != nil {
+		info["driver"], info["devices"] = err.Error(), []string{}
+	} else {
+		info["driver"] = fmt.Sprintf("CUDA %d.%d", d.Version()/1000, d.Version()%1000/10)
+		devices := []map[string]any{}
+		for i := range d.DeviceCount() {
+			b, err := cudaFor(int32(i), "info")
+			if err != nil {
+				devices = append(devices, map[string]any{"device": tensor.CUDA(i).String(), "error": err.Error()})
+				continue
+			}
+			devices = append(devices, map[string]any{"device": tensor.CUDA(i).String(), "name": b.device.Name(), "arch": b.device.Arch(),
+				"multiprocessors": b.device.Multiprocessors(), "memory": b.device.Memory()})
+		}
+		info["devices"] = devices
+		if len(devices) > 0 && cuda.Manifest() != nil {
+			info["backends"] = []string{"cpu", "cuda"}
+		}
+	}
+	text, _ := json.Marshal(info)
+	return string(text)
+}

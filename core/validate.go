@@ -1,0 +1,186 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// check refuses operands that the plan cannot run on, in a fixed order: presence, then for each operand dtype, device, shape,
+// layout, address; then overlaps; then values that are on the host. Nothing is written before every check has passed.
+func (p *Plan) check(args []tensor.Tensor) error {
+	if err := p.checkPresence(args); err != nil {
+		return err
+	}
+	for i := range args {
+		if !args[i].Given() {
+			continue
+		}
+		if err := p.checkOperand(&p.problem.Operands[i], &args[i]); err != nil {
+			return err
+		}
+	}
+	if err := p.checkOverlaps(args); err != nil {
+		return err
+	}
+	if p.problem.Values != nil && p.device == tensor.CPU {
+		if err := p.problem.Values(args); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Plan) checkPresence(args []tensor.Tensor) error {
+	if len(args) != len(p.problem.Operands) {
+		return errs.New(errs.InvalidProblem, p.op, "operands", fmt.Sprint(len(p.problem.Operands), " of them"), fmt.Sprint(len(args)), "")
+	}
+	for i := range args {
+		o := &p.problem.Operands[i]
+		if !args[i].Given() && !o.Optional {
+			return errs.New(errs.InvalidProblem, p.op, o.Name, "given", "nothing", "")
+		}
+	}
+	if p.problem.Presence != nil {
+		if err := p.problem.Presence(args); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
+	op := p.op
+	if t.NDim < 0 || t.NDim > tensor.MaxRank {
+		return errs.New(errs.Unsupported, op, o.Name, fmt.Sprintf("of rank 0 to %d", tensor.MaxRank), fmt.Sprint("rank ", t.NDim), "")
+	}
+	if !slices.Contains(o.Dtypes, t.DType) {
+		return p.refuseDType(o, t)
+	}
+	if t.Device != p.device && !(p.device.Type == tensor.DeviceCPU && t.Device.Type == tensor.DeviceCUDAHost) {
+		return errs.New(errs.InvalidProblem, op, o.Name, "on "+p.device.String(), t.Device.String(), "select the plan for the device of its operands")
+	}
+	if !slices.ContainsFunc(o.Shapes, func(shape []int64) bool { return slices.EqualFunc(shape, t.Extents(), allows) }) {
+		wanted := make([]string, len(o.Shapes))
+		for i, shape := range o.Shapes {
+			wanted[i] = strings.ReplaceAll(tensor.ShapeText(shape), fmt.Sprint(ops.AnyExtent), "n")
+		}
+		return errs.New(errs.InvalidProblem, op, o.Name, "of shape "+errs.OrList(wanted), tensor.ShapeText(t.Extents()), "")
+	}
+	if o.Out {
+		if t.ReadOnly != 0 {
+			return errs.New(errs.InvalidProblem, op, o.Name, "writable", "a read-only array", "")
+		}
+		if tensor.SelfOverlaps(t) {
+			return errs.New(errs.InvalidProblem, op, o.Name, "a view without repeated elements",
+				"strides "+tensor.ShapeText(t.ElementStrides())+" for shape "+tensor.ShapeText(t.Extents()), "an expanded tensor cannot be an output; give it memory of its own with contiguous()")
+		}
+	}
+	return checkAddress(op, o.Name, t)
+}
+
+func allows(wanted, got int64) bool { return wanted == got || wanted == ops.AnyExtent && got >= 0 }
+
+func (p *Plan) refuseDType(o *ops.Operand, t *tensor.Tensor) error {
+	wanted, hint := tensor.OneOf(o.Dtypes), ""
+	if o.Like != "" {
+		wanted += " " + o.Like
+	}
+	switch {
+	case o.Like == "like dy":
+		hint = fmt.Sprintf("convert it with %s.to(dy.dtype)", o.Name)
+	case len(o.Dtypes) == 1:
+		hint = fmt.Sprintf("convert it with %s.to(torch.%s)", o.Name, o.Dtypes[0])
+	}
+	return errs.New(errs.InvalidProblem, p.op, o.Name, wanted, t.DType.String(), hint)
+}
+
+// checkAddress refuses an address that no element can have.
+func checkAddress(op, name string, t *tensor.Tensor) error {
+	if t.Empty() {
+		return nil
+	}
+	if t.Data == 0 {
+		return errs.New(errs.InvalidProblem, op, name, "backed by memory", "a null pointer",
+			"fake, meta and wrapped tensors have no storage, and a resized storage may have none left")
+	}
+	if size := uintptr(t.DType.Size()); t.Data%size != 0 {
+		return errs.New(errs.Misaligned, op, name, fmt.Sprintf("at an address that is a multiple of %d", size), fmt.Sprintf("%#x", t.Data), "copy it with clone()")
+	}
+	if _, _, ok := t.Span(); !ok {
+		return errs.New(errs.InvalidProblem, op, name, "inside the address space",
+			"strides "+tensor.ShapeText(t.ElementStrides())+" for shape "+tensor.ShapeText(t.Extents()), "")
+	}
+	return nil
+}
+
+func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
+	for o := range args {
+		out := &args[o]
+		if !p.problem.Operands[o].Out || !out.Given() {
+			continue
+		}
+		for i := range args {
+			other := &args[i]
+			if i == o || !other.Given() || p.problem.Operands[i].Out && i < o || tensor.Disjoint(out, other) {
+				continue
+			}
+			exact := out.Same(other) && !p.problem.Operands[i].Out
+			if exact && p.program.InPlace(args, o) {
+				continue
+			}
+			got := "memory that overlaps it"
+			if exact {
+				got = "the same memory"
+			}
+			return errs.New(errs.InvalidProblem, p.op, p.problem.Operands[o].Name, "disjoint from "+p.problem.Operands[i].Name, got,
+				"give the output memory of its own")
+		}
+	}
+	return nil
+}
+
+func (p *Plan) checkWorkspace(w *tensor.Tensor, args []tensor.Tensor) error {
+	op, needed := p.op, p.program.Workspace()
+	if !w.Given() {
+		i := p.workspaceFor()
+		if spared := i >= 0 && !args[i].Given(); needed > 0 && !spared {
+			e := errs.New(errs.WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), "nothing", "")
+			e.Needed = needed
+			return e
+		}
+		return nil
+	}
+	if w.DType.Size() != 1 || w.NDim != 1 || w.Strides[0] != 1 && w.Shape[0] > 1 {
+		return errs.New(errs.InvalidProblem, op, "workspace", "a contiguous uint8 array of rank 1",
+			fmt.Sprintf("%s of rank %d and stride %d", w.DType, w.NDim, w.Strides[0]), "")
+	}
+	if w.Device != p.device {
+		return errs.New(errs.InvalidProblem, op, "workspace", "on "+p.device.String(), w.Device.String(), "")
+	}
+	if w.ReadOnly != 0 {
+		return errs.New(errs.InvalidProblem, op, "workspace", "writable", "a read-only array", "")
+	}
+	if w.Shape[0] < needed {
+		e := errs.New(errs.WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), fmt.Sprint(w.Shape[0]), "see plan.workspace_size")
+		e.Needed, e.GotSize = needed, w.Shape[0]
+		return e
+	}
+	if w.Shape[0] > 0 && w.Data%launch.WorkspaceAlignment != 0 {
+		return errs.New(errs.Misaligned, op, "workspace", fmt.Sprintf("aligned to %d bytes", launch.WorkspaceAlignment), fmt.Sprintf("%#x", w.Data), "")
+	}
+	if err := checkAddress(op, "workspace", w); err != nil || needed == 0 {
+		return err
+	}
+	for i := range args {
+		if args[i].Given() && !tensor.Disjoint(w, &args[i]) {
+			return errs.New(errs.InvalidProblem, op, "workspace", "disjoint from "+p.problem.Operands[i].Name, "memory that overlaps it", "")
+		}
+	}
+	return nil
+}
