@@ -22,7 +22,7 @@ SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -typ
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
 
-.PHONY: help demo test test-gpu sanitize wheel kernels bench notebooks lint clean generate test-go test-python check-generated
+.PHONY: help demo test test-gpu sanitize wheel kernels bench docs notebooks lint clean generate test-go test-python check-generated
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -47,6 +47,9 @@ kernels: $(WHEEL) ## compile the CUDA kernels, and put them where Go embeds them
 
 bench: $(VENV)/.dev ## measure against torch; ARGS="lerp --device cuda --csv f.csv" narrows it
 	$(PY) -m sternway bench $(ARGS)
+
+docs: ## write the tables and the chart of the documents from python/bench/results
+	$(PYTHON) tools/docs.py
 
 notebooks: $(VENV)/.dev ## run every notebook from top to bottom
 	$(PY) -c 'from nbclient.cli import main; main()' notebooks/*.ipynb
