@@ -27,10 +27,11 @@ class File:
 
 
 class Results:
-    """The files of a folder, read when asked for."""
+    """The results of a source tree, read when asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "python" / "bench" / "results"
 
     def file(self, name: str) -> File:
         """Read a file."""

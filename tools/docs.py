@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the measured figures of the documents: tables in README.md and docs/, and the chart docs/speed.svg.
+"""Writes the generated parts of the documents: tables in README.md and docs/, and the chart docs/speed.svg.
 
     python tools/docs.py            write them
     python tools/docs.py --check    name the files that differ, and exit with 1 if there are any
 
-Every figure comes from a CSV file in python/bench/results/. In Markdown a generated region lies between the comments
-``<!-- generated: NAME -->`` and ``<!-- end -->``; REGIONS says which function writes which region.
+Measured figures come from the CSV files in python/bench/results/, the selection of scan kernels from a golden file of the Go
+tests. In Markdown, a generated region lies between the comments ``<!-- generated: NAME -->`` and ``<!-- end -->``; REGIONS says
+which function writes which region.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import doc_chart
+import doc_kernels
 import doc_tables
 from doc_results import Results
 
@@ -37,6 +39,7 @@ REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
         "sparse": doc_tables.sparse,
         "cpu": doc_tables.cpu,
     },
+    "docs/scan-kernels.md": {"selection": doc_kernels.selection},
     "docs/exactness.md": {"errors": doc_tables.errors, "hard-inputs": doc_tables.hard_inputs},
 }
 
@@ -55,7 +58,7 @@ def fill(text: str, writers: dict[str, Callable[[Results], str]], results: Resul
 
 def generated(root: Path = ROOT) -> dict[str, str]:
     """The content that each generated file must have, by its path from the root of the tree."""
-    results = Results(root / "python" / "bench" / "results")
+    results = Results(root)
     files = {path: fill((root / path).read_text(), writers, results) for path, writers in REGIONS.items()}
     return files | {CHART: doc_chart.speed(results)}
 
