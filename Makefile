@@ -18,11 +18,11 @@ export PATH := $(PATH):$(CURDIR)/$(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -type f \
-	-not -path 'cuda/image/*' -not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
+	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
 
-.PHONY: help demo test test-gpu sanitize wheel kernels bench notebooks lint clean generate test-go test-python check-generated
+.PHONY: help demo test test-gpu sanitize wheel kernels bench docs notebooks lint clean generate test-go test-python check-generated
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -47,6 +47,9 @@ kernels: $(WHEEL) ## compile the CUDA kernels, and put them where Go embeds them
 
 bench: $(VENV)/.dev ## measure against torch; ARGS="lerp --device cuda --csv f.csv" narrows it
 	$(PY) -m sternway bench $(ARGS)
+
+docs: ## write the tables and the chart of the documents from python/bench/results
+	$(PYTHON) tools/docs.py
 
 notebooks: $(VENV)/.dev ## run every notebook from top to bottom
 	$(PY) -c 'from nbclient.cli import main; main()' notebooks/*.ipynb

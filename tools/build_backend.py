@@ -29,6 +29,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.egg_info import egg_info
 
 import archive
+import description
 import glibc
 import kernels
 
@@ -105,9 +106,14 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 
 
 class Info(egg_info):
-    """Gives a wheel without kernels, editable or not, a version of its own. The sources have the version without a suffix."""
+    """Gives a wheel without kernels, editable or not, a version of its own. The sources have the version without a suffix.
+
+    The description of the package has no links into the source tree, which a package index does not have.
+    """
 
     def finalize_options(self) -> None:
+        metadata = self.distribution.metadata
+        metadata.long_description = description.without_local_links(metadata.long_description or "")
         if not wants_kernels() and "sdist" not in self.distribution.commands:
             self.tag_build = CPU_SUFFIX
         super().finalize_options()

@@ -1,0 +1,144 @@
+"""README.md and docs/: links lead somewhere, measured figures are those of the CSV files, and README.md stays short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+LONGEST_README = 200  # lines
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of tools/."""
+    import importlib
+
+    monkeypatch.syspath_prepend(ROOT / "tools")
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+# --- Generated figures --------------------------------------------------------------------------------------------------
+
+
+GENERATED = ["README.md", "docs/exactness.md", "docs/performance.md", "docs/scan-kernels.md", "docs/speed.svg"]
+
+
+@pytest.mark.parametrize("path", GENERATED)
+def test_generated(path: str, tool: Any) -> None:
+    files = tool("docs").generated(ROOT)
+    assert sorted(files) == GENERATED
+    assert (ROOT / path).read_text() == files[path], "run make docs"
+
+
+def test_a_region_without_a_writer_is_an_error(tool: Any) -> None:
+    results = tool("doc_results").Results(ROOT)
+    text = "<!-- generated: speed -->\nold\n<!-- end -->\n"
+    filled = tool("docs").fill(text, {"speed": lambda _: "new"}, results)
+    assert filled == "<!-- generated: speed -->\n\nnew\n\n<!-- end -->\n"
+    assert tool("docs").fill(filled, {"speed": lambda _: "new"}, results) == filled
+    for writers in ({}, {"speed": str, "other": str}):
+        with pytest.raises(ValueError, match="generated regions"):
+            tool("docs").fill(text, writers, results)
+
+
+def test_the_table_of_the_readme_by_hand(tool: Any) -> None:
+    """One row and one sentence, computed here from the CSV files without the generator."""
+    import csv
+    import math
+
+    _, *lines = (ROOT / "python/bench/results/h200_scan.csv").read_text().splitlines()
+    rows = list(csv.DictReader(lines))
+    key = {"outputs": "cumprod, dim 0", "shape": "8192x8192"}
+    single, half = (next(r for r in rows if {**key, "dtype": d}.items() <= r.items()) for d in ("float32", "bfloat16"))
+    shares = " | ".join(f"{float(r['share_of_copy']):.2f}" for r in (single, half))
+    text = (ROOT / "README.md").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("| cumprod along columns |")]
+    assert shares in line
+    for row in (single, half):
+        assert f"{float(row['torch_ms']) / float(row['ms']):.1f}x" in line
+    mean = math.prod(float(row["ratio"]) ** (1 / len(rows)) for row in rows)
+    assert f"Scans are {mean:.1f} times faster in the geometric mean of {len(rows)} rows" in text
+
+
+def test_the_chart(tool: Any) -> None:
+    """A bar for each library and row, as long as the share says."""
+    svg = ElementTree.fromstring((ROOT / "docs/speed.svg").read_text())
+    bars = [r for r in svg.iter("{http://www.w3.org/2000/svg}rect") if r.get("x") == "320" and r.get("y") != "32"]
+    rows = tool("doc_tables").HIGHLIGHTS
+    assert len(bars) == 2 * len(rows)
+    results = tool("doc_results").Results(ROOT)
+    for k, (_, *key) in enumerate(rows):
+        row = tool("doc_tables").found(results, *key, "bfloat16")
+        ours, theirs = (float(bar.get("width", "")) / 470 for bar in bars[2 * k : 2 * k + 2])
+        assert ours == pytest.approx(float(row["share_of_copy"]), abs=2e-4)
+        assert theirs == pytest.approx(ours * float(row["ms"]) / float(row["torch_ms"]), abs=2e-4)
+
+
+# --- Links --------------------------------------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of the headings of a document, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path, root: Path = ROOT) -> list[str]:
+    """The links of a document to files or headings that do not exist."""
+    text = re.sub(r"`[^`\n]*`", "", FENCED.sub("", path.read_text()))
+    broken = []
+    for target in re.findall(r"\]\(\s*<?([^)\s>]+)", text):
+        if re.match(r"https?://", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        if not there.exists() or not there.is_relative_to(root) or (anchor and anchor not in anchors(there)):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links(path: Path) -> None:
+    assert broken_links(path) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    document = tmp_path / "a.md"
+    document.write_text("# A title\n[a](#a-title) [b](#none) [c](none.md) [d](https://arxiv.org)\n```\n[e](none)\n```\n")
+    assert broken_links(document, tmp_path) == ["#none", "none.md"]
+
+
+def test_every_document_can_be_reached_from_the_readme() -> None:
+    reached = set(re.findall(r"\((docs/[\w-]+\.md)", (ROOT / "README.md").read_text()))
+    assert reached == {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")}
+
+
+# --- README.md ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
+
+
+def test_the_description_has_no_local_links(tool: Any) -> None:
+    plain = tool("description").without_local_links
+    text = (
+        "![a chart](docs/a.svg) [the *guide*](docs/a.md#b), [top](#top), [paper](https://arxiv.org)\n```\n[a](b)\n```\n[c](d)\n"
+    )
+    assert plain(text) == " the *guide*, [top](#top), [paper](https://arxiv.org)\n```\n[a](b)\n```\nc\n"
+    readme = plain((ROOT / "README.md").read_text())
+    assert readme.startswith("# sternway")
+    assert not re.search(r"\]\((?!https?://|#)", readme)
+    assert "docs/performance.md has all rows" in readme

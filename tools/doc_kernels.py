@@ -1,0 +1,37 @@
+"""The generated table of docs/scan-kernels.md: the kernel selected for each shape, from the golden file of the Go tests."""
+
+from __future__ import annotations
+
+import re
+
+from doc_results import Results, table
+
+DEVICE, DTYPE = "H100", "float32"
+KINDS = ("cumsum", "cumprod", "cummax", "logcumsumexp")
+KERNELS = {
+    "rows": "row_packed", "row": "row_resident", "tiles": "row_tiled", "long": "row_pipelined", "pieces": "row_cluster",
+    "columns": "column_tiled", "strips": "column_pipelined", "slabs": "column_cluster",
+}  # fmt: skip
+PROBLEM = re.compile(
+    r"(?P<kind>\w+) (?P<shape>\[[\d, ]+\]) (?P<dtype>\w+) dim (?P<dim>\d) by (?P<operands>[\w, ]+): (?P<kernel>\w+),"
+)
+
+
+def selection(results: Results) -> str:
+    """Kernels by shape and kind, for aligned operands. cummin is computed like cummax."""
+    [golden] = results.root.glob("core/**/scan_selection.golden")
+    chosen: dict[tuple[str, str], dict[str, str]] = {}
+    for section in re.split(r"^# ", golden.read_text(), flags=re.MULTILINE)[
+        1:
+    ]:  # a device repeats what differs from the one before
+        for line in section.splitlines():
+            found = PROBLEM.match(line)
+            if found and found["dtype"] == DTYPE and "indices" not in found["operands"]:
+                chosen.setdefault((found["shape"], found["dim"]), {})[found["kind"]] = found["kernel"]
+        if section.startswith(DEVICE):
+            break
+    else:
+        raise ValueError(f"{golden} has no device {DEVICE}")
+    lines = [[f"{shape}, dim {dim}", *(f"`{KERNELS.get(kernels[kind], kernels[kind])}`" for kind in KINDS)]
+             for (shape, dim), kernels in chosen.items()]  # fmt: skip
+    return table(["shape and dimension", *KINDS], lines)

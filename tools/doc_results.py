@@ -1,0 +1,73 @@
+"""Reads the benchmark results in python/bench/results/."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class File:
+    """One CSV file. Its first line holds the command and the machine, separated by a bar."""
+
+    name: str
+    command: str
+    machine: str
+    rows: list[Row]
+
+    def heading(self) -> str:
+        """The source of a table: file, machine, versions and command. The driver is named where the file has it."""
+        return f"`{self.name}`, {self.machine}. Made by `{self.command}`. The file names no commit."
+
+
+class Results:
+    """The results of a source tree, read when asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "python" / "bench" / "results"
+
+    def file(self, name: str) -> File:
+        """Read a file."""
+        first, *lines = (self.folder / name).read_text().splitlines()
+        command, _, machine = first.removeprefix("# ").partition(" | ")
+        tokens = command.split(" ")
+        if "--csv" in tokens:  # a path on the machine that measured says nothing to a reader
+            tokens[tokens.index("--csv") + 1] = name
+        return File(name, " ".join(tokens), machine, list(csv.DictReader(lines)))
+
+
+def geometric_mean(rows: Iterable[Row]) -> float:
+    """Of the times faster than torch."""
+    logs = [math.log(float(row["ratio"])) for row in rows]
+    return math.exp(sum(logs) / len(logs))
+
+
+def slowest(rows: Iterable[Row]) -> Row:
+    """The row that gains least over torch."""
+    return min(rows, key=lambda row: float(row["ratio"]))
+
+
+def times(ratio: float | str) -> str:
+    """A ratio as text: 9.3x."""
+    value = float(ratio)
+    return f"{value:.0f}x" if value >= 100 else f"{value:.1f}x" if value >= 10 else f"{value:.2f}x"
+
+
+def duration(milliseconds: float | str) -> str:
+    """A time as text, with three digits."""
+    value = float(milliseconds)
+    unit, number = ("ms", value) if value >= 1 else ("µs", value * 1e3)
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,241 @@
+"""The generated tables of README.md, docs/performance.md and docs/exactness.md, in Markdown."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+
+from doc_results import DTYPES, File, Results, Row, duration, geometric_mean, slowest, table, times
+
+NAMES = {
+    "lerp_backward": "lerp",
+    "dequantize_per_token_backward": "dequantize",
+    "fake_quantize_per_token_backward": "fake quantize",
+    "rope_backward": "RoPE",
+    "embedding_bag_backward": "embedding bag",
+}
+SHAPES = {
+    "4x32x4096x128": "4 x 32 x 4096 x 128",
+    "1048576x128x65536x20": "2^20 rows of 128, 65536 bags of 20",
+    "1x67108864": "1 x 2^26",
+}
+
+# The rows of the table in README.md and of the chart: label, file, columns of the file.
+HIGHLIGHTS = (
+    ("lerp, both ends and a weight per row", "h200.csv", "lerp_backward", "da, db, dweight per row", "16384x8192"),
+    ("dequantize, values and scale", "h200.csv", "dequantize_per_token_backward", "dx, dscale", "16384x8192"),
+    ("fake quantize, values and scale", "h200.csv", "fake_quantize_per_token_backward", "dx, dscale", "16384x8192"),
+    ("RoPE, pairs of halves", "h200.csv", "rope_backward", "dx half", "4x32x4096x128"),
+    ("cumprod along rows", "h200_scan.csv", "scan_backward", "cumprod, dim -1", "8192x8192"),
+    ("cumprod along columns", "h200_scan.csv", "scan_backward", "cumprod, dim 0", "8192x8192"),
+    ("cumprod of one long row", "h200_scan.csv", "scan_backward", "cumprod, dim -1", "1x67108864"),
+    ("embedding bag, sum, uniform indices", "h200.csv", "embedding_bag_backward", "sum, uniform", "1048576x128x65536x20"),
+)  # fmt: skip
+
+CPU = ("cpu_lerp.csv", "cpu_dequantize.csv", "cpu_rope.csv", "cpu_scan.csv", "cpu_embedding_bag.csv")
+
+
+def operation(row: Row) -> str:
+    """What a row measures, in words: operation and variant."""
+    name = NAMES.get(row["op"])
+    return row["outputs"] if name is None else f"{name}: {row['outputs']}"
+
+
+def found(results: Results, name: str, op: str, outputs: str, shape: str, dtype: str) -> Row:
+    """The one row with these columns."""
+    wanted = {"op": op, "outputs": outputs, "shape": shape, "dtype": dtype}
+    [row] = [row for row in results.file(name).rows if wanted.items() <= row.items()]
+    return row
+
+
+def without_scans(file: File) -> list[Row]:
+    """The rows of operations that have no file of their own."""
+    return [row for row in file.rows if row["op"] != "scan_backward"]
+
+
+def readme_speed(results: Results) -> str:
+    """The table of README.md, with the method, the geometric means and the slowest rows."""
+    rows = []
+    for label, name, *key in HIGHLIGHTS:
+        both = [found(results, name, *key, dtype) for dtype in ("float32", "bfloat16")]
+        shares, gains = [f"{float(row['share_of_copy']):.2f}" for row in both], [times(row["ratio"]) for row in both]
+        rows.append([label, shape(both[0]), *shares, *gains])
+    head = ["gradient", "shape", "bandwidth, float32", "bandwidth, bfloat16", "times faster, float32", "times faster, bfloat16"]
+    scans, h100 = results.file("h200_scan.csv"), results.file("h100_scan.csv")
+    return f"""\
+One {machine(scans)}. A time is the median of 30 calls that alternate with torch's backward and with a copy of as many bytes.
+*Bandwidth* is the share of that copy's bandwidth; *times faster* compares with torch's backward.
+
+{table(head, rows)}
+
+{gain("Scans", scans.rows)}
+{gain("The other operations", without_scans(results.file("h200.csv")))}
+{gain(f"On one {machine(h100)}, scans", h100.rows)}"""
+
+
+def gain(subject: str, rows: list[Row]) -> str:
+    """A sentence about the gain over torch of some rows."""
+    mean = times(geometric_mean(rows)).rstrip("x")
+    worst = described(slowest(rows))
+    return f"{subject} are {mean} times faster in the geometric mean of {len(rows)} rows; the slowest row is {worst}."
+
+
+def machine(file: File) -> str:
+    """The card, or the processor with its threads."""
+    return re.split(r", (?:CUDA|torch)", file.machine)[0]
+
+
+def shape(row: Row) -> str:
+    """The shape of a row, in words where it has some."""
+    return SHAPES.get(row["shape"], row["shape"].replace("x", " x "))
+
+
+def described(row: Row) -> str:
+    """A row in words, with its gain over torch."""
+    return f"{operation(row)}, {shape(row)}, {row['dtype']} ({times(row['ratio'])})"
+
+
+def summary(results: Results) -> str:
+    """A row for each file: its machine, the geometric mean, the slowest row."""
+    rows = []
+    for name in ("h200.csv", "h200_scan.csv", "h100_scan.csv", *CPU):
+        file = results.file(name)
+        chosen = without_scans(file) if name == "h200.csv" else file.rows
+        what = "all but scans" if name == "h200.csv" else group(chosen[0], name)
+        rows.append([what, machine(file), str(len(chosen)), times(geometric_mean(chosen)), described(slowest(chosen))])
+    return table(["operations", "machine", "rows", "geometric mean", "slowest row"], rows)
+
+
+def group(row: Row, name: str) -> str:
+    """The operations of a file that has one group of them."""
+    if name == "cpu_dequantize.csv":
+        return "dequantize, fake quantize"
+    return NAMES.get(row["op"], "scans")
+
+
+def speed_of(name: str, leave_out: str = "") -> Callable[[Results], str]:
+    """A table of all rows of a file but those of an operation."""
+
+    def write(results: Results) -> str:
+        file = results.file(name)
+        return f"{file.heading()}\n\n{speed_table(row for row in file.rows if row['op'] != leave_out)}"
+
+    return write
+
+
+def speed_table(rows: Iterable[Row]) -> str:
+    """Time, share of a copy's bandwidth and gain over torch, with a column for each dtype."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        lines.setdefault((operation(row), shape(row)), {})[row["dtype"]] = cell(row)
+    body = [[*key, *(cells.get(dtype, "") for dtype in DTYPES)] for key, cells in lines.items()]
+    return table(["operation", "shape", *DTYPES], body)
+
+
+def cell(row: Row) -> str:
+    """Time, share (share in replays of CUDA graphs), times faster than torch."""
+    replayed = row.get("replayed_share")
+    share = f"{float(row['share_of_copy']):.2f}" + (f" ({float(replayed):.2f})" if replayed else "")
+    return f"{duration(row['ms'])}, {share}, {times(row['ratio'])}"
+
+
+def cpu(results: Results) -> str:
+    """The tables of the CPU, one for each file."""
+    return "\n\n".join(speed_of(name)(results) for name in CPU)
+
+
+def growth_of(name: str) -> Callable[[Results], str]:
+    """The largest growth of time for twice the length, with a column for each dtype."""
+
+    def write(results: Results) -> str:
+        file, worst = results.file(name), dict[tuple[str, str, str], tuple[float, str]]()
+        for row in file.rows:
+            if row["growth"]:
+                key, length = (row["kind"], row["along"], row["dtype"]), length_of(row)
+                worst[key] = max(worst.get(key, (0.0, "")), (float(row["growth"]), f"{length // 2} to {length}"))
+        lines = []
+        for kind, along in dict.fromkeys(key[:2] for key in worst):
+            found = (worst[kind, along, dtype] for dtype in DTYPES)
+            lines.append([kind, along, *(f"{growth:.2f} ({lengths})" for growth, lengths in found)])
+        return f"{file.heading()}\n\n{table(['scan', 'along', *DTYPES], lines)}"
+
+    return write
+
+
+def length_of(row: Row) -> int:
+    """The number of positions that are scanned."""
+    extents = row["shape"].split("x")
+    return int(extents[0] if "columns" in row["along"] else extents[1])
+
+
+def host_runs(results: Results) -> str:
+    """Host time of one run of each plan."""
+    file = results.file("host_h200.csv")
+    rows = [row for row in file.rows if not row["call"].startswith("autograd")]
+    lines = [[plain_call(row["call"]), f"{float(row['us']):.3g}", f"{float(row['ratio']):.2f}"] for row in rows]
+    return f"{file.heading()}\n\n{table(['call', 'µs', 'divided by `torch.neg(out=)`'], lines)}"
+
+
+def plain_call(call: str) -> str:
+    """The name of a call: ``plan.run`` of an operation and its variant."""
+    run = re.fullmatch(r"(\w+): plan\.run \((.*)\)", call)
+    if run is None:
+        return f"`{call}`" if call.startswith("torch.") else call
+    return f"`plan.run`: {operation({'op': run[1], 'outputs': run[2]})}"
+
+
+def host_autograd(results: Results) -> str:
+    """Host time of autograd.grad through sternway and through torch."""
+    seconds: dict[str, dict[str, Row]] = {}
+    for row in results.file("host_h200.csv").rows:
+        if call := re.fullmatch(r"autograd\.grad, (.*) of (\w+) \((.*)\): (torch|sternway)", row["call"]):
+            name = f"{operation({'op': call[2], 'outputs': call[3]})} (gradient of {call[1]})"
+            seconds.setdefault(name, {})[call[4]] = row
+    lines = [[name, f"{float(pair['sternway']['us']):.0f}", f"{float(pair['torch']['us']):.0f}",
+              f"{float(pair['sternway']['ratio']):.2f}"] for name, pair in seconds.items()]  # fmt: skip
+    return table(["`autograd.grad`", "sternway, µs", "torch, µs", "sternway divided by torch"], lines)
+
+
+def sparse(results: Results) -> str:
+    """Sparse gradients of embedding bags."""
+    file = results.file("sparse_h200.csv")
+    lines = [[row["indices"], shape(row), row["dtype"], *(duration(row[c]) for c in ("ms", "torch_ms", "torch_coalesced_ms")),
+              times(row["ratio"]), times(row["ratio_coalesced"])] for row in file.rows]  # fmt: skip
+    head = ["indices", "shape", "dtype", "sternway", "torch", "torch, coalesced", "times faster", "than coalesced"]
+    return f"{file.heading()}\n\n{table(head, lines)}"
+
+
+def errors(results: Results) -> str:
+    """Norm-wise errors of every operation on random numbers, in every dtype."""
+    file = results.file("exactness.csv")
+    lines: dict[str, dict[str, str]] = {}
+    for row in file.rows:
+        if row["ulp"]:
+            lines.setdefault(operation({**row, "outputs": row["input"]}), {})[row["dtype"]] = pair(row)
+    body = [[key, *(cells[dtype] for dtype in DTYPES)] for key, cells in lines.items()]
+    return f"{file.heading()}\n\n{table(['operation', *DTYPES], body)}"
+
+
+def pair(row: Row) -> str:
+    """The errors of sternway and of torch."""
+    if float(row["ulp"]) == 0 == float(row["torch_ulp"]) and math.isinf(float(row["norm"])):
+        return "0, 0"  # the true gradient is 0, and has no norm to divide by
+    return f"{error(row['norm'])}, {error(row['torch_norm'])}"
+
+
+def error(norm: str) -> str:
+    """An error with two digits. The benchmark writes inf where a result is not finite."""
+    value = float(norm)
+    return "not finite" if math.isinf(value) else "0" if value == 0 else f"{value:.1e}"
+
+
+def hard_inputs(results: Results) -> str:
+    """Norm-wise errors on inputs that lose accuracy in a plain implementation."""
+    lines = []
+    for row in results.file("exactness.csv").rows:
+        if not row["ulp"]:
+            kind = re.search(r"\((\w+)\)", row["op"])
+            lines.append([kind[1] if kind else NAMES[row["op"]], row["input"], row["dtype"], error(row["norm"]),
+                          error(row["torch_norm"])])  # fmt: skip
+    return table(["operation", "input", "dtype", "sternway", "torch"], lines)

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Writes the generated parts of the documents: tables in README.md and docs/, and the chart docs/speed.svg.
+
+    python tools/docs.py            write them
+    python tools/docs.py --check    name the files that differ, and exit with 1 if there are any
+
+Measured figures come from the CSV files in python/bench/results/, the selection of scan kernels from a golden file of the Go
+tests. In Markdown, a generated region lies between the comments ``<!-- generated: NAME -->`` and ``<!-- end -->``; REGIONS says
+which function writes which region.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import doc_chart
+import doc_kernels
+import doc_tables
+from doc_results import Results
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = "docs/speed.svg"
+REGION = re.compile(r"(?P<head><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<foot>^<!-- end -->$)", re.DOTALL | re.MULTILINE)
+
+REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
+    "README.md": {"speed": doc_tables.readme_speed},
+    "docs/performance.md": {
+        "summary": doc_tables.summary,
+        "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
+        "h200-scans": doc_tables.speed_of("h200_scan.csv"),
+        "h100-scans": doc_tables.speed_of("h100_scan.csv"),
+        "growth-h100": doc_tables.growth_of("h100_growth.csv"),
+        "growth-h200": doc_tables.growth_of("h200_growth.csv"),
+        "host-runs": doc_tables.host_runs,
+        "host-autograd": doc_tables.host_autograd,
+        "sparse": doc_tables.sparse,
+        "cpu": doc_tables.cpu,
+    },
+    "docs/scan-kernels.md": {"selection": doc_kernels.selection},
+    "docs/exactness.md": {"errors": doc_tables.errors, "hard-inputs": doc_tables.hard_inputs},
+}
+
+
+def fill(text: str, writers: dict[str, Callable[[Results], str]], results: Results) -> str:
+    """Replace the content of every generated region of a document.
+
+    Raises:
+        ValueError: the regions of the document are not those of the table, in any order.
+    """
+    found = [match["name"] for match in REGION.finditer(text)]
+    if sorted(found) != sorted(writers):
+        raise ValueError(f"generated regions are {found}, REGIONS has {list(writers)}")
+    return REGION.sub(lambda match: f"{match['head']}\n{writers[match['name']](results)}\n\n{match['foot']}", text)
+
+
+def generated(root: Path = ROOT) -> dict[str, str]:
+    """The content that each generated file must have, by its path from the root of the tree."""
+    results = Results(root)
+    files = {path: fill((root / path).read_text(), writers, results) for path, writers in REGIONS.items()}
+    return files | {CHART: doc_chart.speed(results)}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files that differ, or name them."""
+    check = arguments == ["--check"]
+    if arguments and not check:
+        print(__doc__)
+        return 2
+    changed = 0
+    for path, text in generated().items():
+        if not (ROOT / path).exists() or (ROOT / path).read_text() != text:
+            changed += 1
+            print(f"{path} {'differs; run make docs' if check else 'written'}")
+            if not check:
+                (ROOT / path).write_text(text)
+    return 1 if check and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
