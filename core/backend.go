@@ -24,7 +24,11 @@ func backendFor(device tensor.Device, op string) (Backend, error) {
 	case device == tensor.CPU:
 		return cpuBackend{}, nil
 	case device.Type == tensor.DeviceCUDA:
-		return cudaFor(device.Index, op)
+		d, err := launch.DeviceOf(device.Index, op)
+		if err != nil {
+			return nil, err
+		}
+		return cudaBackend{d}, nil
 	}
 	return nil, errs.New(errs.Unsupported, op, "device", "cpu or cuda:N", device.String(), "")
 }

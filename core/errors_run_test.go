@@ -283,8 +283,7 @@ func (r *refusals) devices() {
 	plan, err := Select(large, tensor.CUDA(0), ops.Preference{})
 	require.NoError(r.t, err)
 	r.workspaces(plan)
-	image = func(string, string) ([]byte, error) { return nil, nil }
-	cudaBackends = map[int32]*cudaBackend{}
+	(&fakeCUDA{devices: 1, units: 132, bare: true}).install(r.t)
 	_, err = Select(large, tensor.CUDA(0), ops.Preference{})
 	r.expect("device: no kernels", errs.Unsupported, err)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/launch"
 )
 
 // fakeCUDA is a driver with devices that keep a record of what they are asked to do.
@@ -15,6 +16,7 @@ type fakeCUDA struct {
 	units     int
 	shared    int                        // bytes that a block can have; 0: 227 kB
 	bandwidth int64                      // bytes in a second
+	bare      bool                       // the package was built without kernels
 	missing   error                      // of the whole driver
 	refusals  map[string]error           // by call: device, load, kernel, launch, synchronize
 	exports   map[string][]string        // symbols by image; nil: whatever is asked for
@@ -41,16 +43,19 @@ type fakeLaunch struct {
 
 // install puts the fake in the place of libcuda, and the names of images in the place of their code.
 func (f *fakeCUDA) install(t testing.TB) *fakeCUDA {
-	formerDriver, formerImage, formerBackends := openDriver, image, cudaBackends
-	openDriver = func() (driver.Driver, error) {
+	open := func() (driver.Driver, error) {
 		if f.missing != nil {
 			return nil, f.missing
 		}
 		return f, nil
 	}
-	image = func(name, _ string) ([]byte, error) { return []byte(name), nil }
-	cudaBackends = map[int32]*cudaBackend{}
-	t.Cleanup(func() { openDriver, image, cudaBackends = formerDriver, formerImage, formerBackends })
+	image := func(name, _ string) ([]byte, error) {
+		if f.bare {
+			return nil, nil
+		}
+		return []byte(name), nil
+	}
+	t.Cleanup(launch.Replace(launch.Source{Open: open, Image: image}))
 	return f
 }
 

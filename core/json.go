@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/cuda"
@@ -86,20 +87,20 @@ func InfoJSON() string {
 	if manifest := cuda.Manifest(); manifest != nil {
 		info["kernel_image"] = json.RawMessage(manifest)
 	}
-	d, err := openDriver()
+	d, err := launch.Driver()
 	if err != nil {
 		info["driver"], info["devices"] = err.Error(), []string{}
 	} else {
 		info["driver"] = fmt.Sprintf("CUDA %d.%d", d.Version()/1000, d.Version()%1000/10)
 		devices := []map[string]any{}
 		for i := range d.DeviceCount() {
-			b, err := cudaFor(int32(i), "info")
+			found, err := launch.DeviceOf(int32(i), "info")
 			if err != nil {
 				devices = append(devices, map[string]any{"device": tensor.CUDA(i).String(), "error": err.Error()})
 				continue
 			}
-			devices = append(devices, map[string]any{"device": tensor.CUDA(i).String(), "name": b.device.Name(), "arch": b.device.Arch(),
-				"multiprocessors": b.device.Multiprocessors(), "memory": b.device.Memory()})
+			devices = append(devices, map[string]any{"device": tensor.CUDA(i).String(), "name": found.Name(), "arch": found.Arch(),
+				"multiprocessors": found.Multiprocessors(), "memory": found.Memory()})
 		}
 		info["devices"] = devices
 		if len(devices) > 0 && cuda.Manifest() != nil {

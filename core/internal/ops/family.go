@@ -197,13 +197,10 @@ type Program interface {
 	Workspace() int64 // bytes
 	// InPlace reports whether output o of args may be exactly an input.
 	InPlace(args []tensor.Tensor, o int) bool
-	Symbols() []Symbol // what the device must load, in the order that launches refer to
+	Symbols() []launch.Symbol // what the device must load, in the order that launches refer to
 	Host(args []tensor.Tensor)
 	Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error
 }
 
 // ConditionalWorkspace is a program that needs its workspace for one operand, by number: runs without it need none. -1: every run needs it.
 type ConditionalWorkspace interface{ WorkspaceOperand() int }
-
-// Symbol is a kernel by image and name.
-type Symbol struct{ Image, Name string }

@@ -8,7 +8,6 @@ import (
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
-	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -32,16 +31,16 @@ type kernelSet struct {
 type unroll struct{ Mapped, Rows, Columns int64 }
 
 // Symbols are the kernels of each set, then the one that adds partial sums.
-func (m *mapReduce) Symbols() (list []ops.Symbol) {
+func (m *mapReduce) Symbols() (list []launch.Symbol) {
 	for _, set := range m.op.Sets {
 		for _, kernel := range m.family.Kinds[0].Kernels {
 			if kernel == "map" || len(m.passes) > 0 {
-				list = append(list, ops.Symbol{Image: m.family.Image, Name: set.Name + "_" + kernel + "_" + m.element.Suffix()})
+				list = append(list, launch.Symbol{Image: m.family.Image, Name: set.Name + "_" + kernel + "_" + m.element.Suffix()})
 			}
 		}
 	}
 	if len(m.passes) > 0 {
-		list = append(list, ops.Symbol{Image: "mapreduce", Name: "combine_" + m.element.Accumulator().Suffix()})
+		list = append(list, launch.Symbol{Image: "mapreduce", Name: "combine_" + m.element.Accumulator().Suffix()})
 	}
 	return list
 }

@@ -67,11 +67,11 @@ const (
 	bagBounds
 )
 
-func (p *BagProgram) Symbols() (list []ops.Symbol) {
+func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.Suffix()
 	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
 		"few" + suffix, "clear", "keys", "count", "scatter", "sort", "winners", "collect", "bounds"} {
-		list = append(list, ops.Symbol{Image: embeddingBag.Image, Name: prefix + name})
+		list = append(list, launch.Symbol{Image: embeddingBag.Image, Name: prefix + name})
 	}
 	return list
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
-	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -27,8 +26,8 @@ const (
 	UniqueStages
 )
 
-func (u *UniqueProgram) Symbols() []ops.Symbol {
-	return []ops.Symbol{{Image: uniqueRows.Image, Name: uniqueRows.Symbol("", u.Kernel(), u.D.IndexDType)}}
+func (u *UniqueProgram) Symbols() []launch.Symbol {
+	return []launch.Symbol{{Image: uniqueRows.Image, Name: uniqueRows.Symbol("", u.Kernel(), u.D.IndexDType)}}
 }
 
 // uniqueLayout is where things lie in the workspace, in bytes: the cells, the totals of 2^shift groups, the counts of groups.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
@@ -243,9 +244,9 @@ func (d RopeBackward) Compile(units int, preference ops.Preference) (ops.Program
 func (p *RopeProgram) Kernel() string   { return p.Pairing }
 func (p *RopeProgram) Workspace() int64 { return 0 }
 
-func (p *RopeProgram) Symbols() (list []ops.Symbol) {
+func (p *RopeProgram) Symbols() (list []launch.Symbol) {
 	for _, kernel := range []string{"", "_tables", "_tokens"} {
-		list = append(list, ops.Symbol{Image: rope.Image, Name: rope.Symbol("", p.Pairing+kernel, p.DType)})
+		list = append(list, launch.Symbol{Image: rope.Image, Name: rope.Symbol("", p.Pairing+kernel, p.DType)})
 	}
 	return list
 }

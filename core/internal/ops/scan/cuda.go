@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -89,20 +90,20 @@ func (s *ScanProgram) pick() {
 func (s *ScanProgram) ownKernels() []string { return Scan.Kind(s.kind).Kernels }
 
 // Symbols are the kernels of the kind, then those for indices.
-func (s *ScanProgram) Symbols() (list []ops.Symbol) {
+func (s *ScanProgram) Symbols() (list []launch.Symbol) {
 	row := Scan.Kind(s.kind)
 	for _, kernel := range s.ownKernels() {
-		list = append(list, ops.Symbol{Image: Scan.ImageOf(s.kind), Name: Scan.Symbol(s.kind, kernel, s.element)})
+		list = append(list, launch.Symbol{Image: Scan.ImageOf(s.kind), Name: Scan.Symbol(s.kind, kernel, s.element)})
 	}
 	if s.indexed() {
 		for _, kernel := range kernelsOfIndices {
-			list = append(list, ops.Symbol{Image: Scan.ImageOf(row.Name), Name: Scan.Name + "_indices_" + kernel + "_" + s.element.Suffix()})
+			list = append(list, launch.Symbol{Image: Scan.ImageOf(row.Name), Name: Scan.Name + "_indices_" + kernel + "_" + s.element.Suffix()})
 		}
 		for _, kernel := range kernelsOfRecords {
-			list = append(list, ops.Symbol{Image: Scan.ImageOf(row.Name), Name: Scan.Symbol(s.kind, "records_"+kernel, s.element)})
+			list = append(list, launch.Symbol{Image: Scan.ImageOf(row.Name), Name: Scan.Symbol(s.kind, "records_"+kernel, s.element)})
 		}
 	}
-	return append(list, ops.Symbol{Image: Scan.Image, Name: "scan_clear"})
+	return append(list, launch.Symbol{Image: Scan.Image, Name: "scan_clear"})
 }
 
 func (s *ScanProgram) Geometry() string {

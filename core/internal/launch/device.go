@@ -1,0 +1,151 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/sternway/sternway/cuda"
+)
+
+// Symbol names a kernel: the image that holds it, and its name there.
+type Symbol struct{ Image, Name string }
+
+// Device is one CUDA device of the driver. Images are loaded and kernels looked up once, and kept.
+type Device struct {
+	driver.Device
+	mu      sync.Mutex
+	images  map[string]driver.Library
+	kernels map[Symbol]Kernel
+}
+
+// Source is where devices and kernel images come from.
+type Source struct {
+	Open  func() (driver.Driver, error)                   // the driver
+	Image func(name, architecture string) ([]byte, error) // a kernel image; nil where the package was built without kernels
+}
+
+var (
+	mu      sync.Mutex
+	source  = Source{driver.Open, cuda.Image}
+	devices = map[int32]*Device{}
+)
+
+// Replace sets another source, forgets every device, and returns what undoes that. It is for tests.
+func Replace(s Source) (undo func()) {
+	mu.Lock()
+	defer mu.Unlock()
+	formerSource, formerDevices := source, devices
+	source, devices = s, map[int32]*Device{}
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		source, devices = formerSource, formerDevices
+	}
+}
+
+// Driver opens the driver.
+func Driver() (driver.Driver, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	return source.Open()
+}
+
+// DeviceOf is the device with an ordinal, for an operation that messages name.
+func DeviceOf(ordinal int32, op string) (*Device, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	if d := devices[ordinal]; d != nil {
+		return d, nil
+	}
+	opened, err := source.Open()
+	if err != nil {
+		return nil, errs.New(errs.Unsupported, op, "device", "a CUDA device", err.Error(), `device="cpu" works on every machine`)
+	}
+	count := opened.DeviceCount()
+	if int(ordinal) >= count || ordinal < 0 {
+		return nil, errs.New(errs.Unsupported, op, "device", fmt.Sprintf("one of the %d CUDA devices here", count), tensor.CUDA(int(ordinal)).String(), "")
+	}
+	device, err := opened.Device(int(ordinal))
+	if err != nil {
+		return nil, DeviceError(op, "device", err)
+	}
+	d := &Device{Device: device, images: map[string]driver.Library{}, kernels: map[Symbol]Kernel{}}
+	devices[ordinal] = d
+	return d, nil
+}
+
+// Kernels looks kernels up, each once for the device.
+func (d *Device) Kernels(symbols []Symbol, op string) ([]Kernel, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var kernels []Kernel
+	for _, symbol := range symbols {
+		kernel, err := d.kernel(symbol, op)
+		if err != nil {
+			return nil, err
+		}
+		kernels = append(kernels, kernel)
+	}
+	return kernels, nil
+}
+
+func (d *Device) kernel(symbol Symbol, op string) (Kernel, error) {
+	if kernel, found := d.kernels[symbol]; found {
+		return kernel, nil
+	}
+	library, err := d.library(symbol.Image, op)
+	if err != nil {
+		return 0, err
+	}
+	kernel, err := library.Kernel(symbol.Name)
+	if err != nil {
+		return 0, DeviceError(op, symbol.Name, err)
+	}
+	d.kernels[symbol] = kernel
+	return kernel, nil
+}
+
+// library loads an image once for the device.
+func (d *Device) library(name, op string) (driver.Library, error) {
+	if library := d.images[name]; library != nil {
+		return library, nil
+	}
+	code, err := source.Image(name, d.Arch())
+	if err != nil {
+		return nil, DeviceError(op, "kernel image", err)
+	}
+	if code == nil {
+		return nil, errs.New(errs.Unsupported, op, "device", "cpu, as this build carries no CUDA kernels", "cuda",
+			"install a wheel with kernels, or build with nvcc and without STERNWAY_CUDA=0")
+	}
+	library, err := d.Load(code)
+	if err != nil {
+		return nil, d.loadError(op, err)
+	}
+	d.images[name] = library
+	return library, nil
+}
+
+// loadError tells a device that the image was not built for from a driver that failed.
+func (d *Device) loadError(op string, err error) error {
+	var status *driver.Status
+	if errors.As(err, &status) && status.NoImage() {
+		return errs.New(errs.Unsupported, op, "device", "of an architecture in the kernel image", d.Arch(),
+			"rebuild with STERNWAY_CUDA_ARCHS set to it")
+	}
+	return DeviceError(op, "kernel image", err)
+}
+
+// DeviceError is a refusal of the driver as an error of this module.
+func DeviceError(op, operand string, err error) error {
+	e := errs.New(errs.DeviceFailure, op, operand, "accepted by the driver", err.Error(), "")
+	var status *driver.Status
+	if errors.As(err, &status) {
+		e.Status, e.Got, e.Hint = status.Name, status.Name+" in "+status.Call, status.Advice()
+	}
+	return e
+}
