@@ -1,11 +1,13 @@
-package core
+package core_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
 	"github.com/sternway/sternway/core/internal/ops/scan"
@@ -27,14 +29,14 @@ var benchmarkProblems = []struct {
 }
 
 // tinyRun is a plan and operands that it accepts.
-func tinyRun(t testing.TB, d ops.Descriptor, device tensor.Device, without []string) (*Plan, []tensor.Tensor) {
-	plan, err := Select(d, device, ops.Preference{})
+func tinyRun(t testing.TB, d ops.Descriptor, device tensor.Device, without []string) (*core.Plan, []tensor.Tensor) {
+	plan, err := core.Select(d, device, ops.Preference{})
 	require.NoError(t, err)
 	require.Zero(t, plan.WorkspaceSize())
-	c := trial{descriptor: d, without: without}
-	_, shape := instantiate(d, plan.problem.Element)
-	args := make([]tensor.Tensor, len(plan.problem.Operands))
-	for i, m := range c.arrange(t, plan, shape, &schemes[0]).operands {
+	c := coretest.Trial{Descriptor: d, Without: without}
+	_, shape := coretest.Instantiate(d, coretest.ProblemOf(plan).Element)
+	args := make([]tensor.Tensor, len(coretest.ProblemOf(plan).Operands))
+	for i, m := range c.Arrange(t, plan, shape, &coretest.Schemes[0]).Operands {
 		if m != nil {
 			args[i] = m.Tensor
 		}
@@ -44,7 +46,7 @@ func tinyRun(t testing.TB, d ops.Descriptor, device tensor.Device, without []str
 }
 
 func BenchmarkRunOrdered(b *testing.B) {
-	(&fakeCUDA{devices: 1, units: 132, body: func(string, *driver.Launch) {}}).install(b)
+	(&coretest.FakeCUDA{Devices: 1, Units: 132, Body: func(string, *driver.Launch) {}}).Install(b)
 	for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
 		for _, p := range benchmarkProblems {
 			b.Run(device.String()+"/"+p.name, func(b *testing.B) {
@@ -62,7 +64,7 @@ func BenchmarkRunOrdered(b *testing.B) {
 
 // The way to a launch allocates nothing.
 func TestLaunchAllocatesNothing(t *testing.T) {
-	(&fakeCUDA{devices: 1, units: 132, body: func(string, *driver.Launch) {}}).install(t)
+	(&coretest.FakeCUDA{Devices: 1, Units: 132, Body: func(string, *driver.Launch) {}}).Install(t)
 	for _, p := range benchmarkProblems {
 		plan, args := tinyRun(t, p.descriptor, tensor.CUDA(0), p.without)
 		require.Zero(t, testing.AllocsPerRun(100, func() { _ = plan.RunOrdered(0, tensor.Tensor{}, args) }), p.name)

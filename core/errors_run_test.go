@@ -1,4 +1,4 @@
-package core
+package core_test
 
 import (
 	"errors"
@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
@@ -25,72 +27,72 @@ func (r *refusals) runs() {
 	shape := []int64{2, 3}
 	dequantise := elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensor.Int8}
 	fake := elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
-	lerp := trial{reason: "lerp", descriptor: elementwise.LerpBackward{Shape: shape}}
-	number := trial{reason: "lerp by a number", descriptor: elementwise.LerpBackward{Shape: shape, Weight: &weight}, without: []string{"weight", "dweight"}}
-	square := trial{reason: "lerp of a square", descriptor: elementwise.LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, without: []string{"weight", "db", "dweight"}}
-	tokens := trial{reason: "dequantise", descriptor: dequantise, dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}}
-	fixed := trial{reason: "dequantise by fixed zero points", descriptor: dequantise, without: []string{"dzero_point"}}
-	whole := trial{reason: "dequantise by whole zero points", descriptor: dequantise, dtypes: map[string]tensor.DType{"zero_point": tensor.Int8, "dzero_point": tensor.Float32}}
-	faked := trial{reason: "fake quantise", descriptor: fake, dtypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
-	turned := trial{reason: "rope", descriptor: rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: given(int64(3))},
-		values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
-	chosen := func(index float64) trial {
+	lerp := coretest.Trial{Reason: "lerp", Descriptor: elementwise.LerpBackward{Shape: shape}}
+	number := coretest.Trial{Reason: "lerp by a number", Descriptor: elementwise.LerpBackward{Shape: shape, Weight: &weight}, Without: []string{"weight", "dweight"}}
+	square := coretest.Trial{Reason: "lerp of a square", Descriptor: elementwise.LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, Without: []string{"weight", "db", "dweight"}}
+	tokens := coretest.Trial{Reason: "dequantise", Descriptor: dequantise, Dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}}
+	fixed := coretest.Trial{Reason: "dequantise by fixed zero points", Descriptor: dequantise, Without: []string{"dzero_point"}}
+	whole := coretest.Trial{Reason: "dequantise by whole zero points", Descriptor: dequantise, Dtypes: map[string]tensor.DType{"zero_point": tensor.Int8, "dzero_point": tensor.Float32}}
+	faked := coretest.Trial{Reason: "fake quantise", Descriptor: fake, Dtypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
+	turned := coretest.Trial{Reason: "rope", Descriptor: rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: coretest.Given(int64(3))},
+		Values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
+	chosen := func(index float64) coretest.Trial {
 		values := map[string]func(*rand.Rand) float64{"indices": func(*rand.Rand) float64 { return index }}
-		return trial{reason: "cummax", descriptor: scan.ScanBackward{Kind: "cummax", Shape: shape, Dim: -1}, without: []string{"x"}, values: values}
+		return coretest.Trial{Reason: "cummax", Descriptor: scan.ScanBackward{Kind: "cummax", Shape: shape, Dim: -1}, Without: []string{"x"}, Values: values}
 	}
-	sums := trial{reason: "cumsum", descriptor: scan.ScanBackward{Kind: "cumsum", Shape: shape}, without: []string{"x", "indices"}}
-	products := trial{reason: "cumprod", descriptor: scan.ScanBackward{Kind: "cumprod", Shape: shape}, without: []string{"indices"}}
+	sums := coretest.Trial{Reason: "cumsum", Descriptor: scan.ScanBackward{Kind: "cumsum", Shape: shape}, Without: []string{"x", "indices"}}
+	products := coretest.Trial{Reason: "cumprod", Descriptor: scan.ScanBackward{Kind: "cumprod", Shape: shape}, Without: []string{"indices"}}
 	winners := chosen(0)
 	for _, row := range []struct {
-		trial  trial
+		trial  coretest.Trial
 		name   string
 		kind   errs.Kind
-		change func(a Args)
+		change func(a core.Args)
 	}{
 		{lerp, "no dy", errs.InvalidProblem, without("dy")},
 		{lerp, "no output", errs.InvalidProblem, without("da", "db", "dweight")},
 		{lerp, "da without weight", errs.InvalidProblem, without("weight", "dweight")},
 		{lerp, "dweight without a", errs.InvalidProblem, without("a")},
 		{lerp, "dweight without b", errs.InvalidProblem, without("b")},
-		{lerp, "an unexpected operand", errs.InvalidProblem, func(a Args) { a["end"] = a["b"] }},
-		{number, "weight as well", errs.InvalidProblem, func(a Args) { a["weight"] = a["dy"] }},
-		{number, "dweight as well", errs.InvalidProblem, func(a Args) { a["dweight"] = a["da"] }},
+		{lerp, "an unexpected operand", errs.InvalidProblem, func(a core.Args) { a["end"] = a["b"] }},
+		{number, "weight as well", errs.InvalidProblem, func(a core.Args) { a["weight"] = a["dy"] }},
+		{number, "dweight as well", errs.InvalidProblem, func(a core.Args) { a["dweight"] = a["da"] }},
 		{tokens, "no dx", errs.InvalidProblem, without("dx")},
 		{tokens, "no scale", errs.InvalidProblem, without("scale")},
 		{tokens, "dscale without q", errs.InvalidProblem, without("q")},
 		{tokens, "dzero_point without zero_point", errs.InvalidProblem, without("zero_point")},
-		{whole, "dzero_point of whole zero points", errs.InvalidProblem, func(Args) {}},
+		{whole, "dzero_point of whole zero points", errs.InvalidProblem, func(core.Args) {}},
 		{tokens, "dzero_point of another dtype", errs.InvalidProblem, edit("dzero_point", func(t *tensor.Tensor) { t.DType = tensor.Float16 })},
 		{faked, "no x", errs.InvalidProblem, without("x")},
-		{sums, "x as well", errs.InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
+		{sums, "x as well", errs.InvalidProblem, func(a core.Args) { a["x"] = a["dy"] }},
 		{products, "no x", errs.InvalidProblem, without("x")},
-		{products, "indices as well", errs.InvalidProblem, func(a Args) { a["indices"] = a["x"] }},
-		{products, "in place", errs.InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
-		{winners, "x and indices", errs.InvalidProblem, func(a Args) { a["x"] = a["dy"] }},
+		{products, "indices as well", errs.InvalidProblem, func(a core.Args) { a["indices"] = a["x"] }},
+		{products, "in place", errs.InvalidProblem, func(a core.Args) { a["dx"] = a["dy"] }},
+		{winners, "x and indices", errs.InvalidProblem, func(a core.Args) { a["x"] = a["dy"] }},
 		{winners, "neither x nor indices", errs.InvalidProblem, without("indices")},
 		{winners, "indices of 32 bits", errs.InvalidProblem, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
-		{chosen(3), "an index too large", errs.InvalidProblem, func(Args) {}},
-		{chosen(-1), "a negative index", errs.InvalidProblem, func(Args) {}},
+		{chosen(3), "an index too large", errs.InvalidProblem, func(core.Args) {}},
+		{chosen(-1), "a negative index", errs.InvalidProblem, func(core.Args) {}},
 		{faked, "dzero_point of another dtype", errs.InvalidProblem, edit("dzero_point", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
 
 		{turned, "cos without sin", errs.InvalidProblem, without("sin")},
 		{turned, "sin without cos", errs.InvalidProblem, without("cos")},
 		{turned, "tables of two shapes", errs.InvalidProblem, edit("sin", func(t *tensor.Tensor) { t.Shape[1] = 6 })},
-		{turned, "a short table", errs.InvalidProblem, func(a Args) {
+		{turned, "a short table", errs.InvalidProblem, func(a core.Args) {
 			delete(a, "positions")
 			edit("cos", func(t *tensor.Tensor) { t.Shape[1] = 3 })(a)
 			edit("sin", func(t *tensor.Tensor) { t.Shape[1] = 3 })(a)
 		}},
-		{turned, "columns", errs.InvalidProblem, func(a Args) {
+		{turned, "columns", errs.InvalidProblem, func(a core.Args) {
 			edit("cos", func(t *tensor.Tensor) { t.Shape[2] = 4 })(a)
 			edit("sin", func(t *tensor.Tensor) { t.Shape[2] = 4 })(a)
 		}},
 		{turned, "dtype of a table", errs.InvalidProblem, edit("cos", func(t *tensor.Tensor) { t.DType = tensor.Float16 })},
 		{turned, "floating positions", errs.InvalidProblem, edit("positions", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
 		{turned, "positions of another length", errs.InvalidProblem, edit("positions", func(t *tensor.Tensor) { t.Shape[1] = 3 })},
-		{turned, "a position behind the tables", errs.InvalidProblem, func(a Args) { a["positions"] = tensor.Of([]int64{0, 1, 2, 7, 0, 0, 0, 0}, 2, 4) }},
-		{turned, "a negative position in a table", errs.InvalidProblem, func(a Args) { a["positions"] = tensor.Of([]int32{0, 1, 2, 3, 0, -1, 0, 0}, 2, 4) }},
-		{turned, "dx in the memory of dy_k", errs.InvalidProblem, func(a Args) { a["dx"] = a["dy_k"] }},
+		{turned, "a position behind the tables", errs.InvalidProblem, func(a core.Args) { a["positions"] = tensor.Of([]int64{0, 1, 2, 7, 0, 0, 0, 0}, 2, 4) }},
+		{turned, "a negative position in a table", errs.InvalidProblem, func(a core.Args) { a["positions"] = tensor.Of([]int32{0, 1, 2, 3, 0, -1, 0, 0}, 2, 4) }},
+		{turned, "dx in the memory of dy_k", errs.InvalidProblem, func(a core.Args) { a["dx"] = a["dy_k"] }},
 		{turned, "expanded dx", errs.InvalidProblem, edit("dx", func(t *tensor.Tensor) { t.Strides[1] = 0 })},
 
 		{lerp, "dtype", errs.InvalidProblem, edit("b", func(t *tensor.Tensor) { t.DType = tensor.Float64 })},
@@ -114,63 +116,63 @@ func (r *refusals) runs() {
 		{lerp, "address below 0", errs.InvalidProblem, edit("dy", func(t *tensor.Tensor) { t.Strides[0] = -1 << 59 })},
 		{lerp, "output that leaves the address space", errs.InvalidProblem, edit("da", func(t *tensor.Tensor) { t.Strides[0] = math.MaxInt64 / 4 })},
 
-		{lerp, "two outputs in one memory", errs.InvalidProblem, func(a Args) { a["db"] = a["da"] }},
-		{lerp, "outputs that overlap", errs.InvalidProblem, func(a Args) { a["db"] = shift(a["da"], 1) }},
-		{lerp, "output one element after an input", errs.InvalidProblem, func(a Args) { a["da"] = shift(a["dy"], 1) }},
-		{lerp, "several outputs in place", errs.InvalidProblem, func(a Args) { a["da"] = a["dy"] }},
-		{square, "in place, transposed", errs.InvalidProblem, func(a Args) {
+		{lerp, "two outputs in one memory", errs.InvalidProblem, func(a core.Args) { a["db"] = a["da"] }},
+		{lerp, "outputs that overlap", errs.InvalidProblem, func(a core.Args) { a["db"] = shift(a["da"], 1) }},
+		{lerp, "output one element after an input", errs.InvalidProblem, func(a core.Args) { a["da"] = shift(a["dy"], 1) }},
+		{lerp, "several outputs in place", errs.InvalidProblem, func(a core.Args) { a["da"] = a["dy"] }},
+		{square, "in place, transposed", errs.InvalidProblem, func(a core.Args) {
 			a["da"] = a["dy"]
 			edit("da", func(t *tensor.Tensor) { t.Strides[0], t.Strides[1] = t.Strides[1], t.Strides[0] })(a)
 		}},
-		{tokens, "sums beside in place", errs.InvalidProblem, func(a Args) { a["dx"] = a["dy"] }},
-		{tokens, "dscale in q", errs.InvalidProblem, func(a Args) { a["dscale"] = within(a["dscale"], a["q"]) }},
+		{tokens, "sums beside in place", errs.InvalidProblem, func(a core.Args) { a["dx"] = a["dy"] }},
+		{tokens, "dscale in q", errs.InvalidProblem, func(a core.Args) { a["dscale"] = within(a["dscale"], a["q"]) }},
 	} {
-		r.expect(row.trial.reason+": "+row.name, row.kind, r.run(row.trial, row.change))
+		r.expect(row.trial.Reason+": "+row.name, row.kind, r.run(row.trial, row.change))
 	}
 	r.bags()
 	r.uniqueRows()
-	plan, err := Select(elementwise.LerpBackward{Shape: shape, DType: tensor.Float32}, tensor.CPU, ops.Preference{})
+	plan, err := core.Select(elementwise.LerpBackward{Shape: shape, DType: tensor.Float32}, tensor.CPU, ops.Preference{})
 	require.NoError(r.t, err)
 	r.expect("lerp: a wrong number of operands", errs.InvalidProblem, plan.RunOrdered(0, tensor.Tensor{}, make([]tensor.Tensor, 3)))
 }
 
 // bags are runs of embedding bags with one thing wrong.
 func (r *refusals) bags() {
-	integer := func(name string, at int64, value int64) func(Args) {
-		return func(a Args) { t := a[name]; cpu.Elements[int64](&t, 0, at+1, 1)[at] = value }
+	integer := func(name string, at int64, value int64) func(core.Args) {
+		return func(a core.Args) { t := a[name]; cpu.Elements[int64](&t, 0, at+1, 1)[at] = value }
 	}
 	for _, row := range []struct {
 		mode, name string
-		change     func(Args)
+		change     func(core.Args)
 	}{
 		{"sum", "no output", without("dweight", "d_per_sample_weights")},
 		{"sum", "no indices", without("indices")},
 		{"sum", "no weight", without("weight")},
-		{"sum", "winners", func(a Args) { a["max_indices"] = a["dy"] }},
-		{"mean", "weights of samples", func(a Args) { a["per_sample_weights"] = a["indices"] }},
-		{"mean", "gradient of weights of samples", func(a Args) { a["d_per_sample_weights"] = a["indices"] }},
+		{"sum", "winners", func(a core.Args) { a["max_indices"] = a["dy"] }},
+		{"mean", "weights of samples", func(a core.Args) { a["per_sample_weights"] = a["indices"] }},
+		{"mean", "gradient of weights of samples", func(a core.Args) { a["d_per_sample_weights"] = a["indices"] }},
 		{"max", "no winners", without("max_indices")},
 		{"sum", "dtype of indices", edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
 		{"sum", "an offset too many", edit("offsets", func(t *tensor.Tensor) { t.Shape[0] = 3 })},
 		{"sum", "index at the end", integer("indices", 3, 5)},
 		{"sum", "negative index", integer("indices", 6, -1)},
 		{"sum", "first offset", integer("offsets", 0, 1)},
-		{"sum", "offsets that fall", func(a Args) { integer("offsets", 0, 0)(a); integer("offsets", 1, -3)(a) }},
+		{"sum", "offsets that fall", func(a core.Args) { integer("offsets", 0, 0)(a); integer("offsets", 1, -3)(a) }},
 		{"sum", "offset behind the indices", integer("offsets", 1, 8)},
 		{"max", "winner at the end", integer("max_indices", 4, 5)},
 	} {
-		c := newBagCall(bagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = row.mode }), contiguous)
-		plan, err := Select(c.d, tensor.CPU, ops.Preference{})
+		c := coretest.NewBagCall(coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = row.mode }), coretest.Contiguous)
+		plan, err := core.Select(c.D, tensor.CPU, ops.Preference{})
 		require.NoError(r.t, err)
-		row.change(c.args)
-		for _, m := range c.memory {
-			m.seal()
+		row.change(c.Args)
+		for _, m := range c.Memory {
+			m.Seal()
 		}
-		err = plan.Run(0, tensor.Tensor{}, c.args)
+		err = plan.Run(0, tensor.Tensor{}, c.Args)
 		require.Error(r.t, err, row.name)
-		require.Equal(r.t, err, plan.CanImplement(c.args))
-		for name, m := range c.memory {
-			m.requireUntouched(r.t, name)
+		require.Equal(r.t, err, plan.CanImplement(c.Args))
+		for name, m := range c.Memory {
+			m.RequireUntouched(r.t, name)
 		}
 		r.expect("embedding bag, "+row.mode+": "+row.name, errs.InvalidProblem, err)
 	}
@@ -181,40 +183,40 @@ func (r *refusals) uniqueRows() {
 	for _, row := range []struct {
 		name   string
 		index  int64 // the last one
-		change func(Args)
+		change func(core.Args)
 	}{
 		{"no count", 0, without("count")},
 		{"dtype of indices", 0, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
 		{"dtype of inverse", 0, edit("inverse", func(t *tensor.Tensor) { t.DType = tensor.Int64 })},
 		{"rows for every index", 0, edit("rows", func(t *tensor.Tensor) { t.Shape[0] = 7 })},
-		{"inverse in place of indices", 0, func(a Args) { a["inverse"] = within(a["inverse"], a["indices"]) }},
-		{"index at the end", 5, func(Args) {}},
-		{"negative index", -1, func(Args) {}},
+		{"inverse in place of indices", 0, func(a core.Args) { a["inverse"] = within(a["inverse"], a["indices"]) }},
+		{"index at the end", 5, func(core.Args) {}},
+		{"negative index", -1, func(core.Args) {}},
 	} {
-		c := newUniqueCall(embedding.UniqueRows{NumRows: 5, Total: 7, IndexDType: tensor.Int64}, func(k int64) int64 { return k / 6 * row.index }, contiguous, contiguous)
-		plan, err := Select(c.d, tensor.CPU, ops.Preference{})
+		c := coretest.NewUniqueCall(embedding.UniqueRows{NumRows: 5, Total: 7, IndexDType: tensor.Int64}, func(k int64) int64 { return k / 6 * row.index }, coretest.Contiguous, coretest.Contiguous)
+		plan, err := core.Select(c.D, tensor.CPU, ops.Preference{})
 		require.NoError(r.t, err)
-		row.change(c.args)
-		err = plan.Run(0, tensor.Tensor{}, c.args)
+		row.change(c.Args)
+		err = plan.Run(0, tensor.Tensor{}, c.Args)
 		require.Error(r.t, err, row.name)
-		require.Equal(r.t, err, plan.CanImplement(c.args))
-		for name, m := range c.memory {
-			m.requireUntouched(r.t, name)
+		require.Equal(r.t, err, plan.CanImplement(c.Args))
+		for name, m := range c.Memory {
+			m.RequireUntouched(r.t, name)
 		}
 		r.expect("unique rows: "+row.name, errs.InvalidProblem, err)
 	}
 }
 
-func without(names ...string) func(Args) {
-	return func(a Args) {
+func without(names ...string) func(core.Args) {
+	return func(a core.Args) {
 		for _, name := range names {
 			delete(a, name)
 		}
 	}
 }
 
-func edit(name string, change func(*tensor.Tensor)) func(Args) {
-	return func(a Args) {
+func edit(name string, change func(*tensor.Tensor)) func(core.Args) {
+	return func(a core.Args) {
 		t := a[name]
 		change(&t)
 		a[name] = t
@@ -234,14 +236,14 @@ func within(t, other tensor.Tensor) tensor.Tensor {
 }
 
 // run runs a trial with one thing wrong.
-func (r *refusals) run(c trial, change func(Args)) error {
-	descriptor, shape := instantiate(c.descriptor, tensor.Float32)
-	plan, err := Select(descriptor, tensor.CPU, ops.Preference{})
+func (r *refusals) run(c coretest.Trial, change func(core.Args)) error {
+	descriptor, shape := coretest.Instantiate(c.Descriptor, tensor.Float32)
+	plan, err := core.Select(descriptor, tensor.CPU, ops.Preference{})
 	require.NoError(r.t, err)
-	operands := c.arrange(r.t, plan, shape, &schemes[0])
-	args := Args{}
+	operands := c.Arrange(r.t, plan, shape, &coretest.Schemes[0])
+	args := core.Args{}
 	for i, name := range plan.Operands() {
-		if m := operands.operands[i]; m != nil {
+		if m := operands.Operands[i]; m != nil {
 			args[name] = m.Tensor
 		}
 	}
@@ -249,9 +251,9 @@ func (r *refusals) run(c trial, change func(Args)) error {
 	err = plan.Run(0, tensor.Tensor{}, args)
 	require.Error(r.t, err)
 	require.Equal(r.t, err, plan.CanImplement(args))
-	for i, m := range operands.operands {
+	for i, m := range operands.Operands {
 		if m != nil {
-			m.requireUntouched(r.t, operands.operandName(i))
+			m.RequireUntouched(r.t, operands.OperandName(i))
 		}
 	}
 	return err
@@ -263,32 +265,32 @@ func (r *refusals) devices() {
 	refused := func(name string) error { return &driver.Status{Code: 999, Name: name, Call: "cuCall"} }
 	for _, row := range []struct {
 		name    string
-		fake    fakeCUDA
+		fake    coretest.FakeCUDA
 		ordinal int
 		kind    errs.Kind
 	}{
-		{"no driver", fakeCUDA{missing: errors.New("no NVIDIA driver (libcuda.so.1 was not found)")}, 0, errs.Unsupported},
-		{"no device", fakeCUDA{}, 0, errs.Unsupported},
-		{"ordinal", fakeCUDA{devices: 2, units: 4}, 2, errs.Unsupported},
-		{"device", fakeCUDA{devices: 2, refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, errs.DeviceFailure},
-		{"load", fakeCUDA{devices: 1, refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, errs.DeviceFailure},
-		{"architecture", fakeCUDA{devices: 1, refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, errs.Unsupported},
-		{"symbol", fakeCUDA{devices: 1, exports: map[string][]string{}}, 0, errs.DeviceFailure},
+		{"no driver", coretest.FakeCUDA{Missing: errors.New("no NVIDIA driver (libcuda.so.1 was not found)")}, 0, errs.Unsupported},
+		{"no device", coretest.FakeCUDA{}, 0, errs.Unsupported},
+		{"ordinal", coretest.FakeCUDA{Devices: 2, Units: 4}, 2, errs.Unsupported},
+		{"device", coretest.FakeCUDA{Devices: 2, Refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, errs.DeviceFailure},
+		{"load", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, errs.DeviceFailure},
+		{"architecture", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, errs.Unsupported},
+		{"symbol", coretest.FakeCUDA{Devices: 1, Exports: map[string][]string{}}, 0, errs.DeviceFailure},
 	} {
-		row.fake.install(r.t)
-		_, err := Select(large, tensor.CUDA(row.ordinal), ops.Preference{})
+		row.fake.Install(r.t)
+		_, err := core.Select(large, tensor.CUDA(row.ordinal), ops.Preference{})
 		r.expect("device: "+row.name, row.kind, err)
 	}
-	(&fakeCUDA{devices: 1, units: 132}).install(r.t)
-	plan, err := Select(large, tensor.CUDA(0), ops.Preference{})
+	(&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(r.t)
+	plan, err := core.Select(large, tensor.CUDA(0), ops.Preference{})
 	require.NoError(r.t, err)
 	r.workspaces(plan)
-	(&fakeCUDA{devices: 1, units: 132, bare: true}).install(r.t)
-	_, err = Select(large, tensor.CUDA(0), ops.Preference{})
+	(&coretest.FakeCUDA{Devices: 1, Units: 132, Bare: true}).Install(r.t)
+	_, err = core.Select(large, tensor.CUDA(0), ops.Preference{})
 	r.expect("device: no kernels", errs.Unsupported, err)
 }
 
-func (r *refusals) workspaces(plan *Plan) {
+func (r *refusals) workspaces(plan *core.Plan) {
 	size := plan.WorkspaceSize()
 	require.Greater(r.t, size, int64(256))
 	dy := tensor.Tensor{Data: 1 << 30, DType: tensor.Float32, Device: tensor.CUDA(0), NDim: 1, Present: 1, Shape: [tensor.MaxRank]int64{1 << 20}, Strides: [tensor.MaxRank]int64{1}}
@@ -329,7 +331,7 @@ func (r *refusals) workspaces(plan *Plan) {
 		}
 	}
 	small := int64(100)
-	limited, err := Select(plan.Descriptor(), tensor.CUDA(0), ops.Preference{MaxWorkspace: &small})
+	limited, err := core.Select(plan.Descriptor(), tensor.CUDA(0), ops.Preference{MaxWorkspace: &small})
 	require.NoError(r.t, err, "fewer parts fit a smaller workspace")
 	require.LessOrEqual(r.t, limited.WorkspaceSize(), small)
 }

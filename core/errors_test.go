@@ -1,9 +1,8 @@
-package core
+package core_test
 
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
@@ -20,8 +21,6 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/stretchr/testify/require"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata/errors.golden")
 
 // refusals collects the complete sentence of every refusal, for testdata/errors.golden.
 type refusals struct {
@@ -56,7 +55,7 @@ func TestRefusals(t *testing.T) {
 	r.runs()
 	r.devices()
 	const golden = "testdata/errors.golden"
-	if *update {
+	if *coretest.Update {
 		require.NoError(t, os.WriteFile(golden, []byte(r.text.String()), 0o600))
 	}
 	want, err := os.ReadFile(golden)
@@ -119,14 +118,14 @@ func (r *refusals) problems() {
 		{"layout", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, Layout: "sbhd"}, errs.Unsupported},
 		{"direction", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, Direction: "sideways"}, errs.Unsupported},
 		{"negative extent", rope.RopeBackward{BatchSize: -1, HeadDim: 4, DType: tensor.Float32}, errs.InvalidProblem},
-		{"negative heads", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, NumKeyHeads: given(int64(-1))}, errs.InvalidProblem},
+		{"negative heads", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, NumKeyHeads: coretest.Given(int64(-1))}, errs.InvalidProblem},
 		{"odd head_dim", rope.RopeBackward{HeadDim: 5, DType: tensor.Float32}, errs.InvalidProblem},
 		{"huge head_dim", rope.RopeBackward{HeadDim: 1<<20 + 2, DType: tensor.Float32}, errs.Unsupported},
-		{"odd rotary_dim", rope.RopeBackward{HeadDim: 8, RotaryDim: given(int64(3)), DType: tensor.Float32}, errs.InvalidProblem},
-		{"rotary_dim beyond head_dim", rope.RopeBackward{HeadDim: 8, RotaryDim: given(int64(10)), DType: tensor.Float32}, errs.InvalidProblem},
-		{"rotary_start", rope.RopeBackward{HeadDim: 8, RotaryDim: given(int64(6)), RotaryStart: 3, DType: tensor.Float32}, errs.InvalidProblem},
-		{"base", rope.RopeBackward{HeadDim: 8, Base: given(ops.Scalar(0)), DType: tensor.Float32}, errs.InvalidProblem},
-		{"base that is no number", rope.RopeBackward{HeadDim: 8, Base: given(ops.Scalar(math.NaN())), DType: tensor.Float32}, errs.InvalidProblem},
+		{"odd rotary_dim", rope.RopeBackward{HeadDim: 8, RotaryDim: coretest.Given(int64(3)), DType: tensor.Float32}, errs.InvalidProblem},
+		{"rotary_dim beyond head_dim", rope.RopeBackward{HeadDim: 8, RotaryDim: coretest.Given(int64(10)), DType: tensor.Float32}, errs.InvalidProblem},
+		{"rotary_start", rope.RopeBackward{HeadDim: 8, RotaryDim: coretest.Given(int64(6)), RotaryStart: 3, DType: tensor.Float32}, errs.InvalidProblem},
+		{"base", rope.RopeBackward{HeadDim: 8, Base: coretest.Given(ops.Scalar(0)), DType: tensor.Float32}, errs.InvalidProblem},
+		{"base that is no number", rope.RopeBackward{HeadDim: 8, Base: coretest.Given(ops.Scalar(math.NaN())), DType: tensor.Float32}, errs.InvalidProblem},
 		{"a batch of thd", rope.RopeBackward{BatchSize: 2, HeadDim: 8, Layout: "thd", DType: tensor.Float32}, errs.InvalidProblem},
 		{"integer dtype", rope.RopeBackward{HeadDim: 8, DType: tensor.Int8}, errs.Unsupported},
 		{"too many elements", rope.RopeBackward{BatchSize: 1 << 30, NumHeads: 1 << 30, SeqLen: 1 << 30, HeadDim: 8, DType: tensor.Float32}, errs.InvalidProblem},
@@ -137,24 +136,24 @@ func (r *refusals) problems() {
 		{"dim", scan.ScanBackward{Kind: "cumprod", Shape: shape, DType: tensor.Float32, Dim: 2}, errs.InvalidProblem},
 		{"dim of a number", scan.ScanBackward{Kind: "cumprod", DType: tensor.Float32, Dim: -2}, errs.InvalidProblem},
 		{"tie", scan.ScanBackward{Kind: "cummax", Shape: shape, DType: tensor.Float32, Tie: "middle"}, errs.Unsupported},
-		{"mode", bagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = "min" }), errs.Unsupported},
+		{"mode", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = "min" }), errs.Unsupported},
 		{"index_dtype", embedding.EmbeddingBagBackward{DType: tensor.Float32, Mode: "sum", IndexDType: tensor.Int8}, errs.Unsupported},
-		{"negative extent", bagWith(func(d *embedding.EmbeddingBagBackward) { d.NumBags = -1 }), errs.InvalidProblem},
-		{"too many rows", bagWith(func(d *embedding.EmbeddingBagBackward) { d.NumEmbeddings = 1 << 56 }), errs.InvalidProblem},
-		{"too many rows without columns", bagWith(func(d *embedding.EmbeddingBagBackward) { d.NumEmbeddings, d.EmbeddingDim = 1<<60, 0 }), errs.InvalidProblem},
-		{"too many bags without columns", bagWith(func(d *embedding.EmbeddingBagBackward) { d.NumBags, d.EmbeddingDim = math.MaxInt64, 0 }), errs.InvalidProblem},
-		{"too many indices", bagWith(func(d *embedding.EmbeddingBagBackward) { d.TotalIndices = 1 << 58 }), errs.InvalidProblem},
-		{"padding_idx", bagWith(func(d *embedding.EmbeddingBagBackward) { d.PaddingIdx = &d.TotalIndices }), errs.InvalidProblem},
-		{"max by frequency", bagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode, d.ScaleGradByFreq = "max", true }), errs.Unsupported},
+		{"negative extent", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.NumBags = -1 }), errs.InvalidProblem},
+		{"too many rows", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.NumEmbeddings = 1 << 56 }), errs.InvalidProblem},
+		{"too many rows without columns", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.NumEmbeddings, d.EmbeddingDim = 1<<60, 0 }), errs.InvalidProblem},
+		{"too many bags without columns", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.NumBags, d.EmbeddingDim = math.MaxInt64, 0 }), errs.InvalidProblem},
+		{"too many indices", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.TotalIndices = 1 << 58 }), errs.InvalidProblem},
+		{"padding_idx", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.PaddingIdx = &d.TotalIndices }), errs.InvalidProblem},
+		{"max by frequency", coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode, d.ScaleGradByFreq = "max", true }), errs.Unsupported},
 		{"index_dtype", embedding.UniqueRows{NumRows: 5, Total: 3, IndexDType: tensor.Float32}, errs.Unsupported},
 		{"negative extent", embedding.UniqueRows{NumRows: -1, Total: 3, IndexDType: tensor.Int32}, errs.InvalidProblem},
 		{"too many rows", embedding.UniqueRows{NumRows: 1 << 58, Total: 3, IndexDType: tensor.Int32}, errs.InvalidProblem},
 		{"too many indices", embedding.UniqueRows{NumRows: 3, Total: 1 << 58, IndexDType: tensor.Int32}, errs.InvalidProblem},
-		{"padding_idx", embedding.UniqueRows{NumRows: 3, Total: 5, IndexDType: tensor.Int32, PaddingIdx: given(int64(3))}, errs.InvalidProblem},
-		{"padding_idx of no rows", embedding.UniqueRows{IndexDType: tensor.Int32, PaddingIdx: given(int64(0))}, errs.InvalidProblem},
+		{"padding_idx", embedding.UniqueRows{NumRows: 3, Total: 5, IndexDType: tensor.Int32, PaddingIdx: coretest.Given(int64(3))}, errs.InvalidProblem},
+		{"padding_idx of no rows", embedding.UniqueRows{IndexDType: tensor.Int32, PaddingIdx: coretest.Given(int64(0))}, errs.InvalidProblem},
 		{"bounds out of order", elementwise.FakeQuantizePerTokenBackward{Shape: shape, DType: tensor.Float32, QuantMin: 7, QuantMax: -8}, errs.InvalidProblem},
 	} {
-		_, err := Select(row.descriptor, tensor.CPU, ops.Preference{})
+		_, err := core.Select(row.descriptor, tensor.CPU, ops.Preference{})
 		r.expect(fmt.Sprintf("%s: %s", row.descriptor.Family(), row.name), row.kind, err)
 	}
 }
@@ -178,15 +177,15 @@ func (r *refusals) preferences() {
 		{"columns of one number", "1", "cpu", `{"kernel": "columns"}`, errs.Unsupported},
 		{"negative workspace", "3, 4", "cpu", `{"max_workspace": -1}`, errs.InvalidProblem},
 	} {
-		_, err := SelectJSON(fmt.Sprintf(lerp, row.b), row.device, row.preference)
+		_, err := core.SelectJSON(fmt.Sprintf(lerp, row.b), row.device, row.preference)
 		r.expect("select: "+row.name, row.kind, err)
 	}
-	_, err := Select(embedding.UniqueRows{NumRows: 5, Total: 1 << 20, IndexDType: tensor.Int32}, tensor.CPU, ops.Preference{Kernel: "single"})
+	_, err := core.Select(embedding.UniqueRows{NumRows: 5, Total: 1 << 20, IndexDType: tensor.Int32}, tensor.CPU, ops.Preference{Kernel: "single"})
 	r.expect("select: one block for many indices", errs.Unsupported, err)
-	_, err = Select(elementwise.LerpBackward{Shape: []int64{2}, DType: tensor.Float32}, tensor.Device{Type: 10}, ops.Preference{})
+	_, err = core.Select(elementwise.LerpBackward{Shape: []int64{2}, DType: tensor.Float32}, tensor.Device{Type: 10}, ops.Preference{})
 	r.expect("select: a device of another maker", errs.Unsupported, err)
-	r.expect("threads: none", errs.InvalidProblem, SetNumThreads(0))
-	r.expect("threads: too many", errs.InvalidProblem, SetNumThreads(1<<20))
+	r.expect("threads: none", errs.InvalidProblem, core.SetNumThreads(0))
+	r.expect("threads: too many", errs.InvalidProblem, core.SetNumThreads(1<<20))
 }
 
 func TestErrorJSON(t *testing.T) {

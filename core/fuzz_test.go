@@ -1,4 +1,4 @@
-package core
+package core_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -26,9 +28,9 @@ func requireRefusal(t *testing.T, err error) {
 
 // Whatever the text, a descriptor is refused, or makes a plan for the CPU that tells what it is and refuses to run on nothing.
 func FuzzParseDescriptor(f *testing.F) {
-	for _, sample := range samples() {
-		dtypes := elementsOf(sample)
-		d, _ := instantiate(sample, dtypes[len(dtypes)-1])
+	for _, sample := range coretest.Samples() {
+		dtypes := coretest.ElementsOf(sample)
+		d, _ := coretest.Instantiate(sample, dtypes[len(dtypes)-1])
 		text, err := json.Marshal(d)
 		require.NoError(f, err)
 		f.Add(`{"family": "` + d.Family() + `", ` + string(text[1:]))
@@ -44,14 +46,14 @@ func FuzzParseDescriptor(f *testing.F) {
 			requireRefusal(t, err)
 			return
 		}
-		plan, err := Select(d, tensor.CPU, ops.Preference{})
+		plan, err := core.Select(d, tensor.CPU, ops.Preference{})
 		if err != nil {
 			requireRefusal(t, err)
 			return
 		}
 		require.True(t, json.Valid([]byte(plan.DescribeJSON())))
 		require.Zero(t, plan.WorkspaceSize())
-		require.GreaterOrEqual(t, plan.problem.Traffic, int64(0), "bytes moved")
+		require.GreaterOrEqual(t, coretest.ProblemOf(plan).Traffic, int64(0), "bytes moved")
 		requireRefusal(t, plan.RunOrdered(0, tensor.Tensor{}, make([]tensor.Tensor, len(plan.Operands()))))
 	})
 }
@@ -84,7 +86,7 @@ func (b *bytesOf) tensor(o *ops.Operand, arena []byte) tensor.Tensor {
 	flags := b.next()
 	t := tensor.Tensor{DType: o.Dtypes[b.next()%int64(len(o.Dtypes))], Device: tensor.CPU, Present: 1, ReadOnly: int32(flags >> 7 & flags >> 6 & 1)}
 	t.Pin = unsafe.Pointer(&arena[0])
-	shape := concrete(o.Shapes[b.next()%int64(len(o.Shapes))])
+	shape := coretest.Concrete(o.Shapes[b.next()%int64(len(o.Shapes))])
 	t.NDim = int32(len(shape))
 	copy(t.Shape[:], shape)
 	copy(t.Strides[:], tensor.Compact(shape))
@@ -121,17 +123,17 @@ func FuzzTensorCheck(f *testing.F) {
 	f.Add([]byte{1, 200, 0, 0, 10, 201, 0, 0, 13, 1, 14, 15, 200, 0, 0, 30})
 	f.Fuzz(func(t *testing.T, input []byte) {
 		b := bytesOf(input)
-		all := samples()
+		all := coretest.Samples()
 		sample := all[b.next()%int64(len(all))]
-		dtypes := elementsOf(sample)
-		d, _ := instantiate(sample, dtypes[b.next()%int64(len(dtypes))])
-		plan, err := Select(d, tensor.CPU, ops.Preference{})
+		dtypes := coretest.ElementsOf(sample)
+		d, _ := coretest.Instantiate(sample, dtypes[b.next()%int64(len(dtypes))])
+		plan, err := core.Select(d, tensor.CPU, ops.Preference{})
 		require.NoError(t, err)
 		words := make([]uint64, 1024)
 		arena := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
-		args := make([]tensor.Tensor, len(plan.problem.Operands))
+		args := make([]tensor.Tensor, len(coretest.ProblemOf(plan).Operands))
 		for i := range args {
-			args[i] = b.tensor(&plan.problem.Operands[i], arena[2048:])
+			args[i] = b.tensor(&coretest.ProblemOf(plan).Operands[i], arena[2048:])
 			if args[i].NDim >= 0 && args[i].NDim <= tensor.MaxRank {
 				require.True(t, json.Valid([]byte(args[i].DescribeJSON())))
 			}
@@ -140,7 +142,7 @@ func FuzzTensorCheck(f *testing.F) {
 		if b.next()%4 == 0 {
 			workspace = b.tensor(&ops.Operand{Dtypes: []tensor.DType{tensor.Uint8}, Shapes: [][]int64{{b.next()}}}, arena)
 		}
-		if plan.problem.Values != nil && !insideArena(args, arena) {
+		if coretest.ProblemOf(plan).Values != nil && !insideArena(args, arena) {
 			return // its values would be looked at
 		}
 		if err := plan.CanImplementOrdered(workspace, args); err != nil {
@@ -170,7 +172,7 @@ func insideArena(args []tensor.Tensor, arena []byte) bool {
 }
 
 // requireSafe runs a plan whose operands lie in the arena, after a look at every byte of them.
-func requireSafe(t *testing.T, plan *Plan, workspace tensor.Tensor, args []tensor.Tensor, arena []byte) {
+func requireSafe(t *testing.T, plan *core.Plan, workspace tensor.Tensor, args []tensor.Tensor, arena []byte) {
 	base, inside := uintptr(unsafe.Pointer(&arena[0])), true
 	owner := map[int64]int{} // of each byte of an output
 	for i := range args {
@@ -178,9 +180,9 @@ func requireSafe(t *testing.T, plan *Plan, workspace tensor.Tensor, args []tenso
 			continue
 		}
 		require.Less(t, args[i].Data, uintptr(1)<<62)
-		for at, count := range byteCounts(&args[i]) {
+		for at, count := range coretest.ByteCounts(&args[i]) {
 			inside = inside && at >= int64(base) && at < int64(base)+int64(len(arena))
-			if plan.problem.Operands[i].Out {
+			if coretest.ProblemOf(plan).Operands[i].Out {
 				require.Equal(t, 1, count, "%s repeats bytes", plan.Operands()[i])
 				require.Zero(t, owner[at], "two outputs share bytes")
 				owner[at] = i
@@ -188,10 +190,10 @@ func requireSafe(t *testing.T, plan *Plan, workspace tensor.Tensor, args []tenso
 		}
 	}
 	for i := range args {
-		if !args[i].Given() || plan.problem.Operands[i].Out {
+		if !args[i].Given() || coretest.ProblemOf(plan).Operands[i].Out {
 			continue
 		}
-		for at := range byteCounts(&args[i]) {
+		for at := range coretest.ByteCounts(&args[i]) {
 			if o := owner[at]; o != 0 {
 				require.True(t, args[o].Same(&args[i]), "%s shares bytes with %s", plan.Operands()[o], plan.Operands()[i])
 			}

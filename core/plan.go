@@ -88,6 +88,9 @@ func checkPreference(p *ops.Problem, preference ops.Preference) error {
 // Descriptor is the problem that the plan was selected for.
 func (p *Plan) Descriptor() ops.Descriptor { return p.descriptor }
 
+// Device is the device that the plan was selected for.
+func (p *Plan) Device() Device { return p.device }
+
 // WorkspaceSize is the number of bytes of device memory that a run needs from its caller.
 func (p *Plan) WorkspaceSize() int64 { return p.program.Workspace() }
 

@@ -1,4 +1,4 @@
-package core
+package core_test
 
 import (
 	"bytes"
@@ -11,63 +11,28 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
-	"github.com/sternway/sternway/core/internal/ops/embedding"
-	"github.com/sternway/sternway/core/internal/ops/rope"
-	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/cuda"
 )
 
-// samples are problems of every family, among which every kernel of the family is the right one for some.
-func samples() []ops.Descriptor {
-	weight, single, heads := ops.Scalar(0.25), tensor.Float32, int64(1)
-	shape := []int64{4, 6}
-	return []ops.Descriptor{
-		elementwise.LerpBackward{Shape: shape, Weight: &weight},
-		elementwise.LerpBackward{Shape: shape, BShape: []int64{6}},
-		elementwise.LerpBackward{Shape: shape, AShape: []int64{4, 1}, BShape: []int64{}, WeightShape: []int64{1, 6}},
-		elementwise.DequantizePerTokenBackward{Shape: []int64{4, 1}, QDType: tensor.Uint8},
-		elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensor.Int8, ScaleDType: &single},
-		elementwise.FakeQuantizePerTokenBackward{Shape: []int64{4, 1}, QuantMax: 15},
-		elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
-		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
-		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 8, Pairing: "half", Layout: "bshd", NumKeyHeads: &heads},
-		scan.ScanBackward{Kind: "cumsum", Shape: shape, Dim: 1},
-		scan.ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
-		scan.ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
-		scan.ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
-		scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
-		bagOf("sum", 5, 3, 2, 7), bagOf("mean", 9, 8, 3, 5000), bagOf("max", 4, 2, 6, 9),
-		embedding.UniqueRows{NumRows: 9, Total: 7}, embedding.UniqueRows{NumRows: 1 << 20, Total: 5}, embedding.UniqueRows{NumRows: 5, Total: 12000},
-	}
-}
-
-// elementsOf are the dtypes that a sample is instantiated in.
-func elementsOf(d ops.Descriptor) []tensor.DType { return elementsOfFamily(ops.ByName[d.Family()]) }
-
-func elementsOfFamily(f *ops.Family) []tensor.DType {
-	if f.Elements == nil {
-		return tensor.Floats
-	}
-	return f.Elements
-}
-
 // loadedSymbols are the kernels that the plans of all samples load, by every kernel that they can be asked for.
 func loadedSymbols(t *testing.T) map[string]bool {
-	fake := (&fakeCUDA{devices: 1, units: 4, exports: exportsOfKernels(t)}).install(t)
-	for _, sample := range samples() {
-		for _, dtype := range elementsOf(sample) {
-			d, _ := instantiate(sample, dtype)
-			_, err := Select(d, tensor.CUDA(0), ops.Preference{})
+	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4, Exports: coretest.ExportsOfKernels(t)}).Install(t)
+	for _, sample := range coretest.Samples() {
+		for _, dtype := range coretest.ElementsOf(sample) {
+			d, _ := coretest.Instantiate(sample, dtype)
+			_, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
 		}
 	}
 	loaded := map[string]bool{}
-	for _, symbol := range fake.symbols {
+	for _, symbol := range fake.Symbols {
 		loaded[symbol] = true
 	}
 	return loaded
@@ -75,12 +40,12 @@ func loadedSymbols(t *testing.T) map[string]bool {
 
 // Every family x kind x kernel x dtype has an exported symbol that some plan loads, and a plan on the CPU.
 func TestTheTableIsTotal(t *testing.T) {
-	exports, loaded := exportsOfKernels(t), loadedSymbols(t)
+	exports, loaded := coretest.ExportsOfKernels(t), loadedSymbols(t)
 	for _, f := range ops.Families() {
 		require.NotEmpty(t, f.Kinds, f.Name)
 		for _, kind := range f.Kinds {
 			require.NotEmpty(t, kind.Kernels, f.Name)
-			for _, dtype := range elementsOfFamily(f) {
+			for _, dtype := range coretest.ElementsOfFamily(f) {
 				for _, kernel := range kind.Kernels {
 					symbol := f.Symbol(kind.Name, kernel, dtype)
 					require.Contains(t, exports[f.ImageOf(kind.Name)], symbol, "cuda/%s.cu exports every kernel of %s", f.ImageOf(kind.Name), f.Name)
@@ -89,10 +54,10 @@ func TestTheTableIsTotal(t *testing.T) {
 			}
 		}
 	}
-	for _, d := range samples() {
-		for _, dtype := range elementsOf(d) {
-			d, _ = instantiate(d, dtype)
-			_, err := Select(d, tensor.CPU, ops.Preference{})
+	for _, d := range coretest.Samples() {
+		for _, dtype := range coretest.ElementsOf(d) {
+			d, _ = coretest.Instantiate(d, dtype)
+			_, err := core.Select(d, tensor.CPU, ops.Preference{})
 			require.NoError(t, err)
 		}
 	}
@@ -100,17 +65,17 @@ func TestTheTableIsTotal(t *testing.T) {
 
 // A kernel that is asked for is the one that is chosen, or the request is refused.
 func TestPreferredKernels(t *testing.T) {
-	(&fakeCUDA{devices: 1, units: 4}).install(t)
-	for _, sample := range samples() {
-		d, _ := instantiate(sample, elementsOf(sample)[0])
+	(&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	for _, sample := range coretest.Samples() {
+		d, _ := coretest.Instantiate(sample, coretest.ElementsOf(sample)[0])
 		for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
-			chosen, err := Select(d, device, ops.Preference{})
+			chosen, err := core.Select(d, device, ops.Preference{})
 			require.NoError(t, err)
-			again, err := Select(d, device, ops.Preference{Kernel: chosen.SKU().Kernel})
+			again, err := core.Select(d, device, ops.Preference{Kernel: chosen.SKU().Kernel})
 			require.NoError(t, err)
 			require.Equal(t, chosen.SKU(), again.SKU())
-			for _, kernel := range chosen.problem.Family.Kind(chosen.problem.Kind).Kernels {
-				plan, err := Select(d, device, ops.Preference{Kernel: kernel})
+			for _, kernel := range coretest.ProblemOf(chosen).Family.Kind(coretest.ProblemOf(chosen).Kind).Kernels {
+				plan, err := core.Select(d, device, ops.Preference{Kernel: kernel})
 				if err != nil {
 					require.ErrorIs(t, err, errs.ErrUnsupported)
 					continue
@@ -124,7 +89,7 @@ func TestPreferredKernels(t *testing.T) {
 // No exported symbol is an orphan: some plan loads it.
 func TestNoSymbolIsAnOrphan(t *testing.T) {
 	loaded := loadedSymbols(t)
-	for name, symbols := range exportsOfKernels(t) {
+	for name, symbols := range coretest.ExportsOfKernels(t) {
 		for _, symbol := range symbols {
 			require.True(t, loaded[symbol], "cuda/%s.cu exports %s, which nothing loads", name, symbol)
 		}
@@ -134,7 +99,7 @@ func TestNoSymbolIsAnOrphan(t *testing.T) {
 
 // Rows are numbered alike in Go and in the kernels, and the floating ones come first.
 func TestDTypeRows(t *testing.T) {
-	enum := regexp.MustCompile(`enum DType[^{]*\{([^}]*)\}`).FindStringSubmatch(cudaSource(t, "mapreduce"))
+	enum := regexp.MustCompile(`enum DType[^{]*\{([^}]*)\}`).FindStringSubmatch(coretest.CudaSource(t, "mapreduce"))
 	require.NotNil(t, enum)
 	var suffixes []string
 	for i, row := range tensor.DtypeRows {
@@ -165,9 +130,9 @@ func TestDTypesHaveNames(t *testing.T) {
 // A descriptor comes back from its JSON as it was, and unknown fields do not.
 func TestDescriptorsThroughJSON(t *testing.T) {
 	families := map[string]bool{}
-	for _, sample := range samples() {
-		for _, dtype := range elementsOf(sample) {
-			d, _ := instantiate(sample, dtype)
+	for _, sample := range coretest.Samples() {
+		for _, dtype := range coretest.ElementsOf(sample) {
+			d, _ := coretest.Instantiate(sample, dtype)
 			families[d.Family()] = true
 			text, err := json.Marshal(d)
 			require.NoError(t, err)
@@ -199,7 +164,7 @@ func TestConstantsOfKernels(t *testing.T) {
 	}{{elementwise.Lerp, &elementwise.LerpOp}, {elementwise.Dequantize, &elementwise.DequantizeOp}, {elementwise.FakeQuantize, &elementwise.FakeQuantizeOp}} {
 		for _, set := range row.op.Sets {
 			for _, kernel := range row.family.Kinds[0].Kernels {
-				constants := kernelConstants(t, row.family.Image, set.Name+"_"+kernel+"_f32")
+				constants := coretest.KernelConstants(t, row.family.Image, set.Name+"_"+kernel+"_f32")
 				unrolled := map[string]int64{"map": set.Unroll.Mapped, "rows": set.Unroll.Rows, "columns": set.Unroll.Columns}[kernel]
 				require.EqualValues(t, constants[strings.ToUpper(kernel)+"_UNROLL"], unrolled, "%s of %s", kernel, set.Name)
 				require.Equal(t, constants["IN"], len(set.In), set.Name)
@@ -207,7 +172,7 @@ func TestConstantsOfKernels(t *testing.T) {
 			}
 		}
 	}
-	source := cudaSource(t, "lerp")
+	source := coretest.CudaSource(t, "lerp")
 	for name, threads := range map[string]int{"kBlock": launch.BlockThreads, "kSmallBlock": elementwise.SmallBlock} {
 		require.Contains(t, source, fmt.Sprintf("%s = %d;", name, threads))
 	}
@@ -215,7 +180,7 @@ func TestConstantsOfKernels(t *testing.T) {
 
 // Images are searched for the names of their kernels.
 func TestImagesHoldTheirSymbols(t *testing.T) {
-	for _, name := range cudaImages(t) {
+	for _, name := range coretest.CudaImages(t) {
 		for _, device := range []string{"sm_80", "sm_90", "sm_100", "sm_120", "sm_999"} {
 			t.Run(name+" "+device, func(t *testing.T) {
 				code, err := cuda.Image(name, device)
@@ -223,7 +188,7 @@ func TestImagesHoldTheirSymbols(t *testing.T) {
 				if code == nil {
 					t.Skipf("this build carries no %s: it was made without nvcc", name)
 				}
-				for _, symbol := range exportedSymbols(t, name) {
+				for _, symbol := range coretest.ExportedSymbols(t, name) {
 					require.True(t, bytes.Contains(code, []byte(symbol)), "%s is not in %s", symbol, name)
 				}
 			})

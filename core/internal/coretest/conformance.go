@@ -1,0 +1,351 @@
+package coretest
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/ops/rope"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/stretchr/testify/require"
+)
+
+// trial is one case of the conformance suite: a problem, and what its operands look like. It runs in every dtype and layout, on
+// every backend, with every subset of its optional outputs.
+type Trial struct {
+	Reason     string         // why this case is here
+	Descriptor ops.Descriptor // without its dtype
+	Without    []string       // operands that are left out
+	Dtypes     map[string]tensor.DType
+	Flat       bool // one number for each token comes in shape [...], not [..., 1]
+	Kernel     string
+	Values     map[string]func(*rand.Rand) float64 // where usual values do not do
+}
+
+// scheme lays out the operands of a run: inputs and outputs take their layouts in turn.
+type Scheme struct {
+	Name      string
+	Ins, Outs []Layout
+	same      bool // merges dimensions as the contiguous scheme does, which decides how sums are grouped: the bits are due
+	costly    bool // left out on large shapes
+}
+
+var Schemes = []Scheme{
+	{"contiguous", []Layout{Contiguous}, []Layout{Contiguous}, true, false},
+	{"mixed", []Layout{Striped, Permuted, Gapped, Expanded, Flipped}, []Layout{Flipped, Permuted, Padded}, false, false},
+	{"mixed again", []Layout{Permuted, Gapped, Expanded, Flipped, Striped}, []Layout{Permuted, Gapped, Flipped}, false, true},
+	{"mixed otherwise", []Layout{Gapped, Expanded, Flipped, Striped, Permuted}, []Layout{Gapped, Flipped, Permuted}, false, true},
+	{"mixed differently", []Layout{Expanded, Flipped, Striped, Permuted, Gapped}, []Layout{Contiguous}, false, true},
+	{"behind", []Layout{Behind}, []Layout{Behind}, true, true},
+	{"padded", []Layout{Padded}, []Layout{Padded}, false, true},
+	{"permuted", []Layout{Permuted}, []Layout{Permuted}, false, true},
+	{"gapped", []Layout{Gapped}, []Layout{Gapped}, false, true},
+	{"flipped", []Layout{Flipped}, []Layout{Flipped}, false, true},
+	{"expanded", []Layout{Expanded}, []Layout{Contiguous}, false, true},
+}
+
+const largeShape = 1 << 14
+
+// instantiate completes a descriptor with its dtype, and tells its shape. A number without dimensions is a token of one.
+func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64) {
+	switch d := d.(type) {
+	case elementwise.LerpBackward:
+		d.DType = dtype
+		return d, d.Shape
+	case elementwise.DequantizePerTokenBackward:
+		d.DType = dtype
+		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
+	case elementwise.FakeQuantizePerTokenBackward:
+		d.DType = dtype
+		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
+	case scan.ScanBackward:
+		d.DType = dtype
+		return d, d.Shape
+	}
+	if d, ok := d.(rope.RopeBackward); ok {
+		d.DType = dtype
+		return d, d.WithDefaults().Shape(d.NumHeads)
+	}
+	if d, bag := d.(embedding.EmbeddingBagBackward); bag {
+		d.DType = dtype
+		return d, []int64{d.NumBags, d.EmbeddingDim}
+	}
+	if d, unique := d.(embedding.UniqueRows); unique {
+		d.IndexDType = dtype
+		return d, []int64{d.Total}
+	}
+	panic(fmt.Sprintf("no instance of %T", d))
+}
+
+// conform runs trials on every backend.
+func Conform(t *testing.T, trials []Trial) {
+	for _, c := range trials {
+		for _, dtype := range tensor.Floats {
+			t.Run(c.Reason+"/"+dtype.String(), func(t *testing.T) {
+				c.conform(t, tensor.CPU, dtype)
+				if !RaceDetector { // the model of the kernels has one thread
+					ModelKernels(t)
+					c.conform(t, tensor.CUDA(0), dtype)
+				}
+			})
+		}
+	}
+}
+
+func (c *Trial) conform(t *testing.T, device tensor.Device, dtype tensor.DType) {
+	descriptor, shape := Instantiate(c.Descriptor, dtype)
+	plan, err := core.Select(descriptor, device, ops.Preference{Kernel: c.Kernel})
+	require.NoError(t, err)
+	size, _ := tensor.Product(shape)
+	var usual [][]byte
+	for _, s := range Schemes {
+		if usual != nil && (RaceDetector && s.costly || size > largeShape && (s.costly || device != tensor.CPU || dtype.Size() == 2)) {
+			continue
+		}
+		r := c.Arrange(t, plan, shape, &s)
+		r.Run(t, r.Outputs)
+		r.want = r.definition()
+		r.requireDefinition(t, r.Outputs)
+		all := r.written(t)
+		if device == tensor.CPU || size <= largeShape {
+			r.requireEverySubset(t, all, s.same && device == tensor.CPU)
+		}
+		if device == tensor.CPU {
+			r.requireRepeats(t, all, usual == nil)
+		}
+		if usual == nil {
+			usual = r.Bits()
+		}
+		if s.same && device == tensor.CPU {
+			require.True(t, slices.EqualFunc(usual, r.Bits(), bytes.Equal), "%s operands change the bits of a sum", s.Name)
+		}
+	}
+}
+
+// arrangement is the operands of one plan in memory.
+type arrangement struct {
+	name      string
+	plan      *core.Plan
+	shape     []int64
+	Operands  []*Memory // nil: left out
+	Outputs   []int     // operands that are outputs
+	Workspace *Memory
+	want      [3][]sumOf // what the definition says of each output
+}
+
+func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme) *arrangement {
+	r := &arrangement{
+		name: fmt.Sprintf("%s on %s", s.Name, plan.Device()), plan: plan, shape: shape, Workspace: newWorkspace(plan),
+		Operands: make([]*Memory, len(ProblemOf(plan).Operands)),
+	}
+	random := rand.New(rand.NewPCG(7, uint64(len(shape))))
+	ins := 0
+	for i, o := range ProblemOf(plan).Operands {
+		if slices.Contains(c.Without, o.Name) {
+			continue
+		}
+		dtype, given := c.Dtypes[o.Name]
+		if !given {
+			dtype = o.Dtypes[0]
+		}
+		place := Concrete(o.Shapes[len(o.Shapes)-1])
+		if c.Flat {
+			place = Concrete(o.Shapes[0])
+		}
+		if o.Out {
+			r.Operands[i] = NewMemory(dtype, plan.Device(), place, s.Outs[len(r.Outputs)%len(s.Outs)]).Poison()
+			r.Outputs = append(r.Outputs, i)
+			continue
+		}
+		value := c.Values[o.Name]
+		if value == nil {
+			value = usualValue(ProblemOf(plan).Family, o.Name, dtype)
+		}
+		r.Operands[i] = NewMemory(dtype, plan.Device(), place, s.Ins[ins%len(s.Ins)])
+		r.Operands[i].Fill(func(int64) float64 { return value(random) })
+		ins++
+	}
+	require.NotEmpty(t, r.Outputs)
+	return r
+}
+
+// usualValue draws numbers that every dtype holds: whole ones for integers, and for fake quantise multiples of 1/16 over scales that
+// are powers of two, so that x / scale is exact, often half way between two levels, and on both sides of the bounds.
+func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) float64 {
+	switch {
+	case d == tensor.Int8:
+		return func(r *rand.Rand) float64 { return float64(r.IntN(256) - 128) }
+	case d == tensor.Uint8:
+		return func(r *rand.Rand) float64 { return float64(r.IntN(256)) }
+	case !d.Floating():
+		return func(r *rand.Rand) float64 { return float64(r.IntN(2000) - 1000) }
+	case f == elementwise.FakeQuantize && operand == "scale":
+		return func(r *rand.Rand) float64 { return math.Ldexp(1, r.IntN(4)-2) }
+	case f == elementwise.FakeQuantize && operand == "x":
+		return func(r *rand.Rand) float64 { return float64(r.IntN(512)-256) / 16 }
+	case operand == "scale":
+		return func(r *rand.Rand) float64 { return 0.01 + r.Float64() }
+	}
+	return (*rand.Rand).NormFloat64
+}
+
+// newWorkspace is aligned as the plan asks, and no larger than it must be.
+func newWorkspace(plan *core.Plan) *Memory {
+	size := plan.WorkspaceSize()
+	if size == 0 {
+		return &Memory{}
+	}
+	room := make([]byte, size+3*launch.WorkspaceAlignment)
+	first := 2*launch.WorkspaceAlignment - int64(uintptr(unsafe.Pointer(&room[0]))%launch.WorkspaceAlignment)
+	w := &Memory{Tensor: tensor.Of(unsafe.Slice((*uint8)(&room[first]), size)), Bytes: room, first: first}
+	w.Device = plan.Device()
+	return w
+}
+
+// run poisons every output and runs the plan with some of them. What is no output of the run may not be written.
+func (r *arrangement) Run(t *testing.T, outputs []int) {
+	t.Helper()
+	args := make([]tensor.Tensor, len(r.Operands))
+	for i, m := range r.Operands {
+		if m != nil {
+			copy(m.Bytes, m.Before)
+			if !ProblemOf(r.plan).Operands[i].Out || slices.Contains(outputs, i) {
+				args[i] = m.Tensor
+			}
+		}
+	}
+	r.Workspace.Poison()
+	require.NoError(t, r.plan.RunOrdered(0, r.Workspace.Tensor, args), r.name)
+	r.Workspace.RequireOnlyElementsWritten(t, "the workspace, "+r.name)
+	for i, m := range r.Operands {
+		if m != nil && !slices.Contains(outputs, i) {
+			m.RequireUntouched(t, r.OperandName(i))
+		}
+	}
+}
+
+func (r *arrangement) OperandName(i int) string {
+	return ProblemOf(r.plan).Operands[i].Name + ", " + r.name
+}
+
+// written is the memory of every output after a run, which may have touched its elements alone.
+func (r *arrangement) written(t *testing.T) (memories [][]byte) {
+	t.Helper()
+	for _, i := range r.Outputs {
+		r.Operands[i].RequireOnlyElementsWritten(t, r.OperandName(i))
+		memories = append(memories, slices.Clone(r.Operands[i].Bytes))
+	}
+	return memories
+}
+
+// bits are the elements of every output, in whatever layout.
+func (r *arrangement) Bits() (list [][]byte) {
+	for _, i := range r.Outputs {
+		list = append(list, r.Operands[i].Bits())
+	}
+	return list
+}
+
+// definition evaluates the oracle on the inputs.
+func (r *arrangement) definition() [3][]sumOf {
+	var in [4][]float64
+	shapes, floatingZero := make([][]int64, len(r.Operands)), false
+	for i, m := range r.Operands {
+		if m == nil {
+			continue
+		}
+		shapes[i] = m.Extents()
+		if !ProblemOf(r.plan).Operands[i].Out {
+			in[i] = m.Values()
+		}
+		floatingZero = floatingZero || ProblemOf(r.plan).Operands[i].Name == "zero_point" && m.DType.Floating()
+	}
+	return definitionOf(r.plan.Descriptor(), floatingZero).evaluate(r.shape, shapes, in)
+}
+
+// requireDefinition compares outputs of the last run with the oracle.
+func (r *arrangement) requireDefinition(t *testing.T, outputs []int) {
+	t.Helper()
+	total, _ := tensor.Product(r.shape)
+	for _, i := range outputs {
+		m, sums := r.Operands[i], r.want[i-(len(r.Operands)-len(r.want))]
+		terms := total / max(1, int64(len(sums)))
+		for k, got := range m.Values() {
+			expected, size := sums[k].value(), sums[k].size
+			room := Tolerance(m.DType, ProblemOf(r.plan).Element.Accumulator(), terms, expected, size)
+			if !SameNumber(got, rounded(m.DType, expected)) && !(math.Abs(got-expected) <= room) {
+				require.Failf(t, "wrong number", "%s, at %d: want %v, got %v, a sum of %d terms of magnitude %v",
+					r.OperandName(i), k, expected, got, terms, size)
+			}
+		}
+	}
+}
+
+// requireEverySubset runs with every choice of outputs that the plan allows. Each is right, and where the operands lie as usual, it
+// has the bits that it has among all of them.
+func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) {
+	t.Helper()
+	for choice := 1; choice < 1<<len(r.Outputs); choice++ {
+		var outputs []int
+		complete := true
+		for k, i := range r.Outputs {
+			if choice>>k&1 != 0 {
+				outputs = append(outputs, i)
+			} else if !ProblemOf(r.plan).Operands[i].Optional {
+				complete = false
+			}
+		}
+		if !complete {
+			continue
+		}
+		r.Run(t, outputs)
+		for k, i := range r.Outputs {
+			if choice>>k&1 != 0 && !bytes.Equal(all[k], r.Operands[i].Bytes) {
+				require.False(t, bits, "%s changes with the other outputs", r.OperandName(i))
+				r.requireDefinition(t, []int{i})
+			}
+		}
+	}
+}
+
+// requireRepeats runs with changing numbers of threads, 20 times or once for each number, and with shorter vectors: the bits stay.
+func (r *arrangement) requireRepeats(t *testing.T, all [][]byte, often bool) {
+	t.Helper()
+	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())
+	numbers := []int{1, 2, 3, 8}
+	if often {
+		numbers = slices.Repeat(numbers, 5)
+	}
+	for _, threads := range numbers {
+		require.NoError(t, core.SetNumThreads(threads))
+		r.Run(t, r.Outputs)
+		for k, i := range r.Outputs {
+			require.True(t, bytes.Equal(all[k], r.Operands[i].Bytes), "%s changes with %d threads", r.OperandName(i), threads)
+		}
+	}
+	widest := cpu.VectorWidth()
+	defer cpu.SetVectorWidth(widest)
+	for _, width := range []int{64, 256} {
+		values := map[int][]float64{}
+		for _, i := range r.Outputs {
+			values[i] = r.Operands[i].Values()
+		}
+		cpu.SetVectorWidth(min(width, widest))
+		r.Run(t, r.Outputs)
+		for _, i := range r.Outputs { // which NaN it is may differ
+			same := slices.EqualFunc(values[i], r.Operands[i].Values(), SameNumber)
+			require.True(t, same, "%s changes with vectors of %d bits", r.OperandName(i), width)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package coretest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// cudaSource is cuda/<image>.cu after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
+// the kernels export and how their argument is laid out where it is written, on machines without nvcc as well.
+func CudaSource(t testing.TB, image string) string {
+	t.Helper()
+	sourceMu.Lock()
+	defer sourceMu.Unlock()
+	if text, known := sources[image]; known {
+		return text
+	}
+	folder := t.TempDir()
+	files, err := filepath.Glob(filepath.Join(cudaFolder(), "*.cu*"))
+	require.NoError(t, err)
+	toolkit := regexp.MustCompile(`(?m)^\s*#\s*include\s*<.*$`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(folder, filepath.Base(file)), toolkit.ReplaceAll(text, nil), 0o600))
+	}
+	compiler := os.Getenv("CC")
+	if compiler == "" {
+		compiler = "cc"
+	}
+	text, err := exec.Command(compiler, "-E", "-P", "-x", "c++", filepath.Join(folder, image+".cu")).Output()
+	require.NoError(t, err, "the C compiler that built this package preprocesses the kernels")
+	sources[image] = string(text)
+	return sources[image]
+}
+
+// cudaFolder is the folder of the CUDA sources, whatever package is tested.
+func cudaFolder() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..", "cuda")
+}
+
+var (
+	sourceMu    sync.Mutex
+	sources     = map[string]string{}
+	constantsOf = map[string]map[string]int{}
+)
+
+// cudaImages are the images that have a source.
+func CudaImages(t testing.TB) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(cudaFolder(), "*.cu"))
+	require.NoError(t, err)
+	for _, file := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(file), ".cu"))
+	}
+	require.NotEmpty(t, names)
+	return names
+}
+
+var exported = regexp.MustCompile(`extern "C" __global__ void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(`)
+
+// exportedSymbols are the kernels of an image.
+func ExportedSymbols(t testing.TB, image string) (symbols []string) {
+	t.Helper()
+	for _, match := range exported.FindAllStringSubmatch(CudaSource(t, image), -1) {
+		symbols = append(symbols, match[1])
+	}
+	require.NotEmpty(t, symbols, "cuda/%s.cu exports nothing", image)
+	return symbols
+}
+
+// wordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field begins at, and how many words there are.
+func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
+	t.Helper()
+	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(CudaSource(t, image))
+	require.NotNil(t, body, "no struct %s", name)
+	at = map[string]int{}
+	field := regexp.MustCompile(`(\w+)(?:\[(\d+)\])?\s*(?:,|$)`)
+	for declaration := range strings.SplitSeq(body[1], ";") {
+		for _, match := range field.FindAllStringSubmatch(declaration, -1) {
+			at[match[1]] = size
+			n, err := strconv.Atoi(match[2])
+			if match[2] == "" {
+				n, err = 1, nil
+			}
+			require.NoError(t, err)
+			if strings.HasPrefix(strings.TrimSpace(declaration), "float ") {
+				n /= 2
+			}
+			size += n
+		}
+	}
+	return at, size
+}
+
+// sourceConstant is a number that an image defines.
+func SourceConstant(t testing.TB, image, name string) int64 {
+	t.Helper()
+	match := regexp.MustCompile(`\b` + name + ` = (\d+)`).FindStringSubmatch(CudaSource(t, image))
+	require.NotNil(t, match, "no constant %s", name)
+	n, err := strconv.ParseInt(match[1], 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// kernelConstants are the numbers that a kernel is compiled with: those of the functor that its exported name is made of.
+func KernelConstants(t testing.TB, image, symbol string) map[string]int {
+	t.Helper()
+	source := CudaSource(t, image)
+	sourceMu.Lock()
+	defer sourceMu.Unlock()
+	if known := constantsOf[symbol]; known != nil {
+		return known
+	}
+	functor := regexp.MustCompile(`\b` + symbol + `\([^{]*\{ \w+<(\w+)<`).FindStringSubmatch(source)
+	require.NotNil(t, functor, "no functor of %s", symbol)
+	body := regexp.MustCompile(`struct ` + functor[1] + ` \{((?:\s*static constexpr int [^;]*;)+)`).FindStringSubmatch(source)
+	require.NotNil(t, body, "no constants of %s", functor[1])
+	constants := map[string]int{}
+	for _, match := range regexp.MustCompile(`(\w+) = (\d+)`).FindAllStringSubmatch(body[1], -1) {
+		n, err := strconv.Atoi(match[2])
+		require.NoError(t, err)
+		constants[match[1]] = n
+	}
+	constantsOf[symbol] = constants
+	return constants
+}

@@ -1,0 +1,238 @@
+package coretest
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// modelKernels puts a driver in place whose kernels are run by the host, over memory of the host: what cuda/mapreduce.cuh says of
+// its argument, without its threads. So the conformance suite shows that the words of a launch say what the kernels need, and
+// kernel_geometry_test.go that its blocks and threads meet every element once.
+func ModelKernels(t *testing.T) {
+	t.Helper()
+	at, header := WordsOf(t, "mapreduce", "Walk")
+	operandAt, operandWords := WordsOf(t, "mapreduce", "Operand")
+	(&FakeCUDA{Devices: 1, Units: 3, Body: func(symbol string, l *driver.Launch) {
+		m := &kernelModel{t: t, symbol: symbol, launch: l, words: l.Words(), at: at, operandAt: operandAt, header: header, operandWords: operandWords}
+		m.run()
+	}}).Install(t)
+}
+
+// kernelModel is one launch.
+type kernelModel struct {
+	t                    *testing.T
+	symbol               string // family_kernel_dtype, or combine_dtype
+	family, kernel       string
+	dtype                tensor.DType
+	launch               *driver.Launch
+	words                []uint64
+	at, operandAt        map[string]int // words of the fields of the header and of an operand
+	header, operandWords int
+	inputs               int
+	operands             []deviceOperand // inputs, then outputs
+	extents              []int64
+	front, back          []int // kept and reduced dimensions, the fastest first
+}
+
+// deviceOperand is an Operand of cuda/mapreduce.cuh.
+type deviceOperand struct {
+	address uint64
+	dtype   tensor.DType
+	strides []int64
+}
+
+func (m *kernelModel) word(name string) int64 {
+	at, known := m.at[name]
+	if !known {
+		m.t.Fatalf("the argument of the kernels has no field %s", name)
+	}
+	return int64(m.words[at])
+}
+
+func (m *kernelModel) summed(o int) bool { return m.word("summed")>>o&1 != 0 }
+
+func (m *kernelModel) scalar(i int) float64 { return math.Float64frombits(m.words[m.at["scalar"]+i]) }
+
+func (o *deviceOperand) element(offset int64) []byte {
+	size := o.dtype.Size()
+	return unsafe.Slice((*byte)(cpu.Pointer(uintptr(int64(o.address)+offset*size))), size)
+}
+
+// offset of the k-th index of some dimensions, of which the first runs fastest.
+func (o *deviceOperand) offset(extents []int64, dims []int, k int64) (offset int64) {
+	for _, d := range dims {
+		offset += k % extents[d] * o.strides[d]
+		k /= extents[d]
+	}
+	return offset
+}
+
+func dimsFrom(low, high int) (dims []int) {
+	for d := low; d < high; d++ {
+		dims = append(dims, d)
+	}
+	return dims
+}
+
+func extentOf(extents []int64, dims []int) int64 {
+	n := int64(1)
+	for _, d := range dims {
+		n *= extents[d]
+	}
+	return n
+}
+
+// read takes the argument apart.
+func (m *kernelModel) read() {
+	cut := strings.LastIndex(m.symbol, "_")
+	suffix := m.symbol[cut+1:]
+	m.dtype = tensor.DtypeRows[slices.IndexFunc(tensor.DtypeRows[:], func(r tensor.DtypeRow) bool { return r.Suffix == suffix })].Dtype
+	m.kernel = m.symbol[:cut]
+	outputs := 3
+	if cut = strings.LastIndex(m.kernel, "_"); cut > 0 {
+		m.family, m.kernel = m.kernel[:cut], m.kernel[cut+1:]
+		constants := m.constants()
+		m.inputs, outputs = constants["IN"], constants["OUT"]
+	}
+	require.Len(m.t, m.words, m.header+(m.inputs+outputs)*m.operandWords, "words of %s", m.symbol)
+	for d := range tensor.MaxRank {
+		m.extents = append(m.extents, int64(m.words[m.at["extent"]+d]))
+	}
+	for i := range m.inputs + outputs {
+		words := m.words[m.header+i*m.operandWords:][:m.operandWords]
+		o := deviceOperand{address: words[m.operandAt["data"]], dtype: tensor.DtypeRows[words[m.operandAt["dtype"]]].Dtype}
+		for _, s := range words[m.operandAt["stride"]:][:tensor.MaxRank] {
+			o.strides = append(o.strides, int64(s))
+		}
+		m.operands = append(m.operands, o)
+	}
+	kept, dims := int(m.word("kept")), int(m.word("dims"))
+	m.front, m.back = dimsFrom(1, kept+1), dimsFrom(kept+1, dims+1)
+	if m.kernel == "rows" {
+		m.back = append([]int{0}, m.back...)
+	} else {
+		m.front = append([]int{0}, m.front...)
+	}
+}
+
+func (m *kernelModel) constants() map[string]int {
+	image := map[string]string{elementwise.Lerp.Name: elementwise.Lerp.Image, "lerp_weight_backward": elementwise.Lerp.Image}[m.family]
+	if image == "" {
+		image = elementwise.Dequantize.Image
+	}
+	return KernelConstants(m.t, image, m.symbol)
+}
+
+func (m *kernelModel) run() {
+	m.read()
+	m.requireGeometry()
+	if m.kernel == "combine" {
+		m.combine()
+		return
+	}
+	require.Equal(m.t, m.kernel == "map", m.word("summed") == 0, m.symbol)
+	m.reduce(m.definition())
+}
+
+// definition is the oracle of the family with the numbers of the launch.
+func (m *kernelModel) definition() *definition {
+	switch m.family {
+	case "lerp_weight_backward":
+		return lerpDefinition(elementwise.LerpBackward{})
+	case elementwise.Lerp.Name:
+		require.True(m.t, SameNumber(1-m.scalar(0), m.scalar(1)), "1 - weight is formed on the host")
+		weight := ops.Scalar(m.scalar(0))
+		return lerpDefinition(elementwise.LerpBackward{Weight: &weight})
+	case elementwise.Dequantize.Name:
+		return dequantizeDefinition()
+	case elementwise.FakeQuantize.Name:
+		zero := &m.operands[3]
+		return fakeQuantizeDefinition(m.scalar(0), m.scalar(1), zero.address != 0 && zero.dtype.Floating())
+	}
+	require.Fail(m.t, "no definition", m.family)
+	return nil
+}
+
+// reduce stores every output at each element, or sums it over the dimensions at the back for each index of those in front.
+func (m *kernelModel) reduce(d *definition) {
+	chunks, sums := m.word("chunks"), extentOf(m.extents, m.front)
+	for k := range sums {
+		parts := make([][3]sumOf, chunks)
+		for r := range extentOf(m.extents, m.back) {
+			var in [4]float64
+			offset := make([]int64, len(m.operands))
+			for i := range m.operands {
+				o := &m.operands[i]
+				offset[i] = o.offset(m.extents, m.front, k) + o.offset(m.extents, m.back, r)
+				if i < m.inputs && o.address != 0 {
+					in[i] = Decode(o.dtype, o.element(offset[i]))
+				}
+			}
+			terms := d.terms(&in)
+			for o := range m.operands[m.inputs:] {
+				switch out := &m.operands[m.inputs+o]; {
+				case m.summed(o):
+					parts[r%chunks][o].add(terms[o])
+				case out.address != 0:
+					Encode(out.dtype, out.element(offset[m.inputs+o]), terms[o].Value)
+				}
+			}
+		}
+		m.eachSum(func(ordinal int64, o int, out *deviceOperand) {
+			for c := range chunks {
+				switch value := parts[c][o].value(); {
+				case chunks == 1:
+					Encode(out.dtype, out.element(out.offset(m.extents, m.front, k)), value)
+				default:
+					m.partial((ordinal*chunks+c)*sums+k, func(d tensor.DType, to []byte) { Encode(d, to, value) })
+				}
+			}
+		})
+	}
+}
+
+// combine adds the partial sums of each output.
+func (m *kernelModel) combine() {
+	chunks, sums := m.word("chunks"), extentOf(m.extents, m.front)
+	require.Greater(m.t, chunks, int64(1))
+	m.eachSum(func(ordinal int64, _ int, out *deviceOperand) {
+		for k := range sums {
+			total := sumOf{}
+			for c := range chunks {
+				m.partial((ordinal*chunks+c)*sums+k, func(d tensor.DType, from []byte) { total.add(TermOf(Decode(d, from))) })
+			}
+			Encode(out.dtype, out.element(out.offset(m.extents, m.front, k)), total.value())
+		}
+	})
+}
+
+// eachSum visits the summed outputs, numbered among themselves.
+func (m *kernelModel) eachSum(visit func(ordinal int64, o int, out *deviceOperand)) {
+	ordinal := int64(0)
+	for o := range m.operands[m.inputs:] {
+		if m.summed(o) {
+			visit(ordinal, o, &m.operands[m.inputs+o])
+			ordinal++
+		}
+	}
+}
+
+// partial hands over a place of the workspace.
+func (m *kernelModel) partial(index int64, use func(tensor.DType, []byte)) {
+	o := deviceOperand{address: uint64(m.word("partial")), dtype: m.dtype.Accumulator()}
+	if o.address == 0 {
+		m.t.Fatal("there is no workspace")
+	}
+	use(o.dtype, o.element(index))
+}

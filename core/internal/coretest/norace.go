@@ -1,0 +1,5 @@
+//go:build !race
+
+package coretest
+
+const RaceDetector = false

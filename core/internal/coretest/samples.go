@@ -1,0 +1,51 @@
+package coretest
+
+import (
+	"flag"
+
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/elementwise"
+	"github.com/sternway/sternway/core/internal/ops/embedding"
+	"github.com/sternway/sternway/core/internal/ops/rope"
+	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// samples are problems of every family, among which every kernel of the family is the right one for some.
+func Samples() []ops.Descriptor {
+	weight, single, heads := ops.Scalar(0.25), tensor.Float32, int64(1)
+	shape := []int64{4, 6}
+	return []ops.Descriptor{
+		elementwise.LerpBackward{Shape: shape, Weight: &weight},
+		elementwise.LerpBackward{Shape: shape, BShape: []int64{6}},
+		elementwise.LerpBackward{Shape: shape, AShape: []int64{4, 1}, BShape: []int64{}, WeightShape: []int64{1, 6}},
+		elementwise.DequantizePerTokenBackward{Shape: []int64{4, 1}, QDType: tensor.Uint8},
+		elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensor.Int8, ScaleDType: &single},
+		elementwise.FakeQuantizePerTokenBackward{Shape: []int64{4, 1}, QuantMax: 15},
+		elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7, ScaleDType: &single},
+		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
+		rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 8, Pairing: "half", Layout: "bshd", NumKeyHeads: &heads},
+		scan.ScanBackward{Kind: "cumsum", Shape: shape, Dim: 1},
+		scan.ScanBackward{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
+		scan.ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
+		scan.ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
+		scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
+		BagOf("sum", 5, 3, 2, 7), BagOf("mean", 9, 8, 3, 5000), BagOf("max", 4, 2, 6, 9),
+		embedding.UniqueRows{NumRows: 9, Total: 7}, embedding.UniqueRows{NumRows: 1 << 20, Total: 5}, embedding.UniqueRows{NumRows: 5, Total: 12000},
+	}
+}
+
+// elementsOf are the dtypes that a sample is instantiated in.
+func ElementsOf(d ops.Descriptor) []tensor.DType { return ElementsOfFamily(ops.ByName[d.Family()]) }
+
+func ElementsOfFamily(f *ops.Family) []tensor.DType {
+	if f.Elements == nil {
+		return tensor.Floats
+	}
+	return f.Elements
+}
+
+func Given[N any](n N) *N { return &n }
+
+// update makes tests rewrite their golden files.
+var Update = flag.Bool("update", false, "rewrite the golden files of tests")

@@ -1,0 +1,164 @@
+package scan_test
+
+import (
+	"math"
+	"math/big"
+)
+
+// scanOracle is the definition of one row in scan order: dx, and the size that its rounding errors grow with.
+func scanOracle(c scanCase, dy, x []float64, indices []int64) (dx, size []float64) {
+	n := len(dy)
+	dx, size = make([]float64, n), make([]float64, n)
+	switch c.kind {
+	case "cumsum":
+		var sum, magnitude sumOfScan
+		for k := n - 1; k >= 0; k-- {
+			sum.add(dy[k])
+			magnitude.add(math.Abs(dy[k]))
+			dx[k], size[k] = sum.value(), magnitude.value()
+		}
+	case "cumprod":
+		oracleProduct(dy, x, dx, size)
+	case "cummax", "cummin":
+		if indices == nil {
+			indices = oracleWinners(c, x)
+		}
+		sums, sizes := make([]sumOfScan, n), make([]sumOfScan, n)
+		for i, j := range indices {
+			sums[j].add(dy[i])
+			sizes[j].add(math.Abs(dy[i]))
+		}
+		for k := range dx {
+			dx[k], size[k] = sums[k].value(), sizes[k].value()
+		}
+	case "logcumsumexp":
+		oracleSoft(dy, x, dx, size)
+	}
+	return dx, size
+}
+
+// sumOfScan adds with the error of each addition carried along.
+type sumOfScan struct{ plain, kept, lost float64 }
+
+func (s *sumOfScan) add(v float64) {
+	next := s.kept + v
+	if math.Abs(s.kept) >= math.Abs(v) {
+		s.lost += (s.kept - next) + v
+	} else {
+		s.lost += (v - next) + s.kept
+	}
+	s.kept = next
+	s.plain += v
+}
+
+func (s *sumOfScan) value() float64 {
+	if v := s.kept + s.lost; !math.IsNaN(v) {
+		return v
+	}
+	return s.plain
+}
+
+// oracleProduct works in 80 bits with a wide exponent where all is finite, and by the rules of SEMANTICS elsewhere.
+func oracleProduct(dy, x, dx, size []float64) {
+	n := len(dy)
+	finite := true
+	for i := range dy {
+		finite = finite && !math.IsNaN(x[i]+dy[i]) && !math.IsInf(x[i], 0) && !math.IsInf(dy[i], 0)
+	}
+	if !finite {
+		times := func(a, b float64) float64 {
+			if (a == 0 || b == 0) && !math.IsNaN(a) && !math.IsNaN(b) {
+				return 0
+			}
+			return a * b
+		}
+		left := make([]float64, n)
+		for k, before := 0, 1.0; k < n; k++ {
+			left[k], before = before, times(before, x[k])
+		}
+		for k, r := n-1, 0.0; k >= 0; k-- {
+			r += dy[k]
+			dx[k], size[k] = times(left[k], r), math.Abs(times(left[k], r))
+			r = times(x[k], r)
+		}
+		return
+	}
+	number := func(v float64) *big.Float { return new(big.Float).SetPrec(80).SetFloat64(v) }
+	left, before := make([]*big.Float, n), number(1)
+	for k := range x {
+		left[k] = number(0).Set(before)
+		before.Mul(before, number(x[k]))
+	}
+	r, s := number(0), number(0)
+	for k := n - 1; k >= 0; k-- {
+		r.Add(r, number(dy[k]))
+		s.Add(s, number(math.Abs(dy[k])))
+		dx[k], _ = number(0).Mul(left[k], r).Float64()
+		size[k], _ = number(0).Mul(number(0).Abs(left[k]), s).Float64()
+		r.Mul(r, number(x[k]))
+		s.Mul(s, number(math.Abs(x[k])))
+	}
+}
+
+func oracleWinners(c scanCase, x []float64) []int64 {
+	winners := make([]int64, len(x))
+	best := 0
+	for k, v := range x {
+		b := x[best]
+		if c.kind == "cummin" {
+			v, b = -v, -b
+		}
+		beats := v > b || math.IsNaN(v) && !math.IsNaN(b)
+		equal := v == b || math.IsNaN(v) && math.IsNaN(b)
+		if beats || equal && c.tie != "first" {
+			best = k
+		}
+		winners[k] = int64(best)
+	}
+	return winners
+}
+
+// oracleSoft is softmax by softmax: dx[k] = sum_{i>=k} dy[i] exp(x[k] - m[i]) / s[i], with a compensated s for each prefix.
+func oracleSoft(dy, x, dx, size []float64) {
+	for k := range dx {
+		dx[k], size[k] = 0, 0
+	}
+	n := len(dy)
+	m, s := make([]float64, n), make([]float64, n)
+	var sum sumOfScan
+	top := math.Inf(-1)
+	weight := func(v, top float64) float64 {
+		switch {
+		case math.IsNaN(v) || math.IsNaN(top):
+			return scanNaN
+		case v == top && !math.IsInf(v, -1):
+			return 1
+		case math.IsInf(v, -1):
+			return 0
+		}
+		return math.Exp(v - top)
+	}
+	for i, v := range x {
+		if v > top || math.IsNaN(v) {
+			top, sum = v, sumOfScan{}
+			for _, u := range x[:i+1] {
+				sum.add(weight(u, top))
+			}
+		} else {
+			sum.add(weight(v, top))
+		}
+		m[i], s[i] = top, sum.value()
+	}
+	for k := range dx {
+		var total, magnitude sumOfScan
+		for i := k; i < n; i++ {
+			if math.IsInf(x[k], -1) && !math.IsNaN(m[i]) {
+				continue
+			}
+			w := weight(x[k], m[i]) / s[i]
+			total.add(dy[i] * w)
+			magnitude.add(math.Abs(dy[i] * w))
+		}
+		dx[k], size[k] = total.value(), magnitude.value()
+	}
+}

@@ -1,0 +1,426 @@
+package scan_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/core/internal/coretest"
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	scanInf = math.Inf(1)
+	scanNaN = math.NaN()
+)
+
+// scanNumbers are x and dy that suit a kind.
+func scanNumbers(kind string, random *rand.Rand, n int64) (dy, x []float64) {
+	dy, x = make([]float64, n), make([]float64, n)
+	for i := range x {
+		dy[i], x[i] = random.NormFloat64(), random.NormFloat64()*3
+		switch kind {
+		case "cumprod":
+			x[i] = 1 + x[i]/100
+		case "cummax", "cummin":
+			x[i] = math.Round(x[i] - float64(i%7)/3)
+		}
+	}
+	return dy, x
+}
+
+func scanCases(yield func(scanCase)) {
+	for _, dtype := range tensor.Floats {
+		for _, reverse := range []bool{false, true} {
+			for _, kind := range []string{"cumsum", "cumprod", "logcumsumexp"} {
+				yield(scanCase{kind: kind, reverse: reverse, dtype: dtype})
+			}
+			for _, kind := range []string{"cummax", "cummin"} {
+				for _, tie := range []string{"", "first"} {
+					yield(scanCase{kind: kind, reverse: reverse, tie: tie, dtype: dtype})
+					yield(scanCase{kind: kind, reverse: reverse, tie: tie, dtype: dtype, indices: true})
+				}
+			}
+		}
+	}
+}
+
+// Every kind in every dtype, direction and tie, at lengths around tiles, parts and lanes, on inner, outer and middle axes.
+func TestScanShapes(t *testing.T) {
+	shapes := []struct {
+		shape []int64
+		dim   int
+	}{
+		{nil, 0}, {[]int64{0}, 0}, {[]int64{0, 3}, 0}, {[]int64{3, 0}, 0}, {[]int64{1}, 0}, {[]int64{1, 1, 5}, 1},
+		{[]int64{2, 2, 2, 2, 2, 2, 2, 2}, 3}, {[]int64{2, 1025}, 1}, {[]int64{1025, 2}, 0}, {[]int64{70, 67}, 1}, {[]int64{67, 70}, 0}, {[]int64{3, 70, 13}, 1},
+		{[]int64{40, 32}, 0}, {[]int64{16, 64}, 0}, {[]int64{2, 40, 32}, 1}, // a step as wide as a group
+	}
+	for _, n := range []int64{1, 2, 31, 32, 33, 63, 64, 65, 100, 511, 512, 513, 1000} {
+		shapes = append(shapes, []struct {
+			shape []int64
+			dim   int
+		}{{[]int64{n}, 0}, {[]int64{5, n}, 1}, {[]int64{n, 5}, 0}, {[]int64{2, n, 3}, 1}}...)
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	scanCases(func(c scanCase) {
+		for _, s := range shapes {
+			c.shape, c.dim = s.shape, s.dim
+			n, _ := tensor.Product(c.shape)
+			dy, x := scanNumbers(c.kind, random, n)
+			c.check(t, dy, x)
+		}
+	})
+}
+
+// Rows in parts. logcumsumexp, whose definition takes n^2, is compared with float64 of shorter rows above, and here at the ends.
+func TestScanLongRows(t *testing.T) {
+	random := rand.New(rand.NewPCG(2, 2))
+	for _, s := range []struct {
+		shape []int64
+		dim   int
+	}{{[]int64{65537}, 0}, {[]int64{131073, 1}, 0}, {[]int64{1, 131072}, 1}, {[]int64{1 << 18, 2}, 0}, {[]int64{2, 5000, 3}, 1}, {[]int64{1<<18 + 1, 1}, 0}} {
+		scanCases(func(c scanCase) {
+			c.shape, c.dim = s.shape, s.dim
+			if c.kind == "logcumsumexp" || c.kind == "cumprod" && (c.reverse || s.shape[0] > 1<<17) || c.reverse && c.dtype != tensor.Float32 {
+				return
+			}
+			n, _ := tensor.Product(c.shape)
+			dy, x := scanNumbers(c.kind, random, n)
+			if c.kind == "cumprod" {
+				for i := range x {
+					x[i] = 1 + (x[i]-1)/10
+				}
+			}
+			c.check(t, dy, x)
+		})
+	}
+	for _, reverse := range []bool{false, true} {
+		c := scanCase{kind: "logcumsumexp", shape: []int64{6000, 2}, reverse: reverse, dtype: tensor.Float64}
+		dy, x := scanNumbers(c.kind, random, 12000)
+		c.check(t, dy, x)
+	}
+}
+
+func scanRepeat(n int, values ...float64) []float64 {
+	out := make([]float64, 0, n*len(values))
+	for range n {
+		out = append(out, values...)
+	}
+	return out
+}
+
+// Numbers that break a naive scan, as rows of float64 and float32.
+func TestScanValues(t *testing.T) {
+	ones := func(n int) []float64 { return scanRepeat(n, 1) }
+	for _, c := range []struct {
+		reason, kind, tie string
+		x, dy, want       []float64
+	}{
+		{"a zero is exact", "cumprod", "", []float64{2, 0, 3, 4}, ones(4), []float64{1, 32, 0, 0}},
+		{"products beyond float32", "cumprod", "", []float64{1e30, 1e30, 1e-30}, []float64{1, 0, 0}, []float64{1, 0, 0}},
+		{"two zeros", "cumprod", "", []float64{0, 2, 0, 5}, ones(4), []float64{3, 0, 0, 0}},
+		{"all zeros", "cumprod", "", make([]float64, 5), ones(5), []float64{1, 0, 0, 0, 0}},
+		{"zero first", "cumprod", "", []float64{0, 2, 3}, ones(3), []float64{9, 0, 0}},
+		{"zero last", "cumprod", "", []float64{2, 3, 0}, ones(3), []float64{4, 2, 6}},
+		{"negative zero", "cumprod", "", []float64{2, math.Copysign(0, -1), 3}, ones(3), []float64{1, 8, 0}},
+		{"zero cuts an infinite x", "cumprod", "", []float64{2, 0, scanInf, 4}, ones(4), []float64{1, scanInf, 0, 0}},
+		{"zero cuts an infinite dy", "cumprod", "", []float64{2, 0, 3}, []float64{1, 1, scanInf}, []float64{1, scanInf, 0}},
+		{"zero does not cut NaN", "cumprod", "", []float64{2, 0, scanNaN}, ones(3), []float64{scanNaN, scanNaN, 0}},
+		{"NaN in x", "cumprod", "", []float64{2, scanNaN, 3}, []float64{1, 0, 0}, []float64{scanNaN, 0, scanNaN}},
+		{"last of equals", "cummax", "", []float64{1, 3, 2, 3, 0}, ones(5), []float64{1, 2, 0, 2, 0}},
+		{"first of equals", "cummax", "first", []float64{1, 3, 2, 3, 0}, ones(5), []float64{1, 4, 0, 0, 0}},
+		{"last minimum", "cummin", "", []float64{2, 1, 1, 5}, ones(4), []float64{1, 1, 2, 0}},
+		{"first minimum", "cummin", "first", []float64{2, 1, 1, 5}, ones(4), []float64{1, 3, 0, 0}},
+		{"zeros are equal", "cummax", "", []float64{0, math.Copysign(0, -1), 0}, ones(3), ones(3)},
+		{"zeros are equal, first", "cummax", "first", []float64{math.Copysign(0, -1), 0}, ones(2), []float64{2, 0}},
+		{"NaN beats, the last", "cummax", "", []float64{1, scanNaN, 5, scanNaN, scanInf}, ones(5), []float64{1, 2, 0, 2, 0}},
+		{"NaN beats, the first", "cummax", "first", []float64{1, scanNaN, 5, scanNaN, scanInf}, ones(5), []float64{1, 4, 0, 0, 0}},
+		{"NaN beats in minima", "cummin", "first", []float64{1, scanNaN, -scanInf, scanNaN}, ones(4), []float64{1, 3, 0, 0}},
+		{"NaN at once", "cummax", "first", []float64{scanNaN, 1, scanNaN}, ones(3), []float64{3, 0, 0}},
+		{"-inf alone", "cummax", "first", []float64{-scanInf, -scanInf, 1}, ones(3), []float64{2, 0, 1}},
+		{"-inf alone, the last", "cummax", "", []float64{-scanInf, -scanInf}, ones(2), ones(2)},
+		{"a run keeps its infinity", "cummax", "", []float64{1, 0, 2, 3}, []float64{1, 1, scanInf, 1}, []float64{2, 0, scanInf, 1}},
+		{"a run keeps its NaN", "cummax", "", []float64{1, 2, 3, 0}, []float64{1, scanNaN, 1, 1}, []float64{1, scanNaN, 2, 0}},
+		{"-inf passes the sum on", "logcumsumexp", "", []float64{-scanInf, 0, -scanInf, 0}, ones(4), []float64{0, 2.5, 0, 0.5}},
+		{"all -inf", "logcumsumexp", "", []float64{-scanInf, -scanInf}, ones(2), []float64{0, 0}},
+		{"an infinity takes all", "logcumsumexp", "", []float64{1, scanInf, 2}, ones(3), []float64{1, 2, 0}},
+		{"infinities share", "logcumsumexp", "", []float64{scanInf, scanInf}, ones(2), []float64{1.5, 0.5}},
+		{"NaN is in every later sum", "logcumsumexp", "", []float64{0, scanNaN, 0}, ones(3), []float64{scanNaN, scanNaN, scanNaN}},
+		{"an offset costs nothing", "logcumsumexp", "", []float64{1e6, 1e6, 1e6, 1e6}, ones(4), []float64{1 + 1./2 + 1./3 + 1./4, 1./2 + 1./3 + 1./4, 1./3 + 1./4, 1. / 4}},
+		{"far apart", "logcumsumexp", "", []float64{-1e4, 1e4}, ones(2), []float64{1, 1}},
+		{"subnormals", "cumsum", "", nil, []float64{0x1p-149, 0x1p-148, 0x1p-149}, []float64{0x1p-147, 3 * 0x1p-149, 0x1p-149}},
+		{"infinities meet", "cumsum", "", nil, []float64{1, -scanInf, scanInf}, []float64{scanNaN, scanNaN, scanInf}},
+	} {
+		for _, dtype := range []tensor.DType{tensor.Float32, tensor.Float64} {
+			for _, reverse := range []bool{false, true} {
+				s := scanCase{kind: c.kind, tie: c.tie, shape: []int64{int64(len(c.dy))}, dtype: dtype, reverse: reverse}
+				order := func(values []float64) []float64 {
+					values = slices.Clone(values)
+					if reverse {
+						slices.Reverse(values)
+					}
+					return values
+				}
+				got := order(s.run(t, order(c.dy), order(c.x), nil))
+				for k, want := range c.want {
+					require.True(t, scanClose(s, got[k], want, math.Abs(want), 8), "%s, %s: %v, not %v", c.reason, s, got, c.want)
+				}
+			}
+		}
+	}
+}
+
+// What happens at the borders of tiles and of parts: zeros, NaN, infinities, ties and products that leave float64's range.
+func TestScanBorders(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 3))
+	const n = 3000 // parts of 576, the last shorter
+	for _, at := range []int{0, 1, 63, 64, 575, 576, 577, 1151, 1152, 2879, 2880, n - 1} {
+		for _, special := range []float64{0, scanNaN, scanInf, -scanInf, 1e30, 1e-30, 0x1p-149} {
+			scanCases(func(c scanCase) {
+				if c.dtype == tensor.Float16 || c.dtype == tensor.BFloat16 || c.kind == "cumsum" || c.kind == "logcumsumexp" && (at > 600 || c.dtype == tensor.Float64) {
+					return
+				}
+				c.shape = []int64{n}
+				if c.kind == "logcumsumexp" {
+					c.shape = []int64{700}
+				}
+				dy, x := scanNumbers(c.kind, random, c.shape[0])
+				x[at], x[(at+600)%int(c.shape[0])] = special, special
+				c.check(t, dy, x)
+			})
+		}
+	}
+	// -inf before everything, longer than a part.
+	_, x := scanNumbers("logcumsumexp", random, 1500)
+	for i := range 1100 {
+		x[i] = -scanInf
+	}
+	scanCase{kind: "logcumsumexp", shape: []int64{1500}, dtype: tensor.Float64}.check(t, scanRepeat(1500, 1), x)
+}
+
+// Parts hand products on with an exponent of their own.
+func TestScanProductRange(t *testing.T) {
+	for _, c := range []struct {
+		reason string
+		x      []float64
+		dtype  tensor.DType
+	}{
+		{"small and large in turn", scanRepeat(2048, 1e-20, 1e20), tensor.Float32},
+		{"large and small in turn", scanRepeat(2048, 1e20, 1e-20), tensor.Float32},
+		{"float64 near its ends", scanRepeat(2048, 0x1p-1000, 0x1p1000), tensor.Float64},
+		{"subnormal factors", scanRepeat(1024, 0x1p500, 0x1p-1070, 0x1p570, 1), tensor.Float64},
+	} {
+		s := scanCase{kind: "cumprod", shape: []int64{int64(len(c.x))}, dtype: c.dtype}
+		dy := make([]float64, len(c.x))
+		dy[len(dy)-1], dy[0], dy[1003] = 1, 1, 1
+		t.Run(c.reason, func(t *testing.T) { s.check(t, dy, c.x) })
+	}
+	// A part that overflows by itself, in a row that a zero ends before it.
+	x := scanRepeat(4096, 1)
+	for i := 600; i < 700; i++ {
+		x[i] = 1e30
+	}
+	x[0] = 0
+	got := scanCase{kind: "cumprod", shape: []int64{4096}, dtype: tensor.Float64}.run(t, scanRepeat(4096, 1), x, nil)
+	require.True(t, math.IsInf(got[0], 1) || got[0] > 1e300)
+	for _, v := range got[1:] {
+		require.Zero(t, v)
+	}
+}
+
+func TestScanIndices(t *testing.T) {
+	random := rand.New(rand.NewPCG(4, 4))
+	for _, s := range []struct {
+		shape []int64
+		dim   int
+	}{{[]int64{7}, 0}, {[]int64{9, 100}, 1}, {[]int64{100, 9}, 0}, {[]int64{3, 1000, 20}, 1}, {[]int64{70000}, 0},
+		{[]int64{1, 1100}, 0}, {[]int64{2, 1100}, 0}, {[]int64{3, 300}, 0}, {[]int64{4, 33}, 0}, {[]int64{3, 4, 50}, 1}, {[]int64{5, 300}, 0}} {
+		for _, reverse := range []bool{false, true} {
+			for _, dtype := range tensor.Floats {
+				c := scanCase{kind: "cummax", shape: s.shape, dim: s.dim, reverse: reverse, dtype: dtype, indices: true}
+				n, _ := tensor.Product(c.shape)
+				indices := make([]int64, n)
+				for i := range indices {
+					indices[i] = random.Int64N(c.shape[c.dim])
+				}
+				dy, _ := scanNumbers(c.kind, random, n)
+				dy = scanValues(scanTensor(dtype, c.shape, dy))
+				got := c.run(t, dy, nil, indices)
+				scanRows(c.shape, c.dim, func(at []int64) {
+					row := make([]int64, len(at))
+					for k := range at {
+						row[k] = indices[at[k]]
+					}
+					want, size := scanOracle(c, scanOrder(scanCase{}, dy, at), nil, row)
+					for k := range want {
+						require.True(t, scanClose(c, got[at[k]], want[k], size[k], len(at)), "%s: %v, not %v", c, got[at[k]], want[k])
+					}
+				})
+				if dtype != tensor.Float32 {
+					continue
+				}
+				for _, bad := range []int64{-1, c.shape[c.dim], math.MinInt64, math.MaxInt64} {
+					wrong := slices.Clone(indices)
+					wrong[n-1], wrong[n/2] = bad, bad
+					c.refused(t, dy, wrong, bad)
+				}
+			}
+		}
+	}
+}
+
+// refused expects an error that names a bad index, and dx as it was.
+func (c scanCase) refused(t *testing.T, dy []float64, indices []int64, bad int64) {
+	plan, err := core.Select(c.descriptor(), tensor.CPU, ops.Preference{})
+	require.NoError(t, err)
+	dx := scanTensor(c.dtype, c.shape, scanRepeat(len(dy), 42))
+	err = plan.Run(0, tensor.Tensor{}, core.Args{"dy": scanTensor(c.dtype, c.shape, dy), "indices": scanIndexTensor(c.shape, indices), "dx": dx})
+	var refusal *errs.Error
+	require.ErrorAs(t, err, &refusal)
+	require.Equal(t, "indices", refusal.Operand)
+	n := c.shape[c.dim]
+	row, position := int64(-1), int64(-1)
+	number := int64(0)
+	scanRows(c.shape, c.dim, func(at []int64) {
+		for k := range at {
+			if j := indices[at[k]]; row < 0 && (j < 0 || j >= n) {
+				row, position = number, int64(k)
+			}
+		}
+		number++
+	})
+	require.Contains(t, refusal.Error(), fmt.Sprintf("%d at position %d of row %d", bad, position, row))
+	for _, v := range scanValues(dx) {
+		require.Equal(t, 42.0, v)
+	}
+}
+
+// Strided, expanded and reversed operands give the bits of contiguous ones.
+func TestScanStrides(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 5))
+	shape := []int64{6, 150, 10}
+	lay := func(values []float64, dtype tensor.DType, strides []int64, first int64, room int64) tensor.Tensor {
+		all := make([]float64, room)
+		for i := range all {
+			all[i] = scanNaN
+		}
+		for i := range int64(len(values)) {
+			a, b, c := i/1500, i/10%150, i%10
+			all[first+a*strides[0]+b*strides[1]+c*strides[2]] = values[i]
+		}
+		whole := scanTensor(dtype, []int64{room}, all)
+		whole.Data += uintptr(first * dtype.Size())
+		whole.NDim = 3
+		copy(whole.Shape[:], shape)
+		copy(whole.Strides[:], strides)
+		return whole
+	}
+	layouts := []struct {
+		strides     []int64
+		first, room int64
+	}{{[]int64{1500, 10, 1}, 0, 9000}, {[]int64{1, 6, 900}, 0, 9000}, {[]int64{-1500, -10, -1}, 8999, 9000}, {[]int64{3100, 1, 155}, 2, 20000}, {[]int64{10, 60, 1}, 0, 9000}, {[]int64{20000, 30, 3}, 0, 110000}}
+	scanCases(func(c scanCase) {
+		if c.indices {
+			return
+		}
+		c.shape = shape
+		for dim := range 3 {
+			c.dim = dim
+			dy, x := scanNumbers(c.kind, random, 9000)
+			want := c.run(t, dy, x, nil)
+			for i := range layouts {
+				a, b, o := layouts[i], layouts[(i+1)%len(layouts)], layouts[(i+2)%len(layouts)]
+				dx := lay(make([]float64, 9000), c.dtype, o.strides, o.first, o.room)
+				args := core.Args{"dy": lay(dy, c.dtype, a.strides, a.first, a.room), "dx": dx}
+				if c.kind != "cumsum" {
+					args["x"] = lay(x, c.dtype, b.strides, b.first, b.room)
+				}
+				plan, err := core.Select(c.descriptor(), tensor.CPU, ops.Preference{})
+				require.NoError(t, err)
+				require.NoError(t, plan.Run(0, tensor.Tensor{}, args))
+				flat := dx
+				flat.NDim, flat.Shape[0], flat.Strides[0] = 1, o.room, 1
+				flat.Data -= uintptr(o.first * c.dtype.Size())
+				all := scanValues(flat)
+				got := make([]float64, 9000)
+				for k := range int64(9000) {
+					got[k] = all[o.first+k/1500*o.strides[0]+k/10%150*o.strides[1]+k%10*o.strides[2]]
+				}
+				coretest.RequireSame(t, want, got, "%s, layout %d", c, i)
+			}
+			// one number everywhere
+			same := c.run(t, scanRepeat(9000, 1.5), x, nil)
+			one := scanTensor(c.dtype, []int64{1}, []float64{1.5})
+			one.NDim = 3
+			copy(one.Shape[:], shape)
+			one.Strides = [tensor.MaxRank]int64{}
+			dx := scanTensor(c.dtype, shape, make([]float64, 9000))
+			args := core.Args{"dy": one, "dx": dx}
+			if c.kind != "cumsum" {
+				args["x"] = scanTensor(c.dtype, shape, x)
+			}
+			plan, err := core.Select(c.descriptor(), tensor.CPU, ops.Preference{})
+			require.NoError(t, err)
+			require.NoError(t, plan.Run(0, tensor.Tensor{}, args))
+			coretest.RequireSame(t, same, scanValues(dx), c.String())
+		}
+	})
+}
+
+// Bits depend neither on the number of threads nor on the run.
+func TestScanRepeats(t *testing.T) {
+	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())
+	random := rand.New(rand.NewPCG(6, 6))
+	scanCases(func(c scanCase) {
+		for _, shape := range [][]int64{{300, 200}, {70001, 1}} {
+			if c.shape, c.dim = shape, 0; c.dtype == tensor.Float16 || c.reverse {
+				return
+			}
+			n, _ := tensor.Product(c.shape)
+			dy, x := scanNumbers(c.kind, random, n)
+			var indices []int64
+			if c.indices {
+				indices = scanIndices(x, c.shape, c.dim)
+			}
+			require.NoError(t, core.SetNumThreads(1))
+			want := c.run(t, dy, x, indices)
+			for i := range 20 {
+				require.NoError(t, core.SetNumThreads(1+i%5))
+				coretest.RequireSame(t, want, c.run(t, dy, x, indices), c.String())
+			}
+		}
+	})
+}
+
+// The gradient is linear in dy, and reverse is the same scan of mirrored rows.
+func TestScanProperties(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 7))
+	scanCases(func(c scanCase) {
+		if c.dtype != tensor.Float64 || c.indices {
+			return
+		}
+		c.shape = []int64{777}
+		dy, x := scanNumbers(c.kind, random, 777)
+		dz, _ := scanNumbers(c.kind, random, 777)
+		both := make([]float64, 777)
+		for i := range both {
+			both[i] = dy[i] + 2*dz[i]
+		}
+		a, b, sum := c.run(t, dy, x, nil), c.run(t, dz, x, nil), c.run(t, both, x, nil)
+		for i := range sum {
+			require.InDelta(t, a[i]+2*b[i], sum[i], 1e-10*(1+math.Abs(a[i])+math.Abs(b[i])), c.String())
+		}
+		slices.Reverse(dy)
+		slices.Reverse(x)
+		c.reverse = !c.reverse
+		mirrored := c.run(t, dy, x, nil)
+		slices.Reverse(mirrored)
+		coretest.RequireSame(t, a, mirrored, c.String())
+	})
+}
