@@ -1,6 +1,7 @@
 package core
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cudaSource is ../cuda/<image>.cu after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
+// cudaSource is the file <image>.cu below ../cuda after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
 // the kernels export and how their argument is laid out where it is written, on machines without nvcc as well.
 func cudaSource(t testing.TB, image string) string {
 	t.Helper()
@@ -23,19 +24,24 @@ func cudaSource(t testing.TB, image string) string {
 		return text
 	}
 	folder := t.TempDir()
-	files, err := filepath.Glob("../cuda/*.cu*")
-	require.NoError(t, err)
 	toolkit := regexp.MustCompile(`(?m)^\s*#\s*include\s*<.*$`)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+	source := ""
+	for _, file := range cudaFiles(t) {
+		text, err := os.ReadFile(filepath.Join(cudaFolder, file))
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(folder, filepath.Base(file)), toolkit.ReplaceAll(text, nil), 0o600))
+		copied := filepath.Join(folder, file)
+		require.NoError(t, os.MkdirAll(filepath.Dir(copied), 0o700))
+		require.NoError(t, os.WriteFile(copied, toolkit.ReplaceAll(text, nil), 0o600))
+		if filepath.Base(file) == image+".cu" {
+			source = copied
+		}
 	}
+	require.NotEmpty(t, source, "no %s.cu", image)
 	compiler := os.Getenv("CC")
 	if compiler == "" {
 		compiler = "cc"
 	}
-	text, err := exec.Command(compiler, "-E", "-P", "-x", "c++", filepath.Join(folder, image+".cu")).Output()
+	text, err := exec.Command(compiler, "-E", "-P", "-x", "c++", "-I", folder, source).Output()
 	require.NoError(t, err, "the C compiler that built this package preprocesses the kernels")
 	sources[image] = string(text)
 	return sources[image]
@@ -47,13 +53,27 @@ var (
 	constantsOf = map[string]map[string]int{}
 )
 
+const cudaFolder = "../cuda"
+
+// cudaFiles are the CUDA sources and headers, by their paths from cudaFolder.
+func cudaFiles(t testing.TB) (files []string) {
+	t.Helper()
+	require.NoError(t, fs.WalkDir(os.DirFS(cudaFolder), ".", func(path string, _ fs.DirEntry, err error) error {
+		if ext := filepath.Ext(path); ext == ".cu" || ext == ".cuh" {
+			files = append(files, path)
+		}
+		return err
+	}))
+	return files
+}
+
 // cudaImages are the images that have a source.
 func cudaImages(t testing.TB) (names []string) {
 	t.Helper()
-	files, err := filepath.Glob("../cuda/*.cu")
-	require.NoError(t, err)
-	for _, file := range files {
-		names = append(names, strings.TrimSuffix(filepath.Base(file), ".cu"))
+	for _, file := range cudaFiles(t) {
+		if name, found := strings.CutSuffix(filepath.Base(file), ".cu"); found {
+			names = append(names, name)
+		}
 	}
 	require.NotEmpty(t, names)
 	return names

@@ -42,7 +42,7 @@ var scan = register(&Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []KindRow{
 		{Name: "cumsum", Kernels: kernelsOfScans},
-		{Name: "cumprod", Kernels: kernelsOfTamed, Image: "scan_products"},
+		{Name: "cumprod", Kernels: kernelsOfTamed, Image: "scan_cumprod"},
 		{Name: "cummax", Kernels: kernelsOfHeads, Code: "cumextremum"},
 		{Name: "cummin", Kernels: kernelsOfHeads, Code: "cumextremum"},
 		{Name: "logcumsumexp", Kernels: kernelsOfTamed, Image: "scan_logcumsumexp"},

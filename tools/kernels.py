@@ -1,10 +1,10 @@
-"""Compiles cuda/*.cu into the images that the Go package `cuda` embeds, and manifest.json.
+"""Compiles the .cu files below cuda/ into the images that the Go package `cuda` embeds, and manifest.json.
 
     python tools/kernels.py [--out DIR]
 
 STERNWAY_CUDA_ARCHS="80;90;100;120" chooses the architectures; the lowest is also kept as PTX, for GPUs that none of them fits.
-An image, lerp.sm_90.lzma for example, is what one source comes to on one architecture. Those of a source are made again only
-when it, a header, the flags or the architectures have changed.
+An image, lerp.sm_90.lzma for example, is one source compiled for one architecture, and named after the file. The images of a
+source are made again only when it, a header that it includes, the flags or the architectures have changed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 IMAGES = SOURCES / "image"
 ARCHITECTURES = "80;90;100;120"
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
+INCLUDE = re.compile(r'^#include "(.+)"', re.M)  # from cuda/
 OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
 
 # What pip provides where there is no CUDA toolkit.
@@ -75,6 +76,16 @@ def digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
+def files_of(source: Path) -> list[Path]:
+    """A source and every header of the project that it includes, directly or not."""
+    files, waiting = {source}, [source]
+    while waiting:
+        included = {SOURCES / name for name in INCLUDE.findall(waiting.pop().read_text())}
+        waiting += included - files
+        files |= included
+    return sorted(files)
+
+
 def read_manifest(out: Path) -> dict[str, Any]:
     """What the last build wrote, {} when there is none."""
     try:
@@ -89,7 +100,7 @@ def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
     made = image.with_suffix(".part")
     form, packed = ("-ptx", pack.packed_ptx) if code.startswith("compute") else ("-fatbin", pack.packed_code)
     target = f"-gencode=arch=compute_{code.rpartition('_')[2]},code={code}"
-    done = subprocess.run([nvcc, form, *FLAGS, target, "-o", made, source], capture_output=True, text=True, check=False)
+    done = subprocess.run([nvcc, form, *FLAGS, "-I", SOURCES, target, "-o", made, source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
@@ -103,10 +114,9 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
         a for a in re.split(r"[;,\s]+", os.environ.get("STERNWAY_CUDA_ARCHS", ARCHITECTURES)) if a
     ]
     codes = codes_for(architectures)
-    headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
-    sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
+    sources = {source.stem: source for source in sorted(SOURCES.rglob("*.cu"))}
     how = f"{FLAGS}".encode() + Path(pack.__file__).read_bytes()
-    inputs = {name: digest(source.read_bytes(), *headers, how) for name, source in sources.items()}
+    inputs = {name: digest(how, *(file.read_bytes() for file in files_of(source))) for name, source in sources.items()}
     before = read_manifest(out)
 
     images = {name: {code: out / f"{name}.{code}.lzma" for code in codes} for name in sources}
@@ -142,7 +152,7 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Compiles cuda/*.cu into cuda/image.")
+    parser = argparse.ArgumentParser(description="Compiles the .cu files below cuda/ into cuda/image.")
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the images (cuda/image)")
     out = parser.parse_args().out
     try:
