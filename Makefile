@@ -9,8 +9,10 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# Stands for the wheel in dist/, as these settings make it.
-WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(STERNWAY_CUDA_ARCHS))
+# WHEEL stands for the wheel in dist/ with kernels for every GPU, DEMO_WHEEL for one with kernels for the GPUs of this machine, which is
+# built sooner. They are the same where STERNWAY_CUDA_ARCHS names the GPUs.
+WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),all))
+DEMO_WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),here))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # A go that was installed into the environment is found last, so that one of the machine wins.
@@ -98,17 +100,21 @@ $(VENV)/.generator: | $(VENV)/.base
 	$(PY) -m pip install --quiet PyBindGen==0.22.1
 	touch $@
 
-$(WHEEL): $(SOURCES) | $(VENV)/.base
+$(WHEEL): export STERNWAY_CUDA_ARCHS := $(or $(STERNWAY_CUDA_ARCHS),all)
+$(sort $(WHEEL) $(DEMO_WHEEL)): $(SOURCES) | $(VENV)/.base
 	mkdir -p dist && rm -f dist/*.whl dist/.wheel*
-	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
-	touch $@
+	@# pip -v shows the progress of the build, among much else: only the lines of the build are printed, and all of them if it fails.
+	@echo "building the wheel"
+	@$(PY) -m pip wheel -v --no-deps --wheel-dir dist . 2>&1 | tee dist/build.log | sed -un 's/^ *sternway: /  /p' \
+		|| { cat dist/build.log; exit 1; }
+	touch $@ $(if $(filter $@,$(WHEEL)),$(DEMO_WHEEL))
 
 define install
 	$(PY) -m pip install --quiet --no-deps --force-reinstall dist/*.whl
-	$(PY) -m pip install --quiet "$$(ls dist/*.whl)[$(1)]"
+	$(PY) -m pip install "$$(ls dist/*.whl)[$(1)]" | sed -u '/^Requirement already satisfied/d'
 endef
 
-$(VENV)/.demo: $(WHEEL)
+$(VENV)/.demo: $(DEMO_WHEEL)
 	$(call install,demo)
 	touch $@
 

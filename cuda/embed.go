@@ -1,5 +1,5 @@
 // Package cuda carries the compiled kernels: an image for each family of operations and each architecture, made from the .cu files
-// beside it by tools/kernels.py. A build without a CUDA compiler has none, and core then runs on the CPU alone.
+// in the folders beside it by tools/kernels.py. A build for a machine without a GPU has none, and core then runs on the CPU alone.
 package cuda
 
 import (

@@ -4,13 +4,17 @@ Whatever the machine lacks of the two compilers becomes an ordinary build requir
 there is a C compiler. Products stay under build/, and go sees them through an overlay: the sources are only read.
 The bytes of what is built depend on the tree, the compilers and SOURCE_DATE_EPOCH alone (archive.py).
 
-    STERNWAY_CUDA=0                      build without kernels; the version ends in +cpu
-    STERNWAY_CUDA_ARCHS="80;90;100;120"  build the kernels for these architectures
+    STERNWAY_CUDA_ARCHS=all      build the kernels for every GPU; without it, for the GPUs of this machine
+    STERNWAY_CUDA_ARCHS="80;90"  build the kernels for these architectures
+    STERNWAY_CUDA=0              build without kernels, as where there is no GPU; the version ends in +cpu
+
+Progress is printed; pip shows it with -v.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import re
@@ -63,11 +67,13 @@ def get_requires_for_build_editable(config_settings: dict[str, Any] | None = Non
 
 def missing_compilers() -> list[str]:
     missing = [] if usable_go() else GO
-    if wants_kernels() and not kernels.find_nvcc():
+    if codes() and not kernels.find_nvcc():
         try:
-            kernels.build(IMAGES)  # succeeds without a compiler when an earlier build left nothing to do
+            kernels.build(IMAGES, codes())  # succeeds without a compiler when an earlier build left nothing to do
         except kernels.KernelError:
             missing = [*missing, *kernels.REQUIREMENTS]
+    if missing:
+        kernels.say(f"fetching the compilers that this machine lacks: {', '.join(missing)}")
     return missing
 
 
@@ -84,8 +90,10 @@ def usable_go() -> str | None:
     return go if found and wanted and tuple(map(int, found.groups())) >= tuple(map(int, wanted.groups())) else None
 
 
-def wants_kernels() -> bool:
-    return os.environ.get("STERNWAY_CUDA") != "0"
+@functools.cache
+def codes() -> list[str]:
+    """What the kernels are compiled for; [] for a build without kernels."""
+    return [] if os.environ.get("STERNWAY_CUDA") == "0" else kernels.wanted_codes()
 
 
 # The archives: a wheel for every interpreter from 3.10 on, and the source distribution.
@@ -114,7 +122,7 @@ class Info(egg_info):
     def finalize_options(self) -> None:
         metadata = self.distribution.metadata
         metadata.long_description = description.without_local_links(metadata.long_description or "")
-        if not wants_kernels() and "sdist" not in self.distribution.commands:
+        if not codes() and "sdist" not in self.distribution.commands:
             self.tag_build = CPU_SUFFIX
         super().finalize_options()
 
@@ -129,7 +137,7 @@ class Library(build_ext):
         images = kernel_images()
         out = Path(self.get_ext_fullpath(ext.name)).absolute()
         out.parent.mkdir(parents=True, exist_ok=True)
-        print(f"sternway: {go} builds {out.name} with {len(images)} files of kernels")
+        kernels.say(f"compiling the Go library with {go}")
         with tempfile.TemporaryDirectory(prefix="sternway-") as folder:
             go_build(go, Path(folder), out, images, self.get_finalized_command("egg_info").egg_version)
 
@@ -140,10 +148,13 @@ def c_compiler() -> list[str]:
 
 
 def kernel_images() -> list[Path]:
-    if not wants_kernels():
+    kernels.say(
+        "STERNWAY_CUDA=0 builds no kernels" if os.environ.get("STERNWAY_CUDA") == "0" else kernels.plan_in_words(codes())
+    )
+    if not codes():
         return []
     try:
-        kernels.build(IMAGES)
+        kernels.build(IMAGES, codes())
     except kernels.KernelError as error:
         fail(f"{error}" if shutil.which("g++") else f"nvcc needs g++, which is not on PATH (apt-get install g++)\n{error}")
     return [*sorted(IMAGES.glob("*.lzma")), IMAGES / "manifest.json"]
@@ -172,11 +183,18 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
         "GOFLAGS": "-mod=readonly -buildvcs=false",
         "GOTOOLCHAIN": "local",
     }
-    command = [go, "build", "-tags=sternway_ext", "-buildmode=c-shared", "-trimpath", f"-ldflags={link}"]
+    command = [go, "build", "-v", "-tags=sternway_ext", "-buildmode=c-shared", "-trimpath", f"-ldflags={link}"]
     command += [f"-overlay={overlay}", "-o", str(out), "./pybind/native"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        fail(f"go build failed:\n{done.stdout}")
+    output = []
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as build:
+        for line in build.stdout or ():
+            output.append(line)
+            if line.startswith(MODULE):  # -v names each package when its turn comes
+                kernels.say(f"compiling {line.removeprefix(MODULE).strip().strip('/')}")
+    if build.returncode:
+        fail(f"go build failed:\n{''.join(output)}")
     out.with_suffix(".h").unlink()  # cgo's header of the exports, which nothing includes
 
 

@@ -1,33 +1,39 @@
-"""Compiles cuda/*.cu into the images that the Go package `cuda` embeds, and manifest.json.
+"""Compiles the .cu files below cuda/ into the images that the Go package `cuda` embeds, and manifest.json.
 
     python tools/kernels.py [--out DIR]
 
-STERNWAY_CUDA_ARCHS="80;90;100;120" chooses the architectures; the lowest is also kept as PTX, for GPUs that none of them fits.
-An image, lerp.sm_90.lzma for example, is what one source comes to on one architecture. Those of a source are made again only
-when it, a header, the flags or the architectures have changed.
+Kernels are compiled for the GPUs of this machine. STERNWAY_CUDA_ARCHS=all compiles them for every GPU, and
+STERNWAY_CUDA_ARCHS="80;90" for these architectures; both add PTX of the lowest, for GPUs that none of the others fits.
+
+An image, lerp.sm_90.lzma for example, is one source compiled for one architecture, and named after the file. The images of a
+source are made again only when it, a header that it includes, the flags or the architectures have changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
+import inspect
 import json
+import lzma
 import os
 import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import pack
-
 SOURCES = Path(__file__).resolve().parent.parent / "cuda"
 IMAGES = SOURCES / "image"
-ARCHITECTURES = "80;90;100;120"
+ARCHITECTURES = "80;90;100;120"  # of STERNWAY_CUDA_ARCHS=all
 FLAGS = ("-std=c++17", "-O3", "--no-compress")
+INCLUDE = re.compile(r'^#include "(.+)"', re.M)  # from cuda/
 OLDEST_NVCC = (12, 8)  # the first that knows sm_100 and sm_120
+CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # numbers of attributes of a device in cuda.h
+MORE = "STERNWAY_CUDA_ARCHS=all compiles them for every GPU"
 
 # What pip provides where there is no CUDA toolkit.
 REQUIREMENTS = (
@@ -64,15 +70,71 @@ def find_nvcc() -> Path | None:
     return None
 
 
-def codes_for(architectures: list[str]) -> list[str]:
-    """Machine code for each architecture, sm_90, and PTX for the lowest, compute_80."""
+def gpus() -> list[tuple[int, int]]:
+    """The compute capabilities of the GPUs that the CUDA driver shows, (9, 0) for example; [] without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+
+    def attribute(number: int, device: int) -> int:
+        value = ctypes.c_int()
+        status = driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return 0 if status else value.value
+
+    return sorted({(attribute(CAPABILITY_MAJOR, k), attribute(CAPABILITY_MINOR, k)) for k in range(count.value)})
+
+
+def code_for(capability: tuple[int, int]) -> str | None:
+    """The code that cuda/embed.go chooses for a GPU: machine code of its generation, or else PTX. None if it is too old."""
+    architectures = sorted(int(text) for text in ARCHITECTURES.split(";"))
+    wanted = 10 * capability[0] + capability[1]
+    fitting = [arch for arch in architectures if arch // 10 == capability[0] and arch <= wanted]
+    if fitting:
+        return f"sm_{fitting[-1]}"
+    return f"compute_{architectures[0]}" if wanted > architectures[0] else None
+
+
+def wanted_codes() -> list[str]:
+    """The codes to compile for, sm_90 (machine code) and compute_80 (PTX) for example; [] for a build without kernels."""
+    asked = os.environ.get("STERNWAY_CUDA_ARCHS", "")
+    if not asked:
+        return sorted({code for capability in gpus() if (code := code_for(capability))})
+    architectures = [text for text in re.split(r"[;,\s]+", ARCHITECTURES if asked == "all" else asked) if text]
     lowest = min(architectures, key=lambda arch: int(re.sub(r"\D", "", arch)))
     return [*(f"sm_{arch}" for arch in architectures), f"compute_{lowest}"]
+
+
+def plan_in_words(codes: list[str]) -> str:
+    """What a build is going to compile for and, unless that was asked for, how to get more."""
+    if os.environ.get("STERNWAY_CUDA_ARCHS"):
+        return f"the kernels are compiled for {', '.join(codes)}"
+    if codes:
+        return f"the kernels are compiled for the GPU of this machine ({', '.join(codes)}); {MORE}"
+    return f"this machine has no GPU that the kernels run on, so none are compiled; {MORE}"
+
+
+def say(sentence: str) -> None:
+    """A line of progress, seen at once even if it goes to a pipe."""
+    print(f"sternway: {sentence}", flush=True)
 
 
 def digest(*parts: bytes) -> str:
     """One hash of several byte strings, in order."""
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def files_of(source: Path) -> list[Path]:
+    """A source and every header of the project that it includes, directly or not."""
+    files, waiting = {source}, [source]
+    while waiting:
+        included = {SOURCES / name for name in INCLUDE.findall(waiting.pop().read_text())}
+        waiting += included - files
+        files |= included
+    return sorted(files)
 
 
 def read_manifest(out: Path) -> dict[str, Any]:
@@ -85,28 +147,37 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 
 def compile_image(nvcc: Path, source: Path, code: str, image: Path) -> None:
-    """One source, one architecture."""
+    """One source, one architecture: the fat binary of nvcc, packed for the Go package `cuda`."""
     made = image.with_suffix(".part")
-    form, packed = ("-ptx", pack.packed_ptx) if code.startswith("compute") else ("-fatbin", pack.packed_code)
     target = f"-gencode=arch=compute_{code.rpartition('_')[2]},code={code}"
-    done = subprocess.run([nvcc, form, *FLAGS, target, "-o", made, source], capture_output=True, text=True, check=False)
+    command = list(map(str, [nvcc, "-fatbin", *FLAGS, "-I", SOURCES, target, "-o", made, source]))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         made.unlink(missing_ok=True)
         raise KernelError(f"nvcc failed on {source.name}:\n{done.stdout}{done.stderr}")
-    made.write_bytes(packed(made.read_bytes()))
+    made.write_bytes(lzma.compress(made.read_bytes(), lzma.FORMAT_ALONE))
     made.replace(image)
 
 
-def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[str, Any]:
+def compile_images(nvcc: Path, jobs: list[tuple[Path, str, Path]]) -> None:
+    """Compiles (source, code, image), a job for each processor at a time, the largest sources first."""
+    jobs = sorted(jobs, key=lambda job: -sum(file.stat().st_size for file in files_of(job[0])))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        names = {pool.submit(compile_image, nvcc, *job): f"{job[0].stem} for {job[1]}" for job in jobs}
+        try:
+            for done, job in enumerate(as_completed(names), 1):
+                job.result()
+                say(f"compiled {names[job]} ({done} of {len(names)})")
+        except KernelError:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def build(out: Path, codes: list[str]) -> dict[str, Any]:
     """Brings every image in `out` up to date and returns the manifest."""
-    architectures = architectures or [
-        a for a in re.split(r"[;,\s]+", os.environ.get("STERNWAY_CUDA_ARCHS", ARCHITECTURES)) if a
-    ]
-    codes = codes_for(architectures)
-    headers = [header.read_bytes() for header in sorted(SOURCES.glob("*.cuh"))]
-    sources = {source.stem: source for source in sorted(SOURCES.glob("*.cu"))}
-    how = f"{FLAGS}".encode() + Path(pack.__file__).read_bytes()
-    inputs = {name: digest(source.read_bytes(), *headers, how) for name, source in sources.items()}
+    sources = {source.stem: source for source in sorted(SOURCES.rglob("*.cu"))}
+    how = f"{FLAGS}{inspect.getsource(compile_image)}".encode()
+    inputs = {name: digest(how, *(file.read_bytes() for file in files_of(source))) for name, source in sources.items()}
     before = read_manifest(out)
 
     images = {name: {code: out / f"{name}.{code}.lzma" for code in codes} for name in sources}
@@ -124,14 +195,7 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
             raise KernelError(f"no nvcc of {oldest} or newer; install a CUDA toolkit, or: pip install {wheels}")
         version = ".".join(map(str, nvcc_version(nvcc)))
         out.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            jobs = [
-                pool.submit(compile_image, nvcc, sources[name], code, file)
-                for name in stale
-                for code, file in images[name].items()
-            ]
-        for job in jobs:
-            job.result()
+        compile_images(nvcc, [(sources[name], code, file) for name in stale for code, file in images[name].items()])
     for file in {*out.glob("*.lzma")} - {file for files in images.values() for file in files.values()}:
         file.unlink()
     manifest = {"architectures": codes, "nvcc": version, "images": {name: row(name) for name in sources}}
@@ -142,11 +206,15 @@ def build(out: Path = IMAGES, architectures: list[str] | None = None) -> dict[st
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Compiles cuda/*.cu into cuda/image.")
+    parser = argparse.ArgumentParser(description="Compiles the .cu files below cuda/ into cuda/image.")
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the images (cuda/image)")
     out = parser.parse_args().out
+    codes = wanted_codes()
+    say(plan_in_words(codes))
+    if not codes:
+        return
     try:
-        manifest = build(out)
+        manifest = build(out, codes)
     except KernelError as error:
         sys.exit(str(error))
     for name in manifest["images"]:

@@ -1,11 +1,14 @@
-"""The parts of the build backend that need no build: symbol versions of glibc, dates, archives."""
+"""The tools that need no build: symbol versions of glibc, dates, archives, the comparison of machine code."""
 
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import shutil
+import struct
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -150,3 +153,113 @@ def test_rewritten_sdist(tool: Any, tmp_path: Path) -> None:
         found = [(m.name, m.mode, m.mtime, m.uid, m.uname) for m in file]
         assert found == [(name, mode, 1700000000, 0, "") for name, mode in (("a", 0o755), ("a/run", 0o755), ("a/text", 0o644))]
         assert [file.extractfile(name).read() for name in ("a/run", "a/text")] == [b"#!", b"words"]  # type: ignore[union-attr]
+
+
+# --- The comparison of machine code -----------------------------------------------------------------------------------
+
+
+def cubin(kernels: dict[str, bytes], registers: int = 32, callee: str = "helper") -> bytes:
+    """An ELF file like those of ptxas. Each kernel has instructions, a relocation, a constant bank and a count of registers."""
+    names = ["", *kernels, callee]
+    strings = b"".join(name.encode() + b"\0" for name in names)
+    symbols = b"".join(struct.pack("<IBBHQQ", strings.index(name.encode() + b"\0"), 0, 0, 0, 0, 0) for name in names)
+    info = b"".join(struct.pack("<BBHII", 4, 0x2F, 8, names.index(name), registers) for name in kernels)
+    sections: list[tuple[str, int, bytes]] = [
+        ("", 0, b""),
+        (".symtab", 2, symbols),
+        (".strtab", 3, strings),
+        (".nv.info", 1, info),
+    ]
+    for name, code in kernels.items():
+        sections += [
+            (f".text.{name}", 1, code),
+            (f".rela.text.{name}", 4, struct.pack("<QIIq", 16, 2, names.index(callee), 0)),
+            (
+                f".nv.info.{name}",
+                1,
+                struct.pack("<BBHIHH", 4, 0x0A, 8, names.index(name), 0x210, 8) + struct.pack("<BBH", 3, 0x19, 8),
+            ),
+            (f".nv.constant0.{name}", 1, bytes(8)),
+            (f".debug_line.{name}", 1, name.encode()),
+        ]
+    section_names = b"".join(name.encode() + b"\0" for name, _, _ in sections) + b".shstrtab\0"
+    sections.append((".shstrtab", 3, section_names))
+    body, rows = b"", b""
+    for name, kind, data in sections:
+        at = section_names.index(name.encode() + b"\0")
+        rows += struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, 64 + len(body), len(data), 0, 0, 1, 0)
+        body += data
+    header = struct.pack(
+        "<4sB3x8xHHIQQQIHHHHHH",
+        b"\x7fELF",
+        2,
+        2,
+        190,
+        1,
+        0,
+        0,
+        64 + len(body),
+        0,
+        64,
+        56,
+        0,
+        64,
+        len(sections),
+        len(sections) - 1,
+    )
+    return header + body + rows
+
+
+def write_image(folder: Path, elf: bytes) -> Path:
+    folder.mkdir()
+    entry = struct.pack("<HHIQ", 2, 257, 16, len(elf)) + elf
+    fatbin = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry)) + entry
+    (folder / "family.sm_90.lzma").write_bytes(lzma.compress(fatbin, lzma.FORMAT_ALONE))
+    return folder
+
+
+CODE = {"lerp_rows": bytes(range(64)), "lerp_map": bytes(48)}
+
+
+@pytest.mark.parametrize(
+    ("new", "options", "wanted"),
+    [
+        (cubin(CODE), [], []),
+        (cubin(dict(reversed(CODE.items()))), [], []),
+        (
+            cubin({**CODE, "lerp_map": bytes(32) + b"1" + bytes(15)}),
+            [],
+            ["lerp_map: 3 and 3 instructions, the first difference is at number 2"],
+        ),
+        (cubin({**CODE, "lerp_map": bytes(64)}), [], ["lerp_map: 3 and 4 instructions, the first difference is at number 3"]),
+        (cubin(CODE, registers=40), [], ["lerp_map: .nv.info differs", "lerp_rows: .nv.info differs"]),
+        (cubin(CODE, callee="other"), [], ["lerp_map: .rela.text differs", "lerp_rows: .rela.text differs"]),
+        (cubin({"lerp_rows": CODE["lerp_rows"]}), [], ["lerp_map: only in the old build"]),
+        (
+            cubin({"mix_rows": CODE["lerp_rows"], "mix_map": CODE["lerp_map"]}),
+            [],
+            [
+                f"{name}: only in the {build} build"
+                for build, op in [("old", "lerp"), ("new", "mix")]
+                for name in (f"{op}_map", f"{op}_rows")
+            ],
+        ),
+        (cubin({"mix_rows": CODE["lerp_rows"], "mix_map": CODE["lerp_map"]}), ["--rename", "^lerp_=mix_"], []),
+        (cubin({"mix_rows": CODE["lerp_rows"], "mix_map": CODE["lerp_map"]}), ["--any-name"], []),
+        (
+            cubin({"lerp_rows": CODE["lerp_map"], "lerp_map": CODE["lerp_rows"]}),
+            ["--any-name"],
+            ["lerp_map: 3 and 4 in", "lerp_rows: 4 and 3 in"],
+        ),
+    ],
+)
+def test_comparison_of_machine_code(root: Path, new: bytes, options: list[str], wanted: list[str], tmp_path: Path) -> None:
+    """Equal but for names, the order of kernels and debug sections; or a line for each kernel that is not, and exit code 1."""
+    folders = [write_image(tmp_path / "old", cubin(CODE)), write_image(tmp_path / "new", new)]
+    done = subprocess.run([sys.executable, root / "tools/sass.py", *folders, *options], capture_output=True, text=True)
+    assert done.stderr == ""
+    *lines, summary = done.stdout.splitlines()
+    assert len(lines) == len(wanted)
+    assert all(line.startswith(start) for line, start in zip(lines, wanted, strict=True)), lines
+    assert summary.endswith(f"kernels, {len(wanted)} differences")
+    assert done.returncode == bool(wanted)

@@ -1,104 +1,177 @@
-"""What tools/pack.py makes of the compiler's output."""
+"""The kernel images that a build makes: for which GPUs, of which files, in which form. No test needs nvcc or a GPU."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import lzma
-import runpy
+import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+ALL = ["sm_80", "sm_90", "sm_100", "sm_120", "compute_80"]
+
+# Writes the architecture and the size of the source to the output, and a line to the file $CALLS.
+NVCC = """#!/bin/sh
+[ "$1" = --version ] && { echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; }
+for argument; do case $argument in *.cu) source=$argument;; -gencode=*) target=$argument;; esac; done
+while [ "$1" != -o ]; do shift; done
+echo "$(basename "$source") $target" | tee -a "$CALLS" > "$2"
+[ "$(basename "$source")" != "$BROKEN" ]
+"""
 
 
-def test_machine_code_stays(root: Path) -> None:
-    """All of it: compute-sanitizer never comes back from frames that are blank."""
-    packed_code = runpy.run_path(str(root / "tools/pack.py"))["packed_code"]
-    image = bytes(range(256)) * 40
-    assert lzma.decompress(packed_code(image), lzma.FORMAT_ALONE) == image
+@pytest.fixture
+def kernels(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module tools/kernels.py."""
+    monkeypatch.syspath_prepend(root / "tools")
+    monkeypatch.delenv("STERNWAY_CUDA_ARCHS", raising=False)
+    return importlib.import_module("kernels")
 
 
-def test_ptx_is_short(root: Path) -> None:
-    """It means the same: instructions stay, in lines of their own, and names that no other function knows are shorter."""
-    short = runpy.run_path(str(root / "tools/pack.py"))["short"]
-    ptx = b"""//
-// Generated
-.version 9.0
-
-.visible .entry lerp_f32(
-\t.param .align 8 .b8 lerp_f32_param_0[24], // of the launch
-\t.param .u64 lerp_f32_param_12
+@pytest.mark.parametrize(
+    ("asked", "gpus", "codes", "words"),
+    [
+        (None, [], [], "no GPU that the kernels run on, so none are compiled; STERNWAY_CUDA_ARCHS=all"),
+        ("", [], [], "no GPU that the kernels run on"),
+        (None, [(7, 5)], [], "no GPU that the kernels run on"),
+        (None, [(9, 0)], ["sm_90"], "for the GPU of this machine (sm_90); STERNWAY_CUDA_ARCHS=all compiles them for every GPU"),
+        (
+            None,
+            [(8, 6), (8, 9), (12, 1)],
+            ["sm_120", "sm_80"],
+            "for the GPU of this machine (sm_120, sm_80); STERNWAY_CUDA_ARCHS",
+        ),
+        (None, [(10, 3)], ["sm_100"], "(sm_100)"),
+        (None, [(11, 0)], ["compute_80"], "(compute_80)"),
+        ("all", [], ALL, "compiled for sm_80, sm_90, sm_100, sm_120, compute_80"),
+        ("all", [(9, 0)], ALL, "compiled for sm_80, sm_90, sm_100, sm_120, compute_80"),
+        ("100;90a", [(8, 0)], ["sm_100", "sm_90a", "compute_90a"], "compiled for sm_100, sm_90a, compute_90a"),
+        ("86, 120", [], ["sm_86", "sm_120", "compute_86"], "compiled for sm_86, sm_120, compute_86"),
+    ],
 )
-{
-\tld.param.u64 \t%rd1, [lerp_f32_param_0+8];
-\tcall.uni (retval0), f, (param0, param1);
-\t// begin inline asm
-\t@%p1 bra \t$L__BB12_34;
+def test_codes(
+    kernels: Any, monkeypatch: pytest.MonkeyPatch, asked: str | None, gpus: list[tuple[int, int]], codes: list[str], words: str
+) -> None:
+    """Those of the GPUs that are here, unless others are asked for; and a sentence says how to get all."""
+    monkeypatch.setattr(kernels, "gpus", lambda: gpus)
+    if asked is not None:
+        monkeypatch.setenv("STERNWAY_CUDA_ARCHS", asked)
+    assert kernels.wanted_codes() == codes
+    assert words in kernels.plan_in_words(codes)
 
-$L__BB12_34:
-\tret;
-}
-"""
-    wanted = b"""
-.version 9.0
-.visible .entry lerp_f32(
-.param .align 8 .b8 p0[24],
-.param .u64 p12
+
+def test_gpus_are_those_of_the_driver(kernels: Any) -> None:
+    """A machine without a driver has none; torch, which has a look of its own, finds the same ones."""
+    torch = pytest.importorskip("torch", reason="torch tells which GPUs are here and is not installed")
+    found = {torch.cuda.get_device_capability(k) for k in range(torch.cuda.device_count())}
+    assert set(kernels.gpus()) == found
+
+
+def test_headers_of_a_source(kernels: Any) -> None:
+    """An image depends on every header that is included, also from folders, and on no other."""
+    cuda = kernels.SOURCES
+    files = {str(file.relative_to(cuda)) for file in kernels.files_of(cuda / "scan/scan_logcumsumexp.cu")}
+    assert {"common/dtype.cuh", "scan/export.cuh", "scan/state/args.cuh", "scan/kinds/logcumsumexp.cuh"} <= files
+    assert not {file for file in files if file.startswith(("embedding/", "scan/kinds/cumprod"))}
+    everything = {file for source in cuda.rglob("*.cu") for file in kernels.files_of(source)}
+    assert everything == {*cuda.rglob("*.cu"), *cuda.rglob("*.cuh")}, "no header is left that nothing includes"
+    assert len({source.stem for source in cuda.rglob("*.cu")}) == len([*cuda.rglob("*.cu")]), "images are named after them"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, kernels: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of two sources and a header, and a compiler that writes down what it was asked for."""
+    folder = tmp_path / "cuda"
+    for name, text in {"common/a.cuh": "", "one/x.cu": '#include "common/a.cuh"\n', "two/y.cu": ""}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    nvcc = tmp_path / "bin/nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text(NVCC)
+    nvcc.chmod(nvcc.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(nvcc.parent), prepend=os.pathsep)
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setattr(kernels, "SOURCES", folder)
+    return folder
+
+
+def test_what_is_compiled_again(kernels: Any, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The images of a source that changed, or whose headers, codes or files did; with a line for each image."""
+    out, calls = tmp_path / "image", tmp_path / "calls"
+
+    def compiled(codes: list[str]) -> list[str]:
+        calls.write_text("")
+        manifest = kernels.build(out, codes)
+        assert manifest == json.loads((out / "manifest.json").read_text())
+        assert {*out.glob("*.lzma")} == {out / f"{name}.{code}.lzma" for name in "xy" for code in codes}
+        lines = capsys.readouterr().out.splitlines()
+        found = sorted(line.replace(" -gencode=arch=", " ") for line in calls.read_text().splitlines())
+        assert len(lines) == len(found)
+        assert all(
+            line.startswith("sternway: compiled ") and f"({k} of {len(found)})" in line for k, line in enumerate(lines, 1)
+        )
+        return found
+
+    two = ["sm_90", "compute_80"]
+    x = ["x.cu compute_80,code=compute_80", "x.cu compute_90,code=sm_90"]
+    y = ["y.cu compute_80,code=compute_80", "y.cu compute_90,code=sm_90"]
+    assert compiled(two) == x + y
+    assert lzma.decompress((out / "x.sm_90.lzma").read_bytes()) == b"x.cu -gencode=arch=compute_90,code=sm_90\n"
+    assert compiled(two) == []
+    (tree / "common/a.cuh").write_text("// changed")
+    assert compiled(two) == x
+    (out / "y.sm_90.lzma").write_bytes(b"else")
+    assert compiled(two) == y
+    assert compiled(["sm_90"]) == [x[1], y[1]]
+
+
+def test_a_source_that_does_not_compile(kernels: Any, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "y.cu")
+    with pytest.raises(kernels.KernelError, match=r"nvcc failed on y\.cu"):
+        kernels.build(tmp_path / "image", ["sm_90"])
+    assert not [*(tmp_path / "image").glob("y.*")]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpus", "codes"), [(None, [(9, 0)], ["sm_90"]), (None, [], []), ("0", [(9, 0)], []), ("1", [(9, 0)], ["sm_90"])]
 )
-{
-ld.param.u64 %rd1,[p0+8];
-call.uni (retval0),f,(param0,param1);
-@%p1 bra $12_34;
-$12_34:
-ret;
-}
-"""
-    assert short(ptx) == wanted
+def test_compiler_is_fetched_for_a_gpu_alone(
+    kernels: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cuda: str | None,
+    gpus: list[tuple[int, int]],
+    codes: list[str],
+) -> None:
+    """A build asks pip for nvcc if there are kernels to compile and no nvcc is here."""
+    pytest.importorskip("setuptools", reason="the build backend is one of setuptools, which is not installed")
+    backend = importlib.import_module("build_backend")
+    backend.codes.cache_clear()
+    monkeypatch.setattr(backend, "IMAGES", tmp_path)
+    monkeypatch.setattr(kernels, "gpus", lambda: gpus)
+    monkeypatch.setattr(kernels, "find_nvcc", lambda: None)
+    monkeypatch.delenv("STERNWAY_CUDA", raising=False)
+    if cuda is not None:
+        monkeypatch.setenv("STERNWAY_CUDA", cuda)
+    assert backend.codes() == codes
+    nvidia = [requirement for requirement in backend.missing_compilers() if requirement.startswith("nvidia")]
+    assert nvidia == (list(kernels.REQUIREMENTS) if codes else [])
+    backend.codes.cache_clear()
 
 
-def test_registers_take_turns(root: Path) -> None:
-    """Those of one basic block, lowest number first; of a line none, as an instruction may write before it has read."""
-    short = runpy.run_path(str(root / "tools/pack.py"))["short"]
-    ptx = b""".visible .entry f()
-{
-.reg .b32 %r<9>;
-.reg .pred %p<3>;
-mov.u32 %r1,%tid.x;
-mov.u32 %r2,1;
-add.s32 %r3,%r2,%r2;
-mul.lo.s32 %r4,%r3,%r1;
-$1_1:
-add.s32 %r5,%r1,%r4;
-setp.eq.s32 %p1,%r5,7;
-@%p1 mov.u32 %r6,5;
-{ .reg .pred all; AGAIN: try %r7,%r6; @!all bra AGAIN; }
-add.s32 %r8,%r7,%r6;
-setp.lt.s32 %p2,%r8,%r4;
-@%p2 bra $1_1;
-ret;
-}
-.func g()
-{
-mov.u32 %r7,%clock;
-}
-"""
-    wanted = b""".visible .entry f()
-{
-.reg .b32 %r<9>;
-.reg .pred %p<3>;
-mov.u32 %r3,%tid.x;
-mov.u32 %r1,1;
-add.s32 %r2,%r1,%r1;
-mul.lo.s32 %r4,%r2,%r3;
-$1_1:
-add.s32 %r1,%r3,%r4;
-setp.eq.s32 %p1,%r1,7;
-@%p1 mov.u32 %r5,5;
-{ .reg .pred all; AGAIN: try %r6,%r5; @!all bra AGAIN; }
-add.s32 %r1,%r6,%r5;
-setp.lt.s32 %p1,%r1,%r4;
-@%p1 bra $1_1;
-ret;
-}
-.func g()
-{
-mov.u32 %r1,%clock;
-}
-"""
-    assert short(ptx) == wanted
+def test_command_line_without_a_gpu(root: Path) -> None:
+    """Says so, and how to compile anyway, and needs no compiler."""
+    environment = {name: value for name, value in os.environ.items() if name != "STERNWAY_CUDA_ARCHS"}
+    command = [sys.executable, str(root / "tools/kernels.py"), "--out", "/nowhere"]
+    done = subprocess.run(command, env=environment | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "sternway: this machine has no GPU that the kernels run on, so none are compiled; "
+        "STERNWAY_CUDA_ARCHS=all compiles them for every GPU\n"
+    )

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-LARGEST = 10_000_000
+LARGEST = 20_000_000
 GLIBC_OF_TORCH = 28
 
 

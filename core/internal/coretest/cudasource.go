@@ -1,6 +1,7 @@
 package coretest
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cudaSource is cuda/<image>.cu after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
+// CudaSource is the file <image>.cu below cuda/ after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
 // the kernels export and how their argument is laid out where it is written, on machines without nvcc as well.
 func CudaSource(t testing.TB, image string) string {
 	t.Helper()
@@ -24,28 +25,27 @@ func CudaSource(t testing.TB, image string) string {
 		return text
 	}
 	folder := t.TempDir()
-	files, err := filepath.Glob(filepath.Join(cudaFolder(), "*.cu*"))
-	require.NoError(t, err)
 	toolkit := regexp.MustCompile(`(?m)^\s*#\s*include\s*<.*$`)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+	source := ""
+	for _, file := range cudaFiles(t) {
+		text, err := os.ReadFile(filepath.Join(cudaFolder(), file))
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(folder, filepath.Base(file)), toolkit.ReplaceAll(text, nil), 0o600))
+		copied := filepath.Join(folder, file)
+		require.NoError(t, os.MkdirAll(filepath.Dir(copied), 0o700))
+		require.NoError(t, os.WriteFile(copied, toolkit.ReplaceAll(text, nil), 0o600))
+		if filepath.Base(file) == image+".cu" {
+			source = copied
+		}
 	}
+	require.NotEmpty(t, source, "no %s.cu", image)
 	compiler := os.Getenv("CC")
 	if compiler == "" {
 		compiler = "cc"
 	}
-	text, err := exec.Command(compiler, "-E", "-P", "-x", "c++", filepath.Join(folder, image+".cu")).Output()
+	text, err := exec.Command(compiler, "-E", "-P", "-x", "c++", "-I", folder, source).Output()
 	require.NoError(t, err, "the C compiler that built this package preprocesses the kernels")
 	sources[image] = string(text)
 	return sources[image]
-}
-
-// cudaFolder is the folder of the CUDA sources, whatever package is tested.
-func cudaFolder() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..", "cuda")
 }
 
 var (
@@ -54,13 +54,31 @@ var (
 	constantsOf = map[string]map[string]int{}
 )
 
-// cudaImages are the images that have a source.
+// cudaFolder is the folder of the CUDA sources, whatever package is tested.
+func cudaFolder() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..", "cuda")
+}
+
+// cudaFiles are the CUDA sources and headers, by their paths from there.
+func cudaFiles(t testing.TB) (files []string) {
+	t.Helper()
+	require.NoError(t, fs.WalkDir(os.DirFS(cudaFolder()), ".", func(path string, _ fs.DirEntry, err error) error {
+		if ext := filepath.Ext(path); ext == ".cu" || ext == ".cuh" {
+			files = append(files, path)
+		}
+		return err
+	}))
+	return files
+}
+
+// CudaImages are the images that have a source.
 func CudaImages(t testing.TB) (names []string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(cudaFolder(), "*.cu"))
-	require.NoError(t, err)
-	for _, file := range files {
-		names = append(names, strings.TrimSuffix(filepath.Base(file), ".cu"))
+	for _, file := range cudaFiles(t) {
+		if name, found := strings.CutSuffix(filepath.Base(file), ".cu"); found {
+			names = append(names, name)
+		}
 	}
 	require.NotEmpty(t, names)
 	return names
@@ -68,7 +86,7 @@ func CudaImages(t testing.TB) (names []string) {
 
 var exported = regexp.MustCompile(`extern "C" __global__ void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(`)
 
-// exportedSymbols are the kernels of an image.
+// ExportedSymbols are the kernels of an image.
 func ExportedSymbols(t testing.TB, image string) (symbols []string) {
 	t.Helper()
 	for _, match := range exported.FindAllStringSubmatch(CudaSource(t, image), -1) {
@@ -78,7 +96,7 @@ func ExportedSymbols(t testing.TB, image string) (symbols []string) {
 	return symbols
 }
 
-// wordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field begins at, and how many words there are.
+// WordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field begins at, and how many words there are.
 func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	t.Helper()
 	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(CudaSource(t, image))
@@ -102,7 +120,7 @@ func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	return at, size
 }
 
-// sourceConstant is a number that an image defines.
+// SourceConstant is a number that an image defines.
 func SourceConstant(t testing.TB, image, name string) int64 {
 	t.Helper()
 	match := regexp.MustCompile(`\b` + name + ` = (\d+)`).FindStringSubmatch(CudaSource(t, image))
@@ -112,7 +130,7 @@ func SourceConstant(t testing.TB, image, name string) int64 {
 	return n
 }
 
-// kernelConstants are the numbers that a kernel is compiled with: those of the functor that its exported name is made of.
+// KernelConstants are the numbers that a kernel is compiled with: those of the functor that its exported name is made of.
 func KernelConstants(t testing.TB, image, symbol string) map[string]int {
 	t.Helper()
 	source := CudaSource(t, image)

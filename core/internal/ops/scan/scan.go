@@ -48,7 +48,7 @@ var Scan = ops.Register(&ops.Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []ops.KindRow{
 		{Name: "cumsum", Kernels: kernelsOfScans},
-		{Name: "cumprod", Kernels: KernelsOfTamed, Image: "scan_products"},
+		{Name: "cumprod", Kernels: KernelsOfTamed, Image: "scan_cumprod"},
 		{Name: "cummax", Kernels: kernelsOfHeads, Code: "cumextremum"},
 		{Name: "cummin", Kernels: kernelsOfHeads, Code: "cumextremum"},
 		{Name: "logcumsumexp", Kernels: KernelsOfTamed, Image: "scan_logcumsumexp"},

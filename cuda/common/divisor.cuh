@@ -1,0 +1,23 @@
+// Division of many numbers by one, rounded as `/` does, without its branches. From the rounded 1 / b, two steps q += (a - b q) / b make the
+// quotient exact to half an ulp: the first brings q within an ulp, the second rounds it rightly (Markstein). Where a step gives NaN, the
+// first estimate is already the infinity, zero or NaN that is wanted.
+#pragma once
+
+template <typename A>
+struct Divisor {
+    A b, inverse, lift;  // a tiny b, whose inverse overflows, is lifted by a power of two together with a
+
+    static __device__ Divisor of(A b)
+    {
+        constexpr A tiny = sizeof(A) == 4 ? 0x1p-100f : 0x1p-1000, up = sizeof(A) == 4 ? 0x1p64f : 0x1p100;
+        const A lift = fabs(b) < tiny ? up : A(1);
+        return {b * lift, A(1) / (b * lift), lift};
+    }
+
+    __device__ A divide(A a) const
+    {
+        a *= lift;
+        const A estimate = a * inverse, near = fma(fma(-b, estimate, a), inverse, estimate), q = fma(fma(-b, near, a), inverse, near);
+        return q == q ? q : estimate;
+    }
+};

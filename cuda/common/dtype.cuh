@@ -1,0 +1,102 @@
+// common/: the tools of all kernels. Folders of operations include them, and nothing here knows an operation.
+//
+// This file: the dtypes, and conversions between them, for dtypes known when the kernel is compiled and at run time.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+using i64 = long long;
+
+// One row per floating dtype: name, storage, accumulator.
+#define FOR_EACH_FLOAT(X, ...)             \
+    X(f32, float, float, __VA_ARGS__)      \
+    X(f64, double, double, __VA_ARGS__)    \
+    X(f16, __half, float, __VA_ARGS__)     \
+    X(bf16, __nv_bfloat16, float, __VA_ARGS__)
+
+// The row numbers of core/internal/tensor/dtype.go, for operands whose dtype is known at run time only.
+enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
+
+// ---------------------------------------------------------------------------------------------------- conversions
+
+template <typename A, typename T>
+__device__ A widen(T x)
+{
+    if constexpr (sizeof(T) == 2)
+        return static_cast<A>(static_cast<float>(x));
+    else
+        return static_cast<A>(x);
+}
+
+// Two values, rounded to nearest even; 16-bit ones in one instruction.
+template <typename T, typename A>
+__device__ void narrow(const A (&x)[2], T* y)
+{
+    if constexpr (__is_same(A, float) && __is_same(T, __half)) {
+        const __half2 pair = __floats2half2_rn(x[0], x[1]);
+        y[0] = pair.x, y[1] = pair.y;
+    } else if constexpr (__is_same(A, float) && __is_same(T, __nv_bfloat16)) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(x[0], x[1]);
+        y[0] = pair.x, y[1] = pair.y;
+    } else {
+        y[0] = static_cast<T>(x[0]), y[1] = static_cast<T>(x[1]);
+    }
+}
+
+// The same number, but computed just here: neither earlier, where it would hold a register all the time, nor again later.
+template <typename N>
+__device__ N opaque(N x)
+{
+    if constexpr (__is_same(N, float))
+        asm volatile("" : "+f"(x));
+    else if constexpr (__is_same(N, double))
+        asm volatile("" : "+d"(x));
+    else if constexpr (sizeof(N) == 8)
+        asm volatile("" : "+l"(x));
+    else
+        asm volatile("" : "+r"(x));
+    return x;
+}
+
+// ---------------------------------------------------------------------------------------------------- dtypes known at run time
+
+// The size of an element: two bits of logarithm for each row number.
+__device__ inline int size_of(i64 dtype) { return 1 << (0b11'10'00'00'01'01'11'10 >> 2 * dtype & 3); }
+
+// The bits of one element, integers extended to 64 bits. Loading and converting are apart so that a load need not be waited for.
+__device__ inline i64 load_bits(const char* p, i64 dtype)
+{
+    switch (dtype) {
+    case F64:
+    case I64: return *reinterpret_cast<const i64*>(p);
+    case F32:
+    case I32: return *reinterpret_cast<const int*>(p);
+    case I8: return *reinterpret_cast<const signed char*>(p);
+    case U8: return *reinterpret_cast<const unsigned char*>(p);
+    default: return *reinterpret_cast<const unsigned short*>(p);
+    }
+}
+
+template <typename A>
+__device__ A from_bits(i64 bits, i64 dtype)
+{
+    switch (dtype) {
+    case F32: return static_cast<A>(__int_as_float(static_cast<int>(bits)));
+    case F64: return static_cast<A>(__longlong_as_double(bits));
+    case F16: return widen<A>(__ushort_as_half(static_cast<unsigned short>(bits)));
+    case BF16: return widen<A>(__ushort_as_bfloat16(static_cast<unsigned short>(bits)));
+    default: return static_cast<A>(bits);
+    }
+}
+
+template <typename A>
+__device__ __noinline__ void store_any(char* p, i64 dtype, A x)
+{
+    switch (dtype) {
+    case F32: *reinterpret_cast<float*>(p) = static_cast<float>(x); break;
+    case F64: *reinterpret_cast<double*>(p) = static_cast<double>(x); break;
+    case F16: *reinterpret_cast<__half*>(p) = __half(x); break;
+    case BF16: *reinterpret_cast<__nv_bfloat16*>(p) = __nv_bfloat16(x); break;
+    }
+}

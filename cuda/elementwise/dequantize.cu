@@ -1,0 +1,84 @@
+// Per-token dequantisation, x_hat = (q - zero_point) * scale, and fake quantisation.
+#include "common/divisor.cuh"
+#include "elementwise/map_reduce.cuh"
+
+// dx = dy * scale,  dscale = sum dy * (q - zero_point),  dzero_point = -scale * sum dy.
+// in: dy, scale, q?, zero_point?   out: dx?, dscale?, dzero_point?
+template <typename A>
+struct DequantizeBackward {
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_UNROLL = 2, MAP_BLOCKS = 16, ROWS_UNROLL = 4, ROWS_BLOCKS = 6;
+    using Args = MapReduceArgs<IN, OUT>;
+    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : i == 2 ? Kind::Byte : Kind::Side; }
+
+    __device__ explicit DequantizeBackward(const Args&) {}
+
+    struct Common {
+        A scale, zero_point;
+    };
+    __device__ Common common(const A (&side)[IN]) const { return {side[1], side[3]}; }
+    __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
+
+    __device__ A output(int o, const A (&in)[IN], const Common& row, A) const
+    {
+        const A dy = in[0], q = in[2];
+        if (o == 0) return dy * row.scale;
+        if (o == 1) return dy * (q - row.zero_point);
+        return -dy;
+    }
+
+    // A sum, or a part of one, of output o.
+    __device__ A total(int o, const Common& row, A sum) const { return o == 2 ? row.scale * sum : sum; }
+};
+
+// t = round_half_even(x / scale) + zero_point, q = clamp(t, quant_min, quant_max); inside means t == q.
+//   dx           dy                                             inside, else 0
+//   dscale       sum of dy * ((q - zero_point) - x / scale)     inside, else of dy * (q - zero_point)
+//   dzero_point  sum of 0                                       inside, else of -scale * dy
+// A floating zero_point is rounded and clamped first. A NaN in x lies outside and is not clamped. A scale of 0 is the limit of small ones:
+// x / 0 is infinite with the sign of x, which a divisor of +0 gives, and 0 / 0 is 0.
+// in: dy, x, scale, zero_point?   out: dx?, dscale?, dzero_point?   scalar: quant_min, quant_max
+template <typename A>
+struct FakeQuantizeBackward {
+    static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_UNROLL = 4, MAP_BLOCKS = 8, ROWS_UNROLL = 2, ROWS_BLOCKS = 6;
+    using Args = MapReduceArgs<IN, OUT>;
+    static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : Kind::Side; }
+
+    A least, most;
+    bool floating;
+
+    __device__ explicit FakeQuantizeBackward(const Args& args)
+        : least(opaque(static_cast<A>(args.walk.scalar[0]))), most(opaque(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
+    {
+    }
+
+    __device__ A clamp(A t) const { return t < least ? least : t > most ? most : t; }
+
+    struct Common {
+        A scale, zero_point;
+        Divisor<A> divisor;
+    };
+    __device__ Common common(const A (&side)[IN]) const
+    {
+        return {side[2], floating ? clamp(rint(side[3])) : side[3], Divisor<A>::of(side[2] == A(0) ? A(0) : side[2])};
+    }
+
+    __device__ A shared(const A (&in)[IN], const Common& row) const
+    {
+        const A ratio = row.divisor.divide(in[1]);
+        return in[1] == A(0) && row.scale == A(0) ? A(0) : ratio;
+    }
+
+    __device__ A output(int o, const A (&in)[IN], const Common& row, A ratio) const
+    {
+        const A dy = in[0], rounded = rint(ratio), t = rounded + row.zero_point;
+        const bool inside = least <= t && t <= most;
+        if (o == 0) return inside ? dy : A(0);
+        if (o == 1) return dy * (inside ? rounded - ratio : clamp(t) - row.zero_point);
+        return inside ? A(0) : -row.scale * dy;
+    }
+};
+
+FOR_EACH_FLOAT(EXPORT_MAP_ROWS, dequantize_per_token_backward, DequantizeBackward)
+FOR_EACH_FLOAT(EXPORT_MAP_ROWS, fake_quantize_per_token_backward, FakeQuantizeBackward)

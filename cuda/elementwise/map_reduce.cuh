@@ -1,0 +1,302 @@
+// elementwise/: operations that are a function of one element, summed over the dims that were broadcast. One engine runs them all; an
+// operation is a functor and a line of export for each kernel.
+//
+// Map and reduce over an index space of up to eight dims: the loops; the mathematics of one element is a functor Op.
+//
+//     Op::IN, Op::OUT          numbers of inputs and outputs; an absent one has data == 0
+//     Op::input(i)             storage of input i: Kind::Own, Kind::Byte or Kind::Side
+//     Op::FULL, Op::FIRST_SUM  the first FULL outputs may be stored at each element, those from FIRST_SUM on may be summed
+//     Op::..._UNROLL, _BLOCKS  vectors that a thread loads before it uses the first, blocks at once on a multiprocessor
+//     Op(args)                 reads its numbers once
+//     op.common(side)          Op::Common: what the elements of one row share, from the Side inputs
+//     op.shared(in, common)    what the outputs of one element share
+//     op.output(o, in, common, shared)   output o of one element, in the accumulator
+//     op.total(o, common, sum)           rows: the result of a sum, or of a chunk of one; an Op without it takes the sum as it is
+//
+// Dim 0 is `inner`; dims 1..kept are kept, kept+1..dims are reduced. An output is stored at each element, or (its bit in `summed`)
+// summed over the reduced dims in an order that the shape and the launch fix:
+//
+//     map       nothing is summed          a thread owns V elements of one row
+//     rows      inner is reduced too       `group` threads share one kept index: shuffles, then one barrier
+//     columns   inner is kept              a thread owns V columns, the block shares the reduced index
+//     combine   adds the partial sums of rows or columns that were cut into several chunks (mapreduce.cu)
+//
+// V elements fill 16 bytes. Where every operand allows it (`wide`) they are neighbours, read and written in one access; otherwise they
+// lie `lanes` apart, so that the threads of a warp touch neighbours.
+#pragma once
+
+#include "elementwise/thread_tile.cuh"
+
+constexpr int kSmallBlock = 128;  // threads of a block of map and rows, so that the last blocks leave less of the device idle
+
+// ---------------------------------------------------------------------------------------------------- map
+
+// A block covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
+template <typename Op, typename T, typename A>
+__device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
+{
+    using W = Worker<Op, T, A>;
+    constexpr int U = Op::MAP_UNROLL;
+    const Walk& walk = args.walk;
+    const int shift = log2_of(walk.lanes), x = threadIdx.x & ((1 << shift) - 1);
+    const unsigned tiles = static_cast<unsigned>(walk.tiles), band = walk.dims == 0 ? 0 : tiles == 1 ? blockIdx.x : blockIdx.x / tiles;
+    const i64 vector = (static_cast<i64>(blockIdx.x - band * tiles) * U << shift) + x;
+    const i64 r = (static_cast<i64>(band) << (log2_of(kSmallBlock) - shift)) + (threadIdx.x >> shift);
+    if (r >= walk.kept_size) return;
+
+    const W work(args);
+    typename W::Row row = work.first_row();
+    work.advance(row, 1, static_cast<int>(walk.dims) + 1, r);
+    typename W::Sides side;
+    work.load_sides(row, side);
+    const auto nothing = [](int, int, A) {};
+    if (!work.uncut(vector + ((U - 1) << shift))) {
+        work.convert_sides(side);
+#pragma unroll 1
+        for (int u = 0; u < U; ++u) work.elements(row, side, work.slot(vector + (u << shift), x), nothing);
+        return;
+    }
+    const i64 end = walk.extent[0];
+    typename W::Loaded loaded[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        const i64 first = (vector + (u << shift)) * W::V;
+        if (first < end) work.template load<true>(row, {first}, loaded[u]);
+    }
+    work.convert_sides(side);
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        const i64 first = (vector + (u << shift)) * W::V;
+        if (first < end) work.template finish<true>(row, side, {first}, loaded[u], nothing);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- rows
+
+// The sum over `group` adjacent threads, part of a warp or the whole block, in the first of them.
+template <typename A, int N>
+__device__ void sum_group(A (&sum)[N], int group)
+{
+    __shared__ A of_warp[N][kSmallBlock / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int o = 0; o < N; ++o) {
+        for (int d = (group < 32 ? group : 32) / 2; d > 0; d /= 2) sum[o] += __shfl_xor_sync(0xffffffff, sum[o], d);
+        if (lane == 0) of_warp[o][warp] = sum[o];
+    }
+    if (group <= 32) return;
+    __syncthreads();
+#pragma unroll
+    for (int o = 0; o < N; ++o) {
+        const A* mine = of_warp[o] + (warp & ~(group / 32 - 1));
+        sum[o] = mine[0];
+        for (int w = 1; w < group / 32; ++w) sum[o] += mine[w];
+    }
+}
+
+// A unit is lanes * U vectors in each of group / lanes reduced rows. A group of threads adds up one chunk of units for one kept index.
+template <typename Op, typename T, typename A>
+__device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
+{
+    using W = Worker<Op, T, A>;
+    constexpr int U = Op::ROWS_UNROLL, SUMS = W::OUT - Op::FIRST_SUM;
+    const Walk& walk = args.walk;
+    const int group = static_cast<int>(walk.group), shift = log2_of(walk.lanes), rise = log2_of(group) - shift;
+    const int member = threadIdx.x & (group - 1), x = member & ((1 << shift) - 1), y = member >> shift;
+    const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims), tiles = static_cast<int>(walk.tiles);
+    const i64 index = (static_cast<i64>(blockIdx.x) * kSmallBlock + threadIdx.x) >> (shift + rise);
+    const auto chunk_of = [&] { return walk.chunks == 1 ? 0 : index / walk.kept_size; };
+    const i64 row_vectors = static_cast<i64>(tiles) * U << shift;
+    i64 r = y, vector = x;  // of this thread: reduced index, vector in its row
+    int left = index < walk.kept_size * walk.chunks ? static_cast<int>(walk.chunk) : 0;
+    if (walk.chunks > 1) {
+        const i64 begin = chunk_of() * walk.chunk, units = tiles * ((walk.reduced_size + (1 << rise) - 1) >> rise), band = begin / tiles;
+        r += band << rise;
+        vector += (begin - band * tiles) * U << shift;
+        if (units - begin < left) left = static_cast<int>(units - begin);
+    }
+
+    W work(args);
+    const unsigned uses = work.uses;
+    typename W::Row row;
+    typename W::Sides side = {};  // a chunk of nothing loads none
+    A sum[SUMS] = {}, run[SUMS] = {};
+    bool arrives = true, exists = false;
+    while (left-- > 0) {
+        work.uses = opaque(uses);
+        if (arrives) {
+            exists = r < walk.reduced_size;
+            row = work.first_row();
+            work.advance(row, 1, kept + 1, index - chunk_of() * walk.kept_size);
+            if (exists) work.advance(row, kept + 1, dims + 1, r);
+            work.load_sides(row, side);
+        }
+        const bool convert = arrives;
+        A part[SUMS] = {};
+        const auto sink = [&](int o, int, A y) { part[o - Op::FIRST_SUM] += y; };
+        const auto add = [&] {
+#pragma unroll
+            for (int s = 0; s < SUMS; ++s) {
+                run[s] += part[s];
+                part[s] = A(0);
+            }
+        };
+        if (work.uncut(vector + ((U - 1) << shift))) {
+            typename W::Loaded loaded[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const i64 first = vector * W::V + u * (W::V << shift);
+                if (exists && first < walk.extent[0]) work.template load<true>(row, {first}, loaded[u]);
+            }
+            if (convert) work.convert_sides(side);
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                const i64 first = vector * W::V + u * (W::V << shift);
+                if (!exists || first >= walk.extent[0]) continue;
+                work.template finish<true>(row, side, {first}, loaded[u], sink);
+                add();
+            }
+        } else {
+            if (convert) work.convert_sides(side);
+#pragma unroll 1
+            for (int u = 0; u < U && exists; ++u) {
+                work.elements(row, side, work.slot(vector + (u << shift), x), sink);
+                add();
+            }
+        }
+        vector += U << shift;
+        arrives = vector >= row_vectors;
+        if (arrives) {
+            vector = x;
+            r += 1 << rise;
+        }
+        if (left % (kRun / U) != 0) continue;
+#pragma unroll
+        for (int s = 0; s < SUMS; ++s) {
+            sum[s] += run[s];
+            run[s] = A(0);
+        }
+    }
+#pragma unroll
+    for (int s = 0; s < SUMS; ++s) sum[s] += run[s];
+    sum_group(sum, group);
+    if (member != 0 || index >= walk.kept_size * walk.chunks) return;
+    const i64 c = chunk_of(), k = index - c * walk.kept_size;
+#pragma unroll
+    for (int s = 0; s < SUMS; ++s)
+        if (work.summed(Op::FIRST_SUM + s))
+            work.store_sum(Op::FIRST_SUM + s, c, k, walk.kept_size, 0, total_of(work.op, Op::FIRST_SUM + s, side.common, sum[s], 0));
+}
+
+// ---------------------------------------------------------------------------------------------------- columns
+
+// A block covers `lanes` vectors of columns; its kBlock / lanes threads of a column share one chunk of the reduced index. Running sums
+// go to shared memory every kRun rows, so that no long row of additions loses digits.
+template <typename Op, typename T, typename A>
+__device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
+{
+    using W = Worker<Op, T, A>;
+    constexpr int U = Op::COLUMNS_UNROLL, OUT = W::OUT, SUMS = OUT - Op::FIRST_SUM, V = W::V;
+    const Walk& walk = args.walk;
+    const int lanes = static_cast<int>(walk.lanes), shift = log2_of(lanes), height = kBlock >> shift;
+    const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
+    const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims);
+    const unsigned rest = blockIdx.x / static_cast<unsigned>(walk.tiles), tile = blockIdx.x - rest * static_cast<unsigned>(walk.tiles);
+    const unsigned k = rest / static_cast<unsigned>(walk.chunks), c = rest - k * static_cast<unsigned>(walk.chunks);
+    const i64 begin = c * walk.chunk, size = walk.reduced_size - begin < walk.chunk ? walk.reduced_size - begin : walk.chunk;
+    const i64 vector = (static_cast<i64>(tile) << shift) + x;
+
+    W work(args);
+    typename W::Slot slot = work.slot(vector, x);
+    int left = slot.count == 0 || y >= size ? 0 : static_cast<int>((size - y + height - 1) >> (log2_of(kBlock) - shift));
+    typename W::Row row = work.first_row();
+    work.move(row, 0, slot.first);
+    work.advance(row, 1, kept + 1, k);
+    slot.first = 0;
+
+    __shared__ A total[SUMS][kBlock][V];
+    A run[SUMS][V] = {};
+#pragma unroll
+    for (int s = 0; s < SUMS; ++s)
+#pragma unroll
+        for (int v = 0; v < V; ++v) total[s][thread][v] = A(0);
+    const auto flush = [&] {
+#pragma unroll
+        for (int s = 0; s < SUMS; ++s)
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+                total[s][thread][v] += run[s][v];
+                run[s][v] = A(0);
+            }
+    };
+    const auto sink = [&](int o, int v, A y) { run[o - Op::FIRST_SUM][v] += y; };
+    const unsigned uses = work.uses;
+    typename W::Sides side;  // without Side inputs there is nothing to load
+    work.convert_sides(side);
+
+    if (dims == kept + 1 && work.uncut(vector)) {
+        // The rows of one reduced dim lie at a fixed distance.
+        work.move(row, dims, begin + y);
+        i64 in_hop[W::IN], out_hop[W::FULL];
+#pragma unroll
+        for (int i = 0; i < W::IN; ++i) in_hop[i] = height * work.in_step(i, dims);
+#pragma unroll
+        for (int o = 0; o < W::FULL; ++o) out_hop[o] = height * work.out_step(o, dims);
+        for (; left > 0; left -= U) {
+            work.uses = opaque(uses);
+            typename W::Loaded loaded[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                if (u < left) work.template load<true>(row, slot, loaded[u]);
+#pragma unroll
+                for (int i = 0; i < W::IN; ++i) row.in[i] += in_hop[i];
+            }
+#pragma unroll
+            for (int u = 0; u < U; ++u) {
+                if (u < left) work.template finish<true>(row, side, slot, loaded[u], sink);
+#pragma unroll
+                for (int o = 0; o < W::FULL; ++o) row.out[o] += out_hop[o];
+            }
+            if (left / U % (kRun / U) == 0) flush();
+        }
+    } else {
+        const typename W::Row base = row;
+        for (i64 r = begin + y; left > 0; r += height, --left) {
+            work.uses = opaque(uses);
+            row = base;
+            work.advance(row, kept + 1, dims + 1, r);
+            work.elements(row, side, slot, sink);
+            if (left % kRun == 0) flush();
+        }
+    }
+    flush();
+    for (int half = height / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (y >= half) continue;
+#pragma unroll
+        for (int s = 0; s < SUMS; ++s)
+#pragma unroll
+            for (int v = 0; v < V; ++v) total[s][thread][v] += total[s][thread + half * lanes][v];
+    }
+    __syncthreads();
+
+    const i64 kept_size = walk.kept_size * walk.extent[0];
+    for (int column = thread; column < lanes * V; column += kBlock) {
+        const i64 inner = static_cast<i64>(tile) * lanes * V + column;
+        if (inner >= walk.extent[0]) break;
+        const int owner = walk.wide ? column / V : column & (lanes - 1), v = walk.wide ? column % V : column >> shift;
+#pragma unroll
+        for (int s = 0; s < SUMS; ++s)
+            if (work.summed(Op::FIRST_SUM + s)) work.store_sum(Op::FIRST_SUM + s, c, k, kept_size, inner, total[s][owner][v]);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- exported names
+
+#define EXPORT_MAP_ROWS(dtype, T, A, family, Op)                                         \
+    EXPORT_THREADS(family##_map_##dtype, kSmallBlock, Op<A>::MAP_BLOCKS, Op<A>::Args, map<Op<A>, T, A>(args)) \
+    EXPORT_THREADS(family##_rows_##dtype, kSmallBlock, Op<A>::ROWS_BLOCKS, Op<A>::Args, rows<Op<A>, T, A>(args))
+
+#define EXPORT_MAP_ROWS_COLUMNS(dtype, T, A, family, Op) \
+    EXPORT_MAP_ROWS(dtype, T, A, family, Op)             \
+    EXPORT(family##_columns_##dtype, Op<A>::COLUMNS_BLOCKS, Op<A>::Args, columns<Op<A>, T, A>(args))

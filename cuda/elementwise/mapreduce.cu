@@ -1,0 +1,40 @@
+// The second step of every sum that was cut into chunks, by accumulator.
+#include "elementwise/thread_tile.cuh"
+
+// out[k] = sum over c of partial[c][k], for each summed output; the threads of a block that share k take every height-th chunk. Here
+// kept_size counts all of k, inner included.
+template <typename A>
+__device__ void combine(const CombineArgs& args)
+{
+    constexpr int U = 4;
+    const Walk& walk = args.walk;
+    const int lanes = static_cast<int>(walk.lanes), shift = log2_of(lanes), height = kBlock >> shift;
+    const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
+    const unsigned ordinal = blockIdx.x / static_cast<unsigned>(walk.tiles), tile = blockIdx.x - ordinal * static_cast<unsigned>(walk.tiles);
+    const i64 size = walk.kept_size, k = static_cast<i64>(tile) * lanes + x;
+    const A* partial = static_cast<const A*>(walk.partial) + ordinal * walk.chunks * size + k;
+
+    A sum = 0;
+    if (k < size)
+        for (i64 c = y; c < walk.chunks; c += U * height) {
+            A part[U];
+#pragma unroll
+            for (int u = 0; u < U; ++u) part[u] = c + u * height < walk.chunks ? partial[(c + u * height) * size] : A(0);
+            sum += (part[0] + part[1]) + (part[2] + part[3]);
+        }
+    __shared__ A total[kBlock];
+    total[thread] = sum;
+    for (int half = height / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (y < half) total[thread] += total[thread + half * lanes];
+    }
+    if (y != 0 || k >= size) return;
+
+    int o = 0;
+    for (int before = ordinal; !(walk.summed >> o & 1) || before-- > 0;) ++o;
+    const i64 rest = k / walk.extent[0];
+    store_kept(walk, args.out[o], rest, k - rest * walk.extent[0], total[thread]);
+}
+
+EXPORT(combine_f32, 1, CombineArgs, combine<float>(args))
+EXPORT(combine_f64, 1, CombineArgs, combine<double>(args))

@@ -1,0 +1,305 @@
+// What the kernels of map_reduce.cuh are told, and what one thread of them does with the elements of one row.
+#pragma once
+
+#include "common/dtype.cuh"
+#include "common/export.cuh"
+#include "common/vec.cuh"
+
+enum class Kind {
+    Own,   // the kernel's dtype
+    Byte,  // int8 or uint8
+    Side,  // any dtype, constant along inner
+};
+
+constexpr int kRun = 16;  // a running sum goes to the next level after so many additions
+
+struct Operand {
+    char* data;
+    i64 dtype, stride[8];  // strides in elements
+};
+
+struct Walk {
+    i64 extent[8], kept, dims;
+    i64 kept_size, reduced_size;  // products of the extents of dims 1..kept and kept+1..dims
+    i64 group;                    // rows: threads that share one kept index
+    i64 lanes;                    // threads side by side along inner; a power of two, as group is
+    i64 tiles;                    // tiles of lanes * U vectors along inner
+    i64 chunks, chunk;            // the reduced space is cut into `chunks` runs: of `chunk` units in rows, of `chunk` indices in columns
+    i64 wide;                     // 1: every access along inner is aligned and has stride 1, or has stride 0
+    i64 uses;                     // two bits for each operand, inputs first: loaded, or stored at each element; input constant along inner
+    i64 summed;                   // one bit for each output
+    void* partial;                // [sum][chunk][kept index] in the accumulator, when chunks > 1
+    double scalar[4];
+};
+
+template <int INPUTS, int OUTPUTS>
+struct MapReduceArgs {
+    Walk walk;
+    Operand in[INPUTS], out[OUTPUTS];
+};
+
+struct CombineArgs {
+    Walk walk;
+    Operand out[3];
+};
+
+__device__ inline int log2_of(i64 power) { return __ffs(static_cast<int>(power)) - 1; }
+
+// Stores an element of a summed output: kept index k, and the index along inner where that is kept too.
+template <typename A>
+__device__ void store_kept(const Walk& walk, const Operand& out, i64 k, i64 inner, A sum)
+{
+    i64 offset = inner * out.stride[0];
+#pragma unroll 1
+    for (i64 d = 1; d <= walk.kept; ++d) {
+        const i64 rest = d < walk.kept ? k / walk.extent[d] : 0;
+        offset += (k - rest * walk.extent[d]) * out.stride[d];
+        k = rest;
+    }
+    store_any(out.data + offset * size_of(out.dtype), out.dtype, sum);
+}
+
+// op.total where Op has one, which is preferred as it takes the int for what it is.
+template <typename Op, typename A>
+__device__ auto total_of(const Op& op, int o, const typename Op::Common& common, A sum, int) -> decltype(op.total(o, common, sum))
+{
+    return op.total(o, common, sum);
+}
+
+template <typename Op, typename A>
+__device__ A total_of(const Op&, int, const typename Op::Common&, A sum, long)
+{
+    return sum;
+}
+
+// What one thread does with V elements of one row: load, compute, store.
+template <typename Op, typename T, typename A>
+struct Worker {
+    static constexpr int IN = Op::IN, OUT = Op::OUT, FULL = Op::FULL, V = 16 / sizeof(T);
+    using Args = MapReduceArgs<IN, OUT>;
+
+    const Args& args;
+    const Op op;
+    unsigned uses;  // Walk::uses, with the second bit of the outputs: summed
+
+    __device__ explicit Worker(const Args& a) : args(a), op(a), uses(static_cast<unsigned>(a.walk.uses))
+    {
+#pragma unroll
+        for (int o = Op::FIRST_SUM; o < OUT; ++o) uses |= (static_cast<unsigned>(a.walk.summed) >> o & 1) << (2 * (IN + o) + 1);
+    }
+
+    __device__ bool used(int i) const { return i == 0 || uses >> 2 * i & 1; }  // dy always is
+    __device__ bool constant(int i) const { return uses >> 2 * i & 2; }
+    __device__ bool stored(int o) const { return o < FULL && used(IN + o); }
+    __device__ bool summed(int o) const { return o >= Op::FIRST_SUM && constant(IN + o); }
+
+    // The first elements of one row of inner.
+    struct Row {
+        char *in[IN], *out[FULL];
+    };
+
+    __device__ Row first_row() const
+    {
+        Row row;
+#pragma unroll
+        for (int i = 0; i < IN; ++i) row.in[i] = args.in[i].data;
+#pragma unroll
+        for (int o = 0; o < FULL; ++o) row.out[o] = args.out[o].data;
+        return row;
+    }
+
+    // Bytes from one element of an operand to the next in dim d.
+    __device__ i64 in_step(int i, int d) const
+    {
+        return args.in[i].stride[d] * (Op::input(i) == Kind::Own ? sizeof(T) : Op::input(i) == Kind::Byte ? 1 : size_of(args.in[i].dtype));
+    }
+    __device__ i64 out_step(int o, int d) const { return args.out[o].stride[d] * static_cast<i64>(sizeof(T)); }
+
+    // Moves by n in dim d.
+    __device__ void move(Row& row, int d, i64 n) const
+    {
+#pragma unroll
+        for (int i = 0; i < IN; ++i)
+            if (used(i)) row.in[i] += n * in_step(i, d);
+#pragma unroll
+        for (int o = 0; o < FULL; ++o)
+            if (stored(o)) row.out[o] += n * out_step(o, d);
+    }
+
+    // Moves to `index` in the dims from..to-1, of which the first runs fastest.
+    __device__ void advance(Row& row, int from, int to, i64 index) const
+    {
+#pragma unroll 1
+        for (int d = from; d < to; ++d) {
+            const i64 rest = d + 1 < to ? index / args.walk.extent[d] : 0;
+            move(row, d, index - rest * args.walk.extent[d]);
+            index = rest;
+        }
+    }
+
+    // Up to V elements of a row: element v is at inner index first + v * step, `count` of them exist.
+    struct Slot {
+        i64 first;
+        int count, step;
+    };
+
+    // The vector of the thread at x, which lies in the tile that begins with vector - x. Neighbours in wide walks, `lanes` apart in others.
+    __device__ Slot slot(i64 vector, int x) const
+    {
+        const int step = args.walk.wide ? 1 : static_cast<int>(args.walk.lanes);
+        const i64 first = step == 1 ? vector * V : (vector - x) * V + x, left = args.walk.extent[0] - first;
+        return {first, left >= V * step ? V : left <= 0 ? 0 : (static_cast<int>(left) + step - 1) >> log2_of(step), step};
+    }
+
+    // Whether the walk is wide and no vector up to this one is cut by the end of the row.
+    __device__ bool uncut(i64 vector) const
+    {
+        const i64 extent = args.walk.extent[0];
+        return args.walk.wide && (extent % V == 0 || (vector + 1) * V <= extent);
+    }
+
+    struct Loaded {
+        Words<T, V> own[IN];
+        Words<unsigned char, V> byte[IN];
+    };
+
+    template <bool WHOLE, typename S>
+    __device__ void load_operand(int i, const char* row, const Slot& at, Words<S, V>& x) const
+    {
+        const S* p = reinterpret_cast<const S*>(row);
+        if (constant(i)) {
+            const S same = *p;
+#pragma unroll
+            for (int v = 0; v < V; ++v) x.set(v, same);
+        } else if constexpr (WHOLE) {
+            x.load(p + at.first);
+        } else {
+            const i64 stride = args.in[i].stride[opaque(0)], hop = stride * at.step;
+            p += at.first * stride;
+#pragma unroll
+            for (int v = 0; v < V; ++v, p += hop) x.set(v, v < at.count ? *p : S(0));
+        }
+    }
+
+    // Issues the loads; nothing waits for them here.
+    template <bool WHOLE>
+    __device__ void load(const Row& row, const Slot& at, Loaded& x) const
+    {
+#pragma unroll
+        for (int i = 0; i < IN; ++i) {
+            if (!used(i)) continue;
+            if (Op::input(i) == Kind::Own) load_operand<WHOLE>(i, row.in[i], at, x.own[i]);
+            if (Op::input(i) == Kind::Byte) load_operand<WHOLE>(i, row.in[i], at, x.byte[i]);
+        }
+    }
+
+    // Side inputs: loaded as bits with the first loads of a row, converted behind them.
+    struct Sides {
+        i64 bits[IN];
+        typename Op::Common common;
+    };
+
+    __device__ void load_sides(const Row& row, Sides& side) const
+    {
+#pragma unroll
+        for (int i = 0; i < IN; ++i)
+            if (Op::input(i) == Kind::Side) side.bits[i] = used(i) ? load_bits(row.in[i], args.in[i].dtype) : 0;
+    }
+
+    __device__ void convert_sides(Sides& side) const
+    {
+        A value[IN];
+#pragma unroll
+        for (int i = 0; i < IN; ++i) value[i] = Op::input(i) == Kind::Side ? from_bits<A>(side.bits[i], args.in[i].dtype) : A(0);
+        side.common = op.common(value);
+    }
+
+    // Element v. The sign bit of a signed byte was flipped, which adds 128: the value without sign extension.
+    __device__ void element(const Loaded& x, int v, A (&in)[IN]) const
+    {
+#pragma unroll
+        for (int i = 0; i < IN; ++i) {
+            if (Op::input(i) == Kind::Own) in[i] = x.own[i].template value<A>(v);
+            if (Op::input(i) == Kind::Byte) in[i] = x.byte[i].template value<A>(v) - A(args.in[i].dtype == I8 ? 128 : 0);
+        }
+    }
+
+    // Output by output: computes the elements, then stores them, or gives sink(o, v, y) those that are summed.
+    template <bool WHOLE, typename Sink>
+    __device__ void finish(const Row& row, const Sides& side, const Slot& at, Loaded& x, Sink sink) const
+    {
+#pragma unroll
+        for (int i = 0; i < IN; ++i)
+            if (Op::input(i) == Kind::Byte)
+#pragma unroll
+                for (unsigned& word : x.byte[i].word) word ^= args.in[i].dtype == I8 ? 0x80808080 : 0;
+        A shared[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            A in[IN];
+            element(x, v, in);
+            shared[v] = op.shared(in, side.common);
+        }
+#pragma unroll
+        for (int o = 0; o < OUT; ++o) {
+            if (!stored(o) && !summed(o)) continue;
+            A y[V];
+#pragma unroll
+            for (int v = 0; v < V; ++v) {
+                A in[IN];
+                element(x, v, in);
+                y[v] = op.output(o, in, side.common, shared[v]);
+            }
+            if (stored(o)) store<WHOLE>(o, row.out[o], at, y);
+            if (!summed(o)) continue;
+#pragma unroll
+            for (int v = 0; v < V; ++v)
+                if (WHOLE || v < at.count) sink(o, v, y[v]);
+        }
+    }
+
+    template <bool WHOLE>
+    __device__ void store(int o, char* row, const Slot& at, const A (&y)[V]) const
+    {
+        T* p = reinterpret_cast<T*>(row);
+        Words<T, V> pack;
+#pragma unroll
+        for (int v = 0; v < V; v += 2) {
+            T pair[2];
+            narrow({y[v], y[v + 1]}, pair);
+            pack.set(v, pair[0]);
+            pack.set(v + 1, pair[1]);
+        }
+        if constexpr (WHOLE) {
+            pack.store(p + at.first);
+        } else {
+            const i64 stride = args.out[o].stride[opaque(0)], hop = stride * at.step;
+            p += at.first * stride;
+#pragma unroll
+            for (int v = 0; v < V; ++v, p += hop)
+                if (v < at.count) *p = pack.get(v);
+        }
+    }
+
+    // Element by element: the tail of a row, and walks that are not wide.
+    template <typename Sink>
+    __device__ void elements(const Row& row, const Sides& side, const Slot& at, Sink sink) const
+    {
+        Loaded x = {};
+        if (at.count == 0) return;
+        load<false>(row, at, x);
+        finish<false>(row, side, at, x, sink);
+    }
+
+    // A sum at its place: the output itself, or its place among the partial sums, which are `size` to a chunk.
+    __device__ void store_sum(int o, i64 c, i64 k, i64 size, i64 inner, A sum) const
+    {
+        const Walk& walk = args.walk;
+        if (walk.chunks > 1) {
+            const int ordinal = __popcll(walk.summed & ((1ll << o) - 1));
+            static_cast<A*>(walk.partial)[(ordinal * walk.chunks + c) * size + k * (size / walk.kept_size) + inner] = sum;
+        } else {
+            store_kept(walk, args.out[o], k, inner, sum);
+        }
+    }
+};

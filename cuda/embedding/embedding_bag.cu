@@ -1,0 +1,248 @@
+// dweight[v] = sum of scale(i) dy[bag(i)] over the positions i that hold v; every row is written once, in an order that the indices fix.
+#include "embedding/radix_sort.cuh"
+#include "embedding/row_bounds.cuh"
+#include "embedding/row_sums.cuh"
+#include "embedding/single_launch.cuh"
+
+template <typename T, typename A>
+__device__ void store_dot(const BagArgs& args, i64 position, A dot)
+{
+    i64 at = position * args.dsample_column;
+    if (args.dsample_width) {
+        const u32 row = static_cast<u32>(position) / static_cast<u32>(args.dsample_width);
+        at = row * args.dsample_row + (position - row * args.dsample_width) * args.dsample_column;
+    }
+    if (sizeof(T) != sizeof(float) && args.dsample_single)
+        reinterpret_cast<float*>(args.dsample)[at] = static_cast<float>(dot);
+    else
+        reinterpret_cast<T*>(args.dsample)[at] = static_cast<T>(dot);
+}
+
+// dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share kStretch adjacent positions: each looks up one of them, and
+// kTogether are under way at once.
+template <typename T, typename A>
+__device__ void sample_weights(const BagArgs& args)
+{
+    constexpr int kTogether = 2;
+    const int lanes = static_cast<int>(args.lanes), lane = threadIdx.x % lanes;
+    const u32 group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
+    const i64 each = kBlock / lanes * kStretch, begin = blockIdx.x * each;  // of a block
+    const i64 first = begin + threadIdx.x / lanes * kStretch, stop = min(first + kStretch, args.total);
+    const i64 end = end_of(args);
+    const Range bags = bags_between(args, begin, min(each, args.total - begin));
+    for (i64 base = first; base < stop; base += lanes) {
+        const i64 own = min(base + lane, stop - 1);
+        const u32 own_row = static_cast<u32>(row_of(args, own, end)), own_bag = static_cast<u32>(bag_of(args, own, bags.first, bags.last));
+        const int n = static_cast<int>(min(stop - base, i64(lanes)));
+        for (int p = 0; p < n; p += kTogether) {
+            const T *dy[kTogether], *weight[kTogether];
+            bool counts[kTogether];
+            A run[kTogether] = {}, total[kTogether] = {}, sum[kTogether] = {};  // after 16 additions a level hands over to the next
+#pragma unroll
+            for (int u = 0; u < kTogether; ++u) {
+                const u32 row = __shfl_sync(group, own_row, p + u, lanes), bag = __shfl_sync(group, own_bag, p + u, lanes);
+                dy[u] = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
+                weight[u] = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
+                counts[u] = p + u < n && row < args.rows;
+            }
+            int added = 0;
+            const auto hand_over = [&](int each) {
+                ++added;
+#pragma unroll
+                for (int u = 0; u < kTogether; ++u) {
+                    if (added % each == 0) total[u] += run[u], run[u] = 0;
+                    if (added % (each * 16) == 0) sum[u] += total[u], total[u] = 0;
+                }
+            };
+            if (args.wide) {
+                constexpr int V = 16 / sizeof(T);
+                for (i64 column = lane * V; column < args.columns; column += lanes * V) {
+                    Words<T, V> x[kTogether], w[kTogether];
+#pragma unroll
+                    for (int u = 0; u < kTogether; ++u) {
+                        if (!counts[u]) continue;
+                        w[u].load(weight[u] + column);
+                        if (args.dy_column) x[u].load(dy[u] + column);
+                    }
+#pragma unroll
+                    for (int u = 0; u < kTogether; ++u) {
+                        if (!counts[u]) continue;
+#pragma unroll
+                        for (int v = 0; v < V; ++v)
+                            run[u] += (args.dy_column ? x[u].template value<A>(v) : widen<A>(*dy[u])) * w[u].template value<A>(v);
+                    }
+                    hand_over(16 / V);
+                }
+            } else {
+                for (i64 column = lane; column < args.columns; column += lanes) {
+#pragma unroll
+                    for (int u = 0; u < kTogether; ++u)
+                        if (counts[u]) run[u] += widen<A>(dy[u][column * args.dy_column]) * widen<A>(weight[u][column * args.weight_column]);
+                    hand_over(16);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < kTogether; ++u) {
+                A all = total[u] + (run[u] + sum[u]);
+                for (int reach = lanes / 2; reach > 0; reach /= 2) all += __shfl_xor_sync(group, all, reach, lanes);
+                if (lane == 0 && p + u < n) store_dot<T>(args, base + p + u, all);
+            }
+        }
+    }
+}
+
+// Zeros in the order of addresses, 16 bytes a thread: no other order is as fast. In all of dweight, or in counters.
+__device__ inline void clear(const BagArgs& args)
+{
+    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
+    if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
+}
+
+constexpr u32 kHeld = 128;  // columns of some bags that a warp holds at once
+
+// The rows that won in a bag, from column `base` on.
+template <typename I>
+__device__ void hold(const BagArgs& args, u32* held, u32 bag, u32 base)
+{
+    const u32 lane = threadIdx.x % 32;
+    const I* from = reinterpret_cast<const I*>(args.max_indices) + bag * args.max_bag + (base + lane) * args.max_column;
+    i64 index[kHeld / 32];
+#pragma unroll
+    for (u32 w = 0; w < kHeld / 32; ++w, from += 32 * args.max_column) index[w] = base + w * 32 + lane < static_cast<u32>(args.columns) ? *from : -1;
+#pragma unroll
+    for (u32 w = 0; w < kHeld / 32; ++w) held[w * 32 + lane] = index[w] >> 32 ? ~0u : static_cast<u32>(index[w]);
+}
+
+// For each position, a bit for each column whose maximum its row is. A warp for 32 adjacent positions, one for each lane.
+__device__ inline void winners(const BagArgs& args)
+{
+    constexpr u32 kBags = 4;
+    __shared__ uint4 held[kBlock / 32][kBags][kHeld / 4 + 1];  // so that bags lie in different banks
+    auto& rows = held[threadIdx.x / 32];
+    const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
+    const i64 own = i64(blockIdx.x) * kBlock + threadIdx.x, position = min(own, args.total - 1);
+    if (own - lane >= args.total || args.bags == 0) return;
+    const u32 row = static_cast<u32>(row_of(args, position, end_of(args))), bag = at<const u32>(args, args.bags_at)[position];
+    const u32 left = __shfl_up_sync(~0u, bag, 1), heads = __ballot_sync(~0u, lane == 0 || left != bag);
+    const u32 number = __popc(heads << (31 - lane)) - 1;  // of the lane's bag in the warp
+    for (u32 base = 0; base < args.columns; base += kHeld) {
+        u32 ahead = heads;
+        for (u32 first = 0; ahead; first += kBags) {
+            __syncwarp();
+#pragma unroll 1
+            for (u32 b = 0; b < kBags && ahead; ++b, ahead &= ahead - 1) {
+                const u32 next = __shfl_sync(~0u, bag, __ffs(ahead) - 1);
+                u32* to = reinterpret_cast<u32*>(rows[b]);
+                args.max_wide ? hold<i64>(args, to, next, base) : hold<int>(args, to, next, base);
+            }
+            __syncwarp();
+            if (number - first >= kBags || own >= args.total) continue;
+            Pack<u32, kHeld / 32> bits = {};
+#pragma unroll
+            for (u32 q = 0; q < kHeld / 4; ++q) {
+                const uint4 won = rows[number - first][q];
+                if (won.x == row) bits.at[q / 8] |= 1u << q % 8 * 4;
+                if (won.y == row) bits.at[q / 8] |= 2u << q % 8 * 4;
+                if (won.z == row) bits.at[q / 8] |= 4u << q % 8 * 4;
+                if (won.w == row) bits.at[q / 8] |= 8u << q % 8 * 4;
+            }
+            u32* to = at<u32>(args, args.winners_at) + own * words + base / 32;
+            if (words % 4 == 0) {
+                store_wide(to, bits);
+            } else {
+#pragma unroll
+                for (u32 w = 0; w < kHeld / 32; ++w)
+                    if (base / 32 + w < words) to[w] = bits.at[w];
+            }
+        }
+    }
+}
+
+constexpr int kCollected = 4;  // entries that a thread looks up side by side
+
+template <int N>
+__device__ void collect_words(const BagArgs& args, i64 first, i64 words, const u32 (&tag)[kCollected])
+{
+#pragma unroll 1
+    for (i64 w = 0; w < words; w += N) {
+        Pack<u32, N> won[kCollected];
+#pragma unroll
+        for (int u = 0; u < kCollected; ++u) won[u] = load_wide<N>(at<const u32>(args, args.winners_at) + tag[u] * words + w);
+#pragma unroll
+        for (int u = 0; u < kCollected; ++u)
+            if (first + u * kBlock < args.total) store_wide(at<u32>(args, args.won_at) + (first + u * kBlock) * words + w, won[u]);
+    }
+}
+
+// Sorted entries get their bags in place of their positions, and what they won beside them: so each is looked for once, not by every slice.
+__device__ inline void collect(const BagArgs& args)
+{
+    const i64 first = i64(blockIdx.x) * kCollected * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
+    Entry* entries = at<Entry>(args, args.from_at);
+    u32 tag[kCollected], bag[kCollected];
+    bool there[kCollected];
+#pragma unroll
+    for (int u = 0; u < kCollected; ++u) {
+        there[u] = first + u * kBlock < args.total;
+        tag[u] = there[u] ? entries[first + u * kBlock].tag : 0;
+    }
+#pragma unroll
+    for (int u = 0; u < kCollected; ++u) bag[u] = at<const u32>(args, args.bags_at)[tag[u]];
+    if (words % 4 == 0)
+        collect_words<4>(args, first, words, tag);
+    else
+        collect_words<1>(args, first, words, tag);
+#pragma unroll
+    for (int u = 0; u < kCollected; ++u)
+        if (there[u]) entries[first + u * kBlock].tag = bag[u];
+}
+
+template <typename T, typename A>
+__device__ void sorted(const BagArgs& args)
+{
+    if (args.plain)
+        rows_and_chunks<T, A, kWide<T>, Kind::Plain>(args);
+    else if (args.wide)
+        rows_and_chunks<T, A, kWide<T>, Kind::Scaled>(args);
+    else
+        rows_and_chunks<T, A, 1, Kind::Scaled>(args);
+}
+
+template <typename T, typename A>
+__device__ void sorted_won(const BagArgs& args)
+{
+    if (args.wide)
+        rows_and_chunks<T, A, kWide<T>, Kind::Won>(args);
+    else
+        rows_and_chunks<T, A, 1, Kind::Won>(args);
+}
+
+template <typename T, typename A>
+__device__ void long_ones(const BagArgs& args)
+{
+    if (args.max_indices && args.wide)
+        long_rows<T, A, kWide<T>, Kind::Won>(args);
+    else if (args.max_indices)
+        long_rows<T, A, 1, Kind::Won>(args);
+    else if (args.wide)
+        long_rows<T, A, kWide<T>, Kind::Scaled>(args);
+    else
+        long_rows<T, A, 1, Kind::Scaled>(args);
+}
+
+#define EXPORT_ROWS(name, T, A, family)                                           \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                \
+    EXPORT(family##_sorted_won_##name, 4, BagArgs, sorted_won<T, A>(args))        \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))          \
+    EXPORT(family##_few_##name, 2, BagArgs, few<T, A>(args))                      \
+    EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
+
+FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
+EXPORT(embedding_bag_backward_clear, 8, BagArgs, clear(args))
+EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
+EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
+EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
+EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
+EXPORT(embedding_bag_backward_winners, 6, BagArgs, winners(args))
+EXPORT(embedding_bag_backward_collect, 4, BagArgs, collect(args))
+EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

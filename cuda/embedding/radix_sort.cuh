@@ -1,0 +1,303 @@
+// Occurrences of rows in the order of rows: a stable radix sort, least digit first, whose blocks each own a run of tiles.
+//
+//     keys      the entries in the order of positions, and the digits of each block counted
+//     count     the digits of each block of later passes
+//     scatter   each entry to its place
+//     sort      all of them in one block
+#pragma once
+
+#include "embedding/args.cuh"
+
+constexpr int kWarps = kBlock / 32;
+constexpr int kItems = kTile / kBlock;
+
+constexpr int kGroup = 32;  // adjacent blocks whose digits are counted together, and groups at most
+
+// How many counters a block has: one for each digit, and for so many that four are read at once.
+__device__ inline u32 counters(const BagArgs& args) { return max(1u << args.bits, 4u); }
+
+__device__ inline u32 digit_of(const BagArgs& args, u32 row) { return row >> args.shift & ((1u << args.bits) - 1); }
+
+// The sum of x over the threads before this one, and over all of them.
+__device__ inline u32 sum_before(u32 x, u32& total)
+{
+    __shared__ u32 sums[kWarps];
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 sum = x;
+#pragma unroll
+    for (int reach = 1; reach < 32; reach *= 2) {
+        const u32 left = __shfl_up_sync(~0u, sum, reach);
+        if (lane >= reach) sum += left;
+    }
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    u32 before = 0;
+    total = 0;
+#pragma unroll
+    for (u32 w = 0; w < kWarps; ++w) {
+        before += w < warp ? sums[w] : 0;
+        total += sums[w];
+    }
+    __syncthreads();
+    return before + sum - x;
+}
+
+// The position that item j of this thread holds of a tile: each warp has a run of the tile, and its lanes are neighbours.
+__device__ inline u32 item(int j) { return threadIdx.x / 32 * (32 * kItems) + j * 32 + threadIdx.x % 32; }
+
+struct Ranks {
+    u32 seen[kWarps][kDigits], peers[kWarps][kDigits], start[kDigits];
+};
+
+// The places of the n items of a tile when it is sorted by their digits. Returns how many have the digit threadIdx.x; start is where those begin.
+template <typename Digit>
+__device__ u32 rank(Ranks& ranks, u32 n, u32 (&place)[kItems], Digit digit_of_item)
+{
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) ranks.seen[w][threadIdx.x] = ranks.peers[w][threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+        const bool valid = item(j) < n;
+        const u32 digit = digit_of_item(j);
+        u32 peers = 0, before = 0;  // the lanes with the same digit, and how many the warp has seen
+        if (valid) atomicOr(&ranks.peers[warp][digit], 1u << lane);
+        __syncwarp();
+        if (valid) peers = ranks.peers[warp][digit], before = ranks.seen[warp][digit];
+        __syncwarp();
+        if (valid && lane == __ffs(peers) - 1) ranks.peers[warp][digit] = 0, ranks.seen[warp][digit] = before + __popc(peers);
+        place[j] = before + __popc(peers & ((1u << lane) - 1));
+        __syncwarp();
+    }
+    __syncthreads();
+    u32 count = 0, all;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+        const u32 own = ranks.seen[w][threadIdx.x];
+        ranks.seen[w][threadIdx.x] = count;
+        count += own;
+    }
+    ranks.start[threadIdx.x] = sum_before(count, all);
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+        const u32 digit = digit_of_item(j);
+        place[j] += ranks.start[digit] + ranks.seen[warp][digit];
+    }
+    return count;
+}
+
+// The indices of this thread's items, all under way at once.
+template <typename I>
+__device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[kItems])
+{
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) index[j] = (reinterpret_cast<const I*>(args.indices) + base * args.index_step)[min(item(j), n - 1) * args.index_step];
+}
+
+// The bags of this thread's items, which are among some: where those begin passes through shared memory, one part after the other.
+__device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 (&bag)[kItems])
+{
+    constexpr u32 kPart = 1024;
+    __shared__ int begins[kPart];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) bag[j] = bags.first;
+    for (u32 low = bags.first + 1; low <= bags.last; low += kPart) {
+        const u32 many = min(bags.last - low + 1, kPart);
+        __syncthreads();
+        for (u32 k = threadIdx.x; k < many; k += kBlock)
+            begins[k] = static_cast<int>(min(max(offset_of(args, low + k), base - 1), base + kTile) - base);
+        __syncthreads();
+        u32 passed[kItems] = {};
+        for (u32 step = 1u << (31 - __clz(many)); step > 0; step /= 2) {
+#pragma unroll
+            for (int j = 0; j < kItems; ++j)
+                if (passed[j] + step <= many && begins[passed[j] + step - 1] <= static_cast<int>(item(j))) passed[j] += step;
+        }
+#pragma unroll
+        for (int j = 0; j < kItems; ++j)
+            if (passed[j]) bag[j] = low + passed[j] - 1;
+    }
+}
+
+// The rows and the bags of this thread's items of the tile that begins at a position; args.rows where an item does not count.
+__device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&row)[kItems], u32 (&bag)[kItems])
+{
+    const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position - base, i64(0)), i64(n))); };
+    const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // what is in a bag
+    const Range bags = bags_between(args, base, n);
+    i64 index[kItems];
+    if (args.index_wide)
+        load_indices<i64>(args, base, n, index);
+    else
+        load_indices<int>(args, base, n, index);
+    find_bags(args, base, bags, bag);
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+        const bool valid = static_cast<unsigned long long>(index[j]) < static_cast<unsigned long long>(args.rows) && index[j] != args.padding;
+        row[j] = static_cast<u32>(valid && item(j) >= begin && item(j) < end ? index[j] : args.rows);
+    }
+}
+
+// Hands over the entries of this thread's items; leaves beside them what the rows need of bags.
+template <typename Take>
+__device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
+{
+    const u32 lane = threadIdx.x % 32;
+    u32 row[kItems], bag[kItems];
+    read_items(args, base, n, row, bag);
+    if (item(0) - lane >= n) return;
+    u32 waiting = 0, holder = ~0u;  // mean: counted indices of the bag that the warp was in last, kept by its lane 0
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+        const bool inside = item(j) < n;
+        const u32 own = bag[j], position = static_cast<u32>(base) + item(j);
+        if (inside) take(j, Entry{row[j], args.positions ? position : own});
+        if (args.positions && inside) at<u32>(args, args.bags_at)[position] = own;
+        if (args.mean) {
+            u32* counted = at<u32>(args, args.counted_at);
+            const u32 counts = __ballot_sync(~0u, inside && row[j] < args.rows), head = __shfl_sync(~0u, own, 0);
+            if (__all_sync(~0u, own == head)) {  // a long bag: one addition for many steps
+                if (holder != head && waiting && lane == 0) atomicAdd(counted + holder, waiting);
+                waiting = (holder == head ? waiting : 0) + __popc(counts);
+                holder = head;
+            } else {
+                const u32 peers = __match_any_sync(~0u, own);
+                if (lane == __ffs(peers) - 1 && (peers & counts)) atomicAdd(counted + own, __popc(peers & counts));
+            }
+        }
+    }
+    if (waiting && lane == 0) atomicAdd(at<u32>(args, args.counted_at) + holder, waiting);
+}
+
+// The lists of chunks begin empty.
+__device__ inline void begin_lists(const BagArgs& args)
+{
+    if (blockIdx.x == 0 && threadIdx.x < 2) chunk_lists(args).count[threadIdx.x] = 0;
+}
+
+// Writes how often each digit occurs in the tiles of this block, and adds that to its group; visit hands over the rows of a tile.
+template <typename Visit>
+__device__ void count_digits(const BagArgs& args, Visit visit)
+{
+    __shared__ u32 counts[kDigits];
+    counts[threadIdx.x] = 0;
+    __syncthreads();
+    const i64 tiles = (args.total + kTile - 1) / kTile, first = blockIdx.x * args.tiles;
+    for (i64 tile = first; tile < min(first + args.tiles, tiles); ++tile)
+        visit(tile * kTile, static_cast<u32>(min(args.total - tile * kTile, i64(kTile))), [&](u32 row) { atomicAdd(&counts[digit_of(args, row)], 1); });
+    __syncthreads();
+    const u32 n = counters(args);
+    if (threadIdx.x >= n) return;
+    at<u32>(args, args.counts_at)[i64(blockIdx.x) * n + threadIdx.x] = counts[threadIdx.x];
+    atomicAdd(at<u32>(args, args.totals_at) + i64(blockIdx.x / kGroup) * n + threadIdx.x, counts[threadIdx.x]);
+}
+
+__device__ inline void keys(const BagArgs& args)
+{
+    begin_lists(args);
+    count_digits(args, [&](i64 base, u32 n, auto count) {
+        make_entries(args, base, n, [&](int j, Entry e) {
+            at<Entry>(args, args.to_at)[base + item(j)] = e;
+            count(e.row);
+        });
+    });
+}
+
+__device__ inline void count(const BagArgs& args)
+{
+    count_digits(args, [&](i64 base, u32 n, auto count) {
+#pragma unroll
+        for (int j = 0; j < kItems; ++j)
+            if (item(j) < n) count(at<const Entry>(args, args.from_at)[base + item(j)].row);
+    });
+}
+
+// For the digit of this thread: how many entries of blocks before this one have it, and how many of all blocks.
+__device__ inline Range count_before(const BagArgs& args)
+{
+    constexpr int kRows = kGroup / kWarps;  // of each table, for a warp
+    __shared__ u32 before[kDigits], all[kDigits];
+    const u32 n = counters(args), warp = threadIdx.x / 32, group = blockIdx.x / kGroup, groups = (gridDim.x + kGroup - 1) / kGroup;
+    before[threadIdx.x] = all[threadIdx.x] = 0;
+    __syncthreads();
+    for (u32 digit = threadIdx.x % 32 * 4; digit < n; digit += 32 * 4) {
+        Pack<u32, 4> counts[kRows], totals[kRows];
+#pragma unroll
+        for (u32 r = 0; r < kRows; ++r) {
+            const u32 other = r * kWarps + warp, block = group * kGroup + other;
+            counts[r] = totals[r] = {};
+            if (block < blockIdx.x) counts[r] = load_wide<4>(at<const u32>(args, args.counts_at) + block * n + digit);
+            if (other < groups) totals[r] = load_wide<4>(at<const u32>(args, args.totals_at) + other * n + digit);
+        }
+#pragma unroll
+        for (int d = 0; d < 4; ++d) {
+            u32 sum_before = 0, sum_all = 0;
+#pragma unroll
+            for (u32 r = 0; r < kRows; ++r) {
+                sum_all += totals[r].at[d];
+                sum_before += counts[r].at[d] + (r * kWarps + warp < group ? totals[r].at[d] : 0);
+            }
+            if (sum_before) atomicAdd(before + digit + d, sum_before);
+            if (sum_all) atomicAdd(all + digit + d, sum_all);
+        }
+    }
+    __syncthreads();
+    return {before[threadIdx.x], all[threadIdx.x]};
+}
+
+__device__ inline void scatter(const BagArgs& args)
+{
+    __shared__ Ranks ranks;
+    __shared__ Entry stage[kTile];
+    __shared__ u32 target[kDigits];
+    const Range own = count_before(args);
+    u32 all;
+    target[threadIdx.x] = own.first + sum_before(own.last, all);
+    const i64 tiles = (args.total + kTile - 1) / kTile, first = blockIdx.x * args.tiles;
+    for (i64 tile = first; tile < min(first + args.tiles, tiles); ++tile) {
+        const u32 n = static_cast<u32>(min(args.total - tile * kTile, i64(kTile)));
+        Entry entry[kItems];
+        u32 place[kItems];
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) entry[j] = item(j) < n ? at<const Entry>(args, args.from_at)[tile * kTile + item(j)] : Entry{0, 0};
+        const u32 count = rank(ranks, n, place, [&](int j) { return digit_of(args, entry[j].row); });
+#pragma unroll
+        for (int j = 0; j < kItems; ++j)
+            if (item(j) < n) stage[place[j]] = entry[j];
+        __syncthreads();
+        for (u32 k = threadIdx.x; k < n; k += kBlock) {
+            const u32 digit = digit_of(args, stage[k].row);
+            at<Entry>(args, args.to_at)[target[digit] + (k - ranks.start[digit])] = stage[k];
+        }
+        __syncthreads();
+        target[threadIdx.x] += count;
+    }
+}
+
+// One block sorts one tile; args.tiles is the number of passes.
+__device__ inline void sort(BagArgs args)
+{
+    __shared__ Ranks ranks;
+    __shared__ Entry stage[kTile];
+    const u32 n = static_cast<u32>(args.total);
+    begin_lists(args);
+    Entry entry[kItems];
+    u32 place[kItems];
+    make_entries(args, 0, n, [&](int j, Entry e) { stage[item(j)] = e; });
+    for (i64 pass = 0; pass <= args.tiles; ++pass) {
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) entry[j] = item(j) < n ? stage[item(j)] : Entry{0, 0};
+        if (pass == args.tiles) break;
+        rank(ranks, n, place, [&](int j) { return digit_of(args, entry[j].row); });
+#pragma unroll
+        for (int j = 0; j < kItems; ++j)
+            if (item(j) < n) stage[place[j]] = entry[j];
+        __syncthreads();
+        args.shift += args.bits;
+    }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j)
+        if (item(j) < n) at<Entry>(args, args.to_at)[item(j)] = entry[j];
+}

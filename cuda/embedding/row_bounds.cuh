@@ -1,0 +1,96 @@
+// Where rows begin among the sorted entries: the units that groups of threads go through, and the chunks that are of one row.
+#pragma once
+
+#include "embedding/args.cuh"
+
+// The first sorted entry of low..high-1 that is not before something, or high. kProbes of them are looked at side by side.
+template <typename Before>
+__device__ i64 search(const BagArgs& args, i64 low, i64 high, Before before)
+{
+    constexpr int kProbes = 7;
+    const Entry* entries = at<const Entry>(args, args.from_at);
+    while (low < high) {
+        const i64 step = (high - low) / (kProbes + 1);
+        u32 row[kProbes];
+        int less = 0;
+#pragma unroll
+        for (int p = 0; p < kProbes; ++p) row[p] = entries[low + (p + 1) * step].row;
+#pragma unroll
+        for (int p = 0; p < kProbes; ++p) less += before(row[p], low + (p + 1) * step);
+        if (less < kProbes) high = low + (less + 1) * step;
+        if (less > 0) low += less * step + 1;
+    }
+    return low;
+}
+
+// The first of 0..high-1 that is not before something, or high, for the lanes of a warp.
+template <typename Before>
+__device__ i64 first_by_warp(i64 high, Before before)
+{
+    for (i64 low = 0;;) {
+        const i64 step = (high - low + 31) / 32, probe = low + (threadIdx.x % 32 + 1) * step - 1;
+        const bool less = before(min(probe, high));
+        low += __popc(__ballot_sync(~0u, probe < high && less)) * step;
+        high = min(high, low + step - 1);
+        if (low >= high) return high;
+    }
+}
+
+// Appends k to a list for the threads of a warp that want it; count is how long the list is.
+__device__ inline void append(bool wanted, u32 k, u32* count, u32* list)
+{
+    const u32 lane = threadIdx.x % 32, all = __ballot_sync(~0u, wanted);
+    u32 begin = 0;
+    if (lane == 0 && all) begin = atomicAdd(count, __popc(all));
+    begin = __shfl_sync(~0u, begin, 0);
+    if (wanted) list[begin + __popc(all & ((1u << lane) - 1))] = k;
+}
+
+// Where each unit begins, and where the last one ends: args.unit rows and entries belong to a unit when each row is followed by its
+// entries, but the entries of a row stay together.
+__device__ inline void begin_unit(const BagArgs& args, i64 k)
+{
+    const i64 both = min(k * args.unit, args.rows + args.total);
+    const i64 entries = search(args, 0, args.total, [&](i64 row, i64 e) { return row < args.rows && row + 1 + e < both; });
+    const i64 row = min(both - entries, args.rows);
+    const auto before = [&](i64 of, i64) { return of < row; };
+    i64 begin = entries, end = args.total;
+    for (i64 reach = 1; reach <= 64 && begin + reach < end; reach *= 8) {  // mostly not far
+        if (!before(at<const Entry>(args, args.from_at)[begin + reach].row, 0)) end = begin + reach;
+    }
+    begin = search(args, begin, end, before);
+    at<Entry>(args, args.bounds_at)[k] = Entry{static_cast<u32>(row), static_cast<u32>(begin)};
+}
+
+// Lists the chunks of one row among 32 adjacent ones, of which this lane has number k.
+__device__ inline void list_chunks(const BagArgs& args, i64 k)
+{
+    const i64 chunks = args.total / kChunk;
+    const ChunkLists lists = chunk_lists(args);
+    const Entry* entries = at<const Entry>(args, args.from_at);
+    const auto row_at = [&](i64 chunk, int e) { return chunk >= 0 && chunk < chunks ? entries[chunk * kChunk + e].row : ~0u; };
+    const u32 row = row_at(k, 0);
+    const bool one = row < args.rows && row_at(k, kChunk - 1) == row;
+    const bool head = one && row_at(k - 1, 0) != row;
+    const u32 heads = __ballot_sync(~0u, head) & ((2u << threadIdx.x % 32) - 1);
+    append(one, static_cast<u32>(k), lists.count, lists.chunk);
+    append(head, static_cast<u32>(k), lists.count + 1, lists.head);
+    const i64 base = k & ~i64(31);
+    i64 first = base + 31 - __clz(heads);
+    if (__any_sync(~0u, one && heads == 0)) {  // the first row goes on from chunks before these: the lanes search where it begins
+        const u32 goes_on = __shfl_sync(~0u, row, 0);
+        const i64 begin = first_by_warp(base, [&](i64 chunk) { return row_at(chunk, 0) < goes_on; });
+        if (heads == 0) first = begin;
+    }
+    if (!one) return;
+    lists.first[k] = static_cast<u32>(first);
+    if (row_at(k + 1, kChunk - 1) != row) lists.whole[first] = static_cast<u32>(k + 1 - first);
+}
+
+__device__ inline void bounds(const BagArgs& args)
+{
+    const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
+    for (i64 part = k; part < args.slices * args.parts; part += i64(gridDim.x) * kBlock) chunk_lists(args).done[part] = 0;
+    if (k * args.unit < args.rows + args.total + args.unit) begin_unit(args, k);
+    list_chunks(args, k);
+}

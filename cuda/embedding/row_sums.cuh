@@ -1,0 +1,197 @@
+// The rows of dweight from the sorted entries. `lanes` threads share a slice of a row, V columns each, and add its entries in order.
+//
+//     rows      every row once, zeros included, except long ones, which hold a whole chunk; beside them, the sums of the smallest chunks
+//     long_rows those, from chunks and from the entries before and behind them; beside them, the sums of larger chunks
+//
+// A chunk is kChunk aligned entries, or kChunk aligned chunks, all of one row: so the order of a sum follows from the entries alone.
+#pragma once
+
+#include "embedding/segment_sum.cuh"
+
+template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
+    using Base = Sum<T, A, V, KIND, FLIGHT>;
+    using Base::Base, Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::group, Base::entry, Base::reset, Base::add, Base::add_run;
+    using Base::slice, Base::add_chunks, Base::store_chunk, Base::row_at, Base::store_row, Base::store_zeros;
+
+    // The first entry from k on that is not of a row, of which no whole chunk is left there.
+    __device__ u32 end_of_row(u32 row, u32 k) const
+    {
+        u32 end = k;
+        for (u32 reach = 0; reach < kChunk; reach += lanes) {
+            const u32 next = k + reach + lane;
+            end += __popc(__ballot_sync(group(), next < static_cast<u32>(args.total) && entry(next).row == row));
+        }
+        return end;
+    }
+
+    // The first entry of a row that has `first`, of which no whole chunk lies before that, and the first one behind the row as above.
+    __device__ Range around(u32 row, u32 first, u32 k) const
+    {
+        u32 begin = first, end = k;
+        for (u32 reach = 0; reach < kChunk; reach += lanes) {
+            const u32 back = reach + lane + 1, next = k + reach + lane;
+            const u32 left = back <= first ? entry(first - back).row : ~0u, right = next < static_cast<u32>(args.total) ? entry(next).row : ~0u;
+            begin -= __popc(__ballot_sync(group(), left == row));
+            end += __popc(__ballot_sync(group(), right == row));
+        }
+        return {begin, end};
+    }
+
+    __device__ void rows()
+    {
+        u32 row = unit * static_cast<u32>(args.unit), last = min(row + static_cast<u32>(args.unit), static_cast<u32>(args.rows)), k = 0, end = 0;
+        if (args.total) {
+            const Entry* bounds = at<const Entry>(args, args.bounds_at) + unit;
+            row = bounds[0].row, k = bounds[0].tag, last = bounds[1].row, end = bounds[1].tag;
+        }
+        u32 begun = k;
+        T* p = row_at(row);
+        const auto finish = [&](u32 next, u32 here) {  // stores the rows before the next one
+            if (row == next) return;
+            store_row(p, here - begun);
+            reset();
+            begun = here;
+            p += args.dweight_row;
+#pragma unroll 1
+            for (++row; row < next; ++row, p += args.dweight_row) store_zeros(p);
+        };
+        while (k < end) {
+            u32 stop = (k + kChunk - 1) / kChunk * kChunk;
+            while (stop + kChunk <= end && entry(stop).row != entry(stop + kChunk - 1).row) stop += kChunk;
+            const bool found = stop + kChunk <= end;  // a long row, which is not stored here
+            add(k, found ? stop : end, finish);
+            if (!found) break;
+            finish(entry(stop).row, stop);
+            k = begun = end_of_row(row, stop + chunk_lists(args).whole[stop / kChunk] * kChunk);
+            reset();
+            ++row;
+            p += args.dweight_row;
+        }
+        if (row < last) finish(last, end);
+    }
+
+    // Notes that the group has stored something. True for the last of n groups: it reads what all of them stored.
+    __device__ bool last(u32* done, u32 n) const
+    {
+        u32 others = 0;
+        __threadfence();
+        __syncwarp(group());
+        if (lane == 0) others = atomicAdd(done, 1);
+        if (__shfl_sync(group(), others, 0, lanes) + 1 != n) return false;
+        __threadfence();
+        return true;
+    }
+
+    // Sums chunk `unit` of the second level, and each larger one that is complete with it.
+    __device__ void larger_chunks(u32* done)
+    {
+        i64 number = unit, size = i64(kChunk) * kChunk, many = args.total / kChunk;  // of a chunk, its entries, the chunks of the level below
+        const A* sums = at<const A>(args, args.partial_at);
+#pragma unroll 1
+        for (i64 level = 2;; ++level) {
+            if (level > 2 && entry(number * size).row != entry(number * size + size - 1).row) return;
+            reset();
+            add_chunks(sums, number * kChunk, (number + 1) * kChunk);
+            sums += many * args.columns, done += many, many /= kChunk;
+            store_chunk(sums, number);
+            number /= kChunk, size *= kChunk;
+            if (level == args.levels || number >= many / kChunk || !last(done + many + number, kChunk)) return;
+        }
+    }
+
+    // Adds the chunks of first..end-1: up to the largest, and down again. Returns the first entry behind them.
+    __device__ u32 add_levels(u32 first, u32 end)
+    {
+        i64 here = first, size = kChunk, level = 1;
+        const A* sums = at<const A>(args, args.partial_at);
+#pragma unroll 1
+        for (bool up = true;;) {
+            const i64 larger = size * kChunk;
+            up = up && level < args.levels && here + larger <= end;
+            const i64 stop = up ? (here + larger - 1) / larger * larger : max(here, end / size * size);
+            add_chunks(sums, here / size, stop / size);
+            here = stop;
+            if (up) {
+                sums += args.total / size * args.columns;
+                size = larger, ++level;
+            } else {
+                if (level == 1) return static_cast<u32>(here);
+                size /= kChunk, --level;
+                sums -= args.total / size * args.columns;
+            }
+        }
+    }
+
+    // The first chunk of a long row that is ready for its sum, or ~0. Behind the chunks of the second level, units are long rows: those
+    // without such a chunk, while the others are summed by those who sum the last of these.
+    __device__ u32 ready(const ChunkLists& lists, u32 large)
+    {
+        const bool chunk = unit < large;
+        const u32 begin = chunk ? unit * kChunk * kChunk : 0, end = chunk ? begin + kChunk * kChunk : 1;
+        const u32 row = entry(begin).row, other = entry(end - 1).row;
+        const u32 first = chunk ? lists.first[unit * kChunk] : lists.head[unit - large];
+        if (chunk && (row >= args.rows || row != other)) return ~0u;
+        const u32 behind = first + lists.whole[first];
+        const u32 before = (first + kChunk - 1) / kChunk, parts = args.levels > 1 && behind / kChunk > before ? behind / kChunk - before : 0;
+        if (!chunk) return parts ? ~0u : first;
+        u32* done = lists.done + slice() * args.parts;
+        larger_chunks(done);
+        return last(done + first, parts) ? first : ~0u;
+    }
+
+    // Sums the row that is unit or that is complete with it.
+    __device__ void long_row(const ChunkLists& lists, u32 large)
+    {
+        const u32 head = ready(lists, large);
+        if (head == ~0u) return;
+        const u32 first = head * kChunk, row = entry(first).row;
+        const auto [begin, end] = around(row, first, first + lists.whole[head] * kChunk);
+        u32 from = begin, to = first;
+        reset();
+#pragma unroll 1
+        while (true) {
+            add_run(from, to);
+            if (to == end) break;
+            from = add_levels(first, end), to = end;
+        }
+        store_row(row_at(row), end - begin);
+    }
+};
+
+// The smallest chunks, in a function of its own: that leaves all registers to the rows.
+template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+__device__ __noinline__ void chunks(const BagArgs& args)
+{
+    RowSum<T, A, V, KIND, FLIGHT> sum(args);
+    const ChunkLists lists = chunk_lists(args);
+    sum.share(lists.count[0], args.chunk_blocks, [&] {
+        sum.unit = lists.chunk[sum.unit];
+        sum.add_run(sum.unit * kChunk, (sum.unit + 1) * kChunk);
+        sum.store_chunk(at<const A>(args, args.partial_at), sum.unit);
+    });
+}
+
+template <typename T, typename A, int V, Kind KIND>
+__device__ void rows_and_chunks(const BagArgs& args)
+{
+    constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four blocks
+    if (blockIdx.x < args.chunk_blocks) return chunks<T, A, V, KIND, FLIGHT>(args);
+    RowSum<T, A, V, KIND, FLIGHT> sum(args);
+    const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);  // args.unit is a power of two
+    if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();
+}
+
+template <typename T, typename A, int V, Kind KIND>
+__device__ void long_rows(const BagArgs& args)
+{
+    RowSum<T, A, V, KIND, 8> sum(args);
+    const ChunkLists lists = chunk_lists(args);
+    if (lists.count[1] == 0) return;
+    const u32 large = args.levels > 1 && lists.count[0] >= kChunk ? static_cast<u32>(args.total / (kChunk * kChunk)) : 0;
+    sum.share(large + lists.count[1], gridDim.x, [&] { sum.long_row(lists, large); });
+}
+
+// 16 bytes of columns for each thread where the operands allow it, else one column.
+template <typename T>
+constexpr int kWide = 16 / sizeof(T);

@@ -1,0 +1,321 @@
+// A sum of summands of sorted entries, which is what a row or a chunk is. `lanes` threads share a slice of a row, V columns each.
+#pragma once
+
+#include "common/async_copy.cuh"
+#include "common/divisor.cuh"
+#include "embedding/args.cuh"
+
+constexpr int kRun = 8;       // a running sum goes to the next level after so many additions, or before
+constexpr int kHeldWins = 6;  // of a thread, at once
+
+// What a summand is.
+enum class Kind {
+    Plain,   // dy of a bag, and a row is their sum
+    Scaled,  // dy of a bag times a number; rows may be divided
+    Won,     // dy of a bag in the columns that the position won
+};
+
+// FLIGHT: vectors of dy that a thread loads before it adds the first.
+template <typename T, typename A, int V, Kind KIND, int FLIGHT>
+struct Sum {
+    static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
+    static constexpr bool SPARSE = KIND == Kind::Won && V > 1 && V <= 4;  // most entries won no column of a thread
+    const BagArgs& args;
+    const int lanes, lane;  // of the group of threads
+    u32 unit, column;       // which part of the work is the group's, and the first of the columns that this thread adds
+    const char* dy;         // of the first bag, from that column on
+    bool active;
+    A run[V], total[V];
+
+    __device__ explicit Sum(const BagArgs& a) : args(a), lanes(static_cast<int>(a.lanes)), lane(threadIdx.x & (lanes - 1)) {}
+
+    // The warp's threads that belong to the group.
+    __device__ u32 group() const { return lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane); }
+
+    // How many groups of threads come before this one when its block is number `block`.
+    __device__ i64 before(i64 block) const { return (block * kBlock + threadIdx.x) >> (__ffs(lanes) - 1); }
+
+    // Takes up a slice of one of n units, if there are so many. One slice comes after the other: that of dy stays in the cache.
+    __device__ bool take(i64 slot, i64 n)
+    {
+        if (slot >= n * args.slices) return false;
+        const i64 slice = args.slices == 1 ? 0 : slot / n;
+        begin(static_cast<u32>(slot - slice * n), static_cast<u32>(slice));
+        return true;
+    }
+
+    // Takes up a slice of a unit.
+    __device__ void begin(u32 number, u32 slice)
+    {
+        unit = number;
+        column = (slice * lanes + lane) * V;
+        dy = args.dy + column * args.dy_column * static_cast<i64>(sizeof(T));
+        active = column < static_cast<u32>(args.columns);
+        reset();
+    }
+
+    __device__ u32 slice() const { return column / V >> (__ffs(lanes) - 1); }
+
+    // The groups of some blocks share n units.
+    template <typename Work>
+    __device__ void share(i64 n, i64 blocks, Work work)
+    {
+        for (i64 block = blockIdx.x; take(before(block), n); block += blocks) work();
+    }
+
+    __device__ void reset()
+    {
+#pragma unroll
+        for (int v = 0; v < V; ++v) run[v] = total[v] = 0;
+    }
+
+    __device__ void settle()
+    {
+#pragma unroll
+        for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
+    }
+
+    // The same after some of the n entries from k on. Few lanes take few entries at a time.
+    __device__ void settle_after(u32 k, int n)
+    {
+        if (lanes >= kRun || (k ^ (k + n)) >= kRun) settle();
+    }
+
+    __device__ const Entry& entry(u32 k) const { return at<const Entry>(args, args.from_at)[k]; }
+
+    // What an entry says of its summand. The threads of a group look up one each, and read all of them from shared memory.
+    struct Source {
+        u32 row, bag;
+        A scale[KIND == Kind::Scaled];
+        u32 won[KIND == Kind::Won ? V : 0];  // bits of the columns of the slice
+    };
+
+    __device__ Source* sources() const
+    {
+        alignas(16) __shared__ char all[kBlock * sizeof(Source)];
+        return reinterpret_cast<Source*>(all) + (threadIdx.x - lane);
+    }
+
+    __device__ void look_up(u32 k) const
+    {
+        Source& s = sources()[lane];
+        const Entry e = entry(k);
+        s.row = e.row;
+        s.bag = e.tag;
+        if constexpr (KIND == Kind::Scaled) {
+            if (args.positions) s.bag = at<const u32>(args, args.bags_at)[e.tag];
+            s.scale[0] = 1;
+            if (args.sample_weights) s.scale[0] = sample_weight<T, A>(args, e.tag);
+            if (args.mean) s.scale[0] /= A(at<const u32>(args, args.counted_at)[s.bag]);
+        }
+        if constexpr (KIND == Kind::Won) {
+            const Entry left = k > 0 ? entry(k - 1) : Entry{~0u, 0};
+            const u32 first_time = left.row == e.row && left.tag == e.tag ? 0 : ~0u;  // a row twice in one bag wins its columns once
+            const u32 words = (static_cast<u32>(args.columns) + 31) / 32, first = (column - lane * V) / 32;
+            const u32* won = at<const u32>(args, args.won_at) + i64(k) * words;
+            constexpr int MANY = V > 1 ? V / 2 : 1;  // slices begin at a multiple of so many words
+#pragma unroll
+            for (int w = 0; w < V; w += MANY) {
+                Words<u32, MANY> some = {};
+                const bool there = w * 32 < lanes * V && first + w < words;
+                if (there && words % MANY == 0) some.load(won + first + w);
+#pragma unroll
+                for (int v = 0; v < MANY; ++v) {
+                    if (there && words % MANY && first + w + v < words) some.word[v] = won[first + w + v];
+                    s.won[w + v] = some.word[v] & first_time;
+                }
+            }
+        }
+    }
+
+    // dy of a bag, from the columns of the thread on.
+    __device__ const T* dy_of(u32 bag) const { return reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T)))); }
+
+    __device__ void load(Words<T, V>& x, u32 bag) const
+    {
+        const T* from = dy_of(bag);
+        if (V > 1 && (KIND == Kind::Plain || args.dy_column == 1)) {
+            x.load(from);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; ++v) x.set(v, *from);  // V > 1: dy is constant along columns
+        }
+    }
+
+    // Adds the entries k..end-1 in order; meet(row, k) is told of each before it is added.
+    template <typename Meet>
+    __device__ void add(u32 k, u32 end, Meet meet)
+    {
+        for (; k < end; k += lanes) {
+            const int n = static_cast<int>(min(static_cast<u32>(lanes), end - k));
+            __syncwarp(group());
+            if (lane < n) look_up(k + lane);
+            __syncwarp(group());
+            if constexpr (SPARSE)
+                add_won(k, n, meet);
+            else
+                add_all(k, n, meet);
+        }
+    }
+
+    // Adds n entries that were looked up.
+    template <typename Meet>
+    __device__ void add_all(u32 k, int n, Meet meet)
+    {
+        const Source* from = sources();
+        for (int j = 0; j < n; j += FLIGHT) {
+            Words<T, V> x[FLIGHT];
+            u32 won[FLIGHT];
+#pragma unroll
+            for (int u = 0; u < FLIGHT; ++u) {
+                x[u] = {};
+                won[u] = active && j + u < n ? ~0u : 0;
+                if (KIND == Kind::Won && won[u]) won[u] = wins(from[j + u]);
+                if (won[u]) load(x[u], from[j + u].bag);
+            }
+#pragma unroll
+            for (int u = 0; u < FLIGHT; ++u) {
+                if (j + u >= n) break;
+                meet(from[j + u].row, k + j + u);
+#pragma unroll
+                for (int v = 0; v < V; ++v) {
+                    const A value = x[u].template value<A>(v);
+                    if constexpr (KIND == Kind::Scaled)
+                        run[v] += from[j + u].scale[0] * value;
+                    else if (KIND == Kind::Plain || won[u] >> v & 1)
+                        run[v] += value;
+                }
+            }
+            settle_after(k, n);
+        }
+    }
+
+    // A bit for each of the thread's columns that an entry won.
+    __device__ u32 wins(const Source& s) const { return s.won[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1); }
+
+    // The places of the thread in shared memory, kBlock apart.
+    __device__ uint4* places() const
+    {
+        __shared__ uint4 all[kHeldWins * kBlock];
+        return all + threadIdx.x;
+    }
+
+    // The same where most entries won no column of a thread: it asks for those that did, for as many at once as it has places.
+    template <typename Meet>
+    __device__ void add_won(u32 k, int n, Meet meet)
+    {
+        const Source* from = opaque(sources());
+        __builtin_assume(__isShared(from));  // and its address stays in a register
+        u32 mine = 0;                        // a bit for each entry that won some of them
+        for (int j = 0; j < n; ++j) mine |= static_cast<u32>(wins(from[j]) != 0) << j;
+        for (int j = 0; j < n;) {
+            u32 ahead = mine & ~0u << j;
+            uint4* place = places();
+            for (int held = 0; ahead && held < kHeldWins; ++held, ahead &= ahead - 1, place += kBlock) {
+                const u32 bag = from[__ffs(ahead) - 1].bag;
+                if (args.dy_column == 1) {
+                    fetch_vector(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
+                } else {
+                    Words<T, V> x;
+                    load(x, bag);
+                    x.store(reinterpret_cast<T*>(place));
+                }
+            }
+            asm volatile("cp.async.wait_all;" ::: "memory");
+            const int stop = __reduce_min_sync(group(), ahead ? __ffs(ahead) - 1 : n);
+            place = places();
+            for (; j < stop; ++j) {
+                meet(from[j].row, k + j);
+                if (!(mine >> j & 1)) continue;
+                const u32 won = wins(from[j]);
+                Words<T, V> x;
+                x.load(reinterpret_cast<const T*>(place));
+                place += kBlock;
+#pragma unroll
+                for (int v = 0; v < V; ++v)
+                    if (won >> v & 1) run[v] += x.template value<A>(v);
+            }
+            settle_after(k, n);
+        }
+    }
+
+    // The same where all are of one row.
+    __device__ void add_run(u32 first, u32 end)
+    {
+        add(first, end, [](u32, u32) {});
+    }
+
+    __device__ void add_chunks(const A* sums, i64 first, i64 end)
+    {
+        constexpr int MANY = V > 1 ? 256 / (V * static_cast<int>(sizeof(A))) : 16;  // in 64 registers
+        for (i64 k = first; k < end && active; k += MANY) {
+            Pack<A, PART> x[MANY][V / PART];
+#pragma unroll
+            for (int u = 0; u < MANY; ++u)
+#pragma unroll
+                for (int v = 0; v < V; v += PART) {
+                    if (k + u < end)
+                        x[u][v / PART] = load_wide<PART>(sums + (k + u) * args.columns + column + v);
+                    else
+                        x[u][v / PART] = {};
+                }
+#pragma unroll
+            for (int u = 0; u < MANY; ++u) {
+#pragma unroll
+                for (int v = 0; v < V; ++v) run[v] += x[u][v / PART].at[v % PART];
+                if (u % kRun == kRun - 1) settle();
+            }
+            settle();
+        }
+    }
+
+    // The sum so far is that of a chunk of those at `sums`.
+    __device__ void store_chunk(const A* sums, i64 number)
+    {
+        settle();
+        A* sum = const_cast<A*>(sums) + number * args.columns + column;
+        if (!active) return;
+#pragma unroll
+        for (int v = 0; v < V; v += PART) {
+            Pack<A, PART> pack;
+            memcpy(&pack, total + v, sizeof pack);
+            store_wide(sum + v, pack);
+        }
+    }
+
+    __device__ T* row_at(u32 row) const
+    {
+        return reinterpret_cast<T*>(args.dweight) + row * args.dweight_row + column * (V > 1 ? 1 : args.dweight_column);
+    }
+
+    // The sum so far is a row; occurrences: how many entries it has.
+    __device__ void store_row(T* p, u32 occurrences)
+    {
+        if (!active) return;
+        A sum[V + 1];
+#pragma unroll
+        for (int v = 0; v < V; ++v) sum[v] = total[v] + run[v];
+        if (KIND == Kind::Scaled && args.by_frequency && occurrences > 1) {
+            const auto divisor = Divisor<A>::of(A(occurrences));
+#pragma unroll
+            for (int v = 0; v < V; ++v) sum[v] = divisor.divide(sum[v]);
+        }
+        if constexpr (V > 1) {
+            const Pack<T, V> pack = narrowed<T, V>(sum);
+            uint4 word;
+            memcpy(&word, &pack, sizeof word);
+            __stcs(reinterpret_cast<uint4*>(p), word);  // dy shall stay in the cache
+        } else {
+            *p = static_cast<T>(sum[0]);
+        }
+    }
+
+    __device__ void store_zeros(T* p)
+    {
+        if (!active) return;
+        if constexpr (V > 1)
+            __stcs(reinterpret_cast<uint4*>(p), uint4{0, 0, 0, 0});
+        else
+            *p = T(0);
+    }
+};

@@ -1,0 +1,160 @@
+// All of dweight in one launch and without a workspace, where there are few positions: each block reads all of them and sorts those that
+// hold one of its own rows, args.tiles of them. `lanes` threads share a slice of a row and add its entries in order; the entries of a row
+// that has many are shared by the whole block.
+#pragma once
+
+#include "embedding/radix_sort.cuh"
+#include "embedding/segment_sum.cuh"
+
+constexpr u32 kMany = 64;            // entries of a row that the block shares, or more
+constexpr u32 kNoRow = kDigits - 1;  // of an entry that is another block's, where own rows are counted from 0
+
+// The entries of the block's rows, in the order of rows and positions.
+template <typename A>
+struct OwnEntries {
+    Ranks ranks;                        // start: where the entries of each row begin. The rest is free once they are sorted
+    u32 many, many_row[kTile / kMany];  // rows with many entries, in no order
+    u32 counted[kTile / 32];            // a bit for each position that counts
+    u32 bag[kTile];
+    A scale[kTile];
+
+    // How many positions of a bag count.
+    __device__ u32 count_of(const BagArgs& args, u32 b) const
+    {
+        const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position, i64(0)), args.total)); };
+        const u32 begin = clip(offset_of(args, b)), end = b + 1 < args.bags ? clip(offset_of(args, b + 1)) : static_cast<u32>(args.total);
+        u32 count = 0;
+#pragma unroll 1
+        for (u32 word = begin / 32; word * 32 < end; ++word) {
+            u32 bits = counted[word];
+            if (word == begin / 32) bits &= ~0u << begin % 32;
+            if (end - word * 32 < 32) bits &= (1u << end % 32) - 1;
+            count += __popc(bits);
+        }
+        return count;
+    }
+
+    template <typename T>
+    __device__ void sort(const BagArgs& args, u32 first_row)
+    {
+        const u32 n = static_cast<u32>(args.total);
+        u32 row[kItems], its_bag[kItems], place[kItems];
+        read_items(args, 0, n, row, its_bag);
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+            const u32 counts = __ballot_sync(~0u, item(j) < n && row[j] < args.rows);
+            if (threadIdx.x % 32 == 0) counted[item(j) / 32] = counts;
+            row[j] = row[j] < args.rows && row[j] - first_row < static_cast<u32>(args.tiles) ? row[j] - first_row : kNoRow;
+        }
+        if (threadIdx.x == 0) many = 0;
+        const u32 count = rank(ranks, n, place, [&](int j) { return row[j]; });
+        if (count >= kMany && threadIdx.x != kNoRow) many_row[atomicAdd(&many, 1)] = threadIdx.x;
+#pragma unroll
+        for (int j = 0; j < kItems; ++j) {
+            if (item(j) >= n || row[j] == kNoRow) continue;
+            A factor = 1;
+            if (args.sample_weights) factor = sample_weight<T, A>(args, item(j));
+            bag[place[j]] = its_bag[j];
+            scale[place[j]] = factor;
+        }
+        __syncthreads();
+        if (!args.mean) return;
+        for (u32 k = threadIdx.x; k < ranks.start[kNoRow]; k += kBlock) scale[k] /= A(max(count_of(args, bag[k]), 1u));
+        __syncthreads();
+    }
+};
+
+// Bits of V columns: which of them a row won in a bag.
+template <int V>
+__device__ __noinline__ u32 won(const BagArgs& args, u32 row, u32 bag, u32 column)
+{
+    u32 bits = 0;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+        const i64 winner = integer(args.max_indices, bag * args.max_bag + (column + v) * args.max_column, args.max_wide);
+        bits |= static_cast<u32>(winner == row) << v;
+    }
+    return bits;
+}
+
+template <typename T, typename A, int V>
+struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
+    using Base = Sum<T, A, V, Kind::Scaled, kRun>;
+    using Base::Base, Base::args, Base::lanes, Base::lane, Base::column, Base::active, Base::run, Base::total;
+    using Base::begin, Base::settle, Base::load, Base::row_at, Base::store_row;
+
+    // Adds the entries k..end-1 of a row that begins with entry `first`. One that holds the row again in a bag won nothing more there.
+    __device__ void add(const OwnEntries<A>& own, u32 row, u32 first, u32 k, u32 end)
+    {
+#pragma unroll 1
+        for (; k < end && active; k += kRun) {
+            Words<T, V> x[kRun];
+            u32 bits[kRun];
+#pragma unroll
+            for (int u = 0; u < kRun; ++u) {
+                bits[u] = k + u < end ? ~0u : 0;
+                if (!bits[u]) continue;
+                const u32 bag = own.bag[k + u];
+                load(x[u], bag);
+                if (args.max_indices) bits[u] = k + u > first && own.bag[k + u - 1] == bag ? 0 : won<V>(args, row, bag, column);
+            }
+#pragma unroll
+            for (int u = 0; u < kRun; ++u) {
+                const A factor = bits[u] ? own.scale[k + u] : A(0);
+#pragma unroll
+                for (int v = 0; v < V; ++v)
+                    if (bits[u] >> v & 1) run[v] += factor * x[u].template value<A>(v);
+            }
+            settle();
+        }
+    }
+
+    // What the groups of the block have of a row, added up in the first of them; false in the others.
+    __device__ bool gather(OwnEntries<A>& own)
+    {
+        static_assert(sizeof(Ranks::seen) >= sizeof(A) * V * kBlock, "room for the parts");
+        A* parts = reinterpret_cast<A*>(own.ranks.seen) + threadIdx.x;
+#pragma unroll
+        for (int v = 0; v < V; ++v) parts[v * kBlock] = total[v];
+        for (int half = kBlock / 2; half >= lanes; half /= 2) {
+            __syncthreads();
+            if (static_cast<int>(threadIdx.x) >= half) continue;
+#pragma unroll
+            for (int v = 0; v < V; ++v) parts[v * kBlock] = total[v] += parts[v * kBlock + half];
+        }
+        __syncthreads();
+        return static_cast<int>(threadIdx.x) < lanes;
+    }
+
+    // Every row of the block once: a group takes one after the other, and then all of them together those that have many entries.
+    __device__ void rows(OwnEntries<A>& own, u32 first_row)
+    {
+        const u32 groups = kBlock / lanes, group = threadIdx.x / lanes;
+#pragma unroll 1
+        for (bool together : {false, true}) {
+            const u32 rows = together ? own.many : min(static_cast<u32>(args.tiles), static_cast<u32>(args.rows) - first_row);
+#pragma unroll 1
+            for (u32 slot = together ? 0 : group; slot < rows * static_cast<u32>(args.slices); slot += together ? 1 : groups) {
+                const u32 slice = slot / rows, row = together ? own.many_row[slot - slice * rows] : slot - slice * rows;
+                const u32 first = own.ranks.start[row], end = own.ranks.start[row + 1], n = end - first;
+                if ((n >= kMany) != together) continue;
+                const u32 each = together ? (n + groups - 1) / groups : n, from = together ? min(first + group * each, end) : first;
+                begin(row, slice);
+                add(own, first_row + row, first, from, min(from + each, end));
+                if (!together || gather(own)) store_row(row_at(first_row + row), n);
+            }
+        }
+    }
+};
+
+template <typename T, typename A>
+__device__ void few(const BagArgs& args)
+{
+    __shared__ OwnEntries<A> own;
+    const u32 first_row = blockIdx.x * static_cast<u32>(args.tiles);
+    own.template sort<T>(args, first_row);
+    if (args.wide)
+        FewSum<T, A, 16 / sizeof(T)>(args).rows(own, first_row);
+    else
+        FewSum<T, A, 1>(args).rows(own, first_row);
+}

@@ -1,0 +1,163 @@
+// The rows of a table that occur among indices, rising, and which of them each index is. Rows are marked, a bit each; then the place of a
+// row is how many marks there are before it. A launch does one stage, or all of them in a single block where there is little to do. One
+// kernel has every stage and reads either width of indices: so the image is small, which holds it for every architecture.
+#include "common/dtype.cuh"
+#include "common/export.cuh"
+
+using u32 = unsigned;
+
+// Steps are in bytes, as are offsets into the workspace, which begins with the cells.
+struct UniqueArgs {
+    const char* indices;
+    i64 index_step, index_wide;  // wide: 64 bits
+    char* rows;
+    i64 rows_step;
+    char* inverse;
+    i64 inverse_step;
+    i64* count;
+    char* workspace;
+    i64 num_rows, total;
+    i64 padding;               // the row that does not count, or -1
+    i64 most;                  // elements of rows
+    i64 cells;                 // a multiple of any block
+    i64 totals_at, counts_at;  // how many rows 2^shift groups of 32 cells have, and each of them
+    i64 shift;
+    i64 stage, end;            // the stages stage..end-1
+};
+
+// Marks of 32 rows, and how many the cells before have.
+struct alignas(8) Cell {
+    u32 marks, before;
+};
+
+constexpr u32 kNone = ~0u;
+constexpr int kMost = 1024;  // threads of a block
+
+__device__ inline u32 lane() { return threadIdx.x % 32; }
+__device__ inline u32 thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ inline u32 threads() { return gridDim.x * blockDim.x; }
+
+__device__ inline Cell* cells(const UniqueArgs& args) { return reinterpret_cast<Cell*>(args.workspace); }
+__device__ inline u32* totals(const UniqueArgs& args) { return reinterpret_cast<u32*>(args.workspace + args.totals_at); }
+__device__ inline u32* counts(const UniqueArgs& args) { return reinterpret_cast<u32*>(args.workspace + args.counts_at); }
+
+// The row at a position, or kNone. An index that is no row is too large without its sign, or has more than 32 bits.
+__device__ inline u32 row_at(const UniqueArgs& args, u32 position)
+{
+    const u32* index = reinterpret_cast<const u32*>(args.indices + position * args.index_step);
+    const u32 row = index[0], high = index[args.index_wide] & -static_cast<u32>(args.index_wide);
+    return high == 0 && row < static_cast<u32>(args.num_rows) ? row : kNone;
+}
+
+// Cells and totals, which lie side by side.
+__device__ inline void clear(const UniqueArgs& args)
+{
+#pragma unroll 1
+    for (u32 k = thread(); k < static_cast<u32>(args.counts_at / 16); k += threads()) reinterpret_cast<uint4*>(args.workspace)[k] = uint4{0, 0, 0, 0};
+}
+
+// Marks the rows of N positions, from k on. A mark is looked at before it is set: that it may look old costs an atomic and no more.
+template <u32 N>
+__device__ void mark_some(const UniqueArgs& args, u32 k)
+{
+    u32 row[N], marks[N];
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) {
+        const u32 position = k + u * threads();
+        row[u] = position < static_cast<u32>(args.total) ? row_at(args, position) : kNone;
+        if (row[u] == static_cast<u32>(args.padding)) row[u] = kNone;
+    }
+#pragma unroll
+    for (u32 u = 0; u < N; ++u) marks[u] = row[u] == kNone ? ~0u : __ldcg(&cells(args)[row[u] / 32].marks);
+#pragma unroll
+    for (u32 u = 0; u < N; ++u)
+        if (!(marks[u] >> row[u] % 32 & 1)) atomicOr(&cells(args)[row[u] / 32].marks, 1u << row[u] % 32);
+}
+
+// Where few rows have most positions, atomics on their marks would wait for each other. So there are few blocks, and each thread begins
+// with one position: those of such rows find them marked from then on.
+__device__ inline void mark(const UniqueArgs& args)
+{
+    constexpr u32 kFlight = 4;
+    mark_some<1>(args, thread());
+#pragma unroll 1
+    for (u32 k = thread() + threads(); k < static_cast<u32>(args.total); k += kFlight * threads()) mark_some<kFlight>(args, k);
+}
+
+// A warp for a group: how many of its rows occur.
+__device__ inline void count(const UniqueArgs& args)
+{
+#pragma unroll 1
+    for (u32 base = blockIdx.x * blockDim.x; base < static_cast<u32>(args.cells); base += threads()) {
+        const u32 k = base + threadIdx.x, n = __reduce_add_sync(~0u, static_cast<u32>(__popc(cells(args)[k].marks)));
+        if (lane() == 0) {
+            counts(args)[k / 32] = n;
+            atomicAdd(totals(args) + (k / 32 >> args.shift), n);
+        }
+    }
+}
+
+// What a lane has of the sum of numbers first..end-1.
+__device__ inline u32 part(const u32* from, u32 first, u32 end)
+{
+    u32 sum = 0;
+#pragma unroll 1
+    for (u32 k = first + lane(); k < end; k += 32) sum += from[k];
+    return sum;
+}
+
+// A warp for a group: cell by cell it writes the rows.
+__device__ inline void rows(const UniqueArgs& args)
+{
+#pragma unroll 1
+    for (u32 base = blockIdx.x * blockDim.x; base < static_cast<u32>(args.cells); base += threads()) {
+        const u32 k = base + threadIdx.x, group = k / 32, total = group >> args.shift, marks = cells(args)[k].marks;
+        u32 place = __reduce_add_sync(~0u, part(totals(args), 0, total) + part(counts(args), total << args.shift, group)), before = 0;
+#pragma unroll 1
+        for (u32 j = 0; j < 32; ++j) {
+            const u32 cell = __shfl_sync(~0u, marks, j), own = place + __popc(cell & ((1u << lane()) - 1));
+            if (cell >> lane() & 1) *reinterpret_cast<i64*>(args.rows + own * args.rows_step) = group * 1024 + j * 32 + lane();
+            if (lane() == j) before = place;
+            place += __popc(cell);
+        }
+        cells(args)[k].before = before;
+    }
+}
+
+// The place of each index. Behind the rows that occur there are none: -1.
+__device__ inline void inverse(const UniqueArgs& args)
+{
+#pragma unroll 1
+    for (u32 k = thread(); k < static_cast<u32>(args.total); k += threads()) {
+        const u32 row = row_at(args, k);
+        int place = -1;
+        if (row != kNone) {
+            const Cell cell = cells(args)[row / 32];
+            place = cell.before + __popc(cell.marks & ((1u << row % 32) - 1)) + (args.padding >= 0);
+            if (row == static_cast<u32>(args.padding)) place = 0;
+        }
+        *reinterpret_cast<int*>(args.inverse + k * args.inverse_step) = place;
+    }
+    const Cell last = cells(args)[static_cast<u32>(args.cells) - 1];
+    const u32 all = last.before + __popc(last.marks);
+#pragma unroll 1
+    for (u32 k = all + thread(); k < static_cast<u32>(args.most); k += threads()) *reinterpret_cast<i64*>(args.rows + k * args.rows_step) = -1;
+    if (thread() == 0) *args.count = all;
+}
+
+__device__ inline void stages(const UniqueArgs& args)
+{
+#pragma unroll 1
+    for (int stage = static_cast<int>(args.stage); stage < static_cast<int>(args.end); ++stage) {
+        switch (stage) {
+        case 0: clear(args); break;
+        case 1: mark(args); break;
+        case 2: count(args); break;
+        case 3: rows(args); break;
+        default: inverse(args);
+        }
+        __syncthreads();
+    }
+}
+
+EXPORT_THREADS(unique_rows, kMost, 2, UniqueArgs, stages(args))

@@ -1,0 +1,269 @@
+// The launch arguments of the rotary position embedding, and the angles by which it turns pairs: from positions and frequencies, or from tables.
+#pragma once
+
+#include "common/dtype.cuh"
+#include "common/export.cuh"
+#include "common/vec.cuh"
+
+using u32 = unsigned;
+using u64 = unsigned long long;
+
+constexpr int kFine = 64;  // frequencies that are given; each further power of two of them has a factor of its own
+
+struct RopeWalk {
+    i64 start, pairs;             // the rotated part: its first element, half its length
+    i64 units, rotating, copied;  // of a token; those that rotate; vectors outside the rotated part
+    i64 tokens, places;           // tokens, or tokens of each batch
+    i64 stride, most;             // where tokens have few rows: from a token of a thread to its next, and how many it has at most
+    i64 lanes, tiles;             // threads side by side over units and places, 2^lanes; blocks over them
+    i64 run, chunks;              // rows of a thread; blocks over the rows of the first operand, before those of the second
+    i64 vector;                   // elements of an access
+    i64 by_units[2], by_tokens[2], by_tiles[2];  // divisors
+    i64 forward, single;          // the transpose; the angle is formed in float32
+    double fastest;               // the largest frequency
+    i64 rows, hop, partner;       // of a table: rows, columns from a pair to the next, from its first member to its second
+    char *positions, *cos, *sin;  // or null
+    i64 position_dtype, position_stride[2];                  // bytes: batch, token
+    i64 cos_dtype, cos_stride[3], sin_dtype, sin_stride[3];  // bytes: batch, row, column
+    double fine[64], coarse[14];         // frequencies of the first pairs, factors of the bits of pair / kFine
+    float fine_low[64], coarse_low[14];  // how far the power exceeds each, relative to it
+};
+
+// Rows that share their angles are numbered by two of batch and head: those of a group, one thread's all of one group, and the groups.
+struct RopeOperand {
+    char *in, *out;
+    i64 rows, chunks, by_chunks[2];   // of a group
+    i64 in_stride[5], out_stride[5];  // bytes: batch, group, row, token, element
+};
+
+struct RopeArgs {
+    RopeWalk walk;
+    RopeOperand operand[2];
+};
+
+// n / d for n below 2^63: by[0] is 2^(63 + by[1]) / d, rounded up.
+__device__ inline i64 quotient(i64 n, const i64 (&by)[2])
+{
+    return static_cast<i64>(__umul64hi(2 * static_cast<u64>(n), static_cast<u64>(by[0])) >> by[1]);
+}
+
+// n / d for n below 2^31: by[0] is 2^(31 + by[1]) / d, rounded up.
+__device__ inline u32 quotient(u32 n, const i64 (&by)[2])
+{
+    return static_cast<u32>((2 * static_cast<u64>(n) * static_cast<u32>(by[0]) >> 32) >> by[1]);
+}
+
+// The frequencies of the first pairs, where lanes that differ read them fast.
+struct Fine {
+    double high[kFine];
+    float low[kFine];  // set where there are more pairs
+
+    // Each warp fills a part; all of the block come here.
+    __device__ void fill(const RopeWalk& walk)
+    {
+        constexpr u32 part = kFine / (kBlock / 32);
+        const u32 lane = threadIdx.x % 32, k = threadIdx.x / 32 * part + lane;
+        if (lane < part) high[k] = walk.fine[k];
+        if (lane < part && walk.pairs > kFine) low[k] = walk.fine_low[k];
+        __syncthreads();
+    }
+};
+
+// Sine and cosine of an angle below 2^40 in float64, to the accumulator. The nearest quarter of a turn is taken off in float64, with a
+// quarter of 106 bits; the rest is small: Taylor series.
+template <typename A>
+__device__ void sine_cosine(double angle, A& sine, A& cosine)
+{
+    const double shifted = fma(angle, 0x1.45f306dc9c883p-1, 0x1.8p52), turns = shifted - 0x1.8p52;
+    const unsigned quarter = static_cast<unsigned>(__double2loint(shifted));
+    const A x = static_cast<A>(fma(-turns, 0x1.1a62633145c07p-54, fma(-turns, 0x1.921fb54442d18p0, angle))), z = x * x;
+    A s, c;
+    if constexpr (sizeof(A) == 8) {
+        s = A(1.0 / 355687428096000), c = A(1.0 / 20922789888000);
+        s = fma(s, z, A(-1.0 / 1307674368000)), c = fma(c, z, A(-1.0 / 87178291200));
+        s = fma(s, z, A(1.0 / 6227020800)), c = fma(c, z, A(1.0 / 479001600));
+        s = fma(s, z, A(-1.0 / 39916800)), c = fma(c, z, A(-1.0 / 3628800));
+        s = fma(s, z, A(1.0 / 362880)), c = fma(c, z, A(1.0 / 40320));
+    } else {
+        s = A(1.0 / 362880), c = fma(A(-1.0 / 3628800), z, A(1.0 / 40320));
+    }
+    s = fma(s, z, A(-1.0 / 5040)), c = fma(c, z, A(-1.0 / 720));
+    s = fma(s, z, A(1.0 / 120)), c = fma(c, z, A(1.0 / 24));
+    s = fma(s, z, A(-1.0 / 6)), c = fma(c, z, A(-0.5));
+    s = fma(x * z, s, x), c = fma(c, z, A(1));
+    sine = quarter & 1 ? c : s, cosine = quarter & 1 ? s : c;
+    if (quarter & 2) sine = -sine;
+    if (quarter + 1 & 2) cosine = -cosine;
+}
+
+// The same for any angle.
+__device__ __noinline__ double2 sine_cosine_far(double angle)
+{
+    double2 both;
+    sincos(angle, &both.x, &both.y);
+    return both;
+}
+
+// A type shorter than the accumulator of T that tables beside T may have; T where there is none.
+template <typename T> struct Shorter { using type = T; };
+template <> struct Shorter<double> { using type = float; };
+
+// N numbers of a table, of float32, float64 or T. Loading and converting are apart, so that no load waits for another.
+template <typename T, typename A, int N>
+struct TableNumbers {
+    using Short = typename Shorter<T>::type;
+    Words<A, N> words;  // numbers, or shorter ones as they are
+
+    // `step` bytes apart.
+    __device__ void load(const char* p, i64 dtype, i64 step)
+    {
+        if (dtype == F32)
+            load<float>(p, step);
+        else if (dtype == F64)
+            load<double>(p, step);
+        else if constexpr (sizeof(T) == 2)
+            load<T>(p, step);
+    }
+
+    template <typename S>
+    __device__ void load(const char* p, i64 step)
+    {
+        constexpr int W = N < 16 / sizeof(S) ? N : 16 / sizeof(S);
+        if (sizeof(S) <= sizeof(A) && step == sizeof(S) && aligned<W * sizeof(S)>(p)) {
+#pragma unroll
+            for (int n = 0; n < N; n += W) {
+                Words<S, W> part;
+                part.load(reinterpret_cast<const S*>(p) + n);
+                memcpy(words.word + n * sizeof(S) / 4, part.word, sizeof part.word);
+            }
+        } else {
+#pragma unroll
+            for (int n = 0; n < N; ++n) put(n, *reinterpret_cast<const S*>(p + n * step));
+        }
+    }
+
+    template <typename S>
+    __device__ void put(int n, S x)
+    {
+        if constexpr (sizeof(S) < sizeof(A)) {
+            Words<Short, N> shorts = as_shorts();
+            shorts.set(n, x);
+            memcpy(words.word, shorts.word, sizeof shorts.word);
+        } else {
+            words.set(n, static_cast<A>(x));
+        }
+    }
+
+    __device__ Words<Short, N> as_shorts() const
+    {
+        Words<Short, N> shorts;
+        memcpy(shorts.word, words.word, sizeof shorts.word);
+        return shorts;
+    }
+
+    __device__ void convert(i64 dtype, A (&x)[N]) const
+    {
+        const Words<Short, N> shorts = as_shorts();
+        const bool is_short = sizeof(T) == 8 ? dtype == F32 : sizeof(T) == 2 && dtype != F32 && dtype != F64;
+#pragma unroll
+        for (int n = 0; n < N; ++n) x[n] = is_short ? shorts.template value<A>(n) : words.get(n);
+    }
+};
+
+// Makes frequencies of any pairs of those of the first. They are formed to more places than those of a float64: a position multiplies
+// their error. N divides kFine and `pair`, so that the coarse factor is that of all. A product whose rounding is added must not become
+// one instruction with a sum.
+template <int N>
+__device__ void refine(const RopeWalk& walk, const Fine& fine, u32 pair, double (&frequency)[N])
+{
+    double coarse = 1, low = 0, relative = 0;  // (coarse + low) (1 + relative)
+    for (int rest = static_cast<int>(pair / kFine), k = 0; rest; rest >>= 1, ++k) {
+        if (!(rest & 1)) continue;
+        const double factor = walk.coarse[k], product = __dmul_rn(coarse, factor);
+        low = fma(low, factor, fma(coarse, factor, -product));
+        coarse = product, relative += walk.coarse_low[k];
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        const double product = __dmul_rn(frequency[n], coarse), rest = fma(frequency[n], low, fma(frequency[n], coarse, -product));
+        frequency[n] = product + fma(product, relative + fine.low[(pair + n) % kFine], rest);
+    }
+}
+
+// out_i = a in_i + b in_j, out_j = c in_j - d in_i, where c is a and d is b unless they come from tables.
+template <typename A, int N, bool TABLES>
+struct Rotation {
+    static constexpr int M = TABLES ? N : 1;
+    A a[N], b[N], c_[M], d_[M];
+
+    __device__ A c(int n) const { return TABLES ? c_[n % M] : a[n]; }
+    __device__ A d(int n) const { return TABLES ? d_[n % M] : b[n]; }
+
+    // Radians for each position.
+    __device__ static void frequencies(const RopeWalk& walk, const Fine& fine, u32 pair, double (&frequency)[N])
+    {
+        const u32 first = pair % kFine;
+#pragma unroll
+        for (int n = 0; n < N; ++n) frequency[n] = fine.high[first + n];
+        if (walk.pairs > kFine) refine(walk, fine, pair, frequency);
+        if (!walk.forward) return;
+#pragma unroll
+        for (int n = 0; n < N; ++n) frequency[n] = -frequency[n];  // the transpose
+    }
+
+    __device__ void compute(const RopeWalk& walk, const double (&frequency)[N], i64 position)
+    {
+        double angle[N];
+        const double p = static_cast<double>(position);
+        if (walk.single) {
+            const float single = __ll2float_rn(position);
+#pragma unroll
+            for (int n = 0; n < N; ++n) angle[n] = static_cast<double>(__fmul_rn(single, static_cast<float>(frequency[n])));
+        } else {
+#pragma unroll
+            for (int n = 0; n < N; ++n) angle[n] = frequency[n] * p;
+        }
+        if (fabs(p) * walk.fastest < 0x1p40) {
+#pragma unroll
+            for (int n = 0; n < N; ++n) sine_cosine(angle[n], b[n], a[n]);
+        } else {
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                const double2 both = sine_cosine_far(angle[n]);
+                b[n] = static_cast<A>(both.x), a[n] = static_cast<A>(both.y);
+            }
+        }
+    }
+
+    // Members of a pair have columns side by side or some apart, or share one.
+    template <bool SIDE_BY_SIDE, typename T>
+    __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, u32 pair)
+    {
+        const i64 cos_step = walk.cos_stride[2], sin_step = walk.sin_stride[2];
+        const char* cos = walk.cos + batch * walk.cos_stride[0] + row * walk.cos_stride[1] + pair * walk.hop * cos_step;
+        const char* sin = walk.sin + batch * walk.sin_stride[0] + row * walk.sin_stride[1] + pair * walk.hop * sin_step;
+        if (SIDE_BY_SIDE && walk.partner) {
+            TableNumbers<T, A, 2 * N> cosines, sines;
+            A cosine[2 * N], sine[2 * N];
+            cosines.load(cos, walk.cos_dtype, cos_step), sines.load(sin, walk.sin_dtype, sin_step);
+            cosines.convert(walk.cos_dtype, cosine), sines.convert(walk.sin_dtype, sine);
+#pragma unroll
+            for (int n = 0; n < N; ++n) a[n] = cosine[2 * n], c_[n] = cosine[2 * n + 1], d_[n] = sine[2 * n], b[n] = sine[2 * n + 1];
+        } else {
+            TableNumbers<T, A, N> cosines[2], sines[2];
+#pragma unroll
+            for (int k = 0; k < 2; ++k) {
+                cosines[k].load(cos + k * walk.partner * cos_step, walk.cos_dtype, cos_step);
+                sines[k].load(sin + k * walk.partner * sin_step, walk.sin_dtype, sin_step);
+            }
+            cosines[0].convert(walk.cos_dtype, a), cosines[1].convert(walk.cos_dtype, c_);
+            sines[0].convert(walk.sin_dtype, d_), sines[1].convert(walk.sin_dtype, b);
+        }
+        if (!walk.forward) return;
+#pragma unroll
+        for (int n = 0; n < N; ++n) {  // the transpose
+            const A other = b[n];
+            b[n] = -d_[n], d_[n] = -other;
+        }
+    }
+};

@@ -1,0 +1,298 @@
+// rope/: rotary position embedding.
+//
+// Rotary position embedding: each pair of elements of a token is turned by an angle that all heads share. Backward:
+//
+//     dx_i = c_i dy_i + s_j dy_j      dx_j = c_j dy_j - s_i dy_i
+//
+// The forward is the transpose. A thread owns one unit of one place: the pairs that one or two vectors of V elements hold, at a token.
+// It makes their sines and cosines once, while the first rows are under way, and turns `run` rows with them, heads of batches. Where a
+// token has few rows, a thread owns the unit of several tokens instead and makes angles for each. Elements outside the rotated part are
+// units that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
+#include "rope/angles.cuh"
+
+// Blocks at once on a multiprocessor, and rows that a thread has under way: as many as registers hold beside the angles.
+constexpr int kBlocks = 4, kRows = 4, kTableRows = 2, kTokenRows = 4;
+
+// Elements of the widest access: a thread holds 16 bytes of a row, in one vector or in two.
+template <bool HALF, typename T>
+constexpr int kWidest = (HALF ? 8 : 16) / sizeof(T);
+
+// What is a thread's: a unit of a place, and `count` rows of a group from one on.
+struct Share {
+    i64 place, row;
+    u32 unit, group;
+    int count;  // 0 where there is nothing to do
+};
+
+// Asks for words that come to shared memory.
+template <int N>
+__device__ void fetch(unsigned (&to)[N], const char* from)
+{
+    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(N * 4) : "memory");
+}
+
+// HALF: members of a pair lie in two vectors, otherwise side by side in one; single elements always in two.
+template <bool HALF, bool TABLES, int ROWS, typename T, typename A, int V>
+struct Turner {
+    static constexpr bool TWO = HALF || V == 1;
+    static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1;
+    using Vector = Words<T, V>;
+
+    Rotation<A, PAIRS, TABLES> rotation;
+    bool turns;
+    Vector x[ROWS][VECTORS];  // some rows
+    u32 first, apart;         // elements of a row
+
+    // Where a unit lies in a row; the pairs that it holds begin with number unit * PAIRS.
+    __device__ Turner(const RopeWalk& walk, u32 unit)
+    {
+        if (unit < static_cast<u32>(walk.rotating)) {
+            first = static_cast<u32>(walk.start) + unit * (HALF ? V : 2 * PAIRS);
+            apart = HALF ? static_cast<u32>(walk.pairs) : 1;
+        } else {
+            const u32 vector = (unit - static_cast<u32>(walk.rotating)) * VECTORS;
+            first = copied(walk, vector);
+            apart = vector + 1 < static_cast<u32>(walk.copied) ? copied(walk, vector + 1) - first : 0;
+        }
+    }
+
+    // The first element of a vector outside the rotated part.
+    __device__ static u32 copied(const RopeWalk& walk, u32 vector)
+    {
+        return vector * V < static_cast<u32>(walk.start) ? vector * V : vector * V + 2 * static_cast<u32>(walk.pairs);
+    }
+
+    __device__ void load(int k, const char* in, i64 apart)
+    {
+        x[k][0].load(reinterpret_cast<const T*>(in));
+        if constexpr (TWO) x[k][1].load(reinterpret_cast<const T*>(in + apart));
+    }
+
+    __device__ void store(int k, char* out, i64 apart) const
+    {
+        x[k][0].store(reinterpret_cast<T*>(out));
+        if constexpr (TWO) x[k][1].store(reinterpret_cast<T*>(out + apart));
+    }
+
+    // Some rows, `step` bytes apart.
+    __device__ void load(const char* in, i64 step, int count, i64 apart, bool expanded)
+    {
+        if (V > 1 && expanded) {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k, in += step) {
+                if (k >= count) continue;
+                const T same = *reinterpret_cast<const T*>(in);
+#pragma unroll
+                for (int v = 0; v < V * VECTORS; ++v) x[k][v / V].set(v % V, same);
+            }
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k, in += step)
+            if (k < count) load(k, in, apart);
+    }
+
+    __device__ void turn_and_store(char* out, i64 step, int count, i64 apart)
+    {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k, out += step) {
+            if (turns) turn(k);
+            if (k < count) store(k, out, apart);
+        }
+    }
+
+    __device__ void turn(int k)
+    {
+        Vector &low = x[k][0], &high = x[k][VECTORS - 1];
+        if constexpr (V == 1) {
+            A i = low.template value<A>(0), j = high.template value<A>(0);
+            T both[2];
+            turn(0, i, j);
+            narrow({i, j}, both);
+            low.set(0, both[0]), high.set(0, both[1]);
+        } else if constexpr (TWO) {
+#pragma unroll
+            for (int p = 0; p < V; p += 2) {
+                A i = low.template value<A>(p), j = high.template value<A>(p), k = low.template value<A>(p + 1), l = high.template value<A>(p + 1);
+                turn(p, i, j), turn(p + 1, k, l);
+                put(low, p, i, k), put(high, p, j, l);
+            }
+        } else {
+#pragma unroll
+            for (int p = 0; p < V; p += 2) {
+                A i = low.template value<A>(p), j = low.template value<A>(p + 1);
+                turn(p / 2, i, j);
+                put(low, p, i, j);
+            }
+        }
+    }
+
+    __device__ void turn(int pair, A& i, A& j) const
+    {
+        const A turned = fma(rotation.b[pair], j, rotation.a[pair] * i);
+        j = fma(-rotation.d(pair), i, rotation.c(pair) * j);
+        i = turned;
+    }
+
+    // Two neighbours of a vector.
+    __device__ static void put(Vector& y, int v, A low, A high)
+    {
+        T pair[2];
+        narrow({low, high}, pair);
+        y.set(v, pair[0]), y.set(v + 1, pair[1]);
+    }
+
+    // The position of a token: its number where none are given.
+    __device__ static i64 position_of(const RopeWalk& walk, i64 batch, i64 token)
+    {
+        if (!walk.positions) return token;
+        const char* from = walk.positions + batch * walk.position_stride[0] + token * walk.position_stride[1];
+        return walk.position_dtype == I64 ? *reinterpret_cast<const i64*>(from) : *reinterpret_cast<const int*>(from);
+    }
+
+    // The factors of the place; leaves a copy where the tables have no row.
+    __device__ void make(const RopeWalk& walk, const Fine& fine, i64 batch, i64 token, u32 unit)
+    {
+        turns = unit < static_cast<u32>(walk.rotating);
+        if (!turns) return;
+        const i64 position = position_of(walk, batch, token);
+        if constexpr (!TABLES) {
+            double frequency[PAIRS];
+            rotation.frequencies(walk, fine, unit * PAIRS, frequency);
+            rotation.compute(walk, frequency, position);
+        } else if ((turns = position >= 0 && position < walk.rows)) {
+            rotation.template look_up<!TWO, T>(walk, batch, position, unit * PAIRS);
+        }
+    }
+
+    // Where the first row lies.
+    __device__ i64 offset(const i64 (&stride)[5], const Share& share, i64 batch, i64 token) const
+    {
+        i64 at = share.group * stride[1] + share.row * stride[2] + token * stride[3];
+        if (V == 1 || stride[4]) at += first * (V == 1 ? stride[4] : static_cast<i64>(sizeof(T)));
+        return batch ? at + batch * stride[0] : at;
+    }
+
+    // Bytes between the two vectors of a row.
+    __device__ static i64 distance(const i64 (&stride)[5], u32 apart)
+    {
+        return V == 1 ? apart * stride[4] : static_cast<i64>(apart * static_cast<u32>(sizeof(T)));
+    }
+
+    __device__ void run(const RopeWalk& walk, const RopeOperand& o, Fine& fine, const Share& share)
+    {
+        const i64 batch = walk.places == walk.tokens ? 0 : quotient(share.place, walk.by_tokens), token = share.place - batch * walk.tokens;
+        const i64 in_step = o.in_stride[2], out_step = o.out_stride[2], in_apart = distance(o.in_stride, apart), out_apart = distance(o.out_stride, apart);
+        const bool expanded = o.in_stride[4] == 0;
+        int count = share.count;
+        const char* in = o.in + offset(o.in_stride, share, batch, token);
+        load(in, in_step, count, in_apart, expanded);  // under way while the angles are made
+        if constexpr (!TABLES) fine.fill(walk);
+        if (count == 0) return;
+        make(walk, fine, batch, token, share.unit);
+        char* out = o.out + offset(o.out_stride, share, batch, token);
+        while (true) {
+            turn_and_store(out, out_step, count, out_apart);
+            if (!TABLES || (count -= ROWS) <= 0) return;  // without tables no more rows than are under way
+            in += ROWS * in_step, out += ROWS * out_step;
+            load(in, in_step, count, in_apart, expanded);
+        }
+    }
+
+    // Turns one row of each of some tokens, walk.stride apart. Rows come to shared memory while others are turned, so that many are under
+    // way in few registers; a thread reads only what it asked for itself.
+    __device__ void run_along(const RopeWalk& walk, const RopeOperand& o, Fine& fine, const Share& share)
+    {
+        __shared__ alignas(16) Vector ring[kTokenRows][VECTORS][kBlock];
+        const i64 in_step = walk.stride * o.in_stride[3], out_step = walk.stride * o.out_stride[3];
+        const i64 in_apart = distance(o.in_stride, apart), out_apart = distance(o.out_stride, apart);
+        i64 token = share.place;
+        const char* in = o.in + offset(o.in_stride, share, 0, token);
+        char* out = o.out + offset(o.out_stride, share, 0, token);
+        int left = 0;  // tokens
+        if (share.count) left = static_cast<int>(walk.most) - (token + (walk.most - 1) * walk.stride >= walk.tokens);
+        const auto ask = [&](u32 slot, bool more) {
+            if (more) {
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v) fetch(ring[slot][v][threadIdx.x].word, in + v * in_apart);
+            }
+            in += in_step;
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        };
+#pragma unroll
+        for (int slot = 0; slot < kTokenRows; ++slot) ask(slot, slot < left);
+        fine.fill(walk);
+        if (left == 0) return;
+        turns = share.unit < static_cast<u32>(walk.rotating);
+        double frequency[PAIRS];
+        if (turns) rotation.frequencies(walk, fine, share.unit * PAIRS, frequency);
+        i64 position = position_of(walk, 0, token);
+#pragma unroll 1
+        for (u32 slot = 0; left > 0; slot = (slot + 1) % kTokenRows, --left, out += out_step) {
+            if (turns) rotation.compute(walk, frequency, position);
+            if (left > 1) position = position_of(walk, 0, token += walk.stride);
+            asm volatile("cp.async.wait_group %0;" ::"n"(kTokenRows - 1) : "memory");
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) x[0][v] = ring[slot][v][threadIdx.x];
+            if (turns) turn(0);
+            store(0, out, out_apart);
+            ask(slot, left > kTokenRows);
+        }
+    }
+};
+
+// What is the thread's, of the operand that is its block's. All of it comes from few multiplications: nothing else is between the
+// start of a block and its first load.
+__device__ inline const RopeOperand& divide(const RopeArgs& args, Share& share)
+{
+    const RopeWalk& walk = args.walk;
+    const u32 chunks = static_cast<u32>(walk.chunks);
+    u32 chunk = quotient(blockIdx.x, walk.by_tiles);
+    const u32 tile = blockIdx.x - chunk * static_cast<u32>(walk.tiles);
+    const RopeOperand& o = args.operand[chunk >= chunks];
+    if (chunk >= chunks) chunk -= chunks;
+    const int lanes = static_cast<int>(walk.lanes);
+    const i64 index = (static_cast<i64>(tile) << lanes) + (threadIdx.x & (1u << lanes) - 1);
+    share.place = quotient(index, walk.by_units);
+    share.unit = static_cast<u32>(index) - static_cast<u32>(share.place) * static_cast<u32>(walk.units);
+    share.group = quotient(chunk, o.by_chunks);
+    chunk -= share.group * static_cast<u32>(o.chunks);
+    share.row = ((static_cast<i64>(chunk) << 8 - lanes) + (threadIdx.x >> lanes)) * walk.run;
+    share.count = share.place < walk.places ? static_cast<int>(min(walk.run, max(o.rows - share.row, i64(0)))) : 0;
+    return o;
+}
+
+template <bool HALF, bool TABLES, int ROWS, typename T, typename A>
+__device__ void rotate(const RopeArgs& args)
+{
+    constexpr int WIDE = kWidest<HALF, T>, NARROW = 8 / sizeof(T);
+    __shared__ Fine fine;
+    const RopeWalk& walk = args.walk;
+    Share share;
+    const RopeOperand& o = divide(args, share);
+    if (walk.vector == WIDE)
+        Turner<HALF, TABLES, ROWS, T, A, WIDE>(walk, share.unit).run(walk, o, fine, share);
+    else if (NARROW > 1 && NARROW < WIDE && walk.vector == NARROW)
+        Turner<HALF, TABLES, ROWS, T, A, NARROW>(walk, share.unit).run(walk, o, fine, share);
+    else
+        Turner<HALF, TABLES, ROWS, T, A, 1>(walk, share.unit).run(walk, o, fine, share);
+}
+
+template <bool HALF, typename T, typename A>
+__device__ void rotate_tokens(const RopeArgs& args)
+{
+    __shared__ Fine fine;
+    Share share;
+    const RopeOperand& o = divide(args, share);
+    Turner<HALF, false, 1, T, A, kWidest<HALF, T>>(args.walk, share.unit).run_along(args.walk, o, fine, share);
+}
+
+#define EXPORT_ROPE(suffix, T, A, ...)                                                                                        \
+    EXPORT(rope_backward_interleaved_##suffix, kBlocks, RopeArgs, rotate<false, false, kRows, T, A>(args))                    \
+    EXPORT(rope_backward_half_##suffix, kBlocks, RopeArgs, rotate<true, false, kRows, T, A>(args))                            \
+    EXPORT(rope_backward_interleaved_tables_##suffix, kBlocks, RopeArgs, rotate<false, true, kTableRows, T, A>(args))         \
+    EXPORT(rope_backward_half_tables_##suffix, kBlocks, RopeArgs, rotate<true, true, kTableRows, T, A>(args))                 \
+    EXPORT(rope_backward_interleaved_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<false, T, A>(args))                    \
+    EXPORT(rope_backward_half_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<true, T, A>(args))
+FOR_EACH_FLOAT(EXPORT_ROPE, )

@@ -1,0 +1,230 @@
+// The states of cumprod: products, and what some elements make of what enters them from the right.
+//
+// Products go beyond the range of the accumulator between threads. If a row stays within the range of float element by element, the
+// product of any of its parts is within that of double; for double it takes a mantissa and an exponent.
+#pragma once
+
+#include "scan/state/prefix_suffix.cuh"
+
+// The exponent of a number: -127 of what is 0 or less than normal, 128 of what is none; in float64 -1023 and 1024.
+__device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 0xff) - 127; }
+__device__ inline int exponent_of(double x) { return (__double2hiint(x) >> 20 & 0x7ff) - 1023; }
+__device__ inline float mantissa_of(float x) { return __int_as_float(__float_as_int(x) & 0x807fffff | 0x3f800000); }
+__device__ inline double mantissa_of(double x) { return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x)); }
+
+// 2^k; 0 where k is the least exponent, infinite where it is the largest.
+template <typename A>
+__device__ A power_of_two(int k)
+{
+    if constexpr (sizeof(A) == 4)
+        return __int_as_float((k + 127) << 23);
+    else
+        return __hiloint2double((k + 1023) << 20, 0);
+}
+
+// 0 * inf = 0: a factor that is exactly 0 cuts infinities, not NaN.
+template <typename A>
+__device__ A times(A a, A b)
+{
+    const A p = a * b;
+    if (p == p || a != a || b != b) return p;
+    return A(0);
+}
+
+// A product that is 0 only where a factor is: one that is merely too small does not cut what meets it later.
+__device__ inline double kept(double a, double b)
+{
+    const double p = a * b;
+    if (fabs(p) > 0.0) return p;
+    return p == 0.0 && a != 0.0 && b != 0.0 ? copysign(0x1p-1074, p) : times(a, b);
+}
+
+template <typename A> struct Product;
+
+template <>
+struct Product<float> {
+    double v;
+
+    static __device__ Product one() { return {1.0}; }
+    static __device__ Product zero() { return {0.0}; }
+    static __device__ Product of(double x) { return {x}; }
+    __device__ float value() const { return static_cast<float>(v); }
+    __device__ double number() const { return v; }
+    __device__ double sign() const { return v; }
+    __device__ bool special() const { return !(fabs(v) < INFINITY); }
+};
+
+__device__ inline Product<float> operator*(Product<float> a, Product<float> b) { return {kept(a.v, b.v)}; }
+__device__ inline Product<float> operator+(Product<float> a, Product<float> b) { return {a.v + b.v}; }
+__device__ inline Product<float> operator/(Product<float> a, Product<float> b) { return {a.v / b.v}; }
+__device__ inline Product<float> plain(Product<float> a, Product<float> b) { return {a.v * b.v}; }  // 0 * inf is NaN
+__device__ inline Product<float> times(Product<float> a, Product<float> b) { return {times(a.v, b.v)}; }  // of few factors
+
+// m * 2^e: m is 0, an infinity, NaN, or in [1, 2). Zeros have a very small exponent and infinities a very large one, so that the larger
+// exponent of a sum belongs to the term that matters.
+template <>
+struct Product<double> {
+    double m;
+    i64 e;
+
+    static constexpr int kZero = -(1 << 24), kInfinite = 1 << 22, kBias = 1023;
+
+    static __device__ Product one() { return {1.0, 0}; }
+    static __device__ Product zero() { return {0.0, kZero}; }
+
+    static __device__ __noinline__ Product of(double x, i64 e = 0)
+    {
+        if (x == 0.0) return {x, kZero};
+        int f = exponent_of(x) + kBias;
+        if (f == 2 * kBias + 1) return {x, kInfinite};
+        if (f == 0) {
+            x *= 0x1p64;
+            f = exponent_of(x) + kBias - 64;
+        }
+        e += f - kBias;
+        if (e >= kInfinite) return {copysign(INFINITY, x), kInfinite};
+        if (e <= -kInfinite) return {copysign(0.0, x), kZero};
+        return {mantissa_of(x), e};
+    }
+
+    // Rounded once.
+    __device__ double value() const
+    {
+        constexpr i64 most = 2 * (kBias - 1);
+        const int k = static_cast<int>(e < -most ? -most : e > most ? most : e), half = k / 2;
+        return m * power_of_two<double>(half) * power_of_two<double>(k - half);
+    }
+    __device__ double number() const { return value(); }
+    __device__ double sign() const { return m; }
+    __device__ bool special() const { return e >= kInfinite; }
+};
+
+__device__ inline Product<double> operator*(Product<double> a, Product<double> b) { return Product<double>::of(times(a.m, b.m), a.e + b.e); }
+__device__ inline Product<double> operator/(Product<double> a, Product<double> b) { return Product<double>::of(a.m / b.m, a.e - b.e); }
+__device__ inline Product<double> times(Product<double> a, Product<double> b) { return a * b; }
+__device__ inline Product<double> plain(Product<double> a, Product<double> b) { return Product<double>::of(a.m * b.m, a.e + b.e); }
+
+__device__ __noinline__ inline Product<double> operator+(Product<double> a, Product<double> b)
+{
+    // A power of two that is never 0, so that it leaves infinities alone.
+    const auto power = [](i64 k) { return __hiloint2double(max(static_cast<int>(k) + 1023, 1) << 20, 0); };
+    const i64 e = max(a.e, b.e);
+    return Product<double>::of(a.m * power(max(a.e - e, i64(-2000))) + b.m * power(max(b.e - e, i64(-2000))), e);
+}
+
+// ---------------------------------------------------------------------------------------------------- tails
+
+// Beside infinities the map of some elements is not affine: an infinite factor makes -inf, 0 or inf of dy + Q. Whatever stands to the
+// left or to the right of it, the map is  Q -> v[0], v[1], v[2]  where t + Q is negative, zero, positive, with one finite number among v.
+struct Steps {
+    double t, v[3];
+
+    __device__ double operator()(double q) const
+    {
+        const double u = t + q;
+        return u != u ? u : u < 0 ? v[0] : u > 0 ? v[2] : v[1];
+    }
+};
+
+// Q -> a Q + b with finite a and b. Where a is NaN it is the steps that the two hold: b the finite number, and a, in the bits that NaN
+// leaves, which of v are -inf, inf, NaN or that number, and t.
+template <typename A>
+struct ProductTail {
+    Product<A> a, b;
+
+    __device__ bool stepped() const { return a.sign() != a.sign(); }
+    __device__ Product<A> entering() const { return stepped() ? at(*this, 0.0) : b; }  // what Q = 0 becomes
+    __device__ Steps steps() const;
+    static __device__ ProductTail of(const Steps& s);
+    static __device__ __noinline__ Product<A> at(ProductTail t, double q)
+    {
+        return t.stepped() ? Product<A>::of(t.steps()(q)) : t.b + t.a * Product<A>::of(q);
+    }
+};
+
+template <typename A>
+constexpr bool kLong<Product<A>> = true;
+template <typename A>
+constexpr bool kLong<ProductTail<A>> = true;
+
+template <typename A>
+__device__ Steps ProductTail<A>::steps() const
+{
+    Steps s;
+    int what;
+    if constexpr (sizeof(A) == 4)
+        what = __double2hiint(a.v), s.t = __int_as_float(__double2loint(a.v));
+    else
+        what = static_cast<int>(b.e), s.t = __longlong_as_double(a.e);
+#pragma unroll 1
+    for (int i = 0; i < 3; ++i, what >>= 2) s.v[i] = what & 2 ? what & 1 ? b.sign() : NAN : what & 1 ? INFINITY : -INFINITY;
+    return s;
+}
+
+template <typename A>
+__device__ ProductTail<A> ProductTail<A>::of(const Steps& s)
+{
+    double number = 0.0;
+    int what = 0;
+#pragma unroll 1
+    for (int i = 2; i >= 0; --i) {
+        const double v = s.v[i];
+        const bool finite = fabs(v) < INFINITY;
+        if (finite) number = v;
+        what = what << 2 | (finite ? 3 : v != v ? 2 : v > 0);
+    }
+    if (what == 63 && fabs(s.t) < INFINITY) return {Product<A>::zero(), Product<A>::of(number)};
+    if constexpr (sizeof(A) == 4)
+        return {{__hiloint2double(0x7ff80000 | what, __float_as_int(static_cast<float>(s.t)))}, {number}};
+    else
+        return {{NAN, __double_as_longlong(s.t)}, {number, what}};
+}
+
+// l after r, where one of them has steps, or what they make is beyond the range.
+template <typename A>
+__device__ __noinline__ ProductTail<A> composed(ProductTail<A> l, ProductTail<A> r)
+{
+    using P = Product<A>;
+    const P a = l.a * r.a, b = l.b + plain(l.a, r.b);
+    if (!a.special() && !b.special()) return {a, b};
+    Steps s;
+    if (r.stepped()) {
+        s = r.steps();
+    } else if (l.a.sign() == 0 || r.a.sign() == 0) {  // whatever Q
+        const double q = r.b.number();
+        s = {0.0, {q, q, q}};
+    } else {  // where t + b + a Q changes its sign. A product beyond the range has steps that go to the infinities.
+        const double up = copysign(INFINITY, l.a.sign());
+        s = l.stepped() ? l.steps() : Steps{(l.b / l.a).number(), {-up, 0.0, up}};
+        const P sum = P::of(s.t) + r.b;
+        const double t = (sum / r.a).number();
+        constexpr double most = sizeof(A) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023, least = sizeof(A) == 4 ? 0x1p-149 : 0x1p-1074;
+        s.t = sum.sign() == 0 || !(fabs(s.t) < INFINITY) ? t : copysign(fmin(fmax(fabs(t), least), most), t);
+        if (r.a.sign() < 0) {
+            const double v = s.v[0];
+            s.v[0] = s.v[2], s.v[2] = v;
+        }
+        if (!b.special()) s.t = 0.0, s.v[1] = b.number();
+        return ProductTail<A>::of(s);
+    }
+#pragma unroll 1
+    for (int i = 0; i < 3; ++i) s.v[i] = ProductTail<A>::at(l, s.v[i]).number();
+    return ProductTail<A>::of(s);
+}
+
+// The map of n elements of a thread, whatever they are. Nothing goes past a start.
+template <typename A>
+__device__ __noinline__ ProductTail<A> of_elements(const A* x, const A* y, int n, unsigned starts)
+{
+    using P = Product<A>;
+    ProductTail<A> all = {P::one(), P::zero()};
+#pragma unroll 1
+    for (int i = n - 1; i >= 0; --i) {
+        const P p = P::of(x[i]);
+        const bool finite = fabs(x[i]) < A(INFINITY) && fabs(y[i]) < A(INFINITY);
+        const Steps steps = {y[i], {times<double>(x[i], -INFINITY), times<double>(x[i], 0.0), times<double>(x[i], INFINITY)}};
+        all = composed<A>(finite ? ProductTail<A>{p, p * P::of(y[i])} : ProductTail<A>::of(steps), all);
+        if (starts >> i & 1) all = {P::zero(), P::zero()};
+    }
+    return all;
+}

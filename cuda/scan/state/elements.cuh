@@ -1,0 +1,115 @@
+// Elements of a thread by number, and what is asked of all of them, two at a time where they have 16 bits.
+#pragma once
+
+#include "common/vec.cuh"
+
+// Of each of two numbers of 16 bits in a word and its counterpart, the lesser or the larger one; NaN if one is.
+template <typename T, bool LEAST>
+__device__ unsigned extreme_of_pairs(unsigned a, unsigned b)
+{
+    if constexpr (__is_same(T, __half) && LEAST)
+        asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    else if constexpr (__is_same(T, __half))
+        asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    else if constexpr (LEAST)
+        asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    else
+        asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+
+// The same of their magnitudes, the larger one; a number where one of the two is none.
+template <typename T>
+__device__ unsigned magnitude_of_pairs(unsigned a, unsigned b)
+{
+    if constexpr (__is_same(T, __half))
+        asm("{.reg .b32 m; abs.f16x2 m, %1; max.f16x2 %0, %0, m;}" : "+r"(a) : "r"(b));
+    else
+        asm("{.reg .b32 m; abs.bf16x2 m, %1; max.bf16x2 %0, %0, m;}" : "+r"(a) : "r"(b));
+    return a;
+}
+
+// Elements by number: of the vectors of a thread, or, DOWN, of one column of words that hold a row of some each.
+template <typename A, typename T, int N, int U, bool DOWN = false>
+struct Elements {
+    static constexpr int WIDTH = N, COUNT = U;
+    const Words<T, N> (&word)[U];
+    int column = 0;
+
+    __device__ A operator()(int i) const { return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N); }
+
+    // Whether one is 0, of those from element `from` on.
+    __device__ bool some_zero(int from) const
+    {
+        if constexpr (sizeof(T) == 2) {
+            constexpr int COUNT = Words<T, N>::COUNT;
+            unsigned all = ~0u;  // the highest bit of each of two: whether none is 0
+#pragma unroll
+            for (int i = 0; i < U * COUNT; ++i) {
+                const unsigned two = opaque(word[i / COUNT].word[i % COUNT]) & 0x7fff7fff;
+                all &= (two | (DOWN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) + 0x7fff7fff;
+            }
+            return DOWN ? !(all >> (16 * column + 15) & 1) : (all & 0x80008000) != 0x80008000;
+        } else {
+            bool some = false;
+#pragma unroll
+            for (int i = 0; i < (DOWN ? U : N * U); ++i) some = some || (i >= from && (*this)(i) == A(0));
+            return some;
+        }
+    }
+
+    // f(first element in local memory, how far apart they are there), for what is seldom done.
+    template <typename F>
+    __device__ auto apart(const F& f) const
+    {
+        constexpr int COUNT = Words<T, N>::COUNT;
+        alignas(16) unsigned kept[U * COUNT];
+#pragma unroll
+        for (int i = 0; i < U * COUNT; ++i) kept[i] = opaque(word[i / COUNT].word[i % COUNT]);  // nothing is widened for it
+        return f(reinterpret_cast<const T*>(kept) + column, DOWN ? 4 * COUNT / static_cast<int>(sizeof(T)) : 1);
+    }
+
+    // The least of them, or the largest, two at a time; NaN if one is. CUT: of those from element `from` on.
+    template <bool LEAST, bool CUT>
+    __device__ A extreme(int from) const
+    {
+        static_assert(sizeof(T) == 2);
+        constexpr int COUNT = Words<T, N>::COUNT;
+        Words<T, 2> best;
+        best.set(0, static_cast<T>(LEAST ? INFINITY : -INFINITY));
+        best.set(1, best.get(0));
+        const unsigned none = best.word[0];
+#pragma unroll
+        for (int i = 0; i < U * COUNT; ++i) {
+            const unsigned two = word[i / COUNT].word[i % COUNT], kept = CUT ? __funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) : ~0u;
+            best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], two & kept | none & ~kept);
+        }
+        if (!DOWN) best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
+        return best.template value<A>(column);
+    }
+
+    // Whether one is above a limit, or below its negative. What is no number is neither.
+    __device__ bool beyond(A limit) const
+    {
+        if (__is_same(T, __half) && limit >= A(65504)) return false;
+        if constexpr (sizeof(T) == 2) {
+            Words<T, 2> most = {0};
+#pragma unroll
+            for (int i = 0; i < U * Words<T, N>::COUNT; ++i)
+                most.word[0] = magnitude_of_pairs<T>(most.word[0], word[i / Words<T, N>::COUNT].word[i % Words<T, N>::COUNT]);
+            if (DOWN) return most.template value<A>(column) > limit;
+            return most.template value<A>(0) > limit || most.template value<A>(1) > limit;
+        } else {
+            bool some = false;
+#pragma unroll
+            for (int i = 0; i < (DOWN ? U : N * U); ++i) some = some || fabs((*this)(i)) > limit;
+            return some;
+        }
+    }
+};
+
+// Whether elements are had two at a time.
+template <typename X>
+constexpr bool kPairs = false;
+template <typename A, typename T, int N, int U, bool DOWN>
+constexpr bool kPairs<Elements<A, T, N, U, DOWN>> = sizeof(T) == 2;

@@ -1,0 +1,112 @@
+// Columns that lie side by side: which of them a thread owns, W of R rows in each tile, and how they come from memory and go back.
+#pragma once
+
+#include "scan/state/prefix_suffix.cuh"
+
+template <typename T, int W, int R>
+struct OuterLine {
+    using Vector = Words<T, W>;
+
+    const ScanArgs& args;
+    int x, y;  // of the thread in its strip
+    int held;  // columns of the strip
+    i64 strip;
+    Places at;  // the first element of the thread in tile 0
+
+    // Of a part of a strip, or of so many strips as a block has.
+    __device__ OuterLine(const ScanArgs& args, unsigned item) : args(args)
+    {
+        const int wide = power_of(width()), high = power_of(height()), above = threadIdx.x >> wide;
+        x = threadIdx.x & (width() - 1), y = above & (height() - 1);
+        if (alone())  // strips of a block
+            strip = (static_cast<i64>(item) * blockDim.x >> wide + high) + (above >> high);
+        else
+            strip = args.parts == 1 ? item : item / static_cast<unsigned>(args.parts);
+        const i64 side = (args.extent[0] + across() - 1) >> (wide + power_of(W)), outer = side == 1 ? strip : strip / side;
+        const i64 column = (strip - outer * side) * across();
+        held = strip < args.strips ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(across()))) : 0;
+        const Places place = Places::of(args, 1, held > 0 ? outer : 0);
+        const auto first = [&](const Strided& operand, i64 from) { return from + (column + x * W) * operand.stride[0] + y * R * operand.step; };
+        at = {first(args.dy, place.dy), first(args.x, place.x), first(args.dx, place.dx)};
+    }
+
+    // Of a power of two.
+    static __device__ int power_of(int n) { return 31 - __clz(n); }
+    __device__ int width() const { return static_cast<int>(args.width); }
+    __device__ int height() const { return static_cast<int>(args.height); }
+    __device__ int across() const { return width() * W; }
+
+    // Whether strips are parts of warps.
+    __device__ bool alone() const { return width() * height() <= 32; }
+
+    // Whether column v of the thread exists.
+    __device__ bool has(int v) const { return x * W + v < held; }
+
+    // How many rows of a tile the thread has.
+    __device__ int count(i64 tile) const
+    {
+        i64 rest = args.n - y * R;
+        if (tile > 0) rest -= tile * (height() * R);
+        return !has(0) ? 0 : static_cast<int>(max(min(rest, static_cast<i64>(R)), i64(0)));
+    }
+
+    template <typename S>
+    __device__ S* first(const Strided& operand, i64 from, i64 tile) const
+    {
+        if (tile > 0) from += tile * (height() * R) * operand.step;
+        return reinterpret_cast<S*>(operand.data) + from;
+    }
+
+    // Whether the columns of this thread are one access in every row.
+    __device__ bool wide(const Strided& operand, const T* q) const
+    {
+        return has(W - 1) && operand.stride[0] == 1 && aligned<W * sizeof(T)>(q) && operand.step % W == 0;
+    }
+
+    // The first n of them.
+    __device__ void load(const Strided& operand, i64 from, i64 tile, int n, Vector (&word)[R], T pad) const
+    {
+        const T* q = first<T>(operand, from, tile);
+        const bool all = wide(operand, q);
+        if (all && n == R) {
+#pragma unroll
+            for (int r = 0; r < R; ++r, q += operand.step) word[r].load(q);
+            return;
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r, q += operand.step) {
+#pragma unroll
+            for (int v = 0; v < W; ++v) word[r].set(v, r < n && has(v) ? q[v * operand.stride[0]] : pad);
+        }
+    }
+
+    static __device__ void clear(Vector (&word)[R])
+    {
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+            for (int v = 0; v < W; ++v) word[r].set(v, T());
+    }
+
+    __device__ void store(const Vector (&word)[R], i64 tile, int n) const
+    {
+        T* q = first<T>(args.dx, at.dx, tile);
+        const bool all = wide(args.dx, q);
+        if (all && n == R) {
+#pragma unroll
+            for (int r = 0; r < R; ++r, q += args.dx.step) word[r].store(q);
+            return;
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r, q += args.dx.step) {
+            if (r >= n) continue;
+            if (all) {
+                word[r].store(q);
+            } else {
+#pragma unroll
+                for (int v = 0; v < W; ++v)
+                    if (has(v)) q[v * args.dx.stride[0]] = word[r].get(v);
+            }
+        }
+    }
+};

@@ -1,9 +1,0 @@
-// cumprod.
-#include "scan_export.cuh"
-#include "scan_products_tame.cuh"
-
-FOR_EACH_FLOAT(EXPORT_KIND, cumprod, Cumprod, 2, 2, 3, 2, 2)
-FOR_EACH_FLOAT(EXPORT_STRIPS, cumprod, Cumprod)
-FOR_EACH_FLOAT(EXPORT_LONG, cumprod, Cumprod, 2)
-FOR_EACH_FLOAT(EXPORT_PIECES, cumprod, Cumprod)
-FOR_EACH_FLOAT(EXPORT_SLABS, cumprod, Cumprod)
