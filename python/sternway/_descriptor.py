@@ -1,4 +1,4 @@
-"""Descriptors: frozen statements of a problem, equal by value, that travel as JSON."""
+"""Descriptors: frozen dataclasses that state a problem, are equal by value, and can be written as JSON."""
 
 from __future__ import annotations
 
@@ -131,10 +131,11 @@ def normalise_fields(op: str, instance: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Descriptor:
-    """One problem of a family. Fields are normalised: shapes to tuples of int, dtypes to names.
+    """Base class of the descriptors. Fields are converted when it is made: shapes to tuples of int, dtypes to names.
 
     Raises:
-        InvalidProblemError: a field of another kind. What the values mean is checked by ``Plan.select``.
+        InvalidProblemError: a field of another type. ``Plan.select`` checks the values.
+        TypeError: a required field is missing.
     """
 
     family: ClassVar[str]
@@ -146,7 +147,17 @@ class Descriptor:
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def to_json(self) -> str:
-        """A JSON object with the fields and ``"family"``; NaN and infinities are the strings "nan", "inf" and "-inf"."""
+        """Write the descriptor as JSON.
+
+        Returns:
+            the text of a JSON object with the fields and ``"family"``. NaN and infinities are the strings "nan", "inf" and
+            "-inf".
+
+        Example:
+            >>> import sternway as sw
+            >>> sw.UniqueRowsDescriptor(num_rows=9, total=5).to_json()
+            '{"family": "unique_rows", "num_rows": 9, "total": 5, "index_dtype": "int64", "padding_idx": null}'
+        """
         fields: dict[str, Any] = {"family": self.family}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -156,10 +167,21 @@ class Descriptor:
 
     @classmethod
     def from_json(cls: type[D], text: str) -> D:
-        """The descriptor that ``to_json`` wrote.
+        """Read a descriptor from JSON.
+
+        Args:
+            text: what ``to_json`` returned; a field that is left out has its default.
+
+        Returns:
+            a descriptor of this class.
 
         Raises:
-            InvalidProblemError: text that is no such object, or names an unknown field or another family.
+            InvalidProblemError: text that is not such an object, or that names an unknown field or another family.
+
+        Example:
+            >>> import sternway as sw
+            >>> sw.UniqueRowsDescriptor.from_json('{"num_rows": 9, "total": 5}').num_rows
+            9
         """
         try:
             fields: dict[str, Any] = json.loads(text)

@@ -189,7 +189,7 @@ _dequantize_forward.register_autograd(_Dequantize.backward, setup_context=_Dequa
 def dequantize_per_token(
     q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """``(q - zero_point) * scale`` with a scale for each token, that is, each index of the leading dimensions.
+    """``(q - zero_point) * scale`` with one scale for each token, which is one index of the leading dimensions.
 
     Gradients flow to scale and to a floating zero_point, both summed in one pass
     (:func:`sternway.dequantize_per_token_backward`). They can be differentiated again.
@@ -198,21 +198,26 @@ def dequantize_per_token(
         q: [..., D], int8 or uint8.
         scale: [...] or [..., 1]; float32, float64, float16 or bfloat16.
         zero_point: [...] or [..., 1], integer or floating; None: 0.
-        dtype: of the result: float32, float64, float16 or bfloat16; None: scale's.
+        dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
 
     Returns:
         [..., D]. The product is formed in float32 (float64 for float64) and rounded once.
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape.
-        UnsupportedError: q, scale, zero_point or the result of another dtype; where a gradient will be needed, more than 8
+        UnsupportedError: q, scale, zero_point or the result of another dtype; if a gradient will be needed, more than 8
             dimensions, or a device without a kernel.
+        TypeError: an operand that is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
-        >>> q, scale = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8), torch.tensor([0.5, 2.0])
-        >>> st.dequantize_per_token(q, scale).tolist()
+        >>> q, scale = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8), torch.tensor([0.5, 2.0], requires_grad=True)
+        >>> y = st.dequantize_per_token(q, scale)
+        >>> y.tolist()
         [[0.5, -1.0], [6.0, 8.0]]
+        >>> y.sum().backward()
+        >>> scale.grad
+        tensor([-1.,  7.])
     """
     name = "dequantize_per_token"
     require_tensors(name, q=q, scale=scale)
@@ -352,32 +357,37 @@ def _bound(name: str, bound: str, value: Any) -> int:
 def fake_quantize_per_token(
     x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int, quant_max: int
 ) -> Tensor:
-    """Quantise and dequantise with a scale for each token, what quantisation-aware training runs.
+    """Quantise and dequantise with one scale for each token, as quantisation-aware training does.
 
-    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``.
-    It is 0 where scale is 0, as for a row of padding.
-    The gradients to x, scale and a floating zero_point are those of
-    :func:`sternway.fake_quantize_per_token_backward`, in one pass.
+    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``. It
+    is 0 if scale is 0, as for a row of padding. The gradients with respect to x, scale and a floating zero_point are those of
+    :func:`sternway.fake_quantize_per_token_backward`, in one pass (learned step size quantisation, Esser et al. 2020,
+    arXiv:1902.08153).
 
     Args:
         x: [..., D]; float32, float64, float16 or bfloat16.
         scale: [...] or [..., 1], floating.
-        zero_point: [...] or [..., 1], integer or floating (rounded and clamped first); None: 0.
-        quant_min, quant_max: bounds of the quantised values, inclusive.
+        zero_point: [...] or [..., 1], integer or floating (first rounded and clamped); None: 0.
+        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
 
     Returns:
         [..., D] in x's dtype; formed in float32 (float64 for float64) and rounded once.
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape; bounds that are no integers, or quant_min above quant_max.
-        UnsupportedError: x, a scale or zero_point of another dtype; where a gradient will be needed, more than 8 dimensions,
-            or a device without a kernel.
+        UnsupportedError: x, a scale or zero_point of another dtype; if a gradient will be needed, more than 8 dimensions, or a
+            device without a kernel.
+        TypeError: an operand that is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
-        >>> x, scale = torch.tensor([[0.6, 3.8, -100.0], [0.0, 0.0, 0.0]]), torch.tensor([0.5, 0.0])
-        >>> st.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7).tolist()
+        >>> x, scale = torch.tensor([[0.6, 3.8, -100.0], [0.0, 0.0, 0.0]], requires_grad=True), torch.tensor([0.5, 0.0])
+        >>> y = st.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7)
+        >>> y.tolist()
         [[0.5, 3.5, -4.0], [0.0, 0.0, 0.0]]
+        >>> y.sum().backward()
+        >>> x.grad.tolist()  # 3.8 and -100 are outside the range
+        [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     """
     name = "fake_quantize_per_token"
     require_tensors(name, x=x, scale=scale)

@@ -199,35 +199,46 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Sums, means or maxima of rows of weight, a bag of them at a time: :func:`torch.nn.functional.embedding_bag`.
+    """Sums, means or maxima of the rows of weight that each bag of indices names: :func:`torch.nn.functional.embedding_bag`.
 
     The backward is :func:`sternway.embedding_bag_backward`: each row of the gradient is written once, summed in the order of
-    positions, so that the bits repeat. With ``sparse=True`` the gradient is coalesced: a row for each index that occurs.
-    A dense gradient can be differentiated again.
+    positions, so the bits repeat. With ``sparse=True`` the gradient is coalesced: one row for each index that occurs. A dense
+    gradient can be differentiated again.
 
     Args:
-        input: [positions] with offsets, or [bags, positions of a bag]; int32 or int64. A nested tensor, jagged or strided,
-            holds a bag in each row.
+        input: [positions] with offsets, or [bags, positions of a bag]; int32 or int64. Each row of a nested tensor, jagged or
+            strided, is a bag.
         weight: [V, D]; float32, float64, float16 or bfloat16, on the CPU or CUDA.
-        offsets: [bags], or [bags + 1] with include_last_offset; where each bag begins.
-        max_norm, norm_type: rows that are read are first, in place, brought to at most this norm.
-        scale_grad_by_freq: divide the gradient of a row by the number of its positions.
+        offsets: [bags], or [bags + 1] with include_last_offset: the position at which each bag begins.
+        max_norm, norm_type: if max_norm is given, the rows that are read are first scaled in place to at most this norm.
+        scale_grad_by_freq: True: divide the gradient of a row by the number of its positions.
         mode: "sum", "mean" or "max".
-        sparse: make a sparse gradient.
-        per_sample_weights: a factor for each position, in mode "sum"; it has a gradient, too. Of weight's dtype, or float32,
-            which is rounded beside a weight of 16 bits; nested like input.
-        include_last_offset: the last offset says where the last bag ends: at the end of input, on the CPU; torch's forward
-            on CUDA takes it so whatever its value.
-        padding_idx: a row that counts nowhere.
+        sparse: True: the gradient is a sparse tensor.
+        per_sample_weights: a factor of each position, in mode "sum"; it has a gradient too. Of weight's dtype, or float32,
+            which is rounded to a weight of 16 bits; nested like input.
+        include_last_offset: True: the last offset is the end of the last bag. On the CPU it must be the end of input; torch's
+            forward on CUDA takes the end of input whatever its value.
+        padding_idx: a row that is not counted; a negative one counts from the end.
 
     Returns:
-        [bags, D].
+        [bags, D], in weight's dtype.
 
     Raises:
         ValueError, NotImplementedError, RuntimeError: what torch refuses.
         UnsupportedError: a dtype, layout or device without a kernel.
         InvalidProblemError: an option that is no bool; on the CPU, offsets that decrease, or input behind the last offset,
-            about which the modes of torch's forward disagree.
+            which the modes of torch's forward treat differently.
+        TypeError: an operand that is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        >>> y = st.embedding_bag(torch.tensor([2, 0, 2]), weight, torch.tensor([0, 1]), mode="sum")
+        >>> y.tolist()
+        [[5.0, 6.0], [6.0, 8.0]]
+        >>> y.sum().backward()
+        >>> weight.grad.tolist()
+        [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
     """
     c = named(
         NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
@@ -237,10 +248,45 @@ def embedding_bag(
 
 
 class EmbeddingBag(torch.nn.EmbeddingBag):
-    """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`: same arguments, same state."""
+    """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
+
+    Arguments, parameters and state dict are those of torch's module, so either loads the state of the other.
+
+    Args:
+        num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
+        max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset, padding_idx: as for
+            :func:`sternway.torch.embedding_bag`; mode "mean" by default.
+        device, dtype: of the table; None: torch's defaults.
+
+    Raises:
+        ValueError: what torch refuses.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> bag = st.EmbeddingBag(3, 2, mode="sum")
+        >>> bag(torch.tensor([[2, 0], [1, 1]])).sum().backward()
+        >>> bag.weight.grad.tolist()
+        [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]
+    """
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        """Return the reduced bags, [bags, D]; see :func:`sternway.torch.embedding_bag`."""
+        """Return the reduced bags.
+
+        Args:
+            input, offsets, per_sample_weights: as for :func:`sternway.torch.embedding_bag`.
+
+        Returns:
+            [bags, D], in the table's dtype.
+
+        Raises:
+            Error, ValueError, NotImplementedError, RuntimeError: as :func:`sternway.torch.embedding_bag`.
+
+        Example:
+            >>> import torch, sternway.torch as st
+            >>> bag = st.EmbeddingBag(3, 2)
+            >>> bag(torch.tensor([0, 1, 2]), offsets=torch.tensor([0, 2])).shape
+            torch.Size([2, 2])
+        """
         return embedding_bag(
             input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
             per_sample_weights, self.include_last_offset, self.padding_idx,

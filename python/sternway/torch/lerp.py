@@ -258,19 +258,30 @@ def _with_out(lerp: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @_with_out
 def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
-    """``input + weight * (end - input)``, with broadcasting: :func:`torch.lerp`.
+    """Linear interpolation, ``y = input + weight * (end - input)``, with broadcasting: :func:`torch.lerp`.
 
-    The backward is :func:`sternway.lerp_backward`: one kernel for all the gradients that are needed, sums over broadcast
-    dimensions included. It can be differentiated again. A call with ``out=`` is torch's own operation.
+    The backward is :func:`sternway.lerp_backward`: one kernel for all the gradients that are needed, with the sums over
+    broadcast dimensions. It can be differentiated again. A call with ``out=`` is torch's own operation.
 
     Args:
-        input, end: tensors whose shapes broadcast, up to rank 8; float32, float64, float16 or bfloat16, on the CPU or CUDA.
-            Complex ones stay with torch.
-        weight: a number or a tensor that broadcasts; a 0-d tensor on the CPU goes with data on CUDA.
+        input, end: tensors whose shapes broadcast, of up to 8 dimensions; float32, float64, float16 or bfloat16, on the CPU or
+            CUDA. Complex tensors are left to torch.
+        weight: a number or a tensor that broadcasts; a 0-d tensor on the CPU may go with data on CUDA.
+
+    Returns:
+        y, of the broadcast shape and input's dtype.
 
     Raises:
-        UnsupportedError: a rank, layout or device without a kernel, a complex weight of real ends.
+        UnsupportedError: a rank, layout or device without a kernel; a complex weight of real ends.
         RuntimeError: what torch.lerp itself refuses, such as mixed dtypes.
+        TypeError: input or end is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> a, b = torch.zeros(2, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+        >>> st.lerp(a, b, 0.25).sum().backward()
+        >>> a.grad[0], b.grad
+        (tensor([0.7500, 0.7500, 0.7500]), tensor([0.5000, 0.5000, 0.5000]))
     """
     require_tensors("lerp", input=input, end=end)
     weight = number_of(weight)

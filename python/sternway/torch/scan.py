@@ -270,17 +270,26 @@ def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse
 
 @_as_torch
 def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
-    """Cumulative sum along a dimension: :func:`torch.cumsum`, backward by :func:`sternway.cumsum_backward`.
+    """Cumulative sum along a dimension, ``y[i] = sum_{j<=i} x[j]``: :func:`torch.cumsum`.
+
+    The backward is :func:`sternway.cumsum_backward`. It can be differentiated again and writes the gradient in x's memory
+    layout; an expanded upstream gradient is not copied. torch's keywords ``input`` and ``axis`` are accepted for x and dim;
+    calls with ``dtype`` or ``out`` are torch's own operation.
 
     Args:
-        x: of any shape up to rank 8; float32, float64, float16 or bfloat16, on the CPU or CUDA. Integers have no gradient.
-        dim: the scanned dimension.
-        reverse: scan from the last position to the first.
+        x: a tensor of up to 8 dimensions; float32, float64, float16 or bfloat16, on the CPU or CUDA. Integers and complex
+            numbers are left to torch.
+        dim: the scanned dimension; a negative one counts from the end.
+        reverse: True: scan from the last position to the first.
 
-    The backward can be differentiated again, and writes the gradient in x's memory layout. An expanded gradient is not copied.
+    Returns:
+        y, of x's shape and dtype.
 
     Raises:
         IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -294,9 +303,22 @@ def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
 
 @_as_torch
 def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
-    """Cumulative product: :func:`torch.cumprod`, backward by :func:`sternway.cumprod_backward`, exact for any number of zeros.
+    """Cumulative product along a dimension, ``y[i] = prod_{j<=i} x[j]``: :func:`torch.cumprod`.
 
-    The arguments are those of :func:`cumsum`.
+    The backward is :func:`sternway.cumprod_backward`, which is exact for any number of zeros. Keywords are as for
+    :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        y, of x's shape and dtype.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -310,22 +332,52 @@ def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
 
 @_as_torch
 def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
-    """``log(cumsum(exp(x)))``: :func:`torch.logcumsumexp`, backward by :func:`sternway.logcumsumexp_backward`.
+    """``y[i] = log sum_{j<=i} exp(x[j])`` along a dimension: :func:`torch.logcumsumexp`.
 
-    The gradient is formed from x alone: an offset of x costs it no accuracy, and -inf in front makes no NaN. The arguments are
-    those of :func:`cumsum`.
+    The backward is :func:`sternway.logcumsumexp_backward`. It is computed from x alone: an offset that is added to x costs no
+    accuracy, and elements of -inf in front make no NaN. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        y, of x's shape and dtype.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([-torch.inf, 0.0, 0.0], requires_grad=True)
+        >>> st.logcumsumexp(x, 0)[2].backward()
+        >>> x.grad
+        tensor([0.0000, 0.5000, 0.5000])
     """
     return _scan(x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
 
 
 @_as_torch
 def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummax:
-    """Cumulative maximum: :func:`torch.cummax`, backward by :func:`sternway.cummax_backward`.
+    """Cumulative maximum along a dimension, with its positions: :func:`torch.cummax`.
 
-    The arguments are those of :func:`cumsum`.
+    The backward is :func:`sternway.cummax_backward`. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
 
     Returns:
-        a named tuple of values and indices, int64 positions in x. Of equal values the last in scan order wins.
+        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. Of equal values the
+            last
+        in scan order wins.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -339,5 +391,32 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
 
 @_as_torch
 def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummin:
-    """Cumulative minimum: :func:`torch.cummin`, backward by :func:`sternway.cummin_backward`; see :func:`cummax`."""
+    """Cumulative minimum along a dimension, with its positions: :func:`torch.cummin`.
+
+    The backward is :func:`sternway.cummin_backward`. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. Of equal values the
+            last
+        in scan order wins.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([2.0, 1.0, 3.0], requires_grad=True)
+        >>> values, indices = st.cummin(x, 0)
+        >>> indices
+        tensor([0, 1, 1])
+        >>> values.sum().backward()
+        >>> x.grad
+        tensor([1., 2., 0.])
+    """
     return _scan(x, "cummin", dim, reverse)  # type: ignore[no-any-return]
