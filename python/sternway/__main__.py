@@ -1,4 +1,4 @@
-"""``python -m sternway``: what is here, does it work, what is it good for, how fast is it."""
+"""The command line, ``python -m sternway``: info, selftest, demo and bench."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     )
     selftest.add_argument("--device", help="cpu, cuda or cuda:N; all that are there by default")
 
-    command("demo", run_demo, "demo", "compare every operation with torch.autograd and with float64 on real data")
+    demo = command("demo", run_demo, "demo", "compare every operation with torch.autograd and with float64 on real data")
 
     bench = command("bench", run_bench, "bench", "measure against torch in the same process")
     bench.add_argument(
@@ -71,6 +71,9 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")
     bench.add_argument("--plot", metavar="FILE", help="draw the rows to FILE (png, svg or pdf)")
     bench.add_argument("--quick", action="store_true", help="the smallest shape in float32 and bfloat16 alone")
+    bench.add_argument("--commit", metavar="NAME", help="the commit that the CSV names; by default that of the source, by git")
+    for long in (selftest, demo, bench):
+        long.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return top
 
 
@@ -131,14 +134,14 @@ def run_selftest(options: argparse.Namespace) -> int:
     """Every case against float64."""
     from ._cases.selftest import selftest
 
-    return selftest(options.device)
+    return selftest(options.device, quiet=options.quiet)
 
 
-def run_demo(_: argparse.Namespace) -> int:
+def run_demo(options: argparse.Namespace) -> int:
     """Every case on real data."""
     from ._cases.demo import demo
 
-    return demo()
+    return demo(quiet=options.quiet)
 
 
 def run_bench(options: argparse.Namespace) -> int:

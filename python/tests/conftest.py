@@ -20,6 +20,13 @@ hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, print
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+def pytest_configure() -> None:
+    """In a worker of pytest-xdist give torch one thread, as workers share the processors. sternway keeps all of its threads."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+        os.environ.setdefault("STERNWAY_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ulp", action="store_true", help="print the largest error of each output, ours and torch's")
 
