@@ -730,6 +730,7 @@ def test_refusals_of_the_drop_in() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.slow
 def test_more_than_2_to_the_31_elements() -> None:
     """V * D and L * D beyond 2^31: every row against counts."""
