@@ -85,7 +85,7 @@ def hard_cases(device: str) -> Iterator[Row]:
 
 
 def hard_inputs(torch: Any) -> Iterator[tuple[str, str, str, Any, Any]]:
-    """Kind, name, dtype, dy, x."""
+    """Inputs as tuples of kind, name, dtype, dy and x."""
     normal = TorchSource().normal
     dy, x = normal((64,)), normal((64,))
     yield "logcumsumexp", "x + 30", "bfloat16", dy, x + 30
@@ -122,7 +122,7 @@ def far_positions(device: str) -> Iterator[Row]:
 
 
 def logcumsumexp(dy: Any, x: Any) -> Any:
-    """The softmax of each prefix."""
+    """The gradient of logcumsumexp by definition, from the softmax of each prefix."""
     import torch
 
     dx = torch.zeros_like(x)
@@ -133,7 +133,7 @@ def logcumsumexp(dy: Any, x: Any) -> Any:
 
 
 def cumprod(dy: Any, x: Any) -> Any:
-    """The product of all the others of each prefix."""
+    """The gradient of cumprod by definition: the product of all other elements of each prefix."""
     import torch
 
     n = len(x)

@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def shapes(text: str) -> tuple[tuple[int, ...], ...]:
-    """8191x8193,64x50257."""
+    """Parse shapes such as 8191x8193,64x50257."""
     return tuple(tuple(map(int, shape.split("x"))) for shape in text.split(","))
 
 
@@ -100,7 +100,7 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package, without importing it."""
+    """The version of an installed package, without importing it."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -108,7 +108,7 @@ def installed(package: str) -> str | None:
 
 
 def device_words(device: dict[str, Any]) -> str:
-    """A GPU in words."""
+    """Describe a GPU on one line."""
     if "error" in device:
         return f"{device['device']} {device['error']}"
     memory = f"{device['memory'] / 2**30:.0f} GiB"
@@ -131,21 +131,21 @@ def words(value: Any) -> str:
 
 
 def run_selftest(options: argparse.Namespace) -> int:
-    """Every case against float64."""
+    """Compare every case with float64."""
     from ._cases.selftest import selftest
 
     return selftest(options.device, quiet=options.quiet)
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """Every case on real data."""
+    """Run every case on real data."""
     from ._cases.demo import demo
 
     return demo(quiet=options.quiet)
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """The benchmark."""
+    """Run the benchmark."""
     from .bench import bench
 
     return bench(options)

@@ -34,7 +34,7 @@ _LONGEST_SHAPE = 64
 
 
 class _Required:
-    """The default of a field that has none, behind a field that has one."""
+    """The default of a required field that follows a field with a default."""
 
     def __repr__(self) -> str:
         return "<required>"
@@ -44,7 +44,7 @@ REQUIRED: Any = _Required()
 
 
 def _kind(field: dataclasses.Field[Any]) -> str:
-    """What a field holds, a key of _MEANING."""
+    """The type of a field, as a key of _MEANING."""
     for suffix in ("shape", "dtype"):
         if field.name.endswith(suffix):
             return suffix
@@ -59,7 +59,7 @@ def _integer(value: Any) -> int:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """The extents of a list, a tuple, a torch.Size, an array of rank 1; no text, mapping, set or iterator."""
+    """The extents of a shape: a list, tuple, torch.Size or array of rank 1; not text, a mapping, a set or an iterator."""
     is_sequence = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
     if not is_sequence or isinstance(value, (str, bytes, bytearray, memoryview)) or len(value) > _LONGEST_SHAPE:
         raise TypeError
@@ -98,7 +98,7 @@ _NORMALISERS: dict[str, Callable[[Any], Any]] = {
 
 
 def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
-    """A value in the one form that compares, hashes and travels well.
+    """Convert a value to the one form in which it is compared, hashed and written as JSON.
 
     Args:
         op, operand: what an error names.
@@ -114,7 +114,7 @@ def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
 
 
 def normalise_fields(op: str, instance: Any) -> None:
-    """Normalise the fields of a frozen dataclass. None stays where it is the default.
+    """Normalise the fields of a frozen dataclass. A default of None is kept.
 
     Raises:
         InvalidProblemError: a field of another kind.

@@ -1,4 +1,4 @@
-"""Plans: the one way from Python to the native library. This is the only module that imports ``_native``."""
+"""Plans, the only way from Python to the native library. No other module imports ``_native``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log_runs = False
 
 @functools.cache
 def _native() -> Any:
-    """The native library, loaded at first use: a process that only imports sternway can fork."""
+    """The native library. It is loaded at first use, so a process that only imports sternway can still fork."""
     global _run, _log_runs
     from . import _native as library
 
@@ -48,7 +48,7 @@ def _native() -> Any:
 
 
 def _warn_of_ignored_numbers() -> None:
-    """The native library ignores what is no number of threads, and has no log."""
+    """Warn of thread counts in the environment that the native library ignores: it has no log of its own."""
     for variable in ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(variable, "").strip()
         first = text.split(",")[0].strip() if variable == "OMP_NUM_THREADS" else text  # one for each level of nesting
@@ -57,7 +57,7 @@ def _warn_of_ignored_numbers() -> None:
 
 
 _NOT_RUN, _RAN = 0, 1
-"""Of _run_usual: an operand is wrong, or no plain tensor of torch; it ran, and torch counted the writes."""
+"""Results of _run_usual: an operand is wrong or is no plain tensor of torch; it ran and raised torch's version counters."""
 
 
 def _before_torch(*_: Any) -> int:
@@ -69,7 +69,7 @@ _run_usual: Callable[..., int] = _before_torch  # the native library's, once it 
 
 
 def _after_fork() -> None:
-    """The Go runtime has one thread left in a forked child and would hang: say so instead."""
+    """Make every call in a forked child raise: the Go runtime has only one thread there and would hang."""
     global _native, _run, _run_usual
 
     def refuse(*_: Any) -> NoReturn:
@@ -86,7 +86,7 @@ def _after_fork() -> None:
 
 
 def _raise(error: Exception, op: str = "") -> NoReturn:
-    """Raise what the native library refused; op: what was asked, where the library names itself or a step of its own."""
+    """Raise the native library's error. op replaces the operation where the error names the library or a step of it."""
     refusal = None
     try:
         if type(error) is RuntimeError:  # the native library knows no other class
@@ -297,7 +297,7 @@ class Plan(Generic[D]):
         count_writes(operands.get(name) for name in self._outputs)
 
     def _held(self, operands: dict[str, Any], stream: int | None) -> tuple[Any, ...]:
-        """The workspace and the operands in the plan's order, as the native library can read them."""
+        """The workspace and the operands in the plan's order, as objects that the native library can read."""
         for name in operands:
             if type(name) is not str or name not in self._names:  # a subclass of str may equal many names
                 known, shown = ", ".join(self._names[:-1]), errors.shown(name)
@@ -314,7 +314,7 @@ class Plan(Generic[D]):
         return tuple(readable(name) for name in (self._names[-1], *self._names[:-1]))
 
     def _workspace(self, operands: dict[str, Any], stream: Any) -> Array | None:
-        """A workspace of the library that made the first operand; None where none is needed or none is to be had."""
+        """A workspace by the library of the first operand. None: none is needed, or none can be allocated."""
         if not self.workspace_size or operands.get(self._workspace_for) is None:
             return None
         given = (operands.get(name) for name in self._names)
@@ -338,7 +338,7 @@ class Plan(Generic[D]):
 
 
 def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | None]], out: Any) -> dict[str, Array]:
-    """The outputs of a function by name: those that the caller gave, or new ones of dy's library.
+    """The outputs of a function by name: the arrays that the caller gave, or new ones of dy's library.
 
     rows: name, an array that the output is like, or a shape, and for a shape the dtype (None: dy's).
     """
@@ -368,7 +368,7 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
 
 
 def _given(op: str, names: list[str], out: Any) -> dict[str, Array]:
-    """The outputs that a caller gave: an array, or a tuple or list of them; Nones behind the last one do not count."""
+    """The outputs that a caller gave: an array, or a tuple or list of them. Trailing Nones are dropped."""
     given = list(out) if isinstance(out, (tuple, list)) else [out]
     while given and given[-1] is None:
         given.pop()

@@ -95,7 +95,7 @@ class KernelSku:
 
 
 def rows_of(plan: Any) -> dict[str, str]:
-    """What there is to say of a plan."""
+    """The facts that a plan displays, by title."""
     sku, facts = plan.sku, plan._facts
     return {
         "op": sku.op,
@@ -112,7 +112,7 @@ def rows_of(plan: Any) -> dict[str, str]:
 
 
 def table(rows: dict[str, str]) -> str:
-    """HTML of two columns."""
+    """An HTML table with two columns."""
     cells = "".join(
         f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
         for k, v in rows.items()

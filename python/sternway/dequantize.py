@@ -143,7 +143,7 @@ class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDe
 def dequantize_plan(
     shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
 ) -> DequantizePerTokenBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     with _of_operands(shape="dy", dtype="dy", qdtype="q", scale_dtype="scale"):
         descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
         return DequantizePerTokenBackwardPlan.select(descriptor, device)
@@ -153,7 +153,7 @@ def dequantize_plan(
 def fake_quantize_plan(
     shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
 ) -> FakeQuantizePerTokenBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     with _of_operands(shape="dy", dtype="dy", scale_dtype="scale"):
         descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
         return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
@@ -161,7 +161,7 @@ def fake_quantize_plan(
 
 @contextlib.contextmanager
 def _of_operands(**operands: str) -> Iterator[None]:
-    """Make errors about a field of a descriptor speak of the operand that the field was read from."""
+    """Rename errors about a field of a descriptor to the operand that the field was read from."""
     try:
         yield
     except errors.Error as error:
@@ -171,12 +171,12 @@ def _of_operands(**operands: str) -> Iterator[None]:
 
 
 def _learned(zero_point: Array | None) -> bool:
-    """A zero point that a gradient can change."""
+    """Whether a zero point is floating, so that it has a gradient."""
     return zero_point is not None and dtype_name(zero_point.dtype) in _FLOATS
 
 
 def _outputs(dy: Array, scale: Array | None, zero_point: Array | None) -> list[tuple[str, Array, None]]:
-    """Names of the gradients, and what they are like; the per-token ones if there is a scale."""
+    """The names of the gradients, each with the array whose shape and dtype it has. Per-token gradients need a scale."""
     rows = [("dx", dy, None)]
     if scale is not None:
         rows.append(("dscale", scale, None))

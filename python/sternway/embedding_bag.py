@@ -111,7 +111,7 @@ def _embedding_bag_plan(
     return EmbeddingBagBackwardPlan.select(descriptor, device, PlanPreference(deterministic=deterministic))
 
 
-# What the functions call the outputs of the plan, and where the fields of its descriptor come from.
+# The functions' names of the plan's outputs, and the arguments from which the fields of its descriptor are read.
 _OUTPUTS = {"dweight": "out", "d_per_sample_weights": "out"}
 _SOURCES = {
     "dtype": "dy", "[num_bags, embedding_dim]": "dy", "[num_bags]": "dy", "num_bags": "dy", "embedding_dim": "dy",
@@ -121,7 +121,7 @@ _SOURCES = {
 
 
 def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
-    """The plan of these fields; rows_from: the operand or option that says how many rows the table has."""
+    """The plan of these fields, from a cache. rows_from: the argument that gives the number of rows of the table."""
     try:
         try:
             return _embedding_bag_plan(*fields)
@@ -134,7 +134,7 @@ def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
 
 
 def _flag(op: str, name: str, value: Any) -> bool:
-    """An option that is true or false, also as a scalar of NumPy."""
+    """An option as a bool; a scalar of NumPy is accepted."""
     if value is True or value is False:
         return value
     numpy = sys.modules.get("numpy")
@@ -144,7 +144,7 @@ def _flag(op: str, name: str, value: Any) -> bool:
 
 
 def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -> tuple[Array, Array]:
-    """Indices of rank 1 and offsets: every row of indices of rank 2 is a bag. New offsets are of the library that out is of."""
+    """Indices of rank 1, and offsets. Each row of indices of rank 2 is a bag, whose offsets are made here."""
     if len(dy.shape) != 2:
         raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
     if len(indices.shape) == 1:

@@ -178,7 +178,7 @@ _CLASSES: dict[str, type[Error]] = {
 
 
 def one_line(text: str, limit: int) -> str:
-    """Text of any origin as part of one readable line: control characters are escaped, and what is too long is cut."""
+    """Text of any origin for a one-line message: control characters are escaped, and long text is cut."""
     if len(text) <= limit and text.isprintable():
         return text
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
@@ -186,7 +186,7 @@ def one_line(text: str, limit: int) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value that came from outside, as a message shows it: a name as it is, other text quoted, anything by its repr."""
+    """A foreign value for a message: an identifier as it is, other text quoted, any other object by its repr."""
     try:
         if isinstance(value, str):
             return one_line(str.__str__(value) if value.isidentifier() else str.__repr__(value[:200]), 80)
@@ -196,7 +196,7 @@ def shown(value: Any) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what an error of another library says."""
+    """The first line of the message of another library's error."""
     try:
         return str(error).strip().partition("\n")[0] or type(error).__name__
     except Exception:  # its __str__ raised
@@ -209,7 +209,7 @@ def _sentence(error: Error) -> str:
 
 
 def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = "") -> Error:
-    """An error of a kind, in the words that the core uses. Every part is made one line, and text of others is cut."""
+    """Make an error of a kind of the Go core, with its sentence. Every part is reduced to one line, and long text is cut."""
     error = _CLASSES.get(kind, Error)()
     error.op, error.operand, error.got = one_line(op, 80), one_line(operand, 80), one_line(got, 160)
     error.wanted, error.hint = one_line(wanted, 300), one_line(hint, 300)
@@ -219,7 +219,7 @@ def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = ""
 
 
 def renamed(error: Error, op: str, operands: Mapping[str, str] | None = None) -> Error:
-    """The error in the words of the function that the user called.
+    """The error with the names of the function that the user called, and of its operands.
 
     Args:
         error: raised by the plan that the function runs.
@@ -240,7 +240,7 @@ def renamed(error: Error, op: str, operands: Mapping[str, str] | None = None) ->
 
 
 def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[[F], F]:
-    """Decorate a public function: errors of the plan that it runs name the function and its own operands.
+    """Decorate a public function: errors of the plan that it runs name the function and its operands.
 
     Args:
         op, operands: as for :func:`renamed`.
@@ -260,7 +260,7 @@ def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[
 
 
 def native_error(text: str) -> Error:
-    """The error that the core wrote as JSON."""
+    """The error for a message of the Go core, which is JSON."""
     try:
         fields = json.loads(text)
     except ValueError:

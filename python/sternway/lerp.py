@@ -88,7 +88,7 @@ def lerp_plan(
     weight_shape: tuple[int, ...] | None,
     device: str,
 ) -> LerpBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     return _select(shape, dtype, None if number is None else repr(number), a_shape, b_shape, weight_shape, device)
 
 
@@ -107,7 +107,7 @@ def _select(
 
 
 def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
-    """A weight as a number or as an array. A 0-d array on the CPU beside data on CUDA is a number."""
+    """A weight as a number or as an array. A 0-d array on the CPU with data on CUDA becomes a number."""
     if type(weight) is float:
         return weight, None
     if isinstance(weight, numbers.Number) or (type(weight).__module__ == "numpy" and type(weight).__name__ in NUMPY_BOOLS):
@@ -119,7 +119,7 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
 
 
 def _extents(name: str, x: Array | None, shape: Any) -> tuple[int, ...] | None:
-    """The shape of an end: that of the array, or the one that was given, which must agree; None: neither is there."""
+    """The shape of an end: that of the array, or the given one, which must agree. None: neither was given."""
     given: tuple[int, ...] | None = None
     if shape is not None:
         given = normalised("lerp_backward", f"{name}_shape", "shape", shape)

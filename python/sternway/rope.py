@@ -96,7 +96,7 @@ class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
 
 
 _AXES = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "thd": (None, 1, 0, 2)}
-"""Where a layout has its batch, heads, tokens and elements."""
+"""By layout, the axes of batch, heads, tokens and elements; None: the layout has no such axis."""
 
 
 Options = tuple[float, str, int | None, int, str, str]
@@ -104,7 +104,7 @@ Options = tuple[float, str, int | None, int, str, str]
 
 
 def options_of(base: Any, pairing: Any, rotary_dim: Any, rotary_start: Any, angle: Any, layout: Any) -> Options:
-    """The options of a call as Python's numbers and words, which can be hashed and traced. Plans check their values.
+    """The options of a call as plain Python numbers and strings, which can be hashed and traced. Plans check their values.
 
     Raises:
         InvalidProblemError: an option of another kind.
@@ -168,7 +168,7 @@ def _rope_plan(
 
 
 def refuse_complex(name: str, table: Array | None) -> None:
-    """Say what to do with a table of complex numbers, which hold cosine and sine in one.
+    """Refuse a complex table, with the advice to pass its real and imaginary parts as cos and sin.
 
     Raises:
         InvalidProblemError: the dtype of the table is complex.
@@ -190,7 +190,7 @@ def rotate(
     options: Options,
     out: Any = None,
 ) -> tuple[Array, ...]:
-    """Both directions, of one array or of two with different numbers of heads."""
+    """Rotate one array, or two with different numbers of heads, in either direction."""
     dy = require_array("rope_backward", "dy", dy)
     shape = tuple(dy.shape)
     rows: list[tuple[str, Any, None]] = [("dx", dy, None)]

@@ -76,12 +76,12 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 def scan_plan(
     kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
 ) -> ScanBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie), device)
 
 
 _OPERANDS = {"dx": "out"}
-"""What the functions call the plan's output."""
+"""The functions' name of the plan's output."""
 
 
 def _backward(

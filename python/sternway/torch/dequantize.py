@@ -169,7 +169,7 @@ class _Dequantize(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
 def _dequantize_forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The forward for torch.export, whose graphs drop the backward of an autograd.Function and keep that of an operator."""
+    """The forward as an operator, for torch.export, which drops the backward of an autograd.Function."""
     return _laid_out(_Dequantize.forward(q, scale, zero_point, dtype), q)
 
 
@@ -241,7 +241,7 @@ def _fake_quantize_operator(
     quant_min: int,
     quant_max: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """fake_quantize_per_token_backward where torch has to see it; others call it past torch."""
+    """fake_quantize_per_token_backward as an operator, for calls that torch must see."""
     return _three(*fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max))
 
 
@@ -251,7 +251,7 @@ def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) 
 
 
 def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
-    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider. A scale of 0 divides as 1: see _limit."""
+    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider; see _limit for a scale of 0."""
     wide = torch.promote_types(x.dtype, torch.float32)
     s = _column(scale, x).to(wide)
     zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else _column(zero_point, x).to(wide)
@@ -263,7 +263,7 @@ def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int,
 
 
 def _limit(x: Tensor, levels: tuple[Tensor, ...], bounds: tuple[int, int]) -> tuple[Tensor, ...]:
-    """The levels, with a scale of 0 as the limit of small ones.
+    """The levels with a scale of 0 replaced by the limit of small scales.
 
     x / 0 is infinite with the sign of x, and 0 / 0 is 0. The forward does without: it multiplies the level by that 0.
     """
@@ -327,7 +327,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
 def _fake_quantize_forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """The forward for torch.export, as that of dequantize_per_token: the gradient of round alone would be 0."""
+    """The forward as an operator, for torch.export. The gradient of torch.round in its place would be 0."""
     return _laid_out(_FakeQuantize.forward(x, scale, zero_point, quant_min, quant_max), x)
 
 
@@ -345,7 +345,7 @@ _fake_quantize_forward.register_autograd(_FakeQuantize.backward, setup_context=_
 
 
 def _bound(name: str, bound: str, value: Any) -> int:
-    """A bound as descriptors take it."""
+    """A bound as an int, as descriptors take it."""
     if type(value) is int:
         return value
     try:

@@ -22,11 +22,11 @@ _OPERANDS = {
     **dict.fromkeys(("index_dtype", "total_indices", "total"), "input"),
     **dict.fromkeys(("offset_dtype", "num_bags"), "offsets"),
 }
-"""What embedding_bag calls the fields of its descriptors."""
+"""By field of the descriptors, the argument of embedding_bag that it comes from."""
 
 
 def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:
-    """Refuse what torch.nn.functional.embedding_bag refuses, as it does."""
+    """Raise the errors that torch.nn.functional.embedding_bag raises for these shapes."""
     if weights is not None and input.shape != weights.shape:
         raise ValueError(
             f"embedding_bag: per_sample_weights {tuple(weights.shape)} must have the shape of input {tuple(input.shape)}"
@@ -60,7 +60,7 @@ def _options(mode: str, padding: Any, last: Any, by_frequency: Any, sparse: Any,
 
 
 def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: str) -> None:
-    """Select the plans of a small bag of such tensors."""
+    """Select the plans of a small bag with these dtypes."""
     if sparse:
         _unique_rows_plan(1, 1, index, None, device)
         index = torch.int32
@@ -75,7 +75,7 @@ def _probed(
 
 
 def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> None:
-    """Select the plans of the backward, or those of a small bag where torch has to see the call.
+    """Select the plans of the backward, or those of a small bag if the call is traced.
 
     Raises:
         Error: there is no plan.
@@ -99,7 +99,7 @@ def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, 
 
 
 class _Call(NamedTuple):
-    """A call of embedding_bag that our backward can do."""
+    """A checked call of embedding_bag whose backward has plans."""
 
     input: Tensor
     weight: Tensor
@@ -110,7 +110,7 @@ class _Call(NamedTuple):
 
 
 def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers of a nested tensor [bags, positions], and where each bag begins; of a jagged one also where the last ends."""
+    """The values of a nested tensor [bags, positions], and the start of each bag; if jagged, also the end of the last."""
     if nested.dim() != 2:
         raise make("invalid_problem", NAME, "input", "of rank 2, [bags, positions], where it is nested", f"rank {nested.dim()}")
     if nested.layout is torch.jagged:
@@ -124,7 +124,7 @@ def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _flat_nested(input: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, int | None]:
-    """Nested bags as indices, offsets, weights of samples and the number of bags to return.
+    """Nested bags as indices, offsets, per-sample weights and the number of bags to return.
 
     Numbers behind the last bag of a jagged tensor are a bag more, which is not returned: no value has to be read for that.
     """
@@ -143,7 +143,7 @@ def prepare(
     input: Tensor, weight: Tensor, offsets: Tensor | None, scale_grad_by_freq: bool, mode: str, sparse: bool,
     per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None,
 ) -> _Call:  # fmt: skip
-    """Check a call of embedding_bag, bring it to indices of rank 1 with offsets, and ask for the plans of its backward.
+    """Check a call of embedding_bag, convert it to indices of rank 1 with offsets, and select the plans of its backward.
 
     Raises:
         Error: there is no plan, or the arguments contradict each other.
@@ -178,7 +178,7 @@ def prepare(
 
 
 def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
-    """Do a call that is prepared."""
+    """Run a prepared call."""
     if max_norm is not None:
         with torch.no_grad():
             torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)

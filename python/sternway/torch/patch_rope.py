@@ -21,7 +21,7 @@ _lock = threading.RLock()
 
 
 class _Slot:
-    """A name of a namespace in which a function is replaced, for as long as a patch holds it."""
+    """One function that is replaced in a namespace, for as long as at least one patch holds it."""
 
     def __init__(self, space: dict[str, Any], name: str, rotation: Rotation) -> None:
         self.space, self.name, self.original, self.holders = space, name, rotation.function, 0
@@ -52,7 +52,7 @@ class _Slot:
         self.space[self.name] = self.replacement
 
     def release(self) -> None:
-        """Without holders the replacement is the model's function, wherever somebody else may have kept it."""
+        """Drop one holder. Without holders the replacement calls the model's function, wherever a reference to it was kept."""
         self.holders -= 1
         if not self.holders and self.space.get(self.name) is self.replacement:
             self.space[self.name] = self.original
@@ -157,7 +157,7 @@ def patch_rope(model: torch.nn.Module) -> RopePatch:
 
 
 def _slot(place: Place, widths: list[int]) -> _Slot | None:
-    """Where a function is replaced or shall be. None: it cannot be reproduced."""
+    """The slot of a function that is replaced or will be. None: its rotation cannot be reproduced."""
     space, name = place
     value = space[name]
     known: _Slot | None = getattr(value, "_sternway_slot", None)
@@ -170,7 +170,7 @@ def _slot(place: Place, widths: list[int]) -> _Slot | None:
 
 
 def _require_kernels(model: torch.nn.Module) -> None:
-    """Raise UnsupportedError where a parameter is on a device that has no kernels."""
+    """Raise UnsupportedError if a parameter is on a device without kernels."""
     for device, dtype in {(p.device, p.dtype) for p in model.parameters() if p.device.type not in ("cpu", "meta")}:
         if device.type != "cuda":
             raise make("unsupported", _NAME, "model", "on the CPU or a CUDA device", f"a parameter on {device}")

@@ -41,7 +41,7 @@ def _operator(
     layout: str,
     direction: str,
 ) -> tuple[Tensor, Tensor]:
-    """The rotation where torch has to see it; others call it past torch. Without x_k its result is empty."""
+    """The rotation as an operator, for calls that torch must see. Without x_k its second result is empty."""
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
     y, *y_k = rotate(direction, x, x_k, positions, cos, sin, options)
     return y, y_k[0] if y_k else x.new_empty(0)
@@ -58,7 +58,7 @@ _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
 
 def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
-    """The gradient of a rotation: the same one in the other direction, and so on; that of its tables is torch's."""
+    """The gradient of a rotation: the rotation in the other direction. That of the tables is in torch operations."""
     x, x_k, positions, cos, sin, *options, direction = inputs
     dy = grads[0], None if x_k is None else grads[1]
     dx, dx_k = apply(_GRADIENT.function, *dy, positions, cos, sin, *options, _TRANSPOSE[direction])
@@ -73,7 +73,7 @@ _GRADIENT = differentiable(_operator, _transposed)
 
 
 class _Rope(torch.autograd.Function):
-    """One rotation of x, or of x and x_k, which have the same positions and tables.
+    """The rotation of x, or of x and x_k with the same positions and tables.
 
     learned: whether the tables may need a gradient, for which x is kept.
     """
@@ -127,7 +127,7 @@ class _Rope(torch.autograd.Function):
 
 
 def _rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
-    """One or two inputs rotated, with their gradients."""
+    """Rotate one or two inputs, with gradients."""
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     if exporting():  # which would drop the backward of a Function
         return _operator(x, x_k, positions, cos, sin, *options, "forward")[: len(inputs)]
@@ -136,7 +136,7 @@ def _rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None,
 
 
 def _learned(cos: Tensor, sin: Tensor) -> bool:
-    """Whether a derivative with respect to tables may be asked for. torch.compile does not see it in a transform."""
+    """Whether gradients of the tables may be needed. torch.compile does not see this inside a transform."""
     if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
         return True
     return torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
@@ -209,7 +209,7 @@ def rope(
 
 
 def _by_heads(inputs: list[Tensor], positions: Tensor | None, cos: Tensor, sin: Tensor, options: Options) -> list[Tensor]:
-    """Inputs rotated by tables of each head."""
+    """Rotate inputs by tables that differ by head."""
     if cos.shape != sin.shape:
         raise make("invalid_problem", OP, "sin", "of the shape of cos", str(list(sin.shape)))
     f = folded(inputs, positions, cos, sin, options[-1])
@@ -291,7 +291,7 @@ def rotate_by_tables(
     rotary_start: int,
     columns: str,
 ) -> list[Tensor]:
-    """One or two inputs rotated by tables that broadcast to them after ``unsqueeze(unsqueeze_dim)``."""
+    """Rotate one or two inputs by tables that broadcast to them after ``unsqueeze(unsqueeze_dim)``."""
     q = inputs[0]
     require_columns(columns)
     cos, sin = floating("cos", cos, q), floating("sin", sin, q)
@@ -304,7 +304,7 @@ def rotate_by_tables(
 
 
 def _rotary_dim(head_dim: int, width: int, rotary_dim: Any) -> int:
-    """How many elements tables of a width rotate."""
+    """The number of elements that tables of a width rotate."""
     if rotary_dim is None and width == head_dim:
         return head_dim
     known = (width, 2 * width) if width < head_dim else (head_dim,)
