@@ -13,6 +13,9 @@ PY := $(VENV)/bin/python
 # built sooner. They are the same where STERNWAY_CUDA_ARCHS names the GPUs.
 WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),all))
 DEMO_WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),here))
+# Processes that run tests side by side; tests marked "alone" run afterwards, one by one.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+GPU_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 14 ? n : 14)))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # A go that was installed into the environment is found last, so that one of the machine wins.
@@ -35,7 +38,8 @@ demo: $(VENV)/.demo ## install into .venv and compare every operation with torch
 test: test-go lint check-generated notebooks test-python ## run every test that needs no GPU, on an installed wheel
 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
-	$(PY) -m pytest python/tests -m gpu
+	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal
+	$(PY) -m pytest python/tests -m "gpu and alone"
 
 sanitize: $(VENV)/.dev ## run the selftest under the tools of compute-sanitizer, on a GPU
 	for tool in memcheck synccheck initcheck; do \
@@ -87,7 +91,8 @@ check-generated: $(VENV)/.generator
 	$(PY) tools/bindgen.py --check
 
 test-python: $(VENV)/.dev
-	$(PY) -m pytest python/tests -m "not gpu"
+	$(PY) -m pytest python/tests -m "not gpu and not alone" -n $(WORKERS) --dist worksteal --durations 15
+	$(PY) -m pytest python/tests -m "not gpu and alone" --durations 15
 
 # The environment. It sees the packages of $(PYTHON) when torch is among them, and gets a torch of its own otherwise.
 

@@ -1,4 +1,4 @@
-"""The benchmark: every case of the registry, in the same process as torch, checked against float64 before it is timed.
+"""The benchmark: every case, in the same process as torch, checked against float64 before it is timed.
 
     python -m sternway bench lerp --device cuda --csv lerp.csv --plot lerp.png
     python -m sternway bench --device cpu --csv cpu.csv
@@ -10,7 +10,9 @@
 A row is an operation, the gradients that are asked for, a shape and a dtype. Its time is the median of at least 20 repetitions
 that take turns with torch's backward and with a copy of as many bytes. On a GPU the buffers rotate, so that they exceed its L2
 cache; the share of a copy's speed is measured by events around each call, and again by replays of CUDA graphs of some calls.
-``results/`` in the source tree holds the CSV files that the README quotes; the first line of each is the command that made it.
+``results/`` in the source tree holds the CSV files that documents quote. The first line of each names the command, the card or
+processor with its driver, and the commit. The column ``kernel`` is ``plan.sku.kernel`` of the plan that ran; files from before
+this column lack it.
 """
 
 from .run import bench

@@ -1,41 +1,51 @@
-"""``python -m sternway bench exactness``: errors, ours and torch's: every case, inputs hard for scans, far positions."""
+"""``python -m sternway bench exactness``: errors of sternway and of torch against float64.
+
+The inputs are random numbers for every case, inputs that are hard for scans, and RoPE at large positions.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import rope, scan
 from .._cases import CASES, FORMATS, Problem, TorchSource, error
+from .._cases.progress import Progress
 from .._cases.rope import frequencies
 from .._cases.table import Table, shape_text
-from . import report
+from .kernels import kernels_of
+from .report import NewCsv
 
 SHAPE = (256, 4096)
 INF = math.inf
 
 
-def bench_exactness(device: str, path: str | None) -> int:
+def bench_exactness(device: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print the table, and write it."""
-    columns = ("op", "input", "shape", "dtype", "ulp", "torch_ulp", "norm", "torch_norm")
-    table = Table(op=32, input=34, shape=10, dtype=9, ulp=-9, torch_ulp=-9, norm=-9, torch_norm=-10)
+    columns = ("op", "input", "shape", "dtype", "kernel", "ulp", "torch_ulp", "norm", "torch_norm")
     print("ulp: the largest error in units in the last place of the largest element of its row; norm: |dx - truth| / |truth|\n")
-    table.head()
-    with report.Csv(path, device, columns) as csv:
-        for op, name, shape, dtype, numbers in (*cases(device), *hard_cases(device), *far_positions(device)):
+    with new_csv(columns) as csv, Progress("bench exactness", len(CASES) * len(FORMATS), quiet=quiet) as progress:
+        table = Table(progress, op=32, input=34, shape=10, dtype=9, ulp=-9, torch_ulp=-9, norm=-9, torch_norm=-10)
+        table.head()
+        for row in itertools.chain(cases(device, progress), hard_cases(device), far_positions(device)):
+            op, name, shape, dtype, kernel, numbers = row
             table.row(op, name, shape, dtype, *("" if x is None else f"{x:.2g}" for x in numbers))
-            csv.row(op, name, shape, dtype, *numbers)
+            csv.row(op, name, shape, dtype, kernel, *numbers)
     return 0
 
 
-Row = tuple[str, str, str, str, tuple[float | None, ...]]
+Row = tuple[str, str, str, str, str, tuple[float | None, ...]]
+"""Operation, input, shape, dtype, kernel; errors in units in the last place and norm-wise, ours and torch's."""
 
 
-def cases(device: str) -> Iterator[Row]:
-    """Every case in every dtype on random numbers; of several outputs the worst."""
+def cases(device: str, progress: Progress) -> Iterator[Row]:
+    """Every case in every dtype on random numbers; the largest error of its outputs."""
     for case in CASES:
         for dtype in FORMATS:
+            progress.step(f"{case.op} {case.name} {dtype}")
             problem = Problem(case, TorchSource(device), SHAPE, dtype)
             results, theirs, truths = problem.run(), problem.backward(case.torch)(), problem.truths()
             numbers = [
@@ -43,7 +53,7 @@ def cases(device: str) -> Iterator[Row]:
                 for measure in (error, lambda out, truth: norm(out, truth.value))
                 for found in (results, theirs)
             ]
-            yield case.op, case.name, shape_text(SHAPE), dtype, tuple(numbers)
+            yield case.op, case.name, shape_text(SHAPE), dtype, problem.plan.sku.kernel, tuple(numbers)
 
 
 def norm(out: Any, truth: Any) -> float:
@@ -61,19 +71,21 @@ def hard_cases(device: str) -> Iterator[Row]:
         leaf = x.clone().requires_grad_()
         theirs = torch.autograd.grad(getattr(torch, kind)(leaf, 0), leaf, dy)[0]
         operands = (dy,) if kind == "cumsum" else (dy, x)
-        ours = getattr(scan, f"{kind}_backward")(*operands)
+        backward = functools.partial(getattr(scan, f"{kind}_backward"), *operands)
+        kernel, ours = kernels_of(backward), backward()
         truth = DEFINITIONS[kind](dy.double(), x.double())
         yield (
             f"scan_backward({kind})",
             name,
             shape_text(tuple(x.shape)),
             dtype,
+            kernel,
             (None, None, norm(ours, truth), norm(theirs, truth)),
         )
 
 
 def hard_inputs(torch: Any) -> Iterator[tuple[str, str, str, Any, Any]]:
-    """Kind, name, dtype, dy, x."""
+    """Inputs as tuples of kind, name, dtype, dy and x."""
     normal = TorchSource().normal
     dy, x = normal((64,)), normal((64,))
     yield "logcumsumexp", "x + 30", "bfloat16", dy, x + 30
@@ -86,7 +98,7 @@ def hard_inputs(torch: Any) -> Iterator[tuple[str, str, str, Any, Any]]:
 
 
 def far_positions(device: str) -> Iterator[Row]:
-    """RoPE of 256 tokens from a position on. What models write in torch has float32 angles, and their cosines in dy's dtype."""
+    """RoPE of 256 tokens, starting at large positions. Rotations in models form angles in float32 and cosines in dy's dtype."""
     import torch
 
     dim = 128
@@ -103,13 +115,14 @@ def far_positions(device: str) -> Iterator[Row]:
         for dtype in ("float32", "bfloat16"):
             dy = TorchSource().normal((1, 1, 256, dim)).to(device, getattr(torch, dtype))
             truth = turned(dy.double(), positions[:, None] * power)
-            found = rope.rope_backward(dy, positions, pairing="half"), turned(dy, positions[:, None].float() * single)
+            backward = functools.partial(rope.rope_backward, dy, positions, pairing="half")
+            kernel, *found = kernels_of(backward), backward(), turned(dy, positions[:, None].float() * single)
             numbers = (None, None, *(norm(x, truth) for x in found))
-            yield "rope_backward", f"positions from {first:.0e}", shape_text(tuple(dy.shape)), dtype, numbers
+            yield "rope_backward", f"positions from {first:.0e}", shape_text(tuple(dy.shape)), dtype, kernel, numbers
 
 
 def logcumsumexp(dy: Any, x: Any) -> Any:
-    """The softmax of each prefix."""
+    """The gradient of logcumsumexp by definition, from the softmax of each prefix."""
     import torch
 
     dx = torch.zeros_like(x)
@@ -120,7 +133,7 @@ def logcumsumexp(dy: Any, x: Any) -> Any:
 
 
 def cumprod(dy: Any, x: Any) -> Any:
-    """The product of all the others of each prefix."""
+    """The gradient of cumprod by definition: the product of all other elements of each prefix."""
     import torch
 
     n = len(x)

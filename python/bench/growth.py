@@ -1,4 +1,4 @@
-"""``python -m sternway bench growth``: what twice the length of a scan costs, time(2n) / time(n): 2 for one linear pass."""
+"""``python -m sternway bench growth``: time(2n) / time(n) of scans of length n, which is 2 for one linear pass."""
 
 from __future__ import annotations
 
@@ -9,36 +9,45 @@ import sys
 from collections.abc import Callable, Iterator
 
 from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource
+from .._cases.progress import Progress
 from .._cases.table import Table, shape_text
 from . import timing
-from .report import Csv, machine
+from .report import NewCsv, machine
 
 LENGTHS = tuple(2**e for e in range(10, 21))
-TOTAL = 2**26  # elements where longer rows are fewer
+TOTAL = 2**26  # elements of the shapes whose number of rows falls as their length grows
 SHAPES: dict[str, tuple[str, Callable[[int], Shape]]] = {
     "64 rows": ("dim -1", lambda n: (64, n)),
     "2^26 in rows": ("dim -1", lambda n: (TOTAL // n, n)),
     "64 columns": ("dim 0", lambda n: (n, 64)),
 }
-COLUMNS = ("kind", "along", "shape", "dtype", "ms", "copy_ms", "growth", "copy_growth")
+COLUMNS = ("kind", "along", "shape", "dtype", "kernel", "ms", "copy_ms", "growth", "copy_growth")
 
 
-def bench_growth(device: str, text: str, path: str | None) -> int:
-    """Print growth from each length to the next of rows that contain a text; of equal totals it is twice the ratio of times."""
+def bench_growth(device: str, text: str, new_csv: NewCsv, quiet: bool) -> int:
+    """Print the growth from each length to the next, of the rows that contain a text.
+
+    Where both shapes have as many elements, it is twice the ratio of their times.
+    """
     rows = list(chosen(text))
     if not rows:
         print("No such row; see --rows.", file=sys.stderr)
         return 2
     print(f"{machine(device)}\n")
-    table = Table(kind=12, along=12, dtype=9, **{f"to {n}": -10 for n in LENGTHS[1:]}, worst=-5)
-    table.head()
-    with Csv(path, device, COLUMNS) as csv:
+    with new_csv(COLUMNS) as csv, Progress("bench growth", len(rows) * len(LENGTHS), quiet=quiet) as progress:
+        table = Table(progress, kind=12, along=12, dtype=9, **{f"to {n}": -10 for n in LENGTHS[1:]}, worst=-5)
+        table.head()
         for kind, case, along, dtype in rows:
             shape_of, more = SHAPES[along][1], 2 if along == "2^26 in rows" else 1
-            times = [seconds(case, shape_of(n), dtype, device) for n in LENGTHS]
+            times, kernels = [], []
+            for n in LENGTHS:
+                progress.step(f"{kind} {shape_text(shape_of(n))} {dtype}")
+                kernel, *own = seconds(case, shape_of(n), dtype, device)
+                times.append(own)
+                kernels.append(kernel)
             found = [(more * b[0] / a[0], more * b[1] / a[1]) for a, b in itertools.pairwise(times)]
-            for n, own, growth in zip(LENGTHS, times, (("", ""), *found), strict=True):
-                csv.row(kind, along, shape_text(shape_of(n)), dtype, *(t * 1e3 for t in own), *growth)
+            for n, kernel, own, growth in zip(LENGTHS, kernels, times, (("", ""), *found), strict=True):
+                csv.row(kind, along, shape_text(shape_of(n)), dtype, kernel, *(t * 1e3 for t in own), *growth)
             table.row(kind, along, dtype, *(f"{ours:.2f}" for ours, _ in (*found, max(found))))
     return 0
 
@@ -53,8 +62,11 @@ def chosen(text: str) -> Iterator[tuple[str, Case, str, str]]:
                     yield kind, named[f"{kind}, {dim}"], along, dtype
 
 
-def seconds(case: Case, shape: Shape, dtype: str, device: str) -> tuple[float, float]:
-    """Of a run, and of a copy of as many bytes; the same buffers come again when a level-2 cache has forgotten them."""
+def seconds(case: Case, shape: Shape, dtype: str, device: str) -> tuple[str, float, float]:
+    """The kernel, and the seconds of a run and of a copy of as many bytes.
+
+    There are enough buffers that a level-2 cache has evicted each of them before its next turn.
+    """
     problem = Problem(case, TorchSource(device), shape, dtype)
     moved = problem.bytes()
     count = 1 if device == "cpu" else max(2, math.ceil(4 * timing.L2 / moved))
@@ -65,8 +77,8 @@ def seconds(case: Case, shape: Shape, dtype: str, device: str) -> tuple[float, f
     }
     if device == "cpu":
         times, _ = timing.measure(calls, device)
-        return times["ours"].median, times["copy"].median
+        return problem.plan.sku.kernel, times["ours"].median, times["copy"].median
     for contestant in calls.values():
         contestant[0]()
     found = timing.replayed(calls, device)
-    return found["ours"], found["copy"]
+    return problem.plan.sku.kernel, found["ours"], found["copy"]

@@ -1,4 +1,4 @@
-"""The time of a call itself: host time on tensors so small that the work does not count."""
+"""``python -m sternway bench host``: host time of a call, on tensors so small that the kernel takes no time."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _plan
-from .._cases import CASES, Problem, TorchSource
+from .._cases import CASES, Case, Problem, TorchSource
+from .._cases.progress import Progress
 from .._cases.table import Table, time_text
-from .report import Csv, machine
+from .kernels import kernels_of
+from .report import NewCsv, machine
 from .timing import host
 
 SHAPE = (4, 8)
 
 
-def bench_host(device: str, csv: str | None) -> int:
-    """Print host times: a run and its parts beside torch.neg(out=), then autograd through both libraries."""
+def bench_host(device: str, new_csv: NewCsv, quiet: bool) -> int:
+    """Print host times: of a run and its parts compared with torch.neg(out=), then of autograd through both libraries."""
     import torch
 
     def synchronize() -> None:
@@ -23,53 +25,68 @@ def bench_host(device: str, csv: str | None) -> int:
             torch.cuda.synchronize(device)
 
     print(f"{machine(device)}\n")
-    table = Table(call=96, time=-8, ratio=-6)
-    table.head()
-    with Csv(csv, device, ("call", "us", "ratio")) as file:
+    with (
+        new_csv(("call", "kernel", "us", "ratio")) as file,
+        Progress("bench host", 1 + len(differentiable()), quiet=quiet) as progress,
+    ):
+        table = Table(progress, call=96, time=-8, ratio=-6)
+        table.head()
 
-        def show(name: str, seconds: float, against: float) -> None:
+        def show(name: str, kernel: str, seconds: float, against: float) -> None:
             table.row(name, time_text(seconds), f"{seconds / against:.2f}")
-            file.row(name, seconds * 1e6, seconds / against)
+            file.row(name, kernel, seconds * 1e6, seconds / against)
 
+        progress.step("plan.run of every case")
         runs(device, synchronize, show)
         print()
-        autograd(device, synchronize, show)
+        autograd(device, synchronize, show, progress)
     return 0
 
 
 def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]) -> None:
-    """A run of each case against torch.neg(out=), and what the first one is made of. Ratio: to torch.neg(out=)."""
+    """A run of each case, and the parts of the first run. Ratio: to torch.neg(out=)."""
     import torch
 
     problems = [Problem(case, TorchSource(device), SHAPE, "float32") for case in CASES]
     x, y = torch.randn(2, *SHAPE, device=device)
     library, plan, given = _plan._native(), problems[0].plan, problems[0].operands()
     held = plan._held(given, None)
+    launch = "native: read, check, launch, count the writes"
     calls: dict[str, Callable[[], Any]] = {
         "torch.neg(out=)": lambda: torch.neg(x, out=y),
         "an empty native call": library.pybind_GetNumThreads,
         "native: read the operands and check them": lambda: library.pybind_CanImplement(plan._handle, id(held)),
-        "native: read, check, launch, count the writes": lambda: _plan._run_usual(
-            plan._handle, plan._names, plan._inputs, given, -1
-        ),
+        launch: lambda: _plan._run_usual(plan._handle, plan._names, plan._inputs, given, -1),
     }
+    kernels = {**dict.fromkeys(calls, ""), launch: plan.sku.kernel}
     for problem in problems:
         tensors = problem.operands()
         calls[f"{problem.case.op}: plan.run ({problem.case.name})"] = lambda p=problem.plan, t=tensors: p.run(**t)  # type: ignore[misc]
+    kernels |= {name: kernels_of(call) for name, call in calls.items() if name not in kernels}
     seconds = host(calls, synchronize)
     for name, found in seconds.items():
-        show(name, found, seconds["torch.neg(out=)"])
+        show(name, kernels[name], found, seconds["torch.neg(out=)"])
 
 
-def autograd(device: str, synchronize: Callable[[], None], show: Callable[..., None]) -> None:
-    """autograd.grad through sternway.torch and through torch. Ratio: to torch."""
+def differentiable() -> list[tuple[Case, Callable[..., Any], list[str]]]:
+    """The cases with a drop-in, the drop-in, and those of their outputs that are gradients of floating inputs."""
+    found = []
     for case in CASES:
+        values = Problem(case, TorchSource("cpu"), SHAPE, "float32").values
+        floats = [name for name, output in case.outputs.items() if getattr(values, output.of).is_floating_point()]
+        if case.drop_in and floats:
+            found.append((case, case.drop_in, floats))
+    return found
+
+
+def autograd(device: str, synchronize: Callable[[], None], show: Callable[..., None], progress: Progress) -> None:
+    """autograd.grad through sternway.torch and through torch. Ratio: to torch."""
+    for case, drop_in, floats in differentiable():
+        progress.step(f"autograd of {case.op} {case.name}")
         problem = Problem(case, TorchSource(device), SHAPE, "float32")
-        floats = [name for name, output in case.outputs.items() if getattr(problem.values, output.of).is_floating_point()]
-        if not case.drop_in or not floats:
-            continue
-        calls = {"torch": problem.backward(case.torch, floats), "ours": problem.backward(case.drop_in, floats)}
+        calls = {"torch": problem.backward(case.torch, floats), "ours": problem.backward(drop_in, floats)}
+        kernel = kernels_of(calls["ours"])
         seconds = host(calls, synchronize, number=50)
         name = f"autograd.grad, {', '.join(floats)} of {case.op} ({case.name})"
-        show(f"{name}: torch", seconds["torch"], seconds["torch"])
-        show(f"{name}: sternway", seconds["ours"], seconds["torch"])
+        show(f"{name}: torch", "", seconds["torch"], seconds["torch"])
+        show(f"{name}: sternway", kernel, seconds["ours"], seconds["torch"])

@@ -1,4 +1,4 @@
-"""Shows the rows of the benchmark: on the terminal, as CSV, as a picture."""
+"""Output of the benchmark: a table on the terminal, a CSV file, a plot."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import math
 import platform
 import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from .. import _plan
 from .._cases import Case, Shape
 from .._cases.table import Table, shape_text, time_text
+from .row import Row
 from .timing import QUIET
-
-if TYPE_CHECKING:
-    from .run import Row
 
 
 def machine(device: str) -> str:
@@ -36,7 +35,7 @@ def machine(device: str) -> str:
 
 
 def first_line(path: str, start: str) -> str:
-    """What follows the colon of the first line that starts so."""
+    """The text after the colon in the first line of a file that begins with `start`; empty if there is none."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
@@ -44,16 +43,44 @@ def first_line(path: str, start: str) -> str:
     return next((" ".join(line.partition(":")[2].split()) for line in lines if line.startswith(start)), "")
 
 
+def commit() -> str:
+    """The commit of the source tree that this file belongs to, by git; the version of the wheel where there is none.
+
+    An installed package belongs to a tree if it is installed inside it, as `make` does.
+    """
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        if (Path(git("rev-parse", "--show-toplevel")) / "python/bench/report.py").is_file():
+            return git("describe", "--always", "--dirty")
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return str(_plan.info()["version"])
+
+
 def command() -> str:
     """The command line that runs."""
     return "python -m sternway " + shlex.join(sys.argv[1:])
 
 
-class Csv:
-    """A file of rows whose first line says how it was made; nothing where no path is given."""
+NewCsv = Callable[[Sequence[str]], "Csv"]
+"""Opens the CSV file that the options ask for, with these columns."""
 
-    def __init__(self, path: str | None, device: str, columns: Sequence[str]) -> None:
-        self.path, self.about, self.columns = path, f"# {command()} | {machine(device)}\n", columns
+
+class Csv:
+    """A CSV file whose first line is a comment with its origin; without a path nothing is written.
+
+    The comment has three parts, separated by " | ": the command; the card or processor, the versions of CUDA, driver, torch,
+    sternway and Python; and the commit.
+    """
+
+    def __init__(self, path: str | None, device: str, source: str | None, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, columns
+        self.about = f"# {command()} | {machine(device)} | commit {source or commit()}\n" if path else ""
 
     def __enter__(self) -> Csv:
         self.file: TextIO | None = None
@@ -76,15 +103,15 @@ class Csv:
 
 
 COLUMNS = {
-    "op": 32, "outputs": 24, "shape": 11, "dtype": 8, "bytes": -8, "time": -8, "of_copy": -7, "replayed": -8, "torch": -8,
-    "ratio": -6, "error": -6, "of_torch": -8, "note": 4,
+    "op": 32, "outputs": 24, "shape": 11, "dtype": 8, "kernel": 12, "bytes": -8, "time": -8, "of_copy": -7, "replayed": -8,
+    "torch": -8, "ratio": -6, "error": -6, "of_torch": -8, "note": 4,
 }  # fmt: skip
 
 
 def show(table: Table, row: Row) -> None:
     """Print a row."""
     table.row(
-        row.op, row.outputs, row.shape, row.dtype, f"{row.bytes / 1e6:.4g} MB", time_text(row.ms / 1e3),
+        row.op, row.outputs, row.shape, row.dtype, row.kernel, f"{row.bytes / 1e6:.4g} MB", time_text(row.ms / 1e3),
         f"{row.share_of_copy:.2f}", "" if row.replayed_share is None else f"{row.replayed_share:.2f}",
         time_text(row.torch_ms / 1e3), f"{row.ratio:.1f}x", f"{row.error:.3g}",
         f"{row.torch_error:.3g}", f"disturbed: other work took {row.others:.1f} processors" if row.others > QUIET else "",

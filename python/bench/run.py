@@ -1,4 +1,4 @@
-"""Measures the rows of the benchmark."""
+"""Measures the rows of the benchmark, each an operation with given outputs, shape and dtype."""
 
 from __future__ import annotations
 
@@ -8,44 +8,20 @@ import functools
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from .._cases import CASES, FORMATS, Case, Problem, Shape, TorchSource, error
+from .._cases.progress import Progress
 from .._cases.source import cuda_devices, usable
 from .._cases.table import Table, shape_text
 from . import report, timing
 from .exactness import bench_exactness
 from .growth import bench_growth
 from .host import bench_host
+from .row import Row
 from .sparse import bench_sparse
 from .timing import Call
 
 MOST_BUFFERS = 64
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table and of the CSV. Times in milliseconds, medians unless best; errors in units in the last place."""
-
-    op: str
-    outputs: str
-    shape: str
-    dtype: str
-    device: str
-    bytes: int
-    ms: float
-    best_ms: float
-    new_outputs_ms: float | None  # with outputs that are allocated in the call, as autograd's are; on the CPU
-    copy_ms: float
-    share_of_copy: float
-    replayed_share: float | None  # the same in replays of CUDA graphs
-    torch_ms: float
-    torch_best_ms: float
-    ratio: float
-    error: float
-    torch_error: float
-    torch_way: str
-    others: float  # processors that other work took meanwhile, on the CPU
 
 
 class WrongResultError(Exception):
@@ -58,25 +34,28 @@ def bench(options: argparse.Namespace) -> int:
 
     found, _ = cuda_devices()
     device = usable(options.device or (found[0] if found else "cpu"))
+    new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
     if options.family == "host":
-        return bench_host(device, options.csv)
+        return bench_host(device, new_csv, options.quiet)
     if options.family == "exactness":
-        return bench_exactness(device, options.csv)
+        return bench_exactness(device, new_csv, options.quiet)
     if options.family == "growth":
-        return bench_growth(device, options.rows, options.csv)
+        return bench_growth(device, options.rows, new_csv, options.quiet)
     if options.family == "sparse":
-        return bench_sparse(device, options.csv)
+        return bench_sparse(device, new_csv, options.quiet)
     chosen = list(rows(options, device))
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
         print(f"No such row. Families: {families}, host, exactness, growth, sparse; see --rows.", file=sys.stderr)
         return 2
     print(f"{report.machine(device)}\n")
-    table = Table(**report.COLUMNS)
-    table.head()
     done, wrong = [], 0
-    with report.Csv(options.csv, device, [field.name for field in dataclasses.fields(Row)]) as csv:
+    columns = [field.name for field in dataclasses.fields(Row)]
+    with new_csv(columns) as csv, Progress("bench", len(chosen), quiet=options.quiet) as progress:
+        table = Table(progress, **report.COLUMNS)
+        table.head()
         for case, shape, dtype in chosen:
+            progress.step(f"{case.op} {case.name} {shape_text(shape)} {dtype}")
             try:
                 row = measure(case, shape, dtype, device)
             except WrongResultError as failure:
@@ -127,7 +106,8 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
     time, torch_time = found["ours"], found["torch"]
     copy = min(found["copy_"].median, found["neg"].median)
     return Row(
-        op=case.op, outputs=case.name, shape=shape_text(shape), dtype=dtype, device=device, bytes=moved,
+        op=case.op, outputs=case.name, shape=shape_text(shape), dtype=dtype, device=device,
+        kernel=problem.plan.sku.kernel, bytes=moved,
         ms=time.median * 1e3, best_ms=time.best * 1e3,
         new_outputs_ms=found["new"].median * 1e3 if "new" in found else None,
         copy_ms=copy * 1e3, share_of_copy=copy / time.median,

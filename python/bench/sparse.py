@@ -1,15 +1,21 @@
-"""Sparse gradients of embedding bags through autograd: torch's with a row for each position, ours with one for each index."""
+"""``python -m sternway bench sparse``: sparse gradients of embedding bags through autograd.
+
+torch's gradient has a row for each position, sternway's a row for each index that occurs.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 from .._cases import TorchSource
 from .._cases.embedding_bag import inputs, uniform, zipf
+from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
 from . import timing
-from .report import Csv, machine
+from .kernels import kernels_of
+from .report import NewCsv, machine
 
 SHAPES = {
     "cuda": ((1 << 20, 128, 65536, 20), (50000, 768, 65536, 20), (10_000_000, 64, 65536, 20), (1000, 128, 32, 20)),
@@ -19,6 +25,7 @@ COLUMNS = (
     "indices",
     "shape",
     "dtype",
+    "kernel",
     "ms",
     "torch_ms",
     "torch_coalesced_ms",
@@ -29,25 +36,28 @@ COLUMNS = (
 )
 
 
-def bench_sparse(device: str, csv: str | None) -> int:
+def bench_sparse(device: str, new_csv: NewCsv, quiet: bool) -> int:
     """Print milliseconds of `autograd.grad` alone, torch's also with `coalesce()`, and errors against float64."""
     print(f"{machine(device)}\n")
-    table = Table(indices=8, shape=22, dtype=9, ours=-9, torch=-9, coalesced=-9, ratio=-6, error=-8, torch_error=-11)
-    table.head()
-    with Csv(csv, device, COLUMNS) as file:
-        for draw in (uniform, zipf):
-            for shape in SHAPES[device.partition(":")[0]]:
-                for dtype in ("float32", "float64") if device == "cpu" else ("float32", "bfloat16"):
-                    times, errors = measure(draw, shape, dtype, device)
-                    ours, torch, coalesced = times
-                    name = draw.__name__, shape_text(shape), dtype
-                    table.row(*name, *map(time_text, times), f"{torch / ours:.1f}x", *(f"{e:.1e}" for e in errors))
-                    file.row(*name, *(t * 1e3 for t in times), torch / ours, coalesced / ours, *errors)
+    dtypes = ("float32", "float64") if device == "cpu" else ("float32", "bfloat16")
+    rows = list(itertools.product((uniform, zipf), SHAPES[device.partition(":")[0]], dtypes))
+    with new_csv(COLUMNS) as file, Progress("bench sparse", len(rows), quiet=quiet) as progress:
+        table = Table(
+            progress, indices=8, shape=22, dtype=9, ours=-9, torch=-9, coalesced=-9, ratio=-6, error=-8, torch_error=-11
+        )
+        table.head()
+        for draw, shape, dtype in rows:
+            name = draw.__name__, shape_text(shape), dtype
+            progress.step(" ".join(name))
+            kernel, times, errors = measure(draw, shape, dtype, device)
+            ours, torch, coalesced = times
+            table.row(*name, *map(time_text, times), f"{torch / ours:.1f}x", *(f"{e:.1e}" for e in errors))
+            file.row(*name, kernel, *(t * 1e3 for t in times), torch / ours, coalesced / ours, *errors)
     return 0
 
 
-def measure(draw: Any, shape: tuple[int, ...], dtype: str, device: str) -> tuple[list[float], list[float]]:
-    """Seconds of ours, torch's, and torch's coalesced; the errors |d - truth| / |truth| of the first two."""
+def measure(draw: Any, shape: tuple[int, ...], dtype: str, device: str) -> tuple[str, list[float], list[float]]:
+    """The kernels of ours, seconds of ours, torch's and torch's coalesced, and |d - truth| / |truth| of the first two."""
     import torch
 
     import sternway.torch as st
@@ -65,13 +75,14 @@ def measure(draw: Any, shape: tuple[int, ...], dtype: str, device: str) -> tuple
     if not all(torch.equal(d.indices()[0], rows) for d in found):
         raise AssertionError("a sparse gradient has other rows than those that occur")
     errors = [float((d.values().double() - truth).norm() / truth.norm()) for d in found]
+    kernel = kernels_of(ours)
     calls: dict[str, list[timing.Call]] = {
         "ours": [lambda: ours()[0]], "torch": [lambda: theirs()[0]], "coalesced": [lambda: theirs()[0].coalesce()]
     }  # fmt: skip
     if device == "cpu":
         times, _ = timing.measure(calls, device)
-        return [times[name].median for name in calls], errors
+        return kernel, [times[name].median for name in calls], errors
     # A call that reads the number of rows waits for the device, so the time of the host is part of it: calls in a row.
     number = 100 if len(values.indices) < 10000 else 5
     seconds = timing.host({name: call for name, (call,) in calls.items()}, torch.cuda.synchronize, 15, number, finish=True)
-    return [seconds[name] for name in calls], errors
+    return kernel, [seconds[name] for name in calls], errors

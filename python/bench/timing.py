@@ -1,4 +1,4 @@
-"""Medians of contestants that take turns, so that a busy machine is unfair to none of them."""
+"""Median times of contestants that are measured in turn, so that other load on the machine affects them equally."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Time:
 
 
 def measure(contestants: Contestants, device: str) -> tuple[dict[str, Time], float]:
-    """The time that each contestant takes, and how many processors other work took meanwhile.
+    """The time of each contestant, and the number of processors that other programs kept busy meanwhile.
 
-    Other work ruins threads that wait for each other: on the CPU a disturbed measurement is made again.
+    On the CPU other load ruins threads that wait for each other, so a disturbed measurement is repeated.
     """
     if device != "cpu":
         samples, others = on_cuda(contestants, device), 0.0
@@ -47,7 +47,7 @@ def measure(contestants: Contestants, device: str) -> tuple[dict[str, Time], flo
 
 
 def watched(work: Callable[[], Samples]) -> tuple[Samples, float]:
-    """Do some work; how many processors did other processes take meanwhile?"""
+    """Measure, and count the processors that other programs kept busy meanwhile."""
     start, ours, all_of_them = time.perf_counter(), time.process_time(), processor_time()
     samples = work()
     others = processor_time() - all_of_them - (time.process_time() - ours)
@@ -55,17 +55,17 @@ def watched(work: Callable[[], Samples]) -> tuple[Samples, float]:
 
 
 def processor_time() -> float:
-    """Seconds that all processors were busy, by the kernel's count."""
+    """Seconds of processor time of the whole machine, from /proc/stat."""
     with Path("/proc/stat").open() as file:
         user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def on_cpu(contestants: Contestants, seconds: float = 0.05) -> Samples:
-    """At least 25 repetitions, more of quick calls.
+    """At least 25 repetitions; more if the calls are quick.
 
-    Blocks of calls alternate, with a pause between them, as threads that another contestant left waiting keep a core busy for a
-    while. The first two calls of a block are left out: they find caches full of another contestant's data.
+    Blocks of calls of the contestants alternate, with a pause in between: threads that another contestant left spinning keep a
+    core busy for a while. The first two calls of a block are left out, as they find caches full of another contestant's data.
     """
     samples: Samples = {name: [] for name in contestants}
     while any(len(times) < LEAST or sum(times) < seconds for times in samples.values()):
@@ -82,7 +82,7 @@ def on_cpu(contestants: Contestants, seconds: float = 0.05) -> Samples:
 
 
 def on_cuda(contestants: Contestants, device: str, repeats: int = 30) -> Samples:
-    """CUDA events around each call. The stream first waits for longer than the host takes: no event measures its pace."""
+    """Time each call by CUDA events. The stream first sleeps for longer than the launches take, which are not measured."""
     import torch
 
     cuda: Any = torch.cuda
@@ -111,7 +111,7 @@ def on_cuda(contestants: Contestants, device: str, repeats: int = 30) -> Samples
 
 
 def replayed(contestants: Contestants, device: str) -> dict[str, float]:
-    """Medians of seconds of a call in replays of CUDA graphs of 12 calls or more: without launches and events."""
+    """Median seconds of a call in replays of CUDA graphs of 12 calls or more, without launch times and events."""
     import torch
 
     cuda: Any = torch.cuda
@@ -130,7 +130,7 @@ def replayed(contestants: Contestants, device: str) -> dict[str, float]:
 def host(
     calls: Mapping[str, Call], synchronize: Call, batches: int = 60, number: int = 200, *, finish: bool = False
 ) -> dict[str, float]:
-    """Seconds of host time for one call: medians of the means of batches, with the device's queue emptied in between.
+    """Host seconds per call: the median of the means of batches. The device's queue is emptied between batches.
 
     finish: the time until the device is done, too.
     """
@@ -150,7 +150,7 @@ def host(
 
 
 def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:
-    """Two ways to move as many bytes, the driver's copy and a vectorised kernel: each reads one half and writes the other."""
+    """Two ways to move as many bytes, the driver's copy and a vectorised kernel: half are read, half are written."""
     import torch
 
     calls: dict[str, list[Call]] = {"copy_": [], "neg": []}

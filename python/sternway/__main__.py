@@ -1,4 +1,4 @@
-"""``python -m sternway``: what is here, does it work, what is it good for, how fast is it."""
+"""The command line, ``python -m sternway``: info, selftest, demo and bench."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     )
     selftest.add_argument("--device", help="cpu, cuda or cuda:N; all that are there by default")
 
-    command("demo", run_demo, "demo", "compare every operation with torch.autograd and with float64 on real data")
+    demo = command("demo", run_demo, "demo", "compare every operation with torch.autograd and with float64 on real data")
 
     bench = command("bench", run_bench, "bench", "measure against torch in the same process")
     bench.add_argument(
@@ -71,11 +71,14 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")
     bench.add_argument("--plot", metavar="FILE", help="draw the rows to FILE (png, svg or pdf)")
     bench.add_argument("--quick", action="store_true", help="the smallest shape in float32 and bfloat16 alone")
+    bench.add_argument("--commit", metavar="NAME", help="the commit that the CSV names; by default that of the source, by git")
+    for long in (selftest, demo, bench):
+        long.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return top
 
 
 def shapes(text: str) -> tuple[tuple[int, ...], ...]:
-    """8191x8193,64x50257."""
+    """Parse shapes such as 8191x8193,64x50257."""
     return tuple(tuple(map(int, shape.split("x"))) for shape in text.split(","))
 
 
@@ -97,7 +100,7 @@ def run_info(options: argparse.Namespace) -> int:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package, without importing it."""
+    """The version of an installed package, without importing it."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -105,7 +108,7 @@ def installed(package: str) -> str | None:
 
 
 def device_words(device: dict[str, Any]) -> str:
-    """A GPU in words."""
+    """Describe a GPU on one line."""
     if "error" in device:
         return f"{device['device']} {device['error']}"
     memory = f"{device['memory'] / 2**30:.0f} GiB"
@@ -128,21 +131,21 @@ def words(value: Any) -> str:
 
 
 def run_selftest(options: argparse.Namespace) -> int:
-    """Every case against float64."""
+    """Compare every case with float64."""
     from ._cases.selftest import selftest
 
-    return selftest(options.device)
+    return selftest(options.device, quiet=options.quiet)
 
 
-def run_demo(_: argparse.Namespace) -> int:
-    """Every case on real data."""
+def run_demo(options: argparse.Namespace) -> int:
+    """Run every case on real data."""
     from ._cases.demo import demo
 
-    return demo()
+    return demo(quiet=options.quiet)
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """The benchmark."""
+    """Run the benchmark."""
     from .bench import bench
 
     return bench(options)

@@ -1,4 +1,4 @@
-"""What the package needs to know of array libraries: dtype names, devices, allocation. None of them is imported here."""
+"""Array libraries: their dtype names, devices and allocation. This module imports none of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Array = Any
 """Any array that speaks DLPack: torch.Tensor, numpy.ndarray, cupy.ndarray, jax.Array (as an input), ..."""
 
 _DTYPE_TEXT = re.compile(r"[A-Za-z_][\w.]*\.((?:b?float|complex|u?int|bool)\d*)")
-"""How a library spells a dtype, such as ``array_api_strict.float32``."""
+"""The text of a dtype with its library, such as ``array_api_strict.float32``."""
 
 
 def dtype_name(dtype: Any) -> str:
-    """``"float32"`` of a name, a ``torch.dtype``, a ``numpy.dtype``, a NumPy scalar type or a dtype of the array API standard.
+    """The name, such as ``"float32"``, of a dtype given by name or by torch, NumPy or the array API standard.
 
     Raises:
         TypeError: for anything else.
@@ -40,7 +40,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def device_name(device: Any) -> str:
-    """``"cpu"`` or ``"cuda:N"`` of a name, or of anything with ``.type`` and ``.index``, such as a ``torch.device``.
+    """The name ``"cpu"`` or ``"cuda:N"`` of a device: a name, or an object with ``.type`` and ``.index``.
 
     ``"cuda"`` is the current device of torch where torch is loaded, otherwise the first.
 
@@ -68,11 +68,11 @@ def device_name(device: Any) -> str:
 
 
 _devices: dict[Any, str] = {"cpu": "cpu"}
-"""Names of NumPy's device, and of torch's devices that tensors were met on; such a device always has an index."""
+"""Cached names of devices: NumPy's, and those of torch tensors seen so far, which always have an index."""
 
 
 def device_of(x: Array) -> str:
-    """The device of an array, by DLPack."""
+    """The device of an array, from its attributes or by DLPack."""
     device = getattr(x, "device", None)
     try:
         return _devices[device]
@@ -102,11 +102,11 @@ def library_of(x: Any) -> str | None:
 
 
 _MEANING_BESIDE_NUMBERS = ("mask", "unit", "units")
-"""Attributes of subclasses of numpy.ndarray whose numbers alone are not what the array says."""
+"""Attributes of subclasses of numpy.ndarray that change the meaning of the numbers."""
 
 
 def require_plain(op: str, operand: str, x: Any) -> None:
-    """Refuse an array of NumPy that is no plain array of numbers: masked, with units, structured, of objects, text or dates.
+    """Refuse an array of NumPy that is masked, has units, is structured, or holds objects, text or dates.
 
     Raises:
         UnsupportedError: it is such an array.
@@ -124,7 +124,7 @@ def require_plain(op: str, operand: str, x: Any) -> None:
 
 
 def require_array(op: str, operand: str, x: Any) -> Array:
-    """x where it is an array of torch, NumPy or CuPy; for an array of any other library, what it lends.
+    """Return x if it is an array of torch, NumPy or CuPy; for any other library, the array that its DLPack capsule describes.
 
     Returns:
         an array with ``.shape``, ``.dtype`` and ``.reshape(-1)``.
@@ -152,12 +152,12 @@ def require_array(op: str, operand: str, x: Any) -> Array:
 
 
 def reshaped(x: Array, shape: tuple[int, ...]) -> Array:
-    """x in another shape; arrays of the array API standard have no method for it."""
+    """x in another shape. Arrays of the array API standard have no method reshape, only a function."""
     return x.reshape(shape) if hasattr(x, "reshape") else x.__array_namespace__().reshape(x, shape)
 
 
 class Producer(Protocol):
-    """How the library of an operand makes new arrays."""
+    """Allocation of new arrays by the library of an operand."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array: ...
     def empty_like(self, x: Array) -> Array: ...
@@ -175,12 +175,12 @@ class _Torch:
         return self.torch.empty_like(x)
 
     def multiples(self, count: int, of: int, device: str) -> Array:
-        """0, of, 2 of, ... in int64."""
+        """``[0, of, 2 * of, ...]`` with `count` elements, int64."""
         return self.torch.arange(count, device=device) * of
 
 
 class _NumPyLike:
-    """NumPy and CuPy: a module with empty and empty_like, whose current device is the operand's."""
+    """Allocation by NumPy or CuPy, on the current device."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -198,12 +198,12 @@ class _NumPyLike:
         return self.module.empty_like(x)
 
     def multiples(self, count: int, of: int, device: str) -> Array:
-        """0, of, 2 of, ... in int64."""
+        """``[0, of, 2 * of, ...]`` with `count` elements, int64."""
         return self.module.arange(count, dtype="int64") * of
 
 
 class _ArrayAPI:
-    """A library of the array API standard, whose arrays can be written into through DLPack."""
+    """Allocation by a library of the array API standard whose arrays can be written to through DLPack."""
 
     def __init__(self, x: Array) -> None:
         self.module, self.device = x.__array_namespace__(), x.device
@@ -219,7 +219,7 @@ class _ArrayAPI:
         return self.module.empty_like(x)
 
     def multiples(self, count: int, of: int, device: str) -> Array:
-        """0, of, 2 of, ... in int64."""
+        """``[0, of, 2 * of, ...]`` with `count` elements, int64."""
         return self.module.arange(count, dtype=self.module.int64, device=self.device) * of
 
 
@@ -227,7 +227,7 @@ _producers: dict[type, Producer] = {}
 
 
 def producer(x: Array, op: str) -> Producer:
-    """The library that made x; for arrays of a library that nobody here knows torch, or NumPy where torch is not loaded.
+    """The allocator of the library that made x. For an unknown library it is torch, or NumPy if torch is not imported.
 
     Raises:
         UnsupportedError: for a library whose arrays cannot be written into, such as JAX.

@@ -1,4 +1,4 @@
-"""Descriptors: frozen statements of a problem, equal by value, that travel as JSON."""
+"""Descriptors: frozen dataclasses that state a problem, are equal by value, and can be written as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST_SHAPE = 64
 
 
 class _Required:
-    """The default of a field that has none, behind a field that has one."""
+    """The default of a required field that follows a field with a default."""
 
     def __repr__(self) -> str:
         return "<required>"
@@ -44,7 +44,7 @@ REQUIRED: Any = _Required()
 
 
 def _kind(field: dataclasses.Field[Any]) -> str:
-    """What a field holds, a key of _MEANING."""
+    """The type of a field, as a key of _MEANING."""
     for suffix in ("shape", "dtype"):
         if field.name.endswith(suffix):
             return suffix
@@ -59,7 +59,7 @@ def _integer(value: Any) -> int:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """The extents of a list, a tuple, a torch.Size, an array of rank 1; no text, mapping, set or iterator."""
+    """The extents of a shape: a list, tuple, torch.Size or array of rank 1; not text, a mapping, a set or an iterator."""
     is_sequence = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
     if not is_sequence or isinstance(value, (str, bytes, bytearray, memoryview)) or len(value) > _LONGEST_SHAPE:
         raise TypeError
@@ -98,7 +98,7 @@ _NORMALISERS: dict[str, Callable[[Any], Any]] = {
 
 
 def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
-    """A value in the one form that compares, hashes and travels well.
+    """Convert a value to the one form in which it is compared, hashed and written as JSON.
 
     Args:
         op, operand: what an error names.
@@ -114,7 +114,7 @@ def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
 
 
 def normalise_fields(op: str, instance: Any) -> None:
-    """Normalise the fields of a frozen dataclass. None stays where it is the default.
+    """Normalise the fields of a frozen dataclass. A default of None is kept.
 
     Raises:
         InvalidProblemError: a field of another kind.
@@ -131,10 +131,11 @@ def normalise_fields(op: str, instance: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Descriptor:
-    """One problem of a family. Fields are normalised: shapes to tuples of int, dtypes to names.
+    """Base class of the descriptors. Fields are converted when it is made: shapes to tuples of int, dtypes to names.
 
     Raises:
-        InvalidProblemError: a field of another kind. What the values mean is checked by ``Plan.select``.
+        InvalidProblemError: a field of another type. ``Plan.select`` checks the values.
+        TypeError: a required field is missing.
     """
 
     family: ClassVar[str]
@@ -146,7 +147,17 @@ class Descriptor:
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def to_json(self) -> str:
-        """A JSON object with the fields and ``"family"``; NaN and infinities are the strings "nan", "inf" and "-inf"."""
+        """Write the descriptor as JSON.
+
+        Returns:
+            the text of a JSON object with the fields and ``"family"``. NaN and infinities are the strings "nan", "inf" and
+            "-inf".
+
+        Example:
+            >>> import sternway as sw
+            >>> sw.UniqueRowsDescriptor(num_rows=9, total=5).to_json()
+            '{"family": "unique_rows", "num_rows": 9, "total": 5, "index_dtype": "int64", "padding_idx": null}'
+        """
         fields: dict[str, Any] = {"family": self.family}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -156,10 +167,21 @@ class Descriptor:
 
     @classmethod
     def from_json(cls: type[D], text: str) -> D:
-        """The descriptor that ``to_json`` wrote.
+        """Read a descriptor from JSON.
+
+        Args:
+            text: what ``to_json`` returned; a field that is left out has its default.
+
+        Returns:
+            a descriptor of this class.
 
         Raises:
-            InvalidProblemError: text that is no such object, or names an unknown field or another family.
+            InvalidProblemError: text that is not such an object, or that names an unknown field or another family.
+
+        Example:
+            >>> import sternway as sw
+            >>> sw.UniqueRowsDescriptor.from_json('{"num_rows": 9, "total": 5}').num_rows
+            9
         """
         try:
             fields: dict[str, Any] = json.loads(text)

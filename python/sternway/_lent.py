@@ -1,4 +1,4 @@
-"""Arrays of libraries that this package does not know, by the DLPack capsule or the exchange API that they offer.
+"""Arrays of unknown libraries, read through the DLPack capsule or the C exchange API that they offer.
 
 Such a producer may describe its memory in any way: the native library alone reads the description, and checks it.
 """
@@ -38,7 +38,7 @@ def is_jax(x: Any) -> bool:
 
 
 def speaks_dlpack(x: Any) -> bool:
-    """Whether x is an object with ``__dlpack__`` or of a type with the exchange API, as far as it lets itself be asked."""
+    """Whether x has ``__dlpack__``, or its type the exchange API. An attribute lookup that raises counts as no."""
     try:
         return not isinstance(x, type) and (hasattr(type(x), "__dlpack_c_exchange_api__") or hasattr(x, "__dlpack__"))
     except Exception:  # an attribute that raises something else than AttributeError
@@ -46,7 +46,7 @@ def speaks_dlpack(x: Any) -> bool:
 
 
 def lend(op: str, operand: str, x: Any, stream: int | None = None) -> tuple[Any, ...]:
-    """What the native library reads an array of an unknown library from: see read_lent in pybind/pytensor/pytensor.c.
+    """The object through which the native library reads an array (read_lent in pybind/pytensor/pytensor.c).
 
     Args:
         stream: the handle of a CUDA stream that the array shall be ready on; None, 0 and -1: the legacy default stream.
@@ -70,7 +70,7 @@ def lend(op: str, operand: str, x: Any, stream: int | None = None) -> tuple[Any,
 
 
 def capsule_of(x: Any, stream: int | None) -> Any:
-    """What ``x.__dlpack__`` returns, which may be anything."""
+    """The result of ``x.__dlpack__``, which may be any object."""
     options: dict[str, Any] = {}
     if hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in CUDA:
         options["stream"] = stream if stream is not None and stream > 0 else _LEGACY_STREAM
@@ -82,7 +82,7 @@ def capsule_of(x: Any, stream: int | None) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class Lent:
-    """An array of an unknown library whose description was read and checked.
+    """An array of an unknown library whose DLPack description has been read and checked.
 
     A producer may hand out a capsule only once, so that this keeps it for the run.
 
@@ -111,15 +111,15 @@ class Lent:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In bytes, as in NumPy."""
+        """The strides in bytes, as in NumPy."""
         return tuple(step * self.itemsize for step in self.steps)
 
     def __dlpack__(self, **_: Any) -> Any:
-        """What the array lent."""
+        """The DLPack capsule of the array."""
         return self.item[0]
 
     def reshape(self, *shape: Any) -> Any:
-        """A view of rank 1 for -1; such a view in the shape of its owner is the owner.
+        """A view of rank 1 for -1; for such a view, the shape of its owner gives the owner back.
 
         Raises:
             UnsupportedError: another shape, or elements that are not one stride apart.
@@ -139,7 +139,7 @@ class Lent:
         return dataclasses.replace(self, item=item, shape=(count,), steps=(step,))
 
     def __float__(self) -> float:
-        """The one element of an array on the host.
+        """The only element of an array on the host.
 
         Raises:
             TypeError: another array.

@@ -1,4 +1,4 @@
-"""How arrays of any library become operands that the native library can read."""
+"""Converts operands, arrays of any library, to objects that the native library can read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _increment: Callable[[Any], None]
 
 
 def meet_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | None:
-    """The first time that a tensor of torch comes by, tell the native library what it asks plain tensors with.
+    """At the first tensor of torch, give the native library the functions by which it queries plain tensors.
 
-    Return its quick way of a run then, if there is one.
+    Returns:
+        the native library's fast path of a run, if it has one. None: torch was met before, or is not among the operands.
     """
     global _increment
     torch = sys.modules.get("torch")
@@ -42,7 +43,7 @@ def meet_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | No
 
 
 def count_writes(outputs: Iterable[Any]) -> None:
-    """Tell autograd that these were overwritten, as far as they are tensors of torch that have a version."""
+    """Raise the version counters of tensors of torch, so that autograd notices that they were overwritten."""
     torch = sys.modules.get("torch")
     if torch is not None:
         tensors = [x for x in outputs if isinstance(x, torch.Tensor) and not x.is_inference()]
@@ -51,7 +52,7 @@ def count_writes(outputs: Iterable[Any]) -> None:
 
 
 def borrow(op: str, device: str, name: str, x: Any, out: bool, stream: int | None) -> Any:
-    """What the native library reads an operand from: a tensor of torch, a capsule, or what an unknown library lent."""
+    """The object through which the native library reads an operand: a tensor of torch, a capsule, or a Lent."""
     kind = type(x)
     if kind is Lent:
         return x.item
@@ -77,7 +78,7 @@ _BFLOAT = 4
 
 
 def _borrow_numpy(op: str, name: str, x: Any) -> Any:
-    """A capsule of NumPy's own making, whatever a subclass has in its place. NumPy lends no bfloat16: its bits are lent."""
+    """A capsule by NumPy's own method, whatever a subclass overrides. bfloat16, which NumPy cannot export, goes as bits."""
     require_plain(op, name, x)
     numpy = sys.modules["numpy"]
     try:
@@ -97,7 +98,10 @@ def _numpy_capsule(numpy: Any, x: Any) -> Any:
 
 
 def _check_torch(torch: Any, op: str, name: str, x: Any, out: bool) -> None:
-    """Refuse what the exchange API lends without a word: autograd outputs, lazy negation, a storage that shrank."""
+    """Refuse a tensor that the exchange API would export although its memory is not what the tensor says.
+
+    It is an output that requires grad, a lazily negated view, or a view of a storage that was shrunk.
+    """
     if out and x.requires_grad:
         raise errors.make(
             "invalid_problem", op, name, "free of autograd", "a tensor that requires grad", f"pass {name}.detach()"

@@ -1,4 +1,4 @@
-"""Plans: the one way from Python to the native library. This is the only module that imports ``_native``."""
+"""Plans, the only way from Python to the native library. No other module imports ``_native``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log_runs = False
 
 @functools.cache
 def _native() -> Any:
-    """The native library, loaded at first use: a process that only imports sternway can fork."""
+    """The native library. It is loaded at first use, so a process that only imports sternway can still fork."""
     global _run, _log_runs
     from . import _native as library
 
@@ -48,7 +48,7 @@ def _native() -> Any:
 
 
 def _warn_of_ignored_numbers() -> None:
-    """The native library ignores what is no number of threads, and has no log."""
+    """Warn of thread counts in the environment that the native library ignores: it has no log of its own."""
     for variable in ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(variable, "").strip()
         first = text.split(",")[0].strip() if variable == "OMP_NUM_THREADS" else text  # one for each level of nesting
@@ -57,7 +57,7 @@ def _warn_of_ignored_numbers() -> None:
 
 
 _NOT_RUN, _RAN = 0, 1
-"""Of _run_usual: an operand is wrong, or no plain tensor of torch; it ran, and torch counted the writes."""
+"""Results of _run_usual: an operand is wrong or is no plain tensor of torch; it ran and raised torch's version counters."""
 
 
 def _before_torch(*_: Any) -> int:
@@ -69,7 +69,7 @@ _run_usual: Callable[..., int] = _before_torch  # the native library's, once it 
 
 
 def _after_fork() -> None:
-    """The Go runtime has one thread left in a forked child and would hang: say so instead."""
+    """Make every call in a forked child raise: the Go runtime has only one thread there and would hang."""
     global _native, _run, _run_usual
 
     def refuse(*_: Any) -> NoReturn:
@@ -86,7 +86,7 @@ def _after_fork() -> None:
 
 
 def _raise(error: Exception, op: str = "") -> NoReturn:
-    """Raise what the native library refused; op: what was asked, where the library names itself or a step of its own."""
+    """Raise the native library's error. op replaces the operation where the error names the library or a step of it."""
     refusal = None
     try:
         if type(error) is RuntimeError:  # the native library knows no other class
@@ -100,10 +100,17 @@ def _raise(error: Exception, op: str = "") -> NoReturn:
 
 
 class Plan(Generic[D]):
-    """A kernel selected for one descriptor on one device: immutable, hashable, safe to run from many threads at once.
+    """A kernel selected for one descriptor on one device. ``select`` makes a plan.
 
-    Made by ``select``. Attributes: ``descriptor``, ``device``, ``preference``, ``workspace_size`` (bytes), ``sku``,
-    ``precision_guarantee``.
+    A plan is immutable, hashable and equal by its descriptor, device and preference. Any number of threads may run it at once.
+
+    Attributes:
+        descriptor: the problem.
+        device: the name of the device, ``"cpu"`` or ``"cuda:N"``.
+        preference: the :class:`PlanPreference` that it was selected with.
+        workspace_size: bytes of scratch memory that a run needs.
+        sku: the selected kernel, a :class:`KernelSku`.
+        precision_guarantee: a :class:`PrecisionGuarantee`.
     """
 
     descriptor_type: ClassVar[type[Descriptor]]
@@ -123,16 +130,28 @@ class Plan(Generic[D]):
 
     @classmethod
     def select(cls: type[P], descriptor: Descriptor, device: Any = "cpu", preference: PlanPreference | None = None) -> P:
-        """Check a descriptor and choose a kernel. May be slow; run is quick.
+        """Check a descriptor and select a kernel. This may be slow (loading kernels, reading the device); ``run`` is quick.
 
         Args:
-            descriptor: of this plan's family.
-            device: "cpu", "cuda", "cuda:N", or anything with .type and .index, such as a torch.device.
-            preference: None: a deterministic kernel with any workspace.
+            descriptor: a problem of this plan's family.
+            device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, or an object with ``.type`` and ``.index``, such as a torch.device.
+            preference: None: a deterministic kernel with a workspace of any size.
+
+        Returns:
+            a plan of this class.
 
         Raises:
             InvalidProblemError: a descriptor that contradicts itself.
-            UnsupportedError: a dtype, option or preference without a kernel, or a device that is not there.
+            UnsupportedError: a dtype, option or preference that no kernel has, or a device that is not there; the message says
+                whether the driver, the device or a kernel image for its architecture is missing.
+            DeviceError: the CUDA driver reported an error.
+            TypeError: a descriptor of another family, or a preference of another class.
+
+        Example:
+            >>> import sternway as sw
+            >>> descriptor = sw.LerpBackwardDescriptor(shape=(4, 8), dtype="float32", weight=0.5)
+            >>> sw.LerpBackwardPlan.select(descriptor, device="cpu").device
+            'cpu'
         """
         if not isinstance(descriptor, cls.descriptor_type):
             raise TypeError(f"{cls.__name__} takes a {cls.descriptor_type.__name__}, not a {type(descriptor).__name__}")
@@ -201,7 +220,25 @@ class Plan(Generic[D]):
         return type(self).select, (self.descriptor, self.device, self.preference)
 
     def can_implement(self, *, workspace: Array | None = None, **operands: Array | None) -> None:
-        """Return None, or raise the error that ``run`` would raise for these operands. A workspace need not be given."""
+        """Raise the error that ``run`` would raise for these operands; launch nothing.
+
+        Args:
+            workspace: as for ``run``; it need not be given.
+            **operands: arrays by name, as for ``run``.
+
+        Returns:
+            None: ``run`` accepts these operands.
+
+        Raises:
+            Error: of the class and with the message of the error that ``run`` would raise.
+
+        Example:
+            >>> import numpy as np, sternway as sw
+            >>> plan = sw.LerpBackwardPlan.select(sw.LerpBackwardDescriptor((3,), "float32", weight=0.5))
+            >>> plan.can_implement(dy=np.ones(3, np.float32), da=np.empty(4, np.float32))
+            Traceback (most recent call last):
+            sternway.errors.InvalidProblemError: lerp_backward: da must be of shape [3], got [4]
+        """
         operands["workspace"] = self._workspace(operands, None) if workspace is None else workspace
         held = self._held(operands, None)
         try:
@@ -210,17 +247,36 @@ class Plan(Generic[D]):
             _raise(error)
 
     def run(self, *, workspace: Array | None = None, stream: Any = None, **operands: Array | None) -> None:
-        """Check the operands and launch. Nothing is allocated on the device unless a workspace is needed and not given.
+        """Check the operands and launch the kernel. Every element of each output is overwritten.
+
+        Nothing is allocated on the device unless a workspace is needed and not given. On a GPU the launch is asynchronous and
+        can be captured in a CUDA graph.
 
         Args:
-            workspace: uint8, at least ``workspace_size`` bytes on the plan's device, 256-byte aligned. None: taken from the
-                producer of the first operand, if these operands need it.
-            stream: None: the producer's current stream; or a handle, or an object with .cuda_stream, .ptr or
-                __cuda_stream__. Ignored on the CPU, where the run has finished when this returns.
-            operands: by name, see the class; outputs are written completely.
+            workspace: a uint8 array of ``workspace_size`` bytes or more on the plan's device, aligned to 256 bytes. None: one
+                is allocated by the library of the first operand, if these operands need it.
+            stream: a CUDA stream: an integer handle, or an object with ``.cuda_stream``, ``.ptr`` or ``__cuda_stream__``. None:
+                the current stream of the operands' library. Ignored on the CPU, where the run has finished when this returns.
+            **operands: arrays by name, which the class of the plan lists; of any library that exports DLPack and, for outputs,
+                can be written to.
 
         Raises:
-            Error: of the class that says what is wrong; nothing has been written then, unless it is a DeviceError.
+            InvalidProblemError: a missing, unexpected or overlapping operand, or one of another shape, dtype or device; on the
+                CPU also an index out of range.
+            UnsupportedError: an array that is not plain numbers in strides, or has too many dimensions.
+            BufferTooSmallError: a view that reaches outside its storage.
+            MisalignedOperandError: an address that is no multiple of the element size, or a workspace not aligned to 256 bytes.
+            WorkspaceTooSmallError: a workspace of fewer than ``workspace_size`` bytes.
+            DeviceError: the CUDA driver reported an error; outputs may be partly written. No other error writes any output.
+            TypeError: an operand that is no array.
+
+        Example:
+            >>> import numpy as np, sternway as sw
+            >>> plan = sw.LerpBackwardPlan.select(sw.LerpBackwardDescriptor((3,), "float32", weight=0.25))
+            >>> dy, da = np.ones(3, np.float32), np.empty(3, np.float32)
+            >>> plan.run(dy=dy, da=da)
+            >>> da
+            array([0.75, 0.75, 0.75], dtype=float32)
         """
         handle = -1 if stream is None or self.device == "cpu" else stream_handle(self.sku.op, stream)
         if _log_runs:
@@ -241,7 +297,7 @@ class Plan(Generic[D]):
         count_writes(operands.get(name) for name in self._outputs)
 
     def _held(self, operands: dict[str, Any], stream: int | None) -> tuple[Any, ...]:
-        """The workspace and the operands in the plan's order, as the native library can read them."""
+        """The workspace and the operands in the plan's order, as objects that the native library can read."""
         for name in operands:
             if type(name) is not str or name not in self._names:  # a subclass of str may equal many names
                 known, shown = ", ".join(self._names[:-1]), errors.shown(name)
@@ -258,7 +314,7 @@ class Plan(Generic[D]):
         return tuple(readable(name) for name in (self._names[-1], *self._names[:-1]))
 
     def _workspace(self, operands: dict[str, Any], stream: Any) -> Array | None:
-        """A workspace of the library that made the first operand; None where none is needed or none is to be had."""
+        """A workspace by the library of the first operand. None: none is needed, or none can be allocated."""
         if not self.workspace_size or operands.get(self._workspace_for) is None:
             return None
         given = (operands.get(name) for name in self._names)
@@ -282,7 +338,7 @@ class Plan(Generic[D]):
 
 
 def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | None]], out: Any) -> dict[str, Array]:
-    """The outputs of a function by name: those that the caller gave, or new ones of dy's library.
+    """The outputs of a function by name: the arrays that the caller gave, or new ones of dy's library.
 
     rows: name, an array that the output is like, or a shape, and for a shape the dtype (None: dy's).
     """
@@ -312,7 +368,7 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
 
 
 def _given(op: str, names: list[str], out: Any) -> dict[str, Array]:
-    """The outputs that a caller gave: an array, or a tuple or list of them; Nones behind the last one do not count."""
+    """The outputs that a caller gave: an array, or a tuple or list of them. Trailing Nones are dropped."""
     given = list(out) if isinstance(out, (tuple, list)) else [out]
     while given and given[-1] is None:
         given.pop()
@@ -325,7 +381,27 @@ def _given(op: str, names: list[str], out: Any) -> dict[str, Array]:
 
 
 def info() -> dict[str, Any]:
-    """What is here: versions, backends, devices, the kernel image (architectures, hashes, nvcc) and the number of threads."""
+    """Describe this installation: versions, devices, driver, kernel image and threads.
+
+    Returns:
+        a dict of plain values, which can be written as JSON:
+
+        - ``version``, ``python``, ``go``: version strings; ``torch``: its version, or None where it has not been imported.
+        - ``backends``: a list of ``"cpu"`` and, where a GPU can be used, ``"cuda"``.
+        - ``devices``: a list of a dict for each GPU: its name, architecture, multiprocessors and memory in bytes.
+        - ``driver``: the CUDA version that the driver supports, or why there is no driver.
+        - ``kernel_image``: the architectures, the hash of each file and the version of nvcc; None in a build without kernels.
+        - ``threads``: the number that :func:`get_num_threads` returns.
+        - ``families``: the operations that there are plans for.
+
+    Raises:
+        UnsupportedError: in a fork of a process that had already loaded the native library.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.info()["backends"][0]
+        'cpu'
+    """
     facts: dict[str, Any] = json.loads(_native().pybind_Info())
     facts["python"] = sys.version.split()[0]
     facts["torch"] = getattr(sys.modules.get("torch"), "__version__", None)
@@ -335,20 +411,26 @@ def info() -> dict[str, Any]:
 
 
 def set_num_threads(n: int) -> None:
-    """Set how many threads one run on the CPU may use, for all threads of the process. Results do not depend on it.
+    """Set how many threads one run on the CPU may use, for the whole process. Results do not depend on it.
 
-    The number takes precedence over every other setting, see ``get_num_threads``. No run uses more threads than there are
-    processors for this process.
+    This takes precedence over every other setting that :func:`get_num_threads` lists. A run never uses more threads than there
+    are processors for this process.
+
+    Args:
+        n: a number of threads from 1 to 65536.
 
     Raises:
-        InvalidProblemError: n < 1 or above 65536.
+        InvalidProblemError: n < 1 or n > 65536.
         TypeError: n is no integer.
+        UnsupportedError: in a fork of a process that had already loaded the native library.
 
     Example:
         >>> import sternway as sw
+        >>> before = sw.get_num_threads()
         >>> sw.set_num_threads(1)
         >>> sw.get_num_threads()
         1
+        >>> sw.set_num_threads(before)
     """
     try:
         _native().pybind_SetNumThreads(min(max(operator.index(n), -(1 << 63)), (1 << 63) - 1))
@@ -357,21 +439,25 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return how many threads one run on the CPU may use when this thread begins it.
+    """Return how many threads one run on the CPU may use if the calling thread starts it.
 
-    The first of these that there is:
+    The first of these settings that exists decides:
 
-    1. the number given to ``set_num_threads``;
-    2. the environment variable STERNWAY_NUM_THREADS, as it was when the library was loaded, which is at its first use;
-    3. ``torch.get_num_threads()`` of this thread at this moment, if the process has imported torch: the number set with
-       ``torch.set_num_threads``, OMP_NUM_THREADS, or torch's default;
-    4. the environment variable OMP_NUM_THREADS, as it was when the library was loaded;
-    5. the processors that this process may use: its CPU affinity, or the CPU quota of its control groups, rounded up, where
-       that is smaller.
+    1. the number given to :func:`set_num_threads`;
+    2. the environment variable STERNWAY_NUM_THREADS, as it was when the native library was loaded, at its first use;
+    3. ``torch.get_num_threads()`` of the calling thread at this moment, if the process has imported torch;
+    4. the environment variable OMP_NUM_THREADS, as it was when the native library was loaded;
+    5. the processors of this process: its CPU affinity or, if that is smaller, the CPU quota of its control groups, rounded up.
 
-    A value of a variable that is no number between 1 and 65536 is ignored, with a warning of the logger ``sternway``. A run
-    uses at most as many threads as 5. says, and fewer where its work is too little to share, or where the processors turn out
-    to be busy with other programs.
+    A variable whose value is no number from 1 to 65536 is ignored, with a warning of the logger ``sternway``. A run uses at
+    most as many threads as setting 5 says, and fewer if its work is too small to share or other programs keep the processors
+    busy.
+
+    Returns:
+        the number of threads, 1 or more.
+
+    Raises:
+        UnsupportedError: in a fork of a process that had already loaded the native library.
 
     Example:
         >>> import sternway as sw

@@ -1,4 +1,4 @@
-"""What a plan may be chosen from, what was chosen, and how that is shown."""
+"""Preferences that guide ``Plan.select``, the kernel that it selected, and how a plan is displayed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ from ._descriptor import normalise_fields
 
 @dataclasses.dataclass(frozen=True)
 class PlanPreference:
-    """What ``Plan.select`` may choose from.
+    """Limits and wishes for ``Plan.select``.
 
     Args:
-        deterministic: False lets a family pick an atomic kernel where that is faster.
-        max_workspace: bytes; select chooses within it or raises. None: no limit.
-        kernel: one variant by name, for tests and tuning. None: select chooses.
+        deterministic: True: only kernels whose results have the same bits in every run. False: also kernels with atomic
+            additions, where a family has one that is faster.
+        max_workspace: the largest workspace in bytes; ``select`` stays within it or raises UnsupportedError. None: no limit.
+        kernel: the name of one kernel, as ``plan.sku.kernel`` shows it, for tests and tuning. None: ``select`` chooses.
 
     Raises:
-        InvalidProblemError: a field of another kind, or a kernel without a name.
+        InvalidProblemError: a field of another type, or an empty name.
+
+    Example:
+        >>> import sternway as sw
+        >>> descriptor = sw.ScanBackwardDescriptor("cumsum", shape=(8, 1024), dtype="float32")
+        >>> plan = sw.ScanBackwardPlan.select(descriptor, "cpu", sw.PlanPreference(max_workspace=0))
+        >>> plan.workspace_size
+        0
     """
 
     deterministic: bool = True
@@ -32,7 +40,21 @@ class PlanPreference:
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionGuarantee:
-    """What a plan promises of its numbers: dtypes by name, and whether bits repeat."""
+    """What the results of a plan can be relied on for. It is ``plan.precision_guarantee``.
+
+    Attributes:
+        math_precision: the dtype of the operands of each operation, by name, such as ``"float32"``.
+        accumulator: the dtype of sums and products that run over many elements.
+        bit_stable_on_same_hardware: True: the same operands give the same bits on the same device.
+        deterministic: True: the order of every sum is fixed.
+
+    Example:
+        >>> import sternway as sw
+        >>> descriptor = sw.ScanBackwardDescriptor("cumsum", shape=(8, 1024), dtype="float32")
+        >>> guarantee = sw.ScanBackwardPlan.select(descriptor, "cpu").precision_guarantee
+        >>> guarantee.accumulator, guarantee.deterministic
+        ('float64', True)
+    """
 
     math_precision: str
     accumulator: str
@@ -42,7 +64,25 @@ class PrecisionGuarantee:
 
 @dataclasses.dataclass(frozen=True)
 class KernelSku:
-    """What ``Plan.select`` chose."""
+    """The kernel that ``Plan.select`` selected. It is ``plan.sku``.
+
+    Attributes:
+        category: the kind of operation, such as ``"scan"`` or ``"elementwise"``.
+        op: the operation, such as ``"scan_backward(cumsum)"``.
+        element: the dtype of the main operand by name.
+        aux_element: the dtype of the second kind of operand, such as indices or quantised values; empty where there is none.
+        arch: the architecture of the device, such as ``"sm_90"`` or ``"amd64"``.
+        backend: ``"cuda"`` or ``"cpu"``.
+        kernel: the name of the kernel; :class:`PlanPreference` takes it.
+        precision_guarantee: a :class:`PrecisionGuarantee`.
+
+    Example:
+        >>> import sternway as sw
+        >>> descriptor = sw.ScanBackwardDescriptor("cumsum", shape=(8, 1024), dtype="float32")
+        >>> sku = sw.ScanBackwardPlan.select(descriptor, "cpu").sku
+        >>> sku.op, sku.element, sku.backend
+        ('scan_backward(cumsum)', 'float32', 'cpu')
+    """
 
     category: str
     op: str
@@ -55,7 +95,7 @@ class KernelSku:
 
 
 def rows_of(plan: Any) -> dict[str, str]:
-    """What there is to say of a plan."""
+    """The facts that a plan displays, by title."""
     sku, facts = plan.sku, plan._facts
     return {
         "op": sku.op,
@@ -72,7 +112,7 @@ def rows_of(plan: Any) -> dict[str, str]:
 
 
 def table(rows: dict[str, str]) -> str:
-    """HTML of two columns."""
+    """An HTML table with two columns."""
     cells = "".join(
         f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
         for k, v in rows.items()

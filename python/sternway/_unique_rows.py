@@ -1,4 +1,4 @@
-"""The rows of a table that occur among indices, and which of them each index is."""
+"""The distinct rows of a table that an array of indices names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ from ._descriptor import Descriptor
 
 @dataclasses.dataclass(frozen=True)
 class UniqueRowsDescriptor(Descriptor):
-    """The rows that occur among indices.
+    """Find the distinct rows that indices name: the problem of :func:`unique_rows`.
 
     Args:
-        num_rows: rows of the table; indices are in [0, num_rows).
-        total: how many indices there are.
-        index_dtype: int32 or int64.
-        padding_idx: the row that does not count; negative ones are counted from the end.
+        num_rows: the number of rows of the table; indices are in [0, num_rows).
+        total: the number of indices.
+        index_dtype: the dtype of the indices, int32 or int64.
+        padding_idx: a row that is not counted; a negative one counts from the end. None: there is none.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``UniqueRowsPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.UniqueRowsDescriptor(num_rows=9, total=5, index_dtype="int32").index_dtype
+        'int32'
     """
 
     family: ClassVar[str] = "unique_rows"
@@ -31,15 +40,29 @@ class UniqueRowsDescriptor(Descriptor):
 
     @property
     def shape(self) -> tuple[int]:
-        """Of indices: what the plan shows as its shape."""
+        """The shape of indices, (total,)."""
         return (self.total,)
 
 
 class UniqueRowsPlan(_plan.Plan[UniqueRowsDescriptor]):
-    """Finds what :func:`unique_rows` returns.
+    """Plan of :func:`unique_rows`. ``select`` makes it and ``run`` executes it.
 
-    Operands of run: ``indices [total] -> rows [min(num_rows, total)] int64, inverse [total] int32, count [1] int64``, all of
-    them written completely. Kernels: "single", one block for few rows and indices, and "marked".
+    Operands:
+        indices: input [total], of the descriptor's ``index_dtype``.
+        rows: output [min(num_rows, total)], int64: the distinct rows in rising order, then -1.
+        inverse: output [total], int32, or int64 if num_rows or total is 2^31 - 1 or more: the place of each index among rows.
+        count: output [1], int64: the number of distinct rows.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.UniqueRowsPlan.select(sw.UniqueRowsDescriptor(num_rows=9, total=4))
+        >>> rows, inverse, count = np.empty(4, np.int64), np.empty(4, np.int32), np.empty(1, np.int64)
+        >>> plan.run(indices=np.array([7, 1, 7, 4]), rows=rows, inverse=inverse, count=count)
+        >>> rows, inverse, count
+        (array([ 1,  4,  7, -1]), array([2, 0, 2, 1], dtype=int32), array([3]))
     """
 
     descriptor_type = UniqueRowsDescriptor
@@ -52,25 +75,27 @@ def _unique_rows_plan(rows: int, total: int, index: Any, padding: int | None, de
 
 @errors.reported_as("unique_rows")
 def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None) -> tuple[Array, Array, Array]:
-    """Find the rows that occur among indices, without waiting for the device.
+    """Find the distinct rows that indices name, without waiting for the device.
 
-    ``torch.unique(indices, return_inverse=True)`` of numbers in [0, num_rows), in arrays whose shapes do not depend on them.
+    This is ``torch.unique(indices, return_inverse=True)`` for numbers in [0, num_rows), with outputs whose shapes do not depend
+    on the values.
 
     Args:
         indices: [total], int32 or int64.
-        num_rows: of the table that the indices are of.
-        padding_idx: a row that does not count; negative ones are counted from the end.
+        num_rows: the number of rows of the table.
+        padding_idx: a row that is not counted; a negative one counts from the end.
 
     Returns:
-        rows, [min(num_rows, total)] int64: the rows that occur, rising, then -1.
-        inverse, [total] int32, or int64 where num_rows or total are 2^31 - 1 or more: the place of each index among rows.
-        With padding_idx places are counted from 1, and 0 is that of padding_idx.
-        count, [1] int64: how many rows occur.
+        rows, [min(num_rows, total)] int64: the distinct rows in rising order, then -1.
+        inverse, [total] int32, or int64 if num_rows or total is 2^31 - 1 or more: the place of each index among rows. With a
+        padding_idx places count from 1, and its own place is 0.
+        count, [1] int64: the number of distinct rows.
 
     Raises:
         InvalidProblemError: indices that are not of rank 1, a padding_idx that is no row; on the CPU also an index outside
-            [0, num_rows). On CUDA such an index counts nowhere and its place is -1, unless STERNWAY_CHECK=1.
+            [0, num_rows). On CUDA such an index is not counted and its place is -1, unless STERNWAY_CHECK=1.
         UnsupportedError: another dtype, a device without kernels; on CUDA also 2^31 - 1 rows or indices, or more.
+        TypeError: indices are no array.
 
     Example:
         >>> import numpy as np, sternway as sw

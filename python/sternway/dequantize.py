@@ -1,4 +1,7 @@
-"""Gradients of per-token dequantisation and of per-token fake quantisation. A token is an index of the leading dimensions."""
+"""Gradients of per-token dequantisation and of per-token fake quantisation.
+
+A token is one index of the leading dimensions; its elements are those of the last dimension, which share a scale.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,22 @@ _FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class DequantizePerTokenBackwardDescriptor(Descriptor):
-    """The backward of ``x = (q - zero_point[n]) * scale[n]``.
+    """The backward of ``x = (q - zero_point[n]) * scale[n]``, the problem of :func:`dequantize_per_token_backward`.
 
     Args:
-        shape: of dy: tokens, then the dimension that shares a scale.
-        dtype: of dy and dx: float32, float64, float16 or bfloat16.
-        qdtype: of q: int8 or uint8.
-        scale_dtype: of scale: dtype (None) or float32.
+        shape: the shape [..., D] of dy, dx and q; the leading dimensions are the tokens.
+        dtype: the dtype of dy and dx: float32, float64, float16 or bfloat16.
+        qdtype: the dtype of q: int8 or uint8.
+        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``DequantizePerTokenBackwardPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.DequantizePerTokenBackwardDescriptor(shape=(2, 3), dtype="float32").qdtype
+        'int8'
     """
 
     family: ClassVar[str] = "dequantize_per_token_backward"
@@ -35,10 +47,31 @@ class DequantizePerTokenBackwardDescriptor(Descriptor):
 
 
 class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescriptor]):
-    """Runs the gradients of :func:`dequantize_per_token_backward`.
+    """Plan of :func:`dequantize_per_token_backward`. ``select`` makes it and ``run`` executes it.
 
-    Operands of run: ``dy, scale, q?, zero_point? -> dx, dscale?, dzero_point?``. dscale needs q; dzero_point needs a
-    floating ``zero_point``. Per-token operands have the shape of the leading dimensions, with or without a last extent of 1.
+    Shapes and dtypes are of the descriptor: shape [..., D], ``dtype``, ``qdtype`` and ``scale_dtype``. Per-token operands have
+    the shape [...] or [..., 1].
+
+    Operands:
+        dy: input [..., D], the upstream gradient.
+        scale: input [...].
+        q: input [..., D], the quantised values; needed for dscale.
+        zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
+        dx: output [..., D], ``dy * scale[n]``.
+        dscale: output like scale, ``sum_d dy * (q - zero_point)``; may be left out.
+        dzero_point: output like a floating zero_point, ``-scale[n] * sum_d dy``; may be left out.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> descriptor = sw.DequantizePerTokenBackwardDescriptor(shape=(2, 3), dtype="float32")
+        >>> plan = sw.DequantizePerTokenBackwardPlan.select(descriptor)
+        >>> dy, scale, dx = np.ones((2, 3), np.float32), np.array([0.5, 2.0], np.float32), np.empty((2, 3), np.float32)
+        >>> plan.run(dy=dy, scale=scale, dx=dx)
+        >>> dx.tolist()
+        [[0.5, 0.5, 0.5], [2.0, 2.0, 2.0]]
     """
 
     descriptor_type = DequantizePerTokenBackwardDescriptor
@@ -46,13 +79,24 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
 
 @dataclasses.dataclass(frozen=True)
 class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
-    """The backward of quantise-dequantise with straight-through rounding.
+    """The backward of quantise-dequantise with straight-through rounding, the problem of
+    :func:`fake_quantize_per_token_backward`.
 
     Args:
-        shape: of dy and x: tokens, then the dimension that shares a scale.
-        dtype: of dy, x and dx: float32, float64, float16 or bfloat16.
+        shape: the shape [..., D] of dy, x and dx; the leading dimensions are the tokens.
+        dtype: the dtype of dy, x and dx: float32, float64, float16 or bfloat16.
         quant_min, quant_max: the bounds of the quantised values, inclusive.
-        scale_dtype: of scale: dtype (None) or float32.
+        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenBackwardPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> descriptor = sw.FakeQuantizePerTokenBackwardDescriptor((2, 3), "float32", quant_min=-8, quant_max=7)
+        >>> descriptor.shape
+        (2, 3)
     """
 
     family: ClassVar[str] = "fake_quantize_per_token_backward"
@@ -65,9 +109,31 @@ class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
 
 
 class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDescriptor]):
-    """Runs the gradients of :func:`fake_quantize_per_token_backward`.
+    """Plan of :func:`fake_quantize_per_token_backward`. ``select`` makes it and ``run`` executes it.
 
-    Operands of run: ``dy, x, scale, zero_point? -> dx, dscale?, dzero_point?``. dzero_point needs a floating zero_point.
+    Shapes and dtypes are of the descriptor: shape [..., D], ``dtype`` and ``scale_dtype``. Per-token operands have the shape
+    [...] or [..., 1].
+
+    Operands:
+        dy: input [..., D], the upstream gradient.
+        x: input [..., D] of the forward.
+        scale: input [...].
+        zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
+        dx: output [..., D].
+        dscale: output like scale; may be left out.
+        dzero_point: output like a floating zero_point; may be left out.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> descriptor = sw.FakeQuantizePerTokenBackwardDescriptor((1, 3), "float32", quant_min=-8, quant_max=7)
+        >>> plan = sw.FakeQuantizePerTokenBackwardPlan.select(descriptor)
+        >>> x, dx = np.array([[0.5, 3.75, -100.0]], np.float32), np.empty((1, 3), np.float32)
+        >>> plan.run(dy=np.ones_like(x), x=x, scale=np.array([0.5], np.float32), dx=dx)
+        >>> dx.tolist()
+        [[1.0, 0.0, 0.0]]
     """
 
     descriptor_type = FakeQuantizePerTokenBackwardDescriptor
@@ -77,7 +143,7 @@ class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDe
 def dequantize_plan(
     shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
 ) -> DequantizePerTokenBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     with _of_operands(shape="dy", dtype="dy", qdtype="q", scale_dtype="scale"):
         descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
         return DequantizePerTokenBackwardPlan.select(descriptor, device)
@@ -87,7 +153,7 @@ def dequantize_plan(
 def fake_quantize_plan(
     shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
 ) -> FakeQuantizePerTokenBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     with _of_operands(shape="dy", dtype="dy", scale_dtype="scale"):
         descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
         return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
@@ -95,7 +161,7 @@ def fake_quantize_plan(
 
 @contextlib.contextmanager
 def _of_operands(**operands: str) -> Iterator[None]:
-    """Make errors about a field of a descriptor speak of the operand that the field was read from."""
+    """Rename errors about a field of a descriptor to the operand that the field was read from."""
     try:
         yield
     except errors.Error as error:
@@ -105,12 +171,12 @@ def _of_operands(**operands: str) -> Iterator[None]:
 
 
 def _learned(zero_point: Array | None) -> bool:
-    """A zero point that a gradient can change."""
+    """Whether a zero point is floating, so that it has a gradient."""
     return zero_point is not None and dtype_name(zero_point.dtype) in _FLOATS
 
 
 def _outputs(dy: Array, scale: Array | None, zero_point: Array | None) -> list[tuple[str, Array, None]]:
-    """Names of the gradients, and what they are like; the per-token ones if there is a scale."""
+    """The names of the gradients, each with the array whose shape and dtype it has. Per-token gradients need a scale."""
     rows = [("dx", dy, None)]
     if scale is not None:
         rows.append(("dscale", scale, None))
@@ -127,24 +193,26 @@ def dequantize_per_token_backward(
     zero_point: Array | None = None,
     out: Array | Sequence[Array] | None = None,
 ) -> Array | tuple[Array, ...]:
-    """Gradients of ``x = (q - zero_point[n]) * scale[n]``.
+    """Gradients of ``x = (q - zero_point[n]) * scale[n]`` for token n.
 
-    ``dx = dy scale[n]`` is the gradient that flows on in floating point; ``dscale[n] = sum_d dy (q - zero_point[n])`` and
-    ``dzero_point[n] = -scale[n] sum_d dy`` are summed in a fixed order, in one pass with dx.
+    ``dx = dy * scale[n]`` is the gradient with respect to q in floating point. ``dscale[n] = sum_d dy * (q - zero_point[n])``
+    and ``dzero_point[n] = -scale[n] * sum_d dy`` are summed in a fixed order, in the same pass over dy.
 
     Args:
         dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16.
         scale: [...] or [..., 1], of dy's dtype or float32.
-        q: the quantised values [..., D], int8 or uint8; with it the per-token gradients are computed.
+        q: the quantised values [..., D], int8 or uint8. If given, the per-token gradients are computed too.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
-        out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q.
+        out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q. None: new arrays of dy's library.
 
     Returns:
-        dx; with q, (dx, dscale), and dzero_point as a third where zero_point is floating.
+        dx; with q, the tuple (dx, dscale), or (dx, dscale, dzero_point) if zero_point is floating. Each gradient has the shape
+        and dtype of its input; dx those of dy.
 
     Raises:
-        InvalidProblemError: shapes or dtypes that contradict each other.
+        InvalidProblemError: shapes, dtypes or devices that contradict each other.
         UnsupportedError: a dtype or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -172,30 +240,37 @@ def fake_quantize_per_token_backward(
     quant_max: int,
     out: Sequence[Array] | None = None,
 ) -> tuple[Array, Array, Array | None]:
-    """Gradients of quantise-dequantise with straight-through rounding, what quantisation-aware training runs.
+    """Gradients of quantise-dequantise with straight-through rounding, as quantisation-aware training uses it.
 
-    With ``t = round_half_even(x / scale) + zero_point`` and ``q = clamp(t, quant_min, quant_max)``; inside means
-    ``quant_min <= t <= quant_max``. dx is dy inside and 0 outside; dscale[n] sums ``dy ((q - zero_point) - x / scale)`` inside
-    and ``dy (q - zero_point)`` outside; dzero_point[n] sums ``-dy scale`` outside. A floating zero point is rounded and clamped
-    first. Learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale.
+    For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``q = clamp(t, quant_min, quant_max)``. An element is
+    inside if ``quant_min <= t <= quant_max``.
 
-    The quotient that decides t is rounded to float32, or to float64 for float64. A scale of 0 is the limit of small ones:
-    ``x / 0`` is infinite with the sign of x and ``0 / 0`` is 0, so that a row of zeros with scale 0 is inside and its
-    gradients are finite.
+    - ``dx`` is dy inside and 0 outside.
+    - ``dscale[n]`` sums ``dy * ((q - zero_point) - x / scale)`` inside and ``dy * (q - zero_point)`` outside.
+    - ``dzero_point[n]`` sums ``-dy * scale`` outside. A floating zero point is first rounded and clamped.
+
+    Source: learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale. x / scale is
+    rounded to float32, or to float64 for float64 operands, before t is formed. A scale of 0 is the limit of small scales: ``x /
+    0`` is infinite with the sign of x and ``0 / 0`` is 0, so a row of zeros with scale 0 is inside and its gradients are
+    finite.
 
     Args:
-        dy, x: [..., D]; float32, float64, float16 or bfloat16.
+        dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16.
+        x: the input of the forward, of dy's shape and dtype.
         scale: [...] or [..., 1], of dy's dtype or float32.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
-        quant_min, quant_max: bounds of the quantised values, inclusive.
-        out: arrays to write into: (dx, dscale), and dzero_point as a third where zero_point is floating.
+        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
+        out: arrays to write into: (dx, dscale), and dzero_point as a third if zero_point is floating. None: new arrays of dy's
+            library.
 
     Returns:
-        (dx, dscale, dzero_point); dzero_point is None unless zero_point is floating.
+        the tuple (dx, dscale, dzero_point); dzero_point is None unless zero_point is floating. Each gradient has the shape and
+        dtype of its input.
 
     Raises:
-        InvalidProblemError: shapes, dtypes or bounds that contradict each other.
+        InvalidProblemError: shapes, dtypes, devices or bounds that contradict each other.
         UnsupportedError: a dtype or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw

@@ -1,4 +1,4 @@
-"""Gradients of an embedding bag, ``y[b] = reduce over the positions i of bag b of weight[indices[i]]``."""
+"""Gradients of an embedding bag: row b is the sum, mean or maximum of ``weight[indices[i]]`` over positions i of bag b."""
 
 from __future__ import annotations
 
@@ -15,19 +15,32 @@ from ._sku import PlanPreference
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingBagBackwardDescriptor(Descriptor):
-    """The backward of an embedding bag.
+    """The backward of an embedding bag, the problem of :func:`embedding_bag_backward`.
 
     Args:
-        num_embeddings, embedding_dim: the shape of weight.
-        num_bags: rows of dy.
-        total_indices: positions in all bags.
-        dtype: of dy and weight: float32, float64, float16 or bfloat16. The weights of samples have it too, or float32.
+        num_embeddings, embedding_dim: the shape [V, D] of weight.
+        num_bags: the number of bags, which are the rows of dy.
+        total_indices: the number of positions of all bags together.
+        dtype: the dtype of dy, weight and dweight: float32, float64, float16 or bfloat16. Sample weights have it too, or
+            float32.
         mode: "sum", "mean" or "max".
-        index_dtype: int32 or int64.
-        offset_dtype: int32 or int64; None: index_dtype.
-        padding_idx: the row that counts nowhere; negative ones are counted from the end.
-        include_last_offset: offsets has a last element more, where the last bag ends.
-        scale_grad_by_freq: divide the gradient of a row by its number of positions; not in mode "max".
+        index_dtype: the dtype of indices: int32 or int64.
+        offset_dtype: the dtype of offsets: int32 or int64; None: ``index_dtype``.
+        padding_idx: a row that is not counted; a negative one counts from the end. None: there is none.
+        include_last_offset: True: offsets has one more element, the end of the last bag.
+        scale_grad_by_freq: True: divide the gradient of a row by the number of its positions; not with mode "max".
+
+    Raises:
+        InvalidProblemError: a field of another type. ``EmbeddingBagBackwardPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> descriptor = sw.EmbeddingBagBackwardDescriptor(
+        ...     num_embeddings=1000, embedding_dim=64, num_bags=32, total_indices=640, dtype="float32", mode="mean"
+        ... )
+        >>> descriptor.shape
+        (1000, 64)
     """
 
     family: ClassVar[str] = "embedding_bag_backward"
@@ -46,24 +59,44 @@ class EmbeddingBagBackwardDescriptor(Descriptor):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of weight and its gradient: what the plan shows as its shape."""
+        """The shape of weight and dweight, (num_embeddings, embedding_dim)."""
         return self.num_embeddings, self.embedding_dim
 
 
 class EmbeddingBagBackwardPlan(_plan.Plan[EmbeddingBagBackwardDescriptor]):
-    """Runs the gradients of :func:`embedding_bag_backward` and :func:`embedding_bag_per_sample_weights_backward`.
+    """Plan of :func:`embedding_bag_backward` and :func:`embedding_bag_per_sample_weights_backward`.
 
-    Operands of run: ``dy [num_bags, D], indices, offsets, per_sample_weights?, max_indices?, weight? -> dweight? [V, D],
-    d_per_sample_weights?`` (at least one output). ``per_sample_weights`` and their gradient go with mode "sum"; each is of the
-    descriptor's dtype or float32, whatever the other is. The gradient needs ``weight``; it may also be
-    ``[num_bags, total_indices / num_bags]``, row by row. Mode "max" needs ``max_indices [num_bags, D]``, of the dtype of
-    indices or int64: the rows that won, as the forward saved them, or -1; on CUDA a row that is not in its bag contributes
-    nothing.
+    ``select`` makes it and ``run`` executes it, with at least one output. B, V, D and N are the descriptor's ``num_bags``,
+    ``num_embeddings``, ``embedding_dim`` and ``total_indices``.
 
-    ``dweight`` is written completely, each row once, zeros included. A row is summed in the order of positions, so the bits
-    repeat; there is no atomic kernel, so that ``PlanPreference(deterministic=False)`` chooses the same one. Kernels: "few", on
-    a GPU, one launch for at most 2048 indices, and "sorted". Extents are 64-bit; on a GPU each is less than 2^31 - 1, and
-    ``select`` raises UnsupportedError for more.
+    Operands:
+        dy: input [B, D], the upstream gradient.
+        indices: input [N], rows of weight, of the descriptor's ``index_dtype``.
+        offsets: input [B], or [B + 1] with ``include_last_offset``: the position at which each bag begins, of ``offset_dtype``.
+        per_sample_weights: input [N], a factor of each position, in ``dtype`` or float32; only with mode "sum".
+        max_indices: input [B, D], the row that won for each element of each bag, or -1, as the forward saved it; in
+            ``index_dtype`` or int64; needed with mode "max". On CUDA a row that is not in its bag contributes nothing.
+        weight: input [V, D]; needed for d_per_sample_weights.
+        dweight: output [V, D]; may be left out. Each row is written once, rows of zeros included.
+        d_per_sample_weights: output [N] or [B, N / B], in ``dtype`` or float32; only with mode "sum"; may be left out.
+
+    A row of dweight is summed in the order of its positions, so the bits repeat from run to run. No kernel uses atomic
+    additions: ``PlanPreference(deterministic=False)`` selects the same one. Extents are 64-bit on the CPU. On a GPU each is
+    less than 2^31 - 1, and ``select`` raises UnsupportedError for more; up to 2048 indices take a single launch there.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> descriptor = sw.EmbeddingBagBackwardDescriptor(
+        ...     num_embeddings=3, embedding_dim=2, num_bags=2, total_indices=3, dtype="float64"
+        ... )
+        >>> plan = sw.EmbeddingBagBackwardPlan.select(descriptor)
+        >>> dy, dweight = np.array([[1.0, 2.0], [10.0, 20.0]]), np.empty((3, 2))
+        >>> plan.run(dy=dy, indices=np.array([2, 0, 2]), offsets=np.array([0, 1]), dweight=dweight)
+        >>> dweight.tolist()
+        [[10.0, 20.0], [0.0, 0.0], [11.0, 22.0]]
     """
 
     descriptor_type = EmbeddingBagBackwardDescriptor
@@ -78,7 +111,7 @@ def _embedding_bag_plan(
     return EmbeddingBagBackwardPlan.select(descriptor, device, PlanPreference(deterministic=deterministic))
 
 
-# What the functions call the outputs of the plan, and where the fields of its descriptor come from.
+# The functions' names of the plan's outputs, and the arguments from which the fields of its descriptor are read.
 _OUTPUTS = {"dweight": "out", "d_per_sample_weights": "out"}
 _SOURCES = {
     "dtype": "dy", "[num_bags, embedding_dim]": "dy", "[num_bags]": "dy", "num_bags": "dy", "embedding_dim": "dy",
@@ -88,7 +121,7 @@ _SOURCES = {
 
 
 def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
-    """The plan of these fields; rows_from: the operand or option that says how many rows the table has."""
+    """The plan of these fields, from a cache. rows_from: the argument that gives the number of rows of the table."""
     try:
         try:
             return _embedding_bag_plan(*fields)
@@ -101,7 +134,7 @@ def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
 
 
 def _flag(op: str, name: str, value: Any) -> bool:
-    """An option that is true or false, also as a scalar of NumPy."""
+    """An option as a bool; a scalar of NumPy is accepted."""
     if value is True or value is False:
         return value
     numpy = sys.modules.get("numpy")
@@ -111,7 +144,7 @@ def _flag(op: str, name: str, value: Any) -> bool:
 
 
 def _flat(op: str, dy: Array, indices: Array, offsets: Array | None, out: Any) -> tuple[Array, Array]:
-    """Indices of rank 1 and offsets: every row of indices of rank 2 is a bag. New offsets are of the library that out is of."""
+    """Indices of rank 1, and offsets. Each row of indices of rank 2 is a bag, whose offsets are made here."""
     if len(dy.shape) != 2:
         raise errors.make("invalid_problem", op, "dy", "of rank 2, [bags, dim]", f"rank {len(dy.shape)}")
     if len(indices.shape) == 1:
@@ -149,32 +182,34 @@ def embedding_bag_backward(
 ) -> Array:
     """Gradient of an embedding bag with respect to its weight.
 
-    Over the positions i that hold row v: ``dweight[v] = sum per_sample_weights[i] dy[bag(i)]`` in mode "sum", the mean
-    divides by the number of positions of the bag that count, and in mode "max" ``dweight[max_indices[b, d], d]`` gathers
-    ``dy[b, d]``. Positions that hold ``padding_idx`` do not count. Sums are made in the order of positions.
+    Mode "sum": ``dweight[v]`` sums ``per_sample_weights[i] * dy[bag(i)]`` over the positions i with ``indices[i] == v``. Mode
+    "mean" also divides by the number of counted positions of the bag. Mode "max": ``dweight[max_indices[b, d], d]`` sums
+    ``dy[b, d]``. Positions that hold ``padding_idx`` are not counted. Sums are made in the order of positions, so the bits
+    repeat.
 
     Args:
         dy: the upstream gradient [bags, D]; float32, float64, float16 or bfloat16.
-        indices: rows of weight, int32 or int64: [positions], or [bags, positions of a bag].
-        offsets: [bags], where each bag begins in indices, from 0 on; not for indices of rank 2.
-        num_embeddings: rows of weight.
+        indices: rows of weight, int32 or int64: [positions] with offsets, or [bags, positions of a bag].
+        offsets: [bags], the position at which each bag begins, starting with 0; int32 or int64. None for indices of rank 2.
+        num_embeddings: the number of rows of weight.
         mode: "sum", "mean" or "max".
-        padding_idx: a row that counts nowhere; negative ones are counted from the end.
-        per_sample_weights: of the shape of indices, in dy's dtype or float32; only in mode "sum".
-        include_last_offset: offsets is [bags + 1], and later positions count nowhere.
-        scale_grad_by_freq: divide the gradient of a row by the number of its positions; not in mode "max".
-        max_indices: [bags, D], the rows that won in the forward, or -1; in mode "max".
-        deterministic: False lets an atomic kernel be picked; there is none.
-        out: an array [num_embeddings, D] to write into, in dy's dtype and any layout.
+        padding_idx: a row that is not counted; a negative one counts from the end.
+        per_sample_weights: a factor of each position, of the shape of indices, in dy's dtype or float32; only with mode "sum".
+        include_last_offset: True: offsets is [bags + 1], and positions behind the last offset are not counted.
+        scale_grad_by_freq: True: divide the gradient of a row by the number of its positions; not with mode "max".
+        max_indices: [bags, D], the row that won for each element of each bag, or -1; needed with mode "max".
+        deterministic: False permits a kernel with atomic additions; there is none, so it changes nothing.
+        out: an array [num_embeddings, D] to write into, in dy's dtype and any layout. None: a new array of dy's library.
 
     Returns:
-        dweight [num_embeddings, D].
+        dweight [num_embeddings, D], in dy's dtype.
 
     Raises:
         InvalidProblemError: shapes, dtypes or operands that contradict each other; on the CPU also offsets out of order and
             an index outside [0, num_embeddings). On CUDA these contribute nothing, unless STERNWAY_CHECK=1.
         UnsupportedError: a dtype, mode, option or device without a kernel; on CUDA also 2^31 - 1 rows, columns, bags or
             positions, or more.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -218,22 +253,24 @@ def embedding_bag_per_sample_weights_backward(
     include_last_offset: bool = False,
     out: Array | None = None,
 ) -> Array:
-    """Gradient of an embedding bag in mode "sum" with respect to the weights of its samples.
+    """Gradient of an embedding bag in mode "sum" with respect to its per-sample weights.
 
-    ``d_per_sample_weights[i] = dot(dy[bag(i)], weight[indices[i]])``, and 0 where the position does not count.
+    ``d_per_sample_weights[i] = dot(dy[bag(i)], weight[indices[i]])``, and 0 for a position that is not counted.
 
     Args:
         dy: the upstream gradient [bags, D]; float32, float64, float16 or bfloat16.
-        weight: [V, D] of the forward, in dy's dtype.
+        weight: the table [V, D] of the forward, in dy's dtype.
         indices, offsets, padding_idx, include_last_offset: as in :func:`embedding_bag_backward`.
-        out: an array of the shape of indices to write into, in any layout, and in the dtype of the weights of samples: dy's
-            or float32.
+        out: an array to write into, of the shape of indices and any layout, in dy's dtype or float32. None: a new array of dy's
+            library, in dy's dtype.
 
     Returns:
-        the gradient, in the shape of indices and, without out, dy's dtype.
+        the gradient, in the shape of indices.
 
     Raises:
-        InvalidProblemError, UnsupportedError: as in :func:`embedding_bag_backward`.
+        InvalidProblemError: as in :func:`embedding_bag_backward`.
+        UnsupportedError: as in :func:`embedding_bag_backward`.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw

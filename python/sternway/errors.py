@@ -1,7 +1,9 @@
 """The errors that sternway raises.
 
-Each says what was asked of which operand, and reads as one sentence:
+Each names the call, the operand, what it must be and what it was, in one sentence:
 ``lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(dy.dtype)``.
+
+An object that is no array at all raises an :class:`Error` that is also a ``TypeError``.
 """
 
 from __future__ import annotations
@@ -16,14 +18,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Error(Exception):
-    """Base of every error of sternway.
+    """Base class of every error of sternway.
+
+    Its subclasses are also of a class of Python, so that ``except ValueError`` and the like keep working.
 
     Attributes:
-        op: the operation, such as ``lerp_backward``.
-        operand: the operand or option that was refused.
-        wanted: what it must be.
-        got: what it was.
-        hint: what to do about it; may be empty.
+        op: the name of what was called, such as ``"lerp_backward"``.
+        operand: the name of the operand or option that was refused.
+        wanted: what the operand must be, in words.
+        got: what it was, in words; the number of bytes for the errors about sizes.
+        hint: what to do about it, in words; empty where there is no advice.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> try:
+        ...     sw.cumprod_backward(np.ones(3, np.float32), np.ones(3, np.float64))
+        ... except sw.Error as error:
+        ...     print(error)
+        ...     print([error.op, error.operand, error.wanted, error.got])
+        cumprod_backward: x must be float32 like dy, got float64; convert it with x.to(dy.dtype)
+        ['cumprod_backward', 'x', 'float32 like dy', 'float64']
     """
 
     op: str = ""
@@ -35,11 +49,32 @@ class Error(Exception):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """A dtype, device, layout or option that no kernel has."""
+    """No kernel has this dtype, device, memory layout, number of dimensions or option. Also a ``NotImplementedError``.
+
+    Attributes: those of :class:`Error`.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> sw.lerp_backward(np.ones(3, np.int64), 0.5)
+        Traceback (most recent call last):
+        sternway.errors.UnsupportedError: lerp_backward: dtype must be float32, float64, float16 or bfloat16, got int64
+    """
 
 
 class InvalidProblemError(Error, ValueError):
-    """A descriptor or operand that contradicts itself or the descriptor."""
+    """A descriptor or an operand contradicts itself or the others. Also a ``ValueError``.
+
+    Raised for a wrong shape, dtype or device of an operand, a missing or unexpected operand, an output that overlaps another
+    operand or is read-only, and, on the CPU or under STERNWAY_CHECK=1, an index out of range.
+
+    Attributes: those of :class:`Error`.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> sw.cumsum_backward(np.ones(3), dim=1)
+        Traceback (most recent call last):
+        sternway.errors.InvalidProblemError: cumsum_backward: dim must be between -1 and 0, got 1
+    """
 
 
 class _SizeError(Error, ValueError):
@@ -48,19 +83,81 @@ class _SizeError(Error, ValueError):
 
 
 class BufferTooSmallError(_SizeError):
-    """A view that reaches outside its storage. ``needed`` and ``got`` are in bytes."""
+    """A view reaches outside the storage that its library says it has. Also a ``ValueError``.
+
+    Attributes:
+        needed: bytes from the start of the storage to the end of the view.
+        got: bytes of the storage.
+
+    The other attributes are those of :class:`Error`.
+
+    Example:
+        >>> import torch, sternway as sw
+        >>> dy = torch.ones(4)
+        >>> _ = dy.untyped_storage().resize_(8)  # bytes, half of what dy needs
+        >>> try:
+        ...     sw.cumsum_backward(dy)
+        ... except sw.BufferTooSmallError as error:
+        ...     print(error.operand, error.needed, error.got)
+        dy 16 8
+    """
 
 
 class WorkspaceTooSmallError(_SizeError):
-    """A workspace of fewer bytes than ``plan.workspace_size``. ``needed`` and ``got`` are in bytes."""
+    """The workspace has fewer bytes than ``plan.workspace_size``. Also a ``ValueError``.
+
+    Attributes:
+        needed: bytes that the plan needs.
+        got: bytes of the workspace that was given.
+
+    The other attributes are those of :class:`Error`.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.LerpBackwardPlan.select(sw.LerpBackwardDescriptor((3,), "float32", weight=0.5))
+        >>> dy, da, workspace = np.ones(3, np.float32), np.empty(3, np.float32), None
+        >>> try:
+        ...     plan.run(dy=dy, da=da, workspace=workspace)
+        ... except sw.WorkspaceTooSmallError as error:
+        ...     workspace = np.empty(error.needed, np.uint8)
+        >>> da
+        array([0.5, 0.5, 0.5], dtype=float32)
+    """
 
 
 class MisalignedOperandError(Error, ValueError):
-    """An address that is no multiple of the element size, or of 256 for a workspace."""
+    """An address is no multiple of the element size in bytes, or of 256 bytes for a workspace. Also a ``ValueError``.
+
+    Attributes: those of :class:`Error`.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> buffer = np.zeros(13, np.uint8)
+        >>> sw.cumsum_backward(buffer[1:].view(np.float32))
+        Traceback (most recent call last):
+        sternway.errors.MisalignedOperandError: cumsum_backward: dy must be at an address that is a multiple of 4, got 0x...
+    """
 
 
 class DeviceError(Error, RuntimeError):
-    """The CUDA driver refused. ``status`` is its name of the refusal, such as ``CUDA_ERROR_ILLEGAL_ADDRESS``."""
+    """The CUDA driver reported an error. Also a ``RuntimeError``.
+
+    The outputs of the call may be partly written. After an error such as ``CUDA_ERROR_ILLEGAL_ADDRESS`` the CUDA context of the
+    process is lost, and only a new process can use the device again.
+
+    Attributes:
+        status: the driver's name of the error, such as ``"CUDA_ERROR_OUT_OF_MEMORY"``.
+
+    The other attributes are those of :class:`Error`.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> try:
+        ...     sw.cumsum_backward(np.ones(3))
+        ... except sw.DeviceError as error:  # never on the CPU
+        ...     print(error.status, error.hint)
+        array([3., 2., 1.])
+    """
 
     status: str = ""
 
@@ -81,7 +178,7 @@ _CLASSES: dict[str, type[Error]] = {
 
 
 def one_line(text: str, limit: int) -> str:
-    """Text of any origin as part of one readable line: control characters are escaped, and what is too long is cut."""
+    """Text of any origin for a one-line message: control characters are escaped, and long text is cut."""
     if len(text) <= limit and text.isprintable():
         return text
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
@@ -89,7 +186,7 @@ def one_line(text: str, limit: int) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value that came from outside, as a message shows it: a name as it is, other text quoted, anything by its repr."""
+    """A foreign value for a message: an identifier as it is, other text quoted, any other object by its repr."""
     try:
         if isinstance(value, str):
             return one_line(str.__str__(value) if value.isidentifier() else str.__repr__(value[:200]), 80)
@@ -99,7 +196,7 @@ def shown(value: Any) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what an error of another library says."""
+    """The first line of the message of another library's error."""
     try:
         return str(error).strip().partition("\n")[0] or type(error).__name__
     except Exception:  # its __str__ raised
@@ -112,7 +209,7 @@ def _sentence(error: Error) -> str:
 
 
 def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = "") -> Error:
-    """An error of a kind, in the words that the core uses. Every part is made one line, and text of others is cut."""
+    """Make an error of a kind of the Go core, with its sentence. Every part is reduced to one line, and long text is cut."""
     error = _CLASSES.get(kind, Error)()
     error.op, error.operand, error.got = one_line(op, 80), one_line(operand, 80), one_line(got, 160)
     error.wanted, error.hint = one_line(wanted, 300), one_line(hint, 300)
@@ -122,7 +219,7 @@ def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = ""
 
 
 def renamed(error: Error, op: str, operands: Mapping[str, str] | None = None) -> Error:
-    """The error in the words of the function that the user called.
+    """The error with the names of the function that the user called, and of its operands.
 
     Args:
         error: raised by the plan that the function runs.
@@ -143,7 +240,7 @@ def renamed(error: Error, op: str, operands: Mapping[str, str] | None = None) ->
 
 
 def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[[F], F]:
-    """Decorate a public function: errors of the plan that it runs name the function and its own operands.
+    """Decorate a public function: errors of the plan that it runs name the function and its operands.
 
     Args:
         op, operands: as for :func:`renamed`.
@@ -163,7 +260,7 @@ def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[
 
 
 def native_error(text: str) -> Error:
-    """The error that the core wrote as JSON."""
+    """The error for a message of the Go core, which is JSON."""
     try:
         fields = json.loads(text)
     except ValueError:

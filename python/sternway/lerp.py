@@ -16,13 +16,22 @@ from ._descriptor import NUMPY_BOOLS, Descriptor, normalised
 
 @dataclasses.dataclass(frozen=True)
 class LerpBackwardDescriptor(Descriptor):
-    """The backward of a lerp.
+    """The backward of ``y = a + weight * (b - a)``, the problem of :func:`lerp_backward`.
 
     Args:
-        shape: of dy.
-        dtype: of every operand: float32, float64, float16 or bfloat16.
-        weight: a number, or None where weight is an operand.
-        a_shape, b_shape, weight_shape: of these operands where they broadcast to ``shape``; None: ``shape``.
+        shape: the shape of dy.
+        dtype: the dtype of every operand: float32, float64, float16 or bfloat16.
+        weight: a number; None: weight is an operand of ``run``.
+        a_shape, b_shape, weight_shape: the shapes of these operands if they are broadcast to ``shape``; None: ``shape``.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``LerpBackwardPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.LerpBackwardDescriptor(shape=(4, 8), dtype="float32", weight=0.25, b_shape=(8,)).b_shape
+        (8,)
     """
 
     family: ClassVar[str] = "lerp_backward"
@@ -36,10 +45,31 @@ class LerpBackwardDescriptor(Descriptor):
 
 
 class LerpBackwardPlan(_plan.Plan[LerpBackwardDescriptor]):
-    """Runs ``da = (1 - weight) dy``, ``db = weight dy``, ``dweight = dy (b - a)``, each summed over what was broadcast.
+    """Plan of :func:`lerp_backward`. ``select`` makes it and ``run`` executes it, with at least one output.
 
-    Operands of run: ``dy, weight?, a?, b? -> da?, db?, dweight?`` (at least one output). ``da`` and ``db`` need ``weight``
-    unless the descriptor holds it, ``dweight`` needs ``a`` and ``b``. Sums are made in a fixed order.
+    Every operand has the descriptor's dtype. Each gradient is summed, in a fixed order, over the dimensions that its operand
+    was broadcast along.
+
+    Operands:
+        dy: input, of the descriptor's ``shape``.
+        weight: input of ``weight_shape``; needed for da and db unless the descriptor holds a number.
+        a: input of ``a_shape``; needed for dweight.
+        b: input of ``b_shape``; needed for dweight.
+        da: output of ``a_shape``, ``(1 - weight) * dy``; may be left out.
+        db: output of ``b_shape``, ``weight * dy``; may be left out.
+        dweight: output of ``weight_shape``, ``dy * (b - a)``; may be left out.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> descriptor = sw.LerpBackwardDescriptor(shape=(2, 3), dtype="float64", weight=0.25, b_shape=(3,))
+        >>> plan = sw.LerpBackwardPlan.select(descriptor)
+        >>> da, db = np.empty((2, 3)), np.empty(3)
+        >>> plan.run(dy=np.ones((2, 3)), da=da, db=db)
+        >>> da[0], db
+        (array([0.75, 0.75, 0.75]), array([0.5, 0.5, 0.5]))
     """
 
     descriptor_type = LerpBackwardDescriptor
@@ -58,7 +88,7 @@ def lerp_plan(
     weight_shape: tuple[int, ...] | None,
     device: str,
 ) -> LerpBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     return _select(shape, dtype, None if number is None else repr(number), a_shape, b_shape, weight_shape, device)
 
 
@@ -77,7 +107,7 @@ def _select(
 
 
 def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
-    """A weight as a number or as an array. A 0-d array on the CPU beside data on CUDA is a number."""
+    """A weight as a number or as an array. A 0-d array on the CPU with data on CUDA becomes a number."""
     if type(weight) is float:
         return weight, None
     if isinstance(weight, numbers.Number) or (type(weight).__module__ == "numpy" and type(weight).__name__ in NUMPY_BOOLS):
@@ -89,7 +119,7 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
 
 
 def _extents(name: str, x: Array | None, shape: Any) -> tuple[int, ...] | None:
-    """The shape of an end: that of the array, or the one that was given, which must agree; None: neither is there."""
+    """The shape of an end: that of the array, or the given one, which must agree. None: neither was given."""
     given: tuple[int, ...] | None = None
     if shape is not None:
         given = normalised("lerp_backward", f"{name}_shape", "shape", shape)
@@ -112,25 +142,27 @@ def lerp_backward(
     needs: Sequence[str] = ("da", "db"),
     out: Array | Sequence[Array] | None = None,
 ) -> tuple[Array, ...]:
-    """Gradients of ``y = a + weight * (b - a)``.
+    """Gradients of linear interpolation, ``y = a + weight * (b - a)``.
 
-    ``da = (1 - weight) dy``, ``db = weight dy``, ``dweight = dy (b - a)``, each summed over the dimensions that its operand was
-    broadcast along and returned in that operand's shape. For a number, ``1 - weight`` is formed in float64.
+    ``da = (1 - weight) * dy``, ``db = weight * dy`` and ``dweight = dy * (b - a)``. Each is summed over the dimensions that its
+    operand was broadcast along and has that operand's shape. If weight is a number, ``1 - weight`` is formed in float64.
 
     Args:
-        dy: the upstream gradient, of the broadcast shape; float32, float64, float16 or bfloat16, on any device with a backend.
+        dy: the upstream gradient, of the broadcast shape; float32, float64, float16 or bfloat16, on the CPU or CUDA.
         weight: a number, or an array of dy's dtype that broadcasts to dy's shape.
         a, b: the ends, of dy's dtype. Needed for "dweight"; otherwise their shapes are enough.
-        a_shape, b_shape: shapes of the ends where these are not given; None: dy's shape.
-        needs: which gradients, in the order in which they are returned.
-        out: arrays to write into, in the order of ``needs``, or one array.
+        a_shape, b_shape: the shapes of the ends if these are not given; None: dy's shape.
+        needs: the names of the gradients to compute, in the order in which they are returned: "da", "db", "dweight".
+        out: arrays to write into, in the order of ``needs``, or one array. None: new arrays of dy's library.
 
     Returns:
-        a tuple of arrays, one for each of ``needs``.
+        a tuple of arrays in dy's dtype, one for each of ``needs``.
 
     Raises:
-        InvalidProblemError: shapes that do not broadcast to dy's, dtypes that differ, a missing operand.
+        InvalidProblemError: shapes that do not broadcast to dy's, dtypes or devices that differ, a missing operand, unknown
+            ``needs``.
         UnsupportedError: a dtype or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw

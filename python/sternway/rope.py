@@ -1,4 +1,4 @@
-"""Rotary position embedding: its gradient, and the rotation itself, which is the transpose."""
+"""Rotary position embedding: its gradient, and the rotation itself, whose transpose the gradient is."""
 
 from __future__ import annotations
 
@@ -14,20 +14,31 @@ from ._descriptor import Descriptor
 
 @dataclasses.dataclass(frozen=True)
 class RopeBackwardDescriptor(Descriptor):
-    """The backward of a rotary position embedding.
+    """The backward of a rotary position embedding, the problem of :func:`rope_backward`.
 
     Args:
-        batch_size, num_heads, seq_len, head_dim: the extents B, H, S and D of dy; D is even, at most 2^20.
-        dtype: of dy and dx: float32, float64, float16 or bfloat16.
-        base: of the angles: pair k turns by ``position * base ** (-2 k / rotary_dim)`` radians.
+        batch_size, num_heads, seq_len, head_dim: the extents B, H, S and D of dy; D is even and at most 2^20.
+        dtype: the dtype of dy and dx: float32, float64, float16 or bfloat16.
+        base: the base of the angles: pair k at a position is rotated by ``position * base ** (-2 k / rotary_dim)`` radians.
         pairing: "interleaved": elements 2k and 2k + 1 of the rotated part are a pair; "half": k and k + rotary_dim / 2.
-        rotary_dim: how many elements of a head are rotated, an even number; None: all.
-        rotary_start: the first of them.
-        angle: "float64": formed and reduced in float64; "float32": by the usual recipe of a torch forward, a float32 frequency
-            times a float32 position. Either is exact from there on.
-        layout: of dy and dx: "bhsd", "bshd", or "thd" (tokens, heads, dim), which has no batch.
-        num_key_heads: of a second pair of operands ``dy_k`` and ``dx_k``, which the same launch rotates; None: there is none.
-        direction: "backward", or "forward": dy is x and dx is y.
+        rotary_dim: the number of rotated elements of a head, even; None: all.
+        rotary_start: the first rotated element.
+        angle: "float64": angles are formed and reduced in float64. "float32": as the usual torch forward forms them, a float32
+            frequency times a float32 position. Cosine and sine of the angle are exact to float32, for float64 operands to
+            float64.
+        layout: the order of the dimensions of dy and dx: "bhsd", "bshd", or "thd" (tokens, heads, dim), which has no batch.
+        num_key_heads: the number of heads of a second pair of operands ``dy_k`` and ``dx_k``, rotated by the same launch; None:
+            there is no second pair.
+        direction: "backward"; or "forward", which rotates dy by +angle, so that dy is the forward's x and dx its y.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``RopeBackwardPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.RopeBackwardDescriptor(2, 8, 128, 64, "bfloat16", pairing="half", layout="bshd").shape
+        (2, 128, 8, 64)
     """
 
     family: ClassVar[str] = "rope_backward"
@@ -48,25 +59,44 @@ class RopeBackwardDescriptor(Descriptor):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of dy."""
+        """The shape of dy in its layout."""
         b, h, s, d = self.batch_size, self.num_heads, self.seq_len, self.head_dim
         return {"bshd": (b, s, h, d), "thd": (s, h, d)}.get(self.layout, (b, h, s, d))
 
 
 class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
-    """Runs ``dx_i = c_i dy_i + s_j dy_j``, ``dx_j = c_j dy_j - s_i dy_i`` for each pair (i, j); other elements are copied.
+    """Plan of :func:`rope_backward`. ``select`` makes it and ``run`` executes it.
 
-    Operands of run: ``dy, positions?, cos?, sin?, dy_k? -> dx, dx_k?``. ``positions``: [S] or [B, S], int32 or int64; without
-    them 0 .. S-1. ``cos`` and ``sin``: [P, r/2] or [P, r], or [B, P, ...], in float32, float64 or dy's dtype, of which position
-    p takes row p; without them cosine and sine of the angles. With r columns each element has its own (transformers' layout).
-    ``dx`` may be ``dy``. All strides are legal; those of an expanded dy are 0.
+    Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``, with c the
+    cosines and s the sines. Other elements are copied. Operands may have any strides, also those of an expanded dy.
+
+    Operands:
+        dy: input [B, H, S, D] in the layout "bhsd", the upstream gradient.
+        positions: input [S] or [B, S], int32 or int64; left out: 0 .. S-1.
+        cos: input [P, r/2], [P, r], [B, P, r/2] or [B, P, r], where r is ``rotary_dim``; float32, float64 or dy's dtype. Row p
+            belongs to position p. With r columns each element of a pair has its own. Left out: computed from the angles.
+        sin: input like cos; given if cos is.
+        dy_k: input like dy with ``num_key_heads`` heads, if the descriptor has these.
+        dx: output like dy; it may be dy.
+        dx_k: output like dy_k; it may be dy_k.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.RopeBackwardPlan.select(sw.RopeBackwardDescriptor(1, 1, 2, 2, "float64"))
+        >>> dy = np.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 2, 2)  # two tokens, one pair
+        >>> plan.run(dy=dy, dx=dy)
+        >>> dy.round(3).tolist()
+        [[[[1.0, 0.0], [0.841, 0.54]]]]
     """
 
     descriptor_type = RopeBackwardDescriptor
 
 
 _AXES = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "thd": (None, 1, 0, 2)}
-"""Where a layout has its batch, heads, tokens and elements."""
+"""By layout, the axes of batch, heads, tokens and elements; None: the layout has no such axis."""
 
 
 Options = tuple[float, str, int | None, int, str, str]
@@ -74,7 +104,7 @@ Options = tuple[float, str, int | None, int, str, str]
 
 
 def options_of(base: Any, pairing: Any, rotary_dim: Any, rotary_start: Any, angle: Any, layout: Any) -> Options:
-    """The options of a call as Python's numbers and words, which can be hashed and traced. Plans check their values.
+    """The options of a call as plain Python numbers and strings, which can be hashed and traced. Plans check their values.
 
     Raises:
         InvalidProblemError: an option of another kind.
@@ -138,7 +168,7 @@ def _rope_plan(
 
 
 def refuse_complex(name: str, table: Array | None) -> None:
-    """Say what to do with a table of complex numbers, which hold cosine and sine in one.
+    """Refuse a complex table, with the advice to pass its real and imaginary parts as cos and sin.
 
     Raises:
         InvalidProblemError: the dtype of the table is complex.
@@ -160,7 +190,7 @@ def rotate(
     options: Options,
     out: Any = None,
 ) -> tuple[Array, ...]:
-    """Both directions, of one array or of two with different numbers of heads."""
+    """Rotate one array, or two with different numbers of heads, in either direction."""
     dy = require_array("rope_backward", "dy", dy)
     shape = tuple(dy.shape)
     rows: list[tuple[str, Any, None]] = [("dx", dy, None)]
@@ -197,32 +227,35 @@ def rope_backward(
     layout: str = "bhsd",
     out: Array | None = None,
 ) -> Array:
-    """Gradient of a rotary position embedding: the exact transpose of the rotation (Su et al., arXiv 2104.09864).
+    """Gradient of a rotary position embedding: the exact transpose of the rotation (Su et al., arXiv:2104.09864).
 
-    Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``, where c and s
-    are cosine and sine of ``position * base ** (-2 k / rotary_dim)`` radians for pair k, or the row of the tables that the
-    position names. Scaled tables keep their scale. Elements outside the rotated part are copied.
+    Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``. Here c and s
+    are the cosine and sine of ``position * base ** (-2 k / rotary_dim)`` radians for pair k, or the row of the tables that
+    belongs to the position. Tables that are scaled (YaRN, LongRoPE) keep their scale. Elements outside the rotated part are
+    copied.
 
     Args:
         dy: the upstream gradient, [B, H, S, D] in the layout "bhsd"; float32, float64, float16 or bfloat16; any strides.
         positions: [S] or [B, S] ([tokens] in "thd"), int32 or int64; negative ones only without tables. None: 0 .. S-1.
-        base: of the frequencies.
-        cos, sin: tables [P, rotary_dim / 2] or [P, rotary_dim], or with a leading batch; float32, float64 or dy's dtype.
-        pairing: "interleaved" (2k, 2k + 1), or "half" (k, k + rotary_dim / 2).
-        rotary_dim: how many elements are rotated; None: all.
-        rotary_start: the first of them.
-        angle: "float64", or "float32" as a torch forward forms it.
+        base: the base of the frequencies.
+        cos, sin: tables [P, rotary_dim / 2] or [P, rotary_dim], or with a leading batch; float32, float64 or dy's dtype. Both
+            or none is given.
+        pairing: "interleaved" (elements 2k and 2k + 1 are a pair), or "half" (k and k + rotary_dim / 2).
+        rotary_dim: the number of rotated elements of a head, even; None: all.
+        rotary_start: the first rotated element.
+        angle: "float64", or "float32" to form angles as the usual torch forward does.
         layout: "bhsd", "bshd" or "thd" (tokens, heads, dim).
-        out: an array to write into; it may be dy.
+        out: an array to write into; it may be dy. None: a new array of dy's library.
 
     Returns:
         dx, of dy's shape and dtype.
 
     Raises:
-        InvalidProblemError: shapes or options that contradict each other; on the CPU, a position that is no row of the tables
-            (on a GPU such a token is copied, and STERNWAY_CHECK=1 reports it); tables that are not real floating numbers, and
-            positions that are not int32 or int64.
+        InvalidProblemError: shapes or options that contradict each other; tables that are not real floating numbers; positions
+            that are not int32 or int64; on the CPU, a position outside the tables. On a GPU such a token is copied, and
+            STERNWAY_CHECK=1 reports it.
         UnsupportedError: a dtype, pairing, layout or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw

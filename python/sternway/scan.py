@@ -18,11 +18,21 @@ class ScanBackwardDescriptor(Descriptor):
 
     Args:
         kind: "cumsum", "cumprod", "cummax", "cummin" or "logcumsumexp".
-        shape: of every operand; required.
-        dtype: of dy, x and dx: float32, float64, float16 or bfloat16; required.
-        dim: the scanned dimension; negative: counted from the end.
-        reverse: the forward ran from the last position to the first.
-        tie: which of equal values wins in cummax and cummin, in scan order: "last", as in torch, or "first".
+        shape: the shape of every operand, of up to 8 dimensions; required.
+        dtype: the dtype of dy, x and dx: float32, float64, float16 or bfloat16; required.
+        dim: the scanned dimension; a negative one counts from the end.
+        reverse: True: the forward scanned from the last position to the first.
+        tie: for cummax and cummin, the one of equal values that wins, in scan order: "last", as in torch, or "first".
+
+    Raises:
+        InvalidProblemError: a field of another type. ``ScanBackwardPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import dataclasses, sternway as sw
+        >>> descriptor = sw.ScanBackwardDescriptor(kind="cumprod", shape=(64, 4096), dtype="bfloat16")
+        >>> dataclasses.replace(descriptor, reverse=True).reverse
+        True
     """
 
     family: ClassVar[str] = "scan_backward"
@@ -36,10 +46,27 @@ class ScanBackwardDescriptor(Descriptor):
 
 
 class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
-    """Runs the gradients of the functions of this module.
+    """Plan of the backward of a cumulative operation. ``select`` makes it and ``run`` executes it.
 
-    Operands of run: ``dy, x?, indices? -> dx``. cumsum takes neither x nor indices, cummax and cummin exactly one of them
-    (indices: int64 positions along dim), cumprod and logcumsumexp x.
+    Every operand has the descriptor's shape. The formulas are those of :func:`cumsum_backward`, :func:`cumprod_backward`,
+    :func:`cummax_backward`, :func:`cummin_backward` and :func:`logcumsumexp_backward`.
+
+    Operands:
+        dy: input, the upstream gradient.
+        x: input of the forward; for cumprod and logcumsumexp, and for cummax and cummin unless indices are given.
+        indices: input, int64 positions along ``dim`` that the forward returned; for cummax and cummin instead of x.
+        dx: output.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor(kind="cumprod", shape=(4,), dtype="float64"))
+        >>> dx = np.empty(4)
+        >>> plan.run(dy=np.ones(4), x=np.array([2.0, 0.0, 3.0, 4.0]), dx=dx)
+        >>> dx
+        array([ 1., 32.,  0.,  0.])
     """
 
     descriptor_type = ScanBackwardDescriptor
@@ -49,12 +76,12 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 def scan_plan(
     kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
 ) -> ScanBackwardPlan:
-    """The plan of a problem, selected once."""
+    """The plan of a problem, from a cache."""
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie), device)
 
 
 _OPERANDS = {"dx": "out"}
-"""What the functions call the plan's output."""
+"""The functions' name of the plan's output."""
 
 
 def _backward(
@@ -71,17 +98,21 @@ def _backward(
 
 @errors.reported_as("cumsum_backward", _OPERANDS)
 def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
-    """Gradient of a cumulative sum: ``dx[k] = sum_{i>=k} dy[i]`` in scan order.
+    """Gradient of a cumulative sum, ``y[i] = sum_{j<=i} x[j]``: ``dx[k] = sum_{i>=k} dy[i]`` in scan order.
 
     Args:
-        dy: the upstream gradient, of any shape up to rank 8; float32, float64, float16 or bfloat16.
-        dim: the scanned dimension.
-        reverse: the forward ran from the last position to the first.
-        out: an array to write dx into; None: a new one of dy's library.
+        dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
+        dim: the scanned dimension; a negative one counts from the end.
+        reverse: True: the forward scanned from the last position to the first.
+        out: an array to write dx into; None: a new array of dy's library.
+
+    Returns:
+        dx, of dy's shape and dtype.
 
     Raises:
         InvalidProblemError: a dim out of range, or operands that contradict each other.
-        UnsupportedError: a dtype, tie or device without a kernel.
+        UnsupportedError: a dtype, rank or device without a kernel.
+        TypeError: dy is no array.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -95,11 +126,20 @@ def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Arr
 def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
     """Gradient of a cumulative product: ``dx[k] = L[k] R[k]``, ``L[k] = prod_{i<k} x[i]``, ``R[k] = dy[k] + x[k+1] R[k+1]``.
 
-    Nothing is divided, so any number of zeros is exact; a zero cuts infinities, but not NaN.
+    Nothing is divided, so the gradient is exact for any number of zeros. 0 times infinity counts as 0 here; NaN stays NaN.
 
     Args:
-        dy, x: of one shape and dtype; float32, float64, float16 or bfloat16. x is the input of the forward.
-        dim, reverse, out: as for :func:`cumsum_backward`, which also lists the errors.
+        dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
+        x: the input of the forward, of dy's shape and dtype.
+        dim, reverse, out: as for :func:`cumsum_backward`.
+
+    Returns:
+        dx, of dy's shape and dtype.
+
+    Raises:
+        InvalidProblemError: a dim out of range, or operands that contradict each other.
+        UnsupportedError: a dtype, rank or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -134,17 +174,24 @@ def cummax_backward(
     tie: str = "last",
     out: Array | None = None,
 ) -> Array:
-    """Gradient of a cumulative maximum: ``dx[k]`` is the sum of dy over the positions whose maximum was ``x[k]``.
+    """Gradient of a cumulative maximum: ``dx[k]`` is the sum of dy over the positions whose maximum is ``x[k]``.
 
     Args:
-        dy: float32, float64, float16 or bfloat16.
-        x: the input of the forward, like dy. Exactly one of x and indices is given.
-        indices: int64, the positions along dim that the forward returned; any positions are right.
-        tie: which of equal values wins, in scan order: "last", as in torch, or "first". A NaN beats every number.
-        dim, reverse, out: as for :func:`cumsum_backward`, which also lists the errors.
+        dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
+        x: the input of the forward, of dy's shape and dtype. Exactly one of x and indices is given.
+        dim, reverse, out: as for :func:`cumsum_backward`.
+        indices: of dy's shape, int64: the positions along dim that the forward returned. Any positions in range are right;
+            those that a scan returns are fast.
+        tie: the one of equal values that wins, in scan order: "last", as in torch, or "first". A NaN beats every number.
+
+    Returns:
+        dx, of dy's shape and dtype.
 
     Raises:
-        InvalidProblemError: an index out of range, on the CPU or with STERNWAY_CHECK=1; otherwise it contributes nothing.
+        InvalidProblemError: a dim out of range; operands that contradict each other; an index out of range, on the CPU or with
+            STERNWAY_CHECK=1. On CUDA such an index otherwise contributes nothing.
+        UnsupportedError: a dtype, tie, rank or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -165,7 +212,18 @@ def cummin_backward(
     tie: str = "last",
     out: Array | None = None,
 ) -> Array:
-    """Gradient of a cumulative minimum; the arguments are those of :func:`cummax_backward`.
+    """Gradient of a cumulative minimum: ``dx[k]`` is the sum of dy over the positions whose minimum is ``x[k]``.
+
+    Args:
+        dy, x, dim, indices, reverse, tie, out: as for :func:`cummax_backward`.
+
+    Returns:
+        dx, of dy's shape and dtype.
+
+    Raises:
+        InvalidProblemError: as for :func:`cummax_backward`.
+        UnsupportedError: a dtype, tie, rank or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -179,12 +237,21 @@ def cummin_backward(
 def logcumsumexp_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
     """Gradient of ``y[i] = log sum_{j<=i} exp(x[j])``: ``dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i])``.
 
-    Formed from x alone, through a running maximum and sum, so an offset of x costs no accuracy. ``x[k] = -inf`` gives 0; at
-    +inf the limit of the softmax is taken.
+    Computed from x alone, with a running maximum and sum, so an offset that is added to x costs no accuracy. ``x[k] = -inf``
+    gives 0. At +inf the limit of the softmax is taken; several infinities share it equally.
 
     Args:
-        dy, x: of one shape and dtype; float32, float64, float16 or bfloat16. x is the input of the forward.
-        dim, reverse, out: as for :func:`cumsum_backward`, which also lists the errors.
+        dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
+        x: the input of the forward, of dy's shape and dtype.
+        dim, reverse, out: as for :func:`cumsum_backward`.
+
+    Returns:
+        dx, of dy's shape and dtype.
+
+    Raises:
+        InvalidProblemError: a dim out of range, or operands that contradict each other.
+        UnsupportedError: a dtype, rank or device without a kernel.
+        TypeError: an operand that is no array.
 
     Example:
         >>> import numpy as np, sternway as sw

@@ -20,6 +20,14 @@ hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, print
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+def pytest_configure() -> None:
+    """In a worker of pytest-xdist give torch one thread, and sternway this worker's share of the processors, at least two."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        share = len(os.sched_getaffinity(0)) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        torch.set_num_threads(1)
+        os.environ.setdefault("STERNWAY_NUM_THREADS", str(max(share, 2)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ulp", action="store_true", help="print the largest error of each output, ours and torch's")
 
@@ -28,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not HAS_GPU:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
+    if "PYTEST_XDIST_WORKER" in os.environ:  # long tests first, so that no worker begins one when the others are done
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,29 +1,46 @@
-"""python -m sternway: info, info --json, selftest, bench."""
+"""python -m sternway: info, info --json, selftest, demo, bench; the progress on standard error; the CSV files."""
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 from families import FAMILIES
 from interpreter import WHERE
+from sternway.bench import growth, report, sparse
+from sternway.bench.kernels import kernels_of
+from sternway.bench.row import Row
 from support import FLOATS, name_of
 
 import sternway
+from sternway._cases.progress import Progress
+from sternway._cases.table import Table
+
+pytestmark = pytest.mark.alone  # the selftest has a minute, and bench measures
 
 
-def sternway_command(*arguments: str, code: int = 0, timeout: float = 90) -> str:
-    """Its standard output, when run outside the repository."""
+def sternway_command(*arguments: str, code: int = 0, timeout: float = 90, errors: str | None = None) -> str:
+    """Run it outside the repository, and return its standard output. errors: what it must write on standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "sternway", *arguments], cwd="/", env={**os.environ, "PYTHONPATH": WHERE},
         capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+    assert errors is None or done.stderr == errors
     return done.stdout if code == 0 else done.stdout + done.stderr
 
 
@@ -44,7 +61,7 @@ def test_info_json() -> None:
 def test_selftest() -> None:
     """Every op and dtype against float64, in a table, under a minute."""
     start = time.monotonic()
-    text = sternway_command("selftest")
+    text = sternway_command("selftest", "--quiet", errors="")
     assert time.monotonic() - start < 60
     for family in FAMILIES:
         rows = [line for line in text.splitlines() if family.name in line]
@@ -54,10 +71,106 @@ def test_selftest() -> None:
 
 def test_bench_of_given_shapes() -> None:
     """Rows of the shapes that were asked for, of the cases that have any on this device."""
-    text = sternway_command("bench", "scan", "--device", "cpu", "--rows", "cummin, dim 0", "--shapes", "33x65,64x129x3")
+    chosen = ("--rows", "cummin, dim 0", "--shapes", "33x65,64x129x3")
+    text = sternway_command("bench", "scan", "--device", "cpu", "--quiet", *chosen, errors="")
     rows = [line for line in text.splitlines() if line.startswith("scan")]
     assert len(rows) == 2 * len(FLOATS), text
     assert all("33x65" in row or "64x129x3" in row for row in rows), text
+
+
+def test_csv_of_bench(tmp_path: Path) -> None:
+    """The first line names the command, the machine and the commit; each row names the kernel of its plan."""
+    path = tmp_path / "lerp.csv"
+    chosen = ("lerp", "--device", "cpu", "--quick", "--rows", "db 16x32", "--shapes", "16x32", "--csv", str(path))
+    sternway_command("bench", *chosen, "--commit", "abc1234", "--quiet", errors="")
+    first, *lines = path.read_text().splitlines()
+    command, machine, commit = first.split(" | ")
+    assert command == f"# python -m sternway bench {shlex.join(chosen)} --commit abc1234 --quiet"
+    assert sternway.__version__ in machine
+    assert commit == "commit abc1234"
+    rows = list(csv.DictReader(lines))
+    plan = sternway.LerpBackwardPlan.select(sternway.LerpBackwardDescriptor((16, 32), "float32", weight=0.25))
+    assert {row["kernel"] for row in rows} == {plan.sku.kernel}
+
+
+def test_commit_of_the_source() -> None:
+    """By git where the package lies in its repository, otherwise the version."""
+    found = report.commit()
+    assert found == sternway.info()["version"] or re.fullmatch(r"[\w.-]+", found)
+
+
+def test_kernels_of_a_call() -> None:
+    """Each kernel once, in order, whichever thread ran it; none for a call that runs no plan."""
+    dy, x = np.ones((4, 8), np.float32), np.ones((4, 8), np.float32)
+
+    def two() -> None:
+        for _ in range(2):
+            sternway.cumprod_backward(dy, x)
+        thread = threading.Thread(target=lambda: sternway.lerp_backward(dy, 0.5))
+        thread.start()
+        thread.join()
+
+    scan = sternway.ScanBackwardPlan.select(sternway.ScanBackwardDescriptor("cumprod", dy.shape, "float32"))
+    lerp = sternway.LerpBackwardPlan.select(sternway.LerpBackwardDescriptor(dy.shape, "float32", weight=0.5))
+    assert kernels_of(two) == f"{scan.sku.kernel}+{lerp.sku.kernel}"
+    assert kernels_of(lambda: None) == ""
+
+
+@pytest.mark.parametrize("columns", [growth.COLUMNS, sparse.COLUMNS, [field.name for field in dataclasses.fields(Row)]])
+def test_every_csv_has_kernels(columns: Sequence[str]) -> None:
+    assert "kernel" in columns
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal() -> None:
+    """One line, which is erased before it is written again, and at the end."""
+    stream, now = Terminal(), iter(range(0, 1000, 10))
+    with Progress("bench", 3, stream=stream, clock=lambda: next(now)) as progress:
+        progress.step("one")
+        progress.step("two")
+    assert re.fullmatch(
+        r"bench: 0 of 3 done: one\r\x1b\[Kbench: 1 of 3 done, about \d+ s left: two\r\x1b\[K", stream.getvalue()
+    )
+
+
+def test_a_row_erases_the_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = Terminal()
+    with Progress("bench", 1, stream=stream) as progress:
+        progress.step("one")
+        Table(progress, op=4).row("lerp")
+        assert stream.getvalue().endswith("one\r\x1b[K")
+    assert capsys.readouterr().out == "lerp\n"
+
+
+def test_progress_in_a_log() -> None:
+    """Lines without control characters, at most one for each tenth and none before five seconds are over."""
+    for seconds, most in ((0.01, 0), (1.0, 10)):
+        stream, now = io.StringIO(), [0.0]
+        with Progress("demo", 200, stream=stream, clock=lambda now=now: now[0]) as progress:  # type: ignore[misc]
+            for _ in range(200):
+                progress.step("lerp")
+                now[0] += seconds
+        lines = stream.getvalue().splitlines()
+        assert len(lines) == min(most, 9), lines
+        assert all(re.fullmatch(r"demo: \d+ of 200 done, about \d+ (s|min) left: lerp", line) for line in lines)
+
+
+def test_quiet_progress() -> None:
+    stream = Terminal()
+    with Progress("demo", 2, quiet=True, stream=stream) as progress:
+        progress.step("one")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("command", ["selftest", "demo", "bench"])
+def test_commands_with_progress_can_be_quiet(command: str) -> None:
+    assert "--quiet" in sternway_command(command, "--help")
 
 
 @pytest.mark.parametrize("family", ["scan", "growth"])

@@ -85,6 +85,7 @@ class TestDequantize(Conformance):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.slow
 def test_more_than_2_to_the_31_elements() -> None:
     """2^31 + 2^15 elements, expanded dy and q: dx of every row, and the sums."""

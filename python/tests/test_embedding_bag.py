@@ -500,6 +500,7 @@ def test_counts_of_a_gpu() -> None:
             sw.EmbeddingBagBackwardPlan.select(descriptor, "cuda")
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rows", [2**31 + 5, 2**32 + 5])
@@ -524,6 +525,7 @@ def test_more_rows_than_32_bits(rows: int, mode: str) -> None:
     assert not any(out[first : first + 2**26].any() for first in range(0, rows, 2**26)), "other rows are zeros"
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("total", [2**31 + 5, 2**32 + 5])
 def test_more_positions_than_32_bits(total: int) -> None:
@@ -728,6 +730,7 @@ def test_refusals_of_the_drop_in() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.slow
 def test_more_than_2_to_the_31_elements() -> None:
     """V * D and L * D beyond 2^31: every row against counts."""

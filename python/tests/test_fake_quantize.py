@@ -184,6 +184,7 @@ class TestFakeQuantize(Conformance):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.slow
 def test_more_than_2_to_the_31_elements() -> None:
     """2^31 + 2^15 elements, expanded dy and x; odd rows have a scale that puts them outside."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from interpreter import RUN, python
+
+pytestmark = pytest.mark.alone
 
 CHILD = """
 import os, signal

@@ -213,6 +213,7 @@ def make_descriptor(family: Family) -> Any:
     return make(family, (6, 37), F32, "cpu").descriptor
 
 
+@pytest.mark.alone  # other processes change the free memory of the device
 def test_run_allocates_no_device_memory(problems: list[Any]) -> None:
     """With the caller's workspace torch's allocator is not touched, and neither is the device's free memory."""
     for problem in problems:

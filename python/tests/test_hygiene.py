@@ -10,6 +10,8 @@ from interpreter import LIBRARY, RUN, SELECT, python
 
 import sternway
 
+pytestmark = pytest.mark.alone
+
 
 def test_import_is_alone_and_silent() -> None:
     """No torch, no NumPy, no shared object, no gc callback, no word, no change of directory, float environment or signals."""

@@ -151,6 +151,7 @@ def free_memory() -> int:
     return int(line.split()[1]) << 10
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_more_than_2_to_the_31_elements(device: str) -> None:
     """Offsets of 64 bits: an expanded dy of 2^31 + 2^20 elements, float16, every element of the result."""
@@ -165,6 +166,7 @@ def test_more_than_2_to_the_31_elements(device: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [(2**11 + 1, 1), (2**20,), ()], ids=["rows", "columns", "everything"])
 def test_sums_over_more_than_2_to_the_31_elements(kept: tuple[int, ...]) -> None:

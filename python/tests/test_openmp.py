@@ -10,6 +10,7 @@ from interpreter import python
 from test_fork import CHILD
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.skipif("OpenMP" not in torch.__config__.parallel_info(), reason="this torch has no OpenMP"),
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: every run is on one thread"),
 ]

@@ -8,6 +8,8 @@ import sys
 import pytest
 from interpreter import RUN, WHERE, python
 
+pytestmark = pytest.mark.alone
+
 LIBC = """
 import ctypes, os, signal, threading, time
 libc = ctypes.CDLL(None, use_errno=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from interpreter import RUN, python
 
+pytestmark = pytest.mark.alone
+
 PROCESSORS = len(os.sched_getaffinity(0))
 TWO = pytest.mark.skipif(PROCESSORS < 2, reason="one processor: every run is on one thread")
 

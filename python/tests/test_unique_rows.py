@@ -172,6 +172,7 @@ def test_in_a_graph(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.slow
 def test_as_many_rows_as_there_may_be() -> None:
     """2^31 - 2 rows: marks of 512 MiB."""

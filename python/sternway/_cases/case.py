@@ -1,4 +1,4 @@
-"""A case is one way to call an operation: it can be made at any shape, in any dtype, on any device, of torch or of NumPy."""
+"""Cases: ways to call an operation, for any shape, dtype and device, with arrays of torch or NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Values = types.SimpleNamespace
 
 @dataclass(frozen=True)
 class Format:
-    """A floating dtype: the distance from 1 to the next number, the smallest normal number, and eps of its accumulator."""
+    """A floating dtype: the distance from 1 to the next number, the smallest normal number, and the eps of its accumulator."""
 
     eps: float
     tiny: float
@@ -38,7 +38,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Truth:
-    """One output in float64, the size of what its roundings act on, and how many roundings of the accumulator are allowed."""
+    """One output in float64, the magnitude its rounding errors scale with, and the accumulator roundings allowed."""
 
     value: Array
     size: Array
@@ -46,7 +46,7 @@ class Truth:
 
 
 def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
-    """The sum over the dims that `like` is broadcast along.
+    """The sum over the dimensions that `like` is broadcast along.
 
     Its roundings are relative to the terms, not to what is left when they cancel: to their 2-norm, or to that of `size`.
     """
@@ -61,7 +61,7 @@ def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
 
 @dataclass(frozen=True)
 class Output:
-    """A gradient: the input that it belongs to, whose shape and floating dtype it has, and its value by definition."""
+    """A gradient: the name of its input, whose shape and floating dtype it has, and its value by definition."""
 
     of: str
     truth: Callable[[Values], Truth]
@@ -121,23 +121,23 @@ class Problem:
                 yield name, value
 
     def output_dtype(self, name: str) -> str:
-        """That of the input that the gradient belongs to; of dy where that is an integer."""
+        """The dtype of an output: that of its input, or dy's if the input holds integers."""
         dtype = dtype_name(getattr(self.values, self.case.outputs[name].of).dtype)
         return dtype if dtype in FORMATS else self.dtype
 
     def outputs(self, poisoned: bool = True) -> dict[str, Array]:
-        """New outputs, full of NaN or of nothing in particular."""
+        """New outputs, filled with NaN or uninitialised."""
         new = self.source.poisoned if poisoned else self.source.empty
         shapes = {name: tuple(getattr(self.values, output.of).shape) for name, output in self.case.outputs.items()}
         return {name: new(shape, self.output_dtype(name)) for name, shape in shapes.items()}
 
     def bytes(self) -> int:
-        """What an ideal run moves: every operand once."""
+        """The bytes that an ideal run moves: each operand once."""
         operands = (*dict(self.arrays()).values(), *self.outputs(poisoned=False).values())
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in operands)
 
     def operands(self) -> dict[str, Array]:
-        """All operands of a run, outputs newly made."""
+        """All operands of a run, with new outputs."""
         return {**dict(self.arrays()), **self.outputs()}
 
     def run(self) -> dict[str, Array]:
@@ -147,7 +147,7 @@ class Problem:
         return {name: operands[name] for name in self.case.outputs}
 
     def backward(self, forward: Callable[[Values], Any], names: Iterable[str] = ()) -> Callable[[], dict[str, Any]]:
-        """The backward of a forward in torch, ready to be called any number of times.
+        """The backward of a torch forward, which can be called any number of times.
 
         names: the gradients that it computes; all outputs where empty.
         """
@@ -168,7 +168,7 @@ class Problem:
         return {name: output.truth(values) for name, output in self.case.outputs.items()}
 
     def allowed(self, name: str, truth: Truth) -> float:
-        """The error that an output may have: one rounding of its dtype, and some of the accumulator."""
+        """The largest error allowed, in ulp: one rounding of the output's dtype, and the roundings of the accumulator."""
         return 0.5 + truth.roundings * FORMATS[self.dtype].carried / FORMATS[self.output_dtype(name)].eps
 
 

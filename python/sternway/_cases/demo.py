@@ -1,4 +1,4 @@
-"""python -m sternway demo: every operation on real data, beside torch.autograd and float64."""
+"""``python -m sternway demo``: every operation on real data, compared with torch.autograd and with float64."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import math
 from pathlib import Path
 
 from . import CASES, FORMATS, Problem, SeriesSource, error
+from .progress import Progress
 from .source import cuda_devices
 from .table import Table, shape_text, time_text
 
 
-def demo() -> int:
-    """Print what the data is, and the table."""
+def demo(*, quiet: bool = False) -> int:
+    """Print a description of the data, and the table; quiet: without progress on standard error."""
     import torch
 
     returns = log_returns()
@@ -26,11 +27,12 @@ def demo() -> int:
     )
     print(f"On {where}, torch {torch.__version__}. Tensors of torch are shared with sternway through DLPack.")
     print("error: the largest against float64, in units in the last place of the largest element of its row\n")
-    table = Table(op=32, outputs=24, dtype=8, shape=9, error=-8, of_torch=-8, time=-8, torch=-8, ratio=-6)
-    table.head()
-    ratios = []
-    for case in CASES:
-        for dtype in FORMATS if case.demo else ():
+    rows, ratios = [(case, dtype) for case in CASES if case.demo for dtype in FORMATS], []
+    with Progress("demo", len(rows), quiet=quiet) as progress:
+        table = Table(progress, op=32, outputs=24, dtype=8, shape=9, error=-8, of_torch=-8, time=-8, torch=-8, ratio=-6)
+        table.head()
+        for case, dtype in rows:
+            progress.step(f"{case.op} {case.name} {dtype}")
             ratios.append(one(table, Problem(case, SeriesSource(returns, device), case.demo or (), dtype)))
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(f"\n{len(ratios)} rows; torch takes {mean:.1f} times as long (geometric mean).")

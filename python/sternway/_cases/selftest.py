@@ -1,4 +1,4 @@
-"""python -m sternway selftest: every operation, in every dtype, on every device, against float64."""
+"""``python -m sternway selftest``: every operation, in every dtype, on every device, compared with float64."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .. import errors
 from . import CASES, FORMATS, Case, NumPySource, Problem, Shape, Source, TorchSource, error
+from .progress import Progress
 from .source import cuda_devices, usable
 from .table import Table, shape_text
 
@@ -16,24 +17,32 @@ from .table import Table, shape_text
 SHAPES: tuple[Shape, ...] = ((67, 1031), (2, 40001))
 
 
-def selftest(device: str | None = None) -> int:
-    """Print a table; return 0 when all is well, 1 on a failure, 2 where nothing could be tested."""
+def selftest(device: str | None = None, *, quiet: bool = False) -> int:
+    """Print a table; quiet: without progress on standard error.
+
+    Returns:
+        the exit code: 0 if all rows passed, 1 if one failed, 2 if nothing could be tested.
+    """
     found = list(sources(device))
     if not found:
         return 2
-    table = Table(op=32, outputs=24, dtype=8, device=6, shape=10, error=-9, allowed=-9, result=6)
     print("error: the largest against float64, in units in the last place of the largest element of its row\n")
-    table.head()
-    failures = rows = 0
-    for where, source, dtypes in found:
-        for case in CASES:
-            for dtype in dtypes:
-                for shape in SHAPES:
-                    rows += 1
-                    failures += not one(
-                        table, (case.op, case.name, dtype, where, shape_text(shape)), case, source, shape, dtype
-                    )
-    print(f"\n{rows - failures} passed, {failures} failed")
+    rows = [
+        (case, source, shape, dtype, where)
+        for where, source, dtypes in found
+        for case in CASES
+        for dtype in dtypes
+        for shape in SHAPES
+    ]
+    failures = 0
+    with Progress("selftest", len(rows), quiet=quiet) as progress:
+        table = Table(progress, op=32, outputs=24, dtype=8, device=6, shape=10, error=-9, allowed=-9, result=6)
+        table.head()
+        for case, source, shape, dtype, where in rows:
+            said = case.op, case.name, dtype, where, shape_text(shape)
+            progress.step(" ".join(said))
+            failures += not one(table, said, case, source, shape, dtype)
+    print(f"\n{len(rows) - failures} passed, {failures} failed")
     return 1 if failures else 0
 
 

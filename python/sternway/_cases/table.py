@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .progress import Progress
+
 
 class Table:
-    """Columns by title and width: text to the left, or to the right where the width is negative. A row may end early."""
+    """Columns by title and width in characters. Cells are left-aligned, or right-aligned if the width is negative.
 
-    def __init__(self, **columns: int) -> None:
-        self.columns = columns
+    A row may have fewer cells than there are columns. A progress line is erased before a row is printed.
+    """
+
+    def __init__(self, progress: Progress | None = None, /, **columns: int) -> None:
+        self.progress, self.columns = progress, columns
 
     def line(self, cells: Sequence[object]) -> str:
         """The text of a row."""
@@ -19,13 +24,19 @@ class Table:
 
     def head(self) -> None:
         """Print the titles."""
+        self._clear()
         titles = [title.replace("_", " ") for title in self.columns]
         print(self.line(titles))
         print(self.line(["-" * abs(width) for width in self.columns.values()]), flush=True)
 
     def row(self, *cells: object) -> None:
         """Print a row."""
+        self._clear()
         print(self.line(cells), flush=True)
+
+    def _clear(self) -> None:
+        if self.progress:
+            self.progress.clear()
 
 
 def shape_text(shape: Sequence[int]) -> str:

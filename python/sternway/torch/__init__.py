@@ -1,4 +1,4 @@
-"""Torch's forward with sternway's backward: same names, arguments and return values as torch.
+"""Operations of PyTorch with sternway's backward: same names, arguments and return values as torch.
 
 >>> import torch, sternway.torch as st
 >>> a, b = torch.zeros(3, requires_grad=True), torch.ones(3)

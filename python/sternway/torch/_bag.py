@@ -1,4 +1,4 @@
-"""The operation behind embedding_bag: its autograd function, and its forward and gradients as operators of torch."""
+"""The operation of embedding_bag: its autograd function, and its forward and gradients as operators of torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "sternway.torch.embedding_bag"
 
 
 class Options(NamedTuple):
-    """How bags are reduced, and how their gradient is made."""
+    """The reduction of the bags, and the form of their gradient."""
 
     mode: str
     padding: int | None  # not negative
@@ -109,7 +109,7 @@ _SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
 
 
 class _EmbeddingBag(torch.autograd.Function):
-    """The operation itself; indices of rank 1, and offsets as the forward of this device takes them."""
+    """The autograd function. Indices have rank 1, and offsets are as the forward on this device takes them."""
 
     @staticmethod
     def forward(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
@@ -150,7 +150,7 @@ class _EmbeddingBag(torch.autograd.Function):
 
 
 def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: Options) -> Tensor:
-    """Where no position won: torch's CPU forward leaves row 0 in a bag without one."""
+    """Elements of bags without a counted position, in which torch's CPU forward leaves row 0."""
     ones = torch.ones(rows, 1, device=indices.device)
     counted = torch.embedding_bag(ones, indices, offsets, False, 0, False, None, o.last, o.padding)
     return (winners < 0) | (counted[0] == 0)
@@ -171,7 +171,7 @@ def _operator(
     weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor,
     mode: str, padding: int | None, last: bool, by_frequency: bool, sparse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The forward as an operator, which takes its gradient along when it is exported, or is compiled with a sparse one."""
+    """The forward as an operator that has its gradient: for torch.export, and for torch.compile with a sparse gradient."""
     o = Options(mode, padding, last, by_frequency, sparse)
     check_offsets(indices, offsets, o)
     return _EmbeddingBag.forward(weight, weights, indices, offsets, o)
@@ -195,12 +195,12 @@ _operator.register_autograd(
 
 
 def unreadable(offsets: Tensor) -> bool:
-    """Whether the values of offsets cannot be read while a call is made."""
+    """Whether the values of offsets cannot be read during a call, as when it is traced or batched."""
     return torch.compiler.is_compiling() or intercepted(offsets) or torch._C._functorch.is_batchedtensor(offsets)
 
 
 def check_offsets(indices: Tensor, offsets: Tensor, o: Options) -> None:
-    """Refuse, on the CPU, offsets that torch's forward lets pass and that the backward refuses.
+    """Refuse, on the CPU, offsets that torch's forward accepts and the backward refuses.
 
     Raises:
         InvalidProblemError: indices behind the last offset, about which the modes of torch's forward disagree; offsets that

@@ -1,4 +1,4 @@
-"""What the drop-ins share: which arguments they take, and how gradients lie in memory."""
+"""Helpers of all drop-ins: checks of arguments, and the memory layout of gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMPY_BOOLS = ("bool", "bool_")  # the class of numpy.True_ from NumPy 2 on, an
 
 
 def require_tensors(name: str, **operands: Any) -> None:
-    """Raise TypeError for an operand of a drop-in that is no tensor, before anything looks at it."""
+    """Raise TypeError if an operand of a drop-in is no tensor, before any of its attributes is read."""
     for operand, x in operands.items():
         if not isinstance(x, Tensor):
             raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", type(x).__name__)
@@ -64,7 +64,7 @@ def integer(name: str, option: str, value: Any) -> int:
 
 
 def materialized(x: Tensor) -> Tensor:
-    """x with its numbers in memory: a gradient may be lazily negated, sparse, or zeros without storage (torch's zero tensors).
+    """x with its values in memory. A gradient may be lazily negated, sparse, or zeros without storage (torch's zero tensors).
 
     Every backward calls it first. It can be differentiated.
     """
@@ -78,7 +78,7 @@ def materialized(x: Tensor) -> Tensor:
 
 
 def strides_like(x: Tensor) -> tuple[int, ...] | None:
-    """The strides that a gradient of x shall have; None: contiguous. What torch traces or batches has strides of its own."""
+    """The strides of a gradient of x, None: contiguous. For a traced or batched x None, as torch decides its layout."""
     if traced() or x.is_contiguous():
         return None
     return torch.empty_like(x, device="meta").stride()

@@ -1,4 +1,4 @@
-"""Who does a call, a plan or torch: decided before the forward runs, because a backward can no longer hand the call back.
+"""Decides whether a plan or torch does a call. This happens before the forward runs, as a backward cannot hand the call back.
 
 Each drop-in has a function ``ask`` that selects the plan of its backward, and raises the error of the selection. A drop-in that
 was called by its name lets the error through, in its own words; accelerate() leaves such a call to torch.
@@ -19,16 +19,16 @@ from ._operators import PLAIN, exporting, traced
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 Sentence = tuple[str, str, str, str]
-"""Operand, wanted, got and hint of an error: constants, which torch.compile can keep."""
+"""The operand, wanted, got and hint of an error: plain constants, which torch.compile can keep."""
 
 
 def constant(function: F) -> F:
-    """Decorate a function of constants: torch.compile calls it while it traces, and keeps the result."""
+    """Decorate a function of constants: torch.compile calls it while it traces and keeps the result."""
     return cast(F, torch.compiler.assume_constant_result(function))  # type: ignore[no-untyped-call]
 
 
 def require_strided(op: str, **operands: Any) -> None:
-    """Raise what a plan would for a tensor that it cannot read: nested, sparse, of MKL-DNN, or spread over processes.
+    """Raise the error of a plan for a tensor that it cannot read: nested, sparse, of MKL-DNN, or distributed over processes.
 
     Raises:
         UnsupportedError: with the way out.
@@ -57,30 +57,30 @@ def _is_plain(x: Tensor) -> bool:
 
 
 def _stands_for_plain(x: Tensor) -> bool:
-    """Whether x is what torch.export has in place of a plain tensor, which it is in the exported program."""
+    """Whether x is the placeholder by which torch.export traces a plain tensor."""
     return type(x).__name__ in ("FakeTensor", "FunctionalTensor") and x.layout is torch.strided and exporting()
 
 
 def all_plain(values: Iterable[Any]) -> bool:
-    """Whether the tensors among some values are strided, have memory and are of no subclass: others no plan can read."""
+    """Whether the tensors among some values are strided, have memory and are of no subclass, as plans need them."""
     return all(_is_plain(x) or _stands_for_plain(x) for x in values if isinstance(x, Tensor))
 
 
 def reach_plans(*tensors: Tensor | None) -> bool:
-    """Whether tensors go to a plan past torch. Otherwise torch has to see the call, and a plan of its shape is of no use."""
+    """Whether a plan is run on these tensors without torch seeing the call."""
     if traced() or torch._C._len_torch_dispatch_stack():
         return False
     return all(x is None or _is_plain(x) for x in tensors)
 
 
 def device_to_ask(x: Tensor) -> torch.device:
-    """The device on which the plan of a traced call is asked for. A tensor without values says nothing of this machine."""
+    """The device on which a traced call selects a plan: the CPU for a tensor without values."""
     without_values = x.is_meta or (type(x).__name__ == "FakeTensor" and not exporting())
     return torch.device("cpu") if without_values else x.device
 
 
 def sentence(select: Callable[..., Any], *problem: Any) -> Sentence | None:
-    """What a selection is refused with; None: there is a plan."""
+    """The parts of the error by which a selection fails; None: it succeeds."""
     try:
         select(*problem)
     except Error as error:
@@ -89,14 +89,14 @@ def sentence(select: Callable[..., Any], *problem: Any) -> Sentence | None:
 
 
 def require(op: str, refusal: Sentence | None) -> None:
-    """Raise UnsupportedError with a sentence, if there is one."""
+    """Raise UnsupportedError with these parts, if there are any."""
     if refusal is not None:
         operand, wanted, got, hint = refusal
         raise make("unsupported", op, operand, wanted, got, hint)
 
 
 def named(op: str, operands: Mapping[str, str], ask: Callable[..., R], *arguments: Any) -> R:
-    """ask(*arguments), whose errors speak of the drop-in and its operands."""
+    """Call ask(*arguments); an error names the drop-in and its operands instead of the plan's."""
     try:
         return ask(*arguments)
     except Error as error:

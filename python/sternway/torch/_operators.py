@@ -1,4 +1,4 @@
-"""A backward as an operator of torch: what torch.compile traces, what is differentiated again, what transforms batch."""
+"""Backwards as operators of torch, which torch.compile traces, autograd differentiates again and vmap batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ PLAIN = (Tensor, torch.nn.Parameter)
 MAX_RANK = 8  # of an operand of a plan; vmap adds a dimension
 Gradients = tuple[Tensor | None, ...]
 Backward = Callable[[Inputs, tuple[Tensor, ...], tuple[bool, ...]], Gradients]
-"""From the inputs of an operator, the gradients of its outputs and which inputs need theirs, a gradient for each input."""
+"""Takes the inputs of an operator, the gradients of its outputs, and which inputs need one; returns one for each input."""
 
 
 class Twice(NamedTuple):
-    """A backward that can be differentiated again, in two forms: transforms of torch.func (2.11) take the second alone."""
+    """A backward that can be differentiated again, in two forms; transforms of torch.func (2.11) accept only the second."""
 
     operator: Callable[..., Any]
     function: type[torch.autograd.Function]
 
 
 def differentiable(operator: Any, backward: Backward, linear: tuple[int, ...] = ()) -> Twice:
-    """Give an operator a gradient. Of the inputs that it is linear in, backward hears whether they are there, True or None."""
+    """Give an operator a gradient.
+
+    Args:
+        operator: a custom operator of torch.
+        backward: computes the gradients of its inputs.
+        linear: indices of the inputs that the operator is linear in. They are not saved: in their place backward gets True, or
+            None if the input was None.
+    """
 
     class Gradient(torch.autograd.Function):
         generate_vmap_rule = True  # the operator's
@@ -53,7 +60,7 @@ def differentiable(operator: Any, backward: Backward, linear: tuple[int, ...] = 
 
 
 def by_formula(formula: Callable[..., Any]) -> Backward:
-    """The gradient of an operator that is a formula, given in torch operations."""
+    """A Backward that differentiates a formula, which computes the same outputs as the operator in torch operations."""
 
     def backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
         where = [i for i, need in enumerate(needs) if need]
@@ -71,12 +78,12 @@ def by_formula(formula: Callable[..., Any]) -> Backward:
 
 
 def traced() -> bool:
-    """Whether torch.compile or a transform of torch.func is at work: values cannot be read, and layouts are torch's."""
+    """Whether torch.compile or a transform of torch.func is active: values are unknown, and torch decides the layout."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def exporting() -> bool:
-    """Whether torch.export is at work. It keeps operators and their gradients, and drops the backward of a Function.
+    """Whether torch.export is active. It keeps operators and their gradients, but drops the backward of an autograd.Function.
 
     A model of ONNX has no backward, and knows torch's own operations alone.
     """
@@ -85,12 +92,12 @@ def exporting() -> bool:
 
 
 def intercepted(x: Tensor) -> bool:
-    """Whether a mode or a subclass sees what becomes of x, as make_fx and fake tensors do, or x has no values."""
+    """Whether a dispatch mode or a subclass must see operations on x, as for make_fx, or x has no values."""
     return type(x) not in PLAIN or x.is_meta or torch._C._len_torch_dispatch_stack() > 0
 
 
 def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
-    """The form in which a backward has to be called. None: torch need not see it."""
+    """The callable by which a backward must be called so that torch records it. None: torch need not see the call."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy):  # the latter by is_grads_batched
         return gradient.operator
     if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # the former by create_graph
@@ -99,8 +106,11 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
 
 
 def apply(function: Any, *inputs: Any) -> Any:
-    """function.apply. torch.compile (2.11) does not see that what torch.func.grad is given requires a gradient, and would
-    differentiate the forward itself; of a view it sees it."""
+    """Call function.apply.
+
+    torch.compile (2.11) does not see that the arguments of torch.func.grad require a gradient, and would differentiate the
+    forward itself. It does see this of a view, so tensors are passed as views of themselves.
+    """
     if torch.compiler.is_compiling():
         inputs = tuple(x.view_as(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
     elif forward_ad._current_level >= 0:
@@ -109,7 +119,7 @@ def apply(function: Any, *inputs: Any) -> Any:
 
 
 def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
-    """Inputs of an operator whose tensors have what vmap batches as their first dimension."""
+    """The inputs of an operator with the dimension that vmap batches moved to the front."""
 
     def moved(x: Any, where: int | None) -> Any:
         if not isinstance(x, Tensor):
@@ -120,7 +130,7 @@ def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:
 
 
 def each(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:
-    """A vmap rule that calls the operator for each of the batch."""
+    """A vmap rule that calls the operator once for each element of the batch."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
         if info.batch_size == 0:

@@ -1,4 +1,4 @@
-"""Derivatives in forward mode, of any function whose backward can be differentiated."""
+"""Forward-mode derivatives of every function whose backward can be differentiated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Inputs = tuple[Any, ...]
 
 
 class _Whole:
-    """A sequence, which torch.vmap would take for several inputs."""
+    """Wraps a sequence, which torch.vmap would otherwise take for several inputs."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -27,7 +27,7 @@ def _bare(inputs: Inputs) -> Inputs:
 
 
 class _Context:
-    """What a backward takes for ctx where it is called as a function."""
+    """Stands for ctx when a backward is called as a plain function."""
 
     def __init__(self, needs: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs
@@ -44,7 +44,7 @@ class _Context:
 
 
 def _transposed(function: Any, inputs: Inputs, output: Any, tangents: tuple[Tensor | None, ...]) -> Any:
-    """Tangents of the outputs: the backward is linear in their gradients, and ``(backward(dy), tangents) = (dy, result)``."""
+    """Tangents of the outputs, by the transpose of the backward: ``backward(dy) . tangents = dy . result``."""
     context = _Context(tuple(t is not None for t in tangents))
     function.setup_context(context, inputs, output)
     outputs = (output,) if isinstance(output, Tensor) else output
@@ -65,7 +65,7 @@ def _transposed(function: Any, inputs: Inputs, output: Any, tangents: tuple[Tens
 
 @functools.cache
 def _with_tangents(function: Any) -> Any:
-    """The function with a jvp: a class of its own, as torch.compile (2.11) traces none that has one."""
+    """The function with a jvp. It is a separate class, as torch.compile (2.11) cannot trace a function that has a jvp."""
 
     class WithTangents(function):  # type: ignore[misc]
         @staticmethod

@@ -1,4 +1,4 @@
-"""torch's own operations with sternway's backward, in code that nobody edits."""
+"""``accelerate()``: sternway's backward inside torch's own operations, for code that is not edited."""
 
 from __future__ import annotations
 
@@ -109,15 +109,19 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
 
 
 def accelerate() -> contextlib.AbstractContextManager[Any]:
-    """Inside this context, or a function that it decorates, torch's own operations have sternway's backward.
+    """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
 
-    They are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
-    torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Whether the backward can do a call is found out before
-    it is made, and what no plan can do stays with torch: another dtype, rank or layout, a device without a kernel, tensors
-    without values or of a subclass. So do calls with ``out=`` or ``dtype=``, in-place ones, those under no_grad and those
-    inside forward-mode derivatives. It
-    holds for the thread that entered it, and costs every call of torch there about a microsecond. A function that
-    torch.utils.checkpoint runs again, perhaps on another thread, is to be decorated itself.
+    The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
+    torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Each call is decided before its forward runs: a call
+    that no plan can do stays with torch, such as one with another dtype, rank or layout, a device without a kernel, or tensors
+    without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls, calls under no_grad and calls inside
+    forward-mode derivatives stay with torch too.
+
+    It applies to the thread that entered it, and costs every call of torch there about a microsecond. A function that
+    torch.utils.checkpoint runs again, perhaps on another thread, must be decorated itself.
+
+    Returns:
+        a context manager that is also a decorator. It raises nothing of its own: code that runs without it runs inside it.
 
     Example:
         >>> import torch, sternway.torch as st

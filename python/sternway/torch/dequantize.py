@@ -169,7 +169,7 @@ class _Dequantize(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
 def _dequantize_forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The forward for torch.export, whose graphs drop the backward of an autograd.Function and keep that of an operator."""
+    """The forward as an operator, for torch.export, which drops the backward of an autograd.Function."""
     return _laid_out(_Dequantize.forward(q, scale, zero_point, dtype), q)
 
 
@@ -189,7 +189,7 @@ _dequantize_forward.register_autograd(_Dequantize.backward, setup_context=_Dequa
 def dequantize_per_token(
     q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """``(q - zero_point) * scale`` with a scale for each token, that is, each index of the leading dimensions.
+    """``(q - zero_point) * scale`` with one scale for each token, which is one index of the leading dimensions.
 
     Gradients flow to scale and to a floating zero_point, both summed in one pass
     (:func:`sternway.dequantize_per_token_backward`). They can be differentiated again.
@@ -198,21 +198,26 @@ def dequantize_per_token(
         q: [..., D], int8 or uint8.
         scale: [...] or [..., 1]; float32, float64, float16 or bfloat16.
         zero_point: [...] or [..., 1], integer or floating; None: 0.
-        dtype: of the result: float32, float64, float16 or bfloat16; None: scale's.
+        dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
 
     Returns:
         [..., D]. The product is formed in float32 (float64 for float64) and rounded once.
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape.
-        UnsupportedError: q, scale, zero_point or the result of another dtype; where a gradient will be needed, more than 8
+        UnsupportedError: q, scale, zero_point or the result of another dtype; if a gradient will be needed, more than 8
             dimensions, or a device without a kernel.
+        TypeError: an operand that is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
-        >>> q, scale = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8), torch.tensor([0.5, 2.0])
-        >>> st.dequantize_per_token(q, scale).tolist()
+        >>> q, scale = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8), torch.tensor([0.5, 2.0], requires_grad=True)
+        >>> y = st.dequantize_per_token(q, scale)
+        >>> y.tolist()
         [[0.5, -1.0], [6.0, 8.0]]
+        >>> y.sum().backward()
+        >>> scale.grad
+        tensor([-1.,  7.])
     """
     name = "dequantize_per_token"
     require_tensors(name, q=q, scale=scale)
@@ -236,7 +241,7 @@ def _fake_quantize_operator(
     quant_min: int,
     quant_max: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """fake_quantize_per_token_backward where torch has to see it; others call it past torch."""
+    """fake_quantize_per_token_backward as an operator, for calls that torch must see."""
     return _three(*fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max))
 
 
@@ -246,7 +251,7 @@ def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) 
 
 
 def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
-    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider. A scale of 0 divides as 1: see _limit."""
+    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider; see _limit for a scale of 0."""
     wide = torch.promote_types(x.dtype, torch.float32)
     s = _column(scale, x).to(wide)
     zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else _column(zero_point, x).to(wide)
@@ -258,7 +263,7 @@ def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int,
 
 
 def _limit(x: Tensor, levels: tuple[Tensor, ...], bounds: tuple[int, int]) -> tuple[Tensor, ...]:
-    """The levels, with a scale of 0 as the limit of small ones.
+    """The levels with a scale of 0 replaced by the limit of small scales.
 
     x / 0 is infinite with the sign of x, and 0 / 0 is 0. The forward does without: it multiplies the level by that 0.
     """
@@ -322,7 +327,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
 def _fake_quantize_forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """The forward for torch.export, as that of dequantize_per_token: the gradient of round alone would be 0."""
+    """The forward as an operator, for torch.export. The gradient of torch.round in its place would be 0."""
     return _laid_out(_FakeQuantize.forward(x, scale, zero_point, quant_min, quant_max), x)
 
 
@@ -340,7 +345,7 @@ _fake_quantize_forward.register_autograd(_FakeQuantize.backward, setup_context=_
 
 
 def _bound(name: str, bound: str, value: Any) -> int:
-    """A bound as descriptors take it."""
+    """A bound as an int, as descriptors take it."""
     if type(value) is int:
         return value
     try:
@@ -352,32 +357,37 @@ def _bound(name: str, bound: str, value: Any) -> int:
 def fake_quantize_per_token(
     x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int, quant_max: int
 ) -> Tensor:
-    """Quantise and dequantise with a scale for each token, what quantisation-aware training runs.
+    """Quantise and dequantise with one scale for each token, as quantisation-aware training does.
 
-    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``.
-    It is 0 where scale is 0, as for a row of padding.
-    The gradients to x, scale and a floating zero_point are those of
-    :func:`sternway.fake_quantize_per_token_backward`, in one pass.
+    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``. It
+    is 0 if scale is 0, as for a row of padding. The gradients with respect to x, scale and a floating zero_point are those of
+    :func:`sternway.fake_quantize_per_token_backward`, in one pass (learned step size quantisation, Esser et al. 2020,
+    arXiv:1902.08153).
 
     Args:
         x: [..., D]; float32, float64, float16 or bfloat16.
         scale: [...] or [..., 1], floating.
-        zero_point: [...] or [..., 1], integer or floating (rounded and clamped first); None: 0.
-        quant_min, quant_max: bounds of the quantised values, inclusive.
+        zero_point: [...] or [..., 1], integer or floating (first rounded and clamped); None: 0.
+        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
 
     Returns:
         [..., D] in x's dtype; formed in float32 (float64 for float64) and rounded once.
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape; bounds that are no integers, or quant_min above quant_max.
-        UnsupportedError: x, a scale or zero_point of another dtype; where a gradient will be needed, more than 8 dimensions,
-            or a device without a kernel.
+        UnsupportedError: x, a scale or zero_point of another dtype; if a gradient will be needed, more than 8 dimensions, or a
+            device without a kernel.
+        TypeError: an operand that is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
-        >>> x, scale = torch.tensor([[0.6, 3.8, -100.0], [0.0, 0.0, 0.0]]), torch.tensor([0.5, 0.0])
-        >>> st.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7).tolist()
+        >>> x, scale = torch.tensor([[0.6, 3.8, -100.0], [0.0, 0.0, 0.0]], requires_grad=True), torch.tensor([0.5, 0.0])
+        >>> y = st.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7)
+        >>> y.tolist()
         [[0.5, 3.5, -4.0], [0.0, 0.0, 0.0]]
+        >>> y.sum().backward()
+        >>> x.grad.tolist()  # 3.8 and -100 are outside the range
+        [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     """
     name = "fake_quantize_per_token"
     require_tensors(name, x=x, scale=scale)

@@ -22,11 +22,11 @@ _OPERANDS = {
     **dict.fromkeys(("index_dtype", "total_indices", "total"), "input"),
     **dict.fromkeys(("offset_dtype", "num_bags"), "offsets"),
 }
-"""What embedding_bag calls the fields of its descriptors."""
+"""By field of the descriptors, the argument of embedding_bag that it comes from."""
 
 
 def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:
-    """Refuse what torch.nn.functional.embedding_bag refuses, as it does."""
+    """Raise the errors that torch.nn.functional.embedding_bag raises for these shapes."""
     if weights is not None and input.shape != weights.shape:
         raise ValueError(
             f"embedding_bag: per_sample_weights {tuple(weights.shape)} must have the shape of input {tuple(input.shape)}"
@@ -60,7 +60,7 @@ def _options(mode: str, padding: Any, last: Any, by_frequency: Any, sparse: Any,
 
 
 def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: str) -> None:
-    """Select the plans of a small bag of such tensors."""
+    """Select the plans of a small bag with these dtypes."""
     if sparse:
         _unique_rows_plan(1, 1, index, None, device)
         index = torch.int32
@@ -75,7 +75,7 @@ def _probed(
 
 
 def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> None:
-    """Select the plans of the backward, or those of a small bag where torch has to see the call.
+    """Select the plans of the backward, or those of a small bag if the call is traced.
 
     Raises:
         Error: there is no plan.
@@ -99,7 +99,7 @@ def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, 
 
 
 class _Call(NamedTuple):
-    """A call of embedding_bag that our backward can do."""
+    """A checked call of embedding_bag whose backward has plans."""
 
     input: Tensor
     weight: Tensor
@@ -110,7 +110,7 @@ class _Call(NamedTuple):
 
 
 def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers of a nested tensor [bags, positions], and where each bag begins; of a jagged one also where the last ends."""
+    """The values of a nested tensor [bags, positions], and the start of each bag; if jagged, also the end of the last."""
     if nested.dim() != 2:
         raise make("invalid_problem", NAME, "input", "of rank 2, [bags, positions], where it is nested", f"rank {nested.dim()}")
     if nested.layout is torch.jagged:
@@ -124,7 +124,7 @@ def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _flat_nested(input: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, int | None]:
-    """Nested bags as indices, offsets, weights of samples and the number of bags to return.
+    """Nested bags as indices, offsets, per-sample weights and the number of bags to return.
 
     Numbers behind the last bag of a jagged tensor are a bag more, which is not returned: no value has to be read for that.
     """
@@ -143,7 +143,7 @@ def prepare(
     input: Tensor, weight: Tensor, offsets: Tensor | None, scale_grad_by_freq: bool, mode: str, sparse: bool,
     per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None,
 ) -> _Call:  # fmt: skip
-    """Check a call of embedding_bag, bring it to indices of rank 1 with offsets, and ask for the plans of its backward.
+    """Check a call of embedding_bag, convert it to indices of rank 1 with offsets, and select the plans of its backward.
 
     Raises:
         Error: there is no plan, or the arguments contradict each other.
@@ -178,7 +178,7 @@ def prepare(
 
 
 def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
-    """Do a call that is prepared."""
+    """Run a prepared call."""
     if max_norm is not None:
         with torch.no_grad():
             torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
@@ -199,35 +199,46 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Sums, means or maxima of rows of weight, a bag of them at a time: :func:`torch.nn.functional.embedding_bag`.
+    """Sums, means or maxima of the rows of weight that each bag of indices names: :func:`torch.nn.functional.embedding_bag`.
 
     The backward is :func:`sternway.embedding_bag_backward`: each row of the gradient is written once, summed in the order of
-    positions, so that the bits repeat. With ``sparse=True`` the gradient is coalesced: a row for each index that occurs.
-    A dense gradient can be differentiated again.
+    positions, so the bits repeat. With ``sparse=True`` the gradient is coalesced: one row for each index that occurs. A dense
+    gradient can be differentiated again.
 
     Args:
-        input: [positions] with offsets, or [bags, positions of a bag]; int32 or int64. A nested tensor, jagged or strided,
-            holds a bag in each row.
+        input: [positions] with offsets, or [bags, positions of a bag]; int32 or int64. Each row of a nested tensor, jagged or
+            strided, is a bag.
         weight: [V, D]; float32, float64, float16 or bfloat16, on the CPU or CUDA.
-        offsets: [bags], or [bags + 1] with include_last_offset; where each bag begins.
-        max_norm, norm_type: rows that are read are first, in place, brought to at most this norm.
-        scale_grad_by_freq: divide the gradient of a row by the number of its positions.
+        offsets: [bags], or [bags + 1] with include_last_offset: the position at which each bag begins.
+        max_norm, norm_type: if max_norm is given, the rows that are read are first scaled in place to at most this norm.
+        scale_grad_by_freq: True: divide the gradient of a row by the number of its positions.
         mode: "sum", "mean" or "max".
-        sparse: make a sparse gradient.
-        per_sample_weights: a factor for each position, in mode "sum"; it has a gradient, too. Of weight's dtype, or float32,
-            which is rounded beside a weight of 16 bits; nested like input.
-        include_last_offset: the last offset says where the last bag ends: at the end of input, on the CPU; torch's forward
-            on CUDA takes it so whatever its value.
-        padding_idx: a row that counts nowhere.
+        sparse: True: the gradient is a sparse tensor.
+        per_sample_weights: a factor of each position, in mode "sum"; it has a gradient too. Of weight's dtype, or float32,
+            which is rounded to a weight of 16 bits; nested like input.
+        include_last_offset: True: the last offset is the end of the last bag. On the CPU it must be the end of input; torch's
+            forward on CUDA takes the end of input whatever its value.
+        padding_idx: a row that is not counted; a negative one counts from the end.
 
     Returns:
-        [bags, D].
+        [bags, D], in weight's dtype.
 
     Raises:
         ValueError, NotImplementedError, RuntimeError: what torch refuses.
         UnsupportedError: a dtype, layout or device without a kernel.
         InvalidProblemError: an option that is no bool; on the CPU, offsets that decrease, or input behind the last offset,
-            about which the modes of torch's forward disagree.
+            which the modes of torch's forward treat differently.
+        TypeError: an operand that is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        >>> y = st.embedding_bag(torch.tensor([2, 0, 2]), weight, torch.tensor([0, 1]), mode="sum")
+        >>> y.tolist()
+        [[5.0, 6.0], [6.0, 8.0]]
+        >>> y.sum().backward()
+        >>> weight.grad.tolist()
+        [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
     """
     c = named(
         NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
@@ -237,10 +248,45 @@ def embedding_bag(
 
 
 class EmbeddingBag(torch.nn.EmbeddingBag):
-    """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`: same arguments, same state."""
+    """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
+
+    Arguments, parameters and state dict are those of torch's module, so either loads the state of the other.
+
+    Args:
+        num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
+        max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset, padding_idx: as for
+            :func:`sternway.torch.embedding_bag`; mode "mean" by default.
+        device, dtype: of the table; None: torch's defaults.
+
+    Raises:
+        ValueError: what torch refuses.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> bag = st.EmbeddingBag(3, 2, mode="sum")
+        >>> bag(torch.tensor([[2, 0], [1, 1]])).sum().backward()
+        >>> bag.weight.grad.tolist()
+        [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]
+    """
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        """Return the reduced bags, [bags, D]; see :func:`sternway.torch.embedding_bag`."""
+        """Return the reduced bags.
+
+        Args:
+            input, offsets, per_sample_weights: as for :func:`sternway.torch.embedding_bag`.
+
+        Returns:
+            [bags, D], in the table's dtype.
+
+        Raises:
+            Error, ValueError, NotImplementedError, RuntimeError: as :func:`sternway.torch.embedding_bag`.
+
+        Example:
+            >>> import torch, sternway.torch as st
+            >>> bag = st.EmbeddingBag(3, 2)
+            >>> bag(torch.tensor([0, 1, 2]), offsets=torch.tensor([0, 2])).shape
+            torch.Size([2, 2])
+        """
         return embedding_bag(
             input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
             per_sample_weights, self.include_last_offset, self.padding_idx,

@@ -20,7 +20,7 @@ from ._operators import MAX_RANK, apply, by_formula, differentiable, each, expor
 _NAMES = ("da", "db", "dweight")
 _NAME = "sternway.torch.lerp"
 _OPERANDS = {"shape": "the broadcast shape", "a_shape": "input", "b_shape": "end", "weight_shape": "weight"}
-"""What lerp calls the fields of its descriptor."""
+"""By field of the descriptor, the argument of lerp that it comes from."""
 _WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
 
 
@@ -35,7 +35,7 @@ def _operator(
     b_shape: Sequence[int],
     needs: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """lerp_backward where torch has to see it; others call it past torch. What is not needed is empty."""
+    """lerp_backward as an operator, for calls that torch must see. Outputs that are not needed are empty."""
     ends = {"a": a, "b": b} if "dweight" in needs else {"a_shape": a_shape, "b_shape": b_shape}
     names = needs.split()
     grads = dict(zip(names, lerp_backward(dy, number if weight is None else weight, needs=names, **ends), strict=True))
@@ -100,7 +100,7 @@ def _probed(rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | N
 
 
 def _broadcast(a: torch.Size, b: torch.Size) -> torch.Size | None:
-    """The shape that two shapes broadcast to; None: they do not."""
+    """The shape that two shapes broadcast to; None: they do not broadcast."""
     a, b = (a, b) if len(a) >= len(b) else (b, a)
     if a[len(a) - len(b) :] == b:
         return a
@@ -111,7 +111,7 @@ def _broadcast(a: torch.Size, b: torch.Size) -> torch.Size | None:
 
 
 def ask(input: Tensor, end: Tensor, weight: Tensor | float) -> LerpBackwardPlan | None:
-    """The plan of the backward; None where torch has to see the call, or refuses the shapes. The arguments pass ``is_ours``.
+    """Select the plan of the backward; None if the call is traced, or torch refuses it. The arguments pass ``is_ours``.
 
     Raises:
         Error: there is no plan.
@@ -203,7 +203,7 @@ class _Lerp(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::lerp", mutates_args=())
 def _exported(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
-    """The forward as an operator, which takes its gradient along when it is exported. Without a weight it is the number."""
+    """The forward as an operator that has its gradient, for torch.export. If weight is None, number is the weight."""
     return torch.lerp(input, end, number if weight is None else weight)
 
 
@@ -224,7 +224,7 @@ _exported.register_autograd(_Lerp.backward, setup_context=_set_up_exported)
 
 
 def call(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
-    """torch.lerp with the backward that ``ask`` found."""
+    """torch.lerp with the backward of the plan that ``ask`` selected."""
     if exporting():
         how = (weight, 0.0) if isinstance(weight, Tensor) else (None, weight)
         return _exported(input, end, *how)  # type: ignore[no-any-return]
@@ -232,21 +232,21 @@ def call(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardP
 
 
 def is_ours(input: Any, end: Any, weight: Any) -> bool:
-    """Whether a lerp has our gradient: those of complex numbers, and what is no lerp, are torch's."""
+    """Whether a lerp gets sternway's gradient. Calls with complex numbers or wrong types are left to torch."""
     if not (isinstance(input, Tensor) and isinstance(end, Tensor) and isinstance(weight, _WEIGHTS)):
         return False
     return input.dtype in FLOATS and not (isinstance(weight, Tensor) and weight.is_complex())
 
 
 def number_of(weight: Any) -> Any:
-    """A real number of Python or NumPy as a float, anything else as it is."""
+    """Convert a real number of Python or NumPy to float; return anything else unchanged."""
     if isinstance(weight, (float, Tensor)):
         return weight
     return float(weight) if isinstance(weight, numbers.Real) or is_bool(weight) else weight
 
 
 def _with_out(lerp: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Give lerp torch's keyword out: such calls are torch's own operation."""
+    """Add torch's keyword out to lerp: a call with it is torch's own operation."""
 
     @functools.wraps(lerp)
     def taking_out(*args: Any, **kwargs: Any) -> Tensor:
@@ -258,19 +258,30 @@ def _with_out(lerp: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @_with_out
 def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
-    """``input + weight * (end - input)``, with broadcasting: :func:`torch.lerp`.
+    """Linear interpolation, ``y = input + weight * (end - input)``, with broadcasting: :func:`torch.lerp`.
 
-    The backward is :func:`sternway.lerp_backward`: one kernel for all the gradients that are needed, sums over broadcast
-    dimensions included. It can be differentiated again. A call with ``out=`` is torch's own operation.
+    The backward is :func:`sternway.lerp_backward`: one kernel for all the gradients that are needed, with the sums over
+    broadcast dimensions. It can be differentiated again. A call with ``out=`` is torch's own operation.
 
     Args:
-        input, end: tensors whose shapes broadcast, up to rank 8; float32, float64, float16 or bfloat16, on the CPU or CUDA.
-            Complex ones stay with torch.
-        weight: a number or a tensor that broadcasts; a 0-d tensor on the CPU goes with data on CUDA.
+        input, end: tensors whose shapes broadcast, of up to 8 dimensions; float32, float64, float16 or bfloat16, on the CPU or
+            CUDA. Complex tensors are left to torch.
+        weight: a number or a tensor that broadcasts; a 0-d tensor on the CPU may go with data on CUDA.
+
+    Returns:
+        y, of the broadcast shape and input's dtype.
 
     Raises:
-        UnsupportedError: a rank, layout or device without a kernel, a complex weight of real ends.
+        UnsupportedError: a rank, layout or device without a kernel; a complex weight of real ends.
         RuntimeError: what torch.lerp itself refuses, such as mixed dtypes.
+        TypeError: input or end is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> a, b = torch.zeros(2, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+        >>> st.lerp(a, b, 0.25).sum().backward()
+        >>> a.grad[0], b.grad
+        (tensor([0.7500, 0.7500, 0.7500]), tensor([0.5000, 0.5000, 0.5000]))
     """
     require_tensors("lerp", input=input, end=end)
     weight = number_of(weight)

@@ -1,4 +1,4 @@
-"""Our rotation in the models of transformers, in place of the functions of Python modules that they call."""
+"""``patch_rope``: sternway's rotation in models of transformers, in place of the functions of Python modules that they call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _lock = threading.RLock()
 
 
 class _Slot:
-    """A name of a namespace in which a function is replaced, for as long as a patch holds it."""
+    """One function that is replaced in a namespace, for as long as at least one patch holds it."""
 
     def __init__(self, space: dict[str, Any], name: str, rotation: Rotation) -> None:
         self.space, self.name, self.original, self.holders = space, name, rotation.function, 0
@@ -52,14 +52,14 @@ class _Slot:
         self.space[self.name] = self.replacement
 
     def release(self) -> None:
-        """Without holders the replacement is the model's function, wherever somebody else may have kept it."""
+        """Drop one holder. Without holders the replacement calls the model's function, wherever a reference to it was kept."""
         self.holders -= 1
         if not self.holders and self.space.get(self.name) is self.replacement:
             self.space[self.name] = self.original
 
 
 class RopePatch:
-    """What :func:`patch_rope` did, until ``undo`` is called or the ``with`` block ends.
+    """The handle that :func:`patch_rope` returns. The patch lasts until ``undo`` is called or the ``with`` block ends.
 
     Attributes:
         functions: the names of the functions that were replaced, with their modules.
@@ -74,7 +74,17 @@ class RopePatch:
             slot.hold()
 
     def undo(self) -> None:
-        """Give the model its own functions back, unless another patch needs ours. A second call does nothing."""
+        """Restore the model's own functions, except those that another patch still replaces. A second call does nothing.
+
+        Example:
+            >>> import torch, sternway.torch as st
+            >>> from transformers import LlamaConfig, LlamaModel
+            >>> sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+            >>> patch = st.patch_rope(LlamaModel(LlamaConfig(**sizes)))
+            >>> patch.functions
+            ('transformers.models.llama.modeling_llama.apply_rotary_pos_emb',)
+            >>> patch.undo()
+        """
         with _lock:
             while self._slots:
                 self._slots.pop().release()
@@ -90,24 +100,25 @@ class RopePatch:
 
 
 def patch_rope(model: torch.nn.Module) -> RopePatch:
-    """Put sternway's rotation into a model of transformers, in place of the functions by which it applies rotary embeddings.
+    """Replace the functions by which a model of transformers applies rotary embeddings with sternway's rotation.
 
-    Looks for the functions with parameters ``cos`` and ``sin`` that the classes of the model call, such as
-    ``apply_rotary_pos_emb``; compares each with ours on small inputs, values and gradients; and puts ours in its place, with
-    the pairing, the columns and the width that it was found to have, and results of the dtypes that it returns. A call of a
-    form that the comparison had no match for, such as one with other arguments, goes to the model's own function.
+    It looks for the functions with parameters ``cos`` and ``sin`` that the classes of the model call, such as
+    ``apply_rotary_pos_emb``. It compares each with sternway's rotation on small inputs, values and gradients, to find the
+    pairing, the order of columns and the width that it uses, and then replaces it. Results have the dtypes that the model's
+    function returns. A call whose arguments the comparison did not cover goes to the model's own function.
 
-    The functions belong to Python modules, so all models of the architecture have ours meanwhile; it computes the same.
+    The functions belong to Python modules, so every model of the architecture uses the replacement meanwhile; it computes the
+    same.
 
     Args:
         model: a model of transformers, or a part of one.
 
     Returns:
-        A handle with ``undo()``, which is also a context manager. Several models may be patched and undone in any order.
+        a handle with ``undo()`` that is also a context manager. Several models may be patched and undone in any order.
 
     Raises:
-        UnsupportedError: a function cannot be reproduced, or there is none (complex tables, rotations written in methods); or
-            a device of the model has no kernels. Nothing was changed.
+        UnsupportedError: a function whose rotation sternway cannot reproduce, a model that calls no such function (complex
+            tables, rotations written in methods), or a parameter on a device without kernels. Nothing was changed.
         TypeError: model is no torch.nn.Module.
 
     Example:
@@ -146,7 +157,7 @@ def patch_rope(model: torch.nn.Module) -> RopePatch:
 
 
 def _slot(place: Place, widths: list[int]) -> _Slot | None:
-    """Where a function is replaced or shall be. None: it cannot be reproduced."""
+    """The slot of a function that is replaced or will be. None: its rotation cannot be reproduced."""
     space, name = place
     value = space[name]
     known: _Slot | None = getattr(value, "_sternway_slot", None)
@@ -159,7 +170,7 @@ def _slot(place: Place, widths: list[int]) -> _Slot | None:
 
 
 def _require_kernels(model: torch.nn.Module) -> None:
-    """Raise UnsupportedError where a parameter is on a device that has no kernels."""
+    """Raise UnsupportedError if a parameter is on a device without kernels."""
     for device, dtype in {(p.device, p.dtype) for p in model.parameters() if p.device.type not in ("cpu", "meta")}:
         if device.type != "cuda":
             raise make("unsupported", _NAME, "model", "on the CPU or a CUDA device", f"a parameter on {device}")

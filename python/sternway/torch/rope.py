@@ -41,7 +41,7 @@ def _operator(
     layout: str,
     direction: str,
 ) -> tuple[Tensor, Tensor]:
-    """The rotation where torch has to see it; others call it past torch. Without x_k its result is empty."""
+    """The rotation as an operator, for calls that torch must see. Without x_k its second result is empty."""
     options = (base, pairing, rotary_dim, rotary_start, angle, layout)
     y, *y_k = rotate(direction, x, x_k, positions, cos, sin, options)
     return y, y_k[0] if y_k else x.new_empty(0)
@@ -58,7 +58,7 @@ _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
 
 def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
-    """The gradient of a rotation: the same one in the other direction, and so on; that of its tables is torch's."""
+    """The gradient of a rotation: the rotation in the other direction. That of the tables is in torch operations."""
     x, x_k, positions, cos, sin, *options, direction = inputs
     dy = grads[0], None if x_k is None else grads[1]
     dx, dx_k = apply(_GRADIENT.function, *dy, positions, cos, sin, *options, _TRANSPOSE[direction])
@@ -73,7 +73,7 @@ _GRADIENT = differentiable(_operator, _transposed)
 
 
 class _Rope(torch.autograd.Function):
-    """One rotation of x, or of x and x_k, which have the same positions and tables.
+    """The rotation of x, or of x and x_k with the same positions and tables.
 
     learned: whether the tables may need a gradient, for which x is kept.
     """
@@ -127,7 +127,7 @@ class _Rope(torch.autograd.Function):
 
 
 def _rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
-    """One or two inputs rotated, with their gradients."""
+    """Rotate one or two inputs, with gradients."""
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     if exporting():  # which would drop the backward of a Function
         return _operator(x, x_k, positions, cos, sin, *options, "forward")[: len(inputs)]
@@ -136,7 +136,7 @@ def _rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None,
 
 
 def _learned(cos: Tensor, sin: Tensor) -> bool:
-    """Whether a derivative with respect to tables may be asked for. torch.compile does not see it in a transform."""
+    """Whether gradients of the tables may be needed. torch.compile does not see this inside a transform."""
     if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
         return True
     return torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
@@ -157,33 +157,34 @@ def rope(
     layout: str = "bhsd",
     columns: str | None = None,
 ) -> Tensor:
-    """Rotary position embedding of x (Su et al., arXiv 2104.09864).
+    """Rotary position embedding of x (Su et al., arXiv:2104.09864).
 
     ``y_i = c_i x_i - s_i x_j`` and ``y_j = c_j x_j + s_j x_i`` for each pair (i, j) of the rotated part, with the cosines and
-    sines of :func:`sternway.rope_backward`, which is the gradient. Any order of derivative is the same kernel.
+    sines of :func:`sternway.rope_backward`, which is the gradient. Derivatives of every order run the same kernel.
 
     Args:
         x: [B, H, S, D] in the layout "bhsd", [B, S, H, D] in "bshd", [tokens, H, D] in "thd"; float32, float64, float16 or
             bfloat16; any strides. Under autocast x keeps its dtype.
         positions: [S] or [B, S], int32 or int64; None: 0 .. S-1. Without tables also floating, such as times or coordinates.
-        base: of the frequencies ``base ** (-2 k / rotary_dim)``, in radians for each position.
-        cos, sin: tables of a floating dtype, [P, columns], [B, P, columns], or [B, H, P, columns] and [H, P, columns] where
-            heads differ (in every layout of x; extents of 1 stand for all), of which position p takes row p. They have
-            rotary_dim / 2 columns, one for each pair, or rotary_dim. Tables that require grad get their gradients.
-        pairing: "interleaved" (2k, 2k + 1), or "half" (k, k + rotary_dim / 2).
-        rotary_dim, rotary_start: the rotated part; None: all of D.
-        angle: "float64", or "float32" as a torch forward forms it.
-        layout: of x.
-        columns: where the pairs have theirs in tables of rotary_dim columns. "halves": pair k has columns k and
-            k + rotary_dim / 2; "neighbours": 2k and 2k + 1. None: "halves" for "half", "neighbours" for "interleaved".
+        base: the base of the frequencies ``base ** (-2 k / rotary_dim)``, in radians for each position.
+        cos, sin: tables of a floating dtype, [P, columns], [B, P, columns], or, if heads differ, [B, H, P, columns] and
+            [H, P, columns] in every layout of x; an extent of 1 is broadcast. Row p belongs to position p. They have rotary_dim
+            / 2 columns, one for each pair, or rotary_dim columns. Tables that require grad get their gradients.
+        pairing: "interleaved" (elements 2k and 2k + 1 are a pair), or "half" (k and k + rotary_dim / 2).
+        rotary_dim, rotary_start: the number of rotated elements, even (None: all of D), and the first of them.
+        angle: "float64", or "float32" to form angles as the usual torch forward does.
+        layout: the order of the dimensions of x: "bhsd", "bshd" or "thd".
+        columns: the columns of pair k in tables of rotary_dim columns. "halves": k and k + rotary_dim / 2; "neighbours": 2k and
+            2k + 1. None: "halves" for the pairing "half", "neighbours" for "interleaved".
 
     Returns:
-        y, like x.
+        y, of x's shape and dtype.
 
     Raises:
         InvalidProblemError: shapes or options that contradict each other; tables that are complex, integers or bools; positions
-            outside the tables (on the CPU), or floating beside tables.
+            outside the tables (on the CPU), or floating positions with tables.
         UnsupportedError: a dtype, pairing, layout or device without a kernel.
+        TypeError: an operand that is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -208,7 +209,7 @@ def rope(
 
 
 def _by_heads(inputs: list[Tensor], positions: Tensor | None, cos: Tensor, sin: Tensor, options: Options) -> list[Tensor]:
-    """Inputs rotated by tables of each head."""
+    """Rotate inputs by tables that differ by head."""
     if cos.shape != sin.shape:
         raise make("invalid_problem", OP, "sin", "of the shape of cos", str(list(sin.shape)))
     f = folded(inputs, positions, cos, sin, options[-1])
@@ -227,42 +228,45 @@ def apply_rotary_pos_emb(
     rotary_dim: int | None = None,
     columns: str = "halves",
 ) -> tuple[Tensor, Tensor]:
-    """Rotate queries and keys in one launch, forward and backward: the function of that name in transformers' Llama.
+    """Rotate queries and keys in one launch, forward and backward: the function of this name in transformers' Llama.
+
+    The rotation is that of :func:`rope` with tables (Su et al., arXiv:2104.09864).
 
     **Other models of transformers have another function under this name.** Some pair neighbours (Cohere, GLM, Ernie 4.5,
-    Helium, Moonshine), and shapes do not show it: put in place of their function without ``pairing`` and ``columns``, this one
-    rotates otherwise than the model was trained. :func:`patch_rope` finds out what a model does, and puts this function in its
-    place with the right options.
+    Helium, Moonshine), and shapes do not show it: used in place of their function without ``pairing`` and ``columns``, this one
+    rotates differently from how the model was trained. :func:`patch_rope` finds the options of a model and replaces its
+    function.
 
     ==========================  ============================================================
     models                      options
     ==========================  ============================================================
     Llama, Mistral, Qwen        none
     GPT-NeoX, Phi-3 (partial)   ``rotary_dim=cos.shape[-1]``
-    GLM, Ernie 4.5, Helium      ``pairing="interleaved"``, and ``rotary_dim`` where it is partial
+    GLM, Ernie 4.5, Helium      ``pairing="interleaved"``, and ``rotary_dim`` if it is partial
     Cohere                      ``pairing="interleaved", columns="neighbours"``
     GPT-OSS                     ``rotary_dim=q.shape[-1]``, twice the width of the tables
     ==========================  ============================================================
 
     Args:
         q, k: [B, H, S, D] with unsqueeze_dim 1, [B, S, H, D] with 2; without a batch [S, H, D] with -2, [H, S, D] with 0. The
-            numbers of heads may differ; any strides.
-        cos, sin: tables of a floating dtype whose rows belong to the tokens: [B, S, R], [1, S, R] or [S, R]. What they are
-            after ``unsqueeze(unsqueeze_dim)`` broadcasts to q and k. Tables of rank 4 have rows for each head, in the layout of
-            q, and are not unsqueezed. Tables that require grad get their gradients.
-        unsqueeze_dim: where q and k have their heads.
-        pairing: "half" (k, k + rotary_dim / 2), or "interleaved" (2k, 2k + 1).
-        rotary_dim: the rotated part of D, from its first element on; others are copied. It must be given where R < D: R for
-            two columns a pair, or 2 R for one column a pair.
-        columns: "halves": pair k has columns k and k + R / 2; "neighbours": 2k and 2k + 1.
+            numbers of heads may differ; any strides; float32, float64, float16 or bfloat16.
+        cos, sin: tables of a floating dtype whose rows belong to the tokens: [B, S, R], [1, S, R] or [S, R], which broadcast to
+            q and k after ``unsqueeze(unsqueeze_dim)``. Tables of rank 4 have rows for each head, in the layout of q, and are
+            not unsqueezed. Tables that require grad get their gradients.
+        unsqueeze_dim: the dimension of the heads of q and k.
+        pairing: "half" (elements k and k + rotary_dim / 2 are a pair), or "interleaved" (2k and 2k + 1).
+        rotary_dim: the number of rotated elements, the first ones of D; others are copied. It must be given if R < D: R for two
+            columns a pair, or 2 R for one column a pair.
+        columns: the columns of pair k: "halves": k and k + R / 2; "neighbours": 2k and 2k + 1.
 
     Returns:
-        q and k rotated, each like its input (torch would promote to the dtype of the tables).
+        q and k rotated, each of its input's shape and dtype (torch would promote to the dtype of the tables).
 
     Raises:
         InvalidProblemError: shapes that do not fit each other; tables narrower than D without rotary_dim; q and k of different
             dtypes; tables that are complex, integers or bools.
         UnsupportedError: a dtype, pairing, columns or device without a kernel.
+        TypeError: an operand that is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -287,7 +291,7 @@ def rotate_by_tables(
     rotary_start: int,
     columns: str,
 ) -> list[Tensor]:
-    """One or two inputs rotated by tables that broadcast to them after ``unsqueeze(unsqueeze_dim)``."""
+    """Rotate one or two inputs by tables that broadcast to them after ``unsqueeze(unsqueeze_dim)``."""
     q = inputs[0]
     require_columns(columns)
     cos, sin = floating("cos", cos, q), floating("sin", sin, q)
@@ -300,7 +304,7 @@ def rotate_by_tables(
 
 
 def _rotary_dim(head_dim: int, width: int, rotary_dim: Any) -> int:
-    """How many elements tables of a width rotate."""
+    """The number of elements that tables of a width rotate."""
     if rotary_dim is None and width == head_dim:
         return head_dim
     known = (width, 2 * width) if width < head_dim else (head_dim,)

@@ -30,7 +30,7 @@ _PAIRS = ("cummax", "cummin")  # values and indices
 
 
 def _forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> Any:
-    """Torch's own operation; a reversed one between two flips. others: torch's dtype and out."""
+    """torch's own operation; reverse=True flips x before and y after. others: torch's keywords dtype and out."""
     if not reverse or x.dim() == 0:
         return _FORWARDS[kind](x, dim, **others)
     y = _FORWARDS[kind](x.flip(dim), dim, **others)
@@ -45,7 +45,7 @@ def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> S
 
 
 def dim_of(x: Tensor, dim: Any) -> int | None:
-    """A dimension of x as an int; None for what torch refuses, bools among them."""
+    """A dimension of x as an int; None if torch refuses it, as it does a bool."""
     if type(dim) is not int:
         if isinstance(dim, bool) or not hasattr(dim, "__index__"):
             return None
@@ -58,7 +58,7 @@ def dim_of(x: Tensor, dim: Any) -> int | None:
 
 
 def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> ScanBackwardPlan | None:
-    """The plan of the backward; None where torch has to see the call. x has one of FLOATS.
+    """Select the plan of the backward; None if the call is traced. x has one of FLOATS.
 
     Raises:
         Error: there is no plan.
@@ -73,7 +73,7 @@ def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> ScanBackwardPlan | Non
 def _backward(
     dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor, plan: ScanBackwardPlan | None = None
 ) -> Tensor:
-    """Write dx by the kernels."""
+    """Compute dx by a plan."""
     plan = plan or scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy))
     plan.run(dy=dy, x=x if x is None else materialized(x), dx=dx)
     return dx
@@ -81,7 +81,7 @@ def _backward(
 
 @torch.library.custom_op("sternway::scan_backward", mutates_args=())
 def _operator(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tensor:
-    """The backward where torch has to see it; others call it past torch."""
+    """The backward as an operator, for calls that torch must see."""
     return _backward(dy, x, kind, dim, reverse, torch.empty_like(dy if x is None else x))
 
 
@@ -117,10 +117,10 @@ _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
 class _Weighted(torch.autograd.Function):
-    """The weights of the softmax of each prefix, ``w[i, k] = exp(x[k] - y[i])`` for k <= i, applied to u.
+    """The weights of the softmax of each prefix, ``w[i, k] = exp(x[k] - y[i])`` for k <= i, multiplied by a vector u.
 
-    ``sum_k w[i, k] u[k]``, or transposed ``sum_i w[i, k] u[i]``, the gradient of logcumsumexp: each is the derivative of the
-    other. Those of torch's own formula are NaN where dy is 0, whose logarithm it takes.
+    ``sum_k w[i, k] u[k]``; transposed, ``sum_i w[i, k] u[i]``, which is the gradient of logcumsumexp. Each is the derivative of
+    the other. torch's own formula takes the logarithm of dy, so its derivatives are NaN where dy is 0.
     """
 
     generate_vmap_rule = True
@@ -191,7 +191,7 @@ class _Scan(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::scan", mutates_args=())
 def _exported(x: Tensor, kind: str, dim: int, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The forward as an operator, which takes its gradient along when it is exported. The indices of sums are empty."""
+    """The forward as an operator that has its gradient, for torch.export. Operations without indices return empty ones."""
     y = _forward(x, kind, dim, reverse)
     return tuple(y) if kind in _PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
@@ -215,7 +215,7 @@ _exported.register_autograd(lambda ctx, *grads: _Scan.backward(ctx, *grads)[:4],
 
 
 def call(x: Tensor, kind: str, dim: int, reverse: bool, plan: ScanBackwardPlan | None) -> Any:
-    """One of the five, as torch returns it, with the backward that ``ask`` found."""
+    """One of the five operations with torch's return type and the backward of the plan that ``ask`` selected."""
     if exporting():
         y = _exported(x, kind, dim, reverse)
         y = y if kind in _PAIRS else y[0]
@@ -225,7 +225,7 @@ def call(x: Tensor, kind: str, dim: int, reverse: bool, plan: ScanBackwardPlan |
 
 
 def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-    """One of the five by name. Complex numbers, whose gradient is not ours, and integers, which have none, stay with torch."""
+    """One of the five operations, called by name. Complex numbers and integers are left to torch."""
     require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
     where = dim_of(x, dim)
@@ -237,7 +237,7 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
 
 
 def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
-    """Give a scan torch's keywords: input and axis name x and dim; calls with dtype or out are torch's own operation."""
+    """Add torch's keywords to a scan: input for x, axis for dim; a call with dtype or out is torch's own operation."""
     name = scan.__name__
 
     @functools.wraps(scan)
@@ -270,17 +270,26 @@ def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse
 
 @_as_torch
 def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
-    """Cumulative sum along a dimension: :func:`torch.cumsum`, backward by :func:`sternway.cumsum_backward`.
+    """Cumulative sum along a dimension, ``y[i] = sum_{j<=i} x[j]``: :func:`torch.cumsum`.
+
+    The backward is :func:`sternway.cumsum_backward`. It can be differentiated again and writes the gradient in x's memory
+    layout; an expanded upstream gradient is not copied. torch's keywords ``input`` and ``axis`` are accepted for x and dim;
+    calls with ``dtype`` or ``out`` are torch's own operation.
 
     Args:
-        x: of any shape up to rank 8; float32, float64, float16 or bfloat16, on the CPU or CUDA. Integers have no gradient.
-        dim: the scanned dimension.
-        reverse: scan from the last position to the first.
+        x: a tensor of up to 8 dimensions; float32, float64, float16 or bfloat16, on the CPU or CUDA. Integers and complex
+            numbers are left to torch.
+        dim: the scanned dimension; a negative one counts from the end.
+        reverse: True: scan from the last position to the first.
 
-    The backward can be differentiated again, and writes the gradient in x's memory layout. An expanded gradient is not copied.
+    Returns:
+        y, of x's shape and dtype.
 
     Raises:
         IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -294,9 +303,22 @@ def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
 
 @_as_torch
 def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
-    """Cumulative product: :func:`torch.cumprod`, backward by :func:`sternway.cumprod_backward`, exact for any number of zeros.
+    """Cumulative product along a dimension, ``y[i] = prod_{j<=i} x[j]``: :func:`torch.cumprod`.
 
-    The arguments are those of :func:`cumsum`.
+    The backward is :func:`sternway.cumprod_backward`, which is exact for any number of zeros. Keywords are as for
+    :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        y, of x's shape and dtype.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -310,22 +332,52 @@ def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
 
 @_as_torch
 def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
-    """``log(cumsum(exp(x)))``: :func:`torch.logcumsumexp`, backward by :func:`sternway.logcumsumexp_backward`.
+    """``y[i] = log sum_{j<=i} exp(x[j])`` along a dimension: :func:`torch.logcumsumexp`.
 
-    The gradient is formed from x alone: an offset of x costs it no accuracy, and -inf in front makes no NaN. The arguments are
-    those of :func:`cumsum`.
+    The backward is :func:`sternway.logcumsumexp_backward`. It is computed from x alone: an offset that is added to x costs no
+    accuracy, and elements of -inf in front make no NaN. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        y, of x's shape and dtype.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([-torch.inf, 0.0, 0.0], requires_grad=True)
+        >>> st.logcumsumexp(x, 0)[2].backward()
+        >>> x.grad
+        tensor([0.0000, 0.5000, 0.5000])
     """
     return _scan(x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
 
 
 @_as_torch
 def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummax:
-    """Cumulative maximum: :func:`torch.cummax`, backward by :func:`sternway.cummax_backward`.
+    """Cumulative maximum along a dimension, with its positions: :func:`torch.cummax`.
 
-    The arguments are those of :func:`cumsum`.
+    The backward is :func:`sternway.cummax_backward`. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
 
     Returns:
-        a named tuple of values and indices, int64 positions in x. Of equal values the last in scan order wins.
+        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. Of equal values the
+            last
+        in scan order wins.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -339,5 +391,32 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
 
 @_as_torch
 def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummin:
-    """Cumulative minimum: :func:`torch.cummin`, backward by :func:`sternway.cummin_backward`; see :func:`cummax`."""
+    """Cumulative minimum along a dimension, with its positions: :func:`torch.cummin`.
+
+    The backward is :func:`sternway.cummin_backward`. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. Of equal values the
+            last
+        in scan order wins.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([2.0, 1.0, 3.0], requires_grad=True)
+        >>> values, indices = st.cummin(x, 0)
+        >>> indices
+        tensor([0, 1, 1])
+        >>> values.sum().backward()
+        >>> x.grad
+        tensor([1., 2., 0.])
+    """
     return _scan(x, "cummin", dim, reverse)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Sparse gradients of a table: a row for each index that occurs."""
+"""Sparse gradients of a table, with one row for each index that occurs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sparse_gradient(
     dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None,
     num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
 ) -> Tensor:  # fmt: skip
-    """The coalesced gradient of an embedding bag, whose rows are counted on the host, as in torch's coalesce."""
+    """The coalesced gradient of an embedding bag. The host reads the number of rows, as torch's coalesce does."""
     weights = None if per_sample_weights is None else materialized(per_sample_weights)
     rows, inverse, count = unique_rows(indices, num_embeddings, padding_idx=padding_idx)
     n, first = int(count), int(padding_idx is not None)  # with padding_idx, its place is before those of the rows
@@ -34,7 +34,7 @@ def sparse_gradient(
 
 
 sparse_operator = torch.library.custom_op("sternway::embedding_bag_sparse_backward", sparse_gradient, mutates_args=())
-"""sparse_gradient where torch has to see it. torch.compile traces no sparse tensor, but takes one from an operator."""
+"""sparse_gradient as an operator. torch.compile cannot trace sparse tensors, but accepts one from an operator."""
 
 
 @sparse_operator.register_fake
@@ -43,11 +43,11 @@ def _(dy: Tensor, *inputs: Any) -> Tensor:
 
 
 def _rounded(n: int) -> int:
-    """n rows, or up to 1/16 more: the number differs from step to step, and a plan is found again only for one that it had."""
+    """n rounded up by at most 1/16: it differs from step to step, and rounded numbers are found in the cache of plans."""
     step = 1 << max(0, n.bit_length() - 5)
     return -(-n // step) * step
 
 
 def most_rows(num_embeddings: int, total: int, padding_idx: int | None) -> int:
-    """The most rows that :func:`sparse_gradient` asks a plan for."""
+    """The largest number of rows for which :func:`sparse_gradient` selects a plan."""
     return _rounded(min(num_embeddings, total) + (padding_idx is not None))

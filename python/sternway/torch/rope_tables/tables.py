@@ -1,4 +1,4 @@
-"""The tables of cosines and sines."""
+"""``rope_tables``: tables of cosines and sines for rotary embeddings."""
 
 from __future__ import annotations
 
@@ -95,14 +95,17 @@ def rope_tables(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines of positions for a model's rotary embedding, as :func:`apply_rotary_pos_emb` takes them.
 
-    For a configuration of transformers, the tables are to the bit those of the rotary class of its model; a configuration whose
-    class is not known, or does not give tables of positions, is refused. Angles are formed in float32, as models do, so that
-    weights that were trained so meet the same numbers.
+    For a configuration of transformers, the tables equal those of the rotary class of its model to the bit. A configuration is
+    refused if its class is not known or makes no tables of positions. Angles are formed in float32, as models form them in
+    training.
 
-    A mapping holds rope settings alone, at the top or in ``rope_parameters`` or ``rope_scaling``: ``head_dim``, or
-    ``hidden_size`` and ``num_attention_heads``; ``rope_theta`` (10000; also ``base``, ``rotary_emb_base``); the rotated part of
-    a head as ``partial_rotary_factor`` (1; also ``rotary_pct``) or ``rotary_dim`` (also ``qk_rope_head_dim``); ``rope_type``
-    and its keys:
+    A mapping holds rope settings and nothing else, at the top or in ``rope_parameters`` or ``rope_scaling``:
+
+    - the size of a head: ``head_dim``, or ``hidden_size`` and ``num_attention_heads``;
+    - the base: ``rope_theta`` (10000; also ``base``, ``rotary_emb_base``);
+    - the rotated part of a head: ``partial_rotary_factor`` (1; also ``rotary_pct``), or ``rotary_dim`` (also
+      ``qk_rope_head_dim``);
+    - ``rope_type`` and its keys:
 
     ============  ==========================================================================================
     default       none
@@ -116,27 +119,33 @@ def rope_tables(
     axial         none: positions are [..., 2], row and column
     ============  ==========================================================================================
 
-    ``max_position_embeddings`` may stand for the original one, and its ratio to that for the factor of "yarn" and "longrope".
-    ``mrope_section`` makes a table multimodal, ``mrope_interleaved`` in the order of Qwen3-VL. Settings may differ by layer
-    type: a mapping for each, by its name. A key that is unknown, or that the rope type does not read, is an error.
+    ``max_position_embeddings`` may replace the original one, and its ratio to the original one the factor of "yarn" and
+    "longrope". ``mrope_section`` makes a table multimodal; ``mrope_interleaved`` orders it as Qwen3-VL does. Settings may
+    differ by layer type: then each layer type has a mapping under its name. A key that is unknown, or that the rope type does
+    not read, is an error.
+
+    Sources: Su et al., arXiv:2104.09864; YaRN, Peng et al., arXiv:2309.00071; LongRoPE, Ding et al., arXiv:2402.13753; for the
+    other rope types, the code of transformers.
 
     Args:
         config: a configuration of transformers, or a mapping of rope settings.
-        positions: integers or floating, of any shape, such as [S] or [B, S]. Multimodal: [3, B, S], time, height and width, or
-            [S] and [1, S] for a text; for a configuration also [B, S], texts, and for a mapping [3, S], one sequence. Vision
-            encoders: [..., 2], row and column.
-        layer_type: whose settings are used, where they differ by layer type, such as "sliding_attention".
-        seq_len: the length that "dynamic" and "longrope" adapt to; None: the largest position and 1, read from the device.
-        dtype: of the tables.
+        positions: integers or floating numbers, of any shape, such as [S] or [B, S]. For a multimodal model: [3, B, S], time,
+            height and width, or [S] and [1, S] for a text; for a configuration also [B, S], texts, and for a mapping [3, S],
+            one sequence.
+            For vision encoders: [..., 2], row and column.
+        layer_type: the layer type whose settings are used, if they differ, such as "sliding_attention".
+        seq_len: the sequence length that "dynamic" and "longrope" adapt to; None: the largest position plus 1, which is read
+            from the device.
+        dtype: the dtype of the tables.
 
     Returns:
-        cos and sin, [..., r], in the columns of the model's rotary class; of a mapping: the halves of r alike. They are
-        multiplied by the attention factor of "yarn" and "longrope".
+        cos and sin, [..., r], with the columns of the model's rotary class; of a mapping, with the two halves of r equal. They
+        are multiplied by the attention factor of "yarn" and "longrope".
 
     Raises:
         InvalidProblemError: a setting is missing, unknown, out of range or contradicts another; layer types differ and none is
             given; positions have the wrong shape or dtype.
-        UnsupportedError: another rope type; a model whose rotary class is not known or gives no such tables.
+        UnsupportedError: another rope type; a model whose rotary class is not known or makes no such tables.
         TypeError: config is neither, or positions are no tensor.
 
     Example:
@@ -146,7 +155,7 @@ def rope_tables(
         >>> cos.shape, round(sin[2, 0].item(), 3)
         (torch.Size([3, 4]), 0.841)
 
-        Layer types, and a multimodal model:
+        Settings by layer type, and a multimodal model:
 
         >>> layers = {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6}}
         >>> cos, sin = st.rope_tables({"head_dim": 64, **layers}, torch.arange(3), layer_type="full_attention")
