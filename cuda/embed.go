@@ -16,7 +16,17 @@ import (
 //go:embed all:image
 var files embed.FS
 
-// Image is the code of a family, "lerp" for example, for a device, "sm_90": nil when the package was built without it.
+// ArchitectureError says that the package was built for other devices.
+type ArchitectureError struct {
+	Codes []string // the architectures that it was built for
+}
+
+func (e *ArchitectureError) Error() string {
+	return "no kernels for this device, only for " + strings.Join(e.Codes, ", ")
+}
+
+// Image is the code of a family, "lerp" for example, for a device, "sm_90". It is nil when the package was built without kernels, and the
+// error is an [ArchitectureError] when it was built for other devices.
 func Image(family, device string) ([]byte, error) {
 	var codes []string
 	names, err := files.ReadDir("image")
@@ -29,8 +39,11 @@ func Image(family, device string) ([]byte, error) {
 		}
 	}
 	code := choose(codes, device)
-	if code == "" {
+	switch {
+	case len(codes) == 0:
 		return nil, nil
+	case code == "":
+		return nil, &ArchitectureError{codes}
 	}
 	packed, err := files.ReadFile(path.Join("image", family+"."+code+".lzma"))
 	if err != nil {

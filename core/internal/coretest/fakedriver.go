@@ -8,6 +8,7 @@ import (
 
 	"github.com/sternway/sternway/core/driver"
 	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/cuda"
 )
 
 // fakeCUDA is a driver with devices that keep a record of what they are asked to do.
@@ -17,6 +18,7 @@ type FakeCUDA struct {
 	Shared    int                        // bytes that a block can have; 0: 227 kB
 	Bandwidth int64                      // bytes in a second
 	Bare      bool                       // the package was built without kernels
+	Built     string                     // the package was built for this architecture, and the device has another
 	Missing   error                      // of the whole driver
 	Refusals  map[string]error           // by call: device, load, kernel, launch, synchronize
 	Exports   map[string][]string        // symbols by image; nil: whatever is asked for
@@ -52,6 +54,9 @@ func (f *FakeCUDA) Install(t testing.TB) *FakeCUDA {
 	image := func(name, _ string) ([]byte, error) {
 		if f.Bare {
 			return nil, nil
+		}
+		if f.Built != "" {
+			return nil, &cuda.ArchitectureError{Codes: []string{f.Built}}
 		}
 		return []byte(name), nil
 	}

@@ -3,6 +3,7 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/sternway/sternway/core/driver"
@@ -115,12 +116,17 @@ func (d *Device) library(name, op string) (driver.Library, error) {
 		return library, nil
 	}
 	code, err := source.Image(name, d.Arch())
+	var other *cuda.ArchitectureError
+	if errors.As(err, &other) {
+		return nil, errs.New(errs.Unsupported, op, "device", "one that this build has kernels for: "+strings.Join(other.Codes, ", "), d.Arch(),
+			"build on a machine with this GPU, or with STERNWAY_CUDA_ARCHS=all")
+	}
 	if err != nil {
 		return nil, DeviceError(op, "kernel image", err)
 	}
 	if code == nil {
 		return nil, errs.New(errs.Unsupported, op, "device", "cpu, as this build carries no CUDA kernels", "cuda",
-			"install a wheel with kernels, or build with nvcc and without STERNWAY_CUDA=0")
+			"build on a machine with a GPU, or with STERNWAY_CUDA_ARCHS=all")
 	}
 	library, err := d.Load(code)
 	if err != nil {
