@@ -1,5 +1,6 @@
-"""Embedding bags: y[b] reduces weight[indices[i]] over the positions i of bag b; dweight[v] sums dy[bag(i)] over the i that
-hold v.
+"""Embedding bags: y[b] reduces weight[indices[i]] over the positions i of bag b.
+
+dweight[v] sums dy[bag(i)] over the positions i that hold v.
 
 A shape is (rows of weight, D, bags, positions of a bag), or (bags, D) with a few rows and positions.
 """

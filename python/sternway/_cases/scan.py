@@ -27,9 +27,7 @@ def flipped(x: Array) -> Array:
 
 
 def prefixes(x: Array) -> Array:
-    """Cumulative sums in high precision: multiples of 2^-20 are added without error up to 2^33, and the remainders are
-    small.
-    """
+    """Accurate cumulative sums: multiples of 2^-20 add without error up to 2^33, and the remainders are small."""
     lib = library(x)
     high = (x * 2**20).round() / 2**20
     return lib.cumsum(high, -1) + lib.cumsum(x - high, -1)

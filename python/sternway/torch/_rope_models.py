@@ -24,9 +24,7 @@ Place = tuple[dict[str, Any], str]
 
 
 class Rotation:
-    """A function of a model that rotates one or two operands by tables, and the conversion of its arguments to a
-    :class:`Call`.
-    """
+    """A function of a model that rotates one or two operands by tables, with the :class:`Call` of its arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
