@@ -156,7 +156,7 @@ def _parts(config: Any) -> list[str]:
 
 
 def _with_attributes(model: Model, config: Any, settings: Mapping[str, Any], layer_type: str) -> dict[str, Any]:
-    """Settings of a layer type, with those that transformers takes from the attributes of the configuration."""
+    """Settings of a layer type, with the settings that transformers takes from the attributes of the configuration."""
     rope_type = _rope_type(model, settings.get("rope_type") or settings.get("type"))
     older = settings.get("type")  # beside rope_type
     if older is not None and checked("type", older) != rope_type and not (rope_type == "axial" and older == "default"):
