@@ -69,7 +69,7 @@ def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]
 
 
 def differentiable() -> list[tuple[Case, Callable[..., Any], list[str]]]:
-    """The cases with a drop-in, the drop-in, and those of their outputs that are gradients of floating inputs."""
+    """The cases with a drop-in, each with the drop-in and the names of its gradients of floating inputs."""
     found = []
     for case in CASES:
         values = Problem(case, TorchSource("cpu"), SHAPE, "float32").values

@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(command=body, extra=extra)
         return added
 
-    info = command("info", run_info, "torch", "say what is here: versions, backends, GPU, driver, kernel image, threads")
+    info = command("info", run_info, "torch", "show versions, backends, GPUs, driver, kernel image and threads")
     info.add_argument("--json", action="store_true", help="as one JSON object")
 
     selftest = command(

@@ -101,7 +101,7 @@ def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
     """Convert a value to the one form in which it is compared, hashed and written as JSON.
 
     Args:
-        op, operand: what an error names.
+        op, operand: the names in an error.
         kind: a key of _MEANING.
 
     Raises:
@@ -170,7 +170,7 @@ class Descriptor:
         """Read a descriptor from JSON.
 
         Args:
-            text: what ``to_json`` returned; a field that is left out has its default.
+            text: the result of ``to_json``; a field that is left out has its default.
 
         Returns:
             a descriptor of this class.

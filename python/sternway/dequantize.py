@@ -1,6 +1,6 @@
 """Gradients of per-token dequantisation and of per-token fake quantisation.
 
-A token is one index of the leading dimensions; its elements are those of the last dimension, which share a scale.
+A token is one index of the leading dimensions; its elements, along the last dimension, share a scale.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def dequantize_per_token_backward(
 
     Returns:
         dx; with q, the tuple (dx, dscale), or (dx, dscale, dzero_point) if zero_point is floating. Each gradient has the shape
-        and dtype of its input; dx those of dy.
+        and dtype of its input; dx has the shape and dtype of dy.
 
     Raises:
         InvalidProblemError: shapes, dtypes or devices that contradict each other.

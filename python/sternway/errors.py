@@ -1,6 +1,6 @@
 """The errors that sternway raises.
 
-Each names the call, the operand, what it must be and what it was, in one sentence:
+Each is one sentence with the call, the operand, the value wanted and the value got:
 ``lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(dy.dtype)``.
 
 An object that is no array at all raises an :class:`Error` that is also a ``TypeError``.
@@ -23,11 +23,11 @@ class Error(Exception):
     Its subclasses are also of a class of Python, so that ``except ValueError`` and the like keep working.
 
     Attributes:
-        op: the name of what was called, such as ``"lerp_backward"``.
+        op: the name of the function, drop-in or plan that was called, such as ``"lerp_backward"``.
         operand: the name of the operand or option that was refused.
-        wanted: what the operand must be, in words.
-        got: what it was, in words; the number of bytes for the errors about sizes.
-        hint: what to do about it, in words; empty where there is no advice.
+        wanted: a description of the valid values.
+        got: a description of the value given; for the errors about sizes, a number of bytes.
+        hint: advice for a fix; empty if there is none.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -51,7 +51,7 @@ class Error(Exception):
 class UnsupportedError(Error, NotImplementedError):
     """No kernel has this dtype, device, memory layout, number of dimensions or option. Also a ``NotImplementedError``.
 
-    Attributes: those of :class:`Error`.
+    Attributes: the attributes of :class:`Error`.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -67,7 +67,7 @@ class InvalidProblemError(Error, ValueError):
     Raised for a wrong shape, dtype or device of an operand, a missing or unexpected operand, an output that overlaps another
     operand or is read-only, and, on the CPU or under STERNWAY_CHECK=1, an index out of range.
 
-    Attributes: those of :class:`Error`.
+    Attributes: the attributes of :class:`Error`.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -89,7 +89,7 @@ class BufferTooSmallError(_SizeError):
         needed: bytes from the start of the storage to the end of the view.
         got: bytes of the storage.
 
-    The other attributes are those of :class:`Error`.
+    It also has the attributes of :class:`Error`.
 
     Example:
         >>> import torch, sternway as sw
@@ -110,7 +110,7 @@ class WorkspaceTooSmallError(_SizeError):
         needed: bytes that the plan needs.
         got: bytes of the workspace that was given.
 
-    The other attributes are those of :class:`Error`.
+    It also has the attributes of :class:`Error`.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -128,7 +128,7 @@ class WorkspaceTooSmallError(_SizeError):
 class MisalignedOperandError(Error, ValueError):
     """An address is no multiple of the element size in bytes, or of 256 bytes for a workspace. Also a ``ValueError``.
 
-    Attributes: those of :class:`Error`.
+    Attributes: the attributes of :class:`Error`.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -148,7 +148,7 @@ class DeviceError(Error, RuntimeError):
     Attributes:
         status: the driver's name of the error, such as ``"CUDA_ERROR_OUT_OF_MEMORY"``.
 
-    The other attributes are those of :class:`Error`.
+    It also has the attributes of :class:`Error`.
 
     Example:
         >>> import numpy as np, sternway as sw

@@ -68,7 +68,7 @@ class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
     """Plan of :func:`rope_backward`. ``select`` makes it and ``run`` executes it.
 
     Each pair (i, j) of the rotated part gets ``dx_i = c_i dy_i + s_j dy_j`` and ``dx_j = c_j dy_j - s_i dy_i``, with c the
-    cosines and s the sines. Other elements are copied. Operands may have any strides, also those of an expanded dy.
+    cosines and s the sines. Other elements are copied. Operands may have any strides, 0 included.
 
     Operands:
         dy: input [B, H, S, D] in the layout "bhsd", the upstream gradient.

@@ -48,7 +48,7 @@ class ScanBackwardDescriptor(Descriptor):
 class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
     """Plan of the backward of a cumulative operation. ``select`` makes it and ``run`` executes it.
 
-    Every operand has the descriptor's shape. The formulas are those of :func:`cumsum_backward`, :func:`cumprod_backward`,
+    Every operand has the descriptor's shape. The formulas are in :func:`cumsum_backward`, :func:`cumprod_backward`,
     :func:`cummax_backward`, :func:`cummin_backward` and :func:`logcumsumexp_backward`.
 
     Operands:
@@ -181,7 +181,7 @@ def cummax_backward(
         x: the input of the forward, of dy's shape and dtype. Exactly one of x and indices is given.
         dim, reverse, out: as for :func:`cumsum_backward`.
         indices: of dy's shape, int64: the positions along dim that the forward returned. Any positions in range are right;
-            those that a scan returns are fast.
+            positions that a scan returned are fast.
         tie: the one of equal values that wins, in scan order: "last", as in torch, or "first". A NaN beats every number.
 
     Returns:

@@ -48,7 +48,7 @@ class Truth:
 def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
     """The sum over the dimensions that `like` is broadcast along.
 
-    Its roundings are relative to the terms, not to what is left when they cancel: to their 2-norm, or to that of `size`.
+    Its roundings scale with the 2-norm of the terms, or of `size`, and not with the sum, since terms may cancel.
     """
     lead = terms.ndim - like.ndim
     dims = tuple(d for d, n in enumerate(terms.shape) if d < lead or (like.shape[d - lead] == 1 and n != 1))
@@ -73,7 +73,7 @@ class Case:
 
     Attributes:
         family: the word that names its files, such as ``lerp``.
-        name: what is special about it.
+        name: the variant of the operation.
         plan: the class of its plan.
         inputs: makes the inputs of the forward and dy, at a shape, in a dtype.
         describe: the descriptor of a problem.

@@ -32,7 +32,7 @@ def quantized(source: Source, shape: Shape, dtype: str) -> Values:
 
 
 def with_zero_point(source: Source, shape: Shape, dtype: str) -> Values:
-    """A learned zero point besides."""
+    """The inputs of `quantized` with a floating zero point."""
     values = quantized(source, shape, dtype)
     values.zero_point = source.cast(source.normal((*shape[:-1], 1)), dtype)
     return values
@@ -49,7 +49,7 @@ def zero_of(v: Values) -> Any:
 
 
 def dscale(v: Values) -> Truth:
-    """The sum of dy (q - z); q and z may cancel."""
+    """The sum of dy (q - z) by definition. Its rounding errors scale with q and z, which may cancel."""
     return summed(v.dy * (v.q - zero_of(v)), v.scale, abs(v.dy) * (abs(v.q) + abs(zero_of(v))))
 
 
@@ -59,12 +59,12 @@ DZERO_POINT = Output("zero_point", lambda v: summed(-v.scale * v.dy, v.zero_poin
 
 
 def by_torch(v: Values) -> Any:
-    """The composite that is written where no operation exists."""
+    """The operation composed of torch's elementwise operations."""
     return (v.q - zero_of(v)) * v.scale
 
 
 def drop_in(v: Values) -> Any:
-    """sternway.torch.dequantize_per_token."""
+    """The operation by sternway.torch.dequantize_per_token."""
     import sternway.torch
 
     return sternway.torch.dequantize_per_token(v.q, v.scale, getattr(v, "zero_point", None))
@@ -74,7 +74,7 @@ def drop_in(v: Values) -> Any:
 
 
 def unquantized(source: Source, shape: Shape, dtype: str) -> Values:
-    """Rows with the step that learned step size quantisation starts from, Esser et al. 2020, arXiv:1902.08153.
+    """Rows with the initial step of learned step size quantisation, Esser et al. 2020, arXiv:1902.08153.
 
     x is drawn towards the nearest step by a fifth of its distance, so that no rounding of x / scale decides which one it is.
     """
@@ -87,7 +87,7 @@ def unquantized(source: Source, shape: Shape, dtype: str) -> Values:
 
 
 def unquantized_with_zero_point(source: Source, shape: Shape, dtype: str) -> Values:
-    """A learned zero point besides."""
+    """The inputs of `unquantized` with a floating zero point."""
     values = unquantized(source, shape, dtype)
     values.zero_point = source.cast(source.normal((*shape[:-1], 1)), dtype)
     return values
@@ -99,7 +99,7 @@ def describe_fake(v: Values) -> FakeQuantizePerTokenBackwardDescriptor:
 
 
 def levels(v: Values) -> tuple[Any, Any, Any, Any]:
-    """x / scale, the zero point in use, the level within bounds, and where it was so before clamping."""
+    """x / scale, the rounded zero point, the clamped level, and whether it was within the bounds before."""
     zero = v.zero_point.round().clip(v.quant_min, v.quant_max) if hasattr(v, "zero_point") else 0 * v.scale
     steps = v.x / v.scale
     t = steps.round() + zero
@@ -107,20 +107,20 @@ def levels(v: Values) -> tuple[Any, Any, Any, Any]:
 
 
 def fake_dx(v: Values) -> Truth:
-    """Passes dy straight through inside the bounds."""
+    """dx by definition: dy inside the bounds, 0 outside."""
     *_, inside = levels(v)
     return summed(v.dy * inside, v.dy)
 
 
 def fake_dscale(v: Values) -> Truth:
-    """The sum of dy ((q - z) - x / s) inside, of dy (q - z) outside."""
+    """dscale by definition: the sum of dy ((q - z) - x / s) inside and of dy (q - z) outside."""
     steps, zero, q, inside = levels(v)
     steps = steps * inside
     return summed(v.dy * ((q - zero) - steps), v.scale, abs(v.dy) * (abs(q - zero) + abs(steps)))
 
 
 def fake_dzero_point(v: Values) -> Truth:
-    """The sum of -s dy outside."""
+    """dzero_point by definition: the sum of -s dy outside."""
     *_, inside = levels(v)
     return summed(-v.scale * v.dy * ~inside, v.zero_point)
 
@@ -131,12 +131,12 @@ FAKE_DZERO_POINT = Output("zero_point", fake_dzero_point)
 
 
 def rounded(x: Any) -> Any:
-    """Rounding that passes the gradient on."""
+    """Rounding with a straight-through gradient."""
     return x.round().detach() + (x - x.detach())
 
 
 def fake_by_torch(v: Values) -> Any:
-    """The straight-through composite that quantisation-aware training writes; torch.clamp would pass nothing on a bound."""
+    """The straight-through composite of torch operations. torch.clamp would pass no gradient for values on a bound."""
     import torch
 
     zero = rounded(v.zero_point) if hasattr(v, "zero_point") else 0
@@ -147,7 +147,7 @@ def fake_by_torch(v: Values) -> Any:
 
 
 def fake_drop_in(v: Values) -> Any:
-    """sternway.torch.fake_quantize_per_token."""
+    """The operation by sternway.torch.fake_quantize_per_token."""
     import sternway.torch
 
     zero_point = getattr(v, "zero_point", None)
@@ -158,7 +158,7 @@ def fake_drop_in(v: Values) -> Any:
 
 
 def case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> Case:
-    """A row of dequantise."""
+    """A case of dequantisation."""
     return Case(
         "dequantize", name, DequantizePerTokenBackwardPlan, inputs, describe, outputs, by_torch,
         "autograd of (q - zero_point) * scale", drop_in=drop_in, **options,
@@ -166,7 +166,7 @@ def case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> 
 
 
 def fake_case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> Case:
-    """A row of fake quantise."""
+    """A case of fake quantisation."""
     return Case(
         "dequantize", name, FakeQuantizePerTokenBackwardPlan, inputs, describe_fake, outputs, fake_by_torch,
         "autograd of the straight-through composite", drop_in=fake_drop_in, **options,

@@ -1,4 +1,6 @@
-"""y[b] = reduce over the positions i of bag b of weight[indices[i]]:  dweight[v] = sum of dy[bag(i)] over the i that hold v.
+"""Embedding bags: y[b] reduces weight[indices[i]] over the positions i of bag b.
+
+dweight[v] sums dy[bag(i)] over the positions i that hold v.
 
 A shape is (rows of weight, D, bags, positions of a bag), or (bags, D) with a few rows and positions.
 """
@@ -19,12 +21,12 @@ Draw = Callable[[Source, int, int], Array]
 
 
 def uniform(source: Source, rows: int, n: int) -> Array:
-    """n rows, each as likely as the others."""
+    """n rows drawn uniformly."""
     return source.cast(abs(source.normal((n,))) * 1e9 % rows, "int64")
 
 
 def zipf(source: Source, rows: int, n: int, exponent: float = 1.05) -> Array:
-    """n rows, row k with a density of (k + 1) ** -exponent: by inversion of its integral."""
+    """n rows drawn by inverting the integral of a density (k + 1) ** -exponent over rows k."""
     share, power = abs(source.normal((n,))) * 1e9 % 1, 1 - exponent
     return source.cast(((rows**power - 1) * share + 1) ** (1 / power), "int64").clip(1, rows) - 1
 
@@ -50,7 +52,7 @@ def inputs(source: Source, shape: Shape, dtype: str, *, mode: str = "sum", draw:
 
 
 def winners(v: Values, bags: int, width: int) -> Array:
-    """For each bag and column the row of its maximum."""
+    """For each bag and column, the row of the maximum."""
     lib = library(v.weight)
     if lib.__name__ == "torch":  # which says who wins among equals
         return lib.embedding_bag(v.weight, v.indices, v.offsets, False, 2)[3]
@@ -66,12 +68,12 @@ def describe(v: Values) -> EmbeddingBagBackwardDescriptor:
 
 
 def whole(x: Array) -> Array:
-    """Integers that were made float64 for the truth."""
+    """Integers from the float64 copies that the truth is computed from."""
     return x.long() if hasattr(x, "long") else x.astype("int64")
 
 
 def added(into: Array, at: Array, rows: Array, pick: Array) -> Array:
-    """into[at[k]] += rows[pick[k]], a stretch at a time."""
+    """into[at[k]] += rows[pick[k]], a block of k at a time."""
     step = 1 << 17
     for first in range(0, len(at), step):
         some = slice(first, first + step)
@@ -83,7 +85,7 @@ def added(into: Array, at: Array, rows: Array, pick: Array) -> Array:
 
 
 def sums(at: Array, count: int, rows: Array, pick: Array) -> Array:
-    """The sum of rows[pick[k]] over each value of at[k]; 16 at a time, so that float64 gathers no error to speak of."""
+    """The sum of rows[pick[k]] over each value of at[k], in groups of 16, so that float64 rounding errors stay negligible."""
     lib = library(rows)
     order = lib.argsort(at, stable=True)
     at, pick = at[order], pick[order]
@@ -107,7 +109,7 @@ def zeros(like: Array, rows: int) -> Array:
 
 
 def dweight(v: Values) -> Truth:
-    """By definition; in mode max each element of dy is a term of its column."""
+    """dweight by definition; in mode max each element of dy is a term of its column."""
     rows, dim = v.weight.shape
     if v.mode == "max":
         terms = v.dy.reshape(-1, 1)
@@ -122,25 +124,25 @@ def dweight(v: Values) -> Truth:
 
 
 def numbers(like: Array, n: int) -> Array:
-    """0 .. n - 1, where an array is."""
+    """0 .. n - 1, on the device and by the library of an array."""
     lib = library(like)
     return whole(lib.arange(n, **on(like)))
 
 
 def on(x: Array) -> dict[str, Any]:
-    """Where torch is to make what goes with x."""
+    """The keywords by which torch allocates on the device of x."""
     return {"device": x.device} if hasattr(x, "index_add") else {}
 
 
 def dsample(v: Values) -> Truth:
-    """dot(dy[bag(i)], weight[indices[i]])."""
+    """d_per_sample_weights by definition: dot(dy[bag(i)], weight[indices[i]])."""
     bag = numbers(v.dy, len(v.indices)) // max(1, len(v.indices) // v.dy.shape[0])
     products = v.dy[bag] * v.weight[whole(v.indices)]
     return Truth(products.sum(1), (products * products).sum(1) ** 0.5, 4 + math.log2(v.dy.shape[1]))
 
 
 def by_torch(v: Values) -> Any:
-    """torch.nn.functional.embedding_bag."""
+    """The operation by torch.nn.functional.embedding_bag."""
     import torch
 
     weights, weight = getattr(v, "per_sample_weights", None), v.weight
@@ -151,7 +153,7 @@ def by_torch(v: Values) -> Any:
 
 
 def drop_in(v: Values) -> Any:
-    """sternway.torch.embedding_bag."""
+    """The operation by sternway.torch.embedding_bag."""
     import sternway.torch
 
     weights = getattr(v, "per_sample_weights", None)
@@ -169,7 +171,7 @@ RIVAL = "torch.nn.functional.embedding_bag, bfloat16 through float32 where it mu
 
 
 def case(name: str, make: Any = inputs, reads: tuple[str, ...] = (), output: str = "dweight", **options: Any) -> Case:
-    """A row of the table."""
+    """A case of embedding bags."""
     outputs = {"dweight": Output("weight", dweight), "d_per_sample_weights": Output("per_sample_weights", dsample)}
     return Case(
         "embedding_bag", name, EmbeddingBagBackwardPlan, make, describe, {output: outputs[output]}, by_torch,

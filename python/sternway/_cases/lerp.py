@@ -14,20 +14,20 @@ DWEIGHT = Output("weight", lambda v: summed(v.dy * (v.b - v.a), v.weight))
 
 
 def number(source: Source, shape: Shape, dtype: str) -> Values:
-    """All of one shape, and a weight that is a number."""
+    """Operands of one shape, and a weight that is a number."""
     dy, a, b = (source.cast(source.normal(shape), dtype) for _ in range(3))
     return Values(dy=dy, a=a, b=b, weight=0.3)
 
 
 def row_vector(source: Source, shape: Shape, dtype: str) -> Values:
-    """A row vector b."""
+    """b is a row vector, which is broadcast."""
     values = number(source, shape, dtype)
     values.b = source.cast(source.normal(shape[-1:]), dtype)
     return values
 
 
 def weight_per_row(source: Source, shape: Shape, dtype: str) -> Values:
-    """A weight for each row, in [0, 1)."""
+    """One weight for each row, in [0, 1)."""
     values, x = number(source, shape, dtype), abs(source.normal((*shape[:-1], 1)))
     values.weight = source.cast(x / (1 + x), dtype)
     return values
@@ -40,21 +40,21 @@ def describe(v: Values) -> LerpBackwardDescriptor:
 
 
 def by_torch(v: Values) -> Any:
-    """torch.lerp."""
+    """The operation by torch.lerp."""
     import torch
 
     return torch.lerp(v.a, v.b, v.weight)
 
 
 def drop_in(v: Values) -> Any:
-    """sternway.torch.lerp."""
+    """The operation by sternway.torch.lerp."""
     import sternway.torch
 
     return sternway.torch.lerp(v.a, v.b, v.weight)
 
 
 def case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> Case:
-    """A row of the table."""
+    """A case of lerp."""
     return Case("lerp", name, LerpBackwardPlan, inputs, describe, outputs, by_torch, "torch.lerp", drop_in=drop_in, **options)
 
 

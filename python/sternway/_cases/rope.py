@@ -1,4 +1,4 @@
-"""dx_i = c_i dy_i + s_j dy_j,  dx_j = c_j dy_j - s_i dy_i for each pair (i, j), with the angles of a position."""
+"""Cases of RoPE: dx_i = c_i dy_i + s_j dy_j and dx_j = c_j dy_j - s_i dy_i for each pair (i, j)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def halves(like: Any, r: int) -> tuple[Any, Any]:
 
 @functools.lru_cache(maxsize=64)
 def frequencies(r: int) -> tuple[float, ...]:
-    """10000 ** (-2 k / r), each the nearest float64: an ulp more would be multiplied by the position."""
+    """10000 ** (-2 k / r), each rounded to the nearest float64, as positions multiply its error."""
     with decimal.localcontext() as context:
         context.prec = 40
         step = -2 * decimal.Decimal(10000).ln() / max(r, 1)

@@ -1,4 +1,4 @@
-"""The five scans, positions k and i along one dimension.
+"""Cases of the five scans; k and i are positions along the scanned dimension.
 
 cumsum dx[k] = sum_{i>=k} dy[i];  cumprod dx[k] = sum_{i>=k} dy[i] y[i] / x[k] where no x is 0;  cummax, cummin dx[k] = sum of
 dy over the run that k won;  logcumsumexp dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]).
@@ -22,12 +22,12 @@ ROWS, COLUMNS = -1, 0
 
 
 def flipped(x: Array) -> Array:
-    """From the last position to the first."""
+    """The elements from the last position to the first."""
     return library(x).flip(x, (-1,))
 
 
 def prefixes(x: Array) -> Array:
-    """Cumulative sums. Multiples of 2^-20 are added without error up to 2^33, and what is left is small."""
+    """Accurate cumulative sums: multiples of 2^-20 add without error up to 2^33, and the remainders are small."""
     lib = library(x)
     high = (x * 2**20).round() / 2**20
     return lib.cumsum(high, -1) + lib.cumsum(x - high, -1)
@@ -39,7 +39,7 @@ def suffixes(x: Array) -> Array:
 
 
 def along(dim: int, kind: str, v: Values) -> Truth:
-    """The definition on rows; errors are relative to the largest element of a row."""
+    """Apply a definition to rows; errors are relative to the largest element of a row."""
     lib = library(v.dy)
     value, size = DEFINITIONS[kind](lib.moveaxis(v.dy, dim, -1), lib.moveaxis(v.x, dim, -1))
     size = 0 * size + lib.amax(lib.maximum(size, abs(value)), -1)[..., None]
@@ -48,18 +48,18 @@ def along(dim: int, kind: str, v: Values) -> Truth:
 
 
 def cumsum(dy: Array, _: Array) -> tuple[Array, Array]:
-    """The sums, and the 2-norms of their terms."""
+    """The gradient of cumsum by definition, and the 2-norms of the terms of each sum."""
     return suffixes(dy), suffixes(dy * dy) ** 0.5
 
 
 def cumprod(dy: Array, x: Array) -> tuple[Array, Array]:
-    """For x without zeros."""
+    """The gradient of cumprod by definition, for x without zeros."""
     y = library(x).cumprod(x, -1)
     return suffixes(dy * y) / x, suffixes((dy * y) ** 2) ** 0.5 / abs(x)
 
 
 def extremum(sign: int, dy: Array, x: Array) -> tuple[Array, Array]:
-    """Sums between a winner and the next one, the last of equal values winning, and the 2-norms of their terms."""
+    """The gradient of cummax by definition: sums of dy between one winner and the next, and the 2-norms of their terms."""
     lib, n = library(x), x.shape[-1]
     wins = sign * x >= running(sign * x)
     place = lib.cumsum(0 * x + 1, -1) - 1
@@ -78,7 +78,7 @@ def extremum(sign: int, dy: Array, x: Array) -> tuple[Array, Array]:
 
 
 def taken(x: Array, places: Array) -> Array:
-    """The elements at these places of the last dimension."""
+    """The elements at given indices of the last dimension."""
     lib = library(x)
     if hasattr(lib, "take_along_dim"):
         return lib.take_along_dim(x, places.long(), -1)
@@ -116,7 +116,7 @@ GROWTH: dict[str, Callable[[int], float]] = {
 
 
 def inputs(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
-    """Normal numbers; for a product ratios of neighbours of a series near 1, so that no product leaves the range of 16 bits."""
+    """Normal numbers; for products, ratios of neighbours of a series near 1, so that no product leaves the range of 16 bits."""
     x = source.normal(shape)
     if kind == "cumprod":
         x = 2 ** ((x - library(x).roll(x, 1, dim)) / 8)
@@ -124,21 +124,21 @@ def inputs(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Val
 
 
 def far(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
-    """Numbers of which products fall out of the range, as survival does, and logits that are far apart."""
+    """Numbers whose products leave the range, as in survival models, and logits that are far apart."""
     x = source.normal(shape)
     x = 2 ** -abs(x) if kind == "cumprod" else 10 * x
     return Values(dy=source.cast(source.normal(shape), dtype), x=source.cast(x, dtype))
 
 
 def normal(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
-    """Normal numbers, whose products are soon below any range; none is 0 in 16 bits."""
+    """Normal numbers, whose products soon underflow; none is 0 in 16 bits."""
     x = source.normal(shape)
     x = library(x).where(abs(x) < 2**-10, 0 * x + 2**-10, x)
     return Values(dy=source.cast(source.normal(shape), dtype), x=source.cast(x, dtype))
 
 
 def with_indices(kind: str, dim: int, source: Source, shape: Shape, dtype: str) -> Values:
-    """What torch's forward returned besides; positions of the winners."""
+    """The inputs and the indices that torch's forward returned."""
     values = inputs(kind, dim, source, shape, dtype)
     lib, x = library(values.x), values.x
     place = lib.cumsum(0 * source.normal(shape) + 1, dim) - 1
@@ -154,7 +154,7 @@ def describe(kind: str, dim: int, v: Values) -> ScanBackwardDescriptor:
 
 
 def by_torch(kind: str, dim: int, v: Values) -> Any:
-    """The operation of torch."""
+    """The operation by torch."""
     import torch
 
     y = getattr(torch, kind)(v.x, dim)
@@ -162,7 +162,7 @@ def by_torch(kind: str, dim: int, v: Values) -> Any:
 
 
 def drop_in(kind: str, dim: int, v: Values) -> Any:
-    """The operation of sternway.torch."""
+    """The operation by sternway.torch."""
     import sternway.torch
 
     y = getattr(sternway.torch, kind)(v.x, dim)
@@ -170,7 +170,7 @@ def drop_in(kind: str, dim: int, v: Values) -> Any:
 
 
 def case(kind: str, name: str, dim: int, reads: tuple[str, ...], **options: Any) -> Case:
-    """A row of the table."""
+    """A case of a scan."""
     make = options.pop("make", with_indices if "indices" in reads else inputs)
     return Case(
         "scan", f"{kind}, {name}", ScanBackwardPlan, functools.partial(make, kind, dim), functools.partial(describe, kind, dim),

@@ -47,7 +47,7 @@ def selftest(device: str | None = None, *, quiet: bool = False) -> int:
 
 
 def one(table: Table, said: Sequence[str], case: Case, source: Callable[[], Source], shape: Shape, dtype: str) -> bool:
-    """Run one case and print its row: the output that is worst beside what it is allowed."""
+    """Run one case and print its row, with the output whose error is largest relative to the error allowed."""
     try:
         problem = Problem(case, source(), shape, dtype)
         results, truths = problem.run(), problem.truths()
@@ -61,7 +61,7 @@ def one(table: Table, said: Sequence[str], case: Case, source: Callable[[], Sour
 
 
 def sources(device: str | None) -> Iterator[tuple[str, Callable[[], Source], tuple[str, ...]]]:
-    """Where arrays come from, with their dtypes; says what is left out and why."""
+    """The sources of arrays, with their devices and dtypes. Prints what is not tested, and why."""
     if importlib.util.find_spec("torch"):
         import torch
 

@@ -1,4 +1,4 @@
-"""Where the numbers of a case come from: random ones of torch or of NumPy, or any series that is handed in."""
+"""Sources of the numbers of a case: random numbers of torch or NumPy, or a given series."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TorchSource:
 
 
 class SeriesSource(TorchSource):
-    """Tensors of torch filled with a series of numbers, which repeats; each draw begins elsewhere in it."""
+    """Tensors of torch filled with a series that repeats; each draw starts at another element."""
 
     def __init__(self, series: Sequence[float], device: str = "cpu") -> None:
         super().__init__(device)
@@ -67,7 +67,7 @@ class SeriesSource(TorchSource):
         self.draws = 0
 
     def normal(self, shape: Shape) -> Array:
-        """The series, brought to mean 0 and deviation 1."""
+        """The series, scaled to mean 0 and standard deviation 1."""
         self.draws += 1
         n = math.prod(shape)
         start = self.series.roll(-37 * self.draws)
@@ -103,7 +103,7 @@ class NumPySource:
 
 
 def cuda_devices() -> tuple[list[str], str]:
-    """The CUDA devices that torch and this build can use, and in words why there is none."""
+    """The CUDA devices that torch and this build can use, and the reason in words if there is none."""
     import torch
 
     facts = info()
@@ -115,7 +115,7 @@ def cuda_devices() -> tuple[list[str], str]:
 
 
 def usable(device: str) -> str:
-    """The name of a device that is there.
+    """The name of a device that can be used.
 
     Raises:
         UnsupportedError: for one that is not.

@@ -1,4 +1,4 @@
-"""How a rotation of a model pairs elements and reads its tables, found by comparing it with ours on a small input."""
+"""Finds how a model's rotation pairs elements and reads its tables, by comparing it with sternway's on a small input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rope import rotate_by_tables
 
 
 class Convention(NamedTuple):
-    """What a rotation does with one or two operands and tables of R columns."""
+    """How a rotation treats one or two operands and tables of R columns: pairing, order of columns, width and result dtypes."""
 
     unsqueeze_dim: int | None  # None: tables broadcast as they are
     pairing: str
@@ -61,7 +61,7 @@ def key_of(call: Call) -> Key:
 
 
 def turned(c: Convention, call: Call) -> Any:
-    """The call by our rotation, as the model's function returns it."""
+    """The result of sternway's rotation for a call, in the form that the model's function returns."""
     outputs = [c.outputs] if isinstance(c.outputs, torch.dtype) else [dtype for dtype in c.outputs if dtype is not None]
     cos, sin, head_dim = call.cos, -call.sin if c.clockwise else call.sin, call.inputs[0].shape[-1]
     rotary_dim = cos.shape[-1]
@@ -98,7 +98,7 @@ Function = Callable[[Call], Any]
 
 
 def find(function: Function, key: Key, likely: Convention | None = None) -> Convention | None:
-    """The convention of a function for calls of a key. None: it fails there, or no convention does the same.
+    """The convention of a function for calls of a key. None: the function fails, or no convention reproduces it.
 
     Values and gradients of all operands are compared in float64, and dtypes of results found in the dtypes of the key.
 
@@ -119,14 +119,14 @@ def find(function: Function, key: Key, likely: Convention | None = None) -> Conv
 
 
 def accepts(function: Function, key: Key) -> bool:
-    """Whether a function takes calls of a key, and returns results of the shapes of its operands."""
+    """Whether a function accepts calls of a key and returns results with the shapes of its operands."""
     with _apart():
         return _dtypes(function, _call_of(key, wide=True)) is not None
 
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Real tensors with gradients, whatever modes and transforms the caller is under."""
+    """Run on real tensors with gradients, outside the modes and transforms of the caller."""
     functorch = torch._C._DisableFuncTorch()
     try:
         with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
@@ -136,7 +136,7 @@ def _apart() -> Iterator[None]:
 
 
 def _call_of(key: Key, wide: bool) -> Call:
-    """A call of a key with numbers of its own, in float64 with gradients or in the dtypes of the key."""
+    """A call of a key with random values, in float64 with gradients or in the dtypes of the key."""
     random = torch.Generator("cpu").manual_seed(0)  # the generators of the caller stay as they are
     tensors = []
     for *shape, dtype in key[:-1]:
@@ -146,7 +146,7 @@ def _call_of(key: Key, wide: bool) -> Call:
 
 
 def _dtypes(function: Function, call: Call) -> Any:
-    """The dtypes of a result, as Convention has them. None: the function fails, or returns other shapes than its operands."""
+    """The dtypes of the results. None: the function fails, or a result has another shape than its operand."""
     try:
         result = function(call)
     except Exception:
@@ -160,7 +160,7 @@ def _dtypes(function: Function, call: Call) -> Any:
 
 
 def _derived(function: Function, call: Call) -> list[Tensor] | None:
-    """The results of a call, and its gradients with respect to all operands. None: it fails."""
+    """The results of a call and its gradients with respect to all operands. None: the call fails."""
     try:
         result = function(call)
         results = [result] if isinstance(result, Tensor) else [y for y in result if y is not None]
@@ -173,7 +173,7 @@ def _derived(function: Function, call: Call) -> list[Tensor] | None:
 
 
 def _near(a: Tensor, b: Tensor) -> bool:
-    """Equal within the roundings of a float32 on the way."""
+    """Whether two results are equal within the rounding errors of float32."""
     return a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-5, atol=1e-5)
 
 

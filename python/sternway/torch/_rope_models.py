@@ -1,4 +1,4 @@
-"""Where the models of transformers rotate queries and keys: the functions that their classes call, and how they are called."""
+"""Finds the functions by which models of transformers rotate queries and keys, and the form of their calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = tuple[dict[str, Any], str]
 
 
 class Rotation:
-    """A function of a model that rotates one or two operands by tables: how its arguments become a :class:`Call`."""
+    """A function of a model that rotates one or two operands by tables, with the :class:`Call` of its arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -38,7 +38,7 @@ class Rotation:
         self.others = [name for name in others if name in self.defaults]
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """The arguments of a call. None: it is none that a convention can be found for."""
+        """The arguments of a call. None: no convention covers a call of this form."""
         if len(args) > len(self.names) or any(name not in self.names for name in kwargs):
             return None
         given = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
@@ -63,7 +63,7 @@ class Rotation:
         return self.function(**given, cos=call.cos, sin=call.sin)
 
     def trials(self, widths: list[int]) -> Iterator[Key]:
-        """Keys of calls such as models make: batched or not, heads first or tokens first, the whole head or a part."""
+        """Keys of calls as models make them: batched or not, heads first or tokens first, the whole head or a part of it."""
         default = self.defaults.get("unsqueeze_dim")
         dims = [default] if default is None else [default, *(d for d in (1, 2, -2, 0) if d != default)]
         b, h, h_k, s = 2, 3, 4, 5  # batches, heads of q and of k, tokens
@@ -89,7 +89,7 @@ class Rotation:
                     yield (inputs[0], *tables, dim)
 
     def is_known(self, widths: list[int]) -> bool:
-        """Whether there is a convention for each trial that the function accepts, and it accepts some.
+        """Whether the function accepts some trials and has a convention for each trial that it accepts.
 
         Args:
             widths: numbers of columns of tables.
@@ -113,7 +113,7 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _usable(x: Any) -> bool:
-    """Whether x is a tensor that the kernels read. A subclass has ways of its own."""
+    """Whether x is a tensor that the kernels read; a subclass may behave differently."""
     if not isinstance(x, Tensor) or x.dtype not in FLOATS or x.dim() == 0 or x.numel() == 0:
         return False
     if torch.compiler.is_compiling():
@@ -122,7 +122,7 @@ def _usable(x: Any) -> bool:
 
 
 def places(model: torch.nn.Module) -> list[Place]:
-    """Where the classes of a model, and its modules, have functions that rotate."""
+    """The namespaces and names under which the classes and modules of a model find functions that rotate."""
     found: dict[tuple[int, str], Place] = {}
     for function in _methods(model):
         found.update({(id(space), name): (space, name) for space, name in places_in(function)})
@@ -133,7 +133,7 @@ def places(model: torch.nn.Module) -> list[Place]:
 
 
 def places_in(function: Any) -> list[Place]:
-    """Where a function looks up those that rotate."""
+    """The namespaces and names under which a function finds others that rotate."""
     function = inspect.unwrap(function.forward if isinstance(function, torch.nn.Module) else function)
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
@@ -159,7 +159,7 @@ def has_tables(function: Callable[..., Any]) -> bool:
 
 
 def original_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The model's own function, where ours has been put in its place."""
+    """The model's own function; the argument may be its replacement."""
     slot = getattr(function, "_sternway_slot", None)
     return function if slot is None else slot.original
 
@@ -180,7 +180,7 @@ def _methods(model: torch.nn.Module) -> Iterator[FunctionType]:
 
 @torch.no_grad()
 def widths_of_tables(model: torch.nn.Module) -> list[int]:
-    """The numbers of columns of the tables that a model makes, as far as its rotary modules make them of positions; or 8."""
+    """The numbers of columns of a model's tables, from its rotary modules that take positions; 8 if there are none."""
     widths: list[int] = []
     for module in model.modules():
         if _ROTATION.search(type(module).__name__) and not widths:

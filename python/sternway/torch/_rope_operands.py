@@ -1,4 +1,4 @@
-"""Tables and positions of RoPE in the forms that the kernels read: views, and copies of what is small beside x."""
+"""Brings tables and positions of RoPE into the forms that the kernels read, as views, or as copies smaller than x."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADS = {"bhsd": 1, "bshd": 2, "thd": 1}
 
 
 def floating(name: str, table: Tensor, x: Tensor) -> Tensor:
-    """A table in a dtype that the kernels read beside x.
+    """A table in a dtype that the kernels accept with x.
 
     Raises:
         InvalidProblemError: the table holds complex numbers, integers or bools.
@@ -37,7 +37,7 @@ def floating(name: str, table: Tensor, x: Tensor) -> Tensor:
 
 
 def require_columns(columns: Any) -> None:
-    """Raise UnsupportedError for an order of columns that there is not."""
+    """Raise UnsupportedError for an unknown order of columns."""
     if columns is not None and columns not in ("halves", "neighbours"):
         raise make("unsupported", OP, "columns", "halves or neighbours", f"{columns!r:.80}")
 
@@ -125,7 +125,7 @@ def inserted(unsqueeze_dim: Any, rank: int) -> int:
 
 
 class Folded(NamedTuple):
-    """Operands without tables of each head, and how a result gets the shape of its input back."""
+    """Operands whose tables do not differ by head, and the conversion of a result back to the shape of its input."""
 
     inputs: list[Tensor]
     positions: Tensor | None
@@ -141,7 +141,7 @@ def heads_in_tables(shape: tuple[int, ...], batch: int, heads: int) -> bool:
 
 
 def folded(inputs: list[Tensor], positions: Tensor | None, cos: Tensor, sin: Tensor, layout: str) -> Folded:
-    """Heads that have tables of their own as batches, which the kernels have tables for.
+    """Fold heads with their own tables into the batch, as the kernels take tables per batch but not per head.
 
     Args:
         inputs: one or two, of the same extents, in the layout.
@@ -177,7 +177,7 @@ def folded(inputs: list[Tensor], positions: Tensor | None, cos: Tensor, sin: Ten
 
 
 def tables_of(positions: Tensor, x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of positions that are no integers, [S, r/2] or [B, S, r/2].
+    """Cosines and sines, [S, r/2] or [B, S, r/2], of positions that are not integers.
 
     The angles are formed in float64, or by the float32 recipe of the option ``angle``. Positions that require grad get one.
 
@@ -204,7 +204,7 @@ def tables_of(positions: Tensor, x: Tensor, options: Options) -> tuple[Tensor, T
 
 @functools.lru_cache(maxsize=64)
 def frequencies(base: float, pairs: int) -> tuple[float, ...]:
-    """``base ** (-k / pairs)`` for each pair k, each the nearest float64: positions multiply an error of its last place."""
+    """``base ** (-k / pairs)`` for each pair k, rounded to the nearest float64, as positions multiply its error."""
     with decimal.localcontext() as context:
         context.prec = 40
         root = (-decimal.Decimal(base).ln() / max(pairs, 1)).exp()
@@ -216,7 +216,7 @@ def frequencies(base: float, pairs: int) -> tuple[float, ...]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _frequencies(base: float, pairs: int) -> tuple[float, ...]:
-    """The same where torch.compile traces, which cannot look into decimals."""
+    """The frequencies, computed without decimal for torch.compile, which cannot trace it."""
     return frequencies(base, pairs)
 
 

@@ -61,7 +61,7 @@ _OURS: dict[Any, tuple[Callable[[Arguments], Prepared | None], tuple[str, ...], 
     **{home.lerp: (_lerp, ("input", "end", "weight"), 3) for home in (torch, torch.Tensor)},
     torch.nn.functional.embedding_bag: (_embedding_bag, tuple(_BAG), 2),
 }
-"""For an operation of torch: what prepares our call, the names of its arguments in order, and how many have no default."""
+"""By operation of torch: the function that prepares our call, the names of its arguments, and how many have no default."""
 
 
 def _bound(names: tuple[str, ...], required: int, args: tuple[Any, ...], kwargs: Arguments) -> Arguments | None:

@@ -32,7 +32,7 @@ def _require_dtype(name: str, operand: str, dtype: Any, dtypes: tuple[torch.dtyp
 
 
 def _require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
-    """Raise what the backward would for a scale or a zero point that are not a number for each token of x."""
+    """Raise the error of the backward for a scale or zero point that has not one number for each token of x."""
     tokens = list(x.shape[:-1])
     for operand, value, dtypes in (("scale", scale, FLOATS), ("zero_point", zero_point, FLOATS + _INTEGERS)):
         if value is None:
@@ -47,7 +47,7 @@ def _require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | No
 def _require_plan(
     name: str, x: str, data: Tensor, inputs: tuple[Tensor | None, ...], select: Callable[..., Any], *how: Any
 ) -> None:
-    """Raise what the backward would refuse, where there will be one. A call that torch traces asks no plan."""
+    """If there will be a backward, raise the error of selecting its plan. A traced call selects no plan."""
     if torch.compiler.is_compiling() or intercepted(data) or not _needs_gradient(*inputs):
         return
     try:
@@ -66,7 +66,7 @@ def _column(value: Tensor, like: Tensor) -> Tensor:
 
 
 def _rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
-    """y in a dtype. torch 2.11 compiles a forward that ends in a conversion to its own dtype to a gradient of zero."""
+    """y in a dtype. torch 2.11 compiles a forward that ends in a conversion to its own dtype to a zero gradient."""
     return y if y.dtype == dtype else y.to(dtype)
 
 
@@ -75,7 +75,7 @@ def _learned(zero_point: Tensor | None) -> bool:
 
 
 def _kept_dtype(scale: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which the kernels read a scale beside data of a dtype: its own, or that in which the forward reads it."""
+    """The dtype in which the kernels read a scale: its own, or the dtype in which the forward reads it."""
     return scale.dtype if scale.dtype in (dtype, torch.float32) else torch.promote_types(dtype, torch.float32)
 
 
@@ -84,7 +84,7 @@ def _kept(scale: Tensor, dy: Tensor) -> Tensor:
 
 
 def _three(dx: Tensor, dscale: Tensor, dzero_point: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The results of an operator, whose number is fixed: a gradient that is not there is empty."""
+    """The results of an operator, whose number is fixed: an absent gradient is an empty tensor."""
     return dx, dscale, dx.new_empty(0) if dzero_point is None else dzero_point
 
 
@@ -112,7 +112,7 @@ def _batched(operator: Any) -> Callable[..., Any]:
 
 @torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
 def _dequantize_operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """dequantize_per_token_backward where torch has to see it; others call it past torch."""
+    """dequantize_per_token_backward as an operator, for calls that torch must see."""
     return _three(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
 
 

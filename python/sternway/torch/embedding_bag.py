@@ -147,7 +147,7 @@ def prepare(
 
     Raises:
         Error: there is no plan, or the arguments contradict each other.
-        ValueError, NotImplementedError, RuntimeError: what torch refuses.
+        ValueError, NotImplementedError, RuntimeError: arguments that torch refuses.
     """
     others = {"offsets": offsets, "per_sample_weights": per_sample_weights}
     require_tensors("embedding_bag", input=input, weight=weight, **{k: x for k, x in others.items() if x is not None})
@@ -224,7 +224,7 @@ def embedding_bag(
         [bags, D], in weight's dtype.
 
     Raises:
-        ValueError, NotImplementedError, RuntimeError: what torch refuses.
+        ValueError, NotImplementedError, RuntimeError: arguments that torch refuses.
         UnsupportedError: a dtype, layout or device without a kernel.
         InvalidProblemError: an option that is no bool; on the CPU, offsets that decrease, or input behind the last offset,
             which the modes of torch's forward treat differently.
@@ -250,7 +250,7 @@ def embedding_bag(
 class EmbeddingBag(torch.nn.EmbeddingBag):
     """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
 
-    Arguments, parameters and state dict are those of torch's module, so either loads the state of the other.
+    It has the arguments, parameters and state dict of torch's module, so either loads the state of the other.
 
     Args:
         num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
@@ -259,7 +259,7 @@ class EmbeddingBag(torch.nn.EmbeddingBag):
         device, dtype: of the table; None: torch's defaults.
 
     Raises:
-        ValueError: what torch refuses.
+        ValueError: arguments that torch refuses.
 
     Example:
         >>> import torch, sternway.torch as st

@@ -273,7 +273,7 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
 
     Raises:
         UnsupportedError: a rank, layout or device without a kernel; a complex weight of real ends.
-        RuntimeError: what torch.lerp itself refuses, such as mixed dtypes.
+        RuntimeError: arguments that torch.lerp itself refuses, such as mixed dtypes.
         TypeError: input or end is no tensor.
 
     Example:

@@ -1,4 +1,4 @@
-"""The columns of a table: for each, an axis of the positions and a frequency.
+"""The columns of a table, each given by an axis of the positions and a frequency.
 
 The angle in a column is the position on the axis times the frequency. A text model has one axis; multimodal models have three
 (time, height, width), vision encoders two (row, column). Every layout of transformers is such a list of columns.
@@ -29,23 +29,23 @@ def _text(count: int, sections: tuple[int, ...]) -> Columns:
 
 
 def _sections(count: int, sections: tuple[int, ...]) -> Columns:
-    """Qwen2-VL (Wang et al., arXiv 2409.12191): the first section of the pairs follows the first axis, the next the second."""
+    """Qwen2-VL (Wang et al., arXiv 2409.12191): the first section of the pairs uses the first axis, the second the next."""
     axes = [i % 3 for i, section in enumerate(sections) for _ in range(section)]
     return list(zip(axes, range(count), strict=True))
 
 
 def _interleaved(count: int, sections: tuple[int, ...]) -> Columns:
-    """Qwen3-VL: axes take turns, time, height, width, until the sections of height and width are used up; the rest is time."""
+    """Qwen3-VL: pairs alternate time, height, width until the sections of height and width are used up; the rest is time."""
     return [(axis if axis and k < 3 * sections[axis] else 0, k) for k in range(count) for axis in [k % 3]]
 
 
 def _time_last(count: int, sections: tuple[int, ...]) -> Columns:
-    """Ernie 4.5 VL: height and width take turns, the last section, of the slowest pairs, is time."""
+    """Ernie 4.5 VL: pairs alternate height and width; the last section, with the slowest pairs, is time."""
     return [(1 + k % 2 if k < count - sections[2] else 0, k) for k in range(count)]
 
 
 def _sections_of_columns(count: int, sections: tuple[int, ...]) -> Columns:
-    """HunYuan-VL: sections of the r columns, twice as wide: the two columns of a pair may differ in their axis."""
+    """HunYuan-VL: sections of columns, twice as wide as those of pairs, so the two columns of a pair may differ in axis."""
     axes = [axis for axis, section in enumerate(sections) for _ in range(2 * section)]
     return [(axis, c % count) for c, axis in enumerate(axes)]
 

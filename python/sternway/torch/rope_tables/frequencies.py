@@ -1,4 +1,4 @@
-"""Rope types: the keys that each reads, and the frequencies that follow.
+"""Rope types: the keys that each reads, and its formula for the frequencies.
 
 Arithmetic is in float32, in the order of transformers' ``modeling_rope_utils``, so that the results agree to the bit.
 """
@@ -45,11 +45,11 @@ class Rope:
         return periods
 
     def original_length(self) -> Any:
-        """The length of training."""
+        """The sequence length of training."""
         return self.values.get("original_max_position_embeddings", self.values.get("max_position_embeddings"))
 
     def factor(self) -> float:
-        """The factor, or the ratio of the two lengths where there is none."""
+        """The factor; if it is not set, the ratio of the two sequence lengths."""
         given = self.values.get("factor")
         return float(self.values["max_position_embeddings"] / self.original_length() if given is None else given)
 
@@ -69,7 +69,7 @@ def _linear(rope: Rope, length: Tensor) -> Frequencies:
 
 
 def _dynamic(rope: Rope, length: Tensor) -> Frequencies:
-    """A base that grows with the sequence: the slowest pair turns as far as it did in training ("NTK-aware" scaling)."""
+    """ "NTK-aware" scaling: the base grows with the sequence, so that the slowest pair rotates as far as it did in training."""
     trained, factor, power = rope.values["max_position_embeddings"], rope.values["factor"], rope.dim / (rope.dim - 2)
     base: float | Tensor = rope.base * (factor - (factor - 1)) ** power
     if float(length) > trained:  # in float32, as a model forms it from a tensor of positions
@@ -86,7 +86,7 @@ def _dynamic_or_alpha(rope: Rope, length: Tensor) -> Frequencies:
 
 
 def _yarn(rope: Rope, length: Tensor) -> Frequencies:
-    """YaRN (Peng et al., arXiv 2309.00071): slow pairs are interpolated, fast ones are not, those between in parts."""
+    """YaRN (Peng et al., arXiv 2309.00071): slow pairs are interpolated, fast pairs are kept, pairs in between are blended."""
     trained, factor, get = rope.original_length(), rope.factor(), rope.values.get
 
     def pair(rotations: float) -> float:
@@ -113,7 +113,7 @@ def _yarn(rope: Rope, length: Tensor) -> Frequencies:
 
 
 def _longrope(rope: Rope, length: Tensor) -> Frequencies:
-    """LongRoPE (Ding et al., arXiv 2402.13753): a divisor for each pair, another one beyond the trained length."""
+    """LongRoPE (Ding et al., arXiv 2402.13753): a divisor for each pair, with other divisors beyond the trained length."""
     trained, factor, scale = rope.original_length(), rope.factor(), rope.values.get("attention_factor")
     name = "long_factor" if float(length) > trained else "short_factor"
     divisors = torch.tensor(rope.values[name], **_MADE)
@@ -123,7 +123,7 @@ def _longrope(rope: Rope, length: Tensor) -> Frequencies:
 
 
 def _longrope_phimoe(rope: Rope, length: Tensor) -> Frequencies:
-    """Phi-3.5-MoE: LongRoPE whose factor of the tables is a setting.
+    """Phi-3.5-MoE: LongRoPE with the factor of the tables given as a setting.
 
     Beyond the trained length the class of transformers keeps the short divisors, unlike the model that Microsoft released.
     """
@@ -134,7 +134,7 @@ def _longrope_phimoe(rope: Rope, length: Tensor) -> Frequencies:
 
 
 def _llama3(rope: Rope, length: Tensor) -> Frequencies:
-    """Llama 3.1: wavelengths beyond the trained length are divided by the factor, short ones kept, those between blended."""
+    """Llama 3.1: wavelengths beyond the trained length are divided by the factor, short ones kept, those in between blended."""
     trained, factor = rope.original_length(), rope.values["factor"]
     low, high = rope.values["low_freq_factor"], rope.values["high_freq_factor"]
     frequencies = 1.0 / rope.periods()
@@ -146,7 +146,7 @@ def _llama3(rope: Rope, length: Tensor) -> Frequencies:
 
 
 def _proportional(rope: Rope, length: Tensor) -> Frequencies:
-    """Gemma 4: the whole head has columns; only the fastest pairs turn, the others have frequency 0."""
+    """Gemma 4: the whole head has columns, but only the fastest pairs rotate; the others have frequency 0."""
     turning = int(rope.values.get("partial_rotary_factor", 1.0) * rope.head_dim // 2)
     frequencies = 1.0 / rope.periods(rope.head_dim, pairs=turning)
     still = torch.zeros(rope.head_dim // 2 - turning, **_MADE)

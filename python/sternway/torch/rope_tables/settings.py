@@ -20,7 +20,7 @@ _LARGEST_HEAD = 2**20
 
 
 def read(config: Any, layer_type: str | None) -> Rope:
-    """The rotary embedding of a layer type; of all of them where they agree and none is given."""
+    """The rotary embedding of a layer type; without one, of all layer types, which must agree."""
     layers = _mapping_layers(config) if isinstance(config, Mapping) else _configuration_layers(config)
     return _choose(layers, layer_type)
 
@@ -31,13 +31,13 @@ _ALL = ""  # the name of the settings of a model whose layers do not differ
 
 
 class Layers:
-    """Rope settings by layer type, and the names that layers of a model have whose settings are common to all."""
+    """Rope settings by layer type, and the names of layer types that share the common settings."""
 
     def __init__(self, model: Model, config: Any, settings: Mapping[str, Any], names: tuple[str, ...] = ()) -> None:
         self.model, self.config, self.settings, self.names = model, config, settings, names
 
     def rope(self, name: str) -> Rope | None:
-        """The rotary embedding of a layer type; None where it has none."""
+        """The rotary embedding of a layer type; None if it has none."""
         settings = self.settings[name]
         if settings is None:
             return None
@@ -75,7 +75,7 @@ def _listed(names: Any) -> str:
 
 
 def _mapping_layers(config: Mapping[Any, Any]) -> Layers:
-    """Settings at the top, in ``rope_parameters`` or ``rope_scaling``, or in a mapping for each layer type."""
+    """The settings of a mapping: at the top, in ``rope_parameters`` or ``rope_scaling``, or one mapping for each layer type."""
     common: dict[str, Any] = {}
     layers: dict[str, Any] = {}
     inner = {name: config.get(name) for name in ("rope_parameters", "rope_scaling")}
@@ -94,7 +94,7 @@ def _mapping_layers(config: Mapping[Any, Any]) -> Layers:
 
 
 def _names_layers(key: Any, value: Any) -> bool:
-    """Whether a key is the name of a layer type: a text that is no setting, before a mapping."""
+    """Whether a key names a layer type: it is text, no known setting, and its value is a mapping."""
     return isinstance(value, Mapping) and isinstance(key, str) and key not in (*RULES, *ALIASES) and not key.startswith("rope")
 
 
@@ -102,7 +102,7 @@ def _names_layers(key: Any, value: Any) -> bool:
 
 
 def _attribute(config: Any, name: str) -> Any:
-    """An attribute, None where there is none. A configuration whose layers differ raises where one value is asked for."""
+    """An attribute; None if it is missing. A configuration whose layers differ raises if a single value is read."""
     try:
         return getattr(config, name, None)
     except Exception as error:
@@ -156,7 +156,7 @@ def _parts(config: Any) -> list[str]:
 
 
 def _with_attributes(model: Model, config: Any, settings: Mapping[str, Any], layer_type: str) -> dict[str, Any]:
-    """Settings of a layer type, with those that transformers takes from the attributes of the configuration."""
+    """Settings of a layer type, with the settings that transformers takes from the attributes of the configuration."""
     rope_type = _rope_type(model, settings.get("rope_type") or settings.get("type"))
     older = settings.get("type")  # beside rope_type
     if older is not None and checked("type", older) != rope_type and not (rope_type == "axial" and older == "default"):
@@ -238,7 +238,7 @@ def _rope_type(model: Model, rope_type: Any) -> str:
 
 
 def _row(model: Model, rope_type: str) -> str:
-    """What the model means by a rope type: a row of ROPE_TYPES or VARIANTS."""
+    """The row of ROPE_TYPES or VARIANTS that a model's rope type stands for."""
     return dict(model.variants).get(rope_type, rope_type)
 
 

@@ -16,7 +16,7 @@ from .values import refused, shown
 
 
 def _positions_by_axis(positions: Tensor, rope: Rope, layout: Layout, batched: bool) -> Tensor:
-    """Positions in float32, [..., axes]: of the shape that the tables will have, but for their columns.
+    """Positions in float32 as [..., axes], where [...] is the shape of the tables without their columns.
 
     `batched`: positions of rank 2 are [B, S], as rotary classes of multimodal models take them, and not [axes, S].
     """
@@ -38,7 +38,7 @@ def _positions_by_axis(positions: Tensor, rope: Rope, layout: Layout, batched: b
 
 
 def _length(rope: Rope, positions: Tensor, seq_len: int | None) -> Tensor:
-    """The length that frequencies follow: a float on the CPU, of the dtype in which a model forms it."""
+    """The sequence length that frequencies adapt to: a scalar on the CPU, in the dtype in which a model computes it."""
     if seq_len is not None:
         return torch.tensor(float(seq_len), dtype=torch.float32, device="cpu")
     if not {**ROPE_TYPES, **VARIANTS}[rope.rope_type].follows_length or positions.numel() == 0:
@@ -48,7 +48,7 @@ def _length(rope: Rope, positions: Tensor, seq_len: int | None) -> Tensor:
 
 
 def _frequencies(rope: Rope, length: Tensor) -> Frequencies:
-    """The frequencies and the factor of the tables, checked."""
+    """The frequencies and the attention factor, checked to be finite."""
     try:
         frequencies, scale = {**ROPE_TYPES, **VARIANTS}[rope.rope_type].frequencies(rope, length)
     except (ArithmeticError, TypeError) as error:  # logarithms and powers of settings at the ends of their ranges

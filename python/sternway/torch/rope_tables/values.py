@@ -1,4 +1,4 @@
-"""Single settings: their names, what each may be, and the errors that say so."""
+"""Single settings: their names, the values that each may have, and their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLIP = 40
 
 
 def shown(value: Any) -> str:
-    """A setting for an error message: its keys and texts come from outside, and are quoted and clipped."""
+    """A setting for an error message: foreign keys and texts are quoted and clipped."""
     if isinstance(value, str):
         text = value if len(value) <= _CLIP else value[:_CLIP] + "..."
         return ascii(text).replace("{", "(").replace("}", ")")
@@ -154,7 +154,7 @@ def checked(name: str, value: Any) -> Any:
 
 
 def canonical(settings: Mapping[Any, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Settings by their first name, checked; those that are None are left out. `known`: the names that may be used."""
+    """Settings under their main names, checked, without Nones. `known`: the names that may be used."""
     found: dict[str, Any] = {}
     known = frozenset(known)
     for key, value in settings.items():
@@ -166,7 +166,7 @@ def canonical(settings: Mapping[Any, Any], known: Iterable[str]) -> dict[str, An
 
 
 def merged(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; a setting that is in both must have one value."""
+    """The union of two groups of settings; a setting in both must have one value."""
     for name in a.keys() & b.keys():
         if a[name] != b[name]:
             raise refused(name, "one value under all its names", f"{shown(a[name])} and {shown(b[name])}")
@@ -174,7 +174,7 @@ def merged(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unknown_key(key: Any, known: Iterable[str], wanted: str = "rope settings alone", hint: str = "") -> Error:
-    """The error for a key that is not understood, or has no effect."""
+    """The error for a key that is unknown or has no effect."""
     near = difflib.get_close_matches(key[:_CLIP], sorted(known), 1) if isinstance(key, str) else []
     hint = hint or "pass a model's configuration as the object that it is, not as a mapping"
     return refused("config", wanted, f"the key {shown(key)}", f"did you mean {near[0]}?" if near else hint)
