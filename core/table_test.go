@@ -102,10 +102,10 @@ func TestDTypeRows(t *testing.T) {
 	enum := regexp.MustCompile(`enum DType[^{]*\{([^}]*)\}`).FindStringSubmatch(coretest.CudaSource(t, "mapreduce"))
 	require.NotNil(t, enum)
 	var suffixes []string
-	for i, row := range tensor.DtypeRows {
+	for i, row := range tensor.DTypeRows {
 		suffixes = append(suffixes, strings.ToUpper(row.Suffix))
-		require.Equal(t, i, row.Dtype.Row())
-		require.Equal(t, i < len(tensor.Floats), row.Dtype.Floating())
+		require.Equal(t, i, row.DType.Row())
+		require.Equal(t, i < len(tensor.Floats), row.DType.Floating())
 	}
 	require.Equal(t, strings.Join(suffixes, ", "), strings.Join(strings.FieldsFunc(enum[1], func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }), ", "))
 	require.Equal(t, -1, tensor.DType{Code: tensor.CodeComplex, Bits: 64, Lanes: 1}.Row())

@@ -110,14 +110,14 @@ type Storage[A Accumulator] struct {
 }
 
 // storages is the table by dtype row.
-func storages[A Accumulator](own tensor.DType) [len(tensor.DtypeRows)]Storage[A] {
-	var table [len(tensor.DtypeRows)]Storage[A]
+func storages[A Accumulator](own tensor.DType) [len(tensor.DTypeRows)]Storage[A] {
+	var table [len(tensor.DTypeRows)]Storage[A]
 	for i, s := range [...]Storage[A]{
 		plain[float32, A](), plain[float64, A](),
 		half[A](WidenFloat16, NarrowFloat16), half[A](WidenBFloat16, NarrowBFloat16),
 		narrow8[A](widenInt8), narrow8[A](widenUint8), plain[int32, A](), plain[int64, A](),
 	} {
-		if tensor.DtypeRows[i].Dtype == own {
+		if tensor.DTypeRows[i].DType == own {
 			s = same[A]()
 		}
 		table[i] = s
@@ -202,14 +202,14 @@ func widened[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *
 }
 
 // Odd is x in 24 bits, as odd_of of vector.h.
-func Odd(x float64) float32 {
+func RoundToOdd(x float64) float32 {
 	const lost = 1<<29 - 1
 	bits := math.Float64bits(x)
 	return float32(math.Float64frombits((bits | (bits&lost + lost)) &^ lost))
 }
 
 // half is a storage of 16 bits, converted through float32.
-func half[A Accumulator, H Float16 | Bfloat16](widen func([]float32, []H), narrow func([]H, []float32)) Storage[A] {
+func half[A Accumulator, H Float16 | BFloat16](widen func([]float32, []H), narrow func([]H, []float32)) Storage[A] {
 	return Storage[A]{
 		Load: widened[A](widen),
 		Store: func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A) {
@@ -218,7 +218,7 @@ func half[A Accumulator, H Float16 | Bfloat16](widen func([]float32, []H), narro
 			if !ok {
 				narrowed = b.half[:n]
 				for i, value := range values {
-					narrowed[i] = Odd(float64(value))
+					narrowed[i] = RoundToOdd(float64(value))
 				}
 			}
 			if v.Regular && v.Step == 1 {

@@ -98,7 +98,7 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	q := ops.Operand{Name: "q", Optional: true, Dtypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
 	p := t.problem([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, &DequantizeOp, 1, [4]float64{})
 	p.Aux = d.QDType.String()
-	p.Presence = func(args []tensor.Tensor) *errs.Error {
+	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		if args[5].Given() && !args[2].Given() {
 			return errs.New(errs.InvalidProblem, Dequantize.Name, "q", "given for dscale", "nothing", "")
 		}
@@ -117,7 +117,7 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	}
 	p := t.problem([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &FakeQuantizeOp, 2, [4]float64{float64(d.QuantMin), float64(d.QuantMax)})
 	p.Traffic += p.Traffic / 2 // x is read as well
-	p.Presence = t.presence
+	p.CheckPresence = t.presence
 	return p, nil
 }
 

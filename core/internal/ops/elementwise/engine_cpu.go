@@ -25,7 +25,7 @@ func exceedsFloat32(t tensor.Tensor) bool {
 	return t.Given() && (t.DType == tensor.Float64 || t.DType == tensor.Int32 || t.DType == tensor.Int64)
 }
 
-func hostPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(*[4]float64, [][]A, [][]A, [][]float64), table *[len(tensor.DtypeRows)]cpu.Storage[A]) {
+func hostPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(*[4]float64, [][]A, [][]A, [][]float64), table *[len(tensor.DTypeRows)]cpu.Storage[A]) {
 	whole := m.space(args)
 	passes, n := m.plan(args)
 	scalar := m.scalar
@@ -50,7 +50,7 @@ type hostPass[A cpu.Accumulator] struct {
 	scalar [4]float64
 	args   []tensor.Tensor
 	body   func(*[4]float64, [][]A, [][]A, [][]float64)
-	table  *[len(tensor.DtypeRows)]cpu.Storage[A]
+	table  *[len(tensor.DTypeRows)]cpu.Storage[A]
 	space  cpu.Space
 	views  [cpu.MaxOperands]cpu.View
 	// run is the extent of the fastest dimension, or 0 where that is too short to pay and is not a token's; an input that is constant

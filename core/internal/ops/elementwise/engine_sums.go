@@ -120,7 +120,7 @@ func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float
 	wide, short := w.blocks[i].Wide[:len(values)], h.args[i].DType.Size() == 2
 	for k, value := range values {
 		if short {
-			value = float64(cpu.Odd(value))
+			value = float64(cpu.RoundToOdd(value))
 		}
 		wide[k] = A(value)
 	}

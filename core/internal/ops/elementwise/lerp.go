@@ -82,7 +82,7 @@ func (d LerpBackward) Problem() (*ops.Problem, error) {
 			row("dy", false, d.Shape), row("weight", false, weightShape), row("a", false, aShape), row("b", false, bShape),
 			row("da", true, aShape), row("db", true, bShape), row("dweight", true, weightShape),
 		},
-		Presence: d.presence,
+		CheckPresence: d.presence,
 		Compile: func(p *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
 			m := &mapReduce{family: Lerp, op: &LerpOp, element: d.DType, shape: d.Shape}
 			if d.Weight != nil {

@@ -123,9 +123,9 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 			{Name: "dweight", Out: true, Optional: true, Dtypes: element, Like: "like dy", Shapes: [][]int64{weight}},
 			{Name: "d_per_sample_weights", Out: true, Optional: true, Dtypes: sample, Like: sampleLike, Shapes: dsample},
 		},
-		Presence: d.presence,
-		Values:   d.checkValues,
-		Compile:  d.compile,
+		CheckPresence: d.presence,
+		CheckValues:   d.checkValues,
+		Compile:       d.compile,
 	}, nil
 }
 

@@ -52,7 +52,7 @@ func spread(n, size, share int64, body func(first, end int64)) {
 }
 
 // copyRows widens rows of a matrix into out: the first ones, or those that are listed, of which noRow stands for any.
-func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64, list []N, table *[len(tensor.DtypeRows)]cpu.Storage[A]) []A {
+func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64, list []N, table *[len(tensor.DTypeRows)]cpu.Storage[A]) []A {
 	width := t.Shape[1]
 	v := cpu.View{N: 1, Regular: true, Step: t.Strides[1]}
 	v.Extent[0], v.Stride[0] = width, t.Strides[1]
@@ -97,7 +97,7 @@ func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) b
 		if t.DType == tensor.Float16 {
 			cpu.WidenFloat16(to, cpu.Elements[cpu.Float16](t, from, length, 1))
 		} else {
-			cpu.WidenBFloat16(to, cpu.Elements[cpu.Bfloat16](t, from, length, 1))
+			cpu.WidenBFloat16(to, cpu.Elements[cpu.BFloat16](t, from, length, 1))
 		}
 	}
 	return true

@@ -57,7 +57,7 @@ func (d UniqueRows) Problem() (*ops.Problem, error) {
 			{Name: "inverse", Out: true, Dtypes: []tensor.DType{d.InverseDType()}, Shapes: [][]int64{flat}},
 			{Name: "count", Out: true, Dtypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{1}}},
 		},
-		Values: func(args []tensor.Tensor) *errs.Error {
+		CheckValues: func(args []tensor.Tensor) *errs.Error {
 			if k, bad := firstOutside(&args[UniqueIndices], 0, d.NumRows); bad != nil {
 				return ops.RefuseIndex(op, "indices", fmt.Sprint("position ", k), *bad, d.NumRows)
 			}

@@ -130,7 +130,7 @@ func (d RopeBackward) Problem() (*ops.Problem, error) {
 	}
 	moved, _ := tensor.Product(d.Shape(heads))
 	return &ops.Problem{
-		Family: rope, Element: d.DType, Traffic: 2 * moved * d.DType.Size(), Operands: operands, Presence: d.presence, Values: d.checkValues,
+		Family: rope, Element: d.DType, Traffic: 2 * moved * d.DType.Size(), Operands: operands, CheckPresence: d.presence, CheckValues: d.checkValues,
 		Compile: func(_ *ops.Problem, units int, _ bool, preference ops.Preference) (ops.Program, error) {
 			return d.Compile(units, preference)
 		},
