@@ -23,7 +23,7 @@ func ModelKernels(t *testing.T) {
 	t.Helper()
 	at, header := WordsOf(t, "mapreduce", "Walk")
 	operandAt, operandWords := WordsOf(t, "mapreduce", "Operand")
-	(&FakeCUDA{Devices: 1, Units: 3, Body: func(symbol string, l *driver.Launch) {
+	(&FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
 		m := &kernelModel{t: t, symbol: symbol, launch: l, words: l.Words(), at: at, operandAt: operandAt, header: header, operandWords: operandWords}
 		m.run()
 	}}).Install(t)

@@ -36,7 +36,7 @@ func modelRope(t *testing.T) *coretest.FakeCUDA {
 	t.Helper()
 	walk, first := coretest.WordsOf(t, "rope", "RopeWalk")
 	operand, size := coretest.WordsOf(t, "rope", "RopeOperand")
-	return (&coretest.FakeCUDA{Devices: 1, Units: 3, Body: func(symbol string, l *driver.Launch) {
+	return (&coretest.FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
 		m := &ropeModel{t: t, words: l.Words(), walk: walk, operand: operand, first: first, size: size, rows: coretest.SourceConstant(t, "rope", "kRows")}
 		m.half, m.tokens = strings.Contains(symbol, "_half_"), strings.Contains(symbol, "_tokens_")
 		for _, row := range tensor.DTypeRows {
@@ -246,7 +246,7 @@ func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
 		for _, pairs := range []int64{1, 64, 65, 20000} {
 			compiled, err := rope.RopeBackward{HeadDim: 2 * pairs, Base: &base}.WithDefaults().Compile(1, ops.Preference{})
 			require.NoError(t, err)
-			p := compiled.(*rope.RopeProgram)
+			p := compiled.(*rope.Program)
 			m := &ropeModel{t: t, walk: walk, words: append(make([]uint64, walk["fine"]), p.Powers...)}
 			m.words[walk["pairs"]] = uint64(pairs)
 			differ := 0
