@@ -13,13 +13,13 @@ import (
 // MaxRank is the largest number of dimensions of a tensor.
 const MaxRank = tensor.MaxRank
 
-// Operands and where they are.
+// Operands and their devices.
 type (
-	// Tensor is a view of memory that somebody else owns: an address, a dtype, a device, a shape and strides in elements.
+	// Tensor is a view of memory owned by the caller: an address, a dtype, a device, a shape and strides in elements.
 	Tensor = tensor.Tensor
-	// DType is an element type by the numbers of DLPack: code, bits, lanes.
+	// DType is an element type as DLPack encodes it: type code, bits, lanes.
 	DType = tensor.DType
-	// Device is a device by the numbers of DLPack: type and index.
+	// Device is a device as DLPack encodes it: type and index.
 	Device = tensor.Device
 )
 
@@ -35,7 +35,7 @@ var (
 	Int64    = tensor.Int64
 )
 
-// CPU is the device of host memory.
+// CPU is the host device.
 var CPU = tensor.CPU
 
 // CUDA is a GPU by its ordinal.
@@ -49,7 +49,7 @@ func Of[T float32 | float64 | uint16 | int8 | uint8 | int32 | int64](data []T, s
 // ParseDType reads the name of a dtype: "float32".
 func ParseDType(name string) (DType, error) { return tensor.ParseDType(name) }
 
-// Error is every error of this package; Kind is its sort.
+// Error is the type of every error of this package; Kind is its category.
 type (
 	Error = errs.Error
 	Kind  = errs.Kind
@@ -77,10 +77,10 @@ var (
 	ErrDevice            = errs.ErrDevice
 )
 
-// ErrorJSON is an error as it crosses to Python: the fields of [Error] and its sentence.
+// ErrorJSON encodes an error for Python: the fields of [Error] and its message.
 func ErrorJSON(err error) string { return errs.ErrorJSON(err) }
 
-// Problems and what they belong to.
+// Problems, families and preferences.
 type (
 	// Descriptor states one problem of a family. The descriptors below are its implementations.
 	Descriptor = ops.Descriptor
@@ -90,7 +90,7 @@ type (
 	KindRow = ops.KindRow
 	// Preference steers Select.
 	Preference = ops.Preference
-	// Scalar is a float64 that crosses JSON whole.
+	// Scalar is a float64 whose JSON form also carries NaN and infinities.
 	Scalar = ops.Scalar
 )
 

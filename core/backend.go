@@ -11,14 +11,15 @@ import (
 type Backend interface {
 	Name() string     // "cpu" or "cuda"
 	Arch() string     // "amd64", "sm_90"
-	Units() int       // multiprocessors of a GPU; 1 on the CPU, whose results must not depend on the number of threads
-	Bandwidth() int64 // of the memory of a GPU, bytes in a second; 0 on the CPU
-	// Load fetches the program's kernels for the device, so that Launch never loads code.
+	NumSMs() int      // streaming multiprocessors; 1 on the CPU, whose results must not depend on the number of threads
+	Bandwidth() int64 // memory bandwidth of a GPU in bytes per second; 0 on the CPU
+	// Load loads the kernels of a program onto the device, so that Launch never loads code.
 	Load(p *ops.Problem, program ops.Program) ([]launch.Kernel, error)
-	// Launch runs a plan on operands that passed every check, or that fit a known recipe of the plan.
-	Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, known *recipe) error
+	// Launch runs a plan. Either the operands passed every check, or they match cached launches of the plan.
+	Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, cached *launchCache) error
 }
 
+// backendFor returns the backend of a device, or an error that names the operation op.
 func backendFor(device tensor.Device, op string) (Backend, error) {
 	switch {
 	case device == tensor.CPU:

@@ -11,24 +11,25 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// cpuBackend runs the Go body of a program on the calling thread and a few goroutines.
+// cpuBackend runs the host code of a program on the calling goroutine and the worker pool of package threads.
 type cpuBackend struct{}
 
 func (cpuBackend) Name() string                                            { return "cpu" }
 func (cpuBackend) Arch() string                                            { return runtime.GOARCH }
-func (cpuBackend) Units() int                                              { return 1 }
+func (cpuBackend) NumSMs() int                                             { return 1 }
 func (cpuBackend) Bandwidth() int64                                        { return 0 }
 func (cpuBackend) Load(*ops.Problem, ops.Program) ([]launch.Kernel, error) { return nil, nil }
 
-func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []tensor.Tensor, _ *recipe) error {
+func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []tensor.Tensor, _ *launchCache) error {
 	p.program.Host(args)
 	runtime.KeepAlive(args)
 	return nil
 }
 
-// NumThreads is the number of threads that one run on the CPU may use. The first of these that there is: the number of SetNumThreads,
-// STERNWAY_NUM_THREADS, the number of threads of torch in a process that has loaded it, OMP_NUM_THREADS, the number of processors that this
-// process may use. Whatever it is, a run uses no more threads than there are processors.
+// NumThreads is the number of threads that one run on the CPU may use. The first source that is set
+// decides: SetNumThreads, STERNWAY_NUM_THREADS, torch.get_num_threads() if torch is loaded,
+// OMP_NUM_THREADS, the number of processors available to this process. A run never uses more
+// threads than there are processors available.
 func NumThreads() int { return threads.Number() }
 
 // SetNumThreads changes NumThreads. Results do not depend on it.

@@ -16,23 +16,25 @@ import (
 // cudaBackend is one CUDA device.
 type cudaBackend struct{ device *launch.Device }
 
+// checking is set by SetCheck.
 var checking atomic.Bool
 
-// SetCheck makes every launch look at index values first and wait for its result, so that an error names the operation that caused it.
+// SetCheck turns debug checks of GPU runs on or off. With checks on, every run first validates index values
+// and then synchronizes, so that an error names the operation that caused it.
 func SetCheck(on bool) { checking.Store(on) }
 
 func (b cudaBackend) Name() string     { return "cuda" }
 func (b cudaBackend) Arch() string     { return b.device.Arch() }
-func (b cudaBackend) Units() int       { return b.device.Multiprocessors() }
+func (b cudaBackend) NumSMs() int      { return b.device.Multiprocessors() }
 func (b cudaBackend) Bandwidth() int64 { return b.device.Bandwidth() }
 
 func (b cudaBackend) Load(p *ops.Problem, program ops.Program) ([]launch.Kernel, error) {
 	return b.device.Kernels(program.Symbols(), p.Op())
 }
 
-// checkValues refuses wrong indices among the operands, of which it makes copies on the host.
+// checkValues validates the index operands on host copies of them. It synchronizes the stream.
 func (b cudaBackend) checkValues(p *Plan, args []tensor.Tensor, stream uintptr) error {
-	if p.problem.Values == nil {
+	if p.problem.CheckValues == nil {
 		return nil
 	}
 	args = slices.Clone(args)
@@ -50,15 +52,16 @@ func (b cudaBackend) checkValues(p *Plan, args []tensor.Tensor, stream uintptr) 
 		t.Pin = unsafe.Pointer(&words[0])
 		t.Data = uintptr(int64(uintptr(t.Pin)) - low)
 	}
-	if refusal := p.problem.Values(args); refusal != nil {
+	if refusal := p.problem.CheckValues(args); refusal != nil {
 		return refusal
 	}
 	runtime.KeepAlive(args)
 	return nil
 }
 
-// Launch plays the plan's recipe where it fits, and otherwise works the launches out and keeps them as the new recipe.
-func (b cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, known *recipe) error {
+// Launch replays the cached launches if there are any. Otherwise the program computes its launches, and they
+// replace the plan's launch cache.
+func (b cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, cached *launchCache) error {
 	if checking.Load() {
 		if err := b.checkValues(p, args, stream); err != nil {
 			return err
@@ -68,15 +71,15 @@ func (b cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []tensor.Te
 	defer launch.Queues.Put(q)
 	q.Kernels, q.Device, q.Launch.Stream = p.kernels, b.device, stream
 	var err error
-	if known != nil {
-		err = known.replay(q, args, workspace)
+	if cached != nil {
+		err = cached.replay(q, args, workspace)
 	} else {
-		fresh := newRecipe(p, args)
+		fresh := newLaunchCache(p, args)
 		if fresh != nil {
 			q.Recorded = &fresh.launches
 		}
 		if err = p.program.Device(args, workspace, q); err == nil && fresh != nil {
-			p.recipe.Store(fresh)
+			p.cached.Store(fresh)
 		}
 		q.Recorded = nil
 	}

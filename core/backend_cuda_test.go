@@ -23,7 +23,7 @@ import (
 )
 
 func TestSelectLoadsKernels(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 2, Units: 132}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 2, NumSMs: 132}).Install(t)
 	summed := elementwise.LerpBackward{Shape: []int64{8, 9}, DType: tensor.Float16, BShape: []int64{9}}
 	plan, err := core.Select(summed, tensor.CUDA(1), ops.Preference{})
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestSelectLoadsKernels(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, fake.Loaded, 4, "and again for another")
 
-	fake = (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+	fake = (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 	weight := ops.Scalar(0.5)
 	_, err = core.Select(elementwise.LerpBackward{Shape: []int64{8, 9}, DType: tensor.BFloat16, Weight: &weight}, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestSelectLoadsKernels(t *testing.T) {
 }
 
 func TestKernelsAreLookedUpOnce(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 	for range 3 {
 		for _, kind := range []string{"cumsum", "cumprod"} {
 			_, err := core.Select(scan.ScanBackward{Kind: kind, Shape: []int64{4, 8}, DType: tensor.Float32, Dim: -1}, tensor.CUDA(0), ops.Preference{})
@@ -97,7 +97,7 @@ func TestLaunchesOfARun(t *testing.T) {
 		{"a long sum in parts", elementwise.LerpBackward{Shape: []int64{1 << 20}, Weight: &half, BShape: []int64{}}, []string{"dy", "db"}, []string{"rows", "combine"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			fake := (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+			fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 			row.descriptor.DType = tensor.Float32
 			plan, err := core.Select(row.descriptor, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestLaunchesOfARun(t *testing.T) {
 
 func TestDeviceRefusals(t *testing.T) {
 	illegal := &driver.Status{Code: 700, Name: "CUDA_ERROR_ILLEGAL_ADDRESS", Call: "cuStreamSynchronize"}
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 132, Refusals: map[string]error{}}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Refusals: map[string]error{}}).Install(t)
 	plan, err := core.Select(elementwise.LerpBackward{Shape: []int64{1 << 20}, DType: tensor.Float32, BShape: []int64{1}}, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args, workspace := coretest.DeviceArgs(plan, "dy", "weight", "db")
@@ -158,7 +158,7 @@ func requireDeviceError(t *testing.T, err, cause error) {
 
 // A grid of more than 2^31 - 1 blocks is refused, and nothing is launched.
 func TestTooManyBlocks(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 	weight := ops.Scalar(0.5)
 	for _, shape := range [][]int64{{1 << 45}, {1 << 40, 3}} {
 		plan, err := core.Select(elementwise.LerpBackward{Shape: shape, DType: tensor.Float64, Weight: &weight}, tensor.CUDA(0), ops.Preference{})
@@ -176,7 +176,7 @@ func TestTooManyBlocks(t *testing.T) {
 
 // Less workspace means fewer parts, down to none.
 func TestWorkspaceLimits(t *testing.T) {
-	(&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 	descriptor := elementwise.LerpBackward{Shape: []int64{4, 1 << 20}, DType: tensor.BFloat16, AShape: []int64{4, 1}, BShape: []int64{4, 1}}
 	free, err := core.Select(descriptor, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
@@ -198,7 +198,7 @@ func TestConcurrentRuns(t *testing.T) {
 	const runs = 50
 	for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
 		var launches atomic.Int64
-		(&coretest.FakeCUDA{Devices: 1, Units: 132, Body: func(string, *driver.Launch) { launches.Add(1) }}).Install(t)
+		(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Body: func(string, *driver.Launch) { launches.Add(1) }}).Install(t)
 		plan, err := core.Select(elementwise.LerpBackward{Shape: []int64{8, 50}, DType: tensor.Float32, BShape: []int64{50}}, device, ops.Preference{})
 		require.NoError(t, err)
 		c := coretest.Trial{Descriptor: plan.Descriptor(), Without: []string{"a", "b", "dweight"}}
@@ -236,7 +236,7 @@ func TestConcurrentRuns(t *testing.T) {
 }
 
 func TestWhatPythonIsTold(t *testing.T) {
-	(&coretest.FakeCUDA{Devices: 2, Units: 132}).Install(t)
+	(&coretest.FakeCUDA{Devices: 2, NumSMs: 132}).Install(t)
 	plan, err := core.SelectJSON(`{"family": "dequantize_per_token_backward", "shape": [4, 8], "dtype": "bfloat16", "qdtype": "int8"}`,
 		"cuda:1", `{"deterministic": true}`)
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func tinyRun(t testing.TB, d ops.Descriptor, device tensor.Device, without []str
 }
 
 func BenchmarkRunOrdered(b *testing.B) {
-	(&coretest.FakeCUDA{Devices: 1, Units: 132, Body: func(string, *driver.Launch) {}}).Install(b)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Body: func(string, *driver.Launch) {}}).Install(b)
 	for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
 		for _, p := range benchmarkProblems {
 			b.Run(device.String()+"/"+p.name, func(b *testing.B) {
@@ -64,7 +64,7 @@ func BenchmarkRunOrdered(b *testing.B) {
 
 // The way to a launch allocates nothing.
 func TestLaunchAllocatesNothing(t *testing.T) {
-	(&coretest.FakeCUDA{Devices: 1, Units: 132, Body: func(string, *driver.Launch) {}}).Install(t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Body: func(string, *driver.Launch) {}}).Install(t)
 	for _, p := range benchmarkProblems {
 		plan, args := tinyRun(t, p.descriptor, tensor.CUDA(0), p.without)
 		require.Zero(t, testing.AllocsPerRun(100, func() { _ = plan.RunOrdered(0, tensor.Tensor{}, args) }), p.name)

@@ -271,7 +271,7 @@ func (r *refusals) devices() {
 	}{
 		{"no driver", coretest.FakeCUDA{Missing: errors.New("no NVIDIA driver (libcuda.so.1 was not found)")}, 0, errs.Unsupported},
 		{"no device", coretest.FakeCUDA{}, 0, errs.Unsupported},
-		{"ordinal", coretest.FakeCUDA{Devices: 2, Units: 4}, 2, errs.Unsupported},
+		{"ordinal", coretest.FakeCUDA{Devices: 2, NumSMs: 4}, 2, errs.Unsupported},
 		{"device", coretest.FakeCUDA{Devices: 2, Refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, errs.DeviceFailure},
 		{"load", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, errs.DeviceFailure},
 		{"architecture", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, errs.Unsupported},
@@ -281,11 +281,11 @@ func (r *refusals) devices() {
 		_, err := core.Select(large, tensor.CUDA(row.ordinal), ops.Preference{})
 		r.expect("device: "+row.name, row.kind, err)
 	}
-	(&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(r.t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(r.t)
 	plan, err := core.Select(large, tensor.CUDA(0), ops.Preference{})
 	require.NoError(r.t, err)
 	r.workspaces(plan)
-	(&coretest.FakeCUDA{Devices: 1, Units: 132, Bare: true}).Install(r.t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Bare: true}).Install(r.t)
 	_, err = core.Select(large, tensor.CUDA(0), ops.Preference{})
 	r.expect("device: no kernels", errs.Unsupported, err)
 	(&coretest.FakeCUDA{Devices: 1, Units: 132, Built: "sm_80"}).Install(r.t)

@@ -14,10 +14,10 @@ import (
 	"github.com/sternway/sternway/cuda"
 )
 
-// Version is that of the Python package, set by its build.
+// Version is the version of the Python package, set by its build.
 var Version = "0.0.0+go"
 
-// SelectJSON is Select with everything as text: a descriptor, a device such as "cuda:0", and the fields of a preference.
+// SelectJSON is Select with text arguments: a descriptor in JSON, a device such as "cuda:0", and a preference in JSON.
 func SelectJSON(descriptor, device, preference string) (*Plan, error) {
 	d, err := ops.ParseDescriptor(descriptor)
 	if err != nil {
@@ -36,7 +36,7 @@ func SelectJSON(descriptor, device, preference string) (*Plan, error) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&fields); err != nil {
 		return nil, errs.New(errs.InvalidProblem, d.Family(), "preference", "made of deterministic, max_workspace and kernel",
-			ops.JsonFault(err), "")
+			ops.JSONFault(err), "")
 	}
 	return Select(d, at, Preference{Nondeterministic: !fields.Deterministic, MaxWorkspace: fields.MaxWorkspace, Kernel: fields.Kernel})
 }
@@ -56,7 +56,7 @@ func ParseDevice(text string) (tensor.Device, error) {
 	return tensor.Device{}, errs.New(errs.Unsupported, "select", "device", "cpu or cuda:N", fmt.Sprintf("%q", errs.Clip(text)), "")
 }
 
-// DescribeJSON is what Python shows of a plan.
+// DescribeJSON describes a plan to Python: its operands, SKU, workspace and launch geometry.
 func (p *Plan) DescribeJSON() string {
 	type row struct {
 		Name     string `json:"name"`
@@ -75,7 +75,7 @@ func (p *Plan) DescribeJSON() string {
 	return string(text)
 }
 
-// InfoJSON says what is here: versions, backends, devices, the kernel image, threads.
+// InfoJSON describes this build and machine: versions, backends, devices, kernel image, threads.
 func InfoJSON() string {
 	info := map[string]any{"version": Version, "go": runtime.Version(), "threads": NumThreads(), "backends": []string{"cpu"}}
 	var families []string

@@ -7,69 +7,71 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// recipe is what one run on a GPU came to. A plan is mostly run again on operands that differ in nothing but their addresses; then
-// the launches differ in nothing else either, and all that is left to check is that no operand overlaps an output.
-type recipe struct {
-	args     []tensor.Tensor // as checked, each address cut down to what alignment depends on
-	spans    [][2]int64
-	outputs  []int
-	launches []launch.RecordedLaunch
+// launchCache holds the kernel launches of the last run of a plan on a GPU. If the next run differs
+// only in operand addresses of the same alignment, it patches the addresses and replays the launches;
+// only the overlap check is repeated.
+type launchCache struct {
+	args     []tensor.Tensor         // keyOf each operand of the recorded run
+	spans    [][2]int64              // byte range of each operand, relative to its address
+	outputs  []int                   // indices of the outputs among the operands
+	launches []launch.RecordedLaunch // in the order of submission
 }
 
-const (
-	alignmentBits = launch.WorkspaceAlignment - 1
-)
+// alignmentMask selects the low bits of an address, which decide how kernels may access memory.
+const alignmentMask = launch.WorkspaceAlignment - 1
 
-// key is a tensor without the part of its address that no launch depends on.
-func key(t tensor.Tensor) tensor.Tensor {
-	t.Data &= alignmentBits
+// keyOf is a tensor reduced to the properties that launches depend on: of its address, only the alignment.
+func keyOf(t tensor.Tensor) tensor.Tensor {
+	t.Data &= alignmentMask
 	t.Pin = nil
 	return t
 }
 
-// newRecipe begins the recipe of a run whose operands were checked; nil where an operand is exactly an output.
-func newRecipe(p *Plan, args []tensor.Tensor) *recipe {
-	r := &recipe{}
+// newLaunchCache returns an empty cache for a run whose operands passed every check. It returns nil if an
+// output may share memory with another operand, as an in-place run does: such runs are not cached.
+func newLaunchCache(p *Plan, args []tensor.Tensor) *launchCache {
+	c := &launchCache{}
 	for i := range args {
 		low, high, _ := args[i].Span()
 		if !args[i].Given() {
 			low, high = 0, 0
 		}
-		r.args = append(r.args, key(args[i]))
-		r.spans = append(r.spans, [2]int64{low, high})
+		c.args = append(c.args, keyOf(args[i]))
+		c.spans = append(c.spans, [2]int64{low, high})
 		if p.problem.Operands[i].Out && args[i].Given() {
-			r.outputs = append(r.outputs, i)
+			c.outputs = append(c.outputs, i)
 		}
 	}
-	if !r.apart(args) {
+	if !c.disjointOutputs(args) {
 		return nil
 	}
-	return r
+	return c
 }
 
-// fits reports that the recipe is that of these operands, too.
-func (r *recipe) fits(args []tensor.Tensor) bool {
-	if len(args) != len(r.args) {
+// matches reports whether the recorded launches are valid for these operands once addresses are patched.
+func (c *launchCache) matches(args []tensor.Tensor) bool {
+	if len(args) != len(c.args) {
 		return false
 	}
 	for i := range args {
-		if args[i].Present|r.args[i].Present == 0 {
+		if args[i].Present|c.args[i].Present == 0 {
 			continue
 		}
-		low, high, address := r.spans[i][0], r.spans[i][1], int64(args[i].Data)
-		if key(args[i]) != r.args[i] || address == 0 && high > 0 || address < -low || address > math.MaxInt64-high {
+		low, high, address := c.spans[i][0], c.spans[i][1], int64(args[i].Data)
+		if keyOf(args[i]) != c.args[i] || address == 0 && high > 0 || address < -low || address > math.MaxInt64-high {
 			return false
 		}
 	}
-	return r.apart(args)
+	return c.disjointOutputs(args)
 }
 
-// apart reports that the spans of the outputs meet no other span. Views that interleave are left to the full check.
-func (r *recipe) apart(args []tensor.Tensor) bool {
-	for _, o := range r.outputs {
-		low, high := int64(args[o].Data)+r.spans[o][0], int64(args[o].Data)+r.spans[o][1]
+// disjointOutputs reports whether no output span intersects the span of another operand. Interleaved views
+// are disjoint too, but only the full check can tell; here they count as overlapping.
+func (c *launchCache) disjointOutputs(args []tensor.Tensor) bool {
+	for _, o := range c.outputs {
+		low, high := int64(args[o].Data)+c.spans[o][0], int64(args[o].Data)+c.spans[o][1]
 		for i := range args {
-			if i != o && int64(args[i].Data)+r.spans[i][0] < high && low < int64(args[i].Data)+r.spans[i][1] {
+			if i != o && int64(args[i].Data)+c.spans[i][0] < high && low < int64(args[i].Data)+c.spans[i][1] {
 				return false
 			}
 		}
@@ -77,17 +79,17 @@ func (r *recipe) apart(args []tensor.Tensor) bool {
 	return true
 }
 
-// replay launches the recipe on other addresses.
-func (r *recipe) replay(q *launch.Queue, args []tensor.Tensor, workspace uintptr) error {
-	for i := range r.launches {
-		recorded := &r.launches[i]
+// replay submits the recorded launches with the addresses of this run.
+func (c *launchCache) replay(q *launch.Queue, args []tensor.Tensor, workspace uintptr) error {
+	for i := range c.launches {
+		recorded := &c.launches[i]
 		q.Launch.CopyFrom(&recorded.Launch)
-		for _, p := range recorded.Patches {
+		for _, slot := range recorded.Slots {
 			address := workspace
-			if p.Operand != launch.WorkspaceOperand {
-				address = args[p.Operand].Data
+			if slot.Operand != launch.WorkspaceOperand {
+				address = args[slot.Operand].Data
 			}
-			q.Launch.Words()[p.Word] = uint64(address)
+			q.Launch.Words()[slot.Word] = uint64(address)
 		}
 		if err := q.Device.Launch(q.Kernels[recorded.Kernel], &q.Launch); err != nil {
 			return err

@@ -20,7 +20,7 @@ import (
 
 // recorded is a plan with a run behind it, and one without, for the same descriptor.
 func recorded(t *testing.T, d ops.Descriptor, names ...string) (fake *coretest.FakeCUDA, plan, fresh *core.Plan, args []tensor.Tensor, workspace tensor.Tensor) {
-	fake = (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+	fake = (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 	plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	fresh, err = core.Select(d, tensor.CUDA(0), ops.Preference{})

@@ -24,7 +24,7 @@ type SKU struct {
 	Guarantee  PrecisionGuarantee `json:"precision_guarantee"`
 }
 
-// PrecisionGuarantee says what a plan promises of its numbers.
+// PrecisionGuarantee states the numerical properties that a plan guarantees.
 type PrecisionGuarantee struct {
 	MathPrecision           string `json:"math_precision"`
 	Accumulator             string `json:"accumulator"`
@@ -40,8 +40,8 @@ type Plan struct {
 	device     tensor.Device
 	backend    Backend
 	program    ops.Program
-	kernels    []launch.Kernel // loaded symbols of the program, in its order; empty on the CPU
-	recipe     atomic.Pointer[recipe]
+	kernels    []launch.Kernel // loaded kernels, in the order of program.Symbols; empty on the CPU
+	cached     atomic.Pointer[launchCache]
 }
 
 // Args are the operands of a run by name.
@@ -61,7 +61,7 @@ func Select(descriptor ops.Descriptor, device tensor.Device, preference ops.Pref
 		return nil, err
 	}
 	problem.Arch, problem.Bandwidth = backend.Arch(), backend.Bandwidth()
-	program, err := problem.Compile(problem, backend.Units(), device.Type == tensor.DeviceCUDA, preference)
+	program, err := problem.Compile(problem, backend.NumSMs(), device.Type == tensor.DeviceCUDA, preference)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +74,7 @@ func Select(descriptor ops.Descriptor, device tensor.Device, preference ops.Pref
 	return p, err
 }
 
+// checkPreference refuses a kernel name that the kind does not have and a negative workspace limit.
 func checkPreference(p *ops.Problem, preference ops.Preference) error {
 	known := p.Family.Kind(p.Kind).Kernels
 	if preference.Kernel != "" && !slices.Contains(known, preference.Kernel) {
@@ -94,7 +95,7 @@ func (p *Plan) Device() Device { return p.device }
 // WorkspaceSize is the number of bytes of device memory that a run needs from its caller.
 func (p *Plan) WorkspaceSize() int64 { return p.program.Workspace() }
 
-// WorkspaceFor is the operand without which a run needs no workspace; "" where every run needs it.
+// WorkspaceFor names the one optional operand that needs the workspace; "" if every run needs it.
 func (p *Plan) WorkspaceFor() string {
 	if i := p.workspaceFor(); i >= 0 {
 		return p.problem.Operands[i].Name
@@ -102,7 +103,7 @@ func (p *Plan) WorkspaceFor() string {
 	return ""
 }
 
-// workspaceFor is the number of that operand, or -1.
+// workspaceFor is the index of the operand of WorkspaceFor, or -1.
 func (p *Plan) workspaceFor() int {
 	if s, ok := p.program.(ops.ConditionalWorkspace); ok {
 		return s.WorkspaceOperand()
@@ -110,12 +111,12 @@ func (p *Plan) workspaceFor() int {
 	return -1
 }
 
-// PrecisionGuarantee says what the plan promises of its numbers.
+// PrecisionGuarantee states the numerical properties that the plan guarantees.
 func (p *Plan) PrecisionGuarantee() PrecisionGuarantee {
 	math := p.problem.Element.Accumulator()
 	accumulator := math
 	switch {
-	case !p.problem.Element.Floating(): // integers are counted as what they are
+	case !p.problem.Element.Floating(): // integer results are exact
 		math, accumulator = p.problem.Element, p.problem.Element
 	case p.device.Type == tensor.DeviceCPU:
 		accumulator = tensor.Float64 // sums on the host are carried in float64
@@ -156,11 +157,11 @@ func (p *Plan) Run(stream uintptr, workspace tensor.Tensor, args Args) error {
 
 // RunOrdered is Run with the operands in the order of Operands, absent ones as zero Tensors.
 func (p *Plan) RunOrdered(stream uintptr, workspace tensor.Tensor, args []tensor.Tensor) error {
-	known := p.recipe.Load()
-	if known != nil && !known.fits(args) {
-		known = nil
+	cached := p.cached.Load()
+	if cached != nil && !cached.matches(args) {
+		cached = nil
 	}
-	if known == nil {
+	if cached == nil {
 		if err := p.check(args); err != nil {
 			return err
 		}
@@ -168,7 +169,7 @@ func (p *Plan) RunOrdered(stream uintptr, workspace tensor.Tensor, args []tensor
 	if err := p.checkWorkspace(&workspace, args); err != nil {
 		return err
 	}
-	err := p.backend.Launch(p, stream, workspace.Data, args, known)
+	err := p.backend.Launch(p, stream, workspace.Data, args, cached)
 	if err == nil {
 		return nil
 	}
@@ -196,6 +197,7 @@ func (p *Plan) Operands() []string {
 	return names
 }
 
+// order puts named operands in the order of Operands and refuses unknown names.
 func (p *Plan) order(args Args) ([]tensor.Tensor, error) {
 	ordered := make([]tensor.Tensor, len(p.problem.Operands))
 	names := p.Operands()

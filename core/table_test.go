@@ -23,7 +23,7 @@ import (
 
 // loadedSymbols are the kernels that the plans of all samples load, by every kernel that they can be asked for.
 func loadedSymbols(t *testing.T) map[string]bool {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4, Exports: coretest.ExportsOfKernels(t)}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, sample := range coretest.Samples() {
 		for _, dtype := range coretest.ElementsOf(sample) {
 			d, _ := coretest.Instantiate(sample, dtype)
@@ -65,7 +65,7 @@ func TestTheTableIsTotal(t *testing.T) {
 
 // A kernel that is asked for is the one that is chosen, or the request is refused.
 func TestPreferredKernels(t *testing.T) {
-	(&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	for _, sample := range coretest.Samples() {
 		d, _ := coretest.Instantiate(sample, coretest.ElementsOf(sample)[0])
 		for _, device := range []tensor.Device{tensor.CPU, tensor.CUDA(0)} {
@@ -102,10 +102,10 @@ func TestDTypeRows(t *testing.T) {
 	enum := regexp.MustCompile(`enum DType[^{]*\{([^}]*)\}`).FindStringSubmatch(coretest.CudaSource(t, "mapreduce"))
 	require.NotNil(t, enum)
 	var suffixes []string
-	for i, row := range tensor.DtypeRows {
+	for i, row := range tensor.DTypeRows {
 		suffixes = append(suffixes, strings.ToUpper(row.Suffix))
-		require.Equal(t, i, row.Dtype.Row())
-		require.Equal(t, i < len(tensor.Floats), row.Dtype.Floating())
+		require.Equal(t, i, row.DType.Row())
+		require.Equal(t, i < len(tensor.Floats), row.DType.Floating())
 	}
 	require.Equal(t, strings.Join(suffixes, ", "), strings.Join(strings.FieldsFunc(enum[1], func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }), ", "))
 	require.Equal(t, -1, tensor.DType{Code: tensor.CodeComplex, Bits: 64, Lanes: 1}.Row())
@@ -160,9 +160,9 @@ func TestDescriptorsThroughJSON(t *testing.T) {
 func TestConstantsOfKernels(t *testing.T) {
 	for _, row := range []struct {
 		family *ops.Family
-		op     *elementwise.ElementOp
+		op     *elementwise.Op
 	}{{elementwise.Lerp, &elementwise.LerpOp}, {elementwise.Dequantize, &elementwise.DequantizeOp}, {elementwise.FakeQuantize, &elementwise.FakeQuantizeOp}} {
-		for _, set := range row.op.Sets {
+		for _, set := range row.op.Kernels {
 			for _, kernel := range row.family.Kinds[0].Kernels {
 				constants := coretest.KernelConstants(t, row.family.Image, set.Name+"_"+kernel+"_f32")
 				unrolled := map[string]int64{"map": set.Unroll.Mapped, "rows": set.Unroll.Rows, "columns": set.Unroll.Columns}[kernel]

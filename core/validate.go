@@ -11,8 +11,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// check refuses operands that the plan cannot run on, in a fixed order: presence, then for each operand dtype, device, shape,
-// layout, address; then overlaps; then values that are on the host. Nothing is written before every check has passed.
+// check validates the operands of a run in a fixed order: presence; then for each operand dtype, device,
+// shape, layout and address; then overlaps; then index values if they are in host memory. No output is
+// written before every check has passed.
 func (p *Plan) check(args []tensor.Tensor) error {
 	if err := p.checkPresence(args); err != nil {
 		return err
@@ -28,14 +29,15 @@ func (p *Plan) check(args []tensor.Tensor) error {
 	if err := p.checkOverlaps(args); err != nil {
 		return err
 	}
-	if p.problem.Values != nil && p.device == tensor.CPU {
-		if err := p.problem.Values(args); err != nil {
+	if p.problem.CheckValues != nil && p.device == tensor.CPU {
+		if err := p.problem.CheckValues(args); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// checkPresence refuses missing operands and combinations of optional operands that make no problem.
 func (p *Plan) checkPresence(args []tensor.Tensor) error {
 	if len(args) != len(p.problem.Operands) {
 		return errs.New(errs.InvalidProblem, p.op, "operands", fmt.Sprint(len(p.problem.Operands), " of them"), fmt.Sprint(len(args)), "")
@@ -46,14 +48,15 @@ func (p *Plan) checkPresence(args []tensor.Tensor) error {
 			return errs.New(errs.InvalidProblem, p.op, o.Name, "given", "nothing", "")
 		}
 	}
-	if p.problem.Presence != nil {
-		if err := p.problem.Presence(args); err != nil {
+	if p.problem.CheckPresence != nil {
+		if err := p.problem.CheckPresence(args); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// checkOperand validates one operand against its row in the problem, o.
 func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 	op := p.op
 	if t.NDim < 0 || t.NDim > tensor.MaxRank {
@@ -84,8 +87,10 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 	return checkAddress(op, o.Name, t)
 }
 
+// allows reports whether an extent satisfies a wanted one, which may be ops.AnyExtent.
 func allows(wanted, got int64) bool { return wanted == got || wanted == ops.AnyExtent && got >= 0 }
 
+// refuseDType is the error for an operand of a wrong dtype, with the conversion that corrects it.
 func (p *Plan) refuseDType(o *ops.Operand, t *tensor.Tensor) error {
 	wanted, hint := tensor.OneOf(o.Dtypes), ""
 	if o.Like != "" {
@@ -100,7 +105,7 @@ func (p *Plan) refuseDType(o *ops.Operand, t *tensor.Tensor) error {
 	return errs.New(errs.InvalidProblem, p.op, o.Name, wanted, t.DType.String(), hint)
 }
 
-// checkAddress refuses an address that no element can have.
+// checkAddress refuses a null or misaligned address, and one whose elements leave the address space.
 func checkAddress(op, name string, t *tensor.Tensor) error {
 	if t.Empty() {
 		return nil
@@ -119,6 +124,7 @@ func checkAddress(op, name string, t *tensor.Tensor) error {
 	return nil
 }
 
+// checkOverlaps refuses outputs that share memory with another operand, except exact in-place runs that the program allows.
 func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
 	for o := range args {
 		out := &args[o]
@@ -145,6 +151,7 @@ func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
 	return nil
 }
 
+// checkWorkspace validates the workspace tensor of a run.
 func (p *Plan) checkWorkspace(w *tensor.Tensor, args []tensor.Tensor) error {
 	op, needed := p.op, p.program.Workspace()
 	if !w.Given() {

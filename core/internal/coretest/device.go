@@ -43,9 +43,9 @@ func ProblemOf(plan *core.Plan) *ops.Problem {
 }
 
 // programOf is the program that a plan runs, compiled once more.
-func ProgramOf(t testing.TB, plan *core.Plan, units int, preference ops.Preference) ops.Program {
+func ProgramOf(t testing.TB, plan *core.Plan, numSMs int, preference ops.Preference) ops.Program {
 	p := ProblemOf(plan)
-	program, err := p.Compile(p, units, plan.SKU().Backend == "cuda", preference)
+	program, err := p.Compile(p, numSMs, plan.SKU().Backend == "cuda", preference)
 	require.NoError(t, err)
 	return program
 }

@@ -190,7 +190,7 @@ func NewUniqueCall(d embedding.UniqueRows, draw func(k int64) int64, in, out Lay
 	c := &uniqueCall{D: d, Args: core.Args{}, Memory: map[string]*Memory{}}
 	add := func(name string, m *Memory) { c.Memory[name], c.Args[name] = m, m.Tensor }
 	add("indices", NewMemory(d.IndexDType, tensor.CPU, []int64{d.Total}, in).Fill(func(k int64) float64 { return float64(draw(k)) }))
-	add("rows", NewMemory(tensor.Int64, tensor.CPU, []int64{d.Most()}, out).Poison())
+	add("rows", NewMemory(tensor.Int64, tensor.CPU, []int64{d.MaxRows()}, out).Poison())
 	add("inverse", NewMemory(d.InverseDType(), tensor.CPU, []int64{d.Total}, out).Poison())
 	add("count", NewMemory(tensor.Int64, tensor.CPU, []int64{1}, out).Poison())
 	return c
@@ -219,7 +219,7 @@ func (c *uniqueCall) RequireDefinition(t *testing.T) {
 		inverse[k] = places[index]
 	}
 	count := float64(len(rows))
-	for int64(len(rows)) < c.D.Most() {
+	for int64(len(rows)) < c.D.MaxRows() {
 		rows = append(rows, -1)
 	}
 	for name, want := range map[string][]float64{"rows": rows, "inverse": inverse, "count": {count}} {

@@ -14,7 +14,7 @@ import (
 // fakeCUDA is a driver with devices that keep a record of what they are asked to do.
 type FakeCUDA struct {
 	Devices   int
-	Units     int
+	NumSMs    int
 	Shared    int                        // bytes that a block can have; 0: 227 kB
 	Bandwidth int64                      // bytes in a second
 	Bare      bool                       // the package was built without kernels
@@ -78,7 +78,7 @@ type fakeDevice struct{ *FakeCUDA }
 
 func (d fakeDevice) Name() string         { return "Fake" }
 func (d fakeDevice) Arch() string         { return cmp.Or(d.FakeCUDA.Arch, "sm_90") }
-func (d fakeDevice) Multiprocessors() int { return d.FakeCUDA.Units }
+func (d fakeDevice) Multiprocessors() int { return d.FakeCUDA.NumSMs }
 func (d fakeDevice) Memory() int64        { return 1 << 37 }
 func (d fakeDevice) Bandwidth() int64     { return d.FakeCUDA.Bandwidth }
 func (d fakeDevice) SharedMemory() int {

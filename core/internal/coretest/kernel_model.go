@@ -23,7 +23,7 @@ func ModelKernels(t *testing.T) {
 	t.Helper()
 	at, header := WordsOf(t, "mapreduce", "Walk")
 	operandAt, operandWords := WordsOf(t, "mapreduce", "Operand")
-	(&FakeCUDA{Devices: 1, Units: 3, Body: func(symbol string, l *driver.Launch) {
+	(&FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
 		m := &kernelModel{t: t, symbol: symbol, launch: l, words: l.Words(), at: at, operandAt: operandAt, header: header, operandWords: operandWords}
 		m.run()
 	}}).Install(t)
@@ -97,7 +97,7 @@ func extentOf(extents []int64, dims []int) int64 {
 func (m *kernelModel) read() {
 	cut := strings.LastIndex(m.symbol, "_")
 	suffix := m.symbol[cut+1:]
-	m.dtype = tensor.DtypeRows[slices.IndexFunc(tensor.DtypeRows[:], func(r tensor.DtypeRow) bool { return r.Suffix == suffix })].Dtype
+	m.dtype = tensor.DTypeRows[slices.IndexFunc(tensor.DTypeRows[:], func(r tensor.DTypeRow) bool { return r.Suffix == suffix })].DType
 	m.kernel = m.symbol[:cut]
 	outputs := 3
 	if cut = strings.LastIndex(m.kernel, "_"); cut > 0 {
@@ -111,7 +111,7 @@ func (m *kernelModel) read() {
 	}
 	for i := range m.inputs + outputs {
 		words := m.words[m.header+i*m.operandWords:][:m.operandWords]
-		o := deviceOperand{address: words[m.operandAt["data"]], dtype: tensor.DtypeRows[words[m.operandAt["dtype"]]].Dtype}
+		o := deviceOperand{address: words[m.operandAt["data"]], dtype: tensor.DTypeRows[words[m.operandAt["dtype"]]].DType}
 		for _, s := range words[m.operandAt["stride"]:][:tensor.MaxRank] {
 			o.strides = append(o.strides, int64(s))
 		}

@@ -45,7 +45,7 @@ func Pointer(address uintptr) unsafe.Pointer {
 
 // gather copies the elements start.. of a view into dst.
 func gather[S any](dst []S, t *tensor.Tensor, v *View, start int64) {
-	v.Pieces(start, int64(len(dst)), func(at, offset, count, step int64) {
+	v.VisitRuns(start, int64(len(dst)), func(at, offset, count, step int64) {
 		out := dst[at : at+count]
 		switch {
 		case step == 1:
@@ -70,7 +70,7 @@ func gather[S any](dst []S, t *tensor.Tensor, v *View, start int64) {
 
 // scatter copies src to the elements start.. of a view.
 func scatter[S any](src []S, t *tensor.Tensor, v *View, start int64) {
-	v.Pieces(start, int64(len(src)), func(at, offset, count, step int64) {
+	v.VisitRuns(start, int64(len(src)), func(at, offset, count, step int64) {
 		in := src[at : at+count]
 		switch {
 		case step == 1:
@@ -110,15 +110,15 @@ type Storage[A Accumulator] struct {
 }
 
 // storages is the table by dtype row.
-func storages[A Accumulator](own tensor.DType) [len(tensor.DtypeRows)]Storage[A] {
-	var table [len(tensor.DtypeRows)]Storage[A]
+func storages[A Accumulator](own tensor.DType) [len(tensor.DTypeRows)]Storage[A] {
+	var table [len(tensor.DTypeRows)]Storage[A]
 	for i, s := range [...]Storage[A]{
-		plain[float32, A](), plain[float64, A](),
-		half[A](WidenFloat16, NarrowFloat16), half[A](WidenBFloat16, NarrowBFloat16),
-		narrow8[A](widenInt8), narrow8[A](widenUint8), plain[int32, A](), plain[int64, A](),
+		convertedStorage[float32, A](), convertedStorage[float64, A](),
+		halfStorage[A](WidenFloat16, NarrowFloat16), halfStorage[A](WidenBFloat16, NarrowBFloat16),
+		int8Storage[A](widenInt8), int8Storage[A](widenUint8), convertedStorage[int32, A](), convertedStorage[int64, A](),
 	} {
-		if tensor.DtypeRows[i].Dtype == own {
-			s = same[A]()
+		if tensor.DTypeRows[i].DType == own {
+			s = accumulatorStorage[A]()
 		}
 		table[i] = s
 	}
@@ -130,10 +130,10 @@ var (
 	Storages64 = storages[float64](tensor.Float64)
 )
 
-func nowhere[A Accumulator](*tensor.Tensor, *View, int64, int64) []A { return nil }
+func notInPlace[A Accumulator](*tensor.Tensor, *View, int64, int64) []A { return nil }
 
 // same is the storage of the accumulator's own type: adjacent elements are used where they lie.
-func same[A Accumulator]() Storage[A] {
+func accumulatorStorage[A Accumulator]() Storage[A] {
 	place := func(t *tensor.Tensor, v *View, start, n int64) []A {
 		if v.Regular && (v.Step == 1 || n == 1) {
 			return Elements[A](t, start*v.Step, n, 1)
@@ -154,7 +154,7 @@ func same[A Accumulator]() Storage[A] {
 }
 
 // plain is a storage that a Go conversion reads and writes.
-func plain[S float32 | float64 | int8 | uint8 | int32 | int64, A Accumulator]() Storage[A] {
+func convertedStorage[S float32 | float64 | int8 | uint8 | int32 | int64, A Accumulator]() Storage[A] {
 	return Storage[A]{
 		Load: func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
 			raw := RawOf[S](b, n)
@@ -171,17 +171,17 @@ func plain[S float32 | float64 | int8 | uint8 | int32 | int64, A Accumulator]() 
 			}
 			scatter(raw, t, v, start)
 		},
-		Place: nowhere[A],
+		Place: notInPlace[A],
 	}
 }
 
 // narrow8 is a storage of 8-bit integers, which are only read.
-func narrow8[A Accumulator, S int8 | uint8](widen func([]float32, []S)) Storage[A] {
-	return Storage[A]{Load: widened[A](widen), Store: plain[S, A]().Store, Place: nowhere[A]}
+func int8Storage[A Accumulator, S int8 | uint8](widen func([]float32, []S)) Storage[A] {
+	return Storage[A]{Load: loadThroughFloat32[A](widen), Store: convertedStorage[S, A]().Store, Place: notInPlace[A]}
 }
 
 // widened loads through float32, a block at a time. Adjacent elements are converted where they lie.
-func widened[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
+func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
 	return func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
 		raw := RawOf[S](b, n)
 		if v.Regular && v.Step == 1 {
@@ -202,23 +202,23 @@ func widened[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *
 }
 
 // Odd is x in 24 bits, as odd_of of vector.h.
-func Odd(x float64) float32 {
+func RoundToOdd(x float64) float32 {
 	const lost = 1<<29 - 1
 	bits := math.Float64bits(x)
 	return float32(math.Float64frombits((bits | (bits&lost + lost)) &^ lost))
 }
 
 // half is a storage of 16 bits, converted through float32.
-func half[A Accumulator, H Float16 | Bfloat16](widen func([]float32, []H), narrow func([]H, []float32)) Storage[A] {
+func halfStorage[A Accumulator, H Float16 | BFloat16](widen func([]float32, []H), narrow func([]H, []float32)) Storage[A] {
 	return Storage[A]{
-		Load: widened[A](widen),
+		Load: loadThroughFloat32[A](widen),
 		Store: func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A) {
 			n := int64(len(values))
 			narrowed, ok := any(values).([]float32)
 			if !ok {
 				narrowed = b.half[:n]
 				for i, value := range values {
-					narrowed[i] = Odd(float64(value))
+					narrowed[i] = RoundToOdd(float64(value))
 				}
 			}
 			if v.Regular && v.Step == 1 {
@@ -229,7 +229,7 @@ func half[A Accumulator, H Float16 | Bfloat16](widen func([]float32, []H), narro
 			narrow(raw, narrowed)
 			scatter(raw, t, v, start)
 		},
-		Place: nowhere[A],
+		Place: notInPlace[A],
 	}
 }
 

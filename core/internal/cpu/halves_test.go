@@ -29,12 +29,12 @@ func converters() []converter {
 			func(out []float32, in []uint16) { cpu.WidenFloat16Portable(out, viewed[cpu.Float16](in)) },
 			func(out []uint16, in []float32) { cpu.NarrowFloat16Portable(viewed[cpu.Float16](out), in) }},
 		{"bfloat16", tensor.BFloat16,
-			func(out []float32, in []uint16) { cpu.WidenBFloat16(out, viewed[cpu.Bfloat16](in)) },
-			func(out []uint16, in []float32) { cpu.NarrowBFloat16(viewed[cpu.Bfloat16](out), in) }},
+			func(out []float32, in []uint16) { cpu.WidenBFloat16(out, viewed[cpu.BFloat16](in)) },
+			func(out []uint16, in []float32) { cpu.NarrowBFloat16(viewed[cpu.BFloat16](out), in) }},
 	}
 }
 
-func viewed[H cpu.Float16 | cpu.Bfloat16](s []uint16) []H {
+func viewed[H cpu.Float16 | cpu.BFloat16](s []uint16) []H {
 	return unsafe.Slice((*H)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
 }
 

@@ -60,53 +60,53 @@ func (s *Space) Counts() (kept, reduced, columns int64) {
 // Arrange orders the dimensions of a row-major space for one pass. marked is the set of dimensions that the pass sums over, or that
 // must stay the fastest for another reason; reduces says which. A map walks in the order of its first output; a reduction keeps the
 // order of the shape.
-func (s *Space) Arrange(marked uint8, reduces, columns bool, firstOut int) Space {
-	if marked == 0 {
-		a, _ := s.sorted(firstOut).merged(0)
-		a.Kept = a.N
-		return a
+func (s *Space) Arrange(trailing uint8, reduces, columns bool, firstOut int) Space {
+	if trailing == 0 {
+		arranged, _ := s.sorted(firstOut).merged(0)
+		arranged.Kept = arranged.N
+		return arranged
 	}
-	natural, marked := s.merged(marked)
-	var a Space
+	natural, trailing := s.merged(trailing)
+	var arranged Space
 	last := -1 // columns: the kept dimension that becomes the fastest
 	for d := range natural.N {
-		if columns && marked>>d&1 == 0 {
+		if columns && trailing>>d&1 == 0 {
 			last = d
 		}
 	}
 	for d := range natural.N {
-		if marked>>d&1 == 0 && d != last {
-			a.Append(&natural, d)
+		if trailing>>d&1 == 0 && d != last {
+			arranged.Append(&natural, d)
 		}
 	}
-	a.Kept = a.N
+	arranged.Kept = arranged.N
 	for d := range natural.N {
-		if marked>>d&1 != 0 {
-			a.Append(&natural, d)
+		if trailing>>d&1 != 0 {
+			arranged.Append(&natural, d)
 		}
 	}
-	if a.Columns = last >= 0; a.Columns {
-		a.Append(&natural, last)
+	if arranged.Columns = last >= 0; arranged.Columns {
+		arranged.Append(&natural, last)
 	}
 	if !reduces {
-		a.Kept = a.N
+		arranged.Kept = arranged.N
 	}
-	return a
+	return arranged
 }
 
 // merged drops extents of 1 that are not marked and joins neighbours of one class that walk like one; it answers with the set of
 // marked dimensions of the result.
-func (s *Space) merged(marked uint8) (Space, uint8) {
+func (s *Space) merged(trailing uint8) (Space, uint8) {
 	var m Space
-	var marks uint8
+	var trailingOfResult uint8
 	for d := range s.N {
-		mark := marked >> d & 1
-		if s.Extent[d] == 1 && mark == 0 {
+		trails := trailing >> d & 1
+		if s.Extent[d] == 1 && trails == 0 {
 			continue
 		}
 		m.Append(s, d)
 		k := m.N - 1
-		if k > 0 && marks>>(k-1)&1 == mark && m.merges(k-1) {
+		if k > 0 && trailingOfResult>>(k-1)&1 == trails && m.merges(k-1) {
 			m.Extent[k-1] *= m.Extent[k]
 			for i := range m.Stride {
 				m.Stride[i][k-1] = m.Stride[i][k]
@@ -114,9 +114,9 @@ func (s *Space) merged(marked uint8) (Space, uint8) {
 			m.N--
 			continue
 		}
-		marks |= mark << k
+		trailingOfResult |= trails << k
 	}
-	return m, marks
+	return m, trailingOfResult
 }
 
 // sorted orders dimensions by falling stride of operand o, so that the fastest dimension is the one that o stores densely.
@@ -176,8 +176,8 @@ func (s *Space) Repeats(operand int) bool {
 	return true
 }
 
-// Pieces visits the elements start..start+n-1 in runs of one stride: at counts from start, offset is in elements of the operand.
-func (v *View) Pieces(start, n int64, visit func(at, offset, count, step int64)) {
+// VisitRuns visits the elements start..start+n-1 in runs of one stride: at counts from start, offset is in elements of the operand.
+func (v *View) VisitRuns(start, n int64, visit func(at, offset, count, step int64)) {
 	if v.Regular {
 		visit(0, start*v.Step, n, v.Step)
 		return

@@ -171,7 +171,7 @@ func TestMergedDimensions(t *testing.T) {
 	}
 }
 
-// Pieces of a view are its elements in row-major order, from any start.
+// VisitRuns of a view are its elements in row-major order, from any start.
 func TestPiecesAgainstBruteForce(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 6))
 	for range 20000 {
@@ -187,7 +187,7 @@ func TestPiecesAgainstBruteForce(t *testing.T) {
 		start := random.IntN(len(all))
 		n := 1 + random.IntN(len(all)-start)
 		var got, want []int64
-		v.Pieces(int64(start), int64(n), func(at, offset, count, step int64) {
+		v.VisitRuns(int64(start), int64(n), func(at, offset, count, step int64) {
 			require.Equal(t, int64(len(got)), at)
 			require.Positive(t, count)
 			for i := range count {

@@ -18,14 +18,14 @@ import (
 // float16 and bfloat16 are the bits of 16-bit floats in memory.
 type (
 	Float16  uint16
-	Bfloat16 uint16
+	BFloat16 uint16
 )
 
 func cFloats(s []float32) *C.float { return (*C.float)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 func cDoubles(s []float64) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-func cHalves[H Float16 | Bfloat16](s []H) *C.uint16_t {
+func cHalves[H Float16 | BFloat16](s []H) *C.uint16_t {
 	return (*C.uint16_t)(unsafe.Pointer(unsafe.SliceData(s)))
 }
 
@@ -37,11 +37,11 @@ func NarrowFloat16(out []Float16, in []float32) {
 	C.sw_narrow_f16(cHalves(out), cFloats(in), C.long(len(in)))
 }
 
-func WidenBFloat16(out []float32, in []Bfloat16) {
+func WidenBFloat16(out []float32, in []BFloat16) {
 	C.sw_widen_bf16(cFloats(out), cHalves(in), C.long(len(in)))
 }
 
-func NarrowBFloat16(out []Bfloat16, in []float32) {
+func NarrowBFloat16(out []BFloat16, in []float32) {
 	C.sw_narrow_bf16(cHalves(out), cFloats(in), C.long(len(in)))
 }
 

@@ -20,7 +20,7 @@ type Queue struct {
 	Launch   driver.Launch
 	Kernels  []Kernel
 	Device   driver.Device
-	patches  []patch
+	slots    []addressSlot
 	Recorded *[]RecordedLaunch // nil: the run is not recorded
 }
 
@@ -30,12 +30,12 @@ var Queues = sync.Pool{New: func() any { return new(Queue) }}
 func (q *Queue) Begin() {
 	q.Launch.Reset()
 	q.Launch.Shared, q.Launch.Cluster, q.Launch.Together = 0, 0, false
-	q.patches = q.patches[:0]
+	q.slots = q.slots[:0]
 }
 
 // Address packs the address of an operand of the plan, or of the workspace.
 func (q *Queue) Address(operand int, value uintptr) {
-	q.patches = append(q.patches, patch{len(q.Launch.Words()), operand})
+	q.slots = append(q.slots, addressSlot{len(q.Launch.Words()), operand})
 	q.Launch.Put(uint64(value))
 }
 
@@ -49,7 +49,7 @@ func (q *Queue) Submit(i int, grid int64, block uint32) error {
 	}
 	q.Launch.Grid, q.Launch.Block = uint32(grid), block
 	if q.Recorded != nil {
-		*q.Recorded = append(*q.Recorded, RecordedLaunch{i, q.Launch, slices.Clone(q.patches)})
+		*q.Recorded = append(*q.Recorded, RecordedLaunch{i, q.Launch, slices.Clone(q.slots)})
 	}
 	return q.Device.Launch(q.Kernels[i], &q.Launch)
 }
@@ -61,13 +61,13 @@ func (q *Queue) Clusters(i int, blocks int64, block, shared uint32) int64 {
 }
 
 type RecordedLaunch struct {
-	Kernel  int
-	Launch  driver.Launch
-	Patches []patch
+	Kernel int
+	Launch driver.Launch
+	Slots  []addressSlot
 }
 
 // patch is a word that holds the address of an operand, or of the workspace.
-type patch struct{ Word, Operand int }
+type addressSlot struct{ Word, Operand int }
 
 const WorkspaceOperand = -1
 

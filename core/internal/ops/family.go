@@ -108,7 +108,7 @@ func DecodeAs[D Descriptor](decoder *json.Decoder) (Descriptor, error) {
 func ParseDescriptor(text string) (Descriptor, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		return nil, errs.New(errs.InvalidProblem, "sternway", "descriptor", "a JSON object", JsonFault(err), "")
+		return nil, errs.New(errs.InvalidProblem, "sternway", "descriptor", "a JSON object", JSONFault(err), "")
 	}
 	var name string
 	_ = json.Unmarshal(fields["family"], &name) // a missing or odd name is refused below
@@ -132,10 +132,10 @@ func ParseDescriptor(text string) (Descriptor, error) {
 		return nil, refusal
 	}
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-		return nil, errs.New(errs.InvalidProblem, name, wrong.Field, jsonWords[wrong.Type.Kind()], JsonFault(err), "")
+		return nil, errs.New(errs.InvalidProblem, name, wrong.Field, jsonWords[wrong.Type.Kind()], JSONFault(err), "")
 	}
 	if err != nil {
-		return nil, errs.New(errs.InvalidProblem, name, "descriptor", "made of the fields of "+name, JsonFault(err), "")
+		return nil, errs.New(errs.InvalidProblem, name, "descriptor", "made of the fields of "+name, JSONFault(err), "")
 	}
 	for _, field := range family.Required {
 		if value := fields[field]; value == nil || string(value) == "null" {
@@ -151,7 +151,7 @@ var jsonWords = map[reflect.Kind]string{
 }
 
 // JsonFault says what was met in place of what a field takes, without the names of Go.
-func JsonFault(err error) string {
+func JSONFault(err error) string {
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 		return "a JSON " + wrong.Value
 	}
@@ -166,10 +166,10 @@ type Problem struct {
 	Aux      string // a second element type worth showing, such as that of q; may be empty
 	Operands []Operand
 	// Presence checks which optional operands come together; nil where the list says all.
-	Presence func(args []tensor.Tensor) *errs.Error
+	CheckPresence func(args []tensor.Tensor) *errs.Error
 	// Values checks the indices among the operands, which are on the host; nil where any numbers will do. Those of a GPU are copied
 	// there under SetCheck alone, as that synchronises.
-	Values func(args []tensor.Tensor) *errs.Error
+	CheckValues func(args []tensor.Tensor) *errs.Error
 	// bytes that an ideal pass with every operand moves.
 	Traffic   int64
 	Arch      string // of the device that the problem is compiled for: "amd64", "sm_90"

@@ -37,12 +37,12 @@ var (
 )
 
 // DtypeRow is what the package knows of one element type. The number of a row is the code that kernels see.
-type DtypeRow struct {
-	Dtype  DType
+type DTypeRow struct {
+	DType  DType
 	Suffix string // as kernel symbols spell it
 }
 
-var DtypeRows = [...]DtypeRow{
+var DTypeRows = [...]DTypeRow{
 	{Float32, "f32"},
 	{Float64, "f64"},
 	{Float16, "f16"},
@@ -58,8 +58,8 @@ var Floats = []DType{Float32, Float64, Float16, BFloat16}
 
 // Row returns the number of d in the table, or -1.
 func (d DType) Row() int {
-	for i := range DtypeRows {
-		if DtypeRows[i].Dtype == d {
+	for i := range DTypeRows {
+		if DTypeRows[i].DType == d {
 			return i
 		}
 	}
@@ -79,7 +79,7 @@ func (d DType) Accumulator() DType {
 
 func (d DType) Floating() bool { return d.Code == CodeFloat || d.Code == codeBFloat }
 
-func (d DType) Suffix() string { return DtypeRows[d.Row()].Suffix }
+func (d DType) Suffix() string { return DTypeRows[d.Row()].Suffix }
 
 // CodeNames spell the type codes. The number of bits follows, but in those of 8 bits alone.
 var CodeNames = map[uint8]string{codeInt: "int", CodeUint: "uint", CodeFloat: "float", codeBFloat: "bfloat", CodeComplex: "complex",
@@ -113,8 +113,8 @@ func ParseDType(name string) (DType, error) {
 		}
 	}
 	var known []DType
-	for _, row := range DtypeRows {
-		known = append(known, row.Dtype)
+	for _, row := range DTypeRows {
+		known = append(known, row.DType)
 	}
 	return DType{}, errs.New(errs.Unsupported, "sternway", "dtype", OneOf(known), fmt.Sprintf("%q", errs.Clip(name)), "")
 }

@@ -64,12 +64,12 @@ func Disjoint(a, b *Tensor) bool {
 	}
 	axesA, nA, lowA := axes(a)
 	axesB, nB, lowB := axes(b)
-	return apart(axesA[:nA], axesB[:nB], a.DType.Size(), b.DType.Size(), lowB-lowA)
+	return disjointBytes(axesA[:nA], axesB[:nB], a.DType.Size(), b.DType.Size(), lowB-lowA)
 }
 
 // apart reports that two sets of bytes are disjoint, the second beginning offset bytes after the first. Where the outermost
 // strides are equal and each inside fits its stride, only neighbouring periods can meet, and the question moves one axis in.
-func apart(a, b []axis, sizeA, sizeB, offset int64) bool {
+func disjointBytes(a, b []axis, sizeA, sizeB, offset int64) bool {
 	if offset >= width(a, sizeA) || -offset >= width(b, sizeB) {
 		return true
 	}
@@ -81,5 +81,5 @@ func apart(a, b []axis, sizeA, sizeB, offset int64) bool {
 		return false
 	}
 	phase := ((offset % period) + period) % period
-	return apart(a[1:], b[1:], sizeA, sizeB, phase) && apart(a[1:], b[1:], sizeA, sizeB, phase-period)
+	return disjointBytes(a[1:], b[1:], sizeA, sizeB, phase) && disjointBytes(a[1:], b[1:], sizeA, sizeB, phase-period)
 }

@@ -24,7 +24,7 @@ func costOf(program unsafe.Pointer, tasks, grain int64) *atomic.Int64 {
 }
 
 // learn takes a measurement into account: a shorter one at once, as longer ones are often disturbed.
-func learn(cost *atomic.Int64, measured int64) {
+func updateCost(cost *atomic.Int64, measured int64) {
 	if known := cost.Load(); known != 0 && measured > known {
 		measured = known + (measured-known)/8
 	}
@@ -34,7 +34,7 @@ func learn(cost *atomic.Int64, measured int64) {
 // workersFor is how many workers to ask for tasks that take some nanoseconds each.
 func workersFor(tasks, grain, each int64) int {
 	n := min((tasks+grain-1)/grain, tasks*each/workPerWorker)
-	if n <= 1 || !workersPay() {
+	if n <= 1 || !workersAllowed() {
 		return 0
 	}
 	return int(min(n, int64(Number()), int64(processors()))) - 1

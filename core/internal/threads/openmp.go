@@ -6,24 +6,24 @@ import "C"
 import "runtime/cgo"
 
 // team is what the members of an OpenMP team do.
-type team struct {
+type teamBodies struct {
 	others func(number int)
 	mine   func()
 }
 
 // hasTeam reports whether this thread has a team of OpenMP with n other members.
-func hasTeam(n int) bool { return C.sw_openmp_has_team(C.int(n)) != 0 }
+func hasOpenMPTeam(n int) bool { return C.sw_openmp_has_team(C.int(n)) != 0 }
 
 // runOnTeam calls mine on this thread and others(k) on member k of its team, 1 <= k <= n, and returns when all have returned.
-func runOnTeam(n int, others func(number int), mine func()) {
-	handle := cgo.NewHandle(team{others, mine})
+func runOnOpenMP(n int, others func(number int), mine func()) {
+	handle := cgo.NewHandle(teamBodies{others, mine})
 	defer handle.Delete()
 	C.sw_openmp_run(C.uintptr_t(handle), C.int(n))
 }
 
 //export swOpenMPMember
 func swOpenMPMember(handle C.uintptr_t, number C.int) {
-	t := cgo.Handle(handle).Value().(team)
+	t := cgo.Handle(handle).Value().(teamBodies)
 	if number == 0 {
 		t.mine()
 	} else {

@@ -33,7 +33,7 @@ const spinTime = 100 * time.Microsecond
 const (
 	shortestPause = time.Millisecond
 	longestPause  = time.Second
-	lossesApart   = 64 // times what a run lost
+	pausePerLoss  = 64 // times what a run lost
 )
 
 // longestCredit is how much workers may lose, in one run or in several, after they saved as much: less than a time slice of another
@@ -72,11 +72,11 @@ func submit(j *job, n int) {
 	pool.idle = pool.idle[:rest]
 	pool.Unlock()
 	for _, w := range acquired {
-		w.give(j)
+		w.assign(j)
 	}
 }
 
-func (w *poolWorker) give(j *job) {
+func (w *poolWorker) assign(j *job) {
 	w.job.Store(j)
 	if w.asleep.CompareAndSwap(true, false) {
 		w.wake <- struct{}{}
@@ -113,7 +113,7 @@ func spinUntil(happened func() bool) bool {
 // judge compares how long a run took with how long it would have taken alone, and keeps the balance of what workers saved. Where they lost
 // more than they had saved, the processors are busy with something else: the other sort of workers is tried if there is one, and when that
 // did not pay either the next runs go alone, for longer each time that workers disappoint again, and for many times as long as was lost.
-func judge(took, alone int64, choice bool) {
+func updateBalance(took, alone int64, choice bool) {
 	pause := pool.pause.Load()
 	balance := min(pool.saved.Load()+alone-took, int64(longestCredit))
 	if balance >= 0 {
@@ -134,13 +134,13 @@ func judge(took, alone int64, choice bool) {
 			return
 		}
 	}
-	pause = min(max(2*pause, lossesApart*(took-alone+int64(trialCredit)), int64(shortestPause)), int64(longestPause))
+	pause = min(max(2*pause, pausePerLoss*(took-alone+int64(trialCredit)), int64(shortestPause)), int64(longestPause))
 	pool.pause.Store(pause)
 	pool.resumes.Store(now() + pause)
 }
 
 // workersPay reports whether the time for which runs go alone is over.
-func workersPay() bool { return pool.pause.Load() == 0 || now() >= pool.resumes.Load() }
+func workersAllowed() bool { return pool.pause.Load() == 0 || now() >= pool.resumes.Load() }
 
 // job is a run that workers may join, which is of use until its tasks are all begun.
 type job struct {

@@ -15,7 +15,7 @@ func nothing() (struct{}, func()) { return struct{}{}, func() {} }
 
 // onTwo does tasks with one worker, whatever the tasks take.
 func onTwo(tasks int64, body func(task int64)) int64 {
-	return runOn(1, 0, tasks, nothing, func(_ struct{}, task int64) { body(task) }, struct{}{})
+	return runOnAll(1, 0, tasks, nothing, func(_ struct{}, task int64) { body(task) }, struct{}{})
 }
 
 // needTwo skips a test of workers where there is one processor.
@@ -27,9 +27,9 @@ func needTwo(t *testing.T) {
 
 // restore puts back what a test changes.
 func restore(t *testing.T) {
-	before := set.Load()
+	before := setByUser.Load()
 	t.Cleanup(func() {
-		set.Store(before)
+		setByUser.Store(before)
 		pool.pause.Store(0)
 		pool.resumes.Store(0)
 		pool.failures.Store(0)
@@ -39,8 +39,8 @@ func restore(t *testing.T) {
 }
 
 // disappoint is a run that lost more on workers than they can have saved, and please one that they paid for.
-func disappoint(choice bool) { judge(3*int64(longestCredit), int64(longestCredit), choice) }
-func please(choice bool)     { judge(600, 1000, choice) }
+func disappoint(choice bool) { updateBalance(3*int64(longestCredit), int64(longestCredit), choice) }
+func please(choice bool)     { updateBalance(600, 1000, choice) }
 
 // Every task is done once, by workers that are awake, asleep, or busy with the run of another thread.
 func TestEveryTaskIsDoneOnce(t *testing.T) {
@@ -55,7 +55,7 @@ func TestEveryTaskIsDoneOnce(t *testing.T) {
 			}
 		}
 		if workers > 0 {
-			runOn(workers, 0, tasks, nothing, func(_ struct{}, task int64) { count(task) }, struct{}{})
+			runOnAll(workers, 0, tasks, nothing, func(_ struct{}, task int64) { count(task) }, struct{}{})
 		} else {
 			Run(unsafe.Pointer(t), tasks, 1, nothing, func(_ struct{}, task int64) { count(task) })
 		}
@@ -87,7 +87,7 @@ func TestGoroutinesBeginWithAdjacentTasks(t *testing.T) {
 		var begun sync.WaitGroup
 		begun.Add(2)
 		first := make(chan int64, 2)
-		runOn(1, 0, tasks, func() (*bool, func()) { return new(bool), func() {} }, func(some *bool, task int64) {
+		runOnAll(1, 0, tasks, func() (*bool, func()) { return new(bool), func() {} }, func(some *bool, task int64) {
 			if !*some {
 				*some = true
 				first <- task
@@ -160,7 +160,7 @@ func TestWorkerToleratesALateWakeUp(t *testing.T) {
 	w.wake <- struct{}{}
 	require.Eventually(t, w.asleep.Load, time.Second, time.Millisecond)
 	done := make(chan struct{})
-	w.give(&job{work: func(int) { close(done) }})
+	w.assign(&job{work: func(int) { close(done) }})
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
@@ -173,7 +173,7 @@ func TestWorkersAreFewerThanProcessors(t *testing.T) {
 	restore(t)
 	Set(Max)
 	for range 5 {
-		runOn(1000, 0, 5000, nothing, func(struct{}, int64) {}, struct{}{})
+		runOnAll(1000, 0, 5000, nothing, func(struct{}, int64) {}, struct{}{})
 	}
 	pool.Lock()
 	defer pool.Unlock()
@@ -207,20 +207,20 @@ func TestWorkersForWork(t *testing.T) {
 // Runs go alone for a while after workers did not pay, longer each time, and not longer than longestPause.
 func TestWorkersThatDoNotPay(t *testing.T) {
 	restore(t)
-	require.True(t, workersPay())
+	require.True(t, workersAllowed())
 	last := int64(0)
 	for range 20 {
 		disappoint(false)
-		require.False(t, workersPay())
+		require.False(t, workersAllowed())
 		pause := pool.pause.Load()
 		require.True(t, pause > last || pause == int64(longestPause))
 		last = pause
 	}
 	pool.resumes.Store(now())
-	require.True(t, workersPay())
+	require.True(t, workersAllowed())
 	for range 40 {
 		please(false)
-		require.True(t, workersPay())
+		require.True(t, workersAllowed())
 	}
 	require.Zero(t, pool.pause.Load())
 	require.False(t, pool.openMP.Load())
@@ -231,7 +231,7 @@ func TestTheTeamIsTriedNext(t *testing.T) {
 	restore(t)
 	for _, team := range []bool{true, false} {
 		disappoint(true)
-		require.True(t, workersPay())
+		require.True(t, workersAllowed())
 		require.True(t, pool.openMP.Load())
 		please(true)
 		require.True(t, pool.openMP.Load(), "it pays")
@@ -239,10 +239,10 @@ func TestTheTeamIsTriedNext(t *testing.T) {
 			break
 		}
 		disappoint(true)
-		require.True(t, workersPay())
+		require.True(t, workersAllowed())
 		require.False(t, pool.openMP.Load())
 		disappoint(true)
-		require.False(t, workersPay(), "neither pays")
+		require.False(t, workersAllowed(), "neither pays")
 		pool.resumes.Store(now())
 		pool.openMP.Store(false)
 	}
@@ -252,15 +252,15 @@ func TestTheTeamIsTriedNext(t *testing.T) {
 func TestWorkersMayLoseWhatTheySaved(t *testing.T) {
 	restore(t)
 	pool.saved.Store(0)
-	judge(1000, 2500, false)
-	judge(2000, 1000, false)
-	require.True(t, workersPay())
-	judge(1500, 1000, false)
-	require.True(t, workersPay())
-	judge(1001, 1000, false)
-	require.False(t, workersPay())
+	updateBalance(1000, 2500, false)
+	updateBalance(2000, 1000, false)
+	require.True(t, workersAllowed())
+	updateBalance(1500, 1000, false)
+	require.True(t, workersAllowed())
+	updateBalance(1001, 1000, false)
+	require.False(t, workersAllowed())
 	for range 10 {
-		judge(1000, int64(longestCredit), false)
+		updateBalance(1000, int64(longestCredit), false)
 	}
 	require.EqualValues(t, longestCredit, pool.saved.Load())
 }
@@ -271,11 +271,11 @@ var programs [2]int // whose addresses do not change, as those on a stack do
 func TestCosts(t *testing.T) {
 	a, b := unsafe.Pointer(&programs[0]), unsafe.Pointer(&programs[1])
 	costOf(a, 10, 1).Store(0)
-	learn(costOf(a, 10, 1), 800)
+	updateCost(costOf(a, 10, 1), 800)
 	require.EqualValues(t, 800, costOf(a, 10, 1).Load())
-	learn(costOf(a, 10, 1), 1600)
+	updateCost(costOf(a, 10, 1), 1600)
 	require.EqualValues(t, 900, costOf(a, 10, 1).Load())
-	learn(costOf(a, 10, 1), 700)
+	updateCost(costOf(a, 10, 1), 700)
 	require.EqualValues(t, 700, costOf(a, 10, 1).Load())
 	require.Zero(t, costOf(b, 10, 1).Load())
 	require.Zero(t, costOf(b, 11, 1).Load())

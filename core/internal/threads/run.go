@@ -50,19 +50,19 @@ func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, fun
 		first, each = 1, max(now()-began, 1)
 	}
 	if n := workersFor(tasks-first, grain, each); n > 0 {
-		if each = runOn(n, first, tasks, start, body, scratch); each > 0 {
-			learn(cost, each)
+		if each = runOnAll(n, first, tasks, start, body, scratch); each > 0 {
+			updateCost(cost, each)
 		}
 		return
 	}
 	for task := first; task < tasks; task++ {
 		body(scratch, task)
 	}
-	learn(cost, (now()-began)/tasks)
+	updateCost(cost, (now()-began)/tasks)
 }
 
 // runOn does the tasks first..tasks-1 with n workers, and returns the nanoseconds that one took this goroutine; 0 where it had none.
-func runOn[W any](n int, first, tasks int64, start func() (W, func()), body func(scratch W, task int64), scratch W) (each int64) {
+func runOnAll[W any](n int, first, tasks int64, start func() (W, func()), body func(scratch W, task int64), scratch W) (each int64) {
 	own := make([]taskRange, n+1)
 	for k, count := int64(0), tasks-first; k <= int64(n); k++ {
 		own[k].next.Store(first + k*count/int64(n+1))
@@ -107,17 +107,17 @@ func runOn[W any](n int, first, tasks int64, start func() (W, func()), body func
 			each = max((threadTime()-used)/taken, 1)
 		}
 	}
-	choice := hasTeam(n)
+	choice := hasOpenMPTeam(n)
 	began = now()
 	if choice && pool.openMP.Load() {
-		runOnTeam(n, j.work, mine)
+		runOnOpenMP(n, j.work, mine)
 	} else {
 		submit(j, n)
 		mine()
 	}
 	j.wait()
 	if taken > 0 {
-		judge(now()-began, each*j.tasks, choice)
+		updateBalance(now()-began, each*j.tasks, choice)
 	}
 	if r := failure.Load(); r != nil {
 		panic(r)

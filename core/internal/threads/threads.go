@@ -19,20 +19,20 @@ import (
 const Max = 1 << 16
 
 var (
-	set           atomic.Int64 // by Set
-	ofEnvironment = numberIn(os.Getenv("STERNWAY_NUM_THREADS"))
-	ofOpenMP      = numberIn(firstOf(os.Getenv("OMP_NUM_THREADS")))
+	setByUser       atomic.Int64 // by Set
+	fromEnvironment = parseThreads(os.Getenv("STERNWAY_NUM_THREADS"))
+	fromOpenMP      = parseThreads(firstLevel(os.Getenv("OMP_NUM_THREADS")))
 )
 
 // firstOf is the first number of OMP_NUM_THREADS, which may have one for each level of nested parallel regions.
-func firstOf(list string) string {
+func firstLevel(list string) string {
 	first, _, _ := strings.Cut(list, ",")
 	return first
 }
 
 // numberIn reads a variable of the environment; 0: it is not set. One that is no number of threads is ignored, and the Python package logs a
 // warning.
-func numberIn(text string) int {
+func parseThreads(text string) int {
 	n, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil || n < 1 || n > Max {
 		return 0
@@ -42,25 +42,25 @@ func numberIn(text string) int {
 
 // Number is the number of threads that one run may use; core.NumThreads says where it comes from.
 func Number() int {
-	if n := set.Load(); n > 0 {
+	if n := setByUser.Load(); n > 0 {
 		return int(n)
 	}
-	if ofEnvironment > 0 {
-		return ofEnvironment
+	if fromEnvironment > 0 {
+		return fromEnvironment
 	}
 	if n := C.sw_torch_threads(); n > 0 {
 		return int(n)
 	}
-	if ofOpenMP > 0 {
-		return ofOpenMP
+	if fromOpenMP > 0 {
+		return fromOpenMP
 	}
 	return processors()
 }
 
 // Set changes Number to one between 1 and Max.
-func Set(n int) { set.Store(int64(n)) }
+func Set(n int) { setByUser.Store(int64(n)) }
 
-var quota = sync.OnceValue(cgroupQuota)
+var processorQuota = sync.OnceValue(cgroupQuota)
 
 // processors is the number of processors that this thread may use at once: its affinity, or the quota of its control groups where that is
 // smaller.
@@ -69,7 +69,7 @@ func processors() int {
 	if n < 1 {
 		n = runtime.NumCPU()
 	}
-	if limit := quota(); limit > 0 {
+	if limit := processorQuota(); limit > 0 {
 		n = min(n, limit)
 	}
 	return n

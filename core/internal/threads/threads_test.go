@@ -13,11 +13,11 @@ func TestNumbersOfTheEnvironment(t *testing.T) {
 	for text, n := range map[string]int{
 		"1": 1, " 4 ": 4, "65536": Max, "+2": 2, "": 0, "0": 0, "-1": 0, "65537": 0, "99999999999999999999": 0, "two": 0, "1.5": 0, "4,2": 0,
 	} {
-		require.Equal(t, n, numberIn(text), text)
+		require.Equal(t, n, parseThreads(text), text)
 	}
-	require.Equal(t, 4, numberIn(firstOf("4,2")))
-	require.Equal(t, 4, numberIn(firstOf("4")))
-	require.Zero(t, numberIn(firstOf(",2")))
+	require.Equal(t, 4, parseThreads(firstLevel("4,2")))
+	require.Equal(t, 4, parseThreads(firstLevel("4")))
+	require.Zero(t, parseThreads(firstLevel(",2")))
 }
 
 // tree makes files below a folder.

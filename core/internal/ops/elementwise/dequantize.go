@@ -50,29 +50,29 @@ type FakeQuantizePerTokenBackward struct {
 var (
 	Dequantize = ops.Register(&ops.Family{
 		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
-		Kinds:    []ops.KindRow{{Kernels: kernelsOfTokens}},
+		Kinds:    []ops.KindRow{{Kernels: tokenKernels}},
 		Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[DequantizePerTokenBackward],
 	})
 	FakeQuantize = ops.Register(&ops.Family{
 		Name: "fake_quantize_per_token_backward", Category: "quantization", Image: "dequantize",
-		Kinds:    []ops.KindRow{{Kernels: kernelsOfTokens}},
+		Kinds:    []ops.KindRow{{Kernels: tokenKernels}},
 		Required: []string{"shape", "dtype", "quant_min", "quant_max"}, Decode: ops.DecodeAs[FakeQuantizePerTokenBackward],
 	})
 )
 
 // Inputs: dy, then scale, q, zero_point of dequantise, or x, scale, zero_point of fake quantise.
 var (
-	DequantizeOp = ElementOp{
-		inputs: 4, outputs: 3, whole: 1, tokens: true,
-		Sets:      []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
-		reads:     [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
-		multiples: dequantizeMultiples,
+	DequantizeOp = Op{
+		inputs: 4, outputs: 3, denseInputs: 1, perToken: true,
+		Kernels:  []kernelSet{{"dequantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 4, 0}}},
+		inputsOf: [3]uint8{1 | 2, 1 | 4 | 8, 1 | 2},
+		products: dequantizeProducts,
 	}
-	FakeQuantizeOp = ElementOp{
-		inputs: 4, outputs: 3, whole: 1 | 2, tokens: true,
-		Sets:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
-		reads: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
-		f32:   fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
+	FakeQuantizeOp = Op{
+		inputs: 4, outputs: 3, denseInputs: 1 | 2, perToken: true,
+		Kernels:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
+		inputsOf: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
+		f32:      fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
 		scalars: func(scalar *[4]float64, args []tensor.Tensor) {
 			if !args[3].DType.Floating() {
 				scalar[2] = 1
@@ -98,7 +98,7 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	q := ops.Operand{Name: "q", Optional: true, Dtypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
 	p := t.problem([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, &DequantizeOp, 1, [4]float64{})
 	p.Aux = d.QDType.String()
-	p.Presence = func(args []tensor.Tensor) *errs.Error {
+	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		if args[5].Given() && !args[2].Given() {
 			return errs.New(errs.InvalidProblem, Dequantize.Name, "q", "given for dscale", "nothing", "")
 		}
@@ -117,20 +117,20 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	}
 	p := t.problem([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &FakeQuantizeOp, 2, [4]float64{float64(d.QuantMin), float64(d.QuantMax)})
 	p.Traffic += p.Traffic / 2 // x is read as well
-	p.Presence = t.presence
+	p.CheckPresence = t.presence
 	return p, nil
 }
 
 // tokens is what the two families share: a row of Shape for each token, and values of one number for each token.
-type tokens struct {
+type tokenProblem struct {
 	family     *ops.Family
 	shape      []int64
 	element    tensor.DType
 	scaleDType tensor.DType
 }
 
-func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType) (*tokens, error) {
-	t := &tokens{f, shape, element, element}
+func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType) (*tokenProblem, error) {
+	t := &tokenProblem{f, shape, element, element}
 	scales := []tensor.DType{element, tensor.Float32}
 	if scaleDType != nil {
 		t.scaleDType = *scaleDType
@@ -146,25 +146,25 @@ func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *t
 }
 
 // perToken are the shapes of one number for each token: [...] and [..., 1]. A tensor of rank 0 is one token of one element.
-func (t *tokens) perToken() [][]int64 {
+func (t *tokenProblem) perToken() [][]int64 {
 	lead := t.shape[:max(1, len(t.shape))-1]
 	return [][]int64{lead, append(append([]int64{}, lead...), 1)}
 }
 
-func (t *tokens) data(name string) ops.Operand {
+func (t *tokenProblem) data(name string) ops.Operand {
 	return ops.Operand{Name: name, Dtypes: []tensor.DType{t.element}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
 }
 
-func (t *tokens) scale() ops.Operand {
+func (t *tokenProblem) scale() ops.Operand {
 	return ops.Operand{Name: "scale", Dtypes: []tensor.DType{t.scaleDType}, Like: "as the descriptor says", Shapes: t.perToken()}
 }
 
-func (t *tokens) zeroPoint() ops.Operand {
+func (t *tokenProblem) zeroPoint() ops.Operand {
 	dtypes := append([]tensor.DType{tensor.Int8, tensor.Uint8, tensor.Int32, tensor.Int64}, tensor.Floats...)
 	return ops.Operand{Name: "zero_point", Optional: true, Dtypes: dtypes, Shapes: t.perToken()}
 }
 
-func (t *tokens) outputs() []ops.Operand {
+func (t *tokenProblem) outputs() []ops.Operand {
 	return []ops.Operand{
 		{Name: "dx", Out: true, Dtypes: []tensor.DType{t.element}, Like: "like dy", Shapes: [][]int64{t.shape}},
 		{Name: "dscale", Out: true, Optional: true, Dtypes: []tensor.DType{t.scaleDType}, Like: "like scale", Shapes: t.perToken()},
@@ -173,7 +173,7 @@ func (t *tokens) outputs() []ops.Operand {
 }
 
 // problem puts the operands together; scale is the place of scale among the inputs.
-func (t *tokens) problem(inputs []ops.Operand, op *ElementOp, scale int, scalar [4]float64) *ops.Problem {
+func (t *tokenProblem) problem(inputs []ops.Operand, op *Op, scale int, scalar [4]float64) *ops.Problem {
 	n, _ := tensor.Product(t.shape)
 	p := &ops.Problem{Family: t.family, Element: t.element, Operands: append(inputs, t.outputs()...), Traffic: 2 * n * t.element.Size()}
 	m := mapReduce{family: t.family, op: op, element: t.element, scalar: scalar, shape: t.shape}
@@ -186,14 +186,14 @@ func (t *tokens) problem(inputs []ops.Operand, op *ElementOp, scale int, scalar 
 	for _, i := range []int{scale, 3, 5, 6} {
 		m.alignLeft(i)
 	}
-	p.Compile = func(_ *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	p.Compile = func(_ *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 		chosen := m
-		return chosen.prepare(units, cuda, preference)
+		return chosen.prepare(numSMs, cuda, preference)
 	}
 	return p
 }
 
-func (t *tokens) presence(args []tensor.Tensor) *errs.Error {
+func (t *tokenProblem) presence(args []tensor.Tensor) *errs.Error {
 	zeroPoint, dzeroPoint := &args[3], &args[6]
 	if !dzeroPoint.Given() {
 		return nil
@@ -211,9 +211,9 @@ func (t *tokens) presence(args []tensor.Tensor) *errs.Error {
 	return nil
 }
 
-func dequantizeMultiples(*[4]float64, []tensor.Tensor) [3]multiple {
+func dequantizeProducts(*[4]float64, []tensor.Tensor) [3]product {
 	scale, q, zeroPoint := factor{input: 1}, factor{input: 2}, factor{input: 3}
-	return [3]multiple{{y: scale}, {y: q, z: zeroPoint}, {z: factor{number: 1}, times: 1}} // the last: -dy, and the sum times scale
+	return [3]product{{y: scale}, {y: q, z: zeroPoint}, {z: factor{number: 1}, sumFactor: 1}} // the last: -dy, and the sum times scale
 }
 
 func fakeQuantizeBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, sums [][]float64) {

@@ -13,30 +13,30 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ElementOp is a pure function of one element: some inputs, in the accumulator, to some outputs. Lerp, dequantise and fake
+// Op is a pure function of one element: some inputs, in the accumulator, to some outputs. Lerp, dequantise and fake
 // quantise are nothing else; the engine of this file stores each output, or sums it over the dimensions that it was broadcast along.
 // A body works on a block: the outputs and the first input have its length; another input has it too, or one number for each run of
 // equal length, or one for the whole block, unless it is in whole; absent inputs and outputs that nobody asked for are nil. Terms of
 // the outputs that are summed are float64 whatever the accumulator is: where they cancel, their roundings are all that is left. f32 and
 // f64 are for values of a token: they leave the sum of the terms of each run.
-type ElementOp struct {
+type Op struct {
 	inputs, outputs int
-	whole           uint8       // the inputs that always come with a number for each element
-	tokens          bool        // the last dimension is a token's own: it stays the fastest, and values for a token are sums over it
-	Sets            []kernelSet // the kernels, those with the fewest operands first
-	reads           [3]uint8    // the inputs that each output needs, as sets
+	denseInputs     uint8       // the inputs that always come with a number for each element
+	perToken        bool        // the last dimension is a token's own: it stays the fastest, and values for a token are sums over it
+	Kernels         []kernelSet // the kernels, those with the fewest operands first
+	inputsOf        [3]uint8    // the inputs that each output needs, as sets
 	// scalars completes the numbers of the descriptor with what only the operands of a run tell; nil: nothing.
 	scalars func(scalar *[4]float64, args []tensor.Tensor)
 	// multiples are the outputs where each is a multiple of the first input; else f32 and f64 compute them.
-	multiples func(scalar *[4]float64, args []tensor.Tensor) [3]multiple
-	f32       func(scalar *[4]float64, in, out [][]float32, sums [][]float64)
-	f64       func(scalar *[4]float64, in, out, sums [][]float64)
+	products func(scalar *[4]float64, args []tensor.Tensor) [3]product
+	f32      func(scalar *[4]float64, in, out [][]float32, sums [][]float64)
+	f64      func(scalar *[4]float64, in, out, sums [][]float64)
 }
 
 // multiple is an output that is x (y - z), where x is the first input, or the sum of it, times an input that has a number for each sum.
-type multiple struct {
-	y, z  factor
-	times int // 0: none
+type product struct {
+	y, z      factor
+	sumFactor int // 0: none
 }
 
 // factor is an input, absent ones being 0, or, where input is 0, a number.
@@ -48,7 +48,7 @@ type factor struct {
 // mapReduce is the program of an elementOp.
 type mapReduce struct {
 	family  *ops.Family
-	op      *ElementOp
+	op      *Op
 	element tensor.DType
 	scalar  [4]float64
 	shape   []int64
@@ -57,7 +57,7 @@ type mapReduce struct {
 	// sums[o] is the set of dimensions that output o is summed over; 0: it is stored element by element.
 	sums   [cpu.MaxOperands]uint8
 	passes []reduction // one for each distinct set in sums
-	units  int         // multiprocessors
+	numSMs int         // multiprocessors
 }
 
 // reduction is how one set of dimensions is summed, chosen from the shape alone.
@@ -71,8 +71,8 @@ type reduction struct {
 
 // The variants of an elementOp: without sums, with sums along the fastest dimension, with sums beside it.
 var (
-	kernelsOfMaps   = []string{"map", "rows", "columns"}
-	kernelsOfTokens = []string{"map", "rows"}
+	mapKernels   = []string{"map", "rows", "columns"}
+	tokenKernels = []string{"map", "rows"}
 )
 
 // alignLeft follows the leading dimensions of the shape and is constant along the last: a value for each token.
@@ -95,11 +95,11 @@ func (m *mapReduce) alignRight(operand int, shape []int64) {
 }
 
 // prepare chooses how every sum is done.
-func (m *mapReduce) prepare(units int, cuda bool, preference ops.Preference) (ops.Program, error) {
-	m.units = units
+func (m *mapReduce) prepare(numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	m.numSMs = numSMs
 	for o := range m.op.outputs {
 		for d, extent := range m.shape {
-			if m.axis[m.op.inputs+o][d] < 0 && (extent != 1 || m.op.tokens) {
+			if m.axis[m.op.inputs+o][d] < 0 && (extent != 1 || m.op.perToken) {
 				m.sums[o] |= 1 << d
 			}
 		}
@@ -129,7 +129,7 @@ func (m *mapReduce) prepare(units int, cuda bool, preference ops.Preference) (op
 func (m *mapReduce) reductionOver(dims uint8, kernel string) reduction {
 	r := reduction{dims: dims, outputs: 1, kept: 1, chunks: 1}
 	for d, extent := range m.shape {
-		if extent != 1 || m.op.tokens {
+		if extent != 1 || m.op.perToken {
 			r.columns = dims>>d&1 == 0
 		}
 		if dims>>d&1 == 0 {
@@ -192,20 +192,20 @@ func (m *mapReduce) space(args []tensor.Tensor) cpu.Space {
 type pass struct {
 	reduction *reduction // nil: nothing is summed
 	inputs    uint8
-	full      uint8
+	stored    uint8
 	summed    uint8
 }
 
 // plan cuts a run into passes: one for each distinct set of summed dimensions, the stored outputs riding on the first.
 func (m *mapReduce) plan(args []tensor.Tensor) (list [cpu.MaxOperands]pass, n int) {
-	var full uint8
+	var stored uint8
 	summed := [cpu.MaxOperands]uint8{}
 	for o := range m.op.outputs {
 		if !args[m.op.inputs+o].Given() {
 			continue
 		}
 		if m.sums[o] == 0 {
-			full |= 1 << o
+			stored |= 1 << o
 		}
 		for i := range m.passes {
 			if m.passes[i].dims == m.sums[o] {
@@ -215,19 +215,19 @@ func (m *mapReduce) plan(args []tensor.Tensor) (list [cpu.MaxOperands]pass, n in
 	}
 	for i := range m.passes {
 		if summed[i] != 0 {
-			list[n] = pass{reduction: &m.passes[i], full: full, summed: summed[i]}
-			full = 0
+			list[n] = pass{reduction: &m.passes[i], stored: stored, summed: summed[i]}
+			stored = 0
 			n++
 		}
 	}
-	if full != 0 {
-		list[n] = pass{full: full}
+	if stored != 0 {
+		list[n] = pass{stored: stored}
 		n++
 	}
 	for i := range list[:n] {
 		for o := range m.op.outputs {
-			if (list[i].full|list[i].summed)>>o&1 != 0 {
-				list[i].inputs |= m.op.reads[o]
+			if (list[i].stored|list[i].summed)>>o&1 != 0 {
+				list[i].inputs |= m.op.inputsOf[o]
 			}
 		}
 		for operand := range m.op.inputs {
@@ -240,14 +240,14 @@ func (m *mapReduce) plan(args []tensor.Tensor) (list [cpu.MaxOperands]pass, n in
 }
 
 // arrange is the space of one pass.
-func (m *mapReduce) arrange(p *pass, whole *cpu.Space) cpu.Space {
+func (m *mapReduce) arrange(p *pass, space *cpu.Space) cpu.Space {
 	switch {
 	case p.reduction != nil:
-		return whole.Arrange(p.reduction.dims, true, p.reduction.columns, 0)
-	case m.op.tokens:
-		return whole.Arrange(1<<(len(m.shape)-1), false, false, 0)
+		return space.Arrange(p.reduction.dims, true, p.reduction.columns, 0)
+	case m.op.perToken:
+		return space.Arrange(1<<(len(m.shape)-1), false, false, 0)
 	}
-	return whole.Arrange(0, false, false, m.op.inputs+bits.TrailingZeros8(p.full))
+	return space.Arrange(0, false, false, m.op.inputs+bits.TrailingZeros8(p.stored))
 }
 
 func (m *mapReduce) Geometry() string {

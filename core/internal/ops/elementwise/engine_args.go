@@ -18,20 +18,20 @@ func (k *devicePass) step(i int) int64 {
 }
 
 // side reports that operand i is a number for a token: constant along the fastest dimension, of any dtype.
-func (k *devicePass) side(i int) bool {
-	return k.op.tokens && k.axis[i][len(k.shape)-1] < 0
+func (k *devicePass) isPerToken(i int) bool {
+	return k.op.perToken && k.axis[i][len(k.shape)-1] < 0
 }
 
 // reads reports that the pass reads input i as elements.
-func (k *devicePass) reads(i int) bool { return k.inputs>>i&1 != 0 && !k.side(i) }
+func (k *devicePass) readsElements(i int) bool { return k.inputs>>i&1 != 0 && !k.isPerToken(i) }
 
 // stores reports that the pass stores output o element by element.
-func (k *devicePass) stores(o int) bool { return k.full>>o&1 != 0 }
+func (k *devicePass) storesElements(o int) bool { return k.stored>>o&1 != 0 }
 
 // strided reports that some input jumps from element to element.
-func (k *devicePass) strided() bool {
+func (k *devicePass) inputsStrided() bool {
 	for i := range k.op.inputs {
-		if step := k.step(i); k.reads(i) && step != 0 && step != 1 {
+		if step := k.step(i); k.readsElements(i) && step != 0 && step != 1 {
 			return true
 		}
 	}
@@ -39,24 +39,24 @@ func (k *devicePass) strided() bool {
 }
 
 // far reports that the fastest dimension is not where memory is dense: for the outputs, or without one for the inputs.
-func (k *devicePass) far() bool {
+func (k *devicePass) outputsStrided() bool {
 	for o := range k.op.outputs {
-		if step := k.step(k.op.inputs + o); k.stores(o) && step != 0 && step != 1 {
+		if step := k.step(k.op.inputs + o); k.storesElements(o) && step != 0 && step != 1 {
 			return true
 		}
 	}
-	return k.full == 0 && k.strided()
+	return k.stored == 0 && k.inputsStrided()
 }
 
 // wide proves that every operand may be moved in vectors: dense and aligned in every row, or constant.
-func (k *devicePass) wide() bool {
+func (k *devicePass) vectorized() bool {
 	for i := range k.op.inputs {
-		if k.reads(i) && k.step(i) != 0 && !k.aligned(i) {
+		if k.readsElements(i) && k.step(i) != 0 && !k.aligned(i) {
 			return false
 		}
 	}
 	for o := range k.op.outputs {
-		if k.stores(o) && !k.aligned(k.op.inputs+o) {
+		if k.storesElements(o) && !k.aligned(k.op.inputs+o) {
 			return false
 		}
 	}
@@ -77,7 +77,7 @@ func (k *devicePass) aligned(i int) bool {
 }
 
 // pack writes the argument of map, rows and columns: the fastest dimension, then the kept ones and the reduced ones, faster first.
-func (k *devicePass) pack(l *launchShape) {
+func (k *devicePass) pack(l *launchConfig) {
 	var order [tensor.MaxRank]int
 	n := 0
 	add := func(d int) { order[n] = d; n++ }
@@ -92,18 +92,18 @@ func (k *devicePass) pack(l *launchShape) {
 	for d := last - 1; d >= k.space.Kept; d-- {
 		add(d)
 	}
-	set := &k.op.Sets[k.set]
-	k.header(l, order[:n], kept, k.uses(set), k.wide())
+	set := &k.op.Kernels[k.kernelSetIndex]
+	k.header(l, order[:n], kept, k.accessBits(set), k.vectorized())
 	for _, i := range set.In {
 		k.operand(i, order[:n], k.inputs>>i&1 != 0)
 	}
 	for _, i := range set.Out {
-		k.operand(i, order[:n], (k.full|k.summed)>>(i-k.op.inputs)&1 != 0)
+		k.operand(i, order[:n], (k.stored|k.summed)>>(i-k.op.inputs)&1 != 0)
 	}
 }
 
 // packKept writes the argument of combine, which sees kept dimensions alone.
-func (k *devicePass) packKept(l *launchShape) {
+func (k *devicePass) packKept(l *launchConfig) {
 	var order [tensor.MaxRank]int
 	order[0] = -1 // rows: an extent of 1 stands for the fastest dimension
 	if k.space.Columns {
@@ -115,7 +115,7 @@ func (k *devicePass) packKept(l *launchShape) {
 		n++
 	}
 	k.header(l, order[:n], n-1, 0, false)
-	out := k.op.Sets[k.set].Out
+	out := k.op.Kernels[k.kernelSetIndex].Out
 	for place := range 3 {
 		i := out[min(place, len(out)-1)]
 		k.operand(i, order[:n], place < len(out) && k.summed>>(i-k.op.inputs)&1 != 0)
@@ -123,19 +123,19 @@ func (k *devicePass) packKept(l *launchShape) {
 }
 
 // uses has two bits for each operand of a set: it is read or stored by elements; it is constant along the fastest dimension.
-func (k *devicePass) uses(set *kernelSet) (bits uint64) {
+func (k *devicePass) accessBits(set *kernelSet) (bits uint64) {
 	at := 0
 	for _, i := range set.In {
 		if k.inputs>>i&1 != 0 {
 			bits |= 1 << at
-			if k.reads(i) && k.step(i) == 0 {
+			if k.readsElements(i) && k.step(i) == 0 {
 				bits |= 2 << at
 			}
 		}
 		at += 2
 	}
 	for _, i := range set.Out {
-		if k.stores(i - k.op.inputs) {
+		if k.storesElements(i - k.op.inputs) {
 			bits |= 1 << at
 		}
 		at += 2
@@ -143,7 +143,7 @@ func (k *devicePass) uses(set *kernelSet) (bits uint64) {
 	return bits
 }
 
-func (k *devicePass) header(l *launchShape, order []int, kept int, uses uint64, wide bool) {
+func (k *devicePass) header(l *launchConfig, order []int, kept int, uses uint64, vectorized bool) {
 	k.q.Begin()
 	q := &k.q.Launch
 	for d := range tensor.MaxRank {
@@ -153,16 +153,16 @@ func (k *devicePass) header(l *launchShape, order []int, kept int, uses uint64, 
 		}
 		q.Put(uint64(extent))
 	}
-	var wideBit uint64
-	if wide {
-		wideBit = 1
+	var vectorizedBit uint64
+	if vectorized {
+		vectorizedBit = 1
 	}
 	var summed uint64 // by the outputs of the set
-	for place, i := range k.op.Sets[k.set].Out {
+	for place, i := range k.op.Kernels[k.kernelSetIndex].Out {
 		summed |= uint64(k.summed>>(i-k.op.inputs)&1) << place
 	}
 	q.Put(uint64(kept), uint64(max(0, len(order)-1)), uint64(l.keptSize), uint64(l.reducedSize), uint64(l.group), uint64(l.lanes),
-		uint64(l.tiles), uint64(l.chunks), uint64(l.chunk), wideBit, uses, summed)
+		uint64(l.tiles), uint64(l.chunks), uint64(l.chunk), vectorizedBit, uses, summed)
 	if l.partial == 0 {
 		q.Put(0)
 	} else {

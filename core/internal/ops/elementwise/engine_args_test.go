@@ -86,7 +86,7 @@ func TestWordsByHand(t *testing.T) {
 		}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			fake := (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+			fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 			row.descriptor.DType = tensor.Float32
 			plan, err := core.Select(row.descriptor, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)

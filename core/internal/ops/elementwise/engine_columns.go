@@ -7,26 +7,26 @@ import (
 
 // Sums along slower dimensions: each column's own. Columns are added leaf rows at a time, leaves by as many, so that error gathers slowly.
 const (
-	leafRows    = 16
-	columnStrip = 1024 // columns of a task that the loop over products sums: their float64 stay in the first-level cache
-	columnTasks = 256  // that are worth their partial sums
+	leafRows       = 16
+	panelColumns   = 1024 // columns of a task that the loop over products sums: their float64 stay in the first-level cache
+	maxColumnTasks = 256  // that are worth their partial sums
 )
 
 // columns sums along slower dimensions. A task owns a strip of adjacent columns and a part of the reduced indices.
-func (h *hostPass[A]) columns(kept, reduced, columns int64) {
-	width, deep := min(columns, columnStrip), int64(1)
-	if !h.direct { // a block holds several rows where it holds whole ones
+func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
+	width, rowsPerBlock := min(columns, panelColumns), int64(1)
+	if !h.inPlace { // a block holds several rows where it holds whole ones
 		width = min(columns, cpu.BlockLen[A]())
-		deep = max(1, cpu.BlockLen[A]()/max(width, 1))
+		rowsPerBlock = max(1, cpu.BlockLen[A]()/max(width, 1))
 	}
-	strips := num.CeilDiv(columns, max(width, 1))
-	tall := max(deep, cpu.Grain/max(width, 1), num.CeilDiv(reduced*kept*strips, columnTasks))
-	parts := max(1, num.CeilDiv(reduced, tall))
+	panels := num.CeilDiv(columns, max(width, 1))
+	rowsPerTask := max(rowsPerBlock, cpu.Grain/max(width, 1), num.CeilDiv(reduced*kept*panels, maxColumnTasks))
+	parts := max(1, num.CeilDiv(reduced, rowsPerTask))
 	total := kept * columns
 	partial := h.partials(total * parts)
-	h.parallel(kept*strips*parts, func(w *worker[A], task int64) {
-		outer, strip, part := task/parts/strips, task/parts%strips, task%parts
-		left := strip * width
+	h.parallel(kept*panels*parts, func(w *worker[A], task int64) {
+		outer, panel, part := task/parts/panels, task/parts%panels, task%parts
+		left := panel * width
 		at := part*total + outer*columns + left
 		t := columnTask{index: outer*reduced*columns + left, pitch: columns, width: min(width, columns-left)}
 		for o := range partial {
@@ -34,7 +34,7 @@ func (h *hostPass[A]) columns(kept, reduced, columns int64) {
 				t.sums[o] = partial[o][at : at+t.width]
 			}
 		}
-		h.addColumns(w, &t, part*tall, min(reduced, (part+1)*tall), max(leafRows, deep), deep)
+		h.addColumns(w, &t, part*rowsPerTask, min(reduced, (part+1)*rowsPerTask), max(leafRows, rowsPerBlock), rowsPerBlock)
 	})
 	h.finish(partial, total, parts, func(sums, values []float64, first int64) {
 		clear(sums)
@@ -51,7 +51,7 @@ type columnTask struct {
 }
 
 // addColumns adds the rows first..end-1 of a strip to its sums, leaf by leaf.
-func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, deep int64) {
+func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, rowsPerBlock int64) {
 	leaves := 0
 	for o, sums := range t.sums {
 		clear(w.sums[o][:len(sums)])
@@ -61,11 +61,11 @@ func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, 
 		for o := range t.sums {
 			clear(w.leaf[o][:len(t.sums[o])])
 		}
-		if h.direct {
+		if h.inPlace {
 			h.multiplyColumns(w, t, row, rows)
 		}
-		for r := row; !h.direct && r < row+rows; r += deep {
-			n := min(deep, row+rows-r)
+		for r := row; !h.inPlace && r < row+rows; r += rowsPerBlock {
+			n := min(rowsPerBlock, row+rows-r)
 			h.block(w, t.index+r*t.pitch, n*t.width)
 			for o, sums := range t.sums {
 				if sums != nil {

@@ -13,10 +13,10 @@ import (
 
 // Host runs the program's body over blocks of the operands.
 func (m *mapReduce) Host(args []tensor.Tensor) {
-	if m.element == tensor.Float64 || m.op.multiples != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
-		hostPasses(m, args, m.op.f64, &cpu.Storages64)
+	if m.element == tensor.Float64 || m.op.products != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
+		runPasses(m, args, m.op.f64, &cpu.Storages64)
 	} else {
-		hostPasses(m, args, m.op.f32, &cpu.Storages32)
+		runPasses(m, args, m.op.f32, &cpu.Storages32)
 	}
 }
 
@@ -25,8 +25,8 @@ func exceedsFloat32(t tensor.Tensor) bool {
 	return t.Given() && (t.DType == tensor.Float64 || t.DType == tensor.Int32 || t.DType == tensor.Int64)
 }
 
-func hostPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(*[4]float64, [][]A, [][]A, [][]float64), table *[len(tensor.DtypeRows)]cpu.Storage[A]) {
-	whole := m.space(args)
+func runPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(*[4]float64, [][]A, [][]A, [][]float64), table *[len(tensor.DTypeRows)]cpu.Storage[A]) {
+	space := m.space(args)
 	passes, n := m.plan(args)
 	scalar := m.scalar
 	if m.op.scalars != nil {
@@ -34,12 +34,12 @@ func hostPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func
 	}
 	for i := range n {
 		h := &hostPass[A]{mapReduce: m, pass: passes[i], scalar: scalar, args: args, body: body, table: table}
-		if m.op.multiples != nil {
-			h.multiples = m.op.multiples(&scalar, args)
+		if m.op.products != nil {
+			h.products = m.op.products(&scalar, args)
 		}
-		h.space = m.arrange(&h.pass, &whole)
-		h.look()
-		h.walk()
+		h.space = m.arrange(&h.pass, &space)
+		h.prepareReads()
+		h.runPass()
 	}
 }
 
@@ -50,7 +50,7 @@ type hostPass[A cpu.Accumulator] struct {
 	scalar [4]float64
 	args   []tensor.Tensor
 	body   func(*[4]float64, [][]A, [][]A, [][]float64)
-	table  *[len(tensor.DtypeRows)]cpu.Storage[A]
+	table  *[len(tensor.DTypeRows)]cpu.Storage[A]
 	space  cpu.Space
 	views  [cpu.MaxOperands]cpu.View
 	// run is the extent of the fastest dimension, or 0 where that is too short to pay and is not a token's; an input that is constant
@@ -58,41 +58,41 @@ type hostPass[A cpu.Accumulator] struct {
 	run  int64
 	runs [cpu.MaxOperands]bool
 	// repeats are the inputs that are the same, and dense, in each run.
-	repeats [cpu.MaxOperands]bool
+	repeated [cpu.MaxOperands]bool
 	// multiples are the outputs of an operation that has them. direct: every operand that has a number for each element is dense and of a
 	// type that the loop over products reads and writes where it lies, sums included.
-	multiples [3]multiple
-	direct    bool
+	products [3]product
+	inPlace  bool
 }
 
 // look prepares how each operand is read.
-func (h *hostPass[A]) look() {
+func (h *hostPass[A]) prepareReads() {
 	last := h.space.N - 1
-	if last >= 0 && (h.space.Extent[last] >= cpu.ShortRun || h.op.tokens) {
+	if last >= 0 && (h.space.Extent[last] >= cpu.ShortRun || h.op.perToken) {
 		h.run = h.space.Extent[last]
 	}
 	for i := range h.args {
-		h.runs[i] = i < h.op.inputs && h.op.whole>>i&1 == 0 && h.run > 0 && h.space.Stride[i][last] == 0
+		h.runs[i] = i < h.op.inputs && h.op.denseInputs>>i&1 == 0 && h.run > 0 && h.space.Stride[i][last] == 0
 		h.views[i] = h.space.View(i, 0, h.space.N, false)
 		if h.runs[i] {
 			h.views[i] = h.space.View(i, 0, last, false)
 		}
 	}
 	_, _, columns := h.space.Counts()
-	h.direct = h.op.multiples != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
+	h.inPlace = h.op.products != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
 }
 
 // allDirect reports that every operand of the pass lies as the loop over products wants it.
 func (h *hostPass[A]) allDirect() bool {
 	for i := range h.args {
 		out := i - h.op.inputs
-		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.full>>out&1 != 0
+		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.stored>>out&1 != 0
 		eight := i > 0 && out < 0 && h.args[i].DType.Bits == 8
 		if !used || h.runs[i] {
 			continue
 		}
-		h.repeats[i] = i > 0 && out < 0 && h.space.Repeats(i)
-		dense := h.views[i].Regular && h.views[i].Step == 1 || h.repeats[i]
+		h.repeated[i] = i > 0 && out < 0 && h.space.Repeats(i)
+		dense := h.views[i].Regular && h.views[i].Step == 1 || h.repeated[i]
 		if !dense || h.args[i].DType != h.element && !eight {
 			return false
 		}
@@ -124,11 +124,11 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 	if cpu.TypeOf[A]() == tensor.Float64 {
 		pool = &workers64
 	}
-	share := int64(1)
-	if h.direct { // a task takes some microseconds, less than it takes to wake a goroutine
-		share = 8
+	grain := int64(1)
+	if h.inPlace { // a task takes some microseconds, less than it takes to wake a goroutine
+		grain = 8
 	}
-	threads.Run(unsafe.Pointer(h.mapReduce), tasks, share, func() (*worker[A], func()) {
+	threads.Run(unsafe.Pointer(h.mapReduce), tasks, grain, func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
 		mode := cpu.EnterDefaultMode()
 		return w, func() { // slices of the caller's memory do not outlive the run
@@ -139,26 +139,26 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 	}, body)
 }
 
-func (h *hostPass[A]) walk() {
+func (h *hostPass[A]) runPass() {
 	kept, reduced, columns := h.space.Counts()
 	switch {
 	case h.reduction == nil:
 		total := kept
 		h.parallel(num.CeilDiv(total, cpu.Grain), func(w *worker[A], task int64) {
-			h.each(w, task*cpu.Grain, min(total, (task+1)*cpu.Grain), func(int64, int64) {})
+			h.forEachBlock(w, task*cpu.Grain, min(total, (task+1)*cpu.Grain), func(int64, int64) {})
 		})
 	case h.space.Columns:
-		h.columns(kept, reduced, columns)
+		h.sumColumns(kept, reduced, columns)
 	default:
-		h.rows(kept, reduced)
+		h.sumRows(kept, reduced)
 	}
 }
 
 // each works through the indices first..end-1 block by block; done is told of each block before the next. Where there are runs, a
 // block is a part of one run or a number of whole ones.
-func (h *hostPass[A]) each(w *worker[A], first, end int64, done func(start, n int64)) {
+func (h *hostPass[A]) forEachBlock(w *worker[A], first, end int64, done func(start, n int64)) {
 	size := cpu.BlockLen[A]()
-	if h.direct {
+	if h.inPlace {
 		size = cpu.Grain
 	}
 	if h.run > 0 {
@@ -173,7 +173,7 @@ func (h *hostPass[A]) each(w *worker[A], first, end int64, done func(start, n in
 				n -= n % h.run
 			}
 		}
-		if h.direct {
+		if h.inPlace {
 			h.multiply(w, start, n)
 		} else {
 			h.block(w, start, n)
@@ -205,12 +205,12 @@ func (h *hostPass[A]) block(w *worker[A], start, n int64) {
 		w.out[o], w.terms[o] = nil, nil
 		switch {
 		case h.summed>>o&1 == 0:
-		case h.op.multiples != nil:
+		case h.op.products != nil:
 			w.terms[o] = cpu.RawOf[float64](&w.blocks[i], n)
 		default:
 			w.terms[o] = w.blocks[i].Sums[:num.CeilDiv(n, max(1, h.run))]
 		}
-		if h.full>>o&1 != 0 {
+		if h.stored>>o&1 != 0 {
 			w.out[o] = w.blocks[i].Wide[:n]
 			if place := h.storageOf(i).Place(&h.args[i], &h.views[i], start, n); place != nil {
 				w.out[o] = place
@@ -218,13 +218,13 @@ func (h *hostPass[A]) block(w *worker[A], start, n int64) {
 			}
 		}
 	}
-	if h.op.multiples != nil {
+	if h.op.products != nil {
 		h.multiplyWide(w, n)
 	} else {
 		h.body(&h.scalar, w.in[:h.op.inputs], w.out[:h.op.outputs], w.terms[:h.op.outputs])
 	}
 	for o := range h.op.outputs {
-		if i := h.op.inputs + o; (h.full&^placed)>>o&1 != 0 {
+		if i := h.op.inputs + o; (h.stored&^placed)>>o&1 != 0 {
 			h.storageOf(i).Store(&w.blocks[i], &h.args[i], &h.views[i], start, w.out[o])
 		}
 	}

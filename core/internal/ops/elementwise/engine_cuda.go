@@ -14,10 +14,10 @@ import (
 // Launch geometry of cuda/mapreduce.cuh. Chunks, which decide how a sum is grouped, follow from the shape and the number of
 // multiprocessors alone; the rest also looks at strides and addresses.
 const (
-	SmallBlock    = 128 // threads of a block of map and rows
-	rowBlocks     = 64  // blocks of a multiprocessor that share a few long sums along the fastest dimension
-	columnBlocks  = 3   // and beside it
-	smallestSplit = 256 // vectors of a sum that is worth cutting
+	SmallBlock        = 128 // threads of a block of map and rows
+	rowBlocksPerSM    = 64  // blocks of a multiprocessor that share a few long sums along the fastest dimension
+	columnBlocksPerSM = 3   // and beside it
+	minSplitVectors   = 256 // vectors of a sum that is worth cutting
 )
 
 // kernelSet is a group of kernels of an elementOp and the operands of the plan that they take.
@@ -32,7 +32,7 @@ type unroll struct{ Mapped, Rows, Columns int64 }
 
 // Symbols are the kernels of each set, then the one that adds partial sums.
 func (m *mapReduce) Symbols() (list []launch.Symbol) {
-	for _, set := range m.op.Sets {
+	for _, set := range m.op.Kernels {
 		for _, kernel := range m.family.Kinds[0].Kernels {
 			if kernel == "map" || len(m.passes) > 0 {
 				list = append(list, launch.Symbol{Image: m.family.Image, Name: set.Name + "_" + kernel + "_" + m.element.Suffix()})
@@ -46,7 +46,7 @@ func (m *mapReduce) Symbols() (list []launch.Symbol) {
 }
 
 // number is the place of a kernel among the symbols.
-func (m *mapReduce) number(set int, kernel string) int {
+func (m *mapReduce) kernelIndex(set int, kernel string) int {
 	if len(m.passes) == 0 {
 		return set
 	}
@@ -66,56 +66,56 @@ func (m *mapReduce) chooseChunks(r *reduction) {
 	}
 	a := s.Arrange(r.dims, true, r.columns, 0)
 	kept, reduced, columns := a.Counts()
-	u := m.op.Sets[len(m.op.Sets)-1].Unroll
+	u := m.op.Kernels[len(m.op.Kernels)-1].Unroll
 	if r.columns {
 		vectors := num.CeilDiv(columns, m.vector())
 		lanes := columnLanes(vectors, reduced)
 		tiles := max(1, num.CeilDiv(vectors, lanes)*kept)
-		r.chunks = num.Clamp(columnBlocks*int64(m.units)/tiles, 1, max(1, num.CeilDiv(reduced, launch.BlockThreads/lanes*u.Columns)))
+		r.chunks = num.Clamp(columnBlocksPerSM*int64(m.numSMs)/tiles, 1, max(1, num.CeilDiv(reduced, launch.BlockThreads/lanes*u.Columns)))
 		return
 	}
 	inner := a.Extent[a.N-1]
-	shape := m.rowShape(kept, num.CeilDiv(inner, m.vector()), reduced/max(1, inner), u.Rows, true, false)
+	shape := m.configureRows(kept, num.CeilDiv(inner, m.vector()), reduced/max(1, inner), u.Rows, true, false)
 	threads := max(1, kept*shape.group)
-	if shape.total > smallestSplit && threads < launch.ThreadsPerSM*int64(m.units) {
-		r.chunks = max(1, min(num.CeilDiv(rowBlocks*SmallBlock*int64(m.units), threads), shape.units))
+	if shape.total > minSplitVectors && threads < launch.ThreadsPerSM*int64(m.numSMs) {
+		r.chunks = max(1, min(num.CeilDiv(rowBlocksPerSM*SmallBlock*int64(m.numSMs), threads), shape.workItems))
 	}
 }
 
 // rowShape is how threads share the sums of the rows kernel: a group of them for each part of a sum, lanes along the fastest
 // dimension. A unit is what a group takes at once.
-type rowShape struct{ total, group, lanes, tiles, units int64 }
+type rowConfig struct{ total, group, lanes, tiles, workItems int64 }
 
-func (m *mapReduce) rowShape(kept, vectors, reduced, unrolled int64, wide, far bool) rowShape {
-	r := rowShape{total: vectors * reduced}
+func (m *mapReduce) configureRows(kept, vectors, reduced, unrolled int64, vectorized, strided bool) rowConfig {
+	r := rowConfig{total: vectors * reduced}
 	busy := min(64, max(num.Pow2(num.CeilDiv(r.total, 8)), min(4, num.Pow2(num.CeilDiv(r.total, 4))))) // each thread has some vectors to its start
-	fill := num.Pow2(num.CeilDiv(launch.ThreadsPerSM*int64(m.units), max(1, kept)))                    // each multiprocessor has threads
+	fill := num.Pow2(num.CeilDiv(launch.ThreadsPerSM*int64(m.numSMs), max(1, kept)))                   // each multiprocessor has threads
 	r.group = min(SmallBlock, max(busy, fill), num.Pow2(num.CeilDiv(r.total, unrolled)))
-	if !wide {
+	if !vectorized {
 		r.group = max(r.group, min(32, num.Pow2(vectors)))
 	}
-	if far && kept >= 1024 {
+	if strided && kept >= 1024 {
 		r.group = 1
 	}
 	r.lanes = r.group
 	if reduced != 1 {
-		r.lanes = min(r.group, fit(along(vectors, unrolled, wide), r.group))
+		r.lanes = min(r.group, bestLanes(usefulThreads(vectors, unrolled, vectorized), r.group))
 	}
 	r.tiles = num.CeilDiv(vectors, r.lanes*unrolled)
-	r.units = r.tiles * num.CeilDiv(reduced, r.group/r.lanes)
+	r.workItems = r.tiles * num.CeilDiv(reduced, r.group/r.lanes)
 	return r
 }
 
 // along is the number of threads that the vectors of a row can use.
-func along(vectors, unrolled int64, wide bool) int64 {
-	if wide {
+func usefulThreads(vectors, unrolled int64, vectorized bool) int64 {
+	if vectorized {
 		return num.CeilDiv(vectors, unrolled)
 	}
 	return vectors
 }
 
 // fit is the power of two, up to most, that tiles vectors with the fewest idle threads; up to an eighth idle, the largest wins.
-func fit(vectors, most int64) int64 {
+func bestLanes(vectors, most int64) int64 {
 	best, bestIdle := int64(1), int64(math.MaxInt64)
 	for lanes := min(8, num.Pow2(vectors)); lanes <= most; lanes *= 2 {
 		idle := num.CeilDiv(vectors, lanes)*lanes - vectors
@@ -129,15 +129,15 @@ func fit(vectors, most int64) int64 {
 // columnLanes is the number of threads side by side over columns; the others of the block share the reduced indices.
 func columnLanes(vectors, reduced int64) int64 {
 	tall := num.Clamp(num.Pow2(reduced/32+1)/2, 1, 8)
-	return fit(vectors, launch.BlockThreads/tall)
+	return bestLanes(vectors, launch.BlockThreads/tall)
 }
 
 func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
-	whole := m.space(args)
+	space := m.space(args)
 	passes, n := m.plan(args)
 	for i := range n {
 		p := &passes[i]
-		s := m.arrange(p, &whole)
+		s := m.arrange(p, &space)
 		k := devicePass{mapReduce: m, pass: p, args: args, space: &s, workspace: workspace, q: q}
 		if err := k.launch(); err != nil {
 			return err
@@ -150,21 +150,21 @@ func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Qu
 type devicePass struct {
 	*mapReduce
 	*pass
-	args      []tensor.Tensor
-	space     *cpu.Space
-	workspace uintptr
-	q         *launch.Queue
-	set       int // the kernels that take the operands of the pass
+	args           []tensor.Tensor
+	space          *cpu.Space
+	workspace      uintptr
+	q              *launch.Queue
+	kernelSetIndex int // the kernels that take the operands of the pass
 }
 
 // launchShape is what a launch tells its kernel beside the operands.
-type launchShape struct {
+type launchConfig struct {
 	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
 	partial                                                   uintptr
 }
 
 func (k *devicePass) launch() error {
-	for k.set = 0; !k.covers(&k.op.Sets[k.set]); k.set++ {
+	for k.kernelSetIndex = 0; !k.covers(&k.op.Kernels[k.kernelSetIndex]); k.kernelSetIndex++ {
 	}
 	kept, reduced, columns := k.space.Counts()
 	inner := int64(1)
@@ -187,7 +187,7 @@ func (k *devicePass) launch() error {
 
 // covers reports that a set takes every operand of the pass.
 func (k *devicePass) covers(set *kernelSet) bool {
-	missing := uint16(k.inputs) | uint16(k.full|k.summed)<<k.op.inputs
+	missing := uint16(k.inputs) | uint16(k.stored|k.summed)<<k.op.inputs
 	for _, operands := range [...][]int{set.In, set.Out} {
 		for _, i := range operands {
 			missing &^= 1 << i
@@ -197,32 +197,32 @@ func (k *devicePass) covers(set *kernelSet) bool {
 }
 
 func (k *devicePass) launchMap(outer, vectors int64) error {
-	u := k.op.Sets[k.set].Unroll.Mapped
-	l := launchShape{keptSize: outer, reducedSize: 1, lanes: SmallBlock, chunks: 1}
+	u := k.op.Kernels[k.kernelSetIndex].Unroll.Mapped
+	l := launchConfig{keptSize: outer, reducedSize: 1, lanes: SmallBlock, chunks: 1}
 	if k.space.N > 1 {
-		l.lanes = fit(along(vectors, u, k.wide()), SmallBlock)
-		if k.far() {
+		l.lanes = bestLanes(usefulThreads(vectors, u, k.vectorized()), SmallBlock)
+		if k.outputsStrided() {
 			l.lanes = 1
 		}
-		if k.strided() {
+		if k.inputsStrided() {
 			l.lanes = min(l.lanes, 8)
 		}
 	}
 	l.tiles = num.CeilDiv(vectors, l.lanes*u)
 	k.pack(&l)
-	return k.q.Submit(k.number(k.set, "map"), l.tiles*num.CeilDiv(outer, SmallBlock/l.lanes), SmallBlock)
+	return k.q.Submit(k.kernelIndex(k.kernelSetIndex, "map"), l.tiles*num.CeilDiv(outer, SmallBlock/l.lanes), SmallBlock)
 }
 
 func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
-	r := k.rowShape(kept, vectors, reduced, k.op.Sets[k.set].Unroll.Rows, k.wide(), k.far())
-	chunks := min(k.reduction.chunks, max(1, r.units))
-	l := launchShape{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: num.CeilDiv(r.units, chunks)}
-	l.chunks = max(1, num.CeilDiv(r.units, max(1, l.chunk)))
+	r := k.configureRows(kept, vectors, reduced, k.op.Kernels[k.kernelSetIndex].Unroll.Rows, k.vectorized(), k.outputsStrided())
+	chunks := min(k.reduction.chunks, max(1, r.workItems))
+	l := launchConfig{keptSize: kept, reducedSize: reduced, group: r.group, lanes: r.lanes, tiles: r.tiles, chunk: num.CeilDiv(r.workItems, chunks)}
+	l.chunks = max(1, num.CeilDiv(r.workItems, max(1, l.chunk)))
 	return k.launchSums("rows", &l, num.CeilDiv(kept*l.chunks*r.group, SmallBlock), SmallBlock, kept)
 }
 
 func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error {
-	l := launchShape{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced)}
+	l := launchConfig{keptSize: kept, reducedSize: reduced, lanes: columnLanes(vectors, reduced)}
 	height := launch.BlockThreads / l.lanes
 	l.tiles = num.CeilDiv(vectors, l.lanes)
 	l.chunk = max(1, num.CeilDiv(num.CeilDiv(reduced, k.reduction.chunks), height)*height)
@@ -231,17 +231,17 @@ func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error 
 }
 
 // launchSums launches a reduction, and the kernel that adds its parts where there are several.
-func (k *devicePass) launchSums(kernel string, l *launchShape, grid int64, block uint32, sums int64) error {
+func (k *devicePass) launchSums(kernel string, l *launchConfig, grid int64, block uint32, sums int64) error {
 	if l.chunks > 1 {
 		l.partial = k.workspace
 	}
 	k.pack(l)
-	if err := k.q.Submit(k.number(k.set, kernel), grid, block); err != nil || l.chunks == 1 {
+	if err := k.q.Submit(k.kernelIndex(k.kernelSetIndex, kernel), grid, block); err != nil || l.chunks == 1 {
 		return err
 	}
 	height := min(num.Pow2(num.CeilDiv(l.chunks, 4)), 32)
 	l.lanes, l.keptSize = min(launch.BlockThreads/height, num.Pow2(sums)), sums
 	l.tiles = num.CeilDiv(sums, l.lanes)
 	k.packKept(l)
-	return k.q.Submit(k.number(len(k.op.Sets), k.family.Kinds[0].Kernels[0]), l.tiles*int64(bits.OnesCount8(k.summed)), launch.BlockThreads)
+	return k.q.Submit(k.kernelIndex(len(k.op.Kernels), k.family.Kinds[0].Kernels[0]), l.tiles*int64(bits.OnesCount8(k.summed)), launch.BlockThreads)
 }

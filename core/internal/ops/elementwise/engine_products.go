@@ -16,12 +16,12 @@ func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	w.products.Begin(place(0), n, run, run)
 	for o := range h.op.outputs {
 		switch i := h.op.inputs + o; {
-		case h.full>>o&1 != 0:
+		case h.stored>>o&1 != 0:
 			h.append(w, o, cpu.Target{Out: place(i)}, start, n)
 		case h.summed>>o&1 != 0:
 			parts := w.blocks[i].Sums[:num.CeilDiv(n, run)]
 			clear(parts)
-			h.append(w, o, cpu.Target{Sums: address(parts)}, start, n)
+			h.append(w, o, cpu.Target{Sums: addressOf(parts)}, start, n)
 		}
 	}
 	w.products.Run(h.element)
@@ -35,10 +35,10 @@ func (h *hostPass[A]) multiplyColumns(w *worker[A], t *columnTask, row, rows int
 	w.products.SumColumns()
 	for o := range h.op.outputs {
 		switch i := h.op.inputs + o; {
-		case h.full>>o&1 != 0:
+		case h.stored>>o&1 != 0:
 			h.append(w, o, cpu.Target{Out: place(i)}, start, rows*t.pitch)
 		case h.summed>>o&1 != 0:
-			h.append(w, o, cpu.Target{Sums: address(w.leaf[o][:])}, start, rows*t.pitch)
+			h.append(w, o, cpu.Target{Sums: addressOf(w.leaf[o][:])}, start, rows*t.pitch)
 		}
 	}
 	w.products.Run(h.element)
@@ -50,13 +50,13 @@ func (h *hostPass[A]) multiplyWide(w *worker[A], n int64) {
 	if h.run > 0 {
 		run = min(h.run, n)
 	}
-	w.products.Begin(address(w.in[0]), n, run, run)
+	w.products.Begin(addressOf(w.in[0]), n, run, run)
 	for o := range h.op.outputs {
 		switch {
-		case h.full>>o&1 != 0:
-			h.append(w, o, cpu.Target{Out: address(w.out[o])}, 0, n)
+		case h.stored>>o&1 != 0:
+			h.append(w, o, cpu.Target{Out: addressOf(w.out[o])}, 0, n)
 		case h.summed>>o&1 != 0:
-			h.append(w, o, cpu.Target{Terms: address(w.terms[o])}, 0, n)
+			h.append(w, o, cpu.Target{Terms: addressOf(w.terms[o])}, 0, n)
 		}
 	}
 	w.products.Run(cpu.TypeOf[A]())
@@ -64,7 +64,7 @@ func (h *hostPass[A]) multiplyWide(w *worker[A], n int64) {
 
 // append adds output o to the products of a block.
 func (h *hostPass[A]) append(w *worker[A], o int, to cpu.Target, start, n int64) {
-	t := &h.multiples[o]
+	t := &h.products[o]
 	w.products.Append(to, h.factor(w, &t.y, w.numbers[2*o][:], start, n), h.factor(w, &t.z, w.numbers[2*o+1][:], start, n))
 }
 
@@ -73,20 +73,20 @@ func (h *hostPass[A]) factor(w *worker[A], f *factor, numbers []float64, start, 
 	i := f.input
 	if i == 0 || h.inputs>>i&1 == 0 {
 		numbers[0] = f.number
-		return cpu.FactorAt{Data: address(numbers), Kind: cpu.FactorNumber}
+		return cpu.FactorAt{Data: addressOf(numbers), Kind: cpu.FactorNumber}
 	}
 	t := &h.args[i]
 	switch {
 	case h.runs[i]:
-		if h.direct {
+		if h.inPlace {
 			h.load(w, i, start, n)
 		}
 		for k, value := range w.in[i] {
 			numbers[k] = float64(value)
 		}
-		return cpu.FactorAt{Data: address(numbers), Kind: cpu.FactorNumber, Step: 1}
-	case !h.direct:
-		return cpu.FactorAt{Data: address(w.in[i]), Kind: cpu.FactorDense, Step: h.run}
+		return cpu.FactorAt{Data: addressOf(numbers), Kind: cpu.FactorNumber, Step: 1}
+	case !h.inPlace:
+		return cpu.FactorAt{Data: addressOf(w.in[i]), Kind: cpu.FactorDense, Step: h.run}
 	}
 	kind := cpu.FactorDense
 	switch t.DType {
@@ -96,10 +96,10 @@ func (h *hostPass[A]) factor(w *worker[A], f *factor, numbers []float64, start, 
 		kind = cpu.FactorUint8
 	}
 	step := h.run
-	if h.repeats[i] {
+	if h.repeated[i] {
 		start, step = start%h.run, 0
 	}
 	return cpu.FactorAt{Data: t.Data + uintptr(start*t.DType.Size()), Kind: kind, Step: step}
 }
 
-func address[S any](s []S) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s))) }
+func addressOf[S any](s []S) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s))) }

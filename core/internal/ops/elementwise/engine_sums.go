@@ -6,9 +6,9 @@ import (
 )
 
 // rows sums along the fastest dimensions: sum k takes the indices k*reduced .. (k+1)*reduced-1.
-func (h *hostPass[A]) rows(kept, reduced int64) {
+func (h *hostPass[A]) sumRows(kept, reduced int64) {
 	if reduced > cpu.Grain {
-		h.longRows(kept, reduced)
+		h.sumLongRows(kept, reduced)
 		return
 	}
 	perTask := min(cpu.BlockLen[A](), max(1, cpu.Grain/max(reduced, 1)))
@@ -18,7 +18,7 @@ func (h *hostPass[A]) rows(kept, reduced int64) {
 		for o := range h.op.outputs {
 			clear(w.sums[o][:rows])
 		}
-		h.each(w, first*reduced, (first+rows)*reduced, func(start, n int64) {
+		h.forEachBlock(w, first*reduced, (first+rows)*reduced, func(start, n int64) {
 			for o := range h.op.outputs {
 				if h.summed>>o&1 != 0 {
 					h.addRows(w, w.sums[o][:rows], o, start-first*reduced, n, reduced)
@@ -35,7 +35,7 @@ func (h *hostPass[A]) rows(kept, reduced int64) {
 
 // addRows adds a block of output o, n values that begin at an index of the task, to the sums of their rows.
 func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduced int64) {
-	if h.direct || h.op.multiples == nil { // sums of runs
+	if h.inPlace || h.op.products == nil { // sums of runs
 		run := min(max(1, h.run), n)
 		for k, value := range w.blocks[h.op.inputs+o].Sums[:num.CeilDiv(n, run)] {
 			sums[(at+int64(k)*run)/reduced] += value
@@ -61,14 +61,14 @@ func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduce
 }
 
 // longRows cuts every row into parts of grain elements, whose sums are then added in a fixed tree.
-func (h *hostPass[A]) longRows(kept, reduced int64) {
+func (h *hostPass[A]) sumLongRows(kept, reduced int64) {
 	parts := num.CeilDiv(reduced, cpu.Grain)
 	partial := h.partials(kept * parts)
 	h.parallel(kept*parts, func(w *worker[A], task int64) {
 		row, part := task/parts, task%parts
 		first := row*reduced + part*cpu.Grain
 		end := min(first+cpu.Grain, (row+1)*reduced)
-		h.each(w, first, end, func(start, n int64) {
+		h.forEachBlock(w, first, end, func(start, n int64) {
 			for o := range partial {
 				if partial[o] != nil {
 					h.addRows(w, partial[o][task:task+1], o, start-first, n, end-first)
@@ -79,7 +79,7 @@ func (h *hostPass[A]) longRows(kept, reduced int64) {
 	h.finish(partial, kept, parts, func(sums, values []float64, first int64) {
 		for k := range sums {
 			row := (first + int64(k)) * parts
-			sums[k] = tree(values[row : row+parts])
+			sums[k] = treeSum(values[row : row+parts])
 		}
 	})
 }
@@ -115,12 +115,12 @@ func (h *hostPass[A]) finish(partial [cpu.MaxOperands][]float64, total, parts in
 // storeSums writes results first.. of output o.
 func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float64) {
 	i := h.op.inputs + o
-	h.scaleSums(w, h.multiples[o].times, first, values)
+	h.scaleSums(w, h.products[o].sumFactor, first, values)
 	v := h.space.View(i, 0, h.space.Kept, h.space.Columns)
 	wide, short := w.blocks[i].Wide[:len(values)], h.args[i].DType.Size() == 2
 	for k, value := range values {
 		if short {
-			value = float64(cpu.Odd(value))
+			value = float64(cpu.RoundToOdd(value))
 		}
 		wide[k] = A(value)
 	}
@@ -139,9 +139,9 @@ func (h *hostPass[A]) scaleSums(w *worker[A], input int, first int64, sums []flo
 }
 
 // tree adds values in a fixed balanced tree.
-func tree(values []float64) (sum float64) {
+func treeSum(values []float64) (sum float64) {
 	if half := len(values) / 2; half >= 8 {
-		return tree(values[:half]) + tree(values[half:])
+		return treeSum(values[:half]) + treeSum(values[half:])
 	}
 	for _, v := range values {
 		sum += v

@@ -25,20 +25,20 @@ type LerpBackward struct {
 
 var Lerp = ops.Register(&ops.Family{
 	Name: "lerp_backward", Category: "elementwise", Image: "lerp",
-	Kinds:    []ops.KindRow{{Kernels: kernelsOfMaps}},
+	Kinds:    []ops.KindRow{{Kernels: mapKernels}},
 	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[LerpBackward],
 })
 
-const lerpReadsDy, lerpReadsWeight, lerpReadsEnds = 1, 2, 4 | 8
+const lerpNeedsDy, lerpNeedsWeight, lerpNeedsEnds = 1, 2, 4 | 8
 
-var LerpOp = ElementOp{
-	inputs: 4, outputs: 3, whole: lerpReadsDy,
-	Sets: []kernelSet{
+var LerpOp = Op{
+	inputs: 4, outputs: 3, denseInputs: lerpNeedsDy,
+	Kernels: []kernelSet{
 		{"lerp_backward", []int{0}, []int{4, 5}, unroll{1, 4, 4}},
 		{"lerp_weight_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{2, 2, 2}},
 	},
-	reads:     [3]uint8{lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsWeight, lerpReadsDy | lerpReadsEnds},
-	multiples: lerpMultiples,
+	inputsOf: [3]uint8{lerpNeedsDy | lerpNeedsWeight, lerpNeedsDy | lerpNeedsWeight, lerpNeedsDy | lerpNeedsEnds},
+	products: lerpProducts,
 }
 
 // Family is "lerp_backward".
@@ -82,8 +82,8 @@ func (d LerpBackward) Problem() (*ops.Problem, error) {
 			row("dy", false, d.Shape), row("weight", false, weightShape), row("a", false, aShape), row("b", false, bShape),
 			row("da", true, aShape), row("db", true, bShape), row("dweight", true, weightShape),
 		},
-		Presence: d.presence,
-		Compile: func(p *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
+		CheckPresence: d.checkPresence,
+		Compile: func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 			m := &mapReduce{family: Lerp, op: &LerpOp, element: d.DType, shape: d.Shape}
 			if d.Weight != nil {
 				m.scalar = [4]float64{float64(*d.Weight), 1 - float64(*d.Weight)}
@@ -94,12 +94,12 @@ func (d LerpBackward) Problem() (*ops.Problem, error) {
 			if d.Weight != nil {
 				m.alignRight(6, d.Shape) // never given
 			}
-			return m.prepare(units, cuda, preference)
+			return m.prepare(numSMs, cuda, preference)
 		},
 	}, nil
 }
 
-func (d LerpBackward) presence(args []tensor.Tensor) *errs.Error {
+func (d LerpBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	weight, a, b, da, db, dweight := &args[1], &args[2], &args[3], &args[4], &args[5], &args[6]
 	number := d.Weight != nil
 	switch {
@@ -119,11 +119,11 @@ func (d LerpBackward) presence(args []tensor.Tensor) *errs.Error {
 	return nil
 }
 
-func lerpMultiples(scalar *[4]float64, args []tensor.Tensor) [3]multiple {
+func lerpProducts(scalar *[4]float64, args []tensor.Tensor) [3]product {
 	weight, a, b := factor{input: 1}, factor{input: 2}, factor{input: 3}
-	da, db := multiple{y: factor{number: 1}, z: weight}, multiple{y: weight}
+	da, db := product{y: factor{number: 1}, z: weight}, product{y: weight}
 	if !args[1].Given() {
-		da, db = multiple{y: factor{number: scalar[1]}}, multiple{y: factor{number: scalar[0]}} // 1 - weight, formed in float64
+		da, db = product{y: factor{number: scalar[1]}}, product{y: factor{number: scalar[0]}} // 1 - weight, formed in float64
 	}
-	return [3]multiple{da, db, {y: b, z: a}}
+	return [3]product{da, db, {y: b, z: a}}
 }

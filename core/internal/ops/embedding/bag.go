@@ -93,9 +93,9 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 	if d.IncludeLastOffset {
 		offsets[0]++
 	}
-	winners := []tensor.DType{d.IndexDType, tensor.Int64}
+	argmaxDTypes := []tensor.DType{d.IndexDType, tensor.Int64}
 	if d.IndexDType == tensor.Int64 {
-		winners = winners[1:]
+		argmaxDTypes = argmaxDTypes[1:]
 	}
 	said := "as the descriptor says"
 	element, index := []tensor.DType{d.DType}, []tensor.DType{d.IndexDType}
@@ -118,14 +118,14 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 			{Name: "indices", Dtypes: index, Like: said, Shapes: [][]int64{flat}},
 			{Name: "offsets", Dtypes: []tensor.DType{offsetDType}, Like: said, Shapes: [][]int64{offsets}},
 			{Name: "per_sample_weights", Optional: true, Dtypes: sample, Like: sampleLike, Shapes: [][]int64{flat}},
-			{Name: "max_indices", Optional: true, Dtypes: winners, Shapes: [][]int64{dy}},
+			{Name: "max_indices", Optional: true, Dtypes: argmaxDTypes, Shapes: [][]int64{dy}},
 			{Name: "weight", Optional: true, Dtypes: element, Like: "like dy", Shapes: [][]int64{weight}},
 			{Name: "dweight", Out: true, Optional: true, Dtypes: element, Like: "like dy", Shapes: [][]int64{weight}},
 			{Name: "d_per_sample_weights", Out: true, Optional: true, Dtypes: sample, Like: sampleLike, Shapes: dsample},
 		},
-		Presence: d.presence,
-		Values:   d.checkValues,
-		Compile:  d.compile,
+		CheckPresence: d.checkPresence,
+		CheckValues:   d.checkValues,
+		Compile:       d.compile,
 	}, nil
 }
 
@@ -152,7 +152,7 @@ func (d EmbeddingBagBackward) traffic() int64 {
 	return int64(elements)*d.DType.Size() + 16*d.TotalIndices
 }
 
-func (d EmbeddingBagBackward) presence(args []tensor.Tensor) *errs.Error {
+func (d EmbeddingBagBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	op, given := embeddingBag.Name, func(i int) bool { return args[i].Given() }
 	switch {
 	case !given(bagDweight) && !given(BagDsample):
@@ -172,58 +172,58 @@ func (d EmbeddingBagBackward) presence(args []tensor.Tensor) *errs.Error {
 }
 
 // line is an operand of rank 1 as a slice: element k is at start + k step.
-type line[I int32 | int64] struct {
+type stridedVec[I int32 | int64] struct {
 	in          []I
 	start, step int64
 }
 
-func lineOf[I int32 | int64](t *tensor.Tensor) line[I] {
+func stridedOf[I int32 | int64](t *tensor.Tensor) stridedVec[I] {
 	n, step := t.Shape[0], t.Strides[0]
 	switch {
 	case n == 0:
-		return line[I]{}
+		return stridedVec[I]{}
 	case step < 0:
-		return line[I]{cpu.Elements[I](t, (n-1)*step, n, -step), (n - 1) * -step, step}
+		return stridedVec[I]{cpu.Elements[I](t, (n-1)*step, n, -step), (n - 1) * -step, step}
 	}
-	return line[I]{cpu.Elements[I](t, 0, n, step), 0, step}
+	return stridedVec[I]{cpu.Elements[I](t, 0, n, step), 0, step}
 }
 
-func (l line[I]) at(k int64) int64 { return int64(l.in[l.start+k*l.step]) }
+func (l stridedVec[I]) at(k int64) int64 { return int64(l.in[l.start+k*l.step]) }
 
 // integers reads an operand of rank 1 of int32 or int64.
-func integers(t *tensor.Tensor) func(k int64) int64 {
+func integersOf(t *tensor.Tensor) func(k int64) int64 {
 	if t.DType == tensor.Int32 {
-		return lineOf[int32](t).at
+		return stridedOf[int32](t).at
 	}
-	return lineOf[int64](t).at
+	return stridedOf[int64](t).at
 }
 
 // checkValues refuses offsets out of order and indices that name no row. It reads memory of the host.
 func (d EmbeddingBagBackward) checkValues(args []tensor.Tensor) *errs.Error {
 	if b := badOffset(&args[bagOffsets], d.TotalIndices); b >= 0 {
-		return d.refuseOffset(b, integers(&args[bagOffsets])(b))
+		return d.refuseOffset(b, integersOf(&args[bagOffsets])(b))
 	}
 	if k, bad := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); bad != nil {
 		return ops.RefuseIndex(embeddingBag.Name, "indices", fmt.Sprint("position ", k), *bad, d.NumEmbeddings)
 	}
 	w := &args[BagMaxIndices]
-	if whole, one := asLine(w); one {
-		if _, bad := firstOutside(&whole, math.MinInt64, d.NumEmbeddings); bad == nil {
+	if vector, one := asVector(w); one {
+		if _, bad := firstOutside(&vector, math.MinInt64, d.NumEmbeddings); bad == nil {
 			return nil
 		}
 	}
 	for b := range w.Shape[0] {
 		row := rowOf(w, b)
-		if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil && d.counts(args, b) {
-			return d.refuseWinner(b, k, *bad)
+		if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil && d.hasCountedPosition(args, b) {
+			return d.refuseArgmax(b, k, *bad)
 		}
 	}
 	return nil
 }
 
 // counts reports that a bag has a position that is not padding.
-func (d EmbeddingBagBackward) counts(args []tensor.Tensor, bag int64) bool {
-	offset, index, end := integers(&args[bagOffsets]), integers(&args[bagIndices]), d.TotalIndices
+func (d EmbeddingBagBackward) hasCountedPosition(args []tensor.Tensor, bag int64) bool {
+	offset, index, end := integersOf(&args[bagOffsets]), integersOf(&args[bagIndices]), d.TotalIndices
 	if bag+1 < args[bagOffsets].Shape[0] {
 		end = offset(bag + 1)
 	}
@@ -236,7 +236,7 @@ func (d EmbeddingBagBackward) counts(args []tensor.Tensor, bag int64) bool {
 }
 
 // asLine is a matrix row by row as one line, where its elements are as far apart as its rows allow.
-func asLine(t *tensor.Tensor) (tensor.Tensor, bool) {
+func asVector(t *tensor.Tensor) (tensor.Tensor, bool) {
 	all := *t
 	all.NDim, all.Shape[0], all.Strides[0] = 1, t.Shape[0]*t.Shape[1], t.Strides[1]
 	return all, t.Given() && t.Strides[0] == t.Shape[1]*t.Strides[1]
@@ -253,12 +253,12 @@ func rowOf(t *tensor.Tensor, k int64) tensor.Tensor {
 // badOffset is the first offset that is below the one before or above the total, or -1; the first of all is to be 0.
 func badOffset(t *tensor.Tensor, total int64) int64 {
 	if t.DType == tensor.Int32 {
-		return outOfOrder(lineOf[int32](t), t.Shape[0], total)
+		return outOfOrder(stridedOf[int32](t), t.Shape[0], total)
 	}
-	return outOfOrder(lineOf[int64](t), t.Shape[0], total)
+	return outOfOrder(stridedOf[int64](t), t.Shape[0], total)
 }
 
-func outOfOrder[I int32 | int64](l line[I], n, total int64) int64 {
+func outOfOrder[I int32 | int64](l stridedVec[I], n, total int64) int64 {
 	before, most := int64(0), int64(0)
 	for k := range n {
 		if o := l.at(k); o < before || o > most {
@@ -274,12 +274,12 @@ func outOfOrder[I int32 | int64](l line[I], n, total int64) int64 {
 func firstOutside(t *tensor.Tensor, low, high int64) (int64, *int64) {
 	n, found := t.Shape[0], atomic.Int64{}
 	found.Store(n)
-	spread(n, 1<<14, 1<<15, func(first, end int64) {
+	parallelFor(n, 1<<14, 1<<15, func(first, end int64) {
 		at := int64(-1)
 		if t.DType == tensor.Int32 {
-			at = outside(lineOf[int32](t), first, end, low, high)
+			at = outside(stridedOf[int32](t), first, end, low, high)
 		} else {
-			at = outside(lineOf[int64](t), first, end, low, high)
+			at = outside(stridedOf[int64](t), first, end, low, high)
 		}
 		for old := found.Load(); at >= 0 && at < old && !found.CompareAndSwap(old, at); {
 			old = found.Load()
@@ -289,11 +289,11 @@ func firstOutside(t *tensor.Tensor, low, high int64) (int64, *int64) {
 	if at == n {
 		return 0, nil
 	}
-	v := integers(t)(at)
+	v := integersOf(t)(at)
 	return at, &v
 }
 
-func outside[I int32 | int64](l line[I], first, end, low, high int64) int64 {
+func outside[I int32 | int64](l stridedVec[I], first, end, low, high int64) int64 {
 	if l.step == 1 { // one comparison, without a look at where the line ends
 		for k, v := range l.in[first:end] {
 			if uint64(int64(v)-low) >= uint64(high-low) {
@@ -315,6 +315,6 @@ func (d EmbeddingBagBackward) refuseOffset(bag, value int64) *errs.Error {
 	return errs.New(errs.InvalidProblem, embeddingBag.Name, "offsets", wanted, fmt.Sprintf("%d at bag %d", value, bag), "")
 }
 
-func (d EmbeddingBagBackward) refuseWinner(bag, column, value int64) *errs.Error {
+func (d EmbeddingBagBackward) refuseArgmax(bag, column, value int64) *errs.Error {
 	return ops.RefuseIndex(embeddingBag.Name, "max_indices", fmt.Sprintf("[%d, %d]", bag, column), value, d.NumEmbeddings)
 }

@@ -22,7 +22,7 @@ type bagTerms[N number] struct {
 }
 
 // sumWinners writes dweight in mode max. The sums of a bucket stay in the cache while its terms are added, wherever they belong.
-func (h *hostBags[N]) sumWinners() {
+func (h *hostBags[N]) sumArgmax() {
 	n := h.NumBags * h.EmbeddingDim
 	if h.counted() == 0 {
 		n = 0
@@ -30,7 +30,7 @@ func (h *hostBags[N]) sumWinners() {
 	b := &h.buckets
 	b.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
 	total := b.count(func(w *bagWorker[N], counts []N, first, end int64) {
-		w.rows = h.readWinners(sized(w.rows, end-first), first)
+		w.rows = h.readArgmax(grow(w.rows, end-first), first)
 		for _, row := range w.rows {
 			if row != noRow[N]() {
 				counts[row>>(b.shift&(bitsOf[N]()-1))]++
@@ -38,17 +38,17 @@ func (h *hostBags[N]) sumWinners() {
 		}
 	})
 	if h.DType == tensor.Float64 {
-		h.terms.doubles = sized(h.terms.doubles, total)
+		h.terms.doubles = grow(h.terms.doubles, total)
 		placeTerms(h, h.terms.doubles)
 	} else {
-		h.terms.singles = sized(h.terms.singles, total)
+		h.terms.singles = grow(h.terms.singles, total)
 		placeTerms(h, h.terms.singles)
 	}
 	b.each(h.NumEmbeddings, h.sumTerms)
 }
 
 // stretches visits the elements of dy from first on, n of them: some columns of each bag, and where among the elements they begin.
-func (h *hostBags[N]) stretches(first, n int64, visit func(at, bag, column, columns int64)) {
+func (h *hostBags[N]) visitColumns(first, n int64, visit func(at, bag, column, columns int64)) {
 	for at := int64(0); at < n; {
 		bag := (first + at) / h.EmbeddingDim
 		column := first + at - bag*h.EmbeddingDim
@@ -59,12 +59,12 @@ func (h *hostBags[N]) stretches(first, n int64, visit func(at, bag, column, colu
 }
 
 // readWinners finds the rows of the elements of dy from first on, noRow where one does not count.
-func (h *hostBags[N]) readWinners(rows []N, first int64) []N {
-	all, one := asLine(&h.args[BagMaxIndices])
+func (h *hostBags[N]) readArgmax(rows []N, first int64) []N {
+	all, one := asVector(&h.args[BagMaxIndices])
 	if one {
 		readIntegers(rows, &all, first)
 	}
-	h.stretches(first, int64(len(rows)), func(at, bag, column, columns int64) {
+	h.visitColumns(first, int64(len(rows)), func(at, bag, column, columns int64) {
 		some := rows[at : at+columns]
 		switch {
 		case h.countOf(bag) == 0:
@@ -72,8 +72,8 @@ func (h *hostBags[N]) readWinners(rows []N, first int64) []N {
 				some[k] = noRow[N]()
 			}
 		case !one:
-			winners := rowOf(&h.args[BagMaxIndices], bag)
-			readIntegers(some, &winners, column)
+			argmax := rowOf(&h.args[BagMaxIndices], bag)
+			readIntegers(some, &argmax, column)
 		}
 	})
 	return h.withoutPadding(rows)
@@ -84,8 +84,8 @@ func placeTerms[N number, A cpu.Accumulator](h *hostBags[N], terms []bagTerm[N, 
 	shift, width := h.buckets.shift, N(h.EmbeddingDim)
 	mask := N(1)<<shift - 1
 	h.buckets.place(func(w *bagWorker[N], next []N, first, end int64) {
-		w.rows = h.readWinners(sized(w.rows, end-first), first)
-		h.stretches(first, end-first, func(at, bag, column, columns int64) {
+		w.rows = h.readArgmax(grow(w.rows, end-first), first)
+		h.visitColumns(first, end-first, func(at, bag, column, columns int64) {
 			rows, dy := w.rows[at:at+columns], denseRow[A](&h.dy, bag, column, columns)
 			for k, row := range rows {
 				if row != noRow[N]() {
@@ -105,11 +105,11 @@ func (h *hostBags[N]) sumTerms(w *bagWorker[N], first, end N, row, rows int64) {
 		C.sw_bag_zeros(&out)
 		return
 	}
-	w.sums = sized(w.sums, rows*h.EmbeddingDim)
+	w.sums = grow(w.sums, rows*h.EmbeddingDim)
 	c := &w.sumTerms
 	*c = C.sw_bag_terms{out: out, sums: addressOf(w.sums), n: C.long(end - first)}
 	if h.DType == tensor.Float64 {
-		w.lost = sized(w.lost, rows*h.EmbeddingDim)
+		w.lost = grow(w.lost, rows*h.EmbeddingDim)
 		c.terms, c.lost = addressOf(h.terms.doubles[first:end]), addressOf(w.lost)
 		if h.Wide {
 			C.sw_bag_terms_f64_wide(c)

@@ -47,7 +47,7 @@ type bagWorker[N number] struct {
 var bagPools [2]struct{ runs, workers, unique sync.Pool }
 
 // lent is a T of a pool, or a new one.
-func lent[T any](pool *sync.Pool) *T {
+func fromPool[T any](pool *sync.Pool) *T {
 	if known := pool.Get(); known != nil {
 		return known.(*T)
 	}
@@ -55,7 +55,7 @@ func lent[T any](pool *sync.Pool) *T {
 }
 
 // sized is a slice of n elements of nothing in particular, in the memory of s where that is enough.
-func sized[E any](s []E, n int64) []E { return slices.Grow(s[:0], int(n))[:n] }
+func grow[E any](s []E, n int64) []E { return slices.Grow(s[:0], int(n))[:n] }
 
 func addressOf[E any](s []E) C.uintptr_t {
 	return C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(s))))
@@ -71,8 +71,8 @@ func (p *BagProgram) Host(args []tensor.Tensor) {
 
 func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	pool := &bagPools[bitsOf[N]()/64].runs
-	h := lent[hostBags[N]](pool)
-	h.BagProgram, h.args, h.index = p, args, integers(&args[bagIndices])
+	h := fromPool[hostBags[N]](pool)
+	h.BagProgram, h.args, h.index = p, args, integersOf(&args[bagIndices])
 	h.readOffsets()
 	weight := args[bagDweight].Given() && !args[bagDweight].Empty()
 	if h.TotalIndices > 0 {
@@ -83,7 +83,7 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	}
 	switch {
 	case weight && h.Mode == "max":
-		h.sumWinners()
+		h.sumArgmax()
 	case weight:
 		h.sumOccurrences()
 	}
@@ -95,16 +95,16 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 func (d EmbeddingBagBackward) needsWide() bool {
 	most := max(d.NumEmbeddings, d.NumBags, d.TotalIndices)
 	if d.Mode == "max" {
-		most = max(most, d.NumBags*d.EmbeddingDim, 2*num.CeilDiv(d.NumEmbeddings, bagBucketsMost)*d.EmbeddingDim)
+		most = max(most, d.NumBags*d.EmbeddingDim, 2*num.CeilDiv(d.NumEmbeddings, maxBagBuckets)*d.EmbeddingDim)
 	}
 	return most >= BagWide
 }
 
 // withWorkers cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
-func withWorkers[N number](n, size, share int64, body func(w *bagWorker[N], first, end int64)) {
+func parallelForWorkers[N number](n, size, grain int64, body func(w *bagWorker[N], first, end int64)) {
 	pool := &bagPools[bitsOf[N]()/64].workers
-	threads.Run(nil, num.CeilDiv(n, size), max(1, share/size), func() (*bagWorker[N], func()) {
-		w := lent[bagWorker[N]](pool)
+	threads.Run(nil, num.CeilDiv(n, size), max(1, grain/size), func() (*bagWorker[N], func()) {
+		w := fromPool[bagWorker[N]](pool)
 		return w, func() { pool.Put(w) }
 	}, func(w *bagWorker[N], task int64) { body(w, task*size, min(n, (task+1)*size)) })
 }
@@ -112,13 +112,13 @@ func withWorkers[N number](n, size, share int64, body func(w *bagWorker[N], firs
 // readIntegers copies elements of a line, the first of which is given, as numbers; negative ones as noRow.
 func readIntegers[N number](out []N, t *tensor.Tensor, first int64) {
 	if t.DType == tensor.Int32 {
-		copyLine(out, lineOf[int32](t), first)
+		copyStrided(out, stridedOf[int32](t), first)
 	} else {
-		copyLine(out, lineOf[int64](t), first)
+		copyStrided(out, stridedOf[int64](t), first)
 	}
 }
 
-func copyLine[N number, I int32 | int64](out []N, l line[I], first int64) {
+func copyStrided[N number, I int32 | int64](out []N, l stridedVec[I], first int64) {
 	if l.step == 1 {
 		in := l.in[first:][:len(out)]
 		for k := range out {
@@ -132,7 +132,7 @@ func copyLine[N number, I int32 | int64](out []N, l line[I], first int64) {
 }
 
 func (h *hostBags[N]) readOffsets() {
-	h.first = sized(h.first, h.NumBags+1)
+	h.first = grow(h.first, h.NumBags+1)
 	h.first[h.NumBags] = 0
 	readIntegers(h.first[:h.args[bagOffsets].Shape[0]], &h.args[bagOffsets], 0)
 	if !h.IncludeLastOffset && h.NumBags > 0 {
@@ -190,8 +190,8 @@ func (h *hostBags[N]) countOf(bag int64) int64 {
 // sumOccurrences writes dweight in the modes sum and mean.
 func (h *hostBags[N]) sumOccurrences() {
 	if h.Mode == "mean" {
-		h.inverse = sized(h.inverse, h.NumBags)
-		withWorkers(h.NumBags, 4096, 1<<14, func(_ *bagWorker[N], first, end int64) {
+		h.inverse = grow(h.inverse, h.NumBags)
+		parallelForWorkers(h.NumBags, 4096, 1<<14, func(_ *bagWorker[N], first, end int64) {
 			for b := first; b < end; b++ {
 				h.inverse[b] = 1 / float64(h.countOf(b))
 			}
@@ -201,22 +201,22 @@ func (h *hostBags[N]) sumOccurrences() {
 	n, shift := h.counted(), &h.buckets.shift
 	h.buckets.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Size())
 	total := h.buckets.count(func(w *bagWorker[N], counts []N, first, end int64) {
-		w.rows = h.readRows(sized(w.rows, end-first), first)
+		w.rows = h.readRows(grow(w.rows, end-first), first)
 		for _, row := range w.rows {
 			if row != noRow[N]() {
 				counts[row>>*shift]++
 			}
 		}
 	})
-	h.list = sized(h.list, total)
+	h.list = grow(h.list, total)
 	if weighted {
-		h.scales = sized(h.scales, total)
+		h.scales = grow(h.scales, total)
 	}
 	h.buckets.place(func(w *bagWorker[N], next []N, first, end int64) {
-		w.rows = h.readRows(sized(w.rows, end-first), first)
-		w.bags = h.readBags(sized(w.bags, end-first), first)
+		w.rows = h.readRows(grow(w.rows, end-first), first)
+		w.bags = h.readBags(grow(w.bags, end-first), first)
 		if weighted {
-			w.scales = h.readScales(w, sized(w.scales, end-first), first)
+			w.scales = h.readScales(w, grow(w.scales, end-first), first)
 		}
 		for k, row := range w.rows {
 			if row == noRow[N]() {
@@ -255,7 +255,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 		return
 	}
 	own := h.list[first:end]
-	w.begin, w.bags, w.room = sized(w.begin, rows+2), sized(w.bags, int64(len(own))), sized(w.room, h.EmbeddingDim)
+	w.begin, w.bags, w.room = grow(w.begin, rows+2), grow(w.bags, int64(len(own))), grow(w.room, h.EmbeddingDim)
 	clear(w.begin)
 	for _, o := range own {
 		w.begin[int64(o.row)-row+2]++
@@ -268,7 +268,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 	weighted := h.args[BagSampleWeights].Given()
 	switch {
 	case weighted:
-		w.scales = sized(w.scales, int64(len(own)))
+		w.scales = grow(w.scales, int64(len(own)))
 		c.scales = addressOf(w.scales)
 	case h.Mode == "mean":
 		c.scales, c.of_bags = addressOf(h.inverse), 1
@@ -300,7 +300,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 // rowsOut are adjacent rows of dweight.
 func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 	t := &h.args[bagDweight]
-	w.single = sized(w.single, 2*h.EmbeddingDim)
+	w.single = grow(w.single, 2*h.EmbeddingDim)
 	out := C.sw_bag_out{
 		data: C.uintptr_t(t.Data + uintptr(row*t.Strides[0]*t.DType.Size())), single: addressOf(w.single),
 		row: C.long(t.Strides[0]), column: C.long(t.Strides[1]), rows: C.long(rows), columns: C.long(h.EmbeddingDim), narrow: C.long(t.DType.Row()),

@@ -14,15 +14,15 @@ import (
 // BagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel for results that do not repeat.
 type BagProgram struct {
 	EmbeddingBagBackward
-	padding int64
-	cuda    bool
-	Wide    bool // on the CPU, 64 bits for rows, bags and positions
-	few     bool // on a GPU, one launch whose blocks each read all positions
-	units   int  // multiprocessors
+	padding      int64
+	cuda         bool
+	Wide         bool // on the CPU, 64 bits for rows, bags and positions
+	singleLaunch bool // on a GPU, one launch whose blocks each read all positions
+	numSMs       int  // multiprocessors
 }
 
-func (d EmbeddingBagBackward) compile(_ *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
-	p := &BagProgram{EmbeddingBagBackward: d, padding: d.Padding(), cuda: cuda, units: units, Wide: d.needsWide()}
+func (d EmbeddingBagBackward) compile(_ *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	p := &BagProgram{EmbeddingBagBackward: d, padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
 	if cuda {
 		if err := d.checkDeviceCounts(); err != nil {
 			return nil, err
@@ -34,7 +34,7 @@ func (d EmbeddingBagBackward) compile(_ *ops.Problem, units int, cuda bool, pref
 		return nil, errs.New(errs.Unsupported, embeddingBag.Name, "preference.kernel", wanted, `"few"`, "")
 	}
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
-	p.few = fits && (preference.Kernel == "few" || free && (p.suitsFew() || limit != nil && *limit < p.Layout().Size))
+	p.singleLaunch = fits && (preference.Kernel == "few" || free && (p.suitsSingleLaunch() || limit != nil && *limit < p.Layout().Size))
 	return p, nil
 }
 
@@ -52,17 +52,17 @@ func (d EmbeddingBagBackward) checkDeviceCounts() error {
 
 // Symbols by number.
 const (
-	bagSorted = iota
-	bagSortedWon
+	bagSumSorted = iota
+	bagSumArgmax
 	bagLongRows
 	bagDots
-	bagFew
+	bagSingleLaunch
 	bagClear
 	bagKeys
 	bagCount
 	bagScatter
 	bagSort
-	bagWinners
+	bagArgmax
 	bagCollect
 	bagBounds
 )
@@ -77,7 +77,7 @@ func (p *BagProgram) Symbols() (list []launch.Symbol) {
 }
 
 func (p *BagProgram) Kernel() string {
-	if p.few {
+	if p.singleLaunch {
 		return "few"
 	}
 	return "sorted"
@@ -86,8 +86,8 @@ func (p *BagProgram) Kernel() string {
 func (p *BagProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
 func (p *BagProgram) Geometry() string {
-	if p.few {
-		return fmt.Sprintf("%s of %d bags, %d indices, %d rows a block", p.Mode, p.NumBags, p.TotalIndices, p.fewRows())
+	if p.singleLaunch {
+		return fmt.Sprintf("%s of %d bags, %d indices, %d rows a block", p.Mode, p.NumBags, p.TotalIndices, p.rowsPerBlock())
 	}
 	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.Passes())
 }
@@ -120,10 +120,10 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
 		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
 		r.launch(bagClear, num.CeilDiv(words, launch.BlockThreads), bagLaunch{tiles: words, wide: true})
-	case p.few:
+	case p.singleLaunch:
 		l := r.rowLaunch(bagDweight)
-		l.tiles = p.fewRows()
-		r.launch(bagFew, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
+		l.tiles = p.rowsPerBlock()
+		r.launch(bagSingleLaunch, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
 	default:
 		r.sumRows(r.sort())
 	}
@@ -139,7 +139,7 @@ func (r *bagRun) sort() (sorted int64) {
 	from, to, single := r.entries[0], r.entries[1], blocks == 1 && tiles == 1
 	zeros := bagLaunch{to: r.Totals}
 	if r.Mode == "mean" {
-		zeros.to = r.counted
+		zeros.to = r.bagCounts
 	}
 	if zeros.tiles = (r.bagLayout.Counts - zeros.to) / 16; !single || r.Mode == "mean" {
 		r.launch(bagClear, num.CeilDiv(zeros.tiles, launch.BlockThreads), zeros)
@@ -164,33 +164,33 @@ func (r *bagRun) sort() (sorted int64) {
 func (r *bagRun) sumRows(sorted int64) {
 	l := r.rowLaunch(bagDweight)
 	l.from = sorted
-	if r.halves(l) {
+	if r.halvesSlices(l) {
 		l.lanes, l.slices = l.lanes/2, 2*l.slices
 	}
 	threads := l.slices * l.lanes // of a row
-	l.chunkBlocks = min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagChunkBlocks*int64(r.units))
+	l.chunkBlocks = min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagChunkBlocks*int64(r.numSMs))
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
-			r.launch(bagWinners, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
+			r.launch(bagArgmax, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
 			r.launch(bagCollect, num.CeilDiv(r.TotalIndices, BagCollected*launch.BlockThreads), l)
 		}
 		r.launch(bagBounds, num.CeilDiv(max(r.unitCount()+1, r.Chunks(1)), launch.BlockThreads), l)
 	}
-	sum := bagSorted
+	sum := bagSumSorted
 	if r.Mode == "max" {
-		sum = bagSortedWon
+		sum = bagSumArgmax
 	}
 	r.launch(sum, l.chunkBlocks+num.CeilDiv(r.unitCount()*threads, launch.BlockThreads), l)
 	if r.Levels() > 0 {
-		r.launch(bagLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.units)), l)
+		r.launch(bagLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.numSMs)), l)
 	}
 }
 
 // halves reports whether dy, each row of which is read many times, stays in the cache if slices are half as wide, and not as they are.
 // Where an entry won few columns, what every slice reads of it again costs more than that saves.
-func (r *bagRun) halves(l bagLaunch) bool {
+func (r *bagRun) halvesSlices(l bagLaunch) bool {
 	size := r.NumBags * l.lanes * 16
-	return l.wide && l.lanes == 32 && size > BagCache && size <= 2*BagCache && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
+	return l.wide && l.lanes == 32 && size > BagL2Bytes && size <= 2*BagL2Bytes && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
 }
 
 // rowLaunch is how threads share a row of dy beside one of another matrix: in accesses of 16 bytes where both allow it.
@@ -226,8 +226,8 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 	for _, word := range []int64{
 		r.NumEmbeddings, r.EmbeddingDim, r.NumBags, r.TotalIndices, r.padding,
 		flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(byPosition),
-		l.from, l.to, r.Counts, r.Totals + l.pass*r.groupTotals()*4, l.pass * r.Digit(), r.Digit(), l.tiles, r.bags, r.counted, r.winners, r.won, r.unit(), r.bounds,
-		r.Partial, r.Parts(), r.Levels(), l.lanes, l.slices, flagWord(l.wide), flagWord(l.plain), l.chunkBlocks, r.Lists,
+		l.from, l.to, r.Counts, r.Totals + l.pass*r.groupTotals()*4, l.pass * r.Digit(), r.Digit(), l.tiles, r.bags, r.bagCounts, r.positionArgmax, r.entryArgmax, r.unit(), r.bounds,
+		r.Partial, r.TotalChunks(), r.Levels(), l.lanes, l.slices, flagWord(l.wide), flagWord(l.plain), l.chunkBlocks, r.Lists,
 	} {
 		r.q.Launch.Put(uint64(word))
 	}

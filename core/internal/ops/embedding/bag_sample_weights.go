@@ -32,11 +32,11 @@ func (d *denseRows) read(t *tensor.Tensor, wide bool) {
 		rows, d.step = 1, 0
 	}
 	if t.DType == tensor.Float64 {
-		d.copy64 = copyRows(sized(d.copy64, rows*t.Shape[1]), t, rows, []uint32(nil), &cpu.Storages64)
+		d.copy64 = copyRows(grow(d.copy64, rows*t.Shape[1]), t, rows, []uint32(nil), &cpu.Storages64)
 		d.data = uintptr(addressOf(d.copy64))
 		return
 	}
-	d.copy32 = copyRows(sized(d.copy32, rows*t.Shape[1]), t, rows, []uint32(nil), &cpu.Storages32)
+	d.copy32 = copyRows(grow(d.copy32, rows*t.Shape[1]), t, rows, []uint32(nil), &cpu.Storages32)
 	d.data, d.dtype = uintptr(addressOf(d.copy32)), tensor.Float32
 }
 
@@ -47,17 +47,17 @@ func denseRow[A cpu.Accumulator](d *denseRows, row, column, columns int64) []A {
 }
 
 // spread cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
-func spread(n, size, share int64, body func(first, end int64)) {
-	withWorkers(n, size, share, func(_ *bagWorker[uint32], first, end int64) { body(first, end) })
+func parallelFor(n, size, grain int64, body func(first, end int64)) {
+	parallelForWorkers(n, size, grain, func(_ *bagWorker[uint32], first, end int64) { body(first, end) })
 }
 
 // copyRows widens rows of a matrix into out: the first ones, or those that are listed, of which noRow stands for any.
-func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64, list []N, table *[len(tensor.DtypeRows)]cpu.Storage[A]) []A {
+func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64, list []N, table *[len(tensor.DTypeRows)]cpu.Storage[A]) []A {
 	width := t.Shape[1]
 	v := cpu.View{N: 1, Regular: true, Step: t.Strides[1]}
 	v.Extent[0], v.Stride[0] = width, t.Strides[1]
 	load := table[t.DType.Row()].Load
-	spread(rows, max(1, cpu.Grain/max(width, 1)), max(1, 2*cpu.Grain/max(width, 1)), func(first, end int64) {
+	parallelFor(rows, max(1, cpu.Grain/max(width, 1)), max(1, 2*cpu.Grain/max(width, 1)), func(first, end int64) {
 		if list == nil && t.Strides[1] == 1 && widenRows(out[first*width:end*width], t, first, end) {
 			return
 		}
@@ -97,7 +97,7 @@ func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) b
 		if t.DType == tensor.Float16 {
 			cpu.WidenFloat16(to, cpu.Elements[cpu.Float16](t, from, length, 1))
 		} else {
-			cpu.WidenBFloat16(to, cpu.Elements[cpu.Bfloat16](t, from, length, 1))
+			cpu.WidenBFloat16(to, cpu.Elements[cpu.BFloat16](t, from, length, 1))
 		}
 	}
 	return true
@@ -109,7 +109,7 @@ func sampleRows(t *tensor.Tensor) *tensor.Tensor {
 	switch {
 	case t.NDim == 2 && t.Shape[1] == 1: // whatever the stride of its columns
 	case t.NDim == 2:
-		if all, one = asLine(t); !one {
+		if all, one = asVector(t); !one {
 			return t
 		}
 	}
@@ -121,10 +121,10 @@ func sampleRows(t *tensor.Tensor) *tensor.Tensor {
 func (h *hostBags[N]) sampleWeights() {
 	weight, out := &h.args[bagWeight], sampleRows(&h.args[BagDsample])
 	gaps := weight.Shape[1] > 1 && weight.Strides[1] != 1 && !weight.Empty()
-	withWorkers(h.TotalIndices, 512, max(512, (1<<15)/max(h.EmbeddingDim, 1)), func(w *bagWorker[N], first, end int64) {
+	parallelForWorkers(h.TotalIndices, 512, max(512, (1<<15)/max(h.EmbeddingDim, 1)), func(w *bagWorker[N], first, end int64) {
 		n := end - first
-		rows, bags := h.readRows(sized(w.rows, n), first), h.readBags(sized(w.bags, n), first)
-		w.rows, w.bags, w.scales, w.room, w.single = rows, bags, sized(w.scales, n), sized(w.room, 2*h.EmbeddingDim), sized(w.single, 2*n)
+		rows, bags := h.readRows(grow(w.rows, n), first), h.readBags(grow(w.bags, n), first)
+		w.rows, w.bags, w.scales, w.room, w.single = rows, bags, grow(w.scales, n), grow(w.room, 2*h.EmbeddingDim), grow(w.single, 2*n)
 		c := &w.dots
 		*c = C.sw_bag_dots{
 			out: C.sw_bag_out{
@@ -157,10 +157,10 @@ func (h *hostBags[N]) sampleWeights() {
 func (h *hostBags[N]) copyWeight(w *bagWorker[N], c *C.sw_bag_dots) {
 	weight, n := &h.args[bagWeight], int64(len(w.rows))
 	if weight.DType == tensor.Float64 {
-		w.sums = copyRows(sized(w.sums, n*h.EmbeddingDim), weight, n, w.rows, &cpu.Storages64)
+		w.sums = copyRows(grow(w.sums, n*h.EmbeddingDim), weight, n, w.rows, &cpu.Storages64)
 		c.weight = addressOf(w.sums)
 	} else {
-		w.copied = copyRows(sized(w.copied, n*h.EmbeddingDim), weight, n, w.rows, &cpu.Storages32)
+		w.copied = copyRows(grow(w.copied, n*h.EmbeddingDim), weight, n, w.rows, &cpu.Storages32)
 		c.weight, c.weight_narrow = addressOf(w.copied), C.long(tensor.Float32.Row())
 	}
 	c.weight_row = C.long(h.EmbeddingDim)

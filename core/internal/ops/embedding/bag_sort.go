@@ -33,21 +33,21 @@ type bagBuckets[N number] struct {
 
 const (
 	bagBucketBytes = 1 << 17 // of dweight
-	bagBucketsMost = 4096
-	bagPart        = 1 << 13 // occurrences, at least
-	bagParts       = 64      // at most
+	maxBagBuckets  = 4096
+	minBagPart     = 1 << 13 // occurrences, at least
+	maxBagParts    = 64      // at most
 )
 
 // cut chooses buckets and parts for n occurrences, each of which is worth some columns; size is that of an element in a bucket.
 func (b *bagBuckets[N]) cut(rows, n, columns, size int64) {
-	least := num.CeilDiv(rows, bagBucketsMost)
+	least := num.CeilDiv(rows, maxBagBuckets)
 	wanted := max(bagBucketBytes/max(1, columns*size), least, 1)
 	if n*columns > 1<<16 { // enough work for several processors
 		wanted = min(wanted, max(num.CeilDiv(rows, 64), least))
 	}
 	b.shift = bits.Len64(uint64(wanted) - 1)
 	b.buckets = num.CeilDiv(rows, 1<<b.shift)
-	b.n, b.part = n, max(bagPart, num.CeilDiv(n, bagParts))
+	b.n, b.part = n, max(minBagPart, num.CeilDiv(n, maxBagParts))
 	b.parts = num.CeilDiv(n, b.part)
 	b.cost = (rows + n) * columns / max(b.buckets, 1)
 	b.pitch = num.CeilDiv(b.buckets, 16) * 16
@@ -55,7 +55,7 @@ func (b *bagBuckets[N]) cut(rows, n, columns, size int64) {
 
 // count calls body for each part, to count its occurrences of each bucket, and returns how many there are.
 func (b *bagBuckets[N]) count(body func(w *bagWorker[N], counts []N, first, end int64)) int64 {
-	b.next = sized(b.next, b.parts*b.pitch)
+	b.next = grow(b.next, b.parts*b.pitch)
 	clear(b.next)
 	b.place(body)
 	sum := N(0)
@@ -70,15 +70,15 @@ func (b *bagBuckets[N]) count(body func(w *bagWorker[N], counts []N, first, end 
 
 // place calls body for each part, to put its occurrences where next says.
 func (b *bagBuckets[N]) place(body func(w *bagWorker[N], next []N, first, end int64)) {
-	withWorkers(b.n, b.part, 1<<14, func(w *bagWorker[N], first, end int64) {
+	parallelForWorkers(b.n, b.part, 1<<14, func(w *bagWorker[N], first, end int64) {
 		body(w, b.next[first/b.part*b.pitch:][:b.buckets], first, end)
 	})
 }
 
 // each calls body for each bucket, with the place of its occurrences and its rows.
 func (b *bagBuckets[N]) each(rows int64, body func(w *bagWorker[N], first, end N, row, rows int64)) {
-	share := max(1, (1<<17)/max(b.cost, 1))
-	withWorkers(b.buckets, 1, share, func(w *bagWorker[N], bucket, _ int64) {
+	grain := max(1, (1<<17)/max(b.cost, 1))
+	parallelForWorkers(b.buckets, 1, grain, func(w *bagWorker[N], bucket, _ int64) {
 		first, end := N(0), N(0)
 		if b.parts > 0 { // where the last part ends in this bucket and in the one before
 			last := b.next[(b.parts-1)*b.pitch:]

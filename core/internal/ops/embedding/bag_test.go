@@ -54,7 +54,7 @@ func TestEmbeddingBag(t *testing.T) {
 
 // What a GPU cannot number is refused there, by the name of the field, and taken on the CPU.
 func TestEmbeddingBagCounts(t *testing.T) {
-	(&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	for name, change := range map[string]func(*embedding.EmbeddingBagBackward, int64){
 		"num_embeddings": func(d *embedding.EmbeddingBagBackward, n int64) { d.NumEmbeddings = n },
 		"embedding_dim":  func(d *embedding.EmbeddingBagBackward, n int64) { d.EmbeddingDim = n },
@@ -126,7 +126,7 @@ func TestEmbeddingBagSampleWeightsInRows(t *testing.T) {
 
 // A launch says how wide the weights of samples are, and where the rows of their gradient lie.
 func TestEmbeddingBagWordsOfSampleWeights(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	at, _ := coretest.WordsOf(t, "embedding_bag", "BagArgs")
 	d := coretest.BagOf("sum", 5, 8, 4, 12)
 	d.DType = tensorpkg.Float16
@@ -165,7 +165,7 @@ func TestEmbeddingBagWordsOfSampleWeights(t *testing.T) {
 // The words of a launch are the fields of the struct in cuda/, and so are the constants.
 func TestEmbeddingBagWords(t *testing.T) {
 	at, size := coretest.WordsOf(t, "embedding_bag", "BagArgs")
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	d := coretest.BagOf("mean", 9000, 256, 12, 5000)
 	d.DType, d.ScaleGradByFreq = tensorpkg.BFloat16, true
 	plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{})
@@ -205,7 +205,7 @@ func TestEmbeddingBagWords(t *testing.T) {
 
 // Parts of the workspace do not overlap: each begins behind the one before, whatever the problem.
 func TestEmbeddingBagWorkspace(t *testing.T) {
-	(&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	for _, mode := range embedding.BagModes {
 		for _, total := range []int64{0, 1, 31, 32, 2048, 2049, 70000, 5 << 20} {
 			d := coretest.BagOf(mode, 1000, 96, 77, total)
@@ -214,10 +214,10 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 			require.NoError(t, err)
 			program := coretest.ProgramOf(t, plan, 4, ops.Preference{Kernel: "sorted"}).(*embedding.BagProgram)
 			layout := program.Layout()
-			require.LessOrEqual(t, layout.Partial+program.Parts()*96*8, layout.Size)
+			require.LessOrEqual(t, layout.Partial+program.TotalChunks()*96*8, layout.Size)
 			require.LessOrEqual(t, program.Chunks(program.Levels()), int64(embedding.BagTopChunks), "few chunks are left at the top")
 			require.Less(t, program.Passes()*program.Digit(), int64(33))
-			require.True(t, total == 0 || layout.Lists+4*(2+4*program.Chunks(1)+program.MostSlices()*program.Parts()) <= layout.Partial)
+			require.True(t, total == 0 || layout.Lists+4*(2+4*program.Chunks(1)+program.MaxSlices()*program.TotalChunks()) <= layout.Partial)
 			require.Zero(t, layout.Counts%16+layout.Totals%16, "zeros are written 16 bytes at a time")
 		}
 	}
@@ -225,7 +225,7 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 
 // Few positions are one launch of as many blocks as fill the device, or more of the rows that a block may have; without a workspace.
 func TestEmbeddingBagFew(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 	at, _ := coretest.WordsOf(t, "embedding_bag", "BagArgs")
 	zero, plenty := int64(0), int64(1<<40)
 	for _, row := range []struct {
@@ -236,9 +236,9 @@ func TestEmbeddingBagFew(t *testing.T) {
 	}{
 		{1000, 128, 640, ops.Preference{}, "few", 250, 4},
 		{1, 128, 1, ops.Preference{}, "few", 1, 1},
-		{embedding.BagFewRows * embedding.BagFewBlocks * 132, 128, embedding.BagTile, ops.Preference{}, "few", embedding.BagFewBlocks * 132, embedding.BagFewRows},
-		{embedding.BagFewRows*embedding.BagFewBlocks*132 + 1, 128, 640, ops.Preference{}, "sorted", 0, 0},
-		{embedding.BagFewRows*embedding.BagFewBlocks*132 + 1, 128, 640, ops.Preference{Kernel: "few"}, "few", embedding.BagFewBlocks*132 + 1, embedding.BagFewRows},
+		{embedding.BagSingleLaunchRows * embedding.BagSingleLaunchBlocks * 132, 128, embedding.BagTile, ops.Preference{}, "few", embedding.BagSingleLaunchBlocks * 132, embedding.BagSingleLaunchRows},
+		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{}, "sorted", 0, 0},
+		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{Kernel: "few"}, "few", embedding.BagSingleLaunchBlocks*132 + 1, embedding.BagSingleLaunchRows},
 		{1000, 128, embedding.BagTile + 1, ops.Preference{}, "sorted", 0, 0},
 		{1000, 256, embedding.BagTile, ops.Preference{}, "sorted", 0, 0}, // two slices of a row with all positions
 		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &plenty}, "sorted", 0, 0},
@@ -270,17 +270,17 @@ func TestEmbeddingBagFew(t *testing.T) {
 		require.ErrorIs(t, err, errs.ErrUnsupported)
 	}
 	require.Contains(t, coretest.CudaSource(t, "embedding_bag"), "constexpr u32 kNoRow = kDigits - 1;")
-	require.Equal(t, embedding.BagFewRows, 1<<embedding.BagDigitBits-1)
+	require.Equal(t, embedding.BagSingleLaunchRows, 1<<embedding.BagDigitBits-1)
 }
 
 // A row is cut into no more slices than the workspace has room for, however the operands lie.
 func TestEmbeddingBagSlices(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	at, _ := coretest.WordsOf(t, "embedding_bag", "BagArgs")
 	for _, dtype := range tensorpkg.Floats {
 		for columns := int64(1); columns < 700; columns += 1 + columns/40 {
 			for _, step := range []int64{columns, columns + 1} { // rows of dy, and with a gap behind each
-				bags := embedding.BagCache/(512*2) + 1 // dy is too large for the cache by as much as makes slices narrower
+				bags := embedding.BagL2Bytes/(512*2) + 1 // dy is too large for the cache by as much as makes slices narrower
 				d := coretest.BagOf("sum", 50, columns, int64(2*bags), int64(10*bags))
 				d.DType = dtype
 				plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{})
@@ -299,7 +299,7 @@ func TestEmbeddingBagSlices(t *testing.T) {
 					"dy": tensor(dtype, 1<<40, step, d.NumBags, columns), "dweight": tensor(dtype, 1<<44, columns, 50, columns),
 					"indices": tensor(tensorpkg.Int64, 1<<46, 0, d.TotalIndices), "offsets": tensor(tensorpkg.Int64, 1<<47, 0, d.NumBags)}))
 				last := fake.Launches[len(fake.Launches)-1].Words
-				require.LessOrEqual(t, int64(last[at["slices"]]), coretest.ProgramOf(t, plan, 132, ops.Preference{}).(*embedding.BagProgram).MostSlices(), "%d columns of %v", columns, dtype)
+				require.LessOrEqual(t, int64(last[at["slices"]]), coretest.ProgramOf(t, plan, 132, ops.Preference{}).(*embedding.BagProgram).MaxSlices(), "%d columns of %v", columns, dtype)
 				require.GreaterOrEqual(t, int64(last[at["slices"]]*last[at["lanes"]])*max(1, int64(last[at["wide"]])*16/dtype.Size()), columns)
 			}
 		}
@@ -310,7 +310,7 @@ func TestEmbeddingBagSlices(t *testing.T) {
 func TestEmbeddingBagChecksValuesOnADevice(t *testing.T) {
 	core.SetCheck(true)
 	defer core.SetCheck(false)
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	d := coretest.BagWith(func(*embedding.EmbeddingBagBackward) {})
 	plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{})
 	require.NoError(t, err)

@@ -9,20 +9,20 @@ import (
 
 // Geometry of cuda/embedding_bag*.cuh.
 const (
-	bagUnit        = 64       // rows and entries of a unit, at most, or half of it
-	BagCache       = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
-	BagChunk       = 32       // kChunk
-	BagTile        = 2048     // kTile
-	BagDigitBits   = 8        // of kDigits
-	BagGroup       = 32       // kGroup
-	BagStretch     = 32       // kStretch
-	BagCollected   = 4        // kCollected
-	BagSortBlocks  = 1024     // at most; bagGroup groups
-	bagChunkBlocks = 3        // of a multiprocessor, that sum chunks beside the rows
-	bagLongBlocks  = 4        // of a multiprocessor
-	BagTopChunks   = 64       // chunks of a level that need no larger ones
-	BagFewRows     = 255      // kNoRow: rows of a block, at most
-	BagFewBlocks   = 2        // of a multiprocessor
+	bagUnit               = 64       // rows and entries of a unit, at most, or half of it
+	BagL2Bytes            = 24 << 20 // bytes of dy that stay in the level-2 cache while dweight passes through it
+	BagChunk              = 32       // kChunk
+	BagTile               = 2048     // kTile
+	BagDigitBits          = 8        // of kDigits
+	BagGroup              = 32       // kGroup
+	BagStretch            = 32       // kStretch
+	BagCollected          = 4        // kCollected
+	BagSortBlocks         = 1024     // at most; bagGroup groups
+	bagChunkBlocks        = 3        // of a multiprocessor, that sum chunks beside the rows
+	bagLongBlocks         = 4        // of a multiprocessor
+	BagTopChunks          = 64       // chunks of a level that need no larger ones
+	BagSingleLaunchRows   = 255      // kNoRow: rows of a block, at most
+	BagSingleLaunchBlocks = 2        // of a multiprocessor
 )
 
 // Passes of the sort; what counts nowhere is a row behind the last one.
@@ -54,7 +54,7 @@ func (p *BagProgram) unit() int64 {
 	if p.Mode == "max" {
 		size /= 2
 	}
-	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.units)*launch.ThreadsPerSM {
+	for size > 1 && (p.NumEmbeddings+p.TotalIndices)*vectors < size*int64(p.numSMs)*launch.ThreadsPerSM {
 		size /= 2
 	}
 	return size
@@ -80,7 +80,7 @@ func (p *BagProgram) Levels() (n int64) {
 }
 
 // Parts is how many chunks there may be on all levels.
-func (p *BagProgram) Parts() (n int64) {
+func (p *BagProgram) TotalChunks() (n int64) {
 	for level := range p.Levels() {
 		n += p.Chunks(level + 1)
 	}
@@ -88,21 +88,21 @@ func (p *BagProgram) Parts() (n int64) {
 }
 
 // suitsFew reports that one launch is quicker than a sort: no block has much to do, even where all positions hold one row.
-func (p *BagProgram) suitsFew() bool {
+func (p *BagProgram) suitsSingleLaunch() bool {
 	slices := num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16)
-	return p.NumEmbeddings <= BagFewRows*BagFewBlocks*int64(p.units) && p.TotalIndices*slices <= BagTile
+	return p.NumEmbeddings <= BagSingleLaunchRows*BagSingleLaunchBlocks*int64(p.numSMs) && p.TotalIndices*slices <= BagTile
 }
 
 // fewRows is how many rows a block has.
-func (p *BagProgram) fewRows() int64 {
-	return num.Clamp(num.CeilDiv(p.NumEmbeddings, BagFewBlocks*int64(p.units)), 1, BagFewRows)
+func (p *BagProgram) rowsPerBlock() int64 {
+	return num.Clamp(num.CeilDiv(p.NumEmbeddings, BagSingleLaunchBlocks*int64(p.numSMs)), 1, BagSingleLaunchRows)
 }
 
 // bagLayout is where things lie in the workspace, in bytes.
 type bagLayout struct {
-	Counts, Totals, bags, counted, winners, won, bounds, Lists, Partial int64
-	entries                                                             [2]int64
-	Size                                                                int64
+	Counts, Totals, bags, bagCounts, positionArgmax, entryArgmax, bounds, Lists, Partial int64
+	entries                                                                              [2]int64
+	Size                                                                                 int64
 }
 
 func (p *BagProgram) Layout() (l bagLayout) {
@@ -112,30 +112,30 @@ func (p *BagProgram) Layout() (l bagLayout) {
 		return at
 	}
 	blocks, _ := p.sortGrid()
-	if p.TotalIndices == 0 || p.few {
+	if p.TotalIndices == 0 || p.singleLaunch {
 		return l
 	}
 	l.entries[0], l.entries[1] = take(p.TotalIndices, 8), take(p.TotalIndices, 8)
 	if p.Mode == "mean" {
-		l.counted = take(p.NumBags, 4)
+		l.bagCounts = take(p.NumBags, 4)
 	}
 	l.Totals = take(p.Passes()*p.groupTotals(), 4) // behind counted: both begin as zeros
 	l.Counts = take(blocks<<BagDigitBits, 4)
 	l.bounds = take(p.unitCount()+1, 8)
-	l.Lists = take(2+4*p.Chunks(1)+p.MostSlices()*p.Parts(), 4)
+	l.Lists = take(2+4*p.Chunks(1)+p.MaxSlices()*p.TotalChunks(), 4)
 	switch p.Mode {
 	case "sum":
 		l.bags = take(p.TotalIndices, 4)
 	case "max":
 		words := p.TotalIndices * num.CeilDiv(p.EmbeddingDim, 32)
-		l.bags, l.winners, l.won = take(p.TotalIndices, 4), take(words, 4), take(words, 4)
+		l.bags, l.positionArgmax, l.entryArgmax = take(p.TotalIndices, 4), take(words, 4), take(words, 4)
 	}
-	l.Partial = take(p.Parts()*p.EmbeddingDim, p.DType.Accumulator().Size())
+	l.Partial = take(p.TotalChunks()*p.EmbeddingDim, p.DType.Accumulator().Size())
 	return l
 }
 
 // MostSlices is how many slices a row may be cut into, however its operands lie: of 32 columns, or of half of 32 accesses of 16 bytes.
-func (p *BagProgram) MostSlices() int64 {
+func (p *BagProgram) MaxSlices() int64 {
 	return max(num.CeilDiv(p.EmbeddingDim, 32), 2*num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16))
 }
 

@@ -50,14 +50,14 @@ func (d UniqueRows) Problem() (*ops.Problem, error) {
 		return nil, err
 	}
 	return &ops.Problem{
-		Family: uniqueRows, Element: d.IndexDType, Traffic: d.Total*(d.IndexDType.Size()+d.InverseDType().Size()) + 8*d.Most() + 8,
+		Family: uniqueRows, Element: d.IndexDType, Traffic: d.Total*(d.IndexDType.Size()+d.InverseDType().Size()) + 8*d.MaxRows() + 8,
 		Operands: []ops.Operand{
 			{Name: "indices", Dtypes: []tensor.DType{d.IndexDType}, Like: "as the descriptor says", Shapes: [][]int64{flat}},
-			{Name: "rows", Out: true, Dtypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{d.Most()}}},
+			{Name: "rows", Out: true, Dtypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{d.MaxRows()}}},
 			{Name: "inverse", Out: true, Dtypes: []tensor.DType{d.InverseDType()}, Shapes: [][]int64{flat}},
 			{Name: "count", Out: true, Dtypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{1}}},
 		},
-		Values: func(args []tensor.Tensor) *errs.Error {
+		CheckValues: func(args []tensor.Tensor) *errs.Error {
 			if k, bad := firstOutside(&args[UniqueIndices], 0, d.NumRows); bad != nil {
 				return ops.RefuseIndex(op, "indices", fmt.Sprint("position ", k), *bad, d.NumRows)
 			}
@@ -68,7 +68,7 @@ func (d UniqueRows) Problem() (*ops.Problem, error) {
 }
 
 // Most is how many rows may occur.
-func (d UniqueRows) Most() int64 { return min(d.NumRows, d.Total) }
+func (d UniqueRows) MaxRows() int64 { return min(d.NumRows, d.Total) }
 
 // UniqueWide is the least number of rows or indices whose places take 64 bits. Tests lower it.
 var UniqueWide int64 = math.MaxInt32
@@ -87,12 +87,12 @@ func (d UniqueRows) Padding() int64 { return ops.PaddingRow(d.PaddingIdx, d.NumR
 type UniqueProgram struct {
 	D      UniqueRows
 	cuda   bool
-	units  int  // multiprocessors
+	numSMs int  // multiprocessors
 	single bool // one block does it all
 }
 
-func (d UniqueRows) compile(p *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
-	u := &UniqueProgram{D: d, cuda: cuda, units: units}
+func (d UniqueRows) compile(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	u := &UniqueProgram{D: d, cuda: cuda, numSMs: numSMs}
 	if cuda {
 		if err := ops.CheckCounts(p.Op(), []string{"num_rows", "total"}, d.NumRows, d.Total); err != nil {
 			return nil, err

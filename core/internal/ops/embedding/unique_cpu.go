@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	uniqueSorted   = 32      // cells for each index, from which on it is less to sort the indices
-	uniqueCellPart = 1 << 12 // cells of a task
-	uniquePart     = 1 << 13 // positions of a task
-	uniqueShare    = 1 << 15 // positions or cells that are worth a goroutine
+	uniqueSortCells = 32      // cells for each index, from which on it is less to sort the indices
+	uniqueCellPart  = 1 << 12 // cells of a task
+	uniquePart      = 1 << 13 // positions of a task
+	uniqueGrain     = 1 << 15 // positions or cells that are worth a goroutine
 )
 
 // hostUnique is one run on the CPU, with places of P. Its memory is kept for the next run, as that of hostBags is.
 type hostUnique[N number, P int32 | int64] struct {
 	d       *UniqueRows
 	indices *tensor.Tensor
-	rows    line[int64]
-	inverse line[P]
+	rows    stridedVec[int64]
+	inverse stridedVec[P]
 	first   int64        // the place of the first row
 	marks   []uint64     // a bit for each row of a cell, and above them how many rows the cells before have
 	parts   []int64      // of cells: how many rows; then how many come before
@@ -32,9 +32,9 @@ type hostUnique[N number, P int32 | int64] struct {
 type indexAt[N number] struct{ row, position N }
 
 // cellRows is how many rows a cell has, so that the numbers above them suffice: 32 bits, or 48.
-func cellRows[N number]() N { return N(32 / (bitsOf[N]() / 32)) }
+func rowsPerCell[N number]() N { return N(32 / (bitsOf[N]() / 32)) }
 
-func (l line[I]) set(k int64, v I) { l.in[l.start+k*l.step] = v }
+func (l stridedVec[I]) set(k int64, v I) { l.in[l.start+k*l.step] = v }
 
 func (u *UniqueProgram) Host(args []tensor.Tensor) {
 	if u.D.InverseDType() == tensor.Int64 {
@@ -46,30 +46,30 @@ func (u *UniqueProgram) Host(args []tensor.Tensor) {
 
 func runUnique[N number, P int32 | int64](u *UniqueProgram, args []tensor.Tensor) {
 	pool := &bagPools[bitsOf[N]()/64].unique
-	h := lent[hostUnique[N, P]](pool)
+	h := fromPool[hostUnique[N, P]](pool)
 	h.d, h.indices, h.first = &u.D, &args[UniqueIndices], 0
-	h.rows, h.inverse = lineOf[int64](&args[uniqueOut]), lineOf[P](&args[uniqueInverse])
+	h.rows, h.inverse = stridedOf[int64](&args[uniqueOut]), stridedOf[P](&args[uniqueInverse])
 	if h.d.PaddingIdx != nil {
 		h.first = 1
 	}
 	var count int64
-	if num.CeilDiv(h.d.NumRows, int64(cellRows[N]())) > uniqueSorted*h.d.Total {
+	if num.CeilDiv(h.d.NumRows, int64(rowsPerCell[N]())) > uniqueSortCells*h.d.Total {
 		count = h.sort()
 	} else {
 		count = h.mark()
 	}
-	for k := count; k < h.d.Most(); k++ {
+	for k := count; k < h.d.MaxRows(); k++ {
 		h.rows.set(k, -1)
 	}
-	lineOf[int64](&args[uniqueCount]).set(0, count)
-	h.d, h.indices, h.rows, h.inverse = nil, nil, line[int64]{}, line[P]{}
+	stridedOf[int64](&args[uniqueCount]).set(0, count)
+	h.d, h.indices, h.rows, h.inverse = nil, nil, stridedVec[int64]{}, stridedVec[P]{}
 	pool.Put(h)
 }
 
 // each calls body for tasks of positions, with their indices.
 func (h *hostUnique[N, P]) each(body func(first int64, indices []N)) {
-	withWorkers(h.d.Total, uniquePart, uniqueShare, func(w *bagWorker[N], first, end int64) {
-		w.rows = sized(w.rows, end-first)
+	parallelForWorkers(h.d.Total, uniquePart, uniqueGrain, func(w *bagWorker[N], first, end int64) {
+		w.rows = grow(w.rows, end-first)
 		readIntegers(w.rows, h.indices, first)
 		body(first, w.rows)
 	})
@@ -77,11 +77,11 @@ func (h *hostUnique[N, P]) each(body func(first int64, indices []N)) {
 
 // mark sets a bit for each row that occurs; then a place is a count of bits.
 func (h *hostUnique[N, P]) mark() int64 {
-	h.marks = sized(h.marks, num.CeilDiv(h.d.NumRows, int64(cellRows[N]())))
+	h.marks = grow(h.marks, num.CeilDiv(h.d.NumRows, int64(rowsPerCell[N]())))
 	marks, padding := h.marks, h.d.Padding()
-	spread(int64(len(marks)), uniqueCellPart, uniqueShare, func(first, end int64) { clear(marks[first:end]) })
+	parallelFor(int64(len(marks)), uniqueCellPart, uniqueGrain, func(first, end int64) { clear(marks[first:end]) })
 	h.each(func(_ int64, indices []N) {
-		size := cellRows[N]()
+		size := rowsPerCell[N]()
 		for _, row := range indices { // a frequent row is marked once and looked at often
 			cell, bit := &marks[row/size], uint64(1)<<(row%size)
 			if atomic.LoadUint64(cell)&bit == 0 {
@@ -90,12 +90,12 @@ func (h *hostUnique[N, P]) mark() int64 {
 		}
 	})
 	if padding >= 0 {
-		size := cellRows[N]()
+		size := rowsPerCell[N]()
 		marks[N(padding)/size] &^= 1 << (N(padding) % size)
 	}
 	count := h.countCells()
 	h.each(func(first int64, indices []N) {
-		size, inverse, start := cellRows[N](), h.inverse, h.first
+		size, inverse, start := rowsPerCell[N](), h.inverse, h.first
 		for k, row := range indices {
 			cell := marks[row/size]
 			place := start + int64(cell>>size) + int64(bits.OnesCount32(uint32(cell)&(1<<(row%size)-1)))
@@ -111,8 +111,8 @@ func (h *hostUnique[N, P]) mark() int64 {
 // countCells writes the rows that are marked, completes the cells, and returns how many rows there are.
 func (h *hostUnique[N, P]) countCells() (count int64) {
 	n := int64(len(h.marks))
-	h.parts = sized(h.parts, num.CeilDiv(n, uniqueCellPart))
-	spread(n, uniqueCellPart, uniqueShare, func(first, end int64) {
+	h.parts = grow(h.parts, num.CeilDiv(n, uniqueCellPart))
+	parallelFor(n, uniqueCellPart, uniqueGrain, func(first, end int64) {
 		sum := 0
 		for _, cell := range h.marks[first:end] {
 			sum += bits.OnesCount64(cell)
@@ -122,13 +122,13 @@ func (h *hostUnique[N, P]) countCells() (count int64) {
 	for k, sum := range h.parts {
 		h.parts[k], count = count, count+sum
 	}
-	spread(n, uniqueCellPart, uniqueShare, func(first, end int64) {
+	parallelFor(n, uniqueCellPart, uniqueGrain, func(first, end int64) {
 		place := h.parts[first/uniqueCellPart]
 		for k := first; k < end; k++ {
 			left := h.marks[k]
-			h.marks[k] = left | uint64(place)<<cellRows[N]()
+			h.marks[k] = left | uint64(place)<<rowsPerCell[N]()
 			for ; left != 0; left &= left - 1 {
-				h.rows.set(place, k*int64(cellRows[N]())+int64(bits.TrailingZeros64(left)))
+				h.rows.set(place, k*int64(rowsPerCell[N]())+int64(bits.TrailingZeros64(left)))
 				place++
 			}
 		}
@@ -138,7 +138,7 @@ func (h *hostUnique[N, P]) countCells() (count int64) {
 
 // sort brings equal indices together, where a look at every cell would take longer.
 func (h *hostUnique[N, P]) sort() (count int64) {
-	h.pairs, h.room = sized(h.pairs, h.d.Total), sized(h.room, h.d.Total)
+	h.pairs, h.room = grow(h.pairs, h.d.Total), grow(h.room, h.d.Total)
 	h.each(func(first int64, indices []N) {
 		for k, row := range indices {
 			h.pairs[first+int64(k)] = indexAt[N]{row, N(first + int64(k))}

@@ -10,7 +10,7 @@ import (
 
 // Geometry of cuda/unique_rows.cu.
 const (
-	UniqueMost       = 1024    // kMost: threads of a block
+	UniqueBlock      = 1024    // kMost: threads of a block
 	UniqueGroup      = 32      // cells of 32 rows
 	uniqueSingle     = 1 << 13 // positions that one block does
 	uniqueSingleRows = 1 << 17
@@ -40,7 +40,7 @@ func (u *UniqueProgram) Layout() (l uniqueLayout) {
 	if u.D.Total == 0 {
 		rows = 0
 	}
-	l.Cells = max(1, num.CeilDiv(rows, 32*UniqueMost)) * UniqueMost
+	l.Cells = max(1, num.CeilDiv(rows, 32*UniqueBlock)) * UniqueBlock
 	groups := l.Cells / UniqueGroup
 	l.Shift = int64(bits.Len64(uint64(groups))) / 2 // so that a group has as few totals before it as counts
 	l.Totals = l.Cells * 8
@@ -58,12 +58,12 @@ func (u *UniqueProgram) Workspace() int64 {
 
 func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	if u.single {
-		return u.launch(q, args, workspace, uniqueClear, UniqueStages, 1, UniqueMost)
+		return u.launch(q, args, workspace, uniqueClear, UniqueStages, 1, UniqueBlock)
 	}
 	l := u.Layout()
 	for stage, row := range []struct{ grid, block int64 }{
 		uniqueClear:       {num.CeilDiv(l.Counts/16, launch.BlockThreads), launch.BlockThreads},
-		uniqueMark:        {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.units)), launch.BlockThreads}, // few: see the kernel
+		uniqueMark:        {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.numSMs)), launch.BlockThreads}, // few: see the kernel
 		uniqueCountGroups: {l.Cells / launch.BlockThreads, launch.BlockThreads},
 		uniqueWrite:       {l.Cells / launch.BlockThreads, launch.BlockThreads},
 		uniquePlace:       {max(1, num.CeilDiv(u.D.Total, launch.BlockThreads)), launch.BlockThreads},
@@ -89,7 +89,7 @@ func (u *UniqueProgram) launch(q *launch.Queue, args []tensor.Tensor, workspace 
 	q.Address(uniqueCount, args[uniqueCount].Data)
 	q.Address(launch.WorkspaceOperand, workspace)
 	l := u.Layout()
-	for _, word := range []int64{u.D.NumRows, u.D.Total, u.D.Padding(), u.D.Most(), l.Cells, l.Totals, l.Counts, l.Shift, int64(first), int64(end)} {
+	for _, word := range []int64{u.D.NumRows, u.D.Total, u.D.Padding(), u.D.MaxRows(), l.Cells, l.Totals, l.Counts, l.Shift, int64(first), int64(end)} {
 		q.Launch.Put(uint64(word))
 	}
 	return q.Submit(0, grid, block)

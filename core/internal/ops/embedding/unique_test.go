@@ -63,7 +63,7 @@ func TestUniqueRows(t *testing.T) {
 
 // More rows or indices than 32 bits number: places are int64 then; on a GPU they are refused.
 func TestUniqueRowsCounts(t *testing.T) {
-	(&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	random, last := rand.New(rand.NewPCG(9, 9)), int64(-1)
 	for _, rows := range []int64{1<<31 - 1, 1 << 32, 1<<40 + 3} {
 		for _, padding := range []*int64{nil, &last} {
@@ -109,7 +109,7 @@ func TestUniqueRowsThreads(t *testing.T) {
 // The words of a launch are the fields of the struct in cuda/, and the stages come in their order.
 func TestUniqueRowsWords(t *testing.T) {
 	at, size := coretest.WordsOf(t, "unique_rows", "UniqueArgs")
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	padding := int64(-1)
 	d := embedding.UniqueRows{NumRows: 1 << 20, Total: 50000, IndexDType: tensor.Int64, PaddingIdx: &padding}
 	plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
@@ -129,7 +129,7 @@ func TestUniqueRowsWords(t *testing.T) {
 			require.Equal(t, want, int64(l.Words[at[name]]), "%s in stage %d", name, stage)
 		}
 	}
-	require.EqualValues(t, embedding.UniqueMost, coretest.SourceConstant(t, "unique_rows", "kMost"))
+	require.EqualValues(t, embedding.UniqueBlock, coretest.SourceConstant(t, "unique_rows", "kMost"))
 	stages := []string{"clear", "mark", "count", "rows", "inverse"}
 	require.Len(t, stages, embedding.UniqueStages)
 	for stage, name := range stages {
@@ -139,7 +139,7 @@ func TestUniqueRowsWords(t *testing.T) {
 
 // One block does what is small, in one launch. Where nothing occurs, a count of 0 is written all the same.
 func TestUniqueRowsLaunches(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	at, _ := coretest.WordsOf(t, "unique_rows", "UniqueArgs")
 	for _, row := range []struct {
 		rows, total int64
@@ -157,12 +157,12 @@ func TestUniqueRowsLaunches(t *testing.T) {
 		var stages strings.Builder
 		for _, l := range fake.Launches {
 			fmt.Fprint(&stages, l.Words[at["stage"]])
-			require.True(t, l.Block == launch.BlockThreads || l.Block == embedding.UniqueMost && l.Grid == 1)
+			require.True(t, l.Block == launch.BlockThreads || l.Block == embedding.UniqueBlock && l.Grid == 1)
 		}
 		require.Equal(t, row.launches, stages.String(), "%v", row)
 		require.EqualValues(t, embedding.UniqueStages, fake.Launches[len(fake.Launches)-1].Words[at["end"]])
 		if row.launches == "0" {
-			require.Equal(t, []uint32{1, embedding.UniqueMost}, []uint32{fake.Launches[0].Grid, fake.Launches[0].Block})
+			require.Equal(t, []uint32{1, embedding.UniqueBlock}, []uint32{fake.Launches[0].Grid, fake.Launches[0].Block})
 		}
 	}
 	_, err := core.Select(embedding.UniqueRows{NumRows: 1<<17 + 1, Total: 5, IndexDType: tensor.Int32}, tensor.CUDA(0), ops.Preference{Kernel: "single"})
@@ -175,7 +175,7 @@ func TestUniqueRowsWorkspace(t *testing.T) {
 		l := (&embedding.UniqueProgram{D: embedding.UniqueRows{NumRows: rows, Total: 10}}).Layout()
 		groups := l.Cells / embedding.UniqueGroup
 		require.GreaterOrEqual(t, l.Cells*32, rows)
-		require.Zero(t, l.Cells%embedding.UniqueMost, "blocks read cells without a look at where they end")
+		require.Zero(t, l.Cells%embedding.UniqueBlock, "blocks read cells without a look at where they end")
 		require.LessOrEqual(t, l.Totals+4*((groups-1)>>l.Shift+1), l.Counts)
 		require.Zero(t, l.Counts%16, "zeros are written 16 bytes at a time")
 		require.LessOrEqual(t, int64(1)<<l.Shift, 2*(groups>>l.Shift)+1, "as few totals as counts")
@@ -194,7 +194,7 @@ func TestUniqueRowsGuarantee(t *testing.T) {
 func TestUniqueRowsChecksValuesOnADevice(t *testing.T) {
 	core.SetCheck(true)
 	defer core.SetCheck(false)
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 4}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	plan, err := core.Select(embedding.UniqueRows{NumRows: 5, Total: 3, IndexDType: tensor.Int64}, tensor.CUDA(0), ops.Preference{})
 	require.NoError(t, err)
 	args, workspace := coretest.DeviceArgs(plan, plan.Operands()...)

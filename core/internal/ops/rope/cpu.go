@@ -19,82 +19,82 @@ import (
 
 // A task is a tile of tokens and pairs, whose factors are made once, over some of the rows (heads of batches) that share them.
 const (
-	ropeTile = 2048 // factors of each sort
-	ropeRun  = 64   // rows
+	tileFactors = 2048 // factors of each sort
+	rowsPerTask = 64   // rows
 )
 
-// ropeWorker is the scratch of one goroutine.
-type ropeWorker[A cpu.Accumulator] struct {
-	factors   [4][ropeTile]A
-	positions [ropeTile]int64
+// worker is the scratch of one goroutine.
+type worker[A cpu.Accumulator] struct {
+	factors   [4][tileFactors]A
+	positions [tileFactors]int64
 }
 
 var (
-	ropeWorkers32 = sync.Pool{New: func() any { return new(ropeWorker[float32]) }}
-	ropeWorkers64 = sync.Pool{New: func() any { return new(ropeWorker[float64]) }}
+	workers32 = sync.Pool{New: func() any { return new(worker[float32]) }}
+	workers64 = sync.Pool{New: func() any { return new(worker[float64]) }}
 )
 
-func (p *RopeProgram) Host(args []tensor.Tensor) {
-	if p.nothing() {
+func (p *Program) Host(args []tensor.Tensor) {
+	if p.isEmpty() {
 		return
 	}
 	if p.DType == tensor.Float64 {
-		hostRope[float64](p, args, &ropeWorkers64)
+		runHost[float64](p, args, &workers64)
 	} else {
-		hostRope[float32](p, args, &ropeWorkers32)
+		runHost[float32](p, args, &workers32)
 	}
 }
 
-// ropeHost is one run on the CPU.
-type ropeHost[A cpu.Accumulator] struct {
-	*RopeProgram
-	args           []tensor.Tensor
-	positions      ropePositionsAt
-	cos, sin       ropeTable
-	rotations      [2]ropePair
-	n              int   // of the rotations
-	batches        int64 // that share their angles
-	tokens, breath int64 // of a tile: tokens and pairs
+// hostRun is one run on the CPU.
+type hostRun[A cpu.Accumulator] struct {
+	*Program
+	args                        []tensor.Tensor
+	positions                   positionLayout
+	cos, sin                    tableLayout
+	rotations                   [2]rotation
+	n                           int   // of the rotations
+	batches                     int64 // that share their angles
+	tokensPerTile, pairsPerTile int64 // of a tile: tokens and pairs
 }
 
-func hostRope[A cpu.Accumulator](p *RopeProgram, args []tensor.Tensor, pool *sync.Pool) {
-	h := ropeHost[A]{RopeProgram: p, args: args, positions: positionsOf(&args[RopePositions]), batches: p.BatchSize}
+func runHost[A cpu.Accumulator](p *Program, args []tensor.Tensor, pool *sync.Pool) {
+	h := hostRun[A]{Program: p, args: args, positions: positionsOf(&args[Positions]), batches: p.BatchSize}
 	h.rotations, h.n = p.rotations(args)
 	if p.hasTables(args) {
-		h.cos, h.sin = tableOf(&args[RopeCos]), tableOf(&args[RopeSin])
+		h.cos, h.sin = tableOf(&args[Cos]), tableOf(&args[Sin])
 	}
 	if p.anglesDiffer(args) {
 		h.batches = 1
 	}
-	h.breath = min(max(p.pairs, 1), ropeTile)
+	h.pairsPerTile = min(max(p.pairs, 1), tileFactors)
 	rows := int64(0)
 	for _, r := range h.rotations[:h.n] {
 		rows += h.batches * r.heads
 	}
-	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, ropeRun), 1))) // so that short sequences make several tasks
-	h.tokens = min(ropeTile/h.breath, p.SeqLen, some)
-	runs, across, along := num.CeilDiv(rows, ropeRun), num.CeilDiv(max(p.pairs, 1), h.breath), num.CeilDiv(p.SeqLen, h.tokens)
-	work := h.tokens * (2*h.breath + (p.HeadDim-2*p.pairs)/across) * min(rows, ropeRun) // elements of a task
-	start := func() (*ropeWorker[A], func()) {
-		w := pool.Get().(*ropeWorker[A])
+	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, rowsPerTask), 1))) // so that short sequences make several tasks
+	h.tokensPerTile = min(tileFactors/h.pairsPerTile, p.SeqLen, some)
+	rowTasks, tilesOfPairs, tilesOfTokens := num.CeilDiv(rows, rowsPerTask), num.CeilDiv(max(p.pairs, 1), h.pairsPerTile), num.CeilDiv(p.SeqLen, h.tokensPerTile)
+	work := h.tokensPerTile * (2*h.pairsPerTile + (p.HeadDim-2*p.pairs)/tilesOfPairs) * min(rows, rowsPerTask) // elements of a task
+	start := func() (*worker[A], func()) {
+		w := pool.Get().(*worker[A])
 		return w, func() { pool.Put(w) }
 	}
-	threads.Run(unsafe.Pointer(p), p.BatchSize/h.batches*along*across*runs, num.CeilDiv(cpu.Grain, max(work, 1)), start, func(w *ropeWorker[A], task int64) {
-		run := task % runs
-		task /= runs
-		pair := task % across * h.breath
-		task /= across
-		token := task % along * h.tokens
-		tile := ropeArea{task / along, token, min(h.tokens, p.SeqLen-token), pair, min(h.breath, p.pairs-pair)}
+	threads.Run(unsafe.Pointer(p), p.BatchSize/h.batches*tilesOfTokens*tilesOfPairs*rowTasks, num.CeilDiv(cpu.Grain, max(work, 1)), start, func(w *worker[A], task int64) {
+		run := task % rowTasks
+		task /= rowTasks
+		pair := task % tilesOfPairs * h.pairsPerTile
+		task /= tilesOfPairs
+		token := task % tilesOfTokens * h.tokensPerTile
+		tile := tile{task / tilesOfTokens, token, min(h.tokensPerTile, p.SeqLen-token), pair, min(h.pairsPerTile, p.pairs-pair)}
 		h.makeFactors(w, &tile)
-		h.rotateRows(w, &tile, run*ropeRun, min(rows, (run+1)*ropeRun))
+		h.rotateRows(w, &tile, run*rowsPerTask, min(rows, (run+1)*rowsPerTask))
 	})
 }
 
-// ropeArea is a tile: the first batch, tokens and pairs.
-type ropeArea struct{ batch, token, tokens, pair, pairs int64 }
+// tile is a tile: the first batch, tokens and pairs.
+type tile struct{ batch, token, tokens, pair, pairs int64 }
 
-func (w *ropeWorker[A]) addresses() (list [4]C.uintptr_t) {
+func (w *worker[A]) addresses() (list [4]C.uintptr_t) {
 	for k := range w.factors {
 		list[k] = C.uintptr_t(uintptr(unsafe.Pointer(&w.factors[k])))
 	}
@@ -102,7 +102,7 @@ func (w *ropeWorker[A]) addresses() (list [4]C.uintptr_t) {
 }
 
 // makeFactors makes a, b, c and d for each token and pair of a tile.
-func (h *ropeHost[A]) makeFactors(w *ropeWorker[A], tile *ropeArea) {
+func (h *hostRun[A]) makeFactors(w *worker[A], tile *tile) {
 	furthest := 0.0
 	for t := range tile.tokens {
 		w.positions[t] = h.positions.position(tile.batch, tile.token+t)
@@ -120,11 +120,11 @@ func (h *ropeHost[A]) makeFactors(w *ropeWorker[A], tile *ropeArea) {
 	case tile.pairs == 0:
 		return
 	case h.hasTables(h.args):
-		hop, partner := h.columns(&h.args[RopeCos])
-		f.hop, f.partner = C.long(hop), C.long(partner)
-		f.cos, f.sin = h.cos.c(tile, hop), h.sin.c(tile, hop)
+		pairStride, partnerOffset := h.tableColumns(&h.args[Cos])
+		f.pair_stride, f.partner_offset = C.long(pairStride), C.long(partnerOffset)
+		f.cos, f.sin = h.cos.c(tile, pairStride), h.sin.c(tile, pairStride)
 	case furthest*h.fastest >= C.ROPE_LARGEST:
-		h.makeFarFactors(w, tile)
+		h.makeExactFactors(w, tile)
 		return
 	default:
 		f.frequency = C.uintptr_t(uintptr(unsafe.Pointer(&h.Frequency[tile.pair])))
@@ -137,14 +137,14 @@ func (h *ropeHost[A]) makeFactors(w *ropeWorker[A], tile *ropeArea) {
 }
 
 // c is the table from the first pair of a tile on.
-func (t *ropeTable) c(tile *ropeArea, hop int64) C.sw_rope_table {
+func (t *tableLayout) c(tile *tile, pairStride int64) C.sw_rope_table {
 	kinds := [...]C.long{C.TABLE_F32, C.TABLE_F64, C.TABLE_F16, C.TABLE_BF16} // by the row of the dtype
-	data := t.data + uintptr((tile.batch*t.batch+tile.pair*hop*t.column)*t.dtype.Size())
+	data := t.data + uintptr((tile.batch*t.batch+tile.pair*pairStride*t.column)*t.dtype.Size())
 	return C.sw_rope_table{data: C.uintptr_t(data), kind: kinds[t.dtype.Row()], row: C.long(t.row), column: C.long(t.column)}
 }
 
 // makeFarFactors does the same for angles of any size.
-func (h *ropeHost[A]) makeFarFactors(w *ropeWorker[A], tile *ropeArea) {
+func (h *hostRun[A]) makeExactFactors(w *worker[A], tile *tile) {
 	for t := range tile.tokens {
 		for i, frequency := range h.Frequency[tile.pair : tile.pair+tile.pairs] {
 			angle := float64(w.positions[t]) * frequency
@@ -162,7 +162,7 @@ func (h *ropeHost[A]) makeFarFactors(w *ropeWorker[A], tile *ropeArea) {
 }
 
 // rotateRows rotates the rows from..to-1: the heads of each batch of dy, then those of dy_k.
-func (h *ropeHost[A]) rotateRows(w *ropeWorker[A], tile *ropeArea, from, to int64) {
+func (h *hostRun[A]) rotateRows(w *worker[A], tile *tile, from, to int64) {
 	for i := range h.rotations[:h.n] {
 		r := &h.rotations[i]
 		n := h.batches * r.heads
@@ -177,22 +177,22 @@ func (h *ropeHost[A]) rotateRows(w *ropeWorker[A], tile *ropeArea, from, to int6
 }
 
 // rotateHeads rotates the tile in some heads of one batch.
-func (h *ropeHost[A]) rotateHeads(w *ropeWorker[A], tile *ropeArea, r *ropePair, batch, head, count int64) {
-	hop, partner := h.members()
+func (h *hostRun[A]) rotateHeads(w *worker[A], tile *tile, r *rotation, batch, head, count int64) {
+	pairStride, partnerOffset := h.rowColumns()
 	size := h.DType.Size()
-	place := func(rows *ropeRows) C.uintptr_t {
+	place := func(rows *rowLayout) C.uintptr_t {
 		return C.uintptr_t(rows.data + uintptr((batch*rows.batch+head*rows.head+tile.token*rows.token)*size))
 	}
 	c := C.sw_rope_rows{in: place(&r.in), out: place(&r.out), factor: w.addresses(),
 		outer: C.long(count), in_outer: C.long(r.in.head), out_outer: C.long(r.out.head),
 		inner: C.long(tile.tokens), in_inner: C.long(r.in.token), out_inner: C.long(r.out.token), factor_inner: C.long(tile.pairs),
 		in_step: C.long(r.in.step), out_step: C.long(r.out.step),
-		first: C.long(h.RotaryStart + tile.pair*hop), pairs: C.long(tile.pairs), hop: C.long(hop), partner: C.long(partner)}
+		first: C.long(h.RotaryStart + tile.pair*pairStride), pairs: C.long(tile.pairs), pair_stride: C.long(pairStride), partner_offset: C.long(partnerOffset)}
 	if tile.pair == 0 {
 		end := h.RotaryStart + 2*h.pairs
 		c.copied = [2][2]C.long{{0, C.long(h.RotaryStart)}, {C.long(end), C.long(h.HeadDim - end)}}
 	}
-	whole := partner == 1 && 2*tile.pairs == h.HeadDim && r.in.step == 1 && r.out.step == 1
+	whole := partnerOffset == 1 && 2*tile.pairs == h.HeadDim && r.in.step == 1 && r.out.step == 1
 	switch {
 	case whole && r.in.token == h.HeadDim && r.out.token == h.HeadDim: // the tokens are one long row
 		c.pairs *= c.inner

@@ -13,48 +13,48 @@ import (
 // The launch of cuda/rope.cu.
 
 const (
-	ropeFine   = 64 // frequencies that a launch gives
-	ropeCoarse = 14 // factors of the bits of the number of a pair above those, and one that evens their number
-	RopeBlock  = 256
-	ropeHeld   = 4 // kRows: a thread turns no more, unless it reads tables
-	ropeTokens = 8 // of a thread where tokens have fewer rows than that
+	fineFrequencies    = 64 // frequencies that a launch gives
+	coarseFactors      = 14 // factors of the bits of the number of a pair above those, and one that evens their number
+	BlockThreads       = 256
+	maxRowsPerThread   = 4 // kRows: a thread turns no more, unless it reads tables
+	maxTokensPerThread = 8 // of a thread where tokens have fewer rows than that
 )
 
 // Kernels by number: for angles of positions, for those of tables, and for tokens of few rows.
 const (
-	ropeByPosition = iota
-	ropeByTables
-	ropeAlongTokens
+	kernelByPosition = iota
+	kernelByTables
+	kernelAlongTokens
 )
 
-// ropeLaunch says how threads share the work.
-type ropeLaunch struct {
-	vector          int64 // elements of an access
-	units, rotating int64 // of a token, and those that rotate
-	copied          int64 // vectors outside the rotated part
-	places          int64 // tokens, of all batches where they have angles of their own
-	lanes           int   // 2^lanes threads side by side
-	tiles           int64
-	stride, most    int64 // from a token of a thread to its next, and how many it has at most; 0 where it has one place
-	run             int64 // rows of a thread
-	groups          [2]ropeGroups
-	chunks          int64 // blocks over the rows of all operands
+// launchConfig says how threads share the work.
+type launchConfig struct {
+	vector                       int64 // elements of an access
+	units, rotating              int64 // of a token, and those that rotate
+	copied                       int64 // vectors outside the rotated part
+	tokens                       int64 // tokens, of all batches where they have angles of their own
+	lanes                        int   // 2^lanes threads side by side
+	tiles                        int64
+	tokenStride, tokensPerThread int64 // from a token of a thread to its next, and how many it has at most; 0 where it has one place
+	rowsPerThread                int64 // rows of a thread
+	groups                       [2]rowGroups
+	chunks                       int64 // blocks over the rows of all operands
 }
 
-// ropeGroups are the rows of an operand that share angles, numbered by two of batch and head; a chunk is of one group.
-type ropeGroups struct {
+// rowGroups are the rows of an operand that share angles, numbered by two of batch and head; a chunk is of one group.
+type rowGroups struct {
 	number, rows, chunks int64    // groups; rows and chunks of each
 	in, out              [2]int64 // strides of group and row
 }
 
-func (p *RopeProgram) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error {
-	if p.nothing() {
+func (p *Program) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error {
+	if p.isEmpty() {
 		return nil
 	}
 	rotations, n := p.rotations(args)
-	l := p.launch(args, rotations[:n])
+	l := p.configure(args, rotations[:n])
 	q.Begin()
-	p.packWalk(q, args, &l)
+	p.packArguments(q, args, &l)
 	for i := range rotations {
 		if i == n {
 			var none [16]uint64
@@ -69,27 +69,27 @@ func (p *RopeProgram) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) e
 		p.packStrides(q, &r.in, g.in)
 		p.packStrides(q, &r.out, g.out)
 	}
-	kernel := ropeByPosition
+	kernel := kernelByPosition
 	switch {
 	case p.hasTables(args):
-		kernel = ropeByTables
-	case l.most > 0:
-		kernel = ropeAlongTokens
+		kernel = kernelByTables
+	case l.tokensPerThread > 0:
+		kernel = kernelAlongTokens
 	}
-	return q.Submit(kernel, l.tiles*l.chunks, RopeBlock)
+	return q.Submit(kernel, l.tiles*l.chunks, BlockThreads)
 }
 
-func (p *RopeProgram) packStrides(q *launch.Queue, rows *ropeRows, g [2]int64) {
+func (p *Program) packStrides(q *launch.Queue, rows *rowLayout, g [2]int64) {
 	for _, stride := range []int64{rows.batch, g[0], g[1], rows.token, rows.step} {
 		q.Launch.Put(uint64(stride * p.DType.Size()))
 	}
 }
 
-func (p *RopeProgram) launch(args []tensor.Tensor, rotations []ropePair) ropeLaunch {
-	l := ropeLaunch{vector: p.vector(args, rotations), places: p.SeqLen}
+func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchConfig {
+	l := launchConfig{vector: p.vectorElements(args, rotations), tokens: p.SeqLen}
 	differ := p.anglesDiffer(args)
 	if differ {
-		l.places *= p.BatchSize
+		l.tokens *= p.BatchSize
 	}
 	l.rotating = p.pairs / l.vector
 	l.copied = (p.HeadDim - 2*p.pairs) / l.vector
@@ -98,67 +98,67 @@ func (p *RopeProgram) launch(args []tensor.Tensor, rotations []ropePair) ropeLau
 		l.rotating = 2 * p.pairs / l.vector // or one
 		l.units = l.rotating + l.copied
 	}
-	for 1<<l.lanes < min(RopeBlock, l.units*l.places) {
+	for 1<<l.lanes < min(BlockThreads, l.units*l.tokens) {
 		l.lanes++
 	}
-	l.tiles = num.CeilDiv(l.units*l.places, 1<<l.lanes)
+	l.tiles = num.CeilDiv(l.units*l.tokens, 1<<l.lanes)
 	for i := range rotations {
 		l.groups[i] = p.groups(&rotations[i], differ)
 	}
-	least := int64(p.units) * 3 / 4 // blocks: few with many rows come to rest before more with few
-	l.run = ropeHeld
+	least := int64(p.numSMs) * 3 / 4 // blocks: few with many rows come to rest before more with few
+	l.rowsPerThread = maxRowsPerThread
 	switch {
 	case p.hasTables(args): // all rows of a thread share what it reads
-		l.run, least = 64, int64(p.units)*2
-	case p.fewRows(rotations, &l):
-		l.run = 1
+		l.rowsPerThread, least = 64, int64(p.numSMs)*2
+	case p.hasFewRows(rotations, &l):
+		l.rowsPerThread = 1
 		p.alongTokens(&l)
 	}
-	for ; ; l.run /= 2 {
+	for ; ; l.rowsPerThread /= 2 {
 		l.chunks = 0
 		for i := range rotations {
 			g := &l.groups[i]
-			g.chunks = num.CeilDiv(g.rows, l.run*RopeBlock>>l.lanes)
+			g.chunks = num.CeilDiv(g.rows, l.rowsPerThread*BlockThreads>>l.lanes)
 			l.chunks += g.chunks * g.number
 		}
-		if l.run == 1 || l.tiles*l.chunks >= least {
+		if l.rowsPerThread == 1 || l.tiles*l.chunks >= least {
 			return l
 		}
 	}
 }
 
 // fewRows reports that tokens have too few rows to share angles, and many tokens dense rows that the widest vectors cut.
-func (p *RopeProgram) fewRows(rotations []ropePair, l *ropeLaunch) bool {
-	few := l.places == p.SeqLen && 1<<l.lanes == RopeBlock && l.vector*p.DType.Size() == p.widest()
+func (p *Program) hasFewRows(rotations []rotation, l *launchConfig) bool {
+	few := l.tokens == p.SeqLen && 1<<l.lanes == BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
 	for i := range rotations {
-		few = few && l.groups[i].number*l.groups[i].rows < ropeHeld && rotations[i].in.step != 0
+		few = few && l.groups[i].number*l.groups[i].rows < maxRowsPerThread && rotations[i].in.step != 0
 	}
 	return few
 }
 
 // alongTokens gives a thread the same unit of several tokens, as far apart as the threads of all tiles reach.
-func (p *RopeProgram) alongTokens(l *ropeLaunch) {
+func (p *Program) alongTokens(l *launchConfig) {
 	whole := l.units // tiles that end where a token does
-	for whole%2 == 0 && l.units/whole < RopeBlock {
+	for whole%2 == 0 && l.units/whole < BlockThreads {
 		whole /= 2
 	}
-	tokens := int64(ropeTokens)
+	tokens := int64(maxTokensPerThread)
 	if p.DType.Size() == 2 { // more arithmetic for each byte
 		tokens *= 2
 	}
-	for tokens > 1 && num.CeilDiv(l.tiles, tokens) < max(4*int64(p.units), whole) {
+	for tokens > 1 && num.CeilDiv(l.tiles, tokens) < max(4*int64(p.numSMs), whole) {
 		tokens /= 2
 	}
-	if l.most = tokens; tokens > 1 {
+	if l.tokensPerThread = tokens; tokens > 1 {
 		l.tiles = num.CeilDiv(l.tiles, tokens*whole) * whole
-		l.stride = l.tiles * RopeBlock / l.units
-		l.most = num.CeilDiv(l.places, l.stride)
+		l.tokenStride = l.tiles * BlockThreads / l.units
+		l.tokensPerThread = num.CeilDiv(l.tokens, l.tokenStride)
 	}
 }
 
 // groups numbers the rows that share angles: all of them in one group where the strides allow it.
-func (p *RopeProgram) groups(r *ropePair, differ bool) ropeGroups {
-	g := ropeGroups{number: p.BatchSize, rows: r.heads, in: [2]int64{r.in.batch, r.in.head}, out: [2]int64{r.out.batch, r.out.head}}
+func (p *Program) groups(r *rotation, differ bool) rowGroups {
+	g := rowGroups{number: p.BatchSize, rows: r.heads, in: [2]int64{r.in.batch, r.in.head}, out: [2]int64{r.out.batch, r.out.head}}
 	switch {
 	case differ: // a place says of which batch it is
 		g.number = 1
@@ -189,7 +189,7 @@ func Divisor64(d int64) []uint64 {
 }
 
 // widest is the longest access in bytes: kWidest elements, so that a thread holds 16 bytes of a row, in one vector or in two.
-func (p *RopeProgram) widest() int64 {
+func (p *Program) maxVectorBytes() int64 {
 	if p.Pairing == "half" {
 		return 8
 	}
@@ -197,18 +197,18 @@ func (p *RopeProgram) widest() int64 {
 }
 
 // vector is the longest access, of the widest or of 8 bytes or of one element, by which every row can be cut.
-func (p *RopeProgram) vector(args []tensor.Tensor, rotations []ropePair) int64 {
+func (p *Program) vectorElements(args []tensor.Tensor, rotations []rotation) int64 {
 	size := p.DType.Size()
 	whole := p.pairs
 	if p.Pairing == "interleaved" {
 		whole *= 2
 	}
-	for bytes := p.widest(); bytes >= 8; bytes /= 2 {
+	for bytes := p.maxVectorBytes(); bytes >= 8; bytes /= 2 {
 		v := bytes / size
 		fits := v > 1 && p.RotaryStart%v == 0 && whole%v == 0 && p.HeadDim%v == 0
 		for i := range rotations {
 			r := &rotations[i]
-			fits = fits && p.cuts(&args[r.input], &r.in, v, true) && p.cuts(&args[r.output], &r.out, v, false)
+			fits = fits && p.isVectorizable(&args[r.input], &r.in, v, true) && p.isVectorizable(&args[r.output], &r.out, v, false)
 		}
 		if fits {
 			return v
@@ -218,7 +218,7 @@ func (p *RopeProgram) vector(args []tensor.Tensor, rotations []ropePair) int64 {
 }
 
 // cuts reports that rows consist of vectors of v elements at multiples of their size; an expanded input is one element.
-func (p *RopeProgram) cuts(t *tensor.Tensor, rows *ropeRows, v int64, input bool) bool {
+func (p *Program) isVectorizable(t *tensor.Tensor, rows *rowLayout, v int64, input bool) bool {
 	if input && rows.step == 0 {
 		return true
 	}
@@ -232,28 +232,28 @@ func (p *RopeProgram) cuts(t *tensor.Tensor, rows *ropeRows, v int64, input bool
 }
 
 // packWalk packs RopeWalk.
-func (p *RopeProgram) packWalk(q *launch.Queue, args []tensor.Tensor, l *ropeLaunch) {
+func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launchConfig) {
 	flag := func(on bool) uint64 {
 		if on {
 			return 1
 		}
 		return 0
 	}
-	positions, cos, sin := positionsOf(&args[RopePositions]), ropeTable{dtype: tensor.Float32}, ropeTable{dtype: tensor.Float32}
-	rows, hop, partner := int64(0), int64(0), int64(0)
+	positions, cos, sin := positionsOf(&args[Positions]), tableLayout{dtype: tensor.Float32}, tableLayout{dtype: tensor.Float32}
+	rows, pairStride, partnerOffset := int64(0), int64(0), int64(0)
 	if p.hasTables(args) {
-		table := &args[RopeCos]
-		cos, sin, rows = tableOf(table), tableOf(&args[RopeSin]), table.Shape[table.NDim-2]
-		hop, partner = p.columns(table)
+		table := &args[Cos]
+		cos, sin, rows = tableOf(table), tableOf(&args[Sin]), table.Shape[table.NDim-2]
+		pairStride, partnerOffset = p.tableColumns(table)
 	}
-	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.places, l.stride, l.most, int64(l.lanes), l.tiles, l.run, l.groups[0].chunks * l.groups[0].number, l.vector} {
+	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.tokens, l.tokenStride, l.tokensPerThread, int64(l.lanes), l.tiles, l.rowsPerThread, l.groups[0].chunks * l.groups[0].number, l.vector} {
 		q.Launch.Put(uint64(v))
 	}
 	q.Launch.Put(Divisor64(l.units)...)
 	q.Launch.Put(Divisor64(p.SeqLen)...)
 	q.Launch.Put(Divisor32(l.tiles)...)
-	q.Launch.Put(flag(p.Direction == "forward"), flag(p.Angle == "float32"), math.Float64bits(p.fastest), uint64(rows), uint64(hop), uint64(partner))
-	for _, operand := range []int{RopePositions, RopeCos, RopeSin} {
+	q.Launch.Put(flag(p.Direction == "forward"), flag(p.Angle == "float32"), math.Float64bits(p.fastest), uint64(rows), uint64(pairStride), uint64(partnerOffset))
+	for _, operand := range []int{Positions, Cos, Sin} {
 		if args[operand].Given() {
 			q.Address(operand, args[operand].Data)
 		} else {
@@ -265,7 +265,7 @@ func (p *RopeProgram) packWalk(q *launch.Queue, args []tensor.Tensor, l *ropeLau
 		dtype = positions.tensor.DType
 	}
 	q.Launch.Put(uint64(dtype.Row()), uint64(positions.batch*dtype.Size()), uint64(positions.token*dtype.Size()))
-	for _, t := range []*ropeTable{&cos, &sin} {
+	for _, t := range []*tableLayout{&cos, &sin} {
 		q.Launch.Put(uint64(t.dtype.Row()))
 		for _, stride := range []int64{t.batch, t.row, t.column} {
 			q.Launch.Put(uint64(stride * t.dtype.Size()))
@@ -277,11 +277,11 @@ func (p *RopeProgram) packWalk(q *launch.Queue, args []tensor.Tensor, l *ropeLau
 // powersOfLaunch are the frequencies of the first pairs, the factors of the bits of a pair's number above those, and how far the power
 // exceeds each, relative to it, as float32.
 func powersOfLaunch(list []Double) (words []uint64) {
-	var low [ropeFine + ropeCoarse]uint64
+	var low [fineFrequencies + coarseFactors]uint64
 	for i := range low {
 		at, power := i, Double{High: 1}
-		if i >= ropeFine {
-			at = ropeFine << (i - ropeFine)
+		if i >= fineFrequencies {
+			at = fineFrequencies << (i - fineFrequencies)
 		}
 		if at < len(list) {
 			power = list[at]

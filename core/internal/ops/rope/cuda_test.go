@@ -30,20 +30,20 @@ func TestRopeLaunchesOfFewRows(t *testing.T) {
 		{"three rows of three batches", 3, 1, many, 128, tensor.Float64, nil, "half_tokens_f64", 8},
 		{"units that are no power of two", 1, 1, many, 96, tensor.BFloat16, nil, "half_tokens_bf16", 16},
 		{"positions that batches share", 2, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) {
-			args[rope.RopePositions] = coretest.DeviceTensor(tensor.Int64, 50<<40, many)
+			args[rope.Positions] = coretest.DeviceTensor(tensor.Int64, 50<<40, many)
 		}, "half_tokens_bf16", 16},
 		{"positions of each batch", 2, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) {
-			args[rope.RopePositions] = coretest.DeviceTensor(tensor.Int64, 50<<40, 2, many)
+			args[rope.Positions] = coretest.DeviceTensor(tensor.Int64, 50<<40, 2, many)
 		}, "half_bf16", 0},
 		{"four rows", 1, 4, many, 128, tensor.BFloat16, nil, "half_bf16", 0},
-		{"narrow vectors", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.RopeDy].Data += 2 }, "half_bf16", 0},
-		{"an expanded gradient", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.RopeDy].Strides = [tensor.MaxRank]int64{} }, "half_bf16", 0},
+		{"narrow vectors", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.Dy].Data += 2 }, "half_bf16", 0},
+		{"an expanded gradient", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.Dy].Strides = [tensor.MaxRank]int64{} }, "half_bf16", 0},
 		{"tables", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) {
-			args[rope.RopeCos], args[rope.RopeSin] = coretest.DeviceTensor(tensor.Float32, 60<<40, many, 128), coretest.DeviceTensor(tensor.Float32, 70<<40, many, 128)
+			args[rope.Cos], args[rope.Sin] = coretest.DeviceTensor(tensor.Float32, 60<<40, many, 128), coretest.DeviceTensor(tensor.Float32, 70<<40, many, 128)
 		}, "half_tables_bf16", 0},
 	} {
 		t.Run(c.about, func(t *testing.T) {
-			fake := (&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+			fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 			d := rope.RopeBackward{BatchSize: c.batch, NumHeads: c.heads, SeqLen: c.seq, HeadDim: c.width, DType: c.dtype, Pairing: "half"}
 			plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
@@ -57,8 +57,8 @@ func TestRopeLaunchesOfFewRows(t *testing.T) {
 			word := func(name string) int64 { return int64(fake.Launches[0].Words[walk[name]]) }
 			require.Equal(t, c.tokens, word("most"))
 			if c.tokens > 1 {
-				require.Zero(t, word("tiles")*rope.RopeBlock%word("units"), "a thread stays at its unit")
-				require.Equal(t, word("tiles")*rope.RopeBlock/word("units"), word("stride"))
+				require.Zero(t, word("tiles")*rope.BlockThreads%word("units"), "a thread stays at its unit")
+				require.Equal(t, word("tiles")*rope.BlockThreads/word("units"), word("stride"))
 				require.GreaterOrEqual(t, word("stride")*c.tokens, c.seq)
 			}
 		})

@@ -7,14 +7,14 @@ import (
 
 // How the operands of a RopeBackward lie in memory, whatever their layout. Strides are in elements.
 
-// ropeRows is dy or dx: where the element d of head h of token s in batch b lies.
-type ropeRows struct {
+// rowLayout is dy or dx: where the element d of head h of token s in batch b lies.
+type rowLayout struct {
 	data                     uintptr
 	batch, head, token, step int64
 }
 
-func (p *RopeProgram) rowsOf(t *tensor.Tensor) ropeRows {
-	r, s := ropeRows{data: t.Data}, &t.Strides
+func (p *Program) rowsOf(t *tensor.Tensor) rowLayout {
+	r, s := rowLayout{data: t.Data}, &t.Strides
 	switch p.Layout {
 	case "bhsd":
 		r.batch, r.head, r.token, r.step = s[0], s[1], s[2], s[3]
@@ -26,47 +26,47 @@ func (p *RopeProgram) rowsOf(t *tensor.Tensor) ropeRows {
 	return r
 }
 
-// ropePair is an input with its output.
-type ropePair struct {
+// rotation is an input with its output.
+type rotation struct {
 	input, output int // numbers among the operands
 	heads         int64
-	in, out       ropeRows
+	in, out       rowLayout
 }
 
 // rotations are the pairs of a run: dy and dx, then dy_k and dx_k.
-func (p *RopeProgram) rotations(args []tensor.Tensor) (list [2]ropePair, n int) {
+func (p *Program) rotations(args []tensor.Tensor) (list [2]rotation, n int) {
 	first := len(args) - 1
 	if p.NumKeyHeads != nil {
 		first--
-		list[1] = ropePair{input: ropeDyK, output: len(args) - 1, heads: *p.NumKeyHeads}
+		list[1] = rotation{input: dyK, output: len(args) - 1, heads: *p.NumKeyHeads}
 		n = 1
 	}
-	list[0] = ropePair{input: RopeDy, output: first, heads: p.NumHeads}
+	list[0] = rotation{input: Dy, output: first, heads: p.NumHeads}
 	for i := range n + 1 {
 		list[i].in, list[i].out = p.rowsOf(&args[list[i].input]), p.rowsOf(&args[list[i].output])
 	}
 	return list, n + 1
 }
 
-// ropePositionsAt reads positions: [S], [1, S] or [B, S].
-type ropePositionsAt struct {
+// positionLayout reads positions: [S], [1, S] or [B, S].
+type positionLayout struct {
 	tensor       *tensor.Tensor // nil: the number of the token
 	batches      int64          // 0 where all have the same
 	batch, token int64
 }
 
-func positionsOf(t *tensor.Tensor) ropePositionsAt {
+func positionsOf(t *tensor.Tensor) positionLayout {
 	if !t.Given() {
-		return ropePositionsAt{}
+		return positionLayout{}
 	}
-	at := ropePositionsAt{tensor: t, token: t.Strides[t.NDim-1]}
+	at := positionLayout{tensor: t, token: t.Strides[t.NDim-1]}
 	if t.NDim == 2 && t.Shape[0] > 1 && t.Strides[0] != 0 {
 		at.batches, at.batch = t.Shape[0], t.Strides[0]
 	}
 	return at
 }
 
-func (at *ropePositionsAt) position(b, s int64) int64 {
+func (at *positionLayout) position(b, s int64) int64 {
 	if at.tensor == nil {
 		return s
 	}
@@ -77,17 +77,17 @@ func (at *ropePositionsAt) position(b, s int64) int64 {
 	return cpu.Elements[int64](at.tensor, offset, 1, 1)[0]
 }
 
-// ropeTable is cos or sin: [P, columns], [1, P, columns] or [B, P, columns].
-type ropeTable struct {
+// tableLayout is cos or sin: [P, columns], [1, P, columns] or [B, P, columns].
+type tableLayout struct {
 	data               uintptr
 	dtype              tensor.DType
 	batches            int64 // 0 where all have the same
 	batch, row, column int64
 }
 
-func tableOf(t *tensor.Tensor) ropeTable {
+func tableOf(t *tensor.Tensor) tableLayout {
 	last := t.NDim - 1
-	at := ropeTable{data: t.Data, dtype: t.DType, row: t.Strides[last-1], column: t.Strides[last]}
+	at := tableLayout{data: t.Data, dtype: t.DType, row: t.Strides[last-1], column: t.Strides[last]}
 	if t.NDim == 3 && t.Shape[0] > 1 && t.Strides[0] != 0 {
 		at.batches, at.batch = t.Shape[0], t.Strides[0]
 	}
@@ -95,7 +95,7 @@ func tableOf(t *tensor.Tensor) ropeTable {
 }
 
 // columns are the steps in a table from one pair to the next, and from the first member of a pair to the second: 0 where both share.
-func (p *RopeProgram) columns(table *tensor.Tensor) (hop, partner int64) {
+func (p *Program) tableColumns(table *tensor.Tensor) (pairStride, partnerOffset int64) {
 	switch {
 	case table.Shape[table.NDim-1] == p.pairs:
 		return 1, 0
@@ -106,17 +106,17 @@ func (p *RopeProgram) columns(table *tensor.Tensor) (hop, partner int64) {
 }
 
 // anglesDiffer reports that batches have angles of their own.
-func (p *RopeProgram) anglesDiffer(args []tensor.Tensor) bool {
-	at := positionsOf(&args[RopePositions])
+func (p *Program) anglesDiffer(args []tensor.Tensor) bool {
+	at := positionsOf(&args[Positions])
 	differ := at.batches > 0
 	if p.hasTables(args) {
-		differ = differ || tableOf(&args[RopeCos]).batches > 0 || tableOf(&args[RopeSin]).batches > 0
+		differ = differ || tableOf(&args[Cos]).batches > 0 || tableOf(&args[Sin]).batches > 0
 	}
 	return differ
 }
 
 // members are the steps in a row from one pair to the next, and from the first member of a pair to the second.
-func (p *RopeProgram) members() (hop, partner int64) {
+func (p *Program) rowColumns() (pairStride, partnerOffset int64) {
 	if p.Pairing == "half" {
 		return 1, p.pairs
 	}
@@ -124,4 +124,4 @@ func (p *RopeProgram) members() (hop, partner int64) {
 }
 
 // nothing reports that a run has no element.
-func (p *RopeProgram) nothing() bool { return p.BatchSize == 0 || p.SeqLen == 0 || p.HeadDim == 0 }
+func (p *Program) isEmpty() bool { return p.BatchSize == 0 || p.SeqLen == 0 || p.HeadDim == 0 }

@@ -36,12 +36,12 @@ func modelRope(t *testing.T) *coretest.FakeCUDA {
 	t.Helper()
 	walk, first := coretest.WordsOf(t, "rope", "RopeWalk")
 	operand, size := coretest.WordsOf(t, "rope", "RopeOperand")
-	return (&coretest.FakeCUDA{Devices: 1, Units: 3, Body: func(symbol string, l *driver.Launch) {
+	return (&coretest.FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
 		m := &ropeModel{t: t, words: l.Words(), walk: walk, operand: operand, first: first, size: size, rows: coretest.SourceConstant(t, "rope", "kRows")}
 		m.half, m.tokens = strings.Contains(symbol, "_half_"), strings.Contains(symbol, "_tokens_")
-		for _, row := range tensor.DtypeRows {
+		for _, row := range tensor.DTypeRows {
 			if strings.HasSuffix(symbol, "_"+row.Suffix) {
-				m.dtype = row.Dtype
+				m.dtype = row.DType
 			}
 		}
 		m.run(int64(l.Grid), int64(l.Block))
@@ -188,7 +188,7 @@ func (m *ropeModel) rotate(o []uint64, number [4]int64, unit int64) {
 func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 	position := token
 	if p := m.word("positions", 0); p != 0 {
-		position = int64(load(p+batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), tensor.DtypeRows[m.word("position_dtype", 0)].Dtype))
+		position = int64(load(p+batch*m.word("position_stride", 0)+token*m.word("position_stride", 1), tensor.DTypeRows[m.word("position_dtype", 0)].DType))
 	}
 	if m.word("cos", 0) != 0 {
 		if position < 0 || position >= m.word("rows", 0) {
@@ -196,7 +196,7 @@ func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 		}
 		look := func(name string, column int64) float64 {
 			at := batch*m.word(name+"_stride", 0) + position*m.word(name+"_stride", 1) + column*m.word(name+"_stride", 2)
-			return load(m.word(name, 0)+at, tensor.DtypeRows[m.word(name+"_dtype", 0)].Dtype)
+			return load(m.word(name, 0)+at, tensor.DTypeRows[m.word(name+"_dtype", 0)].DType)
 		}
 		i := pair * m.word("hop", 0)
 		j := i + m.word("partner", 0)
@@ -246,7 +246,7 @@ func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
 		for _, pairs := range []int64{1, 64, 65, 20000} {
 			compiled, err := rope.RopeBackward{HeadDim: 2 * pairs, Base: &base}.WithDefaults().Compile(1, ops.Preference{})
 			require.NoError(t, err)
-			p := compiled.(*rope.RopeProgram)
+			p := compiled.(*rope.Program)
 			m := &ropeModel{t: t, walk: walk, words: append(make([]uint64, walk["fine"]), p.Powers...)}
 			m.words[walk["pairs"]] = uint64(pairs)
 			differ := 0

@@ -54,11 +54,11 @@ const maxHeadDim = 1 << 20
 
 // Numbers of the operands, and those of the outputs counted from the end.
 const (
-	RopeDy = iota
-	RopePositions
-	RopeCos
-	RopeSin
-	ropeDyK
+	Dy = iota
+	Positions
+	Cos
+	Sin
+	dyK
 )
 
 // WithDefaults fills in what was left out.
@@ -130,9 +130,9 @@ func (d RopeBackward) Problem() (*ops.Problem, error) {
 	}
 	moved, _ := tensor.Product(d.Shape(heads))
 	return &ops.Problem{
-		Family: rope, Element: d.DType, Traffic: 2 * moved * d.DType.Size(), Operands: operands, Presence: d.presence, Values: d.checkValues,
-		Compile: func(_ *ops.Problem, units int, _ bool, preference ops.Preference) (ops.Program, error) {
-			return d.Compile(units, preference)
+		Family: rope, Element: d.DType, Traffic: 2 * moved * d.DType.Size(), Operands: operands, CheckPresence: d.checkPresence, CheckValues: d.checkValues,
+		Compile: func(_ *ops.Problem, numSMs int, _ bool, preference ops.Preference) (ops.Program, error) {
+			return d.Compile(numSMs, preference)
 		},
 	}, nil
 }
@@ -198,8 +198,8 @@ func checkWord(field, word string, known ...string) error {
 }
 
 // presence checks that the tables come together, are alike, and have a row for each token where there are no positions.
-func (d RopeBackward) presence(args []tensor.Tensor) *errs.Error {
-	positions, cos, sin := &args[RopePositions], &args[RopeCos], &args[RopeSin]
+func (d RopeBackward) checkPresence(args []tensor.Tensor) *errs.Error {
+	positions, cos, sin := &args[Positions], &args[Cos], &args[Sin]
 	switch {
 	case cos.Given() && !sin.Given():
 		return errs.New(errs.InvalidProblem, rope.Name, "sin", "given beside cos", "nothing", "")
@@ -216,21 +216,21 @@ func (d RopeBackward) presence(args []tensor.Tensor) *errs.Error {
 	return nil
 }
 
-// RopeProgram is a compiled RopeBackward.
-type RopeProgram struct {
+// Program is a compiled RopeBackward.
+type Program struct {
 	RopeBackward
-	units     int       // multiprocessors
+	numSMs    int       // multiprocessors
 	pairs     int64     // RotaryDim / 2
 	Frequency []float64 // of each pair: radians for each position
 	fastest   float64   // the largest of them
 	Powers    []uint64  // what a launch says of them
 }
 
-func (d RopeBackward) Compile(units int, preference ops.Preference) (ops.Program, error) {
+func (d RopeBackward) Compile(numSMs int, preference ops.Preference) (ops.Program, error) {
 	if k := preference.Kernel; k != "" && k != d.Pairing {
 		return nil, errs.New(errs.Unsupported, rope.Name, "preference.kernel", fmt.Sprintf("%q for this problem", d.Pairing), fmt.Sprintf("%q", k), "")
 	}
-	p := &RopeProgram{RopeBackward: d, units: units, pairs: *d.RotaryDim / 2}
+	p := &Program{RopeBackward: d, numSMs: numSMs, pairs: *d.RotaryDim / 2}
 	list := Powers(float64(*d.Base), p.pairs)
 	p.Frequency = make([]float64, len(list))
 	for i, f := range list {
@@ -241,23 +241,23 @@ func (d RopeBackward) Compile(units int, preference ops.Preference) (ops.Program
 	return p, nil
 }
 
-func (p *RopeProgram) Kernel() string   { return p.Pairing }
-func (p *RopeProgram) Workspace() int64 { return 0 }
+func (p *Program) Kernel() string   { return p.Pairing }
+func (p *Program) Workspace() int64 { return 0 }
 
-func (p *RopeProgram) Symbols() (list []launch.Symbol) {
+func (p *Program) Symbols() (list []launch.Symbol) {
 	for _, kernel := range []string{"", "_tables", "_tokens"} {
 		list = append(list, launch.Symbol{Image: rope.Image, Name: rope.Symbol("", p.Pairing+kernel, p.DType)})
 	}
 	return list
 }
 
-func (p *RopeProgram) Geometry() string {
+func (p *Program) Geometry() string {
 	return fmt.Sprintf("%d of %d elements of each head from %d on, %s, over %s", *p.RotaryDim, p.HeadDim, p.RotaryStart, p.Pairing, tensor.ShapeText(p.Shape(p.NumHeads)))
 }
 
 // InPlace lets dx be dy and dx_k be dy_k: each pair is read by the one who writes it.
-func (p *RopeProgram) InPlace(args []tensor.Tensor, o int) bool {
-	own, other := RopeDy, ropeDyK
+func (p *Program) InPlace(args []tensor.Tensor, o int) bool {
+	own, other := Dy, dyK
 	if o == len(args)-1 && p.NumKeyHeads != nil {
 		own, other = other, own
 	}
@@ -265,20 +265,20 @@ func (p *RopeProgram) InPlace(args []tensor.Tensor, o int) bool {
 }
 
 // hasTables reports that angles come from cos and sin.
-func (p *RopeProgram) hasTables(args []tensor.Tensor) bool { return args[RopeCos].Given() }
+func (p *Program) hasTables(args []tensor.Tensor) bool { return args[Cos].Given() }
 
 // checkValues refuses positions that are no row of the tables.
 func (d RopeBackward) checkValues(args []tensor.Tensor) *errs.Error {
-	if !args[RopeCos].Given() || !args[RopePositions].Given() || args[RopePositions].Empty() {
+	if !args[Cos].Given() || !args[Positions].Given() || args[Positions].Empty() {
 		return nil
 	}
-	cos := &args[RopeCos]
-	rows, at := cos.Shape[cos.NDim-2], positionsOf(&args[RopePositions])
+	cos := &args[Cos]
+	rows, at := cos.Shape[cos.NDim-2], positionsOf(&args[Positions])
 	for b := range max(1, at.batches) {
 		for s := range d.SeqLen {
 			if row := at.position(b, s); row < 0 || row >= rows {
 				place := fmt.Sprintf("positions[%d]", s)
-				if args[RopePositions].NDim == 2 {
+				if args[Positions].NDim == 2 {
 					place = fmt.Sprintf("positions[%d, %d]", b, s)
 				}
 				return errs.New(errs.InvalidProblem, rope.Name, "positions", fmt.Sprintf("rows of the tables, from 0 to %d", rows-1), fmt.Sprintf("%s = %d", place, row), "")

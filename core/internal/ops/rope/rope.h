@@ -25,7 +25,7 @@ typedef struct {
   long single;            /* the angle is formed in float32 */
   long forward;           /* the transpose of the backward */
   sw_rope_table cos, sin;
-  long hop, partner;      /* columns from a pair to the next, and from its first member to its second */
+  long pair_stride, partner_offset;      /* columns from a pair to the next, and from its first member to its second */
 } sw_rope_factors;
 
 /* Angles must be below ROPE_LARGEST. */
@@ -40,7 +40,7 @@ typedef struct {
   long factor_outer, factor_inner;
   uintptr_t factor[4];
   long first, pairs;      /* the element that the pairs begin at */
-  long hop, partner;      /* elements from a pair to the next, and from its first member to its second */
+  long pair_stride, partner_offset;      /* elements from a pair to the next, and from its first member to its second */
   long copied[2][2];      /* elements that are copied: where they begin, how many */
 } sw_rope_rows;
 

@@ -27,8 +27,8 @@ TARGET INLINE void AT(sincos)(double *restrict sine, double *restrict cosine, co
 }
 
 /* n numbers of a table. */
-TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, long row, long column, long hop, long n) {
-  long at = row * t->row + column * t->column, step = hop * t->column;
+TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, long row, long column, long pair_stride, long n) {
+  long at = row * t->row + column * t->column, step = pair_stride * t->column;
   float wide[PAIRS];
   uint16_t raw[PAIRS];
   switch (t->kind) {
@@ -81,13 +81,13 @@ TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, l
       long row = ((const int64_t *)f->position)[t]; \
       for (long p = 0, n; p < f->pairs; p += n) { \
         n = f->pairs - p < PAIRS ? f->pairs - p : PAIRS; \
-        AT(table_row)(cos_i, &f->cos, row, p * f->hop, f->hop, n); \
-        AT(table_row)(sin_i, &f->sin, row, p * f->hop, f->hop, n); \
-        if (f->partner) { \
-          AT(table_row)(cos_other, &f->cos, row, p * f->hop + f->partner, f->hop, n); \
-          AT(table_row)(sin_other, &f->sin, row, p * f->hop + f->partner, f->hop, n); \
+        AT(table_row)(cos_i, &f->cos, row, p * f->pair_stride, f->pair_stride, n); \
+        AT(table_row)(sin_i, &f->sin, row, p * f->pair_stride, f->pair_stride, n); \
+        if (f->partner_offset) { \
+          AT(table_row)(cos_other, &f->cos, row, p * f->pair_stride + f->partner_offset, f->pair_stride, n); \
+          AT(table_row)(sin_other, &f->sin, row, p * f->pair_stride + f->partner_offset, f->pair_stride, n); \
         } \
-        AT(put_factors_##suffix)(f, t * f->pairs + p, n, cos_i, sin_i, f->partner ? cos_other : cos_i, f->partner ? sin_other : sin_i); \
+        AT(put_factors_##suffix)(f, t * f->pairs + p, n, cos_i, sin_i, f->partner_offset ? cos_other : cos_i, f->partner_offset ? sin_other : sin_i); \
       } \
     } \
   }
@@ -160,11 +160,11 @@ HALF(bf16)
     for (long p = 0, n; p < r->pairs; p += n) { \
       n = r->pairs - p < PAIRS ? r->pairs - p : PAIRS; \
       const wide *f[4] = {factor[0] + p, factor[1] + p, factor[2] + p, factor[3] + p}; \
-      long first = r->first + p * r->hop, second = first + r->partner; \
+      long first = r->first + p * r->pair_stride, second = first + r->partner_offset; \
       stored *out_i = out + first * r->out_step, *out_j = out + second * r->out_step; \
       const wide *in_i, *in_j; \
       wide *made_i = AT(place_##how)(room[2], out_i, r->out_step), *made_j; \
-      if (r->partner == 1) { \
+      if (r->partner_offset == 1) { \
         in_i = AT(read_##how)(room[0], in + first * r->in_step, r->in_step, 2 * n); \
         AT(rotate_adjacent_##rotate)(made_i, in_i, f, n); \
         AT(write_##how)(out_i, made_i, r->out_step, 2 * n); \
@@ -188,14 +188,14 @@ HALF(bf16)
     wide *y = AT(place_##how)(room[1], out, 1); \
     for (long k = 0; k < rows; k++, x += 2 * half, y += 2 * half) { \
       const wide *f[4] = {factor[0] + k * half, factor[1] + k * half, factor[2] + k * half, factor[3] + k * half}; \
-      if (r->partner == 1) AT(rotate_adjacent_##rotate)(y, x, f, half); \
+      if (r->partner_offset == 1) AT(rotate_adjacent_##rotate)(y, x, f, half); \
       else AT(rotate_apart_##rotate)(y, y + half, x, x + half, f, half); \
     } \
     AT(write_##how)(out, room[1], 1, 2 * half * rows); \
   } \
   TARGET static void AT(rope_rows_##suffix)(const sw_rope_rows *r) { \
     long width = 2 * r->pairs, group = 1; \
-    if (r->in_step == 1 && r->out_step == 1 && !r->copied[0][1] && !r->copied[1][1] && r->first == 0 && r->partner <= r->pairs && \
+    if (r->in_step == 1 && r->out_step == 1 && !r->copied[0][1] && !r->copied[1][1] && r->first == 0 && r->partner_offset <= r->pairs && \
         r->in_inner == width && r->out_inner == width && r->factor_inner == r->pairs && 0 < width && width <= PAIRS) \
       group = 2 * PAIRS / width; \
     for (long o = 0; o < r->outer; o++) \

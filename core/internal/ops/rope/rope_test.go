@@ -204,15 +204,15 @@ func (c *ropeTrial) definition(memories map[string]*coretest.Memory, in string) 
 		if d.Pairing == "half" {
 			pair, second = e%(r/2), e >= r/2
 		}
-		hop, partner := int64(1), r/2
+		pairStride, partnerOffset := int64(1), r/2
 		if d.Pairing == "interleaved" {
-			hop, partner = 2, 1
+			pairStride, partnerOffset = 2, 1
 		}
-		other := int64(k) + partner
+		other := int64(k) + partnerOffset
 		if second {
-			other = int64(k) - partner
+			other = int64(k) - partnerOffset
 		}
-		ci, si, cj, sj, blur := c.angle(memories, batch, token, pair, hop, partner)
+		ci, si, cj, sj, blur := c.angle(memories, batch, token, pair, pairStride, partnerOffset)
 		own, cross := ci, sj // dx_i
 		if second {
 			own, cross = cj, -si
@@ -228,7 +228,7 @@ func (c *ropeTrial) definition(memories map[string]*coretest.Memory, in string) 
 	return terms
 }
 
-func (c *ropeTrial) angle(memories map[string]*coretest.Memory, batch, token, pair, hop, partner int64) (ci, si, cj, sj, blur float64) {
+func (c *ropeTrial) angle(memories map[string]*coretest.Memory, batch, token, pair, pairStride, partnerOffset int64) (ci, si, cj, sj, blur float64) {
 	d := c.d.WithDefaults()
 	position := float64(token)
 	if p := memories["positions"]; p != nil {
@@ -247,8 +247,8 @@ func (c *ropeTrial) angle(memories map[string]*coretest.Memory, batch, token, pa
 		}
 		i, j := at+pair, at+pair
 		if columns == *d.RotaryDim {
-			i = at + pair*hop
-			j = i + partner
+			i = at + pair*pairStride
+			j = i + partnerOffset
 		}
 		return cos.Value(i), sin.Value(i), cos.Value(j), sin.Value(j), 0
 	}

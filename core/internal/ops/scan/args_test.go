@@ -28,7 +28,7 @@ func scanCalls(t *testing.T, d scan.ScanBackward, preference ops.Preference, cha
 // scanCallsWith are those on a device with as many clusters.
 func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanBackward, preference ops.Preference, change func(args []tensor.Tensor), operands ...string) ([]coretest.FakeLaunch, []tensor.Tensor, *core.Plan) {
 	t.Helper()
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 132, Clusters: clusters}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Clusters: clusters}).Install(t)
 	plan, err := core.Select(d, tensor.CUDA(0), preference)
 	require.NoError(t, err)
 	args, workspace := coretest.DeviceArgs(plan, operands...)
@@ -229,7 +229,7 @@ func TestWordsOfScans(t *testing.T) {
 		}
 	})
 	t.Run("no workspace without indices", func(t *testing.T) {
-		(&coretest.FakeCUDA{Devices: 1, Units: 132}).Install(t)
+		(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 		for _, c := range []struct {
 			kind   string
 			n      int64
@@ -475,7 +475,7 @@ func TestShapesOfScans(t *testing.T) {
 
 // Where the workspace is to be small, a kernel without a ring is chosen, which leaves no records; and none where even that needs more.
 func TestScansWithinAWorkspace(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 132, Exports: coretest.ExportsOfKernels(t)}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, c := range []struct {
 		shape       []int64
 		ring, plain string

@@ -305,7 +305,7 @@ func (h *hostScan) place(to *C.scan_operand, operand int, first, count int64) {
 		part, row := (first+done)/h.rows, (first+done)%h.rows
 		n := min(count-done, h.rows-row)
 		at, base := to.at[done:done+n], part*h.part*h.steps[operand]
-		h.views[operand].Pieces(row, n, func(start, offset, count, step int64) {
+		h.views[operand].VisitRuns(row, n, func(start, offset, count, step int64) {
 			for i := range at[start : start+count] {
 				at[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
 			}

@@ -42,7 +42,7 @@ func scanTensor(dtype tensor.DType, shape []int64, values []float64) tensor.Tens
 			out[i] = uint16(v)
 		}
 	} else {
-		half := make([]cpu.Bfloat16, len(values))
+		half := make([]cpu.BFloat16, len(values))
 		cpu.NarrowBFloat16(half, narrow)
 		for i, v := range half {
 			out[i] = uint16(v)
@@ -67,7 +67,7 @@ func scanValues(t tensor.Tensor) []float64 {
 	case tensor.Float16:
 		cpu.WidenFloat16(narrow, cpu.Elements[cpu.Float16](&t, 0, n, 1))
 	case tensor.BFloat16:
-		cpu.WidenBFloat16(narrow, cpu.Elements[cpu.Bfloat16](&t, 0, n, 1))
+		cpu.WidenBFloat16(narrow, cpu.Elements[cpu.BFloat16](&t, 0, n, 1))
 	}
 	for i, v := range narrow {
 		out[i] = float64(v)

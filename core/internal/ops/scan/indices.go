@@ -170,7 +170,7 @@ func (h *hostScan) index(row, position int64) int64 {
 		position = h.n - 1 - position
 	}
 	offset := position * h.steps[IndicesOperand]
-	h.views[IndicesOperand].Pieces(row, 1, func(_, at, _, _ int64) { offset += at })
+	h.views[IndicesOperand].VisitRuns(row, 1, func(_, at, _, _ int64) { offset += at })
 	return cpu.Elements[int64](&h.args[IndicesOperand], offset, 1, 1)[0]
 }
 

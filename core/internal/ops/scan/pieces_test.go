@@ -189,7 +189,7 @@ func TestQuickMemory(t *testing.T) {
 		{"cumprod", tensor.BFloat16, 8192, 8192, 0, h200, "slabs", 16 * 40, false},
 	} {
 		about := fmt.Sprintf("%+v", c)
-		fake := (&coretest.FakeCUDA{Devices: 1, Units: 132, Bandwidth: c.bandwidth, Clusters: func(*driver.Launch) int { return 40 }}).Install(t)
+		fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Bandwidth: c.bandwidth, Clusters: func(*driver.Launch) int { return 40 }}).Install(t)
 		plan, err := core.Select(scan.ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.n}, DType: c.dtype, Dim: c.dim}, tensor.CUDA(0), ops.Preference{})
 		require.NoError(t, err)
 		args, workspace := coretest.DeviceArgs(plan, "dy", "x", "dx")

@@ -105,7 +105,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		traffic += n * d.DType.Size()
 	}
 	p := &ops.Problem{Family: Scan, Kind: d.Kind, Element: d.DType, Operands: operands, Traffic: traffic}
-	p.Presence = func(args []tensor.Tensor) *errs.Error {
+	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		x, indices := args[1].Given(), args[2].Given()
 		switch {
 		case x && !kind.x:
@@ -121,7 +121,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 	}
 	s := ScanProgram{kind: d.Kind, recurrence: kind.recurrence, element: d.DType, shape: d.Shape,
 		dim: int((d.Dim + rank) % rank), reverse: d.Reverse, first: d.Tie == "first"}
-	p.Values = s.checkValues
+	p.CheckValues = s.checkValues
 	p.Compile = func(p *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
 		chosen := s
 		chosen.Units, chosen.bandwidth, chosen.clusters, chosen.slabs = units, p.Bandwidth, hasClusters(p.Arch), hasSlabs(p.Arch)

@@ -52,7 +52,7 @@ func TestScanSelection(t *testing.T) {
 	var table strings.Builder
 	seen := map[string]string{}
 	for _, device := range selectionDevices {
-		fake := &coretest.FakeCUDA{Devices: 1, Units: device.units, Shared: device.shared, Bandwidth: device.bandwidth, Arch: device.arch}
+		fake := &coretest.FakeCUDA{Devices: 1, NumSMs: device.units, Shared: device.shared, Bandwidth: device.bandwidth, Arch: device.arch}
 		if device.clusters {
 			fake.Clusters = func(l *driver.Launch) int { // as many as find shared memory and registers
 				beside := max(1, min(2048/int(l.Block), 65536/(64*int(l.Block)), (228<<10)/max(int(l.Shared)+1024, 1)))

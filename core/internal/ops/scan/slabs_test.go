@@ -78,7 +78,7 @@ func TestSlabs(t *testing.T) {
 
 // Where blocks have no room for slabs there are none, however many clusters there are.
 func TestSlabsWantRoom(t *testing.T) {
-	fake := (&coretest.FakeCUDA{Devices: 1, Units: 170, Arch: "sm_120", Clusters: func(*driver.Launch) int { return 16 }}).Install(t)
+	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 170, Arch: "sm_120", Clusters: func(*driver.Launch) int { return 16 }}).Install(t)
 	for forced, kernel := range map[string]string{"": "strips", "slabs": "columns"} {
 		fake.Launches = nil
 		plan, err := core.Select(scan.ScanBackward{Kind: "cumprod", Shape: []int64{8192, 8192}, DType: tensor.BFloat16}, tensor.CUDA(0), ops.Preference{Kernel: forced})
