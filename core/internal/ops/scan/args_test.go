@@ -79,7 +79,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(1), w.get("dims"))
 		require.Equal(t, int64(6), w.get("extent"))
 		require.Equal(t, int64(6), w.get("strips"))
-		require.Equal(t, int64(scan.ScanReversed|scan.ScanDense), w.get("flags"))
+		require.Equal(t, int64(scan.FlagReversed|scan.FlagVectorized), w.get("flags"))
 		require.Equal(t, int64(args[scan.DxOperand].Data), w.of("dx", "data"))
 		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
 		require.Equal(t, int64(-1), w.of("dx", "step"))
@@ -118,10 +118,10 @@ func TestWordsOfScans(t *testing.T) {
 		launches, _, plan := scanCalls(t, scan.ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: tensor.BFloat16, Tie: "first"}, ops.Preference{},
 			func(args []tensor.Tensor) { args[1].Data += 2 }, "dy", "x", "dx")
 		require.Len(t, launches, 3)
-		for i, phase := range []int64{scan.ScanHeads, scan.ScanTails, 0} {
+		for i, phase := range []int64{scan.FlagPrefixPhase, scan.FlagSuffixPhase, 0} {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].Symbol)
 			w := wordsOfScan(t, &launches[i])
-			require.Equal(t, phase|scan.ScanFirst|scan.ScanMinimum, w.get("flags"))
+			require.Equal(t, phase|scan.FlagFirst|scan.FlagMinimum, w.get("flags"))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
 			require.Equal(t, w.get("parts"), int64(launches[i].Grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
@@ -192,21 +192,21 @@ func TestWordsOfScans(t *testing.T) {
 				kernels = append(kernels, strings.TrimSuffix(strings.TrimPrefix(l.Symbol, "scan_backward_"), "_f32"))
 			}
 			require.Equal(t, c.launches, kernels, c.about)
-			team := kernels[0] == "scan_clear"
-			if team {
+			cooperative := kernels[0] == "scan_clear"
+			if cooperative {
 				launches, kernels = launches[1:], kernels[1:]
 			}
-			if scan.ScanKernels[strings.Split(kernels[0], "_")[1]].Instead == "" {
+			if scan.Strategies[strings.Split(kernels[0], "_")[1]].Baseline == "" {
 				continue
 			}
-			require.Equal(t, team, launches[0].Together, "blocks that wait for each other are on the device at once")
+			require.Equal(t, cooperative, launches[0].Together, "blocks that wait for each other are on the device at once")
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
 			require.LessOrEqual(t, int(launches[0].Shared), 220<<10, c.about)
 			require.GreaterOrEqual(t, w.get("width"), int64(2), "tiles of the ring")
 			blocks, tile, again := int64(132), int64(16*16), int64(16*16)
 			if strings.Contains(kernels[0], "long") {
 				blocks, tile, again = 264, 256*16, 512*8
-				if team && len(launches) == 2 && c.kind == "cummax" {
+				if cooperative && len(launches) == 2 && c.kind == "cummax" {
 					blocks = 396
 				}
 			}
@@ -215,10 +215,10 @@ func TestWordsOfScans(t *testing.T) {
 			}
 			require.Equal(t, min(w.get("strips")*w.get("parts"), blocks), int64(launches[0].Grid))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
-			if scan.Tamed(c.kind) {
+			if scan.HasFastPath(c.kind) {
 				require.Equal(t, w.get("bad"), last.get("bad"))
 				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
-				require.NotZero(t, last.get("flags")&scan.ScanMarked)
+				require.NotZero(t, last.get("flags")&scan.FlagFallback)
 				parts, grid := w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].Grid)
 				require.Equal(t, min(parts, 264), grid, "each looks at some parts")
 				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].Together, "blocks that share a strip meet")
@@ -251,7 +251,7 @@ func TestWordsOfScans(t *testing.T) {
 	})
 	t.Run("dense", func(t *testing.T) {
 		row, rows, odd, long := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}, []int64{300, 50257}
-		const leads, lines = int64(scan.ScanDense | scan.ScanLeads), int64(scan.ScanDense | scan.ScanLeads | scan.ScanLines)
+		const leads, lines = int64(scan.FlagVectorized | scan.FlagMisaligned), int64(scan.FlagVectorized | scan.FlagMisaligned | scan.FlagLineAligned)
 		for _, c := range []struct {
 			about   string
 			shape   []int64
@@ -259,9 +259,9 @@ func TestWordsOfScans(t *testing.T) {
 			change  func(args []tensor.Tensor)
 			dense   int64 // these flags
 		}{
-			{"rows of whole vectors", row, false, nil, scan.ScanDense},
-			{"reversed", row, true, nil, scan.ScanDense},
-			{"a stride of whole vectors", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1004 }, scan.ScanDense},
+			{"rows of whole vectors", row, false, nil, scan.FlagVectorized},
+			{"reversed", row, true, nil, scan.FlagVectorized},
+			{"a stride of whole vectors", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1004 }, scan.FlagVectorized},
 			{"a stride of others", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1003 }, 0},
 			{"an odd address", row, false, func(args []tensor.Tensor) { args[1].Data += 4 }, 0},
 			{"every other element", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, 0},
@@ -275,19 +275,19 @@ func TestWordsOfScans(t *testing.T) {
 			{"rows of other lengths that overlap", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1 }, 0},
 			{"the last of rows of other lengths first", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = -1001 }, 0},
 			{"rows of other lengths, a number for each", odd, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
-			{"long rows", []int64{300, 50264}, false, nil, scan.ScanDense},
+			{"long rows", []int64{300, 50264}, false, nil, scan.FlagVectorized},
 			{"long rows that begin inside sectors", []int64{300, 1<<22 + 4}, true, nil, lines},
 			{"long rows that begin inside vectors", long, false, nil, lines},
 			{"long rows that begin inside the same lines", long, true, func(args []tensor.Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
 			{"long rows that do not", long, false, func(args []tensor.Tensor) { args[0].Strides[0] = 50261 }, leads},
 			{"long rows of which one begins inside another line", long, false, func(args []tensor.Tensor) { args[1].Data += 16 }, leads},
 			{"three dimensions", []int64{4, 5, 1000}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 5004 }, 0},
-			{"short rows, whole vectors together", rows, false, nil, scan.ScanDense},
-			{"short rows, reversed", rows, true, nil, scan.ScanDense},
-			{"a number for all", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.ScanDense},
-			{"a number for each row, reversed", row, true, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, scan.ScanDense},
+			{"short rows, whole vectors together", rows, false, nil, scan.FlagVectorized},
+			{"short rows, reversed", rows, true, nil, scan.FlagVectorized},
+			{"a number for all", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.FlagVectorized},
+			{"a number for each row, reversed", row, true, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, scan.FlagVectorized},
 			{"an x for all", row, false, func(args []tensor.Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, 0},
-			{"short rows, a number for all", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.ScanDense},
+			{"short rows, a number for all", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.FlagVectorized},
 			{"short rows, a number for each", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, 0},
 			{"short rows, an odd address", rows, false, func(args []tensor.Tensor) { args[scan.DxOperand].Data += 4 }, 0},
 		} {
@@ -307,19 +307,19 @@ func TestWordsOfScans(t *testing.T) {
 			change  func(args []tensor.Tensor)
 			full    int64
 		}{
-			{"warps that are full", []int64{64, 8192}, false, nil, scan.ScanFull},
-			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 8200 }, scan.ScanFull},
+			{"warps that are full", []int64{64, 8192}, false, nil, scan.FlagFullWarps},
+			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 8200 }, scan.FlagFullWarps},
 			{"reversed", []int64{64, 8192}, true, nil, 0},
 			{"a warp that is not", []int64{64, 8184}, false, nil, 0},
 			{"a number for all", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
 			{"an odd address", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[1].Data += 2 }, 0},
-			{"rows of full blocks", []int64{64, 1024}, false, nil, scan.ScanFull},
+			{"rows of full blocks", []int64{64, 1024}, false, nil, scan.FlagFullWarps},
 			{"a block with fewer rows than others", []int64{66, 1024}, false, nil, 0},
 			{"pieces", []int64{64, 16384}, false, nil, 0},
 		} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.BFloat16, Dim: 1, Reverse: c.reverse},
 				ops.Preference{}, c.change, "dy", "x", "dx")
-			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&scan.ScanFull, c.about)
+			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&scan.FlagFullWarps, c.about)
 		}
 	})
 	t.Run("short rows", func(t *testing.T) {
@@ -378,9 +378,9 @@ func TestShapesOfScans(t *testing.T) {
 		{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2},
 	} {
 		for _, dtype := range tensor.Floats {
-			for _, kind := range scan.Scan.Kinds {
+			for _, kind := range scan.Family.Kinds {
 				for dim := range shape {
-					for _, kernel := range append([]string{""}, scan.KernelsOfTamed...) {
+					for _, kernel := range append([]string{""}, scan.FastPathKernels...) {
 						d := scan.ScanBackward{Kind: kind.Name, Shape: shape, DType: dtype, Dim: int64(dim)}
 						p, err := d.Problem()
 						require.NoError(t, err)
@@ -390,78 +390,78 @@ func TestShapesOfScans(t *testing.T) {
 							require.ErrorIs(t, err, errs.ErrUnsupported)
 							continue
 						}
-						s := chosen.(*scan.ScanProgram)
-						g := s.Share(s.Code(), s.Variant, s.RowCount(), s.Inner())
-						require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
+						s := chosen.(*scan.Program)
+						g := s.Configure(s.Code(), s.Variant, s.RowCount(), s.Inner())
+						require.LessOrEqual(t, s.WorkspaceBytes(s.Code(), &g), s.Workspace())
 						require.Zero(t, g.Block%32)
 						require.LessOrEqual(t, g.Block, int64(512))
-						lane := s.Lane(s.Code())
+						lane := s.ItemsPerThread(s.Code())
 						if s.Variant == "pieces" {
-							lane = s.PieceLane()
+							lane = s.RowClusterItemsPerThread()
 						}
 						switch s.Variant {
 						case "rows":
-							require.LessOrEqual(t, g.Width*s.Length(), 32*scan.RowsVectors*s.Vector(), "whole rows in a warp")
+							require.LessOrEqual(t, g.Width*s.Length(), 32*scan.RowPackedVectors*s.Vector(), "whole rows in a warp")
 							require.GreaterOrEqual(t, g.Grid*g.Block/32*g.Width, s.RowCount())
 						case "row":
-							require.GreaterOrEqual(t, g.Height*32*lane, s.Padded(), "a row in its warps")
+							require.GreaterOrEqual(t, g.Height*32*lane, s.PaddedLength(), "a row in its warps")
 							require.GreaterOrEqual(t, g.Grid*g.Width, s.RowCount())
 						case "tiles":
-							require.GreaterOrEqual(t, g.Parts*g.Tiles*g.Block*s.Walked(s.Code()), s.Padded(), "a row in its tiles")
+							require.GreaterOrEqual(t, g.Splits*g.TilesPerSplit*g.Block*s.TiledItemsPerThread(s.Code()), s.PaddedLength(), "a row in its tiles")
 						case "strips", "long":
-							across, length, _ := s.RingTile(s.Variant)
-							require.GreaterOrEqual(t, g.Parts*g.Tiles*length, s.Length(), "a row in its tiles")
-							require.GreaterOrEqual(t, g.Strips*across, s.RowCount())
-							require.True(t, scan.ScanKernels[g.Kernel].Fill(s, &g, &scan.ScanRoom{Shared: 227 << 10}))
-							beside, team := int64(scan.StripBeside), int64(0)
+							across, length, _ := s.PipelinedTile(s.Variant)
+							require.GreaterOrEqual(t, g.Splits*g.TilesPerSplit*length, s.Length(), "a row in its tiles")
+							require.GreaterOrEqual(t, g.Segments*across, s.RowCount())
+							require.True(t, scan.Strategies[g.Kernel].FitToDevice(s, &g, &scan.DeviceLimits{SmemBytes: 227 << 10}))
+							beside, cooperative := int64(scan.ColumnPipelinedStaticSmem), int64(0)
 							if s.Variant == "long" {
-								_, beside, team = s.LongBlocks()
+								_, beside, cooperative = s.RowPipelinedLimits()
 							}
-							require.LessOrEqual(t, g.Beside*(int64(g.Shared)+beside), int64(227<<10))
-							if s.Together(&g) {
-								require.LessOrEqual(t, g.Parts, team, "threads hear all blocks of a team")
-								require.LessOrEqual(t, g.Grid, 132*g.Beside, "all blocks are on the device")
+							require.LessOrEqual(t, g.CTAsPerSM*(int64(g.SmemBytes)+beside), int64(227<<10))
+							if s.Cooperative(&g) {
+								require.LessOrEqual(t, g.Splits, cooperative, "threads hear all blocks of a team")
+								require.LessOrEqual(t, g.Grid, 132*g.CTAsPerSM, "all blocks are on the device")
 								require.GreaterOrEqual(t, g.Width, int64(3), "a tile stays for a turn")
 								for _, shared := range []int{163 << 10, 99 << 10} {
-									if !scan.ScanKernels[g.Kernel].Fill(s, &g, &scan.ScanRoom{Shared: shared}) {
+									if !scan.Strategies[g.Kernel].FitToDevice(s, &g, &scan.DeviceLimits{SmemBytes: shared}) {
 										require.Equal(t, 99<<10, shared)
 										break
 									}
-									require.LessOrEqual(t, num.CeilDiv(g.Grid, 132)*(int64(g.Shared)+beside), int64(shared), "all blocks are on a device with less shared memory")
-									require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
+									require.LessOrEqual(t, num.CeilDiv(g.Grid, 132)*(int64(g.SmemBytes)+beside), int64(shared), "all blocks are on a device with less shared memory")
+									require.LessOrEqual(t, s.WorkspaceBytes(s.Code(), &g), s.Workspace())
 								}
 							}
 						case "pieces":
-							require.GreaterOrEqual(t, g.Parts*g.Block*lane, s.Length(), "a row in its pieces")
-							require.Less(t, (g.Parts-1)*g.Block*lane, s.Length(), "none of which is empty")
-							require.True(t, s.FillPieces(&g, &scan.ScanRoom{Shared: 227 << 10, Clusters: someClusters}))
-							require.GreaterOrEqual(t, g.Parts*g.Block*lane, s.Length(), "a row in its pieces")
-							require.Less(t, (g.Parts-1)*g.Block*lane, s.Length(), "none of which is empty")
-							require.LessOrEqual(t, g.Block, int64(scan.PieceThreads))
-							if g.Clustered() {
-								require.LessOrEqual(t, g.Parts, int64(scan.ClusterBlocks), "a block has room for a state of each")
+							require.GreaterOrEqual(t, g.Splits*g.Block*lane, s.Length(), "a row in its pieces")
+							require.Less(t, (g.Splits-1)*g.Block*lane, s.Length(), "none of which is empty")
+							require.True(t, s.FitRowCluster(&g, &scan.DeviceLimits{SmemBytes: 227 << 10, Clusters: someClusters}))
+							require.GreaterOrEqual(t, g.Splits*g.Block*lane, s.Length(), "a row in its pieces")
+							require.Less(t, (g.Splits-1)*g.Block*lane, s.Length(), "none of which is empty")
+							require.LessOrEqual(t, g.Block, int64(scan.RowClusterThreads))
+							if g.InCluster() {
+								require.LessOrEqual(t, g.Splits, int64(scan.ClusterBlocks), "a block has room for a state of each")
 							} else {
-								require.LessOrEqual(t, g.Parts, g.Block, "each thread hears one")
-								require.LessOrEqual(t, g.Grid, int64(s.Units), "all blocks are on the device")
+								require.LessOrEqual(t, g.Splits, g.Block, "each thread hears one")
+								require.LessOrEqual(t, g.Grid, int64(s.NumSMs), "all blocks are on the device")
 							}
-							require.Zero(t, g.Grid%g.Parts, "blocks keep their place in rows")
-							require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
+							require.Zero(t, g.Grid%g.Splits, "blocks keep their place in rows")
+							require.LessOrEqual(t, s.WorkspaceBytes(s.Code(), &g), s.Workspace())
 						case "slabs":
-							require.GreaterOrEqual(t, g.Parts*g.Block, s.Length(), "a column in its slabs, of as many rows as blocks have threads")
-							require.Less(t, (g.Parts-1)*g.Block, s.Length(), "none of which is empty")
+							require.GreaterOrEqual(t, g.Splits*g.Block, s.Length(), "a column in its slabs, of as many rows as blocks have threads")
+							require.Less(t, (g.Splits-1)*g.Block, s.Length(), "none of which is empty")
 							require.Zero(t, g.Block%32)
-							require.LessOrEqual(t, g.Parts, int64(scan.ClusterBlocks), "a block has room for a state of each")
-							require.LessOrEqual(t, g.Block, int64(scan.SlabThreads))
-							require.GreaterOrEqual(t, g.Strips*g.Columns, s.RowCount())
-							require.True(t, s.FillSlabs(&g, &scan.ScanRoom{Shared: 227 << 10, Clusters: someClusters}))
-							require.Zero(t, g.Grid%g.Parts, "blocks keep their place in strips")
-							again := s.Again(&g)
-							across, _ := s.Own(s.Code())
+							require.LessOrEqual(t, g.Splits, int64(scan.ClusterBlocks), "a block has room for a state of each")
+							require.LessOrEqual(t, g.Block, int64(scan.ColumnClusterThreads))
+							require.GreaterOrEqual(t, g.Segments*g.Columns, s.RowCount())
+							require.True(t, s.FitColumnCluster(&g, &scan.DeviceLimits{SmemBytes: 227 << 10, Clusters: someClusters}))
+							require.Zero(t, g.Grid%g.Splits, "blocks keep their place in strips")
+							again := s.Fallback(&g)
+							across, _ := s.ThreadTile(s.Code())
 							require.Equal(t, g.Columns, again.Width*across, "strips that are done again are the same")
 						case "columns":
-							_, down := s.Own(s.Code())
-							require.GreaterOrEqual(t, g.Parts*g.Tiles*g.Height*down, s.Length(), "a column in its tiles")
-							require.GreaterOrEqual(t, g.Strips*g.Columns, s.RowCount())
+							_, down := s.ThreadTile(s.Code())
+							require.GreaterOrEqual(t, g.Splits*g.TilesPerSplit*g.Height*down, s.Length(), "a column in its tiles")
+							require.GreaterOrEqual(t, g.Segments*g.Columns, s.RowCount())
 							if g.Width*g.Height > 32 {
 								require.GreaterOrEqual(t, g.Block, g.Columns, "a thread for what enters each column")
 							}
@@ -477,8 +477,8 @@ func TestShapesOfScans(t *testing.T) {
 func TestScansWithinAWorkspace(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, Units: 132, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, c := range []struct {
-		shape       []int64
-		ring, plain string
+		shape             []int64
+		ring, generalOnly string
 	}{{[]int64{1, 1 << 26}, "long", "tiles"}, {[]int64{8192, 8192}, "strips", "columns"}} {
 		d := scan.ScanBackward{Kind: "cummax", Shape: c.shape, DType: tensor.Float32, Dim: map[string]int64{"long": 1}[c.ring]}
 		whole, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
@@ -488,13 +488,13 @@ func TestScansWithinAWorkspace(t *testing.T) {
 		limit := whole.WorkspaceSize() / 2
 		plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
 		require.NoError(t, err)
-		require.Equal(t, c.plain, plan.SKU().Kernel)
+		require.Equal(t, c.generalOnly, plan.SKU().Kernel)
 		require.LessOrEqual(t, plan.WorkspaceSize(), limit)
 		fake.Launches = nil
 		args, workspace := coretest.DeviceArgs(plan, "dy", "x", "dx")
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		for _, l := range fake.Launches {
-			require.Contains(t, l.Symbol, c.plain)
+			require.Contains(t, l.Symbol, c.generalOnly)
 		}
 		limit = plan.WorkspaceSize() - 1
 		_, err = core.Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
@@ -512,20 +512,20 @@ func TestConstantsOfScans(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.Equal(t, scan.ScanRowThreads, constant("kRowThreads"))
-	require.Equal(t, scan.PieceThreads, constant("kPieceThreads"))
-	require.Equal(t, scan.PieceVectors, constant("kPieceVectors"))
-	require.Equal(t, scan.PieceHeard, 32*constant("kHearing"))
-	require.Equal(t, scan.SlabThreads, constant("kSlabThreads"))
-	require.Equal(t, scan.SlabSeen, constant("kSlabSeen"))
+	require.Equal(t, scan.RowThreads, constant("kRowThreads"))
+	require.Equal(t, scan.RowClusterThreads, constant("kPieceThreads"))
+	require.Equal(t, scan.RowClusterVectors, constant("kPieceVectors"))
+	require.Equal(t, scan.MaxResidentSplits, 32*constant("kHearing"))
+	require.Equal(t, scan.ColumnClusterThreads, constant("kSlabThreads"))
+	require.Equal(t, scan.BoundRows, constant("kSlabSeen"))
 	require.Equal(t, scan.LineBytes, constant("kSlabSide"))
 	require.Equal(t, scan.ClusterBlocks, constant("kClusterBlocks"))
-	require.Equal(t, scan.ScanRowsThreads, constant("kRowsThreads"))
-	require.Equal(t, scan.ScanColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, scan.StripThreads, constant("kStripThreads"))
-	require.Equal(t, scan.LongThreads, constant("kLongThreads"))
-	for name, bit := range map[string]int{"kMarked": scan.ScanMarked, "kFirst": scan.ScanFirst, "kMinimum": scan.ScanMinimum, "kReversed": scan.ScanReversed, "kHeads": scan.ScanHeads, "kTails": scan.ScanTails, "kDense": scan.ScanDense, "kLeads": scan.ScanLeads,
-		"kLines": scan.ScanLines, "kFull": scan.ScanFull, "kForesee": scan.ScanForesee} {
+	require.Equal(t, scan.RowPackedThreads, constant("kRowsThreads"))
+	require.Equal(t, scan.ColumnThreads, constant("kColumnThreads"))
+	require.Equal(t, scan.ColumnPipelinedThreads, constant("kStripThreads"))
+	require.Equal(t, scan.RowPipelinedThreads, constant("kLongThreads"))
+	for name, bit := range map[string]int{"kMarked": scan.FlagFallback, "kFirst": scan.FlagFirst, "kMinimum": scan.FlagMinimum, "kReversed": scan.FlagReversed, "kHeads": scan.FlagPrefixPhase, "kTails": scan.FlagSuffixPhase, "kDense": scan.FlagVectorized, "kLeads": scan.FlagMisaligned,
+		"kLines": scan.FlagLineAligned, "kFull": scan.FlagFullWarps, "kForesee": scan.FlagPrefetchNextRow} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, own := range []string{
@@ -540,5 +540,5 @@ func TestConstantsOfScans(t *testing.T) {
 	} {
 		require.True(t, strings.Contains(source, own), "own repeats %s", own)
 	}
-	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*scan.SlabAgain)+";")
+	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*scan.RecomputedRows)+";")
 }

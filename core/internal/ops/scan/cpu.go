@@ -27,9 +27,9 @@ const (
 	partPiece  = 64
 )
 
-// hostScan is one run of a scan on the CPU.
-type hostScan struct {
-	*ScanProgram
+// hostRun is one run of a scan on the CPU.
+type hostRun struct {
+	*Program
 	recurrence
 	kind    int64           // of the loops in C
 	x       int             // the operand that they read as x; 0: none
@@ -42,8 +42,8 @@ type hostScan struct {
 	winning []bool // lanes in which some position wins, of kinds that select
 }
 
-// scanWorker is the scratch of one goroutine.
-type scanWorker struct {
+// hostWorker is the scratch of one goroutine.
+type hostWorker struct {
 	call        C.scan_call
 	states      [C.SCAN_BATCH]state
 	carries     [C.SCAN_BATCH]float64
@@ -51,10 +51,10 @@ type scanWorker struct {
 	sums        []float64
 }
 
-var scanWorkers = sync.Pool{New: func() any { return new(scanWorker) }}
+var hostWorkers = sync.Pool{New: func() any { return new(hostWorker) }}
 
 // Host finds dx.
-func (s *ScanProgram) Host(args []tensor.Tensor) {
+func (s *Program) Host(args []tensor.Tensor) {
 	h := s.onHost(args)
 	switch {
 	case h.rows == 0 || h.n == 0:
@@ -66,8 +66,8 @@ func (s *ScanProgram) Host(args []tensor.Tensor) {
 }
 
 // onHost prepares a run: how the work is cut into lanes, and where the operands lie in scan order.
-func (s *ScanProgram) onHost(args []tensor.Tensor) *hostScan {
-	h := &hostScan{ScanProgram: s, recurrence: s.recurrence, kind: s.recurrence.loops[0], args: append([]tensor.Tensor{}, args...), n: s.Length()}
+func (s *Program) onHost(args []tensor.Tensor) *hostRun {
+	h := &hostRun{Program: s, recurrence: s.recurrence, kind: s.recurrence.loops[0], args: append([]tensor.Tensor{}, args...), n: s.Length()}
 	if s.first {
 		h.kind = s.recurrence.loops[1]
 	}
@@ -96,7 +96,7 @@ func (s *ScanProgram) onHost(args []tensor.Tensor) *hostScan {
 }
 
 // scan finds dx. Of rows in parts: first the state before each part, then what leaves the parts alone, then what they carry.
-func (h *hostScan) scan() {
+func (h *hostRun) scan() {
 	if h.lanes == h.rows {
 		h.walk(nil, nil, nil)
 		return
@@ -113,7 +113,7 @@ func (h *hostScan) scan() {
 }
 
 // carry ends a scan of parts by themselves, and carries by what leaves each of them when nothing enters it.
-func (h *hostScan) carry(parts, before []state, carries []float64) {
+func (h *hostRun) carry(parts, before []state, carries []float64) {
 	entering := make([]state, h.lanes)
 	for i := range before {
 		entering[i] = h.enter(before[i])
@@ -150,10 +150,10 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 }
 
 // fold finds the states of lanes by themselves, and the least first number of them.
-func (h *hostScan) fold(states []state, carries []float64) float64 {
+func (h *hostRun) fold(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
-	h.each(false, func(w *scanWorker, first, count int64) {
+	h.each(false, func(w *hostWorker, first, count int64) {
 		own := states[first : first+count]
 		h.begin(w, own, first)
 		C.sw_scan_fold(&w.call, cStates(own), scanDoubles(carries[first:first+count]))
@@ -167,8 +167,8 @@ func (h *hostScan) fold(states []state, carries []float64) float64 {
 }
 
 // again finds what leaves one lane from what enters it.
-func (h *hostScan) again(lane int64, entering float64) float64 {
-	h.parallel(1, func(w *scanWorker, _ int64) {
+func (h *hostRun) again(lane int64, entering float64) float64 {
+	h.parallel(1, func(w *hostWorker, _ int64) {
 		h.hand(w, lane, 1, false)
 		w.states[0], w.carries[0] = h.start, entering
 		C.sw_scan_fold(&w.call, cStates(w.states[:1]), scanDoubles(w.carries[:1]))
@@ -178,8 +178,8 @@ func (h *hostScan) again(lane int64, entering float64) float64 {
 }
 
 // leave finds what leaves lanes from the states that enter them, and keeps those before each of their tiles.
-func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
-	h.each(false, func(w *scanWorker, first, count int64) {
+func (h *hostRun) leave(entering []state, carries, checkpoints []float64) {
+	h.each(false, func(w *hostWorker, first, count int64) {
 		if h.still(first, count) {
 			C.sw_scan_pass(&w.call, scanDoubles(carries[first:]))
 			return
@@ -189,8 +189,8 @@ func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
 }
 
 // walk takes the states and the carries that enter the lanes, or those of whole rows, and stores dx.
-func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
-	h.each(true, func(w *scanWorker, first, count int64) {
+func (h *hostRun) walk(entering []state, carries, checkpoints []float64) {
+	h.each(true, func(w *hostWorker, first, count int64) {
 		if h.still(first, count) {
 			C.sw_scan_clear(&w.call)
 			return
@@ -211,7 +211,7 @@ func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
 }
 
 // still reports that nothing wins in these lanes, as in most of a long row.
-func (h *hostScan) still(first, count int64) bool {
+func (h *hostRun) still(first, count int64) bool {
 	return h.winning != nil && !slices.Contains(h.winning[first:first+count], true)
 }
 
@@ -219,12 +219,12 @@ func (h *hostScan) still(first, count int64) bool {
 func checkpointsOf(n int64) int64 { return num.CeilDiv(n, C.SCAN_POSITIONS) * 2 * C.SCAN_LANES }
 
 // checkpoint is where those of the lanes from first on begin; first is the first lane of a task.
-func (h *hostScan) checkpoint(first int64) int64 {
+func (h *hostRun) checkpoint(first int64) int64 {
 	return num.CeilDiv(first, C.SCAN_LANES) * checkpointsOf(h.part)
 }
 
 // begin sets the states that stand before lanes without a look at other lanes.
-func (h *hostScan) begin(w *scanWorker, states []state, first int64) {
+func (h *hostRun) begin(w *hostWorker, states []state, first int64) {
 	for i := range states {
 		states[i] = h.start
 	}
@@ -236,15 +236,15 @@ func (h *hostScan) begin(w *scanWorker, states []state, first int64) {
 func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 // full is the number of lanes of h.part positions; those after them are as long as the rest of a row.
-func (h *hostScan) full() int64 { return h.n / h.part * h.rows }
+func (h *hostRun) full() int64 { return h.n / h.part * h.rows }
 
 // each hands out lanes of one length, first..first+count-1.
-func (h *hostScan) each(walk bool, body func(w *scanWorker, first, count int64)) {
+func (h *hostRun) each(walk bool, body func(w *hostWorker, first, count int64)) {
 	batch := num.Clamp(cpu.Grain/h.part/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
 	group := batch * num.Clamp(cpu.Grain/h.part/batch, 1, fewRows) // lanes of a task
 	full := h.full()
 	tasks := num.CeilDiv(full, group)
-	h.parallel(tasks+num.CeilDiv(h.lanes-full, group), func(w *scanWorker, task int64) {
+	h.parallel(tasks+num.CeilDiv(h.lanes-full, group), func(w *hostWorker, task int64) {
 		first, end := task*group, full
 		if task >= tasks {
 			first, end = full+(task-tasks)*group, h.lanes
@@ -258,7 +258,7 @@ func (h *hostScan) each(walk bool, body func(w *scanWorker, first, count int64))
 }
 
 // hand prepares a worker for lanes of one length: the operands that the loops read and, for a walk, the one that they write.
-func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
+func (h *hostRun) hand(w *hostWorker, first, count int64, walk bool) {
 	n := h.part
 	if first >= h.full() {
 		n = h.n % h.part
@@ -279,15 +279,15 @@ func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
 	}
 }
 
-func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
-	threads.Run(unsafe.Pointer(h.ScanProgram), tasks, 1, func() (*scanWorker, func()) {
-		w := scanWorkers.Get().(*scanWorker)
-		return w, func() { scanWorkers.Put(w) }
+func (h *hostRun) parallel(tasks int64, body func(w *hostWorker, task int64)) {
+	threads.Run(unsafe.Pointer(h.Program), tasks, 1, func() (*hostWorker, func()) {
+		w := hostWorkers.Get().(*hostWorker)
+		return w, func() { hostWorkers.Put(w) }
 	}, body)
 }
 
 // place tells the loops where an operand of lanes first..first+count-1 lies.
-func (h *hostScan) place(to *C.scan_operand, operand int, first, count int64) {
+func (h *hostRun) place(to *C.scan_operand, operand int, first, count int64) {
 	t := &h.args[operand]
 	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[operand]), 0
 	if t.DType == tensor.Int64 {

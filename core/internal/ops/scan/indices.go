@@ -23,7 +23,7 @@ const (
 )
 
 // checkValues refuses indices that are out of range.
-func (s *ScanProgram) checkValues(args []tensor.Tensor) *errs.Error {
+func (s *Program) checkValues(args []tensor.Tensor) *errs.Error {
 	indices := &args[IndicesOperand]
 	if !indices.Given() || indices.Empty() || insideSpan(indices, s.Length()) {
 		return nil
@@ -33,7 +33,7 @@ func (s *ScanProgram) checkValues(args []tensor.Tensor) *errs.Error {
 		return nil
 	}
 	row, position := h.firstBadIndex()
-	return errs.New(errs.InvalidProblem, Scan.Op(s.kind), "indices", fmt.Sprintf("between 0 and %d", h.n-1),
+	return errs.New(errs.InvalidProblem, Family.Op(s.kind), "indices", fmt.Sprintf("between 0 and %d", h.n-1),
 		fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 }
 
@@ -59,7 +59,7 @@ func insideSpan(t *tensor.Tensor, n int64) bool {
 
 // indexed is cummax or cummin by the indices of its forward. Those of a scan say by themselves which positions won: k did where
 // the index is k, and everywhere else the index is the one before.
-func (h *hostScan) indexed() {
+func (h *hostRun) indexed() {
 	choosing := *h
 	choosing.x, choosing.recurrence, choosing.kind = IndicesOperand, choices, C.SCAN_CHOSEN
 	if h.reverse {
@@ -69,10 +69,10 @@ func (h *hostScan) indexed() {
 	choosing.start = state{float64(first), math.Float64frombits(uint64(first))}
 	switch {
 	case h.scatters():
-		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_scatter(&w.call) })
+		choosing.each(true, func(w *hostWorker, _, _ int64) { C.sw_scan_scatter(&w.call) })
 		return
 	case h.n <= C.SCAN_FEWEST:
-		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_gather(&w.call) })
+		choosing.each(true, func(w *hostWorker, _, _ int64) { C.sw_scan_gather(&w.call) })
 		return
 	case h.lanes == h.rows:
 		choosing.each(true, choosing.choose)
@@ -80,7 +80,7 @@ func (h *hostScan) indexed() {
 	}
 	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
 	if least := choosing.fold(parts, carries); least == 0 {
-		h.parallel(num.CeilDiv(h.rows, addLanes), func(w *scanWorker, task int64) {
+		h.parallel(num.CeilDiv(h.rows, addLanes), func(w *hostWorker, task int64) {
 			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
 		})
 		return
@@ -90,7 +90,7 @@ func (h *hostScan) indexed() {
 
 // scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane.
 // Sums of so few terms need not keep what rounding takes from them.
-func (h *hostScan) scatters() bool {
+func (h *hostRun) scatters() bool {
 	adjacent := int64(1)
 	if h.reverse {
 		adjacent = -1
@@ -107,18 +107,18 @@ func (h *hostScan) scatters() bool {
 }
 
 // choose does whole rows: by their winners, and once more where some indices are not those of a scan.
-func (h *hostScan) choose(w *scanWorker, first, count int64) {
+func (h *hostRun) choose(w *hostWorker, first, count int64) {
 	if C.sw_scan_walk(&w.call, nil, nil, nil) == 0 {
 		h.add(w, first, count)
 	}
 }
 
 // outside reports that some index is out of range.
-func (h *hostScan) outside() bool {
+func (h *hostRun) outside() bool {
 	var some atomic.Bool
 	indices := *h
 	indices.x = IndicesOperand
-	indices.each(false, func(w *scanWorker, _, _ int64) {
+	indices.each(false, func(w *hostWorker, _, _ int64) {
 		if C.sw_scan_outside(&w.call, C.int64_t(h.n)) != 0 {
 			some.Store(true)
 		}
@@ -127,7 +127,7 @@ func (h *hostScan) outside() bool {
 }
 
 // origin and delta lead from an index to a position in scan order and back: position = origin + delta index.
-func (h *hostScan) origin() (origin, delta int64) {
+func (h *hostRun) origin() (origin, delta int64) {
 	if h.reverse {
 		return h.n - 1, -1
 	}
@@ -136,7 +136,7 @@ func (h *hostScan) origin() (origin, delta int64) {
 
 // choice is the state before a part that is not the first of its row: the index that its first position has when it wins, and the
 // index before that.
-func (h *hostScan) choice(w *scanWorker, first, i int64) state {
+func (h *hostRun) choice(w *hostWorker, first, i int64) state {
 	origin, delta := h.origin()
 	want := origin + delta*((first+i)/h.rows)*h.part
 	at := w.call.x.at[0] + C.int64_t(i)*w.call.x.pitch
@@ -148,7 +148,7 @@ func (h *hostScan) choice(w *scanWorker, first, i int64) state {
 }
 
 // add adds dy of some rows at any indices, into float64 sums of a few rows at a time.
-func (h *hostScan) add(w *scanWorker, first, rows int64) {
+func (h *hostRun) add(w *hostWorker, first, rows int64) {
 	origin, delta := h.origin()
 	width := num.Clamp(mostSums/h.n, 1, addLanes)
 	if int64(len(w.sums)) < 2*h.n*width {
@@ -165,7 +165,7 @@ func (h *hostScan) add(w *scanWorker, first, rows int64) {
 }
 
 // index is that of a position of a row, in the order of memory.
-func (h *hostScan) index(row, position int64) int64 {
+func (h *hostRun) index(row, position int64) int64 {
 	if h.reverse {
 		position = h.n - 1 - position
 	}
@@ -175,7 +175,7 @@ func (h *hostScan) index(row, position int64) int64 {
 }
 
 // firstBadIndex finds the first index that is out of range, in the order of memory, where there is one.
-func (h *hostScan) firstBadIndex() (row, position int64) {
+func (h *hostRun) firstBadIndex() (row, position int64) {
 	for row = range h.rows {
 		for position = range h.n {
 			if j := h.index(row, position); j < 0 || j >= h.n {

@@ -7,8 +7,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// lay orders the other dimensions by falling density of dx, and joins those that walk like one in every operand.
-func (d *deviceScan) lay(args []tensor.Tensor) {
+// arrange orders the other dimensions by falling density of dx, and joins those that walk like one in every operand.
+func (d *deviceRun) arrange(args []tensor.Tensor) {
 	var order []int
 	for k, extent := range d.shape {
 		if k == d.dim || extent == 1 {
@@ -46,7 +46,7 @@ func (d *deviceScan) lay(args []tensor.Tensor) {
 }
 
 // joins reports that a slower dimension continues dimension k in every operand.
-func (d *deviceScan) joins(k int, stride [3]int64) bool {
+func (d *deviceRun) joins(k int, stride [3]int64) bool {
 	for i := range stride {
 		if stride[i] != d.stride[i][k]*d.extent[k] {
 			return false
@@ -55,8 +55,8 @@ func (d *deviceScan) joins(k int, stride [3]int64) bool {
 	return true
 }
 
-// mirror makes positions run in scan order. Rows that lie end to end are mirrored together, so that they still do.
-func (d *deviceScan) mirror(g *ScanShape) {
+// reverseOrder makes positions run in scan order. Rows that lie end to end are mirrored together, so that they still do.
+func (d *deviceRun) reverseOrder(g *Config) {
 	for i := range d.operands {
 		d.first[i] = (d.Length() - 1) * d.step[i]
 		d.step[i] = -d.step[i]
@@ -68,7 +68,7 @@ func (d *deviceScan) mirror(g *ScanShape) {
 }
 
 // dense are the flags that say how the operands lie: kDense, kLeads and kLines of cuda/scan.cuh.
-func (d *deviceScan) dense(args []tensor.Tensor, g *ScanShape) int64 {
+func (d *deviceRun) dense(args []tensor.Tensor, g *Config) int64 {
 	if d.code == "indices" || g.Kernel == "columns" || d.dims > 1 || d.rows > math.MaxUint32 {
 		return 0
 	}
@@ -78,24 +78,24 @@ func (d *deviceScan) dense(args []tensor.Tensor, g *ScanShape) int64 {
 	}
 	leads := run%d.Vector() != 0
 	switch {
-	case leads && g.Kernel != "long" && !(g.Kernel == "row" && Tamed(d.code)):
+	case leads && g.Kernel != "long" && !(g.Kernel == "row" && HasFastPath(d.code)):
 		return 0
-	case g.Kernel == "long" && d.lined() > run && d.begins(args, g, LineBytes/d.element.Size()):
-		return ScanDense | ScanLeads | ScanLines
+	case g.Kernel == "long" && d.lineAlignedLength() > run && d.begins(args, g, LineBytes/d.element.Size()):
+		return FlagVectorized | FlagMisaligned | FlagLineAligned
 	case !d.begins(args, g, bit(leads, d.Vector())):
 		return 0
 	}
-	return ScanDense | bit(leads, ScanLeads) | bit(d.full(g), ScanFull)
+	return FlagVectorized | bit(leads, FlagMisaligned) | bit(d.full(g), FlagFullWarps)
 }
 
 // full is kFull of cuda/scan.cuh.
-func (d *deviceScan) full(g *ScanShape) bool {
-	return g.Kernel == "row" && d.step == [3]int64{1, 1, 1} && d.Length()%(32*d.Lane(d.code)) == 0 && d.rows%g.Width == 0
+func (d *deviceRun) full(g *Config) bool {
+	return g.Kernel == "row" && d.step == [3]int64{1, 1, 1} && d.Length()%(32*d.ItemsPerThread(d.code)) == 0 && d.rows%g.Width == 0
 }
 
 // begins reports that whole aligned vectors make the rows of every operand; or, with a unit, that the first row begins with a vector, and
 // each at the same place of such units in all of them.
-func (d *deviceScan) begins(args []tensor.Tensor, g *ScanShape, unit int64) bool {
+func (d *deviceRun) begins(args []tensor.Tensor, g *Config, unit int64) bool {
 	place := func(i int) (first, stride int64) { // of the lowest element of the first row, or vector
 		first, adjacent := d.first[i], d.Vector()
 		if unit > 0 {
@@ -133,8 +133,8 @@ func (d *deviceScan) begins(args []tensor.Tensor, g *ScanShape, unit int64) bool
 	return true
 }
 
-// side reports that columns lie side by side in whole aligned vectors in every operand.
-func (d *deviceScan) side(_ string, args []tensor.Tensor) bool {
+// columnsContiguous reports that columns lie side by side in whole aligned vectors in every operand.
+func (d *deviceRun) columnsContiguous(_ string, args []tensor.Tensor) bool {
 	if d.code == "indices" || d.dims == 0 || d.extent[0]%d.Vector() != 0 {
 		return false
 	}
@@ -153,12 +153,12 @@ func (d *deviceScan) side(_ string, args []tensor.Tensor) bool {
 	return true
 }
 
-// alike reports that rows of all operands run the same way, and lie so that whole vectors of them can be read.
-func (d *deviceScan) alike(kernel string, args []tensor.Tensor) bool {
+// sameDirection reports that rows of all operands run the same way, and lie so that whole vectors of them can be read.
+func (d *deviceRun) sameDirection(kernel string, args []tensor.Tensor) bool {
 	for _, step := range d.step[:2] {
 		if step != 0 && step != d.step[2] {
 			return false
 		}
 	}
-	return d.dense(args, &ScanShape{Kernel: kernel}) != 0
+	return d.dense(args, &Config{Kernel: kernel}) != 0
 }

@@ -2,8 +2,8 @@ package scan
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// scanStates are the sizes of what is handed from part to part: of a head and of a tail, for float32 and for float64 accumulators.
-var scanStates = map[string][2]struct{ head, tail int64 }{
+// stateSizes are the sizes of what is handed from part to part: of a head and of a tail, for float32 and for float64 accumulators.
+var stateSizes = map[string][2]struct{ head, tail int64 }{
 	"cumsum":       {{0, 8}, {0, 8}},
 	"cumprod":      {{8, 16}, {16, 32}},
 	"cumextremum":  {{4, 8}, {8, 16}},
@@ -11,70 +11,70 @@ var scanStates = map[string][2]struct{ head, tail int64 }{
 	"indices":      {{0, 8}, {0, 16}},
 }
 
-// Needs is the number of bytes of what launches leave for others.
-func (s *ScanProgram) Needs(code string, g *ScanShape) int64 {
+// WorkspaceBytes is the number of bytes of what launches leave for others.
+func (s *Program) WorkspaceBytes(code string, g *Config) int64 {
 	bytes := s.statesEnd(code, g) + s.recordBytes(g)
-	if g.marked && ScanKernels[g.Kernel].Instead != "" {
-		again := s.Again(g)
-		bytes = max(bytes, s.Needs(code, &again))
+	if g.needsFallback && Strategies[g.Kernel].Baseline != "" {
+		again := s.Fallback(g)
+		bytes = max(bytes, s.WorkspaceBytes(code, &again))
 	}
 	return bytes
 }
 
 // statesEnd is that of marks, and of what parts and tiles leave: heads of parts, heads before tiles, tails of parts. Records come behind.
-func (s *ScanProgram) statesEnd(code string, g *ScanShape) int64 {
-	if g.Tiles*g.Parts == 1 || g.held {
-		return g.marks + s.toldBytes(g)
+func (s *Program) statesEnd(code string, g *Config) int64 {
+	if g.TilesPerSplit*g.Splits == 1 || g.resident {
+		return g.flagBytes + s.statusTotalBytes(g)
 	}
-	size, all := scanStates[code][s.element.Size()/8], g.Strips*g.Parts*g.Columns
-	return g.marks + s.toldBytes(g) + num.Align16(all*size.head) + num.Align16(all*g.Tiles*size.head) + num.Align16(all*size.tail)
+	size, all := stateSizes[code][s.element.Size()/8], g.Segments*g.Splits*g.Columns
+	return g.flagBytes + s.statusTotalBytes(g) + num.Align16(all*size.head) + num.Align16(all*g.TilesPerSplit*size.head) + num.Align16(all*size.tail)
 }
 
-// badBytes is the room for what is known of each row of indices, and of all.
-func (s *ScanProgram) badBytes() int64 {
-	if !s.indexed() {
+// indexFlagBytes is the room for what is known of each row of indices, and of all.
+func (s *Program) indexFlagBytes() int64 {
+	if !s.hasIndices() {
 		return 0
 	}
 	return num.Align16(4 * (1 + s.RowCount()))
 }
 
-// stateBytes is enough for rows and for columns, whatever dimension dx is dense along.
-func (s *ScanProgram) stateBytes() (most int64) {
+// maxWorkspaceBytes is enough for rows and for columns, whatever dimension dx is dense along.
+func (s *Program) maxWorkspaceBytes() (most int64) {
 	rows := s.RowCount()
 	if rows == 0 || s.Length() == 0 {
 		return 0
 	}
 	codes := []string{s.Code()}
-	if s.indexed() {
+	if s.hasIndices() {
 		codes = append(codes, "indices")
 	}
 	for _, code := range codes {
 		need := func(kernel string, columns int64) {
-			g := s.Share(code, kernel, rows, columns)
-			most = max(most, s.Needs(code, &g))
-			quicker := []string{s.Variant}
+			g := s.Configure(code, kernel, rows, columns)
+			most = max(most, s.WorkspaceBytes(code, &g))
+			candidates := []string{s.Variant}
 			if !s.forced {
-				quicker = s.quicker(columns)
+				candidates = s.candidates(columns)
 			}
-			for _, quick := range quicker {
-				if ScanKernels[quick].Instead != kernel || code != s.Code() {
+			for _, quick := range candidates {
+				if Strategies[quick].Baseline != kernel || code != s.Code() {
 					continue
 				}
-				g = s.Share(code, quick, rows, columns)
-				most = max(most, s.Needs(code, &g))
-				for quick == "long" && g.Beside > 1 && s.Together(&g) { // or of smaller teams
-					g.Beside--
-					s.team(&g)
-					most = max(most, s.Needs(code, &g))
+				g = s.Configure(code, quick, rows, columns)
+				most = max(most, s.WorkspaceBytes(code, &g))
+				for quick == "long" && g.CTAsPerSM > 1 && s.Cooperative(&g) { // or of smaller teams
+					g.CTAsPerSM--
+					s.shareAmongCTAs(&g)
+					most = max(most, s.WorkspaceBytes(code, &g))
 				}
 			}
 		}
-		if !s.forced || s.Variant == "tiles" || ScanKernels[s.Variant].Instead == "tiles" {
-			if s.forced || s.along(code, false) == "tiles" {
+		if !s.forced || s.Variant == "tiles" || Strategies[s.Variant].Baseline == "tiles" {
+			if s.forced || s.baselineFor(code, false) == "tiles" {
 				need("tiles", 1)
 			}
 		}
-		if s.forced && s.Variant != "columns" && ScanKernels[s.Variant].Instead != "columns" {
+		if s.forced && s.Variant != "columns" && Strategies[s.Variant].Baseline != "columns" {
 			continue
 		}
 		need("columns", s.Inner())
@@ -90,24 +90,24 @@ func (s *ScanProgram) stateBytes() (most int64) {
 	return most
 }
 
-// toldHeads and toldBytes are the room for what blocks tell each other: heads of parts, and behind them tails of tiles.
-func (s *ScanProgram) toldHeads(g *ScanShape) int64 {
-	return packet * g.Strips * g.Parts * num.CeilDiv(scanStates[s.Code()][s.element.Size()/8].head, told)
+// statusPrefixBytes and toldBytes are the room for what blocks tell each other: heads of parts, and behind them tails of tiles.
+func (s *Program) statusPrefixBytes(g *Config) int64 {
+	return statusBytes * g.Segments * g.Splits * num.CeilDiv(stateSizes[s.Code()][s.element.Size()/8].head, statusPayload)
 }
 
-func (s *ScanProgram) toldBytes(g *ScanShape) int64 {
-	if !s.Together(g) {
+func (s *Program) statusTotalBytes(g *Config) int64 {
+	if !s.Cooperative(g) {
 		return 0
 	}
-	tail := scanStates[s.Code()][s.element.Size()/8].tail
-	return s.toldHeads(g) + packet*g.Strips*g.Parts*g.Tiles*num.CeilDiv(tail, told)
+	tail := stateSizes[s.Code()][s.element.Size()/8].tail
+	return s.statusPrefixBytes(g) + statusBytes*g.Segments*g.Splits*g.TilesPerSplit*num.CeilDiv(tail, statusPayload)
 }
 
 // recordBytes is the room for a bit of each element, in whole tiles.
-func (s *ScanProgram) recordBytes(g *ScanShape) int64 {
-	if g.held || ScanKernels[g.Kernel].Instead == "" || !s.recorded() {
+func (s *Program) recordBytes(g *Config) int64 {
+	if g.resident || Strategies[g.Kernel].Baseline == "" || !s.hasRecords() {
 		return 0
 	}
-	columns, length, _ := s.RingTile(g.Kernel)
-	return g.Strips * g.Parts * g.Tiles * columns * length / 8
+	columns, length, _ := s.PipelinedTile(g.Kernel)
+	return g.Segments * g.Splits * g.TilesPerSplit * columns * length / 8
 }

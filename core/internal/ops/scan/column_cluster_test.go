@@ -70,7 +70,7 @@ func TestSlabs(t *testing.T) {
 		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), scan.LineBytes), w.get("strips"))
 		again := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].Symbol, "_columns_")
-		require.Equal(t, []int64{w.get("strips"), scan.ScanMarked}, []int64{again.get("strips"), again.get("flags") & scan.ScanMarked}, "strips that are marked are done again")
+		require.Equal(t, []int64{w.get("strips"), scan.FlagFallback}, []int64{again.get("strips"), again.get("flags") & scan.FlagFallback}, "strips that are marked are done again")
 		require.Equal(t, again.get("strips") < 89, launches[at+1].Together, "by blocks that share them where there are few: "+about) // 132/89 is 1.5
 		require.LessOrEqual(t, 4*(again.get("strips")+1), again.get("skip"), "how often blocks met is behind the marks")
 	}
