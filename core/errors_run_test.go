@@ -288,7 +288,7 @@ func (r *refusals) devices() {
 	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Bare: true}).Install(r.t)
 	_, err = core.Select(large, tensor.CUDA(0), ops.Preference{})
 	r.expect("device: no kernels", errs.Unsupported, err)
-	(&coretest.FakeCUDA{Devices: 1, Units: 132, Built: "sm_80"}).Install(r.t)
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Built: "sm_80"}).Install(r.t)
 	_, err = core.Select(large, tensor.CUDA(0), ops.Preference{})
 	r.expect("device: kernels for another architecture", errs.Unsupported, err)
 }

@@ -14,10 +14,10 @@ import (
 
 // layers are the packages below core, lowest first. A package imports lower layers alone; packages of one layer do not know each other.
 var layers = [][]string{
-	{"driver", "internal/errs", "internal/num", "internal/threads"},
+	{"driver", "internal/errs", "internal/num", "internal/threads", "internal/ops/scan/operand"},
 	{"internal/tensor"},
 	{"internal/cpu", "internal/launch"},
-	{"internal/ops"},
+	{"internal/ops", "internal/ops/scan/gpu", "internal/ops/scan/host"},
 	{"internal/ops/elementwise", "internal/ops/embedding", "internal/ops/rope", "internal/ops/scan"},
 	{"."},
 	{"internal/coretest"}, // what tests share

@@ -16,6 +16,8 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -79,8 +81,8 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(1), w.get("dims"))
 		require.Equal(t, int64(6), w.get("extent"))
 		require.Equal(t, int64(6), w.get("strips"))
-		require.Equal(t, int64(scan.ScanReversed|scan.ScanDense), w.get("flags"))
-		require.Equal(t, int64(args[scan.DxOperand].Data), w.of("dx", "data"))
+		require.Equal(t, int64(gpu.FlagReversed|gpu.FlagVectorized), w.get("flags"))
+		require.Equal(t, int64(args[operand.Dx].Data), w.of("dx", "data"))
 		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
 		require.Equal(t, int64(-1), w.of("dx", "step"))
 		require.Equal(t, []int64{-40}, w.strides("x", 1))
@@ -89,7 +91,7 @@ func TestWordsOfScans(t *testing.T) {
 	})
 	t.Run("dx transposed", func(t *testing.T) {
 		launches, _, plan := scanCalls(t, scan.ScanBackward{Kind: "cumsum", Shape: []int64{5000, 300}, DType: tensor.Float32, Dim: 0}, ops.Preference{}, func(args []tensor.Tensor) {
-			for _, i := range []int{0, scan.DxOperand} {
+			for _, i := range []int{0, operand.Dx} {
 				args[i].Strides[0], args[i].Strides[1] = 1, 5000
 			}
 		}, "dy", "dx")
@@ -101,7 +103,7 @@ func TestWordsOfScans(t *testing.T) {
 		for _, c := range []struct {
 			against int // the operand that runs against the others
 			kernel  string
-		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {scan.DxOperand, "tiles"}} {
+		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {operand.Dx, "tiles"}} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{300, 1 << 16}, DType: tensor.Float32, Dim: 1}, ops.Preference{}, func(args []tensor.Tensor) {
 				if c.against >= 0 {
 					args[c.against].Strides[1] = -1
@@ -118,10 +120,10 @@ func TestWordsOfScans(t *testing.T) {
 		launches, _, plan := scanCalls(t, scan.ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: tensor.BFloat16, Tie: "first"}, ops.Preference{},
 			func(args []tensor.Tensor) { args[1].Data += 2 }, "dy", "x", "dx")
 		require.Len(t, launches, 3)
-		for i, phase := range []int64{scan.ScanHeads, scan.ScanTails, 0} {
+		for i, phase := range []int64{gpu.FlagPrefixPhase, gpu.FlagSuffixPhase, 0} {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].Symbol)
 			w := wordsOfScan(t, &launches[i])
-			require.Equal(t, phase|scan.ScanFirst|scan.ScanMinimum, w.get("flags"))
+			require.Equal(t, phase|gpu.FlagFirst|gpu.FlagMinimum, w.get("flags"))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
 			require.Equal(t, w.get("parts"), int64(launches[i].Grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
@@ -140,7 +142,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, "scan_backward_indices_columns_f64", launches[1].Symbol)
 		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].Symbol)
 		w := wordsOfScan(t, &launches[2])
-		require.Equal(t, int64(args[scan.IndicesOperand].Data), w.of("x", "data"))
+		require.Equal(t, int64(args[operand.Indices].Data), w.of("x", "data"))
 		require.Equal(t, int64(100<<40), w.get("bad"))
 	})
 	t.Run("rings", func(t *testing.T) {
@@ -192,21 +194,21 @@ func TestWordsOfScans(t *testing.T) {
 				kernels = append(kernels, strings.TrimSuffix(strings.TrimPrefix(l.Symbol, "scan_backward_"), "_f32"))
 			}
 			require.Equal(t, c.launches, kernels, c.about)
-			team := kernels[0] == "scan_clear"
-			if team {
+			cooperative := kernels[0] == "scan_clear"
+			if cooperative {
 				launches, kernels = launches[1:], kernels[1:]
 			}
-			if scan.ScanKernels[strings.Split(kernels[0], "_")[1]].Instead == "" {
+			if !gpu.IsSpecialized(strings.Split(kernels[0], "_")[1]) {
 				continue
 			}
-			require.Equal(t, team, launches[0].Together, "blocks that wait for each other are on the device at once")
+			require.Equal(t, cooperative, launches[0].Together, "blocks that wait for each other are on the device at once")
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
 			require.LessOrEqual(t, int(launches[0].Shared), 220<<10, c.about)
 			require.GreaterOrEqual(t, w.get("width"), int64(2), "tiles of the ring")
 			blocks, tile, again := int64(132), int64(16*16), int64(16*16)
 			if strings.Contains(kernels[0], "long") {
 				blocks, tile, again = 264, 256*16, 512*8
-				if team && len(launches) == 2 && c.kind == "cummax" {
+				if cooperative && len(launches) == 2 && c.kind == "cummax" {
 					blocks = 396
 				}
 			}
@@ -215,10 +217,10 @@ func TestWordsOfScans(t *testing.T) {
 			}
 			require.Equal(t, min(w.get("strips")*w.get("parts"), blocks), int64(launches[0].Grid))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
-			if scan.Tamed(c.kind) {
+			if hasFastPath(c.kind) {
 				require.Equal(t, w.get("bad"), last.get("bad"))
 				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
-				require.NotZero(t, last.get("flags")&scan.ScanMarked)
+				require.NotZero(t, last.get("flags")&gpu.FlagFallback)
 				parts, grid := w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].Grid)
 				require.Equal(t, min(parts, 264), grid, "each looks at some parts")
 				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].Together, "blocks that share a strip meet")
@@ -251,7 +253,7 @@ func TestWordsOfScans(t *testing.T) {
 	})
 	t.Run("dense", func(t *testing.T) {
 		row, rows, odd, long := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}, []int64{300, 50257}
-		const leads, lines = int64(scan.ScanDense | scan.ScanLeads), int64(scan.ScanDense | scan.ScanLeads | scan.ScanLines)
+		const leads, lines = int64(gpu.FlagVectorized | gpu.FlagMisaligned), int64(gpu.FlagVectorized | gpu.FlagMisaligned | gpu.FlagLineAligned)
 		for _, c := range []struct {
 			about   string
 			shape   []int64
@@ -259,9 +261,9 @@ func TestWordsOfScans(t *testing.T) {
 			change  func(args []tensor.Tensor)
 			dense   int64 // these flags
 		}{
-			{"rows of whole vectors", row, false, nil, scan.ScanDense},
-			{"reversed", row, true, nil, scan.ScanDense},
-			{"a stride of whole vectors", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1004 }, scan.ScanDense},
+			{"rows of whole vectors", row, false, nil, gpu.FlagVectorized},
+			{"reversed", row, true, nil, gpu.FlagVectorized},
+			{"a stride of whole vectors", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1004 }, gpu.FlagVectorized},
 			{"a stride of others", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1003 }, 0},
 			{"an odd address", row, false, func(args []tensor.Tensor) { args[1].Data += 4 }, 0},
 			{"every other element", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, 0},
@@ -270,26 +272,26 @@ func TestWordsOfScans(t *testing.T) {
 			{"rows of other lengths that begin at the same places of vectors", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1013 }, leads},
 			{"rows of other lengths that do not", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1012 }, 0},
 			{"rows of other lengths at odd addresses", odd, false, func(args []tensor.Tensor) {
-				args[0].Data, args[1].Data, args[scan.DxOperand].Data = args[0].Data+4, args[1].Data+4, args[scan.DxOperand].Data+4
+				args[0].Data, args[1].Data, args[operand.Dx].Data = args[0].Data+4, args[1].Data+4, args[operand.Dx].Data+4
 			}, 0},
 			{"rows of other lengths that overlap", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1 }, 0},
 			{"the last of rows of other lengths first", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = -1001 }, 0},
 			{"rows of other lengths, a number for each", odd, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
-			{"long rows", []int64{300, 50264}, false, nil, scan.ScanDense},
+			{"long rows", []int64{300, 50264}, false, nil, gpu.FlagVectorized},
 			{"long rows that begin inside sectors", []int64{300, 1<<22 + 4}, true, nil, lines},
 			{"long rows that begin inside vectors", long, false, nil, lines},
 			{"long rows that begin inside the same lines", long, true, func(args []tensor.Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
 			{"long rows that do not", long, false, func(args []tensor.Tensor) { args[0].Strides[0] = 50261 }, leads},
 			{"long rows of which one begins inside another line", long, false, func(args []tensor.Tensor) { args[1].Data += 16 }, leads},
 			{"three dimensions", []int64{4, 5, 1000}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 5004 }, 0},
-			{"short rows, whole vectors together", rows, false, nil, scan.ScanDense},
-			{"short rows, reversed", rows, true, nil, scan.ScanDense},
-			{"a number for all", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.ScanDense},
-			{"a number for each row, reversed", row, true, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, scan.ScanDense},
+			{"short rows, whole vectors together", rows, false, nil, gpu.FlagVectorized},
+			{"short rows, reversed", rows, true, nil, gpu.FlagVectorized},
+			{"a number for all", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, gpu.FlagVectorized},
+			{"a number for each row, reversed", row, true, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, gpu.FlagVectorized},
 			{"an x for all", row, false, func(args []tensor.Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, 0},
-			{"short rows, a number for all", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, scan.ScanDense},
+			{"short rows, a number for all", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, gpu.FlagVectorized},
 			{"short rows, a number for each", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, 0},
-			{"short rows, an odd address", rows, false, func(args []tensor.Tensor) { args[scan.DxOperand].Data += 4 }, 0},
+			{"short rows, an odd address", rows, false, func(args []tensor.Tensor) { args[operand.Dx].Data += 4 }, 0},
 		} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
 				ops.Preference{}, c.change, "dy", "x", "dx")
@@ -307,19 +309,19 @@ func TestWordsOfScans(t *testing.T) {
 			change  func(args []tensor.Tensor)
 			full    int64
 		}{
-			{"warps that are full", []int64{64, 8192}, false, nil, scan.ScanFull},
-			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 8200 }, scan.ScanFull},
+			{"warps that are full", []int64{64, 8192}, false, nil, gpu.FlagFullWarps},
+			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 8200 }, gpu.FlagFullWarps},
 			{"reversed", []int64{64, 8192}, true, nil, 0},
 			{"a warp that is not", []int64{64, 8184}, false, nil, 0},
 			{"a number for all", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
 			{"an odd address", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[1].Data += 2 }, 0},
-			{"rows of full blocks", []int64{64, 1024}, false, nil, scan.ScanFull},
+			{"rows of full blocks", []int64{64, 1024}, false, nil, gpu.FlagFullWarps},
 			{"a block with fewer rows than others", []int64{66, 1024}, false, nil, 0},
 			{"pieces", []int64{64, 16384}, false, nil, 0},
 		} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.BFloat16, Dim: 1, Reverse: c.reverse},
 				ops.Preference{}, c.change, "dy", "x", "dx")
-			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&scan.ScanFull, c.about)
+			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&gpu.FlagFullWarps, c.about)
 		}
 	})
 	t.Run("short rows", func(t *testing.T) {
@@ -365,22 +367,24 @@ func TestWordsOfScans(t *testing.T) {
 		}
 	})
 	t.Run("nothing to do", func(t *testing.T) {
-		for _, shape := range [][]int64{{0}, {0, 5}, {5, 0}} {
-			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: shape, DType: tensor.Float32}, ops.Preference{}, nil, "dy", "x", "dx")
-			require.Empty(t, launches)
+		for _, shape := range [][]int64{{0}, {0, 5}, {5, 0}, {0, 8192, 64}, {0, 64, 8192}} {
+			for dim := range shape {
+				launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: shape, DType: tensor.Float32, Dim: int64(dim)}, ops.Preference{}, nil, "dy", "x", "dx")
+				require.Empty(t, launches, "%v along %d", shape, dim)
+			}
 		}
 	})
 }
 
-// The workspace that a plan asks for holds the states of whatever its runs launch, and every row has its threads.
+// The workspace of a plan holds the states of every launch configuration, and every element has its thread.
 func TestShapesOfScans(t *testing.T) {
 	for _, shape := range [][]int64{
 		{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2},
 	} {
 		for _, dtype := range tensor.Floats {
-			for _, kind := range scan.Scan.Kinds {
+			for _, kind := range scan.Family.Kinds {
 				for dim := range shape {
-					for _, kernel := range append([]string{""}, scan.KernelsOfTamed...) {
+					for _, kernel := range append([]string{""}, gpu.FastPathKernels...) {
 						d := scan.ScanBackward{Kind: kind.Name, Shape: shape, DType: dtype, Dim: int64(dim)}
 						p, err := d.Problem()
 						require.NoError(t, err)
@@ -390,82 +394,9 @@ func TestShapesOfScans(t *testing.T) {
 							require.ErrorIs(t, err, errs.ErrUnsupported)
 							continue
 						}
-						s := chosen.(*scan.ScanProgram)
-						g := s.Share(s.Code(), s.Variant, s.RowCount(), s.Inner())
-						require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
-						require.Zero(t, g.Block%32)
-						require.LessOrEqual(t, g.Block, int64(512))
-						lane := s.Lane(s.Code())
-						if s.Variant == "pieces" {
-							lane = s.PieceLane()
-						}
-						switch s.Variant {
-						case "rows":
-							require.LessOrEqual(t, g.Width*s.Length(), 32*scan.RowsVectors*s.Vector(), "whole rows in a warp")
-							require.GreaterOrEqual(t, g.Grid*g.Block/32*g.Width, s.RowCount())
-						case "row":
-							require.GreaterOrEqual(t, g.Height*32*lane, s.Padded(), "a row in its warps")
-							require.GreaterOrEqual(t, g.Grid*g.Width, s.RowCount())
-						case "tiles":
-							require.GreaterOrEqual(t, g.Parts*g.Tiles*g.Block*s.Walked(s.Code()), s.Padded(), "a row in its tiles")
-						case "strips", "long":
-							across, length, _ := s.RingTile(s.Variant)
-							require.GreaterOrEqual(t, g.Parts*g.Tiles*length, s.Length(), "a row in its tiles")
-							require.GreaterOrEqual(t, g.Strips*across, s.RowCount())
-							require.True(t, scan.ScanKernels[g.Kernel].Fill(s, &g, &scan.ScanRoom{Shared: 227 << 10}))
-							beside, team := int64(scan.StripBeside), int64(0)
-							if s.Variant == "long" {
-								_, beside, team = s.LongBlocks()
-							}
-							require.LessOrEqual(t, g.Beside*(int64(g.Shared)+beside), int64(227<<10))
-							if s.Together(&g) {
-								require.LessOrEqual(t, g.Parts, team, "threads hear all blocks of a team")
-								require.LessOrEqual(t, g.Grid, 132*g.Beside, "all blocks are on the device")
-								require.GreaterOrEqual(t, g.Width, int64(3), "a tile stays for a turn")
-								for _, shared := range []int{163 << 10, 99 << 10} {
-									if !scan.ScanKernels[g.Kernel].Fill(s, &g, &scan.ScanRoom{Shared: shared}) {
-										require.Equal(t, 99<<10, shared)
-										break
-									}
-									require.LessOrEqual(t, num.CeilDiv(g.Grid, 132)*(int64(g.Shared)+beside), int64(shared), "all blocks are on a device with less shared memory")
-									require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
-								}
-							}
-						case "pieces":
-							require.GreaterOrEqual(t, g.Parts*g.Block*lane, s.Length(), "a row in its pieces")
-							require.Less(t, (g.Parts-1)*g.Block*lane, s.Length(), "none of which is empty")
-							require.True(t, s.FillPieces(&g, &scan.ScanRoom{Shared: 227 << 10, Clusters: someClusters}))
-							require.GreaterOrEqual(t, g.Parts*g.Block*lane, s.Length(), "a row in its pieces")
-							require.Less(t, (g.Parts-1)*g.Block*lane, s.Length(), "none of which is empty")
-							require.LessOrEqual(t, g.Block, int64(scan.PieceThreads))
-							if g.Clustered() {
-								require.LessOrEqual(t, g.Parts, int64(scan.ClusterBlocks), "a block has room for a state of each")
-							} else {
-								require.LessOrEqual(t, g.Parts, g.Block, "each thread hears one")
-								require.LessOrEqual(t, g.Grid, int64(s.Units), "all blocks are on the device")
-							}
-							require.Zero(t, g.Grid%g.Parts, "blocks keep their place in rows")
-							require.LessOrEqual(t, s.Needs(s.Code(), &g), s.Workspace())
-						case "slabs":
-							require.GreaterOrEqual(t, g.Parts*g.Block, s.Length(), "a column in its slabs, of as many rows as blocks have threads")
-							require.Less(t, (g.Parts-1)*g.Block, s.Length(), "none of which is empty")
-							require.Zero(t, g.Block%32)
-							require.LessOrEqual(t, g.Parts, int64(scan.ClusterBlocks), "a block has room for a state of each")
-							require.LessOrEqual(t, g.Block, int64(scan.SlabThreads))
-							require.GreaterOrEqual(t, g.Strips*g.Columns, s.RowCount())
-							require.True(t, s.FillSlabs(&g, &scan.ScanRoom{Shared: 227 << 10, Clusters: someClusters}))
-							require.Zero(t, g.Grid%g.Parts, "blocks keep their place in strips")
-							again := s.Again(&g)
-							across, _ := s.Own(s.Code())
-							require.Equal(t, g.Columns, again.Width*across, "strips that are done again are the same")
-						case "columns":
-							_, down := s.Own(s.Code())
-							require.GreaterOrEqual(t, g.Parts*g.Tiles*g.Height*down, s.Length(), "a column in its tiles")
-							require.GreaterOrEqual(t, g.Strips*g.Columns, s.RowCount())
-							if g.Width*g.Height > 32 {
-								require.GreaterOrEqual(t, g.Block, g.Columns, "a thread for what enters each column")
-							}
-						}
+						s := chosen.(*scan.Program)
+						problem := s.Problem()
+						requireConfig(t, &problem, s.Kernel(), s.Workspace())
 					}
 				}
 			}
@@ -473,12 +404,111 @@ func TestShapesOfScans(t *testing.T) {
 	}
 }
 
+// limits are those of a device with so much shared memory.
+func limits(smemBytes int64) *gpu.DeviceLimits {
+	return &gpu.DeviceLimits{SmemBytes: smemBytes, ResidentClusters: someClusters}
+}
+
+// requireConfig checks the launch configuration of a kernel before and after it is fitted to a device.
+func requireConfig(t *testing.T, p *gpu.Problem, kernel string, workspace int64) {
+	t.Helper()
+	c := gpu.Configure(p, kernel, p.Inner)
+	require.LessOrEqual(t, gpu.WorkspaceBytes(p, &c), workspace)
+	require.Zero(t, c.Block%32)
+	require.LessOrEqual(t, c.Block, int64(512))
+	p.Device.Limits = limits(227 << 10)
+	switch kernel {
+	case gpu.RowPacked:
+		require.LessOrEqual(t, c.RowsPerWarp*p.Length, 32*gpu.RowPackedVectors*p.Vector(), "whole rows in a warp")
+		require.GreaterOrEqual(t, c.Grid*c.Block/32*c.RowsPerWarp, p.Rows)
+	case gpu.RowResident:
+		require.GreaterOrEqual(t, c.WarpsPerRow*32*gpu.RowItems(p), p.PaddedLength(), "a row in its warps")
+		require.GreaterOrEqual(t, c.Grid*c.RowsPerCTA, p.Rows)
+	case gpu.RowTiled:
+		require.GreaterOrEqual(t, c.Splits*c.TilesPerSplit*c.Block*gpu.TiledItems(p), p.PaddedLength(), "a row in its tiles")
+	case gpu.ColumnPipelined, gpu.RowPipelined:
+		requirePipelined(t, p, c, workspace)
+	case gpu.RowCluster:
+		requireRowCluster(t, p, c, workspace)
+	case gpu.ColumnCluster:
+		requireColumnCluster(t, p, c)
+	case gpu.ColumnTiled:
+		require.GreaterOrEqual(t, c.Splits*c.TilesPerSplit*c.ThreadsDown*gpu.ColumnItems(p).Rows, p.Length, "a column in its tiles")
+		require.GreaterOrEqual(t, c.Segments*c.PanelColumns, p.Rows)
+		if c.ThreadsAcross*c.ThreadsDown > 32 {
+			require.GreaterOrEqual(t, c.Block, c.PanelColumns, "one thread owns the carry of each column")
+		}
+	}
+}
+
+func requirePipelined(t *testing.T, p *gpu.Problem, c gpu.Config, workspace int64) {
+	t.Helper()
+	tile := gpu.TileOf(p, c.Kernel)
+	require.GreaterOrEqual(t, c.Splits*c.TilesPerSplit*tile.Length, p.Length, "a row in its tiles")
+	require.GreaterOrEqual(t, c.Segments*tile.Columns, p.Rows)
+	require.True(t, gpu.FitToDevice(p, &c))
+	static, maxSplits := int64(gpu.ColumnPipelinedSmem), int64(0)
+	if c.Kernel == gpu.RowPipelined {
+		static, maxSplits = gpu.LimitsOfRowPipelined(p).SmemBytes, gpu.LimitsOfRowPipelined(p).MaxSplits
+	}
+	require.LessOrEqual(t, c.CTAsPerSM*(int64(c.SmemBytes)+static), int64(227<<10))
+	if !c.Cooperative {
+		return
+	}
+	require.LessOrEqual(t, c.Splits, maxSplits, "each CTA reads the status of all others of its row")
+	require.LessOrEqual(t, c.Grid, 132*c.CTAsPerSM, "all CTAs are resident")
+	require.GreaterOrEqual(t, c.Stages, int64(3), "a tile is retained for another round")
+	for _, smem := range []int64{163 << 10, 99 << 10} {
+		p.Device.Limits = limits(smem)
+		if !gpu.FitToDevice(p, &c) {
+			require.Equal(t, int64(99<<10), smem)
+			return
+		}
+		require.LessOrEqual(t, num.CeilDiv(c.Grid, 132)*(int64(c.SmemBytes)+static), smem, "all CTAs are resident on a device with less shared memory")
+		require.LessOrEqual(t, gpu.WorkspaceBytes(p, &c), workspace)
+	}
+}
+
+func requireRowCluster(t *testing.T, p *gpu.Problem, c gpu.Config, workspace int64) {
+	t.Helper()
+	slices := func() {
+		items := gpu.RowClusterItems(p)
+		require.GreaterOrEqual(t, c.Splits*c.Block*items, p.Length, "a row in its slices")
+		require.Less(t, (c.Splits-1)*c.Block*items, p.Length, "no slice is empty")
+	}
+	slices()
+	require.True(t, gpu.FitToDevice(p, &c))
+	slices()
+	require.LessOrEqual(t, c.Block, int64(gpu.RowClusterThreads))
+	if c.InCluster() {
+		require.LessOrEqual(t, c.Splits, int64(gpu.MaxClusterCTAs), "a CTA has room for a state of each")
+	} else {
+		require.LessOrEqual(t, c.Splits, c.Block, "each thread reads the status of one CTA")
+		require.LessOrEqual(t, c.Grid, p.Device.NumSMs, "all CTAs are resident")
+	}
+	require.Zero(t, c.Grid%c.Splits, "CTAs keep their place in rows")
+	require.LessOrEqual(t, gpu.WorkspaceBytes(p, &c), workspace)
+}
+
+func requireColumnCluster(t *testing.T, p *gpu.Problem, c gpu.Config) {
+	t.Helper()
+	require.GreaterOrEqual(t, c.Splits*c.Block, p.Length, "a column in its slices, of as many rows as CTAs have threads")
+	require.Less(t, (c.Splits-1)*c.Block, p.Length, "no slice is empty")
+	require.LessOrEqual(t, c.Splits, int64(gpu.MaxClusterCTAs), "a CTA has room for a state of each")
+	require.LessOrEqual(t, c.Block, int64(gpu.ColumnClusterThreads))
+	require.GreaterOrEqual(t, c.Segments*c.PanelColumns, p.Rows)
+	require.True(t, gpu.FitToDevice(p, &c))
+	require.Zero(t, c.Grid%c.Splits, "CTAs keep their place in panels")
+	fallback := gpu.Fallback(p, &c)
+	require.Equal(t, c.PanelColumns, fallback.ThreadsAcross*gpu.ColumnItems(p).Columns, "the fallback pass has the panels of the fast path")
+}
+
 // Where the workspace is to be small, a kernel without a ring is chosen, which leaves no records; and none where even that needs more.
 func TestScansWithinAWorkspace(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, c := range []struct {
-		shape       []int64
-		ring, plain string
+		shape             []int64
+		ring, generalOnly string
 	}{{[]int64{1, 1 << 26}, "long", "tiles"}, {[]int64{8192, 8192}, "strips", "columns"}} {
 		d := scan.ScanBackward{Kind: "cummax", Shape: c.shape, DType: tensor.Float32, Dim: map[string]int64{"long": 1}[c.ring]}
 		whole, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
@@ -488,13 +518,13 @@ func TestScansWithinAWorkspace(t *testing.T) {
 		limit := whole.WorkspaceSize() / 2
 		plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
 		require.NoError(t, err)
-		require.Equal(t, c.plain, plan.SKU().Kernel)
+		require.Equal(t, c.generalOnly, plan.SKU().Kernel)
 		require.LessOrEqual(t, plan.WorkspaceSize(), limit)
 		fake.Launches = nil
 		args, workspace := coretest.DeviceArgs(plan, "dy", "x", "dx")
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		for _, l := range fake.Launches {
-			require.Contains(t, l.Symbol, c.plain)
+			require.Contains(t, l.Symbol, c.generalOnly)
 		}
 		limit = plan.WorkspaceSize() - 1
 		_, err = core.Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
@@ -512,20 +542,20 @@ func TestConstantsOfScans(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.Equal(t, scan.ScanRowThreads, constant("kRowThreads"))
-	require.Equal(t, scan.PieceThreads, constant("kPieceThreads"))
-	require.Equal(t, scan.PieceVectors, constant("kPieceVectors"))
-	require.Equal(t, scan.PieceHeard, 32*constant("kHearing"))
-	require.Equal(t, scan.SlabThreads, constant("kSlabThreads"))
-	require.Equal(t, scan.SlabSeen, constant("kSlabSeen"))
-	require.Equal(t, scan.LineBytes, constant("kSlabSide"))
-	require.Equal(t, scan.ClusterBlocks, constant("kClusterBlocks"))
-	require.Equal(t, scan.ScanRowsThreads, constant("kRowsThreads"))
-	require.Equal(t, scan.ScanColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, scan.StripThreads, constant("kStripThreads"))
-	require.Equal(t, scan.LongThreads, constant("kLongThreads"))
-	for name, bit := range map[string]int{"kMarked": scan.ScanMarked, "kFirst": scan.ScanFirst, "kMinimum": scan.ScanMinimum, "kReversed": scan.ScanReversed, "kHeads": scan.ScanHeads, "kTails": scan.ScanTails, "kDense": scan.ScanDense, "kLeads": scan.ScanLeads,
-		"kLines": scan.ScanLines, "kFull": scan.ScanFull, "kForesee": scan.ScanForesee} {
+	require.Equal(t, gpu.RowThreads, constant("kRowThreads"))
+	require.Equal(t, gpu.RowClusterThreads, constant("kPieceThreads"))
+	require.Equal(t, gpu.RowClusterVectors, constant("kPieceVectors"))
+	require.Equal(t, gpu.MaxResidentSplits, 32*constant("kHearing"))
+	require.Equal(t, gpu.ColumnClusterThreads, constant("kSlabThreads"))
+	require.Equal(t, gpu.ColumnBaseRows, constant("kSlabSeen"))
+	require.Equal(t, gpu.LineBytes, constant("kSlabSide"))
+	require.Equal(t, gpu.MaxClusterCTAs, constant("kClusterBlocks"))
+	require.Equal(t, gpu.RowPackedThreads, constant("kRowsThreads"))
+	require.Equal(t, gpu.ColumnThreads, constant("kColumnThreads"))
+	require.Equal(t, gpu.ColumnPipelinedThreads, constant("kStripThreads"))
+	require.Equal(t, gpu.RowPipelinedThreads, constant("kLongThreads"))
+	for name, bit := range map[string]int{"kMarked": gpu.FlagFallback, "kFirst": gpu.FlagFirst, "kMinimum": gpu.FlagMinimum, "kReversed": gpu.FlagReversed, "kHeads": gpu.FlagPrefixPhase, "kTails": gpu.FlagSuffixPhase, "kDense": gpu.FlagVectorized, "kLeads": gpu.FlagMisaligned,
+		"kLines": gpu.FlagLineAligned, "kFull": gpu.FlagFullWarps, "kForesee": gpu.FlagPrefetchNextRow} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, own := range []string{
@@ -540,5 +570,5 @@ func TestConstantsOfScans(t *testing.T) {
 	} {
 		require.True(t, strings.Contains(source, own), "own repeats %s", own)
 	}
-	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*scan.SlabAgain)+";")
+	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*gpu.RecomputedRows)+";")
 }

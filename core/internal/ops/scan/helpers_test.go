@@ -222,3 +222,6 @@ func scanClose(c scanCase, got, want, size float64, n int) bool {
 	carried := 0x1p-53 * (8 + 4*math.Sqrt(float64(n))) * size
 	return math.Abs(got-want) <= unit*math.Abs(want)*1.001+carried+least
 }
+
+// hasFastPath reports a kind whose rejected rows are recomputed by a fallback pass.
+func hasFastPath(kind string) bool { return kind == "cumprod" || kind == "logcumsumexp" }

@@ -3,11 +3,10 @@ package scan
 
 import (
 	"fmt"
-	"slices"
 
-	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/host"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -32,55 +31,19 @@ type ScanBackward struct {
 	Tie     string       `json:"tie"` // "last", "first"; empty: "last"
 }
 
-// kernelsOfScans are the variants of a kind: several short rows for a warp, one row for some warps, the tiles of a long row, and
-// beside a dense dimension. strips and long have a ring: strips does long columns in aligned rows, long the tiles of aligned rows,
-// of cumsum where they are few. Blocks that hold an aligned row together are pieces, those that hold columns slabs. The CPU knows row and
-// columns.
-var (
-	kernelsOfScans   = []string{"rows", "row", "tiles", "columns", "strips", "long"}
-	kernelsOfHeads   = append(slices.Clone(kernelsOfScans), "pieces") // kinds that read numbers
-	KernelsOfTamed   = append(slices.Clone(kernelsOfHeads), "slabs")  // those that are tried first
-	kernelsOfIndices = []string{"rows", "row", "tiles", "columns", "repair"}
-	kernelsOfRecords = []string{"strips", "long"} // ahead of those of kinds that have indices
-)
-
-var Scan = ops.Register(&ops.Family{
-	Name: "scan_backward", Category: "scan", Image: "scan",
-	Kinds: []ops.KindRow{
-		{Name: "cumsum", Kernels: kernelsOfScans},
-		{Name: "cumprod", Kernels: KernelsOfTamed, Image: "scan_cumprod"},
-		{Name: "cummax", Kernels: kernelsOfHeads, Code: "cumextremum"},
-		{Name: "cummin", Kernels: kernelsOfHeads, Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: KernelsOfTamed, Image: "scan_logcumsumexp"},
-	},
-	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[ScanBackward],
-})
-
-// scanKinds is what each kind reads, and its arithmetic on the CPU.
-var scanKinds = map[string]struct {
-	x, indices bool // which operands the kind may have; both: exactly one
-	recurrence recurrence
-}{
-	"cumsum":       {false, false, cumulativeSums},
-	"cumprod":      {true, false, cumulativeProducts},
-	"cummax":       {true, true, maxima},
-	"cummin":       {true, true, minima},
-	"logcumsumexp": {true, false, softs},
-}
-
 // Family is "scan_backward".
-func (d ScanBackward) Family() string { return Scan.Name }
+func (d ScanBackward) Family() string { return Family.Name }
 
 func (d ScanBackward) Problem() (*ops.Problem, error) {
-	row := Scan.Kind(d.Kind)
+	row := Family.Kind(d.Kind)
 	if row == nil {
-		names := make([]string, len(Scan.Kinds))
-		for i := range Scan.Kinds {
-			names[i] = Scan.Kinds[i].Name
+		names := make([]string, len(Family.Kinds))
+		for i := range Family.Kinds {
+			names[i] = Family.Kinds[i].Name
 		}
-		return nil, errs.New(errs.Unsupported, Scan.Name, "kind", errs.OrList(names), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
+		return nil, errs.New(errs.Unsupported, Family.Name, "kind", errs.OrList(names), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
 	}
-	op := Scan.Op(d.Kind)
+	op := Family.Op(d.Kind)
 	if err := ops.FirstError(ops.CheckShape(op, "shape", d.Shape), ops.CheckElement(op, "dtype", d.DType, tensor.Floats)); err != nil {
 		return nil, err
 	}
@@ -91,7 +54,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 	if d.Dim < -rank || d.Dim >= rank {
 		return nil, errs.New(errs.InvalidProblem, op, "dim", fmt.Sprintf("between %d and %d", -rank, rank-1), fmt.Sprint(d.Dim), "")
 	}
-	kind := scanKinds[d.Kind]
+	kind := kinds[d.Kind]
 	shapes := [][]int64{d.Shape}
 	operands := []ops.Operand{
 		{Name: "dy", Dtypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
@@ -104,7 +67,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 	if kind.x {
 		traffic += n * d.DType.Size()
 	}
-	p := &ops.Problem{Family: Scan, Kind: d.Kind, Element: d.DType, Operands: operands, Traffic: traffic}
+	p := &ops.Problem{Family: Family, Kind: d.Kind, Element: d.DType, Operands: operands, Traffic: traffic}
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		x, indices := args[1].Given(), args[2].Given()
 		switch {
@@ -119,84 +82,13 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		}
 		return nil
 	}
-	s := ScanProgram{kind: d.Kind, recurrence: kind.recurrence, element: d.DType, shape: d.Shape,
-		dim: int((d.Dim + rank) % rank), reverse: d.Reverse, first: d.Tie == "first"}
-	p.CheckValues = s.checkValues
-	p.Compile = func(p *ops.Problem, units int, cuda bool, preference ops.Preference) (ops.Program, error) {
-		chosen := s
-		chosen.Units, chosen.bandwidth, chosen.clusters, chosen.slabs = units, p.Bandwidth, hasClusters(p.Arch), hasSlabs(p.Arch)
-		return chosen.prepare(cuda, preference)
+	onHost := host.Scan{Recurrence: kind.recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first"}
+	p.CheckValues = onHost.CheckIndices
+	p.Compile = func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+		if cuda {
+			return compileCUDA(d.Kind, p, &onHost, numSMs, preference)
+		}
+		return compileCPU(d.Kind, &onHost, preference)
 	}
 	return p, nil
 }
-
-// ScanProgram is the program of a scan: its problem, and the kernel that was chosen for it.
-type ScanProgram struct {
-	kind           string
-	recurrence     recurrence
-	element        tensor.DType
-	shape          []int64
-	dim            int
-	reverse, first bool
-	Units          int
-	bandwidth      int64
-	clusters       bool // the device has them
-	slabs          bool // and room for slabs
-	Variant        string
-	cuda, forced   bool // forced: the variant was asked for
-	plain          bool // without a ring
-	bytes          int64
-}
-
-// Length is the number of positions of a row.
-func (s *ScanProgram) Length() int64 {
-	if len(s.shape) == 0 {
-		return 1
-	}
-	return s.shape[s.dim]
-}
-
-// space is the index space with the scanned dimension last. A reversed scan walks it with negative strides, so that positions
-// run in scan order.
-func (s *ScanProgram) space(args []tensor.Tensor) cpu.Space {
-	var a cpu.Space
-	var whole cpu.Space
-	whole.N = len(s.shape)
-	copy(whole.Extent[:], s.shape)
-	for i := range args {
-		if args[i].Given() {
-			copy(whole.Stride[i][:], args[i].ElementStrides())
-		}
-	}
-	for d := range whole.N {
-		if d != s.dim {
-			a.Append(&whole, d)
-		}
-	}
-	a.Kept = a.N
-	if whole.N > 0 {
-		a.Append(&whole, s.dim)
-	} else {
-		a.Extent[0], a.N = 1, 1
-	}
-	return a
-}
-
-func (s *ScanProgram) prepare(cuda bool, preference ops.Preference) (ops.Program, error) {
-	if cuda {
-		return s.prepareCUDA(preference)
-	}
-	s.Variant = "row"
-	if inner := s.shape[min(s.dim+1, len(s.shape)):]; slices.ContainsFunc(inner, func(n int64) bool { return n != 1 }) {
-		s.Variant = "columns"
-	}
-	if k := preference.Kernel; k != "" && k != s.Variant {
-		return nil, errs.New(errs.Unsupported, Scan.Op(s.kind), "preference.kernel", fmt.Sprintf("%q for this problem", s.Variant), fmt.Sprintf("%q", k), "")
-	}
-	return s, nil
-}
-
-func (s *ScanProgram) Kernel() string { return s.Variant }
-
-// InPlace refuses: rows are read again after parts of them are written.
-func (s *ScanProgram) InPlace([]tensor.Tensor, int) bool { return false }

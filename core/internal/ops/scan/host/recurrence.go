@@ -1,6 +1,6 @@
-package scan
+package host
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
 // #include "scan.h"
 import "C"
 
@@ -13,11 +13,11 @@ import "math"
 type state [2]float64
 
 // recurrence is what happens between the parts of one kind.
-type recurrence struct {
-	loops [2]int64 // in C: where the last of equal values wins, and the first
-	start state    // before the first position of a row
-	folds bool     // the fold of a part finds what leaves it, which does not depend on the state before it
-	bends bool     // an infinity in a part makes of it something else than an affine map
+type Recurrence struct {
+	loops   [2]int64 // in C: where the last of equal values wins, and the first
+	initial state    // before the first position of a row
+	folds   bool     // the fold of a part finds what leaves it, which does not depend on the state before it
+	bends   bool     // an infinity in a part makes of it something else than an affine map
 	// wins reports, of kinds that select, that some position of a part wins where before stands to its left.
 	wins func(before, part state, first bool) bool
 	// combine is the state after two parts.
@@ -32,13 +32,13 @@ func asItIs(s state) state { return s }
 
 // ------------------------------------------------------------------------------------------------ cumsum
 
-var cumulativeSums = recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, enter: asItIs,
+var Sums = Recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, enter: asItIs,
 	combine: func(left, _ state, _ bool) state { return left },
 	cross:   func(_, _ state, _ bool, entering float64) float64 { return entering }}
 
 // ------------------------------------------------------------------------------------------------ cumprod
 
-var cumulativeProducts = recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, start: state{1, 0}, folds: true, bends: true,
+var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initial: state{1, 0}, folds: true, bends: true,
 	combine: func(left, right state, _ bool) state { return scaledProduct(left, right) },
 	enter:   func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
 	cross: func(_, part state, _ bool, entering float64) float64 {
@@ -64,12 +64,12 @@ func cut(a, b float64) float64 {
 // ------------------------------------------------------------------------------------------------ cummax, cummin
 
 var (
-	maxima = records(C.SCAN_MAX_LAST, C.SCAN_MAX_FIRST)
-	minima = records(C.SCAN_MIN_LAST, C.SCAN_MIN_FIRST)
+	Maxima = records(C.SCAN_MAX_LAST, C.SCAN_MAX_FIRST)
+	Minima = records(C.SCAN_MIN_LAST, C.SCAN_MIN_FIRST)
 )
 
-func records(last, first int64) recurrence {
-	return recurrence{loops: [2]int64{last, first}, enter: asItIs, wins: beats, cross: selected(beats),
+func records(last, first int64) Recurrence {
+	return Recurrence{loops: [2]int64{last, first}, enter: asItIs, wins: beats, cross: selected(beats),
 		combine: func(left, right state, first bool) state {
 			if beats(left, right, first) {
 				return right
@@ -103,13 +103,13 @@ func beats(before, part state, first bool) bool {
 }
 
 // choices are the recurrence of indices that a scan returned: a part has a winner or none.
-var choices = recurrence{enter: asItIs, folds: true, wins: chosen, cross: selected(chosen)}
+var choices = Recurrence{enter: asItIs, folds: true, wins: chosen, cross: selected(chosen)}
 
 func chosen(_, part state, _ bool) bool { return part[1] != 0 }
 
 // ------------------------------------------------------------------------------------------------ logcumsumexp
 
-var softs = recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, start: state{math.Inf(-1), 0}, enter: asItIs,
+var LogSums = Recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, initial: state{math.Inf(-1), 0}, enter: asItIs,
 	combine: func(left, right state, _ bool) state {
 		m := math.Max(left[0], right[0])
 		return state{m, share(left, m) + share(right, m)}

@@ -1,6 +1,6 @@
-package scan
+package host
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
 // #include "scan.h"
 import "C"
 
@@ -12,28 +12,28 @@ import (
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
 const (
-	IndicesOperand = 2
-	mostSums       = 1 << 20 // float64 sums of one task of arbitrary indices
-	addLanes       = 8
+	mostSums = 1 << 20 // float64 sums of one task of arbitrary indices
+	addLanes = 8
 )
 
-// checkValues refuses indices that are out of range.
-func (s *ScanProgram) checkValues(args []tensor.Tensor) *errs.Error {
-	indices := &args[IndicesOperand]
+// CheckIndices refuses indices that are out of range.
+func (s *Scan) CheckIndices(args []tensor.Tensor) *errs.Error {
+	indices := &args[operand.Indices]
 	if !indices.Given() || indices.Empty() || insideSpan(indices, s.Length()) {
 		return nil
 	}
-	h := s.onHost(args)
+	h := s.start(args)
 	if !h.outside() {
 		return nil
 	}
 	row, position := h.firstBadIndex()
-	return errs.New(errs.InvalidProblem, Scan.Op(s.kind), "indices", fmt.Sprintf("between 0 and %d", h.n-1),
+	return errs.New(errs.InvalidProblem, s.Op, "indices", fmt.Sprintf("between 0 and %d", h.n-1),
 		fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 }
 
@@ -59,20 +59,20 @@ func insideSpan(t *tensor.Tensor, n int64) bool {
 
 // indexed is cummax or cummin by the indices of its forward. Those of a scan say by themselves which positions won: k did where
 // the index is k, and everywhere else the index is the one before.
-func (h *hostScan) indexed() {
+func (h *run) indexed() {
 	choosing := *h
-	choosing.x, choosing.recurrence, choosing.kind = IndicesOperand, choices, C.SCAN_CHOSEN
-	if h.reverse {
+	choosing.x, choosing.Recurrence, choosing.kind = operand.Indices, choices, C.SCAN_CHOSEN
+	if h.IsReversed {
 		choosing.kind = C.SCAN_CHOSEN_DOWN
 	}
 	first, _ := h.origin()
-	choosing.start = state{float64(first), math.Float64frombits(uint64(first))}
+	choosing.initial = state{float64(first), math.Float64frombits(uint64(first))}
 	switch {
 	case h.scatters():
-		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_scatter(&w.call) })
+		choosing.each(true, func(w *worker, _, _ int64) { C.sw_scan_scatter(&w.call) })
 		return
 	case h.n <= C.SCAN_FEWEST:
-		choosing.each(true, func(w *scanWorker, _, _ int64) { C.sw_scan_gather(&w.call) })
+		choosing.each(true, func(w *worker, _, _ int64) { C.sw_scan_gather(&w.call) })
 		return
 	case h.lanes == h.rows:
 		choosing.each(true, choosing.choose)
@@ -80,7 +80,7 @@ func (h *hostScan) indexed() {
 	}
 	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
 	if least := choosing.fold(parts, carries); least == 0 {
-		h.parallel(num.CeilDiv(h.rows, addLanes), func(w *scanWorker, task int64) {
+		h.parallel(num.CeilDiv(h.rows, addLanes), func(w *worker, task int64) {
 			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
 		})
 		return
@@ -90,16 +90,16 @@ func (h *hostScan) indexed() {
 
 // scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane.
 // Sums of so few terms need not keep what rounding takes from them.
-func (h *hostScan) scatters() bool {
+func (h *run) scatters() bool {
 	adjacent := int64(1)
-	if h.reverse {
+	if h.IsReversed {
 		adjacent = -1
 	}
 	if h.lanes != h.rows || h.n > C.SCAN_FEW {
 		return false
 	}
-	for _, operand := range [...]int{0, IndicesOperand, DxOperand} {
-		if v := &h.views[operand]; h.steps[operand] != adjacent || !v.Regular || v.Step != h.n {
+	for _, number := range [...]int{operand.Dy, operand.Indices, operand.Dx} {
+		if v := &h.views[number]; h.steps[number] != adjacent || !v.Regular || v.Step != h.n {
 			return false
 		}
 	}
@@ -107,18 +107,18 @@ func (h *hostScan) scatters() bool {
 }
 
 // choose does whole rows: by their winners, and once more where some indices are not those of a scan.
-func (h *hostScan) choose(w *scanWorker, first, count int64) {
+func (h *run) choose(w *worker, first, count int64) {
 	if C.sw_scan_walk(&w.call, nil, nil, nil) == 0 {
 		h.add(w, first, count)
 	}
 }
 
 // outside reports that some index is out of range.
-func (h *hostScan) outside() bool {
+func (h *run) outside() bool {
 	var some atomic.Bool
 	indices := *h
-	indices.x = IndicesOperand
-	indices.each(false, func(w *scanWorker, _, _ int64) {
+	indices.x = operand.Indices
+	indices.each(false, func(w *worker, _, _ int64) {
 		if C.sw_scan_outside(&w.call, C.int64_t(h.n)) != 0 {
 			some.Store(true)
 		}
@@ -127,8 +127,8 @@ func (h *hostScan) outside() bool {
 }
 
 // origin and delta lead from an index to a position in scan order and back: position = origin + delta index.
-func (h *hostScan) origin() (origin, delta int64) {
-	if h.reverse {
+func (h *run) origin() (origin, delta int64) {
+	if h.IsReversed {
 		return h.n - 1, -1
 	}
 	return 0, 1
@@ -136,19 +136,19 @@ func (h *hostScan) origin() (origin, delta int64) {
 
 // choice is the state before a part that is not the first of its row: the index that its first position has when it wins, and the
 // index before that.
-func (h *hostScan) choice(w *scanWorker, first, i int64) state {
+func (h *run) choice(w *worker, first, i int64) state {
 	origin, delta := h.origin()
 	want := origin + delta*((first+i)/h.rows)*h.part
 	at := w.call.x.at[0] + C.int64_t(i)*w.call.x.pitch
 	if w.call.x.regular == 0 {
 		at = w.call.x.at[i]
 	}
-	before := int64(at) - h.steps[IndicesOperand]
-	return state{float64(want), math.Float64frombits(uint64(cpu.Elements[int64](&h.args[IndicesOperand], before, 1, 1)[0]))}
+	before := int64(at) - h.steps[operand.Indices]
+	return state{float64(want), math.Float64frombits(uint64(cpu.Elements[int64](&h.args[operand.Indices], before, 1, 1)[0]))}
 }
 
 // add adds dy of some rows at any indices, into float64 sums of a few rows at a time.
-func (h *hostScan) add(w *scanWorker, first, rows int64) {
+func (h *run) add(w *worker, first, rows int64) {
 	origin, delta := h.origin()
 	width := num.Clamp(mostSums/h.n, 1, addLanes)
 	if int64(len(w.sums)) < 2*h.n*width {
@@ -157,25 +157,25 @@ func (h *hostScan) add(w *scanWorker, first, rows int64) {
 	for row := first; row < first+rows; row += width {
 		count := min(width, first+rows-row)
 		w.call.lanes, w.call.n = C.int64_t(count), C.int64_t(h.n)
-		h.place(&w.call.dy, 0, row, count)
-		h.place(&w.call.x, IndicesOperand, row, count)
-		h.place(&w.call.dx, 3, row, count)
+		h.place(&w.call.dy, operand.Dy, row, count)
+		h.place(&w.call.x, operand.Indices, row, count)
+		h.place(&w.call.dx, operand.Dx, row, count)
 		C.sw_scan_add(&w.call, C.int64_t(origin), C.int64_t(delta), scanDoubles(w.sums))
 	}
 }
 
 // index is that of a position of a row, in the order of memory.
-func (h *hostScan) index(row, position int64) int64 {
-	if h.reverse {
+func (h *run) index(row, position int64) int64 {
+	if h.IsReversed {
 		position = h.n - 1 - position
 	}
-	offset := position * h.steps[IndicesOperand]
-	h.views[IndicesOperand].VisitRuns(row, 1, func(_, at, _, _ int64) { offset += at })
-	return cpu.Elements[int64](&h.args[IndicesOperand], offset, 1, 1)[0]
+	offset := position * h.steps[operand.Indices]
+	h.views[operand.Indices].VisitRuns(row, 1, func(_, at, _, _ int64) { offset += at })
+	return cpu.Elements[int64](&h.args[operand.Indices], offset, 1, 1)[0]
 }
 
 // firstBadIndex finds the first index that is out of range, in the order of memory, where there is one.
-func (h *hostScan) firstBadIndex() (row, position int64) {
+func (h *run) firstBadIndex() (row, position int64) {
 	for row = range h.rows {
 		for position = range h.n {
 			if j := h.index(row, position); j < 0 || j >= h.n {

@@ -1,6 +1,6 @@
-package scan
+package host
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
 // #include "scan.h"
 import "C"
 
@@ -12,6 +12,7 @@ import (
 
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
@@ -27,10 +28,10 @@ const (
 	partPiece  = 64
 )
 
-// hostScan is one run of a scan on the CPU.
-type hostScan struct {
-	*ScanProgram
-	recurrence
+// run is one run of a scan on the CPU.
+type run struct {
+	*Scan
+	Recurrence
 	kind    int64           // of the loops in C
 	x       int             // the operand that they read as x; 0: none
 	args    []tensor.Tensor // dy, x, indices, dx
@@ -42,8 +43,8 @@ type hostScan struct {
 	winning []bool // lanes in which some position wins, of kinds that select
 }
 
-// scanWorker is the scratch of one goroutine.
-type scanWorker struct {
+// worker is the scratch of one goroutine.
+type worker struct {
 	call        C.scan_call
 	states      [C.SCAN_BATCH]state
 	carries     [C.SCAN_BATCH]float64
@@ -51,14 +52,14 @@ type scanWorker struct {
 	sums        []float64
 }
 
-var scanWorkers = sync.Pool{New: func() any { return new(scanWorker) }}
+var workers = sync.Pool{New: func() any { return new(worker) }}
 
 // Host finds dx.
-func (s *ScanProgram) Host(args []tensor.Tensor) {
-	h := s.onHost(args)
+func (s *Scan) Run(args []tensor.Tensor) {
+	h := s.start(args)
 	switch {
 	case h.rows == 0 || h.n == 0:
-	case args[IndicesOperand].Given():
+	case args[operand.Indices].Given():
 		h.indexed()
 	default:
 		h.scan()
@@ -66,10 +67,10 @@ func (s *ScanProgram) Host(args []tensor.Tensor) {
 }
 
 // onHost prepares a run: how the work is cut into lanes, and where the operands lie in scan order.
-func (s *ScanProgram) onHost(args []tensor.Tensor) *hostScan {
-	h := &hostScan{ScanProgram: s, recurrence: s.recurrence, kind: s.recurrence.loops[0], args: append([]tensor.Tensor{}, args...), n: s.Length()}
-	if s.first {
-		h.kind = s.recurrence.loops[1]
+func (s *Scan) start(args []tensor.Tensor) *run {
+	h := &run{Scan: s, Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0], args: append([]tensor.Tensor{}, args...), n: s.Length()}
+	if s.FirstWins {
+		h.kind = s.Recurrence.loops[1]
 	}
 	space := s.space(args)
 	if h.rows = space.Size(0, space.Kept); h.rows == 0 || h.n == 0 {
@@ -78,7 +79,7 @@ func (s *ScanProgram) onHost(args []tensor.Tensor) *hostScan {
 	for i := range h.args {
 		h.views[i] = space.View(i, 0, space.Kept, false)
 		h.steps[i] = space.Stride[i][space.Kept]
-		if s.reverse && h.args[i].Given() {
+		if s.IsReversed && h.args[i].Given() {
 			h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())
 			h.steps[i] = -h.steps[i]
 		}
@@ -89,14 +90,14 @@ func (s *ScanProgram) onHost(args []tensor.Tensor) *hostScan {
 		h.part = (num.Clamp(h.rows*h.n/wantLanes, leastPart, mostPart)/partPiece | 1) * partPiece
 	}
 	h.lanes = num.CeilDiv(h.n, h.part) * h.rows
-	if h.args[1].Given() {
-		h.x = 1
+	if h.args[operand.X].Given() {
+		h.x = operand.X
 	}
 	return h
 }
 
 // scan finds dx. Of rows in parts: first the state before each part, then what leaves the parts alone, then what they carry.
-func (h *hostScan) scan() {
+func (h *run) scan() {
 	if h.lanes == h.rows {
 		h.walk(nil, nil, nil)
 		return
@@ -105,15 +106,15 @@ func (h *hostScan) scan() {
 	h.fold(parts, carries)
 	before := make([]state, h.lanes)
 	for i := range before {
-		if before[i] = h.start; int64(i) >= h.rows {
-			before[i] = h.combine(before[int64(i)-h.rows], parts[int64(i)-h.rows], h.first)
+		if before[i] = h.initial; int64(i) >= h.rows {
+			before[i] = h.combine(before[int64(i)-h.rows], parts[int64(i)-h.rows], h.FirstWins)
 		}
 	}
 	h.carry(parts, before, carries)
 }
 
 // carry ends a scan of parts by themselves, and carries by what leaves each of them when nothing enters it.
-func (h *hostScan) carry(parts, before []state, carries []float64) {
+func (h *run) carry(parts, before []state, carries []float64) {
 	entering := make([]state, h.lanes)
 	for i := range before {
 		entering[i] = h.enter(before[i])
@@ -121,7 +122,7 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 	if h.wins != nil {
 		h.winning = make([]bool, h.lanes)
 		for i := range before {
-			h.winning[i] = h.wins(before[i], parts[i], h.first)
+			h.winning[i] = h.wins(before[i], parts[i], h.FirstWins)
 		}
 	}
 	var checkpoints []float64
@@ -132,8 +133,8 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 	next, lost := make([]float64, h.rows), make([]float64, h.rows) // lost: what rounding takes
 	for i := h.lanes - 1; i >= 0; i-- {
 		shift, row := carries[i], i%h.rows
-		carried := h.cross(before[i], parts[i], h.first, next[row])
-		less := h.cross(before[i], parts[i], h.first, lost[row])
+		carried := h.cross(before[i], parts[i], h.FirstWins, next[row])
+		less := h.cross(before[i], parts[i], h.FirstWins, lost[row])
 		carries[i] = next[row] + lost[row]
 		if h.bends && shift-shift != 0 && parts[i][0] == parts[i][0] {
 			next[row], lost[row] = h.again(i, carries[i]), 0
@@ -150,10 +151,10 @@ func (h *hostScan) carry(parts, before []state, carries []float64) {
 }
 
 // fold finds the states of lanes by themselves, and the least first number of them.
-func (h *hostScan) fold(states []state, carries []float64) float64 {
+func (h *run) fold(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
-	h.each(false, func(w *scanWorker, first, count int64) {
+	h.each(false, func(w *worker, first, count int64) {
 		own := states[first : first+count]
 		h.begin(w, own, first)
 		C.sw_scan_fold(&w.call, cStates(own), scanDoubles(carries[first:first+count]))
@@ -167,10 +168,10 @@ func (h *hostScan) fold(states []state, carries []float64) float64 {
 }
 
 // again finds what leaves one lane from what enters it.
-func (h *hostScan) again(lane int64, entering float64) float64 {
-	h.parallel(1, func(w *scanWorker, _ int64) {
+func (h *run) again(lane int64, entering float64) float64 {
+	h.parallel(1, func(w *worker, _ int64) {
 		h.hand(w, lane, 1, false)
-		w.states[0], w.carries[0] = h.start, entering
+		w.states[0], w.carries[0] = h.initial, entering
 		C.sw_scan_fold(&w.call, cStates(w.states[:1]), scanDoubles(w.carries[:1]))
 		entering = w.carries[0]
 	})
@@ -178,8 +179,8 @@ func (h *hostScan) again(lane int64, entering float64) float64 {
 }
 
 // leave finds what leaves lanes from the states that enter them, and keeps those before each of their tiles.
-func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
-	h.each(false, func(w *scanWorker, first, count int64) {
+func (h *run) leave(entering []state, carries, checkpoints []float64) {
+	h.each(false, func(w *worker, first, count int64) {
 		if h.still(first, count) {
 			C.sw_scan_pass(&w.call, scanDoubles(carries[first:]))
 			return
@@ -189,8 +190,8 @@ func (h *hostScan) leave(entering []state, carries, checkpoints []float64) {
 }
 
 // walk takes the states and the carries that enter the lanes, or those of whole rows, and stores dx.
-func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
-	h.each(true, func(w *scanWorker, first, count int64) {
+func (h *run) walk(entering []state, carries, checkpoints []float64) {
+	h.each(true, func(w *worker, first, count int64) {
 		if h.still(first, count) {
 			C.sw_scan_clear(&w.call)
 			return
@@ -200,7 +201,7 @@ func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
 			return
 		}
 		states, before := w.states[:count], w.checkpoints
-		if h.begin(w, states, first); h.x != IndicesOperand {
+		if h.begin(w, states, first); h.x != operand.Indices {
 			copy(states, entering[first:])
 		}
 		if checkpoints != nil {
@@ -211,7 +212,7 @@ func (h *hostScan) walk(entering []state, carries, checkpoints []float64) {
 }
 
 // still reports that nothing wins in these lanes, as in most of a long row.
-func (h *hostScan) still(first, count int64) bool {
+func (h *run) still(first, count int64) bool {
 	return h.winning != nil && !slices.Contains(h.winning[first:first+count], true)
 }
 
@@ -219,16 +220,16 @@ func (h *hostScan) still(first, count int64) bool {
 func checkpointsOf(n int64) int64 { return num.CeilDiv(n, C.SCAN_POSITIONS) * 2 * C.SCAN_LANES }
 
 // checkpoint is where those of the lanes from first on begin; first is the first lane of a task.
-func (h *hostScan) checkpoint(first int64) int64 {
+func (h *run) checkpoint(first int64) int64 {
 	return num.CeilDiv(first, C.SCAN_LANES) * checkpointsOf(h.part)
 }
 
 // begin sets the states that stand before lanes without a look at other lanes.
-func (h *hostScan) begin(w *scanWorker, states []state, first int64) {
+func (h *run) begin(w *worker, states []state, first int64) {
 	for i := range states {
-		states[i] = h.start
+		states[i] = h.initial
 	}
-	for i := max(0, h.rows-first); h.x == IndicesOperand && i < int64(len(states)); i++ {
+	for i := max(0, h.rows-first); h.x == operand.Indices && i < int64(len(states)); i++ {
 		states[i] = h.choice(w, first, i)
 	}
 }
@@ -236,15 +237,15 @@ func (h *hostScan) begin(w *scanWorker, states []state, first int64) {
 func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 // full is the number of lanes of h.part positions; those after them are as long as the rest of a row.
-func (h *hostScan) full() int64 { return h.n / h.part * h.rows }
+func (h *run) full() int64 { return h.n / h.part * h.rows }
 
 // each hands out lanes of one length, first..first+count-1.
-func (h *hostScan) each(walk bool, body func(w *scanWorker, first, count int64)) {
+func (h *run) each(walk bool, body func(w *worker, first, count int64)) {
 	batch := num.Clamp(cpu.Grain/h.part/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
 	group := batch * num.Clamp(cpu.Grain/h.part/batch, 1, fewRows) // lanes of a task
 	full := h.full()
 	tasks := num.CeilDiv(full, group)
-	h.parallel(tasks+num.CeilDiv(h.lanes-full, group), func(w *scanWorker, task int64) {
+	h.parallel(tasks+num.CeilDiv(h.lanes-full, group), func(w *worker, task int64) {
 		first, end := task*group, full
 		if task >= tasks {
 			first, end = full+(task-tasks)*group, h.lanes
@@ -258,7 +259,7 @@ func (h *hostScan) each(walk bool, body func(w *scanWorker, first, count int64))
 }
 
 // hand prepares a worker for lanes of one length: the operands that the loops read and, for a walk, the one that they write.
-func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
+func (h *run) hand(w *worker, first, count int64, walk bool) {
 	n := h.part
 	if first >= h.full() {
 		n = h.n % h.part
@@ -270,42 +271,42 @@ func (h *hostScan) hand(w *scanWorker, first, count int64, walk bool) {
 	if need := max(2*C.SCAN_BATCH, num.CeilDiv(count, C.SCAN_LANES)*checkpointsOf(n)); int64(len(w.checkpoints)) < need {
 		w.checkpoints = make([]float64, need)
 	}
-	h.place(&w.call.dy, 0, first, count)
+	h.place(&w.call.dy, operand.Dy, first, count)
 	if h.x != 0 {
 		h.place(&w.call.x, h.x, first, count)
 	}
 	if walk {
-		h.place(&w.call.dx, 3, first, count)
+		h.place(&w.call.dx, operand.Dx, first, count)
 	}
 }
 
-func (h *hostScan) parallel(tasks int64, body func(w *scanWorker, task int64)) {
-	threads.Run(unsafe.Pointer(h.ScanProgram), tasks, 1, func() (*scanWorker, func()) {
-		w := scanWorkers.Get().(*scanWorker)
-		return w, func() { scanWorkers.Put(w) }
+func (h *run) parallel(tasks int64, body func(w *worker, task int64)) {
+	threads.Run(unsafe.Pointer(h.Scan), tasks, 1, func() (*worker, func()) {
+		w := workers.Get().(*worker)
+		return w, func() { workers.Put(w) }
 	}, body)
 }
 
 // place tells the loops where an operand of lanes first..first+count-1 lies.
-func (h *hostScan) place(to *C.scan_operand, operand int, first, count int64) {
-	t := &h.args[operand]
-	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[operand]), 0
+func (h *run) place(to *C.scan_operand, number int, first, count int64) {
+	t := &h.args[number]
+	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[number]), 0
 	if t.DType == tensor.Int64 {
 		to._type = C.int64_t(tensor.Float64.Row()) // the loops move the bits
 	}
-	if v := &h.views[operand]; v.Regular && (first/h.rows == (first+count-1)/h.rows) {
+	if v := &h.views[number]; v.Regular && (first/h.rows == (first+count-1)/h.rows) {
 		to.regular, to.pitch = 1, C.int64_t(v.Step)
-		to.at[0] = C.int64_t(first/h.rows*h.part*h.steps[operand] + first%h.rows*v.Step)
+		to.at[0] = C.int64_t(first/h.rows*h.part*h.steps[number] + first%h.rows*v.Step)
 		return
 	} else if v.N == 0 || h.rows == 1 { // parts of one row
-		to.regular, to.pitch, to.at[0] = 1, C.int64_t(h.part*h.steps[operand]), C.int64_t(first*h.part*h.steps[operand])
+		to.regular, to.pitch, to.at[0] = 1, C.int64_t(h.part*h.steps[number]), C.int64_t(first*h.part*h.steps[number])
 		return
 	}
 	for done := int64(0); done < count; {
 		part, row := (first+done)/h.rows, (first+done)%h.rows
 		n := min(count-done, h.rows-row)
-		at, base := to.at[done:done+n], part*h.part*h.steps[operand]
-		h.views[operand].VisitRuns(row, n, func(start, offset, count, step int64) {
+		at, base := to.at[done:done+n], part*h.part*h.steps[number]
+		h.views[number].VisitRuns(row, n, func(start, offset, count, step int64) {
 			for i := range at[start : start+count] {
 				at[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -67,10 +68,10 @@ func TestSlabs(t *testing.T) {
 		require.False(t, own.Together)
 		require.Zero(t, at, "clusters themselves forget what was known of their strips")
 		require.Len(t, launches[at:], 2, "one launch looks at all marks, of which as a rule there is none")
-		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), scan.LineBytes), w.get("strips"))
+		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), gpu.LineBytes), w.get("strips"))
 		again := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].Symbol, "_columns_")
-		require.Equal(t, []int64{w.get("strips"), scan.ScanMarked}, []int64{again.get("strips"), again.get("flags") & scan.ScanMarked}, "strips that are marked are done again")
+		require.Equal(t, []int64{w.get("strips"), gpu.FlagFallback}, []int64{again.get("strips"), again.get("flags") & gpu.FlagFallback}, "strips that are marked are done again")
 		require.Equal(t, again.get("strips") < 89, launches[at+1].Together, "by blocks that share them where there are few: "+about) // 132/89 is 1.5
 		require.LessOrEqual(t, 4*(again.get("strips")+1), again.get("skip"), "how often blocks met is behind the marks")
 	}

@@ -12,16 +12,17 @@ import (
 	"github.com/sternway/sternway/core/internal/coretest"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // someClusters are as many as the blocks of 120 multiprocessors make.
-func someClusters(g *scan.ScanShape) int64 {
+func someClusters(g *gpu.Config) int64 {
 	beside := max(1, 384/g.Block)
 	if g.Block == 256 { // of float64, which has registers for more threads
 		beside = 2
 	}
-	return 120 * min(beside, (228<<10)/(int64(g.Shared)+scan.PieceBeside)) / g.Parts
+	return 120 * min(beside, (228<<10)/(int64(g.SmemBytes)+gpu.RowClusterSmem)) / g.Splits
 }
 
 // clusterCalls are the launches of one run on a device with clusters, and which of them is the first that scans.
@@ -85,7 +86,7 @@ func TestPieces(t *testing.T) {
 		var clusters func(*driver.Launch) int
 		if c.clusters {
 			clusters = func(l *driver.Launch) int {
-				return int(someClusters(&scan.ScanShape{Block: int64(l.Block), Parts: int64(l.Cluster), Shared: l.Shared}))
+				return int(someClusters(&gpu.Config{Block: int64(l.Block), Splits: int64(l.Cluster), SmemBytes: l.Shared}))
 			}
 		}
 		launches, at, plan := clusterCalls(t, clusters, scan.ScanBackward{Kind: c.kind, Shape: []int64{c.rows, c.length}, DType: c.dtype, Dim: 1})
@@ -97,15 +98,15 @@ func TestPieces(t *testing.T) {
 			continue
 		}
 		require.Equal(t, "pieces", plan.SKU().Kernel)
-		wide := c.parts > scan.ClusterBlocks
+		wide := c.parts > gpu.MaxClusterCTAs
 		require.Equal(t, map[bool]int64{false: c.parts}[wide], int64(own.Cluster), about)
 		require.Equal(t, wide, own.Together)
-		if !scan.Tamed(c.kind) {
+		if !hasFastPath(c.kind) {
 			require.Len(t, launches[at:], 1, "all rows are done")
 			continue
 		}
 		again := wordsOfScan(t, &launches[at+1])
-		require.NotZero(t, again.get("flags")&scan.ScanMarked, "rows that are marked are done again")
+		require.NotZero(t, again.get("flags")&gpu.FlagFallback, "rows that are marked are done again")
 		require.Zero(t, launches[at+1].Cluster)
 		require.Equal(t, c.parts, again.get("width"), "each piece has told what it found")
 		require.Equal(t, wide, at > 0, "what pieces told is forgotten")
@@ -137,7 +138,7 @@ func TestPiecesThatFindNoRoom(t *testing.T) {
 
 // Where clusters that ask for more shared memory find no place, they ask for no more than they need.
 func TestPiecesThatAskForNoMore(t *testing.T) {
-	need := uint32(3 * 16 * 64 * scan.PieceVectors)
+	need := uint32(3 * 16 * 64 * gpu.RowClusterVectors)
 	clusters := func(l *driver.Launch) int {
 		if l.Shared > need {
 			return 0
@@ -198,7 +199,7 @@ func TestQuickMemory(t *testing.T) {
 		require.Equal(t, c.kernel, plan.SKU().Kernel, about)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
 		require.Equal(t, c.grid, int64(own.Grid), about)
-		require.Equal(t, c.foreseen, wordsOfScan(t, &own).get("flags")&scan.ScanForesee != 0, about)
+		require.Equal(t, c.foreseen, wordsOfScan(t, &own).get("flags")&gpu.FlagPrefetchNextRow != 0, about)
 	}
 }
 
@@ -207,7 +208,7 @@ func TestPiecesThatFillEvenly(t *testing.T) {
 	d := scan.ScanBackward{Kind: "cummax", Shape: []int64{2048, 32768}, DType: tensor.BFloat16, Dim: 1} // 79 rows are best
 	for five, atOnce := range map[int64]int64{71: 79, 72: 72, 77: 77, 79: 79, 82: 79} {                 // rows with five blocks on a multiprocessor
 		clusters := func(l *driver.Launch) int {
-			if l.Shared > (227<<10)/6-scan.PieceBeside {
+			if l.Shared > (227<<10)/6-gpu.RowClusterSmem {
 				return int(five)
 			}
 			return 92

@@ -1,0 +1,95 @@
+package gpu
+
+import "github.com/sternway/sternway/core/internal/num"
+
+// The general kernels take any layout: row_packed and row_resident rows that fit registers, row_tiled and column_tiled any length.
+
+func supportsLengthRowPacked(p *Problem) bool {
+	return p.Length <= warpThreads*rowPackedVectors.of(p)*p.Vector()
+}
+
+func supportsLengthRowResident(p *Problem) bool {
+	return p.PaddedLength() <= RowThreads*RowItems(p)
+}
+
+// RowItems and TiledItems are the elements of a thread of row_resident, and of a tile of row_tiled.
+func RowItems(p *Problem) int64   { return rowResidentVectors.of(p) * p.Vector() }
+func TiledItems(p *Problem) int64 { return rowTiledVectors.of(p) * p.Vector() }
+
+// ColumnItems is the tile of a thread of column_tiled.
+func ColumnItems(p *Problem) ThreadTile { return columnTiledItems.of(p) }
+
+// tilesPerRow is the number of tiles of a row in row_tiled.
+func tilesPerRow(p *Problem) int64 {
+	return num.CeilDiv(max(1, p.PaddedLength()), RowThreads*TiledItems(p))
+}
+
+// unsplit is a configuration of segments of one tile each, which are the rows.
+func unsplit(p *Problem, kernel string) Config {
+	return Config{Kernel: kernel, TilesPerSplit: 1, Splits: 1, Segments: p.Rows, PanelColumns: 1, FlagBytes: IndexFlagBytes(p)}
+}
+
+func configureRowPacked(p *Problem, _ int64) Config {
+	c, n := unsplit(p, RowPacked), max(1, p.Length)
+	c.RowsPerWarp, c.Block = warpThreads*RowPackedVectors*p.Vector()/n, RowPackedThreads
+	if aligned := p.Vector() / num.GCD(p.Vector(), n); c.RowsPerWarp >= aligned { // a warp begins with an aligned vector
+		c.RowsPerWarp -= c.RowsPerWarp % aligned
+	}
+	c.Grid = num.CeilDiv(p.Rows, c.Block/warpThreads*c.RowsPerWarp)
+	return c
+}
+
+func configureRowResident(p *Problem, _ int64) Config {
+	c := unsplit(p, RowResident)
+	c.WarpsPerRow, c.RowsPerCTA = num.CeilDiv(p.PaddedLength(), warpThreads*RowItems(p)), 1
+	if c.WarpsPerRow&(c.WarpsPerRow-1) == 0 && c.WarpsPerRow <= 4 {
+		c.RowsPerCTA = 8 / c.WarpsPerRow
+	}
+	c.Block, c.Grid = warpThreads*c.WarpsPerRow*c.RowsPerCTA, num.CeilDiv(p.Rows, c.RowsPerCTA)
+	return c
+}
+
+func configureRowTiled(p *Problem, _ int64) Config {
+	c := unsplit(p, RowTiled)
+	c.Block, c.WarpsPerRow = RowThreads, RowThreads/warpThreads
+	if c.TilesPerSplit = tilesPerRow(p); c.TilesPerSplit > maxUnsplitTiles {
+		c.split(c.TilesPerSplit, fillCTAsPerSM*p.Device.NumSMs)
+	}
+	c.Grid = c.Segments * c.Splits
+	return c
+}
+
+// configureColumnTiled makes panels as wide as a warp, and narrower where there would be too few of them for the device.
+func configureColumnTiled(p *Problem, columns int64) Config {
+	c, n, items := unsplit(p, ColumnTiled), max(1, p.Length), columnTiledItems.of(p)
+	ctas, panelsAbove := fillCTAsPerSM*p.Device.NumSMs, p.Rows/columns
+	c.ThreadsAcross = min(num.Pow2(num.CeilDiv(columns, items.Columns)), warpThreads)
+	for c.ThreadsAcross*items.Columns > minPanelBytes/p.ElementSize && num.CeilDiv(columns, c.ThreadsAcross*items.Columns)*panelsAbove < ctas {
+		c.ThreadsAcross /= 2
+	}
+	c.ThreadsDown = min(num.Pow2(num.CeilDiv(n, items.Rows)), ColumnThreads/c.ThreadsAcross)
+	c.PanelColumns = c.ThreadsAcross * items.Columns
+	if c.ThreadsAcross*c.ThreadsDown > warpThreads { // one thread owns the carry of each column
+		c.ThreadsDown = max(c.ThreadsDown, items.Columns)
+	}
+	c.Segments = num.CeilDiv(columns, c.PanelColumns) * panelsAbove
+	c.Block = c.ThreadsAcross * c.ThreadsDown
+	if c.Block <= warpThreads { // several panels in a CTA
+		c.Block = minColumnCTAThreads
+		c.Grid = num.CeilDiv(c.Segments, c.Block/(c.ThreadsAcross*c.ThreadsDown))
+		c.SmemBytes = columnTiledSmem(p, c.Block)
+		return c
+	}
+	c.SmemBytes = columnTiledSmem(p, c.Block)
+	c.split(num.CeilDiv(n, items.Rows*c.ThreadsDown), ctas)
+	if c.Grid = c.Segments * c.Splits; c.TilesPerSplit*c.Splits > 1 {
+		c.reserveFlags(p, c.Segments)
+	}
+	return c
+}
+
+// columnTiledSmem is the shared memory of a CTA of column_tiled [bytes]: for each column the carry-in and the states of each warp.
+func columnTiledSmem(p *Problem, block int64) uint32 {
+	state := statesOf(p)
+	return uint32((1 + block/warpThreads) * (warpThreads*columnTiledItems.of(p).Columns*(state.prefix+state.suffix) + 16))
+}

@@ -1,0 +1,70 @@
+// Package gpu selects, configures and launches the CUDA kernels of scans. Selection is a pure function of a Problem and a Layout (select.go);
+// its tuned numbers are in tuning.go.
+package gpu
+
+import "slices"
+
+// Names of the kernels of scans: a direction and a strategy.
+const (
+	RowPacked       = "rows"    // several short rows in a warp
+	RowResident     = "row"     // one row in the registers of a few warps
+	RowTiled        = "tiles"   // one row, tile by tile; any layout
+	RowPipelined    = "long"    // one row, tiles prefetched by a cp.async pipeline
+	RowCluster      = "pieces"  // one row in the registers of a thread-block cluster
+	ColumnTiled     = "columns" // a panel of adjacent columns, tile by tile; any layout
+	ColumnPipelined = "strips"  // a panel, tiles prefetched by a cp.async pipeline
+	ColumnCluster   = "slabs"   // a panel in the registers of a thread-block cluster
+	Repair          = "repair"  // rows whose indices no scan gives
+)
+
+// Kernels of the kinds, in the order of a plan's symbols.
+var (
+	generalKernels  = []string{RowPacked, RowResident, RowTiled, ColumnTiled, ColumnPipelined, RowPipelined}
+	prefixKernels   = append(slices.Clone(generalKernels), RowCluster)
+	FastPathKernels = append(slices.Clone(prefixKernels), ColumnCluster)
+	IndexKernels    = []string{RowPacked, RowResident, RowTiled, ColumnTiled, Repair}
+	RecordKernels   = []string{ColumnPipelined, RowPipelined} // record passes of kinds that have indices
+)
+
+// Kind is the arithmetic of a kernel. cummax and cummin are both Cumextremum by x, and both Indices by the indices of their forward.
+type Kind int
+
+// The kinds.
+const (
+	Cumsum Kind = iota
+	Cumprod
+	Cumextremum
+	Logcumsumexp
+	Indices
+	numKinds
+)
+
+// traits are the properties of a kind that decide which kernels and passes it has.
+type traits struct {
+	kernels      []string
+	hasPrefix    bool          // elements depend on a prefix over x; without it row_tiled, too, reads its operands once
+	hasFastPath  bool          // rows outside of the range of the fast path are recomputed by a fallback pass
+	hasRecords   bool          // a record pass over x leaves one bit per element to the passes over dy
+	hasIndices   bool          // the workspace has a flag for each row whose indices no scan gives
+	tileOperands int64         // operands staged in each tile of a pipeline
+	states       [2]stateSizes // with float32 and with float64 accumulators
+}
+
+var kindTraits = [numKinds]traits{
+	Cumsum:       {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 8}}},
+	Cumprod:      {kernels: FastPathKernels, hasPrefix: true, hasFastPath: true, tileOperands: 2, states: [2]stateSizes{{8, 16}, {16, 32}}},
+	Cumextremum:  {kernels: prefixKernels, hasPrefix: true, hasRecords: true, hasIndices: true, tileOperands: 1, states: [2]stateSizes{{4, 8}, {8, 16}}},
+	Logcumsumexp: {kernels: FastPathKernels, hasPrefix: true, hasFastPath: true, tileOperands: 2, states: [2]stateSizes{{8, 8}, {16, 16}}},
+	Indices:      {kernels: IndexKernels, hasIndices: true, states: [2]stateSizes{{0, 8}, {0, 16}}},
+}
+
+// Kernels are the names of the kernels of the kind.
+func (k Kind) Kernels() []string { return kindTraits[k].kernels }
+
+// HasFastPath reports that the kind is tried in arithmetic that is right only while numbers stay in range.
+func (k Kind) HasFastPath() bool { return kindTraits[k].hasFastPath }
+
+func (k Kind) hasKernel(name string) bool { return slices.Contains(kindTraits[k].kernels, name) }
+
+// isByIndices reports the kind that reads indices in place of x, element by element.
+func (k Kind) isByIndices() bool { return k == Indices }

@@ -1,0 +1,134 @@
+package gpu
+
+import (
+	"slices"
+
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Scan is a scan that was compiled for a device.
+type Scan struct {
+	ByX        Problem
+	ByIndices  Problem // of kinds that may have indices
+	Shape      []int64
+	Dim        int
+	IsReversed bool
+	IsMinimum  bool // cummin
+	FirstWins  bool // of equal values
+}
+
+// run is one run of a scan.
+type run struct {
+	*Scan
+	problem     Problem
+	operands    stridedOperands
+	firstKernel int // number of the first kernel of the problem's kind in the queue
+	args        []tensor.Tensor
+	workspace   uintptr
+	queue       *launch.Queue
+}
+
+// Run launches the scan: one kernel, or an upsweep for the prefixes, an upsweep for the suffixes and a downsweep where segments are split;
+// then the fallback pass of a kind with a fast path, or the repair of rows by indices.
+func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
+	r := run{Scan: s, problem: s.ByX, args: args, workspace: workspace, queue: queue}
+	byIndices := args[operand.Indices].Given()
+	if byIndices {
+		r.problem, r.firstKernel = s.ByIndices, len(s.ByX.Kind.Kernels())
+	}
+	p := &r.problem
+	if p.Rows == 0 || p.Length == 0 {
+		return nil
+	}
+	p.Device.Limits = &DeviceLimits{int64(queue.Device.SharedMemory()), func(c *Config) int64 {
+		return queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
+	}}
+	r.operands = stridedOf(s.Shape, s.Dim, args)
+	layout := layoutOf(p, &r.operands)
+	c := Select(p, &layout)
+	if c.ThreadsAcross > 0 && r.operands.dims == 0 { // a panel of one column
+		r.operands.dims, r.operands.extent[0] = 1, 1
+	}
+	if s.IsReversed {
+		r.operands.reverse(p, &c)
+	}
+	if byIndices || c.Cooperative {
+		if err := r.clear((c.FlagBytes + statusTotalBytes(p, &c)) / 16); err != nil {
+			return err
+		}
+	}
+	if err := r.phases(&c, 0); err != nil {
+		return err
+	}
+	switch {
+	case byIndices:
+		r.pack(&c, 0, 0)
+		return queue.Submit(r.numberOf(Repair), min(p.Rows, repairCTAsPerSM*p.Device.NumSMs), launch.BlockThreads)
+	case c.NeedsFallback:
+		fallback := Fallback(p, &c)
+		return r.phases(&fallback, FlagFallback)
+	}
+	return nil
+}
+
+// numberOf is the number of a kernel of the problem's kind in the queue.
+func (r *run) numberOf(kernel string) int {
+	return r.firstKernel + slices.Index(r.problem.Kind.Kernels(), kernel)
+}
+
+// recordPassOf is the number of the record pass of a kernel in the queue.
+func (r *run) recordPassOf(kernel string) int {
+	return len(r.ByX.Kind.Kernels()) + len(IndexKernels) + slices.Index(RecordKernels, kernel)
+}
+
+// phases launches the upsweeps and the downsweep of a configuration. A resident segment and a fallback pass need the downsweep alone: the CTAs
+// of a fallback pass meet between its phases, at a grid barrier. CTAs of a cooperative launch exchange prefixes and suffixes in one phase. Of
+// a kind with record flags another kernel finds the prefixes.
+func (r *run) phases(c *Config, flags int64) error {
+	p := &r.problem
+	meets, records := flags&FlagFallback != 0 && c.Splits > 1, hasRecordPass(p, c)
+	isSplit := c.Splits > 1 && !c.Resident && !meets
+	own := r.numberOf(c.Kernel)
+	prefixKernel := own
+	if records {
+		prefixKernel = r.recordPassOf(c.Kernel)
+	}
+	downsweepStatus := int64(0) // the status words of the suffixes follow those of the prefixes
+	if records && c.Cooperative {
+		downsweepStatus = statusPrefixBytes(p, c)
+	}
+	for _, step := range [...]struct {
+		isNeeded      bool
+		kernel        int
+		phase, status int64
+	}{
+		{isSplit && kindTraits[p.Kind].hasPrefix, prefixKernel, FlagPrefixPhase, 0},
+		{records && !c.Cooperative, prefixKernel, 0, 0},
+		{isSplit && !c.Cooperative, own, FlagSuffixPhase, 0},
+		{true, own, 0, downsweepStatus},
+	} {
+		if !step.isNeeded {
+			continue
+		}
+		r.pack(c, step.phase|flags, step.status)
+		r.queue.Launch.Together = c.Cooperative || meets
+		if c.InCluster() {
+			r.queue.Launch.Cluster = uint32(c.Splits)
+		}
+		if err := r.queue.Submit(step.kernel, c.Grid, uint32(c.Block)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clear zeroes flags and status words: so many words of 16 bytes.
+func (r *run) clear(words int64) error {
+	r.queue.Begin()
+	r.queue.Address(launch.WorkspaceOperand, r.workspace)
+	r.queue.Launch.Put(uint64(words))
+	return r.queue.Submit(len(r.queue.Kernels)-1, num.CeilDiv(words, launch.BlockThreads), launch.BlockThreads)
+}

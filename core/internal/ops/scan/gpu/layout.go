@@ -1,0 +1,259 @@
+package gpu
+
+import (
+	"math"
+
+	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Layout is what selection depends on of the operands of a run.
+type Layout struct {
+	AlongColumns      bool  // dx is dense along a dimension beside the scanned one
+	Columns           int64 // extent of the fastest of the other dimensions
+	EndToEnd          bool  // every operand is one run of rows without gaps
+	ColumnsContiguous bool  // adjacent columns are whole aligned vectors in every operand
+	RowsAligned       bool  // rows run in one direction and are whole aligned vectors in every operand
+	RowsEquallyOffset bool  // rows run in one direction and begin at equal offsets from an aligned vector, or line, in every operand
+}
+
+func columnsContiguous(l *Layout) bool { return l.ColumnsContiguous }
+func rowsAligned(l *Layout) bool       { return l.RowsAligned }
+func rowsEquallyOffset(l *Layout) bool { return l.RowsEquallyOffset }
+
+// ContiguousLayout is the layout of contiguous, aligned operands, which plans are made for.
+func ContiguousLayout(p *Problem) Layout {
+	return Layout{AlongColumns: p.Inner > 1 && p.Length > 1, Columns: p.Inner, EndToEnd: true, ColumnsContiguous: true, RowsAligned: true, RowsEquallyOffset: true}
+}
+
+// vectorization says in which layouts a kernel reads whole aligned 16-byte vectors.
+type vectorization struct {
+	vectorized  bool                 // rows that begin with an aligned vector
+	misaligned  func(kind Kind) bool // and rows that begin inside a vector; nil: never
+	lineAligned bool                 // and tiles that begin with a cache line
+}
+
+// Roles of the operands in a kernel.
+const (
+	upstream = iota // dy
+	saved           // x, or the indices of the forward
+	result          // dx
+	numRoles
+)
+
+// stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the other dimensions, fastest in dx first.
+type stridedOperands struct {
+	numbers [numRoles]int     // in the arguments of the run; -1: no operand has the role
+	data    [numRoles]uintptr // addresses
+	dims    int               // other dimensions
+	extent  [tensor.MaxRank]int64
+	first   [numRoles]int64 // element at position 0
+	step    [numRoles]int64 // stride of the scanned dimension [elements]
+	stride  [numRoles][tensor.MaxRank]int64
+}
+
+// stridedOf orders the other dimensions by falling stride of dx, and joins those that are one dimension in every operand.
+func stridedOf(shape []int64, dim int, args []tensor.Tensor) stridedOperands {
+	o := stridedOperands{numbers: [numRoles]int{operand.Dy, -1, operand.Dx}}
+	switch {
+	case args[operand.Indices].Given():
+		o.numbers[saved] = operand.Indices
+	case args[operand.X].Given():
+		o.numbers[saved] = operand.X
+	}
+	for i, number := range o.numbers {
+		if number >= 0 {
+			o.data[i] = args[number].Data
+		}
+		if number >= 0 && len(shape) > 0 {
+			o.step[i] = args[number].ElementStrides()[dim]
+		}
+	}
+	for _, k := range fastestFirst(shape, dim, args[operand.Dx].Strides[:]) {
+		var stride [numRoles]int64
+		for i, number := range o.numbers {
+			if number >= 0 {
+				stride[i] = args[number].ElementStrides()[k]
+			}
+		}
+		o.append(shape[k], stride)
+	}
+	return o
+}
+
+// fastestFirst are the dimensions beside the scanned one that have more than one element, by their strides.
+func fastestFirst(shape []int64, dim int, strides []int64) (order []int) {
+	for k, extent := range shape {
+		if k == dim || extent == 1 {
+			continue
+		}
+		at := len(order)
+		for order = append(order, k); at > 0 && num.Abs(strides[order[at-1]]) >= num.Abs(strides[k]); at-- {
+			order[at] = order[at-1]
+		}
+		order[at] = k
+	}
+	return order
+}
+
+// append adds a slower dimension, or continues the last one where that is possible in every operand.
+func (o *stridedOperands) append(extent int64, stride [numRoles]int64) {
+	if last := o.dims - 1; last >= 0 && o.continues(last, stride) {
+		o.extent[last] *= extent
+		return
+	}
+	o.extent[o.dims] = extent
+	for i := range stride {
+		o.stride[i][o.dims] = stride[i]
+	}
+	o.dims++
+}
+
+// continues reports that a slower dimension continues dimension k in every operand.
+func (o *stridedOperands) continues(k int, stride [numRoles]int64) bool {
+	for i := range stride {
+		if stride[i] != o.stride[i][k]*o.extent[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// reverse makes positions run in scan order. Rows that lie end to end, several of them in a warp, are mirrored together, so that they still do.
+func (o *stridedOperands) reverse(p *Problem, c *Config) {
+	for i, number := range o.numbers {
+		if number < 0 {
+			continue
+		}
+		o.first[i] = (p.Length - 1) * o.step[i]
+		o.step[i] = -o.step[i]
+		if c.RowsPerWarp > 0 && o.dims == 1 {
+			o.first[i] += (o.extent[0] - 1) * o.stride[i][0]
+			o.stride[i][0] = -o.stride[i][0]
+		}
+	}
+}
+
+// layoutOf is the layout of operands in the order of memory.
+func layoutOf(p *Problem, o *stridedOperands) Layout {
+	l := Layout{Columns: 1, EndToEnd: o.dims <= 1, ColumnsContiguous: o.columnsContiguous(p)}
+	for i := range o.numbers {
+		l.EndToEnd = l.EndToEnd && (o.dims == 0 || o.stride[i][0] == p.Length*o.step[i])
+	}
+	if o.dims > 0 {
+		l.Columns = o.extent[0]
+		l.AlongColumns = num.Abs(o.step[result]) != 1 && p.Length > 1 && o.stride[result][0] == 1
+	}
+	if o.sameDirection() {
+		l.RowsAligned = o.vectorFlags(p, &Config{Kernel: RowCluster}) != 0
+		l.RowsEquallyOffset = o.vectorFlags(p, &Config{Kernel: RowPipelined}) != 0
+	}
+	return l
+}
+
+// columnsContiguous reports that adjacent columns are whole aligned vectors in every operand.
+func (o *stridedOperands) columnsContiguous(p *Problem) bool {
+	if p.Kind.isByIndices() || o.dims == 0 || o.extent[0]%p.Vector() != 0 {
+		return false
+	}
+	for i, number := range o.numbers {
+		if number < 0 {
+			continue
+		}
+		aligned := o.data[i]%16 == 0 && o.stride[i][0] == 1 && o.step[i]%p.Vector() == 0
+		for k := 1; k < o.dims; k++ {
+			aligned = aligned && o.stride[i][k]%p.Vector() == 0
+		}
+		if !aligned {
+			return false
+		}
+	}
+	return true
+}
+
+// sameDirection reports that rows run the same way in all operands; dy may be one number for each row.
+func (o *stridedOperands) sameDirection() bool {
+	for _, step := range o.step[:result] {
+		if step != 0 && step != o.step[result] {
+			return false
+		}
+	}
+	return true
+}
+
+// vectorFlags are the flags that let a kernel read whole vectors: FlagVectorized, FlagMisaligned, FlagLineAligned, FlagFullWarps.
+func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
+	kernel := strategyOf(c.Kernel)
+	if !kernel.vectorized || p.Kind.isByIndices() || o.dims > 1 || p.Rows > math.MaxUint32 {
+		return 0
+	}
+	adjacent := p.Length * max(1, c.RowsPerWarp)
+	misaligned := adjacent%p.Vector() != 0
+	unit := int64(0)
+	if misaligned {
+		unit = p.Vector()
+	}
+	switch {
+	case misaligned && (kernel.misaligned == nil || !kernel.misaligned(p.Kind)):
+		return 0
+	case kernel.lineAligned && p.lineAlignedLength() > p.Length && o.rowsBeginAt(p, c, LineBytes/p.ElementSize):
+		return FlagVectorized | FlagMisaligned | FlagLineAligned
+	case !o.rowsBeginAt(p, c, unit):
+		return 0
+	}
+	return FlagVectorized | flagIf(misaligned, FlagMisaligned) | flagIf(o.hasFullWarps(p, c), FlagFullWarps)
+}
+
+// hasFullWarps reports that no warp of row_resident has a partial tile.
+func (o *stridedOperands) hasFullWarps(p *Problem, c *Config) bool {
+	return c.RowsPerCTA > 0 && o.step == [numRoles]int64{1, 1, 1} && p.Length%(warpThreads*RowItems(p)) == 0 && p.Rows%c.RowsPerCTA == 0
+}
+
+// rowsBeginAt reports, with unit 0, that whole aligned vectors make the rows of every operand; with a unit [elements], that the first row
+// begins with a vector, and every row at an equal offset from such a unit in all operands.
+func (o *stridedOperands) rowsBeginAt(p *Problem, c *Config, unit int64) bool {
+	packed := c.RowsPerWarp > 0
+	place := func(i int) (address, stride int64) { // of the lowest element of the first row, or vector
+		first, adjacent := o.first[i], p.Vector()
+		if unit > 0 {
+			adjacent = p.Length
+		}
+		if o.step[i] < 0 {
+			first -= adjacent - 1
+		}
+		return int64(o.data[i]) + first*p.ElementSize, o.stride[i][0]
+	}
+	resultAddress, resultStride := place(result)
+	for i, number := range o.numbers {
+		repeats := i == upstream && o.step[i] == 0 && (!packed || o.stride[i][0] == 0) // one number is read for a row
+		if number < 0 || repeats {
+			continue
+		}
+		address, stride := place(i)
+		aligned := address%16 == 0
+		switch {
+		case unit > 0:
+			aligned = aligned && (address-resultAddress)%(unit*p.ElementSize) == 0
+			if o.dims > 0 { // vectors at the ends of a row hold elements of its neighbours; none is ahead of the first, and none behind the last is used
+				aligned = aligned && stride >= p.Length && (stride-resultStride)%unit == 0
+			}
+		case o.dims == 0:
+		case packed:
+			aligned = aligned && stride == p.Length*o.step[i]
+		default:
+			aligned = aligned && stride%p.Vector() == 0
+		}
+		if num.Abs(o.step[i]) != 1 || !aligned {
+			return false
+		}
+	}
+	return true
+}
+
+func flagIf(set bool, flag int64) int64 {
+	if set {
+		return flag
+	}
+	return 0
+}

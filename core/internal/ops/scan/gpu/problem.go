@@ -1,0 +1,132 @@
+package gpu
+
+import (
+	"fmt"
+
+	"github.com/sternway/sternway/core/internal/num"
+)
+
+// Problem is everything but the layout of the operands that kernel selection depends on.
+type Problem struct {
+	Kind        Kind
+	ElementSize int64 // bytes
+	Rows        int64
+	Length      int64 // elements of a row
+	Inner       int64 // adjacent columns of a contiguous tensor; 1: the scanned dimension is innermost
+	Device      Device
+	Kernel      string // kernel that the caller asks for; "": selection is free
+	GeneralOnly bool   // only general kernels, which need the least workspace
+	Workspace   int64  // bytes of workspace of a run
+}
+
+// Device is what selection depends on of a GPU.
+type Device struct {
+	NumSMs            int64
+	Bandwidth         int64 // of memory [bytes/s]; 0: unknown
+	HasClusters       bool  // thread-block clusters
+	HasColumnClusters bool  // clusters whose CTAs have shared memory for column_cluster
+	Limits            *DeviceLimits
+}
+
+// DeviceLimits are the limits of a launch, which are known at run time. Selection without them, at plan time, assumes that kernels fit.
+type DeviceLimits struct {
+	SmemBytes        int64                 // shared memory of a CTA [bytes]
+	ResidentClusters func(c *Config) int64 // clusters of c.Splits CTAs that are resident at once
+}
+
+// ClusterCapability and others are the compute capabilities that have clusters, and that have no shared memory for column_cluster.
+const (
+	clusterCapability   = 90
+	smallSmemCapability = 120
+)
+
+// DeviceOf describes a device of an architecture, such as "sm_90".
+func DeviceOf(arch string, numSMs int, bandwidth int64) Device {
+	capability := 0
+	_, _ = fmt.Sscanf(arch, "sm_%d", &capability)
+	d := Device{NumSMs: int64(numSMs), Bandwidth: bandwidth, HasClusters: capability >= clusterCapability}
+	d.HasColumnClusters = d.HasClusters && capability < smallSmemCapability
+	return d
+}
+
+// bandwidthRich reports more memory bandwidth per SM than compute-bound kernels use, as an H200 has.
+func (d *Device) bandwidthRich() bool { return 4*d.Bandwidth > 5*h100BytesPerSM*d.NumSMs }
+
+// Vector is the number of elements of a 16-byte access.
+func (p *Problem) Vector() int64 { return 16 / p.ElementSize }
+
+// PaddedLength is the length of a row with the elements ahead of its first aligned vector [elements].
+func (p *Problem) PaddedLength() int64 {
+	if p.Length%p.Vector() != 0 {
+		return p.Length + p.Vector() - 1
+	}
+	return p.Length
+}
+
+// lineAlignedLength is the length of a row with the elements ahead of it in its first cache line [elements].
+func (p *Problem) lineAlignedLength() int64 {
+	if p.Length*p.ElementSize%sectorBytes != 0 {
+		return p.Length + LineBytes/p.ElementSize - 1
+	}
+	return p.Length
+}
+
+// operandBytes is the size of x [bytes].
+func (p *Problem) operandBytes() int64 { return p.Rows * p.Length * p.ElementSize }
+
+// Config is a launch configuration: how CTAs share the segments, which are rows or panels of adjacent columns.
+type Config struct {
+	Kernel        string
+	Segments      int64
+	PanelColumns  int64 // columns of a segment; 1: a row
+	Splits        int64 // CTAs that share a segment
+	TilesPerSplit int64
+	Grid          int64 // CTAs
+	Block         int64 // threads of a CTA
+	CTAsPerSM     int64 // resident CTAs of a pipelined kernel
+	SmemBytes     uint32
+
+	RowsPerWarp   int64 // row_packed; 0: no other kernel has several rows in a warp
+	RowsPerCTA    int64 // row_resident
+	WarpsPerRow   int64 // row_resident, row_tiled
+	ThreadsAcross int64 // column_tiled: threads of a CTA along a panel
+	ThreadsDown   int64 // column_tiled: threads of a CTA along a column
+	Stages        int64 // tiles in the circular buffer of a pipelined kernel
+
+	FlagBytes     int64 // workspace ahead of the states: flags of rejected segments, or of rows by indices
+	FlagsPerRow   int64 // row_tiled as a fallback pass: flags that a row may have been rejected by
+	StatusOffset  int64 // bytes from the start of the flags to the tile-status words of a cooperative launch
+	NeedsFallback bool  // the fast path leaves reject flags, which a fallback pass reads
+	Resident      bool  // a segment is in the registers of its CTAs all at once
+	Cooperative   bool  // CTAs wait for each other, so that all CTAs of the grid must be resident
+}
+
+// InCluster reports that the CTAs of a segment are a thread-block cluster.
+func (c *Config) InCluster() bool { return c.Resident && c.Splits <= MaxClusterCTAs }
+
+// split shares segments of some tiles among CTAs, as split-K does, where there are fewer segments than CTAs. A split costs more launches, each
+// of which reads its inputs again, so that a number of segments near the number of CTAs is not split.
+func (c *Config) split(tiles, ctas int64) {
+	c.Splits = num.Clamp((ctas+c.Segments/2)/max(1, c.Segments), 1, tiles)
+	c.balance(tiles)
+}
+
+// balance gives the splits of a segment equally many tiles, and drops splits that would be empty.
+func (c *Config) balance(tiles int64) {
+	c.TilesPerSplit = num.CeilDiv(tiles, c.Splits)
+	c.Splits = num.CeilDiv(tiles, c.TilesPerSplit)
+}
+
+// distribute shares a resident segment of some units, of so many threads each, equally among about `splits` CTAs.
+func (c *Config) distribute(units, splits, threads int64) {
+	each := num.CeilDiv(units, splits)
+	c.Splits, c.Block, c.Resident = num.CeilDiv(units, each), threads*each, true
+	c.Grid = c.Segments * c.Splits
+}
+
+// reserveFlags makes room for reject flags, and for the counter of the grid barrier of the fallback pass, if the kind has a fast path.
+func (c *Config) reserveFlags(p *Problem, flags int64) {
+	if c.NeedsFallback = p.Kind.HasFastPath(); c.NeedsFallback {
+		c.FlagBytes = num.Align16(4 * (flags + 1))
+	}
+}

@@ -1,0 +1,213 @@
+package gpu
+
+import "github.com/sternway/sternway/core/internal/num"
+
+// strategy is one kernel as selection sees it: what it supports, when it is worthwhile, and how it is configured.
+type strategy struct {
+	kernel         string
+	baseline       string                                   // general kernel that this one specializes; "": it is general
+	minBytes       int64                                    // least size of an operand [bytes]
+	supportsLength func(p *Problem) bool                    // nil: any length
+	supportsLayout func(l *Layout) bool                     // nil: any layout
+	isFaster       func(p *Problem, columns int64) bool     // than its baseline; nil for a general kernel
+	configure      func(p *Problem, columns int64) Config   // columns: adjacent columns, 1 for rows
+	fitToDevice    func(p *Problem, c *Config) bool         // clips to the device; reports whether the rest is worthwhile
+	tile           func(p *Problem) PipelinedTile           // of a pipelined kernel; nil: it has no pipeline
+	vectorization                                           // layouts that it reads in 16-byte vectors
+	fallback       func(p *Problem, c *Config) (ctas int64) // turns c into its fallback pass; CTAs to split that among
+}
+
+// strategies are the kernels in the order in which selection tries them: specialized kernels, fastest first, then general ones.
+//
+//	kernel            lengths              layout                    least bytes  device      baseline
+//	column_cluster    512 to 8192          aligned panels            0            clusters    column_tiled
+//	column_pipelined  at most 2^30         aligned panels            2^20         any         column_tiled
+//	row_cluster       over row_resident's  aligned rows              2^20         clusters    row_tiled
+//	row_pipelined     at most 2^30         rows with equal offsets   2^20         any         row_tiled
+//	column_tiled      any                  any                       0            any
+//	row_packed        short                any                       0            any
+//	row_resident      a CTA's registers    any                       0            any
+//	row_tiled         any                  any                       0            any
+var strategies = [...]strategy{
+	{
+		kernel: ColumnCluster, baseline: ColumnTiled, supportsLength: supportsLengthColumnCluster, supportsLayout: columnsContiguous,
+		isFaster: columnClusterIsFaster, configure: configureColumnCluster, fitToDevice: fitColumnCluster, vectorization: vectorization{vectorized: true}, fallback: fallbackColumnCluster,
+	},
+	{
+		kernel: ColumnPipelined, baseline: ColumnTiled, minBytes: minSpecializedBytes, supportsLength: supportsLengthPipelined, supportsLayout: columnsContiguous,
+		isFaster: columnPipelinedIsFaster, configure: configureColumnPipelined, fitToDevice: fitColumnPipelined, tile: columnPipelinedTile, vectorization: vectorization{vectorized: true}, fallback: fallbackColumnPipelined,
+	},
+	{
+		kernel: RowCluster, baseline: RowTiled, minBytes: minSpecializedBytes, supportsLength: supportsLengthRowCluster, supportsLayout: rowsAligned,
+		isFaster: rowClusterIsFaster, configure: configureRowCluster, fitToDevice: fitRowCluster, vectorization: vectorization{vectorized: true}, fallback: fallbackRow,
+	},
+	{
+		kernel: RowPipelined, baseline: RowTiled, minBytes: minSpecializedBytes, supportsLength: supportsLengthPipelined, supportsLayout: rowsEquallyOffset,
+		isFaster: rowPipelinedIsFaster, configure: configureRowPipelined, fitToDevice: fitRowPipelined, tile: rowPipelinedTile,
+		vectorization: vectorization{vectorized: true, misaligned: anyKind, lineAligned: true}, fallback: fallbackRow,
+	},
+	{kernel: ColumnTiled, configure: configureColumnTiled},
+	{kernel: RowPacked, supportsLength: supportsLengthRowPacked, configure: configureRowPacked, vectorization: vectorization{vectorized: true}},
+	{kernel: RowResident, supportsLength: supportsLengthRowResident, configure: configureRowResident, vectorization: vectorization{vectorized: true, misaligned: Kind.HasFastPath}},
+	{kernel: RowTiled, configure: configureRowTiled, vectorization: vectorization{vectorized: true}},
+}
+
+func anyKind(Kind) bool { return true }
+
+// Select is the launch configuration for a problem whose operands have a layout. Without limits of the device, at plan time, the kernel is
+// the one that is expected, and neither shared memory nor workspace is looked at.
+func Select(p *Problem, l *Layout) Config {
+	baseline, columns := baselineFor(p, l)
+	atRunTime := p.Device.Limits != nil
+	for i := range strategies {
+		s := &strategies[i]
+		if s.baseline != baseline || !s.supportsLayout(l) || !isCandidate(p, s, columns) {
+			continue
+		}
+		c := s.configure(p, columns)
+		if !atRunTime || s.fitToDevice(p, &c) && WorkspaceBytes(p, &c) <= p.Workspace {
+			return c
+		}
+	}
+	c := Configure(p, baseline, columns)
+	if atRunTime && WorkspaceBytes(p, &c) > p.Workspace {
+		c = Configure(p, rowBaseline(p, false), 1)
+	}
+	return c
+}
+
+// baselineFor is the general kernel for a layout, or the one of a kernel that is asked for; and the number of adjacent columns that it takes.
+func baselineFor(p *Problem, l *Layout) (kernel string, columns int64) {
+	switch {
+	case p.Kernel == "" && l.AlongColumns:
+		return ColumnTiled, l.Columns
+	case p.Kernel == "":
+		return rowBaseline(p, l.EndToEnd), 1
+	case !SupportsLength(p, p.Kernel):
+		return RowTiled, 1
+	}
+	if kernel = strategyOf(p.Kernel).baseline; kernel == "" {
+		kernel = p.Kernel
+	}
+	return kernel, columnsOf(kernel, l)
+}
+
+// columnsOf is the number of adjacent columns that a kernel takes that was asked for.
+func columnsOf(kernel string, l *Layout) int64 {
+	if kernel == ColumnTiled {
+		return l.Columns
+	}
+	return 1
+}
+
+// rowBaseline is the general kernel for rows. Kinds with a fast path have row_packed only where whole vectors make the rows of a warp, as
+// their row_resident reads misaligned rows.
+func rowBaseline(p *Problem, endToEnd bool) string {
+	n, v := p.Length, p.Vector()
+	alignedRows := n * v / num.GCD(v, n) // elements of the fewest rows that are whole vectors
+	isShort := n <= rowPackedThreshold*RowPackedVectors*v && (endToEnd || n < maxStridedPacked)
+	switch {
+	case isShort && (alignedRows <= warpThreads*RowPackedVectors*v || !p.Kind.HasFastPath()):
+		return RowPacked
+	case supportsLengthRowResident(p) && !tiledFillsDevice(p):
+		return RowResident
+	}
+	return RowTiled
+}
+
+// tiledFillsDevice reports that row_tiled keeps all threads of the device busy, and is faster than row_resident if it does.
+func tiledFillsDevice(p *Problem) bool {
+	return rowTiledFills.of(p) && p.Length >= minFillingTiles*RowThreads && p.Rows >= fillCTAsPerSM*p.Device.NumSMs
+}
+
+// isCandidate reports that a specialized kernel exists for the kind and is to be tried before its baseline: the one that was asked for, or
+// one that is faster.
+func isCandidate(p *Problem, s *strategy, columns int64) bool {
+	switch {
+	case s.isFaster == nil || !p.Kind.hasKernel(s.kernel):
+		return false
+	case p.Kernel != "":
+		return p.Kernel == s.kernel
+	case p.GeneralOnly || p.Length > maxPipelinedLength || p.operandBytes() < s.minBytes:
+		return false
+	}
+	return s.isFaster(p, columns)
+}
+
+// arePanels reports that adjacent columns make whole panels of vectors, longer than a CTA of column_tiled holds with one warp.
+func arePanels(p *Problem, columns int64) bool {
+	return columns >= columnPipelinedTile(p).Columns && columns%p.Vector() == 0 && p.Length > columnTiledItems.of(p).Rows*ColumnThreads/warpThreads
+}
+
+// fitsOneCTA reports that a CTA of column_tiled holds whole columns and the level-2 cache the operands, so that nothing is faster.
+func fitsOneCTA(p *Problem, tiled *Config) bool {
+	return tiled.TilesPerSplit*tiled.Splits == 1 && p.operandBytes() <= maxCachedBytes.of(p)
+}
+
+func columnClusterIsFaster(p *Problem, columns int64) bool {
+	if !arePanels(p, columns) || !p.Device.HasColumnClusters || !supportsLengthColumnCluster(p) || p.Length < minColumnClusterLength {
+		return false
+	}
+	if tiled := configureColumnTiled(p, columns); fitsOneCTA(p, &tiled) {
+		return false
+	}
+	c := configureColumnCluster(p, columns)
+	computeBound := columnClusterComputeBound.of(p) && c.Splits > MaxClusterCTAs/2
+	return !computeBound || !p.Device.bandwidthRich() || 2*c.Segments < p.Device.NumSMs
+}
+
+// columnPipelinedIsFaster leaves to column_tiled the columns that it does unsplit where column_pipelined takes several launches.
+func columnPipelinedIsFaster(p *Problem, columns int64) bool {
+	if !arePanels(p, columns) {
+		return false
+	}
+	tiled, pipelined := configureColumnTiled(p, columns), configureColumnPipelined(p, columns)
+	return !fitsOneCTA(p, &tiled) && (tiled.Splits > 1 || pipelined.Splits == 1)
+}
+
+// areLongRows reports rows that no CTA holds in registers. Panels have kernels of their own.
+func areLongRows(p *Problem, columns int64) bool {
+	return columns == 1 && !supportsLengthRowResident(p)
+}
+
+func rowClusterIsFaster(p *Problem, columns int64) bool {
+	if !areLongRows(p, columns) || minSplits(p) > MaxClusterCTAs && !gridResidentRows.of(p) {
+		return false
+	}
+	return p.Device.HasClusters && supportsLengthRowCluster(p) && p.Length%p.Vector() == 0
+}
+
+// rowPipelinedIsFaster leaves to row_tiled the rows that it, too, reads once, if there are enough of them or they are short.
+func rowPipelinedIsFaster(p *Problem, columns int64) bool {
+	readsOnce := !kindTraits[p.Kind].hasPrefix && (p.Rows > saturatingRowsPerSM*p.Device.NumSMs || tilesPerRow(p) <= maxUnsplitTiles)
+	return areLongRows(p, columns) && !readsOnce
+}
+
+// SupportsLength reports that a kernel takes rows of this length, and that the kind has it where it is bound to one.
+func SupportsLength(p *Problem, kernel string) bool {
+	supports := strategyOf(kernel).supportsLength
+	return supports == nil || supports(p)
+}
+
+// Configure is the launch configuration of a kernel, before it is fitted to the device.
+func Configure(p *Problem, kernel string, columns int64) Config {
+	return strategyOf(kernel).configure(p, columns)
+}
+
+// FitToDevice clips the configuration of a specialized kernel to the limits of the device, and reports whether it is worthwhile.
+func FitToDevice(p *Problem, c *Config) bool { return strategyOf(c.Kernel).fitToDevice(p, c) }
+
+// IsSpecialized reports that a kernel specializes a general one.
+func IsSpecialized(kernel string) bool {
+	s := strategyOf(kernel)
+	return s != nil && s.baseline != ""
+}
+
+func strategyOf(kernel string) *strategy {
+	for i := range strategies {
+		if strategies[i].kernel == kernel {
+			return &strategies[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package gpu
+
+import "github.com/sternway/sternway/core/internal/num"
+
+// The workspace of a run: flags, tile-status words of cooperative launches, the states that splits and tiles hand on (prefixes of splits,
+// prefixes before tiles, suffixes of splits), and record flags.
+
+// stateSizes are the sizes of a prefix and of a suffix [bytes].
+type stateSizes struct{ prefix, suffix int64 }
+
+const (
+	statusBytes   = 16 // of a tile-status word,
+	statusPayload = 12 // and of the part of a state in it
+)
+
+// statesOf are the sizes of the states of a kind: accumulators are float64 for float64 elements, and float32 for others.
+func statesOf(p *Problem) stateSizes { return kindTraits[p.Kind].states[p.ElementSize/8] }
+
+// WorkspaceBytes is the workspace of a configuration, with that of its fallback pass.
+func WorkspaceBytes(p *Problem, c *Config) int64 {
+	bytes := statesEnd(p, c) + recordBytes(p, c)
+	if c.NeedsFallback && IsSpecialized(c.Kernel) {
+		fallback := Fallback(p, c)
+		bytes = max(bytes, WorkspaceBytes(p, &fallback))
+	}
+	return bytes
+}
+
+// statesEnd is the offset of the record flags, which follow the states [bytes].
+func statesEnd(p *Problem, c *Config) int64 {
+	begin := c.FlagBytes + statusTotalBytes(p, c)
+	if c.TilesPerSplit*c.Splits == 1 || c.Resident {
+		return begin
+	}
+	size, all := statesOf(p), c.Segments*c.Splits*c.PanelColumns
+	return begin + num.Align16(all*size.prefix) + num.Align16(all*c.TilesPerSplit*size.prefix) + num.Align16(all*size.suffix)
+}
+
+// IndexFlagBytes is the room for a flag of each row by indices, and one of all rows.
+func IndexFlagBytes(p *Problem) int64 {
+	if !kindTraits[p.Kind].hasIndices {
+		return 0
+	}
+	return num.Align16(4 * (1 + p.Rows))
+}
+
+// statusPrefixBytes is the room for the status words of the prefixes of splits.
+func statusPrefixBytes(p *Problem, c *Config) int64 {
+	return statusBytes * c.Segments * c.Splits * num.CeilDiv(statesOf(p).prefix, statusPayload)
+}
+
+// statusTotalBytes is the room for all status words: those of the prefixes of splits, then those of the suffixes of tiles.
+func statusTotalBytes(p *Problem, c *Config) int64 {
+	if !c.Cooperative {
+		return 0
+	}
+	return statusPrefixBytes(p, c) + statusBytes*c.Segments*c.Splits*c.TilesPerSplit*num.CeilDiv(statesOf(p).suffix, statusPayload)
+}
+
+// recordBytes is the room for the record flags: a bit for each element, in whole tiles of a pipelined kernel.
+func recordBytes(p *Problem, c *Config) int64 {
+	if !hasRecordPass(p, c) {
+		return 0
+	}
+	tile := strategyOf(c.Kernel).tile(p)
+	return c.Segments * c.Splits * c.TilesPerSplit * tile.Columns * tile.Length / 8
+}
+
+// hasRecordPass reports that a pass over x leaves record flags to the passes over dy.
+func hasRecordPass(p *Problem, c *Config) bool {
+	return kindTraits[p.Kind].hasRecords && strategyOf(c.Kernel).tile != nil
+}
+
+// MaxWorkspaceBytes is enough for the runs of a problem, whatever dimension of `others`, the extents beside the scanned one, dx is dense along.
+func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
+	most := IndexFlagBytes(p)
+	if p.Rows == 0 || p.Length == 0 {
+		return most
+	}
+	asked := ""
+	if p.Kernel != "" {
+		asked = strategyOf(p.Kernel).baseline
+		if asked == "" {
+			asked = p.Kernel
+		}
+	}
+	if asked == RowTiled || asked == "" && rowBaseline(p, false) == RowTiled {
+		most = max(most, maxBytesOf(p, RowTiled, 1))
+	}
+	if asked == ColumnTiled {
+		most = max(most, maxBytesOf(p, ColumnTiled, 1))
+	}
+	if asked == ColumnTiled || asked == "" {
+		for _, columns := range append([]int64{p.Inner}, others...) {
+			most = max(most, maxBytesOf(p, ColumnTiled, columns))
+		}
+	}
+	return most
+}
+
+// maxBytesOf is enough for a general kernel and for the candidates that specialize it.
+func maxBytesOf(p *Problem, kernel string, columns int64) int64 {
+	c := Configure(p, kernel, columns)
+	most := WorkspaceBytes(p, &c)
+	for i := range strategies {
+		s := &strategies[i]
+		if s.baseline != kernel || !isCandidate(p, s, columns) {
+			continue
+		}
+		c := s.configure(p, columns)
+		most = max(most, WorkspaceBytes(p, &c))
+		for c.CTAsPerSM > 1 && c.Cooperative { // devices with less shared memory have fewer CTAs per SM
+			c.CTAsPerSM--
+			c.cooperate(p)
+			most = max(most, WorkspaceBytes(p, &c))
+		}
+	}
+	return most
+}

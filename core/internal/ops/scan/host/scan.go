@@ -1,0 +1,55 @@
+// Package host computes scans on the CPU. Rows, or parts of rows, are lanes that advance together, so that the loop over lanes is vector code.
+package host
+
+import (
+	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Scan is a scan along a dimension of a shape.
+type Scan struct {
+	Recurrence *Recurrence
+	Op         string // in messages
+	Shape      []int64
+	Dim        int
+	IsReversed bool
+	FirstWins  bool // of equal values
+}
+
+// Length is the number of positions of a row.
+func (s *Scan) Length() int64 {
+	if len(s.Shape) == 0 {
+		return 1
+	}
+	return s.Shape[s.Dim]
+}
+
+// Rows is the number of rows; 0 where there is nothing to do.
+func (s *Scan) Rows() int64 {
+	elements, _ := tensor.Product(s.Shape)
+	return elements / max(1, s.Length())
+}
+
+// space is the iteration space with the scanned dimension last.
+func (s *Scan) space(args []tensor.Tensor) cpu.Space {
+	var ordered, whole cpu.Space
+	whole.N = len(s.Shape)
+	copy(whole.Extent[:], s.Shape)
+	for i := range args {
+		if args[i].Given() {
+			copy(whole.Stride[i][:], args[i].ElementStrides())
+		}
+	}
+	for d := range whole.N {
+		if d != s.Dim {
+			ordered.Append(&whole, d)
+		}
+	}
+	ordered.Kept = ordered.N
+	if whole.N > 0 {
+		ordered.Append(&whole, s.Dim)
+	} else {
+		ordered.Extent[0], ordered.N = 1, 1
+	}
+	return ordered
+}

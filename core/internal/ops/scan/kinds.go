@@ -1,0 +1,34 @@
+package scan
+
+import (
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
+	"github.com/sternway/sternway/core/internal/ops/scan/host"
+)
+
+// Family is the table of the cumulative operations and their kernels. The CPU has the variants gpu.RowResident and gpu.ColumnTiled of each.
+var Family = ops.Register(&ops.Family{
+	Name: "scan_backward", Category: "scan", Image: "scan",
+	Kinds: []ops.KindRow{
+		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels()},
+		{Name: "cumprod", Kernels: gpu.Cumprod.Kernels(), Image: "scan_cumprod"},
+		{Name: "cummax", Kernels: gpu.Cumextremum.Kernels(), Code: "cumextremum"},
+		{Name: "cummin", Kernels: gpu.Cumextremum.Kernels(), Code: "cumextremum"},
+		{Name: "logcumsumexp", Kernels: gpu.Logcumsumexp.Kernels(), Image: "scan_logcumsumexp"},
+	},
+	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[ScanBackward],
+})
+
+// kinds are the operands of each kind, its kernels, and its recurrence on the CPU.
+var kinds = map[string]struct {
+	x, indices bool // operands that the kind may have; both: exactly one of them
+	gpu        gpu.Kind
+	isMinimum  bool
+	recurrence *host.Recurrence
+}{
+	"cumsum":       {gpu: gpu.Cumsum, recurrence: &host.Sums},
+	"cumprod":      {x: true, gpu: gpu.Cumprod, recurrence: &host.Products},
+	"cummax":       {x: true, indices: true, gpu: gpu.Cumextremum, recurrence: &host.Maxima},
+	"cummin":       {x: true, indices: true, gpu: gpu.Cumextremum, isMinimum: true, recurrence: &host.Minima},
+	"logcumsumexp": {x: true, gpu: gpu.Logcumsumexp, recurrence: &host.LogSums},
+}

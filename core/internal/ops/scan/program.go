@@ -1,0 +1,139 @@
+package scan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
+	"github.com/sternway/sternway/core/internal/ops/scan/host"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Program is a scan that was compiled for a device: the kernel that was selected, and its workspace.
+type Program struct {
+	kind      string
+	element   tensor.DType
+	host      host.Scan
+	gpu       *gpu.Scan // nil: compiled for the CPU
+	kernel    string
+	workspace int64 // bytes
+}
+
+func compileCPU(kind string, s *host.Scan, preference ops.Preference) (ops.Program, error) {
+	program := &Program{kind: kind, host: *s, kernel: gpu.RowResident}
+	if slices.ContainsFunc(innerExtents(s), func(n int64) bool { return n != 1 }) {
+		program.kernel = gpu.ColumnTiled
+	}
+	if asked := preference.Kernel; asked != "" && asked != program.kernel {
+		return nil, errs.New(errs.Unsupported, Family.Op(kind), "preference.kernel", fmt.Sprintf("%q for this problem", program.kernel), fmt.Sprintf("%q", asked), "")
+	}
+	return program, nil
+}
+
+func compileCUDA(kind string, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
+	program := &Program{kind: kind, element: p.Element, host: *s, gpu: &gpu.Scan{
+		ByX:   problemOf(kinds[kind].gpu, p, s, numSMs, preference),
+		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kinds[kind].isMinimum,
+	}}
+	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.ByX, asked) {
+		return nil, errs.New(errs.Unsupported, Family.Op(kind), "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
+	}
+	program.selectStatic()
+	if limit := preference.MaxWorkspace; limit != nil && program.workspace > *limit && preference.Kernel == "" {
+		program.gpu.ByX.GeneralOnly = true
+		program.selectStatic()
+	}
+	return program, nil
+}
+
+// problemOf is a problem as kernel selection sees it.
+func problemOf(kind gpu.Kind, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) gpu.Problem {
+	inner, _ := tensor.Product(innerExtents(s))
+	return gpu.Problem{
+		Kind: kind, ElementSize: p.Element.Size(), Rows: s.Rows(), Length: s.Length(), Inner: max(1, inner),
+		Device: gpu.DeviceOf(p.Arch, numSMs, p.Bandwidth), Kernel: preference.Kernel,
+	}
+}
+
+// innerExtents are the extents of the dimensions after the scanned one.
+func innerExtents(s *host.Scan) []int64 { return s.Shape[min(s.Dim+1, len(s.Shape)):] }
+
+// selectStatic takes the kernel for contiguous operands, unless one was asked for, and the workspace for operands of any layout.
+func (s *Program) selectStatic() {
+	p := &s.gpu.ByX
+	if s.kernel = p.Kernel; s.kernel == "" {
+		layout := gpu.ContiguousLayout(p)
+		s.kernel = gpu.Select(p, &layout).Kernel
+	}
+	var others []int64
+	for d, extent := range s.host.Shape {
+		if d != s.host.Dim {
+			others = append(others, extent)
+		}
+	}
+	s.workspace = gpu.MaxWorkspaceBytes(p, others)
+	byIndices := *p
+	if byIndices.Kind = gpu.Indices; kinds[s.kind].indices {
+		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&byIndices, others))
+	}
+	p.Workspace, byIndices.Workspace = s.workspace, s.workspace
+	s.gpu.ByIndices = byIndices
+}
+
+// Problem is the problem by x as kernel selection sees it.
+func (s *Program) Problem() gpu.Problem { return s.gpu.ByX }
+
+func (s *Program) Kernel() string   { return s.kernel }
+func (s *Program) Workspace() int64 { return s.workspace }
+
+// WorkspaceOperand is the indices if runs by x need no workspace, and -1 otherwise.
+func (s *Program) WorkspaceOperand() int {
+	if s.gpu != nil && kinds[s.kind].indices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX) {
+		return operand.Indices
+	}
+	return -1
+}
+
+// Geometry is the launch configuration in words.
+func (s *Program) Geometry() string {
+	rows, length := s.host.Rows(), s.host.Length()
+	text := fmt.Sprintf("%s, %d rows of %d", s.kernel, rows, length)
+	if s.gpu == nil || rows*length == 0 {
+		return text
+	}
+	c := gpu.Configure(&s.gpu.ByX, s.kernel, s.gpu.ByX.Inner)
+	return fmt.Sprintf("%s in %d blocks of %d threads, %d parts of %d tiles", text, c.Grid, c.Block, c.Splits, c.TilesPerSplit)
+}
+
+// Symbols are the kernels of the kind, then its kernels by indices, its record passes, and the kernel that clears workspace.
+func (s *Program) Symbols() (list []launch.Symbol) {
+	image := Family.ImageOf(s.kind)
+	add := func(name string) { list = append(list, launch.Symbol{Image: image, Name: name}) }
+	for _, kernel := range kinds[s.kind].gpu.Kernels() {
+		add(Family.Symbol(s.kind, kernel, s.element))
+	}
+	if kinds[s.kind].indices {
+		for _, kernel := range gpu.IndexKernels {
+			add(Family.Name + "_indices_" + kernel + "_" + s.element.Suffix())
+		}
+		for _, kernel := range gpu.RecordKernels {
+			add(Family.Symbol(s.kind, "records_"+kernel, s.element))
+		}
+	}
+	return append(list, launch.Symbol{Image: Family.Image, Name: "scan_clear"})
+}
+
+// Host computes dx on the CPU.
+func (s *Program) Host(args []tensor.Tensor) { s.host.Run(args) }
+
+// Device launches the kernels that compute dx.
+func (s *Program) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
+	return s.gpu.Run(args, workspace, q)
+}
+
+// InPlace refuses: rows are read again after parts of them are written.
+func (s *Program) InPlace([]tensor.Tensor, int) bool { return false }
