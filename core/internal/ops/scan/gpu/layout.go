@@ -1,5 +1,7 @@
 package gpu
 
+// The operands of a run as kernels index them, and the Layout that selection sees of them.
+
 import (
 	"math"
 

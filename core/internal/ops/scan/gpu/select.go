@@ -1,5 +1,7 @@
 package gpu
 
+// Kernel selection: a table of strategies, tried in order. select.go decides, tuning.go has the numbers.
+
 import (
 	"cmp"
 
@@ -73,8 +75,8 @@ var strategies = [...]strategy{
 
 func anyKind(Kind) bool { return true }
 
-// Select is the launch configuration for a problem whose operands have a layout. Without limits of the device, at plan time, the kernel is
-// the one that is expected, and neither shared memory nor workspace is looked at.
+// Select is the launch configuration for a problem whose operands have a layout. A specialized kernel is taken if it fits the device and the
+// workspace. At plan time, without device limits, both are assumed.
 func Select(p *Problem, l *Layout) Config {
 	baseline, columns := baselineFor(p, l)
 	atRunTime := p.Device.Limits != nil
@@ -148,7 +150,7 @@ func isCandidate(p *Problem, s *strategy, columns int64) bool {
 	return s.isFaster(p, columns)
 }
 
-// arePanels reports that adjacent columns make whole panels of vectors, longer than a CTA of column_tiled holds with one warp.
+// arePanels reports that adjacent columns fill a panel with whole vectors, and are longer than ColumnThreads/32 thread tiles of column_tiled.
 func arePanels(p *Problem, columns int64) bool {
 	return columns >= columnPipelinedTile(p).Columns && columns%p.Vector() == 0 && p.Length > columnTiledItems.of(p).Rows*ColumnThreads/warpThreads
 }
@@ -197,7 +199,7 @@ func rowPipelinedIsFaster(p *Problem, columns int64) bool {
 	return areLongRows(p, columns) && !readsOnce
 }
 
-// SupportsLength reports that a kernel takes rows of this length, and that the kind has it where it is bound to one.
+// SupportsLength reports that a kernel takes rows of this length. A cluster kernel must also be one of the kind.
 func SupportsLength(p *Problem, kernel string) bool {
 	supports := strategyOf(kernel).supportsLength
 	return supports == nil || supports(p)

@@ -9,8 +9,8 @@ import "github.com/sternway/sternway/core/internal/num"
 type stateSizes struct{ prefix, suffix int64 }
 
 const (
-	statusBytes   = 16 // of a tile-status word,
-	statusPayload = 12 // and of the part of a state in it
+	statusBytes   = 16 // size of a tile-status word [bytes]
+	statusPayload = 12 // bytes of a state in a tile-status word
 )
 
 // statesOf are the sizes of the states of a kind: accumulators are float64 for float64 elements, and float32 for others.
