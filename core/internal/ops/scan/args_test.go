@@ -21,13 +21,13 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// scanCalls are the launches of one run of a scan on a device of 132 multiprocessors, without clusters.
+// scanCalls are the launches of one run of a scan on a device of 132 SMs, without clusters.
 func scanCalls(t *testing.T, d scan.ScanBackward, preference ops.Preference, change func(args []tensor.Tensor), operands ...string) ([]coretest.FakeLaunch, []tensor.Tensor, *core.Plan) {
 	t.Helper()
 	return scanCallsWith(t, nil, d, preference, change, operands...)
 }
 
-// scanCallsWith are those on a device with as many clusters.
+// scanCallsWith are the launches of one run on a device of 132 SMs with clusters.
 func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanBackward, preference ops.Preference, change func(args []tensor.Tensor), operands ...string) ([]coretest.FakeLaunch, []tensor.Tensor, *core.Plan) {
 	t.Helper()
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Clusters: clusters}).Install(t)
@@ -127,12 +127,12 @@ func TestWordsOfScans(t *testing.T) {
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
 			require.Equal(t, w.get("parts"), int64(launches[i].Grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
-			require.Equal(t, int64(16), w.get("skip"), "what is known of indices comes first")
+			require.Equal(t, int64(16), w.get("skip"), "flags of rows by indices come first")
 			require.Zero(t, w.get("bad"))
 		}
 		w := wordsOfScan(t, &launches[0])
 		parts, all := w.get("parts"), w.get("parts")*w.get("tiles")
-		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*parts+4*all+8*parts, "heads, heads of tiles, tails")
+		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*parts+4*all+8*parts, "prefixes of splits, prefixes before tiles, suffixes of splits")
 	})
 	t.Run("indices", func(t *testing.T) {
 		launches, args, _ := scanCalls(t, scan.ScanBackward{Kind: "cummax", Shape: []int64{700, 30}, DType: tensor.Float64, Dim: 0}, ops.Preference{}, nil, "dy", "indices", "dx")
@@ -145,7 +145,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(args[operand.Indices].Data), w.of("x", "data"))
 		require.Equal(t, int64(100<<40), w.get("bad"))
 	})
-	t.Run("rings", func(t *testing.T) {
+	t.Run("pipelined", func(t *testing.T) {
 		long := []int64{5000, 8192}
 		for _, c := range []struct {
 			about    string
@@ -155,34 +155,34 @@ func TestWordsOfScans(t *testing.T) {
 			change   func(args []tensor.Tensor)
 			launches []string // kernels
 		}{
-			{"a block for each strip", "cummax", long, 0, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
-			{"what it cannot do is left to columns", "cumprod", long, 0, nil, []string{"cumprod_strips", "cumprod_columns"}},
-			{"few columns, in parts", "logcumsumexp", []int64{5000, 1024}, 0, nil,
+			{"persistent CTAs", "cummax", long, 0, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
+			{"a fallback pass by column_tiled", "cumprod", long, 0, nil, []string{"cumprod_strips", "cumprod_columns"}},
+			{"few columns, split", "logcumsumexp", []int64{5000, 1024}, 0, nil,
 				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns"}},
-			{"no heads", "cumsum", []int64{5000, 1024}, 0, nil, []string{"cumsum_strips", "cumsum_strips"}},
+			{"no prefix", "cumsum", []int64{5000, 1024}, 0, nil, []string{"cumsum_strips", "cumsum_strips"}},
 			{"in the middle", "cummax", []int64{3, 5000, 4096}, 1, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
 			{"short columns", "cumsum", []int64{100, 8192}, 0, nil, []string{"cumsum_columns"}},
-			{"short columns, done again by the block", "logcumsumexp", []int64{100, 8192}, 0, nil, []string{"logcumsumexp_columns"}},
-			{"odd columns that no block holds, done again by a launch", "cumprod", []int64{3000, 11101}, 0, nil, []string{"cumprod_columns", "cumprod_columns"}},
+			{"short columns, recomputed by the CTA", "logcumsumexp", []int64{100, 8192}, 0, nil, []string{"logcumsumexp_columns"}},
+			{"odd columns that no CTA holds, with a fallback pass", "cumprod", []int64{3000, 11101}, 0, nil, []string{"cumprod_columns", "cumprod_columns"}},
 			{"a small tensor", "cumprod", []int64{500, 64}, 0, nil, []string{"cumprod_columns"}},
 			{"narrow", "cummax", []int64{1 << 20, 16}, 0, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
-			{"narrow, done again", "cumprod", []int64{1 << 20, 16}, 0, nil, slices.Repeat([]string{"cumprod_columns"}, 4)},
+			{"narrow, with a fallback pass", "cumprod", []int64{1 << 20, 16}, 0, nil, slices.Repeat([]string{"cumprod_columns"}, 4)},
 			{"long rows", "cummin", []int64{1024, 65536}, 1, nil, []string{"cumextremum_records_long", "cumextremum_long"}},
-			{"records of a long row, with a team", "cummax", []int64{1 << 22}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
-			{"records of few columns, in parts", "cummax", []int64{5000, 1024}, 0, nil,
+			{"record pass of a cooperative row", "cummax", []int64{1 << 22}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
+			{"record pass of few columns, split", "cummax", []int64{5000, 1024}, 0, nil,
 				[]string{"cumextremum_records_strips", "cumextremum_records_strips", "cumextremum_strips", "cumextremum_strips"}},
-			{"a long row, with a team", "cumprod", []int64{1 << 22}, 0, nil,
+			{"a cooperative long row", "cumprod", []int64{1 << 22}, 0, nil,
 				[]string{"scan_clear", "cumprod_long", "cumprod_long", "cumprod_tiles"}},
 			{"a long row of an odd length", "cummin", []int64{1<<22 + 1}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
-			{"longer rows that begin in vectors of others", "logcumsumexp", []int64{1024, 1<<18 + 1}, 1, nil, []string{"logcumsumexp_long", "logcumsumexp_tiles"}},
-			{"no heads, with teams", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
-			{"long rows of what is read once by others", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
+			{"longer rows that begin inside a vector", "logcumsumexp", []int64{1024, 1<<18 + 1}, 1, nil, []string{"logcumsumexp_long", "logcumsumexp_tiles"}},
+			{"no prefix, cooperative rows", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
+			{"long rows that row_tiled reads once", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
 			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
-			{"a number for each longer row", "logcumsumexp", []int64{1024, 1 << 22}, 1, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
+			{"one dy for each longer row", "logcumsumexp", []int64{1024, 1 << 22}, 1, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
 				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
 			{"an odd address", "cummax", long, 0, func(args []tensor.Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
 			{"an odd stride", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
-			{"a number for all", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
+			{"one dy for all", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
 		} {
 			inputs := []string{"dy", "x", "dx"}
 			if c.kind == "cumsum" {
@@ -201,65 +201,65 @@ func TestWordsOfScans(t *testing.T) {
 			if !gpu.IsSpecialized(strings.Split(kernels[0], "_")[1]) {
 				continue
 			}
-			require.Equal(t, cooperative, launches[0].Together, "blocks that wait for each other are on the device at once")
+			require.Equal(t, cooperative, launches[0].Together, "CTAs that wait for each other are resident")
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
 			require.LessOrEqual(t, int(launches[0].Shared), 220<<10, c.about)
-			require.GreaterOrEqual(t, w.get("width"), int64(2), "tiles of the ring")
-			blocks, tile, again := int64(132), int64(16*16), int64(16*16)
+			require.GreaterOrEqual(t, w.get("width"), int64(2), "stages")
+			ctas, tile, fallbackTile := int64(132), int64(16*16), int64(16*16)
 			if strings.Contains(kernels[0], "long") {
-				blocks, tile, again = 264, 256*16, 512*8
+				ctas, tile, fallbackTile = 264, 256*16, 512*8
 				if cooperative && len(launches) == 2 && c.kind == "cummax" {
-					blocks = 396
+					ctas = 396
 				}
 			}
 			if c.kind == "cumsum" {
 				tile *= 2
 			}
-			require.Equal(t, min(w.get("strips")*w.get("parts"), blocks), int64(launches[0].Grid))
+			require.Equal(t, min(w.get("strips")*w.get("parts"), ctas), int64(launches[0].Grid))
 			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
 			if hasFastPath(c.kind) {
 				require.Equal(t, w.get("bad"), last.get("bad"))
-				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
+				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a reject flag for every segment comes first")
 				require.NotZero(t, last.get("flags")&gpu.FlagFallback)
 				parts, grid := w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].Grid)
-				require.Equal(t, min(parts, 264), grid, "each looks at some parts")
-				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].Together, "blocks that share a strip meet")
+				require.Equal(t, min(parts, 264), grid, "persistent CTAs look at all flags")
+				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].Together, "CTAs that share a segment meet at a grid barrier")
 				require.Equal(t, w.get("parts") > 1, last.get("parts") > 1)
-				require.GreaterOrEqual(t, last.get("parts")*last.get("tiles")*again, w.get("n"), "which are all of a strip")
-				require.Equal(t, strings.Contains(kernels[0], "strips"), launches[len(launches)-1].Shared > 0, "columns have their states there")
+				require.GreaterOrEqual(t, last.get("parts")*last.get("tiles")*fallbackTile, w.get("n"), "tiles cover a segment")
+				require.Equal(t, strings.Contains(kernels[0], "strips"), launches[len(launches)-1].Shared > 0, "column_tiled keeps states in shared memory")
 			}
 		}
 	})
 	t.Run("no workspace without indices", func(t *testing.T) {
 		(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 		for _, c := range []struct {
-			kind   string
-			n      int64
-			spared string
+			kind    string
+			n       int64
+			operand string
 		}{{"cummax", 1000, "indices"}, {"cummax", 1 << 22, ""}, {"logcumsumexp", 1 << 22, ""}} {
 			plan, err := core.Select(scan.ScanBackward{Kind: c.kind, Shape: []int64{c.n}, DType: tensor.Float32}, tensor.CUDA(0), ops.Preference{})
 			require.NoError(t, err)
-			require.Equal(t, c.spared, plan.WorkspaceFor())
+			require.Equal(t, c.operand, plan.WorkspaceFor())
 			require.Positive(t, plan.WorkspaceSize())
 			args, _ := coretest.DeviceArgs(plan, "dy", "x", "dx")
-			if err := plan.RunOrdered(0, tensor.Tensor{}, args); c.spared != "" {
+			if err := plan.RunOrdered(0, tensor.Tensor{}, args); c.operand != "" {
 				require.NoError(t, err)
-				args, _ = coretest.DeviceArgs(plan, "dy", c.spared, "dx")
+				args, _ = coretest.DeviceArgs(plan, "dy", c.operand, "dx")
 				require.ErrorIs(t, plan.RunOrdered(0, tensor.Tensor{}, args), errs.ErrWorkspaceTooSmall)
 			} else {
 				require.ErrorIs(t, err, errs.ErrWorkspaceTooSmall)
 			}
 		}
 	})
-	t.Run("dense", func(t *testing.T) {
+	t.Run("vectorized", func(t *testing.T) {
 		row, rows, odd, long := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}, []int64{300, 50257}
-		const leads, lines = int64(gpu.FlagVectorized | gpu.FlagMisaligned), int64(gpu.FlagVectorized | gpu.FlagMisaligned | gpu.FlagLineAligned)
+		const misaligned, lineAligned = int64(gpu.FlagVectorized | gpu.FlagMisaligned), int64(gpu.FlagVectorized | gpu.FlagMisaligned | gpu.FlagLineAligned)
 		for _, c := range []struct {
 			about   string
 			shape   []int64
 			reverse bool
 			change  func(args []tensor.Tensor)
-			dense   int64 // these flags
+			flags   int64 // of FlagVectorized, FlagMisaligned, FlagLineAligned
 		}{
 			{"rows of whole vectors", row, false, nil, gpu.FlagVectorized},
 			{"reversed", row, true, nil, gpu.FlagVectorized},
@@ -267,30 +267,30 @@ func TestWordsOfScans(t *testing.T) {
 			{"a stride of others", row, false, func(args []tensor.Tensor) { args[0].Strides[0] = 1003 }, 0},
 			{"an odd address", row, false, func(args []tensor.Tensor) { args[1].Data += 4 }, 0},
 			{"every other element", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 2000, 2 }, 0},
-			{"rows of other lengths", odd, false, nil, leads},
-			{"reversed rows of other lengths", odd, true, nil, leads},
-			{"rows of other lengths that begin at the same places of vectors", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1013 }, leads},
+			{"rows of other lengths", odd, false, nil, misaligned},
+			{"reversed rows of other lengths", odd, true, nil, misaligned},
+			{"rows of other lengths that begin at the same places of vectors", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1013 }, misaligned},
 			{"rows of other lengths that do not", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1012 }, 0},
 			{"rows of other lengths at odd addresses", odd, false, func(args []tensor.Tensor) {
 				args[0].Data, args[1].Data, args[operand.Dx].Data = args[0].Data+4, args[1].Data+4, args[operand.Dx].Data+4
 			}, 0},
 			{"rows of other lengths that overlap", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = 1 }, 0},
 			{"the last of rows of other lengths first", odd, false, func(args []tensor.Tensor) { args[1].Strides[0] = -1001 }, 0},
-			{"rows of other lengths, a number for each", odd, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, leads},
+			{"rows of other lengths, a number for each", odd, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, misaligned},
 			{"long rows", []int64{300, 50264}, false, nil, gpu.FlagVectorized},
-			{"long rows that begin inside sectors", []int64{300, 1<<22 + 4}, true, nil, lines},
-			{"long rows that begin inside vectors", long, false, nil, lines},
-			{"long rows that begin inside the same lines", long, true, func(args []tensor.Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lines},
-			{"long rows that do not", long, false, func(args []tensor.Tensor) { args[0].Strides[0] = 50261 }, leads},
-			{"long rows of which one begins inside another line", long, false, func(args []tensor.Tensor) { args[1].Data += 16 }, leads},
+			{"long rows that begin inside sectors", []int64{300, 1<<22 + 4}, true, nil, lineAligned},
+			{"long rows that begin inside vectors", long, false, nil, lineAligned},
+			{"long rows that begin inside the same lines", long, true, func(args []tensor.Tensor) { args[0].Strides[0], args[1].Data = 50289, args[1].Data+128 }, lineAligned},
+			{"long rows that do not", long, false, func(args []tensor.Tensor) { args[0].Strides[0] = 50261 }, misaligned},
+			{"long rows of which one begins inside another line", long, false, func(args []tensor.Tensor) { args[1].Data += 16 }, misaligned},
 			{"three dimensions", []int64{4, 5, 1000}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 5004 }, 0},
 			{"short rows, whole vectors together", rows, false, nil, gpu.FlagVectorized},
 			{"short rows, reversed", rows, true, nil, gpu.FlagVectorized},
-			{"a number for all", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, gpu.FlagVectorized},
-			{"a number for each row, reversed", row, true, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, gpu.FlagVectorized},
-			{"an x for all", row, false, func(args []tensor.Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, 0},
-			{"short rows, a number for all", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, gpu.FlagVectorized},
-			{"short rows, a number for each", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, 0},
+			{"one dy for all", row, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, gpu.FlagVectorized},
+			{"one dy for each row, reversed", row, true, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, gpu.FlagVectorized},
+			{"one x for all", row, false, func(args []tensor.Tensor) { args[1].Strides[0], args[1].Strides[1] = 0, 0 }, 0},
+			{"short rows, one dy for all", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, gpu.FlagVectorized},
+			{"short rows, one dy for each", rows, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 }, 0},
 			{"short rows, an odd address", rows, false, func(args []tensor.Tensor) { args[operand.Dx].Data += 4 }, 0},
 		} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.Float32, Dim: int64(len(c.shape) - 1), Reverse: c.reverse},
@@ -298,7 +298,7 @@ func TestWordsOfScans(t *testing.T) {
 			if launches[0].Symbol == "scan_clear" {
 				launches = launches[1:]
 			}
-			require.Equal(t, c.dense, wordsOfScan(t, &launches[0]).get("flags")&lines, c.about)
+			require.Equal(t, c.flags, wordsOfScan(t, &launches[0]).get("flags")&lineAligned, c.about)
 		}
 	})
 	t.Run("full", func(t *testing.T) {
@@ -309,15 +309,15 @@ func TestWordsOfScans(t *testing.T) {
 			change  func(args []tensor.Tensor)
 			full    int64
 		}{
-			{"warps that are full", []int64{64, 8192}, false, nil, gpu.FlagFullWarps},
+			{"full warps", []int64{64, 8192}, false, nil, gpu.FlagFullWarps},
 			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 8200 }, gpu.FlagFullWarps},
 			{"reversed", []int64{64, 8192}, true, nil, 0},
 			{"a warp that is not", []int64{64, 8184}, false, nil, 0},
-			{"a number for all", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
+			{"one dy for all", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
 			{"an odd address", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[1].Data += 2 }, 0},
-			{"rows of full blocks", []int64{64, 1024}, false, nil, gpu.FlagFullWarps},
-			{"a block with fewer rows than others", []int64{66, 1024}, false, nil, 0},
-			{"pieces", []int64{64, 16384}, false, nil, 0},
+			{"full CTAs", []int64{64, 1024}, false, nil, gpu.FlagFullWarps},
+			{"a CTA with fewer rows than others", []int64{66, 1024}, false, nil, 0},
+			{"row_cluster", []int64{64, 16384}, false, nil, 0},
 		} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.BFloat16, Dim: 1, Reverse: c.reverse},
 				ops.Preference{}, c.change, "dy", "x", "dx")
@@ -332,8 +332,8 @@ func TestWordsOfScans(t *testing.T) {
 			kernel string
 		}{
 			{"cumprod", tensor.Float32, 128, "rows"},
-			{"cumprod", tensor.Float32, 127, "rows"}, // four of them are whole vectors
-			{"cumprod", tensor.Float32, 129, "row"},  // four are more than a warp has
+			{"cumprod", tensor.Float32, 127, "rows"}, // four rows are whole vectors
+			{"cumprod", tensor.Float32, 129, "row"},  // four rows are longer than a warp holds
 			{"cumprod", tensor.Float32, 130, "rows"},
 			{"logcumsumexp", tensor.BFloat16, 127, "rows"},
 			{"logcumsumexp", tensor.BFloat16, 129, "row"},
@@ -359,11 +359,11 @@ func TestWordsOfScans(t *testing.T) {
 			kernel  string
 		}{
 			{tensor.BFloat16, 1024, 2048, "row"}, {tensor.BFloat16, 1024, 4096, "tiles"}, {tensor.Float32, 1024, 8192, "tiles"}, {tensor.Float64, 1024, 4096, "row"},
-			{tensor.Float32, 100, 8192, "row"}, // too few to keep all threads busy by themselves
+			{tensor.Float32, 100, 8192, "row"}, // too few to fill the device
 		} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "cummin", Shape: []int64{c.rows, c.n}, DType: c.dtype, Dim: 1}, ops.Preference{}, nil, "dy", "indices", "dx")
 			require.Equal(t, "scan_backward_indices_"+c.kernel+"_"+c.dtype.Suffix(), launches[1].Symbol, "%+v", c)
-			require.Len(t, launches, 3, "marks are cleared, and rows that no scan gives are done again")
+			require.Len(t, launches, 3, "flags are cleared, and rows whose indices no scan gives are repaired")
 		}
 	})
 	t.Run("nothing to do", func(t *testing.T) {
@@ -503,28 +503,28 @@ func requireColumnCluster(t *testing.T, p *gpu.Problem, c gpu.Config) {
 	require.Equal(t, c.PanelColumns, fallback.ThreadsAcross*gpu.ColumnItems(p).Columns, "the fallback pass has the panels of the fast path")
 }
 
-// Where the workspace is to be small, a kernel without a ring is chosen, which leaves no records; and none where even that needs more.
+// A general kernel, which leaves no record flags, is selected where a pipelined one needs more workspace than allowed; and none where that needs more, too.
 func TestScansWithinAWorkspace(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, c := range []struct {
-		shape             []int64
-		ring, generalOnly string
+		shape              []int64
+		pipelined, general string
 	}{{[]int64{1, 1 << 26}, "long", "tiles"}, {[]int64{8192, 8192}, "strips", "columns"}} {
-		d := scan.ScanBackward{Kind: "cummax", Shape: c.shape, DType: tensor.Float32, Dim: map[string]int64{"long": 1}[c.ring]}
+		d := scan.ScanBackward{Kind: "cummax", Shape: c.shape, DType: tensor.Float32, Dim: map[string]int64{"long": 1}[c.pipelined]}
 		whole, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
 		require.NoError(t, err)
-		require.Equal(t, c.ring, whole.SKU().Kernel)
+		require.Equal(t, c.pipelined, whole.SKU().Kernel)
 		require.Greater(t, whole.WorkspaceSize(), int64(1<<26/8))
 		limit := whole.WorkspaceSize() / 2
 		plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
 		require.NoError(t, err)
-		require.Equal(t, c.generalOnly, plan.SKU().Kernel)
+		require.Equal(t, c.general, plan.SKU().Kernel)
 		require.LessOrEqual(t, plan.WorkspaceSize(), limit)
 		fake.Launches = nil
 		args, workspace := coretest.DeviceArgs(plan, "dy", "x", "dx")
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		for _, l := range fake.Launches {
-			require.Contains(t, l.Symbol, c.generalOnly)
+			require.Contains(t, l.Symbol, c.general)
 		}
 		limit = plan.WorkspaceSize() - 1
 		_, err = core.Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
@@ -532,7 +532,7 @@ func TestScansWithinAWorkspace(t *testing.T) {
 	}
 }
 
-// Numbers that Go repeats are those of the kernels.
+// Constants that Go repeats are those of the kernels.
 func TestConstantsOfScans(t *testing.T) {
 	source := coretest.CudaSource(t, "scan")
 	constant := func(name string) int {
@@ -558,7 +558,7 @@ func TestConstantsOfScans(t *testing.T) {
 		"kLines": gpu.FlagLineAligned, "kFull": gpu.FlagFullWarps, "kForesee": gpu.FlagPrefetchNextRow} {
 		require.Equal(t, bit, constant(name), name)
 	}
-	for _, own := range []string{
+	for _, expression := range []string{
 		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
 		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
 		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
@@ -568,7 +568,7 @@ func TestConstantsOfScans(t *testing.T) {
 		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",
 		"kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8",
 	} {
-		require.True(t, strings.Contains(source, own), "own repeats %s", own)
+		require.True(t, strings.Contains(source, expression), "tuning.go repeats %s", expression)
 	}
 	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*gpu.RecomputedRows)+";")
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-func TestSlabs(t *testing.T) {
-	const gpcs = 7 // of 16 multiprocessors, each of which has one block
+func TestColumnCluster(t *testing.T) {
+	const gpcs = 7 // GPU processing clusters of 16 SMs, one CTA per SM
 	clusters := func(l *driver.Launch) int { return gpcs * (16 / int(l.Cluster)) }
-	few := func(*driver.Launch) int { return 4 } // of 16 blocks
+	few := func(*driver.Launch) int { return 4 } // clusters of 16 CTAs
 	none := func(*driver.Launch) int { return 0 }
 	for _, c := range []struct {
 		kind          string
@@ -27,7 +27,7 @@ func TestSlabs(t *testing.T) {
 		rows, columns int64
 		clusters      func(*driver.Launch) int
 		sku, kernel   string
-		parts, blocks int64 // of a strip; of all
+		splits, ctas  int64 // of a panel; of the grid
 		block         uint32
 	}{
 		{"cumprod", tensor.Float32, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
@@ -36,21 +36,21 @@ func TestSlabs(t *testing.T) {
 		{"cumprod", tensor.Float32, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
 		{"cumprod", tensor.Float32, 512, 16384, clusters, "slabs", "slabs", 1, gpcs * 16, 512},
 		{"cumprod", tensor.Float32, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
-		{"cumprod", tensor.Float32, 1024, 64, clusters, "slabs", "slabs", 2, 2 * 2, 512},    // little as it is
-		{"cumprod", tensor.Float32, 512, 8192, clusters, "columns", "columns", 1, 512, 512}, // which a block holds
-		{"cumsum", tensor.Float32, 512, 8192, clusters, "strips", "strips", 1, 128, 512},    // more than the level-2 cache of what strips read once
-		{"cumsum", tensor.Float32, 2048, 4096, clusters, "columns", "columns", 1, 256, 512}, // strips would be cut
+		{"cumprod", tensor.Float32, 1024, 64, clusters, "slabs", "slabs", 2, 2 * 2, 512},    // a small operand
+		{"cumprod", tensor.Float32, 512, 8192, clusters, "columns", "columns", 1, 512, 512}, // a CTA of column_tiled holds whole columns
+		{"cumsum", tensor.Float32, 512, 8192, clusters, "strips", "strips", 1, 128, 512},    // more than the level-2 cache
+		{"cumsum", tensor.Float32, 2048, 4096, clusters, "columns", "columns", 1, 256, 512}, // column_pipelined would split panels
 		{"cumprod", tensor.Float32, 4096, 64, clusters, "slabs", "slabs", 8, 2 * 8, 512},
-		{"cumprod", tensor.Float32, 7000, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 448}, // of 219 warps
+		{"cumprod", tensor.Float32, 7000, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 448}, // 219 warps
 		{"cumprod", tensor.Float32, 4608, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 288},
-		{"cumprod", tensor.Float32, 4097, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 288}, // one more row than 8 blocks hold
+		{"cumprod", tensor.Float32, 4097, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 288}, // one more row than 8 CTAs hold
 		{"cumprod", tensor.Float32, 8192, 8192, few, "slabs", "strips", 1, 132, 512},
-		{"logcumsumexp", tensor.Float64, 1100, 1024, clusters, "slabs", "slabs", 4, gpcs * 16, 288}, // of 35 warps
+		{"logcumsumexp", tensor.Float64, 1100, 1024, clusters, "slabs", "slabs", 4, gpcs * 16, 288}, // 35 warps
 		{"cumprod", tensor.BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
 		{"cumprod", tensor.Float16, 1024, 8192, clusters, "slabs", "slabs", 2, gpcs * 16, 512},
-		{"cumprod", tensor.Float16, 4100, 136, clusters, "slabs", "slabs", 15, 3 * 15, 288}, // of 129 warps, the last strip of 8 columns
+		{"cumprod", tensor.Float16, 4100, 136, clusters, "slabs", "slabs", 15, 3 * 15, 288}, // 129 warps, the last panel of 8 columns
 		{"logcumsumexp", tensor.BFloat16, 8192, 8192, clusters, "slabs", "slabs", 16, gpcs * 16, 512},
-		{"logcumsumexp", tensor.BFloat16, 6145, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 416}, // of 193 warps
+		{"logcumsumexp", tensor.BFloat16, 6145, 8192, clusters, "slabs", "slabs", 15, gpcs * 15, 416}, // 193 warps
 		{"logcumsumexp", tensor.Float16, 511, 16384, clusters, "strips", "strips", 1, 132, 512},
 		{"cumsum", tensor.Float32, 8192, 8192, clusters, "strips", "strips", 1, 128, 512},
 	} {
@@ -60,29 +60,29 @@ func TestSlabs(t *testing.T) {
 		own := launches[at]
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
-		require.Equal(t, []int64{c.parts, c.blocks, int64(c.block)}, []int64{w.get("parts"), int64(own.Grid), int64(own.Block)}, about)
+		require.Equal(t, []int64{c.splits, c.ctas, int64(c.block)}, []int64{w.get("parts"), int64(own.Grid), int64(own.Block)}, about)
 		if c.kernel != "slabs" {
 			continue
 		}
-		require.Equal(t, c.parts, int64(own.Cluster), about)
+		require.Equal(t, c.splits, int64(own.Cluster), about)
 		require.False(t, own.Together)
-		require.Zero(t, at, "clusters themselves forget what was known of their strips")
-		require.Len(t, launches[at:], 2, "one launch looks at all marks, of which as a rule there is none")
+		require.Zero(t, at, "clusters reset the flags of their panels")
+		require.Len(t, launches[at:], 2, "the fallback pass is one launch")
 		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), gpu.LineBytes), w.get("strips"))
-		again := wordsOfScan(t, &launches[at+1])
+		fallback := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].Symbol, "_columns_")
-		require.Equal(t, []int64{w.get("strips"), gpu.FlagFallback}, []int64{again.get("strips"), again.get("flags") & gpu.FlagFallback}, "strips that are marked are done again")
-		require.Equal(t, again.get("strips") < 89, launches[at+1].Together, "by blocks that share them where there are few: "+about) // 132/89 is 1.5
-		require.LessOrEqual(t, 4*(again.get("strips")+1), again.get("skip"), "how often blocks met is behind the marks")
+		require.Equal(t, []int64{w.get("strips"), gpu.FlagFallback}, []int64{fallback.get("strips"), fallback.get("flags") & gpu.FlagFallback}, "rejected panels are recomputed")
+		require.Equal(t, fallback.get("strips") < 89, launches[at+1].Together, "a few panels are split among CTAs: "+about) // 132/89 is 1.5
+		require.LessOrEqual(t, 4*(fallback.get("strips")+1), fallback.get("skip"), "the counter of the grid barrier follows the flags")
 	}
 }
 
-// Where blocks have no room for slabs there are none, however many clusters there are.
-func TestSlabsWantRoom(t *testing.T) {
+// A device whose CTAs have too little shared memory has no column_cluster, however many clusters are resident.
+func TestColumnClusterWithoutSharedMemory(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 170, Arch: "sm_120", Clusters: func(*driver.Launch) int { return 16 }}).Install(t)
-	for forced, kernel := range map[string]string{"": "strips", "slabs": "columns"} {
+	for asked, kernel := range map[string]string{"": "strips", "slabs": "columns"} {
 		fake.Launches = nil
-		plan, err := core.Select(scan.ScanBackward{Kind: "cumprod", Shape: []int64{8192, 8192}, DType: tensor.BFloat16}, tensor.CUDA(0), ops.Preference{Kernel: forced})
+		plan, err := core.Select(scan.ScanBackward{Kind: "cumprod", Shape: []int64{8192, 8192}, DType: tensor.BFloat16}, tensor.CUDA(0), ops.Preference{Kernel: asked})
 		require.NoError(t, err)
 		args, workspace := coretest.DeviceArgs(plan, "dy", "x", "dx")
 		require.NoError(t, plan.RunOrdered(0, workspace, args))

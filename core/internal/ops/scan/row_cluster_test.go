@@ -16,16 +16,16 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// someClusters are as many as the blocks of 120 multiprocessors make.
-func someClusters(g *gpu.Config) int64 {
-	beside := max(1, 384/g.Block)
-	if g.Block == 256 { // of float64, which has registers for more threads
-		beside = 2
+// someClusters is the number of clusters that are resident on 120 SMs, as registers and shared memory allow.
+func someClusters(c *gpu.Config) int64 {
+	ctasPerSM := max(1, 384/c.Block)
+	if c.Block == 256 { // CTAs of float64 leave registers for more threads
+		ctasPerSM = 2
 	}
-	return 120 * min(beside, (228<<10)/(int64(g.SmemBytes)+gpu.RowClusterSmem)) / g.Splits
+	return 120 * min(ctasPerSM, (228<<10)/(int64(c.SmemBytes)+gpu.RowClusterSmem)) / c.Splits
 }
 
-// clusterCalls are the launches of one run on a device with clusters, and which of them is the first that scans.
+// clusterCalls are the launches of one run on a device with clusters, and the index of the first that is not a clear.
 func clusterCalls(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanBackward) (launches []coretest.FakeLaunch, at int, plan *core.Plan) {
 	t.Helper()
 	operands := []string{"dy", "x", "dx"}
@@ -36,26 +36,26 @@ func clusterCalls(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanBa
 	return launches, slices.IndexFunc(launches, func(l coretest.FakeLaunch) bool { return l.Symbol != "scan_clear" }), plan
 }
 
-func TestPieces(t *testing.T) {
+func TestRowCluster(t *testing.T) {
 	for _, c := range []struct {
-		kind          string
-		dtype         tensor.DType
-		rows, length  int64
-		clusters      bool // that the device has
-		kernel        string
-		parts, blocks int64 // of a row; of all
-		block         uint32
+		kind         string
+		dtype        tensor.DType
+		rows, length int64
+		clusters     bool // of the device
+		kernel       string
+		splits, ctas int64 // of a row; of the grid
+		block        uint32
 	}{
 		{"cumprod", tensor.Float32, 1024, 8192, true, "row", 1, 1024, 512},
-		{"cumprod", tensor.Float32, 1024, 8196, true, "pieces", 5, 540, 64}, // of 9 warps, two
+		{"cumprod", tensor.Float32, 1024, 8196, true, "pieces", 5, 540, 64}, // 9 warps, two in each CTA
 		{"cumprod", tensor.Float32, 1024, 12288, false, "long", 1, 2 * 132, 256},
-		{"cumprod", tensor.Float32, 1024, 12288, true, "pieces", 6, 480, 64}, // four are side by side, as more read too much at once
+		{"cumprod", tensor.Float32, 1024, 12288, true, "pieces", 6, 480, 64}, // four CTAs per SM: with more, too many rows are in flight
 		{"cumprod", tensor.Float32, 1024, 65536, true, "pieces", 16, 288, 128},
 		{"cumprod", tensor.Float32, 20, 65536, true, "pieces", 16, 320, 128},
 		{"cumprod", tensor.Float32, 1024, 98304, true, "pieces", 16, 208, 192},
 		{"cumprod", tensor.Float32, 1024, 98308, true, "pieces", 14, 112, 224},
 		{"cumprod", tensor.Float32, 256, 1 << 18, true, "pieces", 16, 112, 512},
-		{"cumprod", tensor.Float32, 256, 1<<18 + 4, true, "pieces", 17, 119, 512}, // of 7 rows
+		{"cumprod", tensor.Float32, 256, 1<<18 + 4, true, "pieces", 17, 119, 512}, // 7 rows
 		{"cumprod", tensor.Float32, 64, 1 << 20, true, "pieces", 64, 128, 512},
 		{"cumprod", tensor.Float32, 64, 132 << 14, true, "pieces", 132, 132, 512},
 		{"cumprod", tensor.Float32, 64, 132<<14 + 4, true, "long", 4, 256, 256},
@@ -72,14 +72,14 @@ func TestPieces(t *testing.T) {
 		{"cumprod", tensor.BFloat16, 1024, 32768, true, "pieces", 8, 544, 64},
 		{"logcumsumexp", tensor.BFloat16, 1024, 65536, true, "pieces", 16, 672, 64},
 		{"logcumsumexp", tensor.Float64, 1024, 65536, true, "pieces", 16, 240, 256},
-		{"logcumsumexp", tensor.Float64, 1024, 32768, true, "pieces", 8, 200, 256}, // more read too little at once
+		{"logcumsumexp", tensor.Float64, 1024, 32768, true, "pieces", 8, 200, 256}, // with more CTAs, too few rows are in flight
 		{"cumprod", tensor.Float64, 1024, 65536, false, "long", 1, 2 * 132, 256},
 		{"cummax", tensor.Float16, 1024, 65536, true, "pieces", 16, 592, 64},
 		{"cummin", tensor.Float32, 1024, 65536, true, "pieces", 16, 304, 128},
 		{"cumsum", tensor.Float32, 1024, 65536, true, "tiles", 1, 1024, 512},
 		{"cumsum", tensor.Float32, 529, 65536, true, "tiles", 1, 529, 512},
 		{"cumsum", tensor.Float32, 528, 65536, true, "long", 1, 264, 256},
-		{"cumsum", tensor.BFloat16, 64, 32768, true, "tiles", 1, 64, 512}, // two, which launches that share them take longer for
+		{"cumsum", tensor.BFloat16, 64, 32768, true, "tiles", 1, 64, 512}, // two tiles are not worth several launches
 		{"cumsum", tensor.BFloat16, 64, 65536, true, "long", 4, 256, 256},
 	} {
 		about := fmt.Sprintf("%+v", c)
@@ -93,41 +93,41 @@ func TestPieces(t *testing.T) {
 		own := launches[at]
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
-		require.Equal(t, []int64{c.parts, c.blocks, int64(c.block)}, []int64{w.get("parts"), int64(own.Grid), int64(own.Block)}, about)
+		require.Equal(t, []int64{c.splits, c.ctas, int64(c.block)}, []int64{w.get("parts"), int64(own.Grid), int64(own.Block)}, about)
 		if c.kernel != "pieces" {
 			continue
 		}
 		require.Equal(t, "pieces", plan.SKU().Kernel)
-		wide := c.parts > gpu.MaxClusterCTAs
-		require.Equal(t, map[bool]int64{false: c.parts}[wide], int64(own.Cluster), about)
+		wide := c.splits > gpu.MaxClusterCTAs
+		require.Equal(t, map[bool]int64{false: c.splits}[wide], int64(own.Cluster), about)
 		require.Equal(t, wide, own.Together)
 		if !hasFastPath(c.kind) {
-			require.Len(t, launches[at:], 1, "all rows are done")
+			require.Len(t, launches[at:], 1, "without a fast path there is no fallback pass")
 			continue
 		}
-		again := wordsOfScan(t, &launches[at+1])
-		require.NotZero(t, again.get("flags")&gpu.FlagFallback, "rows that are marked are done again")
+		fallback := wordsOfScan(t, &launches[at+1])
+		require.NotZero(t, fallback.get("flags")&gpu.FlagFallback, "rejected rows are recomputed")
 		require.Zero(t, launches[at+1].Cluster)
-		require.Equal(t, c.parts, again.get("width"), "each piece has told what it found")
-		require.Equal(t, wide, at > 0, "what pieces told is forgotten")
+		require.Equal(t, c.splits, fallback.get("width"), "each slice has a reject flag")
+		require.Equal(t, wide, at > 0, "status words are cleared")
 	}
 }
 
-// One launch does rows again, however long they are: blocks that share one meet between its phases, all of them on the device at once.
-func TestPiecesThatAreDoneAgain(t *testing.T) {
-	for length, parts := range map[int64]int64{16384: 1, 32768: 1, 1 << 18: 4} {
+// The fallback pass is one launch, however long rows are: CTAs that share a row meet at a grid barrier between its phases.
+func TestRowClusterFallback(t *testing.T) {
+	for length, splits := range map[int64]int64{16384: 1, 32768: 1, 1 << 18: 4} {
 		d := scan.ScanBackward{Kind: "cumprod", Shape: []int64{64, length}, DType: tensor.Float32, Dim: 1}
 		launches, at, _ := clusterCalls(t, func(*driver.Launch) int { return 7 }, d)
 		require.Len(t, launches[at+1:], 1)
 		w := wordsOfScan(t, &launches[at+1])
-		require.Equal(t, parts, w.get("parts"))
-		require.Equal(t, parts > 1, launches[at+1].Together)
-		require.LessOrEqual(t, 4*(w.get("strips")*w.get("width")+1), w.get("skip"), "how often blocks met is behind the marks")
+		require.Equal(t, splits, w.get("parts"))
+		require.Equal(t, splits > 1, launches[at+1].Together)
+		require.LessOrEqual(t, 4*(w.get("strips")*w.get("width")+1), w.get("skip"), "the counter of the grid barrier follows the flags")
 	}
 }
 
-func TestPiecesThatFindNoRoom(t *testing.T) {
-	d := scan.ScanBackward{Kind: "cumprod", Shape: []int64{64, 98304}, DType: tensor.Float32, Dim: 1} // 16 pieces
+func TestRowClusterWithoutRoom(t *testing.T) {
+	d := scan.ScanBackward{Kind: "cumprod", Shape: []int64{64, 98304}, DType: tensor.Float32, Dim: 1} // 16 slices
 	for clusters, kernel := range map[int]string{0: "long", 1: "pieces"} {
 		launches, at, plan := clusterCalls(t, func(*driver.Launch) int { return clusters }, d)
 		require.Equal(t, "pieces", plan.SKU().Kernel)
@@ -136,8 +136,8 @@ func TestPiecesThatFindNoRoom(t *testing.T) {
 	}
 }
 
-// Where clusters that ask for more shared memory find no place, they ask for no more than they need.
-func TestPiecesThatAskForNoMore(t *testing.T) {
+// Where no cluster with spare shared memory is resident, clusters ask for what they need.
+func TestRowClusterLeastSharedMemory(t *testing.T) {
 	need := uint32(3 * 16 * 64 * gpu.RowClusterVectors)
 	clusters := func(l *driver.Launch) int {
 		if l.Shared > need {
@@ -149,28 +149,28 @@ func TestPiecesThatAskForNoMore(t *testing.T) {
 	require.Equal(t, []uint32{6, 492, 64, need}, []uint32{launches[at].Cluster, uint32(launches[at].Grid), uint32(launches[at].Block), launches[at].Shared})
 }
 
-// As many rows at once as keep memory busy, but no turn of few is left half empty.
-func TestPiecesThatTakeTurns(t *testing.T) {
-	for rows, atOnce := range map[int64]int64{10: 10, 24: 24, 35: 18, 38: 19, 50: 17, 72: 18, 1024: 18} { // 18 are best, 24 find room
+// The rows in flight saturate memory, and a few rounds over the grid are balanced.
+func TestRowClusterRounds(t *testing.T) {
+	for rows, atOnce := range map[int64]int64{10: 10, 24: 24, 35: 18, 38: 19, 50: 17, 72: 18, 1024: 18} { // 18 saturate memory, 24 are resident
 		d := scan.ScanBackward{Kind: "cumprod", Shape: []int64{rows, 65536}, DType: tensor.Float32, Dim: 1}
 		launches, at, _ := clusterCalls(t, func(*driver.Launch) int { return 24 }, d)
 		require.Equal(t, 16*atOnce, int64(launches[at].Grid), rows)
 	}
 }
 
-// Twice the memory of an H100 serves twice the rows, as far as they find room, and more than that of 16 bits. Rows of large blocks are
-// foreseen where it is quick, and large slabs that reckon long left to strips.
-func TestQuickMemory(t *testing.T) {
+// Rows in flight scale with bandwidth, and those of 16 bits scale with it twice, as far as they are resident. On a bandwidth-rich device large
+// CTAs of row_resident prefetch the next row, and large compute-bound column clusters are left to column_pipelined.
+func TestBandwidthRichDevices(t *testing.T) {
 	const h100, h200 = 3352e9, 4917e9
 	for _, c := range []struct {
-		kind      string
-		dtype     tensor.DType
-		rows, n   int64
-		dim       int64
-		bandwidth int64
-		kernel    string
-		grid      int64
-		foreseen  bool
+		kind       string
+		dtype      tensor.DType
+		rows, n    int64
+		dim        int64
+		bandwidth  int64
+		kernel     string
+		grid       int64
+		prefetches bool
 	}{
 		{"cumprod", tensor.Float32, 1024, 65536, 1, 0, "pieces", 16 * 18, false},
 		{"cumprod", tensor.Float32, 1024, 65536, 1, 1000e9, "pieces", 16 * 18, false},
@@ -178,13 +178,13 @@ func TestQuickMemory(t *testing.T) {
 		{"cumprod", tensor.Float32, 1024, 65536, 1, h200, "pieces", 16 * 25, false},
 		{"cumprod", tensor.Float32, 1024, 65536, 1, 2 * h100, "pieces", 16 * 33, false},
 		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h100, "pieces", 16 * 36, false},
-		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h200, "pieces", 16 * 40, false}, // of 72, for which there is no room
+		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h200, "pieces", 16 * 40, false}, // 72 would saturate memory, 40 are resident
 		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h100, "row", 1024, false},
 		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h200, "row", 1024, true},
 		{"logcumsumexp", tensor.BFloat16, 1024, 4096, 1, h200, "row", 1024, false},
 		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h100, "slabs", 16 * 40, false},
 		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h200, "strips", 128, false},
-		{"logcumsumexp", tensor.BFloat16, 8192, 2048, 0, h200, "slabs", 16 * 32, false}, // strips would be too few
+		{"logcumsumexp", tensor.BFloat16, 8192, 2048, 0, h200, "slabs", 16 * 32, false}, // column_pipelined would have too few panels
 		{"logcumsumexp", tensor.BFloat16, 4096, 8192, 0, h200, "slabs", 8 * 40, false},
 		{"logcumsumexp", tensor.Float32, 8192, 8192, 0, h200, "slabs", 16 * 40, false},
 		{"cumprod", tensor.BFloat16, 8192, 8192, 0, h200, "slabs", 16 * 40, false},
@@ -199,14 +199,14 @@ func TestQuickMemory(t *testing.T) {
 		require.Equal(t, c.kernel, plan.SKU().Kernel, about)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
 		require.Equal(t, c.grid, int64(own.Grid), about)
-		require.Equal(t, c.foreseen, wordsOfScan(t, &own).get("flags")&gpu.FlagPrefetchNextRow != 0, about)
+		require.Equal(t, c.prefetches, wordsOfScan(t, &own).get("flags")&gpu.FlagPrefetchNextRow != 0, about)
 	}
 }
 
-// A multiprocessor with a block more than others would hold up all rows that have a piece there: a tenth fewer rows are taken if those fit evenly.
-func TestPiecesThatFillEvenly(t *testing.T) {
-	d := scan.ScanBackward{Kind: "cummax", Shape: []int64{2048, 32768}, DType: tensor.BFloat16, Dim: 1} // 79 rows are best
-	for five, atOnce := range map[int64]int64{71: 79, 72: 72, 77: 77, 79: 79, 82: 79} {                 // rows with five blocks on a multiprocessor
+// An SM with one more CTA than others delays all rows with a slice there: up to a tenth fewer rows are kept in flight if these load SMs equally.
+func TestRowClusterBalancePerSM(t *testing.T) {
+	d := scan.ScanBackward{Kind: "cummax", Shape: []int64{2048, 32768}, DType: tensor.BFloat16, Dim: 1} // 79 rows saturate memory
+	for five, atOnce := range map[int64]int64{71: 79, 72: 72, 77: 77, 79: 79, 82: 79} {                 // resident rows with five CTAs per SM
 		clusters := func(l *driver.Launch) int {
 			if l.Shared > (227<<10)/6-gpu.RowClusterSmem {
 				return int(five)

@@ -17,7 +17,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// selectionDevices are the devices of the golden table: one of each generation, and one with memory that outruns its multiprocessors.
+// selectionDevices are the devices of the golden table: one of each generation, and one that is bandwidth-rich.
 var selectionDevices = []struct {
 	name      string
 	arch      string
@@ -32,7 +32,7 @@ var selectionDevices = []struct {
 	{"RTX 5090", "sm_120", 170, 99 << 10, 1792e9, true},
 }
 
-// selectionShapes are rows and columns around every border of the selection: lengths of one warp, of one block, of a cluster and beyond,
+// selectionShapes are rows and columns around every border of the selection: lengths of one warp, of one CTA, of a cluster and beyond,
 // with few rows and with many, and lengths that are not whole vectors.
 var selectionShapes = []struct {
 	shape []int64
@@ -45,8 +45,8 @@ var selectionShapes = []struct {
 	{[]int64{1 << 16, 64}, 0}, {[]int64{1 << 20, 2}, 0}, {[]int64{1 << 20, 100}, 0}, {[]int64{16, 2048, 128}, 1}, {[]int64{5000, 33}, 0},
 }
 
-// TestScanSelection compares with a golden table which kernels are launched for a grid of shapes, dtypes, layouts and devices, and how they
-// share the work. What is as on the device above, or as for aligned operands, is left out. A change of the table is a change of speed: measure it.
+// TestScanSelection compares the launches of a grid of shapes, dtypes, layouts and devices with a golden table. A line that equals the one of the
+// device above, or the one of aligned operands, is left out. A change of the table is a change of speed: measure it.
 func TestScanSelection(t *testing.T) {
 	const golden = "testdata/scan_selection.golden"
 	var table strings.Builder
@@ -54,9 +54,9 @@ func TestScanSelection(t *testing.T) {
 	for _, device := range selectionDevices {
 		fake := &coretest.FakeCUDA{Devices: 1, NumSMs: device.units, Shared: device.shared, Bandwidth: device.bandwidth, Arch: device.arch}
 		if device.clusters {
-			fake.Clusters = func(l *driver.Launch) int { // as many as find shared memory and registers
-				beside := max(1, min(2048/int(l.Block), 65536/(64*int(l.Block)), (228<<10)/max(int(l.Shared)+1024, 1)))
-				return device.units / max(int(l.Cluster), 1) * beside
+			fake.Clusters = func(l *driver.Launch) int { // clusters that shared memory and registers allow
+				ctasPerSM := max(1, min(2048/int(l.Block), 65536/(64*int(l.Block)), (228<<10)/max(int(l.Shared)+1024, 1)))
+				return device.units / max(int(l.Cluster), 1) * ctasPerSM
 			}
 		}
 		fake.Install(t)
@@ -123,7 +123,7 @@ func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d scan.ScanBackward, ope
 	return text
 }
 
-// launchText is a launch in short: the kernel, CTAs and threads of each, what is not as usual, and the words of ScanArgs from `tiles` on.
+// launchText is a launch in short: the kernel, its CTAs and their threads, shared memory, cluster, and the words of ScanArgs from `tiles` on.
 func launchText(l *coretest.FakeLaunch) string {
 	text := fmt.Sprintf("%s %dx%d", strings.TrimPrefix(l.Symbol, "scan_backward_"), l.Grid, l.Block)
 	if l.Shared > 0 {

@@ -1,5 +1,7 @@
 package gpu
 
+// The words of ScanArgs, the argument of every kernel of scans.
+
 import (
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/tensor"

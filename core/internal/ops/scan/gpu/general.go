@@ -12,8 +12,10 @@ func supportsLengthRowResident(p *Problem) bool {
 	return p.PaddedLength() <= RowThreads*RowItems(p)
 }
 
-// RowItems and TiledItems are the elements of a thread of row_resident, and of a tile of row_tiled.
-func RowItems(p *Problem) int64   { return rowResidentVectors.of(p) * p.Vector() }
+// RowItems is the number of elements of a thread of row_resident.
+func RowItems(p *Problem) int64 { return rowResidentVectors.of(p) * p.Vector() }
+
+// TiledItems is the number of elements of a thread in a tile of row_tiled.
 func TiledItems(p *Problem) int64 { return rowTiledVectors.of(p) * p.Vector() }
 
 // ColumnItems is the tile of a thread of column_tiled.

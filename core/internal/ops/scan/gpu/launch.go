@@ -1,5 +1,7 @@
 package gpu
 
+// The launches of a run, in order: clear, upsweeps, downsweep, fallback pass or repair.
+
 import (
 	"slices"
 

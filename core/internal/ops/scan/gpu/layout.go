@@ -1,5 +1,7 @@
 package gpu
 
+// The operands of a run as kernels index them, and the Layout that selection sees of them.
+
 import (
 	"math"
 
@@ -29,9 +31,9 @@ func ContiguousLayout(p *Problem) Layout {
 
 // vectorization says in which layouts a kernel reads whole aligned 16-byte vectors.
 type vectorization struct {
-	vectorized  bool                 // rows that begin with an aligned vector
-	misaligned  func(kind Kind) bool // and rows that begin inside a vector; nil: never
-	lineAligned bool                 // and tiles that begin with a cache line
+	supported   bool                 // rows that begin with an aligned vector
+	misaligned  func(kind Kind) bool // rows that begin inside a vector, too; nil: of no kind
+	lineAligned bool                 // tiles that begin with a cache line, too
 }
 
 // Roles of the operands in a kernel.
@@ -184,8 +186,8 @@ func (o *stridedOperands) sameDirection() bool {
 
 // vectorFlags are the flags that let a kernel read whole vectors: FlagVectorized, FlagMisaligned, FlagLineAligned, FlagFullWarps.
 func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
-	kernel := strategyOf(c.Kernel)
-	if !kernel.vectorized || p.Kind.isByIndices() || o.dims > 1 || p.Rows > math.MaxUint32 {
+	vectors := &strategyOf(c.Kernel).vectors
+	if !vectors.supported || p.Kind.isByIndices() || o.dims > 1 || p.Rows > math.MaxUint32 {
 		return 0
 	}
 	adjacent := p.Length * max(1, c.RowsPerWarp)
@@ -195,9 +197,9 @@ func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 		unit = p.Vector()
 	}
 	switch {
-	case misaligned && (kernel.misaligned == nil || !kernel.misaligned(p.Kind)):
+	case misaligned && (vectors.misaligned == nil || !vectors.misaligned(p.Kind)):
 		return 0
-	case kernel.lineAligned && p.lineAlignedLength() > p.Length && o.rowsBeginAt(p, c, LineBytes/p.ElementSize):
+	case vectors.lineAligned && p.lineAlignedLength() > p.Length && o.rowsBeginAt(p, c, LineBytes/p.ElementSize):
 		return FlagVectorized | FlagMisaligned | FlagLineAligned
 	case !o.rowsBeginAt(p, c, unit):
 		return 0

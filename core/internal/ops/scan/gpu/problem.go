@@ -1,5 +1,7 @@
 package gpu
 
+// Problem and Device are the input of kernel selection besides the layout (layout.go); Config is its output.
+
 import (
 	"fmt"
 
@@ -34,10 +36,10 @@ type DeviceLimits struct {
 	ResidentClusters func(c *Config) int64 // clusters of c.Splits CTAs that are resident at once
 }
 
-// ClusterCapability and others are the compute capabilities that have clusters, and that have no shared memory for column_cluster.
+// Compute capabilities.
 const (
-	clusterCapability   = 90
-	smallSmemCapability = 120
+	clusterCapability   = 90  // thread-block clusters from here on
+	smallSmemCapability = 120 // too little shared memory for column_cluster from here on
 )
 
 // DeviceOf describes a device of an architecture, such as "sm_90".

@@ -32,7 +32,7 @@ func configureRowCluster(p *Problem, _ int64) Config {
 // clusterSizes are the least and the largest number of CTAs of a row: CTAs that share their SM, as long as these hold it, and CTAs of two
 // warps each.
 func clusterSizes(p *Problem) (least, most int64) {
-	sizes := &rowClusterSizes[p.ElementSize/4]
+	sizes := rowClusterSizes.of(p)
 	least = num.Clamp(num.CeilDiv(p.Length, sizes.sharedThreads*RowClusterItems(p)), 2, MaxClusterCTAs)
 	most = max(least, sizes.maxCTAs)
 	return least, num.Clamp(num.CeilDiv(p.Length, 2*warpThreads*RowClusterItems(p)), least, most)

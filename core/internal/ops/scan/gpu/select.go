@@ -1,20 +1,28 @@
 package gpu
 
-import "github.com/sternway/sternway/core/internal/num"
+// Kernel selection: a table of strategies, tried in order. select.go decides, tuning.go has the numbers.
 
-// strategy is one kernel as selection sees it: what it supports, when it is worthwhile, and how it is configured.
+import (
+	"cmp"
+
+	"github.com/sternway/sternway/core/internal/num"
+)
+
+// strategy is one kernel as selection sees it: what it supports, when it is the fastest, and how it is configured. `columns` is the number of
+// adjacent columns, and 1 for rows.
 type strategy struct {
 	kernel         string
-	baseline       string                                   // general kernel that this one specializes; "": it is general
-	minBytes       int64                                    // least size of an operand [bytes]
-	supportsLength func(p *Problem) bool                    // nil: any length
-	supportsLayout func(l *Layout) bool                     // nil: any layout
-	isFaster       func(p *Problem, columns int64) bool     // than its baseline; nil for a general kernel
-	configure      func(p *Problem, columns int64) Config   // columns: adjacent columns, 1 for rows
-	fitToDevice    func(p *Problem, c *Config) bool         // clips to the device; reports whether the rest is worthwhile
-	tile           func(p *Problem) PipelinedTile           // of a pipelined kernel; nil: it has no pipeline
-	vectorization                                           // layouts that it reads in 16-byte vectors
-	fallback       func(p *Problem, c *Config) (ctas int64) // turns c into its fallback pass; CTAs to split that among
+	baseline       string                               // general kernel that this one specializes; "": it is general
+	takesColumns   bool                                 // segments are panels of adjacent columns, not rows
+	minBytes       int64                                // least size of an operand [bytes]
+	supportsLength func(p *Problem) bool                // nil: any length
+	supportsLayout func(l *Layout) bool                 // nil: any layout
+	isFaster       func(p *Problem, columns int64) bool // than the baseline; nil: the kernel is general
+	configure      func(p *Problem, columns int64) Config
+	fitToDevice    func(p *Problem, c *Config) bool         // clips to the device limits; false: too little fits. nil: the kernel is general
+	fallback       func(p *Problem, c *Config) (ctas int64) // makes c its fallback pass; CTAs that may share split segments. nil: it is its own
+	tile           func(p *Problem) PipelinedTile           // tile of a stage; nil: no pipeline
+	vectors        vectorization                            // layouts that are read in 16-byte vectors
 }
 
 // strategies are the kernels in the order in which selection tries them: specialized kernels, fastest first, then general ones.
@@ -30,32 +38,45 @@ type strategy struct {
 //	row_tiled         any                  any                       0            any
 var strategies = [...]strategy{
 	{
-		kernel: ColumnCluster, baseline: ColumnTiled, supportsLength: supportsLengthColumnCluster, supportsLayout: columnsContiguous,
-		isFaster: columnClusterIsFaster, configure: configureColumnCluster, fitToDevice: fitColumnCluster, vectorization: vectorization{vectorized: true}, fallback: fallbackColumnCluster,
+		kernel: ColumnCluster, baseline: ColumnTiled, takesColumns: true,
+		supportsLength: supportsLengthColumnCluster, supportsLayout: columnsContiguous, isFaster: columnClusterIsFaster,
+		configure: configureColumnCluster, fitToDevice: fitColumnCluster, fallback: fallbackColumnCluster,
+		vectors: vectorization{supported: true},
 	},
 	{
-		kernel: ColumnPipelined, baseline: ColumnTiled, minBytes: minSpecializedBytes, supportsLength: supportsLengthPipelined, supportsLayout: columnsContiguous,
-		isFaster: columnPipelinedIsFaster, configure: configureColumnPipelined, fitToDevice: fitColumnPipelined, tile: columnPipelinedTile, vectorization: vectorization{vectorized: true}, fallback: fallbackColumnPipelined,
+		kernel: ColumnPipelined, baseline: ColumnTiled, takesColumns: true, minBytes: minSpecializedBytes,
+		supportsLength: supportsLengthPipelined, supportsLayout: columnsContiguous, isFaster: columnPipelinedIsFaster,
+		configure: configureColumnPipelined, fitToDevice: fitColumnPipelined, fallback: fallbackColumnPipelined,
+		tile: columnPipelinedTile, vectors: vectorization{supported: true},
 	},
 	{
-		kernel: RowCluster, baseline: RowTiled, minBytes: minSpecializedBytes, supportsLength: supportsLengthRowCluster, supportsLayout: rowsAligned,
-		isFaster: rowClusterIsFaster, configure: configureRowCluster, fitToDevice: fitRowCluster, vectorization: vectorization{vectorized: true}, fallback: fallbackRow,
+		kernel: RowCluster, baseline: RowTiled, minBytes: minSpecializedBytes,
+		supportsLength: supportsLengthRowCluster, supportsLayout: rowsAligned, isFaster: rowClusterIsFaster,
+		configure: configureRowCluster, fitToDevice: fitRowCluster, fallback: fallbackRow,
+		vectors: vectorization{supported: true},
 	},
 	{
-		kernel: RowPipelined, baseline: RowTiled, minBytes: minSpecializedBytes, supportsLength: supportsLengthPipelined, supportsLayout: rowsEquallyOffset,
-		isFaster: rowPipelinedIsFaster, configure: configureRowPipelined, fitToDevice: fitRowPipelined, tile: rowPipelinedTile,
-		vectorization: vectorization{vectorized: true, misaligned: anyKind, lineAligned: true}, fallback: fallbackRow,
+		kernel: RowPipelined, baseline: RowTiled, minBytes: minSpecializedBytes,
+		supportsLength: supportsLengthPipelined, supportsLayout: rowsEquallyOffset, isFaster: rowPipelinedIsFaster,
+		configure: configureRowPipelined, fitToDevice: fitRowPipelined, fallback: fallbackRow,
+		tile: rowPipelinedTile, vectors: vectorization{supported: true, misaligned: anyKind, lineAligned: true},
 	},
-	{kernel: ColumnTiled, configure: configureColumnTiled},
-	{kernel: RowPacked, supportsLength: supportsLengthRowPacked, configure: configureRowPacked, vectorization: vectorization{vectorized: true}},
-	{kernel: RowResident, supportsLength: supportsLengthRowResident, configure: configureRowResident, vectorization: vectorization{vectorized: true, misaligned: Kind.HasFastPath}},
-	{kernel: RowTiled, configure: configureRowTiled, vectorization: vectorization{vectorized: true}},
+	{kernel: ColumnTiled, takesColumns: true, configure: configureColumnTiled},
+	{
+		kernel: RowPacked, supportsLength: supportsLengthRowPacked, configure: configureRowPacked,
+		vectors: vectorization{supported: true},
+	},
+	{
+		kernel: RowResident, supportsLength: supportsLengthRowResident, configure: configureRowResident,
+		vectors: vectorization{supported: true, misaligned: Kind.HasFastPath},
+	},
+	{kernel: RowTiled, configure: configureRowTiled, vectors: vectorization{supported: true}},
 }
 
 func anyKind(Kind) bool { return true }
 
-// Select is the launch configuration for a problem whose operands have a layout. Without limits of the device, at plan time, the kernel is
-// the one that is expected, and neither shared memory nor workspace is looked at.
+// Select is the launch configuration for a problem whose operands have a layout. A specialized kernel is taken if it fits the device and the
+// workspace. At plan time, without device limits, both are assumed.
 func Select(p *Problem, l *Layout) Config {
 	baseline, columns := baselineFor(p, l)
 	atRunTime := p.Device.Limits != nil
@@ -86,19 +107,14 @@ func baselineFor(p *Problem, l *Layout) (kernel string, columns int64) {
 	case !SupportsLength(p, p.Kernel):
 		return RowTiled, 1
 	}
-	if kernel = strategyOf(p.Kernel).baseline; kernel == "" {
-		kernel = p.Kernel
+	if kernel = baselineOf(p.Kernel); strategyOf(kernel).takesColumns {
+		return kernel, l.Columns
 	}
-	return kernel, columnsOf(kernel, l)
+	return kernel, 1
 }
 
-// columnsOf is the number of adjacent columns that a kernel takes that was asked for.
-func columnsOf(kernel string, l *Layout) int64 {
-	if kernel == ColumnTiled {
-		return l.Columns
-	}
-	return 1
-}
+// baselineOf is the general kernel that a kernel specializes, or the kernel itself if it is general.
+func baselineOf(kernel string) string { return cmp.Or(strategyOf(kernel).baseline, kernel) }
 
 // rowBaseline is the general kernel for rows. Kinds with a fast path have row_packed only where whole vectors make the rows of a warp, as
 // their row_resident reads misaligned rows.
@@ -134,7 +150,7 @@ func isCandidate(p *Problem, s *strategy, columns int64) bool {
 	return s.isFaster(p, columns)
 }
 
-// arePanels reports that adjacent columns make whole panels of vectors, longer than a CTA of column_tiled holds with one warp.
+// arePanels reports that adjacent columns fill a panel with whole vectors, and are longer than ColumnThreads/32 thread tiles of column_tiled.
 func arePanels(p *Problem, columns int64) bool {
 	return columns >= columnPipelinedTile(p).Columns && columns%p.Vector() == 0 && p.Length > columnTiledItems.of(p).Rows*ColumnThreads/warpThreads
 }
@@ -183,7 +199,7 @@ func rowPipelinedIsFaster(p *Problem, columns int64) bool {
 	return areLongRows(p, columns) && !readsOnce
 }
 
-// SupportsLength reports that a kernel takes rows of this length, and that the kind has it where it is bound to one.
+// SupportsLength reports that a kernel takes rows of this length. A cluster kernel must also be one of the kind.
 func SupportsLength(p *Problem, kernel string) bool {
 	supports := strategyOf(kernel).supportsLength
 	return supports == nil || supports(p)

@@ -64,7 +64,8 @@ type perSize[T any] [3]T
 // perKind is a table of numbers by kind and element size.
 type perKind[T any] [numKinds]perSize[T]
 
-func (t *perKind[T]) of(p *Problem) T { return t[p.Kind][p.ElementSize/4] }
+func (t *perSize[T]) of(p *Problem) T { return t[p.ElementSize/4] }
+func (t *perKind[T]) of(p *Problem) T { return t[p.Kind].of(p) }
 
 // rowPackedVectors is the number of vectors of a thread of the path that packs the fewest: the extended-range path of a kind with a fast path.
 var rowPackedVectors = perKind[int64]{

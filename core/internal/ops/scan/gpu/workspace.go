@@ -9,8 +9,8 @@ import "github.com/sternway/sternway/core/internal/num"
 type stateSizes struct{ prefix, suffix int64 }
 
 const (
-	statusBytes   = 16 // of a tile-status word,
-	statusPayload = 12 // and of the part of a state in it
+	statusBytes   = 16 // size of a tile-status word [bytes]
+	statusPayload = 12 // bytes of a state in a tile-status word
 )
 
 // statesOf are the sizes of the states of a kind: accumulators are float64 for float64 elements, and float32 for others.
@@ -77,22 +77,17 @@ func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 	if p.Rows == 0 || p.Length == 0 {
 		return most
 	}
-	asked := ""
+	kernels, columns := []string{rowBaseline(p, false), ColumnTiled}, append([]int64{p.Inner}, others...)
 	if p.Kernel != "" {
-		asked = strategyOf(p.Kernel).baseline
-		if asked == "" {
-			asked = p.Kernel
+		kernels, columns = []string{baselineOf(p.Kernel)}, append(columns, 1)
+	}
+	for _, kernel := range kernels {
+		if !strategyOf(kernel).takesColumns {
+			most = max(most, maxBytesOf(p, kernel, 1))
+			continue
 		}
-	}
-	if asked == RowTiled || asked == "" && rowBaseline(p, false) == RowTiled {
-		most = max(most, maxBytesOf(p, RowTiled, 1))
-	}
-	if asked == ColumnTiled {
-		most = max(most, maxBytesOf(p, ColumnTiled, 1))
-	}
-	if asked == ColumnTiled || asked == "" {
-		for _, columns := range append([]int64{p.Inner}, others...) {
-			most = max(most, maxBytesOf(p, ColumnTiled, columns))
+		for _, adjacent := range columns {
+			most = max(most, maxBytesOf(p, kernel, adjacent))
 		}
 	}
 	return most

@@ -37,8 +37,7 @@ func (s *Scan) CheckIndices(args []tensor.Tensor) *errs.Error {
 		fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 }
 
-// insideSpan looks at all memory between the first and the last index, gaps included, where these are not most of it: if nothing is
-// out of range there, no index is.
+// insideSpan reports that all memory between the first and the last index is in range, gaps included, unless gaps are most of it.
 func insideSpan(t *tensor.Tensor, n int64) bool {
 	low, high, _ := t.Span()
 	count := (high - low) / t.DType.Size()
@@ -57,8 +56,8 @@ func insideSpan(t *tensor.Tensor, n int64) bool {
 	return !beyond.Load()
 }
 
-// indexed is cummax or cummin by the indices of its forward. Those of a scan say by themselves which positions won: k did where
-// the index is k, and everywhere else the index is the one before.
+// indexed computes cummax or cummin by the indices of its forward. Position k is a new running maximum where its index is k; everywhere else its
+// index is the one before it. Rows with other indices are summed by add.
 func (h *run) indexed() {
 	choosing := *h
 	choosing.x, choosing.Recurrence, choosing.kind = operand.Indices, choices, C.SCAN_CHOSEN
@@ -69,27 +68,27 @@ func (h *run) indexed() {
 	choosing.initial = state{float64(first), math.Float64frombits(uint64(first))}
 	switch {
 	case h.scatters():
-		choosing.each(true, func(w *worker, _, _ int64) { C.sw_scan_scatter(&w.call) })
+		choosing.forEachBatch(true, func(w *worker, _, _ int64) { C.sw_scan_scatter(&w.call) })
 		return
 	case h.n <= C.SCAN_FEWEST:
-		choosing.each(true, func(w *worker, _, _ int64) { C.sw_scan_gather(&w.call) })
+		choosing.forEachBatch(true, func(w *worker, _, _ int64) { C.sw_scan_gather(&w.call) })
 		return
 	case h.lanes == h.rows:
-		choosing.each(true, choosing.choose)
+		choosing.forEachBatch(true, choosing.choose)
 		return
 	}
 	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	if least := choosing.fold(parts, carries); least == 0 {
+	if least := choosing.upsweep(parts, carries); least == 0 {
 		h.parallel(num.CeilDiv(h.rows, addLanes), func(w *worker, task int64) {
 			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
 		})
 		return
 	}
-	choosing.carry(parts, make([]state, h.lanes), carries)
+	choosing.scanSplits(parts, make([]state, h.lanes), carries)
 }
 
-// scatters reports that short rows lie end to end in all operands: dy is quicker added where the indices say than compared lane by lane.
-// Sums of so few terms need not keep what rounding takes from them.
+// scatters reports that short rows lie end to end in all operands: a scatter is then faster than a comparison lane by lane. Sums of so few terms
+// need no compensation.
 func (h *run) scatters() bool {
 	adjacent := int64(1)
 	if h.IsReversed {
@@ -106,19 +105,19 @@ func (h *run) scatters() bool {
 	return true
 }
 
-// choose does whole rows: by their winners, and once more where some indices are not those of a scan.
+// choose computes whole rows, and those again by add whose indices no scan gives.
 func (h *run) choose(w *worker, first, count int64) {
 	if C.sw_scan_walk(&w.call, nil, nil, nil) == 0 {
 		h.add(w, first, count)
 	}
 }
 
-// outside reports that some index is out of range.
+// outside reports an index that is out of range.
 func (h *run) outside() bool {
 	var some atomic.Bool
 	indices := *h
 	indices.x = operand.Indices
-	indices.each(false, func(w *worker, _, _ int64) {
+	indices.forEachBatch(false, func(w *worker, _, _ int64) {
 		if C.sw_scan_outside(&w.call, C.int64_t(h.n)) != 0 {
 			some.Store(true)
 		}
@@ -134,11 +133,10 @@ func (h *run) origin() (origin, delta int64) {
 	return 0, 1
 }
 
-// choice is the state before a part that is not the first of its row: the index that its first position has when it wins, and the
-// index before that.
+// choice is the prefix of a split that is not the first of its row: the index that makes its first position a new maximum, and the index before.
 func (h *run) choice(w *worker, first, i int64) state {
 	origin, delta := h.origin()
-	want := origin + delta*((first+i)/h.rows)*h.part
+	want := origin + delta*((first+i)/h.rows)*h.splitLength
 	at := w.call.x.at[0] + C.int64_t(i)*w.call.x.pitch
 	if w.call.x.regular == 0 {
 		at = w.call.x.at[i]
@@ -147,7 +145,7 @@ func (h *run) choice(w *worker, first, i int64) state {
 	return state{float64(want), math.Float64frombits(uint64(cpu.Elements[int64](&h.args[operand.Indices], before, 1, 1)[0]))}
 }
 
-// add adds dy of some rows at any indices, into float64 sums of a few rows at a time.
+// add scatters dy of rows with any indices into float64 sums, a few rows at a time.
 func (h *run) add(w *worker, first, rows int64) {
 	origin, delta := h.origin()
 	width := num.Clamp(mostSums/h.n, 1, addLanes)
@@ -157,14 +155,14 @@ func (h *run) add(w *worker, first, rows int64) {
 	for row := first; row < first+rows; row += width {
 		count := min(width, first+rows-row)
 		w.call.lanes, w.call.n = C.int64_t(count), C.int64_t(h.n)
-		h.place(&w.call.dy, operand.Dy, row, count)
-		h.place(&w.call.x, operand.Indices, row, count)
-		h.place(&w.call.dx, operand.Dx, row, count)
+		h.setOperand(&w.call.dy, operand.Dy, row, count)
+		h.setOperand(&w.call.x, operand.Indices, row, count)
+		h.setOperand(&w.call.dx, operand.Dx, row, count)
 		C.sw_scan_add(&w.call, C.int64_t(origin), C.int64_t(delta), scanDoubles(w.sums))
 	}
 }
 
-// index is that of a position of a row, in the order of memory.
+// index is the index at a position of a row, in the order of memory.
 func (h *run) index(row, position int64) int64 {
 	if h.IsReversed {
 		position = h.n - 1 - position
@@ -174,7 +172,7 @@ func (h *run) index(row, position int64) int64 {
 	return cpu.Elements[int64](&h.args[operand.Indices], offset, 1, 1)[0]
 }
 
-// firstBadIndex finds the first index that is out of range, in the order of memory, where there is one.
+// firstBadIndex is the place of the first index that is out of range, in the order of memory.
 func (h *run) firstBadIndex() (row, position int64) {
 	for row = range h.rows {
 		for position = range h.n {

@@ -1,4 +1,6 @@
-/* Nobody reads the floating-point exception flags; while the compiler keeps them right, it makes branches of what selects. */
+/* Upsweeps and downsweeps of scans on the CPU, tile by tile (scan.h).
+
+   Floating-point exception flags are not read. Keeping them right would turn selections into branches. */
 #ifndef __clang__
 #pragma GCC optimize("no-trapping-math", "no-math-errno")
 #endif
@@ -11,14 +13,12 @@
 #include <immintrin.h>
 #endif
 
-/* The walks over lanes, tile by tile. */
-
 #define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
 
 #define BY_INDEX(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
 #define DELTA(kind) ((kind) == SCAN_CHOSEN ? 1 : -1)
 
-/* Which lanes: a group of a call. */
+/* The lanes of a call that advance together. */
 typedef struct {
   long lane, lanes, width, positions;
 } group;
@@ -28,7 +28,7 @@ typedef struct {
 #define SIZES long width = g->width, positions = g->positions
 #define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
 #define EACH_TILE_BACK for (long k = (call->n - 1) / positions * positions, n; k >= 0 && (n = POSITIONS(k)); k -= positions)
-#define KEPT(k) (checkpoint + 2 * ((k) / positions) * width) /* what is kept of the tile from position k on */
+#define KEPT(k) (checkpoint + 2 * ((k) / positions) * width) /* checkpoint of the tile from position k on */
 
 INLINE void unpack(const group *g, const double *restrict states, double *restrict a, double *restrict b) {
   for (long l = 0; l < g->lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
@@ -40,14 +40,14 @@ INLINE void copy(const group *g, const double *restrict from, double *restrict t
   for (long l = g->lanes; l < g->width; l++) to[l] = 0;
 }
 
-/* The index of the first position, and the bits of the one before it. */
+/* expect sets the index that makes the first position a new maximum, and the bits of the index before it. */
 INLINE void expect(const scan_call *call, const group *g, const double *restrict states, uint64_t *restrict want, double *restrict before) {
   uint64_t first = call->kind == SCAN_CHOSEN ? 0 : call->n - 1;
   if (call->whole) for (long l = 0; l < g->width; l++) want[l] = first, before[l] = number(first);
   else for (long l = 0; l < g->lanes; l++) want[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
 }
 
-/* What stands before a tile. */
+/* keep stores the prefix before a tile as a checkpoint. */
 INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
   memcpy(checkpoint, a, sizeof *a * width);
   memcpy(checkpoint + width, b, sizeof *b * width);
@@ -83,7 +83,7 @@ INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const gr
   }
 }
 
-/* The checkpoints of the lanes of logcumsumexp. */
+/* mark_soft stores the checkpoints of logcumsumexp. */
 INLINE void mark_soft(int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], a[SCAN_WIDEST] = {0}, b[SCAN_WIDEST] = {0};
@@ -97,7 +97,7 @@ INLINE void mark_soft(int exact, const scan_call *call, const group *g, const do
   }
 }
 
-/* What leaves the lanes: dy with its links back to their first position. */
+/* linked adds dy to the suffixes, each times its link to the first position of the lane. */
 INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double *restrict leaving, double *restrict lost,
                    const double *restrict x, const uint32_t *restrict wins, const double *restrict dy, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
@@ -108,7 +108,7 @@ INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double
   }
 }
 
-/* The same of logcumsumexp, and the checkpoints. */
+/* leave_soft computes the suffixes and stores the checkpoints of logcumsumexp. */
 INLINE void leave_soft(int exact, const scan_call *call, const group *g, const double *states, double *carries, double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], link[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
@@ -138,7 +138,7 @@ INLINE void pass(int exact, const scan_call *call, const group *g, double *carri
   for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
 }
 
-/* A strip of products from lane `strip` of a window on, with care: dy was lost. */
+/* product_again recomputes a strip of products, from lane `strip` of a window on, for all inputs. dy is loaded again, as dx was written over it. */
 static void product_again(int exact, const scan_operand *from, const scan_window *window, long strip, double *before, double *entering,
                           double *lost, const double *x, double *w, double *dx) {
   double dy[SCAN_TILE];
@@ -165,7 +165,7 @@ INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const gr
   }
 }
 
-/* Groups are wider where rows are short, so that a tile is full. */
+/* width_of is the number of lanes of a group: more where rows are short, so that a tile is full. */
 static long width_of(long lanes, long n) {
   long width = SCAN_LANES;
   while (width < lanes && width < SCAN_WIDEST && 2 * width * n <= SCAN_TILE) width *= 2;
@@ -178,7 +178,7 @@ static group group_of(const scan_call *call, long lane) {
 }
 
 #define EACH_GROUP for (group at = group_of(call, 0), *g = &at; at.lane < call->lanes; at = group_of(call, at.lane + at.width))
-/* The checkpoints of a group. */
+/* Checkpoints of a group. */
 #define CHECKPOINTS(g) (checkpoints + 2 * (g)->lane * ((call->n + (g)->positions - 1) / (g)->positions))
 
 #define LOOPS "kinds_loops.h"
@@ -232,16 +232,16 @@ int sw_scan_outside(const scan_call *call, int64_t row) {
   return outside;
 }
 
-/* The numbers of rows that lie end to end, from a lane on. */
+/* end_to_end describes rows that lie end to end, from a lane on, as one lane. */
 INLINE void end_to_end(scan_operand *o, const scan_operand *from, long lane, long n) {
   o->data = from->data, o->type = from->type, o->step = 0, o->regular = o->pitch = 1;
   o->at[0] = from->at[0] + lane * n - (from->step < 0 ? n - 1 : 0);
 }
 
-/* Rows by turns, lest each sum wait for the one before. */
+/* scatter interleaves rows, so that consecutive sums do not depend on each other. */
 INLINE void scatter(long rows, long n, const int64_t *indices, const double *some, double *sums) {
   for (long k = 0; k < n; k++) for (long r = 0; r < rows * n; r += n)
-    if ((uint64_t)indices[r + k] < (uint64_t)n) sums[r + indices[r + k]] += some[r + k]; /* or it changed since it was looked at */
+    if ((uint64_t)indices[r + k] < (uint64_t)n) sums[r + indices[r + k]] += some[r + k]; /* the caller may have changed an index since the check */
 }
 
 void sw_scan_scatter(const scan_call *call) {
@@ -274,8 +274,7 @@ void sw_scan_gather(const scan_call *call) {
   }
 }
 
-/* Indices of any order: dy is added where they say, from the last position on, into sums[positions][lanes]; behind these is what
-   rounding takes. */
+/* add scatters dy by any indices, from the last position on, into sums[positions][lanes]. The rounding errors follow the sums. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums) {
   double tile[SCAN_TILE];
   const int64_t *indices = (const int64_t *)(uintptr_t)call->x.data;
@@ -290,7 +289,7 @@ void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *s
       for (long l = 0; l < lanes; l++) {
         int64_t at = call->x.regular ? call->x.at[0] + l * call->x.pitch : call->x.at[l];
         int64_t position = origin + delta * indices[at + (first + k) * call->x.step], to = position * lanes + l;
-        if ((uint64_t)position >= (uint64_t)call->n) continue; /* it changed since it was looked at */
+        if ((uint64_t)position >= (uint64_t)call->n) continue; /* the caller may have changed an index since the check */
         sums[to] = exact ? added(1, tile[k * width + l], sums[to], &lost[to]) : sums[to] + tile[k * width + l];
       }
   }

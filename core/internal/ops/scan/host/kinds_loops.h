@@ -1,4 +1,4 @@
-/* Included once for each processor by scan_kinds.c. */
+/* Included once for each processor by kinds.c: upsweeps and downsweeps of the kinds that have vector code. */
 
 #define IN_FLOAT64 (call->dy.type == 1)
 #define GROUPS(exact, ...) \

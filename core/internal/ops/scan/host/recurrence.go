@@ -6,55 +6,55 @@ import "C"
 
 import "math"
 
-// A row that is cut into parts hands a state from part to part on the way forward; on the way back each part is an affine map of
-// what enters from its right. The recurrences themselves are those of scan_kinds.c; here is how parts are put together.
+// Splits of a row are combined here: prefixes by an associative operator from left to right, suffixes by affine maps of the carry-in from right
+// to left. The recurrences within a split are in kinds.c.
 
-// state is what stands before a position, two numbers that scan.h explains.
+// state is the prefix before a position: two numbers, which scan.h defines for each kind.
 type state [2]float64
 
-// recurrence is what happens between the parts of one kind.
+// Recurrence combines the splits of a row of one kind.
 type Recurrence struct {
-	loops   [2]int64 // in C: where the last of equal values wins, and the first
-	initial state    // before the first position of a row
-	folds   bool     // the fold of a part finds what leaves it, which does not depend on the state before it
-	bends   bool     // an infinity in a part makes of it something else than an affine map
-	// wins reports, of kinds that select, that some position of a part wins where before stands to its left.
+	loops               [2]int64 // scan_kind of the C loops: the last of equal values wins, the first wins
+	initial             state    // identity: the prefix before the first position of a row
+	suffixIgnoresPrefix bool     // the suffix of a split does not depend on its prefix: one upsweep computes both
+	mayLeaveRange       bool     // an infinity makes a split other than an affine map
+	// wins reports that a split has a new running maximum after a prefix; nil: the kind does not select.
 	wins func(before, part state, first bool) bool
-	// combine is the state after two parts.
+	// combine is the associative operator of prefixes.
 	combine func(left, right state, first bool) state
-	// enter is a state as the loops take it.
-	enter func(before state) state
-	// cross is what a part makes of the value that enters from its right, where before stands to its left.
-	cross func(before, part state, first bool, entering float64) float64
+	// toCarryIn converts a prefix to the form of the C loops.
+	toCarryIn func(before state) state
+	// applySuffix maps the carry-in on the right of a split to the linear part of its suffix, after a prefix.
+	applySuffix func(before, part state, first bool, entering float64) float64
 }
 
 func asItIs(s state) state { return s }
 
 // ------------------------------------------------------------------------------------------------ cumsum
 
-var Sums = Recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, folds: true, enter: asItIs,
-	combine: func(left, _ state, _ bool) state { return left },
-	cross:   func(_, _ state, _ bool, entering float64) float64 { return entering }}
+var Sums = Recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, suffixIgnoresPrefix: true, toCarryIn: asItIs,
+	combine:     func(left, _ state, _ bool) state { return left },
+	applySuffix: func(_, _ state, _ bool, entering float64) float64 { return entering }}
 
 // ------------------------------------------------------------------------------------------------ cumprod
 
-var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initial: state{1, 0}, folds: true, bends: true,
-	combine: func(left, right state, _ bool) state { return scaledProduct(left, right) },
-	enter:   func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
-	cross: func(_, part state, _ bool, entering float64) float64 {
+var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initial: state{1, 0}, suffixIgnoresPrefix: true, mayLeaveRange: true,
+	combine:   func(left, right state, _ bool) state { return scaledProduct(left, right) },
+	toCarryIn: func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
+	applySuffix: func(_, part state, _ bool, entering float64) float64 {
 		fraction, e := math.Frexp(entering)
 		p := scaledProduct(part, state{fraction, float64(e)})
 		return math.Ldexp(p[0], int(p[1]))
 	}}
 
-// scaledProduct multiplies m 2^e: a product of many numbers leaves the range of float64 where the whole does not.
+// scaledProduct multiplies numbers m 2^e: the product of a split may leave the range of float64 where the product of the row does not.
 func scaledProduct(a, b state) state {
-	fraction, e := math.Frexp(cut(a[0], b[0])) // zero, infinity and NaN stay themselves
+	fraction, e := math.Frexp(zeroProduct(a[0], b[0])) // zero, infinity and NaN stay themselves
 	return state{fraction, a[1] + b[1] + float64(e)}
 }
 
-// cut is a b, where zero cuts infinity, but not NaN.
-func cut(a, b float64) float64 {
+// zeroProduct is a b, but 0 for zero times infinity.
+func zeroProduct(a, b float64) float64 {
 	if p := a * b; p == p || a != a || b != b {
 		return p
 	}
@@ -69,7 +69,7 @@ var (
 )
 
 func records(last, first int64) Recurrence {
-	return Recurrence{loops: [2]int64{last, first}, enter: asItIs, wins: beats, cross: selected(beats),
+	return Recurrence{loops: [2]int64{last, first}, toCarryIn: asItIs, wins: beats, applySuffix: selected(beats),
 		combine: func(left, right state, first bool) state {
 			if beats(left, right, first) {
 				return right
@@ -78,7 +78,7 @@ func records(last, first int64) Recurrence {
 		}}
 }
 
-// selected is what crosses a part where nothing wins.
+// selected passes the carry-in through a split without a new running maximum.
 func selected(wins func(before, part state, first bool) bool) func(before, part state, first bool, entering float64) float64 {
 	return func(before, part state, first bool, entering float64) float64 {
 		if wins(before, part, first) {
@@ -88,7 +88,7 @@ func selected(wins func(before, part state, first bool) bool) func(before, part 
 	}
 }
 
-// beats reports that the winner of a part wins over the one before it. Minima come with their signs changed.
+// beats reports that the maximum of a split replaces the running maximum before it. Minima have their signs changed.
 func beats(before, part state, first bool) bool {
 	x, best := part[0], before[0]
 	switch {
@@ -102,32 +102,32 @@ func beats(before, part state, first bool) bool {
 	return x >= best
 }
 
-// choices are the recurrence of indices that a scan returned: a part has a winner or none.
-var choices = Recurrence{enter: asItIs, folds: true, wins: chosen, cross: selected(chosen)}
+// choices is the recurrence by indices that a scan returned.
+var choices = Recurrence{toCarryIn: asItIs, suffixIgnoresPrefix: true, wins: chosen, applySuffix: selected(chosen)}
 
 func chosen(_, part state, _ bool) bool { return part[1] != 0 }
 
 // ------------------------------------------------------------------------------------------------ logcumsumexp
 
-var LogSums = Recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, initial: state{math.Inf(-1), 0}, enter: asItIs,
+var LogSums = Recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, initial: state{math.Inf(-1), 0}, toCarryIn: asItIs,
 	combine: func(left, right state, _ bool) state {
 		m := math.Max(left[0], right[0])
-		return state{m, share(left, m) + share(right, m)}
+		return state{m, rescale(left, m) + rescale(right, m)}
 	},
-	cross: func(before, part state, _ bool, entering float64) float64 {
+	applySuffix: func(before, part state, _ bool, entering float64) float64 {
 		// Values count in units of the largest x so far.
-		return share(state{before[0], min(before[1], 1)}, math.Max(before[0], part[0])) * entering
+		return rescale(state{before[0], min(before[1], 1)}, math.Max(before[0], part[0])) * entering
 	}}
 
-// share is the sum of a state under another maximum; equal infinities share equally.
-func share(s state, m float64) float64 {
+// rescale is the sum of a state relative to another maximum; equal infinities keep it.
+func rescale(s state, m float64) float64 {
 	if s[1] == 0 || s[0] == m {
 		return s[1]
 	}
 	return s[1] * exponential(s[0], m)
 }
 
-// exponential is exp(x - from), with what rounding takes from the difference.
+// exponential is exp(x - from), corrected for the rounding error of the difference.
 func exponential(x, from float64) float64 {
 	d := x - from
 	part := d - x

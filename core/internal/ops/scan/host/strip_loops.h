@@ -1,4 +1,4 @@
-/* Included once for each processor by scan_kinds_loops.h: walks over the lanes of a strip, whose states stay in registers. */
+/* Included once for each processor by kinds_loops.h: scans of a strip of SCAN_LANES lanes, whose states stay in registers. */
 
 typedef double AT(vec) __attribute__((vector_size(VECTOR / 8), aligned(8), may_alias));
 typedef int64_t AT(ints) __attribute__((vector_size(VECTOR / 8)));

@@ -1,4 +1,4 @@
-/* Included once for each processor by scan_tile.c. */
+/* Included once for each processor by tile.c: conversion between tiles and memory. */
 
 #define LINE(type) (long)(64 / sizeof(type)) /* numbers of a line of cache */
 #define EACH(lanes) for (long l = 0; l < lanes; l++)
