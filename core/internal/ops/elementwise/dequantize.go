@@ -121,7 +121,7 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	return p, nil
 }
 
-// tokens is what the two families share: a row of Shape for each token, and values of one number for each token.
+// tokenProblem builds the problems of both families: a row of Shape per token, and operands with one number per token.
 type tokenProblem struct {
 	family     *ops.Family
 	shape      []int64
@@ -145,7 +145,8 @@ func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *t
 	return t, nil
 }
 
-// perToken are the shapes of one number for each token: [...] and [..., 1]. A tensor of rank 0 is one token of one element.
+// perToken are the accepted shapes of an operand with one number per token: [...] and [..., 1]. A tensor of rank 0
+// is one token of one element.
 func (t *tokenProblem) perToken() [][]int64 {
 	lead := t.shape[:max(1, len(t.shape))-1]
 	return [][]int64{lead, append(append([]int64{}, lead...), 1)}
@@ -172,7 +173,7 @@ func (t *tokenProblem) outputs() []ops.Operand {
 	}
 }
 
-// problem puts the operands together; scale is the place of scale among the inputs.
+// problem assembles a problem; scale is the index of the operand scale.
 func (t *tokenProblem) problem(inputs []ops.Operand, op *Op, scale int, scalar [4]float64) *ops.Problem {
 	n, _ := tensor.Product(t.shape)
 	p := &ops.Problem{Family: t.family, Element: t.element, Operands: append(inputs, t.outputs()...), Traffic: 2 * n * t.element.Size()}
@@ -229,7 +230,7 @@ func fakeQuantizeBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, sums
 	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, low, high)
 }
 
-// fakeQuantizeBlock runs the loop of op_dequantize.c.
+// fakeQuantizeBlock calls the loop in dequantize.c.
 func fakeQuantizeBlock[A cpu.Accumulator](dx []A, dscale, dzeroPoint []float64, dy, x, scale, zero []A, low, high A) {
 	n, run := C.long(len(dy)), deqRun(scale, len(dy))
 	switch s := any(scale).(type) {
