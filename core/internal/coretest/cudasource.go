@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cudaSource is cuda/<image>.cu after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
+// CudaSource is cuda/<image>.cu after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
 // the kernels export and how their argument is laid out where it is written, on machines without nvcc as well.
 func CudaSource(t testing.TB, image string) string {
 	t.Helper()
@@ -54,7 +54,7 @@ var (
 	constantsOf = map[string]map[string]int{}
 )
 
-// cudaImages are the images that have a source.
+// CudaImages are the images that have a source.
 func CudaImages(t testing.TB) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(cudaFolder(), "*.cu"))
@@ -68,7 +68,7 @@ func CudaImages(t testing.TB) (names []string) {
 
 var exported = regexp.MustCompile(`extern "C" __global__ void\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(`)
 
-// exportedSymbols are the kernels of an image.
+// ExportedSymbols are the kernels of an image.
 func ExportedSymbols(t testing.TB, image string) (symbols []string) {
 	t.Helper()
 	for _, match := range exported.FindAllStringSubmatch(CudaSource(t, image), -1) {
@@ -78,7 +78,7 @@ func ExportedSymbols(t testing.TB, image string) (symbols []string) {
 	return symbols
 }
 
-// wordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field begins at, and how many words there are.
+// WordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field begins at, and how many words there are.
 func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	t.Helper()
 	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(CudaSource(t, image))
@@ -102,7 +102,7 @@ func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	return at, size
 }
 
-// sourceConstant is a number that an image defines.
+// SourceConstant is a number that an image defines.
 func SourceConstant(t testing.TB, image, name string) int64 {
 	t.Helper()
 	match := regexp.MustCompile(`\b` + name + ` = (\d+)`).FindStringSubmatch(CudaSource(t, image))
@@ -112,7 +112,7 @@ func SourceConstant(t testing.TB, image, name string) int64 {
 	return n
 }
 
-// kernelConstants are the numbers that a kernel is compiled with: those of the functor that its exported name is made of.
+// KernelConstants are the numbers that a kernel is compiled with: those of the functor that its exported name is made of.
 func KernelConstants(t testing.TB, image, symbol string) map[string]int {
 	t.Helper()
 	source := CudaSource(t, image)

@@ -47,6 +47,7 @@ type FakeQuantizePerTokenBackward struct {
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
+// Dequantize and FakeQuantize are the families of the two descriptors.
 var (
 	Dequantize = ops.Register(&ops.Family{
 		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
@@ -60,7 +61,8 @@ var (
 	})
 )
 
-// Inputs: dy, then scale, q, zero_point of dequantise, or x, scale, zero_point of fake quantise.
+// DequantizeOp and FakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q, zero_point of dequantize;
+// dy, x, scale, zero_point of fake quantize.
 var (
 	DequantizeOp = Op{
 		inputs: 4, outputs: 3, denseInputs: 1, perToken: true,
@@ -87,6 +89,7 @@ func (d DequantizePerTokenBackward) Family() string { return Dequantize.Name }
 // Family is "fake_quantize_per_token_backward".
 func (d FakeQuantizePerTokenBackward) Family() string { return FakeQuantize.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	t, err := newTokens(Dequantize, d.Shape, d.DType, d.ScaleDType)
 	if err == nil {
@@ -107,6 +110,7 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	return p, nil
 }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	t, err := newTokens(FakeQuantize, d.Shape, d.DType, d.ScaleDType)
 	if err != nil {

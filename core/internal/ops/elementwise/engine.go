@@ -152,6 +152,7 @@ func (m *mapReduce) bytes(r *reduction) int64 {
 	return int64(r.outputs) * r.chunks * r.kept * m.element.Accumulator().Size()
 }
 
+// Workspace implements ops.Program.
 func (m *mapReduce) Workspace() (bytes int64) {
 	for i := range m.passes {
 		bytes = max(bytes, m.bytes(&m.passes[i]))
@@ -166,6 +167,7 @@ func (r *reduction) kernel() string {
 	return "rows"
 }
 
+// Kernel implements ops.Program.
 func (m *mapReduce) Kernel() string {
 	if len(m.passes) == 0 {
 		return "map"
@@ -253,6 +255,7 @@ func (m *mapReduce) arrange(p *pass, space *cpu.Space) cpu.Space {
 	return space.Arrange(0, false, false, m.op.inputs+bits.TrailingZeros8(p.stored))
 }
 
+// Geometry implements ops.Program.
 func (m *mapReduce) Geometry() string {
 	text := fmt.Sprintf("%s over %s", m.Kernel(), tensor.ShapeText(m.shape))
 	for i := range m.passes {

@@ -7,7 +7,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// This file packs the kernel argument, MapReduceArgs in the CUDA sources of the engine, word by word.
+// This file packs the argument of the CUDA kernels of the engine, word by word.
 
 // step is the stride of operand i along the fastest dimension.
 func (k *devicePass) step(i int) int64 {

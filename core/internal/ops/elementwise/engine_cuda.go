@@ -135,6 +135,7 @@ func columnLanes(vectors, reduced int64) int64 {
 	return bestLanes(vectors, launch.BlockThreads/tall)
 }
 
+// Device implements ops.Program.
 func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	space := m.space(args)
 	passes, n := m.plan(args)
