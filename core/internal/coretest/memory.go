@@ -29,6 +29,7 @@ type Layout struct {
 	Strides func(shape []int64) []int64
 }
 
+// The layouts of operands in conformance tests.
 var (
 	Contiguous = Layout{"contiguous", true, tensor.Compact}
 	Behind     = Layout{"behind", false, tensor.Compact}

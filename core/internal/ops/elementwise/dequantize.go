@@ -105,7 +105,7 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 		if args[5].Given() && !args[2].Given() {
 			return errs.New(errs.InvalidProblem, Dequantize.Name, "q", "given for dscale", "nothing", "")
 		}
-		return t.presence(args)
+		return t.checkPresence(args)
 	}
 	return p, nil
 }
@@ -121,7 +121,7 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	}
 	p := t.problem([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &FakeQuantizeOp, 2, [4]float64{float64(d.QuantMin), float64(d.QuantMax)})
 	p.Traffic += p.Traffic / 2 // x is read as well
-	p.CheckPresence = t.presence
+	p.CheckPresence = t.checkPresence
 	return p, nil
 }
 
@@ -198,7 +198,8 @@ func (t *tokenProblem) problem(inputs []ops.Operand, op *Op, scale int, scalar [
 	return p
 }
 
-func (t *tokenProblem) presence(args []tensor.Tensor) *errs.Error {
+// checkPresence refuses dzero_point without a floating zero_point of its dtype.
+func (t *tokenProblem) checkPresence(args []tensor.Tensor) *errs.Error {
 	zeroPoint, dzeroPoint := &args[3], &args[6]
 	if !dzeroPoint.Given() {
 		return nil

@@ -199,7 +199,8 @@ func checkWord(field, word string, known ...string) error {
 	return errs.New(errs.Unsupported, rope.Name, field, errs.OrList(known), fmt.Sprintf("%q", errs.Clip(word)), "")
 }
 
-// presence checks that the tables come together, are alike, and have a row for each token where there are no positions.
+// checkPresence refuses one table without the other, tables of different shapes, and tables that are too short for the
+// default positions.
 func (d RopeBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	positions, cos, sin := &args[Positions], &args[Cos], &args[Sin]
 	switch {
