@@ -1,4 +1,4 @@
-// Package pybind is what Python sees of the library: functions of integers and strings, bound by gopy.
+// Package pybind is the native interface for Python: functions of integers and strings, bound by gopy.
 //
 // A plan crosses as a handle, its operands as the id() of a tuple that the caller keeps alive:
 // (workspace, operand, operand, ...) in the plan's order, None for an absent one. An error crosses as the text of

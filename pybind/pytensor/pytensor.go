@@ -60,10 +60,11 @@ func Read(operands int64, out []core.Tensor, stream *int64) (n int, err error) {
 // Run runs a plan by its handle; the operands are in the plan's order, the workspace last.
 type Run func(plan int64, operands []core.Tensor, stream int64) error
 
-// quick is what the quick way of a run does with the operands that it has read.
+// quick runs a plan with operands that the fast path of usual.c has read.
 var quick Run
 
-// Meet keeps what plain tensors of torch are asked with, a list by its id(), and appends the quick way of a run to it: see usual.c.
+// Meet stores the torch functions of a list, given by its id(), that the fast path of usual.c calls, and appends the
+// fast path of Run to the list.
 func Meet(words int64, run Run) bool {
 	quick = run
 	return C.sw_meet(C.int64_t(words)) == C.SW_OK

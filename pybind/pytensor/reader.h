@@ -1,4 +1,4 @@
-/* What the readers of operands share. The GIL is held. */
+/* Functions shared by the readers of operands. The caller holds the GIL. */
 #ifndef STERNWAY_READER_H
 #define STERNWAY_READER_H
 

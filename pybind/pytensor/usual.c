@@ -1,14 +1,14 @@
 /*
- * The quick way for the usual operands: plain tensors of torch, by name. What the exchange API lends without a word is checked
- * here: an output that autograd records, lazy negation, a storage that shrank under a view. Anything else, and every error, is left
- * to the general way, which knows more kinds of arrays and says what is wrong.
+ * The fast path for plain torch tensors, given by name. It checks conditions that the DLPack exchange API does not: an output
+ * that autograd records, lazy negation, a storage that was resized below its view. All other operands, and every error, go to
+ * the fallback, which supports more kinds of arrays and returns detailed errors.
  *
  * It is a function of Python's own calling convention: gopy would make integers of its arguments, and let go of the interpreter lock and take
  * it twice for each call.
  */
 #include "reader.h"
 
-/* What torch is asked with, in the order of the list of sw_meet. */
+/* The torch types and functions that are used, in the order of the list of sw_meet. */
 enum { TENSOR, PARAMETER, REQUIRES_GRAD, STORAGE, OFFSET, IS_NEG, INCREMENT, WORDS };
 
 static PyObject *torch[WORDS]; /* guarded by the GIL; NULL until torch was met */

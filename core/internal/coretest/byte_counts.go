@@ -4,7 +4,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// byteCounts counts how often a view's elements cover each byte.
+// ByteCounts counts how often a view's elements cover each byte.
 func ByteCounts(t *tensor.Tensor) map[int64]int {
 	counts := map[int64]int{}
 	odometer(t.Extents(), t.ElementStrides(), func(offset int64) {

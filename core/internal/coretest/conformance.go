@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// trial is one case of the conformance suite: a problem, and what its operands look like. It runs in every dtype and layout, on
+// Trial is one case of the conformance suite: a problem, and what its operands look like. It runs in every dtype and layout, on
 // every backend, with every subset of its optional outputs.
 type Trial struct {
 	Reason     string         // why this case is here
@@ -33,7 +33,7 @@ type Trial struct {
 	Values     map[string]func(*rand.Rand) float64 // where usual values do not do
 }
 
-// scheme lays out the operands of a run: inputs and outputs take their layouts in turn.
+// Scheme lays out the operands of a run: inputs and outputs take their layouts in turn.
 type Scheme struct {
 	Name      string
 	Ins, Outs []Layout
@@ -41,6 +41,7 @@ type Scheme struct {
 	costly    bool // left out on large shapes
 }
 
+// Schemes are the combinations of layouts that the conformance suite runs.
 var Schemes = []Scheme{
 	{"contiguous", []Layout{Contiguous}, []Layout{Contiguous}, true, false},
 	{"mixed", []Layout{Striped, Permuted, Gapped, Expanded, Flipped}, []Layout{Flipped, Permuted, Padded}, false, false},
@@ -57,7 +58,7 @@ var Schemes = []Scheme{
 
 const largeShape = 1 << 14
 
-// instantiate completes a descriptor with its dtype, and tells its shape. A number without dimensions is a token of one.
+// Instantiate completes a descriptor with its dtype, and tells its shape. A number without dimensions is a token of one.
 func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64) {
 	switch d := d.(type) {
 	case elementwise.LerpBackward:
@@ -88,7 +89,7 @@ func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64)
 	panic(fmt.Sprintf("no instance of %T", d))
 }
 
-// conform runs trials on every backend.
+// Conform runs trials on every backend.
 func Conform(t *testing.T, trials []Trial) {
 	for _, c := range trials {
 		for _, dtype := range tensor.Floats {
@@ -144,6 +145,7 @@ type arrangement struct {
 	want      [3][]sumOf // what the definition says of each output
 }
 
+// Arrange allocates the operands of a trial in the layouts of a scheme.
 func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme) *arrangement {
 	r := &arrangement{
 		name: fmt.Sprintf("%s on %s", s.Name, plan.Device()), plan: plan, shape: shape, Workspace: newWorkspace(plan),
@@ -213,7 +215,7 @@ func newWorkspace(plan *core.Plan) *Memory {
 	return w
 }
 
-// run poisons every output and runs the plan with some of them. What is no output of the run may not be written.
+// Run poisons every output and runs the plan with some of them. What is no output of the run may not be written.
 func (r *arrangement) Run(t *testing.T, outputs []int) {
 	t.Helper()
 	args := make([]tensor.Tensor, len(r.Operands))
@@ -235,6 +237,7 @@ func (r *arrangement) Run(t *testing.T, outputs []int) {
 	}
 }
 
+// OperandName names operand i in messages of failures.
 func (r *arrangement) OperandName(i int) string {
 	return ProblemOf(r.plan).Operands[i].Name + ", " + r.name
 }
@@ -249,7 +252,7 @@ func (r *arrangement) written(t *testing.T) (memories [][]byte) {
 	return memories
 }
 
-// bits are the elements of every output, in whatever layout.
+// Bits are the elements of every output, in whatever layout.
 func (r *arrangement) Bits() (list [][]byte) {
 	for _, i := range r.Outputs {
 		list = append(list, r.Operands[i].Bits())

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// deviceTensor is a row-major tensor at an address of a device that is not there.
+// DeviceTensor is a row-major tensor at an address of a device that is not there.
 func DeviceTensor(d tensor.DType, address uintptr, shape ...int64) tensor.Tensor {
 	t := tensor.Tensor{Data: address, DType: d, Device: tensor.CUDA(0), NDim: int32(len(shape)), Present: 1}
 	copy(t.Shape[:], shape)
@@ -18,7 +18,7 @@ func DeviceTensor(d tensor.DType, address uintptr, shape ...int64) tensor.Tensor
 	return t
 }
 
-// deviceArgs gives every operand of a plan memory of its own, 1 TiB apart.
+// DeviceArgs gives every operand of a plan memory of its own, 1 TiB apart.
 func DeviceArgs(plan *core.Plan, names ...string) (args []tensor.Tensor, workspace tensor.Tensor) {
 	for i, o := range ProblemOf(plan).Operands {
 		t := tensor.Tensor{}
@@ -33,7 +33,7 @@ func DeviceArgs(plan *core.Plan, names ...string) (args []tensor.Tensor, workspa
 	return args, workspace
 }
 
-// problemOf is the problem that a plan was selected for.
+// ProblemOf is the problem that a plan was selected for.
 func ProblemOf(plan *core.Plan) *ops.Problem {
 	p, err := plan.Descriptor().Problem()
 	if err != nil {
@@ -42,7 +42,7 @@ func ProblemOf(plan *core.Plan) *ops.Problem {
 	return p
 }
 
-// programOf is the program that a plan runs, compiled once more.
+// ProgramOf is the program that a plan runs, compiled once more.
 func ProgramOf(t testing.TB, plan *core.Plan, numSMs int, preference ops.Preference) ops.Program {
 	p := ProblemOf(plan)
 	program, err := p.Compile(p, numSMs, plan.SKU().Backend == "cuda", preference)

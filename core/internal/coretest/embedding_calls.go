@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bagOf is a problem of rows x columns weights and some bags and positions, without its dtype.
+// BagOf is a problem of rows x columns weights and some bags and positions, without its dtype.
 func BagOf(mode string, rows, columns, bags, total int64) embedding.EmbeddingBagBackward {
 	return embedding.EmbeddingBagBackward{NumEmbeddings: rows, EmbeddingDim: columns, NumBags: bags, TotalIndices: total, Mode: mode, IndexDType: tensor.Int64}
 }
 
-// bagWith is a small problem in float32 with a change.
+// BagWith is a small problem in float32 with a change.
 func BagWith(change func(*embedding.EmbeddingBagBackward)) embedding.EmbeddingBagBackward {
 	d := BagOf("sum", 5, 3, 2, 7)
 	d.DType = tensor.Float32
@@ -25,7 +25,7 @@ func BagWith(change func(*embedding.EmbeddingBagBackward)) embedding.EmbeddingBa
 	return d
 }
 
-// bagCall holds the operands of one run by name.
+// BagCall holds the operands of one run by name.
 type BagCall struct {
 	D       embedding.EmbeddingBagBackward
 	Args    core.Args
@@ -34,7 +34,7 @@ type BagCall struct {
 	offsets []int64
 }
 
-// wideNumbers makes all plans of a test number rows, bags and positions in 64 bits.
+// WideNumbers makes all plans of a test number rows, bags and positions in 64 bits.
 func WideNumbers(t *testing.T) {
 	t.Helper()
 	bag, unique := embedding.BagWide, embedding.UniqueWide
@@ -42,12 +42,12 @@ func WideNumbers(t *testing.T) {
 	embedding.BagWide, embedding.UniqueWide = 0, 0
 }
 
-// newBagCall draws operands; bags end where the next begins, the last one before the last two positions where the last offset counts.
+// NewBagCall draws operands; bags end where the next begins, the last one before the last two positions where the last offset counts.
 func NewBagCall(d embedding.EmbeddingBagBackward, l Layout) *BagCall {
 	return NewBagCallOf(d, l, d.DType)
 }
 
-// newBagCallOf is newBagCall with weights of samples, and their gradient, of another dtype.
+// NewBagCallOf is newBagCall with weights of samples, and their gradient, of another dtype.
 func NewBagCallOf(d embedding.EmbeddingBagBackward, l Layout, sample tensor.DType) *BagCall {
 	random := rand.New(rand.NewPCG(5, uint64(d.TotalIndices)))
 	c := &BagCall{D: d, Args: core.Args{}, Memory: map[string]*Memory{}}
@@ -98,6 +98,7 @@ func NewBagCallOf(d embedding.EmbeddingBagBackward, l Layout, sample tensor.DTyp
 	return c
 }
 
+// Output allocates an output and adds it to the operands.
 func (c *BagCall) Output(name string, dtype tensor.DType, l Layout, shape ...int64) {
 	m := NewMemory(dtype, tensor.CPU, shape, l).Poison()
 	c.Memory[name], c.Args[name] = m, m.Tensor
@@ -162,6 +163,7 @@ func (c *BagCall) definition() (dweight, dsample []sumOf) {
 	return dweight, dsample
 }
 
+// RequireDefinition compares the outputs of the call with the definition.
 func (c *BagCall) RequireDefinition(t *testing.T, plan *core.Plan) {
 	t.Helper()
 	dweight, dsample := c.definition()
@@ -186,6 +188,7 @@ type uniqueCall struct {
 	Memory map[string]*Memory
 }
 
+// NewUniqueCall allocates the operands of a UniqueRows problem.
 func NewUniqueCall(d embedding.UniqueRows, draw func(k int64) int64, in, out Layout) *uniqueCall {
 	c := &uniqueCall{D: d, Args: core.Args{}, Memory: map[string]*Memory{}}
 	add := func(name string, m *Memory) { c.Memory[name], c.Args[name] = m, m.Tensor }
@@ -196,7 +199,7 @@ func NewUniqueCall(d embedding.UniqueRows, draw func(k int64) int64, in, out Lay
 	return c
 }
 
-// requireDefinition compares the outputs with what a set and a sort make of the indices.
+// RequireDefinition compares the outputs with what a set and a sort make of the indices.
 func (c *uniqueCall) RequireDefinition(t *testing.T) {
 	t.Helper()
 	indices, padding, places := c.Memory["indices"].Values(), float64(c.D.Padding()), map[float64]float64{}
@@ -229,6 +232,7 @@ func (c *uniqueCall) RequireDefinition(t *testing.T) {
 	c.Memory["indices"].RequireUntouched(t, "indices")
 }
 
+// Run runs the call on the CPU and compares the outputs with the definition.
 func (c *uniqueCall) Run(t *testing.T) {
 	t.Helper()
 	plan, err := core.Select(c.D, tensor.CPU, ops.Preference{})

@@ -11,7 +11,7 @@ import (
 	"github.com/sternway/sternway/cuda"
 )
 
-// fakeCUDA is a driver with devices that keep a record of what they are asked to do.
+// FakeCUDA is a driver with devices that keep a record of what they are asked to do.
 type FakeCUDA struct {
 	Devices   int
 	NumSMs    int
@@ -34,6 +34,7 @@ type FakeCUDA struct {
 	Reads    []uintptr
 }
 
+// FakeLaunch is a recorded launch.
 type FakeLaunch struct {
 	Symbol              string
 	Grid, Block, Shared uint32
@@ -43,7 +44,7 @@ type FakeLaunch struct {
 	Words               []uint64
 }
 
-// install puts the fake in the place of libcuda, and the names of images in the place of their code.
+// Install puts the fake in the place of libcuda, and the names of images in the place of their code.
 func (f *FakeCUDA) Install(t testing.TB) *FakeCUDA {
 	open := func() (driver.Driver, error) {
 		if f.Missing != nil {
@@ -64,9 +65,13 @@ func (f *FakeCUDA) Install(t testing.TB) *FakeCUDA {
 	return f
 }
 
-func (f *FakeCUDA) Version() int     { return 13000 }
+// Version implements driver.Driver.
+func (f *FakeCUDA) Version() int { return 13000 }
+
+// DeviceCount implements driver.Driver.
 func (f *FakeCUDA) DeviceCount() int { return f.Devices }
 
+// Device implements driver.Driver.
 func (f *FakeCUDA) Device(int) (driver.Device, error) {
 	if err := f.Refusals["device"]; err != nil {
 		return nil, err
@@ -76,11 +81,22 @@ func (f *FakeCUDA) Device(int) (driver.Device, error) {
 
 type fakeDevice struct{ *FakeCUDA }
 
-func (d fakeDevice) Name() string         { return "Fake" }
-func (d fakeDevice) Arch() string         { return cmp.Or(d.FakeCUDA.Arch, "sm_90") }
+// Name implements driver.Device.
+func (d fakeDevice) Name() string { return "Fake" }
+
+// Arch implements driver.Device.
+func (d fakeDevice) Arch() string { return cmp.Or(d.FakeCUDA.Arch, "sm_90") }
+
+// Multiprocessors implements driver.Device.
 func (d fakeDevice) Multiprocessors() int { return d.FakeCUDA.NumSMs }
-func (d fakeDevice) Memory() int64        { return 1 << 37 }
-func (d fakeDevice) Bandwidth() int64     { return d.FakeCUDA.Bandwidth }
+
+// Memory implements driver.Device.
+func (d fakeDevice) Memory() int64 { return 1 << 37 }
+
+// Bandwidth implements driver.Device.
+func (d fakeDevice) Bandwidth() int64 { return d.FakeCUDA.Bandwidth }
+
+// SharedMemory implements driver.Device.
 func (d fakeDevice) SharedMemory() int {
 	if d.FakeCUDA.Shared > 0 {
 		return d.FakeCUDA.Shared
@@ -88,6 +104,7 @@ func (d fakeDevice) SharedMemory() int {
 	return 227 << 10
 }
 
+// Load implements driver.Device.
 func (d fakeDevice) Load(image []byte) (driver.Library, error) {
 	d.FakeCUDA.Loaded = append(d.FakeCUDA.Loaded, string(image))
 	return fakeLibrary{d, string(image)}, d.FakeCUDA.Refusals["load"]
@@ -98,6 +115,7 @@ type fakeLibrary struct {
 	image  string
 }
 
+// Kernel implements driver.Library.
 func (l fakeLibrary) Kernel(symbol string) (driver.Kernel, error) {
 	if l.device.Exports != nil && !slices.Contains(l.device.Exports[l.image], symbol) {
 		return 0, &driver.Status{Code: 500, Name: "CUDA_ERROR_NOT_FOUND", Call: "cuLibraryGetKernel " + symbol}
@@ -106,6 +124,7 @@ func (l fakeLibrary) Kernel(symbol string) (driver.Kernel, error) {
 	return driver.Kernel(len(l.device.Symbols)), l.device.Refusals["kernel"]
 }
 
+// Launch implements driver.Device.
 func (d fakeDevice) Launch(kernel driver.Kernel, l *driver.Launch) error {
 	if kernel == 0 || int(kernel) > len(d.FakeCUDA.Symbols) {
 		return fmt.Errorf("kernel %d was never loaded", kernel)
@@ -119,6 +138,7 @@ func (d fakeDevice) Launch(kernel driver.Kernel, l *driver.Launch) error {
 	return d.FakeCUDA.Refusals["launch"]
 }
 
+// Clusters implements driver.Device.
 func (d fakeDevice) Clusters(_ driver.Kernel, l *driver.Launch) int {
 	if d.FakeCUDA.Clusters == nil {
 		return 0
@@ -126,11 +146,13 @@ func (d fakeDevice) Clusters(_ driver.Kernel, l *driver.Launch) int {
 	return d.FakeCUDA.Clusters(l)
 }
 
+// Synchronize implements driver.Device.
 func (d fakeDevice) Synchronize(stream uintptr) error {
 	d.FakeCUDA.Waited = append(d.FakeCUDA.Waited, stream)
 	return d.FakeCUDA.Refusals["synchronize"]
 }
 
+// Read implements driver.Device.
 func (d fakeDevice) Read(to []byte, from, _ uintptr) error {
 	if d.FakeCUDA.Refusals["read"] == nil {
 		copy(to, d.FakeCUDA.Memory[from])
@@ -139,7 +161,7 @@ func (d fakeDevice) Read(to []byte, from, _ uintptr) error {
 	return d.FakeCUDA.Refusals["read"]
 }
 
-// exportsOfKernels are the symbols of every image.
+// ExportsOfKernels are the symbols of every image.
 func ExportsOfKernels(t testing.TB) map[string][]string {
 	exports := map[string][]string{}
 	for _, name := range CudaImages(t) {

@@ -6,12 +6,13 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// format16 is a 16-bit float by its definition: a sign, an exponent and a fraction of so many bits.
+// Format16 is a 16-bit float by its definition: a sign, an exponent and a fraction of so many bits.
 type Format16 struct {
 	exponent, fraction int
 	Values             [1 << 16]float64 // of every pattern
 }
 
+// Formats16 are float16 and bfloat16.
 var Formats16 = map[tensor.DType]*Format16{tensor.Float16: newFormat16(5, 10), tensor.BFloat16: newFormat16(8, 7)}
 
 func newFormat16(exponent, fraction int) *Format16 {
@@ -37,10 +38,10 @@ func newFormat16(exponent, fraction int) *Format16 {
 	return f
 }
 
-// infinity is the pattern that follows the largest number.
+// Infinity is the pattern that follows the largest number.
 func (f *Format16) Infinity() int { return 1<<15 - 1<<f.fraction }
 
-// nearest is the pattern whose value is nearest to v, the even one of two. Patterns from 0 to infinity are ordered as their values
+// Nearest is the pattern whose value is nearest to v, the even one of two. Patterns from 0 to infinity are ordered as their values
 // are; infinity takes the place of the number that would follow the largest.
 func (f *Format16) Nearest(v float64) uint16 {
 	sign := uint16(0)
@@ -73,7 +74,7 @@ func (f *Format16) Nearest(v float64) uint16 {
 	return sign | uint16(above-1)
 }
 
-// sameNumber compares values as bits, except that every NaN is one.
+// SameNumber compares values as bits, except that every NaN is one.
 func SameNumber(a, b float64) bool {
 	return math.Float64bits(a) == math.Float64bits(b) || math.IsNaN(a) && math.IsNaN(b)
 }

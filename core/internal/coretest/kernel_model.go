@@ -16,7 +16,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// modelKernels puts a driver in place whose kernels are run by the host, over memory of the host: what cuda/mapreduce.cuh says of
+// ModelKernels puts a driver in place whose kernels are run by the host, over memory of the host: what cuda/mapreduce.cuh says of
 // its argument, without its threads. So the conformance suite shows that the words of a launch say what the kernels need, and
 // kernel_geometry_test.go that its blocks and threads meet every element once.
 func ModelKernels(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// memory is an operand in an allocation of its own, between guard zones that nobody may write.
+// Memory is an operand in an allocation of its own, between guard zones that nobody may write.
 type Memory struct {
 	tensor.Tensor
 	Bytes  []byte // the allocation
@@ -22,13 +22,14 @@ type Memory struct {
 	Before []byte // what it held when it was last sealed
 }
 
-// layout chooses strides, in elements, for a shape.
+// Layout chooses strides, in elements, for a shape.
 type Layout struct {
 	Name    string
 	Aligned bool // the first element lies at a multiple of 16 bytes, otherwise one element behind
 	Strides func(shape []int64) []int64
 }
 
+// The layouts of operands in conformance tests.
 var (
 	Contiguous = Layout{"contiguous", true, tensor.Compact}
 	Behind     = Layout{"behind", false, tensor.Compact}
@@ -92,7 +93,7 @@ func odometer(shape, strides []int64, visit func(offset int64)) {
 	}
 }
 
-// concrete is a shape that an operand may have, where some of its extents are free.
+// Concrete is a shape that an operand may have, where some of its extents are free.
 func Concrete(shape []int64) []int64 {
 	shape = slices.Clone(shape)
 	for d := range shape {
@@ -105,7 +106,7 @@ func Concrete(shape []int64) []int64 {
 
 const guard = 64 // bytes, at the least
 
-// newMemory allocates room for a shape under a layout.
+// NewMemory allocates room for a shape under a layout.
 func NewMemory(d tensor.DType, device tensor.Device, shape []int64, l Layout) *Memory {
 	m := &Memory{Tensor: tensor.Tensor{DType: d, Device: device, NDim: int32(len(shape)), Present: 1}}
 	strides := l.Strides(shape)
@@ -139,13 +140,13 @@ func (m *Memory) each(visit func(i int64, element []byte)) {
 	})
 }
 
-// fill stores value(i), rounded to the dtype, at the i-th element; the last of those that share memory stays.
+// Fill stores value(i), rounded to the dtype, at the i-th element; the last of those that share memory stays.
 func (m *Memory) Fill(value func(i int64) float64) *Memory {
 	m.each(func(i int64, element []byte) { Encode(m.DType, element, value(i)) })
 	return m.Seal()
 }
 
-// poison fills every element with the bits of a NaN.
+// Poison fills every element with the bits of a NaN.
 func (m *Memory) Poison() *Memory {
 	m.each(func(_ int64, element []byte) {
 		for i := range element {
@@ -155,13 +156,13 @@ func (m *Memory) Poison() *Memory {
 	return m.Seal()
 }
 
-// seal remembers every byte.
+// Seal remembers every byte.
 func (m *Memory) Seal() *Memory {
 	m.Before = slices.Clone(m.Bytes)
 	return m
 }
 
-// values are the elements in row-major order.
+// Values are the elements in row-major order.
 func (m *Memory) Values() []float64 {
 	n, _ := tensor.Product(m.Extents())
 	list := make([]float64, 0, n)
@@ -169,7 +170,7 @@ func (m *Memory) Values() []float64 {
 	return list
 }
 
-// value is the k-th element in row-major order.
+// Value is the k-th element in row-major order.
 func (m *Memory) Value(k int64) float64 {
 	at, size := m.first, m.DType.Size()
 	for d := len(m.Extents()) - 1; d >= 0; d-- {
@@ -179,7 +180,7 @@ func (m *Memory) Value(k int64) float64 {
 	return Decode(m.DType, m.Bytes[at:at+size])
 }
 
-// bits are the elements' bytes in row-major order.
+// Bits are the elements' bytes in row-major order.
 func (m *Memory) Bits() []byte {
 	n, _ := tensor.Product(m.Extents())
 	list := make([]byte, 0, n*m.DType.Size())
@@ -187,7 +188,7 @@ func (m *Memory) Bits() []byte {
 	return list
 }
 
-// requireSame is require.Equal for many numbers: without reflection unless they differ.
+// RequireSame is require.Equal for many numbers: without reflection unless they differ.
 func RequireSame(t testing.TB, want, got []float64, message ...any) {
 	if !slices.Equal(want, got) {
 		t.Helper()
@@ -195,13 +196,13 @@ func RequireSame(t testing.TB, want, got []float64, message ...any) {
 	}
 }
 
-// requireUntouched fails when a byte has changed since the last seal.
+// RequireUntouched fails when a byte has changed since the last seal.
 func (m *Memory) RequireUntouched(t *testing.T, what string) {
 	t.Helper()
 	require.True(t, bytes.Equal(m.Before, m.Bytes), "%s was written", what)
 }
 
-// requireOnlyElementsWritten fails when a byte that belongs to no element has changed.
+// RequireOnlyElementsWritten fails when a byte that belongs to no element has changed.
 func (m *Memory) RequireOnlyElementsWritten(t *testing.T, what string) {
 	t.Helper()
 	outside := *m
@@ -214,6 +215,7 @@ func (m *Memory) RequireOnlyElementsWritten(t *testing.T, what string) {
 	outside.RequireUntouched(t, "memory around "+what)
 }
 
+// Encode stores a number in a dtype.
 func Encode(d tensor.DType, to []byte, v float64) {
 	switch d {
 	case tensor.Float64:
@@ -229,6 +231,7 @@ func Encode(d tensor.DType, to []byte, v float64) {
 	}
 }
 
+// Decode reads a number of a dtype.
 func Decode(d tensor.DType, from []byte) float64 {
 	switch d {
 	case tensor.Float64:

@@ -2,4 +2,5 @@
 
 package coretest
 
+// RaceDetector reports whether the race detector is on.
 const RaceDetector = false

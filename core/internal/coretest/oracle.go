@@ -22,9 +22,10 @@ type definition struct {
 	terms func(in *[4]float64) [3]Term
 }
 
-// term is a number and the magnitude that its rounding errors grow with.
+// Term is a number and the magnitude that its rounding errors grow with.
 type Term struct{ Value, Size float64 }
 
+// TermOf is a term with the magnitude of its value.
 func TermOf(v float64) Term { return Term{v, math.Abs(v)} }
 
 // sumOf adds terms with the error of each addition carried along (Neumaier), so that float64 can be checked too.

@@ -2,5 +2,5 @@
 
 package coretest
 
-// raceDetector leaves out the costly layouts, since every access to memory is dear under the detector.
+// RaceDetector leaves out the costly layouts, since every access to memory is dear under the detector.
 const RaceDetector = true

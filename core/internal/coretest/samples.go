@@ -11,7 +11,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// samples are problems of every family, among which every kernel of the family is the right one for some.
+// Samples are problems of every family, among which every kernel of the family is the right one for some.
 func Samples() []ops.Descriptor {
 	weight, single, heads := ops.Scalar(0.25), tensor.Float32, int64(1)
 	shape := []int64{4, 6}
@@ -35,9 +35,10 @@ func Samples() []ops.Descriptor {
 	}
 }
 
-// elementsOf are the dtypes that a sample is instantiated in.
+// ElementsOf are the dtypes that a sample is instantiated in.
 func ElementsOf(d ops.Descriptor) []tensor.DType { return ElementsOfFamily(ops.ByName[d.Family()]) }
 
+// ElementsOfFamily are the dtypes that a family is instantiated in.
 func ElementsOfFamily(f *ops.Family) []tensor.DType {
 	if f.Elements == nil {
 		return tensor.Floats
@@ -45,7 +46,8 @@ func ElementsOfFamily(f *ops.Family) []tensor.DType {
 	return f.Elements
 }
 
+// Given is a pointer to n, for optional fields of descriptors.
 func Given[N any](n N) *N { return &n }
 
-// update makes tests rewrite their golden files.
+// Update makes tests rewrite their golden files.
 var Update = flag.Bool("update", false, "rewrite the golden files of tests")

@@ -6,7 +6,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// precision of each floating type: one rounding, relative, and the smallest positive number.
+// Precision of each floating type: one rounding, relative, and the smallest positive number.
 var Precision = map[tensor.DType]struct{ Rounding, least float64 }{
 	tensor.Float64:  {0x1p-53, 0x1p-1074},
 	tensor.Float32:  {0x1p-24, 0x1p-149},
@@ -14,7 +14,7 @@ var Precision = map[tensor.DType]struct{ Rounding, least float64 }{
 	tensor.BFloat16: {0x1p-8, 0x1p-133},
 }
 
-// tolerance is the one of every result: a rounding of the type that it is stored in, and G(n) = 4 + log2 n roundings of the
+// Tolerance is the one of every result: a rounding of the type that it is stored in, and G(n) = 4 + log2 n roundings of the
 // accumulator for a sum of n terms, relative to their magnitudes.
 func Tolerance(stored, accumulator tensor.DType, n int64, want, size float64) float64 {
 	g := 4 + math.Log2(float64(max(n, 1)))

@@ -1,5 +1,5 @@
-// Package cpu is what bodies on the CPU share: blocks of elements widened to an accumulator, loops over them in C with vector instructions,
-// the order in which a pass walks its operands, and the floating-point mode of a thread.
+// Package cpu holds the shared parts of CPU implementations: blocks of elements converted to an accumulator
+// type, SIMD loops in C, the iteration space of a pass, and the floating-point mode of a thread.
 package cpu
 
 import (
@@ -9,10 +9,11 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// The CPU bodies work on blocks: up to blockBytes of each operand, widened to the accumulator, so that everything between the
-// loads and the stores stays in the first-level cache.
+// BlockBytes is the size of a block of accumulators. CPU implementations load a block of each operand,
+// compute, and store, so that intermediate values stay in the L1 cache.
 const BlockBytes = 16384
 
+// Accumulator is a type that CPU implementations compute in.
 type Accumulator interface{ float32 | float64 }
 
 // TypeOf is the element type of an accumulator.
@@ -30,20 +31,21 @@ func BlockLen[A Accumulator]() int64 {
 	return BlockBytes / int64(unsafe.Sizeof(a))
 }
 
-// Elements is the memory of t as a slice that begins at an offset and spans count elements of a stride.
+// Elements is a slice over the memory of t that begins at an offset and covers count elements of stride step,
+// both in elements.
 func Elements[S any](t *tensor.Tensor, offset, count, step int64) []S {
 	var s S
 	address := t.Data + uintptr(offset*int64(unsafe.Sizeof(s)))
 	return unsafe.Slice((*S)(Pointer(address)), (count-1)*step+1)
 }
 
-// Pointer turns the address of host memory into a pointer. The memory is the caller's and outlives the run, and a Go slice is
-// kept in place by its tensor, so the garbage collector needs no part in it.
+// Pointer converts the address of host memory to a pointer. The memory must outlive the run: either the
+// caller owns it, or Tensor.Pin keeps it alive.
 func Pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
-// gather copies the elements start.. of a view into dst.
+// gather copies the elements of a view from index start on into dst.
 func gather[S any](dst []S, t *tensor.Tensor, v *View, start int64) {
 	v.VisitRuns(start, int64(len(dst)), func(at, offset, count, step int64) {
 		out := dst[at : at+count]
@@ -68,7 +70,7 @@ func gather[S any](dst []S, t *tensor.Tensor, v *View, start int64) {
 	})
 }
 
-// scatter copies src to the elements start.. of a view.
+// scatter copies src to the elements of a view from index start on.
 func scatter[S any](src []S, t *tensor.Tensor, v *View, start int64) {
 	v.VisitRuns(start, int64(len(src)), func(at, offset, count, step int64) {
 		in := src[at : at+count]
@@ -88,28 +90,28 @@ func scatter[S any](src []S, t *tensor.Tensor, v *View, start int64) {
 	})
 }
 
-// Block is the scratch of one operand of one worker.
+// Block is the scratch memory of one worker for one operand.
 type Block[A Accumulator] struct {
-	Wide [BlockBytes / 4]A
-	raw  [BlockBytes / 4]uint64 // room for a block of any storage type
-	half [BlockBytes / 4]float32
-	Sums [MaxRuns]float64 // of the runs of a block
+	Wide [BlockBytes / 4]A       // elements converted to the accumulator type
+	raw  [BlockBytes / 4]uint64  // elements in the storage type
+	half [BlockBytes / 4]float32 // elements on the way between 16 bits and float64
+	Sums [MaxRuns]float64        // sum of each run of the block
 }
 
-// RawOf is the raw room of b as n elements of a storage type.
+// RawOf is the storage buffer of b as n elements of a storage type.
 func RawOf[S any, A Accumulator](b *Block[A], n int64) []S {
 	return unsafe.Slice((*S)(unsafe.Pointer(&b.raw[0])), n)
 }
 
-// Storage is how one element type is read into accumulators and written from them.
+// Storage converts between a storage type and the accumulator type A.
 type Storage[A Accumulator] struct {
 	Load  func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A
 	Store func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A)
-	// Place is the memory itself as accumulators where the type is A's own and the elements are adjacent, else nil.
+	// Place returns the operand's memory itself if the storage type is A and the elements are adjacent; otherwise nil.
 	Place func(t *tensor.Tensor, v *View, start, n int64) []A
 }
 
-// storages is the table by dtype row.
+// storages is the table of Storage by row of tensor.DTypeRows. own is the dtype of A.
 func storages[A Accumulator](own tensor.DType) [len(tensor.DTypeRows)]Storage[A] {
 	var table [len(tensor.DTypeRows)]Storage[A]
 	for i, s := range [...]Storage[A]{
@@ -125,6 +127,7 @@ func storages[A Accumulator](own tensor.DType) [len(tensor.DTypeRows)]Storage[A]
 	return table
 }
 
+// Storages32 and Storages64 are the tables for accumulators of float32 and float64, by row of tensor.DTypeRows.
 var (
 	Storages32 = storages[float32](tensor.Float32)
 	Storages64 = storages[float64](tensor.Float64)
@@ -132,7 +135,7 @@ var (
 
 func notInPlace[A Accumulator](*tensor.Tensor, *View, int64, int64) []A { return nil }
 
-// same is the storage of the accumulator's own type: adjacent elements are used where they lie.
+// accumulatorStorage is the storage of the accumulator type itself. Adjacent elements are used in place.
 func accumulatorStorage[A Accumulator]() Storage[A] {
 	place := func(t *tensor.Tensor, v *View, start, n int64) []A {
 		if v.Regular && (v.Step == 1 || n == 1) {
@@ -153,7 +156,7 @@ func accumulatorStorage[A Accumulator]() Storage[A] {
 	}
 }
 
-// plain is a storage that a Go conversion reads and writes.
+// convertedStorage is a storage that Go conversions read and write.
 func convertedStorage[S float32 | float64 | int8 | uint8 | int32 | int64, A Accumulator]() Storage[A] {
 	return Storage[A]{
 		Load: func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
@@ -175,12 +178,12 @@ func convertedStorage[S float32 | float64 | int8 | uint8 | int32 | int64, A Accu
 	}
 }
 
-// narrow8 is a storage of 8-bit integers, which are only read.
+// int8Storage is the storage of 8-bit integers.
 func int8Storage[A Accumulator, S int8 | uint8](widen func([]float32, []S)) Storage[A] {
 	return Storage[A]{Load: loadThroughFloat32[A](widen), Store: convertedStorage[S, A]().Store, Place: notInPlace[A]}
 }
 
-// widened loads through float32, a block at a time. Adjacent elements are converted where they lie.
+// loadThroughFloat32 is a Load that converts a block to float32 first. Adjacent elements are not copied.
 func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
 	return func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
 		raw := RawOf[S](b, n)
@@ -201,14 +204,15 @@ func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*
 	}
 }
 
-// Odd is x in 24 bits, as odd_of of vector.h.
+// RoundToOdd rounds x to 24 significant bits with round-to-odd, like odd_of in vector.h. A second rounding to
+// 16 bits then gives the same result as one rounding from float64.
 func RoundToOdd(x float64) float32 {
 	const lost = 1<<29 - 1
 	bits := math.Float64bits(x)
 	return float32(math.Float64frombits((bits | (bits&lost + lost)) &^ lost))
 }
 
-// half is a storage of 16 bits, converted through float32.
+// halfStorage is the storage of a 16-bit float, converted through float32.
 func halfStorage[A Accumulator, H Float16 | BFloat16](widen func([]float32, []H), narrow func([]H, []float32)) Storage[A] {
 	return Storage[A]{
 		Load: loadThroughFloat32[A](widen),
@@ -233,10 +237,11 @@ func halfStorage[A Accumulator, H Float16 | BFloat16](widen func([]float32, []H)
 	}
 }
 
-// Grain is the number of elements of one task: enough to hide the cost of a goroutine, few enough for every core to have some.
+// Grain is the grain size of CPU runs: the number of elements of one task. It is large enough to amortize
+// handing a task to a worker, and small enough to balance the load.
 const Grain = 32768
 
-// ShortRun is the extent from which a loop over one run beats one over many.
+// ShortRun is the extent of the fastest dimension from which it is worth a loop of its own.
 const ShortRun = 128
 
 // MaxRuns is the largest number of runs in a block.

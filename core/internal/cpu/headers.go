@@ -2,8 +2,8 @@ package cpu
 
 import "embed"
 
-// Headers are the C headers that packages under ops include with -I. Go's build cache does not see headers of other packages: embedded, a
-// change of one is a change of this package, and rebuilds the packages that import it.
+// Headers embeds the C headers that packages under ops include with -I. Go's build cache does not track headers
+// of other packages. Embedding them makes a changed header a change of this package, which rebuilds its importers.
 //
 //go:embed *.h
 var Headers embed.FS

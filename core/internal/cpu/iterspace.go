@@ -8,17 +8,17 @@ import (
 // MaxOperands is the largest number of operands of an element operation.
 const MaxOperands = 7
 
-// Space is the index space of one pass over the operands, slowest dimension first: kept dimensions, then reduced ones, and for
-// columns one more kept dimension, the fastest. strides[i] belongs to the operand number i of the plan, 0 where it is broadcast.
+// Space is the iteration space of one pass over the operands, slowest dimension first. Kept dimensions come
+// first, then reduced dimensions, then, if Columns is set, one more kept dimension.
 type Space struct {
-	N       int // dimensions in use
-	Kept    int // how many lead
-	Columns bool
+	N       int  // number of dimensions
+	Kept    int  // number of leading kept dimensions
+	Columns bool // the fastest dimension is kept, and sums run along slower ones
 	Extent  [tensor.MaxRank]int64
-	Stride  [MaxOperands][tensor.MaxRank]int64
+	Stride  [MaxOperands][tensor.MaxRank]int64 // by operand of the plan, in elements; 0 where it is broadcast
 }
 
-// Append adds dimension d of another space as the fastest one.
+// Append adds dimension d of another space as the fastest dimension.
 func (s *Space) Append(from *Space, d int) {
 	s.Extent[s.N] = from.Extent[d]
 	for i := range s.Stride {
@@ -27,7 +27,7 @@ func (s *Space) Append(from *Space, d int) {
 	s.N++
 }
 
-// merges reports that dimensions d and d+1 walk like one for every operand.
+// merges reports whether dimensions d and d+1 can be merged: for every operand, stride d is stride d+1 times extent d+1.
 func (s *Space) merges(d int) bool {
 	for i := range s.Stride {
 		if s.Stride[i][d] != s.Stride[i][d+1]*s.Extent[d+1] {
@@ -37,7 +37,7 @@ func (s *Space) merges(d int) bool {
 	return true
 }
 
-// Size is the number of indices of dimensions low..high-1.
+// Size is the product of the extents of dimensions low..high-1.
 func (s *Space) Size(low, high int) int64 {
 	n := int64(1)
 	for _, e := range s.Extent[low:high] {
@@ -46,7 +46,7 @@ func (s *Space) Size(low, high int) int64 {
 	return n
 }
 
-// Counts are the numbers of kept indices in front, of reduced indices, and of kept columns.
+// Counts are the numbers of leading kept indices, of reduced indices, and of kept columns.
 func (s *Space) Counts() (kept, reduced, columns int64) {
 	last := s.N
 	columns = 1
@@ -57,9 +57,9 @@ func (s *Space) Counts() (kept, reduced, columns int64) {
 	return s.Size(0, s.Kept), s.Size(s.Kept, last), columns
 }
 
-// Arrange orders the dimensions of a row-major space for one pass. marked is the set of dimensions that the pass sums over, or that
-// must stay the fastest for another reason; reduces says which. A map walks in the order of its first output; a reduction keeps the
-// order of the shape.
+// Arrange orders and merges the dimensions of a row-major space for one pass. trailing is the set of dimensions
+// that must be the fastest: the pass sums over them if reduces is set. Without trailing dimensions, the pass
+// follows the memory order of operand firstOut; otherwise it keeps the order of the shape.
 func (s *Space) Arrange(trailing uint8, reduces, columns bool, firstOut int) Space {
 	if trailing == 0 {
 		arranged, _ := s.sorted(firstOut).merged(0)
@@ -68,7 +68,7 @@ func (s *Space) Arrange(trailing uint8, reduces, columns bool, firstOut int) Spa
 	}
 	natural, trailing := s.merged(trailing)
 	var arranged Space
-	last := -1 // columns: the kept dimension that becomes the fastest
+	last := -1 // if columns is set: the kept dimension that becomes the fastest
 	for d := range natural.N {
 		if columns && trailing>>d&1 == 0 {
 			last = d
@@ -94,8 +94,8 @@ func (s *Space) Arrange(trailing uint8, reduces, columns bool, firstOut int) Spa
 	return arranged
 }
 
-// merged drops extents of 1 that are not marked and joins neighbours of one class that walk like one; it answers with the set of
-// marked dimensions of the result.
+// merged drops dimensions of extent 1 that are not trailing, and merges neighbours that are both trailing or
+// both not, where strides allow it. It also returns the set of trailing dimensions of the result.
 func (s *Space) merged(trailing uint8) (Space, uint8) {
 	var m Space
 	var trailingOfResult uint8
@@ -119,7 +119,7 @@ func (s *Space) merged(trailing uint8) (Space, uint8) {
 	return m, trailingOfResult
 }
 
-// sorted orders dimensions by falling stride of operand o, so that the fastest dimension is the one that o stores densely.
+// sorted orders dimensions by descending stride of operand o, so that its memory order becomes the iteration order.
 func (s *Space) sorted(o int) *Space {
 	var a Space
 	order := make([]int, 0, tensor.MaxRank)
@@ -138,16 +138,16 @@ func (s *Space) sorted(o int) *Space {
 	return &a
 }
 
-// View is how one operand lies under some of the dimensions of a space.
+// View is the memory layout of one operand over some dimensions of a space.
 type View struct {
-	N       int
+	N       int // number of dimensions
 	Extent  [tensor.MaxRank]int64
-	Stride  [tensor.MaxRank]int64
-	Regular bool  // the k-th element lies at k * step
-	Step    int64 // elements
+	Stride  [tensor.MaxRank]int64 // in elements
+	Regular bool                  // element k is at offset k * Step
+	Step    int64                 // stride of the fastest dimension in elements
 }
 
-// View selects the dimensions low..high-1, and the fastest one as well when fastest is set.
+// View is the layout of an operand over dimensions low..high-1, and over the fastest dimension too if fastest is set.
 func (s *Space) View(operand, low, high int, fastest bool) View {
 	var v View
 	for d := low; d < s.N; d++ {
@@ -166,7 +166,7 @@ func (s *Space) View(operand, low, high int, fastest bool) View {
 	return v
 }
 
-// Repeats reports that an operand is dense along the fastest dimension and constant along the others.
+// Repeats reports whether an operand is dense along the fastest dimension and constant along the others.
 func (s *Space) Repeats(operand int) bool {
 	for d, stride := range s.Stride[operand][:s.N] {
 		if d < s.N-1 && stride != 0 && s.Extent[d] != 1 || d == s.N-1 && stride != 1 {

@@ -1,6 +1,7 @@
-/* The products of vector.h for one storage type, included for each by vector_loops.h: STORED in memory, WIDE in between. */
+/* The fused multiply loops of vector.h for one storage type: STORED is the type in memory, WIDE the type of arithmetic.
+   vector_loops.h includes this header once per storage type. */
 
-/* A factor where its run begins; kind is a literal wherever this is inlined. */
+/* A factor at the start of its run. kind is a compile-time constant wherever the functions below are inlined. */
 typedef struct { int kind; double number; const void *data; } FOR(factor);
 
 TARGET INLINE FOR(factor) FOR(factor_of)(const sw_factor *f, long run) {
@@ -34,7 +35,7 @@ TARGET INLINE void FOR(factor_doubles)(double *out, int kind, const FOR(factor) 
   }
 }
 
-/* x (y - z) of n <= LANES elements from i on, to be stored. */
+/* x (y - z) of n <= LANES elements from i on, in WIDE, for outputs that are stored. */
 TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long i, long n) {
   WIDE a[LANES], b[LANES], c[LANES];
   WIDEN(a, x + i, n);
@@ -43,7 +44,7 @@ TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FO
   for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
 }
 
-/* The same in float64, to be summed: where terms cancel, a rounding of one to float32 would be much of what is left. */
+/* x (y - z) in float64, for outputs that are summed. If terms cancel, their float32 roundings would dominate the sum. */
 TARGET INLINE void FOR(term)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long i, long n) {
   double a[LANES], b[LANES], c[LANES];
   DOUBLE(a, x + i, n);
@@ -52,7 +53,7 @@ TARGET INLINE void FOR(term)(double *out, const STORED *x, int y_kind, const FOR
   for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
 }
 
-/* The same for the few elements that are left at an end; it is not worth a copy for each kind. */
+/* The remainder loops below handle the last elements. They take the kinds at run time, to save code. */
 TARGET static __attribute__((noinline)) void FOR(store_few)(STORED *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
   WIDE value[LANES];
   FOR(product)(value, x, y->kind, y, z->kind, z, i, n);
@@ -69,7 +70,7 @@ TARGET static __attribute__((noinline)) void FOR(push_few)(tree *t, const STORED
   AT(push_part)(t, value, n);
 }
 
-/* Elements first..end-1, stored in out. */
+/* Stores elements first..end-1 in out. */
 TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LANES <= end; i += LANES) {
@@ -80,14 +81,14 @@ TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FO
   if (i < end) FOR(store_few)(out, x, y, z, i, end - i);
 }
 
-/* Elements first..end-1, stored in float64. */
+/* Stores elements first..end-1 in float64. */
 TARGET INLINE void FOR(store_terms)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LANES <= end; i += LANES) FOR(term)(out + i, x, y_kind, y, z_kind, z, i, LANES);
   if (i < end) FOR(few_terms)(out + i, x, y, z, i, end - i);
 }
 
-/* Elements first..end-1, added to a tree. */
+/* Adds elements first..end-1 to a summation tree. */
 TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LEAF <= end; i += LEAF) {
@@ -102,7 +103,7 @@ TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(fact
   if (i < end) FOR(push_few)(t, x, y, z, i, end - i);
 }
 
-/* Elements first..end-1, each added to a sum of its own. */
+/* Adds each of elements first..end-1 to its own sum. */
 TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LANES <= end; i += LANES) {
@@ -117,7 +118,8 @@ TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, co
   }
 }
 
-/* x stays in the first-level cache over a stretch; sums are whole over a piece, which is a block of sw_sum_runs. */
+/* STRETCH elements of x stay in the L1 cache while all products read them. A sum is rounded to float64 after each PIECE
+   elements, which is a block of sw_sum_runs, so that both give the same bits. */
 enum { FOR(STRETCH) = 1024, FOR(PIECE) = 16384 / sizeof(WIDE) };
 
 TARGET static void FOR(products)(const sw_products *p) {

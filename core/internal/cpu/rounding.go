@@ -5,18 +5,18 @@ import "C"
 
 import "runtime"
 
-// mode is the floating-point mode that a thread had: its rounding, its treatment of subnormal numbers, its traps.
+// floatMode is a saved floating-point mode: rounding direction, flushing of subnormal numbers, traps.
 type floatMode struct{ saved C.uint }
 
-// EnterDefaultMode makes the thread of this goroutine round to nearest, keep subnormal numbers and trap nothing. A caller may have
-// chosen otherwise, and threads inherit from their makers; round(x / scale) would then be another function. The goroutine stays on its
-// thread until leave.
+// EnterDefaultMode sets the floating-point mode of this thread: round to nearest, no flushing of subnormal
+// numbers, no traps. The caller's mode may differ, and new threads inherit it; results would depend on it. The
+// goroutine is locked to its thread until Leave.
 func EnterDefaultMode() floatMode {
 	runtime.LockOSThread()
 	return floatMode{C.sw_enter_default_mode()}
 }
 
-// Leave restores the mode that the thread had.
+// Leave restores the former mode and unlocks the goroutine.
 func (m floatMode) Leave() {
 	if m.saved != C.SW_DEFAULT_MODE {
 		C.sw_set_mode(m.saved)

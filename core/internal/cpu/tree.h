@@ -1,8 +1,8 @@
 #ifndef STERNWAY_TREE_H
 #define STERNWAY_TREE_H
 
-/* Sums are made in float64 in a fixed order: LANES lanes, each over leaves of four numbers, added leaf after leaf in a binary counter,
-   which is a balanced tree, so that error gathers slowly; then the lanes themselves. */
+/* Pairwise summation in float64 in a fixed order. Each of LANES lanes sums leaves of four numbers and combines the leaves as
+   a binary counter, which is a balanced tree: the error grows with the logarithm of the length. The lanes are added last. */
 enum { LANES = 32, LEAF = 4 * LANES };
 
 typedef struct {

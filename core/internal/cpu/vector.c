@@ -13,7 +13,7 @@ int sw_vector_width = 64;
 #ifdef VECTOR_256
 __attribute__((constructor)) static void find_vector_width(void) {
   unsigned a, b, c = 0, d;
-  int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C); /* of which older versions of clang know no name */
+  int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C); /* __builtin_cpu_supports of older clang does not know "f16c" */
   int has256 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   sw_vector_width = has256 && has512 ? 512 : has256 ? 256 : 64;

@@ -12,10 +12,10 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Go has no 16-bit floats and its compiler makes no vector code, so the loops over a block are C: a call costs 40 ns, a block of
-// 1024 elements about 100 ns.
+// Loops over blocks are C: Go has no 16-bit floats and its compiler does not vectorize. A call from Go to C
+// costs about 40 ns, a block of 1024 elements about 100 ns.
 
-// float16 and bfloat16 are the bits of 16-bit floats in memory.
+// Float16 and BFloat16 are the bit patterns of 16-bit floats.
 type (
 	Float16  uint16
 	BFloat16 uint16
@@ -29,18 +29,22 @@ func cHalves[H Float16 | BFloat16](s []H) *C.uint16_t {
 	return (*C.uint16_t)(unsafe.Pointer(unsafe.SliceData(s)))
 }
 
+// WidenFloat16 converts float16 to float32.
 func WidenFloat16(out []float32, in []Float16) {
 	C.sw_widen_f16(cFloats(out), cHalves(in), C.long(len(in)))
 }
 
+// NarrowFloat16 converts float32 to float16, rounding to nearest even.
 func NarrowFloat16(out []Float16, in []float32) {
 	C.sw_narrow_f16(cHalves(out), cFloats(in), C.long(len(in)))
 }
 
+// WidenBFloat16 converts bfloat16 to float32.
 func WidenBFloat16(out []float32, in []BFloat16) {
 	C.sw_widen_bf16(cFloats(out), cHalves(in), C.long(len(in)))
 }
 
+// NarrowBFloat16 converts float32 to bfloat16, rounding to nearest even.
 func NarrowBFloat16(out []BFloat16, in []float32) {
 	C.sw_narrow_bf16(cHalves(out), cFloats(in), C.long(len(in)))
 }
@@ -53,15 +57,16 @@ func widenUint8(out []float32, in []uint8) {
 	C.sw_widen_u8(cFloats(out), (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(in))), C.long(len(in)))
 }
 
-// SumRuns sets sums[k] to the sum of the k-th run of values, in a fixed order: small leaves, then a tree.
+// SumRuns sets sums[k] to the sum of the k-th run of values by pairwise summation in a fixed order.
 func SumRuns(sums, values []float64, run int64) {
 	C.sw_sum_runs(cDoubles(sums), cDoubles(values), C.long(run), C.long(len(values)))
 }
 
-// AddEach adds values to sums, one to one.
+// AddEach adds values[i] to sums[i].
 func AddEach(sums, values []float64) { C.sw_add(cDoubles(sums), cDoubles(values), C.long(len(values))) }
 
-// The ways in which a factor of a product lies in memory.
+// The memory layouts of a factor: one float64 per run, or one element per element of x, in the storage type of
+// x or in 8 bits.
 const (
 	FactorNumber = C.FACTOR_NUMBER
 	FactorDense  = C.FACTOR_DENSE
@@ -69,18 +74,20 @@ const (
 	FactorUint8  = C.FACTOR_U8
 )
 
-// Products is what one call of the loop over products works on.
+// Products is the argument of one call of the fused multiply loops: up to three outputs x (y - z) of one input x.
 type Products struct{ c C.sw_products }
 
-// Begin forgets earlier products: n elements of x lie at an address, in runs that begin a pitch apart.
+// Begin starts a new set of products over n elements of x at an address. Runs of `run` elements begin pitch
+// elements apart.
 func (p *Products) Begin(x uintptr, n, run, pitch int64) {
 	p.c = C.sw_products{x: C.uintptr_t(x), n: C.long(n), run: C.long(run), pitch: C.long(pitch)}
 }
 
-// SumColumns makes sums those of the elements that have the same place in their runs.
+// SumColumns makes sums run over the elements with the same position in their runs, instead of over each run.
 func (p *Products) SumColumns() { p.c.columns = 1 }
 
-// Target is the address that the products of one output go to: the one of the three that is not 0, as in vector.h.
+// Target is the destination of one output. Exactly one address is not 0: Out for elements in the storage type,
+// Terms for elements in float64, Sums for float64 sums that the products are added to.
 type Target struct{ Out, Terms, Sums uintptr }
 
 // Append adds one product.
@@ -91,7 +98,7 @@ func (p *Products) Append(to Target, y, z FactorAt) {
 	p.c.count++
 }
 
-// FactorAt is a factor in memory: step is from run to run.
+// FactorAt is a factor in memory. Step is the distance from run to run in numbers or elements.
 type FactorAt struct {
 	Data uintptr
 	Kind int
@@ -102,7 +109,7 @@ func (f FactorAt) c() C.sw_factor {
 	return C.sw_factor{data: C.uintptr_t(f.Data), kind: C.long(f.Kind), step: C.long(f.Step)}
 }
 
-// Run computes the products. Operands have the storage type.
+// Run computes the products of operands of a storage type.
 func (p *Products) Run(storage tensor.DType) {
 	switch storage {
 	case tensor.Float32:
@@ -116,15 +123,18 @@ func (p *Products) Run(storage tensor.DType) {
 	}
 }
 
-// VectorWidth is the width, in bits, of the vectors that the loops are made for; setVectorWidth lets tests choose a smaller one.
+// VectorWidth is the width in bits of the SIMD vectors that the loops use.
 func VectorWidth() int { return int(C.sw_vector_width) }
 
+// SetVectorWidth selects loops with narrower vectors; it is for tests.
 func SetVectorWidth(bits int) { C.sw_vector_width = C.int(bits) }
 
+// WidenFloat16Portable is WidenFloat16 without the conversion instructions of the processor.
 func WidenFloat16Portable(out []float32, in []Float16) {
 	C.sw_widen_f16_portable(cFloats(out), cHalves(in), C.long(len(in)))
 }
 
+// NarrowFloat16Portable is NarrowFloat16 without the conversion instructions of the processor.
 func NarrowFloat16Portable(out []Float16, in []float32) {
 	C.sw_narrow_f16_portable(cHalves(out), cFloats(in), C.long(len(in)))
 }

@@ -3,9 +3,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Loops over blocks: plain C that the compiler turns into vector code. LOOPS names a header, which each_processor.h includes for
-   any processor, for one with AVX2 and for one with AVX-512: VECTOR is the width in bits, TARGET goes before each function, AT(name)
-   is its name. CHOSEN(name) picks at run time. All give the same bits: nothing is reordered, no product is fused with a sum. */
+/* Loops over blocks in C that the compiler vectorizes, with dispatch at run time. each_processor.h includes the header LOOPS
+   three times: for any processor, for AVX2 and for AVX-512. VECTOR is the vector width in bits, TARGET the attributes of each
+   function, AT(name) its name; CHOSEN(name) selects a variant. All variants give the same bits: additions are not reordered
+   and no product is fused with a sum. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FEATURES_256 "avx2,f16c,fma"
 #define FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma"
@@ -22,7 +23,7 @@
 #define CHOSEN(name) name##_64
 #endif
 
-extern int sw_vector_width; /* the widest of this processor; tests lower it */
+extern int sw_vector_width; /* bits; the widest that this processor supports, unless a test lowers it */
 
 /* INDEPENDENT promises that no iteration of the next loop reads memory that another one writes. Compilers for arm64 fuse products with
    sums by default. */
@@ -37,7 +38,8 @@ extern int sw_vector_width; /* the widest of this processor; tests lower it */
 #define INLINE static inline __attribute__((always_inline))
 #define UNUSED __attribute__((unused))
 
-/* x in the 24 bits of a float32, the last of which says whether any were lost: rounded to fewer bits, it is what x would be at once. */
+/* x rounded to the 24 significant bits of a float32 with round-to-odd: the last bit is set if any lower bit was. Rounding the
+   result to 16 bits then equals one rounding of x. */
 INLINE double odd_of(double x) {
   const uint64_t lost = ((uint64_t)1 << 29) - 1;
   uint64_t u;
@@ -91,18 +93,18 @@ void sw_sum_runs(double *sums, const double *in, long run, long n);
 /* sums[c] += in[c] */
 void sw_add(double *sums, const double *in, long n);
 
-/* A factor has a number for each run, in float64, or for each element, in the storage type of x or in 8 bits. Addresses are
-   integers: Go keeps the memory. */
+/* A factor has one number per run, in float64, or one per element, in the storage type of x or in 8 bits. Addresses are
+   integers, because Go owns the memory. */
 enum { FACTOR_NUMBER, FACTOR_DENSE, FACTOR_I8, FACTOR_U8 };
 
 typedef struct {
   uintptr_t data;
   long kind;
-  long step; /* from run to run, in numbers or elements; 0 where one serves all */
+  long step; /* from run to run, in numbers or elements; 0 if all runs share one */
 } sw_factor;
 
-/* x (y - z), of which one of these is not 0: out, where it is stored in the storage type of x; terms, where it is stored in float64; or
-   sums in float64 that it is added to, one for each run, or one for each place in a run. */
+/* One output x (y - z). Exactly one destination is not 0. out: elements in the storage type of x. terms: elements in float64.
+   sums: float64 sums to add to, one per run, or one per position in a run if sw_products.columns is set. */
 typedef struct {
   uintptr_t out, terms, sums;
   sw_factor y, z;
@@ -110,10 +112,10 @@ typedef struct {
 
 typedef struct {
   uintptr_t x;
-  long n, run; /* elements, and how many of them are a run; the last run may be shorter */
-  long pitch;  /* elements from run to run */
-  long columns; /* sums are for each place in a run, not for each run */
-  long count;
+  long n, run;  /* elements in all, and elements of a run; the last run may be shorter */
+  long pitch;   /* elements from run to run */
+  long columns; /* sum over runs, not along them */
+  long count;   /* products in use */
   sw_product product[3];
 } sw_products;
 

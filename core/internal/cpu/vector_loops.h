@@ -1,4 +1,4 @@
-/* Included once for each processor by vector.c. */
+/* Conversions, sums and products over blocks. vector.c includes this header once per vector width. */
 
 #define CONVERT(name, from, to, one) \
   TARGET static inline void AT(name)(to *restrict out, const from *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = one(in[i]); }
@@ -7,7 +7,7 @@ CONVERT(widen_bf16, uint16_t, float, widen_bf16_one)
 CONVERT(narrow_bf16, float, uint16_t, narrow_bf16_one)
 #undef CONVERT
 
-/* The compiler finds no conversion of float16 in a loop by itself, and only a slow one of 8 bits. */
+/* Intrinsics, because compilers do not vectorize float16 conversions and vectorize 8-bit ones badly. */
 TARGET static inline void AT(widen_f16)(float *restrict out, const uint16_t *restrict in, long n) {
   long i = 0;
 #if VECTOR == 512
@@ -51,7 +51,7 @@ TARGET static inline void AT(widen_u8)(float *restrict out, const uint8_t *restr
 }
 #undef WIDEN_8
 
-/* The same to float64, 4 or 8 at once: the compiler would go by way of narrower vectors in memory. */
+/* Conversions to float64, 4 or 8 elements at once. Compilers would spill narrower vectors to memory. */
 #if VECTOR == 512
 #define FLOATS(in) _mm256_loadu_ps(in)
 #define HALVES(in) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in)))

@@ -1,4 +1,5 @@
-// Package errs is the one error type of sternway: a sentence of operation, operand, what was wanted and what was got.
+// Package errs defines the error type of sternway: a kind, the operation and operand, the wanted value and
+// the value found.
 package errs
 
 import (
@@ -8,7 +9,7 @@ import (
 	"strings"
 )
 
-// Kind says what sort of refusal an [Error] is. Python raises one class for each.
+// Kind is the category of an [Error]. Python raises one exception class for each kind.
 type Kind string
 
 // The kinds of error.
@@ -16,11 +17,11 @@ const (
 	Unsupported       Kind = "unsupported"         // a dtype, device, layout or option that no kernel has
 	InvalidProblem    Kind = "invalid_problem"     // a descriptor or operand that contradicts itself or the descriptor
 	BufferTooSmall    Kind = "buffer_too_small"    // a view that reaches outside its storage
-	Misaligned        Kind = "misaligned"          // an address that is no multiple of what it must be
+	Misaligned        Kind = "misaligned"          // an address that is not a multiple of the required alignment
 	WorkspaceTooSmall Kind = "workspace_too_small" // fewer bytes than the plan's WorkspaceSize
-	DeviceFailure     Kind = "device"              // the driver refused
-	NotATensor        Kind = "type"                // an object that is no array at all
-	Internal          Kind = "internal"            // a fault of this package
+	DeviceFailure     Kind = "device"              // a call of the CUDA driver failed
+	NotATensor        Kind = "type"                // an object that is not a tensor
+	Internal          Kind = "internal"            // a bug in sternway
 )
 
 // Sentinels for errors.Is.
@@ -44,10 +45,11 @@ type Error struct {
 	Got     string `json:"got"`
 	Hint    string `json:"hint"`
 	Needed  int64  `json:"needed"`    // bytes, for BufferTooSmall and WorkspaceTooSmall
-	GotSize int64  `json:"got_bytes"` // bytes, likewise
-	Status  string `json:"status"`    // the driver's name of its refusal
+	GotSize int64  `json:"got_bytes"` // bytes, for BufferTooSmall and WorkspaceTooSmall
+	Status  string `json:"status"`    // the driver's name for its error, as in CUDA_ERROR_OUT_OF_MEMORY
 }
 
+// Error is the message: operation, operand, wanted value, found value, hint.
 func (e *Error) Error() string {
 	text := fmt.Sprintf("%s: %s must be %s, got %s", e.Op, e.Operand, e.Wanted, e.Got)
 	if e.Hint != "" {
@@ -67,7 +69,8 @@ func New(kind Kind, op, operand, wanted, got, hint string) *Error {
 	return &Error{Kind: kind, Op: op, Operand: operand, Wanted: wanted, Got: got, Hint: hint}
 }
 
-// ErrorJSON is an error as it crosses to Python: the fields of [Error] and its sentence.
+// ErrorJSON encodes an error for Python: the fields of [Error] and its message. Errors of other types are
+// of kind Internal.
 func ErrorJSON(err error) string {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -80,7 +83,7 @@ func ErrorJSON(err error) string {
 	return string(text)
 }
 
-// Clip shortens text that comes from outside, so that a message stays one readable sentence.
+// Clip shortens text from the caller to 200 bytes, so that a message stays readable.
 func Clip(text string) string {
 	if len(text) > 200 {
 		return text[:200] + "..."
@@ -88,6 +91,7 @@ func Clip(text string) string {
 	return text
 }
 
+// OrList joins names as in "a, b or c".
 func OrList(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")

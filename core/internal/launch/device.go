@@ -15,7 +15,7 @@ import (
 // Symbol names a kernel: the image that holds it, and its name there.
 type Symbol struct{ Image, Name string }
 
-// Device is one CUDA device of the driver. Images are loaded and kernels looked up once, and kept.
+// Device is one CUDA device with a cache of its loaded images and kernels.
 type Device struct {
 	driver.Device
 	mu      sync.Mutex
@@ -23,7 +23,7 @@ type Device struct {
 	kernels map[Symbol]Kernel
 }
 
-// Source is where devices and kernel images come from.
+// Source provides the driver and the kernel images; tests replace it.
 type Source struct {
 	Open  func() (driver.Driver, error)                   // the driver
 	Image func(name, architecture string) ([]byte, error) // a kernel image; nil where the package was built without kernels
@@ -35,7 +35,8 @@ var (
 	devices = map[int32]*Device{}
 )
 
-// Replace sets another source, forgets every device, and returns what undoes that. It is for tests.
+// Replace sets another source with no devices open, and returns a function that restores the former one. It
+// is for tests.
 func Replace(s Source) (undo func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -55,7 +56,7 @@ func Driver() (driver.Driver, error) {
 	return source.Open()
 }
 
-// DeviceOf is the device with an ordinal, for an operation that messages name.
+// DeviceOf is the device with an ordinal. Error messages name the operation op.
 func DeviceOf(ordinal int32, op string) (*Device, error) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -79,7 +80,7 @@ func DeviceOf(ordinal int32, op string) (*Device, error) {
 	return d, nil
 }
 
-// Kernels looks kernels up, each once for the device.
+// Kernels returns the kernels of symbols, loading their images if needed.
 func (d *Device) Kernels(symbols []Symbol, op string) ([]Kernel, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +137,8 @@ func (d *Device) library(name, op string) (driver.Library, error) {
 	return library, nil
 }
 
-// loadError tells a device that the image was not built for from a driver that failed.
+// loadError is the error for an image that failed to load: one for a device whose architecture is not in the
+// image, another for any other failure of the driver.
 func (d *Device) loadError(op string, err error) error {
 	var status *driver.Status
 	if errors.As(err, &status) && status.NoImage() {
@@ -146,7 +148,7 @@ func (d *Device) loadError(op string, err error) error {
 	return DeviceError(op, "kernel image", err)
 }
 
-// DeviceError is a refusal of the driver as an error of this module.
+// DeviceError wraps an error of the driver.
 func DeviceError(op, operand string, err error) error {
 	e := errs.New(errs.DeviceFailure, op, operand, "accepted by the driver", err.Error(), "")
 	var status *driver.Status

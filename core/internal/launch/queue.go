@@ -1,5 +1,5 @@
-// Package launch packs the arguments of CUDA kernels, submits them to a stream, and records a run's launches so that the next run can replay
-// them on other addresses.
+// Package launch drives CUDA devices for the operations: it loads kernel images, packs kernel arguments,
+// submits launches to a stream, and records them so that a later run can replay them with other addresses.
 package launch
 
 import (
@@ -15,7 +15,7 @@ import (
 // Kernel is a loaded kernel of one device.
 type Kernel = driver.Kernel
 
-// Queue receives the launches of one run.
+// Queue receives the launches of one run. For each launch: Begin, pack arguments, Submit.
 type Queue struct {
 	Launch   driver.Launch
 	Kernels  []Kernel
@@ -24,22 +24,23 @@ type Queue struct {
 	Recorded *[]RecordedLaunch // nil: the run is not recorded
 }
 
+// Queues recycles queues between runs.
 var Queues = sync.Pool{New: func() any { return new(Queue) }}
 
-// Begin forgets the words of the last launch.
+// Begin starts the next launch with no arguments packed.
 func (q *Queue) Begin() {
 	q.Launch.Reset()
 	q.Launch.Shared, q.Launch.Cluster, q.Launch.Together = 0, 0, false
 	q.slots = q.slots[:0]
 }
 
-// Address packs the address of an operand of the plan, or of the workspace.
+// Address packs the address of an operand of the plan, by index, or of the workspace (WorkspaceOperand).
 func (q *Queue) Address(operand int, value uintptr) {
 	q.slots = append(q.slots, addressSlot{len(q.Launch.Words()), operand})
 	q.Launch.Put(uint64(value))
 }
 
-// Submit launches kernel number i of the plan with the words packed so far. Empty grids are left out.
+// Submit launches kernel i of the plan with the arguments packed since Begin. An empty grid is skipped.
 func (q *Queue) Submit(i int, grid int64, block uint32) error {
 	if grid == 0 {
 		return nil
@@ -54,27 +55,32 @@ func (q *Queue) Submit(i int, grid int64, block uint32) error {
 	return q.Device.Launch(q.Kernels[i], &q.Launch)
 }
 
-// Clusters is how many clusters of so many blocks of kernel number i the device holds at once.
+// Clusters is the number of thread-block clusters of kernel i that can be resident at once. blocks is the
+// cluster size, block the threads per block, shared the dynamic shared memory per block in bytes.
 func (q *Queue) Clusters(i int, blocks int64, block, shared uint32) int64 {
 	l := driver.Launch{Grid: uint32(blocks), Block: block, Shared: shared, Cluster: uint32(blocks)}
 	return int64(q.Device.Clusters(q.Kernels[i], &l))
 }
 
+// RecordedLaunch is a submitted launch: the kernel's index in the plan, its configuration and arguments, and
+// the arguments that are addresses.
 type RecordedLaunch struct {
 	Kernel int
 	Launch driver.Launch
 	Slots  []addressSlot
 }
 
-// patch is a word that holds the address of an operand, or of the workspace.
+// addressSlot is an argument word that holds the address of an operand, or of the workspace.
 type addressSlot struct{ Word, Operand int }
 
+// WorkspaceOperand stands for the workspace where an operand index is expected.
 const WorkspaceOperand = -1
 
-// WorkspaceAlignment is what allocators of device memory give, and what 16-byte accesses and atomics need at the least.
+// WorkspaceAlignment is the required alignment of a workspace in bytes. Allocators of device memory
+// provide it.
 const WorkspaceAlignment = 256
 
 const (
-	BlockThreads = 256  // of columns, and of kernels elsewhere
-	ThreadsPerSM = 2048 // that fill a multiprocessor
+	BlockThreads = 256  // threads per block of most kernels
+	ThreadsPerSM = 2048 // resident threads of a full SM
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Scalar is a float64 that crosses JSON whole: NaN and the infinities are the strings "nan", "inf" and "-inf".
+// Scalar is a float64 whose JSON form also carries NaN and infinities, as the strings "nan", "inf" and "-inf".
 type Scalar float64
 
 // MarshalJSON writes a number, or one of the three strings.
@@ -37,7 +37,7 @@ func (s *Scalar) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*float64)(s))
 }
 
-// CheckShape refuses a shape that no tensor can have.
+// CheckShape refuses a shape of too high a rank, with a negative extent or with too many elements.
 func CheckShape(op, field string, shape []int64) error {
 	if len(shape) > tensor.MaxRank {
 		return errs.New(errs.Unsupported, op, field, fmt.Sprintf("of rank 0 to %d", tensor.MaxRank), fmt.Sprint("rank ", len(shape)), "")
@@ -53,7 +53,7 @@ func CheckShape(op, field string, shape []int64) error {
 	return nil
 }
 
-// CheckElement refuses a dtype that has no row in the families' tables.
+// CheckElement refuses a dtype that is not in the allowed list.
 func CheckElement(op, field string, d tensor.DType, allowed []tensor.DType) error {
 	if !slices.Contains(allowed, d) {
 		return errs.New(errs.Unsupported, op, field, tensor.OneOf(allowed), d.String(), "")
@@ -78,6 +78,7 @@ func CheckBroadcast(op, field string, shape, to []int64) error {
 	return nil
 }
 
+// FirstError is the first error that is not nil, or nil.
 func FirstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -87,7 +88,7 @@ func FirstError(errs ...error) error {
 	return nil
 }
 
-// CheckCounts refuses what is too many for the 32 bits in which a GPU numbers rows, bags and positions, with one to spare.
+// CheckCounts refuses counts of 2^31 - 1 and more: kernels index rows, bags and positions with 32-bit integers.
 func CheckCounts(op string, fields []string, counts ...int64) error {
 	for i, n := range counts {
 		if n >= math.MaxInt32 {
@@ -97,7 +98,7 @@ func CheckCounts(op string, fields []string, counts ...int64) error {
 	return nil
 }
 
-// CheckPadding refuses a padding_idx that is no row.
+// CheckPadding refuses a padding_idx outside of [-rows, rows).
 func CheckPadding(op string, p *int64, rows int64) error {
 	if p != nil && (*p < -rows || *p >= rows) {
 		return errs.New(errs.InvalidProblem, op, "padding_idx", fmt.Sprintf("in [%d, %d)", -rows, rows), fmt.Sprint(*p), "")
@@ -105,7 +106,7 @@ func CheckPadding(op string, p *int64, rows int64) error {
 	return nil
 }
 
-// PaddingRow is padding_idx counted from the start, or -1 where there is none.
+// PaddingRow is padding_idx as a row number that is not negative; -1 if there is no padding_idx.
 func PaddingRow(p *int64, rows int64) int64 {
 	switch {
 	case p == nil:
@@ -116,17 +117,17 @@ func PaddingRow(p *int64, rows int64) int64 {
 	return *p
 }
 
-// RefuseIndex refuses an index that is no row.
+// RefuseIndex is the error for an index outside of [0, rows), found at a place of an operand.
 func RefuseIndex(op, operand, place string, value, rows int64) *errs.Error {
 	return errs.New(errs.InvalidProblem, op, operand, fmt.Sprintf("in [0, %d)", rows), fmt.Sprintf("%d at %s", value, place), "")
 }
 
 // Preference steers Select. The zero value asks for a deterministic kernel with any workspace.
 type Preference struct {
-	Nondeterministic bool   // an atomic kernel may be picked where it is faster
+	Nondeterministic bool   // kernels with atomic additions are allowed
 	MaxWorkspace     *int64 // bytes; nil: no limit
 	Kernel           string // one variant by name, for tests and tuning; empty: Select chooses
 }
 
-// AnyExtent stands in the shape of an operand for any extent.
+// AnyExtent in Operand.Shapes accepts any extent.
 const AnyExtent = -1

@@ -1,5 +1,6 @@
-// Package ops is what every operation is made of: a family in the table of operations, a descriptor that states a problem, its operands, and
-// a program that runs it on either backend. It knows no operation by name.
+// Package ops defines the parts of an operation: its family in the table of operations, the descriptor that
+// states a problem, the operands, and the program that runs on a backend. Packages below it implement the
+// operations; this package knows none of them by name.
 package ops
 
 import (
@@ -17,27 +18,28 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Family is a group of operations that share a descriptor: its name, its kinds, and how to read a descriptor.
-// Together the families are the table that every dispatch goes through: family x kind x dtype -> a CPU body and CUDA symbols.
+// Family is a group of operations that share a descriptor type. The registered families are the dispatch
+// table of the package: family, kind and dtype select the host code and the CUDA kernels.
 type Family struct {
-	Name     string // "lerp_backward": prefix of every symbol, and the op of every message
+	Name     string // "lerp_backward": prefix of kernel symbols, and operation name in messages
 	Category string // "elementwise", "quantization", ...
 	Image    string // the kernel image that holds the family's symbols: cuda/<Image>.cu
 	Kinds    []KindRow
 	Elements []tensor.DType // the element types of its problems; nil: Floats
-	One      bool           // one symbol, named like the family, is every kernel for every element type
-	Required []string       // the fields that have no default in JSON
+	One      bool           // the family has a single symbol, its own name, for all kernels and element types
+	Required []string       // descriptor fields without a default in JSON
 	Decode   func(*json.Decoder) (Descriptor, error)
 }
 
 // KindRow is one operation of a family.
 type KindRow struct {
-	Name    string   // "cumprod"; empty where the family is one operation
-	Kernels []string // the variants that Select chooses from, and that Preference.Kernel may name
-	Code    string   // the kind in symbols, where kinds share kernels; empty: Name
-	Image   string   // the image of the kind's kernels; empty: that of the family
+	Name    string   // "cumprod"; empty if the family is a single operation
+	Kernels []string // variants that Select chooses from and that Preference.Kernel may name
+	Code    string   // name in kernel symbols, if kinds share kernels; empty: Name
+	Image   string   // kernel image; empty: the family's image
 }
 
+// SymbolName is the name of the kind in kernel symbols.
 func (k *KindRow) SymbolName() string { return cmp.Or(k.Code, k.Name) }
 
 // Symbol is the name of a kernel: family, kind, variant, dtype.
@@ -55,7 +57,7 @@ func (f *Family) Symbol(kind, kernel string, dtype tensor.DType) string {
 // ImageOf is the kernel image of a kind.
 func (f *Family) ImageOf(kind string) string { return cmp.Or(f.Kind(kind).Image, f.Image) }
 
-// Op is how messages call one operation: "scan_backward(cumprod)", or the family's name where it has one kind.
+// Op is the name of one operation in messages: "scan_backward(cumprod)", or the family's name if it has one kind.
 func (f *Family) Op(kind string) string {
 	if kind == "" {
 		return f.Name
@@ -63,6 +65,7 @@ func (f *Family) Op(kind string) string {
 	return fmt.Sprintf("%s(%s)", f.Name, kind)
 }
 
+// Kind is the row of a kind, or nil.
 func (f *Family) Kind(name string) *KindRow {
 	for i := range f.Kinds {
 		if f.Kinds[i].Name == name {
@@ -72,8 +75,10 @@ func (f *Family) Kind(name string) *KindRow {
 	return nil
 }
 
+// ByName holds the registered families by name.
 var ByName = map[string]*Family{}
 
+// Register adds a family to the table and returns it.
 func Register(f *Family) *Family {
 	ByName[f.Name] = f
 	return f
@@ -89,10 +94,11 @@ func Families() []*Family {
 	return list
 }
 
-// Descriptor states one problem of a family. The descriptor types of this package are its only implementations.
+// Descriptor states one problem of a family as plain data. Each operation package has its own types.
 type Descriptor interface {
-	// Family is the name of the family that the descriptor belongs to.
+	// Family is the name of the descriptor's family.
 	Family() string
+	// Problem checks the descriptor.
 	Problem() (*Problem, error)
 }
 
@@ -145,12 +151,12 @@ func ParseDescriptor(text string) (Descriptor, error) {
 	return d, nil
 }
 
-// jsonWords say what a field of a kind takes.
+// jsonWords names the JSON value that a field of a Go kind accepts.
 var jsonWords = map[reflect.Kind]string{
 	reflect.Slice: "a list of integers", reflect.Int64: "an integer", reflect.Float64: "a number", reflect.Bool: "true or false", reflect.String: "a name",
 }
 
-// JsonFault says what was met in place of what a field takes, without the names of Go.
+// JSONFault describes a JSON error without Go type names.
 func JSONFault(err error) string {
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 		return "a JSON " + wrong.Value
@@ -158,26 +164,27 @@ func JSONFault(err error) string {
 	return errs.Clip(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// Problem is a checked descriptor: what Select needs to choose a kernel and what every run is checked against.
+// Problem is a checked descriptor: the input of kernel selection, and the specification that the operands of
+// every run are checked against.
 type Problem struct {
 	Family   *Family
 	Kind     string
 	Element  tensor.DType
-	Aux      string // a second element type worth showing, such as that of q; may be empty
+	Aux      string // a second element type for the SKU, such as the dtype of q; may be empty
 	Operands []Operand
-	// Presence checks which optional operands come together; nil where the list says all.
+	// CheckPresence checks which optional operands are given together; nil if Operand.Optional suffices.
 	CheckPresence func(args []tensor.Tensor) *errs.Error
-	// Values checks the indices among the operands, which are on the host; nil where any numbers will do. Those of a GPU are copied
-	// there under SetCheck alone, as that synchronises.
+	// CheckValues checks index operands in host memory; nil if any values are valid. Operands of a GPU are copied
+	// to the host only under core.SetCheck, because the copy synchronizes.
 	CheckValues func(args []tensor.Tensor) *errs.Error
-	// bytes that an ideal pass with every operand moves.
-	Traffic   int64
-	Arch      string // of the device that the problem is compiled for: "amd64", "sm_90"
-	Bandwidth int64  // of its memory, bytes in a second
-	// Compile chooses a kernel for a device with the given number of multiprocessors.
-	Compile func(p *Problem, units int, cuda bool, preference Preference) (Program, error)
+	Traffic     int64  // bytes that an ideal pass over all operands moves
+	Arch        string // architecture of the selected device: "amd64", "sm_90"
+	Bandwidth   int64  // memory bandwidth of the device in bytes per second
+	// Compile chooses a kernel for a device with a number of SMs.
+	Compile func(p *Problem, numSMs int, cuda bool, preference Preference) (Program, error)
 }
 
+// Op is the name of the operation in messages.
 func (p *Problem) Op() string { return p.Family.Op(p.Kind) }
 
 // Operand is one row of a problem's operand list.
@@ -186,21 +193,22 @@ type Operand struct {
 	Out      bool
 	Optional bool
 	Dtypes   []tensor.DType
-	Like     string    // "like dy": the reason of the dtype, for messages
-	Shapes   [][]int64 // every accepted shape; anyExtent for an extent that is free
+	Like     string    // "like dy": the reason for the dtype, for messages
+	Shapes   [][]int64 // accepted shapes; AnyExtent accepts any extent
 }
 
-// Program is a chosen kernel: it turns checked operands into work for either backend.
+// Program is a selected kernel: it runs checked operands on the host, or launches CUDA kernels for them.
 type Program interface {
-	Kernel() string   // the variant's name, for the SKU
-	Geometry() string // launch geometry in words
-	Workspace() int64 // bytes
-	// InPlace reports whether output o of args may be exactly an input.
+	Kernel() string   // name of the variant, for the SKU
+	Geometry() string // description of the launch geometry
+	Workspace() int64 // bytes of device memory that a run needs
+	// InPlace reports whether output o of args may be the same memory as an input.
 	InPlace(args []tensor.Tensor, o int) bool
-	Symbols() []launch.Symbol // what the device must load, in the order that launches refer to
+	Symbols() []launch.Symbol // kernels to load; launches refer to them by index
 	Host(args []tensor.Tensor)
 	Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error
 }
 
-// ConditionalWorkspace is a program that needs its workspace for one operand, by number: runs without it need none. -1: every run needs it.
+// ConditionalWorkspace is a program that needs the workspace only if one optional operand is given.
+// WorkspaceOperand is that operand's index, or -1 if the workspace is always needed.
 type ConditionalWorkspace interface{ WorkspaceOperand() int }

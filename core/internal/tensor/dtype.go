@@ -36,12 +36,13 @@ var (
 	Int64    = DType{codeInt, 64, 1}
 )
 
-// DtypeRow is what the package knows of one element type. The number of a row is the code that kernels see.
+// DTypeRow is the row of an element type in DTypeRows.
 type DTypeRow struct {
 	DType  DType
-	Suffix string // as kernel symbols spell it
+	Suffix string // of kernel symbols
 }
 
+// DTypeRows is the table of element types. Kernels receive the index of a row as the code of a dtype.
 var DTypeRows = [...]DTypeRow{
 	{Float32, "f32"},
 	{Float64, "f64"},
@@ -77,11 +78,13 @@ func (d DType) Accumulator() DType {
 	return Float32
 }
 
+// Floating reports whether d is a floating-point type.
 func (d DType) Floating() bool { return d.Code == CodeFloat || d.Code == codeBFloat }
 
+// Suffix is the suffix of kernel symbols for d.
 func (d DType) Suffix() string { return DTypeRows[d.Row()].Suffix }
 
-// CodeNames spell the type codes. The number of bits follows, but in those of 8 bits alone.
+// CodeNames are the names of the type codes. String appends the number of bits, except for bool and float8.
 var CodeNames = map[uint8]string{codeInt: "int", CodeUint: "uint", CodeFloat: "float", codeBFloat: "bfloat", CodeComplex: "complex",
 	CodeBool: "bool", CodeFloat8E4: "float8_e4m3fn", CodeFloat8E5: "float8_e5m2"}
 

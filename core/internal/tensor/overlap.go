@@ -3,8 +3,8 @@ package tensor
 // axis is one dimension of a view in bytes, with a positive stride.
 type axis struct{ extent, stride int64 }
 
-// axes are the dimensions of t that move, largest stride first, and the lowest address that t touches.
-// Dimensions of stride 0 visit the same bytes again and are left out.
+// axes are the dimensions of t with an extent above 1 and a stride other than 0, largest stride first, and
+// the lowest address of t. Dimensions of stride 0 repeat the same bytes and are left out.
 func axes(t *Tensor) (list [MaxRank]axis, n int, low int64) {
 	size := t.DType.Size()
 	low = int64(t.Data)
@@ -28,7 +28,7 @@ func axes(t *Tensor) (list [MaxRank]axis, n int, low int64) {
 	return list, n, low
 }
 
-// width is the number of bytes from the first to the last that axes reach, one element included.
+// width is the number of bytes from the first to the last byte of a view with these axes.
 func width(list []axis, size int64) int64 {
 	w := size
 	for _, a := range list {
@@ -67,8 +67,9 @@ func Disjoint(a, b *Tensor) bool {
 	return disjointBytes(axesA[:nA], axesB[:nB], a.DType.Size(), b.DType.Size(), lowB-lowA)
 }
 
-// apart reports that two sets of bytes are disjoint, the second beginning offset bytes after the first. Where the outermost
-// strides are equal and each inside fits its stride, only neighbouring periods can meet, and the question moves one axis in.
+// disjointBytes reports whether two views are provably disjoint; b begins offset bytes after a. If the
+// outermost strides are equal and the inner axes fit within that stride, only neighbouring periods can
+// overlap, and the test recurses to the inner axes.
 func disjointBytes(a, b []axis, sizeA, sizeB, offset int64) bool {
 	if offset >= width(a, sizeA) || -offset >= width(b, sizeB) {
 		return true

@@ -1,5 +1,5 @@
-// Package tensor describes operands: a view of somebody else's memory by address, dtype, device, shape and strides, and which memory of two
-// views is the same.
+// Package tensor describes operands: views of memory owned by the caller, with address, dtype, device, shape
+// and strides. It also decides whether two views overlap.
 package tensor
 
 import (
@@ -25,7 +25,7 @@ const (
 	deviceCUDAManage = 13
 )
 
-// CPU is the host.
+// CPU is the host device.
 var CPU = Device{DeviceCPU, 0}
 
 // CUDA is the n-th CUDA device of the driver.
@@ -46,14 +46,14 @@ func (d Device) String() string {
 	return fmt.Sprintf("DLPack device %d:%d", d.Type, d.Index)
 }
 
-// Tensor is a view of memory that somebody else owns. Its memory layout is that of sw_tensor in pybind/pytensor,
-// so that a tensor crosses from C without a conversion. Device addresses are integers: the garbage collector never sees them.
+// Tensor is a view of memory owned by the caller. The struct has the layout of sw_tensor in pybind/pytensor, so
+// that a tensor passes from C to Go without a conversion. Data is an integer, invisible to the garbage collector.
 type Tensor struct {
 	Data     uintptr // address of the first element; 0 when the tensor is empty
 	DType    DType
 	Device   Device
 	NDim     int32
-	Present  int32 // 0: the operand was left out
+	Present  int32 // 0: the operand is absent
 	ReadOnly int32
 	Shape    [MaxRank]int64
 	Strides  [MaxRank]int64 // in elements
@@ -85,10 +85,13 @@ func Of[T float32 | float64 | uint16 | int8 | uint8 | int32 | int64](data []T, s
 // As is the same memory under another dtype of the same size.
 func (t Tensor) As(d DType) Tensor { t.DType = d; return t }
 
+// Given reports whether the operand is present.
 func (t *Tensor) Given() bool { return t.Present != 0 }
 
+// Extents are the extents of the NDim dimensions.
 func (t *Tensor) Extents() []int64 { return t.Shape[:t.NDim] }
 
+// ElementStrides are the strides of the NDim dimensions, in elements.
 func (t *Tensor) ElementStrides() []int64 { return t.Strides[:t.NDim] }
 
 // Empty reports whether t has no element.
@@ -157,7 +160,7 @@ func mul(a, b int64) (int64, bool) {
 	return a * b, high == 0 && low <= math.MaxInt64
 }
 
-// Product is the number of elements of a shape, and whether it fits; an extent of 0 makes it 0 whatever the others are.
+// Product is the number of elements of a shape, and whether it fits an int64. It is 0 if any extent is 0.
 func Product(shape []int64) (int64, bool) {
 	n, fits := int64(1), true
 	for _, e := range shape {
@@ -187,7 +190,7 @@ func ShapeText(shape []int64) string {
 	return strings.ReplaceAll(fmt.Sprint(append([]int64{}, shape...)), " ", ", ")
 }
 
-// DescribeJSON is a tensor as Python reads it.
+// DescribeJSON describes a tensor to Python.
 func (t *Tensor) DescribeJSON() string {
 	text, _ := json.Marshal(map[string]any{
 		"shape": t.Extents(), "strides": t.ElementStrides(), "dtype": t.DType.String(), "device": []int32{t.Device.Type, t.Device.Index},

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// cgroupQuota is the number of processors that the control groups of this process allow it at once, a fraction rounded up; 0: no limit.
-// Groups are nested, and the smallest quota of a group and those that it lies in counts. See cgroups(7).
+// cgroupQuota is the CPU quota of the control groups of this process in processors, rounded up; 0: no limit.
+// Control groups are nested, and the smallest quota on the path to the root applies. See cgroups(7).
 func cgroupQuota() int { return quotaIn("") }
 
-// quotaIn is cgroupQuota of a tree of files that lies elsewhere.
+// quotaIn is cgroupQuota for a file system below root; tests pass a folder.
 func quotaIn(root string) int {
 	limit := math.Inf(1)
 	groups := linesOf(root + "/proc/self/cgroup")
@@ -38,10 +38,11 @@ func quotaIn(root string) int {
 	return int(math.Ceil(limit))
 }
 
-// cgroupMount is a mounted hierarchy of control groups that can limit processor time.
+// cgroupMount is a mounted cgroup hierarchy that can limit CPU time.
 type cgroupMount struct {
-	root, point string // the group that is mounted, and where
-	unified     bool   // version 2
+	root    string // group at the root of the mount
+	point   string // mount point
+	unified bool   // cgroup version 2
 }
 
 // parseMount reads a line of mountinfo: id, parent, device, root, mount point, options..., "-", type, source, options of the file system.
@@ -55,9 +56,10 @@ func parseMount(line string) (m cgroupMount, ok bool) {
 	return m, m.unified || kind[0] == "cgroup" && len(kind) > 2 && hasItem(kind[2], "cpu")
 }
 
-// unescape undoes what mountinfo writes for characters that separate its fields.
+// unescape decodes the octal escapes of mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
+// hasItem reports whether a comma-separated list contains an item.
 func hasItem(list, item string) bool {
 	for _, each := range strings.Split(list, ",") {
 		if each == item {
@@ -67,8 +69,8 @@ func hasItem(list, item string) bool {
 	return false
 }
 
-// folder is where the group of a line of /proc/self/cgroup (number:controllers:path) lies, if it is one of this hierarchy. A group outside
-// the part that is mounted is that part as a whole, as in a container.
+// folder is the folder of the group in a line of /proc/self/cgroup (number:controllers:path), if the group
+// belongs to this hierarchy. A group outside the mounted part, as in a container, maps to the mount point.
 func (m *cgroupMount) folder(line string) (string, bool) {
 	parts := strings.SplitN(line, ":", 3)
 	if len(parts) < 3 || m.unified != (parts[0] == "0" && parts[1] == "") || !m.unified && !hasItem(parts[1], "cpu") {
@@ -81,7 +83,7 @@ func (m *cgroupMount) folder(line string) (string, bool) {
 	return path.Join(m.point, inside), true
 }
 
-// quota is the number of processors that the group in a folder may use; infinite where there is no limit.
+// quota is the CPU quota of the group in a folder, in processors; +Inf if there is no limit.
 func (m *cgroupMount) quota(folder string) float64 {
 	var quota, period string
 	if m.unified {
@@ -97,6 +99,7 @@ func (m *cgroupMount) quota(folder string) float64 {
 	return float64(q) / float64(p)
 }
 
+// contentOf is the trimmed content of a file; "" if it cannot be read.
 func contentOf(file string) string {
 	bytes, err := os.ReadFile(file)
 	if err != nil {
@@ -105,4 +108,5 @@ func contentOf(file string) string {
 	return strings.TrimSpace(string(bytes))
 }
 
+// linesOf are the lines of a file.
 func linesOf(file string) []string { return strings.Split(contentOf(file), "\n") }

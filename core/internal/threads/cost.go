@@ -5,17 +5,17 @@ import (
 	"unsafe"
 )
 
-// workPerWorker is how many nanoseconds of work have to wait for a worker for it to be asked for.
+// workPerWorker is the least work per worker, in nanoseconds, that is worth waking it.
 const workPerWorker = 15_000
 
-// costs remembers how many nanoseconds a task takes, for each program and way of cutting its work. Entries replace each other where there
-// are more: what an unknown task takes is found out by the run itself.
+// costs is a direct-mapped cache of the nanoseconds that one task takes, keyed by program, number of tasks
+// and grain size. A new key evicts the entry in its slot; a run measures a task whose cost is unknown.
 var costs [1024]struct{ key, nanoseconds atomic.Int64 }
 
-// costOf is the place of what a task takes; 0: not known.
+// costOf is the entry with the cost of one task in nanoseconds; 0: unknown.
 func costOf(program unsafe.Pointer, tasks, grain int64) *atomic.Int64 {
 	hash := uint64(uintptr(program)) ^ uint64(tasks)<<32 ^ uint64(grain)<<20
-	hash *= 0x9e3779b97f4a7c15 // of Knuth's multiplicative hashing
+	hash *= 0x9e3779b97f4a7c15 // Knuth's multiplicative hashing
 	key, entry := int64(hash|1), &costs[hash>>54]
 	if entry.key.Swap(key) != key {
 		entry.nanoseconds.Store(0)
@@ -23,7 +23,8 @@ func costOf(program unsafe.Pointer, tasks, grain int64) *atomic.Int64 {
 	return &entry.nanoseconds
 }
 
-// learn takes a measurement into account: a shorter one at once, as longer ones are often disturbed.
+// updateCost merges a measurement into an entry. A shorter time replaces the entry; a longer one moves it by
+// an eighth of the difference, because interrupts and other programs lengthen measurements.
 func updateCost(cost *atomic.Int64, measured int64) {
 	if known := cost.Load(); known != 0 && measured > known {
 		measured = known + (measured-known)/8
@@ -31,7 +32,7 @@ func updateCost(cost *atomic.Int64, measured int64) {
 	cost.Store(max(measured, 1))
 }
 
-// workersFor is how many workers to ask for tasks that take some nanoseconds each.
+// workersFor is the number of workers to use for tasks of `each` nanoseconds, beside the calling goroutine.
 func workersFor(tasks, grain, each int64) int {
 	n := min((tasks+grain-1)/grain, tasks*each/workPerWorker)
 	if n <= 1 || !workersAllowed() {

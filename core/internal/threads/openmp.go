@@ -5,16 +5,17 @@ import "C"
 
 import "runtime/cgo"
 
-// team is what the members of an OpenMP team do.
+// teamBodies are the functions that the members of an OpenMP team call.
 type teamBodies struct {
 	others func(number int)
 	mine   func()
 }
 
-// hasTeam reports whether this thread has a team of OpenMP with n other members.
+// hasOpenMPTeam reports whether this thread has an OpenMP team with n other members.
 func hasOpenMPTeam(n int) bool { return C.sw_openmp_has_team(C.int(n)) != 0 }
 
-// runOnTeam calls mine on this thread and others(k) on member k of its team, 1 <= k <= n, and returns when all have returned.
+// runOnOpenMP calls mine on this thread and others(k) on member k of its OpenMP team for 1 <= k <= n. It
+// returns when all calls have returned.
 func runOnOpenMP(n int, others func(number int), mine func()) {
 	handle := cgo.NewHandle(teamBodies{others, mine})
 	defer handle.Delete()

@@ -6,44 +6,49 @@ import (
 	"time"
 )
 
-// pool is the worker pool of the CPU backend: goroutines that take tasks of a run beside the goroutine that began it.
+// pool is the worker pool of the CPU backend. Its goroutines take tasks of a run, beside the goroutine that
+// started the run.
 //
-// A worker may start late, or lose its processor to another program for some milliseconds. So a run waits for begun tasks alone, never for
-// a worker, and asks for none where workers did not pay lately.
+// Waking a parked thread costs as much as a small run. An idle worker therefore spins for spinTime before it
+// parks, and the caller spins for completion.
 //
-// Where an OpenMP runtime keeps its threads spinning after a parallel operation, those of torch for example, the processors look busy to
-// workers. Its team does the work then: see openmp.h.
+// A worker may start late, or lose its processor to another program for milliseconds. A run therefore waits
+// for started tasks only, never for a worker, and uses no workers while they recently cost more time than
+// they saved (updateBalance).
+//
+// An OpenMP runtime, such as the one of torch, keeps its threads spinning after a parallel region, and they
+// compete with the workers for processors. In that case the OpenMP team runs the tasks (openmp.h).
 var pool struct {
 	sync.Mutex
 	idle []*poolWorker
 	size int
 
-	pause    atomic.Int64 // nanoseconds for which runs go alone once workers do not pay
-	resumes  atomic.Int64 // the time until which they do, as of now()
-	saved    atomic.Int64 // nanoseconds that workers saved lately, less what they lost; at most longestCredit
-	failures atomic.Int64 // times in a row that they lost more than they had saved
-	openMP   atomic.Bool  // the team of OpenMP is to be asked, where there is one
+	pause    atomic.Int64 // nanoseconds that runs stay serial after workers lost time
+	resumes  atomic.Int64 // end of the current pause, on the clock of now()
+	saved    atomic.Int64 // recent balance of nanoseconds saved less nanoseconds lost; at most longestCredit
+	failures atomic.Int64 // consecutive times that the balance fell below zero
+	openMP   atomic.Bool  // prefer the OpenMP team, if there is one
 }
 
-// spinTime is how long a worker without work, and a run that waits for its last tasks, look out before they sleep: waking a thread takes as
-// long as many a run, and runs that follow each other in a loop come sooner.
+// spinTime is how long an idle worker, and a caller that waits for its last tasks, spin before they park.
+// Runs that follow each other in a loop come sooner.
 const spinTime = 100 * time.Microsecond
 
 // Limits of pool.pause.
 const (
 	shortestPause = time.Millisecond
 	longestPause  = time.Second
-	pausePerLoss  = 64 // times what a run lost
+	pausePerLoss  = 64 // pause as a multiple of the time lost
 )
 
-// longestCredit is how much workers may lose, in one run or in several, after they saved as much: less than a time slice of another
-// program, and more than what an interrupt takes.
+// longestCredit is the largest balance of saved time. Workers may lose this much before a pause. It is
+// shorter than a scheduler time slice and longer than an interrupt.
 const longestCredit = time.Millisecond
 
-// trialCredit is what workers may lose after a pause before the next one: the first run then wakes a thread.
+// trialCredit is the balance after a pause. It covers waking a thread in the first run that uses workers again.
 const trialCredit = 200 * time.Microsecond
 
-// poolWorker does one job at a time.
+// poolWorker is one goroutine of the pool. It works on one job at a time.
 type poolWorker struct {
 	number int
 	job    atomic.Pointer[job]
@@ -56,8 +61,8 @@ var epoch = time.Now()
 // now is the time in nanoseconds on a monotonic clock.
 func now() int64 { return int64(time.Since(epoch)) }
 
-// submit hands a job to workers without work, at most n of them. There are fewer where other runs have them, or where a processor is
-// missing for one.
+// submit assigns a job to n idle workers. It assigns fewer if other runs hold them or if the pool has
+// reached the number of processors less one.
 func submit(j *job, n int) {
 	limit := processors() - 1
 	pool.Lock()
@@ -91,7 +96,7 @@ func (w *poolWorker) loop() {
 				<-w.wake
 			}
 		}
-		if j := w.job.Swap(nil); j != nil { // nil: the wake-up is for a job that was seen and done before it came
+		if j := w.job.Swap(nil); j != nil { // nil: the job of this wake-up was already taken while spinning
 			j.work(w.number)
 			pool.Lock()
 			pool.idle = append(pool.idle, w)
@@ -100,7 +105,7 @@ func (w *poolWorker) loop() {
 	}
 }
 
-// spinUntil looks out for something to happen, and reports whether it did within spinTime.
+// spinUntil polls a condition for spinTime and reports whether it became true.
 func spinUntil(happened func() bool) bool {
 	for start := time.Now(); !happened(); {
 		if time.Since(start) > spinTime {
@@ -110,9 +115,10 @@ func spinUntil(happened func() bool) bool {
 	return true
 }
 
-// judge compares how long a run took with how long it would have taken alone, and keeps the balance of what workers saved. Where they lost
-// more than they had saved, the processors are busy with something else: the other sort of workers is tried if there is one, and when that
-// did not pay either the next runs go alone, for longer each time that workers disappoint again, and for many times as long as was lost.
+// updateBalance compares the time of a parallel run with its estimated serial time, both in nanoseconds, and
+// adds the difference to the balance of saved time. A balance below zero means that the processors are busy
+// with other work. The pool then switches between workers and the OpenMP team if it has the choice. If both
+// lost time, the next runs are serial for a pause that doubles with each further loss (exponential backoff).
 func updateBalance(took, alone int64, choice bool) {
 	pause := pool.pause.Load()
 	balance := min(pool.saved.Load()+alone-took, int64(longestCredit))
@@ -139,26 +145,26 @@ func updateBalance(took, alone int64, choice bool) {
 	pool.resumes.Store(now() + pause)
 }
 
-// workersPay reports whether the time for which runs go alone is over.
+// workersAllowed reports whether no pause is in effect.
 func workersAllowed() bool { return pool.pause.Load() == 0 || now() >= pool.resumes.Load() }
 
-// job is a run that workers may join, which is of use until its tasks are all begun.
+// job is a run that workers may join as long as some of its tasks are not started.
 type job struct {
-	work      func(number int) // takes tasks until none is left; 0 is the goroutine that began the run
+	work      func(number int) // takes tasks until none is left; number 0 is the goroutine that started the run
 	tasks     int64
 	completed atomic.Int64
 	waiting   atomic.Bool
 	done      chan struct{}
 }
 
-// complete counts tasks that are done.
+// complete counts n finished tasks and wakes the caller after the last one.
 func (j *job) complete(n int64) {
 	if j.completed.Add(n) == j.tasks && j.waiting.Load() {
 		j.done <- struct{}{}
 	}
 }
 
-// wait returns when every task is done.
+// wait returns when every task is finished.
 func (j *job) wait() {
 	all := func() bool { return j.completed.Load() == j.tasks }
 	if spinUntil(all) {

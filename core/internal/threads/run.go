@@ -9,28 +9,30 @@ import (
 
 func init() {
 	pool.saved.Store(int64(trialCredit))
-	if runtime.GOMAXPROCS(0) < 2 { // lest a run keep others from beginning, where this process had one processor when it started
+	if runtime.GOMAXPROCS(0) < 2 { // one P would let a long run in C delay every other goroutine
 		runtime.GOMAXPROCS(2)
 	}
 }
 
-// taskRange is the part of the tasks that one goroutine of a run begins with.
+// taskRange is the range of tasks that one goroutine of a run owns. Others steal from it when they have
+// finished their own.
 type taskRange struct {
-	next atomic.Int64 // the first that nobody has taken yet
+	next atomic.Int64 // first task that is not taken
 	end  int64
-	_    [48]byte // a cache line each
+	_    [48]byte // padding to a cache line of 64 bytes
 }
 
-// drain takes all tasks that are left, and returns their number.
+// drain takes all remaining tasks and returns their number.
 func (r *taskRange) drain() int64 { return max(0, r.end-r.next.Swap(r.end)) }
 
-// Run calls body for every task, on this goroutine and on workers of the pool where that pays. start lends each goroutine its scratch
-// and says how it is given back. As many tasks as grain are worth another goroutine; program tells runs apart of which the cost is
-// remembered.
+// Run calls body for every task, on this goroutine and, if the work is large enough, on workers of the pool.
+// start allocates the scratch of a goroutine and returns the function that releases it. grain is the number
+// of tasks that justify one more goroutine. program is the key under which the cost of a task is cached.
 //
-// Each goroutine begins with adjacent tasks, the same ones in every run of as many, so that it finds its part of the operands in a cache near
-// it; one that has done its own takes those of others. Tasks are cut by the caller in a way that does not depend on the number of threads, so
-// neither does the result. A panic of any goroutine reaches the caller.
+// Each goroutine owns a contiguous range of tasks, the same in every run with as many tasks, so that its
+// part of the operands stays in a nearby cache. A goroutine without tasks steals from the others. The caller
+// divides the work into tasks independently of the number of threads, so the result does not depend on it.
+// A panic of any goroutine reaches the caller.
 func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, func()), body func(scratch W, task int64)) {
 	if tasks <= 0 {
 		return
@@ -45,7 +47,7 @@ func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, fun
 	}
 	cost, began, first := costOf(program, tasks, grain), now(), int64(0)
 	each := cost.Load()
-	if each == 0 { // not known: the first task tells
+	if each == 0 { // unknown cost: measure the first task
 		body(scratch, 0)
 		first, each = 1, max(now()-began, 1)
 	}
@@ -61,7 +63,8 @@ func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, fun
 	updateCost(cost, (now()-began)/tasks)
 }
 
-// runOn does the tasks first..tasks-1 with n workers, and returns the nanoseconds that one took this goroutine; 0 where it had none.
+// runOnAll runs the tasks first..tasks-1 on this goroutine and n workers. It returns the nanoseconds of CPU
+// time per task that this goroutine measured; 0 if it ran none.
 func runOnAll[W any](n int, first, tasks int64, start func() (W, func()), body func(scratch W, task int64), scratch W) (each int64) {
 	own := make([]taskRange, n+1)
 	for k, count := int64(0), tasks-first; k <= int64(n); k++ {
@@ -98,7 +101,7 @@ func runOnAll[W any](n int, first, tasks int64, start func() (W, func()), body f
 			take(scratch, number)
 		}
 	}
-	runtime.LockOSThread() // whose processor time is measured
+	runtime.LockOSThread() // threadTime measures one OS thread
 	defer runtime.UnlockOSThread()
 	var began, taken int64
 	mine := func() {

@@ -16,10 +16,10 @@ int64_t sw_thread_time(void) {
 #include <sched.h>
 #include <string.h>
 
-/* at::get_num_threads(). The setting is global and becomes one of the OpenMP runtime in each thread that asks torch for it, so that the
-   runtime's own number is that of torch in some threads only. */
+/* at::get_num_threads(). torch keeps one global setting and copies it to the OpenMP runtime only in threads that use
+   torch. omp_get_max_threads() can therefore differ from it. */
 static int (*_Atomic torch_threads)(void);
-static _Atomic unsigned long long searched; /* how many libraries had been loaded at the last search */
+static _Atomic unsigned long long searched; /* libraries loaded at the time of the last search */
 
 static int count(struct dl_phdr_info *info, size_t size, void *libraries) {
   (void)size;

@@ -2,16 +2,16 @@
 #define STERNWAY_THREADS_H
 #include <stdint.h>
 
-/* What torch.get_num_threads() says on this thread; 0 where torch is not loaded. */
+/* torch.get_num_threads() on this thread; 0 if torch is not loaded. */
 int sw_torch_threads(void);
 
-/* The processor time of this thread in nanoseconds. */
+/* The CPU time that this thread has used, in nanoseconds. */
 int64_t sw_thread_time(void);
 
-/* The number of processors that this thread may run on; 0 where the system does not tell. */
+/* The number of processors in the affinity mask of this thread; 0 if the system does not report it. */
 int sw_affinity(void);
 
-/* How many libraries this process has loaded so far. */
+/* The number of shared libraries that this process has loaded so far; it never falls. */
 unsigned long long sw_count_libraries(void);
 
 #endif

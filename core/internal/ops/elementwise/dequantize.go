@@ -47,6 +47,7 @@ type FakeQuantizePerTokenBackward struct {
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
+// Dequantize and FakeQuantize are the families of the two descriptors.
 var (
 	Dequantize = ops.Register(&ops.Family{
 		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
@@ -60,7 +61,8 @@ var (
 	})
 )
 
-// Inputs: dy, then scale, q, zero_point of dequantise, or x, scale, zero_point of fake quantise.
+// DequantizeOp and FakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q, zero_point of dequantize;
+// dy, x, scale, zero_point of fake quantize.
 var (
 	DequantizeOp = Op{
 		inputs: 4, outputs: 3, denseInputs: 1, perToken: true,
@@ -87,6 +89,7 @@ func (d DequantizePerTokenBackward) Family() string { return Dequantize.Name }
 // Family is "fake_quantize_per_token_backward".
 func (d FakeQuantizePerTokenBackward) Family() string { return FakeQuantize.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	t, err := newTokens(Dequantize, d.Shape, d.DType, d.ScaleDType)
 	if err == nil {
@@ -102,11 +105,12 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 		if args[5].Given() && !args[2].Given() {
 			return errs.New(errs.InvalidProblem, Dequantize.Name, "q", "given for dscale", "nothing", "")
 		}
-		return t.presence(args)
+		return t.checkPresence(args)
 	}
 	return p, nil
 }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	t, err := newTokens(FakeQuantize, d.Shape, d.DType, d.ScaleDType)
 	if err != nil {
@@ -117,11 +121,11 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	}
 	p := t.problem([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &FakeQuantizeOp, 2, [4]float64{float64(d.QuantMin), float64(d.QuantMax)})
 	p.Traffic += p.Traffic / 2 // x is read as well
-	p.CheckPresence = t.presence
+	p.CheckPresence = t.checkPresence
 	return p, nil
 }
 
-// tokens is what the two families share: a row of Shape for each token, and values of one number for each token.
+// tokenProblem builds the problems of both families: a row of Shape per token, and operands with one number per token.
 type tokenProblem struct {
 	family     *ops.Family
 	shape      []int64
@@ -145,7 +149,8 @@ func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *t
 	return t, nil
 }
 
-// perToken are the shapes of one number for each token: [...] and [..., 1]. A tensor of rank 0 is one token of one element.
+// perToken are the accepted shapes of an operand with one number per token: [...] and [..., 1]. A tensor of rank 0
+// is one token of one element.
 func (t *tokenProblem) perToken() [][]int64 {
 	lead := t.shape[:max(1, len(t.shape))-1]
 	return [][]int64{lead, append(append([]int64{}, lead...), 1)}
@@ -172,7 +177,7 @@ func (t *tokenProblem) outputs() []ops.Operand {
 	}
 }
 
-// problem puts the operands together; scale is the place of scale among the inputs.
+// problem assembles a problem; scale is the index of the operand scale.
 func (t *tokenProblem) problem(inputs []ops.Operand, op *Op, scale int, scalar [4]float64) *ops.Problem {
 	n, _ := tensor.Product(t.shape)
 	p := &ops.Problem{Family: t.family, Element: t.element, Operands: append(inputs, t.outputs()...), Traffic: 2 * n * t.element.Size()}
@@ -193,7 +198,8 @@ func (t *tokenProblem) problem(inputs []ops.Operand, op *Op, scale int, scalar [
 	return p
 }
 
-func (t *tokenProblem) presence(args []tensor.Tensor) *errs.Error {
+// checkPresence refuses dzero_point without a floating zero_point of its dtype.
+func (t *tokenProblem) checkPresence(args []tensor.Tensor) *errs.Error {
 	zeroPoint, dzeroPoint := &args[3], &args[6]
 	if !dzeroPoint.Given() {
 		return nil
@@ -229,7 +235,7 @@ func fakeQuantizeBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, sums
 	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, low, high)
 }
 
-// fakeQuantizeBlock runs the loop of op_dequantize.c.
+// fakeQuantizeBlock calls the loop in dequantize.c.
 func fakeQuantizeBlock[A cpu.Accumulator](dx []A, dscale, dzeroPoint []float64, dy, x, scale, zero []A, low, high A) {
 	n, run := C.long(len(dy)), deqRun(scale, len(dy))
 	switch s := any(scale).(type) {

@@ -1,4 +1,4 @@
-/* Included once for each processor by op_dequantize.c. */
+/* The loops of fake quantize. dequantize.c includes this header once per vector width. */
 
 #include "tree_loops.h"
 
@@ -9,12 +9,12 @@
 #define REST(x, q, s) __builtin_fmaf(-(q), s, x)
 #endif
 
-/* What the elements of a token share. A scale of 0 stands for ever smaller ones: x / 0 is infinite with the sign of x, which a divisor
-   without a sign gives, and 0 / 0 is 0. Where no x but one worth no step is inside the bounds, as for an infinite scale, inverse is 0. */
+/* The constants of a token. A scale of 0 is the limit of small positive scales: x / 0 is infinite with the sign of x, for which
+   divisor is +0, and 0 / 0 is 0. inverse is 0 for scales of 0 and infinity, for which the residual inside the bounds is 0. */
 typedef struct { float scale, zero, divisor, low, high; double inverse; int plain; } AT(token_f32);
 typedef struct { double scale, zero, divisor, low, high; } AT(token_f64);
 
-/* plain: what is left of x / scale, and a level without its zero point, are exact in float32. */
+/* plain: the remainder of x / scale, and a level less its zero point, are exact in float32. */
 INLINE AT(token_f32) AT(token_of_f32)(float scale, float zero, float low, float high) {
   int small = fabsf(zero) <= 0x1p22f && fabsf(low) <= 0x1p22f && fabsf(high) <= 0x1p22f;
   return (AT(token_f32)){
@@ -51,7 +51,7 @@ TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restr
   for (long j = 0; shifts && j < n; j++) outside[j] = outer[j];
 }
 
-/* The same for any token. */
+/* fake_quantize_lanes_f32 for tokens that are not plain. */
 TARGET static __attribute__((noinline)) void AT(fake_quantize_any_f32)(float *dx, double *dscale, double *outside, const float *dy, const float *x,
                                                                        const AT(token_f32) *t, long n) {
   for (long j = 0; j < n; j++) {

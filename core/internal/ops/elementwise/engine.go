@@ -1,5 +1,5 @@
-// Package elementwise holds the operations whose results depend on one position of each operand, and on sums over the dimensions that an
-// operand is broadcast along: lerp, dequantise, fake quantise. One map-reduce engine runs them all.
+// Package elementwise implements operations that map each element and sum over broadcast dimensions: lerp,
+// dequantize, fake quantize. One map-reduce engine runs all of them.
 package elementwise
 
 import (
@@ -13,69 +13,70 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Op is a pure function of one element: some inputs, in the accumulator, to some outputs. Lerp, dequantise and fake
-// quantise are nothing else; the engine of this file stores each output, or sums it over the dimensions that it was broadcast along.
-// A body works on a block: the outputs and the first input have its length; another input has it too, or one number for each run of
-// equal length, or one for the whole block, unless it is in whole; absent inputs and outputs that nobody asked for are nil. Terms of
-// the outputs that are summed are float64 whatever the accumulator is: where they cancel, their roundings are all that is left. f32 and
-// f64 are for values of a token: they leave the sum of the terms of each run.
+// Op is a pure function of one element, from inputs to outputs in the accumulator type. The engine stores each
+// output element by element, or sums it over the dimensions that its operand was broadcast along.
+//
+// Either products describes the outputs, or f32 and f64 compute a block of them. In a block, the outputs and the
+// first input have full length. Each other input has full length, or one number per run of equal length, or one
+// number for the block; an input in denseInputs always has full length. Absent inputs and outputs are nil. The
+// functions leave the sum of each run in sums, in float64: float32 roundings would dominate where terms cancel.
 type Op struct {
 	inputs, outputs int
-	denseInputs     uint8       // the inputs that always come with a number for each element
-	perToken        bool        // the last dimension is a token's own: it stays the fastest, and values for a token are sums over it
-	Kernels         []kernelSet // the kernels, those with the fewest operands first
-	inputsOf        [3]uint8    // the inputs that each output needs, as sets
-	// scalars completes the numbers of the descriptor with what only the operands of a run tell; nil: nothing.
+	denseInputs     uint8       // set of inputs that always have one number per element
+	perToken        bool        // a token is a row of the last dimension, which stays the fastest; sums run over it
+	Kernels         []kernelSet // kernel sets, those with the fewest operands first
+	inputsOf        [3]uint8    // set of inputs that each output needs
+	// scalars sets the scalar arguments that depend on the operands of a run; nil: none do.
 	scalars func(scalar *[4]float64, args []tensor.Tensor)
-	// multiples are the outputs where each is a multiple of the first input; else f32 and f64 compute them.
+	// products describes the outputs if each is a product with the first input; nil: f32 and f64 compute them.
 	products func(scalar *[4]float64, args []tensor.Tensor) [3]product
 	f32      func(scalar *[4]float64, in, out [][]float32, sums [][]float64)
 	f64      func(scalar *[4]float64, in, out, sums [][]float64)
 }
 
-// multiple is an output that is x (y - z), where x is the first input, or the sum of it, times an input that has a number for each sum.
+// product is an output x (y - z), where x is the first input, or the sum of such terms times input sumFactor.
 type product struct {
 	y, z      factor
-	sumFactor int // 0: none
+	sumFactor int // index of an input with one number per sum; 0: none
 }
 
-// factor is an input, absent ones being 0, or, where input is 0, a number.
+// factor is an input, or a constant if input is 0. An absent input counts as 0.
 type factor struct {
 	input  int
 	number float64
 }
 
-// mapReduce is the program of an elementOp.
+// mapReduce is the program of an Op.
 type mapReduce struct {
 	family  *ops.Family
 	op      *Op
 	element tensor.DType
 	scalar  [4]float64
 	shape   []int64
-	// axis[i][d] is the dimension of operand i that follows dimension d of the shape, or -1 where the operand is broadcast.
+	// axis[i][d] is the dimension of operand i that matches dimension d of the shape; -1 if the operand is broadcast.
 	axis [cpu.MaxOperands][tensor.MaxRank]int8
-	// sums[o] is the set of dimensions that output o is summed over; 0: it is stored element by element.
+	// sums[o] is the set of dimensions that output o is summed over; 0: the output is stored element by element.
 	sums   [cpu.MaxOperands]uint8
 	passes []reduction // one for each distinct set in sums
 	numSMs int         // multiprocessors
 }
 
-// reduction is how one set of dimensions is summed, chosen from the shape alone.
+// reduction is the configuration of the sums over one set of dimensions. It depends on the shape alone.
 type reduction struct {
 	dims    uint8
 	columns bool
-	outputs int   // how many outputs may be summed over dims
+	outputs int   // number of outputs that may be summed over dims
 	kept    int64 // number of sums
-	chunks  int64 // parts that each sum is cut into
+	chunks  int64 // parts that each sum is split into
 }
 
-// The variants of an elementOp: without sums, with sums along the fastest dimension, with sums beside it.
+// The kernel variants of an Op: map has no sums, rows sums along the fastest dimension, columns along slower ones.
 var (
 	mapKernels   = []string{"map", "rows", "columns"}
 	tokenKernels = []string{"map", "rows"}
 )
 
-// alignLeft follows the leading dimensions of the shape and is constant along the last: a value for each token.
+// alignLeft matches an operand with one value per token to the leading dimensions; it is constant along the last.
 func (m *mapReduce) alignLeft(operand int) {
 	for d := range m.shape {
 		m.axis[operand][d] = int8(d)
@@ -83,7 +84,7 @@ func (m *mapReduce) alignLeft(operand int) {
 	m.axis[operand][len(m.shape)-1] = -1
 }
 
-// alignRight follows the trailing dimensions of the shape, as broadcasting does; extents of 1 are repeated.
+// alignRight matches an operand of a shape to the trailing dimensions, as broadcasting does.
 func (m *mapReduce) alignRight(operand int, shape []int64) {
 	lead := len(m.shape) - len(shape)
 	for d := range m.shape {
@@ -94,7 +95,7 @@ func (m *mapReduce) alignRight(operand int, shape []int64) {
 	}
 }
 
-// prepare chooses how every sum is done.
+// prepare chooses the configuration of every reduction.
 func (m *mapReduce) prepare(numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 	m.numSMs = numSMs
 	for o := range m.op.outputs {
@@ -126,6 +127,7 @@ func (m *mapReduce) prepare(numSMs int, cuda bool, preference ops.Preference) (o
 	return m, nil
 }
 
+// reductionOver is the reduction over a set of dimensions, along columns if the fastest dimension is kept.
 func (m *mapReduce) reductionOver(dims uint8, kernel string) reduction {
 	r := reduction{dims: dims, outputs: 1, kept: 1, chunks: 1}
 	for d, extent := range m.shape {
@@ -142,7 +144,7 @@ func (m *mapReduce) reductionOver(dims uint8, kernel string) reduction {
 	return r
 }
 
-// bytes of partial sums that a reduction leaves between its kernels.
+// bytes is the size of the partial sums that a reduction keeps in the workspace.
 func (m *mapReduce) bytes(r *reduction) int64 {
 	if r.chunks == 1 {
 		return 0
@@ -150,6 +152,7 @@ func (m *mapReduce) bytes(r *reduction) int64 {
 	return int64(r.outputs) * r.chunks * r.kept * m.element.Accumulator().Size()
 }
 
+// Workspace implements ops.Program.
 func (m *mapReduce) Workspace() (bytes int64) {
 	for i := range m.passes {
 		bytes = max(bytes, m.bytes(&m.passes[i]))
@@ -164,6 +167,7 @@ func (r *reduction) kernel() string {
 	return "rows"
 }
 
+// Kernel implements ops.Program.
 func (m *mapReduce) Kernel() string {
 	if len(m.passes) == 0 {
 		return "map"
@@ -171,7 +175,7 @@ func (m *mapReduce) Kernel() string {
 	return m.passes[0].kernel()
 }
 
-// space is the index space of the shape, with the strides that these operands have under it.
+// space is the iteration space of the shape with the strides of these operands.
 func (m *mapReduce) space(args []tensor.Tensor) cpu.Space {
 	s := cpu.Space{N: len(m.shape), Kept: len(m.shape)}
 	copy(s.Extent[:], m.shape)
@@ -188,7 +192,7 @@ func (m *mapReduce) space(args []tensor.Tensor) cpu.Space {
 	return s
 }
 
-// pass is one walk over the operands: the outputs that it stores and those that it sums, as sets.
+// pass is one iteration over the operands. inputs, stored and summed are sets of inputs and outputs.
 type pass struct {
 	reduction *reduction // nil: nothing is summed
 	inputs    uint8
@@ -196,7 +200,8 @@ type pass struct {
 	summed    uint8
 }
 
-// plan cuts a run into passes: one for each distinct set of summed dimensions, the stored outputs riding on the first.
+// plan divides a run into passes: one for each distinct set of summed dimensions. The first also stores the
+// outputs without sums.
 func (m *mapReduce) plan(args []tensor.Tensor) (list [cpu.MaxOperands]pass, n int) {
 	var stored uint8
 	summed := [cpu.MaxOperands]uint8{}
@@ -239,7 +244,7 @@ func (m *mapReduce) plan(args []tensor.Tensor) (list [cpu.MaxOperands]pass, n in
 	return list, n
 }
 
-// arrange is the space of one pass.
+// arrange is the iteration space of one pass.
 func (m *mapReduce) arrange(p *pass, space *cpu.Space) cpu.Space {
 	switch {
 	case p.reduction != nil:
@@ -250,6 +255,7 @@ func (m *mapReduce) arrange(p *pass, space *cpu.Space) cpu.Space {
 	return space.Arrange(0, false, false, m.op.inputs+bits.TrailingZeros8(p.stored))
 }
 
+// Geometry implements ops.Program.
 func (m *mapReduce) Geometry() string {
 	text := fmt.Sprintf("%s over %s", m.Kernel(), tensor.ShapeText(m.shape))
 	for i := range m.passes {
@@ -260,7 +266,7 @@ func (m *mapReduce) Geometry() string {
 	return text
 }
 
-// InPlace lets an output be dy when it is the only output and is not a sum: every element is read before it is written.
+// InPlace allows an output to be dy if it is the only output and not a sum: each element is read before it is written.
 func (m *mapReduce) InPlace(args []tensor.Tensor, o int) bool {
 	for i := m.op.inputs; i < len(args); i++ {
 		if args[i].Given() && i != o {

@@ -7,7 +7,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// The argument of the kernels of cuda/mapreduce.cuh, word by word.
+// This file packs the argument of the CUDA kernels of the engine, word by word.
 
 // step is the stride of operand i along the fastest dimension.
 func (k *devicePass) step(i int) int64 {
@@ -17,18 +17,18 @@ func (k *devicePass) step(i int) int64 {
 	return 0
 }
 
-// side reports that operand i is a number for a token: constant along the fastest dimension, of any dtype.
+// isPerToken reports whether operand i has one number per token: it is constant along the fastest dimension.
 func (k *devicePass) isPerToken(i int) bool {
 	return k.op.perToken && k.axis[i][len(k.shape)-1] < 0
 }
 
-// reads reports that the pass reads input i as elements.
+// readsElements reports whether the pass reads input i element by element.
 func (k *devicePass) readsElements(i int) bool { return k.inputs>>i&1 != 0 && !k.isPerToken(i) }
 
-// stores reports that the pass stores output o element by element.
+// storesElements reports whether the pass stores output o element by element.
 func (k *devicePass) storesElements(o int) bool { return k.stored>>o&1 != 0 }
 
-// strided reports that some input jumps from element to element.
+// inputsStrided reports whether an input has a stride other than 0 or 1 along the fastest dimension.
 func (k *devicePass) inputsStrided() bool {
 	for i := range k.op.inputs {
 		if step := k.step(i); k.readsElements(i) && step != 0 && step != 1 {
@@ -38,7 +38,8 @@ func (k *devicePass) inputsStrided() bool {
 	return false
 }
 
-// far reports that the fastest dimension is not where memory is dense: for the outputs, or without one for the inputs.
+// outputsStrided reports whether a stored output, or without stored outputs an input, has a stride other than 0
+// or 1 along the fastest dimension.
 func (k *devicePass) outputsStrided() bool {
 	for o := range k.op.outputs {
 		if step := k.step(k.op.inputs + o); k.storesElements(o) && step != 0 && step != 1 {
@@ -48,7 +49,8 @@ func (k *devicePass) outputsStrided() bool {
 	return k.stored == 0 && k.inputsStrided()
 }
 
-// wide proves that every operand may be moved in vectors: dense and aligned in every row, or constant.
+// vectorized reports whether every operand can be accessed in 16-byte vectors: each is dense and aligned in
+// every row, or constant along it.
 func (k *devicePass) vectorized() bool {
 	for i := range k.op.inputs {
 		if k.readsElements(i) && k.step(i) != 0 && !k.aligned(i) {
@@ -76,7 +78,8 @@ func (k *devicePass) aligned(i int) bool {
 	return true
 }
 
-// pack writes the argument of map, rows and columns: the fastest dimension, then the kept ones and the reduced ones, faster first.
+// pack writes the argument of map, rows and columns. Dimensions are ordered fastest first: the fastest one, then
+// the kept ones, then the reduced ones.
 func (k *devicePass) pack(l *launchConfig) {
 	var order [tensor.MaxRank]int
 	n := 0
@@ -102,10 +105,10 @@ func (k *devicePass) pack(l *launchConfig) {
 	}
 }
 
-// packKept writes the argument of combine, which sees kept dimensions alone.
+// packKept writes the argument of the combine kernel, which has kept dimensions only.
 func (k *devicePass) packKept(l *launchConfig) {
 	var order [tensor.MaxRank]int
-	order[0] = -1 // rows: an extent of 1 stands for the fastest dimension
+	order[0] = -1 // rows: the fastest dimension has extent 1
 	if k.space.Columns {
 		order[0] = k.space.N - 1
 	}
@@ -122,7 +125,8 @@ func (k *devicePass) packKept(l *launchConfig) {
 	}
 }
 
-// uses has two bits for each operand of a set: it is read or stored by elements; it is constant along the fastest dimension.
+// accessBits has two bits per operand of a kernel set: the pass accesses it element by element; it is constant
+// along the fastest dimension.
 func (k *devicePass) accessBits(set *kernelSet) (bits uint64) {
 	at := 0
 	for _, i := range set.In {

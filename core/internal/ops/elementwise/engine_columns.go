@@ -5,17 +5,18 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
-// Sums along slower dimensions: each column's own. Columns are added leaf rows at a time, leaves by as many, so that error gathers slowly.
+// Sums of columns, along slower dimensions. Rows are added in leaves of leafRows, and leaves in groups of
+// leafRows, so that the rounding error grows slowly.
 const (
 	leafRows       = 16
-	panelColumns   = 1024 // columns of a task that the loop over products sums: their float64 stay in the first-level cache
-	maxColumnTasks = 256  // that are worth their partial sums
+	panelColumns   = 1024 // columns of a task that uses the product loops: their float64 sums stay in the L1 cache
+	maxColumnTasks = 256  // tasks beyond which partial sums cost more than they gain
 )
 
-// columns sums along slower dimensions. A task owns a strip of adjacent columns and a part of the reduced indices.
+// sumColumns sums along slower dimensions. A task owns a panel of adjacent columns and a part of the reduced indices.
 func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
 	width, rowsPerBlock := min(columns, panelColumns), int64(1)
-	if !h.inPlace { // a block holds several rows where it holds whole ones
+	if !h.inPlace { // a block holds several rows if rows are short
 		width = min(columns, cpu.BlockLen[A]())
 		rowsPerBlock = max(1, cpu.BlockLen[A]()/max(width, 1))
 	}
@@ -44,13 +45,14 @@ func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
 	})
 }
 
-// columnTask is a strip of columns: the index of its first element, the elements from row to row, and a sum for each column and output.
+// columnTask is a panel of columns: the index of its first element, the elements from row to row, the number of
+// columns, and the sums of each output.
 type columnTask struct {
 	index, pitch, width int64
 	sums                [cpu.MaxOperands][]float64
 }
 
-// addColumns adds the rows first..end-1 of a strip to its sums, leaf by leaf.
+// addColumns adds the rows first..end-1 of a panel to its sums, leaf by leaf.
 func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, rowsPerBlock int64) {
 	leaves := 0
 	for o, sums := range t.sums {
@@ -84,7 +86,7 @@ func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, 
 	}
 }
 
-// addRowsOf adds the rows of a block to sums, by halves down to a leaf.
+// addRowsOf adds the rows of a block to sums, recursively by halves down to a leaf.
 func addRowsOf(sums, rows []float64) {
 	cols := len(sums)
 	if cols > 0 && len(rows) > leafRows*cols {

@@ -11,7 +11,7 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// Host runs the program's body over blocks of the operands.
+// Host runs the Op over blocks of the operands on the CPU.
 func (m *mapReduce) Host(args []tensor.Tensor) {
 	if m.element == tensor.Float64 || m.op.products != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
 		runPasses(m, args, m.op.f64, &cpu.Storages64)
@@ -20,7 +20,7 @@ func (m *mapReduce) Host(args []tensor.Tensor) {
 	}
 }
 
-// exceedsFloat32 reports that t has a type with numbers that float32 has not.
+// exceedsFloat32 reports whether the dtype of t has values that float32 cannot represent.
 func exceedsFloat32(t tensor.Tensor) bool {
 	return t.Given() && (t.DType == tensor.Float64 || t.DType == tensor.Int32 || t.DType == tensor.Int64)
 }
@@ -43,7 +43,7 @@ func runPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(
 	}
 }
 
-// hostPass is one walk over the operands on the CPU.
+// hostPass is one pass over the operands on the CPU.
 type hostPass[A cpu.Accumulator] struct {
 	*mapReduce
 	pass
@@ -53,19 +53,17 @@ type hostPass[A cpu.Accumulator] struct {
 	table  *[len(tensor.DTypeRows)]cpu.Storage[A]
 	space  cpu.Space
 	views  [cpu.MaxOperands]cpu.View
-	// run is the extent of the fastest dimension, or 0 where that is too short to pay and is not a token's; an input that is constant
-	// along it is then seen once for each run.
-	run  int64
-	runs [cpu.MaxOperands]bool
+	run    int64                 // extent of the fastest dimension; 0 if it is short and not that of a token
+	runs   [cpu.MaxOperands]bool // inputs that are constant along the run and are read once per run
 	// repeats are the inputs that are the same, and dense, in each run.
 	repeated [cpu.MaxOperands]bool
-	// multiples are the outputs of an operation that has them. direct: every operand that has a number for each element is dense and of a
-	// type that the loop over products reads and writes where it lies, sums included.
+	// inPlace: the product loops read and write every operand with one number per element in place. It is dense
+	// and of a suitable dtype.
 	products [3]product
 	inPlace  bool
 }
 
-// look prepares how each operand is read.
+// prepareReads decides how each operand is read.
 func (h *hostPass[A]) prepareReads() {
 	last := h.space.N - 1
 	if last >= 0 && (h.space.Extent[last] >= cpu.ShortRun || h.op.perToken) {
@@ -82,7 +80,7 @@ func (h *hostPass[A]) prepareReads() {
 	h.inPlace = h.op.products != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
 }
 
-// allDirect reports that every operand of the pass lies as the loop over products wants it.
+// allDirect reports whether the layout and dtype of every operand of the pass suit the product loops.
 func (h *hostPass[A]) allDirect() bool {
 	for i := range h.args {
 		out := i - h.op.inputs
@@ -103,7 +101,7 @@ func (h *hostPass[A]) allDirect() bool {
 // worker is the scratch of one goroutine.
 type worker[A cpu.Accumulator] struct {
 	products cpu.Products
-	numbers  [2 * cpu.MaxOperands][cpu.MaxRuns]float64 // factors that are constant, or constant along a run
+	numbers  [2 * cpu.MaxOperands][cpu.MaxRuns]float64 // constant factors, and factors with one number per run
 	blocks   [cpu.MaxOperands]cpu.Block[A]
 	in, out  [cpu.MaxOperands][]A
 	terms    [cpu.MaxOperands][]float64                   // of a block, of the outputs that are summed
@@ -118,14 +116,14 @@ var (
 	workers64 = sync.Pool{New: func() any { return new(worker[float64]) }}
 )
 
-// parallel works through tasks, each with a worker that it gives back.
+// parallel runs body for every task, with the scratch of a worker.
 func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64)) {
 	pool := &workers32
 	if cpu.TypeOf[A]() == tensor.Float64 {
 		pool = &workers64
 	}
 	grain := int64(1)
-	if h.inPlace { // a task takes some microseconds, less than it takes to wake a goroutine
+	if h.inPlace { // a task takes a few microseconds, less than waking a goroutine
 		grain = 8
 	}
 	threads.Run(unsafe.Pointer(h.mapReduce), tasks, grain, func() (*worker[A], func()) {
@@ -154,8 +152,8 @@ func (h *hostPass[A]) runPass() {
 	}
 }
 
-// each works through the indices first..end-1 block by block; done is told of each block before the next. Where there are runs, a
-// block is a part of one run or a number of whole ones.
+// forEachBlock computes the indices first..end-1 block by block and calls done after each block. If h.run is not
+// 0, a block is a part of one run or several whole runs.
 func (h *hostPass[A]) forEachBlock(w *worker[A], first, end int64, done func(start, n int64)) {
 	size := cpu.BlockLen[A]()
 	if h.inPlace {
@@ -184,7 +182,7 @@ func (h *hostPass[A]) forEachBlock(w *worker[A], first, end int64, done func(sta
 
 func (h *hostPass[A]) storageOf(i int) *cpu.Storage[A] { return &h.table[h.args[i].DType.Row()] }
 
-// load widens n adjacent indices of input i, or the number of each of their runs.
+// load converts n adjacent elements of input i, or the number of each of their runs.
 func (h *hostPass[A]) load(w *worker[A], i int, start, n int64) {
 	if h.runs[i] {
 		start, n = start/h.run, max(1, n/h.run)
@@ -192,7 +190,7 @@ func (h *hostPass[A]) load(w *worker[A], i int, start, n int64) {
 	w.in[i] = h.storageOf(i).Load(&w.blocks[i], &h.args[i], &h.views[i], start, n)
 }
 
-// block computes all outputs of n adjacent indices and stores those that are not summed.
+// block computes all outputs of n adjacent indices and stores the outputs without sums.
 func (h *hostPass[A]) block(w *worker[A], start, n int64) {
 	for i := range h.op.inputs {
 		if h.inputs>>i&1 != 0 {

@@ -11,26 +11,27 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Launch geometry of cuda/mapreduce.cuh. Chunks, which decide how a sum is grouped, follow from the shape and the number of
-// multiprocessors alone; the rest also looks at strides and addresses.
+// Launch configuration of the CUDA kernels of the engine. The number of chunks, which decides the order of
+// additions, depends on the shape and the number of SMs only; the rest also depends on strides and addresses.
 const (
-	SmallBlock        = 128 // threads of a block of map and rows
-	rowBlocksPerSM    = 64  // blocks of a multiprocessor that share a few long sums along the fastest dimension
-	columnBlocksPerSM = 3   // and beside it
-	minSplitVectors   = 256 // vectors of a sum that is worth cutting
+	SmallBlock        = 128 // threads per block of map and rows
+	rowBlocksPerSM    = 64  // blocks per SM that share few long sums of rows
+	columnBlocksPerSM = 3   // blocks per SM that share few long sums of columns
+	minSplitVectors   = 256 // 16-byte vectors of a sum from which on it may be split
 )
 
-// kernelSet is a group of kernels of an elementOp and the operands of the plan that they take.
+// kernelSet is the kernels of an Op for one choice of operands.
 type kernelSet struct {
-	Name    string // what the symbols begin with
+	Name    string // prefix of the symbols
 	In, Out []int
 	Unroll  unroll
 }
 
-// unroll is the number of vectors that a thread has in flight: MAP_UNROLL, ROWS_UNROLL and COLUMNS_UNROLL in cuda/.
+// unroll is the number of vectors that a thread loads before it uses them: MAP_UNROLL, ROWS_UNROLL and
+// COLUMNS_UNROLL in the CUDA sources.
 type unroll struct{ Mapped, Rows, Columns int64 }
 
-// Symbols are the kernels of each set, then the one that adds partial sums.
+// Symbols are the kernels of each set, then the combine kernel, which adds partial sums.
 func (m *mapReduce) Symbols() (list []launch.Symbol) {
 	for _, set := range m.op.Kernels {
 		for _, kernel := range m.family.Kinds[0].Kernels {
@@ -45,7 +46,7 @@ func (m *mapReduce) Symbols() (list []launch.Symbol) {
 	return list
 }
 
-// number is the place of a kernel among the symbols.
+// kernelIndex is the index of a kernel in Symbols.
 func (m *mapReduce) kernelIndex(set int, kernel string) int {
 	if len(m.passes) == 0 {
 		return set
@@ -57,7 +58,7 @@ func (m *mapReduce) kernelIndex(set int, kernel string) int {
 // vector is the number of elements of a 16-byte access.
 func (m *mapReduce) vector() int64 { return 16 / m.element.Size() }
 
-// chooseChunks sets the number of parts that each sum of r is cut into, so that a few long sums still fill the device.
+// chooseChunks sets the number of parts that each sum of r is split into, so that few long sums fill the device.
 func (m *mapReduce) chooseChunks(r *reduction) {
 	s := cpu.Space{N: len(m.shape)}
 	copy(s.Extent[:], m.shape)
@@ -82,14 +83,14 @@ func (m *mapReduce) chooseChunks(r *reduction) {
 	}
 }
 
-// rowShape is how threads share the sums of the rows kernel: a group of them for each part of a sum, lanes along the fastest
-// dimension. A unit is what a group takes at once.
+// rowConfig is the configuration of the rows kernel: `group` threads for each part of a sum, `lanes` of them along
+// the fastest dimension. A work item is the data that a group loads at once.
 type rowConfig struct{ total, group, lanes, tiles, workItems int64 }
 
 func (m *mapReduce) configureRows(kept, vectors, reduced, unrolled int64, vectorized, strided bool) rowConfig {
 	r := rowConfig{total: vectors * reduced}
-	busy := min(64, max(num.Pow2(num.CeilDiv(r.total, 8)), min(4, num.Pow2(num.CeilDiv(r.total, 4))))) // each thread has some vectors to its start
-	fill := num.Pow2(num.CeilDiv(launch.ThreadsPerSM*int64(m.numSMs), max(1, kept)))                   // each multiprocessor has threads
+	busy := min(64, max(num.Pow2(num.CeilDiv(r.total, 8)), min(4, num.Pow2(num.CeilDiv(r.total, 4))))) // several vectors per thread
+	fill := num.Pow2(num.CeilDiv(launch.ThreadsPerSM*int64(m.numSMs), max(1, kept)))                   // full SMs
 	r.group = min(SmallBlock, max(busy, fill), num.Pow2(num.CeilDiv(r.total, unrolled)))
 	if !vectorized {
 		r.group = max(r.group, min(32, num.Pow2(vectors)))
@@ -106,7 +107,7 @@ func (m *mapReduce) configureRows(kept, vectors, reduced, unrolled int64, vector
 	return r
 }
 
-// along is the number of threads that the vectors of a row can use.
+// usefulThreads is the number of threads that have work along a row of vectors.
 func usefulThreads(vectors, unrolled int64, vectorized bool) int64 {
 	if vectorized {
 		return num.CeilDiv(vectors, unrolled)
@@ -114,7 +115,8 @@ func usefulThreads(vectors, unrolled int64, vectorized bool) int64 {
 	return vectors
 }
 
-// fit is the power of two, up to most, that tiles vectors with the fewest idle threads; up to an eighth idle, the largest wins.
+// bestLanes is the power of two, at most `most`, that leaves the fewest threads idle. The largest one wins if at
+// most an eighth of the threads idle.
 func bestLanes(vectors, most int64) int64 {
 	best, bestIdle := int64(1), int64(math.MaxInt64)
 	for lanes := min(8, num.Pow2(vectors)); lanes <= most; lanes *= 2 {
@@ -126,12 +128,14 @@ func bestLanes(vectors, most int64) int64 {
 	return best
 }
 
-// columnLanes is the number of threads side by side over columns; the others of the block share the reduced indices.
+// columnLanes is the number of threads of a block along columns. The other dimension of the block shares the
+// reduced indices.
 func columnLanes(vectors, reduced int64) int64 {
 	tall := num.Clamp(num.Pow2(reduced/32+1)/2, 1, 8)
 	return bestLanes(vectors, launch.BlockThreads/tall)
 }
 
+// Device implements ops.Program.
 func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	space := m.space(args)
 	passes, n := m.plan(args)
@@ -146,7 +150,7 @@ func (m *mapReduce) Device(args []tensor.Tensor, workspace uintptr, q *launch.Qu
 	return nil
 }
 
-// devicePass is one walk over the operands on a GPU.
+// devicePass is one pass over the operands on a GPU.
 type devicePass struct {
 	*mapReduce
 	*pass
@@ -157,7 +161,7 @@ type devicePass struct {
 	kernelSetIndex int // the kernels that take the operands of the pass
 }
 
-// launchShape is what a launch tells its kernel beside the operands.
+// launchConfig holds the launch arguments of a kernel apart from the operands.
 type launchConfig struct {
 	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
 	partial                                                   uintptr
@@ -185,7 +189,7 @@ func (k *devicePass) launch() error {
 	}
 }
 
-// covers reports that a set takes every operand of the pass.
+// covers reports whether a kernel set takes every operand of the pass.
 func (k *devicePass) covers(set *kernelSet) bool {
 	missing := uint16(k.inputs) | uint16(k.stored|k.summed)<<k.op.inputs
 	for _, operands := range [...][]int{set.In, set.Out} {
@@ -230,7 +234,7 @@ func (k *devicePass) launchColumns(kept, reduced, columns, vectors int64) error 
 	return k.launchSums("columns", &l, l.tiles*l.chunks*kept, launch.BlockThreads, kept*columns)
 }
 
-// launchSums launches a reduction, and the kernel that adds its parts where there are several.
+// launchSums launches a reduction, and then the combine kernel if sums are split into chunks.
 func (k *devicePass) launchSums(kernel string, l *launchConfig, grid int64, block uint32, sums int64) error {
 	if l.chunks > 1 {
 		l.partial = k.workspace

@@ -8,8 +8,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// multiply computes the outputs of n adjacent indices of operands that the loop over products reads and writes where they lie. Sums
-// are left in the blocks of their outputs, one for each run.
+// multiply computes the outputs of n adjacent indices with the product loops in place. The sums of each run are
+// left in Block.Sums of the output.
 func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	run := min(h.run, n)
 	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
@@ -27,7 +27,8 @@ func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	w.products.Run(h.element)
 }
 
-// multiplyColumns does the same for some rows of a strip of columns, whose sums it adds to those of a leaf.
+// multiplyColumns computes the outputs of rows of a panel with the product loops in place, and adds column sums
+// to w.leaf.
 func (h *hostPass[A]) multiplyColumns(w *worker[A], t *columnTask, row, rows int64) {
 	start := t.index + row*t.pitch
 	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
@@ -44,7 +45,7 @@ func (h *hostPass[A]) multiplyColumns(w *worker[A], t *columnTask, row, rows int
 	w.products.Run(h.element)
 }
 
-// multiplyWide computes the outputs of a block that was widened.
+// multiplyWide computes the outputs of a block that was converted to the accumulator type.
 func (h *hostPass[A]) multiplyWide(w *worker[A], n int64) {
 	run := n
 	if h.run > 0 {
@@ -68,7 +69,7 @@ func (h *hostPass[A]) append(w *worker[A], o int, to cpu.Target, start, n int64)
 	w.products.Append(to, h.factor(w, &t.y, w.numbers[2*o][:], start, n), h.factor(w, &t.z, w.numbers[2*o+1][:], start, n))
 }
 
-// factor is where a factor of a block lies; numbers is room for a constant, or for one number of each run.
+// factor is the memory of a factor of a block. numbers is scratch for a constant or for one number per run.
 func (h *hostPass[A]) factor(w *worker[A], f *factor, numbers []float64, start, n int64) cpu.FactorAt {
 	i := f.input
 	if i == 0 || h.inputs>>i&1 == 0 {

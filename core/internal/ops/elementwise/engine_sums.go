@@ -5,7 +5,7 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
-// rows sums along the fastest dimensions: sum k takes the indices k*reduced .. (k+1)*reduced-1.
+// sumRows sums along the fastest dimensions: sum k covers the indices k*reduced .. (k+1)*reduced-1.
 func (h *hostPass[A]) sumRows(kept, reduced int64) {
 	if reduced > cpu.Grain {
 		h.sumLongRows(kept, reduced)
@@ -35,7 +35,7 @@ func (h *hostPass[A]) sumRows(kept, reduced int64) {
 
 // addRows adds a block of output o, n values that begin at an index of the task, to the sums of their rows.
 func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduced int64) {
-	if h.inPlace || h.op.products == nil { // sums of runs
+	if h.inPlace || h.op.products == nil { // Block.Sums holds the sum of each run
 		run := min(max(1, h.run), n)
 		for k, value := range w.blocks[h.op.inputs+o].Sums[:num.CeilDiv(n, run)] {
 			sums[(at+int64(k)*run)/reduced] += value
@@ -60,7 +60,7 @@ func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduce
 	}
 }
 
-// longRows cuts every row into parts of grain elements, whose sums are then added in a fixed tree.
+// sumLongRows splits every row into parts of cpu.Grain elements and adds the sums of the parts in a fixed tree.
 func (h *hostPass[A]) sumLongRows(kept, reduced int64) {
 	parts := num.CeilDiv(reduced, cpu.Grain)
 	partial := h.partials(kept * parts)
@@ -84,6 +84,7 @@ func (h *hostPass[A]) sumLongRows(kept, reduced int64) {
 	})
 }
 
+// partials allocates n partial sums for each summed output.
 func (h *hostPass[A]) partials(n int64) [cpu.MaxOperands][]float64 {
 	var partial [cpu.MaxOperands][]float64
 	for o := range h.op.outputs {
@@ -94,7 +95,7 @@ func (h *hostPass[A]) partials(n int64) [cpu.MaxOperands][]float64 {
 	return partial
 }
 
-// finish adds the parts of every sum, where add sets those from the first on, and stores the results.
+// finish adds the parts of every sum and stores the results. add sets the sums from index first on.
 func (h *hostPass[A]) finish(partial [cpu.MaxOperands][]float64, total, parts int64, add func(sums, values []float64, first int64)) {
 	size := cpu.BlockLen[A]()
 	perTask := max(size, cpu.Grain/parts/size*size)
@@ -112,7 +113,7 @@ func (h *hostPass[A]) finish(partial [cpu.MaxOperands][]float64, total, parts in
 	})
 }
 
-// storeSums writes results first.. of output o.
+// storeSums writes the results of output o from index first on.
 func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float64) {
 	i := h.op.inputs + o
 	h.scaleSums(w, h.products[o].sumFactor, first, values)
@@ -127,7 +128,8 @@ func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float
 	h.table[h.args[i].DType.Row()].Store(&w.blocks[i], &h.args[i], &v, first, wide)
 }
 
-// scaleSums multiplies the sums first.. by an input that has a number for each; 0: by none. A sum of nothing stays 0.
+// scaleSums multiplies the sums from index first on by an input with one number per sum; input 0: no factor. An
+// empty sum stays 0.
 func (h *hostPass[A]) scaleSums(w *worker[A], input int, first int64, sums []float64) {
 	if _, reduced, _ := h.space.Counts(); input == 0 || reduced == 0 {
 		return
@@ -138,7 +140,7 @@ func (h *hostPass[A]) scaleSums(w *worker[A], input int, first int64, sums []flo
 	}
 }
 
-// tree adds values in a fixed balanced tree.
+// treeSum adds values in a fixed balanced tree.
 func treeSum(values []float64) (sum float64) {
 	if half := len(values) / 2; half >= 8 {
 		return treeSum(values[:half]) + treeSum(values[half:])

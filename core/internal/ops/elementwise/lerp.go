@@ -23,6 +23,7 @@ type LerpBackward struct {
 	WeightShape []int64      `json:"weight_shape"`
 }
 
+// Lerp is the family of LerpBackward.
 var Lerp = ops.Register(&ops.Family{
 	Name: "lerp_backward", Category: "elementwise", Image: "lerp",
 	Kinds:    []ops.KindRow{{Kernels: mapKernels}},
@@ -31,6 +32,7 @@ var Lerp = ops.Register(&ops.Family{
 
 const lerpNeedsDy, lerpNeedsWeight, lerpNeedsEnds = 1, 2, 4 | 8
 
+// LerpOp describes lerp to the engine. Inputs: dy, weight, a, b.
 var LerpOp = Op{
 	inputs: 4, outputs: 3, denseInputs: lerpNeedsDy,
 	Kernels: []kernelSet{
@@ -44,6 +46,7 @@ var LerpOp = Op{
 // Family is "lerp_backward".
 func (d LerpBackward) Family() string { return Lerp.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d LerpBackward) Problem() (*ops.Problem, error) {
 	orShape := func(shape []int64) []int64 {
 		if shape == nil {

@@ -28,7 +28,7 @@ static void store_zeros(const sw_bag_out *out, long row, long count) {
 
 void sw_bag_zeros(const sw_bag_out *out) { store_zeros(out, 0, out->rows); }
 
-/* Puts a row that has its width, but not its dtype or stride yet. */
+/* Stores a row of float32 in the dtype and with the column stride of the output. */
 static void store_single(const sw_bag_out *out, long row, const float *single) {
   long n = out->columns, step = out->column;
   if (out->narrow == BAG_F32) {
@@ -41,7 +41,8 @@ static void store_single(const sw_bag_out *out, long row, const float *single) {
   if (step != 1) for (long i = 0; i < n; i++) to[i * step] = half[i];
 }
 
-/* Rows of weight come from anywhere: lines are asked for so many rows ahead, the first ones of a long row. */
+/* Software prefetch distance: rows of weight are gathered, so BAG_LINES cache lines of the row BAG_AHEAD entries ahead are
+   prefetched. */
 enum { BAG_AHEAD = 6, BAG_LINES = 8 };
 
 static inline void ask_for(const char *line, long bytes) {

@@ -1,5 +1,5 @@
-// Package embedding holds the gradients of a table of rows that are looked up by index: embedding bags, and the rows of an index list
-// without repetitions.
+// Package embedding implements operations on tables of rows that are looked up by index: the backward of
+// embedding bags, and the distinct rows of a list of indices.
 package embedding
 
 import (
@@ -7,31 +7,29 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"sync/atomic"
 
-	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// EmbeddingBagBackward is the gradient of y[b] = reduce over the positions i of bag b of weight[indices[i]]. Bag b has the positions
-// from offsets[b] to the next offset; those whose index is PaddingIdx do not count, nor do any behind the last offset where
-// IncludeLastOffset gives one. Over all positions i that count and hold row v,
+// EmbeddingBagBackward is the gradient of y[b] = reduce over the positions i of bag b of weight[indices[i]]. Bag b
+// has the positions from offsets[b] up to the next offset. Positions with index PaddingIdx do not count; with
+// IncludeLastOffset, neither do positions from the last offset on. Over all counted positions i of row v,
 //
 //	sum:   dweight[v] = sum per_sample_weights[i] dy[bag(i)]
-//	mean:  dweight[v] = sum dy[bag(i)] / (positions of bag(i) that count)
+//	mean:  dweight[v] = sum dy[bag(i)] / (counted positions of bag(i))
 //	max:   dweight[v, d] = sum of dy[b, d] over the bags b with max_indices[b, d] = v
 //	d_per_sample_weights[i] = dot(dy[bag(i)], weight[indices[i]])
 //
-// ScaleGradByFreq divides row v by the number of its positions. Every row is written once, rows without a position as zeros; sums are
-// made in the order of positions.
+// ScaleGradByFreq divides row v by the number of its positions. Every row is written once; rows without positions
+// are zero. Sums are added in the order of positions.
 //
-// Operands: dy [NumBags, EmbeddingDim], indices [TotalIndices], offsets [NumBags], or [NumBags + 1] with IncludeLastOffset,
-// per_sample_weights? [TotalIndices] (sum; of DType or float32), max_indices? [NumBags, EmbeddingDim] (max; the winners that the forward saved, each an index
-// of its bag, or -1), weight? [NumEmbeddings, EmbeddingDim] -> dweight? [NumEmbeddings, EmbeddingDim],
-// d_per_sample_weights? [TotalIndices], or [NumBags, TotalIndices / NumBags], whose rows follow each other (sum; of DType or float32;
-// needs weight).
+// Operands: dy [NumBags, EmbeddingDim], indices [TotalIndices], offsets [NumBags], or [NumBags + 1] with
+// IncludeLastOffset, per_sample_weights? [TotalIndices] (sum; of DType or float32), max_indices?
+// [NumBags, EmbeddingDim] (max; the argmax that the forward saved: per element an index of its bag, or -1),
+// weight? [NumEmbeddings, EmbeddingDim] -> dweight? [NumEmbeddings, EmbeddingDim], d_per_sample_weights?
+// [TotalIndices] or, row by row, [NumBags, TotalIndices / NumBags] (sum; of DType or float32; needs weight).
 type EmbeddingBagBackward struct {
 	NumEmbeddings     int64         `json:"num_embeddings"`
 	EmbeddingDim      int64         `json:"embedding_dim"`
@@ -41,7 +39,7 @@ type EmbeddingBagBackward struct {
 	Mode              string        `json:"mode"`         // "sum", "mean" or "max"
 	IndexDType        tensor.DType  `json:"index_dtype"`  // int32 or int64
 	OffsetDType       *tensor.DType `json:"offset_dtype"` // nil: IndexDType
-	PaddingIdx        *int64        `json:"padding_idx"`  // from -NumEmbeddings on, negative ones counted from the end; nil: none
+	PaddingIdx        *int64        `json:"padding_idx"`  // in [-NumEmbeddings, NumEmbeddings); negative: from the end; nil: none
 	IncludeLastOffset bool          `json:"include_last_offset"`
 	ScaleGradByFreq   bool          `json:"scale_grad_by_freq"`
 }
@@ -52,7 +50,7 @@ var embeddingBag = ops.Register(&ops.Family{
 	Required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"}, Decode: ops.DecodeAs[EmbeddingBagBackward],
 })
 
-// Operands by number.
+// Indices of the operands.
 const (
 	bagDy = iota
 	bagIndices
@@ -64,11 +62,13 @@ const (
 	BagDsample
 )
 
+// BagModes are the reductions of embedding bags.
 var BagModes = []string{"sum", "mean", "max"}
 
 // Family is "embedding_bag_backward".
 func (d EmbeddingBagBackward) Family() string { return embeddingBag.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 	offsetDType, integers := d.IndexDType, []tensor.DType{tensor.Int32, tensor.Int64}
 	if d.OffsetDType != nil {
@@ -100,7 +100,7 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 	said := "as the descriptor says"
 	element, index := []tensor.DType{d.DType}, []tensor.DType{d.IndexDType}
 	sample, sampleLike := element, "like dy"
-	if d.DType != tensor.Float32 { // a 16-bit table often has weights of more precision
+	if d.DType != tensor.Float32 { // 16-bit tables are often used with float32 weights
 		sample, sampleLike = []tensor.DType{d.DType, tensor.Float32}, ""
 	}
 	rectangle := []int64{d.NumBags, ops.AnyExtent}
@@ -140,10 +140,10 @@ func (d EmbeddingBagBackward) checkOptions() error {
 	return ops.CheckPadding(op, d.PaddingIdx, d.NumEmbeddings)
 }
 
-// Padding is the row that counts nowhere, or -1.
+// Padding is the row of PaddingIdx, or -1.
 func (d EmbeddingBagBackward) Padding() int64 { return ops.PaddingRow(d.PaddingIdx, d.NumEmbeddings) }
 
-// traffic: dweight is written once and dy read once; an index is read, and an entry sorted in one pass.
+// traffic is the ideal memory traffic in bytes: dweight written, dy read, and per index one read and one sort pass.
 func (d EmbeddingBagBackward) traffic() int64 {
 	high, elements := bits.Mul64(uint64(d.NumEmbeddings+d.NumBags), uint64(d.EmbeddingDim))
 	if high != 0 || elements > math.MaxInt64/16 {
@@ -171,34 +171,7 @@ func (d EmbeddingBagBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	return nil
 }
 
-// line is an operand of rank 1 as a slice: element k is at start + k step.
-type stridedVec[I int32 | int64] struct {
-	in          []I
-	start, step int64
-}
-
-func stridedOf[I int32 | int64](t *tensor.Tensor) stridedVec[I] {
-	n, step := t.Shape[0], t.Strides[0]
-	switch {
-	case n == 0:
-		return stridedVec[I]{}
-	case step < 0:
-		return stridedVec[I]{cpu.Elements[I](t, (n-1)*step, n, -step), (n - 1) * -step, step}
-	}
-	return stridedVec[I]{cpu.Elements[I](t, 0, n, step), 0, step}
-}
-
-func (l stridedVec[I]) at(k int64) int64 { return int64(l.in[l.start+k*l.step]) }
-
-// integers reads an operand of rank 1 of int32 or int64.
-func integersOf(t *tensor.Tensor) func(k int64) int64 {
-	if t.DType == tensor.Int32 {
-		return stridedOf[int32](t).at
-	}
-	return stridedOf[int64](t).at
-}
-
-// checkValues refuses offsets out of order and indices that name no row. It reads memory of the host.
+// checkValues refuses offsets out of order and indices out of range. The operands are in host memory.
 func (d EmbeddingBagBackward) checkValues(args []tensor.Tensor) *errs.Error {
 	if b := badOffset(&args[bagOffsets], d.TotalIndices); b >= 0 {
 		return d.refuseOffset(b, integersOf(&args[bagOffsets])(b))
@@ -221,7 +194,7 @@ func (d EmbeddingBagBackward) checkValues(args []tensor.Tensor) *errs.Error {
 	return nil
 }
 
-// counts reports that a bag has a position that is not padding.
+// hasCountedPosition reports whether a bag has a position that is not padding.
 func (d EmbeddingBagBackward) hasCountedPosition(args []tensor.Tensor, bag int64) bool {
 	offset, index, end := integersOf(&args[bagOffsets]), integersOf(&args[bagIndices]), d.TotalIndices
 	if bag+1 < args[bagOffsets].Shape[0] {
@@ -235,22 +208,8 @@ func (d EmbeddingBagBackward) hasCountedPosition(args []tensor.Tensor, bag int64
 	return false
 }
 
-// asLine is a matrix row by row as one line, where its elements are as far apart as its rows allow.
-func asVector(t *tensor.Tensor) (tensor.Tensor, bool) {
-	all := *t
-	all.NDim, all.Shape[0], all.Strides[0] = 1, t.Shape[0]*t.Shape[1], t.Strides[1]
-	return all, t.Given() && t.Strides[0] == t.Shape[1]*t.Strides[1]
-}
-
-// rowOf is a row of a matrix.
-func rowOf(t *tensor.Tensor, k int64) tensor.Tensor {
-	row := *t
-	row.NDim, row.Shape[0], row.Strides[0] = 1, t.Shape[1], t.Strides[1]
-	row.Data += uintptr(k * t.Strides[0] * t.DType.Size())
-	return row
-}
-
-// badOffset is the first offset that is below the one before or above the total, or -1; the first of all is to be 0.
+// badOffset is the index of the first invalid offset, or -1. The first offset must be 0, and each further one
+// must lie between its predecessor and the total.
 func badOffset(t *tensor.Tensor, total int64) int64 {
 	if t.DType == tensor.Int32 {
 		return outOfOrder(stridedOf[int32](t), t.Shape[0], total)
@@ -265,46 +224,6 @@ func outOfOrder[I int32 | int64](l stridedVec[I], n, total int64) int64 {
 			return k
 		} else {
 			before, most = o, total
-		}
-	}
-	return -1
-}
-
-// firstOutside finds the first element that is not in [low, high).
-func firstOutside(t *tensor.Tensor, low, high int64) (int64, *int64) {
-	n, found := t.Shape[0], atomic.Int64{}
-	found.Store(n)
-	parallelFor(n, 1<<14, 1<<15, func(first, end int64) {
-		at := int64(-1)
-		if t.DType == tensor.Int32 {
-			at = outside(stridedOf[int32](t), first, end, low, high)
-		} else {
-			at = outside(stridedOf[int64](t), first, end, low, high)
-		}
-		for old := found.Load(); at >= 0 && at < old && !found.CompareAndSwap(old, at); {
-			old = found.Load()
-		}
-	})
-	at := found.Load()
-	if at == n {
-		return 0, nil
-	}
-	v := integersOf(t)(at)
-	return at, &v
-}
-
-func outside[I int32 | int64](l stridedVec[I], first, end, low, high int64) int64 {
-	if l.step == 1 { // one comparison, without a look at where the line ends
-		for k, v := range l.in[first:end] {
-			if uint64(int64(v)-low) >= uint64(high-low) {
-				return first + int64(k)
-			}
-		}
-		return -1
-	}
-	for k := first; k < end; k++ {
-		if v := l.at(k); v < low || v >= high {
-			return k
 		}
 	}
 	return -1

@@ -2,8 +2,8 @@
 #define STERNWAY_OP_EMBEDDING_BAG_H
 #include <stdint.h>
 
-/* Addresses are integers: Go keeps the memory. */
-enum { BAG_F32, BAG_F64, BAG_F16, BAG_BF16 }; /* the rows of core/dtype.go */
+/* Addresses are integers, because Go owns the memory. */
+enum { BAG_F32, BAG_F64, BAG_F16, BAG_BF16 }; /* indices of tensor.DTypeRows in Go */
 
 /* Rows of an output, of the storage type that `narrow` says. single: room for two rows of float32. */
 typedef struct {
@@ -13,7 +13,7 @@ typedef struct {
 
 void sw_bag_zeros(const sw_bag_out *);
 
-/* Functions _f32_wide and _f64_wide read numbers of bags, rows and entries as uint64_t, the others as uint32_t. */
+/* Functions with suffix _wide read indices of bags, rows and entries as uint64_t, the others as uint32_t. */
 
 /* Row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made in float64, and divided by their number
    where by_frequency is set. scales may be 0; where of_bags is set, they are those of bags. dy has columns without gaps, in float32 or

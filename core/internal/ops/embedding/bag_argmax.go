@@ -9,19 +9,21 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// bagTerm is an element of dy in mode max: it is added to one element of dweight, counted from the first of its bucket.
+// Mode max on the CPU: each element of dy is added to one element of dweight, in the row of its argmax.
+
+// bagTerm is an element of dy and the element of dweight that it is added to, counted from the start of its bucket.
 type bagTerm[N number, A cpu.Accumulator] struct {
 	at    N
 	value A
 }
 
-// bagTerms are the terms by bucket, in the accumulator of the run.
+// bagTerms are the terms in the order of buckets; the accumulator of the run decides which slice is used.
 type bagTerms[N number] struct {
 	singles []bagTerm[N, float32]
 	doubles []bagTerm[N, float64]
 }
 
-// sumWinners writes dweight in mode max. The sums of a bucket stay in the cache while its terms are added, wherever they belong.
+// sumArgmax writes dweight in mode max. Terms are sorted by bucket, and the sums of a bucket fit in the cache.
 func (h *hostBags[N]) sumArgmax() {
 	n := h.NumBags * h.EmbeddingDim
 	if h.counted() == 0 {
@@ -47,7 +49,8 @@ func (h *hostBags[N]) sumArgmax() {
 	b.each(h.NumEmbeddings, h.sumTerms)
 }
 
-// stretches visits the elements of dy from first on, n of them: some columns of each bag, and where among the elements they begin.
+// visitColumns visits n elements of dy from index first on as ranges of columns within bags. at counts elements
+// from first on.
 func (h *hostBags[N]) visitColumns(first, n int64, visit func(at, bag, column, columns int64)) {
 	for at := int64(0); at < n; {
 		bag := (first + at) / h.EmbeddingDim
@@ -58,7 +61,7 @@ func (h *hostBags[N]) visitColumns(first, n int64, visit func(at, bag, column, c
 	}
 }
 
-// readWinners finds the rows of the elements of dy from first on, noRow where one does not count.
+// readArgmax sets rows to the argmax of the elements of dy from index first on; noRow if an element does not count.
 func (h *hostBags[N]) readArgmax(rows []N, first int64) []N {
 	all, one := asVector(&h.args[BagMaxIndices])
 	if one {
@@ -79,7 +82,7 @@ func (h *hostBags[N]) readArgmax(rows []N, first int64) []N {
 	return h.withoutPadding(rows)
 }
 
-// placeTerms sorts the elements of dy by bucket.
+// placeTerms sorts the elements of dy by bucket. The order within a bucket stays the order of elements.
 func placeTerms[N number, A cpu.Accumulator](h *hostBags[N], terms []bagTerm[N, A]) {
 	shift, width := h.buckets.shift, N(h.EmbeddingDim)
 	mask := N(1)<<shift - 1
@@ -98,7 +101,7 @@ func placeTerms[N number, A cpu.Accumulator](h *hostBags[N], terms []bagTerm[N, 
 	})
 }
 
-// sumTerms adds the terms of a bucket and writes its rows.
+// sumTerms adds the terms first..end-1 of a bucket and writes its rows.
 func (h *hostBags[N]) sumTerms(w *bagWorker[N], first, end N, row, rows int64) {
 	out := h.rowsOut(w, row, rows)
 	if first == end {

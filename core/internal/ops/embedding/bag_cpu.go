@@ -12,27 +12,27 @@ import (
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/tensor"
-	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// hostBags is one run on the CPU. Its memory is kept for the next run: pages that are new take longer than what is done in them.
+// hostBags is one run on the CPU. Pools keep its memory for the next run, because page faults of fresh memory would
+// take longer than the computation.
 type hostBags[N number] struct {
 	*BagProgram
 	args    []tensor.Tensor
 	index   func(k int64) int64
-	first   []N       // where each bag begins, and the last one ends
-	inverse []float64 // of each bag: one divided by its positions that count; in mode mean
+	first   []N       // first position of each bag, and the end of the last bag
+	inverse []float64 // mode mean: 1 / counted positions, by bag
 	dy      denseRows
 	buckets bagBuckets[N]
-	list    []occurrence[N] // by bucket
-	scales  []float64       // of each occurrence where samples have weights
-	terms   bagTerms[N]     // instead of them in mode max
+	list    []occurrence[N] // modes sum and mean: occurrences sorted by bucket
+	scales  []float64       // per_sample_weights in the order of list
+	terms   bagTerms[N]     // mode max: terms sorted by bucket
 }
 
-// occurrence is a row and the bag that holds it.
+// occurrence is a counted position: its row and its bag.
 type occurrence[N number] struct{ row, bag N }
 
-// bagWorker is the scratch of one goroutine, kept between runs too.
+// bagWorker is the scratch memory of one goroutine; pools keep it between runs.
 type bagWorker[N number] struct {
 	rows, bags, begin        []N
 	scales, room, sums, lost []float64
@@ -43,10 +43,10 @@ type bagWorker[N number] struct {
 	dots                     C.sw_bag_dots
 }
 
-// bagPools lend memory to runs: in 32 bits, and in 64.
+// bagPools recycle memory between runs, for 32-bit and for 64-bit counts.
 var bagPools [2]struct{ runs, workers, unique sync.Pool }
 
-// lent is a T of a pool, or a new one.
+// fromPool is a T from a pool, or a new one.
 func fromPool[T any](pool *sync.Pool) *T {
 	if known := pool.Get(); known != nil {
 		return known.(*T)
@@ -54,13 +54,15 @@ func fromPool[T any](pool *sync.Pool) *T {
 	return new(T)
 }
 
-// sized is a slice of n elements of nothing in particular, in the memory of s where that is enough.
+// grow is a slice of n elements with unspecified values that reuses the memory of s if it suffices.
 func grow[E any](s []E, n int64) []E { return slices.Grow(s[:0], int(n))[:n] }
 
+// addressOf is the address of the first element.
 func addressOf[E any](s []E) C.uintptr_t {
 	return C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(s))))
 }
 
+// Host implements ops.Program.
 func (p *BagProgram) Host(args []tensor.Tensor) {
 	if p.Wide {
 		runBags[uint64](p, args)
@@ -91,7 +93,7 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	pool.Put(h)
 }
 
-// needsWide reports that rows, bags, positions, or the elements of a bucket in mode max are too many for 32 bits.
+// needsWide reports whether rows, bags, positions, or the elements of a bucket in mode max need 64-bit counts.
 func (d EmbeddingBagBackward) needsWide() bool {
 	most := max(d.NumEmbeddings, d.NumBags, d.TotalIndices)
 	if d.Mode == "max" {
@@ -100,37 +102,7 @@ func (d EmbeddingBagBackward) needsWide() bool {
 	return most >= BagWide
 }
 
-// withWorkers cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
-func parallelForWorkers[N number](n, size, grain int64, body func(w *bagWorker[N], first, end int64)) {
-	pool := &bagPools[bitsOf[N]()/64].workers
-	threads.Run(nil, num.CeilDiv(n, size), max(1, grain/size), func() (*bagWorker[N], func()) {
-		w := fromPool[bagWorker[N]](pool)
-		return w, func() { pool.Put(w) }
-	}, func(w *bagWorker[N], task int64) { body(w, task*size, min(n, (task+1)*size)) })
-}
-
-// readIntegers copies elements of a line, the first of which is given, as numbers; negative ones as noRow.
-func readIntegers[N number](out []N, t *tensor.Tensor, first int64) {
-	if t.DType == tensor.Int32 {
-		copyStrided(out, stridedOf[int32](t), first)
-	} else {
-		copyStrided(out, stridedOf[int64](t), first)
-	}
-}
-
-func copyStrided[N number, I int32 | int64](out []N, l stridedVec[I], first int64) {
-	if l.step == 1 {
-		in := l.in[first:][:len(out)]
-		for k := range out {
-			out[k] = N(max(in[k], -1))
-		}
-		return
-	}
-	for k := range out {
-		out[k] = N(max(l.at(first+int64(k)), -1))
-	}
-}
-
+// readOffsets sets h.first.
 func (h *hostBags[N]) readOffsets() {
 	h.first = grow(h.first, h.NumBags+1)
 	h.first[h.NumBags] = 0
@@ -140,10 +112,10 @@ func (h *hostBags[N]) readOffsets() {
 	}
 }
 
-// counted is the number of positions that are in a bag.
+// counted is the number of positions in bags, padding included.
 func (h *hostBags[N]) counted() int64 { return int64(h.first[h.NumBags]) }
 
-// readRows finds the rows of the positions from first on, noRow where one does not count.
+// readRows sets rows to the rows of the positions from first on; noRow if a position does not count.
 func (h *hostBags[N]) readRows(rows []N, first int64) []N {
 	readIntegers(rows, &h.args[bagIndices], first)
 	for k := max(0, h.counted()-first); k < int64(len(rows)); k++ {
@@ -152,6 +124,7 @@ func (h *hostBags[N]) readRows(rows []N, first int64) []N {
 	return h.withoutPadding(rows)
 }
 
+// withoutPadding replaces the padding row by noRow.
 func (h *hostBags[N]) withoutPadding(rows []N) []N {
 	if h.padding >= 0 {
 		for k, row := range rows {
@@ -163,7 +136,7 @@ func (h *hostBags[N]) withoutPadding(rows []N) []N {
 	return rows
 }
 
-// readBags finds the bags of the positions from first on; those behind the last bag have none.
+// readBags sets bags to the bags of the positions from first on. Positions after the last bag are left unset.
 func (h *hostBags[N]) readBags(bags []N, first int64) []N {
 	bag, _ := slices.BinarySearch(h.first[1:], N(first)+1)
 	end := min(h.counted()-first, int64(len(bags)))
@@ -175,7 +148,7 @@ func (h *hostBags[N]) readBags(bags []N, first int64) []N {
 	return bags
 }
 
-// countOf is the number of positions of a bag that count.
+// countOf is the number of counted positions of a bag.
 func (h *hostBags[N]) countOf(bag int64) int64 {
 	first, end := int64(h.first[bag]), int64(h.first[bag+1])
 	n := end - first
@@ -235,7 +208,7 @@ func (h *hostBags[N]) sumOccurrences() {
 	})
 }
 
-// readScales reads weights of samples in float64.
+// readScales reads per_sample_weights from position first on, in float64.
 func (h *hostBags[N]) readScales(w *bagWorker[N], out []float64, first int64) []float64 {
 	t := &h.args[BagSampleWeights]
 	v := cpu.View{N: 1, Regular: true, Step: t.Strides[0]}
@@ -247,7 +220,7 @@ func (h *hostBags[N]) readScales(w *bagWorker[N], out []float64, first int64) []
 	return out
 }
 
-// sumRows sorts the occurrences of some adjacent rows by row and writes these rows.
+// sumRows sorts the occurrences first..end-1 of one bucket by row (counting sort) and writes the rows.
 func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 	out := h.rowsOut(w, row, rows)
 	if first == end {
@@ -297,7 +270,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 	}
 }
 
-// rowsOut are adjacent rows of dweight.
+// rowsOut describes adjacent rows of dweight to the C loops.
 func (h *hostBags[N]) rowsOut(w *bagWorker[N], row, rows int64) C.sw_bag_out {
 	t := &h.args[bagDweight]
 	w.single = grow(w.single, 2*h.EmbeddingDim)

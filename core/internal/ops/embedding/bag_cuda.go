@@ -11,14 +11,15 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// BagProgram is a checked problem. Every sum is made in the order of positions, so there is no kernel for results that do not repeat.
+// BagProgram is the program of an EmbeddingBagBackward. Every sum is added in the order of positions, so all
+// kernels are deterministic.
 type BagProgram struct {
 	EmbeddingBagBackward
-	padding      int64
+	padding      int64 // row that does not count, or -1
 	cuda         bool
-	Wide         bool // on the CPU, 64 bits for rows, bags and positions
-	singleLaunch bool // on a GPU, one launch whose blocks each read all positions
-	numSMs       int  // multiprocessors
+	Wide         bool // CPU: 64-bit rows, bags and positions
+	singleLaunch bool // GPU: one launch, in which every block reads all positions; no sort
+	numSMs       int
 }
 
 func (d EmbeddingBagBackward) compile(_ *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
@@ -38,7 +39,7 @@ func (d EmbeddingBagBackward) compile(_ *ops.Problem, numSMs int, cuda bool, pre
 	return p, nil
 }
 
-// checkDeviceCounts refuses what the entries of the sort on a GPU, which are pairs of 32 bits, cannot number.
+// checkDeviceCounts refuses counts that do not fit the entries of the sort on a GPU, pairs of 32-bit integers.
 func (d EmbeddingBagBackward) checkDeviceCounts() error {
 	op, counts := embeddingBag.Name, []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}
 	if err := ops.CheckCounts(op, counts, d.NumEmbeddings, d.EmbeddingDim, d.NumBags, d.TotalIndices); err != nil {
@@ -50,7 +51,7 @@ func (d EmbeddingBagBackward) checkDeviceCounts() error {
 	return nil
 }
 
-// Symbols by number.
+// Indices of Symbols.
 const (
 	bagSumSorted = iota
 	bagSumArgmax
@@ -67,6 +68,7 @@ const (
 	bagBounds
 )
 
+// Symbols implements ops.Program.
 func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.Suffix()
 	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
@@ -76,6 +78,7 @@ func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	return list
 }
 
+// Kernel implements ops.Program.
 func (p *BagProgram) Kernel() string {
 	if p.singleLaunch {
 		return "few"
@@ -83,8 +86,10 @@ func (p *BagProgram) Kernel() string {
 	return "sorted"
 }
 
+// InPlace implements ops.Program.
 func (p *BagProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
+// Geometry implements ops.Program.
 func (p *BagProgram) Geometry() string {
 	if p.singleLaunch {
 		return fmt.Sprintf("%s of %d bags, %d indices, %d rows a block", p.Mode, p.NumBags, p.TotalIndices, p.rowsPerBlock())
@@ -92,14 +97,14 @@ func (p *BagProgram) Geometry() string {
 	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.Passes())
 }
 
-// bagLaunch is what a launch tells its kernel beside the operands and the workspace.
+// bagLaunch holds the launch arguments of a kernel apart from the operands and the workspace layout.
 type bagLaunch struct {
 	from, to, pass, tiles      int64
 	lanes, slices, chunkBlocks int64
 	wide, plain                bool
 }
 
-// bagRun is one run on a GPU.
+// bagRun is one run on a GPU. err is the first error; later launches are skipped.
 type bagRun struct {
 	*BagProgram
 	bagLayout
@@ -109,6 +114,7 @@ type bagRun struct {
 	err  error
 }
 
+// Device implements ops.Program.
 func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	r := &bagRun{BagProgram: p, bagLayout: p.Layout(), args: args, base: workspace, q: q}
 	if args[BagDsample].Given() {
@@ -130,7 +136,7 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	return r.err
 }
 
-// sort leaves the occurrences in the order of rows and says where.
+// sort sorts the positions by row (radix sort) and returns the offset of the sorted entries in the workspace.
 func (r *bagRun) sort() (sorted int64) {
 	if r.TotalIndices == 0 {
 		return 0
@@ -160,14 +166,14 @@ func (r *bagRun) sort() (sorted int64) {
 	return from
 }
 
-// sumRows writes dweight from the sorted occurrences.
+// sumRows writes dweight from the sorted entries.
 func (r *bagRun) sumRows(sorted int64) {
 	l := r.rowLaunch(bagDweight)
 	l.from = sorted
 	if r.halvesSlices(l) {
 		l.lanes, l.slices = l.lanes/2, 2*l.slices
 	}
-	threads := l.slices * l.lanes // of a row
+	threads := l.slices * l.lanes // per row
 	l.chunkBlocks = min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagChunkBlocks*int64(r.numSMs))
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
@@ -186,14 +192,14 @@ func (r *bagRun) sumRows(sorted int64) {
 	}
 }
 
-// halves reports whether dy, each row of which is read many times, stays in the cache if slices are half as wide, and not as they are.
-// Where an entry won few columns, what every slice reads of it again costs more than that saves.
+// halvesSlices reports whether the part of dy under one slice of columns exceeds the L2 cache, and fits if slices are
+// half as wide. In mode max this does not pay: most entries contribute to few columns, and each slice reads them again.
 func (r *bagRun) halvesSlices(l bagLaunch) bool {
 	size := r.NumBags * l.lanes * 16
 	return l.wide && l.lanes == 32 && size > BagL2Bytes && size <= 2*BagL2Bytes && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
 }
 
-// rowLaunch is how threads share a row of dy beside one of another matrix: in accesses of 16 bytes where both allow it.
+// rowLaunch divides a row of dy, and of another matrix, among threads: in 16-byte accesses if both matrices allow it.
 func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
 	v := 16 / r.DType.Size()
 	dy, other := &r.args[bagDy], &r.args[matrix]
@@ -208,7 +214,7 @@ func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
 	return l
 }
 
-// alignedRows reports that each row begins at a multiple of v elements and has no gaps.
+// alignedRows reports whether each row is dense and begins at a multiple of v elements.
 func alignedRows(t *tensor.Tensor, v int64) bool {
 	return t.Empty() || t.Strides[1] == 1 && (t.Shape[0] == 1 || t.Strides[0]%v == 0) && t.Data%uintptr(v*t.DType.Size()) == 0
 }
@@ -241,7 +247,7 @@ func flagWord(on bool) int64 {
 	return 0
 }
 
-// operand packs an address and strides; integers, and weights of samples and their gradient, also say how wide they are.
+// operand packs the address and strides of an operand, and for operands of several dtypes the element width.
 func (r *bagRun) operand(i int) {
 	t := &r.args[i]
 	r.q.Address(i, t.Data)

@@ -1,17 +1,17 @@
-/* Included once for each processor by op_embedding_bag.c. */
+/* The loops of embedding bags. bag.c includes this header once per vector width. */
 
-/* Columns that a row is summed in at once: their sums stay in registers. */
+/* Columns that are summed at once, with their sums in registers. */
 enum { AT(BAG_TILE) = VECTOR / 8 };
 
-/* float32 is added in float64, which is sum enough. float64 carries the error of each addition along (Knuth's exact sum of two numbers);
-   where the sum is not finite the errors mean nothing. */
+/* float32 terms are added in float64. float64 terms use compensated summation with Knuth's TwoSum; the compensation is
+   dropped if the sum is not finite. */
 #define ADD_f32(sum, lost, x) do { sum += x; (void)lost; } while (0)
 #define ADD_f64(sum, lost, x) \
   do { double term = x, next = sum + term, part = next - sum; lost += (sum - (next - part)) + (term - part); sum = next; } while (0)
 #define WHOLE_f32(sum, lost) (sum)
 #define WHOLE_f64(sum, lost) (isfinite(sum) ? (sum) + (lost) : (sum))
 
-/* Puts a row, in float64, where it belongs. */
+/* Stores a row of float64 in the dtype and with the strides of the output. */
 TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *restrict sum) {
   long n = out->columns, step = out->column;
   char *to = row_of(out, row);
@@ -83,7 +83,7 @@ BAG_ROWS(f64_wide, f64, double, uint64_t)
 #undef WHOLE_f32
 #undef WHOLE_f64
 
-/* A row of dy in float64. Positions of a bag share it, so that it is widened once. */
+/* A row of dy in float64. All positions of a bag use it, so it is converted once per bag. */
 TARGET static const double *AT(wide_f32)(const sw_bag_dots *b, long bag, double *restrict wide, float *single) {
   long start = bag * b->dy_bag * sizes[b->dy_narrow];
   const float *row = single_row(b->dy_narrow, (const char *)b->dy + start, single, b->columns);
@@ -127,7 +127,7 @@ TARGET static const double *AT(wide_f64)(const sw_bag_dots *b, long bag, double 
   }
 #endif
 
-/* A lane gets up to 16 products, a longer row is cut in two. */
+/* Pairwise dot product: a lane adds up to 16 products; longer rows are split in halves. */
 #define DOTS(suffix, type) \
   LANES(suffix, type) \
   TARGET INLINE double AT(dot_block_##suffix)(const double *x, const type *y, long n) { \
@@ -148,7 +148,7 @@ DOTS(f64, double)
 #undef EIGHT_f32
 #undef EIGHT_f64
 
-/* Puts dots where they belong, which may be in several rows. */
+/* Stores dots in the output, where they may span several rows. */
 TARGET static void AT(store_dots)(const sw_bag_dots *b) {
   long width = b->out.columns, row = b->first / width, column = b->first % width;
   for (long e = 0; e < b->n; column = 0, row++) {

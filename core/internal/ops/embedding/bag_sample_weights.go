@@ -11,17 +11,18 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// denseRows are the rows of a matrix as the loops of op_embedding_bag.c read them: without gaps, in float32 or float64, or where it is
-// enough for these in 16 bits.
+// denseRows is a matrix with dense rows, as the loops of bag.c read it: in place if possible, otherwise a copy in
+// float32 or float64.
 type denseRows struct {
 	data   uintptr
-	step   int64 // elements from row to row
+	step   int64 // row stride in elements
 	dtype  tensor.DType
 	copy32 []float32
 	copy64 []float64
 }
 
-// read takes a matrix itself where it can be read in place, else a copy; of a matrix whose rows are one row, of that row.
+// read points d to a matrix, or to a copy of it. wide requires 32 or 64 bits per element. A matrix with row stride 0
+// is copied as one row.
 func (d *denseRows) read(t *tensor.Tensor, wide bool) {
 	d.data, d.step, d.dtype = t.Data, t.Strides[0], t.DType
 	if t.Empty() || (t.DType.Size() > 2 || !wide) && (t.Strides[1] == 1 || t.Shape[1] == 1) {
@@ -40,18 +41,14 @@ func (d *denseRows) read(t *tensor.Tensor, wide bool) {
 	d.data, d.dtype = uintptr(addressOf(d.copy32)), tensor.Float32
 }
 
-// denseRow is some columns of a row of a matrix in float32 or float64.
+// denseRow is a range of columns of a row.
 func denseRow[A cpu.Accumulator](d *denseRows, row, column, columns int64) []A {
 	var a A
 	return unsafe.Slice((*A)(cpu.Pointer(d.data+uintptr((row*d.step+column)*int64(unsafe.Sizeof(a))))), columns)
 }
 
-// spread cuts n things into tasks of a size and does them side by side; a goroutine is worth `share` things.
-func parallelFor(n, size, grain int64, body func(first, end int64)) {
-	parallelForWorkers(n, size, grain, func(_ *bagWorker[uint32], first, end int64) { body(first, end) })
-}
-
-// copyRows widens rows of a matrix into out: the first ones, or those that are listed, of which noRow stands for any.
+// copyRows converts rows of a matrix to the accumulator type: the first rows, or the listed rows, where noRow is
+// skipped.
 func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64, list []N, table *[len(tensor.DTypeRows)]cpu.Storage[A]) []A {
 	width := t.Shape[1]
 	v := cpu.View{N: 1, Regular: true, Step: t.Strides[1]}
@@ -81,7 +78,7 @@ func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64
 	return out
 }
 
-// widenRows widens rows of 16-bit elements that lie side by side; it reports whether they do.
+// widenRows converts rows of dense 16-bit elements to float32; it reports false if the types or strides do not suit.
 func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) bool {
 	wide, single := any(out).([]float32)
 	if !single || t.DType.Size() != 2 || t.Strides[0] < 0 {
@@ -103,11 +100,11 @@ func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) b
 	return true
 }
 
-// sampleRows is d_per_sample_weights as a matrix: of one row where its elements lie on a line.
+// sampleRows is d_per_sample_weights as a matrix, with one row if its elements have a constant stride.
 func sampleRows(t *tensor.Tensor) *tensor.Tensor {
 	all, one := *t, true
 	switch {
-	case t.NDim == 2 && t.Shape[1] == 1: // whatever the stride of its columns
+	case t.NDim == 2 && t.Shape[1] == 1: // the column stride is irrelevant
 	case t.NDim == 2:
 		if all, one = asVector(t); !one {
 			return t
@@ -117,7 +114,7 @@ func sampleRows(t *tensor.Tensor) *tensor.Tensor {
 	return &all
 }
 
-// sampleWeights writes d_per_sample_weights.
+// sampleWeights writes d_per_sample_weights: dot products of rows of dy and of weight.
 func (h *hostBags[N]) sampleWeights() {
 	weight, out := &h.args[bagWeight], sampleRows(&h.args[BagDsample])
 	gaps := weight.Shape[1] > 1 && weight.Strides[1] != 1 && !weight.Empty()
@@ -153,7 +150,7 @@ func (h *hostBags[N]) sampleWeights() {
 	})
 }
 
-// copyWeight copies the rows of weight that a worker is to read.
+// copyWeight copies the rows of weight that a task reads, if they are not dense.
 func (h *hostBags[N]) copyWeight(w *bagWorker[N], c *C.sw_bag_dots) {
 	weight, n := &h.args[bagWeight], int64(len(w.rows))
 	if weight.DType == tensor.Float64 {

@@ -8,41 +8,43 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
-// number counts rows, bags and occurrences on the CPU: in 32 bits, or in 64 where there are too many for these.
+// number is the integer type of rows, bags and positions on the CPU: 32 bits, or 64 if counts need them.
 type number interface{ uint32 | uint64 }
 
-// BagWide is the least count that takes 64 bits: the largest number of 32 stands for no row. Tests lower it.
+// BagWide is the smallest count that needs 64 bits; the largest uint32 is noRow. Tests lower it.
 var BagWide int64 = math.MaxUint32
 
-// bitsOf is how many bits a number has.
+// bitsOf is the number of bits of N.
 func bitsOf[N number]() int { return 8 * int(unsafe.Sizeof(N(0))) }
 
-// noRow stands for the row of what does not count.
+// noRow is the row of a position that does not count.
 func noRow[N number]() N { return ^N(0) }
 
-// bagBuckets cuts occurrences into buckets of 2^shift adjacent rows, by parts of the occurrences that work side by side; then each bucket
-// can be summed by itself. Both steps keep the order of occurrences, so a sum does not depend on parts or buckets.
+// bagBuckets is a parallel stable bucket sort. A bucket is 2^shift adjacent rows; a part is a range of occurrences
+// that one task counts and places. Buckets are then summed in parallel. The sort keeps the order of occurrences,
+// so sums do not depend on the choice of parts and buckets.
 type bagBuckets[N number] struct {
 	shift          int
 	buckets, parts int64
-	n, part        int64 // occurrences in all, and of a part
-	cost           int64 // of a bucket, in elements
-	pitch          int64 // of next from part to part: whole lines of the cache, as parts must not share one
-	next           []N
+	n, part        int64 // occurrences in all, and per part
+	cost           int64 // elements to add and write per bucket
+	pitch          int64 // elements of next per part, whole cache lines to avoid false sharing
+	next           []N   // next free place, by part and bucket
 }
 
 const (
-	bagBucketBytes = 1 << 17 // of dweight
+	bagBucketBytes = 1 << 17 // bytes of dweight per bucket
 	maxBagBuckets  = 4096
-	minBagPart     = 1 << 13 // occurrences, at least
-	maxBagParts    = 64      // at most
+	minBagPart     = 1 << 13 // occurrences
+	maxBagParts    = 64
 )
 
-// cut chooses buckets and parts for n occurrences, each of which is worth some columns; size is that of an element in a bucket.
+// cut chooses buckets and parts for n occurrences of `columns` elements. size is the size in bytes of an element of
+// a bucket.
 func (b *bagBuckets[N]) cut(rows, n, columns, size int64) {
 	least := num.CeilDiv(rows, maxBagBuckets)
 	wanted := max(bagBucketBytes/max(1, columns*size), least, 1)
-	if n*columns > 1<<16 { // enough work for several processors
+	if n*columns > 1<<16 { // enough work for several threads
 		wanted = min(wanted, max(num.CeilDiv(rows, 64), least))
 	}
 	b.shift = bits.Len64(uint64(wanted) - 1)
@@ -53,7 +55,8 @@ func (b *bagBuckets[N]) cut(rows, n, columns, size int64) {
 	b.pitch = num.CeilDiv(b.buckets, 16) * 16
 }
 
-// count calls body for each part, to count its occurrences of each bucket, and returns how many there are.
+// count calls body for each part to count its occurrences by bucket, turns the counts into places (prefix sum), and
+// returns the total.
 func (b *bagBuckets[N]) count(body func(w *bagWorker[N], counts []N, first, end int64)) int64 {
 	b.next = grow(b.next, b.parts*b.pitch)
 	clear(b.next)
@@ -68,19 +71,19 @@ func (b *bagBuckets[N]) count(body func(w *bagWorker[N], counts []N, first, end 
 	return int64(sum)
 }
 
-// place calls body for each part, to put its occurrences where next says.
+// place calls body for each part to store its occurrences at the places in next.
 func (b *bagBuckets[N]) place(body func(w *bagWorker[N], next []N, first, end int64)) {
 	parallelForWorkers(b.n, b.part, 1<<14, func(w *bagWorker[N], first, end int64) {
 		body(w, b.next[first/b.part*b.pitch:][:b.buckets], first, end)
 	})
 }
 
-// each calls body for each bucket, with the place of its occurrences and its rows.
+// each calls body for each bucket with the range of its occurrences and of its rows.
 func (b *bagBuckets[N]) each(rows int64, body func(w *bagWorker[N], first, end N, row, rows int64)) {
 	grain := max(1, (1<<17)/max(b.cost, 1))
 	parallelForWorkers(b.buckets, 1, grain, func(w *bagWorker[N], bucket, _ int64) {
 		first, end := N(0), N(0)
-		if b.parts > 0 { // where the last part ends in this bucket and in the one before
+		if b.parts > 0 { // the last part's places have advanced to the ends of buckets
 			last := b.next[(b.parts-1)*b.pitch:]
 			end = last[bucket]
 			if bucket > 0 {

@@ -25,30 +25,31 @@ const (
 	BagSingleLaunchBlocks = 2        // of a multiprocessor
 )
 
-// Passes of the sort; what counts nowhere is a row behind the last one.
+// Passes is the number of passes of the radix sort. Positions that do not count sort as row NumEmbeddings.
 func (p *BagProgram) Passes() int64 {
 	return max(1, num.CeilDiv(int64(bits.Len64(uint64(p.NumEmbeddings))), BagDigitBits))
 }
 
+// Digit is the number of bits per pass of the radix sort.
 func (p *BagProgram) Digit() int64 {
 	return num.CeilDiv(int64(bits.Len64(uint64(p.NumEmbeddings))), p.Passes())
 }
 
-// sortGrid is how many blocks sort, and how many tiles each has.
+// sortGrid is the number of blocks of the sort, and of tiles per block.
 func (p *BagProgram) sortGrid() (blocks, tiles int64) {
 	all := num.CeilDiv(p.TotalIndices, BagTile)
 	tiles = max(1, num.CeilDiv(all, BagSortBlocks))
 	return num.CeilDiv(all, tiles), tiles
 }
 
-// groupTotals is how many counters the groups of blocks have in a pass.
+// groupTotals is the number of digit counters of the groups of blocks in a pass.
 func (p *BagProgram) groupTotals() int64 {
 	blocks, _ := p.sortGrid()
 	return num.CeilDiv(blocks, BagGroup) << BagDigitBits
 }
 
-// unit is how many rows and entries, together, the same threads go through one after the other: few where there is little to share out,
-// and where entries add little to the writes, which are the more in order the fewer rows a unit has.
+// unit is the size of a work item in rows plus entries, which the same threads process in sequence (merge-path
+// partition). Small problems use smaller units, to fill the SMs.
 func (p *BagProgram) unit() int64 {
 	size, vectors := int64(bagUnit), num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 16)
 	if p.Mode == "max" {
@@ -60,10 +61,10 @@ func (p *BagProgram) unit() int64 {
 	return size
 }
 
-// unitCount is how many units there are.
+// unitCount is the number of units.
 func (p *BagProgram) unitCount() int64 { return num.CeilDiv(p.NumEmbeddings+p.TotalIndices, p.unit()) }
 
-// Chunks of a level, of bagChunk^level entries.
+// Chunks is the number of chunks of a level, each of BagChunk^level entries.
 func (p *BagProgram) Chunks(level int64) int64 {
 	n := p.TotalIndices
 	for range level {
@@ -72,6 +73,7 @@ func (p *BagProgram) Chunks(level int64) int64 {
 	return n
 }
 
+// Levels is the number of levels of chunks.
 func (p *BagProgram) Levels() (n int64) {
 	for p.Chunks(n+1) > 0 && (n == 0 || p.Chunks(n) > BagTopChunks) {
 		n++
@@ -79,7 +81,7 @@ func (p *BagProgram) Levels() (n int64) {
 	return n
 }
 
-// Parts is how many chunks there may be on all levels.
+// TotalChunks is the number of chunks of all levels.
 func (p *BagProgram) TotalChunks() (n int64) {
 	for level := range p.Levels() {
 		n += p.Chunks(level + 1)
@@ -87,24 +89,27 @@ func (p *BagProgram) TotalChunks() (n int64) {
 	return n
 }
 
-// suitsFew reports that one launch is quicker than a sort: no block has much to do, even where all positions hold one row.
+// suitsSingleLaunch reports whether one launch is faster than a sort. The bounds keep the work of a block small even
+// if all positions have the same row.
 func (p *BagProgram) suitsSingleLaunch() bool {
 	slices := num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16)
 	return p.NumEmbeddings <= BagSingleLaunchRows*BagSingleLaunchBlocks*int64(p.numSMs) && p.TotalIndices*slices <= BagTile
 }
 
-// fewRows is how many rows a block has.
+// rowsPerBlock is the number of rows of a block of the single launch.
 func (p *BagProgram) rowsPerBlock() int64 {
 	return num.Clamp(num.CeilDiv(p.NumEmbeddings, BagSingleLaunchBlocks*int64(p.numSMs)), 1, BagSingleLaunchRows)
 }
 
-// bagLayout is where things lie in the workspace, in bytes.
+// bagLayout is the layout of the workspace as offsets in bytes. positionArgmax and entryArgmax hold one bit per
+// column for each position and for each sorted entry: the row of the entry is the argmax of its bag.
 type bagLayout struct {
 	Counts, Totals, bags, bagCounts, positionArgmax, entryArgmax, bounds, Lists, Partial int64
 	entries                                                                              [2]int64
 	Size                                                                                 int64
 }
 
+// Layout is the layout of the workspace.
 func (p *BagProgram) Layout() (l bagLayout) {
 	take := func(n, size int64) int64 {
 		at := l.Size
@@ -119,7 +124,7 @@ func (p *BagProgram) Layout() (l bagLayout) {
 	if p.Mode == "mean" {
 		l.bagCounts = take(p.NumBags, 4)
 	}
-	l.Totals = take(p.Passes()*p.groupTotals(), 4) // behind counted: both begin as zeros
+	l.Totals = take(p.Passes()*p.groupTotals(), 4) // right after bagCounts: one launch clears both
 	l.Counts = take(blocks<<BagDigitBits, 4)
 	l.bounds = take(p.unitCount()+1, 8)
 	l.Lists = take(2+4*p.Chunks(1)+p.MaxSlices()*p.TotalChunks(), 4)
@@ -134,11 +139,13 @@ func (p *BagProgram) Layout() (l bagLayout) {
 	return l
 }
 
-// MostSlices is how many slices a row may be cut into, however its operands lie: of 32 columns, or of half of 32 accesses of 16 bytes.
+// MaxSlices is the largest number of slices of a row for any operand layout: slices of 32 columns, or of 16 accesses
+// of 16 bytes.
 func (p *BagProgram) MaxSlices() int64 {
 	return max(num.CeilDiv(p.EmbeddingDim, 32), 2*num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16))
 }
 
+// Workspace implements ops.Program.
 func (p *BagProgram) Workspace() int64 {
 	if !p.cuda {
 		return 0

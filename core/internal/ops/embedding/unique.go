@@ -9,17 +9,17 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// UniqueRows finds the rows of a table that occur among indices, as torch.unique with return_inverse does: Rows begins with those that
-// count, rising, Count of them, and goes on with -1; Inverse[i] is the place of Indices[i] among them. With PaddingIdx places are
-// counted from 1, and 0 is that of PaddingIdx, which is not among the rows.
+// UniqueRows finds the distinct rows among indices, like torch.unique with return_inverse. rows holds the `count`
+// distinct rows in ascending order, padded with -1. inverse[i] is the place of indices[i] in rows. With PaddingIdx,
+// places are counted from 1, PaddingIdx has place 0 and is not among the rows.
 //
-// Operands: indices [Total] -> rows [min(NumRows, Total)] int64, inverse [Total] int32, or int64 where NumRows or Total are 2^31 - 1 or
-// more, count [1] int64. On a GPU, which takes fewer than that, an index that is no row counts nowhere, and its place is -1.
+// Operands: indices [Total] -> rows [min(NumRows, Total)] int64, inverse [Total] int32 (int64 if NumRows or Total is
+// 2^31 - 1 or more; CPU only), count [1] int64. On a GPU, an index out of range is skipped and has place -1.
 type UniqueRows struct {
 	NumRows    int64        `json:"num_rows"`
 	Total      int64        `json:"total"`
 	IndexDType tensor.DType `json:"index_dtype"` // int32 or int64
-	PaddingIdx *int64       `json:"padding_idx"` // from -NumRows on, negative ones counted from the end; nil: none
+	PaddingIdx *int64       `json:"padding_idx"` // in [-NumRows, NumRows); negative: from the end; nil: none
 }
 
 var uniqueRows = ops.Register(&ops.Family{
@@ -28,7 +28,7 @@ var uniqueRows = ops.Register(&ops.Family{
 	Required: []string{"num_rows", "total"}, Decode: ops.DecodeAs[UniqueRows],
 })
 
-// Operands by number.
+// Indices of the operands.
 const (
 	UniqueIndices = iota
 	uniqueOut
@@ -39,6 +39,7 @@ const (
 // Family is "unique_rows".
 func (d UniqueRows) Family() string { return uniqueRows.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d UniqueRows) Problem() (*ops.Problem, error) {
 	op, flat := uniqueRows.Name, []int64{d.Total}
 	if err := ops.FirstError(
@@ -67,12 +68,13 @@ func (d UniqueRows) Problem() (*ops.Problem, error) {
 	}, nil
 }
 
-// Most is how many rows may occur.
+// MaxRows is the largest possible number of distinct rows.
 func (d UniqueRows) MaxRows() int64 { return min(d.NumRows, d.Total) }
 
-// UniqueWide is the least number of rows or indices whose places take 64 bits. Tests lower it.
+// UniqueWide is the smallest number of rows or indices for which inverse is int64. Tests lower it.
 var UniqueWide int64 = math.MaxInt32
 
+// InverseDType is the dtype of inverse.
 func (d UniqueRows) InverseDType() tensor.DType {
 	if max(d.NumRows, d.Total) >= UniqueWide {
 		return tensor.Int64
@@ -80,15 +82,15 @@ func (d UniqueRows) InverseDType() tensor.DType {
 	return tensor.Int32
 }
 
-// Padding is the row that does not count, or -1.
+// Padding is the row of PaddingIdx, or -1.
 func (d UniqueRows) Padding() int64 { return ops.PaddingRow(d.PaddingIdx, d.NumRows) }
 
-// UniqueProgram is a checked problem.
+// UniqueProgram is the program of a UniqueRows.
 type UniqueProgram struct {
 	D      UniqueRows
 	cuda   bool
-	numSMs int  // multiprocessors
-	single bool // one block does it all
+	numSMs int
+	single bool // one block runs all stages in a single launch
 }
 
 func (d UniqueRows) compile(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
@@ -107,6 +109,7 @@ func (d UniqueRows) compile(p *ops.Problem, numSMs int, cuda bool, preference op
 	return u, nil
 }
 
+// Kernel implements ops.Program.
 func (u *UniqueProgram) Kernel() string {
 	if u.single {
 		return "single"
@@ -114,8 +117,10 @@ func (u *UniqueProgram) Kernel() string {
 	return "marked"
 }
 
+// InPlace implements ops.Program.
 func (u *UniqueProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
+// Geometry implements ops.Program.
 func (u *UniqueProgram) Geometry() string {
 	return fmt.Sprintf("marks of %d rows for %d indices", u.D.NumRows, u.D.Total)
 }

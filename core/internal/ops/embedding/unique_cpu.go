@@ -9,33 +9,34 @@ import (
 )
 
 const (
-	uniqueSortCells = 32      // cells for each index, from which on it is less to sort the indices
+	uniqueSortCells = 32      // cells per index from which on sorting the indices is faster than scanning all cells
 	uniqueCellPart  = 1 << 12 // cells of a task
 	uniquePart      = 1 << 13 // positions of a task
-	uniqueGrain     = 1 << 15 // positions or cells that are worth a goroutine
+	uniqueGrain     = 1 << 15 // grain size in positions or cells
 )
 
-// hostUnique is one run on the CPU, with places of P. Its memory is kept for the next run, as that of hostBags is.
+// hostUnique is one run on the CPU; P is the type of inverse. Pools keep its memory between runs. A cell is a word of
+// marks: one bit per row, and in the upper bits the number of distinct rows in earlier cells.
 type hostUnique[N number, P int32 | int64] struct {
 	d       *UniqueRows
 	indices *tensor.Tensor
 	rows    stridedVec[int64]
 	inverse stridedVec[P]
-	first   int64        // the place of the first row
-	marks   []uint64     // a bit for each row of a cell, and above them how many rows the cells before have
-	parts   []int64      // of cells: how many rows; then how many come before
-	pairs   []indexAt[N] // instead of them
-	room    []indexAt[N] // for as many
+	first   int64        // place of the first row: 1 with PaddingIdx, otherwise 0
+	marks   []uint64     // cells, if rows are marked
+	parts   []int64      // distinct rows per part of cells; then their exclusive prefix sum
+	pairs   []indexAt[N] // indices with positions, if indices are sorted
+	room    []indexAt[N] // second buffer of the sort
 }
 
 // indexAt is an index and its position.
 type indexAt[N number] struct{ row, position N }
 
-// cellRows is how many rows a cell has, so that the numbers above them suffice: 32 bits, or 48.
+// rowsPerCell is the number of mark bits of a cell: 32, or 16 with 64-bit counts. The remaining 32 or 48 bits hold the
+// number of earlier rows.
 func rowsPerCell[N number]() N { return N(32 / (bitsOf[N]() / 32)) }
 
-func (l stridedVec[I]) set(k int64, v I) { l.in[l.start+k*l.step] = v }
-
+// Host implements ops.Program.
 func (u *UniqueProgram) Host(args []tensor.Tensor) {
 	if u.D.InverseDType() == tensor.Int64 {
 		runUnique[uint64, int64](u, args)
@@ -66,7 +67,7 @@ func runUnique[N number, P int32 | int64](u *UniqueProgram, args []tensor.Tensor
 	pool.Put(h)
 }
 
-// each calls body for tasks of positions, with their indices.
+// each calls body for ranges of positions with their indices.
 func (h *hostUnique[N, P]) each(body func(first int64, indices []N)) {
 	parallelForWorkers(h.d.Total, uniquePart, uniqueGrain, func(w *bagWorker[N], first, end int64) {
 		w.rows = grow(w.rows, end-first)
@@ -75,14 +76,14 @@ func (h *hostUnique[N, P]) each(body func(first int64, indices []N)) {
 	})
 }
 
-// mark sets a bit for each row that occurs; then a place is a count of bits.
+// mark finds the distinct rows with a bit set: it sets a bit per row that occurs, and a place is a count of bits.
 func (h *hostUnique[N, P]) mark() int64 {
 	h.marks = grow(h.marks, num.CeilDiv(h.d.NumRows, int64(rowsPerCell[N]())))
 	marks, padding := h.marks, h.d.Padding()
 	parallelFor(int64(len(marks)), uniqueCellPart, uniqueGrain, func(first, end int64) { clear(marks[first:end]) })
 	h.each(func(_ int64, indices []N) {
 		size := rowsPerCell[N]()
-		for _, row := range indices { // a frequent row is marked once and looked at often
+		for _, row := range indices { // a plain load avoids most of the atomic writes
 			cell, bit := &marks[row/size], uint64(1)<<(row%size)
 			if atomic.LoadUint64(cell)&bit == 0 {
 				atomic.OrUint64(cell, bit)
@@ -108,7 +109,7 @@ func (h *hostUnique[N, P]) mark() int64 {
 	return count
 }
 
-// countCells writes the rows that are marked, completes the cells, and returns how many rows there are.
+// countCells writes the marked rows, adds the prefix counts to the cells, and returns the number of rows.
 func (h *hostUnique[N, P]) countCells() (count int64) {
 	n := int64(len(h.marks))
 	h.parts = grow(h.parts, num.CeilDiv(n, uniqueCellPart))
@@ -136,7 +137,7 @@ func (h *hostUnique[N, P]) countCells() (count int64) {
 	return count
 }
 
-// sort brings equal indices together, where a look at every cell would take longer.
+// sort finds the distinct rows by a radix sort of the indices.
 func (h *hostUnique[N, P]) sort() (count int64) {
 	h.pairs, h.room = grow(h.pairs, h.d.Total), grow(h.room, h.d.Total)
 	h.each(func(first int64, indices []N) {
@@ -144,7 +145,7 @@ func (h *hostUnique[N, P]) sort() (count int64) {
 			h.pairs[first+int64(k)] = indexAt[N]{row, N(first + int64(k))}
 		}
 	})
-	for shift := 0; h.d.NumRows>>shift > 0; shift += 8 { // digit by digit, least first
+	for shift := 0; h.d.NumRows>>shift > 0; shift += 8 { // least significant digit first
 		var next [256]N
 		for _, pair := range h.pairs {
 			next[uint8(pair.row>>shift)]++

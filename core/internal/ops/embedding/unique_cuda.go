@@ -12,8 +12,8 @@ import (
 const (
 	UniqueBlock      = 1024    // kMost: threads of a block
 	UniqueGroup      = 32      // cells of 32 rows
-	uniqueSingle     = 1 << 13 // positions that one block does
-	uniqueSingleRows = 1 << 17
+	uniqueSingle     = 1 << 13 // largest number of positions for the single launch
+	uniqueSingleRows = 1 << 17 // largest number of rows for the single launch
 )
 
 // Stages of the kernel.
@@ -26,15 +26,18 @@ const (
 	UniqueStages
 )
 
+// Symbols implements ops.Program.
 func (u *UniqueProgram) Symbols() []launch.Symbol {
 	return []launch.Symbol{{Image: uniqueRows.Image, Name: uniqueRows.Symbol("", u.Kernel(), u.D.IndexDType)}}
 }
 
-// uniqueLayout is where things lie in the workspace, in bytes: the cells, the totals of 2^shift groups, the counts of groups.
+// uniqueLayout is the layout of the workspace: the number of cells, and the offsets in bytes of the totals of 2^Shift
+// groups of cells and of the counts of groups.
 type uniqueLayout struct {
 	Cells, Shift, Totals, Counts, size int64
 }
 
+// Layout is the layout of the workspace.
 func (u *UniqueProgram) Layout() (l uniqueLayout) {
 	rows := u.D.NumRows
 	if u.D.Total == 0 {
@@ -42,13 +45,14 @@ func (u *UniqueProgram) Layout() (l uniqueLayout) {
 	}
 	l.Cells = max(1, num.CeilDiv(rows, 32*UniqueBlock)) * UniqueBlock
 	groups := l.Cells / UniqueGroup
-	l.Shift = int64(bits.Len64(uint64(groups))) / 2 // so that a group has as few totals before it as counts
+	l.Shift = int64(bits.Len64(uint64(groups))) / 2 // about as many totals as counts per total
 	l.Totals = l.Cells * 8
 	l.Counts = l.Totals + num.CeilDiv(num.CeilDiv(groups, 1<<l.Shift)*4, launch.WorkspaceAlignment)*launch.WorkspaceAlignment
 	l.size = l.Counts + groups*4
 	return l
 }
 
+// Workspace implements ops.Program.
 func (u *UniqueProgram) Workspace() int64 {
 	if !u.cuda {
 		return 0
@@ -56,6 +60,7 @@ func (u *UniqueProgram) Workspace() int64 {
 	return u.Layout().size
 }
 
+// Device implements ops.Program.
 func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	if u.single {
 		return u.launch(q, args, workspace, uniqueClear, UniqueStages, 1, UniqueBlock)
@@ -63,7 +68,7 @@ func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 	l := u.Layout()
 	for stage, row := range []struct{ grid, block int64 }{
 		uniqueClear:       {num.CeilDiv(l.Counts/16, launch.BlockThreads), launch.BlockThreads},
-		uniqueMark:        {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.numSMs)), launch.BlockThreads}, // few: see the kernel
+		uniqueMark:        {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.numSMs)), launch.BlockThreads}, // the kernel says why not more
 		uniqueCountGroups: {l.Cells / launch.BlockThreads, launch.BlockThreads},
 		uniqueWrite:       {l.Cells / launch.BlockThreads, launch.BlockThreads},
 		uniquePlace:       {max(1, num.CeilDiv(u.D.Total, launch.BlockThreads)), launch.BlockThreads},
@@ -75,7 +80,7 @@ func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 	return nil
 }
 
-// launch does the stages first..end-1.
+// launch runs the stages first..end-1 in one launch.
 func (u *UniqueProgram) launch(q *launch.Queue, args []tensor.Tensor, workspace uintptr, first, end int, grid int64, block uint32) error {
 	q.Begin()
 	for i := UniqueIndices; i <= uniqueInverse; i++ {

@@ -17,10 +17,11 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// A task is a tile of tokens and pairs, whose factors are made once, over some of the rows (heads of batches) that share them.
+// A task is a tile of tokens and pairs, over rows (heads of batches) that share its angles. The factors of a tile
+// are computed once per task.
 const (
-	tileFactors = 2048 // factors of each sort
-	rowsPerTask = 64   // rows
+	tileFactors = 2048 // tokens times pairs of a tile
+	rowsPerTask = 64
 )
 
 // worker is the scratch of one goroutine.
@@ -34,6 +35,7 @@ var (
 	workers64 = sync.Pool{New: func() any { return new(worker[float64]) }}
 )
 
+// Host implements ops.Program.
 func (p *Program) Host(args []tensor.Tensor) {
 	if p.isEmpty() {
 		return
@@ -52,9 +54,9 @@ type hostRun[A cpu.Accumulator] struct {
 	positions                   positionLayout
 	cos, sin                    tableLayout
 	rotations                   [2]rotation
-	n                           int   // of the rotations
-	batches                     int64 // that share their angles
-	tokensPerTile, pairsPerTile int64 // of a tile: tokens and pairs
+	n                           int   // number of rotations
+	batches                     int64 // number of batches that share angles
+	tokensPerTile, pairsPerTile int64
 }
 
 func runHost[A cpu.Accumulator](p *Program, args []tensor.Tensor, pool *sync.Pool) {
@@ -71,10 +73,10 @@ func runHost[A cpu.Accumulator](p *Program, args []tensor.Tensor, pool *sync.Poo
 	for _, r := range h.rotations[:h.n] {
 		rows += h.batches * r.heads
 	}
-	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, rowsPerTask), 1))) // so that short sequences make several tasks
+	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, rowsPerTask), 1))) // several tasks for short sequences
 	h.tokensPerTile = min(tileFactors/h.pairsPerTile, p.SeqLen, some)
 	rowTasks, tilesOfPairs, tilesOfTokens := num.CeilDiv(rows, rowsPerTask), num.CeilDiv(max(p.pairs, 1), h.pairsPerTile), num.CeilDiv(p.SeqLen, h.tokensPerTile)
-	work := h.tokensPerTile * (2*h.pairsPerTile + (p.HeadDim-2*p.pairs)/tilesOfPairs) * min(rows, rowsPerTask) // elements of a task
+	work := h.tokensPerTile * (2*h.pairsPerTile + (p.HeadDim-2*p.pairs)/tilesOfPairs) * min(rows, rowsPerTask) // elements per task
 	start := func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
 		return w, func() { pool.Put(w) }
@@ -101,7 +103,7 @@ func (w *worker[A]) addresses() (list [4]C.uintptr_t) {
 	return list
 }
 
-// makeFactors makes a, b, c and d for each token and pair of a tile.
+// makeFactors computes the factors a, b, c and d of rope.h for each token and pair of a tile.
 func (h *hostRun[A]) makeFactors(w *worker[A], tile *tile) {
 	furthest := 0.0
 	for t := range tile.tokens {
@@ -143,7 +145,7 @@ func (t *tableLayout) c(tile *tile, pairStride int64) C.sw_rope_table {
 	return C.sw_rope_table{data: C.uintptr_t(data), kind: kinds[t.dtype.Row()], row: C.long(t.row), column: C.long(t.column)}
 }
 
-// makeFarFactors does the same for angles of any size.
+// makeExactFactors computes factors from angles of any size, with the argument reduction of package math.
 func (h *hostRun[A]) makeExactFactors(w *worker[A], tile *tile) {
 	for t := range tile.tokens {
 		for i, frequency := range h.Frequency[tile.pair : tile.pair+tile.pairs] {
@@ -161,7 +163,8 @@ func (h *hostRun[A]) makeExactFactors(w *worker[A], tile *tile) {
 	}
 }
 
-// rotateRows rotates the rows from..to-1: the heads of each batch of dy, then those of dy_k.
+// rotateRows rotates the rows from..to-1. Rows are numbered over the heads of each batch of dy, then over the heads of
+// each batch of dy_k.
 func (h *hostRun[A]) rotateRows(w *worker[A], tile *tile, from, to int64) {
 	for i := range h.rotations[:h.n] {
 		r := &h.rotations[i]
@@ -176,7 +179,7 @@ func (h *hostRun[A]) rotateRows(w *worker[A], tile *tile, from, to int64) {
 	}
 }
 
-// rotateHeads rotates the tile in some heads of one batch.
+// rotateHeads rotates a tile in count heads of one batch.
 func (h *hostRun[A]) rotateHeads(w *worker[A], tile *tile, r *rotation, batch, head, count int64) {
 	pairStride, partnerOffset := h.rowColumns()
 	size := h.DType.Size()

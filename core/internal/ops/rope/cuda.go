@@ -10,43 +10,49 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// The launch of cuda/rope.cu.
+// This file chooses the launch configuration of the CUDA kernels of rope and packs their argument.
 
 const (
-	fineFrequencies    = 64 // frequencies that a launch gives
-	coarseFactors      = 14 // factors of the bits of the number of a pair above those, and one that evens their number
-	BlockThreads       = 256
-	maxRowsPerThread   = 4 // kRows: a thread turns no more, unless it reads tables
-	maxTokensPerThread = 8 // of a thread where tokens have fewer rows than that
+	fineFrequencies    = 64 // frequencies of the first pairs, passed as they are
+	coarseFactors      = 14 // factors for the higher bits of a pair's index, and one for padding
+	maxRowsPerThread   = 4  // kRows in CUDA: rows of a thread that computes angles
+	maxTokensPerThread = 8  // tokens of a thread if tokens have few rows
 )
 
-// Kernels by number: for angles of positions, for those of tables, and for tokens of few rows.
+// BlockThreads is the number of threads per block.
+const BlockThreads = 256
+
+// Indices of the kernels in Symbols: angles computed from positions; angles read from tables; angles computed from
+// positions, with several tokens per thread.
 const (
 	kernelByPosition = iota
 	kernelByTables
 	kernelAlongTokens
 )
 
-// launchConfig says how threads share the work.
+// launchConfig is the launch configuration. A unit is the part of a row that a thread accesses at once: two vectors,
+// or one if pairs are interleaved.
 type launchConfig struct {
-	vector                       int64 // elements of an access
-	units, rotating              int64 // of a token, and those that rotate
-	copied                       int64 // vectors outside the rotated part
-	tokens                       int64 // tokens, of all batches where they have angles of their own
-	lanes                        int   // 2^lanes threads side by side
-	tiles                        int64
-	tokenStride, tokensPerThread int64 // from a token of a thread to its next, and how many it has at most; 0 where it has one place
-	rowsPerThread                int64 // rows of a thread
+	vector                       int64 // elements per access
+	units, rotating              int64 // units of a row, and how many of them rotate
+	copied                       int64 // vectors outside of the rotated part
+	tokens                       int64 // tokens; of all batches if batches have different angles
+	lanes                        int   // log2 of the threads along units and tokens
+	tiles                        int64 // blocks along units and tokens
+	tokenStride, tokensPerThread int64 // stride and largest number of the tokens of a thread; 0: one token per thread
+	rowsPerThread                int64
 	groups                       [2]rowGroups
-	chunks                       int64 // blocks over the rows of all operands
+	chunks                       int64 // blocks along the rows of all operands
 }
 
-// rowGroups are the rows of an operand that share angles, numbered by two of batch and head; a chunk is of one group.
+// rowGroups divides the rows of an operand into groups that share angles. A group is addressed by two of batch and head;
+// a chunk is a part of one group.
 type rowGroups struct {
-	number, rows, chunks int64    // groups; rows and chunks of each
+	number, rows, chunks int64    // number of groups; rows and chunks per group
 	in, out              [2]int64 // strides of group and row
 }
 
+// Device implements ops.Program.
 func (p *Program) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error {
 	if p.isEmpty() {
 		return nil
@@ -127,7 +133,7 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 	}
 }
 
-// fewRows reports that tokens have too few rows to share angles, and many tokens dense rows that the widest vectors cut.
+// hasFewRows reports whether a token has too few rows to amortize its angles while the widest vectors suit all rows.
 func (p *Program) hasFewRows(rotations []rotation, l *launchConfig) bool {
 	few := l.tokens == p.SeqLen && 1<<l.lanes == BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
 	for i := range rotations {
@@ -136,7 +142,7 @@ func (p *Program) hasFewRows(rotations []rotation, l *launchConfig) bool {
 	return few
 }
 
-// alongTokens gives a thread the same unit of several tokens, as far apart as the threads of all tiles reach.
+// alongTokens gives each thread the same unit of several tokens, a grid stride apart.
 func (p *Program) alongTokens(l *launchConfig) {
 	whole := l.units // tiles that end where a token does
 	for whole%2 == 0 && l.units/whole < BlockThreads {
@@ -156,7 +162,7 @@ func (p *Program) alongTokens(l *launchConfig) {
 	}
 }
 
-// groups numbers the rows that share angles: all of them in one group where the strides allow it.
+// groups divides the rows of a rotation into groups: a single group if the strides allow it.
 func (p *Program) groups(r *rotation, differ bool) rowGroups {
 	g := rowGroups{number: p.BatchSize, rows: r.heads, in: [2]int64{r.in.batch, r.in.head}, out: [2]int64{r.out.batch, r.out.head}}
 	switch {
@@ -172,13 +178,14 @@ func (p *Program) groups(r *rotation, differ bool) rowGroups {
 	return g
 }
 
-// Divisor32 and divisor64 are 2^(w + s) / d, rounded up, with the least s for which 2^s reaches d, and s; w is 31 or 63. A kernel divides
-// by d in a multiplication and a shift.
+// Divisor32 is the multiplier and shift for exact division of 31-bit integers by d (division by invariant integers): the
+// smallest s with 2^s >= d, and 2^(31 + s) / d rounded up.
 func Divisor32(d int64) []uint64 {
 	s := bits.Len64(uint64(d - 1))
 	return []uint64{(1<<(31+s)-1)/uint64(d) + 1, uint64(s)}
 }
 
+// Divisor64 is the multiplier and shift for exact division of 63-bit integers by d; see Divisor32.
 func Divisor64(d int64) []uint64 {
 	if d == 1 {
 		return []uint64{1 << 63, 0}
@@ -188,7 +195,8 @@ func Divisor64(d int64) []uint64 {
 	return []uint64{factor + 1, uint64(s)}
 }
 
-// widest is the longest access in bytes: kWidest elements, so that a thread holds 16 bytes of a row, in one vector or in two.
+// maxVectorBytes is the longest access in bytes. A thread holds 16 bytes of a row: one vector, or two if the members of
+// pairs are apart.
 func (p *Program) maxVectorBytes() int64 {
 	if p.Pairing == "half" {
 		return 8
@@ -196,7 +204,8 @@ func (p *Program) maxVectorBytes() int64 {
 	return 16
 }
 
-// vector is the longest access, of the widest or of 8 bytes or of one element, by which every row can be cut.
+// vectorElements is the number of elements of the longest access that every row can be divided into: maxVectorBytes, 8
+// bytes or one element.
 func (p *Program) vectorElements(args []tensor.Tensor, rotations []rotation) int64 {
 	size := p.DType.Size()
 	whole := p.pairs
@@ -217,7 +226,7 @@ func (p *Program) vectorElements(args []tensor.Tensor, rotations []rotation) int
 	return 1
 }
 
-// cuts reports that rows consist of vectors of v elements at multiples of their size; an expanded input is one element.
+// isVectorizable reports whether rows consist of aligned vectors of v elements. An expanded input, of stride 0, is too.
 func (p *Program) isVectorizable(t *tensor.Tensor, rows *rowLayout, v int64, input bool) bool {
 	if input && rows.step == 0 {
 		return true
@@ -274,8 +283,8 @@ func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launch
 	q.Launch.Put(p.Powers...)
 }
 
-// powersOfLaunch are the frequencies of the first pairs, the factors of the bits of a pair's number above those, and how far the power
-// exceeds each, relative to it, as float32.
+// powersOfLaunch are the arguments from which a kernel computes frequencies in extended precision: the frequencies of the
+// first pairs and the factors for the higher bits of a pair's index, in float64, then the relative errors of both in float32.
 func powersOfLaunch(list []Double) (words []uint64) {
 	var low [fineFrequencies + coarseFactors]uint64
 	for i := range low {

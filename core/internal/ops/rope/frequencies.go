@@ -2,11 +2,11 @@ package rope
 
 import "math"
 
-// Double is a number in two floats, high + low, to some 104 bits.
+// Double is a double-double number, High + low, with about 104 bits.
 type Double struct{ High, low float64 }
 
-// times rounds every product by a conversion: the Go specification lets a compiler fuse one with a sum otherwise, as it does on arm64
-// and under GOAMD64=v3, where product + rest would no longer be what sum - product assumes.
+// times is the double-double product. Conversions round each product, because the Go specification otherwise allows a
+// compiler to fuse it with a sum, as on arm64 and with GOAMD64=v3; the error term would then be wrong.
 func (a Double) times(b Double) Double {
 	product := float64(a.High * b.High)
 	rest := math.FMA(a.High, b.High, -product) + (float64(a.High*b.low) + float64(a.low*b.High))
@@ -14,6 +14,7 @@ func (a Double) times(b Double) Double {
 	return Double{sum, rest - (sum - product)}
 }
 
+// power is a^n by repeated squaring.
 func (a Double) power(n int64) Double {
 	result := Double{High: 1}
 	for ; n > 0; n >>= 1 {
@@ -25,8 +26,9 @@ func (a Double) power(n int64) Double {
 	return result
 }
 
-// Powers are base^(-i/n) for i below n; high is the float64 that is nearest, but for one in 2^30: an error of one place, times a position
-// of a million, would be one of the angle. They are the powers of one root w, w^n base = 1, which Newton's method makes of a float64.
+// Powers are base^(-i/n) for i below n. They need more precision than float64 operations give: an error of one ulp is
+// multiplied by the position. They are the powers of the root w with w^n base = 1, which one step of Newton's method
+// refines from float64 to double-double. High is the nearest float64 except in about one of 2^30 cases.
 func Powers(base float64, n int64) []Double {
 	list := make([]Double, n)
 	if base < 1e-250 || base > 1e250 { // no room for the products

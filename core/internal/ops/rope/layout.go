@@ -5,9 +5,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// How the operands of a RopeBackward lie in memory, whatever their layout. Strides are in elements.
+// This file describes the memory layout of the operands. All strides are in elements.
 
-// rowLayout is dy or dx: where the element d of head h of token s in batch b lies.
+// rowLayout is the layout of dy or dx: the strides of batch, head, token and element.
 type rowLayout struct {
 	data                     uintptr
 	batch, head, token, step int64
@@ -28,7 +28,7 @@ func (p *Program) rowsOf(t *tensor.Tensor) rowLayout {
 
 // rotation is an input with its output.
 type rotation struct {
-	input, output int // numbers among the operands
+	input, output int // indices of the operands
 	heads         int64
 	in, out       rowLayout
 }
@@ -50,8 +50,8 @@ func (p *Program) rotations(args []tensor.Tensor) (list [2]rotation, n int) {
 
 // positionLayout reads positions: [S], [1, S] or [B, S].
 type positionLayout struct {
-	tensor       *tensor.Tensor // nil: the number of the token
-	batches      int64          // 0 where all have the same
+	tensor       *tensor.Tensor // nil: positions are 0, 1, ...
+	batches      int64          // 0: all batches share positions
 	batch, token int64
 }
 
@@ -81,7 +81,7 @@ func (at *positionLayout) position(b, s int64) int64 {
 type tableLayout struct {
 	data               uintptr
 	dtype              tensor.DType
-	batches            int64 // 0 where all have the same
+	batches            int64 // 0: all batches share the table
 	batch, row, column int64
 }
 
@@ -94,7 +94,8 @@ func tableOf(t *tensor.Tensor) tableLayout {
 	return at
 }
 
-// columns are the steps in a table from one pair to the next, and from the first member of a pair to the second: 0 where both share.
+// tableColumns are the distances in columns of a table from one pair to the next, and from the first member of a pair to
+// the second; 0 if both members share a column.
 func (p *Program) tableColumns(table *tensor.Tensor) (pairStride, partnerOffset int64) {
 	switch {
 	case table.Shape[table.NDim-1] == p.pairs:
@@ -105,7 +106,7 @@ func (p *Program) tableColumns(table *tensor.Tensor) (pairStride, partnerOffset 
 	return 2, 1
 }
 
-// anglesDiffer reports that batches have angles of their own.
+// anglesDiffer reports whether batches have different angles.
 func (p *Program) anglesDiffer(args []tensor.Tensor) bool {
 	at := positionsOf(&args[Positions])
 	differ := at.batches > 0
@@ -115,7 +116,8 @@ func (p *Program) anglesDiffer(args []tensor.Tensor) bool {
 	return differ
 }
 
-// members are the steps in a row from one pair to the next, and from the first member of a pair to the second.
+// rowColumns are the distances in elements of a row from one pair to the next, and from the first member of a pair to the
+// second.
 func (p *Program) rowColumns() (pairStride, partnerOffset int64) {
 	if p.Pairing == "half" {
 		return 1, p.pairs
@@ -123,5 +125,5 @@ func (p *Program) rowColumns() (pairStride, partnerOffset int64) {
 	return 2, 1
 }
 
-// nothing reports that a run has no element.
+// isEmpty reports whether the operands have no elements.
 func (p *Program) isEmpty() bool { return p.BatchSize == 0 || p.SeqLen == 0 || p.HeadDim == 0 }

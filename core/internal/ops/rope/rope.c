@@ -4,15 +4,15 @@
 
 #include "vector.h"
 
-/* Pairs that are turned at a time where they are converted or gathered first. */
+/* Pairs that are rotated at once if they are converted or gathered first. */
 enum { PAIRS = 256 };
 
-/* A quarter of a turn in three parts, the first two so short that their products with a whole number below 2^20 are exact. */
+/* Cody-Waite argument reduction: pi / 2 in three parts. Products of the first two with an integer below 2^20 are exact. */
 #define QUARTER_1 0x1.921fb544p0
 #define QUARTER_2 0x42d18469p-64
 #define QUARTER_3 0x898cc51701b83p-116
-#define QUARTERS 0x1.45f306dc9c883p-1 /* in a radian */
-#define NEAREST 0x1.8p52              /* added to a number, leaves the nearest whole one in the low bits */
+#define QUARTERS 0x1.45f306dc9c883p-1 /* 2 / pi */
+#define NEAREST 0x1.8p52              /* adding it rounds to an integer, in the low bits */
 
 INLINE uint64_t bits_of_double(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
 INLINE double double_of(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }

@@ -1,4 +1,5 @@
-// Package rope is the rotary position embedding: pairs of elements rotated by angles that grow with the position.
+// Package rope implements rotary position embedding (RoPE): pairs of elements are rotated by angles proportional to the
+// position.
 package rope
 
 import (
@@ -49,10 +50,10 @@ var rope = ops.Register(&ops.Family{
 // Family is "rope_backward".
 func (d RopeBackward) Family() string { return rope.Name }
 
-// maxHeadDim bounds what the frequencies of a plan take.
+// maxHeadDim bounds the memory for the frequencies of a plan.
 const maxHeadDim = 1 << 20
 
-// Numbers of the operands, and those of the outputs counted from the end.
+// Indices of the inputs. Outputs are indexed from the end of the operands.
 const (
 	Dy = iota
 	Positions
@@ -61,7 +62,7 @@ const (
 	dyK
 )
 
-// WithDefaults fills in what was left out.
+// WithDefaults sets the fields that were left out to their defaults.
 func (d RopeBackward) WithDefaults() RopeBackward {
 	for _, field := range []struct {
 		value *string
@@ -82,7 +83,7 @@ func (d RopeBackward) WithDefaults() RopeBackward {
 	return d
 }
 
-// Shape of an operand with so many heads, in the layout.
+// Shape is the shape of an operand with a number of heads, in the layout.
 func (d RopeBackward) Shape(heads int64) []int64 {
 	switch d.Layout {
 	case "bshd":
@@ -93,6 +94,7 @@ func (d RopeBackward) Shape(heads int64) []int64 {
 	return []int64{d.BatchSize, heads, d.SeqLen, d.HeadDim}
 }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d RopeBackward) Problem() (*ops.Problem, error) {
 	d = d.WithDefaults()
 	if err := d.check(); err != nil {
@@ -137,7 +139,7 @@ func (d RopeBackward) Problem() (*ops.Problem, error) {
 	}, nil
 }
 
-// batches are the leading extents of an operand that may differ between batches.
+// batches are the accepted leading extents of positions and tables.
 func (d RopeBackward) batches() []int64 {
 	if d.BatchSize == 1 {
 		return []int64{1}
@@ -189,7 +191,7 @@ func (d RopeBackward) check() error {
 	)
 }
 
-// checkWord refuses a word that is none of those known.
+// checkWord refuses an unknown word.
 func checkWord(field, word string, known ...string) error {
 	if slices.Contains(known, word) {
 		return nil
@@ -197,7 +199,8 @@ func checkWord(field, word string, known ...string) error {
 	return errs.New(errs.Unsupported, rope.Name, field, errs.OrList(known), fmt.Sprintf("%q", errs.Clip(word)), "")
 }
 
-// presence checks that the tables come together, are alike, and have a row for each token where there are no positions.
+// checkPresence refuses one table without the other, tables of different shapes, and tables that are too short for the
+// default positions.
 func (d RopeBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	positions, cos, sin := &args[Positions], &args[Cos], &args[Sin]
 	switch {
@@ -221,11 +224,12 @@ type Program struct {
 	RopeBackward
 	numSMs    int       // multiprocessors
 	pairs     int64     // RotaryDim / 2
-	Frequency []float64 // of each pair: radians for each position
-	fastest   float64   // the largest of them
-	Powers    []uint64  // what a launch says of them
+	Frequency []float64 // radians per position, by pair
+	fastest   float64   // largest frequency
+	Powers    []uint64  // kernel arguments of powersOfLaunch
 }
 
+// Compile returns the program of a descriptor with defaults filled in.
 func (d RopeBackward) Compile(numSMs int, preference ops.Preference) (ops.Program, error) {
 	if k := preference.Kernel; k != "" && k != d.Pairing {
 		return nil, errs.New(errs.Unsupported, rope.Name, "preference.kernel", fmt.Sprintf("%q for this problem", d.Pairing), fmt.Sprintf("%q", k), "")
@@ -241,9 +245,13 @@ func (d RopeBackward) Compile(numSMs int, preference ops.Preference) (ops.Progra
 	return p, nil
 }
 
-func (p *Program) Kernel() string   { return p.Pairing }
+// Kernel implements ops.Program.
+func (p *Program) Kernel() string { return p.Pairing }
+
+// Workspace implements ops.Program.
 func (p *Program) Workspace() int64 { return 0 }
 
+// Symbols implements ops.Program.
 func (p *Program) Symbols() (list []launch.Symbol) {
 	for _, kernel := range []string{"", "_tables", "_tokens"} {
 		list = append(list, launch.Symbol{Image: rope.Image, Name: rope.Symbol("", p.Pairing+kernel, p.DType)})
@@ -251,11 +259,12 @@ func (p *Program) Symbols() (list []launch.Symbol) {
 	return list
 }
 
+// Geometry implements ops.Program.
 func (p *Program) Geometry() string {
 	return fmt.Sprintf("%d of %d elements of each head from %d on, %s, over %s", *p.RotaryDim, p.HeadDim, p.RotaryStart, p.Pairing, tensor.ShapeText(p.Shape(p.NumHeads)))
 }
 
-// InPlace lets dx be dy and dx_k be dy_k: each pair is read by the one who writes it.
+// InPlace allows dx to be dy and dx_k to be dy_k: each pair is read by the thread that writes it.
 func (p *Program) InPlace(args []tensor.Tensor, o int) bool {
 	own, other := Dy, dyK
 	if o == len(args)-1 && p.NumKeyHeads != nil {
@@ -264,10 +273,10 @@ func (p *Program) InPlace(args []tensor.Tensor, o int) bool {
 	return args[o].Same(&args[own]) && !(p.NumKeyHeads != nil && args[o].Same(&args[other]))
 }
 
-// hasTables reports that angles come from cos and sin.
+// hasTables reports whether angles come from the operands cos and sin.
 func (p *Program) hasTables(args []tensor.Tensor) bool { return args[Cos].Given() }
 
-// checkValues refuses positions that are no row of the tables.
+// checkValues refuses positions outside of the tables.
 func (d RopeBackward) checkValues(args []tensor.Tensor) *errs.Error {
 	if !args[Cos].Given() || !args[Positions].Given() || args[Positions].Empty() {
 		return nil

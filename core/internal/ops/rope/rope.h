@@ -6,9 +6,9 @@
 
      out_i = a in_i + b in_j      out_j = c in_j + d in_i
 
-   Addresses are integers: Go keeps the memory. Steps are in elements. */
+   Addresses are integers, because Go owns the memory. Strides are in elements. */
 
-/* cos or sin: where the row 0 of a tile's first pair begins. */
+/* A table of cosines or sines; data is the address of the tile's first pair in row 0. */
 typedef struct {
   uintptr_t data;
   long kind; /* TABLE_... */

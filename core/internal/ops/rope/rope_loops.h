@@ -1,4 +1,4 @@
-/* Included once for each processor by op_rope.c. */
+/* The loops of rope. rope.c includes this header once per vector width. */
 
 /* Sine and cosine of angles below ROPE_LARGEST, within an ulp of 1: the Taylor series around the nearest quarter of a turn. With fewer
    terms the error is 1e-11, nothing beside a rounding of float32. */
@@ -95,7 +95,7 @@ FACTORS(f32, float)
 FACTORS(f64, double)
 #undef FACTORS
 
-/* Pairs whose members lie beside each other, and pairs whose first members do. In place, in is out. */
+/* rotate_adjacent: the members of a pair are adjacent. rotate_apart: the first members of pairs are adjacent. in may equal out. */
 #define ROTATE(suffix, wide) \
   TARGET INLINE void AT(rotate_adjacent_##suffix)(wide *out, const wide *in, const wide *const *f, long n) { \
     const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
@@ -115,7 +115,7 @@ ROTATE(f32, float)
 ROTATE(f64, double)
 #undef ROTATE
 
-/* n elements: where they lie, or gathered and widened to room. */
+/* Access to n elements of stride step: in place if possible, otherwise through the buffer room. */
 #define SAME(type) \
   TARGET INLINE const type *AT(read_##type)(type *room, const type *in, long step, long n) { \
     if (step == 1) return in; \
@@ -180,7 +180,7 @@ HALF(bf16)
     for (int k = 0; k < 2 && (const stored *)out != in; k++) \
       for (long i = r->copied[k][0]; i < r->copied[k][0] + r->copied[k][1]; i++) out[i * r->out_step] = in[i * r->in_step]; \
   } \
-  /* Adjacent rows without other elements, so many that they are worth one conversion. */ \
+  /* Several short dense rows with one conversion. */ \
   TARGET static void AT(rope_group_##suffix)(const sw_rope_rows *r, stored *out, const stored *in, const wide *const *factor, long rows) { \
     wide room[2][2 * PAIRS]; \
     long half = r->pairs; \
