@@ -49,7 +49,7 @@ struct FakeQuantizeBackward {
     bool floating;
 
     __device__ explicit FakeQuantizeBackward(const Args& args)
-        : least(opaque(static_cast<A>(args.walk.scalar[0]))), most(opaque(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
+        : least(keep_here(static_cast<A>(args.walk.scalar[0]))), most(keep_here(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
     {
     }
 

@@ -12,7 +12,7 @@ struct LerpBackward {
     A w, rest;
 
     __device__ explicit LerpBackward(const Args& args)
-        : w(opaque(static_cast<A>(args.walk.scalar[0]))), rest(opaque(static_cast<A>(args.walk.scalar[1])))
+        : w(keep_here(static_cast<A>(args.walk.scalar[0]))), rest(keep_here(static_cast<A>(args.walk.scalar[1])))
     {
     }
 

@@ -123,7 +123,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     A sum[SUMS] = {}, run[SUMS] = {};
     bool arrives = true, exists = false;
     while (left-- > 0) {
-        work.uses = opaque(uses);
+        work.uses = keep_here(uses);
         if (arrives) {
             exists = r < walk.reduced_size;
             row = work.first_row();
@@ -243,7 +243,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 #pragma unroll
         for (int o = 0; o < W::FULL; ++o) out_hop[o] = height * work.out_step(o, dims);
         for (; left > 0; left -= U) {
-            work.uses = opaque(uses);
+            work.uses = keep_here(uses);
             typename W::Loaded loaded[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
@@ -262,7 +262,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     } else {
         const typename W::Row base = row;
         for (i64 r = begin + y; left > 0; r += height, --left) {
-            work.uses = opaque(uses);
+            work.uses = keep_here(uses);
             row = base;
             work.advance(row, kept + 1, dims + 1, r);
             work.elements(row, side, slot, sink);

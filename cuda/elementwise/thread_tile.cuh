@@ -174,7 +174,7 @@ struct Worker {
         } else if constexpr (WHOLE) {
             x.load(p + at.first);
         } else {
-            const i64 stride = args.in[i].stride[opaque(0)], hop = stride * at.step;
+            const i64 stride = args.in[i].stride[keep_here(0)], hop = stride * at.step;
             p += at.first * stride;
 #pragma unroll
             for (int v = 0; v < V; ++v, p += hop) x.set(v, v < at.count ? *p : S(0));
@@ -273,7 +273,7 @@ struct Worker {
         if constexpr (WHOLE) {
             pack.store(p + at.first);
         } else {
-            const i64 stride = args.out[o].stride[opaque(0)], hop = stride * at.step;
+            const i64 stride = args.out[o].stride[keep_here(0)], hop = stride * at.step;
             p += at.first * stride;
 #pragma unroll
             for (int v = 0; v < V; ++v, p += hop)

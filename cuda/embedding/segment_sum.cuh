@@ -204,7 +204,7 @@ struct Sum {
     template <typename Meet>
     __device__ void add_won(u32 k, int n, Meet meet)
     {
-        const Source* from = opaque(sources());
+        const Source* from = keep_here(sources());
         __builtin_assume(__isShared(from));  // and its address stays in a register
         u32 mine = 0;                        // a bit for each entry that won some of them
         for (int j = 0; j < n; ++j) mine |= static_cast<u32>(wins(from[j]) != 0) << j;
@@ -214,7 +214,7 @@ struct Sum {
             for (int held = 0; ahead && held < kHeldWins; ++held, ahead &= ahead - 1, place += kBlock) {
                 const u32 bag = from[__ffs(ahead) - 1].bag;
                 if (args.dy_column == 1) {
-                    fetch_vector(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
+                    cp_async_16(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
                 } else {
                     Words<T, V> x;
                     load(x, bag);

@@ -78,7 +78,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(40), w.get("n"))
 		require.Equal(t, int64(1), w.get("dims"))
 		require.Equal(t, int64(6), w.get("extent"))
-		require.Equal(t, int64(6), w.get("strips"))
+		require.Equal(t, int64(6), w.get("segments"))
 		require.Equal(t, int64(scan.ScanReversed|scan.ScanDense), w.get("flags"))
 		require.Equal(t, int64(args[scan.DxOperand].Data), w.of("dx", "data"))
 		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
@@ -122,14 +122,14 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].Symbol)
 			w := wordsOfScan(t, &launches[i])
 			require.Equal(t, phase|scan.ScanFirst|scan.ScanMinimum, w.get("flags"))
-			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
-			require.Equal(t, w.get("parts"), int64(launches[i].Grid))
+			require.GreaterOrEqual(t, w.get("splits")*w.get("tiles_per_split")*512*32, int64(1<<22), "tiles cover the row")
+			require.Equal(t, w.get("splits"), int64(launches[i].Grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
-			require.Equal(t, int64(16), w.get("skip"), "what is known of indices comes first")
-			require.Zero(t, w.get("bad"))
+			require.Equal(t, int64(16), w.get("state_offset"), "what is known of indices comes first")
+			require.Zero(t, w.get("reject_flags"))
 		}
 		w := wordsOfScan(t, &launches[0])
-		parts, all := w.get("parts"), w.get("parts")*w.get("tiles")
+		parts, all := w.get("splits"), w.get("splits")*w.get("tiles_per_split")
 		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*parts+4*all+8*parts, "heads, heads of tiles, tails")
 	})
 	t.Run("indices", func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].Symbol)
 		w := wordsOfScan(t, &launches[2])
 		require.Equal(t, int64(args[scan.IndicesOperand].Data), w.of("x", "data"))
-		require.Equal(t, int64(100<<40), w.get("bad"))
+		require.Equal(t, int64(100<<40), w.get("reject_flags"))
 	})
 	t.Run("rings", func(t *testing.T) {
 		long := []int64{5000, 8192}
@@ -213,17 +213,17 @@ func TestWordsOfScans(t *testing.T) {
 			if c.kind == "cumsum" {
 				tile *= 2
 			}
-			require.Equal(t, min(w.get("strips")*w.get("parts"), blocks), int64(launches[0].Grid))
-			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
+			require.Equal(t, min(w.get("segments")*w.get("splits"), blocks), int64(launches[0].Grid))
+			require.GreaterOrEqual(t, w.get("splits")*w.get("tiles_per_split")*tile, w.get("n"), "tiles cover a row")
 			if scan.Tamed(c.kind) {
-				require.Equal(t, w.get("bad"), last.get("bad"))
-				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a mark for every strip comes first")
+				require.Equal(t, w.get("reject_flags"), last.get("reject_flags"))
+				require.GreaterOrEqual(t, w.get("state_offset"), 4*w.get("segments"), "a mark for every strip comes first")
 				require.NotZero(t, last.get("flags")&scan.ScanMarked)
-				parts, grid := w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].Grid)
+				parts, grid := w.get("segments")*last.get("splits"), int64(launches[len(launches)-1].Grid)
 				require.Equal(t, min(parts, 264), grid, "each looks at some parts")
-				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].Together, "blocks that share a strip meet")
-				require.Equal(t, w.get("parts") > 1, last.get("parts") > 1)
-				require.GreaterOrEqual(t, last.get("parts")*last.get("tiles")*again, w.get("n"), "which are all of a strip")
+				require.Equal(t, last.get("splits") > 1, launches[len(launches)-1].Together, "blocks that share a strip meet")
+				require.Equal(t, w.get("splits") > 1, last.get("splits") > 1)
+				require.GreaterOrEqual(t, last.get("splits")*last.get("tiles_per_split")*again, w.get("n"), "which are all of a strip")
 				require.Equal(t, strings.Contains(kernels[0], "strips"), launches[len(launches)-1].Shared > 0, "columns have their states there")
 			}
 		}
@@ -512,33 +512,33 @@ func TestConstantsOfScans(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.Equal(t, scan.ScanRowThreads, constant("kRowThreads"))
-	require.Equal(t, scan.PieceThreads, constant("kPieceThreads"))
-	require.Equal(t, scan.PieceVectors, constant("kPieceVectors"))
-	require.Equal(t, scan.PieceHeard, 32*constant("kHearing"))
-	require.Equal(t, scan.SlabThreads, constant("kSlabThreads"))
-	require.Equal(t, scan.SlabSeen, constant("kSlabSeen"))
-	require.Equal(t, scan.LineBytes, constant("kSlabSide"))
+	require.Equal(t, scan.ScanRowThreads, constant("kRowResidentThreads"))
+	require.Equal(t, scan.PieceThreads, constant("kRowClusterThreads"))
+	require.Equal(t, scan.PieceVectors, constant("kRowClusterVectors"))
+	require.Equal(t, scan.PieceHeard, 32*constant("kLookBackWarps"))
+	require.Equal(t, scan.SlabThreads, constant("kColumnClusterThreads"))
+	require.Equal(t, scan.SlabSeen, constant("kClusterBaseRows"))
+	require.Equal(t, scan.LineBytes, constant("kPanelBytes"))
 	require.Equal(t, scan.ClusterBlocks, constant("kClusterBlocks"))
-	require.Equal(t, scan.ScanRowsThreads, constant("kRowsThreads"))
+	require.Equal(t, scan.ScanRowsThreads, constant("kRowPackedThreads"))
 	require.Equal(t, scan.ScanColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, scan.StripThreads, constant("kStripThreads"))
-	require.Equal(t, scan.LongThreads, constant("kLongThreads"))
-	for name, bit := range map[string]int{"kMarked": scan.ScanMarked, "kFirst": scan.ScanFirst, "kMinimum": scan.ScanMinimum, "kReversed": scan.ScanReversed, "kHeads": scan.ScanHeads, "kTails": scan.ScanTails, "kDense": scan.ScanDense, "kLeads": scan.ScanLeads,
-		"kLines": scan.ScanLines, "kFull": scan.ScanFull, "kForesee": scan.ScanForesee} {
+	require.Equal(t, scan.StripThreads, constant("kColumnPipelinedThreads"))
+	require.Equal(t, scan.LongThreads, constant("kRowPipelinedThreads"))
+	for name, bit := range map[string]int{"kFallback": scan.ScanMarked, "kFirst": scan.ScanFirst, "kMinimum": scan.ScanMinimum, "kReversed": scan.ScanReversed, "kUpsweepPrefix": scan.ScanHeads, "kUpsweepSuffix": scan.ScanTails, "kVectorized": scan.ScanDense, "kMisaligned": scan.ScanLeads,
+		"kLineAligned": scan.ScanLines, "kFullWarps": scan.ScanFull, "kPrefetchNextRow": scan.ScanForesee} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, own := range []string{
-		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
-		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
-		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
-		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
-		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
-		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",
-		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",
-		"kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8",
+		"kBytesPerThread = sizeof(T) == 8 || !(K::NEEDS_PREFIX || __is_same(typename K::Value, i64)) ? 8 : 4",
+		"U = X || K::READS_RECORDS ? 4 : 8, I = U * V, TILE = kRowPipelinedThreads * I",
+		"COOPERATIVE = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !K::STORES_ELEMENTS)",
+		"kVectorsPerThread = K::STORES_ELEMENTS && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
+		"kPackedVectors = kHasFastPath<K> && !K::IS_FAST && sizeof(T) < 8 ? 2 : 4",
+		"kTiledVectors = __is_same(typename K::Value, void) ? 4 : kVectorsPerThread<K, T> / 2",
+		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !K::READS_RECORDS || sizeof(T) == 4 && !BOTH ? 8 : 16",
+		"kRowsPerThread = (sizeof(T) == 4 && (K::NEEDS_PREFIX || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::NEEDS_PREFIX && !kHasFastPath<K>) ? 16 : 8",
 	} {
 		require.True(t, strings.Contains(source, own), "own repeats %s", own)
 	}
-	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*scan.SlabAgain)+";")
+	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "WIDTH == 2 && COUNT == 32 ? "+strconv.Itoa(2*scan.SlabAgain)+" :")
 }

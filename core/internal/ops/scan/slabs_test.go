@@ -59,7 +59,7 @@ func TestSlabs(t *testing.T) {
 		own := launches[at]
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
-		require.Equal(t, []int64{c.parts, c.blocks, int64(c.block)}, []int64{w.get("parts"), int64(own.Grid), int64(own.Block)}, about)
+		require.Equal(t, []int64{c.parts, c.blocks, int64(c.block)}, []int64{w.get("splits"), int64(own.Grid), int64(own.Block)}, about)
 		if c.kernel != "slabs" {
 			continue
 		}
@@ -67,12 +67,12 @@ func TestSlabs(t *testing.T) {
 		require.False(t, own.Together)
 		require.Zero(t, at, "clusters themselves forget what was known of their strips")
 		require.Len(t, launches[at:], 2, "one launch looks at all marks, of which as a rule there is none")
-		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), scan.LineBytes), w.get("strips"))
+		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), scan.LineBytes), w.get("segments"))
 		again := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].Symbol, "_columns_")
-		require.Equal(t, []int64{w.get("strips"), scan.ScanMarked}, []int64{again.get("strips"), again.get("flags") & scan.ScanMarked}, "strips that are marked are done again")
-		require.Equal(t, again.get("strips") < 89, launches[at+1].Together, "by blocks that share them where there are few: "+about) // 132/89 is 1.5
-		require.LessOrEqual(t, 4*(again.get("strips")+1), again.get("skip"), "how often blocks met is behind the marks")
+		require.Equal(t, []int64{w.get("segments"), scan.ScanMarked}, []int64{again.get("segments"), again.get("flags") & scan.ScanMarked}, "strips that are marked are done again")
+		require.Equal(t, again.get("segments") < 89, launches[at+1].Together, "by blocks that share them where there are few: "+about) // 132/89 is 1.5
+		require.LessOrEqual(t, 4*(again.get("segments")+1), again.get("state_offset"), "how often blocks met is behind the marks")
 	}
 }
 
