@@ -18,7 +18,7 @@ struct Divisor {
     __device__ A divide(A a) const
     {
         a *= lift;
-        const A estimate = a * inverse, from_carry = fma(fma(-b, estimate, a), inverse, estimate), q = fma(fma(-b, from_carry, a), inverse, from_carry);
+        const A estimate = a * inverse, near = fma(fma(-b, estimate, a), inverse, estimate), q = fma(fma(-b, near, a), inverse, near);
         return q == q ? q : estimate;
     }
 };

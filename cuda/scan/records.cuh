@@ -42,7 +42,8 @@ __device__ void PipelinedPanel<K, T>::find_record_flags(int t, uint4* stage)
             found.at[v] = static_cast<Bits>(thread[v].records);
         }
     }
-    reinterpret_cast<Records*>(this->records_of((static_cast<i64>(segment) * args.splits + split) * args.tiles_per_split + t))[threadIdx.x] = found;
+    reinterpret_cast<Records*>(this->records_of(
+        (static_cast<i64>(segment) * args.splits + split) * args.tiles_per_split + t))[threadIdx.x] = found;
 }
 
 template <typename K, typename T>
@@ -94,7 +95,8 @@ __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
     __syncthreads();
     char* records = this->records_of(static_cast<i64>(segment) * tiles() + this->first_tile());
 #pragma unroll 1
-    for (int i = threadIdx.x; i < least * (BITS / 128); i += kRowPipelinedThreads) reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
+    for (int i = threadIdx.x; i < least * (BITS / 128); i += kRowPipelinedThreads)
+        reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
     if (least == all) return;
     Bits& own = reinterpret_cast<Bits*>(records + least * (BITS / 8))[threadIdx.x];
     const int first = (this->first_tile() + least) * TILE + static_cast<int>(threadIdx.x) * I - misalignment_at(0);
@@ -102,6 +104,8 @@ __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
     unsigned wins = 0;
 #pragma unroll 1
     for (int i = max(-first, 0); i < min(static_cast<int>(args.n) - first, I); ++i)
-        wins |= static_cast<unsigned>(thread.beats(thread.prefix_of(widen<A>(from[(back() ? -1 : 1) * static_cast<i64>(first + i)])), preceding)) << i;
+        wins |= static_cast<unsigned>(thread.beats(
+                    thread.prefix_of(widen<A>(from[(back() ? -1 : 1) * static_cast<i64>(first + i)])), preceding))
+                << i;
     own &= static_cast<Bits>(wins);
 }

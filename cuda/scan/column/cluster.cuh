@@ -26,7 +26,9 @@ struct ClusterPanel {
     // 16-byte vectors of a row; rows that a warp copies at once.
     static constexpr int VECTORS_PER_ROW = kPanelBytes / 16, ROWS_PER_COPY = 32 / VECTORS_PER_ROW;
     static constexpr int RECOMPUTED = K::template RECOMPUTED<PER, R> / PER;  // rows of a lane
-    static constexpr int OPERAND = ROWS * VECTORS_PER_ROW, BASE_ROOM = K::HAS_BASE ? kClusterBaseRows * VECTORS_PER_ROW : 0, ROOM = 2 * OPERAND + BASE_ROOM + RECOMPUTED * GROUPS * VECTORS_PER_ROW;
+    static constexpr int OPERAND = ROWS * VECTORS_PER_ROW,
+                         BASE_VECTORS = K::HAS_BASE ? kClusterBaseRows * VECTORS_PER_ROW : 0,
+                         WARP_VECTORS = 2 * OPERAND + BASE_VECTORS + RECOMPUTED * GROUPS * VECTORS_PER_ROW;
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Word = Words<T, PER>;
     using Column = Elements<A, T, PER, R, true>;
@@ -74,11 +76,13 @@ struct ClusterPanel {
     uint4* smem;
     int slices = static_cast<int>(args.splits), warp = threadIdx.x / 32, warps = blockDim.x / 32;
     int lane = threadIdx.x % 32, place = lane % LANES, group = lane / LANES;
-    unsigned panel = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices), iteration = 0;
+    unsigned panel = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices),
+             iteration = 0;
     int slice = static_cast<int>(blockIdx.x - panel * slices);
     int first, rest;  // first row of the warp; how many of its rows exist
 
-    __device__ ClusterPanel(const ScanArgs& args, Shared& shared, uint4* block_smem) : args(args), shared(shared), smem(block_smem + threadIdx.x / 32 * ROOM)
+    __device__ ClusterPanel(const ScanArgs& args, Shared& shared, uint4* block_smem)
+        : args(args), shared(shared), smem(block_smem + threadIdx.x / 32 * WARP_VECTORS)
     {
         first = keep_here((slice * warps + warp) * ROWS);
         rest = keep_here(max(min(static_cast<int>(args.n) - first, ROWS), 0));
@@ -92,7 +96,8 @@ struct ClusterPanel {
             smem[OPERAND + m] = uint4{0, 0, 0, 0};
         }
         if constexpr (K::HAS_BASE) {
-            for (int m = lane; m < kClusterBaseRows * VECTORS_PER_ROW; m += 32) none.store(reinterpret_cast<T*>(smem + 2 * OPERAND + m));
+            for (int m = lane; m < kClusterBaseRows * VECTORS_PER_ROW; m += 32)
+                none.store(reinterpret_cast<T*>(smem + 2 * OPERAND + m));
         }
     }
 
@@ -107,7 +112,8 @@ struct ClusterPanel {
     };
     __device__ Item locate(unsigned panel) const
     {
-        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS), outer = args.dims == 1 ? 0 : panel / side;
+        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
+                       outer = args.dims == 1 ? 0 : panel / side;
         const i64 column = static_cast<i64>(panel - outer * side) * COLUMNS;
         Places p = Places::of(args, 1, outer);
         p.dy += column;
@@ -118,7 +124,10 @@ struct ClusterPanel {
 
     // Whether all rows and columns of the warp exist. Computed without `rest`: ptxas 13.0.88
     // miscompiles a comparison of a value that is both a min and a max with one of its bounds.
-    __device__ bool whole(const Item& item) const { return item.held == COLUMNS && first + ROWS <= static_cast<int>(args.n); }
+    __device__ bool whole(const Item& item) const
+    {
+        return item.held == COLUMNS && first + ROWS <= static_cast<int>(args.n);
+    }
 
     __device__ void prefetch_tile(unsigned panel) const;
     template <int M>
@@ -127,7 +136,10 @@ struct ClusterPanel {
     __device__ void stash_x(const Word (&word)[R]) const;
     __device__ void reload_x(Word (&word)[R]) const;
     __device__ void write(const Word (&word)[R], const Item& item) const;
-    __device__ T* stashed_x(int r) const { return reinterpret_cast<T*>(smem + 2 * OPERAND + BASE_ROOM) + (r * 32 + lane) * PER; }
+    __device__ T* stashed_x(int r) const
+    {
+        return reinterpret_cast<T*>(smem + 2 * OPERAND + BASE_VECTORS) + (r * 32 + lane) * PER;
+    }
 
     // Copies a 16-byte vector and prefetches its whole cache line: if rows do not begin at a line,
     // the next panel needs the rest.
@@ -174,12 +186,18 @@ struct ClusterPanel {
         __syncthreads();
 #pragma unroll 1
         for (int other = warp * GROUPS + group; other < slices; other += warps * GROUPS) {
-            if (PREFIXES && other > slice) barrier.st_async(other, box.preceding[slice * LANES + place], sum(&shared.prefixes[0], 0, warps, prefix_identity));
-            if (SUFFIXES && other < slice) barrier.st_async(other, box.following[(slice - 1) * LANES + place], sum(&shared.suffixes[0], 0, warps, suffix_identity));
+            if (PREFIXES && other > slice)
+                barrier.st_async(
+                    other, box.preceding[slice * LANES + place], sum(&shared.prefixes[0], 0, warps, prefix_identity));
+            if (SUFFIXES && other < slice)
+                barrier.st_async(
+                    other, box.following[(slice - 1) * LANES + place],
+                    sum(&shared.suffixes[0], 0, warps, suffix_identity));
         }
         __syncwarp();
         if (threadIdx.x == 0) {
-            const int states = (PREFIXES ? slice : 0) * static_cast<int>(sizeof(Prefixes)) + (SUFFIXES ? slices - 1 - slice : 0) * static_cast<int>(sizeof(Suffixes));
+            const int states = (PREFIXES ? slice : 0) * static_cast<int>(sizeof(Prefixes)) +
+                               (SUFFIXES ? slices - 1 - slice : 0) * static_cast<int>(sizeof(Suffixes));
             barrier.arrive_expect_tx(LANES * states);
         }
         if (PREFIXES) prefix = combined(sum(&shared.prefixes[0], 0, warp, prefix_identity), prefix);
@@ -239,9 +257,13 @@ struct ClusterPanel {
         rematerialize(xs);
         rematerialize(ys);
         prefix = combined(shared.prefix[place], prefix);
-        each([&](int k, ThreadScan& thread, const Column& x, const Column& y) { thread.enter(prefix.at[k], x, y, segment_heads); });
+        each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
+            thread.enter(prefix.at[k], x, y, segment_heads);
+        });
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
-            each([&](int k, ThreadScan& thread, const Column& x, const Column& y) { suffix.at[k] = thread.suffix(x, y, segment_heads); });
+            each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
+                suffix.at[k] = thread.suffix(x, y, segment_heads);
+            });
             suffix = exclusive_in_warp(suffix);
             exchange<false, true>(prefix, suffix);
         }
@@ -291,7 +313,8 @@ __device__ void column_cluster(const ScanArgs& args)
         own.prefetch_tile(own.panel);
         if (threadIdx.x < 4) shared.boxes[threadIdx.x / 2].full_barrier[threadIdx.x % 2].init();
         if (own.slice == 0)  // clears the flags of its panels, and the CTA count of grid_sync for the fallback pass
-            for (unsigned i = own.panel + threadIdx.x * own.stride; i <= args.segments; i += blockDim.x * own.stride) args.reject_flags[i] = 0;
+            for (unsigned i = own.panel + threadIdx.x * own.stride; i <= args.segments; i += blockDim.x * own.stride)
+                args.reject_flags[i] = 0;
         __syncthreads();
         cluster_sync();
 #pragma unroll 1

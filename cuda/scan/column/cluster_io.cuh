@@ -12,7 +12,9 @@ __device__ void ClusterPanel<K, T>::prefetch_tile(unsigned panel) const
     const Item item = locate(panel);
     const int row = lane / VECTORS_PER_ROW, side = lane % VECTORS_PER_ROW * 16, size = sizeof(T);
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem)) + side;
-    const auto at = [&](const Strided& from, i64 begin, int row) { return from.data + (begin + row * from.step) * size + side; };
+    const auto at = [&](const Strided& from, i64 begin, int row) {
+        return from.data + (begin + row * from.step) * size + side;
+    };
     const char *x = at(args.x, item.place.x, first + row), *y = at(args.dy, item.place.dy, first + row);
     if (whole(item)) {
         const unsigned even = to + row * VECTORS_PER_ROW * 16, odd = to + (row ^ GROUPS - 1) * VECTORS_PER_ROW * 16;
@@ -20,12 +22,16 @@ __device__ void ClusterPanel<K, T>::prefetch_tile(unsigned panel) const
         prefetch_whole<0>(even + OPERAND * 16, odd + OPERAND * 16, y, ROWS_PER_COPY * args.dy.step * size);
     } else if (side < item.held * size) {
 #pragma unroll 1
-        for (int r = row; r < rest; r += ROWS_PER_COPY, x += ROWS_PER_COPY * args.x.step * size, y += ROWS_PER_COPY * args.dy.step * size)
-            fetch(to + place_of_row(r) * VECTORS_PER_ROW * 16, x), fetch(to + (OPERAND + place_of_row(r) * VECTORS_PER_ROW) * 16, y);
+        for (int r = row; r < rest;
+             r += ROWS_PER_COPY, x += ROWS_PER_COPY * args.x.step * size, y += ROWS_PER_COPY * args.dy.step * size) {
+            fetch(to + place_of_row(r) * VECTORS_PER_ROW * 16, x);
+            fetch(to + (OPERAND + place_of_row(r) * VECTORS_PER_ROW) * 16, y);
+        }
     }
     if constexpr (K::HAS_BASE) {
         if (side < item.held * size)
-            for (int r = row; r < kClusterBaseRows && r < args.n; r += ROWS_PER_COPY) fetch(to + (2 * OPERAND + r * VECTORS_PER_ROW) * 16, at(args.x, item.place.x, r));
+            for (int r = row; r < kClusterBaseRows && r < args.n; r += ROWS_PER_COPY)
+                fetch(to + (2 * OPERAND + r * VECTORS_PER_ROW) * 16, at(args.x, item.place.x, r));
     }
 }
 

@@ -21,8 +21,10 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     static constexpr int W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !K::READS_RECORDS || sizeof(T) == 4 && !BOTH ? 8 : 16, N = sizeof(T) == 8 ? 2 : 4;
     static constexpr int ROWS = kColumnPipelinedWarps * R, COLUMNS = 32 * W, BITS = ROWS * COLUMNS;
     // 16-byte vectors of a row; rows that the CTA copies at once.
-    static constexpr int VECTORS_PER_ROW = COLUMNS * sizeof(T) / 16, ROWS_PER_COPY = kColumnPipelinedThreads / VECTORS_PER_ROW;
-    static constexpr int OPERAND = ROWS * VECTORS_PER_ROW, STAGE = OPERAND * (BOTH ? 2 : 1) + (K::READS_RECORDS ? BITS / 128 : 0);
+    static constexpr int VECTORS_PER_ROW = COLUMNS * sizeof(T) / 16,
+                         ROWS_PER_COPY = kColumnPipelinedThreads / VECTORS_PER_ROW;
+    static constexpr int OPERAND = ROWS * VECTORS_PER_ROW,
+                         STAGE = OPERAND * (BOTH ? 2 : 1) + (K::READS_RECORDS ? BITS / 128 : 0);
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Vector = Words<T, W>;
     template <typename S>
@@ -69,7 +71,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     {
         Item item;
         const unsigned splits = static_cast<unsigned>(args.splits), segment = splits == 1 ? number : number / splits;
-        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS), outer = args.dims == 1 ? 0 : segment / side;
+        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
+                       outer = args.dims == 1 ? 0 : segment / side;
         item.segment = segment;
         item.split = number - segment * splits;
         item.column = static_cast<i64>(segment - outer * side) * COLUMNS;
@@ -114,10 +117,13 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         split = item.split;
         held = item.held;
         rest = keep_here(item.rest);
-        dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + item.column + lane * W + (item.row + warp * R) * args.dx.step;
+        dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + item.column + lane * W +
+             (item.row + warp * R) * args.dx.step;
         if constexpr (K::FINDS_RECORDS) {
 #pragma unroll
-            for (int v = 0; v < W; ++v) best.at[v] = this->phase() == 0 ? this->split_state().prefix_before_split(lane * W + v) : K::Prefix::identity();
+            for (int v = 0; v < W; ++v)
+                best.at[v] = this->phase() == 0 ? this->split_state().prefix_before_split(lane * W + v)
+                                                : K::Prefix::identity();
             if (warp == 0) shared.prefix[lane] = best;
         }
         if constexpr (K::HAS_BASE) {
@@ -153,7 +159,9 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     {
         Prefix sum = K::Prefix::identity();
 #pragma unroll 4
-        for (int w = 0; w < kColumnPipelinedWarps; ++w) sum = K::combine(sum, shared.prefixes[parity * kColumnPipelinedThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
+        for (int w = 0; w < kColumnPipelinedWarps; ++w)
+            sum = K::combine(
+                sum, shared.prefixes[parity * kColumnPipelinedThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
         return sum;
     }
 
@@ -161,7 +169,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     {
         Suffix sum = K::Suffix::identity();
 #pragma unroll 4
-        for (int w = kColumnPipelinedWarps - 1; w >= 0; --w) sum = K::combine(shared.suffixes[w * 32 + threadIdx.x / W].at[threadIdx.x % W], sum);
+        for (int w = kColumnPipelinedWarps - 1; w >= 0; --w)
+            sum = K::combine(shared.suffixes[w * 32 + threadIdx.x / W].at[threadIdx.x % W], sum);
         return K::to_carry(sum);
     }
 
@@ -218,7 +227,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         const int rows = rest - t * ROWS;
         const unsigned segment_heads = split == 0 && t == 0 && warp == 0;
         if (owns_column()) {
-            if constexpr (K::NEEDS_PREFIX) shared.prefix[threadIdx.x / W].at[threadIdx.x % W] = K::combine(prefix, next);
+            if constexpr (K::NEEDS_PREFIX)
+                shared.prefix[threadIdx.x / W].at[threadIdx.x % W] = K::combine(prefix, next);
             shared.suffix[threadIdx.x / W].at[threadIdx.x % W] = K::from_carry(suffix);
         }
         Vector xs[R], ys[R];
@@ -270,10 +280,11 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         A out[R][W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {
-            thread[v].finish(suffixes.at[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&some)[N]) {
+            thread[v].finish(
+                suffixes.at[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&some)[N]) {
 #pragma unroll
-                for (int r = 0; r < N; ++r) out[c * N + r][v] = some[r];
-            });
+                    for (int r = 0; r < N; ++r) out[c * N + r][v] = some[r];
+                });
             if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
         }
         const int left = has(0) ? rows - warp * R : 0;

@@ -32,12 +32,15 @@ __device__ void column_tiles(const ScanArgs& args)
     const int phase = scan.phase();
     const i64 first = args.splits == 1 ? 0 : (scan.item() - scan.segment * args.splits) * args.tiles_per_split;
     const int c = threadIdx.x, d = scan.suffix_column(), count = static_cast<int>(args.tiles_per_split);
-    const int prefix_steps = K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
+    const int prefix_steps =
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
     const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     if constexpr (K::NEEDS_PREFIX) {
         if (scan.owns_column()) carry_in.prefixes[c] = K::Prefix::identity();
     }
-    if (scan.owns_suffix_column()) carry_in.suffixes[d] = args.splits == 1 || phase != 0 ? K::to_carry(K::Suffix::identity()) : scan.split_state().suffix_after_split(d);
+    if (scan.owns_suffix_column())
+        carry_in.suffixes[d] = args.splits == 1 || phase != 0 ? K::to_carry(K::Suffix::identity())
+                                                              : scan.split_state().suffix_after_split(d);
     unsigned rejections = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -45,7 +48,9 @@ __device__ void column_tiles(const ScanArgs& args)
         const int t = prefix_only ? step : count - 1 - (step - prefix_steps);
         if constexpr (K::NEEDS_PREFIX) {
             if (prefix_only && scan.owns_column()) scan.split_state().prefix_before(t, c) = carry_in.prefixes[c];
-            if (step == prefix_steps && scan.owns_column()) carry_in.prefixes[c] = args.splits > 1 ? scan.split_state().prefix_before_split(c) : K::Prefix::identity();
+            if (step == prefix_steps && scan.owns_column())
+                carry_in.prefixes[c] = args.splits > 1 ? scan.split_state().prefix_before_split(c)
+                                                       : K::Prefix::identity();
         }
         rejections |= scan.template run<false>(first + t, t, prefix_only ? kUpsweepPrefix : phase);
         if (count > 1) __syncthreads();
@@ -70,7 +75,8 @@ template <typename K, typename T>
 __device__ void column_tiled(const ScanArgs& args)
 {
     using First = FastPath<K, T>;
-    const bool fallback = args.flags & kFallback, one = kShort<K> && args.tiles_per_split * args.splits == 1 && !fallback;
+    const bool fallback = args.flags & kFallback,
+               one = kShort<K> && args.tiles_per_split * args.splits == 1 && !fallback;
     if (!one && !fallback) return column_tiles<First, T>(args);
     if constexpr (kShort<K>) {
         if (one && column_tile<First, T>(args)) return;

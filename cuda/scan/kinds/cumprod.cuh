@@ -33,7 +33,10 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
         Prefix product;  // since the last segment head
 
         __device__ void begin(const ScanArgs&) {}
-        static __device__ bool begins(unsigned segment_heads, int c) { return SEG && segment_heads >> (c * N) & ((1u << N) - 1); }
+        static __device__ bool begins(unsigned segment_heads, int c)
+        {
+            return SEG && segment_heads >> (c * N) & ((1u << N) - 1);
+        }
 
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned segment_heads)
@@ -42,7 +45,8 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
             for (int c = 0; c < I / N; ++c) {
                 Prefix p = Prefix::of(x(c * N));
 #pragma unroll
-                for (int i = c * N + 1; i < c * N + N; ++i) p = SEG && segment_heads >> i & 1 ? Prefix::of(x(i)) : times(p, Prefix::of(x(i)));
+                for (int i = c * N + 1; i < c * N + N; ++i)
+                    p = SEG && segment_heads >> i & 1 ? Prefix::of(x(i)) : times(p, Prefix::of(x(i)));
                 chunk[c] = p;
                 product = c == 0 || begins(segment_heads, c) ? p : product * p;
             }
@@ -54,7 +58,8 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
         {
             Prefix b = Prefix::zero();
 #pragma unroll
-            for (int i = I - 1; i >= 0; --i) b = SEG && segment_heads >> i & 1 ? Prefix::zero() : plain(Prefix::of(y(i)) + b, Prefix::of(x(i)));
+            for (int i = I - 1; i >= 0; --i)
+                b = SEG && segment_heads >> i & 1 ? Prefix::zero() : plain(Prefix::of(y(i)) + b, Prefix::of(x(i)));
             if (!product.special() && !b.special()) return {product, b};
             alignas(16) A xs[I], ys[I];
 #pragma unroll
@@ -77,7 +82,8 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Suffix& after, const X& x, const Y& y, unsigned segment_heads, const Store& store) const
+        __device__ void finish(
+            const Suffix& after, const X& x, const Y& y, unsigned segment_heads, const Store& store) const
         {
             Prefix q = after.at_zero();
 #pragma unroll
@@ -86,7 +92,9 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
                 A dx[N];
                 w[0] = SEG && segment_heads >> (c * N) & 1 ? Prefix::one() : chunk[c];
 #pragma unroll
-                for (int i = 1; i < N; ++i) w[i] = SEG && segment_heads >> (c * N + i) & 1 ? Prefix::one() : times(w[i - 1], Prefix::of(x(c * N + i - 1)));
+                for (int i = 1; i < N; ++i)
+                    w[i] = SEG && segment_heads >> (c * N + i) & 1 ? Prefix::one()
+                                                                   : times(w[i - 1], Prefix::of(x(c * N + i - 1)));
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
                     const Prefix r = Prefix::of(y(c * N + i)) + q;

@@ -13,7 +13,10 @@
 __device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 0xff) - 127; }
 __device__ inline int exponent_of(double x) { return (__double2hiint(x) >> 20 & 0x7ff) - 1023; }
 __device__ inline float mantissa_of(float x) { return __int_as_float(__float_as_int(x) & 0x807fffff | 0x3f800000); }
-__device__ inline double mantissa_of(double x) { return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x)); }
+__device__ inline double mantissa_of(double x)
+{
+    return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x));
+}
 
 // 2^k; 0 for the least exponent, infinity for the largest.
 template <typename A>
@@ -107,10 +110,19 @@ struct Product<double> {
     __device__ bool special() const { return e >= kInfinite; }
 };
 
-__device__ inline Product<double> operator*(Product<double> a, Product<double> b) { return Product<double>::of(times(a.m, b.m), a.e + b.e); }
-__device__ inline Product<double> operator/(Product<double> a, Product<double> b) { return Product<double>::of(a.m / b.m, a.e - b.e); }
+__device__ inline Product<double> operator*(Product<double> a, Product<double> b)
+{
+    return Product<double>::of(times(a.m, b.m), a.e + b.e);
+}
+__device__ inline Product<double> operator/(Product<double> a, Product<double> b)
+{
+    return Product<double>::of(a.m / b.m, a.e - b.e);
+}
 __device__ inline Product<double> times(Product<double> a, Product<double> b) { return a * b; }
-__device__ inline Product<double> plain(Product<double> a, Product<double> b) { return Product<double>::of(a.m * b.m, a.e + b.e); }
+__device__ inline Product<double> plain(Product<double> a, Product<double> b)
+{
+    return Product<double>::of(a.m * b.m, a.e + b.e);
+}
 
 __device__ __noinline__ inline Product<double> operator+(Product<double> a, Product<double> b)
 {
@@ -162,7 +174,8 @@ __device__ Steps ProductSuffix<A>::steps() const
     else
         what = static_cast<int>(b.e), s.t = __longlong_as_double(a.e);
 #pragma unroll 1
-    for (int i = 0; i < 3; ++i, what >>= 2) s.v[i] = what & 2 ? what & 1 ? b.sign() : NAN : what & 1 ? INFINITY : -INFINITY;
+    for (int i = 0; i < 3; ++i, what >>= 2)
+        s.v[i] = what & 2 ? what & 1 ? b.sign() : NAN : what & 1 ? INFINITY : -INFINITY;
     return s;
 }
 
@@ -203,7 +216,8 @@ __device__ __noinline__ ProductSuffix<A> composed(ProductSuffix<A> l, ProductSuf
         s = l.stepped() ? l.steps() : Steps{(l.b / l.a).number(), {-up, 0.0, up}};
         const P sum = P::of(s.t) + r.b;
         const double t = (sum / r.a).number();
-        constexpr double most = sizeof(A) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023, least = sizeof(A) == 4 ? 0x1p-149 : 0x1p-1074;
+        constexpr double most = sizeof(A) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023,
+                         least = sizeof(A) == 4 ? 0x1p-149 : 0x1p-1074;
         s.t = sum.sign() == 0 || !(fabs(s.t) < INFINITY) ? t : copysign(fmin(fmax(fabs(t), least), most), t);
         if (r.a.sign() < 0) {
             const double v = s.v[0];
@@ -228,7 +242,8 @@ __device__ __noinline__ ProductSuffix<A> of_elements(const A* x, const A* y, int
     for (int i = n - 1; i >= 0; --i) {
         const P p = P::of(x[i]);
         const bool finite = fabs(x[i]) < A(INFINITY) && fabs(y[i]) < A(INFINITY);
-        const Steps steps = {y[i], {times<double>(x[i], -INFINITY), times<double>(x[i], 0.0), times<double>(x[i], INFINITY)}};
+        const Steps steps = {
+            y[i], {times<double>(x[i], -INFINITY), times<double>(x[i], 0.0), times<double>(x[i], INFINITY)}};
         all = composed<A>(finite ? ProductSuffix<A>{p, p * P::of(y[i])} : ProductSuffix<A>::of(steps), all);
         if (segment_heads >> i & 1) all = {P::zero(), P::zero()};
     }

@@ -58,14 +58,17 @@ struct Factor<double> {
     static __device__ Factor of(double product, double rest = 0.0)
     {
         const int e = exponent_of(product);
-        return {mantissa_of(product), static_cast<float>(rest * power_of_two<double>(-e)), e == exponent_of(0.0) ? kNone : e};
+        return {
+            mantissa_of(product), static_cast<float>(rest * power_of_two<double>(-e)),
+            e == exponent_of(0.0) ? kNone : e};
     }
 
     __device__ double value() const { return scaled(m + rest, e); }
     __device__ double apply(double x) const { return fma(scaled(m, e), x, scaled(static_cast<double>(rest), e) * x); }
     __device__ Factor operator*(const Factor& r) const
     {
-        const double p = m * r.m, error = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
+        const double p = m * r.m,
+                     error = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
         Factor all = {p, static_cast<float>(error), max(e + r.e, kNone)};
         if (fabs(p) >= 2.0) all.m *= 0.5, all.rest *= 0.5f, ++all.e;
         return all;
@@ -136,18 +139,21 @@ struct FastProductSuffix {
 // small beside the first dx of the row, which is at least kMinFirstDx.
 template <typename A, bool EXACT>
 struct FastCumprod : SameCarry<FastProductSuffix<A>> {
-    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true, FLOAT = sizeof(A) == 4;
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true,
+                          FLOAT = sizeof(A) == 4;
     static constexpr bool IS_FAST = true, PREFIX_FROM_SUFFIX = true;
     // In range: exponents of products, within a thread (kLow, kHigh) and between threads (kLowest,
     // kHighest).
-    static constexpr int kLow = FLOAT ? -42 : -320, kHigh = FLOAT ? 18 : 192, kLowest = FLOAT ? -80 : -600, kHighest = FLOAT ? 40 : 400;
+    static constexpr int kLow = FLOAT ? -42 : -320, kHigh = FLOAT ? 18 : 192, kLowest = FLOAT ? -80 : -600,
+                         kHighest = FLOAT ? 40 : 400;
     // Products with exponents below kSubnormalExp are recomputed by slow_product; below kUnsafeExp,
     // if only the last product, or those of four chains, are known.
     static constexpr int kSubnormalExp = FLOAT ? -126 : -1022, kUnsafeExp = !FLOAT ? -480 : EXACT ? -60 : -31;
     // Bounded inputs: limits of the exponent of L between threads, of x, of dy, of R (checked at
     // every fourth element), and of the first dx.
     static constexpr int kMaxPrefixExp = FLOAT ? 26 : 150;
-    static constexpr A kMaxAbsX = FLOAT ? A(8) : A(0x1p32), kMaxAbsDy = FLOAT ? A(0x1p18) : A(0x1p200), kMaxAbsSuffix = FLOAT ? A(0x1p29) : A(0x1p230);
+    static constexpr A kMaxAbsX = FLOAT ? A(8) : A(0x1p32), kMaxAbsDy = FLOAT ? A(0x1p18) : A(0x1p200),
+                       kMaxAbsSuffix = FLOAT ? A(0x1p29) : A(0x1p230);
     static constexpr A kMinFirstDx = FLOAT ? A(0x1p-40) : A(0x1p-300);
     using Number = A;
     using Value = A;
@@ -157,7 +163,10 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static __device__ Prefix combine(const Prefix& l, const Prefix& r) { return l * r; }
     static __device__ Suffix combine(const Suffix& l, const Suffix& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
-    static __device__ unsigned rejections(const Prefix& h) { return h.e >= kLowest && h.e < kHighest ? 0 : kRejectRange; }
+    static __device__ unsigned rejections(const Prefix& h)
+    {
+        return h.e >= kLowest && h.e < kHighest ? 0 : kRejectRange;
+    }
 
     template <int I, int N, bool SEG>
     struct ThreadScan {
@@ -172,7 +181,9 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
         static __device__ Prefix slow_product(const X& x, unsigned segment_heads)
         {
             if (x.has_zero(SEG && segment_heads ? 31 - __clz(segment_heads) : 0)) return Prefix::of(A(0));
-            return x.with_local_copy([=](const auto* first, int stride) { return product_of<A>(first, stride, I, SEG ? segment_heads : 0); });
+            return x.with_local_copy([=](const auto* first, int stride) {
+                return product_of<A>(first, stride, I, SEG ? segment_heads : 0);
+            });
         }
 
         // The prefix for an upsweep. Range checks of single elements are left to the downsweep.
@@ -228,7 +239,8 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
         template <typename X, typename Y>
         __device__ void enter(const Prefix& before, const X&, const Y& y, unsigned segment_heads)
         {
-            rejections |= FastCumprod::rejections(before) | (y.exceeds(kMaxAbsDy) || before.e > kMaxPrefixExp ? kRejectMagnitude : 0);
+            rejections |= FastCumprod::rejections(before) |
+                          (y.exceeds(kMaxAbsDy) || before.e > kMaxPrefixExp ? kRejectMagnitude : 0);
             const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
@@ -269,7 +281,8 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
                 }
                 store(c, dx);
             }
-            if (x.exceeds(kMaxAbsX) || !(right <= kMaxAbsSuffix) || (!SEG && segment_heads && first < kMinFirstDx)) rejections |= kRejectMagnitude;
+            if (x.exceeds(kMaxAbsX) || !(right <= kMaxAbsSuffix) || (!SEG && segment_heads && first < kMinFirstDx))
+                rejections |= kRejectMagnitude;
             if (!(t * A(0) == A(0))) rejections = kRejected;
         }
     };

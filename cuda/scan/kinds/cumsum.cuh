@@ -56,7 +56,8 @@ struct Cumsum : KindDefaults {
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store) const
+        __device__ void finish(
+            const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store) const
         {
             A q = after.sum;
 #pragma unroll
@@ -96,7 +97,10 @@ struct Runs : SameCarry<RunSuffix<A>> {
     using Suffix = RunSuffix<A>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
-    static __device__ Suffix combine(const Suffix& l, const Suffix& r) { return {l.open ? l.sum + r.sum : l.sum, l.open & r.open}; }
+    static __device__ Suffix combine(const Suffix& l, const Suffix& r)
+    {
+        return {l.open ? l.sum + r.sum : l.sum, l.open & r.open};
+    }
 
     template <int I, int N, bool SEG>
     struct ThreadScan {
@@ -180,7 +184,8 @@ struct Indices : Runs<A> {
         // Reads `count` elements of a column from position k of row `row`; `before` is the index
         // before them, if they do not begin the row. Clears no flag; sets those of wrong rows.
         template <typename Index>
-        __device__ void take(const ScanArgs& args, const Index& index, int count, unsigned segment_heads, i64 row, i64 k, i64 before)
+        __device__ void take(
+            const ScanArgs& args, const Index& index, int count, unsigned segment_heads, i64 row, i64 k, i64 before)
         {
             this->records = segment_heads;
             bool wrong = false;

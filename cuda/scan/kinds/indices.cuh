@@ -7,7 +7,8 @@
 // Adjacent lanes read adjacent indices (striped), SOME at once, and vote for the record flags of
 // the lane that owns the elements (blocked).
 template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED, bool MISALIGNED, bool FULL_WARPS>
-__device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED, FULL_WARPS>::take(ThreadScan& thread, const Span& at, i64 place) const
+__device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED, FULL_WARPS>::take(
+    ThreadScan& thread, const Span& at, i64 place) const
 {
     constexpr int SOME = I < 8 ? I : 8;
     static_assert(I <= 32);
@@ -32,7 +33,8 @@ __device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED, FULL_WARPS>::t
         for (int k = 0; k < SOME; ++k) {
             const int e = first + 32 * k, row = SEG ? rows_before(e - at.lo, n) : 0;
             const bool there = e >= at.lo && e < at.hi;
-            const i64 position = SEG ? e - at.lo - row * n : at.first + e, last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
+            const i64 position = SEG ? e - at.lo - row * n : at.first + e,
+                      last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
             const bool wins = winner[k] == K::index_of(args, position);
             const bool wrong = there && !wins && (position == 0 || winner[k] != (lane == 0 ? before : last));
             if (SEG && wrong) args.reject_flags[1 + at.row0 + row] = 1;
@@ -74,7 +76,8 @@ __device__ void repair(const ScanArgs& args)
                 const i64 i = begin + threadIdx.x;
                 index[threadIdx.x] = -1;
                 if (i < args.n) {
-                    const i64 j = (args.flags & kReversed ? args.n - 1 - x[i * args.x.step] : x[i * args.x.step]) - window;
+                    const i64 j = (args.flags & kReversed ? args.n - 1 - x[i * args.x.step] : x[i * args.x.step]) -
+                                  window;
                     if (j >= 0 && j < kSums) index[threadIdx.x] = static_cast<int>(j);
                     value[threadIdx.x] = widen<double>(dy[i * args.dy.step]);
                 }
@@ -89,7 +92,8 @@ __device__ void repair(const ScanArgs& args)
                 }
             }
 #pragma unroll 1
-            for (int j = threadIdx.x; j < kSums && window + j < args.n; j += kRepairThreads) dx[(window + j) * args.dx.step] = static_cast<T>(isfinite(sum[j]) ? sum[j] + error[j] : sum[j]);
+            for (int j = threadIdx.x; j < kSums && window + j < args.n; j += kRepairThreads)
+                dx[(window + j) * args.dx.step] = static_cast<T>(isfinite(sum[j]) ? sum[j] + error[j] : sum[j]);
             __syncthreads();
         }
     }

@@ -23,7 +23,8 @@ constexpr double kWhole = 0x1.8p52;  // a number added to it is rounded to an in
 // |r| <= log(2) / 2, that interpolates at Chebyshev points.
 __device__ inline double exact_exp_of(double x, double from)
 {
-    const double t = fma(x, 0x1.71547652b82fep0, from), k = t - from, r = fma(-k, 0x1.abc9e3b39803fp-56, fma(-k, 0x1.62e42fefa39efp-1, x));
+    const double t = fma(x, 0x1.71547652b82fep0, from), k = t - from,
+                 r = fma(-k, 0x1.abc9e3b39803fp-56, fma(-k, 0x1.62e42fefa39efp-1, x));
     const i64 exponent = __double_as_longlong(t) - __double_as_longlong(kWhole);
     double p = 0x1.af38a9b0ec855p-26;
     p = fma(p, r, 0x1.289185613a3d6p-22);
@@ -35,7 +36,8 @@ __device__ inline double exact_exp_of(double x, double from)
     p = fma(p, r, 0x1.5555555553d63p-5);
     p = fma(p, r, 0x1.5555555555556p-3);
     p = fma(p, r, 0x1.0000000000001p-1);
-    const double power = __hiloint2double((static_cast<int>(exponent) + 1023) << 20, 0), e = fma(fma(r * r, p, r), power, power);
+    const double power = __hiloint2double((static_cast<int>(exponent) + 1023) << 20, 0),
+                 e = fma(fma(r * r, p, r), power, power);
     const bool number = static_cast<unsigned>(__double2hiint(t)) <= 0xfff00000;
     return exponent > 1020 ? INFINITY : exponent < -1021 && number ? 0.0 : e;
 }

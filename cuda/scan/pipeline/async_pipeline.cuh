@@ -45,7 +45,10 @@ struct AsyncPipeline {
         vector = keep_here(static_cast<unsigned>(__cvta_generic_to_shared(buffer + threadIdx.x)));
         stages = static_cast<int>(args.width);
         count = static_cast<int>(args.tiles_per_split);
-        prefix_steps = K::NEEDS_PREFIX && (K::FINDS_RECORDS || phase() == kUpsweepPrefix || (phase() == 0 && args.splits == 1 && count > 1)) ? count : 0;
+        prefix_steps = K::NEEDS_PREFIX && (K::FINDS_RECORDS || phase() == kUpsweepPrefix ||
+                                           (phase() == 0 && args.splits == 1 && count > 1))
+                           ? count
+                           : 0;
         steps = K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     }
 
@@ -53,7 +56,10 @@ struct AsyncPipeline {
     __device__ char* records_of(i64 tile) const { return args.states + args.record_offset + tile * (Self::BITS / 8); }
 
     __device__ int phase() const { return static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix); }
-    __device__ unsigned items() const { return static_cast<unsigned>(args.segments) * static_cast<unsigned>(args.splits); }
+    __device__ unsigned items() const
+    {
+        return static_cast<unsigned>(args.segments) * static_cast<unsigned>(args.splits);
+    }
 
     // Tiles of a split are walked from the last one on.
     static constexpr int retained_stages = 0;  // steps that a tile stays in the buffer after its own
@@ -107,7 +113,11 @@ struct AsyncPipeline {
     }
 
     // The prefix before a tile in its split.
-    __device__ Prefix before(int t) { return args.splits * count > 1 && self().owns_column() ? split_state().prefix_before(t, self().column()) : K::Prefix::identity(); }
+    __device__ Prefix before(int t)
+    {
+        return args.splits * count > 1 && self().owns_column() ? split_state().prefix_before(t, self().column())
+                                                               : K::Prefix::identity();
+    }
 
     __device__ void begin(unsigned item)
     {
@@ -116,7 +126,9 @@ struct AsyncPipeline {
         rejections = 0;
         rejected = false;
         if constexpr (K::NEEDS_PREFIX) prefix = next = K::Prefix::identity();
-        suffix = K::FINDS_RECORDS || args.splits == 1 || phase() != 0 ? K::to_carry(K::Suffix::identity()) : self().owns_column() ? self().suffix_after_split() : Carry();
+        suffix = K::FINDS_RECORDS || args.splits == 1 || phase() != 0 ? K::to_carry(K::Suffix::identity())
+                 : self().owns_column()                               ? self().suffix_after_split()
+                                                                      : Carry();
     }
 
     // Publishes the states of a split.
@@ -129,7 +141,9 @@ struct AsyncPipeline {
         if constexpr (K::NEEDS_PREFIX) {
             if (phase() == kUpsweepPrefix) {
                 __syncthreads();
-                self().publish_prefix(self().owns_column() ? K::combine(prefix, self().tile_prefix(steps - 1 & 1)) : K::Prefix::identity());
+                self().publish_prefix(
+                    self().owns_column() ? K::combine(prefix, self().tile_prefix(steps - 1 & 1))
+                                         : K::Prefix::identity());
             }
         }
         if (phase() == kUpsweepSuffix && self().owns_column()) split_state().suffix(self().column()) = suffix;
@@ -171,8 +185,10 @@ struct AsyncPipeline {
                 first_step = 0;
                 if constexpr (K::NEEDS_PREFIX && !K::FINDS_RECORDS) {
                     if (step == prefix_steps) {
-                        if constexpr (K::IS_FAST) rejected = block_rejections(rejections) == kRejected && !self().retained_stages;
-                        prefix = args.splits > 1 && self().owns_column() ? self().prefix_before_split() : K::Prefix::identity();
+                        if constexpr (K::IS_FAST)
+                            rejected = block_rejections(rejections) == kRejected && !self().retained_stages;
+                        prefix = args.splits > 1 && self().owns_column() ? self().prefix_before_split()
+                                                                         : K::Prefix::identity();
                         self().load_tile_prefix(self().tile_of(step));
                     }
                 }

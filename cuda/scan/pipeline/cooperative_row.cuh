@@ -22,22 +22,30 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     using Base = AsyncPipeline<Self, K>;
     using Prefix = typename K::Prefix;
     using Carry = typename K::Carry;
-    using Base::args, Base::segment, Base::split, Base::prefix, Base::next, Base::suffix, Base::count, Base::prefix_steps, Base::steps;
+    using Base::args, Base::segment, Base::split, Base::prefix, Base::next, Base::suffix, Base::count,
+        Base::prefix_steps, Base::steps;
     using Base::self, Base::split_state, Base::phase;
 
     const int retained_stages;  // steps that a tile stays in the buffer after its own: 1 if CTAs take turns
     int last;                   // tile of the first step backward
 
-    __device__ CooperativeRow(const ScanArgs& args, uint4* buffer) : Base(args, buffer), retained_stages(Self::COOPERATIVE && args.splits > 1 && !(phase() & kUpsweepPrefix))
+    __device__ CooperativeRow(const ScanArgs& args, uint4* buffer)
+        : Base(args, buffer), retained_stages(Self::COOPERATIVE && args.splits > 1 && !(phase() & kUpsweepPrefix))
     {
         split = blockIdx.x % static_cast<unsigned>(args.splits);
         if (prefix_steps > 0) prefix_steps = split_tiles();
-        steps = retained_stages ? (tiles() - static_cast<int>(split) + ctas_per_row() - 1) / ctas_per_row() : K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps : prefix_steps + split_tiles();
+        steps = retained_stages ? (tiles() - static_cast<int>(split) + ctas_per_row() - 1) / ctas_per_row()
+                : K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps
+                                                                : prefix_steps + split_tiles();
         last = keep_here((retained_stages ? tiles() - static_cast<int>(split) : first_tile() + split_tiles()) - 1);
     }
 
     __device__ TileStatus<K> tile_status() const { return TileStatus<K>(args); }
-    __device__ int tiles() const { return static_cast<int>((args.n + (args.n % Self::SECTOR ? 4 * Self::SECTOR - 1 : 0) + Self::TILE - 1) / Self::TILE); }
+    __device__ int tiles() const
+    {
+        return static_cast<int>(
+            (args.n + (args.n % Self::SECTOR ? 4 * Self::SECTOR - 1 : 0) + Self::TILE - 1) / Self::TILE);
+    }
     __device__ int ctas_per_row() const { return retained_stages ? static_cast<int>(args.splits) : 1; }
 
     __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.splits); }
@@ -51,8 +59,14 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     __device__ int split_tiles() const { return min(count, tiles() - first_tile()); }
 
     // Cooperative rows load it with the tile.
-    __device__ Prefix prefix_before_split() const { return Self::COOPERATIVE ? K::Prefix::identity() : split_state().prefix_before_split_by_warp(); }
-    __device__ Carry suffix_after_split() const { return Self::COOPERATIVE ? K::to_carry(K::Suffix::identity()) : split_state().suffix_after_split_by_warp(); }
+    __device__ Prefix prefix_before_split() const
+    {
+        return Self::COOPERATIVE ? K::Prefix::identity() : split_state().prefix_before_split_by_warp();
+    }
+    __device__ Carry suffix_after_split() const
+    {
+        return Self::COOPERATIVE ? K::to_carry(K::Suffix::identity()) : split_state().suffix_after_split_by_warp();
+    }
 
     // Loads the prefix before the split of a tile, and before the tile in its split.
     __device__ void load_tile_prefix(int t)
@@ -72,7 +86,9 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     {
         if constexpr (!Self::COOPERATIVE) return Base::publish_prefix(all);
         const uint4* others = tile_status().prefixes + segment * args.splits * TileStatus<K>::template WORDS<Prefix>;
-        if (self().owns_column()) TileStatus<K>::publish(tile_status().prefixes + (segment * args.splits + split) * TileStatus<K>::template WORDS<Prefix>, all);
+        if (self().owns_column())
+            TileStatus<K>::publish(
+                tile_status().prefixes + (segment * args.splits + split) * TileStatus<K>::template WORDS<Prefix>, all);
         look_back(others, TileStatus<K>::template WORDS<Prefix>, split, K::Prefix::identity());
         __syncthreads();
         if constexpr (K::FINDS_RECORDS)
@@ -81,14 +97,20 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
             split_state().prefix(0) = look_back_result(K::Prefix::identity());
     }
 
-    __device__ uint4* suffix_status(int t) const { return tile_status().suffixes + (static_cast<i64>(segment) * tiles() + tiles() - 1 - t) * TileStatus<K>::template WORDS<Carry>; }
+    __device__ uint4* suffix_status(int t) const
+    {
+        return tile_status().suffixes +
+               (static_cast<i64>(segment) * tiles() + tiles() - 1 - t) * TileStatus<K>::template WORDS<Carry>;
+    }
 
     // Looks back for the suffix that enters a tile: the tiles since the last one of this CTA,
     // combined with the previous carry.
     __device__ void read_carry(int t)
     {
         const int index_from_end = tiles() - 1 - t;
-        look_back(suffix_status(t + 1), -TileStatus<K>::template WORDS<Carry>, min(index_from_end, ctas_per_row()), K::to_carry(K::Suffix::identity()));
+        look_back(
+            suffix_status(t + 1), -TileStatus<K>::template WORDS<Carry>, min(index_from_end, ctas_per_row()),
+            K::to_carry(K::Suffix::identity()));
         __syncthreads();
         if (self().owns_column()) {
             const Carry since = look_back_result(K::to_carry(K::Suffix::identity()));
@@ -102,7 +124,8 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     template <int LANES, typename S>
     static __device__ S combined(S s)
     {
-        if constexpr (K::SEGMENTED_SUM && __is_same(S, Carry)) return from_lane(inclusive_suffix<K>(s, 31 - static_cast<int>(threadIdx.x) % 32), 0);
+        if constexpr (K::SEGMENTED_SUM && __is_same(S, Carry))
+            return from_lane(inclusive_suffix<K>(s, 31 - static_cast<int>(threadIdx.x) % 32), 0);
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < LANES; d *= 2) {
             const S next = from_above(s, d);
@@ -124,9 +147,11 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     template <typename S>
     __device__ void look_back(const uint4* status, int stride, int count, S sum)
     {
-        const int threads = 32 * Self::WARPS, each = (count + threads - 1) / threads, first = static_cast<int>(threadIdx.x) * each;
+        const int threads = 32 * Self::WARPS, each = (count + threads - 1) / threads,
+                  first = static_cast<int>(threadIdx.x) * each;
 #pragma unroll 1
-        for (int i = first; i < min(first + each, count); ++i) sum = K::combine(sum, TileStatus<K>::template wait<S>(status + i * stride));
+        for (int i = first; i < min(first + each, count); ++i)
+            sum = K::combine(sum, TileStatus<K>::template wait<S>(status + i * stride));
         sum = combined<32>(sum);
         if (threadIdx.x % 32 == 0) reinterpret_cast<S*>(self().shared.warp_states)[threadIdx.x / 32] = sum;
     }

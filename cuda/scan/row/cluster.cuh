@@ -54,18 +54,22 @@ struct ClusterRow {
     // Alternate between rows: a warp may still read those of the row before, and every CTA has read
     // all slices of a row before it publishes the row after the next.
     Shared* rows;
-    int slices = static_cast<int>(args.splits), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    unsigned row = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices), iteration = 0;
+    int slices = static_cast<int>(args.splits), lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+        warps = blockDim.x / 32;
+    unsigned row = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices),
+             iteration = 0;
     int slice = static_cast<int>(blockIdx.x - row * slices);
     int count;     // vectors of the warp that exist
     int from;      // bytes from the first element of a row to the first striped vector of this lane
     uint4& first;  // the vector with the first x of the row, for the warp
 
-    __device__ ClusterRow(const ScanArgs& args, uint4* smem, Shared* rows, uint4& first) : args(args), smem(smem), rows(rows), first(first)
+    __device__ ClusterRow(const ScanArgs& args, uint4* smem, Shared* rows, uint4& first)
+        : args(args), smem(smem), rows(rows), first(first)
     {
         const int preceding = (slice * static_cast<int>(blockDim.x) + warp * 32) * I;
         count = keep_here(max(min(static_cast<int>(args.n) - preceding, 32 * I), 0) / V);
-        from = keep_here((backward() ? 1 - V - preceding - lane * V : preceding + lane * V) * static_cast<int>(sizeof(T)));
+        from = keep_here(
+            (backward() ? 1 - V - preceding - lane * V : preceding + lane * V) * static_cast<int>(sizeof(T)));
         Vector none;
 #pragma unroll
         for (int v = 0; v < V; ++v) none.set(v, static_cast<T>(K::pad(args)));
@@ -167,8 +171,16 @@ struct ClusterRow {
     }
 
     // The status words of a slice of the row.
-    __device__ uint4* prefix_status(int slice) const { return TileStatus<K>(args).prefixes + (static_cast<i64>(row) * slices + slice) * TileStatus<K>::template WORDS<Prefix>; }
-    __device__ uint4* suffix_status(int slice) const { return TileStatus<K>(args).suffixes + (static_cast<i64>(row) * slices + slice) * TileStatus<K>::template WORDS<Suffix>; }
+    __device__ uint4* prefix_status(int slice) const
+    {
+        return TileStatus<K>(args).prefixes +
+               (static_cast<i64>(row) * slices + slice) * TileStatus<K>::template WORDS<Prefix>;
+    }
+    __device__ uint4* suffix_status(int slice) const
+    {
+        return TileStatus<K>(args).suffixes +
+               (static_cast<i64>(row) * slices + slice) * TileStatus<K>::template WORDS<Suffix>;
+    }
 
     // Publishes the combined states of this CTA: to the mailboxes of the cluster, or in its status
     // words.
@@ -186,7 +198,8 @@ struct ClusterRow {
         }
         if (PREFIXES) prefix = from_lane(prefix, 0);
         if (SUFFIXES) suffix = from_lane(suffix, 0);
-        if (PREFIXES && lane > slice && lane < slices) s.full_barrier[!PREFIXES].st_async(lane, s.preceding[slice], prefix);
+        if (PREFIXES && lane > slice && lane < slices)
+            s.full_barrier[!PREFIXES].st_async(lane, s.preceding[slice], prefix);
         if (SUFFIXES && lane < slice) s.full_barrier[!PREFIXES].st_async(lane, s.following[slice], suffix);
     }
 
@@ -205,7 +218,9 @@ struct ClusterRow {
             if (following) suffix = TileStatus<K>::template wait<Suffix>(suffix_status(other));
         } else {
             const int prefixes = PREFIXES ? slice : 0, suffixes = SUFFIXES ? slices - 1 - slice : 0;
-            if (lane == 0) s.full_barrier[!PREFIXES].arrive_expect_tx(prefixes * static_cast<int>(sizeof(Prefix)) + suffixes * static_cast<int>(sizeof(Suffix)));
+            if (lane == 0)
+                s.full_barrier[!PREFIXES].arrive_expect_tx(
+                    prefixes * static_cast<int>(sizeof(Prefix)) + suffixes * static_cast<int>(sizeof(Suffix)));
             s.full_barrier[!PREFIXES].wait(iteration >> 1);
             if (preceding) prefix = s.preceding[lane];
             if (following) suffix = s.following[lane];

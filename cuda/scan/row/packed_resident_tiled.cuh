@@ -15,7 +15,9 @@
 template <int I>
 __device__ Span span_of(i64 row, i64 first, i64 n, int misalignment)
 {
-    return {row, first, first < 0 ? misalignment : 0, static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
+    return {
+        row, first, first < 0 ? misalignment : 0,
+        static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
 }
 
 // Whether the operands satisfy kVectorized, as the host says. Indices never do.
@@ -33,7 +35,8 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     using Index = std::conditional_t<VECTORIZED, unsigned, i64>;
-    const int warp = threadIdx.x / 32, warps_per_row = static_cast<int>(args.height), width = static_cast<int>(args.width);
+    const int warp = threadIdx.x / 32, warps_per_row = static_cast<int>(args.height),
+              width = static_cast<int>(args.width);
     int from = 0;
     Index row_index = blockIdx.x;
     if (width > 1) {  // several rows in a CTA; warps_per_row is a power of two then
@@ -42,12 +45,18 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
         row_index = row_index * width + row_in_block;
     }
     const bool real = FULL_WARPS || row_index < static_cast<Index>(args.segments);
-    const Places place = VECTORIZED ? Places::at_stride(args, 0, real ? row_index : 0) : Places::of(args, 0, real ? row_index : 0);
+    const Places place = VECTORIZED ? Places::at_stride(args, 0, real ? row_index : 0)
+                                    : Places::of(args, 0, real ? row_index : 0);
     const int n = static_cast<int>(args.n);
     int misalignment = VECTORIZED && !MISALIGNED ? 0 : alignment_offset<T>(args, place.dx);
     if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
     const int first = (warp - from) * 32 * I - misalignment;
-    const Span at = {row_index, first, first < 0 ? misalignment : 0, FULL_WARPS ? 32 * I : real ? max(min(n - first, 32 * I), 0) : 0, false};
+    const Span at = {
+        row_index, first, first < 0 ? misalignment : 0,
+        FULL_WARPS ? 32 * I
+        : real     ? max(min(n - first, 32 * I), 0)
+                   : 0,
+        false};
     const Scan scan{args, &shared, from, from + warps_per_row, nullptr};
     if constexpr (Scan::STRIPED) {
         scan.run_striped(at, place);
@@ -113,7 +122,8 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
     running.suffix = K::to_carry(K::Suffix::identity());
     if constexpr (K::NEEDS_PREFIX) running.prefix = K::Prefix::identity();
     if (args.splits > 1 && phase == 0 && warp == 0) running.suffix = split_state.suffix_after_split_by_warp();
-    const int prefix_steps = K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
+    const int prefix_steps =
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
     const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -130,16 +140,22 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
                 if (prefix_only)
                     split_state.prefix_before(t, 0) = running.prefix;
                 else
-                    carry_in[0].prefix = args.splits * count > 1 ? K::combine(running.prefix, split_state.prefix_before(t, 0)) : running.prefix;
+                    carry_in[0].prefix = args.splits * count > 1
+                                             ? K::combine(running.prefix, split_state.prefix_before(t, 0))
+                                             : running.prefix;
             }
             carry_in[0].suffix = running.suffix;
         }
-        const Span at = span_of<I>(row_index, (split * count + t) * capacity + warp * 32 * I - misalignment, args.n, misalignment);
+        const Span at = span_of<I>(
+            row_index, (split * count + t) * capacity + warp * 32 * I - misalignment, args.n, misalignment);
         uint4* own = smem + warp * 32 * Scan::U;
         if (aligned)
-            std::conditional_t<Scan::STRIPED, RowTile<K, T, false, true, true>, Scan>{args, &shared, 0, warps, &carry_in[0]}.run(running, at, place, own, phase);
+            std::conditional_t<Scan::STRIPED, RowTile<K, T, false, true, true>, Scan>{
+                args, &shared, 0, warps, &carry_in[0]}
+                .run(running, at, place, own, phase);
         else
-            Scan{args, &shared, 0, warps, &carry_in[0]}.run(running, at, place, own, prefix_only ? kUpsweepPrefix : phase);
+            Scan{args, &shared, 0, warps, &carry_in[0]}.run(
+                running, at, place, own, prefix_only ? kUpsweepPrefix : phase);
         __syncthreads();
     }
     if constexpr (K::NEEDS_PREFIX) {
@@ -153,7 +169,8 @@ __device__ void row_tiled(const ScanArgs& args)
 {
     if constexpr (kHasFastPath<K>) {
         const int flags_per_row = static_cast<int>(args.width);
-        if (has_work_item(args, flags_per_row)) for_each_work_item(args, flags_per_row, [&] { tiles_of<K, T>(args, work_item().item, work_item().phase); });
+        if (has_work_item(args, flags_per_row))
+            for_each_work_item(args, flags_per_row, [&] { tiles_of<K, T>(args, work_item().item, work_item().phase); });
     } else {
         tiles_of<K, T>(args, blockIdx.x, args.flags & (kUpsweepPrefix | kUpsweepSuffix));
     }
@@ -189,9 +206,11 @@ __device__ __noinline__ void rows_retry(const ScanArgs& args, uint4* smem)
     if constexpr (kPackedVectors<K, T> == 4) {
         row_packed<K, T, false>(args, smem, own_rows(args), args.width);
     } else {
-        const int n = static_cast<int>(args.n), width = static_cast<int>(args.width), each = max(32 * RowTile<K, T, true, false>::I / n, 1);
+        const int n = static_cast<int>(args.n), width = static_cast<int>(args.width),
+                  each = max(32 * RowTile<K, T, true, false>::I / n, 1);
 #pragma unroll 1
-        for (int k = 0; k < width; k += each) row_packed<K, T, false>(args, smem, own_rows(args) + k, min(each, width - k));
+        for (int k = 0; k < width; k += each)
+            row_packed<K, T, false>(args, smem, own_rows(args) + k, min(each, width - k));
     }
 }
 

@@ -39,13 +39,15 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         Uninitialized<Prefix, K::NEEDS_PREFIX ? 2 * kRowPipelinedWarps : 1> prefixes;  // totals of warps, of two tiles
         Uninitialized<Suffix, kRowPipelinedWarps> suffixes;
         // Look-back results of warps.
-        alignas(16) char warp_states[kRowPipelinedWarps * (sizeof(Prefix) > sizeof(Carry) ? sizeof(Prefix) : sizeof(Carry))];
+        alignas(16) char warp_states
+            [kRowPipelinedWarps * (sizeof(Prefix) > sizeof(Carry) ? sizeof(Prefix) : sizeof(Carry))];
         Uninitialized<Retained, kRowPipelinedThreads> retained;
         Uninitialized<Prefix, 1> prefix;  // carry-in of the tile
         Uninitialized<Suffix, 1> suffix;
     };
 
-    using Base::args, Base::segment, Base::prefix, Base::next, Base::suffix, Base::rejections, Base::retained_stages, Base::ctas_per_row, Base::tiles, Base::combined;
+    using Base::args, Base::segment, Base::prefix, Base::next, Base::suffix, Base::rejections, Base::retained_stages,
+        Base::ctas_per_row, Base::tiles, Base::combined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // producer: the first vector of the thread in the first tile
@@ -69,7 +71,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ bool back() const { return static_cast<int>(args.dx.step) < 0; }
     __device__ bool repeats() const { return static_cast<int>(args.dy.step) == 0; }
     // Whether a tile lies entirely in the row; `all` is its length plus misalignment.
-    __device__ bool whole(int t, int all) const { return (t + 1) * TILE <= all && (t > 0 || all == static_cast<int>(args.n)); }
+    __device__ bool whole(int t, int all) const
+    {
+        return (t + 1) * TILE <= all && (t > 0 || all == static_cast<int>(args.n));
+    }
     // Vector m of a row.
     __device__ char* vector_of(const Strided& operand, i64 from, int m) const
     {
@@ -77,7 +82,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     }
     // Misalignment: elements between the last vector or line boundary and the row, which begins at
     // element `from` of dx.
-    __device__ int misalignment_of(i64 from) const { return args.flags & kMisaligned ? alignment_offset<T>(args, from, args.flags & kLineAligned ? 128 : 16) : 0; }
+    __device__ int misalignment_of(i64 from) const
+    {
+        return args.flags & kMisaligned ? alignment_offset<T>(args, from, args.flags & kLineAligned ? 128 : 16) : 0;
+    }
     // The first byte of tile 0 in memory. If memory runs backward, vector v from there is the last
     // but v.
     __device__ char* tiles_of(const Strided& operand, i64 from, int misalignment) const
@@ -85,7 +93,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         return vector_of(operand, back() ? from + misalignment : from - misalignment, back() ? OPERAND - 1 : 0);
     }
     // The vector of a tile that the thread copies, of every kRowPipelinedThreads.
-    __device__ int own() const { return back() ? kRowPipelinedThreads - 1 - static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x); }
+    __device__ int own() const
+    {
+        return back() ? kRowPipelinedThreads - 1 - static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x);
+    }
     // Elements of a tile before the row.
     __device__ int misalignment_at(int t) const { return t == 0 ? rest - static_cast<int>(args.n) : 0; }
 
@@ -96,7 +107,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         due = static_cast<int>(args.n) + misalignment;
         if constexpr (X) x = tiles_of(args.x, place.x, misalignment) + threadIdx.x * 16;
         y = tiles_of(args.dy, place.dy, misalignment) + threadIdx.x * 16;
-        if constexpr (K::READS_RECORDS) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
+        if constexpr (K::READS_RECORDS)
+            records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
 
     __device__ void fetch(int t, bool prefix_only, unsigned to) const;
@@ -115,7 +127,9 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         const Places place = Places::at_stride(args, 0, segment);
         const int misalignment = misalignment_of(place.dx);
         rest = keep_here(static_cast<int>(args.n) + misalignment);
-        dx = keep_here(tiles_of(args.dx, place.dx, misalignment) + ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16);
+        dx = keep_here(
+            tiles_of(args.dx, place.dx, misalignment) +
+            ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16);
         repeated = args.dy.data + place.dy * sizeof(T);
         if constexpr (K::FINDS_RECORDS) {
             if (threadIdx.x == 0) shared.prefix[0] = K::Prefix::identity();
@@ -138,8 +152,14 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         for (int u = 0; u < U; ++u) word[u] = Memory::flipped(word[u]);
     }
 
-    __device__ Prefix tile_prefix(int parity) { return combined(&shared.prefixes[parity * kRowPipelinedWarps], kRowPipelinedWarps, K::Prefix::identity()); }
-    __device__ Carry tile_suffix() { return K::to_carry(combined(&shared.suffixes[0], kRowPipelinedWarps, K::Suffix::identity())); }
+    __device__ Prefix tile_prefix(int parity)
+    {
+        return combined(&shared.prefixes[parity * kRowPipelinedWarps], kRowPipelinedWarps, K::Prefix::identity());
+    }
+    __device__ Carry tile_suffix()
+    {
+        return K::to_carry(combined(&shared.suffixes[0], kRowPipelinedWarps, K::Suffix::identity()));
+    }
 
     __device__ void find_prefix(int t, uint4* stage, int parity)
     {
@@ -148,7 +168,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         ThreadScan thread;
         thread.begin(args);
         if constexpr (K::HAS_BASE) thread.base = base;
-        const Prefix own = thread.prefix(Elements<A, T, V, U>{xs}, segment_heads(t)), all = inclusive_prefix<K>(own, lane);
+        const Prefix own = thread.prefix(Elements<A, T, V, U>{xs}, segment_heads(t)),
+                     all = inclusive_prefix<K>(own, lane);
         if constexpr (K::IS_FAST) rejections |= thread.rejections | K::rejections(all);
         if (lane == 31) shared.prefixes[parity * kRowPipelinedWarps + warp] = all;
     }
@@ -179,7 +200,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
         read_dy(stage + (X ? OPERAND : 0), own.ys, t);
         own.thread.begin(args);
-        if constexpr (K::READS_RECORDS) own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
+        if constexpr (K::READS_RECORDS)
+            own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (K::HAS_BASE) own.thread.base = base;
     }
 
@@ -218,7 +240,9 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         own.rematerialize_all();
         if constexpr (K::NEEDS_PREFIX) {
             this->load_tile_prefix(t - ctas_per_row());
-            prefix_of_thread = K::combine(K::combine(shared.prefix[0], combined(&shared.prefixes[0], warp, K::Prefix::identity())), prefix_of_thread);
+            prefix_of_thread = K::combine(
+                K::combine(shared.prefix[0], combined(&shared.prefixes[0], warp, K::Prefix::identity())),
+                prefix_of_thread);
             own.thread.enter(prefix_of_thread, own.x(), own.y(), segment_heads(t));
         }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
@@ -232,7 +256,9 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             else
                 suffix = K::combine(tile_suffix(), suffix);
         }
-        suffix_of_thread = K::combine(suffix_of_thread, combined(&shared.suffixes[0] + warp + 1, kRowPipelinedWarps - 1 - warp, K::Suffix::identity()));
+        suffix_of_thread = K::combine(
+            suffix_of_thread,
+            combined(&shared.suffixes[0] + warp + 1, kRowPipelinedWarps - 1 - warp, K::Suffix::identity()));
     }
 
     // Continues with a retained tile whose carry-in has arrived: reloads its elements from the

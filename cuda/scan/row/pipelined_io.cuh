@@ -9,7 +9,8 @@ template <typename T>
 __device__ void copy_elements(unsigned to, const char* from, int count)
 {
 #pragma unroll 1
-    for (int v = 0; v < count; ++v) static_cast<T*>(__cvta_shared_to_generic(to))[v] = reinterpret_cast<const T*>(from)[v];
+    for (int v = 0; v < count; ++v)
+        static_cast<T*>(__cvta_shared_to_generic(to))[v] = reinterpret_cast<const T*>(from)[v];
 }
 
 // Vectors are swizzled as in WarpTransposeIO: lanes hit different banks in striped and in blocked
@@ -29,7 +30,8 @@ __device__ void PipelinedRow<K, T>::fetch(int t, bool prefix_only, unsigned to) 
     if constexpr (X) operand(x, to);
     if (!K::FINDS_RECORDS && !prefix_only && !repeats()) operand(y, to + (X ? OPERAND * 16 : 0));
     if (K::READS_RECORDS && threadIdx.x < BITS / 128)
-        cp_async_16(to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::swizzle(own())) * 16, records + t * (BITS / 8));
+        cp_async_16(
+            to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::swizzle(own())) * 16, records + t * (BITS / 8));
 }
 
 template <typename K, typename T>
@@ -66,7 +68,8 @@ __device__ void PipelinedRow<K, T>::fetch_some(int t, unsigned to, const char* f
     }
     // The partial vector.
     const int last = (back() ? misalignment : left) & -V, there = back() ? last + V - misalignment : left - last;
-    if (const int m = last / (kRowPipelinedThreads * V); cut && there < V && last >= 0 && last < TILE && last / V % kRowPipelinedThreads == own())
+    if (const int m = last / (kRowPipelinedThreads * V);
+        cut && there < V && last >= 0 && last < TILE && last / V % kRowPipelinedThreads == own())
         copy_elements<T>(to + m * NEXT, from + (back() ? U - 1 - m : m) * NEXT, there);
 }
 

@@ -51,7 +51,9 @@ struct Places {
     template <typename Index>
     __device__ static Places at_stride(const ScanArgs& args, int from, Index index)
     {
-        const auto of = [&](const Strided& operand) { return operand.first + static_cast<i64>(index) * operand.stride[from]; };
+        const auto of = [&](const Strided& operand) {
+            return operand.first + static_cast<i64>(index) * operand.stride[from];
+        };
         return {of(args.dy), of(args.x), of(args.dx)};
     }
 
@@ -90,6 +92,7 @@ __device__ inline i64 place_of(const ScanArgs& args, const Strided& operand, i64
 template <typename T>
 __device__ int alignment_offset(const ScanArgs& args, i64 place, int unit = 16)
 {
-    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place, last = unit / static_cast<int>(sizeof(T)) - 1;
+    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place,
+              last = unit / static_cast<int>(sizeof(T)) - 1;
     return static_cast<int>((args.dx.step < 0 ? last - address : address) & last);
 }

@@ -39,7 +39,10 @@ struct Elements {
     const Words<T, N> (&word)[U];
     int column = 0;
 
-    __device__ A operator()(int i) const { return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N); }
+    __device__ A operator()(int i) const
+    {
+        return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N);
+    }
 
     // Whether any element from number `from` on is 0.
     __device__ bool has_zero(int from) const
@@ -50,7 +53,8 @@ struct Elements {
 #pragma unroll
             for (int i = 0; i < U * COUNT; ++i) {
                 const unsigned two = keep_here(word[i / COUNT].word[i % COUNT]) & 0x7fff7fff;
-                all &= (two | (DOWN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) + 0x7fff7fff;
+                all &= (two | (DOWN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) +
+                       0x7fff7fff;
             }
             return DOWN ? !(all >> (16 * column + 15) & 1) : (all & 0x80008000) != 0x80008000;
         } else {
@@ -87,7 +91,8 @@ struct Elements {
         const unsigned none = best.word[0];
 #pragma unroll
         for (int i = 0; i < U * COUNT; ++i) {
-            const unsigned two = word[i / COUNT].word[i % COUNT], kept = CUT ? __funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) : ~0u;
+            const unsigned two = word[i / COUNT].word[i % COUNT],
+                           kept = CUT ? __funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) : ~0u;
             best.word[0] = extremum_of_pairs<T, LEAST>(best.word[0], two & kept | none & ~kept);
         }
         if (!DOWN) best.word[0] = extremum_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
@@ -102,7 +107,8 @@ struct Elements {
             Words<T, 2> most = {0};
 #pragma unroll
             for (int i = 0; i < U * Words<T, N>::COUNT; ++i)
-                most.word[0] = magnitude_of_pairs<T>(most.word[0], word[i / Words<T, N>::COUNT].word[i % Words<T, N>::COUNT]);
+                most.word[0] = magnitude_of_pairs<T>(
+                    most.word[0], word[i / Words<T, N>::COUNT].word[i % Words<T, N>::COUNT]);
             if (DOWN) return most.template value<A>(column) > limit;
             return most.template value<A>(0) > limit || most.template value<A>(1) > limit;
         } else {

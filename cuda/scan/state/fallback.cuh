@@ -48,11 +48,14 @@ __device__ inline WorkItem& work_item()
 __device__ inline bool has_work_item(const ScanArgs& args, int flags_per_row)
 {
     const bool shared_rows = args.flags & kFallback && args.splits > 1;  // splits of a segment are shared by CTAs
-    const unsigned first = shared_rows ? 0 : blockIdx.x, stride = shared_rows ? 1 : gridDim.x, readers = flags_per_row == 1 ? 1 : 32;
+    const unsigned first = shared_rows ? 0 : blockIdx.x, stride = shared_rows ? 1 : gridDim.x,
+                   readers = flags_per_row == 1 ? 1 : 32;
     bool some = !(args.flags & kFallback);
 #pragma unroll 1
-    for (unsigned segment = first + threadIdx.x / readers * stride; segment < args.segments && !some; segment += blockDim.x / readers * stride)
-        some = flags_per_row == 1 ? args.reject_flags[segment] == static_cast<int>(kRejected) : needs_fallback(args, segment, flags_per_row);
+    for (unsigned segment = first + threadIdx.x / readers * stride; segment < args.segments && !some;
+         segment += blockDim.x / readers * stride)
+        some = flags_per_row == 1 ? args.reject_flags[segment] == static_cast<int>(kRejected)
+                                  : needs_fallback(args, segment, flags_per_row);
     return __syncthreads_or(some);
 }
 
@@ -66,7 +69,8 @@ __device__ void for_each_work_item(const ScanArgs& args, int flags_per_row, Each
     int& phase = work_item().phase;
     const bool fallback = args.flags & kFallback, shared_rows = fallback && args.splits > 1;
     const unsigned all = fallback ? static_cast<unsigned>(args.segments * args.splits) : blockIdx.x + 1;
-    if (threadIdx.x == 0) phase = shared_rows ? kUpsweepPrefix : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix);
+    if (threadIdx.x == 0)
+        phase = shared_rows ? kUpsweepPrefix : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix);
 #pragma unroll 1
     for (unsigned times_met = 1;; ++times_met) {
         if (threadIdx.x == 0) item = blockIdx.x;

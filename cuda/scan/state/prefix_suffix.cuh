@@ -35,8 +35,9 @@
 //                                                     calls store(c, dx of elements c * N ..)
 //
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
-// element may; otherwise at most one does. x(i) and y(i) are elements by number. Calls come in the
-// order prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else suffix may come first.
+// element may; otherwise at most one does. x(i) and y(i) are elements by number. The order of calls
+// is prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish; with
+// PREFIX_FROM_SUFFIX, suffix stands for both. The optional members are those of KindDefaults.
 #pragma once
 
 #include <type_traits>
@@ -161,7 +162,9 @@ struct SameCarry : KindDefaults {
 // K. K itself if there is none. Its ThreadScan reports rejections; rows that are rejected are
 // recomputed by K (fallback).
 template <typename K, typename T>
-using FastPath = std::conditional_t<std::is_void<typename K::template FastPathFor<T>>::value, K, typename K::template FastPathFor<T>>;
+using FastPath = std::conditional_t<
+    std::is_void<typename K::template FastPathFor<T>>::value, K, typename K::template FastPathFor<T>>;
+// Whether K has a fast path, or is one.
 template <typename K>
 constexpr bool kHasFastPath = FastPath<K, float>::IS_FAST;
 
@@ -172,7 +175,8 @@ constexpr unsigned kRejectRange = 1, kRejectMagnitude = 2, kRejected = 3;
 
 __device__ inline unsigned block_rejections(unsigned rejections)
 {
-    return (__syncthreads_or(rejections & kRejectRange) ? kRejectRange : 0) | (__syncthreads_or(rejections & kRejectMagnitude) ? kRejectMagnitude : 0);
+    return (__syncthreads_or(rejections & kRejectRange) ? kRejectRange : 0) |
+           (__syncthreads_or(rejections & kRejectMagnitude) ? kRejectMagnitude : 0);
 }
 
 // The state that enters a tile (carry-in), updated as a CTA walks its tiles.

@@ -8,8 +8,8 @@
 
 #include "scan/state/prefix_suffix.cuh"
 
-// Stores the rejections of a split. Precondition: with several splits, the flag is 0 before the
-// phase. Also resets the CTA count of grid_sync for the fallback pass.
+// Stores the rejections of a split. With several splits, the upsweeps clear the flag of the segment
+// and the downsweep adds to it. Upsweeps also reset the CTA count of grid_sync for the fallback pass.
 __device__ inline void store_rejections(const ScanArgs& args, i64 segment, i64 phase, unsigned rejections)
 {
     if (segment == 0 && phase != 0) args.reject_flags[args.segments] = 0;
@@ -23,7 +23,9 @@ template <typename K>
 struct SplitState {
     using Prefix = typename K::Prefix;
     using Carry = typename K::Carry;
-    static constexpr int IN_FLIGHT = K::LONG_COMBINE ? 4 : 8;  // loads of states in flight; fewer where combining takes registers
+    static constexpr int IN_FLIGHT = K::LONG_COMBINE
+                                         ? 4
+                                         : 8;  // loads of states in flight; fewer where combining takes registers
 
     Prefix* prefixes;  // [segment, split, column]
     Prefix* before;    // [segment, split, tile, column]: prefix within the split, before the tile
@@ -38,13 +40,18 @@ struct SplitState {
         const auto next = [](i64 bytes) { return (bytes + 15) / 16 * 16; };
         char* states = args.states + args.state_offset;
         prefixes = reinterpret_cast<Prefix*>(states);
-        before = reinterpret_cast<Prefix*>(states + next(all * prefix_bytes)) + (segment * splits + split) * args.tiles_per_split * columns;
-        suffixes = reinterpret_cast<Carry*>(states + next(all * prefix_bytes) + next(all * args.tiles_per_split * prefix_bytes));
+        before = reinterpret_cast<Prefix*>(states + next(all * prefix_bytes)) +
+                 (segment * splits + split) * args.tiles_per_split * columns;
+        suffixes = reinterpret_cast<Carry*>(
+            states + next(all * prefix_bytes) + next(all * args.tiles_per_split * prefix_bytes));
     }
 
     __device__ Prefix& prefix(int column) const { return prefixes[(segment * splits + split) * columns + column]; }
     __device__ Carry& suffix(int column) const { return suffixes[(segment * splits + split) * columns + column]; }
-    __device__ Prefix& prefix_before(int tile, int column) const { return before[static_cast<i64>(tile) * columns + column]; }
+    __device__ Prefix& prefix_before(int tile, int column) const
+    {
+        return before[static_cast<i64>(tile) * columns + column];
+    }
 
     // The combined prefixes of the splits before this one.
     __device__ Prefix prefix_before_split(int column) const
@@ -63,7 +70,8 @@ struct SplitState {
         for (i64 i = splits - 1; i > split; i -= IN_FLIGHT) {
             Carry next[IN_FLIGHT];
 #pragma unroll
-            for (int k = 0; k < IN_FLIGHT; ++k) next[k] = i - k > split ? suffixes[(segment * splits + i - k) * columns + column] : identity;
+            for (int k = 0; k < IN_FLIGHT; ++k)
+                next[k] = i - k > split ? suffixes[(segment * splits + i - k) * columns + column] : identity;
 #pragma unroll
             for (int k = 0; k < IN_FLIGHT; ++k) sum = K::combine(next[k], sum);
         }
@@ -76,7 +84,8 @@ struct SplitState {
     {
         const int lane = threadIdx.x % 32, each = (splits + 31) / 32;
         Prefix sum = K::Prefix::identity();
-        for (i64 i = lane * each; i < min(split, static_cast<i64>(lane + 1) * each); ++i) sum = K::combine(sum, prefixes[segment * splits + i]);
+        for (i64 i = lane * each; i < min(split, static_cast<i64>(lane + 1) * each); ++i)
+            sum = K::combine(sum, prefixes[segment * splits + i]);
         return from_lane(inclusive_prefix<K>(sum, lane), 31);
     }
 
@@ -84,7 +93,8 @@ struct SplitState {
     {
         const int lane = threadIdx.x % 32, each = (splits + 31) / 32;
         Carry sum = K::to_carry(K::Suffix::identity());
-        for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(splits)) - 1; i >= max(split + 1, static_cast<i64>(lane) * each); --i)
+        for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(splits)) - 1;
+             i >= max(split + 1, static_cast<i64>(lane) * each); --i)
             sum = K::combine(suffixes[segment * splits + i], sum);
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {

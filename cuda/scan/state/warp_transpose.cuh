@@ -50,19 +50,33 @@ struct WarpTransposeIO {
     T* p;  // element 0 of the warp
     bool wide;
 
-    __device__ WarpTransposeIO(const ScanArgs& args, const Strided& operand, const Span& at, i64 place) : args(args), operand(operand), at(at)
+    __device__ WarpTransposeIO(const ScanArgs& args, const Strided& operand, const Span& at, i64 place)
+        : args(args), operand(operand), at(at)
     {
-        p = reinterpret_cast<T*>(operand.data) + place + (!VECTORIZED ? at.first * operand.step : backward() ? -at.first : at.first);
-        wide = VECTORIZED || (contiguous() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
+        p = reinterpret_cast<T*>(operand.data) + place +
+            (!VECTORIZED  ? at.first * operand.step
+             : backward() ? -at.first
+                          : at.first);
+        wide = VECTORIZED ||
+               (contiguous() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
     }
 
     static __device__ int lane() { return threadIdx.x % 32; }
-    __device__ bool contiguous() const { return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step); }
+    __device__ bool contiguous() const
+    {
+        return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step);
+    }
     __device__ bool backward() const { return !FULL_WARPS && operand.step < 0; }
 
     // Vector m of the warp holds elements m * V ..
-    __device__ bool whole(int m) const { return FULL_WARPS || (WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi); }
-    __device__ bool plain() const { return FULL_WARPS || (wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I); }
+    __device__ bool whole(int m) const
+    {
+        return FULL_WARPS || (WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi);
+    }
+    __device__ bool plain() const
+    {
+        return FULL_WARPS || (wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I);
+    }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
     // Vector u * 32 + lane(), by one addition.
     __device__ T* lane_vector(int u) const { return vector(lane()) + u * (backward() ? -32 * V : 32 * V); }
@@ -76,7 +90,8 @@ struct WarpTransposeIO {
         if (repeats()) return p - at.first;
         if (contiguous()) return p + k * operand.step;
         const int n = static_cast<int>(args.n), r = (k - at.lo) / n;
-        return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) + (k - at.lo - r * n) * operand.step;
+        return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) +
+               (k - at.lo - r * n) * operand.step;
     }
 
     // Calls f(u, address) for the striped vectors of this lane. For packed rows, which seldom fill
@@ -104,7 +119,8 @@ struct WarpTransposeIO {
         for (int u = 0; u < U; ++u)
             for (int v = 0; v < V; ++v) word[u].set(v, pad);
         if (WHOLE && at.many) {
-            for_each_lane_vector([&](int u, const char* from) { load_before(at.hi, (u * 32 + lane()) * V, word[u], from); });
+            for_each_lane_vector(
+                [&](int u, const char* from) { load_before(at.hi, (u * 32 + lane()) * V, word[u], from); });
             return;
         }
 #pragma unroll
@@ -227,8 +243,14 @@ struct WarpTransposeIO {
 
     // Striped vector u * 32 + own and blocked vector own * U + u in shared memory. The swizzle is
     // linear in XOR, swizzle(a ^ b) == swizzle(a) ^ swizzle(b), so it is computed once for all u.
-    static __device__ T* striped(uint4* smem, int u, int own = lane()) { return reinterpret_cast<T*>(smem + u * 32 + (swizzle(own) ^ u % 2 * 4)); }
-    static __device__ T* blocked(uint4* smem, int u, int own = lane()) { return reinterpret_cast<T*>(smem + (swizzle(own * U) ^ u)); }
+    static __device__ T* striped(uint4* smem, int u, int own = lane())
+    {
+        return reinterpret_cast<T*>(smem + u * 32 + (swizzle(own) ^ u % 2 * 4));
+    }
+    static __device__ T* blocked(uint4* smem, int u, int own = lane())
+    {
+        return reinterpret_cast<T*>(smem + (swizzle(own * U) ^ u));
+    }
 
     static __device__ T& slot(uint4* smem, int k) { return reinterpret_cast<T*>(smem + swizzle(k / V))[k % V]; }
 

@@ -24,11 +24,15 @@ struct ColumnIO {
             segment = (static_cast<i64>(item) * blockDim.x >> wide + high) + (above >> high);
         else
             segment = args.splits == 1 ? item : item / static_cast<unsigned>(args.splits);
-        const i64 side = (args.extent[0] + columns() - 1) >> (wide + power_of(W)), outer = side == 1 ? segment : segment / side;
+        const i64 side = (args.extent[0] + columns() - 1) >> (wide + power_of(W)),
+                  outer = side == 1 ? segment : segment / side;
         const i64 column = (segment - outer * side) * columns();
-        held = segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns()))) : 0;
+        held = segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns())))
+                                       : 0;
         const Places place = Places::of(args, 1, held > 0 ? outer : 0);
-        const auto first = [&](const Strided& operand, i64 from) { return from + (column + x * W) * operand.stride[0] + y * R * operand.step; };
+        const auto first = [&](const Strided& operand, i64 from) {
+            return from + (column + x * W) * operand.stride[0] + y * R * operand.step;
+        };
         at = {first(args.dy, place.dy), first(args.x, place.x), first(args.dx, place.dx)};
     }
 

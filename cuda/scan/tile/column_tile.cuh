@@ -17,7 +17,8 @@ constexpr int kRowsPerThread = (sizeof(T) == 4 && (K::NEEDS_PREFIX || __is_same(
 
 template <typename K, typename T>
 struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThread<K, T>> {
-    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kBytesPerThread<K, T> / sizeof(T), R = kRowsPerThread<K, T>, COLUMNS = 32 * W;
+    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kBytesPerThread<K, T> / sizeof(T), R = kRowsPerThread<K, T>,
+                         COLUMNS = 32 * W;
     using A = typename K::Number;
     using Prefix = typename K::Prefix;
     using Suffix = typename K::Suffix;
@@ -37,12 +38,15 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
     };
 
     using Base = ColumnIO<T, W, R>;
-    using Base::args, Base::x, Base::y, Base::segment, Base::at, Base::width, Base::height, Base::columns, Base::alone, Base::has, Base::count;
+    using Base::args, Base::x, Base::y, Base::segment, Base::at, Base::width, Base::height, Base::columns, Base::alone,
+        Base::has, Base::count;
     CarryIn& carry_in;
     Own* own;  // [warp]
 
     __device__ ColumnTile(const ScanArgs& args, uint4* smem)
-        : Base(args, item()), carry_in(*reinterpret_cast<CarryIn*>(smem)), own(reinterpret_cast<Own*>(smem + (sizeof(CarryIn) + 15) / 16))
+        : Base(args, item()),
+          carry_in(*reinterpret_cast<CarryIn*>(smem)),
+          own(reinterpret_cast<Own*>(smem + (sizeof(CarryIn) + 15) / 16))
     {
     }
 
@@ -50,13 +54,19 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
     // on its CTA's own item.
     static constexpr bool IS_FALLBACK = kHasFastPath<K> && !K::IS_FAST;
     static __device__ unsigned item() { return IS_FALLBACK ? work_item().item : blockIdx.x; }
-    __device__ int phase() const { return IS_FALLBACK ? work_item().phase : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix); }
+    __device__ int phase() const
+    {
+        return IS_FALLBACK ? work_item().phase : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix);
+    }
 
     // Whether this thread keeps the prefix carry of a column.
     __device__ bool owns_column() const { return threadIdx.x < columns(); }
     __device__ int suffix_column() const { return blockDim.x - 1 - threadIdx.x; }
     __device__ bool owns_suffix_column() const { return suffix_column() < columns(); }
-    __device__ SplitState<K> split_state() const { return SplitState<K>(args, segment, item() - segment * args.splits, columns()); }
+    __device__ SplitState<K> split_state() const
+    {
+        return SplitState<K>(args, segment, item() - segment * args.splits, columns());
+    }
 
     // ----------------------------------------------------------------------------------------- exchange between warps
 
@@ -152,7 +162,8 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
     template <bool ONE>
     __device__ unsigned run(i64 tile, int t, int phase) const
     {
-        const bool walks = !ONE && args.splits * args.tiles_per_split > 1, prefix_only = K::NEEDS_PREFIX && phase == kUpsweepPrefix;
+        const bool walks = !ONE && args.splits * args.tiles_per_split > 1,
+                   prefix_only = K::NEEDS_PREFIX && phase == kUpsweepPrefix;
         const int n = count(tile);
         Vector xs[R], ys[R];
         if constexpr (X) this->load(args.x, at.x, tile, n, xs, static_cast<T>(K::pad(args)));
@@ -182,7 +193,8 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
             thread[v].begin(args);
             if constexpr (INDEX) take(thread[v], v, tile, segment_heads);
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
-            if constexpr (K::PREFIX_FROM_SUFFIX) suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
+            if constexpr (K::PREFIX_FROM_SUFFIX)
+                suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 prefix[v] = exclusive_prefix(thread[v].product, v);
             else if constexpr (K::NEEDS_PREFIX)
@@ -219,10 +231,11 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
 #pragma unroll
             for (int v = 0; v < W; ++v) {
                 if (!alone()) suffix[v] = K::combine(suffix[v], own[threadIdx.x / 32].suffixes[x * W + v]);
-                thread[v].finish(suffix[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&dx)[N]) {
+                thread[v].finish(
+                    suffix[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&dx)[N]) {
 #pragma unroll
-                    for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
-                });
+                        for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
+                    });
                 if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
             }
             if constexpr (ONE && K::IS_FAST) {
@@ -231,7 +244,8 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
             }
             this->store(ys, tile, n);
         }
-        if (!ONE && !alone() && owns_suffix_column()) carry_in.suffixes[suffix_column()] = K::combine(K::to_carry(all), carry_in.suffixes[suffix_column()]);
+        if (!ONE && !alone() && owns_suffix_column())
+            carry_in.suffixes[suffix_column()] = K::combine(K::to_carry(all), carry_in.suffixes[suffix_column()]);
         return rejections;
     }
 
@@ -249,6 +263,8 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
         const i64 row0 = (tile * height() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
         const i64 side = (args.extent[0] + columns() - 1) / columns(), outer = side == 1 ? segment : segment / side;
         const i64 column = (segment - outer * side) * columns() + x * W + v;
-        thread.take(args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, outer * args.extent[0] + column, row0, before);
+        thread.take(
+            args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, outer * args.extent[0] + column, row0,
+            before);
     }
 };

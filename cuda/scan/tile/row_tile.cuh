@@ -46,15 +46,23 @@ struct RowShared {
     Uninitialized<typename K::Suffix, 1> suffix;
 };
 
-template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool MISALIGNED = false, bool FULL_WARPS = false>
+template <
+    typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool MISALIGNED = false,
+    bool FULL_WARPS = false>
 struct RowTile {
     using A = typename K::Number;
     using Prefix = typename K::Prefix;
     using Suffix = typename K::Suffix;
-    static constexpr int V = 16 / sizeof(T), U = TILED ? kTiledVectors<K, T> : SEG ? kPackedVectors<K, T> : kVectorsPerThread<K, T>, I = U * V;
+    static constexpr int V = 16 / sizeof(T),
+                         U = TILED ? kTiledVectors<K, T>
+                             : SEG ? kPackedVectors<K, T>
+                                   : kVectorsPerThread<K, T>,
+                         I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no shared memory
-    using Input = std::conditional_t<X && VECTORIZED && !MISALIGNED && U * 16 == 32, DirectLoadIO<T, U, FULL_WARPS>, WarpTransposeIO<T, U, VECTORIZED, MISALIGNED, FULL_WARPS>>;
+    using Input = std::conditional_t<
+        X && VECTORIZED && !MISALIGNED && U * 16 == 32, DirectLoadIO<T, U, FULL_WARPS>,
+        WarpTransposeIO<T, U, VECTORIZED, MISALIGNED, FULL_WARPS>>;
     using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -94,11 +102,15 @@ struct RowTile {
     // The combined states of the warps of the row before this one, and after it.
     __device__ Prefix prefix_of_warps(int warp) const
     {
-        return combined(&shared->prefixes[from], warp - from, K::Prefix::identity(), [](const Prefix& l, const Prefix& r) { return K::combine(l, r); });
+        return combined(
+            &shared->prefixes[from], warp - from, K::Prefix::identity(),
+            [](const Prefix& l, const Prefix& r) { return K::combine(l, r); });
     }
     __device__ Suffix suffix_of_warps(int warp) const
     {
-        return combined(&shared->suffixes[warp + 1], to - 1 - warp, K::Suffix::identity(), [](const Suffix& l, const Suffix& r) { return K::combine(l, r); });
+        return combined(
+            &shared->suffixes[warp + 1], to - 1 - warp, K::Suffix::identity(),
+            [](const Suffix& l, const Suffix& r) { return K::combine(l, r); });
     }
 
     // The prefix of everything before this thread, given that of the lanes before it.
@@ -159,11 +171,14 @@ struct RowTile {
     __device__ static bool is_fast(const ThreadScan& thread, const Span& at, const DX& dx, unsigned segment_heads)
     {
         const unsigned own = FULL_WARPS || at.lo < at.hi ? thread.rejections : 0;
-        const auto some = [](bool rejection) { return SEG ? __any_sync(0xffffffff, rejection) : __syncthreads_or(rejection); };
+        const auto some = [](bool rejection) {
+            return SEG ? __any_sync(0xffffffff, rejection) : __syncthreads_or(rejection);
+        };
         if constexpr (!K::ACCEPTS_BOUNDED)
             return !some(own);
         else if constexpr (SEG)
-            return !some(own & kRejectRange) || !some(own & kRejectMagnitude || ThreadScan::begins_small(dx, segment_heads));
+            return !some(own & kRejectRange) ||
+                   !some(own & kRejectMagnitude || ThreadScan::begins_small(dx, segment_heads));
         else
             return !some(own & kRejectMagnitude) || !some(own & kRejectRange);
     }
@@ -226,7 +241,8 @@ struct RowTile {
         if constexpr (INDEX) take(thread, at, place.x);
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), cuts, place.x);
-        if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !MISALIGNED && !SEG && !TILED) prefetch_next_row(static_cast<unsigned>(at.row0));
+        if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !MISALIGNED && !SEG && !TILED)
+            prefetch_next_row(static_cast<unsigned>(at.row0));
         if (TILED && !prefix_only && threadIdx.x == 0) {
             if constexpr (K::NEEDS_PREFIX) shared->prefix[0] = carry_in->prefix;
             shared->suffix[0] = K::from_carry(carry_in->suffix);
@@ -279,7 +295,8 @@ struct RowTile {
         if constexpr (X) rematerialize(xs);
         rematerialize(ys);
         const WarpTransposeIO<T, U, VECTORIZED, MISALIGNED, FULL_WARPS> out(args, args.dx, at, place.dx);
-        thread.finish(suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+        thread.finish(
+            suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
             if (!is_fast(thread, at, yv, segment_heads())) return kRejected;  // ys holds dx
         }
@@ -306,7 +323,8 @@ struct RowTile {
             y.fetch(ys, T());
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            suffix[u] = inclusive_suffix<K>(thread.suffix(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 31 - lane);
+            suffix[u] = inclusive_suffix<K>(
+                thread.suffix(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 31 - lane);
         Suffix after = K::Suffix::identity();
 #pragma unroll
         for (int u = U - 1; u >= 0; --u) {
