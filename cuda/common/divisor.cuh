@@ -1,11 +1,12 @@
-// Division of many numbers by one, rounded as `/` does, without its branches. From the rounded 1 / b, two steps q += (a - b q) / b make the
-// quotient exact to half an ulp: the first brings q within an ulp, the second rounds it rightly (Markstein). Where a step gives NaN, the
-// first estimate is already the infinity, zero or NaN that is wanted.
+// Division of many numbers by one, rounded as `/` does, without its branches. From the rounded 1 /
+// b, two Newton steps q += (a - b q) / b make the quotient exact to half an ulp: the first brings q
+// within an ulp, the second rounds it correctly (Markstein). If a step gives NaN, the first
+// estimate is already the right infinity, zero or NaN.
 #pragma once
 
 template <typename A>
 struct Divisor {
-    A b, inverse, lift;  // a tiny b, whose inverse overflows, is lifted by a power of two together with a
+    A b, inverse, lift;  // a tiny b, whose inverse overflows, is scaled by a power of two together with a
 
     static __device__ Divisor of(A b)
     {

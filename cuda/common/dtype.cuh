@@ -1,6 +1,8 @@
-// common/: the tools of all kernels. Folders of operations include them, and nothing here knows an operation.
+// common/: tools of all kernels. Folders of operations include them; nothing here knows an
+// operation.
 //
-// This file: the dtypes, and conversions between them, for dtypes known when the kernel is compiled and at run time.
+// This file: the dtypes and conversions between them, for dtypes known at compile time and at run
+// time.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,14 +10,15 @@
 
 using i64 = long long;
 
-// One row per floating dtype: name, storage, accumulator.
+// X(name, storage type, accumulator type) for each floating dtype.
 #define FOR_EACH_FLOAT(X, ...)             \
     X(f32, float, float, __VA_ARGS__)      \
     X(f64, double, double, __VA_ARGS__)    \
     X(f16, __half, float, __VA_ARGS__)     \
     X(bf16, __nv_bfloat16, float, __VA_ARGS__)
 
-// The row numbers of core/internal/tensor/dtype.go, for operands whose dtype is known at run time only.
+// Dtype numbers of core/internal/tensor/dtype.go, for operands whose dtype is known at run time
+// only.
 enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
 
 // ---------------------------------------------------------------------------------------------------- conversions
@@ -29,24 +32,28 @@ __device__ A widen(T x)
         return static_cast<A>(x);
 }
 
-// Two values, rounded to nearest even; 16-bit ones in one instruction.
+// Rounds two values to nearest even; 16-bit types in one instruction.
 template <typename T, typename A>
 __device__ void narrow(const A (&x)[2], T* y)
 {
     if constexpr (__is_same(A, float) && __is_same(T, __half)) {
         const __half2 pair = __floats2half2_rn(x[0], x[1]);
-        y[0] = pair.x, y[1] = pair.y;
+        y[0] = pair.x;
+        y[1] = pair.y;
     } else if constexpr (__is_same(A, float) && __is_same(T, __nv_bfloat16)) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(x[0], x[1]);
-        y[0] = pair.x, y[1] = pair.y;
+        y[0] = pair.x;
+        y[1] = pair.y;
     } else {
-        y[0] = static_cast<T>(x[0]), y[1] = static_cast<T>(x[1]);
+        y[0] = static_cast<T>(x[0]);
+        y[1] = static_cast<T>(x[1]);
     }
 }
 
-// The same number, but computed just here: neither earlier, where it would hold a register all the time, nor again later.
+// An optimization barrier: returns x, computed at this point. The compiler can neither hoist the
+// computation, which would hold a register, nor repeat it later.
 template <typename N>
-__device__ N opaque(N x)
+__device__ N keep_here(N x)
 {
     if constexpr (__is_same(N, float))
         asm volatile("" : "+f"(x));
@@ -61,10 +68,11 @@ __device__ N opaque(N x)
 
 // ---------------------------------------------------------------------------------------------------- dtypes known at run time
 
-// The size of an element: two bits of logarithm for each row number.
+// The size of an element in bytes, from a table of 2-bit logarithms.
 __device__ inline int size_of(i64 dtype) { return 1 << (0b11'10'00'00'01'01'11'10 >> 2 * dtype & 3); }
 
-// The bits of one element, integers extended to 64 bits. Loading and converting are apart so that a load need not be waited for.
+// The bits of one element; integers are extended to 64 bits. Loading is apart from converting, so
+// that the load need not be waited for.
 __device__ inline i64 load_bits(const char* p, i64 dtype)
 {
     switch (dtype) {

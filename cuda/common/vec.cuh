@@ -1,4 +1,5 @@
-// Vectors of 2 to 16 adjacent bytes, loaded and stored in one access, as arrays of elements (Pack) or of 32-bit words (Words).
+// Vectors of 2 to 16 adjacent bytes, loaded and stored in one access, as arrays of elements (Pack)
+// or of 32-bit words (Words).
 #pragma once
 
 #include "common/dtype.cuh"
@@ -33,7 +34,7 @@ __device__ Pack<T, N> narrowed(const A* x)
     return pack;
 }
 
-// N adjacent elements in one access; p is a multiple of their size together.
+// Loads N adjacent elements in one access; p is aligned to their total size.
 template <int N, typename T>
 __device__ Pack<T, N> load_wide(const T* p)
 {
@@ -53,8 +54,8 @@ __device__ void store_wide(T* p, const Pack<T, N>& pack)
     *reinterpret_cast<Word*>(p) = word;
 }
 
-// The same N elements in 32-bit words. Where the ways of filling a vector differ, this takes a register for each word, a Pack one for
-// each element.
+// N elements in 32-bit words. If vectors are filled in different ways by different branches, Words
+// takes a register a word, and Pack a register an element.
 template <typename T, int N>
 struct Words {
     static constexpr int COUNT = (N * sizeof(T) + 3) / 4, PER_WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
@@ -72,7 +73,8 @@ struct Words {
         return x;
     }
 
-    // Element v as a number: bfloat16 is the upper half of a float32, and a byte fits into the fraction of 2^23.
+    // Element v as a number. A bfloat16 is the upper half of a float32, and a byte fits into the
+    // fraction of 2^23.
     template <typename A>
     __device__ A value(int v) const
     {
@@ -84,7 +86,7 @@ struct Words {
             return widen<A>(get(v));
     }
 
-    // In order, from element 0.
+    // Sets element v. Elements are set in order, from element 0.
     __device__ void set(int v, T x)
     {
         if constexpr (sizeof(T) == 8) {
@@ -96,7 +98,7 @@ struct Words {
         }
     }
 
-    // Element v alone.
+    // Replaces element v and leaves the others.
     __device__ void replace(int v, T x)
     {
         if constexpr (sizeof(T) >= 4) {
@@ -114,7 +116,7 @@ struct Words {
         using Word = typename WordOf<N * sizeof(T)>::type;
         const Word all = *reinterpret_cast<const Word*>(p);
         if constexpr (sizeof all < 4)
-            word[0] = all;  // copied, the bytes would be put into a cleared word: whoever loads more would wait for them first
+            word[0] = all;  // a memcpy would insert the bytes into a zeroed word, and later loads would wait for that
         else
             memcpy(word, &all, sizeof all);
     }

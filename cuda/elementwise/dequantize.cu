@@ -1,9 +1,9 @@
-// Per-token dequantisation, x_hat = (q - zero_point) * scale, and fake quantisation.
+// Backward of per-token dequantization, x_hat = (q - zero_point) * scale, and of fake quantization.
 #include "common/divisor.cuh"
 #include "elementwise/map_reduce.cuh"
 
 // dx = dy * scale,  dscale = sum dy * (q - zero_point),  dzero_point = -scale * sum dy.
-// in: dy, scale, q?, zero_point?   out: dx?, dscale?, dzero_point?
+// Inputs: dy, scale, q?, zero_point?   Outputs: dx?, dscale?, dzero_point?
 template <typename A>
 struct DequantizeBackward {
     static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
@@ -27,17 +27,20 @@ struct DequantizeBackward {
         return -dy;
     }
 
-    // A sum, or a part of one, of output o.
+    // The sum, or the sum of a chunk, of output o.
     __device__ A total(int o, const Common& row, A sum) const { return o == 2 ? row.scale * sum : sum; }
 };
 
-// t = round_half_even(x / scale) + zero_point, q = clamp(t, quant_min, quant_max); inside means t == q.
+// t = round_half_even(x / scale) + zero_point, q = clamp(t, quant_min, quant_max); an element is
+// inside if t == q.
 //   dx           dy                                             inside, else 0
 //   dscale       sum of dy * ((q - zero_point) - x / scale)     inside, else of dy * (q - zero_point)
 //   dzero_point  sum of 0                                       inside, else of -scale * dy
-// A floating zero_point is rounded and clamped first. A NaN in x lies outside and is not clamped. A scale of 0 is the limit of small ones:
-// x / 0 is infinite with the sign of x, which a divisor of +0 gives, and 0 / 0 is 0.
-// in: dy, x, scale, zero_point?   out: dx?, dscale?, dzero_point?   scalar: quant_min, quant_max
+// A floating zero_point is rounded and clamped first. A NaN in x is outside and is not clamped. A
+// scale of 0 is the limit of small scales: x / 0 is infinite with the sign of x, as a divisor of +0
+// gives, and 0 / 0 is 0.
+// Inputs: dy, x, scale, zero_point?   Outputs: dx?, dscale?, dzero_point?   Scalars: quant_min,
+// quant_max
 template <typename A>
 struct FakeQuantizeBackward {
     static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
@@ -49,7 +52,7 @@ struct FakeQuantizeBackward {
     bool floating;
 
     __device__ explicit FakeQuantizeBackward(const Args& args)
-        : least(opaque(static_cast<A>(args.walk.scalar[0]))), most(opaque(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
+        : least(keep_here(static_cast<A>(args.walk.scalar[0]))), most(keep_here(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
     {
     }
 

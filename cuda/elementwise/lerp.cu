@@ -1,7 +1,7 @@
-// y = a + w (b - a):  da = (1 - w) dy,  db = w dy,  dweight = dy (b - a).
+// Backward of lerp, y = a + w (b - a):  da = (1 - w) dy,  db = w dy,  dweight = dy (b - a).
 #include "elementwise/map_reduce.cuh"
 
-// The weight is a number.   in: dy   out: da?, db?   scalar: w, 1 - w
+// The weight is a number. Inputs: dy. Outputs: da?, db?. Scalars: w, 1 - w.
 template <typename A>
 struct LerpBackward {
     static constexpr int IN = 1, OUT = 2, FULL = 2, FIRST_SUM = 0;
@@ -12,7 +12,7 @@ struct LerpBackward {
     A w, rest;
 
     __device__ explicit LerpBackward(const Args& args)
-        : w(opaque(static_cast<A>(args.walk.scalar[0]))), rest(opaque(static_cast<A>(args.walk.scalar[1])))
+        : w(keep_here(static_cast<A>(args.walk.scalar[0]))), rest(keep_here(static_cast<A>(args.walk.scalar[1])))
     {
     }
 
@@ -22,7 +22,7 @@ struct LerpBackward {
     __device__ A output(int o, const A (&in)[IN], Common, A) const { return (o == 0 ? rest : w) * in[0]; }
 };
 
-// The weight is a tensor.   in: dy, weight, a?, b?   out: da?, db?, dweight?
+// The weight is a tensor. Inputs: dy, weight, a?, b?. Outputs: da?, db?, dweight?.
 template <typename A>
 struct LerpWeightBackward {
     static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0;

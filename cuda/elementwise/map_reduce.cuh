@@ -1,37 +1,41 @@
-// elementwise/: operations that are a function of one element, summed over the dims that were broadcast. One engine runs them all; an
-// operation is a functor and a line of export for each kernel.
+// elementwise/: operations that are a function of one element, summed over the dims that were
+// broadcast. One engine runs them all; an operation is a functor and a line of export for each
+// kernel.
 //
-// Map and reduce over an index space of up to eight dims: the loops; the mathematics of one element is a functor Op.
+// This file: the loops of map and reduce over an index space of up to eight dims. The mathematics
+// of one element is a functor Op:
 //
-//     Op::IN, Op::OUT          numbers of inputs and outputs; an absent one has data == 0
+//     Op::IN, Op::OUT          numbers of inputs and outputs; an absent operand has data == 0
 //     Op::input(i)             storage of input i: Kind::Own, Kind::Byte or Kind::Side
-//     Op::FULL, Op::FIRST_SUM  the first FULL outputs may be stored at each element, those from FIRST_SUM on may be summed
-//     Op::..._UNROLL, _BLOCKS  vectors that a thread loads before it uses the first, blocks at once on a multiprocessor
-//     Op(args)                 reads its numbers once
-//     op.common(side)          Op::Common: what the elements of one row share, from the Side inputs
-//     op.shared(in, common)    what the outputs of one element share
-//     op.output(o, in, common, shared)   output o of one element, in the accumulator
-//     op.total(o, common, sum)           rows: the result of a sum, or of a chunk of one; an Op without it takes the sum as it is
+//     Op::FULL, Op::FIRST_SUM  outputs below FULL may be stored at each element, those from FIRST_SUM on may be summed
+//     Op::..._UNROLL, _BLOCKS  vectors a thread loads before it uses the first; resident CTAs for each SM
+//     Op(args)                 reads its scalars once
+//     op.common(side)          Op::Common: what the elements of a row share, from the Side inputs
+//     op.shared(in, common)    what the outputs of an element share
+//     op.output(o, in, common, shared)   output o of an element, in the accumulator type
+//     op.total(o, common, sum)           optional, rows: the result of a sum, or of the sum of a chunk
 //
-// Dim 0 is `inner`; dims 1..kept are kept, kept+1..dims are reduced. An output is stored at each element, or (its bit in `summed`)
-// summed over the reduced dims in an order that the shape and the launch fix:
+// Dim 0 is `inner`; dims 1..kept are kept, dims kept+1..dims are reduced. An output is stored at
+// each element, or (its bit in `summed`) summed over the reduced dims, in an order that follows
+// from the shape and the launch configuration:
 //
 //     map       nothing is summed          a thread owns V elements of one row
-//     rows      inner is reduced too       `group` threads share one kept index: shuffles, then one barrier
-//     columns   inner is kept              a thread owns V columns, the block shares the reduced index
-//     combine   adds the partial sums of rows or columns that were cut into several chunks (mapreduce.cu)
+//     rows      inner is reduced too       `group` threads share a kept index: shuffles, then one barrier
+//     columns   inner is kept              a thread owns V columns, the CTA shares the reduced index
+//     combine   adds the partial sums of rows or columns that were cut into chunks (mapreduce.cu)
 //
-// V elements fill 16 bytes. Where every operand allows it (`wide`) they are neighbours, read and written in one access; otherwise they
-// lie `lanes` apart, so that the threads of a warp touch neighbours.
+// V elements fill 16 bytes. If every operand allows it (`wide`), they are adjacent and read and
+// written in one vectorized access; otherwise they are `lanes` apart, so that accesses of a warp
+// coalesce.
 #pragma once
 
 #include "elementwise/thread_tile.cuh"
 
-constexpr int kSmallBlock = 128;  // threads of a block of map and rows, so that the last blocks leave less of the device idle
+constexpr int kSmallBlock = 128;  // threads of a CTA of map and rows; small, to keep the tail of the grid short
 
 // ---------------------------------------------------------------------------------------------------- map
 
-// A block covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
+// A CTA covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
 template <typename Op, typename T, typename A>
 __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
@@ -73,7 +77,8 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
 
 // ---------------------------------------------------------------------------------------------------- rows
 
-// The sum over `group` adjacent threads, part of a warp or the whole block, in the first of them.
+// Sums over `group` adjacent threads (part of a warp, or the whole CTA); the first of them gets the
+// result.
 template <typename A, int N>
 __device__ void sum_group(A (&sum)[N], int group)
 {
@@ -94,7 +99,8 @@ __device__ void sum_group(A (&sum)[N], int group)
     }
 }
 
-// A unit is lanes * U vectors in each of group / lanes reduced rows. A group of threads adds up one chunk of units for one kept index.
+// A unit is lanes * U vectors in each of group / lanes reduced rows. A group of threads sums one
+// chunk of units for one kept index.
 template <typename Op, typename T, typename A>
 __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
@@ -107,7 +113,7 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     const i64 index = (static_cast<i64>(blockIdx.x) * kSmallBlock + threadIdx.x) >> (shift + rise);
     const auto chunk_of = [&] { return walk.chunks == 1 ? 0 : index / walk.kept_size; };
     const i64 row_vectors = static_cast<i64>(tiles) * U << shift;
-    i64 r = y, vector = x;  // of this thread: reduced index, vector in its row
+    i64 r = y, vector = x;  // of this thread: reduced index; vector in its row
     int left = index < walk.kept_size * walk.chunks ? static_cast<int>(walk.chunk) : 0;
     if (walk.chunks > 1) {
         const i64 begin = chunk_of() * walk.chunk, units = tiles * ((walk.reduced_size + (1 << rise) - 1) >> rise), band = begin / tiles;
@@ -119,11 +125,11 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     W work(args);
     const unsigned uses = work.uses;
     typename W::Row row;
-    typename W::Sides side = {};  // a chunk of nothing loads none
+    typename W::Sides side = {};  // an empty chunk loads none
     A sum[SUMS] = {}, run[SUMS] = {};
     bool arrives = true, exists = false;
     while (left-- > 0) {
-        work.uses = opaque(uses);
+        work.uses = keep_here(uses);
         if (arrives) {
             exists = r < walk.reduced_size;
             row = work.first_row();
@@ -190,8 +196,9 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 
 // ---------------------------------------------------------------------------------------------------- columns
 
-// A block covers `lanes` vectors of columns; its kBlock / lanes threads of a column share one chunk of the reduced index. Running sums
-// go to shared memory every kRun rows, so that no long row of additions loses digits.
+// A CTA covers `lanes` vectors of columns; its kBlock / lanes threads of a column share one chunk
+// of the reduced index. Blocked summation: running sums go to shared memory every kRun rows, which
+// bounds the rounding error.
 template <typename Op, typename T, typename A>
 __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
@@ -235,7 +242,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     work.convert_sides(side);
 
     if (dims == kept + 1 && work.uncut(vector)) {
-        // The rows of one reduced dim lie at a fixed distance.
+        // The rows of one reduced dim have a constant stride.
         work.move(row, dims, begin + y);
         i64 in_hop[W::IN], out_hop[W::FULL];
 #pragma unroll
@@ -243,7 +250,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 #pragma unroll
         for (int o = 0; o < W::FULL; ++o) out_hop[o] = height * work.out_step(o, dims);
         for (; left > 0; left -= U) {
-            work.uses = opaque(uses);
+            work.uses = keep_here(uses);
             typename W::Loaded loaded[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
@@ -262,7 +269,7 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     } else {
         const typename W::Row base = row;
         for (i64 r = begin + y; left > 0; r += height, --left) {
-            work.uses = opaque(uses);
+            work.uses = keep_here(uses);
             row = base;
             work.advance(row, kept + 1, dims + 1, r);
             work.elements(row, side, slot, sink);

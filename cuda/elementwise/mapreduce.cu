@@ -1,8 +1,8 @@
-// The second step of every sum that was cut into chunks, by accumulator.
+// The second pass of sums that were cut into chunks, for each accumulator type.
 #include "elementwise/thread_tile.cuh"
 
-// out[k] = sum over c of partial[c][k], for each summed output; the threads of a block that share k take every height-th chunk. Here
-// kept_size counts all of k, inner included.
+// out[k] = sum over c of partial[c][k], for each summed output; the threads of a CTA that share k
+// take every height-th chunk. Here kept_size counts all values of k, inner included.
 template <typename A>
 __device__ void combine(const CombineArgs& args)
 {

@@ -1,4 +1,5 @@
-// What the kernels of map_reduce.cuh are told, and what one thread of them does with the elements of one row.
+// The launch argument of the kernels of map_reduce.cuh, and the tile of a thread: load, compute and
+// store V elements of one row.
 #pragma once
 
 #include "common/dtype.cuh"
@@ -11,24 +12,26 @@ enum class Kind {
     Side,  // any dtype, constant along inner
 };
 
-constexpr int kRun = 16;  // a running sum goes to the next level after so many additions
+constexpr int kRun = 16;  // additions of a running sum before it moves to the next level (blocked summation)
 
 struct Operand {
     char* data;
-    i64 dtype, stride[8];  // strides in elements
+    i64 dtype, stride[8];  // [elements]
 };
 
 struct Walk {
     i64 extent[8], kept, dims;
     i64 kept_size, reduced_size;  // products of the extents of dims 1..kept and kept+1..dims
-    i64 group;                    // rows: threads that share one kept index
-    i64 lanes;                    // threads side by side along inner; a power of two, as group is
+    i64 group;                    // rows: threads that share a kept index; a power of two
+    i64 lanes;                    // adjacent threads along inner; a power of two
     i64 tiles;                    // tiles of lanes * U vectors along inner
-    i64 chunks, chunk;            // the reduced space is cut into `chunks` runs: of `chunk` units in rows, of `chunk` indices in columns
-    i64 wide;                     // 1: every access along inner is aligned and has stride 1, or has stride 0
-    i64 uses;                     // two bits for each operand, inputs first: loaded, or stored at each element; input constant along inner
-    i64 summed;                   // one bit for each output
-    void* partial;                // [sum][chunk][kept index] in the accumulator, when chunks > 1
+    // Number of chunks of the reduced space; length of a chunk, in units (rows) or indices
+    // (columns).
+    i64 chunks, chunk;
+    i64 wide;  // 1: every access along inner is aligned and has stride 1, or has stride 0
+    i64 uses;  // two bits for each operand, inputs first: loaded, or stored at each element; input constant along inner
+    i64 summed;  // one bit for each output
+    void* partial;  // [sum][chunk][kept index] in the accumulator, when chunks > 1
     double scalar[4];
 };
 
@@ -45,7 +48,7 @@ struct CombineArgs {
 
 __device__ inline int log2_of(i64 power) { return __ffs(static_cast<int>(power)) - 1; }
 
-// Stores an element of a summed output: kept index k, and the index along inner where that is kept too.
+// Stores an element of a summed output: kept index k, and the index along inner if inner is kept.
 template <typename A>
 __device__ void store_kept(const Walk& walk, const Operand& out, i64 k, i64 inner, A sum)
 {
@@ -59,7 +62,7 @@ __device__ void store_kept(const Walk& walk, const Operand& out, i64 k, i64 inne
     store_any(out.data + offset * size_of(out.dtype), out.dtype, sum);
 }
 
-// op.total where Op has one, which is preferred as it takes the int for what it is.
+// Calls op.total if Op has it: the overload on int is preferred to the one on long.
 template <typename Op, typename A>
 __device__ auto total_of(const Op& op, int o, const typename Op::Common& common, A sum, int) -> decltype(op.total(o, common, sum))
 {
@@ -72,7 +75,7 @@ __device__ A total_of(const Op&, int, const typename Op::Common&, A sum, long)
     return sum;
 }
 
-// What one thread does with V elements of one row: load, compute, store.
+// The tile of a thread: V elements of one row, loaded, computed and stored.
 template <typename Op, typename T, typename A>
 struct Worker {
     static constexpr int IN = Op::IN, OUT = Op::OUT, FULL = Op::FULL, V = 16 / sizeof(T);
@@ -88,12 +91,12 @@ struct Worker {
         for (int o = Op::FIRST_SUM; o < OUT; ++o) uses |= (static_cast<unsigned>(a.walk.summed) >> o & 1) << (2 * (IN + o) + 1);
     }
 
-    __device__ bool used(int i) const { return i == 0 || uses >> 2 * i & 1; }  // dy always is
+    __device__ bool used(int i) const { return i == 0 || uses >> 2 * i & 1; }  // dy is always used
     __device__ bool constant(int i) const { return uses >> 2 * i & 2; }
     __device__ bool stored(int o) const { return o < FULL && used(IN + o); }
     __device__ bool summed(int o) const { return o >= Op::FIRST_SUM && constant(IN + o); }
 
-    // The first elements of one row of inner.
+    // The first elements of a row of inner.
     struct Row {
         char *in[IN], *out[FULL];
     };
@@ -115,7 +118,7 @@ struct Worker {
     }
     __device__ i64 out_step(int o, int d) const { return args.out[o].stride[d] * static_cast<i64>(sizeof(T)); }
 
-    // Moves by n in dim d.
+    // Advances by n in dim d.
     __device__ void move(Row& row, int d, i64 n) const
     {
 #pragma unroll
@@ -126,7 +129,7 @@ struct Worker {
             if (stored(o)) row.out[o] += n * out_step(o, d);
     }
 
-    // Moves to `index` in the dims from..to-1, of which the first runs fastest.
+    // Advances to `index` in the dims from..to-1, the first being fastest.
     __device__ void advance(Row& row, int from, int to, i64 index) const
     {
 #pragma unroll 1
@@ -143,7 +146,8 @@ struct Worker {
         int count, step;
     };
 
-    // The vector of the thread at x, which lies in the tile that begins with vector - x. Neighbours in wide walks, `lanes` apart in others.
+    // The vector of the thread at x, in the tile that begins with vector - x. Its elements are
+    // adjacent if the access is wide, `lanes` apart otherwise.
     __device__ Slot slot(i64 vector, int x) const
     {
         const int step = args.walk.wide ? 1 : static_cast<int>(args.walk.lanes);
@@ -151,7 +155,7 @@ struct Worker {
         return {first, left >= V * step ? V : left <= 0 ? 0 : (static_cast<int>(left) + step - 1) >> log2_of(step), step};
     }
 
-    // Whether the walk is wide and no vector up to this one is cut by the end of the row.
+    // Whether accesses are wide and no vector up to this one is cut by the end of the row.
     __device__ bool uncut(i64 vector) const
     {
         const i64 extent = args.walk.extent[0];
@@ -174,14 +178,14 @@ struct Worker {
         } else if constexpr (WHOLE) {
             x.load(p + at.first);
         } else {
-            const i64 stride = args.in[i].stride[opaque(0)], hop = stride * at.step;
+            const i64 stride = args.in[i].stride[keep_here(0)], hop = stride * at.step;
             p += at.first * stride;
 #pragma unroll
             for (int v = 0; v < V; ++v, p += hop) x.set(v, v < at.count ? *p : S(0));
         }
     }
 
-    // Issues the loads; nothing waits for them here.
+    // Issues the loads and does not wait for them.
     template <bool WHOLE>
     __device__ void load(const Row& row, const Slot& at, Loaded& x) const
     {
@@ -193,7 +197,7 @@ struct Worker {
         }
     }
 
-    // Side inputs: loaded as bits with the first loads of a row, converted behind them.
+    // Side inputs: loaded as bits with the first loads of a row, converted later.
     struct Sides {
         i64 bits[IN];
         typename Op::Common common;
@@ -214,7 +218,8 @@ struct Worker {
         side.common = op.common(value);
     }
 
-    // Element v. The sign bit of a signed byte was flipped, which adds 128: the value without sign extension.
+    // Element v. The sign bit of a signed byte was flipped, which adds 128 and needs no sign
+    // extension.
     __device__ void element(const Loaded& x, int v, A (&in)[IN]) const
     {
 #pragma unroll
@@ -224,7 +229,8 @@ struct Worker {
         }
     }
 
-    // Output by output: computes the elements, then stores them, or gives sink(o, v, y) those that are summed.
+    // Computes the elements, output by output, and stores them, or passes summed ones to sink(o, v,
+    // y).
     template <bool WHOLE, typename Sink>
     __device__ void finish(const Row& row, const Sides& side, const Slot& at, Loaded& x, Sink sink) const
     {
@@ -273,7 +279,7 @@ struct Worker {
         if constexpr (WHOLE) {
             pack.store(p + at.first);
         } else {
-            const i64 stride = args.out[o].stride[opaque(0)], hop = stride * at.step;
+            const i64 stride = args.out[o].stride[keep_here(0)], hop = stride * at.step;
             p += at.first * stride;
 #pragma unroll
             for (int v = 0; v < V; ++v, p += hop)
@@ -281,7 +287,7 @@ struct Worker {
         }
     }
 
-    // Element by element: the tail of a row, and walks that are not wide.
+    // Element by element: the end of a row, and accesses that are not wide.
     template <typename Sink>
     __device__ void elements(const Row& row, const Sides& side, const Slot& at, Sink sink) const
     {
@@ -291,7 +297,8 @@ struct Worker {
         finish<false>(row, side, at, x, sink);
     }
 
-    // A sum at its place: the output itself, or its place among the partial sums, which are `size` to a chunk.
+    // Where a sum is stored: in the output, or among the partial sums, `size` of them for each
+    // chunk.
     __device__ void store_sum(int o, i64 c, i64 k, i64 size, i64 inner, A sum) const
     {
         const Walk& walk = args.walk;

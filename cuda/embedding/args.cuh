@@ -1,6 +1,8 @@
-// embedding/: gradients of tables whose rows are looked up by indices. Occurrences of rows are sorted, and segments of one row are summed.
+// embedding/: gradients of tables whose rows are looked up by indices. Occurrences of rows are
+// radix-sorted, and segments of one row are summed.
 //
-// What the kernels of the embedding bag share: their argument, the entries that they sort, how an index is read.
+// This file: the launch argument of the embedding bag kernels, the entries that they sort, and how
+// an index is read.
 #pragma once
 
 #include "common/dtype.cuh"
@@ -9,12 +11,13 @@
 
 using u32 = unsigned;
 
-// One struct for all of them. Strides and steps are in elements, `..._at` are bytes from the workspace, absent operands are 0.
+// One struct for all kernels. Strides and steps are in elements, fields `..._at` are byte offsets
+// into the workspace, absent operands are 0.
 struct BagArgs {
     const char* dy;
     i64 dy_bag, dy_column;
     const char* indices;
-    i64 index_step, index_wide;  // 1: 64 bits
+    i64 index_step, index_wide;  // 1: 64 bits, 0: 32 bits
     const char* offsets;
     i64 offset_step, offset_wide;
     const char* sample_weights;
@@ -26,34 +29,39 @@ struct BagArgs {
     char* dweight;
     i64 dweight_row, dweight_column;
     char* dsample;
-    i64 dsample_row, dsample_column, dsample_width, dsample_single;  // width: of its rows, 0 where it is one
+    i64 dsample_row, dsample_column, dsample_width, dsample_single;  // width: columns of its rows, 0 if it is a vector
     char* workspace;
-    i64 rows, columns, bags, total;  // of weight, of weight, of dy, of indices
-    i64 padding;                     // the row that counts nowhere, or -1
-    i64 last, mean, by_frequency;    // flags; last: offsets end with where the last bag ends
+    i64 rows, columns, bags, total;  // rows and columns of weight, rows of dy, number of indices
+    i64 padding;                     // the row that is not counted, or -1
+    i64 last, mean, by_frequency;    // flags; last: offsets include the end of the last bag
     i64 positions;                   // 1: an entry carries its position through the sort, 0: its bag
-    i64 from_at, to_at;              // entries: read, written
-    i64 counts_at, totals_at;        // of a pass of the sort: [block][digit], [group of blocks][digit]
-    i64 shift, bits, tiles;          // of a pass: the digit, and the tiles of a block; or how many 16 bytes to clear, or rows of a block of `few`
-    i64 bags_at;                     // the bag of each position
-    i64 counted_at;                  // mean: how many indices of each bag count
-    i64 winners_at, won_at;          // max: a bit for each column that was won, for each position and for each sorted entry
-    i64 unit, bounds_at;             // rows and entries, together, that the same threads go through; the row and the entry where each unit begins
-    i64 partial_at;                  // sums of chunks, a level behind the other
-    i64 parts, levels;               // how many chunks there may be on all levels, and how many levels
-    i64 lanes, slices;               // threads that share a row, parts that a row is cut into
-    i64 wide, plain;                 // 16-byte accesses; a summand is dy alone
-    i64 chunk_blocks;                // blocks of the kernel of rows that sum chunks
-    i64 lists_at;                    // ChunkLists
+    i64 from_at, to_at;              // entries: input, output of a pass
+    i64 counts_at, totals_at;        // of a sort pass: [CTA][digit], [group of CTAs][digit]
+    // Of a sort pass: the digit, and the tiles of a CTA; clear: number of 16-byte words; single
+    // launch: rows of a CTA.
+    i64 shift, bits, tiles;
+    i64 bags_at;     // bag of each position
+    i64 counted_at;  // mean: number of counted indices of each bag
+    // Max: a bit for each column whose argmax it is, for each position; for each sorted entry.
+    i64 argmax_at, sorted_argmax_at;
+    // Rows plus entries that a group of threads handles; row and entry where each unit begins
+    // (merge path).
+    i64 unit, bounds_at;
+    i64 partial_at;     // sums of chunks, one level after the other
+    i64 parts, levels;  // capacity of chunks on all levels; number of levels
+    i64 lanes, slices;  // threads that share a row; slices that a row is cut into
+    i64 wide, plain;    // 16-byte accesses; a summand is dy alone
+    i64 chunk_blocks;   // CTAs of the row kernel that sum chunks
+    i64 lists_at;       // ChunkLists
 };
 
-// An occurrence of a row: sorted by row, occurrences of one row by position.
+// An occurrence of a row. Entries are sorted by row, and by position within a row.
 struct alignas(8) Entry {
     u32 row, tag;
 };
 
 constexpr int kChunk = 32;   // entries of the smallest chunk, and chunks of a larger one
-constexpr int kTile = 2048;  // entries that a block sorts at once
+constexpr int kTile = 2048;  // entries that a CTA sorts at once
 constexpr int kDigits = 256;
 constexpr int kStretch = 32;  // adjacent positions that a warp looks up at once
 
@@ -63,11 +71,13 @@ __device__ T* at(const BagArgs& args, i64 offset)
     return reinterpret_cast<T*>(args.workspace + offset);
 }
 
-// Of the smallest chunks, those that are all of one row.
+// The smallest chunks whose entries are all of one row.
 struct ChunkLists {
-    u32 *count, *chunk, *head;  // how many, and how many are the first of their row; which those are, in no order
-    u32 *first, *whole;         // for each of them the first of its row; for that one how many its row has
-    u32* done;                  // [slice][parts]: how many groups have stored their part of a row or of a larger chunk
+    // Number of such chunks, and of those that are the first of their row; lists of them,
+    // unordered.
+    u32 *count, *chunk, *head;
+    u32 *first, *whole;  // for each of them the first of its row; for that one the number of its row's chunks
+    u32* done;           // [slice][parts]: groups that have stored their share of a row or of a larger chunk
 };
 
 __device__ inline ChunkLists chunk_lists(const BagArgs& args)
@@ -84,7 +94,8 @@ __device__ inline i64 integer(const char* p, i64 k, i64 wide)
 
 __device__ inline i64 offset_of(const BagArgs& args, i64 bag) { return integer(args.offsets, bag * args.offset_step, args.offset_wide); }
 
-// The last of the bags low..high that begins at a position or before it; low if none does. It is a bag whatever the offsets hold.
+// The last of the bags low..high that begins at or before a position; low if none does. In range
+// whatever the offsets hold.
 __device__ inline i64 bag_of(const BagArgs& args, i64 position, i64 low, i64 high)
 {
     while (low < high) {
@@ -97,7 +108,7 @@ __device__ inline i64 bag_of(const BagArgs& args, i64 position, i64 low, i64 hig
     return low;
 }
 
-// The same, for which the lanes of a warp search together.
+// The same search by all lanes of a warp together.
 __device__ inline i64 bag_by_warp(const BagArgs& args, i64 position, i64 low, i64 high)
 {
     const i64 lane = threadIdx.x % 32;
@@ -114,7 +125,7 @@ struct Range {
     u32 first, last;
 };
 
-// The bags of the first and of the last of n adjacent positions, for a block that goes through them.
+// The bags of the first and of the last of n adjacent positions, for a CTA.
 __device__ inline Range bags_between(const BagArgs& args, i64 base, i64 n)
 {
     __shared__ u32 ends[2];
@@ -137,14 +148,15 @@ __device__ A sample_weight(const BagArgs& args, i64 position)
     return widen<A>(reinterpret_cast<const T*>(args.sample_weights)[at]);
 }
 
-// Positions from here on count nowhere.
+// Positions from here on are not counted.
 __device__ inline i64 end_of(const BagArgs& args)
 {
     const i64 end = args.last ? offset_of(args, args.bags) : args.total;
     return args.bags == 0 ? 0 : min(end, args.total);
 }
 
-// The row of a position that counts, or args.rows. Nothing is in a bag before the first one.
+// The row of a position, or args.rows if it is not counted. Positions before the first bag are in
+// none.
 __device__ inline i64 row_of(const BagArgs& args, i64 position, i64 end)
 {
     if (position >= end || position < offset_of(args, 0)) return args.rows;

@@ -1,4 +1,6 @@
-// dweight[v] = sum of scale(i) dy[bag(i)] over the positions i that hold v; every row is written once, in an order that the indices fix.
+// Backward of embedding bag: dweight[v] = sum of scale(i) dy[bag(i)] over the positions i that hold
+// v. Every row is written once, in an order that follows from the indices, so results are
+// deterministic.
 #include "embedding/radix_sort.cuh"
 #include "embedding/row_bounds.cuh"
 #include "embedding/row_sums.cuh"
@@ -18,15 +20,15 @@ __device__ void store_dot(const BagArgs& args, i64 position, A dot)
         reinterpret_cast<T*>(args.dsample)[at] = static_cast<T>(dot);
 }
 
-// dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share kStretch adjacent positions: each looks up one of them, and
-// kTogether are under way at once.
+// dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share kStretch adjacent
+// positions: each looks one up, and kTogether are in flight at once.
 template <typename T, typename A>
 __device__ void sample_weights(const BagArgs& args)
 {
     constexpr int kTogether = 2;
     const int lanes = static_cast<int>(args.lanes), lane = threadIdx.x % lanes;
     const u32 group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
-    const i64 each = kBlock / lanes * kStretch, begin = blockIdx.x * each;  // of a block
+    const i64 each = kBlock / lanes * kStretch, begin = blockIdx.x * each;  // of a CTA
     const i64 first = begin + threadIdx.x / lanes * kStretch, stop = min(first + kStretch, args.total);
     const i64 end = end_of(args);
     const Range bags = bags_between(args, begin, min(each, args.total - begin));
@@ -37,7 +39,8 @@ __device__ void sample_weights(const BagArgs& args)
         for (int p = 0; p < n; p += kTogether) {
             const T *dy[kTogether], *weight[kTogether];
             bool counts[kTogether];
-            A run[kTogether] = {}, total[kTogether] = {}, sum[kTogether] = {};  // after 16 additions a level hands over to the next
+            // Blocked summation: 16 additions for each level.
+            A run[kTogether] = {}, total[kTogether] = {}, sum[kTogether] = {};
 #pragma unroll
             for (int u = 0; u < kTogether; ++u) {
                 const u32 row = __shfl_sync(group, own_row, p + u, lanes), bag = __shfl_sync(group, own_bag, p + u, lanes);
@@ -91,16 +94,17 @@ __device__ void sample_weights(const BagArgs& args)
     }
 }
 
-// Zeros in the order of addresses, 16 bytes a thread: no other order is as fast. In all of dweight, or in counters.
+// Zero-fills in address order, 16 bytes a thread, which is the fastest order. All of dweight, or
+// counters.
 __device__ inline void clear(const BagArgs& args)
 {
     const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
     if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
 }
 
-constexpr u32 kHeld = 128;  // columns of some bags that a warp holds at once
+constexpr u32 kHeld = 128;  // columns of several bags that a warp holds at once
 
-// The rows that won in a bag, from column `base` on.
+// The argmax rows of a bag, from column `base` on.
 template <typename I>
 __device__ void hold(const BagArgs& args, u32* held, u32 bag, u32 base)
 {
@@ -113,18 +117,19 @@ __device__ void hold(const BagArgs& args, u32* held, u32 bag, u32 base)
     for (u32 w = 0; w < kHeld / 32; ++w) held[w * 32 + lane] = index[w] >> 32 ? ~0u : static_cast<u32>(index[w]);
 }
 
-// For each position, a bit for each column whose maximum its row is. A warp for 32 adjacent positions, one for each lane.
-__device__ inline void winners(const BagArgs& args)
+// For each position, a bit for each column whose argmax is its row. A warp takes 32 adjacent
+// positions, one a lane.
+__device__ inline void find_argmax(const BagArgs& args)
 {
     constexpr u32 kBags = 4;
-    __shared__ uint4 held[kBlock / 32][kBags][kHeld / 4 + 1];  // so that bags lie in different banks
+    __shared__ uint4 held[kBlock / 32][kBags][kHeld / 4 + 1];  // padded to avoid bank conflicts
     auto& rows = held[threadIdx.x / 32];
     const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
     const i64 own = i64(blockIdx.x) * kBlock + threadIdx.x, position = min(own, args.total - 1);
     if (own - lane >= args.total || args.bags == 0) return;
     const u32 row = static_cast<u32>(row_of(args, position, end_of(args))), bag = at<const u32>(args, args.bags_at)[position];
     const u32 left = __shfl_up_sync(~0u, bag, 1), heads = __ballot_sync(~0u, lane == 0 || left != bag);
-    const u32 number = __popc(heads << (31 - lane)) - 1;  // of the lane's bag in the warp
+    const u32 number = __popc(heads << (31 - lane)) - 1;  // number of the lane's bag in the warp
     for (u32 base = 0; base < args.columns; base += kHeld) {
         u32 ahead = heads;
         for (u32 first = 0; ahead; first += kBags) {
@@ -140,13 +145,13 @@ __device__ inline void winners(const BagArgs& args)
             Pack<u32, kHeld / 32> bits = {};
 #pragma unroll
             for (u32 q = 0; q < kHeld / 4; ++q) {
-                const uint4 won = rows[number - first][q];
-                if (won.x == row) bits.at[q / 8] |= 1u << q % 8 * 4;
-                if (won.y == row) bits.at[q / 8] |= 2u << q % 8 * 4;
-                if (won.z == row) bits.at[q / 8] |= 4u << q % 8 * 4;
-                if (won.w == row) bits.at[q / 8] |= 8u << q % 8 * 4;
+                const uint4 argmax_bits = rows[number - first][q];
+                if (argmax_bits.x == row) bits.at[q / 8] |= 1u << q % 8 * 4;
+                if (argmax_bits.y == row) bits.at[q / 8] |= 2u << q % 8 * 4;
+                if (argmax_bits.z == row) bits.at[q / 8] |= 4u << q % 8 * 4;
+                if (argmax_bits.w == row) bits.at[q / 8] |= 8u << q % 8 * 4;
             }
-            u32* to = at<u32>(args, args.winners_at) + own * words + base / 32;
+            u32* to = at<u32>(args, args.argmax_at) + own * words + base / 32;
             if (words % 4 == 0) {
                 store_wide(to, bits);
             } else {
@@ -158,23 +163,24 @@ __device__ inline void winners(const BagArgs& args)
     }
 }
 
-constexpr int kCollected = 4;  // entries that a thread looks up side by side
+constexpr int kCollected = 4;  // entries in flight for each thread
 
 template <int N>
 __device__ void collect_words(const BagArgs& args, i64 first, i64 words, const u32 (&tag)[kCollected])
 {
 #pragma unroll 1
     for (i64 w = 0; w < words; w += N) {
-        Pack<u32, N> won[kCollected];
+        Pack<u32, N> argmax_bits[kCollected];
 #pragma unroll
-        for (int u = 0; u < kCollected; ++u) won[u] = load_wide<N>(at<const u32>(args, args.winners_at) + tag[u] * words + w);
+        for (int u = 0; u < kCollected; ++u) argmax_bits[u] = load_wide<N>(at<const u32>(args, args.argmax_at) + tag[u] * words + w);
 #pragma unroll
         for (int u = 0; u < kCollected; ++u)
-            if (first + u * kBlock < args.total) store_wide(at<u32>(args, args.won_at) + (first + u * kBlock) * words + w, won[u]);
+            if (first + u * kBlock < args.total) store_wide(at<u32>(args, args.sorted_argmax_at) + (first + u * kBlock) * words + w, argmax_bits[u]);
     }
 }
 
-// Sorted entries get their bags in place of their positions, and what they won beside them: so each is looked for once, not by every slice.
+// Replaces the positions of sorted entries by their bags, and gathers their argmax bits beside
+// them, once for all slices.
 __device__ inline void collect(const BagArgs& args)
 {
     const i64 first = i64(blockIdx.x) * kCollected * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
@@ -209,32 +215,32 @@ __device__ void sorted(const BagArgs& args)
 }
 
 template <typename T, typename A>
-__device__ void sorted_won(const BagArgs& args)
+__device__ void sorted_argmax(const BagArgs& args)
 {
     if (args.wide)
-        rows_and_chunks<T, A, kWide<T>, Kind::Won>(args);
+        rows_and_chunks<T, A, kWide<T>, Kind::Argmax>(args);
     else
-        rows_and_chunks<T, A, 1, Kind::Won>(args);
+        rows_and_chunks<T, A, 1, Kind::Argmax>(args);
 }
 
 template <typename T, typename A>
 __device__ void long_ones(const BagArgs& args)
 {
     if (args.max_indices && args.wide)
-        long_rows<T, A, kWide<T>, Kind::Won>(args);
+        long_rows<T, A, kWide<T>, Kind::Argmax>(args);
     else if (args.max_indices)
-        long_rows<T, A, 1, Kind::Won>(args);
+        long_rows<T, A, 1, Kind::Argmax>(args);
     else if (args.wide)
         long_rows<T, A, kWide<T>, Kind::Scaled>(args);
     else
         long_rows<T, A, 1, Kind::Scaled>(args);
 }
 
-#define EXPORT_ROWS(name, T, A, family)                                           \
-    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                \
-    EXPORT(family##_sorted_won_##name, 4, BagArgs, sorted_won<T, A>(args))        \
-    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))          \
-    EXPORT(family##_few_##name, 2, BagArgs, few<T, A>(args))                      \
+#define EXPORT_ROWS(name, T, A, family)                                       \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))            \
+    EXPORT(family##_sorted_won_##name, 4, BagArgs, sorted_argmax<T, A>(args)) \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))      \
+    EXPORT(family##_few_##name, 2, BagArgs, single_launch<T, A>(args))        \
     EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
@@ -243,6 +249,6 @@ EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
 EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
-EXPORT(embedding_bag_backward_winners, 6, BagArgs, winners(args))
+EXPORT(embedding_bag_backward_winners, 6, BagArgs, find_argmax(args))
 EXPORT(embedding_bag_backward_collect, 4, BagArgs, collect(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

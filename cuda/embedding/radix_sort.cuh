@@ -1,9 +1,9 @@
-// Occurrences of rows in the order of rows: a stable radix sort, least digit first, whose blocks each own a run of tiles.
+// A stable LSD radix sort of row occurrences; each CTA owns a run of tiles.
 //
-//     keys      the entries in the order of positions, and the digits of each block counted
-//     count     the digits of each block of later passes
-//     scatter   each entry to its place
-//     sort      all of them in one block
+//     keys      makes the entries, in the order of positions, and the digit histogram of each CTA
+//     count     the digit histogram of each CTA in later passes
+//     scatter   moves each entry to its place
+//     sort      all passes in one CTA
 #pragma once
 
 #include "embedding/args.cuh"
@@ -11,14 +11,14 @@
 constexpr int kWarps = kBlock / 32;
 constexpr int kItems = kTile / kBlock;
 
-constexpr int kGroup = 32;  // adjacent blocks whose digits are counted together, and groups at most
+constexpr int kGroup = 32;  // adjacent CTAs whose histograms are added up, and groups at most
 
-// How many counters a block has: one for each digit, and for so many that four are read at once.
+// Counters of a CTA: one for each digit, padded so that four are read at once.
 __device__ inline u32 counters(const BagArgs& args) { return max(1u << args.bits, 4u); }
 
 __device__ inline u32 digit_of(const BagArgs& args, u32 row) { return row >> args.shift & ((1u << args.bits) - 1); }
 
-// The sum of x over the threads before this one, and over all of them.
+// Exclusive prefix sum of x over the threads of the CTA, and the total.
 __device__ inline u32 sum_before(u32 x, u32& total)
 {
     __shared__ u32 sums[kWarps];
@@ -42,14 +42,16 @@ __device__ inline u32 sum_before(u32 x, u32& total)
     return before + sum - x;
 }
 
-// The position that item j of this thread holds of a tile: each warp has a run of the tile, and its lanes are neighbours.
+// The position of item j of this thread in a tile: each warp has a run of the tile, and its lanes
+// are adjacent.
 __device__ inline u32 item(int j) { return threadIdx.x / 32 * (32 * kItems) + j * 32 + threadIdx.x % 32; }
 
 struct Ranks {
     u32 seen[kWarps][kDigits], peers[kWarps][kDigits], start[kDigits];
 };
 
-// The places of the n items of a tile when it is sorted by their digits. Returns how many have the digit threadIdx.x; start is where those begin.
+// Ranks the n items of a tile by digit. Returns the number of items with digit threadIdx.x; start
+// is where they begin.
 template <typename Digit>
 __device__ u32 rank(Ranks& ranks, u32 n, u32 (&place)[kItems], Digit digit_of_item)
 {
@@ -61,7 +63,7 @@ __device__ u32 rank(Ranks& ranks, u32 n, u32 (&place)[kItems], Digit digit_of_it
     for (int j = 0; j < kItems; ++j) {
         const bool valid = item(j) < n;
         const u32 digit = digit_of_item(j);
-        u32 peers = 0, before = 0;  // the lanes with the same digit, and how many the warp has seen
+        u32 peers = 0, before = 0;  // lanes with the same digit (match); items of the warp so far with that digit
         if (valid) atomicOr(&ranks.peers[warp][digit], 1u << lane);
         __syncwarp();
         if (valid) peers = ranks.peers[warp][digit], before = ranks.seen[warp][digit];
@@ -88,7 +90,7 @@ __device__ u32 rank(Ranks& ranks, u32 n, u32 (&place)[kItems], Digit digit_of_it
     return count;
 }
 
-// The indices of this thread's items, all under way at once.
+// The indices of this thread's items, all in flight at once.
 template <typename I>
 __device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[kItems])
 {
@@ -96,7 +98,8 @@ __device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[
     for (int j = 0; j < kItems; ++j) index[j] = (reinterpret_cast<const I*>(args.indices) + base * args.index_step)[min(item(j), n - 1) * args.index_step];
 }
 
-// The bags of this thread's items, which are among some: where those begin passes through shared memory, one part after the other.
+// The bags of this thread's items, within a known range: offsets pass through shared memory, a part
+// at a time.
 __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 (&bag)[kItems])
 {
     constexpr u32 kPart = 1024;
@@ -121,11 +124,12 @@ __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 
     }
 }
 
-// The rows and the bags of this thread's items of the tile that begins at a position; args.rows where an item does not count.
+// The rows and bags of this thread's items of the tile that begins at a position; args.rows for
+// items that are not counted.
 __device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&row)[kItems], u32 (&bag)[kItems])
 {
     const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position - base, i64(0)), i64(n))); };
-    const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // what is in a bag
+    const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // positions within bags
     const Range bags = bags_between(args, base, n);
     i64 index[kItems];
     if (args.index_wide)
@@ -140,7 +144,7 @@ __device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&ro
     }
 }
 
-// Hands over the entries of this thread's items; leaves beside them what the rows need of bags.
+// Stores the entries of this thread's items, and the bag data that the rows need.
 template <typename Take>
 __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
 {
@@ -148,7 +152,7 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
     u32 row[kItems], bag[kItems];
     read_items(args, base, n, row, bag);
     if (item(0) - lane >= n) return;
-    u32 waiting = 0, holder = ~0u;  // mean: counted indices of the bag that the warp was in last, kept by its lane 0
+    u32 waiting = 0, holder = ~0u;  // mean: counted indices of the current bag of the warp, kept by lane 0
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
         const bool inside = item(j) < n;
@@ -158,7 +162,7 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
         if (args.mean) {
             u32* counted = at<u32>(args, args.counted_at);
             const u32 counts = __ballot_sync(~0u, inside && row[j] < args.rows), head = __shfl_sync(~0u, own, 0);
-            if (__all_sync(~0u, own == head)) {  // a long bag: one addition for many steps
+            if (__all_sync(~0u, own == head)) {  // a long bag: one atomic addition for many steps
                 if (holder != head && waiting && lane == 0) atomicAdd(counted + holder, waiting);
                 waiting = (holder == head ? waiting : 0) + __popc(counts);
                 holder = head;
@@ -171,13 +175,14 @@ __device__ void make_entries(const BagArgs& args, i64 base, u32 n, Take take)
     if (waiting && lane == 0) atomicAdd(at<u32>(args, args.counted_at) + holder, waiting);
 }
 
-// The lists of chunks begin empty.
+// Empties the lists of chunks.
 __device__ inline void begin_lists(const BagArgs& args)
 {
     if (blockIdx.x == 0 && threadIdx.x < 2) chunk_lists(args).count[threadIdx.x] = 0;
 }
 
-// Writes how often each digit occurs in the tiles of this block, and adds that to its group; visit hands over the rows of a tile.
+// Stores the digit histogram of the tiles of this CTA and adds it to that of its group; visit gives
+// the rows of a tile.
 template <typename Visit>
 __device__ void count_digits(const BagArgs& args, Visit visit)
 {
@@ -214,7 +219,7 @@ __device__ inline void count(const BagArgs& args)
     });
 }
 
-// For the digit of this thread: how many entries of blocks before this one have it, and how many of all blocks.
+// For the digit of this thread: entries of the CTAs before this one, and of all CTAs.
 __device__ inline Range count_before(const BagArgs& args)
 {
     constexpr int kRows = kGroup / kWarps;  // of each table, for a warp
@@ -276,7 +281,7 @@ __device__ inline void scatter(const BagArgs& args)
     }
 }
 
-// One block sorts one tile; args.tiles is the number of passes.
+// Sorts one tile in one CTA; args.tiles is the number of passes.
 __device__ inline void sort(BagArgs args)
 {
     __shared__ Ranks ranks;

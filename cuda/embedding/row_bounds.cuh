@@ -1,9 +1,11 @@
-// Where rows begin among the sorted entries: the units that groups of threads go through, and the chunks that are of one row.
+// Where rows begin among the sorted entries: the units of the merge path that groups of threads
+// handle, and the chunks that are of one row.
 #pragma once
 
 #include "embedding/args.cuh"
 
-// The first sorted entry of low..high-1 that is not before something, or high. kProbes of them are looked at side by side.
+// Lower bound: the first sorted entry of low..high-1 that is not before a key, or high. Each step
+// reads kProbes entries at once.
 template <typename Before>
 __device__ i64 search(const BagArgs& args, i64 low, i64 high, Before before)
 {
@@ -23,7 +25,7 @@ __device__ i64 search(const BagArgs& args, i64 low, i64 high, Before before)
     return low;
 }
 
-// The first of 0..high-1 that is not before something, or high, for the lanes of a warp.
+// Lower bound in 0..high-1 by the lanes of a warp together.
 template <typename Before>
 __device__ i64 first_by_warp(i64 high, Before before)
 {
@@ -36,7 +38,8 @@ __device__ i64 first_by_warp(i64 high, Before before)
     }
 }
 
-// Appends k to a list for the threads of a warp that want it; count is how long the list is.
+// Appends k to a list for the threads of a warp with `want`, by one atomic; count is the length of
+// the list.
 __device__ inline void append(bool wanted, u32 k, u32* count, u32* list)
 {
     const u32 lane = threadIdx.x % 32, all = __ballot_sync(~0u, wanted);
@@ -46,8 +49,8 @@ __device__ inline void append(bool wanted, u32 k, u32* count, u32* list)
     if (wanted) list[begin + __popc(all & ((1u << lane) - 1))] = k;
 }
 
-// Where each unit begins, and where the last one ends: args.unit rows and entries belong to a unit when each row is followed by its
-// entries, but the entries of a row stay together.
+// Finds where each unit begins, and where the last one ends (merge path): a unit is args.unit rows
+// and entries, where each row is followed by its entries, but the entries of a row stay together.
 __device__ inline void begin_unit(const BagArgs& args, i64 k)
 {
     const i64 both = min(k * args.unit, args.rows + args.total);
@@ -55,14 +58,14 @@ __device__ inline void begin_unit(const BagArgs& args, i64 k)
     const i64 row = min(both - entries, args.rows);
     const auto before = [&](i64 of, i64) { return of < row; };
     i64 begin = entries, end = args.total;
-    for (i64 reach = 1; reach <= 64 && begin + reach < end; reach *= 8) {  // mostly not far
+    for (i64 reach = 1; reach <= 64 && begin + reach < end; reach *= 8) {  // galloping search: usually near
         if (!before(at<const Entry>(args, args.from_at)[begin + reach].row, 0)) end = begin + reach;
     }
     begin = search(args, begin, end, before);
     at<Entry>(args, args.bounds_at)[k] = Entry{static_cast<u32>(row), static_cast<u32>(begin)};
 }
 
-// Lists the chunks of one row among 32 adjacent ones, of which this lane has number k.
+// Lists the chunks of one row among 32 adjacent ones; this lane has number k.
 __device__ inline void list_chunks(const BagArgs& args, i64 k)
 {
     const i64 chunks = args.total / kChunk;
@@ -77,7 +80,7 @@ __device__ inline void list_chunks(const BagArgs& args, i64 k)
     append(head, static_cast<u32>(k), lists.count + 1, lists.head);
     const i64 base = k & ~i64(31);
     i64 first = base + 31 - __clz(heads);
-    if (__any_sync(~0u, one && heads == 0)) {  // the first row goes on from chunks before these: the lanes search where it begins
+    if (__any_sync(~0u, one && heads == 0)) {  // the first row began in earlier chunks: the lanes search where
         const u32 goes_on = __shfl_sync(~0u, row, 0);
         const i64 begin = first_by_warp(base, [&](i64 chunk) { return row_at(chunk, 0) < goes_on; });
         if (heads == 0) first = begin;

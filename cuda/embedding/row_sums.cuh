@@ -1,9 +1,11 @@
-// The rows of dweight from the sorted entries. `lanes` threads share a slice of a row, V columns each, and add its entries in order.
+// The rows of dweight from the sorted entries. `lanes` threads share a slice of a row, V columns
+// each, and add its entries in order.
 //
-//     rows      every row once, zeros included, except long ones, which hold a whole chunk; beside them, the sums of the smallest chunks
-//     long_rows those, from chunks and from the entries before and behind them; beside them, the sums of larger chunks
+//     rows       every row once, zeros included, except long ones, which hold a whole chunk; other CTAs sum the smallest chunks
+//     long_rows  the long ones, from chunks and the entries before and after them; other CTAs sum larger chunks
 //
-// A chunk is kChunk aligned entries, or kChunk aligned chunks, all of one row: so the order of a sum follows from the entries alone.
+// A chunk is kChunk aligned entries, or kChunk aligned chunks, all of one row, so the order of a
+// sum follows from the entries alone.
 #pragma once
 
 #include "embedding/segment_sum.cuh"
@@ -14,7 +16,7 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
     using Base::Base, Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::group, Base::entry, Base::reset, Base::add, Base::add_run;
     using Base::slice, Base::add_chunks, Base::store_chunk, Base::row_at, Base::store_row, Base::store_zeros;
 
-    // The first entry from k on that is not of a row, of which no whole chunk is left there.
+    // The first entry from k on that is not of a row, if no whole chunk of the row is left there.
     __device__ u32 end_of_row(u32 row, u32 k) const
     {
         u32 end = k;
@@ -25,7 +27,8 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         return end;
     }
 
-    // The first entry of a row that has `first`, of which no whole chunk lies before that, and the first one behind the row as above.
+    // For a row with entry `first`: its first entry, if no whole chunk of it is before that, and
+    // the first one after it.
     __device__ Range around(u32 row, u32 first, u32 k) const
     {
         u32 begin = first, end = k;
@@ -71,7 +74,8 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         if (row < last) finish(last, end);
     }
 
-    // Notes that the group has stored something. True for the last of n groups: it reads what all of them stored.
+    // Signals that the group has stored its share. True for the last of n groups, which then reads
+    // what all of them stored.
     __device__ bool last(u32* done, u32 n) const
     {
         u32 others = 0;
@@ -83,10 +87,11 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         return true;
     }
 
-    // Sums chunk `unit` of the second level, and each larger one that is complete with it.
+    // Sums chunk `unit` of the second level, and each larger chunk that it completes.
     __device__ void larger_chunks(u32* done)
     {
-        i64 number = unit, size = i64(kChunk) * kChunk, many = args.total / kChunk;  // of a chunk, its entries, the chunks of the level below
+        // Number of the chunk, its entries, chunks of the level below.
+        i64 number = unit, size = i64(kChunk) * kChunk, many = args.total / kChunk;
         const A* sums = at<const A>(args, args.partial_at);
 #pragma unroll 1
         for (i64 level = 2;; ++level) {
@@ -100,7 +105,8 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         }
     }
 
-    // Adds the chunks of first..end-1: up to the largest, and down again. Returns the first entry behind them.
+    // Adds the chunks of first..end-1: up to the largest, and down again. Returns the first entry
+    // after them.
     __device__ u32 add_levels(u32 first, u32 end)
     {
         i64 here = first, size = kChunk, level = 1;
@@ -123,8 +129,9 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         }
     }
 
-    // The first chunk of a long row that is ready for its sum, or ~0. Behind the chunks of the second level, units are long rows: those
-    // without such a chunk, while the others are summed by those who sum the last of these.
+    // The first chunk of a long row that is ready to be summed, or ~0. After the chunks of the
+    // second level, units are long rows without such a chunk; other long rows are summed by the
+    // group that completes their last chunk.
     __device__ u32 ready(const ChunkLists& lists, u32 large)
     {
         const bool chunk = unit < large;
@@ -140,7 +147,7 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         return last(done + first, parts) ? first : ~0u;
     }
 
-    // Sums the row that is unit or that is complete with it.
+    // Sums the row that is the unit or that it completes.
     __device__ void long_row(const ChunkLists& lists, u32 large)
     {
         const u32 head = ready(lists, large);
@@ -159,7 +166,7 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
     }
 };
 
-// The smallest chunks, in a function of its own: that leaves all registers to the rows.
+// The smallest chunks. A function of its own leaves all registers to the rows.
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 __device__ __noinline__ void chunks(const BagArgs& args)
 {
@@ -175,10 +182,11 @@ __device__ __noinline__ void chunks(const BagArgs& args)
 template <typename T, typename A, int V, Kind KIND>
 __device__ void rows_and_chunks(const BagArgs& args)
 {
-    constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four blocks
+    constexpr int FLIGHT = sizeof(T) == 2 ? 4 : 6;  // so that registers suffice for four CTAs
     if (blockIdx.x < args.chunk_blocks) return chunks<T, A, V, KIND, FLIGHT>(args);
     RowSum<T, A, V, KIND, FLIGHT> sum(args);
-    const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);  // args.unit is a power of two
+    // args.unit is a power of two.
+    const i64 units = (args.rows + args.total + args.unit - 1) >> (__ffsll(args.unit) - 1);
     if (sum.take(sum.before(blockIdx.x - args.chunk_blocks), units)) sum.rows();
 }
 
@@ -192,6 +200,6 @@ __device__ void long_rows(const BagArgs& args)
     sum.share(large + lists.count[1], gridDim.x, [&] { sum.long_row(lists, large); });
 }
 
-// 16 bytes of columns for each thread where the operands allow it, else one column.
+// 16 bytes of columns for each thread if the operands allow it, else one column.
 template <typename T>
 constexpr int kWide = 16 / sizeof(T);

@@ -1,41 +1,44 @@
-// A sum of summands of sorted entries, which is what a row or a chunk is. `lanes` threads share a slice of a row, V columns each.
+// Segment sum: a sum over sorted entries, which gives a row or a chunk. `lanes` threads share a
+// slice of a row, V columns each.
 #pragma once
 
 #include "common/async_copy.cuh"
 #include "common/divisor.cuh"
 #include "embedding/args.cuh"
 
-constexpr int kRun = 8;       // a running sum goes to the next level after so many additions, or before
-constexpr int kHeldWins = 6;  // of a thread, at once
+constexpr int kRun = 8;  // additions of a running sum, at most, before it moves to the next level (blocked summation)
+constexpr int kHeldArgmax = 6;  // of a thread, at once
 
-// What a summand is.
+// The kinds of summands.
 enum class Kind {
-    Plain,   // dy of a bag, and a row is their sum
+    Plain,   // dy of a bag; a row is their sum
     Scaled,  // dy of a bag times a number; rows may be divided
-    Won,     // dy of a bag in the columns that the position won
+    Argmax,  // dy of a bag in the columns whose argmax is the position
 };
 
-// FLIGHT: vectors of dy that a thread loads before it adds the first.
+// FLIGHT: loads of dy that a thread has in flight.
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct Sum {
     static constexpr int PART = V > 1 ? 16 / sizeof(A) : 1;  // sums in an access
-    static constexpr bool SPARSE = KIND == Kind::Won && V > 1 && V <= 4;  // most entries won no column of a thread
+    // Most entries are the argmax of no column of a thread.
+    static constexpr bool SPARSE = KIND == Kind::Argmax && V > 1 && V <= 4;
     const BagArgs& args;
     const int lanes, lane;  // of the group of threads
-    u32 unit, column;       // which part of the work is the group's, and the first of the columns that this thread adds
+    u32 unit, column;       // number of the group's work unit; first column of this thread
     const char* dy;         // of the first bag, from that column on
     bool active;
     A run[V], total[V];
 
     __device__ explicit Sum(const BagArgs& a) : args(a), lanes(static_cast<int>(a.lanes)), lane(threadIdx.x & (lanes - 1)) {}
 
-    // The warp's threads that belong to the group.
+    // The lanes of the warp that belong to the group.
     __device__ u32 group() const { return lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane); }
 
-    // How many groups of threads come before this one when its block is number `block`.
+    // The number of groups of threads before this one if its CTA is number `block`.
     __device__ i64 before(i64 block) const { return (block * kBlock + threadIdx.x) >> (__ffs(lanes) - 1); }
 
-    // Takes up a slice of one of n units, if there are so many. One slice comes after the other: that of dy stays in the cache.
+    // Takes a slice of one of n units, or nothing if no unit is left. Slices come one after the other, so
+    // that a slice of dy stays in the cache.
     __device__ bool take(i64 slot, i64 n)
     {
         if (slot >= n * args.slices) return false;
@@ -56,7 +59,7 @@ struct Sum {
 
     __device__ u32 slice() const { return column / V >> (__ffs(lanes) - 1); }
 
-    // The groups of some blocks share n units.
+    // The groups of several CTAs share n units.
     template <typename Work>
     __device__ void share(i64 n, i64 blocks, Work work)
     {
@@ -75,7 +78,7 @@ struct Sum {
         for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
     }
 
-    // The same after some of the n entries from k on. Few lanes take few entries at a time.
+    // Settles at multiples of kRun entries, of the n entries from k on, if groups of few lanes take few at a time.
     __device__ void settle_after(u32 k, int n)
     {
         if (lanes >= kRun || (k ^ (k + n)) >= kRun) settle();
@@ -83,11 +86,12 @@ struct Sum {
 
     __device__ const Entry& entry(u32 k) const { return at<const Entry>(args, args.from_at)[k]; }
 
-    // What an entry says of its summand. The threads of a group look up one each, and read all of them from shared memory.
+    // The source of a summand. Each thread of a group looks one entry up, and all read it from
+    // shared memory.
     struct Source {
         u32 row, bag;
         A scale[KIND == Kind::Scaled];
-        u32 won[KIND == Kind::Won ? V : 0];  // bits of the columns of the slice
+        u32 argmax_bits[KIND == Kind::Argmax ? V : 0];  // argmax bits of the columns of the slice
     };
 
     __device__ Source* sources() const
@@ -108,21 +112,22 @@ struct Sum {
             if (args.sample_weights) s.scale[0] = sample_weight<T, A>(args, e.tag);
             if (args.mean) s.scale[0] /= A(at<const u32>(args, args.counted_at)[s.bag]);
         }
-        if constexpr (KIND == Kind::Won) {
+        if constexpr (KIND == Kind::Argmax) {
             const Entry left = k > 0 ? entry(k - 1) : Entry{~0u, 0};
-            const u32 first_time = left.row == e.row && left.tag == e.tag ? 0 : ~0u;  // a row twice in one bag wins its columns once
+            // A row that occurs twice in one bag receives its columns once.
+            const u32 first_time = left.row == e.row && left.tag == e.tag ? 0 : ~0u;
             const u32 words = (static_cast<u32>(args.columns) + 31) / 32, first = (column - lane * V) / 32;
-            const u32* won = at<const u32>(args, args.won_at) + i64(k) * words;
-            constexpr int MANY = V > 1 ? V / 2 : 1;  // slices begin at a multiple of so many words
+            const u32* argmax_bits = at<const u32>(args, args.sorted_argmax_at) + i64(k) * words;
+            constexpr int MANY = V > 1 ? V / 2 : 1;  // slices begin at a multiple of MANY words
 #pragma unroll
             for (int w = 0; w < V; w += MANY) {
                 Words<u32, MANY> some = {};
                 const bool there = w * 32 < lanes * V && first + w < words;
-                if (there && words % MANY == 0) some.load(won + first + w);
+                if (there && words % MANY == 0) some.load(argmax_bits + first + w);
 #pragma unroll
                 for (int v = 0; v < MANY; ++v) {
-                    if (there && words % MANY && first + w + v < words) some.word[v] = won[first + w + v];
-                    s.won[w + v] = some.word[v] & first_time;
+                    if (there && words % MANY && first + w + v < words) some.word[v] = argmax_bits[first + w + v];
+                    s.argmax_bits[w + v] = some.word[v] & first_time;
                 }
             }
         }
@@ -142,9 +147,9 @@ struct Sum {
         }
     }
 
-    // Adds the entries k..end-1 in order; meet(row, k) is told of each before it is added.
-    template <typename Meet>
-    __device__ void add(u32 k, u32 end, Meet meet)
+    // Adds the entries k..end-1 in order; calls visit(row, k) before each is added.
+    template <typename Visit>
+    __device__ void add(u32 k, u32 end, Visit visit)
     {
         for (; k < end; k += lanes) {
             const int n = static_cast<int>(min(static_cast<u32>(lanes), end - k));
@@ -152,37 +157,37 @@ struct Sum {
             if (lane < n) look_up(k + lane);
             __syncwarp(group());
             if constexpr (SPARSE)
-                add_won(k, n, meet);
+                add_argmax(k, n, visit);
             else
-                add_all(k, n, meet);
+                add_all(k, n, visit);
         }
     }
 
-    // Adds n entries that were looked up.
-    template <typename Meet>
-    __device__ void add_all(u32 k, int n, Meet meet)
+    // Adds n entries whose sources are in shared memory.
+    template <typename Visit>
+    __device__ void add_all(u32 k, int n, Visit visit)
     {
         const Source* from = sources();
         for (int j = 0; j < n; j += FLIGHT) {
             Words<T, V> x[FLIGHT];
-            u32 won[FLIGHT];
+            u32 argmax_bits[FLIGHT];
 #pragma unroll
             for (int u = 0; u < FLIGHT; ++u) {
                 x[u] = {};
-                won[u] = active && j + u < n ? ~0u : 0;
-                if (KIND == Kind::Won && won[u]) won[u] = wins(from[j + u]);
-                if (won[u]) load(x[u], from[j + u].bag);
+                argmax_bits[u] = active && j + u < n ? ~0u : 0;
+                if (KIND == Kind::Argmax && argmax_bits[u]) argmax_bits[u] = argmax_of(from[j + u]);
+                if (argmax_bits[u]) load(x[u], from[j + u].bag);
             }
 #pragma unroll
             for (int u = 0; u < FLIGHT; ++u) {
                 if (j + u >= n) break;
-                meet(from[j + u].row, k + j + u);
+                visit(from[j + u].row, k + j + u);
 #pragma unroll
                 for (int v = 0; v < V; ++v) {
                     const A value = x[u].template value<A>(v);
                     if constexpr (KIND == Kind::Scaled)
                         run[v] += from[j + u].scale[0] * value;
-                    else if (KIND == Kind::Plain || won[u] >> v & 1)
+                    else if (KIND == Kind::Plain || argmax_bits[u] >> v & 1)
                         run[v] += value;
                 }
             }
@@ -190,31 +195,32 @@ struct Sum {
         }
     }
 
-    // A bit for each of the thread's columns that an entry won.
-    __device__ u32 wins(const Source& s) const { return s.won[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1); }
+    // A bit for each of the thread's columns whose argmax is the entry.
+    __device__ u32 argmax_of(const Source& s) const { return s.argmax_bits[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1); }
 
     // The places of the thread in shared memory, kBlock apart.
     __device__ uint4* places() const
     {
-        __shared__ uint4 all[kHeldWins * kBlock];
+        __shared__ uint4 all[kHeldArgmax * kBlock];
         return all + threadIdx.x;
     }
 
-    // The same where most entries won no column of a thread: it asks for those that did, for as many at once as it has places.
-    template <typename Meet>
-    __device__ void add_won(u32 k, int n, Meet meet)
+    // Adds entries if most are the argmax of no column of a thread: only the others are loaded, as
+    // many at once as the thread has places.
+    template <typename Visit>
+    __device__ void add_argmax(u32 k, int n, Visit visit)
     {
-        const Source* from = opaque(sources());
-        __builtin_assume(__isShared(from));  // and its address stays in a register
-        u32 mine = 0;                        // a bit for each entry that won some of them
-        for (int j = 0; j < n; ++j) mine |= static_cast<u32>(wins(from[j]) != 0) << j;
+        const Source* from = keep_here(sources());
+        __builtin_assume(__isShared(from));  // keeps its address in a register
+        u32 mine = 0;                        // a bit for each entry with argmax bits
+        for (int j = 0; j < n; ++j) mine |= static_cast<u32>(argmax_of(from[j]) != 0) << j;
         for (int j = 0; j < n;) {
             u32 ahead = mine & ~0u << j;
             uint4* place = places();
-            for (int held = 0; ahead && held < kHeldWins; ++held, ahead &= ahead - 1, place += kBlock) {
+            for (int held = 0; ahead && held < kHeldArgmax; ++held, ahead &= ahead - 1, place += kBlock) {
                 const u32 bag = from[__ffs(ahead) - 1].bag;
                 if (args.dy_column == 1) {
-                    fetch_vector(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
+                    cp_async_16(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
                 } else {
                     Words<T, V> x;
                     load(x, bag);
@@ -225,21 +231,21 @@ struct Sum {
             const int stop = __reduce_min_sync(group(), ahead ? __ffs(ahead) - 1 : n);
             place = places();
             for (; j < stop; ++j) {
-                meet(from[j].row, k + j);
+                visit(from[j].row, k + j);
                 if (!(mine >> j & 1)) continue;
-                const u32 won = wins(from[j]);
+                const u32 argmax_bits = argmax_of(from[j]);
                 Words<T, V> x;
                 x.load(reinterpret_cast<const T*>(place));
                 place += kBlock;
 #pragma unroll
                 for (int v = 0; v < V; ++v)
-                    if (won >> v & 1) run[v] += x.template value<A>(v);
+                    if (argmax_bits >> v & 1) run[v] += x.template value<A>(v);
             }
             settle_after(k, n);
         }
     }
 
-    // The same where all are of one row.
+    // Adds entries that are all of one row.
     __device__ void add_run(u32 first, u32 end)
     {
         add(first, end, [](u32, u32) {});
@@ -269,7 +275,7 @@ struct Sum {
         }
     }
 
-    // The sum so far is that of a chunk of those at `sums`.
+    // The sum so far is that of a chunk; stores it at `sums`.
     __device__ void store_chunk(const A* sums, i64 number)
     {
         settle();
@@ -288,7 +294,7 @@ struct Sum {
         return reinterpret_cast<T*>(args.dweight) + row * args.dweight_row + column * (V > 1 ? 1 : args.dweight_column);
     }
 
-    // The sum so far is a row; occurrences: how many entries it has.
+    // The sum so far is a row; stores it. occurrences: the number of its entries.
     __device__ void store_row(T* p, u32 occurrences)
     {
         if (!active) return;
@@ -304,7 +310,7 @@ struct Sum {
             const Pack<T, V> pack = narrowed<T, V>(sum);
             uint4 word;
             memcpy(&word, &pack, sizeof word);
-            __stcs(reinterpret_cast<uint4*>(p), word);  // dy shall stay in the cache
+            __stcs(reinterpret_cast<uint4*>(p), word);  // streaming store: dy should stay in the cache
         } else {
             *p = static_cast<T>(sum[0]);
         }

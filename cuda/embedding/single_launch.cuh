@@ -1,24 +1,25 @@
-// All of dweight in one launch and without a workspace, where there are few positions: each block reads all of them and sorts those that
-// hold one of its own rows, args.tiles of them. `lanes` threads share a slice of a row and add its entries in order; the entries of a row
-// that has many are shared by the whole block.
+// Single launch: all of dweight in one launch without a workspace, for few positions. Each CTA
+// reads all positions and sorts those that hold one of its args.tiles rows. `lanes` threads share a
+// slice of a row and add its entries in order; the entries of a row with many are shared by the
+// whole CTA.
 #pragma once
 
 #include "embedding/radix_sort.cuh"
 #include "embedding/segment_sum.cuh"
 
-constexpr u32 kMany = 64;            // entries of a row that the block shares, or more
-constexpr u32 kNoRow = kDigits - 1;  // of an entry that is another block's, where own rows are counted from 0
+constexpr u32 kMany = 64;            // entries of a row that the CTA shares, at least
+constexpr u32 kNoRow = kDigits - 1;  // of an entry that belongs to another CTA; own rows are counted from 0
 
-// The entries of the block's rows, in the order of rows and positions.
+// The entries of the CTA's rows, in the order of rows and positions.
 template <typename A>
 struct OwnEntries {
-    Ranks ranks;                        // start: where the entries of each row begin. The rest is free once they are sorted
-    u32 many, many_row[kTile / kMany];  // rows with many entries, in no order
-    u32 counted[kTile / 32];            // a bit for each position that counts
+    Ranks ranks;  // start: where the entries of each row begin. The rest is free once they are sorted
+    u32 many, many_row[kTile / kMany];  // rows with many entries, unordered
+    u32 counted[kTile / 32];  // a bit for each position that is counted
     u32 bag[kTile];
     A scale[kTile];
 
-    // How many positions of a bag count.
+    // The number of counted positions of a bag.
     __device__ u32 count_of(const BagArgs& args, u32 b) const
     {
         const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position, i64(0)), args.total)); };
@@ -64,15 +65,15 @@ struct OwnEntries {
     }
 };
 
-// Bits of V columns: which of them a row won in a bag.
+// Argmax bits: for V columns of a bag, whether the row is their argmax.
 template <int V>
-__device__ __noinline__ u32 won(const BagArgs& args, u32 row, u32 bag, u32 column)
+__device__ __noinline__ u32 argmax_bits(const BagArgs& args, u32 row, u32 bag, u32 column)
 {
     u32 bits = 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-        const i64 winner = integer(args.max_indices, bag * args.max_bag + (column + v) * args.max_column, args.max_wide);
-        bits |= static_cast<u32>(winner == row) << v;
+        const i64 argmax_row = integer(args.max_indices, bag * args.max_bag + (column + v) * args.max_column, args.max_wide);
+        bits |= static_cast<u32>(argmax_row == row) << v;
     }
     return bits;
 }
@@ -83,7 +84,8 @@ struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
     using Base::Base, Base::args, Base::lanes, Base::lane, Base::column, Base::active, Base::run, Base::total;
     using Base::begin, Base::settle, Base::load, Base::row_at, Base::store_row;
 
-    // Adds the entries k..end-1 of a row that begins with entry `first`. One that holds the row again in a bag won nothing more there.
+    // Adds the entries k..end-1 of a row that begins with entry `first`. A second occurrence of the
+    // row in one bag adds nothing.
     __device__ void add(const OwnEntries<A>& own, u32 row, u32 first, u32 k, u32 end)
     {
 #pragma unroll 1
@@ -96,7 +98,7 @@ struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
                 if (!bits[u]) continue;
                 const u32 bag = own.bag[k + u];
                 load(x[u], bag);
-                if (args.max_indices) bits[u] = k + u > first && own.bag[k + u - 1] == bag ? 0 : won<V>(args, row, bag, column);
+                if (args.max_indices) bits[u] = k + u > first && own.bag[k + u - 1] == bag ? 0 : argmax_bits<V>(args, row, bag, column);
             }
 #pragma unroll
             for (int u = 0; u < kRun; ++u) {
@@ -109,7 +111,8 @@ struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
         }
     }
 
-    // What the groups of the block have of a row, added up in the first of them; false in the others.
+    // Combines the sums of the groups of the CTA for a row, in the first group; false in the
+    // others.
     __device__ bool gather(OwnEntries<A>& own)
     {
         static_assert(sizeof(Ranks::seen) >= sizeof(A) * V * kBlock, "room for the parts");
@@ -126,7 +129,8 @@ struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
         return static_cast<int>(threadIdx.x) < lanes;
     }
 
-    // Every row of the block once: a group takes one after the other, and then all of them together those that have many entries.
+    // Every row of the CTA once: groups take one row each, then all groups together take the rows
+    // with many entries.
     __device__ void rows(OwnEntries<A>& own, u32 first_row)
     {
         const u32 groups = kBlock / lanes, group = threadIdx.x / lanes;
@@ -148,7 +152,7 @@ struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
 };
 
 template <typename T, typename A>
-__device__ void few(const BagArgs& args)
+__device__ void single_launch(const BagArgs& args)
 {
     __shared__ OwnEntries<A> own;
     const u32 first_row = blockIdx.x * static_cast<u32>(args.tiles);

@@ -1,6 +1,7 @@
-// The rows of a table that occur among indices, rising, and which of them each index is. Rows are marked, a bit each; then the place of a
-// row is how many marks there are before it. A launch does one stage, or all of them in a single block where there is little to do. One
-// kernel has every stage and reads either width of indices: so the image is small, which holds it for every architecture.
+// Unique rows: the rows of a table that occur among indices, in rising order, and the inverse (the
+// rank of each index). Rows are marked in a bitmap; the rank of a row is the number of marks before
+// it (prefix sum of popcounts). A launch does one stage, or all of them in a single CTA for small
+// inputs. One kernel has every stage and reads both widths of indices, which keeps the image small.
 #include "common/dtype.cuh"
 #include "common/export.cuh"
 
@@ -17,21 +18,21 @@ struct UniqueArgs {
     i64* count;
     char* workspace;
     i64 num_rows, total;
-    i64 padding;               // the row that does not count, or -1
+    i64 padding;               // the row that is not counted, or -1
     i64 most;                  // elements of rows
-    i64 cells;                 // a multiple of any block
-    i64 totals_at, counts_at;  // how many rows 2^shift groups of 32 cells have, and each of them
+    i64 cells;                 // a multiple of any CTA size
+    i64 totals_at, counts_at;  // marks in 2^shift groups of 32 cells; in each group
     i64 shift;
-    i64 stage, end;            // the stages stage..end-1
+    i64 stage, end;  // the stages stage..end-1
 };
 
-// Marks of 32 rows, and how many the cells before have.
+// The marks of 32 rows, and the number of marks in the cells before.
 struct alignas(8) Cell {
     u32 marks, before;
 };
 
 constexpr u32 kNone = ~0u;
-constexpr int kMost = 1024;  // threads of a block
+constexpr int kMost = 1024;  // threads of a CTA at most
 
 __device__ inline u32 lane() { return threadIdx.x % 32; }
 __device__ inline u32 thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
@@ -41,7 +42,8 @@ __device__ inline Cell* cells(const UniqueArgs& args) { return reinterpret_cast<
 __device__ inline u32* totals(const UniqueArgs& args) { return reinterpret_cast<u32*>(args.workspace + args.totals_at); }
 __device__ inline u32* counts(const UniqueArgs& args) { return reinterpret_cast<u32*>(args.workspace + args.counts_at); }
 
-// The row at a position, or kNone. An index that is no row is too large without its sign, or has more than 32 bits.
+// The row at a position, or kNone. An index that is no row is too large as an unsigned number, or
+// has more than 32 bits.
 __device__ inline u32 row_at(const UniqueArgs& args, u32 position)
 {
     const u32* index = reinterpret_cast<const u32*>(args.indices + position * args.index_step);
@@ -49,14 +51,15 @@ __device__ inline u32 row_at(const UniqueArgs& args, u32 position)
     return high == 0 && row < static_cast<u32>(args.num_rows) ? row : kNone;
 }
 
-// Cells and totals, which lie side by side.
+// Cells and totals are adjacent.
 __device__ inline void clear(const UniqueArgs& args)
 {
 #pragma unroll 1
     for (u32 k = thread(); k < static_cast<u32>(args.counts_at / 16); k += threads()) reinterpret_cast<uint4*>(args.workspace)[k] = uint4{0, 0, 0, 0};
 }
 
-// Marks the rows of N positions, from k on. A mark is looked at before it is set: that it may look old costs an atomic and no more.
+// Marks the rows of N positions, from k on. A mark is read before it is set; a stale read only
+// costs an atomic.
 template <u32 N>
 __device__ void mark_some(const UniqueArgs& args, u32 k)
 {
@@ -74,8 +77,8 @@ __device__ void mark_some(const UniqueArgs& args, u32 k)
         if (!(marks[u] >> row[u] % 32 & 1)) atomicOr(&cells(args)[row[u] / 32].marks, 1u << row[u] % 32);
 }
 
-// Where few rows have most positions, atomics on their marks would wait for each other. So there are few blocks, and each thread begins
-// with one position: those of such rows find them marked from then on.
+// If few rows have most positions, atomics on their marks would serialize. So there are few CTAs,
+// and each thread begins with one position: later positions of such rows find the mark set.
 __device__ inline void mark(const UniqueArgs& args)
 {
     constexpr u32 kFlight = 4;
@@ -84,7 +87,7 @@ __device__ inline void mark(const UniqueArgs& args)
     for (u32 k = thread() + threads(); k < static_cast<u32>(args.total); k += kFlight * threads()) mark_some<kFlight>(args, k);
 }
 
-// A warp for a group: how many of its rows occur.
+// A warp for each group: counts its marks.
 __device__ inline void count(const UniqueArgs& args)
 {
 #pragma unroll 1
@@ -97,7 +100,7 @@ __device__ inline void count(const UniqueArgs& args)
     }
 }
 
-// What a lane has of the sum of numbers first..end-1.
+// This lane's share of the sum of numbers first..end-1.
 __device__ inline u32 part(const u32* from, u32 first, u32 end)
 {
     u32 sum = 0;
@@ -106,7 +109,7 @@ __device__ inline u32 part(const u32* from, u32 first, u32 end)
     return sum;
 }
 
-// A warp for a group: cell by cell it writes the rows.
+// A warp for each group: writes the rows, cell by cell.
 __device__ inline void rows(const UniqueArgs& args)
 {
 #pragma unroll 1
@@ -124,7 +127,7 @@ __device__ inline void rows(const UniqueArgs& args)
     }
 }
 
-// The place of each index. Behind the rows that occur there are none: -1.
+// The inverse: the rank of each index, or -1 after the rows that occur.
 __device__ inline void inverse(const UniqueArgs& args)
 {
 #pragma unroll 1

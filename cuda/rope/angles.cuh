@@ -1,4 +1,5 @@
-// The launch arguments of the rotary position embedding, and the angles by which it turns pairs: from positions and frequencies, or from tables.
+// The launch arguments of rotary position embedding (RoPE), and the angles of rotation: from
+// positions and frequencies, or from tables.
 #pragma once
 
 #include "common/dtype.cuh"
@@ -8,28 +9,34 @@
 using u32 = unsigned;
 using u64 = unsigned long long;
 
-constexpr int kFine = 64;  // frequencies that are given; each further power of two of them has a factor of its own
+constexpr int kFine = 64;  // frequencies passed in full; each further bit of the pair number has a factor of its own
 
 struct RopeWalk {
-    i64 start, pairs;             // the rotated part: its first element, half its length
-    i64 units, rotating, copied;  // of a token; those that rotate; vectors outside the rotated part
-    i64 tokens, places;           // tokens, or tokens of each batch
-    i64 stride, most;             // where tokens have few rows: from a token of a thread to its next, and how many it has at most
-    i64 lanes, tiles;             // threads side by side over units and places, 2^lanes; blocks over them
-    i64 run, chunks;              // rows of a thread; blocks over the rows of the first operand, before those of the second
-    i64 vector;                   // elements of an access
-    i64 by_units[2], by_tokens[2], by_tiles[2];  // divisors
-    i64 forward, single;          // the transpose; the angle is formed in float32
-    double fastest;               // the largest frequency
-    i64 rows, hop, partner;       // of a table: rows, columns from a pair to the next, from its first member to its second
+    i64 start, pairs;  // [elements] the rotated part: its first element; half its length
+    // Vectors of a token; those that rotate; vectors outside the rotated part, which are copied.
+    i64 units, rotating, copied;
+    i64 tokens, places;  // tokens; places: tokens, or tokens of each batch
+    i64 stride, most;    // if tokens have few rows: from a token of a thread to its next; tokens of a thread at most
+    i64 lanes, tiles;    // log2 of adjacent threads over units and places; CTAs over them
+    // Rows of a thread; CTAs over the rows of the first operand, which come before those of the
+    // second.
+    i64 run, chunks;
+    i64 vector;                                  // elements of an access
+    i64 by_units[2], by_tokens[2], by_tiles[2];  // divisors: multiplier and shift
+    i64 forward, single;                         // forward pass (the transpose); angles are formed in float32
+    double fastest;                              // the largest frequency
+    // Of a table: rows; columns from a pair to the next; columns from a pair's first member to its
+    // second.
+    i64 rows, pair_stride, partner_offset;
     char *positions, *cos, *sin;  // or null
-    i64 position_dtype, position_stride[2];                  // bytes: batch, token
+    i64 position_dtype, position_stride[2];  // bytes: batch, token
     i64 cos_dtype, cos_stride[3], sin_dtype, sin_stride[3];  // bytes: batch, row, column
-    double fine[64], coarse[14];         // frequencies of the first pairs, factors of the bits of pair / kFine
-    float fine_low[64], coarse_low[14];  // how far the power exceeds each, relative to it
+    double fine[64], coarse[14];  // frequencies of the first pairs; factors of the bits of pair / kFine
+    float fine_low[64], coarse_low[14];  // relative error of each of them
 };
 
-// Rows that share their angles are numbered by two of batch and head: those of a group, one thread's all of one group, and the groups.
+// Rows that share angles are numbered by batch and head: rows of a group (a thread's are all of one
+// group), and the groups.
 struct RopeOperand {
     char *in, *out;
     i64 rows, chunks, by_chunks[2];   // of a group
@@ -53,12 +60,12 @@ __device__ inline u32 quotient(u32 n, const i64 (&by)[2])
     return static_cast<u32>((2 * static_cast<u64>(n) * static_cast<u32>(by[0]) >> 32) >> by[1]);
 }
 
-// The frequencies of the first pairs, where lanes that differ read them fast.
+// The frequencies of the first pairs in shared memory, which serves lanes that read different ones.
 struct Fine {
     double high[kFine];
-    float low[kFine];  // set where there are more pairs
+    float low[kFine];  // set if there are more pairs
 
-    // Each warp fills a part; all of the block come here.
+    // Each warp fills a part; all threads of the CTA must call it.
     __device__ void fill(const RopeWalk& walk)
     {
         constexpr u32 part = kFine / (kBlock / 32);
@@ -69,8 +76,9 @@ struct Fine {
     }
 };
 
-// Sine and cosine of an angle below 2^40 in float64, to the accumulator. The nearest quarter of a turn is taken off in float64, with a
-// quarter of 106 bits; the rest is small: Taylor series.
+// Sine and cosine of an angle below 2^40 in float64, rounded to the accumulator. Cody-Waite
+// reduction: the nearest multiple of a quarter turn, of 106 bits, is subtracted in float64; the
+// rest is evaluated by Taylor series.
 template <typename A>
 __device__ void sine_cosine(double angle, A& sine, A& cosine)
 {
@@ -96,7 +104,7 @@ __device__ void sine_cosine(double angle, A& sine, A& cosine)
     if (quarter + 1 & 2) cosine = -cosine;
 }
 
-// The same for any angle.
+// Sine and cosine of any angle.
 __device__ __noinline__ double2 sine_cosine_far(double angle)
 {
     double2 both;
@@ -104,17 +112,18 @@ __device__ __noinline__ double2 sine_cosine_far(double angle)
     return both;
 }
 
-// A type shorter than the accumulator of T that tables beside T may have; T where there is none.
+// A storage type of tables shorter than the accumulator of T; T if there is none.
 template <typename T> struct Shorter { using type = T; };
 template <> struct Shorter<double> { using type = float; };
 
-// N numbers of a table, of float32, float64 or T. Loading and converting are apart, so that no load waits for another.
+// N numbers of a table of float32, float64 or T. Loading is apart from converting, so that no load
+// waits for another.
 template <typename T, typename A, int N>
 struct TableNumbers {
     using Short = typename Shorter<T>::type;
-    Words<A, N> words;  // numbers, or shorter ones as they are
+    Words<A, N> words;  // numbers, or unconverted shorter ones
 
-    // `step` bytes apart.
+    // `step`: bytes from one number to the next.
     __device__ void load(const char* p, i64 dtype, i64 step)
     {
         if (dtype == F32)
@@ -170,9 +179,9 @@ struct TableNumbers {
     }
 };
 
-// Makes frequencies of any pairs of those of the first. They are formed to more places than those of a float64: a position multiplies
-// their error. N divides kFine and `pair`, so that the coarse factor is that of all. A product whose rounding is added must not become
-// one instruction with a sum.
+// Extends the frequencies of the first pairs to any pairs, with more precision than float64, as a
+// position multiplies their error. Preconditions: N divides kFine and `pair`, so that all share a
+// coarse factor. A product whose rounding error is added must not be contracted to an FMA.
 template <int N>
 __device__ void refine(const RopeWalk& walk, const Fine& fine, u32 pair, double (&frequency)[N])
 {
@@ -190,7 +199,7 @@ __device__ void refine(const RopeWalk& walk, const Fine& fine, u32 pair, double 
     }
 }
 
-// out_i = a in_i + b in_j, out_j = c in_j - d in_i, where c is a and d is b unless they come from tables.
+// out_i = a in_i + b in_j, out_j = c in_j - d in_i; c is a and d is b unless they come from tables.
 template <typename A, int N, bool TABLES>
 struct Rotation {
     static constexpr int M = TABLES ? N : 1;
@@ -199,7 +208,7 @@ struct Rotation {
     __device__ A c(int n) const { return TABLES ? c_[n % M] : a[n]; }
     __device__ A d(int n) const { return TABLES ? d_[n % M] : b[n]; }
 
-    // Radians for each position.
+    // [radians for each position]
     __device__ static void frequencies(const RopeWalk& walk, const Fine& fine, u32 pair, double (&frequency)[N])
     {
         const u32 first = pair % kFine;
@@ -235,14 +244,14 @@ struct Rotation {
         }
     }
 
-    // Members of a pair have columns side by side or some apart, or share one.
+    // The members of a pair have adjacent columns, columns partner_offset apart, or share one.
     template <bool SIDE_BY_SIDE, typename T>
     __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, u32 pair)
     {
         const i64 cos_step = walk.cos_stride[2], sin_step = walk.sin_stride[2];
-        const char* cos = walk.cos + batch * walk.cos_stride[0] + row * walk.cos_stride[1] + pair * walk.hop * cos_step;
-        const char* sin = walk.sin + batch * walk.sin_stride[0] + row * walk.sin_stride[1] + pair * walk.hop * sin_step;
-        if (SIDE_BY_SIDE && walk.partner) {
+        const char* cos = walk.cos + batch * walk.cos_stride[0] + row * walk.cos_stride[1] + pair * walk.pair_stride * cos_step;
+        const char* sin = walk.sin + batch * walk.sin_stride[0] + row * walk.sin_stride[1] + pair * walk.pair_stride * sin_step;
+        if (SIDE_BY_SIDE && walk.partner_offset) {
             TableNumbers<T, A, 2 * N> cosines, sines;
             A cosine[2 * N], sine[2 * N];
             cosines.load(cos, walk.cos_dtype, cos_step), sines.load(sin, walk.sin_dtype, sin_step);
@@ -253,8 +262,8 @@ struct Rotation {
             TableNumbers<T, A, N> cosines[2], sines[2];
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
-                cosines[k].load(cos + k * walk.partner * cos_step, walk.cos_dtype, cos_step);
-                sines[k].load(sin + k * walk.partner * sin_step, walk.sin_dtype, sin_step);
+                cosines[k].load(cos + k * walk.partner_offset * cos_step, walk.cos_dtype, cos_step);
+                sines[k].load(sin + k * walk.partner_offset * sin_step, walk.sin_dtype, sin_step);
             }
             cosines[0].convert(walk.cos_dtype, a), cosines[1].convert(walk.cos_dtype, c_);
             sines[0].convert(walk.sin_dtype, d_), sines[1].convert(walk.sin_dtype, b);

@@ -1,30 +1,33 @@
-// rope/: rotary position embedding.
+// rope/: rotary position embedding (RoPE).
 //
-// Rotary position embedding: each pair of elements of a token is turned by an angle that all heads share. Backward:
+// Each pair of elements of a token is rotated by an angle that all heads share. Backward:
 //
 //     dx_i = c_i dy_i + s_j dy_j      dx_j = c_j dy_j - s_i dy_i
 //
-// The forward is the transpose. A thread owns one unit of one place: the pairs that one or two vectors of V elements hold, at a token.
-// It makes their sines and cosines once, while the first rows are under way, and turns `run` rows with them, heads of batches. Where a
-// token has few rows, a thread owns the unit of several tokens instead and makes angles for each. Elements outside the rotated part are
-// units that are copied. Places are tokens, or tokens of each batch where batches have angles of their own.
+// The forward is the transpose. A thread owns one unit of one place: the pairs in one or two
+// vectors of V elements, at a token. It computes their sines and cosines once, while the first rows
+// are being loaded, and rotates `run` rows (heads of batches) with them. If a token has few rows, a
+// thread owns the unit of several tokens instead and computes angles for each. Elements outside the
+// rotated part are units that are copied. Places are tokens, or tokens of each batch if batches
+// have angles of their own.
 #include "rope/angles.cuh"
 
-// Blocks at once on a multiprocessor, and rows that a thread has under way: as many as registers hold beside the angles.
+// Resident CTAs for each SM, and rows that a thread has in flight: as many as registers allow
+// beside the angles.
 constexpr int kBlocks = 4, kRows = 4, kTableRows = 2, kTokenRows = 4;
 
-// Elements of the widest access: a thread holds 16 bytes of a row, in one vector or in two.
+// Elements of the widest access: a thread holds 16 bytes of a row, in one vector or two.
 template <bool HALF, typename T>
 constexpr int kWidest = (HALF ? 8 : 16) / sizeof(T);
 
-// What is a thread's: a unit of a place, and `count` rows of a group from one on.
+// The work item of a thread: a unit of a place, and `count` rows of a group from `row` on.
 struct Share {
     i64 place, row;
     u32 unit, group;
-    int count;  // 0 where there is nothing to do
+    int count;  // 0 if there is no work
 };
 
-// Asks for words that come to shared memory.
+// Copies words to shared memory by cp.async.
 template <int N>
 __device__ void fetch(unsigned (&to)[N], const char* from)
 {
@@ -32,7 +35,8 @@ __device__ void fetch(unsigned (&to)[N], const char* from)
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(N * 4) : "memory");
 }
 
-// HALF: members of a pair lie in two vectors, otherwise side by side in one; single elements always in two.
+// HALF: the members of a pair are in two vectors; otherwise adjacent in one. Single elements are
+// always in two.
 template <bool HALF, bool TABLES, int ROWS, typename T, typename A, int V>
 struct Turner {
     static constexpr bool TWO = HALF || V == 1;
@@ -40,11 +44,11 @@ struct Turner {
     using Vector = Words<T, V>;
 
     Rotation<A, PAIRS, TABLES> rotation;
-    bool turns;
-    Vector x[ROWS][VECTORS];  // some rows
-    u32 first, apart;         // elements of a row
+    bool rotates;
+    Vector x[ROWS][VECTORS];  // rows in flight
+    u32 first, apart;         // [elements] position of the first vector in a row; distance of the second
 
-    // Where a unit lies in a row; the pairs that it holds begin with number unit * PAIRS.
+    // The position of a unit in a row; its pairs begin with number unit * PAIRS.
     __device__ Turner(const RopeWalk& walk, u32 unit)
     {
         if (unit < static_cast<u32>(walk.rotating)) {
@@ -75,7 +79,7 @@ struct Turner {
         if constexpr (TWO) x[k][1].store(reinterpret_cast<T*>(out + apart));
     }
 
-    // Some rows, `step` bytes apart.
+    // Loads up to ROWS rows, `step` bytes apart.
     __device__ void load(const char* in, i64 step, int count, i64 apart, bool expanded)
     {
         if (V > 1 && expanded) {
@@ -97,7 +101,7 @@ struct Turner {
     {
 #pragma unroll
         for (int k = 0; k < ROWS; ++k, out += step) {
-            if (turns) turn(k);
+            if (rotates) turn(k);
             if (k < count) store(k, out, apart);
         }
     }
@@ -135,7 +139,7 @@ struct Turner {
         i = turned;
     }
 
-    // Two neighbours of a vector.
+    // Two adjacent elements of a vector.
     __device__ static void put(Vector& y, int v, A low, A high)
     {
         T pair[2];
@@ -143,7 +147,7 @@ struct Turner {
         y.set(v, pair[0]), y.set(v + 1, pair[1]);
     }
 
-    // The position of a token: its number where none are given.
+    // The position of a token: its number if no positions are given.
     __device__ static i64 position_of(const RopeWalk& walk, i64 batch, i64 token)
     {
         if (!walk.positions) return token;
@@ -151,22 +155,22 @@ struct Turner {
         return walk.position_dtype == I64 ? *reinterpret_cast<const i64*>(from) : *reinterpret_cast<const int*>(from);
     }
 
-    // The factors of the place; leaves a copy where the tables have no row.
+    // Computes the factors of the place. Without a row of the tables for it, the elements are copied.
     __device__ void make(const RopeWalk& walk, const Fine& fine, i64 batch, i64 token, u32 unit)
     {
-        turns = unit < static_cast<u32>(walk.rotating);
-        if (!turns) return;
+        rotates = unit < static_cast<u32>(walk.rotating);
+        if (!rotates) return;
         const i64 position = position_of(walk, batch, token);
         if constexpr (!TABLES) {
             double frequency[PAIRS];
             rotation.frequencies(walk, fine, unit * PAIRS, frequency);
             rotation.compute(walk, frequency, position);
-        } else if ((turns = position >= 0 && position < walk.rows)) {
+        } else if ((rotates = position >= 0 && position < walk.rows)) {
             rotation.template look_up<!TWO, T>(walk, batch, position, unit * PAIRS);
         }
     }
 
-    // Where the first row lies.
+    // The offset of the first row.
     __device__ i64 offset(const i64 (&stride)[5], const Share& share, i64 batch, i64 token) const
     {
         i64 at = share.group * stride[1] + share.row * stride[2] + token * stride[3];
@@ -174,7 +178,7 @@ struct Turner {
         return batch ? at + batch * stride[0] : at;
     }
 
-    // Bytes between the two vectors of a row.
+    // [bytes] distance of the two vectors of a row.
     __device__ static i64 distance(const i64 (&stride)[5], u32 apart)
     {
         return V == 1 ? apart * stride[4] : static_cast<i64>(apart * static_cast<u32>(sizeof(T)));
@@ -187,24 +191,25 @@ struct Turner {
         const bool expanded = o.in_stride[4] == 0;
         int count = share.count;
         const char* in = o.in + offset(o.in_stride, share, batch, token);
-        load(in, in_step, count, in_apart, expanded);  // under way while the angles are made
+        load(in, in_step, count, in_apart, expanded);  // in flight while the angles are computed
         if constexpr (!TABLES) fine.fill(walk);
         if (count == 0) return;
         make(walk, fine, batch, token, share.unit);
         char* out = o.out + offset(o.out_stride, share, batch, token);
         while (true) {
             turn_and_store(out, out_step, count, out_apart);
-            if (!TABLES || (count -= ROWS) <= 0) return;  // without tables no more rows than are under way
+            if (!TABLES || (count -= ROWS) <= 0) return;  // without tables all rows are in flight at once
             in += ROWS * in_step, out += ROWS * out_step;
             load(in, in_step, count, in_apart, expanded);
         }
     }
 
-    // Turns one row of each of some tokens, walk.stride apart. Rows come to shared memory while others are turned, so that many are under
-    // way in few registers; a thread reads only what it asked for itself.
+    // Rotates one row of each of several tokens, walk.stride apart. Rows are prefetched to shared
+    // memory by cp.async, so that many are in flight in few registers; a thread reads only its own
+    // copies, so no barrier is needed.
     __device__ void run_along(const RopeWalk& walk, const RopeOperand& o, Fine& fine, const Share& share)
     {
-        __shared__ alignas(16) Vector ring[kTokenRows][VECTORS][kBlock];
+        __shared__ alignas(16) Vector buffer[kTokenRows][VECTORS][kBlock];
         const i64 in_step = walk.stride * o.in_stride[3], out_step = walk.stride * o.out_stride[3];
         const i64 in_apart = distance(o.in_stride, apart), out_apart = distance(o.out_stride, apart);
         i64 token = share.place;
@@ -212,38 +217,38 @@ struct Turner {
         char* out = o.out + offset(o.out_stride, share, 0, token);
         int left = 0;  // tokens
         if (share.count) left = static_cast<int>(walk.most) - (token + (walk.most - 1) * walk.stride >= walk.tokens);
-        const auto ask = [&](u32 slot, bool more) {
+        const auto prefetch = [&](u32 slot, bool more) {
             if (more) {
 #pragma unroll
-                for (int v = 0; v < VECTORS; ++v) fetch(ring[slot][v][threadIdx.x].word, in + v * in_apart);
+                for (int v = 0; v < VECTORS; ++v) fetch(buffer[slot][v][threadIdx.x].word, in + v * in_apart);
             }
             in += in_step;
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
 #pragma unroll
-        for (int slot = 0; slot < kTokenRows; ++slot) ask(slot, slot < left);
+        for (int slot = 0; slot < kTokenRows; ++slot) prefetch(slot, slot < left);
         fine.fill(walk);
         if (left == 0) return;
-        turns = share.unit < static_cast<u32>(walk.rotating);
+        rotates = share.unit < static_cast<u32>(walk.rotating);
         double frequency[PAIRS];
-        if (turns) rotation.frequencies(walk, fine, share.unit * PAIRS, frequency);
+        if (rotates) rotation.frequencies(walk, fine, share.unit * PAIRS, frequency);
         i64 position = position_of(walk, 0, token);
 #pragma unroll 1
         for (u32 slot = 0; left > 0; slot = (slot + 1) % kTokenRows, --left, out += out_step) {
-            if (turns) rotation.compute(walk, frequency, position);
+            if (rotates) rotation.compute(walk, frequency, position);
             if (left > 1) position = position_of(walk, 0, token += walk.stride);
             asm volatile("cp.async.wait_group %0;" ::"n"(kTokenRows - 1) : "memory");
 #pragma unroll
-            for (int v = 0; v < VECTORS; ++v) x[0][v] = ring[slot][v][threadIdx.x];
-            if (turns) turn(0);
+            for (int v = 0; v < VECTORS; ++v) x[0][v] = buffer[slot][v][threadIdx.x];
+            if (rotates) turn(0);
             store(0, out, out_apart);
-            ask(slot, left > kTokenRows);
+            prefetch(slot, left > kTokenRows);
         }
     }
 };
 
-// What is the thread's, of the operand that is its block's. All of it comes from few multiplications: nothing else is between the
-// start of a block and its first load.
+// Finds the work item of the thread, in the operand of its CTA, by few multiplications: nothing
+// else precedes the first load.
 __device__ inline const RopeOperand& divide(const RopeArgs& args, Share& share)
 {
     const RopeWalk& walk = args.walk;

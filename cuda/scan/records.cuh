@@ -1,104 +1,111 @@
-// The launch that reads x alone, of kinds with records: it leaves a bit for each element, for the launch that reads dy.
+// The record pass of cummax and cummin: a launch that reads only x and stores a bit for each
+// element that is a record, for the launch that reads dy.
 //
-// The best of a strip so far is in shared memory, raised by the few warps that hold a better element; the others find no record.
+// The best element of a panel so far is in shared memory, raised by the few warps that hold a
+// better one; all other warps find no record and skip the scan.
 #pragma once
 
 #include "scan/column/pipelined.cuh"
 #include "scan/row/pipelined.cuh"
 
 template <typename K, typename T>
-__device__ void Strip<K, T>::find_records(int t, uint4* stage)
+__device__ void PipelinedPanel<K, T>::find_record_flags(int t, uint4* stage)
 {
     Vector xs[R];
     read(stage, xs, rest - t * ROWS, static_cast<T>(K::pad(args)));
     const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };
-    const unsigned starts = part == 0 && t == 0 && warp == 0;
-    Cell cell[W];
-    Own<Head> own;
+    const unsigned segment_heads = split == 0 && t == 0 && warp == 0;
+    ThreadScan thread[W];
+    PerColumn<Prefix> own;
 #pragma unroll
     for (int v = 0; v < W; ++v) {
-        cell[v].begin(args);
-        own.at[v] = cell[v].head(xv(v), starts);
+        thread[v].begin(args);
+        own.at[v] = thread[v].prefix(xv(v), segment_heads);
     }
-    bool wins = starts;
+    bool wins = segment_heads;
 #pragma unroll
     for (int v = 0; v < W; ++v) {
-        wins = wins || cell[v].wins(best.at[v]);
-        if (own.at[v].best > best.at[v].best) atomicMax(&shared.head[lane].at[v].best, own.at[v].best);
+        wins = wins || thread[v].wins(best.at[v]);
+        if (own.at[v].best > best.at[v].best) atomicMax(&shared.prefix[lane].at[v].best, own.at[v].best);
     }
-    shared.heads[threadIdx.x] = own;
+    shared.prefixes[threadIdx.x] = own;
     __syncthreads();
-    Own<Head> before = best;
-    best = shared.head[lane];
-    if (this->phase() == kHeads) return;
+    PerColumn<Prefix> before = best;
+    best = shared.prefix[lane];
+    if (this->phase() == kUpsweepPrefix) return;
     Records found = {};
     if (__any_sync(~0u, wins)) {
-        join_ahead<1>(before);
+        combine_preceding<1>(before);
 #pragma unroll
         for (int v = 0; v < W; ++v) {
-            cell[v].enter(before.at[v], xv(v), xv(v), starts);
-            found.at[v] = static_cast<Bits>(cell[v].records);
+            thread[v].enter(before.at[v], xv(v), xv(v), segment_heads);
+            found.at[v] = static_cast<Bits>(thread[v].records);
         }
     }
-    reinterpret_cast<Records*>(this->records_of((static_cast<i64>(strip) * args.parts + part) * args.tiles + t))[threadIdx.x] = found;
+    reinterpret_cast<Records*>(this->records_of(
+        (static_cast<i64>(segment) * args.splits + split) * args.tiles_per_split + t))[threadIdx.x] = found;
 }
 
 template <typename K, typename T>
-__device__ void Long<K, T>::find_records(int t, uint4* stage)
+__device__ void PipelinedRow<K, T>::find_record_flags(int t, uint4* stage)
 {
     Vector xs[U];
     read(stage, xs, t, static_cast<T>(K::pad(args)));
     const Elements<A, T, V, U> x{xs};
-    Cell cell;
-    cell.begin(args);
-    const Head own = cell.head(x, starts(t));
-    const bool some = __any_sync(~0u, starts(t) || cell.wins(head));  // element of the warp
-    Head all = K::empty(), before = head;
+    ThreadScan thread;
+    thread.begin(args);
+    const Prefix own = thread.prefix(x, segment_heads(t));
+    const bool some = __any_sync(~0u, segment_heads(t) || thread.wins(prefix));  // any element of the warp
+    Prefix all = K::Prefix::identity(), before = prefix;
     if (some) {
-        all = heads_up_to<K>(own, lane);
-        if (lane == 31) atomicMax(&shared.head[0].best, all.best);
+        all = inclusive_prefix<K>(own, lane);
+        if (lane == 31) atomicMax(&shared.prefix[0].best, all.best);
     }
-    if (lane == 31) shared.heads[warp] = all;
+    if (lane == 31) shared.prefixes[warp] = all;
     __syncthreads();
-    cell.records = 0;
+    thread.records = 0;
     if (some) {
 #pragma unroll 1
-        for (int w = 0; w < warp; ++w) before = K::join(before, shared.heads[w]);
+        for (int w = 0; w < warp; ++w) before = K::combine(before, shared.prefixes[w]);
         all = from_below(all, 1);
-        cell.enter(lane > 0 ? K::join(before, all) : before, x, x, starts(t));
+        thread.enter(lane > 0 ? K::combine(before, all) : before, x, x, segment_heads(t));
     }
-    head = shared.head[0];
-    *reinterpret_cast<Bits*>(found + t * (BITS / 8)) = static_cast<Bits>(cell.records);
-    if (args.parts > 1 && threadIdx.x == 0) this->walk().head_before(t - this->first(), 0) = head;
+    prefix = shared.prefix[0];
+    *reinterpret_cast<Bits*>(found + t * (BITS / 8)) = static_cast<Bits>(thread.records);
+    if (args.splits > 1 && threadIdx.x == 0) this->split_state().prefix_before(t - this->first_tile(), 0) = prefix;
 }
 
-// Of the records of a part, those stay that win over all parts ahead. Tiles before the first that holds one have none then.
+// Clears the flags of records of a split that do not win over the splits before it. Only the first
+// tile with a winner is examined: tiles before it have none, later records win anyway.
 template <typename K, typename T>
-__device__ void Long<K, T>::settle(const Head& ahead)
+__device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
 {
     __shared__ int least;
-    const int all = this->mine();
-    Cell cell;
-    cell.begin(args);
+    const int all = this->split_tiles();
+    ThreadScan thread;
+    thread.begin(args);
     if (threadIdx.x == 0) least = all;
     __syncthreads();
-    for (int t = threadIdx.x; t < all; t += kLongThreads) {
-        if (cell.beats(this->walk().head_before(t, 0), ahead)) {
+    for (int t = threadIdx.x; t < all; t += kRowPipelinedThreads) {
+        if (thread.beats(this->split_state().prefix_before(t, 0), preceding)) {
             atomicMin(&least, t);
             break;
         }
     }
     __syncthreads();
-    char* records = this->records_of(static_cast<i64>(strip) * tiles() + this->first());
+    char* records = this->records_of(static_cast<i64>(segment) * tiles() + this->first_tile());
 #pragma unroll 1
-    for (int i = threadIdx.x; i < least * (BITS / 128); i += kLongThreads) reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
+    for (int i = threadIdx.x; i < least * (BITS / 128); i += kRowPipelinedThreads)
+        reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
     if (least == all) return;
     Bits& own = reinterpret_cast<Bits*>(records + least * (BITS / 8))[threadIdx.x];
-    const int first = (this->first() + least) * TILE + static_cast<int>(threadIdx.x) * I - ahead_of(0);
-    const T* from = reinterpret_cast<const T*>(args.x.data) + Places::at_stride(args, 0, strip).x;
+    const int first = (this->first_tile() + least) * TILE + static_cast<int>(threadIdx.x) * I - misalignment_at(0);
+    const T* from = reinterpret_cast<const T*>(args.x.data) + Places::at_stride(args, 0, segment).x;
     unsigned wins = 0;
 #pragma unroll 1
     for (int i = max(-first, 0); i < min(static_cast<int>(args.n) - first, I); ++i)
-        wins |= static_cast<unsigned>(cell.beats(cell.head_of(widen<A>(from[(back() ? -1 : 1) * static_cast<i64>(first + i)])), ahead)) << i;
+        wins |= static_cast<unsigned>(thread.beats(
+                    thread.prefix_of(widen<A>(from[(back() ? -1 : 1) * static_cast<i64>(first + i)])), preceding))
+                << i;
     own &= static_cast<Bits>(wins);
 }

@@ -1,4 +1,4 @@
-// cumsum, and cummax and cummin (cumextremum; indices is the same with the winners given).
+// Kernels of cumsum, cummax and cummin (cumextremum), and of indices, where the winners are given.
 #include "scan/export.cuh"
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/indices.cuh"
@@ -6,13 +6,13 @@
 FOR_EACH_FLOAT(EXPORT_KIND, cumsum, Cumsum, 2, 3, 5, 5, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 2, 3, 3, 2)
 FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 2, 3, 3, 2)
-FOR_EACH_FLOAT(EXPORT_STRIPS, cumsum, Cumsum)
-FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum, Recorded)
-FOR_EACH_FLOAT(EXPORT_LONG, cumsum, Cumsum, 2)
-FOR_EACH_FLOAT(EXPORT_LONG, cumextremum, Recorded, 3)
-FOR_EACH_FLOAT(EXPORT_PIECES, cumextremum, Cumextremum)
-FOR_EACH_FLOAT(EXPORT_STRIPS, cumextremum_records, Finder)
-FOR_EACH_FLOAT(EXPORT_LONG, cumextremum_records, Finder, 3)
+FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, cumsum, Cumsum)
+FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, cumextremum, FromRecordFlags)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, cumsum, Cumsum, 2)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, cumextremum, FromRecordFlags, 3)
+FOR_EACH_FLOAT(EXPORT_ROW_CLUSTER, cumextremum, Cumextremum)
+FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, cumextremum_records, RecordPass)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, cumextremum_records, RecordPass, 3)
 
 #define EXPORT_REPAIR(name, T, A, ...) \
     EXPORT_THREADS(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))

@@ -1,289 +1,327 @@
-// Strips of columns that lie side by side in aligned rows, each held by the blocks of a cluster, a slab of rows each, in registers, so that
-// memory is read once: a block tells the others what the columns of its slab come to, and hears what theirs do, while its next slab comes to
-// shared memory.
+// Cluster columns (column_cluster). A panel of adjacent columns in aligned rows is divided among
+// the CTAs of a thread-block cluster; each keeps its slice of rows in registers, so x and dy are
+// read once. CTAs exchange the aggregates of their columns through distributed shared memory
+// (st.async + mbarrier) while cp.async prefetches the slice of the next panel.
 //
-// For kinds that are tried first. What is against a strip is told by each of its blocks.
+// For fast paths only. Each CTA adds its rejections to the flag of the panel; the fallback pass
+// recomputes rejected panels.
 #pragma once
 
 #include "common/cluster.cuh"
 #include "scan/tile/row_tile.cuh"
 
-constexpr int kSlabThreads = 512;  // of a block, at most
-constexpr int kSlabSeen = 8;       // rows of a strip whose numbers make its bases
+constexpr int kColumnClusterThreads = 512;  // threads of a CTA at most
+constexpr int kClusterBaseRows = 8;         // rows of a panel that its bases are found from
 
-constexpr int kSlabSide = 128;     // bytes of a row of a strip, a line of a cache
+constexpr int kPanelBytes = 128;  // [bytes] a row of a panel: a cache line
 
-// A thread of a block, whose slabs are at the same place of every so many strips. It owns R rows of the columns that are in a word; the lanes
-// that own a row are a group. The room of a warp is for its x and dy, row by row, for the first rows of the strip, and for x that is taken again.
+// A thread of a persistent cluster. It owns R rows of the columns in one 32-bit word; the lanes
+// that own the same rows are a group. The shared memory of a warp holds its x and dy, row by row,
+// then the first rows of the panel (HAS_BASE), then x to recompute from.
 template <typename K, typename T>
-struct Slab {
+struct ClusterPanel {
     using A = typename K::Number;
-    static constexpr int COLUMNS = kSlabSide / sizeof(T), PER = Words<T, 2>::PER_WORD;
+    static constexpr int COLUMNS = kPanelBytes / sizeof(T), PER = Words<T, 2>::PER_WORD;
     static constexpr int LANES = COLUMNS / PER, GROUPS = 32 / LANES, ROWS = 32, R = ROWS / GROUPS, N = 8;
-    static constexpr int SIDE = kSlabSide / 16, DOWN = 32 / SIDE;  // vectors of a row; rows that lanes ask for at once
-    static constexpr int AGAIN = kAgain<K, PER, R> / PER;  // rows of a lane
-    static constexpr int OPERAND = ROWS * SIDE, SEEN = kBased<K> ? kSlabSeen * SIDE : 0, ROOM = 2 * OPERAND + SEEN + AGAIN * GROUPS * SIDE;
-    using Cell = typename K::template Cell<R, N, false>;
+    // 16-byte vectors of a row; rows that a warp copies at once.
+    static constexpr int VECTORS_PER_ROW = kPanelBytes / 16, ROWS_PER_COPY = 32 / VECTORS_PER_ROW;
+    static constexpr int RECOMPUTED = K::template RECOMPUTED<PER, R> / PER;  // rows of a lane
+    static constexpr int OPERAND = ROWS * VECTORS_PER_ROW,
+                         BASE_VECTORS = K::HAS_BASE ? kClusterBaseRows * VECTORS_PER_ROW : 0,
+                         WARP_VECTORS = 2 * OPERAND + BASE_VECTORS + RECOMPUTED * GROUPS * VECTORS_PER_ROW;
+    using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Word = Words<T, PER>;
     using Column = Elements<A, T, PER, R, true>;
 
-    // What the columns of a lane come to.
+    // A state for each column of a lane.
     template <typename S>
-    struct alignas(PER * sizeof(S)) Each {
+    struct alignas(PER * sizeof(S)) PerColumn {
         S at[PER];
 
-        __device__ static Each of(const S& s)
+        __device__ static PerColumn of(const S& s)
         {
-            Each each;
+            PerColumn each;
 #pragma unroll
             for (int k = 0; k < PER; ++k) each.at[k] = s;
             return each;
         }
-        __device__ friend Each joined(const Each& l, const Each& r)
+        __device__ friend PerColumn combined(const PerColumn& l, const PerColumn& r)
         {
-            Each each;
+            PerColumn each;
 #pragma unroll
-            for (int k = 0; k < PER; ++k) each.at[k] = K::join(l.at[k], r.at[k]);
+            for (int k = 0; k < PER; ++k) each.at[k] = K::combine(l.at[k], r.at[k]);
             return each;
         }
     };
-    using Heads = Each<typename K::Head>;
-    using Tails = Each<typename K::Tail>;
+    using Prefixes = PerColumn<typename K::Prefix>;
+    using Suffixes = PerColumn<typename K::Suffix>;
 
-    // What the columns of other blocks come to, [block][lane]: heads of all but the last one, tails of all but the first one.
+    // Mailbox for the states of other CTAs, [CTA][lane]: prefixes of all but the last CTA, suffixes
+    // of all but the first.
     struct Box {
-        Room<Heads, (kClusterBlocks - 1) * LANES> ahead;
-        Room<Tails, (kClusterBlocks - 1) * LANES> behind;
-        Barrier come[2];  // of what is told at once, and of what is told when that is heard
+        Uninitialized<Prefixes, (kClusterBlocks - 1) * LANES> preceding;
+        Uninitialized<Suffixes, (kClusterBlocks - 1) * LANES> following;
+        Barrier full_barrier[2];  // first exchange; second exchange, which depends on the first
     };
     struct Shared {
-        Room<Heads, kSlabThreads / 32 * LANES> heads;  // of warps, [warp][lane]
-        Room<Tails, kSlabThreads / 32 * LANES> tails;
-        Room<Heads, LANES> head;  // the join of those of blocks
-        Room<Tails, LANES> tail;
-        Box boxes[2];  // of strips by turns
+        Uninitialized<Prefixes, kColumnClusterThreads / 32 * LANES> prefixes;  // of warps, [warp][lane]
+        Uninitialized<Suffixes, kColumnClusterThreads / 32 * LANES> suffixes;
+        Uninitialized<Prefixes, LANES> prefix;  // combined over other CTAs
+        Uninitialized<Suffixes, LANES> suffix;
+        Box boxes[2];  // alternate between panels
     };
 
     const ScanArgs& args;
     Shared& shared;
-    uint4* room;
-    int pieces = static_cast<int>(args.parts), warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    uint4* smem;
+    int slices = static_cast<int>(args.splits), warp = threadIdx.x / 32, warps = blockDim.x / 32;
     int lane = threadIdx.x % 32, place = lane % LANES, group = lane / LANES;
-    unsigned strip = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces), turn = 0;
-    int piece = static_cast<int>(blockIdx.x - strip * pieces);
-    int first, rest;  // the row of the warp, and how many of its rows exist
+    unsigned panel = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices),
+             iteration = 0;
+    int slice = static_cast<int>(blockIdx.x - panel * slices);
+    int first, rest;  // first row of the warp; how many of its rows exist
 
-    __device__ Slab(const ScanArgs& args, Shared& shared, uint4* rooms) : args(args), shared(shared), room(rooms + threadIdx.x / 32 * ROOM)
+    __device__ ClusterPanel(const ScanArgs& args, Shared& shared, uint4* block_smem)
+        : args(args), shared(shared), smem(block_smem + threadIdx.x / 32 * WARP_VECTORS)
     {
-        first = opaque((piece * warps + warp) * ROWS);
-        rest = opaque(max(min(static_cast<int>(args.n) - first, ROWS), 0));
+        first = keep_here((slice * warps + warp) * ROWS);
+        rest = keep_here(max(min(static_cast<int>(args.n) - first, ROWS), 0));
         Words<T, 16 / sizeof(T)> none;
 #pragma unroll
         for (int v = 0; v < 16 / static_cast<int>(sizeof(T)); ++v) none.set(v, static_cast<T>(K::pad(args)));
 #pragma unroll 1
-        for (int m = lane; m < OPERAND; m += 32) {  // what does not exist never comes
-            if (place_of_row(m / SIDE) < rest) continue;
-            none.store(reinterpret_cast<T*>(room + m));
-            room[OPERAND + m] = uint4{0, 0, 0, 0};
+        for (int m = lane; m < OPERAND; m += 32) {  // vectors that do not exist are never copied
+            if (place_of_row(m / VECTORS_PER_ROW) < rest) continue;
+            none.store(reinterpret_cast<T*>(smem + m));
+            smem[OPERAND + m] = uint4{0, 0, 0, 0};
         }
-        if constexpr (kBased<K>) {
-            for (int m = lane; m < kSlabSeen * SIDE; m += 32) none.store(reinterpret_cast<T*>(room + 2 * OPERAND + m));
+        if constexpr (K::HAS_BASE) {
+            for (int m = lane; m < kClusterBaseRows * VECTORS_PER_ROW; m += 32)
+                none.store(reinterpret_cast<T*>(smem + 2 * OPERAND + m));
         }
     }
 
-    // Where a row is in the room, and which row is there: lest groups read from the same banks, rows of the second one are exchanged in pairs.
+    // The swizzle of rows: the slot of a row in shared memory, and the row in a slot. Rows of the
+    // second group are exchanged in pairs, so that groups hit different banks.
     static __device__ constexpr int place_of_row(int row) { return row ^ row / R; }
 
-    // Where a strip is; its columns.
+    // The offsets of a panel, and how many of its columns exist.
     struct Item {
         Places place;
         int held;
     };
-    __device__ Item locate(unsigned strip) const
+    __device__ Item locate(unsigned panel) const
     {
-        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS), outer = args.dims == 1 ? 0 : strip / side;
-        const i64 column = static_cast<i64>(strip - outer * side) * COLUMNS;
+        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
+                       outer = args.dims == 1 ? 0 : panel / side;
+        const i64 column = static_cast<i64>(panel - outer * side) * COLUMNS;
         Places p = Places::of(args, 1, outer);
-        p.dy += column, p.x += column, p.dx += column;
+        p.dy += column;
+        p.x += column;
+        p.dx += column;
         return {p, static_cast<int>(min(args.extent[0] - column, static_cast<i64>(COLUMNS)))};
     }
 
-    // Whether all of it exists. Not by `rest`: ptxas 13.0.88 compares what is both a least and a most with one of the two wrongly.
-    __device__ bool whole(const Item& item) const { return item.held == COLUMNS && first + ROWS <= static_cast<int>(args.n); }
+    // Whether all rows and columns of the warp exist. Computed without `rest`: ptxas 13.0.88
+    // miscompiles a comparison of a value that is both a min and a max with one of its bounds.
+    __device__ bool whole(const Item& item) const
+    {
+        return item.held == COLUMNS && first + ROWS <= static_cast<int>(args.n);
+    }
 
-    __device__ void ask(unsigned strip) const;
+    __device__ void prefetch_tile(unsigned panel) const;
     template <int M>
-    static __device__ void ask_all(unsigned even, unsigned odd, const char* from, i64 apart);
+    static __device__ void prefetch_whole(unsigned even, unsigned odd, const char* from, i64 stride);
     __device__ void read(Word (&word)[R], const uint4* from) const;
-    __device__ void keep(const Word (&word)[R]) const;
-    __device__ void remember(Word (&word)[R]) const;
+    __device__ void stash_x(const Word (&word)[R]) const;
+    __device__ void reload_x(Word (&word)[R]) const;
     __device__ void write(const Word (&word)[R], const Item& item) const;
-    __device__ T* kept(int r) const { return reinterpret_cast<T*>(room + 2 * OPERAND + SEEN) + (r * 32 + lane) * PER; }
+    __device__ T* stashed_x(int r) const
+    {
+        return reinterpret_cast<T*>(smem + 2 * OPERAND + BASE_VECTORS) + (r * 32 + lane) * PER;
+    }
 
-    // A vector; the whole line of the cache comes with it, as the strip beside this one asks for the rest where rows do not begin with lines.
+    // Copies a 16-byte vector and prefetches its whole cache line: if rows do not begin at a line,
+    // the next panel needs the rest.
     template <int TO = 0>
     static __device__ void fetch(unsigned to, const char* from)
     {
         asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from), "n"(TO) : "memory");
     }
 
-    // What a group of the warp is met by; what the warp comes to is left to the others.
-    __device__ Heads meet_groups(Heads head) const
+    // Exclusive scan over the groups of the warp; stores the total of the warp for the other warps.
+    __device__ Prefixes exclusive_in_warp(Prefixes prefix) const
     {
 #pragma unroll
         for (int d = LANES; d < 32; d *= 2) {
-            const Heads left = from_below(head, d);
-            if (lane >= d) head = joined(left, head);
+            const Prefixes left = from_below(prefix, d);
+            if (lane >= d) prefix = combined(left, prefix);
         }
-        if (group == GROUPS - 1) shared.heads[warp * LANES + place] = head;
-        if (GROUPS > 1) head = from_below(head, LANES);
-        return group == 0 ? Heads::of(K::empty()) : head;
+        if (group == GROUPS - 1) shared.prefixes[warp * LANES + place] = prefix;
+        if (GROUPS > 1) prefix = from_below(prefix, LANES);
+        return group == 0 ? Prefixes::of(K::Prefix::identity()) : prefix;
     }
-    __device__ Tails meet_groups(Tails tail) const
+    __device__ Suffixes exclusive_in_warp(Suffixes suffix) const
     {
 #pragma unroll
         for (int d = LANES; d < 32; d *= 2) {
-            const Tails right = from_above(tail, d);
-            if (lane + d < 32) tail = joined(tail, right);
+            const Suffixes right = from_above(suffix, d);
+            if (lane + d < 32) suffix = combined(suffix, right);
         }
-        if (group == 0) shared.tails[warp * LANES + place] = tail;
-        if (GROUPS > 1) tail = from_above(tail, LANES);
-        return group == GROUPS - 1 ? Tails::of(K::nothing()) : tail;
+        if (group == 0) shared.suffixes[warp * LANES + place] = suffix;
+        if (GROUPS > 1) suffix = from_above(suffix, LANES);
+        return group == GROUPS - 1 ? Suffixes::of(K::Suffix::identity()) : suffix;
     }
 
-    // What groups are met by becomes what they are met by in the block; what enters that is in shared memory then.
-    template <bool HEADS, bool TAILS>
-    __device__ void meet(Heads& head, Tails& tail)
+    // Exclusive scan over the CTA and the cluster: extends the states before a group in its warp to
+    // the states before it in its CTA. The state that enters the CTA goes to shared.prefix and
+    // shared.suffix.
+    template <bool PREFIXES, bool SUFFIXES>
+    __device__ void exchange(Prefixes& prefix, Suffixes& suffix)
     {
-        Box& box = shared.boxes[turn & 1];
-        const Barrier& barrier = box.come[!HEADS];
-        const Heads empty = Heads::of(K::empty());
-        const Tails nothing = Tails::of(K::nothing());
+        Box& box = shared.boxes[iteration & 1];
+        const Barrier& barrier = box.full_barrier[!PREFIXES];
+        const Prefixes prefix_identity = Prefixes::of(K::Prefix::identity());
+        const Suffixes suffix_identity = Suffixes::of(K::Suffix::identity());
         __syncthreads();
 #pragma unroll 1
-        for (int other = warp * GROUPS + group; other < pieces; other += warps * GROUPS) {
-            if (HEADS && other > piece) barrier.leave(other, box.ahead[piece * LANES + place], sum(&shared.heads[0], 0, warps, empty));
-            if (TAILS && other < piece) barrier.leave(other, box.behind[(piece - 1) * LANES + place], sum(&shared.tails[0], 0, warps, nothing));
+        for (int other = warp * GROUPS + group; other < slices; other += warps * GROUPS) {
+            if (PREFIXES && other > slice)
+                barrier.st_async(
+                    other, box.preceding[slice * LANES + place], sum(&shared.prefixes[0], 0, warps, prefix_identity));
+            if (SUFFIXES && other < slice)
+                barrier.st_async(
+                    other, box.following[(slice - 1) * LANES + place],
+                    sum(&shared.suffixes[0], 0, warps, suffix_identity));
         }
         __syncwarp();
         if (threadIdx.x == 0) {
-            const int states = (HEADS ? piece : 0) * static_cast<int>(sizeof(Heads)) + (TAILS ? pieces - 1 - piece : 0) * static_cast<int>(sizeof(Tails));
-            barrier.expect(LANES * states);
+            const int states = (PREFIXES ? slice : 0) * static_cast<int>(sizeof(Prefixes)) +
+                               (SUFFIXES ? slices - 1 - slice : 0) * static_cast<int>(sizeof(Suffixes));
+            barrier.arrive_expect_tx(LANES * states);
         }
-        if (HEADS) head = joined(sum(&shared.heads[0], 0, warp, empty), head);
-        if (TAILS) tail = joined(tail, sum(&shared.tails[0], warp + 1, warps, nothing));
-        if (HEADS && warp == 0) {
-            barrier.wait(turn >> 1);
-            shared.head[place] = sum(&box.ahead[0], 0, piece, empty);
+        if (PREFIXES) prefix = combined(sum(&shared.prefixes[0], 0, warp, prefix_identity), prefix);
+        if (SUFFIXES) suffix = combined(suffix, sum(&shared.suffixes[0], warp + 1, warps, suffix_identity));
+        if (PREFIXES && warp == 0) {
+            barrier.wait(iteration >> 1);
+            shared.prefix[place] = sum(&box.preceding[0], 0, slice, prefix_identity);
         }
-        if (TAILS && warp == warps - 1) {
-            barrier.wait(turn >> 1);
-            shared.tail[place] = sum(&box.behind[0], piece, pieces - 1, nothing);
+        if (SUFFIXES && warp == warps - 1) {
+            barrier.wait(iteration >> 1);
+            shared.suffix[place] = sum(&box.following[0], slice, slices - 1, suffix_identity);
         }
         __syncthreads();
     }
 
-    // The join of what the columns come to in some warps or blocks.
+    // The combined states of warps, or CTAs, from..to-1, for the columns of this lane.
     template <typename S>
-    __device__ S sum(const S* room, int from, int to, S all) const
+    __device__ S sum(const S* smem, int from, int to, S all) const
     {
 #pragma unroll 4
-        for (int i = from; i < to; ++i) all = joined(all, room[i * LANES + place]);
+        for (int i = from; i < to; ++i) all = combined(all, smem[i * LANES + place]);
         return all;
     }
 
-    // The slab of a strip; returns what is against it.
+    // Runs the slice of a panel and returns the rejections of this thread.
     __device__ unsigned run()
     {
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
         Word xs[R], ys[R];
-        read(xs, room), read(ys, room + OPERAND);
-        Cell cell[PER];
+        read(xs, smem);
+        read(ys, smem + OPERAND);
+        ThreadScan thread[PER];
         const auto each = [&](auto visit) {
 #pragma unroll
-            for (int k = 0; k < PER; ++k) visit(k, cell[k], Column{xs, k}, Column{ys, k});
+            for (int k = 0; k < PER; ++k) visit(k, thread[k], Column{xs, k}, Column{ys, k});
         };
-        each([&](int k, Cell& cell, const Column&, const Column&) {
-            cell.begin(args);
-            if constexpr (kBased<K>) cell.base = base(k);
+        each([&](int k, ThreadScan& thread, const Column&, const Column&) {
+            thread.begin(args);
+            if constexpr (K::HAS_BASE) thread.base = base(k);
         });
-        keep(xs);
+        stash_x(xs);
         __syncwarp();
-        ask(strip + apart);
-        const unsigned starts = piece == 0 && warp == 0 && group == 0;
-        Heads head;
-        Tails tail;
-        each([&](int k, Cell& cell, const Column& x, const Column& y) {
-            if constexpr (kTogether<K>)
-                tail.at[k] = cell.tail(x, y, starts), head.at[k] = cell.product;
+        prefetch_tile(panel + stride);
+        const unsigned segment_heads = slice == 0 && warp == 0 && group == 0;
+        Prefixes prefix;
+        Suffixes suffix;
+        each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
+            if constexpr (K::PREFIX_FROM_SUFFIX)
+                suffix.at[k] = thread.suffix(x, y, segment_heads), prefix.at[k] = thread.product;
             else
-                head.at[k] = cell.head(x, starts);
+                prefix.at[k] = thread.prefix(x, segment_heads);
         });
-        head = meet_groups(head);
-        if constexpr (kTogether<K>) tail = meet_groups(tail);
-        meet<true, !K::ORDERED>(head, tail);
-        renew(xs), renew(ys);
-        head = joined(shared.head[place], head);
-        each([&](int k, Cell& cell, const Column& x, const Column& y) { cell.enter(head.at[k], x, y, starts); });
-        if constexpr (K::ORDERED) {
-            each([&](int k, Cell& cell, const Column& x, const Column& y) { tail.at[k] = cell.tail(x, y, starts); });
-            tail = meet_groups(tail);
-            meet<false, true>(head, tail);
+        prefix = exclusive_in_warp(prefix);
+        if constexpr (K::PREFIX_FROM_SUFFIX) suffix = exclusive_in_warp(suffix);
+        exchange<true, !K::SUFFIX_NEEDS_PREFIX>(prefix, suffix);
+        rematerialize(xs);
+        rematerialize(ys);
+        prefix = combined(shared.prefix[place], prefix);
+        each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
+            thread.enter(prefix.at[k], x, y, segment_heads);
+        });
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) {
+            each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
+                suffix.at[k] = thread.suffix(x, y, segment_heads);
+            });
+            suffix = exclusive_in_warp(suffix);
+            exchange<false, true>(prefix, suffix);
         }
-        remember(xs), renew(ys);
-        tail = joined(tail, shared.tail[place]);
-        const Item item = locate(strip);
-        unsigned faults = 0;
-        each([&](int k, Cell& cell, const Column& x, const Column& y) {
-            cell.finish(tail.at[k], x, y, starts, [&](int c, const A(&dx)[N]) {
+        reload_x(xs);
+        rematerialize(ys);
+        suffix = combined(suffix, shared.suffix[place]);
+        const Item item = locate(panel);
+        unsigned rejections = 0;
+        each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
+            thread.finish(suffix.at[k], x, y, segment_heads, [&](int c, const A(&dx)[N]) {
                 const Pack<T, N> pack = narrowed<T, N>(dx);
 #pragma unroll
                 for (int i = 0; i < N; ++i) ys[c * N + i].replace(k, pack.at[i]);
             });
-            if (place * PER + k < item.held) faults |= cell.faults;
+            if (place * PER + k < item.held) rejections |= thread.rejections;
         });
         write(ys, item);
-        return group * R < rest ? faults : 0;
+        return group * R < rest ? rejections : 0;
     }
 
     __device__ A base(int k) const
     {
-        const T* seen = reinterpret_cast<const T*>(room + 2 * OPERAND) + place * PER + k;
+        const T* seen = reinterpret_cast<const T*>(smem + 2 * OPERAND) + place * PER + k;
         A largest = seen[0];
 #pragma unroll
-        for (int r = 1; r < kSlabSeen; ++r) largest = fmax(largest, seen[r * COLUMNS]);
+        for (int r = 1; r < kClusterBaseRows; ++r) largest = fmax(largest, seen[r * COLUMNS]);
         return K::base(seen[0], largest);
     }
 };
 
-// Multiprocessors of compute capability 12 have less shared memory.
+// SMs of compute capability 12 have too little shared memory.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 1200
-constexpr bool kSlabs = kClusters;
+constexpr bool kColumnClusters = kClusters;
 #else
-constexpr bool kSlabs = false;
+constexpr bool kColumnClusters = false;
 #endif
 
 template <typename K, typename T>
-__device__ void slabs(const ScanArgs& args)
+__device__ void column_cluster(const ScanArgs& args)
 {
-    if constexpr (kSlabs) {
-        using Own = Slab<TameKind<K, T>, T>;
-        extern __shared__ __align__(128) uint4 rooms[];
+    if constexpr (kColumnClusters) {
+        using Own = ClusterPanel<FastPath<K, T>, T>;
+        extern __shared__ __align__(128) uint4 block_smem[];
         __shared__ typename Own::Shared shared;
-        Own own(args, shared, rooms);
+        Own own(args, shared, block_smem);
         __syncwarp();
-        own.ask(own.strip);
-        if (threadIdx.x < 4) shared.boxes[threadIdx.x / 2].come[threadIdx.x % 2].open();
-        if (own.piece == 0)  // its blocks have told nothing against a strip, nor have those met that do some again
-            for (unsigned i = own.strip + threadIdx.x * own.apart; i <= args.strips; i += blockDim.x * own.apart) args.bad[i] = 0;
+        own.prefetch_tile(own.panel);
+        if (threadIdx.x < 4) shared.boxes[threadIdx.x / 2].full_barrier[threadIdx.x % 2].init();
+        if (own.slice == 0)  // clears the flags of its panels, and the CTA count of grid_sync for the fallback pass
+            for (unsigned i = own.panel + threadIdx.x * own.stride; i <= args.segments; i += blockDim.x * own.stride)
+                args.reject_flags[i] = 0;
         __syncthreads();
-        meet_cluster();
+        cluster_sync();
 #pragma unroll 1
-        for (; own.strip < args.strips; own.strip += own.apart, ++own.turn) {
-            const unsigned faults = __reduce_or_sync(0xffffffff, own.run());
-            if (faults && own.lane == 0) atomicOr(&args.bad[own.strip], static_cast<int>(faults));
+        for (; own.panel < args.segments; own.panel += own.stride, ++own.iteration) {
+            const unsigned rejections = __reduce_or_sync(0xffffffff, own.run());
+            if (rejections && own.lane == 0) atomicOr(&args.reject_flags[own.panel], static_cast<int>(rejections));
         }
-        meet_cluster();
+        cluster_sync();
     }
 }

@@ -1,77 +1,87 @@
-// scan/column/: the kernels that scan along a dim while another one is adjacent in memory, a file for each strategy.
+// scan/column/: the kernels that scan along a dim while another one is adjacent in memory, a file
+// for each strategy.
 //
-// Scans along a dim while another one is adjacent in memory: a block walks the tiles of a strip of columns, or of a part of one.
+// This file: column_tiled, for any layout. A CTA walks the tiles of a panel of columns, or of a
+// split of one.
 #pragma once
 
 #include "scan/tile/column_tile.cuh"
 
-// Whether strips of one tile have code of their own. Indices need not be quick.
+// Whether panels of one tile have code of their own. Indices need not be fast.
 template <typename K>
 constexpr bool kShort = !__is_same(typename K::Value, i64);
 
-// Strips of one tile. Returns false, and has done nothing, where the kind cannot do those of this block.
+// Runs panels of one tile. Returns false, and has stored nothing, if the fast path rejects those of
+// this CTA.
 template <typename K, typename T>
 __device__ bool column_tile(const ScanArgs& args)
 {
-    extern __shared__ __align__(128) uint4 ring[];
-    const Outer<K, T> scan(args, ring);
-    return scan.template run<true>(0, 0, 0) != kUndone;
+    extern __shared__ __align__(128) uint4 buffer[];
+    const ColumnTile<K, T> scan(args, buffer);
+    return scan.template run<true>(0, 0, 0) != kRejected;
 }
 
-// A part of a strip: its tiles forward for their heads, where nobody else finds them, and then back. A strip that a kind cannot do is marked.
+// Runs a split of a panel: walks its tiles forward for prefixes, unless an upsweep has found them,
+// then backward. Rejections go to the flag of the panel.
 template <typename K, typename T>
 __device__ void column_tiles(const ScanArgs& args)
 {
-    extern __shared__ __align__(128) uint4 ring[];
-    const Outer<K, T> scan(args, ring);
-    auto& entering = scan.entering;
+    extern __shared__ __align__(128) uint4 buffer[];
+    const ColumnTile<K, T> scan(args, buffer);
+    auto& carry_in = scan.carry_in;
     const int phase = scan.phase();
-    const i64 first = args.parts == 1 ? 0 : (scan.item() - scan.strip * args.parts) * args.tiles;
-    const int c = threadIdx.x, d = scan.tail_column(), count = static_cast<int>(args.tiles);
-    const int ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
-    const int steps = phase == kHeads ? ahead : ahead + count;
-    if constexpr (K::HEAD) {
-        if (scan.charged()) entering.heads[c] = K::empty();
+    const i64 first = args.splits == 1 ? 0 : (scan.item() - scan.segment * args.splits) * args.tiles_per_split;
+    const int c = threadIdx.x, d = scan.suffix_column(), count = static_cast<int>(args.tiles_per_split);
+    const int prefix_steps =
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
+    const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
+    if constexpr (K::NEEDS_PREFIX) {
+        if (scan.owns_column()) carry_in.prefixes[c] = K::Prefix::identity();
     }
-    if (scan.charged_tails()) entering.tails[d] = args.parts == 1 || phase != 0 ? K::far(K::nothing()) : scan.walk().behind(d);
-    unsigned faults = 0;
+    if (scan.owns_suffix_column())
+        carry_in.suffixes[d] = args.splits == 1 || phase != 0 ? K::to_carry(K::Suffix::identity())
+                                                              : scan.split_state().suffix_after_split(d);
+    unsigned rejections = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        const bool heads = step < ahead;
-        const int t = heads ? step : count - 1 - (step - ahead);
-        if constexpr (K::HEAD) {
-            if (heads && scan.charged()) scan.walk().head_before(t, c) = entering.heads[c];
-            if (step == ahead && scan.charged()) entering.heads[c] = args.parts > 1 ? scan.walk().ahead(c) : K::empty();
+        const bool prefix_only = step < prefix_steps;
+        const int t = prefix_only ? step : count - 1 - (step - prefix_steps);
+        if constexpr (K::NEEDS_PREFIX) {
+            if (prefix_only && scan.owns_column()) scan.split_state().prefix_before(t, c) = carry_in.prefixes[c];
+            if (step == prefix_steps && scan.owns_column())
+                carry_in.prefixes[c] = args.splits > 1 ? scan.split_state().prefix_before_split(c)
+                                                       : K::Prefix::identity();
         }
-        faults |= scan.template run<false>(first + t, t, heads ? kHeads : phase);
+        rejections |= scan.template run<false>(first + t, t, prefix_only ? kUpsweepPrefix : phase);
         if (count > 1) __syncthreads();
     }
-    if constexpr (K::HEAD) {
-        if (phase == kHeads && scan.charged()) scan.walk().head(c) = entering.heads[c];
+    if constexpr (K::NEEDS_PREFIX) {
+        if (phase == kUpsweepPrefix && scan.owns_column()) scan.split_state().prefix(c) = carry_in.prefixes[c];
     }
-    if (phase == kTails && scan.charged_tails()) scan.walk().tail(d) = entering.tails[d];
-    if constexpr (kTame<K>) {
-        faults = faults_of_block(faults);
-        if (c == 0) tell_faults(args, scan.strip, phase, faults);
+    if (phase == kUpsweepSuffix && scan.owns_suffix_column()) scan.split_state().suffix(d) = carry_in.suffixes[d];
+    if constexpr (K::IS_FAST) {
+        rejections = block_rejections(rejections);
+        if (c == 0) store_rejections(args, scan.segment, phase, rejections);
     }
 }
 
 template <typename K, typename T>
-__device__ __noinline__ void column_tiles_apart(const ScanArgs& args)
+__device__ __noinline__ void column_tiles_fallback(const ScanArgs& args)
 {
-    do_items(args, 1, [&] { column_tiles<K, T>(args); });
+    for_each_work_item(args, 1, [&] { column_tiles<K, T>(args); });
 }
 
 template <typename K, typename T>
-__device__ void columns(const ScanArgs& args)
+__device__ void column_tiled(const ScanArgs& args)
 {
-    using First = TameKind<K, T>;
-    const bool again = args.flags & kMarked, one = kShort<K> && args.tiles * args.parts == 1 && !again;
-    if (!one && !again) return column_tiles<First, T>(args);
+    using First = FastPath<K, T>;
+    const bool fallback = args.flags & kFallback,
+               one = kShort<K> && args.tiles_per_split * args.splits == 1 && !fallback;
+    if (!one && !fallback) return column_tiles<First, T>(args);
     if constexpr (kShort<K>) {
         if (one && column_tile<First, T>(args)) return;
     }
-    if constexpr (kTamed<K>) {
-        if (some_item(args, 1)) column_tiles_apart<K, T>(args);
+    if constexpr (kHasFastPath<K>) {
+        if (has_work_item(args, 1)) column_tiles_fallback<K, T>(args);
     }
 }

@@ -1,91 +1,105 @@
-// cumprod:  w = E, c = x, E' = E x
+// cumprod, extended-range path: w = E, c = x, E' = E x. Products between threads have an extended
+// range, so that no input overflows or underflows early.
 #pragma once
 
 #include "scan/kinds/cumprod_extended.cuh"
 
+template <typename A, bool EXACT>
+struct FastCumprod;
+
 template <typename A>
-struct Cumprod : SameTail<ProductTail<A>> {
-    static constexpr bool HEAD = true, ORDERED = false;
+struct Cumprod : SameCarry<ProductSuffix<A>> {
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, LONG_COMBINE = true;
+    template <typename T>
+    using FastPathFor = FastCumprod<A, (sizeof(T) > 2)>;
     using Number = A;
     using Value = A;
-    using Head = Product<A>;
-    using Tail = ProductTail<A>;
+    using Prefix = Product<A>;
+    using Suffix = ProductSuffix<A>;
 
-    static __device__ Head empty() { return Head::one(); }
-    static __device__ Head join(const Head& l, const Head& r) { return l * r; }
-    static __device__ Tail nothing() { return {Head::one(), Head::zero()}; }
-    static __device__ Tail join(const Tail& l, const Tail& r)
+    static __device__ Prefix combine(const Prefix& l, const Prefix& r) { return l * r; }
+    static __device__ Suffix combine(const Suffix& l, const Suffix& r)
     {
-        const Tail t = {l.a * r.a, l.b + plain(l.a, r.b)};
+        const Suffix t = {l.a * r.a, l.b + plain(l.a, r.b)};
         return t.a.special() || t.b.special() ? composed<A>(l, r) : t;
     }
     static __device__ A pad(const ScanArgs&) { return A(1); }
 
     template <int I, int N, bool SEG>
-    struct Cell {
-        Head chunk[I / N];  // the product of N elements since their last start; then the product of all before them
-        Head product;       // since the last start
+    struct ThreadScan {
+        // Product of N elements since their last segment head; after `enter`, of everything before
+        // them.
+        Prefix chunk[I / N];
+        Prefix product;  // since the last segment head
 
         __device__ void begin(const ScanArgs&) {}
-        static __device__ bool begins(unsigned starts, int c) { return SEG && starts >> (c * N) & ((1u << N) - 1); }
+        static __device__ bool begins(unsigned segment_heads, int c)
+        {
+            return SEG && segment_heads >> (c * N) & ((1u << N) - 1);
+        }
 
         template <typename X>
-        __device__ Head head(const X& x, unsigned starts)
+        __device__ Prefix prefix(const X& x, unsigned segment_heads)
         {
 #pragma unroll
             for (int c = 0; c < I / N; ++c) {
-                Head p = Head::of(x(c * N));
+                Prefix p = Prefix::of(x(c * N));
 #pragma unroll
-                for (int i = c * N + 1; i < c * N + N; ++i) p = SEG && starts >> i & 1 ? Head::of(x(i)) : times(p, Head::of(x(i)));
+                for (int i = c * N + 1; i < c * N + N; ++i)
+                    p = SEG && segment_heads >> i & 1 ? Prefix::of(x(i)) : times(p, Prefix::of(x(i)));
                 chunk[c] = p;
-                product = c == 0 || begins(starts, c) ? p : product * p;
+                product = c == 0 || begins(segment_heads, c) ? p : product * p;
             }
             return product;
         }
 
         template <typename X, typename Y>
-        __device__ Tail tail(const X& x, const Y& y, unsigned starts) const
+        __device__ Suffix suffix(const X& x, const Y& y, unsigned segment_heads) const
         {
-            Head b = Head::zero();
+            Prefix b = Prefix::zero();
 #pragma unroll
-            for (int i = I - 1; i >= 0; --i) b = SEG && starts >> i & 1 ? Head::zero() : plain(Head::of(y(i)) + b, Head::of(x(i)));
+            for (int i = I - 1; i >= 0; --i)
+                b = SEG && segment_heads >> i & 1 ? Prefix::zero() : plain(Prefix::of(y(i)) + b, Prefix::of(x(i)));
             if (!product.special() && !b.special()) return {product, b};
             alignas(16) A xs[I], ys[I];
 #pragma unroll
             for (int i = 0; i < I; ++i) xs[i] = x(i);
 #pragma unroll
             for (int i = 0; i < I; ++i) ys[i] = y(i);
-            return of_elements(xs, ys, I, SEG ? starts : 0);
+            return of_elements(xs, ys, I, SEG ? segment_heads : 0);
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Head& before, const X&, const Y&, unsigned starts)
+        __device__ void enter(const Prefix& before, const X&, const Y&, unsigned segment_heads)
         {
-            Head w = before;
+            Prefix w = before;
 #pragma unroll
             for (int c = 0; c < I / N; ++c) {
-                const Head p = chunk[c];
+                const Prefix p = chunk[c];
                 chunk[c] = w;
-                w = begins(starts, c) ? p : w * p;
+                w = begins(segment_heads, c) ? p : w * p;
             }
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Tail& after, const X& x, const Y& y, unsigned starts, const Store& store) const
+        __device__ void finish(
+            const Suffix& after, const X& x, const Y& y, unsigned segment_heads, const Store& store) const
         {
-            Head q = after.entering();
+            Prefix q = after.at_zero();
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
-                Head w[N];
+                Prefix w[N];
                 A dx[N];
-                w[0] = SEG && starts >> (c * N) & 1 ? Head::one() : chunk[c];
+                w[0] = SEG && segment_heads >> (c * N) & 1 ? Prefix::one() : chunk[c];
 #pragma unroll
-                for (int i = 1; i < N; ++i) w[i] = SEG && starts >> (c * N + i) & 1 ? Head::one() : times(w[i - 1], Head::of(x(c * N + i - 1)));
+                for (int i = 1; i < N; ++i)
+                    w[i] = SEG && segment_heads >> (c * N + i) & 1 ? Prefix::one()
+                                                                   : times(w[i - 1], Prefix::of(x(c * N + i - 1)));
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
-                    const Head r = Head::of(y(c * N + i)) + q;
+                    const Prefix r = Prefix::of(y(c * N + i)) + q;
                     dx[i] = times(w[i], r).value();
-                    q = SEG && starts >> (c * N + i) & 1 ? Head::zero() : times(Head::of(x(c * N + i)), r);
+                    q = SEG && segment_heads >> (c * N + i) & 1 ? Prefix::zero() : times(Prefix::of(x(c * N + i)), r);
                 }
                 store(c, dx);
             }

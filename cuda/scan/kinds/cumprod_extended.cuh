@@ -1,18 +1,24 @@
-// The states of cumprod: products, and what some elements make of what enters them from the right.
+// The states of cumprod with extended range: products, and suffix maps that are right beside
+// infinities.
 //
-// Products go beyond the range of the accumulator between threads. If a row stays within the range of float element by element, the
-// product of any of its parts is within that of double; for double it takes a mantissa and an exponent.
+// Products leave the range of the accumulator between threads. If the products of a row stay in the
+// range of float32 element by element, the product of any of its parts is in the range of float64;
+// for float64 a product has a mantissa and an exponent.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
 
-// The exponent of a number: -127 of what is 0 or less than normal, 128 of what is none; in float64 -1023 and 1024.
+// The exponent of a number. float32: -127 for 0 and subnormals, 128 for infinities and NaN;
+// float64: -1023 and 1024.
 __device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 0xff) - 127; }
 __device__ inline int exponent_of(double x) { return (__double2hiint(x) >> 20 & 0x7ff) - 1023; }
 __device__ inline float mantissa_of(float x) { return __int_as_float(__float_as_int(x) & 0x807fffff | 0x3f800000); }
-__device__ inline double mantissa_of(double x) { return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x)); }
+__device__ inline double mantissa_of(double x)
+{
+    return __hiloint2double(__double2hiint(x) & 0x800fffff | 0x3ff00000, __double2loint(x));
+}
 
-// 2^k; 0 where k is the least exponent, infinite where it is the largest.
+// 2^k; 0 for the least exponent, infinity for the largest.
 template <typename A>
 __device__ A power_of_two(int k)
 {
@@ -22,7 +28,7 @@ __device__ A power_of_two(int k)
         return __hiloint2double((k + 1023) << 20, 0);
 }
 
-// 0 * inf = 0: a factor that is exactly 0 cuts infinities, not NaN.
+// A product with 0 * inf = 0: a factor of exactly 0 cuts off infinities, but not NaN.
 template <typename A>
 __device__ A times(A a, A b)
 {
@@ -31,8 +37,9 @@ __device__ A times(A a, A b)
     return A(0);
 }
 
-// A product that is 0 only where a factor is: one that is merely too small does not cut what meets it later.
-__device__ inline double kept(double a, double b)
+// A product that is 0 only if a factor is 0: underflow gives the least subnormal, which does not
+// cut off infinities.
+__device__ inline double nonzero_product(double a, double b)
 {
     const double p = a * b;
     if (fabs(p) > 0.0) return p;
@@ -45,6 +52,7 @@ template <>
 struct Product<float> {
     double v;
 
+    static __device__ Product identity() { return one(); }
     static __device__ Product one() { return {1.0}; }
     static __device__ Product zero() { return {0.0}; }
     static __device__ Product of(double x) { return {x}; }
@@ -54,14 +62,16 @@ struct Product<float> {
     __device__ bool special() const { return !(fabs(v) < INFINITY); }
 };
 
-__device__ inline Product<float> operator*(Product<float> a, Product<float> b) { return {kept(a.v, b.v)}; }
+__device__ inline Product<float> operator*(Product<float> a, Product<float> b) { return {nonzero_product(a.v, b.v)}; }
 __device__ inline Product<float> operator+(Product<float> a, Product<float> b) { return {a.v + b.v}; }
 __device__ inline Product<float> operator/(Product<float> a, Product<float> b) { return {a.v / b.v}; }
 __device__ inline Product<float> plain(Product<float> a, Product<float> b) { return {a.v * b.v}; }  // 0 * inf is NaN
-__device__ inline Product<float> times(Product<float> a, Product<float> b) { return {times(a.v, b.v)}; }  // of few factors
+// Of few factors.
+__device__ inline Product<float> times(Product<float> a, Product<float> b) { return {times(a.v, b.v)}; }
 
-// m * 2^e: m is 0, an infinity, NaN, or in [1, 2). Zeros have a very small exponent and infinities a very large one, so that the larger
-// exponent of a sum belongs to the term that matters.
+// m * 2^e, where m is 0, an infinity, NaN, or has 1 <= |m| < 2. Zeros have a very small exponent
+// and infinities a very large one, so that the larger exponent of a sum belongs to the dominant
+// term.
 template <>
 struct Product<double> {
     double m;
@@ -69,6 +79,7 @@ struct Product<double> {
 
     static constexpr int kZero = -(1 << 24), kInfinite = 1 << 22, kBias = 1023;
 
+    static __device__ Product identity() { return one(); }
     static __device__ Product one() { return {1.0, 0}; }
     static __device__ Product zero() { return {0.0, kZero}; }
 
@@ -99,23 +110,33 @@ struct Product<double> {
     __device__ bool special() const { return e >= kInfinite; }
 };
 
-__device__ inline Product<double> operator*(Product<double> a, Product<double> b) { return Product<double>::of(times(a.m, b.m), a.e + b.e); }
-__device__ inline Product<double> operator/(Product<double> a, Product<double> b) { return Product<double>::of(a.m / b.m, a.e - b.e); }
+__device__ inline Product<double> operator*(Product<double> a, Product<double> b)
+{
+    return Product<double>::of(times(a.m, b.m), a.e + b.e);
+}
+__device__ inline Product<double> operator/(Product<double> a, Product<double> b)
+{
+    return Product<double>::of(a.m / b.m, a.e - b.e);
+}
 __device__ inline Product<double> times(Product<double> a, Product<double> b) { return a * b; }
-__device__ inline Product<double> plain(Product<double> a, Product<double> b) { return Product<double>::of(a.m * b.m, a.e + b.e); }
+__device__ inline Product<double> plain(Product<double> a, Product<double> b)
+{
+    return Product<double>::of(a.m * b.m, a.e + b.e);
+}
 
 __device__ __noinline__ inline Product<double> operator+(Product<double> a, Product<double> b)
 {
-    // A power of two that is never 0, so that it leaves infinities alone.
+    // a power of two that is never 0, so that infinities survive
     const auto power = [](i64 k) { return __hiloint2double(max(static_cast<int>(k) + 1023, 1) << 20, 0); };
     const i64 e = max(a.e, b.e);
     return Product<double>::of(a.m * power(max(a.e - e, i64(-2000))) + b.m * power(max(b.e - e, i64(-2000))), e);
 }
 
-// ---------------------------------------------------------------------------------------------------- tails
+// ----------------------------------------------------------------------------------------------------------- suffixes
 
-// Beside infinities the map of some elements is not affine: an infinite factor makes -inf, 0 or inf of dy + Q. Whatever stands to the
-// left or to the right of it, the map is  Q -> v[0], v[1], v[2]  where t + Q is negative, zero, positive, with one finite number among v.
+// A step map. Beside infinities the suffix map is not affine: an infinite factor makes -inf, 0 or
+// inf of dy + Q. Whatever is to its left or right, the map is  Q -> v[0], v[1], v[2]  for t + Q
+// negative, zero, positive, and v has one finite number.
 struct Steps {
     double t, v[3];
 
@@ -126,29 +147,25 @@ struct Steps {
     }
 };
 
-// Q -> a Q + b with finite a and b. Where a is NaN it is the steps that the two hold: b the finite number, and a, in the bits that NaN
-// leaves, which of v are -inf, inf, NaN or that number, and t.
+// Q -> a Q + b with finite a and b or, if a is NaN, a step map: b is its finite number, and the
+// payload of the NaN holds t and which of v are -inf, inf, NaN or that number.
 template <typename A>
-struct ProductTail {
+struct ProductSuffix {
     Product<A> a, b;
 
+    static __device__ ProductSuffix identity() { return {Product<A>::one(), Product<A>::zero()}; }
     __device__ bool stepped() const { return a.sign() != a.sign(); }
-    __device__ Product<A> entering() const { return stepped() ? at(*this, 0.0) : b; }  // what Q = 0 becomes
+    __device__ Product<A> at_zero() const { return stepped() ? at(*this, 0.0) : b; }  // the map of Q = 0
     __device__ Steps steps() const;
-    static __device__ ProductTail of(const Steps& s);
-    static __device__ __noinline__ Product<A> at(ProductTail t, double q)
+    static __device__ ProductSuffix of(const Steps& s);
+    static __device__ __noinline__ Product<A> at(ProductSuffix t, double q)
     {
         return t.stepped() ? Product<A>::of(t.steps()(q)) : t.b + t.a * Product<A>::of(q);
     }
 };
 
 template <typename A>
-constexpr bool kLong<Product<A>> = true;
-template <typename A>
-constexpr bool kLong<ProductTail<A>> = true;
-
-template <typename A>
-__device__ Steps ProductTail<A>::steps() const
+__device__ Steps ProductSuffix<A>::steps() const
 {
     Steps s;
     int what;
@@ -157,12 +174,13 @@ __device__ Steps ProductTail<A>::steps() const
     else
         what = static_cast<int>(b.e), s.t = __longlong_as_double(a.e);
 #pragma unroll 1
-    for (int i = 0; i < 3; ++i, what >>= 2) s.v[i] = what & 2 ? what & 1 ? b.sign() : NAN : what & 1 ? INFINITY : -INFINITY;
+    for (int i = 0; i < 3; ++i, what >>= 2)
+        s.v[i] = what & 2 ? what & 1 ? b.sign() : NAN : what & 1 ? INFINITY : -INFINITY;
     return s;
 }
 
 template <typename A>
-__device__ ProductTail<A> ProductTail<A>::of(const Steps& s)
+__device__ ProductSuffix<A> ProductSuffix<A>::of(const Steps& s)
 {
     double number = 0.0;
     int what = 0;
@@ -180,9 +198,9 @@ __device__ ProductTail<A> ProductTail<A>::of(const Steps& s)
         return {{NAN, __double_as_longlong(s.t)}, {number, what}};
 }
 
-// l after r, where one of them has steps, or what they make is beyond the range.
+// l after r, if one of them is a step map or their composition leaves the range.
 template <typename A>
-__device__ __noinline__ ProductTail<A> composed(ProductTail<A> l, ProductTail<A> r)
+__device__ __noinline__ ProductSuffix<A> composed(ProductSuffix<A> l, ProductSuffix<A> r)
 {
     using P = Product<A>;
     const P a = l.a * r.a, b = l.b + plain(l.a, r.b);
@@ -190,41 +208,44 @@ __device__ __noinline__ ProductTail<A> composed(ProductTail<A> l, ProductTail<A>
     Steps s;
     if (r.stepped()) {
         s = r.steps();
-    } else if (l.a.sign() == 0 || r.a.sign() == 0) {  // whatever Q
+    } else if (l.a.sign() == 0 || r.a.sign() == 0) {  // the map does not depend on Q
         const double q = r.b.number();
         s = {0.0, {q, q, q}};
-    } else {  // where t + b + a Q changes its sign. A product beyond the range has steps that go to the infinities.
+    } else {  // The step is at the sign change of t + b + a Q. A product beyond the range steps to the infinities.
         const double up = copysign(INFINITY, l.a.sign());
         s = l.stepped() ? l.steps() : Steps{(l.b / l.a).number(), {-up, 0.0, up}};
         const P sum = P::of(s.t) + r.b;
         const double t = (sum / r.a).number();
-        constexpr double most = sizeof(A) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023, least = sizeof(A) == 4 ? 0x1p-149 : 0x1p-1074;
+        constexpr double most = sizeof(A) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023,
+                         least = sizeof(A) == 4 ? 0x1p-149 : 0x1p-1074;
         s.t = sum.sign() == 0 || !(fabs(s.t) < INFINITY) ? t : copysign(fmin(fmax(fabs(t), least), most), t);
         if (r.a.sign() < 0) {
             const double v = s.v[0];
-            s.v[0] = s.v[2], s.v[2] = v;
+            s.v[0] = s.v[2];
+            s.v[2] = v;
         }
         if (!b.special()) s.t = 0.0, s.v[1] = b.number();
-        return ProductTail<A>::of(s);
+        return ProductSuffix<A>::of(s);
     }
 #pragma unroll 1
-    for (int i = 0; i < 3; ++i) s.v[i] = ProductTail<A>::at(l, s.v[i]).number();
-    return ProductTail<A>::of(s);
+    for (int i = 0; i < 3; ++i) s.v[i] = ProductSuffix<A>::at(l, s.v[i]).number();
+    return ProductSuffix<A>::of(s);
 }
 
-// The map of n elements of a thread, whatever they are. Nothing goes past a start.
+// The map of n elements of a thread, whatever their values. Nothing passes a segment head.
 template <typename A>
-__device__ __noinline__ ProductTail<A> of_elements(const A* x, const A* y, int n, unsigned starts)
+__device__ __noinline__ ProductSuffix<A> of_elements(const A* x, const A* y, int n, unsigned segment_heads)
 {
     using P = Product<A>;
-    ProductTail<A> all = {P::one(), P::zero()};
+    ProductSuffix<A> all = {P::one(), P::zero()};
 #pragma unroll 1
     for (int i = n - 1; i >= 0; --i) {
         const P p = P::of(x[i]);
         const bool finite = fabs(x[i]) < A(INFINITY) && fabs(y[i]) < A(INFINITY);
-        const Steps steps = {y[i], {times<double>(x[i], -INFINITY), times<double>(x[i], 0.0), times<double>(x[i], INFINITY)}};
-        all = composed<A>(finite ? ProductTail<A>{p, p * P::of(y[i])} : ProductTail<A>::of(steps), all);
-        if (starts >> i & 1) all = {P::zero(), P::zero()};
+        const Steps steps = {
+            y[i], {times<double>(x[i], -INFINITY), times<double>(x[i], 0.0), times<double>(x[i], INFINITY)}};
+        all = composed<A>(finite ? ProductSuffix<A>{p, p * P::of(y[i])} : ProductSuffix<A>::of(steps), all);
+        if (segment_heads >> i & 1) all = {P::zero(), P::zero()};
     }
     return all;
 }

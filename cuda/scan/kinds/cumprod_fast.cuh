@@ -1,31 +1,34 @@
-// cumprod of rows that are as most are: states are one or two numbers, joined by as many instructions. Whether a row is one shows on the way.
+// cumprod, fast path: states of one or two numbers, combined in as few instructions. It is right
+// for rows that stay in range, as most do, and reports rejections for the others.
 //
-// A product of n numbers has n - 1 roundings, however it is joined; most of them are in threads. EXACT, which short results need not be,
-// keeps what those took: the first of them is left out at the end.
+// A product of n numbers has n - 1 roundings in any order of combining, most of them within
+// threads. EXACT compensates those: the rounding error of a thread's product is carried along.
+// 16-bit results do not need it.
 #pragma once
 
 #include "scan/kinds/cumprod.cuh"
 
-// x 2^e, rounded once, where e is no large exponent; 0 where it is a far one.
+// x 2^e, rounded once if e is moderate; 0 if e is far below the range.
 template <typename A>
 __device__ A scaled(A x, int e)
 {
-    constexpr int far = sizeof(A) == 4 ? -254 : -2046;
-    const int all = max(e, far), half = all >> 1;
+    constexpr int min_exponent = sizeof(A) == 4 ? -254 : -2046;
+    const int all = max(e, min_exponent), half = all >> 1;
     return x * power_of_two<A>(half) * power_of_two<A>(all - half);
 }
 
-constexpr int kNone = -(1 << 29);  // the exponent of 0: nothing brings it back
+constexpr int kNone = -(1 << 29);  // the exponent of 0: no product brings it back
 
-// A product of threads, m * 2^e, so that it does not leave the range however many they are: |m| is from 1 to 2.
+// A product of threads m * 2^e, 1 <= |m| < 2, which never leaves the range.
 template <typename A>
 struct Factor {
     A m;
     int e;
 
+    static __device__ Factor identity() { return one(); }
     static __device__ Factor one() { return {A(1), 0}; }
 
-    // Of 0, or of what is not less than normal.
+    // Of 0, or of a normal number.
     static __device__ Factor of(A product, A rest = A(0))
     {
         product += rest;
@@ -43,42 +46,46 @@ struct Factor {
     }
 };
 
-// In float64, where results are as long as it is, it goes on keeping what roundings took.
+// In float64 the compensation goes on between threads: `rest` is the rounding error of m.
 template <>
 struct Factor<double> {
     double m;
     float rest;
     int e;
 
+    static __device__ Factor identity() { return one(); }
     static __device__ Factor one() { return {1.0, 0.0f, 0}; }
     static __device__ Factor of(double product, double rest = 0.0)
     {
         const int e = exponent_of(product);
-        return {mantissa_of(product), static_cast<float>(rest * power_of_two<double>(-e)), e == exponent_of(0.0) ? kNone : e};
+        return {
+            mantissa_of(product), static_cast<float>(rest * power_of_two<double>(-e)),
+            e == exponent_of(0.0) ? kNone : e};
     }
 
     __device__ double value() const { return scaled(m + rest, e); }
     __device__ double apply(double x) const { return fma(scaled(m, e), x, scaled(static_cast<double>(rest), e) * x); }
     __device__ Factor operator*(const Factor& r) const
     {
-        const double p = m * r.m, lost = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
-        Factor all = {p, static_cast<float>(lost), max(e + r.e, kNone)};
+        const double p = m * r.m,
+                     error = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
+        Factor all = {p, static_cast<float>(error), max(e + r.e, kNone)};
         if (fabs(p) >= 2.0) all.m *= 0.5, all.rest *= 0.5f, ++all.e;
         return all;
     }
 };
 
-// The product of n elements since their last start, however small it is.
+// The product of n elements since their last segment head, at any magnitude.
 template <typename A, typename T>
-__device__ __noinline__ Factor<A> product_of(const T* x, int apart, int n, unsigned starts)
+__device__ __noinline__ Factor<A> product_of(const T* x, int stride, int n, unsigned segment_heads)
 {
     constexpr int up = sizeof(A) == 4 ? 127 : 1023;
     Factor<A> all = Factor<A>::one();
 #pragma unroll 1
-    for (int i = 0; i < n; ++i, x += apart, starts >>= 1) {
-        if (starts & 1) all = Factor<A>::one();
+    for (int i = 0; i < n; ++i, x += stride, segment_heads >>= 1) {
+        if (segment_heads & 1) all = Factor<A>::one();
         const A one = widen<A>(*x);
-        const bool small = exponent_of(one) == -up;  // less than normal
+        const bool small = exponent_of(one) == -up;  // subnormal
         Factor<A> next = Factor<A>::of(small ? one * power_of_two<A>(up) : one);
         if (small) next.e -= up;
         all = all * next;
@@ -86,7 +93,7 @@ __device__ __noinline__ Factor<A> product_of(const T* x, int apart, int n, unsig
     return all;
 }
 
-// The least and the largest of some magnitudes. What is no number is left to others.
+// The least and the largest of several magnitudes. NaN is ignored; other checks find it.
 template <typename A>
 struct Extent {
     A least = INFINITY, most = 0;
@@ -96,7 +103,7 @@ struct Extent {
     __device__ bool to(int high) const { return most <= power_of_two<A>(high); }
 };
 
-// By exponents.
+// Compares exponents, in integer arithmetic.
 template <>
 struct Extent<double> {
     unsigned least = ~0u, most = 0;
@@ -104,7 +111,8 @@ struct Extent<double> {
     __device__ void add(double x)
     {
         const unsigned high = static_cast<unsigned>(__double2hiint(x)) << 1;
-        least = min(least, high), most = max(most, high);
+        least = min(least, high);
+        most = max(most, high);
     }
     static __device__ unsigned of(int k) { return static_cast<unsigned>(k + 1023) << 21; }
     __device__ bool from(int low) const { return least >= of(low); }
@@ -113,64 +121,78 @@ struct Extent<double> {
 
 // Q -> a Q + b.
 template <typename A>
-struct TameProductTail {
+struct FastProductSuffix {
     A a, b;
+
+    static __device__ FastProductSuffix identity() { return {A(1), A(0)}; }
 };
 
-// A row is done if, in each of its threads, its numbers stay in range, or are moderate.
+// The fast path accepts a row if all of its threads are in range, or all have bounded inputs.
 //
-// In range: products from the start of the row and of a thread to any of their elements are far from the ends of the range, so that those of
-// what lies between, which are quotients of two of them, are within it.
+// In range: products from the start of the row, and from the start of a thread, to each element
+// stay far from the ends of the range. Products of the elements between are quotients of two of
+// these, so they are in range, too.
 //
-// Moderate: x, dy, R and L, from the start of the row and of a thread on, are not great. Then products may be as small as they like: L has an
-// exponent of its own between threads, and what is less than the range loses 2^-149 of what it is multiplied by, L R, which is at most 2^85.
-// That is small beside the first dx of the row, which is not small.
+// Bounded inputs: |x|, |dy|, the suffixes R and the prefix L, from the start of the row and of a
+// thread on, are bounded above. Then products may underflow: L has its own exponent between
+// threads, and an underflow loses at most 2^-149 of its factor L R, which is at most 2^85. That is
+// small beside the first dx of the row, which is at least kMinFirstDx.
 template <typename A, bool EXACT>
-struct TameCumprod : SameTail<TameProductTail<A>> {
-    static constexpr bool HEAD = true, ORDERED = false, TWO_WAYS = true, FLOAT = sizeof(A) == 4;
-    // Exponents of products in range: in a thread, of threads.
-    static constexpr int kLow = FLOAT ? -42 : -320, kHigh = FLOAT ? 18 : 192, kLowest = FLOAT ? -80 : -600, kHighest = FLOAT ? 40 : 400;
-    // Below it the product of a thread is found anew; the same where its end alone is known, or those of four chains.
-    static constexpr int kDeep = FLOAT ? -126 : -1022, kEnd = !FLOAT ? -480 : EXACT ? -60 : -31;
-    // What is moderate: an exponent of L of threads; x, dy, R at every fourth element at least, and the first dx.
-    static constexpr int kRaised = FLOAT ? 26 : 150;
-    static constexpr A kSteep = FLOAT ? A(8) : A(0x1p32), kGreat = FLOAT ? A(0x1p18) : A(0x1p200), kRight = FLOAT ? A(0x1p29) : A(0x1p230);
-    static constexpr A kFirst = FLOAT ? A(0x1p-40) : A(0x1p-300);
+struct FastCumprod : SameCarry<FastProductSuffix<A>> {
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true,
+                          FLOAT = sizeof(A) == 4;
+    static constexpr bool IS_FAST = true, PREFIX_FROM_SUFFIX = true;
+    // In range: exponents of products, within a thread (kLow, kHigh) and between threads (kLowest,
+    // kHighest).
+    static constexpr int kLow = FLOAT ? -42 : -320, kHigh = FLOAT ? 18 : 192, kLowest = FLOAT ? -80 : -600,
+                         kHighest = FLOAT ? 40 : 400;
+    // Products with exponents below kSubnormalExp are recomputed by slow_product; below kUnsafeExp,
+    // if only the last product, or those of four chains, are known.
+    static constexpr int kSubnormalExp = FLOAT ? -126 : -1022, kUnsafeExp = !FLOAT ? -480 : EXACT ? -60 : -31;
+    // Bounded inputs: limits of the exponent of L between threads, of x, of dy, of R (checked at
+    // every fourth element), and of the first dx.
+    static constexpr int kMaxPrefixExp = FLOAT ? 26 : 150;
+    static constexpr A kMaxAbsX = FLOAT ? A(8) : A(0x1p32), kMaxAbsDy = FLOAT ? A(0x1p18) : A(0x1p200),
+                       kMaxAbsSuffix = FLOAT ? A(0x1p29) : A(0x1p230);
+    static constexpr A kMinFirstDx = FLOAT ? A(0x1p-40) : A(0x1p-300);
     using Number = A;
     using Value = A;
-    using Head = Factor<A>;
-    using Tail = TameProductTail<A>;
+    using Prefix = Factor<A>;
+    using Suffix = FastProductSuffix<A>;
 
-    static __device__ Head empty() { return Head::one(); }
-    static __device__ Tail nothing() { return {A(1), A(0)}; }
-    static __device__ Head join(const Head& l, const Head& r) { return l * r; }
-    static __device__ Tail join(const Tail& l, const Tail& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
+    static __device__ Prefix combine(const Prefix& l, const Prefix& r) { return l * r; }
+    static __device__ Suffix combine(const Suffix& l, const Suffix& r) { return {l.a * r.a, fma(l.a, r.b, l.b)}; }
     static __device__ A pad(const ScanArgs&) { return A(1); }
-    static __device__ unsigned faults(const Head& h) { return h.e >= kLowest && h.e < kHighest ? 0 : kLeavesRange; }
+    static __device__ unsigned rejections(const Prefix& h)
+    {
+        return h.e >= kLowest && h.e < kHighest ? 0 : kRejectRange;
+    }
 
     template <int I, int N, bool SEG>
-    struct Cell {
-        A chunk[I / N];  // the product of what precedes every N elements: in the thread, then in the row
-        Head product;    // since the last start
-        unsigned faults;
+    struct ThreadScan {
+        A chunk[I / N];  // product before every N elements: in the thread; after `enter`, in the row
+        Prefix product;  // since the last segment head
+        unsigned rejections;
 
         __device__ void begin(const ScanArgs&) {}
 
-        // The product since the last start where one on the way is next to nothing.
+        // The product since the last segment head if an intermediate product may be subnormal.
         template <typename X>
-        static __device__ Head deep_product(const X& x, unsigned starts)
+        static __device__ Prefix slow_product(const X& x, unsigned segment_heads)
         {
-            if (x.some_zero(SEG && starts ? 31 - __clz(starts) : 0)) return Head::of(A(0));
-            return x.apart([=](const auto* first, int apart) { return product_of<A>(first, apart, I, SEG ? starts : 0); });
+            if (x.has_zero(SEG && segment_heads ? 31 - __clz(segment_heads) : 0)) return Prefix::of(A(0));
+            return x.with_local_copy([=](const auto* first, int stride) {
+                return product_of<A>(first, stride, I, SEG ? segment_heads : 0);
+            });
         }
 
-        // Whether its elements are tame is left to the walk that finds tails.
+        // The prefix for an upsweep. Range checks of single elements are left to the downsweep.
         template <typename X>
-        __device__ Head head(const X& x, unsigned)
+        __device__ Prefix prefix(const X& x, unsigned)
         {
             static_assert(!SEG);
-            constexpr int CHAINS = EXACT ? 1 : 4;  // so that none is long
-            faults = x.beyond(kSteep) ? kExtreme : 0;
+            constexpr int CHAINS = EXACT ? 1 : 4;  // independent chains shorten the dependency
+            rejections = x.exceeds(kMaxAbsX) ? kRejectMagnitude : 0;
             A p[CHAINS], rest = A(0);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
@@ -182,59 +204,61 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
             A least = fabs(p[0]);
 #pragma unroll
             for (int k = 1; k < CHAINS; ++k) least = fmin(least, fabs(p[k]));
-            if (faults || !(least >= power_of_two<A>(kEnd))) return deep_product(x, 0);
+            if (rejections || !(least >= power_of_two<A>(kUnsafeExp))) return slow_product(x, 0);
             if constexpr (EXACT)
-                return Head::of(p[0], rest);
+                return Prefix::of(p[0], rest);
             else
-                return Head::of((p[0] * p[1]) * (p[2] * p[3]));
+                return Prefix::of((p[0] * p[1]) * (p[2] * p[3]));
         }
 
-        // Finds the head on the way: Q -> sum_i p_i dy_i + p Q, where p_i are the products so far, up to the first start.
+        // The suffix, and the prefix with it: Q -> sum_i p_i dy_i + p Q, where p_i are the products
+        // so far, up to the first segment head.
         template <typename X, typename Y>
-        __device__ Tail tail(const X& x, const Y& y, unsigned starts)
+        __device__ Suffix suffix(const X& x, const Y& y, unsigned segment_heads)
         {
             A p = A(1), rest = A(0), sum = A(0);
             Extent<A> extent;
-            const unsigned ahead = ahead_of(starts);
+            const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
                 if (i % N == 0) chunk[i / N] = p;
-                if (SEG && starts & 1u << i) p = A(1), rest = A(0);
+                if (SEG && segment_heads & 1u << i) p = A(1), rest = A(0);
                 const A q = i == 0 ? x(i) : p * x(i);
                 if (EXACT && i > 0) rest = fma(rest, x(i), fma(p, x(i), -q));
                 p = q;
                 extent.add(p);
-                if (!SEG || ahead & 1u << i) sum = fma(p, y(i), sum);
+                if (!SEG || preceding & 1u << i) sum = fma(p, y(i), sum);
             }
-            faults = !extent.to(kHigh) ? kUndone : extent.from(kLow) ? 0 : kLeavesRange;
-            product = Head::of(p, rest);
-            if (extent.from(kDeep)) return {p + rest, sum};
-            product = deep_product(x, starts);
+            rejections = !extent.to(kHigh) ? kRejected : extent.from(kLow) ? 0 : kRejectRange;
+            product = Prefix::of(p, rest);
+            if (extent.from(kSubnormalExp)) return {p + rest, sum};
+            product = slow_product(x, segment_heads);
             return {product.value(), sum};
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Head& before, const X&, const Y& y, unsigned starts)
+        __device__ void enter(const Prefix& before, const X&, const Y& y, unsigned segment_heads)
         {
-            faults |= TameCumprod::faults(before) | (y.beyond(kGreat) || before.e > kRaised ? kExtreme : 0);
-            const unsigned ahead = ahead_of(starts);
+            rejections |= FastCumprod::rejections(before) |
+                          (y.exceeds(kMaxAbsDy) || before.e > kMaxPrefixExp ? kRejectMagnitude : 0);
+            const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int c = 0; c < I / N; ++c)
-                if (!SEG || c == 0 || ahead & 1u << (c * N - 1)) chunk[c] = before.apply(chunk[c]);
+                if (!SEG || c == 0 || preceding & 1u << (c * N - 1)) chunk[c] = before.apply(chunk[c]);
         }
 
-        // Whether a row begins with a dx that is 0 or next to it.
+        // Whether a row begins with a dx below kMinFirstDx.
         template <typename DX>
-        static __device__ bool begins_small(const DX& dx, unsigned starts)
+        static __device__ bool begins_small(const DX& dx, unsigned segment_heads)
         {
             bool some = false;
 #pragma unroll
-            for (int i = 0; i < I; ++i) some = some || (starts & 1u << i && fabs(dx(i)) < kFirst);
+            for (int i = 0; i < I; ++i) some = some || (segment_heads & 1u << i && fabs(dx(i)) < kMinFirstDx);
             return some;
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Tail& after, const X& x, const Y& y, unsigned starts, const Store& store)
+        __device__ void finish(const Suffix& after, const X& x, const Y& y, unsigned segment_heads, const Store& store)
         {
             A t = after.b, first = A(0), right = fabs(t);
 #pragma unroll
@@ -242,7 +266,7 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                 A w[N], dx[N], p = chunk[c];
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
-                    if (SEG && starts & 1u << (c * N + i)) p = A(1);
+                    if (SEG && segment_heads & 1u << (c * N + i)) p = A(1);
                     w[i] = p;
                     p *= x(c * N + i);
                 }
@@ -253,21 +277,13 @@ struct TameCumprod : SameTail<TameProductTail<A>> {
                     t = x(c * N + i) * r;
                     if (i % 4 == 0) right = fmax(right, fabs(t));
                     if (!SEG && c == 0) first = fmax(first, fabs(dx[i]));
-                    if (SEG && starts & 1u << (c * N + i)) t *= A(0);  // what is no number stays so
+                    if (SEG && segment_heads & 1u << (c * N + i)) t *= A(0);  // NaN and infinities stay, as NaN
                 }
                 store(c, dx);
             }
-            if (x.beyond(kSteep) || !(right <= kRight) || (!SEG && starts && first < kFirst)) faults |= kExtreme;
-            if (!(t * A(0) == A(0))) faults = kUndone;
+            if (x.exceeds(kMaxAbsX) || !(right <= kMaxAbsSuffix) || (!SEG && segment_heads && first < kMinFirstDx))
+                rejections |= kRejectMagnitude;
+            if (!(t * A(0) == A(0))) rejections = kRejected;
         }
     };
 };
-
-template <typename A, typename T>
-struct TameOf<Cumprod<A>, T> {
-    using Kind = TameCumprod<A, (sizeof(T) > 2)>;
-};
-template <typename A, bool EXACT>
-constexpr bool kTame<TameCumprod<A, EXACT>> = true;
-template <typename A, bool EXACT>
-constexpr bool kTogether<TameCumprod<A, EXACT>> = true;

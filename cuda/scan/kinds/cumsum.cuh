@@ -1,151 +1,143 @@
-// scan/kinds/: the operations, as the states and recurrences that kernels are instantiated with. A file _fast has the arithmetic that is tried
-// first and is right while numbers stay in range.
+// scan/kinds/: the operations, as functors that kernels are instantiated with; the contract is at
+// the head of state/prefix_suffix.cuh. A file _fast has the fast path of a kind.
 //
-// Sums: of all that follows, or of the run of positions that one element won.
-//
-//     Kind::Head, Kind::Tail                    states
-//     Kind::HEAD                                elements need the head of everything before them
-//     Kind::ORDERED                             tails need that head too
-//     Kind::Value                               what x holds; void: there is no x
-//     Kind::Far                                 the tail in which tiles are joined; far and near turn one into the other
-//     Kind::Cell<I, N, SEG>                     I elements of one row, N of which are stored together;
-//                                               with SEG bit i of `starts` says that i is the first of a row
-//         head(x, starts)                       head of the elements since the last start
-//         enter(head, x, y, starts)             given the head of everything before
-//         tail(x, y, starts)                    tail of the elements up to the first start
-//         finish(tail, x, y, starts, store)     given the tail of everything after: store(c, dx of elements c * N..)
-//     x and y give an element by its number
+// This file: kinds whose suffix is a sum: of everything after an element (cumsum), or of a segment
+// that begins at a record (the base of cummax, cummin and indices).
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
 
-// ---------------------------------------------------------------------------------------------------- cumsum:  w = c = 1
+// ------------------------------------------------------------------------------------------------- cumsum:  w = c = 1
 
 template <typename A>
-struct SumTail {
+struct SumSuffix {
     A sum;
+
+    static __device__ SumSuffix identity() { return {A(0)}; }
 };
 
 template <typename A>
-struct Cumsum {
-    static constexpr bool HEAD = false, ORDERED = false;
+struct Cumsum : KindDefaults {
+    static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false;
     using Number = A;
     using Value = void;
-    using Head = Nothing;
-    using Tail = SumTail<A>;
-    using Far = SumTail<double>;
+    using Prefix = NoPrefix;
+    using Suffix = SumSuffix<A>;
+    using Carry = SumSuffix<double>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
-    static __device__ Tail nothing() { return {A(0)}; }
-    static __device__ Far far(const Tail& t) { return {t.sum}; }
-    static __device__ Tail near(const Far& t) { return {static_cast<A>(t.sum)}; }
+    static __device__ Carry to_carry(const Suffix& t) { return {t.sum}; }
+    static __device__ Suffix from_carry(const Carry& t) { return {static_cast<A>(t.sum)}; }
     template <typename B>
-    static __device__ SumTail<B> join(const SumTail<B>& l, const SumTail<B>& r)
+    static __device__ SumSuffix<B> combine(const SumSuffix<B>& l, const SumSuffix<B>& r)
     {
         return {l.sum + r.sum};
     }
 
     template <int I, int N, bool SEG>
-    struct Cell {
+    struct ThreadScan {
         __device__ void begin(const ScanArgs&) {}
 
         template <typename X, typename Y>
-        __device__ Tail tail(const X&, const Y& y, unsigned starts) const
+        __device__ Suffix suffix(const X&, const Y& y, unsigned segment_heads) const
         {
             A sum = A(0);
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
-                A part = A(0);
+                A partial = A(0);
 #pragma unroll
                 for (int i = c + N - 1; i >= c; --i) {
-                    part += y(i);
-                    if (SEG && starts & 1u << i) part = sum = A(0);
+                    partial += y(i);
+                    if (SEG && segment_heads & 1u << i) partial = sum = A(0);
                 }
-                sum += part;
+                sum += partial;
             }
             return {sum};
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Tail& after, const X&, const Y& y, unsigned starts, const Store& store) const
+        __device__ void finish(
+            const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store) const
         {
             A q = after.sum;
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
-                A dx[N], part = A(0);
+                A dx[N], partial = A(0);
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
-                    part += y(c + i);
-                    dx[i] = part + q;
-                    if (SEG && starts >> (c + i) & 1) part = q = A(0);
+                    partial += y(c + i);
+                    dx[i] = partial + q;
+                    if (SEG && segment_heads >> (c + i) & 1) partial = q = A(0);
                 }
-                q += part;
+                q += partial;
                 store(c / N, dx);
             }
         }
     };
 };
 
-// ---------------------------------------------------------------------------------------------------- runs:  w = r, c = !r, r: a record
+// ------------------------------------------------------------------------ segmented sums:  w = r, c = !r, r: a record
 
-// What a run of positions that one element won adds up to; `open` if it reaches further to the left.
+// The sum of a segment, up to its record; `open` if the record is further to the left.
 template <typename A>
-struct RunTail {
+struct RunSuffix {
     A sum;
     int open;
+
+    static __device__ RunSuffix identity() { return {A(0), 1}; }
 };
 
+// Segmented sums given the record flags. A record is the first element of a row, or one that wins
+// over all before it.
 template <typename A>
-constexpr bool kRuns<RunTail<A>> = true;
-
-// The tails of runs, given which elements are records: the first of a row, and those that win over all before them.
-template <typename A>
-struct Runs : SameTail<RunTail<A>> {
-    static constexpr bool HEAD = false, ORDERED = false;
+struct Runs : SameCarry<RunSuffix<A>> {
+    static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, SEGMENTED_SUM = true;
     using Number = A;
-    using Head = Nothing;
-    using Tail = RunTail<A>;
+    using Prefix = NoPrefix;
+    using Suffix = RunSuffix<A>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
-    static __device__ Tail nothing() { return {A(0), 1}; }
-    static __device__ Tail join(const Tail& l, const Tail& r) { return {l.open ? l.sum + r.sum : l.sum, l.open & r.open}; }
+    static __device__ Suffix combine(const Suffix& l, const Suffix& r)
+    {
+        return {l.open ? l.sum + r.sum : l.sum, l.open & r.open};
+    }
 
     template <int I, int N, bool SEG>
-    struct Cell {
+    struct ThreadScan {
         using Bits = std::conditional_t<(I > 32), unsigned long long, unsigned>;
         static constexpr Bits ONE = 1;
-        Bits records;  // which elements are
+        Bits records;  // bit i: element i is a record
 
         __device__ void begin(const ScanArgs&) {}
 
         template <typename X, typename Y>
-        __device__ Tail tail(const X&, const Y& y, unsigned) const
+        __device__ Suffix suffix(const X&, const Y& y, unsigned) const
         {
             A sum = A(0);
             if (!SEG && !__any_sync(0xffffffff, records != 0)) {
 #pragma unroll
                 for (int c = I - N; c >= 0; c -= N) {
-                    A part = A(0);
+                    A partial = A(0);
 #pragma unroll
-                    for (int i = c + N - 1; i >= c; --i) part += y(i);
-                    sum += part;
+                    for (int i = c + N - 1; i >= c; --i) partial += y(i);
+                    sum += partial;
                 }
                 return {sum, 1};
             }
-            const Bits ahead = ahead_of(records);
+            const Bits preceding = bits_below_lowest(records);
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
-                A part = A(0);
+                A partial = A(0);
 #pragma unroll
                 for (int i = c + N - 1; i >= c; --i)
-                    if (ahead & ONE << i) part += y(i);
-                sum += part;
+                    if (preceding & ONE << i) partial += y(i);
+                sum += partial;
             }
             return {sum, records == 0};
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Tail& after, const X&, const Y& y, unsigned, const Store& store) const
+        __device__ void finish(const Suffix& after, const X&, const Y& y, unsigned, const Store& store) const
         {
             if (records == 0) {
                 const A none[N] = {};
@@ -156,57 +148,57 @@ struct Runs : SameTail<RunTail<A>> {
             A q = after.sum;
 #pragma unroll
             for (int c = I - N; c >= 0; c -= N) {
-                A dx[N], part = A(0);
+                A dx[N], partial = A(0);
 #pragma unroll
                 for (int i = N - 1; i >= 0; --i) {
-                    part += y(c + i);
+                    partial += y(c + i);
                     const bool record = records & ONE << (c + i);
-                    dx[i] = record ? part + q : A(0);
-                    if (record) part = q = A(0);
+                    dx[i] = record ? partial + q : A(0);
+                    if (record) partial = q = A(0);
                 }
-                q += part;
+                q += partial;
                 store(c / N, dx);
             }
         }
     };
 };
 
-// Where the records are known from an earlier launch.
+// Record flags are read from an earlier launch (RecordPass).
 template <typename A>
-struct Recorded : Runs<A> {
+struct FromRecordFlags : Runs<A> {
+    static constexpr bool READS_RECORDS = true;
     using Value = void;
 };
-template <typename A>
-constexpr bool kRecorded<Recorded<A>> = true;
 
-// The record is the position that an index names. Whether the indices are those of a scan is checked on the way: each one is its own
-// position or repeats the one before.
+// An index names its record. The kind also checks that the indices come from a scan: each is its
+// own position or repeats the one before.
 template <typename A>
 struct Indices : Runs<A> {
     using Value = i64;
 
-    // The index of what is at position k.
+    // The index of position k.
     static __device__ i64 index_of(const ScanArgs& args, i64 k) { return args.flags & kReversed ? args.n - 1 - k : k; }
 
     template <int I, int N, bool SEG>
-    struct Cell : Runs<A>::template Cell<I, N, SEG> {
-        // The first `count` elements of a column, which begin at position k of the row; `before` is the index ahead of them, if they do not
-        // begin it.
+    struct ThreadScan : Runs<A>::template ThreadScan<I, N, SEG> {
+        // Reads `count` elements of a column from position k of row `row`; `before` is the index
+        // before them, if they do not begin the row. Clears no flag; sets those of wrong rows.
         template <typename Index>
-        __device__ void take(const ScanArgs& args, const Index& index, int count, unsigned starts, i64 row, i64 k, i64 before)
+        __device__ void take(
+            const ScanArgs& args, const Index& index, int count, unsigned segment_heads, i64 row, i64 k, i64 before)
         {
-            this->records = starts;
-            bool bad = false;
+            this->records = segment_heads;
+            bool wrong = false;
 #pragma unroll 4
             for (int i = 0; i < count; ++i, ++k) {
                 const i64 winner = index(i);
                 if (winner == index_of(args, k))
                     this->records |= 1u << i;
-                else if (starts & 1u << i || winner != before)
-                    args.bad[1 + row] = 1, bad = true;
+                else if (segment_heads & 1u << i || winner != before)
+                    args.reject_flags[1 + row] = 1, wrong = true;
                 before = winner;
             }
-            if (bad) args.bad[0] = 1;
+            if (wrong) args.reject_flags[0] = 1;
         }
     };
 };

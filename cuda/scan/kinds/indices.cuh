@@ -1,77 +1,83 @@
-// How rows find their records by indices; and rows whose indices are not those of a scan: dx[j] is the sum of dy over indices[i] == j,
-// whatever they are.
+// Record flags of rows from indices; and the repair of rows whose indices no scan gives: dx[j] is
+// the sum of dy over indices[i] == j, for any indices.
 #pragma once
 
 #include "scan/tile/row_tile.cuh"
 
-// Lanes that are side by side read indices that are, some at once, and vote for the records of those that own them.
-template <typename K, typename T, bool SEG, bool WALK, bool DENSE, bool LEADS, bool FULL>
-__device__ void Inner<K, T, SEG, WALK, DENSE, LEADS, FULL>::take(Cell& cell, const Span& at, i64 place) const
+// Adjacent lanes read adjacent indices (striped), SOME at once, and vote for the record flags of
+// the lane that owns the elements (blocked).
+template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED, bool MISALIGNED, bool FULL_WARPS>
+__device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED, FULL_WARPS>::take(
+    ThreadScan& thread, const Span& at, i64 place) const
 {
     constexpr int SOME = I < 8 ? I : 8;
     static_assert(I <= 32);
-    const Line<i64, 1> x(args, args.x, at, place);
+    const WarpTransposeIO<i64, 1> x(args, args.x, at, place);
     const int lane = threadIdx.x % 32, n = SEG ? static_cast<int>(args.n) : 1;
-    const bool joined = x.joined();
-    const i64 apart = 32 * args.x.step, *own = x.p + lane * args.x.step;
+    const bool contiguous = x.contiguous();
+    const i64 stride = 32 * args.x.step, *own = x.p + lane * args.x.step;
     i64 before = lane == 0 && at.lo == 0 && at.first > 0 && at.hi > 0 ? *x.element(-1) : 0;
-    bool bad = false;
-    cell.records = 0;
+    bool found_wrong = false;
+    thread.records = 0;
 #pragma unroll 1
-    for (int j = 0; j < I; j += SOME, own += SOME * apart) {
+    for (int j = 0; j < I; j += SOME, own += SOME * stride) {
         const int first = j * 32 + lane;
         i64 winner[SOME];
 #pragma unroll
         for (int k = 0; k < SOME; ++k) {
             const int e = first + 32 * k;
-            winner[k] = e < at.lo || e >= at.hi ? 0 : joined ? own[k * apart] : *x.element(e);
+            winner[k] = e < at.lo || e >= at.hi ? 0 : contiguous ? own[k * stride] : *x.element(e);
         }
-        __syncwarp();  // lest some are asked for late
+        __syncwarp();  // keeps the compiler from delaying the loads
 #pragma unroll
         for (int k = 0; k < SOME; ++k) {
             const int e = first + 32 * k, row = SEG ? rows_before(e - at.lo, n) : 0;
             const bool there = e >= at.lo && e < at.hi;
-            const i64 position = SEG ? e - at.lo - row * n : at.first + e, last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
+            const i64 position = SEG ? e - at.lo - row * n : at.first + e,
+                      last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
             const bool wins = winner[k] == K::index_of(args, position);
             const bool wrong = there && !wins && (position == 0 || winner[k] != (lane == 0 ? before : last));
-            if (SEG && wrong) args.bad[1 + at.row0 + row] = 1;
-            bad = bad || wrong;
+            if (SEG && wrong) args.reject_flags[1 + at.row0 + row] = 1;
+            found_wrong = found_wrong || wrong;
             const unsigned records = __ballot_sync(0xffffffff, there && (wins || position == 0));
-            if (lane * I / 32 == j + k) cell.records = records >> lane * I % 32 & ~0u >> (32 - I);
+            if (lane * I / 32 == j + k) thread.records = records >> lane * I % 32 & ~0u >> (32 - I);
             before = last;
         }
     }
-    if (bad) args.bad[0] = 1;
-    if (!SEG && bad) args.bad[1 + at.row0] = 1;
+    if (found_wrong) args.reject_flags[0] = 1;
+    if (!SEG && found_wrong) args.reject_flags[1 + at.row0] = 1;
 }
 
 constexpr int kRepairThreads = 256, kSums = 2048;  // sums in shared memory
 
-// A thread owns every kRepairThreads-th position of a part of the row and goes through all indices in order. Positions out of range belong to nobody.
+// Recomputes the rows with wrong indices. A thread owns every kRepairThreads-th position of a
+// window of the row and goes through all indices in order, so the result is deterministic. Indices
+// out of range are ignored.
 template <typename T>
 __device__ void repair(const ScanArgs& args)
 {
-    __shared__ double sum[kSums], lost[kSums];  // what rounding took from the sum
+    __shared__ double sum[kSums], error[kSums];  // the rounding errors of the sum
     __shared__ int index[kRepairThreads];
     __shared__ double value[kRepairThreads];
-    if (args.bad[0] == 0) return;
+    if (args.reject_flags[0] == 0) return;
     i64 rows = 1;
     for (int d = 0; d < args.dims; ++d) rows *= args.extent[d];
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-        if (args.bad[1 + row] == 0) continue;
+        if (args.reject_flags[1 + row] == 0) continue;
         const Places place = Places::of(args, 0, row);
         const T* dy = reinterpret_cast<const T*>(args.dy.data) + place.dy;
         const i64* x = reinterpret_cast<const i64*>(args.x.data) + place.x;
         T* dx = reinterpret_cast<T*>(args.dx.data) + place.dx;
-        for (i64 part = 0; part < args.n; part += kSums) {
+        for (i64 window = 0; window < args.n; window += kSums) {
 #pragma unroll 1
-            for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = lost[j] = 0.0;
+            for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = error[j] = 0.0;
             for (i64 begin = 0; begin < args.n; begin += kRepairThreads) {
                 __syncthreads();
                 const i64 i = begin + threadIdx.x;
                 index[threadIdx.x] = -1;
                 if (i < args.n) {
-                    const i64 j = (args.flags & kReversed ? args.n - 1 - x[i * args.x.step] : x[i * args.x.step]) - part;
+                    const i64 j = (args.flags & kReversed ? args.n - 1 - x[i * args.x.step] : x[i * args.x.step]) -
+                                  window;
                     if (j >= 0 && j < kSums) index[threadIdx.x] = static_cast<int>(j);
                     value[threadIdx.x] = widen<double>(dy[i * args.dy.step]);
                 }
@@ -80,13 +86,14 @@ __device__ void repair(const ScanArgs& args)
                 for (int k = 0; k < kRepairThreads; ++k) {
                     const int j = index[k];
                     if (j < 0 || j % kRepairThreads != static_cast<int>(threadIdx.x)) continue;
-                    const double a = sum[j], b = value[k], s = a + b, kept = s - a;  // Knuth's exact sum
+                    const double a = sum[j], b = value[k], s = a + b, kept = s - a;  // Knuth's two-sum
                     sum[j] = s;
-                    lost[j] += (a - (s - kept)) + (b - kept);
+                    error[j] += (a - (s - kept)) + (b - kept);
                 }
             }
 #pragma unroll 1
-            for (int j = threadIdx.x; j < kSums && part + j < args.n; j += kRepairThreads) dx[(part + j) * args.dx.step] = static_cast<T>(isfinite(sum[j]) ? sum[j] + lost[j] : sum[j]);
+            for (int j = threadIdx.x; j < kSums && window + j < args.n; j += kRepairThreads)
+                dx[(window + j) * args.dx.step] = static_cast<T>(isfinite(sum[j]) ? sum[j] + error[j] : sum[j]);
             __syncthreads();
         }
     }

@@ -1,12 +1,12 @@
-// logcumsumexp:  w = e^{x_i - y_i}, c = e^{y_{i-1} - y_i}
+// logcumsumexp, general path: w = e^{x_i - y_i}, c = e^{y_{i-1} - y_i}.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
 
 constexpr float kLog2e = 1.44269504f;
 
-// e^{x - from}: to a few places in 2^-23 of itself for a difference that is no far exponent, 0 below e^-87; the rest of the product with
-// log2 e is given back at the end.
+// e^{x - from} with a relative error of a few 2^-23 while the difference is no far exponent; 0
+// below e^-87. The rounding error of the product with log2 e is compensated.
 __device__ inline float exp_of(float x, float from)
 {
     x -= from;
@@ -17,14 +17,15 @@ __device__ inline float exp_of(float x, float from)
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
 
-// To a place of itself: also what x - from loses, which is the more the farther they are apart, is given back.
+// Relative error of about an ulp: the rounding error of x - from, which grows with their distance,
+// is compensated.
 __device__ __noinline__ inline double exp_of(double x, double from)
 {
-    const double d = x - from, part = d - x, lost = (x - (d - part)) - (from + part), e = exp(d), rest = e * lost;
+    const double d = x - from, shift = d - x, error = (x - (d - shift)) - (from + shift), e = exp(d), rest = e * error;
     return rest - rest == 0.0 ? e + rest : e;
 }
 
-__device__ inline float inverse(float s)  // a normal number or NaN
+__device__ inline float inverse(float s)  // of a normal number or NaN
 {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(s));
@@ -38,68 +39,77 @@ __device__ inline double inverse(double s)
     return fma(r, fma(e, e, e), r);
 }
 
+template <typename A, bool EXACT>
+struct FastLogcumsumexp;
+
 template <typename A>
-struct LogcumsumexpHead {
-    A m, s;  // the largest x, and the sum of e^{x - m}; its number if m is +inf, 0 if m is -inf
+struct LogcumsumexpPrefix {
+    static __device__ LogcumsumexpPrefix identity() { return {-A(INFINITY), A(0)}; }
+
+    A m, s;  // the largest x, and the sum of e^{x - m}; the count of such x if m is +inf, 0 if m is -inf
 };
 
 template <typename A>
-struct LogcumsumexpTail {
-    A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN: nothing yet
+struct LogcumsumexpSuffix {
+    static __device__ LogcumsumexpSuffix identity() { return {A(NAN), A(0)}; }
+
+    A m, z;  // z = sum dy_i e^{m - y_i}, where m is the largest x before these elements; NaN in the identity
 };
 
-// Within a thread all exponentials have one anchor: S_i = sum_{j<=i} e^{x_j - anchor}, and dx_k = e^{x_k - anchor} Z_k with
-// Z_k = sum_{i>=k} dy_i / S_i, so that errors do not build up along the row. Between threads, Z is relative to the largest x so far.
-// A thread that has no anchor near all its sums takes the largest x so far for each element:
+// Within a thread all exponentials share an anchor: S_i = sum_{j<=i} e^{x_j - anchor}, and
+// dx_k = e^{x_k - anchor} Z_k with Z_k = sum_{i>=k} dy_i / S_i, so that errors do not accumulate
+// along the row. Between threads, Z is relative to the largest x so far. A thread whose sums have
+// no common anchor takes the largest x so far for each element:
 //     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
 template <typename A>
-struct Logcumsumexp : SameTail<LogcumsumexpTail<A>> {
-    static constexpr bool HEAD = true, ORDERED = true;
+struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, STORES_ELEMENTS = true;
+    template <typename T>
+    using FastPathFor = FastLogcumsumexp<A, (sizeof(T) > 2)>;
     using Number = A;
     using Value = A;
-    using Head = LogcumsumexpHead<A>;
-    using Tail = LogcumsumexpTail<A>;
+    using Prefix = LogcumsumexpPrefix<A>;
+    using Suffix = LogcumsumexpSuffix<A>;
 
     static __device__ A ratio(A low, A high) { return low == high ? A(1) : exp_of(low, high); }
 
-    static __device__ Head empty() { return {-A(INFINITY), A(0)}; }
-    static __device__ Head join(const Head& l, const Head& r)
+    static __device__ Prefix combine(const Prefix& l, const Prefix& r)
     {
         const bool right = r.m > l.m;
         const A f = ratio(right ? l.m : r.m, right ? r.m : l.m);
         return {right ? r.m : l.m, right ? r.s + l.s * f : l.s + r.s * f};
     }
-    static __device__ Tail nothing() { return {A(NAN), A(0)}; }
-    static __device__ Tail join(const Tail& l, const Tail& r)
+    static __device__ Suffix combine(const Suffix& l, const Suffix& r)
     {
         if (l.m != l.m) return r;
         return {l.m, r.z == A(0) ? l.z : l.z + r.z * ratio(l.m, r.m)};
     }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
-    // The next largest x, and the sum; e^{x - m}, and what the last sum is multiplied by. A call, for it is long and seldom needed.
+    // One element: the next state; d = e^{x - m}, and e, the factor of the previous sum. Not
+    // inlined: long and seldom run.
     struct Step {
-        Head h;
+        Prefix h;
         A d, e;
     };
-    static __device__ __noinline__ Step step(Head h, A x)
+    static __device__ __noinline__ Step step(Prefix h, A x)
     {
         const A m = fmax(h.m, x), d = x == -A(INFINITY) ? A(0) : ratio(x, m), e = ratio(h.m, m);
         return {{m, h.s * e + d}, d, e};
     }
 
     template <int I, int N, bool SEG>
-    struct Cell {
+    struct ThreadScan {
         static constexpr A kSmall = A(0x1p-60);  // of the anchor's exponential; double has the range to stay above 1
         static constexpr A kBelow = sizeof(A) == 8 ? A(40) : A(0), kLeast = sizeof(A) == 8 ? A(1) : kSmall;
         A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
-        A first, anchor;     // the largest x before; that so far, or kBelow under it
+        A first, anchor;     // the largest x before the thread; the largest so far, or kBelow less
         bool anchored;
 
         __device__ void begin(const ScanArgs&) {}
 
         template <typename X>
-        __device__ Head head(const X& x, unsigned starts)
+        __device__ Prefix prefix(const X& x, unsigned segment_heads)
         {
             anchor = -A(INFINITY);
 #pragma unroll
@@ -109,36 +119,36 @@ struct Logcumsumexp : SameTail<LogcumsumexpTail<A>> {
             A s = A(0);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) s = A(0);
+                if (SEG && segment_heads & 1u << i) s = A(0);
                 s += exp_of(x(i), base);
             }
             if (anchor < A(INFINITY) && (!SEG || none || s >= kSmall)) return {anchor, s};
-            Head h = empty();
+            Prefix h = Prefix::identity();
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) h = empty();
+                if (SEG && segment_heads & 1u << i) h = Prefix::identity();
                 h = step(h, x(i)).h;
             }
             return h;
         }
 
         template <typename X, typename Y>
-        __device__ void enter(const Head& before, const X& x, const Y& y, unsigned starts)
+        __device__ void enter(const Prefix& before, const X& x, const Y& y, unsigned segment_heads)
         {
-            Head h = SEG && starts & 1 ? empty() : before;
+            Prefix h = SEG && segment_heads & 1 ? Prefix::identity() : before;
             first = h.m;
             anchor = fmax(h.m, anchor) - kBelow;
             A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0), anchor);
             if (SEG) {
 #pragma unroll
                 for (int i = 1; i < I; ++i)
-                    if (starts & 1u << i) least = fmin(least, exp_of(x(i), anchor));
+                    if (segment_heads & 1u << i) least = fmin(least, exp_of(x(i), anchor));
             }
             anchored = fabs(anchor) < A(INFINITY) && least >= kLeast;
             if (anchored) {
 #pragma unroll
                 for (int i = 0; i < I; ++i) {
-                    if (SEG && starts & 1u << i) s = A(0);
+                    if (SEG && segment_heads & 1u << i) s = A(0);
                     d[i] = exp_of(x(i), anchor);
                     s += d[i];
                     t[i] = y(i) * inverse(s);
@@ -147,29 +157,31 @@ struct Logcumsumexp : SameTail<LogcumsumexpTail<A>> {
             }
 #pragma unroll
             for (int i = 0; i < I; ++i) {
-                if (SEG && starts & 1u << i) h = empty();
+                if (SEG && segment_heads & 1u << i) h = Prefix::identity();
                 const Step next = step(h, x(i));
-                h = next.h, d[i] = next.d, e[i] = next.e;
+                h = next.h;
+                d[i] = next.d;
+                e[i] = next.e;
                 t[i] = h.s == A(0) ? A(0) : y(i) / h.s;
             }
             anchor = h.m;
         }
 
         template <typename X, typename Y>
-        __device__ Tail tail(const X&, const Y&, unsigned starts) const
+        __device__ Suffix suffix(const X&, const Y&, unsigned segment_heads) const
         {
             A z = A(0);
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
                 z += t[i];
                 if (!anchored) z *= e[i];
-                if (SEG && starts & 1u << i) z = A(0);
+                if (SEG && segment_heads & 1u << i) z = A(0);
             }
             return {first, anchored ? z * ratio(first, anchor) : z};
         }
 
         template <typename X, typename Y, typename Store>
-        __device__ void finish(const Tail& after, const X&, const Y&, unsigned starts, const Store& store)
+        __device__ void finish(const Suffix& after, const X&, const Y&, unsigned segment_heads, const Store& store)
         {
             A z = after.m != after.m ? A(0) : after.z;
             if (z != A(0)) z *= ratio(anchor, after.m);
@@ -182,13 +194,10 @@ struct Logcumsumexp : SameTail<LogcumsumexpTail<A>> {
                     z += t[i];
                     dx[v] = d[i] * z;
                     if (!anchored) z *= e[i];
-                    if (SEG && starts & 1u << i) z = A(0);
+                    if (SEG && segment_heads & 1u << i) z = A(0);
                 }
                 store(c, dx);
             }
         }
     };
 };
-
-template <typename A>
-constexpr bool kHolds<Logcumsumexp<A>> = true;

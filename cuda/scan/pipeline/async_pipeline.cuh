@@ -1,99 +1,108 @@
-// scan/pipeline/: long rows and columns. Tiles are prefetched to a circular buffer in shared memory by cp.async, in several stages; a row may
-// be shared by CTAs that are all resident.
+// scan/pipeline/: multi-stage cp.async pipelines for long rows and columns. Tiles are prefetched to
+// a circular buffer in shared memory; a row may be shared by CTAs that are all resident.
 //
-// Tiles that come to a ring in shared memory, ahead of the block that walks them.
-//
-// A kind that is tried first says in `bad` what is against it in each strip. A kernel that can do everything does those again.
+// This file: AsyncPipeline, the loop of a CTA over its work items and their tiles. A fast path adds
+// its rejections to the flag of each segment; the fallback pass recomputes rejected segments.
 #pragma once
 
 #include "scan/state/split_state.cuh"
 
-// The steps of a block: for each of its items, which are parts of strips, tiles forward to find heads, where nobody else does, and tiles
-// back. Tiles are asked for in the order of the steps. Self is one way to lay a tile out; it says
+// The steps of a CTA: for each work item (a split of a segment), tiles forward to find prefixes,
+// unless an upsweep has, then tiles backward. Tiles are prefetched in the order of the steps. Self
+// (CRTP) lays a tile out and provides
 //
-//     COLUMNS, BITS, STAGE          of a strip; elements of a tile; 16-byte vectors of the ring that it takes
-//     aim(item)                     tiles of this item are asked for from here on
-//     fetch(tile, heads, to)        asks for one, x alone or dy too, as shared memory from address `to` on
-//     enter(item)                   strip and part are those of this item
-//     charged(), column()           whether the thread has charge of a column of the strip, and which
-//     all_heads(parity), all_tails()    the join of all warps, for threads that have charge
-//     ahead_of_part(), behind()         the join of other parts, for the same threads
-//     find_head(tile, stage, parity)    leaves the heads of warps
-//     find_tail(tile, stage)            stores dx, and adds to `tail`; turns to what precedes the tile before
-//     find_records(tile, stage)         instead of the last two: stores which elements are records
-//     leave(head)                       of a part, for others
+//     COLUMNS, BITS, STAGE          columns of a segment; elements of a tile; 16-byte vectors of a stage
+//     set_work_item(item)           producer: tiles of this item are prefetched from here on
+//     fetch(tile, prefix_only, to)  producer: copies x, or x and dy, of a tile to shared memory at address `to`
+//     start_work_item(item)         consumer: segment and split are those of this item
+//     owns_column(), column()       whether the thread keeps the carry of a column, and of which
+//     tile_prefix(parity), tile_suffix()  combined states of all warps, for threads that own a column
+//     prefix_before_split(), suffix_after_split()  combined states of other splits, for the same threads
+//     find_prefix(tile, stage, parity)  leaves the prefixes of warps in shared memory
+//     find_suffix(tile, stage)      stores dx and updates `suffix`; loads the prefix of the next tile
+//     find_record_flags(tile, stage)  record pass, in place of the last two: stores record flags
+//     publish_prefix(prefix)        upsweep: publishes the prefix of a split
 template <typename Self, typename K>
-struct Ring {
-    using Head = typename K::Head;
-    using Far = typename K::Far;
+struct AsyncPipeline {
+    using Prefix = typename K::Prefix;
+    using Carry = typename K::Carry;
 
     const ScanArgs& args;
-    uint4* ring;
-    unsigned vector;          // of the thread, the first of the ring
-    int stages;               // tiles that the ring holds
-    int count, ahead, steps;  // tiles of a part; steps that find heads alone, and that ask for tiles
-    unsigned asked;           // the item that is asked for: a block takes every gridDim.x-th
-    unsigned strip, part;     // where the other one is
-    int next_step;            // that is asked for; all of them are where no item is left
-    Head head, next;          // what enters the part; what precedes the tile in its part
-    Far tail;
-    unsigned faults;          // of the thread
-    bool lost;                // nobody need look at the part: that shows where its heads are found
+    uint4* buffer;
+    unsigned vector;                 // address of the first vector of the thread in the buffer
+    int stages;                      // tiles resident in shared memory
+    int count, prefix_steps, steps;  // tiles of a split; steps that find prefixes only; steps that prefetch
+    unsigned producer_item;          // work item being prefetched; the next is producer_item + gridDim.x
+    unsigned segment, split;         // of the work item being computed
+    int producer_step;               // next step of producer_item to prefetch; == steps if no item is left
+    Prefix prefix, next;             // prefix before the split; prefix before the tile in its split
+    Carry suffix;
+    unsigned rejections;  // of the thread
+    bool rejected;        // the split needs no second walk: the first one rejected its segment
 
-    __device__ Ring(const ScanArgs& a, uint4* r) : args(a), ring(r)
+    __device__ AsyncPipeline(const ScanArgs& a, uint4* r) : args(a), buffer(r)
     {
-        vector = opaque(static_cast<unsigned>(__cvta_generic_to_shared(ring + threadIdx.x)));
-        stages = static_cast<int>(args.width), count = static_cast<int>(args.tiles);
-        ahead = K::HEAD && (kFinds<K> || phase() == kHeads || (phase() == 0 && args.parts == 1 && count > 1)) ? count : 0;
-        steps = kFinds<K> || phase() == kHeads ? ahead : ahead + count;
+        vector = keep_here(static_cast<unsigned>(__cvta_generic_to_shared(buffer + threadIdx.x)));
+        stages = static_cast<int>(args.width);
+        count = static_cast<int>(args.tiles_per_split);
+        prefix_steps = K::NEEDS_PREFIX && (K::FINDS_RECORDS || phase() == kUpsweepPrefix ||
+                                           (phase() == 0 && args.splits == 1 && count > 1))
+                           ? count
+                           : 0;
+        steps = K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     }
 
-    // Of a tile, of those of all strips.
-    __device__ char* records_of(i64 tile) const { return args.states + args.records + tile * (Self::BITS / 8); }
+    // Record flags of a tile, numbered over all segments.
+    __device__ char* records_of(i64 tile) const { return args.states + args.record_offset + tile * (Self::BITS / 8); }
 
-    __device__ int phase() const { return static_cast<int>(args.flags) & (kHeads | kTails); }
-    __device__ unsigned items() const { return static_cast<unsigned>(args.strips) * static_cast<unsigned>(args.parts); }
-
-    // Tiles of a part from the last one on, and threads that have charge know what precedes them.
-    static constexpr int hold = 0;  // steps that a tile stays in the ring after its own
-    __device__ int tile_of(int step) const { return step < ahead ? step : count - 1 - (step - ahead); }
-    __device__ void foresee(int t)
+    __device__ int phase() const { return static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix); }
+    __device__ unsigned items() const
     {
-        if constexpr (K::HEAD) {
+        return static_cast<unsigned>(args.segments) * static_cast<unsigned>(args.splits);
+    }
+
+    // Tiles of a split are walked from the last one on.
+    static constexpr int retained_stages = 0;  // steps that a tile stays in the buffer after its own
+    __device__ int tile_of(int step) const { return step < prefix_steps ? step : count - 1 - (step - prefix_steps); }
+    __device__ void load_tile_prefix(int t)
+    {
+        if constexpr (K::NEEDS_PREFIX) {
             if (t >= 0) next = before(t);
         }
     }
-    __device__ void leave(const Head& all)
+    __device__ void publish_prefix(const Prefix& all)
     {
-        if constexpr (K::HEAD) {
-            if (self().charged()) walk().head(self().column()) = all;
+        if constexpr (K::NEEDS_PREFIX) {
+            if (self().owns_column()) split_state().prefix(self().column()) = all;
         }
     }
 
     __device__ Self& self() { return *static_cast<Self*>(this); }
-    __device__ Walk<K> walk() const { return Walk<K>(args, strip, part, Self::COLUMNS); }
+    __device__ SplitState<K> split_state() const { return SplitState<K>(args, segment, split, Self::COLUMNS); }
 
-    __device__ void turn_to(unsigned item)
+    __device__ void advance_work_item(unsigned item)
     {
-        asked = item, next_step = item < items() ? 0 : steps;
-        if (next_step < steps) self().aim(item);
+        producer_item = item;
+        producer_step = item < items() ? 0 : steps;
+        if (producer_step < steps) self().set_work_item(item);
     }
 
-    // Asks for the next tile.
-    __device__ void ask(int slot)
+    // Prefetches the next tile to a slot, or nothing if none is left. Commits one cp.async group
+    // either way, so that groups count steps.
+    __device__ void prefetch_tile(int slot)
     {
-        if (next_step < steps) {
-            self().fetch(self().tile_of(next_step), next_step < ahead, vector + slot * Self::STAGE * 16);
-            if (++next_step == steps) turn_to(asked + gridDim.x);
+        if (producer_step < steps) {
+            self().fetch(self().tile_of(producer_step), producer_step < prefix_steps, vector + slot * Self::STAGE * 16);
+            if (++producer_step == steps) advance_work_item(producer_item + gridDim.x);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    // Waits for the oldest of the tiles that were asked for.
-    __device__ void wait()
+    // Waits for the oldest of the tiles being prefetched.
+    __device__ void wait_stage()
     {
-        const int others = stages - 2 - self().hold;  // that may still be on their way
-        if (others == 1)  // what there is room for as a rule
+        const int others = stages - 2 - self().retained_stages;  // groups that may still be in flight
+        if (others == 1)                                         // the usual number of stages
             asm volatile("cp.async.wait_group 1;" ::: "memory");
         else if (others >= 4)
             asm volatile("cp.async.wait_group 4;" ::: "memory");
@@ -103,82 +112,94 @@ struct Ring {
             asm volatile("cp.async.wait_group 0;" ::: "memory");
     }
 
-    // What precedes a tile in its part.
-    __device__ Head before(int t) { return args.parts * count > 1 && self().charged() ? walk().head_before(t, self().column()) : K::empty(); }
+    // The prefix before a tile in its split.
+    __device__ Prefix before(int t)
+    {
+        return args.splits * count > 1 && self().owns_column() ? split_state().prefix_before(t, self().column())
+                                                               : K::Prefix::identity();
+    }
 
     __device__ void begin(unsigned item)
     {
-        if constexpr (kFinds<K>) __syncthreads();  // all know the best of the strip before
-        self().enter(item);
-        faults = 0, lost = false;
-        if constexpr (K::HEAD) head = next = K::empty();
-        tail = kFinds<K> || args.parts == 1 || phase() != 0 ? K::far(K::nothing()) : self().charged() ? self().behind() : Far();
+        if constexpr (K::FINDS_RECORDS) __syncthreads();  // all threads have read the best of the previous panel
+        self().start_work_item(item);
+        rejections = 0;
+        rejected = false;
+        if constexpr (K::NEEDS_PREFIX) prefix = next = K::Prefix::identity();
+        suffix = K::FINDS_RECORDS || args.splits == 1 || phase() != 0 ? K::to_carry(K::Suffix::identity())
+                 : self().owns_column()                               ? self().suffix_after_split()
+                                                                      : Carry();
     }
 
-    // Leaves what others need of a part.
+    // Publishes the states of a split.
     __device__ void end()
     {
-        if constexpr (kFinds<K>) {
-            if (phase() == kHeads) self().leave(head);
+        if constexpr (K::FINDS_RECORDS) {
+            if (phase() == kUpsweepPrefix) self().publish_prefix(prefix);
             return;
         }
-        if constexpr (K::HEAD) {
-            if (phase() == kHeads) {
+        if constexpr (K::NEEDS_PREFIX) {
+            if (phase() == kUpsweepPrefix) {
                 __syncthreads();
-                self().leave(self().charged() ? K::join(head, self().all_heads(steps - 1 & 1)) : K::empty());
+                self().publish_prefix(
+                    self().owns_column() ? K::combine(prefix, self().tile_prefix(steps - 1 & 1))
+                                         : K::Prefix::identity());
             }
         }
-        if (phase() == kTails && self().charged()) walk().tail(self().column()) = tail;
-        if constexpr (kTame<K>) {
-            const unsigned all = faults_of_block(faults);
-            if (threadIdx.x == 0) tell_faults(args, strip, phase(), all);
+        if (phase() == kUpsweepSuffix && self().owns_column()) split_state().suffix(self().column()) = suffix;
+        if constexpr (K::IS_FAST) {
+            const unsigned all = block_rejections(rejections);
+            if (threadIdx.x == 0) store_rejections(args, segment, phase(), all);
         }
     }
 
-    // Heads of tiles are found one after another, what precedes each being kept for the way back.
-    __device__ void step_ahead(int step, uint4* stage)
+    // A step of the walk forward: combines prefixes tile by tile, and stores the prefix before each
+    // for the walk back.
+    __device__ void upsweep_step(int step, uint4* stage)
     {
-        if constexpr (K::HEAD) {
-            if (self().charged()) {
-                if (step > 0) head = K::join(head, self().all_heads(step - 1 & 1));
-                walk().head_before(step, self().column()) = head;
+        if constexpr (K::NEEDS_PREFIX) {
+            if (self().owns_column()) {
+                if (step > 0) prefix = K::combine(prefix, self().tile_prefix(step - 1 & 1));
+                split_state().prefix_before(step, self().column()) = prefix;
             }
-            self().find_head(self().tile_of(step), stage, step & 1);
+            self().find_prefix(self().tile_of(step), stage, step & 1);
         }
     }
 
     __device__ void run()
     {
-        turn_to(blockIdx.x);
-        const int back = 1 + self().hold, all = steps + self().hold;
-        int slot = back, lead = back - stages;  // steps until the first tile is needed, counted up
+        advance_work_item(blockIdx.x);
+        const int back = 1 + self().retained_stages, all = steps + self().retained_stages;
+        int slot = back, first_step = back - stages;  // steps until the first tile is computed, counted up
 #pragma unroll 1
         for (unsigned item = blockIdx.x; item < items(); item += gridDim.x) {
             begin(item);
 #pragma unroll 1
-            for (int step = lead; step < all; ++step, slot = slot + 1 == stages ? 0 : slot + 1) {
+            for (int step = first_step; step < all; ++step, slot = slot + 1 == stages ? 0 : slot + 1) {
                 if (step >= 0) {
-                    wait();
+                    wait_stage();
                     __syncthreads();
                 }
-                ask(slot < back ? slot - back + stages : slot - back);
+                prefetch_tile(slot < back ? slot - back + stages : slot - back);
                 if (step < 0) continue;
-                lead = 0;
-                if constexpr (K::HEAD && !kFinds<K>) {
-                    if (step == ahead) {
-                        if constexpr (kTame<K>) lost = faults_of_block(faults) == kUndone && !self().hold;
-                        head = args.parts > 1 && self().charged() ? self().ahead_of_part() : K::empty();
-                        self().foresee(self().tile_of(step));
+                first_step = 0;
+                if constexpr (K::NEEDS_PREFIX && !K::FINDS_RECORDS) {
+                    if (step == prefix_steps) {
+                        if constexpr (K::IS_FAST)
+                            rejected = block_rejections(rejections) == kRejected && !self().retained_stages;
+                        prefix = args.splits > 1 && self().owns_column() ? self().prefix_before_split()
+                                                                         : K::Prefix::identity();
+                        self().load_tile_prefix(self().tile_of(step));
                     }
                 }
-                if (kTame<K> && lost) continue;
-                uint4* stage = ring + slot * Self::STAGE;
-                if constexpr (kFinds<K>)
-                    self().find_records(self().tile_of(step), stage);
-                else if (K::HEAD && step < ahead)
-                    step_ahead(step, stage);
+                if (K::IS_FAST && rejected) continue;
+                uint4* stage = buffer + slot * Self::STAGE;
+                if constexpr (K::FINDS_RECORDS)
+                    self().find_record_flags(self().tile_of(step), stage);
+                else if (K::NEEDS_PREFIX && step < prefix_steps)
+                    upsweep_step(step, stage);
                 else
-                    self().find_tail(self().tile_of(step), stage);
+                    self().find_suffix(self().tile_of(step), stage);
             }
             end();
         }

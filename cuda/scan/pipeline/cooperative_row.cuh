@@ -1,132 +1,164 @@
-// Blocks that share a row: a few rows have a team of blocks each, all of which are on the device at once.
+// Cooperative rows: several CTAs share a row. Precondition: all CTAs of the grid are resident
+// (cooperative launch).
 //
-// In one launch each of them finds the heads of a part of the row, and learns what precedes it. In the next they take the tiles by turns, the
-// last one first: a block tells what its tile comes to, and a turn later joins what the tiles behind it came to, which have been told by then.
+// In the first launch each CTA finds the prefix of its split of the row and, by look-back over
+// tile-status words, the prefix before it. In the second the CTAs take the tiles of the row in
+// turn, the last tile first: a CTA publishes the suffix of its tile and, one turn later, looks back
+// at the suffixes of the tiles behind it, which are usually published by then.
 #pragma once
 
 #include "scan/pipeline/async_pipeline.cuh"
 #include "scan/state/tile_status.cuh"
 
-// The steps of a block of a team, or of one that has rows to itself. Self lays tiles out, as for a ring, and says
+// AsyncPipeline for a CTA of a cooperative row, or of one that has rows to itself. Self provides
+// the members that AsyncPipeline needs, and
 //
-//     TILE, SECTOR           elements of a tile, and of a quarter of a cache line
-//     TEAM, WARPS            whether there are teams; warps of a block
-//     let_in(tail)           what enters the tile from the right
-//     shared.told            room for a state of each warp
+//     TILE, SECTOR           elements of a tile, and of a 32-byte sector
+//     COOPERATIVE, WARPS     whether rows are shared; warps of a CTA
+//     set_carry_in(suffix)   sets the suffix that enters the tile
+//     shared.warp_states     space for a state of each warp
 template <typename Self, typename K>
-struct Team : Ring<Self, K> {
-    using Base = Ring<Self, K>;
-    using Head = typename K::Head;
-    using Far = typename K::Far;
-    using Base::args, Base::strip, Base::part, Base::head, Base::next, Base::tail, Base::count, Base::ahead, Base::steps;
-    using Base::self, Base::walk, Base::phase;
+struct CooperativeRow : AsyncPipeline<Self, K> {
+    using Base = AsyncPipeline<Self, K>;
+    using Prefix = typename K::Prefix;
+    using Carry = typename K::Carry;
+    using Base::args, Base::segment, Base::split, Base::prefix, Base::next, Base::suffix, Base::count,
+        Base::prefix_steps, Base::steps;
+    using Base::self, Base::split_state, Base::phase;
 
-    const int hold;  // steps that a tile stays in the ring after its own: blocks take turns
-    int last;        // the tile of the first step back
+    const int retained_stages;  // steps that a tile stays in the buffer after its own: 1 if CTAs take turns
+    int last;                   // tile of the first step backward
 
-    __device__ Team(const ScanArgs& args, uint4* ring) : Base(args, ring), hold(Self::TEAM && args.parts > 1 && !(phase() & kHeads))
+    __device__ CooperativeRow(const ScanArgs& args, uint4* buffer)
+        : Base(args, buffer), retained_stages(Self::COOPERATIVE && args.splits > 1 && !(phase() & kUpsweepPrefix))
     {
-        part = blockIdx.x % static_cast<unsigned>(args.parts);
-        if (ahead > 0) ahead = mine();
-        steps = hold ? (tiles() - static_cast<int>(part) + team() - 1) / team() : kFinds<K> || phase() == kHeads ? ahead : ahead + mine();
-        last = opaque((hold ? tiles() - static_cast<int>(part) : first() + mine()) - 1);
+        split = blockIdx.x % static_cast<unsigned>(args.splits);
+        if (prefix_steps > 0) prefix_steps = split_tiles();
+        steps = retained_stages ? (tiles() - static_cast<int>(split) + ctas_per_row() - 1) / ctas_per_row()
+                : K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps
+                                                                : prefix_steps + split_tiles();
+        last = keep_here((retained_stages ? tiles() - static_cast<int>(split) : first_tile() + split_tiles()) - 1);
     }
 
-    __device__ Told<K> told() const { return Told<K>(args); }
-    __device__ int tiles() const { return static_cast<int>((args.n + (args.n % Self::SECTOR ? 4 * Self::SECTOR - 1 : 0) + Self::TILE - 1) / Self::TILE); }
-    __device__ int team() const { return hold ? static_cast<int>(args.parts) : 1; }
+    __device__ TileStatus<K> tile_status() const { return TileStatus<K>(args); }
+    __device__ int tiles() const
+    {
+        return static_cast<int>(
+            (args.n + (args.n % Self::SECTOR ? 4 * Self::SECTOR - 1 : 0) + Self::TILE - 1) / Self::TILE);
+    }
+    __device__ int ctas_per_row() const { return retained_stages ? static_cast<int>(args.splits) : 1; }
 
-    __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.parts); }
+    __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.splits); }
     __device__ int tile_of(int step) const
     {
-        return step < ahead ? first() + step : last - (step - ahead) * team();
+        return step < prefix_steps ? first_tile() + step : last - (step - prefix_steps) * ctas_per_row();
     }
 
-    // The part of the block: its first tile, and how many there are.
-    __device__ int first() const { return static_cast<int>(part) * count; }
-    __device__ int mine() const { return min(count, tiles() - first()); }
+    // The split of the CTA: its first tile, and its number of tiles.
+    __device__ int first_tile() const { return static_cast<int>(split) * count; }
+    __device__ int split_tiles() const { return min(count, tiles() - first_tile()); }
 
-    __device__ Head ahead_of_part() const { return Self::TEAM ? K::empty() : walk().ahead_by_warp(); }  // a team foresees it
-    __device__ Far behind() const { return Self::TEAM ? K::far(K::nothing()) : walk().behind_by_warp(); }
-
-    // What precedes the part of a tile, and the tile in its part.
-    __device__ void foresee(int t)
+    // Cooperative rows load it with the tile.
+    __device__ Prefix prefix_before_split() const
     {
-        if constexpr (K::HEAD) {
-            if (!Self::TEAM) return Base::foresee(t - first());
-            const int part = hold ? t / count : static_cast<int>(this->part), at = t - part * count;
-            if (t < 0 || at < 0 || !self().charged() || tiles() == 1) return;
-            const Walk<K> walk(args, strip, part, 1);
-            next = walk.head_before(at, 0);
-            if (hold) head = walk.head(0);
+        return Self::COOPERATIVE ? K::Prefix::identity() : split_state().prefix_before_split_by_warp();
+    }
+    __device__ Carry suffix_after_split() const
+    {
+        return Self::COOPERATIVE ? K::to_carry(K::Suffix::identity()) : split_state().suffix_after_split_by_warp();
+    }
+
+    // Loads the prefix before the split of a tile, and before the tile in its split.
+    __device__ void load_tile_prefix(int t)
+    {
+        if constexpr (K::NEEDS_PREFIX) {
+            if (!Self::COOPERATIVE) return Base::load_tile_prefix(t - first_tile());
+            const int split = retained_stages ? t / count : static_cast<int>(this->split), at = t - split * count;
+            if (t < 0 || at < 0 || !self().owns_column() || tiles() == 1) return;
+            const SplitState<K> split_state(args, segment, split, 1);
+            next = split_state.prefix_before(at, 0);
+            if (retained_stages) prefix = split_state.prefix(0);
         }
     }
 
-    // Tells the head of the part, and learns what precedes it.
-    __device__ void leave(const Head& all)
+    // Publishes the prefix of the split, and looks back for the prefix before it.
+    __device__ void publish_prefix(const Prefix& all)
     {
-        if constexpr (!Self::TEAM) return Base::leave(all);
-        const uint4* others = told().heads + strip * args.parts * Told<K>::template PACKETS<Head>;
-        if (self().charged()) Told<K>::tell(told().heads + (strip * args.parts + part) * Told<K>::template PACKETS<Head>, all);
-        collect(others, Told<K>::template PACKETS<Head>, part, K::empty());
+        if constexpr (!Self::COOPERATIVE) return Base::publish_prefix(all);
+        const uint4* others = tile_status().prefixes + segment * args.splits * TileStatus<K>::template WORDS<Prefix>;
+        if (self().owns_column())
+            TileStatus<K>::publish(
+                tile_status().prefixes + (segment * args.splits + split) * TileStatus<K>::template WORDS<Prefix>, all);
+        look_back(others, TileStatus<K>::template WORDS<Prefix>, split, K::Prefix::identity());
         __syncthreads();
-        if constexpr (kFinds<K>)
-            self().settle(collected(K::empty()));
-        else if (self().charged())
-            walk().head(0) = collected(K::empty());
+        if constexpr (K::FINDS_RECORDS)
+            self().filter_records(look_back_result(K::Prefix::identity()));
+        else if (self().owns_column())
+            split_state().prefix(0) = look_back_result(K::Prefix::identity());
     }
 
-    __device__ uint4* tail_of(int t) const { return told().tails + (static_cast<i64>(strip) * tiles() + tiles() - 1 - t) * Told<K>::template PACKETS<Far>; }
-
-    // Learns what enters a tile: from the tiles since the last one of this block, and before.
-    __device__ void learn(int t)
+    __device__ uint4* suffix_status(int t) const
     {
-        const int turn = tiles() - 1 - t;
-        collect(tail_of(t + 1), -Told<K>::template PACKETS<Far>, min(turn, team()), K::far(K::nothing()));
+        return tile_status().suffixes +
+               (static_cast<i64>(segment) * tiles() + tiles() - 1 - t) * TileStatus<K>::template WORDS<Carry>;
+    }
+
+    // Looks back for the suffix that enters a tile: the tiles since the last one of this CTA,
+    // combined with the previous carry.
+    __device__ void read_carry(int t)
+    {
+        const int index_from_end = tiles() - 1 - t;
+        look_back(
+            suffix_status(t + 1), -TileStatus<K>::template WORDS<Carry>, min(index_from_end, ctas_per_row()),
+            K::to_carry(K::Suffix::identity()));
         __syncthreads();
-        if (self().charged()) {
-            const Far since = collected(K::far(K::nothing()));
-            tail = turn >= team() ? K::join(since, tail) : since;
-            self().let_in(tail);
+        if (self().owns_column()) {
+            const Carry since = look_back_result(K::to_carry(K::Suffix::identity()));
+            suffix = index_from_end >= ctas_per_row() ? K::combine(since, suffix) : since;
+            self().set_carry_in(suffix);
         }
         __syncthreads();
     }
 
-    // The join of the first LANES lanes.
+    // The combined states of the first LANES lanes, in every lane.
     template <int LANES, typename S>
-    static __device__ S joined(S s)
+    static __device__ S combined(S s)
     {
-        if constexpr (kRuns<S>) return from_lane(tails_down_to<K>(s, 31 - static_cast<int>(threadIdx.x) % 32), 0);
-#pragma unroll (kLong<S> ? 1 : 5)
+        if constexpr (K::SEGMENTED_SUM && __is_same(S, Carry))
+            return from_lane(inclusive_suffix<K>(s, 31 - static_cast<int>(threadIdx.x) % 32), 0);
+#pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < LANES; d *= 2) {
             const S next = from_above(s, d);
-            if (threadIdx.x % 32 + d < 32) s = K::join(s, next);
+            if (threadIdx.x % 32 + d < 32) s = K::combine(s, next);
         }
         return from_lane(s, 0);
     }
 
-    // The join of `count` states of warps from `room` on, in every lane.
+    // The combined states of `count` warps from `smem` on, in every lane.
     template <typename S>
-    __device__ S joined(const S* room, int count, S nothing) const
+    __device__ S combined(const S* smem, int count, S identity) const
     {
         const int lane = threadIdx.x % 32;
-        return joined<Self::WARPS>(lane < count ? room[lane] : nothing);
+        return combined<Self::WARPS>(lane < count ? smem[lane] : identity);
     }
 
-    // Joins so many states that were told, from left to right. Each thread hears one, or some side by side.
+    // Look-back: combines `count` published states from left to right. A thread waits for one, or
+    // for several adjacent ones.
     template <typename S>
-    __device__ void collect(const uint4* packets, int apart, int count, S sum)
+    __device__ void look_back(const uint4* status, int stride, int count, S sum)
     {
-        const int threads = 32 * Self::WARPS, each = (count + threads - 1) / threads, first = static_cast<int>(threadIdx.x) * each;
+        const int threads = 32 * Self::WARPS, each = (count + threads - 1) / threads,
+                  first = static_cast<int>(threadIdx.x) * each;
 #pragma unroll 1
-        for (int i = first; i < min(first + each, count); ++i) sum = K::join(sum, Told<K>::template hear<S>(packets + i * apart));
-        sum = joined<32>(sum);
-        if (threadIdx.x % 32 == 0) reinterpret_cast<S*>(self().shared.told)[threadIdx.x / 32] = sum;
+        for (int i = first; i < min(first + each, count); ++i)
+            sum = K::combine(sum, TileStatus<K>::template wait<S>(status + i * stride));
+        sum = combined<32>(sum);
+        if (threadIdx.x % 32 == 0) reinterpret_cast<S*>(self().shared.warp_states)[threadIdx.x / 32] = sum;
     }
 
     template <typename S>
-    __device__ S collected(S nothing)
+    __device__ S look_back_result(S identity)
     {
-        return joined(reinterpret_cast<const S*>(self().shared.told), Self::WARPS, nothing);
+        return combined(reinterpret_cast<const S*>(self().shared.warp_states), Self::WARPS, identity);
     }
 };

@@ -1,8 +1,11 @@
-// Rows that blocks hold together, a piece each, in registers, so that memory is read once: a block tells the others what its piece comes to,
-// and hears what theirs do, while its next piece comes to shared memory. Blocks of a cluster leave it in each other's shared memory; of a row
-// that is longer they are all on the device at once, and tell it through memory.
+// Cluster rows (row_cluster). A row is divided among the CTAs of a thread-block cluster; each keeps
+// its slice in registers, so x and dy are read once. CTAs exchange slice aggregates through
+// distributed shared memory (st.async + mbarrier) while cp.async prefetches the next row. Rows too
+// long for a cluster use all resident CTAs and exchange aggregates through tile-status words
+// (tile_status.cuh); this needs a cooperative launch.
 //
-// For kinds that read numbers. Of those that are tried first, what is against a row is told by each of its blocks.
+// For kinds that read numbers. A fast path stores the rejections of each slice; the fallback pass
+// recomputes rejected rows.
 #pragma once
 
 #include "common/async_copy.cuh"
@@ -10,70 +13,83 @@
 #include "scan/row/packed_resident_tiled.cuh"
 #include "scan/state/tile_status.cuh"
 
-// Threads of a multiprocessor, all of which a block may have, and vectors of each operand that each of them owns: many elements, as those of
-// one thread wait for no other.
-constexpr int kPieceThreads = 512;
-constexpr int kPieceVectors = 8;
-constexpr int kHearing = 8;  // warps of a block, at most, that hear 32 others each
+// Threads of a CTA at most, and 16-byte vectors of each operand that a thread owns: many elements,
+// as the scan within a thread needs no exchange.
+constexpr int kRowClusterThreads = 512;
+constexpr int kRowClusterVectors = 8;
+constexpr int kLookBackWarps = 8;  // warps of a CTA at most that look back, at 32 CTAs each
 
-// A thread of a block, whose pieces are at the same place of every so many rows. Rows of all operands run the same way and consist of whole
-// aligned vectors; vectors u * 32 + l of a warp come and go by lane l, which owns vectors l * U + u. The room of a warp is for x, dy and dx.
+// A thread of a persistent CTA, which holds the same slice of every `stride`-th row. Preconditions:
+// rows of all operands run in the same direction and consist of whole aligned vectors. Loads and
+// stores are striped (lane l moves vectors u * 32 + l), ownership is blocked (lane l owns vectors
+// l * U + u). The shared memory of a warp holds x, dy and dx.
 template <typename K, typename T>
-struct Piece {
+struct ClusterRow {
     using A = typename K::Number;
-    using Head = typename K::Head;
-    using Tail = typename K::Tail;
-    static constexpr int V = 16 / sizeof(T), U = kPieceVectors, I = U * V;
-    static constexpr bool SHORT = K::ORDERED && sizeof(T) == 2;  // there is more to reckon for each byte, and no time to lose:
-    static constexpr bool PACED = !SHORT || kHolds<K>;           // cells that hold less ask for nothing while blocks meet
-    static constexpr int AGAIN = kAgain<K, V, U> / V;  // vectors of x that are kept until the end
-    using Cell = typename K::template Cell<I, V, false>;
+    using Prefix = typename K::Prefix;
+    using Suffix = typename K::Suffix;
+    static constexpr int V = 16 / sizeof(T), U = kRowClusterVectors, I = U * V;
+    // Compute-bound: prefetches are issued early.
+    static constexpr bool SHORT = K::SUFFIX_NEEDS_PREFIX && sizeof(T) == 2;
+    // Issues prefetches while CTAs exchange states; kinds with less state in registers do not.
+    static constexpr bool PACED = !SHORT || K::STORES_ELEMENTS;
+    static constexpr int RECOMPUTED = K::template RECOMPUTED<V, U> / V;  // vectors of x that are stashed and reloaded
+    using ThreadScan = typename K::template ThreadScan<I, V, false>;
     using Vector = Words<T, V>;
-    using Vectors = Line<T, U, true>;  // their places in the room
+    using Vectors = WarpTransposeIO<T, U, true>;  // their slots in shared memory
 
-    // What a block knows of a row.
+    // Shared memory of a CTA for one row.
     struct Shared {
-        Room<Head, 32> heads;  // totals of warps
-        Room<Tail, 32> tails;
-        Room<Head, kHearing> head;  // what enters the piece, of 32 others each
-        Room<Tail, kHearing> tail;
-        Room<Head, kClusterBlocks> ahead;  // what others of the cluster leave
-        Room<Tail, kClusterBlocks> behind;
-        Barrier come[2];  // of what is told at once, and of what is told when that is heard
+        Uninitialized<Prefix, 32> prefixes;  // totals of warps
+        Uninitialized<Suffix, 32> suffixes;
+        Uninitialized<Prefix, kLookBackWarps> prefix;  // carry-in of the slice, by 32 CTAs each
+        Uninitialized<Suffix, kLookBackWarps> suffix;
+        Uninitialized<Prefix, kClusterBlocks> preceding;  // written by other CTAs of the cluster
+        Uninitialized<Suffix, kClusterBlocks> following;
+        Barrier full_barrier[2];  // first exchange; second exchange, which depends on the first
     };
 
     const ScanArgs& args;
-    uint4* room;
-    Shared* rows;  // two, by turns: some warp may not be done with the row before, and all of its pieces are heard before one is told again
-    int pieces = static_cast<int>(args.parts), lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    unsigned row = blockIdx.x / static_cast<unsigned>(pieces), apart = gridDim.x / static_cast<unsigned>(pieces), turn = 0;
-    int piece = static_cast<int>(blockIdx.x - row * pieces);
+    uint4* smem;
+    // Alternate between rows: a warp may still read those of the row before, and every CTA has read
+    // all slices of a row before it publishes the row after the next.
+    Shared* rows;
+    int slices = static_cast<int>(args.splits), lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+        warps = blockDim.x / 32;
+    unsigned row = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices),
+             iteration = 0;
+    int slice = static_cast<int>(blockIdx.x - row * slices);
     int count;     // vectors of the warp that exist
-    int from;      // bytes from the first element of a row to the first vector that comes by this lane
-    uint4& first;  // the vector of the first x of a row, for the warp
+    int from;      // bytes from the first element of a row to the first striped vector of this lane
+    uint4& first;  // the vector with the first x of the row, for the warp
 
-    __device__ Piece(const ScanArgs& args, uint4* room, Shared* rows, uint4& first) : args(args), room(room), rows(rows), first(first)
+    __device__ ClusterRow(const ScanArgs& args, uint4* smem, Shared* rows, uint4& first)
+        : args(args), smem(smem), rows(rows), first(first)
     {
-        const int ahead = (piece * static_cast<int>(blockDim.x) + warp * 32) * I;
-        count = opaque(max(min(static_cast<int>(args.n) - ahead, 32 * I), 0) / V);
-        from = opaque((backward() ? 1 - V - ahead - lane * V : ahead + lane * V) * static_cast<int>(sizeof(T)));
+        const int preceding = (slice * static_cast<int>(blockDim.x) + warp * 32) * I;
+        count = keep_here(max(min(static_cast<int>(args.n) - preceding, 32 * I), 0) / V);
+        from = keep_here(
+            (backward() ? 1 - V - preceding - lane * V : preceding + lane * V) * static_cast<int>(sizeof(T)));
         Vector none;
 #pragma unroll
         for (int v = 0; v < V; ++v) none.set(v, static_cast<T>(K::pad(args)));
 #pragma unroll 1
-        for (int m = count + lane; m < 32 * U; m += 32) {  // what does not exist never comes
-            none.store(reinterpret_cast<T*>(room + Vectors::place(m)));
-            room[32 * U + Vectors::place(m)] = uint4{0, 0, 0, 0};
+        for (int m = count + lane; m < 32 * U; m += 32) {  // vectors that do not exist are never copied
+            none.store(reinterpret_cast<T*>(smem + Vectors::swizzle(m)));
+            smem[32 * U + Vectors::swizzle(m)] = uint4{0, 0, 0, 0};
         }
     }
 
-    __device__ Shared& shared() const { return rows[turn & 1]; }
-    __device__ unsigned starts() const { return piece == 0 && threadIdx.x == 0; }  // element 0 of the thread begins a row
-    __device__ bool spread() const { return pieces > kClusterBlocks; }  // over the device
+    __device__ Shared& shared() const { return rows[iteration & 1]; }
+    // Element 0 of the thread begins a row.
+    __device__ unsigned segment_heads() const { return slice == 0 && threadIdx.x == 0; }
+    // The row is shared by more CTAs than a cluster has.
+    __device__ bool grid_resident() const { return slices > kClusterBlocks; }
     __device__ bool backward() const { return args.dx.step < 0; }
     __device__ bool repeats() const { return args.dy.step == 0; }  // one number for all dy of a row
     __device__ bool plain() const { return count == 32 * U && args.dy.step > 0; }
-    __device__ int beside() const { return backward() ? -32 * 16 : 32 * 16; }  // bytes from a vector to the next of the lane
+    // Bytes from a striped vector to the next of the lane.
+    __device__ int bytes_apart() const { return backward() ? -32 * 16 : 32 * 16; }
 
     // The first element of a row.
     __device__ char* begin(const Strided& operand, unsigned row) const
@@ -82,201 +98,220 @@ struct Piece {
     }
 
     template <int FIRST, int END>
-    __device__ void ask(unsigned row);
+    __device__ void prefetch_tile(unsigned row);
     template <int M, int END>
-    __device__ void ask_plain(unsigned even, unsigned odd, const char* from) const;
+    __device__ void prefetch_whole(unsigned even, unsigned odd, const char* from) const;
     __device__ void read(Vector (&word)[U], uint4* from) const;
     __device__ void repeat(Vector (&word)[U]) const;
-    __device__ void keep(Vector (&word)[U]) const;
-    __device__ void remember(Vector (&word)[U]) const;
+    __device__ void stash_x(Vector (&word)[U]) const;
+    __device__ void reload_x(Vector (&word)[U]) const;
     __device__ void write(Vector (&word)[U]) const;
     __device__ void flip(Vector (&word)[U]) const;
 
-    // Lane 0 gets the joins of so many lanes.
-    template <bool HEADS, bool TAILS>
-    __device__ void join(Head& head, Tail& tail, int count) const
+    // Lane 0 gets the combined states of `count` lanes.
+    template <bool PREFIXES, bool SUFFIXES>
+    __device__ void combine(Prefix& prefix, Suffix& suffix, int count) const
     {
 #pragma unroll 1
         for (int d = 1; d < count; d *= 2) {
-            if (HEADS) head = K::join(head, from_above(head, d));
-            if (TAILS) tail = K::join(tail, from_above(tail, d));
+            if (PREFIXES) prefix = K::combine(prefix, from_above(prefix, d));
+            if (SUFFIXES) suffix = K::combine(suffix, from_above(suffix, d));
         }
     }
 
-    // What lanes ahead of this one hold, and those behind it.
-    __device__ Head heads_of_lanes(const Head& own) const
+    // Exclusive warp scans; the totals of the warp go to shared memory.
+    __device__ Prefix exclusive_prefix(const Prefix& own) const
     {
-        const Head all = heads_up_to<K>(own, lane);
-        if (lane == 31) shared().heads[warp] = all;
-        const Head next = from_below(all, 1);
-        return lane == 0 ? K::empty() : next;
+        const Prefix all = inclusive_prefix<K>(own, lane);
+        if (lane == 31) shared().prefixes[warp] = all;
+        const Prefix next = from_below(all, 1);
+        return lane == 0 ? K::Prefix::identity() : next;
     }
-    __device__ Tail tails_of_lanes(const Tail& own) const
+    __device__ Suffix exclusive_suffix(const Suffix& own) const
     {
-        const Tail all = tails_down_to<K>(own, 31 - lane);
-        if (lane == 0) shared().tails[warp] = all;
-        const Tail next = from_above(all, 1);
-        return lane == 31 ? K::nothing() : next;
+        const Suffix all = inclusive_suffix<K>(own, 31 - lane);
+        if (lane == 0) shared().suffixes[warp] = all;
+        const Suffix next = from_above(all, 1);
+        return lane == 31 ? K::Suffix::identity() : next;
     }
 
-    __device__ bool early() const { return SHORT && PACED && !spread(); }  // asks for half of the next vectors before blocks meet
+    // Prefetches half of the next row before the exchange.
+    __device__ bool prefetches_early() const { return SHORT && PACED && !grid_resident(); }
 
-    // What lanes are met by in a warp becomes what they are met by in the row. Those that are PACED ask for a quarter of the next vectors
-    // meanwhile, and for one more where blocks meet once and are slow to hear each other.
-    template <bool HEADS, bool TAILS, int FIRST>
-    __device__ void meet(Head& head, Tail& tail)
+    // Exclusive scan over the CTA and the row: extends the states before a lane in its warp to the
+    // states before it in the row. Kinds that are PACED prefetch a quarter of the next row
+    // meanwhile, and another one if the only exchange is through global memory, which is slow.
+    template <bool PREFIXES, bool SUFFIXES, int FIRST>
+    __device__ void exchange(Prefix& prefix, Suffix& suffix)
     {
         Shared& s = shared();
         __syncthreads();
-        if (warp == 0) tell<HEADS, TAILS>();
-        Head ahead = HEADS && lane < warp ? s.heads[lane] : K::empty();
-        Tail behind = TAILS && warp + 1 + lane < warps ? s.tails[warp + 1 + lane] : K::nothing();
-        join<HEADS, TAILS>(ahead, behind, warps);
-        if (HEADS) head = K::join(from_lane(ahead, 0), head);
-        if (TAILS) tail = K::join(tail, from_lane(behind, 0));
-        if (warp * 32 < pieces)
-            hear<HEADS, TAILS>();
-        else if (PACED && spread())
-            asm volatile("cp.async.wait_all;" ::: "memory");  // what is told does not come behind it
-        if (PACED && !(HEADS && early())) ask<FIRST, FIRST + U / 4>(row + apart);
-        if (!K::ORDERED && spread()) ask<U / 2, U * 3 / 4>(row + apart);
+        if (warp == 0) publish<PREFIXES, SUFFIXES>();
+        Prefix preceding = PREFIXES && lane < warp ? s.prefixes[lane] : K::Prefix::identity();
+        Suffix following = SUFFIXES && warp + 1 + lane < warps ? s.suffixes[warp + 1 + lane] : K::Suffix::identity();
+        combine<PREFIXES, SUFFIXES>(preceding, following, warps);
+        if (PREFIXES) prefix = K::combine(from_lane(preceding, 0), prefix);
+        if (SUFFIXES) suffix = K::combine(suffix, from_lane(following, 0));
+        if (warp * 32 < slices)
+            receive<PREFIXES, SUFFIXES>();
+        else if (PACED && grid_resident())
+            asm volatile("cp.async.wait_all;" ::: "memory");  // published words do not queue behind the copies
+        if (PACED && !(PREFIXES && prefetches_early())) prefetch_tile<FIRST, FIRST + U / 4>(row + stride);
+        if (!K::SUFFIX_NEEDS_PREFIX && grid_resident()) prefetch_tile<U / 2, U * 3 / 4>(row + stride);
         __syncthreads();
-        ahead = s.head[0], behind = s.tail[0];
+        preceding = s.prefix[0];
+        following = s.suffix[0];
 #pragma unroll 1
-        for (int w = 1; w * 32 < pieces; ++w) {
-            if (HEADS) ahead = K::join(ahead, s.head[w]);
-            if (TAILS) behind = K::join(behind, s.tail[w]);
+        for (int w = 1; w * 32 < slices; ++w) {
+            if (PREFIXES) preceding = K::combine(preceding, s.prefix[w]);
+            if (SUFFIXES) following = K::combine(following, s.suffix[w]);
         }
-        if (HEADS) head = K::join(ahead, head);
-        if (TAILS) tail = K::join(tail, behind);
+        if (PREFIXES) prefix = K::combine(preceding, prefix);
+        if (SUFFIXES) suffix = K::combine(suffix, following);
     }
 
-    // What a piece of the row is told to come to.
-    __device__ uint4* head_of(int piece) const { return Told<K>(args).heads + (static_cast<i64>(row) * pieces + piece) * Told<K>::template PACKETS<Head>; }
-    __device__ uint4* tail_of(int piece) const { return Told<K>(args).tails + (static_cast<i64>(row) * pieces + piece) * Told<K>::template PACKETS<Tail>; }
+    // The status words of a slice of the row.
+    __device__ uint4* prefix_status(int slice) const
+    {
+        return TileStatus<K>(args).prefixes +
+               (static_cast<i64>(row) * slices + slice) * TileStatus<K>::template WORDS<Prefix>;
+    }
+    __device__ uint4* suffix_status(int slice) const
+    {
+        return TileStatus<K>(args).suffixes +
+               (static_cast<i64>(row) * slices + slice) * TileStatus<K>::template WORDS<Suffix>;
+    }
 
-    // Tells other blocks what the warps of this one come to.
-    template <bool HEADS, bool TAILS>
-    __device__ void tell()
+    // Publishes the combined states of this CTA: to the mailboxes of the cluster, or in its status
+    // words.
+    template <bool PREFIXES, bool SUFFIXES>
+    __device__ void publish()
     {
         Shared& s = shared();
-        Head head = HEADS && lane < warps ? s.heads[lane] : K::empty();
-        Tail tail = TAILS && lane < warps ? s.tails[lane] : K::nothing();
-        join<HEADS, TAILS>(head, tail, warps);
-        if (spread()) {
-            if (HEADS && lane == 0) Told<K>::tell(head_of(piece), head);
-            if (TAILS && lane == 0) Told<K>::tell(tail_of(piece), tail);
+        Prefix prefix = PREFIXES && lane < warps ? s.prefixes[lane] : K::Prefix::identity();
+        Suffix suffix = SUFFIXES && lane < warps ? s.suffixes[lane] : K::Suffix::identity();
+        combine<PREFIXES, SUFFIXES>(prefix, suffix, warps);
+        if (grid_resident()) {
+            if (PREFIXES && lane == 0) TileStatus<K>::publish(prefix_status(slice), prefix);
+            if (SUFFIXES && lane == 0) TileStatus<K>::publish(suffix_status(slice), suffix);
             return;
         }
-        if (HEADS) head = from_lane(head, 0);
-        if (TAILS) tail = from_lane(tail, 0);
-        if (HEADS && lane > piece && lane < pieces) s.come[!HEADS].leave(lane, s.ahead[piece], head);
-        if (TAILS && lane < piece) s.come[!HEADS].leave(lane, s.behind[piece], tail);
+        if (PREFIXES) prefix = from_lane(prefix, 0);
+        if (SUFFIXES) suffix = from_lane(suffix, 0);
+        if (PREFIXES && lane > slice && lane < slices)
+            s.full_barrier[!PREFIXES].st_async(lane, s.preceding[slice], prefix);
+        if (SUFFIXES && lane < slice) s.full_barrier[!PREFIXES].st_async(lane, s.following[slice], suffix);
     }
 
-    // Lets in what the others come to: lane l of warp w hears piece w * 32 + l.
-    template <bool HEADS, bool TAILS>
-    __device__ void hear()
+    // Receives the states of the other CTAs and combines them: lane l of warp w waits for slice
+    // 32 * w + l.
+    template <bool PREFIXES, bool SUFFIXES>
+    __device__ void receive()
     {
         Shared& s = shared();
         const int other = warp * 32 + lane;
-        const bool ahead = HEADS && other < piece, behind = TAILS && other > piece && other < pieces;
-        Head head = K::empty();
-        Tail tail = K::nothing();
-        if (spread()) {
-            if (ahead) head = Told<K>::template hear<Head>(head_of(other));
-            if (behind) tail = Told<K>::template hear<Tail>(tail_of(other));
+        const bool preceding = PREFIXES && other < slice, following = SUFFIXES && other > slice && other < slices;
+        Prefix prefix = K::Prefix::identity();
+        Suffix suffix = K::Suffix::identity();
+        if (grid_resident()) {
+            if (preceding) prefix = TileStatus<K>::template wait<Prefix>(prefix_status(other));
+            if (following) suffix = TileStatus<K>::template wait<Suffix>(suffix_status(other));
         } else {
-            const int heads = HEADS ? piece : 0, tails = TAILS ? pieces - 1 - piece : 0;
-            if (lane == 0) s.come[!HEADS].expect(heads * static_cast<int>(sizeof(Head)) + tails * static_cast<int>(sizeof(Tail)));
-            s.come[!HEADS].wait(turn >> 1);
-            if (ahead) head = s.ahead[lane];
-            if (behind) tail = s.behind[lane];
+            const int prefixes = PREFIXES ? slice : 0, suffixes = SUFFIXES ? slices - 1 - slice : 0;
+            if (lane == 0)
+                s.full_barrier[!PREFIXES].arrive_expect_tx(
+                    prefixes * static_cast<int>(sizeof(Prefix)) + suffixes * static_cast<int>(sizeof(Suffix)));
+            s.full_barrier[!PREFIXES].wait(iteration >> 1);
+            if (preceding) prefix = s.preceding[lane];
+            if (following) suffix = s.following[lane];
         }
         __syncwarp();
-        join<HEADS, TAILS>(head, tail, min(pieces, 32));
-        if (HEADS && lane == 0) s.head[warp] = head;
-        if (TAILS && lane == 0) s.tail[warp] = tail;
+        combine<PREFIXES, SUFFIXES>(prefix, suffix, min(slices, 32));
+        if (PREFIXES && lane == 0) s.prefix[warp] = prefix;
+        if (SUFFIXES && lane == 0) s.suffix[warp] = suffix;
     }
 
-    // The piece of a row; returns what is against it.
+    // Runs the slice of a row and returns the rejections of this thread.
     __device__ unsigned run()
     {
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
         Vector xs[U], ys[U];
         const Elements<A, T, V, U> x{xs}, y{ys};
-        read(xs, room);
+        read(xs, smem);
         if (repeats())
             repeat(ys);
         else
-            read(ys, room + 32 * U);
-        Cell cell;
-        cell.begin(args);
-        if constexpr (kBased<K>) cell.base = widen<A>(reinterpret_cast<const T*>(&first)[backward() ? V - 1 : 0]);
-        keep(xs);
+            read(ys, smem + 32 * U);
+        ThreadScan thread;
+        thread.begin(args);
+        if constexpr (K::HAS_BASE) thread.base = widen<A>(reinterpret_cast<const T*>(&first)[backward() ? V - 1 : 0]);
+        stash_x(xs);
         __syncwarp();
-        ask<0, U / 4>(row + apart);
-        if (early()) ask<U / 4, U / 2>(row + apart);
-        Head head;
-        Tail tail;
-        if constexpr (kTogether<K>) {
-            tail = cell.tail(x, y, starts());
-            head = heads_of_lanes(cell.product);
-            tail = tails_of_lanes(tail);
+        prefetch_tile<0, U / 4>(row + stride);
+        if (prefetches_early()) prefetch_tile<U / 4, U / 2>(row + stride);
+        Prefix prefix;
+        Suffix suffix;
+        if constexpr (K::PREFIX_FROM_SUFFIX) {
+            suffix = thread.suffix(x, y, segment_heads());
+            prefix = exclusive_prefix(thread.product);
+            suffix = exclusive_suffix(suffix);
         } else {
-            head = heads_of_lanes(cell.head(x, starts()));
+            prefix = exclusive_prefix(thread.prefix(x, segment_heads()));
         }
-        meet<true, !K::ORDERED, U / 4>(head, tail);
-        if (!PACED) ask<U / 4, U / 2>(row + apart);
-        renew(xs), renew(ys);
-        cell.enter(head, x, y, starts());
-        if constexpr (K::ORDERED) {
-            tail = tails_of_lanes(cell.tail(x, y, starts()));
-            meet<false, true, U / 2>(head, tail);
+        exchange<true, !K::SUFFIX_NEEDS_PREFIX, U / 4>(prefix, suffix);
+        if (!PACED) prefetch_tile<U / 4, U / 2>(row + stride);
+        rematerialize(xs);
+        rematerialize(ys);
+        thread.enter(prefix, x, y, segment_heads());
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) {
+            suffix = exclusive_suffix(thread.suffix(x, y, segment_heads()));
+            exchange<false, true, U / 2>(prefix, suffix);
         }
-        if (!K::ORDERED && !spread()) ask<U / 2, U * 3 / 4>(row + apart);
-        ask<PACED ? U * 3 / 4 : U / 2, U>(row + apart);
-        remember(xs), renew(ys);
-        cell.finish(tail, x, y, starts(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
+        if (!K::SUFFIX_NEEDS_PREFIX && !grid_resident()) prefetch_tile<U / 2, U * 3 / 4>(row + stride);
+        prefetch_tile<PACED ? U * 3 / 4 : U / 2, U>(row + stride);
+        reload_x(xs);
+        rematerialize(ys);
+        thread.finish(suffix, x, y, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
         write(ys);
-        if constexpr (kTame<K>) return lane * U < count ? cell.faults : 0;
+        if constexpr (K::IS_FAST) return lane * U < count ? thread.rejections : 0;
         return 0;
     }
 };
 
 template <typename K, typename T>
-__device__ void pieces(const ScanArgs& args)
+__device__ void row_cluster(const ScanArgs& args)
 {
     if constexpr (kClusters) {
-        using Own = Piece<TameKind<K, T>, T>;
-        extern __shared__ __align__(128) uint4 rooms[];
+        using Own = ClusterRow<FastPath<K, T>, T>;
+        extern __shared__ __align__(128) uint4 block_smem[];
         __shared__ typename Own::Shared rows[2];
-        __shared__ unsigned found[2];  // the faults of both
-        __shared__ uint4 firsts[kPieceThreads / 32];
-        Own own(args, rooms + threadIdx.x / 32 * 32 * 3 * Own::U, rows, firsts[threadIdx.x / 32]);
-        own.template ask<0, Own::U>(own.row);
+        __shared__ unsigned found[2];  // rejections of both rows
+        __shared__ uint4 firsts[kRowClusterThreads / 32];
+        Own own(args, block_smem + threadIdx.x / 32 * 32 * 3 * Own::U, rows, firsts[threadIdx.x / 32]);
+        own.template prefetch_tile<0, Own::U>(own.row);
         if (threadIdx.x < 2) found[threadIdx.x] = 0;
-        if (kTamed<K> && blockIdx.x + threadIdx.x == 0) args.bad[args.strips * args.parts] = 0;  // blocks that do rows again have not met
-        if (threadIdx.x < 4) rows[threadIdx.x / 2].come[threadIdx.x % 2].open();
+        // Resets the CTA count of grid_sync for the fallback pass.
+        if (kHasFastPath<K> && blockIdx.x + threadIdx.x == 0) args.reject_flags[args.segments * args.splits] = 0;
+        if (threadIdx.x < 4) rows[threadIdx.x / 2].full_barrier[threadIdx.x % 2].init();
         __syncthreads();
-        meet_cluster();
-        const auto tell = [&](unsigned& faults, unsigned row) {
-            if (threadIdx.x != 0 || own.turn == 0) return;
-            args.bad[static_cast<i64>(row) * own.pieces + own.piece] = static_cast<int>(faults);
-            faults = 0;
+        cluster_sync();
+        const auto publish = [&](unsigned& rejections, unsigned row) {
+            if (threadIdx.x != 0 || own.iteration == 0) return;
+            args.reject_flags[static_cast<i64>(row) * own.slices + own.slice] = static_cast<int>(rejections);
+            rejections = 0;
         };
 #pragma unroll 1
-        for (; args.strips > own.row; own.row += own.apart, ++own.turn) {
-            const unsigned faults = own.run();
-            if constexpr (!kTamed<K>) continue;
-            const int k = own.turn & 1;
-            const unsigned all = __reduce_or_sync(0xffffffff, faults);
+        for (; args.segments > own.row; own.row += own.stride, ++own.iteration) {
+            const unsigned rejections = own.run();
+            if constexpr (!kHasFastPath<K>) continue;
+            const int k = own.iteration & 1;
+            const unsigned all = __reduce_or_sync(0xffffffff, rejections);
             if (all && own.lane == 0) atomicOr(&found[k], all);
-            tell(found[k ^ 1], own.row - own.apart);  // all warps are done with that row
+            publish(found[k ^ 1], own.row - own.stride);  // all warps are done with that row
         }
         __syncthreads();
-        if constexpr (kTamed<K>) tell(found[own.turn + 1 & 1], own.row - own.apart);
-        meet_cluster();
+        if constexpr (kHasFastPath<K>) publish(found[own.iteration + 1 & 1], own.row - own.stride);
+        cluster_sync();
     }
 }

@@ -1,206 +1,229 @@
-// scan/row/: the kernels that scan along the dim that is adjacent in memory, a file for each strategy.
+// scan/row/: the kernels that scan along the dim that is adjacent in memory, a file for each
+// strategy.
 //
-// Scans along a dim whose elements a block can walk.
+// This file: the three strategies that load tiles straight to registers.
 //
-//     row     `height` warps own a row
-//     tiles   a block walks the tiles of a row, or of a part of one
-//     rows    a warp owns `width` whole rows, laid end to end; row boundaries cut heads and tails
+//     row_resident  `height` warps hold a row
+//     row_tiled     a CTA walks the tiles of a row, or of a split of one
+//     row_packed    a warp holds `width` whole rows, laid end to end (segmented warp scan)
 #pragma once
 
 #include "scan/state/fallback.cuh"
 #include "scan/tile/row_tile.cuh"
 
-// The part of a tile, or of a row, that a warp owns, its element 0 being at `first`.
+// The part of a tile, or of a row, that a warp owns; its element 0 is at position `first`.
 template <int I>
-__device__ Span span_of(i64 row, i64 first, i64 n, int lead)
+__device__ Span span_of(i64 row, i64 first, i64 n, int misalignment)
 {
-    return {row, first, first < 0 ? lead : 0, static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
+    return {
+        row, first, first < 0 ? misalignment : 0,
+        static_cast<int>(max(min(n - first, static_cast<i64>(32 * I)), i64(0))), false};
 }
 
-// Whether the operands lie as Line's DENSE wants it, as the host says.
+// Whether the operands satisfy kVectorized, as the host says. Indices never do.
 template <typename K>
-__device__ bool dense(const ScanArgs& args)
+__device__ bool is_vectorized(const ScanArgs& args)
 {
-    return !__is_same(typename K::Value, i64) && args.flags & kDense;
+    return !__is_same(typename K::Value, i64) && args.flags & kVectorized;
 }
 
-// Returns false if the kind cannot do the rows of this block.
-template <typename K, typename T, bool DENSE, bool LEADS = false, bool FULL = false>
-__device__ bool row(const ScanArgs& args, uint4* room)
+// Runs the rows of this CTA. Returns false, and has stored nothing, if the fast path rejects one.
+template <typename K, typename T, bool VECTORIZED, bool MISALIGNED = false, bool FULL_WARPS = false>
+__device__ bool row_resident(const ScanArgs& args, uint4* smem)
 {
-    using Scan = Inner<K, T, false, false, DENSE, LEADS, FULL>;
+    using Scan = RowTile<K, T, false, false, VECTORIZED, MISALIGNED, FULL_WARPS>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
-    using Index = std::conditional_t<DENSE, unsigned, i64>;
-    const int warp = threadIdx.x / 32, team = static_cast<int>(args.height), width = static_cast<int>(args.width);
+    using Index = std::conditional_t<VECTORIZED, unsigned, i64>;
+    const int warp = threadIdx.x / 32, warps_per_row = static_cast<int>(args.height),
+              width = static_cast<int>(args.width);
     int from = 0;
-    Index strip = blockIdx.x;
-    if (width > 1) {  // rows of a block; a team is a power of two then
-        const int shift = __ffs(team) - 1, mine = warp >> shift;
-        from = mine << shift;
-        strip = strip * width + mine;
+    Index row_index = blockIdx.x;
+    if (width > 1) {  // several rows in a CTA; warps_per_row is a power of two then
+        const int shift = __ffs(warps_per_row) - 1, row_in_block = warp >> shift;
+        from = row_in_block << shift;
+        row_index = row_index * width + row_in_block;
     }
-    const bool real = FULL || strip < static_cast<Index>(args.strips);
-    const Places place = DENSE ? Places::at_stride(args, 0, real ? strip : 0) : Places::of(args, 0, real ? strip : 0);
+    const bool real = FULL_WARPS || row_index < static_cast<Index>(args.segments);
+    const Places place = VECTORIZED ? Places::at_stride(args, 0, real ? row_index : 0)
+                                    : Places::of(args, 0, real ? row_index : 0);
     const int n = static_cast<int>(args.n);
-    int lead = DENSE && !LEADS ? 0 : lead_of<T>(args, place.dx);
-    if (!DENSE && n + lead > team * 32 * I) lead = 0;
-    const int first = (warp - from) * 32 * I - lead;
-    const Span at = {strip, first, first < 0 ? lead : 0, FULL ? 32 * I : real ? max(min(n - first, 32 * I), 0) : 0, false};
-    const Scan scan{args, &shared, from, from + team, nullptr};
+    int misalignment = VECTORIZED && !MISALIGNED ? 0 : alignment_offset<T>(args, place.dx);
+    if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
+    const int first = (warp - from) * 32 * I - misalignment;
+    const Span at = {
+        row_index, first, first < 0 ? misalignment : 0,
+        FULL_WARPS ? 32 * I
+        : real     ? max(min(n - first, 32 * I), 0)
+                   : 0,
+        false};
+    const Scan scan{args, &shared, from, from + warps_per_row, nullptr};
     if constexpr (Scan::STRIPED) {
         scan.run_striped(at, place);
         return true;
     } else {
-        Passed<K> passed;
-        return scan.run(passed, at, place, room + warp * 32 * Scan::U, 0) != kUndone;
+        RunningCarry<K> running;
+        return scan.run(running, at, place, smem + warp * 32 * Scan::U, 0) != kRejected;
     }
 }
 
 template <typename K, typename T>
-__device__ __noinline__ void row_apart(const ScanArgs& args, uint4* room)
+__device__ __noinline__ void row_retry(const ScanArgs& args, uint4* smem)
 {
-    row<K, T, false>(args, room);
+    row_resident<K, T, false>(args, smem);
 }
 
-// Of a kind that is tried first: it has no registers to be one with that of rows of whole vectors.
+// The fast path for misaligned rows. Not inlined: together with vectorized rows it would take more
+// registers.
 template <typename K, typename T>
-__device__ __noinline__ bool row_with_leads(const ScanArgs& args, uint4* room)
+__device__ __noinline__ bool row_misaligned(const ScanArgs& args, uint4* smem)
 {
-    return row<K, T, true, true>(args, room);
+    return row_resident<K, T, true, true>(args, smem);
 }
 
-// A kind and the one that is tried first agree on how threads share the elements.
+// The general kind and its fast path assign the same elements to a thread, so they share a launch.
 template <typename K, typename T>
-__device__ void row(const ScanArgs& args)
+__device__ void row_resident(const ScanArgs& args)
 {
-    using Scan = Inner<K, T, false, false>;
-    constexpr bool FULL = kSlow<TameKind<K, T>, T> && kQuickMemory;
-    __shared__ uint4 room[Scan::STRIPED ? 1 : kRowThreads * Scan::U];
-    if (kTamed<K> && args.flags & kLeads) {
-        if (row_with_leads<TameKind<K, T>, T>(args, room)) return;
-    } else if (FULL && args.flags & kFull) {
-        if (row<TameKind<K, T>, T, true, false, FULL>(args, room)) return;
-    } else if (dense<K>(args) && row<TameKind<K, T>, T, true>(args, room)) {
+    using Scan = RowTile<K, T, false, false>;
+    constexpr bool FULL_WARPS = kComputeBound<FastPath<K, T>, T> && kBandwidthRich;
+    __shared__ uint4 smem[Scan::STRIPED ? 1 : kRowResidentThreads * Scan::U];
+    if (kHasFastPath<K> && args.flags & kMisaligned) {
+        if (row_misaligned<FastPath<K, T>, T>(args, smem)) return;
+    } else if (FULL_WARPS && args.flags & kFullWarps) {
+        if (row_resident<FastPath<K, T>, T, true, false, FULL_WARPS>(args, smem)) return;
+    } else if (is_vectorized<K>(args) && row_resident<FastPath<K, T>, T, true>(args, smem)) {
         return;
     }
-    if constexpr (kTamed<K>)
-        row_apart<K, T>(args, room);
+    if constexpr (kHasFastPath<K>)
+        row_retry<K, T>(args, smem);
     else
-        row<K, T, false>(args, room);
+        row_resident<K, T, false>(args, smem);
 }
 
-// The tiles of a part of a strip.
+// Walks the tiles of a split of a row.
 template <typename K, typename T>
 __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
 {
-    using Scan = Inner<K, T, false, true>;
+    using Scan = RowTile<K, T, false, true>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
-    __shared__ Room<Passed<K>, 1> entering;
-    __shared__ uint4 room[kRowThreads * Scan::U];
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles);
-    const i64 strip = item / static_cast<unsigned>(args.parts), part = item - strip * args.parts;
-    const Walk<K> walk(args, strip, part, 1);
-    const Places place = Places::of(args, 0, strip);
+    __shared__ Uninitialized<RunningCarry<K>, 1> carry_in;
+    __shared__ uint4 smem[kRowResidentThreads * Scan::U];
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles_per_split);
+    const i64 row_index = item / static_cast<unsigned>(args.splits), split = item - row_index * args.splits;
+    const SplitState<K> split_state(args, row_index, split, 1);
+    const Places place = Places::of(args, 0, row_index);
     const int capacity = blockDim.x * I;
-    const bool aligned = Scan::STRIPED && dense<K>(args);  // of a kind with x they have a ring
-    int lead = aligned ? 0 : lead_of<T>(args, place.dx);
-    if (args.n + lead > args.parts * count * capacity) lead = 0;
-    Passed<K> passed;
-    passed.tail = K::far(K::nothing());
-    if constexpr (K::HEAD) passed.head = K::empty();
-    if (args.parts > 1 && phase == 0 && warp == 0) passed.tail = walk.behind_by_warp();
-    const int ahead = K::HEAD && (phase == kHeads || (phase == 0 && args.parts == 1 && count > 1)) ? count : 0;
-    const int steps = phase == kHeads ? ahead : ahead + count;
+    const bool aligned = Scan::STRIPED && is_vectorized<K>(args);  // kinds that read numbers use row_pipelined instead
+    int misalignment = aligned ? 0 : alignment_offset<T>(args, place.dx);
+    if (args.n + misalignment > args.splits * count * capacity) misalignment = 0;
+    RunningCarry<K> running;
+    running.suffix = K::to_carry(K::Suffix::identity());
+    if constexpr (K::NEEDS_PREFIX) running.prefix = K::Prefix::identity();
+    if (args.splits > 1 && phase == 0 && warp == 0) running.suffix = split_state.suffix_after_split_by_warp();
+    const int prefix_steps =
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
+    const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        const bool heads = step < ahead;
-        const int t = heads ? step : count - 1 - (step - ahead);
-        if constexpr (K::HEAD) {
-            if (step == ahead) {
-                passed.head = K::empty();
-                if (args.parts > 1 && warp == 0) passed.head = walk.ahead_by_warp();
+        const bool prefix_only = step < prefix_steps;
+        const int t = prefix_only ? step : count - 1 - (step - prefix_steps);
+        if constexpr (K::NEEDS_PREFIX) {
+            if (step == prefix_steps) {
+                running.prefix = K::Prefix::identity();
+                if (args.splits > 1 && warp == 0) running.prefix = split_state.prefix_before_split_by_warp();
             }
         }
         if (threadIdx.x == 0) {
-            if constexpr (K::HEAD) {
-                if (heads)
-                    walk.head_before(t, 0) = passed.head;
+            if constexpr (K::NEEDS_PREFIX) {
+                if (prefix_only)
+                    split_state.prefix_before(t, 0) = running.prefix;
                 else
-                    entering[0].head = args.parts * count > 1 ? K::join(passed.head, walk.head_before(t, 0)) : passed.head;
+                    carry_in[0].prefix = args.splits * count > 1
+                                             ? K::combine(running.prefix, split_state.prefix_before(t, 0))
+                                             : running.prefix;
             }
-            entering[0].tail = passed.tail;
+            carry_in[0].suffix = running.suffix;
         }
-        const Span at = span_of<I>(strip, (part * count + t) * capacity + warp * 32 * I - lead, args.n, lead);
-        uint4* own = room + warp * 32 * Scan::U;
+        const Span at = span_of<I>(
+            row_index, (split * count + t) * capacity + warp * 32 * I - misalignment, args.n, misalignment);
+        uint4* own = smem + warp * 32 * Scan::U;
         if (aligned)
-            std::conditional_t<Scan::STRIPED, Inner<K, T, false, true, true>, Scan>{args, &shared, 0, warps, &entering[0]}.run(passed, at, place, own, phase);
+            std::conditional_t<Scan::STRIPED, RowTile<K, T, false, true, true>, Scan>{
+                args, &shared, 0, warps, &carry_in[0]}
+                .run(running, at, place, own, phase);
         else
-            Scan{args, &shared, 0, warps, &entering[0]}.run(passed, at, place, own, heads ? kHeads : phase);
+            Scan{args, &shared, 0, warps, &carry_in[0]}.run(
+                running, at, place, own, prefix_only ? kUpsweepPrefix : phase);
         __syncthreads();
     }
-    if constexpr (K::HEAD) {
-        if (phase == kHeads && threadIdx.x == 0) walk.head(0) = passed.head;
+    if constexpr (K::NEEDS_PREFIX) {
+        if (phase == kUpsweepPrefix && threadIdx.x == 0) split_state.prefix(0) = running.prefix;
     }
-    if (phase == kTails && threadIdx.x == 0) walk.tail(0) = passed.tail;
+    if (phase == kUpsweepSuffix && threadIdx.x == 0) split_state.suffix(0) = running.suffix;
 }
 
 template <typename K, typename T>
-__device__ void tiles(const ScanArgs& args)
+__device__ void row_tiled(const ScanArgs& args)
 {
-    if constexpr (kTamed<K>) {
-        const int marks = static_cast<int>(args.width);
-        if (some_item(args, marks)) do_items(args, marks, [&] { tiles_of<K, T>(args, turn().item, turn().phase); });
+    if constexpr (kHasFastPath<K>) {
+        const int flags_per_row = static_cast<int>(args.width);
+        if (has_work_item(args, flags_per_row))
+            for_each_work_item(args, flags_per_row, [&] { tiles_of<K, T>(args, work_item().item, work_item().phase); });
     } else {
-        tiles_of<K, T>(args, blockIdx.x, args.flags & (kHeads | kTails));
+        tiles_of<K, T>(args, blockIdx.x, args.flags & (kUpsweepPrefix | kUpsweepSuffix));
     }
 }
 
-// Rows of a warp, from row0 on. Returns false if the kind cannot do them.
-template <typename K, typename T, bool DENSE>
-__device__ bool rows(const ScanArgs& args, uint4* room, i64 row0, i64 width)
+// Runs the rows of a warp, from row0 on. Returns false, and has stored nothing, if the fast path
+// rejects them.
+template <typename K, typename T, bool VECTORIZED>
+__device__ bool row_packed(const ScanArgs& args, uint4* smem, i64 row0, i64 width)
 {
-    using Scan = Inner<K, T, true, false, DENSE>;
-    const int count = static_cast<int>(max(min(width, args.strips - row0), i64(0)) * args.n);
+    using Scan = RowTile<K, T, true, false, VECTORIZED>;
+    const int count = static_cast<int>(max(min(width, args.segments - row0), i64(0)) * args.n);
     if (count == 0) return true;
-    if (DENSE && count % Scan::V) return false;  // the last rows
-    const Places place = DENSE ? Places::at_stride(args, 0, row0) : Places::of(args, 0, row0);
-    int lead = DENSE ? 0 : lead_of<T>(args, place.dx);
-    if (count + lead > 32 * Scan::I) lead = 0;
-    const Span at = {row0, -lead, lead, count + lead, true};
-    Passed<K> passed;
-    return Scan{args, nullptr, 0, 0, nullptr}.run(passed, at, place, room, 0) != kUndone;
+    if (VECTORIZED && count % Scan::V) return false;  // the last rows
+    const Places place = VECTORIZED ? Places::at_stride(args, 0, row0) : Places::of(args, 0, row0);
+    int misalignment = VECTORIZED ? 0 : alignment_offset<T>(args, place.dx);
+    if (count + misalignment > 32 * Scan::I) misalignment = 0;
+    const Span at = {row0, -misalignment, misalignment, count + misalignment, true};
+    RunningCarry<K> running;
+    return Scan{args, nullptr, 0, 0, nullptr}.run(running, at, place, smem, 0) != kRejected;
 }
 
 // The first row of the warp.
 __device__ inline i64 own_rows(const ScanArgs& args)
 {
-    return (static_cast<i64>(blockIdx.x) * (kRowsThreads / 32) + threadIdx.x / 32) * args.width;
+    return (static_cast<i64>(blockIdx.x) * (kRowPackedThreads / 32) + threadIdx.x / 32) * args.width;
 }
 
-// A kind with half as many elements does them in parts.
+// The fallback. A kind with fewer elements a thread takes the rows in several portions.
 template <typename K, typename T>
-__device__ __noinline__ void rows_apart(const ScanArgs& args, uint4* room)
+__device__ __noinline__ void rows_retry(const ScanArgs& args, uint4* smem)
 {
-    if constexpr (kRowsVectors<K, T> == 4) {
-        rows<K, T, false>(args, room, own_rows(args), args.width);
+    if constexpr (kPackedVectors<K, T> == 4) {
+        row_packed<K, T, false>(args, smem, own_rows(args), args.width);
     } else {
-        const int n = static_cast<int>(args.n), width = static_cast<int>(args.width), each = max(32 * Inner<K, T, true, false>::I / n, 1);
+        const int n = static_cast<int>(args.n), width = static_cast<int>(args.width),
+                  each = max(32 * RowTile<K, T, true, false>::I / n, 1);
 #pragma unroll 1
-        for (int k = 0; k < width; k += each) rows<K, T, false>(args, room, own_rows(args) + k, min(each, width - k));
+        for (int k = 0; k < width; k += each)
+            row_packed<K, T, false>(args, smem, own_rows(args) + k, min(each, width - k));
     }
 }
 
 template <typename K, typename T>
-__device__ void rows(const ScanArgs& args)
+__device__ void row_packed(const ScanArgs& args)
 {
-    constexpr int U = kRowsVectors<TameKind<K, T>, T>;  // or half of them: all have their room where it is
-    __shared__ uint4 rooms[kRowsThreads * U];
-    uint4* room = rooms + threadIdx.x / 32 * 32 * U;
-    if (dense<K>(args) && rows<TameKind<K, T>, T, true>(args, room, own_rows(args), args.width)) return;
-    if constexpr (kTamed<K>)
-        rows_apart<K, T>(args, room);
+    // The fallback has the same or half as many, in the same shared memory.
+    constexpr int U = kPackedVectors<FastPath<K, T>, T>;
+    __shared__ uint4 block_smem[kRowPackedThreads * U];
+    uint4* smem = block_smem + threadIdx.x / 32 * 32 * U;
+    if (is_vectorized<K>(args) && row_packed<FastPath<K, T>, T, true>(args, smem, own_rows(args), args.width)) return;
+    if constexpr (kHasFastPath<K>)
+        rows_retry<K, T>(args, smem);
     else
-        rows<K, T, false>(args, room, own_rows(args), args.width);
+        row_packed<K, T, false>(args, smem, own_rows(args), args.width);
 }

@@ -1,97 +1,117 @@
-// Rows that are longer than a block holds, in aligned vectors of which the first and the last may hold elements of other rows: a strip is
-// a row. A thread owns U adjacent vectors of a tile. Where rows do not begin with a sector, tiles do with a cache line, if it is one in all
-// operands.
+// Pipelined rows (row_pipelined): rows longer than a CTA holds, prefetched by a multi-stage
+// cp.async pipeline in aligned vectors; the first and the last vector may hold elements of other
+// rows. A thread owns U adjacent vectors of a tile. If rows do not begin at a sector, tiles begin
+// at a cache line, provided it is one in all operands.
 #pragma once
 
 #include "common/async_copy.cuh"
 #include "scan/pipeline/cooperative_row.cuh"
 #include "scan/tile/row_tile.cuh"
 
-constexpr int kLongThreads = 256, kLongWarps = kLongThreads / 32;
+constexpr int kRowPipelinedThreads = 256, kRowPipelinedWarps = kRowPipelinedThreads / 32;
 
 template <typename K, typename T>
-struct Long : Team<Long<K, T>, K> {
-    using Base = Team<Long, K>;
+struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
+    using Base = CooperativeRow<PipelinedRow, K>;
     using A = typename K::Number;
-    using Head = typename K::Head;
-    using Tail = typename K::Tail;
-    using Far = typename K::Far;
-    static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !kFinds<K>;  // x is there; dy too
-    static constexpr int V = 16 / sizeof(T), SECTOR = 32 / sizeof(T), U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I, BITS = TILE;
-    static constexpr bool TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>);  // the others have no registers for it
-    static constexpr int COLUMNS = 1, WARPS = kLongWarps, OPERAND = kLongThreads * U;
-    static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (kRecorded<K> ? BITS / 128 : 0);
-    using Cell = typename K::template Cell<I, V, false>;
+    using Prefix = typename K::Prefix;
+    using Suffix = typename K::Suffix;
+    using Carry = typename K::Carry;
+    // x is read; both x and dy are read.
+    static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !K::FINDS_RECORDS;
+    static constexpr int V = 16 / sizeof(T), SECTOR = 32 / sizeof(T), U = X || K::READS_RECORDS ? 4 : 8, I = U * V, TILE = kRowPipelinedThreads * I, BITS = TILE;
+    // The other kinds lack registers for it.
+    static constexpr bool COOPERATIVE = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !K::STORES_ELEMENTS);
+    static constexpr int COLUMNS = 1, WARPS = kRowPipelinedWarps, OPERAND = kRowPipelinedThreads * U;
+    static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (K::READS_RECORDS ? BITS / 128 : 0);
+    using ThreadScan = typename K::template ThreadScan<I, V, false>;
     using Vector = Words<T, V>;
-    using Memory = Line<T, U, true>;
+    using Memory = WarpTransposeIO<T, U, true>;
 
-    struct Kept {  // what enters the elements of a thread, and what those behind them in the tile make of what enters that
-        Head head;
-        Tail tail;
+    // What a thread retains of a tile until its turn: the prefix before its elements, and the
+    // suffix of the tile after them.
+    struct Retained {
+        Prefix prefix;
+        Suffix suffix;
     };
 
     struct Shared {
-        Room<Head, K::HEAD ? 2 * kLongWarps : 1> heads;  // totals of warps, of two tiles
-        Room<Tail, kLongWarps> tails;
-        alignas(16) char told[kLongWarps * (sizeof(Head) > sizeof(Far) ? sizeof(Head) : sizeof(Far))];  // what warps collected
-        Room<Kept, kLongThreads> kept;
-        Room<Head, 1> head;  // what enters the tile
-        Room<Tail, 1> tail;
+        Uninitialized<Prefix, K::NEEDS_PREFIX ? 2 * kRowPipelinedWarps : 1> prefixes;  // totals of warps, of two tiles
+        Uninitialized<Suffix, kRowPipelinedWarps> suffixes;
+        // Look-back results of warps.
+        alignas(16) char warp_states
+            [kRowPipelinedWarps * (sizeof(Prefix) > sizeof(Carry) ? sizeof(Prefix) : sizeof(Carry))];
+        Uninitialized<Retained, kRowPipelinedThreads> retained;
+        Uninitialized<Prefix, 1> prefix;  // carry-in of the tile
+        Uninitialized<Suffix, 1> suffix;
     };
 
-    using Base::args, Base::strip, Base::head, Base::next, Base::tail, Base::faults, Base::hold, Base::team, Base::tiles, Base::joined;
+    using Base::args, Base::segment, Base::prefix, Base::next, Base::suffix, Base::rejections, Base::retained_stages,
+        Base::ctas_per_row, Base::tiles, Base::combined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const char *x, *y;     // what is asked for: the first vector of the thread in the first tile,
-    const char* records;   // of all of them
-    char* found;           // of the thread in the first tile
+    const char *x, *y;     // producer: the first vector of the thread in the first tile
+    const char* records;   // producer: its record flags
+    char* found;           // record flags of the thread in the first tile
     const char* repeated;  // the number that is all of dy
-    int due, rest;         // elements of that row, with those ahead of it; and of the row that tiles are done of
+    int due, rest;         // misaligned elements plus n: of the row being prefetched; of the row being computed
     char* dx;              // the first vector of the lane in its first tile
     A base;
 
-    __device__ Long(const ScanArgs& args, Shared& s, uint4* ring) : Base(args, ring), shared(s)
+    __device__ PipelinedRow(const ScanArgs& args, Shared& s, uint4* buffer) : Base(args, buffer), shared(s)
     {
-        this->vector = opaque(static_cast<unsigned>(__cvta_generic_to_shared(ring + Memory::place(own()))));
+        this->vector = keep_here(static_cast<unsigned>(__cvta_generic_to_shared(buffer + Memory::swizzle(own()))));
     }
 
-    // One warp has charge of the row.
+    // The first warp keeps the carry of the row.
     __device__ int column() const { return 0; }
-    __device__ bool charged() const { return warp == 0; }
-    __device__ void let_in(const Far& all) { shared.tail[0] = K::near(all); }
+    __device__ bool owns_column() const { return warp == 0; }
+    __device__ void set_carry_in(const Carry& all) { shared.suffix[0] = K::from_carry(all); }
     // Whether all operands run against scan order; whether one number is all of dy.
     __device__ bool back() const { return static_cast<int>(args.dx.step) < 0; }
     __device__ bool repeats() const { return static_cast<int>(args.dy.step) == 0; }
-    // Whether a tile is of the row alone, which has so many elements with those ahead of it.
-    __device__ bool whole(int t, int all) const { return (t + 1) * TILE <= all && (t > 0 || all == static_cast<int>(args.n)); }
+    // Whether a tile lies entirely in the row; `all` is its length plus misalignment.
+    __device__ bool whole(int t, int all) const
+    {
+        return (t + 1) * TILE <= all && (t > 0 || all == static_cast<int>(args.n));
+    }
     // Vector m of a row.
     __device__ char* vector_of(const Strided& operand, i64 from, int m) const
     {
         return operand.data + (back() ? from - m * V - (V - 1) : from + m * V) * static_cast<i64>(sizeof(T));
     }
-    // Elements of its first vector, or line, that are ahead of a row, which begins at an element of dx.
-    __device__ int lead(i64 from) const { return args.flags & kLeads ? lead_of<T>(args, from, args.flags & kLines ? 128 : 16) : 0; }
-    // A tile begins at its first byte in memory. Vector v from there on is the last but v where memory runs back.
-    __device__ char* tiles_of(const Strided& operand, i64 from, int lead) const
+    // Misalignment: elements between the last vector or line boundary and the row, which begins at
+    // element `from` of dx.
+    __device__ int misalignment_of(i64 from) const
     {
-        return vector_of(operand, back() ? from + lead : from - lead, back() ? OPERAND - 1 : 0);
+        return args.flags & kMisaligned ? alignment_offset<T>(args, from, args.flags & kLineAligned ? 128 : 16) : 0;
     }
-    // The vector of a tile that the thread asks for, of every kLongThreads.
-    __device__ int own() const { return back() ? kLongThreads - 1 - static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x); }
-    // Elements of a tile that are ahead of the row.
-    __device__ int ahead_of(int t) const { return t == 0 ? rest - static_cast<int>(args.n) : 0; }
+    // The first byte of tile 0 in memory. If memory runs backward, vector v from there is the last
+    // but v.
+    __device__ char* tiles_of(const Strided& operand, i64 from, int misalignment) const
+    {
+        return vector_of(operand, back() ? from + misalignment : from - misalignment, back() ? OPERAND - 1 : 0);
+    }
+    // The vector of a tile that the thread copies, of every kRowPipelinedThreads.
+    __device__ int own() const
+    {
+        return back() ? kRowPipelinedThreads - 1 - static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x);
+    }
+    // Elements of a tile before the row.
+    __device__ int misalignment_at(int t) const { return t == 0 ? rest - static_cast<int>(args.n) : 0; }
 
-    __device__ void aim(unsigned item)
+    __device__ void set_work_item(unsigned item)
     {
         const Places place = Places::at_stride(args, 0, this->row_of(item));
-        const int ahead = lead(place.dx);
-        due = static_cast<int>(args.n) + ahead;
-        if constexpr (X) x = tiles_of(args.x, place.x, ahead) + threadIdx.x * 16;
-        y = tiles_of(args.dy, place.dy, ahead) + threadIdx.x * 16;
-        if constexpr (kRecorded<K>) records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
+        const int misalignment = misalignment_of(place.dx);
+        due = static_cast<int>(args.n) + misalignment;
+        if constexpr (X) x = tiles_of(args.x, place.x, misalignment) + threadIdx.x * 16;
+        y = tiles_of(args.dy, place.dy, misalignment) + threadIdx.x * 16;
+        if constexpr (K::READS_RECORDS)
+            records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
 
-    __device__ void fetch(int t, bool heads, unsigned to) const;
+    __device__ void fetch(int t, bool prefix_only, unsigned to) const;
     template <int M = 0>
     __device__ void fetch_whole(unsigned to, const char* from) const;
     __device__ void fetch_back(unsigned to, const char* from) const;
@@ -99,28 +119,30 @@ struct Long : Team<Long<K, T>, K> {
     __device__ void cut(uint4* tile, int t, T pad) const;
     __device__ void read(uint4* tile, Vector (&word)[U], int t, T pad) const;
     __device__ void read_dy(uint4* tile, Vector (&word)[U], int t) const;
-    __device__ void store(uint4* room, Vector (&word)[U], int t) const;
+    __device__ void store(uint4* smem, Vector (&word)[U], int t) const;
 
-    __device__ void enter(unsigned item)
+    __device__ void start_work_item(unsigned item)
     {
-        strip = this->row_of(item);
-        const Places place = Places::at_stride(args, 0, strip);
-        const int ahead = lead(place.dx);
-        rest = opaque(static_cast<int>(args.n) + ahead);
-        dx = opaque(tiles_of(args.dx, place.dx, ahead) + ((back() ? kLongWarps - 1 - warp : warp) * 32 * U + lane) * 16);
+        segment = this->row_of(item);
+        const Places place = Places::at_stride(args, 0, segment);
+        const int misalignment = misalignment_of(place.dx);
+        rest = keep_here(static_cast<int>(args.n) + misalignment);
+        dx = keep_here(
+            tiles_of(args.dx, place.dx, misalignment) +
+            ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16);
         repeated = args.dy.data + place.dy * sizeof(T);
-        if constexpr (kFinds<K>) {
-            if (threadIdx.x == 0) shared.head[0] = K::empty();
-            found = opaque(this->records_of(static_cast<i64>(strip) * tiles()) + threadIdx.x * sizeof(Bits));
+        if constexpr (K::FINDS_RECORDS) {
+            if (threadIdx.x == 0) shared.prefix[0] = K::Prefix::identity();
+            found = keep_here(this->records_of(static_cast<i64>(segment) * tiles()) + threadIdx.x * sizeof(Bits));
         }
-        if constexpr (kBased<K>) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
+        if constexpr (K::HAS_BASE) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
     }
 
     // The bit of the element that begins the row.
-    __device__ unsigned starts(int t) const
+    __device__ unsigned segment_heads(int t) const
     {
-        const int ahead = rest - static_cast<int>(args.n);
-        return t == 0 && static_cast<int>(threadIdx.x) == ahead / I ? 1u << ahead % I : 0;
+        const int misalignment = rest - static_cast<int>(args.n);
+        return t == 0 && static_cast<int>(threadIdx.x) == misalignment / I ? 1u << misalignment % I : 0;
     }
 
     __device__ void flip(Vector (&word)[U]) const
@@ -130,147 +152,165 @@ struct Long : Team<Long<K, T>, K> {
         for (int u = 0; u < U; ++u) word[u] = Memory::flipped(word[u]);
     }
 
-    __device__ Head all_heads(int parity) { return joined(&shared.heads[parity * kLongWarps], kLongWarps, K::empty()); }
-    __device__ Far all_tails() { return K::far(joined(&shared.tails[0], kLongWarps, K::nothing())); }
+    __device__ Prefix tile_prefix(int parity)
+    {
+        return combined(&shared.prefixes[parity * kRowPipelinedWarps], kRowPipelinedWarps, K::Prefix::identity());
+    }
+    __device__ Carry tile_suffix()
+    {
+        return K::to_carry(combined(&shared.suffixes[0], kRowPipelinedWarps, K::Suffix::identity()));
+    }
 
-    __device__ void find_head(int t, uint4* stage, int parity)
+    __device__ void find_prefix(int t, uint4* stage, int parity)
     {
         Vector xs[U];
         read(stage, xs, t, static_cast<T>(K::pad(args)));
-        Cell cell;
-        cell.begin(args);
-        if constexpr (kBased<K>) cell.base = base;
-        const Head own = cell.head(Elements<A, T, V, U>{xs}, starts(t)), all = heads_up_to<K>(own, lane);
-        if constexpr (kTame<K>) faults |= cell.faults | K::faults(all);
-        if (lane == 31) shared.heads[parity * kLongWarps + warp] = all;
+        ThreadScan thread;
+        thread.begin(args);
+        if constexpr (K::HAS_BASE) thread.base = base;
+        const Prefix own = thread.prefix(Elements<A, T, V, U>{xs}, segment_heads(t)),
+                     all = inclusive_prefix<K>(own, lane);
+        if constexpr (K::IS_FAST) rejections |= thread.rejections | K::rejections(all);
+        if (lane == 31) shared.prefixes[parity * kRowPipelinedWarps + warp] = all;
     }
 
-    // Bits of the elements of a thread.
+    // Record flags of the elements of a thread.
     using Bits = std::conditional_t<I == 8, unsigned char, std::conditional_t<I == 16, unsigned short, unsigned>>;
 
-    __device__ void find_records(int t, uint4* stage);
-    __device__ void settle(const Head& ahead);
+    __device__ void find_record_flags(int t, uint4* stage);
+    __device__ void filter_records(const Prefix& preceding);
 
     // The elements of a thread in a tile.
-    struct Own {
+    struct ThreadTile {
         Vector xs[U], ys[U];
-        Cell cell;
-        Kept kept;
+        ThreadScan thread;
+        Retained retained;
 
         __device__ auto x() const { return Elements<A, T, V, U>{xs}; }
         __device__ auto y() const { return Elements<A, T, V, U>{ys}; }
-        __device__ void renew_all()
+        __device__ void rematerialize_all()
         {
-            if constexpr (X) renew(xs);
-            renew(ys);
+            if constexpr (X) rematerialize(xs);
+            rematerialize(ys);
         }
     };
 
-    __device__ void load(Own& own, int t, uint4* stage) const
+    __device__ void load(ThreadTile& own, int t, uint4* stage) const
     {
         if constexpr (X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
         read_dy(stage + (X ? OPERAND : 0), own.ys, t);
-        own.cell.begin(args);
-        if constexpr (kRecorded<K>) own.cell.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
-        if constexpr (kBased<K>) own.cell.base = base;
+        own.thread.begin(args);
+        if constexpr (K::READS_RECORDS)
+            own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
+        if constexpr (K::HAS_BASE) own.thread.base = base;
     }
 
-    // The thread's tail becomes what the rest of its warp makes of what enters that.
-    __device__ void join_tails(Tail& own)
+    // Exclusive warp scan of suffixes; the total of the warp goes to shared memory.
+    __device__ void exclusive_suffix(Suffix& own)
     {
-        const Tail all = tails_down_to<K>(own, 31 - lane);
-        if (lane == 0) shared.tails[warp] = all;
+        const Suffix all = inclusive_suffix<K>(own, 31 - lane);
+        if (lane == 0) shared.suffixes[warp] = all;
         own = from_above(all, 1);
-        if (lane == 31) own = K::nothing();
+        if (lane == 31) own = K::Suffix::identity();
     }
 
-    // Finds what enters the thread, and what the rest of the tile makes of what enters it; the tail of the tile is told, or joined.
-    __device__ void join_tile(Own& own, int t)
+    // Scans a tile: finds the prefix before the thread and the suffix of the tile after it. The
+    // suffix of the tile is published (cooperative rows) or added to the carry.
+    __device__ void scan_tile(ThreadTile& own, int t)
     {
-        Head& in_warp = own.kept.head;
-        Tail& tail_of_thread = own.kept.tail;
+        Prefix& prefix_of_thread = own.retained.prefix;
+        Suffix& suffix_of_thread = own.retained.suffix;
         if (threadIdx.x == 0) {
-            if constexpr (K::HEAD) shared.head[0] = K::join(head, next);
-            shared.tail[0] = K::near(tail);
+            if constexpr (K::NEEDS_PREFIX) shared.prefix[0] = K::combine(prefix, next);
+            shared.suffix[0] = K::from_carry(suffix);
         }
-        if constexpr (!K::ORDERED) tail_of_thread = own.cell.tail(own.x(), own.y(), starts(t));
-        if constexpr (K::HEAD) {
-            if constexpr (kTogether<K>)
-                in_warp = own.cell.product;
+        if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffix_of_thread = own.thread.suffix(own.x(), own.y(), segment_heads(t));
+        if constexpr (K::NEEDS_PREFIX) {
+            if constexpr (K::PREFIX_FROM_SUFFIX)
+                prefix_of_thread = own.thread.product;
             else
-                in_warp = own.cell.head(own.x(), starts(t));
-            const Head all = heads_up_to<K>(in_warp, lane);
-            if (lane == 31) shared.heads[warp] = all;
-            in_warp = from_below(all, 1);
-            if (lane == 0) in_warp = K::empty();
+                prefix_of_thread = own.thread.prefix(own.x(), segment_heads(t));
+            const Prefix all = inclusive_prefix<K>(prefix_of_thread, lane);
+            if (lane == 31) shared.prefixes[warp] = all;
+            prefix_of_thread = from_below(all, 1);
+            if (lane == 0) prefix_of_thread = K::Prefix::identity();
         }
-        if constexpr (!K::ORDERED) join_tails(tail_of_thread);
+        if constexpr (!K::SUFFIX_NEEDS_PREFIX) exclusive_suffix(suffix_of_thread);
         __syncthreads();
-        own.renew_all();
-        if constexpr (K::HEAD) {
-            this->foresee(t - team());
-            in_warp = K::join(K::join(shared.head[0], joined(&shared.heads[0], warp, K::empty())), in_warp);
-            own.cell.enter(in_warp, own.x(), own.y(), starts(t));
+        own.rematerialize_all();
+        if constexpr (K::NEEDS_PREFIX) {
+            this->load_tile_prefix(t - ctas_per_row());
+            prefix_of_thread = K::combine(
+                K::combine(shared.prefix[0], combined(&shared.prefixes[0], warp, K::Prefix::identity())),
+                prefix_of_thread);
+            own.thread.enter(prefix_of_thread, own.x(), own.y(), segment_heads(t));
         }
-        if constexpr (K::ORDERED) {
-            tail_of_thread = own.cell.tail(own.x(), own.y(), starts(t));
-            join_tails(tail_of_thread);
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) {
+            suffix_of_thread = own.thread.suffix(own.x(), own.y(), segment_heads(t));
+            exclusive_suffix(suffix_of_thread);
             __syncthreads();
         }
-        if (charged()) {
-            if (hold)
-                Told<K>::tell(this->tail_of(t), all_tails());
+        if (owns_column()) {
+            if (retained_stages)
+                TileStatus<K>::publish(this->suffix_status(t), tile_suffix());
             else
-                tail = K::join(all_tails(), tail);
+                suffix = K::combine(tile_suffix(), suffix);
         }
-        tail_of_thread = K::join(tail_of_thread, joined(&shared.tails[0] + warp + 1, kLongWarps - 1 - warp, K::nothing()));
+        suffix_of_thread = K::combine(
+            suffix_of_thread,
+            combined(&shared.suffixes[0] + warp + 1, kRowPipelinedWarps - 1 - warp, K::Suffix::identity()));
     }
 
-    // Goes on with a tile of which is known what is kept.
-    __device__ void resume(Own& own, int t, uint4* stage)
+    // Continues with a retained tile whose carry-in has arrived: reloads its elements from the
+    // stage.
+    __device__ void resume(ThreadTile& own, int t, uint4* stage)
     {
-        this->learn(t);
+        this->read_carry(t);
         load(own, t, stage);
-        if constexpr (K::HEAD) {
-            if constexpr (kTogether<K>)
-                own.cell.tail(own.x(), own.y(), starts(t));
+        if constexpr (K::NEEDS_PREFIX) {
+            if constexpr (K::PREFIX_FROM_SUFFIX)
+                own.thread.suffix(own.x(), own.y(), segment_heads(t));
             else
-                own.cell.head(own.x(), starts(t));
-            own.cell.enter(own.kept.head, own.x(), own.y(), starts(t));
+                own.thread.prefix(own.x(), segment_heads(t));
+            own.thread.enter(own.retained.prefix, own.x(), own.y(), segment_heads(t));
         }
     }
 
-    __device__ void find_tail(int t, uint4* stage)
+    __device__ void find_suffix(int t, uint4* stage)
     {
-        Own own;
-        if (!TEAM || t >= 0) {
+        ThreadTile own;
+        if (!COOPERATIVE || t >= 0) {
             load(own, t, stage);
-            join_tile(own, t);
+            scan_tile(own, t);
         }
-        if (!TEAM && this->phase() == kTails) return;
-        if (TEAM && hold) {  // this tile waits for a turn
-            if constexpr (kTame<K>) faults |= own.cell.faults;
-            const Kept kept = own.kept;
-            own.kept = shared.kept[threadIdx.x], shared.kept[threadIdx.x] = kept;
-            t += team(), stage = stage == this->ring ? stage + (this->stages - 1) * STAGE : stage - STAGE;
+        if (!COOPERATIVE && this->phase() == kUpsweepSuffix) return;
+        // Cooperative: this tile is retained for one turn, and the one before it is finished.
+        if (COOPERATIVE && retained_stages) {
+            if constexpr (K::IS_FAST) rejections |= own.thread.rejections;
+            const Retained retained = own.retained;
+            own.retained = shared.retained[threadIdx.x];
+            shared.retained[threadIdx.x] = retained;
+            t += ctas_per_row();
+            stage = stage == this->buffer ? stage + (this->stages - 1) * STAGE : stage - STAGE;
             if (t >= tiles()) return;
             resume(own, t, stage);
         }
-        own.renew_all();
+        own.rematerialize_all();
         Vector(&out)[U] = own.ys;
-        own.cell.finish(K::join(own.kept.tail, shared.tail[0]), own.x(), own.y(), starts(t),
+        own.thread.finish(K::combine(own.retained.suffix, shared.suffix[0]), own.x(), own.y(), segment_heads(t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
-        if constexpr (kTame<K>) faults |= own.cell.faults;
+        if constexpr (K::IS_FAST) rejections |= own.thread.rejections;
         store(stage + (X ? OPERAND : 0), out, t);
     }
 };
 
 template <typename K, typename T>
-__device__ void long_rows(const ScanArgs& args)
+__device__ void row_pipelined(const ScanArgs& args)
 {
-    using First = TameKind<K, T>;
-    extern __shared__ __align__(128) uint4 ring[];
-    __shared__ typename Long<First, T>::Shared shared;
-    if (kTamed<K> && blockIdx.x + threadIdx.x == 0) args.bad[args.strips] = 0;  // blocks that do rows again have not met
-    Long<First, T>(args, shared, ring).run();
+    using First = FastPath<K, T>;
+    extern __shared__ __align__(128) uint4 buffer[];
+    __shared__ typename PipelinedRow<First, T>::Shared shared;
+    // Resets the CTA count of grid_sync for the fallback pass.
+    if (kHasFastPath<K> && blockIdx.x + threadIdx.x == 0) args.reject_flags[args.segments] = 0;
+    PipelinedRow<First, T>(args, shared, buffer).run();
 }

@@ -1,12 +1,14 @@
-// How whole vectors come to the lane that owns them straight from memory.
+// Direct loads: each lane reads the vectors that it owns, without a transpose through shared
+// memory.
 #pragma once
 
 #include "scan/state/warp_transpose.cuh"
 
-// A Line of whole vectors alone, where those of a lane make a sector: each lane reads its own, and they need not change places.
-template <typename T, int U, bool FULL>
-struct OwnLine : Line<T, U, true, false, FULL> {
-    using Base = Line<T, U, true, false, FULL>;
+// WarpTransposeIO for whole vectors when the vectors of a lane fill a 32-byte sector: direct loads
+// waste no bandwidth then.
+template <typename T, int U, bool FULL_WARPS>
+struct DirectLoadIO : WarpTransposeIO<T, U, true, false, FULL_WARPS> {
+    using Base = WarpTransposeIO<T, U, true, false, FULL_WARPS>;
     using typename Base::Vector;
     using Base::Base, Base::p, Base::at, Base::V;
 
@@ -17,7 +19,7 @@ struct OwnLine : Line<T, U, true, false, FULL> {
         if (this->plain()) {
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].load(p + own(0) * V + u * V);
-            if (FULL) __syncwarp();  // lest it be asked for late
+            if (FULL_WARPS) __syncwarp();  // keeps the compiler from delaying the loads
             return;
         }
 #pragma unroll

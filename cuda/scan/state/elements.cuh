@@ -1,11 +1,12 @@
-// Elements of a thread by number, and what is asked of all of them, two at a time where they have 16 bits.
+// The elements of a thread by number, and reductions over them, two elements at a time if they have
+// 16 bits.
 #pragma once
 
 #include "common/vec.cuh"
 
-// Of each of two numbers of 16 bits in a word and its counterpart, the lesser or the larger one; NaN if one is.
+// Elementwise minimum (LEAST) or maximum of two pairs of 16-bit numbers; NaN if either is NaN.
 template <typename T, bool LEAST>
-__device__ unsigned extreme_of_pairs(unsigned a, unsigned b)
+__device__ unsigned extremum_of_pairs(unsigned a, unsigned b)
 {
     if constexpr (__is_same(T, __half) && LEAST)
         asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
@@ -18,7 +19,8 @@ __device__ unsigned extreme_of_pairs(unsigned a, unsigned b)
     return a;
 }
 
-// The same of their magnitudes, the larger one; a number where one of the two is none.
+// Elementwise maximum of `a` and the magnitudes of `b`, pairs of 16-bit numbers; if one is NaN, the
+// other.
 template <typename T>
 __device__ unsigned magnitude_of_pairs(unsigned a, unsigned b)
 {
@@ -29,25 +31,30 @@ __device__ unsigned magnitude_of_pairs(unsigned a, unsigned b)
     return a;
 }
 
-// Elements by number: of the vectors of a thread, or, DOWN, of one column of words that hold a row of some each.
+// The elements of a thread: of U vectors of N, or (DOWN) of one column of U words, where each word
+// holds N columns of a row.
 template <typename A, typename T, int N, int U, bool DOWN = false>
 struct Elements {
     static constexpr int WIDTH = N, COUNT = U;
     const Words<T, N> (&word)[U];
     int column = 0;
 
-    __device__ A operator()(int i) const { return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N); }
+    __device__ A operator()(int i) const
+    {
+        return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N);
+    }
 
-    // Whether one is 0, of those from element `from` on.
-    __device__ bool some_zero(int from) const
+    // Whether any element from number `from` on is 0.
+    __device__ bool has_zero(int from) const
     {
         if constexpr (sizeof(T) == 2) {
             constexpr int COUNT = Words<T, N>::COUNT;
-            unsigned all = ~0u;  // the highest bit of each of two: whether none is 0
+            unsigned all = ~0u;  // the highest bit of each half is set while no element is 0
 #pragma unroll
             for (int i = 0; i < U * COUNT; ++i) {
-                const unsigned two = opaque(word[i / COUNT].word[i % COUNT]) & 0x7fff7fff;
-                all &= (two | (DOWN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) + 0x7fff7fff;
+                const unsigned two = keep_here(word[i / COUNT].word[i % COUNT]) & 0x7fff7fff;
+                all &= (two | (DOWN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) +
+                       0x7fff7fff;
             }
             return DOWN ? !(all >> (16 * column + 15) & 1) : (all & 0x80008000) != 0x80008000;
         } else {
@@ -58,20 +65,23 @@ struct Elements {
         }
     }
 
-    // f(first element in local memory, how far apart they are there), for what is seldom done.
+    // Returns f(pointer to the first element, stride in elements) on a copy in local memory; for
+    // rare paths.
     template <typename F>
-    __device__ auto apart(const F& f) const
+    __device__ auto with_local_copy(const F& f) const
     {
         constexpr int COUNT = Words<T, N>::COUNT;
         alignas(16) unsigned kept[U * COUNT];
 #pragma unroll
-        for (int i = 0; i < U * COUNT; ++i) kept[i] = opaque(word[i / COUNT].word[i % COUNT]);  // nothing is widened for it
+        // keep_here: widened values are not reused for the copy.
+        for (int i = 0; i < U * COUNT; ++i) kept[i] = keep_here(word[i / COUNT].word[i % COUNT]);
         return f(reinterpret_cast<const T*>(kept) + column, DOWN ? 4 * COUNT / static_cast<int>(sizeof(T)) : 1);
     }
 
-    // The least of them, or the largest, two at a time; NaN if one is. CUT: of those from element `from` on.
+    // The minimum (LEAST) or maximum, two elements at a time; NaN if any is NaN. CUT: over elements
+    // from number `from` on.
     template <bool LEAST, bool CUT>
-    __device__ A extreme(int from) const
+    __device__ A extremum(int from) const
     {
         static_assert(sizeof(T) == 2);
         constexpr int COUNT = Words<T, N>::COUNT;
@@ -81,22 +91,24 @@ struct Elements {
         const unsigned none = best.word[0];
 #pragma unroll
         for (int i = 0; i < U * COUNT; ++i) {
-            const unsigned two = word[i / COUNT].word[i % COUNT], kept = CUT ? __funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) : ~0u;
-            best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], two & kept | none & ~kept);
+            const unsigned two = word[i / COUNT].word[i % COUNT],
+                           kept = CUT ? __funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) : ~0u;
+            best.word[0] = extremum_of_pairs<T, LEAST>(best.word[0], two & kept | none & ~kept);
         }
-        if (!DOWN) best.word[0] = extreme_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
+        if (!DOWN) best.word[0] = extremum_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
         return best.template value<A>(column);
     }
 
-    // Whether one is above a limit, or below its negative. What is no number is neither.
-    __device__ bool beyond(A limit) const
+    // Whether the magnitude of any element exceeds the limit. NaN does not.
+    __device__ bool exceeds(A limit) const
     {
         if (__is_same(T, __half) && limit >= A(65504)) return false;
         if constexpr (sizeof(T) == 2) {
             Words<T, 2> most = {0};
 #pragma unroll
             for (int i = 0; i < U * Words<T, N>::COUNT; ++i)
-                most.word[0] = magnitude_of_pairs<T>(most.word[0], word[i / Words<T, N>::COUNT].word[i % Words<T, N>::COUNT]);
+                most.word[0] = magnitude_of_pairs<T>(
+                    most.word[0], word[i / Words<T, N>::COUNT].word[i % Words<T, N>::COUNT]);
             if (DOWN) return most.template value<A>(column) > limit;
             return most.template value<A>(0) > limit || most.template value<A>(1) > limit;
         } else {
@@ -108,7 +120,7 @@ struct Elements {
     }
 };
 
-// Whether elements are had two at a time.
+// Whether X gives elements two at a time.
 template <typename X>
 constexpr bool kPairs = false;
 template <typename A, typename T, int N, int U, bool DOWN>

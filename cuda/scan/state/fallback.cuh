@@ -1,79 +1,89 @@
-// Strips that are done again by a kernel that can do everything, as one that was tried first marked them.
+// The fallback pass: segments that the fast path rejected are recomputed by the general kind.
 #pragma once
 
 #include "scan/state/split_state.cuh"
 
-// Whether a strip is to be done again, by what each of so many blocks found against it. All lanes of a warp ask.
-__device__ inline bool undone(const ScanArgs& args, i64 strip, int marks)
+// Whether a segment needs the fallback: its flags, combined, rule out every way of the fast path.
+// Called by all lanes of a warp.
+__device__ inline bool needs_fallback(const ScanArgs& args, i64 segment, int flags_per_row)
 {
-    const int* bad = args.bad + strip * marks;
-    unsigned faults = 0;
+    const int* reject_flags = args.reject_flags + segment * flags_per_row;
+    unsigned rejections = 0;
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < marks; i += 32) faults |= static_cast<unsigned>(bad[i]);
-    return __reduce_or_sync(0xffffffff, faults) == kUndone;
+    for (int i = threadIdx.x % 32; i < flags_per_row; i += 32) rejections |= static_cast<unsigned>(reject_flags[i]);
+    return __reduce_or_sync(0xffffffff, rejections) == kRejected;
 }
 
-// Waits until all blocks, which are on the device at once, have met so many times. Their count is 0 before the launch.
-__device__ inline void meet_device(int* count, unsigned times)
+// Grid-wide barrier; `times` counts the barriers of this launch from 1. Preconditions: all CTAs are
+// resident (cooperative launch), and *count is 0 before the launch.
+__device__ inline void grid_sync(int* count, unsigned times)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
         atomicAdd(count, 1);
-        unsigned met;
+        unsigned times_met;
         do
-            asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(met) : "l"(count) : "memory");
-        while (met < times * gridDim.x);
+            asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(times_met) : "l"(count) : "memory");
+        while (times_met < times * gridDim.x);
     }
     __syncthreads();
 }
 
-// What a block does: an item, which is a part of a strip, in a phase. In shared memory, lest it hold registers.
-struct Turn {
+// The work item of a CTA: one split of a segment, in one phase. It is in shared memory to save
+// registers.
+struct WorkItem {
     unsigned item;
     int phase;
 };
-__device__ inline Turn& turn()
+__device__ inline WorkItem& work_item()
 {
-    __shared__ Turn shared;
+    __shared__ WorkItem shared;
     return shared;
 }
 
-// Whether the block has something to do: where strips are marked, few blocks look at all marks, of which as a rule there is none. A thread
-// looks at a strip with one of them.
-__device__ inline bool some_item(const ScanArgs& args, int marks)
+// Whether the CTA has any work. In a fallback pass few CTAs look at all flags, as usually none is
+// set; a thread (or a warp, if a segment has several flags) looks at a segment. All threads of the
+// CTA must call it.
+__device__ inline bool has_work_item(const ScanArgs& args, int flags_per_row)
 {
-    const bool share = args.flags & kMarked && args.parts > 1;  // blocks share strips
-    const unsigned first = share ? 0 : blockIdx.x, apart = share ? 1 : gridDim.x, readers = marks == 1 ? 1 : 32;
-    bool some = !(args.flags & kMarked);
+    const bool shared_rows = args.flags & kFallback && args.splits > 1;  // splits of a segment are shared by CTAs
+    const unsigned first = shared_rows ? 0 : blockIdx.x, stride = shared_rows ? 1 : gridDim.x,
+                   readers = flags_per_row == 1 ? 1 : 32;
+    bool some = !(args.flags & kFallback);
 #pragma unroll 1
-    for (unsigned strip = first + threadIdx.x / readers * apart; strip < args.strips && !some; strip += blockDim.x / readers * apart)
-        some = marks == 1 ? args.bad[strip] == static_cast<int>(kUndone) : undone(args, strip, marks);
+    for (unsigned segment = first + threadIdx.x / readers * stride; segment < args.segments && !some;
+         segment += blockDim.x / readers * stride)
+        some = flags_per_row == 1 ? args.reject_flags[segment] == static_cast<int>(kRejected)
+                                  : needs_fallback(args, segment, flags_per_row);
     return __syncthreads_or(some);
 }
 
-// Does the item of the block, or all of marked strips. Blocks that share these meet between the phases.
+// Calls each() for the work item of the CTA or, in a fallback pass, for all splits of rejected
+// segments (persistent CTAs). If segments are split, the CTAs meet in grid_sync between the phases;
+// this needs a cooperative launch.
 template <typename Each>
-__device__ void do_items(const ScanArgs& args, int marks, Each each)
+__device__ void for_each_work_item(const ScanArgs& args, int flags_per_row, Each each)
 {
-    unsigned& item = turn().item;
-    int& phase = turn().phase;
-    const bool again = args.flags & kMarked, share = again && args.parts > 1;
-    const unsigned all = again ? static_cast<unsigned>(args.strips * args.parts) : blockIdx.x + 1;
-    if (threadIdx.x == 0) phase = share ? kHeads : static_cast<int>(args.flags) & (kHeads | kTails);
+    unsigned& item = work_item().item;
+    int& phase = work_item().phase;
+    const bool fallback = args.flags & kFallback, shared_rows = fallback && args.splits > 1;
+    const unsigned all = fallback ? static_cast<unsigned>(args.segments * args.splits) : blockIdx.x + 1;
+    if (threadIdx.x == 0)
+        phase = shared_rows ? kUpsweepPrefix : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix);
 #pragma unroll 1
-    for (unsigned met = 1;; ++met) {
+    for (unsigned times_met = 1;; ++times_met) {
         if (threadIdx.x == 0) item = blockIdx.x;
         __syncthreads();
 #pragma unroll 1
         while (item < all) {
-            if (!again || undone(args, item / static_cast<unsigned>(args.parts), marks)) each();
+            if (!fallback || needs_fallback(args, item / static_cast<unsigned>(args.splits), flags_per_row)) each();
             __syncthreads();
             if (threadIdx.x == 0) item += gridDim.x;
             __syncthreads();
         }
-        if (!share || phase == 0) return;
-        meet_device(args.bad + args.strips * marks, met);
-        if (threadIdx.x == 0) phase = phase == kHeads ? kTails : 0;
+        if (!shared_rows || phase == 0) return;
+        grid_sync(args.reject_flags + args.segments * flags_per_row, times_met);
+        if (threadIdx.x == 0) phase = phase == kUpsweepPrefix ? kUpsweepSuffix : 0;
     }
 }

@@ -1,23 +1,53 @@
-// scan/state/: what all kernels of scans share: launch arguments, states and how they are combined, how a warp loads the elements of a row,
-// and what the tiles of a row leave for each other in global memory.
+// scan/state/: what all scan kernels share: launch arguments, the algebra of a scan, loads and
+// stores of a warp, and the states that tiles exchange through global memory.
 //
-// This file: the states that scans are made of.
+// This file: the functor contract of a scan kind, and warp scans of its states.
 //
-// Element i of a row, in scan order, with E what is known of the elements before it:
+// Element i of a row, in scan order, with E_i the state of the elements before it:
 //
-//     (w_i, c_i, E') = step(E, x_i)         R_i = dy_i + c_{i+1} R_{i+1}         dx_i = w_i R_i
+//     (w_i, c_i, E_{i+1}) = step(E_i, x_i)      R_i = dy_i + c_{i+1} R_{i+1}      dx_i = w_i R_i
 //
-// A head is the state E, which runs forward over x. A tail is the affine map Q -> c_i (dy_i + Q), or several of them one after another;
-// Q = c_{i+1} R_{i+1} is what an element gets from the right. Heads and tails are joined by fixed trees to find what enters a thread;
-// the thread then walks its own elements by the plain recurrence.
+// A prefix aggregates x of preceding elements and scans forward. A suffix is the affine map
+// Q -> c_i (dy_i + Q) of an element, or the composition of the maps of adjacent elements, and scans
+// backward; Q = c_{i+1} R_{i+1} enters an element from the right. Both have an associative
+// `combine`, applied in trees of fixed shape, so that results do not depend on timing. Each thread
+// then walks its own elements by the plain recurrence.
+//
+// The functor contract. A kind K has:
+//
+//     Number                   accumulator type
+//     Value                    element type of x: Number, i64 (indices), or void if x is not read
+//     Prefix, Suffix           states, trivially copyable, with static identity()
+//     Carry                    suffix that crosses tiles; to_carry(Suffix), from_carry(Carry)
+//     combine(left, right)     for Prefix, Suffix and Carry; associative up to rounding
+//     NEEDS_PREFIX             elements need the prefix of everything before them
+//     SUFFIX_NEEDS_PREFIX      suffixes can be computed only after `enter`
+//     pad(args)                x of an element that does not exist
+//     FastPathFor<T>           the kind to try first for storage type T, or void (see KindDefaults)
+//     rejections(Prefix)       of a fast path: reasons why a prefix is out of its range
+//     base(first, largest)     with HAS_BASE: the base of a row, from its first elements
+//     ThreadScan<I, N, SEG>    I elements of a thread, stored N at a time, with
+//         begin(args)
+//         prefix(x, segment_heads)                    -> Prefix since the last segment head
+//         enter(prefix, x, y, segment_heads)          takes the prefix of everything before the thread
+//         suffix(x, y, segment_heads)                 -> Suffix up to the first segment head
+//         finish(suffix, x, y, segment_heads, store)  takes the suffix of everything after the thread;
+//                                                     calls store(c, dx of elements c * N ..)
+//
+// Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
+// element may; otherwise at most one does. x(i) and y(i) are elements by number. The order of calls
+// is prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish; with
+// PREFIX_FROM_SUFFIX, suffix stands for both. The optional members are those of KindDefaults.
 #pragma once
+
+#include <type_traits>
 
 #include "scan/state/args.cuh"
 #include "scan/state/elements.cuh"
 
-// The bits below the lowest one of some; all of them where there is none.
+// The bits below the lowest set bit; all bits if none is set.
 template <typename B>
-__device__ B ahead_of(B bits)
+__device__ B bits_below_lowest(B bits)
 {
     return (bits & -bits) - 1;
 }
@@ -53,117 +83,106 @@ __device__ S from_lane(const S& s, int lane)
     return shuffled(s, [=](unsigned w) { return __shfl_sync(0xffffffff, w, lane); });
 }
 
-// Whether joins of a state are long, so that loops over them are not written out.
-template <typename S>
-constexpr bool kLong = false;
-
-// Each lane gets the join of the `reach` lanes ahead of it, and its own.
+// Inclusive warp scan of prefixes over this lane and the `reach` lanes below it.
 template <typename K>
-__device__ typename K::Head heads_up_to(typename K::Head head, int reach)
+__device__ typename K::Prefix inclusive_prefix(typename K::Prefix prefix, int reach)
 {
-#pragma unroll (kLong<typename K::Head> ? 1 : 5)
+#pragma unroll (K::LONG_COMBINE ? 1 : 5)
     for (int d = 1; d < 32; d *= 2) {
-        const auto left = from_below(head, d);
-        if (d <= reach) head = K::join(left, head);
+        const auto left = from_below(prefix, d);
+        if (d <= reach) prefix = K::combine(left, prefix);
     }
-    return head;
+    return prefix;
 }
 
-// Whether a tail is a sum, open or closed: one vote then says how far those of lanes reach.
-template <typename S>
-constexpr bool kRuns = false;
-
-// Each lane gets the join of its own and of the `reach` lanes behind it.
+// Inclusive warp scan of suffixes over this lane and the `reach` lanes above it.
 template <typename K>
-__device__ typename K::Tail tails_down_to(typename K::Tail tail, int reach)
+__device__ typename K::Suffix inclusive_suffix(typename K::Suffix suffix, int reach)
 {
-    if constexpr (kRuns<typename K::Tail>) {
-        const unsigned closed = __ballot_sync(0xffffffff, !tail.open) >> threadIdx.x % 32 & (2u << reach) - 1;
+    if constexpr (K::SEGMENTED_SUM) {
+        const unsigned closed = __ballot_sync(0xffffffff, !suffix.open) >> threadIdx.x % 32 & (2u << reach) - 1;
         const int last = closed ? __ffs(closed) - 1 : reach;
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
-            const auto right = from_above(tail.sum, d);
-            if (d <= last) tail.sum += right;
+            const auto right = from_above(suffix.sum, d);
+            if (d <= last) suffix.sum += right;
         }
-        tail.open = closed == 0;
+        suffix.open = closed == 0;
     } else {
-#pragma unroll (kLong<typename K::Tail> ? 1 : 5)
+#pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
-            const auto right = from_above(tail, d);
-            if (d <= reach) tail = K::join(tail, right);
+            const auto right = from_above(suffix, d);
+            if (d <= reach) suffix = K::combine(suffix, right);
         }
     }
-    return tail;
+    return suffix;
 }
 
-// Room in shared memory for states without constructors.
+// Shared memory for N states, without running constructors.
 template <typename S, int N>
-struct Room {
+struct Uninitialized {
     alignas(16) char bytes[N * sizeof(S)];
     __device__ S& operator[](int i) { return reinterpret_cast<S*>(bytes)[i]; }
 };
 
-// The head of a kind that needs none.
-struct Nothing {};
+// The prefix of a kind that needs none.
+struct NoPrefix {};
 
-// ---------------------------------------------------------------------------------------------------- kinds
+// -------------------------------------------------------------------------------------------------------------- kinds
 
-// The tails that tiles hand on are those of threads.
+// The optional members of a kind.
+struct KindDefaults {
+    static constexpr bool IS_FAST = false;  // the kind is the fast path of another one and may reject rows
+    static constexpr bool PREFIX_FROM_SUFFIX = false;  // ThreadScan::suffix also computes the prefix, in `product`
+    static constexpr bool FINDS_RECORDS = false;  // record pass: the output is a bit for each element
+    static constexpr bool READS_RECORDS = false;  // record flags are read in place of x
+    static constexpr bool STORES_ELEMENTS = false;  // ThreadScan keeps numbers of every element in registers
+    static constexpr bool HAS_BASE = false;  // ThreadScan::base is an x near the beginning of the row
+    static constexpr bool LONG_COMBINE = false;  // combine is long code: loops over it are not unrolled
+    static constexpr bool SEGMENTED_SUM = false;  // a suffix is a sum that is open or closed: one vote finds segments
+
+    // Elements of a thread, in COUNT vectors of WIDTH, whose values are recomputed from x at the end to save registers.
+    template <int WIDTH, int COUNT>
+    static constexpr int RECOMPUTED = 0;
+
+    // The fast path for storage type T; void if there is none.
+    template <typename T>
+    using FastPathFor = void;
+};
+
+// A kind whose carry is its suffix.
 template <typename T>
-struct SameTail {
-    using Far = T;
-    static __device__ T far(const T& t) { return t; }
-    static __device__ T near(const T& t) { return t; }
+struct SameCarry : KindDefaults {
+    using Carry = T;
+    static __device__ T to_carry(const T& t) { return t; }
+    static __device__ T from_carry(const T& t) { return t; }
 };
 
-// The kind that is tried first: it does only some rows. Whether they were such its cells know in the end or, where tails are ORDERED and a
-// block does one row, with these. See kinds/cumprod_fast.cuh.
+// The fast path of a kind: arithmetic that is right only while numbers stay in range, tried before
+// K. K itself if there is none. Its ThreadScan reports rejections; rows that are rejected are
+// recomputed by K (fallback).
 template <typename K, typename T>
-struct TameOf {
-    using Kind = K;
-};
-template <typename K, typename T>
-using TameKind = typename TameOf<K, T>::Kind;
+using FastPath = std::conditional_t<
+    std::is_void<typename K::template FastPathFor<T>>::value, K, typename K::template FastPathFor<T>>;
+// Whether K has a fast path, or is one.
 template <typename K>
-constexpr bool kTame = false;
-template <typename K>
-constexpr bool kTamed = kTame<TameKind<K, float>>;
+constexpr bool kHasFastPath = FastPath<K, float>::IS_FAST;
 
-// A row is done in one of two ways: its products stay in range, or its numbers are moderate. Faults say what is against each in the elements
-// of a thread; where there is none against one of them in the whole row, it is done.
-constexpr unsigned kLeavesRange = 1, kExtreme = 2, kUndone = 3;
+// Rejections by a fast path, as bits. A row has up to two ways to be accepted: its products stay in
+// range, or its inputs are bounded. Each bit rules out one way for the elements of a thread; a row
+// is rejected if both bits are set among its threads. A fast path with one way sets both at once.
+constexpr unsigned kRejectRange = 1, kRejectMagnitude = 2, kRejected = 3;
 
-__device__ inline unsigned faults_of_block(unsigned faults)
+__device__ inline unsigned block_rejections(unsigned rejections)
 {
-    return (__syncthreads_or(faults & kLeavesRange) ? kLeavesRange : 0) | (__syncthreads_or(faults & kExtreme) ? kExtreme : 0);
+    return (__syncthreads_or(rejections & kRejectRange) ? kRejectRange : 0) |
+           (__syncthreads_or(rejections & kRejectMagnitude) ? kRejectMagnitude : 0);
 }
 
-// What enters a tile, or leaves it.
-template <typename Head, typename Tail>
-struct Passing {
-    Head head;
-    Tail tail;
+// The state that enters a tile (carry-in), updated as a CTA walks its tiles.
+template <typename K>
+struct RunningCarry {
+    typename K::Prefix prefix;
+    typename K::Carry suffix;
 };
-template <typename K>
-using Passed = Passing<typename K::Head, typename K::Far>;
 
-// Whether the tail of a cell has its head found as well.
-template <typename K>
-constexpr bool kTogether = false;
-
-// Whether nothing but records is found: a bit for each element that wins over all before it; whether these are known, so that x is not.
-template <typename K>
-constexpr bool kFinds = false;
-template <typename K>
-constexpr bool kRecorded = false;
-
-// Whether cells hold numbers of every element; whether their states have a base, as a rule the first x of a row.
-template <typename K>
-constexpr bool kHolds = false;
-template <typename K>
-constexpr bool kBased = false;
-
-// Of the elements of a thread in so many words of so many each, the first ones whose x is read again at the end, as there are no registers
-// for what is held of them.
-template <typename K, int WIDTH, int COUNT>
-constexpr int kAgain = 0;

@@ -1,95 +1,105 @@
-// Strips (rows, or some columns) of more than one tile. A block walks the tiles of a part of a strip, all of it where there are strips
-// enough to fill the device: forward for the heads, and back for the tails. Where strips are cut into several parts, one launch finds
-// the heads of parts, one their tails, and in a last one each block joins those of the others: nobody waits for another block, and the
-// order of all joins follows from the shape and the number of parts.
+// The states of a split scan in global memory. A segment (a row, or a panel of columns) of more
+// than one tile is walked forward for prefixes and backward for suffixes. If there are too few
+// segments to fill the device, each is divided into splits, in three launches: upsweep of prefixes,
+// upsweep of suffixes, and a downsweep in which each CTA combines the states of the other splits.
+// No CTA waits for another, and the order of all combines follows from the shape and the number of
+// splits.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
 
-// Tells the faults of a part of a strip, where nobody told any before in this phase if there are several. Blocks that do strips again have
-// not met.
-__device__ inline void tell_faults(const ScanArgs& args, i64 strip, i64 phase, unsigned faults)
+// Stores the rejections of a split. With several splits, the upsweeps clear the flag of the segment
+// and the downsweep adds to it. Upsweeps also reset the CTA count of grid_sync for the fallback pass.
+__device__ inline void store_rejections(const ScanArgs& args, i64 segment, i64 phase, unsigned rejections)
 {
-    if (strip == 0 && phase != 0) args.bad[args.strips] = 0;
-    if (phase != 0 || args.parts == 1)
-        args.bad[strip] = phase == 0 ? faults : 0;
-    else if (faults)
-        atomicOr(&args.bad[strip], static_cast<int>(faults));
+    if (segment == 0 && phase != 0) args.reject_flags[args.segments] = 0;
+    if (phase != 0 || args.splits == 1)
+        args.reject_flags[segment] = phase == 0 ? rejections : 0;
+    else if (rejections)
+        atomicOr(&args.reject_flags[segment], static_cast<int>(rejections));
 }
 
-// States of parts that are on their way at once, as each takes long.
-template <typename S>
-constexpr int kAtOnce = kLong<S> ? 4 : 8;
-
 template <typename K>
-struct Walk {
-    using Head = typename K::Head;
-    using Far = typename K::Far;
+struct SplitState {
+    using Prefix = typename K::Prefix;
+    using Carry = typename K::Carry;
+    static constexpr int IN_FLIGHT = K::LONG_COMBINE
+                                         ? 4
+                                         : 8;  // loads of states in flight; fewer where combining takes registers
 
-    Head* heads;   // [strip, part, column]
-    Head* before;  // [strip, part, tile, column]: what precedes a tile in its part
-    Far* tails;    // [strip, part, column]
-    int columns, parts;
-    i64 strip, part;
+    Prefix* prefixes;  // [segment, split, column]
+    Prefix* before;    // [segment, split, tile, column]: prefix within the split, before the tile
+    Carry* suffixes;   // [segment, split, column]
+    int columns, splits;
+    i64 segment, split;
 
-    __device__ Walk(const ScanArgs& args, i64 strip, i64 part, int columns)
-        : columns(columns), parts(static_cast<int>(args.parts)), strip(strip), part(part)
+    __device__ SplitState(const ScanArgs& args, i64 segment, i64 split, int columns)
+        : columns(columns), splits(static_cast<int>(args.splits)), segment(segment), split(split)
     {
-        const i64 all = args.strips * args.parts * columns, room = K::HEAD ? sizeof(Head) : 0;
+        const i64 all = args.segments * args.splits * columns, prefix_bytes = K::NEEDS_PREFIX ? sizeof(Prefix) : 0;
         const auto next = [](i64 bytes) { return (bytes + 15) / 16 * 16; };
-        char* states = args.states + args.skip;
-        heads = reinterpret_cast<Head*>(states);
-        before = reinterpret_cast<Head*>(states + next(all * room)) + (strip * parts + part) * args.tiles * columns;
-        tails = reinterpret_cast<Far*>(states + next(all * room) + next(all * args.tiles * room));
+        char* states = args.states + args.state_offset;
+        prefixes = reinterpret_cast<Prefix*>(states);
+        before = reinterpret_cast<Prefix*>(states + next(all * prefix_bytes)) +
+                 (segment * splits + split) * args.tiles_per_split * columns;
+        suffixes = reinterpret_cast<Carry*>(
+            states + next(all * prefix_bytes) + next(all * args.tiles_per_split * prefix_bytes));
     }
 
-    __device__ Head& head(int column) const { return heads[(strip * parts + part) * columns + column]; }
-    __device__ Far& tail(int column) const { return tails[(strip * parts + part) * columns + column]; }
-    __device__ Head& head_before(int tile, int column) const { return before[static_cast<i64>(tile) * columns + column]; }
-
-    // What the parts ahead leave to this one.
-    __device__ Head ahead(int column) const
+    __device__ Prefix& prefix(int column) const { return prefixes[(segment * splits + split) * columns + column]; }
+    __device__ Carry& suffix(int column) const { return suffixes[(segment * splits + split) * columns + column]; }
+    __device__ Prefix& prefix_before(int tile, int column) const
     {
-        Head sum = K::empty();
-#pragma unroll (kAtOnce<Head>)
-        for (i64 i = 0; i < part; ++i) sum = K::join(sum, heads[(strip * parts + i) * columns + column]);
+        return before[static_cast<i64>(tile) * columns + column];
+    }
+
+    // The combined prefixes of the splits before this one.
+    __device__ Prefix prefix_before_split(int column) const
+    {
+        Prefix sum = K::Prefix::identity();
+#pragma unroll (IN_FLIGHT)
+        for (i64 i = 0; i < split; ++i) sum = K::combine(sum, prefixes[(segment * splits + i) * columns + column]);
         return sum;
     }
 
-    __device__ Far behind(int column) const
+    __device__ Carry suffix_after_split(int column) const
     {
-        const Far nothing = K::far(K::nothing());
-        Far sum = nothing;
+        const Carry identity = K::to_carry(K::Suffix::identity());
+        Carry sum = identity;
 #pragma unroll 1
-        for (i64 i = parts - 1; i > part; i -= kAtOnce<Far>) {
-            Far next[kAtOnce<Far>];
+        for (i64 i = splits - 1; i > split; i -= IN_FLIGHT) {
+            Carry next[IN_FLIGHT];
 #pragma unroll
-            for (int k = 0; k < kAtOnce<Far>; ++k) next[k] = i - k > part ? tails[(strip * parts + i - k) * columns + column] : nothing;
+            for (int k = 0; k < IN_FLIGHT; ++k)
+                next[k] = i - k > split ? suffixes[(segment * splits + i - k) * columns + column] : identity;
 #pragma unroll
-            for (int k = 0; k < kAtOnce<Far>; ++k) sum = K::join(next[k], sum);
+            for (int k = 0; k < IN_FLIGHT; ++k) sum = K::combine(next[k], sum);
         }
         return sum;
     }
 
-    // The same for one column, by a warp: each lane joins adjacent parts, then lanes are joined.
-    __device__ Head ahead_by_warp() const
+    // prefix_before_split and suffix_after_split of a single column, computed by a warp: each lane
+    // combines adjacent splits, then the lanes are combined.
+    __device__ Prefix prefix_before_split_by_warp() const
     {
-        const int lane = threadIdx.x % 32, each = (parts + 31) / 32;
-        Head sum = K::empty();
-        for (i64 i = lane * each; i < min(part, static_cast<i64>(lane + 1) * each); ++i) sum = K::join(sum, heads[strip * parts + i]);
-        return from_lane(heads_up_to<K>(sum, lane), 31);
+        const int lane = threadIdx.x % 32, each = (splits + 31) / 32;
+        Prefix sum = K::Prefix::identity();
+        for (i64 i = lane * each; i < min(split, static_cast<i64>(lane + 1) * each); ++i)
+            sum = K::combine(sum, prefixes[segment * splits + i]);
+        return from_lane(inclusive_prefix<K>(sum, lane), 31);
     }
 
-    __device__ Far behind_by_warp() const
+    __device__ Carry suffix_after_split_by_warp() const
     {
-        const int lane = threadIdx.x % 32, each = (parts + 31) / 32;
-        Far sum = K::far(K::nothing());
-        for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(parts)) - 1; i >= max(part + 1, static_cast<i64>(lane) * each); --i)
-            sum = K::join(tails[strip * parts + i], sum);
-#pragma unroll (kLong<Far> ? 1 : 5)
+        const int lane = threadIdx.x % 32, each = (splits + 31) / 32;
+        Carry sum = K::to_carry(K::Suffix::identity());
+        for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(splits)) - 1;
+             i >= max(split + 1, static_cast<i64>(lane) * each); --i)
+            sum = K::combine(suffixes[segment * splits + i], sum);
+#pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
-            const Far right = from_above(sum, d);
-            if (lane + d < 32) sum = K::join(sum, right);
+            const Carry right = from_above(sum, d);
+            if (lane + d < 32) sum = K::combine(sum, right);
         }
         return from_lane(sum, 0);
     }

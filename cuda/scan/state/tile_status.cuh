@@ -1,51 +1,53 @@
-// What blocks that share a row tell each other through memory. A state goes in packets of three words and a flag, which are zero before the
-// first launch; each is seen whole or not at all.
+// Tile status: how CTAs that share a row exchange states through global memory (chained scan with
+// look-back). A state is cut into 16-byte status words of 12 data bytes and a flag; each word is
+// written and read atomically, so the flag guards the data of its word. Preconditions: words are 0
+// before the first launch, and the CTAs that wait for each other are resident.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
 
 template <typename K>
-struct Told {
-    using Head = typename K::Head;
-    using Far = typename K::Far;
+struct TileStatus {
+    using Prefix = typename K::Prefix;
+    using Carry = typename K::Carry;
     template <typename S>
-    static constexpr int PACKETS = (sizeof(S) + 11) / 12;
+    static constexpr int WORDS = (sizeof(S) + 11) / 12;
 
-    uint4* heads;  // [row, part, packet]
-    uint4* tails;  // [row, tile, packet], of a team the last tile of a row first
+    uint4* prefixes;  // [row, split, word]
+    uint4* suffixes;  // [row, tile, word]; of a cooperative row the last tile comes first
 
-    __device__ explicit Told(const ScanArgs& args)
+    __device__ explicit TileStatus(const ScanArgs& args)
     {
-        heads = reinterpret_cast<uint4*>(args.states + args.height);
-        tails = heads + (K::HEAD ? args.strips * args.parts * PACKETS<Head> : 0);
+        prefixes = reinterpret_cast<uint4*>(args.states + args.height);
+        suffixes = prefixes + (K::NEEDS_PREFIX ? args.segments * args.splits * WORDS<Prefix> : 0);
     }
 
     template <typename S>
-    static __device__ void tell(uint4* packets, const S& s)
+    static __device__ void publish(uint4* status, const S& s)
     {
-        unsigned word[PACKETS<S> * 3] = {};
+        unsigned word[WORDS<S> * 3] = {};
         memcpy(word, &s, sizeof s);
 #pragma unroll
-        for (int i = 0; i < PACKETS<S>; ++i)
+        for (int i = 0; i < WORDS<S>; ++i)
             asm volatile("{ .reg .b64 a, b; .reg .b128 packet; mov.b64 a, {%1, %2}; mov.b64 b, {%3, 1}; mov.b128 packet, {a, b};"
-                         " st.relaxed.gpu.global.b128 [%0], packet; }" ::"l"(packets + i),
+                         " st.relaxed.gpu.global.b128 [%0], packet; }" ::"l"(status + i),
                          "r"(word[i * 3]), "r"(word[i * 3 + 1]), "r"(word[i * 3 + 2])
                          : "memory");
     }
 
-    // Waits for it.
+    // Waits until all words of a state are published.
     template <typename S>
-    static __device__ S hear(const uint4* packets)
+    static __device__ S wait(const uint4* status)
     {
-        unsigned word[PACKETS<S> * 3], flag, all;
+        unsigned word[WORDS<S> * 3], flag, all;
         do {
             all = 1;
 #pragma unroll
-            for (int i = 0; i < PACKETS<S>; ++i) {
+            for (int i = 0; i < WORDS<S>; ++i) {
                 asm volatile("{ .reg .b64 a, b; .reg .b128 packet; ld.relaxed.gpu.global.b128 packet, [%4];"
                              " mov.b128 {a, b}, packet; mov.b64 {%0, %1}, a; mov.b64 {%2, %3}, b; }"
                              : "=r"(word[i * 3]), "=r"(word[i * 3 + 1]), "=r"(word[i * 3 + 2]), "=r"(flag)
-                             : "l"(packets + i)
+                             : "l"(status + i)
                              : "memory");
                 all &= flag;
             }

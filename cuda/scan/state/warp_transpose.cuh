@@ -1,16 +1,21 @@
-// How the elements of a row that a warp owns come from memory and go back.
+// Warp transpose: loads and stores of the elements of a row that a warp owns. Global memory is
+// accessed in striped order (lane l takes vectors u * 32 + l), which coalesces; a transpose through
+// shared memory gives blocked order (lane l owns vectors l * U + u), which a thread scan needs. A
+// swizzle avoids bank conflicts.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
 
-// The elements that a warp owns: lane l those from l * I on; lo..hi-1 exist. They are of one row, or of whole rows laid end to end.
+// The elements of a warp: lane l owns those from l * I on, and lo..hi-1 exist. They belong to one
+// row, or to whole rows laid end to end.
 struct Span {
     i64 row0, first;  // the (first) row, and the position of element 0 in it
     int lo, hi;
-    bool many;  // rows
+    bool many;  // several rows
 };
 
-// A vector of 16 bytes that may be beyond `end`: then it stays as it is. A branch would cost more than the access.
+// Loads the 16-byte vector `m` if m < end, else leaves `word` unchanged. Predicated: a branch costs
+// more than the access.
 template <typename T, int V>
 __device__ void load_before(int end, int m, Words<T, V>& word, const char* from)
 {
@@ -29,13 +34,14 @@ __device__ void store_before(int end, int m, const Words<T, V>& word, char* to)
                  : "memory");
 }
 
-// One operand: U vectors of 16 bytes for each thread. Memory is read with lanes side by side, and vectors change places in `room`, which
-// is shared memory of the warp. DENSE: whole vectors alone exist, from element 0 on, and they are aligned unless they repeat a number.
-// LEADS: vectors are aligned, but some before lo and from hi on does not exist. FULL: all of them exist, and run forward.
-template <typename T, int U, bool DENSE = false, bool LEADS = false, bool FULL = false>
-struct Line {
+// One operand, U vectors of 16 bytes a thread; `smem` is the shared memory of the warp. VECTORIZED:
+// only whole vectors exist, from element 0 on, and they are aligned unless the operand repeats one
+// number. MISALIGNED: vectors are aligned, but elements before lo and from hi on do not exist.
+// FULL_WARPS: all elements exist and run forward.
+template <typename T, int U, bool VECTORIZED = false, bool MISALIGNED = false, bool FULL_WARPS = false>
+struct WarpTransposeIO {
     static constexpr int V = 16 / sizeof(T), I = U * V;
-    static constexpr bool WHOLE = DENSE && !LEADS;
+    static constexpr bool WHOLE = VECTORIZED && !MISALIGNED;
     using Vector = Words<T, V>;
 
     const ScanArgs& args;
@@ -44,48 +50,67 @@ struct Line {
     T* p;  // element 0 of the warp
     bool wide;
 
-    __device__ Line(const ScanArgs& args, const Strided& operand, const Span& at, i64 place) : args(args), operand(operand), at(at)
+    __device__ WarpTransposeIO(const ScanArgs& args, const Strided& operand, const Span& at, i64 place)
+        : args(args), operand(operand), at(at)
     {
-        p = reinterpret_cast<T*>(operand.data) + place + (!DENSE ? at.first * operand.step : backward() ? -at.first : at.first);
-        wide = DENSE || (joined() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
+        p = reinterpret_cast<T*>(operand.data) + place +
+            (!VECTORIZED  ? at.first * operand.step
+             : backward() ? -at.first
+                          : at.first);
+        wide = VECTORIZED ||
+               (contiguous() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
     }
 
     static __device__ int lane() { return threadIdx.x % 32; }
-    __device__ bool joined() const { return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step); }
-    __device__ bool backward() const { return !FULL && operand.step < 0; }
+    __device__ bool contiguous() const
+    {
+        return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step);
+    }
+    __device__ bool backward() const { return !FULL_WARPS && operand.step < 0; }
 
-    // Vector m of the warp is elements m * V..
-    __device__ bool whole(int m) const { return FULL || (WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi); }
-    __device__ bool plain() const { return FULL || (wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I); }
+    // Vector m of the warp holds elements m * V ..
+    __device__ bool whole(int m) const
+    {
+        return FULL_WARPS || (WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi);
+    }
+    __device__ bool plain() const
+    {
+        return FULL_WARPS || (wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I);
+    }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
-    __device__ T* own_vector(int u) const { return vector(lane()) + u * (backward() ? -32 * V : 32 * V); }  // u * 32 + lane(), by one addition
+    // Vector u * 32 + lane(), by one addition.
+    __device__ T* lane_vector(int u) const { return vector(lane()) + u * (backward() ? -32 * V : 32 * V); }
 
-    // Where it is in the room: lanes meet different banks, both side by side and U apart.
-    static __device__ int place(int m) { return m ^ (m >> 3 & 7); }
+    // The swizzle: the slot of vector m in shared memory. Lanes hit different banks both in striped
+    // and in blocked order.
+    static __device__ int swizzle(int m) { return m ^ (m >> 3 & 7); }
 
     __device__ T* element(int k) const
     {
         if (repeats()) return p - at.first;
-        if (joined()) return p + k * operand.step;
+        if (contiguous()) return p + k * operand.step;
         const int n = static_cast<int>(args.n), r = (k - at.lo) / n;
-        return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) + (k - at.lo - r * n) * operand.step;
+        return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) +
+               (k - at.lo - r * n) * operand.step;
     }
 
-    // Calls f(u, address) for the vectors of the lane in rows, which seldom fill a warp.
+    // Calls f(u, address) for the striped vectors of this lane. For packed rows, which seldom fill
+    // a warp.
     template <typename F>
-    __device__ void each_own(const F& f) const
+    __device__ void for_each_lane_vector(const F& f) const
     {
-        char* first = reinterpret_cast<char*>(own_vector(0));
-        const int apart = backward() ? -32 * 16 : 32 * 16;
+        char* first = reinterpret_cast<char*>(lane_vector(0));
+        const int bytes_apart = backward() ? -32 * 16 : 32 * 16;
 #pragma unroll
-        for (int u = 0; u < U; ++u) f(u, first + u * apart);
+        for (int u = 0; u < U; ++u) f(u, first + u * bytes_apart);
     }
 
-    // Starts the loads of whole vectors; nothing waits for them here. `pad` stands for elements that do not exist.
+    // Issues the loads of whole vectors and does not wait for them. `pad` replaces elements that do
+    // not exist.
     __device__ void start(Vector (&word)[U], T pad) const
     {
         if (plain()) {
-            if (WHOLE && at.many) __syncwarp();  // lest all of this be predicated, where it is seldom so
+            if (WHOLE && at.many) __syncwarp();  // keeps the compiler from predicating the whole branch
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].load(p + (u * 32 + lane()) * V);
             return;
@@ -94,16 +119,17 @@ struct Line {
         for (int u = 0; u < U; ++u)
             for (int v = 0; v < V; ++v) word[u].set(v, pad);
         if (WHOLE && at.many) {
-            each_own([&](int u, const char* from) { load_before(at.hi, (u * 32 + lane()) * V, word[u], from); });
+            for_each_lane_vector(
+                [&](int u, const char* from) { load_before(at.hi, (u * 32 + lane()) * V, word[u], from); });
             return;
         }
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            if (whole(u * 32 + lane())) word[u].load(own_vector(u));
+            if (whole(u * 32 + lane())) word[u].load(lane_vector(u));
     }
 
-    // Whether one number is all elements that are here.
-    __device__ bool repeats() const { return DENSE && !FULL && operand.step == 0; }
+    // Whether the operand repeats one number (stride 0).
+    __device__ bool repeats() const { return VECTORIZED && !FULL_WARPS && operand.step == 0; }
 
     __device__ void repeat(Vector (&word)[U]) const
     {
@@ -114,9 +140,10 @@ struct Line {
             for (int v = 0; v < V; ++v) word[u].set(v, whole(u * 32 + lane()) ? all : T());
     }
 
-    // Calls f(k) for the elements of vectors that are not whole, and perhaps for some before lo and from hi on.
+    // Calls f(k) for the elements of partial vectors, and perhaps for some before lo and from hi
+    // on.
     template <typename F>
-    __device__ void each_other(const F& f) const
+    __device__ void for_each_partial_element(const F& f) const
     {
         if constexpr (WHOLE) {
         } else if (!wide) {
@@ -128,32 +155,33 @@ struct Line {
         }
     }
 
-    // Makes them the elements of the lane in scan order, with the rest of the elements.
-    __device__ void finish(Vector (&word)[U], uint4* room, T pad) const
+    // Completes the load: fills partial vectors, and transposes to blocked order in scan order.
+    __device__ void finish(Vector (&word)[U], uint4* smem, T pad) const
     {
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].store(across(room, u));
+        for (int u = 0; u < U; ++u) word[u].store(striped(smem, u));
         if (!WHOLE && !plain()) {
             __syncwarp();
-            each_other([&](int k) { slot(room, k) = k >= at.lo && k < at.hi ? *element(k) : pad; });
+            for_each_partial_element([&](int k) { slot(smem, k) = k >= at.lo && k < at.hi ? *element(k) : pad; });
         }
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(along(room, u));
+        for (int u = 0; u < U; ++u) word[u].load(blocked(smem, u));
         if (!plain()) flip(word);
     }
 
-    // `own` is the lane, hidden where places would be kept in registers since they were read from.
-    __device__ void store(Vector (&word)[U], uint4* room, int own = lane()) const
+    // Transposes to striped order and stores. `own` is the lane; hide it by keep_here to recompute
+    // addresses instead of keeping them in registers since the load.
+    __device__ void store(Vector (&word)[U], uint4* smem, int own = lane()) const
     {
         if (!plain()) flip(word);
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].store(along(room, u, own));
+        for (int u = 0; u < U; ++u) word[u].store(blocked(smem, u, own));
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < U; ++u) word[u].load(across(room, u));
+        for (int u = 0; u < U; ++u) word[u].load(striped(smem, u));
         if (plain()) {
             if (WHOLE && at.many) __syncwarp();
 #pragma unroll
@@ -161,18 +189,18 @@ struct Line {
             return;
         }
         if (WHOLE && at.many) {
-            each_own([&](int u, char* to) { store_before(at.hi, (u * 32 + lane()) * V, word[u], to); });
+            for_each_lane_vector([&](int u, char* to) { store_before(at.hi, (u * 32 + lane()) * V, word[u], to); });
             return;
         }
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            if (whole(u * 32 + lane())) word[u].store(own_vector(u));
-        each_other([&](int k) {
-            if (k >= at.lo && k < at.hi) *element(k) = slot(room, k);
+            if (whole(u * 32 + lane())) word[u].store(lane_vector(u));
+        for_each_partial_element([&](int k) {
+            if (k >= at.lo && k < at.hi) *element(k) = slot(smem, k);
         });
     }
 
-    // Without the room: lane l gets vectors u * 32 + l, in scan order.
+    // Loads without a transpose: lane l gets vectors u * 32 + l, in scan order.
     __device__ void fetch(Vector (&word)[U], T pad) const
     {
         start(word, pad);
@@ -204,7 +232,7 @@ struct Line {
             if (v >= least && v < most) *element(m * V + v) = word.get(v);
     }
 
-    // Memory's order is scan order backwards.
+    // Reverses vectors if memory order is the reverse of scan order.
     __device__ void flip(Vector (&word)[U]) const
     {
         if (!wide || !backward()) return;
@@ -213,11 +241,18 @@ struct Line {
             if (whole(lane() * U + u)) word[u] = flipped(word[u]);
     }
 
-    // Vectors u * 32 + own and own * U + u, their places reckoned once: place(a ^ b) is place(a) ^ place(b).
-    static __device__ T* across(uint4* room, int u, int own = lane()) { return reinterpret_cast<T*>(room + u * 32 + (place(own) ^ u % 2 * 4)); }
-    static __device__ T* along(uint4* room, int u, int own = lane()) { return reinterpret_cast<T*>(room + (place(own * U) ^ u)); }
+    // Striped vector u * 32 + own and blocked vector own * U + u in shared memory. The swizzle is
+    // linear in XOR, swizzle(a ^ b) == swizzle(a) ^ swizzle(b), so it is computed once for all u.
+    static __device__ T* striped(uint4* smem, int u, int own = lane())
+    {
+        return reinterpret_cast<T*>(smem + u * 32 + (swizzle(own) ^ u % 2 * 4));
+    }
+    static __device__ T* blocked(uint4* smem, int u, int own = lane())
+    {
+        return reinterpret_cast<T*>(smem + (swizzle(own * U) ^ u));
+    }
 
-    static __device__ T& slot(uint4* room, int k) { return reinterpret_cast<T*>(room + place(k / V))[k % V]; }
+    static __device__ T& slot(uint4* smem, int k) { return reinterpret_cast<T*>(smem + swizzle(k / V))[k % V]; }
 
     static __device__ Vector flipped(const Vector& x)
     {
@@ -237,14 +272,15 @@ struct Line {
     }
 };
 
-// What was widened from these words is not kept in registers: it is widened again.
+// Hides the words from the compiler, so that widened values are recomputed instead of being kept in
+// registers.
 template <typename T, int N, int U>
-__device__ void renew(Words<T, N> (&word)[U])
+__device__ void rematerialize(Words<T, N> (&word)[U])
 {
     if constexpr (sizeof(T) == 2) {
 #pragma unroll
         for (int u = 0; u < U; ++u)
 #pragma unroll
-            for (int i = 0; i < Words<T, N>::COUNT; ++i) word[u].word[i] = opaque(word[u].word[i]);
+            for (int i = 0; i < Words<T, N>::COUNT; ++i) word[u].word[i] = keep_here(word[u].word[i]);
     }
 }

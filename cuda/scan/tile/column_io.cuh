@@ -1,48 +1,54 @@
-// Columns that lie side by side: which of them a thread owns, W of R rows in each tile, and how they come from memory and go back.
+// ColumnIO: which columns and rows of a panel a thread owns (W columns, R rows of each tile), and
+// their loads and stores.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
 
 template <typename T, int W, int R>
-struct OuterLine {
+struct ColumnIO {
     using Vector = Words<T, W>;
 
     const ScanArgs& args;
-    int x, y;  // of the thread in its strip
-    int held;  // columns of the strip
-    i64 strip;
-    Places at;  // the first element of the thread in tile 0
+    int x, y;  // position of the thread in its panel
+    int held;  // columns of the panel that exist
+    i64 segment;
+    Places at;  // offsets of the first element of the thread in tile 0
 
-    // Of a part of a strip, or of so many strips as a block has.
-    __device__ OuterLine(const ScanArgs& args, unsigned item) : args(args)
+    // `item` is a split of a panel, or a CTA with several panels.
+    __device__ ColumnIO(const ScanArgs& args, unsigned item) : args(args)
     {
         const int wide = power_of(width()), high = power_of(height()), above = threadIdx.x >> wide;
-        x = threadIdx.x & (width() - 1), y = above & (height() - 1);
-        if (alone())  // strips of a block
-            strip = (static_cast<i64>(item) * blockDim.x >> wide + high) + (above >> high);
+        x = threadIdx.x & (width() - 1);
+        y = above & (height() - 1);
+        if (alone())  // several panels in a CTA
+            segment = (static_cast<i64>(item) * blockDim.x >> wide + high) + (above >> high);
         else
-            strip = args.parts == 1 ? item : item / static_cast<unsigned>(args.parts);
-        const i64 side = (args.extent[0] + across() - 1) >> (wide + power_of(W)), outer = side == 1 ? strip : strip / side;
-        const i64 column = (strip - outer * side) * across();
-        held = strip < args.strips ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(across()))) : 0;
+            segment = args.splits == 1 ? item : item / static_cast<unsigned>(args.splits);
+        const i64 side = (args.extent[0] + columns() - 1) >> (wide + power_of(W)),
+                  outer = side == 1 ? segment : segment / side;
+        const i64 column = (segment - outer * side) * columns();
+        held = segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns())))
+                                       : 0;
         const Places place = Places::of(args, 1, held > 0 ? outer : 0);
-        const auto first = [&](const Strided& operand, i64 from) { return from + (column + x * W) * operand.stride[0] + y * R * operand.step; };
+        const auto first = [&](const Strided& operand, i64 from) {
+            return from + (column + x * W) * operand.stride[0] + y * R * operand.step;
+        };
         at = {first(args.dy, place.dy), first(args.x, place.x), first(args.dx, place.dx)};
     }
 
-    // Of a power of two.
+    // The logarithm of a power of two.
     static __device__ int power_of(int n) { return 31 - __clz(n); }
     __device__ int width() const { return static_cast<int>(args.width); }
     __device__ int height() const { return static_cast<int>(args.height); }
-    __device__ int across() const { return width() * W; }
+    __device__ int columns() const { return width() * W; }
 
-    // Whether strips are parts of warps.
+    // Whether a panel is part of a warp.
     __device__ bool alone() const { return width() * height() <= 32; }
 
     // Whether column v of the thread exists.
     __device__ bool has(int v) const { return x * W + v < held; }
 
-    // How many rows of a tile the thread has.
+    // The number of rows of a tile that the thread has.
     __device__ int count(i64 tile) const
     {
         i64 rest = args.n - y * R;
@@ -57,13 +63,13 @@ struct OuterLine {
         return reinterpret_cast<S*>(operand.data) + from;
     }
 
-    // Whether the columns of this thread are one access in every row.
+    // Whether the columns of this thread are one aligned access in every row.
     __device__ bool wide(const Strided& operand, const T* q) const
     {
         return has(W - 1) && operand.stride[0] == 1 && aligned<W * sizeof(T)>(q) && operand.step % W == 0;
     }
 
-    // The first n of them.
+    // Loads the first n rows; `pad` replaces the others.
     __device__ void load(const Strided& operand, i64 from, i64 tile, int n, Vector (&word)[R], T pad) const
     {
         const T* q = first<T>(operand, from, tile);

@@ -1,5 +1,6 @@
-// A tile along a dim while another one is adjacent in memory: a thread owns W columns of R rows, `width` threads lie side by side, `height`
-// of them one above the other share a strip. A strip of more than a warp has a block for itself.
+// ColumnTile: a tile of a panel of adjacent columns, scanned along rows. A thread owns W columns of
+// R rows; `width` threads are side by side, and `height` of those groups are stacked to share a
+// panel. A panel of more than a warp has a CTA for itself.
 #pragma once
 
 #include "scan/state/fallback.cuh"
@@ -8,84 +9,97 @@
 
 constexpr int kColumnThreads = 512;
 
-// Bytes of a row that a thread owns, and rows: so that a thread has few columns to find the states of.
+// Bytes of a row, and rows, that a thread owns: few columns, as each needs its own states.
 template <typename K, typename T>
-constexpr int kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4;
+constexpr int kBytesPerThread = sizeof(T) == 8 || !(K::NEEDS_PREFIX || __is_same(typename K::Value, i64)) ? 8 : 4;
 template <typename K, typename T>
-constexpr int kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8;
+constexpr int kRowsPerThread = (sizeof(T) == 4 && (K::NEEDS_PREFIX || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::NEEDS_PREFIX && !kHasFastPath<K>) ? 16 : 8;
 
 template <typename K, typename T>
-struct Outer : OuterLine<T, kAcross<K, T> / sizeof(T), kDown<K, T>> {
-    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kAcross<K, T> / sizeof(T), R = kDown<K, T>, COLUMNS = 32 * W;
+struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThread<K, T>> {
+    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kBytesPerThread<K, T> / sizeof(T), R = kRowsPerThread<K, T>,
+                         COLUMNS = 32 * W;
     using A = typename K::Number;
-    using Head = typename K::Head;
-    using Tail = typename K::Tail;
+    using Prefix = typename K::Prefix;
+    using Suffix = typename K::Suffix;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
-    using Cell = typename K::template Cell<R, N, false>;
+    using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Vector = Words<T, W>;
 
-    // In shared memory, as much as the block has warps. Thread c has charge of the heads of column c, the c-th from the last one of its tails.
-    struct Entering {  // what enters a tile, [column]
-        Room<Head, K::HEAD ? COLUMNS : 1> heads;
-        Room<typename K::Far, COLUMNS> tails;
+    // Shared memory: the carry-in, then the totals of each warp. Thread c owns the prefix of column
+    // c; counted from the last thread, thread c owns its suffix.
+    struct CarryIn {  // carry-in of the tile, [column]
+        Uninitialized<Prefix, K::NEEDS_PREFIX ? COLUMNS : 1> prefixes;
+        Uninitialized<typename K::Carry, COLUMNS> suffixes;
     };
-    struct Own {  // totals of a warp, [column]; then what enters it
-        Room<Head, K::HEAD ? COLUMNS : 1> heads;
-        Room<Tail, COLUMNS> tails;
+    struct Own {  // totals of a warp, [column]; then what enters the warp
+        Uninitialized<Prefix, K::NEEDS_PREFIX ? COLUMNS : 1> prefixes;
+        Uninitialized<Suffix, COLUMNS> suffixes;
     };
 
-    using Base = OuterLine<T, W, R>;
-    using Base::args, Base::x, Base::y, Base::strip, Base::at, Base::width, Base::height, Base::across, Base::alone, Base::has, Base::count;
-    Entering& entering;
+    using Base = ColumnIO<T, W, R>;
+    using Base::args, Base::x, Base::y, Base::segment, Base::at, Base::width, Base::height, Base::columns, Base::alone,
+        Base::has, Base::count;
+    CarryIn& carry_in;
     Own* own;  // [warp]
 
-    __device__ Outer(const ScanArgs& args, uint4* room)
-        : Base(args, item()), entering(*reinterpret_cast<Entering*>(room)), own(reinterpret_cast<Own*>(room + (sizeof(Entering) + 15) / 16))
+    __device__ ColumnTile(const ScanArgs& args, uint4* smem)
+        : Base(args, item()),
+          carry_in(*reinterpret_cast<CarryIn*>(smem)),
+          own(reinterpret_cast<Own*>(smem + (sizeof(CarryIn) + 15) / 16))
     {
     }
 
-    // What the block does. A kind that is not the one which is tried first does what that one could not.
-    static constexpr bool AGAIN = kTamed<K> && !kTame<K>;
-    static __device__ unsigned item() { return AGAIN ? turn().item : blockIdx.x; }
-    __device__ int phase() const { return AGAIN ? turn().phase : static_cast<int>(args.flags) & (kHeads | kTails); }
+    // The general kind behind a fast path runs in the fallback pass, on work items; any other kind
+    // on its CTA's own item.
+    static constexpr bool IS_FALLBACK = kHasFastPath<K> && !K::IS_FAST;
+    static __device__ unsigned item() { return IS_FALLBACK ? work_item().item : blockIdx.x; }
+    __device__ int phase() const
+    {
+        return IS_FALLBACK ? work_item().phase : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix);
+    }
 
-    // Whether this thread has charge of a column.
-    __device__ bool charged() const { return threadIdx.x < across(); }
-    __device__ int tail_column() const { return blockDim.x - 1 - threadIdx.x; }
-    __device__ bool charged_tails() const { return tail_column() < across(); }
-    __device__ Walk<K> walk() const { return Walk<K>(args, strip, item() - strip * args.parts, across()); }
+    // Whether this thread keeps the prefix carry of a column.
+    __device__ bool owns_column() const { return threadIdx.x < columns(); }
+    __device__ int suffix_column() const { return blockDim.x - 1 - threadIdx.x; }
+    __device__ bool owns_suffix_column() const { return suffix_column() < columns(); }
+    __device__ SplitState<K> split_state() const
+    {
+        return SplitState<K>(args, segment, item() - segment * args.splits, columns());
+    }
 
-    // ------------------------------------------------------------------------------------------------ what enters
+    // ----------------------------------------------------------------------------------------- exchange between warps
 
-    // The totals of the warps become what enters each of them, `before` what precedes the tile in its part. Returns the join of those of
-    // tails, to those who have charge of them.
-    template <bool HEADS, bool TAILS, bool ONE>
-    __device__ Tail pass(const Head& before) const
+    // Exclusive scan of the totals of the warps, in shared memory; `before` is the prefix of the
+    // tile in its split. Returns the combined suffix of the tile to threads with
+    // owns_suffix_column().
+    template <bool PREFIXES, bool SUFFIXES, bool ONE>
+    __device__ Suffix exchange(const Prefix& before) const
     {
         const int warps = blockDim.x / 32;
-        Tail all = K::nothing();
+        Suffix all = K::Suffix::identity();
         if (alone()) return all;
         __syncthreads();
-        if constexpr (HEADS) {
-            if (const int c = threadIdx.x; charged()) {
-                Head sum = ONE ? before : K::join(entering.heads[c], before);
-#pragma unroll (kLong<Head> ? 1 : 4)
+        if constexpr (PREFIXES) {
+            if (const int c = threadIdx.x; owns_column()) {
+                Prefix sum = ONE ? before : K::combine(carry_in.prefixes[c], before);
+#pragma unroll (K::LONG_COMBINE ? 1 : 4)
                 for (int w = 0; w < warps; ++w) {
-                    const Head total = own[w].heads[c];
-                    own[w].heads[c] = sum;
-                    sum = K::join(sum, total);
+                    const Prefix total = own[w].prefixes[c];
+                    own[w].prefixes[c] = sum;
+                    sum = K::combine(sum, total);
                 }
             }
         }
-        if constexpr (TAILS) {
-            if (const int c = tail_column(); charged_tails()) {
-                Tail sum = ONE ? K::nothing() : K::near(entering.tails[c]);
-#pragma unroll (kLong<Tail> ? 1 : 4)
+        if constexpr (SUFFIXES) {
+            if (const int c = suffix_column(); owns_suffix_column()) {
+                Suffix sum = ONE ? K::Suffix::identity() : K::from_carry(carry_in.suffixes[c]);
+#pragma unroll (K::LONG_COMBINE ? 1 : 4)
                 for (int w = warps - 1; w >= 0; --w) {
-                    const Tail last = own[w].tails[c];
-                    own[w].tails[c] = sum;
-                    if (!ONE) all = K::join(last, all);
-                    sum = K::join(last, sum);
+                    const Suffix last = own[w].suffixes[c];
+                    own[w].suffixes[c] = sum;
+                    if (!ONE) all = K::combine(last, all);
+                    sum = K::combine(last, sum);
                 }
             }
         }
@@ -93,139 +107,146 @@ struct Outer : OuterLine<T, kAcross<K, T> / sizeof(T), kDown<K, T>> {
         return all;
     }
 
-    // ------------------------------------------------------------------------------------------------ a tile
+    // --------------------------------------------------------------------------------------------------------- a tile
 
-    // The join of the threads of a column that are ahead in the warp, without this one; the total of the warp goes to shared memory.
-    __device__ Head head_of_lanes(const Head& head, int v) const
+    // Exclusive warp scan over the threads of a column; the total of the warp goes to shared
+    // memory.
+    __device__ Prefix exclusive_prefix(const Prefix& prefix, int v) const
     {
-        const int lane = threadIdx.x % 32, reach = alone() ? y * width() : lane;  // of lanes ahead that share its strip
-        Head all = head, next = K::empty();
+        // Lanes before this one that share its panel.
+        const int lane = threadIdx.x % 32, reach = alone() ? y * width() : lane;
+        Prefix all = prefix, next = K::Prefix::identity();
 #pragma unroll 1
         for (int d = width(); d < 32; d *= 2) {
-            const Head left = from_below(all, d);
-            if (d <= reach) all = K::join(left, all);
+            const Prefix left = from_below(all, d);
+            if (d <= reach) all = K::combine(left, all);
         }
         if (width() < 32) next = from_below(all, width());
-        if (reach < width()) next = K::empty();
-        if (!alone() && lane >= 32 - width()) own[threadIdx.x / 32].heads[x * W + v] = all;
+        if (reach < width()) next = K::Prefix::identity();
+        if (!alone() && lane >= 32 - width()) own[threadIdx.x / 32].prefixes[x * W + v] = all;
         return next;
     }
 
-    __device__ Tail tail_of_lanes(const Tail& tail, int v) const
+    __device__ Suffix exclusive_suffix(const Suffix& suffix, int v) const
     {
         const int lane = threadIdx.x % 32, reach = alone() ? (height() - 1 - y) * width() : 31 - lane;
-        Tail all = tail, next = K::nothing();
+        Suffix all = suffix, next = K::Suffix::identity();
 #pragma unroll 1
         for (int d = width(); d < 32; d *= 2) {
-            const Tail right = from_above(all, d);
-            if (d <= reach) all = K::join(all, right);
+            const Suffix right = from_above(all, d);
+            if (d <= reach) all = K::combine(all, right);
         }
         if (width() < 32) next = from_above(all, width());
-        if (reach < width()) next = K::nothing();
-        if (!alone() && lane < width()) own[threadIdx.x / 32].tails[x * W + v] = all;
+        if (reach < width()) next = K::Suffix::identity();
+        if (!alone() && lane < width()) own[threadIdx.x / 32].suffixes[x * W + v] = all;
         return next;
     }
 
-    // Thread c takes column c: what the totals of the warps add to the heads before them.
-    __device__ void add_heads() const
+    // Advances the prefix carry of each column by the totals of the warps. Thread c takes column c.
+    __device__ void advance_prefix() const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
         if (!alone()) __syncthreads();
-        if (charged()) {
-            Head sum = entering.heads[c];
+        if (owns_column()) {
+            Prefix sum = carry_in.prefixes[c];
 #pragma unroll 4
-            for (int w = 0; w < warps; ++w) sum = K::join(sum, own[w].heads[c]);
-            entering.heads[c] = sum;
+            for (int w = 0; w < warps; ++w) sum = K::combine(sum, own[w].prefixes[c]);
+            carry_in.prefixes[c] = sum;
         }
         __syncthreads();
     }
 
-    // A tile, number t of the part: stores dx, or finds its heads or tails alone, for the tile after or before it.
-    // Returns the faults of the thread. ONE tile, which is all of the strip: those of the block; where both ways have some, nothing is stored.
+    // Runs a tile, number t of the split: stores dx, or only advances the prefixes or suffixes
+    // (upsweeps). Returns the rejections of the thread. ONE: the tile is the whole panel; returns
+    // the rejections of the CTA, and stores nothing if they are kRejected.
     template <bool ONE>
     __device__ unsigned run(i64 tile, int t, int phase) const
     {
-        const bool walks = !ONE && args.parts * args.tiles > 1, heads_only = K::HEAD && phase == kHeads;
+        const bool walks = !ONE && args.splits * args.tiles_per_split > 1,
+                   prefix_only = K::NEEDS_PREFIX && phase == kUpsweepPrefix;
         const int n = count(tile);
         Vector xs[R], ys[R];
         if constexpr (X) this->load(args.x, at.x, tile, n, xs, static_cast<T>(K::pad(args)));
-        if (!heads_only)
+        if (!prefix_only)
             this->load(args.dy, at.dy, tile, n, ys, T());
-        else if (kTogether<K>)
+        else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
-        Head before;  // of the column that the thread has charge of
-        if constexpr (K::HEAD) {
-            before = K::empty();
-            if (!heads_only && walks && charged()) before = walk().head_before(t, threadIdx.x);
+        Prefix before;  // of the column that the thread owns
+        if constexpr (K::NEEDS_PREFIX) {
+            before = K::Prefix::identity();
+            if (!prefix_only && walks && owns_column()) before = split_state().prefix_before(t, threadIdx.x);
         }
         const auto of = [](const Vector (&word)[R], int v) {
-            if constexpr (kTame<K>)
+            if constexpr (K::IS_FAST)
                 return Elements<A, T, W, R, true>{word, v};
             else
                 return [&word, v](int r) { return word[r].template value<A>(v); };
         };
         const auto xv = [&](int v) { return of(xs, v); };
         const auto yv = [&](int v) { return of(ys, v); };
-        const unsigned starts = tile == 0 && y == 0;
-        Cell cell[W];
-        Head head[W];
-        Tail tail[W];
+        const unsigned segment_heads = tile == 0 && y == 0;
+        ThreadScan thread[W];
+        Prefix prefix[W];
+        Suffix suffix[W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {
-            cell[v].begin(args);
-            if constexpr (INDEX) take(cell[v], v, tile, starts);
-            if constexpr (kBased<K>) cell[v].base = base_of(v);
-            if constexpr (kTogether<K>) tail[v] = tail_of_lanes(cell[v].tail(xv(v), yv(v), starts), v);
-            if constexpr (kTogether<K>)
-                head[v] = head_of_lanes(cell[v].product, v);
-            else if constexpr (K::HEAD)
-                head[v] = head_of_lanes(cell[v].head(xv(v), starts), v);
+            thread[v].begin(args);
+            if constexpr (INDEX) take(thread[v], v, tile, segment_heads);
+            if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
+            if constexpr (K::PREFIX_FROM_SUFFIX)
+                suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
+            if constexpr (K::PREFIX_FROM_SUFFIX)
+                prefix[v] = exclusive_prefix(thread[v].product, v);
+            else if constexpr (K::NEEDS_PREFIX)
+                prefix[v] = exclusive_prefix(thread[v].prefix(xv(v), segment_heads), v);
         }
-        if constexpr (K::HEAD) {
-            if (heads_only) {
-                add_heads();
+        if constexpr (K::NEEDS_PREFIX) {
+            if (prefix_only) {
+                advance_prefix();
                 return 0;
             }
         }
-        const auto find_tails = [&] {
+        const auto find_suffixes = [&] {
 #pragma unroll
-            for (int v = 0; v < W; ++v) tail[v] = tail_of_lanes(cell[v].tail(xv(v), yv(v), starts), v);
+            for (int v = 0; v < W; ++v) suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
         };
-        if constexpr (!K::ORDERED && !kTogether<K>) find_tails();
-        Tail all = pass<K::HEAD, !K::ORDERED, ONE>(before);
-        if constexpr (K::HEAD) {
-            renew(xs);
+        if constexpr (!K::SUFFIX_NEEDS_PREFIX && !K::PREFIX_FROM_SUFFIX) find_suffixes();
+        Suffix all = exchange<K::NEEDS_PREFIX, !K::SUFFIX_NEEDS_PREFIX, ONE>(before);
+        if constexpr (K::NEEDS_PREFIX) {
+            rematerialize(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!alone()) head[v] = K::join(own[threadIdx.x / 32].heads[x * W + v], head[v]);
-                cell[v].enter(head[v], xv(v), yv(v), starts);
+                if (!alone()) prefix[v] = K::combine(own[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
+                thread[v].enter(prefix[v], xv(v), yv(v), segment_heads);
             }
         }
-        if constexpr (K::ORDERED) {
-            find_tails();
-            all = pass<false, true, ONE>(before);
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) {
+            find_suffixes();
+            all = exchange<false, true, ONE>(before);
         }
-        unsigned faults = 0;
-        if (phase != kTails) {
-            if constexpr (X) renew(xs);
-            renew(ys);
+        unsigned rejections = 0;
+        if (phase != kUpsweepSuffix) {
+            if constexpr (X) rematerialize(xs);
+            rematerialize(ys);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!alone()) tail[v] = K::join(tail[v], own[threadIdx.x / 32].tails[x * W + v]);
-                cell[v].finish(tail[v], xv(v), yv(v), kTame<K> && !has(v) ? 0 : starts, [&](int c, const A(&dx)[N]) {
+                if (!alone()) suffix[v] = K::combine(suffix[v], own[threadIdx.x / 32].suffixes[x * W + v]);
+                thread[v].finish(
+                    suffix[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&dx)[N]) {
 #pragma unroll
-                    for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
-                });
-                if constexpr (kTame<K>) faults |= cell[v].faults;
+                        for (int r = 0; r < N; ++r) ys[c * N + r].replace(v, static_cast<T>(dx[r]));
+                    });
+                if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
             }
-            if constexpr (ONE && kTame<K>) {
-                faults = __syncthreads_or(faults & kExtreme) ? faults_of_block(faults) : 0;
-                if (faults == kUndone) return faults;
+            if constexpr (ONE && K::IS_FAST) {
+                rejections = __syncthreads_or(rejections & kRejectMagnitude) ? block_rejections(rejections) : 0;
+                if (rejections == kRejected) return rejections;
             }
             this->store(ys, tile, n);
         }
-        if (!ONE && !alone() && charged_tails()) entering.tails[tail_column()] = K::join(K::far(all), entering.tails[tail_column()]);
-        return faults;
+        if (!ONE && !alone() && owns_suffix_column())
+            carry_in.suffixes[suffix_column()] = K::combine(K::to_carry(all), carry_in.suffixes[suffix_column()]);
+        return rejections;
     }
 
     // The first x of column v of the thread.
@@ -235,13 +256,15 @@ struct Outer : OuterLine<T, kAcross<K, T> / sizeof(T), kDown<K, T>> {
         return has(v) ? widen<A>(reinterpret_cast<const T*>(args.x.data)[place]) : A(0);
     }
 
-    __device__ void take(Cell& cell, int v, i64 tile, unsigned starts) const
+    __device__ void take(ThreadScan& thread, int v, i64 tile, unsigned segment_heads) const
     {
         const i64* q = Base::template first<i64>(args.x, at.x, tile) + v * args.x.stride[0];
         const int n = has(v) ? count(tile) : 0;
         const i64 row0 = (tile * height() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
-        const i64 side = (args.extent[0] + across() - 1) / across(), outer = side == 1 ? strip : strip / side;
-        const i64 column = (strip - outer * side) * across() + x * W + v;
-        cell.take(args, [&](int r) { return q[r * args.x.step]; }, n, starts, outer * args.extent[0] + column, row0, before);
+        const i64 side = (args.extent[0] + columns() - 1) / columns(), outer = side == 1 ? segment : segment / side;
+        const i64 column = (segment - outer * side) * columns() + x * W + v;
+        thread.take(
+            args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, outer * args.extent[0] + column, row0,
+            before);
     }
 };

@@ -1,6 +1,7 @@
 // scan/tile/: one tile in registers, from load to store, along rows or along columns.
 //
-// A tile along a dim whose elements a block can walk, or several whole rows: each thread owns I adjacent elements, in registers.
+// This file: RowTile, a tile of a row, or several whole rows in a warp (segmented scan). Each
+// thread owns I adjacent elements.
 #pragma once
 
 #include <type_traits>
@@ -8,165 +9,185 @@
 #include "common/async_copy.cuh"
 #include "scan/state/direct_load.cuh"
 
-// Vectors of 16 bytes of each operand that a thread owns: two where it holds two arrays of numbers made of them, more where it reads dy alone.
+// 16-byte vectors of each operand a thread owns: fewer if two arrays of numbers are made of them,
+// more if only dy is read.
 template <typename K, typename T>
-constexpr int kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4;
+constexpr int kVectorsPerThread = K::STORES_ELEMENTS && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4;
 
-// Of several rows: half of four where the code of a kind that is seldom needed would be long. In float64 it is short.
+// Of row_packed: half as many for the general kind behind a fast path, whose code is long and
+// seldom run. In float64 it is short.
 template <typename K, typename T>
-constexpr int kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4;
+constexpr int kPackedVectors = kHasFastPath<K> && !K::IS_FAST && sizeof(T) < 8 ? 2 : 4;
 
-// In the tiles of long rows: half of that, lest registers be short, unless the kind reads dy alone.
+// Of the tiles of long rows: half of kVectorsPerThread to save registers, unless the kind reads dy
+// alone.
 template <typename K, typename T>
-constexpr int kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2;
+constexpr int kTiledVectors = __is_same(typename K::Value, void) ? 4 : kVectorsPerThread<K, T> / 2;
 
-// Whether a kind has much to reckon for each byte: where memory may be quick, full warps are then worth code of their own.
+// Whether a kind computes much for each byte: on GPUs with much bandwidth, full warps are then
+// worth code of their own.
 template <typename K, typename T>
-constexpr bool kSlow = kTame<K> && kHolds<K> && sizeof(T) == 2;
+constexpr bool kComputeBound = K::IS_FAST && K::STORES_ELEMENTS && sizeof(T) == 2;
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-constexpr bool kQuickMemory = false;
+constexpr bool kBandwidthRich = false;
 #else
-constexpr bool kQuickMemory = true;
+constexpr bool kBandwidthRich = true;
 #endif
 
-// Threads of a block of `row`, at most; one of `rows` has half as many.
-constexpr int kRowThreads = 512, kRowsThreads = 256;
-constexpr int kSlowThreads = 2 * kRowThreads;  // of a multiprocessor, of a kind that is slow
+// CTA size [threads]: the most of row_resident; row_packed.
+constexpr int kRowResidentThreads = 512, kRowPackedThreads = 256;
+constexpr int kComputeBoundThreads = 2 * kRowResidentThreads;  // threads per SM of a compute-bound kind
 
 template <typename K>
 struct RowShared {
-    Room<typename K::Head, 32> heads;  // totals of warps
-    Room<typename K::Tail, 32> tails;
-    Room<typename K::Head, 1> head;  // what enters the tile
-    Room<typename K::Tail, 1> tail;
+    Uninitialized<typename K::Prefix, 32> prefixes;  // totals of warps
+    Uninitialized<typename K::Suffix, 32> suffixes;
+    Uninitialized<typename K::Prefix, 1> prefix;  // carry-in of the tile
+    Uninitialized<typename K::Suffix, 1> suffix;
 };
 
-template <typename K, typename T, bool SEG, bool WALK, bool DENSE = false, bool LEADS = false, bool FULL = false>
-struct Inner {
+template <
+    typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool MISALIGNED = false,
+    bool FULL_WARPS = false>
+struct RowTile {
     using A = typename K::Number;
-    using Head = typename K::Head;
-    using Tail = typename K::Tail;
-    static constexpr int V = 16 / sizeof(T), U = WALK ? kWalkVectors<K, T> : SEG ? kRowsVectors<K, T> : kVectors<K, T>, I = U * V;
+    using Prefix = typename K::Prefix;
+    using Suffix = typename K::Suffix;
+    static constexpr int V = 16 / sizeof(T),
+                         U = TILED ? kTiledVectors<K, T>
+                             : SEG ? kPackedVectors<K, T>
+                                   : kVectorsPerThread<K, T>,
+                         I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
-    static constexpr bool STRIPED = !X && !INDEX;  // a row needs no room
-    using Input = std::conditional_t<X && DENSE && !LEADS && U * 16 == 32, OwnLine<T, U, FULL>, Line<T, U, DENSE, LEADS, FULL>>;
-    using Cell = typename K::template Cell<I, V, SEG>;
+    static constexpr bool STRIPED = !X && !INDEX;  // a row needs no shared memory
+    using Input = std::conditional_t<
+        X && VECTORIZED && !MISALIGNED && U * 16 == 32, DirectLoadIO<T, U, FULL_WARPS>,
+        WarpTransposeIO<T, U, VECTORIZED, MISALIGNED, FULL_WARPS>>;
+    using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
 
     const ScanArgs& args;
     RowShared<K>* shared;
-    int from, to;  // the warps that share the row
-    Passed<K>* entering;  // in shared memory
+    int from, to;               // the warps that share the row
+    RunningCarry<K>* carry_in;  // in shared memory
 
-    // The join of what the warps of the block hold, in every lane of a warp.
+    // The combined states of all warps of the CTA, in every lane of a warp.
     template <typename S>
-    static __device__ S total(Room<S, 32>& room)
+    static __device__ S total(Uninitialized<S, 32>& smem)
     {
         const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-        S s = room[min(lane, warps - 1)];
-#pragma unroll (kLong<S> ? 1 : 5)
+        S s = smem[min(lane, warps - 1)];
+#pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
             const S next = from_above(s, d);
-            if (lane + d < warps) s = K::join(s, next);
+            if (lane + d < warps) s = K::combine(s, next);
         }
         return from_lane(s, 0);
     }
 
-    // The join of `count` states of warps from `room` on.
-    template <typename S, typename Join>
-    __device__ S joined(S* room, int count, S nothing, Join join) const
+    // The combined states of `count` warps from `smem` on.
+    template <typename S, typename Combine>
+    __device__ S combined(S* smem, int count, S identity, Combine combine) const
     {
         const int lane = threadIdx.x % 32;
-        S s = lane < count ? room[lane] : nothing;
-#pragma unroll (kTame<K> && kHolds<K> ? 5 : 1)
-        for (int d = 1; d < (kTame<K> && kHolds<K> ? kRowThreads / 32 : to - from); d *= 2) {
+        S s = lane < count ? smem[lane] : identity;
+#pragma unroll (K::IS_FAST && K::STORES_ELEMENTS ? 5 : 1)
+        for (int d = 1; d < (K::IS_FAST && K::STORES_ELEMENTS ? kRowResidentThreads / 32 : to - from); d *= 2) {
             const S next = from_above(s, d);
-            s = lane + d < 32 ? join(s, next) : s;
+            s = lane + d < 32 ? combine(s, next) : s;
         }
         return from_lane(s, 0);
     }
 
-    // What the warps of the row ahead of one hold, and those behind it.
-    __device__ Head heads_of_warps(int warp) const
+    // The combined states of the warps of the row before this one, and after it.
+    __device__ Prefix prefix_of_warps(int warp) const
     {
-        return joined(&shared->heads[from], warp - from, K::empty(), [](const Head& l, const Head& r) { return K::join(l, r); });
+        return combined(
+            &shared->prefixes[from], warp - from, K::Prefix::identity(),
+            [](const Prefix& l, const Prefix& r) { return K::combine(l, r); });
     }
-    __device__ Tail tails_of_warps(int warp) const
+    __device__ Suffix suffix_of_warps(int warp) const
     {
-        return joined(&shared->tails[warp + 1], to - 1 - warp, K::nothing(), [](const Tail& l, const Tail& r) { return K::join(l, r); });
-    }
-
-    // What enters this thread, given what the lanes ahead of it hold.
-    __device__ Head head_before(const Head& in_warp) const
-    {
-        if (SEG || (!WALK && to - from == 1)) return in_warp;
-        const Head ahead = heads_of_warps(threadIdx.x / 32);
-        return K::join(WALK ? K::join(shared->head[0], ahead) : ahead, in_warp);
+        return combined(
+            &shared->suffixes[warp + 1], to - 1 - warp, K::Suffix::identity(),
+            [](const Suffix& l, const Suffix& r) { return K::combine(l, r); });
     }
 
-    __device__ Tail tail_after(const Tail& in_warp) const
+    // The prefix of everything before this thread, given that of the lanes before it.
+    __device__ Prefix prefix_before(const Prefix& in_warp) const
     {
-        if (SEG || (!WALK && to - from == 1)) return in_warp;
-        const Tail behind = tails_of_warps(threadIdx.x / 32);
-        return K::join(in_warp, WALK ? K::join(behind, shared->tail[0]) : behind);
+        if (SEG || (!TILED && to - from == 1)) return in_warp;
+        const Prefix preceding = prefix_of_warps(threadIdx.x / 32);
+        return K::combine(TILED ? K::combine(shared->prefix[0], preceding) : preceding, in_warp);
     }
 
-    __device__ Tail tails_of_lanes(const Tail& own, unsigned cuts) const
+    __device__ Suffix suffix_after(const Suffix& in_warp) const
+    {
+        if (SEG || (!TILED && to - from == 1)) return in_warp;
+        const Suffix following = suffix_of_warps(threadIdx.x / 32);
+        return K::combine(in_warp, TILED ? K::combine(following, shared->suffix[0]) : following);
+    }
+
+    __device__ Suffix exclusive_suffix(const Suffix& own, unsigned cuts) const
     {
         const int lane = threadIdx.x % 32;
         const unsigned above = cuts & ~((1u << lane) - 1);
-        const Tail all = tails_down_to<K>(own, SEG && above ? __ffs(above) - 1 - lane : 31 - lane);
-        if (!SEG && lane == 0) shared->tails[threadIdx.x / 32] = all;
-        const Tail next = from_above(all, 1);
-        return lane == 31 ? K::nothing() : next;
+        const Suffix all = inclusive_suffix<K>(own, SEG && above ? __ffs(above) - 1 - lane : 31 - lane);
+        if (!SEG && lane == 0) shared->suffixes[threadIdx.x / 32] = all;
+        const Suffix next = from_above(all, 1);
+        return lane == 31 ? K::Suffix::identity() : next;
     }
 
-    __device__ Head heads_of_lanes(const Head& own, unsigned cuts) const
+    __device__ Prefix exclusive_prefix(const Prefix& own, unsigned cuts) const
     {
         const int lane = threadIdx.x % 32;
         const unsigned below = cuts & (2u << lane) - 1;
-        const Head all = heads_up_to<K>(own, SEG && below ? lane - (31 - __clz(below)) : lane);
-        if (!SEG && lane == 31) shared->heads[threadIdx.x / 32] = all;
-        const Head next = from_below(all, 1);
-        return lane == 0 ? K::empty() : next;
+        const Prefix all = inclusive_prefix<K>(own, SEG && below ? lane - (31 - __clz(below)) : lane);
+        if (!SEG && lane == 31) shared->prefixes[threadIdx.x / 32] = all;
+        const Prefix next = from_below(all, 1);
+        return lane == 0 ? K::Prefix::identity() : next;
     }
 
     // The first x of the row in which the thread begins.
     template <typename X>
-    __device__ A base_of(const Input& x, const X& xv, unsigned starts, unsigned cuts, i64 place) const
+    __device__ A base_of(const Input& x, const X& xv, unsigned segment_heads, unsigned cuts, i64 place) const
     {
         if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.x.data)[place]);
-        const unsigned lane = threadIdx.x % 32, ahead = cuts & ((1u << lane) - 1);
+        const unsigned lane = threadIdx.x % 32, preceding = cuts & ((1u << lane) - 1);
         A last = A(0);
-        if constexpr (sizeof(T) == 2) {  // read once more, where choosing among so many would take longer
-            if (starts) last = widen<A>(*x.element(lane * I + 31 - __clz(starts)));
+        if constexpr (sizeof(T) == 2) {  // read again: selecting among this many registers takes longer
+            if (segment_heads) last = widen<A>(*x.element(lane * I + 31 - __clz(segment_heads)));
         } else {
 #pragma unroll
             for (int i = 0; i < I; ++i)
-                if (starts >> i & 1) last = xv(i);
+                if (segment_heads >> i & 1) last = xv(i);
         }
-        return __shfl_sync(0xffffffff, last, ahead ? 31 - __clz(ahead) : lane);
+        return __shfl_sync(0xffffffff, last, preceding ? 31 - __clz(preceding) : lane);
     }
 
-    // Waits for the block, or with SEG the warp; whether it can do its rows in one of the two ways.
+    // Barrier of the CTA (of the warp if SEG) that returns whether its rows are accepted by the
+    // fast path, in one of its ways.
     template <typename DX>
-    __device__ static bool all_tame(const Cell& cell, const Span& at, const DX& dx, unsigned starts)
+    __device__ static bool is_fast(const ThreadScan& thread, const Span& at, const DX& dx, unsigned segment_heads)
     {
-        const unsigned own = FULL || at.lo < at.hi ? cell.faults : 0;
-        const auto some = [](bool fault) { return SEG ? __any_sync(0xffffffff, fault) : __syncthreads_or(fault); };
-        if constexpr (!K::TWO_WAYS)
+        const unsigned own = FULL_WARPS || at.lo < at.hi ? thread.rejections : 0;
+        const auto some = [](bool rejection) {
+            return SEG ? __any_sync(0xffffffff, rejection) : __syncthreads_or(rejection);
+        };
+        if constexpr (!K::ACCEPTS_BOUNDED)
             return !some(own);
         else if constexpr (SEG)
-            return !some(own & kLeavesRange) || !some(own & kExtreme || Cell::begins_small(dx, starts));
+            return !some(own & kRejectRange) ||
+                   !some(own & kRejectMagnitude || ThreadScan::begins_small(dx, segment_heads));
         else
-            return !some(own & kExtreme) || !some(own & kLeavesRange);
+            return !some(own & kRejectMagnitude) || !some(own & kRejectRange);
     }
 
-    // k / n, exact, for k is below 2^11.
+    // k / n, exact for k < 2^11.
     static __device__ int rows_before(int k, int n) { return static_cast<int>(__fdividef(k + 0.5f, n)); }
 
-    // Bit i: element i of this thread begins a row.
-    __device__ unsigned starts_of(const Span& at) const
+    // Bit mask of segment heads: bit i is set if element i of this thread begins a row.
+    __device__ unsigned segment_heads_of(const Span& at) const
     {
         const int own = threadIdx.x % 32 * I;
         if (!SEG) {
@@ -175,149 +196,156 @@ struct Inner {
         }
         const int n = static_cast<int>(args.n), k = own - at.lo;
         const int rest = k > 0 ? k - n * rows_before(k, n) : 0;
-        unsigned starts = 0;
+        unsigned segment_heads = 0;
 #pragma unroll 1
-        for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) starts |= 1u << i;
-        return starts;
+        for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) segment_heads |= 1u << i;
+        return segment_heads;
     }
 
-    // Brings near the row that is done when those are done of which the device has room for so many. The first ones are wanted sooner.
-    __device__ void bring_next(unsigned row) const
+    // Prefetches to L2 the row that starts when the rows now resident on the device are done. The
+    // first rows are left alone: they are needed at once.
+    __device__ void prefetch_next_row(unsigned row) const
     {
-        if (!(args.flags & kForesee) || threadIdx.x != from * 32) return;
+        if (!(args.flags & kPrefetchNextRow) || threadIdx.x != from * 32) return;
         unsigned units;
         asm("mov.u32 %0, %%nsmid;" : "=r"(units));
-        const unsigned room = units * (kSlowThreads / blockDim.x) * static_cast<unsigned>(args.width);
-        if (row < room || args.strips <= row + room) return;
-        const Places next = Places::at_stride(args, 0, row + room);
+        const unsigned resident = units * (kComputeBoundThreads / blockDim.x) * static_cast<unsigned>(args.width);
+        if (row < resident || args.segments <= row + resident) return;
+        const Places next = Places::at_stride(args, 0, row + resident);
         const int n = static_cast<int>(args.n), size = sizeof(T);
-        foresee(args.x.data + (next.x - (args.x.step < 0 ? n - 1 : 0)) * size, n * size);
-        if (args.dy.step != 0) foresee(args.dy.data + (next.dy - (args.dy.step < 0 ? n - 1 : 0)) * size, n * size);
+        prefetch_l2(args.x.data + (next.x - (args.x.step < 0 ? n - 1 : 0)) * size, n * size);
+        if (args.dy.step != 0) prefetch_l2(args.dy.data + (next.dy - (args.dy.step < 0 ? n - 1 : 0)) * size, n * size);
     }
 
-    // A tile, or several whole rows. Of a walk: `passed` is the totals of the tiles so far; `phase` says what is wanted.
-    // Returns kUndone, and has done nothing, where the kind cannot do a row.
-    __device__ unsigned run(Passed<K>& passed, const Span& at, const Places& place, uint4* room, i64 phase) const
+    // Runs a tile, or several whole rows. TILED: `running` are the totals of the tiles so far, and
+    // `phase` selects an upsweep. Returns kRejected, without having stored anything, if the fast
+    // path cannot do a row.
+    __device__ unsigned run(RunningCarry<K>& running, const Span& at, const Places& place, uint4* smem, i64 phase) const
     {
         const Input y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
-        const bool heads_only = K::HEAD && WALK && phase == kHeads;
+        const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
         const Elements<A, T, V, U> xv{xs}, yv{ys};
         const T pad = static_cast<T>(X ? K::pad(args) : A(0));
         if constexpr (X) x.start(xs, pad);
-        if (!heads_only && y.repeats())
+        if (!prefix_only && y.repeats())
             y.repeat(ys);
-        else if (!heads_only)
+        else if (!prefix_only)
             y.start(ys, T());
-        const unsigned first = starts_of(at);
-        const auto starts = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };  // lest its bits be kept one by one
-        Cell cell;
-        cell.begin(args);
-        if constexpr (X) x.finish(xs, room, pad);
-        if constexpr (INDEX) take(cell, at, place.x);
+        const unsigned first = segment_heads_of(at);
+        // A shuffle keeps the mask in one register instead of one predicate a bit.
+        const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
+        ThreadScan thread;
+        thread.begin(args);
+        if constexpr (X) x.finish(xs, smem, pad);
+        if constexpr (INDEX) take(thread, at, place.x);
         const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        if constexpr (kBased<K>) cell.base = base_of(x, xv, starts(), cuts, place.x);
-        if constexpr (kSlow<K, T> && kQuickMemory && DENSE && !LEADS && !SEG && !WALK) bring_next(static_cast<unsigned>(at.row0));
-        if (WALK && !heads_only && threadIdx.x == 0) {
-            if constexpr (K::HEAD) shared->head[0] = entering->head;
-            shared->tail[0] = K::near(entering->tail);
+        if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), cuts, place.x);
+        if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !MISALIGNED && !SEG && !TILED)
+            prefetch_next_row(static_cast<unsigned>(at.row0));
+        if (TILED && !prefix_only && threadIdx.x == 0) {
+            if constexpr (K::NEEDS_PREFIX) shared->prefix[0] = carry_in->prefix;
+            shared->suffix[0] = K::from_carry(carry_in->suffix);
         }
-        Head head;
-        Tail tail;
-        const auto find_tail = [&] {
-            if constexpr (X) renew(xs);
-            y.finish(ys, room, T());
-            tail = cell.tail(xv, yv, starts());
+        Prefix prefix;
+        Suffix suffix;
+        const auto find_suffix = [&] {
+            if constexpr (X) rematerialize(xs);
+            y.finish(ys, smem, T());
+            suffix = thread.suffix(xv, yv, segment_heads());
         };
-        if constexpr (kTogether<K>) {  // and walks nothing
-            find_tail();
-            head = heads_of_lanes(cell.product, cuts);
-        } else if constexpr (K::HEAD) {
-            head = heads_of_lanes(cell.head(xv, starts()), cuts);
+        if constexpr (K::PREFIX_FROM_SUFFIX) {  // never TILED
+            find_suffix();
+            prefix = exclusive_prefix(thread.product, cuts);
+        } else if constexpr (K::NEEDS_PREFIX) {
+            prefix = exclusive_prefix(thread.prefix(xv, segment_heads()), cuts);
         }
-        if constexpr (K::HEAD && WALK) {
-            if (heads_only) {
+        if constexpr (K::NEEDS_PREFIX && TILED) {
+            if (prefix_only) {
                 __syncthreads();
-                if (threadIdx.x < 32) passed.head = K::join(passed.head, total(shared->heads));
+                if (threadIdx.x < 32) running.prefix = K::combine(running.prefix, total(shared->prefixes));
                 return 0;
             }
         }
-        if constexpr (!K::ORDERED) {
-            if (!kTogether<K>) find_tail();
-            tail = tails_of_lanes(tail, cuts);
+        if constexpr (!K::SUFFIX_NEEDS_PREFIX) {
+            if (!K::PREFIX_FROM_SUFFIX) find_suffix();
+            suffix = exclusive_suffix(suffix, cuts);
         }
         if (!SEG) __syncthreads();
-        if constexpr (K::ORDERED) y.finish(ys, room, T());
-        if constexpr (X) renew(xs);
-        renew(ys);
-        if constexpr (K::HEAD) cell.enter(head_before(head), xv, yv, starts());
-        if constexpr (K::ORDERED) {
-            tail = tails_of_lanes(cell.tail(xv, yv, starts()), cuts);
-            if constexpr (kTame<K> && !SEG) {
-                if (!all_tame(cell, at, yv, 0)) return kUndone;
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) y.finish(ys, smem, T());
+        if constexpr (X) rematerialize(xs);
+        rematerialize(ys);
+        if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) {
+            suffix = exclusive_suffix(thread.suffix(xv, yv, segment_heads()), cuts);
+            if constexpr (K::IS_FAST && !SEG) {
+                if (!is_fast(thread, at, yv, 0)) return kRejected;
             } else if (!SEG) {
                 __syncthreads();
             }
         }
-        const auto add_tail = [&] {
-            if (!WALK || threadIdx.x >= 32) return;
-            passed.tail = K::join(K::far(total(shared->tails)), passed.tail);
+        const auto advance_suffix = [&] {
+            if (!TILED || threadIdx.x >= 32) return;
+            running.suffix = K::combine(K::to_carry(total(shared->suffixes)), running.suffix);
         };
-        if (WALK && phase == kTails) {
-            add_tail();
+        if (TILED && phase == kUpsweepSuffix) {
+            advance_suffix();
             return 0;
         }
-        if constexpr (X) renew(xs);
-        renew(ys);
-        const Line<T, U, DENSE, LEADS, FULL> out(args, args.dx, at, place.dx);
-        cell.finish(tail_after(tail), xv, yv, starts(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
-        if constexpr (kTame<K> && (SEG || !K::ORDERED)) {
-            if (!all_tame(cell, at, yv, starts())) return kUndone;  // ys is dx
+        if constexpr (X) rematerialize(xs);
+        rematerialize(ys);
+        const WarpTransposeIO<T, U, VECTORIZED, MISALIGNED, FULL_WARPS> out(args, args.dx, at, place.dx);
+        thread.finish(
+            suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
+        if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
+            if (!is_fast(thread, at, yv, segment_heads())) return kRejected;  // ys holds dx
         }
-        out.store(ys, room, SEG ? out.lane() : opaque(out.lane()));
-        add_tail();
+        out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
+        advance_suffix();
         return 0;
     }
 
-    // A row of a kind without x: vectors stay where they come from, vector u of lane l being elements (u * 32 + l) * V.. of the warp.
+    // Runs a row of a kind without x. Vectors stay in striped order (vector u of lane l holds
+    // elements (u * 32 + l) * V ..), which saves the transpose: a warp scan for each u.
     __device__ void run_striped(const Span& at, const Places& place) const
     {
-        const Line<T, U, DENSE> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
-        using Cell = typename K::template Cell<V, V, false>;
+        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
+        using ThreadScan = typename K::template ThreadScan<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const auto join = [](const Tail& l, const Tail& r) { return K::join(l, r); };
+        const auto combine = [](const Suffix& l, const Suffix& r) { return K::combine(l, r); };
         const auto none = [](int) { return A(0); };
         Vector ys[U];
-        Tail tail[U];
-        Cell cell;
+        Suffix suffix[U];
+        ThreadScan thread;
         if (y.repeats())
             y.repeat(ys);
         else
             y.fetch(ys, T());
 #pragma unroll
         for (int u = 0; u < U; ++u)
-            tail[u] = tails_down_to<K>(cell.tail(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 31 - lane);
-        Tail after = K::nothing();
+            suffix[u] = inclusive_suffix<K>(
+                thread.suffix(none, [&](int i) { return ys[u].template value<A>(i); }, 0), 31 - lane);
+        Suffix after = K::Suffix::identity();
 #pragma unroll
         for (int u = U - 1; u >= 0; --u) {
-            const Tail all = from_lane(tail[u], 0), next = from_above(tail[u], 1);
-            tail[u] = lane == 31 ? after : K::join(next, after);
-            after = K::join(all, after);
+            const Suffix all = from_lane(suffix[u], 0), next = from_above(suffix[u], 1);
+            suffix[u] = lane == 31 ? after : K::combine(next, after);
+            after = K::combine(all, after);
         }
         if (to - from > 1) {
-            if (lane == 0) shared->tails[warp] = after;
+            if (lane == 0) shared->suffixes[warp] = after;
             __syncthreads();
-            after = joined(&shared->tails[warp + 1], to - 1 - warp, K::nothing(), join);
+            after = combined(&shared->suffixes[warp + 1], to - 1 - warp, K::Suffix::identity(), combine);
 #pragma unroll
-            for (int u = 0; u < U; ++u) tail[u] = K::join(tail[u], after);
+            for (int u = 0; u < U; ++u) suffix[u] = K::combine(suffix[u], after);
         }
-        renew(ys);
+        rematerialize(ys);
 #pragma unroll
         for (int u = U - 1; u >= 0; --u) {
             const auto yv = [&](int i) { return ys[u].template value<A>(i); };
-            cell.finish(tail[u], none, yv, 0, [&](int, const A(&dx)[V]) { out.put(out.packed(dx), u); });
+            thread.finish(suffix[u], none, yv, 0, [&](int, const A(&dx)[V]) { out.put(out.packed(dx), u); });
         }
     }
 
-    __device__ void take(Cell& cell, const Span& at, i64 place) const;
+    __device__ void take(ThreadScan& thread, const Span& at, i64 place) const;
 };

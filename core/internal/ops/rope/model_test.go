@@ -198,8 +198,8 @@ func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 			at := batch*m.word(name+"_stride", 0) + position*m.word(name+"_stride", 1) + column*m.word(name+"_stride", 2)
 			return load(m.word(name, 0)+at, tensor.DTypeRows[m.word(name+"_dtype", 0)].DType)
 		}
-		i := pair * m.word("hop", 0)
-		j := i + m.word("partner", 0)
+		i := pair * m.word("pair_stride", 0)
+		j := i + m.word("partner_offset", 0)
 		return look("cos", i), look("sin", i), look("cos", j), look("sin", j)
 	}
 	frequency := m.frequency(pair)

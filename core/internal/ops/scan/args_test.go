@@ -80,7 +80,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(40), w.get("n"))
 		require.Equal(t, int64(1), w.get("dims"))
 		require.Equal(t, int64(6), w.get("extent"))
-		require.Equal(t, int64(6), w.get("strips"))
+		require.Equal(t, int64(6), w.get("segments"))
 		require.Equal(t, int64(gpu.FlagReversed|gpu.FlagVectorized), w.get("flags"))
 		require.Equal(t, int64(args[operand.Dx].Data), w.of("dx", "data"))
 		require.Equal(t, int64(239), w.of("dx", "first"), "rows that lie end to end are mirrored together")
@@ -124,14 +124,14 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].Symbol)
 			w := wordsOfScan(t, &launches[i])
 			require.Equal(t, phase|gpu.FlagFirst|gpu.FlagMinimum, w.get("flags"))
-			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*512*32, int64(1<<22), "tiles cover the row")
-			require.Equal(t, w.get("parts"), int64(launches[i].Grid))
+			require.GreaterOrEqual(t, w.get("splits")*w.get("tiles_per_split")*512*32, int64(1<<22), "tiles cover the row")
+			require.Equal(t, w.get("splits"), int64(launches[i].Grid))
 			require.Equal(t, int64(100<<40), w.get("states"))
-			require.Equal(t, int64(16), w.get("skip"), "flags of rows by indices come first")
-			require.Zero(t, w.get("bad"))
+			require.Equal(t, int64(16), w.get("state_offset"), "flags of rows by indices come first")
+			require.Zero(t, w.get("reject_flags"))
 		}
 		w := wordsOfScan(t, &launches[0])
-		parts, all := w.get("parts"), w.get("parts")*w.get("tiles")
+		parts, all := w.get("splits"), w.get("splits")*w.get("tiles_per_split")
 		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*parts+4*all+8*parts, "prefixes of splits, prefixes before tiles, suffixes of splits")
 	})
 	t.Run("indices", func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].Symbol)
 		w := wordsOfScan(t, &launches[2])
 		require.Equal(t, int64(args[operand.Indices].Data), w.of("x", "data"))
-		require.Equal(t, int64(100<<40), w.get("bad"))
+		require.Equal(t, int64(100<<40), w.get("reject_flags"))
 	})
 	t.Run("pipelined", func(t *testing.T) {
 		long := []int64{5000, 8192}
@@ -215,17 +215,17 @@ func TestWordsOfScans(t *testing.T) {
 			if c.kind == "cumsum" {
 				tile *= 2
 			}
-			require.Equal(t, min(w.get("strips")*w.get("parts"), ctas), int64(launches[0].Grid))
-			require.GreaterOrEqual(t, w.get("parts")*w.get("tiles")*tile, w.get("n"), "tiles cover a row")
+			require.Equal(t, min(w.get("segments")*w.get("splits"), ctas), int64(launches[0].Grid))
+			require.GreaterOrEqual(t, w.get("splits")*w.get("tiles_per_split")*tile, w.get("n"), "tiles cover a row")
 			if hasFastPath(c.kind) {
-				require.Equal(t, w.get("bad"), last.get("bad"))
-				require.GreaterOrEqual(t, w.get("skip"), 4*w.get("strips"), "a reject flag for every segment comes first")
+				require.Equal(t, w.get("reject_flags"), last.get("reject_flags"))
+				require.GreaterOrEqual(t, w.get("state_offset"), 4*w.get("segments"), "a reject flag for every segment comes first")
 				require.NotZero(t, last.get("flags")&gpu.FlagFallback)
-				parts, grid := w.get("strips")*last.get("parts"), int64(launches[len(launches)-1].Grid)
+				parts, grid := w.get("segments")*last.get("splits"), int64(launches[len(launches)-1].Grid)
 				require.Equal(t, min(parts, 264), grid, "persistent CTAs look at all flags")
-				require.Equal(t, last.get("parts") > 1, launches[len(launches)-1].Together, "CTAs that share a segment meet at a grid barrier")
-				require.Equal(t, w.get("parts") > 1, last.get("parts") > 1)
-				require.GreaterOrEqual(t, last.get("parts")*last.get("tiles")*fallbackTile, w.get("n"), "tiles cover a segment")
+				require.Equal(t, last.get("splits") > 1, launches[len(launches)-1].Together, "CTAs that share a segment meet at a grid barrier")
+				require.Equal(t, w.get("splits") > 1, last.get("splits") > 1)
+				require.GreaterOrEqual(t, last.get("splits")*last.get("tiles_per_split")*fallbackTile, w.get("n"), "tiles cover a segment")
 				require.Equal(t, strings.Contains(kernels[0], "strips"), launches[len(launches)-1].Shared > 0, "column_tiled keeps states in shared memory")
 			}
 		}
@@ -542,33 +542,33 @@ func TestConstantsOfScans(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.Equal(t, gpu.RowThreads, constant("kRowThreads"))
-	require.Equal(t, gpu.RowClusterThreads, constant("kPieceThreads"))
-	require.Equal(t, gpu.RowClusterVectors, constant("kPieceVectors"))
-	require.Equal(t, gpu.MaxResidentSplits, 32*constant("kHearing"))
-	require.Equal(t, gpu.ColumnClusterThreads, constant("kSlabThreads"))
-	require.Equal(t, gpu.ColumnBaseRows, constant("kSlabSeen"))
-	require.Equal(t, gpu.LineBytes, constant("kSlabSide"))
+	require.Equal(t, gpu.RowThreads, constant("kRowResidentThreads"))
+	require.Equal(t, gpu.RowClusterThreads, constant("kRowClusterThreads"))
+	require.Equal(t, gpu.RowClusterVectors, constant("kRowClusterVectors"))
+	require.Equal(t, gpu.MaxResidentSplits, 32*constant("kLookBackWarps"))
+	require.Equal(t, gpu.ColumnClusterThreads, constant("kColumnClusterThreads"))
+	require.Equal(t, gpu.ColumnBaseRows, constant("kClusterBaseRows"))
+	require.Equal(t, gpu.LineBytes, constant("kPanelBytes"))
 	require.Equal(t, gpu.MaxClusterCTAs, constant("kClusterBlocks"))
-	require.Equal(t, gpu.RowPackedThreads, constant("kRowsThreads"))
+	require.Equal(t, gpu.RowPackedThreads, constant("kRowPackedThreads"))
 	require.Equal(t, gpu.ColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, gpu.ColumnPipelinedThreads, constant("kStripThreads"))
-	require.Equal(t, gpu.RowPipelinedThreads, constant("kLongThreads"))
-	for name, bit := range map[string]int{"kMarked": gpu.FlagFallback, "kFirst": gpu.FlagFirst, "kMinimum": gpu.FlagMinimum, "kReversed": gpu.FlagReversed, "kHeads": gpu.FlagPrefixPhase, "kTails": gpu.FlagSuffixPhase, "kDense": gpu.FlagVectorized, "kLeads": gpu.FlagMisaligned,
-		"kLines": gpu.FlagLineAligned, "kFull": gpu.FlagFullWarps, "kForesee": gpu.FlagPrefetchNextRow} {
+	require.Equal(t, gpu.ColumnPipelinedThreads, constant("kColumnPipelinedThreads"))
+	require.Equal(t, gpu.RowPipelinedThreads, constant("kRowPipelinedThreads"))
+	for name, bit := range map[string]int{"kFallback": gpu.FlagFallback, "kFirst": gpu.FlagFirst, "kMinimum": gpu.FlagMinimum, "kReversed": gpu.FlagReversed, "kUpsweepPrefix": gpu.FlagPrefixPhase, "kUpsweepSuffix": gpu.FlagSuffixPhase, "kVectorized": gpu.FlagVectorized, "kMisaligned": gpu.FlagMisaligned,
+		"kLineAligned": gpu.FlagLineAligned, "kFullWarps": gpu.FlagFullWarps, "kPrefetchNextRow": gpu.FlagPrefetchNextRow} {
 		require.Equal(t, bit, constant(name), name)
 	}
 	for _, expression := range []string{
-		"kAcross = sizeof(T) == 8 || !(K::HEAD || __is_same(typename K::Value, i64)) ? 8 : 4",
-		"U = X || kRecorded<K> ? 4 : 8, I = U * V, TILE = kLongThreads * I",
-		"TEAM = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !kHolds<K>)",
-		"kVectors = kHolds<K> && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
-		"kRowsVectors = kTamed<K> && !kTame<K> && sizeof(T) < 8 ? 2 : 4",
-		"kWalkVectors = __is_same(typename K::Value, void) ? 4 : kVectors<K, T> / 2",
-		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !kRecorded<K> || sizeof(T) == 4 && !BOTH ? 8 : 16",
-		"kDown = (sizeof(T) == 4 && (K::HEAD || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::HEAD && !kTamed<K>) ? 16 : 8",
+		"kBytesPerThread = sizeof(T) == 8 || !(K::NEEDS_PREFIX || __is_same(typename K::Value, i64)) ? 8 : 4",
+		"U = X || K::READS_RECORDS ? 4 : 8, I = U * V, TILE = kRowPipelinedThreads * I",
+		"COOPERATIVE = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !K::STORES_ELEMENTS)",
+		"kVectorsPerThread = K::STORES_ELEMENTS && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
+		"kPackedVectors = kHasFastPath<K> && !K::IS_FAST && sizeof(T) < 8 ? 2 : 4",
+		"kTiledVectors = __is_same(typename K::Value, void) ? 4 : kVectorsPerThread<K, T> / 2",
+		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !K::READS_RECORDS || sizeof(T) == 4 && !BOTH ? 8 : 16",
+		"kRowsPerThread = (sizeof(T) == 4 && (K::NEEDS_PREFIX || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::NEEDS_PREFIX && !kHasFastPath<K>) ? 16 : 8",
 	} {
 		require.True(t, strings.Contains(source, expression), "tuning.go repeats %s", expression)
 	}
-	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "kAgain<TameLogcumsumexp<A, false>, 2, 32> = "+strconv.Itoa(2*gpu.RecomputedRows)+";")
+	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "WIDTH == 2 && COUNT == 32 ? "+strconv.Itoa(2*gpu.RecomputedRows)+" :")
 }

@@ -60,7 +60,7 @@ func TestColumnCluster(t *testing.T) {
 		own := launches[at]
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
-		require.Equal(t, []int64{c.splits, c.ctas, int64(c.block)}, []int64{w.get("parts"), int64(own.Grid), int64(own.Block)}, about)
+		require.Equal(t, []int64{c.splits, c.ctas, int64(c.block)}, []int64{w.get("splits"), int64(own.Grid), int64(own.Block)}, about)
 		if c.kernel != "slabs" {
 			continue
 		}
@@ -68,12 +68,12 @@ func TestColumnCluster(t *testing.T) {
 		require.False(t, own.Together)
 		require.Zero(t, at, "clusters reset the flags of their panels")
 		require.Len(t, launches[at:], 2, "the fallback pass is one launch")
-		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), gpu.LineBytes), w.get("strips"))
+		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), gpu.LineBytes), w.get("segments"))
 		fallback := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].Symbol, "_columns_")
-		require.Equal(t, []int64{w.get("strips"), gpu.FlagFallback}, []int64{fallback.get("strips"), fallback.get("flags") & gpu.FlagFallback}, "rejected panels are recomputed")
-		require.Equal(t, fallback.get("strips") < 89, launches[at+1].Together, "a few panels are split among CTAs: "+about) // 132/89 is 1.5
-		require.LessOrEqual(t, 4*(fallback.get("strips")+1), fallback.get("skip"), "the counter of the grid barrier follows the flags")
+		require.Equal(t, []int64{w.get("segments"), gpu.FlagFallback}, []int64{fallback.get("segments"), fallback.get("flags") & gpu.FlagFallback}, "rejected panels are recomputed")
+		require.Equal(t, fallback.get("segments") < 89, launches[at+1].Together, "a few panels are split among CTAs: "+about) // 132/89 is 1.5
+		require.LessOrEqual(t, 4*(fallback.get("segments")+1), fallback.get("state_offset"), "the counter of the grid barrier follows the flags")
 	}
 }
 

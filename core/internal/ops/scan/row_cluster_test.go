@@ -93,7 +93,7 @@ func TestRowCluster(t *testing.T) {
 		own := launches[at]
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
-		require.Equal(t, []int64{c.splits, c.ctas, int64(c.block)}, []int64{w.get("parts"), int64(own.Grid), int64(own.Block)}, about)
+		require.Equal(t, []int64{c.splits, c.ctas, int64(c.block)}, []int64{w.get("splits"), int64(own.Grid), int64(own.Block)}, about)
 		if c.kernel != "pieces" {
 			continue
 		}
@@ -120,9 +120,9 @@ func TestRowClusterFallback(t *testing.T) {
 		launches, at, _ := clusterCalls(t, func(*driver.Launch) int { return 7 }, d)
 		require.Len(t, launches[at+1:], 1)
 		w := wordsOfScan(t, &launches[at+1])
-		require.Equal(t, splits, w.get("parts"))
+		require.Equal(t, splits, w.get("splits"))
 		require.Equal(t, splits > 1, launches[at+1].Together)
-		require.LessOrEqual(t, 4*(w.get("strips")*w.get("width")+1), w.get("skip"), "the counter of the grid barrier follows the flags")
+		require.LessOrEqual(t, 4*(w.get("segments")*w.get("width")+1), w.get("state_offset"), "the counter of the grid barrier follows the flags")
 	}
 }
 
