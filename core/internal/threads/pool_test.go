@@ -42,6 +42,17 @@ func restore(t *testing.T) {
 func disappoint(choice bool) { updateBalance(3*int64(longestCredit), int64(longestCredit), choice) }
 func please(choice bool)     { updateBalance(600, 1000, choice) }
 
+// awaitIdleWorkers returns when every worker is idle. A worker is so a little after its last run has ended, and a run
+// does without a worker that is not.
+func awaitIdleWorkers(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		pool.Lock()
+		defer pool.Unlock()
+		return len(pool.idle) == pool.size
+	}, 10*time.Second, 100*time.Microsecond)
+}
+
 // Every task is done once, by workers that are awake, asleep, or busy with the run of another thread.
 func TestEveryTaskIsDoneOnce(t *testing.T) {
 	restore(t)
@@ -87,12 +98,13 @@ func TestGoroutinesBeginWithAdjacentTasks(t *testing.T) {
 		var begun sync.WaitGroup
 		begun.Add(2)
 		first := make(chan int64, 2)
+		awaitIdleWorkers(t)
 		runOnAll(1, 0, tasks, func() (*bool, func()) { return new(bool), func() {} }, func(some *bool, task int64) {
 			if !*some {
 				*some = true
 				first <- task
 				begun.Done()
-				begun.Wait() // lest one do all
+				begun.Wait() // so that neither does all tasks
 			}
 		}, new(bool))
 		assert.ElementsMatch(t, []int64{0, tasks / 2}, []int64{<-first, <-first})
