@@ -122,7 +122,7 @@ var rowPipelinedLimits = perKind[RowPipelinedLimits]{
 	Logcumsumexp: {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
 }
 
-// cooperativeRows marks kinds of which row_pipelined has cooperative rows: TEAM of cuda/scan_long.cuh.
+// cooperativeRows marks kinds of which row_pipelined has cooperative rows: COOPERATIVE of cuda/scan/row/pipelined.cuh.
 var cooperativeRows = perKind[bool]{
 	Cumsum: {true, true, true}, Cumprod: {true, true, false}, Cumextremum: {true, true, true}, Logcumsumexp: {false, true, false},
 }
