@@ -369,9 +369,8 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         x, dim, reverse: as for :func:`cumsum`.
 
     Returns:
-        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. Of equal values the
-            last
-        in scan order wins.
+        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. The last of equal
+        values in scan order wins.
 
     Raises:
         IndexError: dim out of range.
@@ -399,9 +398,8 @@ def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.
         x, dim, reverse: as for :func:`cumsum`.
 
     Returns:
-        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. Of equal values the
-            last
-        in scan order wins.
+        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. The last of equal
+        values in scan order wins.
 
     Raises:
         IndexError: dim out of range.
