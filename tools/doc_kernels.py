@@ -8,10 +8,6 @@ from doc_results import Results, table
 
 DEVICE, DTYPE = "H100", "float32"
 KINDS = ("cumsum", "cumprod", "cummax", "logcumsumexp")
-KERNELS = {
-    "rows": "row_packed", "row": "row_resident", "tiles": "row_tiled", "long": "row_pipelined", "pieces": "row_cluster",
-    "columns": "column_tiled", "strips": "column_pipelined", "slabs": "column_cluster",
-}  # fmt: skip
 PROBLEM = re.compile(
     r"(?P<kind>\w+) (?P<shape>\[[\d, ]+\]) (?P<dtype>\w+) dim (?P<dim>\d) by (?P<operands>[\w, ]+): (?P<kernel>\w+),"
 )
@@ -32,6 +28,6 @@ def selection(results: Results) -> str:
             break
     else:
         raise ValueError(f"{golden} has no device {DEVICE}")
-    lines = [[f"{shape}, dim {dim}", *(f"`{KERNELS.get(kernels[kind], kernels[kind])}`" for kind in KINDS)]
+    lines = [[f"{shape}, dim {dim}", *(f"`{kernels[kind]}`" for kind in KINDS)]
              for (shape, dim), kernels in chosen.items()]  # fmt: skip
     return table(["shape and dimension", *KINDS], lines)

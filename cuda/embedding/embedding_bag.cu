@@ -236,11 +236,11 @@ __device__ void long_ones(const BagArgs& args)
         long_rows<T, A, 1, Kind::Scaled>(args);
 }
 
-#define EXPORT_ROWS(name, T, A, family)                                       \
-    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))            \
-    EXPORT(family##_sorted_won_##name, 4, BagArgs, sorted_argmax<T, A>(args)) \
-    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))      \
-    EXPORT(family##_few_##name, 2, BagArgs, single_launch<T, A>(args))        \
+#define EXPORT_ROWS(name, T, A, family)                                            \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                 \
+    EXPORT(family##_sorted_argmax_##name, 4, BagArgs, sorted_argmax<T, A>(args))   \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))           \
+    EXPORT(family##_single_launch_##name, 2, BagArgs, single_launch<T, A>(args))   \
     EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
@@ -249,6 +249,6 @@ EXPORT(embedding_bag_backward_keys, 5, BagArgs, keys(args))
 EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
-EXPORT(embedding_bag_backward_winners, 6, BagArgs, find_argmax(args))
+EXPORT(embedding_bag_backward_argmax, 6, BagArgs, find_argmax(args))
 EXPORT(embedding_bag_backward_collect, 4, BagArgs, collect(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

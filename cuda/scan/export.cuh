@@ -15,21 +15,21 @@
 #include "scan/row/pipelined_io.cuh"
 
 #define EXPORT_KIND(name, T, A, kind, Kind, ROW, SHORT_ROW, ROWS, SHORT_ROWS, COLUMNS) \
-    EXPORT_THREADS(scan_backward_##kind##_rows_##name, kRowPackedThreads, sizeof(T) == 2 ? SHORT_ROWS : ROWS, ScanArgs, row_packed<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_row_##name, kRowResidentThreads, sizeof(T) == 2 ? SHORT_ROW : ROW, ScanArgs, row_resident<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_tiles_##name, kRowResidentThreads, 2, ScanArgs, row_tiled<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_columns_##name, kColumnThreads, COLUMNS, ScanArgs, column_tiled<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_row_packed_##name, kRowPackedThreads, sizeof(T) == 2 ? SHORT_ROWS : ROWS, ScanArgs, row_packed<Kind<A>, T>(args)) \
+    EXPORT_THREADS(scan_backward_##kind##_row_resident_##name, kRowResidentThreads, sizeof(T) == 2 ? SHORT_ROW : ROW, ScanArgs, row_resident<Kind<A>, T>(args)) \
+    EXPORT_THREADS(scan_backward_##kind##_row_tiled_##name, kRowResidentThreads, 2, ScanArgs, row_tiled<Kind<A>, T>(args)) \
+    EXPORT_THREADS(scan_backward_##kind##_column_tiled_##name, kColumnThreads, COLUMNS, ScanArgs, column_tiled<Kind<A>, T>(args))
 
 // row_cluster, for kinds that read numbers.
 #define EXPORT_ROW_CLUSTER(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_pieces_##name, kRowClusterThreads, 1, ScanArgs, row_cluster<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_row_cluster_##name, kRowClusterThreads, 1, ScanArgs, row_cluster<Kind<A>, T>(args))
 
 // The pipelined kernels column_pipelined and row_pipelined, for kinds that read numbers.
 #define EXPORT_COLUMN_PIPELINED(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_strips_##name, kColumnPipelinedThreads, 1, ScanArgs, column_pipelined<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_column_pipelined_##name, kColumnPipelinedThreads, 1, ScanArgs, column_pipelined<Kind<A>, T>(args))
 #define EXPORT_ROW_PIPELINED(name, T, A, kind, Kind, BLOCKS) \
-    EXPORT_THREADS(scan_backward_##kind##_long_##name, kRowPipelinedThreads, BLOCKS, ScanArgs, row_pipelined<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_row_pipelined_##name, kRowPipelinedThreads, BLOCKS, ScanArgs, row_pipelined<Kind<A>, T>(args))
 
 // column_cluster, for kinds with a fast path.
 #define EXPORT_COLUMN_CLUSTER(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_slabs_##name, kColumnClusterThreads, 1, ScanArgs, column_cluster<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_column_cluster_##name, kColumnClusterThreads, 1, ScanArgs, column_cluster<Kind<A>, T>(args))

@@ -103,7 +103,7 @@ class Csv:
 
 
 COLUMNS = {
-    "op": 32, "outputs": 24, "shape": 11, "dtype": 8, "kernel": 12, "bytes": -8, "time": -8, "of_copy": -7, "replayed": -8,
+    "op": 32, "outputs": 24, "shape": 11, "dtype": 8, "kernel": 16, "bytes": -8, "time": -8, "of_copy": -7, "replayed": -8,
     "torch": -8, "ratio": -6, "error": -6, "of_torch": -8, "note": 4,
 }  # fmt: skip
 

@@ -50,8 +50,8 @@ def zipf(rows: int, total: int, device: str) -> torch.Tensor:
 
 
 def each_kernel(d: sw.EmbeddingBagBackwardDescriptor, device: str) -> list[sw.EmbeddingBagBackwardPlan]:
-    """A plan for each kernel that takes a problem: on CUDA "few" takes what "sorted" sorts in one block."""
-    names = ("few", "sorted") if device != "cpu" and 0 < d.total_indices <= 2048 else ("sorted",)
+    """A plan for each kernel that takes a problem: on CUDA "single_launch" takes what "sorted" sorts in one block."""
+    names = ("single_launch", "sorted") if device != "cpu" and 0 < d.total_indices <= 2048 else ("sorted",)
     return [sw.EmbeddingBagBackwardPlan.select(d, device, sw.PlanPreference(kernel=name)) for name in names]
 
 

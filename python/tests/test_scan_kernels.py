@@ -12,8 +12,8 @@ from families.scan import DEFINITIONS, rows_of
 
 import sternway as sw
 
-# For 132 multiprocessors: teams of blocks (few long rows), more rows than blocks, strips whole and in parts; ends that no tile
-# fills; rows that begin inside of an aligned vector.
+# For 132 SMs: cooperative rows (few and long), more rows than CTAs, panels whole and split; ends that no tile fills; rows that
+# begin inside an aligned vector.
 SHAPES = (
     ((1, (1 << 22) + 4096 * 3 + 16), 1),
     ((5, 262144 + 8), 1),
@@ -63,9 +63,9 @@ def test_kernels_agree(shape: tuple[int, ...], dim: int, values: str, dtype: tor
     for kind, reverse, tie in SCANS:
         descriptor = sw.ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie)
         found = []
-        kernels = ["long", "tiles"] if dim == len(shape) - 1 else ["strips", "columns"]
+        kernels = ["row_pipelined", "row_tiled"] if dim == len(shape) - 1 else ["column_pipelined", "column_tiled"]
         if kind != "cumsum" and 65536 <= shape[dim] <= 65600 and shape[dim] % 8 == 0:
-            kernels.append("pieces")
+            kernels.append("row_cluster")
         for kernel in kernels:
             plan = sw.ScanBackwardPlan.select(descriptor, "cuda", sw.PlanPreference(kernel=kernel))
             dx = torch.full_like(dy, math.nan)
@@ -88,7 +88,7 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
     dy = torch.randint(-2, 3, shape, device="cuda").to(dtype)
     descriptor = sw.ScanBackwardDescriptor(kind, shape, dtype, 1)
     found = []
-    for kernel in "rows", "tiles":
+    for kernel in "row_packed", "row_tiled":
         plan = sw.ScanBackwardPlan.select(descriptor, "cuda", sw.PlanPreference(kernel=kernel))
         dx = torch.full_like(dy, math.nan)
         plan.run(dy=dy, x=x, dx=dx)
@@ -96,19 +96,19 @@ def test_rows_that_are_done_again_agree(kind: str, length: int, dtype: torch.dty
     assert_near(*found, dtype, 64)
 
 
-# More rows than clusters; a last piece that is short; smaller blocks; more of them than every device takes, the most, and
-# larger ones up to those that have a multiprocessor each; rows of more than a cluster's, some at once, or one.
+# More rows than clusters; a last slice that is short; smaller CTAs; clusters of more CTAs than every device takes, up to the
+# largest; larger CTAs, up to one per SM; rows of more CTAs than a cluster has, several rows at once, or one.
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "pieces"),
+    ("rows", "ctas"),
     [(300, 2), (5, 2.3), (150, 3.7), (70, 9.5), (60, 16), (20, 16.1), (1, 32), (9, 42), (17, 43.3), (3, 170)],
 )
 @pytest.mark.parametrize("kind", ["cumprod", "cummax", "logcumsumexp"])
-def test_pieces_agree(kind: str, rows: int, pieces: float, reverse: bool, dtype: torch.dtype) -> None:
+def test_row_cluster_agrees(kind: str, rows: int, ctas: float, reverse: bool, dtype: torch.dtype) -> None:
     """Rows that blocks share, some of which hold a 0 or a -inf and are done again; dy as it is, and one number for each row."""
     held = (32768 if dtype.itemsize == 8 else 24576) // dtype.itemsize  # elements of a block of 256 or 192 threads
-    shape = (rows, int(held * pieces) // 16 * 16)
+    shape = (rows, int(held * ctas) // 16 * 16)
     torch.manual_seed(shape[1])
     rare = torch.rand(shape, device="cuda") < 0.3 / shape[1]
     x = torch.randn(shape, device="cuda")
@@ -117,7 +117,7 @@ def test_pieces_agree(kind: str, rows: int, pieces: float, reverse: bool, dtype:
     descriptor = sw.ScanBackwardDescriptor(kind, shape, dtype, 1, reverse)
     for given in dy, (dy[:, :1] / shape[1]).expand(shape):
         found = []
-        for kernel in "pieces", "tiles":
+        for kernel in "row_cluster", "row_tiled":
             plan = sw.ScanBackwardPlan.select(descriptor, "cuda", sw.PlanPreference(kernel=kernel))
             dx = torch.full_like(dy, math.nan)
             workspace = torch.full((max(1, plan.workspace_size),), 0xAB, dtype=torch.uint8, device="cuda")
@@ -126,15 +126,15 @@ def test_pieces_agree(kind: str, rows: int, pieces: float, reverse: bool, dtype:
         assert_near(*found, dtype, 8 + 3 * math.sqrt(shape[1]))
 
 
-# More strips than clusters; slabs of one block, of two and of sixteen, with a last one that is short; strips of a few columns;
-# shapes that others do by themselves.
+# More panels than clusters; clusters of one CTA, of two and of sixteen, with a last slice that is short; panels of a few
+# columns; shapes for which other kernels are selected.
 @pytest.mark.gpu
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     "shape", [(1, 8192, 1024), (1, 7777, 136), (3, 4100, 72), (2, 1025, 4096), (5, 513, 32), (4, 31, 8)], ids=str
 )
 @pytest.mark.parametrize("kind", ["cumprod", "logcumsumexp"])
-def test_slabs_agree(kind: str, shape: tuple[int, ...], reverse: bool, dtype: torch.dtype) -> None:
+def test_column_cluster_agrees(kind: str, shape: tuple[int, ...], reverse: bool, dtype: torch.dtype) -> None:
     """Columns of a wider tensor, some of which hold a 0 or a -inf and are done again; dy as it is, and one row for all."""
     torch.manual_seed(shape[1])
     rare = torch.rand(shape, device="cuda") < 0.02 / shape[1]
@@ -149,7 +149,7 @@ def test_slabs_agree(kind: str, shape: tuple[int, ...], reverse: bool, dtype: to
 
     for given in inside(dy)[..., 8:-8], (dy[:, :1] / shape[1]).to(dtype).expand(shape):
         found = []
-        for kernel in "slabs", "columns":
+        for kernel in "column_cluster", "column_tiled":
             plan = sw.ScanBackwardPlan.select(
                 sw.ScanBackwardDescriptor(kind, shape, dtype, 1, reverse), "cuda", sw.PlanPreference(kernel=kernel)
             )
@@ -162,7 +162,9 @@ def test_slabs_agree(kind: str, shape: tuple[int, ...], reverse: bool, dtype: to
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("shape", "dim", "kernel"), [((5, 40960), 1, "pieces"), ((3000, 64), 0, "slabs")], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dim", "kernel"), [((5, 40960), 1, "row_cluster"), ((3000, 64), 0, "column_cluster")], ids=str
+)
 def test_clusters_are_captured(shape: tuple[int, ...], dim: int, kernel: str) -> None:
     """Also by the first run of a plan, which asks the driver how many of them a device has."""
     x, dy = 1 + torch.randn(shape, device="cuda") / 3000, torch.randn(shape, device="cuda")
@@ -193,7 +195,7 @@ def test_columns_that_are_done_again_agree(kind: str, shape: tuple[int, ...], dt
     dy = torch.randint(-2, 3, shape, device="cuda").to(dtype)
     rows = torch.empty((shape[0], shape[2], shape[1]), dtype=dtype, device="cuda")
     found = []
-    for kernel, like, dim in ("columns", dy, 1), ("tiles", rows, 2):
+    for kernel, like, dim in ("column_tiled", dy, 1), ("row_tiled", rows, 2):
         plan = sw.ScanBackwardPlan.select(
             sw.ScanBackwardDescriptor(kind, like.shape, dtype, dim), "cuda", sw.PlanPreference(kernel=kernel)
         )
@@ -220,7 +222,7 @@ def test_rows_that_begin_inside_vectors(kind: str, length: int, reverse: bool, d
 
     operands = {"dy": apart(dy), "x": None if kind == "cumsum" else apart(1 + x / 300 if kind == "cumprod" else x)}
     found = []
-    for kernel in None, "tiles":
+    for kernel in None, "row_tiled":
         plan = sw.ScanBackwardPlan.select(
             sw.ScanBackwardDescriptor(kind, shape, dtype, 1, reverse), "cuda", sw.PlanPreference(kernel=kernel)
         )
@@ -232,20 +234,20 @@ def test_rows_that_begin_inside_vectors(kind: str, length: int, reverse: bool, d
     assert_near(*found, dtype, 8 + 3 * math.sqrt(length))
 
 
-# By kernel: rows of one warp, of one block, of blocks; columns of one tile and of more, strips whole and in parts.
+# By kernel: rows of one warp, of one CTA, of several CTAs; columns of one tile and of more, panels whole and split.
 KERNELS = {
-    "rows": ((37, 100), 1),
-    "row": ((13, 3000), 1),
-    "row, inside vectors": ((13, 3001), 1),
-    "pieces": ((5, 40960), 1),
-    "pieces, done again by blocks that meet": ((5, 135168), 1),  # 16.5 tiles or more
-    "long": ((3, 49152), 1),
-    "long, done again by blocks that meet": ((3, 135168), 1),
-    "columns": ((4, 90, 40), 1),
-    "columns of tiles": ((700, 33), 0),
-    "strips": ((600, 1024), 0),
-    "strips of parts": ((5000, 64), 0),
-    "slabs": ((3000, 64), 0),
+    "row_packed": ((37, 100), 1),
+    "row_resident": ((13, 3000), 1),
+    "row_resident, inside vectors": ((13, 3001), 1),
+    "row_cluster": ((5, 40960), 1),
+    "row_cluster, fallback pass of several CTAs": ((5, 135168), 1),  # 16.5 tiles or more
+    "row_pipelined": ((3, 49152), 1),
+    "row_pipelined, fallback pass of several CTAs": ((3, 135168), 1),
+    "column_tiled": ((4, 90, 40), 1),
+    "column_tiled, several tiles": ((700, 33), 0),
+    "column_pipelined": ((600, 1024), 0),
+    "column_pipelined, split panels": ((5000, 64), 0),
+    "column_cluster": ((3000, 64), 0),
 }
 
 
@@ -336,7 +338,7 @@ def test_far_values(values: str, kernel: str, reverse: bool, dtype: torch.dtype)
     plan = sw.ScanBackwardPlan.select(
         sw.ScanBackwardDescriptor(kind, shape, dtype, dim, reverse),
         "cuda",
-        sw.PlanPreference(kernel=kernel.split(",")[0].split(" ")[0]),
+        sw.PlanPreference(kernel=kernel.split(",")[0]),
     )
     dx = torch.full_like(dy, math.nan)
     plan.run(dy=dy, x=x, dx=dx)

@@ -44,9 +44,15 @@ type EmbeddingBagBackward struct {
 	ScaleGradByFreq   bool          `json:"scale_grad_by_freq"`
 }
 
+// Names of the kernels of embedding bags.
+const (
+	BagSorted       = "sorted"        // positions sorted by row, then summed: several launches
+	BagSingleLaunch = "single_launch" // one launch for few positions, without a workspace
+)
+
 var embeddingBag = ops.Register(&ops.Family{
 	Name: "embedding_bag_backward", Category: "embedding", Image: "embedding_bag",
-	Kinds:    []ops.KindRow{{Kernels: []string{"sorted", "few"}}},
+	Kinds:    []ops.KindRow{{Kernels: []string{BagSorted, BagSingleLaunch}}},
 	Required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"}, Decode: ops.DecodeAs[EmbeddingBagBackward],
 })
 

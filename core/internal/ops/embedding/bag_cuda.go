@@ -30,12 +30,12 @@ func (d EmbeddingBagBackward) compile(_ *ops.Problem, numSMs int, cuda bool, pre
 		}
 	}
 	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile
-	if preference.Kernel == "few" && !fits {
-		wanted := fmt.Sprintf("\"sorted\", unless there are 1 to %d indices on a GPU", BagTile)
-		return nil, errs.New(errs.Unsupported, embeddingBag.Name, "preference.kernel", wanted, `"few"`, "")
+	if preference.Kernel == BagSingleLaunch && !fits {
+		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU", BagSorted, BagTile)
+		return nil, errs.New(errs.Unsupported, embeddingBag.Name, "preference.kernel", wanted, fmt.Sprintf("%q", BagSingleLaunch), "")
 	}
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
-	p.singleLaunch = fits && (preference.Kernel == "few" || free && (p.suitsSingleLaunch() || limit != nil && *limit < p.Layout().Size))
+	p.singleLaunch = fits && (preference.Kernel == BagSingleLaunch || free && (p.suitsSingleLaunch() || limit != nil && *limit < p.Layout().Size))
 	return p, nil
 }
 
@@ -71,8 +71,8 @@ const (
 // Symbols implements ops.Program.
 func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.Suffix()
-	for _, name := range []string{"sorted" + suffix, "sorted_won" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
-		"few" + suffix, "clear", "keys", "count", "scatter", "sort", "winners", "collect", "bounds"} {
+	for _, name := range []string{BagSorted + suffix, "sorted_argmax" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
+		BagSingleLaunch + suffix, "clear", "keys", "count", "scatter", "sort", "argmax", "collect", "bounds"} {
 		list = append(list, launch.Symbol{Image: embeddingBag.Image, Name: prefix + name})
 	}
 	return list
@@ -81,9 +81,9 @@ func (p *BagProgram) Symbols() (list []launch.Symbol) {
 // Kernel implements ops.Program.
 func (p *BagProgram) Kernel() string {
 	if p.singleLaunch {
-		return "few"
+		return BagSingleLaunch
 	}
-	return "sorted"
+	return BagSorted
 }
 
 // InPlace implements ops.Program.

@@ -210,9 +210,9 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 		for _, total := range []int64{0, 1, 31, 32, 2048, 2049, 70000, 5 << 20} {
 			d := coretest.BagOf(mode, 1000, 96, 77, total)
 			d.DType = tensorpkg.Float64
-			plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{Kernel: "sorted"})
+			plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{Kernel: embedding.BagSorted})
 			require.NoError(t, err)
-			program := coretest.ProgramOf(t, plan, 4, ops.Preference{Kernel: "sorted"}).(*embedding.BagProgram)
+			program := coretest.ProgramOf(t, plan, 4, ops.Preference{Kernel: embedding.BagSorted}).(*embedding.BagProgram)
 			layout := program.Layout()
 			require.LessOrEqual(t, layout.Partial+program.TotalChunks()*96*8, layout.Size)
 			require.LessOrEqual(t, program.Chunks(program.Levels()), int64(embedding.BagTopChunks), "few chunks are left at the top")
@@ -234,25 +234,25 @@ func TestEmbeddingBagFew(t *testing.T) {
 		kernel               string
 		grid, each           uint64 // blocks, rows of each
 	}{
-		{1000, 128, 640, ops.Preference{}, "few", 250, 4},
-		{1, 128, 1, ops.Preference{}, "few", 1, 1},
-		{embedding.BagSingleLaunchRows * embedding.BagSingleLaunchBlocks * 132, 128, embedding.BagTile, ops.Preference{}, "few", embedding.BagSingleLaunchBlocks * 132, embedding.BagSingleLaunchRows},
-		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{}, "sorted", 0, 0},
-		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{Kernel: "few"}, "few", embedding.BagSingleLaunchBlocks*132 + 1, embedding.BagSingleLaunchRows},
-		{1000, 128, embedding.BagTile + 1, ops.Preference{}, "sorted", 0, 0},
-		{1000, 256, embedding.BagTile, ops.Preference{}, "sorted", 0, 0}, // two slices of a row with all positions
-		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &plenty}, "sorted", 0, 0},
-		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &zero}, "few", 250, 4},
-		{1000, 256, embedding.BagTile, ops.Preference{Kernel: "few"}, "few", 250, 4},
-		{1000, 128, 640, ops.Preference{Kernel: "sorted"}, "sorted", 0, 0},
-		{1000, 128, 0, ops.Preference{}, "sorted", 0, 0},
+		{1000, 128, 640, ops.Preference{}, embedding.BagSingleLaunch, 250, 4},
+		{1, 128, 1, ops.Preference{}, embedding.BagSingleLaunch, 1, 1},
+		{embedding.BagSingleLaunchRows * embedding.BagSingleLaunchBlocks * 132, 128, embedding.BagTile, ops.Preference{}, embedding.BagSingleLaunch, embedding.BagSingleLaunchBlocks * 132, embedding.BagSingleLaunchRows},
+		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{}, embedding.BagSorted, 0, 0},
+		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{Kernel: embedding.BagSingleLaunch}, embedding.BagSingleLaunch, embedding.BagSingleLaunchBlocks*132 + 1, embedding.BagSingleLaunchRows},
+		{1000, 128, embedding.BagTile + 1, ops.Preference{}, embedding.BagSorted, 0, 0},
+		{1000, 256, embedding.BagTile, ops.Preference{}, embedding.BagSorted, 0, 0}, // two slices of a row with all positions
+		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &plenty}, embedding.BagSorted, 0, 0},
+		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &zero}, embedding.BagSingleLaunch, 250, 4},
+		{1000, 256, embedding.BagTile, ops.Preference{Kernel: embedding.BagSingleLaunch}, embedding.BagSingleLaunch, 250, 4},
+		{1000, 128, 640, ops.Preference{Kernel: embedding.BagSorted}, embedding.BagSorted, 0, 0},
+		{1000, 128, 0, ops.Preference{}, embedding.BagSorted, 0, 0},
 	} {
 		d := coretest.BagOf("sum", row.rows, row.columns, 32, row.total)
 		d.DType = tensorpkg.Float32
 		plan, err := core.Select(d, tensorpkg.CUDA(0), row.preference)
 		require.NoError(t, err)
 		require.Equal(t, row.kernel, plan.SKU().Kernel, "%v", row)
-		if row.kernel == "sorted" {
+		if row.kernel == embedding.BagSorted {
 			continue
 		}
 		require.Zero(t, plan.WorkspaceSize())
@@ -261,12 +261,12 @@ func TestEmbeddingBagFew(t *testing.T) {
 		require.NoError(t, plan.RunOrdered(0, workspace, args))
 		require.Len(t, fake.Launches, 1)
 		l := fake.Launches[0]
-		require.Equal(t, "embedding_bag_backward_few_f32", l.Symbol)
+		require.Equal(t, "embedding_bag_backward_single_launch_f32", l.Symbol)
 		require.Equal(t, []uint64{row.grid, row.each}, []uint64{uint64(l.Grid), l.Words[at["tiles"]]})
 	}
 	for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
 		d := coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.TotalIndices = embedding.BagTile + 1 })
-		_, err := core.Select(d, device, ops.Preference{Kernel: "few"})
+		_, err := core.Select(d, device, ops.Preference{Kernel: embedding.BagSingleLaunch})
 		require.ErrorIs(t, err, errs.ErrUnsupported)
 	}
 	require.Contains(t, coretest.CudaSource(t, "embedding_bag"), "constexpr u32 kNoRow = kDigits - 1;")

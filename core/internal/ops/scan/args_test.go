@@ -75,7 +75,7 @@ func TestWordsOfScans(t *testing.T) {
 	t.Run("rows, reversed", func(t *testing.T) {
 		launches, args, plan := scanCalls(t, scan.ScanBackward{Kind: "cumprod", Shape: []int64{6, 40}, DType: tensor.Float32, Dim: 1, Reverse: true}, ops.Preference{}, nil, "dy", "x", "dx")
 		require.Len(t, launches, 1)
-		require.Equal(t, "scan_backward_cumprod_rows_f32", launches[0].Symbol)
+		require.Equal(t, "scan_backward_cumprod_row_packed_f32", launches[0].Symbol)
 		w := wordsOfScan(t, &launches[0])
 		require.Equal(t, int64(40), w.get("n"))
 		require.Equal(t, int64(1), w.get("dims"))
@@ -87,7 +87,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Equal(t, int64(-1), w.of("dx", "step"))
 		require.Equal(t, []int64{-40}, w.strides("x", 1))
 		require.Zero(t, w.get("states"))
-		require.Equal(t, "rows", plan.SKU().Kernel)
+		require.Equal(t, gpu.RowPacked, plan.SKU().Kernel)
 	})
 	t.Run("dx transposed", func(t *testing.T) {
 		launches, _, plan := scanCalls(t, scan.ScanBackward{Kind: "cumsum", Shape: []int64{5000, 300}, DType: tensor.Float32, Dim: 0}, ops.Preference{}, func(args []tensor.Tensor) {
@@ -95,15 +95,15 @@ func TestWordsOfScans(t *testing.T) {
 				args[i].Strides[0], args[i].Strides[1] = 1, 5000
 			}
 		}, "dy", "dx")
-		require.Equal(t, "strips", plan.SKU().Kernel)
+		require.Equal(t, gpu.ColumnPipelined, plan.SKU().Kernel)
 		require.Len(t, launches, 1)
-		require.Equal(t, "scan_backward_cumsum_row_f32", launches[0].Symbol, "the kernel for where dx is dense")
+		require.Equal(t, "scan_backward_cumsum_row_resident_f32", launches[0].Symbol, "the kernel for where dx is dense")
 	})
 	t.Run("long rows, one way or both", func(t *testing.T) {
 		for _, c := range []struct {
 			against int // the operand that runs against the others
 			kernel  string
-		}{{-1, "long"}, {0, "tiles"}, {1, "tiles"}, {operand.Dx, "tiles"}} {
+		}{{-1, gpu.RowPipelined}, {0, gpu.RowTiled}, {1, gpu.RowTiled}, {operand.Dx, gpu.RowTiled}} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{300, 1 << 16}, DType: tensor.Float32, Dim: 1}, ops.Preference{}, func(args []tensor.Tensor) {
 				if c.against >= 0 {
 					args[c.against].Strides[1] = -1
@@ -121,7 +121,7 @@ func TestWordsOfScans(t *testing.T) {
 			func(args []tensor.Tensor) { args[1].Data += 2 }, "dy", "x", "dx")
 		require.Len(t, launches, 3)
 		for i, phase := range []int64{gpu.FlagPrefixPhase, gpu.FlagSuffixPhase, 0} {
-			require.Equal(t, "scan_backward_cumextremum_tiles_bf16", launches[i].Symbol)
+			require.Equal(t, "scan_backward_cumextremum_row_tiled_bf16", launches[i].Symbol)
 			w := wordsOfScan(t, &launches[i])
 			require.Equal(t, phase|gpu.FlagFirst|gpu.FlagMinimum, w.get("flags"))
 			require.GreaterOrEqual(t, w.get("splits")*w.get("tiles_per_split")*512*32, int64(1<<22), "tiles cover the row")
@@ -139,7 +139,7 @@ func TestWordsOfScans(t *testing.T) {
 		require.Len(t, launches, 4)
 		require.Equal(t, "scan_clear", launches[0].Symbol)
 		require.Equal(t, []uint64{100 << 40, 8}, launches[0].Words, "an int32 for all rows and for each")
-		require.Equal(t, "scan_backward_indices_columns_f64", launches[1].Symbol)
+		require.Equal(t, "scan_backward_indices_column_tiled_f64", launches[1].Symbol)
 		require.Equal(t, "scan_backward_indices_repair_f64", launches[3].Symbol)
 		w := wordsOfScan(t, &launches[2])
 		require.Equal(t, int64(args[operand.Indices].Data), w.of("x", "data"))
@@ -155,34 +155,34 @@ func TestWordsOfScans(t *testing.T) {
 			change   func(args []tensor.Tensor)
 			launches []string // kernels
 		}{
-			{"persistent CTAs", "cummax", long, 0, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
-			{"a fallback pass by column_tiled", "cumprod", long, 0, nil, []string{"cumprod_strips", "cumprod_columns"}},
+			{"persistent CTAs", "cummax", long, 0, nil, []string{"cumextremum_records_column_pipelined", "cumextremum_column_pipelined"}},
+			{"a fallback pass by column_tiled", "cumprod", long, 0, nil, []string{"cumprod_column_pipelined", "cumprod_column_tiled"}},
 			{"few columns, split", "logcumsumexp", []int64{5000, 1024}, 0, nil,
-				[]string{"logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_strips", "logcumsumexp_columns"}},
-			{"no prefix", "cumsum", []int64{5000, 1024}, 0, nil, []string{"cumsum_strips", "cumsum_strips"}},
-			{"in the middle", "cummax", []int64{3, 5000, 4096}, 1, nil, []string{"cumextremum_records_strips", "cumextremum_strips"}},
-			{"short columns", "cumsum", []int64{100, 8192}, 0, nil, []string{"cumsum_columns"}},
-			{"short columns, recomputed by the CTA", "logcumsumexp", []int64{100, 8192}, 0, nil, []string{"logcumsumexp_columns"}},
-			{"odd columns that no CTA holds, with a fallback pass", "cumprod", []int64{3000, 11101}, 0, nil, []string{"cumprod_columns", "cumprod_columns"}},
-			{"a small tensor", "cumprod", []int64{500, 64}, 0, nil, []string{"cumprod_columns"}},
-			{"narrow", "cummax", []int64{1 << 20, 16}, 0, nil, []string{"cumextremum_columns", "cumextremum_columns", "cumextremum_columns"}},
-			{"narrow, with a fallback pass", "cumprod", []int64{1 << 20, 16}, 0, nil, slices.Repeat([]string{"cumprod_columns"}, 4)},
-			{"long rows", "cummin", []int64{1024, 65536}, 1, nil, []string{"cumextremum_records_long", "cumextremum_long"}},
-			{"record pass of a cooperative row", "cummax", []int64{1 << 22}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
+				[]string{"logcumsumexp_column_pipelined", "logcumsumexp_column_pipelined", "logcumsumexp_column_pipelined", "logcumsumexp_column_tiled"}},
+			{"no prefix", "cumsum", []int64{5000, 1024}, 0, nil, []string{"cumsum_column_pipelined", "cumsum_column_pipelined"}},
+			{"in the middle", "cummax", []int64{3, 5000, 4096}, 1, nil, []string{"cumextremum_records_column_pipelined", "cumextremum_column_pipelined"}},
+			{"short columns", "cumsum", []int64{100, 8192}, 0, nil, []string{"cumsum_column_tiled"}},
+			{"short columns, recomputed by the CTA", "logcumsumexp", []int64{100, 8192}, 0, nil, []string{"logcumsumexp_column_tiled"}},
+			{"odd columns that no CTA holds, with a fallback pass", "cumprod", []int64{3000, 11101}, 0, nil, []string{"cumprod_column_tiled", "cumprod_column_tiled"}},
+			{"a small tensor", "cumprod", []int64{500, 64}, 0, nil, []string{"cumprod_column_tiled"}},
+			{"narrow", "cummax", []int64{1 << 20, 16}, 0, nil, []string{"cumextremum_column_tiled", "cumextremum_column_tiled", "cumextremum_column_tiled"}},
+			{"narrow, with a fallback pass", "cumprod", []int64{1 << 20, 16}, 0, nil, slices.Repeat([]string{"cumprod_column_tiled"}, 4)},
+			{"long rows", "cummin", []int64{1024, 65536}, 1, nil, []string{"cumextremum_records_row_pipelined", "cumextremum_row_pipelined"}},
+			{"record pass of a cooperative row", "cummax", []int64{1 << 22}, 0, nil, []string{"scan_clear", "cumextremum_records_row_pipelined", "cumextremum_row_pipelined"}},
 			{"record pass of few columns, split", "cummax", []int64{5000, 1024}, 0, nil,
-				[]string{"cumextremum_records_strips", "cumextremum_records_strips", "cumextremum_strips", "cumextremum_strips"}},
+				[]string{"cumextremum_records_column_pipelined", "cumextremum_records_column_pipelined", "cumextremum_column_pipelined", "cumextremum_column_pipelined"}},
 			{"a cooperative long row", "cumprod", []int64{1 << 22}, 0, nil,
-				[]string{"scan_clear", "cumprod_long", "cumprod_long", "cumprod_tiles"}},
-			{"a long row of an odd length", "cummin", []int64{1<<22 + 1}, 0, nil, []string{"scan_clear", "cumextremum_records_long", "cumextremum_long"}},
-			{"longer rows that begin inside a vector", "logcumsumexp", []int64{1024, 1<<18 + 1}, 1, nil, []string{"logcumsumexp_long", "logcumsumexp_tiles"}},
-			{"no prefix, cooperative rows", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_long"}},
-			{"long rows that row_tiled reads once", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_tiles"}},
-			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_tiles"}},
+				[]string{"scan_clear", "cumprod_row_pipelined", "cumprod_row_pipelined", "cumprod_row_tiled"}},
+			{"a long row of an odd length", "cummin", []int64{1<<22 + 1}, 0, nil, []string{"scan_clear", "cumextremum_records_row_pipelined", "cumextremum_row_pipelined"}},
+			{"longer rows that begin inside a vector", "logcumsumexp", []int64{1024, 1<<18 + 1}, 1, nil, []string{"logcumsumexp_row_pipelined", "logcumsumexp_row_tiled"}},
+			{"no prefix, cooperative rows", "cumsum", []int64{100, 1 << 18}, 1, nil, []string{"scan_clear", "cumsum_row_pipelined"}},
+			{"long rows that row_tiled reads once", "cumsum", []int64{1024, 65536}, 1, nil, []string{"cumsum_row_tiled"}},
+			{"an odd length", "cumsum", []int64{1024, 65535}, 1, nil, []string{"cumsum_row_tiled"}},
 			{"one dy for each longer row", "logcumsumexp", []int64{1024, 1 << 22}, 1, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 1, 0 },
-				[]string{"logcumsumexp_long", "logcumsumexp_tiles"}},
-			{"an odd address", "cummax", long, 0, func(args []tensor.Tensor) { args[1].Data += 4 }, []string{"cumextremum_columns"}},
-			{"an odd stride", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_columns"}},
-			{"one dy for all", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_columns"}},
+				[]string{"logcumsumexp_row_pipelined", "logcumsumexp_row_tiled"}},
+			{"an odd address", "cummax", long, 0, func(args []tensor.Tensor) { args[1].Data += 4 }, []string{"cumextremum_column_tiled"}},
+			{"an odd stride", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0] = 8193 }, []string{"cumextremum_column_tiled"}},
+			{"one dy for all", "cummax", long, 0, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, []string{"cumextremum_column_tiled"}},
 		} {
 			inputs := []string{"dy", "x", "dx"}
 			if c.kind == "cumsum" {
@@ -198,7 +198,7 @@ func TestWordsOfScans(t *testing.T) {
 			if cooperative {
 				launches, kernels = launches[1:], kernels[1:]
 			}
-			if !gpu.IsSpecialized(strings.Split(kernels[0], "_")[1]) {
+			if _, kernel, _ := strings.Cut(strings.Replace(kernels[0], "_records_", "_", 1), "_"); !gpu.IsSpecialized(kernel) {
 				continue
 			}
 			require.Equal(t, cooperative, launches[0].Together, "CTAs that wait for each other are resident")
@@ -206,9 +206,9 @@ func TestWordsOfScans(t *testing.T) {
 			require.LessOrEqual(t, int(launches[0].Shared), 220<<10, c.about)
 			require.GreaterOrEqual(t, w.get("width"), int64(2), "stages")
 			ctas, tile, fallbackTile := int64(132), int64(16*16), int64(16*16)
-			if strings.Contains(kernels[0], "long") {
+			if strings.Contains(kernels[0], gpu.RowPipelined) {
 				ctas, tile, fallbackTile = 264, 256*16, 512*8
-				if cooperative && len(launches) == 2 && c.kind == "cummax" {
+				if cooperative && strings.HasPrefix(kernels[0], "cumextremum") {
 					ctas = 396
 				}
 			}
@@ -226,7 +226,7 @@ func TestWordsOfScans(t *testing.T) {
 				require.Equal(t, last.get("splits") > 1, launches[len(launches)-1].Together, "CTAs that share a segment meet at a grid barrier")
 				require.Equal(t, w.get("splits") > 1, last.get("splits") > 1)
 				require.GreaterOrEqual(t, last.get("splits")*last.get("tiles_per_split")*fallbackTile, w.get("n"), "tiles cover a segment")
-				require.Equal(t, strings.Contains(kernels[0], "strips"), launches[len(launches)-1].Shared > 0, "column_tiled keeps states in shared memory")
+				require.Equal(t, strings.Contains(kernels[0], gpu.ColumnPipelined), launches[len(launches)-1].Shared > 0, "column_tiled keeps states in shared memory")
 			}
 		}
 	})
@@ -331,15 +331,15 @@ func TestWordsOfScans(t *testing.T) {
 			n      int64
 			kernel string
 		}{
-			{"cumprod", tensor.Float32, 128, "rows"},
-			{"cumprod", tensor.Float32, 127, "rows"}, // four rows are whole vectors
-			{"cumprod", tensor.Float32, 129, "row"},  // four rows are longer than a warp holds
-			{"cumprod", tensor.Float32, 130, "rows"},
-			{"logcumsumexp", tensor.BFloat16, 127, "rows"},
-			{"logcumsumexp", tensor.BFloat16, 129, "row"},
-			{"logcumsumexp", tensor.Float64, 129, "row"},
-			{"cumextremum", tensor.Float32, 129, "rows"},
-			{"cumsum", tensor.Float32, 129, "rows"},
+			{"cumprod", tensor.Float32, 128, gpu.RowPacked},
+			{"cumprod", tensor.Float32, 127, gpu.RowPacked},   // four rows are whole vectors
+			{"cumprod", tensor.Float32, 129, gpu.RowResident}, // four rows are longer than a warp holds
+			{"cumprod", tensor.Float32, 130, gpu.RowPacked},
+			{"logcumsumexp", tensor.BFloat16, 127, gpu.RowPacked},
+			{"logcumsumexp", tensor.BFloat16, 129, gpu.RowResident},
+			{"logcumsumexp", tensor.Float64, 129, gpu.RowResident},
+			{"cumextremum", tensor.Float32, 129, gpu.RowPacked},
+			{"cumsum", tensor.Float32, 129, gpu.RowPacked},
 		} {
 			kind, inputs := c.kind, []string{"dy", "x", "dx"}
 			switch kind {
@@ -358,8 +358,8 @@ func TestWordsOfScans(t *testing.T) {
 			rows, n int64
 			kernel  string
 		}{
-			{tensor.BFloat16, 1024, 2048, "row"}, {tensor.BFloat16, 1024, 4096, "tiles"}, {tensor.Float32, 1024, 8192, "tiles"}, {tensor.Float64, 1024, 4096, "row"},
-			{tensor.Float32, 100, 8192, "row"}, // too few to fill the device
+			{tensor.BFloat16, 1024, 2048, gpu.RowResident}, {tensor.BFloat16, 1024, 4096, gpu.RowTiled}, {tensor.Float32, 1024, 8192, gpu.RowTiled}, {tensor.Float64, 1024, 4096, gpu.RowResident},
+			{tensor.Float32, 100, 8192, gpu.RowResident}, // too few to fill the device
 		} {
 			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "cummin", Shape: []int64{c.rows, c.n}, DType: c.dtype, Dim: 1}, ops.Preference{}, nil, "dy", "indices", "dx")
 			require.Equal(t, "scan_backward_indices_"+c.kernel+"_"+c.dtype.Suffix(), launches[1].Symbol, "%+v", c)
@@ -509,8 +509,8 @@ func TestScansWithinAWorkspace(t *testing.T) {
 	for _, c := range []struct {
 		shape              []int64
 		pipelined, general string
-	}{{[]int64{1, 1 << 26}, "long", "tiles"}, {[]int64{8192, 8192}, "strips", "columns"}} {
-		d := scan.ScanBackward{Kind: "cummax", Shape: c.shape, DType: tensor.Float32, Dim: map[string]int64{"long": 1}[c.pipelined]}
+	}{{[]int64{1, 1 << 26}, gpu.RowPipelined, gpu.RowTiled}, {[]int64{8192, 8192}, gpu.ColumnPipelined, gpu.ColumnTiled}} {
+		d := scan.ScanBackward{Kind: "cummax", Shape: c.shape, DType: tensor.Float32, Dim: map[string]int64{gpu.RowPipelined: 1}[c.pipelined]}
 		whole, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
 		require.NoError(t, err)
 		require.Equal(t, c.pipelined, whole.SKU().Kernel)

@@ -46,41 +46,41 @@ func TestRowCluster(t *testing.T) {
 		splits, ctas int64 // of a row; of the grid
 		block        uint32
 	}{
-		{"cumprod", tensor.Float32, 1024, 8192, true, "row", 1, 1024, 512},
-		{"cumprod", tensor.Float32, 1024, 8196, true, "pieces", 5, 540, 64}, // 9 warps, two in each CTA
-		{"cumprod", tensor.Float32, 1024, 12288, false, "long", 1, 2 * 132, 256},
-		{"cumprod", tensor.Float32, 1024, 12288, true, "pieces", 6, 480, 64}, // four CTAs per SM: with more, too many rows are in flight
-		{"cumprod", tensor.Float32, 1024, 65536, true, "pieces", 16, 288, 128},
-		{"cumprod", tensor.Float32, 20, 65536, true, "pieces", 16, 320, 128},
-		{"cumprod", tensor.Float32, 1024, 98304, true, "pieces", 16, 208, 192},
-		{"cumprod", tensor.Float32, 1024, 98308, true, "pieces", 14, 112, 224},
-		{"cumprod", tensor.Float32, 256, 1 << 18, true, "pieces", 16, 112, 512},
-		{"cumprod", tensor.Float32, 256, 1<<18 + 4, true, "pieces", 17, 119, 512}, // 7 rows
-		{"cumprod", tensor.Float32, 64, 1 << 20, true, "pieces", 64, 128, 512},
-		{"cumprod", tensor.Float32, 64, 132 << 14, true, "pieces", 132, 132, 512},
-		{"cumprod", tensor.Float32, 64, 132<<14 + 4, true, "long", 4, 256, 256},
-		{"cumprod", tensor.Float64, 64, 1 << 20, true, "pieces", 128, 128, 512},
-		{"cummax", tensor.Float32, 64, 1 << 20, true, "pieces", 64, 128, 512},
-		{"cummax", tensor.Float64, 64, 1 << 17, true, "pieces", 16, 112, 512},
-		{"cummax", tensor.Float64, 64, 1<<17 + 2, true, "long", 6, 384, 256},
-		{"logcumsumexp", tensor.BFloat16, 256, 1 << 17, true, "pieces", 16, 352, 128},
-		{"logcumsumexp", tensor.BFloat16, 256, 1 << 18, true, "pieces", 16, 224, 256},
-		{"logcumsumexp", tensor.BFloat16, 64, 1 << 20, true, "pieces", 32, 128, 512},
-		{"cumprod", tensor.Float32, 1024, 65537, true, "long", 1, 2 * 132, 256},
-		{"cumprod", tensor.BFloat16, 1024, 65536, true, "pieces", 16, 576, 64},
-		{"cumprod", tensor.BFloat16, 1024, 50264, true, "pieces", 13, 585, 64},
-		{"cumprod", tensor.BFloat16, 1024, 32768, true, "pieces", 8, 544, 64},
-		{"logcumsumexp", tensor.BFloat16, 1024, 65536, true, "pieces", 16, 672, 64},
-		{"logcumsumexp", tensor.Float64, 1024, 65536, true, "pieces", 16, 240, 256},
-		{"logcumsumexp", tensor.Float64, 1024, 32768, true, "pieces", 8, 200, 256}, // with more CTAs, too few rows are in flight
-		{"cumprod", tensor.Float64, 1024, 65536, false, "long", 1, 2 * 132, 256},
-		{"cummax", tensor.Float16, 1024, 65536, true, "pieces", 16, 592, 64},
-		{"cummin", tensor.Float32, 1024, 65536, true, "pieces", 16, 304, 128},
-		{"cumsum", tensor.Float32, 1024, 65536, true, "tiles", 1, 1024, 512},
-		{"cumsum", tensor.Float32, 529, 65536, true, "tiles", 1, 529, 512},
-		{"cumsum", tensor.Float32, 528, 65536, true, "long", 1, 264, 256},
-		{"cumsum", tensor.BFloat16, 64, 32768, true, "tiles", 1, 64, 512}, // two tiles are not worth several launches
-		{"cumsum", tensor.BFloat16, 64, 65536, true, "long", 4, 256, 256},
+		{"cumprod", tensor.Float32, 1024, 8192, true, gpu.RowResident, 1, 1024, 512},
+		{"cumprod", tensor.Float32, 1024, 8196, true, gpu.RowCluster, 5, 540, 64}, // 9 warps, two in each CTA
+		{"cumprod", tensor.Float32, 1024, 12288, false, gpu.RowPipelined, 1, 2 * 132, 256},
+		{"cumprod", tensor.Float32, 1024, 12288, true, gpu.RowCluster, 6, 480, 64}, // four CTAs per SM: with more, too many rows are in flight
+		{"cumprod", tensor.Float32, 1024, 65536, true, gpu.RowCluster, 16, 288, 128},
+		{"cumprod", tensor.Float32, 20, 65536, true, gpu.RowCluster, 16, 320, 128},
+		{"cumprod", tensor.Float32, 1024, 98304, true, gpu.RowCluster, 16, 208, 192},
+		{"cumprod", tensor.Float32, 1024, 98308, true, gpu.RowCluster, 14, 112, 224},
+		{"cumprod", tensor.Float32, 256, 1 << 18, true, gpu.RowCluster, 16, 112, 512},
+		{"cumprod", tensor.Float32, 256, 1<<18 + 4, true, gpu.RowCluster, 17, 119, 512}, // 7 rows
+		{"cumprod", tensor.Float32, 64, 1 << 20, true, gpu.RowCluster, 64, 128, 512},
+		{"cumprod", tensor.Float32, 64, 132 << 14, true, gpu.RowCluster, 132, 132, 512},
+		{"cumprod", tensor.Float32, 64, 132<<14 + 4, true, gpu.RowPipelined, 4, 256, 256},
+		{"cumprod", tensor.Float64, 64, 1 << 20, true, gpu.RowCluster, 128, 128, 512},
+		{"cummax", tensor.Float32, 64, 1 << 20, true, gpu.RowCluster, 64, 128, 512},
+		{"cummax", tensor.Float64, 64, 1 << 17, true, gpu.RowCluster, 16, 112, 512},
+		{"cummax", tensor.Float64, 64, 1<<17 + 2, true, gpu.RowPipelined, 6, 384, 256},
+		{"logcumsumexp", tensor.BFloat16, 256, 1 << 17, true, gpu.RowCluster, 16, 352, 128},
+		{"logcumsumexp", tensor.BFloat16, 256, 1 << 18, true, gpu.RowCluster, 16, 224, 256},
+		{"logcumsumexp", tensor.BFloat16, 64, 1 << 20, true, gpu.RowCluster, 32, 128, 512},
+		{"cumprod", tensor.Float32, 1024, 65537, true, gpu.RowPipelined, 1, 2 * 132, 256},
+		{"cumprod", tensor.BFloat16, 1024, 65536, true, gpu.RowCluster, 16, 576, 64},
+		{"cumprod", tensor.BFloat16, 1024, 50264, true, gpu.RowCluster, 13, 585, 64},
+		{"cumprod", tensor.BFloat16, 1024, 32768, true, gpu.RowCluster, 8, 544, 64},
+		{"logcumsumexp", tensor.BFloat16, 1024, 65536, true, gpu.RowCluster, 16, 672, 64},
+		{"logcumsumexp", tensor.Float64, 1024, 65536, true, gpu.RowCluster, 16, 240, 256},
+		{"logcumsumexp", tensor.Float64, 1024, 32768, true, gpu.RowCluster, 8, 200, 256}, // with more CTAs, too few rows are in flight
+		{"cumprod", tensor.Float64, 1024, 65536, false, gpu.RowPipelined, 1, 2 * 132, 256},
+		{"cummax", tensor.Float16, 1024, 65536, true, gpu.RowCluster, 16, 592, 64},
+		{"cummin", tensor.Float32, 1024, 65536, true, gpu.RowCluster, 16, 304, 128},
+		{"cumsum", tensor.Float32, 1024, 65536, true, gpu.RowTiled, 1, 1024, 512},
+		{"cumsum", tensor.Float32, 529, 65536, true, gpu.RowTiled, 1, 529, 512},
+		{"cumsum", tensor.Float32, 528, 65536, true, gpu.RowPipelined, 1, 264, 256},
+		{"cumsum", tensor.BFloat16, 64, 32768, true, gpu.RowTiled, 1, 64, 512}, // two tiles are not worth several launches
+		{"cumsum", tensor.BFloat16, 64, 65536, true, gpu.RowPipelined, 4, 256, 256},
 	} {
 		about := fmt.Sprintf("%+v", c)
 		var clusters func(*driver.Launch) int
@@ -94,10 +94,10 @@ func TestRowCluster(t *testing.T) {
 		w := wordsOfScan(t, &own)
 		require.Contains(t, own.Symbol, "_"+c.kernel+"_", about)
 		require.Equal(t, []int64{c.splits, c.ctas, int64(c.block)}, []int64{w.get("splits"), int64(own.Grid), int64(own.Block)}, about)
-		if c.kernel != "pieces" {
+		if c.kernel != gpu.RowCluster {
 			continue
 		}
-		require.Equal(t, "pieces", plan.SKU().Kernel)
+		require.Equal(t, gpu.RowCluster, plan.SKU().Kernel)
 		wide := c.splits > gpu.MaxClusterCTAs
 		require.Equal(t, map[bool]int64{false: c.splits}[wide], int64(own.Cluster), about)
 		require.Equal(t, wide, own.Together)
@@ -128,9 +128,9 @@ func TestRowClusterFallback(t *testing.T) {
 
 func TestRowClusterWithoutRoom(t *testing.T) {
 	d := scan.ScanBackward{Kind: "cumprod", Shape: []int64{64, 98304}, DType: tensor.Float32, Dim: 1} // 16 slices
-	for clusters, kernel := range map[int]string{0: "long", 1: "pieces"} {
+	for clusters, kernel := range map[int]string{0: gpu.RowPipelined, 1: gpu.RowCluster} {
 		launches, at, plan := clusterCalls(t, func(*driver.Launch) int { return clusters }, d)
-		require.Equal(t, "pieces", plan.SKU().Kernel)
+		require.Equal(t, gpu.RowCluster, plan.SKU().Kernel)
 		require.Contains(t, launches[at].Symbol, kernel)
 		require.Equal(t, uint32(16*clusters), launches[at].Cluster)
 	}
@@ -172,22 +172,22 @@ func TestBandwidthRichDevices(t *testing.T) {
 		grid       int64
 		prefetches bool
 	}{
-		{"cumprod", tensor.Float32, 1024, 65536, 1, 0, "pieces", 16 * 18, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, 1000e9, "pieces", 16 * 18, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, h100, "pieces", 16 * 18, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, h200, "pieces", 16 * 25, false},
-		{"cumprod", tensor.Float32, 1024, 65536, 1, 2 * h100, "pieces", 16 * 33, false},
-		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h100, "pieces", 16 * 36, false},
-		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h200, "pieces", 16 * 40, false}, // 72 would saturate memory, 40 are resident
-		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h100, "row", 1024, false},
-		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h200, "row", 1024, true},
-		{"logcumsumexp", tensor.BFloat16, 1024, 4096, 1, h200, "row", 1024, false},
-		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h100, "slabs", 16 * 40, false},
-		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h200, "strips", 128, false},
-		{"logcumsumexp", tensor.BFloat16, 8192, 2048, 0, h200, "slabs", 16 * 32, false}, // column_pipelined would have too few panels
-		{"logcumsumexp", tensor.BFloat16, 4096, 8192, 0, h200, "slabs", 8 * 40, false},
-		{"logcumsumexp", tensor.Float32, 8192, 8192, 0, h200, "slabs", 16 * 40, false},
-		{"cumprod", tensor.BFloat16, 8192, 8192, 0, h200, "slabs", 16 * 40, false},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, 0, gpu.RowCluster, 16 * 18, false},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, 1000e9, gpu.RowCluster, 16 * 18, false},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, h100, gpu.RowCluster, 16 * 18, false},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, h200, gpu.RowCluster, 16 * 25, false},
+		{"cumprod", tensor.Float32, 1024, 65536, 1, 2 * h100, gpu.RowCluster, 16 * 33, false},
+		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h100, gpu.RowCluster, 16 * 36, false},
+		{"cumprod", tensor.BFloat16, 1024, 65536, 1, h200, gpu.RowCluster, 16 * 40, false}, // 72 would saturate memory, 40 are resident
+		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h100, gpu.RowResident, 1024, false},
+		{"logcumsumexp", tensor.BFloat16, 1024, 8192, 1, h200, gpu.RowResident, 1024, true},
+		{"logcumsumexp", tensor.BFloat16, 1024, 4096, 1, h200, gpu.RowResident, 1024, false},
+		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h100, gpu.ColumnCluster, 16 * 40, false},
+		{"logcumsumexp", tensor.BFloat16, 8192, 8192, 0, h200, gpu.ColumnPipelined, 128, false},
+		{"logcumsumexp", tensor.BFloat16, 8192, 2048, 0, h200, gpu.ColumnCluster, 16 * 32, false}, // column_pipelined would have too few panels
+		{"logcumsumexp", tensor.BFloat16, 4096, 8192, 0, h200, gpu.ColumnCluster, 8 * 40, false},
+		{"logcumsumexp", tensor.Float32, 8192, 8192, 0, h200, gpu.ColumnCluster, 16 * 40, false},
+		{"cumprod", tensor.BFloat16, 8192, 8192, 0, h200, gpu.ColumnCluster, 16 * 40, false},
 	} {
 		about := fmt.Sprintf("%+v", c)
 		fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Bandwidth: c.bandwidth, Clusters: func(*driver.Launch) int { return 40 }}).Install(t)

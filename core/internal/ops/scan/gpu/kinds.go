@@ -6,15 +6,15 @@ import "slices"
 
 // Names of the kernels of scans: a direction and a strategy.
 const (
-	RowPacked       = "rows"    // several short rows in a warp
-	RowResident     = "row"     // one row in the registers of a few warps
-	RowTiled        = "tiles"   // one row, tile by tile; any layout
-	RowPipelined    = "long"    // one row, tiles prefetched by a cp.async pipeline
-	RowCluster      = "pieces"  // one row in the registers of a thread-block cluster
-	ColumnTiled     = "columns" // a panel of adjacent columns, tile by tile; any layout
-	ColumnPipelined = "strips"  // a panel, tiles prefetched by a cp.async pipeline
-	ColumnCluster   = "slabs"   // a panel in the registers of a thread-block cluster
-	Repair          = "repair"  // rows whose indices no scan gives
+	RowPacked       = "row_packed"       // several short rows in a warp
+	RowResident     = "row_resident"     // one row in the registers of a few warps
+	RowTiled        = "row_tiled"        // one row, tile by tile; any layout
+	RowPipelined    = "row_pipelined"    // one row, tiles prefetched by a cp.async pipeline
+	RowCluster      = "row_cluster"      // one row in the registers of a thread-block cluster
+	ColumnTiled     = "column_tiled"     // a panel of adjacent columns, tile by tile; any layout
+	ColumnPipelined = "column_pipelined" // a panel, tiles prefetched by a cp.async pipeline
+	ColumnCluster   = "column_cluster"   // a panel in the registers of a thread-block cluster
+	Repair          = "repair"           // rows whose indices no scan gives
 )
 
 // Kernels of the kinds, in the order of a plan's symbols.
