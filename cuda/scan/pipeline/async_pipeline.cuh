@@ -43,7 +43,7 @@ struct AsyncPipeline {
     __device__ AsyncPipeline(const ScanArgs& a, uint4* r) : args(a), buffer(r)
     {
         vector = keep_here(static_cast<unsigned>(__cvta_generic_to_shared(buffer + threadIdx.x)));
-        stages = static_cast<int>(args.width);
+        stages = static_cast<int>(args.stages);
         count = static_cast<int>(args.tiles_per_split);
         prefix_steps = K::NEEDS_PREFIX && (K::FINDS_RECORDS || phase() == kUpsweepPrefix ||
                                            (phase() == 0 && args.splits == 1 && count > 1))

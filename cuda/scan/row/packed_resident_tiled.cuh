@@ -3,9 +3,9 @@
 //
 // This file: the three strategies that load tiles straight to registers.
 //
-//     row_resident  `height` warps hold a row
+//     row_resident  `warps_per_row` warps hold a row
 //     row_tiled     a CTA walks the tiles of a row, or of a split of one
-//     row_packed    a warp holds `width` whole rows, laid end to end (segmented warp scan)
+//     row_packed    a warp holds `rows_per_warp` whole rows, laid end to end (segmented warp scan)
 #pragma once
 
 #include "scan/state/fallback.cuh"
@@ -35,14 +35,14 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     using Index = std::conditional_t<VECTORIZED, unsigned, i64>;
-    const int warp = threadIdx.x / 32, warps_per_row = static_cast<int>(args.height),
-              width = static_cast<int>(args.width);
+    const int warp = threadIdx.x / 32, warps_per_row = static_cast<int>(args.warps_per_row),
+              rows_per_cta = static_cast<int>(args.rows_per_cta);
     int from = 0;
     Index row_index = blockIdx.x;
-    if (width > 1) {  // several rows in a CTA; warps_per_row is a power of two then
+    if (rows_per_cta > 1) {  // warps_per_row is a power of two
         const int shift = __ffs(warps_per_row) - 1, row_in_block = warp >> shift;
         from = row_in_block << shift;
-        row_index = row_index * width + row_in_block;
+        row_index = row_index * rows_per_cta + row_in_block;
     }
     const bool real = FULL_WARPS || row_index < static_cast<Index>(args.segments);
     const Places place = VECTORIZED ? Places::at_stride(args, 0, real ? row_index : 0)
@@ -168,7 +168,7 @@ template <typename K, typename T>
 __device__ void row_tiled(const ScanArgs& args)
 {
     if constexpr (kHasFastPath<K>) {
-        const int flags_per_row = static_cast<int>(args.width);
+        const int flags_per_row = static_cast<int>(args.flags_per_row);
         if (has_work_item(args, flags_per_row))
             for_each_work_item(args, flags_per_row, [&] { tiles_of<K, T>(args, work_item().item, work_item().phase); });
     } else {
@@ -179,10 +179,10 @@ __device__ void row_tiled(const ScanArgs& args)
 // Runs the rows of a warp, from row0 on. Returns false, and has stored nothing, if the fast path
 // rejects them.
 template <typename K, typename T, bool VECTORIZED>
-__device__ bool row_packed(const ScanArgs& args, uint4* smem, i64 row0, i64 width)
+__device__ bool row_packed(const ScanArgs& args, uint4* smem, i64 row0, i64 rows)
 {
     using Scan = RowTile<K, T, true, false, VECTORIZED>;
-    const int count = static_cast<int>(max(min(width, args.segments - row0), i64(0)) * args.n);
+    const int count = static_cast<int>(max(min(rows, args.segments - row0), i64(0)) * args.n);
     if (count == 0) return true;
     if (VECTORIZED && count % Scan::V) return false;  // the last rows
     const Places place = VECTORIZED ? Places::at_stride(args, 0, row0) : Places::of(args, 0, row0);
@@ -196,7 +196,7 @@ __device__ bool row_packed(const ScanArgs& args, uint4* smem, i64 row0, i64 widt
 // The first row of the warp.
 __device__ inline i64 own_rows(const ScanArgs& args)
 {
-    return (static_cast<i64>(blockIdx.x) * (kRowPackedThreads / 32) + threadIdx.x / 32) * args.width;
+    return (static_cast<i64>(blockIdx.x) * (kRowPackedThreads / 32) + threadIdx.x / 32) * args.rows_per_warp;
 }
 
 // The fallback. A kind with fewer elements a thread takes the rows in several portions.
@@ -204,13 +204,13 @@ template <typename K, typename T>
 __device__ __noinline__ void rows_retry(const ScanArgs& args, uint4* smem)
 {
     if constexpr (kPackedVectors<K, T> == 4) {
-        row_packed<K, T, false>(args, smem, own_rows(args), args.width);
+        row_packed<K, T, false>(args, smem, own_rows(args), args.rows_per_warp);
     } else {
-        const int n = static_cast<int>(args.n), width = static_cast<int>(args.width),
+        const int n = static_cast<int>(args.n), rows = static_cast<int>(args.rows_per_warp),
                   each = max(32 * RowTile<K, T, true, false>::I / n, 1);
 #pragma unroll 1
-        for (int k = 0; k < width; k += each)
-            row_packed<K, T, false>(args, smem, own_rows(args) + k, min(each, width - k));
+        for (int k = 0; k < rows; k += each)
+            row_packed<K, T, false>(args, smem, own_rows(args) + k, min(each, rows - k));
     }
 }
 
@@ -221,9 +221,9 @@ __device__ void row_packed(const ScanArgs& args)
     constexpr int U = kPackedVectors<FastPath<K, T>, T>;
     __shared__ uint4 block_smem[kRowPackedThreads * U];
     uint4* smem = block_smem + threadIdx.x / 32 * 32 * U;
-    if (is_vectorized<K>(args) && row_packed<FastPath<K, T>, T, true>(args, smem, own_rows(args), args.width)) return;
+    if (is_vectorized<K>(args) && row_packed<FastPath<K, T>, T, true>(args, smem, own_rows(args), args.rows_per_warp)) return;
     if constexpr (kHasFastPath<K>)
         rows_retry<K, T>(args, smem);
     else
-        row_packed<K, T, false>(args, smem, own_rows(args), args.width);
+        row_packed<K, T, false>(args, smem, own_rows(args), args.rows_per_warp);
 }

@@ -33,7 +33,15 @@ struct Strided {
 
 struct ScanArgs {
     i64 n, dims, extent[7];  // extent of the scanned dim; number of other dims and their extents, fastest first
-    i64 tiles_per_split, splits, segments, width, height, flags, state_offset, record_offset;
+    i64 tiles_per_split, splits, segments;
+    // The launch configuration; each field is 0 for kernels that it does not name.
+    i64 rows_per_warp;                 // row_packed
+    i64 rows_per_cta, warps_per_row;   // row_resident
+    i64 flags_per_row;                 // row_tiled as a fallback pass: reject flags of a row
+    i64 threads_across, threads_down;  // column_tiled: threads of a CTA along a row of a panel and along a column
+    i64 stages;                        // row_pipelined, column_pipelined: tiles in the circular buffer
+    i64 status_offset;                 // row_pipelined, row_cluster: [bytes] from `states` to the tile-status words
+    i64 flags, state_offset, record_offset;
     // [bytes]: states of splits and tiles from state_offset on, record flags (a bit for each
     // element, tile by tile) from record_offset on.
     char* states;

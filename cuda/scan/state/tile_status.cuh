@@ -18,7 +18,7 @@ struct TileStatus {
 
     __device__ explicit TileStatus(const ScanArgs& args)
     {
-        prefixes = reinterpret_cast<uint4*>(args.states + args.height);
+        prefixes = reinterpret_cast<uint4*>(args.states + args.status_offset);
         suffixes = prefixes + (K::NEEDS_PREFIX ? args.segments * args.splits * WORDS<Prefix> : 0);
     }
 

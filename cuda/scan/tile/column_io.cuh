@@ -17,9 +17,9 @@ struct ColumnIO {
     // `item` is a split of a panel, or a CTA with several panels.
     __device__ ColumnIO(const ScanArgs& args, unsigned item) : args(args)
     {
-        const int wide = power_of(width()), high = power_of(height()), above = threadIdx.x >> wide;
-        x = threadIdx.x & (width() - 1);
-        y = above & (height() - 1);
+        const int wide = power_of(threads_across()), high = power_of(threads_down()), above = threadIdx.x >> wide;
+        x = threadIdx.x & (threads_across() - 1);
+        y = above & (threads_down() - 1);
         if (alone())  // several panels in a CTA
             segment = (static_cast<i64>(item) * blockDim.x >> wide + high) + (above >> high);
         else
@@ -38,12 +38,12 @@ struct ColumnIO {
 
     // The logarithm of a power of two.
     static __device__ int power_of(int n) { return 31 - __clz(n); }
-    __device__ int width() const { return static_cast<int>(args.width); }
-    __device__ int height() const { return static_cast<int>(args.height); }
-    __device__ int columns() const { return width() * W; }
+    __device__ int threads_across() const { return static_cast<int>(args.threads_across); }
+    __device__ int threads_down() const { return static_cast<int>(args.threads_down); }
+    __device__ int columns() const { return threads_across() * W; }
 
     // Whether a panel is part of a warp.
-    __device__ bool alone() const { return width() * height() <= 32; }
+    __device__ bool alone() const { return threads_across() * threads_down() <= 32; }
 
     // Whether column v of the thread exists.
     __device__ bool has(int v) const { return x * W + v < held; }
@@ -52,14 +52,14 @@ struct ColumnIO {
     __device__ int count(i64 tile) const
     {
         i64 rest = args.n - y * R;
-        if (tile > 0) rest -= tile * (height() * R);
+        if (tile > 0) rest -= tile * (threads_down() * R);
         return !has(0) ? 0 : static_cast<int>(max(min(rest, static_cast<i64>(R)), i64(0)));
     }
 
     template <typename S>
     __device__ S* first(const Strided& operand, i64 from, i64 tile) const
     {
-        if (tile > 0) from += tile * (height() * R) * operand.step;
+        if (tile > 0) from += tile * (threads_down() * R) * operand.step;
         return reinterpret_cast<S*>(operand.data) + from;
     }
 

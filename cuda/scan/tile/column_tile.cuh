@@ -1,6 +1,6 @@
 // ColumnTile: a tile of a panel of adjacent columns, scanned along rows. A thread owns W columns of
-// R rows; `width` threads are side by side, and `height` of those groups are stacked to share a
-// panel. A panel of more than a warp has a CTA for itself.
+// R rows; `threads_across` threads are side by side, and `threads_down` of those groups are stacked
+// to share a panel. A panel of more than a warp has a CTA for itself.
 #pragma once
 
 #include "scan/state/fallback.cuh"
@@ -38,8 +38,8 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
     };
 
     using Base = ColumnIO<T, W, R>;
-    using Base::args, Base::x, Base::y, Base::segment, Base::at, Base::width, Base::height, Base::columns, Base::alone,
-        Base::has, Base::count;
+    using Base::args, Base::x, Base::y, Base::segment, Base::at, Base::threads_across, Base::threads_down,
+        Base::columns, Base::alone, Base::has, Base::count;
     CarryIn& carry_in;
     Own* own;  // [warp]
 
@@ -114,31 +114,31 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
     __device__ Prefix exclusive_prefix(const Prefix& prefix, int v) const
     {
         // Lanes before this one that share its panel.
-        const int lane = threadIdx.x % 32, reach = alone() ? y * width() : lane;
+        const int lane = threadIdx.x % 32, reach = alone() ? y * threads_across() : lane;
         Prefix all = prefix, next = K::Prefix::identity();
 #pragma unroll 1
-        for (int d = width(); d < 32; d *= 2) {
+        for (int d = threads_across(); d < 32; d *= 2) {
             const Prefix left = from_below(all, d);
             if (d <= reach) all = K::combine(left, all);
         }
-        if (width() < 32) next = from_below(all, width());
-        if (reach < width()) next = K::Prefix::identity();
-        if (!alone() && lane >= 32 - width()) own[threadIdx.x / 32].prefixes[x * W + v] = all;
+        if (threads_across() < 32) next = from_below(all, threads_across());
+        if (reach < threads_across()) next = K::Prefix::identity();
+        if (!alone() && lane >= 32 - threads_across()) own[threadIdx.x / 32].prefixes[x * W + v] = all;
         return next;
     }
 
     __device__ Suffix exclusive_suffix(const Suffix& suffix, int v) const
     {
-        const int lane = threadIdx.x % 32, reach = alone() ? (height() - 1 - y) * width() : 31 - lane;
+        const int lane = threadIdx.x % 32, reach = alone() ? (threads_down() - 1 - y) * threads_across() : 31 - lane;
         Suffix all = suffix, next = K::Suffix::identity();
 #pragma unroll 1
-        for (int d = width(); d < 32; d *= 2) {
+        for (int d = threads_across(); d < 32; d *= 2) {
             const Suffix right = from_above(all, d);
             if (d <= reach) all = K::combine(all, right);
         }
-        if (width() < 32) next = from_above(all, width());
-        if (reach < width()) next = K::Suffix::identity();
-        if (!alone() && lane < width()) own[threadIdx.x / 32].suffixes[x * W + v] = all;
+        if (threads_across() < 32) next = from_above(all, threads_across());
+        if (reach < threads_across()) next = K::Suffix::identity();
+        if (!alone() && lane < threads_across()) own[threadIdx.x / 32].suffixes[x * W + v] = all;
         return next;
     }
 
@@ -260,7 +260,7 @@ struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThrea
     {
         const i64* q = Base::template first<i64>(args.x, at.x, tile) + v * args.x.stride[0];
         const int n = has(v) ? count(tile) : 0;
-        const i64 row0 = (tile * height() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
+        const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
         const i64 side = (args.extent[0] + columns() - 1) / columns(), outer = side == 1 ? segment : segment / side;
         const i64 column = (segment - outer * side) * columns() + x * W + v;
         thread.take(

@@ -209,7 +209,7 @@ struct RowTile {
         if (!(args.flags & kPrefetchNextRow) || threadIdx.x != from * 32) return;
         unsigned units;
         asm("mov.u32 %0, %%nsmid;" : "=r"(units));
-        const unsigned resident = units * (kComputeBoundThreads / blockDim.x) * static_cast<unsigned>(args.width);
+        const unsigned resident = units * (kComputeBoundThreads / blockDim.x) * static_cast<unsigned>(args.rows_per_cta);
         if (row < resident || args.segments <= row + resident) return;
         const Places next = Places::at_stride(args, 0, row + resident);
         const int n = static_cast<int>(args.n), size = sizeof(T);

@@ -204,7 +204,7 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, cooperative, launches[0].Together, "CTAs that wait for each other are resident")
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
 			require.LessOrEqual(t, int(launches[0].Shared), 220<<10, c.about)
-			require.GreaterOrEqual(t, w.get("width"), int64(2), "stages")
+			require.GreaterOrEqual(t, w.get("stages"), int64(2))
 			ctas, tile, fallbackTile := int64(132), int64(16*16), int64(16*16)
 			if strings.Contains(kernels[0], gpu.RowPipelined) {
 				ctas, tile, fallbackTile = 264, 256*16, 512*8

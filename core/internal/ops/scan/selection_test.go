@@ -118,13 +118,14 @@ func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d scan.ScanBackward, ope
 	require.NoError(t, plan.RunOrdered(0, workspace, args))
 	text := fmt.Sprintf("%s, %d bytes", plan.SKU().Kernel, plan.WorkspaceSize())
 	for i := range fake.Launches {
-		text += "; " + launchText(&fake.Launches[i])
+		text += "; " + launchText(t, &fake.Launches[i])
 	}
 	return text
 }
 
-// launchText is a launch in short: the kernel, its CTAs and their threads, shared memory, cluster, and the words of ScanArgs from `tiles` on.
-func launchText(l *coretest.FakeLaunch) string {
+// launchText is a launch in short: the kernel, its CTAs and their threads, shared memory, cluster, and words of ScanArgs: `tiles_per_split`,
+// `splits` and `segments`; the launch configuration, by name; `flags`, `state_offset` and `record_offset`.
+func launchText(t *testing.T, l *coretest.FakeLaunch) string {
 	text := fmt.Sprintf("%s %dx%d", strings.TrimPrefix(l.Symbol, "scan_backward_"), l.Grid, l.Block)
 	if l.Shared > 0 {
 		text += fmt.Sprint(" shared ", l.Shared)
@@ -135,8 +136,15 @@ func launchText(l *coretest.FakeLaunch) string {
 	if l.Together {
 		text += " cooperative"
 	}
-	if first := 2 + tensor.MaxRank - 1; l.Symbol != "scan_clear" {
-		text += fmt.Sprint(" ", l.Words[first:first+8])
+	if l.Symbol == "scan_clear" {
+		return text
 	}
-	return text
+	w := wordsOfScan(t, l)
+	text += fmt.Sprint(" ", []int64{w.get("tiles_per_split"), w.get("splits"), w.get("segments")})
+	for _, name := range []string{"rows_per_warp", "rows_per_cta", "warps_per_row", "flags_per_row", "threads_across", "threads_down", "stages", "status_offset"} {
+		if value := w.get(name); value != 0 {
+			text += fmt.Sprint(" ", name, " ", value)
+		}
+	}
+	return text + fmt.Sprint(" ", []int64{w.get("flags"), w.get("state_offset"), w.get("record_offset")})
 }

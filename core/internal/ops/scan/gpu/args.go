@@ -38,8 +38,9 @@ func (r *run) pack(c *Config, flags, status int64) {
 	}
 	flags |= o.vectorFlags(p, c) | flagIf(r.FirstWins, FlagFirst) | flagIf(r.IsMinimum, FlagMinimum) | flagIf(r.IsReversed, FlagReversed)
 	flags |= flagIf(prefetchesNextRow(p, c), FlagPrefetchNextRow)
-	width, height := packGeometry(c, status)
-	put(c.TilesPerSplit, c.Splits, c.Segments, width, height, flags, c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c))
+	put(c.TilesPerSplit, c.Splits, c.Segments)
+	put(c.RowsPerWarp, c.RowsPerCTA, c.WarpsPerRow, c.FlagsPerRow, c.ThreadsAcross, c.ThreadsDown, c.Stages, c.StatusOffset+status)
+	put(flags, c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c))
 	for _, isUsed := range [...]bool{c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c), p.Kind.isByIndices() || c.NeedsFallback} {
 		if isUsed {
 			q.Address(launch.WorkspaceOperand, r.workspace)
@@ -56,25 +57,6 @@ func (r *run) pack(c *Config, flags, status int64) {
 		put(o.first[i], o.step[i])
 		put(o.stride[i][:tensor.MaxRank-1]...)
 	}
-}
-
-// packGeometry gives the words `width` and `height` of ScanArgs, which each kernel reads in its own way.
-func packGeometry(c *Config, status int64) (width, height int64) {
-	switch c.Kernel {
-	case RowPacked:
-		return c.RowsPerWarp, 0
-	case RowResident:
-		return c.RowsPerCTA, c.WarpsPerRow
-	case RowTiled:
-		return c.FlagsPerRow, c.WarpsPerRow
-	case ColumnTiled:
-		return c.ThreadsAcross, c.ThreadsDown
-	case RowPipelined, ColumnPipelined:
-		return c.Stages, c.StatusOffset + status
-	case RowCluster:
-		return 0, c.StatusOffset
-	}
-	return 0, 0
 }
 
 // prefetchesNextRow reports large CTAs, of which an SM has few, on a device whose memory waits for them.

@@ -9,6 +9,7 @@ func Fallback(p *Problem, c *Config) Config {
 	f := *c
 	if fallback := strategyOf(c.Kernel).fallback; fallback != nil {
 		f.Kernel, f.SmemBytes, f.Splits, f.Resident, f.Cooperative = strategyOf(c.Kernel).baseline, 0, 1, false, false
+		f.Stages, f.StatusOffset = 0, 0
 		if ctas := fallback(p, &f); c.Splits > 1 && ctas > 0 {
 			f.split(f.TilesPerSplit, ctas)
 		}
@@ -22,7 +23,7 @@ func Fallback(p *Problem, c *Config) Config {
 
 // fallbackRow recomputes rows by row_tiled, and splits long ones.
 func fallbackRow(p *Problem, f *Config) (ctas int64) {
-	f.Block, f.WarpsPerRow, f.FlagsPerRow, f.TilesPerSplit = RowThreads, RowThreads/warpThreads, 1, tilesPerRow(p)
+	f.Block, f.FlagsPerRow, f.TilesPerSplit = RowThreads, 1, tilesPerRow(p)
 	if f.TilesPerSplit < fallbackMinTiles {
 		return 0
 	}

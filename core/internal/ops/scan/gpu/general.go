@@ -53,7 +53,7 @@ func configureRowResident(p *Problem, _ int64) Config {
 
 func configureRowTiled(p *Problem, _ int64) Config {
 	c := unsplit(p, RowTiled)
-	c.Block, c.WarpsPerRow = RowThreads, RowThreads/warpThreads
+	c.Block = RowThreads
 	if c.TilesPerSplit = tilesPerRow(p); c.TilesPerSplit > maxUnsplitTiles {
 		c.split(c.TilesPerSplit, fillCTAsPerSM*p.Device.NumSMs)
 	}

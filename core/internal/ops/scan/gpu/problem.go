@@ -90,14 +90,14 @@ type Config struct {
 
 	RowsPerWarp   int64 // row_packed; 0: no other kernel has several rows in a warp
 	RowsPerCTA    int64 // row_resident
-	WarpsPerRow   int64 // row_resident, row_tiled
+	WarpsPerRow   int64 // row_resident
 	ThreadsAcross int64 // column_tiled: threads of a CTA along a panel
 	ThreadsDown   int64 // column_tiled: threads of a CTA along a column
 	Stages        int64 // tiles in the circular buffer of a pipelined kernel
 
 	FlagBytes     int64 // workspace ahead of the states: flags of rejected segments, or of rows by indices
 	FlagsPerRow   int64 // row_tiled as a fallback pass: flags that a row may have been rejected by
-	StatusOffset  int64 // bytes from the start of the flags to the tile-status words of a cooperative launch
+	StatusOffset  int64 // bytes from the start of the workspace to the tile-status words of a cooperative launch
 	NeedsFallback bool  // the fast path leaves reject flags, which a fallback pass reads
 	Resident      bool  // a segment is in the registers of its CTAs all at once
 	Cooperative   bool  // CTAs wait for each other, so that all CTAs of the grid must be resident
