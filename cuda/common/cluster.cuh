@@ -11,8 +11,6 @@ constexpr bool kClusters = true;
 constexpr bool kClusters = false;
 #endif
 
-constexpr int kClusterBlocks = 16;  // CTAs of a cluster at most
-
 // A transaction barrier (mbarrier) in shared memory. Each phase: one thread calls arrive_expect_tx,
 // other CTAs st_async that number of bytes, and readers wait. Phases alternate in parity, so a CTA
 // may be at most one phase ahead of another.

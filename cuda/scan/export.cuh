@@ -27,8 +27,8 @@
 // The pipelined kernels column_pipelined and row_pipelined, for kinds that read numbers.
 #define EXPORT_COLUMN_PIPELINED(name, T, A, kind, Kind) \
     EXPORT_THREADS(scan_backward_##kind##_column_pipelined_##name, kColumnPipelinedThreads, 1, ScanArgs, column_pipelined<Kind<A>, T>(args))
-#define EXPORT_ROW_PIPELINED(name, T, A, kind, Kind, BLOCKS) \
-    EXPORT_THREADS(scan_backward_##kind##_row_pipelined_##name, kRowPipelinedThreads, BLOCKS, ScanArgs, row_pipelined<Kind<A>, T>(args))
+#define EXPORT_ROW_PIPELINED(name, T, A, kind, Kind) \
+    EXPORT_THREADS(scan_backward_##kind##_row_pipelined_##name, kRowPipelinedThreads, Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_pipelined<Kind<A>, T>(args))
 
 // column_cluster, for kinds with a fast path.
 #define EXPORT_COLUMN_CLUSTER(name, T, A, kind, Kind) \

@@ -4,6 +4,6 @@
 
 FOR_EACH_FLOAT(EXPORT_KIND, logcumsumexp, Logcumsumexp, 2, 2, 4, 3, 2)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, logcumsumexp, Logcumsumexp)
-FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, logcumsumexp, Logcumsumexp, 2)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, logcumsumexp, Logcumsumexp)
 FOR_EACH_FLOAT(EXPORT_ROW_CLUSTER, logcumsumexp, Logcumsumexp)
 FOR_EACH_FLOAT(EXPORT_COLUMN_CLUSTER, logcumsumexp, Logcumsumexp)

@@ -10,24 +10,19 @@
 #include "common/cluster.cuh"
 #include "scan/tile/row_tile.cuh"
 
-constexpr int kColumnClusterThreads = 512;  // threads of a CTA at most
-constexpr int kClusterBaseRows = 8;         // rows of a panel that its bases are found from
-
-constexpr int kPanelBytes = 128;  // [bytes] a row of a panel: a cache line
-
 // A thread of a persistent cluster. It owns R rows of the columns in one 32-bit word; the lanes
 // that own the same rows are a group. The shared memory of a warp holds its x and dy, row by row,
 // then the first rows of the panel (HAS_BASE), then x to recompute from.
 template <typename K, typename T>
 struct ClusterPanel {
     using A = typename K::Number;
-    static constexpr int COLUMNS = kPanelBytes / sizeof(T), PER = Words<T, 2>::PER_WORD;
+    static constexpr int COLUMNS = kLineBytes / sizeof(T), PER = Words<T, 2>::PER_WORD;
     static constexpr int LANES = COLUMNS / PER, GROUPS = 32 / LANES, ROWS = 32, R = ROWS / GROUPS, N = 8;
     // 16-byte vectors of a row; rows that a warp copies at once.
-    static constexpr int VECTORS_PER_ROW = kPanelBytes / 16, ROWS_PER_COPY = 32 / VECTORS_PER_ROW;
+    static constexpr int VECTORS_PER_ROW = kLineBytes / 16, ROWS_PER_COPY = 32 / VECTORS_PER_ROW;
     static constexpr int RECOMPUTED = K::template RECOMPUTED<PER, R> / PER;  // rows of a lane
     static constexpr int OPERAND = ROWS * VECTORS_PER_ROW,
-                         BASE_VECTORS = K::HAS_BASE ? kClusterBaseRows * VECTORS_PER_ROW : 0,
+                         BASE_VECTORS = K::HAS_BASE ? kColumnBaseRows * VECTORS_PER_ROW : 0,
                          WARP_VECTORS = 2 * OPERAND + BASE_VECTORS + RECOMPUTED * GROUPS * VECTORS_PER_ROW;
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Word = Words<T, PER>;
@@ -59,8 +54,8 @@ struct ClusterPanel {
     // Mailbox for the states of other CTAs, [CTA][lane]: prefixes of all but the last CTA, suffixes
     // of all but the first.
     struct Box {
-        Uninitialized<Prefixes, (kClusterBlocks - 1) * LANES> preceding;
-        Uninitialized<Suffixes, (kClusterBlocks - 1) * LANES> following;
+        Uninitialized<Prefixes, (kMaxClusterCTAs - 1) * LANES> preceding;
+        Uninitialized<Suffixes, (kMaxClusterCTAs - 1) * LANES> following;
         Barrier full_barrier[2];  // first exchange; second exchange, which depends on the first
     };
     struct Shared {
@@ -96,7 +91,7 @@ struct ClusterPanel {
             smem[OPERAND + m] = uint4{0, 0, 0, 0};
         }
         if constexpr (K::HAS_BASE) {
-            for (int m = lane; m < kClusterBaseRows * VECTORS_PER_ROW; m += 32)
+            for (int m = lane; m < kColumnBaseRows * VECTORS_PER_ROW; m += 32)
                 none.store(reinterpret_cast<T*>(smem + 2 * OPERAND + m));
         }
     }
@@ -289,7 +284,7 @@ struct ClusterPanel {
         const T* seen = reinterpret_cast<const T*>(smem + 2 * OPERAND) + place * PER + k;
         A largest = seen[0];
 #pragma unroll
-        for (int r = 1; r < kClusterBaseRows; ++r) largest = fmax(largest, seen[r * COLUMNS]);
+        for (int r = 1; r < kColumnBaseRows; ++r) largest = fmax(largest, seen[r * COLUMNS]);
         return K::base(seen[0], largest);
     }
 };

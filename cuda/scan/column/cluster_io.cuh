@@ -30,7 +30,7 @@ __device__ void ClusterPanel<K, T>::prefetch_tile(unsigned panel) const
     }
     if constexpr (K::HAS_BASE) {
         if (side < item.held * size)
-            for (int r = row; r < kClusterBaseRows && r < args.n; r += ROWS_PER_COPY)
+            for (int r = row; r < kColumnBaseRows && r < args.n; r += ROWS_PER_COPY)
                 fetch(to + (2 * OPERAND + r * VECTORS_PER_ROW) * 16, at(args.x, item.place.x, r));
     }
 }

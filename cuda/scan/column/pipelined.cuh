@@ -6,7 +6,7 @@
 #include "common/async_copy.cuh"
 #include "scan/pipeline/async_pipeline.cuh"
 
-constexpr int kColumnPipelinedThreads = 512, kColumnPipelinedWarps = kColumnPipelinedThreads / 32;
+constexpr int kColumnPipelinedWarps = kColumnPipelinedThreads / 32;
 constexpr int kBaseRows = 8;  // rows of a panel that its bases are found from
 
 template <typename K, typename T>
@@ -18,8 +18,9 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     using Carry = typename K::Carry;
     // x is read; both x and dy are read.
     static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !K::FINDS_RECORDS;
-    static constexpr int W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !K::READS_RECORDS || sizeof(T) == 4 && !BOTH ? 8 : 16, N = sizeof(T) == 8 ? 2 : 4;
-    static constexpr int ROWS = kColumnPipelinedWarps * R, COLUMNS = 32 * W, BITS = ROWS * COLUMNS;
+    static constexpr int COLUMNS = K::Tuning::COLUMN_PIPELINED_COLUMNS[sizeof(T) / 4], W = COLUMNS / 32,
+                         R = K::Tuning::COLUMN_PIPELINED_ROWS[sizeof(T) / 4], N = sizeof(T) == 8 ? 2 : 4;
+    static constexpr int ROWS = kColumnPipelinedWarps * R, BITS = ROWS * COLUMNS;
     // 16-byte vectors of a row; rows that the CTA copies at once.
     static constexpr int VECTORS_PER_ROW = COLUMNS * sizeof(T) / 16,
                          ROWS_PER_COPY = kColumnPipelinedThreads / VECTORS_PER_ROW;

@@ -12,6 +12,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, LONG_COMBINE = true;
     template <typename T>
     using FastPathFor = FastCumprod<A, (sizeof(T) > 2)>;
+    using Tuning = CumprodTuning;
     using Number = A;
     using Value = A;
     using Prefix = Product<A>;

@@ -155,6 +155,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static constexpr A kMaxAbsX = FLOAT ? A(8) : A(0x1p32), kMaxAbsDy = FLOAT ? A(0x1p18) : A(0x1p200),
                        kMaxAbsSuffix = FLOAT ? A(0x1p29) : A(0x1p230);
     static constexpr A kMinFirstDx = FLOAT ? A(0x1p-40) : A(0x1p-300);
+    using Tuning = CumprodTuning;
     using Number = A;
     using Value = A;
     using Prefix = Factor<A>;

@@ -19,6 +19,7 @@ struct SumSuffix {
 template <typename A>
 struct Cumsum : KindDefaults {
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false;
+    using Tuning = CumsumTuning;
     using Number = A;
     using Value = void;
     using Prefix = NoPrefix;
@@ -92,6 +93,7 @@ struct RunSuffix {
 template <typename A>
 struct Runs : SameCarry<RunSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, SEGMENTED_SUM = true;
+    using Tuning = CumextremumTuning;
     using Number = A;
     using Prefix = NoPrefix;
     using Suffix = RunSuffix<A>;
@@ -174,6 +176,7 @@ struct FromRecordFlags : Runs<A> {
 // own position or repeats the one before.
 template <typename A>
 struct Indices : Runs<A> {
+    using Tuning = IndicesTuning;
     using Value = i64;
 
     // The index of position k.

@@ -66,6 +66,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, STORES_ELEMENTS = true;
     template <typename T>
     using FastPathFor = FastLogcumsumexp<A, (sizeof(T) > 2)>;
+    using Tuning = LogcumsumexpTuning;
     using Number = A;
     using Value = A;
     using Prefix = LogcumsumexpPrefix<A>;

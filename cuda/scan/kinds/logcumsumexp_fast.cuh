@@ -70,7 +70,8 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static constexpr bool IS_FAST = true, HAS_BASE = true, STORES_ELEMENTS = true;
     // Tuned for row_cluster (8 vectors of 8 elements) and column_cluster (32 words of 2).
     template <int WIDTH, int COUNT>
-    static constexpr int RECOMPUTED = EXACT ? 0 : WIDTH == 8 && COUNT == 8 ? 24 : WIDTH == 2 && COUNT == 32 ? 40 : 0;
+    static constexpr int RECOMPUTED = EXACT ? 0 : WIDTH == 8 && COUNT == 8 ? 24 : WIDTH == 2 && COUNT == 32 ? 2 * kRecomputedRows : 0;
+    using Tuning = LogcumsumexpTuning;
     using Number = A;
     using Value = A;
     struct Prefix {

@@ -13,11 +13,7 @@
 #include "scan/row/packed_resident_tiled.cuh"
 #include "scan/state/tile_status.cuh"
 
-// Threads of a CTA at most, and 16-byte vectors of each operand that a thread owns: many elements,
-// as the scan within a thread needs no exchange.
-constexpr int kRowClusterThreads = 512;
-constexpr int kRowClusterVectors = 8;
-constexpr int kLookBackWarps = 8;  // warps of a CTA at most that look back, at 32 CTAs each
+constexpr int kLookBackWarps = kMaxResidentSplits / 32;  // warps of a CTA at most that look back, at 32 CTAs each
 
 // A thread of a persistent CTA, which holds the same slice of every `stride`-th row. Preconditions:
 // rows of all operands run in the same direction and consist of whole aligned vectors. Loads and
@@ -44,8 +40,8 @@ struct ClusterRow {
         Uninitialized<Suffix, 32> suffixes;
         Uninitialized<Prefix, kLookBackWarps> prefix;  // carry-in of the slice, by 32 CTAs each
         Uninitialized<Suffix, kLookBackWarps> suffix;
-        Uninitialized<Prefix, kClusterBlocks> preceding;  // written by other CTAs of the cluster
-        Uninitialized<Suffix, kClusterBlocks> following;
+        Uninitialized<Prefix, kMaxClusterCTAs> preceding;  // written by other CTAs of the cluster
+        Uninitialized<Suffix, kMaxClusterCTAs> following;
         Barrier full_barrier[2];  // first exchange; second exchange, which depends on the first
     };
 
@@ -84,7 +80,7 @@ struct ClusterRow {
     // Element 0 of the thread begins a row.
     __device__ unsigned segment_heads() const { return slice == 0 && threadIdx.x == 0; }
     // The row is shared by more CTAs than a cluster has.
-    __device__ bool grid_resident() const { return slices > kClusterBlocks; }
+    __device__ bool grid_resident() const { return slices > kMaxClusterCTAs; }
     __device__ bool backward() const { return args.dx.step < 0; }
     __device__ bool repeats() const { return args.dy.step == 0; }  // one number for all dy of a row
     __device__ bool plain() const { return count == 32 * U && args.dy.step > 0; }

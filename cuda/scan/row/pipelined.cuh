@@ -8,7 +8,7 @@
 #include "scan/pipeline/cooperative_row.cuh"
 #include "scan/tile/row_tile.cuh"
 
-constexpr int kRowPipelinedThreads = 256, kRowPipelinedWarps = kRowPipelinedThreads / 32;
+constexpr int kRowPipelinedWarps = kRowPipelinedThreads / 32;
 
 template <typename K, typename T>
 struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
@@ -19,9 +19,10 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     using Carry = typename K::Carry;
     // x is read; both x and dy are read.
     static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !K::FINDS_RECORDS;
-    static constexpr int V = 16 / sizeof(T), SECTOR = 32 / sizeof(T), U = X || K::READS_RECORDS ? 4 : 8, I = U * V, TILE = kRowPipelinedThreads * I, BITS = TILE;
-    // The other kinds lack registers for it.
-    static constexpr bool COOPERATIVE = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !K::STORES_ELEMENTS);
+    static constexpr int V = 16 / sizeof(T), SECTOR = 32 / sizeof(T),
+                         U = K::Tuning::ROW_PIPELINED_VECTORS[sizeof(T) / 4], I = U * V,
+                         TILE = kRowPipelinedThreads * I, BITS = TILE;
+    static constexpr bool COOPERATIVE = K::Tuning::COOPERATIVE_ROWS[sizeof(T) / 4];
     static constexpr int COLUMNS = 1, WARPS = kRowPipelinedWarps, OPERAND = kRowPipelinedThreads * U;
     static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (K::READS_RECORDS ? BITS / 128 : 0);
     using ThreadScan = typename K::template ThreadScan<I, V, false>;

@@ -3,26 +3,7 @@
 #pragma once
 
 #include "common/dtype.cuh"
-
-enum : i64 {
-    kFirst = 1,           // of equal elements the first one wins (cummax, cummin)
-    kMinimum = 2,         // cummin
-    kReversed = 4,        // positions run against scan order (matters for indices only)
-    kUpsweepPrefix = 8,   // upsweep (prefix): compute the prefixes of splits and nothing else
-    kUpsweepSuffix = 16,  // upsweep (suffix): compute the suffixes of splits, given the prefixes
-    // Every operand is read in whole aligned 16-byte vectors: one row stride, fewer than 2^32 rows,
-    // rows (row_packed: the rows of a warp) of whole vectors; dy may have stride 0.
-    kVectorized = 32,
-    kFallback = 64,  // fallback pass: only the segments that reject_flags reject
-    // With kVectorized, along rows: a row begins and ends anywhere in a 16-byte vector, at the same
-    // offset in all operands.
-    kMisaligned = 128,
-    kLineAligned = 256,  // with kMisaligned: at the same offset of a 128-byte cache line, too
-    kFullWarps = 512,    // with kVectorized, row_resident: no warp has a partial tile, and all operands run forward
-    // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an
-    // H100.
-    kPrefetchNextRow = 1024
-};
+#include "scan/tuning.gen.cuh"
 
 struct Strided {
     char* data;

@@ -15,6 +15,7 @@
 //
 // The functor contract. A kind K has:
 //
+//     Tuning                   its tuned numbers, a struct of tuning.gen.cuh
 //     Number                   accumulator type
 //     Value                    element type of x: Number, i64 (indices), or void if x is not read
 //     Prefix, Suffix           states, trivially copyable, with static identity()

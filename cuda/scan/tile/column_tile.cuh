@@ -7,17 +7,15 @@
 #include "scan/tile/column_io.cuh"
 #include "scan/tile/row_tile.cuh"
 
-constexpr int kColumnThreads = 512;
-
-// Bytes of a row, and rows, that a thread owns: few columns, as each needs its own states.
+// Columns and rows that a thread owns: few columns, as each needs its own states.
 template <typename K, typename T>
-constexpr int kBytesPerThread = sizeof(T) == 8 || !(K::NEEDS_PREFIX || __is_same(typename K::Value, i64)) ? 8 : 4;
+constexpr int kColumnsPerThread = K::Tuning::COLUMN_TILED_COLUMNS[sizeof(T) / 4];
 template <typename K, typename T>
-constexpr int kRowsPerThread = (sizeof(T) == 4 && (K::NEEDS_PREFIX || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::NEEDS_PREFIX && !kHasFastPath<K>) ? 16 : 8;
+constexpr int kRowsPerThread = K::Tuning::COLUMN_TILED_ROWS[sizeof(T) / 4];
 
 template <typename K, typename T>
-struct ColumnTile : ColumnIO<T, kBytesPerThread<K, T> / sizeof(T), kRowsPerThread<K, T>> {
-    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kBytesPerThread<K, T> / sizeof(T), R = kRowsPerThread<K, T>,
+struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
+    static constexpr int N = sizeof(T) == 8 ? 2 : 4, W = kColumnsPerThread<K, T>, R = kRowsPerThread<K, T>,
                          COLUMNS = 32 * W;
     using A = typename K::Number;
     using Prefix = typename K::Prefix;

@@ -9,20 +9,10 @@
 #include "common/async_copy.cuh"
 #include "scan/state/direct_load.cuh"
 
-// 16-byte vectors of each operand a thread owns: fewer if two arrays of numbers are made of them,
-// more if only dy is read.
+// 16-byte vectors of each operand that a thread of row_packed owns. A fast path owns the most; the
+// general kind behind it, whose code is long and seldom run, half as many unless T is float64.
 template <typename K, typename T>
-constexpr int kVectorsPerThread = K::STORES_ELEMENTS && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4;
-
-// Of row_packed: half as many for the general kind behind a fast path, whose code is long and
-// seldom run. In float64 it is short.
-template <typename K, typename T>
-constexpr int kPackedVectors = kHasFastPath<K> && !K::IS_FAST && sizeof(T) < 8 ? 2 : 4;
-
-// Of the tiles of long rows: half of kVectorsPerThread to save registers, unless the kind reads dy
-// alone.
-template <typename K, typename T>
-constexpr int kTiledVectors = __is_same(typename K::Value, void) ? 4 : kVectorsPerThread<K, T> / 2;
+constexpr int kPackedVectors = K::IS_FAST ? kRowPackedVectors : K::Tuning::ROW_PACKED_VECTORS[sizeof(T) / 4];
 
 // Whether a kind computes much for each byte: on GPUs with much bandwidth, full warps are then
 // worth code of their own.
@@ -34,8 +24,6 @@ constexpr bool kBandwidthRich = false;
 constexpr bool kBandwidthRich = true;
 #endif
 
-// CTA size [threads]: the most of row_resident; row_packed.
-constexpr int kRowResidentThreads = 512, kRowPackedThreads = 256;
 constexpr int kComputeBoundThreads = 2 * kRowResidentThreads;  // threads per SM of a compute-bound kind
 
 template <typename K>
@@ -54,9 +42,9 @@ struct RowTile {
     using Prefix = typename K::Prefix;
     using Suffix = typename K::Suffix;
     static constexpr int V = 16 / sizeof(T),
-                         U = TILED ? kTiledVectors<K, T>
+                         U = TILED ? K::Tuning::ROW_TILED_VECTORS[sizeof(T) / 4]
                              : SEG ? kPackedVectors<K, T>
-                                   : kVectorsPerThread<K, T>,
+                                   : K::Tuning::ROW_RESIDENT_VECTORS[sizeof(T) / 4],
                          I = U * V;
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no shared memory

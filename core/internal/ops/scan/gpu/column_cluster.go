@@ -6,7 +6,7 @@ import "github.com/sternway/sternway/core/internal/num"
 // and shared memory, so that x and dy are read once.
 
 func supportsLengthColumnCluster(p *Problem) bool {
-	return p.Kind.hasKernel(ColumnCluster) && p.Length <= MaxClusterCTAs*ColumnClusterThreads
+	return p.Kind.HasKernel(ColumnCluster) && p.Length <= MaxClusterCTAs*ColumnClusterThreads
 }
 
 // configureColumnCluster gives each panel to as few CTAs as hold it and are a power of two, as the SMs of a GPU processing cluster take a whole

@@ -23,7 +23,7 @@ func Fallback(p *Problem, c *Config) Config {
 
 // fallbackRow recomputes rows by row_tiled, and splits long ones.
 func fallbackRow(p *Problem, f *Config) (ctas int64) {
-	f.Block, f.FlagsPerRow, f.TilesPerSplit = RowThreads, 1, tilesPerRow(p)
+	f.Block, f.FlagsPerRow, f.TilesPerSplit = RowResidentThreads, 1, tilesPerRow(p)
 	if f.TilesPerSplit < fallbackMinTiles {
 		return 0
 	}

@@ -9,7 +9,7 @@ func supportsLengthRowPacked(p *Problem) bool {
 }
 
 func supportsLengthRowResident(p *Problem) bool {
-	return p.PaddedLength() <= RowThreads*RowItems(p)
+	return p.PaddedLength() <= RowResidentThreads*RowItems(p)
 }
 
 // RowItems is the number of elements of a thread of row_resident.
@@ -23,7 +23,7 @@ func ColumnItems(p *Problem) ThreadTile { return columnTiledItems.of(p) }
 
 // tilesPerRow is the number of tiles of a row in row_tiled.
 func tilesPerRow(p *Problem) int64 {
-	return num.CeilDiv(max(1, p.PaddedLength()), RowThreads*TiledItems(p))
+	return num.CeilDiv(max(1, p.PaddedLength()), RowResidentThreads*TiledItems(p))
 }
 
 // unsplit is a configuration of segments of one tile each, which are the rows.
@@ -53,7 +53,7 @@ func configureRowResident(p *Problem, _ int64) Config {
 
 func configureRowTiled(p *Problem, _ int64) Config {
 	c := unsplit(p, RowTiled)
-	c.Block = RowThreads
+	c.Block = RowResidentThreads
 	if c.TilesPerSplit = tilesPerRow(p); c.TilesPerSplit > maxUnsplitTiles {
 		c.split(c.TilesPerSplit, fillCTAsPerSM*p.Device.NumSMs)
 	}

@@ -64,7 +64,8 @@ func (k Kind) Kernels() []string { return kindTraits[k].kernels }
 // HasFastPath reports that the kind is tried in arithmetic that is right only while numbers stay in range.
 func (k Kind) HasFastPath() bool { return kindTraits[k].hasFastPath }
 
-func (k Kind) hasKernel(name string) bool { return slices.Contains(kindTraits[k].kernels, name) }
+// HasKernel reports that the kind has a kernel of this name.
+func (k Kind) HasKernel(name string) bool { return slices.Contains(kindTraits[k].kernels, name) }
 
 // isByIndices reports the kind that reads indices in place of x, element by element.
 func (k Kind) isByIndices() bool { return k == Indices }

@@ -107,9 +107,9 @@ func (r *run) phases(c *Config, flags int64) error {
 		kernel        int
 		phase, status int64
 	}{
-		{isSplit && kindTraits[p.Kind].hasPrefix, prefixKernel, FlagPrefixPhase, 0},
+		{isSplit && kindTraits[p.Kind].hasPrefix, prefixKernel, FlagUpsweepPrefix, 0},
 		{records && !c.Cooperative, prefixKernel, 0, 0},
-		{isSplit && !c.Cooperative, own, FlagSuffixPhase, 0},
+		{isSplit && !c.Cooperative, own, FlagUpsweepSuffix, 0},
 		{true, own, 0, downsweepStatus},
 	} {
 		if !step.isNeeded {

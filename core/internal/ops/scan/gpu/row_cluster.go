@@ -15,7 +15,7 @@ func minSplits(p *Problem) int64 {
 
 // supportsLengthRowCluster reports rows longer than row_resident holds that a cluster holds, or the resident CTAs of the device.
 func supportsLengthRowCluster(p *Problem) bool {
-	return p.Kind.hasKernel(RowCluster) && !supportsLengthRowResident(p) && minSplits(p) <= max(MaxClusterCTAs, min(p.Device.NumSMs, MaxResidentSplits))
+	return p.Kind.HasKernel(RowCluster) && !supportsLengthRowResident(p) && minSplits(p) <= max(MaxClusterCTAs, min(p.Device.NumSMs, MaxResidentSplits))
 }
 
 // configureRowCluster gives each row to a cluster of many CTAs, which wait for each other less; a grid-resident row to as few as hold it.

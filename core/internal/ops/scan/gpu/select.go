@@ -133,14 +133,14 @@ func rowBaseline(p *Problem, endToEnd bool) string {
 
 // tiledFillsDevice reports that row_tiled keeps all threads of the device busy, and is faster than row_resident if it does.
 func tiledFillsDevice(p *Problem) bool {
-	return rowTiledFills.of(p) && p.Length >= minFillingTiles*RowThreads && p.Rows >= fillCTAsPerSM*p.Device.NumSMs
+	return rowTiledFills.of(p) && p.Length >= minFillingTiles*RowResidentThreads && p.Rows >= fillCTAsPerSM*p.Device.NumSMs
 }
 
 // isCandidate reports that a specialized kernel exists for the kind and is to be tried before its baseline: the one that was asked for, or
 // one that is faster.
 func isCandidate(p *Problem, s *strategy, columns int64) bool {
 	switch {
-	case s.isFaster == nil || !p.Kind.hasKernel(s.kernel):
+	case s.isFaster == nil || !p.Kind.HasKernel(s.kernel):
 		return false
 	case p.Kernel != "":
 		return p.Kernel == s.kernel

@@ -1,11 +1,13 @@
 package gpu
 
-// Tuned numbers of the kernels. Those that CUDA repeats are compared with the sources by TestConstants. All were measured on an H100 SXM5
-// unless a comment names another card; the tables of the benchmark are in bench/results.
+// Tuned numbers of the kernels. Those that kernels are compiled with are generated to cuda/scan/tuning.gen.cuh. All were measured on an H100
+// SXM5 unless a comment names another card; the tables of the benchmark are in bench/results.
+
+//go:generate go run ./tuninggen ../../../../../cuda/scan/tuning.gen.cuh
 
 // Threads of a CTA.
 const (
-	RowThreads             = 512 // row_resident, row_tiled: at most
+	RowResidentThreads     = 512 // row_resident, row_tiled: at most
 	RowPackedThreads       = 256
 	ColumnThreads          = 512 // column_tiled: at most
 	RowPipelinedThreads    = 256
@@ -19,14 +21,14 @@ const (
 // Memory.
 const (
 	sectorBytes    = 32      // least transaction of device memory
-	LineBytes      = 128     // cache line: tiles of row_pipelined begin with one where rows do not begin with a sector
+	LineBytes      = 128     // cache line: a row of a panel of column_cluster; tiles of row_pipelined begin with one where rows do not begin with a sector
 	minPanelBytes  = 64      // column_tiled: narrower panels read less than a transaction
 	h100BytesPerSM = 25396e6 // bandwidth of an H100 SXM5 per SM [bytes/s]
 )
 
 // General kernels.
 const (
-	RowPackedVectors   = 4  // 16-byte vectors of a thread
+	RowPackedVectors   = 4  // row_packed: 16-byte vectors of a thread, at most
 	rowPackedThreshold = 16 // row_packed: rows of so many vectors or fewer, for each vector of a thread
 	maxStridedPacked   = 64 // row_packed: elements of rows that do not lie end to end, less than
 	fillCTAsPerSM      = 2  // CTAs per SM below which segments are split
@@ -47,9 +49,9 @@ const (
 
 // Cluster kernels.
 const (
-	MaxClusterCTAs         = 16
-	portableClusterCTAs    = 8 // every device with clusters takes these
-	RowClusterVectors      = 8 // 16-byte vectors of each operand that a thread owns
+	MaxClusterCTAs         = 16 // CTAs of a cluster at most
+	portableClusterCTAs    = 8  // every device with clusters takes these
+	RowClusterVectors      = 8  // 16-byte vectors of each operand that a thread of row_cluster owns: many, as the scan within a thread needs no exchange
 	RowClusterSmem         = 5 << 10
 	MaxResidentSplits      = 256 // CTAs of a row without a cluster: each reads the status of all
 	rowClusterFewRounds    = 4   // fewer rounds over the grid are balanced exactly
@@ -57,6 +59,32 @@ const (
 	RecomputedRows         = 20  // column_cluster: rows of x in shared memory, of 16-bit logcumsumexp
 	minColumnClusterLength = 512 // shorter panels are in the level-2 cache when they are read again
 )
+
+// CompiledTuning are the tuned numbers that the kernels of a kind are compiled with.
+type CompiledTuning struct {
+	RowPackedVectors       int64
+	RowResidentVectors     int64
+	RowTiledVectors        int64
+	RowPipelinedVectors    int64
+	RowPipelinedCTAsPerSM  int64
+	CooperativeRows        bool
+	ColumnTiledColumns     int64
+	ColumnTiledRows        int64
+	ColumnPipelinedColumns int64
+	ColumnPipelinedRows    int64
+}
+
+// CompiledTuningOf are those of a kind for elements of a size [bytes].
+func CompiledTuningOf(kind Kind, elementSize int64) CompiledTuning {
+	p := &Problem{Kind: kind, ElementSize: elementSize}
+	tiled, pipelined := columnTiledItems.of(p), columnPipelinedItems.of(p)
+	return CompiledTuning{
+		RowPackedVectors: rowPackedVectors.of(p), RowResidentVectors: rowResidentVectors.of(p), RowTiledVectors: rowTiledVectors.of(p),
+		RowPipelinedVectors: rowPipelinedVectors.of(p), RowPipelinedCTAsPerSM: rowPipelinedLimits.of(p).CTAsPerSM, CooperativeRows: cooperativeRows.of(p),
+		ColumnTiledColumns: tiled.Columns, ColumnTiledRows: tiled.Rows,
+		ColumnPipelinedColumns: pipelined.columns, ColumnPipelinedRows: pipelined.rowsPerWarp,
+	}
+}
 
 // perSize is one number for elements of 2, 4 and 8 bytes.
 type perSize[T any] [3]T
@@ -72,7 +100,8 @@ var rowPackedVectors = perKind[int64]{
 	Cumsum: {4, 4, 4}, Cumprod: {2, 2, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 2, 4}, Indices: {4, 4, 4},
 }
 
-// rowResidentVectors and rowTiledVectors are the numbers of vectors of a thread of row_resident and of row_tiled.
+// rowResidentVectors and rowTiledVectors are the numbers of vectors of a thread of row_resident and of row_tiled: fewer if two arrays of numbers
+// are made of them, more if only dy is read. row_tiled has half as many to save registers, unless the kind reads dy alone.
 var (
 	rowResidentVectors = perKind[int64]{
 		Cumsum: {4, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 4, 4}, Indices: {4, 4, 4},
@@ -122,7 +151,7 @@ var rowPipelinedLimits = perKind[RowPipelinedLimits]{
 	Logcumsumexp: {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
 }
 
-// cooperativeRows marks kinds of which row_pipelined has cooperative rows: COOPERATIVE of cuda/scan/row/pipelined.cuh.
+// cooperativeRows marks kinds of which row_pipelined has cooperative rows; the others lack registers for them.
 var cooperativeRows = perKind[bool]{
 	Cumsum: {true, true, true}, Cumprod: {true, true, false}, Cumextremum: {true, true, true}, Logcumsumexp: {false, true, false},
 }
