@@ -234,7 +234,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         }
         Vector xs[R], ys[R];
         if constexpr (X) read(stage, xs, rows, static_cast<T>(K::pad(args)));
-        read(stage + (X ? OPERAND : 0), ys, rows, T());
+        read(stage + (X ? OPERAND : 0), ys, rows, pad_y<K, T>());
         Records known;
         if constexpr (K::READS_RECORDS) known = reinterpret_cast<const Records*>(stage + OPERAND)[threadIdx.x];
         const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };

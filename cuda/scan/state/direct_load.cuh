@@ -29,13 +29,13 @@ struct DirectLoadIO : WarpTransposeIO<T, U, true, false, FULL_WARPS> {
         }
     }
 
-    __device__ void repeat(Vector (&word)[U]) const
+    __device__ void repeat(Vector (&word)[U], T pad) const
     {
         const T all = p[-at.first];
 #pragma unroll
         for (int u = 0; u < U; ++u)
 #pragma unroll
-            for (int v = 0; v < V; ++v) word[u].set(v, this->whole(own(u)) ? all : T());
+            for (int v = 0; v < V; ++v) word[u].set(v, this->whole(own(u)) ? all : pad);
     }
 
     __device__ void finish(Vector (&word)[U], uint4*, T) const

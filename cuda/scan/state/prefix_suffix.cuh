@@ -35,6 +35,11 @@
 //         finish(suffix, x, y, segment_heads, store)  takes the suffix of everything after the thread;
 //                                                     calls store(c, dx of elements c * N ..)
 //
+// A kind need not be a gradient: kernels load y from the operand dy, x from x, and store to dx. A
+// scan forward has its state as Suffix, NEEDS_PREFIX false, and positions in reverse: with Value
+// void it has one input, and with Value Number two, such as h[k] = x[k] h[k-1] + y[k]. There is one
+// output, of the type of the inputs, and rows begin with the identity.
+//
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
 // element may; otherwise at most one does. x(i) and y(i) are elements by number. The order of calls
 // is prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish; with
@@ -142,6 +147,8 @@ struct KindDefaults {
     static constexpr bool LONG_COMBINE = false;  // combine is long code: loops over it are not unrolled
     static constexpr bool SEGMENTED_SUM = false;  // a suffix is a sum that is open or closed: one vote finds segments
 
+    static constexpr float PAD_Y = 0;  // y of an element that does not exist
+
     // Elements of a thread, in COUNT vectors of WIDTH, whose values are recomputed from x at the end to save registers.
     template <int WIDTH, int COUNT>
     static constexpr int RECOMPUTED = 0;
@@ -168,6 +175,17 @@ using FastPath = std::conditional_t<
 // Whether K has a fast path, or is one.
 template <typename K>
 constexpr bool kHasFastPath = FastPath<K, float>::IS_FAST;
+
+// y of an element that does not exist. The default avoids a conversion, which the compiler does not
+// fold for 16-bit types.
+template <typename K, typename T>
+__device__ T pad_y()
+{
+    if constexpr (K::PAD_Y == 0)
+        return T();
+    else
+        return static_cast<T>(K::PAD_Y);
+}
 
 // Rejections by a fast path, as bits. A row has up to two ways to be accepted: its products stay in
 // range, or its inputs are bounded. Each bit rules out one way for the elements of a thread; a row

@@ -131,13 +131,13 @@ struct WarpTransposeIO {
     // Whether the operand repeats one number (stride 0).
     __device__ bool repeats() const { return VECTORIZED && !FULL_WARPS && operand.step == 0; }
 
-    __device__ void repeat(Vector (&word)[U]) const
+    __device__ void repeat(Vector (&word)[U], T pad) const
     {
         const T all = p[-at.first];
 #pragma unroll
         for (int u = 0; u < U; ++u)
 #pragma unroll
-            for (int v = 0; v < V; ++v) word[u].set(v, whole(u * 32 + lane()) ? all : T());
+            for (int v = 0; v < V; ++v) word[u].set(v, whole(u * 32 + lane()) ? all : pad);
     }
 
     // Calls f(k) for the elements of partial vectors, and perhaps for some before lo and from hi

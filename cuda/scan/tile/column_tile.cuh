@@ -166,7 +166,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         Vector xs[R], ys[R];
         if constexpr (X) this->load(args.x, at.x, tile, n, xs, static_cast<T>(K::pad(args)));
         if (!prefix_only)
-            this->load(args.dy, at.dy, tile, n, ys, T());
+            this->load(args.dy, at.dy, tile, n, ys, pad_y<K, T>());
         else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
         Prefix before;  // of the column that the thread owns

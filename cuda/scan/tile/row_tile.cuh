@@ -217,9 +217,9 @@ struct RowTile {
         const T pad = static_cast<T>(X ? K::pad(args) : A(0));
         if constexpr (X) x.start(xs, pad);
         if (!prefix_only && y.repeats())
-            y.repeat(ys);
+            y.repeat(ys, pad_y<K, T>());
         else if (!prefix_only)
-            y.start(ys, T());
+            y.start(ys, pad_y<K, T>());
         const unsigned first = segment_heads_of(at);
         // A shuffle keeps the mask in one register instead of one predicate a bit.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
@@ -239,7 +239,7 @@ struct RowTile {
         Suffix suffix;
         const auto find_suffix = [&] {
             if constexpr (X) rematerialize(xs);
-            y.finish(ys, smem, T());
+            y.finish(ys, smem, pad_y<K, T>());
             suffix = thread.suffix(xv, yv, segment_heads());
         };
         if constexpr (K::PREFIX_FROM_SUFFIX) {  // never TILED
@@ -260,7 +260,7 @@ struct RowTile {
             suffix = exclusive_suffix(suffix, cuts);
         }
         if (!SEG) __syncthreads();
-        if constexpr (K::SUFFIX_NEEDS_PREFIX) y.finish(ys, smem, T());
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) y.finish(ys, smem, pad_y<K, T>());
         if constexpr (X) rematerialize(xs);
         rematerialize(ys);
         if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
@@ -306,9 +306,9 @@ struct RowTile {
         Suffix suffix[U];
         ThreadScan thread;
         if (y.repeats())
-            y.repeat(ys);
+            y.repeat(ys, pad_y<K, T>());
         else
-            y.fetch(ys, T());
+            y.fetch(ys, pad_y<K, T>());
 #pragma unroll
         for (int u = 0; u < U; ++u)
             suffix[u] = inclusive_suffix<K>(
