@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import _plan
+from .. import _library
 from .._cases import CASES, Case, Problem, TorchSource
 from .._cases.progress import Progress
 from .._cases.table import Table, time_text
@@ -49,14 +49,14 @@ def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]
 
     problems = [Problem(case, TorchSource(device), SHAPE, "float32") for case in CASES]
     x, y = torch.randn(2, *SHAPE, device=device)
-    library, plan, given = _plan._native(), problems[0].plan, problems[0].operands()
+    library, plan, given = _library.load(), problems[0].plan, problems[0].operands()
     held = plan._held(given, None)
     launch = "native: read, check, launch, count the writes"
     calls: dict[str, Callable[[], Any]] = {
         "torch.neg(out=)": lambda: torch.neg(x, out=y),
         "an empty native call": library.pybind_GetNumThreads,
         "native: read the operands and check them": lambda: library.pybind_CanImplement(plan._handle, id(held)),
-        launch: lambda: _plan._run_usual(plan._handle, plan._names, plan._inputs, given, -1),
+        launch: lambda: _library.run_usual(plan._handle, plan._names, plan._inputs, given, -1),
     }
     kernels = {**dict.fromkeys(calls, ""), launch: plan.sku.kernel}
     for problem in problems:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from .. import _plan
+from .. import _library
 from .._cases import Case, Shape
 from .._cases.table import Table, shape_text, time_text
 from .row import Row
@@ -24,10 +24,10 @@ def machine(device: str) -> str:
     """The device, its driver, the versions and the threads, on one line."""
     import torch
 
-    facts = _plan.info()
+    facts = _library.info()
     versions = f"torch {torch.__version__}, sternway {facts['version']}, Python {platform.python_version()}"
     if device == "cpu":
-        threads = f"{torch.get_num_threads()} threads of torch, {_plan.get_num_threads()} of sternway"
+        threads = f"{torch.get_num_threads()} threads of torch, {_library.get_num_threads()} of sternway"
         return f"{first_line('/proc/cpuinfo', 'model name') or platform.machine()}, {threads}, {versions}"
     name = torch.cuda.get_device_name(device)
     driver = re.search(r"\d+\.\d+[.\d]*", first_line("/proc/driver/nvidia/version", "NVRM version"))
@@ -59,7 +59,7 @@ def commit() -> str:
             return git("describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
         pass
-    return str(_plan.info()["version"])
+    return str(_library.info()["version"])
 
 
 def command() -> str:

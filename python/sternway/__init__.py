@@ -8,7 +8,7 @@
 Functions take arrays of any library that speaks DLPack; plans are for calls that repeat; ``sternway.torch`` is for autograd.
 """
 
-from ._plan import get_num_threads, info, set_num_threads
+from ._library import get_num_threads, info, set_num_threads
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee
 from ._unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
 from .dequantize import (

@@ -166,11 +166,11 @@ def describe(op: str, operand: str, x: Any) -> Lent:
         UnsupportedError: a library that cannot lend this array, or more dimensions than an operand may have.
         InvalidProblemError: a description that no memory can have.
     """
-    from . import _plan
+    from . import _library
 
     item = lend(op, operand, x)
     held = (item,)
-    library = _plan._native()
+    library = _library.load()
     try:
         facts = json.loads(library.pybind_Inspect(id(held)))
     except RuntimeError as error:

@@ -1,19 +1,15 @@
-"""Plans, the only way from Python to the native library. No other module imports ``_native``."""
+"""Plans: a kernel selected for a descriptor on a device, and its runs."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import logging
-import operator
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
-from . import errors
+from . import _library, errors
 from ._arrays import Array, device_name, device_of, dtype_name, producer
 from ._descriptor import Descriptor
 from ._lent import Lent, is_jax, speaks_dlpack
@@ -22,81 +18,6 @@ from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of, table
 
 D = TypeVar("D", bound=Descriptor)
 P = TypeVar("P", bound="Plan[Any]")
-
-_log = logging.getLogger("sternway")
-_log_runs = False
-
-
-@functools.cache
-def _native() -> Any:
-    """The native library. It is loaded at first use, so a process that only imports sternway can still fork."""
-    global _run, _log_runs
-    from . import _native as library
-
-    if os.environ.get("STERNWAY_CHECK") == "1":
-        library.pybind_SetCheck(1)
-    level = os.environ.get("STERNWAY_LOG", "").upper()
-    if level in ("INFO", "DEBUG"):
-        _log.setLevel(level)
-        _log_runs = level == "DEBUG"
-        if not logging.getLogger().handlers and not _log.handlers:
-            _log.addHandler(logging.StreamHandler())
-    _warn_of_ignored_numbers()
-    os.register_at_fork(after_in_child=_after_fork)
-    _run = library.pybind_Run
-    return library
-
-
-def _warn_of_ignored_numbers() -> None:
-    """Warn of thread counts in the environment that the native library ignores: it has no log of its own."""
-    for variable in ("STERNWAY_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(variable, "").strip()
-        first = text.split(",")[0].strip() if variable == "OMP_NUM_THREADS" else text  # one for each level of nesting
-        if text and not (re.fullmatch(r"\+?[0-9]{1,18}", first) and 1 <= int(first) <= 65536):
-            _log.warning("%s=%r is ignored: it must be a number of threads between 1 and 65536", variable, text)
-
-
-_NOT_RUN, _RAN = 0, 1
-"""Results of _run_usual: an operand is wrong or is no plain tensor of torch; it ran and raised torch's version counters."""
-
-
-def _before_torch(*_: Any) -> int:
-    return _NOT_RUN
-
-
-_run: Callable[..., int]
-_run_usual: Callable[..., int] = _before_torch  # the native library's, once it has met torch
-
-
-def _after_fork() -> None:
-    """Make every call in a forked child raise: the Go runtime has only one thread there and would hang."""
-    global _native, _run, _run_usual
-
-    def refuse(*_: Any) -> NoReturn:
-        raise errors.make(
-            "unsupported",
-            "sternway",
-            "the process",
-            "the one that loaded the library",
-            "a fork of it",
-            'start workers with the "spawn" or "forkserver" method of multiprocessing',
-        )
-
-    _native = _run = _run_usual = refuse  # type: ignore[assignment]
-
-
-def _raise(error: Exception, op: str = "") -> NoReturn:
-    """Raise the native library's error. op replaces the operation where the error names the library or a step of it."""
-    refusal = None
-    try:
-        if type(error) is RuntimeError:  # the native library knows no other class
-            refusal = errors.native_error(str(error))
-            if op and refusal.op in ("select", "sternway"):
-                errors.renamed(refusal, op)
-            raise refusal from None
-        raise error
-    finally:
-        del error, refusal  # no cycle through the traceback, which would keep the operands alive
 
 
 class Plan(Generic[D]):
@@ -166,12 +87,12 @@ class Plan(Generic[D]):
         if where != "cpu" and os.environ.get("STERNWAY_BACKEND") == "cpu":
             raise errors.make("unsupported", descriptor.family, "device", "cpu, as STERNWAY_BACKEND=cpu hides the GPU", where)
         chosen = json.dumps({**dataclasses.asdict(preference), "kernel": preference.kernel or ""})
-        library = _native()
+        library = _library.load()
         try:
             handle = library.pybind_Select(descriptor.to_json(), where, chosen)
             facts = json.loads(library.pybind_Describe(handle))
         except RuntimeError as error:
-            _raise(error, descriptor.family)
+            _library.raise_error(error, descriptor.family)
         guarantee = PrecisionGuarantee(**facts["sku"].pop("precision_guarantee"))
         names = tuple(sys.intern(name) for name in (*(o["name"] for o in facts["operands"]), "workspace"))
         plan = cls.__new__(cls)
@@ -189,7 +110,7 @@ class Plan(Generic[D]):
             _outputs=tuple(o["name"] for o in facts["operands"] if o["out"]),
             _facts=facts,
         )
-        _log.info("selected %r", plan)
+        _library.log.info("selected %r", plan)
         return plan
 
     def __init__(self) -> None:
@@ -203,7 +124,7 @@ class Plan(Generic[D]):
     def __del__(self) -> None:
         if "_handle" in self.__dict__ and sys is not None and not sys.is_finalizing():
             try:
-                _native().pybind_Release(self._handle)
+                _library.load().pybind_Release(self._handle)
             except errors.Error:
                 return  # a fork: the child has no plan to release
 
@@ -242,9 +163,9 @@ class Plan(Generic[D]):
         operands["workspace"] = self._workspace(operands, None) if workspace is None else workspace
         held = self._held(operands, None)
         try:
-            _native().pybind_CanImplement(self._handle, id(held))
+            _library.load().pybind_CanImplement(self._handle, id(held))
         except RuntimeError as error:
-            _raise(error)
+            _library.raise_error(error)
 
     def run(self, *, workspace: Array | None = None, stream: Any = None, **operands: Array | None) -> None:
         """Check the operands and launch the kernel. Every element of each output is overwritten.
@@ -279,21 +200,21 @@ class Plan(Generic[D]):
             array([0.75, 0.75, 0.75], dtype=float32)
         """
         handle = -1 if stream is None or self.device == "cpu" else stream_handle(self.sku.op, stream)
-        if _log_runs:
-            _log.debug("run %s on %s", self.sku.op, self.device)
+        if _library.log_runs:
+            _library.log.debug("run %s on %s", self.sku.op, self.device)
         if workspace is None and self.workspace_size and self._workspace_for in operands:
             workspace = self._workspace(operands, stream)
         if workspace is not None:
             operands["workspace"] = workspace
-        outcome = _run_usual(self._handle, self._names, self._inputs, operands, handle)
-        if outcome == _RAN:
+        outcome = _library.run_usual(self._handle, self._names, self._inputs, operands, handle)
+        if outcome == _library.RAN:
             return
-        if outcome == _NOT_RUN:
+        if outcome == _library.NOT_RUN:
             held = self._held(operands, handle)
             try:
-                _run(self._handle, id(held), handle)
+                _library.run(self._handle, id(held), handle)
             except RuntimeError as error:
-                _raise(error)
+                _library.raise_error(error)
         count_writes(operands.get(name) for name in self._outputs)
 
     def _held(self, operands: dict[str, Any], stream: int | None) -> tuple[Any, ...]:
@@ -303,8 +224,7 @@ class Plan(Generic[D]):
                 known, shown = ", ".join(self._names[:-1]), errors.shown(name)
                 got = "an unexpected operand" if type(name) is str else f"a name of the class {type(name).__name__}"
                 raise errors.make("invalid_problem", self.sku.op, shown, f"one of {known}", got)
-        global _run_usual
-        _run_usual = meet_torch(operands.values(), _native()) or _run_usual
+        _library.run_usual = meet_torch(operands.values(), _library.load()) or _library.run_usual
 
         def readable(name: str) -> Any:
             x = operands.get(name)
@@ -378,90 +298,3 @@ def _given(op: str, names: list[str], out: Any) -> dict[str, Array]:
         got = f"{len(given)}, of which {missing} None" if missing else str(len(given))
         raise errors.make("invalid_problem", op, "out", f"{count} ({', '.join(names)})", got)
     return dict(zip(names, given, strict=True))
-
-
-def info() -> dict[str, Any]:
-    """Describe this installation: versions, devices, driver, kernel image and threads.
-
-    Returns:
-        a dict of plain values, which can be written as JSON:
-
-        - ``version``, ``python``, ``go``: version strings; ``torch``: its version, or None where it has not been imported.
-        - ``backends``: a list of ``"cpu"`` and, where a GPU can be used, ``"cuda"``.
-        - ``devices``: a list of a dict for each GPU: its name, architecture, multiprocessors and memory in bytes.
-        - ``driver``: the CUDA version that the driver supports, or why there is no driver.
-        - ``kernel_image``: the architectures, the hash of each file and the version of nvcc; None in a build without kernels.
-        - ``threads``: the number that :func:`get_num_threads` returns.
-        - ``families``: the operations that there are plans for.
-
-    Raises:
-        UnsupportedError: in a fork of a process that had already loaded the native library.
-
-    Example:
-        >>> import sternway as sw
-        >>> sw.info()["backends"][0]
-        'cpu'
-    """
-    facts: dict[str, Any] = json.loads(_native().pybind_Info())
-    facts["python"] = sys.version.split()[0]
-    facts["torch"] = getattr(sys.modules.get("torch"), "__version__", None)
-    if os.environ.get("STERNWAY_BACKEND") == "cpu":
-        facts.update(backends=["cpu"], devices=[], driver="hidden by STERNWAY_BACKEND=cpu")
-    return facts
-
-
-def set_num_threads(n: int) -> None:
-    """Set how many threads one run on the CPU may use, for the whole process. Results do not depend on it.
-
-    This takes precedence over every other setting that :func:`get_num_threads` lists. A run never uses more threads than there
-    are processors for this process.
-
-    Args:
-        n: a number of threads from 1 to 65536.
-
-    Raises:
-        InvalidProblemError: n < 1 or n > 65536.
-        TypeError: n is no integer.
-        UnsupportedError: in a fork of a process that had already loaded the native library.
-
-    Example:
-        >>> import sternway as sw
-        >>> before = sw.get_num_threads()
-        >>> sw.set_num_threads(1)
-        >>> sw.get_num_threads()
-        1
-        >>> sw.set_num_threads(before)
-    """
-    try:
-        _native().pybind_SetNumThreads(min(max(operator.index(n), -(1 << 63)), (1 << 63) - 1))
-    except RuntimeError as error:
-        _raise(error)
-
-
-def get_num_threads() -> int:
-    """Return how many threads one run on the CPU may use if the calling thread starts it.
-
-    The first of these settings that exists decides:
-
-    1. the number given to :func:`set_num_threads`;
-    2. the environment variable STERNWAY_NUM_THREADS, as it was when the native library was loaded, at its first use;
-    3. ``torch.get_num_threads()`` of the calling thread at this moment, if the process has imported torch;
-    4. the environment variable OMP_NUM_THREADS, as it was when the native library was loaded;
-    5. the processors of this process: its CPU affinity or, if that is smaller, the CPU quota of its control groups, rounded up.
-
-    A variable whose value is no number from 1 to 65536 is ignored, with a warning of the logger ``sternway``. A run uses at
-    most as many threads as setting 5 says, and fewer if its work is too small to share or other programs keep the processors
-    busy.
-
-    Returns:
-        the number of threads, 1 or more.
-
-    Raises:
-        UnsupportedError: in a fork of a process that had already loaded the native library.
-
-    Example:
-        >>> import sternway as sw
-        >>> sw.get_num_threads() >= 1
-        True
-    """
-    return int(_native().pybind_GetNumThreads())

@@ -20,7 +20,7 @@ from forged import DLTensor, Managed, describe, longs, new_capsule
 from interpreter import python
 
 import sternway as sw
-from sternway import _plan
+from sternway import _library
 
 native = importlib.import_module("sternway._native")
 
@@ -124,7 +124,7 @@ NOT_RUN, RAN, RAN_UNCOUNTED = 0, 1, 2
 
 
 def run_usual(plan: int, **given: Any) -> int:
-    return _plan._run_usual(plan, NAMES, 4, given, -1)
+    return _library.run_usual(plan, NAMES, 4, given, -1)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from .. import errors
 from .._arrays import Array, device_name
-from .._plan import info
+from .._library import info
 
 Shape = tuple[int, ...]
 

@@ -13,8 +13,9 @@ except ImportError as error:
     raise ImportError("sternway.torch needs PyTorch: pip install 'sternway[torch]'") from error
 
 from .accelerate import accelerate
-from .dequantize import dequantize_per_token, fake_quantize_per_token
+from .dequantize import dequantize_per_token
 from .embedding_bag import EmbeddingBag, embedding_bag
+from .fake_quantize import fake_quantize_per_token
 from .lerp import lerp
 from .patch_rope import patch_rope
 from .rope import apply_rotary_pos_emb, rope

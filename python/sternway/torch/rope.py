@@ -1,145 +1,16 @@
-"""Rotary position embedding: forward and backward are sternway's, each the transpose of the other."""
+"""Rotary position embedding of one input, or of queries and keys by tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..errors import make, reported_as
-from ..rope import Options, extents, options_of, rotate
-from ._calls import materialized, require_tensors
-from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, traced, way
-from ._rope_operands import (
-    OP,
-    arranged,
-    floating,
-    folded,
-    heads_in_tables,
-    laid_out,
-    require_columns,
-    table_gradients,
-    tables_of,
-)
-from ._tangents import Inputs
-
-
-@torch.library.custom_op("sternway::rope", mutates_args=())
-def _operator(
-    x: Tensor,
-    x_k: Tensor | None,
-    positions: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    base: float,
-    pairing: str,
-    rotary_dim: int | None,
-    rotary_start: int,
-    angle: str,
-    layout: str,
-    direction: str,
-) -> tuple[Tensor, Tensor]:
-    """The rotation as an operator, for calls that torch must see. Without x_k its second result is empty."""
-    options = (base, pairing, rotary_dim, rotary_start, angle, layout)
-    y, *y_k = rotate(direction, x, x_k, positions, cos, sin, options)
-    return y, y_k[0] if y_k else x.new_empty(0)
-
-
-@_operator.register_fake
-def _(x: Tensor, x_k: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(0) if x_k is None else torch.empty_like(x_k)
-
-
-_operator.register_vmap(each("rope", _operator))
-
-_TRANSPOSE = {"forward": "backward", "backward": "forward"}
-
-
-def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
-    """The gradient of a rotation: the rotation in the other direction. That of the tables is in torch operations."""
-    x, x_k, positions, cos, sin, *options, direction = inputs
-    dy = grads[0], None if x_k is None else grads[1]
-    dx, dx_k = apply(_GRADIENT.function, *dy, positions, cos, sin, *options, _TRANSPOSE[direction])
-    dcos = dsin = None
-    if needs[3] or needs[4]:
-        rotations = [(a, b) if direction == "forward" else (b, a) for a, b in zip((x, x_k), dy, strict=True) if b is not None]
-        dcos, dsin = table_gradients(rotations, positions, cos, sin, tuple(options))
-    return dx, None if x_k is None else dx_k, None, dcos, dsin, *[None] * 7
-
-
-_GRADIENT = differentiable(_operator, _transposed)
-
-
-class _Rope(torch.autograd.Function):
-    """The rotation of x, or of x and x_k with the same positions and tables.
-
-    learned: whether the tables may need a gradient, for which x is kept.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        x: Tensor,
-        x_k: Tensor | None,
-        positions: Tensor | None,
-        cos: Tensor | None,
-        sin: Tensor | None,
-        options: Options,
-        learned: bool,
-    ) -> tuple[Tensor, ...]:
-        if traced() or intercepted(x):
-            y, y_k = _operator(x, x_k, positions, cos, sin, *options, "forward")
-            return (y,) if x_k is None else (y, y_k)
-        return rotate("forward", x, x_k, positions, cos, sin, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, x_k, positions, cos, sin, ctx.options, ctx.learned = inputs
-        ctx.save_for_backward(positions, cos, sin, *((x, x_k) if ctx.learned else ()))
-        ctx.strides = [y.stride() for y in output]  # as x's, where those are dense
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        nothing = (None,) * 7
-        given = [materialized(g) for g in grads if g is not None]
-        if not given:
-            return nothing
-        results: Any
-        positions, cos, sin, *saved = ctx.saved_tensors
-        if call := way(given[0], _GRADIENT):
-            results = call(given[0], given[1] if len(given) == 2 else None, positions, cos, sin, *ctx.options, "backward")
-        else:
-            strides = [s for s, g in zip(ctx.strides, grads, strict=True) if g is not None]
-            out = tuple(g.new_empty_strided(g.shape, s) for g, s in zip(given, strides, strict=True))
-            x_k = given[1] if len(given) == 2 else None
-            results = rotate("backward", given[0], x_k, positions, cos, sin, ctx.options, out)
-        dcos = dsin = None
-        if ctx.learned and (ctx.needs_input_grad[3] or ctx.needs_input_grad[4]):
-            inputs = [x for x, g in zip(saved, grads, strict=False) if g is not None]
-            dcos, dsin = table_gradients(list(zip(inputs, given, strict=True)), positions, cos, sin, ctx.options)
-        found = iter(results)
-        dx = [None if g is None else next(found) for g in grads]
-        return dx[0], dx[1] if len(dx) == 2 else None, None, dcos, dsin, None, None
-
-
-def _rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
-    """Rotate one or two inputs, with gradients."""
-    x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
-    if exporting():  # which would drop the backward of a Function
-        return _operator(x, x_k, positions, cos, sin, *options, "forward")[: len(inputs)]
-    learned = cos is not None and sin is not None and _learned(cos, sin)
-    return apply(_Rope, x, x_k, positions, cos, sin, options, learned)
-
-
-def _learned(cos: Tensor, sin: Tensor) -> bool:
-    """Whether gradients of the tables may be needed. torch.compile does not see this inside a transform."""
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
-        return True
-    return torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
+from ..rope import extents, options_of
+from ._calls import require_tensors
+from ._rope import rotated, rotated_by_heads
+from ._rope_operands import OP, arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
 
 
 @reported_as("sternway.torch.rope", {"dy": "x"})
@@ -200,20 +71,12 @@ def rope(
     if cos is None or sin is None:
         if cos is None and sin is None and positions is not None and positions.is_floating_point():
             cos, sin, positions = *tables_of(positions, x, options), None
-        return _rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]
+        return rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]
     pairs = (head_dim if rotary_dim is None else rotary_dim) // 2
     cos, sin = (arranged(floating(name, t, x), pairs, columns, pairing) for name, t in (("cos", cos), ("sin", sin)))
     if not heads_in_tables(cos.shape, batch, heads):
-        return _rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]
-    return _by_heads([x], positions, cos, sin, options)[0]
-
-
-def _by_heads(inputs: list[Tensor], positions: Tensor | None, cos: Tensor, sin: Tensor, options: Options) -> list[Tensor]:
-    """Rotate inputs by tables that differ by head."""
-    if cos.shape != sin.shape:
-        raise make("invalid_problem", OP, "sin", "of the shape of cos", str(list(sin.shape)))
-    f = folded(inputs, positions, cos, sin, options[-1])
-    return [f.unfold(y) for y in _rotated(f.inputs, f.positions, f.cos, f.sin, (*options[:-1], f.layout))]
+        return rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]
+    return rotated_by_heads([x], positions, cos, sin, options)[0]
 
 
 @reported_as("sternway.torch.apply_rotary_pos_emb", {"dy": "q", "dy_k": "k"})
@@ -299,8 +162,9 @@ def rotate_by_tables(
     options = options_of(10000.0, pairing, rotary_dim, rotary_start, "float64", layout)
     cos, sin = (arranged(t, rotary_dim // 2, columns, pairing) for t in (cos, sin))
     four = inputs if q.dim() == 4 else [x[None] for x in inputs]
-    rotated = _rotated(four, None, cos, sin, options) if cos.dim() == 3 else _by_heads(four, None, cos, sin, options)
-    return list(rotated) if q.dim() == 4 else [y[0] for y in rotated]
+    rotation = rotated if cos.dim() == 3 else rotated_by_heads
+    outputs = rotation(four, None, cos, sin, options)
+    return list(outputs) if q.dim() == 4 else [y[0] for y in outputs]
 
 
 def _rotary_dim(head_dim: int, width: int, rotary_dim: Any) -> int:

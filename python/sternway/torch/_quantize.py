@@ -1,0 +1,102 @@
+"""Parts that dequantisation and fake quantisation per token share: checks of operands, dtypes, and their operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._arrays import device_of, dtype_name
+from ..errors import Error, make, renamed
+from ._calls import FLOATS, require_tensors
+from ._operators import in_front, intercepted
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+
+
+def require_dtype(name: str, operand: str, dtype: Any, dtypes: tuple[torch.dtype, ...]) -> None:
+    if dtype not in dtypes:
+        wanted = f"one of {', '.join(map(dtype_name, dtypes))}"
+        got = dtype_name(dtype) if isinstance(dtype, torch.dtype) else f"{dtype!r:.80}"
+        raise make("unsupported", f"sternway.torch.{name}", operand, wanted, got)
+
+
+def require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
+    """Raise the error of the backward for a scale or zero point that has not one number for each token of x."""
+    tokens = list(x.shape[:-1])
+    for operand, value, dtypes in (("scale", scale, FLOATS), ("zero_point", zero_point, FLOATS + _INTEGERS)):
+        if value is None:
+            continue
+        require_tensors(name, **{operand: value})
+        op, shape = f"sternway.torch.{name}", list(value.shape)
+        require_dtype(name, operand, value.dtype, dtypes)
+        if shape not in (tokens, [*tokens, 1]):
+            raise make("invalid_problem", op, operand, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
+
+
+def require_plan(
+    name: str, x: str, data: Tensor, inputs: tuple[Tensor | None, ...], select: Callable[..., Any], *how: Any
+) -> None:
+    """If there will be a backward, raise the error of selecting its plan. A traced call selects no plan."""
+    if torch.compiler.is_compiling() or intercepted(data) or not needs_gradient(*inputs):
+        return
+    try:
+        select(tuple(data.shape), *how, device_of(data))
+    except Error as error:
+        raise renamed(error, f"sternway.torch.{name}", {"dy": x}) from None
+
+
+def needs_gradient(*inputs: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+
+
+def column(value: Tensor, like: Tensor) -> Tensor:
+    """A value for each token as [..., 1], to broadcast along the last dimension."""
+    return value if value.dim() == like.dim() else value.unsqueeze(-1)
+
+
+def rounded(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """y in a dtype. torch 2.11 compiles a forward that ends in a conversion to its own dtype to a zero gradient."""
+    return y if y.dtype == dtype else y.to(dtype)
+
+
+def learned(zero_point: Tensor | None) -> bool:
+    return zero_point is not None and zero_point.is_floating_point()
+
+
+def kept_dtype(scale: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which the kernels read a scale: its own, or the dtype in which the forward reads it."""
+    return scale.dtype if scale.dtype in (dtype, torch.float32) else torch.promote_types(dtype, torch.float32)
+
+
+def kept_scale(scale: Tensor, dy: Tensor) -> Tensor:
+    return rounded(scale, kept_dtype(scale, dy.dtype))
+
+
+def padded(dx: Tensor, dscale: Tensor, dzero_point: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The results of an operator, whose number is fixed: an absent gradient is an empty tensor."""
+    return dx, dscale, dx.new_empty(0) if dzero_point is None else dzero_point
+
+
+def fake_gradients(dy: Tensor, scale: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    like = (dy, scale) if zero_point is None or not learned(zero_point) else (dy, scale, zero_point)
+    return padded(*map(torch.empty_like, like))
+
+
+def laid_out(y: Tensor, like: Tensor) -> Tensor:
+    """y with the strides that an operator promises."""
+    promised = torch.empty_like(like, dtype=y.dtype)
+    return y if y.stride() == promised.stride() else promised.copy_(y)
+
+
+def batched(operator: Any) -> Callable[..., Any]:
+    """The vmap rule of both operators: the batch is one more dimension of tokens."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+        dx, dscale, dzero_point = operator(*in_front(info, in_dims, inputs))
+        zero_point = inputs[3]
+        return (dx, dscale, dzero_point if learned(zero_point) else dzero_point.expand(info.batch_size, 0)), (0, 0, 0)
+
+    return rule
