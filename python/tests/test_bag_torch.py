@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import BF16, F16, F32, F64
+from support import BF16, F16, F32, F64, name_of
 
 import sternway as sw
 import sternway.torch as st
@@ -147,18 +147,21 @@ def test_sparse_compiled_with_weights_of_samples(device: str) -> None:
         torch.testing.assert_close(ours.to_dense(), eager.to_dense())
 
 
-@pytest.mark.parametrize("short", [F16, BF16], ids=str)
-def test_weights_of_samples_in_float32(short: torch.dtype, device: str) -> None:
-    """Beside a table of 16 bits, which torch's forward refuses; their gradient is float32."""
+@pytest.mark.parametrize(
+    ("table", "numbers"), [(F16, F32), (BF16, F32), (BF16, F16), (F32, F64), (F32, F16), (F64, F32)], ids=str
+)
+def test_weights_of_samples_have_the_dtype_of_the_table(table: torch.dtype, numbers: torch.dtype, device: str) -> None:
+    """Others are refused, as torch refuses them, and not rounded."""
     indices, offsets = torch.tensor([1, 2, 4, 2], device=device), torch.tensor([0, 1], device=device)
-    weight = torch.randn(6, 3, device=device).to(short).requires_grad_()
-    weights = torch.rand(4, device=device, requires_grad=True)
-    y = st.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=weights)
-    assert y.dtype == short
-    rounded = weights.detach().to(short).requires_grad_()
-    want = st.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=rounded)
-    assert torch.equal(y, want)
-    (dweight, dweights), (other, others) = gradient(y, weight, weights), gradient(want, weight, rounded)
-    assert torch.equal(dweight, other)
-    assert dweights.dtype == F32
-    assert torch.equal(dweights, others.float())
+    weight = torch.randn(6, 3, device=device).to(table).requires_grad_()
+    weights = torch.rand(4, device=device).to(numbers).requires_grad_()
+    arguments = {"offsets": offsets, "mode": "sum", "per_sample_weights": weights}
+    wanted = (
+        rf"^sternway\.torch\.embedding_bag: per_sample_weights must be {name_of(table)} like weight, got {name_of(numbers)}"
+    )
+    with pytest.raises(sw.InvalidProblemError, match=wanted):
+        st.embedding_bag(indices, weight, **arguments)
+    with pytest.raises(sw.InvalidProblemError, match=wanted):
+        torch.compile(st.embedding_bag, backend="eager")(indices, weight, **arguments)
+    with pytest.raises(RuntimeError, match="per_sample_weights"), st.accelerate():
+        torch.nn.functional.embedding_bag(indices, weight, **arguments)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._arrays import device_of
+from .._arrays import device_of, dtype_name
 from .._unique_rows import _unique_rows_plan
 from ..embedding_bag import _embedding_bag_plan
 from ..errors import make
 from ._bag import MODES, NAME, Options, bags, check_offsets, unreadable
-from ._calls import flag, integer, require_tensors
+from ._calls import FLOATS, flag, integer, require_tensors
 from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
 from .sparse_rows import most_rows
 
@@ -82,6 +82,9 @@ def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, 
     """
     if weights is not None and weights.is_complex():
         raise make("unsupported", "embedding_bag", "per_sample_weights", "real like weight", "complex numbers")
+    if weights is not None and weights.dtype != weight.dtype and weight.dtype in FLOATS:  # torch's forward refuses it
+        wanted, hint = f"{dtype_name(weight.dtype)} like weight", "convert it with per_sample_weights.to(weight.dtype)"
+        raise make("invalid_problem", "embedding_bag", "per_sample_weights", wanted, dtype_name(weights.dtype), hint)
     if not reach_plans(input, weight, offsets, weights):
         require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
         require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offsets.dtype, o.sparse, device_to_ask(weight)))
@@ -159,8 +162,6 @@ def prepare(
         input, given, weights, nested = _flat_nested(input, weights)
     _check(input, weight, given if offsets is None else offsets, weights)
     o = _options(mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, weights is not None, weight.shape[0])
-    if weights is not None and weights.dtype == torch.float32 and weight.dtype in (torch.float16, torch.bfloat16):
-        weights = weights.to(weight.dtype)  # its gradient comes back in float32
     if offsets is None:
         o = o._replace(last=False)
         if given is None:
@@ -214,8 +215,8 @@ def embedding_bag(
         scale_grad_by_freq: True: divide the gradient of a row by the number of its positions.
         mode: "sum", "mean" or "max".
         sparse: True: the gradient is a sparse tensor.
-        per_sample_weights: a factor of each position, in mode "sum"; it has a gradient too. Of weight's dtype, or float32,
-            which is rounded to a weight of 16 bits; nested like input.
+        per_sample_weights: a factor of each position, in mode "sum"; it has a gradient too. Of weight's dtype; nested like
+            input.
         include_last_offset: True: the last offset is the end of the last bag. On the CPU it must be the end of input; torch's
             forward on CUDA takes the end of input whatever its value.
         padding_idx: a row that is not counted; a negative one counts from the end.
@@ -226,8 +227,8 @@ def embedding_bag(
     Raises:
         ValueError, NotImplementedError, RuntimeError: arguments that torch refuses.
         UnsupportedError: a dtype, layout or device without a kernel.
-        InvalidProblemError: an option that is no bool; on the CPU, offsets that decrease, or input behind the last offset,
-            which the modes of torch's forward treat differently.
+        InvalidProblemError: an option that is no bool; per_sample_weights of another dtype than weight; on the CPU, offsets
+            that decrease, or input behind the last offset, which the modes of torch's forward treat differently.
         TypeError: an operand that is no tensor.
 
     Example:
