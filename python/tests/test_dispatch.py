@@ -118,6 +118,75 @@ def test_a_drop_in_refuses_it_in_the_forward(name: str, strange: str, requires_g
     assert caught.value.op == f"sternway.torch.{name}"
 
 
+def quantized(name: str, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """One of QUANTIZED, with a scale of any shape."""
+    return (
+        st.dequantize_per_token(x, scale) if name == "dequantize_per_token" else st.fake_quantize_per_token(x, scale, **BOUNDS)
+    )
+
+
+BOUNDS = {"quant_min": -8, "quant_max": 7}
+QUANTIZED = ("dequantize_per_token", "fake_quantize_per_token")
+QUANTIZED_NAMES = pytest.mark.parametrize("name", QUANTIZED)
+
+
+@pytest.mark.filterwarnings("ignore:.*prototype", "ignore:.*beta state")
+@pytest.mark.parametrize("requires_grad", [True, False], ids=["grad", "no grad"])
+@pytest.mark.parametrize("strange", REFUSED)
+@QUANTIZED_NAMES
+def test_quantization_refuses_it_in_the_forward(name: str, strange: str, requires_grad: bool) -> None:
+    if name == "dequantize_per_token" and strange == "mkldnn":
+        strange = "sparse"  # MKL-DNN has no int8
+    make, text = REFUSED[strange]
+    x = make().detach()
+    x = x.to(torch.int8) if name == "dequantize_per_token" else x.requires_grad_(requires_grad)
+    scale = torch.ones((2,) * 8 if "rank" in strange else 2, device=x.device, requires_grad=requires_grad)
+    with pytest.raises(
+        sw.UnsupportedError, match=rf"^sternway\.torch\.{name}: {'q' if x.dtype == torch.int8 else 'x'} must be "
+    ) as caught:
+        quantized(name, x, scale)
+    assert text in str(caught.value)
+    with pytest.raises(
+        sw.UnsupportedError, match=rf"^sternway\.torch\.{name}: scale must be a strided tensor, got a torch.sparse"
+    ):
+        quantized(name, torch.ones(2, 3).to(x.dtype), torch.ones(2).to_sparse())
+
+
+@QUANTIZED_NAMES
+def test_quantization_of_rank_9_is_refused_where_it_is_traced(name: str) -> None:
+    x = torch.ones((1,) * 9, dtype=torch.int8 if name == "dequantize_per_token" else F32)
+    scale = torch.ones((1,) * 8, requires_grad=True)
+    torch.compiler.reset()
+    compiled = torch.compile(quantized, backend="aot_eager")
+    batched = torch.vmap(lambda x, scale: quantized(name, x, scale))
+    for call in (lambda: compiled(name, x, scale), lambda: batched(x[None], scale[None])):
+        with pytest.raises(sw.UnsupportedError, match=rf"sternway\.torch\.{name}: .* rank 0 to 8, got rank 9"):
+            call()
+
+
+@QUANTIZED_NAMES
+def test_vmap_of_quantization_of_rank_8(name: str) -> None:
+    """The batch makes it rank 9, which no plan has: each of the batch is a call."""
+    x = (torch.arange(2**9, dtype=torch.int8) % 20).view([2] * 9)
+    x = x if name == "dequantize_per_token" else x.float() / 4
+    scale, zero_point = torch.rand([2] * 8) + 0.1, torch.rand([2] * 8)
+
+    def slope(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        def total(scale: torch.Tensor, zero_point: torch.Tensor | None) -> torch.Tensor:
+            if name == "dequantize_per_token":
+                return st.dequantize_per_token(x, scale, zero_point).square().sum()
+            return st.fake_quantize_per_token(x, scale, zero_point, **BOUNDS).square().sum()
+
+        learned = (0,) if zero_point is None else (0, 1)
+        return torch.func.grad(total, argnums=learned)(scale, zero_point)
+
+    for zero in (None, zero_point):
+        got = torch.vmap(slope, (0, 0, None if zero is None else 0))(x, scale, zero)
+        rows = [slope(row, scale[i], None if zero is None else zero[i]) for i, row in enumerate(x)]
+        for batch, each in zip(got, zip(*rows, strict=True), strict=True):
+            torch.testing.assert_close(batch, torch.stack(each))
+
+
 def test_accelerate_leaves_bags_to_torch() -> None:
     """Of meta tensors, jagged ones, and with indices behind the last offset, which ours refuses."""
     weight = torch.randn(5, 3)
@@ -153,7 +222,13 @@ def test_decreasing_offsets_are_refused_in_the_forward(mode: str, length: int) -
     assert st.embedding_bag(indices, weight, rising, mode=mode).shape == (length, 3)
 
 
-PLANS = {"scan": sw.ScanBackwardPlan, "lerp": sw.LerpBackwardPlan, "embedding_bag": sw.EmbeddingBagBackwardPlan}
+PLANS = {
+    "scan": sw.ScanBackwardPlan,
+    "lerp": sw.LerpBackwardPlan,
+    "embedding_bag": sw.EmbeddingBagBackwardPlan,
+    "dequantize": sw.DequantizePerTokenBackwardPlan,
+    "fake_quantize": sw.FakeQuantizePerTokenBackwardPlan,
+}
 
 
 @pytest.mark.parametrize("kind", ["unsupported", "device"])
@@ -175,6 +250,11 @@ def test_a_device_without_a_kernel(kind: str, monkeypatch: pytest.MonkeyPatch) -
         for leaf in (x, x.clone().requires_grad_()):
             with pytest.raises(sw.Error, match=rf"^sternway\.torch\.{name.split()[0]}: device must be .* got sm_75"):
                 ours(leaf)
+    for name in QUANTIZED:
+        data = x.to(torch.int8) if name == "dequantize_per_token" else x
+        for scale in (torch.ones(size), torch.ones(size, requires_grad=True)):
+            with pytest.raises(sw.Error, match=rf"^sternway\.torch\.{name}: device must be .* got sm_75"):
+                quantized(name, data, scale)
     for sparse in (False, True):
         leaf = x.clone().requires_grad_()
         with st.accelerate():

@@ -301,15 +301,25 @@ def test_bounds_that_are_no_integers(bound: Any) -> None:
 
 
 def test_what_the_backward_refuses_is_refused_before_the_forward(device: str) -> None:
-    """In the words of the drop-in; without a gradient to come, the forward is torch's and takes it."""
+    """In the words of the drop-in, whether a gradient is asked for or not."""
     x, scale = torch.rand([1] * 8 + [2], device=device), torch.rand([1] * 8, device=device)
-    assert st.fake_quantize_per_token(x, scale, **BOUNDS).shape == x.shape
-    for needs in (x, scale):
-        needs.requires_grad_()
+    for leaves in ((), (x,), (scale,)):
+        for leaf in leaves:
+            leaf.requires_grad_()
         with pytest.raises(sw.Error, match=r"^sternway\.torch\.fake_quantize_per_token: x must be ") as caught:
             st.fake_quantize_per_token(x, scale, **BOUNDS)
         assert "dy" not in str(caught.value)
-        needs.requires_grad_(False)
+        for leaf in leaves:
+            leaf.requires_grad_(False)
+
+
+def test_bounds_of_more_than_64_bits() -> None:
+    """In a trace, too, where no plan is selected for them."""
+    x, scale = torch.ones(2, 4), torch.ones(2)
+    traced = torch.vmap(lambda x: st.fake_quantize_per_token(x, scale, quant_min=0, quant_max=2**63))
+    for call in (lambda: st.fake_quantize_per_token(x, scale, quant_min=0, quant_max=2**63), lambda: traced(x[None])):
+        with pytest.raises(sw.InvalidProblemError, match="quant_max must be an integer of 64 bits, got 9223372036854775808"):
+            call()
 
 
 def test_a_scale_of_another_dtype_is_read_as_the_forward_reads_it() -> None:

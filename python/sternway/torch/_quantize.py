@@ -8,44 +8,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import device_of, dtype_name
-from ..errors import Error, make, renamed
+from .._arrays import dtype_name
+from ..errors import make
 from ._calls import FLOATS, require_tensors
-from ._operators import in_front, intercepted
+from ._dispatch import reach_plans, require_strided
+from ._operators import MAX_RANK, each, in_front
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 
 
 def require_dtype(name: str, operand: str, dtype: Any, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Raise UnsupportedError for a dtype of an operand that is none of these."""
     if dtype not in dtypes:
         wanted = f"one of {', '.join(map(dtype_name, dtypes))}"
         got = dtype_name(dtype) if isinstance(dtype, torch.dtype) else f"{dtype!r:.80}"
         raise make("unsupported", f"sternway.torch.{name}", operand, wanted, got)
 
 
-def require_tokens(name: str, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
-    """Raise the error of the backward for a scale or zero point that has not one number for each token of x."""
+def require_tokens(name: str, operand: str, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
+    """Raise the error of the backward for operands that it cannot read, or a per-token one without one number for each token.
+
+    operand: the name of x.
+    """
+    if not reach_plans(x, scale, zero_point):
+        require_strided(f"sternway.torch.{name}", **{operand: x}, scale=scale, zero_point=zero_point)
     tokens = list(x.shape[:-1])
-    for operand, value, dtypes in (("scale", scale, FLOATS), ("zero_point", zero_point, FLOATS + _INTEGERS)):
+    for per_token, value, dtypes in (("scale", scale, FLOATS), ("zero_point", zero_point, FLOATS + _INTEGERS)):
         if value is None:
             continue
-        require_tensors(name, **{operand: value})
+        require_tensors(name, **{per_token: value})
         op, shape = f"sternway.torch.{name}", list(value.shape)
-        require_dtype(name, operand, value.dtype, dtypes)
+        require_dtype(name, per_token, value.dtype, dtypes)
         if shape not in (tokens, [*tokens, 1]):
-            raise make("invalid_problem", op, operand, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
-
-
-def require_plan(
-    name: str, x: str, data: Tensor, inputs: tuple[Tensor | None, ...], select: Callable[..., Any], *how: Any
-) -> None:
-    """If there will be a backward, raise the error of selecting its plan. A traced call selects no plan."""
-    if torch.compiler.is_compiling() or intercepted(data) or not needs_gradient(*inputs):
-        return
-    try:
-        select(tuple(data.shape), *how, device_of(data))
-    except Error as error:
-        raise renamed(error, f"sternway.torch.{name}", {"dy": x}) from None
+            raise make("invalid_problem", op, per_token, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
 
 
 def needs_gradient(*inputs: Tensor | None) -> bool:
@@ -91,11 +86,15 @@ def laid_out(y: Tensor, like: Tensor) -> Tensor:
     return y if y.stride() == promised.stride() else promised.copy_(y)
 
 
-def batched(operator: Any) -> Callable[..., Any]:
-    """The vmap rule of both operators: the batch is one more dimension of tokens."""
+def batched(name: str, operator: Any) -> Callable[..., Any]:
+    """The vmap rule of both operators: the batch is one more dimension of tokens, where a plan takes as many."""
+    one_by_one = each(name, operator)
 
     def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        dx, dscale, dzero_point = operator(*in_front(info, in_dims, inputs))
+        given = in_front(info, in_dims, inputs)
+        if given[0].dim() > MAX_RANK:
+            return one_by_one(info, in_dims, *inputs)
+        dx, dscale, dzero_point = operator(*given)
         zero_point = inputs[3]
         return (dx, dscale, dzero_point if learned(zero_point) else dzero_point.expand(info.batch_size, 0)), (0, 0, 0)
 

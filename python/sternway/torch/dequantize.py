@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import dtype_name
+from .._arrays import device_of, dtype_name
 from ..dequantize import dequantize_per_token_backward, dequantize_plan
 from ..errors import make
 from ._calls import FLOATS, materialized, require_tensors
+from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, sentence
 from ._operators import apply, by_formula, differentiable, exporting, in_front, way
 from ._quantize import (
     batched,
@@ -23,10 +24,11 @@ from ._quantize import (
     needs_gradient,
     padded,
     require_dtype,
-    require_plan,
     require_tokens,
     rounded,
 )  # fmt: skip
+
+_NAME = "dequantize_per_token"
 
 
 @torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
@@ -51,7 +53,7 @@ def _formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) ->
     return padded((g * s).to(dy.dtype), dscale, dzero)
 
 
-_operator.register_vmap(batched(_operator))
+_operator.register_vmap(batched(_NAME, _operator))
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
@@ -105,6 +107,26 @@ def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
 _exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setup_context)
 
 
+@constant
+def _probed(
+    rank: int, dtype: torch.dtype, qdtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device
+) -> Sentence | None:
+    return sentence(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
+
+
+def _ask(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
+    """Select the plan of the backward, or that of a small problem if the call is traced.
+
+    Raises:
+        Error: there is no plan.
+    """
+    scale_dtype = kept_dtype(scale, dtype)
+    if reach_plans(q, scale, zero_point):
+        dequantize_plan(tuple(q.shape), dtype, q.dtype, scale_dtype, device_of(q))
+    else:
+        require(_NAME, _probed(q.dim(), dtype, q.dtype, scale_dtype, device_to_ask(q)))
+
+
 def dequantize_per_token(
     q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -124,8 +146,7 @@ def dequantize_per_token(
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape.
-        UnsupportedError: q, scale, zero_point or the result of another dtype; if a gradient will be needed, more than 8
-            dimensions, or a device without a kernel.
+        UnsupportedError: q, scale, zero_point or the result of another dtype; a rank, memory layout or device without a kernel.
         TypeError: an operand that is no tensor.
 
     Example:
@@ -138,14 +159,13 @@ def dequantize_per_token(
         >>> scale.grad
         tensor([-1.,  7.])
     """
-    name = "dequantize_per_token"
-    require_tensors(name, q=q, scale=scale)
+    require_tensors(_NAME, q=q, scale=scale)
     if q.dtype not in (torch.int8, torch.uint8):
-        raise make("unsupported", f"sternway.torch.{name}", "q", "int8 or uint8", dtype_name(q.dtype))
-    require_tokens(name, q, scale, zero_point)
+        raise make("unsupported", f"sternway.torch.{_NAME}", "q", "int8 or uint8", dtype_name(q.dtype))
+    require_tokens(_NAME, "q", q, scale, zero_point)
     result = scale.dtype if dtype is None else dtype
-    require_dtype(name, "dtype", result, FLOATS)
-    require_plan(name, "q", q, (scale, zero_point), dequantize_plan, result, q.dtype, kept_dtype(scale, result))
+    require_dtype(_NAME, "dtype", result, FLOATS)
+    named(f"sternway.torch.{_NAME}", {"dy": "q"}, _ask, q, scale, zero_point, result)
     if exporting() and needs_gradient(scale, zero_point):
         return _exported(q, scale, zero_point, result)  # type: ignore[no-any-return]
     return apply(_Dequantize, q, scale, zero_point, result)  # type: ignore[no-any-return]

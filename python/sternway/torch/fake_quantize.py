@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arrays import device_of
 from ..dequantize import fake_quantize_per_token_backward, fake_quantize_plan
 from ..errors import make
 from ._calls import FLOATS, materialized, require_tensors
+from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, sentence
 from ._operators import apply, by_formula, differentiable, exporting, in_front, way
 from ._quantize import (
     batched,
@@ -24,10 +26,11 @@ from ._quantize import (
     needs_gradient,
     padded,
     require_dtype,
-    require_plan,
     require_tokens,
     rounded,
 )  # fmt: skip
+
+_NAME = "fake_quantize_per_token"
 
 
 @torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
@@ -86,7 +89,7 @@ def _formula(
     return padded(torch.where(inside, dy, 0.0), dscale, dzero)
 
 
-_operator.register_vmap(batched(_operator))
+_operator.register_vmap(batched(_NAME, _operator))
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
@@ -142,14 +145,35 @@ def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
 _exported.register_autograd(_FakeQuantize.backward, setup_context=_FakeQuantize.setup_context)
 
 
-def _bound(name: str, bound: str, value: Any) -> int:
+def _bound(bound: str, value: Any) -> int:
     """A bound as an int, as descriptors take it."""
-    if type(value) is int:
-        return value
-    try:
-        return operator.index(int(value) if isinstance(value, float) and value.is_integer() else value)
-    except TypeError:
-        raise make("invalid_problem", f"sternway.torch.{name}", bound, "an integer", f"{value!r:.80}") from None
+    op = f"sternway.torch.{_NAME}"
+    if type(value) is not int:
+        try:
+            value = operator.index(int(value) if isinstance(value, float) and value.is_integer() else value)
+        except TypeError:
+            raise make("invalid_problem", op, bound, "an integer", f"{value!r:.80}") from None
+    if not -(2**63) <= value < 2**63:
+        raise make("invalid_problem", op, bound, "an integer of 64 bits", f"{value!r:.80}")
+    return value  # type: ignore[no-any-return]
+
+
+@constant
+def _probed(rank: int, dtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device) -> Sentence | None:
+    return sentence(fake_quantize_plan, (1,) * rank, dtype, 0, 1, scale_dtype, str(device))  # any bounds: no plan refuses some
+
+
+def _ask(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> None:
+    """Select the plan of the backward, or that of a small problem if the call is traced.
+
+    Raises:
+        Error: there is no plan.
+    """
+    scale_dtype = kept_dtype(scale, x.dtype)
+    if reach_plans(x, scale, zero_point):
+        fake_quantize_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale_dtype, device_of(x))
+    else:
+        require(_NAME, _probed(x.dim(), x.dtype, scale_dtype, device_to_ask(x)))
 
 
 def fake_quantize_per_token(
@@ -173,8 +197,7 @@ def fake_quantize_per_token(
 
     Raises:
         InvalidProblemError: a scale or zero_point of another shape; bounds that are no integers, or quant_min above quant_max.
-        UnsupportedError: x, a scale or zero_point of another dtype; if a gradient will be needed, more than 8 dimensions, or a
-            device without a kernel.
+        UnsupportedError: x, a scale or zero_point of another dtype; a rank, memory layout or device without a kernel.
         TypeError: an operand that is no tensor.
 
     Example:
@@ -187,17 +210,15 @@ def fake_quantize_per_token(
         >>> x.grad.tolist()  # 3.8 and -100 are outside the range
         [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     """
-    name = "fake_quantize_per_token"
-    require_tensors(name, x=x, scale=scale)
-    require_dtype(name, "x", x.dtype, FLOATS)
-    require_tokens(name, x, scale, zero_point)
-    quant_min, quant_max = _bound(name, "quant_min", quant_min), _bound(name, "quant_max", quant_max)
+    require_tensors(_NAME, x=x, scale=scale)
+    require_dtype(_NAME, "x", x.dtype, FLOATS)
+    require_tokens(_NAME, "x", x, scale, zero_point)
+    quant_min, quant_max = _bound("quant_min", quant_min), _bound("quant_max", quant_max)
     if quant_min > quant_max:
         got = f"{quant_min} and {quant_max}"
-        raise make("invalid_problem", f"sternway.torch.{name}", "quant_min", "at most quant_max", got)
+        raise make("invalid_problem", f"sternway.torch.{_NAME}", "quant_min", "at most quant_max", got)
     inputs = x, scale, zero_point
-    how = x.dtype, quant_min, quant_max, kept_dtype(scale, x.dtype)
-    require_plan(name, "x", x, inputs, fake_quantize_plan, *how)
+    named(f"sternway.torch.{_NAME}", {"dy": "x"}, _ask, *inputs, quant_min, quant_max)
     if exporting() and needs_gradient(*inputs):
         return _exported(*inputs, quant_min, quant_max)  # type: ignore[no-any-return]
     return apply(_FakeQuantize, *inputs, quant_min, quant_max)  # type: ignore[no-any-return]
