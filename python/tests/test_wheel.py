@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -212,11 +213,26 @@ def check_version(python: Path, number: str, folder: Path) -> None:
 # --- Builds without kernels --------------------------------------------------------------------------------------------
 
 
-def call(*command: str | Path, umask: int = 0o022, **environment: str) -> None:
-    environ = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
-    environ |= {"STERNWAY_CUDA": "0", **environment}
-    done = subprocess.run([sys.executable, "-m", *command], env=environ, umask=umask, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def start(*command: str | Path, umask: int = 0o022) -> subprocess.Popen[str]:
+    """A module of Python in a process of its own, in the environment of a build without kernels."""
+    environ = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"} | {"STERNWAY_CUDA": "0"}
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env=environ,
+        umask=umask,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+
+
+def call(*command: str | Path, umask: int = 0o022) -> None:
+    finish(start(*command, umask=umask))
 
 
 @pytest.fixture(scope="module")
@@ -253,16 +269,23 @@ def test_sources_have_the_version_without_suffix(sdists: list[Path], root: Path)
 
 @pytest.mark.slow
 def test_two_builds_of_the_sdist_are_one_wheel(sources: list[Path], tmp_path: Path) -> None:
-    """The sdist is complete, and the bytes of a wheel do not depend on the folder, the hour or the umask of its build."""
-    wheels: list[Path] = []
-    for source, umask in zip(sources, (0o022, 0o077), strict=True):
-        folder = tmp_path / str(umask)
-        call("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source, umask=umask)
-        wheels += folder.glob("*.whl")
-    first, second = wheels
+    """The sdist is complete, and the bytes of a wheel do not depend on the folder, the hour or the umask of its build.
+
+    The builds overlap, as each takes a minute and uses one processor most of the time. The second begins 5 seconds later, which
+    is more than the resolution of the dates in a wheel (2 seconds) and of ``__TIME__`` in C (1 second).
+    """
+    folders, umasks, builds = [tmp_path / "first", tmp_path / "second"], (0o022, 0o077), []
+    for folder, source, umask in zip(folders, sources, umasks, strict=True):
+        time.sleep(5 * len(builds))
+        builds.append(start("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source, umask=umask))
+    for build in builds:
+        finish(build)
+    first, second = (wheel for folder in folders for wheel in folder.glob("*.whl"))
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
-    assert f"-{source.name.split('-')[1]}+cpu-" in first.name
+    with zipfile.ZipFile(first) as archive:
+        assert len({entry.date_time for entry in archive.infolist()}) == 1, "a file has the date of its build"
+    assert f"-{sources[0].name.split('-')[1]}+cpu-" in first.name
 
 
 @pytest.mark.slow
