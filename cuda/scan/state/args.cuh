@@ -18,10 +18,9 @@ enum : i64 {
     // offset in all operands.
     kMisaligned = 128,
     kLineAligned = 256,  // with kMisaligned: at the same offset of a 128-byte cache line, too
-    kFullWarps = 512,    // with kVectorized, row_resident: no warp has a partial tile, and all operands run forward
     // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an
     // H100.
-    kPrefetchNextRow = 1024
+    kPrefetchNextRow = 512
 };
 
 struct Strided {

@@ -18,7 +18,6 @@ const (
 	FlagFallback                    // segments with a reject flag are recomputed
 	FlagMisaligned                  // rows begin inside a vector, at equal offsets in all operands
 	FlagLineAligned                 // tiles begin with a cache line
-	FlagFullWarps                   // no warp has a partial tile
 	FlagPrefetchNextRow             // a CTA prefetches the row of the next one to the level-2 cache
 )
 
