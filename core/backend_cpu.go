@@ -21,6 +21,7 @@ func (cpuBackend) Bandwidth() int64                                        { ret
 func (cpuBackend) Load(*ops.Problem, ops.Program) ([]launch.Kernel, error) { return nil, nil }
 
 func (cpuBackend) Launch(p *Plan, _, _ uintptr, args []tensor.Tensor, _ *launchCache) error {
+	defer threads.EnterDefaultMode().Leave()
 	p.program.Host(args)
 	runtime.KeepAlive(args)
 	return nil

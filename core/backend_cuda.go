@@ -11,6 +11,7 @@ import (
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/sternway/sternway/core/internal/threads"
 )
 
 // cudaBackend is one CUDA device.
@@ -74,6 +75,7 @@ func (b cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []tensor.Te
 	if cached != nil {
 		err = cached.replay(q, args, workspace)
 	} else {
+		defer threads.EnterDefaultMode().Leave() // arguments of kernels are computed on the host
 		fresh := newLaunchCache(p, args)
 		if fresh != nil {
 			q.Recorded = &fresh.launches

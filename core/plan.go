@@ -10,6 +10,7 @@ import (
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
+	"github.com/sternway/sternway/core/internal/threads"
 )
 
 // SKU names what Select chose.
@@ -49,6 +50,7 @@ type Args map[string]tensor.Tensor
 
 // Select checks a descriptor and chooses a kernel for a device. It may be slow; it loads what the plan needs.
 func Select(descriptor ops.Descriptor, device tensor.Device, preference ops.Preference) (*Plan, error) {
+	defer threads.EnterDefaultMode().Leave()
 	problem, err := descriptor.Problem()
 	if err != nil {
 		return nil, err

@@ -1,10 +1,10 @@
-"""The generated table of docs/scan-kernels.md: the kernel selected for each shape, from the golden file of the Go tests."""
+"""The generated tables of docs/scan-kernels.md: the kernel selected for each shape, and what each variant of a kernel gains."""
 
 from __future__ import annotations
 
 import re
 
-from doc_results import Results, table
+from doc_results import Results, Row, duration, table
 
 DEVICE, DTYPE = "H100", "float32"
 KINDS = ("cumsum", "cumprod", "cummax", "logcumsumexp")
@@ -31,3 +31,18 @@ def selection(results: Results) -> str:
     lines = [[f"{shape}, dim {dim}", *(f"`{kernels[kind]}`" for kind in KINDS)]
              for (shape, dim), kernels in chosen.items()]  # fmt: skip
     return table(["shape and dimension", *KINDS], lines)
+
+
+def variants(results: Results) -> str:
+    """For each variant of a kernel, the row that takes longest without it."""
+    file, worst = results.file("h200_scan_variants.csv"), dict[str, Row]()
+    for row in file.rows:
+        kept = worst.setdefault(row["variant"], row)
+        worst[row["variant"]] = max(kept, row, key=lambda row: float(row["ratio"]))
+    lines = [
+        [variant, f"{row['outputs']}, {row['shape'].replace('x', ' x ')}, {row['dtype']}",
+         *(duration(row[time]) for time in ("with_ms", "without_ms")), f"{float(row['ratio']):.2f}"]
+        for variant, row in worst.items()
+    ]  # fmt: skip
+    head = ["variant", "row that loses most", "time", "time without the variant", "ratio"]
+    return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(head, lines)}"

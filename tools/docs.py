@@ -39,7 +39,7 @@ REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
         "sparse": doc_tables.sparse,
         "cpu": doc_tables.cpu,
     },
-    "docs/scan-kernels.md": {"selection": doc_kernels.selection},
+    "docs/scan-kernels.md": {"selection": doc_kernels.selection, "variants": doc_kernels.variants},
     "docs/exactness.md": {"errors": doc_tables.errors, "hard-inputs": doc_tables.hard_inputs},
 }
 

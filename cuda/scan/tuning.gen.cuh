@@ -43,11 +43,9 @@ enum : i64 {
     // offset in all operands.
     kMisaligned = 128,
     kLineAligned = 256,  // with kMisaligned: at the same offset of a 128-byte cache line, too
-    // with kVectorized, row_resident: no warp has a partial tile, and all operands run forward
-    kFullWarps = 512,
     // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an
     // H100
-    kPrefetchNextRow = 1024,
+    kPrefetchNextRow = 512,
 };
 
 // Tuned numbers of the kernels of each kind. Tables have entries for elements of 2, 4

@@ -32,7 +32,8 @@ func (r *taskRange) drain() int64 { return max(0, r.end-r.next.Swap(r.end)) }
 // Each goroutine owns a contiguous range of tasks, the same in every run with as many tasks, so that its
 // part of the operands stays in a nearby cache. A goroutine without tasks steals from the others. The caller
 // divides the work into tasks independently of the number of threads, so the result does not depend on it.
-// A panic of any goroutine reaches the caller.
+// A panic of any goroutine reaches the caller. Workers have the default floating-point mode, which the caller
+// enters itself.
 func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, func()), body func(scratch W, task int64)) {
 	if tasks <= 0 {
 		return
@@ -96,6 +97,7 @@ func runOnAll[W any](n int, first, tasks int64, start func() (W, func()), body f
 	}
 	j.work = func(number int) {
 		if j.completed.Load() < j.tasks {
+			defer EnterDefaultMode().Leave()
 			scratch, done := start()
 			defer done()
 			take(scratch, number)

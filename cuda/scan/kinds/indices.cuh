@@ -6,8 +6,8 @@
 
 // Adjacent lanes read adjacent indices (striped), SOME at once, and vote for the record flags of
 // the lane that owns the elements (blocked).
-template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED, bool MISALIGNED, bool FULL_WARPS>
-__device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED, FULL_WARPS>::take(
+template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED, bool MISALIGNED>
+__device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED>::take(
     ThreadScan& thread, const Span& at, i64 place) const
 {
     constexpr int SOME = I < 8 ? I : 8;

@@ -28,10 +28,10 @@ __device__ bool is_vectorized(const ScanArgs& args)
 }
 
 // Runs the rows of this CTA. Returns false, and has stored nothing, if the fast path rejects one.
-template <typename K, typename T, bool VECTORIZED, bool MISALIGNED = false, bool FULL_WARPS = false>
+template <typename K, typename T, bool VECTORIZED, bool MISALIGNED = false>
 __device__ bool row_resident(const ScanArgs& args, uint4* smem)
 {
-    using Scan = RowTile<K, T, false, false, VECTORIZED, MISALIGNED, FULL_WARPS>;
+    using Scan = RowTile<K, T, false, false, VECTORIZED, MISALIGNED>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     using Index = std::conditional_t<VECTORIZED, unsigned, i64>;
@@ -44,7 +44,7 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
         from = row_in_block << shift;
         row_index = row_index * rows_per_cta + row_in_block;
     }
-    const bool real = FULL_WARPS || row_index < static_cast<Index>(args.segments);
+    const bool real = row_index < static_cast<Index>(args.segments);
     const Places place = VECTORIZED ? Places::at_stride(args, 0, real ? row_index : 0)
                                     : Places::of(args, 0, real ? row_index : 0);
     const int n = static_cast<int>(args.n);
@@ -52,11 +52,7 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
     if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
     const int first = (warp - from) * 32 * I - misalignment;
     const Span at = {
-        row_index, first, first < 0 ? misalignment : 0,
-        FULL_WARPS ? 32 * I
-        : real     ? max(min(n - first, 32 * I), 0)
-                   : 0,
-        false};
+        row_index, first, first < 0 ? misalignment : 0, real ? max(min(n - first, 32 * I), 0) : 0, false};
     const Scan scan{args, &shared, from, from + warps_per_row, nullptr};
     if constexpr (Scan::STRIPED) {
         scan.run_striped(at, place);
@@ -86,12 +82,9 @@ template <typename K, typename T>
 __device__ void row_resident(const ScanArgs& args)
 {
     using Scan = RowTile<K, T, false, false>;
-    constexpr bool FULL_WARPS = kComputeBound<FastPath<K, T>, T> && kBandwidthRich;
     __shared__ uint4 smem[Scan::STRIPED ? 1 : kRowResidentThreads * Scan::U];
     if (kHasFastPath<K> && args.flags & kMisaligned) {
         if (row_misaligned<FastPath<K, T>, T>(args, smem)) return;
-    } else if (FULL_WARPS && args.flags & kFullWarps) {
-        if (row_resident<FastPath<K, T>, T, true, false, FULL_WARPS>(args, smem)) return;
     } else if (is_vectorized<K>(args) && row_resident<FastPath<K, T>, T, true>(args, smem)) {
         return;
     }

@@ -6,9 +6,9 @@
 
 // WarpTransposeIO for whole vectors when the vectors of a lane fill a 32-byte sector: direct loads
 // waste no bandwidth then.
-template <typename T, int U, bool FULL_WARPS>
-struct DirectLoadIO : WarpTransposeIO<T, U, true, false, FULL_WARPS> {
-    using Base = WarpTransposeIO<T, U, true, false, FULL_WARPS>;
+template <typename T, int U>
+struct DirectLoadIO : WarpTransposeIO<T, U, true, false> {
+    using Base = WarpTransposeIO<T, U, true, false>;
     using typename Base::Vector;
     using Base::Base, Base::p, Base::at, Base::V;
 
@@ -19,7 +19,6 @@ struct DirectLoadIO : WarpTransposeIO<T, U, true, false, FULL_WARPS> {
         if (this->plain()) {
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].load(p + own(0) * V + u * V);
-            if (FULL_WARPS) __syncwarp();  // keeps the compiler from delaying the loads
             return;
         }
 #pragma unroll

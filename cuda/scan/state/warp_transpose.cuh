@@ -37,8 +37,7 @@ __device__ void store_before(int end, int m, const Words<T, V>& word, char* to)
 // One operand, U vectors of 16 bytes a thread; `smem` is the shared memory of the warp. VECTORIZED:
 // only whole vectors exist, from element 0 on, and they are aligned unless the operand repeats one
 // number. MISALIGNED: vectors are aligned, but elements before lo and from hi on do not exist.
-// FULL_WARPS: all elements exist and run forward.
-template <typename T, int U, bool VECTORIZED = false, bool MISALIGNED = false, bool FULL_WARPS = false>
+template <typename T, int U, bool VECTORIZED = false, bool MISALIGNED = false>
 struct WarpTransposeIO {
     static constexpr int V = 16 / sizeof(T), I = U * V;
     static constexpr bool WHOLE = VECTORIZED && !MISALIGNED;
@@ -66,16 +65,16 @@ struct WarpTransposeIO {
     {
         return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step);
     }
-    __device__ bool backward() const { return !FULL_WARPS && operand.step < 0; }
+    __device__ bool backward() const { return operand.step < 0; }
 
     // Vector m of the warp holds elements m * V ..
     __device__ bool whole(int m) const
     {
-        return FULL_WARPS || (WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi);
+        return WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi;
     }
     __device__ bool plain() const
     {
-        return FULL_WARPS || (wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I);
+        return wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I;
     }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
     // Vector u * 32 + lane(), by one addition.
@@ -129,7 +128,7 @@ struct WarpTransposeIO {
     }
 
     // Whether the operand repeats one number (stride 0).
-    __device__ bool repeats() const { return VECTORIZED && !FULL_WARPS && operand.step == 0; }
+    __device__ bool repeats() const { return VECTORIZED && operand.step == 0; }
 
     __device__ void repeat(Vector (&word)[U], T pad) const
     {

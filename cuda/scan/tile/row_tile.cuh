@@ -34,9 +34,7 @@ struct RowShared {
     Uninitialized<typename K::Suffix, 1> suffix;
 };
 
-template <
-    typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool MISALIGNED = false,
-    bool FULL_WARPS = false>
+template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool MISALIGNED = false>
 struct RowTile {
     using A = typename K::Number;
     using Prefix = typename K::Prefix;
@@ -49,8 +47,8 @@ struct RowTile {
     static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     static constexpr bool STRIPED = !X && !INDEX;  // a row needs no shared memory
     using Input = std::conditional_t<
-        X && VECTORIZED && !MISALIGNED && U * 16 == 32, DirectLoadIO<T, U, FULL_WARPS>,
-        WarpTransposeIO<T, U, VECTORIZED, MISALIGNED, FULL_WARPS>>;
+        X && VECTORIZED && !MISALIGNED && U * 16 == 32, DirectLoadIO<T, U>,
+        WarpTransposeIO<T, U, VECTORIZED, MISALIGNED>>;
     using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
 
@@ -158,7 +156,7 @@ struct RowTile {
     template <typename DX>
     __device__ static bool is_fast(const ThreadScan& thread, const Span& at, const DX& dx, unsigned segment_heads)
     {
-        const unsigned own = FULL_WARPS || at.lo < at.hi ? thread.rejections : 0;
+        const unsigned own = at.lo < at.hi ? thread.rejections : 0;
         const auto some = [](bool rejection) {
             return SEG ? __any_sync(0xffffffff, rejection) : __syncthreads_or(rejection);
         };
@@ -282,7 +280,7 @@ struct RowTile {
         }
         if constexpr (X) rematerialize(xs);
         rematerialize(ys);
-        const WarpTransposeIO<T, U, VECTORIZED, MISALIGNED, FULL_WARPS> out(args, args.dx, at, place.dx);
+        const WarpTransposeIO<T, U, VECTORIZED, MISALIGNED> out(args, args.dx, at, place.dx);
         thread.finish(
             suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {

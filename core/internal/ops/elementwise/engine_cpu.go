@@ -128,11 +128,9 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 	}
 	threads.Run(unsafe.Pointer(h.mapReduce), tasks, grain, func() (*worker[A], func()) {
 		w := pool.Get().(*worker[A])
-		mode := cpu.EnterDefaultMode()
 		return w, func() { // slices of the caller's memory do not outlive the run
 			w.in, w.out = [cpu.MaxOperands][]A{}, [cpu.MaxOperands][]A{}
 			pool.Put(w)
-			mode.Leave()
 		}
 	}, body)
 }

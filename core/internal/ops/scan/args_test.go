@@ -299,29 +299,6 @@ func TestWordsOfScans(t *testing.T) {
 			require.Equal(t, c.flags, wordsOfScan(t, &launches[0]).get("flags")&lineAligned, c.about)
 		}
 	})
-	t.Run("full", func(t *testing.T) {
-		for _, c := range []struct {
-			about   string
-			shape   []int64
-			reverse bool
-			change  func(args []tensor.Tensor)
-			full    int64
-		}{
-			{"full warps", []int64{64, 8192}, false, nil, gpu.FlagFullWarps},
-			{"a stride of whole vectors", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0] = 8200 }, gpu.FlagFullWarps},
-			{"reversed", []int64{64, 8192}, true, nil, 0},
-			{"a warp that is not", []int64{64, 8184}, false, nil, 0},
-			{"one dy for all", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[0].Strides[0], args[0].Strides[1] = 0, 0 }, 0},
-			{"an odd address", []int64{64, 8192}, false, func(args []tensor.Tensor) { args[1].Data += 2 }, 0},
-			{"full CTAs", []int64{64, 1024}, false, nil, gpu.FlagFullWarps},
-			{"a CTA with fewer rows than others", []int64{66, 1024}, false, nil, 0},
-			{"row_cluster", []int64{64, 16384}, false, nil, 0},
-		} {
-			launches, _, _ := scanCalls(t, scan.ScanBackward{Kind: "logcumsumexp", Shape: c.shape, DType: tensor.BFloat16, Dim: 1, Reverse: c.reverse},
-				ops.Preference{}, c.change, "dy", "x", "dx")
-			require.Equal(t, c.full, wordsOfScan(t, &launches[0]).get("flags")&gpu.FlagFullWarps, c.about)
-		}
-	})
 	t.Run("short rows", func(t *testing.T) {
 		for _, c := range []struct {
 			kind   string

@@ -21,7 +21,6 @@ const (
 	// With FlagVectorized, along rows: a row begins and ends anywhere in a 16-byte vector, at the same offset in all operands.
 	FlagMisaligned
 	FlagLineAligned     // with FlagMisaligned: at the same offset of a 128-byte cache line, too
-	FlagFullWarps       // with FlagVectorized, row_resident: no warp has a partial tile, and all operands run forward
 	FlagPrefetchNextRow // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an H100
 )
 

@@ -184,7 +184,7 @@ func (o *stridedOperands) sameDirection() bool {
 	return true
 }
 
-// vectorFlags are the flags that let a kernel read whole vectors: FlagVectorized, FlagMisaligned, FlagLineAligned, FlagFullWarps.
+// vectorFlags are the flags that let a kernel read whole vectors: FlagVectorized, FlagMisaligned and FlagLineAligned.
 func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 	vectors := &strategyOf(c.Kernel).vectors
 	if !vectors.supported || p.Kind.isByIndices() || o.dims > 1 || p.Rows > math.MaxUint32 {
@@ -204,12 +204,7 @@ func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 	case !o.rowsBeginAt(p, c, unit):
 		return 0
 	}
-	return FlagVectorized | flagIf(misaligned, FlagMisaligned) | flagIf(o.hasFullWarps(p, c), FlagFullWarps)
-}
-
-// hasFullWarps reports that no warp of row_resident has a partial tile.
-func (o *stridedOperands) hasFullWarps(p *Problem, c *Config) bool {
-	return c.RowsPerCTA > 0 && o.step == [numRoles]int64{1, 1, 1} && p.Length%(warpThreads*RowItems(p)) == 0 && p.Rows%c.RowsPerCTA == 0
+	return FlagVectorized | flagIf(misaligned, FlagMisaligned)
 }
 
 // rowsBeginAt reports, with unit 0, that whole aligned vectors make the rows of every operand; with a unit [elements], that the first row

@@ -53,7 +53,6 @@ var flags = []struct {
 	{"FlagFallback", gpu.FlagFallback},
 	{"FlagMisaligned", gpu.FlagMisaligned},
 	{"FlagLineAligned", gpu.FlagLineAligned},
-	{"FlagFullWarps", gpu.FlagFullWarps},
 	{"FlagPrefetchNextRow", gpu.FlagPrefetchNextRow},
 }
 

@@ -1,5 +1,5 @@
-#ifndef STERNWAY_ROUNDING_H
-#define STERNWAY_ROUNDING_H
+#ifndef STERNWAY_FLOATMODE_H
+#define STERNWAY_FLOATMODE_H
 #include <stdint.h>
 
 /* The control bits of the floating-point unit that vector code and Go use: rounding, flushing of subnormal numbers, traps. */
