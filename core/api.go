@@ -15,7 +15,8 @@ const MaxRank = tensor.MaxRank
 
 // Operands and their devices.
 type (
-	// Tensor is a view of memory owned by the caller: an address, a dtype, a device, a shape and strides in elements.
+	// Tensor is a view of memory owned by the caller: an address, a dtype, a device, a shape and
+	// strides in elements.
 	Tensor = tensor.Tensor
 	// DType is an element type as DLPack encodes it: type code, bits, lanes.
 	DType = tensor.DType
@@ -97,7 +98,8 @@ type (
 // Families lists the families by name.
 func Families() []*Family { return ops.Families() }
 
-// ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of that family's descriptor.
+// ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of
+// that family's descriptor.
 func ParseDescriptor(text string) (Descriptor, error) { return ops.ParseDescriptor(text) }
 
 // The descriptors. Each documents its formula, operands and shapes.

@@ -17,7 +17,8 @@ import (
 // Version is the version of the Python package, set by its build.
 var Version = "0.0.0+go"
 
-// SelectJSON is Select with text arguments: a descriptor in JSON, a device such as "cuda:0", and a preference in JSON.
+// SelectJSON is Select with text arguments: a descriptor in JSON, a device such as "cuda:0", and a
+// preference in JSON.
 func SelectJSON(descriptor, device, preference string) (*Plan, error) {
 	d, err := ops.ParseDescriptor(descriptor)
 	if err != nil {

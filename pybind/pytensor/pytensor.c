@@ -78,7 +78,8 @@ static int32_t fill(sw_tensor *out, const DLTensor *tensor, int read_only, sw_an
 }
 
 /*
- * Found ones are kept, with a reference to their type: the address of a type that died could be given to another.
+ * Found ones are kept, with a reference to their type: the address of a type that died could be
+ * given to another.
  */
 const DLPackExchangeAPI *sw_exchange_api(PyObject *type)
 {
@@ -116,12 +117,14 @@ const DLPackExchangeAPI *sw_exchange_api(PyObject *type)
     return api;
 }
 
-int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, int with_flags, sw_tensor *out, sw_answer *answer)
+int32_t sw_read_exchange(PyObject *item, const DLPackExchangeAPI *api, int with_flags, sw_tensor *out,
+                         sw_answer *answer)
 {
     int managed = api->managed_tensor_from_py_object_no_sync != NULL;
     if (api->dltensor_from_py_object_no_sync && !(managed && with_flags)) {
         DLTensor borrowed;
-        if (api->dltensor_from_py_object_no_sync(item, &borrowed) || PyErr_Occurred()) /* a warning may have become an error */
+        if (api->dltensor_from_py_object_no_sync(item, &borrowed)
+            || PyErr_Occurred()) /* a warning may have become an error */
             return refuse_raised(answer);
         return fill(out, &borrowed, 0, answer);
     }
@@ -151,7 +154,8 @@ int sw_take_stream(const DLPackExchangeAPI *api, const sw_tensor *tensor, sw_ans
     return 1;
 }
 
-/* Reads a capsule and leaves it unconsumed: the tuple keeps it, and so the memory, alive. What is written to a copy is lost. */
+/* Reads a capsule and leaves it unconsumed: the tuple keeps it, and so the memory, alive. What is
+   written to a copy is lost. */
 static int32_t read_capsule(PyObject *capsule, sw_tensor *out, sw_answer *answer)
 {
     const char *name = PyCapsule_GetName(capsule);
@@ -180,8 +184,9 @@ static int32_t read_object(PyObject *item, int with_flags, sw_tensor *out, sw_an
 }
 
 /*
- * Refuses elements that lie outside the address space or, on the host, in pages that are not mapped: reading them would end
- * the process. msync with MS_ASYNC writes nothing back and looks at mappings alone, so its time does not grow with the tensor.
+ * Refuses elements that lie outside the address space or, on the host, in pages that are not
+ * mapped: reading them would end the process. msync with MS_ASYNC writes nothing back and looks at
+ * mappings alone, so its time does not grow with the tensor.
  */
 static int32_t check_reach(const sw_tensor *t, sw_answer *answer)
 {
@@ -206,7 +211,8 @@ static int32_t check_reach(const sw_tensor *t, sw_answer *answer)
     return SW_OK;
 }
 
-/* Reads a tuple of 64-bit integers; -1: it is none, or has more of them than there are dimensions. */
+/* Reads a tuple of 64-bit integers; -1: it is none, or has more of them than there are
+   dimensions. */
 static int32_t read_extents(PyObject *tuple, int64_t *extents)
 {
     Py_ssize_t n = PyTuple_Size(tuple);
@@ -218,8 +224,9 @@ static int32_t read_extents(PyObject *tuple, int64_t *extents)
 }
 
 /*
- * Reads what a producer lent that is not trusted to describe it well: (object of a type with the exchange API,), or (what
- * __dlpack__ returned, code of the dtype or None), or (one of these, code or None, shape, strides) for a view of it.
+ * Reads what a producer lent that is not trusted to describe it well: (object of a type with the
+ * exchange API,), or (what __dlpack__ returned, code of the dtype or None), or (one of these, code
+ * or None, shape, strides) for a view of it.
  */
 static int32_t read_lent(PyObject *lent, sw_tensor *out, sw_answer *answer)
 {
@@ -227,7 +234,8 @@ static int32_t read_lent(PyObject *lent, sw_tensor *out, sw_answer *answer)
     PyObject *object = n > 0 ? PyTuple_GetItem(lent, 0) : &_Py_NoneStruct;
     if (n == 2 && object->ob_type != &PyCapsule_Type)
         return refuse_str(answer, SW_NO_CAPSULE, PyObject_GetAttrString(object->ob_type, "__name__"));
-    int32_t code = object->ob_type == &PyCapsule_Type ? read_capsule(object, out, answer) : read_object(object, 1, out, answer);
+    int32_t code = object->ob_type == &PyCapsule_Type ? read_capsule(object, out, answer)
+        : read_object(object, 1, out, answer);
     if (code != SW_OK)
         return code;
     if (n > 1 && PyTuple_GetItem(lent, 1) != &_Py_NoneStruct)

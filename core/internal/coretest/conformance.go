@@ -21,13 +21,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Trial is one case of the conformance suite: a problem, and what its operands look like. It runs in every dtype and layout, on
-// every backend, with every subset of its optional outputs.
+// Trial is one case of the conformance suite: a problem, and what its operands look like. It runs
+// in every dtype and layout, on every backend, with every subset of its optional outputs.
 type Trial struct {
 	Reason     string         // why this case is here
 	Descriptor ops.Descriptor // without its dtype
 	Without    []string       // operands that are left out
-	Dtypes     map[string]tensor.DType
+	DTypes     map[string]tensor.DType
 	Flat       bool // one number for each token comes in shape [...], not [..., 1]
 	Kernel     string
 	Values     map[string]func(*rand.Rand) float64 // where usual values do not do
@@ -58,7 +58,8 @@ var Schemes = []Scheme{
 
 const largeShape = 1 << 14
 
-// Instantiate completes a descriptor with its dtype, and tells its shape. A number without dimensions is a token of one.
+// Instantiate completes a descriptor with its dtype, and tells its shape. A number without
+// dimensions is a token of one.
 func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64) {
 	switch d := d.(type) {
 	case elementwise.LerpBackward:
@@ -157,9 +158,9 @@ func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme)
 		if slices.Contains(c.Without, o.Name) {
 			continue
 		}
-		dtype, given := c.Dtypes[o.Name]
+		dtype, given := c.DTypes[o.Name]
 		if !given {
-			dtype = o.Dtypes[0]
+			dtype = o.DTypes[0]
 		}
 		place := Concrete(o.Shapes[len(o.Shapes)-1])
 		if c.Flat {
@@ -182,8 +183,9 @@ func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme)
 	return r
 }
 
-// usualValue draws numbers that every dtype holds: whole ones for integers, and for fake quantise multiples of 1/16 over scales that
-// are powers of two, so that x / scale is exact, often half way between two levels, and on both sides of the bounds.
+// usualValue draws numbers that every dtype holds: whole ones for integers, and for fake quantise
+// multiples of 1/16 over scales that are powers of two, so that x / scale is exact, often half way
+// between two levels, and on both sides of the bounds.
 func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) float64 {
 	switch {
 	case d == tensor.Int8:
@@ -208,14 +210,15 @@ func newWorkspace(plan *core.Plan) *Memory {
 	if size == 0 {
 		return &Memory{}
 	}
-	room := make([]byte, size+3*launch.WorkspaceAlignment)
-	first := 2*launch.WorkspaceAlignment - int64(uintptr(unsafe.Pointer(&room[0]))%launch.WorkspaceAlignment)
-	w := &Memory{Tensor: tensor.Of(unsafe.Slice((*uint8)(&room[first]), size)), Bytes: room, first: first}
+	scratch := make([]byte, size+3*launch.WorkspaceAlignment)
+	first := 2*launch.WorkspaceAlignment - int64(uintptr(unsafe.Pointer(&scratch[0]))%launch.WorkspaceAlignment)
+	w := &Memory{Tensor: tensor.Of(unsafe.Slice((*uint8)(&scratch[first]), size)), Bytes: scratch, first: first}
 	w.Device = plan.Device()
 	return w
 }
 
-// Run poisons every output and runs the plan with some of them. What is no output of the run may not be written.
+// Run poisons every output and runs the plan with some of them. What is no output of the run may
+// not be written.
 func (r *arrangement) Run(t *testing.T, outputs []int) {
 	t.Helper()
 	args := make([]tensor.Tensor, len(r.Operands))
@@ -286,8 +289,8 @@ func (r *arrangement) requireDefinition(t *testing.T, outputs []int) {
 		terms := total / max(1, int64(len(sums)))
 		for k, got := range m.Values() {
 			expected, size := sums[k].value(), sums[k].size
-			room := Tolerance(m.DType, ProblemOf(r.plan).Element.Accumulator(), terms, expected, size)
-			if !SameNumber(got, rounded(m.DType, expected)) && !(math.Abs(got-expected) <= room) {
+			scratch := Tolerance(m.DType, ProblemOf(r.plan).Element.Accumulator(), terms, expected, size)
+			if !SameNumber(got, rounded(m.DType, expected)) && !(math.Abs(got-expected) <= scratch) {
 				require.Failf(t, "wrong number", "%s, at %d: want %v, got %v, a sum of %d terms of magnitude %v",
 					r.OperandName(i), k, expected, got, terms, size)
 			}
@@ -295,8 +298,8 @@ func (r *arrangement) requireDefinition(t *testing.T, outputs []int) {
 	}
 }
 
-// requireEverySubset runs with every choice of outputs that the plan allows. Each is right, and where the operands lie as usual, it
-// has the bits that it has among all of them.
+// requireEverySubset runs with every choice of outputs that the plan allows. Each is right, and
+// where the operands lie as usual, it has the bits that it has among all of them.
 func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) {
 	t.Helper()
 	for choice := 1; choice < 1<<len(r.Outputs); choice++ {
@@ -322,7 +325,8 @@ func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) 
 	}
 }
 
-// requireRepeats runs with changing numbers of threads, 20 times or once for each number, and with shorter vectors: the bits stay.
+// requireRepeats runs with changing numbers of threads, 20 times or once for each number, and with
+// shorter vectors: the bits stay.
 func (r *arrangement) requireRepeats(t *testing.T, all [][]byte, often bool) {
 	t.Helper()
 	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())

@@ -5,12 +5,13 @@ import "C"
 
 import "runtime"
 
-// floatMode is a saved floating-point mode: rounding direction, flushing of subnormal numbers, traps.
+// floatMode is a saved floating-point mode: rounding direction, flushing of subnormal numbers,
+// traps.
 type floatMode struct{ saved C.uint }
 
-// EnterDefaultMode sets the floating-point mode of this thread: round to nearest, no flushing of subnormal
-// numbers, no traps. The caller's mode may differ, and new threads inherit it; results would depend on it. The
-// goroutine is locked to its thread until Leave.
+// EnterDefaultMode sets the floating-point mode of this thread: round to nearest, no flushing of
+// subnormal numbers, no traps. The caller's mode may differ, and new threads inherit it; results
+// would depend on it. The goroutine is locked to its thread until Leave.
 func EnterDefaultMode() floatMode {
 	runtime.LockOSThread()
 	return floatMode{C.sw_enter_default_mode()}

@@ -11,7 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Scalar is a float64 whose JSON form also carries NaN and infinities, as the strings "nan", "inf" and "-inf".
+// Scalar is a float64 whose JSON form also carries NaN and infinities, as the strings "nan", "inf"
+// and "-inf".
 type Scalar float64
 
 // MarshalJSON writes a number, or one of the three strings.
@@ -88,7 +89,8 @@ func FirstError(errs ...error) error {
 	return nil
 }
 
-// CheckCounts refuses counts of 2^31 - 1 and more: kernels index rows, bags and positions with 32-bit integers.
+// CheckCounts refuses counts of 2^31 - 1 and more: kernels index rows, bags and positions with
+// 32-bit integers.
 func CheckCounts(op string, fields []string, counts ...int64) error {
 	for i, n := range counts {
 		if n >= math.MaxInt32 {

@@ -62,7 +62,8 @@ func TestEmbeddingBagRepeats(t *testing.T) {
 	}
 }
 
-// Runs lend each other their memory: what one leaves there is nothing to the next, larger or smaller, nor to one at the same time.
+// Runs lend each other their memory: what one leaves there is nothing to the next, larger or
+// smaller, nor to one at the same time.
 func TestEmbeddingBagRunsShareMemory(t *testing.T) {
 	padding := int64(0)
 	var group sync.WaitGroup
@@ -121,8 +122,8 @@ func TestEmbeddingBagKeepsItsMemory(t *testing.T) {
 	}
 }
 
-// Negative winners are none, whatever is left of them in 32 bits.
-func TestEmbeddingBagNegativeWinners(t *testing.T) {
+// Negative argmax indices are none, whatever is left of them in 32 bits.
+func TestEmbeddingBagNegativeArgmax(t *testing.T) {
 	none := []float64{-1, -2, math.MinInt32, -(1 << 32), 3 - (1 << 40), math.MinInt64}
 	d := coretest.BagOf("max", 9, 33, 40, 300)
 	d.DType = tensor.Float32
@@ -146,11 +147,11 @@ func TestEmbeddingBagNamesTheFirstWrongValue(t *testing.T) {
 	d.DType = tensor.Float32
 	for _, l := range []coretest.Layout{coretest.Contiguous, coretest.Gapped, coretest.Flipped} {
 		plan, c := bagTrial(t, d, l)
-		winners, indices := c.Memory["max_indices"], c.Memory["indices"]
+		argmax, indices := c.Memory["max_indices"], c.Memory["indices"]
 		for _, row := range []struct {
 			wrong *coretest.Memory
 			want  string
-		}{{winners, "max_indices must be in [0, 9), got 9 at [1250, 3]"}, {indices, "indices must be in [0, 9), got 9 at position 40003"}} {
+		}{{argmax, "max_indices must be in [0, 9), got 9 at [1250, 3]"}, {indices, "indices must be in [0, 9), got 9 at position 40003"}} {
 			values := row.wrong.Values()
 			row.wrong.Fill(func(i int64) float64 {
 				if i == 40003 || i > 70000 {

@@ -44,8 +44,7 @@ TARGET INLINE int AT(scan_products_block)(double *restrict before, const double 
    has been overwritten with dx even then. */
 TARGET INLINE int AT(scan_downsweep_products_block)(int exact, double *restrict before, double *restrict carry_in,
                                                     double *restrict error, const double *restrict x,
-                                                        double *restrict w,
-                                                    double *restrict dy, long width, long n) {
+                                                    double *restrict w, double *restrict dy, long width, long n) {
   LANE_BLOCK b, e, next_error, all;
   EACH_VEC b[i] = OF(before), e[i] = OF(carry_in), next_error[i] = OF(error);
   for (long k = 0; k < n; k++) EACH_VEC OF(w + k * width) = b[i], b[i] *= OF(x + k * width);
@@ -74,9 +73,9 @@ TARGET INLINE void AT(scan_scale)(VEC *p, VEC *e) {
 
 /* product_upsweep of vectors. Returns 1 and leaves the states alone if zero_product is needed. */
 TARGET INLINE int AT(scan_upsweep_products_block)(int exact, double *restrict m, double *restrict e,
-                                                  double *restrict suffix,
-                                                  double *restrict error, const double *restrict x,
-                                                  const double *restrict dy, long width, long n) {
+                                                  double *restrict suffix, double *restrict error,
+                                                  const double *restrict x, const double *restrict dy, long width,
+                                                  long n) {
   LANE_BLOCK p, power, out, next_error, all;
   EACH_VEC p[i] = OF(m), power[i] = OF(e), out[i] = OF(suffix), next_error[i] = OF(error);
   for (long k = n - 1; k >= 0; k--) {
@@ -144,7 +143,7 @@ TARGET INLINE void AT(scan_flag_records_block)(int is_min, int first, double *re
    sum. */
 TARGET INLINE void AT(scan_downsweep_records_block)(int exact, double *restrict carry_in, double *restrict error,
                                                     const uint32_t *restrict flags, double *restrict dy, long width,
-                                                        long n) {
+                                                    long n) {
   LANE_BLOCK e, next_error;
   EACH_VEC e[i] = OF(carry_in), next_error[i] = OF(error);
   for (long k = n - 1; k >= 0; k--) EACH_VEC {
@@ -169,8 +168,7 @@ TARGET INLINE void AT(scan_downsweep_indices_block)(int exact, const uint64_t *r
                                                     uint64_t *restrict next_index, uint64_t *restrict next_is_record,
                                                     uint64_t *restrict mismatch, double *restrict carry_in,
                                                     double *restrict error, const double *restrict x,
-                                                        double *restrict dy,
-                                                    long first, long delta, long width, long n) {
+                                                    double *restrict dy, long first, long delta, long width, long n) {
   LANE_BLOCK e, next_error;
   INTS next[SCAN_LANES / VEC_LANES], is_record[SCAN_LANES / VEC_LANES];
   INTS mismatches[SCAN_LANES / VEC_LANES], here[SCAN_LANES / VEC_LANES];

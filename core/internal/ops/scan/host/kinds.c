@@ -44,8 +44,7 @@ INLINE void copy(const group *g, const double *restrict from, double *restrict t
 
 /* Sets the index that makes the first position a record, and the bits of the index before it. */
 INLINE void init_expected(const scan_call *call, const group *g, const double *restrict states,
-                          uint64_t *restrict expected,
-                          double *restrict before) {
+                          uint64_t *restrict expected, double *restrict before) {
   uint64_t first = call->kind == SCAN_BY_INDEX ? 0 : call->n - 1;
   if (call->whole) for (long l = 0; l < g->width; l++) expected[l] = first, before[l] = number(first);
   else for (long l = 0; l < g->lanes; l++) expected[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
@@ -108,9 +107,8 @@ INLINE void log_sum_checkpoints(int exact, const scan_call *call, const group *g
 
 /* Adds dy to the suffixes, multiplied by its link to the first position of the lane. */
 INLINE void add_linked(enum scan_kind kind, int exact, double *restrict link, double *restrict suffix,
-                       double *restrict error,
-                       const double *restrict x, const uint32_t *restrict record_flags, const double *restrict dy,
-                       long width, long n) {
+                       double *restrict error, const double *restrict x, const uint32_t *restrict record_flags,
+                       const double *restrict dy, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
     long i = k * width + l;
     link[l] = kind == SCAN_LOG_SUM ? link[l] * x[i] : record_flags[k * WORDS] >> l & 1 ? 0 : link[l];
@@ -121,8 +119,7 @@ INLINE void add_linked(enum scan_kind kind, int exact, double *restrict link, do
 
 /* Computes the suffixes and stores the checkpoints of logcumsumexp. */
 INLINE void log_sum_suffix_upsweep(int exact, const scan_call *call, const group *g, const double *states,
-                                   double *carries,
-                                   double *checkpoint) {
+                                   double *carries, double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
   double link[SCAN_WIDEST], suffix[SCAN_WIDEST], error[SCAN_WIDEST];
@@ -238,8 +235,9 @@ void sw_scan_clear(const scan_call *call) {
       sw_scan_store(&call->dx, zeros, WINDOW(k, POSITIONS(k)));
 }
 
-int sw_scan_out_of_range(uint64_t data, long n,
-                         int64_t row) { return CHOSEN(scan_out_of_range)((const double *)(uintptr_t)data, n, row); }
+int sw_scan_out_of_range(uint64_t data, long n, int64_t row) {
+  return CHOSEN(scan_out_of_range)((const double *)(uintptr_t)data, n, row);
+}
 
 int sw_scan_indices_out_of_range(const scan_call *call, int64_t row) {
   double x[SCAN_TILE];

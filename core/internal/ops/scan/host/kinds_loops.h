@@ -50,8 +50,7 @@ TARGET INLINE void AT(scan_suffix_upsweep_group)(int exact, const scan_call *cal
 
 /* The downsweep of a group whose record flags are stored. */
 TARGET INLINE void AT(scan_downsweep_records_as)(int exact, const scan_call *call, const group *g,
-                                                 const double *carries,
-                                                 const double *checkpoint) {
+                                                 const double *carries, const double *checkpoint) {
   SIZES;
   double dy[SCAN_TILE], carry_in[SCAN_WIDEST] = {0}, error[SCAN_WIDEST] = {0};
   if (carries) copy(g, carries, carry_in);
@@ -248,8 +247,7 @@ TARGET static int AT(scan_out_of_range)(const double *x, long n, int64_t row) {
 
 /* The number of positions is a constant for the compiler. */
 TARGET static void AT(scan_gather)(double *dx, const double *dy, const double *x, uint64_t expected, long delta,
-                                   long width,
-                                   long n) {
+                                   long width, long n) {
   switch (n) {
     case 1: gather(dx, dy, x, expected, delta, width, 1); break;
     case 2: gather(dx, dy, x, expected, delta, width, 2); break;

@@ -18,7 +18,9 @@
      sum            none                     1                   1
      product        product                  prefix              x[k]
      max, min       last record              1 if k is a record  0 if k is a record, else 1
-     logcumsumexp   m, s: y = m + log s      exp(x[k] - m)       exp(m' - m), m' before k; dy[k] / s replaces dy[k]
+     logcumsumexp   m, s: y = m + log s      exp(x[k] - m)       exp(m' - m), m' is m before k
+
+   For logcumsumexp, dy[k] / s replaces dy[k].
 
    A long row is processed tile by tile from its end. The prefix before each tile is a checkpoint
    that was stored before. */
@@ -119,8 +121,7 @@ INLINE void check_indices(const uint64_t *restrict expected, double *restrict la
 /* The suffix of a lane is the sum of dy before its first record. */
 INLINE void index_suffix(int exact, const uint64_t *expected, double *restrict has_record, double *restrict suffix,
                          double *restrict error, const double *restrict x, const double *restrict dy, long k,
-                             long delta,
-                         long width, long n) {
+                         long delta, long width, long n) {
   for (long i = 0; i < n; i++) EACH_LANE {
     has_record[l] = bits(x[i * width + l]) == expected[l] + (k + i) * delta ? 1 : has_record[l];
     suffix[l] = compensated_sum(exact, has_record[l] != 0 ? 0 : dy[i * width + l], suffix[l], &error[l]);
@@ -129,8 +130,7 @@ INLINE void index_suffix(int exact, const uint64_t *expected, double *restrict h
 
 /* dx of short rows by any indices: for each position, the sum of dy whose index is the position. */
 INLINE void gather(double *restrict dx, const double *restrict dy, const double *restrict x, uint64_t expected,
-                   long delta,
-                   long width, long n) {
+                   long delta, long width, long n) {
   for (long k = 0; k < n; k++, expected += delta) for (long l = 0; l < width; l++) {
     double sum = 0;
     for (long i = n - 1; i >= 0; i--) sum += bits(x[i * width + l]) == expected ? dy[i * width + l] : 0;
@@ -168,8 +168,7 @@ INLINE void log_sum_forward(int exact, double *restrict m, double *restrict s, d
 /* The backward recurrence stores dx in place of dy. carry_in is c R of the position on the
    right. */
 INLINE void backward(enum scan_kind kind, int exact, double *restrict carry_in, double *restrict error,
-                     const double *restrict c,
-                     const double *restrict w, double *restrict dy, long width, long n) {
+                     const double *restrict c, const double *restrict w, double *restrict dy, long width, long n) {
   for (long k = n - 1; k >= 0; k--) EACH_LANE {
     long i = k * width + l;
     double next_error = error[l], next = compensated_sum(exact, dy[i], carry_in[l], &next_error);
