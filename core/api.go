@@ -10,6 +10,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file names the public types and constants of the packages below core.
+
 // MaxRank is the largest number of dimensions of a tensor.
 const MaxRank = tensor.MaxRank
 

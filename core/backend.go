@@ -7,6 +7,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file is the interface of the two backends, and the choice between them.
+
 // Backend runs programs on one kind of device. Both implementations pass the same conformance
 // tests.
 type Backend interface {

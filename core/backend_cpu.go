@@ -11,6 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file is the CPU backend.
+
 // cpuBackend runs the host code of a program on the calling goroutine and the worker pool of
 // package threads.
 type cpuBackend struct{}

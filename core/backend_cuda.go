@@ -13,6 +13,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file is the CUDA backend: devices, kernels and launches of a run.
+
 // cudaBackend is one CUDA device.
 type cudaBackend struct{ device *launch.Device }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/sternway/sternway/cuda"
 )
 
+// This file is the JSON interface of the package, for Python.
+
 // Version is the version of the Python package, set by its build.
 var Version = "0.0.0+go"
 

@@ -12,6 +12,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file is the plan: selection, description and run.
+
 // SKU names what Select chose.
 type SKU struct {
 	Category   string             `json:"category"`

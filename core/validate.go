@@ -11,6 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file checks the operands of a run before anything is written.
+
 // check validates the operands of a run in a fixed order: presence; then for each operand dtype,
 // device, shape, layout and address; then overlaps; then index values if they are in host memory.
 // No output is written before every check has passed.
@@ -64,7 +66,7 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 		return errs.New(errs.Unsupported, op, o.Name, fmt.Sprintf("of rank 0 to %d", tensor.MaxRank), fmt.Sprint("rank ", t.NDim), "")
 	}
 	if !slices.Contains(o.DTypes, t.DType) {
-		return p.refuseDType(o, t)
+		return p.dtypeError(o, t)
 	}
 	if t.Device != p.device && !(p.device.Type == tensor.DeviceCPU && t.Device.Type == tensor.DeviceCUDAHost) {
 		return errs.New(errs.InvalidProblem, op, o.Name, "on "+p.device.String(), t.Device.String(), "select the plan for the device of its operands")
@@ -91,8 +93,8 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 // allows reports whether an extent satisfies a wanted one, which may be ops.AnyExtent.
 func allows(wanted, got int64) bool { return wanted == got || wanted == ops.AnyExtent && got >= 0 }
 
-// refuseDType is the error for an operand of a wrong dtype, with the conversion that corrects it.
-func (p *Plan) refuseDType(o *ops.Operand, t *tensor.Tensor) error {
+// dtypeError is the error for an operand of a wrong dtype, with the conversion that corrects it.
+func (p *Plan) dtypeError(o *ops.Operand, t *tensor.Tensor) error {
 	wanted, hint := tensor.OneOf(o.DTypes), ""
 	if o.Like != "" {
 		wanted += " " + o.Like

@@ -1,3 +1,4 @@
+/* libcuda: opened at first use, and the calls of package driver. */
 #include "driver.h"
 #include "functions.h"
 #include "graphs.h"

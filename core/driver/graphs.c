@@ -1,3 +1,4 @@
+/* Launches as executable graphs (graphs.h). */
 #include "graphs.h"
 #include "functions.h"
 

@@ -5,6 +5,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file is the iteration space of a pass: broadcast, strided and merged dimensions.
+
 // MaxOperands is the largest number of operands of an element operation.
 const MaxOperands = 7
 

@@ -5,6 +5,8 @@ import "C"
 
 import "runtime"
 
+// This file sets the floating-point mode of a thread for the duration of a run.
+
 // floatMode is a saved floating-point mode: rounding direction, flushing of subnormal numbers,
 // traps.
 type floatMode struct{ saved C.uint }

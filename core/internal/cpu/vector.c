@@ -1,3 +1,4 @@
+/* The block loops of vector.h for each processor, and the choice among them. */
 #include "vector.h"
 
 #include <string.h>

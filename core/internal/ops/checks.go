@@ -119,8 +119,8 @@ func PaddingRow(p *int64, rows int64) int64 {
 	return *p
 }
 
-// RefuseIndex is the error for an index outside of [0, rows), found at a place of an operand.
-func RefuseIndex(op, operand, place string, value, rows int64) *errs.Error {
+// IndexOutOfRange is the error for an index outside of [0, rows), found at a place of an operand.
+func IndexOutOfRange(op, operand, place string, value, rows int64) *errs.Error {
 	return errs.New(errs.InvalidProblem, op, operand, fmt.Sprintf("in [0, %d)", rows), fmt.Sprintf("%d at %s", value, place), "")
 }
 

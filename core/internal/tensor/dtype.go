@@ -6,6 +6,8 @@ import (
 	"github.com/sternway/sternway/core/internal/errs"
 )
 
+// This file is the table of dtypes.
+
 // DType is a DLPack data type: a type code, the bits of one lane and the number of lanes.
 type DType struct {
 	Code, Bits uint8

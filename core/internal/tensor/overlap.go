@@ -1,5 +1,7 @@
 package tensor
 
+// This file decides whether two strided views share memory.
+
 // axis is one dimension of a view in bytes, with a positive stride.
 type axis struct{ extent, stride int64 }
 

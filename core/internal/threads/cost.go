@@ -5,6 +5,8 @@ import (
 	"unsafe"
 )
 
+// This file estimates the time of a task, which decides the number of workers of a run.
+
 // workPerWorker is the least work per worker, in nanoseconds, that is worth waking it.
 const workPerWorker = 15_000
 

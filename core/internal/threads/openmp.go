@@ -5,6 +5,8 @@ import "C"
 
 import "runtime/cgo"
 
+// This file runs tasks on the threads of an OpenMP runtime that the process has loaded.
+
 // teamBodies are the functions that the members of an OpenMP team call.
 type teamBodies struct {
 	others func(number int)

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 )
 
+// This file distributes the tasks of a run among goroutines, with work stealing.
+
 func init() {
 	pool.saved.Store(int64(trialCredit))
 	if runtime.GOMAXPROCS(0) < 2 { // one P would let a long run in C delay every other goroutine

@@ -1,3 +1,4 @@
+/* The CPU time of a thread, and numbers of threads and processors (threads.h). */
 #define _GNU_SOURCE
 #include "threads.h"
 

@@ -1,3 +1,4 @@
+/* FakeQuantizePerTokenBackward on the CPU (dequantize.h), for each processor. */
 #include "dequantize.h"
 
 #include <math.h>

@@ -11,6 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file runs an operation of the engine on the CPU, block by block.
+
 // Host runs the Op over blocks of the operands on the CPU.
 func (m *mapReduce) Host(args []tensor.Tensor) {
 	if m.element == tensor.Float64 || m.op.products != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {

@@ -8,6 +8,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file computes outputs that are products of operands with the C loops of package cpu.
+
 // multiply computes the outputs of n adjacent indices with the product loops in place. The sums of
 // each run are left in Block.Sums of the output.
 func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {

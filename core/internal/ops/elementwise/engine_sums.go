@@ -5,6 +5,8 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
+// This file sums outputs along the fastest dimensions on the CPU, in a fixed order.
+
 // sumRows sums along the fastest dimensions: sum k covers the indices k*reduced .. (k+1)*reduced-1.
 func (h *hostPass[A]) sumRows(kept, reduced int64) {
 	if reduced > cpu.Grain {

@@ -1,3 +1,4 @@
+/* The loops of embedding bags (bag.h), for each processor. */
 #include "bag.h"
 
 #include <math.h>

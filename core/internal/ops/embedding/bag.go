@@ -178,10 +178,10 @@ func (d EmbeddingBagBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 // memory.
 func (d EmbeddingBagBackward) checkValues(args []tensor.Tensor) *errs.Error {
 	if b := badOffset(&args[bagOffsets], d.TotalIndices); b >= 0 {
-		return d.refuseOffset(b, integersOf(&args[bagOffsets])(b))
+		return d.offsetError(b, integersOf(&args[bagOffsets])(b))
 	}
 	if k, invalid := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); invalid != nil {
-		return ops.RefuseIndex(embeddingBag.Name, "indices", fmt.Sprint("position ", k), *invalid, d.NumEmbeddings)
+		return ops.IndexOutOfRange(embeddingBag.Name, "indices", fmt.Sprint("position ", k), *invalid, d.NumEmbeddings)
 	}
 	w := &args[BagMaxIndices]
 	if vector, one := asVector(w); one {
@@ -192,7 +192,7 @@ func (d EmbeddingBagBackward) checkValues(args []tensor.Tensor) *errs.Error {
 	for b := range w.Shape[0] {
 		row := rowOf(w, b)
 		if k, invalid := firstOutside(&row, math.MinInt64, d.NumEmbeddings); invalid != nil && d.hasCountedPosition(args, b) {
-			return d.refuseArgmax(b, k, *invalid)
+			return d.argmaxError(b, k, *invalid)
 		}
 	}
 	return nil
@@ -233,11 +233,11 @@ func outOfOrder[I int32 | int64](l stridedVec[I], n, total int64) int64 {
 	return -1
 }
 
-func (d EmbeddingBagBackward) refuseOffset(bag, value int64) *errs.Error {
+func (d EmbeddingBagBackward) offsetError(bag, value int64) *errs.Error {
 	wanted := fmt.Sprintf("in order, from 0 to at most %d indices", d.TotalIndices)
 	return errs.New(errs.InvalidProblem, embeddingBag.Name, "offsets", wanted, fmt.Sprintf("%d at bag %d", value, bag), "")
 }
 
-func (d EmbeddingBagBackward) refuseArgmax(bag, column, value int64) *errs.Error {
-	return ops.RefuseIndex(embeddingBag.Name, "max_indices", fmt.Sprintf("[%d, %d]", bag, column), value, d.NumEmbeddings)
+func (d EmbeddingBagBackward) argmaxError(bag, column, value int64) *errs.Error {
+	return ops.IndexOutOfRange(embeddingBag.Name, "max_indices", fmt.Sprintf("[%d, %d]", bag, column), value, d.NumEmbeddings)
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file computes the gradients of embedding bags on the CPU.
+
 // hostBags is one run on the CPU. Pools keep its memory for the next run, because page faults of
 // fresh memory would take longer than the computation.
 type hostBags[N number] struct {

@@ -11,6 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file selects and launches the kernels of embedding bags.
+
 // BagProgram is the program of an EmbeddingBagBackward. Every sum is added in the order of
 // positions, so all kernels are deterministic.
 type BagProgram struct {

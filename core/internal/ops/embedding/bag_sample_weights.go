@@ -11,6 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file computes the gradient of per_sample_weights on the CPU.
+
 // denseRows is a matrix with dense rows, as the loops of bag.c read it: in place if possible,
 // otherwise a copy in float32 or float64.
 type denseRows struct {

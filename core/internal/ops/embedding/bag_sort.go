@@ -8,6 +8,8 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
+// This file is the parallel bucket sort of row occurrences on the CPU.
+
 // number is the integer type of rows, bags and positions on the CPU: 32 bits, or 64 if counts need
 // them.
 type number interface{ uint32 | uint64 }

@@ -7,6 +7,8 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
+// This file lays out the workspace of embedding bags on a GPU.
+
 // Geometry of cuda/embedding_bag*.cuh.
 const (
 	bagUnit               = 64       // rows and entries of a unit, at most, or half of it

@@ -9,6 +9,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file is the family of unique rows: descriptor, operands and checks.
+
 // UniqueRows finds the distinct rows among indices, like torch.unique with return_inverse. rows
 // holds the `count` distinct rows in ascending order, padded with -1. inverse[i] is the place of
 // indices[i] in rows. With PaddingIdx, places are counted from 1, PaddingIdx has place 0 and is not
@@ -62,7 +64,7 @@ func (d UniqueRows) Problem() (*ops.Problem, error) {
 		},
 		CheckValues: func(args []tensor.Tensor) *errs.Error {
 			if k, invalid := firstOutside(&args[UniqueIndices], 0, d.NumRows); invalid != nil {
-				return ops.RefuseIndex(op, "indices", fmt.Sprint("position ", k), *invalid, d.NumRows)
+				return ops.IndexOutOfRange(op, "indices", fmt.Sprint("position ", k), *invalid, d.NumRows)
 			}
 			return nil
 		},

@@ -8,6 +8,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file finds unique rows on the CPU: by a bitmap of all rows, or by sorting the indices.
+
 const (
 	uniqueSortWords = 32      // words per index from which on sorting the indices is faster than scanning all words
 	uniqueTaskWords = 1 << 12 // words of a task

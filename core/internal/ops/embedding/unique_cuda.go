@@ -8,6 +8,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file launches the kernel of unique rows, stage by stage.
+
 // Geometry of cuda/unique_rows.cu.
 const (
 	UniqueBlock      = 1024    // kMaxThreads: threads of a block

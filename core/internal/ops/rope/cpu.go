@@ -17,6 +17,8 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file rotates on the CPU.
+
 // A task is a tile of tokens and pairs, over rows (heads of batches) that share its angles. The
 // factors of a tile are computed once per task.
 const (

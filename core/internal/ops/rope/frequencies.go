@@ -2,6 +2,8 @@ package rope
 
 import "math"
 
+// This file computes the frequencies of RoPE in double-double arithmetic.
+
 // Double is a double-double number, High + low, with about 104 bits.
 type Double struct{ High, low float64 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file computes cummax and cummin by the indices of their forward.
+
 const (
 	maxSums  = 1 << 20 // float64 sums of one task of arbitrary indices
 	addLanes = 8
