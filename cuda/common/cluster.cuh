@@ -42,8 +42,8 @@ struct Barrier {
     __device__ void st_async(int other, const S& to, const S& s) const
     {
         static_assert(sizeof s == 4 || sizeof s == 8 || sizeof s == 16);
-        unsigned word[sizeof s / 4], full_barrier = address();
-        unsigned address_there = static_cast<unsigned>(__cvta_generic_to_shared(&to));
+        unsigned word[sizeof s / 4], address_there = static_cast<unsigned>(__cvta_generic_to_shared(&to));
+        unsigned full_barrier = address();
         memcpy(word, &s, sizeof s);
         asm volatile("mapa.shared::cluster.u32 %0, %0, %2; mapa.shared::cluster.u32 %1, %1, %2;"
                      : "+r"(address_there), "+r"(full_barrier) : "r"(other));
