@@ -10,12 +10,15 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file names the public types and constants of the packages below core.
+
 // MaxRank is the largest number of dimensions of a tensor.
 const MaxRank = tensor.MaxRank
 
 // Operands and their devices.
 type (
-	// Tensor is a view of memory owned by the caller: an address, a dtype, a device, a shape and strides in elements.
+	// Tensor is a view of memory owned by the caller: an address, a dtype, a device, a shape and
+	// strides in elements.
 	Tensor = tensor.Tensor
 	// DType is an element type as DLPack encodes it: type code, bits, lanes.
 	DType = tensor.DType
@@ -97,7 +100,8 @@ type (
 // Families lists the families by name.
 func Families() []*Family { return ops.Families() }
 
-// ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of that family's descriptor.
+// ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of
+// that family's descriptor.
 func ParseDescriptor(text string) (Descriptor, error) { return ops.ParseDescriptor(text) }
 
 // The descriptors. Each documents its formula, operands and shapes.

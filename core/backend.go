@@ -7,7 +7,10 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Backend runs programs on one kind of device. Both implementations pass the same conformance tests.
+// This file is the interface of the two backends, and the choice between them.
+
+// Backend runs programs on one kind of device. Both implementations pass the same conformance
+// tests.
 type Backend interface {
 	Name() string     // "cpu" or "cuda"
 	Arch() string     // "amd64", "sm_90"
@@ -15,7 +18,8 @@ type Backend interface {
 	Bandwidth() int64 // memory bandwidth of a GPU in bytes per second; 0 on the CPU
 	// Load loads the kernels of a program onto the device, so that Launch never loads code.
 	Load(p *ops.Problem, program ops.Program) ([]launch.Kernel, error)
-	// Launch runs a plan. Either the operands passed every check, or they match cached launches of the plan.
+	// Launch runs a plan. Either the operands passed every check, or they match cached launches of
+	// the plan.
 	Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, cached *launchCache) error
 }
 

@@ -11,7 +11,10 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// cpuBackend runs the host code of a program on the calling goroutine and the worker pool of package threads.
+// This file is the CPU backend.
+
+// cpuBackend runs the host code of a program on the calling goroutine and the worker pool of
+// package threads.
 type cpuBackend struct{}
 
 func (cpuBackend) Name() string                                            { return "cpu" }

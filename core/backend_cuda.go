@@ -14,14 +14,16 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file is the CUDA backend: devices, kernels and launches of a run.
+
 // cudaBackend is one CUDA device.
 type cudaBackend struct{ device *launch.Device }
 
 // checking is set by SetCheck.
 var checking atomic.Bool
 
-// SetCheck turns debug checks of GPU runs on or off. With checks on, every run first validates index values
-// and then synchronizes, so that an error names the operation that caused it.
+// SetCheck turns debug checks of GPU runs on or off. With checks on, every run first validates
+// index values and then synchronizes, so that an error names the operation that caused it.
 func SetCheck(on bool) { checking.Store(on) }
 
 func (b cudaBackend) Name() string     { return "cuda" }
@@ -60,8 +62,8 @@ func (b cudaBackend) checkValues(p *Plan, args []tensor.Tensor, stream uintptr) 
 	return nil
 }
 
-// Launch replays the cached launches if there are any. Otherwise the program computes its launches, and they
-// replace the plan's launch cache.
+// Launch replays the cached launches if there are any. Otherwise the program computes its launches,
+// and they replace the plan's launch cache.
 func (b cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, cached *launchCache) error {
 	if checking.Load() {
 		if err := b.checkValues(p, args, stream); err != nil {

@@ -78,7 +78,8 @@ func TestCPUPlanNeedsNoDriver(t *testing.T) {
 	require.Equal(t, core.PrecisionGuarantee{"float32", "float64", true, true}, plan.PrecisionGuarantee())
 }
 
-// Launches go to the stream of the caller, as many as there are different sums, and none for nothing at all.
+// Launches go to the stream of the caller, as many as there are different sums, and none for
+// nothing at all.
 func TestLaunchesOfARun(t *testing.T) {
 	half := ops.Scalar(0.5)
 	for _, row := range []struct {
@@ -240,7 +241,7 @@ func TestWhatPythonIsTold(t *testing.T) {
 	plan, err := core.SelectJSON(`{"family": "dequantize_per_token_backward", "shape": [4, 8], "dtype": "bfloat16", "qdtype": "int8"}`,
 		"cuda:1", `{"deterministic": true}`)
 	require.NoError(t, err)
-	var told struct {
+	var description struct {
 		Operands []struct {
 			Name          string
 			Out, Optional bool
@@ -251,21 +252,21 @@ func TestWhatPythonIsTold(t *testing.T) {
 		Geometry      string
 		Bytes         int64
 	}
-	require.NoError(t, json.Unmarshal([]byte(plan.DescribeJSON()), &told))
-	names := make([]string, len(told.Operands))
-	for i, o := range told.Operands {
+	require.NoError(t, json.Unmarshal([]byte(plan.DescribeJSON()), &description))
+	names := make([]string, len(description.Operands))
+	for i, o := range description.Operands {
 		names[i] = o.Name
 		require.Equal(t, o.Name == "dx" || o.Name == "dscale" || o.Name == "dzero_point", o.Out, o.Name)
 		require.Equal(t, o.Name != "dy" && o.Name != "scale" && o.Name != "dx", o.Optional, o.Name)
 	}
 	require.Equal(t, plan.Operands(), names)
 	require.Equal(t, []string{"dy", "scale", "q", "zero_point", "dx", "dscale", "dzero_point"}, names)
-	require.Equal(t, "cuda:1", told.Device)
-	require.Equal(t, plan.SKU(), told.SKU)
-	require.Equal(t, "int8", told.SKU.AuxElement)
-	require.Equal(t, "quantization", told.SKU.Category)
-	require.Contains(t, told.Geometry, "[4, 8]")
-	require.Equal(t, int64(2*4*8*2), told.Bytes)
+	require.Equal(t, "cuda:1", description.Device)
+	require.Equal(t, plan.SKU(), description.SKU)
+	require.Equal(t, "int8", description.SKU.AuxElement)
+	require.Equal(t, "quantization", description.SKU.Category)
+	require.Contains(t, description.Geometry, "[4, 8]")
+	require.Equal(t, int64(2*4*8*2), description.Bytes)
 
 	var info map[string]any
 	require.NoError(t, json.Unmarshal([]byte(core.InfoJSON()), &info))

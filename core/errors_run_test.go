@@ -21,7 +21,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// runs are refused for their operands: no byte of any operand may change, and CanImplement says the same.
+// runs are refused for their operands: no byte of any operand may change, and CanImplement says the
+// same.
 func (r *refusals) runs() {
 	weight := ops.Scalar(0.5)
 	shape := []int64{2, 3}
@@ -30,10 +31,10 @@ func (r *refusals) runs() {
 	lerp := coretest.Trial{Reason: "lerp", Descriptor: elementwise.LerpBackward{Shape: shape}}
 	number := coretest.Trial{Reason: "lerp by a number", Descriptor: elementwise.LerpBackward{Shape: shape, Weight: &weight}, Without: []string{"weight", "dweight"}}
 	square := coretest.Trial{Reason: "lerp of a square", Descriptor: elementwise.LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, Without: []string{"weight", "db", "dweight"}}
-	tokens := coretest.Trial{Reason: "dequantise", Descriptor: dequantise, Dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}}
+	tokens := coretest.Trial{Reason: "dequantise", Descriptor: dequantise, DTypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}}
 	fixed := coretest.Trial{Reason: "dequantise by fixed zero points", Descriptor: dequantise, Without: []string{"dzero_point"}}
-	whole := coretest.Trial{Reason: "dequantise by whole zero points", Descriptor: dequantise, Dtypes: map[string]tensor.DType{"zero_point": tensor.Int8, "dzero_point": tensor.Float32}}
-	faked := coretest.Trial{Reason: "fake quantise", Descriptor: fake, Dtypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
+	whole := coretest.Trial{Reason: "dequantise by whole zero points", Descriptor: dequantise, DTypes: map[string]tensor.DType{"zero_point": tensor.Int8, "dzero_point": tensor.Float32}}
+	faked := coretest.Trial{Reason: "fake quantise", Descriptor: fake, DTypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
 	turned := coretest.Trial{Reason: "rope", Descriptor: rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: coretest.Given(int64(3))},
 		Values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
 	chosen := func(index float64) coretest.Trial {
@@ -42,7 +43,7 @@ func (r *refusals) runs() {
 	}
 	sums := coretest.Trial{Reason: "cumsum", Descriptor: scan.ScanBackward{Kind: "cumsum", Shape: shape}, Without: []string{"x", "indices"}}
 	products := coretest.Trial{Reason: "cumprod", Descriptor: scan.ScanBackward{Kind: "cumprod", Shape: shape}, Without: []string{"indices"}}
-	winners := chosen(0)
+	byIndices := chosen(0)
 	for _, row := range []struct {
 		trial  coretest.Trial
 		name   string
@@ -68,9 +69,9 @@ func (r *refusals) runs() {
 		{products, "no x", errs.InvalidProblem, without("x")},
 		{products, "indices as well", errs.InvalidProblem, func(a core.Args) { a["indices"] = a["x"] }},
 		{products, "in place", errs.InvalidProblem, func(a core.Args) { a["dx"] = a["dy"] }},
-		{winners, "x and indices", errs.InvalidProblem, func(a core.Args) { a["x"] = a["dy"] }},
-		{winners, "neither x nor indices", errs.InvalidProblem, without("indices")},
-		{winners, "indices of 32 bits", errs.InvalidProblem, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
+		{byIndices, "x and indices", errs.InvalidProblem, func(a core.Args) { a["x"] = a["dy"] }},
+		{byIndices, "neither x nor indices", errs.InvalidProblem, without("indices")},
+		{byIndices, "indices of 32 bits", errs.InvalidProblem, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
 		{chosen(3), "an index too large", errs.InvalidProblem, func(core.Args) {}},
 		{chosen(-1), "a negative index", errs.InvalidProblem, func(core.Args) {}},
 		{faked, "dzero_point of another dtype", errs.InvalidProblem, edit("dzero_point", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},

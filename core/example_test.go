@@ -7,7 +7,8 @@ import (
 	"github.com/sternway/sternway/core"
 )
 
-// The gradient of y = a + 0.25 (b - a) for a row vector b that was broadcast over two rows: db sums over the rows.
+// The gradient of y = a + 0.25 (b - a) for a row vector b that was broadcast over two rows: db sums
+// over the rows.
 func ExampleLerpBackward() {
 	weight := core.Scalar(0.25)
 	plan, err := core.Select(core.LerpBackward{

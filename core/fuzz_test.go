@@ -26,7 +26,8 @@ func requireRefusal(t *testing.T, err error) {
 	require.Less(t, len(err.Error()), 2000)
 }
 
-// Whatever the text, a descriptor is refused, or makes a plan for the CPU that tells what it is and refuses to run on nothing.
+// Whatever the text, a descriptor is refused, or makes a plan for the CPU that tells what it is and
+// refuses to run on nothing.
 func FuzzParseDescriptor(f *testing.F) {
 	for _, sample := range coretest.Samples() {
 		dtypes := coretest.ElementsOf(sample)
@@ -81,10 +82,11 @@ func (b *bytesOf) stride() int64 {
 	return v%32 - 12
 }
 
-// tensor is mostly the operand that is wanted, of some layout and somewhere in an arena; now and then anything.
+// tensor is mostly the operand that is wanted, of some layout and somewhere in an arena; now and
+// then anything.
 func (b *bytesOf) tensor(o *ops.Operand, arena []byte) tensor.Tensor {
 	flags := b.next()
-	t := tensor.Tensor{DType: o.Dtypes[b.next()%int64(len(o.Dtypes))], Device: tensor.CPU, Present: 1, ReadOnly: int32(flags >> 7 & flags >> 6 & 1)}
+	t := tensor.Tensor{DType: o.DTypes[b.next()%int64(len(o.DTypes))], Device: tensor.CPU, Present: 1, ReadOnly: int32(flags >> 7 & flags >> 6 & 1)}
 	t.Pin = unsafe.Pointer(&arena[0])
 	shape := coretest.Concrete(o.Shapes[b.next()%int64(len(o.Shapes))])
 	t.NDim = int32(len(shape))
@@ -114,8 +116,9 @@ func (b *bytesOf) tensor(o *ops.Operand, arena []byte) tensor.Tensor {
 	return t
 }
 
-// Whatever the tensors, a run is refused with every byte in place, or is safe: its outputs repeat no byte and share none with
-// another operand, except one that is exactly an input, and nothing else is written.
+// Whatever the tensors, a run is refused with every byte in place, or is safe: its outputs repeat
+// no byte and share none with another operand, except one that is exactly an input, and nothing
+// else is written.
 func FuzzTensorCheck(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(slices.Repeat([]byte{32, 0, 0}, 20))
@@ -140,7 +143,7 @@ func FuzzTensorCheck(f *testing.F) {
 		}
 		workspace := tensor.Tensor{}
 		if b.next()%4 == 0 {
-			workspace = b.tensor(&ops.Operand{Dtypes: []tensor.DType{tensor.Uint8}, Shapes: [][]int64{{b.next()}}}, arena)
+			workspace = b.tensor(&ops.Operand{DTypes: []tensor.DType{tensor.Uint8}, Shapes: [][]int64{{b.next()}}}, arena)
 		}
 		if coretest.ProblemOf(plan).CheckValues != nil && !insideArena(args, arena) {
 			return // its values would be looked at
@@ -156,7 +159,8 @@ func FuzzTensorCheck(f *testing.F) {
 	})
 }
 
-// insideArena reports that every operand that has a span lies in the arena. One of an odd rank has none and is refused.
+// insideArena reports that every operand that has a span lies in the arena. One of an odd rank has
+// none and is refused.
 func insideArena(args []tensor.Tensor, arena []byte) bool {
 	base := int64(uintptr(unsafe.Pointer(&arena[0])))
 	for i := range args {

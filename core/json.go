@@ -14,10 +14,13 @@ import (
 	"github.com/sternway/sternway/cuda"
 )
 
+// This file is the JSON interface of the package, for Python.
+
 // Version is the version of the Python package, set by its build.
 var Version = "0.0.0+go"
 
-// SelectJSON is Select with text arguments: a descriptor in JSON, a device such as "cuda:0", and a preference in JSON.
+// SelectJSON is Select with text arguments: a descriptor in JSON, a device such as "cuda:0", and a
+// preference in JSON.
 func SelectJSON(descriptor, device, preference string) (*Plan, error) {
 	d, err := ops.ParseDescriptor(descriptor)
 	if err != nil {

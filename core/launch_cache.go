@@ -8,8 +8,8 @@ import (
 )
 
 // launchCache holds the kernel launches of the last run of a plan on a GPU. If the next run differs
-// only in operand addresses of the same alignment, it patches the addresses and replays the launches;
-// only the overlap check is repeated.
+// only in operand addresses of the same alignment, it patches the addresses and replays the
+// launches; only the overlap check is repeated.
 type launchCache struct {
 	args     []tensor.Tensor         // keyOf each operand of the recorded run
 	spans    [][2]int64              // byte range of each operand, relative to its address
@@ -20,15 +20,17 @@ type launchCache struct {
 // alignmentMask selects the low bits of an address, which decide how kernels may access memory.
 const alignmentMask = launch.WorkspaceAlignment - 1
 
-// keyOf is a tensor reduced to the properties that launches depend on: of its address, only the alignment.
+// keyOf is a tensor reduced to the properties that launches depend on: of its address, only the
+// alignment.
 func keyOf(t tensor.Tensor) tensor.Tensor {
 	t.Data &= alignmentMask
 	t.Pin = nil
 	return t
 }
 
-// newLaunchCache returns an empty cache for a run whose operands passed every check. It returns nil if an
-// output may share memory with another operand, as an in-place run does: such runs are not cached.
+// newLaunchCache returns an empty cache for a run whose operands passed every check. It returns nil
+// if an output may share memory with another operand, as an in-place run does: such runs are not
+// cached.
 func newLaunchCache(p *Plan, args []tensor.Tensor) *launchCache {
 	c := &launchCache{}
 	for i := range args {
@@ -48,7 +50,8 @@ func newLaunchCache(p *Plan, args []tensor.Tensor) *launchCache {
 	return c
 }
 
-// matches reports whether the recorded launches are valid for these operands once addresses are patched.
+// matches reports whether the recorded launches are valid for these operands once addresses are
+// patched.
 func (c *launchCache) matches(args []tensor.Tensor) bool {
 	if len(args) != len(c.args) {
 		return false
@@ -65,8 +68,9 @@ func (c *launchCache) matches(args []tensor.Tensor) bool {
 	return c.disjointOutputs(args)
 }
 
-// disjointOutputs reports whether no output span intersects the span of another operand. Interleaved views
-// are disjoint too, but only the full check can tell; here they count as overlapping.
+// disjointOutputs reports whether no output span intersects the span of another operand.
+// Interleaved views are disjoint too, but only the full check can tell; here they count as
+// overlapping.
 func (c *launchCache) disjointOutputs(args []tensor.Tensor) bool {
 	for _, o := range c.outputs {
 		low, high := int64(args[o].Data)+c.spans[o][0], int64(args[o].Data)+c.spans[o][1]

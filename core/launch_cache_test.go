@@ -30,7 +30,8 @@ func recorded(t *testing.T, d ops.Descriptor, names ...string) (fake *coretest.F
 	return fake, plan, fresh, args, workspace
 }
 
-// requireSameRun runs a plan that has run before and a fresh one: the same launches, or the same refusal.
+// requireSameRun runs a plan that has run before and a fresh one: the same launches, or the same
+// refusal.
 func requireSameRun(t *testing.T, fake *coretest.FakeCUDA, plan, fresh *core.Plan, args []tensor.Tensor, workspace tensor.Tensor, what string) {
 	t.Helper()
 	fake.Launches = nil
@@ -45,7 +46,8 @@ func requireSameRun(t *testing.T, fake *coretest.FakeCUDA, plan, fresh *core.Pla
 	}
 }
 
-// A second run launches what a first run would have, wherever its operands lie and however they are aligned.
+// A second run launches what a first run would have, wherever its operands lie and however they are
+// aligned.
 func TestSecondRunAtOtherAddresses(t *testing.T) {
 	for _, sample := range coretest.Samples() {
 		d, _ := coretest.Instantiate(sample, coretest.ElementsOf(sample)[0])

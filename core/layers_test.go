@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// layers are the packages below core, lowest first. A package imports lower layers alone; packages of one layer do not know each other.
+// layers are the packages below core, lowest first. A package imports lower layers alone; packages
+// of one layer do not know each other.
 var layers = [][]string{
 	{"driver", "internal/errs", "internal/num", "internal/threads", "internal/ops/scan/operand"},
 	{"internal/tensor"},

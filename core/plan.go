@@ -13,6 +13,8 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file is the plan: selection, description and run.
+
 // SKU names what Select chose.
 type SKU struct {
 	Category   string             `json:"category"`
@@ -33,7 +35,8 @@ type PrecisionGuarantee struct {
 	Deterministic           bool   `json:"deterministic"`
 }
 
-// Plan is a selected kernel for one descriptor on one device. It is immutable and safe for concurrent runs.
+// Plan is a selected kernel for one descriptor on one device. It is immutable and safe for
+// concurrent runs.
 type Plan struct {
 	descriptor ops.Descriptor
 	problem    *ops.Problem
@@ -48,7 +51,8 @@ type Plan struct {
 // Args are the operands of a run by name.
 type Args map[string]tensor.Tensor
 
-// Select checks a descriptor and chooses a kernel for a device. It may be slow; it loads what the plan needs.
+// Select checks a descriptor and chooses a kernel for a device. It may be slow; it loads what the
+// plan needs.
 func Select(descriptor ops.Descriptor, device tensor.Device, preference ops.Preference) (*Plan, error) {
 	defer threads.EnterDefaultMode().Leave()
 	problem, err := descriptor.Problem()
@@ -146,9 +150,10 @@ func (p *Plan) CanImplement(args Args) error {
 	return p.check(ordered)
 }
 
-// Run checks the operands and launches the plan on a stream, an opaque driver handle (0 on the CPU). The workspace is a
-// uint8 tensor of at least WorkspaceSize bytes on the plan's device, 256-byte aligned; the zero Tensor where none is needed.
-// On the CPU the outputs are complete when Run returns. Run allocates nothing on the device and never synchronises.
+// Run checks the operands and launches the plan on a stream, an opaque driver handle (0 on the
+// CPU). The workspace is a uint8 tensor of at least WorkspaceSize bytes on the plan's device,
+// 256-byte aligned; the zero Tensor where none is needed. On the CPU the outputs are complete when
+// Run returns. Run allocates nothing on the device and never synchronises.
 func (p *Plan) Run(stream uintptr, workspace tensor.Tensor, args Args) error {
 	ordered, err := p.order(args)
 	if err != nil {

@@ -21,7 +21,8 @@ import (
 	"github.com/sternway/sternway/cuda"
 )
 
-// loadedSymbols are the kernels that the plans of all samples load, by every kernel that they can be asked for.
+// loadedSymbols are the kernels that the plans of all samples load, by every kernel that they can
+// be asked for.
 func loadedSymbols(t *testing.T) map[string]bool {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, sample := range coretest.Samples() {
@@ -38,7 +39,8 @@ func loadedSymbols(t *testing.T) map[string]bool {
 	return loaded
 }
 
-// Every family x kind x kernel x dtype has an exported symbol that some plan loads, and a plan on the CPU.
+// Every family x kind x kernel x dtype has an exported symbol that some plan loads, and a plan on
+// the CPU.
 func TestTheTableIsTotal(t *testing.T) {
 	exports, loaded := coretest.ExportsOfKernels(t), loadedSymbols(t)
 	for _, f := range ops.Families() {

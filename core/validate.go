@@ -11,9 +11,11 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// check validates the operands of a run in a fixed order: presence; then for each operand dtype, device,
-// shape, layout and address; then overlaps; then index values if they are in host memory. No output is
-// written before every check has passed.
+// This file checks the operands of a run before anything is written.
+
+// check validates the operands of a run in a fixed order: presence; then for each operand dtype,
+// device, shape, layout and address; then overlaps; then index values if they are in host memory.
+// No output is written before every check has passed.
 func (p *Plan) check(args []tensor.Tensor) error {
 	if err := p.checkPresence(args); err != nil {
 		return err
@@ -37,7 +39,8 @@ func (p *Plan) check(args []tensor.Tensor) error {
 	return nil
 }
 
-// checkPresence refuses missing operands and combinations of optional operands that make no problem.
+// checkPresence refuses missing operands and combinations of optional operands that make no
+// problem.
 func (p *Plan) checkPresence(args []tensor.Tensor) error {
 	if len(args) != len(p.problem.Operands) {
 		return errs.New(errs.InvalidProblem, p.op, "operands", fmt.Sprint(len(p.problem.Operands), " of them"), fmt.Sprint(len(args)), "")
@@ -62,8 +65,8 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 	if t.NDim < 0 || t.NDim > tensor.MaxRank {
 		return errs.New(errs.Unsupported, op, o.Name, fmt.Sprintf("of rank 0 to %d", tensor.MaxRank), fmt.Sprint("rank ", t.NDim), "")
 	}
-	if !slices.Contains(o.Dtypes, t.DType) {
-		return p.refuseDType(o, t)
+	if !slices.Contains(o.DTypes, t.DType) {
+		return p.dtypeError(o, t)
 	}
 	if t.Device != p.device && !(p.device.Type == tensor.DeviceCPU && t.Device.Type == tensor.DeviceCUDAHost) {
 		return errs.New(errs.InvalidProblem, op, o.Name, "on "+p.device.String(), t.Device.String(), "select the plan for the device of its operands")
@@ -90,22 +93,23 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 // allows reports whether an extent satisfies a wanted one, which may be ops.AnyExtent.
 func allows(wanted, got int64) bool { return wanted == got || wanted == ops.AnyExtent && got >= 0 }
 
-// refuseDType is the error for an operand of a wrong dtype, with the conversion that corrects it.
-func (p *Plan) refuseDType(o *ops.Operand, t *tensor.Tensor) error {
-	wanted, hint := tensor.OneOf(o.Dtypes), ""
+// dtypeError is the error for an operand of a wrong dtype, with the conversion that corrects it.
+func (p *Plan) dtypeError(o *ops.Operand, t *tensor.Tensor) error {
+	wanted, hint := tensor.OneOf(o.DTypes), ""
 	if o.Like != "" {
 		wanted += " " + o.Like
 	}
 	switch {
 	case o.Like == "like dy":
 		hint = fmt.Sprintf("convert it with %s.to(dy.dtype)", o.Name)
-	case len(o.Dtypes) == 1:
-		hint = fmt.Sprintf("convert it with %s.to(torch.%s)", o.Name, o.Dtypes[0])
+	case len(o.DTypes) == 1:
+		hint = fmt.Sprintf("convert it with %s.to(torch.%s)", o.Name, o.DTypes[0])
 	}
 	return errs.New(errs.InvalidProblem, p.op, o.Name, wanted, t.DType.String(), hint)
 }
 
-// checkAddress refuses a null or misaligned address, and one whose elements leave the address space.
+// checkAddress refuses a null or misaligned address, and one whose elements leave the address
+// space.
 func checkAddress(op, name string, t *tensor.Tensor) error {
 	if t.Empty() {
 		return nil
@@ -124,7 +128,8 @@ func checkAddress(op, name string, t *tensor.Tensor) error {
 	return nil
 }
 
-// checkOverlaps refuses outputs that share memory with another operand, except exact in-place runs that the program allows.
+// checkOverlaps refuses outputs that share memory with another operand, except exact in-place runs
+// that the program allows.
 func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
 	for o := range args {
 		out := &args[o]

@@ -1,5 +1,6 @@
-// Package cuda carries the compiled kernels: an image for each family of operations and each architecture, made from the .cu files
-// in the folders beside it by tools/kernels.py. A build for a machine without a GPU has none, and core then runs on the CPU alone.
+// Package cuda carries the compiled kernels: an image for each family of operations and each
+// architecture, made from the .cu files in the folders beside it by tools/kernels.py. A build for a
+// machine without a GPU has none, and core then runs on the CPU alone.
 package cuda
 
 import (
@@ -25,8 +26,9 @@ func (e *ArchitectureError) Error() string {
 	return "no kernels for this device, only for " + strings.Join(e.Codes, ", ")
 }
 
-// Image is the code of a family, "lerp" for example, for a device, "sm_90". It is nil when the package was built without kernels, and the
-// error is an [ArchitectureError] when it was built for other devices.
+// Image is the code of a family, "lerp" for example, for a device, "sm_90". It is nil when the
+// package was built without kernels, and the error is an [ArchitectureError] when it was built for
+// other devices.
 func Image(family, device string) ([]byte, error) {
 	var codes []string
 	names, err := files.ReadDir("image")
@@ -56,8 +58,8 @@ func Image(family, device string) ([]byte, error) {
 	return io.ReadAll(image)
 }
 
-// choose takes the code that a device runs: machine code of its own generation (sm_86 and sm_89 run that of sm_80), the newest that it
-// is not too old for, or else PTX, which the driver compiles.
+// choose takes the code that a device runs: machine code of its own generation (sm_86 and sm_89 run
+// that of sm_80), the newest that it is not too old for, or else PTX, which the driver compiles.
 func choose(codes []string, device string) string {
 	var wanted, have, newest int
 	_, _ = fmt.Sscanf(device, "sm_%d", &wanted) // 0, which nothing fits, where the driver names none
@@ -73,7 +75,8 @@ func choose(codes []string, device string) string {
 	return chosen
 }
 
-// Manifest says in JSON what was built: architectures, nvcc, and the hash of every family's images; nil when there is none.
+// Manifest says in JSON what was built: architectures, nvcc, and the hash of every family's images;
+// nil when there is none.
 func Manifest() []byte {
 	data, err := files.ReadFile("image/manifest.json")
 	if err != nil {

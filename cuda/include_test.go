@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// visible are the folders whose headers the files of a folder may include, beside their own. It has no cycle: an idea is explained by those
-// before it. Files of scan/ have rows of their own: tuning.gen.cuh is below all folders, records.cuh joins two of them and export.cuh all.
+// visible are the folders whose headers the files of a folder may include, beside their own. It has
+// no cycle: an idea is explained by those before it. Files of scan/ have rows of their own:
+// tuning.gen.cuh is below all folders, records.cuh joins two of them and export.cuh all.
 var visible = map[string][]string{
 	"common":              {},
 	"elementwise":         {"common"},
@@ -53,7 +54,8 @@ func TestIncludesRunOneWay(t *testing.T) {
 	require.Positive(t, includes)
 }
 
-// layer is the row of `visible` that a file belongs to: its own if it has one, or else that of its folder.
+// layer is the row of `visible` that a file belongs to: its own if it has one, or else that of its
+// folder.
 func layer(file string) string {
 	if _, own := visible[file]; own {
 		return file

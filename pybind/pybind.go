@@ -1,9 +1,11 @@
-// Package pybind is the native interface for Python: functions of integers and strings, bound by gopy.
+// Package pybind is the native interface for Python: functions of integers and strings, bound by
+// gopy.
 //
 // A plan crosses as a handle, its operands as the id() of a tuple that the caller keeps alive:
-// (workspace, operand, operand, ...) in the plan's order, None for an absent one. An error crosses as the text of
-// [core.ErrorJSON]. A panic would end the Python process, so every function turns one into an error; and every
-// function returns a value beside its error, because gopy leaks the message of an error that stands alone.
+// (workspace, operand, operand, ...) in the plan's order, None for an absent one. An error crosses
+// as the text of [core.ErrorJSON]. A panic would end the Python process, so every function turns
+// one into an error; and every function returns a value beside its error, because gopy leaks the
+// message of an error that stands alone.
 package pybind
 
 import (
@@ -52,8 +54,9 @@ func Describe(plan int64) (text string, err error) {
 	return p.DescribeJSON(), nil
 }
 
-// Inspect describes a tensor, the one item of a tuple like that of [Run], as JSON: shape, strides in elements, dtype, device, address of
-// the first element, and whether it is read-only. It reads the description alone, and waits for no stream.
+// Inspect describes a tensor, the one item of a tuple like that of [Run], as JSON: shape, strides
+// in elements, dtype, device, address of the first element, and whether it is read-only. It reads
+// the description alone, and waits for no stream.
 func Inspect(operands int64) (text string, err error) {
 	defer recovered(&err)
 	frame := frames.Get().(*[maxOperands]core.Tensor)
@@ -69,7 +72,8 @@ func Inspect(operands int64) (text string, err error) {
 	return frame[0].DescribeJSON(), nil
 }
 
-// Release forgets a plan; a run that has begun ends undisturbed. It returns how many plans were forgotten.
+// Release forgets a plan; a run that has begun ends undisturbed. It returns how many plans were
+// forgotten.
 func Release(plan int64) (count int64, err error) {
 	defer recovered(&err)
 	plans.Lock()
@@ -106,11 +110,12 @@ func runRead(plan int64, operands []core.Tensor, stream int64) error {
 	return p.RunOrdered(uintptr(stream), operands[last], operands[:last])
 }
 
-// MeetTorch makes the quick way of Run, for plain tensors of torch: a function that is appended to a list of what they are asked with, by
-// its id(); see pytensor. It returns 1 when the list is as it should be.
+// MeetTorch makes the fast path of Run for plain torch tensors (pytensor/fast_path.c). The list,
+// given by its id(), holds the torch functions that it calls; the fast path is appended to it. It
+// returns 1 if the list has the expected length.
 func MeetTorch(words int64) (met int64, err error) {
 	defer recovered(&err)
-	if pytensor.Meet(words, runRead) {
+	if pytensor.StoreTorch(words, runRead) {
 		met = 1
 	}
 	return met, nil
@@ -134,7 +139,8 @@ func GetNumThreads() (n int64, err error) {
 	return int64(core.NumThreads()), nil
 }
 
-// SetCheck turns the checks of index values and the synchronisation after each launch on (1) or off (0).
+// SetCheck turns the checks of index values and the synchronisation after each launch on (1) or off
+// (0).
 func SetCheck(on int64) (zero int64, err error) {
 	defer recovered(&err)
 	core.SetCheck(on != 0)

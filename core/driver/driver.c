@@ -1,3 +1,4 @@
+/* libcuda: opened at first use, and the calls of package driver. */
 #include "driver.h"
 #include "functions.h"
 #include "graphs.h"
@@ -52,12 +53,17 @@ int sw_device_open(int ordinal, int *device, uintptr_t *context) {
 }
 
 int sw_device_name(int device, char *name, int size) { return sw_cuda.cuDeviceGetName(name, size, device); }
-int sw_device_attribute(int device, int attribute, int *value) { return sw_cuda.cuDeviceGetAttribute(value, attribute, device); }
+int sw_device_attribute(int device, int attribute, int *value) {
+  return sw_cuda.cuDeviceGetAttribute(value, attribute, device);
+}
 int sw_device_memory(int device, size_t *bytes) { return sw_cuda.cuDeviceTotalMem_v2(bytes, device); }
 
-int sw_library_load(const void *image, uintptr_t *library) { return sw_cuda.cuLibraryLoadData(library, image, NULL, NULL, 0, NULL, NULL, 0); }
+int sw_library_load(const void *image, uintptr_t *library) {
+  return sw_cuda.cuLibraryLoadData(library, image, NULL, NULL, 0, NULL, NULL, 0);
+}
 
-/* Makes context current; *before is what to hand to leave(). A thread of autograd has no context at first. */
+/* Makes context current; *before is the argument of leave(). A thread of autograd has no context at
+   first. */
 static int enter(uintptr_t context, uintptr_t *before) {
   int status = sw_cuda.cuCtxGetCurrent(before);
   if (status || *before == context) return status;
@@ -114,8 +120,9 @@ int sw_launch_kernel(const sw_launch *l, const uint64_t *words) {
     launch_attribute attribute;
     launch_config config = clusters_of(l, &attribute);
     status = sw_cuda.cuLaunchKernelEx(&config, l->function, arguments, NULL);
-  } else if (l->together)
-    status = sw_cuda.cuLaunchCooperativeKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments);
+  } else if (l->cooperative)
+    status = sw_cuda.cuLaunchCooperativeKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream,
+                                               arguments);
   else if (!sw_graphs_launch(l, words))
     status = sw_cuda.cuLaunchKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);
   leave(l->context, before);

@@ -1,5 +1,6 @@
-// Package driver reaches the CUDA driver through dlopen. It knows no operation: it opens devices, loads images and launches
-// kernels. Nothing is loaded before Open is called, and a machine without libcuda is a machine without devices.
+// Package driver reaches the CUDA driver through dlopen. It knows no operation: it opens devices,
+// loads images and launches kernels. Nothing is loaded before Open is called, and a machine without
+// libcuda is a machine without devices.
 package driver
 
 /*
@@ -54,8 +55,8 @@ const MaxWords = int(C.SW_MAX_WORDS)
 // Launch is one kernel launch: a one-dimensional grid and one argument struct of 8-byte words.
 type Launch struct {
 	Grid, Block, Shared uint32
-	Cluster             uint32 // so many adjacent blocks are a cluster; 0: none are
-	Together            bool   // blocks wait for each other, so that all of them have to be on the device at once
+	Cluster             uint32 // adjacent CTAs of a cluster; 0: no clusters
+	Cooperative         bool   // all CTAs are resident at once, because they wait for each other
 	Stream              uintptr
 	n                   int
 	words               [MaxWords]uint64
@@ -69,7 +70,7 @@ func (l *Launch) Put(words ...uint64) { l.n += copy(l.words[l.n:], words) }
 
 // CopyFrom makes l the launch that o is, but for its stream.
 func (l *Launch) CopyFrom(o *Launch) {
-	l.Grid, l.Block, l.Shared, l.Cluster, l.Together, l.n = o.Grid, o.Block, o.Shared, o.Cluster, o.Together, o.n
+	l.Grid, l.Block, l.Shared, l.Cluster, l.Cooperative, l.n = o.Grid, o.Block, o.Shared, o.Cluster, o.Cooperative, o.n
 	copy(l.words[:o.n], o.words[:o.n])
 }
 
@@ -226,8 +227,8 @@ func (g *gpu) Launch(kernel Kernel, l *Launch) error {
 	switch {
 	case l.Cluster > 0:
 		call = "cuLaunchKernelEx"
-	case l.Together:
-		c.together, call = 1, "cuLaunchCooperativeKernel"
+	case l.Cooperative:
+		c.cooperative, call = 1, "cuLaunchCooperativeKernel"
 	}
 	if status := C.sw_launch_kernel(&c, (*C.uint64_t)(&l.words[0])); status != 0 {
 		return check(status, call)

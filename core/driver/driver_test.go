@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process opens libcuda once, so every story of it runs in a process of its own: this test program, with FAKE_STORY set.
+// A process opens libcuda once, so every story of it runs in a process of its own: this test
+// program, with FAKE_STORY set.
 func TestMain(m *testing.M) {
 	if os.Getenv("FAKE_STORY") == "" {
 		os.Exit(m.Run())
@@ -41,7 +42,7 @@ func tell() {
 	launch := &Launch{Grid: 5, Block: 256, Shared: 64, Stream: 3}
 	launch.Put(2, 11, 1<<40)
 	tellError("launch", device.Launch(kernel, launch))
-	launch.Together = true
+	launch.Cooperative = true
 	tellError("launch together", device.Launch(kernel, launch))
 	if os.Getenv("FAKE_STORY") == "clusters" {
 		launch.Grid, launch.Cluster = 8, 4
@@ -142,8 +143,9 @@ func TestEveryCallReachesTheDriver(t *testing.T) {
 	}, story(t, folder, noGraphs))
 }
 
-// A launch is started in a graph of its kernel and stream, which is set where it is another one than the last. A stream has a graph as long as
-// there are some; those of other streams are left to them until they are forgotten.
+// A launch is started in a graph of its kernel and stream, which is set where it is another one
+// than the last. A stream has a graph as long as there are some; those of other streams are left to
+// them until they are forgotten.
 func TestGraphs(t *testing.T) {
 	text := strings.Join(story(t, buildLibcuda(t), "FAKE_STORY=graphs", "FAKE_CURRENT=410"), "\n")
 	_, text, _ = strings.Cut(text, "first\n")
@@ -183,7 +185,8 @@ func TestLaunchesWithoutGraphs(t *testing.T) {
 	}
 }
 
-// Clusters are counted where the kernel is code for devices that have them, and are launched without a graph.
+// Clusters are counted where the kernel is code for devices that have them, and are launched
+// without a graph.
 func TestClusters(t *testing.T) {
 	folder := buildLibcuda(t)
 	const (
@@ -205,7 +208,8 @@ func TestClusters(t *testing.T) {
 	}
 }
 
-// The context of the device is made current where another one is, and that one is put back; where it is current, nothing is done.
+// The context of the device is made current where another one is, and that one is put back; where
+// it is current, nothing is done.
 func TestContextOfTheCaller(t *testing.T) {
 	folder := buildLibcuda(t)
 	require.Contains(t, strings.Join(story(t, folder, noGraphs, "FAKE_CURRENT=55"), "\n"),
@@ -217,7 +221,8 @@ func TestContextOfTheCaller(t *testing.T) {
 	}
 }
 
-// A refusal comes back with its name and what was being done, and leaves the context of the caller in place.
+// A refusal comes back with its name and what was being done, and leaves the context of the caller
+// in place.
 func TestRefusals(t *testing.T) {
 	folder := buildLibcuda(t)
 	for _, row := range []struct{ refuses, wanted string }{

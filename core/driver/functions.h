@@ -41,8 +41,10 @@ typedef struct { /* CUlaunchConfig */
   X(cuKernelGetFunction, (uintptr_t *, uintptr_t)) \
   X(cuFuncGetAttribute, (int *, int, uintptr_t)) \
   X(cuFuncSetAttribute, (uintptr_t, int, int)) \
-  X(cuLaunchKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **)) \
-  X(cuLaunchCooperativeKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **)) \
+  X(cuLaunchKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, \
+                     void **, void **)) \
+  X(cuLaunchCooperativeKernel, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
+                                uintptr_t, void **)) \
   X(cuLaunchKernelEx, (const launch_config *, uintptr_t, void **, void **)) \
   X(cuOccupancyMaxActiveClusters, (int *, uintptr_t, const launch_config *)) \
   X(cuGraphCreate, (uintptr_t *, unsigned)) \

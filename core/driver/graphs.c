@@ -1,3 +1,4 @@
+/* Launches as executable graphs (graphs.h). */
 #include "graphs.h"
 #include "functions.h"
 
@@ -7,7 +8,7 @@
 
 enum {
   GRAPHS = 16,
-  FORGOTTEN = 1000, /* launches after which a graph may go to another stream; what still runs on its own is then waited for */
+  FORGOTTEN = 1000, /* launches after which a graph may go to another stream, once its own stream is done */
   RELAXED = 2       /* CU_STREAM_CAPTURE_MODE_RELAXED */
 };
 
@@ -46,7 +47,8 @@ sw_graphs *sw_graphs_make(uintptr_t context, uintptr_t function) {
   return graphs;
 }
 
-/* The graph of a kernel on a stream, or the one that is used the least of those that may become it. */
+/* The graph of a kernel on a stream, or the one that is used the least of those that may become
+   it. */
 static graph *graph_of(sw_graphs *graphs, const sw_launch *l) {
   graph *least = NULL;
   for (graph *graph = graphs->graph; graph < graphs->graph + graphs->count; graph++) {
@@ -61,7 +63,8 @@ static graph *graph_of(sw_graphs *graphs, const sw_launch *l) {
 static int set(graph *graph, const sw_launch *l, const uint64_t *words) {
   size_t size = l->words * sizeof *words;
   node_params *p = &graph->params;
-  if (graph->used && p->function == l->function && p->grid[0] == l->grid && p->block[0] == l->block && p->shared == l->shared &&
+  if (graph->used && p->function == l->function && p->grid[0] == l->grid && p->block[0] == l->block
+      && p->shared == l->shared &&
       graph->words == l->words && !memcmp(graph->word, words, size))
     return 0;
   memcpy(graph->word, words, size);
@@ -72,7 +75,8 @@ static int set(graph *graph, const sw_launch *l, const uint64_t *words) {
 
 int sw_graphs_launch(const sw_launch *l, const uint64_t *words) {
   int captured, started = 0;
-  if (!l->graphs || sw_cuda.cuStreamIsCapturing(l->stream, &captured) || captured || atomic_flag_test_and_set(&l->graphs->busy)) return 0;
+  if (!l->graphs || sw_cuda.cuStreamIsCapturing(l->stream, &captured) || captured
+      || atomic_flag_test_and_set(&l->graphs->busy)) return 0;
   graph *graph = graph_of(l->graphs, l);
   if (graph) {
     int status = set(graph, l, words);

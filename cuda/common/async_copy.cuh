@@ -6,7 +6,8 @@
 template <int TO = 0, int FROM = TO>
 __device__ void cp_async_16(unsigned to, const void* from)
 {
-    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to), "l"(from), "n"(TO), "n"(FROM)
+                 : "memory");
 }
 
 // Prefetches `bytes` bytes to L2; `from` and `bytes` are multiples of 16. Does nothing before

@@ -18,7 +18,8 @@ struct Divisor {
     __device__ A divide(A a) const
     {
         a *= lift;
-        const A estimate = a * inverse, near = fma(fma(-b, estimate, a), inverse, estimate), q = fma(fma(-b, near, a), inverse, near);
+        const A estimate = a * inverse, near = fma(fma(-b, estimate, a), inverse, estimate),
+            q = fma(fma(-b, near, a), inverse, near);
         return q == q ? q : estimate;
     }
 };

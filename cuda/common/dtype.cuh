@@ -21,7 +21,7 @@ using i64 = long long;
 // only.
 enum DType : i64 { F32, F64, F16, BF16, I8, U8, I32, I64 };
 
-// ---------------------------------------------------------------------------------------------------- conversions
+// ------------------------------------------------------------------------------------- conversions
 
 template <typename A, typename T>
 __device__ A widen(T x)
@@ -66,7 +66,7 @@ __device__ N keep_here(N x)
     return x;
 }
 
-// ---------------------------------------------------------------------------------------------------- dtypes known at run time
+// ------------------------------------------------------------------------ dtypes known at run time
 
 // The size of an element in bytes, from a table of 2-bit logarithms.
 __device__ inline int size_of(i64 dtype) { return 1 << (0b11'10'00'00'01'01'11'10 >> 2 * dtype & 3); }

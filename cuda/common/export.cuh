@@ -10,4 +10,7 @@ constexpr int kBlock = 256;
 
 // EXPORT for CTAs of another size.
 #define EXPORT_THREADS(symbol, threads, blocks, Args, ...) \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) symbol(const __grid_constant__ Args args) { __VA_ARGS__; }
+    extern "C" __global__ void __launch_bounds__(threads, blocks) symbol(const __grid_constant__ Args args) \
+    { \
+        __VA_ARGS__; \
+    }

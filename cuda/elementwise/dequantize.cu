@@ -34,7 +34,8 @@ struct DequantizeBackward {
 // t = round_half_even(x / scale) + zero_point, q = clamp(t, quant_min, quant_max); an element is
 // inside if t == q.
 //   dx           dy                                             inside, else 0
-//   dscale       sum of dy * ((q - zero_point) - x / scale)     inside, else of dy * (q - zero_point)
+//   dscale       sum of dy * ((q - zero_point) - x / scale)     inside, else of
+//                                                              dy * (q - zero_point)
 //   dzero_point  sum of 0                                       inside, else of -scale * dy
 // A floating zero_point is rounded and clamped first. A NaN in x is outside and is not clamped. A
 // scale of 0 is the limit of small scales: x / 0 is infinite with the sign of x, as a divisor of +0
@@ -52,7 +53,9 @@ struct FakeQuantizeBackward {
     bool floating;
 
     __device__ explicit FakeQuantizeBackward(const Args& args)
-        : least(keep_here(static_cast<A>(args.walk.scalar[0]))), most(keep_here(static_cast<A>(args.walk.scalar[1]))), floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
+        : least(keep_here(static_cast<A>(args.space.scalar[0]))),
+            most(keep_here(static_cast<A>(args.space.scalar[1]))),
+                floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
     {
     }
 

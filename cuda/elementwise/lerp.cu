@@ -5,14 +5,15 @@
 template <typename A>
 struct LerpBackward {
     static constexpr int IN = 1, OUT = 2, FULL = 2, FIRST_SUM = 0;
-    static constexpr int MAP_UNROLL = 1, MAP_BLOCKS = 16, ROWS_UNROLL = 4, ROWS_BLOCKS = 6, COLUMNS_UNROLL = 4, COLUMNS_BLOCKS = 3;
+    static constexpr int MAP_UNROLL = 1, MAP_BLOCKS = 16, ROWS_UNROLL = 4, ROWS_BLOCKS = 6, COLUMNS_UNROLL = 4,
+        COLUMNS_BLOCKS = 3;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 
     A w, rest;
 
     __device__ explicit LerpBackward(const Args& args)
-        : w(keep_here(static_cast<A>(args.walk.scalar[0]))), rest(keep_here(static_cast<A>(args.walk.scalar[1])))
+        : w(keep_here(static_cast<A>(args.space.scalar[0]))), rest(keep_here(static_cast<A>(args.space.scalar[1])))
     {
     }
 
@@ -26,7 +27,8 @@ struct LerpBackward {
 template <typename A>
 struct LerpWeightBackward {
     static constexpr int IN = 4, OUT = 3, FULL = 3, FIRST_SUM = 0;
-    static constexpr int MAP_UNROLL = 2, MAP_BLOCKS = 8, ROWS_UNROLL = 2, ROWS_BLOCKS = 4, COLUMNS_UNROLL = 2, COLUMNS_BLOCKS = 2;
+    static constexpr int MAP_UNROLL = 2, MAP_BLOCKS = 8, ROWS_UNROLL = 2, ROWS_BLOCKS = 4, COLUMNS_UNROLL = 2,
+        COLUMNS_BLOCKS = 2;
     using Args = MapReduceArgs<IN, OUT>;
     static constexpr __device__ Kind input(int) { return Kind::Own; }
 

@@ -7,22 +7,27 @@
 //
 //     Op::IN, Op::OUT          numbers of inputs and outputs; an absent operand has data == 0
 //     Op::input(i)             storage of input i: Kind::Own, Kind::Byte or Kind::Side
-//     Op::FULL, Op::FIRST_SUM  outputs below FULL may be stored at each element, those from FIRST_SUM on may be summed
-//     Op::..._UNROLL, _BLOCKS  vectors a thread loads before it uses the first; resident CTAs for each SM
+//     Op::FULL, Op::FIRST_SUM  outputs below FULL may be stored at each element, those from
+//                              FIRST_SUM on may be summed
+//     Op::..._UNROLL, _BLOCKS  vectors a thread loads before it uses the first; resident CTAs for
+//                              each SM
 //     Op(args)                 reads its scalars once
 //     op.common(side)          Op::Common: what the elements of a row share, from the Side inputs
 //     op.shared(in, common)    what the outputs of an element share
 //     op.output(o, in, common, shared)   output o of an element, in the accumulator type
-//     op.total(o, common, sum)           optional, rows: the result of a sum, or of the sum of a chunk
+//     op.total(o, common, sum)           optional, rows: the result of a sum, or of the sum of a
+//                                        chunk
 //
 // Dim 0 is `inner`; dims 1..kept are kept, dims kept+1..dims are reduced. An output is stored at
 // each element, or (its bit in `summed`) summed over the reduced dims, in an order that follows
 // from the shape and the launch configuration:
 //
 //     map       nothing is summed          a thread owns V elements of one row
-//     rows      inner is reduced too       `group` threads share a kept index: shuffles, then one barrier
-//     columns   inner is kept              a thread owns V columns, the CTA shares the reduced index
-//     combine   adds the partial sums of rows or columns that were cut into chunks (mapreduce.cu)
+//     rows      inner is reduced too       `group` threads share a kept index: shuffles, then one
+//                                          barrier
+//     columns   inner is kept              a thread owns V columns, the CTA shares the reduced
+//                                          index
+//     combine   adds the partial sums of rows or columns that were split into chunks (mapreduce.cu)
 //
 // V elements fill 16 bytes. If every operand allows it (`wide`), they are adjacent and read and
 // written in one vectorized access; otherwise they are `lanes` apart, so that accesses of a warp
@@ -33,7 +38,7 @@
 
 constexpr int kSmallBlock = 128;  // threads of a CTA of map and rows; small, to keep the tail of the grid short
 
-// ---------------------------------------------------------------------------------------------------- map
+// --------------------------------------------------------------------------------------------- map
 
 // A CTA covers a tile of lanes * U vectors in each of kSmallBlock / lanes rows.
 template <typename Op, typename T, typename A>
@@ -41,26 +46,27 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
     using W = Worker<Op, T, A>;
     constexpr int U = Op::MAP_UNROLL;
-    const Walk& walk = args.walk;
-    const int shift = log2_of(walk.lanes), x = threadIdx.x & ((1 << shift) - 1);
-    const unsigned tiles = static_cast<unsigned>(walk.tiles), band = walk.dims == 0 ? 0 : tiles == 1 ? blockIdx.x : blockIdx.x / tiles;
+    const IterSpace& space = args.space;
+    const int shift = log2_of(space.lanes), x = threadIdx.x & ((1 << shift) - 1);
+    const unsigned tiles = static_cast<unsigned>(space.tiles), band = space.dims == 0 ? 0 : tiles == 1 ? blockIdx.x
+        : blockIdx.x / tiles;
     const i64 vector = (static_cast<i64>(blockIdx.x - band * tiles) * U << shift) + x;
     const i64 r = (static_cast<i64>(band) << (log2_of(kSmallBlock) - shift)) + (threadIdx.x >> shift);
-    if (r >= walk.kept_size) return;
+    if (r >= space.kept_size) return;
 
     const W work(args);
     typename W::Row row = work.first_row();
-    work.advance(row, 1, static_cast<int>(walk.dims) + 1, r);
+    work.advance(row, 1, static_cast<int>(space.dims) + 1, r);
     typename W::Sides side;
     work.load_sides(row, side);
     const auto nothing = [](int, int, A) {};
-    if (!work.uncut(vector + ((U - 1) << shift))) {
+    if (!work.unsplit(vector + ((U - 1) << shift))) {
         work.convert_sides(side);
 #pragma unroll 1
         for (int u = 0; u < U; ++u) work.elements(row, side, work.slot(vector + (u << shift), x), nothing);
         return;
     }
-    const i64 end = walk.extent[0];
+    const i64 end = space.extent[0];
     typename W::Loaded loaded[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
@@ -75,7 +81,7 @@ __device__ void map(const MapReduceArgs<Op::IN, Op::OUT>& args)
     }
 }
 
-// ---------------------------------------------------------------------------------------------------- rows
+// -------------------------------------------------------------------------------------------- rows
 
 // Sums over `group` adjacent threads (part of a warp, or the whole CTA); the first of them gets the
 // result.
@@ -106,17 +112,19 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
     using W = Worker<Op, T, A>;
     constexpr int U = Op::ROWS_UNROLL, SUMS = W::OUT - Op::FIRST_SUM;
-    const Walk& walk = args.walk;
-    const int group = static_cast<int>(walk.group), shift = log2_of(walk.lanes), rise = log2_of(group) - shift;
+    const IterSpace& space = args.space;
+    const int group = static_cast<int>(space.group), shift = log2_of(space.lanes), rise = log2_of(group) - shift;
     const int member = threadIdx.x & (group - 1), x = member & ((1 << shift) - 1), y = member >> shift;
-    const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims), tiles = static_cast<int>(walk.tiles);
+    const int kept = static_cast<int>(space.kept), dims = static_cast<int>(space.dims),
+        tiles = static_cast<int>(space.tiles);
     const i64 index = (static_cast<i64>(blockIdx.x) * kSmallBlock + threadIdx.x) >> (shift + rise);
-    const auto chunk_of = [&] { return walk.chunks == 1 ? 0 : index / walk.kept_size; };
+    const auto chunk_of = [&] { return space.chunks == 1 ? 0 : index / space.kept_size; };
     const i64 row_vectors = static_cast<i64>(tiles) * U << shift;
     i64 r = y, vector = x;  // of this thread: reduced index; vector in its row
-    int left = index < walk.kept_size * walk.chunks ? static_cast<int>(walk.chunk) : 0;
-    if (walk.chunks > 1) {
-        const i64 begin = chunk_of() * walk.chunk, units = tiles * ((walk.reduced_size + (1 << rise) - 1) >> rise), band = begin / tiles;
+    int left = index < space.kept_size * space.chunks ? static_cast<int>(space.chunk) : 0;
+    if (space.chunks > 1) {
+        const i64 begin = chunk_of() * space.chunk, units = tiles * ((space.reduced_size + (1 << rise) - 1) >> rise),
+            band = begin / tiles;
         r += band << rise;
         vector += (begin - band * tiles) * U << shift;
         if (units - begin < left) left = static_cast<int>(units - begin);
@@ -131,9 +139,9 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
     while (left-- > 0) {
         work.uses = keep_here(uses);
         if (arrives) {
-            exists = r < walk.reduced_size;
+            exists = r < space.reduced_size;
             row = work.first_row();
-            work.advance(row, 1, kept + 1, index - chunk_of() * walk.kept_size);
+            work.advance(row, 1, kept + 1, index - chunk_of() * space.kept_size);
             if (exists) work.advance(row, kept + 1, dims + 1, r);
             work.load_sides(row, side);
         }
@@ -147,18 +155,18 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
                 part[s] = A(0);
             }
         };
-        if (work.uncut(vector + ((U - 1) << shift))) {
+        if (work.unsplit(vector + ((U - 1) << shift))) {
             typename W::Loaded loaded[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 const i64 first = vector * W::V + u * (W::V << shift);
-                if (exists && first < walk.extent[0]) work.template load<true>(row, {first}, loaded[u]);
+                if (exists && first < space.extent[0]) work.template load<true>(row, {first}, loaded[u]);
             }
             if (convert) work.convert_sides(side);
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 const i64 first = vector * W::V + u * (W::V << shift);
-                if (!exists || first >= walk.extent[0]) continue;
+                if (!exists || first >= space.extent[0]) continue;
                 work.template finish<true>(row, side, {first}, loaded[u], sink);
                 add();
             }
@@ -186,15 +194,16 @@ __device__ void rows(const MapReduceArgs<Op::IN, Op::OUT>& args)
 #pragma unroll
     for (int s = 0; s < SUMS; ++s) sum[s] += run[s];
     sum_group(sum, group);
-    if (member != 0 || index >= walk.kept_size * walk.chunks) return;
-    const i64 c = chunk_of(), k = index - c * walk.kept_size;
+    if (member != 0 || index >= space.kept_size * space.chunks) return;
+    const i64 c = chunk_of(), k = index - c * space.kept_size;
 #pragma unroll
     for (int s = 0; s < SUMS; ++s)
         if (work.summed(Op::FIRST_SUM + s))
-            work.store_sum(Op::FIRST_SUM + s, c, k, walk.kept_size, 0, total_of(work.op, Op::FIRST_SUM + s, side.common, sum[s], 0));
+            work.store_sum(Op::FIRST_SUM + s, c, k, space.kept_size, 0,
+                           total_of(work.op, Op::FIRST_SUM + s, side.common, sum[s], 0));
 }
 
-// ---------------------------------------------------------------------------------------------------- columns
+// ----------------------------------------------------------------------------------------- columns
 
 // A CTA covers `lanes` vectors of columns; its kBlock / lanes threads of a column share one chunk
 // of the reduced index. Blocked summation: running sums go to shared memory every kRun rows, which
@@ -204,18 +213,21 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 {
     using W = Worker<Op, T, A>;
     constexpr int U = Op::COLUMNS_UNROLL, OUT = W::OUT, SUMS = OUT - Op::FIRST_SUM, V = W::V;
-    const Walk& walk = args.walk;
-    const int lanes = static_cast<int>(walk.lanes), shift = log2_of(lanes), height = kBlock >> shift;
+    const IterSpace& space = args.space;
+    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), height = kBlock >> shift;
     const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
-    const int kept = static_cast<int>(walk.kept), dims = static_cast<int>(walk.dims);
-    const unsigned rest = blockIdx.x / static_cast<unsigned>(walk.tiles), tile = blockIdx.x - rest * static_cast<unsigned>(walk.tiles);
-    const unsigned k = rest / static_cast<unsigned>(walk.chunks), c = rest - k * static_cast<unsigned>(walk.chunks);
-    const i64 begin = c * walk.chunk, size = walk.reduced_size - begin < walk.chunk ? walk.reduced_size - begin : walk.chunk;
+    const int kept = static_cast<int>(space.kept), dims = static_cast<int>(space.dims);
+    const unsigned rest = blockIdx.x / static_cast<unsigned>(space.tiles),
+        tile = blockIdx.x - rest * static_cast<unsigned>(space.tiles);
+    const unsigned k = rest / static_cast<unsigned>(space.chunks), c = rest - k * static_cast<unsigned>(space.chunks);
+    const i64 begin = c * space.chunk, size = space.reduced_size - begin < space.chunk ? space.reduced_size - begin
+        : space.chunk;
     const i64 vector = (static_cast<i64>(tile) << shift) + x;
 
     W work(args);
     typename W::Slot slot = work.slot(vector, x);
-    int left = slot.count == 0 || y >= size ? 0 : static_cast<int>((size - y + height - 1) >> (log2_of(kBlock) - shift));
+    int left = slot.count == 0 || y >= size ? 0
+        : static_cast<int>((size - y + height - 1) >> (log2_of(kBlock) - shift));
     typename W::Row row = work.first_row();
     work.move(row, 0, slot.first);
     work.advance(row, 1, kept + 1, k);
@@ -241,14 +253,14 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     typename W::Sides side;  // without Side inputs there is nothing to load
     work.convert_sides(side);
 
-    if (dims == kept + 1 && work.uncut(vector)) {
+    if (dims == kept + 1 && work.unsplit(vector)) {
         // The rows of one reduced dim have a constant stride.
         work.move(row, dims, begin + y);
-        i64 in_hop[W::IN], out_hop[W::FULL];
+        i64 in_advance[W::IN], out_advance[W::FULL];
 #pragma unroll
-        for (int i = 0; i < W::IN; ++i) in_hop[i] = height * work.in_step(i, dims);
+        for (int i = 0; i < W::IN; ++i) in_advance[i] = height * work.in_step(i, dims);
 #pragma unroll
-        for (int o = 0; o < W::FULL; ++o) out_hop[o] = height * work.out_step(o, dims);
+        for (int o = 0; o < W::FULL; ++o) out_advance[o] = height * work.out_step(o, dims);
         for (; left > 0; left -= U) {
             work.uses = keep_here(uses);
             typename W::Loaded loaded[U];
@@ -256,13 +268,13 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
             for (int u = 0; u < U; ++u) {
                 if (u < left) work.template load<true>(row, slot, loaded[u]);
 #pragma unroll
-                for (int i = 0; i < W::IN; ++i) row.in[i] += in_hop[i];
+                for (int i = 0; i < W::IN; ++i) row.in[i] += in_advance[i];
             }
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 if (u < left) work.template finish<true>(row, side, slot, loaded[u], sink);
 #pragma unroll
-                for (int o = 0; o < W::FULL; ++o) row.out[o] += out_hop[o];
+                for (int o = 0; o < W::FULL; ++o) row.out[o] += out_advance[o];
             }
             if (left / U % (kRun / U) == 0) flush();
         }
@@ -287,18 +299,19 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
     }
     __syncthreads();
 
-    const i64 kept_size = walk.kept_size * walk.extent[0];
+    const i64 kept_size = space.kept_size * space.extent[0];
     for (int column = thread; column < lanes * V; column += kBlock) {
         const i64 inner = static_cast<i64>(tile) * lanes * V + column;
-        if (inner >= walk.extent[0]) break;
-        const int owner = walk.wide ? column / V : column & (lanes - 1), v = walk.wide ? column % V : column >> shift;
+        if (inner >= space.extent[0]) break;
+        const int owner = space.wide ? column / V : column & (lanes - 1), v = space.wide ? column % V : column >> shift;
 #pragma unroll
         for (int s = 0; s < SUMS; ++s)
-            if (work.summed(Op::FIRST_SUM + s)) work.store_sum(Op::FIRST_SUM + s, c, k, kept_size, inner, total[s][owner][v]);
+            if (work.summed(Op::FIRST_SUM + s))
+                work.store_sum(Op::FIRST_SUM + s, c, k, kept_size, inner, total[s][owner][v]);
     }
 }
 
-// ---------------------------------------------------------------------------------------------------- exported names
+// ---------------------------------------------------------------------------------- exported names
 
 #define EXPORT_MAP_ROWS(dtype, T, A, family, Op)                                         \
     EXPORT_THREADS(family##_map_##dtype, kSmallBlock, Op<A>::MAP_BLOCKS, Op<A>::Args, map<Op<A>, T, A>(args)) \

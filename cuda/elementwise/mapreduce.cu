@@ -1,4 +1,4 @@
-// The second pass of sums that were cut into chunks, for each accumulator type.
+// The second pass of sums that were split into chunks, for each accumulator type.
 #include "elementwise/thread_tile.cuh"
 
 // out[k] = sum over c of partial[c][k], for each summed output; the threads of a CTA that share k
@@ -7,19 +7,21 @@ template <typename A>
 __device__ void combine(const CombineArgs& args)
 {
     constexpr int U = 4;
-    const Walk& walk = args.walk;
-    const int lanes = static_cast<int>(walk.lanes), shift = log2_of(lanes), height = kBlock >> shift;
+    const IterSpace& space = args.space;
+    const int lanes = static_cast<int>(space.lanes), shift = log2_of(lanes), height = kBlock >> shift;
     const int thread = threadIdx.x, x = thread & (lanes - 1), y = thread >> shift;
-    const unsigned ordinal = blockIdx.x / static_cast<unsigned>(walk.tiles), tile = blockIdx.x - ordinal * static_cast<unsigned>(walk.tiles);
-    const i64 size = walk.kept_size, k = static_cast<i64>(tile) * lanes + x;
-    const A* partial = static_cast<const A*>(walk.partial) + ordinal * walk.chunks * size + k;
+    const unsigned ordinal = blockIdx.x / static_cast<unsigned>(space.tiles),
+        tile = blockIdx.x - ordinal * static_cast<unsigned>(space.tiles);
+    const i64 size = space.kept_size, k = static_cast<i64>(tile) * lanes + x;
+    const A* partial = static_cast<const A*>(space.partial) + ordinal * space.chunks * size + k;
 
     A sum = 0;
     if (k < size)
-        for (i64 c = y; c < walk.chunks; c += U * height) {
+        for (i64 c = y; c < space.chunks; c += U * height) {
             A part[U];
 #pragma unroll
-            for (int u = 0; u < U; ++u) part[u] = c + u * height < walk.chunks ? partial[(c + u * height) * size] : A(0);
+            for (int u = 0; u < U; ++u)
+                part[u] = c + u * height < space.chunks ? partial[(c + u * height) * size] : A(0);
             sum += (part[0] + part[1]) + (part[2] + part[3]);
         }
     __shared__ A total[kBlock];
@@ -31,9 +33,9 @@ __device__ void combine(const CombineArgs& args)
     if (y != 0 || k >= size) return;
 
     int o = 0;
-    for (int before = ordinal; !(walk.summed >> o & 1) || before-- > 0;) ++o;
-    const i64 rest = k / walk.extent[0];
-    store_kept(walk, args.out[o], rest, k - rest * walk.extent[0], total[thread]);
+    for (int before = ordinal; !(space.summed >> o & 1) || before-- > 0;) ++o;
+    const i64 rest = k / space.extent[0];
+    store_kept(space, args.out[o], rest, k - rest * space.extent[0], total[thread]);
 }
 
 EXPORT(combine_f32, 1, CombineArgs, combine<float>(args))

@@ -19,7 +19,7 @@ struct Operand {
     i64 dtype, stride[8];  // [elements]
 };
 
-struct Walk {
+struct IterSpace {
     i64 extent[8], kept, dims;
     i64 kept_size, reduced_size;  // products of the extents of dims 1..kept and kept+1..dims
     i64 group;                    // rows: threads that share a kept index; a power of two
@@ -37,12 +37,12 @@ struct Walk {
 
 template <int INPUTS, int OUTPUTS>
 struct MapReduceArgs {
-    Walk walk;
+    IterSpace space;
     Operand in[INPUTS], out[OUTPUTS];
 };
 
 struct CombineArgs {
-    Walk walk;
+    IterSpace space;
     Operand out[3];
 };
 
@@ -50,13 +50,13 @@ __device__ inline int log2_of(i64 power) { return __ffs(static_cast<int>(power))
 
 // Stores an element of a summed output: kept index k, and the index along inner if inner is kept.
 template <typename A>
-__device__ void store_kept(const Walk& walk, const Operand& out, i64 k, i64 inner, A sum)
+__device__ void store_kept(const IterSpace& space, const Operand& out, i64 k, i64 inner, A sum)
 {
     i64 offset = inner * out.stride[0];
 #pragma unroll 1
-    for (i64 d = 1; d <= walk.kept; ++d) {
-        const i64 rest = d < walk.kept ? k / walk.extent[d] : 0;
-        offset += (k - rest * walk.extent[d]) * out.stride[d];
+    for (i64 d = 1; d <= space.kept; ++d) {
+        const i64 rest = d < space.kept ? k / space.extent[d] : 0;
+        offset += (k - rest * space.extent[d]) * out.stride[d];
         k = rest;
     }
     store_any(out.data + offset * size_of(out.dtype), out.dtype, sum);
@@ -64,7 +64,8 @@ __device__ void store_kept(const Walk& walk, const Operand& out, i64 k, i64 inne
 
 // Calls op.total if Op has it: the overload on int is preferred to the one on long.
 template <typename Op, typename A>
-__device__ auto total_of(const Op& op, int o, const typename Op::Common& common, A sum, int) -> decltype(op.total(o, common, sum))
+__device__ auto total_of(const Op& op, int o, const typename Op::Common& common, A sum,
+                         int) -> decltype(op.total(o, common, sum))
 {
     return op.total(o, common, sum);
 }
@@ -83,12 +84,13 @@ struct Worker {
 
     const Args& args;
     const Op op;
-    unsigned uses;  // Walk::uses, with the second bit of the outputs: summed
+    unsigned uses;  // IterSpace::uses, with the second bit of the outputs: summed
 
-    __device__ explicit Worker(const Args& a) : args(a), op(a), uses(static_cast<unsigned>(a.walk.uses))
+    __device__ explicit Worker(const Args& a) : args(a), op(a), uses(static_cast<unsigned>(a.space.uses))
     {
 #pragma unroll
-        for (int o = Op::FIRST_SUM; o < OUT; ++o) uses |= (static_cast<unsigned>(a.walk.summed) >> o & 1) << (2 * (IN + o) + 1);
+        for (int o = Op::FIRST_SUM; o < OUT; ++o)
+            uses |= (static_cast<unsigned>(a.space.summed) >> o & 1) << (2 * (IN + o) + 1);
     }
 
     __device__ bool used(int i) const { return i == 0 || uses >> 2 * i & 1; }  // dy is always used
@@ -114,7 +116,8 @@ struct Worker {
     // Bytes from one element of an operand to the next in dim d.
     __device__ i64 in_step(int i, int d) const
     {
-        return args.in[i].stride[d] * (Op::input(i) == Kind::Own ? sizeof(T) : Op::input(i) == Kind::Byte ? 1 : size_of(args.in[i].dtype));
+        return args.in[i].stride[d] * (Op::input(i) == Kind::Own ? sizeof(T) : Op::input(i) == Kind::Byte ? 1
+                                       : size_of(args.in[i].dtype));
     }
     __device__ i64 out_step(int o, int d) const { return args.out[o].stride[d] * static_cast<i64>(sizeof(T)); }
 
@@ -134,13 +137,14 @@ struct Worker {
     {
 #pragma unroll 1
         for (int d = from; d < to; ++d) {
-            const i64 rest = d + 1 < to ? index / args.walk.extent[d] : 0;
-            move(row, d, index - rest * args.walk.extent[d]);
+            const i64 rest = d + 1 < to ? index / args.space.extent[d] : 0;
+            move(row, d, index - rest * args.space.extent[d]);
             index = rest;
         }
     }
 
-    // Up to V elements of a row: element v is at inner index first + v * step, `count` of them exist.
+    // Up to V elements of a row: element v is at inner index first + v * step, `count` of them
+    // exist.
     struct Slot {
         i64 first;
         int count, step;
@@ -150,16 +154,17 @@ struct Worker {
     // adjacent if the access is wide, `lanes` apart otherwise.
     __device__ Slot slot(i64 vector, int x) const
     {
-        const int step = args.walk.wide ? 1 : static_cast<int>(args.walk.lanes);
-        const i64 first = step == 1 ? vector * V : (vector - x) * V + x, left = args.walk.extent[0] - first;
-        return {first, left >= V * step ? V : left <= 0 ? 0 : (static_cast<int>(left) + step - 1) >> log2_of(step), step};
+        const int step = args.space.wide ? 1 : static_cast<int>(args.space.lanes);
+        const i64 first = step == 1 ? vector * V : (vector - x) * V + x, left = args.space.extent[0] - first;
+        return {first, left >= V * step ? V : left <= 0 ? 0 : (static_cast<int>(left) + step - 1) >> log2_of(step),
+                step};
     }
 
     // Whether accesses are wide and no vector up to this one is cut by the end of the row.
-    __device__ bool uncut(i64 vector) const
+    __device__ bool unsplit(i64 vector) const
     {
-        const i64 extent = args.walk.extent[0];
-        return args.walk.wide && (extent % V == 0 || (vector + 1) * V <= extent);
+        const i64 extent = args.space.extent[0];
+        return args.space.wide && (extent % V == 0 || (vector + 1) * V <= extent);
     }
 
     struct Loaded {
@@ -178,10 +183,10 @@ struct Worker {
         } else if constexpr (WHOLE) {
             x.load(p + at.first);
         } else {
-            const i64 stride = args.in[i].stride[keep_here(0)], hop = stride * at.step;
+            const i64 stride = args.in[i].stride[keep_here(0)], advance_by = stride * at.step;
             p += at.first * stride;
 #pragma unroll
-            for (int v = 0; v < V; ++v, p += hop) x.set(v, v < at.count ? *p : S(0));
+            for (int v = 0; v < V; ++v, p += advance_by) x.set(v, v < at.count ? *p : S(0));
         }
     }
 
@@ -214,7 +219,8 @@ struct Worker {
     {
         A value[IN];
 #pragma unroll
-        for (int i = 0; i < IN; ++i) value[i] = Op::input(i) == Kind::Side ? from_bits<A>(side.bits[i], args.in[i].dtype) : A(0);
+        for (int i = 0; i < IN; ++i)
+            value[i] = Op::input(i) == Kind::Side ? from_bits<A>(side.bits[i], args.in[i].dtype) : A(0);
         side.common = op.common(value);
     }
 
@@ -225,7 +231,8 @@ struct Worker {
 #pragma unroll
         for (int i = 0; i < IN; ++i) {
             if (Op::input(i) == Kind::Own) in[i] = x.own[i].template value<A>(v);
-            if (Op::input(i) == Kind::Byte) in[i] = x.byte[i].template value<A>(v) - A(args.in[i].dtype == I8 ? 128 : 0);
+            if (Op::input(i) == Kind::Byte)
+                in[i] = x.byte[i].template value<A>(v) - A(args.in[i].dtype == I8 ? 128 : 0);
         }
     }
 
@@ -279,10 +286,10 @@ struct Worker {
         if constexpr (WHOLE) {
             pack.store(p + at.first);
         } else {
-            const i64 stride = args.out[o].stride[keep_here(0)], hop = stride * at.step;
+            const i64 stride = args.out[o].stride[keep_here(0)], advance_by = stride * at.step;
             p += at.first * stride;
 #pragma unroll
-            for (int v = 0; v < V; ++v, p += hop)
+            for (int v = 0; v < V; ++v, p += advance_by)
                 if (v < at.count) *p = pack.get(v);
         }
     }
@@ -301,12 +308,13 @@ struct Worker {
     // chunk.
     __device__ void store_sum(int o, i64 c, i64 k, i64 size, i64 inner, A sum) const
     {
-        const Walk& walk = args.walk;
-        if (walk.chunks > 1) {
-            const int ordinal = __popcll(walk.summed & ((1ll << o) - 1));
-            static_cast<A*>(walk.partial)[(ordinal * walk.chunks + c) * size + k * (size / walk.kept_size) + inner] = sum;
+        const IterSpace& space = args.space;
+        if (space.chunks > 1) {
+            const int ordinal = __popcll(space.summed & ((1ll << o) - 1));
+            const i64 at = (ordinal * space.chunks + c) * size + k * (size / space.kept_size) + inner;
+            static_cast<A*>(space.partial)[at] = sum;
         } else {
-            store_kept(walk, args.out[o], k, inner, sum);
+            store_kept(space, args.out[o], k, inner, sum);
         }
     }
 };

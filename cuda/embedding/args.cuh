@@ -48,7 +48,7 @@ struct BagArgs {
     // (merge path).
     i64 unit, bounds_at;
     i64 partial_at;     // sums of chunks, one level after the other
-    i64 parts, levels;  // capacity of chunks on all levels; number of levels
+    i64 chunk_capacity, levels;  // chunks on all levels; number of levels
     i64 lanes, slices;  // threads that share a row; slices that a row is cut into
     i64 wide, plain;    // 16-byte accesses; a summand is dy alone
     i64 chunk_blocks;   // CTAs of the row kernel that sum chunks
@@ -77,7 +77,7 @@ struct ChunkLists {
     // unordered.
     u32 *count, *chunk, *head;
     u32 *first, *whole;  // for each of them the first of its row; for that one the number of its row's chunks
-    u32* done;           // [slice][parts]: groups that have stored their share of a row or of a larger chunk
+    u32* done;           // [slice][chunk_capacity]: groups that have stored their share of a row or of a larger chunk
 };
 
 __device__ inline ChunkLists chunk_lists(const BagArgs& args)
@@ -92,7 +92,8 @@ __device__ inline i64 integer(const char* p, i64 k, i64 wide)
     return wide ? reinterpret_cast<const i64*>(p)[k] : reinterpret_cast<const int*>(p)[k];
 }
 
-__device__ inline i64 offset_of(const BagArgs& args, i64 bag) { return integer(args.offsets, bag * args.offset_step, args.offset_wide); }
+__device__ inline i64 offset_of(const BagArgs& args, i64 bag) { return integer(args.offsets, bag * args.offset_step,
+    args.offset_wide); }
 
 // The last of the bags low..high that begins at or before a position; low if none does. In range
 // whatever the offsets hold.
@@ -144,7 +145,8 @@ template <typename T, typename A>
 __device__ A sample_weight(const BagArgs& args, i64 position)
 {
     const i64 at = position * args.sample_weight_step;
-    if (sizeof(T) != sizeof(float) && args.sample_weight_single) return static_cast<A>(reinterpret_cast<const float*>(args.sample_weights)[at]);
+    if (sizeof(T) != sizeof(float) && args.sample_weight_single)
+        return static_cast<A>(reinterpret_cast<const float*>(args.sample_weights)[at]);
     return widen<A>(reinterpret_cast<const T*>(args.sample_weights)[at]);
 }
 

@@ -21,11 +21,11 @@ __device__ void store_dot(const BagArgs& args, i64 position, A dot)
 }
 
 // dsample[i] = dot(dy[bag(i)], weight[index(i)]). `lanes` threads share kStretch adjacent
-// positions: each looks one up, and kTogether are in flight at once.
+// positions: each looks one up, and kFlight are in flight at once.
 template <typename T, typename A>
 __device__ void sample_weights(const BagArgs& args)
 {
-    constexpr int kTogether = 2;
+    constexpr int kFlight = 2;
     const int lanes = static_cast<int>(args.lanes), lane = threadIdx.x % lanes;
     const u32 group = lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane);
     const i64 each = kBlock / lanes * kStretch, begin = blockIdx.x * each;  // of a CTA
@@ -34,16 +34,18 @@ __device__ void sample_weights(const BagArgs& args)
     const Range bags = bags_between(args, begin, min(each, args.total - begin));
     for (i64 base = first; base < stop; base += lanes) {
         const i64 own = min(base + lane, stop - 1);
-        const u32 own_row = static_cast<u32>(row_of(args, own, end)), own_bag = static_cast<u32>(bag_of(args, own, bags.first, bags.last));
+        const u32 own_row = static_cast<u32>(row_of(args, own, end)),
+            own_bag = static_cast<u32>(bag_of(args, own, bags.first, bags.last));
         const int n = static_cast<int>(min(stop - base, i64(lanes)));
-        for (int p = 0; p < n; p += kTogether) {
-            const T *dy[kTogether], *weight[kTogether];
-            bool counts[kTogether];
+        for (int p = 0; p < n; p += kFlight) {
+            const T *dy[kFlight], *weight[kFlight];
+            bool counts[kFlight];
             // Blocked summation: 16 additions for each level.
-            A run[kTogether] = {}, total[kTogether] = {}, sum[kTogether] = {};
+            A run[kFlight] = {}, total[kFlight] = {}, sum[kFlight] = {};
 #pragma unroll
-            for (int u = 0; u < kTogether; ++u) {
-                const u32 row = __shfl_sync(group, own_row, p + u, lanes), bag = __shfl_sync(group, own_bag, p + u, lanes);
+            for (int u = 0; u < kFlight; ++u) {
+                const u32 row = __shfl_sync(group, own_row, p + u, lanes),
+                    bag = __shfl_sync(group, own_bag, p + u, lanes);
                 dy[u] = reinterpret_cast<const T*>(args.dy) + bag * args.dy_bag;
                 weight[u] = reinterpret_cast<const T*>(args.weight) + row * args.weight_row;
                 counts[u] = p + u < n && row < args.rows;
@@ -52,7 +54,7 @@ __device__ void sample_weights(const BagArgs& args)
             const auto hand_over = [&](int each) {
                 ++added;
 #pragma unroll
-                for (int u = 0; u < kTogether; ++u) {
+                for (int u = 0; u < kFlight; ++u) {
                     if (added % each == 0) total[u] += run[u], run[u] = 0;
                     if (added % (each * 16) == 0) sum[u] += total[u], total[u] = 0;
                 }
@@ -60,32 +62,35 @@ __device__ void sample_weights(const BagArgs& args)
             if (args.wide) {
                 constexpr int V = 16 / sizeof(T);
                 for (i64 column = lane * V; column < args.columns; column += lanes * V) {
-                    Words<T, V> x[kTogether], w[kTogether];
+                    Words<T, V> x[kFlight], w[kFlight];
 #pragma unroll
-                    for (int u = 0; u < kTogether; ++u) {
+                    for (int u = 0; u < kFlight; ++u) {
                         if (!counts[u]) continue;
                         w[u].load(weight[u] + column);
                         if (args.dy_column) x[u].load(dy[u] + column);
                     }
 #pragma unroll
-                    for (int u = 0; u < kTogether; ++u) {
+                    for (int u = 0; u < kFlight; ++u) {
                         if (!counts[u]) continue;
 #pragma unroll
                         for (int v = 0; v < V; ++v)
-                            run[u] += (args.dy_column ? x[u].template value<A>(v) : widen<A>(*dy[u])) * w[u].template value<A>(v);
+                            run[u] += (args.dy_column ? x[u].template value<A>(v)
+                                       : widen<A>(*dy[u])) * w[u].template value<A>(v);
                     }
                     hand_over(16 / V);
                 }
             } else {
                 for (i64 column = lane; column < args.columns; column += lanes) {
 #pragma unroll
-                    for (int u = 0; u < kTogether; ++u)
-                        if (counts[u]) run[u] += widen<A>(dy[u][column * args.dy_column]) * widen<A>(weight[u][column * args.weight_column]);
+                    for (int u = 0; u < kFlight; ++u)
+                        if (counts[u])
+                            run[u] += widen<A>(dy[u][column * args.dy_column])
+                                * widen<A>(weight[u][column * args.weight_column]);
                     hand_over(16);
                 }
             }
 #pragma unroll
-            for (int u = 0; u < kTogether; ++u) {
+            for (int u = 0; u < kFlight; ++u) {
                 A all = total[u] + (run[u] + sum[u]);
                 for (int reach = lanes / 2; reach > 0; reach /= 2) all += __shfl_xor_sync(group, all, reach, lanes);
                 if (lane == 0 && p + u < n) store_dot<T>(args, base + p + u, all);
@@ -99,22 +104,25 @@ __device__ void sample_weights(const BagArgs& args)
 __device__ inline void clear(const BagArgs& args)
 {
     const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
-    if (k < args.tiles) reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
+    if (k < args.tiles)
+        reinterpret_cast<uint4*>(args.wide ? args.dweight : at<char>(args, args.to_at))[k] = uint4{0, 0, 0, 0};
 }
 
-constexpr u32 kHeld = 128;  // columns of several bags that a warp holds at once
+constexpr u32 kArgmaxColumns = 128;  // columns of several bags that a warp holds at once
 
 // The argmax rows of a bag, from column `base` on.
 template <typename I>
-__device__ void hold(const BagArgs& args, u32* held, u32 bag, u32 base)
+__device__ void load_argmax(const BagArgs& args, u32* argmax_rows, u32 bag, u32 base)
 {
     const u32 lane = threadIdx.x % 32;
     const I* from = reinterpret_cast<const I*>(args.max_indices) + bag * args.max_bag + (base + lane) * args.max_column;
-    i64 index[kHeld / 32];
+    i64 index[kArgmaxColumns / 32];
 #pragma unroll
-    for (u32 w = 0; w < kHeld / 32; ++w, from += 32 * args.max_column) index[w] = base + w * 32 + lane < static_cast<u32>(args.columns) ? *from : -1;
+    for (u32 w = 0; w < kArgmaxColumns / 32; ++w, from += 32 * args.max_column)
+        index[w] = base + w * 32 + lane < static_cast<u32>(args.columns) ? *from : -1;
 #pragma unroll
-    for (u32 w = 0; w < kHeld / 32; ++w) held[w * 32 + lane] = index[w] >> 32 ? ~0u : static_cast<u32>(index[w]);
+    for (u32 w = 0; w < kArgmaxColumns / 32; ++w)
+        argmax_rows[w * 32 + lane] = index[w] >> 32 ? ~0u : static_cast<u32>(index[w]);
 }
 
 // For each position, a bit for each column whose argmax is its row. A warp takes 32 adjacent
@@ -122,29 +130,30 @@ __device__ void hold(const BagArgs& args, u32* held, u32 bag, u32 base)
 __device__ inline void find_argmax(const BagArgs& args)
 {
     constexpr u32 kBags = 4;
-    __shared__ uint4 held[kBlock / 32][kBags][kHeld / 4 + 1];  // padded to avoid bank conflicts
-    auto& rows = held[threadIdx.x / 32];
+    __shared__ uint4 argmax_rows[kBlock / 32][kBags][kArgmaxColumns / 4 + 1];  // padded to avoid bank conflicts
+    auto& rows = argmax_rows[threadIdx.x / 32];
     const u32 lane = threadIdx.x % 32, words = (static_cast<u32>(args.columns) + 31) / 32;
     const i64 own = i64(blockIdx.x) * kBlock + threadIdx.x, position = min(own, args.total - 1);
     if (own - lane >= args.total || args.bags == 0) return;
-    const u32 row = static_cast<u32>(row_of(args, position, end_of(args))), bag = at<const u32>(args, args.bags_at)[position];
+    const u32 row = static_cast<u32>(row_of(args, position, end_of(args))),
+        bag = at<const u32>(args, args.bags_at)[position];
     const u32 left = __shfl_up_sync(~0u, bag, 1), heads = __ballot_sync(~0u, lane == 0 || left != bag);
     const u32 number = __popc(heads << (31 - lane)) - 1;  // number of the lane's bag in the warp
-    for (u32 base = 0; base < args.columns; base += kHeld) {
-        u32 ahead = heads;
-        for (u32 first = 0; ahead; first += kBags) {
+    for (u32 base = 0; base < args.columns; base += kArgmaxColumns) {
+        u32 pending = heads;
+        for (u32 first = 0; pending; first += kBags) {
             __syncwarp();
 #pragma unroll 1
-            for (u32 b = 0; b < kBags && ahead; ++b, ahead &= ahead - 1) {
-                const u32 next = __shfl_sync(~0u, bag, __ffs(ahead) - 1);
+            for (u32 b = 0; b < kBags && pending; ++b, pending &= pending - 1) {
+                const u32 next = __shfl_sync(~0u, bag, __ffs(pending) - 1);
                 u32* to = reinterpret_cast<u32*>(rows[b]);
-                args.max_wide ? hold<i64>(args, to, next, base) : hold<int>(args, to, next, base);
+                args.max_wide ? load_argmax<i64>(args, to, next, base) : load_argmax<int>(args, to, next, base);
             }
             __syncwarp();
             if (number - first >= kBags || own >= args.total) continue;
-            Pack<u32, kHeld / 32> bits = {};
+            Pack<u32, kArgmaxColumns / 32> bits = {};
 #pragma unroll
-            for (u32 q = 0; q < kHeld / 4; ++q) {
+            for (u32 q = 0; q < kArgmaxColumns / 4; ++q) {
                 const uint4 argmax_bits = rows[number - first][q];
                 if (argmax_bits.x == row) bits.at[q / 8] |= 1u << q % 8 * 4;
                 if (argmax_bits.y == row) bits.at[q / 8] |= 2u << q % 8 * 4;
@@ -156,50 +165,52 @@ __device__ inline void find_argmax(const BagArgs& args)
                 store_wide(to, bits);
             } else {
 #pragma unroll
-                for (u32 w = 0; w < kHeld / 32; ++w)
+                for (u32 w = 0; w < kArgmaxColumns / 32; ++w)
                     if (base / 32 + w < words) to[w] = bits.at[w];
             }
         }
     }
 }
 
-constexpr int kCollected = 4;  // entries in flight for each thread
+constexpr int kGathered = 4;  // entries in flight for each thread
 
 template <int N>
-__device__ void collect_words(const BagArgs& args, i64 first, i64 words, const u32 (&tag)[kCollected])
+__device__ void gather_argmax_words(const BagArgs& args, i64 first, i64 words, const u32 (&tag)[kGathered])
 {
 #pragma unroll 1
     for (i64 w = 0; w < words; w += N) {
-        Pack<u32, N> argmax_bits[kCollected];
+        Pack<u32, N> argmax_bits[kGathered];
 #pragma unroll
-        for (int u = 0; u < kCollected; ++u) argmax_bits[u] = load_wide<N>(at<const u32>(args, args.argmax_at) + tag[u] * words + w);
+        for (int u = 0; u < kGathered; ++u)
+            argmax_bits[u] = load_wide<N>(at<const u32>(args, args.argmax_at) + tag[u] * words + w);
 #pragma unroll
-        for (int u = 0; u < kCollected; ++u)
-            if (first + u * kBlock < args.total) store_wide(at<u32>(args, args.sorted_argmax_at) + (first + u * kBlock) * words + w, argmax_bits[u]);
+        for (int u = 0; u < kGathered; ++u)
+            if (first + u * kBlock < args.total)
+                store_wide(at<u32>(args, args.sorted_argmax_at) + (first + u * kBlock) * words + w, argmax_bits[u]);
     }
 }
 
 // Replaces the positions of sorted entries by their bags, and gathers their argmax bits beside
 // them, once for all slices.
-__device__ inline void collect(const BagArgs& args)
+__device__ inline void gather_bags(const BagArgs& args)
 {
-    const i64 first = i64(blockIdx.x) * kCollected * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
+    const i64 first = i64(blockIdx.x) * kGathered * kBlock + threadIdx.x, words = (args.columns + 31) / 32;
     Entry* entries = at<Entry>(args, args.from_at);
-    u32 tag[kCollected], bag[kCollected];
-    bool there[kCollected];
+    u32 tag[kGathered], bag[kGathered];
+    bool there[kGathered];
 #pragma unroll
-    for (int u = 0; u < kCollected; ++u) {
+    for (int u = 0; u < kGathered; ++u) {
         there[u] = first + u * kBlock < args.total;
         tag[u] = there[u] ? entries[first + u * kBlock].tag : 0;
     }
 #pragma unroll
-    for (int u = 0; u < kCollected; ++u) bag[u] = at<const u32>(args, args.bags_at)[tag[u]];
+    for (int u = 0; u < kGathered; ++u) bag[u] = at<const u32>(args, args.bags_at)[tag[u]];
     if (words % 4 == 0)
-        collect_words<4>(args, first, words, tag);
+        gather_argmax_words<4>(args, first, words, tag);
     else
-        collect_words<1>(args, first, words, tag);
+        gather_argmax_words<1>(args, first, words, tag);
 #pragma unroll
-    for (int u = 0; u < kCollected; ++u)
+    for (int u = 0; u < kGathered; ++u)
         if (there[u]) entries[first + u * kBlock].tag = bag[u];
 }
 
@@ -224,7 +235,7 @@ __device__ void sorted_argmax(const BagArgs& args)
 }
 
 template <typename T, typename A>
-__device__ void long_ones(const BagArgs& args)
+__device__ void long_rows_of_kind(const BagArgs& args)
 {
     if (args.max_indices && args.wide)
         long_rows<T, A, kWide<T>, Kind::Argmax>(args);
@@ -236,11 +247,11 @@ __device__ void long_ones(const BagArgs& args)
         long_rows<T, A, 1, Kind::Scaled>(args);
 }
 
-#define EXPORT_ROWS(name, T, A, family)                                            \
-    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                 \
-    EXPORT(family##_sorted_argmax_##name, 4, BagArgs, sorted_argmax<T, A>(args))   \
-    EXPORT(family##_long_rows_##name, 2, BagArgs, long_ones<T, A>(args))           \
-    EXPORT(family##_single_launch_##name, 2, BagArgs, single_launch<T, A>(args))   \
+#define EXPORT_ROWS(name, T, A, family)                                              \
+    EXPORT(family##_sorted_##name, 4, BagArgs, sorted<T, A>(args))                   \
+    EXPORT(family##_sorted_argmax_##name, 4, BagArgs, sorted_argmax<T, A>(args))     \
+    EXPORT(family##_long_rows_##name, 2, BagArgs, long_rows_of_kind<T, A>(args))     \
+    EXPORT(family##_single_launch_##name, 2, BagArgs, single_launch<T, A>(args))     \
     EXPORT(family##_sample_weights_##name, 4, BagArgs, sample_weights<T, A>(args))
 
 FOR_EACH_FLOAT(EXPORT_ROWS, embedding_bag_backward)
@@ -250,5 +261,5 @@ EXPORT(embedding_bag_backward_count, 4, BagArgs, count(args))
 EXPORT(embedding_bag_backward_scatter, 5, BagArgs, scatter(args))
 EXPORT(embedding_bag_backward_sort, 1, BagArgs, sort(args))
 EXPORT(embedding_bag_backward_argmax, 6, BagArgs, find_argmax(args))
-EXPORT(embedding_bag_backward_collect, 4, BagArgs, collect(args))
+EXPORT(embedding_bag_backward_collect, 4, BagArgs, gather_bags(args))
 EXPORT(embedding_bag_backward_bounds, 4, BagArgs, bounds(args))

@@ -68,7 +68,8 @@ __device__ u32 rank(Ranks& ranks, u32 n, u32 (&place)[kItems], Digit digit_of_it
         __syncwarp();
         if (valid) peers = ranks.peers[warp][digit], before = ranks.seen[warp][digit];
         __syncwarp();
-        if (valid && lane == __ffs(peers) - 1) ranks.peers[warp][digit] = 0, ranks.seen[warp][digit] = before + __popc(peers);
+        if (valid && lane == __ffs(peers) - 1)
+            ranks.peers[warp][digit] = 0, ranks.seen[warp][digit] = before + __popc(peers);
         place[j] = before + __popc(peers & ((1u << lane) - 1));
         __syncwarp();
     }
@@ -95,7 +96,8 @@ template <typename I>
 __device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[kItems])
 {
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) index[j] = (reinterpret_cast<const I*>(args.indices) + base * args.index_step)[min(item(j), n - 1) * args.index_step];
+    for (int j = 0; j < kItems; ++j) index[j] =
+        (reinterpret_cast<const I*>(args.indices) + base * args.index_step)[min(item(j), n - 1) * args.index_step];
 }
 
 // The bags of this thread's items, within a known range: offsets pass through shared memory, a part
@@ -116,7 +118,8 @@ __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 
         for (u32 step = 1u << (31 - __clz(many)); step > 0; step /= 2) {
 #pragma unroll
             for (int j = 0; j < kItems; ++j)
-                if (passed[j] + step <= many && begins[passed[j] + step - 1] <= static_cast<int>(item(j))) passed[j] += step;
+                if (passed[j] + step <= many && begins[passed[j] + step - 1] <= static_cast<int>(item(j)))
+                    passed[j] += step;
         }
 #pragma unroll
         for (int j = 0; j < kItems; ++j)
@@ -139,7 +142,8 @@ __device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&ro
     find_bags(args, base, bags, bag);
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-        const bool valid = static_cast<unsigned long long>(index[j]) < static_cast<unsigned long long>(args.rows) && index[j] != args.padding;
+        const bool valid = static_cast<unsigned long long>(index[j]) < static_cast<unsigned long long>(args.rows)
+            && index[j] != args.padding;
         row[j] = static_cast<u32>(valid && item(j) >= begin && item(j) < end ? index[j] : args.rows);
     }
 }
@@ -191,7 +195,8 @@ __device__ void count_digits(const BagArgs& args, Visit visit)
     __syncthreads();
     const i64 tiles = (args.total + kTile - 1) / kTile, first = blockIdx.x * args.tiles;
     for (i64 tile = first; tile < min(first + args.tiles, tiles); ++tile)
-        visit(tile * kTile, static_cast<u32>(min(args.total - tile * kTile, i64(kTile))), [&](u32 row) { atomicAdd(&counts[digit_of(args, row)], 1); });
+        visit(tile * kTile, static_cast<u32>(min(args.total - tile * kTile, i64(kTile))),
+              [&](u32 row) { atomicAdd(&counts[digit_of(args, row)], 1); });
     __syncthreads();
     const u32 n = counters(args);
     if (threadIdx.x >= n) return;
@@ -224,7 +229,8 @@ __device__ inline Range count_before(const BagArgs& args)
 {
     constexpr int kRows = kGroup / kWarps;  // of each table, for a warp
     __shared__ u32 before[kDigits], all[kDigits];
-    const u32 n = counters(args), warp = threadIdx.x / 32, group = blockIdx.x / kGroup, groups = (gridDim.x + kGroup - 1) / kGroup;
+    const u32 n = counters(args), warp = threadIdx.x / 32, group = blockIdx.x / kGroup,
+        groups = (gridDim.x + kGroup - 1) / kGroup;
     before[threadIdx.x] = all[threadIdx.x] = 0;
     __syncthreads();
     for (u32 digit = threadIdx.x % 32 * 4; digit < n; digit += 32 * 4) {
@@ -266,7 +272,8 @@ __device__ inline void scatter(const BagArgs& args)
         Entry entry[kItems];
         u32 place[kItems];
 #pragma unroll
-        for (int j = 0; j < kItems; ++j) entry[j] = item(j) < n ? at<const Entry>(args, args.from_at)[tile * kTile + item(j)] : Entry{0, 0};
+        for (int j = 0; j < kItems; ++j)
+            entry[j] = item(j) < n ? at<const Entry>(args, args.from_at)[tile * kTile + item(j)] : Entry{0, 0};
         const u32 count = rank(ranks, n, place, [&](int j) { return digit_of(args, entry[j].row); });
 #pragma unroll
         for (int j = 0; j < kItems; ++j)

@@ -54,7 +54,8 @@ __device__ inline void append(bool wanted, u32 k, u32* count, u32* list)
 __device__ inline void begin_unit(const BagArgs& args, i64 k)
 {
     const i64 both = min(k * args.unit, args.rows + args.total);
-    const i64 entries = search(args, 0, args.total, [&](i64 row, i64 e) { return row < args.rows && row + 1 + e < both; });
+    const i64 entries = search(args, 0, args.total, [&](i64 row, i64 e) { return row < args.rows
+        && row + 1 + e < both; });
     const i64 row = min(both - entries, args.rows);
     const auto before = [&](i64 of, i64) { return of < row; };
     i64 begin = entries, end = args.total;
@@ -71,7 +72,8 @@ __device__ inline void list_chunks(const BagArgs& args, i64 k)
     const i64 chunks = args.total / kChunk;
     const ChunkLists lists = chunk_lists(args);
     const Entry* entries = at<const Entry>(args, args.from_at);
-    const auto row_at = [&](i64 chunk, int e) { return chunk >= 0 && chunk < chunks ? entries[chunk * kChunk + e].row : ~0u; };
+    const auto row_at = [&](i64 chunk, int e) { return chunk >= 0 && chunk < chunks
+                                               ? entries[chunk * kChunk + e].row : ~0u; };
     const u32 row = row_at(k, 0);
     const bool one = row < args.rows && row_at(k, kChunk - 1) == row;
     const bool head = one && row_at(k - 1, 0) != row;
@@ -93,7 +95,8 @@ __device__ inline void list_chunks(const BagArgs& args, i64 k)
 __device__ inline void bounds(const BagArgs& args)
 {
     const i64 k = i64(blockIdx.x) * kBlock + threadIdx.x;
-    for (i64 part = k; part < args.slices * args.parts; part += i64(gridDim.x) * kBlock) chunk_lists(args).done[part] = 0;
+    for (i64 part = k; part < args.slices * args.chunk_capacity; part += i64(gridDim.x) * kBlock)
+        chunk_lists(args).done[part] = 0;
     if (k * args.unit < args.rows + args.total + args.unit) begin_unit(args, k);
     list_chunks(args, k);
 }

@@ -1,8 +1,10 @@
 // The rows of dweight from the sorted entries. `lanes` threads share a slice of a row, V columns
 // each, and add its entries in order.
 //
-//     rows       every row once, zeros included, except long ones, which hold a whole chunk; other CTAs sum the smallest chunks
-//     long_rows  the long ones, from chunks and the entries before and after them; other CTAs sum larger chunks
+//     rows       every row once, zeros included, except long ones, which hold a whole chunk;
+//                other CTAs sum the smallest chunks
+//     long_rows  the long ones, from chunks and the entries before and after them; other CTAs sum
+//                larger chunks
 //
 // A chunk is kChunk aligned entries, or kChunk aligned chunks, all of one row, so the order of a
 // sum follows from the entries alone.
@@ -13,7 +15,8 @@
 template <typename T, typename A, int V, Kind KIND, int FLIGHT>
 struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
     using Base = Sum<T, A, V, KIND, FLIGHT>;
-    using Base::Base, Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::group, Base::entry, Base::reset, Base::add, Base::add_run;
+    using Base::Base, Base::args, Base::lanes, Base::lane, Base::unit, Base::column, Base::group, Base::entry,
+        Base::reset, Base::add, Base::add_run;
     using Base::slice, Base::add_chunks, Base::store_chunk, Base::row_at, Base::store_row, Base::store_zeros;
 
     // The first entry from k on that is not of a row, if no whole chunk of the row is left there.
@@ -34,7 +37,8 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         u32 begin = first, end = k;
         for (u32 reach = 0; reach < kChunk; reach += lanes) {
             const u32 back = reach + lane + 1, next = k + reach + lane;
-            const u32 left = back <= first ? entry(first - back).row : ~0u, right = next < static_cast<u32>(args.total) ? entry(next).row : ~0u;
+            const u32 left = back <= first ? entry(first - back).row : ~0u,
+                right = next < static_cast<u32>(args.total) ? entry(next).row : ~0u;
             begin -= __popc(__ballot_sync(group(), left == row));
             end += __popc(__ballot_sync(group(), right == row));
         }
@@ -43,7 +47,8 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
 
     __device__ void rows()
     {
-        u32 row = unit * static_cast<u32>(args.unit), last = min(row + static_cast<u32>(args.unit), static_cast<u32>(args.rows)), k = 0, end = 0;
+        u32 row = unit * static_cast<u32>(args.unit), last =
+            min(row + static_cast<u32>(args.unit), static_cast<u32>(args.rows)), k = 0, end = 0;
         if (args.total) {
             const Entry* bounds = at<const Entry>(args, args.bounds_at) + unit;
             row = bounds[0].row, k = bounds[0].tag, last = bounds[1].row, end = bounds[1].tag;
@@ -139,12 +144,13 @@ struct RowSum : Sum<T, A, V, KIND, FLIGHT> {
         const u32 row = entry(begin).row, other = entry(end - 1).row;
         const u32 first = chunk ? lists.first[unit * kChunk] : lists.head[unit - large];
         if (chunk && (row >= args.rows || row != other)) return ~0u;
-        const u32 behind = first + lists.whole[first];
-        const u32 before = (first + kChunk - 1) / kChunk, parts = args.levels > 1 && behind / kChunk > before ? behind / kChunk - before : 0;
-        if (!chunk) return parts ? ~0u : first;
-        u32* done = lists.done + slice() * args.parts;
+        const u32 chunks_end = first + lists.whole[first];
+        const u32 before = (first + kChunk - 1) / kChunk, has_larger = args.levels > 1 && chunks_end / kChunk > before
+            ? chunks_end / kChunk - before : 0;
+        if (!chunk) return has_larger ? ~0u : first;
+        u32* done = lists.done + slice() * args.chunk_capacity;
         larger_chunks(done);
-        return last(done + first, parts) ? first : ~0u;
+        return last(done + first, has_larger) ? first : ~0u;
     }
 
     // Sums the row that is the unit or that it completes.
@@ -196,7 +202,8 @@ __device__ void long_rows(const BagArgs& args)
     RowSum<T, A, V, KIND, 8> sum(args);
     const ChunkLists lists = chunk_lists(args);
     if (lists.count[1] == 0) return;
-    const u32 large = args.levels > 1 && lists.count[0] >= kChunk ? static_cast<u32>(args.total / (kChunk * kChunk)) : 0;
+    const u32 large = args.levels > 1 && lists.count[0] >= kChunk ? static_cast<u32>(args.total / (kChunk * kChunk))
+        : 0;
     sum.share(large + lists.count[1], gridDim.x, [&] { sum.long_row(lists, large); });
 }
 

@@ -7,7 +7,7 @@
 #include "embedding/args.cuh"
 
 constexpr int kRun = 8;  // additions of a running sum, at most, before it moves to the next level (blocked summation)
-constexpr int kHeldArgmax = 6;  // of a thread, at once
+constexpr int kStagedArgmax = 6;  // of a thread, at once
 
 // The kinds of summands.
 enum class Kind {
@@ -29,7 +29,8 @@ struct Sum {
     bool active;
     A run[V], total[V];
 
-    __device__ explicit Sum(const BagArgs& a) : args(a), lanes(static_cast<int>(a.lanes)), lane(threadIdx.x & (lanes - 1)) {}
+    __device__ explicit Sum(const BagArgs& a) : args(a), lanes(static_cast<int>(a.lanes)),
+        lane(threadIdx.x & (lanes - 1)) {}
 
     // The lanes of the warp that belong to the group.
     __device__ u32 group() const { return lanes == 32 ? ~0u : ((1u << lanes) - 1) << (threadIdx.x % 32 - lane); }
@@ -37,8 +38,8 @@ struct Sum {
     // The number of groups of threads before this one if its CTA is number `block`.
     __device__ i64 before(i64 block) const { return (block * kBlock + threadIdx.x) >> (__ffs(lanes) - 1); }
 
-    // Takes a slice of one of n units, or nothing if no unit is left. Slices come one after the other, so
-    // that a slice of dy stays in the cache.
+    // Takes a slice of one of n units, or nothing if no unit is left. Slices come one after the
+    // other, so that a slice of dy stays in the cache.
     __device__ bool take(i64 slot, i64 n)
     {
         if (slot >= n * args.slices) return false;
@@ -78,7 +79,8 @@ struct Sum {
         for (int v = 0; v < V; ++v) total[v] += run[v], run[v] = 0;
     }
 
-    // Settles at multiples of kRun entries, of the n entries from k on, if groups of few lanes take few at a time.
+    // Settles at multiples of kRun entries, of the n entries from k on, if groups of few lanes take
+    // few at a time.
     __device__ void settle_after(u32 k, int n)
     {
         if (lanes >= kRun || (k ^ (k + n)) >= kRun) settle();
@@ -118,15 +120,15 @@ struct Sum {
             const u32 first_time = left.row == e.row && left.tag == e.tag ? 0 : ~0u;
             const u32 words = (static_cast<u32>(args.columns) + 31) / 32, first = (column - lane * V) / 32;
             const u32* argmax_bits = at<const u32>(args, args.sorted_argmax_at) + i64(k) * words;
-            constexpr int MANY = V > 1 ? V / 2 : 1;  // slices begin at a multiple of MANY words
+            constexpr int BATCH = V > 1 ? V / 2 : 1;  // slices begin at a multiple of BATCH words
 #pragma unroll
-            for (int w = 0; w < V; w += MANY) {
-                Words<u32, MANY> some = {};
+            for (int w = 0; w < V; w += BATCH) {
+                Words<u32, BATCH> some = {};
                 const bool there = w * 32 < lanes * V && first + w < words;
-                if (there && words % MANY == 0) some.load(argmax_bits + first + w);
+                if (there && words % BATCH == 0) some.load(argmax_bits + first + w);
 #pragma unroll
-                for (int v = 0; v < MANY; ++v) {
-                    if (there && words % MANY && first + w + v < words) some.word[v] = argmax_bits[first + w + v];
+                for (int v = 0; v < BATCH; ++v) {
+                    if (there && words % BATCH && first + w + v < words) some.word[v] = argmax_bits[first + w + v];
                     s.argmax_bits[w + v] = some.word[v] & first_time;
                 }
             }
@@ -134,7 +136,10 @@ struct Sum {
     }
 
     // dy of a bag, from the columns of the thread on.
-    __device__ const T* dy_of(u32 bag) const { return reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T)))); }
+    __device__ const T* dy_of(u32 bag) const
+    {
+        return reinterpret_cast<const T*>(dy + bag * (args.dy_bag * static_cast<i64>(sizeof(T))));
+    }
 
     __device__ void load(Words<T, V>& x, u32 bag) const
     {
@@ -196,12 +201,15 @@ struct Sum {
     }
 
     // A bit for each of the thread's columns whose argmax is the entry.
-    __device__ u32 argmax_of(const Source& s) const { return s.argmax_bits[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1); }
+    __device__ u32 argmax_of(const Source& s) const
+    {
+        return s.argmax_bits[lane * V / 32] >> lane * V % 32 & ((1u << V) - 1);
+    }
 
     // The places of the thread in shared memory, kBlock apart.
     __device__ uint4* places() const
     {
-        __shared__ uint4 all[kHeldArgmax * kBlock];
+        __shared__ uint4 all[kStagedArgmax * kBlock];
         return all + threadIdx.x;
     }
 
@@ -215,10 +223,10 @@ struct Sum {
         u32 mine = 0;                        // a bit for each entry with argmax bits
         for (int j = 0; j < n; ++j) mine |= static_cast<u32>(argmax_of(from[j]) != 0) << j;
         for (int j = 0; j < n;) {
-            u32 ahead = mine & ~0u << j;
+            u32 pending = mine & ~0u << j;
             uint4* place = places();
-            for (int held = 0; ahead && held < kHeldArgmax; ++held, ahead &= ahead - 1, place += kBlock) {
-                const u32 bag = from[__ffs(ahead) - 1].bag;
+            for (int staged = 0; pending && staged < kStagedArgmax; ++staged, pending &= pending - 1, place += kBlock) {
+                const u32 bag = from[__ffs(pending) - 1].bag;
                 if (args.dy_column == 1) {
                     cp_async_16(static_cast<u32>(__cvta_generic_to_shared(place)), dy_of(bag));
                 } else {
@@ -228,7 +236,7 @@ struct Sum {
                 }
             }
             asm volatile("cp.async.wait_all;" ::: "memory");
-            const int stop = __reduce_min_sync(group(), ahead ? __ffs(ahead) - 1 : n);
+            const int stop = __reduce_min_sync(group(), pending ? __ffs(pending) - 1 : n);
             place = places();
             for (; j < stop; ++j) {
                 visit(from[j].row, k + j);
@@ -253,11 +261,11 @@ struct Sum {
 
     __device__ void add_chunks(const A* sums, i64 first, i64 end)
     {
-        constexpr int MANY = V > 1 ? 256 / (V * static_cast<int>(sizeof(A))) : 16;  // in 64 registers
-        for (i64 k = first; k < end && active; k += MANY) {
-            Pack<A, PART> x[MANY][V / PART];
+        constexpr int BATCH = V > 1 ? 256 / (V * static_cast<int>(sizeof(A))) : 16;  // in 64 registers
+        for (i64 k = first; k < end && active; k += BATCH) {
+            Pack<A, PART> x[BATCH][V / PART];
 #pragma unroll
-            for (int u = 0; u < MANY; ++u)
+            for (int u = 0; u < BATCH; ++u)
 #pragma unroll
                 for (int v = 0; v < V; v += PART) {
                     if (k + u < end)
@@ -266,7 +274,7 @@ struct Sum {
                         x[u][v / PART] = {};
                 }
 #pragma unroll
-            for (int u = 0; u < MANY; ++u) {
+            for (int u = 0; u < BATCH; ++u) {
 #pragma unroll
                 for (int v = 0; v < V; ++v) run[v] += x[u][v / PART].at[v % PART];
                 if (u % kRun == kRun - 1) settle();

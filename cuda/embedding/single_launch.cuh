@@ -1,20 +1,20 @@
 // Single launch: all of dweight in one launch without a workspace, for few positions. Each CTA
 // reads all positions and sorts those that hold one of its args.tiles rows. `lanes` threads share a
-// slice of a row and add its entries in order; the entries of a row with many are shared by the
+// slice of a row and add its entries in order; the entries of a long row are shared by the
 // whole CTA.
 #pragma once
 
 #include "embedding/radix_sort.cuh"
 #include "embedding/segment_sum.cuh"
 
-constexpr u32 kMany = 64;            // entries of a row that the CTA shares, at least
+constexpr u32 kLongRow = 64;         // entries of a row that the CTA shares, at least
 constexpr u32 kNoRow = kDigits - 1;  // of an entry that belongs to another CTA; own rows are counted from 0
 
 // The entries of the CTA's rows, in the order of rows and positions.
 template <typename A>
 struct OwnEntries {
     Ranks ranks;  // start: where the entries of each row begin. The rest is free once they are sorted
-    u32 many, many_row[kTile / kMany];  // rows with many entries, unordered
+    u32 long_count, long_row[kTile / kLongRow];  // long rows: their number, and the rows, unordered
     u32 counted[kTile / 32];  // a bit for each position that is counted
     u32 bag[kTile];
     A scale[kTile];
@@ -23,7 +23,8 @@ struct OwnEntries {
     __device__ u32 count_of(const BagArgs& args, u32 b) const
     {
         const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position, i64(0)), args.total)); };
-        const u32 begin = clip(offset_of(args, b)), end = b + 1 < args.bags ? clip(offset_of(args, b + 1)) : static_cast<u32>(args.total);
+        const u32 begin = clip(offset_of(args, b)), end = b + 1 < args.bags ? clip(offset_of(args, b + 1))
+            : static_cast<u32>(args.total);
         u32 count = 0;
 #pragma unroll 1
         for (u32 word = begin / 32; word * 32 < end; ++word) {
@@ -45,11 +46,12 @@ struct OwnEntries {
         for (int j = 0; j < kItems; ++j) {
             const u32 counts = __ballot_sync(~0u, item(j) < n && row[j] < args.rows);
             if (threadIdx.x % 32 == 0) counted[item(j) / 32] = counts;
-            row[j] = row[j] < args.rows && row[j] - first_row < static_cast<u32>(args.tiles) ? row[j] - first_row : kNoRow;
+            row[j] = row[j] < args.rows && row[j] - first_row < static_cast<u32>(args.tiles) ? row[j] - first_row
+                : kNoRow;
         }
-        if (threadIdx.x == 0) many = 0;
+        if (threadIdx.x == 0) long_count = 0;
         const u32 count = rank(ranks, n, place, [&](int j) { return row[j]; });
-        if (count >= kMany && threadIdx.x != kNoRow) many_row[atomicAdd(&many, 1)] = threadIdx.x;
+        if (count >= kLongRow && threadIdx.x != kNoRow) long_row[atomicAdd(&long_count, 1)] = threadIdx.x;
 #pragma unroll
         for (int j = 0; j < kItems; ++j) {
             if (item(j) >= n || row[j] == kNoRow) continue;
@@ -72,14 +74,15 @@ __device__ __noinline__ u32 argmax_bits(const BagArgs& args, u32 row, u32 bag, u
     u32 bits = 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-        const i64 argmax_row = integer(args.max_indices, bag * args.max_bag + (column + v) * args.max_column, args.max_wide);
+        const i64 argmax_row = integer(args.max_indices, bag * args.max_bag + (column + v) * args.max_column,
+                                       args.max_wide);
         bits |= static_cast<u32>(argmax_row == row) << v;
     }
     return bits;
 }
 
 template <typename T, typename A, int V>
-struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
+struct SingleLaunchSum : Sum<T, A, V, Kind::Scaled, kRun> {
     using Base = Sum<T, A, V, Kind::Scaled, kRun>;
     using Base::Base, Base::args, Base::lanes, Base::lane, Base::column, Base::active, Base::run, Base::total;
     using Base::begin, Base::settle, Base::load, Base::row_at, Base::store_row;
@@ -98,7 +101,8 @@ struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
                 if (!bits[u]) continue;
                 const u32 bag = own.bag[k + u];
                 load(x[u], bag);
-                if (args.max_indices) bits[u] = k + u > first && own.bag[k + u - 1] == bag ? 0 : argmax_bits<V>(args, row, bag, column);
+                if (args.max_indices)
+                    bits[u] = k + u > first && own.bag[k + u - 1] == bag ? 0 : argmax_bits<V>(args, row, bag, column);
             }
 #pragma unroll
             for (int u = 0; u < kRun; ++u) {
@@ -115,37 +119,40 @@ struct FewSum : Sum<T, A, V, Kind::Scaled, kRun> {
     // others.
     __device__ bool gather(OwnEntries<A>& own)
     {
-        static_assert(sizeof(Ranks::seen) >= sizeof(A) * V * kBlock, "room for the parts");
-        A* parts = reinterpret_cast<A*>(own.ranks.seen) + threadIdx.x;
+        static_assert(sizeof(Ranks::seen) >= sizeof(A) * V * kBlock, "room for the sums");
+        A* sums = reinterpret_cast<A*>(own.ranks.seen) + threadIdx.x;
 #pragma unroll
-        for (int v = 0; v < V; ++v) parts[v * kBlock] = total[v];
+        for (int v = 0; v < V; ++v) sums[v * kBlock] = total[v];
         for (int half = kBlock / 2; half >= lanes; half /= 2) {
             __syncthreads();
             if (static_cast<int>(threadIdx.x) >= half) continue;
 #pragma unroll
-            for (int v = 0; v < V; ++v) parts[v * kBlock] = total[v] += parts[v * kBlock + half];
+            for (int v = 0; v < V; ++v) sums[v * kBlock] = total[v] += sums[v * kBlock + half];
         }
         __syncthreads();
         return static_cast<int>(threadIdx.x) < lanes;
     }
 
-    // Every row of the CTA once: groups take one row each, then all groups together take the rows
-    // with many entries.
+    // Every row of the CTA once: groups take one row each, then all groups of the CTA share each
+    // long row.
     __device__ void rows(OwnEntries<A>& own, u32 first_row)
     {
         const u32 groups = kBlock / lanes, group = threadIdx.x / lanes;
 #pragma unroll 1
-        for (bool together : {false, true}) {
-            const u32 rows = together ? own.many : min(static_cast<u32>(args.tiles), static_cast<u32>(args.rows) - first_row);
+        for (bool by_cta : {false, true}) {
+            const u32 rows = by_cta ? own.long_count : min(static_cast<u32>(args.tiles),
+                static_cast<u32>(args.rows) - first_row);
 #pragma unroll 1
-            for (u32 slot = together ? 0 : group; slot < rows * static_cast<u32>(args.slices); slot += together ? 1 : groups) {
-                const u32 slice = slot / rows, row = together ? own.many_row[slot - slice * rows] : slot - slice * rows;
+            for (u32 slot = by_cta ? 0 : group; slot < rows * static_cast<u32>(args.slices); slot += by_cta ? 1
+                 : groups) {
+                const u32 slice = slot / rows, row = by_cta ? own.long_row[slot - slice * rows] : slot - slice * rows;
                 const u32 first = own.ranks.start[row], end = own.ranks.start[row + 1], n = end - first;
-                if ((n >= kMany) != together) continue;
-                const u32 each = together ? (n + groups - 1) / groups : n, from = together ? min(first + group * each, end) : first;
+                if ((n >= kLongRow) != by_cta) continue;
+                const u32 each = by_cta ? (n + groups - 1) / groups : n, from = by_cta
+                    ? min(first + group * each, end) : first;
                 begin(row, slice);
                 add(own, first_row + row, first, from, min(from + each, end));
-                if (!together || gather(own)) store_row(row_at(first_row + row), n);
+                if (!by_cta || gather(own)) store_row(row_at(first_row + row), n);
             }
         }
     }
@@ -158,7 +165,7 @@ __device__ void single_launch(const BagArgs& args)
     const u32 first_row = blockIdx.x * static_cast<u32>(args.tiles);
     own.template sort<T>(args, first_row);
     if (args.wide)
-        FewSum<T, A, 16 / sizeof(T)>(args).rows(own, first_row);
+        SingleLaunchSum<T, A, 16 / sizeof(T)>(args).rows(own, first_row);
     else
-        FewSum<T, A, 1>(args).rows(own, first_row);
+        SingleLaunchSum<T, A, 1>(args).rows(own, first_row);
 }

@@ -1,13 +1,14 @@
 // Unique rows: the rows of a table that occur among indices, in rising order, and the inverse (the
-// rank of each index). Rows are marked in a bitmap; the rank of a row is the number of marks before
-// it (prefix sum of popcounts). A launch does one stage, or all of them in a single CTA for small
-// inputs. One kernel has every stage and reads both widths of indices, which keeps the image small.
+// rank of each index). Rows are bits of a bitmap; the rank of a row is the number of set bits
+// before it (prefix sum of popcounts). A launch does one stage, or all of them in a single CTA for
+// small inputs. One kernel has every stage and reads both widths of indices, which keeps the image
+// small.
 #include "common/dtype.cuh"
 #include "common/export.cuh"
 
 using u32 = unsigned;
 
-// Steps are in bytes, as are offsets into the workspace, which begins with the cells.
+// Steps are in bytes, as are offsets into the workspace, which begins with the words.
 struct UniqueArgs {
     const char* indices;
     i64 index_step, index_wide;  // wide: 64 bits
@@ -20,27 +21,33 @@ struct UniqueArgs {
     i64 num_rows, total;
     i64 padding;               // the row that is not counted, or -1
     i64 most;                  // elements of rows
-    i64 cells;                 // a multiple of any CTA size
-    i64 totals_at, counts_at;  // marks in 2^shift groups of 32 cells; in each group
+    i64 words;                 // a multiple of any CTA size
+    i64 totals_at, counts_at;  // set bits in 2^shift groups of 32 words; in each group
     i64 shift;
     i64 stage, end;  // the stages stage..end-1
 };
 
-// The marks of 32 rows, and the number of marks in the cells before.
-struct alignas(8) Cell {
-    u32 marks, before;
+// The bits of 32 rows, and the number of set bits in the words before.
+struct alignas(8) BitmapWord {
+    u32 bits, before;
 };
 
 constexpr u32 kNone = ~0u;
-constexpr int kMost = 1024;  // threads of a CTA at most
+constexpr int kMaxThreads = 1024;  // threads of a CTA at most
 
 __device__ inline u32 lane() { return threadIdx.x % 32; }
 __device__ inline u32 thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline u32 threads() { return gridDim.x * blockDim.x; }
 
-__device__ inline Cell* cells(const UniqueArgs& args) { return reinterpret_cast<Cell*>(args.workspace); }
-__device__ inline u32* totals(const UniqueArgs& args) { return reinterpret_cast<u32*>(args.workspace + args.totals_at); }
-__device__ inline u32* counts(const UniqueArgs& args) { return reinterpret_cast<u32*>(args.workspace + args.counts_at); }
+__device__ inline BitmapWord* words(const UniqueArgs& args) { return reinterpret_cast<BitmapWord*>(args.workspace); }
+__device__ inline u32* totals(const UniqueArgs& args)
+{
+    return reinterpret_cast<u32*>(args.workspace + args.totals_at);
+}
+__device__ inline u32* counts(const UniqueArgs& args)
+{
+    return reinterpret_cast<u32*>(args.workspace + args.counts_at);
+}
 
 // The row at a position, or kNone. An index that is no row is too large as an unsigned number, or
 // has more than 32 bits.
@@ -55,15 +62,16 @@ __device__ inline u32 row_at(const UniqueArgs& args, u32 position)
 __device__ inline void clear(const UniqueArgs& args)
 {
 #pragma unroll 1
-    for (u32 k = thread(); k < static_cast<u32>(args.counts_at / 16); k += threads()) reinterpret_cast<uint4*>(args.workspace)[k] = uint4{0, 0, 0, 0};
+    for (u32 k = thread(); k < static_cast<u32>(args.counts_at / 16); k += threads())
+        reinterpret_cast<uint4*>(args.workspace)[k] = uint4{0, 0, 0, 0};
 }
 
-// Marks the rows of N positions, from k on. A mark is read before it is set; a stale read only
-// costs an atomic.
+// Sets the bits of the rows of N positions, from k on. A bit is read before it is set; a stale read
+// only costs an atomic.
 template <u32 N>
-__device__ void mark_some(const UniqueArgs& args, u32 k)
+__device__ void set_some_bits(const UniqueArgs& args, u32 k)
 {
-    u32 row[N], marks[N];
+    u32 row[N], bits[N];
 #pragma unroll
     for (u32 u = 0; u < N; ++u) {
         const u32 position = k + u * threads();
@@ -71,28 +79,29 @@ __device__ void mark_some(const UniqueArgs& args, u32 k)
         if (row[u] == static_cast<u32>(args.padding)) row[u] = kNone;
     }
 #pragma unroll
-    for (u32 u = 0; u < N; ++u) marks[u] = row[u] == kNone ? ~0u : __ldcg(&cells(args)[row[u] / 32].marks);
+    for (u32 u = 0; u < N; ++u) bits[u] = row[u] == kNone ? ~0u : __ldcg(&words(args)[row[u] / 32].bits);
 #pragma unroll
     for (u32 u = 0; u < N; ++u)
-        if (!(marks[u] >> row[u] % 32 & 1)) atomicOr(&cells(args)[row[u] / 32].marks, 1u << row[u] % 32);
+        if (!(bits[u] >> row[u] % 32 & 1)) atomicOr(&words(args)[row[u] / 32].bits, 1u << row[u] % 32);
 }
 
-// If few rows have most positions, atomics on their marks would serialize. So there are few CTAs,
-// and each thread begins with one position: later positions of such rows find the mark set.
-__device__ inline void mark(const UniqueArgs& args)
+// If few rows have most positions, atomics on their words would serialize. So there are few CTAs,
+// and each thread begins with one position: later positions of such rows find the bit set.
+__device__ inline void set_bits(const UniqueArgs& args)
 {
     constexpr u32 kFlight = 4;
-    mark_some<1>(args, thread());
+    set_some_bits<1>(args, thread());
 #pragma unroll 1
-    for (u32 k = thread() + threads(); k < static_cast<u32>(args.total); k += kFlight * threads()) mark_some<kFlight>(args, k);
+    for (u32 k = thread() + threads(); k < static_cast<u32>(args.total); k += kFlight * threads())
+        set_some_bits<kFlight>(args, k);
 }
 
-// A warp for each group: counts its marks.
+// A warp for each group: counts its set bits.
 __device__ inline void count(const UniqueArgs& args)
 {
 #pragma unroll 1
-    for (u32 base = blockIdx.x * blockDim.x; base < static_cast<u32>(args.cells); base += threads()) {
-        const u32 k = base + threadIdx.x, n = __reduce_add_sync(~0u, static_cast<u32>(__popc(cells(args)[k].marks)));
+    for (u32 base = blockIdx.x * blockDim.x; base < static_cast<u32>(args.words); base += threads()) {
+        const u32 k = base + threadIdx.x, n = __reduce_add_sync(~0u, static_cast<u32>(__popc(words(args)[k].bits)));
         if (lane() == 0) {
             counts(args)[k / 32] = n;
             atomicAdd(totals(args) + (k / 32 >> args.shift), n);
@@ -109,21 +118,23 @@ __device__ inline u32 part(const u32* from, u32 first, u32 end)
     return sum;
 }
 
-// A warp for each group: writes the rows, cell by cell.
+// A warp for each group: writes the rows, word by word.
 __device__ inline void rows(const UniqueArgs& args)
 {
 #pragma unroll 1
-    for (u32 base = blockIdx.x * blockDim.x; base < static_cast<u32>(args.cells); base += threads()) {
-        const u32 k = base + threadIdx.x, group = k / 32, total = group >> args.shift, marks = cells(args)[k].marks;
-        u32 place = __reduce_add_sync(~0u, part(totals(args), 0, total) + part(counts(args), total << args.shift, group)), before = 0;
+    for (u32 base = blockIdx.x * blockDim.x; base < static_cast<u32>(args.words); base += threads()) {
+        const u32 k = base + threadIdx.x, group = k / 32, total = group >> args.shift, bits = words(args)[k].bits;
+        u32 place = __reduce_add_sync(~0u, part(totals(args), 0, total) + part(counts(args), total << args.shift,
+            group)), before = 0;
 #pragma unroll 1
         for (u32 j = 0; j < 32; ++j) {
-            const u32 cell = __shfl_sync(~0u, marks, j), own = place + __popc(cell & ((1u << lane()) - 1));
-            if (cell >> lane() & 1) *reinterpret_cast<i64*>(args.rows + own * args.rows_step) = group * 1024 + j * 32 + lane();
+            const u32 word = __shfl_sync(~0u, bits, j), own = place + __popc(word & ((1u << lane()) - 1));
+            if (word >> lane() & 1)
+                *reinterpret_cast<i64*>(args.rows + own * args.rows_step) = group * 1024 + j * 32 + lane();
             if (lane() == j) before = place;
-            place += __popc(cell);
+            place += __popc(word);
         }
-        cells(args)[k].before = before;
+        words(args)[k].before = before;
     }
 }
 
@@ -135,16 +146,17 @@ __device__ inline void inverse(const UniqueArgs& args)
         const u32 row = row_at(args, k);
         int place = -1;
         if (row != kNone) {
-            const Cell cell = cells(args)[row / 32];
-            place = cell.before + __popc(cell.marks & ((1u << row % 32) - 1)) + (args.padding >= 0);
+            const BitmapWord word = words(args)[row / 32];
+            place = word.before + __popc(word.bits & ((1u << row % 32) - 1)) + (args.padding >= 0);
             if (row == static_cast<u32>(args.padding)) place = 0;
         }
         *reinterpret_cast<int*>(args.inverse + k * args.inverse_step) = place;
     }
-    const Cell last = cells(args)[static_cast<u32>(args.cells) - 1];
-    const u32 all = last.before + __popc(last.marks);
+    const BitmapWord last = words(args)[static_cast<u32>(args.words) - 1];
+    const u32 all = last.before + __popc(last.bits);
 #pragma unroll 1
-    for (u32 k = all + thread(); k < static_cast<u32>(args.most); k += threads()) *reinterpret_cast<i64*>(args.rows + k * args.rows_step) = -1;
+    for (u32 k = all + thread(); k < static_cast<u32>(args.most);
+         k += threads()) *reinterpret_cast<i64*>(args.rows + k * args.rows_step) = -1;
     if (thread() == 0) *args.count = all;
 }
 
@@ -154,7 +166,7 @@ __device__ inline void stages(const UniqueArgs& args)
     for (int stage = static_cast<int>(args.stage); stage < static_cast<int>(args.end); ++stage) {
         switch (stage) {
         case 0: clear(args); break;
-        case 1: mark(args); break;
+        case 1: set_bits(args); break;
         case 2: count(args); break;
         case 3: rows(args); break;
         default: inverse(args);
@@ -163,4 +175,4 @@ __device__ inline void stages(const UniqueArgs& args)
     }
 }
 
-EXPORT_THREADS(unique_rows, kMost, 2, UniqueArgs, stages(args))
+EXPORT_THREADS(unique_rows, kMaxThreads, 2, UniqueArgs, stages(args))

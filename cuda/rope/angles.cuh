@@ -11,7 +11,7 @@ using u64 = unsigned long long;
 
 constexpr int kFine = 64;  // frequencies passed in full; each further bit of the pair number has a factor of its own
 
-struct RopeWalk {
+struct RopeProblem {
     i64 start, pairs;  // [elements] the rotated part: its first element; half its length
     // Vectors of a token; those that rotate; vectors outside the rotated part, which are copied.
     i64 units, rotating, copied;
@@ -44,7 +44,7 @@ struct RopeOperand {
 };
 
 struct RopeArgs {
-    RopeWalk walk;
+    RopeProblem problem;
     RopeOperand operand[2];
 };
 
@@ -66,12 +66,12 @@ struct Fine {
     float low[kFine];  // set if there are more pairs
 
     // Each warp fills a part; all threads of the CTA must call it.
-    __device__ void fill(const RopeWalk& walk)
+    __device__ void fill(const RopeProblem& problem)
     {
         constexpr u32 part = kFine / (kBlock / 32);
         const u32 lane = threadIdx.x % 32, k = threadIdx.x / 32 * part + lane;
-        if (lane < part) high[k] = walk.fine[k];
-        if (lane < part && walk.pairs > kFine) low[k] = walk.fine_low[k];
+        if (lane < part) high[k] = problem.fine[k];
+        if (lane < part && problem.pairs > kFine) low[k] = problem.fine_low[k];
         __syncthreads();
     }
 };
@@ -116,8 +116,8 @@ __device__ __noinline__ double2 sine_cosine_far(double angle)
 template <typename T> struct Shorter { using type = T; };
 template <> struct Shorter<double> { using type = float; };
 
-// N numbers of a table of float32, float64 or T. Loading is apart from converting, so that no load
-// waits for another.
+// N numbers of a table of float32, float64 or T. Loading is separate from converting, so that no
+// load waits for another.
 template <typename T, typename A, int N>
 struct TableNumbers {
     using Short = typename Shorter<T>::type;
@@ -183,18 +183,19 @@ struct TableNumbers {
 // position multiplies their error. Preconditions: N divides kFine and `pair`, so that all share a
 // coarse factor. A product whose rounding error is added must not be contracted to an FMA.
 template <int N>
-__device__ void refine(const RopeWalk& walk, const Fine& fine, u32 pair, double (&frequency)[N])
+__device__ void refine(const RopeProblem& problem, const Fine& fine, u32 pair, double (&frequency)[N])
 {
     double coarse = 1, low = 0, relative = 0;  // (coarse + low) (1 + relative)
     for (int rest = static_cast<int>(pair / kFine), k = 0; rest; rest >>= 1, ++k) {
         if (!(rest & 1)) continue;
-        const double factor = walk.coarse[k], product = __dmul_rn(coarse, factor);
+        const double factor = problem.coarse[k], product = __dmul_rn(coarse, factor);
         low = fma(low, factor, fma(coarse, factor, -product));
-        coarse = product, relative += walk.coarse_low[k];
+        coarse = product, relative += problem.coarse_low[k];
     }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-        const double product = __dmul_rn(frequency[n], coarse), rest = fma(frequency[n], low, fma(frequency[n], coarse, -product));
+        const double product = __dmul_rn(frequency[n], coarse),
+            rest = fma(frequency[n], low, fma(frequency[n], coarse, -product));
         frequency[n] = product + fma(product, relative + fine.low[(pair + n) % kFine], rest);
     }
 }
@@ -209,30 +210,31 @@ struct Rotation {
     __device__ A d(int n) const { return TABLES ? d_[n % M] : b[n]; }
 
     // [radians for each position]
-    __device__ static void frequencies(const RopeWalk& walk, const Fine& fine, u32 pair, double (&frequency)[N])
+    __device__ static void frequencies(const RopeProblem& problem, const Fine& fine, u32 pair, double (&frequency)[N])
     {
         const u32 first = pair % kFine;
 #pragma unroll
         for (int n = 0; n < N; ++n) frequency[n] = fine.high[first + n];
-        if (walk.pairs > kFine) refine(walk, fine, pair, frequency);
-        if (!walk.forward) return;
+        if (problem.pairs > kFine) refine(problem, fine, pair, frequency);
+        if (!problem.forward) return;
 #pragma unroll
         for (int n = 0; n < N; ++n) frequency[n] = -frequency[n];  // the transpose
     }
 
-    __device__ void compute(const RopeWalk& walk, const double (&frequency)[N], i64 position)
+    __device__ void compute(const RopeProblem& problem, const double (&frequency)[N], i64 position)
     {
         double angle[N];
         const double p = static_cast<double>(position);
-        if (walk.single) {
+        if (problem.single) {
             const float single = __ll2float_rn(position);
 #pragma unroll
-            for (int n = 0; n < N; ++n) angle[n] = static_cast<double>(__fmul_rn(single, static_cast<float>(frequency[n])));
+            for (int n = 0; n < N; ++n)
+                angle[n] = static_cast<double>(__fmul_rn(single, static_cast<float>(frequency[n])));
         } else {
 #pragma unroll
             for (int n = 0; n < N; ++n) angle[n] = frequency[n] * p;
         }
-        if (fabs(p) * walk.fastest < 0x1p40) {
+        if (fabs(p) * problem.fastest < 0x1p40) {
 #pragma unroll
             for (int n = 0; n < N; ++n) sine_cosine(angle[n], b[n], a[n]);
         } else {
@@ -246,29 +248,32 @@ struct Rotation {
 
     // The members of a pair have adjacent columns, columns partner_offset apart, or share one.
     template <bool SIDE_BY_SIDE, typename T>
-    __device__ void look_up(const RopeWalk& walk, i64 batch, i64 row, u32 pair)
+    __device__ void look_up(const RopeProblem& problem, i64 batch, i64 row, u32 pair)
     {
-        const i64 cos_step = walk.cos_stride[2], sin_step = walk.sin_stride[2];
-        const char* cos = walk.cos + batch * walk.cos_stride[0] + row * walk.cos_stride[1] + pair * walk.pair_stride * cos_step;
-        const char* sin = walk.sin + batch * walk.sin_stride[0] + row * walk.sin_stride[1] + pair * walk.pair_stride * sin_step;
-        if (SIDE_BY_SIDE && walk.partner_offset) {
+        const i64 cos_step = problem.cos_stride[2], sin_step = problem.sin_stride[2];
+        const char* cos = problem.cos + batch * problem.cos_stride[0] + row * problem.cos_stride[1]
+            + pair * problem.pair_stride * cos_step;
+        const char* sin = problem.sin + batch * problem.sin_stride[0] + row * problem.sin_stride[1]
+            + pair * problem.pair_stride * sin_step;
+        if (SIDE_BY_SIDE && problem.partner_offset) {
             TableNumbers<T, A, 2 * N> cosines, sines;
             A cosine[2 * N], sine[2 * N];
-            cosines.load(cos, walk.cos_dtype, cos_step), sines.load(sin, walk.sin_dtype, sin_step);
-            cosines.convert(walk.cos_dtype, cosine), sines.convert(walk.sin_dtype, sine);
+            cosines.load(cos, problem.cos_dtype, cos_step), sines.load(sin, problem.sin_dtype, sin_step);
+            cosines.convert(problem.cos_dtype, cosine), sines.convert(problem.sin_dtype, sine);
 #pragma unroll
-            for (int n = 0; n < N; ++n) a[n] = cosine[2 * n], c_[n] = cosine[2 * n + 1], d_[n] = sine[2 * n], b[n] = sine[2 * n + 1];
+            for (int n = 0; n < N; ++n)
+                a[n] = cosine[2 * n], c_[n] = cosine[2 * n + 1], d_[n] = sine[2 * n], b[n] = sine[2 * n + 1];
         } else {
             TableNumbers<T, A, N> cosines[2], sines[2];
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
-                cosines[k].load(cos + k * walk.partner_offset * cos_step, walk.cos_dtype, cos_step);
-                sines[k].load(sin + k * walk.partner_offset * sin_step, walk.sin_dtype, sin_step);
+                cosines[k].load(cos + k * problem.partner_offset * cos_step, problem.cos_dtype, cos_step);
+                sines[k].load(sin + k * problem.partner_offset * sin_step, problem.sin_dtype, sin_step);
             }
-            cosines[0].convert(walk.cos_dtype, a), cosines[1].convert(walk.cos_dtype, c_);
-            sines[0].convert(walk.sin_dtype, d_), sines[1].convert(walk.sin_dtype, b);
+            cosines[0].convert(problem.cos_dtype, a), cosines[1].convert(problem.cos_dtype, c_);
+            sines[0].convert(problem.sin_dtype, d_), sines[1].convert(problem.sin_dtype, b);
         }
-        if (!walk.forward) return;
+        if (!problem.forward) return;
 #pragma unroll
         for (int n = 0; n < N; ++n) {  // the transpose
             const A other = b[n];

@@ -21,7 +21,7 @@ template <bool HALF, typename T>
 constexpr int kWidest = (HALF ? 8 : 16) / sizeof(T);
 
 // The work item of a thread: a unit of a place, and `count` rows of a group from `row` on.
-struct Share {
+struct WorkItem {
     i64 place, row;
     u32 unit, group;
     int count;  // 0 if there is no work
@@ -29,7 +29,7 @@ struct Share {
 
 // Copies words to shared memory by cp.async.
 template <int N>
-__device__ void fetch(unsigned (&to)[N], const char* from)
+__device__ void cp_async(unsigned (&to)[N], const char* from)
 {
     const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(N * 4) : "memory");
@@ -38,7 +38,7 @@ __device__ void fetch(unsigned (&to)[N], const char* from)
 // HALF: the members of a pair are in two vectors; otherwise adjacent in one. Single elements are
 // always in two.
 template <bool HALF, bool TABLES, int ROWS, typename T, typename A, int V>
-struct Turner {
+struct Rotator {
     static constexpr bool TWO = HALF || V == 1;
     static constexpr int PAIRS = TWO ? V : V / 2, VECTORS = TWO ? 2 : 1;
     using Vector = Words<T, V>;
@@ -46,41 +46,42 @@ struct Turner {
     Rotation<A, PAIRS, TABLES> rotation;
     bool rotates;
     Vector x[ROWS][VECTORS];  // rows in flight
-    u32 first, apart;         // [elements] position of the first vector in a row; distance of the second
+    u32 first, second_offset;  // [elements] position of the first vector in a row; distance of the second
 
     // The position of a unit in a row; its pairs begin with number unit * PAIRS.
-    __device__ Turner(const RopeWalk& walk, u32 unit)
+    __device__ Rotator(const RopeProblem& problem, u32 unit)
     {
-        if (unit < static_cast<u32>(walk.rotating)) {
-            first = static_cast<u32>(walk.start) + unit * (HALF ? V : 2 * PAIRS);
-            apart = HALF ? static_cast<u32>(walk.pairs) : 1;
+        if (unit < static_cast<u32>(problem.rotating)) {
+            first = static_cast<u32>(problem.start) + unit * (HALF ? V : 2 * PAIRS);
+            second_offset = HALF ? static_cast<u32>(problem.pairs) : 1;
         } else {
-            const u32 vector = (unit - static_cast<u32>(walk.rotating)) * VECTORS;
-            first = copied(walk, vector);
-            apart = vector + 1 < static_cast<u32>(walk.copied) ? copied(walk, vector + 1) - first : 0;
+            const u32 vector = (unit - static_cast<u32>(problem.rotating)) * VECTORS;
+            first = copied(problem, vector);
+            second_offset = vector + 1 < static_cast<u32>(problem.copied) ? copied(problem, vector + 1) - first : 0;
         }
     }
 
     // The first element of a vector outside the rotated part.
-    __device__ static u32 copied(const RopeWalk& walk, u32 vector)
+    __device__ static u32 copied(const RopeProblem& problem, u32 vector)
     {
-        return vector * V < static_cast<u32>(walk.start) ? vector * V : vector * V + 2 * static_cast<u32>(walk.pairs);
+        return vector * V < static_cast<u32>(problem.start) ? vector * V
+            : vector * V + 2 * static_cast<u32>(problem.pairs);
     }
 
-    __device__ void load(int k, const char* in, i64 apart)
+    __device__ void load(int k, const char* in, i64 second_offset)
     {
         x[k][0].load(reinterpret_cast<const T*>(in));
-        if constexpr (TWO) x[k][1].load(reinterpret_cast<const T*>(in + apart));
+        if constexpr (TWO) x[k][1].load(reinterpret_cast<const T*>(in + second_offset));
     }
 
-    __device__ void store(int k, char* out, i64 apart) const
+    __device__ void store(int k, char* out, i64 second_offset) const
     {
         x[k][0].store(reinterpret_cast<T*>(out));
-        if constexpr (TWO) x[k][1].store(reinterpret_cast<T*>(out + apart));
+        if constexpr (TWO) x[k][1].store(reinterpret_cast<T*>(out + second_offset));
     }
 
     // Loads up to ROWS rows, `step` bytes apart.
-    __device__ void load(const char* in, i64 step, int count, i64 apart, bool expanded)
+    __device__ void load(const char* in, i64 step, int count, i64 second_offset, bool expanded)
     {
         if (V > 1 && expanded) {
 #pragma unroll
@@ -94,49 +95,50 @@ struct Turner {
         }
 #pragma unroll
         for (int k = 0; k < ROWS; ++k, in += step)
-            if (k < count) load(k, in, apart);
+            if (k < count) load(k, in, second_offset);
     }
 
-    __device__ void turn_and_store(char* out, i64 step, int count, i64 apart)
+    __device__ void rotate_and_store(char* out, i64 step, int count, i64 second_offset)
     {
 #pragma unroll
         for (int k = 0; k < ROWS; ++k, out += step) {
-            if (rotates) turn(k);
-            if (k < count) store(k, out, apart);
+            if (rotates) rotate_pair(k);
+            if (k < count) store(k, out, second_offset);
         }
     }
 
-    __device__ void turn(int k)
+    __device__ void rotate_pair(int k)
     {
         Vector &low = x[k][0], &high = x[k][VECTORS - 1];
         if constexpr (V == 1) {
             A i = low.template value<A>(0), j = high.template value<A>(0);
             T both[2];
-            turn(0, i, j);
+            rotate_pair(0, i, j);
             narrow({i, j}, both);
             low.set(0, both[0]), high.set(0, both[1]);
         } else if constexpr (TWO) {
 #pragma unroll
             for (int p = 0; p < V; p += 2) {
-                A i = low.template value<A>(p), j = high.template value<A>(p), k = low.template value<A>(p + 1), l = high.template value<A>(p + 1);
-                turn(p, i, j), turn(p + 1, k, l);
+                A i = low.template value<A>(p), j = high.template value<A>(p), k = low.template value<A>(p + 1),
+                    l = high.template value<A>(p + 1);
+                rotate_pair(p, i, j), rotate_pair(p + 1, k, l);
                 put(low, p, i, k), put(high, p, j, l);
             }
         } else {
 #pragma unroll
             for (int p = 0; p < V; p += 2) {
                 A i = low.template value<A>(p), j = low.template value<A>(p + 1);
-                turn(p / 2, i, j);
+                rotate_pair(p / 2, i, j);
                 put(low, p, i, j);
             }
         }
     }
 
-    __device__ void turn(int pair, A& i, A& j) const
+    __device__ void rotate_pair(int pair, A& i, A& j) const
     {
-        const A turned = fma(rotation.b[pair], j, rotation.a[pair] * i);
+        const A rotated = fma(rotation.b[pair], j, rotation.a[pair] * i);
         j = fma(-rotation.d(pair), i, rotation.c(pair) * j);
-        i = turned;
+        i = rotated;
     }
 
     // Two adjacent elements of a vector.
@@ -148,100 +150,105 @@ struct Turner {
     }
 
     // The position of a token: its number if no positions are given.
-    __device__ static i64 position_of(const RopeWalk& walk, i64 batch, i64 token)
+    __device__ static i64 position_of(const RopeProblem& problem, i64 batch, i64 token)
     {
-        if (!walk.positions) return token;
-        const char* from = walk.positions + batch * walk.position_stride[0] + token * walk.position_stride[1];
-        return walk.position_dtype == I64 ? *reinterpret_cast<const i64*>(from) : *reinterpret_cast<const int*>(from);
+        if (!problem.positions) return token;
+        const char* from = problem.positions + batch * problem.position_stride[0] + token * problem.position_stride[1];
+        return problem.position_dtype == I64 ? *reinterpret_cast<const i64*>(from)
+            : *reinterpret_cast<const int*>(from);
     }
 
-    // Computes the factors of the place. Without a row of the tables for it, the elements are copied.
-    __device__ void make(const RopeWalk& walk, const Fine& fine, i64 batch, i64 token, u32 unit)
+    // Computes the factors of the place. Without a row of the tables for it, the elements are
+    // copied.
+    __device__ void compute_factors(const RopeProblem& problem, const Fine& fine, i64 batch, i64 token, u32 unit)
     {
-        rotates = unit < static_cast<u32>(walk.rotating);
+        rotates = unit < static_cast<u32>(problem.rotating);
         if (!rotates) return;
-        const i64 position = position_of(walk, batch, token);
+        const i64 position = position_of(problem, batch, token);
         if constexpr (!TABLES) {
             double frequency[PAIRS];
-            rotation.frequencies(walk, fine, unit * PAIRS, frequency);
-            rotation.compute(walk, frequency, position);
-        } else if ((rotates = position >= 0 && position < walk.rows)) {
-            rotation.template look_up<!TWO, T>(walk, batch, position, unit * PAIRS);
+            rotation.frequencies(problem, fine, unit * PAIRS, frequency);
+            rotation.compute(problem, frequency, position);
+        } else if ((rotates = position >= 0 && position < problem.rows)) {
+            rotation.template look_up<!TWO, T>(problem, batch, position, unit * PAIRS);
         }
     }
 
     // The offset of the first row.
-    __device__ i64 offset(const i64 (&stride)[5], const Share& share, i64 batch, i64 token) const
+    __device__ i64 offset(const i64 (&stride)[5], const WorkItem& work, i64 batch, i64 token) const
     {
-        i64 at = share.group * stride[1] + share.row * stride[2] + token * stride[3];
+        i64 at = work.group * stride[1] + work.row * stride[2] + token * stride[3];
         if (V == 1 || stride[4]) at += first * (V == 1 ? stride[4] : static_cast<i64>(sizeof(T)));
         return batch ? at + batch * stride[0] : at;
     }
 
     // [bytes] distance of the two vectors of a row.
-    __device__ static i64 distance(const i64 (&stride)[5], u32 apart)
+    __device__ static i64 distance(const i64 (&stride)[5], u32 second_offset)
     {
-        return V == 1 ? apart * stride[4] : static_cast<i64>(apart * static_cast<u32>(sizeof(T)));
+        return V == 1 ? second_offset * stride[4] : static_cast<i64>(second_offset * static_cast<u32>(sizeof(T)));
     }
 
-    __device__ void run(const RopeWalk& walk, const RopeOperand& o, Fine& fine, const Share& share)
+    __device__ void run(const RopeProblem& problem, const RopeOperand& o, Fine& fine, const WorkItem& work)
     {
-        const i64 batch = walk.places == walk.tokens ? 0 : quotient(share.place, walk.by_tokens), token = share.place - batch * walk.tokens;
-        const i64 in_step = o.in_stride[2], out_step = o.out_stride[2], in_apart = distance(o.in_stride, apart), out_apart = distance(o.out_stride, apart);
+        const i64 batch = problem.places == problem.tokens ? 0 : quotient(work.place, problem.by_tokens),
+            token = work.place - batch * problem.tokens;
+        const i64 in_step = o.in_stride[2], out_step = o.out_stride[2],
+            in_second = distance(o.in_stride, second_offset), out_second = distance(o.out_stride, second_offset);
         const bool expanded = o.in_stride[4] == 0;
-        int count = share.count;
-        const char* in = o.in + offset(o.in_stride, share, batch, token);
-        load(in, in_step, count, in_apart, expanded);  // in flight while the angles are computed
-        if constexpr (!TABLES) fine.fill(walk);
+        int count = work.count;
+        const char* in = o.in + offset(o.in_stride, work, batch, token);
+        load(in, in_step, count, in_second, expanded);  // in flight while the angles are computed
+        if constexpr (!TABLES) fine.fill(problem);
         if (count == 0) return;
-        make(walk, fine, batch, token, share.unit);
-        char* out = o.out + offset(o.out_stride, share, batch, token);
+        compute_factors(problem, fine, batch, token, work.unit);
+        char* out = o.out + offset(o.out_stride, work, batch, token);
         while (true) {
-            turn_and_store(out, out_step, count, out_apart);
+            rotate_and_store(out, out_step, count, out_second);
             if (!TABLES || (count -= ROWS) <= 0) return;  // without tables all rows are in flight at once
             in += ROWS * in_step, out += ROWS * out_step;
-            load(in, in_step, count, in_apart, expanded);
+            load(in, in_step, count, in_second, expanded);
         }
     }
 
-    // Rotates one row of each of several tokens, walk.stride apart. Rows are prefetched to shared
-    // memory by cp.async, so that many are in flight in few registers; a thread reads only its own
-    // copies, so no barrier is needed.
-    __device__ void run_along(const RopeWalk& walk, const RopeOperand& o, Fine& fine, const Share& share)
+    // Rotates one row of each of several tokens, problem.stride tokens apart. Rows are prefetched
+    // to shared memory by cp.async, so that many are in flight in few registers; a thread reads
+    // only its own copies, so no barrier is needed.
+    __device__ void run_tokens(const RopeProblem& problem, const RopeOperand& o, Fine& fine, const WorkItem& work)
     {
         __shared__ alignas(16) Vector buffer[kTokenRows][VECTORS][kBlock];
-        const i64 in_step = walk.stride * o.in_stride[3], out_step = walk.stride * o.out_stride[3];
-        const i64 in_apart = distance(o.in_stride, apart), out_apart = distance(o.out_stride, apart);
-        i64 token = share.place;
-        const char* in = o.in + offset(o.in_stride, share, 0, token);
-        char* out = o.out + offset(o.out_stride, share, 0, token);
+        const i64 in_step = problem.stride * o.in_stride[3], out_step = problem.stride * o.out_stride[3];
+        const i64 in_second = distance(o.in_stride, second_offset), out_second = distance(o.out_stride, second_offset);
+        i64 token = work.place;
+        const char* in = o.in + offset(o.in_stride, work, 0, token);
+        char* out = o.out + offset(o.out_stride, work, 0, token);
         int left = 0;  // tokens
-        if (share.count) left = static_cast<int>(walk.most) - (token + (walk.most - 1) * walk.stride >= walk.tokens);
+        if (work.count)
+            left = static_cast<int>(problem.most) - (token + (problem.most - 1) * problem.stride >= problem.tokens);
         const auto prefetch = [&](u32 slot, bool more) {
             if (more) {
 #pragma unroll
-                for (int v = 0; v < VECTORS; ++v) fetch(buffer[slot][v][threadIdx.x].word, in + v * in_apart);
+                for (int v = 0; v < VECTORS; ++v) cp_async(buffer[slot][v][threadIdx.x].word, in + v * in_second);
             }
             in += in_step;
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
 #pragma unroll
         for (int slot = 0; slot < kTokenRows; ++slot) prefetch(slot, slot < left);
-        fine.fill(walk);
+        fine.fill(problem);
         if (left == 0) return;
-        rotates = share.unit < static_cast<u32>(walk.rotating);
+        rotates = work.unit < static_cast<u32>(problem.rotating);
         double frequency[PAIRS];
-        if (rotates) rotation.frequencies(walk, fine, share.unit * PAIRS, frequency);
-        i64 position = position_of(walk, 0, token);
+        if (rotates) rotation.frequencies(problem, fine, work.unit * PAIRS, frequency);
+        i64 position = position_of(problem, 0, token);
 #pragma unroll 1
         for (u32 slot = 0; left > 0; slot = (slot + 1) % kTokenRows, --left, out += out_step) {
-            if (rotates) rotation.compute(walk, frequency, position);
-            if (left > 1) position = position_of(walk, 0, token += walk.stride);
+            if (rotates) rotation.compute(problem, frequency, position);
+            if (left > 1) position = position_of(problem, 0, token += problem.stride);
             asm volatile("cp.async.wait_group %0;" ::"n"(kTokenRows - 1) : "memory");
 #pragma unroll
             for (int v = 0; v < VECTORS; ++v) x[0][v] = buffer[slot][v][threadIdx.x];
-            if (rotates) turn(0);
-            store(0, out, out_apart);
+            if (rotates) rotate_pair(0);
+            store(0, out, out_second);
             prefetch(slot, left > kTokenRows);
         }
     }
@@ -249,22 +256,22 @@ struct Turner {
 
 // Finds the work item of the thread, in the operand of its CTA, by few multiplications: nothing
 // else precedes the first load.
-__device__ inline const RopeOperand& divide(const RopeArgs& args, Share& share)
+__device__ inline const RopeOperand& find_work(const RopeArgs& args, WorkItem& work)
 {
-    const RopeWalk& walk = args.walk;
-    const u32 chunks = static_cast<u32>(walk.chunks);
-    u32 chunk = quotient(blockIdx.x, walk.by_tiles);
-    const u32 tile = blockIdx.x - chunk * static_cast<u32>(walk.tiles);
+    const RopeProblem& problem = args.problem;
+    const u32 chunks = static_cast<u32>(problem.chunks);
+    u32 chunk = quotient(blockIdx.x, problem.by_tiles);
+    const u32 tile = blockIdx.x - chunk * static_cast<u32>(problem.tiles);
     const RopeOperand& o = args.operand[chunk >= chunks];
     if (chunk >= chunks) chunk -= chunks;
-    const int lanes = static_cast<int>(walk.lanes);
+    const int lanes = static_cast<int>(problem.lanes);
     const i64 index = (static_cast<i64>(tile) << lanes) + (threadIdx.x & (1u << lanes) - 1);
-    share.place = quotient(index, walk.by_units);
-    share.unit = static_cast<u32>(index) - static_cast<u32>(share.place) * static_cast<u32>(walk.units);
-    share.group = quotient(chunk, o.by_chunks);
-    chunk -= share.group * static_cast<u32>(o.chunks);
-    share.row = ((static_cast<i64>(chunk) << 8 - lanes) + (threadIdx.x >> lanes)) * walk.run;
-    share.count = share.place < walk.places ? static_cast<int>(min(walk.run, max(o.rows - share.row, i64(0)))) : 0;
+    work.place = quotient(index, problem.by_units);
+    work.unit = static_cast<u32>(index) - static_cast<u32>(work.place) * static_cast<u32>(problem.units);
+    work.group = quotient(chunk, o.by_chunks);
+    chunk -= work.group * static_cast<u32>(o.chunks);
+    work.row = ((static_cast<i64>(chunk) << 8 - lanes) + (threadIdx.x >> lanes)) * problem.run;
+    work.count = work.place < problem.places ? static_cast<int>(min(problem.run, max(o.rows - work.row, i64(0)))) : 0;
     return o;
 }
 
@@ -273,31 +280,31 @@ __device__ void rotate(const RopeArgs& args)
 {
     constexpr int WIDE = kWidest<HALF, T>, NARROW = 8 / sizeof(T);
     __shared__ Fine fine;
-    const RopeWalk& walk = args.walk;
-    Share share;
-    const RopeOperand& o = divide(args, share);
-    if (walk.vector == WIDE)
-        Turner<HALF, TABLES, ROWS, T, A, WIDE>(walk, share.unit).run(walk, o, fine, share);
-    else if (NARROW > 1 && NARROW < WIDE && walk.vector == NARROW)
-        Turner<HALF, TABLES, ROWS, T, A, NARROW>(walk, share.unit).run(walk, o, fine, share);
+    const RopeProblem& problem = args.problem;
+    WorkItem work;
+    const RopeOperand& o = find_work(args, work);
+    if (problem.vector == WIDE)
+        Rotator<HALF, TABLES, ROWS, T, A, WIDE>(problem, work.unit).run(problem, o, fine, work);
+    else if (NARROW > 1 && NARROW < WIDE && problem.vector == NARROW)
+        Rotator<HALF, TABLES, ROWS, T, A, NARROW>(problem, work.unit).run(problem, o, fine, work);
     else
-        Turner<HALF, TABLES, ROWS, T, A, 1>(walk, share.unit).run(walk, o, fine, share);
+        Rotator<HALF, TABLES, ROWS, T, A, 1>(problem, work.unit).run(problem, o, fine, work);
 }
 
 template <bool HALF, typename T, typename A>
 __device__ void rotate_tokens(const RopeArgs& args)
 {
     __shared__ Fine fine;
-    Share share;
-    const RopeOperand& o = divide(args, share);
-    Turner<HALF, false, 1, T, A, kWidest<HALF, T>>(args.walk, share.unit).run_along(args.walk, o, fine, share);
+    WorkItem work;
+    const RopeOperand& o = find_work(args, work);
+    Rotator<HALF, false, 1, T, A, kWidest<HALF, T>>(args.problem, work.unit).run_tokens(args.problem, o, fine, work);
 }
 
-#define EXPORT_ROPE(suffix, T, A, ...)                                                                                        \
-    EXPORT(rope_backward_interleaved_##suffix, kBlocks, RopeArgs, rotate<false, false, kRows, T, A>(args))                    \
-    EXPORT(rope_backward_half_##suffix, kBlocks, RopeArgs, rotate<true, false, kRows, T, A>(args))                            \
-    EXPORT(rope_backward_interleaved_tables_##suffix, kBlocks, RopeArgs, rotate<false, true, kTableRows, T, A>(args))         \
-    EXPORT(rope_backward_half_tables_##suffix, kBlocks, RopeArgs, rotate<true, true, kTableRows, T, A>(args))                 \
-    EXPORT(rope_backward_interleaved_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<false, T, A>(args))                    \
+#define EXPORT_ROPE(suffix, T, A, ...) \
+    EXPORT(rope_backward_interleaved_##suffix, kBlocks, RopeArgs, rotate<false, false, kRows, T, A>(args)) \
+    EXPORT(rope_backward_half_##suffix, kBlocks, RopeArgs, rotate<true, false, kRows, T, A>(args)) \
+    EXPORT(rope_backward_interleaved_tables_##suffix, kBlocks, RopeArgs, rotate<false, true, kTableRows, T, A>(args)) \
+    EXPORT(rope_backward_half_tables_##suffix, kBlocks, RopeArgs, rotate<true, true, kTableRows, T, A>(args)) \
+    EXPORT(rope_backward_interleaved_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<false, T, A>(args)) \
     EXPORT(rope_backward_half_tokens_##suffix, kBlocks, RopeArgs, rotate_tokens<true, T, A>(args))
 FOR_EACH_FLOAT(EXPORT_ROPE, )

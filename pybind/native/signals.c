@@ -3,14 +3,17 @@
 /*
  * Signal dispositions and masks across the start of the Go runtime.
  *
- * A Go runtime in a shared library installs handlers of SIGSEGV, SIGBUS, SIGFPE, SIGPIPE and SIGURG when the library is loaded, and its threads
- * take signals that are sent to the process. In a Python process these belong to Python. So a constructor that runs before the one of the
- * runtime saves the dispositions and blocks all signals, which the threads of the runtime inherit, and the initialization of the module
- * restores both. The runtime keeps one signal: SIGSEGV of a nil pointer in this library, which becomes a Go panic and then an error.
- * Its threads unblock SIGCHLD, SIGPROF, SIGRTMIN and the signals of faults all the same.
+ * A Go runtime in a shared library installs handlers of SIGSEGV, SIGBUS, SIGFPE, SIGPIPE and SIGURG
+ * when the library is loaded, and its threads take signals that are sent to the process. In a
+ * Python process these belong to Python. So a constructor that runs before the one of the runtime
+ * saves the dispositions and blocks all signals, which the threads of the runtime inherit, and the
+ * initialization of the module restores both. The runtime keeps one signal: SIGSEGV of a nil
+ * pointer in this library, which becomes a Go panic and then an error. Its threads unblock SIGCHLD,
+ * SIGPROF, SIGRTMIN and the signals of faults all the same.
  *
- * SA_ONSTACK, which the runtime adds to handlers of others, stays: they may interrupt a goroutine, whose stack is small. SIGURG is the signal
- * by which the runtime preempts goroutines; the library is linked with asyncpreemptoff=1, so that it sends none.
+ * SA_ONSTACK, which the runtime adds to handlers of others, stays: they may interrupt a goroutine,
+ * whose stack is small. SIGURG is the signal by which the runtime preempts goroutines; the library
+ * is linked with asyncpreemptoff=1, so that it sends none.
  */
 #define _GNU_SOURCE
 #include "signals.h"
@@ -78,7 +81,8 @@ static int find_code(struct dl_phdr_info *info, size_t size, void *address)
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         uintptr_t first = info->dlpi_addr + part->p_vaddr;
-        if (part->p_type == PT_LOAD && part->p_flags & PF_X && first <= (uintptr_t)address && (uintptr_t)address < first + part->p_memsz) {
+        if (part->p_type == PT_LOAD && part->p_flags & PF_X && first <= (uintptr_t)address
+            && (uintptr_t)address < first + part->p_memsz) {
             begin = first, end = first + part->p_memsz;
             return 1;
         }

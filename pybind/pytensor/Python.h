@@ -1,9 +1,11 @@
 /*
- * The part of CPython's stable ABI (version 3.10 and later, 64 bits, with the GIL) that the seam uses.
+ * The part of CPython's stable ABI (version 3.10 and later, 64 bits, with the GIL) that the seam
+ * uses.
  *
- * It stands in for Python's own header, so that building needs no Python headers and the bytes of the library do not
- * depend on whose headers were there. Everything here is frozen by the stable ABI. Functions are weak: a Go program that
- * runs outside Python links all the same, and finds their addresses to be null.
+ * It stands in for Python's own header, so that building needs no Python headers and the bytes of
+ * the library do not depend on whose headers were there. Everything here is frozen by the stable
+ * ABI. Functions are weak: a Go program that runs outside Python links all the same, and finds
+ * their addresses to be null.
  */
 #ifndef STERNWAY_PYTHON_H
 #define STERNWAY_PYTHON_H

@@ -1,6 +1,7 @@
 /*
- * The binary interface of DLPack 1.x: the structures of a tensor, of an owned tensor with and without a version, and of the
- * C exchange API that a producer hangs on its tensor type. Names and layouts are DLPack's.
+ * The binary interface of DLPack 1.x: the structures of a tensor, of an owned tensor with and
+ * without a version, and of the C exchange API that a producer hangs on its tensor type. Names and
+ * layouts are DLPack's.
  */
 #ifndef STERNWAY_DLPACK_H
 #define STERNWAY_DLPACK_H
@@ -48,7 +49,8 @@ typedef struct DLManagedTensorVersioned {
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
-/* What a producer offers for its tensor type. The functions answer 0, or -1 with a Python error set. */
+/* What a producer offers for its tensor type. The functions answer 0, or -1 with a Python error
+   set. */
 typedef struct DLPackExchangeAPI {
     DLPackVersion version;
     const struct DLPackExchangeAPI *prev_api; /* an older version of the same, or NULL */

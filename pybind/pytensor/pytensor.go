@@ -1,8 +1,9 @@
 // Package pytensor reads Python tensors into plain Go structures through DLPack.
 //
-// An object whose type has the DLPack C exchange API is borrowed in some ten nanoseconds; a DLPack capsule is read
-// without being consumed; None is an absent operand. A tuple holds what a producer lent that is not trusted: its addresses are
-// checked as well. Nothing is kept: the caller holds the objects for as long as their memory is used.
+// An object whose type has the DLPack C exchange API is borrowed in some ten nanoseconds; a DLPack
+// capsule is read without being consumed; None is an absent operand. A tuple holds what a producer
+// lent that is not trusted: its addresses are checked as well. Nothing is kept: the caller holds
+// the objects for as long as their memory is used.
 package pytensor
 
 // #cgo CFLAGS: -O2 -Wall -Wextra
@@ -20,8 +21,8 @@ import (
 	"github.com/sternway/sternway/core"
 )
 
-// core.Tensor and sw_tensor are one layout: a constant here that does not compile is a field that moved, since only 0 can be
-// negated without a sign.
+// core.Tensor and sw_tensor are one layout: a constant here that does not compile is a field that
+// moved, since only 0 can be negated without a sign.
 const (
 	_ = -(unsafe.Sizeof(core.Tensor{}) ^ C.sizeof_sw_tensor)
 	_ = -(unsafe.Offsetof(core.Tensor{}.Data) ^ unsafe.Offsetof(C.sw_tensor{}.data))
@@ -41,8 +42,9 @@ const (
 // answers holds C structures between calls, so that a call allocates nothing.
 var answers = sync.Pool{New: func() any { return new(C.sw_answer) }}
 
-// Read fills out from the items of the tuple whose id() is operands and returns their number. With a [core.Error], n is the
-// number of the item that it is about. A *stream of -1 becomes the producer's current stream for the first CUDA tensor, or 0 when there is none.
+// Read fills out from the items of the tuple whose id() is operands and returns their number. With
+// a [core.Error], n is the number of the item that it is about. A *stream of -1 becomes the
+// producer's current stream for the first CUDA tensor, or 0 when there is none.
 func Read(operands int64, out []core.Tensor, stream *int64) (n int, err error) {
 	answer := answers.Get().(*C.sw_answer)
 	defer answers.Put(answer)
@@ -60,14 +62,14 @@ func Read(operands int64, out []core.Tensor, stream *int64) (n int, err error) {
 // Run runs a plan by its handle; the operands are in the plan's order, the workspace last.
 type Run func(plan int64, operands []core.Tensor, stream int64) error
 
-// quick runs a plan with operands that the fast path of usual.c has read.
-var quick Run
+// runFast runs a plan for the fast path (fast_path.c), which has read the operands.
+var runFast Run
 
-// Meet stores the torch functions of a list, given by its id(), that the fast path of usual.c calls, and appends the
-// fast path of Run to the list.
-func Meet(words int64, run Run) bool {
-	quick = run
-	return C.sw_meet(C.int64_t(words)) == C.SW_OK
+// StoreTorch stores the torch functions of a list, given by its id(), that fast_path.c calls, and
+// appends the fast path of Run to the list.
+func StoreTorch(words int64, run Run) bool {
+	runFast = run
+	return C.sw_store_torch(C.int64_t(words)) == C.SW_OK
 }
 
 //export sw_go_attach
@@ -80,7 +82,7 @@ func sw_go_run(plan C.int64_t, tensors *C.sw_tensor, count C.int32_t, stream C.i
 			ran = 0
 		}
 	}()
-	if quick(int64(plan), unsafe.Slice((*core.Tensor)(unsafe.Pointer(tensors)), int(count)), int64(stream)) == nil {
+	if runFast(int64(plan), unsafe.Slice((*core.Tensor)(unsafe.Pointer(tensors)), int(count)), int64(stream)) == nil {
 		return 1
 	}
 	return 0

@@ -40,9 +40,9 @@ typedef struct {
 /* Reads the tuple whose id() is `operands` into out[0..capacity). Takes the GIL. */
 int32_t sw_read(int64_t operands, int32_t capacity, sw_tensor *out, sw_answer *answer);
 
-/* Stores the torch functions of the list whose id() is `words`, in the order of the enum in usual.c, and appends the fast path
-   of Run to the list. */
-int32_t sw_meet(int64_t words);
+/* Stores the torch functions of the list whose id() is `words`, in the order of the enum in
+   fast_path.c, and appends the fast path of Run to the list. */
+int32_t sw_store_torch(int64_t words);
 
 /* To be called before a thread calls Go: lets its first entry leave the signal mask as it was. */
 void sw_attach_thread(void);

@@ -1,8 +1,9 @@
 /*
  * The first entry of a thread into Go.
  *
- * The Go runtime binds a structure of its own to the thread then, until the thread ends, and unblocks the signals of faults, SIGPROF and
- * SIGCHLD for as long. The mask is the thread's own, so it is put back.
+ * The Go runtime binds a structure of its own to the thread then, until the thread ends, and
+ * unblocks the signals of faults, SIGPROF and SIGCHLD for as long. The mask is the thread's own, so
+ * it is put back.
  */
 #define _GNU_SOURCE
 #include "pytensor.h"

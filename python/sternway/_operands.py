@@ -28,7 +28,7 @@ def meet_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | No
     increment = torch.autograd.graph.increment_version
     run = None
     if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-        words: list[Any] = [  # in the order of the enum in pybind/pytensor/usual.c
+        words: list[Any] = [  # in the order of the enum in pybind/pytensor/fast_path.c
             torch.Tensor,
             torch.nn.Parameter,
             "requires_grad",

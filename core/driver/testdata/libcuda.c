@@ -1,4 +1,5 @@
-/* A libcuda.so.1 without a GPU: it tells on standard output what it is asked to do. FAKE_REFUSES="cuInit=100" makes a call fail. */
+/* A libcuda.so.1 without a GPU: it tells on standard output what it is asked to do.
+   FAKE_REFUSES="cuInit=100" makes a call fail. */
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* the functions have the parameters of the real ones */
 #include <stddef.h>
 #include <stdint.h>
@@ -33,11 +34,13 @@ int cuDeviceGet(int *device, int ordinal) { *device = 40 + ordinal; return 0; }
 int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Fake %d", device); return 0; }
 int cuDeviceGetAttribute(int *value, int which, int device)
 {
-    *value = which == 16 ? 132 : which == 75 ? 9 : which == 97 ? 232448 : which == 36 ? 2619000 : which == 37 ? 5120 : 0;
+    *value = which == 16 ? 132 : which == 75 ? 9 : which == 97 ? 232448 : which == 36 ? 2619000 : which == 37 ? 5120
+        : 0;
     return 0;
 }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)1 << 37; return 0; }
-int cuDevicePrimaryCtxRetain(uintptr_t *context, int device) { *context = 10 * device; return answer("cuDevicePrimaryCtxRetain"); }
+int cuDevicePrimaryCtxRetain(uintptr_t *context, int device) { *context = 10 * device;
+    return answer("cuDevicePrimaryCtxRetain"); }
 
 int cuCtxGetCurrent(uintptr_t *context)
 {
@@ -88,21 +91,21 @@ int cuFuncSetAttribute(uintptr_t function, int which, int value)
     return answer("cuFuncSetAttribute");
 }
 
-int cuLaunchKernel(uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                   uintptr_t stream, void **arguments, void **extra)
-{
+int cuLaunchKernel(uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, uintptr_t stream, void **arguments, void **extra) {
     const uint64_t *words = arguments[0]; /* the first word says how many follow */
-    dprintf(1, "launch %d grid %u,%u,%u block %u,%u,%u shared %u stream %d words", (int)function, gx, gy, gz, bx, by, bz, shared, (int)stream);
+    dprintf(1, "launch %d grid %u,%u,%u block %u,%u,%u shared %u stream %d words", (int)function, gx, gy, gz, bx, by,
+            bz, shared, (int)stream);
     for (uint64_t i = 1; i <= words[0]; i++) dprintf(1, " %llu", (unsigned long long)words[i]);
     dprintf(1, "\n");
     return answer("cuLaunchKernel");
 }
 
-int cuLaunchCooperativeKernel(uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                              uintptr_t stream, void **arguments)
-{
+int cuLaunchCooperativeKernel(uintptr_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                              unsigned bz, unsigned shared, uintptr_t stream, void **arguments) {
     dprintf(1, "together: ");
-    return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0) ? 1 : answer("cuLaunchCooperativeKernel");
+    return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, 0) ? 1
+        : answer("cuLaunchCooperativeKernel");
 }
 
 /* CUlaunchAttribute, CUlaunchConfig */
@@ -121,14 +124,17 @@ typedef struct {
 int cuLaunchKernelEx(const launch_config *c, uintptr_t function, void **arguments, void **extra)
 {
     for (unsigned i = 0; i < c->count; i++)
-        dprintf(1, "attribute %d: %u,%u,%u: ", (int)c->attributes[i].id, c->attributes[i].value[0], c->attributes[i].value[1], c->attributes[i].value[2]);
-    return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, arguments, extra)
+        dprintf(1, "attribute %d: %u,%u,%u: ", (int)c->attributes[i].id, c->attributes[i].value[0],
+                c->attributes[i].value[1], c->attributes[i].value[2]);
+    return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
+                          c->shared, c->stream, arguments, extra)
                ? 1 : answer("cuLaunchKernelEx");
 }
 
 int cuOccupancyMaxActiveClusters(int *count, uintptr_t function, const launch_config *c)
 {
-    dprintf(1, "clusters of %u in a grid of %u, block %u, shared %u of %d\n", c->attributes[0].value[0], c->grid[0], c->block[0], c->shared, (int)function);
+    dprintf(1, "clusters of %u in a grid of %u, block %u, shared %u of %d\n", c->attributes[0].value[0], c->grid[0],
+            c->block[0], c->shared, (int)function);
     *count = 31;
     return answer("cuOccupancyMaxActiveClusters");
 }
@@ -148,8 +154,8 @@ int cuGraphCreate(uintptr_t *graph, unsigned flags)
     return 0;
 }
 
-int cuGraphAddKernelNode_v2(uintptr_t *added, uintptr_t graph, const uintptr_t *before, size_t count, const node_params *p)
-{
+int cuGraphAddKernelNode_v2(uintptr_t *added, uintptr_t graph, const uintptr_t *before, size_t count,
+                            const node_params *p) {
     *added = graph + 100;
     return 0;
 }
@@ -164,7 +170,8 @@ int cuGraphInstantiateWithFlags(uintptr_t *ready, uintptr_t graph, unsigned long
 int cuGraphExecKernelNodeSetParams_v2(uintptr_t ready, uintptr_t node, const node_params *p)
 {
     const uint64_t *words = p->arguments[0]; /* the first word says how many follow */
-    dprintf(1, "set graph %d of node %d to %d in %d grid %u,%u,%u block %u,%u,%u shared %u words", (int)ready, (int)node, (int)p->function,
+    dprintf(1, "set graph %d of node %d to %d in %d grid %u,%u,%u block %u,%u,%u shared %u words", (int)ready,
+            (int)node, (int)p->function,
             (int)p->context, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2], p->shared);
     for (uint64_t i = 1; i <= words[0]; i++) dprintf(1, " %llu", (unsigned long long)words[i]);
     dprintf(1, "\n");

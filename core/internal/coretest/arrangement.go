@@ -39,9 +39,9 @@ func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme)
 		if slices.Contains(c.Without, o.Name) {
 			continue
 		}
-		dtype, given := c.Dtypes[o.Name]
+		dtype, given := c.DTypes[o.Name]
 		if !given {
-			dtype = o.Dtypes[0]
+			dtype = o.DTypes[0]
 		}
 		place := Concrete(o.Shapes[len(o.Shapes)-1])
 		if c.Flat {

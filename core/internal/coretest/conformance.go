@@ -19,13 +19,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Trial is one case of the conformance suite: a problem, and what its operands look like. It runs in every dtype and layout, on
-// every backend, with every subset of its optional outputs.
+// Trial is one case of the conformance suite: a problem, and what its operands look like. It runs
+// in every dtype and layout, on every backend, with every subset of its optional outputs.
 type Trial struct {
 	Reason     string         // why this case is here
 	Descriptor ops.Descriptor // without its dtype
 	Without    []string       // operands that are left out
-	Dtypes     map[string]tensor.DType
+	DTypes     map[string]tensor.DType
 	Flat       bool // one number for each token comes in shape [...], not [..., 1]
 	Kernel     string
 	Values     map[string]func(*rand.Rand) float64 // where usual values do not do
@@ -56,7 +56,8 @@ var Schemes = []Scheme{
 
 const largeShape = 1 << 14
 
-// Instantiate completes a descriptor with its dtype, and tells its shape. A number without dimensions is a token of one.
+// Instantiate completes a descriptor with its dtype, and tells its shape. A number without
+// dimensions is a token of one.
 func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64) {
 	switch d := d.(type) {
 	case elementwise.LerpBackward:
@@ -158,8 +159,8 @@ func (r *arrangement) requireDefinition(t *testing.T, outputs []int) {
 		terms := total / max(1, int64(len(sums)))
 		for k, got := range m.Values() {
 			expected, size := sums[k].value(), sums[k].size
-			room := Tolerance(m.DType, ProblemOf(r.plan).Element.Accumulator(), terms, expected, size)
-			if !SameNumber(got, rounded(m.DType, expected)) && !(math.Abs(got-expected) <= room) {
+			scratch := Tolerance(m.DType, ProblemOf(r.plan).Element.Accumulator(), terms, expected, size)
+			if !SameNumber(got, rounded(m.DType, expected)) && !(math.Abs(got-expected) <= scratch) {
 				require.Failf(t, "wrong number", "%s, at %d: want %v, got %v, a sum of %d terms of magnitude %v",
 					r.OperandName(i), k, expected, got, terms, size)
 			}
@@ -167,8 +168,8 @@ func (r *arrangement) requireDefinition(t *testing.T, outputs []int) {
 	}
 }
 
-// requireEverySubset runs with every choice of outputs that the plan allows. Each is right, and where the operands lie as usual, it
-// has the bits that it has among all of them.
+// requireEverySubset runs with every choice of outputs that the plan allows. Each is right, and
+// where the operands lie as usual, it has the bits that it has among all of them.
 func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) {
 	t.Helper()
 	for choice := 1; choice < 1<<len(r.Outputs); choice++ {
@@ -194,7 +195,8 @@ func (r *arrangement) requireEverySubset(t *testing.T, all [][]byte, bits bool) 
 	}
 }
 
-// requireRepeats runs with changing numbers of threads, 20 times or once for each number, and with shorter vectors: the bits stay.
+// requireRepeats runs with changing numbers of threads, 20 times or once for each number, and with
+// shorter vectors: the bits stay.
 func (r *arrangement) requireRepeats(t *testing.T, all [][]byte, often bool) {
 	t.Helper()
 	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())

@@ -15,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// CudaSource is the file <image>.cu below cuda/ after the preprocessor, without the headers of the CUDA toolkit. So the tests read which symbols
-// the kernels export and how their argument is laid out where it is written, on machines without nvcc as well.
+// CudaSource is the file <image>.cu below cuda/ after the preprocessor, without the headers of the
+// CUDA toolkit. So the tests read which symbols the kernels export and how their argument is laid
+// out where it is written, on machines without nvcc as well.
 func CudaSource(t testing.TB, image string) string {
 	t.Helper()
 	sourceMu.Lock()
@@ -96,7 +97,8 @@ func ExportedSymbols(t testing.TB, image string) (symbols []string) {
 	return symbols
 }
 
-// WordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field begins at, and how many words there are.
+// WordsOf reads a struct of 8-byte fields and even numbers of floats: the word that each field
+// begins at, and how many words there are.
 func WordsOf(t testing.TB, image, name string) (at map[string]int, size int) {
 	t.Helper()
 	body := regexp.MustCompile(`struct ` + name + `\s*\{([^}]*)\}`).FindStringSubmatch(CudaSource(t, image))
@@ -130,7 +132,8 @@ func SourceConstant(t testing.TB, image, name string) int64 {
 	return n
 }
 
-// KernelConstants are the numbers that a kernel is compiled with: those of the functor that its exported name is made of.
+// KernelConstants are the numbers that a kernel is compiled with: those of the functor that its
+// exported name is made of.
 func KernelConstants(t testing.TB, image, symbol string) map[string]int {
 	t.Helper()
 	source := CudaSource(t, image)

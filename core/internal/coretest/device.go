@@ -23,7 +23,7 @@ func DeviceArgs(plan *core.Plan, names ...string) (args []tensor.Tensor, workspa
 	for i, o := range ProblemOf(plan).Operands {
 		t := tensor.Tensor{}
 		if slices.Contains(names, o.Name) {
-			t = DeviceTensor(o.Dtypes[0], uintptr(i+1)<<40, Concrete(o.Shapes[0])...)
+			t = DeviceTensor(o.DTypes[0], uintptr(i+1)<<40, Concrete(o.Shapes[0])...)
 		}
 		args = append(args, t)
 	}

@@ -42,7 +42,8 @@ func WideNumbers(t *testing.T) {
 	embedding.BagWide, embedding.UniqueWide = 0, 0
 }
 
-// NewBagCall draws operands; bags end where the next begins, the last one before the last two positions where the last offset counts.
+// NewBagCall draws operands; bags end where the next begins, the last one before the last two
+// positions where the last offset counts.
 func NewBagCall(d embedding.EmbeddingBagBackward, l Layout) *BagCall {
 	return NewBagCallOf(d, l, d.DType)
 }
@@ -175,8 +176,8 @@ func (c *BagCall) RequireDefinition(t *testing.T, plan *core.Plan) {
 		m.RequireOnlyElementsWritten(t, name)
 		for k, got := range m.Values() {
 			want := wanted[k].value()
-			room := Tolerance(m.DType, ProblemOf(plan).Element.Accumulator(), max(c.D.TotalIndices, c.D.EmbeddingDim), want, wanted[k].size)
-			require.InDelta(t, want, got, room+1e-300, "%s at %d", name, k)
+			scratch := Tolerance(m.DType, ProblemOf(plan).Element.Accumulator(), max(c.D.TotalIndices, c.D.EmbeddingDim), want, wanted[k].size)
+			require.InDelta(t, want, got, scratch+1e-300, "%s at %d", name, k)
 		}
 	}
 }

@@ -40,11 +40,12 @@ type FakeLaunch struct {
 	Grid, Block, Shared uint32
 	Stream              uintptr
 	Cluster             uint32
-	Together            bool
+	Cooperative         bool
 	Words               []uint64
 }
 
-// Install puts the fake in the place of libcuda, and the names of images in the place of their code.
+// Install puts the fake in the place of libcuda, and the names of images in the place of their
+// code.
 func (f *FakeCUDA) Install(t testing.TB) *FakeCUDA {
 	open := func() (driver.Driver, error) {
 		if f.Missing != nil {
@@ -133,7 +134,7 @@ func (d fakeDevice) Launch(kernel driver.Kernel, l *driver.Launch) error {
 	if d.FakeCUDA.Body != nil {
 		d.FakeCUDA.Body(symbol, l)
 	} else {
-		d.FakeCUDA.Launches = append(d.FakeCUDA.Launches, FakeLaunch{symbol, l.Grid, l.Block, l.Shared, l.Stream, l.Cluster, l.Together, slices.Clone(l.Words())})
+		d.FakeCUDA.Launches = append(d.FakeCUDA.Launches, FakeLaunch{symbol, l.Grid, l.Block, l.Shared, l.Stream, l.Cluster, l.Cooperative, slices.Clone(l.Words())})
 	}
 	return d.FakeCUDA.Refusals["launch"]
 }

@@ -41,8 +41,9 @@ func newFormat16(exponent, fraction int) *Format16 {
 // Infinity is the pattern that follows the largest number.
 func (f *Format16) Infinity() int { return 1<<15 - 1<<f.fraction }
 
-// Nearest is the pattern whose value is nearest to v, the even one of two. Patterns from 0 to infinity are ordered as their values
-// are; infinity takes the place of the number that would follow the largest.
+// Nearest is the pattern whose value is nearest to v, the even one of two. Patterns from 0 to
+// infinity are ordered as their values are; infinity takes the place of the number that would
+// follow the largest.
 func (f *Format16) Nearest(v float64) uint16 {
 	sign := uint16(0)
 	if math.Signbit(v) {

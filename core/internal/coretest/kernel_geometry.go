@@ -9,8 +9,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// requireGeometry checks what the kernels take for granted of their argument and of their grid: that the derived fields agree with
-// the extents, that tiles, units and chunks cover every element once, and that wide accesses are aligned.
+// requireGeometry checks what the kernels take for granted of their argument and of their grid:
+// that the derived fields agree with the extents, that tiles, units and chunks cover every element
+// once, and that wide accesses are aligned.
 func (m *kernelModel) requireGeometry() {
 	t, e := m.t, m.extents
 	is := func(name string, want int64) {
@@ -76,8 +77,8 @@ func (m *kernelModel) requireGeometry() {
 	m.requireOperands(vector)
 }
 
-// requireOperands checks the bits of uses and wide against the operands. Operands of a side dtype, one number for each token, must not
-// move along the fastest dimension.
+// requireOperands checks the bits of uses and wide against the operands. Operands of a side dtype,
+// one number for each token, must not move along the fastest dimension.
 func (m *kernelModel) requireOperands(vector int64) {
 	uses, wide := m.word("uses"), m.word("wide") != 0
 	tokens := m.family == elementwise.Dequantize.Name || m.family == elementwise.FakeQuantize.Name

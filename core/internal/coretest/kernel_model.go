@@ -16,12 +16,13 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ModelKernels puts a driver in place whose kernels are run by the host, over memory of the host: what cuda/mapreduce.cuh says of
-// its argument, without its threads. So the conformance suite shows that the words of a launch say what the kernels need, and
-// kernel_geometry_test.go that its blocks and threads meet every element once.
+// ModelKernels puts a driver in place whose kernels are run by the host, over memory of the host:
+// what cuda/mapreduce.cuh says of its argument, without its threads. So the conformance suite shows
+// that the words of a launch say what the kernels need, and kernel_geometry_test.go that its blocks
+// and threads meet every element once.
 func ModelKernels(t *testing.T) {
 	t.Helper()
-	at, header := WordsOf(t, "mapreduce", "Walk")
+	at, header := WordsOf(t, "mapreduce", "IterSpace")
 	operandAt, operandWords := WordsOf(t, "mapreduce", "Operand")
 	(&FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
 		m := &kernelModel{t: t, symbol: symbol, launch: l, words: l.Words(), at: at, operandAt: operandAt, header: header, operandWords: operandWords}
@@ -95,13 +96,13 @@ func extentOf(extents []int64, dims []int) int64 {
 
 // read takes the argument apart.
 func (m *kernelModel) read() {
-	cut := strings.LastIndex(m.symbol, "_")
-	suffix := m.symbol[cut+1:]
+	underscore := strings.LastIndex(m.symbol, "_")
+	suffix := m.symbol[underscore+1:]
 	m.dtype = tensor.DTypeRows[slices.IndexFunc(tensor.DTypeRows[:], func(r tensor.DTypeRow) bool { return r.Suffix == suffix })].DType
-	m.kernel = m.symbol[:cut]
+	m.kernel = m.symbol[:underscore]
 	outputs := 3
-	if cut = strings.LastIndex(m.kernel, "_"); cut > 0 {
-		m.family, m.kernel = m.kernel[:cut], m.kernel[cut+1:]
+	if underscore = strings.LastIndex(m.kernel, "_"); underscore > 0 {
+		m.family, m.kernel = m.kernel[:underscore], m.kernel[underscore+1:]
 		constants := m.constants()
 		m.inputs, outputs = constants["IN"], constants["OUT"]
 	}
@@ -164,11 +165,12 @@ func (m *kernelModel) definition() *definition {
 	return nil
 }
 
-// reduce stores every output at each element, or sums it over the dimensions at the back for each index of those in front.
+// reduce stores every output at each element, or sums it over the dimensions at the back for each
+// index of those in front.
 func (m *kernelModel) reduce(d *definition) {
 	chunks, sums := m.word("chunks"), extentOf(m.extents, m.front)
 	for k := range sums {
-		parts := make([][3]sumOf, chunks)
+		partial := make([][3]sumOf, chunks)
 		for r := range extentOf(m.extents, m.back) {
 			var in [4]float64
 			offset := make([]int64, len(m.operands))
@@ -183,7 +185,7 @@ func (m *kernelModel) reduce(d *definition) {
 			for o := range m.operands[m.inputs:] {
 				switch out := &m.operands[m.inputs+o]; {
 				case m.summed(o):
-					parts[r%chunks][o].add(terms[o])
+					partial[r%chunks][o].add(terms[o])
 				case out.address != 0:
 					Encode(out.dtype, out.element(offset[m.inputs+o]), terms[o].Value)
 				}
@@ -191,7 +193,7 @@ func (m *kernelModel) reduce(d *definition) {
 		}
 		m.eachSum(func(ordinal int64, o int, out *deviceOperand) {
 			for c := range chunks {
-				switch value := parts[c][o].value(); {
+				switch value := partial[c][o].value(); {
 				case chunks == 1:
 					Encode(out.dtype, out.element(out.offset(m.extents, m.front, k)), value)
 				default:

@@ -73,7 +73,8 @@ var (
 	}}
 )
 
-// odometer visits the indices of a shape in row-major order with the offset that each has under some strides.
+// odometer visits the indices of a shape in row-major order with the offset that each has under
+// some strides.
 func odometer(shape, strides []int64, visit func(offset int64)) {
 	if slices.Contains(shape, 0) {
 		return
@@ -140,7 +141,8 @@ func (m *Memory) each(visit func(i int64, element []byte)) {
 	})
 }
 
-// Fill stores value(i), rounded to the dtype, at the i-th element; the last of those that share memory stays.
+// Fill stores value(i), rounded to the dtype, at the i-th element; the last of those that share
+// memory stays.
 func (m *Memory) Fill(value func(i int64) float64) *Memory {
 	m.each(func(i int64, element []byte) { Encode(m.DType, element, value(i)) })
 	return m.Seal()

@@ -15,8 +15,8 @@ type definition struct {
 	inputs    int
 	perToken  []int  // operands that hold one number for each token
 	gradients [3]int // of each output: the input that it is the gradient of
-	// forward is the operation itself; rounded numbers move with their argument from where they lie in frozen, which is how a
-	// straight-through estimator differentiates them.
+	// forward is the operation itself; rounded numbers move with their argument from where they lie
+	// in frozen, which is how a straight-through estimator differentiates them.
 	forward func(in, frozen *[4]float64) float64
 	// terms is what an element adds to each output. Absent inputs are 0.
 	terms func(in *[4]float64) [3]Term
@@ -28,7 +28,8 @@ type Term struct{ Value, Size float64 }
 // TermOf is a term with the magnitude of its value.
 func TermOf(v float64) Term { return Term{v, math.Abs(v)} }
 
-// sumOf adds terms with the error of each addition carried along (Neumaier), so that float64 can be checked too.
+// sumOf adds terms with the error of each addition carried along (Neumaier), so that float64 can be
+// checked too.
 type sumOf struct{ plain, kept, lost, size float64 }
 
 func (s *sumOf) add(t Term) {
@@ -50,7 +51,8 @@ func (s *sumOf) value() float64 {
 	return s.kept + s.lost
 }
 
-// along are the strides of a row-major operand under a shape that it broadcasts to, 0 where it repeats.
+// along are the strides of a row-major operand under a shape that it broadcasts to, 0 where it
+// repeats.
 func (d *definition) along(operand int, shape, operandShape []int64) []int64 {
 	if slices.Contains(d.perToken, operand) && len(operandShape) < len(shape) {
 		operandShape = append(slices.Clone(operandShape), 1)
@@ -116,7 +118,8 @@ func (d *definition) loss(offsets [][]int64, in, frozen [4][]float64) (total flo
 	return total
 }
 
-// definitionOf is the oracle of a descriptor; floatingZero says that a zero point comes as a floating number.
+// definitionOf is the oracle of a descriptor; floatingZero says that a zero point comes as a
+// floating number.
 func definitionOf(d ops.Descriptor, floatingZero bool) *definition {
 	switch d := d.(type) {
 	case elementwise.LerpBackward:

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every oracle is the derivative of its forward: central differences for every element of every operand. The bounds of fake quantise
-// lie between two levels here, since the forward has a kink where a level lies on a bound.
+// Every oracle is the derivative of its forward: central differences for every element of every
+// operand. The bounds of fake quantise lie between two levels here, since the forward has a kink
+// where a level lies on a bound.
 func TestOraclesAgainstFiniteDifferences(t *testing.T) {
 	weight, data, token := ops.Scalar(-0.3), []int64{2, 3, 4}, []int64{2, 3, 1}
 	random := rand.New(rand.NewPCG(3, 1))

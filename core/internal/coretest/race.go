@@ -2,5 +2,6 @@
 
 package coretest
 
-// RaceDetector leaves out the costly layouts, since every access to memory is dear under the detector.
+// RaceDetector leaves out the costly layouts, since every access to memory is dear under the
+// detector.
 const RaceDetector = true

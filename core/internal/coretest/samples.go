@@ -11,7 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Samples are problems of every family, among which every kernel of the family is the right one for some.
+// Samples are problems of every family, among which every kernel of the family is the right one for
+// some.
 func Samples() []ops.Descriptor {
 	weight, single, heads := ops.Scalar(0.25), tensor.Float32, int64(1)
 	shape := []int64{4, 6}

@@ -1,5 +1,6 @@
-// Package cpu holds the shared parts of CPU implementations: blocks of elements converted to an accumulator
-// type, SIMD loops in C, the iteration space of a pass, and the floating-point mode of a thread.
+// Package cpu holds the shared parts of CPU implementations: blocks of elements converted to an
+// accumulator type, SIMD loops in C, the iteration space of a pass, and the floating-point mode of
+// a thread.
 package cpu
 
 import (
@@ -9,8 +10,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// BlockBytes is the size of a block of accumulators. CPU implementations load a block of each operand,
-// compute, and store, so that intermediate values stay in the L1 cache.
+// BlockBytes is the size of a block of accumulators. CPU implementations load a block of each
+// operand, compute, and store, so that intermediate values stay in the L1 cache.
 const BlockBytes = 16384
 
 // Accumulator is a type that CPU implementations compute in.
@@ -31,16 +32,16 @@ func BlockLen[A Accumulator]() int64 {
 	return BlockBytes / int64(unsafe.Sizeof(a))
 }
 
-// Elements is a slice over the memory of t that begins at an offset and covers count elements of stride step,
-// both in elements.
+// Elements is a slice over the memory of t that begins at an offset and covers count elements of
+// stride step, both in elements.
 func Elements[S any](t *tensor.Tensor, offset, count, step int64) []S {
 	var s S
 	address := t.Data + uintptr(offset*int64(unsafe.Sizeof(s)))
 	return unsafe.Slice((*S)(Pointer(address)), (count-1)*step+1)
 }
 
-// Pointer converts the address of host memory to a pointer. The memory must outlive the run: either the
-// caller owns it, or Tensor.Pin keeps it alive.
+// Pointer converts the address of host memory to a pointer. The memory must outlive the run: either
+// the caller owns it, or Tensor.Pin keeps it alive.
 func Pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
@@ -107,7 +108,8 @@ func RawOf[S any, A Accumulator](b *Block[A], n int64) []S {
 type Storage[A Accumulator] struct {
 	Load  func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A
 	Store func(b *Block[A], t *tensor.Tensor, v *View, start int64, values []A)
-	// Place returns the operand's memory itself if the storage type is A and the elements are adjacent; otherwise nil.
+	// Place returns the operand's memory itself if the storage type is A and the elements are
+	// adjacent; otherwise nil.
 	Place func(t *tensor.Tensor, v *View, start, n int64) []A
 }
 
@@ -127,7 +129,8 @@ func storages[A Accumulator](own tensor.DType) [len(tensor.DTypeRows)]Storage[A]
 	return table
 }
 
-// Storages32 and Storages64 are the tables for accumulators of float32 and float64, by row of tensor.DTypeRows.
+// Storages32 and Storages64 are the tables for accumulators of float32 and float64, by row of
+// tensor.DTypeRows.
 var (
 	Storages32 = storages[float32](tensor.Float32)
 	Storages64 = storages[float64](tensor.Float64)
@@ -135,7 +138,8 @@ var (
 
 func notInPlace[A Accumulator](*tensor.Tensor, *View, int64, int64) []A { return nil }
 
-// accumulatorStorage is the storage of the accumulator type itself. Adjacent elements are used in place.
+// accumulatorStorage is the storage of the accumulator type itself. Adjacent elements are used in
+// place.
 func accumulatorStorage[A Accumulator]() Storage[A] {
 	place := func(t *tensor.Tensor, v *View, start, n int64) []A {
 		if v.Regular && (v.Step == 1 || n == 1) {
@@ -183,7 +187,8 @@ func int8Storage[A Accumulator, S int8 | uint8](widen func([]float32, []S)) Stor
 	return Storage[A]{Load: loadThroughFloat32[A](widen), Store: convertedStorage[S, A]().Store, Place: notInPlace[A]}
 }
 
-// loadThroughFloat32 is a Load that converts a block to float32 first. Adjacent elements are not copied.
+// loadThroughFloat32 is a Load that converts a block to float32 first. Adjacent elements are not
+// copied.
 func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*Block[A], *tensor.Tensor, *View, int64, int64) []A {
 	return func(b *Block[A], t *tensor.Tensor, v *View, start, n int64) []A {
 		raw := RawOf[S](b, n)
@@ -204,8 +209,8 @@ func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*
 	}
 }
 
-// RoundToOdd rounds x to 24 significant bits with round-to-odd, like odd_of in vector.h. A second rounding to
-// 16 bits then gives the same result as one rounding from float64.
+// RoundToOdd rounds x to 24 significant bits with round-to-odd, like odd_of in vector.h. A second
+// rounding to 16 bits then gives the same result as one rounding from float64.
 func RoundToOdd(x float64) float32 {
 	const lost = 1<<29 - 1
 	bits := math.Float64bits(x)
@@ -237,8 +242,8 @@ func halfStorage[A Accumulator, H Float16 | BFloat16](widen func([]float32, []H)
 	}
 }
 
-// Grain is the grain size of CPU runs: the number of elements of one task. It is large enough to amortize
-// handing a task to a worker, and small enough to balance the load.
+// Grain is the grain size of CPU runs: the number of elements of one task. It is large enough to
+// amortize handing a task to a worker, and small enough to balance the load.
 const Grain = 32768
 
 // ShortRun is the extent of the fastest dimension from which it is worth a loop of its own.

@@ -54,8 +54,9 @@ func TestEveryHalfWidensExactly(t *testing.T) {
 	}
 }
 
-// narrowingInputs are the numbers where rounding turns: every half, the middle between each two, and their neighbours in float32;
-// then the subnormals of float32, numbers that overflow, NaNs, and random bits.
+// narrowingInputs are the numbers where rounding turns: every half, the middle between each two,
+// and their neighbours in float32; then the subnormals of float32, numbers that overflow, NaNs, and
+// random bits.
 func narrowingInputs(f *coretest.Format16) []float32 {
 	var in []float32
 	for pattern := 0; pattern < f.Infinity(); pattern++ {
@@ -94,7 +95,8 @@ func TestNarrowingTakesTheNearestHalf(t *testing.T) {
 	}
 }
 
-// The vector forms take eight numbers at a time: every length around that does the same, and touches nothing behind its end.
+// The vector forms take eight numbers at a time: every length around that does the same, and
+// touches nothing behind its end.
 func TestConversionsOfEveryLength(t *testing.T) {
 	for _, c := range converters() {
 		for n := range 35 {
@@ -111,7 +113,8 @@ func TestConversionsOfEveryLength(t *testing.T) {
 	}
 }
 
-// Results do not depend on the processor: the portable form and the chosen one agree in every bit, NaNs included.
+// Results do not depend on the processor: the portable form and the chosen one agree in every bit,
+// NaNs included.
 func TestPortableConversionsEqualTheChosen(t *testing.T) {
 	patterns := make([]cpu.Float16, 1<<16)
 	for i := range patterns {

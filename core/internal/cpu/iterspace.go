@@ -5,11 +5,13 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file is the iteration space of a pass: broadcast, strided and merged dimensions.
+
 // MaxOperands is the largest number of operands of an element operation.
 const MaxOperands = 7
 
-// Space is the iteration space of one pass over the operands, slowest dimension first. Kept dimensions come
-// first, then reduced dimensions, then, if Columns is set, one more kept dimension.
+// Space is the iteration space of one pass over the operands, slowest dimension first. Kept
+// dimensions come first, then reduced dimensions, then, if Columns is set, one more kept dimension.
 type Space struct {
 	N       int  // number of dimensions
 	Kept    int  // number of leading kept dimensions
@@ -27,7 +29,8 @@ func (s *Space) Append(from *Space, d int) {
 	s.N++
 }
 
-// merges reports whether dimensions d and d+1 can be merged: for every operand, stride d is stride d+1 times extent d+1.
+// merges reports whether dimensions d and d+1 can be merged: for every operand, stride d is stride
+// d+1 times extent d+1.
 func (s *Space) merges(d int) bool {
 	for i := range s.Stride {
 		if s.Stride[i][d] != s.Stride[i][d+1]*s.Extent[d+1] {
@@ -57,9 +60,10 @@ func (s *Space) Counts() (kept, reduced, columns int64) {
 	return s.Size(0, s.Kept), s.Size(s.Kept, last), columns
 }
 
-// Arrange orders and merges the dimensions of a row-major space for one pass. trailing is the set of dimensions
-// that must be the fastest: the pass sums over them if reduces is set. Without trailing dimensions, the pass
-// follows the memory order of operand firstOut; otherwise it keeps the order of the shape.
+// Arrange orders and merges the dimensions of a row-major space for one pass. trailing is the set
+// of dimensions that must be the fastest: the pass sums over them if reduces is set. Without
+// trailing dimensions, the pass follows the memory order of operand firstOut; otherwise it keeps
+// the order of the shape.
 func (s *Space) Arrange(trailing uint8, reduces, columns bool, firstOut int) Space {
 	if trailing == 0 {
 		arranged, _ := s.sorted(firstOut).merged(0)
@@ -94,8 +98,9 @@ func (s *Space) Arrange(trailing uint8, reduces, columns bool, firstOut int) Spa
 	return arranged
 }
 
-// merged drops dimensions of extent 1 that are not trailing, and merges neighbours that are both trailing or
-// both not, where strides allow it. It also returns the set of trailing dimensions of the result.
+// merged drops dimensions of extent 1 that are not trailing, and merges neighbours that are both
+// trailing or both not, where strides allow it. It also returns the set of trailing dimensions of
+// the result.
 func (s *Space) merged(trailing uint8) (Space, uint8) {
 	var m Space
 	var trailingOfResult uint8
@@ -119,7 +124,8 @@ func (s *Space) merged(trailing uint8) (Space, uint8) {
 	return m, trailingOfResult
 }
 
-// sorted orders dimensions by descending stride of operand o, so that its memory order becomes the iteration order.
+// sorted orders dimensions by descending stride of operand o, so that its memory order becomes the
+// iteration order.
 func (s *Space) sorted(o int) *Space {
 	var a Space
 	order := make([]int, 0, tensor.MaxRank)
@@ -147,7 +153,8 @@ type View struct {
 	Step    int64                 // stride of the fastest dimension in elements
 }
 
-// View is the layout of an operand over dimensions low..high-1, and over the fastest dimension too if fastest is set.
+// View is the layout of an operand over dimensions low..high-1, and over the fastest dimension too
+// if fastest is set.
 func (s *Space) View(operand, low, high int, fastest bool) View {
 	var v View
 	for d := low; d < s.N; d++ {
@@ -166,7 +173,8 @@ func (s *Space) View(operand, low, high int, fastest bool) View {
 	return v
 }
 
-// Repeats reports whether an operand is dense along the fastest dimension and constant along the others.
+// Repeats reports whether an operand is dense along the fastest dimension and constant along the
+// others.
 func (s *Space) Repeats(operand int) bool {
 	for d, stride := range s.Stride[operand][:s.N] {
 		if d < s.N-1 && stride != 0 && s.Extent[d] != 1 || d == s.N-1 && stride != 1 {
@@ -176,7 +184,8 @@ func (s *Space) Repeats(operand int) bool {
 	return true
 }
 
-// VisitRuns visits the elements start..start+n-1 in runs of one stride: at counts from start, offset is in elements of the operand.
+// VisitRuns visits the elements start..start+n-1 in runs of one stride: at counts from start,
+// offset is in elements of the operand.
 func (v *View) VisitRuns(start, n int64, visit func(at, offset, count, step int64)) {
 	if v.Regular {
 		visit(0, start*v.Step, n, v.Step)

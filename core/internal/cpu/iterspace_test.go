@@ -67,7 +67,8 @@ func pick(n int, choose func(d int) bool) (dims []int) {
 	return dims
 }
 
-// A reduction keeps the order of the shape: sum k takes the same elements in the same order whatever the strides.
+// A reduction keeps the order of the shape: sum k takes the same elements in the same order
+// whatever the strides.
 func TestArrangedReductionsKeepTheOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 9))
 	for range 20000 {
@@ -119,7 +120,8 @@ func TestArrangedMapsMeetEveryIndexOnce(t *testing.T) {
 	}
 }
 
-// A map whose last dimensions are marked walks along them fastest, and otherwise in the order of the shape.
+// A map whose last dimensions are marked walks along them fastest, and otherwise in the order of
+// the shape.
 func TestArrangedMapsOfTokens(t *testing.T) {
 	random := rand.New(rand.NewPCG(8, 3))
 	for range 5000 {

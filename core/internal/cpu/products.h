@@ -1,7 +1,8 @@
-/* The fused multiply loops of vector.h for one storage type: STORED is the type in memory, WIDE the type of arithmetic.
-   vector_loops.h includes this header once per storage type. */
+/* The fused multiply loops of vector.h for one storage type: STORED is the type in memory, WIDE the
+   type of arithmetic. vector_loops.h includes this header once per storage type. */
 
-/* A factor at the start of its run. kind is a compile-time constant wherever the functions below are inlined. */
+/* A factor at the start of its run. kind is a compile-time constant wherever the functions below
+   are inlined. */
 typedef struct { int kind; double number; const void *data; } FOR(factor);
 
 TARGET INLINE FOR(factor) FOR(factor_of)(const sw_factor *f, long run) {
@@ -36,7 +37,8 @@ TARGET INLINE void FOR(factor_doubles)(double *out, int kind, const FOR(factor) 
 }
 
 /* x (y - z) of n <= LANES elements from i on, in WIDE, for outputs that are stored. */
-TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long i, long n) {
+TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
+                                const FOR(factor) *z, long i, long n) {
   WIDE a[LANES], b[LANES], c[LANES];
   WIDEN(a, x + i, n);
   FOR(factor_values)(b, y_kind, y, i, n);
@@ -44,8 +46,10 @@ TARGET INLINE void FOR(product)(WIDE *out, const STORED *x, int y_kind, const FO
   for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
 }
 
-/* x (y - z) in float64, for outputs that are summed. If terms cancel, their float32 roundings would dominate the sum. */
-TARGET INLINE void FOR(term)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long i, long n) {
+/* x (y - z) in float64, for outputs that are summed. If terms cancel, their float32 roundings would
+   dominate the sum. */
+TARGET INLINE void FOR(term)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
+                             const FOR(factor) *z, long i, long n) {
   double a[LANES], b[LANES], c[LANES];
   DOUBLE(a, x + i, n);
   FOR(factor_doubles)(b, y_kind, y, i, n);
@@ -53,25 +57,30 @@ TARGET INLINE void FOR(term)(double *out, const STORED *x, int y_kind, const FOR
   for (long j = 0; j < n; j++) out[j] = a[j] * (b[j] - c[j]);
 }
 
-/* The remainder loops below handle the last elements. They take the kinds at run time, to save code. */
-TARGET static __attribute__((noinline)) void FOR(store_few)(STORED *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
+/* The remainder loops below handle the last elements. They take the kinds at run time, to save
+   code. */
+TARGET static __attribute__((noinline)) void FOR(store_few)(STORED *out, const STORED *x, const FOR(factor) *y,
+    const FOR(factor) *z, long i, long n) {
   WIDE value[LANES];
   FOR(product)(value, x, y->kind, y, z->kind, z, i, n);
   NARROW(out + i, value, n);
 }
 
-TARGET static __attribute__((noinline)) void FOR(few_terms)(double *out, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
+TARGET static __attribute__((noinline)) void FOR(few_terms)(double *out, const STORED *x, const FOR(factor) *y,
+    const FOR(factor) *z, long i, long n) {
   FOR(term)(out, x, y->kind, y, z->kind, z, i, n);
 }
 
-TARGET static __attribute__((noinline)) void FOR(push_few)(tree *t, const STORED *x, const FOR(factor) *y, const FOR(factor) *z, long i, long n) {
+TARGET static __attribute__((noinline)) void FOR(push_few)(tree *t, const STORED *x, const FOR(factor) *y,
+    const FOR(factor) *z, long i, long n) {
   double value[LEAF];
   for (long j = 0; j < n; j += LANES) FOR(few_terms)(value + j, x, y, z, i + j, LEAST(LANES, n - j));
   AT(push_part)(t, value, n);
 }
 
 /* Stores elements first..end-1 in out. */
-TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
+                              const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LANES <= end; i += LANES) {
     WIDE value[LANES];
@@ -82,14 +91,16 @@ TARGET INLINE void FOR(store)(STORED *out, const STORED *x, int y_kind, const FO
 }
 
 /* Stores elements first..end-1 in float64. */
-TARGET INLINE void FOR(store_terms)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+TARGET INLINE void FOR(store_terms)(double *out, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
+                                    const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LANES <= end; i += LANES) FOR(term)(out + i, x, y_kind, y, z_kind, z, i, LANES);
   if (i < end) FOR(few_terms)(out + i, x, y, z, i, end - i);
 }
 
 /* Adds elements first..end-1 to a summation tree. */
-TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
+                            const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LEAF <= end; i += LEAF) {
     double lane[LANES], value[LANES];
@@ -104,7 +115,8 @@ TARGET INLINE void FOR(sum)(tree *t, const STORED *x, int y_kind, const FOR(fact
 }
 
 /* Adds each of elements first..end-1 to its own sum. */
-TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind, const FOR(factor) *z, long first, long end) {
+TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, const FOR(factor) *y, int z_kind,
+                                   const FOR(factor) *z, long first, long end) {
   long i = first;
   for (; i + LANES <= end; i += LANES) {
     double value[LANES];
@@ -118,8 +130,9 @@ TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, co
   }
 }
 
-/* STRETCH elements of x stay in the L1 cache while all products read them. A sum is rounded to float64 after each PIECE
-   elements, which is a block of sw_sum_runs, so that both give the same bits. */
+/* STRETCH elements of x stay in the L1 cache while all products read them. A sum is rounded to
+   float64 after each PIECE elements, which is a block of sw_sum_runs, so that both give the same
+   bits. */
 enum { FOR(STRETCH) = 1024, FOR(PIECE) = 16384 / sizeof(WIDE) };
 
 TARGET static void FOR(products)(const sw_products *p) {
@@ -156,7 +169,8 @@ TARGET static void FOR(products)(const sw_products *p) {
         STRETCH_OF(FACTOR_U8, FACTOR_NUMBER)
         }
 #undef STRETCH_OF
-        if (q->sums && !p->columns && (i + n == run || (i + n) % FOR(PIECE) == 0)) ((double *)q->sums)[k] += AT(total)(&sums[o]);
+        if (q->sums && !p->columns && (i + n == run || (i + n) % FOR(PIECE) == 0))
+            ((double *)q->sums)[k] += AT(total)(&sums[o]);
       }
     }
   }

@@ -1,8 +1,9 @@
 #ifndef STERNWAY_TREE_H
 #define STERNWAY_TREE_H
 
-/* Pairwise summation in float64 in a fixed order. Each of LANES lanes sums leaves of four numbers and combines the leaves as
-   a binary counter, which is a balanced tree: the error grows with the logarithm of the length. The lanes are added last. */
+/* Pairwise summation in float64 in a fixed order. Each of LANES lanes sums leaves of four numbers
+   and combines the leaves as a binary counter, which is a balanced tree: the error grows with the
+   logarithm of the length. The lanes are added last. */
 enum { LANES = 32, LEAF = 4 * LANES };
 
 typedef struct {

@@ -1,4 +1,5 @@
-/* The summation tree of tree.h: push adds a leaf of LANES partial sums, total returns the sum and empties the tree. */
+/* The summation tree of tree.h: push adds a leaf of LANES partial sums, total returns the sum and
+   empties the tree. */
 
 TARGET INLINE void AT(push)(tree *t, double *lane) {
   for (long k = t->leaves++; k & 1; k >>= 1) {

@@ -1,3 +1,4 @@
+/* The block loops of vector.h for each processor, and the choice among them. */
 #include "vector.h"
 
 #include <string.h>
@@ -13,15 +14,19 @@ int sw_vector_width = 64;
 #ifdef VECTOR_256
 __attribute__((constructor)) static void find_vector_width(void) {
   unsigned a, b, c = 0, d;
-  int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C); /* __builtin_cpu_supports of older clang does not know "f16c" */
+  int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  /* __builtin_cpu_supports of older clang does not know "f16c" */
   int has256 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  int has512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+      && __builtin_cpu_supports("avx512vl");
   sw_vector_width = has256 && has512 ? 512 : has256 ? 256 : 64;
 }
 #endif
 
-void sw_widen_f16_portable(float *out, const uint16_t *in, long n) { for (long i = 0; i < n; i++) out[i] = widen_f16_one(in[i]); }
-void sw_narrow_f16_portable(uint16_t *out, const float *in, long n) { for (long i = 0; i < n; i++) out[i] = narrow_f16_one(in[i]); }
+void sw_widen_f16_portable(float *out, const uint16_t *in,
+                           long n) { for (long i = 0; i < n; i++) out[i] = widen_f16_one(in[i]); }
+void sw_narrow_f16_portable(uint16_t *out, const float *in,
+                            long n) { for (long i = 0; i < n; i++) out[i] = narrow_f16_one(in[i]); }
 
 #define LOOPS "vector_loops.h"
 #include "each_processor.h"

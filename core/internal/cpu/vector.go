@@ -12,8 +12,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Loops over blocks are C: Go has no 16-bit floats and its compiler does not vectorize. A call from Go to C
-// costs about 40 ns, a block of 1024 elements about 100 ns.
+// Loops over blocks are C: Go has no 16-bit floats and its compiler does not vectorize. A call from
+// Go to C costs about 40 ns, a block of 1024 elements about 100 ns.
 
 // Float16 and BFloat16 are the bit patterns of 16-bit floats.
 type (
@@ -65,8 +65,8 @@ func SumRuns(sums, values []float64, run int64) {
 // AddEach adds values[i] to sums[i].
 func AddEach(sums, values []float64) { C.sw_add(cDoubles(sums), cDoubles(values), C.long(len(values))) }
 
-// The memory layouts of a factor: one float64 per run, or one element per element of x, in the storage type of
-// x or in 8 bits.
+// The memory layouts of a factor: one float64 per run, or one element per element of x, in the
+// storage type of x or in 8 bits.
 const (
 	FactorNumber = C.FACTOR_NUMBER
 	FactorDense  = C.FACTOR_DENSE
@@ -74,20 +74,23 @@ const (
 	FactorUint8  = C.FACTOR_U8
 )
 
-// Products is the argument of one call of the fused multiply loops: up to three outputs x (y - z) of one input x.
+// Products is the argument of one call of the fused multiply loops: up to three outputs x (y - z)
+// of one input x.
 type Products struct{ c C.sw_products }
 
-// Begin starts a new set of products over n elements of x at an address. Runs of `run` elements begin pitch
-// elements apart.
+// Begin starts a new set of products over n elements of x at an address. Runs of `run` elements
+// begin pitch elements apart.
 func (p *Products) Begin(x uintptr, n, run, pitch int64) {
 	p.c = C.sw_products{x: C.uintptr_t(x), n: C.long(n), run: C.long(run), pitch: C.long(pitch)}
 }
 
-// SumColumns makes sums run over the elements with the same position in their runs, instead of over each run.
+// SumColumns makes sums run over the elements with the same position in their runs, instead of over
+// each run.
 func (p *Products) SumColumns() { p.c.columns = 1 }
 
-// Target is the destination of one output. Exactly one address is not 0: Out for elements in the storage type,
-// Terms for elements in float64, Sums for float64 sums that the products are added to.
+// Target is the destination of one output. Exactly one address is not 0: Out for elements in the
+// storage type, Terms for elements in float64, Sums for float64 sums that the products are added
+// to.
 type Target struct{ Out, Terms, Sums uintptr }
 
 // Append adds one product.

@@ -3,10 +3,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Loops over blocks in C that the compiler vectorizes, with dispatch at run time. each_processor.h includes the header LOOPS
-   three times: for any processor, for AVX2 and for AVX-512. VECTOR is the vector width in bits, TARGET the attributes of each
-   function, AT(name) its name; CHOSEN(name) selects a variant. All variants give the same bits: additions are not reordered
-   and no product is fused with a sum. */
+/* Loops over blocks in C that the compiler vectorizes, with dispatch at run time. each_processor.h
+   includes the header LOOPS three times: for any processor, for AVX2 and for AVX-512. VECTOR is the
+   vector width in bits, TARGET the attributes of each function, AT(name) its name; CHOSEN(name)
+   selects a variant. All variants give the same bits: additions are not reordered and no product is
+   fused with a sum. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FEATURES_256 "avx2,f16c,fma"
 #define FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma"
@@ -25,8 +26,8 @@
 
 extern int sw_vector_width; /* bits; the widest that this processor supports, unless a test lowers it */
 
-/* INDEPENDENT promises that no iteration of the next loop reads memory that another one writes. Compilers for arm64 fuse products with
-   sums by default. */
+/* INDEPENDENT promises that no iteration of the next loop reads memory that another one writes.
+   Compilers for arm64 fuse products with sums by default. */
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
@@ -38,8 +39,8 @@ extern int sw_vector_width; /* bits; the widest that this processor supports, un
 #define INLINE static inline __attribute__((always_inline))
 #define UNUSED __attribute__((unused))
 
-/* x rounded to the 24 significant bits of a float32 with round-to-odd: the last bit is set if any lower bit was. Rounding the
-   result to 16 bits then equals one rounding of x. */
+/* x rounded to the 24 significant bits of a float32 with round-to-odd: the last bit is set if any
+   lower bit was. Rounding the result to 16 bits then equals one rounding of x. */
 INLINE double odd_of(double x) {
   const uint64_t lost = ((uint64_t)1 << 29) - 1;
   uint64_t u;
@@ -63,7 +64,8 @@ INLINE uint16_t narrow_bf16_one(float x) {
 
 INLINE float widen_f16_one(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest > 0x7c00) << 22 | (rest & 0x3ff) << 13); /* a NaN becomes quiet */
+  /* a NaN becomes quiet */
+  if (rest >= 0x7c00) return float_of(sign | 0x7f800000u | (rest > 0x7c00) << 22 | (rest & 0x3ff) << 13);
   /* 2^112 moves the exponent from bias 15 to bias 127, and makes normals of subnormals. */
   return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
 }
@@ -72,7 +74,8 @@ INLINE uint16_t narrow_f16_one(float x) {
   uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffffu;
   if (rest > 0x7f800000u) return sign | 0x7e00 | (rest >> 13 & 0x3ff);
   if (rest >= 0x477ff000u) return sign | 0x7c00;                                        /* rounds to infinity */
-  if (rest < 0x38800000u) return sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000u); /* subnormal: 0.5 has its step */
+  /* subnormal: 0.5 has its step */
+  if (rest < 0x38800000u) return sign | (bits_of(float_of(rest) + 0.5f) - 0x3f000000u);
   return sign | ((rest - 0x38000000u + 0xfffu + (rest >> 13 & 1)) >> 13);
 }
 
@@ -83,7 +86,8 @@ void sw_narrow_bf16(uint16_t *out, const float *in, long n);
 void sw_widen_i8(float *out, const int8_t *in, long n);
 void sw_widen_u8(float *out, const uint8_t *in, long n);
 
-/* The portable conversions of float16, so that tests can compare them with the ones that this processor prefers. */
+/* The portable conversions of float16, so that tests can compare them with the ones that this
+   processor prefers. */
 void sw_widen_f16_portable(float *out, const uint16_t *in, long n);
 void sw_narrow_f16_portable(uint16_t *out, const float *in, long n);
 
@@ -93,8 +97,8 @@ void sw_sum_runs(double *sums, const double *in, long run, long n);
 /* sums[c] += in[c] */
 void sw_add(double *sums, const double *in, long n);
 
-/* A factor has one number per run, in float64, or one per element, in the storage type of x or in 8 bits. Addresses are
-   integers, because Go owns the memory. */
+/* A factor has one number per run, in float64, or one per element, in the storage type of x or in 8
+   bits. Addresses are integers, because Go owns the memory. */
 enum { FACTOR_NUMBER, FACTOR_DENSE, FACTOR_I8, FACTOR_U8 };
 
 typedef struct {
@@ -103,8 +107,9 @@ typedef struct {
   long step; /* from run to run, in numbers or elements; 0 if all runs share one */
 } sw_factor;
 
-/* One output x (y - z). Exactly one destination is not 0. out: elements in the storage type of x. terms: elements in float64.
-   sums: float64 sums to add to, one per run, or one per position in a run if sw_products.columns is set. */
+/* One output x (y - z). Exactly one destination is not 0. out: elements in the storage type of x.
+   terms: elements in float64. sums: float64 sums to add to, one per run, or one per position in a
+   run if sw_products.columns is set. */
 typedef struct {
   uintptr_t out, terms, sums;
   sw_factor y, z;

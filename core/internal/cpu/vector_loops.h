@@ -1,17 +1,22 @@
-/* Conversions, sums and products over blocks. vector.c includes this header once per vector width. */
+/* Conversions, sums and products over blocks. vector.c includes this header once per vector
+   width. */
 
 #define CONVERT(name, from, to, one) \
-  TARGET static inline void AT(name)(to *restrict out, const from *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = one(in[i]); }
+  TARGET static inline void AT(name)(to *restrict out, const from *restrict in, long n) { \
+    for (long i = 0; i < n; i++) out[i] = one(in[i]); \
+  }
 
 CONVERT(widen_bf16, uint16_t, float, widen_bf16_one)
 CONVERT(narrow_bf16, float, uint16_t, narrow_bf16_one)
 #undef CONVERT
 
-/* Intrinsics, because compilers do not vectorize float16 conversions and vectorize 8-bit ones badly. */
+/* Intrinsics, because compilers do not vectorize float16 conversions and vectorize 8-bit ones
+   badly. */
 TARGET static inline void AT(widen_f16)(float *restrict out, const uint16_t *restrict in, long n) {
   long i = 0;
 #if VECTOR == 512
-  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(in + i))));
+  for (; i + 16 <= n; i += 16)
+    _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(in + i))));
 #elif VECTOR == 256
   for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
 #endif
@@ -24,17 +29,22 @@ TARGET static inline void AT(narrow_f16)(uint16_t *restrict out, const float *re
   for (; i + 16 <= n; i += 16)
     _mm256_storeu_si256((__m256i *)(out + i), _mm512_cvtps_ph(_mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
 #elif VECTOR == 256
-  for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
   for (; i < n; i++) out[i] = narrow_f16_one(in[i]);
 }
 
 #if VECTOR == 512
 #define WIDEN_8(extended) \
-  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(out + i, _mm512_cvtepi32_ps(_mm512_##extended##_epi32(_mm_loadu_si128((const __m128i *)(in + i)))));
+  for (; i + 16 <= n; i += 16) \
+    _mm512_storeu_ps( \
+      out + i, _mm512_cvtepi32_ps(_mm512_##extended##_epi32(_mm_loadu_si128((const __m128i *)(in + i)))));
 #elif VECTOR == 256
 #define WIDEN_8(extended) \
-  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtepi32_ps(_mm256_##extended##_epi32(_mm_loadl_epi64((const __m128i *)(in + i)))));
+  for (; i + 8 <= n; i += 8) \
+    _mm256_storeu_ps( \
+      out + i, _mm256_cvtepi32_ps(_mm256_##extended##_epi32(_mm_loadl_epi64((const __m128i *)(in + i)))));
 #else
 #define WIDEN_8(extended)
 #endif
@@ -51,11 +61,13 @@ TARGET static inline void AT(widen_u8)(float *restrict out, const uint8_t *restr
 }
 #undef WIDEN_8
 
-/* Conversions to float64, 4 or 8 elements at once. Compilers would spill narrower vectors to memory. */
+/* Conversions to float64, 4 or 8 elements at once. Compilers would spill narrower vectors to
+   memory. */
 #if VECTOR == 512
 #define FLOATS(in) _mm256_loadu_ps(in)
 #define HALVES(in) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in)))
-#define BRAINS(in) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(in))), 16))
+#define BRAINS(in) \
+  _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(in))), 16))
 #define SIGNED(in) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(in)))
 #define UNSIGNED(in) _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(in)))
 #define DOUBLES(convert, load) for (; i + 8 <= n; i += 8) _mm512_storeu_pd(out + i, _mm512_##convert(load(in + i)));
@@ -103,8 +115,12 @@ TARGET static void AT(sum_runs)(double *sums, const double *in, long run, long n
 
 TARGET static void AT(add)(double *sums, const double *in, long n) { for (long i = 0; i < n; i++) sums[i] += in[i]; }
 
-TARGET INLINE void AT(copy_f32)(float *restrict out, const float *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = in[i]; }
-TARGET INLINE void AT(copy_f64)(double *restrict out, const double *restrict in, long n) { for (long i = 0; i < n; i++) out[i] = in[i]; }
+TARGET INLINE void AT(copy_f32)(float *restrict out, const float *restrict in, long n) {
+  for (long i = 0; i < n; i++) out[i] = in[i];
+}
+TARGET INLINE void AT(copy_f64)(double *restrict out, const double *restrict in, long n) {
+  for (long i = 0; i < n; i++) out[i] = in[i];
+}
 
 #define STORED float
 #define WIDE float

@@ -1,5 +1,5 @@
-// Package errs defines the error type of sternway: a kind, the operation and operand, the wanted value and
-// the value found.
+// Package errs defines the error type of sternway: a kind, the operation and operand, the wanted
+// value and the value found.
 package errs
 
 import (
@@ -69,8 +69,8 @@ func New(kind Kind, op, operand, wanted, got, hint string) *Error {
 	return &Error{Kind: kind, Op: op, Operand: operand, Wanted: wanted, Got: got, Hint: hint}
 }
 
-// ErrorJSON encodes an error for Python: the fields of [Error] and its message. Errors of other types are
-// of kind Internal.
+// ErrorJSON encodes an error for Python: the fields of [Error] and its message. Errors of other
+// types are of kind Internal.
 func ErrorJSON(err error) string {
 	var e *Error
 	if !errors.As(err, &e) {

@@ -35,8 +35,8 @@ var (
 	devices = map[int32]*Device{}
 )
 
-// Replace sets another source with no devices open, and returns a function that restores the former one. It
-// is for tests.
+// Replace sets another source with no devices open, and returns a function that restores the former
+// one. It is for tests.
 func Replace(s Source) (undo func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -137,8 +137,8 @@ func (d *Device) library(name, op string) (driver.Library, error) {
 	return library, nil
 }
 
-// loadError is the error for an image that failed to load: one for a device whose architecture is not in the
-// image, another for any other failure of the driver.
+// loadError is the error for an image that failed to load: one for a device whose architecture is
+// not in the image, another for any other failure of the driver.
 func (d *Device) loadError(op string, err error) error {
 	var status *driver.Status
 	if errors.As(err, &status) && status.NoImage() {

@@ -1,5 +1,6 @@
-// Package launch drives CUDA devices for the operations: it loads kernel images, packs kernel arguments,
-// submits launches to a stream, and records them so that a later run can replay them with other addresses.
+// Package launch drives CUDA devices for the operations: it loads kernel images, packs kernel
+// arguments, submits launches to a stream, and records them so that a later run can replay them
+// with other addresses.
 package launch
 
 import (
@@ -30,17 +31,19 @@ var Queues = sync.Pool{New: func() any { return new(Queue) }}
 // Begin starts the next launch with no arguments packed.
 func (q *Queue) Begin() {
 	q.Launch.Reset()
-	q.Launch.Shared, q.Launch.Cluster, q.Launch.Together = 0, 0, false
+	q.Launch.Shared, q.Launch.Cluster, q.Launch.Cooperative = 0, 0, false
 	q.slots = q.slots[:0]
 }
 
-// Address packs the address of an operand of the plan, by index, or of the workspace (WorkspaceOperand).
+// Address packs the address of an operand of the plan, by index, or of the workspace
+// (WorkspaceOperand).
 func (q *Queue) Address(operand int, value uintptr) {
 	q.slots = append(q.slots, addressSlot{len(q.Launch.Words()), operand})
 	q.Launch.Put(uint64(value))
 }
 
-// Submit launches kernel i of the plan with the arguments packed since Begin. An empty grid is skipped.
+// Submit launches kernel i of the plan with the arguments packed since Begin. An empty grid is
+// skipped.
 func (q *Queue) Submit(i int, grid int64, block uint32) error {
 	if grid == 0 {
 		return nil
@@ -55,15 +58,16 @@ func (q *Queue) Submit(i int, grid int64, block uint32) error {
 	return q.Device.Launch(q.Kernels[i], &q.Launch)
 }
 
-// Clusters is the number of thread-block clusters of kernel i that can be resident at once. blocks is the
-// cluster size, block the threads per block, shared the dynamic shared memory per block in bytes.
+// Clusters is the number of thread-block clusters of kernel i that can be resident at once. blocks
+// is the cluster size, block the threads per block, shared the dynamic shared memory per block in
+// bytes.
 func (q *Queue) Clusters(i int, blocks int64, block, shared uint32) int64 {
 	l := driver.Launch{Grid: uint32(blocks), Block: block, Shared: shared, Cluster: uint32(blocks)}
 	return int64(q.Device.Clusters(q.Kernels[i], &l))
 }
 
-// RecordedLaunch is a submitted launch: the kernel's index in the plan, its configuration and arguments, and
-// the arguments that are addresses.
+// RecordedLaunch is a submitted launch: the kernel's index in the plan, its configuration and
+// arguments, and the arguments that are addresses.
 type RecordedLaunch struct {
 	Kernel int
 	Launch driver.Launch

@@ -11,7 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Scalar is a float64 whose JSON form also carries NaN and infinities, as the strings "nan", "inf" and "-inf".
+// Scalar is a float64 whose JSON form also carries NaN and infinities, as the strings "nan", "inf"
+// and "-inf".
 type Scalar float64
 
 // MarshalJSON writes a number, or one of the three strings.
@@ -88,7 +89,8 @@ func FirstError(errs ...error) error {
 	return nil
 }
 
-// CheckCounts refuses counts of 2^31 - 1 and more: kernels index rows, bags and positions with 32-bit integers.
+// CheckCounts refuses counts of 2^31 - 1 and more: kernels index rows, bags and positions with
+// 32-bit integers.
 func CheckCounts(op string, fields []string, counts ...int64) error {
 	for i, n := range counts {
 		if n >= math.MaxInt32 {
@@ -117,8 +119,8 @@ func PaddingRow(p *int64, rows int64) int64 {
 	return *p
 }
 
-// RefuseIndex is the error for an index outside of [0, rows), found at a place of an operand.
-func RefuseIndex(op, operand, place string, value, rows int64) *errs.Error {
+// IndexOutOfRange is the error for an index outside of [0, rows), found at a place of an operand.
+func IndexOutOfRange(op, operand, place string, value, rows int64) *errs.Error {
 	return errs.New(errs.InvalidProblem, op, operand, fmt.Sprintf("in [0, %d)", rows), fmt.Sprintf("%d at %s", value, place), "")
 }
 

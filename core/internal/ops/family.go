@@ -1,6 +1,6 @@
-// Package ops defines the parts of an operation: its family in the table of operations, the descriptor that
-// states a problem, the operands, and the program that runs on a backend. Packages below it implement the
-// operations; this package knows none of them by name.
+// Package ops defines the parts of an operation: its family in the table of operations, the
+// descriptor that states a problem, the operands, and the program that runs on a backend. Packages
+// below it implement the operations; this package knows none of them by name.
 package ops
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Family is a group of operations that share a descriptor type. The registered families are the dispatch
-// table of the package: family, kind and dtype select the host code and the CUDA kernels.
+// Family is a group of operations that share a descriptor type. The registered families are the
+// dispatch table of the package: family, kind and dtype select the host code and the CUDA kernels.
 type Family struct {
 	Name     string // "lerp_backward": prefix of kernel symbols, and operation name in messages
 	Category string // "elementwise", "quantization", ...
@@ -47,17 +47,18 @@ func (f *Family) Symbol(kind, kernel string, dtype tensor.DType) string {
 	if f.One {
 		return f.Name
 	}
-	parts := []string{f.Name, f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
+	words := []string{f.Name, f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
 	if kind == "" {
-		parts = append(parts[:1], parts[2:]...)
+		words = append(words[:1], words[2:]...)
 	}
-	return strings.Join(parts, "_")
+	return strings.Join(words, "_")
 }
 
 // ImageOf is the kernel image of a kind.
 func (f *Family) ImageOf(kind string) string { return cmp.Or(f.Kind(kind).Image, f.Image) }
 
-// Op is the name of one operation in messages: "scan_backward(cumprod)", or the family's name if it has one kind.
+// Op is the name of one operation in messages: "scan_backward(cumprod)", or the family's name if it
+// has one kind.
 func (f *Family) Op(kind string) string {
 	if kind == "" {
 		return f.Name
@@ -94,7 +95,8 @@ func Families() []*Family {
 	return list
 }
 
-// Descriptor states one problem of a family as plain data. Each operation package has its own types.
+// Descriptor states one problem of a family as plain data. Each operation package has its own
+// types.
 type Descriptor interface {
 	// Family is the name of the descriptor's family.
 	Family() string
@@ -110,7 +112,8 @@ func DecodeAs[D Descriptor](decoder *json.Decoder) (Descriptor, error) {
 	return d, err
 }
 
-// ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of that family's descriptor.
+// ParseDescriptor reads a descriptor from JSON: an object with the field "family" and the fields of
+// that family's descriptor.
 func ParseDescriptor(text string) (Descriptor, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {
@@ -164,18 +167,19 @@ func JSONFault(err error) string {
 	return errs.Clip(strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// Problem is a checked descriptor: the input of kernel selection, and the specification that the operands of
-// every run are checked against.
+// Problem is a checked descriptor: the input of kernel selection, and the specification that the
+// operands of every run are checked against.
 type Problem struct {
 	Family   *Family
 	Kind     string
 	Element  tensor.DType
 	Aux      string // a second element type for the SKU, such as the dtype of q; may be empty
 	Operands []Operand
-	// CheckPresence checks which optional operands are given together; nil if Operand.Optional suffices.
+	// CheckPresence checks which optional operands are given together; nil if Operand.Optional
+	// suffices.
 	CheckPresence func(args []tensor.Tensor) *errs.Error
-	// CheckValues checks index operands in host memory; nil if any values are valid. Operands of a GPU are copied
-	// to the host only under core.SetCheck, because the copy synchronizes.
+	// CheckValues checks index operands in host memory; nil if any values are valid. Operands of a
+	// GPU are copied to the host only under core.SetCheck, because the copy synchronizes.
 	CheckValues func(args []tensor.Tensor) *errs.Error
 	Traffic     int64  // bytes that an ideal pass over all operands moves
 	Arch        string // architecture of the selected device: "amd64", "sm_90"
@@ -192,12 +196,13 @@ type Operand struct {
 	Name     string
 	Out      bool
 	Optional bool
-	Dtypes   []tensor.DType
+	DTypes   []tensor.DType
 	Like     string    // "like dy": the reason for the dtype, for messages
 	Shapes   [][]int64 // accepted shapes; AnyExtent accepts any extent
 }
 
-// Program is a selected kernel: it runs checked operands on the host, or launches CUDA kernels for them.
+// Program is a selected kernel: it runs checked operands on the host, or launches CUDA kernels for
+// them.
 type Program interface {
 	Kernel() string   // name of the variant, for the SKU
 	Geometry() string // description of the launch geometry

@@ -6,6 +6,8 @@ import (
 	"github.com/sternway/sternway/core/internal/errs"
 )
 
+// This file is the table of dtypes.
+
 // DType is a DLPack data type: a type code, the bits of one lane and the number of lanes.
 type DType struct {
 	Code, Bits uint8
@@ -42,7 +44,8 @@ type DTypeRow struct {
 	Suffix string // of kernel symbols
 }
 
-// DTypeRows is the table of element types. Kernels receive the index of a row as the code of a dtype.
+// DTypeRows is the table of element types. Kernels receive the index of a row as the code of a
+// dtype.
 var DTypeRows = [...]DTypeRow{
 	{Float32, "f32"},
 	{Float64, "f64"},
@@ -70,7 +73,8 @@ func (d DType) Row() int {
 // Size is the number of bytes of one element.
 func (d DType) Size() int64 { return int64(d.Bits) * int64(d.Lanes) / 8 }
 
-// Accumulator is the type that arithmetic is done in: float64 for float64, float32 for every other type.
+// Accumulator is the type that arithmetic is done in: float64 for float64, float32 for every other
+// type.
 func (d DType) Accumulator() DType {
 	if d == Float64 {
 		return Float64
@@ -84,7 +88,8 @@ func (d DType) Floating() bool { return d.Code == CodeFloat || d.Code == codeBFl
 // Suffix is the suffix of kernel symbols for d.
 func (d DType) Suffix() string { return DTypeRows[d.Row()].Suffix }
 
-// CodeNames are the names of the type codes. String appends the number of bits, except for bool and float8.
+// CodeNames are the names of the type codes. String appends the number of bits, except for bool and
+// float8.
 var CodeNames = map[uint8]string{codeInt: "int", CodeUint: "uint", CodeFloat: "float", codeBFloat: "bfloat", CodeComplex: "complex",
 	CodeBool: "bool", CodeFloat8E4: "float8_e4m3fn", CodeFloat8E5: "float8_e5m2"}
 

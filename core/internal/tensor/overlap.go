@@ -1,10 +1,13 @@
 package tensor
 
+// This file decides whether two strided views share memory.
+
 // axis is one dimension of a view in bytes, with a positive stride.
 type axis struct{ extent, stride int64 }
 
-// axes are the dimensions of t with an extent above 1 and a stride other than 0, largest stride first, and
-// the lowest address of t. Dimensions of stride 0 repeat the same bytes and are left out.
+// axes are the dimensions of t with an extent above 1 and a stride other than 0, largest stride
+// first, and the lowest address of t. Dimensions of stride 0 repeat the same bytes and are left
+// out.
 func axes(t *Tensor) (list [MaxRank]axis, n int, low int64) {
 	size := t.DType.Size()
 	low = int64(t.Data)
@@ -37,7 +40,8 @@ func width(list []axis, size int64) int64 {
 	return w
 }
 
-// SelfOverlaps reports whether two indices of t may name the same byte: some stride is shorter than what lies inside it.
+// SelfOverlaps reports whether two indices of t may name the same byte: some stride is shorter than
+// what lies inside it.
 func SelfOverlaps(t *Tensor) bool {
 	if t.Empty() {
 		return false
@@ -56,8 +60,8 @@ func SelfOverlaps(t *Tensor) bool {
 	return false
 }
 
-// Disjoint reports that a and b share no byte. It sees through views of one buffer that interleave regularly, such as the
-// columns or the channels of a matrix; in doubt it answers false.
+// Disjoint reports that a and b share no byte. It sees through views of one buffer that interleave
+// regularly, such as the columns or the channels of a matrix; in doubt it answers false.
 func Disjoint(a, b *Tensor) bool {
 	if a.Empty() || b.Empty() {
 		return true
@@ -67,9 +71,9 @@ func Disjoint(a, b *Tensor) bool {
 	return disjointBytes(axesA[:nA], axesB[:nB], a.DType.Size(), b.DType.Size(), lowB-lowA)
 }
 
-// disjointBytes reports whether two views are provably disjoint; b begins offset bytes after a. If the
-// outermost strides are equal and the inner axes fit within that stride, only neighbouring periods can
-// overlap, and the test recurses to the inner axes.
+// disjointBytes reports whether two views are provably disjoint; b begins offset bytes after a. If
+// the outermost strides are equal and the inner axes fit within that stride, only neighbouring
+// periods can overlap, and the test recurses to the inner axes.
 func disjointBytes(a, b []axis, sizeA, sizeB, offset int64) bool {
 	if offset >= width(a, sizeA) || -offset >= width(b, sizeB) {
 		return true

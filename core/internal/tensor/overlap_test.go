@@ -18,7 +18,7 @@ func strided(d tensor.DType, address int64, shape, strides []int64) tensor.Tenso
 	return t
 }
 
-func shareBytes(a, b *tensor.Tensor) bool {
+func commonBytes(a, b *tensor.Tensor) bool {
 	covered := coretest.ByteCounts(a)
 	for at := range coretest.ByteCounts(b) {
 		if covered[at] > 0 {
@@ -37,7 +37,8 @@ func repeatsBytes(t *tensor.Tensor) bool {
 	return false
 }
 
-// randomView draws a small view: half of the time a slice of one regular grid, as the views of one buffer are, else any strides.
+// randomView draws a small view: half of the time a slice of one regular grid, as the views of one
+// buffer are, else any strides.
 func randomView(r *rand.Rand) tensor.Tensor {
 	d := []tensor.DType{tensor.Int8, tensor.Float16, tensor.Float32, tensor.Float64}[r.IntN(4)]
 	rank := r.IntN(4)
@@ -57,7 +58,8 @@ func describe(t *tensor.Tensor) string {
 	return fmt.Sprintf("%s at %d of shape %v and strides %v", t.DType, t.Data, t.Extents(), t.ElementStrides())
 }
 
-// The answers may err on one side alone: what shares a byte is never called disjoint, what repeats one is never let through.
+// The answers may err on one side alone: what shares a byte is never called disjoint, what repeats
+// one is never let through.
 func TestOverlapsAgainstBruteForce(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 5))
 	proven, clean := 0, 0
@@ -65,7 +67,7 @@ func TestOverlapsAgainstBruteForce(t *testing.T) {
 		a, b := randomView(random), randomView(random)
 		if tensor.Disjoint(&a, &b) {
 			proven++
-			require.False(t, shareBytes(&a, &b), "%s and %s share bytes", describe(&a), describe(&b))
+			require.False(t, commonBytes(&a, &b), "%s and %s share bytes", describe(&a), describe(&b))
 		}
 		require.Equal(t, tensor.Disjoint(&a, &b), tensor.Disjoint(&b, &a), "%s and %s", describe(&a), describe(&b))
 		if !tensor.SelfOverlaps(&a) {
@@ -101,7 +103,7 @@ func TestDisjointViewsOfOneBuffer(t *testing.T) {
 		{"0-d inside a vector", strided(tensor.Float32, base, []int64{4}, []int64{1}), strided(tensor.Float32, base+8, nil, nil), false},
 		{"expanded beside", strided(tensor.Float32, base, []int64{4, 4}, []int64{0, 0}), strided(tensor.Float32, base+4, []int64{4}, []int64{1}), true},
 	} {
-		require.Equal(t, row.disjoint, !shareBytes(&row.a, &row.b), "%s: the row itself", row.name)
+		require.Equal(t, row.disjoint, !commonBytes(&row.a, &row.b), "%s: the row itself", row.name)
 		require.Equal(t, row.disjoint, tensor.Disjoint(&row.a, &row.b), row.name)
 		require.Equal(t, row.disjoint, tensor.Disjoint(&row.b, &row.a), row.name)
 	}

@@ -1,5 +1,5 @@
-// Package tensor describes operands: views of memory owned by the caller, with address, dtype, device, shape
-// and strides. It also decides whether two views overlap.
+// Package tensor describes operands: views of memory owned by the caller, with address, dtype,
+// device, shape and strides. It also decides whether two views overlap.
 package tensor
 
 import (
@@ -46,8 +46,9 @@ func (d Device) String() string {
 	return fmt.Sprintf("DLPack device %d:%d", d.Type, d.Index)
 }
 
-// Tensor is a view of memory owned by the caller. The struct has the layout of sw_tensor in pybind/pytensor, so
-// that a tensor passes from C to Go without a conversion. Data is an integer, invisible to the garbage collector.
+// Tensor is a view of memory owned by the caller. The struct has the layout of sw_tensor in
+// pybind/pytensor, so that a tensor passes from C to Go without a conversion. Data is an integer,
+// invisible to the garbage collector.
 type Tensor struct {
 	Data     uintptr // address of the first element; 0 when the tensor is empty
 	DType    DType
@@ -104,8 +105,8 @@ func (t *Tensor) Empty() bool {
 	return false
 }
 
-// Span is the half-open range of byte addresses that t touches, relative to its data: low <= 0 < high.
-// ok is false when an end is out of the address space.
+// Span is the half-open range of byte addresses that t touches, relative to its data: low <= 0 <
+// high. ok is false when an end is out of the address space.
 func (t *Tensor) Span() (low, high int64, ok bool) {
 	if t.Empty() {
 		return 0, 0, true
@@ -160,7 +161,8 @@ func mul(a, b int64) (int64, bool) {
 	return a * b, high == 0 && low <= math.MaxInt64
 }
 
-// Product is the number of elements of a shape, and whether it fits an int64. It is 0 if any extent is 0.
+// Product is the number of elements of a shape, and whether it fits an int64. It is 0 if any extent
+// is 0.
 func Product(shape []int64) (int64, bool) {
 	n, fits := int64(1), true
 	for _, e := range shape {

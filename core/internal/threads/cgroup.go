@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// cgroupQuota is the CPU quota of the control groups of this process in processors, rounded up; 0: no limit.
-// Control groups are nested, and the smallest quota on the path to the root applies. See cgroups(7).
+// cgroupQuota is the CPU quota of the control groups of this process in processors, rounded up; 0:
+// no limit. Control groups are nested, and the smallest quota on the path to the root applies. See
+// cgroups(7).
 func cgroupQuota() int { return quotaIn("") }
 
 // quotaIn is cgroupQuota for a file system below root; tests pass a folder.
@@ -45,7 +46,8 @@ type cgroupMount struct {
 	unified bool   // cgroup version 2
 }
 
-// parseMount reads a line of mountinfo: id, parent, device, root, mount point, options..., "-", type, source, options of the file system.
+// parseMount reads a line of mountinfo: id, parent, device, root, mount point, options..., "-",
+// type, source, options of the file system.
 func parseMount(line string) (m cgroupMount, ok bool) {
 	before, after, found := strings.Cut(line, " - ")
 	fields, kind := strings.Fields(before), strings.Fields(after)
@@ -69,14 +71,15 @@ func hasItem(list, item string) bool {
 	return false
 }
 
-// folder is the folder of the group in a line of /proc/self/cgroup (number:controllers:path), if the group
-// belongs to this hierarchy. A group outside the mounted part, as in a container, maps to the mount point.
+// folder is the folder of the group in a line of /proc/self/cgroup (number:controllers:path), if
+// the group belongs to this hierarchy. A group outside the mounted part, as in a container, maps to
+// the mount point.
 func (m *cgroupMount) folder(line string) (string, bool) {
-	parts := strings.SplitN(line, ":", 3)
-	if len(parts) < 3 || m.unified != (parts[0] == "0" && parts[1] == "") || !m.unified && !hasItem(parts[1], "cpu") {
+	fields := strings.SplitN(line, ":", 3)
+	if len(fields) < 3 || m.unified != (fields[0] == "0" && fields[1] == "") || !m.unified && !hasItem(fields[1], "cpu") {
 		return "", false
 	}
-	inside, found := strings.CutPrefix(parts[2], strings.TrimSuffix(m.root, "/"))
+	inside, found := strings.CutPrefix(fields[2], strings.TrimSuffix(m.root, "/"))
 	if !found || inside != "" && inside[0] != '/' || strings.HasPrefix(inside, "/..") {
 		inside = ""
 	}

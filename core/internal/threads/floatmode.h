@@ -2,10 +2,12 @@
 #define STERNWAY_FLOATMODE_H
 #include <stdint.h>
 
-/* The control bits of the floating-point unit that vector code and Go use: rounding, flushing of subnormal numbers, traps. */
+/* The control bits of the floating-point unit that vector code and Go use: rounding, flushing of
+   subnormal numbers, traps. */
 #if defined(__SSE2__)
 #include <xmmintrin.h>
-enum { SW_DEFAULT_MODE = 0x1f80, SW_STATUS = 0x3f }; /* to nearest, nothing flushed, everything masked; flags of what happened */
+/* Round to nearest, no flushing, all exceptions masked; the exception flags. */
+enum { SW_DEFAULT_MODE = 0x1f80, SW_STATUS = 0x3f };
 static inline unsigned sw_mode(void) { return _mm_getcsr() & ~(unsigned)SW_STATUS; }
 static inline void sw_set_mode(unsigned mode) { _mm_setcsr(mode | (_mm_getcsr() & SW_STATUS)); }
 #elif defined(__aarch64__)

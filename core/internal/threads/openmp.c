@@ -11,23 +11,27 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* GOMP_parallel is the function that GCC calls for `#pragma omp parallel`. The runtimes of LLVM and Intel export it too. */
+/* GOMP_parallel is the function that GCC calls for `#pragma omp parallel`. The runtimes of LLVM and
+   Intel export it too. */
 typedef struct {
   void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
   int (*max_threads)(void), (*in_parallel)(void), (*thread_num)(void), (*pause)(int);
 } runtime;
 
-/* Written by the main thread only, outside of parallel regions; read by the members of its teams. */
+/* Written by the main thread only, outside of parallel regions; read by the members of its
+   teams. */
 static runtime found;
 static unsigned long long searched; /* libraries loaded at the time of the last search */
 
 static int is_first_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
-/* A dl_iterate_phdr callback: stores the path of the first OpenMP runtime, or of the one in the torch package if there are several. */
+/* A dl_iterate_phdr callback: stores the path of the first OpenMP runtime, or of the one in the
+   torch package if there are several. */
 static int choose(struct dl_phdr_info *info, size_t size, void *path) {
   (void)size;
   const char *name = strrchr(info->dlpi_name, '/');
-  int openmp = name && (!strncmp(name, "/libgomp", 8) || !strncmp(name, "/libiomp5", 9) || !strncmp(name, "/libomp", 7));
+  int openmp = name && (!strncmp(name, "/libgomp", 8) || !strncmp(name, "/libiomp5", 9)
+                        || !strncmp(name, "/libomp", 7));
   if (openmp && (!*(const char **)path || strstr(info->dlpi_name, "/torch/"))) *(const char **)path = info->dlpi_name;
   return 0;
 }

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// pool is the worker pool of the CPU backend. Its goroutines take tasks of a run, beside the goroutine that
-// started the run.
+// pool is the worker pool of the CPU backend. Its goroutines take tasks of a run, beside the
+// goroutine that started the run.
 //
-// Waking a parked thread costs as much as a small run. An idle worker therefore spins for spinTime before it
-// parks, and the caller spins for completion.
+// Waking a parked thread costs as much as a small run. An idle worker therefore spins for spinTime
+// before it parks, and the caller spins for completion.
 //
-// A worker may start late, or lose its processor to another program for milliseconds. A run therefore waits
-// for started tasks only, never for a worker, and uses no workers while they recently cost more time than
-// they saved (updateBalance).
+// A worker may start late, or lose its processor to another program for milliseconds. A run
+// therefore waits for started tasks only, never for a worker, and uses no workers while they
+// recently cost more time than they saved (updateBalance).
 //
-// An OpenMP runtime, such as the one of torch, keeps its threads spinning after a parallel region, and they
-// compete with the workers for processors. In that case the OpenMP team runs the tasks (openmp.h).
+// An OpenMP runtime, such as the one of torch, keeps its threads spinning after a parallel region,
+// and they compete with the workers for processors. In that case the OpenMP team runs the tasks
+// (openmp.h).
 var pool struct {
 	sync.Mutex
 	idle []*poolWorker
@@ -30,8 +31,8 @@ var pool struct {
 	openMP   atomic.Bool  // prefer the OpenMP team, if there is one
 }
 
-// spinTime is how long an idle worker, and a caller that waits for its last tasks, spin before they park.
-// Runs that follow each other in a loop come sooner.
+// spinTime is how long an idle worker, and a caller that waits for its last tasks, spin before they
+// park. Runs that follow each other in a loop come sooner.
 const spinTime = 100 * time.Microsecond
 
 // Limits of pool.pause.
@@ -41,11 +42,12 @@ const (
 	pausePerLoss  = 64 // pause as a multiple of the time lost
 )
 
-// longestCredit is the largest balance of saved time. Workers may lose this much before a pause. It is
-// shorter than a scheduler time slice and longer than an interrupt.
+// longestCredit is the largest balance of saved time. Workers may lose this much before a pause. It
+// is shorter than a scheduler time slice and longer than an interrupt.
 const longestCredit = time.Millisecond
 
-// trialCredit is the balance after a pause. It covers waking a thread in the first run that uses workers again.
+// trialCredit is the balance after a pause. It covers waking a thread in the first run that uses
+// workers again.
 const trialCredit = 200 * time.Microsecond
 
 // poolWorker is one goroutine of the pool. It works on one job at a time.
@@ -61,8 +63,8 @@ var epoch = time.Now()
 // now is the time in nanoseconds on a monotonic clock.
 func now() int64 { return int64(time.Since(epoch)) }
 
-// submit assigns a job to n idle workers. It assigns fewer if other runs hold them or if the pool has
-// reached the number of processors less one.
+// submit assigns a job to n idle workers. It assigns fewer if other runs hold them or if the pool
+// has reached the number of processors less one.
 func submit(j *job, n int) {
 	limit := processors() - 1
 	pool.Lock()
@@ -115,10 +117,11 @@ func spinUntil(happened func() bool) bool {
 	return true
 }
 
-// updateBalance compares the time of a parallel run with its estimated serial time, both in nanoseconds, and
-// adds the difference to the balance of saved time. A balance below zero means that the processors are busy
-// with other work. The pool then switches between workers and the OpenMP team if it has the choice. If both
-// lost time, the next runs are serial for a pause that doubles with each further loss (exponential backoff).
+// updateBalance compares the time of a parallel run with its estimated serial time, both in
+// nanoseconds, and adds the difference to the balance of saved time. A balance below zero means
+// that the processors are busy with other work. The pool then switches between workers and the
+// OpenMP team if it has the choice. If both lost time, the next runs are serial for a pause that
+// doubles with each further loss (exponential backoff).
 func updateBalance(took, alone int64, choice bool) {
 	pause := pool.pause.Load()
 	balance := min(pool.saved.Load()+alone-took, int64(longestCredit))

@@ -38,12 +38,13 @@ func restore(t *testing.T) {
 	})
 }
 
-// disappoint is a run that lost more on workers than they can have saved, and please one that they paid for.
+// disappoint is a run that lost more on workers than they can have saved, and please one that they
+// paid for.
 func disappoint(choice bool) { updateBalance(3*int64(longestCredit), int64(longestCredit), choice) }
 func please(choice bool)     { updateBalance(600, 1000, choice) }
 
-// awaitIdleWorkers returns when every worker is idle. A worker is so a little after its last run has ended, and a run
-// does without a worker that is not.
+// awaitIdleWorkers returns when every worker is idle. A worker is so a little after its last run
+// has ended, and a run does without a worker that is not.
 func awaitIdleWorkers(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -53,7 +54,8 @@ func awaitIdleWorkers(t *testing.T) {
 	}, 10*time.Second, 100*time.Microsecond)
 }
 
-// Every task is done once, by workers that are awake, asleep, or busy with the run of another thread.
+// Every task is done once, by workers that are awake, asleep, or busy with the run of another
+// thread.
 func TestEveryTaskIsDoneOnce(t *testing.T) {
 	restore(t)
 	Set(3)
@@ -143,7 +145,8 @@ func TestARunWaitsForBegunTasks(t *testing.T) {
 	require.True(t, ended.Load())
 }
 
-// A panic of any goroutine reaches the caller, when no task is being done any more, and the pool works on.
+// A panic of any goroutine reaches the caller, when no task is being done any more, and the pool
+// works on.
 func TestPanicsReachTheCaller(t *testing.T) {
 	for range 50 {
 		for _, bad := range []int64{0, 37, 99} {
@@ -163,7 +166,8 @@ func TestPanicsReachTheCaller(t *testing.T) {
 	onTwo(100, func(int64) {})
 }
 
-// Between handing over a job and waking, a goroutine can be held up for as long as the worker takes to do the job and to fall asleep.
+// Between handing over a job and waking, a goroutine can be held up for as long as the worker takes
+// to do the job and to fall asleep.
 func TestWorkerToleratesALateWakeUp(t *testing.T) {
 	w := &poolWorker{number: 1, wake: make(chan struct{}, 1)}
 	go w.loop()
@@ -216,7 +220,8 @@ func TestWorkersForWork(t *testing.T) {
 	require.Zero(t, workersFor(1000, 1, 1e9))
 }
 
-// Runs go alone for a while after workers did not pay, longer each time, and not longer than longestPause.
+// Runs go alone for a while after workers did not pay, longer each time, and not longer than
+// longestPause.
 func TestWorkersThatDoNotPay(t *testing.T) {
 	restore(t)
 	require.True(t, workersAllowed())
@@ -279,7 +284,8 @@ func TestWorkersMayLoseWhatTheySaved(t *testing.T) {
 
 var programs [2]int // whose addresses do not change, as those on a stack do
 
-// What a task takes is remembered for each program and way of cutting its work; a measurement that was disturbed counts little.
+// What a task takes is remembered for each program and way of cutting its work; a measurement that
+// was disturbed counts little.
 func TestCosts(t *testing.T) {
 	a, b := unsafe.Pointer(&programs[0]), unsafe.Pointer(&programs[1])
 	costOf(a, 10, 1).Store(0)

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 )
 
+// This file distributes the tasks of a run among goroutines, with work stealing.
+
 func init() {
 	pool.saved.Store(int64(trialCredit))
 	if runtime.GOMAXPROCS(0) < 2 { // one P would let a long run in C delay every other goroutine
@@ -14,8 +16,8 @@ func init() {
 	}
 }
 
-// taskRange is the range of tasks that one goroutine of a run owns. Others steal from it when they have
-// finished their own.
+// taskRange is the range of tasks that one goroutine of a run owns. Others steal from it when they
+// have finished their own.
 type taskRange struct {
 	next atomic.Int64 // first task that is not taken
 	end  int64
@@ -25,15 +27,16 @@ type taskRange struct {
 // drain takes all remaining tasks and returns their number.
 func (r *taskRange) drain() int64 { return max(0, r.end-r.next.Swap(r.end)) }
 
-// Run calls body for every task, on this goroutine and, if the work is large enough, on workers of the pool.
-// start allocates the scratch of a goroutine and returns the function that releases it. grain is the number
-// of tasks that justify one more goroutine. program is the key under which the cost of a task is cached.
+// Run calls body for every task, on this goroutine and, if the work is large enough, on workers of
+// the pool. start allocates the scratch of a goroutine and returns the function that releases it.
+// grain is the number of tasks that justify one more goroutine. program is the key under which the
+// cost of a task is cached.
 //
-// Each goroutine owns a contiguous range of tasks, the same in every run with as many tasks, so that its
-// part of the operands stays in a nearby cache. A goroutine without tasks steals from the others. The caller
-// divides the work into tasks independently of the number of threads, so the result does not depend on it.
-// A panic of any goroutine reaches the caller. Workers have the default floating-point mode, which the caller
-// enters itself.
+// Each goroutine owns a contiguous range of tasks, the same in every run with as many tasks, so
+// that its part of the operands stays in a nearby cache. A goroutine without tasks steals from the
+// others. The caller divides the work into tasks independently of the number of threads, so the
+// result does not depend on it. A panic of any goroutine reaches the caller. Workers have the
+// default floating-point mode, which the caller enters itself.
 func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, func()), body func(scratch W, task int64)) {
 	if tasks <= 0 {
 		return
@@ -64,8 +67,8 @@ func Run[W any](program unsafe.Pointer, tasks, grain int64, start func() (W, fun
 	updateCost(cost, (now()-began)/tasks)
 }
 
-// runOnAll runs the tasks first..tasks-1 on this goroutine and n workers. It returns the nanoseconds of CPU
-// time per task that this goroutine measured; 0 if it ran none.
+// runOnAll runs the tasks first..tasks-1 on this goroutine and n workers. It returns the
+// nanoseconds of CPU time per task that this goroutine measured; 0 if it ran none.
 func runOnAll[W any](n int, first, tasks int64, start func() (W, func()), body func(scratch W, task int64), scratch W) (each int64) {
 	own := make([]taskRange, n+1)
 	for k, count := int64(0), tasks-first; k <= int64(n); k++ {

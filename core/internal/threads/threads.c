@@ -1,3 +1,4 @@
+/* The CPU time of a thread, and numbers of threads and processors (threads.h). */
 #define _GNU_SOURCE
 #include "threads.h"
 
@@ -16,8 +17,8 @@ int64_t sw_thread_time(void) {
 #include <sched.h>
 #include <string.h>
 
-/* at::get_num_threads(). torch keeps one global setting and copies it to the OpenMP runtime only in threads that use
-   torch. omp_get_max_threads() can therefore differ from it. */
+/* at::get_num_threads(). torch keeps one global setting and copies it to the OpenMP runtime only in
+   threads that use torch. omp_get_max_threads() can therefore differ from it. */
 static int (*_Atomic torch_threads)(void);
 static _Atomic unsigned long long searched; /* libraries loaded at the time of the last search */
 

@@ -8,7 +8,8 @@ int sw_torch_threads(void);
 /* The CPU time that this thread has used, in nanoseconds. */
 int64_t sw_thread_time(void);
 
-/* The number of processors in the affinity mask of this thread; 0 if the system does not report it. */
+/* The number of processors in the affinity mask of this thread; 0 if the system does not report
+   it. */
 int sw_affinity(void);
 
 /* The number of shared libraries that this process has loaded so far; it never falls. */

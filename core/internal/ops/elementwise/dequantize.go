@@ -15,13 +15,16 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// DequantizePerTokenBackward is the gradient of x = (q - zero_point[n]) scale[n], a scale for each token n, that is, for each
-// index of the leading dimensions of Shape:
+// DequantizePerTokenBackward is the gradient of x = (q - zero_point[n]) scale[n], a scale for each
+// token n, that is, for each index of the leading dimensions of Shape:
 //
-//	dx = dy scale[n],  dscale[n] = sum_d dy (q - zero_point[n]),  dzero_point[n] = -scale[n] sum_d dy
+//	dx = dy scale[n]
+//	dscale[n] = sum_d dy (q - zero_point[n])
+//	dzero_point[n] = -scale[n] sum_d dy
 //
-// Operands: dy [Shape], scale, q? [Shape], zero_point? -> dx [Shape], dscale?, dzero_point?. Values for a token have the shape
-// of the leading dimensions, with or without a last extent of 1. dscale needs q; dzero_point needs a floating zero_point.
+// Operands: dy [Shape], scale, q? [Shape], zero_point? -> dx [Shape], dscale?, dzero_point?. Values
+// for a token have the shape of the leading dimensions, with or without a last extent of 1. dscale
+// needs q; dzero_point needs a floating zero_point.
 type DequantizePerTokenBackward struct {
 	Shape      []int64       `json:"shape"`
 	DType      tensor.DType  `json:"dtype"`
@@ -29,14 +32,16 @@ type DequantizePerTokenBackward struct {
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
-// FakeQuantizePerTokenBackward is the gradient of quantise-dequantise with a straight-through rounding. With
-// t = round(x / scale) + zero_point and q = clamp(t, QuantMin, QuantMax), t inside the bounds or on them:
+// FakeQuantizePerTokenBackward is the gradient of quantise-dequantise with a straight-through
+// rounding. With t = round(x / scale) + zero_point and q = clamp(t, QuantMin, QuantMax), t inside
+// the bounds or on them:
 //
 //	dx = dy inside, 0 outside
 //	dscale[n] = sum_d dy ((q - zero_point) - x / scale) inside, dy (q - zero_point) outside
 //	dzero_point[n] = sum_d 0 inside, -dy scale outside
 //
-// (learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale).
+// (learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient
+// scale).
 //
 // Operands: dy [Shape], x [Shape], scale, zero_point? -> dx [Shape], dscale?, dzero_point?.
 type FakeQuantizePerTokenBackward struct {
@@ -61,8 +66,8 @@ var (
 	})
 )
 
-// DequantizeOp and FakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q, zero_point of dequantize;
-// dy, x, scale, zero_point of fake quantize.
+// DequantizeOp and FakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q,
+// zero_point of dequantize; dy, x, scale, zero_point of fake quantize.
 var (
 	DequantizeOp = Op{
 		inputs: 4, outputs: 3, denseInputs: 1, perToken: true,
@@ -98,7 +103,7 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := ops.Operand{Name: "q", Optional: true, Dtypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
+	q := ops.Operand{Name: "q", Optional: true, DTypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
 	p := t.problem([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, &DequantizeOp, 1, [4]float64{})
 	p.Aux = d.QDType.String()
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
@@ -125,7 +130,8 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	return p, nil
 }
 
-// tokenProblem builds the problems of both families: a row of Shape per token, and operands with one number per token.
+// tokenProblem builds the problems of both families: a row of Shape per token, and operands with
+// one number per token.
 type tokenProblem struct {
 	family     *ops.Family
 	shape      []int64
@@ -149,31 +155,31 @@ func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *t
 	return t, nil
 }
 
-// perToken are the accepted shapes of an operand with one number per token: [...] and [..., 1]. A tensor of rank 0
-// is one token of one element.
+// perToken are the accepted shapes of an operand with one number per token: [...] and [..., 1]. A
+// tensor of rank 0 is one token of one element.
 func (t *tokenProblem) perToken() [][]int64 {
 	lead := t.shape[:max(1, len(t.shape))-1]
 	return [][]int64{lead, append(append([]int64{}, lead...), 1)}
 }
 
 func (t *tokenProblem) data(name string) ops.Operand {
-	return ops.Operand{Name: name, Dtypes: []tensor.DType{t.element}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
+	return ops.Operand{Name: name, DTypes: []tensor.DType{t.element}, Like: "as the descriptor says", Shapes: [][]int64{t.shape}}
 }
 
 func (t *tokenProblem) scale() ops.Operand {
-	return ops.Operand{Name: "scale", Dtypes: []tensor.DType{t.scaleDType}, Like: "as the descriptor says", Shapes: t.perToken()}
+	return ops.Operand{Name: "scale", DTypes: []tensor.DType{t.scaleDType}, Like: "as the descriptor says", Shapes: t.perToken()}
 }
 
 func (t *tokenProblem) zeroPoint() ops.Operand {
 	dtypes := append([]tensor.DType{tensor.Int8, tensor.Uint8, tensor.Int32, tensor.Int64}, tensor.Floats...)
-	return ops.Operand{Name: "zero_point", Optional: true, Dtypes: dtypes, Shapes: t.perToken()}
+	return ops.Operand{Name: "zero_point", Optional: true, DTypes: dtypes, Shapes: t.perToken()}
 }
 
 func (t *tokenProblem) outputs() []ops.Operand {
 	return []ops.Operand{
-		{Name: "dx", Out: true, Dtypes: []tensor.DType{t.element}, Like: "like dy", Shapes: [][]int64{t.shape}},
-		{Name: "dscale", Out: true, Optional: true, Dtypes: []tensor.DType{t.scaleDType}, Like: "like scale", Shapes: t.perToken()},
-		{Name: "dzero_point", Out: true, Optional: true, Dtypes: tensor.Floats, Shapes: t.perToken()},
+		{Name: "dx", Out: true, DTypes: []tensor.DType{t.element}, Like: "like dy", Shapes: [][]int64{t.shape}},
+		{Name: "dscale", Out: true, Optional: true, DTypes: []tensor.DType{t.scaleDType}, Like: "like scale", Shapes: t.perToken()},
+		{Name: "dzero_point", Out: true, Optional: true, DTypes: tensor.Floats, Shapes: t.perToken()},
 	}
 }
 

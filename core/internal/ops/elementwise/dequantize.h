@@ -1,11 +1,12 @@
 #ifndef STERNWAY_OP_DEQUANTIZE_H
 #define STERNWAY_OP_DEQUANTIZE_H
 
-/* FakeQuantizePerTokenBackward over one block of runs. Computes dx per element, and dscale and dzero_point, the sums of their
-   terms, per run; the latter two may be NULL. scale and zero_point (rounded and clamped) have one number per run. The ratio
-   x / scale, which decides the level, is rounded to the type of the operands like in a forward of that type; terms are float64. */
-void sw_fake_quantize_f32(float *dx, double *dscale, double *dzero_point, const float *dy, const float *x, const float *scale,
-                          const float *zero_point, long run, float low, float high, long n);
-void sw_fake_quantize_f64(double *dx, double *dscale, double *dzero_point, const double *dy, const double *x, const double *scale,
-                          const double *zero_point, long run, double low, double high, long n);
+/* FakeQuantizePerTokenBackward over one block of runs. Computes dx per element, and dscale and
+   dzero_point, the sums of their terms, per run; the latter two may be NULL. scale and zero_point
+   (rounded and clamped) have one number per run. The ratio x / scale, which decides the level, is
+   rounded to the type of the operands like in a forward of that type; terms are float64. */
+void sw_fake_quantize_f32(float *dx, double *dscale, double *dzero_point, const float *dy, const float *x,
+                          const float *scale, const float *zero_point, long run, float low, float high, long n);
+void sw_fake_quantize_f64(double *dx, double *dscale, double *dzero_point, const double *dy, const double *x,
+                          const double *scale, const double *zero_point, long run, double low, double high, long n);
 #endif

@@ -2,15 +2,17 @@
 
 #include "tree_loops.h"
 
-/* x - q s, rounded once. The product of two float32 is exact in float64, and so is this difference where q is near x / s. */
+/* x - q s, rounded once. The product of two float32 is exact in float64, and so is this difference
+   where q is near x / s. */
 #if VECTOR == 64
 #define REST(x, q, s) (float)((double)(x) - (double)(q) * (double)(s))
 #else
 #define REST(x, q, s) __builtin_fmaf(-(q), s, x)
 #endif
 
-/* The constants of a token. A scale of 0 is the limit of small positive scales: x / 0 is infinite with the sign of x, for which
-   divisor is +0, and 0 / 0 is 0. inverse is 0 for scales of 0 and infinity, for which the residual inside the bounds is 0. */
+/* The constants of a token. A scale of 0 is the limit of small positive scales: x / 0 is infinite
+   with the sign of x, for which divisor is +0, and 0 / 0 is 0. inverse is 0 for scales of 0 and
+   infinity, for which the residual inside the bounds is 0. */
 typedef struct { float scale, zero, divisor, low, high; double inverse; int plain; } AT(token_f32);
 typedef struct { double scale, zero, divisor, low, high; } AT(token_f64);
 
@@ -30,11 +32,13 @@ INLINE AT(token_f64) AT(token_of_f64)(double scale, double zero, double low, dou
 /* x where mask is all ones, 0 where it is 0: a choice that never becomes a branch. */
 INLINE float AT(where)(uint32_t mask, float x) { return float_of(bits_of(x) & mask); }
 
-/* dx and the terms of n <= LANES elements, those of dzero_point without their factor scale. A NaN is outside, and stays a NaN in its
-   level. This one is for plain tokens. The level is decided in float32, as a forward in that type does it; terms are float64:
-   round(x / s) - x / s is round(q) - q, which is exact, less (x - q s) / s, where q is x / s in float32. */
-TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restrict dscale, double *restrict outside, const float *dy,
-                                               const float *x, const AT(token_f32) *token, long n, int scales, int shifts) {
+/* dx and the terms of n <= LANES elements, those of dzero_point without their factor scale. A NaN
+   is outside, and stays a NaN in its level. This one is for plain tokens. The level is decided in
+   float32, as a forward in that type does it; terms are float64: round(x / s) - x / s is round(q) -
+   q, which is exact, less (x - q s) / s, where q is x / s in float32. */
+TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restrict dscale, double *restrict outside,
+                                               const float *dy, const float *x, const AT(token_f32) *token, long n,
+                                               int scales, int shifts) {
   const AT(token_f32) t = *token;
   float level[LANES], rest[LANES], outer[LANES];
   for (long j = 0; j < n; j++) {
@@ -52,10 +56,11 @@ TARGET INLINE void AT(fake_quantize_lanes_f32)(float *restrict dx, double *restr
 }
 
 /* fake_quantize_lanes_f32 for tokens that are not plain. */
-TARGET static __attribute__((noinline)) void AT(fake_quantize_any_f32)(float *dx, double *dscale, double *outside, const float *dy, const float *x,
-                                                                       const AT(token_f32) *t, long n) {
+TARGET static __attribute__((noinline)) void AT(fake_quantize_any_f32)(float *dx, double *dscale, double *outside,
+    const float *dy, const float *x, const AT(token_f32) *t, long n) {
   for (long j = 0; j < n; j++) {
-    float g = dy[j], ratio = t->scale == 0 && x[j] == 0 ? 0 : x[j] / t->divisor, whole = rintf(ratio), q = whole + t->zero;
+    float g = dy[j], ratio = t->scale == 0 && x[j] == 0 ? 0 : x[j] / t->divisor, whole = rintf(ratio),
+        q = whole + t->zero;
     int inside = q >= t->low && q <= t->high;
     float level = q < t->low ? t->low : q > t->high ? t->high : q;
     double residual = t->inverse == 0 ? 0 : ((double)whole * t->scale - (double)x[j]) * t->inverse;
@@ -65,12 +70,13 @@ TARGET static __attribute__((noinline)) void AT(fake_quantize_any_f32)(float *dx
   }
 }
 
-TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *restrict dscale, double *restrict outside, const double *dy,
-                                               const double *x, const AT(token_f64) *token, long n, int scales, int shifts) {
+TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *restrict dscale, double *restrict outside,
+                                               const double *dy, const double *x, const AT(token_f64) *token, long n,
+                                               int scales, int shifts) {
   const AT(token_f64) t = *token;
   for (long j = 0; j < n; j++) {
-    double g = dy[j], v = x[j], ratio = ((t.scale == 0) & (v == 0)) ? 0 : v / t.divisor, whole = rint(ratio), q = whole + t.zero;
-    int inside = (q >= t.low) & (q <= t.high);
+    double g = dy[j], v = x[j], ratio = ((t.scale == 0) & (v == 0)) ? 0 : v / t.divisor, whole = rint(ratio),
+                                         q = whole + t.zero; int inside = (q >= t.low) & (q <= t.high);
     double level = q < t.low ? t.low : q > t.high ? t.high : q;
     dx[j] = inside ? g : 0;
     if (scales) dscale[j] = g * (inside ? whole - ratio : level - t.zero);
@@ -85,8 +91,9 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
 
 /* dx, and the sums of the terms over each run. */
 #define FAKE_QUANTIZE(suffix, type) \
-  TARGET INLINE void AT(fake_quantize_leaf_##suffix)(tree *dscale, tree *outside, type *dx, const type *dy, const type *x, \
-                                                     const AT(token_##suffix) *t, int scales, int shifts) { \
+  TARGET INLINE void AT(fake_quantize_leaf_##suffix)(tree *dscale, tree *outside, type *dx, const type *dy, \
+                                                     const type *x, const AT(token_##suffix) *t, int scales, \
+                                                     int shifts) { \
     double scale[LANES], shift[LANES], scale_part[LANES], shift_part[LANES]; \
     AT(fake_quantize_lanes_##suffix)(dx, scale, shift, dy, x, t, LANES, scales, shifts); \
     for (long i = LANES; i < LEAF; i += LANES) { \
@@ -98,9 +105,8 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
     if (shifts) AT(push)(outside, shift); \
   } \
   /* n <= LEAF elements: those that are left at an end, and those of an unusual token. */ \
-  TARGET static __attribute__((noinline)) void AT(fake_quantize_few_##suffix)(tree *dscale, tree *outside, type *dx, const type *dy, \
-                                                                              const type *x, const AT(token_##suffix) *t, long n, \
-                                                                              int scales, int shifts) { \
+  TARGET static __attribute__((noinline)) void AT(fake_quantize_few_##suffix)(tree *dscale, tree *outside, type *dx, \
+      const type *dy, const type *x, const AT(token_##suffix) *t, long n, int scales, int shifts) { \
     double scale[LEAF], shift[LEAF]; \
     if (!PLAIN_##suffix(*t)) ANY_##suffix(dx, scale, shift, dy, x, t, n); \
     for (long i = 0, m; PLAIN_##suffix(*t) && i < n; i += m) { \
@@ -110,8 +116,9 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
     if (scales) AT(push_part)(dscale, scale, n); \
     if (shifts) AT(push_part)(outside, shift, n); \
   } \
-  TARGET INLINE void AT(fake_quantize_runs_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, const type *x, const type *scale, \
-                                                     const type *zero, long run, type low, type high, long n, int scales, int shifts) { \
+  TARGET INLINE void AT(fake_quantize_runs_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, \
+                                                     const type *x, const type *scale, const type *zero, long run, \
+                                                     type low, type high, long n, int scales, int shifts) { \
     tree scale_sum, shift_sum; \
     scale_sum.depth = shift_sum.depth = scale_sum.leaves = shift_sum.leaves = 0; \
     for (long start = 0, k = 0; start < n; start += run, k++) { \
@@ -120,7 +127,8 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
       for (; PLAIN_##suffix(t) && i + LEAF <= end; i += LEAF) \
         AT(fake_quantize_leaf_##suffix)(&scale_sum, &shift_sum, dx + i, dy + i, x + i, &t, scales, shifts); \
       for (; i < end; i += LEAF) \
-        AT(fake_quantize_few_##suffix)(&scale_sum, &shift_sum, dx + i, dy + i, x + i, &t, LEAST(LEAF, end - i), scales, shifts); \
+        AT(fake_quantize_few_##suffix)(&scale_sum, &shift_sum, dx + i, dy + i, x + i, &t, LEAST(LEAF, end - i), \
+                                       scales, shifts); \
       if (scales) dscale[k] = AT(total)(&scale_sum); \
       if (shifts) { \
         double outside = AT(total)(&shift_sum); \
@@ -128,8 +136,9 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
       } \
     } \
   } \
-  TARGET static void AT(fake_quantize_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, const type *x, const type *scale, \
-                                                const type *zero, long run, type low, type high, long n) { \
+  TARGET static void AT(fake_quantize_##suffix)(type *dx, double *dscale, double *dzero, const type *dy, \
+                                                const type *x, const type *scale, const type *zero, long run, \
+                                                type low, type high, long n) { \
     switch ((dscale ? 2 : 0) + (dzero ? 1 : 0)) { \
     case 0: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 0, 0); break; \
     case 1: AT(fake_quantize_runs_##suffix)(dx, dscale, dzero, dy, x, scale, zero, run, low, high, n, 0, 1); break; \

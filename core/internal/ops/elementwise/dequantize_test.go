@@ -40,7 +40,7 @@ func TestDequantizeShapes(t *testing.T) {
 	for i, s := range tokenShapes {
 		trials = append(trials, coretest.Trial{
 			Reason: s.reason, Descriptor: elementwise.DequantizePerTokenBackward{Shape: s.shape, QDType: []tensor.DType{tensor.Int8, tensor.Uint8}[i%2]},
-			Dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}, Flat: i%3 == 0,
+			DTypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}, Flat: i%3 == 0,
 		})
 	}
 	coretest.Conform(t, trials)
@@ -51,7 +51,7 @@ func TestFakeQuantizeShapes(t *testing.T) {
 	for i, s := range tokenShapes {
 		trials = append(trials, coretest.Trial{
 			Reason: s.reason, Descriptor: elementwise.FakeQuantizePerTokenBackward{Shape: s.shape, QuantMin: -8, QuantMax: 7},
-			Dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}, Flat: i%3 == 1,
+			DTypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}, Flat: i%3 == 1,
 		})
 	}
 	coretest.Conform(t, trials)
@@ -63,11 +63,11 @@ func zeroPoints(name string, d ops.Descriptor, scaleDType string, values map[str
 	trials := []coretest.Trial{{Reason: name + " without zero_point, " + scaleDType, Descriptor: d, Without: without, Values: values}}
 	for _, dtype := range []tensor.DType{tensor.Int8, tensor.Uint8, tensor.Int32, tensor.Int64} {
 		trials = append(trials, coretest.Trial{Reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), Descriptor: d,
-			Dtypes: map[string]tensor.DType{"zero_point": dtype}, Without: without[1:], Values: values})
+			DTypes: map[string]tensor.DType{"zero_point": dtype}, Without: without[1:], Values: values})
 	}
 	for _, dtype := range tensor.Floats {
 		trials = append(trials, coretest.Trial{Reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), Descriptor: d,
-			Dtypes: map[string]tensor.DType{"zero_point": dtype, "dzero_point": dtype}, Values: values})
+			DTypes: map[string]tensor.DType{"zero_point": dtype, "dzero_point": dtype}, Values: values})
 	}
 	return trials
 }
@@ -80,7 +80,8 @@ func TestDequantizeDTypes(t *testing.T) {
 	}
 }
 
-// Integer zero points are usual within 1000 of 0, so most lie outside these bounds; fractions are rounded and clamped first.
+// Integer zero points are usual within 1000 of 0, so most lie outside these bounds; fractions are
+// rounded and clamped first.
 func TestFakeQuantizeDTypes(t *testing.T) {
 	single, shape := tensor.Float32, []int64{5, 66}
 	fractions := map[string]func(*rand.Rand) float64{"zero_point": func(r *rand.Rand) float64 { return float64(r.IntN(80)-40) / 2 }}
@@ -101,9 +102,9 @@ func TestDequantizeOperands(t *testing.T) {
 	zero := map[string]tensor.DType{"zero_point": tensor.BFloat16, "dzero_point": tensor.BFloat16}
 	coretest.Conform(t, []coretest.Trial{
 		{Reason: "dx alone", Descriptor: d, Without: []string{"q", "zero_point", "dscale", "dzero_point"}},
-		{Reason: "dzero_point needs no q", Descriptor: d, Without: []string{"q", "dscale"}, Dtypes: zero},
-		{Reason: "infinite and NaN dy", Descriptor: d, Values: odd, Dtypes: zero},
-		{Reason: "negative scale", Descriptor: d, Dtypes: zero, Values: map[string]func(*rand.Rand) float64{
+		{Reason: "dzero_point needs no q", Descriptor: d, Without: []string{"q", "dscale"}, DTypes: zero},
+		{Reason: "infinite and NaN dy", Descriptor: d, Values: odd, DTypes: zero},
+		{Reason: "negative scale", Descriptor: d, DTypes: zero, Values: map[string]func(*rand.Rand) float64{
 			"scale": func(r *rand.Rand) float64 { return -r.Float64() }}},
 	})
 }
@@ -127,13 +128,13 @@ func TestFakeQuantizeValues(t *testing.T) {
 		{Reason: "negative scale", Descriptor: d, Without: none, Values: map[string]func(*rand.Rand) float64{"scale": choice(-0.5, -2)}},
 		{Reason: "scale 0", Descriptor: d, Without: none, Values: map[string]func(*rand.Rand) float64{
 			"scale": choice(0, math.Copysign(0, -1)), "x": choice(0, 1, -1, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), 1e-7)}},
-		{Reason: "scale 0 beside a zero point", Descriptor: d, Dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32},
+		{Reason: "scale 0 beside a zero point", Descriptor: d, DTypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32},
 			Values: map[string]func(*rand.Rand) float64{"scale": choice(0, 0.5), "x": choice(0, 1, -1), "zero_point": choice(-20, 0, 2)}},
 		{Reason: "NaN x beside scale 0", Descriptor: d, Without: append(none, "dscale"), Values: map[string]func(*rand.Rand) float64{
 			"scale": always(0), "x": choice(0, math.NaN())}},
 		{Reason: "infinite and NaN scale", Descriptor: d, Without: none, Values: map[string]func(*rand.Rand) float64{
 			"scale": choice(math.Inf(1), math.Inf(-1), math.NaN()), "x": choice(0, 1, math.Inf(1))}},
-		{Reason: "NaN zero_point", Descriptor: d, Dtypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32},
+		{Reason: "NaN zero_point", Descriptor: d, DTypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32},
 			Values: map[string]func(*rand.Rand) float64{"zero_point": choice(math.NaN(), 2.5)}},
 	})
 }

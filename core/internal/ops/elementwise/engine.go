@@ -1,5 +1,5 @@
-// Package elementwise implements operations that map each element and sum over broadcast dimensions: lerp,
-// dequantize, fake quantize. One map-reduce engine runs all of them.
+// Package elementwise implements operations that map each element and sum over broadcast
+// dimensions: lerp, dequantize, fake quantize. One map-reduce engine runs all of them.
 package elementwise
 
 import (
@@ -13,13 +13,15 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Op is a pure function of one element, from inputs to outputs in the accumulator type. The engine stores each
-// output element by element, or sums it over the dimensions that its operand was broadcast along.
+// Op is a pure function of one element, from inputs to outputs in the accumulator type. The engine
+// stores each output element by element, or sums it over the dimensions that its operand was
+// broadcast along.
 //
-// Either products describes the outputs, or f32 and f64 compute a block of them. In a block, the outputs and the
-// first input have full length. Each other input has full length, or one number per run of equal length, or one
-// number for the block; an input in denseInputs always has full length. Absent inputs and outputs are nil. The
-// functions leave the sum of each run in sums, in float64: float32 roundings would dominate where terms cancel.
+// Either products describes the outputs, or f32 and f64 compute a block of them. In a block, the
+// outputs and the first input have full length. Each other input has full length, or one number per
+// run of equal length, or one number for the block; an input in denseInputs always has full length.
+// Absent inputs and outputs are nil. The functions leave the sum of each run in sums, in float64:
+// float32 roundings would dominate where terms cancel.
 type Op struct {
 	inputs, outputs int
 	denseInputs     uint8       // set of inputs that always have one number per element
@@ -28,13 +30,15 @@ type Op struct {
 	inputsOf        [3]uint8    // set of inputs that each output needs
 	// scalars sets the scalar arguments that depend on the operands of a run; nil: none do.
 	scalars func(scalar *[4]float64, args []tensor.Tensor)
-	// products describes the outputs if each is a product with the first input; nil: f32 and f64 compute them.
+	// products describes the outputs if each is a product with the first input; nil: f32 and f64
+	// compute them.
 	products func(scalar *[4]float64, args []tensor.Tensor) [3]product
 	f32      func(scalar *[4]float64, in, out [][]float32, sums [][]float64)
 	f64      func(scalar *[4]float64, in, out, sums [][]float64)
 }
 
-// product is an output x (y - z), where x is the first input, or the sum of such terms times input sumFactor.
+// product is an output x (y - z), where x is the first input, or the sum of such terms times input
+// sumFactor.
 type product struct {
 	y, z      factor
 	sumFactor int // index of an input with one number per sum; 0: none
@@ -53,15 +57,18 @@ type mapReduce struct {
 	element tensor.DType
 	scalar  [4]float64
 	shape   []int64
-	// axis[i][d] is the dimension of operand i that matches dimension d of the shape; -1 if the operand is broadcast.
+	// axis[i][d] is the dimension of operand i that matches dimension d of the shape; -1 if the
+	// operand is broadcast.
 	axis [cpu.MaxOperands][tensor.MaxRank]int8
-	// sums[o] is the set of dimensions that output o is summed over; 0: the output is stored element by element.
+	// sums[o] is the set of dimensions that output o is summed over; 0: the output is stored
+	// element by element.
 	sums   [cpu.MaxOperands]uint8
 	passes []reduction // one for each distinct set in sums
 	numSMs int         // multiprocessors
 }
 
-// reduction is the configuration of the sums over one set of dimensions. It depends on the shape alone.
+// reduction is the configuration of the sums over one set of dimensions. It depends on the shape
+// alone.
 type reduction struct {
 	dims    uint8
 	columns bool
@@ -70,13 +77,15 @@ type reduction struct {
 	chunks  int64 // parts that each sum is split into
 }
 
-// The kernel variants of an Op: map has no sums, rows sums along the fastest dimension, columns along slower ones.
+// The kernel variants of an Op: map has no sums, rows sums along the fastest dimension, columns
+// along slower ones.
 var (
 	mapKernels   = []string{"map", "rows", "columns"}
 	tokenKernels = []string{"map", "rows"}
 )
 
-// alignLeft matches an operand with one value per token to the leading dimensions; it is constant along the last.
+// alignLeft matches an operand with one value per token to the leading dimensions; it is constant
+// along the last.
 func (m *mapReduce) alignLeft(operand int) {
 	for d := range m.shape {
 		m.axis[operand][d] = int8(d)
@@ -127,7 +136,8 @@ func (m *mapReduce) prepare(numSMs int, cuda bool, preference ops.Preference) (o
 	return m, nil
 }
 
-// reductionOver is the reduction over a set of dimensions, along columns if the fastest dimension is kept.
+// reductionOver is the reduction over a set of dimensions, along columns if the fastest dimension
+// is kept.
 func (m *mapReduce) reductionOver(dims uint8, kernel string) reduction {
 	r := reduction{dims: dims, outputs: 1, kept: 1, chunks: 1}
 	for d, extent := range m.shape {
@@ -192,7 +202,8 @@ func (m *mapReduce) space(args []tensor.Tensor) cpu.Space {
 	return s
 }
 
-// pass is one iteration over the operands. inputs, stored and summed are sets of inputs and outputs.
+// pass is one iteration over the operands. inputs, stored and summed are sets of inputs and
+// outputs.
 type pass struct {
 	reduction *reduction // nil: nothing is summed
 	inputs    uint8
@@ -200,8 +211,8 @@ type pass struct {
 	summed    uint8
 }
 
-// plan divides a run into passes: one for each distinct set of summed dimensions. The first also stores the
-// outputs without sums.
+// plan divides a run into passes: one for each distinct set of summed dimensions. The first also
+// stores the outputs without sums.
 func (m *mapReduce) plan(args []tensor.Tensor) (list [cpu.MaxOperands]pass, n int) {
 	var stored uint8
 	summed := [cpu.MaxOperands]uint8{}
@@ -266,7 +277,8 @@ func (m *mapReduce) Geometry() string {
 	return text
 }
 
-// InPlace allows an output to be dy if it is the only output and not a sum: each element is read before it is written.
+// InPlace allows an output to be dy if it is the only output and not a sum: each element is read
+// before it is written.
 func (m *mapReduce) InPlace(args []tensor.Tensor, o int) bool {
 	for i := m.op.inputs; i < len(args); i++ {
 		if args[i].Given() && i != o {

@@ -17,7 +17,8 @@ func (k *devicePass) step(i int) int64 {
 	return 0
 }
 
-// isPerToken reports whether operand i has one number per token: it is constant along the fastest dimension.
+// isPerToken reports whether operand i has one number per token: it is constant along the fastest
+// dimension.
 func (k *devicePass) isPerToken(i int) bool {
 	return k.op.perToken && k.axis[i][len(k.shape)-1] < 0
 }
@@ -28,7 +29,8 @@ func (k *devicePass) readsElements(i int) bool { return k.inputs>>i&1 != 0 && !k
 // storesElements reports whether the pass stores output o element by element.
 func (k *devicePass) storesElements(o int) bool { return k.stored>>o&1 != 0 }
 
-// inputsStrided reports whether an input has a stride other than 0 or 1 along the fastest dimension.
+// inputsStrided reports whether an input has a stride other than 0 or 1 along the fastest
+// dimension.
 func (k *devicePass) inputsStrided() bool {
 	for i := range k.op.inputs {
 		if step := k.step(i); k.readsElements(i) && step != 0 && step != 1 {
@@ -38,8 +40,8 @@ func (k *devicePass) inputsStrided() bool {
 	return false
 }
 
-// outputsStrided reports whether a stored output, or without stored outputs an input, has a stride other than 0
-// or 1 along the fastest dimension.
+// outputsStrided reports whether a stored output, or without stored outputs an input, has a stride
+// other than 0 or 1 along the fastest dimension.
 func (k *devicePass) outputsStrided() bool {
 	for o := range k.op.outputs {
 		if step := k.step(k.op.inputs + o); k.storesElements(o) && step != 0 && step != 1 {
@@ -49,8 +51,8 @@ func (k *devicePass) outputsStrided() bool {
 	return k.stored == 0 && k.inputsStrided()
 }
 
-// vectorized reports whether every operand can be accessed in 16-byte vectors: each is dense and aligned in
-// every row, or constant along it.
+// vectorized reports whether every operand can be accessed in 16-byte vectors: each is dense and
+// aligned in every row, or constant along it.
 func (k *devicePass) vectorized() bool {
 	for i := range k.op.inputs {
 		if k.readsElements(i) && k.step(i) != 0 && !k.aligned(i) {
@@ -78,8 +80,8 @@ func (k *devicePass) aligned(i int) bool {
 	return true
 }
 
-// pack writes the argument of map, rows and columns. Dimensions are ordered fastest first: the fastest one, then
-// the kept ones, then the reduced ones.
+// pack writes the argument of map, rows and columns. Dimensions are ordered fastest first: the
+// fastest one, then the kept ones, then the reduced ones.
 func (k *devicePass) pack(l *launchConfig) {
 	var order [tensor.MaxRank]int
 	n := 0
@@ -125,8 +127,8 @@ func (k *devicePass) packKept(l *launchConfig) {
 	}
 }
 
-// accessBits has two bits per operand of a kernel set: the pass accesses it element by element; it is constant
-// along the fastest dimension.
+// accessBits has two bits per operand of a kernel set: the pass accesses it element by element; it
+// is constant along the fastest dimension.
 func (k *devicePass) accessBits(set *kernelSet) (bits uint64) {
 	at := 0
 	for _, i := range set.In {

@@ -96,7 +96,7 @@ func TestWordsByHand(t *testing.T) {
 			}
 			require.NoError(t, plan.RunOrdered(0, workspace, args))
 			require.Len(t, fake.Launches, len(row.launches))
-			at, _ := coretest.WordsOf(t, "mapreduce", "Walk")
+			at, _ := coretest.WordsOf(t, "mapreduce", "IterSpace")
 			if chunks := int64(fake.Launches[0].Words[at["chunks"]]); row.parted > 0 {
 				require.Greater(t, chunks, int64(1))
 				require.Equal(t, chunks*row.parted*4, plan.WorkspaceSize(), "a float32 for each part of each sum")
@@ -112,7 +112,7 @@ func TestWordsByHand(t *testing.T) {
 }
 
 func (w *wordsOfLaunch) require(t *testing.T, l *coretest.FakeLaunch, args []tensor.Tensor) {
-	at, header := coretest.WordsOf(t, "mapreduce", "Walk")
+	at, header := coretest.WordsOf(t, "mapreduce", "IterSpace")
 	operandAt, size := coretest.WordsOf(t, "mapreduce", "Operand")
 	require.Equal(t, w.symbol, l.Symbol)
 	if w.grid != 0 {

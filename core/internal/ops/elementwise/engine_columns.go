@@ -5,15 +5,16 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
-// Sums of columns, along slower dimensions. Rows are added in leaves of leafRows, and leaves in groups of
-// leafRows, so that the rounding error grows slowly.
+// Sums of columns, along slower dimensions. Rows are added in leaves of leafRows, and leaves in
+// groups of leafRows, so that the rounding error grows slowly.
 const (
 	leafRows       = 16
 	panelColumns   = 1024 // columns of a task that uses the product loops: their float64 sums stay in the L1 cache
 	maxColumnTasks = 256  // tasks beyond which partial sums cost more than they gain
 )
 
-// sumColumns sums along slower dimensions. A task owns a panel of adjacent columns and a part of the reduced indices.
+// sumColumns sums along slower dimensions. A task owns a panel of adjacent columns and a chunk of
+// the reduced indices.
 func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
 	width, rowsPerBlock := min(columns, panelColumns), int64(1)
 	if !h.inPlace { // a block holds several rows if rows are short
@@ -22,31 +23,31 @@ func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
 	}
 	panels := num.CeilDiv(columns, max(width, 1))
 	rowsPerTask := max(rowsPerBlock, cpu.Grain/max(width, 1), num.CeilDiv(reduced*kept*panels, maxColumnTasks))
-	parts := max(1, num.CeilDiv(reduced, rowsPerTask))
+	chunks := max(1, num.CeilDiv(reduced, rowsPerTask))
 	total := kept * columns
-	partial := h.partials(total * parts)
-	h.parallel(kept*panels*parts, func(w *worker[A], task int64) {
-		outer, panel, part := task/parts/panels, task/parts%panels, task%parts
+	partial := h.partials(total * chunks)
+	h.parallel(kept*panels*chunks, func(w *worker[A], task int64) {
+		outer, panel, chunk := task/chunks/panels, task/chunks%panels, task%chunks
 		left := panel * width
-		at := part*total + outer*columns + left
+		at := chunk*total + outer*columns + left
 		t := columnTask{index: outer*reduced*columns + left, pitch: columns, width: min(width, columns-left)}
 		for o := range partial {
 			if partial[o] != nil {
 				t.sums[o] = partial[o][at : at+t.width]
 			}
 		}
-		h.addColumns(w, &t, part*rowsPerTask, min(reduced, (part+1)*rowsPerTask), max(leafRows, rowsPerBlock), rowsPerBlock)
+		h.addColumns(w, &t, chunk*rowsPerTask, min(reduced, (chunk+1)*rowsPerTask), max(leafRows, rowsPerBlock), rowsPerBlock)
 	})
-	h.finish(partial, total, parts, func(sums, values []float64, first int64) {
+	h.finish(partial, total, chunks, func(sums, values []float64, first int64) {
 		clear(sums)
-		for part := range parts {
-			cpu.AddEach(sums, values[part*total+first:][:len(sums)])
+		for chunk := range chunks {
+			cpu.AddEach(sums, values[chunk*total+first:][:len(sums)])
 		}
 	})
 }
 
-// columnTask is a panel of columns: the index of its first element, the elements from row to row, the number of
-// columns, and the sums of each output.
+// columnTask is a panel of columns: the index of its first element, the elements from row to row,
+// the number of columns, and the sums of each output.
 type columnTask struct {
 	index, pitch, width int64
 	sums                [cpu.MaxOperands][]float64

@@ -11,6 +11,8 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file runs an operation of the engine on the CPU, block by block.
+
 // Host runs the Op over blocks of the operands on the CPU.
 func (m *mapReduce) Host(args []tensor.Tensor) {
 	if m.element == tensor.Float64 || m.op.products != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
@@ -57,8 +59,8 @@ type hostPass[A cpu.Accumulator] struct {
 	runs   [cpu.MaxOperands]bool // inputs that are constant along the run and are read once per run
 	// repeats are the inputs that are the same, and dense, in each run.
 	repeated [cpu.MaxOperands]bool
-	// inPlace: the product loops read and write every operand with one number per element in place. It is dense
-	// and of a suitable dtype.
+	// inPlace: the product loops read and write every operand with one number per element in place.
+	// It is dense and of a suitable dtype.
 	products [3]product
 	inPlace  bool
 }
@@ -80,7 +82,8 @@ func (h *hostPass[A]) prepareReads() {
 	h.inPlace = h.op.products != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
 }
 
-// allDirect reports whether the layout and dtype of every operand of the pass suit the product loops.
+// allDirect reports whether the layout and dtype of every operand of the pass suit the product
+// loops.
 func (h *hostPass[A]) allDirect() bool {
 	for i := range h.args {
 		out := i - h.op.inputs
@@ -150,8 +153,8 @@ func (h *hostPass[A]) runPass() {
 	}
 }
 
-// forEachBlock computes the indices first..end-1 block by block and calls done after each block. If h.run is not
-// 0, a block is a part of one run or several whole runs.
+// forEachBlock computes the indices first..end-1 block by block and calls done after each block. If
+// h.run is not 0, a block is a part of one run or several whole runs.
 func (h *hostPass[A]) forEachBlock(w *worker[A], first, end int64, done func(start, n int64)) {
 	size := cpu.BlockLen[A]()
 	if h.inPlace {

@@ -11,8 +11,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Launch configuration of the CUDA kernels of the engine. The number of chunks, which decides the order of
-// additions, depends on the shape and the number of SMs only; the rest also depends on strides and addresses.
+// Launch configuration of the CUDA kernels of the engine. The number of chunks, which decides the
+// order of additions, depends on the shape and the number of SMs only; the rest also depends on
+// strides and addresses.
 const (
 	SmallBlock        = 128 // threads per block of map and rows
 	rowBlocksPerSM    = 64  // blocks per SM that share few long sums of rows
@@ -27,8 +28,8 @@ type kernelSet struct {
 	Unroll  unroll
 }
 
-// unroll is the number of vectors that a thread loads before it uses them: MAP_UNROLL, ROWS_UNROLL and
-// COLUMNS_UNROLL in the CUDA sources.
+// unroll is the number of vectors that a thread loads before it uses them: MAP_UNROLL, ROWS_UNROLL
+// and COLUMNS_UNROLL in the CUDA sources.
 type unroll struct{ Mapped, Rows, Columns int64 }
 
 // Symbols are the kernels of each set, then the combine kernel, which adds partial sums.
@@ -58,7 +59,8 @@ func (m *mapReduce) kernelIndex(set int, kernel string) int {
 // vector is the number of elements of a 16-byte access.
 func (m *mapReduce) vector() int64 { return 16 / m.element.Size() }
 
-// chooseChunks sets the number of parts that each sum of r is split into, so that few long sums fill the device.
+// chooseChunks sets the number of parts that each sum of r is split into, so that few long sums
+// fill the device.
 func (m *mapReduce) chooseChunks(r *reduction) {
 	s := cpu.Space{N: len(m.shape)}
 	copy(s.Extent[:], m.shape)
@@ -83,8 +85,8 @@ func (m *mapReduce) chooseChunks(r *reduction) {
 	}
 }
 
-// rowConfig is the configuration of the rows kernel: `group` threads for each part of a sum, `lanes` of them along
-// the fastest dimension. A work item is the data that a group loads at once.
+// rowConfig is the configuration of the rows kernel: `group` threads for each part of a sum,
+// `lanes` of them along the fastest dimension. A work item is the data that a group loads at once.
 type rowConfig struct{ total, group, lanes, tiles, workItems int64 }
 
 func (m *mapReduce) configureRows(kept, vectors, reduced, unrolled int64, vectorized, strided bool) rowConfig {
@@ -115,8 +117,8 @@ func usefulThreads(vectors, unrolled int64, vectorized bool) int64 {
 	return vectors
 }
 
-// bestLanes is the power of two, at most `most`, that leaves the fewest threads idle. The largest one wins if at
-// most an eighth of the threads idle.
+// bestLanes is the power of two, at most `most`, that leaves the fewest threads idle. The largest
+// one wins if at most an eighth of the threads idle.
 func bestLanes(vectors, most int64) int64 {
 	best, bestIdle := int64(1), int64(math.MaxInt64)
 	for lanes := min(8, num.Pow2(vectors)); lanes <= most; lanes *= 2 {
@@ -128,8 +130,8 @@ func bestLanes(vectors, most int64) int64 {
 	return best
 }
 
-// columnLanes is the number of threads of a block along columns. The other dimension of the block shares the
-// reduced indices.
+// columnLanes is the number of threads of a block along columns. The other dimension of the block
+// shares the reduced indices.
 func columnLanes(vectors, reduced int64) int64 {
 	tall := num.Clamp(num.Pow2(reduced/32+1)/2, 1, 8)
 	return bestLanes(vectors, launch.BlockThreads/tall)

@@ -8,8 +8,10 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// multiply computes the outputs of n adjacent indices with the product loops in place. The sums of each run are
-// left in Block.Sums of the output.
+// This file computes outputs that are products of operands with the C loops of package cpu.
+
+// multiply computes the outputs of n adjacent indices with the product loops in place. The sums of
+// each run are left in Block.Sums of the output.
 func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 	run := min(h.run, n)
 	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
@@ -19,16 +21,16 @@ func (h *hostPass[A]) multiply(w *worker[A], start, n int64) {
 		case h.stored>>o&1 != 0:
 			h.append(w, o, cpu.Target{Out: place(i)}, start, n)
 		case h.summed>>o&1 != 0:
-			parts := w.blocks[i].Sums[:num.CeilDiv(n, run)]
-			clear(parts)
-			h.append(w, o, cpu.Target{Sums: addressOf(parts)}, start, n)
+			sums := w.blocks[i].Sums[:num.CeilDiv(n, run)]
+			clear(sums)
+			h.append(w, o, cpu.Target{Sums: addressOf(sums)}, start, n)
 		}
 	}
 	w.products.Run(h.element)
 }
 
-// multiplyColumns computes the outputs of rows of a panel with the product loops in place, and adds column sums
-// to w.leaf.
+// multiplyColumns computes the outputs of rows of a panel with the product loops in place, and adds
+// column sums to w.leaf.
 func (h *hostPass[A]) multiplyColumns(w *worker[A], t *columnTask, row, rows int64) {
 	start := t.index + row*t.pitch
 	place := func(i int) uintptr { return h.args[i].Data + uintptr(start*h.args[i].DType.Size()) }
@@ -69,7 +71,8 @@ func (h *hostPass[A]) append(w *worker[A], o int, to cpu.Target, start, n int64)
 	w.products.Append(to, h.factor(w, &t.y, w.numbers[2*o][:], start, n), h.factor(w, &t.z, w.numbers[2*o+1][:], start, n))
 }
 
-// factor is the memory of a factor of a block. numbers is scratch for a constant or for one number per run.
+// factor is the memory of a factor of a block. numbers is scratch for a constant or for one number
+// per run.
 func (h *hostPass[A]) factor(w *worker[A], f *factor, numbers []float64, start, n int64) cpu.FactorAt {
 	i := f.input
 	if i == 0 || h.inputs>>i&1 == 0 {

@@ -5,6 +5,8 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
+// This file sums outputs along the fastest dimensions on the CPU, in a fixed order.
+
 // sumRows sums along the fastest dimensions: sum k covers the indices k*reduced .. (k+1)*reduced-1.
 func (h *hostPass[A]) sumRows(kept, reduced int64) {
 	if reduced > cpu.Grain {
@@ -33,7 +35,8 @@ func (h *hostPass[A]) sumRows(kept, reduced int64) {
 	})
 }
 
-// addRows adds a block of output o, n values that begin at an index of the task, to the sums of their rows.
+// addRows adds a block of output o, n values that begin at an index of the task, to the sums of
+// their rows.
 func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduced int64) {
 	if h.inPlace || h.op.products == nil { // Block.Sums holds the sum of each run
 		run := min(max(1, h.run), n)
@@ -60,13 +63,14 @@ func (h *hostPass[A]) addRows(w *worker[A], sums []float64, o int, at, n, reduce
 	}
 }
 
-// sumLongRows splits every row into parts of cpu.Grain elements and adds the sums of the parts in a fixed tree.
+// sumLongRows splits every row into chunks of cpu.Grain elements and adds the sums of the chunks in
+// a fixed tree.
 func (h *hostPass[A]) sumLongRows(kept, reduced int64) {
-	parts := num.CeilDiv(reduced, cpu.Grain)
-	partial := h.partials(kept * parts)
-	h.parallel(kept*parts, func(w *worker[A], task int64) {
-		row, part := task/parts, task%parts
-		first := row*reduced + part*cpu.Grain
+	chunks := num.CeilDiv(reduced, cpu.Grain)
+	partial := h.partials(kept * chunks)
+	h.parallel(kept*chunks, func(w *worker[A], task int64) {
+		row, chunk := task/chunks, task%chunks
+		first := row*reduced + chunk*cpu.Grain
 		end := min(first+cpu.Grain, (row+1)*reduced)
 		h.forEachBlock(w, first, end, func(start, n int64) {
 			for o := range partial {
@@ -76,10 +80,10 @@ func (h *hostPass[A]) sumLongRows(kept, reduced int64) {
 			}
 		})
 	})
-	h.finish(partial, kept, parts, func(sums, values []float64, first int64) {
+	h.finish(partial, kept, chunks, func(sums, values []float64, first int64) {
 		for k := range sums {
-			row := (first + int64(k)) * parts
-			sums[k] = treeSum(values[row : row+parts])
+			row := (first + int64(k)) * chunks
+			sums[k] = treeSum(values[row : row+chunks])
 		}
 	})
 }
@@ -95,10 +99,11 @@ func (h *hostPass[A]) partials(n int64) [cpu.MaxOperands][]float64 {
 	return partial
 }
 
-// finish adds the parts of every sum and stores the results. add sets the sums from index first on.
-func (h *hostPass[A]) finish(partial [cpu.MaxOperands][]float64, total, parts int64, add func(sums, values []float64, first int64)) {
+// finish adds the chunks of every sum and stores the results. add sets the sums from index first
+// on.
+func (h *hostPass[A]) finish(partial [cpu.MaxOperands][]float64, total, chunks int64, add func(sums, values []float64, first int64)) {
 	size := cpu.BlockLen[A]()
-	perTask := max(size, cpu.Grain/parts/size*size)
+	perTask := max(size, cpu.Grain/chunks/size*size)
 	h.parallel(num.CeilDiv(total, perTask), func(w *worker[A], task int64) {
 		for first := task * perTask; first < min(total, (task+1)*perTask); first += size {
 			n := min(size, total-first)
@@ -128,8 +133,8 @@ func (h *hostPass[A]) storeSums(w *worker[A], o int, first int64, values []float
 	h.table[h.args[i].DType.Row()].Store(&w.blocks[i], &h.args[i], &v, first, wide)
 }
 
-// scaleSums multiplies the sums from index first on by an input with one number per sum; input 0: no factor. An
-// empty sum stays 0.
+// scaleSums multiplies the sums from index first on by an input with one number per sum; input 0:
+// no factor. An empty sum stays 0.
 func (h *hostPass[A]) scaleSums(w *worker[A], input int, first int64, sums []float64) {
 	if _, reduced, _ := h.space.Counts(); input == 0 || reduced == 0 {
 		return

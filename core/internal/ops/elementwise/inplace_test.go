@@ -15,7 +15,8 @@ import (
 	tensorpkg "github.com/sternway/sternway/core/internal/tensor"
 )
 
-// An output that is exactly an input: right where it is due, and elsewhere refused with every byte in place, but dy may be right.
+// An output that is exactly an input: right where it is due, and elsewhere refused with every byte
+// in place, but dy may be right.
 func TestInPlace(t *testing.T) {
 	shape := []int64{5, 67}
 	weight := ops.Scalar(0.3)
@@ -48,7 +49,7 @@ func TestInPlace(t *testing.T) {
 		{fake, []string{"zero_point", "dscale", "dzero_point"}, "dx", "x", false},
 		{fake, nil, "dx", "dy", false},
 	} {
-		c := coretest.Trial{Descriptor: row.descriptor, Without: row.without, Dtypes: zero}
+		c := coretest.Trial{Descriptor: row.descriptor, Without: row.without, DTypes: zero}
 		for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
 			t.Run(fmt.Sprintf("%s %s over %s without %v on %s", row.descriptor.Family(), row.output, row.input, row.without, device), func(t *testing.T) {
 				if device != tensorpkg.CPU {

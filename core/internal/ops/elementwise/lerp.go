@@ -12,8 +12,9 @@ import (
 //
 // each summed, in a fixed order, over the dimensions that its operand was broadcast along.
 //
-// Operands: dy [Shape], weight? [WeightShape], a? [AShape], b? [BShape] -> da? [AShape], db? [BShape], dweight? [WeightShape].
-// At least one output is given; da and db need weight, dweight needs a and b.
+// Operands: dy [Shape], weight? [WeightShape], a? [AShape], b? [BShape] -> da? [AShape], db?
+// [BShape], dweight? [WeightShape]. At least one output is given; da and db need weight, dweight
+// needs a and b.
 type LerpBackward struct {
 	Shape       []int64      `json:"shape"` // of dy
 	DType       tensor.DType `json:"dtype"`
@@ -72,7 +73,7 @@ func (d LerpBackward) Problem() (*ops.Problem, error) {
 		if name == "dy" {
 			like = "as the descriptor says"
 		}
-		return ops.Operand{Name: name, Out: out, Optional: name != "dy", Dtypes: []tensor.DType{d.DType}, Like: like, Shapes: [][]int64{shape}}
+		return ops.Operand{Name: name, Out: out, Optional: name != "dy", DTypes: []tensor.DType{d.DType}, Like: like, Shapes: [][]int64{shape}}
 	}
 	moved := int64(0) // dy, da and db
 	for _, shape := range [][]int64{d.Shape, aShape, bShape} {

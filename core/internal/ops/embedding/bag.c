@@ -1,3 +1,4 @@
+/* The loops of embedding bags (bag.h), for each processor. */
 #include "bag.h"
 
 #include <math.h>
@@ -41,18 +42,18 @@ static void store_single(const sw_bag_out *out, long row, const float *single) {
   if (step != 1) for (long i = 0; i < n; i++) to[i * step] = half[i];
 }
 
-/* Software prefetch distance: rows of weight are gathered, so BAG_LINES cache lines of the row BAG_AHEAD entries ahead are
-   prefetched. */
+/* Software prefetch distance: rows of weight are gathered, so BAG_LINES cache lines of the row
+   BAG_AHEAD entries ahead are prefetched. */
 enum { BAG_AHEAD = 6, BAG_LINES = 8 };
 
 static inline void ask_for(const char *line, long bytes) {
   for (long at = 0; at < bytes && at < 64 * BAG_LINES; at += 64) __builtin_prefetch(line + at);
 }
 
-INLINE const float *single_row(long narrow, const void *row, float *room, long n) {
+INLINE const float *single_row(long narrow, const void *row, float *scratch, long n) {
   if (narrow != BAG_F16 && narrow != BAG_BF16) return row;
-  (narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)(room, row, n);
-  return room;
+  (narrow == BAG_F16 ? sw_widen_f16 : sw_widen_bf16)(scratch, row, n);
+  return scratch;
 }
 
 #define LOOPS "bag_loops.h"

@@ -1,5 +1,5 @@
-// Package embedding implements operations on tables of rows that are looked up by index: the backward of
-// embedding bags, and the distinct rows of a list of indices.
+// Package embedding implements operations on tables of rows that are looked up by index: the
+// backward of embedding bags, and the distinct rows of a list of indices.
 package embedding
 
 import (
@@ -13,23 +13,25 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// EmbeddingBagBackward is the gradient of y[b] = reduce over the positions i of bag b of weight[indices[i]]. Bag b
-// has the positions from offsets[b] up to the next offset. Positions with index PaddingIdx do not count; with
-// IncludeLastOffset, neither do positions from the last offset on. Over all counted positions i of row v,
+// EmbeddingBagBackward is the gradient of y[b] = reduce over the positions i of bag b of
+// weight[indices[i]]. Bag b has the positions from offsets[b] up to the next offset. Positions with
+// index PaddingIdx do not count; with IncludeLastOffset, neither do positions from the last offset
+// on. Over all counted positions i of row v,
 //
 //	sum:   dweight[v] = sum per_sample_weights[i] dy[bag(i)]
 //	mean:  dweight[v] = sum dy[bag(i)] / (counted positions of bag(i))
 //	max:   dweight[v, d] = sum of dy[b, d] over the bags b with max_indices[b, d] = v
 //	d_per_sample_weights[i] = dot(dy[bag(i)], weight[indices[i]])
 //
-// ScaleGradByFreq divides row v by the number of its positions. Every row is written once; rows without positions
-// are zero. Sums are added in the order of positions.
+// ScaleGradByFreq divides row v by the number of its positions. Every row is written once; rows
+// without positions are zero. Sums are added in the order of positions.
 //
-// Operands: dy [NumBags, EmbeddingDim], indices [TotalIndices], offsets [NumBags], or [NumBags + 1] with
-// IncludeLastOffset, per_sample_weights? [TotalIndices] (sum; of DType or float32), max_indices?
-// [NumBags, EmbeddingDim] (max; the argmax that the forward saved: per element an index of its bag, or -1),
-// weight? [NumEmbeddings, EmbeddingDim] -> dweight? [NumEmbeddings, EmbeddingDim], d_per_sample_weights?
-// [TotalIndices] or, row by row, [NumBags, TotalIndices / NumBags] (sum; of DType or float32; needs weight).
+// Operands: dy [NumBags, EmbeddingDim], indices [TotalIndices], offsets [NumBags], or [NumBags + 1]
+// with IncludeLastOffset, per_sample_weights? [TotalIndices] (sum; of DType or float32),
+// max_indices? [NumBags, EmbeddingDim] (max; the argmax that the forward saved: per element an
+// index of its bag, or -1), weight? [NumEmbeddings, EmbeddingDim] -> dweight? [NumEmbeddings,
+// EmbeddingDim], d_per_sample_weights? [TotalIndices] or, row by row, [NumBags, TotalIndices /
+// NumBags] (sum; of DType or float32; needs weight).
 type EmbeddingBagBackward struct {
 	NumEmbeddings     int64         `json:"num_embeddings"`
 	EmbeddingDim      int64         `json:"embedding_dim"`
@@ -120,14 +122,14 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 	return &ops.Problem{
 		Family: embeddingBag, Element: d.DType, Aux: d.IndexDType.String(), Traffic: d.traffic(),
 		Operands: []ops.Operand{
-			{Name: "dy", Dtypes: element, Like: said, Shapes: [][]int64{dy}},
-			{Name: "indices", Dtypes: index, Like: said, Shapes: [][]int64{flat}},
-			{Name: "offsets", Dtypes: []tensor.DType{offsetDType}, Like: said, Shapes: [][]int64{offsets}},
-			{Name: "per_sample_weights", Optional: true, Dtypes: sample, Like: sampleLike, Shapes: [][]int64{flat}},
-			{Name: "max_indices", Optional: true, Dtypes: argmaxDTypes, Shapes: [][]int64{dy}},
-			{Name: "weight", Optional: true, Dtypes: element, Like: "like dy", Shapes: [][]int64{weight}},
-			{Name: "dweight", Out: true, Optional: true, Dtypes: element, Like: "like dy", Shapes: [][]int64{weight}},
-			{Name: "d_per_sample_weights", Out: true, Optional: true, Dtypes: sample, Like: sampleLike, Shapes: dsample},
+			{Name: "dy", DTypes: element, Like: said, Shapes: [][]int64{dy}},
+			{Name: "indices", DTypes: index, Like: said, Shapes: [][]int64{flat}},
+			{Name: "offsets", DTypes: []tensor.DType{offsetDType}, Like: said, Shapes: [][]int64{offsets}},
+			{Name: "per_sample_weights", Optional: true, DTypes: sample, Like: sampleLike, Shapes: [][]int64{flat}},
+			{Name: "max_indices", Optional: true, DTypes: argmaxDTypes, Shapes: [][]int64{dy}},
+			{Name: "weight", Optional: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
+			{Name: "dweight", Out: true, Optional: true, DTypes: element, Like: "like dy", Shapes: [][]int64{weight}},
+			{Name: "d_per_sample_weights", Out: true, Optional: true, DTypes: sample, Like: sampleLike, Shapes: dsample},
 		},
 		CheckPresence: d.checkPresence,
 		CheckValues:   d.checkValues,
@@ -149,7 +151,8 @@ func (d EmbeddingBagBackward) checkOptions() error {
 // Padding is the row of PaddingIdx, or -1.
 func (d EmbeddingBagBackward) Padding() int64 { return ops.PaddingRow(d.PaddingIdx, d.NumEmbeddings) }
 
-// traffic is the ideal memory traffic in bytes: dweight written, dy read, and per index one read and one sort pass.
+// traffic is the ideal memory traffic in bytes: dweight written, dy read, and per index one read
+// and one sort pass.
 func (d EmbeddingBagBackward) traffic() int64 {
 	high, elements := bits.Mul64(uint64(d.NumEmbeddings+d.NumBags), uint64(d.EmbeddingDim))
 	if high != 0 || elements > math.MaxInt64/16 {
@@ -177,24 +180,25 @@ func (d EmbeddingBagBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	return nil
 }
 
-// checkValues refuses offsets out of order and indices out of range. The operands are in host memory.
+// checkValues refuses offsets out of order and indices out of range. The operands are in host
+// memory.
 func (d EmbeddingBagBackward) checkValues(args []tensor.Tensor) *errs.Error {
 	if b := badOffset(&args[bagOffsets], d.TotalIndices); b >= 0 {
-		return d.refuseOffset(b, integersOf(&args[bagOffsets])(b))
+		return d.offsetError(b, integersOf(&args[bagOffsets])(b))
 	}
-	if k, bad := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); bad != nil {
-		return ops.RefuseIndex(embeddingBag.Name, "indices", fmt.Sprint("position ", k), *bad, d.NumEmbeddings)
+	if k, invalid := firstOutside(&args[bagIndices], 0, d.NumEmbeddings); invalid != nil {
+		return ops.IndexOutOfRange(embeddingBag.Name, "indices", fmt.Sprint("position ", k), *invalid, d.NumEmbeddings)
 	}
 	w := &args[BagMaxIndices]
 	if vector, one := asVector(w); one {
-		if _, bad := firstOutside(&vector, math.MinInt64, d.NumEmbeddings); bad == nil {
+		if _, invalid := firstOutside(&vector, math.MinInt64, d.NumEmbeddings); invalid == nil {
 			return nil
 		}
 	}
 	for b := range w.Shape[0] {
 		row := rowOf(w, b)
-		if k, bad := firstOutside(&row, math.MinInt64, d.NumEmbeddings); bad != nil && d.hasCountedPosition(args, b) {
-			return d.refuseArgmax(b, k, *bad)
+		if k, invalid := firstOutside(&row, math.MinInt64, d.NumEmbeddings); invalid != nil && d.hasCountedPosition(args, b) {
+			return d.argmaxError(b, k, *invalid)
 		}
 	}
 	return nil
@@ -214,8 +218,8 @@ func (d EmbeddingBagBackward) hasCountedPosition(args []tensor.Tensor, bag int64
 	return false
 }
 
-// badOffset is the index of the first invalid offset, or -1. The first offset must be 0, and each further one
-// must lie between its predecessor and the total.
+// badOffset is the index of the first invalid offset, or -1. The first offset must be 0, and each
+// further one must lie between its predecessor and the total.
 func badOffset(t *tensor.Tensor, total int64) int64 {
 	if t.DType == tensor.Int32 {
 		return outOfOrder(stridedOf[int32](t), t.Shape[0], total)
@@ -235,11 +239,11 @@ func outOfOrder[I int32 | int64](l stridedVec[I], n, total int64) int64 {
 	return -1
 }
 
-func (d EmbeddingBagBackward) refuseOffset(bag, value int64) *errs.Error {
+func (d EmbeddingBagBackward) offsetError(bag, value int64) *errs.Error {
 	wanted := fmt.Sprintf("in order, from 0 to at most %d indices", d.TotalIndices)
 	return errs.New(errs.InvalidProblem, embeddingBag.Name, "offsets", wanted, fmt.Sprintf("%d at bag %d", value, bag), "")
 }
 
-func (d EmbeddingBagBackward) refuseArgmax(bag, column, value int64) *errs.Error {
-	return ops.RefuseIndex(embeddingBag.Name, "max_indices", fmt.Sprintf("[%d, %d]", bag, column), value, d.NumEmbeddings)
+func (d EmbeddingBagBackward) argmaxError(bag, column, value int64) *errs.Error {
+	return ops.IndexOutOfRange(embeddingBag.Name, "max_indices", fmt.Sprintf("[%d, %d]", bag, column), value, d.NumEmbeddings)
 }

@@ -5,7 +5,8 @@
 /* Addresses are integers, because Go owns the memory. */
 enum { BAG_F32, BAG_F64, BAG_F16, BAG_BF16 }; /* indices of tensor.DTypeRows in Go */
 
-/* Rows of an output, of the storage type that `narrow` says. single: room for two rows of float32. */
+/* Rows of an output, of the storage type that `narrow` says. single: scratch for two rows of
+   float32. */
 typedef struct {
   uintptr_t data, single;
   long row, column, rows, columns, narrow; /* the first two are strides */
@@ -13,14 +14,16 @@ typedef struct {
 
 void sw_bag_zeros(const sw_bag_out *);
 
-/* Functions with suffix _wide read indices of bags, rows and entries as uint64_t, the others as uint32_t. */
+/* Functions with suffix _wide read indices of bags, rows and entries as uint64_t, the others as
+   uint32_t. */
 
-/* Row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made in float64, and divided by their number
-   where by_frequency is set. scales may be 0; where of_bags is set, they are those of bags. dy has columns without gaps, in float32 or
-   float64. room: a row of float64. */
+/* Row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made
+   in float64, and divided by their number where by_frequency is set. scales may be 0; where of_bags
+   is set, they are those of bags. dy has columns without gaps, in float32 or float64. scratch: a
+   row of float64. */
 typedef struct {
   sw_bag_out out;
-  uintptr_t dy, bags, scales, begin, room;
+  uintptr_t dy, bags, scales, begin, scratch;
   long dy_bag, of_bags, by_frequency;
 } sw_bag_rows;
 
@@ -29,7 +32,8 @@ void sw_bag_rows_f64(const sw_bag_rows *);
 void sw_bag_rows_f32_wide(const sw_bag_rows *);
 void sw_bag_rows_f64_wide(const sw_bag_rows *);
 
-/* Element `at` of the rows is a sum of the values of its terms, made in float64: sums and, for values of float64, lost are room for all rows. */
+/* Element `at` of the rows is a sum of the values of its terms, made in float64: sums and, for
+   values of float64, lost are scratch for all rows. */
 typedef struct { uint32_t at; float value; } sw_bag_term_f32;
 typedef struct { uint32_t at; double value; } sw_bag_term_f64;
 typedef struct { uint64_t at; float value; } sw_bag_term_f32_wide;
@@ -46,12 +50,13 @@ void sw_bag_terms_f64(const sw_bag_terms *);
 void sw_bag_terms_f32_wide(const sw_bag_terms *);
 void sw_bag_terms_f64_wide(const sw_bag_terms *);
 
-/* Element first + e of the output, counted row by row, is dot(dy of bags[e], row rows[e] of weight), both without gaps; 0 where rows[e] is
-   no row, all bits set. Each is as wide as the function says, or of 16 bits, as dy_narrow and weight_narrow say. dots: room for n. room: a
+/* Element first + e of the output, counted row by row, is dot(dy of bags[e], row rows[e] of
+   weight), both without gaps; 0 where rows[e] is no row, all bits set. Each is as wide as the
+   function says, or of 16 bits, as dy_narrow and weight_narrow say. dots: scratch for n. scratch: a
    row of weight in float64, and one in float32. */
 typedef struct {
   sw_bag_out out;
-  uintptr_t dy, weight, bags, rows, dots, room;
+  uintptr_t dy, weight, bags, rows, dots, scratch;
   long first, n, dy_bag, weight_row, columns, dy_narrow, weight_narrow;
 } sw_bag_dots;
 void sw_bag_dots_f32(const sw_bag_dots *);

@@ -9,28 +9,32 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Mode max on the CPU: each element of dy is added to one element of dweight, in the row of its argmax.
+// Mode max on the CPU: each element of dy is added to one element of dweight, in the row of its
+// argmax.
 
-// bagTerm is an element of dy and the element of dweight that it is added to, counted from the start of its bucket.
+// bagTerm is an element of dy and the element of dweight that it is added to, counted from the
+// start of its bucket.
 type bagTerm[N number, A cpu.Accumulator] struct {
 	at    N
 	value A
 }
 
-// bagTerms are the terms in the order of buckets; the accumulator of the run decides which slice is used.
+// bagTerms are the terms in the order of buckets; the accumulator of the run decides which slice is
+// used.
 type bagTerms[N number] struct {
 	singles []bagTerm[N, float32]
 	doubles []bagTerm[N, float64]
 }
 
-// sumArgmax writes dweight in mode max. Terms are sorted by bucket, and the sums of a bucket fit in the cache.
+// sumArgmax writes dweight in mode max. Terms are sorted by bucket, and the sums of a bucket fit in
+// the cache.
 func (h *hostBags[N]) sumArgmax() {
 	n := h.NumBags * h.EmbeddingDim
 	if h.counted() == 0 {
 		n = 0
 	}
 	b := &h.buckets
-	b.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
+	b.divide(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Accumulator().Size())
 	total := b.count(func(w *bagWorker[N], counts []N, first, end int64) {
 		w.rows = h.readArgmax(grow(w.rows, end-first), first)
 		for _, row := range w.rows {
@@ -49,8 +53,8 @@ func (h *hostBags[N]) sumArgmax() {
 	b.each(h.NumEmbeddings, h.sumTerms)
 }
 
-// visitColumns visits n elements of dy from index first on as ranges of columns within bags. at counts elements
-// from first on.
+// visitColumns visits n elements of dy from index first on as ranges of columns within bags. at
+// counts elements from first on.
 func (h *hostBags[N]) visitColumns(first, n int64, visit func(at, bag, column, columns int64)) {
 	for at := int64(0); at < n; {
 		bag := (first + at) / h.EmbeddingDim
@@ -61,7 +65,8 @@ func (h *hostBags[N]) visitColumns(first, n int64, visit func(at, bag, column, c
 	}
 }
 
-// readArgmax sets rows to the argmax of the elements of dy from index first on; noRow if an element does not count.
+// readArgmax sets rows to the argmax of the elements of dy from index first on; noRow if an element
+// does not count.
 func (h *hostBags[N]) readArgmax(rows []N, first int64) []N {
 	all, one := asVector(&h.args[BagMaxIndices])
 	if one {
@@ -82,7 +87,8 @@ func (h *hostBags[N]) readArgmax(rows []N, first int64) []N {
 	return h.withoutPadding(rows)
 }
 
-// placeTerms sorts the elements of dy by bucket. The order within a bucket stays the order of elements.
+// placeTerms sorts the elements of dy by bucket. The order within a bucket stays the order of
+// elements.
 func placeTerms[N number, A cpu.Accumulator](h *hostBags[N], terms []bagTerm[N, A]) {
 	shift, width := h.buckets.shift, N(h.EmbeddingDim)
 	mask := N(1)<<shift - 1

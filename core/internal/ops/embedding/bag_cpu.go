@@ -14,8 +14,10 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// hostBags is one run on the CPU. Pools keep its memory for the next run, because page faults of fresh memory would
-// take longer than the computation.
+// This file computes the gradients of embedding bags on the CPU.
+
+// hostBags is one run on the CPU. Pools keep its memory for the next run, because page faults of
+// fresh memory would take longer than the computation.
 type hostBags[N number] struct {
 	*BagProgram
 	args    []tensor.Tensor
@@ -34,13 +36,13 @@ type occurrence[N number] struct{ row, bag N }
 
 // bagWorker is the scratch memory of one goroutine; pools keep it between runs.
 type bagWorker[N number] struct {
-	rows, bags, begin        []N
-	scales, room, sums, lost []float64
-	single, copied           []float32
-	block64                  cpu.Block[float64]
-	sumRows                  C.sw_bag_rows
-	sumTerms                 C.sw_bag_terms
-	dots                     C.sw_bag_dots
+	rows, bags, begin           []N
+	scales, scratch, sums, lost []float64
+	single, copied              []float32
+	block64                     cpu.Block[float64]
+	sumRows                     C.sw_bag_rows
+	sumTerms                    C.sw_bag_terms
+	dots                        C.sw_bag_dots
 }
 
 // bagPools recycle memory between runs, for 32-bit and for 64-bit counts.
@@ -93,7 +95,8 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	pool.Put(h)
 }
 
-// needsWide reports whether rows, bags, positions, or the elements of a bucket in mode max need 64-bit counts.
+// needsWide reports whether rows, bags, positions, or the elements of a bucket in mode max need
+// 64-bit counts.
 func (d EmbeddingBagBackward) needsWide() bool {
 	most := max(d.NumEmbeddings, d.NumBags, d.TotalIndices)
 	if d.Mode == "max" {
@@ -115,7 +118,8 @@ func (h *hostBags[N]) readOffsets() {
 // counted is the number of positions in bags, padding included.
 func (h *hostBags[N]) counted() int64 { return int64(h.first[h.NumBags]) }
 
-// readRows sets rows to the rows of the positions from first on; noRow if a position does not count.
+// readRows sets rows to the rows of the positions from first on; noRow if a position does not
+// count.
 func (h *hostBags[N]) readRows(rows []N, first int64) []N {
 	readIntegers(rows, &h.args[bagIndices], first)
 	for k := max(0, h.counted()-first); k < int64(len(rows)); k++ {
@@ -136,7 +140,8 @@ func (h *hostBags[N]) withoutPadding(rows []N) []N {
 	return rows
 }
 
-// readBags sets bags to the bags of the positions from first on. Positions after the last bag are left unset.
+// readBags sets bags to the bags of the positions from first on. Positions after the last bag are
+// left unset.
 func (h *hostBags[N]) readBags(bags []N, first int64) []N {
 	bag, _ := slices.BinarySearch(h.first[1:], N(first)+1)
 	end := min(h.counted()-first, int64(len(bags)))
@@ -172,7 +177,7 @@ func (h *hostBags[N]) sumOccurrences() {
 	}
 	weighted := h.args[BagSampleWeights].Given()
 	n, shift := h.counted(), &h.buckets.shift
-	h.buckets.cut(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Size())
+	h.buckets.divide(h.NumEmbeddings, n, h.EmbeddingDim, h.DType.Size())
 	total := h.buckets.count(func(w *bagWorker[N], counts []N, first, end int64) {
 		w.rows = h.readRows(grow(w.rows, end-first), first)
 		for _, row := range w.rows {
@@ -220,7 +225,8 @@ func (h *hostBags[N]) readScales(w *bagWorker[N], out []float64, first int64) []
 	return out
 }
 
-// sumRows sorts the occurrences first..end-1 of one bucket by row (counting sort) and writes the rows.
+// sumRows sorts the occurrences first..end-1 of one bucket by row (counting sort) and writes the
+// rows.
 func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 	out := h.rowsOut(w, row, rows)
 	if first == end {
@@ -228,7 +234,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 		return
 	}
 	own := h.list[first:end]
-	w.begin, w.bags, w.room = grow(w.begin, rows+2), grow(w.bags, int64(len(own))), grow(w.room, h.EmbeddingDim)
+	w.begin, w.bags, w.scratch = grow(w.begin, rows+2), grow(w.bags, int64(len(own))), grow(w.scratch, h.EmbeddingDim)
 	clear(w.begin)
 	for _, o := range own {
 		w.begin[int64(o.row)-row+2]++
@@ -257,7 +263,7 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 		}
 		*at++
 	}
-	c.bags, c.begin, c.room = addressOf(w.bags), addressOf(w.begin), addressOf(w.room)
+	c.bags, c.begin, c.scratch = addressOf(w.bags), addressOf(w.begin), addressOf(w.scratch)
 	switch double := h.DType == tensor.Float64; {
 	case h.Wide && double:
 		C.sw_bag_rows_f64_wide(c)

@@ -62,7 +62,8 @@ func TestEmbeddingBagRepeats(t *testing.T) {
 	}
 }
 
-// Runs lend each other their memory: what one leaves there is nothing to the next, larger or smaller, nor to one at the same time.
+// Runs lend each other their memory: what one leaves there is nothing to the next, larger or
+// smaller, nor to one at the same time.
 func TestEmbeddingBagRunsShareMemory(t *testing.T) {
 	padding := int64(0)
 	var group sync.WaitGroup

@@ -11,8 +11,10 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// BagProgram is the program of an EmbeddingBagBackward. Every sum is added in the order of positions, so all
-// kernels are deterministic.
+// This file selects and launches the kernels of embedding bags.
+
+// BagProgram is the program of an EmbeddingBagBackward. Every sum is added in the order of
+// positions, so all kernels are deterministic.
 type BagProgram struct {
 	EmbeddingBagBackward
 	padding      int64 // row that does not count, or -1
@@ -39,7 +41,8 @@ func (d EmbeddingBagBackward) compile(_ *ops.Problem, numSMs int, cuda bool, pre
 	return p, nil
 }
 
-// checkDeviceCounts refuses counts that do not fit the entries of the sort on a GPU, pairs of 32-bit integers.
+// checkDeviceCounts refuses counts that do not fit the entries of the sort on a GPU, pairs of
+// 32-bit integers.
 func (d EmbeddingBagBackward) checkDeviceCounts() error {
 	op, counts := embeddingBag.Name, []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices"}
 	if err := ops.CheckCounts(op, counts, d.NumEmbeddings, d.EmbeddingDim, d.NumBags, d.TotalIndices); err != nil {
@@ -97,7 +100,8 @@ func (p *BagProgram) Geometry() string {
 	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.Passes())
 }
 
-// bagLaunch holds the launch arguments of a kernel apart from the operands and the workspace layout.
+// bagLaunch holds the launch arguments of a kernel apart from the operands and the workspace
+// layout.
 type bagLaunch struct {
 	from, to, pass, tiles      int64
 	lanes, slices, chunkBlocks int64
@@ -136,7 +140,8 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	return r.err
 }
 
-// sort sorts the positions by row (radix sort) and returns the offset of the sorted entries in the workspace.
+// sort sorts the positions by row (radix sort) and returns the offset of the sorted entries in the
+// workspace.
 func (r *bagRun) sort() (sorted int64) {
 	if r.TotalIndices == 0 {
 		return 0
@@ -178,7 +183,7 @@ func (r *bagRun) sumRows(sorted int64) {
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
 			r.launch(bagArgmax, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
-			r.launch(bagCollect, num.CeilDiv(r.TotalIndices, BagCollected*launch.BlockThreads), l)
+			r.launch(bagCollect, num.CeilDiv(r.TotalIndices, BagGathered*launch.BlockThreads), l)
 		}
 		r.launch(bagBounds, num.CeilDiv(max(r.unitCount()+1, r.Chunks(1)), launch.BlockThreads), l)
 	}
@@ -192,14 +197,16 @@ func (r *bagRun) sumRows(sorted int64) {
 	}
 }
 
-// halvesSlices reports whether the part of dy under one slice of columns exceeds the L2 cache, and fits if slices are
-// half as wide. In mode max this does not pay: most entries contribute to few columns, and each slice reads them again.
+// halvesSlices reports whether the part of dy under one slice of columns exceeds the L2 cache, and
+// fits if slices are half as wide. In mode max this does not pay: most entries contribute to few
+// columns, and each slice reads them again.
 func (r *bagRun) halvesSlices(l bagLaunch) bool {
 	size := r.NumBags * l.lanes * 16
 	return l.wide && l.lanes == 32 && size > BagL2Bytes && size <= 2*BagL2Bytes && r.TotalIndices > 4*r.NumBags && r.Mode != "max"
 }
 
-// rowLaunch divides a row of dy, and of another matrix, among threads: in 16-byte accesses if both matrices allow it.
+// rowLaunch divides a row of dy, and of another matrix, among threads: in 16-byte accesses if both
+// matrices allow it.
 func (r *bagRun) rowLaunch(matrix int) (l bagLaunch) {
 	v := 16 / r.DType.Size()
 	dy, other := &r.args[bagDy], &r.args[matrix]
@@ -247,7 +254,8 @@ func flagWord(on bool) int64 {
 	return 0
 }
 
-// operand packs the address and strides of an operand, and for operands of several dtypes the element width.
+// operand packs the address and strides of an operand, and for operands of several dtypes the
+// element width.
 func (r *bagRun) operand(i int) {
 	t := &r.args[i]
 	r.q.Address(i, t.Data)

@@ -3,11 +3,12 @@
 /* Columns that are summed at once, with their sums in registers. */
 enum { AT(BAG_TILE) = VECTOR / 8 };
 
-/* float32 terms are added in float64. float64 terms use compensated summation with Knuth's TwoSum; the compensation is
-   dropped if the sum is not finite. */
+/* float32 terms are added in float64. float64 terms use compensated summation with Knuth's TwoSum;
+   the compensation is dropped if the sum is not finite. */
 #define ADD_f32(sum, lost, x) do { sum += x; (void)lost; } while (0)
 #define ADD_f64(sum, lost, x) \
-  do { double term = x, next = sum + term, part = next - sum; lost += (sum - (next - part)) + (term - part); sum = next; } while (0)
+  do { double term = x, next = sum + term, part = next - sum; lost += (sum - (next - part)) + (term - part); \
+      sum = next; } while (0)
 #define WHOLE_f32(sum, lost) (sum)
 #define WHOLE_f64(sum, lost) (isfinite(sum) ? (sum) + (lost) : (sum))
 
@@ -25,9 +26,11 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
   if ((char *)single != to) store_single(out, row, single);
 }
 
-/* name: of the functions; suffix, type: what they add; index: numbers of bags, entries and elements. */
+/* name: of the functions; suffix, type: what they add; index: numbers of bags, entries and
+   elements. */
 #define BAG_ROWS(name, suffix, type, index) \
-  TARGET INLINE void AT(bag_tile_##name)(double *out, const type *dy, long step, const index *bags, const double *scales, long of_bags, long n, long count) { \
+  TARGET INLINE void AT(bag_tile_##name)(double *out, const type *dy, long step, const index *bags, \
+                                         const double *scales, long of_bags, long n, long count) { \
     double sum[AT(BAG_TILE)] = {0}, lost[AT(BAG_TILE)] = {0}; \
     for (long e = 0; e < n; e++) { \
       const type *x = dy + (long)bags[e] * step; \
@@ -36,14 +39,15 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
     } \
     for (long i = 0; i < count; i++) out[i] = WHOLE_##suffix(sum[i], lost[i]); \
   } \
-  TARGET static __attribute__((noinline)) void AT(bag_few_##name)(double *out, const type *dy, long step, const index *bags, const double *scales, long of_bags, long n, long count) { \
+  TARGET static __attribute__((noinline)) void AT(bag_few_##name)(double *out, const type *dy, long step, \
+      const index *bags, const double *scales, long of_bags, long n, long count) { \
     AT(bag_tile_##name)(out, dy, step, bags, scales, of_bags, n, count); \
   } \
   TARGET static void AT(bag_rows_##name)(const sw_bag_rows *b) { \
     const index *bags = (const index *)b->bags, *begin = (const index *)b->begin; \
     const double *scales = (const double *)b->scales; \
     const type *dy = (const type *)b->dy; \
-    double *room = (double *)b->room; \
+    double *scratch = (double *)b->scratch; \
     long rows = b->out.rows, columns = b->out.columns; \
     for (long row = 0; row < rows; row++) { \
       long first = (long)begin[row], n = (long)(begin[row + 1] - begin[row]), i = 0; \
@@ -56,10 +60,11 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
       } \
       const double *s = scales && !b->of_bags ? scales + first : scales; \
       for (; i + AT(BAG_TILE) <= columns; i += AT(BAG_TILE)) \
-        AT(bag_tile_##name)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
-      if (i < columns) AT(bag_few_##name)(room + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, columns - i); \
-      if (b->by_frequency && n > 1) for (i = 0; i < columns; i++) room[i] /= (double)n; \
-      AT(store_row)(&b->out, row, room); \
+        AT(bag_tile_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
+      if (i < columns) AT(bag_few_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, \
+                                          columns - i); \
+      if (b->by_frequency && n > 1) for (i = 0; i < columns; i++) scratch[i] /= (double)n; \
+      AT(store_row)(&b->out, row, scratch); \
     } \
   } \
   TARGET static void AT(bag_terms_##name)(const sw_bag_terms *b) { \
@@ -96,8 +101,8 @@ TARGET static const double *AT(wide_f64)(const sw_bag_dots *b, long bag, double 
   return (const double *)b->dy + bag * b->dy_bag;
 }
 
-/* The sum of 16 lanes, each with every 16th of n products: lane j goes to lane j + 8, then 4, 2, 1. The compiler needs twice as many
-   instructions for it as AVX-512 has. */
+/* The sum of 16 lanes, each with every 16th of n products: lane j goes to lane j + 8, then 4, 2, 1.
+   The compiler needs twice as many instructions for it as AVX-512 has. */
 #if VECTOR == 512
 #define EIGHT_f32(y) _mm512_cvtps_pd(_mm256_loadu_ps(y))
 #define EIGHT_f64(y) _mm512_loadu_pd(y)
@@ -138,7 +143,8 @@ TARGET static const double *AT(wide_f64)(const sw_bag_dots *b, long bag, double 
   } \
   TARGET static __attribute__((noinline)) double AT(dot_##suffix)(const double *x, const type *y, long n) { \
     long half = n / 32 * 16; \
-    return n <= 256 ? AT(dot_block_##suffix)(x, y, n) : AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, y + half, n - half); \
+    return n <= 256 ? AT(dot_block_##suffix)(x, y, n) : AT(dot_##suffix)(x, y, half) + AT(dot_##suffix)(x + half, \
+        y + half, n - half); \
   }
 
 DOTS(f32, float)
@@ -163,19 +169,20 @@ TARGET static void AT(store_dots)(const sw_bag_dots *b) {
 #define BAG_DOTS(name, suffix, type, index) \
   TARGET static void AT(bag_dots_##name)(const sw_bag_dots *b) { \
     const index *bags = (const index *)b->bags, *rows = (const index *)b->rows, none = (index)-1; \
-    double *dots = (double *)b->dots, *room = (double *)b->room; \
-    float *single = (float *)(room + b->columns); \
+    double *dots = (double *)b->dots, *scratch = (double *)b->scratch; \
+    float *single = (float *)(scratch + b->columns); \
     const char *weight = (const char *)b->weight; \
     long size = sizes[b->weight_narrow], step = b->weight_row * size, n = b->n; \
     const double *x = NULL; \
     index bag = none; \
     for (long e = 0; e < n; e++) { \
-      if (e + BAG_AHEAD < n && rows[e + BAG_AHEAD] != none) ask_for(weight + (long)rows[e + BAG_AHEAD] * step, b->columns * size); \
+      if (e + BAG_AHEAD < n && rows[e + BAG_AHEAD] != none) \
+          ask_for(weight + (long)rows[e + BAG_AHEAD] * step, b->columns * size); \
       dots[e] = 0; \
       if (rows[e] == none) continue; \
       if (bags[e] != bag) { \
         bag = bags[e]; \
-        x = AT(wide_##suffix)(b, (long)bag, room, single); \
+        x = AT(wide_##suffix)(b, (long)bag, scratch, single); \
       } \
       const type *y = (const type *)single_row(b->weight_narrow, weight + (long)rows[e] * step, single, b->columns); \
       dots[e] = b->columns <= 256 ? AT(dot_block_##suffix)(x, y, b->columns) : AT(dot_##suffix)(x, y, b->columns); \

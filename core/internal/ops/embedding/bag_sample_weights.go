@@ -11,8 +11,10 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// denseRows is a matrix with dense rows, as the loops of bag.c read it: in place if possible, otherwise a copy in
-// float32 or float64.
+// This file computes the gradient of per_sample_weights on the CPU.
+
+// denseRows is a matrix with dense rows, as the loops of bag.c read it: in place if possible,
+// otherwise a copy in float32 or float64.
 type denseRows struct {
 	data   uintptr
 	step   int64 // row stride in elements
@@ -21,8 +23,8 @@ type denseRows struct {
 	copy64 []float64
 }
 
-// read points d to a matrix, or to a copy of it. wide requires 32 or 64 bits per element. A matrix with row stride 0
-// is copied as one row.
+// read points d to a matrix, or to a copy of it. wide requires 32 or 64 bits per element. A matrix
+// with row stride 0 is copied as one row.
 func (d *denseRows) read(t *tensor.Tensor, wide bool) {
 	d.data, d.step, d.dtype = t.Data, t.Strides[0], t.DType
 	if t.Empty() || (t.DType.Size() > 2 || !wide) && (t.Strides[1] == 1 || t.Shape[1] == 1) {
@@ -47,8 +49,8 @@ func denseRow[A cpu.Accumulator](d *denseRows, row, column, columns int64) []A {
 	return unsafe.Slice((*A)(cpu.Pointer(d.data+uintptr((row*d.step+column)*int64(unsafe.Sizeof(a))))), columns)
 }
 
-// copyRows converts rows of a matrix to the accumulator type: the first rows, or the listed rows, where noRow is
-// skipped.
+// copyRows converts rows of a matrix to the accumulator type: the first rows, or the listed rows,
+// where noRow is skipped.
 func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64, list []N, table *[len(tensor.DTypeRows)]cpu.Storage[A]) []A {
 	width := t.Shape[1]
 	v := cpu.View{N: 1, Regular: true, Step: t.Strides[1]}
@@ -78,7 +80,8 @@ func copyRows[A cpu.Accumulator, N number](out []A, t *tensor.Tensor, rows int64
 	return out
 }
 
-// widenRows converts rows of dense 16-bit elements to float32; it reports false if the types or strides do not suit.
+// widenRows converts rows of dense 16-bit elements to float32; it reports false if the types or
+// strides do not suit.
 func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) bool {
 	wide, single := any(out).([]float32)
 	if !single || t.DType.Size() != 2 || t.Strides[0] < 0 {
@@ -100,7 +103,8 @@ func widenRows[A cpu.Accumulator](out []A, t *tensor.Tensor, first, end int64) b
 	return true
 }
 
-// sampleRows is d_per_sample_weights as a matrix, with one row if its elements have a constant stride.
+// sampleRows is d_per_sample_weights as a matrix, with one row if its elements have a constant
+// stride.
 func sampleRows(t *tensor.Tensor) *tensor.Tensor {
 	all, one := *t, true
 	switch {
@@ -121,7 +125,7 @@ func (h *hostBags[N]) sampleWeights() {
 	parallelForWorkers(h.TotalIndices, 512, max(512, (1<<15)/max(h.EmbeddingDim, 1)), func(w *bagWorker[N], first, end int64) {
 		n := end - first
 		rows, bags := h.readRows(grow(w.rows, n), first), h.readBags(grow(w.bags, n), first)
-		w.rows, w.bags, w.scales, w.room, w.single = rows, bags, grow(w.scales, n), grow(w.room, 2*h.EmbeddingDim), grow(w.single, 2*n)
+		w.rows, w.bags, w.scales, w.scratch, w.single = rows, bags, grow(w.scales, n), grow(w.scratch, 2*h.EmbeddingDim), grow(w.single, 2*n)
 		c := &w.dots
 		*c = C.sw_bag_dots{
 			out: C.sw_bag_out{
@@ -131,7 +135,7 @@ func (h *hostBags[N]) sampleWeights() {
 			first: C.long(first), n: C.long(n),
 			dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step), dy_narrow: C.long(h.dy.dtype.Row()),
 			weight: C.uintptr_t(weight.Data), weight_row: C.long(weight.Strides[0]), weight_narrow: C.long(weight.DType.Row()),
-			columns: C.long(h.EmbeddingDim), dots: addressOf(w.scales), room: addressOf(w.room),
+			columns: C.long(h.EmbeddingDim), dots: addressOf(w.scales), scratch: addressOf(w.scratch),
 		}
 		if gaps {
 			h.copyWeight(w, c)

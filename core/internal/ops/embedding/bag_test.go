@@ -81,8 +81,9 @@ func TestEmbeddingBagCounts(t *testing.T) {
 	require.True(t, coretest.ProgramOf(t, plan, 1, ops.Preference{}).(*embedding.BagProgram).Wide, "terms of mode max are numbered, too")
 }
 
-// The gradient of the weights of samples as a matrix has the bits that it has as a vector, however the matrix lies; of a dtype that is
-// neither dy's nor float32, and of another shape, it is refused.
+// The gradient of the weights of samples as a matrix has the bits that it has as a vector, however
+// the matrix lies; of a dtype that is neither dy's nor float32, and of another shape, it is
+// refused.
 func TestEmbeddingBagSampleWeightsInRows(t *testing.T) {
 	for _, dtype := range tensorpkg.Floats {
 		for _, sizes := range [][2]int64{{4, 7}, {1, 9}, {9, 1}, {60, 50}, {3, 0}, {0, 0}} {
@@ -198,7 +199,7 @@ func TestEmbeddingBagWords(t *testing.T) {
 	require.Equal(t, []string{"clear", "keys", "scatter", "count", "scatter", "bounds", "sorted_bf16", "long_rows_bf16"}, order)
 	require.LessOrEqual(t, embedding.BagSortBlocks, embedding.BagGroup*embedding.BagGroup, "a group of blocks, and the groups, are read at once")
 	source := coretest.CudaSource(t, "embedding_bag")
-	for name, value := range map[string]int{"kChunk": embedding.BagChunk, "kTile": embedding.BagTile, "kStretch": embedding.BagStretch, "kGroup": embedding.BagGroup, "kCollected": embedding.BagCollected, "kDigits": 1 << embedding.BagDigitBits} {
+	for name, value := range map[string]int{"kChunk": embedding.BagChunk, "kTile": embedding.BagTile, "kStretch": embedding.BagStretch, "kGroup": embedding.BagGroup, "kGathered": embedding.BagGathered, "kDigits": 1 << embedding.BagDigitBits} {
 		require.Contains(t, source, fmt.Sprintf("constexpr int %s = %d;", name, value))
 	}
 }
@@ -223,7 +224,8 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 	}
 }
 
-// Few positions are one launch of as many blocks as fill the device, or more of the rows that a block may have; without a workspace.
+// Few positions are one launch of as many blocks as fill the device, or more of the rows that a
+// block may have; without a workspace.
 func TestEmbeddingBagFew(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
 	at, _ := coretest.WordsOf(t, "embedding_bag", "BagArgs")

@@ -7,6 +7,8 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
+// This file lays out the workspace of embedding bags on a GPU.
+
 // Geometry of cuda/embedding_bag*.cuh.
 const (
 	bagUnit               = 64       // rows and entries of a unit, at most, or half of it
@@ -16,7 +18,7 @@ const (
 	BagDigitBits          = 8        // of kDigits
 	BagGroup              = 32       // kGroup
 	BagStretch            = 32       // kStretch
-	BagCollected          = 4        // kCollected
+	BagGathered           = 4        // kGathered
 	BagSortBlocks         = 1024     // at most; bagGroup groups
 	bagChunkBlocks        = 3        // of a multiprocessor, that sum chunks beside the rows
 	bagLongBlocks         = 4        // of a multiprocessor
@@ -25,7 +27,8 @@ const (
 	BagSingleLaunchBlocks = 2        // of a multiprocessor
 )
 
-// Passes is the number of passes of the radix sort. Positions that do not count sort as row NumEmbeddings.
+// Passes is the number of passes of the radix sort. Positions that do not count sort as row
+// NumEmbeddings.
 func (p *BagProgram) Passes() int64 {
 	return max(1, num.CeilDiv(int64(bits.Len64(uint64(p.NumEmbeddings))), BagDigitBits))
 }
@@ -48,8 +51,8 @@ func (p *BagProgram) groupTotals() int64 {
 	return num.CeilDiv(blocks, BagGroup) << BagDigitBits
 }
 
-// unit is the size of a work item in rows plus entries, which the same threads process in sequence (merge-path
-// partition). Small problems use smaller units, to fill the SMs.
+// unit is the size of a work item in rows plus entries, which the same threads process in sequence
+// (merge-path partition). Small problems use smaller units, to fill the SMs.
 func (p *BagProgram) unit() int64 {
 	size, vectors := int64(bagUnit), num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 16)
 	if p.Mode == "max" {
@@ -89,8 +92,8 @@ func (p *BagProgram) TotalChunks() (n int64) {
 	return n
 }
 
-// suitsSingleLaunch reports whether one launch is faster than a sort. The bounds keep the work of a block small even
-// if all positions have the same row.
+// suitsSingleLaunch reports whether one launch is faster than a sort. The bounds keep the work of a
+// block small even if all positions have the same row.
 func (p *BagProgram) suitsSingleLaunch() bool {
 	slices := num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16)
 	return p.NumEmbeddings <= BagSingleLaunchRows*BagSingleLaunchBlocks*int64(p.numSMs) && p.TotalIndices*slices <= BagTile
@@ -101,8 +104,9 @@ func (p *BagProgram) rowsPerBlock() int64 {
 	return num.Clamp(num.CeilDiv(p.NumEmbeddings, BagSingleLaunchBlocks*int64(p.numSMs)), 1, BagSingleLaunchRows)
 }
 
-// bagLayout is the layout of the workspace as offsets in bytes. positionArgmax and entryArgmax hold one bit per
-// column for each position and for each sorted entry: the row of the entry is the argmax of its bag.
+// bagLayout is the layout of the workspace as offsets in bytes. positionArgmax and entryArgmax hold
+// one bit per column for each position and for each sorted entry: the row of the entry is the
+// argmax of its bag.
 type bagLayout struct {
 	Counts, Totals, bags, bagCounts, positionArgmax, entryArgmax, bounds, Lists, Partial int64
 	entries                                                                              [2]int64
@@ -139,8 +143,8 @@ func (p *BagProgram) Layout() (l bagLayout) {
 	return l
 }
 
-// MaxSlices is the largest number of slices of a row for any operand layout: slices of 32 columns, or of 16 accesses
-// of 16 bytes.
+// MaxSlices is the largest number of slices of a row for any operand layout: slices of 32 columns,
+// or of 16 accesses of 16 bytes.
 func (p *BagProgram) MaxSlices() int64 {
 	return max(num.CeilDiv(p.EmbeddingDim, 32), 2*num.CeilDiv(p.EmbeddingDim*p.DType.Size(), 32*16))
 }

@@ -43,7 +43,8 @@ func integersOf(t *tensor.Tensor) func(k int64) int64 {
 	return stridedOf[int64](t).at
 }
 
-// readIntegers copies the elements of an operand of rank 1 from index first on; negative ones become noRow.
+// readIntegers copies the elements of an operand of rank 1 from index first on; negative ones
+// become noRow.
 func readIntegers[N number](out []N, t *tensor.Tensor, first int64) {
 	if t.DType == tensor.Int32 {
 		copyStrided(out, stridedOf[int32](t), first)
@@ -81,7 +82,8 @@ func rowOf(t *tensor.Tensor, k int64) tensor.Tensor {
 	return row
 }
 
-// firstOutside finds the first element outside of [low, high): its index and value; nil if there is none.
+// firstOutside finds the first element outside of [low, high): its index and value; nil if there is
+// none.
 func firstOutside(t *tensor.Tensor, low, high int64) (int64, *int64) {
 	n, found := t.Shape[0], atomic.Int64{}
 	found.Store(n)

@@ -9,12 +9,16 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// UniqueRows finds the distinct rows among indices, like torch.unique with return_inverse. rows holds the `count`
-// distinct rows in ascending order, padded with -1. inverse[i] is the place of indices[i] in rows. With PaddingIdx,
-// places are counted from 1, PaddingIdx has place 0 and is not among the rows.
+// This file is the family of unique rows: descriptor, operands and checks.
+
+// UniqueRows finds the distinct rows among indices, like torch.unique with return_inverse. rows
+// holds the `count` distinct rows in ascending order, padded with -1. inverse[i] is the place of
+// indices[i] in rows. With PaddingIdx, places are counted from 1, PaddingIdx has place 0 and is not
+// among the rows.
 //
-// Operands: indices [Total] -> rows [min(NumRows, Total)] int64, inverse [Total] int32 (int64 if NumRows or Total is
-// 2^31 - 1 or more; CPU only), count [1] int64. On a GPU, an index out of range is skipped and has place -1.
+// Operands: indices [Total] -> rows [min(NumRows, Total)] int64, inverse [Total] int32 (int64 if
+// NumRows or Total is 2^31 - 1 or more; CPU only), count [1] int64. On a GPU, an index out of range
+// is skipped and has place -1.
 type UniqueRows struct {
 	NumRows    int64        `json:"num_rows"`
 	Total      int64        `json:"total"`
@@ -53,14 +57,14 @@ func (d UniqueRows) Problem() (*ops.Problem, error) {
 	return &ops.Problem{
 		Family: uniqueRows, Element: d.IndexDType, Traffic: d.Total*(d.IndexDType.Size()+d.InverseDType().Size()) + 8*d.MaxRows() + 8,
 		Operands: []ops.Operand{
-			{Name: "indices", Dtypes: []tensor.DType{d.IndexDType}, Like: "as the descriptor says", Shapes: [][]int64{flat}},
-			{Name: "rows", Out: true, Dtypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{d.MaxRows()}}},
-			{Name: "inverse", Out: true, Dtypes: []tensor.DType{d.InverseDType()}, Shapes: [][]int64{flat}},
-			{Name: "count", Out: true, Dtypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{1}}},
+			{Name: "indices", DTypes: []tensor.DType{d.IndexDType}, Like: "as the descriptor says", Shapes: [][]int64{flat}},
+			{Name: "rows", Out: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{d.MaxRows()}}},
+			{Name: "inverse", Out: true, DTypes: []tensor.DType{d.InverseDType()}, Shapes: [][]int64{flat}},
+			{Name: "count", Out: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: [][]int64{{1}}},
 		},
 		CheckValues: func(args []tensor.Tensor) *errs.Error {
-			if k, bad := firstOutside(&args[UniqueIndices], 0, d.NumRows); bad != nil {
-				return ops.RefuseIndex(op, "indices", fmt.Sprint("position ", k), *bad, d.NumRows)
+			if k, invalid := firstOutside(&args[UniqueIndices], 0, d.NumRows); invalid != nil {
+				return ops.IndexOutOfRange(op, "indices", fmt.Sprint("position ", k), *invalid, d.NumRows)
 			}
 			return nil
 		},
@@ -122,5 +126,5 @@ func (u *UniqueProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
 // Geometry implements ops.Program.
 func (u *UniqueProgram) Geometry() string {
-	return fmt.Sprintf("marks of %d rows for %d indices", u.D.NumRows, u.D.Total)
+	return fmt.Sprintf("bitmap of %d rows for %d indices", u.D.NumRows, u.D.Total)
 }

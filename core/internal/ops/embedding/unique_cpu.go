@@ -8,33 +8,36 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file finds unique rows on the CPU: by a bitmap of all rows, or by sorting the indices.
+
 const (
-	uniqueSortCells = 32      // cells per index from which on sorting the indices is faster than scanning all cells
-	uniqueCellPart  = 1 << 12 // cells of a task
+	uniqueSortWords = 32      // words per index from which on sorting the indices is faster than scanning all words
+	uniqueTaskWords = 1 << 12 // words of a task
 	uniquePart      = 1 << 13 // positions of a task
-	uniqueGrain     = 1 << 15 // grain size in positions or cells
+	uniqueGrain     = 1 << 15 // grain size in positions or words
 )
 
-// hostUnique is one run on the CPU; P is the type of inverse. Pools keep its memory between runs. A cell is a word of
-// marks: one bit per row, and in the upper bits the number of distinct rows in earlier cells.
+// hostUnique is one run on the CPU; P is the type of inverse. Pools keep its memory between runs.
+// Word k of the bitmap has one bit for each row, and in the upper bits the number of distinct rows
+// in earlier words.
 type hostUnique[N number, P int32 | int64] struct {
 	d       *UniqueRows
 	indices *tensor.Tensor
 	rows    stridedVec[int64]
 	inverse stridedVec[P]
 	first   int64        // place of the first row: 1 with PaddingIdx, otherwise 0
-	marks   []uint64     // cells, if rows are marked
-	parts   []int64      // distinct rows per part of cells; then their exclusive prefix sum
+	bitmap  []uint64     // one bit for each row, if rows are marked in a bitmap
+	counts  []int64      // distinct rows per task of words; then their exclusive prefix sum
 	pairs   []indexAt[N] // indices with positions, if indices are sorted
-	room    []indexAt[N] // second buffer of the sort
+	scratch []indexAt[N] // second buffer of the sort
 }
 
 // indexAt is an index and its position.
 type indexAt[N number] struct{ row, position N }
 
-// rowsPerCell is the number of mark bits of a cell: 32, or 16 with 64-bit counts. The remaining 32 or 48 bits hold the
-// number of earlier rows.
-func rowsPerCell[N number]() N { return N(32 / (bitsOf[N]() / 32)) }
+// rowsPerWord is the number of row bits of a word: 32, or 16 with 64-bit counts. The remaining 32
+// or 48 bits hold the number of earlier rows.
+func rowsPerWord[N number]() N { return N(32 / (bitsOf[N]() / 32)) }
 
 // Host implements ops.Program.
 func (u *UniqueProgram) Host(args []tensor.Tensor) {
@@ -54,10 +57,10 @@ func runUnique[N number, P int32 | int64](u *UniqueProgram, args []tensor.Tensor
 		h.first = 1
 	}
 	var count int64
-	if num.CeilDiv(h.d.NumRows, int64(rowsPerCell[N]())) > uniqueSortCells*h.d.Total {
+	if num.CeilDiv(h.d.NumRows, int64(rowsPerWord[N]())) > uniqueSortWords*h.d.Total {
 		count = h.sort()
 	} else {
-		count = h.mark()
+		count = h.setBits()
 	}
 	for k := count; k < h.d.MaxRows(); k++ {
 		h.rows.set(k, -1)
@@ -76,30 +79,31 @@ func (h *hostUnique[N, P]) each(body func(first int64, indices []N)) {
 	})
 }
 
-// mark finds the distinct rows with a bit set: it sets a bit per row that occurs, and a place is a count of bits.
-func (h *hostUnique[N, P]) mark() int64 {
-	h.marks = grow(h.marks, num.CeilDiv(h.d.NumRows, int64(rowsPerCell[N]())))
-	marks, padding := h.marks, h.d.Padding()
-	parallelFor(int64(len(marks)), uniqueCellPart, uniqueGrain, func(first, end int64) { clear(marks[first:end]) })
+// setBits finds the distinct rows with a bit set: it sets a bit per row that occurs, and a place is
+// a count of bits.
+func (h *hostUnique[N, P]) setBits() int64 {
+	h.bitmap = grow(h.bitmap, num.CeilDiv(h.d.NumRows, int64(rowsPerWord[N]())))
+	bitmap, padding := h.bitmap, h.d.Padding()
+	parallelFor(int64(len(bitmap)), uniqueTaskWords, uniqueGrain, func(first, end int64) { clear(bitmap[first:end]) })
 	h.each(func(_ int64, indices []N) {
-		size := rowsPerCell[N]()
+		size := rowsPerWord[N]()
 		for _, row := range indices { // a plain load avoids most of the atomic writes
-			cell, bit := &marks[row/size], uint64(1)<<(row%size)
-			if atomic.LoadUint64(cell)&bit == 0 {
-				atomic.OrUint64(cell, bit)
+			word, bit := &bitmap[row/size], uint64(1)<<(row%size)
+			if atomic.LoadUint64(word)&bit == 0 {
+				atomic.OrUint64(word, bit)
 			}
 		}
 	})
 	if padding >= 0 {
-		size := rowsPerCell[N]()
-		marks[N(padding)/size] &^= 1 << (N(padding) % size)
+		size := rowsPerWord[N]()
+		bitmap[N(padding)/size] &^= 1 << (N(padding) % size)
 	}
-	count := h.countCells()
+	count := h.countWords()
 	h.each(func(first int64, indices []N) {
-		size, inverse, start := rowsPerCell[N](), h.inverse, h.first
+		size, inverse, start := rowsPerWord[N](), h.inverse, h.first
 		for k, row := range indices {
-			cell := marks[row/size]
-			place := start + int64(cell>>size) + int64(bits.OnesCount32(uint32(cell)&(1<<(row%size)-1)))
+			word := bitmap[row/size]
+			place := start + int64(word>>size) + int64(bits.OnesCount32(uint32(word)&(1<<(row%size)-1)))
 			if int64(row) == padding {
 				place = 0
 			}
@@ -109,27 +113,28 @@ func (h *hostUnique[N, P]) mark() int64 {
 	return count
 }
 
-// countCells writes the marked rows, adds the prefix counts to the cells, and returns the number of rows.
-func (h *hostUnique[N, P]) countCells() (count int64) {
-	n := int64(len(h.marks))
-	h.parts = grow(h.parts, num.CeilDiv(n, uniqueCellPart))
-	parallelFor(n, uniqueCellPart, uniqueGrain, func(first, end int64) {
+// countWords writes the rows whose bit is set, adds the prefix counts to the words, and returns the
+// number of rows.
+func (h *hostUnique[N, P]) countWords() (count int64) {
+	n := int64(len(h.bitmap))
+	h.counts = grow(h.counts, num.CeilDiv(n, uniqueTaskWords))
+	parallelFor(n, uniqueTaskWords, uniqueGrain, func(first, end int64) {
 		sum := 0
-		for _, cell := range h.marks[first:end] {
-			sum += bits.OnesCount64(cell)
+		for _, word := range h.bitmap[first:end] {
+			sum += bits.OnesCount64(word)
 		}
-		h.parts[first/uniqueCellPart] = int64(sum)
+		h.counts[first/uniqueTaskWords] = int64(sum)
 	})
-	for k, sum := range h.parts {
-		h.parts[k], count = count, count+sum
+	for k, sum := range h.counts {
+		h.counts[k], count = count, count+sum
 	}
-	parallelFor(n, uniqueCellPart, uniqueGrain, func(first, end int64) {
-		place := h.parts[first/uniqueCellPart]
+	parallelFor(n, uniqueTaskWords, uniqueGrain, func(first, end int64) {
+		place := h.counts[first/uniqueTaskWords]
 		for k := first; k < end; k++ {
-			left := h.marks[k]
-			h.marks[k] = left | uint64(place)<<rowsPerCell[N]()
+			left := h.bitmap[k]
+			h.bitmap[k] = left | uint64(place)<<rowsPerWord[N]()
 			for ; left != 0; left &= left - 1 {
-				h.rows.set(place, k*int64(rowsPerCell[N]())+int64(bits.TrailingZeros64(left)))
+				h.rows.set(place, k*int64(rowsPerWord[N]())+int64(bits.TrailingZeros64(left)))
 				place++
 			}
 		}
@@ -139,7 +144,7 @@ func (h *hostUnique[N, P]) countCells() (count int64) {
 
 // sort finds the distinct rows by a radix sort of the indices.
 func (h *hostUnique[N, P]) sort() (count int64) {
-	h.pairs, h.room = grow(h.pairs, h.d.Total), grow(h.room, h.d.Total)
+	h.pairs, h.scratch = grow(h.pairs, h.d.Total), grow(h.scratch, h.d.Total)
 	h.each(func(first int64, indices []N) {
 		for k, row := range indices {
 			h.pairs[first+int64(k)] = indexAt[N]{row, N(first + int64(k))}
@@ -156,10 +161,10 @@ func (h *hostUnique[N, P]) sort() (count int64) {
 		}
 		for _, pair := range h.pairs {
 			at := &next[uint8(pair.row>>shift)]
-			h.room[*at] = pair
+			h.scratch[*at] = pair
 			*at++
 		}
-		h.pairs, h.room = h.room, h.pairs
+		h.pairs, h.scratch = h.scratch, h.pairs
 	}
 	padding, before := h.d.Padding(), int64(-1)
 	for _, pair := range h.pairs {

@@ -8,10 +8,12 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
+// This file launches the kernel of unique rows, stage by stage.
+
 // Geometry of cuda/unique_rows.cu.
 const (
-	UniqueBlock      = 1024    // kMost: threads of a block
-	UniqueGroup      = 32      // cells of 32 rows
+	UniqueBlock      = 1024    // kMaxThreads: threads of a block
+	UniqueGroup      = 32      // words of 32 rows
 	uniqueSingle     = 1 << 13 // largest number of positions for the single launch
 	uniqueSingleRows = 1 << 17 // largest number of rows for the single launch
 )
@@ -19,7 +21,7 @@ const (
 // Stages of the kernel.
 const (
 	uniqueClear = iota
-	uniqueMark
+	uniqueSetBits
 	uniqueCountGroups
 	uniqueWrite
 	uniquePlace
@@ -31,10 +33,10 @@ func (u *UniqueProgram) Symbols() []launch.Symbol {
 	return []launch.Symbol{{Image: uniqueRows.Image, Name: uniqueRows.Symbol("", u.Kernel(), u.D.IndexDType)}}
 }
 
-// uniqueLayout is the layout of the workspace: the number of cells, and the offsets in bytes of the totals of 2^Shift
-// groups of cells and of the counts of groups.
+// uniqueLayout is the layout of the workspace: the number of words, and the offsets in bytes of the
+// totals of 2^Shift groups of words and of the counts of groups.
 type uniqueLayout struct {
-	Cells, Shift, Totals, Counts, size int64
+	Words, Shift, Totals, Counts, size int64
 }
 
 // Layout is the layout of the workspace.
@@ -43,10 +45,10 @@ func (u *UniqueProgram) Layout() (l uniqueLayout) {
 	if u.D.Total == 0 {
 		rows = 0
 	}
-	l.Cells = max(1, num.CeilDiv(rows, 32*UniqueBlock)) * UniqueBlock
-	groups := l.Cells / UniqueGroup
+	l.Words = max(1, num.CeilDiv(rows, 32*UniqueBlock)) * UniqueBlock
+	groups := l.Words / UniqueGroup
 	l.Shift = int64(bits.Len64(uint64(groups))) / 2 // about as many totals as counts per total
-	l.Totals = l.Cells * 8
+	l.Totals = l.Words * 8
 	l.Counts = l.Totals + num.CeilDiv(num.CeilDiv(groups, 1<<l.Shift)*4, launch.WorkspaceAlignment)*launch.WorkspaceAlignment
 	l.size = l.Counts + groups*4
 	return l
@@ -68,9 +70,9 @@ func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 	l := u.Layout()
 	for stage, row := range []struct{ grid, block int64 }{
 		uniqueClear:       {num.CeilDiv(l.Counts/16, launch.BlockThreads), launch.BlockThreads},
-		uniqueMark:        {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.numSMs)), launch.BlockThreads}, // the kernel says why not more
-		uniqueCountGroups: {l.Cells / launch.BlockThreads, launch.BlockThreads},
-		uniqueWrite:       {l.Cells / launch.BlockThreads, launch.BlockThreads},
+		uniqueSetBits:     {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.numSMs)), launch.BlockThreads}, // the kernel says why not more
+		uniqueCountGroups: {l.Words / launch.BlockThreads, launch.BlockThreads},
+		uniqueWrite:       {l.Words / launch.BlockThreads, launch.BlockThreads},
 		uniquePlace:       {max(1, num.CeilDiv(u.D.Total, launch.BlockThreads)), launch.BlockThreads},
 	} {
 		if err := u.launch(q, args, workspace, stage, stage+1, row.grid, uint32(row.block)); err != nil {
@@ -94,7 +96,7 @@ func (u *UniqueProgram) launch(q *launch.Queue, args []tensor.Tensor, workspace 
 	q.Address(uniqueCount, args[uniqueCount].Data)
 	q.Address(launch.WorkspaceOperand, workspace)
 	l := u.Layout()
-	for _, word := range []int64{u.D.NumRows, u.D.Total, u.D.Padding(), u.D.MaxRows(), l.Cells, l.Totals, l.Counts, l.Shift, int64(first), int64(end)} {
+	for _, word := range []int64{u.D.NumRows, u.D.Total, u.D.Padding(), u.D.MaxRows(), l.Words, l.Totals, l.Counts, l.Shift, int64(first), int64(end)} {
 		q.Launch.Put(uint64(word))
 	}
 	return q.Submit(0, grid, block)

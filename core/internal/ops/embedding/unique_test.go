@@ -23,7 +23,8 @@ func stepped(step int64) coretest.Layout {
 	return coretest.Layout{Name: fmt.Sprint("stride ", step), Strides: func([]int64) []int64 { return []int64{step} }}
 }
 
-// Around a cell of 32 rows, a task of cells and one of positions; tables that are large for their indices; few rows for many of them.
+// Around a word of 32 rows, a task of words and one of positions; tables that are large for their
+// indices; few rows for many of them.
 func TestUniqueRows(t *testing.T) {
 	first, last := int64(0), int64(-1)
 	for _, rows := range []int64{0, 1, 31, 32, 33, 1 << 17, 1<<17 + 1, 1<<31 - 2} {
@@ -80,7 +81,8 @@ func TestUniqueRowsCounts(t *testing.T) {
 	}
 }
 
-// Results do not depend on the number of threads; runs at the same time do not disturb each other, larger or smaller.
+// Results do not depend on the number of threads; runs at the same time do not disturb each other,
+// larger or smaller.
 func TestUniqueRowsThreads(t *testing.T) {
 	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())
 	for _, threads := range []int{1, 2, 3, 8} {
@@ -117,7 +119,7 @@ func TestUniqueRowsWords(t *testing.T) {
 	args, workspace := coretest.DeviceArgs(plan, plan.Operands()...)
 	args[embedding.UniqueIndices].Strides[0] = -3
 	require.NoError(t, plan.RunOrdered(7, workspace, args))
-	require.EqualValues(t, 8*(1<<15)+256+4*(1<<10), plan.WorkspaceSize(), "cells, 32 totals, 1024 counts")
+	require.EqualValues(t, 8*(1<<15)+256+4*(1<<10), plan.WorkspaceSize(), "words, 32 totals, 1024 counts")
 	grids := []uint32{65, 4, 128, 128, 196}
 	require.Len(t, fake.Launches, len(grids))
 	for stage, l := range fake.Launches {
@@ -125,19 +127,20 @@ func TestUniqueRowsWords(t *testing.T) {
 		require.Equal(t, []any{"unique_rows", uintptr(7), grids[stage], uint32(launch.BlockThreads)}, []any{l.Symbol, l.Stream, l.Grid, l.Block})
 		for name, want := range map[string]int64{"indices": 1 << 40, "index_step": -24, "index_wide": 1, "rows": 2 << 40, "rows_step": 8, "inverse": 3 << 40,
 			"inverse_step": 4, "count": 4 << 40, "workspace": 100 << 40, "num_rows": 1 << 20, "total": 50000, "padding": 1<<20 - 1, "most": 50000,
-			"cells": 1 << 15, "totals_at": 8 << 15, "counts_at": 8<<15 + 256, "shift": 5, "stage": int64(stage), "end": int64(stage + 1)} {
+			"words": 1 << 15, "totals_at": 8 << 15, "counts_at": 8<<15 + 256, "shift": 5, "stage": int64(stage), "end": int64(stage + 1)} {
 			require.Equal(t, want, int64(l.Words[at[name]]), "%s in stage %d", name, stage)
 		}
 	}
-	require.EqualValues(t, embedding.UniqueBlock, coretest.SourceConstant(t, "unique_rows", "kMost"))
-	stages := []string{"clear", "mark", "count", "rows", "inverse"}
+	require.EqualValues(t, embedding.UniqueBlock, coretest.SourceConstant(t, "unique_rows", "kMaxThreads"))
+	stages := []string{"clear", "set_bits", "count", "rows", "inverse"}
 	require.Len(t, stages, embedding.UniqueStages)
 	for stage, name := range stages {
 		require.Regexp(t, fmt.Sprintf(`(case %d|default): %s\(args\)`, stage, name), coretest.CudaSource(t, "unique_rows"))
 	}
 }
 
-// One block does what is small, in one launch. Where nothing occurs, a count of 0 is written all the same.
+// One block does what is small, in one launch. Where nothing occurs, a count of 0 is written all
+// the same.
 func TestUniqueRowsLaunches(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 4}).Install(t)
 	at, _ := coretest.WordsOf(t, "unique_rows", "UniqueArgs")
@@ -169,13 +172,14 @@ func TestUniqueRowsLaunches(t *testing.T) {
 	require.ErrorIs(t, err, errs.ErrUnsupported)
 }
 
-// Parts of the workspace lie one behind the other, whatever the problem, and hold what the kernel reads of them.
+// Parts of the workspace lie one behind the other, whatever the problem, and hold what the kernel
+// reads of them.
 func TestUniqueRowsWorkspace(t *testing.T) {
 	for _, rows := range []int64{0, 1, 32767, 32768, 32769, 1 << 20, 10_000_001, 1<<31 - 2} {
 		l := (&embedding.UniqueProgram{D: embedding.UniqueRows{NumRows: rows, Total: 10}}).Layout()
-		groups := l.Cells / embedding.UniqueGroup
-		require.GreaterOrEqual(t, l.Cells*32, rows)
-		require.Zero(t, l.Cells%embedding.UniqueBlock, "blocks read cells without a look at where they end")
+		groups := l.Words / embedding.UniqueGroup
+		require.GreaterOrEqual(t, l.Words*32, rows)
+		require.Zero(t, l.Words%embedding.UniqueBlock, "blocks read words without a look at where they end")
 		require.LessOrEqual(t, l.Totals+4*((groups-1)>>l.Shift+1), l.Counts)
 		require.Zero(t, l.Counts%16, "zeros are written 16 bytes at a time")
 		require.LessOrEqual(t, int64(1)<<l.Shift, 2*(groups>>l.Shift)+1, "as few totals as counts")

@@ -17,8 +17,10 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// A task is a tile of tokens and pairs, over rows (heads of batches) that share its angles. The factors of a tile
-// are computed once per task.
+// This file rotates on the CPU.
+
+// A task is a tile of tokens and pairs, over rows (heads of batches) that share its angles. The
+// factors of a tile are computed once per task.
 const (
 	tileFactors = 2048 // tokens times pairs of a tile
 	rowsPerTask = 64
@@ -145,7 +147,8 @@ func (t *tableLayout) c(tile *tile, pairStride int64) C.sw_rope_table {
 	return C.sw_rope_table{data: C.uintptr_t(data), kind: kinds[t.dtype.Row()], row: C.long(t.row), column: C.long(t.column)}
 }
 
-// makeExactFactors computes factors from angles of any size, with the argument reduction of package math.
+// makeExactFactors computes factors from angles of any size, with the argument reduction of package
+// math.
 func (h *hostRun[A]) makeExactFactors(w *worker[A], tile *tile) {
 	for t := range tile.tokens {
 		for i, frequency := range h.Frequency[tile.pair : tile.pair+tile.pairs] {
@@ -163,8 +166,8 @@ func (h *hostRun[A]) makeExactFactors(w *worker[A], tile *tile) {
 	}
 }
 
-// rotateRows rotates the rows from..to-1. Rows are numbered over the heads of each batch of dy, then over the heads of
-// each batch of dy_k.
+// rotateRows rotates the rows from..to-1. Rows are numbered over the heads of each batch of dy,
+// then over the heads of each batch of dy_k.
 func (h *hostRun[A]) rotateRows(w *worker[A], tile *tile, from, to int64) {
 	for i := range h.rotations[:h.n] {
 		r := &h.rotations[i]

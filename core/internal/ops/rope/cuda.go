@@ -22,16 +22,16 @@ const (
 // BlockThreads is the number of threads per block.
 const BlockThreads = 256
 
-// Indices of the kernels in Symbols: angles computed from positions; angles read from tables; angles computed from
-// positions, with several tokens per thread.
+// Indices of the kernels in Symbols: angles computed from positions; angles read from tables;
+// angles computed from positions, with several tokens per thread.
 const (
 	kernelByPosition = iota
 	kernelByTables
 	kernelAlongTokens
 )
 
-// launchConfig is the launch configuration. A unit is the part of a row that a thread accesses at once: two vectors,
-// or one if pairs are interleaved.
+// launchConfig is the launch configuration. A unit is the part of a row that a thread accesses at
+// once: two vectors, or one if pairs are interleaved.
 type launchConfig struct {
 	vector                       int64 // elements per access
 	units, rotating              int64 // units of a row, and how many of them rotate
@@ -45,8 +45,8 @@ type launchConfig struct {
 	chunks                       int64 // blocks along the rows of all operands
 }
 
-// rowGroups divides the rows of an operand into groups that share angles. A group is addressed by two of batch and head;
-// a chunk is a part of one group.
+// rowGroups divides the rows of an operand into groups that share angles. A group is addressed by
+// two of batch and head; a chunk is a part of one group.
 type rowGroups struct {
 	number, rows, chunks int64    // number of groups; rows and chunks per group
 	in, out              [2]int64 // strides of group and row
@@ -133,13 +133,14 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 	}
 }
 
-// hasFewRows reports whether a token has too few rows to amortize its angles while the widest vectors suit all rows.
+// hasFewRows reports whether a token has too few rows to amortize its angles while the widest
+// vectors suit all rows.
 func (p *Program) hasFewRows(rotations []rotation, l *launchConfig) bool {
-	few := l.tokens == p.SeqLen && 1<<l.lanes == BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
+	hasFew := l.tokens == p.SeqLen && 1<<l.lanes == BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
 	for i := range rotations {
-		few = few && l.groups[i].number*l.groups[i].rows < maxRowsPerThread && rotations[i].in.step != 0
+		hasFew = hasFew && l.groups[i].number*l.groups[i].rows < maxRowsPerThread && rotations[i].in.step != 0
 	}
-	return few
+	return hasFew
 }
 
 // alongTokens gives each thread the same unit of several tokens, a grid stride apart.
@@ -178,8 +179,8 @@ func (p *Program) groups(r *rotation, differ bool) rowGroups {
 	return g
 }
 
-// Divisor32 is the multiplier and shift for exact division of 31-bit integers by d (division by invariant integers): the
-// smallest s with 2^s >= d, and 2^(31 + s) / d rounded up.
+// Divisor32 is the multiplier and shift for exact division of 31-bit integers by d (division by
+// invariant integers): the smallest s with 2^s >= d, and 2^(31 + s) / d rounded up.
 func Divisor32(d int64) []uint64 {
 	s := bits.Len64(uint64(d - 1))
 	return []uint64{(1<<(31+s)-1)/uint64(d) + 1, uint64(s)}
@@ -195,8 +196,8 @@ func Divisor64(d int64) []uint64 {
 	return []uint64{factor + 1, uint64(s)}
 }
 
-// maxVectorBytes is the longest access in bytes. A thread holds 16 bytes of a row: one vector, or two if the members of
-// pairs are apart.
+// maxVectorBytes is the longest access in bytes. A thread holds 16 bytes of a row: one vector, or
+// two if the members of pairs are apart.
 func (p *Program) maxVectorBytes() int64 {
 	if p.Pairing == "half" {
 		return 8
@@ -204,8 +205,8 @@ func (p *Program) maxVectorBytes() int64 {
 	return 16
 }
 
-// vectorElements is the number of elements of the longest access that every row can be divided into: maxVectorBytes, 8
-// bytes or one element.
+// vectorElements is the number of elements of the longest access that every row can be divided
+// into: maxVectorBytes, 8 bytes or one element.
 func (p *Program) vectorElements(args []tensor.Tensor, rotations []rotation) int64 {
 	size := p.DType.Size()
 	whole := p.pairs
@@ -226,7 +227,8 @@ func (p *Program) vectorElements(args []tensor.Tensor, rotations []rotation) int
 	return 1
 }
 
-// isVectorizable reports whether rows consist of aligned vectors of v elements. An expanded input, of stride 0, is too.
+// isVectorizable reports whether rows consist of aligned vectors of v elements. An expanded input,
+// of stride 0, is too.
 func (p *Program) isVectorizable(t *tensor.Tensor, rows *rowLayout, v int64, input bool) bool {
 	if input && rows.step == 0 {
 		return true
@@ -240,7 +242,7 @@ func (p *Program) isVectorizable(t *tensor.Tensor, rows *rowLayout, v int64, inp
 	return t.Data%uintptr(v*p.DType.Size()) == 0
 }
 
-// packWalk packs RopeWalk.
+// packProblem packs RopeProblem.
 func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launchConfig) {
 	flag := func(on bool) uint64 {
 		if on {
@@ -283,8 +285,9 @@ func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launch
 	q.Launch.Put(p.Powers...)
 }
 
-// powersOfLaunch are the arguments from which a kernel computes frequencies in extended precision: the frequencies of the
-// first pairs and the factors for the higher bits of a pair's index, in float64, then the relative errors of both in float32.
+// powersOfLaunch are the arguments from which a kernel computes frequencies in extended precision:
+// the frequencies of the first pairs and the factors for the higher bits of a pair's index, in
+// float64, then the relative errors of both in float32.
 func powersOfLaunch(list []Double) (words []uint64) {
 	var low [fineFrequencies + coarseFactors]uint64
 	for i := range low {

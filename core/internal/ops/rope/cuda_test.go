@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Where tokens have fewer rows than a thread holds, a thread has several tokens, as many as leave blocks enough.
+// Where tokens have fewer rows than a thread holds, a thread has several tokens, as many as leave
+// blocks enough.
 func TestRopeLaunchesOfFewRows(t *testing.T) {
 	const many = 1 << 20
-	walk, _ := coretest.WordsOf(t, "rope", "RopeWalk")
+	problem, _ := coretest.WordsOf(t, "rope", "RopeProblem")
 	for _, c := range []struct {
 		about                    string
 		batch, heads, seq, width int64
@@ -54,7 +55,7 @@ func TestRopeLaunchesOfFewRows(t *testing.T) {
 			require.NoError(t, plan.RunOrdered(0, workspace, args))
 			require.Len(t, fake.Launches, 1)
 			require.Equal(t, "rope_backward_"+c.kernel, fake.Launches[0].Symbol)
-			word := func(name string) int64 { return int64(fake.Launches[0].Words[walk[name]]) }
+			word := func(name string) int64 { return int64(fake.Launches[0].Words[problem[name]]) }
 			require.Equal(t, c.tokens, word("most"))
 			if c.tokens > 1 {
 				require.Zero(t, word("tiles")*rope.BlockThreads%word("units"), "a thread stays at its unit")

@@ -2,11 +2,14 @@ package rope
 
 import "math"
 
+// This file computes the frequencies of RoPE in double-double arithmetic.
+
 // Double is a double-double number, High + low, with about 104 bits.
 type Double struct{ High, low float64 }
 
-// times is the double-double product. Conversions round each product, because the Go specification otherwise allows a
-// compiler to fuse it with a sum, as on arm64 and with GOAMD64=v3; the error term would then be wrong.
+// times is the double-double product. Conversions round each product, because the Go specification
+// otherwise allows a compiler to fuse it with a sum, as on arm64 and with GOAMD64=v3; the error
+// term would then be wrong.
 func (a Double) times(b Double) Double {
 	product := float64(a.High * b.High)
 	rest := math.FMA(a.High, b.High, -product) + (float64(a.High*b.low) + float64(a.low*b.High))
@@ -26,12 +29,13 @@ func (a Double) power(n int64) Double {
 	return result
 }
 
-// Powers are base^(-i/n) for i below n. They need more precision than float64 operations give: an error of one ulp is
-// multiplied by the position. They are the powers of the root w with w^n base = 1, which one step of Newton's method
-// refines from float64 to double-double. High is the nearest float64 except in about one of 2^30 cases.
+// Powers are base^(-i/n) for i below n. They need more precision than float64 operations give: an
+// error of one ulp is multiplied by the position. They are the powers of the root w with w^n base =
+// 1, which one step of Newton's method refines from float64 to double-double. High is the nearest
+// float64 except in about one of 2^30 cases.
 func Powers(base float64, n int64) []Double {
 	list := make([]Double, n)
-	if base < 1e-250 || base > 1e250 { // no room for the products
+	if base < 1e-250 || base > 1e250 { // no scratch for the products
 		for i := range list {
 			list[i].High = math.Pow(base, -float64(i)/float64(n))
 		}

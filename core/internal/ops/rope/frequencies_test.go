@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every frequency is the float64 nearest to base^(-i/n), by the n-th power of it and of its neighbours in 300 bits.
+// Every frequency is the float64 nearest to base^(-i/n), by the n-th power of it and of its
+// neighbours in 300 bits.
 func TestPowersAreNearest(t *testing.T) {
 	number := func(v float64) *big.Float { return new(big.Float).SetPrec(300).SetFloat64(v) }
 	raised := func(v *big.Float, n int) *big.Float {

@@ -94,8 +94,8 @@ func tableOf(t *tensor.Tensor) tableLayout {
 	return at
 }
 
-// tableColumns are the distances in columns of a table from one pair to the next, and from the first member of a pair to
-// the second; 0 if both members share a column.
+// tableColumns are the distances in columns of a table from one pair to the next, and from the
+// first member of a pair to the second; 0 if both members share a column.
 func (p *Program) tableColumns(table *tensor.Tensor) (pairStride, partnerOffset int64) {
 	switch {
 	case table.Shape[table.NDim-1] == p.pairs:
@@ -116,8 +116,8 @@ func (p *Program) anglesDiffer(args []tensor.Tensor) bool {
 	return differ
 }
 
-// rowColumns are the distances in elements of a row from one pair to the next, and from the first member of a pair to the
-// second.
+// rowColumns are the distances in elements of a row from one pair to the next, and from the first
+// member of a pair to the second.
 func (p *Program) rowColumns() (pairStride, partnerOffset int64) {
 	if p.Pairing == "half" {
 		return 1, p.pairs

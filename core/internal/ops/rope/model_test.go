@@ -17,12 +17,13 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ropeModel is a launch of cuda/rope.cu on the host, thread by thread: what the kernel does with its argument, in float64. So the
-// words of a launch are shown to say what the kernel needs, and the threads to meet every element.
+// ropeModel is a launch of cuda/rope.cu on the host, thread by thread: what the kernel does with
+// its argument, in float64. So the words of a launch are shown to say what the kernel needs, and
+// the threads to meet every element.
 type ropeModel struct {
 	t         *testing.T
 	words     []uint64
-	walk      map[string]int
+	problem   map[string]int
 	operand   map[string]int
 	first     int // word of the first operand
 	size      int // words of an operand
@@ -34,10 +35,10 @@ type ropeModel struct {
 
 func modelRope(t *testing.T) *coretest.FakeCUDA {
 	t.Helper()
-	walk, first := coretest.WordsOf(t, "rope", "RopeWalk")
+	problem, first := coretest.WordsOf(t, "rope", "RopeProblem")
 	operand, size := coretest.WordsOf(t, "rope", "RopeOperand")
 	return (&coretest.FakeCUDA{Devices: 1, NumSMs: 3, Body: func(symbol string, l *driver.Launch) {
-		m := &ropeModel{t: t, words: l.Words(), walk: walk, operand: operand, first: first, size: size, rows: coretest.SourceConstant(t, "rope", "kRows")}
+		m := &ropeModel{t: t, words: l.Words(), problem: problem, operand: operand, first: first, size: size, rows: coretest.SourceConstant(t, "rope", "kRows")}
 		m.half, m.tokens = strings.Contains(symbol, "_half_"), strings.Contains(symbol, "_tokens_")
 		for _, row := range tensor.DTypeRows {
 			if strings.HasSuffix(symbol, "_"+row.Suffix) {
@@ -49,7 +50,7 @@ func modelRope(t *testing.T) *coretest.FakeCUDA {
 }
 
 func (m *ropeModel) word(name string, at int) int64 {
-	place, known := m.walk[name]
+	place, known := m.problem[name]
 	if !known {
 		m.t.Fatalf("the argument of the kernels has no field %s", name)
 	}
@@ -98,7 +99,7 @@ func quotient(n int64, by []uint64, wide bool) int64 {
 
 func (m *ropeModel) thread(block, thread, threads int64) {
 	lanes, tiles, units, tokens := int64(1)<<m.word("lanes", 0), m.word("tiles", 0), m.word("units", 0), m.word("tokens", 0)
-	divide := func(n int64, by string, wide bool) int64 { return quotient(n, m.words[m.walk[by]:], wide) }
+	divide := func(n int64, by string, wide bool) int64 { return quotient(n, m.words[m.problem[by]:], wide) }
 	chunk := divide(block, "by_tiles", false)
 	index := (block-chunk*tiles)*lanes + thread%lanes
 	place := divide(index, "by_units", true)
@@ -214,10 +215,10 @@ func (m *ropeModel) factors(batch, token, pair int64) (ci, si, cj, sj float64) {
 	return c, s, c, s
 }
 
-// frequency is the product of the powers that a pair's number is made of. Above the first pairs it is formed to more places than those
-// of a float64, since a position multiplies its error.
+// frequency is the product of the powers that a pair's number is made of. Above the first pairs it
+// is formed to more places than those of a float64, since a position multiplies its error.
 func (m *ropeModel) frequency(pair int64) float64 {
-	fine := int64(m.walk["coarse"] - m.walk["fine"])
+	fine := int64(m.problem["coarse"] - m.problem["fine"])
 	short := func(name string, at int64) float64 {
 		return float64(math.Float32frombits(uint32(m.word(name, int(at/2)) >> (at % 2 * 32))))
 	}
@@ -241,14 +242,14 @@ func (m *ropeModel) frequency(pair int64) float64 {
 
 // The frequencies of a launch are those of the CPU, which are the nearest, but for one in 2^20.
 func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
-	walk, _ := coretest.WordsOf(t, "rope", "RopeWalk")
+	problem, _ := coretest.WordsOf(t, "rope", "RopeProblem")
 	for _, base := range []ops.Scalar{10000, 500000, 2, 1e-200, 1e200} {
 		for _, pairs := range []int64{1, 64, 65, 20000} {
 			compiled, err := rope.RopeBackward{HeadDim: 2 * pairs, Base: &base}.WithDefaults().Compile(1, ops.Preference{})
 			require.NoError(t, err)
 			p := compiled.(*rope.Program)
-			m := &ropeModel{t: t, walk: walk, words: append(make([]uint64, walk["fine"]), p.Powers...)}
-			m.words[walk["pairs"]] = uint64(pairs)
+			m := &ropeModel{t: t, problem: problem, words: append(make([]uint64, problem["fine"]), p.Powers...)}
+			m.words[problem["pairs"]] = uint64(pairs)
 			differ := 0
 			for pair, want := range p.Frequency {
 				if got := m.frequency(int64(pair)); got != want {

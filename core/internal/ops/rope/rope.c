@@ -7,7 +7,8 @@
 /* Pairs that are rotated at once if they are converted or gathered first. */
 enum { PAIRS = 256 };
 
-/* Cody-Waite argument reduction: pi / 2 in three parts. Products of the first two with an integer below 2^20 are exact. */
+/* Cody-Waite argument reduction: pi / 2 in three parts. Products of the first two with an integer
+   below 2^20 are exact. */
 #define QUARTER_1 0x1.921fb544p0
 #define QUARTER_2 0x42d18469p-64
 #define QUARTER_3 0x898cc51701b83p-116

@@ -1,5 +1,5 @@
-// Package rope implements rotary position embedding (RoPE): pairs of elements are rotated by angles proportional to the
-// position.
+// Package rope implements rotary position embedding (RoPE): pairs of elements are rotated by angles
+// proportional to the position.
 package rope
 
 import (
@@ -13,18 +13,21 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// RopeBackward is the gradient of rotary position embedding. A token at position p turns each pair (x_i, x_j) of its rotated part,
-// RotaryDim elements from RotaryStart on, by an angle; elements outside are copied. The forward and its exact transpose, the backward:
+// RopeBackward is the gradient of rotary position embedding. A token at position p turns each pair
+// (x_i, x_j) of its rotated part, RotaryDim elements from RotaryStart on, by an angle; elements
+// outside are copied. The forward and its exact transpose, the backward:
 //
 //	y_i = c_i x_i - s_i x_j       dx_i = c_i dy_i + s_j dy_j
 //	y_j = c_j x_j + s_j x_i       dx_j = c_j dy_j - s_i dy_i
 //
-// Pair k is elements 2k and 2k+1 ("interleaved"), or k and k + RotaryDim/2 ("half"). Without tables c and s are the cosine and sine of
-// p Base^(-2k/RotaryDim); with tables they are rows of cos and sin, of RotaryDim/2 columns, or of one for each element.
+// Pair k is elements 2k and 2k+1 ("interleaved"), or k and k + RotaryDim/2 ("half"). Without tables
+// c and s are the cosine and sine of p Base^(-2k/RotaryDim); with tables they are rows of cos and
+// sin, of RotaryDim/2 columns, or of one for each element.
 //
-// Operands: dy, positions? [SeqLen] or [BatchSize, SeqLen] of int32 or int64 (absent: 0, 1, ...), cos? and sin? [P, columns] or
-// [BatchSize, P, columns] of float32, float64 or DType, dy_k? -> dx, dx_k?. An extent of 1 stands for every batch. dy and dx have the
-// shape of the layout: [B, H, S, D], [B, S, H, D] or [S, H, D]. The same launch rotates dy_k, of NumKeyHeads heads, into dx_k.
+// Operands: dy, positions? [SeqLen] or [BatchSize, SeqLen] of int32 or int64 (absent: 0, 1, ...),
+// cos? and sin? [P, columns] or [BatchSize, P, columns] of float32, float64 or DType, dy_k? -> dx,
+// dx_k?. An extent of 1 stands for every batch. dy and dx have the shape of the layout: [B, H, S,
+// D], [B, S, H, D] or [S, H, D]. The same launch rotates dy_k, of NumKeyHeads heads, into dx_k.
 type RopeBackward struct {
 	BatchSize   int64        `json:"batch_size"`
 	NumHeads    int64        `json:"num_heads"`
@@ -35,7 +38,7 @@ type RopeBackward struct {
 	Pairing     string       `json:"pairing"`    // "interleaved" (also when empty) or "half"
 	RotaryDim   *int64       `json:"rotary_dim"` // nil: HeadDim
 	RotaryStart int64        `json:"rotary_start"`
-	Angle       string       `json:"angle"`         // "float64" (also when empty): formed in float64; "float32": by the usual float32 recipe
+	Angle       string       `json:"angle"`         // "float64" (also when empty): formed in float64; "float32": as most models form it, in float32
 	Layout      string       `json:"layout"`        // "bhsd" (also when empty), "bshd" or "thd", which has tokens for S and no batch
 	NumKeyHeads *int64       `json:"num_key_heads"` // nil: there is no dy_k
 	Direction   string       `json:"direction"`     // "backward" (also when empty), or "forward": dy is x and dx is y
@@ -109,17 +112,17 @@ func (d RopeBackward) Problem() (*ops.Problem, error) {
 		if name == "dy" {
 			like = "as the descriptor says"
 		}
-		return ops.Operand{Name: name, Out: out, Dtypes: []tensor.DType{d.DType}, Like: like, Shapes: [][]int64{d.Shape(heads)}}
+		return ops.Operand{Name: name, Out: out, DTypes: []tensor.DType{d.DType}, Like: like, Shapes: [][]int64{d.Shape(heads)}}
 	}
 	table := func(name string) ops.Operand {
 		half, full := *d.RotaryDim/2, *d.RotaryDim
-		o := ops.Operand{Name: name, Optional: true, Dtypes: floats, Shapes: [][]int64{{ops.AnyExtent, half}, {ops.AnyExtent, full}}}
+		o := ops.Operand{Name: name, Optional: true, DTypes: floats, Shapes: [][]int64{{ops.AnyExtent, half}, {ops.AnyExtent, full}}}
 		for _, batch := range d.batches() {
 			o.Shapes = append(o.Shapes, []int64{batch, ops.AnyExtent, half}, []int64{batch, ops.AnyExtent, full})
 		}
 		return o
 	}
-	positions := ops.Operand{Name: "positions", Optional: true, Dtypes: []tensor.DType{tensor.Int64, tensor.Int32}, Shapes: [][]int64{{d.SeqLen}}}
+	positions := ops.Operand{Name: "positions", Optional: true, DTypes: []tensor.DType{tensor.Int64, tensor.Int32}, Shapes: [][]int64{{d.SeqLen}}}
 	for _, batch := range d.batches() {
 		positions.Shapes = append(positions.Shapes, []int64{batch, d.SeqLen})
 	}
@@ -199,8 +202,8 @@ func checkWord(field, word string, known ...string) error {
 	return errs.New(errs.Unsupported, rope.Name, field, errs.OrList(known), fmt.Sprintf("%q", errs.Clip(word)), "")
 }
 
-// checkPresence refuses one table without the other, tables of different shapes, and tables that are too short for the
-// default positions.
+// checkPresence refuses one table without the other, tables of different shapes, and tables that
+// are too short for the default positions.
 func (d RopeBackward) checkPresence(args []tensor.Tensor) *errs.Error {
 	positions, cos, sin := &args[Positions], &args[Cos], &args[Sin]
 	switch {

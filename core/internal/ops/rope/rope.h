@@ -2,7 +2,8 @@
 #define STERNWAY_OP_ROPE_H
 #include <stdint.h>
 
-/* A rotation of RopeBackward over a tile: some tokens, some pairs, some heads. Each pair has four factors, in the accumulator:
+/* A rotation of RopeBackward over a tile: some tokens, some pairs, some heads. Each pair has four
+   factors, in the accumulator:
 
      out_i = a in_i + b in_j      out_j = c in_j + d in_i
 

@@ -1,8 +1,10 @@
 /* The loops of rope. rope.c includes this header once per vector width. */
 
-/* Sine and cosine of angles below ROPE_LARGEST, within an ulp of 1: the Taylor series around the nearest quarter of a turn. With fewer
-   terms the error is 1e-11, nothing beside a rounding of float32. */
-TARGET INLINE void AT(sincos)(double *restrict sine, double *restrict cosine, const double *restrict angle, long n, int all) {
+/* Sine and cosine of angles below ROPE_LARGEST, within an ulp of 1: the Taylor series around the
+   nearest quarter of a turn. With fewer terms the error is 1e-11, nothing beside a rounding of
+   float32. */
+TARGET INLINE void AT(sincos)(double *restrict sine, double *restrict cosine, const double *restrict angle, long n,
+                              int all) {
   for (long i = 0; i < n; i++) {
     double shifted = angle[i] * QUARTERS + NEAREST, turns = shifted - NEAREST;
     uint64_t quarter = bits_of_double(shifted);
@@ -27,7 +29,8 @@ TARGET INLINE void AT(sincos)(double *restrict sine, double *restrict cosine, co
 }
 
 /* n numbers of a table. */
-TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, long row, long column, long pair_stride, long n) {
+TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, long row, long column,
+                                 long pair_stride, long n) {
   long at = row * t->row + column * t->column, step = pair_stride * t->column;
   float wide[PAIRS];
   uint16_t raw[PAIRS];
@@ -47,8 +50,8 @@ TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, l
 
 /* The factors of n pairs, `first` of them counted over all tokens, from their cosines and sines. */
 #define FACTORS(suffix, wide) \
-  TARGET INLINE void AT(put_factors_##suffix)(const sw_rope_factors *f, long first, long n, const double *cos_i, const double *sin_i, \
-                                              const double *cos_j, const double *sin_j) { \
+  TARGET INLINE void AT(put_factors_##suffix)(const sw_rope_factors *f, long first, long n, const double *cos_i, \
+                                              const double *sin_i, const double *cos_j, const double *sin_j) { \
     wide *restrict a = (wide *)f->factor[0] + first, *restrict b = (wide *)f->factor[1] + first; \
     wide *restrict c = (wide *)f->factor[2] + first, *restrict d = (wide *)f->factor[3] + first; \
     if (f->forward) for (long i = 0; i < n; i++) a[i] = cos_i[i], b[i] = -sin_i[i], c[i] = cos_j[i], d[i] = sin_j[i]; \
@@ -87,7 +90,8 @@ TARGET static void AT(table_row)(double *restrict out, const sw_rope_table *t, l
           AT(table_row)(cos_other, &f->cos, row, p * f->pair_stride + f->partner_offset, f->pair_stride, n); \
           AT(table_row)(sin_other, &f->sin, row, p * f->pair_stride + f->partner_offset, f->pair_stride, n); \
         } \
-        AT(put_factors_##suffix)(f, t * f->pairs + p, n, cos_i, sin_i, f->partner_offset ? cos_other : cos_i, f->partner_offset ? sin_other : sin_i); \
+        AT(put_factors_##suffix)(f, t * f->pairs + p, n, cos_i, sin_i, f->partner_offset ? cos_other : cos_i, \
+                                 f->partner_offset ? sin_other : sin_i); \
       } \
     } \
   }
@@ -95,7 +99,8 @@ FACTORS(f32, float)
 FACTORS(f64, double)
 #undef FACTORS
 
-/* rotate_adjacent: the members of a pair are adjacent. rotate_apart: the first members of pairs are adjacent. in may equal out. */
+/* rotate_adjacent: the members of a pair are adjacent. rotate_apart: the first members of pairs are
+   adjacent. in may equal out. */
 #define ROTATE(suffix, wide) \
   TARGET INLINE void AT(rotate_adjacent_##suffix)(wide *out, const wide *in, const wide *const *f, long n) { \
     const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
@@ -104,7 +109,8 @@ FACTORS(f64, double)
       out[2 * i] = a[i] * x + b[i] * y, out[2 * i + 1] = c[i] * y + d[i] * x; \
     } \
   } \
-  TARGET INLINE void AT(rotate_apart_##suffix)(wide *out_i, wide *out_j, const wide *in_i, const wide *in_j, const wide *const *f, long n) { \
+  TARGET INLINE void AT(rotate_apart_##suffix)(wide *out_i, wide *out_j, const wide *in_i, const wide *in_j, \
+                                               const wide *const *f, long n) { \
     const wide *a = f[0], *b = f[1], *c = f[2], *d = f[3]; \
     INDEPENDENT for (long i = 0; i < n; i++) { \
       wide x = in_i[i], y = in_j[i]; \
@@ -115,14 +121,15 @@ ROTATE(f32, float)
 ROTATE(f64, double)
 #undef ROTATE
 
-/* Access to n elements of stride step: in place if possible, otherwise through the buffer room. */
+/* Access to n elements of stride step: in place if possible, otherwise through the buffer
+   scratch. */
 #define SAME(type) \
-  TARGET INLINE const type *AT(read_##type)(type *room, const type *in, long step, long n) { \
+  TARGET INLINE const type *AT(read_##type)(type *scratch, const type *in, long step, long n) { \
     if (step == 1) return in; \
-    for (long i = 0; i < n; i++) room[i] = in[i * step]; \
-    return room; \
+    for (long i = 0; i < n; i++) scratch[i] = in[i * step]; \
+    return scratch; \
   } \
-  TARGET INLINE type *AT(place_##type)(type *room, type *out, long step) { return step == 1 ? out : room; } \
+  TARGET INLINE type *AT(place_##type)(type *scratch, type *out, long step) { return step == 1 ? out : scratch; } \
   TARGET INLINE void AT(write_##type)(type *out, const type *made, long step, long n) { \
     if (step != 1) for (long i = 0; i < n; i++) out[i * step] = made[i]; \
   }
@@ -131,16 +138,17 @@ SAME(double)
 #undef SAME
 
 #define HALF(name) \
-  TARGET INLINE const float *AT(read_##name)(float *room, const uint16_t *in, long step, long n) { \
+  TARGET INLINE const float *AT(read_##name)(float *scratch, const uint16_t *in, long step, long n) { \
     uint16_t raw[2 * PAIRS]; \
     if (step != 1) { \
       for (long i = 0; i < n; i++) raw[i] = in[i * step]; \
       in = raw; \
     } \
-    sw_widen_##name(room, in, n); \
-    return room; \
+    sw_widen_##name(scratch, in, n); \
+    return scratch; \
   } \
-  TARGET INLINE float *AT(place_##name)(float *room, uint16_t *out, long step) { (void)out, (void)step; return room; } \
+  TARGET INLINE float *AT(place_##name)(float *scratch, uint16_t *out, long step) { (void)out, (void)step; \
+      return scratch; } \
   TARGET INLINE void AT(write_##name)(uint16_t *out, const float *made, long step, long n) { \
     uint16_t raw[2 * PAIRS]; \
     if (step == 1) { \
@@ -155,47 +163,51 @@ HALF(bf16)
 #undef HALF
 
 #define ROWS(suffix, stored, wide, how, rotate) \
-  TARGET static void AT(rope_row_##suffix)(const sw_rope_rows *r, stored *out, const stored *in, const wide *const *factor) { \
-    wide room[4][2 * PAIRS]; \
+  TARGET static void AT(rope_row_##suffix)(const sw_rope_rows *r, stored *out, const stored *in, \
+                                           const wide *const *factor) { \
+    wide scratch[4][2 * PAIRS]; \
     for (long p = 0, n; p < r->pairs; p += n) { \
       n = r->pairs - p < PAIRS ? r->pairs - p : PAIRS; \
       const wide *f[4] = {factor[0] + p, factor[1] + p, factor[2] + p, factor[3] + p}; \
       long first = r->first + p * r->pair_stride, second = first + r->partner_offset; \
       stored *out_i = out + first * r->out_step, *out_j = out + second * r->out_step; \
       const wide *in_i, *in_j; \
-      wide *made_i = AT(place_##how)(room[2], out_i, r->out_step), *made_j; \
+      wide *made_i = AT(place_##how)(scratch[2], out_i, r->out_step), *made_j; \
       if (r->partner_offset == 1) { \
-        in_i = AT(read_##how)(room[0], in + first * r->in_step, r->in_step, 2 * n); \
+        in_i = AT(read_##how)(scratch[0], in + first * r->in_step, r->in_step, 2 * n); \
         AT(rotate_adjacent_##rotate)(made_i, in_i, f, n); \
         AT(write_##how)(out_i, made_i, r->out_step, 2 * n); \
         continue; \
       } \
-      made_j = AT(place_##how)(room[3], out_j, r->out_step); \
-      in_i = AT(read_##how)(room[0], in + first * r->in_step, r->in_step, n); \
-      in_j = AT(read_##how)(room[1], in + second * r->in_step, r->in_step, n); \
+      made_j = AT(place_##how)(scratch[3], out_j, r->out_step); \
+      in_i = AT(read_##how)(scratch[0], in + first * r->in_step, r->in_step, n); \
+      in_j = AT(read_##how)(scratch[1], in + second * r->in_step, r->in_step, n); \
       AT(rotate_apart_##rotate)(made_i, made_j, in_i, in_j, f, n); \
       AT(write_##how)(out_i, made_i, r->out_step, n); \
       AT(write_##how)(out_j, made_j, r->out_step, n); \
     } \
     for (int k = 0; k < 2 && (const stored *)out != in; k++) \
-      for (long i = r->copied[k][0]; i < r->copied[k][0] + r->copied[k][1]; i++) out[i * r->out_step] = in[i * r->in_step]; \
+      for (long i = r->copied[k][0]; i < r->copied[k][0] + r->copied[k][1]; i++) \
+          out[i * r->out_step] = in[i * r->in_step]; \
   } \
   /* Several short dense rows with one conversion. */ \
-  TARGET static void AT(rope_group_##suffix)(const sw_rope_rows *r, stored *out, const stored *in, const wide *const *factor, long rows) { \
-    wide room[2][2 * PAIRS]; \
+  TARGET static void AT(rope_group_##suffix)(const sw_rope_rows *r, stored *out, const stored *in, \
+                                             const wide *const *factor, long rows) { \
+    wide scratch[2][2 * PAIRS]; \
     long half = r->pairs; \
-    const wide *x = AT(read_##how)(room[0], in, 1, 2 * half * rows); \
-    wide *y = AT(place_##how)(room[1], out, 1); \
+    const wide *x = AT(read_##how)(scratch[0], in, 1, 2 * half * rows); \
+    wide *y = AT(place_##how)(scratch[1], out, 1); \
     for (long k = 0; k < rows; k++, x += 2 * half, y += 2 * half) { \
       const wide *f[4] = {factor[0] + k * half, factor[1] + k * half, factor[2] + k * half, factor[3] + k * half}; \
       if (r->partner_offset == 1) AT(rotate_adjacent_##rotate)(y, x, f, half); \
       else AT(rotate_apart_##rotate)(y, y + half, x, x + half, f, half); \
     } \
-    AT(write_##how)(out, room[1], 1, 2 * half * rows); \
+    AT(write_##how)(out, scratch[1], 1, 2 * half * rows); \
   } \
   TARGET static void AT(rope_rows_##suffix)(const sw_rope_rows *r) { \
     long width = 2 * r->pairs, group = 1; \
-    if (r->in_step == 1 && r->out_step == 1 && !r->copied[0][1] && !r->copied[1][1] && r->first == 0 && r->partner_offset <= r->pairs && \
+    if (r->in_step == 1 && r->out_step == 1 && !r->copied[0][1] && !r->copied[1][1] && r->first == 0 \
+        && r->partner_offset <= r->pairs && \
         r->in_inner == width && r->out_inner == width && r->factor_inner == r->pairs && 0 < width && width <= PAIRS) \
       group = 2 * PAIRS / width; \
     for (long o = 0; o < r->outer; o++) \

@@ -30,7 +30,8 @@ type ropeTrial struct {
 	in, out   coretest.Layout
 }
 
-// ropeTrials is every convention, at sizes around vectors (4, 8, 16 elements) and a tile of the CPU (2048 pairs).
+// ropeTrials is every convention, at sizes around vectors (4, 8, 16 elements) and a tile of the CPU
+// (2048 pairs).
 func ropeTrials() (list []ropeTrial) {
 	usual := ropeTrial{in: coretest.Contiguous, out: coretest.Contiguous, furthest: 8, index: tensorpkg.Int64, tables: tensorpkg.Float32}
 	add := func(reason string, change func(*ropeTrial)) {
@@ -168,8 +169,8 @@ func (c *ropeTrial) run(t *testing.T, device tensorpkg.Device, inPlace bool) {
 		memories[out].RequireOnlyElementsWritten(t, out)
 		for k, got := range memories[out].Values() {
 			want := wants[out][k]
-			room := coretest.Tolerance(c.d.DType, c.d.DType.Accumulator(), 2, want.Value, want.Size)
-			if !(math.Abs(got-want.Value) <= room) {
+			scratch := coretest.Tolerance(c.d.DType, c.d.DType.Accumulator(), 2, want.Value, want.Size)
+			if !(math.Abs(got-want.Value) <= scratch) {
 				t.Fatalf("%s of %s on %s, element %d: want %v, got %v", out, c.d.DType, device, k, want.Value, got)
 			}
 		}
@@ -181,7 +182,8 @@ func (c *ropeTrial) run(t *testing.T, device tensorpkg.Device, inPlace bool) {
 	}
 }
 
-// definition is every element of an output in row-major order. A term's size includes what the rounding of an angle may come to.
+// definition is every element of an output in row-major order. A term's size includes what the
+// rounding of an angle may come to.
 func (c *ropeTrial) definition(memories map[string]*coretest.Memory, in string) []coretest.Term {
 	d := c.d.WithDefaults()
 	x := memories[in]
@@ -290,7 +292,8 @@ func TestRopePositionsAreCheckedOnRequest(t *testing.T) {
 	require.ErrorIs(t, plan.Run(5, tensorpkg.Tensor{}, args), errs.ErrDevice)
 }
 
-// On the CPU a position that is no row of the tables is refused before anything is written; on a GPU its token is copied.
+// On the CPU a position that is no row of the tables is refused before anything is written; on a
+// GPU its token is copied.
 func TestRopePositionsOutsideTheTables(t *testing.T) {
 	modelRope(t)
 	for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {

@@ -129,8 +129,8 @@ func TestWordsOfScans(t *testing.T) {
 			require.Zero(t, w.get("reject_flags"))
 		}
 		w := wordsOfScan(t, &launches[0])
-		parts, all := w.get("splits"), w.get("splits")*w.get("tiles_per_split")
-		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*parts+4*all+8*parts, "prefixes of splits, prefixes before tiles, suffixes of splits")
+		splits, all := w.get("splits"), w.get("splits")*w.get("tiles_per_split")
+		require.GreaterOrEqual(t, plan.WorkspaceSize(), 16+4*splits+4*all+8*splits, "prefixes of splits, prefixes before tiles, suffixes of splits")
 	})
 	t.Run("indices", func(t *testing.T) {
 		launches, args, _ := scanCalls(t, scan.ScanBackward{Kind: "cummax", Shape: []int64{700, 30}, DType: tensor.Float64, Dim: 0}, ops.Preference{}, nil, "dy", "indices", "dx")
@@ -199,7 +199,7 @@ func TestWordsOfScans(t *testing.T) {
 			if _, kernel, _ := strings.Cut(strings.Replace(kernels[0], "_records_", "_", 1), "_"); !gpu.IsSpecialized(kernel) {
 				continue
 			}
-			require.Equal(t, cooperative, launches[0].Together, "CTAs that wait for each other are resident")
+			require.Equal(t, cooperative, launches[0].Cooperative, "CTAs that wait for each other are resident")
 			w, last := wordsOfScan(t, &launches[0]), wordsOfScan(t, &launches[len(launches)-1])
 			require.LessOrEqual(t, int(launches[0].Shared), 220<<10, c.about)
 			require.GreaterOrEqual(t, w.get("stages"), int64(2))
@@ -219,9 +219,9 @@ func TestWordsOfScans(t *testing.T) {
 				require.Equal(t, w.get("reject_flags"), last.get("reject_flags"))
 				require.GreaterOrEqual(t, w.get("state_offset"), 4*w.get("segments"), "a reject flag for every segment comes first")
 				require.NotZero(t, last.get("flags")&gpu.FlagFallback)
-				parts, grid := w.get("segments")*last.get("splits"), int64(launches[len(launches)-1].Grid)
-				require.Equal(t, min(parts, 264), grid, "persistent CTAs look at all flags")
-				require.Equal(t, last.get("splits") > 1, launches[len(launches)-1].Together, "CTAs that share a segment meet at a grid barrier")
+				splits, grid := w.get("segments")*last.get("splits"), int64(launches[len(launches)-1].Grid)
+				require.Equal(t, min(splits, 264), grid, "persistent CTAs look at all flags")
+				require.Equal(t, last.get("splits") > 1, launches[len(launches)-1].Cooperative, "CTAs that share a segment meet at a grid barrier")
 				require.Equal(t, w.get("splits") > 1, last.get("splits") > 1)
 				require.GreaterOrEqual(t, last.get("splits")*last.get("tiles_per_split")*fallbackTile, w.get("n"), "tiles cover a segment")
 				require.Equal(t, strings.Contains(kernels[0], gpu.ColumnPipelined), launches[len(launches)-1].Shared > 0, "column_tiled keeps states in shared memory")
@@ -351,7 +351,8 @@ func TestWordsOfScans(t *testing.T) {
 	})
 }
 
-// The workspace of a plan holds the states of every launch configuration, and every element has its thread.
+// The workspace of a plan holds the states of every launch configuration, and every element has its
+// thread.
 func TestShapesOfScans(t *testing.T) {
 	for _, shape := range [][]int64{
 		{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2},
@@ -384,7 +385,8 @@ func limits(smemBytes int64) *gpu.DeviceLimits {
 	return &gpu.DeviceLimits{SmemBytes: smemBytes, ResidentClusters: someClusters}
 }
 
-// requireConfig checks the launch configuration of a kernel before and after it is fitted to a device.
+// requireConfig checks the launch configuration of a kernel before and after it is fitted to a
+// device.
 func requireConfig(t *testing.T, p *gpu.Problem, kernel string, workspace int64) {
 	t.Helper()
 	c := gpu.Configure(p, kernel, p.Inner)
@@ -478,7 +480,8 @@ func requireColumnCluster(t *testing.T, p *gpu.Problem, c gpu.Config) {
 	require.Equal(t, c.PanelColumns, fallback.ThreadsAcross*gpu.ColumnItems(p).Columns, "the fallback pass has the panels of the fast path")
 }
 
-// A general kernel, which leaves no record flags, is selected where a pipelined one needs more workspace than allowed; and none where that needs more, too.
+// A general kernel, which leaves no record flags, is selected where a pipelined one needs more
+// workspace than allowed; and none where that needs more, too.
 func TestScansWithinAWorkspace(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Exports: coretest.ExportsOfKernels(t)}).Install(t)
 	for _, c := range []struct {

@@ -65,19 +65,20 @@ func TestColumnCluster(t *testing.T) {
 			continue
 		}
 		require.Equal(t, c.splits, int64(own.Cluster), about)
-		require.False(t, own.Together)
+		require.False(t, own.Cooperative)
 		require.Zero(t, at, "clusters reset the flags of their panels")
 		require.Len(t, launches[at:], 2, "the fallback pass is one launch")
 		require.Equal(t, num.CeilDiv(c.columns*c.dtype.Size(), gpu.LineBytes), w.get("segments"))
 		fallback := wordsOfScan(t, &launches[at+1])
 		require.Contains(t, launches[at+1].Symbol, "_"+gpu.ColumnTiled+"_")
 		require.Equal(t, []int64{w.get("segments"), gpu.FlagFallback}, []int64{fallback.get("segments"), fallback.get("flags") & gpu.FlagFallback}, "rejected panels are recomputed")
-		require.Equal(t, fallback.get("segments") < 89, launches[at+1].Together, "a few panels are split among CTAs: "+about) // 132/89 is 1.5
+		require.Equal(t, fallback.get("segments") < 89, launches[at+1].Cooperative, "a few panels are split among CTAs: "+about) // 132/89 is 1.5
 		require.LessOrEqual(t, 4*(fallback.get("segments")+1), fallback.get("state_offset"), "the counter of the grid barrier follows the flags")
 	}
 }
 
-// A device whose CTAs have too little shared memory has no column_cluster, however many clusters are resident.
+// A device whose CTAs have too little shared memory has no column_cluster, however many clusters
+// are resident.
 func TestColumnClusterWithoutSharedMemory(t *testing.T) {
 	fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 170, Arch: "sm_120", Clusters: func(*driver.Launch) int { return 16 }}).Install(t)
 	for asked, kernel := range map[string]string{"": gpu.ColumnPipelined, gpu.ColumnCluster: gpu.ColumnTiled} {

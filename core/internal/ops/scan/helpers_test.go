@@ -75,7 +75,8 @@ func scanValues(t tensor.Tensor) []float64 {
 	return out
 }
 
-// scanRows calls body with the offsets of every row of a contiguous tensor, in the order of positions.
+// scanRows calls body with the offsets of every row of a contiguous tensor, in the order of
+// positions.
 func scanRows(shape []int64, dim int, body func(at []int64)) {
 	n, inner := int64(1), int64(1)
 	if len(shape) > 0 {
@@ -176,7 +177,7 @@ func (c scanCase) check(t *testing.T, dy, x []float64) {
 	if c.indices {
 		indices = make([]int64, len(x))
 		scanRows(c.shape, c.dim, func(at []int64) {
-			for k, j := range oracleWinners(c, scanOrder(c, x, at)) {
+			for k, j := range oracleIndices(c, scanOrder(c, x, at)) {
 				indices[at[scanPlace(c, k, len(at))]] = int64(scanPlace(c, int(j), len(at)))
 			}
 		})

@@ -5,7 +5,8 @@ import (
 	"math/big"
 )
 
-// scanOracle is the definition of one row in scan order: dx, and the size that its rounding errors grow with.
+// scanOracle is the definition of one row in scan order: dx, and the size that its rounding errors
+// grow with.
 func scanOracle(c scanCase, dy, x []float64, indices []int64) (dx, size []float64) {
 	n := len(dy)
 	dx, size = make([]float64, n), make([]float64, n)
@@ -21,7 +22,7 @@ func scanOracle(c scanCase, dy, x []float64, indices []int64) (dx, size []float6
 		oracleProduct(dy, x, dx, size)
 	case "cummax", "cummin":
 		if indices == nil {
-			indices = oracleWinners(c, x)
+			indices = oracleIndices(c, x)
 		}
 		sums, sizes := make([]sumOfScan, n), make([]sumOfScan, n)
 		for i, j := range indices {
@@ -58,7 +59,8 @@ func (s *sumOfScan) value() float64 {
 	return s.plain
 }
 
-// oracleProduct works in 80 bits with a wide exponent where all is finite, and by the rules of SEMANTICS elsewhere.
+// oracleProduct works in 80 bits with a wide exponent where all is finite, and by the rules of
+// SEMANTICS elsewhere.
 func oracleProduct(dy, x, dx, size []float64) {
 	n := len(dy)
 	finite := true
@@ -100,8 +102,8 @@ func oracleProduct(dy, x, dx, size []float64) {
 	}
 }
 
-func oracleWinners(c scanCase, x []float64) []int64 {
-	winners := make([]int64, len(x))
+func oracleIndices(c scanCase, x []float64) []int64 {
+	indices := make([]int64, len(x))
 	best := 0
 	for k, v := range x {
 		b := x[best]
@@ -113,12 +115,13 @@ func oracleWinners(c scanCase, x []float64) []int64 {
 		if beats || equal && c.tie != "first" {
 			best = k
 		}
-		winners[k] = int64(best)
+		indices[k] = int64(best)
 	}
-	return winners
+	return indices
 }
 
-// oracleSoft is softmax by softmax: dx[k] = sum_{i>=k} dy[i] exp(x[k] - m[i]) / s[i], with a compensated s for each prefix.
+// oracleSoft is softmax by softmax: dx[k] = sum_{i>=k} dy[i] exp(x[k] - m[i]) / s[i], with a
+// compensated s for each prefix.
 func oracleSoft(dy, x, dx, size []float64) {
 	for k := range dx {
 		dx[k], size[k] = 0, 0

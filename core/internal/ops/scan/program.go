@@ -13,7 +13,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Program is a scan that was compiled for a device: the kernel that was selected, and its workspace.
+// Program is a scan that was compiled for a device: the kernel that was selected, and its
+// workspace.
 type Program struct {
 	kind      string
 	element   tensor.DType
@@ -62,7 +63,8 @@ func problemOf(kind gpu.Kind, p *ops.Problem, s *host.Scan, numSMs int, preferen
 // innerExtents are the extents of the dimensions after the scanned one.
 func innerExtents(s *host.Scan) []int64 { return s.Shape[min(s.Dim+1, len(s.Shape)):] }
 
-// selectStatic takes the kernel for contiguous operands, unless one was asked for, and the workspace for operands of any layout.
+// selectStatic takes the kernel for contiguous operands, unless one was asked for, and the
+// workspace for operands of any layout.
 func (s *Program) selectStatic() {
 	p := &s.gpu.ByX
 	if s.kernel = p.Kernel; s.kernel == "" {
@@ -109,7 +111,8 @@ func (s *Program) Geometry() string {
 	return fmt.Sprintf("%s in %d blocks of %d threads, %d parts of %d tiles", text, c.Grid, c.Block, c.Splits, c.TilesPerSplit)
 }
 
-// Symbols are the kernels of the kind, then its kernels by indices, its record passes, and the kernel that clears workspace.
+// Symbols are the kernels of the kind, then its kernels by indices, its record passes, and the
+// kernel that clears workspace.
 func (s *Program) Symbols() (list []launch.Symbol) {
 	image := Family.ImageOf(s.kind)
 	add := func(name string) { list = append(list, launch.Symbol{Image: image, Name: name}) }

@@ -16,7 +16,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// someClusters is the number of clusters that are resident on 120 SMs, as registers and shared memory allow.
+// someClusters is the number of clusters that are resident on 120 SMs, as registers and shared
+// memory allow.
 func someClusters(c *gpu.Config) int64 {
 	ctasPerSM := max(1, 384/c.Block)
 	if c.Block == 256 { // CTAs of float64 leave registers for more threads
@@ -25,7 +26,8 @@ func someClusters(c *gpu.Config) int64 {
 	return 120 * min(ctasPerSM, (228<<10)/(int64(c.SmemBytes)+gpu.RowClusterSmem)) / c.Splits
 }
 
-// clusterCalls are the launches of one run on a device with clusters, and the index of the first that is not a clear.
+// clusterCalls are the launches of one run on a device with clusters, and the index of the first
+// that is not a clear.
 func clusterCalls(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanBackward) (launches []coretest.FakeLaunch, at int, plan *core.Plan) {
 	t.Helper()
 	operands := []string{"dy", "x", "dx"}
@@ -100,7 +102,7 @@ func TestRowCluster(t *testing.T) {
 		require.Equal(t, gpu.RowCluster, plan.SKU().Kernel)
 		wide := c.splits > gpu.MaxClusterCTAs
 		require.Equal(t, map[bool]int64{false: c.splits}[wide], int64(own.Cluster), about)
-		require.Equal(t, wide, own.Together)
+		require.Equal(t, wide, own.Cooperative)
 		if !hasFastPath(c.kind) {
 			require.Len(t, launches[at:], 1, "without a fast path there is no fallback pass")
 			continue
@@ -113,7 +115,8 @@ func TestRowCluster(t *testing.T) {
 	}
 }
 
-// The fallback pass is one launch, however long rows are: CTAs that share a row meet at a grid barrier between its phases.
+// The fallback pass is one launch, however long rows are: CTAs that share a row meet at a grid
+// barrier between its phases.
 func TestRowClusterFallback(t *testing.T) {
 	for length, splits := range map[int64]int64{16384: 1, 32768: 1, 1 << 18: 4} {
 		d := scan.ScanBackward{Kind: "cumprod", Shape: []int64{64, length}, DType: tensor.Float32, Dim: 1}
@@ -121,7 +124,7 @@ func TestRowClusterFallback(t *testing.T) {
 		require.Len(t, launches[at+1:], 1)
 		w := wordsOfScan(t, &launches[at+1])
 		require.Equal(t, splits, w.get("splits"))
-		require.Equal(t, splits > 1, launches[at+1].Together)
+		require.Equal(t, splits > 1, launches[at+1].Cooperative)
 		require.LessOrEqual(t, 4*(w.get("segments")*w.get("flags_per_row")+1), w.get("state_offset"), "the counter of the grid barrier follows the flags")
 	}
 }
@@ -158,8 +161,9 @@ func TestRowClusterRounds(t *testing.T) {
 	}
 }
 
-// Rows in flight scale with bandwidth, and those of 16 bits scale with it twice, as far as they are resident. On a bandwidth-rich device large
-// CTAs of row_resident prefetch the next row, and large compute-bound column clusters are left to column_pipelined.
+// Rows in flight scale with bandwidth, and those of 16 bits scale with it twice, as far as they are
+// resident. On a bandwidth-rich device large CTAs of row_resident prefetch the next row, and large
+// compute-bound column clusters are left to column_pipelined.
 func TestBandwidthRichDevices(t *testing.T) {
 	const h100, h200 = 3352e9, 4917e9
 	for _, c := range []struct {
@@ -203,7 +207,8 @@ func TestBandwidthRichDevices(t *testing.T) {
 	}
 }
 
-// An SM with one more CTA than others delays all rows with a slice there: up to a tenth fewer rows are kept in flight if these load SMs equally.
+// An SM with one more CTA than others delays all rows with a slice there: up to a tenth fewer rows
+// are kept in flight if these load SMs equally.
 func TestRowClusterBalancePerSM(t *testing.T) {
 	d := scan.ScanBackward{Kind: "cummax", Shape: []int64{2048, 32768}, DType: tensor.BFloat16, Dim: 1} // 79 rows saturate memory
 	for five, atOnce := range map[int64]int64{71: 79, 72: 72, 77: 77, 79: 79, 82: 79} {                 // resident rows with five CTAs per SM

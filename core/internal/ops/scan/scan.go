@@ -10,18 +10,21 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ScanBackward is the gradient of a cumulative operation along Dim. With i, k counted in scan order (Reverse mirrors it):
+// ScanBackward is the gradient of a cumulative operation along Dim. With i, k counted in scan order
+// (Reverse mirrors it):
 //
 //	cumsum         dx[k] = sum_{i>=k} dy[i]
 //	cumprod        dx[k] = L[k] R[k],  L[k] = prod_{i<k} x[i],  R[k] = dy[k] + x[k+1] R[k+1]
-//	cummax, cummin dx[k] = sum of dy over the run of positions that x[k] won
+//	cummax, cummin dx[k] = sum of dy from record k to the next record; 0 elsewhere
 //	logcumsumexp   dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]),  y[i] = log sum_{j<=i} exp(x[j])
 //
-// cumprod divides by nothing, so zeros need no care; logcumsumexp is formed from x alone through a running maximum and sum, so
-// an offset of x costs no accuracy. Among equal values the last in scan order wins, or the first with Tie "first"; NaN beats all.
+// cumprod divides by nothing, so zeros need no care; logcumsumexp is formed from x alone through a
+// running maximum and sum, so an offset of x costs no accuracy. Among equal values the last in scan
+// order wins, or the first with Tie "first"; NaN beats all.
 //
-// Operands: dy [Shape], x? [Shape], indices? [Shape] int64 -> dx [Shape]. cumsum takes neither x nor indices, cummax and cummin
-// one of the two, the others x. indices are positions along Dim, as the forward returned them; any valid ones are right.
+// Operands: dy [Shape], x? [Shape], indices? [Shape] int64 -> dx [Shape]. cumsum takes neither x
+// nor indices, cummax and cummin one of the two, the others x. indices are positions along Dim, as
+// the forward returned them; any valid ones are right.
 type ScanBackward struct {
 	Kind    string       `json:"kind"`
 	Shape   []int64      `json:"shape"`
@@ -57,10 +60,10 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 	kind := kinds[d.Kind]
 	shapes := [][]int64{d.Shape}
 	operands := []ops.Operand{
-		{Name: "dy", Dtypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
-		{Name: "x", Optional: true, Dtypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
-		{Name: "indices", Optional: true, Dtypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
-		{Name: "dx", Out: true, Dtypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
+		{Name: "dy", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
+		{Name: "x", Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
+		{Name: "indices", Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
+		{Name: "dx", Out: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
 	}
 	n, _ := tensor.Product(d.Shape)
 	traffic := 2 * n * d.DType.Size()

@@ -51,7 +51,8 @@ func scanCases(yield func(scanCase)) {
 	}
 }
 
-// Every kind in every dtype, direction and tie, at lengths around tiles, parts and lanes, on inner, outer and middle axes.
+// Every kind in every dtype, direction and tie, at lengths around tiles, parts and lanes, on inner,
+// outer and middle axes.
 func TestScanShapes(t *testing.T) {
 	shapes := []struct {
 		shape []int64
@@ -78,7 +79,8 @@ func TestScanShapes(t *testing.T) {
 	})
 }
 
-// Rows in parts. logcumsumexp, whose definition takes n^2, is compared with float64 of shorter rows above, and here at the ends.
+// Rows in parts. logcumsumexp, whose definition takes n^2, is compared with float64 of shorter rows
+// above, and here at the ends.
 func TestScanLongRows(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	for _, s := range []struct {
@@ -176,7 +178,8 @@ func TestScanValues(t *testing.T) {
 	}
 }
 
-// What happens at the borders of tiles and of parts: zeros, NaN, infinities, ties and products that leave float64's range.
+// What happens at the borders of tiles and of parts: zeros, NaN, infinities, ties and products that
+// leave float64's range.
 func TestScanBorders(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 3))
 	const n = 3000 // parts of 576, the last shorter

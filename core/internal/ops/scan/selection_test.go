@@ -17,7 +17,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// selectionDevices are the devices of the golden table: one of each generation, and one that is bandwidth-rich.
+// selectionDevices are the devices of the golden table: one of each generation, and one that is
+// bandwidth-rich.
 var selectionDevices = []struct {
 	name      string
 	arch      string
@@ -32,8 +33,9 @@ var selectionDevices = []struct {
 	{"RTX 5090", "sm_120", 170, 99 << 10, 1792e9, true},
 }
 
-// selectionShapes are rows and columns around every border of the selection: lengths of one warp, of one CTA, of a cluster and beyond,
-// with few rows and with many, and lengths that are not whole vectors.
+// selectionShapes are rows and columns around every border of the selection: lengths of one warp,
+// of one CTA, of a cluster and beyond, with few rows and with many, and lengths that are not whole
+// vectors.
 var selectionShapes = []struct {
 	shape []int64
 	dim   int64
@@ -45,8 +47,9 @@ var selectionShapes = []struct {
 	{[]int64{1 << 16, 64}, 0}, {[]int64{1 << 20, 2}, 0}, {[]int64{1 << 20, 100}, 0}, {[]int64{16, 2048, 128}, 1}, {[]int64{5000, 33}, 0},
 }
 
-// TestScanSelection compares the launches of a grid of shapes, dtypes, layouts and devices with a golden table. A line that equals the one of the
-// device above, or the one of aligned operands, is left out. A change of the table is a change of speed: measure it.
+// TestScanSelection compares the launches of a grid of shapes, dtypes, layouts and devices with a
+// golden table. A line that equals the one of the device above, or the one of aligned operands, is
+// left out. A change of the table is a change of speed: measure it.
 func TestScanSelection(t *testing.T) {
 	const golden = "testdata/scan_selection.golden"
 	var table strings.Builder
@@ -103,7 +106,8 @@ func selectionOperands(kind string) [][]string {
 	return [][]string{{"dy", "x", "dx"}}
 }
 
-// selectionOf is the workspace of a problem and its launches, with operands that begin some elements after an aligned address.
+// selectionOf is the workspace of a problem and its launches, with operands that begin some
+// elements after an aligned address.
 func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d scan.ScanBackward, operands []string, first int64) string {
 	t.Helper()
 	fake.Launches = nil
@@ -123,8 +127,9 @@ func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d scan.ScanBackward, ope
 	return text
 }
 
-// launchText is a launch in short: the kernel, its CTAs and their threads, shared memory, cluster, and words of ScanArgs: `tiles_per_split`,
-// `splits` and `segments`; the launch configuration, by name; `flags`, `state_offset` and `record_offset`.
+// launchText is a launch in short: the kernel, its CTAs and their threads, shared memory, cluster,
+// and words of ScanArgs: `tiles_per_split`, `splits` and `segments`; the launch configuration, by
+// name; `flags`, `state_offset` and `record_offset`.
 func launchText(t *testing.T, l *coretest.FakeLaunch) string {
 	text := fmt.Sprintf("%s %dx%d", strings.TrimPrefix(l.Symbol, "scan_backward_"), l.Grid, l.Block)
 	if l.Shared > 0 {
@@ -133,7 +138,7 @@ func launchText(t *testing.T, l *coretest.FakeLaunch) string {
 	if l.Cluster > 1 {
 		text += fmt.Sprint(" cluster ", l.Cluster)
 	}
-	if l.Together {
+	if l.Cooperative {
 		text += " cooperative"
 	}
 	if l.Symbol == "scan_clear" {

@@ -116,7 +116,7 @@ func (r *run) phases(c *Config, flags int64) error {
 			continue
 		}
 		r.pack(c, step.phase|flags, step.status)
-		r.queue.Launch.Together = c.Cooperative || meets
+		r.queue.Launch.Cooperative = c.Cooperative || meets
 		if c.InCluster() {
 			r.queue.Launch.Cluster = uint32(c.Splits)
 		}

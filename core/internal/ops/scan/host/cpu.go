@@ -17,8 +17,9 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// A lane is a row, or a split of a row where rows are few or very long. The division into lanes depends on the shape alone, so that results do
-// not depend on the number of threads. Lane numbers count splits slowest, so that adjacent lanes are adjacent rows.
+// A lane is a row, or a split of a row where rows are few or very long. The division into lanes
+// depends on the shape alone, so that results do not depend on the number of threads. Lane numbers
+// count splits slowest, so that adjacent lanes are adjacent rows.
 const (
 	manyRows         = 2 * C.SCAN_LANES
 	maxUnsplitLength = 1 << 18 // positions of a row that is never split, at most
@@ -40,7 +41,7 @@ type run struct {
 	steps       [4]int64    // distance of positions in scan order [elements]
 	splitLength int64       // positions of a lane; the last split of a row may be shorter
 	lanes       int64
-	hasWinner   []bool // lanes with a new running maximum, of kinds that select
+	hasRecord   []bool // lanes with a new running maximum, of kinds that select
 }
 
 // worker is the scratch of one goroutine.
@@ -96,58 +97,60 @@ func (s *Scan) start(args []tensor.Tensor) *run {
 	return h
 }
 
-// scan computes dx. A split scan has an upsweep for the prefixes, an upsweep for the suffixes, and a downsweep.
+// scan computes dx. A split scan has an upsweep for the prefixes, an upsweep for the suffixes, and
+// a downsweep.
 func (h *run) scan() {
 	if h.lanes == h.rows {
 		h.downsweep(nil, nil, nil)
 		return
 	}
-	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	h.upsweep(parts, carries)
+	aggregates, carries := make([]state, h.lanes), make([]float64, h.lanes)
+	h.upsweep(aggregates, carries)
 	before := make([]state, h.lanes)
 	for i := range before {
 		if before[i] = h.initial; int64(i) >= h.rows {
-			before[i] = h.combine(before[int64(i)-h.rows], parts[int64(i)-h.rows], h.FirstWins)
+			before[i] = h.combine(before[int64(i)-h.rows], aggregates[int64(i)-h.rows], h.FirstWins)
 		}
 	}
-	h.scanSplits(parts, before, carries)
+	h.scanSplits(aggregates, before, carries)
 }
 
-// scanSplits scans the carries over the splits of each row, from the suffixes of single splits, and ends with the downsweep.
-func (h *run) scanSplits(parts, before []state, carries []float64) {
-	entering := make([]state, h.lanes)
+// scanSplits scans the carries over the splits of each row, from the suffixes of single splits, and
+// ends with the downsweep.
+func (h *run) scanSplits(aggregates, before []state, carries []float64) {
+	carryIn := make([]state, h.lanes)
 	for i := range before {
-		entering[i] = h.toCarryIn(before[i])
+		carryIn[i] = h.toCarryIn(before[i])
 	}
-	if h.wins != nil {
-		h.hasWinner = make([]bool, h.lanes)
+	if h.replaces != nil {
+		h.hasRecord = make([]bool, h.lanes)
 		for i := range before {
-			h.hasWinner[i] = h.wins(before[i], parts[i], h.FirstWins)
+			h.hasRecord[i] = h.replaces(before[i], aggregates[i], h.FirstWins)
 		}
 	}
 	var checkpoints []float64
 	if !h.suffixIgnoresPrefix {
 		checkpoints = make([]float64, num.CeilDiv(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointCount(h.splitLength))
-		h.suffixUpsweep(entering, carries, checkpoints)
+		h.suffixUpsweep(carryIn, carries, checkpoints)
 	}
-	next, lost := make([]float64, h.rows), make([]float64, h.rows) // lost: rounding errors of next
+	next, rounding := make([]float64, h.rows), make([]float64, h.rows) // rounding: rounding errors of next
 	for i := h.lanes - 1; i >= 0; i-- {
 		shift, row := carries[i], i%h.rows
-		carried := h.applySuffix(before[i], parts[i], h.FirstWins, next[row])
-		less := h.applySuffix(before[i], parts[i], h.FirstWins, lost[row])
-		carries[i] = next[row] + lost[row]
-		if h.mayLeaveRange && shift-shift != 0 && parts[i][0] == parts[i][0] {
-			next[row], lost[row] = h.exactSuffix(i, carries[i]), 0
+		carried := h.applySuffix(before[i], aggregates[i], h.FirstWins, next[row])
+		nextRounding := h.applySuffix(before[i], aggregates[i], h.FirstWins, rounding[row])
+		carries[i] = next[row] + rounding[row]
+		if h.mayLeaveRange && shift-shift != 0 && aggregates[i][0] == aggregates[i][0] {
+			next[row], rounding[row] = h.exactSuffix(i, carries[i]), 0
 			continue
 		}
 		sum := shift + carried
 		part := sum - carried
-		if less += (shift - part) + (carried - (sum - part)); less-less != 0 {
-			less = 0
+		if nextRounding += (shift - part) + (carried - (sum - part)); nextRounding-nextRounding != 0 {
+			nextRounding = 0
 		}
-		next[row], lost[row] = sum, less
+		next[row], rounding[row] = sum, nextRounding
 	}
-	h.downsweep(entering, carries, checkpoints)
+	h.downsweep(carryIn, carries, checkpoints)
 }
 
 // upsweep computes the aggregate of each lane, and the least first number of the aggregates.
@@ -155,12 +158,12 @@ func (h *run) upsweep(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
 	h.forEachBatch(false, func(w *worker, first, count int64) {
-		own := states[first : first+count]
-		h.initStates(w, own, first)
-		C.sw_scan_fold(&w.call, cStates(own), scanDoubles(carries[first:first+count]))
+		batch := states[first : first+count]
+		h.initStates(w, batch, first)
+		C.sw_scan_upsweep(&w.call, cStates(batch), scanDoubles(carries[first:first+count]))
 		lock.Lock()
 		defer lock.Unlock()
-		for _, s := range own {
+		for _, s := range batch {
 			least = min(least, s[0])
 		}
 	})
@@ -168,58 +171,62 @@ func (h *run) upsweep(states []state, carries []float64) float64 {
 }
 
 // exactSuffix computes the suffix of one lane for a carry-in, where the lane is no affine map.
-func (h *run) exactSuffix(lane int64, entering float64) float64 {
+func (h *run) exactSuffix(lane int64, carryIn float64) float64 {
 	h.parallel(1, func(w *worker, _ int64) {
 		h.prepare(w, lane, 1, false)
-		w.states[0], w.carries[0] = h.initial, entering
-		C.sw_scan_fold(&w.call, cStates(w.states[:1]), scanDoubles(w.carries[:1]))
-		entering = w.carries[0]
+		w.states[0], w.carries[0] = h.initial, carryIn
+		C.sw_scan_upsweep(&w.call, cStates(w.states[:1]), scanDoubles(w.carries[:1]))
+		carryIn = w.carries[0]
 	})
-	return entering
+	return carryIn
 }
 
-// suffixUpsweep computes the suffixes of lanes from their prefixes, and stores the prefix before each tile as a checkpoint.
-func (h *run) suffixUpsweep(entering []state, carries, checkpoints []float64) {
+// suffixUpsweep computes the suffixes of lanes from their prefixes, and stores the prefix before
+// each tile as a checkpoint.
+func (h *run) suffixUpsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(false, func(w *worker, first, count int64) {
-		if h.hasNoWinner(first, count) {
-			C.sw_scan_pass(&w.call, scanDoubles(carries[first:]))
+		if h.hasNoRecord(first, count) {
+			C.sw_scan_sum_suffixes(&w.call, scanDoubles(carries[first:]))
 			return
 		}
-		C.sw_scan_leave(&w.call, cStates(entering[first:]), scanDoubles(carries[first:]), scanDoubles(checkpoints[h.checkpointOffset(first):]))
+		before := scanDoubles(checkpoints[h.checkpointOffset(first):])
+		C.sw_scan_suffix_upsweep(&w.call, cStates(carryIn[first:]), scanDoubles(carries[first:]), before)
 	})
 }
 
 // downsweep stores dx, from the prefixes and the carry-ins of lanes; whole rows have neither.
-func (h *run) downsweep(entering []state, carries, checkpoints []float64) {
+func (h *run) downsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(true, func(w *worker, first, count int64) {
-		if h.hasNoWinner(first, count) {
+		if h.hasNoRecord(first, count) {
 			C.sw_scan_clear(&w.call)
 			return
 		}
 		if w.call.whole != 0 {
-			C.sw_scan_walk(&w.call, nil, nil, scanDoubles(w.checkpoints))
+			C.sw_scan_downsweep(&w.call, nil, nil, scanDoubles(w.checkpoints))
 			return
 		}
 		states, before := w.states[:count], w.checkpoints
 		if h.initStates(w, states, first); h.x != operand.Indices {
-			copy(states, entering[first:])
+			copy(states, carryIn[first:])
 		}
 		if checkpoints != nil {
 			states, before = nil, checkpoints[h.checkpointOffset(first):]
 		}
-		C.sw_scan_walk(&w.call, cStates(states), scanDoubles(carries[first:]), scanDoubles(before))
+		C.sw_scan_downsweep(&w.call, cStates(states), scanDoubles(carries[first:]), scanDoubles(before))
 	})
 }
 
-// hasNoWinner reports that no position of these lanes is a new running maximum, as in most of a long row.
-func (h *run) hasNoWinner(first, count int64) bool {
-	return h.hasWinner != nil && !slices.Contains(h.hasWinner[first:first+count], true)
+// hasNoRecord reports that no position of these lanes is a new running maximum, as in most of a
+// long row.
+func (h *run) hasNoRecord(first, count int64) bool {
+	return h.hasRecord != nil && !slices.Contains(h.hasRecord[first:first+count], true)
 }
 
 // checkpointCount is the size of the checkpoints of 32 lanes of n positions [float64].
 func checkpointCount(n int64) int64 { return num.CeilDiv(n, C.SCAN_POSITIONS) * 2 * C.SCAN_LANES }
 
-// checkpointOffset is the offset of the checkpoints of a task whose first lane is `first` [float64].
+// checkpointOffset is the offset of the checkpoints of a task whose first lane is `first`
+// [float64].
 func (h *run) checkpointOffset(first int64) int64 {
 	return num.CeilDiv(first, C.SCAN_LANES) * checkpointCount(h.splitLength)
 }
@@ -230,17 +237,19 @@ func (h *run) initStates(w *worker, states []state, first int64) {
 		states[i] = h.initial
 	}
 	for i := max(0, h.rows-first); h.x == operand.Indices && i < int64(len(states)); i++ {
-		states[i] = h.choice(w, first, i)
+		states[i] = h.indexPrefix(w, first, i)
 	}
 }
 
 func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-// fullLanes is the number of lanes of splitLength positions. Lanes after them are the last, shorter splits of their rows.
+// fullLanes is the number of lanes of splitLength positions. Lanes after them are the last, shorter
+// splits of their rows.
 func (h *run) fullLanes() int64 { return h.n / h.splitLength * h.rows }
 
-// forEachBatch runs body in parallel over batches of lanes first..first+count-1, which are equally long.
-func (h *run) forEachBatch(walk bool, body func(w *worker, first, count int64)) {
+// forEachBatch runs body in parallel over batches of lanes first..first+count-1, which are equally
+// long.
+func (h *run) forEachBatch(isDownsweep bool, body func(w *worker, first, count int64)) {
 	batch := num.Clamp(cpu.Grain/h.splitLength/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
 	group := batch * num.Clamp(cpu.Grain/h.splitLength/batch, 1, manyRows) // lanes of a task
 	full := h.fullLanes()
@@ -252,14 +261,15 @@ func (h *run) forEachBatch(walk bool, body func(w *worker, first, count int64)) 
 		}
 		for end = min(end, first+group); first < end; first += batch {
 			count := min(batch, end-first)
-			h.prepare(w, first, count, walk)
+			h.prepare(w, first, count, isDownsweep)
 			body(w, first, count)
 		}
 	})
 }
 
-// prepare sets the call of a worker: lanes of one length, the operands that are read and, in a downsweep, dx.
-func (h *run) prepare(w *worker, first, count int64, walk bool) {
+// prepare sets the call of a worker: lanes of one length, the operands that are read and, in a
+// downsweep, dx.
+func (h *run) prepare(w *worker, first, count int64, isDownsweep bool) {
 	n := h.splitLength
 	if first >= h.fullLanes() {
 		n = h.n % h.splitLength
@@ -275,7 +285,7 @@ func (h *run) prepare(w *worker, first, count int64, walk bool) {
 	if h.x != 0 {
 		h.setOperand(&w.call.x, h.x, first, count)
 	}
-	if walk {
+	if isDownsweep {
 		h.setOperand(&w.call.dx, operand.Dx, first, count)
 	}
 }
@@ -296,19 +306,20 @@ func (h *run) setOperand(to *C.scan_operand, number int, first, count int64) {
 	}
 	if v := &h.views[number]; v.Regular && (first/h.rows == (first+count-1)/h.rows) {
 		to.regular, to.pitch = 1, C.int64_t(v.Step)
-		to.at[0] = C.int64_t(first/h.rows*h.splitLength*h.steps[number] + first%h.rows*v.Step)
+		to.offset[0] = C.int64_t(first/h.rows*h.splitLength*h.steps[number] + first%h.rows*v.Step)
 		return
 	} else if v.N == 0 || h.rows == 1 { // splits of one row
-		to.regular, to.pitch, to.at[0] = 1, C.int64_t(h.splitLength*h.steps[number]), C.int64_t(first*h.splitLength*h.steps[number])
+		pitch := h.splitLength * h.steps[number]
+		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(pitch), C.int64_t(first*pitch)
 		return
 	}
 	for done := int64(0); done < count; {
-		part, row := (first+done)/h.rows, (first+done)%h.rows
+		split, row := (first+done)/h.rows, (first+done)%h.rows
 		n := min(count-done, h.rows-row)
-		at, base := to.at[done:done+n], part*h.splitLength*h.steps[number]
+		offsets, base := to.offset[done:done+n], split*h.splitLength*h.steps[number]
 		h.views[number].VisitRuns(row, n, func(start, offset, count, step int64) {
-			for i := range at[start : start+count] {
-				at[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
+			for i := range offsets[start : start+count] {
+				offsets[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
 			}
 		})
 		done += n

@@ -17,12 +17,14 @@ import (
 	"github.com/sternway/sternway/core/internal/threads"
 )
 
+// This file computes cummax and cummin by the indices of their forward.
+
 const (
-	mostSums = 1 << 20 // float64 sums of one task of arbitrary indices
+	maxSums  = 1 << 20 // float64 sums of one task of arbitrary indices
 	addLanes = 8
 )
 
-// CheckIndices refuses indices that are out of range.
+// CheckIndices returns an error for an index that is out of range.
 func (s *Scan) CheckIndices(args []tensor.Tensor) *errs.Error {
 	indices := &args[operand.Indices]
 	if !indices.Given() || indices.Empty() || insideSpan(indices, s.Length()) {
@@ -32,12 +34,13 @@ func (s *Scan) CheckIndices(args []tensor.Tensor) *errs.Error {
 	if !h.outside() {
 		return nil
 	}
-	row, position := h.firstBadIndex()
+	row, position := h.firstInvalidIndex()
 	return errs.New(errs.InvalidProblem, s.Op, "indices", fmt.Sprintf("between 0 and %d", h.n-1),
 		fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 }
 
-// insideSpan reports that all memory between the first and the last index is in range, gaps included, unless gaps are most of it.
+// insideSpan reports that all memory between the first and the last index is in range, gaps
+// included, unless gaps are most of it.
 func insideSpan(t *tensor.Tensor, n int64) bool {
 	low, high, _ := t.Span()
 	count := (high - low) / t.DType.Size()
@@ -49,52 +52,53 @@ func insideSpan(t *tensor.Tensor, n int64) bool {
 	threads.Run(nil, num.CeilDiv(count, cpu.Grain), 2, start, func(t *tensor.Tensor, task int64) {
 		first := task * cpu.Grain
 		at := C.uint64_t(int64(t.Data) + low + first*t.DType.Size())
-		if C.sw_scan_beyond(at, C.long(min(cpu.Grain, count-first)), C.int64_t(n)) != 0 {
+		if C.sw_scan_out_of_range(at, C.long(min(cpu.Grain, count-first)), C.int64_t(n)) != 0 {
 			beyond.Store(true)
 		}
 	})
 	return !beyond.Load()
 }
 
-// indexed computes cummax or cummin by the indices of its forward. Position k is a new running maximum where its index is k; everywhere else its
-// index is the one before it. Rows with other indices are summed by add.
+// indexed computes cummax or cummin by the indices of its forward. Position k is a new running
+// maximum where its index is k; everywhere else its index is the one before it. Rows with other
+// indices are summed by add.
 func (h *run) indexed() {
-	choosing := *h
-	choosing.x, choosing.Recurrence, choosing.kind = operand.Indices, choices, C.SCAN_CHOSEN
+	byIndex := *h
+	byIndex.x, byIndex.Recurrence, byIndex.kind = operand.Indices, indexRecurrence, C.SCAN_BY_INDEX
 	if h.IsReversed {
-		choosing.kind = C.SCAN_CHOSEN_DOWN
+		byIndex.kind = C.SCAN_BY_INDEX_REVERSED
 	}
 	first, _ := h.origin()
-	choosing.initial = state{float64(first), math.Float64frombits(uint64(first))}
+	byIndex.initial = state{float64(first), math.Float64frombits(uint64(first))}
 	switch {
 	case h.scatters():
-		choosing.forEachBatch(true, func(w *worker, _, _ int64) { C.sw_scan_scatter(&w.call) })
+		byIndex.forEachBatch(true, func(w *worker, _, _ int64) { C.sw_scan_scatter(&w.call) })
 		return
-	case h.n <= C.SCAN_FEWEST:
-		choosing.forEachBatch(true, func(w *worker, _, _ int64) { C.sw_scan_gather(&w.call) })
+	case h.n <= C.SCAN_GATHER_MAX:
+		byIndex.forEachBatch(true, func(w *worker, _, _ int64) { C.sw_scan_gather(&w.call) })
 		return
 	case h.lanes == h.rows:
-		choosing.forEachBatch(true, choosing.choose)
+		byIndex.forEachBatch(true, byIndex.downsweepIndices)
 		return
 	}
-	parts, carries := make([]state, h.lanes), make([]float64, h.lanes)
-	if least := choosing.upsweep(parts, carries); least == 0 {
+	aggregates, carries := make([]state, h.lanes), make([]float64, h.lanes)
+	if least := byIndex.upsweep(aggregates, carries); least == 0 {
 		h.parallel(num.CeilDiv(h.rows, addLanes), func(w *worker, task int64) {
 			h.add(w, task*addLanes, min(addLanes, h.rows-task*addLanes))
 		})
 		return
 	}
-	choosing.scanSplits(parts, make([]state, h.lanes), carries)
+	byIndex.scanSplits(aggregates, make([]state, h.lanes), carries)
 }
 
-// scatters reports that short rows lie end to end in all operands: a scatter is then faster than a comparison lane by lane. Sums of so few terms
-// need no compensation.
+// scatters reports that short rows lie end to end in all operands: a scatter is then faster than a
+// comparison lane by lane. Sums of at most SCAN_SHORT_MAX terms need no compensation.
 func (h *run) scatters() bool {
 	adjacent := int64(1)
 	if h.IsReversed {
 		adjacent = -1
 	}
-	if h.lanes != h.rows || h.n > C.SCAN_FEW {
+	if h.lanes != h.rows || h.n > C.SCAN_SHORT_MAX {
 		return false
 	}
 	for _, number := range [...]int{operand.Dy, operand.Indices, operand.Dx} {
@@ -105,27 +109,29 @@ func (h *run) scatters() bool {
 	return true
 }
 
-// choose computes whole rows, and those again by add whose indices no scan gives.
-func (h *run) choose(w *worker, first, count int64) {
-	if C.sw_scan_walk(&w.call, nil, nil, nil) == 0 {
+// downsweepIndices computes whole rows. Rows whose indices are not those of a scan are recomputed
+// by add.
+func (h *run) downsweepIndices(w *worker, first, count int64) {
+	if C.sw_scan_downsweep(&w.call, nil, nil, nil) == 0 {
 		h.add(w, first, count)
 	}
 }
 
 // outside reports an index that is out of range.
 func (h *run) outside() bool {
-	var some atomic.Bool
+	var found atomic.Bool
 	indices := *h
 	indices.x = operand.Indices
 	indices.forEachBatch(false, func(w *worker, _, _ int64) {
-		if C.sw_scan_outside(&w.call, C.int64_t(h.n)) != 0 {
-			some.Store(true)
+		if C.sw_scan_indices_out_of_range(&w.call, C.int64_t(h.n)) != 0 {
+			found.Store(true)
 		}
 	})
-	return some.Load()
+	return found.Load()
 }
 
-// origin and delta lead from an index to a position in scan order and back: position = origin + delta index.
+// origin and delta lead from an index to a position in scan order and back: position = origin +
+// delta index.
 func (h *run) origin() (origin, delta int64) {
 	if h.IsReversed {
 		return h.n - 1, -1
@@ -133,13 +139,14 @@ func (h *run) origin() (origin, delta int64) {
 	return 0, 1
 }
 
-// choice is the prefix of a split that is not the first of its row: the index that makes its first position a new maximum, and the index before.
-func (h *run) choice(w *worker, first, i int64) state {
+// indexPrefix is the prefix of a split that is not the first of its row: the index that makes its
+// first position a new maximum, and the index before.
+func (h *run) indexPrefix(w *worker, first, i int64) state {
 	origin, delta := h.origin()
 	want := origin + delta*((first+i)/h.rows)*h.splitLength
-	at := w.call.x.at[0] + C.int64_t(i)*w.call.x.pitch
+	at := w.call.x.offset[0] + C.int64_t(i)*w.call.x.pitch
 	if w.call.x.regular == 0 {
-		at = w.call.x.at[i]
+		at = w.call.x.offset[i]
 	}
 	before := int64(at) - h.steps[operand.Indices]
 	return state{float64(want), math.Float64frombits(uint64(cpu.Elements[int64](&h.args[operand.Indices], before, 1, 1)[0]))}
@@ -148,7 +155,7 @@ func (h *run) choice(w *worker, first, i int64) state {
 // add scatters dy of rows with any indices into float64 sums, a few rows at a time.
 func (h *run) add(w *worker, first, rows int64) {
 	origin, delta := h.origin()
-	width := num.Clamp(mostSums/h.n, 1, addLanes)
+	width := num.Clamp(maxSums/h.n, 1, addLanes)
 	if int64(len(w.sums)) < 2*h.n*width {
 		w.sums = make([]float64, 2*h.n*width)
 	}
@@ -172,8 +179,8 @@ func (h *run) index(row, position int64) int64 {
 	return cpu.Elements[int64](&h.args[operand.Indices], offset, 1, 1)[0]
 }
 
-// firstBadIndex is the place of the first index that is out of range, in the order of memory.
-func (h *run) firstBadIndex() (row, position int64) {
+// firstInvalidIndex is the place of the first index that is out of range, in the order of memory.
+func (h *run) firstInvalidIndex() (row, position int64) {
 	for row = range h.rows {
 		for position = range h.n {
 			if j := h.index(row, position); j < 0 || j >= h.n {

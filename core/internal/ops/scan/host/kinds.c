@@ -1,6 +1,7 @@
 /* Upsweeps and downsweeps of scans on the CPU, tile by tile (scan.h).
 
-   Floating-point exception flags are not read. Keeping them right would turn selections into branches. */
+   Floating-point exception flags are not read. With correct flags, compilers would turn selections
+   into branches. */
 #ifndef __clang__
 #pragma GCC optimize("no-trapping-math", "no-math-errno")
 #endif
@@ -15,8 +16,8 @@
 
 #define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
 
-#define BY_INDEX(kind) ((kind) == SCAN_CHOSEN || (kind) == SCAN_CHOSEN_DOWN)
-#define DELTA(kind) ((kind) == SCAN_CHOSEN ? 1 : -1)
+#define BY_INDEX(kind) ((kind) == SCAN_BY_INDEX || (kind) == SCAN_BY_INDEX_REVERSED)
+#define DELTA(kind) ((kind) == SCAN_BY_INDEX ? 1 : -1)
 
 /* The lanes of a call that advance together. */
 typedef struct {
@@ -26,9 +27,10 @@ typedef struct {
 #define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) + (count) < call->n ? (count) : 0}
 #define WINDOW_BACK(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) > 0 ? -positions : 0}
 #define SIZES long width = g->width, positions = g->positions
-#define EACH_STRIP for (long s = 0; s < width; s += SCAN_LANES)
-#define EACH_TILE_BACK for (long k = (call->n - 1) / positions * positions, n; k >= 0 && (n = POSITIONS(k)); k -= positions)
-#define KEPT(k) (checkpoint + 2 * ((k) / positions) * width) /* checkpoint of the tile from position k on */
+#define EACH_BLOCK for (long s = 0; s < width; s += SCAN_LANES)
+#define EACH_TILE_BACK for (long k = (call->n - 1) / positions * positions, n; k >= 0 && (n = POSITIONS(k)); \
+                            k -= positions)
+#define CHECKPOINT(k) (checkpoint + 2 * ((k) / positions) * width) /* of the tile that begins at position k */
 
 INLINE void unpack(const group *g, const double *restrict states, double *restrict a, double *restrict b) {
   for (long l = 0; l < g->lanes; l++) a[l] = states[2 * l], b[l] = states[2 * l + 1];
@@ -40,132 +42,144 @@ INLINE void copy(const group *g, const double *restrict from, double *restrict t
   for (long l = g->lanes; l < g->width; l++) to[l] = 0;
 }
 
-/* expect sets the index that makes the first position a new maximum, and the bits of the index before it. */
-INLINE void expect(const scan_call *call, const group *g, const double *restrict states, uint64_t *restrict want, double *restrict before) {
-  uint64_t first = call->kind == SCAN_CHOSEN ? 0 : call->n - 1;
-  if (call->whole) for (long l = 0; l < g->width; l++) want[l] = first, before[l] = number(first);
-  else for (long l = 0; l < g->lanes; l++) want[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
+/* Sets the index that makes the first position a record, and the bits of the index before it. */
+INLINE void init_expected(const scan_call *call, const group *g, const double *restrict states,
+                          uint64_t *restrict expected, double *restrict before) {
+  uint64_t first = call->kind == SCAN_BY_INDEX ? 0 : call->n - 1;
+  if (call->whole) for (long l = 0; l < g->width; l++) expected[l] = first, before[l] = number(first);
+  else for (long l = 0; l < g->lanes; l++) expected[l] = integer(states[2 * l]), before[l] = states[2 * l + 1];
 }
 
-/* keep stores the prefix before a tile as a checkpoint. */
-INLINE void keep(double *checkpoint, const double *a, const double *b, long width) {
+/* Stores the prefix before a tile as a checkpoint. */
+INLINE void store_checkpoint(double *checkpoint, const double *a, const double *b, long width) {
   memcpy(checkpoint, a, sizeof *a * width);
   memcpy(checkpoint + width, b, sizeof *b * width);
 }
 
-INLINE void fold(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states, double *carries) {
+INLINE void upsweep(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *states,
+                    double *carries) {
   SIZES;
-  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], won[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
-  uint64_t want[SCAN_WIDEST], odd[SCAN_WIDEST];
-  int backwards = kind == SCAN_SUM, leaves = (backwards || BY_INDEX(kind)) && carries;
+  double x[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
+  double has_record[SCAN_WIDEST], suffix[SCAN_WIDEST], error[SCAN_WIDEST];
+  uint64_t expected[SCAN_WIDEST], mismatch[SCAN_WIDEST];
+  int is_backward = kind == SCAN_SUM, wants_suffix = (is_backward || BY_INDEX(kind)) && carries;
   for (long l = 0; l < width; l++) {
-    a[l] = b[l] = won[l] = lost[l] = leaving[l] = 0;
-    want[l] = odd[l] = 0;
+    a[l] = b[l] = has_record[l] = error[l] = suffix[l] = 0;
+    expected[l] = mismatch[l] = 0;
   }
-  if (leaves) copy(g, carries, leaving);
-  if (BY_INDEX(kind)) expect(call, g, states, want, b);
+  if (wants_suffix) copy(g, carries, suffix);
+  if (BY_INDEX(kind)) init_expected(call, g, states, expected, b);
   for (long last = (call->n - 1) / positions, i = 0; i <= last; i++) {
-    long k = (backwards ? last - i : i) * positions, n = POSITIONS(k);
-    const scan_window *window = backwards ? WINDOW_BACK(k, n) : WINDOW(k, n);
+    long k = (is_backward ? last - i : i) * positions, n = POSITIONS(k);
+    const scan_window *window = is_backward ? WINDOW_BACK(k, n) : WINDOW(k, n);
     if (kind != SCAN_SUM) sw_scan_load(x, &call->x, window);
-    if (leaves) sw_scan_load(dy, &call->dy, window);
-    EACH_STRIP {
-      if (BY_INDEX(kind)) chosen_check(want + s, b + s, odd + s, x + s, k, DELTA(kind), width, n);
-      if (BY_INDEX(kind) && leaves) chosen_fold(exact, want + s, won + s, leaving + s, lost + s, x + s, dy + s, k, DELTA(kind), width, n);
-      if (kind == SCAN_SUM) sum_fold(exact, leaving + s, lost + s, dy + s, width, n);
-      if (kind == SCAN_SOFT) soft_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
+    if (wants_suffix) sw_scan_load(dy, &call->dy, window);
+    EACH_BLOCK {
+      if (BY_INDEX(kind)) check_indices(expected + s, b + s, mismatch + s, x + s, k, DELTA(kind), width, n);
+      if (BY_INDEX(kind) && wants_suffix)
+        index_suffix(exact, expected + s, has_record + s, suffix + s, error + s, x + s, dy + s, k, DELTA(kind),
+                     width, n);
+      if (kind == SCAN_SUM) sum_upsweep(exact, suffix + s, error + s, dy + s, width, n);
+      if (kind == SCAN_LOG_SUM) log_sum_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
     }
   }
   for (long l = 0; l < g->lanes; l++) {
-    states[2 * l] = BY_INDEX(kind) ? odd[l] == 0 : a[l];
-    states[2 * l + 1] = BY_INDEX(kind) ? won[l] : b[l];
-    if (leaves) carries[l] = leaving[l] + lost[l];
+    states[2 * l] = BY_INDEX(kind) ? mismatch[l] == 0 : a[l];
+    states[2 * l + 1] = BY_INDEX(kind) ? has_record[l] : b[l];
+    if (wants_suffix) carries[l] = suffix[l] + error[l];
   }
 }
 
-/* mark_soft stores the checkpoints of logcumsumexp. */
-INLINE void mark_soft(int exact, const scan_call *call, const group *g, const double *states, double *checkpoint) {
+/* Stores the checkpoints of logcumsumexp. */
+INLINE void log_sum_checkpoints(int exact, const scan_call *call, const group *g, const double *states,
+                                double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], a[SCAN_WIDEST] = {0}, b[SCAN_WIDEST] = {0};
   if (states) unpack(g, states, a, b);
   for (long k = 0; k < call->n; k += positions, checkpoint += 2 * width) {
     long n = POSITIONS(k);
-    keep(checkpoint, a, b, width);
+    store_checkpoint(checkpoint, a, b, width);
     if (k + n == call->n) break;
     sw_scan_load(x, &call->x, WINDOW(k, n));
-    EACH_STRIP soft_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
+    EACH_BLOCK log_sum_forward(exact, a + s, b + s, x + s, NULL, NULL, width, n);
   }
 }
 
-/* linked adds dy to the suffixes, each times its link to the first position of the lane. */
-INLINE void linked(enum scan_kind kind, int exact, double *restrict link, double *restrict leaving, double *restrict lost,
-                   const double *restrict x, const uint32_t *restrict wins, const double *restrict dy, long width, long n) {
+/* Adds dy to the suffixes, multiplied by its link to the first position of the lane. */
+INLINE void add_linked(enum scan_kind kind, int exact, double *restrict link, double *restrict suffix,
+                       double *restrict error, const double *restrict x, const uint32_t *restrict record_flags,
+                       const double *restrict dy, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
     long i = k * width + l;
-    link[l] = kind == SCAN_SOFT ? link[l] * x[i] : wins[k * WORDS] >> l & 1 ? 0 : link[l];
-    double part = kind == SCAN_SOFT ? link[l] * dy[i] : link[l] != 0 ? dy[i] : 0;
-    leaving[l] = added(exact, part, leaving[l], &lost[l]);
+    link[l] = kind == SCAN_LOG_SUM ? link[l] * x[i] : record_flags[k * WORDS] >> l & 1 ? 0 : link[l];
+    double part = kind == SCAN_LOG_SUM ? link[l] * dy[i] : link[l] != 0 ? dy[i] : 0;
+    suffix[l] = compensated_sum(exact, part, suffix[l], &error[l]);
   }
 }
 
-/* leave_soft computes the suffixes and stores the checkpoints of logcumsumexp. */
-INLINE void leave_soft(int exact, const scan_call *call, const group *g, const double *states, double *carries, double *checkpoint) {
+/* Computes the suffixes and stores the checkpoints of logcumsumexp. */
+INLINE void log_sum_suffix_upsweep(int exact, const scan_call *call, const group *g, const double *states,
+                                   double *carries, double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], link[SCAN_WIDEST], leaving[SCAN_WIDEST], lost[SCAN_WIDEST];
-  for (long l = 0; l < width; l++) link[l] = 1, leaving[l] = lost[l] = 0;
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST];
+  double link[SCAN_WIDEST], suffix[SCAN_WIDEST], error[SCAN_WIDEST];
+  for (long l = 0; l < width; l++) link[l] = 1, suffix[l] = error[l] = 0;
   unpack(g, states, a, b);
   for (long first = 0; first < call->n; first += positions, checkpoint += 2 * width) {
     long n = POSITIONS(first);
-    keep(checkpoint, a, b, width);
+    store_checkpoint(checkpoint, a, b, width);
     sw_scan_load(x, &call->x, WINDOW(first, n));
     sw_scan_load(dy, &call->dy, WINDOW(first, n));
-    EACH_STRIP {
-      soft_forward(exact, a + s, b + s, x + s, w + s, dy + s, width, n);
-      linked(SCAN_SOFT, exact, link + s, leaving + s, lost + s, x + s, NULL, dy + s, width, n);
+    EACH_BLOCK {
+      log_sum_forward(exact, a + s, b + s, x + s, w + s, dy + s, width, n);
+      add_linked(SCAN_LOG_SUM, exact, link + s, suffix + s, error + s, x + s, NULL, dy + s, width, n);
     }
   }
-  for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
+  for (long l = 0; l < g->lanes; l++) carries[l] = suffix[l] + error[l];
 }
 
-INLINE void pass(int exact, const scan_call *call, const group *g, double *carries) {
+INLINE void sum_suffixes(int exact, const scan_call *call, const group *g, double *carries) {
   SIZES;
-  double dy[SCAN_TILE], leaving[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
+  double dy[SCAN_TILE], suffix[SCAN_WIDEST] = {0}, error[SCAN_WIDEST] = {0};
   for (long first = 0; first < call->n; first += positions) {
     long n = POSITIONS(first);
     sw_scan_load(dy, &call->dy, WINDOW(first, n));
-    EACH_STRIP for (long k = 0; k < n; k++) EACH_LANE leaving[s + l] = added(exact, dy[k * width + s + l], leaving[s + l], &lost[s + l]);
+    EACH_BLOCK for (long k = 0; k < n; k++) EACH_LANE
+      suffix[s + l] = compensated_sum(exact, dy[k * width + s + l], suffix[s + l], &error[s + l]);
   }
-  for (long l = 0; l < g->lanes; l++) carries[l] = leaving[l] + lost[l];
+  for (long l = 0; l < g->lanes; l++) carries[l] = suffix[l] + error[l];
 }
 
-/* product_again recomputes a strip of products, from lane `strip` of a window on, for all inputs. dy is loaded again, as dx was written over it. */
-static void product_again(int exact, const scan_operand *from, const scan_window *window, long strip, double *before, double *entering,
-                          double *lost, const double *x, double *w, double *dx) {
+/* Recomputes a block of products, which begins at a lane of the window, with arithmetic for all
+   inputs. dy is loaded again, because dx was written over it. */
+static void product_fallback(int exact, const scan_operand *from, const scan_window *window, long lane, double *before,
+                             double *carry_in, double *error, const double *x, double *w, double *dx) {
   double dy[SCAN_TILE];
   long width = window->width, n = window->n;
   sw_scan_load(dy, from, window);
   product_forward(before, x, w, width, n);
-  backward(SCAN_PRODUCT, exact, entering, lost, x, w, dy + strip, width, n);
-  for (long k = 0; k < n; k++) memcpy(dx + k * width, dy + strip + k * width, sizeof *dx * SCAN_LANES);
+  backward(SCAN_PRODUCT, exact, carry_in, error, x, w, dy + lane, width, n);
+  for (long k = 0; k < n; k++) memcpy(dx + k * width, dy + lane + k * width, sizeof *dx * SCAN_LANES);
 }
 
-INLINE void walk(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *carries, double *checkpoint) {
+INLINE void downsweep(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *carries,
+                      double *checkpoint) {
   SIZES;
-  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], entering[SCAN_WIDEST] = {0}, lost[SCAN_WIDEST] = {0};
-  if (carries) copy(g, carries, entering);
+  double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], carry_in[SCAN_WIDEST] = {0}, error[SCAN_WIDEST] = {0};
+  if (carries) copy(g, carries, carry_in);
   EACH_TILE_BACK {
-    double *kept = KEPT(k);
-    if (kind == SCAN_SOFT) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
+    double *before = CHECKPOINT(k);
+    if (kind == SCAN_LOG_SUM) sw_scan_load(x, &call->x, WINDOW_BACK(k, n));
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
-    EACH_STRIP {
-      if (kind == SCAN_SOFT) soft_forward(exact, kept + s, kept + width + s, x + s, w + s, dy + s, width, n);
-      backward(kind, exact, entering + s, lost + s, x + s, w + s, dy + s, width, n);
+    EACH_BLOCK {
+      if (kind == SCAN_LOG_SUM) log_sum_forward(exact, before + s, before + width + s, x + s, w + s, dy + s, width, n);
+      backward(kind, exact, carry_in + s, error + s, x + s, w + s, dy + s, width, n);
     }
     sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
 }
 
-/* width_of is the number of lanes of a group: more where rows are short, so that a tile is full. */
+/* The number of lanes of a group: more if rows are short, so that a tile is full. */
 static long width_of(long lanes, long n) {
   long width = SCAN_LANES;
   while (width < lanes && width < SCAN_WIDEST && 2 * width * n <= SCAN_TILE) width *= 2;
@@ -177,7 +191,8 @@ static group group_of(const scan_call *call, long lane) {
   return (group){lane, left < width ? left : width, width, SCAN_TILE / width};
 }
 
-#define EACH_GROUP for (group at = group_of(call, 0), *g = &at; at.lane < call->lanes; at = group_of(call, at.lane + at.width))
+#define EACH_GROUP for (group at = group_of(call, 0), *g = &at; at.lane < call->lanes; \
+                        at = group_of(call, at.lane + at.width))
 /* Checkpoints of a group. */
 #define CHECKPOINTS(g) (checkpoints + 2 * (g)->lane * ((call->n + (g)->positions - 1) / (g)->positions))
 
@@ -190,58 +205,62 @@ static group group_of(const scan_call *call, long lane) {
   CASE(SCAN_MAX_FIRST, function, max_first, arguments) \
   CASE(SCAN_MIN_LAST, function, min_last, arguments) \
   CASE(SCAN_MIN_FIRST, function, min_first, arguments) \
-  CASE(SCAN_SOFT, function, soft, arguments)
+  CASE(SCAN_LOG_SUM, function, log_sum, arguments)
 #define EACH_KIND(function, arguments) \
   EACH_DEPENDENT(function, arguments) \
   CASE(SCAN_SUM, function, sum, arguments) \
   CASE(SCAN_PRODUCT, function, product, arguments) \
-  CASE(SCAN_CHOSEN, function, chosen, arguments) \
-  CASE(SCAN_CHOSEN_DOWN, function, chosen_down, arguments)
+  CASE(SCAN_BY_INDEX, function, by_index, arguments) \
+  CASE(SCAN_BY_INDEX_REVERSED, function, by_index_reversed, arguments)
 
-void sw_scan_fold(const scan_call *call, double *states, double *carries) {
-  switch (call->kind) { EACH_KIND(fold, (call, states, carries)) }
+void sw_scan_upsweep(const scan_call *call, double *states, double *carries) {
+  switch (call->kind) { EACH_KIND(upsweep, (call, states, carries)) }
 }
 
-void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints) {
-  switch (call->kind) { EACH_DEPENDENT(leave, (call, states, carries, checkpoints)) }
+void sw_scan_suffix_upsweep(const scan_call *call, const double *states, double *carries, double *checkpoints) {
+  switch (call->kind) { EACH_DEPENDENT(suffix_upsweep, (call, states, carries, checkpoints)) }
 }
 
-int sw_scan_walk(const scan_call *call, const double *states, const double *carries, double *checkpoints) {
-  int scans = 1;
-  switch (call->kind) { EACH_KIND(walk, (call, states, carries, checkpoints, &scans)) }
-  return scans;
+int sw_scan_downsweep(const scan_call *call, const double *states, const double *carries, double *checkpoints) {
+  int valid = 1;
+  switch (call->kind) { EACH_KIND(downsweep, (call, states, carries, checkpoints, &valid)) }
+  return valid;
 }
 
-void sw_scan_pass(const scan_call *call, double *carries) { CHOSEN(scan_pass)(call, carries); }
+void sw_scan_sum_suffixes(const scan_call *call, double *carries) { CHOSEN(scan_sum_suffixes)(call, carries); }
 
 void sw_scan_clear(const scan_call *call) {
   static const double zeros[SCAN_TILE];
-  EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions) sw_scan_store(&call->dx, zeros, WINDOW(k, POSITIONS(k)));
+  EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions)
+      sw_scan_store(&call->dx, zeros, WINDOW(k, POSITIONS(k)));
 }
 
-int sw_scan_beyond(uint64_t data, long n, int64_t row) { return CHOSEN(scan_beyond)((const double *)(uintptr_t)data, n, row); }
+int sw_scan_out_of_range(uint64_t data, long n, int64_t row) {
+  return CHOSEN(scan_out_of_range)((const double *)(uintptr_t)data, n, row);
+}
 
-int sw_scan_outside(const scan_call *call, int64_t row) {
+int sw_scan_indices_out_of_range(const scan_call *call, int64_t row) {
   double x[SCAN_TILE];
   int outside = 0;
   EACH_GROUP for (long k = 0, positions = g->positions; k < call->n; k += positions) {
     long n = POSITIONS(k);
     sw_scan_load(x, &call->x, WINDOW(k, n));
-    outside |= CHOSEN(scan_beyond)(x, n * g->width, row);
+    outside |= CHOSEN(scan_out_of_range)(x, n * g->width, row);
   }
   return outside;
 }
 
-/* end_to_end describes rows that lie end to end, from a lane on, as one lane. */
+/* Describes rows that lie end to end, from a lane on, as one lane. */
 INLINE void end_to_end(scan_operand *o, const scan_operand *from, long lane, long n) {
   o->data = from->data, o->type = from->type, o->step = 0, o->regular = o->pitch = 1;
-  o->at[0] = from->at[0] + lane * n - (from->step < 0 ? n - 1 : 0);
+  o->offset[0] = from->offset[0] + lane * n - (from->step < 0 ? n - 1 : 0);
 }
 
-/* scatter interleaves rows, so that consecutive sums do not depend on each other. */
-INLINE void scatter(long rows, long n, const int64_t *indices, const double *some, double *sums) {
+/* Scatters interleaved rows, so that consecutive sums do not depend on each other. */
+INLINE void scatter(long rows, long n, const int64_t *indices, const double *values, double *sums) {
   for (long k = 0; k < n; k++) for (long r = 0; r < rows * n; r += n)
-    if ((uint64_t)indices[r + k] < (uint64_t)n) sums[r + indices[r + k]] += some[r + k]; /* the caller may have changed an index since the check */
+    /* The caller may have changed an index since the check. */
+    if ((uint64_t)indices[r + k] < (uint64_t)n) sums[r + indices[r + k]] += values[r + k];
 }
 
 void sw_scan_scatter(const scan_call *call) {
@@ -252,13 +271,13 @@ void sw_scan_scatter(const scan_call *call) {
     long count = (rows < call->lanes - lane ? rows : call->lanes - lane) * n, row = 0;
     scan_window window = {0, count, count, 0, 1, 0};
     end_to_end(&dy, &call->dy, lane, n), end_to_end(&x, &call->x, lane, n), end_to_end(&dx, &call->dx, lane, n);
-    const int64_t *indices = (const int64_t *)(uintptr_t)x.data + x.at[0];
-    const double *some = in_place ? (const double *)(uintptr_t)dy.data + dy.at[0] : loaded;
-    double *sums = in_place ? (double *)(uintptr_t)dx.data + dx.at[0] : found;
+    const int64_t *indices = (const int64_t *)(uintptr_t)x.data + x.offset[0];
+    const double *values = in_place ? (const double *)(uintptr_t)dy.data + dy.offset[0] : loaded;
+    double *sums = in_place ? (double *)(uintptr_t)dx.data + dx.offset[0] : found;
     if (!in_place) sw_scan_load(loaded, &dy, &window);
     memset(sums, 0, sizeof *sums * count);
-    for (; row + 8 * n <= count; row += 8 * n) scatter(8, n, indices + row, some + row, sums + row);
-    for (; row < count; row += n) scatter(1, n, indices + row, some + row, sums + row);
+    for (; row + 8 * n <= count; row += 8 * n) scatter(8, n, indices + row, values + row, sums + row);
+    for (; row < count; row += n) scatter(1, n, indices + row, values + row, sums + row);
     if (!in_place) sw_scan_store(&dx, sums, &window);
   }
 }
@@ -274,26 +293,29 @@ void sw_scan_gather(const scan_call *call) {
   }
 }
 
-/* add scatters dy by any indices, from the last position on, into sums[positions][lanes]. The rounding errors follow the sums. */
+/* Scatters dy by any indices, from the last position to the first, into sums[positions][lanes]. The
+   rounding errors follow the sums. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums) {
   double tile[SCAN_TILE];
   const int64_t *indices = (const int64_t *)(uintptr_t)call->x.data;
   group all = {0, call->lanes, SCAN_LANES, SCAN_POSITIONS}, *g = &all;
   long lanes = call->lanes, width = g->width, positions = g->positions, exact = call->dy.type == 1;
-  double *lost = sums + call->n * lanes;
+  double *error = sums + call->n * lanes;
   memset(sums, 0, sizeof(double) * (exact ? 2 : 1) * call->n * lanes);
   for (long i = (call->n - 1) / positions; i >= 0; i--) {
     long first = i * positions, n = POSITIONS(first);
     sw_scan_load(tile, &call->dy, WINDOW(first, n));
     for (long k = n - 1; k >= 0; k--)
       for (long l = 0; l < lanes; l++) {
-        int64_t at = call->x.regular ? call->x.at[0] + l * call->x.pitch : call->x.at[l];
-        int64_t position = origin + delta * indices[at + (first + k) * call->x.step], to = position * lanes + l;
-        if ((uint64_t)position >= (uint64_t)call->n) continue; /* the caller may have changed an index since the check */
-        sums[to] = exact ? added(1, tile[k * width + l], sums[to], &lost[to]) : sums[to] + tile[k * width + l];
+        int64_t offset = call->x.regular ? call->x.offset[0] + l * call->x.pitch : call->x.offset[l];
+        int64_t position = origin + delta * indices[offset + (first + k) * call->x.step], to = position * lanes + l;
+        /* The caller may have changed an index since the check. */
+        if ((uint64_t)position >= (uint64_t)call->n) continue;
+        double value = tile[k * width + l];
+        sums[to] = exact ? compensated_sum(1, value, sums[to], &error[to]) : sums[to] + value;
       }
   }
-  for (long i = 0; exact && i < call->n * lanes; i++) sums[i] += lost[i];
+  for (long i = 0; exact && i < call->n * lanes; i++) sums[i] += error[i];
   for (long first = 0; first < call->n; first += positions) {
     long n = POSITIONS(first);
     for (long k = 0; k < n; k++) memcpy(tile + k * width, sums + (first + k) * lanes, sizeof(double) * lanes);

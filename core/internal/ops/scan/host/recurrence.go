@@ -6,48 +6,53 @@ import "C"
 
 import "math"
 
-// Splits of a row are combined here: prefixes by an associative operator from left to right, suffixes by affine maps of the carry-in from right
-// to left. The recurrences within a split are in kinds.c.
+// Splits of a row are combined here: prefixes by an associative operator from left to right,
+// suffixes by affine maps of the carry-in from right to left. The recurrences within a split are in
+// kinds.c.
 
 // state is the prefix before a position: two numbers, which scan.h defines for each kind.
 type state [2]float64
 
 // Recurrence combines the splits of a row of one kind.
 type Recurrence struct {
-	loops               [2]int64 // scan_kind of the C loops: the last of equal values wins, the first wins
+	loops               [2]int64 // scan_kind of the C loops: of equal values the last is the record, or the first
 	initial             state    // identity: the prefix before the first position of a row
 	suffixIgnoresPrefix bool     // the suffix of a split does not depend on its prefix: one upsweep computes both
 	mayLeaveRange       bool     // an infinity makes a split other than an affine map
-	// wins reports that a split has a new running maximum after a prefix; nil: the kind does not select.
-	wins func(before, part state, first bool) bool
+	// replaces reports that a split has a new running maximum after a prefix; nil: the kind does
+	// not select.
+	replaces func(before, aggregate state, first bool) bool
 	// combine is the associative operator of prefixes.
 	combine func(left, right state, first bool) state
 	// toCarryIn converts a prefix to the form of the C loops.
 	toCarryIn func(before state) state
-	// applySuffix maps the carry-in on the right of a split to the linear part of its suffix, after a prefix.
-	applySuffix func(before, part state, first bool, entering float64) float64
+	// applySuffix maps the carry-in on the right of a split to the linear part of its suffix, after
+	// a prefix.
+	applySuffix func(before, aggregate state, first bool, carryIn float64) float64
 }
 
 func asItIs(s state) state { return s }
 
-// ------------------------------------------------------------------------------------------------ cumsum
+// ------------------------------------------------------------------------------------------ cumsum
 
 var Sums = Recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, suffixIgnoresPrefix: true, toCarryIn: asItIs,
 	combine:     func(left, _ state, _ bool) state { return left },
-	applySuffix: func(_, _ state, _ bool, entering float64) float64 { return entering }}
+	applySuffix: func(_, _ state, _ bool, carryIn float64) float64 { return carryIn }}
 
-// ------------------------------------------------------------------------------------------------ cumprod
+// ----------------------------------------------------------------------------------------- cumprod
 
-var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initial: state{1, 0}, suffixIgnoresPrefix: true, mayLeaveRange: true,
+var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initial: state{1, 0},
+	suffixIgnoresPrefix: true, mayLeaveRange: true,
 	combine:   func(left, right state, _ bool) state { return scaledProduct(left, right) },
 	toCarryIn: func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
-	applySuffix: func(_, part state, _ bool, entering float64) float64 {
-		fraction, e := math.Frexp(entering)
-		p := scaledProduct(part, state{fraction, float64(e)})
+	applySuffix: func(_, aggregate state, _ bool, carryIn float64) float64 {
+		fraction, e := math.Frexp(carryIn)
+		p := scaledProduct(aggregate, state{fraction, float64(e)})
 		return math.Ldexp(p[0], int(p[1]))
 	}}
 
-// scaledProduct multiplies numbers m 2^e: the product of a split may leave the range of float64 where the product of the row does not.
+// scaledProduct multiplies numbers m 2^e: the product of a split may leave the range of float64
+// where the product of the row does not.
 func scaledProduct(a, b state) state {
 	fraction, e := math.Frexp(zeroProduct(a[0], b[0])) // zero, infinity and NaN stay themselves
 	return state{fraction, a[1] + b[1] + float64(e)}
@@ -61,7 +66,7 @@ func zeroProduct(a, b float64) float64 {
 	return 0
 }
 
-// ------------------------------------------------------------------------------------------------ cummax, cummin
+// ---------------------------------------------------------------------------------- cummax, cummin
 
 var (
 	Maxima = records(C.SCAN_MAX_LAST, C.SCAN_MAX_FIRST)
@@ -69,7 +74,7 @@ var (
 )
 
 func records(last, first int64) Recurrence {
-	return Recurrence{loops: [2]int64{last, first}, toCarryIn: asItIs, wins: beats, applySuffix: selected(beats),
+	return Recurrence{loops: [2]int64{last, first}, toCarryIn: asItIs, replaces: beats, applySuffix: selected(beats),
 		combine: func(left, right state, first bool) state {
 			if beats(left, right, first) {
 				return right
@@ -79,18 +84,21 @@ func records(last, first int64) Recurrence {
 }
 
 // selected passes the carry-in through a split without a new running maximum.
-func selected(wins func(before, part state, first bool) bool) func(before, part state, first bool, entering float64) float64 {
-	return func(before, part state, first bool, entering float64) float64 {
-		if wins(before, part, first) {
+func selected(
+	replaces func(before, aggregate state, first bool) bool,
+) func(before, aggregate state, first bool, carryIn float64) float64 {
+	return func(before, aggregate state, first bool, carryIn float64) float64 {
+		if replaces(before, aggregate, first) {
 			return 0
 		}
-		return entering
+		return carryIn
 	}
 }
 
-// beats reports that the maximum of a split replaces the running maximum before it. Minima have their signs changed.
-func beats(before, part state, first bool) bool {
-	x, best := part[0], before[0]
+// beats reports that the maximum of a split replaces the running maximum before it. Minima have
+// their signs changed.
+func beats(before, aggregate state, first bool) bool {
+	x, best := aggregate[0], before[0]
 	switch {
 	case before[1] == 0:
 		return true
@@ -102,21 +110,22 @@ func beats(before, part state, first bool) bool {
 	return x >= best
 }
 
-// choices is the recurrence by indices that a scan returned.
-var choices = Recurrence{toCarryIn: asItIs, suffixIgnoresPrefix: true, wins: chosen, applySuffix: selected(chosen)}
+// indexRecurrence is the recurrence by indices that a scan returned.
+var indexRecurrence = Recurrence{toCarryIn: asItIs, suffixIgnoresPrefix: true, replaces: hasRecordFlag,
+	applySuffix: selected(hasRecordFlag)}
 
-func chosen(_, part state, _ bool) bool { return part[1] != 0 }
+func hasRecordFlag(_, aggregate state, _ bool) bool { return aggregate[1] != 0 }
 
-// ------------------------------------------------------------------------------------------------ logcumsumexp
+// ------------------------------------------------------------------------------------ logcumsumexp
 
-var LogSums = Recurrence{loops: [2]int64{C.SCAN_SOFT, C.SCAN_SOFT}, initial: state{math.Inf(-1), 0}, toCarryIn: asItIs,
+var LogSums = Recurrence{loops: [2]int64{C.SCAN_LOG_SUM, C.SCAN_LOG_SUM}, initial: state{math.Inf(-1), 0}, toCarryIn: asItIs,
 	combine: func(left, right state, _ bool) state {
 		m := math.Max(left[0], right[0])
 		return state{m, rescale(left, m) + rescale(right, m)}
 	},
-	applySuffix: func(before, part state, _ bool, entering float64) float64 {
+	applySuffix: func(before, aggregate state, _ bool, carryIn float64) float64 {
 		// Values count in units of the largest x so far.
-		return rescale(state{before[0], min(before[1], 1)}, math.Max(before[0], part[0])) * entering
+		return rescale(state{before[0], min(before[1], 1)}, math.Max(before[0], aggregate[0])) * carryIn
 	}}
 
 // rescale is the sum of a state relative to another maximum; equal infinities keep it.
@@ -131,10 +140,11 @@ func rescale(s state, m float64) float64 {
 func exponential(x, from float64) float64 {
 	d := x - from
 	part := d - x
-	lost := (x - (d - part)) - (from + part)
+	rounding := (x - (d - part)) - (from + part)
 	e := math.Exp(d)
-	if less := float64(e * lost); less-less == 0 { // the conversion keeps compilers from fusing it with the sum
-		return e + less
+	// The conversion keeps compilers from fusing the product with the sum.
+	if correction := float64(e * rounding); correction-correction == 0 {
+		return e + correction
 	}
 	return e
 }

@@ -1,4 +1,5 @@
-// Package host computes scans on the CPU. Rows, or parts of rows, are lanes that advance together, so that the loop over lanes is vector code.
+// Package host computes scans on the CPU. Rows, or splits of rows, are lanes that advance together,
+// so that the loop over lanes is vector code.
 package host
 
 import (
@@ -24,7 +25,7 @@ func (s *Scan) Length() int64 {
 	return s.Shape[s.Dim]
 }
 
-// Rows is the number of rows; 0 where there is nothing to do.
+// Rows is the number of rows; 0 if there is nothing to do.
 func (s *Scan) Rows() int64 {
 	elements, _ := tensor.Product(s.Shape)
 	return elements / max(1, s.Length())

@@ -1,40 +1,43 @@
+/* The C loops of scans on the CPU. Many lanes advance together, one position at a time, so that the
+   loop over lanes is vector code. A lane is a row, or a split of a row. Data is processed in tiles
+   of float64: 32 positions of a group of 32 lanes, or fewer positions of more lanes if rows are
+   shorter. */
 #ifndef STERNWAY_SCAN_H
 #define STERNWAY_SCAN_H
 #include <stdint.h>
 
-/* Scans of many lanes at once. A lane is a row, or a split of a row. The lanes of a group advance together, one position at a time, so that
-   the loop over lanes is vector code. Data is processed in tiles of float64, which hold some positions of all lanes of a group: 32 positions
-   of 32 lanes, or fewer positions of more lanes where rows are shorter. */
 enum {
   SCAN_LANES = 32,     /* lanes of a group, at least */
   SCAN_POSITIONS = 32, /* positions of a tile, at most */
   SCAN_TILE = SCAN_LANES * SCAN_POSITIONS,
   SCAN_WIDEST = 256,   /* lanes of a group, at most */
   SCAN_BATCH = 1024,   /* lanes of a call, at most */
-  SCAN_FEW = 16,       /* positions of a lane whose sums need no compensation, and of a row for scatter, at most */
-  SCAN_FEWEST = 4      /* positions of a row for gather, at most */
+  SCAN_SHORT_MAX = 16, /* positions of a lane whose sums need no compensation, and of a row for scatter, at most */
+  SCAN_GATHER_MAX = 4  /* positions of a row for gather, at most */
 };
 
-/* An operand. Position k of lane l is the element at[l] + k step, or at[0] + l pitch + k step if the lanes are regular. type is a row of the
-   table of dtypes: float32, float64, float16, bfloat16. */
+/* An operand. Position k of lane l is the element offset[l] + k step, or offset[0] + l pitch + k
+   step if the lanes are regular. type is a row of the table of dtypes: float32, float64, float16,
+   bfloat16. */
 typedef struct {
   uint64_t data;
   int64_t type, step, regular, pitch;
-  int64_t at[SCAN_BATCH];
+  int64_t offset[SCAN_BATCH];
 } scan_operand;
 
-/* The part of an operand in a tile: n positions from k on, of `lanes` lanes from `lane` on, in rows of `width` numbers. The cache lines of the
-   window that is `on` positions further are prefetched; 0: those of the next lanes. */
+/* The part of an operand in a tile: n positions from k on, of `lanes` lanes from `lane` on, in rows
+   of `width` numbers. The cache lines of the window `prefetch` positions later are prefetched; 0:
+   those of the next lanes. */
 typedef struct {
-  long lane, lanes, width, k, n, on;
+  long lane, lanes, width, k, n, prefetch;
 } scan_window;
 
 /* load converts a window to a tile, store converts a tile to a window. */
 void sw_scan_load(double *tile, const scan_operand *from, const scan_window *w);
 void sw_scan_store(const scan_operand *to, const double *tile, const scan_window *w);
 
-enum scan_kind { SCAN_SUM, SCAN_PRODUCT, SCAN_MAX_LAST, SCAN_MAX_FIRST, SCAN_MIN_LAST, SCAN_MIN_FIRST, SCAN_SOFT,
-                 SCAN_CHOSEN, SCAN_CHOSEN_DOWN, SCAN_KINDS };
+enum scan_kind { SCAN_SUM, SCAN_PRODUCT, SCAN_MAX_LAST, SCAN_MAX_FIRST, SCAN_MIN_LAST, SCAN_MIN_FIRST, SCAN_LOG_SUM,
+                 SCAN_BY_INDEX, SCAN_BY_INDEX_REVERSED, SCAN_KINDS };
 
 typedef struct {
   int64_t kind, lanes, n; /* n: positions of every lane */
@@ -42,40 +45,50 @@ typedef struct {
   scan_operand dy, x, dx; /* SCAN_SUM reads no x */
 } scan_call;
 
-/* A state is a prefix of two numbers: m and e of a product m 2^e; the value of a maximum, and whether there is one; m and s of logcumsumexp,
-   where y = m + log s. A sum has none. Zeros are the prefix of the first position of a row.
+/* A state is a prefix of two numbers: m and e of a product m 2^e; the value of a maximum, and
+   whether there is one; m and s of logcumsumexp, where y = m + log s. A sum has none. Zeros are the
+   prefix of the first position of a row.
 
-   The chosen kinds scan by indices: x is int64 indices of a scan, in the bits of float64. Their state is the index that makes the first
-   position of the lane a new maximum, and the bits of the index before it. Positions count up (SCAN_CHOSEN) or down (SCAN_CHOSEN_DOWN).
+   The kinds by index read x as the int64 indices that cummax or cummin returned, in the bits of
+   float64. Their state is the index that makes the first position of the lane a record (a new
+   running maximum), and the bits of the index before it. Positions count up (SCAN_BY_INDEX) or down
+   (SCAN_BY_INDEX_REVERSED).
 
-   fold is the upsweep. It sets states to the aggregates of the lanes; of a chosen kind, to whether the indices are those of a scan, and whether
-   a position of the lane is a new maximum. Of all kinds but maximum and logcumsumexp it turns carries from carry-ins on the right into
-   suffixes on the left; NULL: no carries are wanted. */
-void sw_scan_fold(const scan_call *call, double *states, double *carries);
+   upsweep sets states to the aggregates of the lanes; of a kind by index, to whether the indices
+   are those of a scan, and whether a position of the lane is a record. Of all kinds but maximum and
+   logcumsumexp it turns carries from carry-ins on the right into suffixes on the left; NULL: no
+   carries are wanted. */
+void sw_scan_upsweep(const scan_call *call, double *states, double *carries);
 
-/* leave is the upsweep of the suffixes of maximum and logcumsumexp, which depend on the prefixes in states. It stores the prefix before each
-   tile in checkpoints, two numbers for each lane of a group. */
-void sw_scan_leave(const scan_call *call, const double *states, double *carries, double *checkpoints);
+/* suffix_upsweep computes the suffixes of maximum and logcumsumexp, which depend on the prefixes in
+   states. It stores the prefix before each tile in checkpoints, two numbers for each lane of a
+   group. */
+void sw_scan_suffix_upsweep(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
-/* Lanes without a new maximum: pass sums dy into their suffixes, and clear stores zeros in dx. */
-void sw_scan_pass(const scan_call *call, double *carries);
+/* Lanes without a record: sum_suffixes sums dy into their suffixes, and clear stores zeros in
+   dx. */
+void sw_scan_sum_suffixes(const scan_call *call, double *carries);
 void sw_scan_clear(const scan_call *call);
 
-/* walk is the downsweep, which stores dx. states are the prefixes of the lanes, of a product as one plain number; NULL: checkpoints are set
-   already. carries are the carry-ins on the right. Whole rows have neither. For the chosen kinds it returns whether the indices are those of a
-   scan, each equal to its position or to the index before; if not, sw_scan_add computes dx. */
-int sw_scan_walk(const scan_call *call, const double *states, const double *carries, double *checkpoints);
+/* downsweep stores dx. states are the prefixes of the lanes, of a product as one plain number;
+   NULL: checkpoints are set already. carries are the carry-ins on the right. Whole rows have
+   neither. For the kinds by index it returns whether the indices are those of a scan, each equal to
+   its position or to the index before; if not, sw_scan_add computes dx. */
+int sw_scan_downsweep(const scan_call *call, const double *states, const double *carries, double *checkpoints);
 
-/* beyond returns whether one of n int64 at data is out of range 0 to row - 1; outside, whether one of the indices in x is. */
-int sw_scan_beyond(uint64_t data, long n, int64_t row);
-int sw_scan_outside(const scan_call *call, int64_t row);
+/* out_of_range returns whether one of n int64 at data is out of range 0 to row - 1;
+   indices_out_of_range, whether one of the indices in x is. */
+int sw_scan_out_of_range(uint64_t data, long n, int64_t row);
+int sw_scan_indices_out_of_range(const scan_call *call, int64_t row);
 
-/* scatter computes dx by any indices in x, of rows of at most SCAN_FEW positions that lie end to end, in either direction. */
+/* scatter computes dx by any indices in x, of rows of at most SCAN_SHORT_MAX positions that lie end
+   to end, in either direction. */
 void sw_scan_scatter(const scan_call *call);
 
-/* gather computes dx by any indices in x, of rows of at most SCAN_FEWEST positions. */
+/* gather computes dx by any indices in x, of rows of at most SCAN_GATHER_MAX positions. */
 void sw_scan_gather(const scan_call *call);
 
-/* add computes dx by any indices in x, of at most 32 lanes. An index is the position origin + delta index; sums has room for dx twice. */
+/* add computes dx by any indices in x, of at most 32 lanes. An index is the position origin + delta
+   index; sums has room for dx twice. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums);
 #endif

@@ -1,9 +1,10 @@
-/* Included once for each processor by tile.c: conversion between tiles and memory. */
+/* Included once for each processor by tile.c: conversion between tiles and memory. GET and FROM
+   macros read float64 from a type, PUT and TO macros write a type from float64. */
 
-#define LINE(type) (long)(64 / sizeof(type)) /* numbers of a line of cache */
+#define LINE_ELEMENTS(type) (long)(64 / sizeof(type)) /* numbers of a cache line */
 #define EACH(lanes) for (long l = 0; l < lanes; l++)
 
-/* One number of a type in float64, and back. */
+/* One number. */
 #define GET_f32(p) *(p)
 #define GET_f64(p) *(p)
 #define GET_bf16(p) widen_bf16_one(*(p))
@@ -18,7 +19,7 @@
 #define PUT_f16(p) _mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(odd_of(*(p))), _MM_FROUND_TO_NEAREST_INT), 0)
 #endif
 
-/* Four numbers; vectors of lanes to a tile and from it. Compilers make more of these conversions than there is. */
+/* Four numbers, and vectors of lanes. Compilers generate longer code for these conversions. */
 #if VECTOR == 64
 #define FOUR_f32(p) __builtin_convertvector(*(const loose_f32 *)(p), four)
 #define PUT_FOUR_f32(p, v) (*(loose_f32 *)(p) = __builtin_convertvector(v, loose_f32))
@@ -42,18 +43,20 @@
 #elif VECTOR == 256
 #define PAIR(low, high) _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1)
 #define FROM_f32(p) PAIR(_mm256_cvtpd_ps(_mm256_loadu_pd(p)), _mm256_cvtpd_ps(_mm256_loadu_pd((p) + 4)))
-#define FROM_f16(p) PAIR(_mm256_cvtpd_ps(ODD(256, _mm256_loadu_pd(p))), _mm256_cvtpd_ps(ODD(256, _mm256_loadu_pd((p) + 4))))
+#define FROM_f16(p) PAIR(_mm256_cvtpd_ps(ODD(256, _mm256_loadu_pd(p))), \
+                         _mm256_cvtpd_ps(ODD(256, _mm256_loadu_pd((p) + 4))))
 #define TO_f32(p, v) \
-  (_mm256_storeu_pd(p, _mm256_cvtps_pd(_mm256_castps256_ps128(v))), _mm256_storeu_pd((p) + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))
+  (_mm256_storeu_pd(p, _mm256_cvtps_pd(_mm256_castps256_ps128(v))), \
+   _mm256_storeu_pd((p) + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))
 #endif
 
 #if VECTOR != 64
-/* odd_of and narrow_bf16_one of vectors. */
+/* odd_of (rounding to odd) and narrow_bf16_one of vectors. */
 #define ODD(size, v) ((__m##size##d)AT(scan_odd_##size)((odd_##size)(v)))
 #define ODD_OF(size) \
   TARGET INLINE odd_##size AT(scan_odd_##size)(odd_##size u) { \
-    const uint64_t lost = ((uint64_t)1 << 29) - 1; \
-    return (u | ((u & lost) + lost)) & ~lost; \
+    const uint64_t error = ((uint64_t)1 << 29) - 1; \
+    return (u | ((u & error) + error)) & ~error; \
   }
 ODD_OF(256)
 #if VECTOR == 512
@@ -65,7 +68,8 @@ ODD_OF(512)
 TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
   __m256i u = _mm256_castps_si256(v), even = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), even), 16);
-  rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+  rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0),
+                               _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
   return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
 }
 #define ODD_FOUR(v) _mm256_castps128_ps256(_mm256_cvtpd_ps(ODD(256, v)))
@@ -73,7 +77,7 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
 #define PUT_FOUR_bf16(p, v) _mm_storel_epi64((__m128i *)(p), NARROW_bf16(ODD_FOUR(v)))
 #endif
 
-/* Lanes of 16 bits side by side, by eights; the compiler does the other types by itself. */
+/* Adjacent lanes of 16 bits, eight at a time. The compiler vectorizes the other types by itself. */
 #define EIGHTS_IN_f32(lanes)
 #define EIGHTS_IN_f64(lanes)
 #define EIGHTS_OUT_f32(lanes)
@@ -84,61 +88,68 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
 #define EIGHTS_OUT_f16(lanes)
 #define EIGHTS_OUT_bf16(lanes)
 #else
-#define EIGHTS_IN(suffix, lanes) for (; l + 8 <= lanes; l += 8) TO_f32(row + l, WIDE_##suffix(_mm_loadu_si128((const __m128i *)(from + l))));
-#define EIGHTS_OUT(suffix, lanes) for (; l + 8 <= lanes; l += 8) _mm_storeu_si128((__m128i *)(to + l), NARROW_##suffix(FROM_f16(row + l)));
+#define EIGHTS_IN(suffix, lanes) for (; l + 8 <= lanes; l += 8) \
+    TO_f32(row + l, WIDE_##suffix(_mm_loadu_si128((const __m128i *)(from + l))));
+#define EIGHTS_OUT(suffix, lanes) for (; l + 8 <= lanes; l += 8) \
+    _mm_storeu_si128((__m128i *)(to + l), NARROW_##suffix(FROM_f16(row + l)));
 #define EIGHTS_IN_f16(lanes) EIGHTS_IN(f16, lanes)
 #define EIGHTS_IN_bf16(lanes) EIGHTS_IN(bf16, lanes)
 #define EIGHTS_OUT_f16(lanes) EIGHTS_OUT(f16, lanes)
 #define EIGHTS_OUT_bf16(lanes) EIGHTS_OUT(bf16, lanes)
 #endif
 
-/* Lane i has position k + 4 p at LANE(i). A step of -1 reads upwards as well, and fills the tile from its end. As much of a line as registers
-   hold is moved at once: lanes a power of two apart fight for the same lines of a cache. */
+/* LANE(i) is position k + 4 p of lane i. With a step of -1, memory is read upwards too, and the
+   tile is filled from its end. As much of a cache line as registers hold is moved at once: lanes a
+   power of two apart map to the same cache sets. */
 #define LANE(i) (lane[i] + k + 4 * p)
 #if VECTOR == 64
-#define TURN_IN(type, suffix)
-#define TURN_OUT(type, suffix)
+#define TRANSPOSED_IN(type, suffix)
+#define TRANSPOSED_OUT(type, suffix)
 #else
 #define FOURS(type, suffix, fours, write, positions) \
     for (; k + 4 * (fours) <= n; k += 4 * (fours)) { \
-      if (k % LINE(type) == 0) for (int i = 0, p = 0; i < TURNED_##suffix; i++) FETCH(LANE(i) + next, write); \
-      turned_##suffix v[fours][4]; \
+      if (k % LINE_ELEMENTS(type) == 0) for (int i = 0, p = 0; i < TRANSPOSED_##suffix; i++) \
+          PREFETCH(LANE(i) + next, write); \
+      vector_##suffix v[fours][4]; \
       positions(suffix, fours) \
     }
-#define TURNING(type, suffix, write, positions, one_position) \
-  for (; (step == 1 || step == -1) && l + TURNED_##suffix <= lanes; l += TURNED_##suffix) { \
+#define TRANSPOSED_LANES(type, suffix, write, positions, one_position) \
+  for (; (step == 1 || step == -1) && l + TRANSPOSED_##suffix <= lanes; l += TRANSPOSED_##suffix) { \
     long k = 0, pitch = step * width, low = step < 0 ? n - 1 : 0; \
-    __typeof__(data) lane[TURNED_##suffix]; \
-    for (int i = 0; i < TURNED_##suffix; i++) lane[i] = data + at[l + i] - low; \
+    __typeof__(data) lane[TRANSPOSED_##suffix]; \
+    for (int i = 0; i < TRANSPOSED_##suffix; i++) lane[i] = data + offsets[l + i] - low; \
     __typeof__(tile) row = tile + l + low * width; \
-    FOURS(type, suffix, AT_ONCE_##suffix, write, positions) \
+    FOURS(type, suffix, FOURS_##suffix, write, positions) \
     FOURS(type, suffix, 1, write, positions) \
-    for (; k < n; k++, row += pitch) for (int i = 0, p = 0; i < TURNED_##suffix; i++) one_position; \
+    for (; k < n; k++, row += pitch) for (int i = 0, p = 0; i < TRANSPOSED_##suffix; i++) one_position; \
   }
 #define POSITIONS_IN(suffix, fours) \
-  _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) v[p][i] = READ_##suffix(LANE, i); \
+  _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) \
+    _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) v[p][i] = READ_##suffix(LANE, i); \
   _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) { \
-    TURN_##suffix(v[p]); \
+    TRANSPOSE_##suffix(v[p]); \
     for (int i = 0; i < 4; i++, row += pitch) TO_##suffix(row, v[p][i]); \
   }
 #define POSITIONS_OUT(suffix, fours) \
   _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) { \
     for (int i = 0; i < 4; i++, row += pitch) v[p][i] = FROM_##suffix(row); \
-    TURN_##suffix(v[p]); \
+    TRANSPOSE_##suffix(v[p]); \
   } \
-  _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) WRITE_##suffix(LANE, i, v[p][i]);
-#define TURN_IN(type, suffix) TURNING(type, suffix, 0, POSITIONS_IN, row[i] = GET_##suffix(LANE(i)))
-#define TURN_OUT(type, suffix) TURNING(type, suffix, 1, POSITIONS_OUT, *LANE(i) = PUT_##suffix(row + i))
+  _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) \
+    _Pragma("GCC unroll 4") for (int p = 0; p < (fours); p++) WRITE_##suffix(LANE, i, v[p][i]);
+#define TRANSPOSED_IN(type, suffix) TRANSPOSED_LANES(type, suffix, 0, POSITIONS_IN, row[i] = GET_##suffix(LANE(i)))
+#define TRANSPOSED_OUT(type, suffix) TRANSPOSED_LANES(type, suffix, 1, POSITIONS_OUT, *LANE(i) = PUT_##suffix(row + i))
 #endif
 
-/* Two rows that alternate. */
+/* Two rows whose elements alternate in memory. */
 #define PAIRS(type, p, q, at_tile, write, two_positions, one_position) \
-  for (int pairs = (step == 2 || step == -2) && lanes >= 4 && runs_of(2, at, lanes); pairs && l + 4 <= lanes; l += 4) { \
+  for (int pairs = (step == 2 || step == -2) && lanes >= 4 && runs_of(2, offsets, lanes); pairs && l + 4 <= lanes; \
+       l += 4) { \
     long k = 0, pitch = step / 2 * width, low = step < 0 ? 2 * (n - 1) : 0; \
-    __typeof__(data) p = data + at[l] - low, q = data + at[l + 2] - low; \
+    __typeof__(data) p = data + offsets[l] - low, q = data + offsets[l + 2] - low; \
     __typeof__(tile) at_tile = tile + l + (step < 0 ? (n - 1) * width : 0); \
     for (; k + 2 <= n; k += 2, p += 4, q += 4, at_tile += 2 * pitch) { \
-      if (2 * k % LINE(type) == 0) FETCH(p + next, write), FETCH(q + next, write); \
+      if (2 * k % LINE_ELEMENTS(type) == 0) PREFETCH(p + next, write), PREFETCH(q + next, write); \
       two_positions \
     } \
     if (k < n) one_position; \
@@ -186,44 +197,47 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
     for (; l < lanes; l++) to[l] = PUT_##suffix(row + l); \
   }
 
-/* Lanes of other orders: long runs of them side by side first. */
-#define REST(call, out, in, convert) \
-  for (long run; l < lanes && (run = run_of(at + l, lanes - l)) >= 8; l += run) call; \
+/* Lanes in other orders: long runs of adjacent ones first. */
+#define OTHER_LANES(call, out, in, convert) \
+  for (long run; l < lanes && (run = run_of(offsets + l, lanes - l)) >= 8; l += run) call; \
   if (l == lanes) return; \
-  at += l, tile += l, lanes -= l; \
-  MOVE(out, in, convert, lanes, n);
+  offsets += l, tile += l, lanes -= l; \
+  COPY_TILE(out, in, convert, lanes, n);
 
-#define TILES(type, suffix) \
-  TARGET static void AT(scan_load_rows_##suffix)(double *restrict tile, const type *restrict data, long step, long next, long lanes, \
-                                                 long width, long n) { \
-    for (long k = 0; k < n; k++) ASK(data + k * step + next, lanes, 0); \
+#define TILE_LOOPS(type, suffix) \
+  TARGET static void AT(scan_load_rows_##suffix)(double *restrict tile, const type *restrict data, long step, \
+                                                 long next, long lanes, long width, long n) { \
+    for (long k = 0; k < n; k++) PREFETCH_ROW(data + k * step + next, lanes, 0); \
     if (lanes == SCAN_LANES) ROWS_IN(suffix, SCAN_LANES) else ROWS_IN(suffix, lanes) \
   } \
-  TARGET static void AT(scan_store_rows_##suffix)(type *restrict data, const double *restrict tile, long step, long next, long lanes, \
-                                                  long width, long n) { \
-    for (long k = 0; k < n; k++) ASK(data + k * step + next, lanes, 1); \
+  TARGET static void AT(scan_store_rows_##suffix)(type *restrict data, const double *restrict tile, long step, \
+                                                  long next, long lanes, long width, long n) { \
+    for (long k = 0; k < n; k++) PREFETCH_ROW(data + k * step + next, lanes, 1); \
     if (lanes == SCAN_LANES) ROWS_OUT(suffix, SCAN_LANES) else ROWS_OUT(suffix, lanes) \
   } \
-  TARGET static void AT(scan_load_##suffix)(double *restrict tile, const type *restrict data, const int64_t *at, long step, long next, \
-                                            long lanes, long width, long n) { \
+  TARGET static void AT(scan_load_##suffix)(double *restrict tile, const type *restrict data, const int64_t *offsets, \
+                                            long step, long next, long lanes, long width, long n) { \
     long l = 0; \
-    TURN_IN(type, suffix) \
+    TRANSPOSED_IN(type, suffix) \
     PAIRS_IN_##suffix \
-    REST(AT(scan_load_rows_##suffix)(tile + l, data + at[l], step, next, run, width, n), TILE, MEMORY, GET_##suffix) \
+    OTHER_LANES(AT(scan_load_rows_##suffix)(tile + l, data + offsets[l], step, next, run, width, n), TILE, MEMORY, \
+                GET_##suffix) \
   } \
-  TARGET static void AT(scan_store_##suffix)(type *restrict data, const double *restrict tile, const int64_t *at, long step, long next, \
-                                             long lanes, long width, long n) { \
+  TARGET static void AT(scan_store_##suffix)(type *restrict data, const double *restrict tile, \
+                                             const int64_t *offsets, long step, long next, long lanes, long width, \
+                                             long n) { \
     long l = 0; \
-    TURN_OUT(type, suffix) \
+    TRANSPOSED_OUT(type, suffix) \
     PAIRS_OUT_##suffix \
-    REST(AT(scan_store_rows_##suffix)(data + at[l], tile + l, step, next, run, width, n), MEMORY, TILE, PUT_##suffix) \
+    OTHER_LANES(AT(scan_store_rows_##suffix)(data + offsets[l], tile + l, step, next, run, width, n), MEMORY, TILE, \
+                PUT_##suffix) \
   }
 
-TILES(float, f32)
-TILES(double, f64)
-TILES(uint16_t, f16)
-TILES(uint16_t, bf16)
-#undef LINE
+TILE_LOOPS(float, f32)
+TILE_LOOPS(double, f64)
+TILE_LOOPS(uint16_t, f16)
+TILE_LOOPS(uint16_t, bf16)
+#undef LINE_ELEMENTS
 #undef EACH
 #undef GET_f32
 #undef GET_f64
@@ -265,10 +279,10 @@ TILES(uint16_t, bf16)
 #undef EIGHTS_IN
 #undef EIGHTS_OUT
 #undef LANE
-#undef TURN_IN
-#undef TURN_OUT
+#undef TRANSPOSED_IN
+#undef TRANSPOSED_OUT
 #undef FOURS
-#undef TURNING
+#undef TRANSPOSED_LANES
 #undef POSITIONS_IN
 #undef POSITIONS_OUT
 #undef PAIRS
@@ -284,5 +298,5 @@ TILES(uint16_t, bf16)
 #undef PAIRS_OUT
 #undef ROWS_IN
 #undef ROWS_OUT
-#undef REST
-#undef TILES
+#undef OTHER_LANES
+#undef TILE_LOOPS

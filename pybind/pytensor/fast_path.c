@@ -1,19 +1,20 @@
 /*
- * The fast path for plain torch tensors, given by name. It checks conditions that the DLPack exchange API does not: an output
- * that autograd records, lazy negation, a storage that was resized below its view. All other operands, and every error, go to
- * the fallback, which supports more kinds of arrays and returns detailed errors.
+ * The fast path for plain torch tensors, given by name. It checks conditions that the DLPack
+ * exchange API does not: an output that autograd records, lazy negation, a storage that was resized
+ * below its view. All other operands, and every error, go to the fallback, which supports more
+ * kinds of arrays and returns detailed errors.
  *
- * It is a function of Python's own calling convention: gopy would make integers of its arguments, and let go of the interpreter lock and take
- * it twice for each call.
+ * It uses Python's own calling convention (METH_FASTCALL). A function of gopy would convert its
+ * arguments to integers, and release and take the GIL twice for each call.
  */
 #include "reader.h"
 
-/* The torch types and functions that are used, in the order of the list of sw_meet. */
+/* The torch types and functions that are used, in the order of the list of sw_store_torch. */
 enum { TENSOR, PARAMETER, REQUIRES_GRAD, STORAGE, OFFSET, IS_NEG, INCREMENT, WORDS };
 
-static PyObject *torch[WORDS]; /* guarded by the GIL; NULL until torch was met */
+static PyObject *torch[WORDS]; /* guarded by the GIL; NULL until sw_store_torch */
 
-/* Whether function(x) gave an integer, which is left in *number. */
+/* Stores the integer function(x) in *number; 0 if it is none. */
 static int ask(PyObject *function, PyObject *x, int64_t *number)
 {
     PyObject *answer = x ? PyObject_CallFunctionObjArgs(function, x, NULL) : NULL;
@@ -32,7 +33,8 @@ static int recorded_by_autograd(PyObject *x)
     return answer != &_Py_FalseStruct;
 }
 
-/* Whether the elements of x, as read into t, lie inside its storage, and are no lazily negated view. */
+/* Whether the elements of x, as read into t, are inside its storage, and x is no lazily negated
+   view. */
 static int plain(PyObject *x, const sw_tensor *t)
 {
     int64_t offset, negated, elements = 1, reach = 1, size = t->bits / 8;
@@ -46,7 +48,8 @@ static int plain(PyObject *x, const sw_tensor *t)
     for (int32_t i = 0; i < t->ndim; i++) {
         int64_t step;
         if (__builtin_mul_overflow(elements, t->shape[i], &elements) ||
-            __builtin_mul_overflow(t->shape[i] - 1, t->strides[i], &step) || __builtin_add_overflow(reach, step, &reach))
+            __builtin_mul_overflow(t->shape[i] - 1, t->strides[i], &step)
+                || __builtin_add_overflow(reach, step, &reach))
             return 0;
     }
     if (__builtin_mul_overflow(elements, size, &elements) || __builtin_add_overflow(reach, offset, &reach) ||
@@ -55,7 +58,8 @@ static int plain(PyObject *x, const sw_tensor *t)
     return ask(torch[IS_NEG], x, &negated) && !negated;
 }
 
-/* The place of a name in the tuple; -1: it is not there, or is of a subclass of str, which may equal many names or none. */
+/* The index of a name in the tuple; -1 if it is not there, or is of a subclass of str, which may
+   equal many names or none. */
 static Py_ssize_t place(PyObject *name, PyObject *names, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i < count; i++)
@@ -76,7 +80,8 @@ typedef struct {
     int32_t writes;
 } operands_read;
 
-/* Reads a dict of operands by name, in the order of the tuple of names, of which the first are inputs. */
+/* Reads a dict of operands by name, in the order of the tuple of names, of which the first are
+   inputs. */
 static int read_named(PyObject *operands, PyObject *names, int64_t inputs, Py_ssize_t count, operands_read *read)
 {
     PyObject *name, *x;
@@ -92,7 +97,8 @@ static int read_named(PyObject *operands, PyObject *names, int64_t inputs, Py_ss
             return 0;
         const DLPackExchangeAPI *api = sw_exchange_api(type);
         sw_tensor *tensor = &read->tensors[i];
-        if (sw_read_exchange(x, api, 0, tensor, &read->answer) != SW_OK || !sw_take_stream(api, tensor, &read->answer) || !plain(x, tensor))
+        if (sw_read_exchange(x, api, 0, tensor, &read->answer) != SW_OK
+            || !sw_take_stream(api, tensor, &read->answer) || !plain(x, tensor))
             return 0;
         if (i >= inputs) {
             if (recorded_by_autograd(x))
@@ -105,12 +111,13 @@ static int read_named(PyObject *operands, PyObject *names, int64_t inputs, Py_ss
     return 1;
 }
 
-/* Tells autograd that the outputs were overwritten, and reports whether it counted all of them. */
+/* Increments the version counters of the outputs, which were overwritten. Returns whether torch
+   did. */
 static int count_writes(const operands_read *read)
 {
     PyObject *done = NULL, *list = PyList_New(read->writes);
     for (int32_t i = 0; list && i < read->writes; i++) {
-        Py_IncRef(read->written[i]); /* which the list takes over */
+        Py_IncRef(read->written[i]); /* the list takes the reference */
         PyList_SetItem(list, i, read->written[i]);
     }
     if (list) {
@@ -122,9 +129,10 @@ static int count_writes(const operands_read *read)
     return done != NULL;
 }
 
-enum { NOT_RUN, RAN, UNKNOWN }; /* nothing was done; it ran; it ran, and torch would not count the writes */
+enum { NOT_RUN, RAN, UNKNOWN }; /* nothing was done; it ran; it ran, and torch failed to count the writes */
 
-/* run(plan's handle, names of its operands and "workspace", how many are inputs, operands by name, stream or -1) -> one of these */
+/* run(handle of the plan, names of its operands and "workspace", number of inputs, operands by
+   name, stream or -1) -> an outcome */
 static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
@@ -153,9 +161,10 @@ static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
     return PyLong_FromLong(outcome);
 }
 
-static PyMethodDef run_definition = {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "The quick way of Plan.run."};
+static PyMethodDef run_definition = {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL,
+                                     "The fast path of Plan.run."};
 
-int32_t sw_meet(int64_t words)
+int32_t sw_store_torch(int64_t words)
 {
     PyObject *list = (PyObject *)(intptr_t)words;
     if (!PyGILState_Ensure)

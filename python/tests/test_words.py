@@ -1,0 +1,160 @@
+"""Sources and documents use the standard terms of the field, not the private words of private_words.py; lines end in time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+from private_words import TEMPORARY, WORDS, Word
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("core", "cuda", "pybind", "python", "tools", "docs")
+SUFFIXES = {".go", ".c", ".h", ".cu", ".cuh", ".py", ".md", ".toml"}
+GENERATED = ("pybind/native/native.*", "*/_native.pyi", "*.gen.*", "CHANGELOG.md", "python/tests/private_words.py")
+NATIVE_SUFFIXES = (".go", ".c", ".h", ".cu", ".cuh")
+COMMENT, CODE = 100, 120  # columns of a line, at most
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
+PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Comments and strings of Go, C and CUDA. They are replaced by their line breaks, so that lines keep their numbers.
+UNREAD = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|`[^`]*`|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
+
+
+@cache
+def sources() -> dict[str, str]:
+    """The text of each source and document file, by its path from the root."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), ROOT / "Makefile"]
+    for folder in FOLDERS:
+        files += [file for file in (ROOT / folder).rglob("*") if file.suffix in SUFFIXES]
+    found = {file.relative_to(ROOT).as_posix(): file for file in files}
+    return {path: file.read_text() for path, file in sorted(found.items()) if not matches(path, GENERATED)}
+
+
+def matches(path: str, globs: tuple[str, ...]) -> bool:
+    return any(fnmatch(path, glob) for glob in globs)
+
+
+def identifiers(text: str) -> Iterator[tuple[int, str]]:
+    """Each identifier of a text with the number of its line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in IDENTIFIER.finditer(line):
+            yield number, match[0]
+
+
+@cache
+def occurrences(path: str) -> dict[str, list[int]]:
+    """The lines of each identifier of a file, comments and strings included."""
+    return collect(sources()[path])
+
+
+@cache
+def code(path: str) -> dict[str, list[int]]:
+    """The lines of each identifier of the code of a file."""
+    return collect(UNREAD.sub(lambda match: "\n" * match[0].count("\n") or " ", sources()[path]))
+
+
+def collect(text: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for number, identifier in identifiers(text):
+        found.setdefault(identifier, []).append(number)
+    return found
+
+
+def has(word: Word, identifier: str) -> bool:
+    if word.shape == "name":
+        return re.fullmatch(word.pattern, identifier) is not None
+    return word.pattern in (part.lower() for part in PARTS.findall(identifier))
+
+
+def complaints(word: Word, path: str, text: dict[str, list[int]], temporary: tuple[str, ...] = TEMPORARY) -> list[str]:
+    """A line for each occurrence of a private word: where it is, and what to write."""
+    if not matches(path, word.files) or matches(path, (*word.exceptions, *temporary)):
+        return []
+    return [
+        f"{path}:{number}: {identifier}: write {word.standard}"
+        for identifier, lines in text.items()
+        if has(word, identifier)
+        for number in lines
+    ]
+
+
+def read(word: Word, path: str) -> dict[str, list[int]]:
+    return code(path) if word.shape == "name" else occurrences(path)
+
+
+def test_no_private_words() -> None:
+    found = [line for word in WORDS for path in sources() for line in complaints(word, path, read(word, path))]
+    assert not found, f"{len(found)} private words:\n" + "\n".join(sorted(found))
+
+
+@pytest.mark.parametrize("word", WORDS, ids=lambda word: word.planted)
+def test_planted_word(word: Word) -> None:
+    """Each entry finds its word in a file that it covers, alone and, if it is a part, within an identifier."""
+    path = next(path for path in sources() if matches(path, word.files) and not matches(path, tuple(word.exceptions)))
+    planted = [word.planted]
+    if word.shape == "part":
+        planted += [f"first_{word.planted}", f"k{word.planted.title()}Rows", f"{word.planted}Rows"]
+    for identifier in planted:
+        found = complaints(word, path, collect(f"int harmless;\nint {identifier} = 0;\n"), temporary=())
+        assert found == [f"{path}:2: {identifier}: write {word.standard}"]
+
+
+def test_names_are_looked_for_in_code_alone() -> None:
+    text = 'int a; // strip\n/* strip\n strip */ int strip; char *s = "strip";\n'
+    assert collect(UNREAD.sub(lambda match: "\n" * match[0].count("\n") or " ", text))["strip"] == [3]
+
+
+def test_exceptions_are_needed() -> None:
+    """An exception whose files no longer have the word is taken out of the list."""
+    for word in WORDS:
+        for glob, reason in word.exceptions.items():
+            covered = [path for path in sources() if matches(path, (glob,)) and matches(path, word.files)]
+            assert any(has(word, identifier) for path in covered for identifier in read(word, path)), (
+                f"{word.pattern}: nothing in {glob} needs the exception ({reason})"
+            )
+
+
+# --- Columns ------------------------------------------------------------------------------------------------------------
+
+
+def long_lines(path: str, text: str) -> list[str]:
+    """The lines of comments over 100 columns, and in C and CUDA those of code over 120. A tab has 4 columns."""
+    found, comment = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        start = line.strip()
+        alone = comment or start.startswith(("//", "/*"))
+        if "/*" in line and "*/" not in line[line.rindex("/*") :]:
+            comment = True
+        elif "*/" in line:
+            comment = False
+        most = COMMENT if alone else CODE
+        if start.startswith("//go:") or (path.endswith(".go") and not alone):
+            continue
+        if len(line.expandtabs(4)) > most:
+            found.append(f"{path}:{number}: {len(line.expandtabs(4))} columns, at most {most}")
+    return found
+
+
+def test_columns() -> None:
+    paths = [path for path in sources() if path.endswith(NATIVE_SUFFIXES) and not matches(path, TEMPORARY)]
+    found = [line for path in paths for line in long_lines(path, sources()[path])]
+    assert not found, f"{len(found)} long lines:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "long"),
+    [
+        ("a.go", "// " + "x" * 98, True),
+        ("a.go", "// " + "x" * 97, False),
+        ("a.go", "\t// " + "x" * 94, True),
+        ("a.c", "/* a\n" + "x" * 101 + " */", True),
+        ("a.c", "int a; /* b */\nint " + "x" * 117 + ";", True),
+        ("a.cuh", "int " + "x" * 115 + ";", False),
+        ("a.go", "x := " + "y" * 200, False),
+    ],
+)
+def test_planted_long_line(path: str, line: str, long: bool) -> None:
+    assert bool(long_lines(path, line)) == long
