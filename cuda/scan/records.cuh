@@ -72,6 +72,7 @@ __device__ void PipelinedRow<K, T>::find_record_flags(int t, uint4* stage)
     }
     prefix = shared.prefix[0];
     *reinterpret_cast<Bits*>(found + t * (BITS / 8)) = static_cast<Bits>(thread.records);
+    // For filter_records: the prefix through tile t, not before it.
     if (args.splits > 1 && threadIdx.x == 0) this->split_state().prefix_before(t - this->first_tile(), 0) = prefix;
 }
 

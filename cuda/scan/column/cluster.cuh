@@ -10,9 +10,10 @@
 #include "common/cluster.cuh"
 #include "scan/tile/row_tile.cuh"
 
-// A thread of a persistent cluster. It owns R rows of the columns in one 32-bit word; the lanes
-// that own the same rows are a group. The shared memory of a warp holds its x and dy, row by row,
-// then the first rows of the panel (HAS_BASE), then x to recompute from.
+// A thread of a persistent cluster. It owns R rows of PER columns: of the elements in a 32-bit word,
+// or of one float64. The lanes that own the same rows are a group. The shared memory of a warp holds
+// its x and dy, row by row, then the first rows of the panel (HAS_BASE), then the x from which
+// exponentials are recomputed.
 template <typename K, typename T>
 struct ClusterPanel {
     using A = typename K::Number;

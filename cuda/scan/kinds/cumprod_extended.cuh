@@ -147,8 +147,9 @@ struct Steps {
     }
 };
 
-// Q -> a Q + b with finite a and b or, if a is NaN, a step map: b is its finite number, and the
-// payload of the NaN holds t and which of v are -inf, inf, NaN or that number.
+// Q -> a Q + b with finite a and b or, if a is NaN, a step map: b is its finite number. For float32
+// the payload of the NaN holds t, as a float32, and a 2-bit code of each v; for float64 t is in a.e
+// and the codes are in b.e. Codes: 0 -inf, 1 inf, 2 NaN, 3 the finite number.
 template <typename A>
 struct ProductSuffix {
     Product<A> a, b;

@@ -1,4 +1,4 @@
-// cumprod, fast path: states of one or two numbers, combined in as few instructions. It is right
+// cumprod, fast path: states of two or three numbers, combined in a few instructions. It is right
 // for rows that stay in range, as most do, and reports rejections for the others.
 //
 // A product of n numbers has n - 1 roundings in any order of combining, most of them within
@@ -103,7 +103,7 @@ struct Extent {
     __device__ bool to(int high) const { return most <= power_of_two<A>(high); }
 };
 
-// Compares exponents, in integer arithmetic.
+// Compares exponents, in integer arithmetic. A NaN counts as huge.
 template <>
 struct Extent<double> {
     unsigned least = ~0u, most = 0;
@@ -136,7 +136,8 @@ struct FastProductSuffix {
 // Bounded inputs: |x|, |dy|, the suffixes R and the prefix L, from the start of the row and of a
 // thread on, are bounded above. Then products may underflow: L has its own exponent between
 // threads, and an underflow loses at most 2^-149 of its factor L R, which is at most 2^85. That is
-// small beside the first dx of the row, which is at least kMinFirstDx.
+// small beside the first dx of the row, which is at least kMinFirstDx. Without SEG the largest of
+// the first N dx of the thread in which the row begins is checked in its place.
 template <typename A, bool EXACT>
 struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true,

@@ -79,7 +79,8 @@ struct Cumsum : KindDefaults {
 
 // ------------------------------------------------------------------------ segmented sums:  w = r, c = !r, r: a record
 
-// The sum of a segment, up to its record; `open` if the record is further to the left.
+// The sum of the elements of a range before its first record. They belong to a record further left.
+// `open`: the range has no record, so its sum goes on to the right.
 template <typename A>
 struct RunSuffix {
     A sum;

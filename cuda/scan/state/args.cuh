@@ -1,5 +1,18 @@
 // The launch arguments of scans, and the offsets of rows and elements in memory that follow from
 // them.
+//
+// Terms of all files of scan/:
+//
+//     row      the elements of one scan; along another dim than the contiguous one also a column
+//     panel    adjacent columns that a CTA, or part of a warp, scans together
+//     segment  a row, or a panel
+//     tile     the part of a segment that is in the registers of a CTA (or warp) at one time
+//     split    the adjacent tiles of a segment that one CTA walks, if several CTAs share the segment
+//     slice    the part of a row or panel that a CTA of row_cluster or column_cluster keeps
+//     carry-in the prefix and the suffix that enter a tile from the tiles before and after it
+//     record   an element that begins a row or wins over all before it (cummax, cummin)
+//     winner   the record that a position refers to; its index is what cummax and cummin return
+//     base     the x from which the exponentials of a row are taken (fast path of logcumsumexp)
 #pragma once
 
 #include "common/dtype.cuh"
@@ -76,8 +89,8 @@ __device__ inline i64 place_of(const ScanArgs& args, const Strided& operand, i64
     return place;
 }
 
-// Misalignment: elements between the last `unit`-byte boundary at or before the first element of dx
-// (in memory order) and that element.
+// Misalignment of a row of dx that begins at offset `place`: how many elements of the `unit`-byte
+// block that holds its first element come before that element in scan order.
 template <typename T>
 __device__ int alignment_offset(const ScanArgs& args, i64 place, int unit = 16)
 {

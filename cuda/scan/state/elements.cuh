@@ -99,7 +99,8 @@ struct Elements {
         return best.template value<A>(column);
     }
 
-    // Whether the magnitude of any element exceeds the limit. NaN does not.
+    // Whether the magnitude of any element exceeds the limit. NaN does not; nor does an infinite
+    // __half if the limit is at least 65504, the largest __half: the fast path finds it otherwise.
     __device__ bool exceeds(A limit) const
     {
         if (__is_same(T, __half) && limit >= A(65504)) return false;

@@ -25,8 +25,6 @@
 //     SUFFIX_NEEDS_PREFIX      suffixes can be computed only after `enter`
 //     pad(args)                x of an element that does not exist
 //     FastPathFor<T>           the kind to try first for storage type T, or void (see KindDefaults)
-//     rejections(Prefix)       of a fast path: reasons why a prefix is out of its range
-//     base(first, largest)     with HAS_BASE: the base of a row, from its first elements
 //     ThreadScan<I, N, SEG>    I elements of a thread, stored N at a time, with
 //         begin(args)
 //         prefix(x, segment_heads)                    -> Prefix since the last segment head
@@ -35,15 +33,35 @@
 //         finish(suffix, x, y, segment_heads, store)  takes the suffix of everything after the thread;
 //                                                     calls store(c, dx of elements c * N ..)
 //
+// KindDefaults has the optional members. Some kinds have more members, which only kernels of such
+// kinds read:
+//
+//     IS_FAST              rejections(Prefix): why a prefix is out of range, as bits
+//                          ThreadScan::rejections: the same of a thread, complete after `finish`
+//                          ACCEPTS_BOUNDED: whether there are two ways to be accepted (RowTile)
+//     ACCEPTS_BOUNDED      ThreadScan::begins_small(dx, segment_heads): whether a row begins with a
+//                          dx that is too small (RowTile with SEG)
+//     HAS_BASE             base(first, largest): the base of a row, given its first x and the largest
+//                          of the first few (column_pipelined, column_cluster)
+//                          ThreadScan::base: the base, which the kernel sets after `begin`
+//     PREFIX_FROM_SUFFIX   ThreadScan::product: the prefix of the thread, set by `suffix`
+//     READS_RECORDS        ThreadScan::records: record flags, which the kernel sets after `begin`
+//     FINDS_RECORDS        ThreadScan::records: record flags, set by `enter`
+//                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
+//     Value is i64         index_of(args, position), and ThreadScan::records or
+//                          ThreadScan::take(...), which sets it from indices (indices.cuh, ColumnTile)
+//
 // A kind need not be a gradient: kernels load y from the operand dy, x from x, and store to dx. A
-// scan forward has its state as Suffix, NEEDS_PREFIX false, and positions in reverse: with Value
-// void it has one input, and with Value Number two, such as h[k] = x[k] h[k-1] + y[k]. There is one
-// output, of the type of the inputs, and rows begin with the identity.
+// kind may also be a forward scan: its state is the Suffix, NEEDS_PREFIX is false, and the operands
+// are passed with their positions in reverse, so that the suffix runs from the first element. With
+// Value void it has one input, and with Value Number two, such as h[k] = x[k] h[k-1] + y[k]. There
+// is one output, of the type of the inputs, and rows begin with the identity.
 //
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
-// element may; otherwise at most one does. x(i) and y(i) are elements by number. The order of calls
-// is prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish; with
-// PREFIX_FROM_SUFFIX, suffix stands for both. The optional members are those of KindDefaults.
+// element may; otherwise at most one does. x(i) and y(i) are elements by index; x and y of a fast
+// path are Elements (elements.cuh). The order of calls is prefix, enter, suffix, finish if
+// SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish. With PREFIX_FROM_SUFFIX, suffix also sets
+// the prefix, and `prefix` is called only by walks that find nothing else.
 #pragma once
 
 #include <type_traits>
@@ -198,7 +216,9 @@ __device__ inline unsigned block_rejections(unsigned rejections)
            (__syncthreads_or(rejections & kRejectMagnitude) ? kRejectMagnitude : 0);
 }
 
-// The state that enters a tile (carry-in), updated as a CTA walks its tiles.
+// A prefix and a suffix that cross tiles: either the totals of the tiles that a CTA has walked so
+// far, or the carry-in of one tile. After the walk forward, `prefix` of the totals begins anew, with
+// the prefix before the split.
 template <typename K>
 struct RunningCarry {
     typename K::Prefix prefix;

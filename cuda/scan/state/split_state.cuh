@@ -1,9 +1,10 @@
 // The states of a split scan in global memory. A segment (a row, or a panel of columns) of more
 // than one tile is walked forward for prefixes and backward for suffixes. If there are too few
-// segments to fill the device, each is divided into splits, in three launches: upsweep of prefixes,
-// upsweep of suffixes, and a downsweep in which each CTA combines the states of the other splits.
-// No CTA waits for another, and the order of all combines follows from the shape and the number of
-// splits.
+// segments to fill the device, each is divided into splits, in up to three launches: upsweep of
+// prefixes, upsweep of suffixes, and a downsweep in which each CTA combines the states of the other
+// splits. No CTA waits for another, except in a fallback pass, which runs these phases in one
+// cooperative launch (fallback.cuh). The order of all combines follows from the shape and the
+// number of splits.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
@@ -27,9 +28,10 @@ struct SplitState {
                                          ? 4
                                          : 8;  // loads of states in flight; fewer where combining takes registers
 
-    Prefix* prefixes;  // [segment, split, column]
-    Prefix* before;    // [segment, split, tile, column]: prefix within the split, before the tile
-    Carry* suffixes;   // [segment, split, column]
+    // [segment, split, column]: prefix of the split; of a cooperative row the prefix before it.
+    Prefix* prefixes;
+    Prefix* before;   // [tile, column] of this split: prefix within the split, before the tile
+    Carry* suffixes;  // [segment, split, column]: suffix of the split
     int columns, splits;
     i64 segment, split;
 

@@ -14,8 +14,8 @@ struct Span {
     bool many;  // several rows
 };
 
-// Loads the 16-byte vector `m` if m < end, else leaves `word` unchanged. Predicated: a branch costs
-// more than the access.
+// Loads the 16-byte vector that begins with element `m` if m < end, else leaves `word` unchanged.
+// Predicated: a branch costs more than the access.
 template <typename T, int V>
 __device__ void load_before(int end, int m, Words<T, V>& word, const char* from)
 {

@@ -188,8 +188,8 @@ struct RowTile {
         return segment_heads;
     }
 
-    // Prefetches to L2 the row that starts when the rows now resident on the device are done. The
-    // first rows are left alone: they are needed at once.
+    // Prefetches to L2 the row that starts when the rows now resident on the device are done. Rows
+    // of the first wave prefetch nothing: their own loads are needed at once.
     __device__ void prefetch_next_row(unsigned row) const
     {
         if (!(args.flags & kPrefetchNextRow) || threadIdx.x != from * 32) return;
