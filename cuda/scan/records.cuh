@@ -12,7 +12,7 @@ template <typename K, typename T>
 __device__ void PipelinedPanel<K, T>::find_record_flags(int t, uint4* stage)
 {
     Vector xs[R];
-    read(stage, xs, rest - t * ROWS, static_cast<T>(K::pad(args)));
+    read(stage, xs, rows_left - t * ROWS, static_cast<T>(K::pad(args)));
     const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };
     const unsigned segment_heads = split == 0 && t == 0 && warp == 0;
     ThreadScan thread[W];
@@ -26,12 +26,12 @@ __device__ void PipelinedPanel<K, T>::find_record_flags(int t, uint4* stage)
 #pragma unroll
     for (int v = 0; v < W; ++v) {
         wins = wins || thread[v].wins(best.at[v]);
-        if (own.at[v].best > best.at[v].best) atomicMax(&shared.prefix[lane].at[v].best, own.at[v].best);
+        if (own.at[v].best > best.at[v].best) atomicMax(&shared.carry_prefix[lane].at[v].best, own.at[v].best);
     }
-    shared.prefixes[threadIdx.x] = own;
+    shared.warp_prefixes[threadIdx.x] = own;
     __syncthreads();
     PerColumn<Prefix> before = best;
-    best = shared.prefix[lane];
+    best = shared.carry_prefix[lane];
     if (this->phase() == kUpsweepPrefix) return;
     Records found = {};
     if (__any_sync(~0u, wins)) {
@@ -59,19 +59,19 @@ __device__ void PipelinedRow<K, T>::find_record_flags(int t, uint4* stage)
     Prefix all = K::Prefix::identity(), before = prefix;
     if (some) {
         all = inclusive_prefix<K>(own, lane);
-        if (lane == 31) atomicMax(&shared.prefix[0].best, all.best);
+        if (lane == 31) atomicMax(&shared.carry_prefix[0].best, all.best);
     }
-    if (lane == 31) shared.prefixes[warp] = all;
+    if (lane == 31) shared.warp_prefixes[warp] = all;
     __syncthreads();
     thread.records = 0;
     if (some) {
 #pragma unroll 1
-        for (int w = 0; w < warp; ++w) before = K::combine(before, shared.prefixes[w]);
-        all = from_below(all, 1);
+        for (int w = 0; w < warp; ++w) before = K::combine(before, shared.warp_prefixes[w]);
+        all = shuffle_up(all, 1);
         thread.enter(lane > 0 ? K::combine(before, all) : before, x, x, segment_heads(t));
     }
-    prefix = shared.prefix[0];
-    *reinterpret_cast<Bits*>(found + t * (BITS / 8)) = static_cast<Bits>(thread.records);
+    prefix = shared.carry_prefix[0];
+    *reinterpret_cast<Bits*>(found + t * (TILE_ELEMENTS / 8)) = static_cast<Bits>(thread.records);
     // For filter_records: the prefix through tile t, not before it.
     if (args.splits > 1 && threadIdx.x == 0) this->split_state().prefix_before(t - this->first_tile(), 0) = prefix;
 }
@@ -96,12 +96,12 @@ __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
     __syncthreads();
     char* records = this->records_of(static_cast<i64>(segment) * tiles() + this->first_tile());
 #pragma unroll 1
-    for (int i = threadIdx.x; i < least * (BITS / 128); i += kRowPipelinedThreads)
+    for (int i = threadIdx.x; i < least * (TILE_ELEMENTS / 128); i += kRowPipelinedThreads)
         reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
     if (least == all) return;
-    Bits& own = reinterpret_cast<Bits*>(records + least * (BITS / 8))[threadIdx.x];
+    Bits& own = reinterpret_cast<Bits*>(records + least * (TILE_ELEMENTS / 8))[threadIdx.x];
     const int first = (this->first_tile() + least) * TILE + static_cast<int>(threadIdx.x) * I - misalignment_at(0);
-    const T* from = reinterpret_cast<const T*>(args.x.data) + Places::at_stride(args, 0, segment).x;
+    const T* from = reinterpret_cast<const T*>(args.x.data) + Offsets::of_single_dim(args, 0, segment).x;
     unsigned wins = 0;
 #pragma unroll 1
     for (int i = max(-first, 0); i < min(static_cast<int>(args.n) - first, I); ++i)

@@ -82,22 +82,22 @@ struct Cumsum : KindDefaults {
 // The sum of the elements of a range before its first record. They belong to a record further left.
 // `open`: the range has no record, so its sum goes on to the right.
 template <typename A>
-struct RunSuffix {
+struct SegmentedSumSuffix {
     A sum;
     int open;
 
-    static __device__ RunSuffix identity() { return {A(0), 1}; }
+    static __device__ SegmentedSumSuffix identity() { return {A(0), 1}; }
 };
 
 // Segmented sums given the record flags. A record is the first element of a row, or one that wins
 // over all before it.
 template <typename A>
-struct Runs : SameCarry<RunSuffix<A>> {
+struct SegmentedSum : SameCarry<SegmentedSumSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, SEGMENTED_SUM = true;
     using Tuning = CumextremumTuning;
     using Number = A;
     using Prefix = NoPrefix;
-    using Suffix = RunSuffix<A>;
+    using Suffix = SegmentedSumSuffix<A>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
     static __device__ Suffix combine(const Suffix& l, const Suffix& r)
@@ -168,7 +168,7 @@ struct Runs : SameCarry<RunSuffix<A>> {
 
 // Record flags are read from an earlier launch (RecordPass).
 template <typename A>
-struct FromRecordFlags : Runs<A> {
+struct FromRecordFlags : SegmentedSum<A> {
     static constexpr bool READS_RECORDS = true;
     using Value = void;
 };
@@ -176,7 +176,7 @@ struct FromRecordFlags : Runs<A> {
 // An index names its record. The kind also checks that the indices come from a scan: each is its
 // own position or repeats the one before.
 template <typename A>
-struct Indices : Runs<A> {
+struct Indices : SegmentedSum<A> {
     using Tuning = IndicesTuning;
     using Value = i64;
 
@@ -184,11 +184,11 @@ struct Indices : Runs<A> {
     static __device__ i64 index_of(const ScanArgs& args, i64 k) { return args.flags & kReversed ? args.n - 1 - k : k; }
 
     template <int I, int N, bool SEG>
-    struct ThreadScan : Runs<A>::template ThreadScan<I, N, SEG> {
+    struct ThreadScan : SegmentedSum<A>::template ThreadScan<I, N, SEG> {
         // Reads `count` elements of a column from position k of row `row`; `before` is the index
         // before them, if they do not begin the row. Clears no flag; sets those of wrong rows.
         template <typename Index>
-        __device__ void take(
+        __device__ void find_records(
             const ScanArgs& args, const Index& index, int count, unsigned segment_heads, i64 row, i64 k, i64 before)
         {
             this->records = segment_heads;

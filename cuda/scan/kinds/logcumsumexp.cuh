@@ -63,7 +63,7 @@ struct LogcumsumexpSuffix {
 //     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
 template <typename A>
 struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
-    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, STORES_ELEMENTS = true;
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, KEEPS_ELEMENTS = true;
     template <typename T>
     using FastPathFor = FastLogcumsumexp<A, (sizeof(T) > 2)>;
     using Tuning = LogcumsumexpTuning;
@@ -104,7 +104,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
         static constexpr A kSmall = A(0x1p-60);  // of the anchor's exponential; double has the range to stay above 1
         static constexpr A kBelow = sizeof(A) == 8 ? A(40) : A(0), kLeast = sizeof(A) == 8 ? A(1) : kSmall;
         A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
-        A first, anchor;     // the largest x before the thread; the largest so far, or kBelow less
+        A max_before, anchor;     // the largest x before the thread; the largest so far, or kBelow less
         bool anchored;
 
         __device__ void begin(const ScanArgs&) {}
@@ -137,7 +137,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
         __device__ void enter(const Prefix& before, const X& x, const Y& y, unsigned segment_heads)
         {
             Prefix h = SEG && segment_heads & 1 ? Prefix::identity() : before;
-            first = h.m;
+            max_before = h.m;
             anchor = fmax(h.m, anchor) - kBelow;
             A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0), anchor);
             if (SEG) {
@@ -178,7 +178,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
                 if (!anchored) z *= e[i];
                 if (SEG && segment_heads & 1u << i) z = A(0);
             }
-            return {first, anchored ? z * ratio(first, anchor) : z};
+            return {max_before, anchored ? z * ratio(max_before, anchor) : z};
         }
 
         template <typename X, typename Y, typename Store>

@@ -16,16 +16,16 @@ __device__ inline float exact_exp_of(float x, float from)
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
 
-constexpr double kWhole = 0x1.8p52;  // a number added to it is rounded to an integer, which stands in the last bits
+constexpr double kRoundToInteger = 0x1.8p52;  // a number added to it is rounded to an integer, which stands in the last bits
 
-// e^x / 2^K to an ulp, from = kWhole - K. Scaling by powers of two loses nothing if x is far from
+// e^x / 2^K to an ulp, from = kRoundToInteger - K. Scaling by powers of two loses nothing if x is far from
 // K. 0 below 2^-1021; infinity on overflow. p is the degree-9 polynomial of e^r = 1 + r + r^2 p(r),
 // |r| <= log(2) / 2, that interpolates at Chebyshev points.
 __device__ inline double exact_exp_of(double x, double from)
 {
     const double t = fma(x, 0x1.71547652b82fep0, from), k = t - from,
                  r = fma(-k, 0x1.abc9e3b39803fp-56, fma(-k, 0x1.62e42fefa39efp-1, x));
-    const i64 exponent = __double_as_longlong(t) - __double_as_longlong(kWhole);
+    const i64 exponent = __double_as_longlong(t) - __double_as_longlong(kRoundToInteger);
     double p = 0x1.af38a9b0ec855p-26;
     p = fma(p, r, 0x1.289185613a3d6p-22);
     p = fma(p, r, 0x1.71de0dae63bb3p-19);
@@ -67,10 +67,10 @@ struct FastLogcumsumexpSuffix {
 template <typename A, bool EXACT>
 struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, ACCEPTS_BOUNDED = false;
-    static constexpr bool IS_FAST = true, HAS_BASE = true, STORES_ELEMENTS = true;
+    static constexpr bool IS_FAST = true, HAS_BASE = true, KEEPS_ELEMENTS = true;
     // Tuned for row_cluster (8 vectors of 8 elements) and column_cluster (32 words of 2).
     template <int WIDTH, int COUNT>
-    static constexpr int RECOMPUTED = EXACT ? 0 : WIDTH == 8 && COUNT == 8 ? 24 : WIDTH == 2 && COUNT == 32 ? 2 * kRecomputedRows : 0;
+    static constexpr int RECOMPUTED_ELEMENTS = EXACT ? 0 : WIDTH == 8 && COUNT == 8 ? 24 : WIDTH == 2 && COUNT == 32 ? 2 * kRecomputedRows : 0;
     using Tuning = LogcumsumexpTuning;
     using Number = A;
     using Value = A;
@@ -105,7 +105,7 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
         static __device__ A origin(A base)
         {
             if constexpr (DOUBLE)
-                return fabs(base) < 0x1p40 ? fma(base, -0x1.71547652b82fep0, kWhole - kAbove) : A(NAN);
+                return fabs(base) < 0x1p40 ? fma(base, -0x1.71547652b82fep0, kRoundToInteger - kAbove) : A(NAN);
             else
                 return EXACT ? base + kAbove : fma(base, A(kLog2e), kAbove);
         }
@@ -176,7 +176,7 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X& x, const Y&, unsigned segment_heads, const Store& store)
         {
-            constexpr int recomputed = RECOMPUTED<X::WIDTH, X::COUNT> * I / (X::WIDTH * X::COUNT);
+            constexpr int recomputed = RECOMPUTED_ELEMENTS<X::WIDTH, X::COUNT> * I / (X::WIDTH * X::COUNT);
             const A from = origin(base);
             A z = after.z, wrong = A(0);
 #pragma unroll

@@ -11,7 +11,7 @@
 // unless an upsweep has, then tiles backward. Tiles are prefetched in the order of the steps. Self
 // (CRTP) lays a tile out and provides
 //
-//     COLUMNS, BITS, STAGE          columns of a segment; elements of a tile; 16-byte vectors of a stage
+//     COLUMNS, TILE_ELEMENTS, STAGE_VECTORS          columns of a segment; elements of a tile; 16-byte vectors of a stage
 //     set_work_item(item)           producer: tiles of this item are prefetched from here on
 //     fetch(tile, prefix_only, to)  producer: copies x, or x and dy, of a tile to shared memory at address `to`
 //     start_work_item(item)         consumer: segment and split are those of this item
@@ -35,25 +35,25 @@ struct AsyncPipeline {
     unsigned producer_item;          // work item being prefetched; the next is producer_item + gridDim.x
     unsigned segment, split;         // of the work item being computed
     int producer_step;               // next step of producer_item to prefetch; == steps if no item is left
-    Prefix prefix, next;             // prefix before the split; prefix before the tile in its split
+    Prefix prefix, prefix_in_split;             // prefix before the split; prefix before the tile in its split
     Carry suffix;
     unsigned rejections;  // of the thread
     bool rejected;        // the split needs no second walk: the first one rejected its segment
 
-    __device__ AsyncPipeline(const ScanArgs& a, uint4* r) : args(a), buffer(r)
+    __device__ AsyncPipeline(const ScanArgs& a, uint4* buffer) : args(a), buffer(buffer)
     {
         vector = keep_here(static_cast<unsigned>(__cvta_generic_to_shared(buffer + threadIdx.x)));
         stages = static_cast<int>(args.stages);
         count = static_cast<int>(args.tiles_per_split);
         prefix_steps = K::NEEDS_PREFIX && (K::FINDS_RECORDS || phase() == kUpsweepPrefix ||
-                                           (phase() == 0 && args.splits == 1 && count > 1))
+                                           (phase() == kDownsweep && args.splits == 1 && count > 1))
                            ? count
                            : 0;
         steps = K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     }
 
     // Record flags of a tile, numbered over all segments.
-    __device__ char* records_of(i64 tile) const { return args.states + args.record_offset + tile * (Self::BITS / 8); }
+    __device__ char* records_of(i64 tile) const { return args.states + args.record_offset + tile * (Self::TILE_ELEMENTS / 8); }
 
     __device__ int phase() const { return static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix); }
     __device__ unsigned items() const
@@ -67,7 +67,7 @@ struct AsyncPipeline {
     __device__ void load_tile_prefix(int t)
     {
         if constexpr (K::NEEDS_PREFIX) {
-            if (t >= 0) next = before(t);
+            if (t >= 0) prefix_in_split = before(t);
         }
     }
     __device__ void publish_prefix(const Prefix& all)
@@ -92,7 +92,7 @@ struct AsyncPipeline {
     __device__ void prefetch_tile(int slot)
     {
         if (producer_step < steps) {
-            self().fetch(self().tile_of(producer_step), producer_step < prefix_steps, vector + slot * Self::STAGE * 16);
+            self().fetch(self().tile_of(producer_step), producer_step < prefix_steps, vector + slot * Self::STAGE_VECTORS * 16);
             if (++producer_step == steps) advance_work_item(producer_item + gridDim.x);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -125,8 +125,8 @@ struct AsyncPipeline {
         self().start_work_item(item);
         rejections = 0;
         rejected = false;
-        if constexpr (K::NEEDS_PREFIX) prefix = next = K::Prefix::identity();
-        suffix = K::FINDS_RECORDS || args.splits == 1 || phase() != 0 ? K::to_carry(K::Suffix::identity())
+        if constexpr (K::NEEDS_PREFIX) prefix = prefix_in_split = K::Prefix::identity();
+        suffix = K::FINDS_RECORDS || args.splits == 1 || phase() != kDownsweep ? K::to_carry(K::Suffix::identity())
                  : self().owns_column()                               ? self().suffix_after_split()
                                                                       : Carry();
     }
@@ -193,7 +193,7 @@ struct AsyncPipeline {
                     }
                 }
                 if (K::IS_FAST && rejected) continue;
-                uint4* stage = buffer + slot * Self::STAGE;
+                uint4* stage = buffer + slot * Self::STAGE_VECTORS;
                 if constexpr (K::FINDS_RECORDS)
                     self().find_record_flags(self().tile_of(step), stage);
                 else if (K::NEEDS_PREFIX && step < prefix_steps)

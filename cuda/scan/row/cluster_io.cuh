@@ -13,7 +13,7 @@ __device__ void ClusterRow<K, T>::prefetch_tile(unsigned row)
     if (row >= args.segments) return;
     const char *x = begin(args.x, row) + from, *y = begin(args.dy, row) + from;
     const unsigned even = static_cast<unsigned>(__cvta_generic_to_shared(Vectors::striped(smem, 0))), odd = even ^ 64;
-    if (plain()) {
+    if (all_whole()) {
         prefetch_whole<FIRST, END>(even, odd, x);
         prefetch_whole<FIRST, END>(even + U * 512, odd + U * 512, y);
     } else if constexpr (FIRST == 0) {
@@ -63,16 +63,16 @@ template <typename K, typename T>
 __device__ void ClusterRow<K, T>::stash_x(Vector (&word)[U]) const
 {
 #pragma unroll
-    for (int u = 0; u < RECOMPUTED; ++u) word[u].store(Vectors::blocked(smem + 2 * 32 * U, u));
+    for (int u = 0; u < RECOMPUTED_VECTORS; ++u) word[u].store(Vectors::blocked(smem + 2 * 32 * U, u));
 }
 
 template <typename K, typename T>
 __device__ void ClusterRow<K, T>::reload_x(Vector (&word)[U]) const
 {
-    if constexpr (RECOMPUTED == 0) return rematerialize(word);
+    if constexpr (RECOMPUTED_VECTORS == 0) return rematerialize(word);
     const int own = keep_here(lane);
 #pragma unroll
-    for (int u = 0; u < RECOMPUTED; ++u) word[u].load(Vectors::blocked(smem + 2 * 32 * U, u, own));
+    for (int u = 0; u < RECOMPUTED_VECTORS; ++u) word[u].load(Vectors::blocked(smem + 2 * 32 * U, u, own));
 }
 
 template <typename K, typename T>
@@ -89,7 +89,7 @@ __device__ void ClusterRow<K, T>::write(Vector (&word)[U]) const
 #pragma unroll
     for (int u = 0; u < U; ++u) word[u].load(Vectors::striped(out, u, own));
     __syncwarp();
-    if (plain()) {
+    if (all_whole()) {
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].store(reinterpret_cast<T*>(dx + u * 512));
         return;

@@ -46,12 +46,12 @@ struct ScanArgs {
 };
 
 // Element offsets of one point in each operand: `index` counts points of the dims from..dims-1.
-struct Places {
+struct Offsets {
     i64 dy, x, dx;
 
     // Precondition: at most one such dim.
     template <typename Index>
-    __device__ static Places at_stride(const ScanArgs& args, int from, Index index)
+    __device__ static Offsets of_single_dim(const ScanArgs& args, int from, Index index)
     {
         const auto of = [&](const Strided& operand) {
             return operand.first + static_cast<i64>(index) * operand.stride[from];
@@ -59,9 +59,9 @@ struct Places {
         return {of(args.dy), of(args.x), of(args.dx)};
     }
 
-    __device__ static Places of(const ScanArgs& args, int from, i64 index)
+    __device__ static Offsets of(const ScanArgs& args, int from, i64 index)
     {
-        if (args.dims <= from + 1) return at_stride(args, from, index);
+        if (args.dims <= from + 1) return of_single_dim(args, from, index);
         i64 dy = args.dy.first, x = args.x.first, dx = args.dx.first;
 #pragma unroll 1
         for (int d = from; d < args.dims; ++d) {
@@ -78,23 +78,23 @@ struct Places {
     }
 };
 
-__device__ inline i64 place_of(const ScanArgs& args, const Strided& operand, i64 index)
+__device__ inline i64 offset_of(const ScanArgs& args, const Strided& operand, i64 index)
 {
-    i64 place = operand.first;
+    i64 offset = operand.first;
 #pragma unroll 1
     for (int d = 0; d < args.dims; ++d) {
-        place += index % args.extent[d] * operand.stride[d];
+        offset += index % args.extent[d] * operand.stride[d];
         index /= args.extent[d];
     }
-    return place;
+    return offset;
 }
 
-// Misalignment of a row of dx that begins at offset `place`: how many elements of the `unit`-byte
+// Misalignment of a row of dx that begins at offset `offset`: how many elements of the `unit`-byte
 // block that holds its first element come before that element in scan order.
 template <typename T>
-__device__ int alignment_offset(const ScanArgs& args, i64 place, int unit = 16)
+__device__ int alignment_offset(const ScanArgs& args, i64 offset, int unit = 16)
 {
-    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place,
+    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + offset,
               last = unit / static_cast<int>(sizeof(T)) - 1;
     return static_cast<int>((args.dx.step < 0 ? last - address : address) & last);
 }

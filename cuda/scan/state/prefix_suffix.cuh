@@ -49,7 +49,7 @@
 //     FINDS_RECORDS        ThreadScan::records: record flags, set by `enter`
 //                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
 //     Value is i64         index_of(args, position), and ThreadScan::records or
-//                          ThreadScan::take(...), which sets it from indices (indices.cuh, ColumnTile)
+//                          ThreadScan::find_records(...), which sets it from indices (indices.cuh, ColumnTile)
 //
 // A kind need not be a gradient: kernels load y from the operand dy, x from x, and store to dx. A
 // kind may also be a forward scan: its state is the Suffix, NEEDS_PREFIX is false, and the operands
@@ -90,13 +90,13 @@ __device__ S shuffled(const S& s, Shuffle shuffle)
 }
 
 template <typename S>
-__device__ S from_below(const S& s, int distance)
+__device__ S shuffle_up(const S& s, int distance)
 {
     return shuffled(s, [=](unsigned w) { return __shfl_up_sync(0xffffffff, w, distance); });
 }
 
 template <typename S>
-__device__ S from_above(const S& s, int distance)
+__device__ S shuffle_down(const S& s, int distance)
 {
     return shuffled(s, [=](unsigned w) { return __shfl_down_sync(0xffffffff, w, distance); });
 }
@@ -113,7 +113,7 @@ __device__ typename K::Prefix inclusive_prefix(typename K::Prefix prefix, int re
 {
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
     for (int d = 1; d < 32; d *= 2) {
-        const auto left = from_below(prefix, d);
+        const auto left = shuffle_up(prefix, d);
         if (d <= reach) prefix = K::combine(left, prefix);
     }
     return prefix;
@@ -128,14 +128,14 @@ __device__ typename K::Suffix inclusive_suffix(typename K::Suffix suffix, int re
         const int last = closed ? __ffs(closed) - 1 : reach;
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
-            const auto right = from_above(suffix.sum, d);
+            const auto right = shuffle_down(suffix.sum, d);
             if (d <= last) suffix.sum += right;
         }
         suffix.open = closed == 0;
     } else {
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
-            const auto right = from_above(suffix, d);
+            const auto right = shuffle_down(suffix, d);
             if (d <= reach) suffix = K::combine(suffix, right);
         }
     }
@@ -160,7 +160,7 @@ struct KindDefaults {
     static constexpr bool PREFIX_FROM_SUFFIX = false;  // ThreadScan::suffix also computes the prefix, in `product`
     static constexpr bool FINDS_RECORDS = false;  // record pass: the output is a bit for each element
     static constexpr bool READS_RECORDS = false;  // record flags are read in place of x
-    static constexpr bool STORES_ELEMENTS = false;  // ThreadScan keeps numbers of every element in registers
+    static constexpr bool KEEPS_ELEMENTS = false;  // ThreadScan keeps numbers of every element in registers
     static constexpr bool HAS_BASE = false;  // ThreadScan::base is an x near the beginning of the row
     static constexpr bool LONG_COMBINE = false;  // combine is long code: loops over it are not unrolled
     static constexpr bool SEGMENTED_SUM = false;  // a suffix is a sum that is open or closed: one vote finds segments
@@ -169,7 +169,7 @@ struct KindDefaults {
 
     // Elements of a thread, in COUNT vectors of WIDTH, whose values are recomputed from x at the end to save registers.
     template <int WIDTH, int COUNT>
-    static constexpr int RECOMPUTED = 0;
+    static constexpr int RECOMPUTED_ELEMENTS = 0;
 
     // The fast path for storage type T; void if there is none.
     template <typename T>

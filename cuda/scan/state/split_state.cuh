@@ -9,13 +9,16 @@
 
 #include "scan/state/prefix_suffix.cuh"
 
+// The phase of a split scan in its last, or only, launch; the others are flags of ScanArgs.
+constexpr int kDownsweep = 0;
+
 // Stores the rejections of a split. With several splits, the upsweeps clear the flag of the segment
 // and the downsweep adds to it. Upsweeps also reset the CTA count of grid_sync for the fallback pass.
 __device__ inline void store_rejections(const ScanArgs& args, i64 segment, i64 phase, unsigned rejections)
 {
-    if (segment == 0 && phase != 0) args.reject_flags[args.segments] = 0;
-    if (phase != 0 || args.splits == 1)
-        args.reject_flags[segment] = phase == 0 ? rejections : 0;
+    if (segment == 0 && phase != kDownsweep) args.reject_flags[args.segments] = 0;
+    if (phase != kDownsweep || args.splits == 1)
+        args.reject_flags[segment] = phase == kDownsweep ? rejections : 0;
     else if (rejections)
         atomicOr(&args.reject_flags[segment], static_cast<int>(rejections));
 }
@@ -100,7 +103,7 @@ struct SplitState {
             sum = K::combine(suffixes[segment * splits + i], sum);
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
-            const Carry right = from_above(sum, d);
+            const Carry right = shuffle_down(sum, d);
             if (lane + d < 32) sum = K::combine(sum, right);
         }
         return from_lane(sum, 0);
