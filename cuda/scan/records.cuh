@@ -1,8 +1,8 @@
 // The record pass of cummax and cummin: a launch that reads only x and stores a bit for each
 // element that is a record, for the launch that reads dy.
 //
-// The best element of a panel so far is in shared memory, raised by the few warps that hold a
-// better one; all other warps find no record and skip the scan.
+// The best element so far, of a row or of each column of a panel, is in shared memory and raised by
+// atomicMax. Most warps hold no better one: they have no record and skip the scan.
 #pragma once
 
 #include "scan/column/pipelined.cuh"
@@ -76,8 +76,9 @@ __device__ void PipelinedRow<K, T>::find_record_flags(int t, uint4* stage)
     if (args.splits > 1 && threadIdx.x == 0) this->split_state().prefix_before(t - this->first_tile(), 0) = prefix;
 }
 
-// Clears the flags of records of a split that do not win over the splits before it. Only the first
-// tile with a winner is examined: tiles before it have none, later records win anyway.
+// Clears the record flags of elements that do not win over the splits before this one, `preceding`.
+// Only the first tile that has a winner is examined, element by element from global memory, once
+// per split: tiles before it lose all flags, and later tiles keep theirs.
 template <typename K, typename T>
 __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
 {

@@ -10,10 +10,10 @@
 #include "common/cluster.cuh"
 #include "scan/state/warp_transpose.cuh"
 
-// A thread of a persistent cluster. It owns R rows of PER columns: of the elements in a 32-bit word,
-// or of one float64. The lanes that own the same rows are a group. The shared memory of a warp holds
-// its x and dy, row by row, then the first rows of the panel (HAS_BASE), then the x from which
-// exponentials are recomputed.
+// A thread of a persistent cluster. It owns R rows of PER columns: of the elements in a 32-bit
+// word, or of one float64. The lanes that own the same rows are a group. The shared memory of a
+// warp holds its x and dy, row by row, then the first rows of the panel (HAS_BASE), then the x from
+// which exponentials are recomputed.
 template <typename K, typename T>
 struct ClusterPanel {
     using A = typename K::Number;
@@ -98,7 +98,7 @@ struct ClusterPanel {
     }
 
     // The swizzle of rows: the slot of a row in shared memory, and the row in a slot. Rows of the
-    // second group are exchanged in pairs, so that groups hit different banks.
+    // second group are swapped in pairs (row ^ 1), so that groups hit different banks.
     static __device__ constexpr int slot_of_row(int row) { return row ^ row / R; }
 
     // The offsets of a panel, and how many of its columns exist.
@@ -118,8 +118,9 @@ struct ClusterPanel {
         return {p, static_cast<int>(min(args.extent[0] - column, static_cast<i64>(COLUMNS)))};
     }
 
-    // Whether all rows and columns of the warp exist. Computed without `rows_present`: ptxas 13.0.88
-    // miscompiles a comparison of a value that is both a min and a max with one of its bounds.
+    // Whether all rows and columns of the warp exist. Computed without `rows_present`: ptxas
+    // 13.0.88 miscompiles a comparison of a value that is both a min and a max with one of its
+    // bounds.
     __device__ bool whole(const Item& item) const
     {
         return item.columns_present == COLUMNS && first + ROWS <= static_cast<int>(args.n);
@@ -170,8 +171,8 @@ struct ClusterPanel {
     }
 
     // Exclusive scan over the CTA and the cluster: extends the states before a group in its warp to
-    // the states before it in its CTA. The state that enters the CTA goes to shared.carry_prefix and
-    // shared.carry_suffix.
+    // the states before it in its CTA. The state that enters the CTA goes to shared.carry_prefix
+    // and shared.carry_suffix.
     template <bool PREFIXES, bool SUFFIXES>
     __device__ void exchange(Prefixes& prefix, Suffixes& suffix)
     {
@@ -184,7 +185,8 @@ struct ClusterPanel {
         for (int other = warp * GROUPS + group; other < slices; other += warps * GROUPS) {
             if (PREFIXES && other > slice)
                 barrier.st_async(
-                    other, box.preceding[slice * LANES + lane_in_group], fold(&shared.warp_prefixes[0], 0, warps, prefix_identity));
+                    other, box.preceding[slice * LANES + lane_in_group],
+                    fold(&shared.warp_prefixes[0], 0, warps, prefix_identity));
             if (SUFFIXES && other < slice)
                 barrier.st_async(
                     other, box.following[(slice - 1) * LANES + lane_in_group],

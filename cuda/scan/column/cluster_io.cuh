@@ -55,7 +55,7 @@ __device__ void ClusterPanel<K, T>::read(Word (&word)[R], const uint4* from) con
     for (int r = 0; r < R; ++r) word[r].load((r % 2 == 0 ? even : odd) + r * COLUMNS);
 }
 
-// Stashes x in shared memory, as no registers are free to keep it until it is recomputed from.
+// Keeps x in shared memory until `finish` recomputes exponentials from it; no registers are free.
 template <typename K, typename T>
 __device__ void ClusterPanel<K, T>::stash_x(const Word (&word)[R]) const
 {
@@ -74,7 +74,8 @@ __device__ void ClusterPanel<K, T>::reload_x(Word (&word)[R]) const
 template <typename K, typename T>
 __device__ void ClusterPanel<K, T>::write(const Word (&word)[R], const Item& item) const
 {
-    const int column = lane_in_group * PER, row = group * R, left = column < item.columns_present ? rows_present - row : 0;
+    const int column = lane_in_group * PER, row = group * R,
+              left = column < item.columns_present ? rows_present - row : 0;
     T* dx = reinterpret_cast<T*>(args.dx.data) + item.offsets.dx + column + (first + row) * args.dx.step;
     if (whole(item)) {
 #pragma unroll

@@ -45,8 +45,9 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;    // producer: the first vector of the thread
     const char* records;  // producer: the first vector of the record flags
-    int producer_rows_left;             // producer: rows from the first vector on; 0 if the thread has no column
-    int columns_present, rows_left;       // columns of the panel; rows of the split
+    int producer_rows_left;  // producer: rows from the first vector on; 0 without a column
+    int columns_present;     // columns of the panel that exist
+    int rows_left;           // rows from the first one of the split to the end
     T* dx;                // the first element of the thread
     A base[W];
     PerColumn<Prefix> best;  // record pass: best element before the tile
@@ -61,7 +62,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     __device__ Prefix prefix_before_split() const { return this->split_state().prefix_before_split(threadIdx.x); }
     __device__ Carry suffix_after_split() const { return this->split_state().suffix_after_split(threadIdx.x); }
 
-    // The position of a work item: offsets, columns of its panel, rows from its first one on.
+    // A work item: its first column and row, the offsets of its outer index, the columns of its
+    // panel that exist, and the rows from its first one to the end.
     struct Item {
         i64 segment, split, column, row;
         Offsets offsets;
@@ -93,7 +95,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         if constexpr (READS_X) x = first(args.x, item.offsets.x);
         y = first(args.dy, item.offsets.dy);
         if constexpr (K::READS_RECORDS) records = this->records_of(number * args.tiles_per_split) + threadIdx.x * 16;
-        producer_rows_left = keep_here(byte_in_row < item.columns_present * static_cast<int>(sizeof(T)) ? item.rows_left - row : 0);
+        producer_rows_left = keep_here(
+            byte_in_row < item.columns_present * static_cast<int>(sizeof(T)) ? item.rows_left - row : 0);
     }
 
     __device__ void fetch(int t, bool prefix_only, unsigned to) const
@@ -103,11 +106,13 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             from += t * ROWS * stride;
 #pragma unroll
             for (int k = 0; k < ROWS / ROWS_PER_COPY; ++k, from += ROWS_PER_COPY * stride)
-                if (k * ROWS_PER_COPY < producer_rows_left - t * ROWS) cp_async_16(to + k * kColumnPipelinedThreads * 16, from);
+                if (k * ROWS_PER_COPY < producer_rows_left - t * ROWS)
+                    cp_async_16(to + k * kColumnPipelinedThreads * 16, from);
         };
         if constexpr (READS_X) operand(x, args.x, to);
         if (!K::FINDS_RECORDS && !prefix_only) operand(y, args.dy, to + (READS_X ? OPERAND * 16 : 0));
-        if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128) cp_async_16(to + OPERAND * 16, records + t * (TILE_ELEMENTS / 8));
+        if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128)
+            cp_async_16(to + OPERAND * 16, records + t * (TILE_ELEMENTS / 8));
     }
 
     __device__ void start_work_item(unsigned number)
@@ -123,7 +128,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
 #pragma unroll
             for (int v = 0; v < W; ++v)
                 best.at[v] = this->phase() == kDownsweep ? this->split_state().prefix_before_split(lane * W + v)
-                                                : K::Prefix::identity();
+                                                         : K::Prefix::identity();
             if (warp == 0) shared.carry_prefix[lane] = best;
         }
         if constexpr (K::HAS_BASE) {
@@ -161,7 +166,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
 #pragma unroll 4
         for (int w = 0; w < kColumnPipelinedWarps; ++w)
             sum = K::combine(
-                sum, shared.warp_prefixes[parity * kColumnPipelinedThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
+                sum,
+                shared.warp_prefixes[parity * kColumnPipelinedThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
         return sum;
     }
 

@@ -34,7 +34,9 @@ __device__ void column_tiles(const ScanArgs& args)
     const i64 first = args.splits == 1 ? 0 : (scan.item() - scan.segment * args.splits) * args.tiles_per_split;
     const int c = threadIdx.x, d = scan.suffix_column(), count = static_cast<int>(args.tiles_per_split);
     const int prefix_steps =
-        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1)) ? count : 0;
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1))
+            ? count
+            : 0;
     const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     if constexpr (K::NEEDS_PREFIX) {
         if (scan.owns_column()) carry_in.prefixes[c] = K::Prefix::identity();

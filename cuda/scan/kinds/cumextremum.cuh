@@ -52,7 +52,7 @@ struct Cumextremum : SegmentedSum<A> {
     template <int I, int N, bool SEG>
     struct ThreadScan : SegmentedSum<A>::template ThreadScan<I, N, SEG> {
         A sign;
-        int ties_win;
+        int ties_win;  // 1: of equal elements the last one wins
         Rank own;      // the best since the last segment head
         bool no_nan;  // of 16-bit elements: none is NaN
 
@@ -81,7 +81,7 @@ struct Cumextremum : SegmentedSum<A> {
             return {own};
         }
 
-        // The best element from number `from` on; NaN if any is NaN.
+        // The least (cummin) or largest element from index `from` on; NaN if any is NaN.
         template <typename X>
         __device__ A extremum(const X& x, int from) const
         {
@@ -90,9 +90,13 @@ struct Cumextremum : SegmentedSum<A> {
 
         __device__ Prefix prefix_of(A x) const { return {rank_of(x, sign)}; }
 
-        // beats: whether a state wins over what precedes it. wins: whether any element of the
-        // thread does, segment heads aside.
-        __device__ bool beats(const Prefix& one, const Prefix& before) const { return one.best > before.best - ties_win; }
+        // beats: whether a state wins over what precedes it; `>` on integers is `>=` if ties win,
+        // and kLeast is 1 above the least integer. wins: whether any element of the thread does,
+        // segment heads aside.
+        __device__ bool beats(const Prefix& one, const Prefix& before) const
+        {
+            return one.best > before.best - ties_win;
+        }
         __device__ bool wins(const Prefix& before) const { return beats({own}, before); }
 
         template <typename X, typename Y>

@@ -1,5 +1,5 @@
-// cumprod, extended-range path: w = E, c = x, E' = E x. Products between threads have an extended
-// range, so that no input overflows or underflows early.
+// cumprod, extended-range path: w_i = E_i, c_i = x_i, E_{i+1} = E_i x_i. Products between threads
+// have an extended range, so that none overflows or underflows unless its result does.
 #pragma once
 
 #include "scan/kinds/cumprod_extended.cuh"
@@ -60,7 +60,8 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
             Prefix b = Prefix::zero();
 #pragma unroll
             for (int i = I - 1; i >= 0; --i)
-                b = SEG && segment_heads >> i & 1 ? Prefix::zero() : ieee_product(Prefix::of(y(i)) + b, Prefix::of(x(i)));
+                b = SEG && segment_heads >> i & 1 ? Prefix::zero()
+                                                  : ieee_product(Prefix::of(y(i)) + b, Prefix::of(x(i)));
             if (!product.is_infinite_or_nan() && !b.is_infinite_or_nan()) return {product, b};
             alignas(16) A xs[I], ys[I];
 #pragma unroll

@@ -1,9 +1,9 @@
-// The states of cumprod with extended range: products, and suffix maps that are right beside
-// infinities.
+// The states of cumprod with extended range: products, and suffix maps that are right in the
+// presence of infinities.
 //
-// Products leave the range of the accumulator between threads. If the products of a row stay in the
-// range of float32 element by element, the product of any of its parts is in the range of float64;
-// for float64 a product has a mantissa and an exponent.
+// Products of threads may exceed the range of the accumulator. If the products of a row stay in the
+// range of float32 element by element, the product of any of its parts, a quotient of two of them,
+// is in the range of float64; for float64 a product has a mantissa and an exponent.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
@@ -65,8 +65,9 @@ struct Product<float> {
 __device__ inline Product<float> operator*(Product<float> a, Product<float> b) { return {nonzero_product(a.v, b.v)}; }
 __device__ inline Product<float> operator+(Product<float> a, Product<float> b) { return {a.v + b.v}; }
 __device__ inline Product<float> operator/(Product<float> a, Product<float> b) { return {a.v / b.v}; }
-__device__ inline Product<float> ieee_product(Product<float> a, Product<float> b) { return {a.v * b.v}; }  // 0 * inf is NaN
-// Of few factors.
+// The product of IEEE 754: 0 * inf is NaN.
+__device__ inline Product<float> ieee_product(Product<float> a, Product<float> b) { return {a.v * b.v}; }
+// For products of few float32 factors, which do not underflow in float64.
 __device__ inline Product<float> times(Product<float> a, Product<float> b) { return {times(a.v, b.v)}; }
 
 // m * 2^e, where m is 0, an infinity, NaN, or has 1 <= |m| < 2. Zeros have a very small exponent
@@ -134,9 +135,9 @@ __device__ __noinline__ inline Product<double> operator+(Product<double> a, Prod
 
 // ----------------------------------------------------------------------------------------------------------- suffixes
 
-// A step map. Beside infinities the suffix map is not affine: an infinite factor makes -inf, 0 or
-// inf of dy + Q. Whatever is to its left or right, the map is  Q -> v[0], v[1], v[2]  for t + Q
-// negative, zero, positive, and v has one finite number.
+// A step map. With infinities the suffix map is not affine: an infinite factor maps dy + Q to -inf,
+// 0 (or NaN) or inf. Composed with any maps it stays a step function: v[0], v[1], v[2] for t + Q
+// negative, zero, positive. At most one finite value occurs in v.
 struct StepMap {
     double t, v[3];
 
@@ -199,7 +200,7 @@ __device__ ProductSuffix<A> ProductSuffix<A>::of(const StepMap& s)
         return {{NAN, __double_as_longlong(s.t)}, {number, what}};
 }
 
-// l after r, if one of them is a step map or their composition leaves the range.
+// l after r; needed only if one of them is a step map or their composition leaves the range.
 template <typename A>
 __device__ __noinline__ ProductSuffix<A> composed(ProductSuffix<A> l, ProductSuffix<A> r)
 {

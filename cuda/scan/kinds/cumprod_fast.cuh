@@ -17,7 +17,8 @@ __device__ A scaled(A x, int e)
     return x * power_of_two<A>(half) * power_of_two<A>(all - half);
 }
 
-constexpr int kZeroExponent = -(1 << 29);  // the exponent of 0: no product brings it back
+// The exponent of 0; its sum with any exponent stays far below the range.
+constexpr int kZeroExponent = -(1 << 29);
 
 // A product of threads m * 2^e, 1 <= |m| < 2, which never leaves the range.
 template <typename A>
@@ -133,9 +134,10 @@ struct FastProductSuffix {
 // stay far from the ends of the range. Products of the elements between are quotients of two of
 // these, so they are in range, too.
 //
-// Bounded inputs: |x|, |dy|, the suffixes R and the prefix L, from the start of the row and of a
-// thread on, are bounded above. Then products may underflow: L has its own exponent between
-// threads, and an underflow loses at most 2^-149 of its factor L R, which is at most 2^85. That is
+// Bounded inputs: |x|, |dy|, the suffixes R and the prefix L (w_i, from the start of the row, and
+// the product from the start of a thread) are bounded above. Then products within a thread may
+// underflow, with an absolute error of at most 2^-149; L has an exponent of its own between
+// threads. The error is multiplied by at most 2^85, so that dx is off by at most 2^-64. That is
 // small beside the first dx of the row, which is at least kMinFirstDx. Without SEG the largest of
 // the first N dx of the thread in which the row begins is checked in its place.
 template <typename A, bool EXACT>
@@ -143,12 +145,13 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true,
                           FLOAT = sizeof(A) == 4;
     static constexpr bool IS_FAST = true, PREFIX_FROM_SUFFIX = true;
-    // In range: exponents of products, within a thread (kMinThreadExp, kMaxThreadExp) and between threads (kMinRowExp,
-    // kMaxRowExp).
-    static constexpr int kMinThreadExp = FLOAT ? -42 : -320, kMaxThreadExp = FLOAT ? 18 : 192, kMinRowExp = FLOAT ? -80 : -600,
-                         kMaxRowExp = FLOAT ? 40 : 400;
-    // Products with exponents below kSubnormalExp are recomputed by slow_product; below kUnsafeExp,
-    // if only the last product, or those of four chains, are known.
+    // In range: exponents of products, from the start of a thread (kMinThreadExp, kMaxThreadExp)
+    // and from the start of the row (kMinRowExp, kMaxRowExp).
+    static constexpr int kMinThreadExp = FLOAT ? -42 : -320, kMaxThreadExp = FLOAT ? 18 : 192,
+                         kMinRowExp = FLOAT ? -80 : -600, kMaxRowExp = FLOAT ? 40 : 400;
+    // Products with exponents below kSubnormalExp are recomputed by slow_product. `prefix` sees
+    // only the final product of each chain and uses kUnsafeExp instead: a smaller one may have been
+    // subnormal on the way.
     static constexpr int kSubnormalExp = FLOAT ? -126 : -1022, kUnsafeExp = !FLOAT ? -480 : EXACT ? -60 : -31;
     // Bounded inputs: limits of the exponent of L between threads, of x, of dy, of R (checked at
     // every fourth element), and of the first dx.
@@ -283,7 +286,8 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
                 }
                 store(c, dx);
             }
-            if (x.exceeds(kMaxAbsX) || !(largest_suffix <= kMaxAbsSuffix) || (!SEG && segment_heads && largest_first_dx < kMinFirstDx))
+            if (x.exceeds(kMaxAbsX) || !(largest_suffix <= kMaxAbsSuffix) ||
+                (!SEG && segment_heads && largest_first_dx < kMinFirstDx))
                 rejections |= kRejectMagnitude;
             if (!(t * A(0) == A(0))) rejections = kRejected;
         }

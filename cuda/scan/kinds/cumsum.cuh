@@ -2,7 +2,7 @@
 // the head of state/prefix_suffix.cuh. A file _fast has the fast path of a kind.
 //
 // This file: kinds whose suffix is a sum: of everything after an element (cumsum), or of a segment
-// that begins at a record (the base of cummax, cummin and indices).
+// that begins at a record (the base class of cummax, cummin and indices).
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
@@ -117,6 +117,7 @@ struct SegmentedSum : SameCarry<SegmentedSumSuffix<A>> {
         __device__ Suffix suffix(const X&, const Y& y, unsigned) const
         {
             A sum = A(0);
+            // No lane of the warp has a record: a shorter loop.
             if (!SEG && !__any_sync(0xffffffff, records != 0)) {
 #pragma unroll
                 for (int c = I - N; c >= 0; c -= N) {
@@ -142,7 +143,7 @@ struct SegmentedSum : SameCarry<SegmentedSumSuffix<A>> {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X&, const Y& y, unsigned, const Store& store) const
         {
-            if (records == 0) {
+            if (records == 0) {  // dx is 0 outside records
                 const A none[N] = {};
 #pragma unroll
                 for (int c = I - N; c >= 0; c -= N) store(c / N, none);
@@ -185,8 +186,9 @@ struct Indices : SegmentedSum<A> {
 
     template <int I, int N, bool SEG>
     struct ThreadScan : SegmentedSum<A>::template ThreadScan<I, N, SEG> {
-        // Reads `count` elements of a column from position k of row `row`; `before` is the index
-        // before them, if they do not begin the row. Clears no flag; sets those of wrong rows.
+        // Finds the records among `count` elements of scan `row`, from position k on. `before` is
+        // the index at k - 1, unused if a row begins at k. Sets the flags of wrong rows, clears
+        // none.
         template <typename Index>
         __device__ void find_records(
             const ScanArgs& args, const Index& index, int count, unsigned segment_heads, i64 row, i64 k, i64 before)

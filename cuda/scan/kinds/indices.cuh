@@ -4,13 +4,15 @@
 
 #include "scan/tile/row_tile.cuh"
 
-// Adjacent lanes read adjacent indices (striped), SOME at once, and vote for the record flags of
-// the lane that owns the elements (blocked).
+// Adjacent lanes read adjacent indices (striped), BATCH at a time, and vote for the record flags of
+// the lane that owns the elements (blocked). A ballot has 32 / I lanes' flags: each lane keeps
+// those I bits of the ballot with its elements. `before` of lane 0 is the last index of the ballot
+// before.
 template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED, bool PARTIAL_ENDS>
 __device__ void RowTile<K, T, SEG, TILED, VECTORIZED, PARTIAL_ENDS>::find_records(
     ThreadScan& thread, const Span& span, i64 offset) const
 {
-    constexpr int SOME = I < 8 ? I : 8;
+    constexpr int BATCH = I < 8 ? I : 8;
     static_assert(I <= 32);
     const WarpTransposeIO<i64, 1> x(args, args.x, span, offset);
     const int lane = threadIdx.x % 32, n = SEG ? static_cast<int>(args.n) : 1;
@@ -20,17 +22,17 @@ __device__ void RowTile<K, T, SEG, TILED, VECTORIZED, PARTIAL_ENDS>::find_record
     bool found_wrong = false;
     thread.records = 0;
 #pragma unroll 1
-    for (int j = 0; j < I; j += SOME, own += SOME * stride) {
+    for (int j = 0; j < I; j += BATCH, own += BATCH * stride) {
         const int first = j * 32 + lane;
-        i64 winner[SOME];
+        i64 winner[BATCH];
 #pragma unroll
-        for (int k = 0; k < SOME; ++k) {
+        for (int k = 0; k < BATCH; ++k) {
             const int e = first + 32 * k;
             winner[k] = e < span.lo || e >= span.hi ? 0 : contiguous ? own[k * stride] : *x.element(e);
         }
         __syncwarp();  // keeps the compiler from delaying the loads
 #pragma unroll
-        for (int k = 0; k < SOME; ++k) {
+        for (int k = 0; k < BATCH; ++k) {
             const int e = first + 32 * k, row = SEG ? rows_before(e - span.lo, n) : 0;
             const bool there = e >= span.lo && e < span.hi;
             const i64 position = SEG ? e - span.lo - row * n : span.first + e,
@@ -56,7 +58,7 @@ constexpr int kRepairThreads = 256, kSums = 2048;  // sums in shared memory
 template <typename T>
 __device__ void repair(const ScanArgs& args)
 {
-    __shared__ double sum[kSums], error[kSums];  // the rounding errors of the sum
+    __shared__ double sum[kSums], error[kSums];  // error: sum of rounding errors (compensated summation)
     __shared__ int index[kRepairThreads];
     __shared__ double value[kRepairThreads];
     if (args.reject_flags[0] == 0) return;

@@ -16,11 +16,12 @@ __device__ inline float exact_exp_of(float x, float from)
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
 
-constexpr double kRoundToInteger = 0x1.8p52;  // a number added to it is rounded to an integer, which stands in the last bits
+// A number added to it is rounded to an integer, which stands in the last bits.
+constexpr double kRoundToInteger = 0x1.8p52;
 
-// e^x / 2^K to an ulp, from = kRoundToInteger - K. Scaling by powers of two loses nothing if x is far from
-// K. 0 below 2^-1021; infinity on overflow. p is the degree-9 polynomial of e^r = 1 + r + r^2 p(r),
-// |r| <= log(2) / 2, that interpolates at Chebyshev points.
+// e^x 2^-K to an ulp; the caller passes kRoundToInteger - K as `from`. Scaling by 2^-K is exact,
+// however far x is from K log 2. 0 below 2^-1021; infinity on overflow. p is the degree-9
+// polynomial of e^r = 1 + r + r^2 p(r), |r| <= log(2) / 2, that interpolates at Chebyshev points.
 __device__ inline double exact_exp_of(double x, double from)
 {
     const double t = fma(x, 0x1.71547652b82fep0, from), k = t - from,
@@ -70,7 +71,10 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static constexpr bool IS_FAST = true, HAS_BASE = true, KEEPS_ELEMENTS = true;
     // Tuned for row_cluster (8 vectors of 8 elements) and column_cluster (32 words of 2).
     template <int WIDTH, int COUNT>
-    static constexpr int RECOMPUTED_ELEMENTS = EXACT ? 0 : WIDTH == 8 && COUNT == 8 ? 24 : WIDTH == 2 && COUNT == 32 ? 2 * kRecomputedRows : 0;
+    static constexpr int RECOMPUTED_ELEMENTS = EXACT                       ? 0
+                                               : WIDTH == 8 && COUNT == 8  ? 24
+                                               : WIDTH == 2 && COUNT == 32 ? 2 * kRecomputedRows
+                                                                           : 0;
     using Tuning = LogcumsumexpTuning;
     using Number = A;
     using Value = A;
@@ -86,8 +90,8 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static __device__ unsigned rejections(const Prefix& h) { return h.s < A(INFINITY) ? 0 : kRejected; }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
-    // The base of a row from its first x and the largest of the first ones: as far above the first
-    // one as its exponential stays precise.
+    // The base of a row: the largest of the first x, but at most 20 above the first one, whose
+    // exponential would lose precision. For float64 the first x.
     static __device__ A base(A first, A largest) { return sizeof(A) == 8 ? first : fmin(largest, first + A(20)); }
 
     template <int I, int N, bool SEG>
@@ -95,7 +99,7 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
         static constexpr bool DOUBLE = sizeof(A) == 8;
         static constexpr A kAbove = DOUBLE ? A(400) : EXACT ? A(39) : A(56);  // c; in powers of two except in float32
         static constexpr A kMost = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-118);
-        // No number of threads adds suffixes below it up to infinity.
+        // Sums of suffixes below it stay finite in a row of any length.
         static constexpr A kMaxAbsSuffix = DOUBLE ? A(0x1p900) : A(0x1p90);
         A d[I], t[I];  // e^{x_i - o}, dy_i / S_i
         A base;        // of the first row of the thread
@@ -168,7 +172,8 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i)
                 if (!SEG || preceding & 1u << i) z += t[i];
-            // Checked here, it saves a CTA barrier; NaN stays NaN up to the start of the row.
+            // Checking it here instead of in `finish` saves a barrier of the CTA. A NaN or infinity
+            // of z persists to the start of the row.
             if (!SEG && !(fabs(z) < kMaxAbsSuffix)) rejections = kRejected;
             return {z};
         }

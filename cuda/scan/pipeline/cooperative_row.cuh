@@ -4,7 +4,8 @@
 // In the first launch each CTA finds the prefix of its split of the row and, by look-back over
 // tile-status words, the prefix before it. In the second the CTAs take the tiles of the row in
 // turn, the last tile first: a CTA publishes the suffix of its tile and, one turn later, looks back
-// at the suffixes of the tiles behind it, which are usually published by then.
+// at the suffixes of the tiles to its right, up to its own last one, which are usually published
+// by then.
 #pragma once
 
 #include "scan/pipeline/async_pipeline.cuh"
@@ -27,7 +28,7 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     using Base::self, Base::split_state, Base::phase;
 
     const int retained_stages;  // steps that a tile stays in the buffer after its own: 1 if CTAs take turns
-    int first_backward_tile;                   // tile of the first step backward
+    int first_backward_tile;    // tile of the first step backward
 
     __device__ CooperativeRow(const ScanArgs& args, uint4* buffer)
         : Base(args, buffer), retained_stages(Self::COOPERATIVE && args.splits > 1 && !(phase() & kUpsweepPrefix))
@@ -37,7 +38,8 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
         steps = retained_stages ? (tiles() - static_cast<int>(split) + ctas_per_row() - 1) / ctas_per_row()
                 : K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps
                                                                 : prefix_steps + split_tiles();
-        first_backward_tile = keep_here((retained_stages ? tiles() - static_cast<int>(split) : first_tile() + split_tiles()) - 1);
+        first_backward_tile = keep_here(
+            (retained_stages ? tiles() - static_cast<int>(split) : first_tile() + split_tiles()) - 1);
     }
 
     __device__ TileStatus<K> tile_status() const { return TileStatus<K>(args); }
@@ -73,7 +75,8 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     {
         if constexpr (K::NEEDS_PREFIX) {
             if (!Self::COOPERATIVE) return Base::load_tile_prefix(t - first_tile());
-            const int split = retained_stages ? t / count : static_cast<int>(this->split), tile_in_split = t - split * count;
+            const int split = retained_stages ? t / count : static_cast<int>(this->split),
+                      tile_in_split = t - split * count;
             if (t < 0 || tile_in_split < 0 || !self().owns_column() || tiles() == 1) return;
             const SplitState<K> split_state(args, segment, split, 1);
             prefix_in_split = split_state.prefix_before(tile_in_split, 0);
@@ -81,7 +84,8 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
         }
     }
 
-    // Publishes the prefix of the split, and looks back for the prefix before it.
+    // Publishes the prefix of the split, looks back for the prefix before it, and stores the latter
+    // as the prefix of the split, or (record pass) filters the record flags by it.
     __device__ void publish_prefix(const Prefix& all)
     {
         if constexpr (!Self::COOPERATIVE) return Base::publish_prefix(all);

@@ -4,7 +4,7 @@
 // long for a cluster use all resident CTAs and exchange aggregates through tile-status words
 // (tile_status.cuh); this needs a cooperative launch.
 //
-// For kinds that read numbers. A fast path stores the rejections of each slice; the fallback pass
+// For kinds other than Indices. A fast path stores the rejections of each slice; the fallback pass
 // recomputes rejected rows.
 #pragma once
 
@@ -25,11 +25,15 @@ struct ClusterRow {
     using Prefix = typename K::Prefix;
     using Suffix = typename K::Suffix;
     static constexpr int V = 16 / sizeof(T), U = kRowClusterVectors, I = U * V;
-    // Compute-bound: prefetches are issued early.
+    // When the quarters of the next row are prefetched. The first one: at once. PACED: the second
+    // one in the first exchange, or at once if COMPUTE_BOUND and a cluster holds the row; the third
+    // one in the second exchange (if there is none, in the first one if grid_resident(), else after
+    // it); the last one after the exchanges. Not PACED: the second one after the first exchange,
+    // the others after the second.
     static constexpr bool COMPUTE_BOUND = K::SUFFIX_NEEDS_PREFIX && sizeof(T) == 2;
     // Issues prefetches while CTAs exchange states; kinds with less state in registers do not.
     static constexpr bool PACED = !COMPUTE_BOUND || K::KEEPS_ELEMENTS;
-    static constexpr int RECOMPUTED_VECTORS = K::template RECOMPUTED_ELEMENTS<V, U> / V;  // vectors of x that are stashed and reloaded
+    static constexpr int RECOMPUTED_VECTORS = K::template RECOMPUTED_ELEMENTS<V, U> / V;  // vectors of x
     using ThreadScan = typename K::template ThreadScan<I, V, false>;
     using Vector = Words<T, V>;
     using Vectors = WarpTransposeIO<T, U, true>;  // their slots in shared memory
@@ -38,7 +42,7 @@ struct ClusterRow {
     struct Shared {
         Uninitialized<Prefix, 32> warp_prefixes;  // totals of warps
         Uninitialized<Suffix, 32> warp_suffixes;
-        Uninitialized<Prefix, kLookBackWarps> carry_prefix;  // carry-in of the slice, by 32 CTAs each
+        Uninitialized<Prefix, kLookBackWarps> carry_prefix;  // carry-in of the slice: a partial state per 32 CTAs
         Uninitialized<Suffix, kLookBackWarps> carry_suffix;
         Uninitialized<Prefix, kMaxClusterCTAs> preceding;  // written by other CTAs of the cluster
         Uninitialized<Suffix, kMaxClusterCTAs> following;
@@ -47,8 +51,9 @@ struct ClusterRow {
 
     const ScanArgs& args;
     uint4* smem;
-    // Alternate between rows: a warp may still read those of the row before, and every CTA has read
-    // all slices of a row before it publishes the row after the next.
+    // A double buffer, which alternates between rows: a warp may still read the states of the row
+    // before, and every CTA has read all slices of a row before it publishes the row after the
+    // next.
     Shared* buffers;
     int slices = static_cast<int>(args.splits), lane = threadIdx.x % 32, warp = threadIdx.x / 32,
         warps = blockDim.x / 32;
@@ -144,7 +149,8 @@ struct ClusterRow {
         __syncthreads();
         if (warp == 0) publish<PREFIXES, SUFFIXES>();
         Prefix preceding = PREFIXES && lane < warp ? s.warp_prefixes[lane] : K::Prefix::identity();
-        Suffix following = SUFFIXES && warp + 1 + lane < warps ? s.warp_suffixes[warp + 1 + lane] : K::Suffix::identity();
+        Suffix following = SUFFIXES && warp + 1 + lane < warps ? s.warp_suffixes[warp + 1 + lane]
+                                                               : K::Suffix::identity();
         combine<PREFIXES, SUFFIXES>(preceding, following, warps);
         if (PREFIXES) prefix = K::combine(from_lane(preceding, 0), prefix);
         if (SUFFIXES) suffix = K::combine(suffix, from_lane(following, 0));
@@ -282,7 +288,7 @@ __device__ void row_cluster(const ScanArgs& args)
         using Own = ClusterRow<FastPath<K, T>, T>;
         extern __shared__ __align__(128) uint4 block_smem[];
         __shared__ typename Own::Shared rows[2];
-        __shared__ unsigned found[2];  // rejections of both rows
+        __shared__ unsigned found[2];  // rejections of the current row and of the previous one
         __shared__ uint4 firsts[kRowClusterThreads / 32];
         Own own(args, block_smem + threadIdx.x / 32 * 32 * 3 * Own::U, rows, firsts[threadIdx.x / 32]);
         own.template prefetch_tile<0, Own::U>(own.row);

@@ -58,7 +58,8 @@ __device__ void ClusterRow<K, T>::repeat(Vector (&word)[U]) const
         for (int v = 0; v < V; ++v) word[u].set(v, lane * U + u < count ? all : T());
 }
 
-// Stashes x, which is recomputed from later, where dx will be: no registers are free for it.
+// Keeps x in the shared memory of dx until `finish` recomputes exponentials from it; no registers
+// are free.
 template <typename K, typename T>
 __device__ void ClusterRow<K, T>::stash_x(Vector (&word)[U]) const
 {

@@ -46,7 +46,7 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
     }
     const bool row_exists = row_index < static_cast<Index>(args.segments);
     const Offsets offsets = VECTORIZED ? Offsets::of_single_dim(args, 0, row_exists ? row_index : 0)
-                                    : Offsets::of(args, 0, row_exists ? row_index : 0);
+                                       : Offsets::of(args, 0, row_exists ? row_index : 0);
     const int n = static_cast<int>(args.n);
     int misalignment = VECTORIZED && !PARTIAL_ENDS ? 0 : alignment_offset<T>(args, offsets.dx);
     if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
@@ -63,6 +63,7 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
     }
 }
 
+// The retry by the general kind, in the same launch.
 template <typename K, typename T>
 __device__ __noinline__ void row_retry(const ScanArgs& args, uint4* smem)
 {
@@ -116,7 +117,9 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
     if constexpr (K::NEEDS_PREFIX) running.prefix = K::Prefix::identity();
     if (args.splits > 1 && phase == kDownsweep && warp == 0) running.suffix = split_state.suffix_after_split_by_warp();
     const int prefix_steps =
-        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1)) ? count : 0;
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1))
+            ? count
+            : 0;
     const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -177,7 +180,7 @@ __device__ bool row_packed(const ScanArgs& args, uint4* smem, i64 row0, i64 rows
     using Scan = RowTile<K, T, true, false, VECTORIZED>;
     const int count = static_cast<int>(max(min(rows, args.segments - row0), i64(0)) * args.n);
     if (count == 0) return true;
-    if (VECTORIZED && count % Scan::V) return false;  // the last rows
+    if (VECTORIZED && count % Scan::V) return false;  // the last rows may not fill whole vectors
     const Offsets offsets = VECTORIZED ? Offsets::of_single_dim(args, 0, row0) : Offsets::of(args, 0, row0);
     int misalignment = VECTORIZED ? 0 : alignment_offset<T>(args, offsets.dx);
     if (count + misalignment > 32 * Scan::I) misalignment = 0;
@@ -192,7 +195,8 @@ __device__ inline i64 first_row_of_warp(const ScanArgs& args)
     return (static_cast<i64>(blockIdx.x) * (kRowPackedThreads / 32) + threadIdx.x / 32) * args.rows_per_warp;
 }
 
-// The fallback. A kind with fewer elements a thread takes the rows in several portions.
+// The retry by the general kind. If it has fewer elements per thread, it takes the rows in
+// portions.
 template <typename K, typename T>
 __device__ __noinline__ void rows_retry(const ScanArgs& args, uint4* smem)
 {
@@ -210,11 +214,13 @@ __device__ __noinline__ void rows_retry(const ScanArgs& args, uint4* smem)
 template <typename K, typename T>
 __device__ void row_packed(const ScanArgs& args)
 {
-    // The fallback has the same or half as many, in the same shared memory.
+    // The general kind has the same number of vectors or half as many, in the same shared memory.
     constexpr int U = kPackedVectors<FastPath<K, T>, T>;
     __shared__ uint4 block_smem[kRowPackedThreads * U];
     uint4* smem = block_smem + threadIdx.x / 32 * 32 * U;
-    if (is_vectorized<K>(args) && row_packed<FastPath<K, T>, T, true>(args, smem, first_row_of_warp(args), args.rows_per_warp)) return;
+    if (is_vectorized<K>(args) &&
+        row_packed<FastPath<K, T>, T, true>(args, smem, first_row_of_warp(args), args.rows_per_warp))
+        return;
     if constexpr (kHasFastPath<K>)
         rows_retry<K, T>(args, smem);
     else

@@ -1,7 +1,7 @@
 // Pipelined rows (row_pipelined): rows longer than a CTA holds, prefetched by a multi-stage
 // cp.async pipeline in aligned vectors; the first and the last vector may hold elements of other
 // rows. A thread owns U adjacent vectors of a tile. If rows do not begin at a sector, tiles begin
-// at a cache line, provided it is one in all operands.
+// at a cache line, provided that all operands have the same offset in a line.
 #pragma once
 
 #include "common/async_copy.cuh"
@@ -37,7 +37,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     };
 
     struct Shared {
-        Uninitialized<Prefix, K::NEEDS_PREFIX ? 2 * kRowPipelinedWarps : 1> warp_prefixes;  // totals of warps, of two tiles
+        // Totals of warps, of two tiles.
+        Uninitialized<Prefix, K::NEEDS_PREFIX ? 2 * kRowPipelinedWarps : 1> warp_prefixes;
         Uninitialized<Suffix, kRowPipelinedWarps> warp_suffixes;
         // Look-back results of warps.
         alignas(16) char warp_states
@@ -47,15 +48,16 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         Uninitialized<Suffix, 1> carry_suffix;
     };
 
-    using Base::args, Base::segment, Base::prefix, Base::prefix_in_split, Base::suffix, Base::rejections, Base::retained_stages,
-        Base::ctas_per_row, Base::tiles, Base::combined;
+    using Base::args, Base::segment, Base::prefix, Base::prefix_in_split, Base::suffix, Base::rejections,
+        Base::retained_stages, Base::ctas_per_row, Base::tiles, Base::combined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // producer: the first vector of the thread in the first tile
     const char* records;   // producer: its record flags
     char* found;           // record flags of the thread in the first tile
     const char* repeated;  // the number that is all of dy
-    int producer_end, row_end;         // misaligned elements plus n: of the row being prefetched; of the row being computed
+    // Misalignment plus n: of the row being prefetched; of the row being computed.
+    int producer_end, row_end;
     char* dx;              // the first vector of the lane in its first tile
     A base;
 
@@ -85,15 +87,17 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     // element `from` of dx.
     __device__ int misalignment_of(i64 from) const
     {
-        return args.flags & kMisaligned ? alignment_offset<T>(args, from, args.flags & kLineAligned ? kLineBytes : 16) : 0;
+        return args.flags & kMisaligned
+                   ? alignment_offset<T>(args, from, args.flags & kLineAligned ? kLineBytes : 16)
+                   : 0;
     }
-    // The first byte of tile 0 in memory. If memory runs backward, vector v from there is the last
-    // but v.
+    // The first byte of tile 0 in memory. If memory runs backward this is the last vector of the
+    // tile, and v vectors further is vector OPERAND - 1 - v.
     __device__ char* address_of_tiles(const Strided& operand, i64 from, int misalignment) const
     {
         return vector_of(operand, back() ? from + misalignment : from - misalignment, back() ? OPERAND - 1 : 0);
     }
-    // The vector of a tile that the thread copies, of every kRowPipelinedThreads.
+    // The thread copies vectors own(), own() + kRowPipelinedThreads, ... of a tile.
     __device__ int own() const
     {
         return back() ? kRowPipelinedThreads - 1 - static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x);

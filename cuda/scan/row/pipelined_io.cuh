@@ -31,7 +31,8 @@ __device__ void PipelinedRow<K, T>::fetch(int t, bool prefix_only, unsigned to) 
     if (!K::FINDS_RECORDS && !prefix_only && !repeats()) operand(y, to + (READS_X ? OPERAND * 16 : 0));
     if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128)
         cp_async_16(
-            to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::swizzle(own())) * 16, records + t * (TILE_ELEMENTS / 8));
+            to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::swizzle(own())) * 16,
+            records + t * (TILE_ELEMENTS / 8));
 }
 
 template <typename K, typename T>

@@ -1,4 +1,4 @@
-// The elements of a thread by number, and reductions over them, two elements at a time if they have
+// The elements of a thread by index, and reductions over them, two elements at a time if they have
 // 16 bits.
 #pragma once
 
@@ -31,8 +31,8 @@ __device__ unsigned max_magnitude_of_pairs(unsigned a, unsigned b)
     return a;
 }
 
-// The elements of a thread: of U vectors of N, or (COLUMN) of one column of U words, where each word
-// holds N columns of a row.
+// The elements of a thread: of U vectors of N, or (COLUMN) of one column of U words, where each
+// word holds N columns of a row.
 template <typename A, typename T, int N, int U, bool COLUMN = false>
 struct Elements {
     static constexpr int WIDTH = N, COUNT = U;
@@ -44,7 +44,9 @@ struct Elements {
         return COLUMN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N);
     }
 
-    // Whether any element from number `from` on is 0.
+    // Whether any element from index `from` on is 0. With COLUMN and 16-bit elements, `from` is 0.
+    // In a 16-bit half, adding 0x7fff carries to the highest bit exactly if the other bits are not
+    // 0.
     __device__ bool has_zero(int from) const
     {
         if constexpr (sizeof(T) == 2) {
@@ -79,7 +81,7 @@ struct Elements {
     }
 
     // The minimum (LEAST) or maximum, two elements at a time; NaN if any is NaN. CUT: over elements
-    // from number `from` on.
+    // from index `from` on.
     template <bool LEAST, bool CUT>
     __device__ A extremum(int from) const
     {

@@ -3,7 +3,7 @@
 //
 // This file: the functor contract of a scan kind, and warp scans of its states.
 //
-// Element i of a row, in scan order, with E_i the state of the elements before it:
+// Element i of a row, in scan order, with the prefix E_i, the state of the elements before it:
 //
 //     (w_i, c_i, E_{i+1}) = step(E_i, x_i)      R_i = dy_i + c_{i+1} R_{i+1}      dx_i = w_i R_i
 //
@@ -41,15 +41,16 @@
 //                          ACCEPTS_BOUNDED: whether there are two ways to be accepted (RowTile)
 //     ACCEPTS_BOUNDED      ThreadScan::begins_small(dx, segment_heads): whether a row begins with a
 //                          dx that is too small (RowTile with SEG)
-//     HAS_BASE             base(first, largest): the base of a row, given its first x and the largest
-//                          of the first few (column_pipelined, column_cluster)
+//     HAS_BASE             base(first, largest): the base of a row, given its first x and the
+//                          largest of the first few (column_pipelined, column_cluster)
 //                          ThreadScan::base: the base, which the kernel sets after `begin`
 //     PREFIX_FROM_SUFFIX   ThreadScan::product: the prefix of the thread, set by `suffix`
 //     READS_RECORDS        ThreadScan::records: record flags, which the kernel sets after `begin`
 //     FINDS_RECORDS        ThreadScan::records: record flags, set by `enter`
 //                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
 //     Value is i64         index_of(args, position), and ThreadScan::records or
-//                          ThreadScan::find_records(...), which sets it from indices (indices.cuh, ColumnTile)
+//                          ThreadScan::find_records(...), which sets it from indices
+//                          (indices.cuh, ColumnTile)
 //
 // A kind need not be a gradient: kernels load y from the operand dy, x from x, and store to dx. A
 // kind may also be a forward scan: its state is the Suffix, NEEDS_PREFIX is false, and the operands
@@ -60,8 +61,8 @@
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
 // element may; otherwise at most one does. x(i) and y(i) are elements by index; x and y of a fast
 // path are Elements (elements.cuh). The order of calls is prefix, enter, suffix, finish if
-// SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish. With PREFIX_FROM_SUFFIX, suffix also sets
-// the prefix, and `prefix` is called only by walks that find nothing else.
+// SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish. With PREFIX_FROM_SUFFIX, suffix also
+// sets the prefix, and `prefix` is called only by walks that find nothing else.
 #pragma once
 
 #include <type_traits>
@@ -124,6 +125,8 @@ template <typename K>
 __device__ typename K::Suffix inclusive_suffix(typename K::Suffix suffix, int reach)
 {
     if constexpr (K::SEGMENTED_SUM) {
+        // The lanes from this one to `reach` above it whose suffix is closed. 2u << 31 is 0, so a
+        // reach of 31 gives all bits. Sums beyond the first closed lane are not added.
         const unsigned closed = __ballot_sync(0xffffffff, !suffix.open) >> threadIdx.x % 32 & (2u << reach) - 1;
         const int last = closed ? __ffs(closed) - 1 : reach;
 #pragma unroll
@@ -167,7 +170,8 @@ struct KindDefaults {
 
     static constexpr float PAD_Y = 0;  // y of an element that does not exist
 
-    // Elements of a thread, in COUNT vectors of WIDTH, whose values are recomputed from x at the end to save registers.
+    // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in
+    // `finish`, to save registers.
     template <int WIDTH, int COUNT>
     static constexpr int RECOMPUTED_ELEMENTS = 0;
 
@@ -194,8 +198,8 @@ using FastPath = std::conditional_t<
 template <typename K>
 constexpr bool kHasFastPath = FastPath<K, float>::IS_FAST;
 
-// y of an element that does not exist. The default avoids a conversion, which the compiler does not
-// fold for 16-bit types.
+// y of an element that does not exist. T() for 0, as compilers do not fold the conversion to 16-bit
+// types.
 template <typename K, typename T>
 __device__ T pad_y()
 {
@@ -217,8 +221,8 @@ __device__ inline unsigned block_rejections(unsigned rejections)
 }
 
 // A prefix and a suffix that cross tiles: either the totals of the tiles that a CTA has walked so
-// far, or the carry-in of one tile. After the walk forward, `prefix` of the totals begins anew, with
-// the prefix before the split.
+// far, or the carry-in of one tile. After the walk forward, `prefix` of the totals begins anew,
+// with the prefix before the split.
 template <typename K>
 struct RunningCarry {
     typename K::Prefix prefix;

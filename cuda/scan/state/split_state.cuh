@@ -13,7 +13,8 @@
 constexpr int kDownsweep = 0;
 
 // Stores the rejections of a split. With several splits, the upsweeps clear the flag of the segment
-// and the downsweep adds to it. Upsweeps also reset the CTA count of grid_sync for the fallback pass.
+// and the downsweep adds to it. Upsweeps also reset the CTA count of grid_sync for the fallback
+// pass.
 __device__ inline void store_rejections(const ScanArgs& args, i64 segment, i64 phase, unsigned rejections)
 {
     if (segment == 0 && phase != kDownsweep) args.reject_flags[args.segments] = 0;

@@ -9,9 +9,10 @@
 // The elements of a warp: lane l owns those from l * I on, and lo..hi-1 exist. They belong to one
 // row, or to whole rows laid end to end.
 struct Span {
-    i64 row0, first;  // the (first) row, and the position of element 0 in it
+    // The (first) row, and the position in it of element 0 of the warp, negative if lo > 0.
+    i64 row0, first;
     int lo, hi;
-    bool several_rows;  // several rows
+    bool several_rows;
 };
 
 // Loads the 16-byte vector that begins with element `m` if m < end, else leaves `word` unchanged.
@@ -35,8 +36,9 @@ __device__ void store_if_below(int end, int m, const Words<T, V>& word, char* to
 }
 
 // One operand, U vectors of 16 bytes a thread; `smem` is the shared memory of the warp. VECTORIZED:
-// only whole vectors exist, from element 0 on, and they are aligned unless the operand repeats one
-// number. PARTIAL_ENDS: vectors are aligned, but elements before lo and from hi on do not exist.
+// all vectors are aligned (unless the operand has stride 0) and whole, from element 0 on. With
+// PARTIAL_ENDS the first and the last vector may hold elements of other rows, before lo and from hi
+// on.
 template <typename T, int U, bool VECTORIZED = false, bool PARTIAL_ENDS = false>
 struct WarpTransposeIO {
     static constexpr int V = 16 / sizeof(T), I = U * V;
@@ -47,7 +49,7 @@ struct WarpTransposeIO {
     const Strided& operand;
     const Span& span;
     T* p;  // element 0 of the warp
-    bool vectorizable;
+    bool vectorizable;  // the order in memory allows 16-byte accesses
 
     __device__ WarpTransposeIO(const ScanArgs& args, const Strided& operand, const Span& span, i64 offset)
         : args(args), operand(operand), span(span)
@@ -67,11 +69,12 @@ struct WarpTransposeIO {
     }
     __device__ bool backward() const { return operand.step < 0; }
 
-    // Vector m of the warp holds elements m * V ..
+    // Whether vector m of the warp, elements m * V .., exists whole and can be accessed at once.
     __device__ bool whole(int m) const
     {
         return WHOLE ? m * V < span.hi : vectorizable && m * V >= span.lo && m * V + V <= span.hi;
     }
+    // Whether all vectors of the warp are whole and run forward.
     __device__ bool all_whole() const
     {
         return vectorizable && operand.step > 0 && (WHOLE || span.lo == 0) && span.hi >= 32 * I;
@@ -149,12 +152,14 @@ struct WarpTransposeIO {
 #pragma unroll 1
             for (int k = lane(); k < 32 * I; k += 32) f(k);
         } else if ((span.lo | span.hi) % V) {
+            // V lanes take the vector that holds lo, and the next V lanes the one that holds hi.
             const int k = lane() < V ? (span.lo & -V) + lane() : (span.hi & -V) + lane() - V;
             if (lane() < 2 * V && k < 32 * I && !whole(k / V)) f(k);
         }
     }
 
-    // Completes the load: fills partial vectors, and transposes to blocked order in scan order.
+    // Completes the load: fills partial vectors, and transposes to blocked order; afterwards
+    // elements are in scan order.
     __device__ void finish(Vector (&word)[U], uint4* smem, T pad) const
     {
         __syncwarp();
@@ -272,7 +277,7 @@ struct WarpTransposeIO {
 };
 
 // Hides the words from the compiler, so that widened values are recomputed instead of being kept in
-// registers.
+// registers. For 16-bit types only: wider ones are not converted.
 template <typename T, int N, int U>
 __device__ void rematerialize(Words<T, N> (&word)[U])
 {

@@ -10,14 +10,15 @@ struct ColumnIO {
 
     const ScanArgs& args;
     int x, y;  // position of the thread in its panel
-    int columns_present;  // columns of the panel that exist
+    int columns_present;  // of the panel
     i64 segment;
-    Offsets offsets;  // offsets of the first element of the thread in tile 0
+    Offsets offsets;  // of the first element of the thread in tile 0
 
     // `item` is a split of a panel, or a CTA with several panels.
     __device__ ColumnIO(const ScanArgs& args, unsigned item) : args(args)
     {
-        const int log2_across = log2_of(threads_across()), log2_down = log2_of(threads_down()), thread_row = threadIdx.x >> log2_across;
+        const int log2_across = log2_of(threads_across()), log2_down = log2_of(threads_down()),
+                  thread_row = threadIdx.x >> log2_across;
         x = threadIdx.x & (threads_across() - 1);
         y = thread_row & (threads_down() - 1);
         if (panel_in_warp())  // several panels in a CTA
@@ -27,8 +28,8 @@ struct ColumnIO {
         const i64 panels_across = (args.extent[0] + columns() - 1) >> (log2_across + log2_of(W)),
                   outer = panels_across == 1 ? segment : segment / panels_across;
         const i64 column = (segment - outer * panels_across) * columns();
-        columns_present = segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns())))
-                                       : 0;
+        columns_present =
+            segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns()))) : 0;
         const Offsets panel = Offsets::of(args, 1, columns_present > 0 ? outer : 0);
         const auto first = [&](const Strided& operand, i64 from) {
             return from + (column + x * W) * operand.stride[0] + y * R * operand.step;
@@ -42,7 +43,7 @@ struct ColumnIO {
     __device__ int threads_down() const { return static_cast<int>(args.threads_down); }
     __device__ int columns() const { return threads_across() * W; }
 
-    // Whether a panel is part of a warp.
+    // Whether a warp holds whole panels, one or several, so that a panel needs no shared memory.
     __device__ bool panel_in_warp() const { return threads_across() * threads_down() <= 32; }
 
     // Whether column v of the thread exists.

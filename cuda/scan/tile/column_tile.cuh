@@ -25,7 +25,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     using Vector = Words<T, W>;
 
     // Shared memory: the carry-in, then the totals of each warp. Thread c owns the prefix of column
-    // c; counted from the last thread, thread c owns its suffix.
+    // c, and the thread c places before the last owns its suffix, so that both are computed at
+    // once.
     struct CarryIn {  // carry-in of the tile, [column]
         Uninitialized<Prefix, K::NEEDS_PREFIX ? COLUMNS : 1> prefixes;
         Uninitialized<typename K::Carry, COLUMNS> suffixes;
@@ -68,8 +69,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
 
     // ----------------------------------------------------------------------------------------- exchange between warps
 
-    // Exclusive scan of the totals of the warps, in shared memory; `before` is the prefix of the
-    // tile in its split. Returns the combined suffix of the tile to threads with
+    // Exclusive scan of the totals of the warps, in shared memory; `before` is the prefix before
+    // the tile in its split. Returns the combined suffix of the tile to threads with
     // owns_suffix_column().
     template <bool PREFIXES, bool SUFFIXES, bool ONE>
     __device__ Suffix exchange(const Prefix& before) const
@@ -127,7 +128,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
 
     __device__ Suffix exclusive_suffix(const Suffix& suffix, int v) const
     {
-        const int lane = threadIdx.x % 32, reach = panel_in_warp() ? (threads_down() - 1 - y) * threads_across() : 31 - lane;
+        const int lane = threadIdx.x % 32,
+                  reach = panel_in_warp() ? (threads_down() - 1 - y) * threads_across() : 31 - lane;
         Suffix all = suffix, next = K::Suffix::identity();
 #pragma unroll 1
         for (int d = threads_across(); d < 32; d *= 2) {
@@ -214,7 +216,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             rematerialize(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!panel_in_warp()) prefix[v] = K::combine(warp_states[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
+                if (!panel_in_warp())
+                    prefix[v] = K::combine(warp_states[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
                 thread[v].enter(prefix[v], xv(v), yv(v), segment_heads);
             }
         }
@@ -228,7 +231,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             rematerialize(ys);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!panel_in_warp()) suffix[v] = K::combine(suffix[v], warp_states[threadIdx.x / 32].suffixes[x * W + v]);
+                if (!panel_in_warp())
+                    suffix[v] = K::combine(suffix[v], warp_states[threadIdx.x / 32].suffixes[x * W + v]);
                 thread[v].finish(
                     suffix[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&dx)[N]) {
 #pragma unroll
@@ -259,7 +263,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         const i64* q = Base::template first<i64>(args.x, offsets.x, tile) + v * args.x.stride[0];
         const int n = has(v) ? count(tile) : 0;
         const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
-        const i64 panels_across = (args.extent[0] + columns() - 1) / columns(), outer = panels_across == 1 ? segment : segment / panels_across;
+        const i64 panels_across = (args.extent[0] + columns() - 1) / columns(),
+                  outer = panels_across == 1 ? segment : segment / panels_across;
         const i64 column = (segment - outer * panels_across) * columns() + x * W + v;
         thread.find_records(
             args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, outer * args.extent[0] + column, row0,

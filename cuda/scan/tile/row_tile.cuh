@@ -19,6 +19,7 @@ constexpr int kPackedVectors = K::IS_FAST ? kRowPackedVectors : K::Tuning::ROW_P
 // worth code of their own.
 template <typename K, typename T>
 constexpr bool kComputeBound = K::IS_FAST && K::KEEPS_ELEMENTS && sizeof(T) == 2;
+// GPUs with much memory bandwidth per SM: compute capability from 9.0 and below 12.0.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
 constexpr bool kBandwidthRich = false;
 #else
@@ -46,7 +47,8 @@ struct RowTile {
                                    : K::Tuning::ROW_RESIDENT_VECTORS[sizeof(T) / 4],
                          I = U * V;
     static constexpr bool READS_X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
-    static constexpr bool STRIPED = !READS_X && !INDEX;  // a row needs no shared memory
+    // Kinds that do not read x: row_resident scans them in striped order, without shared memory.
+    static constexpr bool STRIPED = !READS_X && !INDEX;
     using Input = std::conditional_t<
         READS_X && VECTORIZED && !PARTIAL_ENDS && U * 16 == 32, DirectLoadIO<T, U>,
         WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>>;
@@ -55,7 +57,7 @@ struct RowTile {
 
     const ScanArgs& args;
     RowShared<K>* shared;
-    int first_warp, end_warp;               // the warps that share the row
+    int first_warp, end_warp;   // the warps that share the row
     RunningCarry<K>* carry_in;  // in shared memory
 
     // The combined states of all warps of the CTA, in every lane of a warp.
@@ -79,7 +81,8 @@ struct RowTile {
         const int lane = threadIdx.x % 32;
         S s = lane < count ? smem[lane] : identity;
 #pragma unroll (K::IS_FAST && K::KEEPS_ELEMENTS ? 5 : 1)
-        for (int d = 1; d < (K::IS_FAST && K::KEEPS_ELEMENTS ? kRowResidentThreads / 32 : end_warp - first_warp); d *= 2) {
+        for (int d = 1; d < (K::IS_FAST && K::KEEPS_ELEMENTS ? kRowResidentThreads / 32 : end_warp - first_warp);
+             d *= 2) {
             const S next = shuffle_down(s, d);
             s = lane + d < 32 ? combine(s, next) : s;
         }
@@ -115,6 +118,8 @@ struct RowTile {
         return K::combine(in_warp, TILED ? K::combine(following, shared->carry_suffix[0]) : following);
     }
 
+    // Exclusive warp scans. Bit l of `lane_heads` is set if a row begins in lane l (SEG). Without
+    // SEG the total of the warp goes to shared memory.
     __device__ Suffix exclusive_suffix(const Suffix& own, unsigned lane_heads) const
     {
         const int lane = threadIdx.x % 32;
@@ -204,12 +209,14 @@ struct RowTile {
         if (args.dy.step != 0) prefetch_l2(args.dy.data + (next.dy - (args.dy.step < 0 ? n - 1 : 0)) * size, n * size);
     }
 
-    // Runs a tile, or several whole rows. TILED: `running` are the totals of the tiles so far, and
-    // `phase` selects an upsweep. Returns kRejected, without having stored anything, if the fast
-    // path cannot do a row.
-    __device__ unsigned run(RunningCarry<K>& running, const Span& span, const Offsets& offsets, uint4* smem, i64 phase) const
+    // Runs a tile, or several whole rows. TILED: advances `running`, the totals of the tiles walked
+    // so far, and `phase` selects an upsweep. Returns kRejected, without having stored anything, if
+    // the fast path rejects a row.
+    __device__ unsigned run(
+        RunningCarry<K>& running, const Span& span, const Offsets& offsets, uint4* smem, i64 phase) const
     {
-        const Input y(args, args.dy, span, offsets.dy), x(args, READS_X ? args.x : args.dy, span, READS_X ? offsets.x : offsets.dy);
+        const Input y(args, args.dy, span, offsets.dy),
+            x(args, READS_X ? args.x : args.dy, span, READS_X ? offsets.x : offsets.dy);
         const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
         const Elements<A, T, V, U> xv{xs}, yv{ys};
@@ -296,7 +303,8 @@ struct RowTile {
     // elements (u * 32 + l) * V ..), which saves the transpose: a warp scan for each u.
     __device__ void run_striped(const Span& span, const Offsets& offsets) const
     {
-        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.dy, span, offsets.dy), out(args, args.dx, span, offsets.dx);
+        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.dy, span, offsets.dy),
+            out(args, args.dx, span, offsets.dx);
         using ThreadScan = typename K::template ThreadScan<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto combine = [](const Suffix& l, const Suffix& r) { return K::combine(l, r); };
@@ -334,5 +342,6 @@ struct RowTile {
         }
     }
 
+    // Record flags from indices: kinds/indices.cuh.
     __device__ void find_records(ThreadScan& thread, const Span& span, i64 offset) const;
 };
