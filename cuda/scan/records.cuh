@@ -82,26 +82,27 @@ __device__ void PipelinedRow<K, T>::find_record_flags(int t, uint4* stage)
 template <typename K, typename T>
 __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
 {
-    __shared__ int least;
-    const int all = this->split_tiles();
+    __shared__ int first_winning_tile;
+    const int tile_count = this->split_tiles();
     ThreadScan thread;
     thread.begin(args);
-    if (threadIdx.x == 0) least = all;
+    if (threadIdx.x == 0) first_winning_tile = tile_count;
     __syncthreads();
-    for (int t = threadIdx.x; t < all; t += kRowPipelinedThreads) {
+    for (int t = threadIdx.x; t < tile_count; t += kRowPipelinedThreads) {
         if (thread.beats(this->split_state().prefix_before(t, 0), preceding)) {
-            atomicMin(&least, t);
+            atomicMin(&first_winning_tile, t);
             break;
         }
     }
     __syncthreads();
     char* records = this->records_of(static_cast<i64>(segment) * tiles() + this->first_tile());
 #pragma unroll 1
-    for (int i = threadIdx.x; i < least * (TILE_ELEMENTS / 128); i += kRowPipelinedThreads)
+    for (int i = threadIdx.x; i < first_winning_tile * (TILE_ELEMENTS / 128); i += kRowPipelinedThreads)
         reinterpret_cast<uint4*>(records)[i] = uint4{0, 0, 0, 0};
-    if (least == all) return;
-    Bits& own = reinterpret_cast<Bits*>(records + least * (TILE_ELEMENTS / 8))[threadIdx.x];
-    const int first = (this->first_tile() + least) * TILE + static_cast<int>(threadIdx.x) * I - misalignment_at(0);
+    if (first_winning_tile == tile_count) return;
+    Bits& flags = reinterpret_cast<Bits*>(records + first_winning_tile * (TILE_ELEMENTS / 8))[threadIdx.x];
+    const int first = (this->first_tile() + first_winning_tile) * TILE + static_cast<int>(threadIdx.x) * I -
+                      misalignment_at(0);
     const T* from = reinterpret_cast<const T*>(args.x.data) + Offsets::of_single_dim(args, 0, segment).x;
     unsigned wins = 0;
 #pragma unroll 1
@@ -109,5 +110,5 @@ __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)
         wins |= static_cast<unsigned>(thread.beats(
                     thread.prefix_of(widen<A>(from[(back() ? -1 : 1) * static_cast<i64>(first + i)])), preceding))
                 << i;
-    own &= static_cast<Bits>(wins);
+    flags &= static_cast<Bits>(wins);
 }

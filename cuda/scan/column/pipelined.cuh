@@ -43,12 +43,12 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     using Base::args, Base::segment, Base::split, Base::prefix, Base::prefix_in_split, Base::suffix, Base::rejections;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const char *x, *y;    // producer: the first vector of the thread
-    const char* records;  // producer: the first vector of the record flags
+    const char *x, *y;       // producer: the first vector of the thread
+    const char* records;     // producer: the first vector of the record flags
     int producer_rows_left;  // producer: rows from the first vector on; 0 without a column
     int columns_present;     // columns of the panel that exist
     int rows_left;           // rows from the first one of the split to the end
-    T* dx;                // the first element of the thread
+    T* dx;                   // the first element of the thread
     A base[W];
     PerColumn<Prefix> best;  // record pass: best element before the tile
 
@@ -286,6 +286,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         A out[R][W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {
+            // Columns that do not exist must not be rejected for a small first dx.
             thread[v].finish(
                 suffixes.at[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&some)[N]) {
 #pragma unroll

@@ -15,7 +15,7 @@ constexpr bool kHasSingleTilePath = !__is_same(typename K::Value, i64);
 // Runs panels of one tile. Returns false, and has stored nothing, if the fast path rejects those of
 // this CTA.
 template <typename K, typename T>
-__device__ bool column_tile(const ScanArgs& args)
+__device__ bool run_single_tile(const ScanArgs& args)
 {
     extern __shared__ __align__(128) uint4 buffer[];
     const ColumnTile<K, T> scan(args, buffer);
@@ -25,7 +25,7 @@ __device__ bool column_tile(const ScanArgs& args)
 // Runs a split of a panel: walks its tiles forward for prefixes, unless an upsweep has found them,
 // then backward. Rejections go to the flag of the panel.
 template <typename K, typename T>
-__device__ void column_tiles(const ScanArgs& args)
+__device__ void walk_panel_tiles(const ScanArgs& args)
 {
     extern __shared__ __align__(128) uint4 buffer[];
     const ColumnTile<K, T> scan(args, buffer);
@@ -71,7 +71,7 @@ __device__ void column_tiles(const ScanArgs& args)
 template <typename K, typename T>
 __device__ __noinline__ void column_tiles_fallback(const ScanArgs& args)
 {
-    for_each_work_item(args, 1, [&] { column_tiles<K, T>(args); });
+    for_each_work_item(args, 1, [&] { walk_panel_tiles<K, T>(args); });
 }
 
 template <typename K, typename T>
@@ -80,9 +80,9 @@ __device__ void column_tiled(const ScanArgs& args)
     using First = FastPath<K, T>;
     const bool fallback = args.flags & kFallback,
                one = kHasSingleTilePath<K> && args.tiles_per_split * args.splits == 1 && !fallback;
-    if (!one && !fallback) return column_tiles<First, T>(args);
+    if (!one && !fallback) return walk_panel_tiles<First, T>(args);
     if constexpr (kHasSingleTilePath<K>) {
-        if (one && column_tile<First, T>(args)) return;
+        if (one && run_single_tile<First, T>(args)) return;
     }
     if constexpr (kHasFastPath<K>) {
         if (has_work_item(args, 1)) column_tiles_fallback<K, T>(args);

@@ -54,7 +54,7 @@ struct Cumextremum : SegmentedSum<A> {
         A sign;
         int ties_win;  // 1: of equal elements the last one wins
         Rank own;      // the best since the last segment head
-        bool no_nan;  // of 16-bit elements: none is NaN
+        bool no_nan;   // of 16-bit elements: none is NaN
 
         __device__ void begin(const ScanArgs& args)
         {

@@ -105,7 +105,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
         // kBelow lower, so that sums are at least 1.
         static constexpr A kSmall = A(0x1p-60);
         static constexpr A kBelow = sizeof(A) == 8 ? A(40) : A(0), kLeast = sizeof(A) == 8 ? A(1) : kSmall;
-        A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
+        A d[I], t[I], e[I];    // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
         A max_before, anchor;  // the largest x before the thread; the largest so far, or kBelow less
         bool anchored;
 

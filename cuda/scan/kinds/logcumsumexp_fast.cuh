@@ -4,12 +4,12 @@
 
 #include "scan/kinds/logcumsumexp.cuh"
 
-// exp_of for any difference: the rounding error of x - from is compensated. NaN if the difference
+// exp_of for any difference: the rounding error of x - origin is compensated. NaN if the difference
 // is infinite.
-__device__ inline float exact_exp_of(float x, float from)
+__device__ inline float exact_exp_of(float x, float origin)
 {
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(from - 150.0f));
-    const float d = x - from, shift = d - x, error = (x - (d - shift)) - (from + shift);
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(origin - 150.0f));
+    const float d = x - origin, shift = d - x, error = (x - (d - shift)) - (origin + shift);
     const float power = d * kLog2e, rest = fmaf(power, -0x1.62e43p-1f, d) + error;
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(power));
@@ -19,12 +19,12 @@ __device__ inline float exact_exp_of(float x, float from)
 // A number added to it is rounded to an integer, which stands in the last bits.
 constexpr double kRoundToInteger = 0x1.8p52;
 
-// e^x 2^-K to an ulp; the caller passes kRoundToInteger - K as `from`. Scaling by 2^-K is exact,
+// e^x 2^-K to an ulp; the caller passes kRoundToInteger - K. Scaling by 2^-K is exact,
 // however far x is from K log 2. 0 below 2^-1021; infinity on overflow. p is the degree-9
 // polynomial of e^r = 1 + r + r^2 p(r), |r| <= log(2) / 2, that interpolates at Chebyshev points.
-__device__ inline double exact_exp_of(double x, double from)
+__device__ inline double exact_exp_of(double x, double shifted_exponent)
 {
-    const double t = fma(x, 0x1.71547652b82fep0, from), k = t - from,
+    const double t = fma(x, 0x1.71547652b82fep0, shifted_exponent), k = t - shifted_exponent,
                  r = fma(-k, 0x1.abc9e3b39803fp-56, fma(-k, 0x1.62e42fefa39efp-1, x));
     const i64 exponent = __double_as_longlong(t) - __double_as_longlong(kRoundToInteger);
     double p = 0x1.af38a9b0ec855p-26;
@@ -44,14 +44,17 @@ __device__ inline double exact_exp_of(double x, double from)
 }
 
 // Not inlined: all exponentials of a thread at once take too many registers.
-__device__ __noinline__ inline double called_exp_of(double x, double from) { return exact_exp_of(x, from); }
+__device__ __noinline__ inline double called_exp_of(double x, double shifted_exponent)
+{
+    return exact_exp_of(x, shifted_exponent);
+}
 
-// e^x / 2^from for a moderate exponent, with a relative error of about |x| 2^-24: enough for 16-bit
-// results.
-__device__ inline float rough_exp_of(float x, float from)
+// e^x / 2^log2_origin for a moderate exponent, with a relative error of about |x| 2^-24: enough for
+// 16-bit results.
+__device__ inline float rough_exp_of(float x, float log2_origin)
 {
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, kLog2e, -from)));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, kLog2e, -log2_origin)));
     return e;
 }
 
@@ -62,9 +65,9 @@ struct FastLogcumsumexpSuffix {
     static __device__ FastLogcumsumexpSuffix identity() { return {A(0)}; }
 };
 
-// Exponentials are taken from an origin o = base + c, where the base is the first x of the row or
-// near it; the constant c leaves as much range above the origin as below. S_i = sum_{j<=i} e^{x_j -
-// o} and dx_k = e^{x_k - o} sum_{i>=k} dy_i / S_i, so states are plain sums.
+// Exponentials are taken from an origin o that is kAbove above the base, the first x of the row or
+// one near it; kAbove leaves as much range above the origin as below. S_i = sum_{j<=i} e^{x_j - o}
+// and dx_k = e^{x_k - o} sum_{i>=k} dy_i / S_i, so states are plain sums.
 template <typename A, bool EXACT>
 struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, ACCEPTS_BOUNDED = false;
@@ -97,8 +100,9 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     template <int I, int N, bool SEG>
     struct ThreadScan {
         static constexpr bool DOUBLE = sizeof(A) == 8;
-        static constexpr A kAbove = DOUBLE ? A(400) : EXACT ? A(39) : A(56);  // c; in powers of two except in float32
-        static constexpr A kMost = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-118);
+        static constexpr A kAbove = DOUBLE ? A(400) : EXACT ? A(39) : A(56);  // in powers of two except in float32
+        // kMaxThreadSum: the largest sum of the exponentials of a thread that is accepted.
+        static constexpr A kMaxThreadSum = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-118);
         // Sums of suffixes below it stay finite in a row of any length.
         static constexpr A kMaxAbsSuffix = DOUBLE ? A(0x1p900) : A(0x1p90);
         A d[I], t[I];  // e^{x_i - o}, dy_i / S_i
@@ -140,7 +144,7 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
                     d[i] = rough_exp_of(x(i), from);
             }
             const A all = sum(d);
-            rejections = all <= kMost ? 0 : kRejected;
+            rejections = all <= kMaxThreadSum ? 0 : kRejected;
             if (!SEG) return {all};
             // From the last segment head on.
             const unsigned since = segment_heads ? ~0u << (31 - __clz(segment_heads)) : ~0u;

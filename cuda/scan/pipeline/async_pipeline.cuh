@@ -40,8 +40,8 @@ struct AsyncPipeline {
     unsigned producer_item;          // work item being prefetched; the next is producer_item + gridDim.x
     unsigned segment, split;         // of the work item being computed
     int producer_step;               // next step of producer_item to prefetch; == steps if no item is left
-    Prefix prefix;           // prefix before the split; on the walk forward, the prefix so far
-    Prefix prefix_in_split;  // prefix before the tile in its split
+    Prefix prefix;                   // prefix before the split; on the walk forward, the prefix so far
+    Prefix prefix_in_split;          // prefix before the tile in its split
     Carry suffix;
     unsigned rejections;  // of the thread
     bool rejected;        // the split needs no second walk: the first one rejected its segment
@@ -197,6 +197,7 @@ struct AsyncPipeline {
                 first_step = 0;
                 if constexpr (K::NEEDS_PREFIX && !K::FINDS_RECORDS) {
                     if (step == prefix_steps) {
+                        // A CTA of a cooperative row goes on: others wait for its suffixes.
                         if constexpr (K::IS_FAST)
                             rejected = block_rejections(rejections) == kRejected && !self().retained_stages;
                         prefix = args.splits > 1 && self().owns_column() ? self().prefix_before_split()

@@ -43,6 +43,8 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     }
 
     __device__ TileStatus<K> tile_status() const { return TileStatus<K>(args); }
+    // Tiles of a row, with the largest misalignment that line-aligned tiles may have if rows do not
+    // begin with a sector.
     __device__ int tiles() const
     {
         return static_cast<int>(

@@ -31,7 +31,7 @@ struct ClusterRow {
     // it); the last one after the exchanges. Not PACED: the second one after the first exchange,
     // the others after the second.
     static constexpr bool COMPUTE_BOUND = K::SUFFIX_NEEDS_PREFIX && sizeof(T) == 2;
-    // Issues prefetches while CTAs exchange states; kinds with less state in registers do not.
+    // Whether prefetches are issued while CTAs exchange states.
     static constexpr bool PACED = !COMPUTE_BOUND || K::KEEPS_ELEMENTS;
     static constexpr int RECOMPUTED_VECTORS = K::template RECOMPUTED_ELEMENTS<V, U> / V;  // vectors of x
     using ThreadScan = typename K::template ThreadScan<I, V, false>;
@@ -60,22 +60,22 @@ struct ClusterRow {
     unsigned row = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices),
              iteration = 0;
     int slice = static_cast<int>(blockIdx.x - row * slices);
-    int count;     // vectors of the warp that exist
-    int from;      // bytes from the first element of a row to the first striped vector of this lane
-    uint4& first;  // the vector with the first x of the row, for the warp
+    int vectors;          // vectors of the warp that exist
+    int lane_offset;      // [bytes] from the first element of a row to the first striped vector of the lane
+    uint4& first_vector;  // the vector with the first x of the row, for the warp
 
-    __device__ ClusterRow(const ScanArgs& args, uint4* smem, Shared* buffers, uint4& first)
-        : args(args), smem(smem), buffers(buffers), first(first)
+    __device__ ClusterRow(const ScanArgs& args, uint4* smem, Shared* buffers, uint4& first_vector)
+        : args(args), smem(smem), buffers(buffers), first_vector(first_vector)
     {
         const int preceding = (slice * static_cast<int>(blockDim.x) + warp * 32) * I;
-        count = keep_here(max(min(static_cast<int>(args.n) - preceding, 32 * I), 0) / V);
-        from = keep_here(
+        vectors = keep_here(max(min(static_cast<int>(args.n) - preceding, 32 * I), 0) / V);
+        lane_offset = keep_here(
             (backward() ? 1 - V - preceding - lane * V : preceding + lane * V) * static_cast<int>(sizeof(T)));
         Vector none;
 #pragma unroll
         for (int v = 0; v < V; ++v) none.set(v, static_cast<T>(K::pad(args)));
 #pragma unroll 1
-        for (int m = count + lane; m < 32 * U; m += 32) {  // vectors that do not exist are never copied
+        for (int m = vectors + lane; m < 32 * U; m += 32) {  // vectors that do not exist are never copied
             none.store(reinterpret_cast<T*>(smem + Vectors::swizzle(m)));
             smem[32 * U + Vectors::swizzle(m)] = uint4{0, 0, 0, 0};
         }
@@ -88,7 +88,7 @@ struct ClusterRow {
     __device__ bool grid_resident() const { return slices > kMaxClusterCTAs; }
     __device__ bool backward() const { return args.dx.step < 0; }
     __device__ bool repeats() const { return args.dy.step == 0; }  // one number for all dy of a row
-    __device__ bool all_whole() const { return count == 32 * U && args.dy.step > 0; }
+    __device__ bool all_whole() const { return vectors == 32 * U && args.dy.step > 0; }
     // Bytes from a striped vector to the next of the lane.
     __device__ int bytes_apart() const { return backward() ? -32 * 16 : 32 * 16; }
 
@@ -247,7 +247,8 @@ struct ClusterRow {
             read(ys, smem + 32 * U);
         ThreadScan thread;
         thread.begin(args);
-        if constexpr (K::HAS_BASE) thread.base = widen<A>(reinterpret_cast<const T*>(&first)[backward() ? V - 1 : 0]);
+        if constexpr (K::HAS_BASE)
+            thread.base = widen<A>(reinterpret_cast<const T*>(&first_vector)[backward() ? V - 1 : 0]);
         stash_x(xs);
         __syncwarp();
         prefetch_tile<0, U / 4>(row + stride);
@@ -276,7 +277,7 @@ struct ClusterRow {
         rematerialize(ys);
         thread.finish(suffix, x, y, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
         write(ys);
-        if constexpr (K::IS_FAST) return lane * U < count ? thread.rejections : 0;
+        if constexpr (K::IS_FAST) return lane * U < vectors ? thread.rejections : 0;
         return 0;
     }
 };

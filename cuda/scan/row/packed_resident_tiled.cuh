@@ -49,6 +49,7 @@ __device__ bool row_resident(const ScanArgs& args, uint4* smem)
                                        : Offsets::of(args, 0, row_exists ? row_index : 0);
     const int n = static_cast<int>(args.n);
     int misalignment = VECTORIZED && !PARTIAL_ENDS ? 0 : alignment_offset<T>(args, offsets.dx);
+    // If the warps have no room for the gap before the row, it begins at element 0.
     if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
     const int first = (warp - first_warp) * 32 * I - misalignment;
     const Span span = {
@@ -97,7 +98,7 @@ __device__ void row_resident(const ScanArgs& args)
 
 // Walks the tiles of a split of a row.
 template <typename K, typename T>
-__device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
+__device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
 {
     using Scan = RowTile<K, T, false, true>;
     constexpr int I = Scan::I;
@@ -166,9 +167,10 @@ __device__ void row_tiled(const ScanArgs& args)
     if constexpr (kHasFastPath<K>) {
         const int flags_per_row = static_cast<int>(args.flags_per_row);
         if (has_work_item(args, flags_per_row))
-            for_each_work_item(args, flags_per_row, [&] { tiles_of<K, T>(args, work_item().item, work_item().phase); });
+            for_each_work_item(
+                args, flags_per_row, [&] { walk_row_tiles<K, T>(args, work_item().item, work_item().phase); });
     } else {
-        tiles_of<K, T>(args, blockIdx.x, args.flags & (kUpsweepPrefix | kUpsweepSuffix));
+        walk_row_tiles<K, T>(args, blockIdx.x, args.flags & (kUpsweepPrefix | kUpsweepSuffix));
     }
 }
 

@@ -58,7 +58,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     const char* repeated;  // the number that is all of dy
     // Misalignment plus n: of the row being prefetched; of the row being computed.
     int producer_end, row_end;
-    char* dx;              // the first vector of the lane in its first tile
+    char* dx;  // the first vector of the lane in its first tile
     A base;
 
     __device__ PipelinedRow(const ScanArgs& args, Shared& s, uint4* buffer) : Base(args, buffer), shared(s)
@@ -121,7 +121,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void fetch_whole(unsigned to, const char* from) const;
     __device__ void fetch_back(unsigned to, const char* from) const;
     __device__ void fetch_some(int t, unsigned to, const char* from) const;
-    __device__ void cut(uint4* tile, int t, T pad) const;
+    __device__ void pad_outside_row(uint4* tile, int t, T pad) const;
     __device__ void read(uint4* tile, Vector (&word)[U], int t, T pad) const;
     __device__ void read_dy(uint4* tile, Vector (&word)[U], int t) const;
     __device__ void store(uint4* smem, Vector (&word)[U], int t) const;

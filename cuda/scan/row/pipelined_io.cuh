@@ -60,8 +60,8 @@ __device__ void PipelinedRow<K, T>::fetch_some(int t, unsigned to, const char* f
     constexpr int NEXT = kRowPipelinedThreads * 16;
     const int left = producer_end - t * TILE, misalignment = t == 0 ? producer_end - static_cast<int>(args.n) : 0;
     // Nothing may be read beyond the last row.
-    const bool cut = args.flags & kMisaligned && this->row_of(this->producer_item) + 1 == args.segments;
-    const int low = misalignment - (cut && back() ? 0 : V - 1), high = left - (cut && !back() ? V - 1 : 0);
+    const bool last_row = args.flags & kMisaligned && this->row_of(this->producer_item) + 1 == args.segments;
+    const int low = misalignment - (last_row && back() ? 0 : V - 1), high = left - (last_row && !back() ? V - 1 : 0);
 #pragma unroll
     for (int k = 0; k < U; ++k) {
         const int m = back() ? U - 1 - k : k, first = (m * kRowPipelinedThreads + own()) * V;
@@ -70,13 +70,13 @@ __device__ void PipelinedRow<K, T>::fetch_some(int t, unsigned to, const char* f
     // The partial vector.
     const int last = (back() ? misalignment : left) & -V, there = back() ? last + V - misalignment : left - last;
     if (const int m = last / (kRowPipelinedThreads * V);
-        cut && there < V && last >= 0 && last < TILE && last / V % kRowPipelinedThreads == own())
+        last_row && there < V && last >= 0 && last < TILE && last / V % kRowPipelinedThreads == own())
         copy_elements<T>(to + m * NEXT, from + (back() ? U - 1 - m : m) * NEXT, there);
 }
 
 // Replaces elements of the thread that do not belong to the row by `pad`.
 template <typename K, typename T>
-__device__ void PipelinedRow<K, T>::cut(uint4* tile, int t, T pad) const
+__device__ void PipelinedRow<K, T>::pad_outside_row(uint4* tile, int t, T pad) const
 {
     const int count = row_end - t * TILE, misalignment = misalignment_at(t), own = static_cast<int>(threadIdx.x) * I;
     if (own >= misalignment && own + I <= count) return;
@@ -99,7 +99,7 @@ __device__ void PipelinedRow<K, T>::cut(uint4* tile, int t, T pad) const
 template <typename K, typename T>
 __device__ void PipelinedRow<K, T>::read(uint4* tile, Vector (&word)[U], int t, T pad) const
 {
-    if (!whole(t, row_end)) cut(tile, t, pad);
+    if (!whole(t, row_end)) pad_outside_row(tile, t, pad);
 #pragma unroll
     for (int u = 0; u < U; ++u) word[u].load(Memory::blocked(tile, u, threadIdx.x));
     flip(word);

@@ -37,12 +37,14 @@
 // kinds read:
 //
 //     IS_FAST              rejections(Prefix): why a prefix is out of range, as bits
-//                          ThreadScan::rejections: the same of a thread, complete after `finish`
+//                          ThreadScan::rejections: the same of a thread, complete after `finish`,
+//                          or after `suffix` with SUFFIX_NEEDS_PREFIX and without SEG
 //                          ACCEPTS_BOUNDED: whether there are two ways to be accepted (RowTile)
 //     ACCEPTS_BOUNDED      ThreadScan::begins_small(dx, segment_heads): whether a row begins with a
 //                          dx that is too small (RowTile with SEG)
 //     HAS_BASE             base(first, largest): the base of a row, given its first x and the
-//                          largest of the first few (column_pipelined, column_cluster)
+//                          largest of the first few (column_pipelined, column_cluster; the base of
+//                          other kernels is the first x)
 //                          ThreadScan::base: the base, which the kernel sets after `begin`
 //     PREFIX_FROM_SUFFIX   ThreadScan::product: the prefix of the thread, set by `suffix`
 //     READS_RECORDS        ThreadScan::records: record flags, which the kernel sets after `begin`

@@ -43,13 +43,13 @@ struct SplitState {
         : columns(columns), splits(static_cast<int>(args.splits)), segment(segment), split(split)
     {
         const i64 all = args.segments * args.splits * columns, prefix_bytes = K::NEEDS_PREFIX ? sizeof(Prefix) : 0;
-        const auto next = [](i64 bytes) { return (bytes + 15) / 16 * 16; };
+        const auto aligned_size = [](i64 bytes) { return (bytes + 15) / 16 * 16; };
         char* states = args.states + args.state_offset;
         prefixes = reinterpret_cast<Prefix*>(states);
-        before = reinterpret_cast<Prefix*>(states + next(all * prefix_bytes)) +
+        before = reinterpret_cast<Prefix*>(states + aligned_size(all * prefix_bytes)) +
                  (segment * splits + split) * args.tiles_per_split * columns;
         suffixes = reinterpret_cast<Carry*>(
-            states + next(all * prefix_bytes) + next(all * args.tiles_per_split * prefix_bytes));
+            states + aligned_size(all * prefix_bytes) + aligned_size(all * args.tiles_per_split * prefix_bytes));
     }
 
     __device__ Prefix& prefix(int column) const { return prefixes[(segment * splits + split) * columns + column]; }
@@ -88,19 +88,19 @@ struct SplitState {
     // combines adjacent splits, then the lanes are combined.
     __device__ Prefix prefix_before_split_by_warp() const
     {
-        const int lane = threadIdx.x % 32, each = (splits + 31) / 32;
+        const int lane = threadIdx.x % 32, per_lane = (splits + 31) / 32;
         Prefix sum = K::Prefix::identity();
-        for (i64 i = lane * each; i < min(split, static_cast<i64>(lane + 1) * each); ++i)
+        for (i64 i = lane * per_lane; i < min(split, static_cast<i64>(lane + 1) * per_lane); ++i)
             sum = K::combine(sum, prefixes[segment * splits + i]);
         return from_lane(inclusive_prefix<K>(sum, lane), 31);
     }
 
     __device__ Carry suffix_after_split_by_warp() const
     {
-        const int lane = threadIdx.x % 32, each = (splits + 31) / 32;
+        const int lane = threadIdx.x % 32, per_lane = (splits + 31) / 32;
         Carry sum = K::to_carry(K::Suffix::identity());
-        for (i64 i = min(static_cast<i64>(lane + 1) * each, static_cast<i64>(splits)) - 1;
-             i >= max(split + 1, static_cast<i64>(lane) * each); --i)
+        for (i64 i = min(static_cast<i64>(lane + 1) * per_lane, static_cast<i64>(splits)) - 1;
+             i >= max(split + 1, static_cast<i64>(lane) * per_lane); --i)
             sum = K::combine(suffixes[segment * splits + i], sum);
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {

@@ -25,6 +25,7 @@ struct TileStatus {
         suffixes = prefixes + (K::NEEDS_PREFIX ? args.segments * args.splits * WORDS<Prefix> : 0);
     }
 
+    // Several lanes may publish the same state to the same words.
     template <typename S>
     static __device__ void publish(uint4* status, const S& s)
     {

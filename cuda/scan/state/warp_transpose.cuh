@@ -48,8 +48,8 @@ struct WarpTransposeIO {
     const ScanArgs& args;
     const Strided& operand;
     const Span& span;
-    T* p;  // element 0 of the warp
-    bool vectorizable;  // the order in memory allows 16-byte accesses
+    T* p;               // element 0 of the warp
+    bool vectorizable;  // order and alignment in memory allow 16-byte accesses
 
     __device__ WarpTransposeIO(const ScanArgs& args, const Strided& operand, const Span& span, i64 offset)
         : args(args), operand(operand), span(span)
@@ -58,8 +58,8 @@ struct WarpTransposeIO {
             (!VECTORIZED  ? span.first * operand.step
              : backward() ? -span.first
                           : span.first);
-        vectorizable = VECTORIZED ||
-               (contiguous() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
+        vectorizable = VECTORIZED || (contiguous() && (operand.step == 1 || operand.step == -1) &&
+                                      aligned<16>(backward() ? p - (V - 1) : p));
     }
 
     static __device__ int lane() { return threadIdx.x % 32; }

@@ -9,7 +9,7 @@ struct ColumnIO {
     using Vector = Words<T, W>;
 
     const ScanArgs& args;
-    int x, y;  // position of the thread in its panel
+    int x, y;             // position of the thread in its panel
     int columns_present;  // of the panel
     i64 segment;
     Offsets offsets;  // of the first element of the thread in tile 0

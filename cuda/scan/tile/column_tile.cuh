@@ -233,6 +233,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             for (int v = 0; v < W; ++v) {
                 if (!panel_in_warp())
                     suffix[v] = K::combine(suffix[v], warp_states[threadIdx.x / 32].suffixes[x * W + v]);
+                // Columns that do not exist must not be rejected for a small first dx.
                 thread[v].finish(
                     suffix[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&dx)[N]) {
 #pragma unroll
@@ -240,6 +241,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                     });
                 if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
             }
+            // Without kRejectMagnitude in any thread the first barrier alone accepts the panel.
             if constexpr (ONE && K::IS_FAST) {
                 rejections = __syncthreads_or(rejections & kRejectMagnitude) ? block_rejections(rejections) : 0;
                 if (rejections == kRejected) return rejections;
