@@ -63,6 +63,7 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
                 b = SEG && segment_heads >> i & 1 ? Prefix::zero()
                                                   : ieee_product(Prefix::of(y(i)) + b, Prefix::of(x(i)));
             if (!product.is_infinite_or_nan() && !b.is_infinite_or_nan()) return {product, b};
+            // With infinities or NaN the map of the thread is composed element by element.
             alignas(16) A xs[I], ys[I];
 #pragma unroll
             for (int i = 0; i < I; ++i) xs[i] = x(i);
