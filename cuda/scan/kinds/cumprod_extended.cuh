@@ -220,7 +220,8 @@ __device__ __noinline__ ProductSuffix<A> composed(ProductSuffix<A> l, ProductSuf
         const double t = (sum / r.a).as_double();
         constexpr double most = sizeof(A) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023,
                          least = sizeof(A) == 4 ? 0x1p-149 : 0x1p-1074;
-        // A finite nonzero threshold becomes neither 0 nor infinite. A negative slope reverses the steps.
+        // A finite nonzero threshold becomes neither 0 nor infinite; a negative slope reverses the
+        // steps.
         s.t = sum.signed_part() == 0 || !(fabs(s.t) < INFINITY) ? t : copysign(fmin(fmax(fabs(t), least), most), t);
         if (r.a.signed_part() < 0) {
             const double v = s.v[0];
