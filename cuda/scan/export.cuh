@@ -1,9 +1,20 @@
 // scan/: the backward of cumulative operations. Includes run one way: state <- tile, pipeline <-
-// row, column <- records <- export. A kind (kinds/) sees state and tile; no kind knows a kernel, no
-// kernel knows a kind, and the .cu files combine them.
+// row, column <- records <- export. A kind (kinds/) includes state and tile alone. Kernels use a
+// kind only through its contract (state/prefix_suffix.cuh), except for records.cuh, which knows
+// cummax and cummin, and for the code for indices. The .cu files combine kinds and kernels.
 //
-// This file: the exported kernels of a kind, with the CTAs for each SM that bound their registers
-// (SHORT_...: for 16-bit types).
+// The first file to read in a folder, which says what the folder holds:
+//
+//     state/     prefix_suffix.cuh          the contract of a kind; terms: args.cuh
+//     kinds/     cumsum.cuh                 the mathematics of each kind
+//     tile/      row_tile.cuh               a tile in registers
+//     pipeline/  async_pipeline.cuh         tiles prefetched by cp.async
+//     row/       packed_resident_tiled.cuh  kernels along rows
+//     column/    tiled.cuh                  kernels along columns
+//
+// This file: macros that export the kernels of a kind. RESIDENT_CTAS and PACKED_CTAS are the least
+// number of CTAs per SM (__launch_bounds__) of row_resident and row_packed, RESIDENT_CTAS_16BIT and
+// PACKED_CTAS_16BIT are those for 16-bit types, and COLUMN_CTAS is that of column_tiled.
 #pragma once
 
 #include "common/export.cuh"
@@ -14,17 +25,17 @@
 #include "scan/row/packed_resident_tiled.cuh"
 #include "scan/row/pipelined_io.cuh"
 
-#define EXPORT_KIND(name, T, A, kind, Kind, ROW, SHORT_ROW, ROWS, SHORT_ROWS, COLUMNS) \
-    EXPORT_THREADS(scan_backward_##kind##_row_packed_##name, kRowPackedThreads, sizeof(T) == 2 ? SHORT_ROWS : ROWS, ScanArgs, row_packed<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_row_resident_##name, kRowResidentThreads, sizeof(T) == 2 ? SHORT_ROW : ROW, ScanArgs, row_resident<Kind<A>, T>(args)) \
+#define EXPORT_KIND(name, T, A, kind, Kind, RESIDENT_CTAS, RESIDENT_CTAS_16BIT, PACKED_CTAS, PACKED_CTAS_16BIT, COLUMN_CTAS) \
+    EXPORT_THREADS(scan_backward_##kind##_row_packed_##name, kRowPackedThreads, sizeof(T) == 2 ? PACKED_CTAS_16BIT : PACKED_CTAS, ScanArgs, row_packed<Kind<A>, T>(args)) \
+    EXPORT_THREADS(scan_backward_##kind##_row_resident_##name, kRowResidentThreads, sizeof(T) == 2 ? RESIDENT_CTAS_16BIT : RESIDENT_CTAS, ScanArgs, row_resident<Kind<A>, T>(args)) \
     EXPORT_THREADS(scan_backward_##kind##_row_tiled_##name, kRowResidentThreads, 2, ScanArgs, row_tiled<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_column_tiled_##name, kColumnThreads, COLUMNS, ScanArgs, column_tiled<Kind<A>, T>(args))
+    EXPORT_THREADS(scan_backward_##kind##_column_tiled_##name, kColumnThreads, COLUMN_CTAS, ScanArgs, column_tiled<Kind<A>, T>(args))
 
-// row_cluster, for kinds that read numbers.
+// row_cluster, for kinds other than Indices.
 #define EXPORT_ROW_CLUSTER(name, T, A, kind, Kind) \
     EXPORT_THREADS(scan_backward_##kind##_row_cluster_##name, kRowClusterThreads, 1, ScanArgs, row_cluster<Kind<A>, T>(args))
 
-// The pipelined kernels column_pipelined and row_pipelined, for kinds that read numbers.
+// The pipelined kernels column_pipelined and row_pipelined, for kinds other than Indices.
 #define EXPORT_COLUMN_PIPELINED(name, T, A, kind, Kind) \
     EXPORT_THREADS(scan_backward_##kind##_column_pipelined_##name, kColumnPipelinedThreads, 1, ScanArgs, column_pipelined<Kind<A>, T>(args))
 #define EXPORT_ROW_PIPELINED(name, T, A, kind, Kind) \

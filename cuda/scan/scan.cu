@@ -1,4 +1,5 @@
-// Kernels of cumsum, cummax and cummin (cumextremum), and of indices, where the winners are given.
+// Kernels of cumsum, of cummax and cummin (kind Cumextremum), and of cummax and cummin given the
+// indices of the forward pass (kind Indices).
 #include "scan/export.cuh"
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/indices.cuh"
@@ -18,6 +19,7 @@ FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, cumextremum_records, RecordPass)
     EXPORT_THREADS(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))
 FOR_EACH_FLOAT(EXPORT_REPAIR)
 
+// Zeroes memory of the workspace: `words` 16-byte words from `data` on.
 struct ClearArgs {
     uint4* data;
     i64 words;

@@ -13,19 +13,21 @@ constexpr int kRowPipelinedThreads = 256;
 constexpr int kColumnPipelinedThreads = 512;
 constexpr int kRowClusterThreads = 512;  // at most
 constexpr int kColumnClusterThreads = 512;  // at most; a warp owns as many rows as it has threads
-// cache line: a row of a panel of column_cluster; tiles of row_pipelined begin with one where rows
-// do not begin with a sector
+// bytes of a cache line. A panel of column_cluster is one line wide; see kLineAligned for
+// row_pipelined
 constexpr int kLineBytes = 128;
 constexpr int kRowPackedVectors = 4;  // row_packed: 16-byte vectors of a thread, at most
 constexpr int kMaxClusterCTAs = 16;  // CTAs of a cluster at most
 // 16-byte vectors of each operand that a thread of row_cluster owns: many, as the scan within a
 // thread needs no exchange
 constexpr int kRowClusterVectors = 8;
-// CTAs of a row without a cluster: each reads the status of all
+// row_cluster without a cluster: most CTAs of a row; each CTA reads the status words of all others
 constexpr int kMaxResidentSplits = 256;
-// column_cluster: rows in shared memory that give the bases of columns
+// column_cluster: first rows of a panel kept in shared memory, from which the bases of its columns
+// are found
 constexpr int kColumnBaseRows = 8;
-// column_cluster: rows of x in shared memory, of 16-bit logcumsumexp
+// column_cluster: rows per lane whose x is kept in shared memory to recompute exponentials (16-bit
+// logcumsumexp)
 constexpr int kRecomputedRows = 20;
 
 // Bits of ScanArgs::flags.
@@ -35,12 +37,13 @@ enum : i64 {
     kReversed = 4,  // positions run against scan order (matters for indices only)
     kUpsweepPrefix = 8,  // upsweep (prefix): compute the prefixes of splits and nothing else
     kUpsweepSuffix = 16,  // upsweep (suffix): compute the suffixes of splits, given the prefixes
-    // Every operand is read in whole aligned 16-byte vectors: one row stride, fewer than 2^32 rows,
-    // rows (row_packed: the rows of a warp) of whole vectors; dy may have stride 0.
+    // All operands are read in aligned 16-byte vectors, with one row stride and fewer than 2^32
+    // rows. Rows (row_packed: the rows of a warp together) are whole vectors unless kMisaligned is
+    // set. dy may have stride 0.
     kVectorized = 32,
     kFallback = 64,  // fallback pass: only the segments that reject_flags reject
-    // With kVectorized, along rows: a row begins and ends anywhere in a 16-byte vector, at the same
-    // offset in all operands.
+    // With kVectorized, along rows: a row may begin and end inside a vector, at the same offset in
+    // all operands.
     kMisaligned = 128,
     kLineAligned = 256,  // with kMisaligned: at the same offset of a 128-byte cache line, too
     // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an

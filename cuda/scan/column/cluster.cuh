@@ -8,11 +8,12 @@
 #pragma once
 
 #include "common/cluster.cuh"
-#include "scan/tile/row_tile.cuh"
+#include "scan/state/warp_transpose.cuh"
 
-// A thread of a persistent cluster. It owns R rows of the columns in one 32-bit word; the lanes
-// that own the same rows are a group. The shared memory of a warp holds its x and dy, row by row,
-// then the first rows of the panel (HAS_BASE), then x to recompute from.
+// A thread of a persistent cluster. It owns R rows of PER columns: of the elements in a 32-bit
+// word, or of one float64. The lanes that own the same rows are a group. The shared memory of a
+// warp holds its x and dy, row by row, then the first rows of the panel (HAS_BASE), then the x from
+// which exponentials are recomputed.
 template <typename K, typename T>
 struct ClusterPanel {
     using A = typename K::Number;
@@ -20,10 +21,10 @@ struct ClusterPanel {
     static constexpr int LANES = COLUMNS / PER, GROUPS = 32 / LANES, ROWS = 32, R = ROWS / GROUPS, N = 8;
     // 16-byte vectors of a row; rows that a warp copies at once.
     static constexpr int VECTORS_PER_ROW = kLineBytes / 16, ROWS_PER_COPY = 32 / VECTORS_PER_ROW;
-    static constexpr int RECOMPUTED = K::template RECOMPUTED<PER, R> / PER;  // rows of a lane
+    static constexpr int RECOMPUTED_ROWS = K::template RECOMPUTED_ELEMENTS<PER, R> / PER;  // rows of a lane
     static constexpr int OPERAND = ROWS * VECTORS_PER_ROW,
                          BASE_VECTORS = K::HAS_BASE ? kColumnBaseRows * VECTORS_PER_ROW : 0,
-                         WARP_VECTORS = 2 * OPERAND + BASE_VECTORS + RECOMPUTED * GROUPS * VECTORS_PER_ROW;
+                         WARP_VECTORS = 2 * OPERAND + BASE_VECTORS + RECOMPUTED_ROWS * GROUPS * VECTORS_PER_ROW;
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Word = Words<T, PER>;
     using Column = Elements<A, T, PER, R, true>;
@@ -59,10 +60,10 @@ struct ClusterPanel {
         Barrier full_barrier[2];  // first exchange; second exchange, which depends on the first
     };
     struct Shared {
-        Uninitialized<Prefixes, kColumnClusterThreads / 32 * LANES> prefixes;  // of warps, [warp][lane]
-        Uninitialized<Suffixes, kColumnClusterThreads / 32 * LANES> suffixes;
-        Uninitialized<Prefixes, LANES> prefix;  // combined over other CTAs
-        Uninitialized<Suffixes, LANES> suffix;
+        Uninitialized<Prefixes, kColumnClusterThreads / 32 * LANES> warp_prefixes;  // of warps, [warp][lane]
+        Uninitialized<Suffixes, kColumnClusterThreads / 32 * LANES> warp_suffixes;
+        Uninitialized<Prefixes, LANES> carry_prefix;  // combined over other CTAs
+        Uninitialized<Suffixes, LANES> carry_suffix;
         Box boxes[2];  // alternate between panels
     };
 
@@ -70,23 +71,23 @@ struct ClusterPanel {
     Shared& shared;
     uint4* smem;
     int slices = static_cast<int>(args.splits), warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int lane = threadIdx.x % 32, place = lane % LANES, group = lane / LANES;
+    int lane = threadIdx.x % 32, lane_in_group = lane % LANES, group = lane / LANES;
     unsigned panel = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices),
              iteration = 0;
     int slice = static_cast<int>(blockIdx.x - panel * slices);
-    int first, rest;  // first row of the warp; how many of its rows exist
+    int first, rows_present;  // first row of the warp; how many of its rows exist
 
     __device__ ClusterPanel(const ScanArgs& args, Shared& shared, uint4* block_smem)
         : args(args), shared(shared), smem(block_smem + threadIdx.x / 32 * WARP_VECTORS)
     {
         first = keep_here((slice * warps + warp) * ROWS);
-        rest = keep_here(max(min(static_cast<int>(args.n) - first, ROWS), 0));
+        rows_present = keep_here(max(min(static_cast<int>(args.n) - first, ROWS), 0));
         Words<T, 16 / sizeof(T)> none;
 #pragma unroll
         for (int v = 0; v < 16 / static_cast<int>(sizeof(T)); ++v) none.set(v, static_cast<T>(K::pad(args)));
 #pragma unroll 1
         for (int m = lane; m < OPERAND; m += 32) {  // vectors that do not exist are never copied
-            if (place_of_row(m / VECTORS_PER_ROW) < rest) continue;
+            if (slot_of_row(m / VECTORS_PER_ROW) < rows_present) continue;
             none.store(reinterpret_cast<T*>(smem + m));
             smem[OPERAND + m] = uint4{0, 0, 0, 0};
         }
@@ -97,31 +98,32 @@ struct ClusterPanel {
     }
 
     // The swizzle of rows: the slot of a row in shared memory, and the row in a slot. Rows of the
-    // second group are exchanged in pairs, so that groups hit different banks.
-    static __device__ constexpr int place_of_row(int row) { return row ^ row / R; }
+    // second group are swapped in pairs (row ^ 1), so that groups hit different banks.
+    static __device__ constexpr int slot_of_row(int row) { return row ^ row / R; }
 
     // The offsets of a panel, and how many of its columns exist.
     struct Item {
-        Places place;
-        int held;
+        Offsets offsets;
+        int columns_present;
     };
     __device__ Item locate(unsigned panel) const
     {
-        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
-                       outer = args.dims == 1 ? 0 : panel / side;
-        const i64 column = static_cast<i64>(panel - outer * side) * COLUMNS;
-        Places p = Places::of(args, 1, outer);
+        const unsigned panels_across = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
+                       outer = args.dims == 1 ? 0 : panel / panels_across;
+        const i64 column = static_cast<i64>(panel - outer * panels_across) * COLUMNS;
+        Offsets p = Offsets::of(args, 1, outer);
         p.dy += column;
         p.x += column;
         p.dx += column;
         return {p, static_cast<int>(min(args.extent[0] - column, static_cast<i64>(COLUMNS)))};
     }
 
-    // Whether all rows and columns of the warp exist. Computed without `rest`: ptxas 13.0.88
-    // miscompiles a comparison of a value that is both a min and a max with one of its bounds.
+    // Whether all rows and columns of the warp exist. Computed without `rows_present`: ptxas
+    // 13.0.88 miscompiles a comparison of a value that is both a min and a max with one of its
+    // bounds.
     __device__ bool whole(const Item& item) const
     {
-        return item.held == COLUMNS && first + ROWS <= static_cast<int>(args.n);
+        return item.columns_present == COLUMNS && first + ROWS <= static_cast<int>(args.n);
     }
 
     __device__ void prefetch_tile(unsigned panel) const;
@@ -149,28 +151,28 @@ struct ClusterPanel {
     {
 #pragma unroll
         for (int d = LANES; d < 32; d *= 2) {
-            const Prefixes left = from_below(prefix, d);
+            const Prefixes left = shuffle_up(prefix, d);
             if (lane >= d) prefix = combined(left, prefix);
         }
-        if (group == GROUPS - 1) shared.prefixes[warp * LANES + place] = prefix;
-        if (GROUPS > 1) prefix = from_below(prefix, LANES);
+        if (group == GROUPS - 1) shared.warp_prefixes[warp * LANES + lane_in_group] = prefix;
+        if (GROUPS > 1) prefix = shuffle_up(prefix, LANES);
         return group == 0 ? Prefixes::of(K::Prefix::identity()) : prefix;
     }
     __device__ Suffixes exclusive_in_warp(Suffixes suffix) const
     {
 #pragma unroll
         for (int d = LANES; d < 32; d *= 2) {
-            const Suffixes right = from_above(suffix, d);
+            const Suffixes right = shuffle_down(suffix, d);
             if (lane + d < 32) suffix = combined(suffix, right);
         }
-        if (group == 0) shared.suffixes[warp * LANES + place] = suffix;
-        if (GROUPS > 1) suffix = from_above(suffix, LANES);
+        if (group == 0) shared.warp_suffixes[warp * LANES + lane_in_group] = suffix;
+        if (GROUPS > 1) suffix = shuffle_down(suffix, LANES);
         return group == GROUPS - 1 ? Suffixes::of(K::Suffix::identity()) : suffix;
     }
 
     // Exclusive scan over the CTA and the cluster: extends the states before a group in its warp to
-    // the states before it in its CTA. The state that enters the CTA goes to shared.prefix and
-    // shared.suffix.
+    // the states before it in its CTA. The state that enters the CTA goes to shared.carry_prefix
+    // and shared.carry_suffix.
     template <bool PREFIXES, bool SUFFIXES>
     __device__ void exchange(Prefixes& prefix, Suffixes& suffix)
     {
@@ -183,11 +185,12 @@ struct ClusterPanel {
         for (int other = warp * GROUPS + group; other < slices; other += warps * GROUPS) {
             if (PREFIXES && other > slice)
                 barrier.st_async(
-                    other, box.preceding[slice * LANES + place], sum(&shared.prefixes[0], 0, warps, prefix_identity));
+                    other, box.preceding[slice * LANES + lane_in_group],
+                    fold(&shared.warp_prefixes[0], 0, warps, prefix_identity));
             if (SUFFIXES && other < slice)
                 barrier.st_async(
-                    other, box.following[(slice - 1) * LANES + place],
-                    sum(&shared.suffixes[0], 0, warps, suffix_identity));
+                    other, box.following[(slice - 1) * LANES + lane_in_group],
+                    fold(&shared.warp_suffixes[0], 0, warps, suffix_identity));
         }
         __syncwarp();
         if (threadIdx.x == 0) {
@@ -195,25 +198,25 @@ struct ClusterPanel {
                                (SUFFIXES ? slices - 1 - slice : 0) * static_cast<int>(sizeof(Suffixes));
             barrier.arrive_expect_tx(LANES * states);
         }
-        if (PREFIXES) prefix = combined(sum(&shared.prefixes[0], 0, warp, prefix_identity), prefix);
-        if (SUFFIXES) suffix = combined(suffix, sum(&shared.suffixes[0], warp + 1, warps, suffix_identity));
+        if (PREFIXES) prefix = combined(fold(&shared.warp_prefixes[0], 0, warp, prefix_identity), prefix);
+        if (SUFFIXES) suffix = combined(suffix, fold(&shared.warp_suffixes[0], warp + 1, warps, suffix_identity));
         if (PREFIXES && warp == 0) {
             barrier.wait(iteration >> 1);
-            shared.prefix[place] = sum(&box.preceding[0], 0, slice, prefix_identity);
+            shared.carry_prefix[lane_in_group] = fold(&box.preceding[0], 0, slice, prefix_identity);
         }
         if (SUFFIXES && warp == warps - 1) {
             barrier.wait(iteration >> 1);
-            shared.suffix[place] = sum(&box.following[0], slice, slices - 1, suffix_identity);
+            shared.carry_suffix[lane_in_group] = fold(&box.following[0], slice, slices - 1, suffix_identity);
         }
         __syncthreads();
     }
 
     // The combined states of warps, or CTAs, from..to-1, for the columns of this lane.
     template <typename S>
-    __device__ S sum(const S* smem, int from, int to, S all) const
+    __device__ S fold(const S* smem, int from, int to, S all) const
     {
 #pragma unroll 4
-        for (int i = from; i < to; ++i) all = combined(all, smem[i * LANES + place]);
+        for (int i = from; i < to; ++i) all = combined(all, smem[i * LANES + lane_in_group]);
         return all;
     }
 
@@ -251,7 +254,7 @@ struct ClusterPanel {
         exchange<true, !K::SUFFIX_NEEDS_PREFIX>(prefix, suffix);
         rematerialize(xs);
         rematerialize(ys);
-        prefix = combined(shared.prefix[place], prefix);
+        prefix = combined(shared.carry_prefix[lane_in_group], prefix);
         each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
             thread.enter(prefix.at[k], x, y, segment_heads);
         });
@@ -264,7 +267,7 @@ struct ClusterPanel {
         }
         reload_x(xs);
         rematerialize(ys);
-        suffix = combined(suffix, shared.suffix[place]);
+        suffix = combined(suffix, shared.carry_suffix[lane_in_group]);
         const Item item = locate(panel);
         unsigned rejections = 0;
         each([&](int k, ThreadScan& thread, const Column& x, const Column& y) {
@@ -273,15 +276,15 @@ struct ClusterPanel {
 #pragma unroll
                 for (int i = 0; i < N; ++i) ys[c * N + i].replace(k, pack.at[i]);
             });
-            if (place * PER + k < item.held) rejections |= thread.rejections;
+            if (lane_in_group * PER + k < item.columns_present) rejections |= thread.rejections;
         });
         write(ys, item);
-        return group * R < rest ? rejections : 0;
+        return group * R < rows_present ? rejections : 0;
     }
 
     __device__ A base(int k) const
     {
-        const T* seen = reinterpret_cast<const T*>(smem + 2 * OPERAND) + place * PER + k;
+        const T* seen = reinterpret_cast<const T*>(smem + 2 * OPERAND) + lane_in_group * PER + k;
         A largest = seen[0];
 #pragma unroll
         for (int r = 1; r < kColumnBaseRows; ++r) largest = fmax(largest, seen[r * COLUMNS]);

@@ -10,28 +10,28 @@ __device__ void ClusterPanel<K, T>::prefetch_tile(unsigned panel) const
 {
     if (panel >= args.segments) return;
     const Item item = locate(panel);
-    const int row = lane / VECTORS_PER_ROW, side = lane % VECTORS_PER_ROW * 16, size = sizeof(T);
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem)) + side;
+    const int row = lane / VECTORS_PER_ROW, byte_in_row = lane % VECTORS_PER_ROW * 16, size = sizeof(T);
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(smem)) + byte_in_row;
     const auto at = [&](const Strided& from, i64 begin, int row) {
-        return from.data + (begin + row * from.step) * size + side;
+        return from.data + (begin + row * from.step) * size + byte_in_row;
     };
-    const char *x = at(args.x, item.place.x, first + row), *y = at(args.dy, item.place.dy, first + row);
+    const char *x = at(args.x, item.offsets.x, first + row), *y = at(args.dy, item.offsets.dy, first + row);
     if (whole(item)) {
         const unsigned even = to + row * VECTORS_PER_ROW * 16, odd = to + (row ^ GROUPS - 1) * VECTORS_PER_ROW * 16;
         prefetch_whole<0>(even, odd, x, ROWS_PER_COPY * args.x.step * size);
         prefetch_whole<0>(even + OPERAND * 16, odd + OPERAND * 16, y, ROWS_PER_COPY * args.dy.step * size);
-    } else if (side < item.held * size) {
+    } else if (byte_in_row < item.columns_present * size) {
 #pragma unroll 1
-        for (int r = row; r < rest;
+        for (int r = row; r < rows_present;
              r += ROWS_PER_COPY, x += ROWS_PER_COPY * args.x.step * size, y += ROWS_PER_COPY * args.dy.step * size) {
-            fetch(to + place_of_row(r) * VECTORS_PER_ROW * 16, x);
-            fetch(to + (OPERAND + place_of_row(r) * VECTORS_PER_ROW) * 16, y);
+            fetch(to + slot_of_row(r) * VECTORS_PER_ROW * 16, x);
+            fetch(to + (OPERAND + slot_of_row(r) * VECTORS_PER_ROW) * 16, y);
         }
     }
     if constexpr (K::HAS_BASE) {
-        if (side < item.held * size)
+        if (byte_in_row < item.columns_present * size)
             for (int r = row; r < kColumnBaseRows && r < args.n; r += ROWS_PER_COPY)
-                fetch(to + (2 * OPERAND + r * VECTORS_PER_ROW) * 16, at(args.x, item.place.x, r));
+                fetch(to + (2 * OPERAND + r * VECTORS_PER_ROW) * 16, at(args.x, item.offsets.x, r));
     }
 }
 
@@ -49,33 +49,34 @@ __device__ void ClusterPanel<K, T>::prefetch_whole(unsigned even, unsigned odd, 
 template <typename K, typename T>
 __device__ void ClusterPanel<K, T>::read(Word (&word)[R], const uint4* from) const
 {
-    const T* even = reinterpret_cast<const T*>(from + (group * R + group) * VECTORS_PER_ROW) + place * PER;
-    const T* odd = reinterpret_cast<const T*>(from + (group * R - group) * VECTORS_PER_ROW) + place * PER;
+    const T* even = reinterpret_cast<const T*>(from + (group * R + group) * VECTORS_PER_ROW) + lane_in_group * PER;
+    const T* odd = reinterpret_cast<const T*>(from + (group * R - group) * VECTORS_PER_ROW) + lane_in_group * PER;
 #pragma unroll
     for (int r = 0; r < R; ++r) word[r].load((r % 2 == 0 ? even : odd) + r * COLUMNS);
 }
 
-// Stashes x in shared memory, as no registers are free to keep it until it is recomputed from.
+// Keeps x in shared memory until `finish` recomputes exponentials from it; no registers are free.
 template <typename K, typename T>
 __device__ void ClusterPanel<K, T>::stash_x(const Word (&word)[R]) const
 {
 #pragma unroll
-    for (int r = 0; r < RECOMPUTED; ++r) word[r].store(stashed_x(r));
+    for (int r = 0; r < RECOMPUTED_ROWS; ++r) word[r].store(stashed_x(r));
 }
 
 template <typename K, typename T>
 __device__ void ClusterPanel<K, T>::reload_x(Word (&word)[R]) const
 {
-    if constexpr (RECOMPUTED == 0) return rematerialize(word);
+    if constexpr (RECOMPUTED_ROWS == 0) return rematerialize(word);
 #pragma unroll
-    for (int r = 0; r < RECOMPUTED; ++r) word[r].load(stashed_x(r));
+    for (int r = 0; r < RECOMPUTED_ROWS; ++r) word[r].load(stashed_x(r));
 }
 
 template <typename K, typename T>
 __device__ void ClusterPanel<K, T>::write(const Word (&word)[R], const Item& item) const
 {
-    const int column = place * PER, row = group * R, left = column < item.held ? rest - row : 0;
-    T* dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + column + (first + row) * args.dx.step;
+    const int column = lane_in_group * PER, row = group * R,
+              left = column < item.columns_present ? rows_present - row : 0;
+    T* dx = reinterpret_cast<T*>(args.dx.data) + item.offsets.dx + column + (first + row) * args.dx.step;
     if (whole(item)) {
 #pragma unroll
         for (int r = 0; r < R; ++r, dx += args.dx.step) word[r].store(dx);

@@ -7,7 +7,6 @@
 #include "scan/pipeline/async_pipeline.cuh"
 
 constexpr int kColumnPipelinedWarps = kColumnPipelinedThreads / 32;
-constexpr int kBaseRows = 8;  // rows of a panel that its bases are found from
 
 template <typename K, typename T>
 struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
@@ -17,15 +16,15 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     using Suffix = typename K::Suffix;
     using Carry = typename K::Carry;
     // x is read; both x and dy are read.
-    static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !K::FINDS_RECORDS;
+    static constexpr bool READS_X = __is_same(typename K::Value, A), READS_BOTH = READS_X && !K::FINDS_RECORDS;
     static constexpr int COLUMNS = K::Tuning::COLUMN_PIPELINED_COLUMNS[sizeof(T) / 4], W = COLUMNS / 32,
                          R = K::Tuning::COLUMN_PIPELINED_ROWS[sizeof(T) / 4], N = sizeof(T) == 8 ? 2 : 4;
-    static constexpr int ROWS = kColumnPipelinedWarps * R, BITS = ROWS * COLUMNS;
+    static constexpr int ROWS = kColumnPipelinedWarps * R, TILE_ELEMENTS = ROWS * COLUMNS;
     // 16-byte vectors of a row; rows that the CTA copies at once.
     static constexpr int VECTORS_PER_ROW = COLUMNS * sizeof(T) / 16,
                          ROWS_PER_COPY = kColumnPipelinedThreads / VECTORS_PER_ROW;
     static constexpr int OPERAND = ROWS * VECTORS_PER_ROW,
-                         STAGE = OPERAND * (BOTH ? 2 : 1) + (K::READS_RECORDS ? BITS / 128 : 0);
+                         STAGE_VECTORS = OPERAND * (READS_BOTH ? 2 : 1) + (K::READS_RECORDS ? TILE_ELEMENTS / 128 : 0);
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Vector = Words<T, W>;
     template <typename S>
@@ -35,66 +34,69 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
 
     struct Shared {
         // Totals of warps, of two tiles, [warp][lane].
-        Uninitialized<PerColumn<Prefix>, K::NEEDS_PREFIX ? 2 * kColumnPipelinedThreads : 1> prefixes;
-        Uninitialized<PerColumn<Suffix>, kColumnPipelinedThreads> suffixes;
-        Uninitialized<PerColumn<Prefix>, K::NEEDS_PREFIX ? 32 : 1> prefix;  // carry-in of the tile
-        Uninitialized<PerColumn<Suffix>, 32> suffix;
+        Uninitialized<PerColumn<Prefix>, K::NEEDS_PREFIX ? 2 * kColumnPipelinedThreads : 1> warp_prefixes;
+        Uninitialized<PerColumn<Suffix>, kColumnPipelinedThreads> warp_suffixes;
+        Uninitialized<PerColumn<Prefix>, K::NEEDS_PREFIX ? 32 : 1> carry_prefix;  // carry-in of the tile
+        Uninitialized<PerColumn<Suffix>, 32> carry_suffix;
     };
 
-    using Base::args, Base::segment, Base::split, Base::prefix, Base::next, Base::suffix, Base::rejections;
+    using Base::args, Base::segment, Base::split, Base::prefix, Base::prefix_in_split, Base::suffix, Base::rejections;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const char *x, *y;    // producer: the first vector of the thread
-    const char* records;  // producer: the first vector of the record flags
-    int left;             // producer: rows from the first vector on; 0 if the thread has no column
-    int held, rest;       // columns of the panel; rows of the split
-    T* dx;                // the first element of the thread
+    const char *x, *y;       // producer: the first vector of the thread
+    const char* records;     // producer: the first vector of the record flags
+    int producer_rows_left;  // producer: rows from the first vector on; 0 without a column
+    int columns_present;     // columns of the panel that exist
+    int rows_left;           // rows from the first one of the split to the end
+    T* dx;                   // the first element of the thread
     A base[W];
     PerColumn<Prefix> best;  // record pass: best element before the tile
 
     __device__ PipelinedPanel(const ScanArgs& args, Shared& s, uint4* buffer) : Base(args, buffer), shared(s) {}
 
     // Whether column v of the lane exists.
-    __device__ bool has(int v) const { return lane * W + v < held; }
+    __device__ bool has(int v) const { return lane * W + v < columns_present; }
 
     __device__ int column() const { return threadIdx.x; }
     __device__ bool owns_column() const { return threadIdx.x < COLUMNS; }
     __device__ Prefix prefix_before_split() const { return this->split_state().prefix_before_split(threadIdx.x); }
     __device__ Carry suffix_after_split() const { return this->split_state().suffix_after_split(threadIdx.x); }
 
-    // The position of a work item: offsets, columns of its panel, rows from its first one on.
+    // A work item: its first column and row, the offsets of its outer index, the columns of its
+    // panel that exist, and the rows from its first one to the end.
     struct Item {
         i64 segment, split, column, row;
-        Places place;
-        int held, rest;
+        Offsets offsets;
+        int columns_present, rows_left;
     };
     __device__ Item locate(unsigned number) const
     {
         Item item;
         const unsigned splits = static_cast<unsigned>(args.splits), segment = splits == 1 ? number : number / splits;
-        const unsigned side = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
-                       outer = args.dims == 1 ? 0 : segment / side;
+        const unsigned panels_across = static_cast<unsigned>((args.extent[0] + COLUMNS - 1) / COLUMNS),
+                       outer = args.dims == 1 ? 0 : segment / panels_across;
         item.segment = segment;
         item.split = number - segment * splits;
-        item.column = static_cast<i64>(segment - outer * side) * COLUMNS;
+        item.column = static_cast<i64>(segment - outer * panels_across) * COLUMNS;
         item.row = item.split * args.tiles_per_split * ROWS;
-        item.place = Places::of(args, 1, outer);
-        item.held = static_cast<int>(min(args.extent[0] - item.column, static_cast<i64>(COLUMNS)));
-        item.rest = static_cast<int>(args.n - item.row);
+        item.offsets = Offsets::of(args, 1, outer);
+        item.columns_present = static_cast<int>(min(args.extent[0] - item.column, static_cast<i64>(COLUMNS)));
+        item.rows_left = static_cast<int>(args.n - item.row);
         return item;
     }
 
     __device__ void set_work_item(unsigned number)
     {
         const Item item = locate(number);
-        const int row = threadIdx.x / VECTORS_PER_ROW, side = threadIdx.x % VECTORS_PER_ROW * 16;
+        const int row = threadIdx.x / VECTORS_PER_ROW, byte_in_row = threadIdx.x % VECTORS_PER_ROW * 16;
         const auto first = [&](const Strided& operand, i64 from) {
-            return operand.data + (from + item.column + (item.row + row) * operand.step) * sizeof(T) + side;
+            return operand.data + (from + item.column + (item.row + row) * operand.step) * sizeof(T) + byte_in_row;
         };
-        if constexpr (X) x = first(args.x, item.place.x);
-        y = first(args.dy, item.place.dy);
+        if constexpr (READS_X) x = first(args.x, item.offsets.x);
+        y = first(args.dy, item.offsets.dy);
         if constexpr (K::READS_RECORDS) records = this->records_of(number * args.tiles_per_split) + threadIdx.x * 16;
-        left = keep_here(side < item.held * static_cast<int>(sizeof(T)) ? item.rest - row : 0);
+        producer_rows_left = keep_here(
+            byte_in_row < item.columns_present * static_cast<int>(sizeof(T)) ? item.rows_left - row : 0);
     }
 
     __device__ void fetch(int t, bool prefix_only, unsigned to) const
@@ -104,11 +106,13 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             from += t * ROWS * stride;
 #pragma unroll
             for (int k = 0; k < ROWS / ROWS_PER_COPY; ++k, from += ROWS_PER_COPY * stride)
-                if (k * ROWS_PER_COPY < left - t * ROWS) cp_async_16(to + k * kColumnPipelinedThreads * 16, from);
+                if (k * ROWS_PER_COPY < producer_rows_left - t * ROWS)
+                    cp_async_16(to + k * kColumnPipelinedThreads * 16, from);
         };
-        if constexpr (X) operand(x, args.x, to);
-        if (!K::FINDS_RECORDS && !prefix_only) operand(y, args.dy, to + (X ? OPERAND * 16 : 0));
-        if (K::READS_RECORDS && threadIdx.x < BITS / 128) cp_async_16(to + OPERAND * 16, records + t * (BITS / 8));
+        if constexpr (READS_X) operand(x, args.x, to);
+        if (!K::FINDS_RECORDS && !prefix_only) operand(y, args.dy, to + (READS_X ? OPERAND * 16 : 0));
+        if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128)
+            cp_async_16(to + OPERAND * 16, records + t * (TILE_ELEMENTS / 8));
     }
 
     __device__ void start_work_item(unsigned number)
@@ -116,25 +120,25 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         const Item item = locate(number);
         segment = item.segment;
         split = item.split;
-        held = item.held;
-        rest = keep_here(item.rest);
-        dx = reinterpret_cast<T*>(args.dx.data) + item.place.dx + item.column + lane * W +
+        columns_present = item.columns_present;
+        rows_left = keep_here(item.rows_left);
+        dx = reinterpret_cast<T*>(args.dx.data) + item.offsets.dx + item.column + lane * W +
              (item.row + warp * R) * args.dx.step;
         if constexpr (K::FINDS_RECORDS) {
 #pragma unroll
             for (int v = 0; v < W; ++v)
-                best.at[v] = this->phase() == 0 ? this->split_state().prefix_before_split(lane * W + v)
-                                                : K::Prefix::identity();
-            if (warp == 0) shared.prefix[lane] = best;
+                best.at[v] = this->phase() == kDownsweep ? this->split_state().prefix_before_split(lane * W + v)
+                                                         : K::Prefix::identity();
+            if (warp == 0) shared.carry_prefix[lane] = best;
         }
         if constexpr (K::HAS_BASE) {
-            const T* from = reinterpret_cast<const T*>(args.x.data) + item.place.x + item.column + lane * W;
+            const T* from = reinterpret_cast<const T*>(args.x.data) + item.offsets.x + item.column + lane * W;
 #pragma unroll
             for (int v = 0; v < W; ++v) {
                 const A first = has(v) ? widen<A>(from[v]) : A(0);
                 A largest = first;
 #pragma unroll
-                for (int r = 1; r < kBaseRows; ++r)
+                for (int r = 1; r < kColumnBaseRows; ++r)
                     if (has(v) && r < args.n) largest = fmax(largest, widen<A>(from[r * args.x.step + v]));
                 base[v] = K::base(first, largest);
             }
@@ -162,7 +166,8 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
 #pragma unroll 4
         for (int w = 0; w < kColumnPipelinedWarps; ++w)
             sum = K::combine(
-                sum, shared.prefixes[parity * kColumnPipelinedThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
+                sum,
+                shared.warp_prefixes[parity * kColumnPipelinedThreads + w * 32 + threadIdx.x / W].at[threadIdx.x % W]);
         return sum;
     }
 
@@ -171,7 +176,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         Suffix sum = K::Suffix::identity();
 #pragma unroll 4
         for (int w = kColumnPipelinedWarps - 1; w >= 0; --w)
-            sum = K::combine(shared.suffixes[w * 32 + threadIdx.x / W].at[threadIdx.x % W], sum);
+            sum = K::combine(shared.warp_suffixes[w * 32 + threadIdx.x / W].at[threadIdx.x % W], sum);
         return K::to_carry(sum);
     }
 
@@ -181,7 +186,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     {
 #pragma unroll UNROLL
         for (int w = 0; w < warp; ++w) {
-            const PerColumn<Prefix> preceding = shared.prefixes[w * 32 + lane];
+            const PerColumn<Prefix> preceding = shared.warp_prefixes[w * 32 + lane];
 #pragma unroll
             for (int v = 0; v < W; ++v) prefixes.at[v] = K::combine(prefixes.at[v], preceding.at[v]);
         }
@@ -190,7 +195,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     __device__ void find_prefix(int t, uint4* stage, int parity)
     {
         Vector xs[R];
-        read(stage, xs, rest - t * ROWS, static_cast<T>(K::pad(args)));
+        read(stage, xs, rows_left - t * ROWS, static_cast<T>(K::pad(args)));
         PerColumn<Prefix> own;
 #pragma unroll
         for (int v = 0; v < W; ++v) {
@@ -200,7 +205,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             own.at[v] = thread.prefix(Elements<A, T, W, R, true>{xs, v}, split == 0 && t == 0 && warp == 0);
             if constexpr (K::IS_FAST) rejections |= thread.rejections | K::rejections(own.at[v]);
         }
-        shared.prefixes[parity * kColumnPipelinedThreads + threadIdx.x] = own;
+        shared.warp_prefixes[parity * kColumnPipelinedThreads + threadIdx.x] = own;
     }
 
     // Record flags of the thread's elements, one word a column.
@@ -225,16 +230,16 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
 
     __device__ void find_suffix(int t, uint4* stage)
     {
-        const int rows = rest - t * ROWS;
+        const int rows = rows_left - t * ROWS;
         const unsigned segment_heads = split == 0 && t == 0 && warp == 0;
         if (owns_column()) {
             if constexpr (K::NEEDS_PREFIX)
-                shared.prefix[threadIdx.x / W].at[threadIdx.x % W] = K::combine(prefix, next);
-            shared.suffix[threadIdx.x / W].at[threadIdx.x % W] = K::from_carry(suffix);
+                shared.carry_prefix[threadIdx.x / W].at[threadIdx.x % W] = K::combine(prefix, prefix_in_split);
+            shared.carry_suffix[threadIdx.x / W].at[threadIdx.x % W] = K::from_carry(suffix);
         }
         Vector xs[R], ys[R];
-        if constexpr (X) read(stage, xs, rows, static_cast<T>(K::pad(args)));
-        read(stage + (X ? OPERAND : 0), ys, rows, pad_y<K, T>());
+        if constexpr (READS_X) read(stage, xs, rows, static_cast<T>(K::pad(args)));
+        read(stage + (READS_X ? OPERAND : 0), ys, rows, pad_y<K, T>());
         Records known;
         if constexpr (K::READS_RECORDS) known = reinterpret_cast<const Records*>(stage + OPERAND)[threadIdx.x];
         const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };
@@ -253,12 +258,12 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             else if constexpr (K::NEEDS_PREFIX)
                 prefixes.at[v] = thread[v].prefix(xv(v), segment_heads);
         }
-        if constexpr (K::NEEDS_PREFIX) shared.prefixes[threadIdx.x] = prefixes;
-        if constexpr (!K::SUFFIX_NEEDS_PREFIX) shared.suffixes[threadIdx.x] = suffixes;
+        if constexpr (K::NEEDS_PREFIX) shared.warp_prefixes[threadIdx.x] = prefixes;
+        if constexpr (!K::SUFFIX_NEEDS_PREFIX) shared.warp_suffixes[threadIdx.x] = suffixes;
         __syncthreads();
         if constexpr (K::NEEDS_PREFIX) {
             this->load_tile_prefix(t - 1);
-            prefixes = shared.prefix[lane];
+            prefixes = shared.carry_prefix[lane];
             combine_preceding<4>(prefixes);
 #pragma unroll
             for (int v = 0; v < W; ++v) thread[v].enter(prefixes.at[v], xv(v), yv(v), segment_heads);
@@ -266,21 +271,22 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
 #pragma unroll
             for (int v = 0; v < W; ++v) suffixes.at[v] = thread[v].suffix(xv(v), yv(v), segment_heads);
-            shared.suffixes[threadIdx.x] = suffixes;
+            shared.warp_suffixes[threadIdx.x] = suffixes;
             __syncthreads();
         }
         if (owns_column()) suffix = K::combine(tile_suffix(), suffix);
         if (this->phase() == kUpsweepSuffix) return;
-        suffixes = shared.suffix[lane];
+        suffixes = shared.carry_suffix[lane];
 #pragma unroll 4
         for (int w = kColumnPipelinedWarps - 1; w > warp; --w) {
-            const PerColumn<Suffix> following = shared.suffixes[w * 32 + lane];
+            const PerColumn<Suffix> following = shared.warp_suffixes[w * 32 + lane];
 #pragma unroll
             for (int v = 0; v < W; ++v) suffixes.at[v] = K::combine(following.at[v], suffixes.at[v]);
         }
         A out[R][W];
 #pragma unroll
         for (int v = 0; v < W; ++v) {
+            // Columns that do not exist must not be rejected for a small first dx.
             thread[v].finish(
                 suffixes.at[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&some)[N]) {
 #pragma unroll

@@ -5,26 +5,27 @@
 // split of one.
 #pragma once
 
+#include "scan/state/fallback.cuh"
 #include "scan/tile/column_tile.cuh"
 
 // Whether panels of one tile have code of their own. Indices need not be fast.
 template <typename K>
-constexpr bool kShort = !__is_same(typename K::Value, i64);
+constexpr bool kHasSingleTilePath = !__is_same(typename K::Value, i64);
 
 // Runs panels of one tile. Returns false, and has stored nothing, if the fast path rejects those of
 // this CTA.
 template <typename K, typename T>
-__device__ bool column_tile(const ScanArgs& args)
+__device__ bool run_single_tile(const ScanArgs& args)
 {
     extern __shared__ __align__(128) uint4 buffer[];
     const ColumnTile<K, T> scan(args, buffer);
-    return scan.template run<true>(0, 0, 0) != kRejected;
+    return scan.template run<true>(0, 0, kDownsweep) != kRejected;
 }
 
 // Runs a split of a panel: walks its tiles forward for prefixes, unless an upsweep has found them,
 // then backward. Rejections go to the flag of the panel.
 template <typename K, typename T>
-__device__ void column_tiles(const ScanArgs& args)
+__device__ void walk_panel_tiles(const ScanArgs& args)
 {
     extern __shared__ __align__(128) uint4 buffer[];
     const ColumnTile<K, T> scan(args, buffer);
@@ -33,13 +34,15 @@ __device__ void column_tiles(const ScanArgs& args)
     const i64 first = args.splits == 1 ? 0 : (scan.item() - scan.segment * args.splits) * args.tiles_per_split;
     const int c = threadIdx.x, d = scan.suffix_column(), count = static_cast<int>(args.tiles_per_split);
     const int prefix_steps =
-        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1))
+            ? count
+            : 0;
     const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     if constexpr (K::NEEDS_PREFIX) {
         if (scan.owns_column()) carry_in.prefixes[c] = K::Prefix::identity();
     }
     if (scan.owns_suffix_column())
-        carry_in.suffixes[d] = args.splits == 1 || phase != 0 ? K::to_carry(K::Suffix::identity())
+        carry_in.suffixes[d] = args.splits == 1 || phase != kDownsweep ? K::to_carry(K::Suffix::identity())
                                                               : scan.split_state().suffix_after_split(d);
     unsigned rejections = 0;
 #pragma unroll 1
@@ -68,7 +71,7 @@ __device__ void column_tiles(const ScanArgs& args)
 template <typename K, typename T>
 __device__ __noinline__ void column_tiles_fallback(const ScanArgs& args)
 {
-    for_each_work_item(args, 1, [&] { column_tiles<K, T>(args); });
+    for_each_work_item(args, 1, [&] { walk_panel_tiles<K, T>(args); });
 }
 
 template <typename K, typename T>
@@ -76,10 +79,10 @@ __device__ void column_tiled(const ScanArgs& args)
 {
     using First = FastPath<K, T>;
     const bool fallback = args.flags & kFallback,
-               one = kShort<K> && args.tiles_per_split * args.splits == 1 && !fallback;
-    if (!one && !fallback) return column_tiles<First, T>(args);
-    if constexpr (kShort<K>) {
-        if (one && column_tile<First, T>(args)) return;
+               one = kHasSingleTilePath<K> && args.tiles_per_split * args.splits == 1 && !fallback;
+    if (!one && !fallback) return walk_panel_tiles<First, T>(args);
+    if constexpr (kHasSingleTilePath<K>) {
+        if (one && run_single_tile<First, T>(args)) return;
     }
     if constexpr (kHasFastPath<K>) {
         if (has_work_item(args, 1)) column_tiles_fallback<K, T>(args);

@@ -33,7 +33,7 @@ __device__ inline float largest(float a, float b)
 __device__ inline double largest(double a, double b) { return a >= b || a != a ? a : b; }
 
 template <typename A>
-struct Cumextremum : Runs<A> {
+struct Cumextremum : SegmentedSum<A> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true;
     using Value = A;
     using Rank = decltype(rank_of(A(), A()));
@@ -45,29 +45,29 @@ struct Cumextremum : Runs<A> {
         static __device__ Prefix identity() { return {kLeast}; }
     };
 
-    using Runs<A>::combine;
+    using SegmentedSum<A>::combine;
     static __device__ Prefix combine(const Prefix& l, const Prefix& r) { return {l.best > r.best ? l.best : r.best}; }
     static __device__ A pad(const ScanArgs& args) { return args.flags & kMinimum ? A(INFINITY) : -A(INFINITY); }
 
     template <int I, int N, bool SEG>
-    struct ThreadScan : Runs<A>::template ThreadScan<I, N, SEG> {
+    struct ThreadScan : SegmentedSum<A>::template ThreadScan<I, N, SEG> {
         A sign;
-        int last;
+        int ties_win;  // 1: of equal elements the last one wins
         Rank own;      // the best since the last segment head
-        bool numbers;  // of 16-bit elements: none is NaN
+        bool no_nan;   // of 16-bit elements: none is NaN
 
         __device__ void begin(const ScanArgs& args)
         {
             sign = args.flags & kMinimum ? A(-1) : A(1);
-            last = args.flags & kFirst ? 0 : 1;
+            ties_win = args.flags & kFirst ? 0 : 1;
         }
 
         template <typename X>
         __device__ Prefix prefix(const X& x, unsigned segment_heads)
         {
-            if constexpr (kPairs<X>) {
+            if constexpr (kIs16Bit<X>) {
                 const A all = extremum(x, 0);
-                numbers = all == all;
+                no_nan = all == all;
                 own = rank_of(SEG ? extremum(x, segment_heads ? 31 - __clz(segment_heads) : 0) : all, sign);
                 return {own};
             }
@@ -81,7 +81,7 @@ struct Cumextremum : Runs<A> {
             return {own};
         }
 
-        // The best element from number `from` on; NaN if any is NaN.
+        // The least (cummin) or largest element from index `from` on; NaN if any is NaN.
         template <typename X>
         __device__ A extremum(const X& x, int from) const
         {
@@ -90,9 +90,13 @@ struct Cumextremum : Runs<A> {
 
         __device__ Prefix prefix_of(A x) const { return {rank_of(x, sign)}; }
 
-        // beats: whether a state wins over what precedes it. wins: whether any element of the
-        // thread does, segment heads aside.
-        __device__ bool beats(const Prefix& one, const Prefix& before) const { return one.best > before.best - last; }
+        // beats: whether a state wins over what precedes it; `>` on integers is `>=` if ties win,
+        // and kLeast is 1 above the least integer. wins: whether any element of the thread does,
+        // segment heads aside.
+        __device__ bool beats(const Prefix& one, const Prefix& before) const
+        {
+            return one.best > before.best - ties_win;
+        }
         __device__ bool wins(const Prefix& before) const { return beats({own}, before); }
 
         template <typename X, typename Y>
@@ -100,7 +104,7 @@ struct Cumextremum : Runs<A> {
         {
             this->records = segment_heads;
             if (segment_heads == 0 && !wins(before)) return;  // no element is a record
-            if (kPairs<X> && last && numbers && before.best != kNaN) {
+            if (kIs16Bit<X> && ties_win && no_nan && before.best != kNaN) {
                 A most = before.best == kLeast ? -A(INFINITY) : value_of(before.best);
 #pragma unroll
                 for (int i = 0; i < I; ++i) {
@@ -115,7 +119,7 @@ struct Cumextremum : Runs<A> {
             for (int i = 0; i < I; ++i) {
                 if (SEG && segment_heads & 1u << i) best = kLeast;
                 const Rank rank = rank_of(x(i), sign);
-                if (rank > best - last) this->records |= ThreadScan::ONE << i;
+                if (rank > best - ties_win) this->records |= ThreadScan::ONE << i;
                 best = rank > best ? rank : best;
             }
         }

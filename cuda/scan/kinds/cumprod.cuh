@@ -1,5 +1,5 @@
-// cumprod, extended-range path: w = E, c = x, E' = E x. Products between threads have an extended
-// range, so that no input overflows or underflows early.
+// cumprod, extended-range path: w_i = E_i, c_i = x_i, E_{i+1} = E_i x_i. Products between threads
+// have an extended range, so that none overflows or underflows unless its result does.
 #pragma once
 
 #include "scan/kinds/cumprod_extended.cuh"
@@ -21,8 +21,8 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
     static __device__ Prefix combine(const Prefix& l, const Prefix& r) { return l * r; }
     static __device__ Suffix combine(const Suffix& l, const Suffix& r)
     {
-        const Suffix t = {l.a * r.a, l.b + plain(l.a, r.b)};
-        return t.a.special() || t.b.special() ? composed<A>(l, r) : t;
+        const Suffix t = {l.a * r.a, l.b + ieee_product(l.a, r.b)};
+        return t.a.is_infinite_or_nan() || t.b.is_infinite_or_nan() ? composed<A>(l, r) : t;
     }
     static __device__ A pad(const ScanArgs&) { return A(1); }
 
@@ -60,8 +60,10 @@ struct Cumprod : SameCarry<ProductSuffix<A>> {
             Prefix b = Prefix::zero();
 #pragma unroll
             for (int i = I - 1; i >= 0; --i)
-                b = SEG && segment_heads >> i & 1 ? Prefix::zero() : plain(Prefix::of(y(i)) + b, Prefix::of(x(i)));
-            if (!product.special() && !b.special()) return {product, b};
+                b = SEG && segment_heads >> i & 1 ? Prefix::zero()
+                                                  : ieee_product(Prefix::of(y(i)) + b, Prefix::of(x(i)));
+            if (!product.is_infinite_or_nan() && !b.is_infinite_or_nan()) return {product, b};
+            // With infinities or NaN the map of the thread is composed element by element.
             alignas(16) A xs[I], ys[I];
 #pragma unroll
             for (int i = 0; i < I; ++i) xs[i] = x(i);

@@ -1,9 +1,9 @@
-// The states of cumprod with extended range: products, and suffix maps that are right beside
-// infinities.
+// The states of cumprod with extended range: products, and suffix maps that are right in the
+// presence of infinities.
 //
-// Products leave the range of the accumulator between threads. If the products of a row stay in the
-// range of float32 element by element, the product of any of its parts is in the range of float64;
-// for float64 a product has a mantissa and an exponent.
+// Products of threads may exceed the range of the accumulator. If the products of a row stay in the
+// range of float32 element by element, the product of any of its parts, a quotient of two of them,
+// is in the range of float64; for float64 a product has a mantissa and an exponent.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
@@ -57,16 +57,17 @@ struct Product<float> {
     static __device__ Product zero() { return {0.0}; }
     static __device__ Product of(double x) { return {x}; }
     __device__ float value() const { return static_cast<float>(v); }
-    __device__ double number() const { return v; }
-    __device__ double sign() const { return v; }
-    __device__ bool special() const { return !(fabs(v) < INFINITY); }
+    __device__ double as_double() const { return v; }
+    __device__ double signed_part() const { return v; }
+    __device__ bool is_infinite_or_nan() const { return !(fabs(v) < INFINITY); }
 };
 
 __device__ inline Product<float> operator*(Product<float> a, Product<float> b) { return {nonzero_product(a.v, b.v)}; }
 __device__ inline Product<float> operator+(Product<float> a, Product<float> b) { return {a.v + b.v}; }
 __device__ inline Product<float> operator/(Product<float> a, Product<float> b) { return {a.v / b.v}; }
-__device__ inline Product<float> plain(Product<float> a, Product<float> b) { return {a.v * b.v}; }  // 0 * inf is NaN
-// Of few factors.
+// The product of IEEE 754: 0 * inf is NaN.
+__device__ inline Product<float> ieee_product(Product<float> a, Product<float> b) { return {a.v * b.v}; }
+// For products of few float32 factors, which do not underflow in float64.
 __device__ inline Product<float> times(Product<float> a, Product<float> b) { return {times(a.v, b.v)}; }
 
 // m * 2^e, where m is 0, an infinity, NaN, or has 1 <= |m| < 2. Zeros have a very small exponent
@@ -105,9 +106,9 @@ struct Product<double> {
         const int k = static_cast<int>(e < -most ? -most : e > most ? most : e), half = k / 2;
         return m * power_of_two<double>(half) * power_of_two<double>(k - half);
     }
-    __device__ double number() const { return value(); }
-    __device__ double sign() const { return m; }
-    __device__ bool special() const { return e >= kInfinite; }
+    __device__ double as_double() const { return value(); }
+    __device__ double signed_part() const { return m; }
+    __device__ bool is_infinite_or_nan() const { return e >= kInfinite; }
 };
 
 __device__ inline Product<double> operator*(Product<double> a, Product<double> b)
@@ -119,7 +120,7 @@ __device__ inline Product<double> operator/(Product<double> a, Product<double> b
     return Product<double>::of(a.m / b.m, a.e - b.e);
 }
 __device__ inline Product<double> times(Product<double> a, Product<double> b) { return a * b; }
-__device__ inline Product<double> plain(Product<double> a, Product<double> b)
+__device__ inline Product<double> ieee_product(Product<double> a, Product<double> b)
 {
     return Product<double>::of(a.m * b.m, a.e + b.e);
 }
@@ -134,10 +135,10 @@ __device__ __noinline__ inline Product<double> operator+(Product<double> a, Prod
 
 // ----------------------------------------------------------------------------------------------------------- suffixes
 
-// A step map. Beside infinities the suffix map is not affine: an infinite factor makes -inf, 0 or
-// inf of dy + Q. Whatever is to its left or right, the map is  Q -> v[0], v[1], v[2]  for t + Q
-// negative, zero, positive, and v has one finite number.
-struct Steps {
+// A step map. With infinities the suffix map is not affine: an infinite factor maps dy + Q to -inf,
+// 0 (or NaN) or inf. Composed with any maps it stays a step function: v[0], v[1], v[2] for t + Q
+// negative, zero, positive. At most one finite value occurs in v.
+struct StepMap {
     double t, v[3];
 
     __device__ double operator()(double q) const
@@ -147,17 +148,18 @@ struct Steps {
     }
 };
 
-// Q -> a Q + b with finite a and b or, if a is NaN, a step map: b is its finite number, and the
-// payload of the NaN holds t and which of v are -inf, inf, NaN or that number.
+// Q -> a Q + b with finite a and b or, if a is NaN, a step map: b is its finite number. For float32
+// the payload of the NaN holds t, as a float32, and a 2-bit code of each v; for float64 t is in a.e
+// and the codes are in b.e. Codes: 0 -inf, 1 inf, 2 NaN, 3 the finite number.
 template <typename A>
 struct ProductSuffix {
     Product<A> a, b;
 
     static __device__ ProductSuffix identity() { return {Product<A>::one(), Product<A>::zero()}; }
-    __device__ bool stepped() const { return a.sign() != a.sign(); }
+    __device__ bool stepped() const { return a.signed_part() != a.signed_part(); }
     __device__ Product<A> at_zero() const { return stepped() ? at(*this, 0.0) : b; }  // the map of Q = 0
-    __device__ Steps steps() const;
-    static __device__ ProductSuffix of(const Steps& s);
+    __device__ StepMap steps() const;
+    static __device__ ProductSuffix of(const StepMap& s);
     static __device__ __noinline__ Product<A> at(ProductSuffix t, double q)
     {
         return t.stepped() ? Product<A>::of(t.steps()(q)) : t.b + t.a * Product<A>::of(q);
@@ -165,9 +167,9 @@ struct ProductSuffix {
 };
 
 template <typename A>
-__device__ Steps ProductSuffix<A>::steps() const
+__device__ StepMap ProductSuffix<A>::steps() const
 {
-    Steps s;
+    StepMap s;
     int what;
     if constexpr (sizeof(A) == 4)
         what = __double2hiint(a.v), s.t = __int_as_float(__double2loint(a.v));
@@ -175,12 +177,12 @@ __device__ Steps ProductSuffix<A>::steps() const
         what = static_cast<int>(b.e), s.t = __longlong_as_double(a.e);
 #pragma unroll 1
     for (int i = 0; i < 3; ++i, what >>= 2)
-        s.v[i] = what & 2 ? what & 1 ? b.sign() : NAN : what & 1 ? INFINITY : -INFINITY;
+        s.v[i] = what & 2 ? what & 1 ? b.signed_part() : NAN : what & 1 ? INFINITY : -INFINITY;
     return s;
 }
 
 template <typename A>
-__device__ ProductSuffix<A> ProductSuffix<A>::of(const Steps& s)
+__device__ ProductSuffix<A> ProductSuffix<A>::of(const StepMap& s)
 {
     double number = 0.0;
     int what = 0;
@@ -198,37 +200,39 @@ __device__ ProductSuffix<A> ProductSuffix<A>::of(const Steps& s)
         return {{NAN, __double_as_longlong(s.t)}, {number, what}};
 }
 
-// l after r, if one of them is a step map or their composition leaves the range.
+// l after r; needed only if one of them is a step map or their composition leaves the range.
 template <typename A>
 __device__ __noinline__ ProductSuffix<A> composed(ProductSuffix<A> l, ProductSuffix<A> r)
 {
     using P = Product<A>;
-    const P a = l.a * r.a, b = l.b + plain(l.a, r.b);
-    if (!a.special() && !b.special()) return {a, b};
-    Steps s;
+    const P a = l.a * r.a, b = l.b + ieee_product(l.a, r.b);
+    if (!a.is_infinite_or_nan() && !b.is_infinite_or_nan()) return {a, b};
+    StepMap s;
     if (r.stepped()) {
         s = r.steps();
-    } else if (l.a.sign() == 0 || r.a.sign() == 0) {  // the map does not depend on Q
-        const double q = r.b.number();
+    } else if (l.a.signed_part() == 0 || r.a.signed_part() == 0) {  // the map does not depend on Q
+        const double q = r.b.as_double();
         s = {0.0, {q, q, q}};
     } else {  // The step is at the sign change of t + b + a Q. A product beyond the range steps to the infinities.
-        const double up = copysign(INFINITY, l.a.sign());
-        s = l.stepped() ? l.steps() : Steps{(l.b / l.a).number(), {-up, 0.0, up}};
+        const double up = copysign(INFINITY, l.a.signed_part());
+        s = l.stepped() ? l.steps() : StepMap{(l.b / l.a).as_double(), {-up, 0.0, up}};
         const P sum = P::of(s.t) + r.b;
-        const double t = (sum / r.a).number();
+        const double t = (sum / r.a).as_double();
         constexpr double most = sizeof(A) == 4 ? 0x1.fffffep127 : 0x1.fffffffffffffp1023,
                          least = sizeof(A) == 4 ? 0x1p-149 : 0x1p-1074;
-        s.t = sum.sign() == 0 || !(fabs(s.t) < INFINITY) ? t : copysign(fmin(fmax(fabs(t), least), most), t);
-        if (r.a.sign() < 0) {
+        // A finite nonzero threshold becomes neither 0 nor infinite; a negative slope reverses the
+        // steps.
+        s.t = sum.signed_part() == 0 || !(fabs(s.t) < INFINITY) ? t : copysign(fmin(fmax(fabs(t), least), most), t);
+        if (r.a.signed_part() < 0) {
             const double v = s.v[0];
             s.v[0] = s.v[2];
             s.v[2] = v;
         }
-        if (!b.special()) s.t = 0.0, s.v[1] = b.number();
+        if (!b.is_infinite_or_nan()) s.t = 0.0, s.v[1] = b.as_double();
         return ProductSuffix<A>::of(s);
     }
 #pragma unroll 1
-    for (int i = 0; i < 3; ++i) s.v[i] = ProductSuffix<A>::at(l, s.v[i]).number();
+    for (int i = 0; i < 3; ++i) s.v[i] = ProductSuffix<A>::at(l, s.v[i]).as_double();
     return ProductSuffix<A>::of(s);
 }
 
@@ -242,7 +246,7 @@ __device__ __noinline__ ProductSuffix<A> of_elements(const A* x, const A* y, int
     for (int i = n - 1; i >= 0; --i) {
         const P p = P::of(x[i]);
         const bool finite = fabs(x[i]) < A(INFINITY) && fabs(y[i]) < A(INFINITY);
-        const Steps steps = {
+        const StepMap steps = {
             y[i], {times<double>(x[i], -INFINITY), times<double>(x[i], 0.0), times<double>(x[i], INFINITY)}};
         all = composed<A>(finite ? ProductSuffix<A>{p, p * P::of(y[i])} : ProductSuffix<A>::of(steps), all);
         if (segment_heads >> i & 1) all = {P::zero(), P::zero()};

@@ -1,4 +1,4 @@
-// cumprod, fast path: states of one or two numbers, combined in as few instructions. It is right
+// cumprod, fast path: states of two or three numbers, combined in a few instructions. It is right
 // for rows that stay in range, as most do, and reports rejections for the others.
 //
 // A product of n numbers has n - 1 roundings in any order of combining, most of them within
@@ -17,7 +17,8 @@ __device__ A scaled(A x, int e)
     return x * power_of_two<A>(half) * power_of_two<A>(all - half);
 }
 
-constexpr int kNone = -(1 << 29);  // the exponent of 0: no product brings it back
+// The exponent of 0; its sum with any exponent stays far below the range.
+constexpr int kZeroExponent = -(1 << 29);
 
 // A product of threads m * 2^e, 1 <= |m| < 2, which never leaves the range.
 template <typename A>
@@ -33,14 +34,14 @@ struct Factor {
     {
         product += rest;
         const int e = exponent_of(product);
-        return {mantissa_of(product), e == exponent_of(A(0)) ? kNone : e};
+        return {mantissa_of(product), e == exponent_of(A(0)) ? kZeroExponent : e};
     }
 
     __device__ A value() const { return scaled(m, e); }
     __device__ A apply(A x) const { return value() * x; }
     __device__ Factor operator*(const Factor& r) const
     {
-        Factor all = {m * r.m, max(e + r.e, kNone)};
+        Factor all = {m * r.m, max(e + r.e, kZeroExponent)};
         if (fabs(all.m) >= A(2)) all.m *= A(0.5), ++all.e;
         return all;
     }
@@ -60,7 +61,7 @@ struct Factor<double> {
         const int e = exponent_of(product);
         return {
             mantissa_of(product), static_cast<float>(rest * power_of_two<double>(-e)),
-            e == exponent_of(0.0) ? kNone : e};
+            e == exponent_of(0.0) ? kZeroExponent : e};
     }
 
     __device__ double value() const { return scaled(m + rest, e); }
@@ -69,7 +70,7 @@ struct Factor<double> {
     {
         const double p = m * r.m,
                      error = fma(m, static_cast<double>(r.rest), fma(static_cast<double>(rest), r.m, fma(m, r.m, -p)));
-        Factor all = {p, static_cast<float>(error), max(e + r.e, kNone)};
+        Factor all = {p, static_cast<float>(error), max(e + r.e, kZeroExponent)};
         if (fabs(p) >= 2.0) all.m *= 0.5, all.rest *= 0.5f, ++all.e;
         return all;
     }
@@ -95,17 +96,17 @@ __device__ __noinline__ Factor<A> product_of(const T* x, int stride, int n, unsi
 
 // The least and the largest of several magnitudes. NaN is ignored; other checks find it.
 template <typename A>
-struct Extent {
+struct MagnitudeRange {
     A least = INFINITY, most = 0;
 
     __device__ void add(A x) { least = fmin(least, fabs(x)), most = fmax(most, fabs(x)); }
-    __device__ bool from(int low) const { return least >= power_of_two<A>(low); }
-    __device__ bool to(int high) const { return most <= power_of_two<A>(high); }
+    __device__ bool at_least(int low) const { return least >= power_of_two<A>(low); }
+    __device__ bool at_most(int high) const { return most <= power_of_two<A>(high); }
 };
 
-// Compares exponents, in integer arithmetic.
+// Compares exponents, in integer arithmetic. A NaN counts as huge.
 template <>
-struct Extent<double> {
+struct MagnitudeRange<double> {
     unsigned least = ~0u, most = 0;
 
     __device__ void add(double x)
@@ -115,8 +116,8 @@ struct Extent<double> {
         most = max(most, high);
     }
     static __device__ unsigned of(int k) { return static_cast<unsigned>(k + 1023) << 21; }
-    __device__ bool from(int low) const { return least >= of(low); }
-    __device__ bool to(int high) const { return most < of(high); }
+    __device__ bool at_least(int low) const { return least >= of(low); }
+    __device__ bool at_most(int high) const { return most < of(high); }
 };
 
 // Q -> a Q + b.
@@ -133,21 +134,24 @@ struct FastProductSuffix {
 // stay far from the ends of the range. Products of the elements between are quotients of two of
 // these, so they are in range, too.
 //
-// Bounded inputs: |x|, |dy|, the suffixes R and the prefix L, from the start of the row and of a
-// thread on, are bounded above. Then products may underflow: L has its own exponent between
-// threads, and an underflow loses at most 2^-149 of its factor L R, which is at most 2^85. That is
-// small beside the first dx of the row, which is at least kMinFirstDx.
+// Bounded inputs: |x|, |dy|, the suffixes R and the prefix L (w_i, from the start of the row, and
+// the product from the start of a thread) are bounded above. Then products within a thread may
+// underflow, with an absolute error of at most 2^-149; L has an exponent of its own between
+// threads. The error is multiplied by at most 2^85, so that dx is off by at most 2^-64. That is
+// small beside the first dx of the row, which is at least kMinFirstDx. Without SEG the largest of
+// the first N dx of the thread in which the row begins is checked in its place.
 template <typename A, bool EXACT>
 struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = false, ACCEPTS_BOUNDED = true,
                           FLOAT = sizeof(A) == 4;
     static constexpr bool IS_FAST = true, PREFIX_FROM_SUFFIX = true;
-    // In range: exponents of products, within a thread (kLow, kHigh) and between threads (kLowest,
-    // kHighest).
-    static constexpr int kLow = FLOAT ? -42 : -320, kHigh = FLOAT ? 18 : 192, kLowest = FLOAT ? -80 : -600,
-                         kHighest = FLOAT ? 40 : 400;
-    // Products with exponents below kSubnormalExp are recomputed by slow_product; below kUnsafeExp,
-    // if only the last product, or those of four chains, are known.
+    // In range: exponents of products, from the start of a thread (kMinThreadExp, kMaxThreadExp)
+    // and from the start of the row (kMinRowExp, kMaxRowExp).
+    static constexpr int kMinThreadExp = FLOAT ? -42 : -320, kMaxThreadExp = FLOAT ? 18 : 192,
+                         kMinRowExp = FLOAT ? -80 : -600, kMaxRowExp = FLOAT ? 40 : 400;
+    // Products with exponents below kSubnormalExp are recomputed by slow_product. `prefix` sees
+    // only the final product of each chain and uses kUnsafeExp instead: a smaller one may have been
+    // subnormal on the way.
     static constexpr int kSubnormalExp = FLOAT ? -126 : -1022, kUnsafeExp = !FLOAT ? -480 : EXACT ? -60 : -31;
     // Bounded inputs: limits of the exponent of L between threads, of x, of dy, of R (checked at
     // every fourth element), and of the first dx.
@@ -166,7 +170,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
     static __device__ A pad(const ScanArgs&) { return A(1); }
     static __device__ unsigned rejections(const Prefix& h)
     {
-        return h.e >= kLowest && h.e < kHighest ? 0 : kRejectRange;
+        return h.e >= kMinRowExp && h.e < kMaxRowExp ? 0 : kRejectRange;
     }
 
     template <int I, int N, bool SEG>
@@ -218,7 +222,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
         __device__ Suffix suffix(const X& x, const Y& y, unsigned segment_heads)
         {
             A p = A(1), rest = A(0), sum = A(0);
-            Extent<A> extent;
+            MagnitudeRange<A> range;
             const unsigned preceding = bits_below_lowest(segment_heads);
 #pragma unroll
             for (int i = 0; i < I; ++i) {
@@ -227,12 +231,12 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
                 const A q = i == 0 ? x(i) : p * x(i);
                 if (EXACT && i > 0) rest = fma(rest, x(i), fma(p, x(i), -q));
                 p = q;
-                extent.add(p);
+                range.add(p);
                 if (!SEG || preceding & 1u << i) sum = fma(p, y(i), sum);
             }
-            rejections = !extent.to(kHigh) ? kRejected : extent.from(kLow) ? 0 : kRejectRange;
+            rejections = !range.at_most(kMaxThreadExp) ? kRejected : range.at_least(kMinThreadExp) ? 0 : kRejectRange;
             product = Prefix::of(p, rest);
-            if (extent.from(kSubnormalExp)) return {p + rest, sum};
+            if (range.at_least(kSubnormalExp)) return {p + rest, sum};
             product = slow_product(x, segment_heads);
             return {product.value(), sum};
         }
@@ -261,7 +265,7 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X& x, const Y& y, unsigned segment_heads, const Store& store)
         {
-            A t = after.b, first = A(0), right = fabs(t);
+            A t = after.b, largest_first_dx = A(0), largest_suffix = fabs(t);
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
                 A w[N], dx[N], p = chunk[c];
@@ -276,13 +280,14 @@ struct FastCumprod : SameCarry<FastProductSuffix<A>> {
                     const A r = y(c * N + i) + t;
                     dx[i] = w[i] * r;
                     t = x(c * N + i) * r;
-                    if (i % 4 == 0) right = fmax(right, fabs(t));
-                    if (!SEG && c == 0) first = fmax(first, fabs(dx[i]));
+                    if (i % 4 == 0) largest_suffix = fmax(largest_suffix, fabs(t));
+                    if (!SEG && c == 0) largest_first_dx = fmax(largest_first_dx, fabs(dx[i]));
                     if (SEG && segment_heads & 1u << (c * N + i)) t *= A(0);  // NaN and infinities stay, as NaN
                 }
                 store(c, dx);
             }
-            if (x.exceeds(kMaxAbsX) || !(right <= kMaxAbsSuffix) || (!SEG && segment_heads && first < kMinFirstDx))
+            if (x.exceeds(kMaxAbsX) || !(largest_suffix <= kMaxAbsSuffix) ||
+                (!SEG && segment_heads && largest_first_dx < kMinFirstDx))
                 rejections |= kRejectMagnitude;
             if (!(t * A(0) == A(0))) rejections = kRejected;
         }

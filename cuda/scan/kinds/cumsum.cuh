@@ -2,7 +2,7 @@
 // the head of state/prefix_suffix.cuh. A file _fast has the fast path of a kind.
 //
 // This file: kinds whose suffix is a sum: of everything after an element (cumsum), or of a segment
-// that begins at a record (the base of cummax, cummin and indices).
+// that begins at a record (the base class of cummax, cummin and indices).
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
@@ -79,24 +79,25 @@ struct Cumsum : KindDefaults {
 
 // ------------------------------------------------------------------------ segmented sums:  w = r, c = !r, r: a record
 
-// The sum of a segment, up to its record; `open` if the record is further to the left.
+// The sum of the elements of a range before its first record. They belong to a record further left.
+// `open`: the range has no record, so its sum goes on to the right.
 template <typename A>
-struct RunSuffix {
+struct SegmentedSumSuffix {
     A sum;
     int open;
 
-    static __device__ RunSuffix identity() { return {A(0), 1}; }
+    static __device__ SegmentedSumSuffix identity() { return {A(0), 1}; }
 };
 
 // Segmented sums given the record flags. A record is the first element of a row, or one that wins
 // over all before it.
 template <typename A>
-struct Runs : SameCarry<RunSuffix<A>> {
+struct SegmentedSum : SameCarry<SegmentedSumSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, SEGMENTED_SUM = true;
     using Tuning = CumextremumTuning;
     using Number = A;
     using Prefix = NoPrefix;
-    using Suffix = RunSuffix<A>;
+    using Suffix = SegmentedSumSuffix<A>;
 
     static __device__ A pad(const ScanArgs&) { return A(0); }
     static __device__ Suffix combine(const Suffix& l, const Suffix& r)
@@ -116,6 +117,7 @@ struct Runs : SameCarry<RunSuffix<A>> {
         __device__ Suffix suffix(const X&, const Y& y, unsigned) const
         {
             A sum = A(0);
+            // No lane of the warp has a record: a shorter loop.
             if (!SEG && !__any_sync(0xffffffff, records != 0)) {
 #pragma unroll
                 for (int c = I - N; c >= 0; c -= N) {
@@ -141,7 +143,7 @@ struct Runs : SameCarry<RunSuffix<A>> {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X&, const Y& y, unsigned, const Store& store) const
         {
-            if (records == 0) {
+            if (records == 0) {  // dx is 0 outside records
                 const A none[N] = {};
 #pragma unroll
                 for (int c = I - N; c >= 0; c -= N) store(c / N, none);
@@ -167,7 +169,7 @@ struct Runs : SameCarry<RunSuffix<A>> {
 
 // Record flags are read from an earlier launch (RecordPass).
 template <typename A>
-struct FromRecordFlags : Runs<A> {
+struct FromRecordFlags : SegmentedSum<A> {
     static constexpr bool READS_RECORDS = true;
     using Value = void;
 };
@@ -175,7 +177,7 @@ struct FromRecordFlags : Runs<A> {
 // An index names its record. The kind also checks that the indices come from a scan: each is its
 // own position or repeats the one before.
 template <typename A>
-struct Indices : Runs<A> {
+struct Indices : SegmentedSum<A> {
     using Tuning = IndicesTuning;
     using Value = i64;
 
@@ -183,11 +185,12 @@ struct Indices : Runs<A> {
     static __device__ i64 index_of(const ScanArgs& args, i64 k) { return args.flags & kReversed ? args.n - 1 - k : k; }
 
     template <int I, int N, bool SEG>
-    struct ThreadScan : Runs<A>::template ThreadScan<I, N, SEG> {
-        // Reads `count` elements of a column from position k of row `row`; `before` is the index
-        // before them, if they do not begin the row. Clears no flag; sets those of wrong rows.
+    struct ThreadScan : SegmentedSum<A>::template ThreadScan<I, N, SEG> {
+        // Finds the records among `count` elements of scan `row`, from position k on. `before` is
+        // the index at k - 1, unused if a row begins at k. Sets the flags of wrong rows, clears
+        // none.
         template <typename Index>
-        __device__ void take(
+        __device__ void find_records(
             const ScanArgs& args, const Index& index, int count, unsigned segment_heads, i64 row, i64 k, i64 before)
         {
             this->records = segment_heads;

@@ -4,40 +4,42 @@
 
 #include "scan/tile/row_tile.cuh"
 
-// Adjacent lanes read adjacent indices (striped), SOME at once, and vote for the record flags of
-// the lane that owns the elements (blocked).
-template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED, bool MISALIGNED>
-__device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED>::take(
-    ThreadScan& thread, const Span& at, i64 place) const
+// Adjacent lanes read adjacent indices (striped), BATCH at a time, and vote for the record flags of
+// the lane that owns the elements (blocked). A ballot has 32 / I lanes' flags: each lane keeps
+// those I bits of the ballot with its elements. `before` of lane 0 is the last index of the ballot
+// before.
+template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED, bool PARTIAL_ENDS>
+__device__ void RowTile<K, T, SEG, TILED, VECTORIZED, PARTIAL_ENDS>::find_records(
+    ThreadScan& thread, const Span& span, i64 offset) const
 {
-    constexpr int SOME = I < 8 ? I : 8;
+    constexpr int BATCH = I < 8 ? I : 8;
     static_assert(I <= 32);
-    const WarpTransposeIO<i64, 1> x(args, args.x, at, place);
+    const WarpTransposeIO<i64, 1> x(args, args.x, span, offset);
     const int lane = threadIdx.x % 32, n = SEG ? static_cast<int>(args.n) : 1;
     const bool contiguous = x.contiguous();
     const i64 stride = 32 * args.x.step, *own = x.p + lane * args.x.step;
-    i64 before = lane == 0 && at.lo == 0 && at.first > 0 && at.hi > 0 ? *x.element(-1) : 0;
+    i64 before = lane == 0 && span.lo == 0 && span.first > 0 && span.hi > 0 ? *x.element(-1) : 0;
     bool found_wrong = false;
     thread.records = 0;
 #pragma unroll 1
-    for (int j = 0; j < I; j += SOME, own += SOME * stride) {
+    for (int j = 0; j < I; j += BATCH, own += BATCH * stride) {
         const int first = j * 32 + lane;
-        i64 winner[SOME];
+        i64 winner[BATCH];
 #pragma unroll
-        for (int k = 0; k < SOME; ++k) {
+        for (int k = 0; k < BATCH; ++k) {
             const int e = first + 32 * k;
-            winner[k] = e < at.lo || e >= at.hi ? 0 : contiguous ? own[k * stride] : *x.element(e);
+            winner[k] = e < span.lo || e >= span.hi ? 0 : contiguous ? own[k * stride] : *x.element(e);
         }
         __syncwarp();  // keeps the compiler from delaying the loads
 #pragma unroll
-        for (int k = 0; k < SOME; ++k) {
-            const int e = first + 32 * k, row = SEG ? rows_before(e - at.lo, n) : 0;
-            const bool there = e >= at.lo && e < at.hi;
-            const i64 position = SEG ? e - at.lo - row * n : at.first + e,
+        for (int k = 0; k < BATCH; ++k) {
+            const int e = first + 32 * k, row = SEG ? rows_before(e - span.lo, n) : 0;
+            const bool there = e >= span.lo && e < span.hi;
+            const i64 position = SEG ? e - span.lo - row * n : span.first + e,
                       last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
             const bool wins = winner[k] == K::index_of(args, position);
             const bool wrong = there && !wins && (position == 0 || winner[k] != (lane == 0 ? before : last));
-            if (SEG && wrong) args.reject_flags[1 + at.row0 + row] = 1;
+            if (SEG && wrong) args.reject_flags[1 + span.row0 + row] = 1;
             found_wrong = found_wrong || wrong;
             const unsigned records = __ballot_sync(0xffffffff, there && (wins || position == 0));
             if (lane * I / 32 == j + k) thread.records = records >> lane * I % 32 & ~0u >> (32 - I);
@@ -45,7 +47,7 @@ __device__ void RowTile<K, T, SEG, TILED, VECTORIZED, MISALIGNED>::take(
         }
     }
     if (found_wrong) args.reject_flags[0] = 1;
-    if (!SEG && found_wrong) args.reject_flags[1 + at.row0] = 1;
+    if (!SEG && found_wrong) args.reject_flags[1 + span.row0] = 1;
 }
 
 constexpr int kRepairThreads = 256, kSums = 2048;  // sums in shared memory
@@ -56,7 +58,7 @@ constexpr int kRepairThreads = 256, kSums = 2048;  // sums in shared memory
 template <typename T>
 __device__ void repair(const ScanArgs& args)
 {
-    __shared__ double sum[kSums], error[kSums];  // the rounding errors of the sum
+    __shared__ double sum[kSums], error[kSums];  // error: sum of rounding errors (compensated summation)
     __shared__ int index[kRepairThreads];
     __shared__ double value[kRepairThreads];
     if (args.reject_flags[0] == 0) return;
@@ -64,10 +66,10 @@ __device__ void repair(const ScanArgs& args)
     for (int d = 0; d < args.dims; ++d) rows *= args.extent[d];
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         if (args.reject_flags[1 + row] == 0) continue;
-        const Places place = Places::of(args, 0, row);
-        const T* dy = reinterpret_cast<const T*>(args.dy.data) + place.dy;
-        const i64* x = reinterpret_cast<const i64*>(args.x.data) + place.x;
-        T* dx = reinterpret_cast<T*>(args.dx.data) + place.dx;
+        const Offsets offsets = Offsets::of(args, 0, row);
+        const T* dy = reinterpret_cast<const T*>(args.dy.data) + offsets.dy;
+        const i64* x = reinterpret_cast<const i64*>(args.x.data) + offsets.x;
+        T* dx = reinterpret_cast<T*>(args.dx.data) + offsets.dx;
         for (i64 window = 0; window < args.n; window += kSums) {
 #pragma unroll 1
             for (int j = threadIdx.x; j < kSums; j += kRepairThreads) sum[j] = error[j] = 0.0;

@@ -5,8 +5,8 @@
 
 constexpr float kLog2e = 1.44269504f;
 
-// e^{x - from} with a relative error of a few 2^-23 while the difference is no far exponent; 0
-// below e^-87. The rounding error of the product with log2 e is compensated.
+// e^{x - from} with a relative error of a few 2^-23 for moderate x - from; 0 below e^-87. The
+// rounding error of the product with log2 e is compensated.
 __device__ inline float exp_of(float x, float from)
 {
     x -= from;
@@ -58,12 +58,12 @@ struct LogcumsumexpSuffix {
 
 // Within a thread all exponentials share an anchor: S_i = sum_{j<=i} e^{x_j - anchor}, and
 // dx_k = e^{x_k - anchor} Z_k with Z_k = sum_{i>=k} dy_i / S_i, so that errors do not accumulate
-// along the row. Between threads, Z is relative to the largest x so far. A thread whose sums have
-// no common anchor takes the largest x so far for each element:
+// along the row. Between threads, Z is relative to the largest x so far. If no anchor suits all
+// sums of a thread, each element uses the largest x so far:
 //     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
 template <typename A>
 struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
-    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, STORES_ELEMENTS = true;
+    static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, KEEPS_ELEMENTS = true;
     template <typename T>
     using FastPathFor = FastLogcumsumexp<A, (sizeof(T) > 2)>;
     using Tuning = LogcumsumexpTuning;
@@ -101,10 +101,12 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
 
     template <int I, int N, bool SEG>
     struct ThreadScan {
-        static constexpr A kSmall = A(0x1p-60);  // of the anchor's exponential; double has the range to stay above 1
+        // The least sum, relative to e^anchor, that is still accurate. For float64 the anchor is
+        // kBelow lower, so that sums are at least 1.
+        static constexpr A kSmall = A(0x1p-60);
         static constexpr A kBelow = sizeof(A) == 8 ? A(40) : A(0), kLeast = sizeof(A) == 8 ? A(1) : kSmall;
-        A d[I], t[I], e[I];  // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
-        A first, anchor;     // the largest x before the thread; the largest so far, or kBelow less
+        A d[I], t[I], e[I];    // e^{x_i - anchor}, dy_i / S_i; without an anchor e_i as well
+        A max_before, anchor;  // the largest x before the thread; the largest so far, or kBelow less
         bool anchored;
 
         __device__ void begin(const ScanArgs&) {}
@@ -137,7 +139,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
         __device__ void enter(const Prefix& before, const X& x, const Y& y, unsigned segment_heads)
         {
             Prefix h = SEG && segment_heads & 1 ? Prefix::identity() : before;
-            first = h.m;
+            max_before = h.m;
             anchor = fmax(h.m, anchor) - kBelow;
             A s = h.s * ratio(h.m, anchor), least = s + exp_of(x(0), anchor);
             if (SEG) {
@@ -178,7 +180,7 @@ struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
                 if (!anchored) z *= e[i];
                 if (SEG && segment_heads & 1u << i) z = A(0);
             }
-            return {first, anchored ? z * ratio(first, anchor) : z};
+            return {max_before, anchored ? z * ratio(max_before, anchor) : z};
         }
 
         template <typename X, typename Y, typename Store>

@@ -4,28 +4,29 @@
 
 #include "scan/kinds/logcumsumexp.cuh"
 
-// exp_of for any difference: the rounding error of x - from is compensated. NaN if the difference
+// exp_of for any difference: the rounding error of x - origin is compensated. NaN if the difference
 // is infinite.
-__device__ inline float exact_exp_of(float x, float from)
+__device__ inline float exact_exp_of(float x, float origin)
 {
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(from - 150.0f));
-    const float d = x - from, shift = d - x, error = (x - (d - shift)) - (from + shift);
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(origin - 150.0f));
+    const float d = x - origin, shift = d - x, error = (x - (d - shift)) - (origin + shift);
     const float power = d * kLog2e, rest = fmaf(power, -0x1.62e43p-1f, d) + error;
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(power));
     return fmaf(e, fmaf(power, 0x1.05c610p-29f, rest), e);
 }
 
-constexpr double kWhole = 0x1.8p52;  // a number added to it is rounded to an integer, which stands in the last bits
+// A number added to it is rounded to an integer, which stands in the last bits.
+constexpr double kRoundToInteger = 0x1.8p52;
 
-// e^x / 2^K to an ulp, from = kWhole - K. Scaling by powers of two loses nothing if x is far from
-// K. 0 below 2^-1021; infinity on overflow. p is the degree-9 polynomial of e^r = 1 + r + r^2 p(r),
-// |r| <= log(2) / 2, that interpolates at Chebyshev points.
-__device__ inline double exact_exp_of(double x, double from)
+// e^x 2^-K to an ulp; the caller passes kRoundToInteger - K. Scaling by 2^-K is exact,
+// however far x is from K log 2. 0 below 2^-1021; infinity on overflow. p is the degree-9
+// polynomial of e^r = 1 + r + r^2 p(r), |r| <= log(2) / 2, that interpolates at Chebyshev points.
+__device__ inline double exact_exp_of(double x, double shifted_exponent)
 {
-    const double t = fma(x, 0x1.71547652b82fep0, from), k = t - from,
+    const double t = fma(x, 0x1.71547652b82fep0, shifted_exponent), k = t - shifted_exponent,
                  r = fma(-k, 0x1.abc9e3b39803fp-56, fma(-k, 0x1.62e42fefa39efp-1, x));
-    const i64 exponent = __double_as_longlong(t) - __double_as_longlong(kWhole);
+    const i64 exponent = __double_as_longlong(t) - __double_as_longlong(kRoundToInteger);
     double p = 0x1.af38a9b0ec855p-26;
     p = fma(p, r, 0x1.289185613a3d6p-22);
     p = fma(p, r, 0x1.71de0dae63bb3p-19);
@@ -43,14 +44,17 @@ __device__ inline double exact_exp_of(double x, double from)
 }
 
 // Not inlined: all exponentials of a thread at once take too many registers.
-__device__ __noinline__ inline double called_exp_of(double x, double from) { return exact_exp_of(x, from); }
+__device__ __noinline__ inline double called_exp_of(double x, double shifted_exponent)
+{
+    return exact_exp_of(x, shifted_exponent);
+}
 
-// e^x / 2^from for a moderate exponent, with a relative error of about |x| 2^-24: enough for 16-bit
-// results.
-__device__ inline float rough_exp_of(float x, float from)
+// e^x / 2^log2_origin for a moderate exponent, with a relative error of about |x| 2^-24: enough for
+// 16-bit results.
+__device__ inline float rough_exp_of(float x, float log2_origin)
 {
     float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, kLog2e, -from)));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, kLog2e, -log2_origin)));
     return e;
 }
 
@@ -61,16 +65,19 @@ struct FastLogcumsumexpSuffix {
     static __device__ FastLogcumsumexpSuffix identity() { return {A(0)}; }
 };
 
-// Exponentials are taken from an origin o = base + c, where the base is the first x of the row or
-// near it; the constant c leaves as much range above the origin as below. S_i = sum_{j<=i} e^{x_j -
-// o} and dx_k = e^{x_k - o} sum_{i>=k} dy_i / S_i, so states are plain sums.
+// Exponentials are taken from an origin o that is kAbove above the base, the first x of the row or
+// one near it; kAbove leaves as much range above the origin as below. S_i = sum_{j<=i} e^{x_j - o}
+// and dx_k = e^{x_k - o} sum_{i>=k} dy_i / S_i, so states are plain sums.
 template <typename A, bool EXACT>
 struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, ACCEPTS_BOUNDED = false;
-    static constexpr bool IS_FAST = true, HAS_BASE = true, STORES_ELEMENTS = true;
+    static constexpr bool IS_FAST = true, HAS_BASE = true, KEEPS_ELEMENTS = true;
     // Tuned for row_cluster (8 vectors of 8 elements) and column_cluster (32 words of 2).
     template <int WIDTH, int COUNT>
-    static constexpr int RECOMPUTED = EXACT ? 0 : WIDTH == 8 && COUNT == 8 ? 24 : WIDTH == 2 && COUNT == 32 ? 2 * kRecomputedRows : 0;
+    static constexpr int RECOMPUTED_ELEMENTS = EXACT                       ? 0
+                                               : WIDTH == 8 && COUNT == 8  ? 24
+                                               : WIDTH == 2 && COUNT == 32 ? 2 * kRecomputedRows
+                                                                           : 0;
     using Tuning = LogcumsumexpTuning;
     using Number = A;
     using Value = A;
@@ -86,16 +93,17 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
     static __device__ unsigned rejections(const Prefix& h) { return h.s < A(INFINITY) ? 0 : kRejected; }
     static __device__ A pad(const ScanArgs&) { return -A(INFINITY); }
 
-    // The base of a row from its first x and the largest of the first ones: as far above the first
-    // one as its exponential stays precise.
+    // The base of a row: the largest of the first x, but at most 20 above the first one, whose
+    // exponential would lose precision. For float64 the first x.
     static __device__ A base(A first, A largest) { return sizeof(A) == 8 ? first : fmin(largest, first + A(20)); }
 
     template <int I, int N, bool SEG>
     struct ThreadScan {
         static constexpr bool DOUBLE = sizeof(A) == 8;
-        static constexpr A kAbove = DOUBLE ? A(400) : EXACT ? A(39) : A(56);  // c; in powers of two except in float32
-        static constexpr A kMost = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-118);
-        // No number of threads adds suffixes below it up to infinity.
+        static constexpr A kAbove = DOUBLE ? A(400) : EXACT ? A(39) : A(56);  // in powers of two except in float32
+        // kMaxThreadSum: the largest sum of the exponentials of a thread that is accepted.
+        static constexpr A kMaxThreadSum = DOUBLE ? A(0x1p300) : A(0x1p40), kTiny = DOUBLE ? A(0x1p-800) : A(0x1p-118);
+        // Sums of suffixes below it stay finite in a row of any length.
         static constexpr A kMaxAbsSuffix = DOUBLE ? A(0x1p900) : A(0x1p90);
         A d[I], t[I];  // e^{x_i - o}, dy_i / S_i
         A base;        // of the first row of the thread
@@ -105,7 +113,7 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
         static __device__ A origin(A base)
         {
             if constexpr (DOUBLE)
-                return fabs(base) < 0x1p40 ? fma(base, -0x1.71547652b82fep0, kWhole - kAbove) : A(NAN);
+                return fabs(base) < 0x1p40 ? fma(base, -0x1.71547652b82fep0, kRoundToInteger - kAbove) : A(NAN);
             else
                 return EXACT ? base + kAbove : fma(base, A(kLog2e), kAbove);
         }
@@ -136,7 +144,7 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
                     d[i] = rough_exp_of(x(i), from);
             }
             const A all = sum(d);
-            rejections = all <= kMost ? 0 : kRejected;
+            rejections = all <= kMaxThreadSum ? 0 : kRejected;
             if (!SEG) return {all};
             // From the last segment head on.
             const unsigned since = segment_heads ? ~0u << (31 - __clz(segment_heads)) : ~0u;
@@ -168,7 +176,8 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i)
                 if (!SEG || preceding & 1u << i) z += t[i];
-            // Checked here, it saves a CTA barrier; NaN stays NaN up to the start of the row.
+            // Checking it here instead of in `finish` saves a barrier of the CTA. A NaN or infinity
+            // of z persists to the start of the row.
             if (!SEG && !(fabs(z) < kMaxAbsSuffix)) rejections = kRejected;
             return {z};
         }
@@ -176,7 +185,7 @@ struct FastLogcumsumexp : SameCarry<FastLogcumsumexpSuffix<A>> {
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X& x, const Y&, unsigned segment_heads, const Store& store)
         {
-            constexpr int recomputed = RECOMPUTED<X::WIDTH, X::COUNT> * I / (X::WIDTH * X::COUNT);
+            constexpr int recomputed = RECOMPUTED_ELEMENTS<X::WIDTH, X::COUNT> * I / (X::WIDTH * X::COUNT);
             const A from = origin(base);
             A z = after.z, wrong = A(0);
 #pragma unroll

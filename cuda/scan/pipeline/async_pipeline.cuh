@@ -11,7 +11,8 @@
 // unless an upsweep has, then tiles backward. Tiles are prefetched in the order of the steps. Self
 // (CRTP) lays a tile out and provides
 //
-//     COLUMNS, BITS, STAGE          columns of a segment; elements of a tile; 16-byte vectors of a stage
+//     COLUMNS                       columns of a segment
+//     TILE_ELEMENTS, STAGE_VECTORS  elements of a tile; 16-byte vectors of a stage
 //     set_work_item(item)           producer: tiles of this item are prefetched from here on
 //     fetch(tile, prefix_only, to)  producer: copies x, or x and dy, of a tile to shared memory at address `to`
 //     start_work_item(item)         consumer: segment and split are those of this item
@@ -19,9 +20,13 @@
 //     tile_prefix(parity), tile_suffix()  combined states of all warps, for threads that own a column
 //     prefix_before_split(), suffix_after_split()  combined states of other splits, for the same threads
 //     find_prefix(tile, stage, parity)  leaves the prefixes of warps in shared memory
-//     find_suffix(tile, stage)      stores dx and updates `suffix`; loads the prefix of the next tile
+//     find_suffix(tile, stage)      a tile of the downsweep, or of the upsweep of suffixes: updates
+//                                   `suffix`, stores dx, and loads the prefix of the next tile
 //     find_record_flags(tile, stage)  record pass, in place of the last two: stores record flags
 //     publish_prefix(prefix)        upsweep: publishes the prefix of a split
+//
+// Self may also replace publish_prefix, tile_of, load_tile_prefix and retained_stages of this
+// class.
 template <typename Self, typename K>
 struct AsyncPipeline {
     using Prefix = typename K::Prefix;
@@ -35,25 +40,29 @@ struct AsyncPipeline {
     unsigned producer_item;          // work item being prefetched; the next is producer_item + gridDim.x
     unsigned segment, split;         // of the work item being computed
     int producer_step;               // next step of producer_item to prefetch; == steps if no item is left
-    Prefix prefix, next;             // prefix before the split; prefix before the tile in its split
+    Prefix prefix;                   // prefix before the split; on the walk forward, the prefix so far
+    Prefix prefix_in_split;          // prefix before the tile in its split
     Carry suffix;
     unsigned rejections;  // of the thread
     bool rejected;        // the split needs no second walk: the first one rejected its segment
 
-    __device__ AsyncPipeline(const ScanArgs& a, uint4* r) : args(a), buffer(r)
+    __device__ AsyncPipeline(const ScanArgs& a, uint4* buffer) : args(a), buffer(buffer)
     {
         vector = keep_here(static_cast<unsigned>(__cvta_generic_to_shared(buffer + threadIdx.x)));
         stages = static_cast<int>(args.stages);
         count = static_cast<int>(args.tiles_per_split);
         prefix_steps = K::NEEDS_PREFIX && (K::FINDS_RECORDS || phase() == kUpsweepPrefix ||
-                                           (phase() == 0 && args.splits == 1 && count > 1))
+                                           (phase() == kDownsweep && args.splits == 1 && count > 1))
                            ? count
                            : 0;
         steps = K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     }
 
     // Record flags of a tile, numbered over all segments.
-    __device__ char* records_of(i64 tile) const { return args.states + args.record_offset + tile * (Self::BITS / 8); }
+    __device__ char* records_of(i64 tile) const
+    {
+        return args.states + args.record_offset + tile * (Self::TILE_ELEMENTS / 8);
+    }
 
     __device__ int phase() const { return static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix); }
     __device__ unsigned items() const
@@ -67,7 +76,7 @@ struct AsyncPipeline {
     __device__ void load_tile_prefix(int t)
     {
         if constexpr (K::NEEDS_PREFIX) {
-            if (t >= 0) next = before(t);
+            if (t >= 0) prefix_in_split = before(t);
         }
     }
     __device__ void publish_prefix(const Prefix& all)
@@ -92,7 +101,8 @@ struct AsyncPipeline {
     __device__ void prefetch_tile(int slot)
     {
         if (producer_step < steps) {
-            self().fetch(self().tile_of(producer_step), producer_step < prefix_steps, vector + slot * Self::STAGE * 16);
+            self().fetch(
+                self().tile_of(producer_step), producer_step < prefix_steps, vector + slot * Self::STAGE_VECTORS * 16);
             if (++producer_step == steps) advance_work_item(producer_item + gridDim.x);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -125,10 +135,10 @@ struct AsyncPipeline {
         self().start_work_item(item);
         rejections = 0;
         rejected = false;
-        if constexpr (K::NEEDS_PREFIX) prefix = next = K::Prefix::identity();
-        suffix = K::FINDS_RECORDS || args.splits == 1 || phase() != 0 ? K::to_carry(K::Suffix::identity())
-                 : self().owns_column()                               ? self().suffix_after_split()
-                                                                      : Carry();
+        if constexpr (K::NEEDS_PREFIX) prefix = prefix_in_split = K::Prefix::identity();
+        suffix = K::FINDS_RECORDS || args.splits == 1 || phase() != kDownsweep ? K::to_carry(K::Suffix::identity())
+                 : self().owns_column()                                        ? self().suffix_after_split()
+                                                                               : Carry();
     }
 
     // Publishes the states of a split.
@@ -166,11 +176,13 @@ struct AsyncPipeline {
         }
     }
 
+    // Walks the work items of the CTA. Each step waits for its tile, prefetches a later tile into
+    // the slot that was freed last, and computes.
     __device__ void run()
     {
         advance_work_item(blockIdx.x);
         const int back = 1 + self().retained_stages, all = steps + self().retained_stages;
-        int slot = back, first_step = back - stages;  // steps until the first tile is computed, counted up
+        int slot = back, first_step = back - stages;  // negative steps only prefetch: they fill the pipeline
 #pragma unroll 1
         for (unsigned item = blockIdx.x; item < items(); item += gridDim.x) {
             begin(item);
@@ -185,6 +197,7 @@ struct AsyncPipeline {
                 first_step = 0;
                 if constexpr (K::NEEDS_PREFIX && !K::FINDS_RECORDS) {
                     if (step == prefix_steps) {
+                        // A CTA of a cooperative row goes on: others wait for its suffixes.
                         if constexpr (K::IS_FAST)
                             rejected = block_rejections(rejections) == kRejected && !self().retained_stages;
                         prefix = args.splits > 1 && self().owns_column() ? self().prefix_before_split()
@@ -193,7 +206,7 @@ struct AsyncPipeline {
                     }
                 }
                 if (K::IS_FAST && rejected) continue;
-                uint4* stage = buffer + slot * Self::STAGE;
+                uint4* stage = buffer + slot * Self::STAGE_VECTORS;
                 if constexpr (K::FINDS_RECORDS)
                     self().find_record_flags(self().tile_of(step), stage);
                 else if (K::NEEDS_PREFIX && step < prefix_steps)

@@ -4,7 +4,8 @@
 // In the first launch each CTA finds the prefix of its split of the row and, by look-back over
 // tile-status words, the prefix before it. In the second the CTAs take the tiles of the row in
 // turn, the last tile first: a CTA publishes the suffix of its tile and, one turn later, looks back
-// at the suffixes of the tiles behind it, which are usually published by then.
+// at the suffixes of the tiles to its right, up to its own last one, which are usually published
+// by then.
 #pragma once
 
 #include "scan/pipeline/async_pipeline.cuh"
@@ -22,12 +23,12 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     using Base = AsyncPipeline<Self, K>;
     using Prefix = typename K::Prefix;
     using Carry = typename K::Carry;
-    using Base::args, Base::segment, Base::split, Base::prefix, Base::next, Base::suffix, Base::count,
+    using Base::args, Base::segment, Base::split, Base::prefix, Base::prefix_in_split, Base::suffix, Base::count,
         Base::prefix_steps, Base::steps;
     using Base::self, Base::split_state, Base::phase;
 
     const int retained_stages;  // steps that a tile stays in the buffer after its own: 1 if CTAs take turns
-    int last;                   // tile of the first step backward
+    int first_backward_tile;    // tile of the first step backward
 
     __device__ CooperativeRow(const ScanArgs& args, uint4* buffer)
         : Base(args, buffer), retained_stages(Self::COOPERATIVE && args.splits > 1 && !(phase() & kUpsweepPrefix))
@@ -37,10 +38,13 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
         steps = retained_stages ? (tiles() - static_cast<int>(split) + ctas_per_row() - 1) / ctas_per_row()
                 : K::FINDS_RECORDS || phase() == kUpsweepPrefix ? prefix_steps
                                                                 : prefix_steps + split_tiles();
-        last = keep_here((retained_stages ? tiles() - static_cast<int>(split) : first_tile() + split_tiles()) - 1);
+        first_backward_tile = keep_here(
+            (retained_stages ? tiles() - static_cast<int>(split) : first_tile() + split_tiles()) - 1);
     }
 
     __device__ TileStatus<K> tile_status() const { return TileStatus<K>(args); }
+    // Tiles of a row, with the largest misalignment that line-aligned tiles may have if rows do not
+    // begin with a sector.
     __device__ int tiles() const
     {
         return static_cast<int>(
@@ -51,7 +55,7 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     __device__ unsigned row_of(unsigned item) const { return item / static_cast<unsigned>(args.splits); }
     __device__ int tile_of(int step) const
     {
-        return step < prefix_steps ? first_tile() + step : last - (step - prefix_steps) * ctas_per_row();
+        return step < prefix_steps ? first_tile() + step : first_backward_tile - (step - prefix_steps) * ctas_per_row();
     }
 
     // The split of the CTA: its first tile, and its number of tiles.
@@ -73,15 +77,17 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
     {
         if constexpr (K::NEEDS_PREFIX) {
             if (!Self::COOPERATIVE) return Base::load_tile_prefix(t - first_tile());
-            const int split = retained_stages ? t / count : static_cast<int>(this->split), at = t - split * count;
-            if (t < 0 || at < 0 || !self().owns_column() || tiles() == 1) return;
+            const int split = retained_stages ? t / count : static_cast<int>(this->split),
+                      tile_in_split = t - split * count;
+            if (t < 0 || tile_in_split < 0 || !self().owns_column() || tiles() == 1) return;
             const SplitState<K> split_state(args, segment, split, 1);
-            next = split_state.prefix_before(at, 0);
+            prefix_in_split = split_state.prefix_before(tile_in_split, 0);
             if (retained_stages) prefix = split_state.prefix(0);
         }
     }
 
-    // Publishes the prefix of the split, and looks back for the prefix before it.
+    // Publishes the prefix of the split, looks back for the prefix before it, and stores the latter
+    // as the prefix of the split, or (record pass) filters the record flags by it.
     __device__ void publish_prefix(const Prefix& all)
     {
         if constexpr (!Self::COOPERATIVE) return Base::publish_prefix(all);
@@ -128,7 +134,7 @@ struct CooperativeRow : AsyncPipeline<Self, K> {
             return from_lane(inclusive_suffix<K>(s, 31 - static_cast<int>(threadIdx.x) % 32), 0);
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < LANES; d *= 2) {
-            const S next = from_above(s, d);
+            const S next = shuffle_down(s, d);
             if (threadIdx.x % 32 + d < 32) s = K::combine(s, next);
         }
         return from_lane(s, 0);

@@ -4,14 +4,14 @@
 // long for a cluster use all resident CTAs and exchange aggregates through tile-status words
 // (tile_status.cuh); this needs a cooperative launch.
 //
-// For kinds that read numbers. A fast path stores the rejections of each slice; the fallback pass
+// For kinds other than Indices. A fast path stores the rejections of each slice; the fallback pass
 // recomputes rejected rows.
 #pragma once
 
 #include "common/async_copy.cuh"
 #include "common/cluster.cuh"
-#include "scan/row/packed_resident_tiled.cuh"
 #include "scan/state/tile_status.cuh"
+#include "scan/state/warp_transpose.cuh"
 
 constexpr int kLookBackWarps = kMaxResidentSplits / 32;  // warps of a CTA at most that look back, at 32 CTAs each
 
@@ -25,21 +25,25 @@ struct ClusterRow {
     using Prefix = typename K::Prefix;
     using Suffix = typename K::Suffix;
     static constexpr int V = 16 / sizeof(T), U = kRowClusterVectors, I = U * V;
-    // Compute-bound: prefetches are issued early.
-    static constexpr bool SHORT = K::SUFFIX_NEEDS_PREFIX && sizeof(T) == 2;
-    // Issues prefetches while CTAs exchange states; kinds with less state in registers do not.
-    static constexpr bool PACED = !SHORT || K::STORES_ELEMENTS;
-    static constexpr int RECOMPUTED = K::template RECOMPUTED<V, U> / V;  // vectors of x that are stashed and reloaded
+    // When the quarters of the next row are prefetched. The first one: at once. PACED: the second
+    // one in the first exchange, or at once if COMPUTE_BOUND and a cluster holds the row; the third
+    // one in the second exchange (if there is none, in the first one if grid_resident(), else after
+    // it); the last one after the exchanges. Not PACED: the second one after the first exchange,
+    // the others after the second.
+    static constexpr bool COMPUTE_BOUND = K::SUFFIX_NEEDS_PREFIX && sizeof(T) == 2;
+    // Whether prefetches are issued while CTAs exchange states.
+    static constexpr bool PACED = !COMPUTE_BOUND || K::KEEPS_ELEMENTS;
+    static constexpr int RECOMPUTED_VECTORS = K::template RECOMPUTED_ELEMENTS<V, U> / V;  // vectors of x
     using ThreadScan = typename K::template ThreadScan<I, V, false>;
     using Vector = Words<T, V>;
     using Vectors = WarpTransposeIO<T, U, true>;  // their slots in shared memory
 
     // Shared memory of a CTA for one row.
     struct Shared {
-        Uninitialized<Prefix, 32> prefixes;  // totals of warps
-        Uninitialized<Suffix, 32> suffixes;
-        Uninitialized<Prefix, kLookBackWarps> prefix;  // carry-in of the slice, by 32 CTAs each
-        Uninitialized<Suffix, kLookBackWarps> suffix;
+        Uninitialized<Prefix, 32> warp_prefixes;  // totals of warps
+        Uninitialized<Suffix, 32> warp_suffixes;
+        Uninitialized<Prefix, kLookBackWarps> carry_prefix;  // carry-in of the slice: a partial state per 32 CTAs
+        Uninitialized<Suffix, kLookBackWarps> carry_suffix;
         Uninitialized<Prefix, kMaxClusterCTAs> preceding;  // written by other CTAs of the cluster
         Uninitialized<Suffix, kMaxClusterCTAs> following;
         Barrier full_barrier[2];  // first exchange; second exchange, which depends on the first
@@ -47,43 +51,44 @@ struct ClusterRow {
 
     const ScanArgs& args;
     uint4* smem;
-    // Alternate between rows: a warp may still read those of the row before, and every CTA has read
-    // all slices of a row before it publishes the row after the next.
-    Shared* rows;
+    // A double buffer, which alternates between rows: a warp may still read the states of the row
+    // before, and every CTA has read all slices of a row before it publishes the row after the
+    // next.
+    Shared* buffers;
     int slices = static_cast<int>(args.splits), lane = threadIdx.x % 32, warp = threadIdx.x / 32,
         warps = blockDim.x / 32;
     unsigned row = blockIdx.x / static_cast<unsigned>(slices), stride = gridDim.x / static_cast<unsigned>(slices),
              iteration = 0;
     int slice = static_cast<int>(blockIdx.x - row * slices);
-    int count;     // vectors of the warp that exist
-    int from;      // bytes from the first element of a row to the first striped vector of this lane
-    uint4& first;  // the vector with the first x of the row, for the warp
+    int vectors;          // vectors of the warp that exist
+    int lane_offset;      // [bytes] from the first element of a row to the first striped vector of the lane
+    uint4& first_vector;  // the vector with the first x of the row, for the warp
 
-    __device__ ClusterRow(const ScanArgs& args, uint4* smem, Shared* rows, uint4& first)
-        : args(args), smem(smem), rows(rows), first(first)
+    __device__ ClusterRow(const ScanArgs& args, uint4* smem, Shared* buffers, uint4& first_vector)
+        : args(args), smem(smem), buffers(buffers), first_vector(first_vector)
     {
         const int preceding = (slice * static_cast<int>(blockDim.x) + warp * 32) * I;
-        count = keep_here(max(min(static_cast<int>(args.n) - preceding, 32 * I), 0) / V);
-        from = keep_here(
+        vectors = keep_here(max(min(static_cast<int>(args.n) - preceding, 32 * I), 0) / V);
+        lane_offset = keep_here(
             (backward() ? 1 - V - preceding - lane * V : preceding + lane * V) * static_cast<int>(sizeof(T)));
         Vector none;
 #pragma unroll
         for (int v = 0; v < V; ++v) none.set(v, static_cast<T>(K::pad(args)));
 #pragma unroll 1
-        for (int m = count + lane; m < 32 * U; m += 32) {  // vectors that do not exist are never copied
+        for (int m = vectors + lane; m < 32 * U; m += 32) {  // vectors that do not exist are never copied
             none.store(reinterpret_cast<T*>(smem + Vectors::swizzle(m)));
             smem[32 * U + Vectors::swizzle(m)] = uint4{0, 0, 0, 0};
         }
     }
 
-    __device__ Shared& shared() const { return rows[iteration & 1]; }
+    __device__ Shared& shared() const { return buffers[iteration & 1]; }
     // Element 0 of the thread begins a row.
     __device__ unsigned segment_heads() const { return slice == 0 && threadIdx.x == 0; }
     // The row is shared by more CTAs than a cluster has.
     __device__ bool grid_resident() const { return slices > kMaxClusterCTAs; }
     __device__ bool backward() const { return args.dx.step < 0; }
     __device__ bool repeats() const { return args.dy.step == 0; }  // one number for all dy of a row
-    __device__ bool plain() const { return count == 32 * U && args.dy.step > 0; }
+    __device__ bool all_whole() const { return vectors == 32 * U && args.dy.step > 0; }
     // Bytes from a striped vector to the next of the lane.
     __device__ int bytes_apart() const { return backward() ? -32 * 16 : 32 * 16; }
 
@@ -110,8 +115,8 @@ struct ClusterRow {
     {
 #pragma unroll 1
         for (int d = 1; d < count; d *= 2) {
-            if (PREFIXES) prefix = K::combine(prefix, from_above(prefix, d));
-            if (SUFFIXES) suffix = K::combine(suffix, from_above(suffix, d));
+            if (PREFIXES) prefix = K::combine(prefix, shuffle_down(prefix, d));
+            if (SUFFIXES) suffix = K::combine(suffix, shuffle_down(suffix, d));
         }
     }
 
@@ -119,20 +124,20 @@ struct ClusterRow {
     __device__ Prefix exclusive_prefix(const Prefix& own) const
     {
         const Prefix all = inclusive_prefix<K>(own, lane);
-        if (lane == 31) shared().prefixes[warp] = all;
-        const Prefix next = from_below(all, 1);
+        if (lane == 31) shared().warp_prefixes[warp] = all;
+        const Prefix next = shuffle_up(all, 1);
         return lane == 0 ? K::Prefix::identity() : next;
     }
     __device__ Suffix exclusive_suffix(const Suffix& own) const
     {
         const Suffix all = inclusive_suffix<K>(own, 31 - lane);
-        if (lane == 0) shared().suffixes[warp] = all;
-        const Suffix next = from_above(all, 1);
+        if (lane == 0) shared().warp_suffixes[warp] = all;
+        const Suffix next = shuffle_down(all, 1);
         return lane == 31 ? K::Suffix::identity() : next;
     }
 
     // Prefetches half of the next row before the exchange.
-    __device__ bool prefetches_early() const { return SHORT && PACED && !grid_resident(); }
+    __device__ bool prefetches_early() const { return COMPUTE_BOUND && PACED && !grid_resident(); }
 
     // Exclusive scan over the CTA and the row: extends the states before a lane in its warp to the
     // states before it in the row. Kinds that are PACED prefetch a quarter of the next row
@@ -143,8 +148,9 @@ struct ClusterRow {
         Shared& s = shared();
         __syncthreads();
         if (warp == 0) publish<PREFIXES, SUFFIXES>();
-        Prefix preceding = PREFIXES && lane < warp ? s.prefixes[lane] : K::Prefix::identity();
-        Suffix following = SUFFIXES && warp + 1 + lane < warps ? s.suffixes[warp + 1 + lane] : K::Suffix::identity();
+        Prefix preceding = PREFIXES && lane < warp ? s.warp_prefixes[lane] : K::Prefix::identity();
+        Suffix following = SUFFIXES && warp + 1 + lane < warps ? s.warp_suffixes[warp + 1 + lane]
+                                                               : K::Suffix::identity();
         combine<PREFIXES, SUFFIXES>(preceding, following, warps);
         if (PREFIXES) prefix = K::combine(from_lane(preceding, 0), prefix);
         if (SUFFIXES) suffix = K::combine(suffix, from_lane(following, 0));
@@ -155,12 +161,12 @@ struct ClusterRow {
         if (PACED && !(PREFIXES && prefetches_early())) prefetch_tile<FIRST, FIRST + U / 4>(row + stride);
         if (!K::SUFFIX_NEEDS_PREFIX && grid_resident()) prefetch_tile<U / 2, U * 3 / 4>(row + stride);
         __syncthreads();
-        preceding = s.prefix[0];
-        following = s.suffix[0];
+        preceding = s.carry_prefix[0];
+        following = s.carry_suffix[0];
 #pragma unroll 1
         for (int w = 1; w * 32 < slices; ++w) {
-            if (PREFIXES) preceding = K::combine(preceding, s.prefix[w]);
-            if (SUFFIXES) following = K::combine(following, s.suffix[w]);
+            if (PREFIXES) preceding = K::combine(preceding, s.carry_prefix[w]);
+            if (SUFFIXES) following = K::combine(following, s.carry_suffix[w]);
         }
         if (PREFIXES) prefix = K::combine(preceding, prefix);
         if (SUFFIXES) suffix = K::combine(suffix, following);
@@ -184,8 +190,8 @@ struct ClusterRow {
     __device__ void publish()
     {
         Shared& s = shared();
-        Prefix prefix = PREFIXES && lane < warps ? s.prefixes[lane] : K::Prefix::identity();
-        Suffix suffix = SUFFIXES && lane < warps ? s.suffixes[lane] : K::Suffix::identity();
+        Prefix prefix = PREFIXES && lane < warps ? s.warp_prefixes[lane] : K::Prefix::identity();
+        Suffix suffix = SUFFIXES && lane < warps ? s.warp_suffixes[lane] : K::Suffix::identity();
         combine<PREFIXES, SUFFIXES>(prefix, suffix, warps);
         if (grid_resident()) {
             if (PREFIXES && lane == 0) TileStatus<K>::publish(prefix_status(slice), prefix);
@@ -223,8 +229,8 @@ struct ClusterRow {
         }
         __syncwarp();
         combine<PREFIXES, SUFFIXES>(prefix, suffix, min(slices, 32));
-        if (PREFIXES && lane == 0) s.prefix[warp] = prefix;
-        if (SUFFIXES && lane == 0) s.suffix[warp] = suffix;
+        if (PREFIXES && lane == 0) s.carry_prefix[warp] = prefix;
+        if (SUFFIXES && lane == 0) s.carry_suffix[warp] = suffix;
     }
 
     // Runs the slice of a row and returns the rejections of this thread.
@@ -241,7 +247,8 @@ struct ClusterRow {
             read(ys, smem + 32 * U);
         ThreadScan thread;
         thread.begin(args);
-        if constexpr (K::HAS_BASE) thread.base = widen<A>(reinterpret_cast<const T*>(&first)[backward() ? V - 1 : 0]);
+        if constexpr (K::HAS_BASE)
+            thread.base = widen<A>(reinterpret_cast<const T*>(&first_vector)[backward() ? V - 1 : 0]);
         stash_x(xs);
         __syncwarp();
         prefetch_tile<0, U / 4>(row + stride);
@@ -270,7 +277,7 @@ struct ClusterRow {
         rematerialize(ys);
         thread.finish(suffix, x, y, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = Vectors::packed(dx); });
         write(ys);
-        if constexpr (K::IS_FAST) return lane * U < count ? thread.rejections : 0;
+        if constexpr (K::IS_FAST) return lane * U < vectors ? thread.rejections : 0;
         return 0;
     }
 };
@@ -282,7 +289,7 @@ __device__ void row_cluster(const ScanArgs& args)
         using Own = ClusterRow<FastPath<K, T>, T>;
         extern __shared__ __align__(128) uint4 block_smem[];
         __shared__ typename Own::Shared rows[2];
-        __shared__ unsigned found[2];  // rejections of both rows
+        __shared__ unsigned found[2];  // rejections of the current row and of the previous one
         __shared__ uint4 firsts[kRowClusterThreads / 32];
         Own own(args, block_smem + threadIdx.x / 32 * 32 * 3 * Own::U, rows, firsts[threadIdx.x / 32]);
         own.template prefetch_tile<0, Own::U>(own.row);
@@ -292,7 +299,7 @@ __device__ void row_cluster(const ScanArgs& args)
         if (threadIdx.x < 4) rows[threadIdx.x / 2].full_barrier[threadIdx.x % 2].init();
         __syncthreads();
         cluster_sync();
-        const auto publish = [&](unsigned& rejections, unsigned row) {
+        const auto flush_rejections = [&](unsigned& rejections, unsigned row) {
             if (threadIdx.x != 0 || own.iteration == 0) return;
             args.reject_flags[static_cast<i64>(row) * own.slices + own.slice] = static_cast<int>(rejections);
             rejections = 0;
@@ -304,10 +311,10 @@ __device__ void row_cluster(const ScanArgs& args)
             const int k = own.iteration & 1;
             const unsigned all = __reduce_or_sync(0xffffffff, rejections);
             if (all && own.lane == 0) atomicOr(&found[k], all);
-            publish(found[k ^ 1], own.row - own.stride);  // all warps are done with that row
+            flush_rejections(found[k ^ 1], own.row - own.stride);  // all warps are done with that row
         }
         __syncthreads();
-        if constexpr (kHasFastPath<K>) publish(found[own.iteration + 1 & 1], own.row - own.stride);
+        if constexpr (kHasFastPath<K>) flush_rejections(found[own.iteration + 1 & 1], own.row - own.stride);
         cluster_sync();
     }
 }

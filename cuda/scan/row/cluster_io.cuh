@@ -11,21 +11,21 @@ template <int FIRST, int END>
 __device__ void ClusterRow<K, T>::prefetch_tile(unsigned row)
 {
     if (row >= args.segments) return;
-    const char *x = begin(args.x, row) + from, *y = begin(args.dy, row) + from;
+    const char *x = begin(args.x, row) + lane_offset, *y = begin(args.dy, row) + lane_offset;
     const unsigned even = static_cast<unsigned>(__cvta_generic_to_shared(Vectors::striped(smem, 0))), odd = even ^ 64;
-    if (plain()) {
+    if (all_whole()) {
         prefetch_whole<FIRST, END>(even, odd, x);
         prefetch_whole<FIRST, END>(even + U * 512, odd + U * 512, y);
     } else if constexpr (FIRST == 0) {
 #pragma unroll 1
-        for (int u = 0; u < U && u * 32 + lane < count; ++u) {
+        for (int u = 0; u < U && u * 32 + lane < vectors; ++u) {
             const unsigned to = (u % 2 ? odd : even) + u * 512;
             cp_async_16(to, x + u * bytes_apart());
             if (!repeats()) cp_async_16(to + U * 512, y + u * bytes_apart());
         }
     }
     if constexpr (FIRST == 0 && K::HAS_BASE) {
-        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(&first));
+        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(&first_vector));
         if (lane == 0) cp_async_16(to, begin(args.x, row) - (backward() ? 16 - sizeof(T) : 0));
     }
 }
@@ -55,31 +55,32 @@ __device__ void ClusterRow<K, T>::repeat(Vector (&word)[U]) const
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll
-        for (int v = 0; v < V; ++v) word[u].set(v, lane * U + u < count ? all : T());
+        for (int v = 0; v < V; ++v) word[u].set(v, lane * U + u < vectors ? all : T());
 }
 
-// Stashes x, which is recomputed from later, where dx will be: no registers are free for it.
+// Keeps x in the shared memory of dx until `finish` recomputes exponentials from it; no registers
+// are free.
 template <typename K, typename T>
 __device__ void ClusterRow<K, T>::stash_x(Vector (&word)[U]) const
 {
 #pragma unroll
-    for (int u = 0; u < RECOMPUTED; ++u) word[u].store(Vectors::blocked(smem + 2 * 32 * U, u));
+    for (int u = 0; u < RECOMPUTED_VECTORS; ++u) word[u].store(Vectors::blocked(smem + 2 * 32 * U, u));
 }
 
 template <typename K, typename T>
 __device__ void ClusterRow<K, T>::reload_x(Vector (&word)[U]) const
 {
-    if constexpr (RECOMPUTED == 0) return rematerialize(word);
+    if constexpr (RECOMPUTED_VECTORS == 0) return rematerialize(word);
     const int own = keep_here(lane);
 #pragma unroll
-    for (int u = 0; u < RECOMPUTED; ++u) word[u].load(Vectors::blocked(smem + 2 * 32 * U, u, own));
+    for (int u = 0; u < RECOMPUTED_VECTORS; ++u) word[u].load(Vectors::blocked(smem + 2 * 32 * U, u, own));
 }
 
 template <typename K, typename T>
 __device__ void ClusterRow<K, T>::write(Vector (&word)[U]) const
 {
     uint4* out = smem + 2 * 32 * U;
-    char* dx = begin(args.dx, row) + from;
+    char* dx = begin(args.dx, row) + lane_offset;
     // Hides the lane, so that addresses are recomputed instead of being kept in registers.
     const int own = keep_here(lane);
     flip(word);
@@ -89,14 +90,14 @@ __device__ void ClusterRow<K, T>::write(Vector (&word)[U]) const
 #pragma unroll
     for (int u = 0; u < U; ++u) word[u].load(Vectors::striped(out, u, own));
     __syncwarp();
-    if (plain()) {
+    if (all_whole()) {
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].store(reinterpret_cast<T*>(dx + u * 512));
         return;
     }
 #pragma unroll
     for (int u = 0; u < U; ++u)
-        if (u * 32 + lane < count) word[u].store(reinterpret_cast<T*>(dx + u * bytes_apart()));
+        if (u * 32 + lane < vectors) word[u].store(reinterpret_cast<T*>(dx + u * bytes_apart()));
 }
 
 // Reverses vectors if memory order is the reverse of scan order.

@@ -28,41 +28,43 @@ __device__ bool is_vectorized(const ScanArgs& args)
 }
 
 // Runs the rows of this CTA. Returns false, and has stored nothing, if the fast path rejects one.
-template <typename K, typename T, bool VECTORIZED, bool MISALIGNED = false>
+template <typename K, typename T, bool VECTORIZED, bool PARTIAL_ENDS = false>
 __device__ bool row_resident(const ScanArgs& args, uint4* smem)
 {
-    using Scan = RowTile<K, T, false, false, VECTORIZED, MISALIGNED>;
+    using Scan = RowTile<K, T, false, false, VECTORIZED, PARTIAL_ENDS>;
     constexpr int I = Scan::I;
     __shared__ RowShared<K> shared;
     using Index = std::conditional_t<VECTORIZED, unsigned, i64>;
     const int warp = threadIdx.x / 32, warps_per_row = static_cast<int>(args.warps_per_row),
               rows_per_cta = static_cast<int>(args.rows_per_cta);
-    int from = 0;
+    int first_warp = 0;
     Index row_index = blockIdx.x;
     if (rows_per_cta > 1) {  // warps_per_row is a power of two
         const int shift = __ffs(warps_per_row) - 1, row_in_block = warp >> shift;
-        from = row_in_block << shift;
+        first_warp = row_in_block << shift;
         row_index = row_index * rows_per_cta + row_in_block;
     }
-    const bool real = row_index < static_cast<Index>(args.segments);
-    const Places place = VECTORIZED ? Places::at_stride(args, 0, real ? row_index : 0)
-                                    : Places::of(args, 0, real ? row_index : 0);
+    const bool row_exists = row_index < static_cast<Index>(args.segments);
+    const Offsets offsets = VECTORIZED ? Offsets::of_single_dim(args, 0, row_exists ? row_index : 0)
+                                       : Offsets::of(args, 0, row_exists ? row_index : 0);
     const int n = static_cast<int>(args.n);
-    int misalignment = VECTORIZED && !MISALIGNED ? 0 : alignment_offset<T>(args, place.dx);
+    int misalignment = VECTORIZED && !PARTIAL_ENDS ? 0 : alignment_offset<T>(args, offsets.dx);
+    // If the warps have no room for the gap before the row, it begins at element 0.
     if (!VECTORIZED && n + misalignment > warps_per_row * 32 * I) misalignment = 0;
-    const int first = (warp - from) * 32 * I - misalignment;
-    const Span at = {
-        row_index, first, first < 0 ? misalignment : 0, real ? max(min(n - first, 32 * I), 0) : 0, false};
-    const Scan scan{args, &shared, from, from + warps_per_row, nullptr};
+    const int first = (warp - first_warp) * 32 * I - misalignment;
+    const Span span = {
+        row_index, first, first < 0 ? misalignment : 0, row_exists ? max(min(n - first, 32 * I), 0) : 0, false};
+    const Scan scan{args, &shared, first_warp, first_warp + warps_per_row, nullptr};
     if constexpr (Scan::STRIPED) {
-        scan.run_striped(at, place);
+        scan.run_striped(span, offsets);
         return true;
     } else {
         RunningCarry<K> running;
-        return scan.run(running, at, place, smem + warp * 32 * Scan::U, 0) != kRejected;
+        return scan.run(running, span, offsets, smem + warp * 32 * Scan::U, kDownsweep) != kRejected;
     }
 }
 
+// The retry by the general kind, in the same launch.
 template <typename K, typename T>
 __device__ __noinline__ void row_retry(const ScanArgs& args, uint4* smem)
 {
@@ -96,7 +98,7 @@ __device__ void row_resident(const ScanArgs& args)
 
 // Walks the tiles of a split of a row.
 template <typename K, typename T>
-__device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
+__device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
 {
     using Scan = RowTile<K, T, false, true>;
     constexpr int I = Scan::I;
@@ -106,17 +108,19 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, count = static_cast<int>(args.tiles_per_split);
     const i64 row_index = item / static_cast<unsigned>(args.splits), split = item - row_index * args.splits;
     const SplitState<K> split_state(args, row_index, split, 1);
-    const Places place = Places::of(args, 0, row_index);
+    const Offsets offsets = Offsets::of(args, 0, row_index);
     const int capacity = blockDim.x * I;
     const bool aligned = Scan::STRIPED && is_vectorized<K>(args);  // kinds that read numbers use row_pipelined instead
-    int misalignment = aligned ? 0 : alignment_offset<T>(args, place.dx);
+    int misalignment = aligned ? 0 : alignment_offset<T>(args, offsets.dx);
     if (args.n + misalignment > args.splits * count * capacity) misalignment = 0;
     RunningCarry<K> running;
     running.suffix = K::to_carry(K::Suffix::identity());
     if constexpr (K::NEEDS_PREFIX) running.prefix = K::Prefix::identity();
-    if (args.splits > 1 && phase == 0 && warp == 0) running.suffix = split_state.suffix_after_split_by_warp();
+    if (args.splits > 1 && phase == kDownsweep && warp == 0) running.suffix = split_state.suffix_after_split_by_warp();
     const int prefix_steps =
-        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == 0 && args.splits == 1 && count > 1)) ? count : 0;
+        K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1))
+            ? count
+            : 0;
     const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -139,16 +143,16 @@ __device__ void tiles_of(const ScanArgs& args, unsigned item, i64 phase)
             }
             carry_in[0].suffix = running.suffix;
         }
-        const Span at = span_of<I>(
+        const Span span = span_of<I>(
             row_index, (split * count + t) * capacity + warp * 32 * I - misalignment, args.n, misalignment);
         uint4* own = smem + warp * 32 * Scan::U;
         if (aligned)
             std::conditional_t<Scan::STRIPED, RowTile<K, T, false, true, true>, Scan>{
                 args, &shared, 0, warps, &carry_in[0]}
-                .run(running, at, place, own, phase);
+                .run(running, span, offsets, own, phase);
         else
             Scan{args, &shared, 0, warps, &carry_in[0]}.run(
-                running, at, place, own, prefix_only ? kUpsweepPrefix : phase);
+                running, span, offsets, own, prefix_only ? kUpsweepPrefix : phase);
         __syncthreads();
     }
     if constexpr (K::NEEDS_PREFIX) {
@@ -163,9 +167,10 @@ __device__ void row_tiled(const ScanArgs& args)
     if constexpr (kHasFastPath<K>) {
         const int flags_per_row = static_cast<int>(args.flags_per_row);
         if (has_work_item(args, flags_per_row))
-            for_each_work_item(args, flags_per_row, [&] { tiles_of<K, T>(args, work_item().item, work_item().phase); });
+            for_each_work_item(
+                args, flags_per_row, [&] { walk_row_tiles<K, T>(args, work_item().item, work_item().phase); });
     } else {
-        tiles_of<K, T>(args, blockIdx.x, args.flags & (kUpsweepPrefix | kUpsweepSuffix));
+        walk_row_tiles<K, T>(args, blockIdx.x, args.flags & (kUpsweepPrefix | kUpsweepSuffix));
     }
 }
 
@@ -177,46 +182,49 @@ __device__ bool row_packed(const ScanArgs& args, uint4* smem, i64 row0, i64 rows
     using Scan = RowTile<K, T, true, false, VECTORIZED>;
     const int count = static_cast<int>(max(min(rows, args.segments - row0), i64(0)) * args.n);
     if (count == 0) return true;
-    if (VECTORIZED && count % Scan::V) return false;  // the last rows
-    const Places place = VECTORIZED ? Places::at_stride(args, 0, row0) : Places::of(args, 0, row0);
-    int misalignment = VECTORIZED ? 0 : alignment_offset<T>(args, place.dx);
+    if (VECTORIZED && count % Scan::V) return false;  // the last rows may not fill whole vectors
+    const Offsets offsets = VECTORIZED ? Offsets::of_single_dim(args, 0, row0) : Offsets::of(args, 0, row0);
+    int misalignment = VECTORIZED ? 0 : alignment_offset<T>(args, offsets.dx);
     if (count + misalignment > 32 * Scan::I) misalignment = 0;
-    const Span at = {row0, -misalignment, misalignment, count + misalignment, true};
+    const Span span = {row0, -misalignment, misalignment, count + misalignment, true};
     RunningCarry<K> running;
-    return Scan{args, nullptr, 0, 0, nullptr}.run(running, at, place, smem, 0) != kRejected;
+    return Scan{args, nullptr, 0, 0, nullptr}.run(running, span, offsets, smem, kDownsweep) != kRejected;
 }
 
 // The first row of the warp.
-__device__ inline i64 own_rows(const ScanArgs& args)
+__device__ inline i64 first_row_of_warp(const ScanArgs& args)
 {
     return (static_cast<i64>(blockIdx.x) * (kRowPackedThreads / 32) + threadIdx.x / 32) * args.rows_per_warp;
 }
 
-// The fallback. A kind with fewer elements a thread takes the rows in several portions.
+// The retry by the general kind. If it has fewer elements per thread, it takes the rows in
+// portions.
 template <typename K, typename T>
 __device__ __noinline__ void rows_retry(const ScanArgs& args, uint4* smem)
 {
     if constexpr (kPackedVectors<K, T> == 4) {
-        row_packed<K, T, false>(args, smem, own_rows(args), args.rows_per_warp);
+        row_packed<K, T, false>(args, smem, first_row_of_warp(args), args.rows_per_warp);
     } else {
         const int n = static_cast<int>(args.n), rows = static_cast<int>(args.rows_per_warp),
                   each = max(32 * RowTile<K, T, true, false>::I / n, 1);
 #pragma unroll 1
         for (int k = 0; k < rows; k += each)
-            row_packed<K, T, false>(args, smem, own_rows(args) + k, min(each, rows - k));
+            row_packed<K, T, false>(args, smem, first_row_of_warp(args) + k, min(each, rows - k));
     }
 }
 
 template <typename K, typename T>
 __device__ void row_packed(const ScanArgs& args)
 {
-    // The fallback has the same or half as many, in the same shared memory.
+    // The general kind has the same number of vectors or half as many, in the same shared memory.
     constexpr int U = kPackedVectors<FastPath<K, T>, T>;
     __shared__ uint4 block_smem[kRowPackedThreads * U];
     uint4* smem = block_smem + threadIdx.x / 32 * 32 * U;
-    if (is_vectorized<K>(args) && row_packed<FastPath<K, T>, T, true>(args, smem, own_rows(args), args.rows_per_warp)) return;
+    if (is_vectorized<K>(args) &&
+        row_packed<FastPath<K, T>, T, true>(args, smem, first_row_of_warp(args), args.rows_per_warp))
+        return;
     if constexpr (kHasFastPath<K>)
         rows_retry<K, T>(args, smem);
     else
-        row_packed<K, T, false>(args, smem, own_rows(args), args.rows_per_warp);
+        row_packed<K, T, false>(args, smem, first_row_of_warp(args), args.rows_per_warp);
 }

@@ -1,12 +1,12 @@
 // Pipelined rows (row_pipelined): rows longer than a CTA holds, prefetched by a multi-stage
 // cp.async pipeline in aligned vectors; the first and the last vector may hold elements of other
 // rows. A thread owns U adjacent vectors of a tile. If rows do not begin at a sector, tiles begin
-// at a cache line, provided it is one in all operands.
+// at a cache line, provided that all operands have the same offset in a line.
 #pragma once
 
 #include "common/async_copy.cuh"
 #include "scan/pipeline/cooperative_row.cuh"
-#include "scan/tile/row_tile.cuh"
+#include "scan/state/warp_transpose.cuh"
 
 constexpr int kRowPipelinedWarps = kRowPipelinedThreads / 32;
 
@@ -18,13 +18,13 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     using Suffix = typename K::Suffix;
     using Carry = typename K::Carry;
     // x is read; both x and dy are read.
-    static constexpr bool X = __is_same(typename K::Value, A), BOTH = X && !K::FINDS_RECORDS;
+    static constexpr bool READS_X = __is_same(typename K::Value, A), READS_BOTH = READS_X && !K::FINDS_RECORDS;
     static constexpr int V = 16 / sizeof(T), SECTOR = 32 / sizeof(T),
                          U = K::Tuning::ROW_PIPELINED_VECTORS[sizeof(T) / 4], I = U * V,
-                         TILE = kRowPipelinedThreads * I, BITS = TILE;
+                         TILE = kRowPipelinedThreads * I, TILE_ELEMENTS = TILE;
     static constexpr bool COOPERATIVE = K::Tuning::COOPERATIVE_ROWS[sizeof(T) / 4];
     static constexpr int COLUMNS = 1, WARPS = kRowPipelinedWarps, OPERAND = kRowPipelinedThreads * U;
-    static constexpr int STAGE = OPERAND * (BOTH ? 2 : 1) + (K::READS_RECORDS ? BITS / 128 : 0);
+    static constexpr int STAGE_VECTORS = OPERAND * (READS_BOTH ? 2 : 1) + (K::READS_RECORDS ? TILE_ELEMENTS / 128 : 0);
     using ThreadScan = typename K::template ThreadScan<I, V, false>;
     using Vector = Words<T, V>;
     using Memory = WarpTransposeIO<T, U, true>;
@@ -37,26 +37,28 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     };
 
     struct Shared {
-        Uninitialized<Prefix, K::NEEDS_PREFIX ? 2 * kRowPipelinedWarps : 1> prefixes;  // totals of warps, of two tiles
-        Uninitialized<Suffix, kRowPipelinedWarps> suffixes;
+        // Totals of warps, of two tiles.
+        Uninitialized<Prefix, K::NEEDS_PREFIX ? 2 * kRowPipelinedWarps : 1> warp_prefixes;
+        Uninitialized<Suffix, kRowPipelinedWarps> warp_suffixes;
         // Look-back results of warps.
         alignas(16) char warp_states
             [kRowPipelinedWarps * (sizeof(Prefix) > sizeof(Carry) ? sizeof(Prefix) : sizeof(Carry))];
         Uninitialized<Retained, kRowPipelinedThreads> retained;
-        Uninitialized<Prefix, 1> prefix;  // carry-in of the tile
-        Uninitialized<Suffix, 1> suffix;
+        Uninitialized<Prefix, 1> carry_prefix;  // carry-in of the tile
+        Uninitialized<Suffix, 1> carry_suffix;
     };
 
-    using Base::args, Base::segment, Base::prefix, Base::next, Base::suffix, Base::rejections, Base::retained_stages,
-        Base::ctas_per_row, Base::tiles, Base::combined;
+    using Base::args, Base::segment, Base::prefix, Base::prefix_in_split, Base::suffix, Base::rejections,
+        Base::retained_stages, Base::ctas_per_row, Base::tiles, Base::combined;
     Shared& shared;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const char *x, *y;     // producer: the first vector of the thread in the first tile
     const char* records;   // producer: its record flags
     char* found;           // record flags of the thread in the first tile
     const char* repeated;  // the number that is all of dy
-    int due, rest;         // misaligned elements plus n: of the row being prefetched; of the row being computed
-    char* dx;              // the first vector of the lane in its first tile
+    // Misalignment plus n: of the row being prefetched; of the row being computed.
+    int producer_end, row_end;
+    char* dx;  // the first vector of the lane in its first tile
     A base;
 
     __device__ PipelinedRow(const ScanArgs& args, Shared& s, uint4* buffer) : Base(args, buffer), shared(s)
@@ -67,7 +69,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     // The first warp keeps the carry of the row.
     __device__ int column() const { return 0; }
     __device__ bool owns_column() const { return warp == 0; }
-    __device__ void set_carry_in(const Carry& all) { shared.suffix[0] = K::from_carry(all); }
+    __device__ void set_carry_in(const Carry& all) { shared.carry_suffix[0] = K::from_carry(all); }
     // Whether all operands run against scan order; whether one number is all of dy.
     __device__ bool back() const { return static_cast<int>(args.dx.step) < 0; }
     __device__ bool repeats() const { return static_cast<int>(args.dy.step) == 0; }
@@ -85,29 +87,31 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     // element `from` of dx.
     __device__ int misalignment_of(i64 from) const
     {
-        return args.flags & kMisaligned ? alignment_offset<T>(args, from, args.flags & kLineAligned ? 128 : 16) : 0;
+        return args.flags & kMisaligned
+                   ? alignment_offset<T>(args, from, args.flags & kLineAligned ? kLineBytes : 16)
+                   : 0;
     }
-    // The first byte of tile 0 in memory. If memory runs backward, vector v from there is the last
-    // but v.
-    __device__ char* tiles_of(const Strided& operand, i64 from, int misalignment) const
+    // The first byte of tile 0 in memory. If memory runs backward this is the last vector of the
+    // tile, and v vectors further is vector OPERAND - 1 - v.
+    __device__ char* address_of_tiles(const Strided& operand, i64 from, int misalignment) const
     {
         return vector_of(operand, back() ? from + misalignment : from - misalignment, back() ? OPERAND - 1 : 0);
     }
-    // The vector of a tile that the thread copies, of every kRowPipelinedThreads.
+    // The thread copies vectors own(), own() + kRowPipelinedThreads, ... of a tile.
     __device__ int own() const
     {
         return back() ? kRowPipelinedThreads - 1 - static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x);
     }
     // Elements of a tile before the row.
-    __device__ int misalignment_at(int t) const { return t == 0 ? rest - static_cast<int>(args.n) : 0; }
+    __device__ int misalignment_at(int t) const { return t == 0 ? row_end - static_cast<int>(args.n) : 0; }
 
     __device__ void set_work_item(unsigned item)
     {
-        const Places place = Places::at_stride(args, 0, this->row_of(item));
-        const int misalignment = misalignment_of(place.dx);
-        due = static_cast<int>(args.n) + misalignment;
-        if constexpr (X) x = tiles_of(args.x, place.x, misalignment) + threadIdx.x * 16;
-        y = tiles_of(args.dy, place.dy, misalignment) + threadIdx.x * 16;
+        const Offsets offsets = Offsets::of_single_dim(args, 0, this->row_of(item));
+        const int misalignment = misalignment_of(offsets.dx);
+        producer_end = static_cast<int>(args.n) + misalignment;
+        if constexpr (READS_X) x = address_of_tiles(args.x, offsets.x, misalignment) + threadIdx.x * 16;
+        y = address_of_tiles(args.dy, offsets.dy, misalignment) + threadIdx.x * 16;
         if constexpr (K::READS_RECORDS)
             records = this->records_of(static_cast<i64>(this->row_of(item)) * tiles()) + threadIdx.x * 16;
     }
@@ -117,7 +121,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void fetch_whole(unsigned to, const char* from) const;
     __device__ void fetch_back(unsigned to, const char* from) const;
     __device__ void fetch_some(int t, unsigned to, const char* from) const;
-    __device__ void cut(uint4* tile, int t, T pad) const;
+    __device__ void pad_outside_row(uint4* tile, int t, T pad) const;
     __device__ void read(uint4* tile, Vector (&word)[U], int t, T pad) const;
     __device__ void read_dy(uint4* tile, Vector (&word)[U], int t) const;
     __device__ void store(uint4* smem, Vector (&word)[U], int t) const;
@@ -125,24 +129,24 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void start_work_item(unsigned item)
     {
         segment = this->row_of(item);
-        const Places place = Places::at_stride(args, 0, segment);
-        const int misalignment = misalignment_of(place.dx);
-        rest = keep_here(static_cast<int>(args.n) + misalignment);
+        const Offsets offsets = Offsets::of_single_dim(args, 0, segment);
+        const int misalignment = misalignment_of(offsets.dx);
+        row_end = keep_here(static_cast<int>(args.n) + misalignment);
         dx = keep_here(
-            tiles_of(args.dx, place.dx, misalignment) +
+            address_of_tiles(args.dx, offsets.dx, misalignment) +
             ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16);
-        repeated = args.dy.data + place.dy * sizeof(T);
+        repeated = args.dy.data + offsets.dy * sizeof(T);
         if constexpr (K::FINDS_RECORDS) {
-            if (threadIdx.x == 0) shared.prefix[0] = K::Prefix::identity();
+            if (threadIdx.x == 0) shared.carry_prefix[0] = K::Prefix::identity();
             found = keep_here(this->records_of(static_cast<i64>(segment) * tiles()) + threadIdx.x * sizeof(Bits));
         }
-        if constexpr (K::HAS_BASE) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[place.x]);
+        if constexpr (K::HAS_BASE) base = widen<A>(reinterpret_cast<const T*>(args.x.data)[offsets.x]);
     }
 
     // The bit of the element that begins the row.
     __device__ unsigned segment_heads(int t) const
     {
-        const int misalignment = rest - static_cast<int>(args.n);
+        const int misalignment = row_end - static_cast<int>(args.n);
         return t == 0 && static_cast<int>(threadIdx.x) == misalignment / I ? 1u << misalignment % I : 0;
     }
 
@@ -155,11 +159,11 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
 
     __device__ Prefix tile_prefix(int parity)
     {
-        return combined(&shared.prefixes[parity * kRowPipelinedWarps], kRowPipelinedWarps, K::Prefix::identity());
+        return combined(&shared.warp_prefixes[parity * kRowPipelinedWarps], kRowPipelinedWarps, K::Prefix::identity());
     }
     __device__ Carry tile_suffix()
     {
-        return K::to_carry(combined(&shared.suffixes[0], kRowPipelinedWarps, K::Suffix::identity()));
+        return K::to_carry(combined(&shared.warp_suffixes[0], kRowPipelinedWarps, K::Suffix::identity()));
     }
 
     __device__ void find_prefix(int t, uint4* stage, int parity)
@@ -172,7 +176,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         const Prefix own = thread.prefix(Elements<A, T, V, U>{xs}, segment_heads(t)),
                      all = inclusive_prefix<K>(own, lane);
         if constexpr (K::IS_FAST) rejections |= thread.rejections | K::rejections(all);
-        if (lane == 31) shared.prefixes[parity * kRowPipelinedWarps + warp] = all;
+        if (lane == 31) shared.warp_prefixes[parity * kRowPipelinedWarps + warp] = all;
     }
 
     // Record flags of the elements of a thread.
@@ -191,15 +195,15 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         __device__ auto y() const { return Elements<A, T, V, U>{ys}; }
         __device__ void rematerialize_all()
         {
-            if constexpr (X) rematerialize(xs);
+            if constexpr (READS_X) rematerialize(xs);
             rematerialize(ys);
         }
     };
 
     __device__ void load(ThreadTile& own, int t, uint4* stage) const
     {
-        if constexpr (X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
-        read_dy(stage + (X ? OPERAND : 0), own.ys, t);
+        if constexpr (READS_X) read(stage, own.xs, t, static_cast<T>(K::pad(args)));
+        read_dy(stage + (READS_X ? OPERAND : 0), own.ys, t);
         own.thread.begin(args);
         if constexpr (K::READS_RECORDS)
             own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
@@ -210,8 +214,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void exclusive_suffix(Suffix& own)
     {
         const Suffix all = inclusive_suffix<K>(own, 31 - lane);
-        if (lane == 0) shared.suffixes[warp] = all;
-        own = from_above(all, 1);
+        if (lane == 0) shared.warp_suffixes[warp] = all;
+        own = shuffle_down(all, 1);
         if (lane == 31) own = K::Suffix::identity();
     }
 
@@ -222,8 +226,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         Prefix& prefix_of_thread = own.retained.prefix;
         Suffix& suffix_of_thread = own.retained.suffix;
         if (threadIdx.x == 0) {
-            if constexpr (K::NEEDS_PREFIX) shared.prefix[0] = K::combine(prefix, next);
-            shared.suffix[0] = K::from_carry(suffix);
+            if constexpr (K::NEEDS_PREFIX) shared.carry_prefix[0] = K::combine(prefix, prefix_in_split);
+            shared.carry_suffix[0] = K::from_carry(suffix);
         }
         if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffix_of_thread = own.thread.suffix(own.x(), own.y(), segment_heads(t));
         if constexpr (K::NEEDS_PREFIX) {
@@ -232,8 +236,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             else
                 prefix_of_thread = own.thread.prefix(own.x(), segment_heads(t));
             const Prefix all = inclusive_prefix<K>(prefix_of_thread, lane);
-            if (lane == 31) shared.prefixes[warp] = all;
-            prefix_of_thread = from_below(all, 1);
+            if (lane == 31) shared.warp_prefixes[warp] = all;
+            prefix_of_thread = shuffle_up(all, 1);
             if (lane == 0) prefix_of_thread = K::Prefix::identity();
         }
         if constexpr (!K::SUFFIX_NEEDS_PREFIX) exclusive_suffix(suffix_of_thread);
@@ -242,7 +246,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (K::NEEDS_PREFIX) {
             this->load_tile_prefix(t - ctas_per_row());
             prefix_of_thread = K::combine(
-                K::combine(shared.prefix[0], combined(&shared.prefixes[0], warp, K::Prefix::identity())),
+                K::combine(shared.carry_prefix[0], combined(&shared.warp_prefixes[0], warp, K::Prefix::identity())),
                 prefix_of_thread);
             own.thread.enter(prefix_of_thread, own.x(), own.y(), segment_heads(t));
         }
@@ -259,7 +263,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         }
         suffix_of_thread = K::combine(
             suffix_of_thread,
-            combined(&shared.suffixes[0] + warp + 1, kRowPipelinedWarps - 1 - warp, K::Suffix::identity()));
+            combined(&shared.warp_suffixes[0] + warp + 1, kRowPipelinedWarps - 1 - warp, K::Suffix::identity()));
     }
 
     // Continues with a retained tile whose carry-in has arrived: reloads its elements from the
@@ -292,16 +296,16 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             own.retained = shared.retained[threadIdx.x];
             shared.retained[threadIdx.x] = retained;
             t += ctas_per_row();
-            stage = stage == this->buffer ? stage + (this->stages - 1) * STAGE : stage - STAGE;
+            stage = stage == this->buffer ? stage + (this->stages - 1) * STAGE_VECTORS : stage - STAGE_VECTORS;
             if (t >= tiles()) return;
             resume(own, t, stage);
         }
         own.rematerialize_all();
         Vector(&out)[U] = own.ys;
-        own.thread.finish(K::combine(own.retained.suffix, shared.suffix[0]), own.x(), own.y(), segment_heads(t),
+        own.thread.finish(K::combine(own.retained.suffix, shared.carry_suffix[0]), own.x(), own.y(), segment_heads(t),
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
         if constexpr (K::IS_FAST) rejections |= own.thread.rejections;
-        store(stage + (X ? OPERAND : 0), out, t);
+        store(stage + (READS_X ? OPERAND : 0), out, t);
     }
 };
 

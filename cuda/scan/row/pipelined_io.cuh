@@ -20,18 +20,19 @@ __device__ void PipelinedRow<K, T>::fetch(int t, bool prefix_only, unsigned to) 
 {
     const i64 at = static_cast<i64>(t) * (back() ? -OPERAND * 16 : OPERAND * 16);
     const auto operand = [&](const char* from, unsigned to) {
-        if (!whole(t, due))
+        if (!whole(t, producer_end))
             fetch_some(t, to, from + at);
         else if (back())
             fetch_back(to, from + at);
         else
             fetch_whole(to, from + at);
     };
-    if constexpr (X) operand(x, to);
-    if (!K::FINDS_RECORDS && !prefix_only && !repeats()) operand(y, to + (X ? OPERAND * 16 : 0));
-    if (K::READS_RECORDS && threadIdx.x < BITS / 128)
+    if constexpr (READS_X) operand(x, to);
+    if (!K::FINDS_RECORDS && !prefix_only && !repeats()) operand(y, to + (READS_X ? OPERAND * 16 : 0));
+    if (K::READS_RECORDS && threadIdx.x < TILE_ELEMENTS / 128)
         cp_async_16(
-            to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::swizzle(own())) * 16, records + t * (BITS / 8));
+            to + (OPERAND + static_cast<int>(threadIdx.x) - Memory::swizzle(own())) * 16,
+            records + t * (TILE_ELEMENTS / 8));
 }
 
 template <typename K, typename T>
@@ -57,10 +58,10 @@ template <typename K, typename T>
 __device__ void PipelinedRow<K, T>::fetch_some(int t, unsigned to, const char* from) const
 {
     constexpr int NEXT = kRowPipelinedThreads * 16;
-    const int left = due - t * TILE, misalignment = t == 0 ? due - static_cast<int>(args.n) : 0;
+    const int left = producer_end - t * TILE, misalignment = t == 0 ? producer_end - static_cast<int>(args.n) : 0;
     // Nothing may be read beyond the last row.
-    const bool cut = args.flags & kMisaligned && this->row_of(this->producer_item) + 1 == args.segments;
-    const int low = misalignment - (cut && back() ? 0 : V - 1), high = left - (cut && !back() ? V - 1 : 0);
+    const bool last_row = args.flags & kMisaligned && this->row_of(this->producer_item) + 1 == args.segments;
+    const int low = misalignment - (last_row && back() ? 0 : V - 1), high = left - (last_row && !back() ? V - 1 : 0);
 #pragma unroll
     for (int k = 0; k < U; ++k) {
         const int m = back() ? U - 1 - k : k, first = (m * kRowPipelinedThreads + own()) * V;
@@ -69,15 +70,15 @@ __device__ void PipelinedRow<K, T>::fetch_some(int t, unsigned to, const char* f
     // The partial vector.
     const int last = (back() ? misalignment : left) & -V, there = back() ? last + V - misalignment : left - last;
     if (const int m = last / (kRowPipelinedThreads * V);
-        cut && there < V && last >= 0 && last < TILE && last / V % kRowPipelinedThreads == own())
+        last_row && there < V && last >= 0 && last < TILE && last / V % kRowPipelinedThreads == own())
         copy_elements<T>(to + m * NEXT, from + (back() ? U - 1 - m : m) * NEXT, there);
 }
 
 // Replaces elements of the thread that do not belong to the row by `pad`.
 template <typename K, typename T>
-__device__ void PipelinedRow<K, T>::cut(uint4* tile, int t, T pad) const
+__device__ void PipelinedRow<K, T>::pad_outside_row(uint4* tile, int t, T pad) const
 {
-    const int count = rest - t * TILE, misalignment = misalignment_at(t), own = static_cast<int>(threadIdx.x) * I;
+    const int count = row_end - t * TILE, misalignment = misalignment_at(t), own = static_cast<int>(threadIdx.x) * I;
     if (own >= misalignment && own + I <= count) return;
     Vector none;
 #pragma unroll
@@ -98,7 +99,7 @@ __device__ void PipelinedRow<K, T>::cut(uint4* tile, int t, T pad) const
 template <typename K, typename T>
 __device__ void PipelinedRow<K, T>::read(uint4* tile, Vector (&word)[U], int t, T pad) const
 {
-    if (!whole(t, rest)) cut(tile, t, pad);
+    if (!whole(t, row_end)) pad_outside_row(tile, t, pad);
 #pragma unroll
     for (int u = 0; u < U; ++u) word[u].load(Memory::blocked(tile, u, threadIdx.x));
     flip(word);
@@ -124,10 +125,10 @@ __device__ void PipelinedRow<K, T>::store(uint4* smem, Vector (&word)[U], int t)
 #pragma unroll
     for (int u = 0; u < U; ++u) word[u].store(Memory::blocked(smem, u, threadIdx.x));
     __syncwarp();
-    const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), place = Memory::swizzle(first);
-    const int count = rest - t * TILE, misalignment = misalignment_at(t);
+    const int first = warp * 32 * U + (back() ? 32 * U - 1 - lane : lane), slot = Memory::swizzle(first);
+    const int count = row_end - t * TILE, misalignment = misalignment_at(t);
     T* to = reinterpret_cast<T*>(dx + static_cast<i64>(t) * (back() ? -OPERAND * 16 : OPERAND * 16));
-    const auto own = [&](int u) { return reinterpret_cast<const T*>(smem + (place ^ Memory::swizzle(u * 32))); };
+    const auto own = [&](int u) { return reinterpret_cast<const T*>(smem + (slot ^ Memory::swizzle(u * 32))); };
     if (warp * 32 * I >= misalignment && (warp + 1) * 32 * I <= count) {
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(own(u));

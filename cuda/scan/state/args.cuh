@@ -1,5 +1,18 @@
 // The launch arguments of scans, and the offsets of rows and elements in memory that follow from
 // them.
+//
+// Terms of all files of scan/:
+//
+//     row       the elements of one scan; along another dim than the contiguous one also a column
+//     panel     adjacent columns that a CTA, or part of a warp, scans together
+//     segment   a row, or a panel
+//     tile      the part of a segment that is in the registers of a CTA (or warp) at one time
+//     split     the adjacent tiles of a segment that one CTA walks, if several CTAs share it
+//     slice     the part of a row or panel that a CTA of row_cluster or column_cluster keeps
+//     carry-in  the prefix and the suffix that enter a tile from the tiles before and after it
+//     record    an element that begins a row or wins over all before it (cummax, cummin)
+//     winner    the record that a position refers to; its index is what cummax and cummin return
+//     base      the x from which the exponentials of a row are taken (fast path of logcumsumexp)
 #pragma once
 
 #include "common/dtype.cuh"
@@ -14,31 +27,34 @@ struct Strided {
 
 struct ScanArgs {
     i64 n, dims, extent[7];  // extent of the scanned dim; number of other dims and their extents, fastest first
+    // Tiles of a split; splits of a segment (row_cluster, column_cluster: its CTAs); segments.
     i64 tiles_per_split, splits, segments;
-    // The launch configuration; each field is 0 for kernels that it does not name.
+    // The launch configuration; a field is 0 for kernels that its comment does not name.
     i64 rows_per_warp;                 // row_packed
     i64 rows_per_cta, warps_per_row;   // row_resident
     i64 flags_per_row;                 // row_tiled as a fallback pass: reject flags of a row
     i64 threads_across, threads_down;  // column_tiled: threads of a CTA along a row of a panel and along a column
     i64 stages;                        // row_pipelined, column_pipelined: tiles in the circular buffer
     i64 status_offset;                 // row_pipelined, row_cluster: [bytes] from `states` to the tile-status words
+    // Bits of tuning.gen.cuh; [bytes] from `states` to the states of splits and tiles, and to the
+    // record flags (a bit for each element, tile by tile).
     i64 flags, state_offset, record_offset;
-    // [bytes]: states of splits and tiles from state_offset on, record flags (a bit for each
-    // element, tile by tile) from record_offset on.
     char* states;
-    // Indices: [0] any row, [1 + row] the row has indices that no scan gives; fast path:
-    // rejections, [segment] or [segment, slice], then the CTA count of grid_sync.
+    // Indices: [0] whether any row is wrong, [1 + row] whether this row is (no scan produces its
+    // indices). Fast paths: rejections, [segment] or, of row_cluster, [segment, slice]; after the
+    // last one, the CTA count of grid_sync.
     int* reject_flags;
     Strided dy, x, dx;
 };
 
-// Element offsets of one point in each operand: `index` counts points of the dims from..dims-1.
-struct Places {
+// Element offsets, in each operand, of the row (or row of panels) with linear index `index` over
+// the dims from..dims-1, dim `from` fastest.
+struct Offsets {
     i64 dy, x, dx;
 
     // Precondition: at most one such dim.
     template <typename Index>
-    __device__ static Places at_stride(const ScanArgs& args, int from, Index index)
+    __device__ static Offsets of_single_dim(const ScanArgs& args, int from, Index index)
     {
         const auto of = [&](const Strided& operand) {
             return operand.first + static_cast<i64>(index) * operand.stride[from];
@@ -46,9 +62,9 @@ struct Places {
         return {of(args.dy), of(args.x), of(args.dx)};
     }
 
-    __device__ static Places of(const ScanArgs& args, int from, i64 index)
+    __device__ static Offsets of(const ScanArgs& args, int from, i64 index)
     {
-        if (args.dims <= from + 1) return at_stride(args, from, index);
+        if (args.dims <= from + 1) return of_single_dim(args, from, index);
         i64 dy = args.dy.first, x = args.x.first, dx = args.dx.first;
 #pragma unroll 1
         for (int d = from; d < args.dims; ++d) {
@@ -65,23 +81,23 @@ struct Places {
     }
 };
 
-__device__ inline i64 place_of(const ScanArgs& args, const Strided& operand, i64 index)
+__device__ inline i64 offset_of(const ScanArgs& args, const Strided& operand, i64 index)
 {
-    i64 place = operand.first;
+    i64 offset = operand.first;
 #pragma unroll 1
     for (int d = 0; d < args.dims; ++d) {
-        place += index % args.extent[d] * operand.stride[d];
+        offset += index % args.extent[d] * operand.stride[d];
         index /= args.extent[d];
     }
-    return place;
+    return offset;
 }
 
-// Misalignment: elements between the last `unit`-byte boundary at or before the first element of dx
-// (in memory order) and that element.
+// Misalignment of a row of dx that begins at `offset`: how many elements of the `unit`-byte block
+// that holds its first element come before that element in scan order.
 template <typename T>
-__device__ int alignment_offset(const ScanArgs& args, i64 place, int unit = 16)
+__device__ int alignment_offset(const ScanArgs& args, i64 offset, int unit = 16)
 {
-    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + place,
+    const i64 address = reinterpret_cast<i64>(args.dx.data) / static_cast<i64>(sizeof(T)) + offset,
               last = unit / static_cast<int>(sizeof(T)) - 1;
     return static_cast<int>((args.dx.step < 0 ? last - address : address) & last);
 }

@@ -10,13 +10,13 @@ template <typename T, int U>
 struct DirectLoadIO : WarpTransposeIO<T, U, true, false> {
     using Base = WarpTransposeIO<T, U, true, false>;
     using typename Base::Vector;
-    using Base::Base, Base::p, Base::at, Base::V;
+    using Base::Base, Base::p, Base::span, Base::V;
 
     static __device__ int own(int u) { return Base::lane() * U + u; }
 
     __device__ void start(Vector (&word)[U], T pad) const
     {
-        if (this->plain()) {
+        if (this->all_whole()) {
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].load(p + own(0) * V + u * V);
             return;
@@ -30,7 +30,7 @@ struct DirectLoadIO : WarpTransposeIO<T, U, true, false> {
 
     __device__ void repeat(Vector (&word)[U], T pad) const
     {
-        const T all = p[-at.first];
+        const T all = p[-span.first];
 #pragma unroll
         for (int u = 0; u < U; ++u)
 #pragma unroll
@@ -39,6 +39,6 @@ struct DirectLoadIO : WarpTransposeIO<T, U, true, false> {
 
     __device__ void finish(Vector (&word)[U], uint4*, T) const
     {
-        if (!this->plain()) this->flip(word);
+        if (!this->all_whole()) this->flip(word);
     }
 };

@@ -1,4 +1,4 @@
-// The elements of a thread by number, and reductions over them, two elements at a time if they have
+// The elements of a thread by index, and reductions over them, two elements at a time if they have
 // 16 bits.
 #pragma once
 
@@ -22,7 +22,7 @@ __device__ unsigned extremum_of_pairs(unsigned a, unsigned b)
 // Elementwise maximum of `a` and the magnitudes of `b`, pairs of 16-bit numbers; if one is NaN, the
 // other.
 template <typename T>
-__device__ unsigned magnitude_of_pairs(unsigned a, unsigned b)
+__device__ unsigned max_magnitude_of_pairs(unsigned a, unsigned b)
 {
     if constexpr (__is_same(T, __half))
         asm("{.reg .b32 m; abs.f16x2 m, %1; max.f16x2 %0, %0, m;}" : "+r"(a) : "r"(b));
@@ -31,9 +31,9 @@ __device__ unsigned magnitude_of_pairs(unsigned a, unsigned b)
     return a;
 }
 
-// The elements of a thread: of U vectors of N, or (DOWN) of one column of U words, where each word
-// holds N columns of a row.
-template <typename A, typename T, int N, int U, bool DOWN = false>
+// The elements of a thread: of U vectors of N, or (COLUMN) of one column of U words, where each
+// word holds N columns of a row.
+template <typename A, typename T, int N, int U, bool COLUMN = false>
 struct Elements {
     static constexpr int WIDTH = N, COUNT = U;
     const Words<T, N> (&word)[U];
@@ -41,10 +41,12 @@ struct Elements {
 
     __device__ A operator()(int i) const
     {
-        return DOWN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N);
+        return COLUMN ? word[i].template value<A>(column) : word[i / N].template value<A>(i % N);
     }
 
-    // Whether any element from number `from` on is 0.
+    // Whether any element from index `from` on is 0. With COLUMN and 16-bit elements, `from` is 0.
+    // In a 16-bit half, adding 0x7fff carries to the highest bit exactly if the other bits are not
+    // 0.
     __device__ bool has_zero(int from) const
     {
         if constexpr (sizeof(T) == 2) {
@@ -53,14 +55,14 @@ struct Elements {
 #pragma unroll
             for (int i = 0; i < U * COUNT; ++i) {
                 const unsigned two = keep_here(word[i / COUNT].word[i % COUNT]) & 0x7fff7fff;
-                all &= (two | (DOWN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) +
+                all &= (two | (COLUMN ? 0 : ~__funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) & 0x7fff7fff)) +
                        0x7fff7fff;
             }
-            return DOWN ? !(all >> (16 * column + 15) & 1) : (all & 0x80008000) != 0x80008000;
+            return COLUMN ? !(all >> (16 * column + 15) & 1) : (all & 0x80008000) != 0x80008000;
         } else {
             bool some = false;
 #pragma unroll
-            for (int i = 0; i < (DOWN ? U : N * U); ++i) some = some || (i >= from && (*this)(i) == A(0));
+            for (int i = 0; i < (COLUMN ? U : N * U); ++i) some = some || (i >= from && (*this)(i) == A(0));
             return some;
         }
     }
@@ -75,11 +77,11 @@ struct Elements {
 #pragma unroll
         // keep_here: widened values are not reused for the copy.
         for (int i = 0; i < U * COUNT; ++i) kept[i] = keep_here(word[i / COUNT].word[i % COUNT]);
-        return f(reinterpret_cast<const T*>(kept) + column, DOWN ? 4 * COUNT / static_cast<int>(sizeof(T)) : 1);
+        return f(reinterpret_cast<const T*>(kept) + column, COLUMN ? 4 * COUNT / static_cast<int>(sizeof(T)) : 1);
     }
 
     // The minimum (LEAST) or maximum, two elements at a time; NaN if any is NaN. CUT: over elements
-    // from number `from` on.
+    // from index `from` on.
     template <bool LEAST, bool CUT>
     __device__ A extremum(int from) const
     {
@@ -95,11 +97,12 @@ struct Elements {
                            kept = CUT ? __funnelshift_lc(0, ~0u, max(16 * from - 32 * i, 0)) : ~0u;
             best.word[0] = extremum_of_pairs<T, LEAST>(best.word[0], two & kept | none & ~kept);
         }
-        if (!DOWN) best.word[0] = extremum_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
+        if (!COLUMN) best.word[0] = extremum_of_pairs<T, LEAST>(best.word[0], best.word[0] >> 16);
         return best.template value<A>(column);
     }
 
-    // Whether the magnitude of any element exceeds the limit. NaN does not.
+    // Whether the magnitude of any element exceeds the limit. NaN does not; nor does an infinite
+    // __half if the limit is at least 65504, the largest __half: the fast path finds it otherwise.
     __device__ bool exceeds(A limit) const
     {
         if (__is_same(T, __half) && limit >= A(65504)) return false;
@@ -107,14 +110,14 @@ struct Elements {
             Words<T, 2> most = {0};
 #pragma unroll
             for (int i = 0; i < U * Words<T, N>::COUNT; ++i)
-                most.word[0] = magnitude_of_pairs<T>(
+                most.word[0] = max_magnitude_of_pairs<T>(
                     most.word[0], word[i / Words<T, N>::COUNT].word[i % Words<T, N>::COUNT]);
-            if (DOWN) return most.template value<A>(column) > limit;
+            if (COLUMN) return most.template value<A>(column) > limit;
             return most.template value<A>(0) > limit || most.template value<A>(1) > limit;
         } else {
             bool some = false;
 #pragma unroll
-            for (int i = 0; i < (DOWN ? U : N * U); ++i) some = some || fabs((*this)(i)) > limit;
+            for (int i = 0; i < (COLUMN ? U : N * U); ++i) some = some || fabs((*this)(i)) > limit;
             return some;
         }
     }
@@ -122,6 +125,6 @@ struct Elements {
 
 // Whether X gives elements two at a time.
 template <typename X>
-constexpr bool kPairs = false;
-template <typename A, typename T, int N, int U, bool DOWN>
-constexpr bool kPairs<Elements<A, T, N, U, DOWN>> = sizeof(T) == 2;
+constexpr bool kIs16Bit = false;
+template <typename A, typename T, int N, int U, bool COLUMN>
+constexpr bool kIs16Bit<Elements<A, T, N, U, COLUMN>> = sizeof(T) == 2;

@@ -3,7 +3,7 @@
 
 #include "scan/state/split_state.cuh"
 
-// Whether a segment needs the fallback: its flags, combined, rule out every way of the fast path.
+// Whether a segment needs the fallback pass: the OR of its flags is kRejected.
 // Called by all lanes of a warp.
 __device__ inline bool needs_fallback(const ScanArgs& args, i64 segment, int flags_per_row)
 {
@@ -14,18 +14,18 @@ __device__ inline bool needs_fallback(const ScanArgs& args, i64 segment, int fla
     return __reduce_or_sync(0xffffffff, rejections) == kRejected;
 }
 
-// Grid-wide barrier; `times` counts the barriers of this launch from 1. Preconditions: all CTAs are
-// resident (cooperative launch), and *count is 0 before the launch.
-__device__ inline void grid_sync(int* count, unsigned times)
+// Grid-wide barrier; `barrier_number` counts the barriers of this launch from 1. Preconditions: all
+// CTAs are resident (cooperative launch), and *count is 0 before the launch.
+__device__ inline void grid_sync(int* count, unsigned barrier_number)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence();
         atomicAdd(count, 1);
-        unsigned times_met;
+        unsigned arrivals;
         do
-            asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(times_met) : "l"(count) : "memory");
-        while (times_met < times * gridDim.x);
+            asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(arrivals) : "l"(count) : "memory");
+        while (arrivals < barrier_number * gridDim.x);
     }
     __syncthreads();
 }
@@ -42,13 +42,13 @@ __device__ inline WorkItem& work_item()
     return shared;
 }
 
-// Whether the CTA has any work. In a fallback pass few CTAs look at all flags, as usually none is
-// set; a thread (or a warp, if a segment has several flags) looks at a segment. All threads of the
-// CTA must call it.
+// Whether the CTA has any work. A fallback pass has few CTAs, as usually no flag is set; together
+// (each alone, if splits are shared by CTAs) they read all flags, a thread per segment or, with
+// several flags per segment, a warp. All threads of the CTA must call it.
 __device__ inline bool has_work_item(const ScanArgs& args, int flags_per_row)
 {
-    const bool shared_rows = args.flags & kFallback && args.splits > 1;  // splits of a segment are shared by CTAs
-    const unsigned first = shared_rows ? 0 : blockIdx.x, stride = shared_rows ? 1 : gridDim.x,
+    const bool splits_shared = args.flags & kFallback && args.splits > 1;  // splits of a segment are shared by CTAs
+    const unsigned first = splits_shared ? 0 : blockIdx.x, stride = splits_shared ? 1 : gridDim.x,
                    readers = flags_per_row == 1 ? 1 : 32;
     bool some = !(args.flags & kFallback);
 #pragma unroll 1
@@ -67,12 +67,13 @@ __device__ void for_each_work_item(const ScanArgs& args, int flags_per_row, Each
 {
     unsigned& item = work_item().item;
     int& phase = work_item().phase;
-    const bool fallback = args.flags & kFallback, shared_rows = fallback && args.splits > 1;
+    const bool fallback = args.flags & kFallback, splits_shared = fallback && args.splits > 1;
+    // Outside a fallback pass, the loop over items runs once.
     const unsigned all = fallback ? static_cast<unsigned>(args.segments * args.splits) : blockIdx.x + 1;
     if (threadIdx.x == 0)
-        phase = shared_rows ? kUpsweepPrefix : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix);
+        phase = splits_shared ? kUpsweepPrefix : static_cast<int>(args.flags) & (kUpsweepPrefix | kUpsweepSuffix);
 #pragma unroll 1
-    for (unsigned times_met = 1;; ++times_met) {
+    for (unsigned barrier_number = 1;; ++barrier_number) {
         if (threadIdx.x == 0) item = blockIdx.x;
         __syncthreads();
 #pragma unroll 1
@@ -82,8 +83,8 @@ __device__ void for_each_work_item(const ScanArgs& args, int flags_per_row, Each
             if (threadIdx.x == 0) item += gridDim.x;
             __syncthreads();
         }
-        if (!shared_rows || phase == 0) return;
-        grid_sync(args.reject_flags + args.segments * flags_per_row, times_met);
-        if (threadIdx.x == 0) phase = phase == kUpsweepPrefix ? kUpsweepSuffix : 0;
+        if (!splits_shared || phase == kDownsweep) return;
+        grid_sync(args.reject_flags + args.segments * flags_per_row, barrier_number);
+        if (threadIdx.x == 0) phase = phase == kUpsweepPrefix ? kUpsweepSuffix : kDownsweep;
     }
 }

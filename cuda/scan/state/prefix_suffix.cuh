@@ -3,7 +3,7 @@
 //
 // This file: the functor contract of a scan kind, and warp scans of its states.
 //
-// Element i of a row, in scan order, with E_i the state of the elements before it:
+// Element i of a row, in scan order, with the prefix E_i, the state of the elements before it:
 //
 //     (w_i, c_i, E_{i+1}) = step(E_i, x_i)      R_i = dy_i + c_{i+1} R_{i+1}      dx_i = w_i R_i
 //
@@ -25,8 +25,6 @@
 //     SUFFIX_NEEDS_PREFIX      suffixes can be computed only after `enter`
 //     pad(args)                x of an element that does not exist
 //     FastPathFor<T>           the kind to try first for storage type T, or void (see KindDefaults)
-//     rejections(Prefix)       of a fast path: reasons why a prefix is out of its range
-//     base(first, largest)     with HAS_BASE: the base of a row, from its first elements
 //     ThreadScan<I, N, SEG>    I elements of a thread, stored N at a time, with
 //         begin(args)
 //         prefix(x, segment_heads)                    -> Prefix since the last segment head
@@ -35,15 +33,38 @@
 //         finish(suffix, x, y, segment_heads, store)  takes the suffix of everything after the thread;
 //                                                     calls store(c, dx of elements c * N ..)
 //
+// KindDefaults has the optional members. Some kinds have more members, which only kernels of such
+// kinds read:
+//
+//     IS_FAST              rejections(Prefix): why a prefix is out of range, as bits
+//                          ThreadScan::rejections: the same of a thread, complete after `finish`,
+//                          or after `suffix` with SUFFIX_NEEDS_PREFIX and without SEG
+//                          ACCEPTS_BOUNDED: whether there are two ways to be accepted (RowTile)
+//     ACCEPTS_BOUNDED      ThreadScan::begins_small(dx, segment_heads): whether a row begins with a
+//                          dx that is too small (RowTile with SEG)
+//     HAS_BASE             base(first, largest): the base of a row, given its first x and the
+//                          largest of the first few (column_pipelined, column_cluster; the base of
+//                          other kernels is the first x)
+//                          ThreadScan::base: the base, which the kernel sets after `begin`
+//     PREFIX_FROM_SUFFIX   ThreadScan::product: the prefix of the thread, set by `suffix`
+//     READS_RECORDS        ThreadScan::records: record flags, which the kernel sets after `begin`
+//     FINDS_RECORDS        ThreadScan::records: record flags, set by `enter`
+//                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
+//     Value is i64         index_of(args, position), and ThreadScan::records or
+//                          ThreadScan::find_records(...), which sets it from indices
+//                          (indices.cuh, ColumnTile)
+//
 // A kind need not be a gradient: kernels load y from the operand dy, x from x, and store to dx. A
-// scan forward has its state as Suffix, NEEDS_PREFIX false, and positions in reverse: with Value
-// void it has one input, and with Value Number two, such as h[k] = x[k] h[k-1] + y[k]. There is one
-// output, of the type of the inputs, and rows begin with the identity.
+// kind may also be a forward scan: its state is the Suffix, NEEDS_PREFIX is false, and the operands
+// are passed with their positions in reverse, so that the suffix runs from the first element. With
+// Value void it has one input, and with Value Number two, such as h[k] = x[k] h[k-1] + y[k]. There
+// is one output, of the type of the inputs, and rows begin with the identity.
 //
 // Bit i of `segment_heads` is set if element i begins a row. SEG: a segmented scan, where any
-// element may; otherwise at most one does. x(i) and y(i) are elements by number. The order of calls
-// is prefix, enter, suffix, finish if SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish; with
-// PREFIX_FROM_SUFFIX, suffix stands for both. The optional members are those of KindDefaults.
+// element may; otherwise at most one does. x(i) and y(i) are elements by index; x and y of a fast
+// path are Elements (elements.cuh). The order of calls is prefix, enter, suffix, finish if
+// SUFFIX_NEEDS_PREFIX, else prefix, suffix, enter, finish. With PREFIX_FROM_SUFFIX, suffix also
+// sets the prefix, and `prefix` is called only by walks that find nothing else.
 #pragma once
 
 #include <type_traits>
@@ -72,13 +93,13 @@ __device__ S shuffled(const S& s, Shuffle shuffle)
 }
 
 template <typename S>
-__device__ S from_below(const S& s, int distance)
+__device__ S shuffle_up(const S& s, int distance)
 {
     return shuffled(s, [=](unsigned w) { return __shfl_up_sync(0xffffffff, w, distance); });
 }
 
 template <typename S>
-__device__ S from_above(const S& s, int distance)
+__device__ S shuffle_down(const S& s, int distance)
 {
     return shuffled(s, [=](unsigned w) { return __shfl_down_sync(0xffffffff, w, distance); });
 }
@@ -95,7 +116,7 @@ __device__ typename K::Prefix inclusive_prefix(typename K::Prefix prefix, int re
 {
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
     for (int d = 1; d < 32; d *= 2) {
-        const auto left = from_below(prefix, d);
+        const auto left = shuffle_up(prefix, d);
         if (d <= reach) prefix = K::combine(left, prefix);
     }
     return prefix;
@@ -106,18 +127,20 @@ template <typename K>
 __device__ typename K::Suffix inclusive_suffix(typename K::Suffix suffix, int reach)
 {
     if constexpr (K::SEGMENTED_SUM) {
+        // The lanes from this one to `reach` above it whose suffix is closed. 2u << 31 is 0, so a
+        // reach of 31 gives all bits. Sums beyond the first closed lane are not added.
         const unsigned closed = __ballot_sync(0xffffffff, !suffix.open) >> threadIdx.x % 32 & (2u << reach) - 1;
         const int last = closed ? __ffs(closed) - 1 : reach;
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
-            const auto right = from_above(suffix.sum, d);
+            const auto right = shuffle_down(suffix.sum, d);
             if (d <= last) suffix.sum += right;
         }
         suffix.open = closed == 0;
     } else {
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
-            const auto right = from_above(suffix, d);
+            const auto right = shuffle_down(suffix, d);
             if (d <= reach) suffix = K::combine(suffix, right);
         }
     }
@@ -142,16 +165,17 @@ struct KindDefaults {
     static constexpr bool PREFIX_FROM_SUFFIX = false;  // ThreadScan::suffix also computes the prefix, in `product`
     static constexpr bool FINDS_RECORDS = false;  // record pass: the output is a bit for each element
     static constexpr bool READS_RECORDS = false;  // record flags are read in place of x
-    static constexpr bool STORES_ELEMENTS = false;  // ThreadScan keeps numbers of every element in registers
+    static constexpr bool KEEPS_ELEMENTS = false;  // ThreadScan keeps numbers of every element in registers
     static constexpr bool HAS_BASE = false;  // ThreadScan::base is an x near the beginning of the row
     static constexpr bool LONG_COMBINE = false;  // combine is long code: loops over it are not unrolled
     static constexpr bool SEGMENTED_SUM = false;  // a suffix is a sum that is open or closed: one vote finds segments
 
     static constexpr float PAD_Y = 0;  // y of an element that does not exist
 
-    // Elements of a thread, in COUNT vectors of WIDTH, whose values are recomputed from x at the end to save registers.
+    // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in
+    // `finish`, to save registers.
     template <int WIDTH, int COUNT>
-    static constexpr int RECOMPUTED = 0;
+    static constexpr int RECOMPUTED_ELEMENTS = 0;
 
     // The fast path for storage type T; void if there is none.
     template <typename T>
@@ -176,8 +200,8 @@ using FastPath = std::conditional_t<
 template <typename K>
 constexpr bool kHasFastPath = FastPath<K, float>::IS_FAST;
 
-// y of an element that does not exist. The default avoids a conversion, which the compiler does not
-// fold for 16-bit types.
+// y of an element that does not exist. T() for 0, as compilers do not fold the conversion to 16-bit
+// types.
 template <typename K, typename T>
 __device__ T pad_y()
 {
@@ -198,7 +222,9 @@ __device__ inline unsigned block_rejections(unsigned rejections)
            (__syncthreads_or(rejections & kRejectMagnitude) ? kRejectMagnitude : 0);
 }
 
-// The state that enters a tile (carry-in), updated as a CTA walks its tiles.
+// A prefix and a suffix that cross tiles: either the totals of the tiles that a CTA has walked so
+// far, or the carry-in of one tile. After the walk forward, `prefix` of the totals begins anew,
+// with the prefix before the split.
 template <typename K>
 struct RunningCarry {
     typename K::Prefix prefix;

@@ -1,7 +1,10 @@
-// Tile status: how CTAs that share a row exchange states through global memory (chained scan with
-// look-back). A state is cut into 16-byte status words of 12 data bytes and a flag; each word is
-// written and read atomically, so the flag guards the data of its word. Preconditions: words are 0
-// before the first launch, and the CTAs that wait for each other are resident.
+// Tile status: how CTAs that share a row exchange states through global memory, by look-back over
+// aggregates. Unlike in the decoupled look-back of CUB, no inclusive prefixes are published: each
+// CTA waits for the aggregates of all parts that it needs, and combines them itself.
+//
+// A state is cut into 16-byte status words of 12 data bytes and a flag; each word is written and
+// read atomically, so the flag guards the data of its word. Preconditions: the words are 0 when the
+// launch that publishes them begins, and the CTAs that wait for each other are resident.
 #pragma once
 
 #include "scan/state/prefix_suffix.cuh"
@@ -22,6 +25,7 @@ struct TileStatus {
         suffixes = prefixes + (K::NEEDS_PREFIX ? args.segments * args.splits * WORDS<Prefix> : 0);
     }
 
+    // Several lanes may publish the same state to the same words.
     template <typename S>
     static __device__ void publish(uint4* status, const S& s)
     {

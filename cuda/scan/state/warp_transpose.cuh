@@ -9,15 +9,16 @@
 // The elements of a warp: lane l owns those from l * I on, and lo..hi-1 exist. They belong to one
 // row, or to whole rows laid end to end.
 struct Span {
-    i64 row0, first;  // the (first) row, and the position of element 0 in it
+    // The (first) row, and the position in it of element 0 of the warp, negative if lo > 0.
+    i64 row0, first;
     int lo, hi;
-    bool many;  // several rows
+    bool several_rows;
 };
 
-// Loads the 16-byte vector `m` if m < end, else leaves `word` unchanged. Predicated: a branch costs
-// more than the access.
+// Loads the 16-byte vector that begins with element `m` if m < end, else leaves `word` unchanged.
+// Predicated: a branch costs more than the access.
 template <typename T, int V>
-__device__ void load_before(int end, int m, Words<T, V>& word, const char* from)
+__device__ void load_if_below(int end, int m, Words<T, V>& word, const char* from)
 {
     unsigned(&w)[4] = word.word;
     asm volatile("{ .reg .pred there; setp.lt.s32 there, %4, %5; @there ld.global.v4.u32 {%0, %1, %2, %3}, [%6]; }"
@@ -26,7 +27,7 @@ __device__ void load_before(int end, int m, Words<T, V>& word, const char* from)
 }
 
 template <typename T, int V>
-__device__ void store_before(int end, int m, const Words<T, V>& word, char* to)
+__device__ void store_if_below(int end, int m, const Words<T, V>& word, char* to)
 {
     const unsigned(&w)[4] = word.word;
     asm volatile("{ .reg .pred there; setp.lt.s32 there, %0, %1; @there st.global.v4.u32 [%6], {%2, %3, %4, %5}; }" ::"r"(m), "r"(end),
@@ -35,46 +36,48 @@ __device__ void store_before(int end, int m, const Words<T, V>& word, char* to)
 }
 
 // One operand, U vectors of 16 bytes a thread; `smem` is the shared memory of the warp. VECTORIZED:
-// only whole vectors exist, from element 0 on, and they are aligned unless the operand repeats one
-// number. MISALIGNED: vectors are aligned, but elements before lo and from hi on do not exist.
-template <typename T, int U, bool VECTORIZED = false, bool MISALIGNED = false>
+// all vectors are aligned (unless the operand has stride 0) and whole, from element 0 on. With
+// PARTIAL_ENDS the first and the last vector may hold elements of other rows, before lo and from hi
+// on.
+template <typename T, int U, bool VECTORIZED = false, bool PARTIAL_ENDS = false>
 struct WarpTransposeIO {
     static constexpr int V = 16 / sizeof(T), I = U * V;
-    static constexpr bool WHOLE = VECTORIZED && !MISALIGNED;
+    static constexpr bool WHOLE = VECTORIZED && !PARTIAL_ENDS;
     using Vector = Words<T, V>;
 
     const ScanArgs& args;
     const Strided& operand;
-    const Span& at;
-    T* p;  // element 0 of the warp
-    bool wide;
+    const Span& span;
+    T* p;               // element 0 of the warp
+    bool vectorizable;  // order and alignment in memory allow 16-byte accesses
 
-    __device__ WarpTransposeIO(const ScanArgs& args, const Strided& operand, const Span& at, i64 place)
-        : args(args), operand(operand), at(at)
+    __device__ WarpTransposeIO(const ScanArgs& args, const Strided& operand, const Span& span, i64 offset)
+        : args(args), operand(operand), span(span)
     {
-        p = reinterpret_cast<T*>(operand.data) + place +
-            (!VECTORIZED  ? at.first * operand.step
-             : backward() ? -at.first
-                          : at.first);
-        wide = VECTORIZED ||
-               (contiguous() && (operand.step == 1 || operand.step == -1) && aligned<16>(backward() ? p - (V - 1) : p));
+        p = reinterpret_cast<T*>(operand.data) + offset +
+            (!VECTORIZED  ? span.first * operand.step
+             : backward() ? -span.first
+                          : span.first);
+        vectorizable = VECTORIZED || (contiguous() && (operand.step == 1 || operand.step == -1) &&
+                                      aligned<16>(backward() ? p - (V - 1) : p));
     }
 
     static __device__ int lane() { return threadIdx.x % 32; }
     __device__ bool contiguous() const
     {
-        return !at.many || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step);
+        return !span.several_rows || args.dims == 0 || (args.dims == 1 && operand.stride[0] == args.n * operand.step);
     }
     __device__ bool backward() const { return operand.step < 0; }
 
-    // Vector m of the warp holds elements m * V ..
+    // Whether vector m of the warp, elements m * V .., exists whole and can be accessed at once.
     __device__ bool whole(int m) const
     {
-        return WHOLE ? m * V < at.hi : wide && m * V >= at.lo && m * V + V <= at.hi;
+        return WHOLE ? m * V < span.hi : vectorizable && m * V >= span.lo && m * V + V <= span.hi;
     }
-    __device__ bool plain() const
+    // Whether all vectors of the warp are whole and run forward.
+    __device__ bool all_whole() const
     {
-        return wide && operand.step > 0 && (WHOLE || at.lo == 0) && at.hi >= 32 * I;
+        return vectorizable && operand.step > 0 && (WHOLE || span.lo == 0) && span.hi >= 32 * I;
     }
     __device__ T* vector(int m) const { return p + (backward() ? -m * V - (V - 1) : m * V); }
     // Vector u * 32 + lane(), by one addition.
@@ -86,11 +89,11 @@ struct WarpTransposeIO {
 
     __device__ T* element(int k) const
     {
-        if (repeats()) return p - at.first;
+        if (repeats()) return p - span.first;
         if (contiguous()) return p + k * operand.step;
-        const int n = static_cast<int>(args.n), r = (k - at.lo) / n;
-        return reinterpret_cast<T*>(operand.data) + place_of(args, operand, at.row0 + r) +
-               (k - at.lo - r * n) * operand.step;
+        const int n = static_cast<int>(args.n), r = (k - span.lo) / n;
+        return reinterpret_cast<T*>(operand.data) + offset_of(args, operand, span.row0 + r) +
+               (k - span.lo - r * n) * operand.step;
     }
 
     // Calls f(u, address) for the striped vectors of this lane. For packed rows, which seldom fill
@@ -108,8 +111,8 @@ struct WarpTransposeIO {
     // not exist.
     __device__ void start(Vector (&word)[U], T pad) const
     {
-        if (plain()) {
-            if (WHOLE && at.many) __syncwarp();  // keeps the compiler from predicating the whole branch
+        if (all_whole()) {
+            if (WHOLE && span.several_rows) __syncwarp();  // keeps the compiler from predicating the whole branch
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].load(p + (u * 32 + lane()) * V);
             return;
@@ -117,9 +120,9 @@ struct WarpTransposeIO {
 #pragma unroll
         for (int u = 0; u < U; ++u)
             for (int v = 0; v < V; ++v) word[u].set(v, pad);
-        if (WHOLE && at.many) {
+        if (WHOLE && span.several_rows) {
             for_each_lane_vector(
-                [&](int u, const char* from) { load_before(at.hi, (u * 32 + lane()) * V, word[u], from); });
+                [&](int u, const char* from) { load_if_below(span.hi, (u * 32 + lane()) * V, word[u], from); });
             return;
         }
 #pragma unroll
@@ -132,7 +135,7 @@ struct WarpTransposeIO {
 
     __device__ void repeat(Vector (&word)[U], T pad) const
     {
-        const T all = p[-at.first];
+        const T all = p[-span.first];
 #pragma unroll
         for (int u = 0; u < U; ++u)
 #pragma unroll
@@ -145,57 +148,59 @@ struct WarpTransposeIO {
     __device__ void for_each_partial_element(const F& f) const
     {
         if constexpr (WHOLE) {
-        } else if (!wide) {
+        } else if (!vectorizable) {
 #pragma unroll 1
             for (int k = lane(); k < 32 * I; k += 32) f(k);
-        } else if ((at.lo | at.hi) % V) {
-            const int k = lane() < V ? (at.lo & -V) + lane() : (at.hi & -V) + lane() - V;
+        } else if ((span.lo | span.hi) % V) {
+            // V lanes take the vector that holds lo, and the next V lanes the one that holds hi.
+            const int k = lane() < V ? (span.lo & -V) + lane() : (span.hi & -V) + lane() - V;
             if (lane() < 2 * V && k < 32 * I && !whole(k / V)) f(k);
         }
     }
 
-    // Completes the load: fills partial vectors, and transposes to blocked order in scan order.
+    // Completes the load: fills partial vectors, and transposes to blocked order; afterwards
+    // elements are in scan order.
     __device__ void finish(Vector (&word)[U], uint4* smem, T pad) const
     {
         __syncwarp();
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].store(striped(smem, u));
-        if (!WHOLE && !plain()) {
+        if (!WHOLE && !all_whole()) {
             __syncwarp();
-            for_each_partial_element([&](int k) { slot(smem, k) = k >= at.lo && k < at.hi ? *element(k) : pad; });
+            for_each_partial_element([&](int k) { slot(smem, k) = k >= span.lo && k < span.hi ? *element(k) : pad; });
         }
         __syncwarp();
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(blocked(smem, u));
-        if (!plain()) flip(word);
+        if (!all_whole()) flip(word);
     }
 
     // Transposes to striped order and stores. `own` is the lane; hide it by keep_here to recompute
     // addresses instead of keeping them in registers since the load.
     __device__ void store(Vector (&word)[U], uint4* smem, int own = lane()) const
     {
-        if (!plain()) flip(word);
+        if (!all_whole()) flip(word);
         __syncwarp();
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].store(blocked(smem, u, own));
         __syncwarp();
 #pragma unroll
         for (int u = 0; u < U; ++u) word[u].load(striped(smem, u));
-        if (plain()) {
-            if (WHOLE && at.many) __syncwarp();
+        if (all_whole()) {
+            if (WHOLE && span.several_rows) __syncwarp();
 #pragma unroll
             for (int u = 0; u < U; ++u) word[u].store(p + (u * 32 + lane()) * V);
             return;
         }
-        if (WHOLE && at.many) {
-            for_each_lane_vector([&](int u, char* to) { store_before(at.hi, (u * 32 + lane()) * V, word[u], to); });
+        if (WHOLE && span.several_rows) {
+            for_each_lane_vector([&](int u, char* to) { store_if_below(span.hi, (u * 32 + lane()) * V, word[u], to); });
             return;
         }
 #pragma unroll
         for (int u = 0; u < U; ++u)
             if (whole(u * 32 + lane())) word[u].store(lane_vector(u));
         for_each_partial_element([&](int k) {
-            if (k >= at.lo && k < at.hi) *element(k) = slot(smem, k);
+            if (k >= span.lo && k < span.hi) *element(k) = slot(smem, k);
         });
     }
 
@@ -203,7 +208,7 @@ struct WarpTransposeIO {
     __device__ void fetch(Vector (&word)[U], T pad) const
     {
         start(word, pad);
-        if (plain()) return;
+        if (all_whole()) return;
 #pragma unroll
         for (int u = 0; u < U; ++u) {
             const int m = u * 32 + lane();
@@ -212,7 +217,7 @@ struct WarpTransposeIO {
                 continue;
             }
             if (WHOLE) continue;
-            const int most = at.hi - m * V, least = at.lo - m * V;
+            const int most = span.hi - m * V, least = span.lo - m * V;
 #pragma unroll
             for (int v = 0; v < V; ++v)
                 if (v >= least && v < most) word[u].replace(v, *element(m * V + v));
@@ -222,10 +227,10 @@ struct WarpTransposeIO {
     __device__ void put(const Vector& word, int u) const
     {
         const int m = u * 32 + lane();
-        if (plain()) return word.store(p + m * V);
+        if (all_whole()) return word.store(p + m * V);
         if (whole(m)) return (backward() ? flipped(word) : word).store(vector(m));
         if (WHOLE) return;
-        const int most = at.hi - m * V, least = at.lo - m * V;
+        const int most = span.hi - m * V, least = span.lo - m * V;
 #pragma unroll
         for (int v = 0; v < V; ++v)
             if (v >= least && v < most) *element(m * V + v) = word.get(v);
@@ -234,7 +239,7 @@ struct WarpTransposeIO {
     // Reverses vectors if memory order is the reverse of scan order.
     __device__ void flip(Vector (&word)[U]) const
     {
-        if (!wide || !backward()) return;
+        if (!vectorizable || !backward()) return;
 #pragma unroll
         for (int u = 0; u < U; ++u)
             if (whole(lane() * U + u)) word[u] = flipped(word[u]);
@@ -272,7 +277,7 @@ struct WarpTransposeIO {
 };
 
 // Hides the words from the compiler, so that widened values are recomputed instead of being kept in
-// registers.
+// registers. For 16-bit types only: wider ones are not converted.
 template <typename T, int N, int U>
 __device__ void rematerialize(Words<T, N> (&word)[U])
 {

@@ -9,44 +9,45 @@ struct ColumnIO {
     using Vector = Words<T, W>;
 
     const ScanArgs& args;
-    int x, y;  // position of the thread in its panel
-    int held;  // columns of the panel that exist
+    int x, y;             // position of the thread in its panel
+    int columns_present;  // of the panel
     i64 segment;
-    Places at;  // offsets of the first element of the thread in tile 0
+    Offsets offsets;  // of the first element of the thread in tile 0
 
     // `item` is a split of a panel, or a CTA with several panels.
     __device__ ColumnIO(const ScanArgs& args, unsigned item) : args(args)
     {
-        const int wide = power_of(threads_across()), high = power_of(threads_down()), above = threadIdx.x >> wide;
+        const int log2_across = log2_of(threads_across()), log2_down = log2_of(threads_down()),
+                  thread_row = threadIdx.x >> log2_across;
         x = threadIdx.x & (threads_across() - 1);
-        y = above & (threads_down() - 1);
-        if (alone())  // several panels in a CTA
-            segment = (static_cast<i64>(item) * blockDim.x >> wide + high) + (above >> high);
+        y = thread_row & (threads_down() - 1);
+        if (panel_in_warp())  // several panels in a CTA
+            segment = (static_cast<i64>(item) * blockDim.x >> log2_across + log2_down) + (thread_row >> log2_down);
         else
             segment = args.splits == 1 ? item : item / static_cast<unsigned>(args.splits);
-        const i64 side = (args.extent[0] + columns() - 1) >> (wide + power_of(W)),
-                  outer = side == 1 ? segment : segment / side;
-        const i64 column = (segment - outer * side) * columns();
-        held = segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns())))
-                                       : 0;
-        const Places place = Places::of(args, 1, held > 0 ? outer : 0);
+        const i64 panels_across = (args.extent[0] + columns() - 1) >> (log2_across + log2_of(W)),
+                  outer = panels_across == 1 ? segment : segment / panels_across;
+        const i64 column = (segment - outer * panels_across) * columns();
+        columns_present =
+            segment < args.segments ? static_cast<int>(min(args.extent[0] - column, static_cast<i64>(columns()))) : 0;
+        const Offsets panel = Offsets::of(args, 1, columns_present > 0 ? outer : 0);
         const auto first = [&](const Strided& operand, i64 from) {
             return from + (column + x * W) * operand.stride[0] + y * R * operand.step;
         };
-        at = {first(args.dy, place.dy), first(args.x, place.x), first(args.dx, place.dx)};
+        offsets = {first(args.dy, panel.dy), first(args.x, panel.x), first(args.dx, panel.dx)};
     }
 
     // The logarithm of a power of two.
-    static __device__ int power_of(int n) { return 31 - __clz(n); }
+    static __device__ int log2_of(int n) { return 31 - __clz(n); }
     __device__ int threads_across() const { return static_cast<int>(args.threads_across); }
     __device__ int threads_down() const { return static_cast<int>(args.threads_down); }
     __device__ int columns() const { return threads_across() * W; }
 
-    // Whether a panel is part of a warp.
-    __device__ bool alone() const { return threads_across() * threads_down() <= 32; }
+    // Whether a warp holds whole panels, one or several, so that a panel needs no shared memory.
+    __device__ bool panel_in_warp() const { return threads_across() * threads_down() <= 32; }
 
     // Whether column v of the thread exists.
-    __device__ bool has(int v) const { return x * W + v < held; }
+    __device__ bool has(int v) const { return x * W + v < columns_present; }
 
     // The number of rows of a tile that the thread has.
     __device__ int count(i64 tile) const
@@ -64,7 +65,7 @@ struct ColumnIO {
     }
 
     // Whether the columns of this thread are one aligned access in every row.
-    __device__ bool wide(const Strided& operand, const T* q) const
+    __device__ bool vectorizable(const Strided& operand, const T* q) const
     {
         return has(W - 1) && operand.stride[0] == 1 && aligned<W * sizeof(T)>(q) && operand.step % W == 0;
     }
@@ -73,7 +74,7 @@ struct ColumnIO {
     __device__ void load(const Strided& operand, i64 from, i64 tile, int n, Vector (&word)[R], T pad) const
     {
         const T* q = first<T>(operand, from, tile);
-        const bool all = wide(operand, q);
+        const bool all = vectorizable(operand, q);
         if (all && n == R) {
 #pragma unroll
             for (int r = 0; r < R; ++r, q += operand.step) word[r].load(q);
@@ -96,8 +97,8 @@ struct ColumnIO {
 
     __device__ void store(const Vector (&word)[R], i64 tile, int n) const
     {
-        T* q = first<T>(args.dx, at.dx, tile);
-        const bool all = wide(args.dx, q);
+        T* q = first<T>(args.dx, offsets.dx, tile);
+        const bool all = vectorizable(args.dx, q);
         if (all && n == R) {
 #pragma unroll
             for (int r = 0; r < R; ++r, q += args.dx.step) word[r].store(q);

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "scan/state/fallback.cuh"
+#include "scan/state/warp_transpose.cuh"
 #include "scan/tile/column_io.cuh"
-#include "scan/tile/row_tile.cuh"
 
 // Columns and rows that a thread owns: few columns, as each needs its own states.
 template <typename K, typename T>
@@ -20,31 +20,32 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     using A = typename K::Number;
     using Prefix = typename K::Prefix;
     using Suffix = typename K::Suffix;
-    static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
+    static constexpr bool READS_X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Vector = Words<T, W>;
 
     // Shared memory: the carry-in, then the totals of each warp. Thread c owns the prefix of column
-    // c; counted from the last thread, thread c owns its suffix.
+    // c, and the thread c places before the last owns its suffix, so that both are computed at
+    // once.
     struct CarryIn {  // carry-in of the tile, [column]
         Uninitialized<Prefix, K::NEEDS_PREFIX ? COLUMNS : 1> prefixes;
         Uninitialized<typename K::Carry, COLUMNS> suffixes;
     };
-    struct Own {  // totals of a warp, [column]; then what enters the warp
+    struct WarpStates {  // totals of a warp, [column]; then what enters the warp
         Uninitialized<Prefix, K::NEEDS_PREFIX ? COLUMNS : 1> prefixes;
         Uninitialized<Suffix, COLUMNS> suffixes;
     };
 
     using Base = ColumnIO<T, W, R>;
-    using Base::args, Base::x, Base::y, Base::segment, Base::at, Base::threads_across, Base::threads_down,
-        Base::columns, Base::alone, Base::has, Base::count;
+    using Base::args, Base::x, Base::y, Base::segment, Base::offsets, Base::threads_across, Base::threads_down,
+        Base::columns, Base::panel_in_warp, Base::has, Base::count;
     CarryIn& carry_in;
-    Own* own;  // [warp]
+    WarpStates* warp_states;  // [warp]
 
     __device__ ColumnTile(const ScanArgs& args, uint4* smem)
         : Base(args, item()),
           carry_in(*reinterpret_cast<CarryIn*>(smem)),
-          own(reinterpret_cast<Own*>(smem + (sizeof(CarryIn) + 15) / 16))
+          warp_states(reinterpret_cast<WarpStates*>(smem + (sizeof(CarryIn) + 15) / 16))
     {
     }
 
@@ -68,23 +69,23 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
 
     // ----------------------------------------------------------------------------------------- exchange between warps
 
-    // Exclusive scan of the totals of the warps, in shared memory; `before` is the prefix of the
-    // tile in its split. Returns the combined suffix of the tile to threads with
+    // Exclusive scan of the totals of the warps, in shared memory; `before` is the prefix before
+    // the tile in its split. Returns the combined suffix of the tile to threads with
     // owns_suffix_column().
     template <bool PREFIXES, bool SUFFIXES, bool ONE>
     __device__ Suffix exchange(const Prefix& before) const
     {
         const int warps = blockDim.x / 32;
         Suffix all = K::Suffix::identity();
-        if (alone()) return all;
+        if (panel_in_warp()) return all;
         __syncthreads();
         if constexpr (PREFIXES) {
             if (const int c = threadIdx.x; owns_column()) {
                 Prefix sum = ONE ? before : K::combine(carry_in.prefixes[c], before);
 #pragma unroll (K::LONG_COMBINE ? 1 : 4)
                 for (int w = 0; w < warps; ++w) {
-                    const Prefix total = own[w].prefixes[c];
-                    own[w].prefixes[c] = sum;
+                    const Prefix total = warp_states[w].prefixes[c];
+                    warp_states[w].prefixes[c] = sum;
                     sum = K::combine(sum, total);
                 }
             }
@@ -94,8 +95,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 Suffix sum = ONE ? K::Suffix::identity() : K::from_carry(carry_in.suffixes[c]);
 #pragma unroll (K::LONG_COMBINE ? 1 : 4)
                 for (int w = warps - 1; w >= 0; --w) {
-                    const Suffix last = own[w].suffixes[c];
-                    own[w].suffixes[c] = sum;
+                    const Suffix last = warp_states[w].suffixes[c];
+                    warp_states[w].suffixes[c] = sum;
                     if (!ONE) all = K::combine(last, all);
                     sum = K::combine(last, sum);
                 }
@@ -112,31 +113,32 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     __device__ Prefix exclusive_prefix(const Prefix& prefix, int v) const
     {
         // Lanes before this one that share its panel.
-        const int lane = threadIdx.x % 32, reach = alone() ? y * threads_across() : lane;
+        const int lane = threadIdx.x % 32, reach = panel_in_warp() ? y * threads_across() : lane;
         Prefix all = prefix, next = K::Prefix::identity();
 #pragma unroll 1
         for (int d = threads_across(); d < 32; d *= 2) {
-            const Prefix left = from_below(all, d);
+            const Prefix left = shuffle_up(all, d);
             if (d <= reach) all = K::combine(left, all);
         }
-        if (threads_across() < 32) next = from_below(all, threads_across());
+        if (threads_across() < 32) next = shuffle_up(all, threads_across());
         if (reach < threads_across()) next = K::Prefix::identity();
-        if (!alone() && lane >= 32 - threads_across()) own[threadIdx.x / 32].prefixes[x * W + v] = all;
+        if (!panel_in_warp() && lane >= 32 - threads_across()) warp_states[threadIdx.x / 32].prefixes[x * W + v] = all;
         return next;
     }
 
     __device__ Suffix exclusive_suffix(const Suffix& suffix, int v) const
     {
-        const int lane = threadIdx.x % 32, reach = alone() ? (threads_down() - 1 - y) * threads_across() : 31 - lane;
+        const int lane = threadIdx.x % 32,
+                  reach = panel_in_warp() ? (threads_down() - 1 - y) * threads_across() : 31 - lane;
         Suffix all = suffix, next = K::Suffix::identity();
 #pragma unroll 1
         for (int d = threads_across(); d < 32; d *= 2) {
-            const Suffix right = from_above(all, d);
+            const Suffix right = shuffle_down(all, d);
             if (d <= reach) all = K::combine(all, right);
         }
-        if (threads_across() < 32) next = from_above(all, threads_across());
+        if (threads_across() < 32) next = shuffle_down(all, threads_across());
         if (reach < threads_across()) next = K::Suffix::identity();
-        if (!alone() && lane < threads_across()) own[threadIdx.x / 32].suffixes[x * W + v] = all;
+        if (!panel_in_warp() && lane < threads_across()) warp_states[threadIdx.x / 32].suffixes[x * W + v] = all;
         return next;
     }
 
@@ -144,11 +146,11 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     __device__ void advance_prefix() const
     {
         const int c = threadIdx.x, warps = blockDim.x / 32;
-        if (!alone()) __syncthreads();
+        if (!panel_in_warp()) __syncthreads();
         if (owns_column()) {
             Prefix sum = carry_in.prefixes[c];
 #pragma unroll 4
-            for (int w = 0; w < warps; ++w) sum = K::combine(sum, own[w].prefixes[c]);
+            for (int w = 0; w < warps; ++w) sum = K::combine(sum, warp_states[w].prefixes[c]);
             carry_in.prefixes[c] = sum;
         }
         __syncthreads();
@@ -164,9 +166,9 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                    prefix_only = K::NEEDS_PREFIX && phase == kUpsweepPrefix;
         const int n = count(tile);
         Vector xs[R], ys[R];
-        if constexpr (X) this->load(args.x, at.x, tile, n, xs, static_cast<T>(K::pad(args)));
+        if constexpr (READS_X) this->load(args.x, offsets.x, tile, n, xs, static_cast<T>(K::pad(args)));
         if (!prefix_only)
-            this->load(args.dy, at.dy, tile, n, ys, pad_y<K, T>());
+            this->load(args.dy, offsets.dy, tile, n, ys, pad_y<K, T>());
         else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
         Prefix before;  // of the column that the thread owns
@@ -189,7 +191,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
 #pragma unroll
         for (int v = 0; v < W; ++v) {
             thread[v].begin(args);
-            if constexpr (INDEX) take(thread[v], v, tile, segment_heads);
+            if constexpr (INDEX) find_records(thread[v], v, tile, segment_heads);
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
@@ -214,7 +216,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             rematerialize(xs);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!alone()) prefix[v] = K::combine(own[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
+                if (!panel_in_warp())
+                    prefix[v] = K::combine(warp_states[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
                 thread[v].enter(prefix[v], xv(v), yv(v), segment_heads);
             }
         }
@@ -224,11 +227,13 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         }
         unsigned rejections = 0;
         if (phase != kUpsweepSuffix) {
-            if constexpr (X) rematerialize(xs);
+            if constexpr (READS_X) rematerialize(xs);
             rematerialize(ys);
 #pragma unroll
             for (int v = 0; v < W; ++v) {
-                if (!alone()) suffix[v] = K::combine(suffix[v], own[threadIdx.x / 32].suffixes[x * W + v]);
+                if (!panel_in_warp())
+                    suffix[v] = K::combine(suffix[v], warp_states[threadIdx.x / 32].suffixes[x * W + v]);
+                // Columns that do not exist must not be rejected for a small first dx.
                 thread[v].finish(
                     suffix[v], xv(v), yv(v), K::IS_FAST && !has(v) ? 0 : segment_heads, [&](int c, const A(&dx)[N]) {
 #pragma unroll
@@ -236,13 +241,14 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                     });
                 if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
             }
+            // Without kRejectMagnitude in any thread the first barrier alone accepts the panel.
             if constexpr (ONE && K::IS_FAST) {
                 rejections = __syncthreads_or(rejections & kRejectMagnitude) ? block_rejections(rejections) : 0;
                 if (rejections == kRejected) return rejections;
             }
             this->store(ys, tile, n);
         }
-        if (!ONE && !alone() && owns_suffix_column())
+        if (!ONE && !panel_in_warp() && owns_suffix_column())
             carry_in.suffixes[suffix_column()] = K::combine(K::to_carry(all), carry_in.suffixes[suffix_column()]);
         return rejections;
     }
@@ -250,18 +256,19 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     // The first x of column v of the thread.
     __device__ A base_of(int v) const
     {
-        const i64 place = at.x - y * R * args.x.step + v * args.x.stride[0];
-        return has(v) ? widen<A>(reinterpret_cast<const T*>(args.x.data)[place]) : A(0);
+        const i64 offset = offsets.x - y * R * args.x.step + v * args.x.stride[0];
+        return has(v) ? widen<A>(reinterpret_cast<const T*>(args.x.data)[offset]) : A(0);
     }
 
-    __device__ void take(ThreadScan& thread, int v, i64 tile, unsigned segment_heads) const
+    __device__ void find_records(ThreadScan& thread, int v, i64 tile, unsigned segment_heads) const
     {
-        const i64* q = Base::template first<i64>(args.x, at.x, tile) + v * args.x.stride[0];
+        const i64* q = Base::template first<i64>(args.x, offsets.x, tile) + v * args.x.stride[0];
         const int n = has(v) ? count(tile) : 0;
         const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
-        const i64 side = (args.extent[0] + columns() - 1) / columns(), outer = side == 1 ? segment : segment / side;
-        const i64 column = (segment - outer * side) * columns() + x * W + v;
-        thread.take(
+        const i64 panels_across = (args.extent[0] + columns() - 1) / columns(),
+                  outer = panels_across == 1 ? segment : segment / panels_across;
+        const i64 column = (segment - outer * panels_across) * columns() + x * W + v;
+        thread.find_records(
             args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, outer * args.extent[0] + column, row0,
             before);
     }

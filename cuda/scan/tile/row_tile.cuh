@@ -8,6 +8,7 @@
 
 #include "common/async_copy.cuh"
 #include "scan/state/direct_load.cuh"
+#include "scan/state/warp_transpose.cuh"
 
 // 16-byte vectors of each operand that a thread of row_packed owns. A fast path owns the most; the
 // general kind behind it, whose code is long and seldom run, half as many unless T is float64.
@@ -17,7 +18,8 @@ constexpr int kPackedVectors = K::IS_FAST ? kRowPackedVectors : K::Tuning::ROW_P
 // Whether a kind computes much for each byte: on GPUs with much bandwidth, full warps are then
 // worth code of their own.
 template <typename K, typename T>
-constexpr bool kComputeBound = K::IS_FAST && K::STORES_ELEMENTS && sizeof(T) == 2;
+constexpr bool kComputeBound = K::IS_FAST && K::KEEPS_ELEMENTS && sizeof(T) == 2;
+// GPUs with much memory bandwidth per SM: compute capability from 9.0 and below 12.0.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
 constexpr bool kBandwidthRich = false;
 #else
@@ -28,13 +30,13 @@ constexpr int kComputeBoundThreads = 2 * kRowResidentThreads;  // threads per SM
 
 template <typename K>
 struct RowShared {
-    Uninitialized<typename K::Prefix, 32> prefixes;  // totals of warps
-    Uninitialized<typename K::Suffix, 32> suffixes;
-    Uninitialized<typename K::Prefix, 1> prefix;  // carry-in of the tile
-    Uninitialized<typename K::Suffix, 1> suffix;
+    Uninitialized<typename K::Prefix, 32> warp_prefixes;  // totals of warps
+    Uninitialized<typename K::Suffix, 32> warp_suffixes;
+    Uninitialized<typename K::Prefix, 1> carry_prefix;  // carry-in of the tile
+    Uninitialized<typename K::Suffix, 1> carry_suffix;
 };
 
-template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool MISALIGNED = false>
+template <typename K, typename T, bool SEG, bool TILED, bool VECTORIZED = false, bool PARTIAL_ENDS = false>
 struct RowTile {
     using A = typename K::Number;
     using Prefix = typename K::Prefix;
@@ -44,17 +46,18 @@ struct RowTile {
                              : SEG ? kPackedVectors<K, T>
                                    : K::Tuning::ROW_RESIDENT_VECTORS[sizeof(T) / 4],
                          I = U * V;
-    static constexpr bool X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
-    static constexpr bool STRIPED = !X && !INDEX;  // a row needs no shared memory
+    static constexpr bool READS_X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
+    // Kinds that do not read x: row_resident scans them in striped order, without shared memory.
+    static constexpr bool STRIPED = !READS_X && !INDEX;
     using Input = std::conditional_t<
-        X && VECTORIZED && !MISALIGNED && U * 16 == 32, DirectLoadIO<T, U>,
-        WarpTransposeIO<T, U, VECTORIZED, MISALIGNED>>;
+        READS_X && VECTORIZED && !PARTIAL_ENDS && U * 16 == 32, DirectLoadIO<T, U>,
+        WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>>;
     using ThreadScan = typename K::template ThreadScan<I, V, SEG>;
     using Vector = Words<T, V>;
 
     const ScanArgs& args;
     RowShared<K>* shared;
-    int from, to;               // the warps that share the row
+    int first_warp, end_warp;   // the warps that share the row
     RunningCarry<K>* carry_in;  // in shared memory
 
     // The combined states of all warps of the CTA, in every lane of a warp.
@@ -65,7 +68,7 @@ struct RowTile {
         S s = smem[min(lane, warps - 1)];
 #pragma unroll (K::LONG_COMBINE ? 1 : 5)
         for (int d = 1; d < 32; d *= 2) {
-            const S next = from_above(s, d);
+            const S next = shuffle_down(s, d);
             if (lane + d < warps) s = K::combine(s, next);
         }
         return from_lane(s, 0);
@@ -77,9 +80,10 @@ struct RowTile {
     {
         const int lane = threadIdx.x % 32;
         S s = lane < count ? smem[lane] : identity;
-#pragma unroll (K::IS_FAST && K::STORES_ELEMENTS ? 5 : 1)
-        for (int d = 1; d < (K::IS_FAST && K::STORES_ELEMENTS ? kRowResidentThreads / 32 : to - from); d *= 2) {
-            const S next = from_above(s, d);
+#pragma unroll (K::IS_FAST && K::KEEPS_ELEMENTS ? 5 : 1)
+        for (int d = 1; d < (K::IS_FAST && K::KEEPS_ELEMENTS ? kRowResidentThreads / 32 : end_warp - first_warp);
+             d *= 2) {
+            const S next = shuffle_down(s, d);
             s = lane + d < 32 ? combine(s, next) : s;
         }
         return from_lane(s, 0);
@@ -89,57 +93,59 @@ struct RowTile {
     __device__ Prefix prefix_of_warps(int warp) const
     {
         return combined(
-            &shared->prefixes[from], warp - from, K::Prefix::identity(),
+            &shared->warp_prefixes[first_warp], warp - first_warp, K::Prefix::identity(),
             [](const Prefix& l, const Prefix& r) { return K::combine(l, r); });
     }
     __device__ Suffix suffix_of_warps(int warp) const
     {
         return combined(
-            &shared->suffixes[warp + 1], to - 1 - warp, K::Suffix::identity(),
+            &shared->warp_suffixes[warp + 1], end_warp - 1 - warp, K::Suffix::identity(),
             [](const Suffix& l, const Suffix& r) { return K::combine(l, r); });
     }
 
     // The prefix of everything before this thread, given that of the lanes before it.
     __device__ Prefix prefix_before(const Prefix& in_warp) const
     {
-        if (SEG || (!TILED && to - from == 1)) return in_warp;
+        if (SEG || (!TILED && end_warp - first_warp == 1)) return in_warp;
         const Prefix preceding = prefix_of_warps(threadIdx.x / 32);
-        return K::combine(TILED ? K::combine(shared->prefix[0], preceding) : preceding, in_warp);
+        return K::combine(TILED ? K::combine(shared->carry_prefix[0], preceding) : preceding, in_warp);
     }
 
     __device__ Suffix suffix_after(const Suffix& in_warp) const
     {
-        if (SEG || (!TILED && to - from == 1)) return in_warp;
+        if (SEG || (!TILED && end_warp - first_warp == 1)) return in_warp;
         const Suffix following = suffix_of_warps(threadIdx.x / 32);
-        return K::combine(in_warp, TILED ? K::combine(following, shared->suffix[0]) : following);
+        return K::combine(in_warp, TILED ? K::combine(following, shared->carry_suffix[0]) : following);
     }
 
-    __device__ Suffix exclusive_suffix(const Suffix& own, unsigned cuts) const
+    // Exclusive warp scans. Bit l of `lane_heads` is set if a row begins in lane l (SEG). Without
+    // SEG the total of the warp goes to shared memory.
+    __device__ Suffix exclusive_suffix(const Suffix& own, unsigned lane_heads) const
     {
         const int lane = threadIdx.x % 32;
-        const unsigned above = cuts & ~((1u << lane) - 1);
+        const unsigned above = lane_heads & ~((1u << lane) - 1);
         const Suffix all = inclusive_suffix<K>(own, SEG && above ? __ffs(above) - 1 - lane : 31 - lane);
-        if (!SEG && lane == 0) shared->suffixes[threadIdx.x / 32] = all;
-        const Suffix next = from_above(all, 1);
+        if (!SEG && lane == 0) shared->warp_suffixes[threadIdx.x / 32] = all;
+        const Suffix next = shuffle_down(all, 1);
         return lane == 31 ? K::Suffix::identity() : next;
     }
 
-    __device__ Prefix exclusive_prefix(const Prefix& own, unsigned cuts) const
+    __device__ Prefix exclusive_prefix(const Prefix& own, unsigned lane_heads) const
     {
         const int lane = threadIdx.x % 32;
-        const unsigned below = cuts & (2u << lane) - 1;
+        const unsigned below = lane_heads & (2u << lane) - 1;
         const Prefix all = inclusive_prefix<K>(own, SEG && below ? lane - (31 - __clz(below)) : lane);
-        if (!SEG && lane == 31) shared->prefixes[threadIdx.x / 32] = all;
-        const Prefix next = from_below(all, 1);
+        if (!SEG && lane == 31) shared->warp_prefixes[threadIdx.x / 32] = all;
+        const Prefix next = shuffle_up(all, 1);
         return lane == 0 ? K::Prefix::identity() : next;
     }
 
     // The first x of the row in which the thread begins.
     template <typename X>
-    __device__ A base_of(const Input& x, const X& xv, unsigned segment_heads, unsigned cuts, i64 place) const
+    __device__ A base_of(const Input& x, const X& xv, unsigned segment_heads, unsigned lane_heads, i64 offset) const
     {
-        if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.x.data)[place]);
-        const unsigned lane = threadIdx.x % 32, preceding = cuts & ((1u << lane) - 1);
+        if (!SEG) return widen<A>(reinterpret_cast<const T*>(args.x.data)[offset]);
+        const unsigned lane = threadIdx.x % 32, preceding = lane_heads & ((1u << lane) - 1);
         A last = A(0);
         if constexpr (sizeof(T) == 2) {  // read again: selecting among this many registers takes longer
             if (segment_heads) last = widen<A>(*x.element(lane * I + 31 - __clz(segment_heads)));
@@ -154,9 +160,9 @@ struct RowTile {
     // Barrier of the CTA (of the warp if SEG) that returns whether its rows are accepted by the
     // fast path, in one of its ways.
     template <typename DX>
-    __device__ static bool is_fast(const ThreadScan& thread, const Span& at, const DX& dx, unsigned segment_heads)
+    __device__ static bool is_fast(const ThreadScan& thread, const Span& span, const DX& dx, unsigned segment_heads)
     {
-        const unsigned own = at.lo < at.hi ? thread.rejections : 0;
+        const unsigned own = span.lo < span.hi ? thread.rejections : 0;
         const auto some = [](bool rejection) {
             return SEG ? __any_sync(0xffffffff, rejection) : __syncthreads_or(rejection);
         };
@@ -173,118 +179,120 @@ struct RowTile {
     static __device__ int rows_before(int k, int n) { return static_cast<int>(__fdividef(k + 0.5f, n)); }
 
     // Bit mask of segment heads: bit i is set if element i of this thread begins a row.
-    __device__ unsigned segment_heads_of(const Span& at) const
+    __device__ unsigned segment_heads_of(const Span& span) const
     {
         const int own = threadIdx.x % 32 * I;
         if (!SEG) {
-            const int start = at.lo - own;
-            return at.first <= 0 && at.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
+            const int start = span.lo - own;
+            return span.first <= 0 && span.first > -32 * I && start >= 0 && start < I ? 1u << start : 0;
         }
-        const int n = static_cast<int>(args.n), k = own - at.lo;
+        const int n = static_cast<int>(args.n), k = own - span.lo;
         const int rest = k > 0 ? k - n * rows_before(k, n) : 0;
         unsigned segment_heads = 0;
 #pragma unroll 1
-        for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, at.hi - own); i += n) segment_heads |= 1u << i;
+        for (int i = k < 0 ? -k : rest == 0 ? 0 : n - rest; i < min(I, span.hi - own); i += n) segment_heads |= 1u << i;
         return segment_heads;
     }
 
-    // Prefetches to L2 the row that starts when the rows now resident on the device are done. The
-    // first rows are left alone: they are needed at once.
+    // Prefetches to L2 the row that starts when the rows now resident on the device are done. Rows
+    // of the first wave prefetch nothing: their own loads are needed at once.
     __device__ void prefetch_next_row(unsigned row) const
     {
-        if (!(args.flags & kPrefetchNextRow) || threadIdx.x != from * 32) return;
+        if (!(args.flags & kPrefetchNextRow) || threadIdx.x != first_warp * 32) return;
         unsigned units;
         asm("mov.u32 %0, %%nsmid;" : "=r"(units));
         const unsigned resident = units * (kComputeBoundThreads / blockDim.x) * static_cast<unsigned>(args.rows_per_cta);
         if (row < resident || args.segments <= row + resident) return;
-        const Places next = Places::at_stride(args, 0, row + resident);
+        const Offsets next = Offsets::of_single_dim(args, 0, row + resident);
         const int n = static_cast<int>(args.n), size = sizeof(T);
         prefetch_l2(args.x.data + (next.x - (args.x.step < 0 ? n - 1 : 0)) * size, n * size);
         if (args.dy.step != 0) prefetch_l2(args.dy.data + (next.dy - (args.dy.step < 0 ? n - 1 : 0)) * size, n * size);
     }
 
-    // Runs a tile, or several whole rows. TILED: `running` are the totals of the tiles so far, and
-    // `phase` selects an upsweep. Returns kRejected, without having stored anything, if the fast
-    // path cannot do a row.
-    __device__ unsigned run(RunningCarry<K>& running, const Span& at, const Places& place, uint4* smem, i64 phase) const
+    // Runs a tile, or several whole rows. TILED: advances `running`, the totals of the tiles walked
+    // so far, and `phase` selects an upsweep. Returns kRejected, without having stored anything, if
+    // the fast path rejects a row.
+    __device__ unsigned run(
+        RunningCarry<K>& running, const Span& span, const Offsets& offsets, uint4* smem, i64 phase) const
     {
-        const Input y(args, args.dy, at, place.dy), x(args, X ? args.x : args.dy, at, X ? place.x : place.dy);
+        const Input y(args, args.dy, span, offsets.dy),
+            x(args, READS_X ? args.x : args.dy, span, READS_X ? offsets.x : offsets.dy);
         const bool prefix_only = K::NEEDS_PREFIX && TILED && phase == kUpsweepPrefix;
         Vector xs[U], ys[U];
         const Elements<A, T, V, U> xv{xs}, yv{ys};
-        const T pad = static_cast<T>(X ? K::pad(args) : A(0));
-        if constexpr (X) x.start(xs, pad);
+        const T pad = static_cast<T>(READS_X ? K::pad(args) : A(0));
+        if constexpr (READS_X) x.start(xs, pad);
         if (!prefix_only && y.repeats())
             y.repeat(ys, pad_y<K, T>());
         else if (!prefix_only)
             y.start(ys, pad_y<K, T>());
-        const unsigned first = segment_heads_of(at);
+        const unsigned first = segment_heads_of(span);
         // A shuffle keeps the mask in one register instead of one predicate a bit.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
         ThreadScan thread;
         thread.begin(args);
-        if constexpr (X) x.finish(xs, smem, pad);
-        if constexpr (INDEX) take(thread, at, place.x);
-        const unsigned cuts = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
-        if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), cuts, place.x);
-        if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !MISALIGNED && !SEG && !TILED)
-            prefetch_next_row(static_cast<unsigned>(at.row0));
+        if constexpr (READS_X) x.finish(xs, smem, pad);
+        if constexpr (INDEX) find_records(thread, span, offsets.x);
+        const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
+        if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.x);
+        if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !PARTIAL_ENDS && !SEG && !TILED)
+            prefetch_next_row(static_cast<unsigned>(span.row0));
         if (TILED && !prefix_only && threadIdx.x == 0) {
-            if constexpr (K::NEEDS_PREFIX) shared->prefix[0] = carry_in->prefix;
-            shared->suffix[0] = K::from_carry(carry_in->suffix);
+            if constexpr (K::NEEDS_PREFIX) shared->carry_prefix[0] = carry_in->prefix;
+            shared->carry_suffix[0] = K::from_carry(carry_in->suffix);
         }
         Prefix prefix;
         Suffix suffix;
         const auto find_suffix = [&] {
-            if constexpr (X) rematerialize(xs);
+            if constexpr (READS_X) rematerialize(xs);
             y.finish(ys, smem, pad_y<K, T>());
             suffix = thread.suffix(xv, yv, segment_heads());
         };
         if constexpr (K::PREFIX_FROM_SUFFIX) {  // never TILED
             find_suffix();
-            prefix = exclusive_prefix(thread.product, cuts);
+            prefix = exclusive_prefix(thread.product, lane_heads);
         } else if constexpr (K::NEEDS_PREFIX) {
-            prefix = exclusive_prefix(thread.prefix(xv, segment_heads()), cuts);
+            prefix = exclusive_prefix(thread.prefix(xv, segment_heads()), lane_heads);
         }
         if constexpr (K::NEEDS_PREFIX && TILED) {
             if (prefix_only) {
                 __syncthreads();
-                if (threadIdx.x < 32) running.prefix = K::combine(running.prefix, total(shared->prefixes));
+                if (threadIdx.x < 32) running.prefix = K::combine(running.prefix, total(shared->warp_prefixes));
                 return 0;
             }
         }
         if constexpr (!K::SUFFIX_NEEDS_PREFIX) {
             if (!K::PREFIX_FROM_SUFFIX) find_suffix();
-            suffix = exclusive_suffix(suffix, cuts);
+            suffix = exclusive_suffix(suffix, lane_heads);
         }
         if (!SEG) __syncthreads();
         if constexpr (K::SUFFIX_NEEDS_PREFIX) y.finish(ys, smem, pad_y<K, T>());
-        if constexpr (X) rematerialize(xs);
+        if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
         if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
-            suffix = exclusive_suffix(thread.suffix(xv, yv, segment_heads()), cuts);
+            suffix = exclusive_suffix(thread.suffix(xv, yv, segment_heads()), lane_heads);
             if constexpr (K::IS_FAST && !SEG) {
-                if (!is_fast(thread, at, yv, 0)) return kRejected;
+                if (!is_fast(thread, span, yv, 0)) return kRejected;
             } else if (!SEG) {
                 __syncthreads();
             }
         }
         const auto advance_suffix = [&] {
             if (!TILED || threadIdx.x >= 32) return;
-            running.suffix = K::combine(K::to_carry(total(shared->suffixes)), running.suffix);
+            running.suffix = K::combine(K::to_carry(total(shared->warp_suffixes)), running.suffix);
         };
         if (TILED && phase == kUpsweepSuffix) {
             advance_suffix();
             return 0;
         }
-        if constexpr (X) rematerialize(xs);
+        if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
-        const WarpTransposeIO<T, U, VECTORIZED, MISALIGNED> out(args, args.dx, at, place.dx);
+        const WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS> out(args, args.dx, span, offsets.dx);
         thread.finish(
             suffix_after(suffix), xv, yv, segment_heads(), [&](int u, const A(&dx)[V]) { ys[u] = out.packed(dx); });
         if constexpr (K::IS_FAST && (SEG || !K::SUFFIX_NEEDS_PREFIX)) {
-            if (!is_fast(thread, at, yv, segment_heads())) return kRejected;  // ys holds dx
+            if (!is_fast(thread, span, yv, segment_heads())) return kRejected;  // ys holds dx
         }
         out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
         advance_suffix();
@@ -293,9 +301,10 @@ struct RowTile {
 
     // Runs a row of a kind without x. Vectors stay in striped order (vector u of lane l holds
     // elements (u * 32 + l) * V ..), which saves the transpose: a warp scan for each u.
-    __device__ void run_striped(const Span& at, const Places& place) const
+    __device__ void run_striped(const Span& span, const Offsets& offsets) const
     {
-        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.dy, at, place.dy), out(args, args.dx, at, place.dx);
+        const WarpTransposeIO<T, U, VECTORIZED> y(args, args.dy, span, offsets.dy),
+            out(args, args.dx, span, offsets.dx);
         using ThreadScan = typename K::template ThreadScan<V, V, false>;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const auto combine = [](const Suffix& l, const Suffix& r) { return K::combine(l, r); };
@@ -314,14 +323,14 @@ struct RowTile {
         Suffix after = K::Suffix::identity();
 #pragma unroll
         for (int u = U - 1; u >= 0; --u) {
-            const Suffix all = from_lane(suffix[u], 0), next = from_above(suffix[u], 1);
+            const Suffix all = from_lane(suffix[u], 0), next = shuffle_down(suffix[u], 1);
             suffix[u] = lane == 31 ? after : K::combine(next, after);
             after = K::combine(all, after);
         }
-        if (to - from > 1) {
-            if (lane == 0) shared->suffixes[warp] = after;
+        if (end_warp - first_warp > 1) {
+            if (lane == 0) shared->warp_suffixes[warp] = after;
             __syncthreads();
-            after = combined(&shared->suffixes[warp + 1], to - 1 - warp, K::Suffix::identity(), combine);
+            after = combined(&shared->warp_suffixes[warp + 1], end_warp - 1 - warp, K::Suffix::identity(), combine);
 #pragma unroll
             for (int u = 0; u < U; ++u) suffix[u] = K::combine(suffix[u], after);
         }
@@ -333,5 +342,6 @@ struct RowTile {
         }
     }
 
-    __device__ void take(ThreadScan& thread, const Span& at, i64 place) const;
+    // Record flags from indices: kinds/indices.cuh.
+    __device__ void find_records(ThreadScan& thread, const Span& span, i64 offset) const;
 };

@@ -14,11 +14,11 @@ const (
 	FlagReversed                  // positions run against scan order (matters for indices only)
 	FlagUpsweepPrefix             // upsweep (prefix): compute the prefixes of splits and nothing else
 	FlagUpsweepSuffix             // upsweep (suffix): compute the suffixes of splits, given the prefixes
-	// Every operand is read in whole aligned 16-byte vectors: one row stride, fewer than 2^32 rows, rows (row_packed: the rows of a warp) of whole
-	// vectors; dy may have stride 0.
+	// All operands are read in aligned 16-byte vectors, with one row stride and fewer than 2^32 rows. Rows (row_packed: the rows of a warp
+	// together) are whole vectors unless FlagMisaligned is set. dy may have stride 0.
 	FlagVectorized
 	FlagFallback // fallback pass: only the segments that reject_flags reject
-	// With FlagVectorized, along rows: a row begins and ends anywhere in a 16-byte vector, at the same offset in all operands.
+	// With FlagVectorized, along rows: a row may begin and end inside a vector, at the same offset in all operands.
 	FlagMisaligned
 	FlagLineAligned     // with FlagMisaligned: at the same offset of a 128-byte cache line, too
 	FlagPrefetchNextRow // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an H100

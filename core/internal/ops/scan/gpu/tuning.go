@@ -21,7 +21,7 @@ const (
 // Memory.
 const (
 	sectorBytes    = 32      // least transaction of device memory
-	LineBytes      = 128     // cache line: a row of a panel of column_cluster; tiles of row_pipelined begin with one where rows do not begin with a sector
+	LineBytes      = 128     // bytes of a cache line. A panel of column_cluster is one line wide; see FlagLineAligned for row_pipelined
 	minPanelBytes  = 64      // column_tiled: narrower panels read less than a transaction
 	h100BytesPerSM = 25396e6 // bandwidth of an H100 SXM5 per SM [bytes/s]
 )
@@ -53,10 +53,10 @@ const (
 	portableClusterCTAs    = 8  // every device with clusters takes these
 	RowClusterVectors      = 8  // 16-byte vectors of each operand that a thread of row_cluster owns: many, as the scan within a thread needs no exchange
 	RowClusterSmem         = 5 << 10
-	MaxResidentSplits      = 256 // CTAs of a row without a cluster: each reads the status of all
+	MaxResidentSplits      = 256 // row_cluster without a cluster: most CTAs of a row; each CTA reads the status words of all others
 	rowClusterFewRounds    = 4   // fewer rounds over the grid are balanced exactly
-	ColumnBaseRows         = 8   // column_cluster: rows in shared memory that give the bases of columns
-	RecomputedRows         = 20  // column_cluster: rows of x in shared memory, of 16-bit logcumsumexp
+	ColumnBaseRows         = 8   // column_cluster: first rows of a panel kept in shared memory, from which the bases of its columns are found
+	RecomputedRows         = 20  // column_cluster: rows per lane whose x is kept in shared memory to recompute exponentials (16-bit logcumsumexp)
 	minColumnClusterLength = 512 // shorter panels are in the level-2 cache when they are read again
 )
 
