@@ -77,7 +77,7 @@ __device__ void PipelinedRow<K, T>::find_record_flags(int t, uint4* stage)
 }
 
 // Clears the record flags of elements that do not win over the splits before this one, `preceding`.
-// Only the first tile that has a winner is examined, element by element from global memory, once
+// Only the first tile that has a record is examined, element by element from global memory, once
 // per split: tiles before it lose all flags, and later tiles keep theirs.
 template <typename K, typename T>
 __device__ void PipelinedRow<K, T>::filter_records(const Prefix& preceding)

@@ -143,7 +143,8 @@ struct ClusterPanel {
     template <int TO = 0>
     static __device__ void fetch(unsigned to, const char* from)
     {
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from), "n"(TO) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1], 16;" ::"r"(to), "l"(from), "n"(TO)
+                     : "memory");
     }
 
     // Exclusive scan over the groups of the warp; stores the total of the warp for the other warps.

@@ -133,7 +133,7 @@ __device__ __noinline__ inline Product<double> operator+(Product<double> a, Prod
     return Product<double>::of(a.m * power(max(a.e - e, i64(-2000))) + b.m * power(max(b.e - e, i64(-2000))), e);
 }
 
-// ----------------------------------------------------------------------------------------------------------- suffixes
+// ---------------------------------------------------------------------------------------- suffixes
 
 // A step map. With infinities the suffix map is not affine: an infinite factor maps dy + Q to -inf,
 // 0 (or NaN) or inf. Composed with any maps it stays a step function: v[0], v[1], v[2] for t + Q

@@ -8,7 +8,7 @@
 
 #include "scan/kinds/cumprod.cuh"
 
-// x 2^e, rounded once if e is moderate; 0 if e is far below the range.
+// x 2^e, rounded once if the result is in range; 0 if e is far below the range.
 template <typename A>
 __device__ A scaled(A x, int e)
 {

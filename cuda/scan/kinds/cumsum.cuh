@@ -7,7 +7,7 @@
 
 #include "scan/state/prefix_suffix.cuh"
 
-// ------------------------------------------------------------------------------------------------- cumsum:  w = c = 1
+// ------------------------------------------------------------------------------ cumsum:  w = c = 1
 
 template <typename A>
 struct SumSuffix {
@@ -77,7 +77,7 @@ struct Cumsum : KindDefaults {
     };
 };
 
-// ------------------------------------------------------------------------ segmented sums:  w = r, c = !r, r: a record
+// ----------------------------------------------------- segmented sums:  w = r, c = !r, r: a record
 
 // The sum of the elements of a range before its first record. They belong to a record further left.
 // `open`: the range has no record, so its sum goes on to the right.
@@ -197,12 +197,12 @@ struct Indices : SegmentedSum<A> {
             bool wrong = false;
 #pragma unroll 4
             for (int i = 0; i < count; ++i, ++k) {
-                const i64 winner = index(i);
-                if (winner == index_of(args, k))
+                const i64 record = index(i);
+                if (record == index_of(args, k))
                     this->records |= 1u << i;
-                else if (segment_heads & 1u << i || winner != before)
+                else if (segment_heads & 1u << i || record != before)
                     args.reject_flags[1 + row] = 1, wrong = true;
-                before = winner;
+                before = record;
             }
             if (wrong) args.reject_flags[0] = 1;
         }

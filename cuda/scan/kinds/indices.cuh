@@ -24,11 +24,11 @@ __device__ void RowTile<K, T, SEG, TILED, VECTORIZED, PARTIAL_ENDS>::find_record
 #pragma unroll 1
     for (int j = 0; j < I; j += BATCH, own += BATCH * stride) {
         const int first = j * 32 + lane;
-        i64 winner[BATCH];
+        i64 record[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; ++k) {
             const int e = first + 32 * k;
-            winner[k] = e < span.lo || e >= span.hi ? 0 : contiguous ? own[k * stride] : *x.element(e);
+            record[k] = e < span.lo || e >= span.hi ? 0 : contiguous ? own[k * stride] : *x.element(e);
         }
         __syncwarp();  // keeps the compiler from delaying the loads
 #pragma unroll
@@ -36,9 +36,9 @@ __device__ void RowTile<K, T, SEG, TILED, VECTORIZED, PARTIAL_ENDS>::find_record
             const int e = first + 32 * k, row = SEG ? rows_before(e - span.lo, n) : 0;
             const bool there = e >= span.lo && e < span.hi;
             const i64 position = SEG ? e - span.lo - row * n : span.first + e,
-                      last = __shfl_sync(0xffffffff, winner[k], (lane + 31) % 32);
-            const bool wins = winner[k] == K::index_of(args, position);
-            const bool wrong = there && !wins && (position == 0 || winner[k] != (lane == 0 ? before : last));
+                      last = __shfl_sync(0xffffffff, record[k], (lane + 31) % 32);
+            const bool wins = record[k] == K::index_of(args, position);
+            const bool wrong = there && !wins && (position == 0 || record[k] != (lane == 0 ? before : last));
             if (SEG && wrong) args.reject_flags[1 + span.row0 + row] = 1;
             found_wrong = found_wrong || wrong;
             const unsigned records = __ballot_sync(0xffffffff, there && (wins || position == 0));

@@ -5,7 +5,7 @@
 
 constexpr float kLog2e = 1.44269504f;
 
-// e^{x - from} with a relative error of a few 2^-23 for moderate x - from; 0 below e^-87. The
+// e^{x - from} with a relative error of a few 2^-23 for small x - from; 0 below e^-87. The
 // rounding error of the product with log2 e is compensated.
 __device__ inline float exp_of(float x, float from)
 {
@@ -60,7 +60,8 @@ struct LogcumsumexpSuffix {
 // dx_k = e^{x_k - anchor} Z_k with Z_k = sum_{i>=k} dy_i / S_i, so that errors do not accumulate
 // along the row. Between threads, Z is relative to the largest x so far. If no anchor suits all
 // sums of a thread, each element uses the largest x so far:
-//     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},  e_i = e^{m_{i-1} - m_i}
+//     S_i = S_{i-1} e_i + e^{x_i - m_i},  Z_k = dy_k / S_k + e_{k+1} Z_{k+1},
+//     e_i = e^{m_{i-1} - m_i}
 template <typename A>
 struct Logcumsumexp : SameCarry<LogcumsumexpSuffix<A>> {
     static constexpr bool NEEDS_PREFIX = true, SUFFIX_NEEDS_PREFIX = true, KEEPS_ELEMENTS = true;

@@ -49,8 +49,8 @@ __device__ __noinline__ inline double called_exp_of(double x, double shifted_exp
     return exact_exp_of(x, shifted_exponent);
 }
 
-// e^x / 2^log2_origin for a moderate exponent, with a relative error of about |x| 2^-24: enough for
-// 16-bit results.
+// e^x / 2^log2_origin for an exponent in range, with a relative error of about |x| 2^-24: enough
+// for 16-bit results.
 __device__ inline float rough_exp_of(float x, float log2_origin)
 {
     float e;

@@ -14,11 +14,12 @@
 //     COLUMNS                       columns of a segment
 //     TILE_ELEMENTS, STAGE_VECTORS  elements of a tile; 16-byte vectors of a stage
 //     set_work_item(item)           producer: tiles of this item are prefetched from here on
-//     fetch(tile, prefix_only, to)  producer: copies x, or x and dy, of a tile to shared memory at address `to`
+//     fetch(tile, prefix_only, to)  producer: copies x, or x and dy, of a tile to shared memory
 //     start_work_item(item)         consumer: segment and split are those of this item
 //     owns_column(), column()       whether the thread keeps the carry of a column, and of which
-//     tile_prefix(parity), tile_suffix()  combined states of all warps, for threads that own a column
-//     prefix_before_split(), suffix_after_split()  combined states of other splits, for the same threads
+//     tile_prefix(parity), tile_suffix()  combined states of all warps, for
+//                                   threads that own a column
+//     prefix_before_split(), suffix_after_split()  of other splits, for the same threads
 //     find_prefix(tile, stage, parity)  leaves the prefixes of warps in shared memory
 //     find_suffix(tile, stage)      a tile of the downsweep, or of the upsweep of suffixes: updates
 //                                   `suffix`, stores dx, and loads the prefix of the next tile

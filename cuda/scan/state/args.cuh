@@ -11,7 +11,7 @@
 //     slice     the part of a row or panel that a CTA of row_cluster or column_cluster keeps
 //     carry-in  the prefix and the suffix that enter a tile from the tiles before and after it
 //     record    an element that begins a row or wins over all before it (cummax, cummin)
-//     winner    the record that a position refers to; its index is what cummax and cummin return
+//     index     of a position, the position of its record: what cummax and cummin return
 //     base      the x from which the exponentials of a row are taken (fast path of logcumsumexp)
 #pragma once
 

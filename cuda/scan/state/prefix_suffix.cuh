@@ -28,9 +28,9 @@
 //     ThreadScan<I, N, SEG>    I elements of a thread, stored N at a time, with
 //         begin(args)
 //         prefix(x, segment_heads)                    -> Prefix since the last segment head
-//         enter(prefix, x, y, segment_heads)          takes the prefix of everything before the thread
+//         enter(prefix, x, y, segment_heads)          takes the prefix of all before the thread
 //         suffix(x, y, segment_heads)                 -> Suffix up to the first segment head
-//         finish(suffix, x, y, segment_heads, store)  takes the suffix of everything after the thread;
+//         finish(suffix, x, y, segment_heads, store)  takes the suffix of all after the thread;
 //                                                     calls store(c, dx of elements c * N ..)
 //
 // KindDefaults has the optional members. Some kinds have more members, which only kernels of such
@@ -157,7 +157,7 @@ struct Uninitialized {
 // The prefix of a kind that needs none.
 struct NoPrefix {};
 
-// -------------------------------------------------------------------------------------------------------------- kinds
+// ------------------------------------------------------------------------------------------- kinds
 
 // The optional members of a kind.
 struct KindDefaults {

@@ -33,7 +33,8 @@ struct TileStatus {
         memcpy(word, &s, sizeof s);
 #pragma unroll
         for (int i = 0; i < WORDS<S>; ++i)
-            asm volatile("{ .reg .b64 a, b; .reg .b128 packet; mov.b64 a, {%1, %2}; mov.b64 b, {%3, 1}; mov.b128 packet, {a, b};"
+            asm volatile("{ .reg .b64 a, b; .reg .b128 packet; mov.b64 a, {%1, %2}; mov.b64 b, {%3, 1};"
+                         " mov.b128 packet, {a, b};"
                          " st.relaxed.gpu.global.b128 [%0], packet; }" ::"l"(status + i),
                          "r"(word[i * 3]), "r"(word[i * 3 + 1]), "r"(word[i * 3 + 2])
                          : "memory");

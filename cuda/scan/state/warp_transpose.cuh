@@ -30,7 +30,8 @@ template <typename T, int V>
 __device__ void store_if_below(int end, int m, const Words<T, V>& word, char* to)
 {
     const unsigned(&w)[4] = word.word;
-    asm volatile("{ .reg .pred there; setp.lt.s32 there, %0, %1; @there st.global.v4.u32 [%6], {%2, %3, %4, %5}; }" ::"r"(m), "r"(end),
+    asm volatile("{ .reg .pred there; setp.lt.s32 there, %0, %1;"
+                 " @there st.global.v4.u32 [%6], {%2, %3, %4, %5}; }" ::"r"(m), "r"(end),
                  "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(to)
                  : "memory");
 }

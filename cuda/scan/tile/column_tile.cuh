@@ -67,7 +67,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         return SplitState<K>(args, segment, item() - segment * args.splits, columns());
     }
 
-    // ----------------------------------------------------------------------------------------- exchange between warps
+    // ---------------------------------------------------------------------- exchange between warps
 
     // Exclusive scan of the totals of the warps, in shared memory; `before` is the prefix before
     // the tile in its split. Returns the combined suffix of the tile to threads with
@@ -106,7 +106,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         return all;
     }
 
-    // --------------------------------------------------------------------------------------------------------- a tile
+    // -------------------------------------------------------------------------------------- a tile
 
     // Exclusive warp scan over the threads of a column; the total of the warp goes to shared
     // memory.

@@ -199,9 +199,10 @@ struct RowTile {
     __device__ void prefetch_next_row(unsigned row) const
     {
         if (!(args.flags & kPrefetchNextRow) || threadIdx.x != first_warp * 32) return;
-        unsigned units;
-        asm("mov.u32 %0, %%nsmid;" : "=r"(units));
-        const unsigned resident = units * (kComputeBoundThreads / blockDim.x) * static_cast<unsigned>(args.rows_per_cta);
+        unsigned num_sms;
+        asm("mov.u32 %0, %%nsmid;" : "=r"(num_sms));
+        const unsigned ctas = num_sms * (kComputeBoundThreads / blockDim.x);
+        const unsigned resident = ctas * static_cast<unsigned>(args.rows_per_cta);
         if (row < resident || args.segments <= row + resident) return;
         const Offsets next = Offsets::of_single_dim(args, 0, row + resident);
         const int n = static_cast<int>(args.n), size = sizeof(T);
