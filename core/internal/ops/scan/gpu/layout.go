@@ -241,8 +241,7 @@ func (o *stridedOperands) rowsBeginAt(p *Problem, c *Config, unit int64) bool {
 		switch {
 		case unit > 0:
 			aligned = aligned && (address-resultAddress)%(unit*p.ElementSize) == 0
-			// Vectors at the ends of a row hold elements of its neighbours. The first
-			// row has none
+			// Vectors at the ends of a row hold elements of its neighbours. The first row has none
 			// before it; those after the last row are read but not used.
 			if o.dims > 0 {
 				aligned = aligned && stride >= p.Length && (stride-resultStride)%unit == 0

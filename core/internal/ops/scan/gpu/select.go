@@ -20,10 +20,13 @@ type strategy struct {
 	supportsLayout func(l *Layout) bool                 // nil: any layout
 	isFaster       func(p *Problem, columns int64) bool // than the baseline; nil: the kernel is general
 	configure      func(p *Problem, columns int64) Config
-	fitToDevice    func(p *Problem, c *Config) bool         // clips c to the device limits; false: too few CTAs fit. nil: the kernel is general
-	fallback       func(p *Problem, c *Config) (ctas int64) // turns c into the fallback pass, and returns the CTAs that may share split segments (0: no split). nil: the kernel is its own fallback
-	tile           func(p *Problem) PipelinedTile           // tile of a stage; nil: no pipeline
-	vectors        vectorization                            // layouts that are read in 16-byte vectors
+	// fitToDevice clips c to the device limits. false: too few CTAs fit. nil: the kernel is general.
+	fitToDevice func(p *Problem, c *Config) bool
+	// fallback turns c into the fallback pass, and returns the number of CTAs that may share split
+	// segments (0: no split). nil: the kernel is its own fallback.
+	fallback func(p *Problem, c *Config) (ctas int64)
+	tile     func(p *Problem) PipelinedTile // tile of a stage; nil: no pipeline
+	vectors  vectorization                  // layouts that are read in 16-byte vectors
 }
 
 // strategies are the kernels in the order in which selection tries them: specialized kernels,
