@@ -1,4 +1,4 @@
-/* libcuda: opened at first use, and the calls of package driver. */
+/* Opens libcuda at first use and makes the calls of package driver. */
 #include "driver.h"
 #include "functions.h"
 #include "graphs.h"
@@ -89,7 +89,7 @@ int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int sh
   return status;
 }
 
-/* A launch of clusters, which no graph starts. */
+/* The configuration of a launch with clusters, for which graphs are not used. */
 static launch_config clusters_of(const sw_launch *l, launch_attribute *attribute) {
   enum { CLUSTER_DIMENSION = 4 };
   *attribute = (launch_attribute){CLUSTER_DIMENSION, {l->cluster, 1, 1}};

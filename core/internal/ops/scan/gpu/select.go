@@ -13,13 +13,14 @@ import (
 // is configured. `columns` is the number of adjacent columns, and 1 for rows.
 type strategy struct {
 	kernel         string
-	baseline       string                               // general kernel that this one specializes; "": it is general
-	takesColumns   bool                                 // segments are panels of adjacent columns, not rows
-	minBytes       int64                                // least size of an operand [bytes]
-	supportsLength func(p *Problem) bool                // nil: any length
-	supportsLayout func(l *Layout) bool                 // nil: any layout
-	isFaster       func(p *Problem, columns int64) bool // than the baseline; nil: the kernel is general
-	configure      func(p *Problem, columns int64) Config
+	baseline       string                // general kernel that it specializes; "": it is general
+	takesColumns   bool                  // segments are panels of adjacent columns, not rows
+	minBytes       int64                 // least size of an operand [bytes]
+	supportsLength func(p *Problem) bool // nil: any length
+	supportsLayout func(l *Layout) bool  // nil: any layout
+	// isFaster reports whether the kernel is faster than its baseline. nil: the kernel is general.
+	isFaster  func(p *Problem, columns int64) bool
+	configure func(p *Problem, columns int64) Config
 	// fitToDevice clips c to the device limits. false: too few CTAs fit. nil: the kernel is general.
 	fitToDevice func(p *Problem, c *Config) bool
 	// fallback turns c into the fallback pass, and returns the number of CTAs that may share split
@@ -32,15 +33,15 @@ type strategy struct {
 // strategies are the kernels in the order in which selection tries them: specialized kernels,
 // fastest first, then general ones.
 //
-//	kernel            lengths              layout                   least bytes  device    baseline
-//	column_cluster    512 to 8192          aligned panels           0            clusters  column_tiled
-//	column_pipelined  at most 2^30         aligned panels           2^20         any       column_tiled
-//	row_cluster       over row_resident's  aligned rows             2^20         clusters  row_tiled
-//	row_pipelined     at most 2^30         rows with equal offsets  2^20         any       row_tiled
-//	column_tiled      any                  any                      0            any
-//	row_packed        short                any                      0            any
-//	row_resident      a CTA's registers    any                      0            any
-//	row_tiled         any                  any                      0            any
+//	kernel            lengths              layout             min bytes  device    baseline
+//	column_cluster    512 to 8192          aligned panels     0          clusters  column_tiled
+//	column_pipelined  at most 2^30         aligned panels     2^20       any       column_tiled
+//	row_cluster       over row_resident's  aligned rows       2^20       clusters  row_tiled
+//	row_pipelined     at most 2^30         equal row offsets  2^20       any       row_tiled
+//	column_tiled      any                  any                0          any
+//	row_packed        short                any                0          any
+//	row_resident      a CTA's registers    any                0          any
+//	row_tiled         any                  any                0          any
 var strategies = [...]strategy{
 	{
 		kernel: ColumnCluster, baseline: ColumnTiled, takesColumns: true,
