@@ -54,9 +54,9 @@ func Describe(plan int64) (text string, err error) {
 	return p.DescribeJSON(), nil
 }
 
-// Inspect describes a tensor, the one item of a tuple like that of [Run], as JSON: shape, strides
+// Inspect describes a tensor, the only item of a tuple as [Run] takes it, as JSON: shape, strides
 // in elements, dtype, device, address of the first element, and whether it is read-only. It reads
-// the description alone, and waits for no stream.
+// the description only, and waits for no stream.
 func Inspect(operands int64) (text string, err error) {
 	defer recovered(&err)
 	frame := frames.Get().(*[maxOperands]core.Tensor)
@@ -121,7 +121,7 @@ func MeetTorch(words int64) (met int64, err error) {
 	return met, nil
 }
 
-// Info returns what the library is and what it found on this machine, as JSON.
+// Info describes the build and the machine, as JSON.
 func Info() (text string, err error) {
 	defer recovered(&err)
 	return core.InfoJSON(), nil
@@ -139,7 +139,7 @@ func GetNumThreads() (n int64, err error) {
 	return int64(core.NumThreads()), nil
 }
 
-// SetCheck turns the checks of index values and the synchronisation after each launch on (1) or off
+// SetCheck turns the checks of index values and the synchronization after each launch on (1) or off
 // (0).
 func SetCheck(on int64) (zero int64, err error) {
 	defer recovered(&err)
@@ -184,7 +184,7 @@ func named(err error, p *core.Plan, i int) error {
 	return err
 }
 
-// crossing is err as text that Python can read.
+// crossing encodes err for Python.
 func crossing(err error) error {
 	if err == nil {
 		return nil

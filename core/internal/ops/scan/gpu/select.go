@@ -18,10 +18,11 @@ type strategy struct {
 	minBytes       int64                 // least size of an operand [bytes]
 	supportsLength func(p *Problem) bool // nil: any length
 	supportsLayout func(l *Layout) bool  // nil: any layout
-	// isFaster reports whether the kernel is faster than its baseline. nil: the kernel is general.
+	// isFaster reports whether the kernel is faster than its baseline; nil: the kernel is general.
 	isFaster  func(p *Problem, columns int64) bool
 	configure func(p *Problem, columns int64) Config
-	// fitToDevice clips c to the device limits. false: too few CTAs fit. nil: the kernel is general.
+	// fitToDevice clips c to the device limits. false: too few CTAs fit. nil: the kernel is
+	// general.
 	fitToDevice func(p *Problem, c *Config) bool
 	// fallback turns c into the fallback pass, and returns the number of CTAs that may share split
 	// segments (0: no split). nil: the kernel is its own fallback.
