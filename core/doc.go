@@ -23,8 +23,8 @@
 //   - internal/ops/elementwise, embedding, rope and scan are the operations, one package for each
 //     engine.
 //   - internal/ops is the table of families, with descriptors, problems and programs.
-//   - internal/cpu holds what the CPU code of all operations shares; internal/launch what their CUDA
-//     launches share.
+//   - internal/cpu holds what the CPU code of all operations shares, and internal/launch what their
+//     CUDA launches share.
 //   - internal/tensor describes operands; internal/errs, internal/num and internal/threads depend
 //     on no other package.
 //   - driver opens libcuda.
