@@ -67,9 +67,9 @@ var runFast Run
 
 // StoreTorch stores the torch functions of a list, given by its id(), that fast_path.c calls, and
 // appends the fast path of Run to the list.
-func StoreTorch(words int64, run Run) bool {
+func StoreTorch(list int64, run Run) bool {
 	runFast = run
-	return C.sw_store_torch(C.int64_t(words)) == C.SW_OK
+	return C.sw_store_torch(C.int64_t(list)) == C.SW_OK
 }
 
 //export sw_go_attach

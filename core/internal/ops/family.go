@@ -22,14 +22,14 @@ import (
 // Family is a group of operations that share a descriptor type. The registered families are the
 // dispatch table of the package: family, kind and dtype select the host code and the CUDA kernels.
 type Family struct {
-	Name     string // "lerp_backward": prefix of kernel symbols, and operation name in messages
-	Category string // "elementwise", "quantization", ...
-	Image    string // the kernel image that holds the family's symbols: cuda/<Image>.cu
-	Kinds    []KindRow
-	Elements []tensor.DType // the element types of its problems; nil: Floats
-	One      bool           // one CUDA function, named like the family, serves all kernels and element types
-	Required []string       // descriptor fields without a default in JSON
-	Decode   func(*json.Decoder) (Descriptor, error)
+	Name         string // "lerp_backward": prefix of kernel symbols, and operation name in messages
+	Category     string // "elementwise", "quantization", ...
+	Image        string // the kernel image that holds the family's symbols: cuda/<Image>.cu
+	Kinds        []KindRow
+	Elements     []tensor.DType // the element types of its problems; nil: Floats
+	SingleSymbol bool           // one CUDA function, named like the family, serves all kernels and element types
+	Required     []string       // descriptor fields without a default in JSON
+	Decode       func(*json.Decoder) (Descriptor, error)
 }
 
 // KindRow is one operation of a family.
@@ -46,7 +46,7 @@ func (k *KindRow) SymbolName() string { return cmp.Or(k.Code, k.Name) }
 // Symbol is the name of a kernel in its image: family, kind, variant, dtype. Some kernels have
 // names of their own; Program.Symbols lists the names of a plan.
 func (f *Family) Symbol(kind, kernel string, dtype tensor.DType) string {
-	if f.One {
+	if f.SingleSymbol {
 		return f.Name
 	}
 	words := []string{f.Name, f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
