@@ -44,7 +44,7 @@ var CPU = tensor.CPU
 // CUDA is a GPU by its ordinal.
 func CUDA(ordinal int) Device { return tensor.CUDA(ordinal) }
 
-// Of is a contiguous CPU tensor of a slice; without a shape it has one dimension.
+// Of returns a contiguous CPU tensor that views a slice; without a shape it has one dimension.
 func Of[T float32 | float64 | uint16 | int8 | uint8 | int32 | int64](data []T, shape ...int64) Tensor {
 	return tensor.Of(data, shape...)
 }
@@ -52,7 +52,7 @@ func Of[T float32 | float64 | uint16 | int8 | uint8 | int32 | int64](data []T, s
 // ParseDType reads the name of a dtype: "float32".
 func ParseDType(name string) (DType, error) { return tensor.ParseDType(name) }
 
-// Error is the type of every error of this package; Kind is its category.
+// Error is the type of the errors of this package; Kind is the category of an error.
 type (
 	Error = errs.Error
 	Kind  = errs.Kind

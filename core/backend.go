@@ -18,8 +18,8 @@ type Backend interface {
 	Bandwidth() int64 // memory bandwidth of a GPU in bytes per second; 0 on the CPU
 	// Load loads the kernels of a program onto the device, so that Launch never loads code.
 	Load(p *ops.Problem, program ops.Program) ([]launch.Kernel, error)
-	// Launch runs a plan. Either the operands passed every check, or they match cached launches of
-	// the plan.
+	// Launch runs a plan. Either cached is nil and the operands passed every check, or cached
+	// matches the operands.
 	Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, cached *launchCache) error
 }
 

@@ -63,7 +63,7 @@ func (b cudaBackend) checkValues(p *Plan, args []tensor.Tensor, stream uintptr) 
 }
 
 // Launch replays the cached launches if there are any. Otherwise the program computes its launches,
-// and they replace the plan's launch cache.
+// and they replace the plan's launch cache unless newLaunchCache declines the run.
 func (b cudaBackend) Launch(p *Plan, stream, workspace uintptr, args []tensor.Tensor, cached *launchCache) error {
 	if checking.Load() {
 		if err := b.checkValues(p, args, stream); err != nil {

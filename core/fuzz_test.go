@@ -159,8 +159,8 @@ func FuzzTensorCheck(f *testing.F) {
 	})
 }
 
-// insideArena reports that every operand that has a span lies in the arena. One of an odd rank has
-// none and is refused.
+// insideArena reports whether every operand that has a span lies in the arena. One of an odd rank
+// has none and is refused.
 func insideArena(args []tensor.Tensor, arena []byte) bool {
 	base := int64(uintptr(unsafe.Pointer(&arena[0])))
 	for i := range args {

@@ -7,9 +7,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// launchCache holds the kernel launches of the last run of a plan on a GPU. If the next run differs
-// only in operand addresses of the same alignment, it patches the addresses and replays the
-// launches; only the overlap check is repeated.
+// launchCache holds the kernel launches of the last run of a plan that was recorded. A later run
+// whose operands differ only in their addresses, with the same alignment, replays the launches with
+// its own addresses. Of the checks, those of addresses, overlaps and the workspace are repeated.
 type launchCache struct {
 	args     []tensor.Tensor         // keyOf each operand of the recorded run
 	spans    [][2]int64              // byte range of each operand, relative to its address
@@ -34,7 +34,7 @@ func keyOf(t tensor.Tensor) tensor.Tensor {
 func newLaunchCache(p *Plan, args []tensor.Tensor) *launchCache {
 	c := &launchCache{}
 	for i := range args {
-		low, high, _ := args[i].Span()
+		low, high, _ := args[i].Span() // checkOperand found it in the address space
 		if !args[i].Given() {
 			low, high = 0, 0
 		}
@@ -57,7 +57,7 @@ func (c *launchCache) matches(args []tensor.Tensor) bool {
 		return false
 	}
 	for i := range args {
-		if args[i].Present|c.args[i].Present == 0 {
+		if args[i].Present|c.args[i].Present == 0 { // absent in both runs
 			continue
 		}
 		low, high, address := c.spans[i][0], c.spans[i][1], int64(args[i].Data)

@@ -15,32 +15,33 @@ import (
 
 // This file is the plan: selection, description and run.
 
-// SKU names what Select chose.
+// SKU identifies the kernel of a plan among all kernels (stock keeping unit), by operation, dtype,
+// architecture and backend.
 type SKU struct {
-	Category   string             `json:"category"`
-	Op         string             `json:"op"`
-	Element    string             `json:"element"`
-	AuxElement string             `json:"aux_element"`
-	Arch       string             `json:"arch"`
-	Backend    string             `json:"backend"`
-	Kernel     string             `json:"kernel"`
+	Category   string             `json:"category"`    // of the family: "scan"
+	Op         string             `json:"op"`          // as in messages: "scan_backward(cumprod)"
+	Element    string             `json:"element"`     // dtype of dy
+	AuxElement string             `json:"aux_element"` // a second dtype, such as that of q or of indices; may be empty
+	Arch       string             `json:"arch"`        // "amd64", "sm_90"
+	Backend    string             `json:"backend"`     // "cpu" or "cuda"
+	Kernel     string             `json:"kernel"`      // for contiguous operands; other layouts may run another kernel
 	Guarantee  PrecisionGuarantee `json:"precision_guarantee"`
 }
 
 // PrecisionGuarantee states the numerical properties that a plan guarantees.
 type PrecisionGuarantee struct {
-	MathPrecision           string `json:"math_precision"`
-	Accumulator             string `json:"accumulator"`
+	MathPrecision           string `json:"math_precision"` // type of elementwise arithmetic
+	Accumulator             string `json:"accumulator"`    // type in which sums are carried
 	BitStableOnSameHardware bool   `json:"bit_stable_on_same_hardware"`
 	Deterministic           bool   `json:"deterministic"`
 }
 
-// Plan is a selected kernel for one descriptor on one device. It is immutable and safe for
-// concurrent runs.
+// Plan is a checked descriptor on one device, with its loaded kernels and the size of its
+// workspace. It is immutable and safe for concurrent runs.
 type Plan struct {
 	descriptor ops.Descriptor
 	problem    *ops.Problem
-	op         string // as messages call it
+	op         string // name of the operation in messages
 	device     tensor.Device
 	backend    Backend
 	program    ops.Program
@@ -51,8 +52,8 @@ type Plan struct {
 // Args are the operands of a run by name.
 type Args map[string]tensor.Tensor
 
-// Select checks a descriptor and chooses a kernel for a device. It may be slow; it loads what the
-// plan needs.
+// Select checks a descriptor, compiles its program for a device and loads the kernels. It may be
+// slow.
 func Select(descriptor ops.Descriptor, device tensor.Device, preference ops.Preference) (*Plan, error) {
 	defer threads.EnterDefaultMode().Leave()
 	problem, err := descriptor.Problem()
@@ -132,7 +133,7 @@ func (p *Plan) PrecisionGuarantee() PrecisionGuarantee {
 	}
 }
 
-// SKU names the chosen kernel.
+// SKU identifies the selected kernel.
 func (p *Plan) SKU() SKU {
 	return SKU{
 		Category: p.problem.Family.Category, Op: p.op, Element: p.problem.Element.String(),
@@ -141,7 +142,8 @@ func (p *Plan) SKU() SKU {
 	}
 }
 
-// CanImplement returns nil, or the error that Run would return for these operands.
+// CanImplement returns nil, or the error that Run would return for these operands. It checks no
+// workspace; CanImplementOrdered does.
 func (p *Plan) CanImplement(args Args) error {
 	ordered, err := p.order(args)
 	if err != nil {
@@ -153,7 +155,7 @@ func (p *Plan) CanImplement(args Args) error {
 // Run checks the operands and launches the plan on a stream, an opaque driver handle (0 on the
 // CPU). The workspace is a uint8 tensor of at least WorkspaceSize bytes on the plan's device,
 // 256-byte aligned; the zero Tensor where none is needed. On the CPU the outputs are complete when
-// Run returns. Run allocates nothing on the device and never synchronises.
+// Run returns. Run allocates nothing on the device and never synchronizes.
 func (p *Plan) Run(stream uintptr, workspace tensor.Tensor, args Args) error {
 	ordered, err := p.order(args)
 	if err != nil {

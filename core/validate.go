@@ -39,8 +39,8 @@ func (p *Plan) check(args []tensor.Tensor) error {
 	return nil
 }
 
-// checkPresence refuses missing operands and combinations of optional operands that make no
-// problem.
+// checkPresence refuses missing operands and combinations of optional operands that the operation
+// does not accept.
 func (p *Plan) checkPresence(args []tensor.Tensor) error {
 	if len(args) != len(p.problem.Operands) {
 		return errs.New(errs.InvalidProblem, p.op, "operands", fmt.Sprint(len(p.problem.Operands), " of them"), fmt.Sprint(len(args)), "")
@@ -128,8 +128,8 @@ func checkAddress(op, name string, t *tensor.Tensor) error {
 	return nil
 }
 
-// checkOverlaps refuses outputs that share memory with another operand, except exact in-place runs
-// that the program allows.
+// checkOverlaps refuses outputs that share memory with another operand, except an output that is
+// exactly an input if the program allows it.
 func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
 	for o := range args {
 		out := &args[o]

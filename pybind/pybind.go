@@ -32,10 +32,10 @@ const maxOperands = 16
 
 // Select makes a plan from a descriptor, a device and a preference, and returns its handle.
 func Select(descriptor, device, preference string) (handle int64, err error) {
-	defer recovered(&err)
+	defer recoverTo(&err)
 	plan, err := core.SelectJSON(descriptor, device, preference)
 	if err != nil {
-		return 0, crossing(err)
+		return 0, encodeError(err)
 	}
 	plans.Lock()
 	defer plans.Unlock()
@@ -46,28 +46,28 @@ func Select(descriptor, device, preference string) (handle int64, err error) {
 
 // Describe returns what Python shows of a plan, as JSON.
 func Describe(plan int64) (text string, err error) {
-	defer recovered(&err)
+	defer recoverTo(&err)
 	p, err := lookup(plan)
 	if err != nil {
-		return "", crossing(err)
+		return "", encodeError(err)
 	}
 	return p.DescribeJSON(), nil
 }
 
-// Inspect describes a tensor, the one item of a tuple like that of [Run], as JSON: shape, strides
+// Inspect describes a tensor, the only item of a tuple as [Run] takes it, as JSON: shape, strides
 // in elements, dtype, device, address of the first element, and whether it is read-only. It reads
-// the description alone, and waits for no stream.
+// the description only, and waits for no stream.
 func Inspect(operands int64) (text string, err error) {
-	defer recovered(&err)
+	defer recoverTo(&err)
 	frame := frames.Get().(*[maxOperands]core.Tensor)
 	defer frames.Put(frame)
 	stream := int64(0)
 	n, err := pytensor.Read(operands, frame[:], &stream)
 	if err != nil {
-		return "", crossing(err)
+		return "", encodeError(err)
 	}
 	if n != 1 || frame[0].Present == 0 {
-		return "", crossing(&core.Error{Kind: core.NotATensor, Wanted: "one tensor", Got: fmt.Sprint(n, " items")})
+		return "", encodeError(&core.Error{Kind: core.NotATensor, Wanted: "one tensor", Got: fmt.Sprint(n, " items")})
 	}
 	return frame[0].DescribeJSON(), nil
 }
@@ -75,7 +75,7 @@ func Inspect(operands int64) (text string, err error) {
 // Release forgets a plan; a run that has begun ends undisturbed. It returns how many plans were
 // forgotten.
 func Release(plan int64) (count int64, err error) {
-	defer recovered(&err)
+	defer recoverTo(&err)
 	plans.Lock()
 	defer plans.Unlock()
 	if plans.byHandle[plan] != nil {
@@ -87,8 +87,8 @@ func Release(plan int64) (count int64, err error) {
 
 // CanImplement checks the operands as Run does, and runs nothing.
 func CanImplement(plan, operands int64) (zero int64, err error) {
-	defer recovered(&err)
-	return 0, crossing(withOperands(plan, operands, 0,
+	defer recoverTo(&err)
+	return 0, encodeError(withOperands(plan, operands, 0,
 		func(p *core.Plan, _ uintptr, workspace core.Tensor, args []core.Tensor) error {
 			return p.CanImplementOrdered(workspace, args)
 		}))
@@ -96,8 +96,8 @@ func CanImplement(plan, operands int64) (zero int64, err error) {
 
 // Run runs a plan on a stream; -1 asks the producer of the operands for its current stream.
 func Run(plan, operands, stream int64) (zero int64, err error) {
-	defer recovered(&err)
-	return 0, crossing(withOperands(plan, operands, stream, (*core.Plan).RunOrdered))
+	defer recoverTo(&err)
+	return 0, encodeError(withOperands(plan, operands, stream, (*core.Plan).RunOrdered))
 }
 
 // runRead is Run for operands that were read, the workspace last.
@@ -110,39 +110,39 @@ func runRead(plan int64, operands []core.Tensor, stream int64) error {
 	return p.RunOrdered(uintptr(stream), operands[last], operands[:last])
 }
 
-// MeetTorch makes the fast path of Run for plain torch tensors (pytensor/fast_path.c). The list,
+// StoreTorch makes the fast path of Run for plain torch tensors (pytensor/fast_path.c). The list,
 // given by its id(), holds the torch functions that it calls; the fast path is appended to it. It
 // returns 1 if the list has the expected length.
-func MeetTorch(words int64) (met int64, err error) {
-	defer recovered(&err)
-	if pytensor.StoreTorch(words, runRead) {
-		met = 1
+func StoreTorch(list int64) (stored int64, err error) {
+	defer recoverTo(&err)
+	if pytensor.StoreTorch(list, runRead) {
+		stored = 1
 	}
-	return met, nil
+	return stored, nil
 }
 
-// Info returns what the library is and what it found on this machine, as JSON.
+// Info describes the build and the machine, as JSON.
 func Info() (text string, err error) {
-	defer recovered(&err)
+	defer recoverTo(&err)
 	return core.InfoJSON(), nil
 }
 
 // SetNumThreads sets the number of threads of the CPU backend.
 func SetNumThreads(n int64) (zero int64, err error) {
-	defer recovered(&err)
-	return 0, crossing(core.SetNumThreads(int(n)))
+	defer recoverTo(&err)
+	return 0, encodeError(core.SetNumThreads(int(n)))
 }
 
 // GetNumThreads returns the number of threads of the CPU backend.
 func GetNumThreads() (n int64, err error) {
-	defer recovered(&err)
+	defer recoverTo(&err)
 	return int64(core.NumThreads()), nil
 }
 
-// SetCheck turns the checks of index values and the synchronisation after each launch on (1) or off
+// SetCheck turns the checks of index values and the synchronization after each launch on (1) or off
 // (0).
 func SetCheck(on int64) (zero int64, err error) {
-	defer recovered(&err)
+	defer recoverTo(&err)
 	core.SetCheck(on != 0)
 	return 0, nil
 }
@@ -157,7 +157,7 @@ func withOperands(plan, operands, stream int64, f func(*core.Plan, uintptr, core
 	defer frames.Put(frame)
 	n, err := pytensor.Read(operands, frame[:], &stream)
 	if err != nil {
-		return named(err, p, n)
+		return withOperandName(err, p, n)
 	}
 	return f(p, uintptr(stream), frame[0], frame[1:n])
 }
@@ -172,8 +172,8 @@ func lookup(handle int64) (*core.Plan, error) {
 	return nil, fmt.Errorf("plan %d, which is not selected or was released", handle)
 }
 
-// named completes an error of pytensor about item i of a plan's tuple.
-func named(err error, p *core.Plan, i int) error {
+// withOperandName completes an error of pytensor about item i of a plan's tuple.
+func withOperandName(err error, p *core.Plan, i int) error {
 	var e *core.Error
 	if errors.As(err, &e) {
 		e.Op, e.Operand = p.SKU().Op, "workspace"
@@ -184,17 +184,17 @@ func named(err error, p *core.Plan, i int) error {
 	return err
 }
 
-// crossing is err as text that Python can read.
-func crossing(err error) error {
+// encodeError encodes err for Python.
+func encodeError(err error) error {
 	if err == nil {
 		return nil
 	}
 	return errors.New(core.ErrorJSON(err))
 }
 
-// recovered, deferred, turns a panic into the error that a function returns.
-func recovered(err *error) {
+// recoverTo, deferred, turns a panic into the error that a function returns.
+func recoverTo(err *error) {
 	if fault := recover(); fault != nil {
-		*err = crossing(fmt.Errorf("a panic: %v", fault))
+		*err = encodeError(fmt.Errorf("a panic: %v", fault))
 	}
 }

@@ -67,7 +67,7 @@ func TestErrorsCross(t *testing.T) {
 
 func TestPanicsCross(t *testing.T) {
 	faulty := func() (err error) {
-		defer recovered(&err)
+		defer recoverTo(&err)
 		var none []int
 		none[3]++
 		return nil

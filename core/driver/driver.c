@@ -1,4 +1,4 @@
-/* libcuda: opened at first use, and the calls of package driver. */
+/* Opens libcuda at first use and makes the calls of package driver. */
 #include "driver.h"
 #include "functions.h"
 #include "graphs.h"
@@ -62,15 +62,15 @@ int sw_library_load(const void *image, uintptr_t *library) {
   return sw_cuda.cuLibraryLoadData(library, image, NULL, NULL, 0, NULL, NULL, 0);
 }
 
-/* Makes context current; *before is the argument of leave(). A thread of autograd has no context at
-   first. */
-static int enter(uintptr_t context, uintptr_t *before) {
+/* Makes context current; *before is the argument of pop_context(). A thread of autograd has no
+   context at first. */
+static int push_context(uintptr_t context, uintptr_t *before) {
   int status = sw_cuda.cuCtxGetCurrent(before);
   if (status || *before == context) return status;
   return sw_cuda.cuCtxSetCurrent(context);
 }
 
-static void leave(uintptr_t context, uintptr_t before) {
+static void pop_context(uintptr_t context, uintptr_t before) {
   if (before != context) sw_cuda.cuCtxSetCurrent(before);
 }
 
@@ -78,18 +78,18 @@ int sw_kernel_get(uintptr_t library, const char *name, uintptr_t context, int sh
                   sw_graphs **graphs) {
   enum { SHARED_SIZE_BYTES = 1, MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
   uintptr_t before, kernel;
-  int used, status = enter(context, &before);
+  int used, status = push_context(context, &before);
   if (status) return status;
   status = sw_cuda.cuLibraryGetKernel(&kernel, library, name);
   if (!status) status = sw_cuda.cuKernelGetFunction(function, kernel);
   if (!status) status = sw_cuda.cuFuncGetAttribute(&used, SHARED_SIZE_BYTES, *function);
   if (!status) status = sw_cuda.cuFuncSetAttribute(*function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared - used);
   if (!status && !*graphs) *graphs = sw_graphs_make(context, *function);
-  leave(context, before);
+  pop_context(context, before);
   return status;
 }
 
-/* A launch of clusters, which no graph starts. */
+/* The configuration of a launch with clusters, for which graphs are not used. */
 static launch_config clusters_of(const sw_launch *l, launch_attribute *attribute) {
   enum { CLUSTER_DIMENSION = 4 };
   *attribute = (launch_attribute){CLUSTER_DIMENSION, {l->cluster, 1, 1}};
@@ -102,19 +102,19 @@ int sw_clusters(const sw_launch *l) {
   launch_attribute attribute;
   launch_config config = clusters_of(l, &attribute);
   int made_for = 0, count = 0;
-  if (enter(l->context, &before)) return 0;
+  if (push_context(l->context, &before)) return 0;
   if (sw_cuda.cuFuncGetAttribute(&made_for, PTX_VERSION, l->function) || made_for < 90 ||
       sw_cuda.cuFuncSetAttribute(l->function, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) ||
       sw_cuda.cuOccupancyMaxActiveClusters(&count, l->function, &config))
     count = 0;
-  leave(l->context, before);
+  pop_context(l->context, before);
   return count;
 }
 
 int sw_launch_kernel(const sw_launch *l, const uint64_t *words) {
   uintptr_t before;
   void *arguments[] = {(void *)words};
-  int status = enter(l->context, &before);
+  int status = push_context(l->context, &before);
   if (status) return status;
   if (l->cluster) {
     launch_attribute attribute;
@@ -125,25 +125,25 @@ int sw_launch_kernel(const sw_launch *l, const uint64_t *words) {
                                                arguments);
   else if (!sw_graphs_launch(l, words))
     status = sw_cuda.cuLaunchKernel(l->function, l->grid, 1, 1, l->block, 1, 1, l->shared, l->stream, arguments, NULL);
-  leave(l->context, before);
+  pop_context(l->context, before);
   return status;
 }
 
 int sw_synchronize(uintptr_t context, uintptr_t stream) {
   uintptr_t before;
-  int status = enter(context, &before);
+  int status = push_context(context, &before);
   if (status) return status;
   status = sw_cuda.cuStreamSynchronize(stream);
-  leave(context, before);
+  pop_context(context, before);
   return status;
 }
 
 int sw_read_device(uintptr_t context, uintptr_t stream, void *to, uintptr_t from, size_t bytes) {
   uintptr_t before;
-  int status = enter(context, &before);
+  int status = push_context(context, &before);
   if (status) return status;
   status = sw_cuda.cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
   if (!status) status = sw_cuda.cuStreamSynchronize(stream);
-  leave(context, before);
+  pop_context(context, before);
   return status;
 }

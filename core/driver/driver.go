@@ -1,6 +1,6 @@
-// Package driver reaches the CUDA driver through dlopen. It knows no operation: it opens devices,
-// loads images and launches kernels. Nothing is loaded before Open is called, and a machine without
-// libcuda is a machine without devices.
+// Package driver calls the CUDA driver, which it opens with dlopen. It opens devices, loads images
+// and launches kernels, and is independent of the operations. Nothing is loaded before Open is
+// called. A machine without libcuda counts as a machine without devices.
 package driver
 
 /*
@@ -32,11 +32,11 @@ type Device interface {
 	Arch() string // "sm_90"
 	Multiprocessors() int
 	Memory() int64     // bytes
-	Bandwidth() int64  // bytes of memory in a second, at most
-	SharedMemory() int // bytes that a block can have
+	Bandwidth() int64  // peak memory bandwidth in bytes per second
+	SharedMemory() int // largest dynamic shared memory of a block in bytes
 	Load(image []byte) (Library, error)
 	Launch(kernel Kernel, launch *Launch) error
-	Clusters(kernel Kernel, launch *Launch) int // of a launch, that are on the device at once; 0: it has none
+	Clusters(kernel Kernel, launch *Launch) int // clusters of this launch that can be resident at once; 0: not supported
 	Synchronize(stream uintptr) error
 	Read(to []byte, from, stream uintptr) error // waits for the stream, then copies from the device
 }
@@ -54,21 +54,21 @@ const MaxWords = int(C.SW_MAX_WORDS)
 
 // Launch is one kernel launch: a one-dimensional grid and one argument struct of 8-byte words.
 type Launch struct {
-	Grid, Block, Shared uint32
-	Cluster             uint32 // adjacent CTAs of a cluster; 0: no clusters
-	Cooperative         bool   // all CTAs are resident at once, because they wait for each other
+	Grid, Block, Shared uint32 // blocks; threads per block; bytes of dynamic shared memory per block
+	Cluster             uint32 // blocks per cluster; 0: no clusters
+	Cooperative         bool   // cooperative launch: all blocks must be resident at once, because they wait for each other
 	Stream              uintptr
 	n                   int
 	words               [MaxWords]uint64
 }
 
-// Reset forgets the words of the last launch.
+// Reset removes all words of the argument.
 func (l *Launch) Reset() { l.n = 0 }
 
 // Put appends words to the argument.
 func (l *Launch) Put(words ...uint64) { l.n += copy(l.words[l.n:], words) }
 
-// CopyFrom makes l the launch that o is, but for its stream.
+// CopyFrom copies o to l, except the stream.
 func (l *Launch) CopyFrom(o *Launch) {
 	l.Grid, l.Block, l.Shared, l.Cluster, l.Cooperative, l.n = o.Grid, o.Block, o.Shared, o.Cluster, o.Cooperative, o.n
 	copy(l.words[:o.n], o.words[:o.n])
@@ -77,19 +77,19 @@ func (l *Launch) CopyFrom(o *Launch) {
 // Words is the argument packed so far.
 func (l *Launch) Words() []uint64 { return l.words[:l.n] }
 
-// Status is a refusal of the driver.
+// Status is an error of the driver.
 type Status struct {
 	Code int
 	Name string // CUDA_ERROR_...
-	Call string // what was being done
+	Call string // the function that failed
 }
 
 func (s *Status) Error() string { return s.Name + " in " + s.Call }
 
-// NoImage reports that an image holds no code for the device.
+// NoImage reports whether the error says that an image holds no code for the device.
 func (s *Status) NoImage() bool { return s.Code == 209 || s.Code == 222 }
 
-// Advice says what a person can do.
+// Advice returns a hint for the user, or "".
 func (s *Status) Advice() string {
 	switch s.Code {
 	case 2:
@@ -116,7 +116,7 @@ func check(status C.int, call string) error {
 
 type libcuda struct{ version int }
 
-// Open opens libcuda, or says in words why there is none.
+// Open opens libcuda, or returns an error that says why it is not available.
 func Open() (Driver, error) {
 	var version C.int
 	if missing := C.sw_open(&version); missing != nil {
@@ -140,7 +140,7 @@ const (
 	attributeMultiprocessors = 16
 	attributeMemoryClock     = 36 // kHz, of a bus that moves data twice in each cycle
 	attributeMemoryBus       = 37 // bits
-	attributeSharedMemory    = 97 // of a block that asks for more than is usual
+	attributeSharedMemory    = 97 // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN [bytes]
 	attributeMajor           = 75
 	attributeMinor           = 76
 )

@@ -1,4 +1,4 @@
-/* What is called of libcuda. */
+/* The functions of libcuda that package driver calls, and their parameter structs. */
 #ifndef STERNWAY_FUNCTIONS_H
 #define STERNWAY_FUNCTIONS_H
 #include <stddef.h>

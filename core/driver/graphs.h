@@ -1,19 +1,20 @@
-/*
- * Launches as executable graphs of one kernel each. The driver (580, on an H200) starts one sooner
- * than cuLaunchKernel launches a kernel, also where the argument or the grid is changed before.
- *
- * A graph does not run beside itself, so it belongs to a stream, where kernels wait for each other
- * anyway, and to a kernel there. Graphs are made once for a device: launches allocate nothing.
- */
+/* Launches kernels as executable graphs of one kernel each. Launching such a graph is faster than
+   cuLaunchKernel (driver 580, H200), even if its parameters are updated first.
+
+   Launches of one executable graph run one after the other. A graph is therefore used for one
+   stream, where kernels are ordered anyway, and for one kernel, so that few updates are needed. The
+   graphs of a device are created once, and launches allocate nothing. */
 #ifndef STERNWAY_GRAPHS_H
 #define STERNWAY_GRAPHS_H
 #include "driver.h"
 
-/* With any function of the context, which is current; NULL where there is no memory for them. */
+/* Creates the graphs of a device. The context must be current; function is any function of it.
+   Returns NULL if memory is exhausted. */
 sw_graphs *sw_graphs_make(uintptr_t context, uintptr_t function);
 
-/* Whether the launch was started in a graph. It was not where the stream is being captured, no
-   graph is free, another thread is here or the driver refuses it; a launch will say why. */
+/* Launches a kernel as a graph and returns 1. Returns 0, without a launch, if the stream is
+   captured, no graph is free, another thread uses the graphs, or the driver fails. The caller then
+   uses cuLaunchKernel, which reports the error. */
 int sw_graphs_launch(const sw_launch *launch, const uint64_t *words);
 
 #endif

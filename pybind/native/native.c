@@ -154,28 +154,6 @@ PyObject * _wrap__native_pybind_Inspect(PyObject * PYBINDGEN_UNUSED(dummy), PyOb
 
 
 PyObject *
-_wrap__native_pybind_MeetTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
-{
-    PyObject *py_retval;
-    int64_t retval;
-    int64_t words;
-    const char *keywords[] = {"words", NULL};
-
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &words)) {
-        return NULL;
-    }
-    sw_attach_thread();
-    retval = pybind_MeetTorch(words);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    py_retval = Py_BuildValue((char *) "L", retval);
-    return py_retval;
-}
-PyObject * _wrap__native_pybind_MeetTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
-
-
-PyObject *
 _wrap__native_pybind_Release(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
 {
     PyObject *py_retval;
@@ -288,18 +266,40 @@ _wrap__native_pybind_SetNumThreads(PyObject * PYBINDGEN_UNUSED(dummy), PyObject 
 }
 PyObject * _wrap__native_pybind_SetNumThreads(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
 
+
+PyObject *
+_wrap__native_pybind_StoreTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    int64_t retval;
+    int64_t list;
+    const char *keywords[] = {"list", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &list)) {
+        return NULL;
+    }
+    sw_attach_thread();
+    retval = pybind_StoreTorch(list);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "L", retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_StoreTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
 static PyMethodDef _native_functions[] = {
     {(char *) "pybind_CanImplement", (PyCFunction) _wrap__native_pybind_CanImplement, METH_KEYWORDS|METH_VARARGS, "pybind_CanImplement(plan, operands)\n\ntype: plan: int64_t\ntype: operands: int64_t" },
     {(char *) "pybind_Describe", (PyCFunction) _wrap__native_pybind_Describe, METH_KEYWORDS|METH_VARARGS, "pybind_Describe(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_GetNumThreads", (PyCFunction) _wrap__native_pybind_GetNumThreads, METH_NOARGS, "pybind_GetNumThreads()\n\n" },
     {(char *) "pybind_Info", (PyCFunction) _wrap__native_pybind_Info, METH_NOARGS, "pybind_Info()\n\n" },
     {(char *) "pybind_Inspect", (PyCFunction) _wrap__native_pybind_Inspect, METH_KEYWORDS|METH_VARARGS, "pybind_Inspect(operands)\n\ntype: operands: int64_t" },
-    {(char *) "pybind_MeetTorch", (PyCFunction) _wrap__native_pybind_MeetTorch, METH_KEYWORDS|METH_VARARGS, "pybind_MeetTorch(words)\n\ntype: words: int64_t" },
     {(char *) "pybind_Release", (PyCFunction) _wrap__native_pybind_Release, METH_KEYWORDS|METH_VARARGS, "pybind_Release(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_Run", (PyCFunction) _wrap__native_pybind_Run, METH_KEYWORDS|METH_VARARGS, "pybind_Run(plan, operands, stream)\n\ntype: plan: int64_t\ntype: operands: int64_t\ntype: stream: int64_t" },
     {(char *) "pybind_Select", (PyCFunction) _wrap__native_pybind_Select, METH_KEYWORDS|METH_VARARGS, "pybind_Select(descriptor, device, preference)\n\ntype: descriptor: char *\ntype: device: char *\ntype: preference: char *" },
     {(char *) "pybind_SetCheck", (PyCFunction) _wrap__native_pybind_SetCheck, METH_KEYWORDS|METH_VARARGS, "pybind_SetCheck(on)\n\ntype: on: int64_t" },
     {(char *) "pybind_SetNumThreads", (PyCFunction) _wrap__native_pybind_SetNumThreads, METH_KEYWORDS|METH_VARARGS, "pybind_SetNumThreads(n)\n\ntype: n: int64_t" },
+    {(char *) "pybind_StoreTorch", (PyCFunction) _wrap__native_pybind_StoreTorch, METH_KEYWORDS|METH_VARARGS, "pybind_StoreTorch(list)\n\ntype: list: int64_t" },
     {NULL, NULL, 0, NULL}
 };
 #if PY_VERSION_HEX >= 0x03000000

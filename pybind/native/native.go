@@ -94,21 +94,6 @@ func pybind_Inspect(operands C.longlong) *C.char {
 	return C.CString(cret)
 }
 
-//export pybind_MeetTorch
-func pybind_MeetTorch(words C.longlong) C.longlong {
-	_saved_thread := C.PyEval_SaveThread()
-	cret, __err := pybind.MeetTorch(int64(words))
-
-	C.PyEval_RestoreThread(_saved_thread)
-	if __err != nil {
-		estr := C.CString(__err.Error())
-		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
-		C.free(unsafe.Pointer(estr))
-		return C.longlong(0)
-	}
-	return C.longlong(cret)
-}
-
 //export pybind_Release
 func pybind_Release(plan C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
@@ -173,6 +158,21 @@ func pybind_SetCheck(on C.longlong) C.longlong {
 func pybind_SetNumThreads(n C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
 	cret, __err := pybind.SetNumThreads(int64(n))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.longlong(0)
+	}
+	return C.longlong(cret)
+}
+
+//export pybind_StoreTorch
+func pybind_StoreTorch(list C.longlong) C.longlong {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.StoreTorch(int64(list))
 
 	C.PyEval_RestoreThread(_saved_thread)
 	if __err != nil {

@@ -1,9 +1,9 @@
 // Package pytensor reads Python tensors into plain Go structures through DLPack.
 //
 // An object whose type has the DLPack C exchange API is borrowed in some ten nanoseconds; a DLPack
-// capsule is read without being consumed; None is an absent operand. A tuple holds what a producer
-// lent that is not trusted: its addresses are checked as well. Nothing is kept: the caller holds
-// the objects for as long as their memory is used.
+// capsule is read without being consumed; None stands for an absent operand. A tuple wraps an
+// object whose producer is not trusted; the address range of its description is checked too.
+// Nothing is kept: the caller holds the objects for as long as their memory is used.
 package pytensor
 
 // #cgo CFLAGS: -O2 -Wall -Wextra
@@ -21,8 +21,8 @@ import (
 	"github.com/sternway/sternway/core"
 )
 
-// core.Tensor and sw_tensor are one layout: a constant here that does not compile is a field that
-// moved, since only 0 can be negated without a sign.
+// core.Tensor and sw_tensor have the same layout. These constants assert it: -(a ^ b) of unsigned
+// constants compiles only if a == b.
 const (
 	_ = -(unsafe.Sizeof(core.Tensor{}) ^ C.sizeof_sw_tensor)
 	_ = -(unsafe.Offsetof(core.Tensor{}.Data) ^ unsafe.Offsetof(C.sw_tensor{}.data))
@@ -67,9 +67,9 @@ var runFast Run
 
 // StoreTorch stores the torch functions of a list, given by its id(), that fast_path.c calls, and
 // appends the fast path of Run to the list.
-func StoreTorch(words int64, run Run) bool {
+func StoreTorch(list int64, run Run) bool {
 	runFast = run
-	return C.sw_store_torch(C.int64_t(words)) == C.SW_OK
+	return C.sw_store_torch(C.int64_t(list)) == C.SW_OK
 }
 
 //export sw_go_attach
@@ -78,7 +78,7 @@ func sw_go_attach() {}
 //export sw_go_run
 func sw_go_run(plan C.int64_t, tensors *C.sw_tensor, count C.int32_t, stream C.int64_t) (ran C.int32_t) {
 	defer func() {
-		if recover() != nil { // the general way panics as well, and says so
+		if recover() != nil { // the general path runs the plan again, panics as well, and reports it
 			ran = 0
 		}
 	}()

@@ -44,7 +44,8 @@ int32_t sw_read(int64_t operands, int32_t capacity, sw_tensor *out, sw_answer *a
    fast_path.c, and appends the fast path of Run to the list. */
 int32_t sw_store_torch(int64_t words);
 
-/* To be called before a thread calls Go: lets its first entry leave the signal mask as it was. */
+/* Must be called before a thread first calls Go. It keeps the signal mask of the thread, which the
+   Go runtime would change. */
 void sw_attach_thread(void);
 
 /* In Go: does nothing. */

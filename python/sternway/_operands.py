@@ -37,7 +37,7 @@ def meet_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | No
             torch.Tensor.is_neg,
             getattr(torch._C, "_increment_version", increment),
         ]
-        run = words[-1] if library.pybind_MeetTorch(id(words)) else None
+        run = words[-1] if library.pybind_StoreTorch(id(words)) else None
     _increment = increment
     return run
 

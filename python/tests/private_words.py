@@ -15,13 +15,8 @@ CUDA = ("cuda/*",)
 SCAN = ("cuda/scan/*", "core/internal/ops/scan/*", "core/internal/coretest/*")
 C = ("cuda/*.cu*", "core/*.c", "core/*.h", "pybind/*.c", "pybind/*.h")
 NATIVE = ("cuda/*", "core/*", "pybind/*")
-# Scans on a GPU: another change renames what is left there, and takes this exception out.
-TEMPORARY = ("cuda/scan/*", "core/internal/ops/scan/gpu/*")
-# Temporary as well: the names of kernels that are loaded by name.
-KERNEL_NAMES = {
-    "cuda/embedding/embedding_bag.cu": "names of exported kernels",
-    "core/internal/ops/embedding/bag_cuda.go": "names of exported kernels",
-}
+# Kernels of scans: another change renames what is left there, and takes this exception out.
+TEMPORARY = ("cuda/scan/*",)
 CASE_NAMES = {"core/errors_run_test.go": "names of cases in errors.golden"}
 WINNER = "record (of a maximum), argmax (of an embedding bag)"
 GO_TOLD = {"core/driver/driver_test.go": "tellError prints an error for the golden text"}
@@ -80,8 +75,8 @@ WORDS: list[Word] = [
     *name(r"starts", "segment_heads (bit mask)", "starts", CUDA),
     *name(r"Finder|recorded|kFinds|kRecorded|isWinner|hasWinner", "RecordPass, record flags", "Finder", SCAN),
     *part("winner", WINNER, NATIVE, CASE_NAMES),
-    *part("winners", WINNER, NATIVE, KERNEL_NAMES | CASE_NAMES),
-    *part("won", WINNER, NATIVE, KERNEL_NAMES),
+    *part("winners", WINNER, NATIVE, CASE_NAMES),
+    *part("won", WINNER, NATIVE),
     *part("foresee foresees", "load_tile_prefix, prefetch_L2"),
     # Geometry and selection
     *name(

@@ -64,8 +64,9 @@ func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme)
 	return r
 }
 
-// usualValue draws numbers that every dtype holds: whole ones for integers, and for fake quantise multiples of 1/16 over scales that
-// are powers of two, so that x / scale is exact, often half way between two levels, and on both sides of the bounds.
+// usualValue draws numbers that every dtype holds: whole ones for integers, and for fake quantize
+// multiples of 1/16 over scales that are powers of two, so that x / scale is exact, often half way
+// between two levels, and on both sides of the bounds.
 func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) float64 {
 	switch {
 	case d == tensor.Int8:
@@ -90,14 +91,15 @@ func newWorkspace(plan *core.Plan) *Memory {
 	if size == 0 {
 		return &Memory{}
 	}
-	room := make([]byte, size+3*launch.WorkspaceAlignment)
-	first := 2*launch.WorkspaceAlignment - int64(uintptr(unsafe.Pointer(&room[0]))%launch.WorkspaceAlignment)
-	w := &Memory{Tensor: tensor.Of(unsafe.Slice((*uint8)(&room[first]), size)), Bytes: room, first: first}
+	buffer := make([]byte, size+3*launch.WorkspaceAlignment)
+	first := 2*launch.WorkspaceAlignment - int64(uintptr(unsafe.Pointer(&buffer[0]))%launch.WorkspaceAlignment)
+	w := &Memory{Tensor: tensor.Of(unsafe.Slice((*uint8)(&buffer[first]), size)), Bytes: buffer, first: first}
 	w.Device = plan.Device()
 	return w
 }
 
-// Run poisons every output and runs the plan with some of them. What is no output of the run may not be written.
+// Run poisons every output and runs the plan with some of them. What is no output of the run may
+// not be written.
 func (r *arrangement) Run(t *testing.T, outputs []int) {
 	t.Helper()
 	args := make([]tensor.Tensor, len(r.Operands))

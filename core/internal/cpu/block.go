@@ -95,7 +95,7 @@ func scatter[S any](src []S, t *tensor.Tensor, v *View, start int64) {
 type Block[A Accumulator] struct {
 	Wide [BlockBytes / 4]A       // elements converted to the accumulator type
 	raw  [BlockBytes / 4]uint64  // elements in the storage type
-	half [BlockBytes / 4]float32 // elements on the way between 16 bits and float64
+	half [BlockBytes / 4]float32 // float32 buffer for conversions between types of 8 or 16 bits and float64
 	Sums [MaxRuns]float64        // sum of each run of the block
 }
 
@@ -210,7 +210,8 @@ func loadThroughFloat32[A Accumulator, S any](widen func([]float32, []S)) func(*
 }
 
 // RoundToOdd rounds x to 24 significant bits with round-to-odd, like odd_of in vector.h. A second
-// rounding to 16 bits then gives the same result as one rounding from float64.
+// rounding to 16 bits then gives the same result as one rounding from float64. Adding `lost` to the
+// low bits carries into bit 29 exactly if one of them is set.
 func RoundToOdd(x float64) float32 {
 	const lost = 1<<29 - 1
 	bits := math.Float64bits(x)

@@ -1,4 +1,4 @@
-/* Includes LOOPS for each processor: see vector.h. */
+/* Includes LOOPS once for each vector width: see vector.h. */
 #define VECTOR 64
 #define TARGET
 #define AT(name) name##_64

@@ -1,5 +1,6 @@
-/* The fused multiply loops of vector.h for one storage type: STORED is the type in memory, WIDE the
-   type of arithmetic. vector_loops.h includes this header once per storage type. */
+/* The loops of vector.h that compute up to three products in one pass, for one storage type: STORED
+   is the type in memory, WIDE the type of arithmetic. vector_loops.h includes this header once per
+   storage type. */
 
 /* A factor at the start of its run. kind is a compile-time constant wherever the functions below
    are inlined. */
@@ -130,8 +131,8 @@ TARGET INLINE void FOR(add_places)(double *sums, const STORED *x, int y_kind, co
   }
 }
 
-/* STRETCH elements of x stay in the L1 cache while all products read them. A sum is rounded to
-   float64 after each PIECE elements, which is a block of sw_sum_runs, so that both give the same
+/* STRETCH elements of x stay in the L1 cache while all products read them. The summation tree is
+   totalled after every PIECE elements, which is a block of sw_sum_runs, so that both give the same
    bits. */
 enum { FOR(STRETCH) = 1024, FOR(PIECE) = 16384 / sizeof(WIDE) };
 

@@ -98,7 +98,8 @@ void sw_sum_runs(double *sums, const double *in, long run, long n);
 void sw_add(double *sums, const double *in, long n);
 
 /* A factor has one number per run, in float64, or one per element, in the storage type of x or in 8
-   bits. Addresses are integers, because Go owns the memory. */
+   bits. Addresses are integers, because cgo passes no memory that holds Go pointers; the caller
+   keeps the memory alive. */
 enum { FACTOR_NUMBER, FACTOR_DENSE, FACTOR_I8, FACTOR_U8 };
 
 typedef struct {

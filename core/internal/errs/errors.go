@@ -34,7 +34,7 @@ var (
 	ErrDevice            = &Error{Kind: DeviceFailure}
 )
 
-// Error is every error of this package. It reads as one sentence:
+// Error is the type of the errors that sternway returns. It reads as one sentence:
 //
 //	lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(dy.dtype)
 type Error struct {
@@ -58,7 +58,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Is makes errors.Is(err, ErrUnsupported) compare kinds.
+// Is makes errors.Is(err, ErrUnsupported) compare kinds. A target without an operand is a sentinel.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Kind == e.Kind && t.Operand == ""

@@ -59,8 +59,8 @@ func (q *Queue) Submit(i int, grid int64, block uint32) error {
 }
 
 // Clusters is the number of thread-block clusters of kernel i that can be resident at once. blocks
-// is the cluster size, block the threads per block, shared the dynamic shared memory per block in
-// bytes.
+// is the number of blocks per cluster, block the number of threads per block, shared the dynamic
+// shared memory per block in bytes.
 func (q *Queue) Clusters(i int, blocks int64, block, shared uint32) int64 {
 	l := driver.Launch{Grid: uint32(blocks), Block: block, Shared: shared, Cluster: uint32(blocks)}
 	return int64(q.Device.Clusters(q.Kernels[i], &l))
@@ -84,7 +84,11 @@ const WorkspaceOperand = -1
 // provide it.
 const WorkspaceAlignment = 256
 
-const (
-	BlockThreads = 256  // threads per block of most kernels
-	ThreadsPerSM = 2048 // resident threads of a full SM
-)
+// BlockThreads is the number of threads per block of most kernels.
+const BlockThreads = 256
+
+// ThreadsPerSM is the number of threads per SM below which work is divided more finely. A full SM
+// of compute capability 8.0, 9.0 or 10.0 holds as many; 8.6, 8.9 and 12.0 hold 1536, and there
+// division goes on a little longer than occupancy needs. It is no limit: launches of any size are
+// valid. Another value would change the order of sums, and so their bits.
+const ThreadsPerSM = 2048

@@ -124,9 +124,9 @@ func IndexOutOfRange(op, operand, place string, value, rows int64) *errs.Error {
 	return errs.New(errs.InvalidProblem, op, operand, fmt.Sprintf("in [0, %d)", rows), fmt.Sprintf("%d at %s", value, place), "")
 }
 
-// Preference steers Select. The zero value asks for a deterministic kernel with any workspace.
+// Preference steers Select. The zero value accepts any workspace and any kernel.
 type Preference struct {
-	Nondeterministic bool   // kernels with atomic additions are allowed
+	Nondeterministic bool   // no kernel is nondeterministic; accepted and without effect
 	MaxWorkspace     *int64 // bytes; nil: no limit
 	Kernel           string // one variant by name, for tests and tuning; empty: Select chooses
 }

@@ -1,6 +1,7 @@
 // Package ops defines the parts of an operation: its family in the table of operations, the
-// descriptor that states a problem, the operands, and the program that runs on a backend. Packages
-// below it implement the operations; this package knows none of them by name.
+// descriptor that states a problem, the operands, and the program that runs on a backend. The
+// packages in its subdirectories implement the operations and import it; it knows none of them by
+// name.
 package ops
 
 import (
@@ -21,30 +22,31 @@ import (
 // Family is a group of operations that share a descriptor type. The registered families are the
 // dispatch table of the package: family, kind and dtype select the host code and the CUDA kernels.
 type Family struct {
-	Name     string // "lerp_backward": prefix of kernel symbols, and operation name in messages
-	Category string // "elementwise", "quantization", ...
-	Image    string // the kernel image that holds the family's symbols: cuda/<Image>.cu
-	Kinds    []KindRow
-	Elements []tensor.DType // the element types of its problems; nil: Floats
-	One      bool           // the family has a single symbol, its own name, for all kernels and element types
-	Required []string       // descriptor fields without a default in JSON
-	Decode   func(*json.Decoder) (Descriptor, error)
+	Name         string // "lerp_backward": prefix of kernel symbols, and operation name in messages
+	Category     string // "elementwise", "quantization", ...
+	Image        string // the kernel image that holds the family's symbols: cuda/<Image>.cu
+	Kinds        []KindRow
+	Elements     []tensor.DType // the element types of its problems; nil: Floats
+	SingleSymbol bool           // one CUDA function, named like the family, serves all kernels and element types
+	Required     []string       // descriptor fields without a default in JSON
+	Decode       func(*json.Decoder) (Descriptor, error)
 }
 
 // KindRow is one operation of a family.
 type KindRow struct {
 	Name    string   // "cumprod"; empty if the family is a single operation
 	Kernels []string // variants that Select chooses from and that Preference.Kernel may name
-	Code    string   // name in kernel symbols, if kinds share kernels; empty: Name
+	Code    string   // name in kernel symbols if several kinds share kernels; empty: Name
 	Image   string   // kernel image; empty: the family's image
 }
 
 // SymbolName is the name of the kind in kernel symbols.
 func (k *KindRow) SymbolName() string { return cmp.Or(k.Code, k.Name) }
 
-// Symbol is the name of a kernel: family, kind, variant, dtype.
+// Symbol is the name of a kernel in its image: family, kind, variant, dtype. Some kernels have
+// names of their own; Program.Symbols lists the names of a plan.
 func (f *Family) Symbol(kind, kernel string, dtype tensor.DType) string {
-	if f.One {
+	if f.SingleSymbol {
 		return f.Name
 	}
 	words := []string{f.Name, f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
@@ -178,13 +180,13 @@ type Problem struct {
 	// CheckPresence checks which optional operands are given together; nil if Operand.Optional
 	// suffices.
 	CheckPresence func(args []tensor.Tensor) *errs.Error
-	// CheckValues checks index operands in host memory; nil if any values are valid. Operands of a
+	// CheckValues checks index operands in host memory; nil if any values are valid. Operands on a
 	// GPU are copied to the host only under core.SetCheck, because the copy synchronizes.
 	CheckValues func(args []tensor.Tensor) *errs.Error
 	Traffic     int64  // bytes that an ideal pass over all operands moves
 	Arch        string // architecture of the selected device: "amd64", "sm_90"
 	Bandwidth   int64  // memory bandwidth of the device in bytes per second
-	// Compile chooses a kernel for a device with a number of SMs.
+	// Compile makes the program for a device: of the CPU, or of a GPU (cuda) with a number of SMs.
 	Compile func(p *Problem, numSMs int, cuda bool, preference Preference) (Program, error)
 }
 
@@ -201,11 +203,11 @@ type Operand struct {
 	Shapes   [][]int64 // accepted shapes; AnyExtent accepts any extent
 }
 
-// Program is a selected kernel: it runs checked operands on the host, or launches CUDA kernels for
-// them.
+// Program is the part of a plan that runs checked operands on the host, or launches CUDA kernels
+// for them.
 type Program interface {
-	Kernel() string   // name of the variant, for the SKU
-	Geometry() string // description of the launch geometry
+	Kernel() string   // name of the variant for contiguous operands, for the SKU
+	Geometry() string // launch configuration for contiguous operands, in words
 	Workspace() int64 // bytes of device memory that a run needs
 	// InPlace reports whether output o of args may be the same memory as an input.
 	InPlace(args []tensor.Tensor, o int) bool

@@ -73,8 +73,8 @@ func (d DType) Row() int {
 // Size is the number of bytes of one element.
 func (d DType) Size() int64 { return int64(d.Bits) * int64(d.Lanes) / 8 }
 
-// Accumulator is the type that arithmetic is done in: float64 for float64, float32 for every other
-// type.
+// Accumulator is the type of arithmetic, and of sums on a GPU: float64 for float64, float32 for
+// every other type. Sums on the CPU are float64.
 func (d DType) Accumulator() DType {
 	if d == Float64 {
 		return Float64

@@ -40,8 +40,8 @@ func width(list []axis, size int64) int64 {
 	return w
 }
 
-// SelfOverlaps reports whether two indices of t may name the same byte: some stride is shorter than
-// what lies inside it.
+// SelfOverlaps reports whether two indices of t may address the same byte: whether a stride is 0,
+// or smaller than the bytes that the faster dimensions span. It may err towards true.
 func SelfOverlaps(t *Tensor) bool {
 	if t.Empty() {
 		return false
@@ -60,8 +60,9 @@ func SelfOverlaps(t *Tensor) bool {
 	return false
 }
 
-// Disjoint reports that a and b share no byte. It sees through views of one buffer that interleave
-// regularly, such as the columns or the channels of a matrix; in doubt it answers false.
+// Disjoint reports whether a and b certainly share no byte. It recognizes views of one buffer that
+// interleave regularly, such as the columns or the channels of a matrix. Where it cannot tell, it
+// returns false.
 func Disjoint(a, b *Tensor) bool {
 	if a.Empty() || b.Empty() {
 		return true

@@ -106,7 +106,7 @@ func (t *Tensor) Empty() bool {
 }
 
 // Span is the half-open range of byte addresses that t touches, relative to its data: low <= 0 <
-// high. ok is false when an end is out of the address space.
+// high, or (0, 0) for an empty tensor. ok is false if an end is out of the address space.
 func (t *Tensor) Span() (low, high int64, ok bool) {
 	if t.Empty() {
 		return 0, 0, true

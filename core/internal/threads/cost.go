@@ -12,14 +12,14 @@ const workPerWorker = 15_000
 
 // costs is a direct-mapped cache of the nanoseconds that one task takes, keyed by program, number
 // of tasks and grain size. A new key evicts the entry in its slot; a run measures a task whose cost
-// is unknown.
+// is unknown. Key and value are two atomics: a race between them costs accuracy only.
 var costs [1024]struct{ key, nanoseconds atomic.Int64 }
 
 // costOf is the entry with the cost of one task in nanoseconds; 0: unknown.
 func costOf(program unsafe.Pointer, tasks, grain int64) *atomic.Int64 {
 	hash := uint64(uintptr(program)) ^ uint64(tasks)<<32 ^ uint64(grain)<<20
-	hash *= 0x9e3779b97f4a7c15 // Knuth's multiplicative hashing
-	key, entry := int64(hash|1), &costs[hash>>54]
+	hash *= 0x9e3779b97f4a7c15                    // Knuth's multiplicative hashing
+	key, entry := int64(hash|1), &costs[hash>>54] // a key is never 0; the top 10 bits are the slot
 	if entry.key.Swap(key) != key {
 		entry.nanoseconds.Store(0)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// pool is the worker pool of the CPU backend. Its goroutines take tasks of a run, beside the
+// pool is the worker pool of the CPU backend. Its goroutines take tasks of a run together with the
 // goroutine that started the run.
 //
 // Waking a parked thread costs as much as a small run. An idle worker therefore spins for spinTime
@@ -46,8 +46,8 @@ const (
 // is shorter than a scheduler time slice and longer than an interrupt.
 const longestCredit = time.Millisecond
 
-// trialCredit is the balance after a pause. It covers waking a thread in the first run that uses
-// workers again.
+// trialCredit is the balance at the start and after a pause. It covers waking a thread in the first
+// run that uses workers again.
 const trialCredit = 200 * time.Microsecond
 
 // poolWorker is one goroutine of the pool. It works on one job at a time.
@@ -75,7 +75,7 @@ func submit(j *job, n int) {
 	}
 	rest := max(0, len(pool.idle)-min(n, limit))
 	var buffer [64]*poolWorker
-	acquired := append(buffer[:0], pool.idle[rest:]...)
+	acquired := append(buffer[:0], pool.idle[rest:]...) // a copy, because others append to pool.idle after Unlock
 	pool.idle = pool.idle[:rest]
 	pool.Unlock()
 	for _, w := range acquired {

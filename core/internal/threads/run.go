@@ -19,7 +19,7 @@ func init() {
 // taskRange is the range of tasks that one goroutine of a run owns. Others steal from it when they
 // have finished their own.
 type taskRange struct {
-	next atomic.Int64 // first task that is not taken
+	next atomic.Int64 // first task that is not taken; failed attempts to steal move it past end
 	end  int64
 	_    [48]byte // padding to a cache line of 64 bytes
 }
@@ -30,7 +30,7 @@ func (r *taskRange) drain() int64 { return max(0, r.end-r.next.Swap(r.end)) }
 // Run calls body for every task, on this goroutine and, if the work is large enough, on workers of
 // the pool. start allocates the scratch of a goroutine and returns the function that releases it.
 // grain is the number of tasks that justify one more goroutine. program is the key under which the
-// cost of a task is cached.
+// cost of a task is cached; callers that pass nil share entries.
 //
 // Each goroutine owns a contiguous range of tasks, the same in every run with as many tasks, so
 // that its part of the operands stays in a nearby cache. A goroutine without tasks steals from the
@@ -81,7 +81,7 @@ func runOnAll[W any](n int, first, tasks int64, start func() (W, func()), body f
 		defer func() {
 			if r := recover(); r != nil {
 				failure.CompareAndSwap(nil, fmt.Sprint(r))
-				left := int64(1)
+				left := int64(1) // the task that panicked
 				for k := range own {
 					left += own[k].drain()
 				}

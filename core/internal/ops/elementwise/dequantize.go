@@ -32,7 +32,7 @@ type DequantizePerTokenBackward struct {
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
-// FakeQuantizePerTokenBackward is the gradient of quantise-dequantise with a straight-through
+// FakeQuantizePerTokenBackward is the gradient of quantize-dequantize with a straight-through
 // rounding. With t = round(x / scale) + zero_point and q = clamp(t, QuantMin, QuantMax), t inside
 // the bounds or on them:
 //

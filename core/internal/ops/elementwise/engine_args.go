@@ -7,7 +7,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// This file packs the argument of the CUDA kernels of the engine, word by word.
+// This file packs the arguments of the CUDA kernels of the engine word by word: MapReduceArgs and
+// CombineArgs (cuda/elementwise/thread_tile.cuh).
 
 // step is the stride of operand i along the fastest dimension.
 func (k *devicePass) step(i int) int64 {
@@ -80,8 +81,8 @@ func (k *devicePass) aligned(i int) bool {
 	return true
 }
 
-// pack writes the argument of map, rows and columns. Dimensions are ordered fastest first: the
-// fastest one, then the kept ones, then the reduced ones.
+// pack writes MapReduceArgs, the argument of map, rows and columns. Dimensions are ordered fastest
+// first: the fastest one, then the kept ones, then the reduced ones.
 func (k *devicePass) pack(l *launchConfig) {
 	var order [tensor.MaxRank]int
 	n := 0
@@ -107,7 +108,7 @@ func (k *devicePass) pack(l *launchConfig) {
 	}
 }
 
-// packKept writes the argument of the combine kernel, which has kept dimensions only.
+// packKept writes CombineArgs, the argument of the combine kernel, which has kept dimensions only.
 func (k *devicePass) packKept(l *launchConfig) {
 	var order [tensor.MaxRank]int
 	order[0] = -1 // rows: the fastest dimension has extent 1

@@ -17,7 +17,7 @@ const (
 // the reduced indices.
 func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
 	width, rowsPerBlock := min(columns, panelColumns), int64(1)
-	if !h.inPlace { // a block holds several rows if rows are short
+	if !h.direct { // a block holds several rows if rows are short
 		width = min(columns, cpu.BlockLen[A]())
 		rowsPerBlock = max(1, cpu.BlockLen[A]()/max(width, 1))
 	}
@@ -64,10 +64,10 @@ func (h *hostPass[A]) addColumns(w *worker[A], t *columnTask, first, end, leaf, 
 		for o := range t.sums {
 			clear(w.leaf[o][:len(t.sums[o])])
 		}
-		if h.inPlace {
+		if h.direct {
 			h.multiplyColumns(w, t, row, rows)
 		}
-		for r := row; !h.inPlace && r < row+rows; r += rowsPerBlock {
+		for r := row; !h.direct && r < row+rows; r += rowsPerBlock {
 			n := min(rowsPerBlock, row+rows-r)
 			h.block(w, t.index+r*t.pitch, n*t.width)
 			for o, sums := range t.sums {

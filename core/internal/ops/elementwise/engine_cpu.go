@@ -57,12 +57,12 @@ type hostPass[A cpu.Accumulator] struct {
 	views  [cpu.MaxOperands]cpu.View
 	run    int64                 // extent of the fastest dimension; 0 if it is short and not that of a token
 	runs   [cpu.MaxOperands]bool // inputs that are constant along the run and are read once per run
-	// repeats are the inputs that are the same, and dense, in each run.
+	// repeated are the inputs that are the same, and dense, in each run.
 	repeated [cpu.MaxOperands]bool
-	// inPlace: the product loops read and write every operand with one number per element in place.
-	// It is dense and of a suitable dtype.
 	products [3]product
-	inPlace  bool
+	// direct: the product loops read and write the memory of every operand that has one number per
+	// element. Each is dense and of a suitable dtype.
+	direct bool
 }
 
 // prepareReads decides how each operand is read.
@@ -79,7 +79,7 @@ func (h *hostPass[A]) prepareReads() {
 		}
 	}
 	_, _, columns := h.space.Counts()
-	h.inPlace = h.op.products != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
+	h.direct = h.op.products != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
 }
 
 // allDirect reports whether the layout and dtype of every operand of the pass suit the product
@@ -126,7 +126,7 @@ func (h *hostPass[A]) parallel(tasks int64, body func(w *worker[A], task int64))
 		pool = &workers64
 	}
 	grain := int64(1)
-	if h.inPlace { // a task takes a few microseconds, less than waking a goroutine
+	if h.direct { // a task takes a few microseconds, less than waking a goroutine
 		grain = 8
 	}
 	threads.Run(unsafe.Pointer(h.mapReduce), tasks, grain, func() (*worker[A], func()) {
@@ -157,7 +157,7 @@ func (h *hostPass[A]) runPass() {
 // h.run is not 0, a block is a part of one run or several whole runs.
 func (h *hostPass[A]) forEachBlock(w *worker[A], first, end int64, done func(start, n int64)) {
 	size := cpu.BlockLen[A]()
-	if h.inPlace {
+	if h.direct {
 		size = cpu.Grain
 	}
 	if h.run > 0 {
@@ -172,7 +172,7 @@ func (h *hostPass[A]) forEachBlock(w *worker[A], first, end int64, done func(sta
 				n -= n % h.run
 			}
 		}
-		if h.inPlace {
+		if h.direct {
 			h.multiply(w, start, n)
 		} else {
 			h.block(w, start, n)

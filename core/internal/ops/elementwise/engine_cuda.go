@@ -163,14 +163,19 @@ type devicePass struct {
 	kernelSetIndex int // the kernels that take the operands of the pass
 }
 
-// launchConfig holds the launch arguments of a kernel apart from the operands.
+// launchConfig holds the launch arguments of a kernel apart from the operands: the numbers of kept
+// and of reduced indices; `group` threads for each part of a sum, `lanes` of them along the fastest
+// dimension; tiles along that dimension; chunks of a sum, of `chunk` work items each; and the
+// address of the partial sums, 0 if sums are not split.
 type launchConfig struct {
 	keptSize, reducedSize, group, lanes, tiles, chunks, chunk int64
 	partial                                                   uintptr
 }
 
 func (k *devicePass) launch() error {
-	for k.kernelSetIndex = 0; !k.covers(&k.op.Kernels[k.kernelSetIndex]); k.kernelSetIndex++ {
+	k.kernelSetIndex = 0
+	for !k.covers(&k.op.Kernels[k.kernelSetIndex]) { // the last set takes every operand
+		k.kernelSetIndex++
 	}
 	kept, reduced, columns := k.space.Counts()
 	inner := int64(1)

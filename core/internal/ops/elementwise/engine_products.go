@@ -82,14 +82,14 @@ func (h *hostPass[A]) factor(w *worker[A], f *factor, numbers []float64, start, 
 	t := &h.args[i]
 	switch {
 	case h.runs[i]:
-		if h.inPlace {
+		if h.direct {
 			h.load(w, i, start, n)
 		}
 		for k, value := range w.in[i] {
 			numbers[k] = float64(value)
 		}
 		return cpu.FactorAt{Data: addressOf(numbers), Kind: cpu.FactorNumber, Step: 1}
-	case !h.inPlace:
+	case !h.direct:
 		return cpu.FactorAt{Data: addressOf(w.in[i]), Kind: cpu.FactorDense, Step: h.run}
 	}
 	kind := cpu.FactorDense

@@ -48,13 +48,13 @@ type EmbeddingBagBackward struct {
 
 // Names of the kernels of embedding bags.
 const (
-	BagSorted       = "sorted"        // positions sorted by row, then summed: several launches
-	BagSingleLaunch = "single_launch" // one launch for few positions, without a workspace
+	KernelSorted       = "sorted"        // positions sorted by row, then summed: several launches
+	KernelSingleLaunch = "single_launch" // one launch for few positions, without a workspace
 )
 
 var embeddingBag = ops.Register(&ops.Family{
 	Name: "embedding_bag_backward", Category: "embedding", Image: "embedding_bag",
-	Kinds:    []ops.KindRow{{Kernels: []string{BagSorted, BagSingleLaunch}}},
+	Kinds:    []ops.KindRow{{Kernels: []string{KernelSorted, KernelSingleLaunch}}},
 	Required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"}, Decode: ops.DecodeAs[EmbeddingBagBackward],
 })
 

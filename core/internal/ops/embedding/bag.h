@@ -2,7 +2,7 @@
 #define STERNWAY_OP_EMBEDDING_BAG_H
 #include <stdint.h>
 
-/* Addresses are integers, because Go owns the memory. */
+/* Addresses are integers (see sw_factor in cpu/vector.h). */
 enum { BAG_F32, BAG_F64, BAG_F16, BAG_BF16 }; /* indices of tensor.DTypeRows in Go */
 
 /* Rows of an output, of the storage type that `narrow` says. single: scratch for two rows of
@@ -19,7 +19,7 @@ void sw_bag_zeros(const sw_bag_out *);
 
 /* Row r is the sum of scales[e] dy[bags[e]] over the entries e from begin[r] to begin[r + 1], made
    in float64, and divided by their number where by_frequency is set. scales may be 0; where of_bags
-   is set, they are those of bags. dy has columns without gaps, in float32 or float64. scratch: a
+   is set, they are those of bags. The rows of dy are dense, in float32 or float64. scratch: a
    row of float64. */
 typedef struct {
   sw_bag_out out;
@@ -32,7 +32,7 @@ void sw_bag_rows_f64(const sw_bag_rows *);
 void sw_bag_rows_f32_wide(const sw_bag_rows *);
 void sw_bag_rows_f64_wide(const sw_bag_rows *);
 
-/* Element `at` of the rows is a sum of the values of its terms, made in float64: sums and, for
+/* Element `at` of the rows is a sum of the values of its terms, computed in float64: sums and, for
    values of float64, lost are scratch for all rows. */
 typedef struct { uint32_t at; float value; } sw_bag_term_f32;
 typedef struct { uint32_t at; double value; } sw_bag_term_f64;

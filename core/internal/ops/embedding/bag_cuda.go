@@ -32,12 +32,12 @@ func (d EmbeddingBagBackward) compile(_ *ops.Problem, numSMs int, cuda bool, pre
 		}
 	}
 	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile
-	if preference.Kernel == BagSingleLaunch && !fits {
-		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU", BagSorted, BagTile)
-		return nil, errs.New(errs.Unsupported, embeddingBag.Name, "preference.kernel", wanted, fmt.Sprintf("%q", BagSingleLaunch), "")
+	if preference.Kernel == KernelSingleLaunch && !fits {
+		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU", KernelSorted, BagTile)
+		return nil, errs.New(errs.Unsupported, embeddingBag.Name, "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
 	}
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
-	p.singleLaunch = fits && (preference.Kernel == BagSingleLaunch || free && (p.suitsSingleLaunch() || limit != nil && *limit < p.Layout().Size))
+	p.singleLaunch = fits && (preference.Kernel == KernelSingleLaunch || free && (p.suitsSingleLaunch() || limit != nil && *limit < p.Layout().Size))
 	return p, nil
 }
 
@@ -56,26 +56,26 @@ func (d EmbeddingBagBackward) checkDeviceCounts() error {
 
 // Indices of Symbols.
 const (
-	bagSumSorted = iota
-	bagSumArgmax
-	bagLongRows
-	bagDots
-	bagSingleLaunch
-	bagClear
-	bagKeys
-	bagCount
-	bagScatter
-	bagSort
-	bagArgmax
-	bagCollect
-	bagBounds
+	symbolSumSorted = iota
+	symbolSumArgmax
+	symbolLongRows
+	symbolDots
+	symbolSingleLaunch
+	symbolClear
+	symbolKeys
+	symbolCount
+	symbolScatter
+	symbolSort
+	symbolArgmax
+	symbolCollect
+	symbolBounds
 )
 
 // Symbols implements ops.Program.
 func (p *BagProgram) Symbols() (list []launch.Symbol) {
 	prefix, suffix := embeddingBag.Name+"_", "_"+p.DType.Suffix()
-	for _, name := range []string{BagSorted + suffix, "sorted_argmax" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
-		BagSingleLaunch + suffix, "clear", "keys", "count", "scatter", "sort", "argmax", "collect", "bounds"} {
+	for _, name := range []string{KernelSorted + suffix, "sorted_argmax" + suffix, "long_rows" + suffix, "sample_weights" + suffix,
+		KernelSingleLaunch + suffix, "clear", "keys", "count", "scatter", "sort", "argmax", "collect", "bounds"} {
 		list = append(list, launch.Symbol{Image: embeddingBag.Image, Name: prefix + name})
 	}
 	return list
@@ -84,9 +84,9 @@ func (p *BagProgram) Symbols() (list []launch.Symbol) {
 // Kernel implements ops.Program.
 func (p *BagProgram) Kernel() string {
 	if p.singleLaunch {
-		return BagSingleLaunch
+		return KernelSingleLaunch
 	}
-	return BagSorted
+	return KernelSorted
 }
 
 // InPlace implements ops.Program.
@@ -123,17 +123,17 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	r := &bagRun{BagProgram: p, bagLayout: p.Layout(), args: args, base: workspace, q: q}
 	if args[BagDsample].Given() {
 		l := r.rowLaunch(bagWeight)
-		r.launch(bagDots, num.CeilDiv(num.CeilDiv(p.TotalIndices, BagStretch)*l.lanes, launch.BlockThreads), l)
+		r.launch(symbolDots, num.CeilDiv(num.CeilDiv(p.TotalIndices, BagStretch)*l.lanes, launch.BlockThreads), l)
 	}
 	switch dweight := &args[bagDweight]; {
 	case !dweight.Given() || dweight.Empty():
 	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
 		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
-		r.launch(bagClear, num.CeilDiv(words, launch.BlockThreads), bagLaunch{tiles: words, wide: true})
+		r.launch(symbolClear, num.CeilDiv(words, launch.BlockThreads), bagLaunch{tiles: words, wide: true})
 	case p.singleLaunch:
 		l := r.rowLaunch(bagDweight)
 		l.tiles = p.rowsPerBlock()
-		r.launch(bagSingleLaunch, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
+		r.launch(symbolSingleLaunch, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
 	default:
 		r.sumRows(r.sort())
 	}
@@ -153,19 +153,19 @@ func (r *bagRun) sort() (sorted int64) {
 		zeros.to = r.bagCounts
 	}
 	if zeros.tiles = (r.bagLayout.Counts - zeros.to) / 16; !single || r.Mode == "mean" {
-		r.launch(bagClear, num.CeilDiv(zeros.tiles, launch.BlockThreads), zeros)
+		r.launch(symbolClear, num.CeilDiv(zeros.tiles, launch.BlockThreads), zeros)
 	}
 	if single {
-		r.launch(bagSort, 1, bagLaunch{to: from, tiles: r.Passes()})
+		r.launch(symbolSort, 1, bagLaunch{to: from, tiles: r.Passes()})
 		return from
 	}
-	r.launch(bagKeys, blocks, bagLaunch{to: from, tiles: tiles})
+	r.launch(symbolKeys, blocks, bagLaunch{to: from, tiles: tiles})
 	for pass := range r.Passes() {
 		l := bagLaunch{from: from, to: to, pass: pass, tiles: tiles}
 		if pass > 0 {
-			r.launch(bagCount, blocks, l)
+			r.launch(symbolCount, blocks, l)
 		}
-		r.launch(bagScatter, blocks, l)
+		r.launch(symbolScatter, blocks, l)
 		from, to = to, from
 	}
 	return from
@@ -182,18 +182,18 @@ func (r *bagRun) sumRows(sorted int64) {
 	l.chunkBlocks = min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagChunkBlocks*int64(r.numSMs))
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
-			r.launch(bagArgmax, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
-			r.launch(bagCollect, num.CeilDiv(r.TotalIndices, BagGathered*launch.BlockThreads), l)
+			r.launch(symbolArgmax, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
+			r.launch(symbolCollect, num.CeilDiv(r.TotalIndices, BagGathered*launch.BlockThreads), l)
 		}
-		r.launch(bagBounds, num.CeilDiv(max(r.unitCount()+1, r.Chunks(1)), launch.BlockThreads), l)
+		r.launch(symbolBounds, num.CeilDiv(max(r.unitCount()+1, r.Chunks(1)), launch.BlockThreads), l)
 	}
-	sum := bagSumSorted
+	sum := symbolSumSorted
 	if r.Mode == "max" {
-		sum = bagSumArgmax
+		sum = symbolSumArgmax
 	}
 	r.launch(sum, l.chunkBlocks+num.CeilDiv(r.unitCount()*threads, launch.BlockThreads), l)
 	if r.Levels() > 0 {
-		r.launch(bagLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.numSMs)), l)
+		r.launch(symbolLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.numSMs)), l)
 	}
 }
 

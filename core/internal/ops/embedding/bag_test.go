@@ -211,9 +211,9 @@ func TestEmbeddingBagWorkspace(t *testing.T) {
 		for _, total := range []int64{0, 1, 31, 32, 2048, 2049, 70000, 5 << 20} {
 			d := coretest.BagOf(mode, 1000, 96, 77, total)
 			d.DType = tensorpkg.Float64
-			plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{Kernel: embedding.BagSorted})
+			plan, err := core.Select(d, tensorpkg.CUDA(0), ops.Preference{Kernel: embedding.KernelSorted})
 			require.NoError(t, err)
-			program := coretest.ProgramOf(t, plan, 4, ops.Preference{Kernel: embedding.BagSorted}).(*embedding.BagProgram)
+			program := coretest.ProgramOf(t, plan, 4, ops.Preference{Kernel: embedding.KernelSorted}).(*embedding.BagProgram)
 			layout := program.Layout()
 			require.LessOrEqual(t, layout.Partial+program.TotalChunks()*96*8, layout.Size)
 			require.LessOrEqual(t, program.Chunks(program.Levels()), int64(embedding.BagTopChunks), "few chunks are left at the top")
@@ -236,25 +236,25 @@ func TestEmbeddingBagFew(t *testing.T) {
 		kernel               string
 		grid, each           uint64 // blocks, rows of each
 	}{
-		{1000, 128, 640, ops.Preference{}, embedding.BagSingleLaunch, 250, 4},
-		{1, 128, 1, ops.Preference{}, embedding.BagSingleLaunch, 1, 1},
-		{embedding.BagSingleLaunchRows * embedding.BagSingleLaunchBlocks * 132, 128, embedding.BagTile, ops.Preference{}, embedding.BagSingleLaunch, embedding.BagSingleLaunchBlocks * 132, embedding.BagSingleLaunchRows},
-		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{}, embedding.BagSorted, 0, 0},
-		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{Kernel: embedding.BagSingleLaunch}, embedding.BagSingleLaunch, embedding.BagSingleLaunchBlocks*132 + 1, embedding.BagSingleLaunchRows},
-		{1000, 128, embedding.BagTile + 1, ops.Preference{}, embedding.BagSorted, 0, 0},
-		{1000, 256, embedding.BagTile, ops.Preference{}, embedding.BagSorted, 0, 0}, // two slices of a row with all positions
-		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &plenty}, embedding.BagSorted, 0, 0},
-		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &zero}, embedding.BagSingleLaunch, 250, 4},
-		{1000, 256, embedding.BagTile, ops.Preference{Kernel: embedding.BagSingleLaunch}, embedding.BagSingleLaunch, 250, 4},
-		{1000, 128, 640, ops.Preference{Kernel: embedding.BagSorted}, embedding.BagSorted, 0, 0},
-		{1000, 128, 0, ops.Preference{}, embedding.BagSorted, 0, 0},
+		{1000, 128, 640, ops.Preference{}, embedding.KernelSingleLaunch, 250, 4},
+		{1, 128, 1, ops.Preference{}, embedding.KernelSingleLaunch, 1, 1},
+		{embedding.BagSingleLaunchRows * embedding.BagSingleLaunchBlocks * 132, 128, embedding.BagTile, ops.Preference{}, embedding.KernelSingleLaunch, embedding.BagSingleLaunchBlocks * 132, embedding.BagSingleLaunchRows},
+		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{}, embedding.KernelSorted, 0, 0},
+		{embedding.BagSingleLaunchRows*embedding.BagSingleLaunchBlocks*132 + 1, 128, 640, ops.Preference{Kernel: embedding.KernelSingleLaunch}, embedding.KernelSingleLaunch, embedding.BagSingleLaunchBlocks*132 + 1, embedding.BagSingleLaunchRows},
+		{1000, 128, embedding.BagTile + 1, ops.Preference{}, embedding.KernelSorted, 0, 0},
+		{1000, 256, embedding.BagTile, ops.Preference{}, embedding.KernelSorted, 0, 0}, // two slices of a row with all positions
+		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &plenty}, embedding.KernelSorted, 0, 0},
+		{1000, 256, embedding.BagTile, ops.Preference{MaxWorkspace: &zero}, embedding.KernelSingleLaunch, 250, 4},
+		{1000, 256, embedding.BagTile, ops.Preference{Kernel: embedding.KernelSingleLaunch}, embedding.KernelSingleLaunch, 250, 4},
+		{1000, 128, 640, ops.Preference{Kernel: embedding.KernelSorted}, embedding.KernelSorted, 0, 0},
+		{1000, 128, 0, ops.Preference{}, embedding.KernelSorted, 0, 0},
 	} {
 		d := coretest.BagOf("sum", row.rows, row.columns, 32, row.total)
 		d.DType = tensorpkg.Float32
 		plan, err := core.Select(d, tensorpkg.CUDA(0), row.preference)
 		require.NoError(t, err)
 		require.Equal(t, row.kernel, plan.SKU().Kernel, "%v", row)
-		if row.kernel == embedding.BagSorted {
+		if row.kernel == embedding.KernelSorted {
 			continue
 		}
 		require.Zero(t, plan.WorkspaceSize())
@@ -268,7 +268,7 @@ func TestEmbeddingBagFew(t *testing.T) {
 	}
 	for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
 		d := coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.TotalIndices = embedding.BagTile + 1 })
-		_, err := core.Select(d, device, ops.Preference{Kernel: embedding.BagSingleLaunch})
+		_, err := core.Select(d, device, ops.Preference{Kernel: embedding.KernelSingleLaunch})
 		require.ErrorIs(t, err, errs.ErrUnsupported)
 	}
 	require.Contains(t, coretest.CudaSource(t, "embedding_bag"), "constexpr u32 kNoRow = kDigits - 1;")

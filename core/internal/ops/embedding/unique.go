@@ -27,7 +27,7 @@ type UniqueRows struct {
 }
 
 var uniqueRows = ops.Register(&ops.Family{
-	Name: "unique_rows", Category: "embedding", Image: "unique_rows", Elements: []tensor.DType{tensor.Int32, tensor.Int64}, One: true,
+	Name: "unique_rows", Category: "embedding", Image: "unique_rows", Elements: []tensor.DType{tensor.Int32, tensor.Int64}, SingleSymbol: true,
 	Kinds:    []ops.KindRow{{Kernels: []string{"single", "marked"}}},
 	Required: []string{"num_rows", "total"}, Decode: ops.DecodeAs[UniqueRows],
 })

@@ -10,7 +10,7 @@ import (
 
 // This file launches the kernel of unique rows, stage by stage.
 
-// Geometry of cuda/unique_rows.cu.
+// Constants of cuda/embedding/unique_rows.cu.
 const (
 	UniqueBlock      = 1024    // kMaxThreads: threads of a block
 	UniqueGroup      = 32      // words of 32 rows
@@ -70,7 +70,7 @@ func (u *UniqueProgram) Device(args []tensor.Tensor, workspace uintptr, q *launc
 	l := u.Layout()
 	for stage, row := range []struct{ grid, block int64 }{
 		uniqueClear:       {num.CeilDiv(l.Counts/16, launch.BlockThreads), launch.BlockThreads},
-		uniqueSetBits:     {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.numSMs)), launch.BlockThreads}, // the kernel says why not more
+		uniqueSetBits:     {min(num.CeilDiv(u.D.Total, launch.BlockThreads), int64(u.numSMs)), launch.BlockThreads}, // more blocks would contend for the bits
 		uniqueCountGroups: {l.Words / launch.BlockThreads, launch.BlockThreads},
 		uniqueWrite:       {l.Words / launch.BlockThreads, launch.BlockThreads},
 		uniquePlace:       {max(1, num.CeilDiv(u.D.Total, launch.BlockThreads)), launch.BlockThreads},

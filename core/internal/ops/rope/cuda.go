@@ -15,7 +15,7 @@ import (
 const (
 	fineFrequencies    = 64 // frequencies of the first pairs, passed as they are
 	coarseFactors      = 14 // factors for the higher bits of a pair's index, and one for padding
-	maxRowsPerThread   = 4  // kRows in CUDA: rows of a thread that computes angles
+	maxRowsPerThread   = 4  // kRows in cuda/rope: rows of a thread that computes angles
 	maxTokensPerThread = 8  // tokens of a thread if tokens have few rows
 )
 
@@ -37,7 +37,7 @@ type launchConfig struct {
 	units, rotating              int64 // units of a row, and how many of them rotate
 	copied                       int64 // vectors outside of the rotated part
 	tokens                       int64 // tokens; of all batches if batches have different angles
-	lanes                        int   // log2 of the threads along units and tokens
+	log2Lanes                    int   // log2 of the threads of a block along units and tokens
 	tiles                        int64 // blocks along units and tokens
 	tokenStride, tokensPerThread int64 // stride and largest number of the tokens of a thread; 0: one token per thread
 	rowsPerThread                int64
@@ -63,7 +63,7 @@ func (p *Program) Device(args []tensor.Tensor, _ uintptr, q *launch.Queue) error
 	p.packArguments(q, args, &l)
 	for i := range rotations {
 		if i == n {
-			var none [16]uint64
+			var none [16]uint64 // an absent RopeOperand
 			q.Launch.Put(none[:]...)
 			break
 		}
@@ -99,19 +99,19 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 	}
 	l.rotating = p.pairs / l.vector
 	l.copied = (p.HeadDim - 2*p.pairs) / l.vector
-	l.units = l.rotating + num.CeilDiv(l.copied, 2) // a unit is two vectors,
-	if p.Pairing == "interleaved" && l.vector > 1 {
-		l.rotating = 2 * p.pairs / l.vector // or one
+	l.units = l.rotating + num.CeilDiv(l.copied, 2) // a unit is two vectors
+	if p.Pairing == "interleaved" && l.vector > 1 { // a unit is one vector
+		l.rotating = 2 * p.pairs / l.vector
 		l.units = l.rotating + l.copied
 	}
-	for 1<<l.lanes < min(BlockThreads, l.units*l.tokens) {
-		l.lanes++
+	for 1<<l.log2Lanes < min(BlockThreads, l.units*l.tokens) {
+		l.log2Lanes++
 	}
-	l.tiles = num.CeilDiv(l.units*l.tokens, 1<<l.lanes)
+	l.tiles = num.CeilDiv(l.units*l.tokens, 1<<l.log2Lanes)
 	for i := range rotations {
 		l.groups[i] = p.groups(&rotations[i], differ)
 	}
-	least := int64(p.numSMs) * 3 / 4 // blocks: few with many rows come to rest before more with few
+	least := int64(p.numSMs) * 3 / 4 // blocks: fewer blocks with more rows each are faster than more blocks
 	l.rowsPerThread = maxRowsPerThread
 	switch {
 	case p.hasTables(args): // all rows of a thread share what it reads
@@ -124,7 +124,7 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 		l.chunks = 0
 		for i := range rotations {
 			g := &l.groups[i]
-			g.chunks = num.CeilDiv(g.rows, l.rowsPerThread*BlockThreads>>l.lanes)
+			g.chunks = num.CeilDiv(g.rows, l.rowsPerThread*BlockThreads>>l.log2Lanes)
 			l.chunks += g.chunks * g.number
 		}
 		if l.rowsPerThread == 1 || l.tiles*l.chunks >= least {
@@ -136,7 +136,7 @@ func (p *Program) configure(args []tensor.Tensor, rotations []rotation) launchCo
 // hasFewRows reports whether a token has too few rows to amortize its angles while the widest
 // vectors suit all rows.
 func (p *Program) hasFewRows(rotations []rotation, l *launchConfig) bool {
-	hasFew := l.tokens == p.SeqLen && 1<<l.lanes == BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
+	hasFew := l.tokens == p.SeqLen && 1<<l.log2Lanes == BlockThreads && l.vector*p.DType.Size() == p.maxVectorBytes()
 	for i := range rotations {
 		hasFew = hasFew && l.groups[i].number*l.groups[i].rows < maxRowsPerThread && rotations[i].in.step != 0
 	}
@@ -167,7 +167,7 @@ func (p *Program) alongTokens(l *launchConfig) {
 func (p *Program) groups(r *rotation, differ bool) rowGroups {
 	g := rowGroups{number: p.BatchSize, rows: r.heads, in: [2]int64{r.in.batch, r.in.head}, out: [2]int64{r.out.batch, r.out.head}}
 	switch {
-	case differ: // a place says of which batch it is
+	case differ: // the token index includes the batch
 		g.number = 1
 	case g.number == 1 || g.rows*g.in[1] == g.in[0] && g.rows*g.out[1] == g.out[0]:
 		g.number, g.rows = 1, g.number*g.rows
@@ -242,7 +242,7 @@ func (p *Program) isVectorizable(t *tensor.Tensor, rows *rowLayout, v int64, inp
 	return t.Data%uintptr(v*p.DType.Size()) == 0
 }
 
-// packProblem packs RopeProblem.
+// packArguments packs RopeProblem (cuda/rope/angles.cuh), which RopeArgs begins with.
 func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launchConfig) {
 	flag := func(on bool) uint64 {
 		if on {
@@ -257,7 +257,7 @@ func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launch
 		cos, sin, rows = tableOf(table), tableOf(&args[Sin]), table.Shape[table.NDim-2]
 		pairStride, partnerOffset = p.tableColumns(table)
 	}
-	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.tokens, l.tokenStride, l.tokensPerThread, int64(l.lanes), l.tiles, l.rowsPerThread, l.groups[0].chunks * l.groups[0].number, l.vector} {
+	for _, v := range []int64{p.RotaryStart, p.pairs, l.units, l.rotating, l.copied, p.SeqLen, l.tokens, l.tokenStride, l.tokensPerThread, int64(l.log2Lanes), l.tiles, l.rowsPerThread, l.groups[0].chunks * l.groups[0].number, l.vector} {
 		q.Launch.Put(uint64(v))
 	}
 	q.Launch.Put(Divisor64(l.units)...)
@@ -285,7 +285,7 @@ func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launch
 	q.Launch.Put(p.Powers...)
 }
 
-// powersOfLaunch are the arguments from which a kernel computes frequencies in extended precision:
+// powersOfLaunch are the words from which a kernel computes frequencies in extended precision:
 // the frequencies of the first pairs and the factors for the higher bits of a pair's index, in
 // float64, then the relative errors of both in float32.
 func powersOfLaunch(list []Double) (words []uint64) {

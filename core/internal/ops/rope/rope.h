@@ -7,7 +7,7 @@
 
      out_i = a in_i + b in_j      out_j = c in_j + d in_i
 
-   Addresses are integers, because Go owns the memory. Strides are in elements. */
+   Addresses are integers (see sw_factor in vector.h). Strides are in elements. */
 
 /* A table of cosines or sines; data is the address of the tile's first pair in row 0. */
 typedef struct {

@@ -224,5 +224,5 @@ func scanClose(c scanCase, got, want, size float64, n int) bool {
 	return math.Abs(got-want) <= unit*math.Abs(want)*1.001+carried+least
 }
 
-// hasFastPath reports a kind whose rejected rows are recomputed by a fallback pass.
+// hasFastPath reports whether rejected rows of a kind are recomputed by a fallback pass.
 func hasFastPath(kind string) bool { return kind == "cumprod" || kind == "logcumsumexp" }

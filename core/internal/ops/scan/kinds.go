@@ -6,8 +6,8 @@ import (
 	"github.com/sternway/sternway/core/internal/ops/scan/host"
 )
 
-// Family is the table of the cumulative operations and their kernels. The CPU has the variants
-// gpu.RowResident and gpu.ColumnTiled of each.
+// Family is the table of the cumulative operations and their kernels. On the CPU, the kernel names
+// gpu.RowResident and gpu.ColumnTiled say only whether the scanned dimension is innermost.
 var Family = ops.Register(&ops.Family{
 	Name: "scan_backward", Category: "scan", Image: "scan",
 	Kinds: []ops.KindRow{

@@ -13,8 +13,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Program is a scan that was compiled for a device: the kernel that was selected, and its
-// workspace.
+// Program is a scan that was compiled for a device: the kernel for contiguous operands, and a
+// workspace that suffices for every layout.
 type Program struct {
 	kind      string
 	element   tensor.DType
@@ -63,8 +63,9 @@ func problemOf(kind gpu.Kind, p *ops.Problem, s *host.Scan, numSMs int, preferen
 // innerExtents are the extents of the dimensions after the scanned one.
 func innerExtents(s *host.Scan) []int64 { return s.Shape[min(s.Dim+1, len(s.Shape)):] }
 
-// selectStatic takes the kernel for contiguous operands, unless one was asked for, and the
-// workspace for operands of any layout.
+// selectStatic sets the kernel that contiguous operands use, or the one that the caller asks for,
+// and a workspace that suffices for operands of any layout. Each run selects again, by the layout
+// of its operands (gpu.Select).
 func (s *Program) selectStatic() {
 	p := &s.gpu.ByX
 	if s.kernel = p.Kernel; s.kernel == "" {

@@ -18,13 +18,14 @@ import (
 //	cummax, cummin dx[k] = sum of dy from record k to the next record; 0 elsewhere
 //	logcumsumexp   dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]),  y[i] = log sum_{j<=i} exp(x[j])
 //
-// cumprod divides by nothing, so zeros need no care; logcumsumexp is formed from x alone through a
-// running maximum and sum, so an offset of x costs no accuracy. Among equal values the last in scan
-// order wins, or the first with Tie "first"; NaN beats all.
+// cumprod does not divide, so zeros need no special case. logcumsumexp is computed from x alone,
+// with a running maximum and sum, so an offset of x costs no accuracy. Among equal values the last
+// in scan order wins, or the first with Tie "first"; NaN beats all.
 //
 // Operands: dy [Shape], x? [Shape], indices? [Shape] int64 -> dx [Shape]. cumsum takes neither x
 // nor indices, cummax and cummin one of the two, the others x. indices are positions along Dim, as
-// the forward returned them; any valid ones are right.
+// the forward returns them; any indices in range are accepted. The comments of the subpackages call
+// a run with x a scan by x, and one with indices a scan by indices.
 type ScanBackward struct {
 	Kind    string       `json:"kind"`
 	Shape   []int64      `json:"shape"`

@@ -14,17 +14,20 @@ const (
 	FlagReversed                  // positions run against scan order (matters for indices only)
 	FlagUpsweepPrefix             // upsweep (prefix): compute the prefixes of splits and nothing else
 	FlagUpsweepSuffix             // upsweep (suffix): compute the suffixes of splits, given the prefixes
-	// All operands are read in aligned 16-byte vectors, with one row stride and fewer than 2^32 rows. Rows (row_packed: the rows of a warp
-	// together) are whole vectors unless FlagMisaligned is set. dy may have stride 0.
+	// All operands are read in aligned 16-byte vectors, with one row stride and fewer than 2^32
+	// rows. Rows (row_packed: the rows of a warp together) are whole vectors unless FlagMisaligned
+	// is set. dy may have stride 0.
 	FlagVectorized
 	FlagFallback // fallback pass: only the segments that reject_flags reject
-	// With FlagVectorized, along rows: a row may begin and end inside a vector, at the same offset in all operands.
+	// With FlagVectorized, along rows: a row may begin and end inside a vector, at the same offset
+	// in all operands.
 	FlagMisaligned
 	FlagLineAligned     // with FlagMisaligned: at the same offset of a 128-byte cache line, too
 	FlagPrefetchNextRow // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an H100
 )
 
-// pack writes the words of ScanArgs in cuda/scan. `status` moves the tile-status words that a launch uses, in bytes.
+// pack writes the words of ScanArgs in cuda/scan. `status` moves the tile-status words that a
+// launch uses, in bytes.
 func (r *run) pack(c *Config, flags, status int64) {
 	p, o, q := &r.problem, &r.operands, r.queue
 	q.Begin()
@@ -43,7 +46,9 @@ func (r *run) pack(c *Config, flags, status int64) {
 	put(c.TilesPerSplit, c.Splits, c.Segments)
 	put(c.RowsPerWarp, c.RowsPerCTA, c.WarpsPerRow, c.FlagsPerRow, c.ThreadsAcross, c.ThreadsDown, c.Stages, c.StatusOffset+status)
 	put(flags, c.FlagBytes+statusTotalBytes(p, c), statesEnd(p, c))
-	for _, isUsed := range [...]bool{c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c), p.Kind.isByIndices() || c.NeedsFallback} {
+	hasStates := c.TilesPerSplit*c.Splits > 1 || hasRecordPass(p, c)
+	hasFlags := p.Kind.isByIndices() || c.NeedsFallback
+	for _, isUsed := range [...]bool{hasStates, hasFlags} { // the members workspace and reject_flags
 		if isUsed {
 			q.Address(launch.WorkspaceOperand, r.workspace)
 		} else {
@@ -61,7 +66,8 @@ func (r *run) pack(c *Config, flags, status int64) {
 	}
 }
 
-// prefetchesNextRow reports large CTAs, of which an SM has few, on a device whose memory waits for them.
+// prefetchesNextRow reports whether row_resident prefetches rows of later CTAs: its CTAs are so
+// large that an SM holds few of them, and the device has bandwidth to spare.
 func prefetchesNextRow(p *Problem, c *Config) bool {
 	return c.RowsPerCTA > 0 && c.Block > RowResidentThreads/2 && p.Device.bandwidthRich()
 }

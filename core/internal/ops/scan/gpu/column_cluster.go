@@ -2,15 +2,17 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// Cluster columns: a panel of columns, one cache line wide, is divided among the CTAs of a thread-block cluster, which keep it in registers
-// and shared memory, so that x and dy are read once.
+// Cluster columns: a panel of columns, one cache line wide, is divided among the CTAs of a
+// thread-block cluster, which keep it in registers and shared memory, so that x and dy are read
+// once.
 
 func supportsLengthColumnCluster(p *Problem) bool {
 	return p.Kind.HasKernel(ColumnCluster) && p.Length <= MaxClusterCTAs*ColumnClusterThreads
 }
 
-// configureColumnCluster gives each panel to as few CTAs as hold it and are a power of two, as the SMs of a GPU processing cluster take a whole
-// number of such clusters. CTAs have equally many warps.
+// configureColumnCluster gives each panel to the smallest power of two of CTAs that hold it,
+// because the SMs of a GPU processing cluster take a whole number of such clusters. CTAs have
+// equally many warps.
 func configureColumnCluster(p *Problem, columns int64) Config {
 	c := Config{Kernel: ColumnCluster, TilesPerSplit: 1, PanelColumns: LineBytes / p.ElementSize}
 	c.Segments = num.CeilDiv(columns, c.PanelColumns) * (p.Rows / columns)
@@ -20,7 +22,8 @@ func configureColumnCluster(p *Problem, columns int64) Config {
 	return c
 }
 
-// fitColumnCluster takes all clusters that are resident at once. Selection wants these to occupy half of the SMs.
+// fitColumnCluster takes all clusters that are resident at once. Unless the caller asks for this
+// kernel, they must occupy at least half of the SMs.
 func fitColumnCluster(p *Problem, c *Config) bool {
 	if !p.Device.HasColumnClusters {
 		return false

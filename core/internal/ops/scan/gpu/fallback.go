@@ -2,9 +2,9 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// Fallback is the configuration of the fallback pass after a launch of c: it recomputes segments that the fast path rejected in arithmetic
-// that is right for all inputs. As a rule there are none, so that a few persistent CTAs look at all flags. A segment that was split is split
-// again.
+// Fallback is the configuration of the fallback pass after a launch of c: it recomputes the
+// segments that the fast path rejected, in arithmetic that is right for all inputs. Usually there
+// are none, so a few persistent CTAs read all flags. A segment that was split is split again.
 func Fallback(p *Problem, c *Config) Config {
 	f := *c
 	if fallback := strategyOf(c.Kernel).fallback; fallback != nil {
@@ -40,7 +40,7 @@ func fallbackColumnPipelined(p *Problem, f *Config) (ctas int64) {
 	return fillCTAsPerSM * p.Device.NumSMs
 }
 
-// fallbackColumnCluster splits only panels so few that all of them are done sooner by one CTA per SM.
+// fallbackColumnCluster splits panels only if there are fewer of them than SMs.
 func fallbackColumnCluster(p *Problem, f *Config) (ctas int64) {
 	fallbackColumnPipelined(p, f)
 	return p.Device.NumSMs

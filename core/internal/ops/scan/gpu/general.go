@@ -2,7 +2,8 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// The general kernels take any layout: row_packed and row_resident rows that fit registers, row_tiled and column_tiled any length.
+// The general kernels take any layout: row_packed and row_resident rows that fit registers,
+// row_tiled and column_tiled any length.
 
 func supportsLengthRowPacked(p *Problem) bool {
 	return p.Length <= warpThreads*rowPackedVectors.of(p)*p.Vector()
@@ -26,7 +27,7 @@ func tilesPerRow(p *Problem) int64 {
 	return num.CeilDiv(max(1, p.PaddedLength()), RowResidentThreads*TiledItems(p))
 }
 
-// unsplit is a configuration of segments of one tile each, which are the rows.
+// unsplit is a configuration with one segment per row and one tile per segment.
 func unsplit(p *Problem, kernel string) Config {
 	return Config{Kernel: kernel, TilesPerSplit: 1, Splits: 1, Segments: p.Rows, PanelColumns: 1, FlagBytes: IndexFlagBytes(p)}
 }
@@ -61,7 +62,8 @@ func configureRowTiled(p *Problem, _ int64) Config {
 	return c
 }
 
-// configureColumnTiled makes panels as wide as a warp, and narrower where there would be too few of them for the device.
+// configureColumnTiled makes panels as wide as a warp, and narrower if there are too few of them to
+// occupy the device.
 func configureColumnTiled(p *Problem, columns int64) Config {
 	c, n, items := unsplit(p, ColumnTiled), max(1, p.Length), columnTiledItems.of(p)
 	ctas, panelsAbove := fillCTAsPerSM*p.Device.NumSMs, p.Rows/columns
@@ -90,7 +92,8 @@ func configureColumnTiled(p *Problem, columns int64) Config {
 	return c
 }
 
-// columnTiledSmem is the shared memory of a CTA of column_tiled [bytes]: for each column the carry-in and the states of each warp.
+// columnTiledSmem is the shared memory of a CTA of column_tiled [bytes]: for each column the
+// carry-in and the states of each warp.
 func columnTiledSmem(p *Problem, block int64) uint32 {
 	state := statesOf(p)
 	return uint32((1 + block/warpThreads) * (warpThreads*columnTiledItems.of(p).Columns*(state.prefix+state.suffix) + 16))

@@ -1,5 +1,5 @@
-// Package gpu selects, configures and launches the CUDA kernels of scans. Selection is a pure function of a Problem and a Layout (select.go);
-// its tuned numbers are in tuning.go.
+// Package gpu selects, configures and launches the CUDA kernels of scans. Selection is a pure
+// function of a Problem and a Layout (select.go); its tuned numbers are in tuning.go.
 package gpu
 
 import "slices"
@@ -14,7 +14,7 @@ const (
 	ColumnTiled     = "column_tiled"     // a panel of adjacent columns, tile by tile; any layout
 	ColumnPipelined = "column_pipelined" // a panel, tiles prefetched by a cp.async pipeline
 	ColumnCluster   = "column_cluster"   // a panel in the registers of a thread-block cluster
-	Repair          = "repair"           // rows whose indices no scan gives
+	Repair          = "repair"           // recomputes rows whose indices cannot be those of a cummax or cummin
 )
 
 // Kernels of the kinds, in the order of a plan's symbols.
@@ -26,7 +26,8 @@ var (
 	RecordKernels   = []string{ColumnPipelined, RowPipelined} // record passes of kinds that have indices
 )
 
-// Kind is the arithmetic of a kernel. cummax and cummin are both Cumextremum by x, and both Indices by the indices of their forward.
+// Kind is the arithmetic of a kernel. cummax and cummin are both Cumextremum by x, and both Indices
+// by the indices of their forward.
 type Kind int
 
 // The kinds.
@@ -45,7 +46,7 @@ type traits struct {
 	hasPrefix    bool          // elements depend on a prefix over x; without it row_tiled, too, reads its operands once
 	hasFastPath  bool          // rows outside of the range of the fast path are recomputed by a fallback pass
 	hasRecords   bool          // a record pass over x leaves one bit per element to the passes over dy
-	hasIndices   bool          // the workspace has a flag for each row whose indices no scan gives
+	hasIndices   bool          // the workspace has a flag for each row whose indices cannot be those of a cummax or cummin
 	tileOperands int64         // operands staged in each tile of a pipeline
 	states       [2]stateSizes // with float32 and with float64 accumulators
 }
@@ -61,11 +62,12 @@ var kindTraits = [numKinds]traits{
 // Kernels are the names of the kernels of the kind.
 func (k Kind) Kernels() []string { return kindTraits[k].kernels }
 
-// HasFastPath reports that the kind is tried in arithmetic that is right only while numbers stay in range.
+// HasFastPath reports whether the kind is tried first in arithmetic that is right only while
+// numbers stay in range.
 func (k Kind) HasFastPath() bool { return kindTraits[k].hasFastPath }
 
-// HasKernel reports that the kind has a kernel of this name.
+// HasKernel reports whether the kind has a kernel of this name.
 func (k Kind) HasKernel(name string) bool { return slices.Contains(kindTraits[k].kernels, name) }
 
-// isByIndices reports the kind that reads indices in place of x, element by element.
+// isByIndices reports whether the kind reads indices in place of x, element by element.
 func (k Kind) isByIndices() bool { return k == Indices }

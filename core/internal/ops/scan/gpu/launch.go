@@ -11,7 +11,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Scan is a scan that was compiled for a device.
+// Scan is the program of a scan on a GPU.
 type Scan struct {
 	ByX        Problem
 	ByIndices  Problem // of kinds that may have indices
@@ -33,8 +33,9 @@ type run struct {
 	queue       *launch.Queue
 }
 
-// Run launches the scan: one kernel, or an upsweep for the prefixes, an upsweep for the suffixes and a downsweep where segments are split;
-// then the fallback pass of a kind with a fast path, or the repair of rows by indices.
+// Run launches the scan: one kernel, or an upsweep for the prefixes, an upsweep for the suffixes
+// and a downsweep where segments are split; then the fallback pass of a kind with a fast path, or
+// the repair of rows by indices.
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
 	r := run{Scan: s, problem: s.ByX, args: args, workspace: workspace, queue: queue}
 	byIndices := args[operand.Indices].Given()
@@ -86,15 +87,16 @@ func (r *run) recordPassOf(kernel string) int {
 	return len(r.ByX.Kind.Kernels()) + len(IndexKernels) + slices.Index(RecordKernels, kernel)
 }
 
-// phases launches the upsweeps and the downsweep of a configuration. A resident segment and a fallback pass need the downsweep alone: the CTAs
-// of a fallback pass meet between its phases, at a grid barrier. CTAs of a cooperative launch exchange prefixes and suffixes in one phase. Of
-// a kind with record flags another kernel finds the prefixes.
+// phases launches the upsweeps and the downsweep of a configuration. Resident segments and fallback
+// passes need the downsweep only: a fallback pass runs its phases in one launch with a grid
+// barrier. CTAs of a cooperative launch exchange prefixes and suffixes within one launch. For kinds
+// with record flags, the record pass computes the prefixes.
 func (r *run) phases(c *Config, flags int64) error {
 	p := &r.problem
-	meets, records := flags&FlagFallback != 0 && c.Splits > 1, hasRecordPass(p, c)
-	isSplit := c.Splits > 1 && !c.Resident && !meets
-	own := r.numberOf(c.Kernel)
-	prefixKernel := own
+	hasGridBarrier, records := flags&FlagFallback != 0 && c.Splits > 1, hasRecordPass(p, c)
+	isSplit := c.Splits > 1 && !c.Resident && !hasGridBarrier
+	kernel := r.numberOf(c.Kernel)
+	prefixKernel := kernel
 	if records {
 		prefixKernel = r.recordPassOf(c.Kernel)
 	}
@@ -109,14 +111,14 @@ func (r *run) phases(c *Config, flags int64) error {
 	}{
 		{isSplit && kindTraits[p.Kind].hasPrefix, prefixKernel, FlagUpsweepPrefix, 0},
 		{records && !c.Cooperative, prefixKernel, 0, 0},
-		{isSplit && !c.Cooperative, own, FlagUpsweepSuffix, 0},
-		{true, own, 0, downsweepStatus},
+		{isSplit && !c.Cooperative, kernel, FlagUpsweepSuffix, 0},
+		{true, kernel, 0, downsweepStatus},
 	} {
 		if !step.isNeeded {
 			continue
 		}
 		r.pack(c, step.phase|flags, step.status)
-		r.queue.Launch.Cooperative = c.Cooperative || meets
+		r.queue.Launch.Cooperative = c.Cooperative || hasGridBarrier
 		if c.InCluster() {
 			r.queue.Launch.Cluster = uint32(c.Splits)
 		}
@@ -127,7 +129,7 @@ func (r *run) phases(c *Config, flags int64) error {
 	return nil
 }
 
-// clear zeroes flags and status words: so many words of 16 bytes.
+// clear zeroes the flags and status words at the start of the workspace. A word has 16 bytes.
 func (r *run) clear(words int64) error {
 	r.queue.Begin()
 	r.queue.Address(launch.WorkspaceOperand, r.workspace)

@@ -12,7 +12,7 @@ import (
 
 // Layout is what selection depends on of the operands of a run.
 type Layout struct {
-	AlongColumns      bool  // dx is dense along a dimension beside the scanned one
+	AlongColumns      bool  // dx is dense along a dimension other than the scanned one
 	Columns           int64 // extent of the fastest of the other dimensions
 	EndToEnd          bool  // every operand is one run of rows without gaps
 	ColumnsContiguous bool  // adjacent columns are whole aligned vectors in every operand
@@ -44,7 +44,8 @@ const (
 	numRoles
 )
 
-// stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the other dimensions, fastest in dx first.
+// stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
+// other dimensions, fastest in dx first.
 type stridedOperands struct {
 	numbers [numRoles]int     // in the arguments of the run; -1: no operand has the role
 	data    [numRoles]uintptr // addresses
@@ -55,7 +56,8 @@ type stridedOperands struct {
 	stride  [numRoles][tensor.MaxRank]int64
 }
 
-// stridedOf orders the other dimensions by falling stride of dx, and joins those that are one dimension in every operand.
+// stridedOf orders the other dimensions by stride of dx, smallest first, and merges those that are
+// one dimension in every operand.
 func stridedOf(shape []int64, dim int, args []tensor.Tensor) stridedOperands {
 	o := stridedOperands{numbers: [numRoles]int{operand.Dy, -1, operand.Dx}}
 	switch {
@@ -84,7 +86,8 @@ func stridedOf(shape []int64, dim int, args []tensor.Tensor) stridedOperands {
 	return o
 }
 
-// fastestFirst are the dimensions beside the scanned one that have more than one element, by their strides.
+// fastestFirst returns the dimensions other than the scanned one that have more than one element,
+// smallest stride first.
 func fastestFirst(shape []int64, dim int, strides []int64) (order []int) {
 	for k, extent := range shape {
 		if k == dim || extent == 1 {
@@ -99,7 +102,8 @@ func fastestFirst(shape []int64, dim int, strides []int64) (order []int) {
 	return order
 }
 
-// append adds a slower dimension, or continues the last one where that is possible in every operand.
+// append adds a slower dimension, or continues the last one where that is possible in every
+// operand.
 func (o *stridedOperands) append(extent int64, stride [numRoles]int64) {
 	if last := o.dims - 1; last >= 0 && o.continues(last, stride) {
 		o.extent[last] *= extent
@@ -112,7 +116,7 @@ func (o *stridedOperands) append(extent int64, stride [numRoles]int64) {
 	o.dims++
 }
 
-// continues reports that a slower dimension continues dimension k in every operand.
+// continues reports whether a slower dimension continues dimension k in every operand.
 func (o *stridedOperands) continues(k int, stride [numRoles]int64) bool {
 	for i := range stride {
 		if stride[i] != o.stride[i][k]*o.extent[k] {
@@ -122,7 +126,8 @@ func (o *stridedOperands) continues(k int, stride [numRoles]int64) bool {
 	return true
 }
 
-// reverse makes positions run in scan order. Rows that lie end to end, several of them in a warp, are mirrored together, so that they still do.
+// reverse makes positions run in scan order. Rows that lie end to end, several of them in a warp,
+// are mirrored together, so that they still do.
 func (o *stridedOperands) reverse(p *Problem, c *Config) {
 	for i, number := range o.numbers {
 		if number < 0 {
@@ -154,7 +159,7 @@ func layoutOf(p *Problem, o *stridedOperands) Layout {
 	return l
 }
 
-// columnsContiguous reports that adjacent columns are whole aligned vectors in every operand.
+// columnsContiguous reports whether adjacent columns are whole aligned vectors in every operand.
 func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 	if p.Kind.isByIndices() || o.dims == 0 || o.extent[0]%p.Vector() != 0 {
 		return false
@@ -174,7 +179,8 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 	return true
 }
 
-// sameDirection reports that rows run the same way in all operands; dy may be one number for each row.
+// sameDirection reports whether rows run in the same direction in all operands. Step 0, of an
+// expanded dy, counts as any direction.
 func (o *stridedOperands) sameDirection() bool {
 	for _, step := range o.step[:result] {
 		if step != 0 && step != o.step[result] {
@@ -184,7 +190,8 @@ func (o *stridedOperands) sameDirection() bool {
 	return true
 }
 
-// vectorFlags are the flags that let a kernel read whole vectors: FlagVectorized, FlagMisaligned and FlagLineAligned.
+// vectorFlags are the flags that let a kernel read whole vectors: FlagVectorized, FlagMisaligned
+// and FlagLineAligned.
 func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 	vectors := &strategyOf(c.Kernel).vectors
 	if !vectors.supported || p.Kind.isByIndices() || o.dims > 1 || p.Rows > math.MaxUint32 {
@@ -207,8 +214,10 @@ func (o *stridedOperands) vectorFlags(p *Problem, c *Config) int64 {
 	return FlagVectorized | flagIf(misaligned, FlagMisaligned)
 }
 
-// rowsBeginAt reports, with unit 0, that whole aligned vectors make the rows of every operand; with a unit [elements], that the first row
-// begins with a vector, and every row at an equal offset from such a unit in all operands.
+// rowsBeginAt checks one of two conditions on rows. With unit 0 it reports whether the rows of
+// every operand are whole aligned vectors. Otherwise it reports whether the first row begins with a
+// vector, and each row begins at the same offset from a multiple of the unit [elements] in all
+// operands.
 func (o *stridedOperands) rowsBeginAt(p *Problem, c *Config, unit int64) bool {
 	packed := c.RowsPerWarp > 0
 	place := func(i int) (address, stride int64) { // of the lowest element of the first row, or vector
@@ -232,7 +241,9 @@ func (o *stridedOperands) rowsBeginAt(p *Problem, c *Config, unit int64) bool {
 		switch {
 		case unit > 0:
 			aligned = aligned && (address-resultAddress)%(unit*p.ElementSize) == 0
-			if o.dims > 0 { // vectors at the ends of a row hold elements of its neighbours; none is ahead of the first, and none behind the last is used
+			// Vectors at the ends of a row hold elements of its neighbours. The first row has none
+			// before it; those after the last row are read but not used.
+			if o.dims > 0 {
 				aligned = aligned && stride >= p.Length && (stride-resultStride)%unit == 0
 			}
 		case o.dims == 0:

@@ -2,9 +2,10 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// The pipelined kernels prefetch tiles into a circular buffer in shared memory by cp.async (multi-stage pipeline). column_pipelined takes
-// panels of adjacent columns; row_pipelined takes rows, of which a few are cooperative: several resident CTAs share a row, and exchange
-// prefixes by tile status (decoupled look-back).
+// The pipelined kernels prefetch tiles into a circular buffer in shared memory by cp.async
+// (multi-stage pipeline). column_pipelined takes panels of adjacent columns; row_pipelined takes
+// rows, of which a few are cooperative: several resident CTAs share a row, and exchange prefixes by
+// tile status (decoupled look-back).
 
 // PipelinedTile is a tile of a pipelined kernel.
 type PipelinedTile struct {
@@ -63,8 +64,8 @@ func configureRowPipelined(p *Problem, _ int64) Config {
 	return c
 }
 
-// makePersistent lets CTAs loop over segments that are not split, the next of which is prefetched meanwhile. One CTA less per SM is taken if
-// it shortens the last round.
+// makePersistent lets CTAs loop over segments that are not split, and prefetch the next one
+// meanwhile. It takes one CTA less per SM if that shortens the last round.
 func (c *Config) makePersistent(numSMs int64) {
 	if c.Splits > 1 {
 		return
@@ -89,7 +90,7 @@ func fitColumnPipelined(p *Problem, c *Config) bool {
 	return c.fillStages(p.Device.Limits.SmemBytes-ColumnPipelinedSmem, columnPipelinedTile(p).Bytes, minStages(c))
 }
 
-// fitRowPipelined takes fewer CTAs per SM where the pipelines of more do not fit.
+// fitRowPipelined takes as many CTAs per SM as have shared memory for their pipelines.
 func fitRowPipelined(p *Problem, c *Config) bool {
 	limits, bytes, smem := rowPipelinedLimits.of(p), rowPipelinedTile(p).Bytes, p.Device.Limits.SmemBytes
 	stages, most := minStages(c), c.CTAsPerSM
@@ -102,7 +103,7 @@ func fitRowPipelined(p *Problem, c *Config) bool {
 	return c.fillStages(smem/c.CTAsPerSM-limits.SmemBytes, bytes, stages)
 }
 
-// minStages is the least number of stages: of a cooperative row a tile is retained for another round.
+// minStages is the smallest number of stages. A cooperative row keeps one tile for its next phase.
 func minStages(c *Config) int64 {
 	if c.Cooperative {
 		return 3
@@ -110,7 +111,8 @@ func minStages(c *Config) int64 {
 	return 2
 }
 
-// fillStages takes as many stages as fit into the shared memory of a CTA, and reports whether there are enough.
+// fillStages takes as many stages as fit into the shared memory of a CTA, and reports whether there
+// are enough.
 func (c *Config) fillStages(smem, tileBytes, least int64) bool {
 	c.Stages = min(smem/tileBytes, maxStages)
 	c.SmemBytes = uint32(max(0, c.Stages*tileBytes))

@@ -1,6 +1,7 @@
 package gpu
 
-// Problem and Device are the input of kernel selection besides the layout (layout.go); Config is its output.
+// Problem and Device are the input of kernel selection besides the layout (layout.go); Config is
+// its output.
 
 import (
 	"fmt"
@@ -30,7 +31,8 @@ type Device struct {
 	Limits            *DeviceLimits
 }
 
-// DeviceLimits are the limits of a launch, which are known at run time. Selection without them, at plan time, assumes that kernels fit.
+// DeviceLimits are the limits of a launch, which are known at run time. Selection without them, at
+// plan time, assumes that kernels fit.
 type DeviceLimits struct {
 	SmemBytes        int64                 // shared memory of a CTA [bytes]
 	ResidentClusters func(c *Config) int64 // clusters of c.Splits CTAs that are resident at once
@@ -51,13 +53,15 @@ func DeviceOf(arch string, numSMs int, bandwidth int64) Device {
 	return d
 }
 
-// bandwidthRich reports more memory bandwidth per SM than compute-bound kernels use, as an H200 has.
+// bandwidthRich reports whether the device has over 1.25 times the memory bandwidth per SM of an
+// H100, as an H200 has: more than compute-bound kernels use.
 func (d *Device) bandwidthRich() bool { return 4*d.Bandwidth > 5*h100BytesPerSM*d.NumSMs }
 
 // Vector is the number of elements of a 16-byte access.
 func (p *Problem) Vector() int64 { return 16 / p.ElementSize }
 
-// PaddedLength is the length of a row with the elements ahead of its first aligned vector [elements].
+// PaddedLength is the length of a row with the elements ahead of its first aligned vector
+// [elements].
 func (p *Problem) PaddedLength() int64 {
 	if p.Length%p.Vector() != 0 {
 		return p.Length + p.Vector() - 1
@@ -65,7 +69,8 @@ func (p *Problem) PaddedLength() int64 {
 	return p.Length
 }
 
-// lineAlignedLength is the length of a row with the elements ahead of it in its first cache line [elements].
+// lineAlignedLength is the length of a row with the elements ahead of it in its first cache line
+// [elements].
 func (p *Problem) lineAlignedLength() int64 {
 	if p.Length*p.ElementSize%sectorBytes != 0 {
 		return p.Length + LineBytes/p.ElementSize - 1
@@ -76,7 +81,8 @@ func (p *Problem) lineAlignedLength() int64 {
 // operandBytes is the size of x [bytes].
 func (p *Problem) operandBytes() int64 { return p.Rows * p.Length * p.ElementSize }
 
-// Config is a launch configuration: how CTAs share the segments, which are rows or panels of adjacent columns.
+// Config is a launch configuration: how CTAs share the segments, which are rows or panels of
+// adjacent columns.
 type Config struct {
 	Kernel        string
 	Segments      int64
@@ -88,26 +94,27 @@ type Config struct {
 	CTAsPerSM     int64 // resident CTAs of a pipelined kernel
 	SmemBytes     uint32
 
-	RowsPerWarp   int64 // row_packed; 0: no other kernel has several rows in a warp
+	RowsPerWarp   int64 // rows per warp of row_packed; 0 for other kernels
 	RowsPerCTA    int64 // row_resident
 	WarpsPerRow   int64 // row_resident
 	ThreadsAcross int64 // column_tiled: threads of a CTA along a panel
 	ThreadsDown   int64 // column_tiled: threads of a CTA along a column
 	Stages        int64 // tiles in the circular buffer of a pipelined kernel
 
-	FlagBytes     int64 // workspace ahead of the states: flags of rejected segments, or of rows by indices
-	FlagsPerRow   int64 // row_tiled as a fallback pass: flags that a row may have been rejected by
+	FlagBytes     int64 // size of the flags at the start of the workspace: of rejected segments, or of rows by indices
+	FlagsPerRow   int64 // row_tiled as a fallback pass: reject flags per row
 	StatusOffset  int64 // bytes from the start of the workspace to the tile-status words of a cooperative launch
 	NeedsFallback bool  // the fast path leaves reject flags, which a fallback pass reads
 	Resident      bool  // a segment is in the registers of its CTAs all at once
 	Cooperative   bool  // CTAs wait for each other, so that all CTAs of the grid must be resident
 }
 
-// InCluster reports that the CTAs of a segment are a thread-block cluster.
+// InCluster reports whether the CTAs of a segment are a thread-block cluster.
 func (c *Config) InCluster() bool { return c.Resident && c.Splits <= MaxClusterCTAs }
 
-// split shares segments of some tiles among CTAs, as split-K does, where there are fewer segments than CTAs. A split costs more launches, each
-// of which reads its inputs again, so that a number of segments near the number of CTAs is not split.
+// split divides segments of `tiles` tiles among CTAs, as split-K does, if there are fewer segments
+// than CTAs. Splitting adds launches that read the inputs again, so segments are not split if there
+// are about as many as CTAs.
 func (c *Config) split(tiles, ctas int64) {
 	c.Splits = num.Clamp((ctas+c.Segments/2)/max(1, c.Segments), 1, tiles)
 	c.balance(tiles)
@@ -119,14 +126,16 @@ func (c *Config) balance(tiles int64) {
 	c.Splits = num.CeilDiv(tiles, c.TilesPerSplit)
 }
 
-// distribute shares a resident segment of some units, of so many threads each, equally among about `splits` CTAs.
-func (c *Config) distribute(units, splits, threads int64) {
-	each := num.CeilDiv(units, splits)
-	c.Splits, c.Block, c.Resident = num.CeilDiv(units, each), threads*each, true
+// distribute divides a resident segment of `items` items, of `threads` threads each, equally among
+// about `splits` CTAs.
+func (c *Config) distribute(items, splits, threads int64) {
+	itemsPerCTA := num.CeilDiv(items, splits)
+	c.Splits, c.Block, c.Resident = num.CeilDiv(items, itemsPerCTA), threads*itemsPerCTA, true
 	c.Grid = c.Segments * c.Splits
 }
 
-// reserveFlags makes room for reject flags, and for the counter of the grid barrier of the fallback pass, if the kind has a fast path.
+// reserveFlags reserves workspace for reject flags, and for the counter of the grid barrier of the
+// fallback pass, if the kind has a fast path.
 func (c *Config) reserveFlags(p *Problem, flags int64) {
 	if c.NeedsFallback = p.Kind.HasFastPath(); c.NeedsFallback {
 		c.FlagBytes = num.Align16(4 * (flags + 1))

@@ -2,8 +2,9 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// Cluster rows: a row is divided among the CTAs of a thread-block cluster, each of which keeps its slice in registers, so that x and dy are
-// read once. Rows too long for a cluster are grid-resident: they use the CTAs of the whole device, in a cooperative launch.
+// Cluster rows: a row is divided among the CTAs of a thread-block cluster, each of which keeps its
+// slice in registers, so that x and dy are read once. Rows too long for a cluster are
+// grid-resident: they use the CTAs of the whole device, in a cooperative launch.
 
 // RowClusterItems is the number of elements of a thread of row_cluster.
 func RowClusterItems(p *Problem) int64 { return RowClusterVectors * p.Vector() }
@@ -13,12 +14,14 @@ func minSplits(p *Problem) int64 {
 	return num.CeilDiv(p.Length, RowClusterThreads*RowClusterItems(p))
 }
 
-// supportsLengthRowCluster reports rows longer than row_resident holds that a cluster holds, or the resident CTAs of the device.
+// supportsLengthRowCluster reports whether a row is too long for row_resident and fits a cluster,
+// or the resident CTAs of the device.
 func supportsLengthRowCluster(p *Problem) bool {
 	return p.Kind.HasKernel(RowCluster) && !supportsLengthRowResident(p) && minSplits(p) <= max(MaxClusterCTAs, min(p.Device.NumSMs, MaxResidentSplits))
 }
 
-// configureRowCluster gives each row to a cluster of many CTAs, which wait for each other less; a grid-resident row to as few as hold it.
+// configureRowCluster gives each row to the largest cluster of clusterSizes, because CTAs with
+// fewer threads wait for each other less. A grid-resident row gets as few CTAs as hold it.
 func configureRowCluster(p *Problem, _ int64) Config {
 	if least := minSplits(p); least > MaxClusterCTAs {
 		c := splitRowCluster(p, least)
@@ -29,8 +32,8 @@ func configureRowCluster(p *Problem, _ int64) Config {
 	return splitRowCluster(p, most)
 }
 
-// clusterSizes are the least and the largest number of CTAs of a row: CTAs that share their SM, as long as these hold it, and CTAs of two
-// warps each.
+// clusterSizes are the smallest and the largest number of CTAs of a row. The smallest has the
+// largest CTAs of which two share an SM, the largest has CTAs of two warps.
 func clusterSizes(p *Problem) (least, most int64) {
 	sizes := rowClusterSizes.of(p)
 	least = num.Clamp(num.CeilDiv(p.Length, sizes.sharedThreads*RowClusterItems(p)), 2, MaxClusterCTAs)
@@ -38,7 +41,7 @@ func clusterSizes(p *Problem) (least, most int64) {
 	return least, num.Clamp(num.CeilDiv(p.Length, 2*warpThreads*RowClusterItems(p)), least, most)
 }
 
-// rowsInFlight is the number of rows that saturates memory, as clusterRows says.
+// rowsInFlight is the number of rows that saturates memory, by the table clusterRows.
 func rowsInFlight(p *Problem) int64 {
 	tuned := clusterRows.of(p)
 	served := max(p.Device.NumSMs, p.Device.Bandwidth/h100BytesPerSM) // SMs of an H100 of the same bandwidth
@@ -49,7 +52,8 @@ func rowsInFlight(p *Problem) int64 {
 	return threads/(warpThreads*num.CeilDiv(p.Length, warpThreads*RowClusterItems(p))) + tuned.slack
 }
 
-// splitRowCluster gives each row to about so many CTAs of equally many warps. Each CTA has a flag for each of its rows.
+// splitRowCluster gives each row to about `splits` CTAs with equally many warps. Each CTA has a
+// flag for each of its rows.
 func splitRowCluster(p *Problem, splits int64) Config {
 	c := Config{Kernel: RowCluster, TilesPerSplit: 1, Segments: p.Rows, PanelColumns: 1}
 	c.distribute(max(1, num.CeilDiv(p.Length, warpThreads*RowClusterItems(p))), splits, warpThreads)
@@ -58,8 +62,9 @@ func splitRowCluster(p *Problem, splits int64) Config {
 	return c
 }
 
-// fitRowCluster takes the most CTAs of a cluster for a row, or fewer, if these keep a tenth more rows resident. A few rounds over the grid are
-// balanced, so that none is left half empty.
+// fitRowCluster takes the most CTAs for a row, or fewer if these keep over 10/9 as many rows
+// resident. If there are few rounds over the grid, rows are divided evenly among them, so that no
+// round is half empty.
 func fitRowCluster(p *Problem, c *Config) bool {
 	limits := p.Device.Limits
 	if !c.InCluster() {
@@ -84,8 +89,9 @@ func fitRowCluster(p *Problem, c *Config) bool {
 	return c.balancePerSM(p, rows, least)
 }
 
-// balancePerSM keeps `rows` rows in flight, or no fewer than `least` if these load all SMs equally. More shared memory than a CTA needs keeps
-// further CTAs off its SM.
+// balancePerSM keeps `rows` rows in flight, or no fewer than `least` if these load all SMs equally.
+// It reserves more shared memory than a CTA needs, in multiples of 128 bytes, to keep further CTAs
+// off its SM.
 func (c *Config) balancePerSM(p *Problem, rows, least int64) bool {
 	limits, need := p.Device.Limits, int64(c.SmemBytes)
 	for ctasPerSM := num.CeilDiv(least*c.Splits, p.Device.NumSMs); ; ctasPerSM++ {

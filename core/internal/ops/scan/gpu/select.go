@@ -1,6 +1,7 @@
 package gpu
 
-// Kernel selection: a table of strategies, tried in order. select.go decides, tuning.go has the numbers.
+// Kernel selection: a table of strategies, tried in order. select.go decides, tuning.go has the
+// numbers.
 
 import (
 	"cmp"
@@ -8,34 +9,40 @@ import (
 	"github.com/sternway/sternway/core/internal/num"
 )
 
-// strategy is one kernel as selection sees it: what it supports, when it is the fastest, and how it is configured. `columns` is the number of
-// adjacent columns, and 1 for rows.
+// strategy is one kernel as selection sees it: what it supports, when it is the fastest, and how it
+// is configured. `columns` is the number of adjacent columns, and 1 for rows.
 type strategy struct {
 	kernel         string
-	baseline       string                               // general kernel that this one specializes; "": it is general
-	takesColumns   bool                                 // segments are panels of adjacent columns, not rows
-	minBytes       int64                                // least size of an operand [bytes]
-	supportsLength func(p *Problem) bool                // nil: any length
-	supportsLayout func(l *Layout) bool                 // nil: any layout
-	isFaster       func(p *Problem, columns int64) bool // than the baseline; nil: the kernel is general
-	configure      func(p *Problem, columns int64) Config
-	fitToDevice    func(p *Problem, c *Config) bool         // clips to the device limits; false: too little fits. nil: the kernel is general
-	fallback       func(p *Problem, c *Config) (ctas int64) // makes c its fallback pass; CTAs that may share split segments. nil: it is its own
-	tile           func(p *Problem) PipelinedTile           // tile of a stage; nil: no pipeline
-	vectors        vectorization                            // layouts that are read in 16-byte vectors
+	baseline       string                // general kernel that it specializes; "": it is general
+	takesColumns   bool                  // segments are panels of adjacent columns, not rows
+	minBytes       int64                 // least size of an operand [bytes]
+	supportsLength func(p *Problem) bool // nil: any length
+	supportsLayout func(l *Layout) bool  // nil: any layout
+	// isFaster reports whether the kernel is faster than its baseline; nil: the kernel is general.
+	isFaster  func(p *Problem, columns int64) bool
+	configure func(p *Problem, columns int64) Config
+	// fitToDevice clips c to the device limits. false: too few CTAs fit. nil: the kernel is
+	// general.
+	fitToDevice func(p *Problem, c *Config) bool
+	// fallback turns c into the fallback pass, and returns the number of CTAs that may share split
+	// segments (0: no split). nil: the kernel is its own fallback.
+	fallback func(p *Problem, c *Config) (ctas int64)
+	tile     func(p *Problem) PipelinedTile // tile of a stage; nil: no pipeline
+	vectors  vectorization                  // layouts that are read in 16-byte vectors
 }
 
-// strategies are the kernels in the order in which selection tries them: specialized kernels, fastest first, then general ones.
+// strategies are the kernels in the order in which selection tries them: specialized kernels,
+// fastest first, then general ones.
 //
-//	kernel            lengths              layout                    least bytes  device      baseline
-//	column_cluster    512 to 8192          aligned panels            0            clusters    column_tiled
-//	column_pipelined  at most 2^30         aligned panels            2^20         any         column_tiled
-//	row_cluster       over row_resident's  aligned rows              2^20         clusters    row_tiled
-//	row_pipelined     at most 2^30         rows with equal offsets   2^20         any         row_tiled
-//	column_tiled      any                  any                       0            any
-//	row_packed        short                any                       0            any
-//	row_resident      a CTA's registers    any                       0            any
-//	row_tiled         any                  any                       0            any
+//	kernel            lengths              layout             min bytes  device    baseline
+//	column_cluster    512 to 8192          aligned panels     0          clusters  column_tiled
+//	column_pipelined  at most 2^30         aligned panels     2^20       any       column_tiled
+//	row_cluster       over row_resident's  aligned rows       2^20       clusters  row_tiled
+//	row_pipelined     at most 2^30         equal row offsets  2^20       any       row_tiled
+//	column_tiled      any                  any                0          any
+//	row_packed        short                any                0          any
+//	row_resident      a CTA's registers    any                0          any
+//	row_tiled         any                  any                0          any
 var strategies = [...]strategy{
 	{
 		kernel: ColumnCluster, baseline: ColumnTiled, takesColumns: true,
@@ -75,8 +82,10 @@ var strategies = [...]strategy{
 
 func anyKind(Kind) bool { return true }
 
-// Select is the launch configuration for a problem whose operands have a layout. A specialized kernel is taken if it fits the device and the
-// workspace. At plan time, without device limits, both are assumed.
+// Select returns the launch configuration for a problem whose operands have a layout. A specialized
+// kernel is taken if it fits the device and the workspace. At plan time, without device limits,
+// both are assumed. If the workspace does not suffice for the general kernel of the layout, the
+// general kernel for rows is used.
 func Select(p *Problem, l *Layout) Config {
 	baseline, columns := baselineFor(p, l)
 	atRunTime := p.Device.Limits != nil
@@ -97,7 +106,8 @@ func Select(p *Problem, l *Layout) Config {
 	return c
 }
 
-// baselineFor is the general kernel for a layout, or the one of a kernel that is asked for; and the number of adjacent columns that it takes.
+// baselineFor is the general kernel for a layout, or the one of a kernel that is asked for; and the
+// number of adjacent columns that it takes.
 func baselineFor(p *Problem, l *Layout) (kernel string, columns int64) {
 	switch {
 	case p.Kernel == "" && l.AlongColumns:
@@ -113,11 +123,13 @@ func baselineFor(p *Problem, l *Layout) (kernel string, columns int64) {
 	return kernel, 1
 }
 
-// baselineOf is the general kernel that a kernel specializes, or the kernel itself if it is general.
+// baselineOf is the general kernel that a kernel specializes, or the kernel itself if it is
+// general.
 func baselineOf(kernel string) string { return cmp.Or(strategyOf(kernel).baseline, kernel) }
 
-// rowBaseline is the general kernel for rows. Kinds with a fast path have row_packed only where whole vectors make the rows of a warp, as
-// their row_resident reads misaligned rows.
+// rowBaseline is the general kernel for rows. Kinds with a fast path use row_packed only if the
+// rows of a warp are a whole number of vectors, because their row_resident also reads misaligned
+// rows.
 func rowBaseline(p *Problem, endToEnd bool) string {
 	n, v := p.Length, p.Vector()
 	alignedRows := n * v / num.GCD(v, n) // elements of the fewest rows that are whole vectors
@@ -131,13 +143,14 @@ func rowBaseline(p *Problem, endToEnd bool) string {
 	return RowTiled
 }
 
-// tiledFillsDevice reports that row_tiled keeps all threads of the device busy, and is faster than row_resident if it does.
+// tiledFillsDevice reports whether row_tiled keeps all threads of the device busy and is then
+// faster than row_resident.
 func tiledFillsDevice(p *Problem) bool {
 	return rowTiledFills.of(p) && p.Length >= minFillingTiles*RowResidentThreads && p.Rows >= fillCTAsPerSM*p.Device.NumSMs
 }
 
-// isCandidate reports that a specialized kernel exists for the kind and is to be tried before its baseline: the one that was asked for, or
-// one that is faster.
+// isCandidate reports whether a specialized kernel of the kind is tried before its baseline:
+// because the caller asks for it, or because it is faster.
 func isCandidate(p *Problem, s *strategy, columns int64) bool {
 	switch {
 	case s.isFaster == nil || !p.Kind.HasKernel(s.kernel):
@@ -150,12 +163,14 @@ func isCandidate(p *Problem, s *strategy, columns int64) bool {
 	return s.isFaster(p, columns)
 }
 
-// arePanels reports that adjacent columns fill a panel with whole vectors, and are longer than ColumnThreads/32 thread tiles of column_tiled.
+// arePanels reports whether adjacent columns fill a panel with whole vectors, and are longer than
+// ColumnThreads/32 thread tiles of column_tiled.
 func arePanels(p *Problem, columns int64) bool {
 	return columns >= columnPipelinedTile(p).Columns && columns%p.Vector() == 0 && p.Length > columnTiledItems.of(p).Rows*ColumnThreads/warpThreads
 }
 
-// fitsOneCTA reports that a CTA of column_tiled holds whole columns and the level-2 cache the operands, so that nothing is faster.
+// fitsOneCTA reports whether one CTA of column_tiled takes whole columns and the level-2 cache
+// holds the operands. No kernel is faster then.
 func fitsOneCTA(p *Problem, tiled *Config) bool {
 	return tiled.TilesPerSplit*tiled.Splits == 1 && p.operandBytes() <= maxCachedBytes.of(p)
 }
@@ -172,7 +187,8 @@ func columnClusterIsFaster(p *Problem, columns int64) bool {
 	return !computeBound || !p.Device.bandwidthRich() || 2*c.Segments < p.Device.NumSMs
 }
 
-// columnPipelinedIsFaster leaves to column_tiled the columns that it does unsplit where column_pipelined takes several launches.
+// columnPipelinedIsFaster leaves to column_tiled the columns that it does unsplit where
+// column_pipelined takes several launches.
 func columnPipelinedIsFaster(p *Problem, columns int64) bool {
 	if !arePanels(p, columns) {
 		return false
@@ -181,7 +197,8 @@ func columnPipelinedIsFaster(p *Problem, columns int64) bool {
 	return !fitsOneCTA(p, &tiled) && (tiled.Splits > 1 || pipelined.Splits == 1)
 }
 
-// areLongRows reports rows that no CTA holds in registers. Panels have kernels of their own.
+// areLongRows reports whether rows do not fit the registers of a CTA. Panels have kernels of their
+// own.
 func areLongRows(p *Problem, columns int64) bool {
 	return columns == 1 && !supportsLengthRowResident(p)
 }
@@ -193,13 +210,15 @@ func rowClusterIsFaster(p *Problem, columns int64) bool {
 	return p.Device.HasClusters && supportsLengthRowCluster(p) && p.Length%p.Vector() == 0
 }
 
-// rowPipelinedIsFaster leaves to row_tiled the rows that it, too, reads once, if there are enough of them or they are short.
+// rowPipelinedIsFaster leaves to row_tiled the rows that it, too, reads once, if there are enough
+// of them or they are short.
 func rowPipelinedIsFaster(p *Problem, columns int64) bool {
 	readsOnce := !kindTraits[p.Kind].hasPrefix && (p.Rows > saturatingRowsPerSM*p.Device.NumSMs || tilesPerRow(p) <= maxUnsplitTiles)
 	return areLongRows(p, columns) && !readsOnce
 }
 
-// SupportsLength reports that a kernel takes rows of this length. A cluster kernel must also be one of the kind.
+// SupportsLength reports whether a kernel takes rows of this length. A cluster kernel must also be
+// one of the kind.
 func SupportsLength(p *Problem, kernel string) bool {
 	supports := strategyOf(kernel).supportsLength
 	return supports == nil || supports(p)
@@ -210,10 +229,11 @@ func Configure(p *Problem, kernel string, columns int64) Config {
 	return strategyOf(kernel).configure(p, columns)
 }
 
-// FitToDevice clips the configuration of a specialized kernel to the limits of the device, and reports whether it is worthwhile.
+// FitToDevice clips the configuration of a specialized kernel to the limits of the device, and
+// reports whether it is worthwhile.
 func FitToDevice(p *Problem, c *Config) bool { return strategyOf(c.Kernel).fitToDevice(p, c) }
 
-// IsSpecialized reports that a kernel specializes a general one.
+// IsSpecialized reports whether a kernel specializes a general one.
 func IsSpecialized(kernel string) bool {
 	s := strategyOf(kernel)
 	return s != nil && s.baseline != ""

@@ -1,7 +1,8 @@
 package gpu
 
-// Tuned numbers of the kernels. Those that kernels are compiled with are generated to cuda/scan/tuning.gen.cuh. All were measured on an H100
-// SXM5 unless a comment names another card; the tables of the benchmark are in bench/results.
+// Tuned numbers of the kernels. Those that kernels are compiled with are generated to
+// cuda/scan/tuning.gen.cuh. All were measured on an H100 SXM5 unless a comment names another card;
+// the tables of the benchmark are in bench/results.
 
 //go:generate go run ./tuninggen ../../../../../cuda/scan/tuning.gen.cuh
 
@@ -54,7 +55,7 @@ const (
 	RowClusterVectors      = 8  // 16-byte vectors of each operand that a thread of row_cluster owns: many, as the scan within a thread needs no exchange
 	RowClusterSmem         = 5 << 10
 	MaxResidentSplits      = 256 // row_cluster without a cluster: most CTAs of a row; each CTA reads the status words of all others
-	rowClusterFewRounds    = 4   // fewer rounds over the grid are balanced exactly
+	rowClusterFewRounds    = 4   // with fewer rounds over the grid, rows are divided evenly among them
 	ColumnBaseRows         = 8   // column_cluster: first rows of a panel kept in shared memory, from which the bases of its columns are found
 	RecomputedRows         = 20  // column_cluster: rows per lane whose x is kept in shared memory to recompute exponentials (16-bit logcumsumexp)
 	minColumnClusterLength = 512 // shorter panels are in the level-2 cache when they are read again
@@ -95,13 +96,15 @@ type perKind[T any] [numKinds]perSize[T]
 func (t *perSize[T]) of(p *Problem) T { return t[p.ElementSize/4] }
 func (t *perKind[T]) of(p *Problem) T { return t[p.Kind].of(p) }
 
-// rowPackedVectors is the number of vectors of a thread of the path that packs the fewest: the extended-range path of a kind with a fast path.
+// rowPackedVectors is the number of vectors of a thread of row_packed. The fallback of a kind with
+// a fast path packs the fewest, and sets the number.
 var rowPackedVectors = perKind[int64]{
 	Cumsum: {4, 4, 4}, Cumprod: {2, 2, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 2, 4}, Indices: {4, 4, 4},
 }
 
-// rowResidentVectors and rowTiledVectors are the numbers of vectors of a thread of row_resident and of row_tiled: fewer if two arrays of numbers
-// are made of them, more if only dy is read. row_tiled has half as many to save registers, unless the kind reads dy alone.
+// rowResidentVectors and rowTiledVectors are the numbers of vectors of a thread of row_resident and
+// of row_tiled: fewer if two arrays of numbers are made of them, more if only dy is read. row_tiled
+// has half as many to save registers, unless the kind reads dy alone.
 var (
 	rowResidentVectors = perKind[int64]{
 		Cumsum: {4, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 4, 4}, Indices: {4, 4, 4},
@@ -111,8 +114,9 @@ var (
 	}
 )
 
-// rowTiledFills marks kinds whose long rows are faster in row_tiled than in row_resident if they fill the device: by indices a thread of
-// row_tiled owns half as many elements, and waits for fewer.
+// rowTiledFills marks kinds whose long rows are faster in row_tiled than in row_resident if they
+// fill the device: by indices a thread of row_tiled has half as many elements, so that it waits for
+// fewer of them.
 var rowTiledFills = perKind[bool]{Indices: {true, true, false}}
 
 // ThreadTile is the tile of a thread of column_tiled.
@@ -129,7 +133,8 @@ var columnTiledItems = perKind[ThreadTile]{
 // rowPipelinedVectors is the number of vectors of a thread of row_pipelined.
 var rowPipelinedVectors = perKind[int64]{Cumsum: {8, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {4, 4, 4}}
 
-// columnPipelinedItems are the columns of a panel and the rows of a warp in a tile of column_pipelined.
+// columnPipelinedItems are the columns of a panel and the rows of a warp in a tile of
+// column_pipelined.
 var columnPipelinedItems = perKind[struct{ columns, rowsPerWarp int64 }]{
 	Cumsum:       {{64, 8}, {64, 8}, {32, 8}},
 	Cumprod:      {{64, 16}, {32, 16}, {32, 8}},
@@ -151,29 +156,33 @@ var rowPipelinedLimits = perKind[RowPipelinedLimits]{
 	Logcumsumexp: {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
 }
 
-// cooperativeRows marks kinds of which row_pipelined has cooperative rows; the others lack registers for them.
+// cooperativeRows marks kinds of which row_pipelined has cooperative rows; the others lack
+// registers for them.
 var cooperativeRows = perKind[bool]{
 	Cumsum: {true, true, true}, Cumprod: {true, true, false}, Cumextremum: {true, true, true}, Logcumsumexp: {false, true, false},
 }
 
-// maxCachedBytes is the size of an operand up to which column_tiled is fastest for panels that fit one CTA, as the level-2 cache holds the
-// operands [bytes].
+// maxCachedBytes is the size of an operand up to which column_tiled is fastest for panels that fit
+// one CTA, as the level-2 cache holds the operands [bytes].
 var maxCachedBytes = perKind[int64]{
 	Cumsum: {8 << 20, 8 << 20, 8 << 20}, Cumprod: {16 << 20, 16 << 20, 16 << 20}, Cumextremum: {16 << 20, 16 << 20, 16 << 20},
 	Logcumsumexp: {16 << 20, 16 << 20, 16 << 20}, Indices: {16 << 20, 16 << 20, 16 << 20},
 }
 
-// gridResidentRows marks kinds whose rows are faster in the registers of all CTAs of the device than in row_pipelined. Of float64 cummax and
-// cummin a record pass is faster than the exchange without a cluster.
+// gridResidentRows marks kinds whose rows are faster in the registers of all CTAs of the device
+// than in row_pipelined. For float64 cummax and cummin, a record pass is faster than an exchange of
+// prefixes without a cluster.
 var gridResidentRows = perKind[bool]{
 	Cumprod: {true, true, true}, Cumextremum: {true, true, false}, Logcumsumexp: {true, true, true},
 }
 
-// rowClusterSizes are the limits of clusters of rows: threads of a CTA that shares its SM, and CTAs of a row that fits fewer.
+// rowClusterSizes are the limits of clusters of rows. sharedThreads is the size of the largest CTA
+// that leaves space for another on its SM; maxCTAs is the number of CTAs of a row that fits fewer.
 var rowClusterSizes = perSize[struct{ sharedThreads, maxCTAs int64 }]{{192, MaxClusterCTAs}, {192, MaxClusterCTAs}, {256, portableClusterCTAs}}
 
-// clusterRows gives the number of rows in flight that saturates memory: rows of `threads` threads per SM, plus `slack` because some clusters
-// wait for a neighbour. Fewer leave memory idle, more delay the exchange. By Little's law the count scales with bandwidth; 16-bit rows are
+// clusterRows gives the number of rows in flight that saturates memory: rows of `threads` threads
+// per SM, plus `slack` because some clusters wait for a neighbour. Fewer leave memory idle, more
+// delay the exchange. By Little's law the count scales with bandwidth; 16-bit rows are
 // compute-bound, and scale with it twice (squared).
 var clusterRows = perKind[struct {
 	threads, slack int64
@@ -184,12 +193,14 @@ var clusterRows = perKind[struct {
 	Logcumsumexp: {{290, 5, true}, {262, 5, false}, {310, 6, false}},
 }
 
-// columnClusterLines is the number of cache lines of shared memory of a warp of column_cluster: one for each row of both operands, the rows of
-// the bases, and the rows whose x is kept for recomputation.
+// columnClusterLines is the number of cache lines of shared memory of a warp of column_cluster: one
+// for each row of both operands, the rows of the bases, and the rows whose x is kept for
+// recomputation.
 var columnClusterLines = perKind[int64]{
 	Cumprod:      {2 * warpThreads, 2 * warpThreads, 2 * warpThreads},
 	Logcumsumexp: {2*warpThreads + ColumnBaseRows + RecomputedRows, 2*warpThreads + ColumnBaseRows, 2*warpThreads + ColumnBaseRows},
 }
 
-// columnClusterComputeBound marks kinds whose large column clusters take longer than the memory of a bandwidth-rich device.
+// columnClusterComputeBound marks kinds whose large column clusters compute for longer than a
+// bandwidth-rich device takes to read the operands.
 var columnClusterComputeBound = perKind[bool]{Logcumsumexp: {true, false, false}}

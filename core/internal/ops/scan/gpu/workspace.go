@@ -2,8 +2,9 @@ package gpu
 
 import "github.com/sternway/sternway/core/internal/num"
 
-// The workspace of a run: flags, tile-status words of cooperative launches, the states that splits and tiles hand on (prefixes of splits,
-// prefixes before tiles, suffixes of splits), and record flags.
+// The workspace of a run: flags, tile-status words of cooperative launches, the states that splits
+// and tiles pass on (prefixes of splits, prefixes before tiles, suffixes of splits), and record
+// flags.
 
 // stateSizes are the sizes of a prefix and of a suffix [bytes].
 type stateSizes struct{ prefix, suffix int64 }
@@ -13,7 +14,8 @@ const (
 	statusPayload = 12 // bytes of a state in a tile-status word
 )
 
-// statesOf are the sizes of the states of a kind: accumulators are float64 for float64 elements, and float32 for others.
+// statesOf are the sizes of the states of a kind: accumulators are float64 for float64 elements,
+// and float32 for others.
 func statesOf(p *Problem) stateSizes { return kindTraits[p.Kind].states[p.ElementSize/8] }
 
 // WorkspaceBytes is the workspace of a configuration, with that of its fallback pass.
@@ -49,7 +51,8 @@ func statusPrefixBytes(p *Problem, c *Config) int64 {
 	return statusBytes * c.Segments * c.Splits * num.CeilDiv(statesOf(p).prefix, statusPayload)
 }
 
-// statusTotalBytes is the room for all status words: those of the prefixes of splits, then those of the suffixes of tiles.
+// statusTotalBytes is the room for all status words: those of the prefixes of splits, then those of
+// the suffixes of tiles.
 func statusTotalBytes(p *Problem, c *Config) int64 {
 	if !c.Cooperative {
 		return 0
@@ -57,7 +60,8 @@ func statusTotalBytes(p *Problem, c *Config) int64 {
 	return statusPrefixBytes(p, c) + statusBytes*c.Segments*c.Splits*c.TilesPerSplit*num.CeilDiv(statesOf(p).suffix, statusPayload)
 }
 
-// recordBytes is the room for the record flags: a bit for each element, in whole tiles of a pipelined kernel.
+// recordBytes is the room for the record flags: a bit for each element, in whole tiles of a
+// pipelined kernel.
 func recordBytes(p *Problem, c *Config) int64 {
 	if !hasRecordPass(p, c) {
 		return 0
@@ -66,12 +70,13 @@ func recordBytes(p *Problem, c *Config) int64 {
 	return c.Segments * c.Splits * c.TilesPerSplit * tile.Columns * tile.Length / 8
 }
 
-// hasRecordPass reports that a pass over x leaves record flags to the passes over dy.
+// hasRecordPass reports whether a pass over x writes record flags for the passes over dy.
 func hasRecordPass(p *Problem, c *Config) bool {
 	return kindTraits[p.Kind].hasRecords && strategyOf(c.Kernel).tile != nil
 }
 
-// MaxWorkspaceBytes is enough for the runs of a problem, whatever dimension of `others`, the extents beside the scanned one, dx is dense along.
+// MaxWorkspaceBytes suffices for the runs of a problem with any layout of dx. `others` are the
+// extents of the dimensions that are not scanned, along each of which dx may be dense.
 func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 	most := IndexFlagBytes(p)
 	if p.Rows == 0 || p.Length == 0 {

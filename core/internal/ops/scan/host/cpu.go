@@ -34,14 +34,14 @@ type run struct {
 	*Scan
 	Recurrence
 	kind        int64           // scan_kind of the C loops
-	x           int             // number of the operand that the C loops read as x; 0: none
+	x           int             // number of the operand that the C loops read as x; 0: they read none
 	args        []tensor.Tensor // dy, x, indices, dx
 	rows, n     int64
 	views       [4]cpu.View // rows of each operand
 	steps       [4]int64    // distance of positions in scan order [elements]
 	splitLength int64       // positions of a lane; the last split of a row may be shorter
 	lanes       int64
-	hasRecord   []bool // lanes with a new running maximum, of kinds that select
+	hasRecord   []bool // lanes with a new running maximum, for cummax and cummin
 }
 
 // worker is the scratch of one goroutine.
@@ -115,8 +115,9 @@ func (h *run) scan() {
 	h.scanSplits(aggregates, before, carries)
 }
 
-// scanSplits scans the carries over the splits of each row, from the suffixes of single splits, and
-// ends with the downsweep.
+// scanSplits computes the carry-in of each split from the suffixes of single splits, from the last
+// split to the first, and then runs the downsweep. carries has the suffixes, and receives the
+// carry-ins. Sums are compensated: the rounding error of each (TwoSum) is carried as well.
 func (h *run) scanSplits(aggregates, before []state, carries []float64) {
 	carryIn := make([]state, h.lanes)
 	for i := range before {
@@ -153,7 +154,9 @@ func (h *run) scanSplits(aggregates, before []state, carries []float64) {
 	h.downsweep(carryIn, carries, checkpoints)
 }
 
-// upsweep computes the aggregate of each lane, and the least first number of the aggregates.
+// upsweep computes the aggregate of each lane. It returns the smallest first number of the
+// aggregates, which for scans by indices is 0 if the indices of a lane cannot be those of a scan;
+// other kinds ignore it.
 func (h *run) upsweep(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
@@ -170,7 +173,8 @@ func (h *run) upsweep(states []state, carries []float64) float64 {
 	return least
 }
 
-// exactSuffix computes the suffix of one lane for a carry-in, where the lane is no affine map.
+// exactSuffix computes the suffix of one lane for a carry-in. It serves lanes with an infinity,
+// whose suffix is not an affine function of the carry-in.
 func (h *run) exactSuffix(lane int64, carryIn float64) float64 {
 	h.parallel(1, func(w *worker, _ int64) {
 		h.prepare(w, lane, 1, false)
@@ -216,7 +220,7 @@ func (h *run) downsweep(carryIn []state, carries, checkpoints []float64) {
 	})
 }
 
-// hasNoRecord reports that no position of these lanes is a new running maximum, as in most of a
+// hasNoRecord reports whether no position of these lanes is a new running maximum, as in most of a
 // long row.
 func (h *run) hasNoRecord(first, count int64) bool {
 	return h.hasRecord != nil && !slices.Contains(h.hasRecord[first:first+count], true)

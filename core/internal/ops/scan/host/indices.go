@@ -39,8 +39,8 @@ func (s *Scan) CheckIndices(args []tensor.Tensor) *errs.Error {
 		fmt.Sprintf("%d at position %d of row %d", h.index(row, position), position, row), "")
 }
 
-// insideSpan reports that all memory between the first and the last index is in range, gaps
-// included, unless gaps are most of it.
+// insideSpan reports whether all memory between the first and the last index is in range, gaps
+// included. It returns false, without a look, if gaps are most of that memory.
 func insideSpan(t *tensor.Tensor, n int64) bool {
 	low, high, _ := t.Span()
 	count := (high - low) / t.DType.Size()
@@ -91,8 +91,8 @@ func (h *run) indexed() {
 	byIndex.scanSplits(aggregates, make([]state, h.lanes), carries)
 }
 
-// scatters reports that short rows lie end to end in all operands: a scatter is then faster than a
-// comparison lane by lane. Sums of at most SCAN_SHORT_MAX terms need no compensation.
+// scatters reports whether rows are short and lie end to end in all operands: a scatter is then
+// faster than a comparison lane by lane. Sums of at most SCAN_SHORT_MAX terms need no compensation.
 func (h *run) scatters() bool {
 	adjacent := int64(1)
 	if h.IsReversed {
@@ -117,7 +117,7 @@ func (h *run) downsweepIndices(w *worker, first, count int64) {
 	}
 }
 
-// outside reports an index that is out of range.
+// outside reports whether an index is out of range.
 func (h *run) outside() bool {
 	var found atomic.Bool
 	indices := *h
@@ -179,7 +179,8 @@ func (h *run) index(row, position int64) int64 {
 	return cpu.Elements[int64](&h.args[operand.Indices], offset, 1, 1)[0]
 }
 
-// firstInvalidIndex is the place of the first index that is out of range, in the order of memory.
+// firstInvalidIndex is the row and position of the first index that is out of range, in the order
+// of memory.
 func (h *run) firstInvalidIndex() (row, position int64) {
 	for row = range h.rows {
 		for position = range h.n {

@@ -18,9 +18,9 @@ type Recurrence struct {
 	loops               [2]int64 // scan_kind of the C loops: of equal values the last is the record, or the first
 	initial             state    // identity: the prefix before the first position of a row
 	suffixIgnoresPrefix bool     // the suffix of a split does not depend on its prefix: one upsweep computes both
-	mayLeaveRange       bool     // an infinity makes a split other than an affine map
-	// replaces reports that a split has a new running maximum after a prefix; nil: the kind does
-	// not select.
+	mayLeaveRange       bool     // with an infinity in a split, its suffix is not an affine function of the carry-in
+	// replaces reports whether a split has a new running maximum after a prefix; nil: the kind is
+	// not cummax or cummin.
 	replaces func(before, aggregate state, first bool) bool
 	// combine is the associative operator of prefixes.
 	combine func(left, right state, first bool) state
@@ -95,7 +95,7 @@ func selected(
 	}
 }
 
-// beats reports that the maximum of a split replaces the running maximum before it. Minima have
+// beats reports whether the maximum of a split replaces the running maximum before it. Minima have
 // their signs changed.
 func beats(before, aggregate state, first bool) bool {
 	x, best := aggregate[0], before[0]
@@ -124,7 +124,7 @@ var LogSums = Recurrence{loops: [2]int64{C.SCAN_LOG_SUM, C.SCAN_LOG_SUM}, initia
 		return state{m, rescale(left, m) + rescale(right, m)}
 	},
 	applySuffix: func(before, aggregate state, _ bool, carryIn float64) float64 {
-		// Values count in units of the largest x so far.
+		// A suffix is relative to the running maximum of x; rescale changes the reference.
 		return rescale(state{before[0], min(before[1], 1)}, math.Max(before[0], aggregate[0])) * carryIn
 	}}
 

@@ -46,18 +46,15 @@ typedef struct {
 } scan_call;
 
 /* A state is a prefix of two numbers: m and e of a product m 2^e; the value of a maximum, and
-   whether there is one; m and s of logcumsumexp, where y = m + log s. A sum has none. Zeros are the
-   prefix of the first position of a row.
-
-   The kinds by index read x as the int64 indices that cummax or cummin returned, in the bits of
-   float64. Their state is the index that makes the first position of the lane a record (a new
-   running maximum), and the bits of the index before it. Positions count up (SCAN_BY_INDEX) or down
-   (SCAN_BY_INDEX_REVERSED).
-
-   upsweep sets states to the aggregates of the lanes; of a kind by index, to whether the indices
-   are those of a scan, and whether a position of the lane is a record. Of all kinds but maximum and
-   logcumsumexp it turns carries from carry-ins on the right into suffixes on the left; NULL: no
-   carries are wanted. */
+   whether there is one; m and s of logcumsumexp, where y = m + log s. A sum has none.
+   Recurrence.initial in recurrence.go is the prefix of the first position of a row. The kinds by
+   index read x as the int64 indices that cummax or cummin returned, in the bits of float64. Their
+   state is the index that makes the first position of the lane a record (a new running maximum),
+   and the bits of the index before it. Positions count up (SCAN_BY_INDEX) or down
+   (SCAN_BY_INDEX_REVERSED). upsweep sets states to the aggregates of the lanes; of a kind by index,
+   to whether the indices are those of a scan, and whether a position of the lane is a record. For
+   the kinds other than maximum and logcumsumexp, carries holds the carry-in of each lane and
+   receives its suffix; NULL: no suffixes are computed. */
 void sw_scan_upsweep(const scan_call *call, double *states, double *carries);
 
 /* suffix_upsweep computes the suffixes of maximum and logcumsumexp, which depend on the prefixes in
@@ -88,7 +85,7 @@ void sw_scan_scatter(const scan_call *call);
 /* gather computes dx by any indices in x, of rows of at most SCAN_GATHER_MAX positions. */
 void sw_scan_gather(const scan_call *call);
 
-/* add computes dx by any indices in x, of at most 32 lanes. An index is the position origin + delta
-   index; sums has room for dx twice. */
+/* add computes dx by any indices in x, of at most 32 lanes. Index i denotes the position origin +
+   delta i in scan order. sums holds twice as many numbers as dx. */
 void sw_scan_add(const scan_call *call, int64_t origin, int64_t delta, double *sums);
 #endif
