@@ -252,7 +252,8 @@ def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[
             try:
                 return function(*args, **kwargs)
             except Error as error:
-                raise renamed(error, op, operands) from error.__cause__
+                renamed(error, op, operands)
+                raise
 
         return cast(F, reporting)
 

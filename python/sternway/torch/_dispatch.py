@@ -100,4 +100,5 @@ def named(op: str, operands: Mapping[str, str], ask: Callable[..., R], *argument
     try:
         return ask(*arguments)
     except Error as error:
-        raise renamed(error, op, operands) from error.__cause__
+        renamed(error, op, operands)
+        raise
