@@ -15,8 +15,6 @@ CUDA = ("cuda/*",)
 SCAN = ("cuda/scan/*", "core/internal/ops/scan/*", "core/internal/coretest/*")
 C = ("cuda/*.cu*", "core/*.c", "core/*.h", "pybind/*.c", "pybind/*.h")
 NATIVE = ("cuda/*", "core/*", "pybind/*")
-# Kernels of scans: another change renames what is left there, and takes this exception out.
-TEMPORARY = ("cuda/scan/*",)
 CASE_NAMES = {"core/errors_run_test.go": "names of cases in errors.golden"}
 WINNER = "record (of a maximum), argmax (of an embedding bag)"
 GO_TOLD = {"core/driver/driver_test.go": "tellError prints an error for the golden text"}
@@ -63,7 +61,7 @@ WORDS: list[Word] = [
         "badBytes",
         ("cuda/*", "core/internal/ops/scan/host/*", "core/internal/ops/embedding/*"),
     ),
-    *name(r"kSteep|kGreat|kRight|kRaised|kDeep|kEnd|kFirst", "kMaxAbsX, kMaxAbsDy, kMaxPrefixExp, ...", "kSteep"),
+    *name(r"kSteep|kGreat|kRight|kRaised|kDeep|kEnd", "kMaxAbsX, kMaxAbsDy, kMaxPrefixExp, ...", "kSteep"),
     *part("opaque", "keep_here (optimization barrier)", ("cuda/*",)),
     # Scan algebra
     *name(r"Heads?|head_before|tail_after|Tails?|ahead|behind", "Prefix, Suffix, prefix_before, suffix_after", "Head", C),
