@@ -14,16 +14,18 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class File:
-    """One CSV file. Its first line holds the command and the machine, separated by a bar."""
+    """One CSV file. Its first line holds the command, the machine and, in newer files, the commit, separated by bars."""
 
     name: str
     command: str
     machine: str
+    commit: str  # "": the file names none
     rows: list[Row]
 
     def heading(self) -> str:
         """The source of a table: file, machine, versions and command. The driver is named where the file has it."""
-        return f"`{self.name}`, {self.machine}. Made by `{self.command}`. The file names no commit."
+        source = f"Source: commit {self.commit}." if self.commit else "The file names no commit."
+        return f"`{self.name}`, {self.machine}. Made by `{self.command}`. {source}"
 
 
 class Results:
@@ -36,11 +38,11 @@ class Results:
     def file(self, name: str) -> File:
         """Read a file."""
         first, *lines = (self.folder / name).read_text().splitlines()
-        command, _, machine = first.removeprefix("# ").partition(" | ")
+        command, machine, *commit = first.removeprefix("# ").split(" | ")
         tokens = command.split(" ")
         if "--csv" in tokens:  # a path on the machine that measured says nothing to a reader
             tokens[tokens.index("--csv") + 1] = name
-        return File(name, " ".join(tokens), machine, list(csv.DictReader(lines)))
+        return File(name, " ".join(tokens), machine, "".join(commit).removeprefix("commit "), list(csv.DictReader(lines)))
 
 
 def geometric_mean(rows: Iterable[Row]) -> float:
