@@ -163,5 +163,5 @@ def test_weights_of_samples_have_the_dtype_of_the_table(table: torch.dtype, numb
         st.embedding_bag(indices, weight, **arguments)
     with pytest.raises(sw.InvalidProblemError, match=wanted):
         torch.compile(st.embedding_bag, backend="eager")(indices, weight, **arguments)
-    with pytest.raises(RuntimeError, match="per_sample_weights|expected scalar type"), st.accelerate():
+    with pytest.raises(RuntimeError, match=r"per_sample_weights|expected scalar type"), st.accelerate():
         torch.nn.functional.embedding_bag(indices, weight, **arguments)
