@@ -48,7 +48,7 @@ def _warn_of_ignored_numbers() -> None:
 
 
 NOT_RUN, RAN = 0, 1
-"""Results of run_usual: an operand is wrong or is no plain tensor of torch; it ran and raised torch's version counters."""
+"""Results of run_fast_path: an operand is wrong or is no plain tensor of torch; it ran and raised torch's version counters."""
 
 
 def _before_torch(*_: Any) -> int:
@@ -56,12 +56,12 @@ def _before_torch(*_: Any) -> int:
 
 
 run: Callable[..., int]
-run_usual: Callable[..., int] = _before_torch  # the native library's, once it has met torch
+run_fast_path: Callable[..., int] = _before_torch  # the native library's, once it stores torch's classes
 
 
 def _after_fork() -> None:
     """Make every call in a forked child raise: the Go runtime has only one thread there and would hang."""
-    global load, run, run_usual
+    global load, run, run_fast_path
 
     def refuse(*_: Any) -> NoReturn:
         raise errors.make(
@@ -73,7 +73,7 @@ def _after_fork() -> None:
             'start workers with the "spawn" or "forkserver" method of multiprocessing',
         )
 
-    load = run = run_usual = refuse  # type: ignore[assignment]
+    load = run = run_fast_path = refuse  # type: ignore[assignment]
 
 
 def raise_error(error: Exception, op: str = "") -> NoReturn:

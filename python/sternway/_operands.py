@@ -15,7 +15,7 @@ _increment: Callable[[Any], None]
 """torch's increment_version, which tells autograd that saved tensors were overwritten; set when torch is met."""
 
 
-def meet_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | None:
+def store_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | None:
     """At the first tensor of torch, give the native library the functions by which it queries plain tensors.
 
     Returns:

@@ -13,7 +13,7 @@ from . import _library, errors
 from ._arrays import Array, device_name, device_of, dtype_name, producer
 from ._descriptor import Descriptor
 from ._lent import Lent, is_jax, speaks_dlpack
-from ._operands import borrow, count_writes, meet_torch, stream_handle
+from ._operands import borrow, count_writes, store_torch, stream_handle
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of, table
 
 D = TypeVar("D", bound=Descriptor)
@@ -206,7 +206,7 @@ class Plan(Generic[D]):
             workspace = self._workspace(operands, stream)
         if workspace is not None:
             operands["workspace"] = workspace
-        outcome = _library.run_usual(self._handle, self._names, self._inputs, operands, handle)
+        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, handle)
         if outcome == _library.RAN:
             return
         if outcome == _library.NOT_RUN:
@@ -224,7 +224,7 @@ class Plan(Generic[D]):
                 known, shown = ", ".join(self._names[:-1]), errors.shown(name)
                 got = "an unexpected operand" if type(name) is str else f"a name of the class {type(name).__name__}"
                 raise errors.make("invalid_problem", self.sku.op, shown, f"one of {known}", got)
-        _library.run_usual = meet_torch(operands.values(), _library.load()) or _library.run_usual
+        _library.run_fast_path = store_torch(operands.values(), _library.load()) or _library.run_fast_path
 
         def readable(name: str) -> Any:
             x = operands.get(name)

@@ -123,8 +123,8 @@ NAMES = ("dy", "weight", "a", "b", "da", "db", "dweight", "workspace")
 NOT_RUN, RAN, RAN_UNCOUNTED = 0, 1, 2
 
 
-def run_usual(plan: int, **given: Any) -> int:
-    return _library.run_usual(plan, NAMES, 4, given, -1)
+def run_fast_path(plan: int, **given: Any) -> int:
+    return _library.run_fast_path(plan, NAMES, 4, given, -1)
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_plain_tensors_by_name(plan: int) -> None:
     wide = torch.full((4, 5), torch.nan)
     for out in (db, wide[1:3, 1:4], wide.T[2:4, 1:4]):
         version = out._version
-        assert run_usual(plan, db=out, **{"".join(("d", "y")): dy}, a=None) == RAN
+        assert run_fast_path(plan, db=out, **{"".join(("d", "y")): dy}, a=None) == RAN
         assert torch.equal(out, dy / 4)
         assert out._version == version + 1
     assert dy._version == 0
@@ -196,7 +196,7 @@ def test_the_unusual_is_left_to_the_general_way(plan: int, given: dict[str, Any]
     operands = dict(zip(("dy", "db"), dy_and_db(), strict=True))
     db = operands["db"]
     operands.update({name: make(operands.get(name)) for name, make in given.items()})
-    assert run_usual(plan, **operands) == NOT_RUN
+    assert run_fast_path(plan, **operands) == NOT_RUN
     assert db.isnan().all()
 
 
@@ -224,8 +224,8 @@ class Alias(str):
 def test_names_of_a_subclass_of_str_are_refused(plan: int, kind: type[str]) -> None:
     dy, db = dy_and_db()
     many = [db.clone() for _ in range(40)]
-    assert run_usual(plan, dy=dy, **{kind("db"): out for out in many}) == NOT_RUN
-    assert run_usual(plan, db=db, **{kind("dy"): dy}) == NOT_RUN
+    assert run_fast_path(plan, dy=dy, **{kind("db"): out for out in many}) == NOT_RUN
+    assert run_fast_path(plan, db=db, **{kind("dy"): dy}) == NOT_RUN
     whole = sw.LerpBackwardPlan.select(sw.LerpBackwardDescriptor(SHAPE, "float32", 0.25))
     for method in (whole.run, whole.can_implement):
         for operands in ({"dy": dy, "db": db, kind("db"): many[0]}, {"db": db, kind("dy"): dy}, {"dy": dy, kind("db"): db}):
@@ -258,7 +258,7 @@ def test_thousands_of_names_end_no_process() -> None:
 def test_inference_tensors_have_no_version_to_count(plan: int) -> None:
     with torch.inference_mode():
         dy, db = dy_and_db()
-    assert run_usual(plan, dy=dy, db=db) in (RAN, RAN_UNCOUNTED)  # some versions of torch refuse to count
+    assert run_fast_path(plan, dy=dy, db=db) in (RAN, RAN_UNCOUNTED)  # some versions of torch refuse to count
     assert torch.equal(db, dy / 4)
     kept, lost = dy_and_db()[1], db
     both = sw.LerpBackwardPlan.select(sw.LerpBackwardDescriptor(SHAPE, "float32", 0.25))

@@ -16,10 +16,9 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ModelKernels puts a driver in place whose kernels are run by the host, over memory of the host:
-// what cuda/mapreduce.cuh says of its argument, without its threads. So the conformance suite shows
-// that the words of a launch say what the kernels need, and kernel_geometry_test.go that its blocks
-// and threads meet every element once.
+// ModelKernels installs a fake driver that computes a launch on the host from its argument words, as
+// cuda/elementwise/map_reduce.cuh defines them, without threads. The conformance suite thereby
+// checks the words, and kernel_geometry.go that blocks and threads visit every element once.
 func ModelKernels(t *testing.T) {
 	t.Helper()
 	at, header := WordsOf(t, "mapreduce", "IterSpace")
@@ -46,7 +45,7 @@ type kernelModel struct {
 	front, back          []int // kept and reduced dimensions, the fastest first
 }
 
-// deviceOperand is an Operand of cuda/mapreduce.cuh.
+// deviceOperand is an Operand of cuda/elementwise/map_reduce.cuh.
 type deviceOperand struct {
 	address uint64
 	dtype   tensor.DType

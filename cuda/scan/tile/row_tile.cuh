@@ -15,8 +15,8 @@
 template <typename K, typename T>
 constexpr int kPackedVectors = K::IS_FAST ? kRowPackedVectors : K::Tuning::ROW_PACKED_VECTORS[sizeof(T) / 4];
 
-// Whether a kind computes much for each byte: on GPUs with much bandwidth, full warps are then
-// worth code of their own.
+// Whether a kind computes much for each byte: on GPUs with much bandwidth, row_resident then
+// prefetches rows of later CTAs.
 template <typename K, typename T>
 constexpr bool kComputeBound = K::IS_FAST && K::KEEPS_ELEMENTS && sizeof(T) == 2;
 // GPUs with much memory bandwidth per SM: compute capability from 9.0 and below 12.0.

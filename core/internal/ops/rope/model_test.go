@@ -17,9 +17,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ropeModel is a launch of cuda/rope.cu on the host, thread by thread: what the kernel does with
-// its argument, in float64. So the words of a launch are shown to say what the kernel needs, and
-// the threads to meet every element.
+// ropeModel runs a launch of cuda/rope/rope.cu on the host in float64, thread by thread, from its
+// argument words. It checks the words, and that the threads visit every element.
 type ropeModel struct {
 	t         *testing.T
 	words     []uint64

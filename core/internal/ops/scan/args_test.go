@@ -39,7 +39,7 @@ func scanCallsWith(t *testing.T, clusters func(*driver.Launch) int, d scan.ScanB
 	return fake.Launches, args, plan
 }
 
-// scanWords reads fields of ScanArgs, and of its operands, by their names in cuda/scan.cuh.
+// scanWords reads fields of ScanArgs and of its operands by name (cuda/scan/state/args.cuh).
 type scanWords struct {
 	t          *testing.T
 	at, inside map[string]int
