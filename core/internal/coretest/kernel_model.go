@@ -16,8 +16,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// ModelKernels installs a fake driver that computes a launch on the host from its argument words, as
-// cuda/elementwise/map_reduce.cuh defines them, without threads. The conformance suite thereby
+// ModelKernels installs a fake driver that computes a launch on the host from its argument words,
+// as cuda/elementwise/map_reduce.cuh defines them, without threads. The conformance suite thereby
 // checks the words, and kernel_geometry.go that blocks and threads visit every element once.
 func ModelKernels(t *testing.T) {
 	t.Helper()
