@@ -12,7 +12,7 @@
 //     row/       packed_resident_tiled.cuh  kernels along rows
 //     column/    tiled.cuh                  kernels along columns
 //
-// This file: macros that export the kernels of a kind. RESIDENT_CTAS and PACKED_CTAS are the least
+// This file: macros that export the kernels of a kind, whose symbols begin with `kind`. RESIDENT_CTAS and PACKED_CTAS are the least
 // number of CTAs per SM (__launch_bounds__) of row_resident and row_packed, RESIDENT_CTAS_16BIT and
 // PACKED_CTAS_16BIT are those for 16-bit types, and COLUMN_CTAS is that of column_tiled.
 #pragma once
@@ -27,29 +27,29 @@
 
 #define EXPORT_KIND( \
     name, T, A, kind, Kind, RESIDENT_CTAS, RESIDENT_CTAS_16BIT, PACKED_CTAS, PACKED_CTAS_16BIT, COLUMN_CTAS) \
-    EXPORT_THREADS(scan_backward_##kind##_row_packed_##name, kRowPackedThreads, \
+    EXPORT_THREADS(kind##_row_packed_##name, kRowPackedThreads, \
         sizeof(T) == 2 ? PACKED_CTAS_16BIT : PACKED_CTAS, ScanArgs, row_packed<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_row_resident_##name, kRowResidentThreads, \
+    EXPORT_THREADS(kind##_row_resident_##name, kRowResidentThreads, \
         sizeof(T) == 2 ? RESIDENT_CTAS_16BIT : RESIDENT_CTAS, ScanArgs, row_resident<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_row_tiled_##name, kRowResidentThreads, \
+    EXPORT_THREADS(kind##_row_tiled_##name, kRowResidentThreads, \
         2, ScanArgs, row_tiled<Kind<A>, T>(args)) \
-    EXPORT_THREADS(scan_backward_##kind##_column_tiled_##name, kColumnThreads, \
+    EXPORT_THREADS(kind##_column_tiled_##name, kColumnThreads, \
         COLUMN_CTAS, ScanArgs, column_tiled<Kind<A>, T>(args))
 
 // row_cluster, for kinds other than Indices.
 #define EXPORT_ROW_CLUSTER(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_row_cluster_##name, kRowClusterThreads, \
+    EXPORT_THREADS(kind##_row_cluster_##name, kRowClusterThreads, \
         1, ScanArgs, row_cluster<Kind<A>, T>(args))
 
 // The pipelined kernels column_pipelined and row_pipelined, for kinds other than Indices.
 #define EXPORT_COLUMN_PIPELINED(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_column_pipelined_##name, kColumnPipelinedThreads, \
+    EXPORT_THREADS(kind##_column_pipelined_##name, kColumnPipelinedThreads, \
         1, ScanArgs, column_pipelined<Kind<A>, T>(args))
 #define EXPORT_ROW_PIPELINED(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_row_pipelined_##name, kRowPipelinedThreads, \
+    EXPORT_THREADS(kind##_row_pipelined_##name, kRowPipelinedThreads, \
         Kind<A>::Tuning::ROW_PIPELINED_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_pipelined<Kind<A>, T>(args))
 
 // column_cluster, for kinds with a fast path.
 #define EXPORT_COLUMN_CLUSTER(name, T, A, kind, Kind) \
-    EXPORT_THREADS(scan_backward_##kind##_column_cluster_##name, kColumnClusterThreads, \
+    EXPORT_THREADS(kind##_column_cluster_##name, kColumnClusterThreads, \
         1, ScanArgs, column_cluster<Kind<A>, T>(args))

@@ -4,16 +4,16 @@
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/indices.cuh"
 
-FOR_EACH_FLOAT(EXPORT_KIND, cumsum, Cumsum, 2, 3, 5, 5, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, cumextremum, Cumextremum, 2, 2, 3, 3, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, indices, Indices, 2, 2, 3, 3, 2)
-FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, cumsum, Cumsum)
-FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, cumextremum, FromRecordFlags)
-FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, cumsum, Cumsum)
-FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, cumextremum, FromRecordFlags)
-FOR_EACH_FLOAT(EXPORT_ROW_CLUSTER, cumextremum, Cumextremum)
-FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, cumextremum_records, RecordPass)
-FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, cumextremum_records, RecordPass)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumsum, Cumsum, 2, 3, 5, 5, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumextremum, Cumextremum, 2, 2, 3, 3, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_indices, Indices, 2, 2, 3, 3, 2)
+FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_backward_cumsum, Cumsum)
+FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_backward_cumextremum, FromRecordFlags)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, scan_backward_cumsum, Cumsum)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, scan_backward_cumextremum, FromRecordFlags)
+FOR_EACH_FLOAT(EXPORT_ROW_CLUSTER, scan_backward_cumextremum, Cumextremum)
+FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_backward_cumextremum_records, RecordPass)
+FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, scan_backward_cumextremum_records, RecordPass)
 
 #define EXPORT_REPAIR(name, T, A, ...) \
     EXPORT_THREADS(scan_backward_indices_repair_##name, kRepairThreads, 1, ScanArgs, repair<T>(args))

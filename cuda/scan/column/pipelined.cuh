@@ -5,6 +5,7 @@
 
 #include "common/async_copy.cuh"
 #include "scan/pipeline/async_pipeline.cuh"
+#include "scan/tile/store_indices.cuh"
 
 constexpr int kColumnPipelinedWarps = kColumnPipelinedThreads / 32;
 
@@ -28,7 +29,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     using ThreadScan = typename K::template ThreadScan<R, N, false>;
     using Vector = Words<T, W>;
     template <typename S>
-    struct alignas(W * sizeof(S)) PerColumn {  // a state for each column of a lane
+    struct alignas(W * (sizeof(S) & -sizeof(S))) PerColumn {  // a state for each column of a lane
         S at[W];
     };
 
@@ -49,6 +50,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
     int columns_present;     // columns of the panel that exist
     int rows_left;           // rows from the first one of the split to the end
     T* dx;                   // the first element of the thread
+    i64* indices;            // of forward cummax and cummin: its index
     A base[W];
     PerColumn<Prefix> best;  // record pass: best element before the tile
 
@@ -124,6 +126,9 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         rows_left = keep_here(item.rows_left);
         dx = reinterpret_cast<T*>(args.dx.data) + item.offsets.dx + item.column + lane * W +
              (item.row + warp * R) * args.dx.step;
+        if constexpr (K::STORES_INDICES)
+            indices = reinterpret_cast<i64*>(args.x.data) + item.offsets.x +
+                      (item.column + lane * W) * args.x.stride[0] + (item.row + warp * R) * args.x.step;
         if constexpr (K::FINDS_RECORDS) {
 #pragma unroll
             for (int v = 0; v < W; ++v)
@@ -239,7 +244,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
         }
         Vector xs[R], ys[R];
         if constexpr (READS_X) read(stage, xs, rows, static_cast<T>(K::pad(args)));
-        read(stage + (READS_X ? OPERAND : 0), ys, rows, pad_y<K, T>());
+        read(stage + (READS_X ? OPERAND : 0), ys, rows, K::template pad_y<T>(args));
         Records known;
         if constexpr (K::READS_RECORDS) known = reinterpret_cast<const Records*>(stage + OPERAND)[threadIdx.x];
         const auto xv = [&](int v) { return Elements<A, T, W, R, true>{xs, v}; };
@@ -252,6 +257,7 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             thread[v].begin(args);
             if constexpr (K::HAS_BASE) thread[v].base = base[v];
             if constexpr (K::READS_RECORDS) thread[v].records = known.at[v];
+            if constexpr (K::STORES_INDICES) thread[v].position = args.n - rows + warp * R, thread[v].end = args.n;
             if constexpr (!K::SUFFIX_NEEDS_PREFIX) suffixes.at[v] = thread[v].suffix(xv(v), yv(v), segment_heads);
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 prefixes.at[v] = thread[v].product;
@@ -295,6 +301,14 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
         }
         const int left = has(0) ? rows - warp * R : 0;
+        if constexpr (K::STORES_INDICES) {
+#pragma unroll
+            for (int v = 0; v < W; ++v)
+                if (has(v)) {
+                    store_column_indices(
+                        args, thread[v], min(max(left, 0), R), indices + t * ROWS * args.x.step + v * args.x.stride[0]);
+                }
+        }
         T* q = dx + t * ROWS * args.dx.step;
         if (left >= R) {
 #pragma unroll

@@ -110,7 +110,7 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
     const SplitState<K> split_state(args, row_index, split, 1);
     const Offsets offsets = Offsets::of(args, 0, row_index);
     const int capacity = blockDim.x * I;
-    const bool aligned = Scan::STRIPED && is_vectorized<K>(args);  // kinds that read numbers use row_pipelined instead
+    const bool aligned = Scan::READS_DY_ALONE && is_vectorized<K>(args);  // kinds that read numbers use row_pipelined instead
     int misalignment = aligned ? 0 : alignment_offset<T>(args, offsets.dx);
     if (args.n + misalignment > args.splits * count * capacity) misalignment = 0;
     RunningCarry<K> running;
@@ -147,7 +147,7 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
             row_index, (split * count + t) * capacity + warp * 32 * I - misalignment, args.n, misalignment);
         uint4* own = smem + warp * 32 * Scan::U;
         if (aligned)
-            std::conditional_t<Scan::STRIPED, RowTile<K, T, false, true, true>, Scan>{
+            std::conditional_t<Scan::READS_DY_ALONE, RowTile<K, T, false, true, true>, Scan>{
                 args, &shared, 0, warps, &carry_in[0]}
                 .run(running, span, offsets, own, phase);
         else

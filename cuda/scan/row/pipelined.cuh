@@ -7,6 +7,7 @@
 #include "common/async_copy.cuh"
 #include "scan/pipeline/cooperative_row.cuh"
 #include "scan/state/warp_transpose.cuh"
+#include "scan/tile/store_indices.cuh"
 
 constexpr int kRowPipelinedWarps = kRowPipelinedThreads / 32;
 
@@ -58,7 +59,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     const char* repeated;  // the number that is all of dy
     // Misalignment plus n: of the row being prefetched; of the row being computed.
     int producer_end, row_end;
-    char* dx;  // the first vector of the lane in its first tile
+    char* dx;      // the first vector of the lane in its first tile
+    i64* indices;  // of forward cummax and cummin: the index of the first element of the row
     A base;
 
     __device__ PipelinedRow(const ScanArgs& args, Shared& s, uint4* buffer) : Base(args, buffer), shared(s)
@@ -136,6 +138,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             address_of_tiles(args.dx, offsets.dx, misalignment) +
             ((back() ? kRowPipelinedWarps - 1 - warp : warp) * 32 * U + lane) * 16);
         repeated = args.dy.data + offsets.dy * sizeof(T);
+        if constexpr (K::STORES_INDICES) indices = reinterpret_cast<i64*>(args.x.data) + offsets.x;
         if constexpr (K::FINDS_RECORDS) {
             if (threadIdx.x == 0) shared.carry_prefix[0] = K::Prefix::identity();
             found = keep_here(this->records_of(static_cast<i64>(segment) * tiles()) + threadIdx.x * sizeof(Bits));
@@ -208,6 +211,23 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
         if constexpr (K::READS_RECORDS)
             own.thread.records = reinterpret_cast<const Bits*>(stage + OPERAND)[threadIdx.x];
         if constexpr (K::HAS_BASE) own.thread.base = base;
+        if constexpr (K::STORES_INDICES) {
+            own.thread.position = first_position(t) + static_cast<int>(threadIdx.x) * I;
+            own.thread.end = args.n;
+        }
+    }
+
+    // The position of the first element of a tile; negative before the row.
+    __device__ int first_position(int t) const { return t * TILE - (row_end - static_cast<int>(args.n)); }
+
+    // Stores the indices of the elements of a warp in a tile.
+    __device__ void store_indices(const ThreadScan& thread, int t) const
+    {
+        const int first = first_position(t) + warp * 32 * I;
+        for_each_winner<I>(thread, first, [&](int e, i64 position) {
+            if (first + e < 0 || first + e >= static_cast<int>(args.n)) return;
+            indices[(first + e) * args.x.step] = index_of_position(args, position);
+        });
     }
 
     // Exclusive warp scan of suffixes; the total of the warp goes to shared memory.
@@ -278,6 +298,8 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
             else
                 own.thread.prefix(own.x(), segment_heads(t));
             own.thread.enter(own.retained.prefix, own.x(), own.y(), segment_heads(t));
+        } else if constexpr (K::KEEPS_ELEMENTS) {
+            own.thread.suffix(own.x(), own.y(), segment_heads(t));
         }
     }
 
@@ -306,6 +328,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
                         [&](int u, const A(&dx)[V]) { out[u] = Memory::packed(dx); });
         if constexpr (K::IS_FAST) rejections |= own.thread.rejections;
         store(stage + (READS_X ? OPERAND : 0), out, t);
+        if constexpr (K::STORES_INDICES) store_indices(own.thread, t);
     }
 };
 

@@ -114,7 +114,7 @@ __device__ void PipelinedRow<K, T>::read_dy(uint4* tile, Vector (&word)[U], int 
 #pragma unroll 1
         for (int u = 0; u < U; ++u) word[0].store(Memory::blocked(tile, u, threadIdx.x));
     }
-    read(tile, word, t, pad_y<K, T>());
+    read(tile, word, t, K::template pad_y<T>(args));
 }
 
 // Transposes to striped order and stores; elements of other rows are left alone.

@@ -169,13 +169,21 @@ struct KindDefaults {
     static constexpr bool HAS_BASE = false;  // ThreadScan::base is an x near the beginning of the row
     static constexpr bool LONG_COMBINE = false;  // combine is long code: loops over it are not unrolled
     static constexpr bool SEGMENTED_SUM = false;  // a suffix is a sum that is open or closed: one vote finds segments
-
-    static constexpr float PAD_Y = 0;  // y of an element that does not exist
+    static constexpr bool STRIPED_ROWS = true;  // of kinds without x: row_resident leaves vectors in striped order
+    static constexpr bool STORES_INDICES = false;  // a forward scan that stores indices as well
 
     // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in
     // `finish`, to save registers.
     template <int WIDTH, int COUNT>
     static constexpr int RECOMPUTED_ELEMENTS = 0;
+
+    // y of an element that does not exist. T() for 0, as compilers do not fold the conversion to
+    // 16-bit types.
+    template <typename T>
+    static __device__ T pad_y(const ScanArgs&)
+    {
+        return T();
+    }
 
     // The fast path for storage type T; void if there is none.
     template <typename T>
@@ -199,17 +207,6 @@ using FastPath = std::conditional_t<
 // Whether K has a fast path, or is one.
 template <typename K>
 constexpr bool kHasFastPath = FastPath<K, float>::IS_FAST;
-
-// y of an element that does not exist. T() for 0, as compilers do not fold the conversion to 16-bit
-// types.
-template <typename K, typename T>
-__device__ T pad_y()
-{
-    if constexpr (K::PAD_Y == 0)
-        return T();
-    else
-        return static_cast<T>(K::PAD_Y);
-}
 
 // Rejections by a fast path, as bits. A row has up to two ways to be accepted: its products stay in
 // range, or its inputs are bounded. Each bit rules out one way for the elements of a thread; a row

@@ -6,6 +6,7 @@
 #include "scan/state/fallback.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/column_io.cuh"
+#include "scan/tile/store_indices.cuh"
 
 // Columns and rows that a thread owns: few columns, as each needs its own states.
 template <typename K, typename T>
@@ -168,7 +169,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         Vector xs[R], ys[R];
         if constexpr (READS_X) this->load(args.x, offsets.x, tile, n, xs, static_cast<T>(K::pad(args)));
         if (!prefix_only)
-            this->load(args.dy, offsets.dy, tile, n, ys, pad_y<K, T>());
+            this->load(args.dy, offsets.dy, tile, n, ys, K::template pad_y<T>(args));
         else if (K::PREFIX_FROM_SUFFIX)
             Base::clear(ys);
         Prefix before;  // of the column that the thread owns
@@ -192,6 +193,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         for (int v = 0; v < W; ++v) {
             thread[v].begin(args);
             if constexpr (INDEX) find_records(thread[v], v, tile, segment_heads);
+            if constexpr (K::STORES_INDICES) thread[v].position = (tile * threads_down() + y) * R, thread[v].end = args.n;
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);
@@ -247,6 +249,12 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 if (rejections == kRejected) return rejections;
             }
             this->store(ys, tile, n);
+            if constexpr (K::STORES_INDICES) {
+                i64* to = Base::template first<i64>(args.x, offsets.x, tile);
+#pragma unroll
+                for (int v = 0; v < W; ++v)
+                    if (has(v)) store_column_indices(args, thread[v], n, to + v * args.x.stride[0]);
+            }
         }
         if (!ONE && !panel_in_warp() && owns_suffix_column())
             carry_in.suffixes[suffix_column()] = K::combine(K::to_carry(all), carry_in.suffixes[suffix_column()]);

@@ -9,6 +9,7 @@
 #include "common/async_copy.cuh"
 #include "scan/state/direct_load.cuh"
 #include "scan/state/warp_transpose.cuh"
+#include "scan/tile/store_indices.cuh"
 
 // 16-byte vectors of each operand that a thread of row_packed owns. A fast path owns the most; the
 // general kind behind it, whose code is long and seldom run, half as many unless T is float64.
@@ -47,8 +48,9 @@ struct RowTile {
                                    : K::Tuning::ROW_RESIDENT_VECTORS[sizeof(T) / 4],
                          I = U * V;
     static constexpr bool READS_X = __is_same(typename K::Value, A), INDEX = __is_same(typename K::Value, i64);
-    // Kinds that do not read x: row_resident scans them in striped order, without shared memory.
-    static constexpr bool STRIPED = !READS_X && !INDEX;
+    // Kinds that do not read x: row_resident scans most of them in striped order, without shared
+    // memory.
+    static constexpr bool READS_DY_ALONE = !READS_X && !INDEX, STRIPED = READS_DY_ALONE && K::STRIPED_ROWS;
     using Input = std::conditional_t<
         READS_X && VECTORIZED && !PARTIAL_ENDS && U * 16 == 32, DirectLoadIO<T, U>,
         WarpTransposeIO<T, U, VECTORIZED, PARTIAL_ENDS>>;
@@ -224,9 +226,9 @@ struct RowTile {
         const T pad = static_cast<T>(READS_X ? K::pad(args) : A(0));
         if constexpr (READS_X) x.start(xs, pad);
         if (!prefix_only && y.repeats())
-            y.repeat(ys, pad_y<K, T>());
+            y.repeat(ys, K::template pad_y<T>(args));
         else if (!prefix_only)
-            y.start(ys, pad_y<K, T>());
+            y.start(ys, K::template pad_y<T>(args));
         const unsigned first = segment_heads_of(span);
         // A shuffle keeps the mask in one register instead of one predicate a bit.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
@@ -234,6 +236,11 @@ struct RowTile {
         thread.begin(args);
         if constexpr (READS_X) x.finish(xs, smem, pad);
         if constexpr (INDEX) find_records(thread, span, offsets.x);
+        if constexpr (K::STORES_INDICES) {  // SEG: positions from the first row of the warp on
+            const int own = threadIdx.x % 32 * I;
+            thread.position = SEG ? own - span.lo : span.first + own;
+            thread.end = SEG ? span.hi - span.lo : args.n;
+        }
         const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.x);
         if constexpr (kComputeBound<K, T> && kBandwidthRich && VECTORIZED && !PARTIAL_ENDS && !SEG && !TILED)
@@ -246,7 +253,7 @@ struct RowTile {
         Suffix suffix;
         const auto find_suffix = [&] {
             if constexpr (READS_X) rematerialize(xs);
-            y.finish(ys, smem, pad_y<K, T>());
+            y.finish(ys, smem, K::template pad_y<T>(args));
             suffix = thread.suffix(xv, yv, segment_heads());
         };
         if constexpr (K::PREFIX_FROM_SUFFIX) {  // never TILED
@@ -267,7 +274,7 @@ struct RowTile {
             suffix = exclusive_suffix(suffix, lane_heads);
         }
         if (!SEG) __syncthreads();
-        if constexpr (K::SUFFIX_NEEDS_PREFIX) y.finish(ys, smem, pad_y<K, T>());
+        if constexpr (K::SUFFIX_NEEDS_PREFIX) y.finish(ys, smem, K::template pad_y<T>(args));
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
         if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
@@ -296,6 +303,7 @@ struct RowTile {
             if (!is_fast(thread, span, yv, segment_heads())) return kRejected;  // ys holds dx
         }
         out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
+        if constexpr (K::STORES_INDICES) store_indices(thread, span, offsets.x);
         advance_suffix();
         return 0;
     }
@@ -314,9 +322,9 @@ struct RowTile {
         Suffix suffix[U];
         ThreadScan thread;
         if (y.repeats())
-            y.repeat(ys, pad_y<K, T>());
+            y.repeat(ys, K::template pad_y<T>(args));
         else
-            y.fetch(ys, pad_y<K, T>());
+            y.fetch(ys, K::template pad_y<T>(args));
 #pragma unroll
         for (int u = 0; u < U; ++u)
             suffix[u] = inclusive_suffix<K>(
@@ -341,6 +349,18 @@ struct RowTile {
             const auto yv = [&](int i) { return ys[u].template value<A>(i); };
             thread.finish(suffix[u], none, yv, 0, [&](int, const A(&dx)[V]) { out.put(out.packed(dx), u); });
         }
+    }
+
+    __device__ void store_indices(const ThreadScan& thread, const Span& span, i64 offset) const
+    {
+        const WarpTransposeIO<i64, 1> to(args, args.x, span, offset);
+        const bool contiguous = to.contiguous();
+        const int n = SEG ? static_cast<int>(args.n) : 1;
+        for_each_winner<I>(thread, SEG ? -span.lo : span.first, [&](int e, i64 position) {
+            if (e < span.lo || e >= span.hi) return;
+            if (SEG) position -= rows_before(static_cast<int>(position), n) * n;
+            *(contiguous ? to.p + e * args.x.step : to.element(e)) = index_of_position(args, position);
+        });
     }
 
     // Record flags from indices: kinds/indices.cuh.

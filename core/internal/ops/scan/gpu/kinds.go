@@ -27,7 +27,8 @@ var (
 )
 
 // Kind is the arithmetic of a kernel. cummax and cummin are both Cumextremum by x, and both Indices
-// by the indices of their forward.
+// by the indices of their forward. Forward kinds return the running value itself; the one of cumsum
+// is Cumsum in the other direction.
 type Kind int
 
 // The kinds.
@@ -37,6 +38,10 @@ const (
 	Cumextremum
 	Logcumsumexp
 	Indices
+	ForwardCumprod
+	ForwardCumextremum // values alone
+	ForwardIndices     // values and indices
+	ForwardLogcumsumexp
 	numKinds
 )
 
@@ -57,6 +62,11 @@ var kindTraits = [numKinds]traits{
 	Cumextremum:  {kernels: prefixKernels, hasPrefix: true, hasRecords: true, hasIndices: true, tileOperands: 1, states: [2]stateSizes{{4, 8}, {8, 16}}},
 	Logcumsumexp: {kernels: FastPathKernels, hasPrefix: true, hasFastPath: true, tileOperands: 2, states: [2]stateSizes{{8, 8}, {16, 16}}},
 	Indices:      {kernels: IndexKernels, hasIndices: true, states: [2]stateSizes{{0, 8}, {0, 16}}},
+
+	ForwardCumprod:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}},
+	ForwardCumextremum:  {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 4}, {0, 8}}},
+	ForwardIndices:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
+	ForwardLogcumsumexp: {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}},
 }
 
 // Kernels are the names of the kernels of the kind.
@@ -71,3 +81,6 @@ func (k Kind) HasKernel(name string) bool { return slices.Contains(kindTraits[k]
 
 // isByIndices reports whether the kind reads indices in place of x, element by element.
 func (k Kind) isByIndices() bool { return k == Indices }
+
+// storesIndices reports whether the kind stores indices beside its result, element by element.
+func (k Kind) storesIndices() bool { return k == ForwardIndices }

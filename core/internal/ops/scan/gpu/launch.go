@@ -7,17 +7,17 @@ import (
 
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
-	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
 // Scan is the program of a scan on a GPU.
 type Scan struct {
-	ByX        Problem
-	ByIndices  Problem // of kinds that may have indices
+	ByX        Problem // without indices
+	ByIndices  Problem // with indices; of kinds that may have them
 	Shape      []int64
 	Dim        int
-	IsReversed bool
+	IsForward  bool // a forward scan: its operands are those of operand.Input and the following
+	IsReversed bool // scan order, in which the carry runs from the end to the beginning, is against memory order
 	IsMinimum  bool // cummin
 	FirstWins  bool // of equal values
 }
@@ -38,18 +38,19 @@ type run struct {
 // the repair of rows by indices.
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
 	r := run{Scan: s, problem: s.ByX, args: args, workspace: workspace, queue: queue}
-	byIndices := args[operand.Indices].Given()
-	if byIndices {
+	numbers, hasIndices := s.roles(args)
+	if hasIndices {
 		r.problem, r.firstKernel = s.ByIndices, len(s.ByX.Kind.Kernels())
 	}
 	p := &r.problem
+	byIndices := p.Kind.isByIndices()
 	if p.Rows == 0 || p.Length == 0 {
 		return nil
 	}
 	p.Device.Limits = &DeviceLimits{int64(queue.Device.SharedMemory()), func(c *Config) int64 {
 		return queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
 	}}
-	r.operands = stridedOf(s.Shape, s.Dim, args)
+	r.operands = stridedOf(s.Shape, s.Dim, numbers, args)
 	layout := layoutOf(p, &r.operands)
 	c := Select(p, &layout)
 	if c.ThreadsAcross > 0 && r.operands.dims == 0 { // a panel of one column

@@ -36,13 +36,31 @@ type vectorization struct {
 	lineAligned bool                 // tiles that begin with a cache line, too
 }
 
-// Roles of the operands in a kernel.
+// Roles of the operands in a kernel, which are the members dy, x and dx of ScanArgs.
 const (
-	upstream = iota // dy
-	saved           // x, or the indices of the forward
-	result          // dx
+	upstream = iota // dy; the input of a forward scan
+	saved           // x, or the indices of the forward; the indices that a forward scan stores
+	result          // dx; the result of a forward scan
 	numRoles
 )
+
+// roles are the numbers of the operands in the arguments of a run, -1 where no operand has the
+// role; and whether indices are among them.
+func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bool) {
+	if s.IsForward {
+		if args[operand.Winners].Given() {
+			return [numRoles]int{operand.Input, operand.Winners, operand.Y}, true
+		}
+		return [numRoles]int{operand.Input, -1, operand.Y}, false
+	}
+	switch {
+	case args[operand.Indices].Given():
+		return [numRoles]int{operand.Dy, operand.Indices, operand.Dx}, true
+	case args[operand.X].Given():
+		return [numRoles]int{operand.Dy, operand.X, operand.Dx}, false
+	}
+	return [numRoles]int{operand.Dy, -1, operand.Dx}, false
+}
 
 // stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
 // other dimensions, fastest in dx first.
@@ -58,14 +76,8 @@ type stridedOperands struct {
 
 // stridedOf orders the other dimensions by stride of dx, smallest first, and merges those that are
 // one dimension in every operand.
-func stridedOf(shape []int64, dim int, args []tensor.Tensor) stridedOperands {
-	o := stridedOperands{numbers: [numRoles]int{operand.Dy, -1, operand.Dx}}
-	switch {
-	case args[operand.Indices].Given():
-		o.numbers[saved] = operand.Indices
-	case args[operand.X].Given():
-		o.numbers[saved] = operand.X
-	}
+func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tensor) stridedOperands {
+	o := stridedOperands{numbers: numbers}
 	for i, number := range o.numbers {
 		if number >= 0 {
 			o.data[i] = args[number].Data
@@ -74,7 +86,7 @@ func stridedOf(shape []int64, dim int, args []tensor.Tensor) stridedOperands {
 			o.step[i] = args[number].ElementStrides()[dim]
 		}
 	}
-	for _, k := range fastestFirst(shape, dim, args[operand.Dx].Strides[:]) {
+	for _, k := range fastestFirst(shape, dim, args[numbers[result]].Strides[:]) {
 		var stride [numRoles]int64
 		for i, number := range o.numbers {
 			if number >= 0 {
@@ -152,7 +164,7 @@ func layoutOf(p *Problem, o *stridedOperands) Layout {
 		l.Columns = o.extent[0]
 		l.AlongColumns = num.Abs(o.step[result]) != 1 && p.Length > 1 && o.stride[result][0] == 1
 	}
-	if o.sameDirection() {
+	if o.sameDirection(p) {
 		l.RowsAligned = o.vectorFlags(p, &Config{Kernel: RowCluster}) != 0
 		l.RowsEquallyOffset = o.vectorFlags(p, &Config{Kernel: RowPipelined}) != 0
 	}
@@ -164,8 +176,8 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 	if p.Kind.isByIndices() || o.dims == 0 || o.extent[0]%p.Vector() != 0 {
 		return false
 	}
-	for i, number := range o.numbers {
-		if number < 0 {
+	for i := range o.numbers {
+		if !o.inVectors(p, i) {
 			continue
 		}
 		aligned := o.data[i]%16 == 0 && o.stride[i][0] == 1 && o.step[i]%p.Vector() == 0
@@ -179,11 +191,17 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 	return true
 }
 
+// inVectors reports whether an operand is there and kernels may access it in vectors. Indices that a
+// kernel stores are apart: their elements are stored one by one.
+func (o *stridedOperands) inVectors(p *Problem, role int) bool {
+	return o.numbers[role] >= 0 && !(role == saved && p.Kind.storesIndices())
+}
+
 // sameDirection reports whether rows run in the same direction in all operands. Step 0, of an
 // expanded dy, counts as any direction.
-func (o *stridedOperands) sameDirection() bool {
-	for _, step := range o.step[:result] {
-		if step != 0 && step != o.step[result] {
+func (o *stridedOperands) sameDirection(p *Problem) bool {
+	for i, step := range o.step[:result] {
+		if step != 0 && step != o.step[result] && o.inVectors(p, i) {
 			return false
 		}
 	}
@@ -231,9 +249,9 @@ func (o *stridedOperands) rowsBeginAt(p *Problem, c *Config, unit int64) bool {
 		return int64(o.data[i]) + first*p.ElementSize, o.stride[i][0]
 	}
 	resultAddress, resultStride := place(result)
-	for i, number := range o.numbers {
+	for i := range o.numbers {
 		repeats := i == upstream && o.step[i] == 0 && (!packed || o.stride[i][0] == 0) // one number is read for a row
-		if number < 0 || repeats {
+		if repeats || !o.inVectors(p, i) {
 			continue
 		}
 		address, stride := place(i)

@@ -100,6 +100,7 @@ func (t *perKind[T]) of(p *Problem) T { return t[p.Kind].of(p) }
 // a fast path packs the fewest, and sets the number.
 var rowPackedVectors = perKind[int64]{
 	Cumsum: {4, 4, 4}, Cumprod: {2, 2, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 2, 4}, Indices: {4, 4, 4},
+	ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {4, 4, 4}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {4, 4, 4},
 }
 
 // rowResidentVectors and rowTiledVectors are the numbers of vectors of a thread of row_resident and
@@ -108,9 +109,11 @@ var rowPackedVectors = perKind[int64]{
 var (
 	rowResidentVectors = perKind[int64]{
 		Cumsum: {4, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 4, 4}, Indices: {4, 4, 4},
+		ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {4, 8, 8}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {2, 4, 4},
 	}
 	rowTiledVectors = perKind[int64]{
 		Cumsum: {4, 4, 4}, Cumprod: {2, 2, 2}, Cumextremum: {2, 2, 2}, Logcumsumexp: {1, 2, 2}, Indices: {2, 2, 2},
+		ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {4, 4, 4}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {2, 4, 4},
 	}
 )
 
@@ -128,10 +131,18 @@ var columnTiledItems = perKind[ThreadTile]{
 	Cumextremum:  {{2, 16}, {1, 16}, {1, 8}},
 	Logcumsumexp: {{2, 8}, {1, 16}, {1, 8}},
 	Indices:      {{2, 8}, {1, 16}, {1, 8}},
+
+	ForwardCumprod:      {{4, 8}, {2, 8}, {1, 8}},
+	ForwardCumextremum:  {{4, 8}, {2, 8}, {1, 8}},
+	ForwardIndices:      {{2, 16}, {1, 16}, {1, 8}},
+	ForwardLogcumsumexp: {{2, 8}, {2, 8}, {1, 8}},
 }
 
 // rowPipelinedVectors is the number of vectors of a thread of row_pipelined.
-var rowPipelinedVectors = perKind[int64]{Cumsum: {8, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {4, 4, 4}}
+var rowPipelinedVectors = perKind[int64]{
+	Cumsum: {8, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {4, 4, 4},
+	ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {8, 8, 8}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {4, 4, 4},
+}
 
 // columnPipelinedItems are the columns of a panel and the rows of a warp in a tile of
 // column_pipelined.
@@ -140,6 +151,11 @@ var columnPipelinedItems = perKind[struct{ columns, rowsPerWarp int64 }]{
 	Cumprod:      {{64, 16}, {32, 16}, {32, 8}},
 	Cumextremum:  {{64, 16}, {64, 8}, {32, 8}},
 	Logcumsumexp: {{64, 16}, {32, 16}, {32, 8}},
+
+	ForwardCumprod:      {{64, 8}, {64, 8}, {32, 8}},
+	ForwardCumextremum:  {{64, 8}, {64, 8}, {32, 8}},
+	ForwardIndices:      {{64, 8}, {32, 16}, {32, 8}},
+	ForwardLogcumsumexp: {{64, 8}, {64, 8}, {32, 8}},
 }
 
 // RowPipelinedLimits are the limits of row_pipelined.
@@ -154,12 +170,18 @@ var rowPipelinedLimits = perKind[RowPipelinedLimits]{
 	Cumprod:      {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
 	Cumextremum:  {{3, 7 << 10, 512}, {3, 7 << 10, 512}, {3, 7 << 10, 512}},
 	Logcumsumexp: {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
+
+	ForwardCumprod:      {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
+	ForwardCumextremum:  {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
+	ForwardIndices:      {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
+	ForwardLogcumsumexp: {{2, 12 << 10, 256}, {2, 12 << 10, 256}, {2, 12 << 10, 256}},
 }
 
 // cooperativeRows marks kinds of which row_pipelined has cooperative rows; the others lack
 // registers for them.
 var cooperativeRows = perKind[bool]{
 	Cumsum: {true, true, true}, Cumprod: {true, true, false}, Cumextremum: {true, true, true}, Logcumsumexp: {false, true, false},
+	ForwardCumprod: {true, true, true}, ForwardCumextremum: {true, true, true}, ForwardIndices: {true, true, true}, ForwardLogcumsumexp: {true, true, true},
 }
 
 // maxCachedBytes is the size of an operand up to which column_tiled is fastest for panels that fit
@@ -167,6 +189,8 @@ var cooperativeRows = perKind[bool]{
 var maxCachedBytes = perKind[int64]{
 	Cumsum: {8 << 20, 8 << 20, 8 << 20}, Cumprod: {16 << 20, 16 << 20, 16 << 20}, Cumextremum: {16 << 20, 16 << 20, 16 << 20},
 	Logcumsumexp: {16 << 20, 16 << 20, 16 << 20}, Indices: {16 << 20, 16 << 20, 16 << 20},
+	ForwardCumprod: {8 << 20, 8 << 20, 8 << 20}, ForwardCumextremum: {8 << 20, 8 << 20, 8 << 20},
+	ForwardIndices: {8 << 20, 8 << 20, 8 << 20}, ForwardLogcumsumexp: {8 << 20, 8 << 20, 8 << 20},
 }
 
 // gridResidentRows marks kinds whose rows are faster in the registers of all CTAs of the device

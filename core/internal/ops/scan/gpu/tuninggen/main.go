@@ -67,6 +67,10 @@ var kinds = []struct {
 	{"CumextremumTuning", gpu.Cumextremum},
 	{"LogcumsumexpTuning", gpu.Logcumsumexp},
 	{"IndicesTuning", gpu.Indices},
+	{"ForwardCumprodTuning", gpu.ForwardCumprod},
+	{"ForwardCumextremumTuning", gpu.ForwardCumextremum},
+	{"ForwardIndicesTuning", gpu.ForwardIndices},
+	{"ForwardLogcumsumexpTuning", gpu.ForwardLogcumsumexp},
 }
 
 // fields are the tables of a kind by element size; those of kernels that the kind does not have are

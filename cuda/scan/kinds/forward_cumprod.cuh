@@ -1,0 +1,130 @@
+// cumprod as a forward scan. Products between threads have a mantissa and an exponent, so that a
+// product that leaves the range of the accumulator and comes back is right again. Within a thread
+// they are plain numbers, unless one of them comes near the ends of the range.
+#pragma once
+
+#include "scan/kinds/cumprod_fast.cuh"
+#include "scan/kinds/forward.cuh"
+
+// A product m 2^e with 1 <= |m| < 2, or m itself if m is 0, infinite or NaN. Exponents saturate at
+// 2^30, which takes millions of factors at an end of the range.
+template <typename A>
+struct WideProduct {
+    static constexpr int kSubnormalShift = sizeof(A) == 4 ? 64 : 512, kMost = 1 << 30;
+    A m;
+    int e;
+
+    static __device__ WideProduct identity() { return {A(1), 0}; }
+
+    static __device__ WideProduct of(A x)
+    {
+        const bool small = exponent_of(x) == exponent_of(A(0));
+        if (small) x *= power_of_two<A>(kSubnormalShift);
+        if (!(fabs(x) > A(0) && fabs(x) < A(INFINITY))) return {x, 0};
+        return {mantissa_of(x), exponent_of(x) - (small ? kSubnormalShift : 0)};
+    }
+
+    __device__ bool is_regular() const { return fabs(m) >= A(1) && fabs(m) < A(2); }
+    __device__ A value() const { return is_regular() ? scaled(m, min(e, sizeof(A) == 4 ? 254 : 2046)) : m; }
+
+    __device__ WideProduct operator*(const WideProduct& r) const
+    {
+        WideProduct all = {times(m, r.m), min(max(e + r.e, -kMost), kMost)};
+        if (fabs(all.m) >= A(2)) all.m *= A(0.5), ++all.e;
+        return all;
+    }
+};
+
+// The products of n elements of a thread, from the last one down, given the product before them.
+// Stores them unless `to` is null, and returns the last one.
+template <typename A>
+__device__ __noinline__ WideProduct<A> product_scan(
+    WideProduct<A> all, const A* x, A* to, int n, unsigned segment_heads)
+{
+#pragma unroll 1
+    for (int i = n - 1; i >= 0; --i) {
+        all = all * WideProduct<A>::of(x[i]);
+        if (to) to[i] = all.value();
+        if (segment_heads >> i & 1) all = WideProduct<A>::identity();
+    }
+    return all;
+}
+
+template <typename A>
+struct ForwardCumprod : ForwardKind<A, WideProduct<A>> {
+    static constexpr bool KEEPS_ELEMENTS = true, STRIPED_ROWS = false;
+    using Tuning = ForwardCumprodTuning;
+    using Suffix = WideProduct<A>;
+
+    static __device__ Suffix combine(const Suffix& l, const Suffix& r) { return r * l; }
+    template <typename T>
+    static __device__ T pad_y(const ScanArgs&)
+    {
+        return static_cast<T>(1);
+    }
+
+    template <int I, int N, bool SEG>
+    struct ThreadScan {
+        // Products of a thread within these limits are far from the ends of the range.
+        static constexpr A kLeast = sizeof(A) == 4 ? A(0x1p-100) : A(0x1p-900),
+                           kMost = sizeof(A) == 4 ? A(0x1p100) : A(0x1p900);
+        bool in_range;  // every product of elements of the thread, or it is 0 because an element is
+
+        __device__ void begin(const ScanArgs&) {}
+
+        template <typename X, typename Y>
+        __device__ Suffix suffix(const X&, const Y& y, unsigned segment_heads)
+        {
+            A p = A(1);
+            in_range = true;
+#pragma unroll
+            for (int i = I - 1; i >= 0; --i) {
+                const A one = y(i), next = p * one;
+                in_range = in_range && ((fabs(next) >= kLeast && fabs(next) <= kMost) ||
+                                        (next == A(0) && (one == A(0) || p == A(0))));
+                p = SEG && segment_heads & 1u << i ? A(1) : next;
+            }
+            if (in_range) return Suffix::of(p);
+            A xs[I];
+#pragma unroll
+            for (int i = 0; i < I; ++i) xs[i] = y(i);
+            return product_scan<A>(Suffix::identity(), xs, nullptr, I, SEG ? segment_heads : 0);
+        }
+
+        template <typename X, typename Y, typename Store>
+        __device__ void finish(
+            const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store) const
+        {
+            if (!in_range || !(after.is_regular() || after.m == A(0))) {
+                A xs[I], products[I];
+#pragma unroll
+                for (int i = 0; i < I; ++i) xs[i] = y(i);
+                product_scan<A>(after, xs, products, I, SEG ? segment_heads : 0);
+#pragma unroll
+                for (int c = I / N - 1; c >= 0; --c) {
+                    A some[N];
+#pragma unroll
+                    for (int v = 0; v < N; ++v) some[v] = products[c * N + v];
+                    store(c, some);
+                }
+                return;
+            }
+            // The carry, in two factors that are in range: products are scaled to subnormal numbers
+            // or to infinity in the last multiplication.
+            constexpr int most = sizeof(A) == 4 ? 252 : 2000;
+            const int e = min(max(after.e, -most), most), half = e >> 1;
+            A first = after.m * power_of_two<A>(half), last = power_of_two<A>(e - half), p = A(1);
+#pragma unroll
+            for (int c = I / N - 1; c >= 0; --c) {
+                A products[N];
+#pragma unroll
+                for (int v = N - 1; v >= 0; --v) {
+                    p *= y(c * N + v);
+                    products[v] = p * first * last;
+                    if (SEG && segment_heads & 1u << (c * N + v)) p = first = last = A(1);
+                }
+                store(c, products);
+            }
+        }
+    };
+};
