@@ -44,7 +44,7 @@ struct ScanArgs {
     // indices). Fast paths: rejections, [segment] or, of row_cluster, [segment, slice]; after the
     // last one, the CTA count of grid_sync.
     int* reject_flags;
-    Strided dy, x, dx;
+    Strided dy, x, dx;  // of a forward scan: the input, the indices that it stores or nothing, the result
 };
 
 // Element offsets, in each operand, of the row (or row of panels) with linear index `index` over

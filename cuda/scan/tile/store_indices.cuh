@@ -1,5 +1,5 @@
-// The indices of forward cummax and cummin, found from the bits of the elements that win: the index
-// of an element is the position of the nearest winner from it on in memory order of positions.
+// The stores of the indices of forward cummax and cummin. The index of an element is the position of
+// the last winner in scan order, which is the nearest one from the element on.
 #pragma once
 
 #include "scan/state/warp_transpose.cuh"

@@ -24,12 +24,13 @@ var Family = ops.Register(&ops.Family{
 var kinds = map[string]struct {
 	x, indices bool // operands that the kind may have; both: exactly one of them
 	gpu        gpu.Kind
+	forward    gpu.Kind // of the forward scan, without indices
 	isMinimum  bool
 	recurrence *host.Recurrence
 }{
-	"cumsum":       {gpu: gpu.Cumsum, recurrence: &host.Sums},
-	"cumprod":      {x: true, gpu: gpu.Cumprod, recurrence: &host.Products},
-	"cummax":       {x: true, indices: true, gpu: gpu.Cumextremum, recurrence: &host.Maxima},
-	"cummin":       {x: true, indices: true, gpu: gpu.Cumextremum, isMinimum: true, recurrence: &host.Minima},
-	"logcumsumexp": {x: true, gpu: gpu.Logcumsumexp, recurrence: &host.LogSums},
+	"cumsum":       {gpu: gpu.Cumsum, forward: gpu.Cumsum, recurrence: &host.Sums},
+	"cumprod":      {x: true, gpu: gpu.Cumprod, forward: gpu.ForwardCumprod, recurrence: &host.Products},
+	"cummax":       {x: true, indices: true, gpu: gpu.Cumextremum, forward: gpu.ForwardCumextremum, recurrence: &host.Maxima},
+	"cummin":       {x: true, indices: true, gpu: gpu.Cumextremum, forward: gpu.ForwardCumextremum, isMinimum: true, recurrence: &host.Minima},
+	"logcumsumexp": {x: true, gpu: gpu.Logcumsumexp, forward: gpu.ForwardLogcumsumexp, recurrence: &host.LogSums},
 }

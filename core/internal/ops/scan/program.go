@@ -16,6 +16,7 @@ import (
 // Program is a scan that was compiled for a device: the kernel for contiguous operands, and a
 // workspace that suffices for every layout.
 type Program struct {
+	family    *ops.Family
 	kind      string
 	element   tensor.DType
 	host      host.Scan
@@ -36,12 +37,16 @@ func compileCPU(kind string, s *host.Scan, preference ops.Preference) (ops.Progr
 }
 
 func compileCUDA(kind string, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
-	program := &Program{kind: kind, element: p.Element, host: *s, gpu: &gpu.Scan{
+	scan := &gpu.Scan{
 		ByX:   problemOf(kinds[kind].gpu, p, s, numSMs, preference),
 		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kinds[kind].isMinimum,
-	}}
+	}
+	if p.Family == ForwardFamily { // kernels scan from the last position down
+		scan.ByX.Kind, scan.IsForward, scan.IsReversed = kinds[kind].forward, true, !s.IsReversed
+	}
+	program := &Program{family: p.Family, kind: kind, element: p.Element, host: *s, gpu: scan}
 	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.ByX, asked) {
-		return nil, errs.New(errs.Unsupported, Family.Op(kind), "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
+		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
 	}
 	program.selectStatic()
 	if limit := preference.MaxWorkspace; limit != nil && program.workspace > *limit && preference.Kernel == "" {
@@ -80,11 +85,19 @@ func (s *Program) selectStatic() {
 	}
 	s.workspace = gpu.MaxWorkspaceBytes(p, others)
 	byIndices := *p
-	if byIndices.Kind = gpu.Indices; kinds[s.kind].indices {
+	if byIndices.Kind = s.indexKind(); kinds[s.kind].indices {
 		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&byIndices, others))
 	}
 	p.Workspace, byIndices.Workspace = s.workspace, s.workspace
 	s.gpu.ByIndices = byIndices
+}
+
+// indexKind is the kind of runs with indices.
+func (s *Program) indexKind() gpu.Kind {
+	if s.gpu.IsForward {
+		return gpu.ForwardIndices
+	}
+	return gpu.Indices
 }
 
 // Problem is the problem by x as kernel selection sees it.
@@ -95,7 +108,7 @@ func (s *Program) Workspace() int64 { return s.workspace }
 
 // WorkspaceOperand is the indices if runs by x need no workspace, and -1 otherwise.
 func (s *Program) WorkspaceOperand() int {
-	if s.gpu != nil && kinds[s.kind].indices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX) {
+	if s.gpu != nil && !s.gpu.IsForward && kinds[s.kind].indices && s.workspace == gpu.IndexFlagBytes(&s.gpu.ByX) {
 		return operand.Indices
 	}
 	return -1
@@ -112,20 +125,26 @@ func (s *Program) Geometry() string {
 	return fmt.Sprintf("%s in %d blocks of %d threads, %d parts of %d tiles", text, c.Grid, c.Block, c.Splits, c.TilesPerSplit)
 }
 
-// Symbols are the kernels of the kind, then its kernels by indices, its record passes, and the
-// kernel that clears workspace.
+// Symbols are the kernels of the kind, then its kernels with indices, its record passes, and the
+// kernel that clears workspace. Forward cumsum has the kernels of its gradient.
 func (s *Program) Symbols() (list []launch.Symbol) {
-	image := Family.ImageOf(s.kind)
+	family := s.family
+	if s.gpu.ByX.Kind == gpu.Cumsum {
+		family = Family
+	}
+	image := family.ImageOf(s.kind)
 	add := func(name string) { list = append(list, launch.Symbol{Image: image, Name: name}) }
-	for _, kernel := range kinds[s.kind].gpu.Kernels() {
-		add(Family.Symbol(s.kind, kernel, s.element))
+	for _, kernel := range s.gpu.ByX.Kind.Kernels() {
+		add(family.Symbol(s.kind, kernel, s.element))
 	}
 	if kinds[s.kind].indices {
-		for _, kernel := range gpu.IndexKernels {
-			add(Family.Name + "_indices_" + kernel + "_" + s.element.Suffix())
+		for _, kernel := range s.indexKind().Kernels() {
+			add(family.Name + "_indices_" + kernel + "_" + s.element.Suffix())
 		}
-		for _, kernel := range gpu.RecordKernels {
-			add(Family.Symbol(s.kind, "records_"+kernel, s.element))
+		if !s.gpu.IsForward {
+			for _, kernel := range gpu.RecordKernels {
+				add(family.Symbol(s.kind, "records_"+kernel, s.element))
+			}
 		}
 	}
 	return append(list, launch.Symbol{Image: Family.Image, Name: "scan_clear"})

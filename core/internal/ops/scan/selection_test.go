@@ -64,12 +64,19 @@ func TestScanSelection(t *testing.T) {
 		}
 		fake.Install(t)
 		fmt.Fprintf(&table, "# %s: %d multiprocessors, %d bytes of shared memory, %.0f GB/s\n", device.name, device.units, device.shared, float64(device.bandwidth)/1e9)
-		for _, kind := range []string{"cumsum", "cumprod", "cummax", "logcumsumexp"} {
+		for _, scanned := range selectionScans {
 			for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float32, tensor.Float64} {
 				for _, s := range selectionShapes {
-					for _, operands := range selectionOperands(kind) {
-						d := scan.ScanBackward{Kind: kind, Shape: s.shape, DType: dtype, Dim: s.dim}
-						problem := fmt.Sprintf("%s %s %s dim %d by %s", kind, tensor.ShapeText(s.shape), dtype, s.dim, strings.Join(operands[:len(operands)-1], ", "))
+					for _, operands := range scanned.operands {
+						fields := scan.Scan{Kind: scanned.kind, Shape: s.shape, DType: dtype, Dim: s.dim}
+						d := ops.Descriptor(fields)
+						if !scanned.isForward {
+							d = scan.ScanBackward(fields)
+						}
+						problem := fmt.Sprintf("%s %s %s dim %d by %s", scanned.kind, tensor.ShapeText(s.shape), dtype, s.dim, strings.Join(operands[:len(operands)-1], ", "))
+						if scanned.isForward {
+							problem = fmt.Sprintf("forward %s %s %s dim %d to %s", scanned.kind, tensor.ShapeText(s.shape), dtype, s.dim, strings.Join(operands[1:], ", "))
+						}
 						aligned := selectionOf(t, fake, d, operands, 0)
 						if aligned != seen[problem] {
 							seen[problem] = aligned
@@ -96,19 +103,24 @@ func TestScanSelection(t *testing.T) {
 	require.Equal(t, len(wanted), len(got))
 }
 
-func selectionOperands(kind string) [][]string {
-	switch kind {
-	case "cumsum":
-		return [][]string{{"dy", "dx"}}
-	case "cummax":
-		return [][]string{{"dy", "x", "dx"}, {"dy", "indices", "dx"}}
-	}
-	return [][]string{{"dy", "x", "dx"}}
+// selectionScans are the kinds of the golden table, with the operands of each of their runs.
+var selectionScans = []struct {
+	kind      string
+	isForward bool
+	operands  [][]string
+}{
+	{"cumsum", false, [][]string{{"dy", "dx"}}},
+	{"cumprod", false, [][]string{{"dy", "x", "dx"}}},
+	{"cummax", false, [][]string{{"dy", "x", "dx"}, {"dy", "indices", "dx"}}},
+	{"logcumsumexp", false, [][]string{{"dy", "x", "dx"}}},
+	{"cumprod", true, [][]string{{"x", "y"}}},
+	{"cummax", true, [][]string{{"x", "y"}, {"x", "y", "indices"}}},
+	{"logcumsumexp", true, [][]string{{"x", "y"}}},
 }
 
 // selectionOf is the workspace of a problem and its launches, with operands that begin some
 // elements after an aligned address.
-func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d scan.ScanBackward, operands []string, first int64) string {
+func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operands []string, first int64) string {
 	t.Helper()
 	fake.Launches = nil
 	plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{})

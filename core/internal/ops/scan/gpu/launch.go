@@ -16,7 +16,7 @@ type Scan struct {
 	ByIndices  Problem // with indices; of kinds that may have them
 	Shape      []int64
 	Dim        int
-	IsForward  bool // a forward scan: its operands are those of operand.Input and the following
+	IsForward  bool // a forward scan: its operands are numbered from operand.ForwardX on
 	IsReversed bool // scan order, in which the carry runs from the end to the beginning, is against memory order
 	IsMinimum  bool // cummin
 	FirstWins  bool // of equal values

@@ -48,10 +48,10 @@ const (
 // role; and whether indices are among them.
 func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bool) {
 	if s.IsForward {
-		if args[operand.Winners].Given() {
-			return [numRoles]int{operand.Input, operand.Winners, operand.Y}, true
+		if args[operand.ForwardIndices].Given() {
+			return [numRoles]int{operand.ForwardX, operand.ForwardIndices, operand.ForwardY}, true
 		}
-		return [numRoles]int{operand.Input, -1, operand.Y}, false
+		return [numRoles]int{operand.ForwardX, -1, operand.ForwardY}, false
 	}
 	switch {
 	case args[operand.Indices].Given():

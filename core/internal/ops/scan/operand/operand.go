@@ -1,7 +1,7 @@
-// Package operand numbers the operands of a scan in the order of its descriptor.
+// Package operand numbers the operands of scans in the order of their descriptors.
 package operand
 
-// Positions of the operands of a gradient in the arguments of a run.
+// Positions of the operands of a backward in the arguments of a run.
 const (
 	Dy = iota
 	X
@@ -9,9 +9,9 @@ const (
 	Dx
 )
 
-// Positions of the operands of a forward scan.
+// Positions of the operands of a forward in the arguments of a run.
 const (
-	Input = iota
-	Y
-	Winners // the indices of cummax and cummin
+	ForwardX = iota
+	ForwardY
+	ForwardIndices
 )
