@@ -1,10 +1,17 @@
-// Package operand numbers the operands of a scan in the order of its descriptor.
+// Package operand numbers the operands of scans in the order of their descriptors.
 package operand
 
-// Positions of the operands in the arguments of a run.
+// Positions of the operands of a backward in the arguments of a run.
 const (
 	Dy = iota
 	X
 	Indices
 	Dx
+)
+
+// Positions of the operands of a forward in the arguments of a run.
+const (
+	ForwardX = iota
+	ForwardY
+	ForwardIndices
 )
