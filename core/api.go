@@ -111,6 +111,7 @@ type (
 	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward
 	LerpBackward                 = elementwise.LerpBackward
 	RopeBackward                 = rope.RopeBackward
+	Scan                         = scan.Scan
 	ScanBackward                 = scan.ScanBackward
 	UniqueRows                   = embedding.UniqueRows
 )

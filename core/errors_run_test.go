@@ -44,6 +44,8 @@ func (r *refusals) runs() {
 	sums := coretest.Trial{Reason: "cumsum", Descriptor: scan.ScanBackward{Kind: "cumsum", Shape: shape}, Without: []string{"x", "indices"}}
 	products := coretest.Trial{Reason: "cumprod", Descriptor: scan.ScanBackward{Kind: "cumprod", Shape: shape}, Without: []string{"indices"}}
 	byIndices := chosen(0)
+	forward := coretest.Trial{Reason: "cummin forward", Descriptor: scan.Scan{Kind: "cummin", Shape: shape, Dim: -1}}
+	forwardSums := coretest.Trial{Reason: "cumsum forward", Descriptor: scan.Scan{Kind: "cumsum", Shape: shape}, Without: []string{"indices"}}
 	for _, row := range []struct {
 		trial  coretest.Trial
 		name   string
@@ -74,6 +76,15 @@ func (r *refusals) runs() {
 		{byIndices, "indices of 32 bits", errs.InvalidProblem, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
 		{chosen(3), "an index too large", errs.InvalidProblem, func(core.Args) {}},
 		{chosen(-1), "a negative index", errs.InvalidProblem, func(core.Args) {}},
+		{forward, "no x", errs.InvalidProblem, without("x")},
+		{forward, "no y", errs.InvalidProblem, without("y")},
+		{forward, "in place", errs.InvalidProblem, func(a core.Args) { a["y"] = a["x"] }},
+		{forward, "y one element after x", errs.InvalidProblem, func(a core.Args) { a["y"] = shift(a["x"], 1) }},
+		{forward, "indices in x", errs.InvalidProblem, func(a core.Args) { a["x"] = within(a["x"], a["indices"]) }},
+		{forward, "indices of 32 bits", errs.InvalidProblem, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
+		{forward, "expanded indices", errs.InvalidProblem, edit("indices", func(t *tensor.Tensor) { t.Strides[1] = 0 })},
+		{forwardSums, "indices as well", errs.InvalidProblem, func(a core.Args) { a["indices"] = a["x"] }},
+		{forwardSums, "y of another dtype", errs.InvalidProblem, edit("y", func(t *tensor.Tensor) { t.DType = tensor.Float64 })},
 		{faked, "dzero_point of another dtype", errs.InvalidProblem, edit("dzero_point", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
 
 		{turned, "cos without sin", errs.InvalidProblem, without("sin")},

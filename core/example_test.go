@@ -86,6 +86,20 @@ func ExampleScanBackward() {
 	// Output: [1 32 0 0] <nil>
 }
 
+// A running maximum and its position; of equal values the last wins.
+func ExampleScan() {
+	plan, err := core.Select(core.Scan{Kind: "cummax", Shape: []int64{5}, DType: core.Float32}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	y, indices := make([]float32, 5), make([]int64, 5)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"x": core.Of([]float32{1, 3, 2, 3, 0}), "y": core.Of(y), "indices": core.Of(indices),
+	})
+	fmt.Println(y, indices, err)
+	// Output: [1 3 3 3 3] [0 1 1 3 3] <nil>
+}
+
 // Errors say what was wanted and what came, and have a kind.
 func ExampleError() {
 	_, err := core.Select(core.LerpBackward{Shape: []int64{2}, DType: core.Int64}, core.CPU, core.Preference{})

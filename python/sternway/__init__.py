@@ -45,6 +45,7 @@ from .scan import (
     cumsum_backward,
     logcumsumexp_backward,
 )
+from .scan_forward import ScanDescriptor, ScanPlan, cummax, cummin, cumprod, cumsum, logcumsumexp
 
 __all__ = [
     "BufferTooSmallError",
@@ -67,14 +68,20 @@ __all__ = [
     "RopeBackwardPlan",
     "ScanBackwardDescriptor",
     "ScanBackwardPlan",
+    "ScanDescriptor",
+    "ScanPlan",
     "UniqueRowsDescriptor",
     "UniqueRowsPlan",
     "UnsupportedError",
     "WorkspaceTooSmallError",
     "__version__",
+    "cummax",
     "cummax_backward",
+    "cummin",
     "cummin_backward",
+    "cumprod",
     "cumprod_backward",
+    "cumsum",
     "cumsum_backward",
     "dequantize_per_token_backward",
     "embedding_bag_backward",
@@ -83,6 +90,7 @@ __all__ = [
     "get_num_threads",
     "info",
     "lerp_backward",
+    "logcumsumexp",
     "logcumsumexp_backward",
     "rope_backward",
     "set_num_threads",

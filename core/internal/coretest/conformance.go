@@ -72,6 +72,9 @@ func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64)
 	case scan.ScanBackward:
 		d.DType = dtype
 		return d, d.Shape
+	case scan.Scan:
+		d.DType = dtype
+		return d, d.Shape
 	}
 	if d, ok := d.(rope.RopeBackward); ok {
 		d.DType = dtype

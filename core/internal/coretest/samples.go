@@ -31,6 +31,11 @@ func Samples() []ops.Descriptor {
 		scan.ScanBackward{Kind: "cummax", Shape: shape, Tie: "first"},
 		scan.ScanBackward{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
 		scan.ScanBackward{Kind: "logcumsumexp", Shape: []int64{}},
+		scan.Scan{Kind: "cumsum", Shape: shape, Dim: 1},
+		scan.Scan{Kind: "cumprod", Shape: shape, Dim: -1, Reverse: true},
+		scan.Scan{Kind: "cummax", Shape: shape, Tie: "first"},
+		scan.Scan{Kind: "cummin", Shape: shape, Dim: 1, Tie: "last"},
+		scan.Scan{Kind: "logcumsumexp", Shape: []int64{}},
 		BagOf("sum", 5, 3, 2, 7), BagOf("mean", 9, 8, 3, 5000), BagOf("max", 4, 2, 6, 9),
 		embedding.UniqueRows{NumRows: 9, Total: 7}, embedding.UniqueRows{NumRows: 1 << 20, Total: 5}, embedding.UniqueRows{NumRows: 5, Total: 12000},
 	}

@@ -26,14 +26,24 @@ type Program struct {
 }
 
 func compileCPU(kind string, s *host.Scan, preference ops.Preference) (ops.Program, error) {
-	program := &Program{kind: kind, host: *s, kernel: gpu.RowResident}
+	kernel, err := hostKernel(s, preference)
+	if err != nil {
+		return nil, err
+	}
+	return &Program{kind: kind, host: *s, kernel: kernel}, nil
+}
+
+// hostKernel is the name of the CPU's implementation for a problem. It returns an error if the
+// caller asks for another one.
+func hostKernel(s *host.Scan, preference ops.Preference) (string, error) {
+	kernel := gpu.RowResident
 	if slices.ContainsFunc(innerExtents(s), func(n int64) bool { return n != 1 }) {
-		program.kernel = gpu.ColumnTiled
+		kernel = gpu.ColumnTiled
 	}
-	if asked := preference.Kernel; asked != "" && asked != program.kernel {
-		return nil, errs.New(errs.Unsupported, Family.Op(kind), "preference.kernel", fmt.Sprintf("%q for this problem", program.kernel), fmt.Sprintf("%q", asked), "")
+	if asked := preference.Kernel; asked != "" && asked != kernel {
+		return "", errs.New(errs.Unsupported, s.Op, "preference.kernel", fmt.Sprintf("%q for this problem", kernel), fmt.Sprintf("%q", asked), "")
 	}
-	return program, nil
+	return kernel, nil
 }
 
 func compileCUDA(kind string, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {

@@ -39,26 +39,11 @@ type ScanBackward struct {
 func (d ScanBackward) Family() string { return Family.Name }
 
 func (d ScanBackward) Problem() (*ops.Problem, error) {
-	row := Family.Kind(d.Kind)
-	if row == nil {
-		names := make([]string, len(Family.Kinds))
-		for i := range Family.Kinds {
-			names[i] = Family.Kinds[i].Name
-		}
-		return nil, errs.New(errs.Unsupported, Family.Name, "kind", errs.OrList(names), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
-	}
-	op := Family.Op(d.Kind)
-	if err := ops.FirstError(ops.CheckShape(op, "shape", d.Shape), ops.CheckElement(op, "dtype", d.DType, tensor.Floats)); err != nil {
+	onHost, err := checkFields(Family, Scan(d))
+	if err != nil {
 		return nil, err
 	}
-	if d.Tie != "" && d.Tie != "last" && d.Tie != "first" {
-		return nil, errs.New(errs.Unsupported, op, "tie", `"last" or "first"`, fmt.Sprintf("%q", errs.Clip(d.Tie)), "")
-	}
-	rank := int64(max(1, len(d.Shape))) // a tensor of rank 0 is a row of length 1
-	if d.Dim < -rank || d.Dim >= rank {
-		return nil, errs.New(errs.InvalidProblem, op, "dim", fmt.Sprintf("between %d and %d", -rank, rank-1), fmt.Sprint(d.Dim), "")
-	}
-	kind := kinds[d.Kind]
+	op, kind := onHost.Op, kinds[d.Kind]
 	shapes := [][]int64{d.Shape}
 	operands := []ops.Operand{
 		{Name: "dy", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
@@ -86,13 +71,38 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		}
 		return nil
 	}
-	onHost := host.Scan{Recurrence: kind.recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first"}
 	p.CheckValues = onHost.CheckIndices
 	p.Compile = func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 		if cuda {
-			return compileCUDA(d.Kind, p, &onHost, numSMs, preference)
+			return compileCUDA(d.Kind, p, onHost, numSMs, preference)
 		}
-		return compileCPU(d.Kind, &onHost, preference)
+		return compileCPU(d.Kind, onHost, preference)
 	}
 	return p, nil
+}
+
+// checkFields checks the fields that a scan and its backward share, and returns the problem as the
+// CPU sees it.
+func checkFields(family *ops.Family, d Scan) (*host.Scan, error) {
+	if family.Kind(d.Kind) == nil {
+		names := make([]string, len(family.Kinds))
+		for i := range family.Kinds {
+			names[i] = family.Kinds[i].Name
+		}
+		return nil, errs.New(errs.Unsupported, family.Name, "kind", errs.OrList(names), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
+	}
+	op := family.Op(d.Kind)
+	if err := ops.FirstError(ops.CheckShape(op, "shape", d.Shape), ops.CheckElement(op, "dtype", d.DType, tensor.Floats)); err != nil {
+		return nil, err
+	}
+	if d.Tie != "" && d.Tie != "last" && d.Tie != "first" {
+		return nil, errs.New(errs.Unsupported, op, "tie", `"last" or "first"`, fmt.Sprintf("%q", errs.Clip(d.Tie)), "")
+	}
+	rank := int64(max(1, len(d.Shape))) // a tensor of rank 0 is a row of length 1
+	if d.Dim < -rank || d.Dim >= rank {
+		return nil, errs.New(errs.InvalidProblem, op, "dim", fmt.Sprintf("between %d and %d", -rank, rank-1), fmt.Sprint(d.Dim), "")
+	}
+	return &host.Scan{
+		Recurrence: kinds[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first",
+	}, nil
 }

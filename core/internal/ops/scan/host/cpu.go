@@ -1,7 +1,7 @@
 package host
 
 // #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
-// #include "scan.h"
+// #include "forward.h"
 import "C"
 
 import (
@@ -10,43 +10,24 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
-	"github.com/sternway/sternway/core/internal/threads"
 )
 
-// A lane is a row, or a split of a row where rows are few or very long. The division into lanes
-// depends on the shape alone, so that results do not depend on the number of threads. Lane numbers
-// count splits slowest, so that adjacent lanes are adjacent rows.
-const (
-	manyRows         = 2 * C.SCAN_LANES
-	maxUnsplitLength = 1 << 18 // positions of a row that is never split, at most
-	targetLanes      = 16 * C.SCAN_LANES
-	minSplitLength   = 512
-	maxSplitLength   = 4096
-	splitMultiple    = 64
-)
-
-// run is one run of a scan on the CPU.
+// run is one run of the backward of a scan on the CPU.
 type run struct {
-	*Scan
+	division // of dy, x, indices, dx
 	Recurrence
-	kind        int64           // scan_kind of the C loops
-	x           int             // number of the operand that the C loops read as x; 0: they read none
-	args        []tensor.Tensor // dy, x, indices, dx
-	rows, n     int64
-	views       [4]cpu.View // rows of each operand
-	steps       [4]int64    // distance of positions in scan order [elements]
-	splitLength int64       // positions of a lane; the last split of a row may be shorter
-	lanes       int64
-	hasRecord   []bool // lanes with a new running maximum, for cummax and cummin
+	kind      int64  // scan_kind of the C loops
+	x         int    // number of the operand that the C loops read as x; 0: they read none
+	hasRecord []bool // lanes with a new running maximum, for cummax and cummin
 }
 
 // worker is the scratch of one goroutine.
 type worker struct {
 	call        C.scan_call
+	forward     C.scan_forward_call
 	states      [C.SCAN_BATCH]state
 	carries     [C.SCAN_BATCH]float64
 	checkpoints []float64
@@ -67,31 +48,13 @@ func (s *Scan) Run(args []tensor.Tensor) {
 	}
 }
 
-// start prepares a run: the division into lanes, and the operands in scan order.
+// start prepares a run.
 func (s *Scan) start(args []tensor.Tensor) *run {
-	h := &run{Scan: s, Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0], args: append([]tensor.Tensor{}, args...), n: s.Length()}
+	h := &run{division: s.divide(args), Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0]}
 	if s.FirstWins {
 		h.kind = s.Recurrence.loops[1]
 	}
-	space := s.space(args)
-	if h.rows = space.Size(0, space.Kept); h.rows == 0 || h.n == 0 {
-		return h
-	}
-	for i := range h.args {
-		h.views[i] = space.View(i, 0, space.Kept, false)
-		h.steps[i] = space.Stride[i][space.Kept]
-		if s.IsReversed && h.args[i].Given() {
-			h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())
-			h.steps[i] = -h.steps[i]
-		}
-	}
-	h.splitLength = h.n
-	if h.n > 2*minSplitLength && (h.rows < manyRows || h.n > maxUnsplitLength) {
-		// An odd multiple: lanes a power of two apart would map to the same cache sets.
-		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, minSplitLength, maxSplitLength)/splitMultiple | 1) * splitMultiple
-	}
-	h.lanes = num.CeilDiv(h.n, h.splitLength) * h.rows
-	if h.args[operand.X].Given() {
+	if args[operand.X].Given() {
 		h.x = operand.X
 	}
 	return h
@@ -247,37 +210,19 @@ func (h *run) initStates(w *worker, states []state, first int64) {
 
 func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-// fullLanes is the number of lanes of splitLength positions. Lanes after them are the last, shorter
-// splits of their rows.
-func (h *run) fullLanes() int64 { return h.n / h.splitLength * h.rows }
-
-// forEachBatch runs body in parallel over batches of lanes first..first+count-1, which are equally
-// long.
+// forEachBatch runs body in parallel over batches of lanes first..first+count-1, whose call is
+// prepared.
 func (h *run) forEachBatch(isDownsweep bool, body func(w *worker, first, count int64)) {
-	batch := num.Clamp(cpu.Grain/h.splitLength/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
-	group := batch * num.Clamp(cpu.Grain/h.splitLength/batch, 1, manyRows) // lanes of a task
-	full := h.fullLanes()
-	tasks := num.CeilDiv(full, group)
-	h.parallel(tasks+num.CeilDiv(h.lanes-full, group), func(w *worker, task int64) {
-		first, end := task*group, full
-		if task >= tasks {
-			first, end = full+(task-tasks)*group, h.lanes
-		}
-		for end = min(end, first+group); first < end; first += batch {
-			count := min(batch, end-first)
-			h.prepare(w, first, count, isDownsweep)
-			body(w, first, count)
-		}
+	h.inBatches(func(w *worker, first, count int64) {
+		h.prepare(w, first, count, isDownsweep)
+		body(w, first, count)
 	})
 }
 
 // prepare sets the call of a worker: lanes of one length, the operands that are read and, in a
 // downsweep, dx.
 func (h *run) prepare(w *worker, first, count int64, isDownsweep bool) {
-	n := h.splitLength
-	if first >= h.fullLanes() {
-		n = h.n % h.splitLength
-	}
+	n := h.lengthOf(first)
 	w.call.kind, w.call.lanes, w.call.n, w.call.whole = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n), 0
 	if h.lanes == h.rows {
 		w.call.whole = 1
@@ -291,42 +236,6 @@ func (h *run) prepare(w *worker, first, count int64, isDownsweep bool) {
 	}
 	if isDownsweep {
 		h.setOperand(&w.call.dx, operand.Dx, first, count)
-	}
-}
-
-func (h *run) parallel(tasks int64, body func(w *worker, task int64)) {
-	threads.Run(unsafe.Pointer(h.Scan), tasks, 1, func() (*worker, func()) {
-		w := workers.Get().(*worker)
-		return w, func() { workers.Put(w) }
-	}, body)
-}
-
-// setOperand describes an operand of lanes first..first+count-1 to the C loops.
-func (h *run) setOperand(to *C.scan_operand, number int, first, count int64) {
-	t := &h.args[number]
-	to.data, to._type, to.step, to.regular = C.uint64_t(t.Data), C.int64_t(t.DType.Row()), C.int64_t(h.steps[number]), 0
-	if t.DType == tensor.Int64 {
-		to._type = C.int64_t(tensor.Float64.Row()) // the C loops copy the bits
-	}
-	if v := &h.views[number]; v.Regular && (first/h.rows == (first+count-1)/h.rows) {
-		to.regular, to.pitch = 1, C.int64_t(v.Step)
-		to.offset[0] = C.int64_t(first/h.rows*h.splitLength*h.steps[number] + first%h.rows*v.Step)
-		return
-	} else if v.N == 0 || h.rows == 1 { // splits of one row
-		pitch := h.splitLength * h.steps[number]
-		to.regular, to.pitch, to.offset[0] = 1, C.int64_t(pitch), C.int64_t(first*pitch)
-		return
-	}
-	for done := int64(0); done < count; {
-		split, row := (first+done)/h.rows, (first+done)%h.rows
-		n := min(count-done, h.rows-row)
-		offsets, base := to.offset[done:done+n], split*h.splitLength*h.steps[number]
-		h.views[number].VisitRuns(row, n, func(start, offset, count, step int64) {
-			for i := range offsets[start : start+count] {
-				offsets[start+int64(i)] = C.int64_t(base + offset + int64(i)*step)
-			}
-		})
-		done += n
 	}
 }
 

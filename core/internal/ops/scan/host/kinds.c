@@ -8,28 +8,16 @@
 
 #include <stddef.h>
 
+#include "group.h"
 #include "steps.h"
 
 #ifdef VECTOR_256
 #include <immintrin.h>
 #endif
 
-#define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
-
 #define BY_INDEX(kind) ((kind) == SCAN_BY_INDEX || (kind) == SCAN_BY_INDEX_REVERSED)
 #define DELTA(kind) ((kind) == SCAN_BY_INDEX ? 1 : -1)
 
-/* The lanes of a call that advance together. */
-typedef struct {
-  long lane, lanes, width, positions;
-} group;
-
-#define WINDOW(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) + (count) < call->n ? (count) : 0}
-#define WINDOW_BACK(at, count) &(scan_window){g->lane, g->lanes, g->width, at, count, (at) > 0 ? -positions : 0}
-#define SIZES long width = g->width, positions = g->positions
-#define EACH_BLOCK for (long s = 0; s < width; s += SCAN_LANES)
-#define EACH_TILE_BACK for (long k = (call->n - 1) / positions * positions, n; k >= 0 && (n = POSITIONS(k)); \
-                            k -= positions)
 #define CHECKPOINT(k) (checkpoint + 2 * ((k) / positions) * width) /* of the tile that begins at position k */
 
 INLINE void unpack(const group *g, const double *restrict states, double *restrict a, double *restrict b) {
@@ -179,20 +167,6 @@ INLINE void downsweep(enum scan_kind kind, int exact, const scan_call *call, con
   }
 }
 
-/* The number of lanes of a group: more if rows are short, so that a tile is full. */
-static long width_of(long lanes, long n) {
-  long width = SCAN_LANES;
-  while (width < lanes && width < SCAN_WIDEST && 2 * width * n <= SCAN_TILE) width *= 2;
-  return width;
-}
-
-static group group_of(const scan_call *call, long lane) {
-  long width = width_of(call->lanes, call->n), left = call->lanes - lane;
-  return (group){lane, left < width ? left : width, width, SCAN_TILE / width};
-}
-
-#define EACH_GROUP for (group at = group_of(call, 0), *g = &at; at.lane < call->lanes; \
-                        at = group_of(call, at.lane + at.width))
 /* Checkpoints of a group. */
 #define CHECKPOINTS(g) (checkpoints + 2 * (g)->lane * ((call->n + (g)->positions - 1) / (g)->positions))
 

@@ -29,6 +29,10 @@ type Recurrence struct {
 	// applySuffix maps the carry-in on the right of a split to the linear part of its suffix, after
 	// a prefix.
 	applySuffix func(before, aggregate state, first bool, carryIn float64) float64
+	// forwardInitial and forwardCombine are the identity and the associative operator of the
+	// forward.
+	forwardInitial forwardState
+	forwardCombine func(left, right forwardState, first bool) forwardState
 }
 
 func asItIs(s state) state { return s }
@@ -36,8 +40,9 @@ func asItIs(s state) state { return s }
 // ------------------------------------------------------------------------------------------ cumsum
 
 var Sums = Recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, suffixIgnoresPrefix: true, toCarryIn: asItIs,
-	combine:     func(left, _ state, _ bool) state { return left },
-	applySuffix: func(_, _ state, _ bool, carryIn float64) float64 { return carryIn }}
+	combine:        func(left, _ state, _ bool) state { return left },
+	applySuffix:    func(_, _ state, _ bool, carryIn float64) float64 { return carryIn },
+	forwardCombine: combineSums}
 
 // ----------------------------------------------------------------------------------------- cumprod
 
@@ -49,7 +54,8 @@ var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initi
 		fraction, e := math.Frexp(carryIn)
 		p := scaledProduct(aggregate, state{fraction, float64(e)})
 		return math.Ldexp(p[0], int(p[1]))
-	}}
+	},
+	forwardInitial: forwardState{1}, forwardCombine: combineProducts}
 
 // scaledProduct multiplies numbers m 2^e: the product of a split may leave the range of float64
 // where the product of the row does not.
@@ -80,7 +86,8 @@ func records(last, first int64) Recurrence {
 				return right
 			}
 			return left
-		}}
+		},
+		forwardCombine: combineRecords}
 }
 
 // selected passes the carry-in through a split without a new running maximum.
@@ -126,7 +133,8 @@ var LogSums = Recurrence{loops: [2]int64{C.SCAN_LOG_SUM, C.SCAN_LOG_SUM}, initia
 	applySuffix: func(before, aggregate state, _ bool, carryIn float64) float64 {
 		// A suffix is relative to the running maximum of x; rescale changes the reference.
 		return rescale(state{before[0], min(before[1], 1)}, math.Max(before[0], aggregate[0])) * carryIn
-	}}
+	},
+	forwardInitial: forwardState{math.Inf(-1)}, forwardCombine: combineLogSums}
 
 // rescale is the sum of a state relative to another maximum; equal infinities keep it.
 func rescale(s state, m float64) float64 {

@@ -1,0 +1,114 @@
+package scan
+
+import (
+	"fmt"
+
+	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/host"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// Scan is a cumulative operation along Dim. With i, j counted in scan order (Reverse mirrors it):
+//
+//	cumsum         y[i] = sum_{j<=i} x[j]
+//	cumprod        y[i] = prod_{j<=i} x[j]
+//	cummax, cummin y[i] = x[w],  indices[i] = w,  x[w] is the largest or smallest of x[j], j <= i
+//	logcumsumexp   y[i] = log sum_{j<=i} exp(x[j])
+//
+// A product that leaves the range of the dtype and comes back is right again, and a product that is
+// 0 stays 0 whatever follows, NaN excepted. Among equal values the last in scan order wins, or the
+// first with Tie "first"; NaN beats all. Indices are positions along Dim, with Reverse too.
+//
+// Operands: x [Shape] -> y [Shape], indices? [Shape] int64. Only cummax and cummin have indices,
+// which are not computed if they are left out.
+type Scan struct {
+	Kind    string       `json:"kind"`
+	Shape   []int64      `json:"shape"`
+	DType   tensor.DType `json:"dtype"`
+	Dim     int64        `json:"dim"` // negative: counted from the end
+	Reverse bool         `json:"reverse"`
+	Tie     string       `json:"tie"` // "last", "first"; empty: "last"
+}
+
+// ForwardFamily is the table of the cumulative operations themselves.
+var ForwardFamily = ops.Register(&ops.Family{
+	Name: "scan", Category: "scan", Image: "scan",
+	Kinds: []ops.KindRow{
+		{Name: "cumsum", Kernels: forwardKernels},
+		{Name: "cumprod", Kernels: forwardKernels},
+		{Name: "cummax", Kernels: forwardKernels, Code: "cumextremum"},
+		{Name: "cummin", Kernels: forwardKernels, Code: "cumextremum"},
+		{Name: "logcumsumexp", Kernels: forwardKernels},
+	},
+	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[Scan],
+})
+
+// Family is "scan".
+func (d Scan) Family() string { return ForwardFamily.Name }
+
+func (d Scan) Problem() (*ops.Problem, error) {
+	onHost, err := checkFields(ForwardFamily, d)
+	if err != nil {
+		return nil, err
+	}
+	hasIndices := kinds[d.Kind].indices
+	shapes := [][]int64{d.Shape}
+	n, _ := tensor.Product(d.Shape)
+	p := &ops.Problem{Family: ForwardFamily, Kind: d.Kind, Element: d.DType, Operands: []ops.Operand{
+		{Name: "x", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
+		{Name: "y", Out: true, DTypes: []tensor.DType{d.DType}, Like: "like x", Shapes: shapes},
+		{Name: "indices", Out: true, Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
+	}}
+	p.Traffic = 2 * n * d.DType.Size()
+	if hasIndices {
+		p.Traffic += n * tensor.Int64.Size()
+	}
+	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
+		if args[operand.ForwardIndices].Given() && !hasIndices {
+			return errs.New(errs.InvalidProblem, onHost.Op, "indices", "left out", "an operand", "only cummax and cummin have indices")
+		}
+		return nil
+	}
+	p.Compile = func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+		if cuda {
+			return compileForwardCUDA(d.Kind, p, onHost, numSMs, preference)
+		}
+		kernel, err := hostKernel(onHost, preference)
+		if err != nil {
+			return nil, err
+		}
+		return &forwardProgram{host: onHost, kernel: kernel}, nil
+	}
+	return p, nil
+}
+
+// forwardProgram is a forward scan that was compiled for the CPU.
+type forwardProgram struct {
+	host   *host.Scan
+	kernel string
+}
+
+func (s *forwardProgram) Kernel() string   { return s.kernel }
+func (s *forwardProgram) Workspace() int64 { return 0 }
+
+// Geometry is the shape of the problem in words.
+func (s *forwardProgram) Geometry() string {
+	return fmt.Sprintf("%s, %d rows of %d", s.kernel, s.host.Rows(), s.host.Length())
+}
+
+// Symbols lists no kernels: the program runs on the CPU.
+func (s *forwardProgram) Symbols() []launch.Symbol { return nil }
+
+// Host computes y and the indices on the CPU.
+func (s *forwardProgram) Host(args []tensor.Tensor) { s.host.RunForward(args) }
+
+// Device is never called: a program for the CPU has no kernels.
+func (s *forwardProgram) Device([]tensor.Tensor, uintptr, *launch.Queue) error {
+	panic("a program for the CPU on a GPU")
+}
+
+// InPlace refuses: rows are read again after parts of them are written.
+func (s *forwardProgram) InPlace([]tensor.Tensor, int) bool { return false }

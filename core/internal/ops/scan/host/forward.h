@@ -1,0 +1,22 @@
+/* The C loops of forward scans on the CPU; scan.h describes lanes and tiles. */
+#ifndef STERNWAY_SCAN_FORWARD_H
+#define STERNWAY_SCAN_FORWARD_H
+#include "scan.h"
+
+typedef struct {
+  int64_t kind, lanes, n; /* kind: of the scan_kinds of x; n: positions of every lane */
+  int64_t with_index;     /* maxima and minima: find indices, too */
+  int64_t origin, delta;  /* the index of the first position of a row in scan order, and the distance to the next */
+  int64_t first_lane, rows, split_length; /* lane l begins at position (first_lane + l) / rows * split_length */
+  scan_operand x, y, indices;
+} scan_forward_call;
+
+/* A state is a prefix of three numbers: a sum and its rounding error; m and e of a product m 2^e;
+   the value of a maximum, negated for a minimum, whether there is one, and the bits of its index;
+   m, t and the rounding error of t of logcumsumexp, where y = m + log(1 + t).
+
+   upsweep sets states to the aggregates of the lanes. downsweep stores y and, if with_index, the
+   indices. Its states are the prefixes of the lanes; NULL: lanes are whole rows. */
+void sw_scan_forward_upsweep(const scan_forward_call *call, double *states);
+void sw_scan_forward_downsweep(const scan_forward_call *call, double *states);
+#endif

@@ -1,0 +1,56 @@
+/* Included once for each processor by forward.c: the loops over the tiles of a call. */
+
+/* Scans the lanes of a call, whose prefixes are in states; NULL: lanes are whole rows. An upsweep
+   stores nothing but the aggregates, in states. */
+TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upsweep, int with_index,
+                                    const scan_forward_call *call, const group *g, double *states) {
+  SIZES;
+  double x[SCAN_TILE], found[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], c[SCAN_WIDEST];
+  uint64_t index[SCAN_WIDEST], here[SCAN_WIDEST];
+  unpack_prefixes(kind, call, g, is_upsweep ? NULL : states, a, b, c);
+  if (with_index) init_indices(call, g, c, index, here);
+  for (long k = 0; k < call->n; k += positions) {
+    long n = POSITIONS(k);
+    sw_scan_load(x, &call->x, WINDOW(k, n));
+    EACH_BLOCK switch (kind) {
+      case SCAN_SUM: sum_scan(exact, a + s, b + s, x + s, width, n); break;
+      case SCAN_PRODUCT: product_scan(exact, a + s, b + s, x + s, width, n); break;
+      case SCAN_LOG_SUM: log_sum_scan(exact, is_upsweep, a + s, b + s, c + s, x + s, width, n); break;
+      default:
+        record_scan(kind >= SCAN_MIN_LAST, kind == SCAN_MAX_FIRST || kind == SCAN_MIN_FIRST, with_index, a + s, b + s,
+                    index + s, here + s, x + s, found + s, call->delta, width, n);
+    }
+    if (is_upsweep) continue;
+    sw_scan_store(&call->y, x, WINDOW(k, n));
+    if (with_index) sw_scan_store(&call->indices, found, WINDOW(k, n));
+  }
+  if (!is_upsweep) return;
+  for (long l = 0; l < g->lanes; l++) {
+    double *to = states + 3 * (g->lane + l);
+    to[0] = a[l], to[1] = b[l], to[2] = with_index ? number(index[l]) : c[l];
+  }
+}
+
+#define DIRECTIONS(kind, exact, with_index) \
+  if (is_upsweep) { EACH_GROUP AT(scan_forward)(kind, exact, 1, with_index, call, g, states); } \
+  else { EACH_GROUP AT(scan_forward)(kind, exact, 0, with_index, call, g, states); }
+
+#define ARITHMETIC(name, kind) \
+  TARGET static void AT(scan_forward_##name)(const scan_forward_call *call, int is_upsweep, double *states) { \
+    if (call->x.type == 1) { DIRECTIONS(kind, 1, 0) } else { DIRECTIONS(kind, 0, 0) } \
+  }
+#define RECORDS(name, kind) \
+  TARGET static void AT(scan_forward_##name)(const scan_forward_call *call, int is_upsweep, double *states) { \
+    if (call->with_index) { DIRECTIONS(kind, 0, 1) } else { DIRECTIONS(kind, 0, 0) } \
+  }
+
+ARITHMETIC(sum, SCAN_SUM)
+ARITHMETIC(product, SCAN_PRODUCT)
+ARITHMETIC(log_sum, SCAN_LOG_SUM)
+RECORDS(max_last, SCAN_MAX_LAST)
+RECORDS(max_first, SCAN_MAX_FIRST)
+RECORDS(min_last, SCAN_MIN_LAST)
+RECORDS(min_first, SCAN_MIN_FIRST)
+#undef DIRECTIONS
+#undef ARITHMETIC
+#undef RECORDS

@@ -1,0 +1,101 @@
+/* The recurrences of forward scans on the CPU, one function for each step over a block of
+   SCAN_LANES lanes of a tile. Each replaces x by y, which upsweeps ignore. Each is one expression
+   for each lane without a branch, so that the loop over lanes becomes vector code. */
+#ifndef STERNWAY_SCAN_FORWARD_STEPS_H
+#define STERNWAY_SCAN_FORWARD_STEPS_H
+#include "steps.h"
+
+/* If exact, the sum is compensated. */
+INLINE void sum_scan(int exact, double *restrict sum, double *restrict error, double *restrict x, long width, long n) {
+  for (long k = 0; k < n; k++) EACH_LANE {
+    sum[l] = compensated_sum(exact, x[k * width + l], sum[l], &error[l]);
+    x[k * width + l] = exact ? sum[l] + error[l] : sum[l];
+  }
+}
+
+/* m 2^e, where |m| is at most 1, rounded once. Both factors of the power are in range, and the
+   first product is exact. */
+INLINE double scaled(double m, double e) {
+  double first = e < -500 ? -500 : e;
+  first = first > 500 ? 500 : first;
+  double second = e - first < -1000 ? -1000 : e - first;
+  second = second > 1000 ? 1000 : second;
+  return m * power(first) * power(second);
+}
+
+/* The running product is m 2^e, so that it may leave the range of float64 and come back. */
+INLINE void product_scan(int exact, double *restrict m, double *restrict e, double *restrict x, long width, long n) {
+  for (long k = 0; k < n; k++) EACH_LANE {
+    double v = x[k * width + l], grow = exact && fabs(v) < 0x1p-900 ? 200 : 0;
+    m[l] = zero_product(m[l], v * power(grow));
+    e[l] -= grow;
+    scale(&m[l], &e[l]);
+    x[k * width + l] = scaled(m[l], e[l]);
+  }
+}
+
+/* best is the running maximum, of the negated numbers for a minimum, and index the position that
+   holds it. The first position of a row is a record, and NaN is a record over every number. here is
+   the index of the first position of the tile. If with_index, the indices are stored in found. */
+INLINE void record_scan(int is_min, int first, int with_index, double *restrict best, double *restrict seen,
+                        uint64_t *restrict index, uint64_t *restrict here, double *restrict x, double *restrict found,
+                        int64_t delta, long width, long n) {
+  EACH_LANE {
+    double v = is_min ? -x[l] : x[l];
+    best[l] = seen[l] != 0 ? best[l] : v;
+    index[l] = seen[l] != 0 ? index[l] : here[l];
+    seen[l] = 1;
+  }
+  for (long k = 0; k < n; k++) EACH_LANE {
+    double v = is_min ? -x[k * width + l] : x[k * width + l], b = best[l];
+    int64_t over = first ? -(int64_t)(v > b) : -(int64_t)(v >= b), is_nan = -(int64_t)(v != v);
+    int64_t is_record = over | (first ? is_nan & -(int64_t)(b == b) : is_nan);
+    best[l] = number((bits(v) & is_record) | (bits(b) & ~is_record));
+    x[k * width + l] = is_min ? -best[l] : best[l];
+    if (!with_index) continue;
+    index[l] = (here[l] & is_record) | (index[l] & ~is_record);
+    here[l] += delta;
+    found[k * width + l] = number(index[l]);
+  }
+}
+
+/* log(1 + t) for t >= 0. u = 1 + t is m 2^k with m around 1, and log(m) = 2 atanh(s), whose Taylor
+   series ends where terms are below 2^-56. The rounding error of u is added to the result, divided
+   by u, where that matters. */
+INLINE double log_of_one_plus(double t) {
+  const uint64_t root = 0x3fe6a09e667f3bcd; /* the bits of the square root of 1/2 */
+  double u = 1 + t, rest = t - (u - 1);
+  uint64_t exponent = (bits(u) - root) >> 52;
+  double k = number(exponent | bits(0x1p52)) - 0x1p52, f = number(bits(u) - (exponent << 52)) - 1;
+  double s = f / (2 + f), z = s * s;
+  double p = 1.0 / 21;
+  p = p * z + 1.0 / 19;
+  p = p * z + 1.0 / 17;
+  p = p * z + 1.0 / 15;
+  p = p * z + 1.0 / 13;
+  p = p * z + 1.0 / 11;
+  p = p * z + 1.0 / 9;
+  p = p * z + 1.0 / 7;
+  p = p * z + 1.0 / 5;
+  p = p * z + 1.0 / 3;
+  rest = u >= 2 ? 0 : rest;
+  return k * 0x1.62e42feep-1 + (2 * s + (2 * s * z * p + (k * 0x1.a39ef35793c76p-33 + rest)));
+}
+
+/* The running sum of exponentials is exp(m) (1 + t), where m is the largest x so far and its own
+   term is the 1. A larger x multiplies the sum by e. error is the rounding error of t. -inf adds
+   nothing, and equal infinities have equal terms. */
+INLINE void log_sum_scan(int exact, int is_upsweep, double *restrict m, double *restrict t, double *restrict error,
+                         double *restrict x, long width, long n) {
+  for (long k = 0; k < n; k++) {
+    EACH_LANE {
+      double v = x[k * width + l], top = m[l], e = exp_of_gap(exact, v, top);
+      double gain = v == -INFINITY ? 0 : e, link = v > top ? e : 1;
+      m[l] = v > top ? v : top;
+      error[l] *= link;
+      t[l] = compensated_sum(exact, gain, t[l] * link, &error[l]);
+    }
+    if (!is_upsweep) EACH_LANE x[k * width + l] = m[l] + log_of_one_plus(exact ? t[l] + error[l] : t[l]);
+  }
+}
+#endif
