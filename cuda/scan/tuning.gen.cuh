@@ -123,12 +123,12 @@ struct ForwardCumprodTuning {
     static constexpr int COLUMN_TILED_COLUMNS[] = {4, 2, 1};
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
-    static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
+    static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
 };
 
 struct ForwardCumextremumTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
-    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 8, 8};
+    static constexpr int ROW_RESIDENT_VECTORS[] = {4, 8, 4};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {8, 8, 8};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
@@ -136,7 +136,7 @@ struct ForwardCumextremumTuning {
     static constexpr int COLUMN_TILED_COLUMNS[] = {4, 2, 1};
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
-    static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
+    static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 8, 8};
 };
 
 struct ForwardIndicesTuning {
@@ -149,7 +149,7 @@ struct ForwardIndicesTuning {
     static constexpr int COLUMN_TILED_COLUMNS[] = {2, 1, 1};
     static constexpr int COLUMN_TILED_ROWS[] = {16, 16, 8};
     static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
-    static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 16, 8};
+    static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
 };
 
 struct ForwardLogcumsumexpTuning {
@@ -161,6 +161,6 @@ struct ForwardLogcumsumexpTuning {
     static constexpr bool COOPERATIVE_ROWS[] = {true, true, true};
     static constexpr int COLUMN_TILED_COLUMNS[] = {2, 2, 1};
     static constexpr int COLUMN_TILED_ROWS[] = {8, 8, 8};
-    static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 64, 32};
-    static constexpr int COLUMN_PIPELINED_ROWS[] = {8, 8, 8};
+    static constexpr int COLUMN_PIPELINED_COLUMNS[] = {64, 32, 32};
+    static constexpr int COLUMN_PIPELINED_ROWS[] = {16, 16, 8};
 };

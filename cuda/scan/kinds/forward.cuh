@@ -8,7 +8,7 @@
 
 template <typename A, typename S>
 struct ForwardKind : SameCarry<S> {
-    static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false;
+    static constexpr bool NEEDS_PREFIX = false, SUFFIX_NEEDS_PREFIX = false, IS_FORWARD = true;
     using Number = A;
     using Value = void;
     using Prefix = NoPrefix;

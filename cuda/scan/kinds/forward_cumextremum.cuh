@@ -3,6 +3,7 @@
 // first with kFirst.
 #pragma once
 
+#include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/forward.cuh"
 
 // The winner of some elements. `value` is negated by cummin, so that the largest wins.
@@ -28,7 +29,7 @@ struct RankedWinner {
     __device__ i64 rank() const { return static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low); }
 };
 
-// INDEXED: stores indices as well. Without them, of 0 and -0 in different threads the last wins.
+// INDEXED: stores indices as well. A winner that is 0 or -0 is returned as either of them.
 template <typename A, bool INDEXED>
 struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWinner<A>, Winner<A>>> {
     static constexpr bool STORES_INDICES = INDEXED, STRIPED_ROWS = !INDEXED;
@@ -37,7 +38,7 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
 
     static __device__ Winner<A> combine(const Winner<A>& l, const Winner<A>& r)
     {
-        return l.value >= r.value || l.value != l.value ? l : r;
+        return {largest(l.value, r.value)};
     }
     static __device__ RankedWinner<A> combine(const RankedWinner<A>& l, const RankedWinner<A>& r)
     {
@@ -71,59 +72,92 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         __device__ i64 rank_of(i64 p) const { return last_wins ? end - p : p + 1; }
         __device__ i64 position_of(i64 rank) const { return last_wins ? end - rank : rank - 1; }
 
-        // Whether an element wins over those before it, of which `best` wins.
-        __device__ bool wins(A one, A best) const
+        // The running winner within the thread.
+        struct Running {
+            A best;
+            bool none;  // there is no element yet
+
+            // Takes an element, and returns whether it wins. SIMPLE: it exists, and the last of equal
+            // elements wins.
+            template <bool SIMPLE>
+            __device__ bool take(const ThreadScan& scan, A one, int i, int count)
+            {
+                bool wins = false;
+                if constexpr (!INDEXED) {
+                    best = largest(best, one);
+                    return false;
+                } else if constexpr (SIMPLE && sizeof(A) == 4) {  // `one` is not -0, and its NaN is that of `largest`
+                    best = largest(best, one);
+                    return __float_as_int(best) == __float_as_int(one);
+                } else if constexpr (SIMPLE) {
+                    wins = one >= best || one != one;
+                } else {
+                    wins = i < count && (none || (scan.last_wins ? one >= best : one > best) ||
+                                         (one != one && (scan.last_wins || best == best)));
+                    none = none && !wins;
+                }
+                if (wins) best = one;
+                return wins;
+            }
+            __device__ void reset() { best = -A(INFINITY), none = true; }
+        };
+
+        // Calls visit(i, whether element i wins, the winner up to it) for all elements in scan order.
+        template <bool SIMPLE, typename Y, typename Visit>
+        __device__ void walk(Running& running, const Y& y, unsigned segment_heads, int count, const Visit& visit) const
         {
-            return (last_wins ? one >= best : one > best) || (one != one && (last_wins || best == best));
+#pragma unroll
+            for (int i = I - 1; i >= 0; --i) {
+                const bool wins = running.template take<SIMPLE>(*this, fma(y(i), sign, A(0)), i, count);
+                visit(i, wins, running.best);
+                if (SEG && segment_heads & 1u << i) running.reset();
+            }
         }
-        // Elements of the thread that exist.
+
+        // Whether every element exists and the last of equal elements wins; and how many exist.
+        __device__ bool is_simple() const { return !INDEXED || (last_wins && end - position >= I); }
         __device__ int count() const { return INDEXED ? static_cast<int>(min(end - position, i64(I))) : I; }
 
         template <typename X, typename Y>
         __device__ Suffix suffix(const X&, const Y& y, unsigned segment_heads) const
         {
-            A best = -A(INFINITY);
-            int winner = -1;
-            const int some = count();
-#pragma unroll
-            for (int i = I - 1; i >= 0; --i) {
-                const A one = y(i) * sign;
-                if (INDEXED ? i < some && (winner < 0 || wins(one, best)) : wins(one, best)) best = one, winner = i;
-                if (SEG && segment_heads & 1u << i) best = -A(INFINITY), winner = -1;
-            }
-            if constexpr (INDEXED)
-                return winner < 0 ? Suffix::identity() : Suffix::of(best, rank_of(position + winner));
+            Running running = {-A(INFINITY), true};
+            int winner = -1;  // since the last segment head
+            const auto visit = [&](int i, bool wins, A) {
+                if constexpr (INDEXED) winner = wins ? i : winner;
+                if (INDEXED && SEG && segment_heads & 1u << i) winner = -1;
+            };
+            if (is_simple())
+                walk<true>(running, y, segment_heads, I, visit);
             else
-                return {best};
+                walk<false>(running, y, segment_heads, count(), visit);
+            if constexpr (INDEXED)
+                return winner < 0 ? Suffix::identity() : Suffix::of(running.best, rank_of(position + winner));
+            else
+                return {running.best};
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store)
         {
-            A best = after.value;
-            bool none = false;
+            Running running = {after.value, false};
             if constexpr (INDEXED) {
-                none = after.rank() == 0;
+                running.none = after.rank() == 0;
                 entering = position_of(after.rank());
                 records = 0;
             }
-            const int some = count();
-#pragma unroll
-            for (int c = I / N - 1; c >= 0; --c) {
-                A winners[N];
-#pragma unroll
-                for (int v = N - 1; v >= 0; --v) {
-                    const int i = c * N + v;
-                    const A one = y(i) * sign;
-                    if (INDEXED ? i < some && (none || wins(one, best)) : wins(one, best)) {
-                        best = one;
-                        if constexpr (INDEXED) records |= 1u << i, none = false;
-                    }
-                    winners[v] = best * sign;
-                    if (SEG && segment_heads & 1u << i) best = -A(INFINITY), none = INDEXED;
+            A winners[N];
+            const auto visit = [&](int i, bool wins, A best) {
+                if constexpr (INDEXED) {
+                    if (wins) records |= 1u << i;
                 }
-                store(c, winners);
-            }
+                winners[i % N] = best * sign;
+                if (i % N == 0) store(i / N, winners);
+            };
+            if (is_simple())
+                walk<true>(running, y, segment_heads, I, visit);
+            else
+                walk<false>(running, y, segment_heads, count(), visit);
         }
     };
 };

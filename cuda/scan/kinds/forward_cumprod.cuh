@@ -3,6 +3,7 @@
 // they are plain numbers, unless one of them comes near the ends of the range.
 #pragma once
 
+#include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/cumprod_fast.cuh"
 #include "scan/kinds/forward.cuh"
 
@@ -29,23 +30,39 @@ struct WideProduct {
 
     __device__ WideProduct operator*(const WideProduct& r) const
     {
-        WideProduct all = {times(m, r.m), min(max(e + r.e, -kMost), kMost)};
+        WideProduct all = {m * r.m, min(max(e + r.e, -kMost), kMost)};
         if (fabs(all.m) >= A(2)) all.m *= A(0.5), ++all.e;
+        if (all.m != all.m) all.m = times(m, r.m);  // 0 times infinity is 0
         return all;
     }
 };
 
 // The products of n elements of a thread, from the last one down, given the product before them.
 // Stores them unless `to` is null, and returns the last one.
-template <typename A>
+template <typename A, typename T>
 __device__ __noinline__ WideProduct<A> product_scan(
-    WideProduct<A> all, const A* x, A* to, int n, unsigned segment_heads)
+    WideProduct<A> all, const T* x, int stride, A* to, int n, unsigned segment_heads)
 {
 #pragma unroll 1
     for (int i = n - 1; i >= 0; --i) {
-        all = all * WideProduct<A>::of(x[i]);
+        all = all * WideProduct<A>::of(widen<A>(x[i * stride]));
         if (to) to[i] = all.value();
         if (segment_heads >> i & 1) all = WideProduct<A>::identity();
+    }
+    return all;
+}
+
+// Whether the products of n elements of a thread stay within limits, or are 0 because an element is.
+template <typename A, typename T>
+__device__ __noinline__ bool products_within(A least, A most, const T* x, int stride, int n, unsigned segment_heads)
+{
+    A p = A(1);
+    bool all = true;
+#pragma unroll 1
+    for (int i = n - 1; i >= 0 && all; --i) {
+        const A one = widen<A>(x[i * stride]), next = p * one;
+        all = (fabs(next) >= least && fabs(next) <= most) || (next == A(0) && (one == A(0) || p == A(0)));
+        p = segment_heads >> i & 1 ? A(1) : next;
     }
     return all;
 }
@@ -75,20 +92,24 @@ struct ForwardCumprod : ForwardKind<A, WideProduct<A>> {
         template <typename X, typename Y>
         __device__ Suffix suffix(const X&, const Y& y, unsigned segment_heads)
         {
-            A p = A(1);
-            in_range = true;
+            A p = A(1), least = A(INFINITY), most = A(0);
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
-                const A one = y(i), next = p * one;
-                in_range = in_range && ((fabs(next) >= kLeast && fabs(next) <= kMost) ||
-                                        (next == A(0) && (one == A(0) || p == A(0))));
-                p = SEG && segment_heads & 1u << i ? A(1) : next;
+                p *= y(i);
+                least = fmin(least, fabs(p));
+                most = largest(most, fabs(p));
+                if (SEG && segment_heads & 1u << i) p = A(1);
             }
+            in_range = least >= kLeast && most <= kMost;
+            const unsigned heads = SEG ? segment_heads : 0;
+            if (least == A(0))
+                in_range = y.with_local_copy([=](const auto* x, int stride) {
+                    return products_within<A>(kLeast, kMost, x, stride, I, heads);
+                });
             if (in_range) return Suffix::of(p);
-            A xs[I];
-#pragma unroll
-            for (int i = 0; i < I; ++i) xs[i] = y(i);
-            return product_scan<A>(Suffix::identity(), xs, nullptr, I, SEG ? segment_heads : 0);
+            return y.with_local_copy([=](const auto* x, int stride) {
+                return product_scan<A>(Suffix::identity(), x, stride, nullptr, I, heads);
+            });
         }
 
         template <typename X, typename Y, typename Store>
@@ -96,10 +117,10 @@ struct ForwardCumprod : ForwardKind<A, WideProduct<A>> {
             const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store) const
         {
             if (!in_range || !(after.is_regular() || after.m == A(0))) {
-                A xs[I], products[I];
-#pragma unroll
-                for (int i = 0; i < I; ++i) xs[i] = y(i);
-                product_scan<A>(after, xs, products, I, SEG ? segment_heads : 0);
+                A products[I];
+                y.with_local_copy([&](const auto* x, int stride) {
+                    return product_scan<A>(after, x, stride, products, I, SEG ? segment_heads : 0);
+                });
 #pragma unroll
                 for (int c = I / N - 1; c >= 0; --c) {
                     A some[N];

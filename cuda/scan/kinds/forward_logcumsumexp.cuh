@@ -6,37 +6,49 @@
 #include "scan/kinds/forward.cuh"
 #include "scan/kinds/logcumsumexp.cuh"
 
-// log s. PRECISE: to an ulp; otherwise with an absolute error of 2^-21, for 16-bit results.
-template <bool PRECISE>
-__device__ inline float log_of(float s)
+// from + log s. ROUGH: with an absolute error of about 2^-22, for 16-bit results; otherwise to an
+// ulp of the logarithm.
+template <bool ROUGH>
+__device__ inline float add_log(float from, float s)
 {
-    if constexpr (PRECISE) return logf(s);
+    if constexpr (!ROUGH) return from + logf(s);
     float y;
-    asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(s));
-    return y * 0x1.62e43p-1f;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(s));
+    return fmaf(y, 0x1.62e43p-1f, from);
 }
-template <bool PRECISE>
-__device__ double log_of(double s)
+template <bool ROUGH>
+__device__ double add_log(double from, double s)
 {
-    return log(s);
+    return from + log(s);
+}
+
+// e^{x - base}, given shift = -base log2 e. ROUGH: with a relative error of 2^-23 |x| or so, for
+// 16-bit results.
+template <bool ROUGH, typename A>
+__device__ A exp_from(A x, A base, A shift)
+{
+    if constexpr (!ROUGH) return exp_of(x, base);
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, kLog2e, shift)));
+    return e;
 }
 
 // log(sum of e^x) of a state.
 template <typename A>
 __device__ A log_sum_of(const LogcumsumexpPrefix<A>& sum)
 {
-    return sum.s == A(1) ? sum.m : sum.m + log_of<true>(sum.s);
+    return sum.s == A(1) ? sum.m : add_log<false>(sum.m, sum.s);
 }
 
 // The sums of n elements of a thread, from the last one down, given the sum before them. Stores
 // their logarithms unless `to` is null, and returns the last sum.
-template <typename A>
+template <typename A, typename T>
 __device__ __noinline__ LogcumsumexpPrefix<A> log_sum_scan(
-    LogcumsumexpPrefix<A> all, const A* x, A* to, int n, unsigned segment_heads)
+    LogcumsumexpPrefix<A> all, const T* x, int stride, A* to, int n, unsigned segment_heads)
 {
 #pragma unroll 1
     for (int i = n - 1; i >= 0; --i) {
-        all = Logcumsumexp<A>::step(all, x[i]).h;
+        all = Logcumsumexp<A>::step(all, widen<A>(x[i * stride])).h;
         if (to) to[i] = log_sum_of(all);
         if (segment_heads >> i & 1) all = LogcumsumexpPrefix<A>::identity();
     }
@@ -70,20 +82,19 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogcumsumexpPrefix<A>> {
             anchor = -A(INFINITY);
 #pragma unroll
             for (int i = 0; i < I; ++i) anchor = fmax(anchor, y(i));
-            const A base = anchor == -A(INFINITY) ? A(0) : anchor;
+            const A base = anchor == -A(INFINITY) ? A(0) : anchor, shift = base * -A(kLog2e);
             A s = A(0);
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
-                d[i] = exp_of(y(i), base);
+                d[i] = exp_from<kIs16Bit<Y>>(y(i), base, shift);
                 s += d[i];
                 if (SEG && segment_heads & 1u << i) s = A(0);
             }
             if (anchor == -A(INFINITY) && s == A(0)) return Suffix::identity();
             if (anchor < A(INFINITY) && (!SEG || segment_heads == 0 || s >= kLeast)) return {anchor, s};
-            A xs[I];
-#pragma unroll
-            for (int i = 0; i < I; ++i) xs[i] = y(i);
-            return log_sum_scan<A>(Suffix::identity(), xs, nullptr, I, SEG ? segment_heads : 0);
+            return y.with_local_copy([=](const auto* x, int stride) {
+                return log_sum_scan<A>(Suffix::identity(), x, stride, nullptr, I, SEG ? segment_heads : 0);
+            });
         }
 
         // Whether the first sum above 0 of each row that begins in the thread is accurate; a sum is
@@ -108,11 +119,12 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogcumsumexpPrefix<A>> {
             const A all = fmax(after.m, anchor), scale = Logcumsumexp<A>::ratio(anchor, all);
             A s = after.s * Logcumsumexp<A>::ratio(after.m, all);
             const bool begins = after.m == -A(INFINITY);
-            if (!(all < A(INFINITY) && (begins || s >= kLeast) && is_accurate(begins, scale, y, segment_heads))) {
-                A xs[I], sums[I];
-#pragma unroll
-                for (int i = 0; i < I; ++i) xs[i] = y(i);
-                log_sum_scan<A>(after, xs, sums, I, SEG ? segment_heads : 0);
+            if (!(all < A(INFINITY) && (begins || s >= kLeast) &&
+                  ((!begins && (!SEG || segment_heads == 0)) || is_accurate(begins, scale, y, segment_heads)))) {
+                A sums[I];
+                y.with_local_copy([&](const auto* x, int stride) {
+                    return log_sum_scan<A>(after, x, stride, sums, I, SEG ? segment_heads : 0);
+                });
 #pragma unroll
                 for (int c = I / N - 1; c >= 0; --c) {
                     A some[N];
@@ -128,7 +140,7 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogcumsumexpPrefix<A>> {
 #pragma unroll
                 for (int v = N - 1; v >= 0; --v) {
                     s = fma(d[c * N + v], scale, s);
-                    sums[v] = all + log_of<!kIs16Bit<Y>>(s);
+                    sums[v] = add_log<kIs16Bit<Y>>(all, s);
                     if (SEG && segment_heads & 1u << (c * N + v)) s = A(0);
                 }
                 store(c, sums);

@@ -174,6 +174,7 @@ struct KindDefaults {
     static constexpr bool HAS_BASE = false;  // ThreadScan::base is an x near the beginning of the row
     static constexpr bool LONG_COMBINE = false;  // combine is long code: loops over it are not unrolled
     static constexpr bool SEGMENTED_SUM = false;  // a suffix is a sum that is open or closed: one vote finds segments
+    static constexpr bool IS_FORWARD = false;  // a forward scan (kinds/forward.cuh)
     static constexpr bool STRIPED_ROWS = true;  // of kinds without x: row_resident leaves vectors in striped order
     static constexpr bool STORES_INDICES = false;  // a forward scan that stores indices as well
 

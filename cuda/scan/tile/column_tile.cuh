@@ -178,7 +178,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             if (!prefix_only && walks && owns_column()) before = split_state().prefix_before(t, threadIdx.x);
         }
         const auto of = [](const Vector (&word)[R], int v) {
-            if constexpr (K::IS_FAST)
+            if constexpr (K::IS_FAST || K::IS_FORWARD)
                 return Elements<A, T, W, R, true>{word, v};
             else
                 return [&word, v](int r) { return word[r].template value<A>(v); };

@@ -321,6 +321,7 @@ struct RowTile {
         Vector ys[U];
         Suffix suffix[U];
         ThreadScan thread;
+        thread.begin(args);
         if (y.repeats())
             y.repeat(ys, K::template pad_y<T>(args));
         else

@@ -6,6 +6,7 @@ import (
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
 	"github.com/sternway/sternway/core/internal/ops/scan/host"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -35,13 +36,13 @@ type Scan struct {
 
 // ForwardFamily is the table of the cumulative operations themselves.
 var ForwardFamily = ops.Register(&ops.Family{
-	Name: "scan", Category: "scan", Image: "scan",
+	Name: "scan", Category: "scan", Image: "scan_forward",
 	Kinds: []ops.KindRow{
-		{Name: "cumsum", Kernels: forwardKernels},
-		{Name: "cumprod", Kernels: forwardKernels},
-		{Name: "cummax", Kernels: forwardKernels, Code: "cumextremum"},
-		{Name: "cummin", Kernels: forwardKernels, Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: forwardKernels},
+		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels(), Image: "scan"}, // the kernels of its gradient
+		{Name: "cumprod", Kernels: gpu.ForwardCumprod.Kernels()},
+		{Name: "cummax", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
+		{Name: "cummin", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
+		{Name: "logcumsumexp", Kernels: gpu.ForwardLogcumsumexp.Kernels()},
 	},
 	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[Scan],
 })
@@ -74,7 +75,7 @@ func (d Scan) Problem() (*ops.Problem, error) {
 	}
 	p.Compile = func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 		if cuda {
-			return compileForwardCUDA(d.Kind, p, onHost, numSMs, preference)
+			return compileCUDA(d.Kind, p, onHost, numSMs, preference)
 		}
 		kernel, err := hostKernel(onHost, preference)
 		if err != nil {

@@ -109,7 +109,7 @@ var rowPackedVectors = perKind[int64]{
 var (
 	rowResidentVectors = perKind[int64]{
 		Cumsum: {4, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 4, 4}, Indices: {4, 4, 4},
-		ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {4, 8, 8}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {2, 4, 4},
+		ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {4, 8, 4}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {2, 4, 4},
 	}
 	rowTiledVectors = perKind[int64]{
 		Cumsum: {4, 4, 4}, Cumprod: {2, 2, 2}, Cumextremum: {2, 2, 2}, Logcumsumexp: {1, 2, 2}, Indices: {2, 2, 2},
@@ -152,10 +152,10 @@ var columnPipelinedItems = perKind[struct{ columns, rowsPerWarp int64 }]{
 	Cumextremum:  {{64, 16}, {64, 8}, {32, 8}},
 	Logcumsumexp: {{64, 16}, {32, 16}, {32, 8}},
 
-	ForwardCumprod:      {{64, 8}, {64, 8}, {32, 8}},
-	ForwardCumextremum:  {{64, 8}, {64, 8}, {32, 8}},
-	ForwardIndices:      {{64, 8}, {32, 16}, {32, 8}},
-	ForwardLogcumsumexp: {{64, 8}, {64, 8}, {32, 8}},
+	ForwardCumprod:      {{64, 16}, {64, 8}, {32, 8}},
+	ForwardCumextremum:  {{64, 16}, {64, 8}, {32, 8}},
+	ForwardIndices:      {{64, 16}, {32, 16}, {32, 8}},
+	ForwardLogcumsumexp: {{64, 16}, {32, 16}, {32, 8}},
 }
 
 // RowPipelinedLimits are the limits of row_pipelined.
