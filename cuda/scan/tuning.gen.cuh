@@ -117,7 +117,7 @@ struct ForwardCumprodTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
-    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr bool COOPERATIVE_ROWS[] = {true, true, true};
     static constexpr int COLUMN_TILED_COLUMNS[] = {4, 2, 1};
@@ -143,7 +143,7 @@ struct ForwardIndicesTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
-    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr bool COOPERATIVE_ROWS[] = {true, true, true};
     static constexpr int COLUMN_TILED_COLUMNS[] = {2, 1, 1};
@@ -156,7 +156,7 @@ struct ForwardLogcumsumexpTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_RESIDENT_VECTORS[] = {2, 4, 4};
     static constexpr int ROW_TILED_VECTORS[] = {2, 4, 4};
-    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 4};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr bool COOPERATIVE_ROWS[] = {true, true, true};
     static constexpr int COLUMN_TILED_COLUMNS[] = {2, 2, 1};

@@ -301,14 +301,9 @@ struct PipelinedPanel : AsyncPipeline<PipelinedPanel<K, T>, K> {
             if constexpr (K::IS_FAST) rejections |= thread[v].rejections;
         }
         const int left = has(0) ? rows - warp * R : 0;
-        if constexpr (K::STORES_INDICES) {
-#pragma unroll
-            for (int v = 0; v < W; ++v)
-                if (has(v)) {
-                    store_column_indices(
-                        args, thread[v], min(max(left, 0), R), indices + t * ROWS * args.x.step + v * args.x.stride[0]);
-                }
-        }
+        if constexpr (K::STORES_INDICES)
+            store_column_indices<W>(
+                args, thread, columns_present - lane * W, min(max(left, 0), R), indices + t * ROWS * args.x.step);
         T* q = dx + t * ROWS * args.dx.step;
         if (left >= R) {
 #pragma unroll

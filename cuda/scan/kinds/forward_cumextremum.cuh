@@ -14,8 +14,8 @@ struct Winner {
     static __device__ Winner identity() { return {-A(INFINITY)}; }
 };
 
-// The winner with its rank among equal elements: the one of the highest rank wins. 0 if there are
-// no elements.
+// The winner with its rank among equal elements: the one of the highest rank wins. The rank is at
+// least 1, or less if there are no elements.
 template <typename A>
 struct RankedWinner {
     A value;
@@ -77,8 +77,8 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
             A best;
             bool none;  // there is no element yet
 
-            // Takes an element, and returns whether it wins. SIMPLE: it exists, and the last of equal
-            // elements wins.
+            // Takes an element, and returns whether it wins. SIMPLE: the last of equal elements wins, so
+            // that any element wins over those that do not exist, which are passed before it.
             template <bool SIMPLE>
             __device__ bool take(const ThreadScan& scan, A one, int i, int count)
             {
@@ -114,8 +114,8 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
             }
         }
 
-        // Whether every element exists and the last of equal elements wins; and how many exist.
-        __device__ bool is_simple() const { return !INDEXED || (last_wins && end - position >= I); }
+        __device__ bool is_simple() const { return !INDEXED || last_wins; }
+        // How many elements of the thread exist.
         __device__ int count() const { return INDEXED ? static_cast<int>(min(end - position, i64(I))) : I; }
 
         template <typename X, typename Y>
@@ -142,7 +142,7 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         {
             Running running = {after.value, false};
             if constexpr (INDEXED) {
-                running.none = after.rank() == 0;
+                running.none = after.rank() <= 0;
                 entering = position_of(after.rank());
                 records = 0;
             }

@@ -251,9 +251,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             this->store(ys, tile, n);
             if constexpr (K::STORES_INDICES) {
                 i64* to = Base::template first<i64>(args.x, offsets.x, tile);
-#pragma unroll
-                for (int v = 0; v < W; ++v)
-                    if (has(v)) store_column_indices(args, thread[v], n, to + v * args.x.stride[0]);
+                store_column_indices<W>(args, thread, this->columns_present - x * W, n, to);
             }
         }
         if (!ONE && !panel_in_warp() && owns_suffix_column())

@@ -26,14 +26,29 @@ __device__ void for_each_winner(const ThreadScan& thread, i64 first, const Store
     }
 }
 
-// Stores the indices of `count` rows of a column of a thread, the first of them at `position`.
-template <typename ThreadScan>
-__device__ void store_column_indices(const ScanArgs& args, const ThreadScan& thread, int count, i64* to)
+// Stores the indices of `count` rows of W adjacent columns of a thread, the first `columns` of which
+// exist; in one access a row where the layout allows it.
+template <int W, typename ThreadScan>
+__device__ void store_column_indices(
+    const ScanArgs& args, const ThreadScan (&thread)[W], int columns, int count, i64* to)
 {
+    const i64 apart = args.x.stride[0];
+    const bool is_wide = W == 2 && columns == W && apart == 1 && args.x.step % 2 == 0 && aligned<16>(to);
 #pragma unroll 4
     for (int r = 0; r < count; ++r, to += args.x.step) {
-        const unsigned winners = thread.records >> r;
-        *to = index_of_position(
-            args, winners ? thread.position + r + __ffs(static_cast<int>(winners)) - 1 : thread.entering);
+        i64 index[W];
+#pragma unroll
+        for (int v = 0; v < W; ++v) {
+            const unsigned winners = thread[v].records >> r;
+            index[v] = index_of_position(
+                args, winners ? thread[v].position + r + __ffs(static_cast<int>(winners)) - 1 : thread[v].entering);
+        }
+        if (is_wide) {
+            *reinterpret_cast<longlong2*>(to) = make_longlong2(index[0], index[W - 1]);
+        } else {
+#pragma unroll
+            for (int v = 0; v < W; ++v)
+                if (v < columns) to[v * apart] = index[v];
+        }
     }
 }

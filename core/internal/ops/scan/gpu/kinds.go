@@ -63,7 +63,7 @@ var kindTraits = [numKinds]traits{
 	Logcumsumexp: {kernels: FastPathKernels, hasPrefix: true, hasFastPath: true, tileOperands: 2, states: [2]stateSizes{{8, 8}, {16, 16}}},
 	Indices:      {kernels: IndexKernels, hasIndices: true, states: [2]stateSizes{{0, 8}, {0, 16}}},
 
-	ForwardCumprod:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}},
+	ForwardCumprod:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
 	ForwardCumextremum:  {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 4}, {0, 8}}},
 	ForwardIndices:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
 	ForwardLogcumsumexp: {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}},

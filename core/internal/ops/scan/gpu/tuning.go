@@ -141,7 +141,7 @@ var columnTiledItems = perKind[ThreadTile]{
 // rowPipelinedVectors is the number of vectors of a thread of row_pipelined.
 var rowPipelinedVectors = perKind[int64]{
 	Cumsum: {8, 8, 8}, Cumprod: {4, 4, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {4, 4, 4},
-	ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {8, 8, 8}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {4, 4, 4},
+	ForwardCumprod: {4, 8, 8}, ForwardCumextremum: {8, 8, 8}, ForwardIndices: {4, 8, 8}, ForwardLogcumsumexp: {4, 8, 4},
 }
 
 // columnPipelinedItems are the columns of a panel and the rows of a warp in a tile of
@@ -183,6 +183,10 @@ var cooperativeRows = perKind[bool]{
 	Cumsum: {true, true, true}, Cumprod: {true, true, false}, Cumextremum: {true, true, true}, Logcumsumexp: {false, true, false},
 	ForwardCumprod: {true, true, true}, ForwardCumextremum: {true, true, true}, ForwardIndices: {true, true, true}, ForwardLogcumsumexp: {true, true, true},
 }
+
+// pipelinesManyRows marks kinds that compute so much that row_pipelined is faster than row_tiled
+// also where many rows are read once (1024 rows of 65536 on an H200).
+var pipelinesManyRows = [numKinds]bool{ForwardCumprod: true, ForwardLogcumsumexp: true}
 
 // maxCachedBytes is the size of an operand up to which column_tiled is fastest for panels that fit
 // one CTA, as the level-2 cache holds the operands [bytes].
