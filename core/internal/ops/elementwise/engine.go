@@ -277,8 +277,8 @@ func (m *mapReduce) Geometry() string {
 	return text
 }
 
-// InPlace allows an output to be dy if it is the only output and not a sum: each element is read
-// before it is written.
+// InPlace allows an output to be the first input if it is the only output and not a sum: each
+// element is read before it is written.
 func (m *mapReduce) InPlace(args []tensor.Tensor, o int) bool {
 	for i := m.op.inputs; i < len(args); i++ {
 		if args[i].Given() && i != o {
