@@ -187,8 +187,8 @@ func dequantizeForwardDefinition() *definition {
 	}
 }
 
-// levelsOf are the functions that clamp a level to the bounds, and that round and clamp a zero point
-// which is floating.
+// levelsOf returns two functions: clip clamps a level to the bounds; whole rounds and clamps a zero
+// point if it is floating.
 func levelsOf(low, high float64, floatingZero bool) (clip, whole func(float64) float64) {
 	clip = func(t float64) float64 { return math.Max(low, math.Min(t, high)) }
 	whole = func(zero float64) float64 {

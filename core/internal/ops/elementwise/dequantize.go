@@ -15,8 +15,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// DequantizePerTokenBackward is the gradient of DequantizePerToken, x = (q - zero_point[n]) scale[n]
-// with a scale for each token n, that is, for each index of the leading dimensions of Shape:
+// DequantizePerTokenBackward is the gradient of DequantizePerToken, x = (q - zero_point[n])
+// scale[n], where a token n is an index of the leading dimensions of Shape:
 //
 //	dx = dy scale[n]
 //	dscale[n] = sum_d dy (q - zero_point[n])
@@ -131,8 +131,8 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	return p, nil
 }
 
-// tokenProblem builds the problems of quantization, forward and backward: a row of Shape per token, and operands with
-// one number per token.
+// tokenProblem builds the problems of quantization, forward and backward: a row of Shape per token,
+// and operands with one number per token.
 type tokenProblem struct {
 	family     *ops.Family
 	shape      []int64

@@ -11,8 +11,8 @@ void sw_fake_quantize_f64(double *dx, double *dscale, double *dzero_point, const
                           const double *scale, const double *zero_point, long run, double low, double high, long n);
 
 /* Blocks of DequantizePerToken and FakeQuantizePerToken. scale and zero_point have one number per
-   run; a fake quantization gets zero_point rounded and clamped. y may be x. All arithmetic is in the
-   type of the operands. */
+   run; a fake quantization gets zero_point rounded and clamped. y may be x. All arithmetic is in
+   the type of the operands. */
 void sw_dequantize_forward_f32(float *y, const float *q, const float *scale, const float *zero_point, long run, long n);
 void sw_dequantize_forward_f64(double *y, const double *q, const double *scale, const double *zero_point, long run,
                                long n);

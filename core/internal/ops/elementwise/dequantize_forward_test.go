@@ -79,8 +79,8 @@ func TestForwardValues(t *testing.T) {
 	})
 }
 
-// A quotient is rounded as division rounds it, and then to an integer, ties to even: a scale that is
-// no power of two decides many ties by that rounding.
+// A quotient is rounded as division rounds it, and then to an integer, ties to even. With a scale
+// that is no power of two, the first rounding decides many ties.
 func TestFakeQuantizeRoundsTheQuotient(t *testing.T) {
 	const n = 4096
 	x, y := make([]float32, n), make([]float32, n)

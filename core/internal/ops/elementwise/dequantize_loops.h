@@ -1,4 +1,5 @@
-/* The loops of dequantize and fake quantize. dequantize.c includes this header once per vector width. */
+/* The loops of dequantize and fake quantize. dequantize.c includes this header once per vector
+   width. */
 
 #include "tree_loops.h"
 

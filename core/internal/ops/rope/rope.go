@@ -72,7 +72,8 @@ func (d RopeBackward) Family() string { return backward.Name }
 // maxHeadDim bounds the memory for the frequencies of a plan.
 const maxHeadDim = 1 << 20
 
-// Indices of the inputs: x or dy, and x_k or dy_k. Outputs are indexed from the end of the operands.
+// Indices of the inputs: X is x or dy, xK is x_k or dy_k. Outputs are indexed from the end of the
+// operands.
 const (
 	X = iota
 	Positions
