@@ -47,7 +47,7 @@ def cases(device: str, progress: Progress) -> Iterator[Row]:
         for dtype in FORMATS:
             progress.step(f"{case.op} {case.name} {dtype}")
             problem = Problem(case, TorchSource(device), SHAPE, dtype)
-            results, theirs, truths = problem.run(), problem.backward(case.torch)(), problem.truths()
+            results, theirs, truths = problem.run(), problem.by_torch()(), problem.truths()
             numbers = [
                 max(measure(found[name], truth) for name, truth in truths.items())
                 for measure in (error, lambda out, truth: norm(out, truth.value))

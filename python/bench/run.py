@@ -94,7 +94,7 @@ def measure(case: Case, shape: Shape, dtype: str, device: str) -> Row:
     problems = [problem, *(Problem(case, TorchSource(device, seed), shape, dtype) for seed in range(1, count))]
     contestants: dict[str, list[Call]] = {
         "ours": [functools.partial(p.plan.run, **p.operands()) for p in problems],
-        "torch": [p.backward(case.torch) for p in problems],
+        "torch": [p.by_torch() for p in problems],
         **timing.copies(moved, count, device),
     }
     if device == "cpu":
@@ -123,7 +123,7 @@ def check(problem: Problem) -> tuple[float, float]:
     Raises:
         WrongResultError: an error above torch's own and above the roundings that are allowed.
     """
-    results, theirs = problem.run(), problem.backward(problem.case.torch)()
+    results, theirs = problem.run(), problem.by_torch()()
     worst = (0.0, 0.0)
     for name, truth in problem.truths().items():
         ours, rival, allowed = error(results[name], truth), error(theirs[name], truth), problem.allowed(name, truth)

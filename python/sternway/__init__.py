@@ -14,9 +14,15 @@ from ._unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
 from .dequantize import (
     DequantizePerTokenBackwardDescriptor,
     DequantizePerTokenBackwardPlan,
+    DequantizePerTokenDescriptor,
+    DequantizePerTokenPlan,
     FakeQuantizePerTokenBackwardDescriptor,
     FakeQuantizePerTokenBackwardPlan,
+    FakeQuantizePerTokenDescriptor,
+    FakeQuantizePerTokenPlan,
+    dequantize_per_token,
     dequantize_per_token_backward,
+    fake_quantize_per_token,
     fake_quantize_per_token_backward,
 )
 from .embedding_bag import (
@@ -35,7 +41,7 @@ from .errors import (
     WorkspaceTooSmallError,
 )
 from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
-from .rope import RopeBackwardDescriptor, RopeBackwardPlan, rope_backward
+from .rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan, rope, rope_backward
 from .scan import (
     ScanBackwardDescriptor,
     ScanBackwardPlan,
@@ -50,12 +56,16 @@ __all__ = [
     "BufferTooSmallError",
     "DequantizePerTokenBackwardDescriptor",
     "DequantizePerTokenBackwardPlan",
+    "DequantizePerTokenDescriptor",
+    "DequantizePerTokenPlan",
     "DeviceError",
     "EmbeddingBagBackwardDescriptor",
     "EmbeddingBagBackwardPlan",
     "Error",
     "FakeQuantizePerTokenBackwardDescriptor",
     "FakeQuantizePerTokenBackwardPlan",
+    "FakeQuantizePerTokenDescriptor",
+    "FakeQuantizePerTokenPlan",
     "InvalidProblemError",
     "KernelSku",
     "LerpBackwardDescriptor",
@@ -65,6 +75,8 @@ __all__ = [
     "PrecisionGuarantee",
     "RopeBackwardDescriptor",
     "RopeBackwardPlan",
+    "RopeDescriptor",
+    "RopePlan",
     "ScanBackwardDescriptor",
     "ScanBackwardPlan",
     "UniqueRowsDescriptor",
@@ -76,14 +88,17 @@ __all__ = [
     "cummin_backward",
     "cumprod_backward",
     "cumsum_backward",
+    "dequantize_per_token",
     "dequantize_per_token_backward",
     "embedding_bag_backward",
     "embedding_bag_per_sample_weights_backward",
+    "fake_quantize_per_token",
     "fake_quantize_per_token_backward",
     "get_num_threads",
     "info",
     "lerp_backward",
     "logcumsumexp_backward",
+    "rope",
     "rope_backward",
     "set_num_threads",
     "unique_rows",

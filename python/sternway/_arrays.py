@@ -160,7 +160,7 @@ class Producer(Protocol):
     """Allocation of new arrays by the library of an operand."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array: ...
-    def empty_like(self, x: Array) -> Array: ...
+    def empty_like(self, x: Array, dtype: str | None = None) -> Array: ...
     def multiples(self, count: int, of: int, device: str) -> Array: ...
 
 
@@ -171,8 +171,8 @@ class _Torch:
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=device)
 
-    def empty_like(self, x: Array) -> Array:
-        return self.torch.empty_like(x)
+    def empty_like(self, x: Array, dtype: str | None = None) -> Array:
+        return self.torch.empty_like(x) if dtype is None else self.torch.empty_like(x, dtype=getattr(self.torch, dtype))
 
     def multiples(self, count: int, of: int, device: str) -> Array:
         """``[0, of, 2 * of, ...]`` with `count` elements, int64."""
@@ -185,17 +185,25 @@ class _NumPyLike:
     def __init__(self, module: Any) -> None:
         self.module = module
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
-        if dtype == "bfloat16":
-            types = sys.modules.get("ml_dtypes")
-            if types is None:
-                hint = "import ml_dtypes, or give an output"
-                raise errors.make("unsupported", "sternway", "out", "given, as NumPy alone has no bfloat16", "nothing", hint)
-            return self.module.empty(shape, dtype=types.bfloat16)
-        return self.module.empty(shape, dtype=dtype)
+    def _dtype(self, dtype: str) -> Any:
+        """A dtype by name.
 
-    def empty_like(self, x: Array) -> Array:
-        return self.module.empty_like(x)
+        Raises:
+            UnsupportedError: it is bfloat16, and ml_dtypes is not imported.
+        """
+        if dtype != "bfloat16":
+            return dtype
+        types = sys.modules.get("ml_dtypes")
+        if types is None:
+            hint = "import ml_dtypes, or give an output"
+            raise errors.make("unsupported", "sternway", "out", "given, as NumPy alone has no bfloat16", "nothing", hint)
+        return types.bfloat16
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
+        return self.module.empty(shape, dtype=self._dtype(dtype))
+
+    def empty_like(self, x: Array, dtype: str | None = None) -> Array:
+        return self.module.empty_like(x) if dtype is None else self.module.empty_like(x, dtype=self._dtype(dtype))
 
     def multiples(self, count: int, of: int, device: str) -> Array:
         """``[0, of, 2 * of, ...]`` with `count` elements, int64."""
@@ -209,14 +217,22 @@ class _ArrayAPI:
         self.module, self.device = x.__array_namespace__(), x.device
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str) -> Array:
+        return self.module.empty(shape, dtype=self._dtype(dtype), device=self.device)
+
+    def empty_like(self, x: Array, dtype: str | None = None) -> Array:
+        return self.module.empty_like(x) if dtype is None else self.module.empty_like(x, dtype=self._dtype(dtype))
+
+    def _dtype(self, dtype: str) -> Any:
+        """A dtype by name.
+
+        Raises:
+            UnsupportedError: the library has none of this name.
+        """
         known = getattr(self.module, dtype, None)
         if known is None:
             got = f"nothing, and {self.module.__name__} has no {dtype}"
             raise errors.make("unsupported", "sternway", "out", "given", got)
-        return self.module.empty(shape, dtype=known, device=self.device)
-
-    def empty_like(self, x: Array) -> Array:
-        return self.module.empty_like(x)
+        return known
 
     def multiples(self, count: int, of: int, device: str) -> Array:
         """``[0, of, 2 * of, ...]`` with `count` elements, int64."""

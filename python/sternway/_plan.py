@@ -260,7 +260,7 @@ class Plan(Generic[D]):
 def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | None]], out: Any) -> dict[str, Array]:
     """The outputs of a function by name: the arrays that the caller gave, or new ones of dy's library.
 
-    rows: name, an array that the output is like, or a shape, and for a shape the dtype (None: dy's).
+    rows: name, an array that the output is like, or a shape, and a dtype (None: that of the array, or for a shape dy's).
     """
     if out is not None:
         return _given(plan.sku.op, [name for name, _, _ in rows], out)
@@ -268,7 +268,7 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
     try:
         for name, like, dtype in rows:
             if type(like) is kind and kind is not Lent:
-                new[name] = library.empty_like(like)
+                new[name] = library.empty_like(like, dtype)
             elif isinstance(like, tuple):
                 new[name] = library.empty(like, dtype or plan.sku.element, plan.device)
             else:  # of another library
@@ -276,7 +276,7 @@ def outputs(plan: Plan[Any], dy: Array, rows: Sequence[tuple[str, Any, str | Non
                     raise errors.make(
                         "invalid_problem", plan.sku.op, name, f"like an operand on {plan.device}", device_of(like)
                     )
-                new[name] = library.empty(tuple(like.shape), dtype_name(like.dtype), plan.device)
+                new[name] = library.empty(tuple(like.shape), dtype or dtype_name(like.dtype), plan.device)
     except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         checked = like is dy or isinstance(like, tuple)  # by select; the shape of another operand the plan may refuse yet
         text = errors.reason(error)  # "Stride calculation overflowed" and the like, of torch, are no lack of memory

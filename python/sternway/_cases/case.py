@@ -61,7 +61,10 @@ def summed(terms: Array, like: Array, size: Array | None = None) -> Truth:
 
 @dataclass(frozen=True)
 class Output:
-    """A gradient: the name of its input, whose shape and floating dtype it has, and its value by definition."""
+    """A result: the name of the input whose shape and floating dtype it has, and its value by definition.
+
+    A gradient has those of the input that it is the gradient of.
+    """
 
     of: str
     truth: Callable[[Values], Truth]
@@ -79,7 +82,7 @@ class Case:
         describe: the descriptor of a problem.
         reads: the operands that a run reads; every array where empty.
         outputs: the operands that it writes.
-        torch: the forward in operations of torch, which autograd differentiates.
+        torch: the forward in operations of torch, which autograd differentiates for the plan of a backward.
         rival: that in words.
         drop_in: the forward of ``sternway.torch``, where there is one.
         cpu, cuda: the shapes that the benchmark measures there.
@@ -104,6 +107,11 @@ class Case:
     def op(self) -> str:
         """The name of the function, ``lerp_backward``."""
         return self.plan.descriptor_type.family
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether the plan computes the operation itself, and no gradient."""
+        return not self.op.endswith("_backward")
 
 
 class Problem:
@@ -145,6 +153,19 @@ class Problem:
         operands = self.operands()
         self.plan.run(**operands)
         return {name: operands[name] for name in self.case.outputs}
+
+    def by_torch(self) -> Callable[[], dict[str, Any]]:
+        """torch's way to all outputs, which can be called any number of times: the case's forward, or its backward."""
+        if not self.case.is_forward:
+            return self.backward(self.case.torch)
+        import torch
+
+        @torch.no_grad()
+        def forward() -> dict[str, Any]:
+            results = self.case.torch(self.values)
+            return dict(zip(self.case.outputs, results if isinstance(results, tuple) else (results,), strict=False))
+
+        return forward
 
     def backward(self, forward: Callable[[Values], Any], names: Iterable[str] = ()) -> Callable[[], dict[str, Any]]:
         """The backward of a torch forward, which can be called any number of times.

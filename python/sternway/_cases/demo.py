@@ -43,10 +43,10 @@ def one(table: Table, problem: Problem) -> float:
     """Run and time one case, print its row, and return how much longer torch takes."""
     from ..bench.timing import measure
 
-    case, operands, backward = problem.case, problem.operands(), problem.backward(problem.case.torch)
-    truths, ours, theirs = problem.truths(), problem.run(), backward()
+    case, operands, torch = problem.case, problem.operands(), problem.by_torch()
+    truths, ours, theirs = problem.truths(), problem.run(), torch()
     errors = (max(error(results[name], truth) for name, truth in truths.items()) for results in (ours, theirs))
-    time, _ = measure({"ours": [lambda: problem.plan.run(**operands)], "torch": [backward]}, problem.source.device)
+    time, _ = measure({"ours": [lambda: problem.plan.run(**operands)], "torch": [torch]}, problem.source.device)
     seconds = [time["ours"].median, time["torch"].median]
     ratio = seconds[1] / seconds[0]
     said = (*(f"{ulps:.3g}" for ulps in errors), *map(time_text, seconds), f"{ratio:.1f}x")
