@@ -142,7 +142,10 @@ type tokenProblem struct {
 
 func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType) (*tokenProblem, error) {
 	t := &tokenProblem{f, shape, element, element}
-	scales := []tensor.DType{element, tensor.Float32}
+	scales := []tensor.DType{element}
+	if element != tensor.Float32 {
+		scales = append(scales, tensor.Float32)
+	}
 	if scaleDType != nil {
 		t.scaleDType = *scaleDType
 	}
