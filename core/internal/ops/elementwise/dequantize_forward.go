@@ -4,6 +4,8 @@ package elementwise
 import "C"
 
 import (
+	"unsafe"
+
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -61,12 +63,14 @@ var (
 		Kernels:  []kernelSet{{"dequantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4},
 		f32:      dequantizeBody[float32], f64: dequantizeBody[float64],
+		dense32: dequantizeDense[float32], dense64: dequantizeDense[float64],
 	}
 	FakeQuantizeForwardOp = Op{
 		inputs: 3, outputs: 1, denseInputs: 1, perToken: true,
 		Kernels:  []kernelSet{{"fake_quantize_per_token", []int{0, 1, 2}, []int{3}, unroll{8, 0, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4},
 		f32:      fakeQuantizeForwardBody[float32], f64: fakeQuantizeForwardBody[float64],
+		dense32: fakeQuantizeDense[float32], dense64: fakeQuantizeDense[float64],
 		scalars: fakeQuantizeScalars(2),
 	}
 )
@@ -139,4 +143,23 @@ func fakeQuantizeForwardBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]
 		f := func(values []A) *C.double { return deqDoubles(any(values).([]float64)) }
 		C.sw_fake_quantize_forward_f64(deqDoubles(y), f(x), f(scale), f(zero), run, C.double(low), C.double(high), n)
 	}
+}
+
+func dequantizeDense[A cpu.Accumulator](_ *[4]float64, block *denseBlock, in [][]A) {
+	scale, zero := in[1], in[2]
+	if zero == nil {
+		zero = make([]A, len(scale))
+	}
+	C.sw_dequantize_dense(block.c(), unsafe.Pointer(&scale[0]), unsafe.Pointer(&zero[0]))
+}
+
+func fakeQuantizeDense[A cpu.Accumulator](scalar *[4]float64, block *denseBlock, in [][]A) {
+	scale := in[1]
+	zero, low, high := fakeQuantizeLevels(scalar, in[2], len(scale))
+	C.sw_fake_quantize_dense(block.c(), unsafe.Pointer(&scale[0]), unsafe.Pointer(&zero[0]), C.double(low), C.double(high))
+}
+
+func (b *denseBlock) c() C.sw_dense_block {
+	return C.sw_dense_block{in: C.uintptr_t(b.in), out: C.uintptr_t(b.out), run: C.long(b.run), n: C.long(b.n),
+		in_dtype: C.long(b.inDType.Row()), out_dtype: C.long(b.outDType.Row())}
 }

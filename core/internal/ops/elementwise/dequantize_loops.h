@@ -152,6 +152,10 @@ FAKE_QUANTIZE(f32, float)
 FAKE_QUANTIZE(f64, double)
 #undef FAKE_QUANTIZE
 
+TARGET static void AT(double_of_float)(double *restrict out, const float *restrict in, long n) {
+  for (long i = 0; i < n; i++) out[i] = in[i];
+}
+
 /* The forwards. Every level times a scale of 0 is 0, so that a divisor of 1, which keeps levels
    finite, stands in for that scale. A NaN is clamped to itself. */
 #define FORWARD(suffix, type, round) \
