@@ -106,10 +106,13 @@ func ParseDescriptor(text string) (Descriptor, error) { return ops.ParseDescript
 
 // The descriptors. Each documents its formula, operands and shapes.
 type (
+	DequantizePerToken           = elementwise.DequantizePerToken
 	DequantizePerTokenBackward   = elementwise.DequantizePerTokenBackward
 	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
+	FakeQuantizePerToken         = elementwise.FakeQuantizePerToken
 	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward
 	LerpBackward                 = elementwise.LerpBackward
+	Rope                         = rope.Rope
 	RopeBackward                 = rope.RopeBackward
 	Scan                         = scan.Scan
 	ScanBackward                 = scan.ScanBackward

@@ -37,6 +37,10 @@ func (r *refusals) runs() {
 	faked := coretest.Trial{Reason: "fake quantise", Descriptor: fake, DTypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
 	turned := coretest.Trial{Reason: "rope", Descriptor: rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: coretest.Given(int64(3))},
 		Values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
+	dequantised := coretest.Trial{Reason: "dequantise forward", Descriptor: elementwise.DequantizePerToken{Shape: shape, QDType: tensor.Int8}}
+	level := coretest.Trial{Reason: "fake quantise forward", Descriptor: elementwise.FakeQuantizePerToken{Shape: shape, QuantMin: -8, QuantMax: 7}}
+	ahead := coretest.Trial{Reason: "rope forward", Descriptor: rope.Rope{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
+		Values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
 	chosen := func(index float64) coretest.Trial {
 		values := map[string]func(*rand.Rand) float64{"indices": func(*rand.Rand) float64 { return index }}
 		return coretest.Trial{Reason: "cummax", Descriptor: scan.ScanBackward{Kind: "cummax", Shape: shape, Dim: -1}, Without: []string{"x"}, Values: values}
@@ -106,6 +110,18 @@ func (r *refusals) runs() {
 		{turned, "a negative position in a table", errs.InvalidProblem, func(a core.Args) { a["positions"] = tensor.Of([]int32{0, 1, 2, 3, 0, -1, 0, 0}, 2, 4) }},
 		{turned, "dx in the memory of dy_k", errs.InvalidProblem, func(a core.Args) { a["dx"] = a["dy_k"] }},
 		{turned, "expanded dx", errs.InvalidProblem, edit("dx", func(t *tensor.Tensor) { t.Strides[1] = 0 })},
+
+		{dequantised, "no q", errs.InvalidProblem, without("q")},
+		{dequantised, "no y", errs.InvalidProblem, without("y")},
+		{dequantised, "uint8 in place of int8", errs.InvalidProblem, edit("q", func(t *tensor.Tensor) { t.DType = tensor.Uint8 })},
+		{dequantised, "y in the memory of q", errs.InvalidProblem, func(a core.Args) { a["y"] = within(a["y"], a["q"]) }},
+		{level, "no scale", errs.InvalidProblem, without("scale")},
+		{level, "shape of a value per token", errs.InvalidProblem, edit("scale", func(t *tensor.Tensor) { t.Shape[1] = 3 })},
+		{level, "y one element after x", errs.InvalidProblem, func(a core.Args) { a["y"] = shift(a["x"], 1) }},
+		{ahead, "no x", errs.InvalidProblem, without("x")},
+		{ahead, "cos without sin", errs.InvalidProblem, without("sin")},
+		{ahead, "a position behind the tables", errs.InvalidProblem, func(a core.Args) { a["positions"] = tensor.Of([]int64{0, 1, 2, 7, 0, 0, 0, 0}, 2, 4) }},
+		{ahead, "shape of y", errs.InvalidProblem, edit("y", func(t *tensor.Tensor) { t.Shape[1] = 2 })},
 
 		{lerp, "dtype", errs.InvalidProblem, edit("b", func(t *tensor.Tensor) { t.DType = tensor.Float64 })},
 		{lerp, "a dtype that nobody knows", errs.InvalidProblem, edit("b", func(t *tensor.Tensor) { t.DType = tensor.DType{Code: 99, Bits: 3, Lanes: 2} })},

@@ -113,10 +113,13 @@ func (r *refusals) problems() {
 		{"scale_dtype", elementwise.DequantizePerTokenBackward{Shape: shape, DType: tensor.Float64, QDType: tensor.Int8, ScaleDType: &half}, errs.Unsupported},
 		{"rank 9", elementwise.DequantizePerTokenBackward{Shape: make([]int64, 9), DType: tensor.Float32, QDType: tensor.Int8}, errs.Unsupported},
 		{"dtype", elementwise.FakeQuantizePerTokenBackward{Shape: shape, DType: tensor.Uint8, QuantMax: 1}, errs.Unsupported},
+		{"qdtype", elementwise.DequantizePerToken{Shape: shape, DType: tensor.Float32, QDType: tensor.Int32}, errs.Unsupported},
+		{"dtype", elementwise.DequantizePerToken{Shape: shape, DType: tensor.Int8, QDType: tensor.Int8}, errs.Unsupported},
+		{"rank 9", elementwise.FakeQuantizePerToken{Shape: make([]int64, 9), DType: tensor.Float32, QuantMax: 1}, errs.Unsupported},
 		{"pairing", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, Pairing: "thirds"}, errs.Unsupported},
 		{"angle", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, Angle: "degrees"}, errs.Unsupported},
 		{"layout", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, Layout: "sbhd"}, errs.Unsupported},
-		{"direction", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, Direction: "sideways"}, errs.Unsupported},
+		{"pairing of the forward", rope.Rope{HeadDim: 4, DType: tensor.Float32, Pairing: "thirds"}, errs.Unsupported},
 		{"negative extent", rope.RopeBackward{BatchSize: -1, HeadDim: 4, DType: tensor.Float32}, errs.InvalidProblem},
 		{"negative heads", rope.RopeBackward{HeadDim: 4, DType: tensor.Float32, NumKeyHeads: coretest.Given(int64(-1))}, errs.InvalidProblem},
 		{"odd head_dim", rope.RopeBackward{HeadDim: 5, DType: tensor.Float32}, errs.InvalidProblem},
@@ -156,6 +159,7 @@ func (r *refusals) problems() {
 		{"padding_idx", embedding.UniqueRows{NumRows: 3, Total: 5, IndexDType: tensor.Int32, PaddingIdx: coretest.Given(int64(3))}, errs.InvalidProblem},
 		{"padding_idx of no rows", embedding.UniqueRows{IndexDType: tensor.Int32, PaddingIdx: coretest.Given(int64(0))}, errs.InvalidProblem},
 		{"bounds out of order", elementwise.FakeQuantizePerTokenBackward{Shape: shape, DType: tensor.Float32, QuantMin: 7, QuantMax: -8}, errs.InvalidProblem},
+		{"bounds out of order", elementwise.FakeQuantizePerToken{Shape: shape, DType: tensor.Float32, QuantMin: 7, QuantMax: -8}, errs.InvalidProblem},
 	} {
 		_, err := core.Select(row.descriptor, tensor.CPU, ops.Preference{})
 		r.expect(fmt.Sprintf("%s: %s", row.descriptor.Family(), row.name), row.kind, err)

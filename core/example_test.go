@@ -24,6 +24,22 @@ func ExampleLerpBackward() {
 	// Output: [0.75 1.5 2.25 3 3.75 4.5] [1.25 1.75 2.25] <nil>
 }
 
+// Two tokens of two values, each with a scale.
+func ExampleDequantizePerToken() {
+	plan, err := core.Select(core.DequantizePerToken{
+		Shape: []int64{2, 2}, DType: core.Float32, QDType: core.Int8,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	y := make([]float32, 4)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"q": core.Of([]int8{10, 20, -1, 1}, 2, 2), "scale": core.Of([]float32{0.5, 2}), "zero_point": core.Of([]int8{2, 0}), "y": core.Of(y, 2, 2),
+	})
+	fmt.Println(y, err)
+	// Output: [4 9 -2 2] <nil>
+}
+
 // Two tokens of two values: dx = dy scale, dscale = sum dy q.
 func ExampleDequantizePerTokenBackward() {
 	plan, err := core.Select(core.DequantizePerTokenBackward{
@@ -41,6 +57,20 @@ func ExampleDequantizePerTokenBackward() {
 	// Output: [0.5 1 6 8] [50 1] <nil>
 }
 
+// Each value becomes the nearest of the levels -4, -3.5, ..., 3.5.
+func ExampleFakeQuantizePerToken() {
+	plan, err := core.Select(core.FakeQuantizePerToken{
+		Shape: []int64{1, 3}, DType: core.Float32, QuantMin: -8, QuantMax: 7,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	x := []float32{0.6, 3.8, -100}
+	err = plan.Run(0, core.Tensor{}, core.Args{"x": core.Of(x, 1, 3), "scale": core.Of([]float32{0.5}), "y": core.Of(x, 1, 3)})
+	fmt.Println(x, err)
+	// Output: [0.5 3.5 -4] <nil>
+}
+
 // Values outside the quantisation range pass no gradient to x.
 func ExampleFakeQuantizePerTokenBackward() {
 	plan, err := core.Select(core.FakeQuantizePerTokenBackward{
@@ -56,6 +86,20 @@ func ExampleFakeQuantizePerTokenBackward() {
 	})
 	fmt.Println(dx, dscale, err)
 	// Output: [1 0 0] [-1] <nil>
+}
+
+// Two tokens of one pair: the second turns by one radian.
+func ExampleRope() {
+	plan, err := core.Select(core.Rope{
+		BatchSize: 1, NumHeads: 1, SeqLen: 2, HeadDim: 2, DType: core.Float64,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	x, y := []float64{1, 0, 1, 0}, make([]float64, 4)
+	err = plan.Run(0, core.Tensor{}, core.Args{"x": core.Of(x, 1, 1, 2, 2), "y": core.Of(y, 1, 1, 2, 2)})
+	fmt.Printf("%.3f %v\n", y, err)
+	// Output: [1.000 0.000 0.540 0.841] <nil>
 }
 
 // Two tokens of one pair: the second turned by one radian, so its gradient turns back.

@@ -163,7 +163,10 @@ func TestConstantsOfKernels(t *testing.T) {
 	for _, row := range []struct {
 		family *ops.Family
 		op     *elementwise.Op
-	}{{elementwise.Lerp, &elementwise.LerpOp}, {elementwise.Dequantize, &elementwise.DequantizeOp}, {elementwise.FakeQuantize, &elementwise.FakeQuantizeOp}} {
+	}{
+		{elementwise.Lerp, &elementwise.LerpOp}, {elementwise.Dequantize, &elementwise.DequantizeOp}, {elementwise.FakeQuantize, &elementwise.FakeQuantizeOp},
+		{elementwise.DequantizeForward, &elementwise.DequantizeForwardOp}, {elementwise.FakeQuantizeForward, &elementwise.FakeQuantizeForwardOp},
+	} {
 		for _, set := range row.op.Kernels {
 			for _, kernel := range row.family.Kinds[0].Kernels {
 				constants := coretest.KernelConstants(t, row.family.Image, set.Name+"_"+kernel+"_f32")

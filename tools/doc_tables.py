@@ -10,8 +10,11 @@ from doc_results import DTYPES, File, Results, Row, duration, geometric_mean, sl
 
 NAMES = {
     "lerp_backward": "lerp",
+    "dequantize_per_token": "dequantize",
     "dequantize_per_token_backward": "dequantize",
+    "fake_quantize_per_token": "fake quantize",
     "fake_quantize_per_token_backward": "fake quantize",
+    "rope": "RoPE",
     "rope_backward": "RoPE",
     "embedding_bag_backward": "embedding bag",
 }

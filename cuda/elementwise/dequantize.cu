@@ -1,6 +1,29 @@
-// Backward of per-token dequantization, x_hat = (q - zero_point) * scale, and of fake quantization.
+// Per-token dequantization and fake quantization, forward and backward.
 #include "common/divisor.cuh"
 #include "elementwise/map_reduce.cuh"
+
+// y = (q - zero_point) * scale.
+// Inputs: q, scale, zero_point?   Outputs: y
+template <typename A>
+struct Dequantize {
+    static constexpr int IN = 3, OUT = 1, FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_UNROLL = 8, MAP_BLOCKS = 10;
+    using Args = MapReduceArgs<IN, OUT>;
+    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Byte : Kind::Side; }
+
+    __device__ explicit Dequantize(const Args&) {}
+
+    struct Common {
+        A scale, zero_point;
+    };
+    __device__ Common common(const A (&side)[IN]) const { return {side[1], side[2]}; }
+    __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
+
+    __device__ A output(int, const A (&in)[IN], const Common& row, A) const
+    {
+        return (in[0] - row.zero_point) * row.scale;
+    }
+};
 
 // dx = dy * scale,  dscale = sum dy * (q - zero_point),  dzero_point = -scale * sum dy.
 // Inputs: dy, scale, q?, zero_point?   Outputs: dx?, dscale?, dzero_point?
@@ -31,6 +54,70 @@ struct DequantizeBackward {
     __device__ A total(int o, const Common& row, A sum) const { return o == 2 ? row.scale * sum : sum; }
 };
 
+// The levels of fake quantization: the bounds, and a zero point that is rounded and clamped if it
+// is floating, the operand at index ZERO_POINT.
+template <typename A, int ZERO_POINT>
+struct Levels {
+    A least, most;
+    bool floating;
+
+    template <typename Args>
+    __device__ explicit Levels(const Args& args)
+        : least(keep_here(static_cast<A>(args.space.scalar[0]))),
+            most(keep_here(static_cast<A>(args.space.scalar[1]))),
+                floating(args.in[ZERO_POINT].data != nullptr && args.in[ZERO_POINT].dtype <= BF16)
+    {
+    }
+
+    // A NaN is clamped to itself.
+    __device__ A clamp(A t) const { return t < least ? least : t > most ? most : t; }
+
+    // clamp() in two instructions, where the compiler makes branches of it: they would diverge.
+    __device__ A clamp_at_once(A t) const
+    {
+        if constexpr (sizeof(A) == 4) {
+            asm("max.NaN.f32 %0, %0, %1;" : "+f"(t) : "f"(least));
+            asm("min.NaN.f32 %0, %0, %1;" : "+f"(t) : "f"(most));
+            return t;
+        } else {
+            return clamp(t);
+        }
+    }
+
+    __device__ A zero_point(A given) const { return floating ? clamp(rint(given)) : given; }
+
+    struct Common {
+        A scale, zero_point;
+        Divisor<A> divisor;
+    };
+};
+
+// t = round_half_even(x / scale) + zero_point,  y = (clamp(t, quant_min, quant_max) - zero_point) *
+// scale. Every level times a scale of 0 is 0, so that a divisor of 1, which keeps levels finite,
+// stands in for that scale.
+// Inputs: x, scale, zero_point?   Outputs: y   Scalars: quant_min, quant_max
+template <typename A>
+struct FakeQuantize : Levels<A, 2> {
+    static constexpr int IN = 3, OUT = 1, FULL = 1, FIRST_SUM = 1;
+    static constexpr int MAP_UNROLL = 8, MAP_BLOCKS = 8;
+    using Args = MapReduceArgs<IN, OUT>;
+    using Common = typename Levels<A, 2>::Common;
+    using Levels<A, 2>::Levels;
+    static constexpr __device__ Kind input(int i) { return i == 0 ? Kind::Own : Kind::Side; }
+
+    __device__ Common common(const A (&side)[IN]) const
+    {
+        return {side[1], this->zero_point(side[2]), Divisor<A>::of(side[1] == A(0) ? A(1) : side[1])};
+    }
+    __device__ A shared(const A (&)[IN], const Common&) const { return A(0); }
+
+    __device__ A output(int, const A (&in)[IN], const Common& row, A) const
+    {
+        const A t = rint(row.divisor.divide(in[0])) + row.zero_point;
+        return (this->clamp_at_once(t) - row.zero_point) * row.scale;
+    }
+};
+
 // t = round_half_even(x / scale) + zero_point, q = clamp(t, quant_min, quant_max); an element is
 // inside if t == q.
 //   dx           dy                                             inside, else 0
@@ -43,31 +130,17 @@ struct DequantizeBackward {
 // Inputs: dy, x, scale, zero_point?   Outputs: dx?, dscale?, dzero_point?   Scalars: quant_min,
 // quant_max
 template <typename A>
-struct FakeQuantizeBackward {
+struct FakeQuantizeBackward : Levels<A, 3> {
     static constexpr int IN = 4, OUT = 3, FULL = 1, FIRST_SUM = 1;
     static constexpr int MAP_UNROLL = 4, MAP_BLOCKS = 8, ROWS_UNROLL = 2, ROWS_BLOCKS = 6;
     using Args = MapReduceArgs<IN, OUT>;
+    using Common = typename Levels<A, 3>::Common;
+    using Levels<A, 3>::Levels;
     static constexpr __device__ Kind input(int i) { return i < 2 ? Kind::Own : Kind::Side; }
 
-    A least, most;
-    bool floating;
-
-    __device__ explicit FakeQuantizeBackward(const Args& args)
-        : least(keep_here(static_cast<A>(args.space.scalar[0]))),
-            most(keep_here(static_cast<A>(args.space.scalar[1]))),
-                floating(args.in[3].data != nullptr && args.in[3].dtype <= BF16)
-    {
-    }
-
-    __device__ A clamp(A t) const { return t < least ? least : t > most ? most : t; }
-
-    struct Common {
-        A scale, zero_point;
-        Divisor<A> divisor;
-    };
     __device__ Common common(const A (&side)[IN]) const
     {
-        return {side[2], floating ? clamp(rint(side[3])) : side[3], Divisor<A>::of(side[2] == A(0) ? A(0) : side[2])};
+        return {side[2], this->zero_point(side[3]), Divisor<A>::of(side[2] == A(0) ? A(0) : side[2])};
     }
 
     __device__ A shared(const A (&in)[IN], const Common& row) const
@@ -79,12 +152,14 @@ struct FakeQuantizeBackward {
     __device__ A output(int o, const A (&in)[IN], const Common& row, A ratio) const
     {
         const A dy = in[0], rounded = rint(ratio), t = rounded + row.zero_point;
-        const bool inside = least <= t && t <= most;
+        const bool inside = this->least <= t && t <= this->most;
         if (o == 0) return inside ? dy : A(0);
-        if (o == 1) return dy * (inside ? rounded - ratio : clamp(t) - row.zero_point);
+        if (o == 1) return dy * (inside ? rounded - ratio : this->clamp(t) - row.zero_point);
         return inside ? A(0) : -row.scale * dy;
     }
 };
 
+FOR_EACH_FLOAT(EXPORT_MAP, dequantize_per_token, Dequantize)
+FOR_EACH_FLOAT(EXPORT_MAP, fake_quantize_per_token, FakeQuantize)
 FOR_EACH_FLOAT(EXPORT_MAP_ROWS, dequantize_per_token_backward, DequantizeBackward)
 FOR_EACH_FLOAT(EXPORT_MAP_ROWS, fake_quantize_per_token_backward, FakeQuantizeBackward)

@@ -313,8 +313,11 @@ __device__ void columns(const MapReduceArgs<Op::IN, Op::OUT>& args)
 
 // ---------------------------------------------------------------------------------- exported names
 
-#define EXPORT_MAP_ROWS(dtype, T, A, family, Op)                                         \
-    EXPORT_THREADS(family##_map_##dtype, kSmallBlock, Op<A>::MAP_BLOCKS, Op<A>::Args, map<Op<A>, T, A>(args)) \
+#define EXPORT_MAP(dtype, T, A, family, Op) \
+    EXPORT_THREADS(family##_map_##dtype, kSmallBlock, Op<A>::MAP_BLOCKS, Op<A>::Args, map<Op<A>, T, A>(args))
+
+#define EXPORT_MAP_ROWS(dtype, T, A, family, Op) \
+    EXPORT_MAP(dtype, T, A, family, Op)          \
     EXPORT_THREADS(family##_rows_##dtype, kSmallBlock, Op<A>::ROWS_BLOCKS, Op<A>::Args, rows<Op<A>, T, A>(args))
 
 #define EXPORT_MAP_ROWS_COLUMNS(dtype, T, A, family, Op) \

@@ -1,4 +1,4 @@
-"""Gradients of per-token dequantisation and of per-token fake quantisation.
+"""Per-token dequantisation and per-token fake quantisation, and their gradients.
 
 A token is one index of the leading dimensions; its elements, along the last dimension, share a scale.
 """
@@ -13,9 +13,64 @@ from typing import Any, ClassVar
 
 from . import _plan, errors
 from ._arrays import Array, device_of, dtype_name, require_array
-from ._descriptor import Descriptor
+from ._descriptor import Descriptor, normalised
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class DequantizePerTokenDescriptor(Descriptor):
+    """``y = (q - zero_point[n]) * scale[n]`` for token n, the problem of :func:`dequantize_per_token`.
+
+    Args:
+        shape: the shape [..., D] of q and y; the leading dimensions are the tokens.
+        dtype: the dtype of y: float32, float64, float16 or bfloat16.
+        qdtype: the dtype of q: int8 or uint8.
+        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``DequantizePerTokenPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.DequantizePerTokenDescriptor(shape=(2, 3), dtype="bfloat16", qdtype="uint8").dtype
+        'bfloat16'
+    """
+
+    family: ClassVar[str] = "dequantize_per_token"
+
+    shape: Sequence[int]
+    dtype: Any
+    qdtype: Any = "int8"
+    scale_dtype: Any = None
+
+
+class DequantizePerTokenPlan(_plan.Plan[DequantizePerTokenDescriptor]):
+    """Plan of :func:`dequantize_per_token`. ``select`` makes it and ``run`` executes it.
+
+    Shapes and dtypes are of the descriptor: shape [..., D], ``dtype``, ``qdtype`` and ``scale_dtype``. Per-token operands have
+    the shape [...] or [..., 1].
+
+    Operands:
+        q: input [..., D], the quantised values.
+        scale: input [...].
+        zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
+        y: output [..., D], ``(q - zero_point[n]) * scale[n]``.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.DequantizePerTokenPlan.select(sw.DequantizePerTokenDescriptor(shape=(2, 2), dtype="float32"))
+        >>> q, scale, y = np.array([[1, -2], [3, 4]], np.int8), np.array([0.5, 2.0], np.float32), np.empty((2, 2), np.float32)
+        >>> plan.run(q=q, scale=scale, y=y)
+        >>> y.tolist()
+        [[0.5, -1.0], [6.0, 8.0]]
+    """
+
+    descriptor_type = DequantizePerTokenDescriptor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +130,63 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
     """
 
     descriptor_type = DequantizePerTokenBackwardDescriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeQuantizePerTokenDescriptor(Descriptor):
+    """Quantise and dequantise with a scale for each token, the problem of :func:`fake_quantize_per_token`.
+
+    Args:
+        shape: the shape [..., D] of x and y; the leading dimensions are the tokens.
+        dtype: the dtype of x and y: float32, float64, float16 or bfloat16.
+        quant_min, quant_max: the bounds of the quantised values, inclusive.
+        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenPlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.FakeQuantizePerTokenDescriptor((2, 3), "float32", quant_min=-8, quant_max=7).quant_max
+        7
+    """
+
+    family: ClassVar[str] = "fake_quantize_per_token"
+
+    shape: Sequence[int]
+    dtype: Any
+    quant_min: int
+    quant_max: int
+    scale_dtype: Any = None
+
+
+class FakeQuantizePerTokenPlan(_plan.Plan[FakeQuantizePerTokenDescriptor]):
+    """Plan of :func:`fake_quantize_per_token`. ``select`` makes it and ``run`` executes it.
+
+    Shapes and dtypes are of the descriptor: shape [..., D], ``dtype`` and ``scale_dtype``. Per-token operands have the shape
+    [...] or [..., 1].
+
+    Operands:
+        x: input [..., D].
+        scale: input [...].
+        zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
+        y: output [..., D]; it may be x.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> descriptor = sw.FakeQuantizePerTokenDescriptor((1, 3), "float32", quant_min=-8, quant_max=7)
+        >>> plan = sw.FakeQuantizePerTokenPlan.select(descriptor)
+        >>> x = np.array([[0.6, 3.8, -100.0]], np.float32)
+        >>> plan.run(x=x, scale=np.array([0.5], np.float32), y=x)
+        >>> x.tolist()
+        [[0.5, 3.5, -4.0]]
+    """
+
+    descriptor_type = FakeQuantizePerTokenDescriptor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +252,25 @@ class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDe
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
+def dequantize_forward_plan(
+    shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str, dtype_of: str = "dtype"
+) -> DequantizePerTokenPlan:
+    """The plan of a problem, from a cache. dtype_of: the operand or option that dtype was read from."""
+    with _of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_dtype="scale"):
+        return DequantizePerTokenPlan.select(DequantizePerTokenDescriptor(shape, dtype, qdtype, scale_dtype), device)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def fake_quantize_forward_plan(
+    shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
+) -> FakeQuantizePerTokenPlan:
+    """The plan of a problem, from a cache."""
+    with _of_operands(shape="x", dtype="x", scale_dtype="scale"):
+        descriptor = FakeQuantizePerTokenDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
+        return FakeQuantizePerTokenPlan.select(descriptor, device)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
 def dequantize_plan(
     shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
 ) -> DequantizePerTokenBackwardPlan:
@@ -183,6 +314,93 @@ def _outputs(dy: Array, scale: Array | None, zero_point: Array | None) -> list[t
         if _learned(zero_point):
             rows.append(("dzero_point", zero_point, None))
     return rows
+
+
+def dequantize_per_token(
+    q: Array, scale: Array, zero_point: Array | None = None, *, dtype: Any = None, out: Array | None = None
+) -> Array:
+    """Dequantise with a scale for each token: ``y = (q - zero_point[n]) * scale[n]`` for token n.
+
+    The difference and the product are formed in float32, or in float64 for a float64 result, and y is rounded once.
+
+    Args:
+        q: the quantised values [..., D], int8 or uint8.
+        scale: [...] or [..., 1], of the dtype of y or float32.
+        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
+        dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
+        out: an array to write into. None: a new array of q's library, in the memory layout of q.
+
+    Returns:
+        y, of q's shape.
+
+    Raises:
+        InvalidProblemError: shapes, dtypes or devices that contradict each other.
+        UnsupportedError: a dtype or device without a kernel.
+        TypeError: an operand that is no array.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> q, scale = np.array([[1, -2], [3, 4]], np.int8), np.array([0.5, 2.0], np.float32)
+        >>> sw.dequantize_per_token(q, scale, np.array([1, 0], np.int8)).tolist()
+        [[0.0, -1.5], [6.0, 8.0]]
+    """
+    op = "dequantize_per_token"
+    q, scale = require_array(op, "q", q), require_array(op, "scale", scale)
+    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
+    if dtype is None:
+        plan = dequantize_forward_plan(tuple(q.shape), scale.dtype, q.dtype, scale.dtype, device_of(q), "scale")
+    else:
+        dtype = normalised(op, "dtype", "dtype", dtype)
+        plan = dequantize_forward_plan(tuple(q.shape), dtype, q.dtype, scale.dtype, device_of(q))
+    outputs = _plan.outputs(plan, q, [("y", q, plan.sku.element)], out)
+    plan.run(q=q, scale=scale, zero_point=zero_point, **outputs)
+    return outputs["y"]
+
+
+def fake_quantize_per_token(
+    x: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    *,
+    quant_min: int,
+    quant_max: int,
+    out: Array | None = None,
+) -> Array:
+    """Quantise and dequantise with a scale for each token, as quantisation-aware training does.
+
+    For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``y = (clamp(t, quant_min, quant_max) -
+    zero_point[n]) * scale[n]``. A floating zero point is first rounded and clamped. All of this is formed in float32, or in
+    float64 for float64 operands, and y is rounded once. Where scale is 0, as for a row of padding, y is 0. A NaN in x gives
+    NaN.
+
+    Args:
+        x: [..., D]; float32, float64, float16 or bfloat16.
+        scale: [...] or [..., 1], of x's dtype or float32.
+        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
+        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
+        out: an array to write into; it may be x. None: a new array of x's library.
+
+    Returns:
+        y, of x's shape and dtype.
+
+    Raises:
+        InvalidProblemError: shapes, dtypes, devices or bounds that contradict each other.
+        UnsupportedError: a dtype or device without a kernel.
+        TypeError: an operand that is no array.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> x, scale = np.array([[0.6, 3.8, -100.0]], np.float32), np.array([0.5], np.float32)
+        >>> sw.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7).tolist()
+        [[0.5, 3.5, -4.0]]
+    """
+    op = "fake_quantize_per_token"
+    x, scale = require_array(op, "x", x), require_array(op, "scale", scale)
+    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
+    plan = fake_quantize_forward_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale.dtype, device_of(x))
+    outputs = _plan.outputs(plan, x, [("y", x, None)], out)
+    plan.run(x=x, scale=scale, zero_point=zero_point, **outputs)
+    return outputs["y"]
 
 
 def dequantize_per_token_backward(

@@ -1,4 +1,4 @@
-"""Rotary position embedding: its gradient, and the rotation itself, whose transpose the gradient is."""
+"""Rotary position embedding, and its gradient: the transpose of the rotation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,86 @@ from typing import Any, ClassVar
 from . import _plan, errors
 from ._arrays import Array, device_of, dtype_name, require_array
 from ._descriptor import Descriptor
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeDescriptor(Descriptor):
+    """A rotary position embedding, the problem of :func:`rope`.
+
+    Args:
+        batch_size, num_heads, seq_len, head_dim: the extents B, H, S and D of x; D is even and at most 2^20.
+        dtype: the dtype of x and y: float32, float64, float16 or bfloat16.
+        base: the base of the angles: pair k at a position is rotated by ``position * base ** (-2 k / rotary_dim)`` radians.
+        pairing: "interleaved": elements 2k and 2k + 1 of the rotated part are a pair; "half": k and k + rotary_dim / 2.
+        rotary_dim: the number of rotated elements of a head, even; None: all.
+        rotary_start: the first rotated element.
+        angle: "float64": angles are formed and reduced in float64. "float32": as the usual torch forward forms them, a float32
+            frequency times a float32 position. Cosine and sine of the angle are exact to float32, for float64 operands to
+            float64.
+        layout: the order of the dimensions of x and y: "bhsd", "bshd", or "thd" (tokens, heads, dim), which has no batch.
+        num_key_heads: the number of heads of a second pair of operands ``x_k`` and ``y_k``, rotated by the same launch; None:
+            there is no second pair.
+
+    Raises:
+        InvalidProblemError: a field of another type. ``RopePlan.select`` checks the values.
+        TypeError: a required field is missing.
+
+    Example:
+        >>> import sternway as sw
+        >>> sw.RopeDescriptor(2, 8, 128, 64, "bfloat16", pairing="half", layout="bshd").shape
+        (2, 128, 8, 64)
+    """
+
+    family: ClassVar[str] = "rope"
+
+    batch_size: int
+    num_heads: int
+    seq_len: int
+    head_dim: int
+    dtype: Any
+    base: float = 10000.0
+    pairing: str = "interleaved"
+    rotary_dim: int | None = None
+    rotary_start: int = 0
+    angle: str = "float64"
+    layout: str = "bhsd"
+    num_key_heads: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of x in its layout."""
+        return _shape(self)
+
+
+class RopePlan(_plan.Plan[RopeDescriptor]):
+    """Plan of :func:`rope`. ``select`` makes it and ``run`` executes it.
+
+    Each pair (i, j) of the rotated part becomes ``y_i = c_i x_i - s_i x_j`` and ``y_j = c_j x_j + s_j x_i``, with c the cosines
+    and s the sines. Other elements are copied. Operands may have any strides, 0 included.
+
+    Operands:
+        x: input [B, H, S, D] in the layout "bhsd".
+        positions: input [S] or [B, S], int32 or int64; left out: 0 .. S-1.
+        cos: input [P, r/2], [P, r], [B, P, r/2] or [B, P, r], where r is ``rotary_dim``; float32, float64 or x's dtype. Row p
+            belongs to position p. With r columns each element of a pair has its own. Left out: computed from the angles.
+        sin: input like cos; given if cos is.
+        x_k: input like x with ``num_key_heads`` heads, if the descriptor has these.
+        y: output like x; it may be x.
+        y_k: output like x_k; it may be x_k.
+
+    Raises:
+        Error: see ``select`` and ``run``.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> plan = sw.RopePlan.select(sw.RopeDescriptor(1, 1, 2, 2, "float64"))
+        >>> x = np.array([1.0, 0.0, 1.0, 0.0]).reshape(1, 1, 2, 2)  # two tokens, one pair
+        >>> plan.run(x=x, y=x)
+        >>> x.round(3).tolist()
+        [[[[1.0, 0.0], [0.54, 0.841]]]]
+    """
+
+    descriptor_type = RopeDescriptor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +109,6 @@ class RopeBackwardDescriptor(Descriptor):
         layout: the order of the dimensions of dy and dx: "bhsd", "bshd", or "thd" (tokens, heads, dim), which has no batch.
         num_key_heads: the number of heads of a second pair of operands ``dy_k`` and ``dx_k``, rotated by the same launch; None:
             there is no second pair.
-        direction: "backward"; or "forward", which rotates dy by +angle, so that dy is the forward's x and dx its y.
 
     Raises:
         InvalidProblemError: a field of another type. ``RopeBackwardPlan.select`` checks the values.
@@ -55,13 +134,11 @@ class RopeBackwardDescriptor(Descriptor):
     angle: str = "float64"
     layout: str = "bhsd"
     num_key_heads: int | None = None
-    direction: str = "backward"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of dy in its layout."""
-        b, h, s, d = self.batch_size, self.num_heads, self.seq_len, self.head_dim
-        return {"bshd": (b, s, h, d), "thd": (s, h, d)}.get(self.layout, (b, h, s, d))
+        return _shape(self)
 
 
 class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
@@ -93,6 +170,11 @@ class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
     """
 
     descriptor_type = RopeBackwardDescriptor
+
+
+def _shape(d: RopeDescriptor | RopeBackwardDescriptor) -> tuple[int, ...]:
+    b, h, s, d_head = d.batch_size, d.num_heads, d.seq_len, d.head_dim
+    return {"bshd": (b, s, h, d_head), "thd": (s, h, d_head)}.get(d.layout, (b, h, s, d_head))
 
 
 _AXES = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "thd": (None, 1, 0, 2)}
@@ -158,13 +240,14 @@ def extents(shape: tuple[int, ...], layout: str, operand: str = "dy") -> tuple[i
 @functools.lru_cache(maxsize=1024, typed=True)
 def _rope_plan(
     shape: tuple[int, ...], dtype: Any, key_heads: int | None, direction: str, device: str, *options: Any
-) -> RopeBackwardPlan:
+) -> RopePlan | RopeBackwardPlan:
     base, pairing, rotary_dim, rotary_start, angle, layout = options
-    b, h, s, d = extents(shape, layout)
-    descriptor = RopeBackwardDescriptor(
-        b, h, s, d, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads, direction
-    )
-    return RopeBackwardPlan.select(descriptor, device)
+    forward = direction == "forward"
+    b, h, s, d = extents(shape, layout, "x" if forward else "dy")
+    fields = (b, h, s, d, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads)
+    if forward:
+        return RopePlan.select(RopeDescriptor(*fields), device)
+    return RopeBackwardPlan.select(RopeBackwardDescriptor(*fields), device)
 
 
 def refuse_complex(name: str, table: Array | None) -> None:
@@ -180,6 +263,43 @@ def refuse_complex(name: str, table: Array | None) -> None:
         raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, wanted, got, hint)
 
 
+_NAMES = {"forward": ("x", "y"), "backward": ("dy", "dx")}
+"""By direction, the operand that is rotated and the result. Those of the keys end in _k."""
+
+
+def _run(
+    direction: str,
+    x: Array,
+    x_k: Array | None,
+    positions: Array | None,
+    cos: Array | None,
+    sin: Array | None,
+    options: Options,
+    out: Any = None,
+) -> tuple[Array, ...]:
+    """Rotate one array, or two with different numbers of heads, in either direction."""
+    given, result = _NAMES[direction]
+    x = require_array("rope", given, x)
+    shape = tuple(x.shape)
+    rows: list[tuple[str, Any, None]] = [(result, x, None)]
+    inputs, key_heads = {given: x}, None
+    if x_k is not None:
+        x_k = require_array("rope", f"{given}_k", x_k)
+        key_shape, axis = tuple(x_k.shape), _AXES.get(options[-1], (0, 0))[1] or 0
+        key_heads = key_shape[axis] if axis < len(key_shape) else 0
+        rows.append((f"{result}_k", x_k, None))
+        inputs[f"{given}_k"] = x_k
+    plan = _rope_plan(shape, x.dtype, key_heads, direction, device_of(x), *options)
+    outputs = _plan.outputs(plan, x, rows, out)
+    try:
+        plan.run(positions=positions, cos=cos, sin=sin, **inputs, **outputs)
+    except errors.InvalidProblemError:
+        refuse_complex("cos", cos)
+        refuse_complex("sin", sin)
+        raise
+    return tuple(outputs.values())
+
+
 def rotate(
     direction: str,
     dy: Array,
@@ -190,26 +310,67 @@ def rotate(
     options: Options,
     out: Any = None,
 ) -> tuple[Array, ...]:
-    """Rotate one array, or two with different numbers of heads, in either direction."""
-    dy = require_array("rope_backward", "dy", dy)
-    shape = tuple(dy.shape)
-    rows: list[tuple[str, Any, None]] = [("dx", dy, None)]
-    key_heads, keys = None, {}
-    if dy_k is not None:
-        dy_k = require_array("rope_backward", "dy_k", dy_k)
-        key_shape, axis = tuple(dy_k.shape), _AXES.get(options[-1], (0, 0))[1] or 0
-        key_heads = key_shape[axis] if axis < len(key_shape) else 0
-        rows.append(("dx_k", dy_k, None))
-        keys["dy_k"] = dy_k
-    plan = _rope_plan(shape, dy.dtype, key_heads, direction, device_of(dy), *options)
-    outputs = _plan.outputs(plan, dy, rows, out)
+    """Rotate in either direction, for drop-ins: errors of both name the operands of the backward."""
     try:
-        plan.run(dy=dy, positions=positions, cos=cos, sin=sin, **keys, **outputs)
-    except errors.InvalidProblemError:
-        refuse_complex("cos", cos)
-        refuse_complex("sin", sin)
+        return _run(direction, dy, dy_k, positions, cos, sin, options, out)
+    except errors.Error as error:
+        names = {"x": "dy", "x_k": "dy_k", "y": "dx", "y_k": "dx_k"} if direction == "forward" else {}
+        errors.renamed(error, RopeBackwardDescriptor.family, names)
         raise
-    return tuple(outputs.values())
+
+
+@errors.reported_as("rope")
+def rope(
+    x: Array,
+    positions: Array | None = None,
+    *,
+    base: float = 10000.0,
+    cos: Array | None = None,
+    sin: Array | None = None,
+    pairing: str = "interleaved",
+    rotary_dim: int | None = None,
+    rotary_start: int = 0,
+    angle: str = "float64",
+    layout: str = "bhsd",
+    out: Array | None = None,
+) -> Array:
+    """Rotary position embedding (Su et al., arXiv:2104.09864).
+
+    Each pair (i, j) of the rotated part becomes ``y_i = c_i x_i - s_i x_j`` and ``y_j = c_j x_j + s_j x_i``. Here c and s are
+    the cosine and sine of ``position * base ** (-2 k / rotary_dim)`` radians for pair k, or the row of the tables that belongs
+    to the position. Elements outside the rotated part are copied.
+
+    Args:
+        x: [B, H, S, D] in the layout "bhsd"; float32, float64, float16 or bfloat16; any strides.
+        positions: [S] or [B, S] ([tokens] in "thd"), int32 or int64; negative ones only without tables. None: 0 .. S-1.
+        base: the base of the frequencies.
+        cos, sin: tables [P, rotary_dim / 2] or [P, rotary_dim], or with a leading batch; float32, float64 or x's dtype. Both
+            or none is given.
+        pairing: "interleaved" (elements 2k and 2k + 1 are a pair), or "half" (k and k + rotary_dim / 2).
+        rotary_dim: the number of rotated elements of a head, even; None: all.
+        rotary_start: the first rotated element.
+        angle: "float64", or "float32" to form angles as the usual torch forward does.
+        layout: "bhsd", "bshd" or "thd" (tokens, heads, dim).
+        out: an array to write into; it may be x. None: a new array of x's library.
+
+    Returns:
+        y, of x's shape and dtype.
+
+    Raises:
+        InvalidProblemError: shapes or options that contradict each other; tables that are not real floating numbers; positions
+            that are not int32 or int64; on the CPU, a position outside the tables. On a GPU such a token is copied, and
+            STERNWAY_CHECK=1 reports it.
+        UnsupportedError: a dtype, pairing, layout or device without a kernel.
+        TypeError: an operand that is no array.
+
+    Example:
+        >>> import numpy as np, sternway as sw
+        >>> x = np.array([1.0, 0.0, 1.0, 0.0]).reshape(1, 1, 2, 2)  # two tokens, one pair
+        >>> sw.rope(x).round(3).tolist()
+        [[[[1.0, 0.0], [0.54, 0.841]]]]
+    """
+    options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
+    return _run("forward", x, None, positions, cos, sin, options, out)[0]
 
 
 @errors.reported_as("rope_backward")
@@ -264,4 +425,4 @@ def rope_backward(
         [[[[1.0, 0.0], [0.841, 0.54]]]]
     """
     options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
-    return rotate("backward", dy, None, positions, cos, sin, options, out)[0]
+    return _run("backward", dy, None, positions, cos, sin, options, out)[0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conformance import Conformance
-from families import DEQUANTIZE, make
+from families import DEQUANTIZE, DEQUANTIZE_FORWARD, make
 from families.dequantize import INTEGERS, ZERO_POINTS
 from support import BF16, F16, F32, F64
 
@@ -82,6 +82,94 @@ class TestDequantize(Conformance):
         problem.inputs["scale"].fill_(scale)
         truth = DEQUANTIZE.truth(problem.descriptor, problem.inputs)
         type(problem)(DEQUANTIZE, problem.descriptor, problem.inputs, truth).check(problem.run())
+
+
+class TestForward(Conformance):
+    family = DEQUANTIZE_FORWARD
+
+    @pytest.mark.parametrize("zero_point", ZERO_POINTS, ids=str)
+    @pytest.mark.parametrize("qdtype", [torch.int8, torch.uint8], ids=str)
+    @pytest.mark.parametrize("scale_dtype", [None, F32], ids=["scale of y", "scale float32"])
+    def test_dtypes(
+        self,
+        scale_dtype: torch.dtype | None,
+        qdtype: torch.dtype,
+        zero_point: torch.dtype | None,
+        dtype: torch.dtype,
+        device: str,
+    ) -> None:
+        for shape, trailing in itertools.product(((7, 129), (3, 2, 33)), (False, True)):
+            problem = make(
+                DEQUANTIZE_FORWARD, shape, dtype, device,
+                scale_dtype=scale_dtype, qdtype=qdtype, zero_point=zero_point, trailing=trailing,
+            )  # fmt: skip
+            problem.check(problem.run())
+            problem.check(problem.call())
+
+    @pytest.mark.parametrize("zero_point", INTEGERS, ids=str)
+    def test_extremes_of_zero_points(self, zero_point: torch.dtype, dtype: torch.dtype, device: str) -> None:
+        """Every byte less the least and the greatest number, in float32 or wider: an exact difference where it fits."""
+        info = torch.iinfo(zero_point)
+        z = torch.tensor([info.min, info.max, 0], dtype=zero_point, device=device)
+        scale = torch.tensor([0.25, -0.5, 3.0], device=device).to(dtype)
+        for qdtype in (torch.int8, torch.uint8):
+            q = torch.arange(256, dtype=torch.uint8, device=device).view(qdtype).repeat(3, 1)
+            wide = torch.promote_types(dtype, F32)
+            want = ((q.to(wide) - z[:, None].to(wide)) * scale[:, None].to(wide)).to(dtype)
+            assert torch.equal(sw.dequantize_per_token(q, scale, z), want)
+
+    def test_rounded_once(self, dtype: torch.dtype, device: str) -> None:
+        """Every byte by scales of y's dtype: the product is exact in float64, and y is its rounding."""
+        q = torch.arange(256, dtype=torch.uint8, device=device).view(torch.int8).repeat(500, 1)
+        scale, z = torch.randn(500, dtype=F64).to(device, dtype), torch.arange(500, device=device) % 7
+        exact = (q.to(F64) - z[:, None]) * scale[:, None].to(F64)
+        assert torch.equal(sw.dequantize_per_token(q, scale, z), exact.to(dtype))
+
+    @pytest.mark.parametrize("number", [0.0, -0.0, -1.5, float("inf"), float("-inf"), float("nan"), 1e-40])
+    def test_any_scale_and_zero_point(self, number: float, dtype: torch.dtype, device: str) -> None:
+        """By the formula: 0 times infinity is NaN."""
+        q = torch.tensor([[-128, -1, 0, 1, 127]], dtype=torch.int8, device=device)
+        x = torch.tensor([number], dtype=F64).to(device, dtype)
+        wide = torch.promote_types(dtype, F32)
+        for scale, z in ((x, None), (torch.ones_like(x), x), (x, x)):
+            want = (q.to(wide) - (0 if z is None else z.to(wide))) * scale.to(wide)
+            got = sw.dequantize_per_token(q, scale, z)
+            torch.testing.assert_close(got, want.to(dtype), rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(got.signbit() & (got == 0), want.to(dtype).signbit() & (want.to(dtype) == 0))
+
+    def test_dtype_of_the_result(self, device: str) -> None:
+        """That of scale; another one by name or by torch's dtype, with a scale in float32."""
+        q, scale = torch.ones(2, 3, dtype=torch.int8, device=device), torch.full((2,), 0.5, device=device)
+        assert sw.dequantize_per_token(q, scale).dtype == F32
+        assert sw.dequantize_per_token(q, scale.to(BF16)).dtype == BF16
+        for dtype in (F16, "float16", np.dtype("float16")):
+            assert sw.dequantize_per_token(q, scale, dtype=dtype).dtype == F16
+        with pytest.raises(sw.UnsupportedError, match=r"^dequantize_per_token: scale must be float32, got float16"):
+            sw.dequantize_per_token(q, scale.to(F16), dtype=F32)
+        with pytest.raises(sw.UnsupportedError, match=r"^dequantize_per_token: dtype must be float32, .*, got int8"):
+            sw.dequantize_per_token(q, scale, dtype=torch.int8)
+        with pytest.raises(sw.UnsupportedError, match=r"^dequantize_per_token: scale must be float32, .*, got int64"):
+            sw.dequantize_per_token(q, scale.long())
+        with pytest.raises(sw.UnsupportedError, match=r"^dequantize_per_token: q must be int8 or uint8, got float32"):
+            sw.dequantize_per_token(q.float(), scale)
+
+    def test_layout_of_q(self, dtype: torch.dtype, device: str) -> None:
+        """A permuted q gives a y of its strides, and the bits of a contiguous one."""
+        q = torch.randint(-128, 128, (4, 5, 6), dtype=torch.int8, device=device).permute(1, 2, 0)
+        scale = torch.rand(5, 6, device=device)
+        y = sw.dequantize_per_token(q, scale, dtype=dtype)
+        assert y.stride() == q.stride()
+        assert torch.equal(y, sw.dequantize_per_token(q.contiguous(), scale, dtype=dtype))
+
+    def test_y_is_not_written_over_q(self, device: str) -> None:
+        bytes_ = torch.zeros(64, dtype=torch.int8, device=device)
+        q, y = bytes_[:16].view(4, 4), bytes_.view(F32).view(4, 4)
+        with pytest.raises(sw.InvalidProblemError, match="y must be disjoint from q"):
+            sw.dequantize_per_token(q, torch.ones(4, device=device), out=y)
+
+    def test_the_drop_in_agrees(self, dtype: torch.dtype, device: str) -> None:
+        problem = make(DEQUANTIZE_FORWARD, (9, 130), dtype, device, zero_point=torch.int32)
+        assert torch.equal(problem.call()["y"], st.dequantize_per_token(*problem.inputs.values()))
 
 
 @pytest.mark.gpu

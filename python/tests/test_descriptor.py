@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import EMBEDDING_BAG, LERP, ROPE, Family, make
+from families import EMBEDDING_BAG, LERP, ROPE, ROPE_FORWARD, Family, make
 from support import F32, FLOATS, name_of
 
 import sternway as sw
@@ -29,7 +29,7 @@ def variants(family: Family) -> list[Any]:
     """Descriptors of one family that differ in one field each."""
     base = descriptor_of(family)
     others = [dataclasses.replace(base, dtype=name_of(dtype)) for dtype in FLOATS if dtype != F32]
-    if family is ROPE:
+    if family in (ROPE, ROPE_FORWARD):
         others += [dataclasses.replace(base, **{name: 64}) for name in ("batch_size", "seq_len", "head_dim", "num_key_heads")]
         others += [dataclasses.replace(base, pairing="interleaved"), dataclasses.replace(base, base=5e5)]
         return [base, *others]
@@ -88,7 +88,7 @@ def test_dtype_spellings(family: Family, dtype: torch.dtype) -> None:
 
 def test_shape_spellings(family: Family) -> None:
     descriptor = descriptor_of(family)
-    if family is ROPE:
+    if family in (ROPE, ROPE_FORWARD):
         assert descriptor.shape == (1, 1, 6, 38)
         assert dataclasses.replace(descriptor, head_dim=np.int64(38), seq_len=6.0) == descriptor
         assert dataclasses.replace(descriptor, layout="thd").shape == (6, 1, 38)

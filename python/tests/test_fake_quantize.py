@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from conformance import Conformance
-from families import FAKE_QUANTIZE, make
-from families.dequantize import ZERO_POINTS
+from families import FAKE_QUANTIZE, FAKE_QUANTIZE_FORWARD, make
+from families.dequantize import INTEGERS, ZERO_POINTS
 from support import BF16, F16, F32, F64
 
 import sternway as sw
@@ -181,6 +181,130 @@ class TestFakeQuantize(Conformance):
         dx, dscale, _ = backward(torch.ones_like(x), x, scale, z, -(2**31), 2**31 - 1)
         assert dx.tolist() == [[1, 1, 0, 1]]
         torch.testing.assert_close(dscale.item(), 2.0**30 + (5 - 5.3) + (-8 + 7.7), rtol=1e-7, atol=0)
+
+
+EDGES = (0.0, -0.0, 1e-45, 1e-40, 1e-30, 0.1, 0.5, 1.5, 2.5, 7.5, 8.0, 1e30, 3e38, math.inf, math.nan)
+
+
+def composite(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
+    """The definition in torch's operations, in float32 or wider; a divisor of 1 stands in for a scale of 0."""
+    wide = torch.promote_types(x.dtype, F32)
+    s, zero = scale[..., None].to(wide), torch.zeros((), dtype=wide, device=x.device)
+    if zero_point is not None:
+        zero = zero_point[..., None].to(wide)
+        if zero_point.is_floating_point():
+            zero = zero.round().clamp(low, high)
+    t = (x.to(wide) / s.masked_fill(s == 0, 1.0)).round() + zero
+    return ((t.clamp(low, high) - zero) * s).to(x.dtype)
+
+
+def same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal bits; any NaN equals any other."""
+    return bool(((a == b) & (a.signbit() == b.signbit()) | a.isnan() & b.isnan()).all())
+
+
+def forward(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None, low: int = -8, high: int = 7):
+    return sw.fake_quantize_per_token(x, scale, zero_point, quant_min=low, quant_max=high)
+
+
+class TestForward(Conformance):
+    family = FAKE_QUANTIZE_FORWARD
+
+    @pytest.mark.parametrize("zero_point", ZERO_POINTS, ids=str)
+    @pytest.mark.parametrize("scale_dtype", [None, F32], ids=["scale of x", "scale float32"])
+    def test_dtypes(
+        self, scale_dtype: torch.dtype | None, zero_point: torch.dtype | None, dtype: torch.dtype, device: str
+    ) -> None:
+        for shape, trailing in itertools.product(((7, 129), (3, 2, 33)), (False, True)):
+            problem = make(
+                FAKE_QUANTIZE_FORWARD, shape, dtype, device, scale_dtype=scale_dtype, zero_point=zero_point, trailing=trailing
+            )
+            problem.check(problem.run())
+            problem.check(problem.call())
+
+    @pytest.mark.parametrize(("low", "high"), RANGES)
+    def test_ranges(self, low: int, high: int, dtype: torch.dtype, device: str) -> None:
+        problem = make(FAKE_QUANTIZE_FORWARD, (7, 129), dtype, device, quant_min=low, quant_max=high)
+        problem.check(problem.run())
+
+    @pytest.mark.parametrize("zero_point", ZERO_POINTS, ids=str)
+    def test_composite_of_torch(self, zero_point: torch.dtype | None, dtype: torch.dtype, device: str) -> None:
+        """Bit for bit, at every scale, with x on ties, half of it one unit in the last place beside them."""
+        scale = torch.tensor([s for e in EDGES for s in (e, -e)], dtype=F64).to(device, dtype)
+        ties = torch.arange(-40, 40, dtype=F64, device=device) + 0.5
+        x = torch.cat([scale[:, None].to(F64) * ties, torch.randn(len(scale), 50, dtype=F64, device=device)], 1).to(dtype)
+        x[:, ::4] = torch.nextafter(x[:, ::4].float(), torch.tensor(math.inf, device=device)).to(dtype)
+        x = torch.cat([x, torch.tensor(EDGES, dtype=F64).to(device, dtype).repeat(len(scale), 1)], 1)
+        z = None if zero_point is None else (torch.randn(len(scale), device=device) * 9).to(zero_point)
+        for low, high in RANGES:
+            assert same_numbers(forward(x, scale, z, low, high), composite(x, scale, z, low, high)), (low, high)
+
+    @pytest.mark.parametrize("zero_point", INTEGERS, ids=str)
+    def test_extremes_of_zero_points(self, zero_point: torch.dtype, dtype: torch.dtype, device: str) -> None:
+        info = torch.iinfo(zero_point)
+        z = torch.tensor([info.min, info.max, 1], dtype=zero_point, device=device)
+        x, scale = torch.randn(3, 99, device=device).to(dtype), torch.rand(3, device=device).to(dtype)
+        for low, high in RANGES:
+            assert same_numbers(forward(x, scale, z, low, high), composite(x, scale, z, low, high))
+
+    def test_ties_go_to_even(self, dtype: torch.dtype, device: str) -> None:
+        x = torch.tensor([[0.5, 1.5, 2.5, -0.5, -1.5, -2.5]], device=device, dtype=dtype)
+        assert forward(x, torch.ones(1, device=device)).tolist() == [[0.0, 2.0, 2.0, 0.0, -2.0, -2.0]]
+
+    def test_a_row_of_padding(self, dtype: torch.dtype, device: str) -> None:
+        """Zeros with a scale of 0 stay zeros, and NaN of one row stays in it."""
+        x = torch.tensor([[0.0, 0.0, 3.0], [torch.nan, 1.0, torch.inf]], device=device, dtype=dtype)
+        y = forward(x, torch.tensor([0.0, 0.5], device=device))
+        assert y[0].tolist() == [0.0, 0.0, 0.0]
+        assert y[1, 0].isnan()
+        assert y[1, 1:].tolist() == [1.0, 3.5]
+
+    @pytest.mark.parametrize("zero_point", [math.nan, math.inf, -math.inf, 2.5, -99.0])
+    def test_floating_zero_points(self, zero_point: float, dtype: torch.dtype, device: str) -> None:
+        """Rounded to even and clamped; NaN gives NaN."""
+        x, scale = torch.randn(4, 33, device=device).to(dtype), torch.full((4,), 0.25, device=device)
+        z = torch.full((4,), zero_point, device=device, dtype=dtype)
+        assert same_numbers(forward(x, scale, z), composite(x, scale, z, -8, 7))
+
+    def test_in_place(self, dtype: torch.dtype, device: str) -> None:
+        """y may be x, in any layout."""
+        for shape, order in (((6, 1037), (0, 1)), ((5, 6, 7), (2, 0, 1))):
+            x = torch.randn(shape, device=device).to(dtype).permute(order)
+            scale = torch.rand(x.shape[:-1], device=device)
+            want = forward(x, scale)
+            assert sw.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7, out=x) is x
+            assert torch.equal(x, want)
+
+    def test_the_drop_in_agrees(self, dtype: torch.dtype, device: str) -> None:
+        problem = make(FAKE_QUANTIZE_FORWARD, (9, 130), dtype, device, zero_point=torch.int32)
+        y = st.fake_quantize_per_token(*problem.inputs.values(), quant_min=-8, quant_max=7)
+        assert torch.equal(problem.call()["y"], y)
+
+    def test_refusals_name_their_own_operands(self, device: str) -> None:
+        x, scale = torch.ones(2, 3, device=device), torch.ones(2, device=device)
+        for wrong, operand in (
+            ({"x": x.int()}, "x"),
+            ({"x": torch.ones([1] * 9, device=device)}, "x"),
+            ({"scale": scale.double()}, "scale"),
+            ({"scale": scale[:1]}, "scale"),
+            ({"zero_point": torch.ones(3, device=device)}, "zero_point"),
+            ({"quant_min": 9}, "quant_min"),
+        ):
+            with pytest.raises(sw.Error) as caught:
+                sw.fake_quantize_per_token(**{"x": x, "scale": scale, "quant_min": -8, "quant_max": 7, **wrong})
+            assert (caught.value.op, caught.value.operand) == ("fake_quantize_per_token", operand)
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_forward_of_more_than_2_to_the_31_elements() -> None:
+    rows, n = 2**16 + 1, 2**15
+    x = torch.full((), 2.1, device="cuda", dtype=F16).expand(rows, n)
+    scale = torch.where(torch.arange(rows, device="cuda") % 2 == 1, 0.25, 1.0)
+    y = forward(x, scale)
+    want = torch.where(scale == 1, 2.0, 1.75).to(F16)
+    assert all(bool((a == b[:, None]).all()) for a, b in zip(y.split(4096), want.split(4096), strict=True))
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from conformance import Conformance
-from families import ROPE, make
+from families import ROPE, ROPE_FORWARD, make
 from families.rope import joined, members
 from support import BF16, F16, F32, F64, FLOATS, check, name_of, refusal
 
@@ -158,6 +158,93 @@ class TestRope(Conformance):
         assert device != "cpu"
         assert torch.equal(dx[:, :, 1:3], dy[:, :, 1:3])
         assert torch.equal(dx[:, :, 3:], sw.rope_backward(dy[:, :, 3:], positions[3:], cos=cos, sin=sin))
+
+
+class TestForward(Conformance):
+    family = ROPE_FORWARD
+    reducing: ClassVar = {"positions": "S", "table": "full", "pairing": "interleaved"}
+
+    @pytest.mark.parametrize("options", CONVENTIONS.values(), ids=CONVENTIONS.keys())
+    def test_convention(self, options: dict[str, Any], pairing: str, dtype: torch.dtype, device: str) -> None:
+        problem = make(ROPE_FORWARD, (2, 3, 5, 34), dtype, device, pairing=pairing, **options)
+        problem.check(problem.run())
+        problem.check(problem.call())
+
+    @pytest.mark.parametrize("options", CONVENTIONS.values(), ids=CONVENTIONS.keys())
+    def test_the_backward_is_the_transpose(self, options: dict[str, Any], pairing: str, device: str) -> None:
+        """<g, rope x> = <rope_backward g, x>, under every convention."""
+        problem = make(ROPE_FORWARD, (2, 3, 5, 34), F64, device, pairing=pairing, **options)
+        x, y = problem.main, problem.call()["y"]
+        g = torch.randn_like(y)
+        back = make(ROPE, (2, 3, 5, 34), F64, device, pairing=pairing, **options)
+        back.inputs["dy"].copy_(g)
+        back.inputs.update({name: t for name, t in problem.inputs.items() if name != "x"})
+        torch.testing.assert_close((g * y).sum(), (back.call()["dx"] * x).sum())
+
+    @pytest.mark.parametrize("head_dim", [2, 6, 64, 72, 80, 96, 128, 256, 4096])
+    def test_head_dim(self, head_dim: int, pairing: str, dtype: torch.dtype, device: str) -> None:
+        problem = make(ROPE_FORWARD, (2, 3, 5, head_dim), dtype, device, pairing=pairing, positions="S")
+        problem.check(problem.run())
+
+    @pytest.mark.parametrize("furthest", [10**4, 10**6, 2**31])
+    def test_far_positions(self, furthest: int, pairing: str, dtype: torch.dtype, device: str) -> None:
+        problem = make(ROPE_FORWARD, (2, 3, 50, 128), dtype, device, pairing=pairing, positions="BS", furthest=furthest)
+        problem.check(problem.run())
+
+    @pytest.mark.parametrize("table", ["half", "full", "Bfull"])
+    def test_tables_of_the_dtype_of_x(self, table: str, pairing: str, dtype: torch.dtype, device: str) -> None:
+        problem = make(ROPE_FORWARD, (2, 3, 5, 32), dtype, device, pairing=pairing, table=table, table_dtype=dtype)
+        problem.check(problem.run())
+
+    @pytest.mark.parametrize("heads", [1, 3])
+    def test_few_rows_of_many_tokens(self, heads: int, pairing: str, dtype: torch.dtype, device: str) -> None:
+        problem = make(ROPE_FORWARD, (1, heads, 20_011, 64), dtype, device, pairing=pairing, positions="S", furthest=2**30)
+        problem.check(problem.run(), rival=False)
+
+    @pytest.mark.parametrize("layout", ["bshd", "thd"])
+    def test_layout(self, layout: str, pairing: str, dtype: torch.dtype, device: str) -> None:
+        """The bits of bhsd, of a view, in the layout of x."""
+        shape = (3, 20, 4, 64) if layout == "bshd" else (20, 4, 64)
+        x = torch.randn(shape, dtype=F64).to(device, dtype)
+        positions = torch.randint(0, 99, shape[:-2], device=device, dtype=torch.int32)
+        y = sw.rope(x, positions, pairing=pairing, layout=layout)
+        four = x if layout == "bshd" else x[None]
+        want = sw.rope(four.transpose(1, 2), positions.reshape(-1, 20), pairing=pairing).transpose(1, 2)
+        assert torch.equal(y, want.reshape(shape))
+        assert y.stride() == x.stride()
+
+    def test_keys_and_queries_in_one_run(self, pairing: str, dtype: torch.dtype, device: str) -> None:
+        """The bits of two runs."""
+        q, k = (torch.randn(2, h, 5, 32, dtype=F64).to(device, dtype) for h in (6, 2))
+        y_q, y_k = torch.full_like(q, torch.nan), torch.full_like(k, torch.nan)
+        descriptor = sw.RopeDescriptor(2, 6, 5, 32, dtype, pairing=pairing, num_key_heads=2)
+        sw.RopePlan.select(descriptor, device).run(x=q, x_k=k, y=y_q, y_k=y_k)
+        assert torch.equal(y_q, sw.rope(q, pairing=pairing))
+        assert torch.equal(y_k, sw.rope(k, pairing=pairing))
+
+    def test_the_drop_in_is_the_plan(self, pairing: str, dtype: torch.dtype, device: str) -> None:
+        x = torch.randn(2, 3, 5, 32, dtype=F64).to(device, dtype)
+        assert torch.equal(sw.rope(x, pairing=pairing), st.rope(x, pairing=pairing))
+
+    def test_refusals_name_their_own_operands(self) -> None:
+        x, cos = torch.ones(1, 2, 3, 8), torch.ones(3, 4)
+        for wrong, operand in (
+            ({"x": x[0]}, "x"),
+            ({"x": x.int()}, "dtype"),
+            ({"cos": cos}, "sin"),
+            ({"cos": cos, "sin": cos[:2]}, "sin"),
+            ({"cos": cos.cfloat(), "sin": cos}, "cos"),
+            ({"positions": torch.ones(3)}, "positions"),
+            ({"positions": torch.tensor([0, 1, 3]), "cos": cos, "sin": cos}, "positions"),
+            ({"out": x[..., :4]}, "y"),
+            ({"layout": "sbhd"}, "layout"),
+            ({"base": "x"}, "base"),
+        ):
+            with pytest.raises(sw.Error) as caught:
+                sw.rope(**{"x": x, **wrong})
+            assert (caught.value.op, caught.value.operand) == ("rope", operand), caught.value
+            assert "dy" not in str(caught.value)
+            assert "dx" not in str(caught.value)
 
 
 # --- The formulas of others --------------------------------------------------------------------------------------------

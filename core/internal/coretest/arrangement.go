@@ -68,6 +68,7 @@ func (c *Trial) Arrange(t testing.TB, plan *core.Plan, shape []int64, s *Scheme)
 // multiples of 1/16 over scales that are powers of two, so that x / scale is exact, often half way
 // between two levels, and on both sides of the bounds.
 func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) float64 {
+	fake := f == elementwise.FakeQuantize || f == elementwise.FakeQuantizeForward
 	switch {
 	case d == tensor.Int8:
 		return func(r *rand.Rand) float64 { return float64(r.IntN(256) - 128) }
@@ -75,9 +76,9 @@ func usualValue(f *ops.Family, operand string, d tensor.DType) func(*rand.Rand) 
 		return func(r *rand.Rand) float64 { return float64(r.IntN(256)) }
 	case !d.Floating():
 		return func(r *rand.Rand) float64 { return float64(r.IntN(2000) - 1000) }
-	case f == elementwise.FakeQuantize && operand == "scale":
+	case fake && operand == "scale":
 		return func(r *rand.Rand) float64 { return math.Ldexp(1, r.IntN(4)-2) }
-	case f == elementwise.FakeQuantize && operand == "x":
+	case fake && operand == "x":
 		return func(r *rand.Rand) float64 { return float64(r.IntN(512)-256) / 16 }
 	case operand == "scale":
 		return func(r *rand.Rand) float64 { return 0.01 + r.Float64() }

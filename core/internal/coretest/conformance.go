@@ -63,6 +63,12 @@ func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64)
 	case elementwise.LerpBackward:
 		d.DType = dtype
 		return d, d.Shape
+	case elementwise.DequantizePerToken:
+		d.DType = dtype
+		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
+	case elementwise.FakeQuantizePerToken:
+		d.DType = dtype
+		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
 	case elementwise.DequantizePerTokenBackward:
 		d.DType = dtype
 		return d, append(d.Shape, 1)[:max(1, len(d.Shape))]
@@ -78,7 +84,11 @@ func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64)
 	}
 	if d, ok := d.(rope.RopeBackward); ok {
 		d.DType = dtype
-		return d, d.WithDefaults().Shape(d.NumHeads)
+		return d, rope.Rope(d).Shape(d.NumHeads)
+	}
+	if d, ok := d.(rope.Rope); ok {
+		d.DType = dtype
+		return d, d.Shape(d.NumHeads)
 	}
 	if d, bag := d.(embedding.EmbeddingBagBackward); bag {
 		d.DType = dtype
@@ -157,8 +167,9 @@ func (r *arrangement) definition() [3][]sumOf {
 func (r *arrangement) requireDefinition(t *testing.T, outputs []int) {
 	t.Helper()
 	total, _ := tensor.Product(r.shape)
+	inputs := slices.IndexFunc(ProblemOf(r.plan).Operands, func(o ops.Operand) bool { return o.Out })
 	for _, i := range outputs {
-		m, sums := r.Operands[i], r.want[i-(len(r.Operands)-len(r.want))]
+		m, sums := r.Operands[i], r.want[i-inputs]
 		terms := total / max(1, int64(len(sums)))
 		for k, got := range m.Values() {
 			expected, size := sums[k].value(), sums[k].size

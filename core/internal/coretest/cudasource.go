@@ -144,7 +144,7 @@ func KernelConstants(t testing.TB, image, symbol string) map[string]int {
 	}
 	functor := regexp.MustCompile(`\b` + symbol + `\([^{]*\{ \w+<(\w+)<`).FindStringSubmatch(source)
 	require.NotNil(t, functor, "no functor of %s", symbol)
-	body := regexp.MustCompile(`struct ` + functor[1] + ` \{((?:\s*static constexpr int [^;]*;)+)`).FindStringSubmatch(source)
+	body := regexp.MustCompile(`struct ` + functor[1] + `(?: : [^{]*)? \{((?:\s*static constexpr int [^;]*;)+)`).FindStringSubmatch(source)
 	require.NotNil(t, body, "no constants of %s", functor[1])
 	constants := map[string]int{}
 	for _, match := range regexp.MustCompile(`(\w+) = (\d+)`).FindAllStringSubmatch(body[1], -1) {

@@ -2,6 +2,7 @@ package coretest
 
 import (
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/sternway/sternway/core/internal/num"
@@ -77,16 +78,21 @@ func (m *kernelModel) requireGeometry() {
 	m.requireOperands(vector)
 }
 
+// sideInputs are the inputs with one number for each token, of any dtype, by family.
+var sideInputs = map[string][]int{
+	elementwise.Dequantize.Name: {1, 3}, elementwise.FakeQuantize.Name: {2, 3},
+	elementwise.DequantizeForward.Name: {1, 2}, elementwise.FakeQuantizeForward.Name: {1, 2},
+}
+
 // requireOperands checks the bits of uses and wide against the operands. Operands of a side dtype,
 // one number for each token, must not move along the fastest dimension.
 func (m *kernelModel) requireOperands(vector int64) {
 	uses, wide := m.word("uses"), m.word("wide") != 0
-	tokens := m.family == elementwise.Dequantize.Name || m.family == elementwise.FakeQuantize.Name
 	for i := range m.operands {
 		o := &m.operands[i]
 		output := i >= m.inputs
 		stored := o.address != 0 && !(output && m.summed(i-m.inputs))
-		side := tokens && (i == 1 && m.family == elementwise.Dequantize.Name || i == 2 && m.family == elementwise.FakeQuantize.Name || i == 3)
+		side := slices.Contains(sideInputs[m.family], i)
 		constant := stored && !output && !side && o.strides[0] == 0
 		for bit, want := range []bool{stored, constant} {
 			if uses>>(2*i+bit)&1 != 0 != want {

@@ -157,11 +157,19 @@ func (m *kernelModel) definition() *definition {
 	case elementwise.Dequantize.Name:
 		return dequantizeDefinition()
 	case elementwise.FakeQuantize.Name:
-		zero := &m.operands[3]
-		return fakeQuantizeDefinition(m.scalar(0), m.scalar(1), zero.address != 0 && zero.dtype.Floating())
+		return fakeQuantizeDefinition(m.scalar(0), m.scalar(1), m.givenFloating(3))
+	case elementwise.DequantizeForward.Name:
+		return dequantizeForwardDefinition()
+	case elementwise.FakeQuantizeForward.Name:
+		return fakeQuantizeForwardDefinition(m.scalar(0), m.scalar(1), m.givenFloating(2))
 	}
 	require.Fail(m.t, "no definition", m.family)
 	return nil
+}
+
+// givenFloating reports whether an operand is there and floating.
+func (m *kernelModel) givenFloating(i int) bool {
+	return m.operands[i].address != 0 && m.operands[i].dtype.Floating()
 }
 
 // reduce stores every output at each element, or sums it over the dimensions at the back for each

@@ -81,8 +81,8 @@ func (d *definition) offsets(shape []int64, operands [][]int64) [][]int64 {
 // evaluate is every output in row-major order. Shapes of absent operands are nil.
 func (d *definition) evaluate(shape []int64, operands [][]int64, in [4][]float64) (out [3][]sumOf) {
 	offsets := d.offsets(shape, operands)
-	for o := range out {
-		if s := operands[d.inputs+o]; s != nil {
+	for o, s := range operands[d.inputs:] {
+		if s != nil {
 			n, _ := tensor.Product(s)
 			out[o] = make([]sumOf, n)
 		}
@@ -124,6 +124,10 @@ func definitionOf(d ops.Descriptor, floatingZero bool) *definition {
 	switch d := d.(type) {
 	case elementwise.LerpBackward:
 		return lerpDefinition(d)
+	case elementwise.DequantizePerToken:
+		return dequantizeForwardDefinition()
+	case elementwise.FakeQuantizePerToken:
+		return fakeQuantizeForwardDefinition(float64(d.QuantMin), float64(d.QuantMax), floatingZero)
 	case elementwise.DequantizePerTokenBackward:
 		return dequantizeDefinition()
 	case elementwise.FakeQuantizePerTokenBackward:
@@ -172,15 +176,46 @@ func limitRatio(x, scale float64) float64 {
 	return x * math.Inf(1)
 }
 
-// Inputs: dy, x, scale, zero_point.
-func fakeQuantizeDefinition(low, high float64, floatingZero bool) *definition {
-	clip := func(t float64) float64 { return math.Max(low, math.Min(t, high)) }
-	whole := func(zero float64) float64 {
+// Inputs: q, scale, zero_point.
+func dequantizeForwardDefinition() *definition {
+	return &definition{
+		inputs: 3, perToken: []int{1, 2},
+		terms: func(in *[4]float64) [3]Term {
+			q, scale, zero := in[0], in[1], in[2]
+			return [3]Term{{(q - zero) * scale, math.Abs(scale) * (math.Abs(q) + math.Abs(zero))}}
+		},
+	}
+}
+
+// levelsOf returns two functions: clip clamps a level to the bounds; whole rounds and clamps a zero
+// point if it is floating.
+func levelsOf(low, high float64, floatingZero bool) (clip, whole func(float64) float64) {
+	clip = func(t float64) float64 { return math.Max(low, math.Min(t, high)) }
+	whole = func(zero float64) float64 {
 		if floatingZero {
 			return clip(math.RoundToEven(zero))
 		}
 		return zero
 	}
+	return clip, whole
+}
+
+// Inputs: x, scale, zero_point. Any level times a scale of 0 is 0, that of a NaN aside.
+func fakeQuantizeForwardDefinition(low, high float64, floatingZero bool) *definition {
+	clip, whole := levelsOf(low, high, floatingZero)
+	return &definition{
+		inputs: 3, perToken: []int{1, 2},
+		terms: func(in *[4]float64) [3]Term {
+			scale, zero := in[1], whole(in[2])
+			level := clip(math.RoundToEven(limitRatio(in[0], scale)) + zero)
+			return [3]Term{{(level - zero) * scale, math.Abs(scale) * (math.Abs(level) + math.Abs(zero))}}
+		},
+	}
+}
+
+// Inputs: dy, x, scale, zero_point.
+func fakeQuantizeDefinition(low, high float64, floatingZero bool) *definition {
+	clip, whole := levelsOf(low, high, floatingZero)
 	return &definition{
 		inputs: 4, perToken: []int{2, 3, 5, 6}, gradients: [3]int{1, 2, 3},
 		forward: func(in, frozen *[4]float64) float64 {

@@ -1,4 +1,4 @@
-"""Per-token dequantisation and fake quantisation; a token is an index of the leading dims.
+"""Per-token dequantisation and fake quantisation, forward and backward; a token is an index of the leading dims.
 
 x = (q - z) s:  dx = dy s,  ds = sum dy (q - z),  dz = -s sum dy.
 q = clamp(round(x / s) + z), y = (q - z) s, dx = dy inside the bounds and 0 outside:  ds = sum dy ((q - z) - x / s) inside,
@@ -12,8 +12,12 @@ from typing import Any
 from ..dequantize import (
     DequantizePerTokenBackwardDescriptor,
     DequantizePerTokenBackwardPlan,
+    DequantizePerTokenDescriptor,
+    DequantizePerTokenPlan,
     FakeQuantizePerTokenBackwardDescriptor,
     FakeQuantizePerTokenBackwardPlan,
+    FakeQuantizePerTokenDescriptor,
+    FakeQuantizePerTokenPlan,
 )
 from .case import Case, Output, Shape, Truth, Values, library, summed
 from .source import Source
@@ -56,6 +60,19 @@ def dscale(v: Values) -> Truth:
 DX = Output("q", lambda v: summed(v.dy * v.scale, v.dy))
 DSCALE = Output("scale", dscale)
 DZERO_POINT = Output("zero_point", lambda v: summed(-v.scale * v.dy, v.zero_point))
+
+
+def describe_forward(v: Values) -> DequantizePerTokenDescriptor:
+    """The descriptor of the operation itself."""
+    return DequantizePerTokenDescriptor(v.q.shape, v.dy.dtype, v.q.dtype, v.scale.dtype)
+
+
+def dequantized(v: Values) -> Truth:
+    """(q - z) s by definition. Its rounding errors scale with q and z, which may cancel."""
+    return summed((v.q - zero_of(v)) * v.scale, v.q, abs(v.scale) * (abs(v.q) + abs(zero_of(v))))
+
+
+Y = Output("q", dequantized)
 
 
 def by_torch(v: Values) -> Any:
@@ -130,6 +147,26 @@ FAKE_DSCALE = Output("scale", fake_dscale)
 FAKE_DZERO_POINT = Output("zero_point", fake_dzero_point)
 
 
+def describe_fake_forward(v: Values) -> FakeQuantizePerTokenDescriptor:
+    """The descriptor of the operation itself."""
+    return FakeQuantizePerTokenDescriptor(v.x.shape, v.x.dtype, v.quant_min, v.quant_max, v.scale.dtype)
+
+
+def fake_quantized(v: Values) -> Truth:
+    """(q - z) s by definition."""
+    _, zero, q, _ = levels(v)
+    return summed((q - zero) * v.scale, v.x, abs(v.scale) * (abs(q) + abs(zero)))
+
+
+FAKE_Y = Output("x", fake_quantized)
+
+
+def fake_forward_by_torch(v: Values) -> Any:
+    """The operation composed of torch's elementwise operations."""
+    zero = v.zero_point.round().clamp(v.quant_min, v.quant_max) if hasattr(v, "zero_point") else 0
+    return (((v.x / v.scale).round() + zero).clamp(v.quant_min, v.quant_max) - zero) * v.scale
+
+
 def rounded(x: Any) -> Any:
     """Rounding with a straight-through gradient."""
     return x.round().detach() + (x - x.detach())
@@ -173,6 +210,22 @@ def fake_case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any
     )  # fmt: skip
 
 
+def forward_case(name: str, inputs: Any, **options: Any) -> Case:
+    """A case of dequantisation itself."""
+    return Case(
+        "dequantize", name, DequantizePerTokenPlan, inputs, describe_forward, {"y": Y}, by_torch,
+        "(q - zero_point) * scale", reads=("q", "scale", "zero_point"), **options,
+    )  # fmt: skip
+
+
+def fake_forward_case(name: str, inputs: Any, **options: Any) -> Case:
+    """A case of fake quantisation itself."""
+    return Case(
+        "dequantize", name, FakeQuantizePerTokenPlan, inputs, describe_fake_forward, {"y": FAKE_Y}, fake_forward_by_torch,
+        "the composite of elementwise operations", reads=("x", "scale", "zero_point"), **options,
+    )  # fmt: skip
+
+
 MEASURED: dict[str, Any] = {
     "demo": (1024, 1024),
     "cpu": ((256, 256), (1024, 1024), (4096, 4096)),
@@ -189,4 +242,8 @@ CASES = (
         unquantized_with_zero_point,
         {"dx": FAKE_DX, "dscale": FAKE_DSCALE, "dzero_point": FAKE_DZERO_POINT},
     ),
+    forward_case("y", quantized, **MEASURED),
+    forward_case("y by zero_point", with_zero_point),
+    fake_forward_case("y", unquantized, **MEASURED),
+    fake_forward_case("y by zero_point", unquantized_with_zero_point),
 )

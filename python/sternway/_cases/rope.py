@@ -1,4 +1,7 @@
-"""Cases of RoPE: dx_i = c_i dy_i + s_j dy_j and dx_j = c_j dy_j - s_i dy_i for each pair (i, j)."""
+"""Cases of RoPE for each pair (i, j).
+
+y_i = c_i x_i - s_i x_j,  y_j = c_j x_j + s_j x_i;  dx_i = c_i dy_i + s_j dy_j,  dx_j = c_j dy_j - s_i dy_i.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import functools
 import math
 from typing import Any
 
-from ..rope import RopeBackwardDescriptor, RopeBackwardPlan
+from ..rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 
@@ -18,10 +21,19 @@ def shaped(shape: Shape) -> Shape:
     return (math.prod(four[:-3]), *four[-3:-1], four[-1] + four[-1] % 2)
 
 
-def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, thd: bool = False, **options: Any) -> Case:
+def case(
+    name: str,
+    pairing: str,
+    *,
+    rotary: float = 1.0,
+    tables: bool = False,
+    thd: bool = False,
+    forward: bool = False,
+    **options: Any,
+) -> Case:
     """A row of the table. rotary: the share of a head that is rotated; tables: cos and sin are given, as transformers does.
 
-    thd: arrays are [B S, H, D], tokens of one sequence.
+    thd: arrays are [B S, H, D], tokens of one sequence. forward: the case is the rotation of x, not its gradient.
     """
 
     def extent(d: int) -> int:
@@ -39,19 +51,23 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
             values.cos, values.sin = (source.cast(library(dy).concatenate((t, t), -1), single) for t in (cos, sin))
         return values
 
-    def describe(v: Values) -> RopeBackwardDescriptor:
+    def describe(v: Values) -> RopeDescriptor | RopeBackwardDescriptor:
         b, h, s, d = (1, *heads_first(v.dy).shape) if thd else v.dy.shape
-        return RopeBackwardDescriptor(b, h, s, d, v.dy.dtype, pairing=pairing, rotary_dim=extent(d), layout=layout)
+        kind = RopeDescriptor if forward else RopeBackwardDescriptor
+        return kind(b, h, s, d, v.dy.dtype, pairing=pairing, rotary_dim=extent(d), layout=layout)
 
     def heads_first(x: Any) -> Any:
         """[..., H, S, D], or back."""
         return library(x).moveaxis(x, 0, 1) if thd else x
 
     def truth(v: Values) -> Truth:
-        r, lib = extent(v.dy.shape[-1]), library(v.dy)
-        cos, sin = factors(v, v.dy, r)
-        i, j = split(v.dy[..., :r])
-        rest = v.dy[..., r:]
+        given = v.x if forward else v.dy
+        r, lib = extent(given.shape[-1]), library(given)
+        cos, sin = factors(v, given, r)
+        if forward:  # the transpose
+            sin = -sin
+        i, j = split(given[..., :r])
+        rest = given[..., r:]
         value = lib.concatenate((*joined(cos * i + sin * j, cos * j - sin * i), rest), -1)
         size = lib.concatenate((*joined(abs(cos * i) + abs(sin * j), abs(cos * j) + abs(sin * i)), abs(rest)), -1)
         return Truth(value, size, 5)
@@ -72,20 +88,27 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
         return (stacked.reshape((*i.shape[:-1], 2 * i.shape[-1])),)
 
     def by_torch(v: Values) -> Any:
-        """What models write: the tables are made once, in float32 where x is no float64."""
+        """What models write, with tables that are made once."""
         import torch
 
         r = extent(v.x.shape[-1])
-        single = torch.promote_types(v.x.dtype, torch.float32)
         i, j = split(v.x[..., :r])
-        cos, sin = factors(v, v.x, r)
-        cos, sin = cos.to(single).to(v.x.dtype), sin.to(single).to(v.x.dtype)
+        if not hasattr(v, "made"):
+            v.made = tables_of_models(v, r)
+        cos, sin = v.made
         if pairing == "half":
             cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
             turned = v.x[..., :r] * cos + torch.cat((-j, i), -1) * sin
         else:
             turned = torch.stack((i * cos - j * sin, i * sin + j * cos), -1).flatten(-2)
         return turned if r == v.x.shape[-1] else torch.cat((turned, v.x[..., r:]), -1)
+
+    def tables_of_models(v: Values, r: int) -> tuple[Any, ...]:
+        """Cosines and sines of x's dtype, made in float32 where x is no float64."""
+        import torch
+
+        single = torch.promote_types(v.x.dtype, torch.float32)
+        return tuple(t.to(single).to(v.x.dtype) for t in factors(v, v.x, r))
 
     def drop_in(v: Values) -> Any:
         """sternway.torch.rope."""
@@ -94,6 +117,11 @@ def case(name: str, pairing: str, *, rotary: float = 1.0, tables: bool = False, 
         given = {"cos": v.cos, "sin": v.sin} if tables else {}
         return sternway.torch.rope(v.x, pairing=pairing, rotary_dim=extent(v.x.shape[-1]), layout=layout, **given)
 
+    if forward:
+        return Case(
+            "rope", name, RopePlan, inputs, describe, {"y": Output("x", truth)}, by_torch,
+            "the rotation with tables at hand", reads=("x", "cos", "sin"), **options,
+        )  # fmt: skip
     reads = ("dy", "cos", "sin") if tables else ("dy",)
     return Case(
         "rope", name, RopeBackwardPlan, inputs, describe, {"dx": Output("x", truth)}, by_torch,
@@ -131,4 +159,6 @@ CASES = (
     case("dx half, tables", "half", tables=True, cpu=SHAPES["cpu"], cuda=(LARGE,)),
     case("dx half, thd", "half", thd=True, cpu=SHAPES["cpu"][:2], cuda=((1, 32, 65536, 128),)),
     case("dx half of a part", "half", rotary=0.5, cpu=SHAPES["cpu"][:2], cuda=(LARGE,)),
+    case("y interleaved", "interleaved", forward=True, cuda=(LARGE,), **SHAPES),
+    case("y half, tables", "half", tables=True, forward=True, cpu=SHAPES["cpu"], cuda=(LARGE,)),
 )

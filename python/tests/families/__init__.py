@@ -1,16 +1,18 @@
 """The families under test. A new one is a file here, its row below, and a test file that starts from `Conformance`."""
 
 from .base import Family, Problem, make
-from .dequantize import DEQUANTIZE
+from .dequantize import DEQUANTIZE, DEQUANTIZE_FORWARD
 from .embedding_bag import EMBEDDING_BAG
-from .fake_quantize import FAKE_QUANTIZE
+from .fake_quantize import FAKE_QUANTIZE, FAKE_QUANTIZE_FORWARD
 from .lerp import LERP
-from .rope import ROPE
+from .rope import ROPE, ROPE_FORWARD
 from .scan import CUMMAX, CUMMIN, CUMPROD, CUMSUM, LOGCUMSUMEXP, SCANS
 
-FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, ROPE, *SCANS, EMBEDDING_BAG)
+FORWARDS = (DEQUANTIZE_FORWARD, FAKE_QUANTIZE_FORWARD, ROPE_FORWARD)
+FAMILIES = (LERP, DEQUANTIZE, FAKE_QUANTIZE, ROPE, *SCANS, EMBEDDING_BAG, *FORWARDS)
 
 __all__ = [
-    "CUMMAX", "CUMMIN", "CUMPROD", "CUMSUM", "DEQUANTIZE", "EMBEDDING_BAG", "FAKE_QUANTIZE", "FAMILIES", "LERP", "LOGCUMSUMEXP",
-    "ROPE", "SCANS", "Family", "Problem", "make",
+    "CUMMAX", "CUMMIN", "CUMPROD", "CUMSUM", "DEQUANTIZE", "DEQUANTIZE_FORWARD", "EMBEDDING_BAG", "FAKE_QUANTIZE",
+    "FAKE_QUANTIZE_FORWARD", "FAMILIES", "FORWARDS", "LERP", "LOGCUMSUMEXP",
+    "ROPE", "ROPE_FORWARD", "SCANS", "Family", "Problem", "make",
 ]  # fmt: skip

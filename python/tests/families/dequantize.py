@@ -1,4 +1,6 @@
-"""x = (q - z) s:  dx = dy s,  ds = sum_d dy (q - z),  dz = -s sum_d dy, where the sum is scaled and not its terms."""
+"""y = (q - z) s, and its gradients.
+
+x = (q - z) s:  dx = dy s,  ds = sum_d dy (q - z),  dz = -s sum_d dy, where the sum is scaled and not its terms."""
 
 from __future__ import annotations
 
@@ -122,4 +124,42 @@ DEQUANTIZE = Family(
     sw.DequantizePerTokenBackwardDescriptor, sw.DequantizePerTokenBackwardPlan,
     build, truth, by_torch, reads, call, options,
     required=("dx",), least_rank=1, in_place=("dx",),
+)  # fmt: skip
+
+
+# --- The forward ------------------------------------------------------------------------------------------------------
+
+
+def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
+    fields, inputs = build(shape, maker, **options)
+    del inputs["dy"]
+    return fields, {"q": inputs.pop("q"), **inputs}
+
+
+def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+    q, shape, dtype = inputs["q"].to(F64), tuple(inputs["q"].shape), getattr(torch, descriptor.dtype)
+    s = per_row(inputs["scale"], shape)
+    z = per_row(inputs["zero_point"], shape) if "zero_point" in inputs else torch.zeros_like(s)
+    return {"y": summed((q - z) * s, shape, dtype, magnitude=s.abs() * (q.abs() + z.abs()))}
+
+
+def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
+    """The composite that users write today, in the dtype of y."""
+    shape, dtype = tuple(inputs["q"].shape), getattr(torch, descriptor.dtype)
+    s = per_row(inputs["scale"], shape).to(inputs["scale"].dtype)
+    q = inputs["q"].to(dtype)
+    shifted = q - per_row(inputs["zero_point"], shape).to(dtype) if "zero_point" in inputs else q
+    return {"y": (shifted * s).to(dtype)}
+
+
+def call_forward(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    inputs = problem.inputs
+    zero_point, dtype = inputs.get("zero_point"), problem.descriptor.dtype
+    return {"y": sw.dequantize_per_token(inputs["q"], inputs["scale"], zero_point, dtype=dtype, out=out)}
+
+
+DEQUANTIZE_FORWARD = Family(
+    "dequantize_per_token_forward", "dequantize_per_token", sw.DequantizePerTokenDescriptor, sw.DequantizePerTokenPlan,
+    build_forward, truth_forward, forward_by_torch, lambda _, inputs: set(inputs), call_forward, options,
+    required=("y",), workspace=False, least_rank=1,
 )  # fmt: skip

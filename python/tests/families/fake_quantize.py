@@ -1,4 +1,4 @@
-"""t = round(x / s) + z, q = clamp(t):  dx = dy inside, else 0.
+"""t = round(x / s) + z, q = clamp(t), y = (q - z) s:  dx = dy inside, else 0.
 
 ds = sum_d dy ((q - z) - x / s) inside, dy (q - z) outside;  dz = sum_d -s dy outside, 0 inside.
 A floating z is rounded to even and clamped first. Where s is 0, x / s is the limit of small s.
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from support import F32, F64, Maker, Truth, name_of, summed
+from support import ACCUMULATOR, F32, F64, Maker, Truth, name_of, summed
 
 import sternway as sw
 
@@ -54,18 +54,25 @@ def settle(inputs: Tensors) -> None:
     x.masked_fill_(near, 0.0)
 
 
-def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
-    dy, x, scale, shape = inputs["dy"].to(F64), inputs["x"].to(F64), inputs["scale"], tuple(inputs["dy"].shape)
-    low, high, data = descriptor.quant_min, descriptor.quant_max, inputs["dy"].dtype
-    s = per_row(scale, shape)
+def levels(descriptor: Any, inputs: Tensors) -> tuple[torch.Tensor, ...]:
+    """s, z, x / s, t and q in float64."""
+    x, low, high = inputs["x"].to(F64), descriptor.quant_min, descriptor.quant_max
+    s = per_row(inputs["scale"], tuple(x.shape))
     z, given = torch.zeros_like(s), inputs.get("zero_point")
     if given is not None:
-        z = per_row(given, shape)
+        z = per_row(given, tuple(x.shape))
         if given.is_floating_point():
             z = z.round().clamp(low, high)
     steps = torch.where(s == 0, torch.where(x == 0, 0.0, x * torch.inf), x / s)
     t = steps.round() + z
-    q, inside = t.clamp(low, high), (t >= low) & (t <= high)
+    return s, z, steps, t, t.clamp(low, high)
+
+
+def truth(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+    dy, scale, shape, given = inputs["dy"].to(F64), inputs["scale"], tuple(inputs["dy"].shape), inputs.get("zero_point")
+    data = inputs["dy"].dtype
+    s, z, steps, t, q = levels(descriptor, inputs)
+    inside = (t >= descriptor.quant_min) & (t <= descriptor.quant_max)
     dscale = dy * torch.where(inside, (q - z) - steps, q - z)
     size = dy * torch.where(inside, (q - z).abs() + steps.abs(), (q - z).abs())
     outputs = {
@@ -140,4 +147,48 @@ FAKE_QUANTIZE = Family(
     sw.FakeQuantizePerTokenBackwardDescriptor, sw.FakeQuantizePerTokenBackwardPlan,
     build, truth, by_torch, reads, call, options,
     settle=settle, required=("dx",), least_rank=1,
+)  # fmt: skip
+
+
+# --- The forward ------------------------------------------------------------------------------------------------------
+
+
+def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
+    fields, inputs = build(shape, maker, **options)
+    del inputs["dy"]
+    return fields, inputs
+
+
+def truth_forward(descriptor: Any, inputs: Tensors) -> dict[str, Truth]:
+    s, z, _, _, q = levels(descriptor, inputs)
+    x = inputs["x"]
+    return {"y": summed((q - z) * s, tuple(x.shape), x.dtype, magnitude=s.abs() * (q.abs() + z.abs()))}
+
+
+def forward_by_torch(descriptor: Any, inputs: Tensors) -> Tensors:
+    """The composite of torch operations in float32 (float64 for float64), with 1 for a scale of 0 as the divisor."""
+    x, low, high = inputs["x"], descriptor.quant_min, descriptor.quant_max
+    wide = ACCUMULATOR[x.dtype]
+    row = (*x.shape[:-1], 1) if x.shape else ()
+    s = inputs["scale"].reshape(row).to(wide)
+    z, given = torch.zeros((), dtype=wide, device=x.device), inputs.get("zero_point")
+    if given is not None:
+        z = given.reshape(row).to(wide)
+        if given.is_floating_point():
+            z = z.round().clamp(low, high)
+    t = (x.to(wide) / s.masked_fill(s == 0, 1.0)).round() + z
+    return {"y": ((t.clamp(low, high) - z) * s).to(x.dtype)}
+
+
+def call_forward(problem: Problem, _wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    inputs, d = problem.inputs, problem.descriptor
+    bounds = {"quant_min": d.quant_min, "quant_max": d.quant_max}
+    return {"y": sw.fake_quantize_per_token(inputs["x"], inputs["scale"], inputs.get("zero_point"), **bounds, out=out)}
+
+
+FAKE_QUANTIZE_FORWARD = Family(
+    "fake_quantize_per_token_forward", "fake_quantize_per_token",
+    sw.FakeQuantizePerTokenDescriptor, sw.FakeQuantizePerTokenPlan,
+    build_forward, truth_forward, forward_by_torch, reads, call_forward, options,
+    settle=settle, required=("y",), workspace=False, least_rank=1, in_place=("y",),
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""dx_i = c_i dy_i + s_j dy_j,  dx_j = c_j dy_j - s_i dy_i for each pair (i, j); other elements are copied."""
+"""y_i = c_i x_i - s_i x_j,  y_j = c_j x_j + s_j x_i,
+
+dx_i = c_i dy_i + s_j dy_j,  dx_j = c_j dy_j - s_i dy_i for each pair (i, j); other elements are copied."""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def joined(i: torch.Tensor, j: torch.Tensor, pairing: str) -> torch.Tensor:
 
 def factors(d: Any, inputs: Tensors) -> tuple[torch.Tensor, ...]:
     """c_i, s_i, c_j, s_j as [B or 1, 1, S, r/2] in float64, of angles formed in float64 of the nearest frequencies."""
-    dy = inputs["dy"]
+    dy = next(iter(inputs.values()))
     r = d.head_dim if d.rotary_dim is None else d.rotary_dim
     positions = inputs.get("positions", torch.arange(d.seq_len, device=dy.device))
     positions = positions if positions.ndim == 2 else positions[None]
@@ -154,4 +156,51 @@ ROPE = Family(
     "rope", "rope_backward", describe, sw.RopeBackwardPlan,
     build, truth, by_torch, lambda wanted, inputs: set(inputs), call, options,
     required=("dx",), workspace=False, in_place=("dx",),
+)  # fmt: skip
+
+
+# --- The forward ------------------------------------------------------------------------------------------------------
+
+
+def describe_forward(shape: tuple[int, ...], dtype: Any, **fields: Any) -> sw.RopeDescriptor:
+    b, h, s, d = four(shape)
+    return sw.RopeDescriptor(b, h, s, d, dtype, **fields)
+
+
+def build_forward(shape: tuple[int, ...], maker: Maker, **options: Any) -> tuple[dict[str, Any], Tensors]:
+    fields, inputs = build(shape, maker, **options)
+    return fields, {"x": inputs.pop("dy"), **inputs}
+
+
+def rotated(d: Any, x: torch.Tensor, ci: Any, si: Any, cj: Any, sj: Any) -> torch.Tensor:
+    r = d.head_dim if d.rotary_dim is None else d.rotary_dim
+    before, turned, after = x.split((d.rotary_start, r, d.head_dim - d.rotary_start - r), -1)
+    i, j = members(turned, d.pairing)
+    return torch.cat((before, joined(ci * i - si * j, cj * j + sj * i, d.pairing), after), -1)
+
+
+def truth_forward(d: Any, inputs: Tensors) -> dict[str, Truth]:
+    x, dtype, (ci, si, cj, sj) = inputs["x"].to(F64), inputs["x"].dtype, factors(d, inputs)
+    value = rotated(d, x, ci, si, cj, sj)
+    size = rotated(d, x.abs(), ci.abs(), -si.abs(), cj.abs(), sj.abs())
+    return {"y": Truth(value, size, dtype, ACCUMULATOR[dtype], 2)}
+
+
+def forward_by_torch(d: Any, inputs: Tensors) -> Tensors:
+    """What models write, with tables in the accumulator's dtype."""
+    x = inputs["x"]
+    return {"y": rotated(d, x, *(t.to(ACCUMULATOR[x.dtype]).to(x.dtype) for t in factors(d, inputs)))}
+
+
+def call_forward(problem: Problem, wanted: tuple[str, ...], out: Any = None) -> Tensors:
+    d, inputs = problem.descriptor, problem.inputs
+    given = {name: inputs.get(name) for name in ("positions", "cos", "sin")}
+    options = {name: getattr(d, name) for name in ("base", "pairing", "rotary_dim", "rotary_start", "angle")}
+    return {"y": sw.rope(inputs["x"], **given, **options, out=out)}
+
+
+ROPE_FORWARD = Family(
+    "rope_forward", "rope", describe_forward, sw.RopePlan,
+    build_forward, truth_forward, forward_by_torch, lambda wanted, inputs: set(inputs), call_forward, options,
+    required=("y",), workspace=False, in_place=("y",),
 )  # fmt: skip

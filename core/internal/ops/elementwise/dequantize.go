@@ -15,8 +15,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// DequantizePerTokenBackward is the gradient of x = (q - zero_point[n]) scale[n], a scale for each
-// token n, that is, for each index of the leading dimensions of Shape:
+// DequantizePerTokenBackward is the gradient of DequantizePerToken, x = (q - zero_point[n])
+// scale[n], where a token n is an index of the leading dimensions of Shape:
 //
 //	dx = dy scale[n]
 //	dscale[n] = sum_d dy (q - zero_point[n])
@@ -32,7 +32,7 @@ type DequantizePerTokenBackward struct {
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
-// FakeQuantizePerTokenBackward is the gradient of quantize-dequantize with a straight-through
+// FakeQuantizePerTokenBackward is the gradient of FakeQuantizePerToken with a straight-through
 // rounding. With t = round(x / scale) + zero_point and q = clamp(t, QuantMin, QuantMax), t inside
 // the bounds or on them:
 //
@@ -52,7 +52,7 @@ type FakeQuantizePerTokenBackward struct {
 	ScaleDType *tensor.DType `json:"scale_dtype"` // nil: DType
 }
 
-// Dequantize and FakeQuantize are the families of the two descriptors.
+// Dequantize and FakeQuantize are the families of the two backwards.
 var (
 	Dequantize = ops.Register(&ops.Family{
 		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
@@ -65,6 +65,9 @@ var (
 		Required: []string{"shape", "dtype", "quant_min", "quant_max"}, Decode: ops.DecodeAs[FakeQuantizePerTokenBackward],
 	})
 )
+
+// qDTypes are the dtypes of quantized values.
+var qDTypes = []tensor.DType{tensor.Int8, tensor.Uint8}
 
 // DequantizeOp and FakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q,
 // zero_point of dequantize; dy, x, scale, zero_point of fake quantize.
@@ -80,11 +83,7 @@ var (
 		Kernels:  []kernelSet{{"fake_quantize_per_token_backward", []int{0, 1, 2, 3}, []int{4, 5, 6}, unroll{4, 2, 0}}},
 		inputsOf: [3]uint8{1 | 2 | 4 | 8, 1 | 2 | 4 | 8, 1 | 2 | 4 | 8},
 		f32:      fakeQuantizeBody[float32], f64: fakeQuantizeBody[float64],
-		scalars: func(scalar *[4]float64, args []tensor.Tensor) {
-			if !args[3].DType.Floating() {
-				scalar[2] = 1
-			}
-		},
+		scalars: fakeQuantizeScalars(3),
 	}
 )
 
@@ -98,13 +97,13 @@ func (d FakeQuantizePerTokenBackward) Family() string { return FakeQuantize.Name
 func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	t, err := newTokens(Dequantize, d.Shape, d.DType, d.ScaleDType)
 	if err == nil {
-		err = ops.CheckElement(Dequantize.Name, "qdtype", d.QDType, []tensor.DType{tensor.Int8, tensor.Uint8})
+		err = ops.CheckElement(Dequantize.Name, "qdtype", d.QDType, qDTypes)
 	}
 	if err != nil {
 		return nil, err
 	}
 	q := ops.Operand{Name: "q", Optional: true, DTypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
-	p := t.problem([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, &DequantizeOp, 1, [4]float64{})
+	p := t.problem(append([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, t.gradients()...), &DequantizeOp, []int{1, 3, 5, 6}, [4]float64{})
 	p.Aux = d.QDType.String()
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
 		if args[5].Given() && !args[2].Given() {
@@ -121,17 +120,19 @@ func (d FakeQuantizePerTokenBackward) Problem() (*ops.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.QuantMin > d.QuantMax {
-		return nil, errs.New(errs.InvalidProblem, FakeQuantize.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", d.QuantMax), fmt.Sprint(d.QuantMin), "")
+	bounds, err := t.bounds(d.QuantMin, d.QuantMax)
+	if err != nil {
+		return nil, err
 	}
-	p := t.problem([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, &FakeQuantizeOp, 2, [4]float64{float64(d.QuantMin), float64(d.QuantMax)})
+	operands := append([]ops.Operand{t.data("dy"), t.data("x"), t.scale(), t.zeroPoint()}, t.gradients()...)
+	p := t.problem(operands, &FakeQuantizeOp, []int{2, 3, 5, 6}, bounds)
 	p.Traffic += p.Traffic / 2 // x is read as well
 	p.CheckPresence = t.checkPresence
 	return p, nil
 }
 
-// tokenProblem builds the problems of both families: a row of Shape per token, and operands with
-// one number per token.
+// tokenProblem builds the problems of quantization, forward and backward: a row of Shape per token,
+// and operands with one number per token.
 type tokenProblem struct {
 	family     *ops.Family
 	shape      []int64
@@ -141,7 +142,10 @@ type tokenProblem struct {
 
 func newTokens(f *ops.Family, shape []int64, element tensor.DType, scaleDType *tensor.DType) (*tokenProblem, error) {
 	t := &tokenProblem{f, shape, element, element}
-	scales := []tensor.DType{element, tensor.Float32}
+	scales := []tensor.DType{element}
+	if element != tensor.Float32 {
+		scales = append(scales, tensor.Float32)
+	}
 	if scaleDType != nil {
 		t.scaleDType = *scaleDType
 	}
@@ -175,7 +179,8 @@ func (t *tokenProblem) zeroPoint() ops.Operand {
 	return ops.Operand{Name: "zero_point", Optional: true, DTypes: dtypes, Shapes: t.perToken()}
 }
 
-func (t *tokenProblem) outputs() []ops.Operand {
+// gradients are the outputs of a backward.
+func (t *tokenProblem) gradients() []ops.Operand {
 	return []ops.Operand{
 		{Name: "dx", Out: true, DTypes: []tensor.DType{t.element}, Like: "like dy", Shapes: [][]int64{t.shape}},
 		{Name: "dscale", Out: true, Optional: true, DTypes: []tensor.DType{t.scaleDType}, Like: "like scale", Shapes: t.perToken()},
@@ -183,10 +188,18 @@ func (t *tokenProblem) outputs() []ops.Operand {
 	}
 }
 
-// problem assembles a problem; scale is the index of the operand scale.
-func (t *tokenProblem) problem(inputs []ops.Operand, op *Op, scale int, scalar [4]float64) *ops.Problem {
+// bounds are the scalars of a fake quantization.
+func (t *tokenProblem) bounds(low, high int64) ([4]float64, error) {
+	if low > high {
+		return [4]float64{}, errs.New(errs.InvalidProblem, t.family.Name, "quant_min", fmt.Sprintf("at most quant_max = %d", high), fmt.Sprint(low), "")
+	}
+	return [4]float64{float64(low), float64(high)}, nil
+}
+
+// problem assembles a problem; perToken are the indices of the operands with one number per token.
+func (t *tokenProblem) problem(operands []ops.Operand, op *Op, perToken []int, scalar [4]float64) *ops.Problem {
 	n, _ := tensor.Product(t.shape)
-	p := &ops.Problem{Family: t.family, Element: t.element, Operands: append(inputs, t.outputs()...), Traffic: 2 * n * t.element.Size()}
+	p := &ops.Problem{Family: t.family, Element: t.element, Operands: operands, Traffic: 2 * n * t.element.Size()}
 	m := mapReduce{family: t.family, op: op, element: t.element, scalar: scalar, shape: t.shape}
 	if len(m.shape) == 0 {
 		m.shape = []int64{1}
@@ -194,7 +207,7 @@ func (t *tokenProblem) problem(inputs []ops.Operand, op *Op, scale int, scalar [
 	for i := range p.Operands {
 		m.alignRight(i, m.shape)
 	}
-	for _, i := range []int{scale, 3, 5, 6} {
+	for _, i := range perToken {
 		m.alignLeft(i)
 	}
 	p.Compile = func(_ *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
@@ -230,15 +243,32 @@ func dequantizeProducts(*[4]float64, []tensor.Tensor) [3]product {
 
 func fakeQuantizeBody[A cpu.Accumulator](scalar *[4]float64, in, out [][]A, sums [][]float64) {
 	dy, x, scale, zeroPoint := in[0], in[1], in[2], in[3]
-	low, high, integer := A(scalar[0]), A(scalar[1]), scalar[2] != 0
-	zero := make([]A, len(scale))
+	zero, low, high := fakeQuantizeLevels(scalar, zeroPoint, len(scale))
+	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, low, high)
+}
+
+// fakeQuantizeScalars tells the body whether zero points are integers: scalar 2 is 1 then. zero is
+// the operand zero_point.
+func fakeQuantizeScalars(zero int) func(scalar *[4]float64, args []tensor.Tensor) {
+	return func(scalar *[4]float64, args []tensor.Tensor) {
+		if !args[zero].DType.Floating() {
+			scalar[2] = 1
+		}
+	}
+}
+
+// fakeQuantizeLevels are the zero points of n tokens, 0 where none are given, and the bounds. A
+// floating zero point, which may be learned, is rounded and clamped.
+func fakeQuantizeLevels[A cpu.Accumulator](scalar *[4]float64, zeroPoint []A, n int) (zero []A, low, high A) {
+	low, high = A(scalar[0]), A(scalar[1])
+	zero = make([]A, n)
 	copy(zero, zeroPoint)
-	if !integer { // a learned zero point is rounded and clamped first
+	if integer := scalar[2] != 0; !integer {
 		for i, z := range zeroPoint {
 			zero[i] = min(max(A(math.RoundToEven(float64(z))), low), high)
 		}
 	}
-	fakeQuantizeBlock(out[0], sums[1], sums[2], dy, x, scale, zero, low, high)
+	return zero, low, high
 }
 
 // fakeQuantizeBlock calls the loop in dequantize.c.

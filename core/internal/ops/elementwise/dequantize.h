@@ -1,5 +1,6 @@
 #ifndef STERNWAY_OP_DEQUANTIZE_H
 #define STERNWAY_OP_DEQUANTIZE_H
+#include <stdint.h>
 
 /* FakeQuantizePerTokenBackward over one block of runs. Computes dx per element, and dscale and
    dzero_point, the sums of their terms, per run; the latter two may be NULL. scale and zero_point
@@ -9,4 +10,28 @@ void sw_fake_quantize_f32(float *dx, double *dscale, double *dzero_point, const 
                           const float *scale, const float *zero_point, long run, float low, float high, long n);
 void sw_fake_quantize_f64(double *dx, double *dscale, double *dzero_point, const double *dy, const double *x,
                           const double *scale, const double *zero_point, long run, double low, double high, long n);
+
+/* Blocks of DequantizePerToken and FakeQuantizePerToken. scale and zero_point have one number per
+   run; a fake quantization gets zero_point rounded and clamped. y may be x. All arithmetic is in
+   the type of the operands. */
+void sw_dequantize_forward_f32(float *y, const float *q, const float *scale, const float *zero_point, long run, long n);
+void sw_dequantize_forward_f64(double *y, const double *q, const double *scale, const double *zero_point, long run,
+                               long n);
+void sw_fake_quantize_forward_f32(float *y, const float *x, const float *scale, const float *zero_point, long run,
+                                  float low, float high, long n);
+void sw_fake_quantize_forward_f64(double *y, const double *x, const double *scale, const double *zero_point, long run,
+                                  double low, double high, long n);
+
+/* The same for elements where they lie in memory, adjacent, in their storage types. scale and
+   zero_point are of float64 if the output is, and of float32 otherwise. */
+enum { DENSE_F32, DENSE_F64, DENSE_F16, DENSE_BF16, DENSE_I8, DENSE_U8 }; /* as in tensor.DTypeRows */
+
+typedef struct {
+  uintptr_t in, out; /* addresses */
+  long in_dtype, out_dtype;
+  long run, n; /* n elements: one run, or a part of it, or several whole runs */
+} sw_dense_block;
+
+void sw_dequantize_dense(sw_dense_block b, const void *scale, const void *zero_point);
+void sw_fake_quantize_dense(sw_dense_block b, const void *scale, const void *zero_point, double low, double high);
 #endif

@@ -1,4 +1,5 @@
-/* The loops of fake quantize. dequantize.c includes this header once per vector width. */
+/* The loops of dequantize and fake quantize. dequantize.c includes this header once per vector
+   width. */
 
 #include "tree_loops.h"
 
@@ -150,6 +151,41 @@ TARGET INLINE void AT(fake_quantize_lanes_f64)(double *restrict dx, double *rest
 FAKE_QUANTIZE(f32, float)
 FAKE_QUANTIZE(f64, double)
 #undef FAKE_QUANTIZE
+
+TARGET static void AT(double_of_float)(double *restrict out, const float *restrict in, long n) {
+  for (long i = 0; i < n; i++) out[i] = in[i];
+}
+
+/* The forwards. Every level times a scale of 0 is 0, so that a divisor of 1, which keeps levels
+   finite, stands in for that scale. A NaN is clamped to itself. */
+#define FORWARD(suffix, type, round) \
+  TARGET static void AT(dequantize_forward_##suffix)(type *y, const type *q, const type *scale, const type *zero, \
+                                                     long run, long n) { \
+    for (long start = 0, k = 0; start < n; start += run, k++) { \
+      const long end = LEAST(n, start + run); \
+      const type s = scale[k], z = zero[k]; \
+      INDEPENDENT \
+      for (long i = start; i < end; i++) y[i] = (q[i] - z) * s; \
+    } \
+  } \
+  TARGET static void AT(fake_quantize_forward_##suffix)(type *y, const type *x, const type *scale, const type *zero, \
+                                                        long run, type low, type high, long n) { \
+    for (long start = 0, k = 0; start < n; start += run, k++) { \
+      const long end = LEAST(n, start + run); \
+      const type s = scale[k], z = zero[k], divisor = s == 0 ? 1 : s; \
+      INDEPENDENT \
+      for (long i = start; i < end; i++) { \
+        type t = round(x[i] / divisor) + z; \
+        t = t < low ? low : t; \
+        t = t > high ? high : t; \
+        y[i] = (t - z) * s; \
+      } \
+    } \
+  }
+
+FORWARD(f32, float, rintf)
+FORWARD(f64, double, rint)
+#undef FORWARD
 #undef PLAIN_f32
 #undef PLAIN_f64
 #undef ANY_f32

@@ -59,7 +59,7 @@ func TestFakeQuantizeShapes(t *testing.T) {
 
 // zeroPoints are the cases of one descriptor for every dtype of a zero point, and for none.
 func zeroPoints(name string, d ops.Descriptor, scaleDType string, values map[string]func(*rand.Rand) float64) []coretest.Trial {
-	without := []string{"zero_point", "dzero_point"}
+	without := []string{"zero_point", "dzero_point"} // a forward has none of the latter
 	trials := []coretest.Trial{{Reason: name + " without zero_point, " + scaleDType, Descriptor: d, Without: without, Values: values}}
 	for _, dtype := range []tensor.DType{tensor.Int8, tensor.Uint8, tensor.Int32, tensor.Int64} {
 		trials = append(trials, coretest.Trial{Reason: fmt.Sprint(name, " with zero_point of ", dtype, ", ", scaleDType), Descriptor: d,

@@ -35,6 +35,18 @@ type Op struct {
 	products func(scalar *[4]float64, args []tensor.Tensor) [3]product
 	f32      func(scalar *[4]float64, in, out [][]float32, sums [][]float64)
 	f64      func(scalar *[4]float64, in, out, sums [][]float64)
+	// dense32 and dense64 are f32 and f64 for a block of the first input and the one output where
+	// they lie in memory; the other inputs have one number per run. nil: blocks are converted.
+	dense32 func(scalar *[4]float64, block *denseBlock, in [][]float32)
+	dense64 func(scalar *[4]float64, block *denseBlock, in [][]float64)
+}
+
+// denseBlock is a block of adjacent elements of the first input and of the output: one run, or a
+// part of it, or several whole runs.
+type denseBlock struct {
+	in, out           uintptr
+	inDType, outDType tensor.DType
+	run, n            int64
 }
 
 // product is an output x (y - z), where x is the first input, or the sum of such terms times input
@@ -277,8 +289,8 @@ func (m *mapReduce) Geometry() string {
 	return text
 }
 
-// InPlace allows an output to be dy if it is the only output and not a sum: each element is read
-// before it is written.
+// InPlace allows an output to be the first input if it is the only output and not a sum: each
+// element is read before it is written.
 func (m *mapReduce) InPlace(args []tensor.Tensor, o int) bool {
 	for i := m.op.inputs; i < len(args); i++ {
 		if args[i].Given() && i != o {

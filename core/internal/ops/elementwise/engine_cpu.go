@@ -16,9 +16,9 @@ import (
 // Host runs the Op over blocks of the operands on the CPU.
 func (m *mapReduce) Host(args []tensor.Tensor) {
 	if m.element == tensor.Float64 || m.op.products != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
-		runPasses(m, args, m.op.f64, &cpu.Storages64)
+		runPasses(m, args, m.op.f64, m.op.dense64, &cpu.Storages64)
 	} else {
-		runPasses(m, args, m.op.f32, &cpu.Storages32)
+		runPasses(m, args, m.op.f32, m.op.dense32, &cpu.Storages32)
 	}
 }
 
@@ -27,7 +27,7 @@ func exceedsFloat32(t tensor.Tensor) bool {
 	return t.Given() && (t.DType == tensor.Float64 || t.DType == tensor.Int32 || t.DType == tensor.Int64)
 }
 
-func runPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(*[4]float64, [][]A, [][]A, [][]float64), table *[len(tensor.DTypeRows)]cpu.Storage[A]) {
+func runPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body blockBody[A], dense denseBody[A], table *[len(tensor.DTypeRows)]cpu.Storage[A]) {
 	space := m.space(args)
 	passes, n := m.plan(args)
 	scalar := m.scalar
@@ -35,7 +35,7 @@ func runPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(
 		m.op.scalars(&scalar, args)
 	}
 	for i := range n {
-		h := &hostPass[A]{mapReduce: m, pass: passes[i], scalar: scalar, args: args, body: body, table: table}
+		h := &hostPass[A]{mapReduce: m, pass: passes[i], scalar: scalar, args: args, body: body, dense: dense, table: table}
 		if m.op.products != nil {
 			h.products = m.op.products(&scalar, args)
 		}
@@ -45,13 +45,20 @@ func runPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body func(
 	}
 }
 
+// blockBody and denseBody are the types of Op.f32 and Op.f64, and of Op.dense32 and Op.dense64.
+type (
+	blockBody[A cpu.Accumulator] func(*[4]float64, [][]A, [][]A, [][]float64)
+	denseBody[A cpu.Accumulator] func(*[4]float64, *denseBlock, [][]A)
+)
+
 // hostPass is one pass over the operands on the CPU.
 type hostPass[A cpu.Accumulator] struct {
 	*mapReduce
 	pass
 	scalar [4]float64
 	args   []tensor.Tensor
-	body   func(*[4]float64, [][]A, [][]A, [][]float64)
+	body   blockBody[A]
+	dense  denseBody[A]
 	table  *[len(tensor.DTypeRows)]cpu.Storage[A]
 	space  cpu.Space
 	views  [cpu.MaxOperands]cpu.View
@@ -60,8 +67,8 @@ type hostPass[A cpu.Accumulator] struct {
 	// repeated are the inputs that are the same, and dense, in each run.
 	repeated [cpu.MaxOperands]bool
 	products [3]product
-	// direct: the product loops read and write the memory of every operand that has one number per
-	// element. Each is dense and of a suitable dtype.
+	// direct: the product loops, or dense, read and write the memory of every operand that has one
+	// number per element. Each is dense and of a suitable dtype.
 	direct bool
 }
 
@@ -79,16 +86,16 @@ func (h *hostPass[A]) prepareReads() {
 		}
 	}
 	_, _, columns := h.space.Counts()
-	h.direct = h.op.products != nil && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
+	h.direct = (h.op.products != nil || h.dense != nil) && h.run > 0 && h.allDirect() && (!h.space.Columns || h.run == columns)
 }
 
 // allDirect reports whether the layout and dtype of every operand of the pass suit the product
-// loops.
+// loops, or dense.
 func (h *hostPass[A]) allDirect() bool {
 	for i := range h.args {
 		out := i - h.op.inputs
 		used := out < 0 && h.inputs>>i&1 != 0 || out >= 0 && h.stored>>out&1 != 0
-		eight := i > 0 && out < 0 && h.args[i].DType.Bits == 8
+		eight := (i > 0 || h.dense != nil) && out < 0 && h.args[i].DType.Bits == 8
 		if !used || h.runs[i] {
 			continue
 		}
@@ -172,10 +179,13 @@ func (h *hostPass[A]) forEachBlock(w *worker[A], first, end int64, done func(sta
 				n -= n % h.run
 			}
 		}
-		if h.direct {
-			h.multiply(w, start, n)
-		} else {
+		switch {
+		case !h.direct:
 			h.block(w, start, n)
+		case h.dense != nil:
+			h.computeDense(w, start, n)
+		default:
+			h.multiply(w, start, n)
 		}
 		done(start, n)
 	}
@@ -189,6 +199,20 @@ func (h *hostPass[A]) load(w *worker[A], i int, start, n int64) {
 		start, n = start/h.run, max(1, n/h.run)
 	}
 	w.in[i] = h.storageOf(i).Load(&w.blocks[i], &h.args[i], &h.views[i], start, n)
+}
+
+// computeDense computes n adjacent indices of the first input and of the output in place.
+func (h *hostPass[A]) computeDense(w *worker[A], start, n int64) {
+	for i := 1; i < h.op.inputs; i++ {
+		if h.inputs>>i&1 != 0 {
+			h.load(w, i, start, n)
+		}
+	}
+	in, out := &h.args[0], &h.args[h.op.inputs]
+	h.dense(&h.scalar, &denseBlock{
+		in: in.Data + uintptr(start*in.DType.Size()), out: out.Data + uintptr(start*out.DType.Size()),
+		inDType: in.DType, outDType: out.DType, run: min(h.run, n), n: n,
+	}, w.in[:h.op.inputs])
 }
 
 // block computes all outputs of n adjacent indices and stores the outputs without sums.

@@ -117,7 +117,7 @@ func (h *hostRun[A]) makeFactors(w *worker[A], tile *tile) {
 	if h.Angle == "float32" {
 		f.single = 1
 	}
-	if h.Direction == "forward" {
+	if h.isForward {
 		f.forward = 1
 	}
 	switch {
@@ -157,7 +157,7 @@ func (h *hostRun[A]) makeExactFactors(w *worker[A], tile *tile) {
 				angle = float64(float32(w.positions[t]) * float32(frequency))
 			}
 			sine, cosine := math.Sincos(angle)
-			if h.Direction == "forward" {
+			if h.isForward {
 				sine = -sine
 			}
 			at := t*tile.pairs + int64(i)
@@ -166,8 +166,8 @@ func (h *hostRun[A]) makeExactFactors(w *worker[A], tile *tile) {
 	}
 }
 
-// rotateRows rotates the rows from..to-1. Rows are numbered over the heads of each batch of dy,
-// then over the heads of each batch of dy_k.
+// rotateRows rotates the rows from..to-1. Rows are numbered over the heads of each batch of x, then
+// over the heads of each batch of x_k.
 func (h *hostRun[A]) rotateRows(w *worker[A], tile *tile, from, to int64) {
 	for i := range h.rotations[:h.n] {
 		r := &h.rotations[i]

@@ -263,7 +263,7 @@ func (p *Program) packArguments(q *launch.Queue, args []tensor.Tensor, l *launch
 	q.Launch.Put(Divisor64(l.units)...)
 	q.Launch.Put(Divisor64(p.SeqLen)...)
 	q.Launch.Put(Divisor32(l.tiles)...)
-	q.Launch.Put(flag(p.Direction == "forward"), flag(p.Angle == "float32"), math.Float64bits(p.fastest), uint64(rows), uint64(pairStride), uint64(partnerOffset))
+	q.Launch.Put(flag(p.isForward), flag(p.Angle == "float32"), math.Float64bits(p.fastest), uint64(rows), uint64(pairStride), uint64(partnerOffset))
 	for _, operand := range []int{Positions, Cos, Sin} {
 		if args[operand].Given() {
 			q.Address(operand, args[operand].Data)

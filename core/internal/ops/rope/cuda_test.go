@@ -37,8 +37,8 @@ func TestRopeLaunchesOfFewRows(t *testing.T) {
 			args[rope.Positions] = coretest.DeviceTensor(tensor.Int64, 50<<40, 2, many)
 		}, "half_bf16", 0},
 		{"four rows", 1, 4, many, 128, tensor.BFloat16, nil, "half_bf16", 0},
-		{"narrow vectors", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.Dy].Data += 2 }, "half_bf16", 0},
-		{"an expanded gradient", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.Dy].Strides = [tensor.MaxRank]int64{} }, "half_bf16", 0},
+		{"narrow vectors", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.X].Data += 2 }, "half_bf16", 0},
+		{"an expanded gradient", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) { args[rope.X].Strides = [tensor.MaxRank]int64{} }, "half_bf16", 0},
 		{"tables", 1, 1, many, 128, tensor.BFloat16, func(args []tensor.Tensor) {
 			args[rope.Cos], args[rope.Sin] = coretest.DeviceTensor(tensor.Float32, 60<<40, many, 128), coretest.DeviceTensor(tensor.Float32, 70<<40, many, 128)
 		}, "half_tables_bf16", 0},

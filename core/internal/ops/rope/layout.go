@@ -7,7 +7,7 @@ import (
 
 // This file describes the memory layout of the operands. All strides are in elements.
 
-// rowLayout is the layout of dy or dx: the strides of batch, head, token and element.
+// rowLayout is the layout of an input or its output: the strides of batch, head, token and element.
 type rowLayout struct {
 	data                     uintptr
 	batch, head, token, step int64
@@ -33,15 +33,15 @@ type rotation struct {
 	in, out       rowLayout
 }
 
-// rotations are the pairs of a run: dy and dx, then dy_k and dx_k.
+// rotations are the pairs of a run: x and y, then x_k and y_k.
 func (p *Program) rotations(args []tensor.Tensor) (list [2]rotation, n int) {
 	first := len(args) - 1
 	if p.NumKeyHeads != nil {
 		first--
-		list[1] = rotation{input: dyK, output: len(args) - 1, heads: *p.NumKeyHeads}
+		list[1] = rotation{input: xK, output: len(args) - 1, heads: *p.NumKeyHeads}
 		n = 1
 	}
-	list[0] = rotation{input: Dy, output: first, heads: p.NumHeads}
+	list[0] = rotation{input: X, output: first, heads: p.NumHeads}
 	for i := range n + 1 {
 		list[i].in, list[i].out = p.rowsOf(&args[list[i].input]), p.rowsOf(&args[list[i].output])
 	}

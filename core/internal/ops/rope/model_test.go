@@ -244,9 +244,11 @@ func TestFrequenciesOfLaunchAreNearest(t *testing.T) {
 	problem, _ := coretest.WordsOf(t, "rope", "RopeProblem")
 	for _, base := range []ops.Scalar{10000, 500000, 2, 1e-200, 1e200} {
 		for _, pairs := range []int64{1, 64, 65, 20000} {
-			compiled, err := rope.RopeBackward{HeadDim: 2 * pairs, Base: &base}.WithDefaults().Compile(1, ops.Preference{})
+			checked, err := rope.Rope{HeadDim: 2 * pairs, Base: &base, DType: tensor.Float32}.Problem()
 			require.NoError(t, err)
-			p := compiled.(*rope.Program)
+			program, err := checked.Compile(checked, 1, true, ops.Preference{})
+			require.NoError(t, err)
+			p := program.(*rope.Program)
 			m := &ropeModel{t: t, problem: problem, words: append(make([]uint64, problem["fine"]), p.Powers...)}
 			m.words[problem["pairs"]] = uint64(pairs)
 			differ := 0

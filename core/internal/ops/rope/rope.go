@@ -13,22 +13,21 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// RopeBackward is the gradient of rotary position embedding. A token at position p turns each pair
-// (x_i, x_j) of its rotated part, RotaryDim elements from RotaryStart on, by an angle; elements
-// outside are copied. The forward and its exact transpose, the backward:
+// Rope is rotary position embedding. A token at position p turns each pair (x_i, x_j) of its
+// rotated part, RotaryDim elements from RotaryStart on, by an angle; elements outside are copied:
 //
-//	y_i = c_i x_i - s_i x_j       dx_i = c_i dy_i + s_j dy_j
-//	y_j = c_j x_j + s_j x_i       dx_j = c_j dy_j - s_i dy_i
+//	y_i = c_i x_i - s_i x_j
+//	y_j = c_j x_j + s_j x_i
 //
 // Pair k is elements 2k and 2k+1 ("interleaved"), or k and k + RotaryDim/2 ("half"). Without tables
 // c and s are the cosine and sine of p Base^(-2k/RotaryDim); with tables they are rows of cos and
 // sin, of RotaryDim/2 columns, or of one for each element.
 //
-// Operands: dy, positions? [SeqLen] or [BatchSize, SeqLen] of int32 or int64 (absent: 0, 1, ...),
-// cos? and sin? [P, columns] or [BatchSize, P, columns] of float32, float64 or DType, dy_k? -> dx,
-// dx_k?. An extent of 1 stands for every batch. dy and dx have the shape of the layout: [B, H, S,
-// D], [B, S, H, D] or [S, H, D]. The same launch rotates dy_k, of NumKeyHeads heads, into dx_k.
-type RopeBackward struct {
+// Operands: x, positions? [SeqLen] or [BatchSize, SeqLen] of int32 or int64 (absent: 0, 1, ...),
+// cos? and sin? [P, columns] or [BatchSize, P, columns] of float32, float64 or DType, x_k? -> y,
+// y_k?. An extent of 1 stands for every batch. x and y have the shape of the layout: [B, H, S, D],
+// [B, S, H, D] or [S, H, D]. The same launch rotates x_k, of NumKeyHeads heads, into y_k.
+type Rope struct {
 	BatchSize   int64        `json:"batch_size"`
 	NumHeads    int64        `json:"num_heads"`
 	SeqLen      int64        `json:"seq_len"`
@@ -40,37 +39,63 @@ type RopeBackward struct {
 	RotaryStart int64        `json:"rotary_start"`
 	Angle       string       `json:"angle"`         // "float64" (also when empty): formed in float64; "float32": as most models form it, in float32
 	Layout      string       `json:"layout"`        // "bhsd" (also when empty), "bshd" or "thd", which has tokens for S and no batch
-	NumKeyHeads *int64       `json:"num_key_heads"` // nil: there is no dy_k
-	Direction   string       `json:"direction"`     // "backward" (also when empty), or "forward": dy is x and dx is y
+	NumKeyHeads *int64       `json:"num_key_heads"` // nil: there is no x_k
 }
 
-var rope = ops.Register(&ops.Family{
-	Name: "rope_backward", Category: "attention", Image: "rope",
-	Kinds:    []ops.KindRow{{Kernels: []string{"interleaved", "half"}}},
-	Required: []string{"batch_size", "num_heads", "seq_len", "head_dim", "dtype"}, Decode: ops.DecodeAs[RopeBackward],
-})
+// RopeBackward is the gradient of Rope, the exact transpose of the rotation:
+//
+//	dx_i = c_i dy_i + s_j dy_j
+//	dx_j = c_j dy_j - s_i dy_i
+//
+// Operands: those of Rope, with dy and dy_k? for x and x_k, and dx and dx_k? for y and y_k.
+type RopeBackward Rope
+
+// The families of both descriptors. Their kernels are the same: an argument tells the direction.
+var (
+	backward = ops.Register(&ops.Family{
+		Name: "rope_backward", Category: "attention", Image: "rope",
+		Kinds:    []ops.KindRow{{Kernels: []string{"interleaved", "half"}}},
+		Required: []string{"batch_size", "num_heads", "seq_len", "head_dim", "dtype"}, Decode: ops.DecodeAs[RopeBackward],
+	})
+	forward = ops.Register(&ops.Family{
+		Name: "rope", SymbolPrefix: backward.Name, Category: backward.Category, Image: backward.Image,
+		Kinds: backward.Kinds, Required: backward.Required, Decode: ops.DecodeAs[Rope],
+	})
+)
+
+// Family is "rope".
+func (d Rope) Family() string { return forward.Name }
 
 // Family is "rope_backward".
-func (d RopeBackward) Family() string { return rope.Name }
+func (d RopeBackward) Family() string { return backward.Name }
 
 // maxHeadDim bounds the memory for the frequencies of a plan.
 const maxHeadDim = 1 << 20
 
-// Indices of the inputs. Outputs are indexed from the end of the operands.
+// Indices of the inputs: X is x or dy, xK is x_k or dy_k. Outputs are indexed from the end of the
+// operands.
 const (
-	Dy = iota
+	X = iota
 	Positions
 	Cos
 	Sin
-	dyK
+	xK
 )
 
+// problem is a descriptor of either family, with defaults filled in.
+type problem struct {
+	Rope
+	family    *ops.Family
+	in, out   string // names of the operands that are rotated, and of the results
+	isForward bool
+}
+
 // WithDefaults sets the fields that were left out to their defaults.
-func (d RopeBackward) WithDefaults() RopeBackward {
+func (d Rope) WithDefaults() Rope {
 	for _, field := range []struct {
 		value *string
 		usual string
-	}{{&d.Pairing, "interleaved"}, {&d.Angle, "float64"}, {&d.Layout, "bhsd"}, {&d.Direction, "backward"}} {
+	}{{&d.Pairing, "interleaved"}, {&d.Angle, "float64"}, {&d.Layout, "bhsd"}} {
 		if *field.value == "" {
 			*field.value = field.usual
 		}
@@ -87,7 +112,7 @@ func (d RopeBackward) WithDefaults() RopeBackward {
 }
 
 // Shape is the shape of an operand with a number of heads, in the layout.
-func (d RopeBackward) Shape(heads int64) []int64 {
+func (d Rope) Shape(heads int64) []int64 {
 	switch d.Layout {
 	case "bshd":
 		return []int64{d.BatchSize, d.SeqLen, heads, d.HeadDim}
@@ -98,8 +123,17 @@ func (d RopeBackward) Shape(heads int64) []int64 {
 }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
+func (d Rope) Problem() (*ops.Problem, error) {
+	return (&problem{Rope: d.WithDefaults(), family: forward, in: "x", out: "y", isForward: true}).checked()
+}
+
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d RopeBackward) Problem() (*ops.Problem, error) {
-	d = d.WithDefaults()
+	return (&problem{Rope: Rope(d).WithDefaults(), family: backward, in: "dy", out: "dx"}).checked()
+}
+
+// checked is the problem of a descriptor that contradicts nothing.
+func (d *problem) checked() (*ops.Problem, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
@@ -108,8 +142,8 @@ func (d RopeBackward) Problem() (*ops.Problem, error) {
 		floats = append(floats, d.DType)
 	}
 	row := func(name string, out bool, heads int64) ops.Operand {
-		like := "like dy"
-		if name == "dy" {
+		like := "like " + d.in
+		if name == d.in {
 			like = "as the descriptor says"
 		}
 		return ops.Operand{Name: name, Out: out, DTypes: []tensor.DType{d.DType}, Like: like, Shapes: [][]int64{d.Shape(heads)}}
@@ -126,34 +160,34 @@ func (d RopeBackward) Problem() (*ops.Problem, error) {
 	for _, batch := range d.batches() {
 		positions.Shapes = append(positions.Shapes, []int64{batch, d.SeqLen})
 	}
-	operands, heads := []ops.Operand{row("dy", false, d.NumHeads), positions, table("cos"), table("sin")}, d.NumHeads
+	operands, heads := []ops.Operand{row(d.in, false, d.NumHeads), positions, table("cos"), table("sin")}, d.NumHeads
 	if d.NumKeyHeads != nil {
-		operands = append(operands, row("dy_k", false, *d.NumKeyHeads), row("dx", true, d.NumHeads), row("dx_k", true, *d.NumKeyHeads))
+		operands = append(operands, row(d.in+"_k", false, *d.NumKeyHeads), row(d.out, true, d.NumHeads), row(d.out+"_k", true, *d.NumKeyHeads))
 		heads += *d.NumKeyHeads
 	} else {
-		operands = append(operands, row("dx", true, d.NumHeads))
+		operands = append(operands, row(d.out, true, d.NumHeads))
 	}
 	moved, _ := tensor.Product(d.Shape(heads))
 	return &ops.Problem{
-		Family: rope, Element: d.DType, Traffic: 2 * moved * d.DType.Size(), Operands: operands, CheckPresence: d.checkPresence, CheckValues: d.checkValues,
+		Family: d.family, Element: d.DType, Traffic: 2 * moved * d.DType.Size(), Operands: operands, CheckPresence: d.checkPresence, CheckValues: d.checkValues,
 		Compile: func(_ *ops.Problem, numSMs int, _ bool, preference ops.Preference) (ops.Program, error) {
-			return d.Compile(numSMs, preference)
+			return d.compile(numSMs, preference)
 		},
 	}, nil
 }
 
 // batches are the accepted leading extents of positions and tables.
-func (d RopeBackward) batches() []int64 {
+func (d *problem) batches() []int64 {
 	if d.BatchSize == 1 {
 		return []int64{1}
 	}
 	return []int64{d.BatchSize, 1}
 }
 
-func (d RopeBackward) check() error {
+func (d *problem) check() error {
 	heads := d.NumHeads
 	invalid := func(field, wanted string, got any) error {
-		return errs.New(errs.InvalidProblem, rope.Name, field, wanted, fmt.Sprint(got), "")
+		return errs.New(errs.InvalidProblem, d.family.Name, field, wanted, fmt.Sprint(got), "")
 	}
 	for _, extent := range []struct {
 		field string
@@ -174,7 +208,7 @@ func (d RopeBackward) check() error {
 	case d.HeadDim < 0 || d.HeadDim%2 != 0:
 		return invalid("head_dim", "even and not negative", d.HeadDim)
 	case d.HeadDim > maxHeadDim:
-		return errs.New(errs.Unsupported, rope.Name, "head_dim", fmt.Sprintf("at most %d", maxHeadDim), fmt.Sprint(d.HeadDim), "")
+		return errs.New(errs.Unsupported, d.family.Name, "head_dim", fmt.Sprintf("at most %d", maxHeadDim), fmt.Sprint(d.HeadDim), "")
 	case *d.RotaryDim < 0 || *d.RotaryDim%2 != 0 || *d.RotaryDim > d.HeadDim:
 		return invalid("rotary_dim", fmt.Sprintf("even and between 0 and head_dim %d", d.HeadDim), *d.RotaryDim)
 	case d.RotaryStart < 0 || d.RotaryStart > d.HeadDim-*d.RotaryDim:
@@ -185,46 +219,45 @@ func (d RopeBackward) check() error {
 		return invalid("batch_size", "1 in the layout thd", d.BatchSize)
 	}
 	return ops.FirstError(
-		checkWord("pairing", d.Pairing, rope.Kinds[0].Kernels...),
-		checkWord("angle", d.Angle, "float64", "float32"),
-		checkWord("layout", d.Layout, "bhsd", "bshd", "thd"),
-		checkWord("direction", d.Direction, "backward", "forward"),
-		ops.CheckElement(rope.Name, "dtype", d.DType, tensor.Floats),
-		ops.CheckShape(rope.Name, "shape", d.Shape(heads)),
+		d.checkWord("pairing", d.Pairing, d.family.Kinds[0].Kernels...),
+		d.checkWord("angle", d.Angle, "float64", "float32"),
+		d.checkWord("layout", d.Layout, "bhsd", "bshd", "thd"),
+		ops.CheckElement(d.family.Name, "dtype", d.DType, tensor.Floats),
+		ops.CheckShape(d.family.Name, "shape", d.Shape(heads)),
 	)
 }
 
 // checkWord refuses an unknown word.
-func checkWord(field, word string, known ...string) error {
+func (d *problem) checkWord(field, word string, known ...string) error {
 	if slices.Contains(known, word) {
 		return nil
 	}
-	return errs.New(errs.Unsupported, rope.Name, field, errs.OrList(known), fmt.Sprintf("%q", errs.Clip(word)), "")
+	return errs.New(errs.Unsupported, d.family.Name, field, errs.OrList(known), fmt.Sprintf("%q", errs.Clip(word)), "")
 }
 
 // checkPresence refuses one table without the other, tables of different shapes, and tables that
 // are too short for the default positions.
-func (d RopeBackward) checkPresence(args []tensor.Tensor) *errs.Error {
+func (d *problem) checkPresence(args []tensor.Tensor) *errs.Error {
 	positions, cos, sin := &args[Positions], &args[Cos], &args[Sin]
 	switch {
 	case cos.Given() && !sin.Given():
-		return errs.New(errs.InvalidProblem, rope.Name, "sin", "given beside cos", "nothing", "")
+		return errs.New(errs.InvalidProblem, d.family.Name, "sin", "given beside cos", "nothing", "")
 	case sin.Given() && !cos.Given():
-		return errs.New(errs.InvalidProblem, rope.Name, "cos", "given beside sin", "nothing", "")
+		return errs.New(errs.InvalidProblem, d.family.Name, "cos", "given beside sin", "nothing", "")
 	case !cos.Given() || cos.NDim < 2 || cos.NDim > 3:
 		return nil // a wrong rank is refused with the shape
 	case cos.NDim != sin.NDim || cos.Shape != sin.Shape:
-		return errs.New(errs.InvalidProblem, rope.Name, "sin", "of the shape of cos", "another one", "")
+		return errs.New(errs.InvalidProblem, d.family.Name, "sin", "of the shape of cos", "another one", "")
 	}
 	if rows := cos.Shape[cos.NDim-2]; !positions.Given() && rows < d.SeqLen {
-		return errs.New(errs.InvalidProblem, rope.Name, "cos", fmt.Sprintf("a table of at least seq_len %d rows where no positions are given", d.SeqLen), fmt.Sprint(rows), "")
+		return errs.New(errs.InvalidProblem, d.family.Name, "cos", fmt.Sprintf("a table of at least seq_len %d rows where no positions are given", d.SeqLen), fmt.Sprint(rows), "")
 	}
 	return nil
 }
 
-// Program is a compiled RopeBackward.
+// Program is a compiled problem.
 type Program struct {
-	RopeBackward
+	*problem
 	numSMs    int       // multiprocessors
 	pairs     int64     // RotaryDim / 2
 	Frequency []float64 // radians per position, by pair
@@ -232,12 +265,11 @@ type Program struct {
 	Powers    []uint64  // kernel arguments of powersOfLaunch
 }
 
-// Compile returns the program of a descriptor with defaults filled in.
-func (d RopeBackward) Compile(numSMs int, preference ops.Preference) (ops.Program, error) {
+func (d *problem) compile(numSMs int, preference ops.Preference) (*Program, error) {
 	if k := preference.Kernel; k != "" && k != d.Pairing {
-		return nil, errs.New(errs.Unsupported, rope.Name, "preference.kernel", fmt.Sprintf("%q for this problem", d.Pairing), fmt.Sprintf("%q", k), "")
+		return nil, errs.New(errs.Unsupported, d.family.Name, "preference.kernel", fmt.Sprintf("%q for this problem", d.Pairing), fmt.Sprintf("%q", k), "")
 	}
-	p := &Program{RopeBackward: d, numSMs: numSMs, pairs: *d.RotaryDim / 2}
+	p := &Program{problem: d, numSMs: numSMs, pairs: *d.RotaryDim / 2}
 	list := Powers(float64(*d.Base), p.pairs)
 	p.Frequency = make([]float64, len(list))
 	for i, f := range list {
@@ -257,7 +289,7 @@ func (p *Program) Workspace() int64 { return 0 }
 // Symbols implements ops.Program.
 func (p *Program) Symbols() (list []launch.Symbol) {
 	for _, kernel := range []string{"", "_tables", "_tokens"} {
-		list = append(list, launch.Symbol{Image: rope.Image, Name: rope.Symbol("", p.Pairing+kernel, p.DType)})
+		list = append(list, launch.Symbol{Image: p.family.Image, Name: p.family.Symbol("", p.Pairing+kernel, p.DType)})
 	}
 	return list
 }
@@ -267,9 +299,9 @@ func (p *Program) Geometry() string {
 	return fmt.Sprintf("%d of %d elements of each head from %d on, %s, over %s", *p.RotaryDim, p.HeadDim, p.RotaryStart, p.Pairing, tensor.ShapeText(p.Shape(p.NumHeads)))
 }
 
-// InPlace allows dx to be dy and dx_k to be dy_k: each pair is read by the thread that writes it.
+// InPlace allows an output to be its input: each pair is read by the thread that writes it.
 func (p *Program) InPlace(args []tensor.Tensor, o int) bool {
-	own, other := Dy, dyK
+	own, other := X, xK
 	if o == len(args)-1 && p.NumKeyHeads != nil {
 		own, other = other, own
 	}
@@ -280,7 +312,7 @@ func (p *Program) InPlace(args []tensor.Tensor, o int) bool {
 func (p *Program) hasTables(args []tensor.Tensor) bool { return args[Cos].Given() }
 
 // checkValues refuses positions outside of the tables.
-func (d RopeBackward) checkValues(args []tensor.Tensor) *errs.Error {
+func (d *problem) checkValues(args []tensor.Tensor) *errs.Error {
 	if !args[Cos].Given() || !args[Positions].Given() || args[Positions].Empty() {
 		return nil
 	}
@@ -293,7 +325,7 @@ func (d RopeBackward) checkValues(args []tensor.Tensor) *errs.Error {
 				if args[Positions].NDim == 2 {
 					place = fmt.Sprintf("positions[%d, %d]", b, s)
 				}
-				return errs.New(errs.InvalidProblem, rope.Name, "positions", fmt.Sprintf("rows of the tables, from 0 to %d", rows-1), fmt.Sprintf("%s = %d", place, row), "")
+				return errs.New(errs.InvalidProblem, d.family.Name, "positions", fmt.Sprintf("rows of the tables, from 0 to %d", rows-1), fmt.Sprintf("%s = %d", place, row), "")
 			}
 		}
 	}

@@ -21,7 +21,8 @@ import (
 // ropeTrial is one problem, with how its operands lie.
 type ropeTrial struct {
 	reason    string
-	d         rope.RopeBackward
+	d         rope.Rope
+	forward   bool
 	positions []int64         // shape; nil: none
 	index     tensorpkg.DType // of the positions
 	table     []int64         // shape; nil: none
@@ -37,7 +38,7 @@ func ropeTrials() (list []ropeTrial) {
 	add := func(reason string, change func(*ropeTrial)) {
 		for _, pairing := range []string{"interleaved", "half"} {
 			t := usual
-			t.reason, t.d = reason+", "+pairing, rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 5, HeadDim: 16, Pairing: pairing}
+			t.reason, t.d = reason+", "+pairing, rope.Rope{BatchSize: 2, NumHeads: 3, SeqLen: 5, HeadDim: 16, Pairing: pairing}
 			change(&t)
 			list = append(list, t)
 		}
@@ -69,9 +70,9 @@ func ropeTrials() (list []ropeTrial) {
 	add("table without positions", func(t *ropeTrial) { t.table = []int64{5, 8} })
 	add("tables and positions of each batch", func(t *ropeTrial) { t.table, t.positions = []int64{2, 9, 16}, []int64{2, 5} })
 	for _, l := range []coretest.Layout{coretest.Behind, coretest.Permuted, coretest.Padded, coretest.Gapped, coretest.Flipped, coretest.Expanded, coretest.Striped} {
-		add("dy "+l.Name, func(t *ropeTrial) { t.in, t.positions = l, []int64{2, 5} })
+		add("input "+l.Name, func(t *ropeTrial) { t.in, t.positions = l, []int64{2, 5} })
 		if l.Name != "expanded" && l.Name != "striped" {
-			add("dx "+l.Name, func(t *ropeTrial) { t.out, t.d.RotaryDim = l, coretest.Given(int64(8)) })
+			add("output "+l.Name, func(t *ropeTrial) { t.out, t.d.RotaryDim = l, coretest.Given(int64(8)) })
 		}
 	}
 	for _, keys := range []int64{0, 1, 7} {
@@ -80,7 +81,6 @@ func ropeTrials() (list []ropeTrial) {
 	add("keys in bshd", func(t *ropeTrial) {
 		t.d.NumKeyHeads, t.d.Layout, t.positions = coretest.Given(int64(2)), "bshd", []int64{2, 5}
 	})
-	add("forward", func(t *ropeTrial) { t.d.Direction, t.table, t.positions = "forward", []int64{9, 16}, []int64{5} })
 	add("many heads", func(t *ropeTrial) { t.d.NumHeads, t.d.SeqLen = 150, 2 })
 	add("more batches than heads, apart", func(t *ropeTrial) { t.d.BatchSize, t.d.NumHeads, t.d.Layout = 7, 2, "bshd" })
 	for _, heads := range []int64{1, 2} { // so many tokens that threads have several, on the 3 multiprocessors of the model
@@ -111,33 +111,40 @@ func ropeTrials() (list []ropeTrial) {
 func TestRope(t *testing.T) {
 	for _, c := range ropeTrials() {
 		t.Run(c.reason, func(t *testing.T) {
+			modelRope(t)
 			for _, dtype := range tensorpkg.Floats {
-				c.d.DType = dtype
-				c.run(t, tensorpkg.CPU, false)
-				modelRope(t)
-				c.run(t, tensorpkg.CUDA(0), false)
-				if c.in.Name == c.out.Name {
-					c.run(t, tensorpkg.CPU, true)
-					c.run(t, tensorpkg.CUDA(0), true)
+				for _, c.forward = range []bool{false, true} {
+					c.d.DType = dtype
+					for _, device := range []tensorpkg.Device{tensorpkg.CPU, tensorpkg.CUDA(0)} {
+						c.run(t, device, false)
+						if c.in.Name == c.out.Name {
+							c.run(t, device, true)
+						}
+					}
 				}
 			}
 		})
 	}
 }
 
-// run compares a plan with the definition; in place, dx is dy.
+// run compares a plan with the definition; in place, each output is its input.
 func (c *ropeTrial) run(t *testing.T, device tensorpkg.Device, inPlace bool) {
 	t.Helper()
-	plan, err := core.Select(c.d, device, ops.Preference{})
+	var descriptor ops.Descriptor = rope.RopeBackward(c.d)
+	input, output := "dy", "dx"
+	if c.forward {
+		descriptor, input, output = c.d, "x", "y"
+	}
+	plan, err := core.Select(descriptor, device, ops.Preference{})
 	require.NoError(t, err)
 	random, args, memories := rand.New(rand.NewPCG(1, 2)), core.Args{}, map[string]*coretest.Memory{}
 	give := func(name string, d tensorpkg.DType, shape []int64, l coretest.Layout, value func() float64) {
 		m := coretest.NewMemory(d, device, shape, l).Fill(func(int64) float64 { return value() })
 		args[name], memories[name] = m.Tensor, m
 	}
-	names := map[string]string{"dy": "dx"}
+	names := map[string]string{input: output}
 	if c.d.NumKeyHeads != nil {
-		names["dy_k"] = "dx_k"
+		names[input+"_k"] = output + "_k"
 	}
 	for _, o := range coretest.ProblemOf(plan).Operands {
 		if o.Out {
@@ -176,7 +183,7 @@ func (c *ropeTrial) run(t *testing.T, device tensorpkg.Device, inPlace bool) {
 		}
 	}
 	for name, m := range memories {
-		if !inPlace && names[name] == "" && name != "dx" && name != "dx_k" {
+		if !inPlace && name != output && name != output+"_k" {
 			m.RequireUntouched(t, name)
 		}
 	}
@@ -219,7 +226,7 @@ func (c *ropeTrial) definition(memories map[string]*coretest.Memory, in string) 
 		if second {
 			own, cross = cj, -si
 		}
-		if d.Direction == "forward" {
+		if c.forward {
 			if own, cross = ci, -si; second {
 				own, cross = cj, sj
 			}
