@@ -7,7 +7,7 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
   SIZES;
   double x[SCAN_TILE], found[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], c[SCAN_WIDEST];
   uint64_t index[SCAN_WIDEST], here[SCAN_WIDEST];
-  unpack_prefixes(kind, call, g, is_upsweep ? NULL : states, a, b, c);
+  unpack_prefixes(kind, g, is_upsweep ? NULL : states, a, b, c);
   if (with_index) init_indices(call, g, c, index, here);
   for (long k = 0; k < call->n; k += positions) {
     long n = POSITIONS(k);

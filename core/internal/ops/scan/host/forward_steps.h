@@ -13,23 +13,33 @@ INLINE void sum_scan(int exact, double *restrict sum, double *restrict error, do
   }
 }
 
-/* m 2^e, where |m| is at most 1, rounded once. Both factors of the power are in range, and the
-   first product is exact. */
+/* 2^e as two factors in range, so that m first is exact for an |m| from 2^-500 to 2^500. */
+INLINE void powers_of(double e, double *first, double *second) {
+  double small = e < -500 ? -500 : e;
+  small = small > 500 ? 500 : small;
+  double rest = e - small < -1000 ? -1000 : e - small;
+  *first = power(small), *second = power(rest > 1000 ? 1000 : rest);
+}
+
+/* m 2^e, rounded once. */
 INLINE double scaled(double m, double e) {
-  double first = e < -500 ? -500 : e;
-  first = first > 500 ? 500 : first;
-  double second = e - first < -1000 ? -1000 : e - first;
-  second = second > 1000 ? 1000 : second;
-  return m * power(first) * power(second);
+  double first, second;
+  powers_of(e, &first, &second);
+  return m * first * second;
+}
+
+/* Multiplies m 2^e by v. A subnormal v is made normal first. */
+INLINE void product_step(int exact, double v, double *m, double *e) {
+  double grow = exact && fabs(v) < 0x1p-900 ? 200 : 0;
+  *m = zero_product(*m, v * power(grow));
+  *e -= grow;
+  scale(m, e);
 }
 
 /* The running product is m 2^e, so that it may leave the range of float64 and come back. */
 INLINE void product_scan(int exact, double *restrict m, double *restrict e, double *restrict x, long width, long n) {
   for (long k = 0; k < n; k++) EACH_LANE {
-    double v = x[k * width + l], grow = exact && fabs(v) < 0x1p-900 ? 200 : 0;
-    m[l] = zero_product(m[l], v * power(grow));
-    e[l] -= grow;
-    scale(&m[l], &e[l]);
+    product_step(exact, x[k * width + l], &m[l], &e[l]);
     x[k * width + l] = scaled(m[l], e[l]);
   }
 }
