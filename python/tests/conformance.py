@@ -104,21 +104,21 @@ class Conformance:
             problem.check(problem.run(), rival=True)
 
     def test_in_place(self, dtype: torch.dtype, device: str) -> None:
-        """Where an output may be dy itself, it is right; everywhere else it is right or refused with dy intact."""
+        """Where an output may be dy or x itself, it is right; everywhere else it is right or refused with dy intact."""
         for name in make(self.family, (4, 33), dtype, device).truth:
             problem = make(self.family, (4, 33), dtype, device)
-            dy = problem.inputs["dy"]
-            if problem.truth[name].value.shape != dy.shape or problem.truth[name].dtype != dy.dtype:
+            main = problem.main
+            if problem.truth[name].value.shape != main.shape or problem.truth[name].dtype != main.dtype:
                 continue
             wanted = {name, *self.family.required}
             others = {n: out.tensor for n, out in problem.outputs(wanted - {name}).items()}
-            before = Snapshot({"dy": dy})
-            plan, operands = problem.plan(), {**problem.inputs_for(wanted), **others, name: dy}
+            before = Snapshot({problem.first: main})
+            plan, operands = problem.plan(), {**problem.inputs_for(wanted), **others, name: main}
             if refused := refusal(sw.InvalidProblemError, lambda plan=plan, operands=operands: plan.run(**operands)):
                 assert name not in self.family.in_place, refused
                 before.check()
             else:
-                problem.check({name: dy})
+                problem.check({name: main})
 
     def test_twenty_runs_give_the_same_bits(self, dtype: torch.dtype, device: str) -> None:
         for shape in ((65, 1025), (4097,)):

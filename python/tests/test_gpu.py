@@ -97,7 +97,7 @@ def test_graph_capture(problems: list[Any], caller_gives_workspace: bool) -> Non
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             plan.run(**problem.inputs, **outputs, **how)
-        problem.inputs["dy"].mul_(-2.0)
+        problem.floating.neg_()
         graph.replay()
         torch.cuda.synchronize()
         truth = problem.family.truth(problem.descriptor, problem.inputs)
@@ -286,7 +286,7 @@ def test_operand_on_another_device() -> None:
 def test_second_device(problems: list[Any]) -> None:
     """Selected and run on cuda:1 while cuda:0 is current."""
     for problem in problems:
-        other = make(problem.family, problem.inputs["dy"].shape, F32, "cuda:1")
+        other = make(problem.family, problem.main.shape, F32, "cuda:1")
         assert same_bits({n: t.cpu() for n, t in other.run().items()}, {n: t.cpu() for n, t in problem.run().items()})
     assert torch.cuda.current_device() == 0
 

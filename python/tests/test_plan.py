@@ -90,7 +90,7 @@ def test_plan_shows_itself(problem: Any, device: str) -> None:
     assert {"text/plain", "text/html"} <= set(bundle)
     assert "<script" not in bundle["text/html"]
     for text in (repr(plan), *bundle.values()):
-        for word in (problem.family.name.split("_")[0], "float32", str(problem.inputs["dy"].shape[-1]), device.split(":")[0]):
+        for word in (problem.family.name.split("_")[0], "float32", str(problem.main.shape[-1]), device.split(":")[0]):
             assert word in text
         for word in (plan.sku.kernel, "geometry", "bytes moved", "workspace", "guarantee"):
             assert word in text

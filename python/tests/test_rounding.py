@@ -168,7 +168,7 @@ def test_the_mode_of_the_caller_changes_no_bit(dtype: torch.dtype, family: Famil
         sw.set_num_threads(count)
         problem = make(family, shape, dtype, "cpu")
         if small:
-            problem.inputs["dy"].mul_(SMALL[dtype])
+            problem.floating.mul_(SMALL[dtype])
         want = problem.run()
         outputs = {name: out.tensor for name, out in problem.outputs().items()}
         with enter(*of):

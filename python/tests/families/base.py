@@ -22,7 +22,7 @@ class Family:
     plan: type
     build: Callable[..., tuple[dict[str, Any], Tensors]]  # (shape, maker, **options) -> descriptor fields, inputs
     truth: Callable[[Any, Tensors], dict[str, Truth]]  # float64, by definition; every output that the inputs allow
-    torch: Callable[[Any, Tensors], Tensors]  # torch.autograd in the dtype under test
+    torch: Callable[[Any, Tensors], Tensors]  # torch.autograd in the dtype under test; torch's own forward for a forward
     reads: Callable[[Iterable[str], Tensors], set[str]]  # the inputs that these outputs need
     call: Callable[..., Tensors]  # (problem, outputs, out=None) through the function
     options: Callable[..., dict[str, Any]]  # (hypothesis' draw, shape) -> options of build
@@ -30,12 +30,12 @@ class Family:
     required: tuple[str, ...] = ()  # outputs that each run must have
     workspace: bool = True  # a GPU needs one for some shapes
     least_rank: int = 0  # of a shape written [..., D]
-    in_place: tuple[str, ...] = ()  # outputs that, asked for alone, may be dy itself
+    in_place: tuple[str, ...] = ()  # outputs that, asked for alone, may be the first input itself
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One backward call: its descriptor, the inputs, the float64 truth of each output."""
+    """One call: its descriptor, the inputs, the float64 truth of each output."""
 
     family: Family
     descriptor: Any
@@ -43,8 +43,22 @@ class Problem:
     truth: dict[str, Truth]
 
     @property
+    def first(self) -> str:
+        """The name of the first input, which has the shape of the problem: dy, or the input of a forward."""
+        return next(iter(self.inputs))
+
+    @property
+    def main(self) -> Tensor:
+        return self.inputs[self.first]
+
+    @property
     def device(self) -> str:
-        return str(self.inputs["dy"].device)
+        return str(self.main.device)
+
+    @property
+    def floating(self) -> Tensor:
+        """The first floating input: outputs change their sign with it, and become tiny with it."""
+        return next(x for x in self.inputs.values() if x.is_floating_point())
 
     def plan(self, **preference: Any) -> Any:
         return self.family.plan.select(self.descriptor, device=self.device, **preference)

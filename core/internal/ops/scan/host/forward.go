@@ -17,6 +17,10 @@ import (
 // kind.
 type forwardState [3]float64
 
+// minNarrowLength is the least length of a row, or of rows that alternate, that is scanned without
+// tiles [elements].
+const minNarrowLength = 128
+
 // forwardRun is one run of a forward scan on the CPU.
 type forwardRun struct {
 	division // of x, y, indices
@@ -31,8 +35,9 @@ func (s *Scan) RunForward(args []tensor.Tensor) {
 		h.kind = s.Recurrence.loops[1]
 	}
 	space := s.space(args)
-	if h.kind != C.SCAN_LOG_SUM { // whose time is in the exponentials
-		h.narrow = alternatingRows(&space, args)
+	// Short rows are faster in tiles, and logcumsumexp takes its time in exponentials.
+	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && h.kind != C.SCAN_LOG_SUM {
+		h.narrow = count
 	}
 	h.division = s.divide(args, &space, max(h.narrow, 1))
 	switch {

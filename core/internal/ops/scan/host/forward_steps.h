@@ -36,8 +36,63 @@ INLINE void product_step(int exact, double v, double *m, double *e) {
   scale(m, e);
 }
 
+/* Products within these bounds, or 0, are multiplied by factors within these bounds without a look at
+   the result; 16-bit and float32 factors are bounded by their dtype. */
+#define PRODUCT_MOST 0x1p200
+#define PRODUCT_FACTOR 0x1p50
+#define IS_BEYOND(v, most) (!(fabs(v) <= (most)) | ((fabs(v) < 1 / (most)) & ((v) != 0)))
+
+/* The products of a block whose running products and factors are bounded. Returns 0 and leaves the
+   states alone otherwise. */
+INLINE int bounded_products(int exact, double *restrict m, const double *restrict e, const double *restrict x,
+                            double *restrict y, long width, long n) {
+  double p[SCAN_LANES];
+  int64_t beyond[SCAN_LANES], all = 0;
+  EACH_LANE p[l] = m[l], beyond[l] = ((e[l] != 0) & (m[l] != 0)) | IS_BEYOND(m[l], PRODUCT_MOST);
+  for (long k = 0; k < n; k++) {
+    EACH_LANE p[l] *= x[k * width + l], y[k * width + l] = p[l];
+    if (exact) EACH_LANE beyond[l] |= IS_BEYOND(x[k * width + l], PRODUCT_FACTOR);
+    if (k % 4 == 3 || k == n - 1) EACH_LANE beyond[l] |= IS_BEYOND(p[l], PRODUCT_MOST);
+  }
+  EACH_LANE all |= beyond[l];
+  if (all) return 0;
+  EACH_LANE m[l] = p[l];
+  return 1;
+}
+
+/* The products m 2^e of a block whose factors are bounded; m is normalized every four positions.
+   Returns 0 and leaves the states alone if a factor is not bounded, or zero_product is needed. */
+INLINE int scaled_products(int exact, double *restrict m, double *restrict e, const double *restrict x,
+                           double *restrict y, long width, long n) {
+  double p[SCAN_LANES], power_of_p[SCAN_LANES], first[SCAN_LANES], second[SCAN_LANES];
+  int64_t beyond[SCAN_LANES] = {0}, all = 0;
+  EACH_LANE p[l] = m[l], power_of_p[l] = e[l];
+  for (long k = 0; k < n; k++) {
+    if (k % 4 == 0) EACH_LANE {
+      scale(&p[l], &power_of_p[l]);
+      powers_of(power_of_p[l], &first[l], &second[l]);
+    }
+    EACH_LANE p[l] *= x[k * width + l], y[k * width + l] = p[l] * first[l] * second[l];
+    if (exact) EACH_LANE beyond[l] |= IS_BEYOND(x[k * width + l], PRODUCT_FACTOR);
+  }
+  EACH_LANE beyond[l] |= !(p[l] - p[l] == 0);
+  EACH_LANE all |= beyond[l];
+  if (all) return 0;
+  EACH_LANE {
+    scale(&p[l], &power_of_p[l]);
+    double near = fabs(power_of_p[l]) < 150 ? power_of_p[l] : 0;
+    m[l] = p[l] * power(near), e[l] = power_of_p[l] - near;
+  }
+  return 1;
+}
+
 /* The running product is m 2^e, so that it may leave the range of float64 and come back. */
 INLINE void product_scan(int exact, double *restrict m, double *restrict e, double *restrict x, long width, long n) {
+  double y[SCAN_TILE];
+  if (bounded_products(exact, m, e, x, y, width, n) || scaled_products(exact, m, e, x, y, width, n)) {
+    for (long k = 0; k < n; k++) memcpy(x + k * width, y + k * width, sizeof *y * SCAN_LANES);
+    return;
+  }
   for (long k = 0; k < n; k++) EACH_LANE {
     product_step(exact, x[k * width + l], &m[l], &e[l]);
     x[k * width + l] = scaled(m[l], e[l]);

@@ -15,8 +15,12 @@
 
 typedef double four __attribute__((vector_size(32), may_alias));
 typedef double loose_four __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int64_t INTS4 __attribute__((vector_size(32), may_alias));
 enum { BLOCK = 16 };
+
+/* The numbers of a segment: float32, float64, or the float64 that 16 bits were converted to. */
+enum { NARROW_F32, NARROW_F64, NARROW_CONVERTED };
 
 #define ONES ((four){1, 1, 1, 1})
 #define LOAD(p) ((four)*(const loose_four *)(p))
@@ -28,10 +32,9 @@ enum { BLOCK = 16 };
 
 /* A part of a lane: `count` numbers of c alternating rows, which are adjacent in memory. In reverse
    the scan begins at the end. here is the index of the first position, and delta the distance to
-   the next. to is NULL in an upsweep. */
+   the next. to is 0 in an upsweep. */
 typedef struct {
-  const double *from;
-  double *to;
+  uintptr_t from, to;
   int64_t *found;
   long count, reverse;
   int64_t here, delta;
@@ -49,26 +52,6 @@ INLINE four turned(int c, four v) {
   return v;
 }
 
-INLINE four read_four(int c, const segment *s, long i) {
-  return s->reverse ? turned(c, LOAD(s->from + s->count - 4 - i)) : LOAD(s->from + i);
-}
-
-INLINE void write_four(int c, const segment *s, long i, four v) {
-  if (s->to == NULL) return;
-  if (s->reverse) STORE(s->to + s->count - 4 - i, turned(c, v));
-  else STORE(s->to + i, v);
-}
-
-INLINE void write_index(int c, const segment *s, long i, four v) {
-  if (s->to == NULL) return;
-  if (s->reverse) STORE(s->found + s->count - 4 - i, turned(c, v));
-  else STORE(s->found + i, v);
-}
-
-INLINE void write_one(int c, const segment *s, long i, double v) {
-  if (s->to) s->to[place_of(c, s, i)] = v;
-}
-
 /* The last number of each of c alternating rows, repeated. */
 INLINE four last_of(int c, four v) {
   if (c == 1) return SHUFFLE(v, v, 3, 3, 3, 3);
@@ -81,8 +64,6 @@ INLINE void repeat(int c, double *state) {
   for (long j = c; j < 4; j++) state[j] = state[j - c];
 }
 
-#define PRODUCT_MOST 0x1p200
-#define PRODUCT_LEAST 0x1p-200
 
 /* How products m 2^e become numbers: m first second if is_scaled, else m. */
 typedef struct {
@@ -115,11 +96,26 @@ INLINE int64_t lane_offset(const scan_operand *o, long lane) {
   return o->regular ? o->offset[0] + lane * o->pitch : o->offset[lane];
 }
 
-/* Scans one lane, in segments that are converted to float64; float64 needs no conversion. */
+/* Adds up the states of four alternating parts of c rows. */
+static void fold(const scan_forward_call *call, double *a, double *b) {
+  for (long c = call->narrow, j = c; j < 4; j++) {
+    if (call->kind == SCAN_PRODUCT) {
+      b[j % c] += b[j];
+      product_step(1, a[j], &a[j % c], &b[j % c]);
+    } else {
+      a[j % c] = compensated_sum(1, a[j], a[j % c], &b[j % c]);
+      b[j % c] += b[j];
+    }
+  }
+}
+
+/* Scans one lane. 16-bit numbers are converted to float64 in segments. Sums and products of an
+   upsweep do not depend on the order, so that four parts of a lane alternate. */
 static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, double *a, double *b, double *index) {
   double buffer[SCAN_TILE];
   scan_operand x, y;
-  long c = call->narrow, all = call->n * c, reverse = call->x.step < 0, exact = call->x.type == 1;
+  long c = call->narrow, all = call->n * c, reverse = call->x.step < 0, converts = call->x.type > 1;
+  long size = call->x.type == 1 ? 8 : 4, parts = is_upsweep && !index ? 4 : c, rest = all % parts;
   int64_t low = reverse ? c - all : 0; /* from the first position in scan order to the lowest address */
   segment s = {.reverse = reverse, .delta = call->delta, .here = call->origin};
   if (call->with_index && call->split_length < call->row_length)
@@ -127,33 +123,36 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
   int64_t from = lane_offset(&call->x, lane) + low, to = is_upsweep ? 0 : lane_offset(&call->y, lane) + low;
   int64_t *found = call->with_index && !is_upsweep
     ? (int64_t *)(uintptr_t)call->indices.data + lane_offset(&call->indices, lane) + low : NULL;
-  long most = exact ? all : SCAN_TILE;
   for (long done = 0; done < all; done += s.count) {
-    s.count = all - done < most ? all - done : most;
+    s.count = all - rest - done;
+    if (s.count == 0) s.count = rest, parts = c, fold(call, a, b);
+    else if (converts && s.count > SCAN_TILE) s.count = SCAN_TILE;
     long at = reverse ? all - done - s.count : done;
-    if (exact) {
-      s.from = (const double *)(uintptr_t)call->x.data + from + at;
-      s.to = is_upsweep ? NULL : (double *)(uintptr_t)call->y.data + to + at;
-    } else {
+    if (converts) {
       scan_window window = {0, s.count, s.count, 0, 1, 0};
       adjacent(&x, &call->x, from + at);
       sw_scan_load(buffer, &x, &window);
-      s.from = buffer, s.to = is_upsweep ? NULL : buffer;
+      s.from = (uintptr_t)buffer, s.to = is_upsweep ? 0 : s.from;
+    } else {
+      s.from = call->x.data + size * (from + at);
+      s.to = is_upsweep ? 0 : call->y.data + size * (to + at);
     }
     s.found = found ? found + at : NULL;
     if (done == 0 && index && b[0] == 0) { /* the first position of a row is a record */
       for (long j = 0; j < 4; j++) {
-        double v = s.from[place_of(c, &s, j % c)];
+        long place = place_of(c, &s, j % c);
+        double v = call->x.type == 0 ? ((const float *)s.from)[place] : ((const double *)s.from)[place];
         a[j] = call->kind >= SCAN_MIN_LAST ? -v : v, index[j] = number(s.here), b[j] = 1;
       }
     }
-    CHOSEN(scan_narrow)(call, &s, a, b, index);
+    CHOSEN(scan_narrow)(call, parts, &s, a, b, index);
     s.here += call->delta * (s.count / c);
-    if (exact || is_upsweep) continue;
+    if (!converts || is_upsweep) continue;
     scan_window window = {0, s.count, s.count, 0, 1, 0};
     adjacent(&y, &call->y, to + at);
     sw_scan_store(&y, buffer, &window);
   }
+  if (parts != c) fold(call, a, b);
 }
 
 void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, double *states) {
