@@ -1,7 +1,9 @@
-"""Cases of the five scans; k and i are positions along the scanned dimension.
+"""Cases of the five scans, backward and forward; k and i are positions along the scanned dimension.
 
 cumsum dx[k] = sum_{i>=k} dy[i];  cumprod dx[k] = sum_{i>=k} dy[i] y[i] / x[k] where no x is 0;  cummax, cummin dx[k] = sum of
 dy over the run that k won;  logcumsumexp dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i]).
+
+y[k] of a forward is the sum, product, maximum, minimum or logarithm of the sum of exponentials of x[i], i <= k.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 from .._arrays import Array
 from ..scan import ScanBackwardDescriptor, ScanBackwardPlan
+from ..scan_forward import ScanDescriptor, ScanPlan
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 
@@ -106,6 +109,42 @@ DEFINITIONS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "cummin": functools.partial(extremum, -1),
     "logcumsumexp": logcumsumexp,
 }
+
+
+def forward_along(dim: int, kind: str, v: Values) -> Truth:
+    """Apply the definition of a forward to rows; errors are relative to the largest element of a row."""
+    lib = library(v.x)
+    value, size = FORWARDS[kind](lib.moveaxis(v.x, dim, -1))
+    size = 0 * size + lib.amax(lib.maximum(size, abs(value)), -1)[..., None]
+    return Truth(lib.moveaxis(value, -1, dim), lib.moveaxis(size, -1, dim), GROWTH[kind](v.x.shape[dim]))
+
+
+def forward_cumprod(x: Array) -> tuple[Array, Array]:
+    """The cumulative product, for x whose products stay in the range of float64."""
+    y = library(x).cumprod(x, -1)
+    return y, abs(y)
+
+
+def forward_extremum(sign: int, x: Array) -> tuple[Array, Array]:
+    """The cumulative maximum of sign * x, which is exact."""
+    y = sign * running(sign * x)
+    return y, abs(y)
+
+
+def forward_logcumsumexp(x: Array) -> tuple[Array, Array]:
+    """For x whose spread is within the range of exp."""
+    lib = library(x)
+    largest = lib.amax(x, -1)[..., None]
+    return largest + lib.log(prefixes(lib.exp(x - largest))), abs(running(x)) + abs(x)
+
+
+FORWARDS: dict[str, Callable[[Array], tuple[Array, Array]]] = {
+    "cumsum": lambda x: (prefixes(x), prefixes(x * x) ** 0.5),
+    "cumprod": forward_cumprod,
+    "cummax": functools.partial(forward_extremum, 1),
+    "cummin": functools.partial(forward_extremum, -1),
+    "logcumsumexp": forward_logcumsumexp,
+}
 GROWTH: dict[str, Callable[[int], float]] = {
     **dict.fromkeys(("cumsum", "cummax", "cummin"), lambda n: 4 + math.log2(n)),
     "cumprod": lambda n: 4 + 1.5 * n**0.5,
@@ -179,6 +218,20 @@ def case(kind: str, name: str, dim: int, reads: tuple[str, ...], **options: Any)
     )  # fmt: skip
 
 
+def describe_forward(kind: str, dim: int, v: Values) -> ScanDescriptor:
+    """The descriptor of the operation itself."""
+    return ScanDescriptor(kind, v.x.shape, v.x.dtype, dim)
+
+
+def forward_case(kind: str, name: str, dim: int, **options: Any) -> Case:
+    """A case of a scan itself. Extrema compute values alone; torch computes their indices, too."""
+    return Case(
+        "scan", f"{kind}, {name}", ScanPlan, functools.partial(options.pop("make", inputs), kind, dim),
+        functools.partial(describe_forward, kind, dim), {"y": Output("x", functools.partial(forward_along, dim, kind))},
+        functools.partial(by_torch, kind, dim), f"torch.{kind}", reads=("x",), **options,
+    )  # fmt: skip
+
+
 ON_ROWS: dict[str, Any] = {
     "cpu": ((256, 256), (65536, 16), (1024, 1024), (1, 1 << 20)),
     "cuda": (
@@ -216,4 +269,7 @@ CASES = (
     ),
     case("cummax", "by indices", ROWS, ("dy", "indices"), **{**ON_ROWS, "demo": None}),
     case("cummax", "by indices, dim 0", COLUMNS, ("dy", "indices"), cpu=ON_COLUMNS["cpu"]),
+    *(forward_case(kind, "dim -1", ROWS, **ON_ROWS) for kind in KINDS),
+    *(forward_case(kind, "dim 0", COLUMNS, **ON_COLUMNS) for kind in KINDS),
+    *(forward_case(kind, "dim 1", 1, cuda=((4096, 128, 128),)) for kind in KINDS),
 )

@@ -50,7 +50,8 @@ func (s *Scan) Run(args []tensor.Tensor) {
 
 // start prepares a run.
 func (s *Scan) start(args []tensor.Tensor) *run {
-	h := &run{division: s.divide(args), Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0]}
+	space := s.space(args)
+	h := &run{division: s.divide(args, &space, 1), Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0]}
 	if s.FirstWins {
 		h.kind = s.Recurrence.loops[1]
 	}

@@ -13,8 +13,8 @@
 #include "group.h"
 
 /* Sets the prefixes of a group; without states, those of the first position of a row. */
-INLINE void unpack_prefixes(enum scan_kind kind, const scan_forward_call *call, const group *g,
-                            const double *restrict states, double *restrict a, double *restrict b, double *restrict c) {
+INLINE void unpack_prefixes(enum scan_kind kind, const group *g, const double *restrict states,
+                            double *restrict a, double *restrict b, double *restrict c) {
   double initial = kind == SCAN_PRODUCT ? 1 : kind == SCAN_LOG_SUM ? -INFINITY : 0;
   for (long l = 0; l < g->width; l++) a[l] = initial, b[l] = c[l] = 0;
   if (states) for (long l = 0; l < g->lanes; l++) {
@@ -27,7 +27,7 @@ INLINE void unpack_prefixes(enum scan_kind kind, const scan_forward_call *call, 
 INLINE void init_indices(const scan_forward_call *call, const group *g, const double *restrict c,
                          uint64_t *restrict index, uint64_t *restrict here) {
   for (long l = 0; l < g->width; l++) index[l] = bits(c[l]), here[l] = call->origin;
-  if (call->n == call->split_length && call->first_lane + call->lanes <= call->rows) return; /* whole rows */
+  if (call->split_length == call->row_length) return; /* whole rows */
   for (long l = 0; l < g->lanes; l++) {
     int64_t split = (call->first_lane + g->lane + l) / call->rows;
     here[l] += call->delta * split * call->split_length;
@@ -39,7 +39,8 @@ INLINE void init_indices(const scan_forward_call *call, const group *g, const do
 
 #define CASE(kind, name) case kind: CHOSEN(scan_forward_##name)(call, is_upsweep, states); break;
 INLINE void sweep(const scan_forward_call *call, int is_upsweep, double *states) {
-  switch (call->kind) {
+  if (call->narrow) sw_scan_forward_narrow(call, is_upsweep, states);
+  else switch (call->kind) {
     CASE(SCAN_SUM, sum)
     CASE(SCAN_PRODUCT, product)
     CASE(SCAN_MAX_LAST, max_last)

@@ -1,6 +1,6 @@
 package host
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
+// #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu -Wno-psabi
 // #include "forward.h"
 import "C"
 
@@ -8,6 +8,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
@@ -16,18 +17,29 @@ import (
 // kind.
 type forwardState [3]float64
 
+// minNarrowLength is the least length of a row, or of rows that alternate, that is scanned without
+// tiles [elements].
+const minNarrowLength = 128
+
 // forwardRun is one run of a forward scan on the CPU.
 type forwardRun struct {
 	division // of x, y, indices
 	kind     int64
+	narrow   int64 // rows that alternate in contiguous memory and form one lane; 0: other layouts
 }
 
 // RunForward computes y and, if they are given, the indices.
 func (s *Scan) RunForward(args []tensor.Tensor) {
-	h := &forwardRun{division: s.divide(args), kind: s.Recurrence.loops[0]}
+	h := &forwardRun{kind: s.Recurrence.loops[0]}
 	if s.FirstWins {
 		h.kind = s.Recurrence.loops[1]
 	}
+	space := s.space(args)
+	// Short rows are faster in tiles, and logcumsumexp takes its time in exponentials.
+	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && h.kind != C.SCAN_LOG_SUM {
+		h.narrow = count
+	}
+	h.division = s.divide(args, &space, max(h.narrow, 1))
 	switch {
 	case h.rows == 0 || h.n == 0:
 	case h.lanes == h.rows:
@@ -40,17 +52,17 @@ func (s *Scan) RunForward(args []tensor.Tensor) {
 // scanSplits scans rows that are split: an upsweep for the aggregates of the splits, their prefixes
 // in scan order, and a downsweep.
 func (h *forwardRun) scanSplits() {
-	states := make([]forwardState, h.lanes)
+	states := make([]forwardState, h.lanes*max(h.narrow, 1))
 	h.inBatches(func(w *worker, first, count int64) {
 		h.prepare(w, first, count, false)
-		C.sw_scan_forward_upsweep(&w.forward, forwardStates(states[first:first+count]))
+		C.sw_scan_forward_upsweep(&w.forward, h.statesOf(states, first))
 	})
-	next := make([]forwardState, h.rows)
+	next := make([]forwardState, h.rows*max(h.narrow, 1))
 	for i := range next {
 		next[i] = h.Recurrence.forwardInitial
 	}
 	for i := range states {
-		row := int64(i) % h.rows
+		row := i % len(next)
 		states[i], next[row] = next[row], h.Recurrence.forwardCombine(next[row], states[i], h.FirstWins)
 	}
 	h.downsweep(states)
@@ -64,13 +76,14 @@ func (h *forwardRun) downsweep(states []forwardState) {
 			C.sw_scan_forward_downsweep(&w.forward, nil)
 			return
 		}
-		C.sw_scan_forward_downsweep(&w.forward, forwardStates(states[first:first+count]))
+		C.sw_scan_forward_downsweep(&w.forward, h.statesOf(states, first))
 	})
 }
 
 // prepare sets the call of a worker: lanes of one length, x and, in a downsweep, the outputs.
 func (h *forwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	call, hasIndices := &w.forward, h.args[operand.ForwardIndices].Given()
+	call.narrow = C.int64_t(h.narrow)
 	call.kind, call.lanes, call.n, call.with_index = C.int64_t(h.kind), C.int64_t(count), C.int64_t(h.lengthOf(first)), 0
 	h.setOperand(&call.x, operand.ForwardX, first, count)
 	if isDownsweep {
@@ -83,14 +96,34 @@ func (h *forwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	if h.IsReversed {
 		call.origin, call.delta = C.int64_t(h.n-1), -1
 	}
-	call.first_lane, call.rows, call.split_length = C.int64_t(first), C.int64_t(h.rows), C.int64_t(h.splitLength)
+	call.first_lane, call.rows = C.int64_t(first), C.int64_t(h.rows)
+	call.split_length, call.row_length = C.int64_t(h.splitLength), C.int64_t(h.n)
 	if isDownsweep {
 		h.setOperand(&call.indices, operand.ForwardIndices, first, count)
 	}
 }
 
-func forwardStates(s []forwardState) *C.double {
-	return (*C.double)(unsafe.Pointer(unsafe.SliceData(s)))
+// statesOf are the states from a lane on; each of its alternating rows has one.
+func (h *forwardRun) statesOf(states []forwardState, lane int64) *C.double {
+	return (*C.double)(unsafe.Pointer(&states[lane*max(h.narrow, 1)]))
+}
+
+// alternatingRows is the number of rows that alternate in contiguous memory, 1, 2 or 4, in every
+// operand alike; 0 for other layouts. Such rows are the last dimension before the scanned one.
+func alternatingRows(space *cpu.Space, args []tensor.Tensor) int64 {
+	for _, count := range []int64{1, 2, 4} {
+		rows := space.Kept - 1
+		fits := count == 1 || rows >= 0 && space.Extent[rows] == count
+		for i := range args {
+			if fits && args[i].Given() {
+				fits = space.Stride[i][space.Kept] == count && (count == 1 || space.Stride[i][rows] == 1)
+			}
+		}
+		if fits {
+			return count
+		}
+	}
+	return 0
 }
 
 // combineSums adds sums and their rounding errors (Knuth's TwoSum).

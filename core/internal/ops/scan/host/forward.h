@@ -6,8 +6,10 @@
 typedef struct {
   int64_t kind, lanes, n; /* kind: of the scan_kinds of x; n: positions of every lane */
   int64_t with_index;     /* maxima and minima: find indices, too */
+  int64_t narrow;         /* rows that alternate in contiguous memory and form one lane: 1, 2 or 4; 0: other layouts */
   int64_t origin, delta;  /* the index of the first position of a row in scan order, and the distance to the next */
   int64_t first_lane, rows, split_length; /* lane l begins at position (first_lane + l) / rows * split_length */
+  int64_t row_length;
   scan_operand x, y, indices;
 } scan_forward_call;
 
@@ -19,4 +21,7 @@ typedef struct {
    indices. Its states are the prefixes of the lanes; NULL: lanes are whole rows. */
 void sw_scan_forward_upsweep(const scan_forward_call *call, double *states);
 void sw_scan_forward_downsweep(const scan_forward_call *call, double *states);
+
+/* The sweeps of lanes in contiguous memory, for the kinds other than logcumsumexp. */
+void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, double *states);
 #endif

@@ -7,7 +7,7 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
   SIZES;
   double x[SCAN_TILE], found[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], c[SCAN_WIDEST];
   uint64_t index[SCAN_WIDEST], here[SCAN_WIDEST];
-  unpack_prefixes(kind, call, g, is_upsweep ? NULL : states, a, b, c);
+  unpack_prefixes(kind, g, is_upsweep ? NULL : states, a, b, c);
   if (with_index) init_indices(call, g, c, index, here);
   for (long k = 0; k < call->n; k += positions) {
     long n = POSITIONS(k);
@@ -35,9 +35,10 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
   if (is_upsweep) { EACH_GROUP AT(scan_forward)(kind, exact, 1, with_index, call, g, states); } \
   else { EACH_GROUP AT(scan_forward)(kind, exact, 0, with_index, call, g, states); }
 
+/* Sums of at most SCAN_SHORT_MAX terms need no compensation. */
 #define ARITHMETIC(name, kind) \
   TARGET static void AT(scan_forward_##name)(const scan_forward_call *call, int is_upsweep, double *states) { \
-    if (call->x.type == 1) { DIRECTIONS(kind, 1, 0) } else { DIRECTIONS(kind, 0, 0) } \
+    if (call->x.type == 1 && (kind != SCAN_SUM || call->n > SCAN_SHORT_MAX)) { DIRECTIONS(kind, 1, 0) } else { DIRECTIONS(kind, 0, 0) } \
   }
 #define RECORDS(name, kind) \
   TARGET static void AT(scan_forward_##name)(const scan_forward_call *call, int is_upsweep, double *states) { \

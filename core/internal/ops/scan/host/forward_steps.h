@@ -13,23 +13,88 @@ INLINE void sum_scan(int exact, double *restrict sum, double *restrict error, do
   }
 }
 
-/* m 2^e, where |m| is at most 1, rounded once. Both factors of the power are in range, and the
-   first product is exact. */
+/* 2^e as two factors in range, so that m first is exact for an |m| from 2^-500 to 2^500. */
+INLINE void powers_of(double e, double *first, double *second) {
+  double small = e < -500 ? -500 : e;
+  small = small > 500 ? 500 : small;
+  double rest = e - small < -1000 ? -1000 : e - small;
+  *first = power(small), *second = power(rest > 1000 ? 1000 : rest);
+}
+
+/* m 2^e, rounded once. */
 INLINE double scaled(double m, double e) {
-  double first = e < -500 ? -500 : e;
-  first = first > 500 ? 500 : first;
-  double second = e - first < -1000 ? -1000 : e - first;
-  second = second > 1000 ? 1000 : second;
-  return m * power(first) * power(second);
+  double first, second;
+  powers_of(e, &first, &second);
+  return m * first * second;
+}
+
+/* Multiplies m 2^e by v. A subnormal v is made normal first. */
+INLINE void product_step(int exact, double v, double *m, double *e) {
+  double grow = exact && fabs(v) < 0x1p-900 ? 200 : 0;
+  *m = zero_product(*m, v * power(grow));
+  *e -= grow;
+  scale(m, e);
+}
+
+/* Products within these bounds, or 0, are multiplied by factors within these bounds without a look at
+   the result; 16-bit and float32 factors are bounded by their dtype. */
+#define PRODUCT_MOST 0x1p200
+#define PRODUCT_FACTOR 0x1p50
+#define IS_BEYOND(v, most) (!(fabs(v) <= (most)) | ((fabs(v) < 1 / (most)) & ((v) != 0)))
+
+/* The products of a block whose running products and factors are bounded. Returns 0 and leaves the
+   states alone otherwise. */
+INLINE int bounded_products(int exact, double *restrict m, const double *restrict e, const double *restrict x,
+                            double *restrict y, long width, long n) {
+  double p[SCAN_LANES];
+  int64_t beyond[SCAN_LANES], all = 0;
+  EACH_LANE p[l] = m[l], beyond[l] = ((e[l] != 0) & (m[l] != 0)) | IS_BEYOND(m[l], PRODUCT_MOST);
+  for (long k = 0; k < n; k++) {
+    EACH_LANE p[l] *= x[k * width + l], y[k * width + l] = p[l];
+    if (exact) EACH_LANE beyond[l] |= IS_BEYOND(x[k * width + l], PRODUCT_FACTOR);
+    if (k % 4 == 3 || k == n - 1) EACH_LANE beyond[l] |= IS_BEYOND(p[l], PRODUCT_MOST);
+  }
+  EACH_LANE all |= beyond[l];
+  if (all) return 0;
+  EACH_LANE m[l] = p[l];
+  return 1;
+}
+
+/* The products m 2^e of a block whose factors are bounded; m is normalized every four positions.
+   Returns 0 and leaves the states alone if a factor is not bounded, or zero_product is needed. */
+INLINE int scaled_products(int exact, double *restrict m, double *restrict e, const double *restrict x,
+                           double *restrict y, long width, long n) {
+  double p[SCAN_LANES], power_of_p[SCAN_LANES], first[SCAN_LANES], second[SCAN_LANES];
+  int64_t beyond[SCAN_LANES] = {0}, all = 0;
+  EACH_LANE p[l] = m[l], power_of_p[l] = e[l];
+  for (long k = 0; k < n; k++) {
+    if (k % 4 == 0) EACH_LANE {
+      scale(&p[l], &power_of_p[l]);
+      powers_of(power_of_p[l], &first[l], &second[l]);
+    }
+    EACH_LANE p[l] *= x[k * width + l], y[k * width + l] = p[l] * first[l] * second[l];
+    if (exact) EACH_LANE beyond[l] |= IS_BEYOND(x[k * width + l], PRODUCT_FACTOR);
+  }
+  EACH_LANE beyond[l] |= !(p[l] - p[l] == 0);
+  EACH_LANE all |= beyond[l];
+  if (all) return 0;
+  EACH_LANE {
+    scale(&p[l], &power_of_p[l]);
+    double near = fabs(power_of_p[l]) < 150 ? power_of_p[l] : 0;
+    m[l] = p[l] * power(near), e[l] = power_of_p[l] - near;
+  }
+  return 1;
 }
 
 /* The running product is m 2^e, so that it may leave the range of float64 and come back. */
 INLINE void product_scan(int exact, double *restrict m, double *restrict e, double *restrict x, long width, long n) {
+  double y[SCAN_TILE];
+  if (bounded_products(exact, m, e, x, y, width, n) || scaled_products(exact, m, e, x, y, width, n)) {
+    for (long k = 0; k < n; k++) memcpy(x + k * width, y + k * width, sizeof *y * SCAN_LANES);
+    return;
+  }
   for (long k = 0; k < n; k++) EACH_LANE {
-    double v = x[k * width + l], grow = exact && fabs(v) < 0x1p-900 ? 200 : 0;
-    m[l] = zero_product(m[l], v * power(grow));
-    e[l] -= grow;
-    scale(&m[l], &e[l]);
+    product_step(exact, x[k * width + l], &m[l], &e[l]);
     x[k * width + l] = scaled(m[l], e[l]);
   }
 }

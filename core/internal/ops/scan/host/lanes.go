@@ -36,15 +36,19 @@ type division struct {
 	lanes       int64
 }
 
-// divide divides a run into lanes. rows or n is 0 if there is nothing to do.
-func (s *Scan) divide(args []tensor.Tensor) division {
+// divide divides a run into lanes. With narrow above 1, the rows of the last dimension before the
+// scanned one are one row. rows or n is 0 if there is nothing to do.
+func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow int64) division {
 	h := division{Scan: s, args: append([]tensor.Tensor{}, args...), n: s.Length()}
-	space := s.space(args)
-	if h.rows = space.Size(0, space.Kept); h.rows == 0 || h.n == 0 {
+	kept := space.Kept
+	if narrow > 1 {
+		kept--
+	}
+	if h.rows = space.Size(0, kept); h.rows == 0 || h.n == 0 {
 		return h
 	}
 	for i := range h.args {
-		h.views[i] = space.View(i, 0, space.Kept, false)
+		h.views[i] = space.View(i, 0, kept, false)
 		h.steps[i] = space.Stride[i][space.Kept]
 		if s.IsReversed && h.args[i].Given() {
 			h.args[i].Data += uintptr(h.steps[i] * (h.n - 1) * h.args[i].DType.Size())

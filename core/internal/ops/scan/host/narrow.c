@@ -1,0 +1,168 @@
+/* Forward scans of contiguous rows, or of two or four rows that alternate in memory, which
+   need no tiles: vectors hold four numbers that are adjacent in memory. */
+#ifndef __clang__
+#pragma GCC optimize("no-trapping-math", "no-math-errno")
+#endif
+
+#include <stddef.h>
+
+#include "forward.h"
+#include "forward_steps.h"
+
+#ifdef VECTOR_256
+#include <immintrin.h>
+#endif
+
+typedef double four __attribute__((vector_size(32), may_alias));
+typedef double loose_four __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int64_t INTS4 __attribute__((vector_size(32), may_alias));
+enum { BLOCK = 16 };
+
+/* The numbers of a segment: float32, float64, or the float64 that 16 bits were converted to. */
+enum { NARROW_F32, NARROW_F64, NARROW_CONVERTED };
+
+#define ONES ((four){1, 1, 1, 1})
+#define LOAD(p) ((four)*(const loose_four *)(p))
+#define STORE(p, v) (*(loose_four *)(p) = (v))
+#define SHUFFLE __builtin_shufflevector
+#define ALL(condition) ((INTS4)(condition)) /* all bits, or none */
+#define SELECT(mask, a, b) ((four)(((INTS4)(a) & (mask)) | ((INTS4)(b) & ~(mask))))
+#define ABS(v) ((four)((INTS4)(v) & INT64_MAX))
+
+/* A part of a lane: `count` numbers of c alternating rows, which are adjacent in memory. In reverse
+   the scan begins at the end. here is the index of the first position, and delta the distance to
+   the next. to is 0 in an upsweep. */
+typedef struct {
+  uintptr_t from, to;
+  int64_t *found;
+  long count, reverse;
+  int64_t here, delta;
+} segment;
+
+/* The place of number i in scan order. */
+INLINE long place_of(int c, const segment *s, long i) {
+  return s->reverse ? s->count - c - i / c * c + i % c : i;
+}
+
+/* Four numbers in scan order. */
+INLINE four turned(int c, four v) {
+  if (c == 1) return SHUFFLE(v, v, 3, 2, 1, 0);
+  if (c == 2) return SHUFFLE(v, v, 2, 3, 0, 1);
+  return v;
+}
+
+/* The last number of each of c alternating rows, repeated. */
+INLINE four last_of(int c, four v) {
+  if (c == 1) return SHUFFLE(v, v, 3, 3, 3, 3);
+  if (c == 2) return SHUFFLE(v, v, 2, 3, 2, 3);
+  return v;
+}
+
+/* Repeats the states of c rows in a vector. */
+INLINE void repeat(int c, double *state) {
+  for (long j = c; j < 4; j++) state[j] = state[j - c];
+}
+
+
+/* How products m 2^e become numbers: m first second if is_scaled, else m. */
+typedef struct {
+  double first[4], second[4];
+  int is_scaled, is_finite;
+} product_scale;
+
+/* Normalizes m, with an e of 0 if that is possible. */
+static product_scale scale_of(double *m, double *e) {
+  product_scale s = {.is_scaled = 0, .is_finite = 1};
+  for (long j = 0; j < 4; j++) {
+    if (m[j] == 0 || m[j] - m[j] != 0) e[j] = 0;
+    else scale(&m[j], &e[j]);
+    if (fabs(e[j]) < 150) m[j] *= power(e[j]), e[j] = 0;
+    s.is_scaled |= e[j] != 0, s.is_finite &= m[j] - m[j] == 0;
+    powers_of(e[j], &s.first[j], &s.second[j]);
+  }
+  return s;
+}
+
+#define LOOPS "narrow_loops.h"
+#include "each_processor.h"
+
+/* Describes `count` adjacent numbers of an operand as lanes of one position. */
+INLINE void adjacent(scan_operand *o, const scan_operand *from, int64_t offset) {
+  o->data = from->data, o->type = from->type, o->step = 0, o->regular = o->pitch = 1, o->offset[0] = offset;
+}
+
+INLINE int64_t lane_offset(const scan_operand *o, long lane) {
+  return o->regular ? o->offset[0] + lane * o->pitch : o->offset[lane];
+}
+
+/* Adds up the states of four alternating parts of c rows. */
+static void fold(const scan_forward_call *call, double *a, double *b) {
+  for (long c = call->narrow, j = c; j < 4; j++) {
+    if (call->kind == SCAN_PRODUCT) {
+      b[j % c] += b[j];
+      product_step(1, a[j], &a[j % c], &b[j % c]);
+    } else {
+      a[j % c] = compensated_sum(1, a[j], a[j % c], &b[j % c]);
+      b[j % c] += b[j];
+    }
+  }
+}
+
+/* Scans one lane. 16-bit numbers are converted to float64 in segments. Sums and products of an
+   upsweep do not depend on the order, so that four parts of a lane alternate. */
+static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, double *a, double *b, double *index) {
+  double buffer[SCAN_TILE];
+  scan_operand x, y;
+  long c = call->narrow, all = call->n * c, reverse = call->x.step < 0, converts = call->x.type > 1;
+  long size = call->x.type == 1 ? 8 : 4, parts = is_upsweep && !index ? 4 : c, rest = all % parts;
+  int64_t low = reverse ? c - all : 0; /* from the first position in scan order to the lowest address */
+  segment s = {.reverse = reverse, .delta = call->delta, .here = call->origin};
+  if (call->with_index && call->split_length < call->row_length)
+    s.here += call->delta * ((call->first_lane + lane) / call->rows * call->split_length);
+  int64_t from = lane_offset(&call->x, lane) + low, to = is_upsweep ? 0 : lane_offset(&call->y, lane) + low;
+  int64_t *found = call->with_index && !is_upsweep
+    ? (int64_t *)(uintptr_t)call->indices.data + lane_offset(&call->indices, lane) + low : NULL;
+  for (long done = 0; done < all; done += s.count) {
+    s.count = all - rest - done;
+    if (s.count == 0) s.count = rest, parts = c, fold(call, a, b);
+    else if (converts && s.count > SCAN_TILE) s.count = SCAN_TILE;
+    long at = reverse ? all - done - s.count : done;
+    if (converts) {
+      scan_window window = {0, s.count, s.count, 0, 1, 0};
+      adjacent(&x, &call->x, from + at);
+      sw_scan_load(buffer, &x, &window);
+      s.from = (uintptr_t)buffer, s.to = is_upsweep ? 0 : s.from;
+    } else {
+      s.from = call->x.data + size * (from + at);
+      s.to = is_upsweep ? 0 : call->y.data + size * (to + at);
+    }
+    s.found = found ? found + at : NULL;
+    if (done == 0 && index && b[0] == 0) { /* the first position of a row is a record */
+      for (long j = 0; j < 4; j++) {
+        long place = place_of(c, &s, j % c);
+        double v = call->x.type == 0 ? ((const float *)s.from)[place] : ((const double *)s.from)[place];
+        a[j] = call->kind >= SCAN_MIN_LAST ? -v : v, index[j] = number(s.here), b[j] = 1;
+      }
+    }
+    CHOSEN(scan_narrow)(call, parts, &s, a, b, index);
+    s.here += call->delta * (s.count / c);
+    if (!converts || is_upsweep) continue;
+    scan_window window = {0, s.count, s.count, 0, 1, 0};
+    adjacent(&y, &call->y, to + at);
+    sw_scan_store(&y, buffer, &window);
+  }
+  if (parts != c) fold(call, a, b);
+}
+
+void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, double *states) {
+  long c = call->narrow, is_record = call->kind != SCAN_SUM && call->kind != SCAN_PRODUCT;
+  for (long lane = 0; lane < call->lanes; lane++) {
+    double a[4], b[4] = {0}, index[4] = {0}, *state = states ? states + 3 * lane * c : NULL;
+    for (long j = 0; j < 4; j++) a[j] = call->kind == SCAN_PRODUCT;
+    if (state && !is_upsweep) for (long j = 0; j < 4; j++)
+        a[j] = state[3 * (j % c)], b[j] = state[3 * (j % c) + 1], index[j] = state[3 * (j % c) + 2];
+    scan_lane(call, is_upsweep, lane, a, b, is_record ? index : NULL);
+    if (is_upsweep) for (long j = 0; j < c; j++) state[3 * j] = a[j], state[3 * j + 1] = b[j], state[3 * j + 2] = index[j];
+  }
+}

@@ -1,0 +1,364 @@
+"""The five forward scans: lengths, special values, products that leave the range, ties, indices, outputs of functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from conformance import Conformance
+from families import FORWARD_SCANS, Family, Problem, make
+from families.scan import back, rows_of
+from families.scan_forward import (
+    CUMMAX_FORWARD,
+    CUMMIN_FORWARD,
+    CUMPROD_FORWARD,
+    CUMSUM_FORWARD,
+    LOGCUMSUMEXP_FORWARD,
+    places,
+)
+from support import BF16, F16, F32, F64, FLOATS, INPUT_LAYOUTS, OUTPUT_LAYOUTS, Guarded, Maker, Snapshot, arrange
+
+import sternway as sw
+
+INF, NAN = math.inf, math.nan
+# One and two; around a warp and a group of lanes; where rows need no tiles; rows that are cut into parts.
+LENGTHS = (1, 2, 31, 32, 33, 100, 130, 1000, 8192, 65536)
+KINDS = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
+DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+
+
+def problem_of(family: Family, x: torch.Tensor, **fields: Any) -> Problem:
+    """A problem of a given x."""
+    descriptor = sw.ScanDescriptor(family.name.removesuffix("_forward"), x.shape, x.dtype, **fields)
+    return Problem(family, descriptor, {"x": x}, family.truth(descriptor, {"x": x}))
+
+
+def scanned(kind: str, x: list[float], dtype: torch.dtype, device: str, reverse: bool, pad: float | None) -> torch.Tensor:
+    """y of one row, by a plan, over NaN: alone, and with a pad as the end of a row that is cut into parts."""
+    row = torch.tensor(x, dtype=F64)
+    if pad is not None:
+        row = torch.cat((torch.full((3000,), pad, dtype=F64), row))
+    row = (row.flip(0) if reverse else row).to(device, dtype)
+    plan = sw.ScanPlan.select(sw.ScanDescriptor(kind, row.shape, dtype, reverse=reverse), device)
+    out = Guarded(row.shape, dtype, device)
+    plan.run(x=row, y=out.tensor)
+    y = out.take().cpu()
+    return (y.flip(0) if reverse else y)[-len(x) :]
+
+
+class Scans(Conformance):
+    """What every kind must hold besides."""
+
+    @DIRECTIONS
+    @pytest.mark.parametrize("n", LENGTHS)
+    def test_length(self, n: int, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        """The scanned dimension last, first and in the middle; two and four rows that alternate."""
+        rows = 5 if n < 8192 else 2
+        for shape, dim in (((rows, n), 1), ((n, rows), 0), ((2, n, 3), 1), ((1, n), -1), ((n, 4), 0), ((2, n, 2), 1)):
+            problem = make(self.family, shape, dtype, device, dim=dim, reverse=reverse)
+            problem.check(problem.run(), rival=not reverse and n <= 1000)
+
+    @DIRECTIONS
+    def test_layouts_of_rows_that_alternate(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        for shape in ((300, 4), (300, 2), (300, 3), (3, 200)):
+            for layout in INPUT_LAYOUTS:
+                problem = make(self.family, shape, dtype, device, dim=0, reverse=reverse, layouts=layout)
+                for out in OUTPUT_LAYOUTS:
+                    problem.check(problem.run(layout=out))
+
+    def test_special_values_anywhere(self, dtype: torch.dtype, device: str) -> None:
+        for n in (40, 1000, 5000):
+            base = make(self.family, (3, n), dtype, device)
+            for special in (NAN, INF, -INF, 0.0):
+                for place in (0, 1, n // 2, n - 1):
+                    for shape, dim in (((3, n), 1), ((n, 3), 0)):
+                        x = base.inputs["x"].clone()
+                        x[1, place] = x[2, place // 2] = special
+                        problem = problem_of(self.family, x.reshape(shape) if dim else x.T.contiguous(), dim=dim)
+                        problem.check(problem.run())
+
+
+class TestCumsum(Scans):
+    family = CUMSUM_FORWARD
+
+    def test_16_bit_sums_are_carried_in_float32(self, device: str) -> None:
+        """8192 terms in bfloat16, of which a sum in bfloat16 loses 4 percent; and 65536 ones."""
+        x = torch.rand(4, 8192, generator=torch.Generator().manual_seed(0)).to(device, BF16)
+        problem = problem_of(self.family, x)
+        problem.check(problem.run())
+        for shape, dim in (((65536,), 0), ((65536, 4), 0), ((2, 65536), 1)):
+            y = sw.cumsum(torch.ones(shape, dtype=BF16, device=device), dim).double().cpu().movedim(dim, -1)
+            want = torch.arange(1, 65537, dtype=F64).to(BF16).double().expand(y.shape)
+            assert torch.equal(y, want)
+
+    @DIRECTIONS
+    def test_infinities(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        for pad in (None, 0.0):
+            y = scanned("cumsum", [1, INF, 2, -INF, 3], dtype, device, reverse, pad)
+            assert y.tolist()[:3] == [1, INF, INF]
+            assert y[3:].isnan().all()
+
+
+# x, y, and the dtypes whose range the numbers are about
+PRODUCTS: dict[str, tuple[list[float], list[float], tuple[torch.dtype, ...]]] = {
+    "above and back": ([1e30, 1e30, 1e-30], [1e30, INF, 1e30], (F32, BF16)),
+    "below and back": ([1e-30, 1e-30, 1e30], [1e-30, 0, 1e-30], (F32, BF16)),
+    "above and back in 16 bits": ([2.0**10, 2.0**10, 2.0**-10], [2.0**10, INF, 2.0**10], (F16,)),
+    "above and back in 64 bits": ([1e200, 1e200, 1e-200], [1e200, INF, 1e200], (F64,)),
+    "below and back in 64 bits": ([2.0**-1000, 2.0**-1000, 2.0**1000], [2.0**-1000, 0, 2.0**-1000], (F64,)),
+    "far beyond float64": ([2.0**100] * 30 + [2.0**-100] * 30, [2.0**100] + [INF] * 57 + [2.0**100, 1], (F32, BF16)),
+    "subnormal": ([2.0**-1000, 1.5 * 2.0**-70, 0.125], [2.0**-1000, 1.5 * 2.0**-1070, 1.5 * 2.0**-1073], (F64,)),
+    "subnormal in float32": ([2.0**-100, 2.0**-49, 0.5, 2.0**50], [2.0**-100, 2.0**-149, 0, 2.0**-100], (F32,)),
+    "infinity ended by zero": ([INF, 0], [INF, 0], FLOATS),
+    "a zero stays": ([2, 0, INF, 3], [2, 0, 0, 0], FLOATS),
+    "NaN stays": ([2, 0, NAN, 0], [2, 0, NAN, NAN], FLOATS),
+    "NaN and infinity": ([NAN, 0, INF], [NAN, NAN, NAN], FLOATS),
+    "signs": ([-1, 2, -INF, -1], [-1, -2, INF, -INF], FLOATS),
+}  # fmt: skip
+
+
+class TestCumprod(Scans):
+    family = CUMPROD_FORWARD
+
+    @DIRECTIONS
+    @pytest.mark.parametrize(("x", "want", "dtypes"), PRODUCTS.values(), ids=PRODUCTS.keys())
+    def test_values(self, x: Any, want: Any, dtypes: Any, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        if dtype not in dtypes:
+            pytest.skip(f"the range of {dtype} is another one")
+        want = torch.tensor(want, dtype=F64).to(dtype)
+        for pad in (None, 1.0):
+            y = scanned("cumprod", x, dtype, device, reverse, pad)
+            torch.testing.assert_close(y, want, rtol=2 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+
+    def test_random_walks_out_of_the_range(self, dtype: torch.dtype, device: str) -> None:
+        """Products of normal numbers underflow and come back when the row is mirrored by its reciprocals."""
+        g = torch.Generator().manual_seed(3)
+        half = torch.exp2(torch.randint(-3, 4, (5, 1500), generator=g).double() - 1)
+        walk = torch.cat((half, half.flip(1).reciprocal(), half), 1)
+        for shape, dim in ((walk.shape, 1), (walk.T.shape, 0)):
+            x = (walk if dim else walk.T).contiguous().to(device, dtype)
+            assert x.shape == shape
+            problem = problem_of(self.family, x, dim=dim)
+            problem.check(problem.run())
+
+    def test_gradual_underflow(self, dtype: torch.dtype, device: str) -> None:
+        x = torch.full((3, 4000), 0.71875)
+        x[1] = -0.5
+        problem = problem_of(self.family, x.to(device, dtype))
+        problem.check(problem.run())
+
+
+# kind, tie, x, indices
+TIES: dict[str, tuple[Family, str, list[float], list[int]]] = {
+    "the last": (CUMMAX_FORWARD, "last", [1, 3, 2, 3, 0], [0, 1, 1, 3, 3]),
+    "the first": (CUMMAX_FORWARD, "first", [1, 3, 2, 3, 0], [0, 1, 1, 1, 1]),
+    "the last minimum": (CUMMIN_FORWARD, "last", [2, 1, 1, 5], [0, 1, 2, 2]),
+    "the first minimum": (CUMMIN_FORWARD, "first", [2, 1, 1, 5], [0, 1, 1, 1]),
+    "zeros of both signs": (CUMMAX_FORWARD, "last", [0.0, -0.0, 0.0], [0, 1, 2]),
+    "zeros of both signs, the first": (CUMMAX_FORWARD, "first", [-0.0, 0.0], [0, 0]),
+    "NaN, the last": (CUMMAX_FORWARD, "last", [1, NAN, 5, NAN, INF], [0, 1, 1, 3, 3]),
+    "NaN, the first": (CUMMAX_FORWARD, "first", [1, NAN, 5, NAN, INF], [0, 1, 1, 1, 1]),
+    "NaN beats minima": (CUMMIN_FORWARD, "first", [1, NAN, -INF, NAN], [0, 1, 1, 1]),
+    "-inf alone": (CUMMAX_FORWARD, "first", [-INF, -INF, 1], [0, 0, 2]),
+    "-inf alone, the last": (CUMMAX_FORWARD, "last", [-INF, -INF], [0, 1]),
+    "inf for minima": (CUMMIN_FORWARD, "last", [INF, INF, 1], [0, 1, 2]),
+}
+
+
+class Extrema(Scans):
+    sign: ClassVar[int]
+
+    def compare(self, x: torch.Tensor, dim: int, reverse: bool, tie: str, layout: str = "contiguous") -> None:
+        """A run of a plan with indices, against the positions by definition; values are x there, bit for bit."""
+        problem = problem_of(self.family, x, dim=dim, reverse=reverse, tie=tie)
+        y = Guarded(x.shape, x.dtype, str(x.device), layout)
+        indices = Guarded(x.shape, torch.int64, str(x.device), layout)
+        before = Snapshot({"x": x})
+        problem.plan().run(x=x, y=y.tensor, indices=indices.tensor)
+        before.check()
+        values, found = y.take(), indices.take()
+        rows = rows_of(x, dim, reverse)
+        want = back(places(self.sign, rows, tie), x, dim, reverse).long()
+        n = x.shape[dim]
+        want = n - 1 - want if reverse else want
+        assert torch.equal(found, want)
+        taken = x.gather(dim, want)
+        assert torch.equal(values.isnan(), taken.isnan())
+        numbers = ~taken.isnan()
+        assert torch.equal(values[numbers], taken[numbers])
+        assert torch.equal(values[numbers].signbit(), taken[numbers].signbit())
+        alone = problem.run()["y"]
+        assert torch.equal(alone.nan_to_num(7.0), values.nan_to_num(7.0))
+
+    @DIRECTIONS
+    def test_ties(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        for family, tie, row, want in TIES.values():
+            if family is self.family:
+                x = torch.tensor(row, dtype=dtype, device=device)
+                x = x.flip(0) if reverse else x
+                kind = getattr(sw, family.name.removesuffix("_forward"))
+                indices = kind(x, reverse=reverse, tie=tie)[1].tolist()
+                assert (indices[::-1] if reverse else indices) == [len(row) - 1 - k if reverse else k for k in want], (tie, row)
+
+    @DIRECTIONS
+    @pytest.mark.parametrize("tie", ["last", "first"])
+    @pytest.mark.parametrize("n", [1, 7, 33, 130, 1000, 2500])
+    def test_indices(self, n: int, tie: str, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        """Many ties, zeros of both signs and NaN; rows, columns, rows that alternate, and every layout of outputs."""
+        g = torch.Generator().manual_seed(n)
+        for shape, dim in (((3, n), 1), ((n, 3), 0), ((n, 4), 0), ((2, n, 2), 1)):
+            x = torch.randint(-3, 4, shape, generator=g).double() * torch.where(torch.rand(shape, generator=g) < 0.5, 1.0, -1.0)
+            self.compare(x.to(device, dtype), dim, reverse, tie)
+            x[torch.rand(shape, generator=g) < 1 / (n + 3)] = NAN
+            x[torch.rand(shape, generator=g) < 1 / (n + 3)] = -INF
+            self.compare(x.to(device, dtype), dim, reverse, tie)
+
+    @pytest.mark.parametrize("layout", OUTPUT_LAYOUTS)
+    def test_layout_of_the_indices(self, layout: str, device: str) -> None:
+        for shape in ((5, 3, 34), (4, 200)):
+            x = make(self.family, shape, F32, device).inputs["x"]
+            for dim in range(len(shape)):
+                self.compare(x, dim, False, "last", layout)
+
+    @pytest.mark.parametrize("layout", INPUT_LAYOUTS)
+    def test_indices_of_any_layout(self, layout: str, device: str) -> None:
+        x = arrange(make(self.family, (6, 5, 40), F32, device).inputs["x"], layout)
+        for dim in range(3):
+            for reverse in (False, True):
+                self.compare(x, dim, reverse, "last")
+
+    def test_torch(self, dtype: torch.dtype, device: str) -> None:
+        """Values and indices of torch's own operation."""
+        kind = self.family.name.removesuffix("_forward")
+        for shape, dim in (((), 0), ((0, 3), 0), ((5, 700), 1), ((700, 5), 0), ((70000,), 0)):
+            x = make(self.family, shape, dtype, device).inputs["x"]
+            values, indices = getattr(sw, kind)(x, dim)
+            want = getattr(torch, kind)(x, dim)
+            assert torch.equal(values, want.values)
+            assert torch.equal(indices, want.indices)
+
+    def test_outputs_of_the_function(self, device: str) -> None:
+        kind = getattr(sw, self.family.name.removesuffix("_forward"))
+        x = make(self.family, (6, 37), F32, device).inputs["x"]
+        values, indices = kind(x, 0)
+        y, found = torch.full_like(x, NAN), torch.full_like(indices, -1)
+        pair = kind(x, 0, out=(y, found))
+        assert pair[0] is y
+        assert pair[1] is found
+        assert torch.equal(y, values)
+        assert torch.equal(found, indices)
+        for out in (torch.full_like(x, NAN), (torch.full_like(x, NAN),), (torch.full_like(x, NAN), None)):
+            alone = kind(x, 0, out=out)
+            assert alone is (out[0] if isinstance(out, tuple) else out)
+            assert torch.equal(alone, values)
+        for out in ((y, found, y), (None, found), ()):
+            with pytest.raises(sw.InvalidProblemError) as caught:
+                kind(x, 0, out=out)
+            assert caught.value.operand == "out"
+
+    def test_numpy_pair(self) -> None:
+        x = np.array([[2.0, 1.0, 3.0]])
+        values, indices = getattr(sw, self.family.name.removesuffix("_forward"))(x)
+        assert type(values) is type(indices) is np.ndarray
+        assert indices.dtype == np.int64
+
+
+class TestCummax(Extrema):
+    family = CUMMAX_FORWARD
+    sign = 1
+
+
+class TestCummin(Extrema):
+    family = CUMMIN_FORWARD
+    sign = -1
+
+
+# x and y
+SOFTS: dict[str, tuple[list[float], list[float]]] = {
+    "all -inf": ([-INF, -INF], [-INF, -INF]),
+    "-inf first": ([-INF, 0, -INF], [-INF, 0, 0]),
+    "infinities": ([1, INF, INF, -INF], [1, INF, INF, INF]),
+    "NaN stays": ([1, NAN, INF, -INF], [1, NAN, NAN, NAN]),
+    "NaN after -inf": ([-INF, NAN], [-INF, NAN]),
+    "far apart": ([-1e4, 1e4, -1e4], [-1e4, 1e4, 1e4]),
+    "equal": ([0, 0], [0, math.log(2)]),
+}
+
+
+class TestLogcumsumexp(Scans):
+    family = LOGCUMSUMEXP_FORWARD
+
+    @DIRECTIONS
+    @pytest.mark.parametrize(("x", "want"), SOFTS.values(), ids=SOFTS.keys())
+    def test_values(self, x: Any, want: Any, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        for pad in (None, -INF):
+            y = scanned("logcumsumexp", x, dtype, device, reverse, pad)
+            torch.testing.assert_close(
+                y, torch.tensor(want, dtype=F64).to(dtype), rtol=torch.finfo(dtype).eps, atol=0, equal_nan=True
+            )
+
+    @pytest.mark.parametrize(("dtype", "offset"), [(BF16, 30.0), (F16, 30.0), (F32, 1e6), (F64, 1e12), (F32, -1e6)], ids=str)
+    def test_offsets(self, dtype: torch.dtype, offset: float, device: str) -> None:
+        for n in (40, 1000, 5000):
+            x = make(self.family, (3, n), dtype, device).inputs["x"] + offset
+            problem = problem_of(self.family, x)
+            problem.check(problem.run())
+
+    def test_a_small_term_beside_zero(self, device: str) -> None:
+        """y is log(1 + e^-40), which a sum that is rounded to 1 loses."""
+        for dtype in (F32, F64):
+            y = sw.logcumsumexp(torch.tensor([0.0, -40.0], dtype=dtype, device=device)).cpu()
+            torch.testing.assert_close(y[1].double(), torch.tensor(-40.0, dtype=F64).exp(), rtol=1e-6, atol=0)
+
+
+@KINDS
+def test_wrong_calls(scan: Family) -> None:
+    kind = scan.name.removesuffix("_forward")
+    function, x = getattr(sw, kind), torch.ones(3, 4)
+    for dim in (-3, 2, 2**40):
+        with pytest.raises(sw.InvalidProblemError, match=rf"^{kind}: dim must be between -2 and 1"):
+            function(x, dim)
+    with pytest.raises(sw.InvalidProblemError, match=rf"^{kind}: out must be disjoint from x, got the same memory"):
+        function(x, out=x)
+    with pytest.raises(sw.InvalidProblemError, match=rf"^{kind}: out must be of shape \[3, 4\]"):
+        function(x, out=torch.ones(4, 3))
+    with pytest.raises(sw.InvalidProblemError, match=rf"^{kind}: out must be float32"):
+        function(x, out=x.double())
+    with pytest.raises(sw.UnsupportedError, match=rf"^{kind}: dtype must be float32"):
+        function(x.int())
+    with pytest.raises(TypeError):
+        function([1.0, 2.0])
+    assert torch.equal(x, torch.ones(3, 4))
+
+
+@pytest.mark.parametrize("scan", [CUMSUM_FORWARD, CUMPROD_FORWARD, LOGCUMSUMEXP_FORWARD], ids=lambda family: family.name)
+def test_indices_of_a_kind_without(scan: Family) -> None:
+    problem = make(scan, (5,), F32, "cpu")
+    with pytest.raises(sw.InvalidProblemError, match="only cummax and cummin have indices") as caught:
+        problem.plan().run(**problem.inputs, y=torch.empty(5), indices=torch.zeros(5, dtype=torch.int64))
+    assert caught.value.operand == "indices"
+
+
+def test_unknown_kind_and_tie() -> None:
+    with pytest.raises(sw.UnsupportedError, match="scan: kind must be cumsum"):
+        sw.ScanPlan.select(sw.ScanDescriptor("cumall", (3,), F32), "cpu")
+    with pytest.raises(sw.UnsupportedError, match='cummax: tie must be "last" or "first"'):
+        sw.cummax(torch.ones(3), tie="middle")
+
+
+@pytest.mark.slow
+def test_one_row_of_2_to_the_26_elements(device: str) -> None:
+    """A sum of ones in float32, exact at every position up to 2^24, and one rounding from it beyond."""
+    n = 2**26
+    y = sw.cumsum(torch.ones(1, n, device=device)).cpu()
+    assert torch.equal(y[0], torch.arange(1, n + 1, dtype=F64).to(F32))
+
+
+def test_layout_of_new_outputs(device: str) -> None:
+    """New outputs have x's strides."""
+    x = Maker(F32, device).floats((6, 5)).T
+    for y in (sw.cumsum(x), *sw.cummax(x)):
+        assert y.stride() == x.stride()
