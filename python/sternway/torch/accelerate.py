@@ -14,15 +14,16 @@ from torch.overrides import TorchFunctionMode
 from ..errors import Error
 from ._calls import FLOATS
 from ._dispatch import all_plain
+from ._lerp import ask as ask_lerp
+from ._lerp import call as call_lerp
+from ._lerp import is_ours
 from ._scan import ask as ask_scan
 from ._scan import call as call_scan
 from ._scan import dim_of
 from .embedding_bag import call as call_embedding_bag
 from .embedding_bag import embedding_bag
 from .embedding_bag import prepare as prepare_embedding_bag
-from .lerp import ask as ask_lerp
-from .lerp import call as call_lerp
-from .lerp import is_ours, number_of
+from .lerp import number_of
 
 Arguments = dict[str, Any]
 Prepared = tuple[Callable[..., Any], Iterable[Any]]

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import make
 from ._calls import FLOATS, flag, require_tensors
 from ._dispatch import named
-from ._scan import ask, call, dim_of
+from ._scan import ask, call, dim_of, eager
 from ._scan_gradient import PAIRS, torch_forward
 
 R = TypeVar("R")
@@ -31,26 +31,29 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
 
 
 def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
-    """Add torch's keywords to a scan: input for x, axis for dim; a call with dtype or out is torch's own operation."""
+    """Add to a scan the quick way of ordinary eager calls, and torch's keywords: input for x, axis for dim, dtype and out."""
     name = scan.__name__
 
     @functools.wraps(scan)
-    def taking_keywords(*args: Any, **kwargs: Any) -> R:
-        if not kwargs.keys() & _TORCH_KEYWORDS:
-            return scan(*args, **kwargs)
-        others: dict[str, Any] = {k: kwargs.pop(k) for k in ("dtype", "out") if k in kwargs}
-        for torchs, ours in (("input", "x"), ("axis", "dim")):
-            if torchs in kwargs:
-                if ours in kwargs:
-                    raise TypeError(f"{name}() got both {torchs} and {ours}")
-                kwargs[ours] = kwargs.pop(torchs)
+    def operation(x: Any = _ABSENT, dim: Any = _ABSENT, *, reverse: Any = False, **torchs: Any) -> R:
+        if not torchs:
+            done: R | None = eager(x, name, dim, reverse)
+            if done is not None:
+                return done
+        given = {k: v for k, v in (("x", x), ("dim", dim), ("reverse", reverse)) if v is not _ABSENT}
+        others: dict[str, Any] = {k: torchs.pop(k) for k in ("dtype", "out") if k in torchs}
+        for theirs, ours in (("input", "x"), ("axis", "dim")):
+            if theirs in torchs:
+                if ours in given:
+                    raise TypeError(f"{name}() got both {theirs} and {ours}")
+                given[ours] = torchs.pop(theirs)
         others = {k: value for k, value in others.items() if value is not None}
-        return _by_torch(name, others, *args, **kwargs) if others else scan(*args, **kwargs)
+        return _by_torch(name, others, **given, **torchs) if others else scan(**given, **torchs)
 
-    return taking_keywords
+    return operation
 
 
-_TORCH_KEYWORDS = {"input", "axis", "dtype", "out"}
+_ABSENT = object()
 
 
 def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse: bool = False) -> Any:
