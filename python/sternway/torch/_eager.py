@@ -24,20 +24,24 @@ _transforms_are_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_t
 _count_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 
 
-def is_eager(x: Tensor) -> bool:
-    """Whether nothing but autograd sees operations on x: no subclass, trace, transform, dispatch mode or tangent."""
+def is_eager(x: Any) -> bool:
+    """Whether x is a strided tensor, and nothing but autograd sees operations on it.
+
+    It is of no subclass, and no trace, transform, dispatch mode or tangent is active. x may be nested, which its shape refuses.
+    """
     return (
         not _is_traced_by_dynamo()  # first: it traces no further
         and type(x) in _TYPES
+        and x.layout is torch.strided
         and not _transforms_are_active()
         and not _count_modes()
         and forward_ad._current_level < 0
     )
 
 
-def are_plain(*values: Any) -> bool:
-    """Whether each value is a tensor of no subclass, or None."""
-    return all(x is None or type(x) in _TYPES for x in values)
+def is_plain(x: Any) -> bool:
+    """Whether x is a strided tensor of no subclass; a second operand, if the first passes :func:`is_eager`."""
+    return type(x) in _TYPES and x.layout is torch.strided
 
 
 def is_final(dy: Tensor | None) -> bool:

@@ -12,7 +12,7 @@ from .._arrays import device_name, device_of
 from ..lerp import LerpBackwardPlan, lerp_plan, split_weight
 from ._calls import FLOATS, empty_gradient, materialized, strides_like
 from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, require_strided, sentence
-from ._eager import are_plain, bare_apply, is_eager, is_final
+from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._lerp_gradient import GRADIENT, NAMES
 from ._operators import apply, each, exporting, way
 
@@ -99,7 +99,7 @@ def _steps(
 
 def eager(input: Any, end: Any, weight: Any) -> Tensor | None:
     """Do a lerp as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
-    if not (is_eager(input) and are_plain(end) and input.layout is end.layout is torch.strided):
+    if not (is_eager(input) and is_plain(end)):
         return None
     dtype, device, learned = input.dtype, input.device, False
     try:
@@ -108,7 +108,7 @@ def eager(input: Any, end: Any, weight: Any) -> Tensor | None:
                 return None
             steps = _steps(input.shape, end.shape, None, weight, dtype, device)
         else:
-            if not (are_plain(weight) and weight.dtype is dtype and weight.device == device):
+            if not (is_plain(weight) and weight.dtype is dtype and weight.device == device):
                 return None
             steps, learned = _steps(input.shape, end.shape, weight.shape, None, dtype, device), weight.requires_grad
     except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape

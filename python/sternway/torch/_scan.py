@@ -92,7 +92,7 @@ def ask(x: Tensor, kind: str, dim: int, reverse: bool, own: bool = True) -> Step
 
 def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
     """Do a scan as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
-    if type(dim) is not int or type(reverse) is not bool or not is_eager(x) or x.layout is not torch.strided:
+    if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
         return None
     try:
         steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own)
