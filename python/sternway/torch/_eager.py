@@ -44,7 +44,7 @@ def is_plain(x: Any) -> bool:
     return type(x) in _TYPES and x.layout is torch.strided
 
 
-def is_final(dy: Tensor | None) -> bool:
+def is_final(dy: Tensor) -> bool:
     """Whether a backward that got dy may run a plan without torch seeing it, as nobody differentiates or traces it.
 
     Tensors that a plan cannot read, such as those of ``is_grads_batched``, are refused by :meth:`Plan.run_plain`.
@@ -52,6 +52,7 @@ def is_final(dy: Tensor | None) -> bool:
     return (
         not _is_traced_by_dynamo()
         and type(dy) in _TYPES
+        and dy.layout is torch.strided
         and not _is_grad_enabled()
         and not _transforms_are_active()
         and not _count_modes()

@@ -16,6 +16,7 @@ from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._lerp_gradient import GRADIENT, NAMES
 from ._operators import apply, each, exporting, way
 
+_forward = torch.lerp  # as at import: accelerate() replaces the attribute
 WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
 Strides = tuple[int, ...] | None
 
@@ -117,7 +118,7 @@ def eager(input: Any, end: Any, weight: Any) -> Tensor | None:
         return None
     if learned or input.requires_grad or end.requires_grad:
         return _apply(input, end, weight, steps)  # type: ignore[no-any-return]
-    return torch.lerp(input, end, weight)
+    return _forward(input, end, weight)
 
 
 def _gradients(
@@ -197,7 +198,7 @@ class _LerpEager(torch.autograd.Function):
             ctx.how = steps, a_strides, b_strides, None
             _save(ctx, input, end, weight)
         ctx.set_materialize_grads(False)
-        return torch.lerp(input, end, weight)
+        return _forward(input, end, weight)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -237,7 +238,7 @@ class _Lerp(torch.autograd.Function):
 
     @staticmethod
     def forward(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
-        return torch.lerp(input, end, weight)
+        return _forward(input, end, weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -260,12 +261,12 @@ class _Lerp(torch.autograd.Function):
 @torch.library.custom_op("sternway::lerp", mutates_args=())
 def _exported(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
     """The forward as an operator that has its gradient, for torch.export. If weight is None, number is the weight."""
-    return torch.lerp(input, end, number if weight is None else weight)
+    return _forward(input, end, number if weight is None else weight)
 
 
 @_exported.register_fake
 def _(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
-    return torch.lerp(input, end, number if weight is None else weight)
+    return _forward(input, end, number if weight is None else weight)
 
 
 _exported.register_vmap(each("lerp", _exported))
