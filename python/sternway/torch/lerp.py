@@ -32,20 +32,13 @@ def _as_torch(lerp: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Add to lerp the quick way of ordinary eager calls, and torch's keyword out: a call with it is torch's own operation."""
 
     @functools.wraps(lerp)
-    def operation(
-        input: Any = _ABSENT, end: Any = _ABSENT, weight: Any = _ABSENT, *, out: Tensor | None = None, **others: Any
-    ) -> Tensor:
-        if out is None and not others:
-            done = eager(input, end, weight)
-            if done is not None:
-                return done
-        given = {k: v for k, v in (("input", input), ("end", end), ("weight", weight)) if v is not _ABSENT}
-        return lerp(**given, **others) if out is None else torch.lerp(**given, **others, out=out)
+    def operation(input: Any, end: Any, weight: Any, *, out: Tensor | None = None) -> Tensor:
+        if out is not None:
+            return torch.lerp(input, end, weight, out=out)
+        done = eager(input, end, weight)
+        return lerp(input, end, weight) if done is None else done
 
     return operation
-
-
-_ABSENT = object()
 
 
 @_as_torch

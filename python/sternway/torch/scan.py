@@ -35,25 +35,30 @@ def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
     name = scan.__name__
 
     @functools.wraps(scan)
-    def operation(x: Any = _ABSENT, dim: Any = _ABSENT, *, reverse: Any = False, **torchs: Any) -> R:
+    def operation(x: Any = None, dim: Any = None, *, reverse: Any = False, **torchs: Any) -> R:
         if not torchs:
             done: R | None = eager(x, name, dim, reverse)
-            if done is not None:
-                return done
-        given = {k: v for k, v in (("x", x), ("dim", dim), ("reverse", reverse)) if v is not _ABSENT}
+            return scan(x, dim, reverse=reverse) if done is None else done
         others: dict[str, Any] = {k: torchs.pop(k) for k in ("dtype", "out") if k in torchs}
-        for theirs, ours in (("input", "x"), ("axis", "dim")):
-            if theirs in torchs:
-                if ours in given:
-                    raise TypeError(f"{name}() got both {theirs} and {ours}")
-                given[ours] = torchs.pop(theirs)
+        if "input" in torchs:
+            x = _one(name, "input", torchs.pop("input"), "x", x)
+        if "axis" in torchs:
+            dim = _one(name, "axis", torchs.pop("axis"), "dim", dim)
         others = {k: value for k, value in others.items() if value is not None}
-        return _by_torch(name, others, **given, **torchs) if others else scan(**given, **torchs)
+        if torchs:
+            return scan(x, dim, reverse=reverse, **torchs)  # which raises TypeError
+        if others:
+            return _by_torch(name, others, x, dim, reverse=reverse)  # type: ignore[no-any-return]
+        return operation(x, dim, reverse=reverse)
 
     return operation
 
 
-_ABSENT = object()
+def _one(name: str, theirs: str, value: Any, ours: str, other: Any) -> Any:
+    """The value of an argument that was given under torch's name and not under ours."""
+    if other is not None:
+        raise TypeError(f"{name}() got both {theirs} and {ours}")
+    return value
 
 
 def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse: bool = False) -> Any:
