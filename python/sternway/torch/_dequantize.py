@@ -109,7 +109,7 @@ def _steps(
     per_token, scale_dtype, device = scale
     if qdtype not in (torch.int8, torch.uint8) or dtype not in FLOATS or not fits(shape, dtype, per_token, scale_dtype, False):
         return None
-    if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, *zero_point[:2], True)):
+    if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, zero_point[0], zero_point[1], True)):
         return None
     return Steps(dtype, _by_torch, dequantize_plan(tuple(shape), dtype, qdtype, scale_dtype, device_name(device)))
 
@@ -179,8 +179,8 @@ class _Dequantize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> Any:
-        saved = ctx.saved_tensors
-        return (None,) * 4 if dy is None else (*_gradients(dy, *saved, ctx.needs_input_grad), None)
+        q, scale, zero_point = ctx.saved_tensors
+        return (None,) * 4 if dy is None else (*_gradients(dy, q, scale, zero_point, ctx.needs_input_grad), None)
 
 
 @torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())

@@ -148,7 +148,7 @@ def _steps(
     per_token, scale_dtype, device = scale
     if dtype not in FLOATS or bounds[0] > bounds[1] or not fits(shape, dtype, per_token, scale_dtype, False):
         return None
-    if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, *zero_point[:2], True)):
+    if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, zero_point[0], zero_point[1], True)):
         return None
     backward = fake_quantize_plan(tuple(shape), dtype, *bounds, scale_dtype, device_name(device))
     return Steps(dtype, bounds, _by_torch, backward)
@@ -220,10 +220,10 @@ class _FakeQuantize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> Any:
-        saved = ctx.saved_tensors
+        x, scale, zero_point = ctx.saved_tensors
         if dy is None:
             return (None,) * 5
-        return *_gradients(dy, *saved, tuple(ctx.bounds), ctx.needs_input_grad), None, None
+        return *_gradients(dy, x, scale, zero_point, tuple(ctx.bounds), ctx.needs_input_grad), None, None
 
 
 @torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())

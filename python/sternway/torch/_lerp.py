@@ -210,12 +210,12 @@ class _LerpEager(torch.autograd.Function):
         if is_final(dy) and dy.dtype is steps.dtype:
             da = empty_gradient(dy, steps.a_shape, a_strides) if needs[0] else None
             db = empty_gradient(dy, steps.b_shape, b_strides) if needs[1] else None
-            operands = {"dy": dy, "da": da, "db": db}
+            operands: dict[str, Any] = {"dy": dy, "da": da, "db": db}
             dweight = None
             if number is None:
                 operands["a"], operands["b"], operands["weight"] = saved
                 if needs[2]:
-                    operands["dweight"] = dweight = torch.empty_like(saved[2])
+                    operands["dweight"] = dweight = torch.empty_like(operands["weight"])
             if steps.plan.run_plain(operands):
                 return da, db, dweight, None
         shapes, strides = (steps.a_shape, steps.b_shape), (a_strides, b_strides)

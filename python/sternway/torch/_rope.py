@@ -122,8 +122,8 @@ class _RopeEager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        *operands, options, _ = inputs
-        outputs = rotate("forward", *operands, options)
+        x, x_k, positions, cos, sin, options, _ = inputs
+        outputs = rotate("forward", x, x_k, positions, cos, sin, options)
         _Rope.setup_context(ctx, inputs, outputs)
         return outputs
 

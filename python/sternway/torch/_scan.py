@@ -127,7 +127,7 @@ def _gradient(
     else:
         new = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
         dx = run_backward(dy, x, kind, dim, reverse, new, plan if dy.dtype == dtype else None)
-    return dx if dx.dtype == dtype else dx.to(dtype)
+    return dx if dx.dtype == dtype else dx.to(dtype)  # type: ignore[no-any-return]
 
 
 class _ScanEagerSum(torch.autograd.Function):

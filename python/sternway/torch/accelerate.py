@@ -32,6 +32,8 @@ class no more, so from this number on the replacements stay. They pass the calls
 class _Region:
     """A part of a thread's run inside accelerate()."""
 
+    __slots__ = ("own", "siblings")
+
     def __init__(self, own: bool, siblings: list[_Region]) -> None:
         self.own = own  # the option forward
         self.siblings = siblings  # the open regions of the thread that entered it, innermost last
@@ -48,28 +50,42 @@ _thread = _Thread()
 
 
 class _Patch:
-    """One attribute that is replaced while regions are open."""
+    """The attributes of a module or a class that are replaced while regions are open."""
 
-    def __init__(self, home: Any, served: Served) -> None:
-        self.home, self.name = home, served.name
-        self.found = vars(home).get(self.name, _ABSENT)  # absent where a base class has it
-        self.replacement = _replacement(served, getattr(home, self.name), home is torch)
-        self.changes = 0
+    def __init__(self, home: Any, served: list[Served]) -> None:
+        self.home = home
+        self.is_class = isinstance(home, type)
+        self.space = vars(home)
+        self.changes = [
+            (s.name, self.space.get(s.name, _ABSENT), _replacement(s, getattr(home, s.name), home is torch)) for s in served
+        ]
+        """Name, what is found under it, which is absent where a base class has it, and the replacement."""
+        self.applied = 0  # how often
 
     def apply(self) -> None:
-        """Replace the attribute, unless another library did; calls by that one's function then stay as they are."""
-        if vars(self.home).get(self.name, _ABSENT) is self.found:
-            self.changes += isinstance(self.home, type)
-            setattr(self.home, self.name, self.replacement)
+        """Replace attributes, except where another library did, whose functions then do the calls as before."""
+        space, home = self.space, self.home
+        self.applied += 1
+        for name, found, replacement in self.changes:
+            if space.get(name, _ABSENT) is found:
+                if self.is_class:
+                    setattr(home, name, replacement)
+                else:
+                    space[name] = replacement  # quicker
 
     def undo(self) -> None:
-        """Restore the attribute, unless another library replaced ours, which then passes all calls to torch."""
-        if vars(self.home).get(self.name) is not self.replacement or self.changes >= _MOST_CHANGES:
+        """Restore attributes, except where another library replaced ours, which then pass all calls to torch."""
+        if self.is_class and self.applied >= _MOST_CHANGES:
             return
-        if self.found is _ABSENT:
-            delattr(self.home, self.name)
-        else:
-            setattr(self.home, self.name, self.found)
+        space, home = self.space, self.home
+        for name, found, replacement in self.changes:
+            if space.get(name) is replacement:
+                if found is _ABSENT:
+                    delattr(home, name)
+                elif self.is_class:
+                    setattr(home, name, found)
+                else:
+                    space[name] = found
 
 
 def _replacement(served: Served, original: Callable[..., Any], builtin: bool) -> Callable[..., Any]:
@@ -84,7 +100,7 @@ def _replacement(served: Served, original: Callable[..., Any], builtin: bool) ->
     functools.update_wrapper(operation, original)
     if builtin:
         operation.__qualname__ = served.name  # by which pickle finds it
-        torch.jit._builtins._register_builtin(operation, f"aten::{served.name}")  # type: ignore[no-untyped-call]
+        torch.jit._builtins._register_builtin(operation, f"aten::{served.name}")
     else:  # torch.jit.script reads the function from this attribute
         operation.__original_fn, operation.__script_if_tracing_wrapper = original, True  # type: ignore[attr-defined]
     return operation
@@ -110,7 +126,8 @@ def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any
     return function(*arguments)
 
 
-_PATCHES = [_Patch(home, served) for served in SERVED for home in served.homes]
+_HOMES = list(dict.fromkeys(home for served in SERVED for home in served.homes))
+_PATCHES = [_Patch(home, [served for served in SERVED if home in served.homes]) for home in _HOMES]
 _SERVED = {getattr(home, served.name): served for served in SERVED for home in served.homes}
 """By function of torch, how we do its calls."""
 
@@ -147,7 +164,7 @@ def _fill_caches() -> None:
     """Let torch fill its caches of its own functions, so that none of them keeps a replacement."""
     trace_rules.get_torch_obj_rule_map()
     trace_rules.get_tensor_method()
-    torch.overrides.get_testing_overrides()  # type: ignore[no-untyped-call]
+    torch.overrides.get_testing_overrides()
     torch.overrides.is_tensor_method_or_property(torch.Tensor.lerp)
 
 
@@ -155,7 +172,7 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
     """A region of a thread. While torch.compile traces, it is a mode, which reaches methods of traced tensors as well."""
 
     def __init__(self, own: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.own = own
         self.entered: list[_Region] = []  # one object may be entered again, and by several threads
 
