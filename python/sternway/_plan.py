@@ -217,7 +217,7 @@ class Plan(Generic[D]):
                 _library.raise_error(error)
         count_writes(operands.get(name) for name in self._outputs)
 
-    def run_plain(self, operands: dict[str, Any]) -> bool:
+    def _run_plain(self, operands: dict[str, Any]) -> bool:
         """Run on plain tensors of torch, given by name, on torch's current stream; for callers that count microseconds.
 
         The dict may get a workspace.

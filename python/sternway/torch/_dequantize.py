@@ -154,7 +154,7 @@ class _DequantizeEager(torch.autograd.Function):
         if is_final(dy) and dy.dtype is steps.dtype:
             grads = per_token_gradients(scale, zero_point)
             dx = empty_gradient(dy, dy.shape, None)
-            if steps.backward.run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, "dx": dx, **grads}):
+            if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, "dx": dx, **grads}):
                 return None, grads["dscale"], grads["dzero_point"] if needs[2] else None, None
         return *_gradients(dy, q, scale, zero_point, needs), None
 

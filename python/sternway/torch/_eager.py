@@ -47,7 +47,7 @@ def is_plain(x: Any) -> bool:
 def is_final(dy: Tensor) -> bool:
     """Whether a backward that got dy may run a plan without torch seeing it, as nobody differentiates or traces it.
 
-    Tensors that a plan cannot read, such as those of ``is_grads_batched``, are refused by :meth:`Plan.run_plain`.
+    Tensors that a plan cannot read, such as those of ``is_grads_batched``, are refused by :meth:`Plan._run_plain`.
     """
     return (
         not _is_traced_by_dynamo()

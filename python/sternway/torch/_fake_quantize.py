@@ -195,7 +195,7 @@ class _FakeQuantizeEager(torch.autograd.Function):
         needs = ctx.needs_input_grad
         if is_final(dy) and dy.dtype is steps.dtype:
             dx, grads = torch.empty_like(x), per_token_gradients(scale, zero_point)
-            if steps.backward.run_plain({"dy": dy, "x": x, "scale": scale, "zero_point": zero_point, "dx": dx, **grads}):
+            if steps.backward._run_plain({"dy": dy, "x": x, "scale": scale, "zero_point": zero_point, "dx": dx, **grads}):
                 return dx, grads["dscale"], grads["dzero_point"] if needs[2] else None, None
         return *_gradients(dy, x, scale, zero_point, steps.bounds, needs), None
 

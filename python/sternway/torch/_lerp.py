@@ -216,7 +216,7 @@ class _LerpEager(torch.autograd.Function):
                 operands["a"], operands["b"], operands["weight"] = saved
                 if needs[2]:
                     operands["dweight"] = dweight = torch.empty_like(operands["weight"])
-            if steps.plan.run_plain(operands):
+            if steps.plan._run_plain(operands):
                 return da, db, dweight, None
         shapes, strides = (steps.a_shape, steps.b_shape), (a_strides, b_strides)
         return *_gradients(dy, saved, number, steps.dtype, shapes, strides, needs, steps.plan), None

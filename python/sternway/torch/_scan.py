@@ -146,7 +146,7 @@ class _ScanEagerSum(torch.autograd.Function):
         steps, strides = ctx.how
         if is_final(dy) and dy.dtype is steps.dtype:
             dx = empty_gradient(dy, dy.shape, strides)
-            if steps.backward.run_plain({"dy": dy, "dx": dx}):
+            if steps.backward._run_plain({"dy": dy, "dx": dx}):
                 return dx, None
         return _gradient(dy, None, steps[:3], steps.dtype, strides, steps.backward), None
 
@@ -173,7 +173,7 @@ class _ScanEager(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if is_final(dy) and dy.dtype is steps.dtype:
             dx = torch.empty_like(x)
-            if steps.backward.run_plain({"dy": dy, "x": x, "dx": dx}):
+            if steps.backward._run_plain({"dy": dy, "x": x, "dx": dx}):
                 return dx, None
         return _gradient(dy, x, steps[:3], steps.dtype, None, steps.backward), None
 
