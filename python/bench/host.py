@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ SHAPE = (4, 8)
 
 
 def bench_host(device: str, new_csv: NewCsv, quiet: bool) -> int:
-    """Print host times: of a run and its parts compared with torch.neg(out=), then of autograd through both libraries."""
+    """Print host times: of a run and its parts compared with torch.neg(out=), then of steps by both libraries."""
     import torch
 
     def synchronize() -> None:
@@ -27,7 +28,7 @@ def bench_host(device: str, new_csv: NewCsv, quiet: bool) -> int:
     print(f"{machine(device)}\n")
     with (
         new_csv(("call", "kernel", "us", "ratio")) as file,
-        Progress("bench host", 1 + len(differentiable()), quiet=quiet) as progress,
+        Progress("bench host", 2 + len(differentiable()), quiet=quiet) as progress,
     ):
         table = Table(progress, call=96, time=-8, ratio=-6)
         table.head()
@@ -39,7 +40,10 @@ def bench_host(device: str, new_csv: NewCsv, quiet: bool) -> int:
         progress.step("plan.run of every case")
         runs(device, synchronize, show)
         print()
-        autograd(device, synchronize, show, progress)
+        steps(device, synchronize, show, progress)
+        print()
+        progress.step("calls inside accelerate()")
+        foreign(device, synchronize, show)
     return 0
 
 
@@ -79,14 +83,45 @@ def differentiable() -> list[tuple[Case, Callable[..., Any], list[str]]]:
     return found
 
 
-def autograd(device: str, synchronize: Callable[[], None], show: Callable[..., None], progress: Progress) -> None:
-    """autograd.grad through sternway.torch and through torch. Ratio: to torch."""
+def steps(device: str, synchronize: Callable[[], None], show: Callable[..., None], progress: Progress) -> None:
+    """Forward, autograd.grad, and both together, through sternway.torch and through torch. Ratio: to torch."""
     for case, drop_in, floats in differentiable():
         progress.step(f"autograd of {case.op} {case.name}")
         problem = Problem(case, TorchSource(device), SHAPE, "float32")
-        calls = {"torch": problem.backward(case.torch, floats), "ours": problem.backward(drop_in, floats)}
-        kernel = kernels_of(calls["ours"])
-        seconds = host(calls, synchronize, number=50)
-        name = f"autograd.grad, {', '.join(floats)} of {case.op} ({case.name})"
-        show(f"{name}: torch", "", seconds["torch"], seconds["torch"])
-        show(f"{name}: sternway", kernel, seconds["ours"], seconds["torch"])
+        calls: dict[str, Callable[[], Any]] = {}
+        for library, function in (("torch", case.torch), ("sternway", drop_in)):
+            calls[f"forward, {library}"], calls[f"forward and autograd.grad, {library}"] = problem.step(function, floats)
+            calls[f"autograd.grad, {library}"] = problem.backward(function, floats)
+        kernel = kernels_of(calls["autograd.grad, sternway"])
+        seconds = host(calls, synchronize, batches=200, number=20, least=True)
+        of = f"{', '.join(floats)} of {case.op} ({case.name})"
+        for part in ("autograd.grad", "forward", "forward and autograd.grad"):
+            theirs, ours = seconds[f"{part}, torch"], seconds[f"{part}, sternway"]
+            show(f"{part}, {of}: torch", "", theirs, theirs)
+            show(f"{part}, {of}: sternway", kernel if "autograd" in part else "", ours, theirs)
+
+
+def foreign(device: str, synchronize: Callable[[], None], show: Callable[..., None]) -> None:
+    """Calls of torch that accelerate() does not serve, inside it. Ratio: to the same call outside."""
+    import torch
+
+    from ..torch import accelerate
+
+    x = torch.randn(*SHAPE, device=device)
+    calls: dict[str, Callable[[], Any]] = {"torch.neg": lambda: torch.neg(x), "Tensor.shape": lambda: x.shape}
+    least: dict[str, float] = {}
+    for _ in range(20):  # in turn, with one region around a batch
+        for region, place in ((contextlib.nullcontext(), "outside"), (accelerate(), "inside")):
+            with region:
+                found = host(calls, synchronize, batches=5, least=True)
+            for name, seconds in found.items():
+                key = f"{name}, {place} accelerate()"
+                least[key] = min(seconds, least.get(key, seconds))
+    for name in calls:
+        for place in ("outside", "inside"):
+            show(
+                f"{name}, {place} accelerate()",
+                "",
+                least[f"{name}, {place} accelerate()"],
+                least[f"{name}, outside accelerate()"],
+            )

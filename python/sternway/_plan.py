@@ -217,6 +217,27 @@ class Plan(Generic[D]):
                 _library.raise_error(error)
         count_writes(operands.get(name) for name in self._outputs)
 
+    def _run_plain(self, operands: dict[str, Any]) -> bool:
+        """Run on plain tensors of torch, given by name, on torch's current stream; for callers that count microseconds.
+
+        The dict may get a workspace.
+
+        Returns:
+            whether it ran. False: nothing was written, and ``run`` takes these operands or says what is wrong with them.
+        """
+        if _library.log_runs:
+            return False
+        if self.workspace_size and self._workspace_for in operands:
+            workspace = self._workspace(operands, None)
+            if workspace is not None:
+                operands["workspace"] = workspace
+        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, -1)
+        if outcome == _library.NOT_RUN:
+            return False
+        if outcome != _library.RAN:
+            count_writes(operands.get(name) for name in self._outputs)
+        return True
+
     def _held(self, operands: dict[str, Any], stream: int | None) -> tuple[Any, ...]:
         """The workspace and the operands in the plan's order, as objects that the native library can read."""
         for name in operands:

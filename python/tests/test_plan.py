@@ -295,6 +295,21 @@ def test_stream_is_ignored_on_the_cpu(family: Family) -> None:
         problem.check(problem.run(stream=stream))
 
 
+def test_the_quick_run_of_drop_ins(family: Family, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs plain tensors of torch, workspace included, and leaves all others, and runs that are logged, to run."""
+    problem = problem_of(family, device)
+    problem.check(problem.run())
+    outputs = problem.outputs()
+    given = {**problem.inputs_for(outputs), **{name: out.tensor for name, out in outputs.items()}}
+    plan = problem.plan()
+    assert plan._run_plain(dict(given))
+    problem.check({name: out.take() for name, out in outputs.items()})
+    assert not plan._run_plain({**given, "dy": given["dy"].as_subclass(type("Mine", (torch.Tensor,), {}))})
+    assert not plan._run_plain({**given, "nobody": given["dy"]})
+    monkeypatch.setattr(sw._library, "log_runs", True)
+    assert not plan._run_plain(dict(given))
+
+
 def test_guards_catch_a_stray_write() -> None:
     """The proof that the guards of these tests are no decoration."""
     (problem,) = [problem_of(LERP)]

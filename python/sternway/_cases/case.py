@@ -174,14 +174,30 @@ class Problem:
         """
         import torch
 
+        values, leaves = self._recorded(names)
+        y, dy, into = forward(values), values.dy, tuple(leaves.values())
+        return lambda: dict(zip(leaves, torch.autograd.grad(y, into, dy, retain_graph=True), strict=True))
+
+    def step(self, forward: Callable[[Values], Any], names: Iterable[str] = ()) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """A torch forward that autograd records, and this forward with its backward.
+
+        names: as for ``backward``.
+        """
+        import torch
+
+        values, leaves = self._recorded(names)
+        into = tuple(leaves.values())
+        return lambda: forward(values), lambda: torch.autograd.grad(forward(values), into, values.dy)
+
+    def _recorded(self, names: Iterable[str]) -> tuple[Values, dict[str, Any]]:
+        """The values with leaves of autograd in place of some, and the leaves by the name of the gradient."""
         values, leaves = Values(**vars(self.values)), {}
         for name in names or self.case.outputs:
             of = getattr(values, self.case.outputs[name].of)
             leaf = of if of.is_floating_point() else of.to(values.dy.dtype)
             leaves[name] = leaf.detach().requires_grad_()
             setattr(values, self.case.outputs[name].of, leaves[name])
-        y, dy, into = forward(values), values.dy, tuple(leaves.values())
-        return lambda: dict(zip(leaves, torch.autograd.grad(y, into, dy, retain_graph=True), strict=True))
+        return values, leaves
 
     def truths(self) -> dict[str, Truth]:
         """Every output in float64, by definition."""

@@ -88,4 +88,6 @@ def empty_gradient(dy: Tensor, shape: torch.Size, strides: tuple[int, ...] | Non
     """A tensor of dy's dtype and device for a gradient."""
     if strides is not None:
         return dy.new_empty_strided(shape, strides)
-    return torch.empty_like(dy) if dy.is_contiguous() and dy.shape == shape else dy.new_empty(shape)
+    if dy.shape != shape:
+        return dy.new_empty(shape)
+    return torch.empty_like(dy) if dy.is_contiguous() else torch.empty_like(dy, memory_format=torch.contiguous_format)

@@ -43,6 +43,26 @@ def require_tokens(name: str, operand: str, x: Tensor, scale: Tensor, zero_point
             raise make("invalid_problem", op, per_token, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
 
 
+def fits(shape: torch.Size, dtype: torch.dtype, per_token: torch.Size, other: torch.dtype, integers: bool) -> bool:
+    """Whether a value for each token of x fits x of this shape, and the kernels read it as it is.
+
+    Args:
+        shape, dtype: of x, or of the dequantised result.
+        per_token, other: the shape and the dtype of the value.
+        integers: whether it is a zero point, which may have any dtype that is allowed.
+    """
+    dtypes = FLOATS + _INTEGERS if integers else [d for d in FLOATS if d in (dtype, torch.float32)]
+    return other in dtypes and bool(shape) and per_token in (shape[:-1], (*shape[:-1], 1))
+
+
+def per_token_gradients(scale: Tensor, zero_point: Tensor | None) -> dict[str, Tensor]:
+    """Memory for the gradients of scale and of a floating zero point, by name."""
+    grads = {"dscale": torch.empty_like(scale)}
+    if zero_point is not None and zero_point.is_floating_point():
+        grads["dzero_point"] = torch.empty_like(zero_point)
+    return grads
+
+
 def needs_gradient(*inputs: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
 

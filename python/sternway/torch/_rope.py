@@ -1,4 +1,4 @@
-"""The autograd function of RoPE: forward and backward are sternway's, each the transpose of the other."""
+"""The autograd functions of RoPE: forward and backward are sternway's, each the transpose of the other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from ..errors import make
 from ..rope import Options, rotate
 from ._calls import materialized
+from ._eager import bare_apply, is_eager, is_plain
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, traced, way
 from ._rope_operands import OP, folded, table_gradients
 from ._tangents import Inputs
@@ -116,12 +117,30 @@ class _Rope(torch.autograd.Function):
         return dx[0], dx[1] if len(dx) == 2 else None, None, dcos, dsin, None, None
 
 
+class _RopeEager(torch.autograd.Function):
+    """_Rope for ordinary eager calls."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        x, x_k, positions, cos, sin, options, _ = inputs
+        outputs = rotate("forward", x, x_k, positions, cos, sin, options)
+        _Rope.setup_context(ctx, inputs, outputs)
+        return outputs
+
+    backward = _Rope.backward
+
+
+_apply_eager = bare_apply(_RopeEager)
+
+
 def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
     """Rotate one or two inputs, with gradients."""
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     if exporting():  # which would drop the backward of a Function
         return _operator(x, x_k, positions, cos, sin, *options, "forward")[: len(inputs)]
     learned = cos is not None and sin is not None and _learned(cos, sin)
+    if is_eager(x) and all(t is None or is_plain(t) for t in (x_k, positions, cos, sin)):
+        return _apply_eager(x, x_k, positions, cos, sin, options, learned)
     return apply(_Rope, x, x_k, positions, cos, sin, options, learned)
 
 

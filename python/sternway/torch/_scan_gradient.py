@@ -13,7 +13,7 @@ from ..scan import ScanBackwardPlan, scan_plan
 from ._calls import materialized
 from ._operators import MAX_RANK, apply, by_formula, differentiable, each, in_front
 
-_FORWARDS: dict[str, Callable[..., Any]] = {
+FORWARDS: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
     "cumprod": torch.cumprod,
     "cummax": torch.cummax,
@@ -26,8 +26,8 @@ PAIRS = ("cummax", "cummin")  # values and indices
 def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) -> Any:
     """torch's own operation; reverse=True flips x before and y after. others: torch's keywords dtype and out."""
     if not reverse or x.dim() == 0:
-        return _FORWARDS[kind](x, dim, **others)
-    y = _FORWARDS[kind](x.flip(dim), dim, **others)
+        return FORWARDS[kind](x, dim, **others)
+    y = FORWARDS[kind](x.flip(dim), dim, **others)
     if kind not in PAIRS:
         return y.flip(dim)
     return y[0].flip(dim), x.size(dim) - 1 - y[1].flip(dim)

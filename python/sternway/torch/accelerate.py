@@ -1,114 +1,210 @@
-"""``accelerate()``: sternway's backward inside torch's own operations, for code that is not edited."""
+"""``accelerate()``: sternway's operations in place of torch's own, for code that is not edited.
+
+While a region is open in any thread, the attributes by which code reaches the functions of _served.py, such as
+``torch.cumsum``, hold replacements that ask whether the calling thread is inside a region. Other functions of torch are not
+touched, so their calls cost nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterable
+import functools
+import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
+from torch._dynamo import trace_rules
 from torch.overrides import TorchFunctionMode
 
-from ..errors import Error
-from ._calls import FLOATS
-from ._dispatch import all_plain
-from ._scan import ask as ask_scan
-from ._scan import call as call_scan
-from ._scan import dim_of
-from .embedding_bag import call as call_embedding_bag
-from .embedding_bag import embedding_bag
-from .embedding_bag import prepare as prepare_embedding_bag
-from .lerp import ask as ask_lerp
-from .lerp import call as call_lerp
-from .lerp import is_ours, number_of
+from ._calls import flag
+from ._served import SERVED, Served, bound, in_order, prepared
 
-Arguments = dict[str, Any]
-Prepared = tuple[Callable[..., Any], Iterable[Any]]
-"""A function of ours that does a call, and its arguments."""
+_ABSENT = object()
+_is_grad_enabled = torch.is_grad_enabled
+
+_MOST_CHANGES = 256 if sys.version_info >= (3, 13) else sys.maxsize
+"""How often the methods of torch.Tensor are replaced in a process. After 1000 changes CPython 3.13 caches the attributes of a
+class no more, so from this number on the replacements stay. They pass the calls of threads outside of regions to torch."""
 
 
-def _scan(kind: str) -> Callable[[Arguments], Prepared | None]:
-    def prepare(given: Arguments) -> Prepared | None:
-        x = given["input"]
-        dim = dim_of(x, given["dim"])
-        if dim is None or x.dtype not in FLOATS:
-            return None
-        return call_scan, (x, kind, dim, False, ask_scan(x, kind, dim, False))
+class _Region:
+    """A part of a thread's run inside accelerate()."""
 
-    return prepare
+    __slots__ = ("own", "siblings")
 
-
-def _lerp(given: Arguments) -> Prepared | None:
-    input, end, weight = given["input"], given["end"], number_of(given["weight"])
-    if not is_ours(input, end, weight):
-        return None
-    return call_lerp, (input, end, weight, ask_lerp(input, end, weight))
+    def __init__(self, own: bool, siblings: list[_Region]) -> None:
+        self.own = own  # the option forward
+        self.siblings = siblings  # the open regions of the thread that entered it, innermost last
 
 
-def _embedding_bag(given: Arguments) -> Prepared | None:
-    given = {**_DEFAULTS, **given}
-    max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
-    return call_embedding_bag, (prepare_embedding_bag(**given), max_norm, norm_type)
+class _Thread(threading.local):
+    """The open regions of a thread."""
+
+    def __init__(self) -> None:
+        self.regions: list[_Region] = []
 
 
-_BAG = inspect.signature(embedding_bag).parameters
-_DEFAULTS = {name: p.default for name, p in _BAG.items() if p.default is not p.empty}
-_SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
-_OURS: dict[Any, tuple[Callable[[Arguments], Prepared | None], tuple[str, ...], int]] = {
-    **{getattr(home, kind): (_scan(kind), ("input", "dim"), 2) for kind in _SCANS for home in (torch, torch.Tensor)},
-    **{home.lerp: (_lerp, ("input", "end", "weight"), 3) for home in (torch, torch.Tensor)},
-    torch.nn.functional.embedding_bag: (_embedding_bag, tuple(_BAG), 2),
-}
-"""By operation of torch: the function that prepares our call, the names of its arguments, and how many have no default."""
+_thread = _Thread()
 
 
-def _bound(names: tuple[str, ...], required: int, args: tuple[Any, ...], kwargs: Arguments) -> Arguments | None:
-    """The arguments of a call by name; None: torch has it, or it has others, such as out."""
-    if len(args) > len(names):
-        return None
-    given = dict(zip(names, args, strict=False))
-    for name, value in kwargs.items():
-        name = "dim" if name == "axis" and "dim" in names else name
-        if value is None and name in ("out", "dtype"):
-            continue
-        if name not in names or name in given:
-            return None
-        given[name] = value
-    return given if all(name in given for name in names[:required]) else None
+class _Patch:
+    """The attributes of a module or a class that are replaced while regions are open."""
+
+    def __init__(self, home: Any, served: list[Served]) -> None:
+        self.home = home
+        self.is_class = isinstance(home, type)
+        self.space = vars(home)
+        self.changes = [
+            (s.name, self.space.get(s.name, _ABSENT), _replacement(s, getattr(home, s.name), home is torch)) for s in served
+        ]
+        """Name, what is found under it, which is absent where a base class has it, and the replacement."""
+        self.applied = 0  # how often
+
+    def apply(self) -> None:
+        """Replace attributes, except where another library did, whose functions then do the calls as before."""
+        space, home = self.space, self.home
+        self.applied += 1
+        for name, found, replacement in self.changes:
+            if space.get(name, _ABSENT) is found:
+                if self.is_class:
+                    setattr(home, name, replacement)
+                else:
+                    space[name] = replacement  # quicker
+
+    def undo(self) -> None:
+        """Restore attributes, except where another library replaced ours, which then pass all calls to torch."""
+        if self.is_class and self.applied >= _MOST_CHANGES:
+            return
+        space, home = self.space, self.home
+        for name, found, replacement in self.changes:
+            if space.get(name) is replacement:
+                if found is _ABSENT:
+                    delattr(home, name)
+                elif self.is_class:
+                    setattr(home, name, found)
+                else:
+                    space[name] = found
 
 
-def _prepared(func: Any, args: tuple[Any, ...], kwargs: Arguments) -> Prepared | None:
-    """How we do a call of torch; None: it stays with torch."""
-    ours = _OURS.get(func)
-    if ours is None or not torch.is_grad_enabled() or forward_ad._current_level >= 0:
-        return None
-    if not (all_plain(args) and all_plain(kwargs.values())):
-        return None
-    prepare, names, required = ours
-    given = _bound(names, required, args, kwargs)
-    if given is None:
-        return None
-    try:
-        return prepare(given)
-    except (Error, ValueError, RuntimeError):  # no plan does it, or arguments that torch refuses as well
-        return None
+def _replacement(served: Served, original: Callable[..., Any], builtin: bool) -> Callable[..., Any]:
+    """A function that does the calls of torch's own by ours, in threads inside a region and where a plan can."""
+
+    def operation(*args: Any, **kwargs: Any) -> Any:
+        regions = _thread.regions  # torch.compile keeps those of the thread that compiles
+        if regions and _is_grad_enabled():
+            return _do(served, original, regions[-1].own, args, kwargs)
+        return original(*args, **kwargs)
+
+    functools.update_wrapper(operation, original)
+    if builtin:
+        operation.__qualname__ = served.name  # by which pickle finds it
+        torch.jit._builtins._register_builtin(operation, f"aten::{served.name}")
+    else:  # torch.jit.script reads the function from this attribute
+        operation.__original_fn, operation.__script_if_tracing_wrapper = original, True  # type: ignore[attr-defined]
+    return operation
+
+
+def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do a call by ours if a plan can, which is decided before anything runs, otherwise by torch's."""
+    values: Any = args
+    given = None
+    if kwargs or len(args) != served.required:
+        given = bound(served, args, kwargs)
+        if given is None:
+            return original(*args, **kwargs)
+        values = in_order(served, given)
+    if served.eager is not None and values is not None:
+        done = served.eager(*values, own)
+        if done is not None:
+            return done
+    ours = prepared(served, dict(zip(served.names, args, strict=False)) if given is None else given, own)
+    if ours is None:
+        return original(*args, **kwargs)
+    function, arguments = ours
+    return function(*arguments)
+
+
+_HOMES = list(dict.fromkeys(home for served in SERVED for home in served.homes))
+_PATCHES = [_Patch(home, [served for served in SERVED if home in served.homes]) for home in _HOMES]
+_SERVED = {getattr(home, served.name): served for served in SERVED for home in served.homes}
+"""By function of torch, how we do its calls."""
+
+
+class _Open:
+    """The number of open regions of all threads. The attributes of torch are replaced while there are any."""
+
+    def __init__(self) -> None:
+        # Reentrant: garbage collection may close a generator, and the region that it is inside, at any place.
+        self.lock = threading.RLock()
+        self.count = 0
+
+    def add(self) -> None:
+        with self.lock:
+            self.count += 1
+            if self.count == 1:
+                _fill_caches()
+                for patch in _PATCHES:
+                    patch.apply()
+
+    def remove(self) -> None:
+        with self.lock:
+            self.count -= 1
+            if self.count == 0:
+                for patch in _PATCHES:
+                    patch.undo()
+
+
+_open = _Open()
+
+
+@functools.cache
+def _fill_caches() -> None:
+    """Let torch fill its caches of its own functions, so that none of them keeps a replacement."""
+    trace_rules.get_torch_obj_rule_map()
+    trace_rules.get_tensor_method()
+    torch.overrides.get_testing_overrides()
+    torch.overrides.is_tensor_method_or_property(torch.Tensor.lerp)
 
 
 class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
+    """A region of a thread. While torch.compile traces, it is a mode, which reaches methods of traced tensors as well."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.own = own
+        self.entered: list[_Region] = []  # one object may be entered again, and by several threads
+
+    def __enter__(self) -> _Accelerate:
+        if torch.compiler.is_dynamo_compiling():
+            return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+        region = _Region(self.own, _thread.regions)
+        self.entered.append(region)
+        region.siblings.append(region)
+        _open.add()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+            return
+        ours = [region for region in self.entered if region.siblings is _thread.regions]
+        region = (ours or self.entered)[-1]  # a generator may be closed by another thread
+        self.entered.remove(region)
+        region.siblings.remove(region)
+        _open.remove()
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        prepared = _prepared(func, args, kwargs)
-        if prepared is None:
+        served, kwargs = _SERVED.get(func), kwargs or {}
+        if served is None or not _is_grad_enabled():
             return func(*args, **kwargs)
-        ours, arguments = prepared
-        return ours(*arguments)
+        return _do(served, func, self.own, args, kwargs)
 
 
-def accelerate() -> contextlib.AbstractContextManager[Any]:
+def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
 
     The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
@@ -117,11 +213,22 @@ def accelerate() -> contextlib.AbstractContextManager[Any]:
     without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls, calls under no_grad and calls inside
     forward-mode derivatives stay with torch too.
 
-    It applies to the thread that entered it, and costs every call of torch there about a microsecond. A function that
-    torch.utils.checkpoint runs again, perhaps on another thread, must be decorated itself.
+    It applies to the thread that entered it. Meanwhile the attributes of torch that hold these functions are replaced, in the
+    whole process; in other threads the replacements call torch's functions. Other calls of torch cost what they do without it.
+    It does not reach a function that was imported by name before (``from torch import cumsum``), one that another library
+    replaced before, nor methods of tensors in a function that torch.compile compiled, unless the compiled function itself
+    enters accelerate(), as a decorated one does. A function that torch.utils.checkpoint runs again, perhaps on another thread,
+    must be decorated itself.
+
+    Args:
+        forward: True: operations whose forward has a plan run that one; False: the forward is torch's. An inner accelerate()
+            overrides the outer.
 
     Returns:
-        a context manager that is also a decorator. It raises nothing of its own: code that runs without it runs inside it.
+        a context manager that is also a decorator. Code that runs without it runs inside it.
+
+    Raises:
+        InvalidProblemError: forward is no bool.
 
     Example:
         >>> import torch, sternway.torch as st
@@ -132,4 +239,4 @@ def accelerate() -> contextlib.AbstractContextManager[Any]:
         >>> x.grad
         tensor([ 1., 32.,  0.,  0.])
     """
-    return _Accelerate()
+    return _Accelerate(flag("accelerate", "forward", forward))

@@ -2,129 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .._arrays import device_of, dtype_name
-from ..dequantize import dequantize_per_token_backward, dequantize_plan
+from .._arrays import dtype_name
 from ..errors import make
-from ._calls import FLOATS, materialized, require_tensors
-from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, sentence
-from ._operators import apply, by_formula, differentiable, exporting, in_front, way
-from ._quantize import (
-    batched,
-    column,
-    fake_gradients,
-    kept_dtype,
-    kept_scale,
-    laid_out,
-    learned,
-    needs_gradient,
-    padded,
-    require_dtype,
-    require_tokens,
-    rounded,
-)  # fmt: skip
-
-_NAME = "dequantize_per_token"
-
-
-@torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
-def _operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """dequantize_per_token_backward as an operator, for calls that torch must see."""
-    return padded(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
-
-
-@_operator.register_fake
-def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(dy, scale, zero_point)
-
-
-def _formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    wide = torch.promote_types(dy.dtype, torch.float32)
-    zero = 0 if zero_point is None else column(zero_point, q).to(wide)
-    s, g = column(scale, q).to(wide), dy.to(wide)
-    dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
-    dzero = None
-    if zero_point is not None and learned(zero_point):
-        dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype)
-    return padded((g * s).to(dy.dtype), dscale, dzero)
-
-
-_operator.register_vmap(batched(_NAME, _operator))
-_GRADIENT = differentiable(_operator, by_formula(_formula))
-
-
-class _Dequantize(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-        s = column(scale, q).to(torch.promote_types(dtype, torch.float32))
-        shifted = q if zero_point is None else q.to(s.dtype) - column(zero_point, q).to(s.dtype)
-        return rounded(shifted * s, dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        q, scale, zero_point, _ = inputs
-        ctx.save_for_backward(q, scale, zero_point)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> Any:
-        q, scale, zero_point = ctx.saved_tensors
-        if dy is None:
-            return None, None, None, None
-        dy, q, scale = (materialized(t) for t in (dy, q, scale))
-        zero_point = None if zero_point is None else materialized(zero_point)
-        kept = kept_scale(scale, dy)
-        if call := way(dy, _GRADIENT):
-            grads = call(dy, kept, q, zero_point)
-        else:
-            grads = dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
-        dzero_point = grads[2] if ctx.needs_input_grad[2] else None
-        return None, rounded(grads[1], scale.dtype), dzero_point, None
-
-
-@torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
-def _exported(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The forward as an operator, for torch.export, which drops the backward of an autograd.Function."""
-    return laid_out(_Dequantize.forward(q, scale, zero_point, dtype), q)
-
-
-@_exported.register_fake
-def _(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    return torch.empty_like(q, dtype=dtype)
-
-
-@_exported.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*in_front(info, in_dims, inputs)), 0
-
-
-_exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setup_context)
-
-
-@constant
-def _probed(
-    rank: int, dtype: torch.dtype, qdtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device
-) -> Sentence | None:
-    return sentence(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
-
-
-def _ask(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
-    """Select the plan of the backward, or that of a small problem if the call is traced.
-
-    Raises:
-        Error: there is no plan.
-    """
-    scale_dtype = kept_dtype(scale, dtype)
-    if reach_plans(q, scale, zero_point):
-        dequantize_plan(tuple(q.shape), dtype, q.dtype, scale_dtype, device_of(q))
-    else:
-        require(_NAME, _probed(q.dim(), dtype, q.dtype, scale_dtype, device_to_ask(q)))
+from ._calls import FLOATS, require_tensors
+from ._dequantize import NAME, ask, call, eager
+from ._dispatch import named
+from ._quantize import require_dtype, require_tokens
 
 
 def dequantize_per_token(
@@ -159,13 +45,14 @@ def dequantize_per_token(
         >>> scale.grad
         tensor([-1.,  7.])
     """
-    require_tensors(_NAME, q=q, scale=scale)
+    done = eager(q, scale, zero_point, dtype)
+    if done is not None:
+        return done
+    require_tensors(NAME, q=q, scale=scale)
     if q.dtype not in (torch.int8, torch.uint8):
-        raise make("unsupported", f"sternway.torch.{_NAME}", "q", "int8 or uint8", dtype_name(q.dtype))
-    require_tokens(_NAME, "q", q, scale, zero_point)
+        raise make("unsupported", f"sternway.torch.{NAME}", "q", "int8 or uint8", dtype_name(q.dtype))
+    require_tokens(NAME, "q", q, scale, zero_point)
     result = scale.dtype if dtype is None else dtype
-    require_dtype(_NAME, "dtype", result, FLOATS)
-    named(f"sternway.torch.{_NAME}", {"dy": "q"}, _ask, q, scale, zero_point, result)
-    if exporting() and needs_gradient(scale, zero_point):
-        return _exported(q, scale, zero_point, result)  # type: ignore[no-any-return]
-    return apply(_Dequantize, q, scale, zero_point, result)  # type: ignore[no-any-return]
+    require_dtype(NAME, "dtype", result, FLOATS)
+    named(f"sternway.torch.{NAME}", {"dy": "q"}, ask, q, scale, zero_point, result)
+    return call(q, scale, zero_point, result)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import make
 from ._calls import FLOATS, flag, require_tensors
 from ._dispatch import named
-from ._scan import ask, call, dim_of
+from ._scan import ask, call, dim_of, eager
 from ._scan_gradient import PAIRS, torch_forward
 
 R = TypeVar("R")
@@ -31,26 +31,34 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
 
 
 def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
-    """Add torch's keywords to a scan: input for x, axis for dim; a call with dtype or out is torch's own operation."""
+    """Add to a scan the quick way of ordinary eager calls, and torch's keywords: input for x, axis for dim, dtype and out."""
     name = scan.__name__
 
     @functools.wraps(scan)
-    def taking_keywords(*args: Any, **kwargs: Any) -> R:
-        if not kwargs.keys() & _TORCH_KEYWORDS:
-            return scan(*args, **kwargs)
-        others: dict[str, Any] = {k: kwargs.pop(k) for k in ("dtype", "out") if k in kwargs}
-        for torchs, ours in (("input", "x"), ("axis", "dim")):
-            if torchs in kwargs:
-                if ours in kwargs:
-                    raise TypeError(f"{name}() got both {torchs} and {ours}")
-                kwargs[ours] = kwargs.pop(torchs)
+    def operation(x: Any = None, dim: Any = None, *, reverse: Any = False, **torchs: Any) -> R:
+        if not torchs:
+            done: R | None = eager(x, name, dim, reverse)
+            return scan(x, dim, reverse=reverse) if done is None else done
+        others: dict[str, Any] = {k: torchs.pop(k) for k in ("dtype", "out") if k in torchs}
+        if "input" in torchs:
+            x = _one(name, "input", torchs.pop("input"), "x", x)
+        if "axis" in torchs:
+            dim = _one(name, "axis", torchs.pop("axis"), "dim", dim)
         others = {k: value for k, value in others.items() if value is not None}
-        return _by_torch(name, others, *args, **kwargs) if others else scan(*args, **kwargs)
+        if torchs:
+            return scan(x, dim, reverse=reverse, **torchs)  # which raises TypeError
+        if others:
+            return _by_torch(name, others, x, dim, reverse=reverse)  # type: ignore[no-any-return]
+        return operation(x, dim, reverse=reverse)
 
-    return taking_keywords
+    return operation
 
 
-_TORCH_KEYWORDS = {"input", "axis", "dtype", "out"}
+def _one(name: str, theirs: str, value: Any, ours: str, other: Any) -> Any:
+    """The value of an argument that was given under torch's name and not under ours."""
+    if other is not None:
+        raise TypeError(f"{name}() got both {theirs} and {ours}")
+    return value
 
 
 def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse: bool = False) -> Any:
