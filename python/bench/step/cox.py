@@ -41,5 +41,9 @@ def cox(device: str, size: Size) -> Step:
     return Step(contestants, lambda them: against(reference(), them, size.dtype, size.shape[0]))
 
 
-SIZES = (Size((10_000,), "float32", True), Size((1_000_000,), "float32"))
-CASE = StepCase("Cox loss", cox, SIZES, (SIZES[0], Size((1_000_000,), "float32", True)))
+SMALL, LARGE = (10_000,), (1_000_000,)
+CASE = StepCase(
+    "Cox loss", cox, Size((100,), "float32"),
+    (Size(SMALL, "float32", True), Size(LARGE, "float32")),
+    (Size(SMALL, "float32", True), Size(LARGE, "float32", True)),
+)  # fmt: skip

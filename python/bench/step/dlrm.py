@@ -111,12 +111,12 @@ def dlrm(optimizer: str, sparse: bool, device: str, size: Size) -> Step:
     return Step(contestants, lambda them: against(reference(), them, size.dtype, batch * bag))
 
 
-CPU, CUDA = (Size((1000, 16, 128, 10), "float32"), Size((20_000, 64, 512, 10), "float32")), (1 << 20, 128, 8192, 20)
+QUICK, CPU, CUDA = (Size(s, "float32") for s in ((100, 16, 32, 4), (20_000, 64, 512, 10), (1 << 20, 128, 8192, 20)))
 
 CASES = tuple(
     StepCase(
         f"DLRM, {TABLES} {'sparse' if sparse else 'dense'} gradients, {optimizer}",
-        functools.partial(dlrm, optimizer, sparse), CPU, (Size(CUDA, "float32"),),
+        functools.partial(dlrm, optimizer, sparse), QUICK, (CPU,), (CUDA,),
     )
     for optimizer, sparse in (("SGD", True), ("SparseAdam", True), ("SGD", False))
 )  # fmt: skip

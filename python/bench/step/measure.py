@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..timing import processor_time
+
 Call = Callable[[], Any]
 
 LEAST, MOST = 10, 30  # repetitions of each call
@@ -32,6 +34,7 @@ class Times:
         host: until the call returns. None on the CPU, where it is the wall time.
         device: between two events around the call, which was queued before the device reached it. None on the CPU.
         count: the number of samples.
+        others: the processors that other programs kept busy meanwhile. None on a GPU.
     """
 
     wall: float
@@ -39,6 +42,7 @@ class Times:
     host: float | None
     device: float | None
     count: int
+    others: float | None
 
 
 def measure(calls: Mapping[str, Call], device: str) -> dict[str, Times]:
@@ -49,6 +53,7 @@ def measure(calls: Mapping[str, Call], device: str) -> dict[str, Times]:
     walls: dict[str, list[float]] = {name: [] for name in calls}
     hosts: dict[str, list[float]] = {name: [] for name in calls}
     started, rounds = time.perf_counter(), 0
+    own, all_of_them = time.process_time(), processor_time()
     while _another(rounds, time.perf_counter() - started):
         rounds += 1
         for name, call in calls.items():
@@ -64,10 +69,12 @@ def measure(calls: Mapping[str, Call], device: str) -> dict[str, Times]:
             synchronize()
             walls[name].append((time.perf_counter() - start) / number)
             hosts[name].append((returned - start) / number)
+    passed = time.perf_counter() - started
+    others = max(0.0, processor_time() - all_of_them - (time.process_time() - own)) / passed if device == "cpu" else None
     host = {name: None if device == "cpu" else statistics.median(found) for name, found in hosts.items()}
     on_device = {} if device == "cpu" else _on_device(calls, host, min(EVENTS, rounds))
     return {
-        name: Times(1e3 * statistics.median(found), 1e3 * min(found), _ms(host[name]), on_device.get(name), rounds)
+        name: Times(1e3 * statistics.median(found), 1e3 * min(found), _ms(host[name]), on_device.get(name), rounds, others)
         for name, found in walls.items()
     }
 

@@ -134,20 +134,21 @@ def squares(n: int, *, compiled: bool = False) -> tuple[Size, ...]:
 
 SMALL = in_float32((64, 100))  # the host takes longer than the device
 
+ROWS = {
+    "cpu": (*SMALL, *squares(1024), *in_float32((1, 1 << 20), (10_000, 100))),
+    "cuda": (*SMALL, *squares(8192, compiled=True), *in_float32((1, 1 << 26), (671_088, 100))),
+}
+COLUMNS = {
+    "cpu": (*squares(1024), *in_float32((1 << 19, 2))),
+    "cuda": (*squares(8192), *in_float32((1 << 20, 2))),
+}
 SCANS = tuple(
-    StepCase(f"{kind}, dim {dim}", functools.partial(scan, kind, dim), cpu, cuda)
-    for dim, cpu, cuda in (
-        (
-            1,
-            (*SMALL, *squares(1024), *in_float32((1, 1 << 20), (10000, 100))),
-            (*SMALL, *squares(8192, compiled=True), *in_float32((1, 1 << 26), (671088, 100))),
-        ),
-        (0, (*squares(1024), *in_float32((1 << 19, 2))), (*squares(8192), *in_float32((1 << 20, 2)))),
-    )
+    StepCase(f"{kind}, dim {dim}", functools.partial(scan, kind, dim), SMALL[0], **sizes)
+    for dim, sizes in ((1, ROWS), (0, COLUMNS))
     for kind in KINDS
 )
 LERP = StepCase(
-    "lerp", lerp,
+    "lerp", lerp, SMALL[0],
     (*SMALL, Size((1 << 20,), "float32", True), Size((1 << 20,), "bfloat16")),
     (*SMALL, Size((1 << 27,), "float32", True), Size((1 << 27,), "bfloat16", True)),
 )  # fmt: skip

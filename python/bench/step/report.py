@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._cases.progress import Progress
 from ..._cases.table import Table, shape_text, time_text
+from ..timing import QUIET
 from .case import COMPILE, OURS, TORCH, Size
 
 
@@ -39,6 +40,7 @@ class Line:
     memory_bytes: int | None = None  # at the peak of a step, above what was in use before it
     error: float | None = None  # of values and gradients, by their 2-norms, relative to the truth
     repetitions: int | None = None
+    others: float | None = None  # processors that other programs kept busy meanwhile, on the CPU
     note: str = ""  # the reason why there are no times
 
     @staticmethod
@@ -88,6 +90,8 @@ def cells(row: Row) -> list[str]:
     rivals = [f"{line.contestant} {times(line.ms, ours.ms)}" for line in row.rivals() if line.ms is not None]
     rivals += [f"{line.contestant} forward {times(line.forward_ms, ours.forward_ms)}" for line in row.rivals() if not line.ms]
     rivals += [f"{line.contestant} {line.note}" for line in row.lines if line.note.startswith("failed")]
+    if (ours.others or 0) > QUIET:
+        rivals.append(f"disturbed: other work took {ours.others:.1f} processors")
     compiled = row.line(COMPILE)
     return [
         *head,

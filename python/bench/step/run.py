@@ -15,7 +15,7 @@ from ..._cases.table import shape_text
 from ..kernels import kernels_of
 from ..report import NewCsv, machine
 from . import report
-from .case import COMPILE, OURS, TORCH, Contestant, Size, Step, StepCase
+from .case import COMPILE, OURS, TORCH, Size, Step, StepCase
 from .check import Checked
 from .measure import Times, measure, peak_memory
 from .report import Line, Row
@@ -62,10 +62,10 @@ def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[StepCase, S
     for case in CASES:
         sizes = case.cpu if device == "cpu" else case.cuda
         if options.quick:
-            sizes = case.cpu[:1]
+            sizes = (case.quick,)
         elif options.shapes:
-            fitting = [shape for shape in options.shapes if len(shape) == len(case.cpu[0].shape)]
-            sizes = tuple(dataclasses.replace(case.cpu[0], shape=shape) for shape in fitting)
+            fitting = [shape for shape in options.shapes if len(shape) == len(case.quick.shape)]
+            sizes = tuple(dataclasses.replace(case.quick, shape=shape) for shape in fitting)
         for size in sizes:
             if options.rows in f"{case.name} {shape_text(size.shape)} {size.dtype}":
                 yield case, size
@@ -145,6 +145,7 @@ def line(
         "forward_ratio": by_torch[0].wall / forward.wall,
         "memory_bytes": memory,
         "repetitions": forward.count,
+        "others": forward.others,
         "error": checked[contestant].error if contestant in checked else None,
     }
     if step is not None:
@@ -168,6 +169,3 @@ def words(failure: Exception) -> str:
     """An error on one line, without its traceback."""
     text = str(failure).strip().partition("\n")[0]
     return f"{type(failure).__name__}: {text[:160]}"
-
-
-__all__ = ["Contestant", "bench_step"]
