@@ -134,17 +134,13 @@ def squares(n: int, *, compiled: bool = False) -> tuple[Size, ...]:
 
 SMALL = in_float32((64, 100))  # the host takes longer than the device
 
-ROWS = {
-    "cpu": (*SMALL, *squares(1024), *in_float32((1, 1 << 20), (10_000, 100))),
-    "cuda": (*SMALL, *squares(8192, compiled=True), *in_float32((1, 1 << 26), (671_088, 100))),
-}
-COLUMNS = {
-    "cpu": (*squares(1024), *in_float32((1 << 19, 2))),
-    "cuda": (*squares(8192), *in_float32((1 << 20, 2))),
-}
+ROWS_ON_CPU = (*SMALL, *squares(1024), *in_float32((1, 1 << 20), (10_000, 100)))
+ROWS_ON_CUDA = (*SMALL, *squares(8192, compiled=True), *in_float32((1, 1 << 26), (671_088, 100)))
+COLUMNS_ON_CPU = (*squares(1024), *in_float32((1 << 19, 2)))
+COLUMNS_ON_CUDA = (*squares(8192), *in_float32((1 << 20, 2)))
 SCANS = tuple(
-    StepCase(f"{kind}, dim {dim}", functools.partial(scan, kind, dim), SMALL[0], **sizes)
-    for dim, sizes in ((1, ROWS), (0, COLUMNS))
+    StepCase(f"{kind}, dim {dim}", functools.partial(scan, kind, dim), SMALL[0], cpu, cuda)
+    for dim, cpu, cuda in ((1, ROWS_ON_CPU, ROWS_ON_CUDA), (0, COLUMNS_ON_CPU, COLUMNS_ON_CUDA))
     for kind in KINDS
 )
 LERP = StepCase(

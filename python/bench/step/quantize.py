@@ -111,13 +111,13 @@ def dequantized_linear(device: str, size: Size) -> Step:
 
 CASES = (
     StepCase(
-        f"fake quantise + linear, {LAYERS} layers", fake_quantized_linear,
+        f"fake quantize + linear, {LAYERS} layers", fake_quantized_linear,
         Size((64, 32), "float32"),
         (Size((1024, 256), "float32", True), Size((1024, 256), "bfloat16")),
         (Size((16384, 2048), "bfloat16", True),),
     ),
     StepCase(
-        "dequantise + linear", dequantized_linear,
+        "dequantize + linear", dequantized_linear,
         Size((64, 32, 16), "float32"),
         (Size((2048, 1024, 256), "float32", True),),
         (Size((16384, 8192, 1024), "bfloat16", True),),

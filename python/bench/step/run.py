@@ -33,7 +33,7 @@ def bench_step(options: argparse.Namespace, device: str, new_csv: NewCsv) -> int
         return 2
     print(f"{machine(device)}\n")
     started, done = time.monotonic(), list[Row]()
-    limit = options.limit or float("inf")
+    limit = float("inf") if options.limit is None else options.limit
     columns = [field.name for field in dataclasses.fields(Line)]
     with new_csv(columns) as csv, Progress("bench step", len(chosen), quiet=options.quiet) as progress:
         table = report.table(progress)
@@ -43,7 +43,7 @@ def bench_step(options: argparse.Namespace, device: str, new_csv: NewCsv) -> int
             progress.step(f"{case.name} {shape_text(size.shape)} {size.dtype}")
             if options.quick or passed > COMPILING * limit:
                 size = dataclasses.replace(size, compiled=False)
-            if passed > limit:
+            if passed >= limit:
                 row = Row.without_times(case.name, size, device, failure=f"not measured: {limit:.0f} s are over")
             else:
                 row = measured(case, size, device)
