@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
+import doc_steps
 from doc_results import DTYPES, File, Results, Row, duration, geometric_mean, slowest, table, times
 
 NAMES = {
@@ -57,8 +58,8 @@ def without_scans(file: File) -> list[Row]:
     return [row for row in file.rows if row["op"] != "scan_backward"]
 
 
-def readme_speed(results: Results) -> str:
-    """The table of README.md, with the method, the geometric means and the slowest rows."""
+def backwards(results: Results) -> tuple[str, str]:
+    """The table of the backwards alone with its method, and the geometric means with the slowest rows."""
     rows = []
     for label, name, *key in HIGHLIGHTS:
         both = [found(results, name, *key, dtype) for dtype in ("float32", "bfloat16")]
@@ -66,15 +67,19 @@ def readme_speed(results: Results) -> str:
         rows.append([label, shape(both[0]), *shares, *gains])
     head = ["gradient", "shape", "bandwidth, float32", "bandwidth, bfloat16", "times faster, float32", "times faster, bfloat16"]
     scans, h100 = results.file("h200_scan.csv"), results.file("h100_scan.csv")
-    return f"""\
+    method = f"""\
 One {machine(scans)}. A time is the median of 30 calls that alternate with torch's backward and with a copy of as many bytes.
-*Bandwidth* is the share of that copy's bandwidth; *times faster* compares with torch's backward.
-
-{table(head, rows)}
-
+*Bandwidth* is the share of that copy's bandwidth; *times faster* compares with torch's backward."""
+    sentences = f"""\
 {gain("Scans", scans.rows)}
 {gain("The other operations", without_scans(results.file("h200.csv")))}
 {gain(f"On one {machine(h100)}, scans", h100.rows)}"""
+    return f"{method}\n\n{table(head, rows)}", sentences
+
+
+def readme_speed(results: Results) -> str:
+    """The region of README.md on speed."""
+    return doc_steps.readme(results, backwards)
 
 
 def gain(subject: str, rows: list[Row]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import doc_chart
 import doc_kernels
+import doc_steps
 import doc_tables
 from doc_results import Results
 
@@ -28,6 +29,8 @@ REGION = re.compile(r"(?P<head><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<foo
 REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
     "README.md": {"speed": doc_tables.readme_speed},
     "docs/performance.md": {
+        "steps": doc_steps.written(doc_steps.GPU),
+        "steps-cpu": doc_steps.written((doc_steps.CPU,)),
         "summary": doc_tables.summary,
         "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
         "h200-scans": doc_tables.speed_of("h200_scan.csv"),

@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "family",
         nargs="?",
         help="lerp, dequantize, ...; host: a call itself; exactness: errors; growth: longer scans; sparse: embedding bags; "
-        "all by default",
+        "step: whole training steps; every operation by default",
     )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
     bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--csv", metavar="FILE", help="write the rows to FILE")
     bench.add_argument("--plot", metavar="FILE", help="draw the rows to FILE (png, svg or pdf)")
     bench.add_argument("--quick", action="store_true", help="the smallest shape in float32 and bfloat16 alone")
+    bench.add_argument("--limit", type=float, metavar="SECONDS", help="of step: begin no row after so many seconds")
     bench.add_argument("--commit", metavar="NAME", help="the commit that the CSV names; by default that of the source, by git")
     for long in (selftest, demo, bench):
         long.add_argument("--quiet", action="store_true", help="no progress on standard error")

@@ -63,13 +63,49 @@ def test_the_table_of_the_readme_by_hand(tool: Any) -> None:
     key = {"outputs": "cumprod, dim 0", "shape": "8192x8192"}
     single, half = (next(r for r in rows if {**key, "dtype": d}.items() <= r.items()) for d in ("float32", "bfloat16"))
     shares = " | ".join(f"{float(r['share_of_copy']):.2f}" for r in (single, half))
+    table, sentences = tool("doc_tables").backwards(tool("doc_results").Results(ROOT))
     text = (ROOT / "README.md").read_text()
-    [line] = [line for line in text.splitlines() if line.startswith("| cumprod along columns |")]
+    assert sentences in text
+    [line] = [line for line in table.splitlines() if line.startswith("| cumprod along columns |")]
     assert shares in line
     for row in (single, half):
         assert f"{float(row['torch_ms']) / float(row['ms']):.1f}x" in line
     mean = math.prod(float(row["ratio"]) ** (1 / len(rows)) for row in rows)
     assert f"Scans are {mean:.1f} times faster in the geometric mean of {len(rows)} rows" in text
+
+
+STEPS = """\
+# python -m sternway bench step --csv a.csv | NVIDIA H200, CUDA 13.0, driver 1.2 | commit abc1234
+step,shape,dtype,device,contestant,ms,best_ms,host_ms,device_ms,forward_ms,forward_best_ms,memory_bytes,others,note
+"cumsum, dim 1",8192x8192,float32,cuda:0,torch,1.2,1.1,0.5,1.15,0.9,0.8,1073741824,,
+"cumsum, dim 1",8192x8192,float32,cuda:0,sternway,0.4,0.3,0.1,0.35,0.2,0.1,536870912,,
+"cumsum, dim 1",8192x8192,float32,cuda:0,triton,,,,,0.24,0.2,,,
+"cumprod, dim 0",8192x8192,float32,cuda:0,torch,8.0,7.0,0.5,7.9,0.9,0.8,9,,
+"cumprod, dim 0",8192x8192,float32,cuda:0,sternway,2.0,1.9,0.5,1.9,0.9,0.8,8,,
+embedding,8x8x8,bfloat16,cuda:0,sternway,,,,,,,,,failed: OutOfMemoryError: none left
+"""
+"""A file of bench step as a GPU writes it: two measured rows and a failed one."""
+
+
+def test_the_tables_of_steps(tool: Any, tmp_path: Path) -> None:
+    """Without a file of a GPU a sentence with the command; with one, ratios of medians, and the reason of a failed row."""
+    steps, results = tool("doc_steps"), tool("doc_results").Results(tmp_path)
+    absent = steps.written(steps.GPU)(results)
+    assert "no `step_h200.csv` or `step_h100.csv`" in absent
+    assert "bench step --device cuda --limit 225 --csv" in absent
+    assert "|" not in absent
+    assert steps.readme(results, lambda _: ("TABLE", "SENTENCES")).startswith("TABLE\n\nSENTENCES")
+    results.folder.mkdir(parents=True)
+    (results.folder / "step_h200.csv").write_text(STEPS)
+    text = steps.written(steps.GPU)(results)
+    [row] = [line for line in text.splitlines() if line.startswith("| cumsum, dim 1 |")]
+    assert "| 400 µs | 1.2 ms | 3.00x | triton (forward) 1.20x | 200 µs | 4.50x | 100 µs | 500 µs |" in row
+    assert "failed: OutOfMemoryError: none left" in text
+    assert "Steps are 3.46 times faster in the geometric mean of 2 rows" in text  # (3 x 4) ** 0.5
+    assert "than compile" not in text
+    readme = steps.readme(results, lambda _: ("TABLE", "SENTENCES"))
+    assert "| cumsum, dim 1 | 8192 x 8192 | float32 | 1.2 ms | 400 µs | 3.00x |" in readme
+    assert "TABLE" not in readme
 
 
 def test_the_chart(tool: Any) -> None:

@@ -1,0 +1,215 @@
+"""The generated tables of whole training steps, in README.md and docs/performance.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from doc_results import File, Results, Row, duration, table, times
+
+GPU, CPU = ("step_h200.csv", "step_h100.csv"), "step_cpu.csv"
+"""The files of a GPU, of which the first that is there is shown, and the file of the CPU."""
+OURS, TORCH, COMPILE = "sternway", "torch", "compile"
+SHAPES = {
+    "1x67108864": "1 x 2^26",
+    "134217728": "2^27",
+    "1048576x2": "2^20 x 2",
+    "1048576x128x8192x20": "2^20 x 128 x 8192 x 20",
+}
+QUIET = 0.2  # processors that other work may take, as in python/bench/timing.py
+
+# The rows of the table in README.md, where the file has them: step, shape, dtype.
+HIGHLIGHTS = (
+    ("Llama, 6 layers", "2x4096x2048", "bfloat16"),
+    ("fake quantize + linear, 6 layers", "16384x2048", "bfloat16"),
+    ("embedding", "151936x4096x32768", "bfloat16"),
+    ("DLRM, 8 sparse gradients, SparseAdam", "1048576x128x8192x20", "float32"),
+    ("Cox loss", "1000000", "float32"),
+    ("cumsum, dim 1", "8192x8192", "float32"),
+    ("cumprod, dim 0", "8192x8192", "float32"),
+    ("cummax, dim 1", "1x67108864", "float32"),
+    ("logcumsumexp, dim 0", "1048576x2", "float32"),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step at a shape and dtype, with the line of each contestant."""
+
+    name: str
+    shape: str
+    dtype: str
+    lines: dict[str, Row]
+
+    def value(self, contestant: str, column: str) -> float | None:
+        """A number of a contestant. None: it was not measured."""
+        found = self.lines.get(contestant, {}).get(column)
+        return float(found) if found else None
+
+    def time(self, contestant: str, part: str = "") -> float | None:
+        """Milliseconds: the median on a GPU, the shortest on the CPU, whose processors other programs share.
+
+        part: "forward_" for the forward alone.
+        """
+        device = next(iter(self.lines.values()))["device"]
+        return self.value(contestant, part + ("best_ms" if device == "cpu" else "ms"))
+
+    def gain(self, contestant: str = TORCH, part: str = "") -> float | None:
+        """How many times as long a contestant takes as sternway."""
+        ours, theirs = self.time(OURS, part), self.time(contestant, part)
+        return theirs / ours if ours and theirs else None
+
+    def others(self) -> Iterator[str]:
+        """The rivals beside torch and torch.compile with what they take; of those without a backward, the forward."""
+        for contestant in self.lines:
+            if contestant not in (OURS, TORCH, COMPILE):
+                for part, title in (("", ""), ("forward_", " (forward)")):
+                    if gain := self.gain(contestant, part):
+                        yield f"{contestant}{title} {times(gain)}"
+                        break
+
+    def described(self) -> str:
+        """The step in words."""
+        return f"{self.name}, {shape(self.shape)}, {self.dtype}"
+
+
+def steps(file: File) -> list[Step]:
+    """The steps of a file, in its order."""
+    found: dict[tuple[str, str, str], Step] = {}
+    for row in file.rows:
+        key = row["step"], row["shape"], row["dtype"]
+        found.setdefault(key, Step(*key, {})).lines[row["contestant"]] = row
+    return list(found.values())
+
+
+def first(results: Results, names: Iterable[str]) -> File | None:
+    """The first of some files that is there."""
+    return next((results.file(name) for name in names if (results.folder / name).is_file()), None)
+
+
+def command(name: str) -> str:
+    """The command that makes a file."""
+    limit = "--device cpu" if name == CPU else "--device cuda --limit 225"
+    return f"`python -m sternway bench step {limit} --csv python/bench/results/{name}`"
+
+
+def absent(names: tuple[str, ...]) -> str:
+    """The sentence in place of a table whose file is not there."""
+    files = " or ".join(f"`{name}`" for name in names)
+    where = "the CPU" if names == (CPU,) else "a GPU"
+    return f"There is no table of {where}, because `python/bench/results/` has no {files}. {command(names[0])} makes it."
+
+
+def readme(results: Results, backwards: Callable[[Results], tuple[str, str]]) -> str:
+    """The region of README.md: the steps first. The table of the backwards alone fills it while no file of a GPU is there.
+
+    Args:
+        backwards: writes the table of the backwards alone, and the sentences that summarize it.
+    """
+    file, (table_of_backwards, sentences) = first(results, GPU), backwards(results)
+    if file is None:
+        return f"{table_of_backwards}\n\n{sentences}\n\n{command(GPU[0])} measures whole training steps."
+    measured = {(step.name, step.shape, step.dtype): step for step in steps(file)}
+    chosen = [measured[key] for key in HIGHLIGHTS if key in measured]
+    head = ["step: forward and backward", "shape", "dtype", "torch", "sternway", "times faster", "than `torch.compile`"]
+    lines = [[step.name, shape(step.shape), step.dtype, text(step.time(TORCH)), text(step.time(OURS)) or note(step),
+              gain(step), gain(step, COMPILE)] for step in chosen]  # fmt: skip
+    return f"""\
+Whole training steps through autograd on one {machine(file)}, with PyTorch and sternway in turn. A time is a median.
+
+{table(head, lines)}
+
+{summary("Steps", steps(file))}
+Backwards alone: {sentences}"""
+
+
+def written(names: tuple[str, ...]) -> Callable[[Results], str]:
+    """The table of docs/performance.md from the first of some files, or a sentence if none is there."""
+
+    def write(results: Results) -> str:
+        file = first(results, names)
+        if file is None:
+            return absent(names)
+        found = steps(file)
+        parts = [file.heading(), summary("Steps", found), full_table(found), *remarks(found)]
+        return "\n\n".join(part for part in parts if part)
+
+    return write
+
+
+def summary(subject: str, found: list[Step]) -> str:
+    """A sentence about the gain over torch of the steps that were measured."""
+    gains = [(gain, step) for step in found if (gain := step.gain())]
+    if not gains:
+        return f"No row of the {subject.lower()} was measured."
+    mean = math.exp(sum(math.log(gain) for gain, _ in gains) / len(gains))
+    least, slowest = min(gains, key=lambda pair: pair[0])
+    where = f"the slowest row is {slowest.described()} ({times(least)})"
+    return f"{subject} are {times(mean).rstrip('x')} times faster in the geometric mean of {len(gains)} rows; {where}."
+
+
+def full_table(found: list[Step]) -> str:
+    """All rows. A column that no row fills is left out."""
+    head = ["step", "shape", "dtype", "sternway", "torch", "times faster", "than compile", "than others", "forward",
+            "forward, times faster", "host", "host, torch", "device", "device, torch", "memory", "memory, torch"]  # fmt: skip
+    rows = [line(step) for step in found]
+    kept = [k for k in range(len(head)) if any(row[k] for row in rows)]
+    return table([head[k] for k in kept], [[row[k] for k in kept] for row in rows])
+
+
+def line(step: Step) -> list[str]:
+    """The cells of a row."""
+    numbers = [text(step.value(who, f"{what}_ms")) for what in ("host", "device") for who in (OURS, TORCH)]
+    memory = [size(step.value(who, "memory_bytes")) for who in (OURS, TORCH)]
+    return [step.name, shape(step.shape), step.dtype, text(step.time(OURS)) or note(step), text(step.time(TORCH)), gain(step),
+            gain(step, COMPILE), ", ".join(step.others()), text(step.time(OURS, "forward_")), gain(step, part="forward_"),
+            *numbers, *memory]  # fmt: skip
+
+
+def remarks(found: list[Step]) -> Iterator[str]:
+    """Sentences on the contestants without times, and on rows of the CPU that other work disturbed."""
+    reasons: dict[str, list[str]] = {}
+    for step in found:
+        for contestant, row in step.lines.items():
+            if row["note"] and (contestant != OURS or step.time(OURS)):
+                reasons.setdefault(f"{contestant}, {row['note']}", []).append(step.described())
+    if reasons:
+        yield "Without times: " + "; ".join(f"{reason} ({'; '.join(where)})" for reason, where in reasons.items()) + "."
+    disturbed = [others for step in found if (others := step.value(OURS, "others") or 0) > QUIET]
+    if disturbed:
+        yield (
+            f"Other programs kept more than {QUIET:g} processors busy during {len(disturbed)} of {len(found)} rows, "
+            f"at most {max(disturbed):.1f} (column `others`)."
+        )
+
+
+def gain(step: Step, contestant: str = TORCH, part: str = "") -> str:
+    """A gain as text; empty where there is none."""
+    found = step.gain(contestant, part)
+    return times(found) if found else ""
+
+
+def text(milliseconds: float | None) -> str:
+    """A time as text; empty where there is none."""
+    return "" if milliseconds is None else duration(milliseconds)
+
+
+def size(count: float | None) -> str:
+    """A number of bytes as text; empty where there is none."""
+    return "" if count is None else f"{count / 2**20:.3g} MiB" if count < 2**30 else f"{count / 2**30:.3g} GiB"
+
+
+def note(step: Step) -> str:
+    """The reason why sternway has no time in a row."""
+    return step.lines.get(OURS, {}).get("note", "")
+
+
+def shape(name: str) -> str:
+    """A shape in words."""
+    return SHAPES.get(name, name.replace("x", " x "))
+
+
+def machine(file: File) -> str:
+    """The card."""
+    return file.machine.partition(", ")[0]
