@@ -107,6 +107,7 @@ func ParseDescriptor(text string) (Descriptor, error) { return ops.ParseDescript
 // The descriptors. Each documents its formula, operands and shapes.
 type (
 	DequantizePerTokenBackward   = elementwise.DequantizePerTokenBackward
+	EmbeddingBackward            = embedding.EmbeddingBackward
 	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
 	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward
 	LerpBackward                 = elementwise.LerpBackward

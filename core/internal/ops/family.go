@@ -22,7 +22,8 @@ import (
 // Family is a group of operations that share a descriptor type. The registered families are the
 // dispatch table of the package: family, kind and dtype select the host code and the CUDA kernels.
 type Family struct {
-	Name         string // "lerp_backward": prefix of kernel symbols, and operation name in messages
+	Name         string // "lerp_backward": operation name in messages, and prefix of kernel symbols
+	Prefix       string // prefix of kernel symbols if the family shares those of another; empty: Name
 	Category     string // "elementwise", "quantization", ...
 	Image        string // the kernel image that holds the family's symbols: cuda/<Image>.cu
 	Kinds        []KindRow
@@ -49,7 +50,7 @@ func (f *Family) Symbol(kind, kernel string, dtype tensor.DType) string {
 	if f.SingleSymbol {
 		return f.Name
 	}
-	words := []string{f.Name, f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
+	words := []string{cmp.Or(f.Prefix, f.Name), f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
 	if kind == "" {
 		words = append(words[:1], words[2:]...)
 	}

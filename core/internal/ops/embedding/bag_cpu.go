@@ -74,10 +74,13 @@ func (p *BagProgram) Host(args []tensor.Tensor) {
 }
 
 func runBags[N number](p *BagProgram, args []tensor.Tensor) {
+	args = p.bagArgs(args)
 	pool := &bagPools[bitsOf[N]()/64].runs
 	h := fromPool[hostBags[N]](pool)
 	h.BagProgram, h.args, h.index = p, args, integersOf(&args[bagIndices])
-	h.readOffsets()
+	if !h.bagless() {
+		h.readOffsets()
+	}
 	weight := args[bagDweight].Given() && !args[bagDweight].Empty()
 	if h.TotalIndices > 0 {
 		h.dy.read(&args[bagDy], weight)
@@ -116,7 +119,12 @@ func (h *hostBags[N]) readOffsets() {
 }
 
 // counted is the number of positions in bags, padding included.
-func (h *hostBags[N]) counted() int64 { return int64(h.first[h.NumBags]) }
+func (h *hostBags[N]) counted() int64 {
+	if h.bagless() {
+		return h.TotalIndices
+	}
+	return int64(h.first[h.NumBags])
+}
 
 // readRows sets rows to the rows of the positions from first on; noRow if a position does not
 // count.
@@ -143,6 +151,12 @@ func (h *hostBags[N]) withoutPadding(rows []N) []N {
 // readBags sets bags to the bags of the positions from first on. Positions after the last bag are
 // left unset.
 func (h *hostBags[N]) readBags(bags []N, first int64) []N {
+	if h.bagless() {
+		for k := range bags {
+			bags[k] = N(first + int64(k))
+		}
+		return bags
+	}
 	bag, _ := slices.BinarySearch(h.first[1:], N(first)+1)
 	end := min(h.counted()-first, int64(len(bags)))
 	for k := int64(0); k < end; bag++ {
