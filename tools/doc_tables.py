@@ -14,6 +14,7 @@ NAMES = {
     "fake_quantize_per_token_backward": "fake quantize",
     "rope_backward": "RoPE",
     "embedding_bag_backward": "embedding bag",
+    "embedding_backward": "embedding",
 }
 SHAPES = {
     "4x32x4096x128": "4 x 32 x 4096 x 128",

@@ -19,6 +19,7 @@ from .dequantize import (
     dequantize_per_token_backward,
     fake_quantize_per_token_backward,
 )
+from .embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan, embedding_backward
 from .embedding_bag import (
     EmbeddingBagBackwardDescriptor,
     EmbeddingBagBackwardPlan,
@@ -51,6 +52,8 @@ __all__ = [
     "DequantizePerTokenBackwardDescriptor",
     "DequantizePerTokenBackwardPlan",
     "DeviceError",
+    "EmbeddingBackwardDescriptor",
+    "EmbeddingBackwardPlan",
     "EmbeddingBagBackwardDescriptor",
     "EmbeddingBagBackwardPlan",
     "Error",
@@ -77,6 +80,7 @@ __all__ = [
     "cumprod_backward",
     "cumsum_backward",
     "dequantize_per_token_backward",
+    "embedding_backward",
     "embedding_bag_backward",
     "embedding_bag_per_sample_weights_backward",
     "fake_quantize_per_token_backward",

@@ -17,6 +17,9 @@ from ._dispatch import all_plain
 from ._scan import ask as ask_scan
 from ._scan import call as call_scan
 from ._scan import dim_of
+from .embedding import call as call_embedding
+from .embedding import embedding
+from .embedding import prepare as prepare_embedding
 from .embedding_bag import call as call_embedding_bag
 from .embedding_bag import embedding_bag
 from .embedding_bag import prepare as prepare_embedding_bag
@@ -53,6 +56,12 @@ def _embedding_bag(given: Arguments) -> Prepared | None:
     return call_embedding_bag, (prepare_embedding_bag(**given), max_norm, norm_type)
 
 
+def _embedding(given: Arguments) -> Prepared | None:
+    given = {"max_norm": None, "norm_type": 2.0, **given}
+    max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
+    return call_embedding, (prepare_embedding(**given), max_norm, norm_type)
+
+
 _BAG = inspect.signature(embedding_bag).parameters
 _DEFAULTS = {name: p.default for name, p in _BAG.items() if p.default is not p.empty}
 _SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
@@ -60,6 +69,7 @@ _OURS: dict[Any, tuple[Callable[[Arguments], Prepared | None], tuple[str, ...], 
     **{getattr(home, kind): (_scan(kind), ("input", "dim"), 2) for kind in _SCANS for home in (torch, torch.Tensor)},
     **{home.lerp: (_lerp, ("input", "end", "weight"), 3) for home in (torch, torch.Tensor)},
     torch.nn.functional.embedding_bag: (_embedding_bag, tuple(_BAG), 2),
+    torch.nn.functional.embedding: (_embedding, tuple(inspect.signature(embedding).parameters), 2),
 }
 """By operation of torch: the function that prepares our call, the names of its arguments, and how many have no default."""
 
@@ -112,10 +122,10 @@ def accelerate() -> contextlib.AbstractContextManager[Any]:
     """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
 
     The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
-    torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Each call is decided before its forward runs: a call
-    that no plan can do stays with torch, such as one with another dtype, rank or layout, a device without a kernel, or tensors
-    without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls, calls under no_grad and calls inside
-    forward-mode derivatives stay with torch too.
+    torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
+    before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
+    device without a kernel, or tensors without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls,
+    calls under no_grad and calls inside forward-mode derivatives stay with torch too.
 
     It applies to the thread that entered it, and costs every call of torch there about a microsecond. A function that
     torch.utils.checkpoint runs again, perhaps on another thread, must be decorated itself.
