@@ -19,6 +19,7 @@ from .growth import bench_growth
 from .host import bench_host
 from .row import Row
 from .sparse import bench_sparse
+from .sparse_steps import bench_sparse_steps
 from .timing import Call
 
 MOST_BUFFERS = 64
@@ -43,10 +44,12 @@ def bench(options: argparse.Namespace) -> int:
         return bench_growth(device, options.rows, new_csv, options.quiet)
     if options.family == "sparse":
         return bench_sparse(device, new_csv, options.quiet)
+    if options.family == "sparse-steps":
+        return bench_sparse_steps(device, options.rows, new_csv, options.quiet)
     chosen = list(rows(options, device))
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
-        print(f"No such row. Families: {families}, host, exactness, growth, sparse; see --rows.", file=sys.stderr)
+        print(f"No such row. Families: {families}, host, exactness, growth, sparse, sparse-steps; see --rows.", file=sys.stderr)
         return 2
     print(f"{report.machine(device)}\n")
     done, wrong = [], 0

@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..embedding import EmbeddingBackwardPlan, _rows, embedding_backward
 from ..errors import make
 from ._calls import materialized
+from ._dispatch import reach_plans
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
 from ._tangents import Inputs
-from .sparse_rows import sparse_embedding_gradient, sparse_embedding_operator
+from .sparse_rows import FoundRows, early_rows, sparse_embedding_gradient, sparse_embedding_operator
 
 NAME = "sternway.torch.embedding"
 
@@ -80,40 +82,62 @@ class _Embedding(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        weight, indices, ctx.options, ctx.plan = inputs
-        ctx.rows = weight.shape[0]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(indices)
+        _save(ctx, *inputs)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> Any:
-        if dy is None or not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        (indices,), o = ctx.saved_tensors, ctx.options
-        dy = materialized(dy)
-        if o.sparse:
-            dweight = _sparse(dy, indices, ctx.rows, o)
-        elif call := way(dy, _WEIGHT_GRADIENT):
-            dweight = call(dy, indices, ctx.rows, o.padding, o.by_frequency)
-        elif ctx.plan is not None and indices.numel():
-            dweight = dy.new_empty((ctx.rows, dy.shape[-1]))
-            rows, flat = _rows(dy, indices) if indices.dim() else (dy[None], indices[None])
-            ctx.plan.run(dy=rows, indices=flat, dweight=dweight)
-        else:
-            dweight = _weight_gradient(dy, indices, ctx.rows, o.padding, o.by_frequency)
-        return dweight, None, None, None
+        return _gradients(ctx, dy)
 
     vmap = staticmethod(_vmap)
 
 
-def _sparse(dy: Tensor, indices: Tensor, rows: int, o: Options) -> Tensor:
+class _EagerEmbedding(torch.autograd.Function):
+    """The same where nothing but autograd sees the call. torch binds the signature of a forward without ctx in Python."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> Tensor:
+        _save(ctx, weight, indices, o, plan)
+        return torch.embedding(weight, indices)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None) -> Any:
+        return _gradients(ctx, dy)
+
+
+def _save(ctx: Any, weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> None:
+    ctx.options, ctx.plan, ctx.rows, ctx.found = o, plan, weight.shape[0], None
+    if o.sparse and ctx.needs_input_grad[0]:
+        ctx.found = early_rows(indices, weight, o.padding)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(indices)
+
+
+def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
+    if dy is None or not ctx.needs_input_grad[0]:
+        return None, None, None, None
+    (indices,), o, rows = ctx.saved_tensors, ctx.options, ctx.rows
+    dy = materialized(dy)
+    if o.sparse:
+        dweight = _sparse(dy, indices, rows, ctx.found, o)
+    elif call := way(dy, _WEIGHT_GRADIENT):
+        dweight = call(dy, indices, rows, o.padding, o.by_frequency)
+    elif ctx.plan is not None:
+        dweight = dy.new_empty((rows, dy.shape[-1]))
+        dy, indices = _rows(dy, indices)
+        ctx.plan.run(dy=dy, indices=indices, dweight=dweight)
+    else:
+        dweight = _weight_gradient(dy, indices, rows, o.padding, o.by_frequency)
+    return dweight, None, None, None
+
+
+def _sparse(dy: Tensor, indices: Tensor, rows: int, found: FoundRows | None, o: Options) -> Tensor:
     """The gradient of the table as a sparse tensor."""
     if torch.compiler.is_compiling() or intercepted(dy):
         return sparse_embedding_operator(dy, indices, rows, *o[:2])  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
         raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
-    return sparse_embedding_gradient(dy, indices, rows, *o[:2])
+    return sparse_embedding_gradient(dy, indices, rows, *o[:2], found)
 
 
 @torch.library.custom_op("sternway::embedding", mutates_args=())
@@ -141,4 +165,6 @@ def look_up(weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackward
     """Rows of weight, with the gradient of this file."""
     if exporting() or (o.sparse and torch.compiler.is_compiling()):  # a trace of the function would hold sparse tensors
         return _operator(weight, indices, *o)  # type: ignore[no-any-return]
+    if forward_ad._current_level < 0 and reach_plans(weight, indices):
+        return _EagerEmbedding.apply(weight, indices, o, plan)  # type: ignore[no-any-return]
     return apply(_Embedding, weight, indices, o, plan)  # type: ignore[no-any-return]
