@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, ClassVar
 
 from . import _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
 from ._lent import Lent
-from .embedding_bag import _flag
+from .embedding_bag import _flag, embedding_bag_backward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +114,31 @@ def _permuted(x: Array, order: tuple[int, ...]) -> Array:
     return x.permute(order) if hasattr(x, "permute") else x.transpose(order)
 
 
+def _steps(dy: Array) -> tuple[int, ...]:
+    """The strides of an array of torch, NumPy or CuPy, in elements or bytes."""
+    steps: tuple[int, ...] = dy.stride() if callable(getattr(dy, "stride", None)) else dy.strides
+    return steps
+
+
+def _expanded(dy: Array, indices: Array) -> tuple[int, ...]:
+    """The leading dimensions along which dy is expanded, as the gradient of a mean is, if it is not along the others."""
+    if len(dy.shape) < 3 or type(dy) is Lent or type(indices) is Lent:
+        return ()
+    wide = [(d, step) for d, (n, step) in enumerate(zip(dy.shape[:-1], _steps(dy), strict=False)) if n > 1]
+    found = tuple(d for d, step in wide if step == 0)
+    return found if len(found) < len(wide) else ()
+
+
+def _as_bags(dy: Array, indices: Array, expanded: tuple[int, ...]) -> tuple[Array, Array]:
+    """Positions that share a row of dy are a bag: dy as [bags, D] and indices as [bags, positions of a bag]."""
+    lead = range(len(dy.shape) - 1)
+    own = tuple(d for d in lead if d not in expanded)
+    bags = math.prod(dy.shape[d] for d in own)
+    narrow = dy[tuple(0 if d in expanded else slice(None) for d in lead)]
+    together = _permuted(indices, (*own, *expanded))
+    return narrow.reshape(bags, dy.shape[-1]), together.reshape(bags, math.prod(dy.shape[d] for d in expanded))
+
+
 def _rows(dy: Array, indices: Array) -> tuple[Array, Array]:
     """dy as [N, D] and indices as [N]. The order of positions is that of dy's memory, so that a permuted dy is not copied."""
     if len(dy.shape) == 2:
@@ -120,14 +146,11 @@ def _rows(dy: Array, indices: Array) -> tuple[Array, Array]:
     if type(dy) is Lent:
         return dy.rows(), indices.reshape(-1)
     if len(dy.shape) > 2 and type(indices) is not Lent:
-        steps = dy.stride() if callable(getattr(dy, "stride", None)) else dy.strides
+        steps = _steps(dy)
         order = tuple(sorted(range(len(dy.shape) - 1), key=lambda d: -abs(steps[d])))
         if order != tuple(range(len(order))):
             dy, indices = _permuted(dy, (*order, len(order))), _permuted(indices, order)
-    total = 1
-    for n in indices.shape:
-        total *= n
-    return dy.reshape(total, dy.shape[-1]), indices.reshape(-1)
+    return dy.reshape(math.prod(indices.shape), dy.shape[-1]), indices.reshape(-1)
 
 
 @errors.reported_as("embedding_backward", {"dweight": "out"})
@@ -146,8 +169,8 @@ def embedding_backward(
     counted. Sums are made in the order in which positions follow each other in dy's memory, so the bits repeat.
 
     Args:
-        dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16. Leading dimensions may be permuted in memory;
-            dy is copied only if they are expanded or have gaps.
+        dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16. Its leading dimensions may be permuted or
+            expanded in memory; it is copied only if they have gaps.
         indices: rows of weight [...], int32 or int64, of dy's shape without its last dimension.
         num_embeddings: the number of rows of weight.
         padding_idx: a row that is not counted; a negative one counts from the end.
@@ -181,6 +204,11 @@ def embedding_backward(
     if tuple(indices.shape) != shape[:-1]:
         wanted, got = f"of shape {list(shape[:-1])} like dy without its last dimension", str(list(indices.shape))
         raise errors.make("invalid_problem", op, "indices", wanted, got)
+    if expanded := _expanded(dy, indices):
+        return embedding_bag_backward(
+            *_as_bags(dy, indices, expanded), num_embeddings=num_embeddings, padding_idx=padding_idx,
+            scale_grad_by_freq=scale_grad_by_freq, out=out,
+        )  # fmt: skip
     rows, flat = _rows(dy, indices)
     plan = _planned(
         num_embeddings, shape[-1], flat.shape[0], dy.dtype, indices.dtype, padding_idx,

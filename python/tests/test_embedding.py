@@ -118,6 +118,24 @@ class TestEmbedding(Conformance):
                 got = sw.embedding_backward(some, where, num_embeddings=9)
                 torch.testing.assert_close(got.double(), want, rtol=2e-2 if dtype.itemsize == 2 else 1e-5, atol=0.05)
 
+    def test_an_expanded_gradient_is_not_copied(self, device: str) -> None:
+        """Along some leading dimensions: bags of the positions that share a row of dy."""
+        from sternway.embedding import _as_bags, _expanded
+
+        row = torch.randn(3, 1, 4, 1, 8, device=device, dtype=F64)
+        dy, indices = row.expand(3, 5, 4, 2, 8), torch.randint(0, 9, (3, 5, 4, 2), device=device)
+        for view, at in ((dy, indices), (dy.permute(1, 2, 0, 3, 4), indices.permute(1, 2, 0, 3))):
+            bags, where = _as_bags(view, at, _expanded(view, at))
+            assert bags.shape == (12, 8)
+            assert where.shape == (12, 10)
+            assert view is not dy or bags.data_ptr() == row.data_ptr()
+            for options in ({}, {"padding_idx": 2}, {"scale_grad_by_freq": True}):
+                got = sw.embedding_backward(view, at, num_embeddings=9, **options)
+                want = sw.embedding_backward(view.contiguous(), at, num_embeddings=9, **options)
+                torch.testing.assert_close(got, want)
+        with pytest.raises(sw.InvalidProblemError, match=r"^embedding_backward: out must be of shape"):
+            sw.embedding_backward(dy, indices, num_embeddings=9, out=torch.empty(9, 7, dtype=F64, device=device))
+
     def test_a_permuted_gradient_is_not_copied(self, device: str) -> None:
         from sternway.embedding import _rows
 

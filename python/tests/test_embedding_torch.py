@@ -193,6 +193,19 @@ def test_max_norm(device: str) -> None:
         torch.testing.assert_close(*(torch.autograd.grad(y.sum(), w)[0] for y, w in ((a, ours), (b, theirs))))
 
 
+def test_gradient_of_a_mean(device: str) -> None:
+    """It is expanded along the positions that the mean is taken of."""
+    weight, indices = table(device), indices_on(device)
+    for dims in (0, 1, (0, 1)):
+        ours, theirs = (
+            torch.autograd.grad(f(indices, weight, 4).mean(dims).sin().sum(), weight)[0] for f in (st.embedding, BY_TORCH)
+        )
+        torch.testing.assert_close(ours, theirs)
+    sparse = torch.autograd.grad(st.embedding(indices, weight, 4, sparse=True).mean(1).sin().sum(), weight)[0]
+    want = torch.autograd.grad(BY_TORCH(indices, weight, 4).mean(1).sin().sum(), weight)[0]
+    torch.testing.assert_close(sparse.to_dense(), want)
+
+
 def test_module(device: str) -> None:
     """State dicts go both ways, and a step of training is torch's."""
     ours = st.Embedding(10, 5, padding_idx=2, max_norm=1.0, device=device)

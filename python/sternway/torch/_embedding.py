@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..embedding import EmbeddingBackwardPlan, _rows, embedding_backward
+from ..embedding import EmbeddingBackwardPlan, _expanded, _rows, embedding_backward
 from ..errors import make
 from ._calls import materialized
 from ._dispatch import reach_plans
@@ -121,7 +121,7 @@ def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
         dweight = _sparse(dy, indices, rows, ctx.found, o)
     elif call := way(dy, _WEIGHT_GRADIENT):
         dweight = call(dy, indices, rows, o.padding, o.by_frequency)
-    elif ctx.plan is not None:
+    elif ctx.plan is not None and not _expanded(dy, indices):
         dweight = dy.new_empty((rows, dy.shape[-1]))
         dy, indices = _rows(dy, indices)
         ctx.plan.run(dy=dy, indices=indices, dweight=dweight)
