@@ -83,7 +83,7 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	}
 	weight := args[bagDweight].Given() && !args[bagDweight].Empty()
 	if h.TotalIndices > 0 {
-		h.dy.read(&args[bagDy], weight)
+		h.dy.read(&args[bagDy], weight && !h.readsNarrow())
 	}
 	if args[BagDsample].Given() {
 		h.sampleWeights()
@@ -96,6 +96,13 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	}
 	h.BagProgram, h.args, h.index = nil, nil, nil
 	pool.Put(h)
+}
+
+// readsNarrow reports whether the loops convert rows of dy in 16 bits. Without bags each row is used
+// once, so that a converted copy would cost more than it saves.
+func (h *hostBags[N]) readsNarrow() bool {
+	dy := &h.args[bagDy]
+	return h.bagless() && dy.DType.Size() == 2 && (dy.Strides[1] == 1 || dy.Shape[1] == 1)
 }
 
 // needsWide reports whether rows, bags, positions, or the elements of a bucket in mode max need
@@ -258,6 +265,9 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 	}
 	c := &w.sumRows
 	*c = C.sw_bag_rows{out: out, dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step)}
+	if h.dy.dtype.Size() == 2 {
+		c.dy_narrow = C.long(h.dy.dtype.Row())
+	}
 	weighted := h.args[BagSampleWeights].Given()
 	switch {
 	case weighted:
