@@ -280,7 +280,7 @@ def calls(device: str) -> dict[str, Any]:
             tuple(leaves_of(F32, device, (10, 7), (6,))),
         ),
         "embedding": (
-            lambda weight: st.embedding(indices, weight, padding_idx=1),
+            lambda weight: st.embedding(indices, weight),
             (leaves_of(F32, device, (10, 7))[0],),
         ),
     }
