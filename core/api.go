@@ -108,6 +108,7 @@ func ParseDescriptor(text string) (Descriptor, error) { return ops.ParseDescript
 type (
 	DequantizePerToken           = elementwise.DequantizePerToken
 	DequantizePerTokenBackward   = elementwise.DequantizePerTokenBackward
+	EmbeddingBackward            = embedding.EmbeddingBackward
 	EmbeddingBagBackward         = embedding.EmbeddingBagBackward
 	FakeQuantizePerToken         = elementwise.FakeQuantizePerToken
 	FakeQuantizePerTokenBackward = elementwise.FakeQuantizePerTokenBackward

@@ -158,6 +158,7 @@ func (r *refusals) runs() {
 		r.expect(row.trial.Reason+": "+row.name, row.kind, r.run(row.trial, row.change))
 	}
 	r.bags()
+	r.embeddings()
 	r.uniqueRows()
 	plan, err := core.Select(elementwise.LerpBackward{Shape: shape, DType: tensor.Float32}, tensor.CPU, ops.Preference{})
 	require.NoError(r.t, err)
@@ -203,6 +204,42 @@ func (r *refusals) bags() {
 			m.RequireUntouched(r.t, name)
 		}
 		r.expect("embedding bag, "+row.mode+": "+row.name, errs.InvalidProblem, err)
+	}
+}
+
+// embeddings are runs of embeddings without bags with one thing wrong.
+func (r *refusals) embeddings() {
+	index := func(at, value int64) func(core.Args) {
+		return func(a core.Args) { t := a["indices"]; cpu.Elements[int64](&t, 0, at+1, 1)[at] = value }
+	}
+	for _, row := range []struct {
+		name   string
+		change func(core.Args)
+	}{
+		{"no output", without("dweight")},
+		{"no indices", without("indices")},
+		{"offsets", func(a core.Args) { a["offsets"] = a["indices"] }},
+		{"dtype of indices", edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
+		{"an index too many", edit("indices", func(t *tensor.Tensor) { t.Shape[0] = 8 })},
+		{"dweight in place of dy", func(a core.Args) { a["dweight"] = within(a["dweight"], a["dy"]) }},
+		{"index at the end", index(3, 5)},
+		{"negative index", index(6, -1)},
+	} {
+		d := embedding.EmbeddingBackward{NumEmbeddings: 5, EmbeddingDim: 3, NumIndices: 7, DType: tensor.Float32, IndexDType: tensor.Int64}
+		c := coretest.NewEmbeddingCall(d, coretest.Contiguous)
+		plan, err := core.Select(d, tensor.CPU, ops.Preference{})
+		require.NoError(r.t, err)
+		row.change(c.Args)
+		for _, m := range c.Memory {
+			m.Seal()
+		}
+		err = plan.Run(0, tensor.Tensor{}, c.Args)
+		require.Error(r.t, err, row.name)
+		require.Equal(r.t, err, plan.CanImplement(c.Args))
+		for name, m := range c.Memory {
+			m.RequireUntouched(r.t, name)
+		}
+		r.expect("embedding: "+row.name, errs.InvalidProblem, err)
 	}
 }
 

@@ -171,6 +171,22 @@ func ExampleEmbeddingBagBackward() {
 	// Output: [1 2 0 0 11 22] <nil>
 }
 
+// Row 2 is looked up twice: its gradient is the sum of both.
+func ExampleEmbeddingBackward() {
+	plan, err := core.Select(core.EmbeddingBackward{
+		NumEmbeddings: 3, EmbeddingDim: 2, NumIndices: 3, DType: core.Float32, IndexDType: core.Int64,
+	}, core.CPU, core.Preference{})
+	if err != nil {
+		panic(err)
+	}
+	dweight := make([]float32, 6)
+	err = plan.Run(0, core.Tensor{}, core.Args{
+		"dy": core.Of([]float32{1, 2, 10, 20, 100, 200}, 3, 2), "indices": core.Of([]int64{2, 0, 2}), "dweight": core.Of(dweight, 3, 2),
+	})
+	fmt.Println(dweight, err)
+	// Output: [10 20 0 0 101 202] <nil>
+}
+
 // Rows 1, 4 and 7 occur; each index has its place among them.
 func ExampleUniqueRows() {
 	plan, err := core.Select(core.UniqueRows{NumRows: 9, Total: 5, IndexDType: core.Int64}, core.CPU, core.Preference{})

@@ -18,6 +18,7 @@ NAMES = {
     "rope": "RoPE",
     "rope_backward": "RoPE",
     "embedding_bag_backward": "embedding bag",
+    "embedding_backward": "embedding",
 }
 SHAPES = {
     "4x32x4096x128": "4 x 32 x 4096 x 128",

@@ -53,6 +53,9 @@ struct BagArgs {
     i64 wide, plain;    // 16-byte accesses; a summand is dy alone
     i64 chunk_blocks;   // CTAs of the row kernel that sum chunks
     i64 lists_at;       // ChunkLists
+    // 1: there are no offsets, and each position is a bag of its own. The flag is uniform and read
+    // once per tile, so bags and plain embeddings share all kernels.
+    i64 bagless;
 };
 
 // An occurrence of a row. Entries are sorted by row, and by position within a row.

@@ -101,13 +101,13 @@ __device__ void load_indices(const BagArgs& args, i64 base, u32 n, i64 (&index)[
 }
 
 // The bags of this thread's items, within a known range: offsets pass through shared memory, a part
-// at a time.
+// at a time. Without offsets the range is one bag, the first position of the tile.
 __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 (&bag)[kItems])
 {
     constexpr u32 kPart = 1024;
     __shared__ int begins[kPart];
 #pragma unroll
-    for (int j = 0; j < kItems; ++j) bag[j] = bags.first;
+    for (int j = 0; j < kItems; ++j) bag[j] = bags.first + (args.bagless ? item(j) : 0);
     for (u32 low = bags.first + 1; low <= bags.last; low += kPart) {
         const u32 many = min(bags.last - low + 1, kPart);
         __syncthreads();
@@ -132,8 +132,12 @@ __device__ inline void find_bags(const BagArgs& args, i64 base, Range bags, u32 
 __device__ inline void read_items(const BagArgs& args, i64 base, u32 n, u32 (&row)[kItems], u32 (&bag)[kItems])
 {
     const auto clip = [&](i64 position) { return static_cast<u32>(min(max(position - base, i64(0)), i64(n))); };
-    const u32 begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));  // positions within bags
-    const Range bags = bags_between(args, base, n);
+    u32 begin = 0, end = n;  // positions within bags
+    Range bags = {static_cast<u32>(base), static_cast<u32>(base)};
+    if (!args.bagless) {
+        begin = args.bags ? clip(offset_of(args, 0)) : 0, end = clip(end_of(args));
+        bags = bags_between(args, base, n);
+    }
     i64 index[kItems];
     if (args.index_wide)
         load_indices<i64>(args, base, n, index);

@@ -38,13 +38,20 @@ struct Sum {
     // The number of groups of threads before this one if its CTA is number `block`.
     __device__ i64 before(i64 block) const { return (block * kBlock + threadIdx.x) >> (__ffs(lanes) - 1); }
 
-    // Takes a slice of one of n units, or nothing if no unit is left. Slices come one after the
-    // other, so that a slice of dy stays in the cache.
+    // Takes a slice of one of n units, or nothing if no unit is left. Of bags, all units take one
+    // slice before any takes the next, so that a slice of dy stays in the cache. Without bags each
+    // row of dy is read once, so the slices of a unit are adjacent: whole rows of dy are read, and
+    // whole rows of dweight written, at about the same time.
     __device__ bool take(i64 slot, i64 n)
     {
         if (slot >= n * args.slices) return false;
-        const i64 slice = args.slices == 1 ? 0 : slot / n;
-        begin(static_cast<u32>(slot - slice * n), static_cast<u32>(slice));
+        if (args.slices == 1) {
+            begin(static_cast<u32>(slot), 0);
+            return true;
+        }
+        const i64 major = slot / (args.bagless ? args.slices : n);
+        const i64 minor = slot - major * (args.bagless ? args.slices : n);
+        begin(static_cast<u32>(args.bagless ? major : minor), static_cast<u32>(args.bagless ? minor : major));
         return true;
     }
 

@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 def bench_sparse(device: str, new_csv: NewCsv, quiet: bool) -> int:
-    """Print milliseconds of `autograd.grad` alone, torch's also with `coalesce()`, and errors against float64."""
+    """Print milliseconds of forward and `autograd.grad`, torch's also with `coalesce()`, and errors against float64."""
     print(f"{machine(device)}\n")
     dtypes = ("float32", "float64") if device == "cpu" else ("float32", "bfloat16")
     rows = list(itertools.product((uniform, zipf), SHAPES[device.partition(":")[0]], dtypes))
@@ -64,9 +64,12 @@ def measure(draw: Any, shape: tuple[int, ...], dtype: str, device: str) -> tuple
 
     values = inputs(TorchSource(device), shape, dtype, draw=draw)
     weight = values.weight.requires_grad_()
-    outputs = [f(values.indices, weight, values.offsets, mode="sum", sparse=True) for f in
-               (st.embedding_bag, torch.nn.functional.embedding_bag)]  # fmt: skip
-    ours, theirs = (functools.partial(torch.autograd.grad, y, weight, values.dy, retain_graph=True) for y in outputs)
+
+    def gradient(bags: Any) -> Any:  # with the forward, in which ours finds the rows
+        y = bags(values.indices, weight, values.offsets, mode="sum", sparse=True)
+        return torch.autograd.grad(y, weight, values.dy)
+
+    ours, theirs = (functools.partial(gradient, f) for f in (st.embedding_bag, torch.nn.functional.embedding_bag))
     rows, places = torch.unique(values.indices, return_inverse=True)
     bags = torch.arange(len(values.indices), device=device) // shape[3]
     truth = torch.zeros(len(rows), shape[1], dtype=torch.float64, device=device)

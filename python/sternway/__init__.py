@@ -25,6 +25,7 @@ from .dequantize import (
     fake_quantize_per_token,
     fake_quantize_per_token_backward,
 )
+from .embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan, embedding_backward
 from .embedding_bag import (
     EmbeddingBagBackwardDescriptor,
     EmbeddingBagBackwardPlan,
@@ -60,6 +61,8 @@ __all__ = [
     "DequantizePerTokenDescriptor",
     "DequantizePerTokenPlan",
     "DeviceError",
+    "EmbeddingBackwardDescriptor",
+    "EmbeddingBackwardPlan",
     "EmbeddingBagBackwardDescriptor",
     "EmbeddingBagBackwardPlan",
     "Error",
@@ -97,6 +100,7 @@ __all__ = [
     "cumsum_backward",
     "dequantize_per_token",
     "dequantize_per_token_backward",
+    "embedding_backward",
     "embedding_bag_backward",
     "embedding_bag_per_sample_weights_backward",
     "fake_quantize_per_token",

@@ -129,14 +129,29 @@ class Lent:
             return self
         if len(self.item) == _VIEW and wanted != (-1,):
             return self.owner
-        wide = [(n, step) for n, step in zip(self.shape, self.steps, strict=True) if n != 1]
-        even = all(step == n * inner for (_, step), (n, inner) in itertools.pairwise(wide))
-        if wanted != (-1,) or not even:
-            got = f"strides {list(self.steps)} for shape {list(self.shape)}"
-            raise errors.make("unsupported", "sternway", "an operand", "contiguous where it is of rank 2", got)
-        count, step = math.prod(self.shape), wide[-1][1] if wide else 1
-        item = (self.item[0], *(self.item[1:2] or (None,)), (count,), (step,))
-        return dataclasses.replace(self, item=item, shape=(count,), steps=(step,))
+        step = _merged(self.shape, self.steps)
+        if wanted != (-1,) or step is None:
+            raise self._uneven("contiguous where it is of rank 2")
+        return self._view((math.prod(self.shape),), (step,))
+
+    def rows(self) -> Lent:
+        """A view of rank 2, with all dimensions but the last merged.
+
+        Raises:
+            UnsupportedError: these dimensions are not one stride apart.
+        """
+        step = _merged(self.shape[:-1], self.steps[:-1])
+        if step is None:
+            raise self._uneven("contiguous in its leading dimensions")
+        return self._view((math.prod(self.shape[:-1]), self.shape[-1]), (step, self.steps[-1]))
+
+    def _view(self, shape: tuple[int, ...], steps: tuple[int, ...]) -> Lent:
+        item = (self.item[0], *(self.item[1:2] or (None,)), shape, steps)
+        return dataclasses.replace(self, item=item, shape=shape, steps=steps)
+
+    def _uneven(self, wanted: str) -> errors.Error:
+        got = f"strides {list(self.steps)} for shape {list(self.shape)}"
+        return errors.make("unsupported", "sternway", "an operand", wanted, got)
 
     def __float__(self) -> float:
         """The only element of an array on the host.
@@ -152,6 +167,13 @@ class Lent:
         if self.dtype == "bfloat16":  # the upper half of a float32
             data = b"\0\0" + data
         return float(struct.unpack(_FORMATS[self.dtype], data)[0])
+
+
+def _merged(shape: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
+    """The stride of some dimensions as one; None: they cannot be merged."""
+    wide = [(n, step) for n, step in zip(shape, steps, strict=True) if n != 1]
+    even = all(step == n * inner for (_, step), (n, inner) in itertools.pairwise(wide))
+    return (wide[-1][1] if wide else 1) if even else None
 
 
 _VIEW = 4

@@ -22,6 +22,7 @@ X = torch.tensor([0.5, 2.0, 1.5], requires_grad=True)
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 NAMES = [(home, name) for home in (torch, torch.Tensor) for name in (*SCANS, "lerp")]
 NAMES.append((torch.nn.functional, "embedding_bag"))
+NAMES.append((torch.nn.functional, "embedding"))
 
 
 def attributes() -> list[Any]:

@@ -47,6 +47,8 @@ OPERANDS: dict[str, tuple[np.ndarray, Callable[[Any], Any]]] = {
     "embedding_bag_per_sample_weights_backward weight": (
         X, lambda a: sw.embedding_bag_per_sample_weights_backward(X, a, IDS, IDS),
     ),
+    "embedding_backward dy": (X[None], lambda a: sw.embedding_backward(a, IDS[None], num_embeddings=3)),
+    "embedding_backward indices": (IDS, lambda a: sw.embedding_backward(X, a, num_embeddings=3)),
     "unique_rows indices": (IDS, lambda a: sw.unique_rows(a, 3)),
 }  # fmt: skip
 
@@ -167,6 +169,7 @@ def test_results_are_arrays_of_the_standard() -> None:
                 lambda dy=dy: sw.cumprod_backward(dy, X.astype(str(dy.dtype).rpartition(".")[2])),
                 lambda dy=dy: sw.lerp_backward(dy, 0.5, b_shape=(3,)),
                 lambda dy=dy: sw.embedding_bag_backward(dy, np.array([[0, 1], [1, 2]]), num_embeddings=3),
+                lambda dy=dy: sw.embedding_backward(dy, np.array([0, 1]), num_embeddings=3),
                 lambda dy=dy: sw.embedding_bag_per_sample_weights_backward(dy, dy, np.array([[0, 1], [1, 1]])),
             )
             for call in calls:
@@ -250,6 +253,7 @@ def test_bfloat16_in_every_function() -> None:
         lambda dy, one: sw.dequantize_per_token_backward(dy, one),
         lambda dy, one: sw.fake_quantize_per_token_backward(dy, dy, one, **BITS)[1],
         lambda dy, one: sw.embedding_bag_backward(dy, IDS, IDS, num_embeddings=2),
+        lambda dy, one: sw.embedding_backward(dy, IDS, num_embeddings=2),
         lambda dy, one: sw.rope_backward(dy.reshape(1, 1, 3, 2)),
     ):
         got, want = call(dy, ONES.astype(BF16)), call(twin, torch.ones(2).bfloat16())

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import growth, report, sparse
+from sternway.bench import growth, report, sparse, sparse_steps
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
 from support import FLOATS, name_of
@@ -117,7 +117,9 @@ def test_kernels_of_a_call() -> None:
     assert kernels_of(lambda: None) == ""
 
 
-@pytest.mark.parametrize("columns", [growth.COLUMNS, sparse.COLUMNS, [field.name for field in dataclasses.fields(Row)]])
+@pytest.mark.parametrize(
+    "columns", [growth.COLUMNS, sparse.COLUMNS, sparse_steps.COLUMNS, [field.name for field in dataclasses.fields(Row)]]
+)
 def test_every_csv_has_kernels(columns: Sequence[str]) -> None:
     assert "kernel" in columns
 

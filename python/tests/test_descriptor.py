@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import EMBEDDING_BAG, LERP, ROPE, ROPE_FORWARD, Family, make
+from families import EMBEDDING, EMBEDDING_BAG, LERP, ROPE, ROPE_FORWARD, Family, make
 from support import F32, FLOATS, name_of
 
 import sternway as sw
@@ -40,6 +40,10 @@ def variants(family: Family) -> list[Any]:
         others += [dataclasses.replace(base, mode=mode) for mode in ("mean", "max")]
         others += [dataclasses.replace(base, padding_idx=-1), dataclasses.replace(base, include_last_offset=True)]
         return [base, *others, dataclasses.replace(base, scale_grad_by_freq=True, offset_dtype="int32", index_dtype="int32")]
+    if family is EMBEDDING:
+        others += [dataclasses.replace(base, **{name: 99}) for name in ("num_embeddings", "embedding_dim", "num_indices")]
+        others += [dataclasses.replace(base, padding_idx=-1), dataclasses.replace(base, index_dtype="int32")]
+        return [base, *others, dataclasses.replace(base, scale_grad_by_freq=True)]
     others += [dataclasses.replace(base, shape=shape) for shape in ((), (5,), (6, 0), (37, 6))]
     if family is LERP:
         others += [dataclasses.replace(base, weight=w) for w in (0.0, 0.3, 1, -1e300, math.inf, -math.inf, math.nan)]
@@ -93,7 +97,7 @@ def test_shape_spellings(family: Family) -> None:
         assert dataclasses.replace(descriptor, head_dim=np.int64(38), seq_len=6.0) == descriptor
         assert dataclasses.replace(descriptor, layout="thd").shape == (6, 1, 38)
         return
-    if family is EMBEDDING_BAG:
+    if family in (EMBEDDING_BAG, EMBEDDING):
         sizes = torch.Size((descriptor.num_embeddings, 37))
         assert dataclasses.replace(descriptor, num_embeddings=sizes[0], embedding_dim=np.int64(sizes[1])) == descriptor
         return
@@ -165,6 +169,7 @@ def test_what_is_no_shape(shape: Any) -> None:
         (lambda text: sw.EmbeddingBagBackwardDescriptor(3, 2, 1, 1, "float32", mode=text), "mode"),
         (lambda text: sw.EmbeddingBagBackwardDescriptor(3, 2, 1, 1, "float32", index_dtype=text), "index_dtype"),
         (lambda text: sw.EmbeddingBagBackwardDescriptor(3, 2, 1, 1, "float32", offset_dtype=text), "offset_dtype"),
+        (lambda text: sw.EmbeddingBackwardDescriptor(3, 2, 1, "float32", index_dtype=text), "index_dtype"),
         (lambda text: sw.DequantizePerTokenBackwardDescriptor((2, 3), "float32", qdtype=text), "qdtype"),
         (lambda text: sw.DequantizePerTokenBackwardDescriptor((2, 3), "float32", scale_dtype=text), "scale_dtype"),
         (lambda text: sw.PlanPreference(kernel=text), "kernel"),

@@ -324,6 +324,7 @@ DROP_INS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **{k: lambda x, k=k: values(getattr(st, k)(x, 0)) for k in KINDS},
     "lerp": lambda x: st.lerp(x, x * 2, x / 4),
     "embedding_bag": lambda x: st.embedding_bag(ROWS.to(x.device), x, mode="sum"),
+    "embedding": lambda x: st.embedding(ROWS[:, 0].to(x.device), x),
     "embedding_bag max": lambda x: st.embedding_bag(ROWS.to(x.device), x, mode="max"),
     "per_sample_weights": lambda x: st.embedding_bag(
         ROWS[:, :1].to(x.device), torch.ones(4, 3, device=x.device), mode="sum", per_sample_weights=x[:, :1]

@@ -39,6 +39,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], np.ndarray, str]] = {
         lambda p: sw.fake_quantize_per_token_backward(torch.ones(2, 3), p, torch.ones(2), quant_min=-4, quant_max=3)[0], X, "x",
     ),
     "bags": (lambda p: sw.embedding_bag_backward(torch.ones(2, 3), p, num_embeddings=3), IDS, "indices"),
+    "embedding": (lambda p: sw.embedding_backward(torch.ones(2, 2, 3), p, num_embeddings=3), IDS, "indices"),
     "unique rows": (lambda p: sw.unique_rows(p, 3)[1], IDS[0], "indices"),
 }  # fmt: skip
 
@@ -311,6 +312,8 @@ CALLS: list[Callable[[Lender], Any]] = [
     lambda x: sw.embedding_bag_backward(X, IDS, num_embeddings=3, per_sample_weights=x),
     lambda x: sw.embedding_bag_per_sample_weights_backward(X, x, IDS),
     lambda x: sw.embedding_bag_per_sample_weights_backward(X, X, IDS, out=x),
+    lambda x: sw.embedding_backward(x, IDS[0], num_embeddings=3),
+    lambda x: sw.embedding_backward(X, x, num_embeddings=3),
     lambda x: sw.unique_rows(x, 3),
     lambda x: PLAN.run(dy=x, db=np.empty_like(X)),
     lambda x: PLAN.run(dy=X, db=x),

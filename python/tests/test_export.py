@@ -37,6 +37,7 @@ DROP_INS: dict[str, Function] = {
     "embedding_bag with weights": lambda w, x: st.embedding_bag(
         INDICES, w, OFFSETS, mode="sum", per_sample_weights=x.flatten()[:6], include_last_offset=False
     ),
+    "embedding": lambda w, x: st.embedding(INDICES.to(x.device).view(3, 2), w * x, padding_idx=3),
     "rope": lambda w, x: st.rope((w * x).view(1, 1, 5, 4), pairing="half"),
     "rope with learned tables": lambda w, x: st.rope(x.view(1, 1, 5, 4), cos=w[:, :2].cos(), sin=w[:, 2:].sin()),
     "apply_rotary_pos_emb": lambda w, x: torch.cat(

@@ -129,6 +129,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "fake_quantize_per_token_backward": {"dy": X, "x": X, "scale": SCALE, "quant_min": -4, "quant_max": 3},
     "embedding_bag_backward": {"dy": X, "indices": IDS, "num_embeddings": 3},
     "embedding_bag_per_sample_weights_backward": {"dy": X, "weight": X.new_ones(3, 3), "indices": IDS},
+    "embedding_backward": {"dy": X.new_ones(2, 2, 3), "indices": IDS, "num_embeddings": 3},
     "unique_rows": {"indices": IDS[0], "num_rows": 3},
 }
 DESCRIPTORS: dict[str, dict[str, Any]] = {
@@ -141,6 +142,7 @@ DESCRIPTORS: dict[str, dict[str, Any]] = {
     "DequantizePerTokenBackward": {"shape": (2, 3), "dtype": "float32"},
     "FakeQuantizePerTokenBackward": {"shape": (2, 3), "dtype": "float32", "quant_min": -4, "quant_max": 3},
     "EmbeddingBagBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_bags": 2, "total_indices": 4, "dtype": "float32"},
+    "EmbeddingBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_indices": 4, "dtype": "float32"},
     "UniqueRows": {"num_rows": 3, "total": 2},
 }
 SCAN = sw.ScanBackwardDescriptor("cumprod", (2, 3), "float32")

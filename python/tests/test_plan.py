@@ -277,6 +277,7 @@ FUNCTIONS: dict[str, Callable[[Callable[[torch.Tensor], Any]], Any]] = {
     ),
     "rope": lambda p: sw.rope_backward(p(T[None, None, :, :2]), p(torch.tensor([3, 4]))),
     "bags": lambda p: sw.embedding_bag_backward(p(T), p(IDS), p(IDS), num_embeddings=3, per_sample_weights=p(T[0, :2])),
+    "embedding": lambda p: sw.embedding_backward(p(T[None]), p(IDS[None]), num_embeddings=3),
     "weights": lambda p: sw.embedding_bag_per_sample_weights_backward(p(T), p(T), p(IDS), p(IDS)),
 }
 T, IDS = torch.arange(1.0, 7).view(2, 3), torch.tensor([0, 1])

@@ -279,10 +279,14 @@ def calls(device: str) -> dict[str, Any]:
             lambda weight, weights: st.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=weights),
             tuple(leaves_of(F32, device, (10, 7), (6,))),
         ),
+        "embedding": (
+            lambda weight: st.embedding(indices, weight),
+            (leaves_of(F32, device, (10, 7))[0],),
+        ),
     }
 
 
-LINEAR = ("rope", "apply_rotary_pos_emb", "cumsum")  # their gradient depends on no input
+LINEAR = ("rope", "apply_rotary_pos_emb", "cumsum", "embedding")  # their gradient depends on no input
 SAVING = ("lerp", "dequantize", "fake_quantize", "embedding_bag", "cumprod", "cummax", "cummin", "logcumsumexp")
 NAMES = (*SAVING, *LINEAR)
 
@@ -325,6 +329,7 @@ NO_TENSORS = {
     "dequantize_per_token": lambda x: st.dequantize_per_token([1], x),
     "fake_quantize_per_token": lambda x: st.fake_quantize_per_token(x, None, quant_min=0, quant_max=3),
     "embedding_bag": lambda x: st.embedding_bag([[1]], x[None]),
+    "embedding": lambda x: st.embedding([1], x[None]),
     "rope": lambda x: st.rope([x]),
     "apply_rotary_pos_emb": lambda x: st.apply_rotary_pos_emb(x, [x], x, x),
 }

@@ -94,6 +94,10 @@ func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64)
 		d.DType = dtype
 		return d, []int64{d.NumBags, d.EmbeddingDim}
 	}
+	if d, plain := d.(embedding.EmbeddingBackward); plain {
+		d.DType = dtype
+		return d, []int64{d.NumIndices, d.EmbeddingDim}
+	}
 	if d, unique := d.(embedding.UniqueRows); unique {
 		d.IndexDType = dtype
 		return d, []int64{d.Total}

@@ -99,6 +99,25 @@ func NewBagCallOf(d embedding.EmbeddingBagBackward, l Layout, sample tensor.DTyp
 	return c
 }
 
+// NewEmbeddingCall draws operands of an embedding without bags. Its definition is that of bags of
+// one position each whose weights are 1.
+func NewEmbeddingCall(d embedding.EmbeddingBackward, l Layout) *BagCall {
+	bags := BagOf("sum", d.NumEmbeddings, d.EmbeddingDim, d.NumIndices, d.NumIndices)
+	bags.DType, bags.IndexDType, bags.PaddingIdx, bags.ScaleGradByFreq = d.DType, d.IndexDType, d.PaddingIdx, d.ScaleGradByFreq
+	c := NewBagCall(bags, l)
+	for i := range c.offsets {
+		c.offsets[i] = int64(i)
+	}
+	c.Memory["per_sample_weights"].Fill(func(int64) float64 { return 1 })
+	delete(c.Memory, "d_per_sample_weights")
+	for name := range c.Args {
+		if name != "dy" && name != "indices" && name != "dweight" {
+			delete(c.Args, name)
+		}
+	}
+	return c
+}
+
 // Output allocates an output and adds it to the operands.
 func (c *BagCall) Output(name string, dtype tensor.DType, l Layout, shape ...int64) {
 	m := NewMemory(dtype, tensor.CPU, shape, l).Poison()

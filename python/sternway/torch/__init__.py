@@ -14,6 +14,7 @@ except ImportError as error:
 
 from .accelerate import accelerate
 from .dequantize import dequantize_per_token
+from .embedding import Embedding, embedding
 from .embedding_bag import EmbeddingBag, embedding_bag
 from .fake_quantize import fake_quantize_per_token
 from .lerp import lerp
@@ -23,6 +24,7 @@ from .rope_tables import rope_tables
 from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
 
 __all__ = [
+    "Embedding",
     "EmbeddingBag",
     "accelerate",
     "apply_rotary_pos_emb",
@@ -31,6 +33,7 @@ __all__ = [
     "cumprod",
     "cumsum",
     "dequantize_per_token",
+    "embedding",
     "embedding_bag",
     "fake_quantize_per_token",
     "lerp",

@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
 from ._calls import materialized
+from ._dispatch import reach_plans
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
 from ._tangents import Inputs
-from .sparse_rows import sparse_gradient, sparse_operator
+from .sparse_rows import FoundRows, early_rows, sparse_gradient, sparse_operator
 
 MODES = ("sum", "mean", "max")
 NAME = "sternway.torch.embedding_bag"
@@ -121,32 +123,62 @@ class _EmbeddingBag(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        weight, weights, indices, offsets, ctx.options = inputs
+        weight, weights, indices, offsets, o = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.rows = weight.shape[0]
-        table = weight if weights is not None and ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(table, weights, indices, offsets, output[1] if ctx.options.mode == "max" else None)
+        _save(ctx, weight, weights, indices, offsets, o, output[1])
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
-        if dy is None:
-            return (None,) * 5
-        weight, weights, indices, offsets, winners = ctx.saved_tensors
-        o: Options = ctx.options
-        if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
-            offsets, o = offsets[:-1], o._replace(last=False)
-        dy = materialized(dy)
-        dweight = dweights = None
-        if ctx.needs_input_grad[0] and o.sparse:
-            dweight = _sparse(dy, indices, offsets, weights, ctx.rows, o)
-        elif ctx.needs_input_grad[0]:
-            dweight = (way(dy, _WEIGHT_GRADIENT) or _weight_gradient)(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
-        if ctx.needs_input_grad[1]:
-            dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
-        return dweight, dweights, None, None, None
+        return _gradients(ctx, dy)
 
     vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
+
+
+class _EagerBag(torch.autograd.Function):
+    """The same where nothing but autograd sees the call. torch binds the signature of a forward without ctx in Python."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> Tensor:
+        y, _, _, winners = torch.embedding_bag(
+            weight, indices, offsets, o.by_frequency, MODES.index(o.mode), o.sparse, weights, o.last,
+            o.padding,
+        )  # fmt: skip
+        _save(ctx, weight, weights, indices, offsets, o, winners)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None) -> Any:
+        return _gradients(ctx, dy)
+
+
+def _save(
+    ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options, winners: Tensor
+) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.options, ctx.rows, ctx.found = o, weight.shape[0], None
+    if o.sparse and ctx.needs_input_grad[0]:
+        ctx.found = early_rows(indices, weight, o.padding)
+    table = weight if weights is not None and ctx.needs_input_grad[1] else None
+    ctx.save_for_backward(table, weights, indices, offsets, winners if o.mode == "max" else None)
+
+
+def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
+    if dy is None:
+        return (None,) * 5
+    weight, weights, indices, offsets, winners = ctx.saved_tensors
+    o: Options = ctx.options
+    if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
+        offsets, o = offsets[:-1], o._replace(last=False)
+    dy = materialized(dy)
+    dweight = dweights = None
+    if ctx.needs_input_grad[0] and o.sparse:
+        dweight = _sparse(dy, indices, offsets, weights, ctx.rows, ctx.found, o)
+    elif ctx.needs_input_grad[0]:
+        gradient = way(dy, _WEIGHT_GRADIENT) or _weight_gradient
+        dweight = gradient(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
+    if ctx.needs_input_grad[1]:
+        dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
+    return dweight, dweights, None, None, None
 
 
 def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: Options) -> Tensor:
@@ -156,14 +188,16 @@ def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int
     return (winners < 0) | (counted[0] == 0)
 
 
-def _sparse(dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, o: Options) -> Tensor:
+def _sparse(
+    dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, found: FoundRows | None, o: Options
+) -> Tensor:
     """The gradient of the table as a sparse tensor."""
     if torch.compiler.is_compiling() or intercepted(dy):
         return sparse_operator(dy, indices, offsets, weights, rows, *o[:4])  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
         raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
-    return sparse_gradient(dy, indices, offsets, weights, rows, *o[:4])
+    return sparse_gradient(dy, indices, offsets, weights, rows, *o[:4], found)
 
 
 @torch.library.custom_op("sternway::embedding_bag", mutates_args=())
@@ -232,5 +266,7 @@ def bags(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | Non
 
 
 def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
+    if forward_ad._current_level < 0 and reach_plans(weight, indices, offsets, weights):
+        return _EagerBag.apply(weight, weights, indices, offsets, o)  # type: ignore[no-any-return]
     y: Tensor = apply(_EmbeddingBag, weight, weights, indices, offsets, o)[0]
     return y

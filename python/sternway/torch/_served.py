@@ -15,6 +15,9 @@ from . import _lerp, _scan
 from ._calls import FLOATS
 from ._dispatch import all_plain
 from ._scan_gradient import FORWARDS
+from .embedding import call as call_embedding
+from .embedding import embedding
+from .embedding import prepare as prepare_embedding
 from .embedding_bag import call as call_embedding_bag
 from .embedding_bag import embedding_bag
 from .embedding_bag import prepare as prepare_embedding_bag
@@ -73,6 +76,12 @@ def _prepare_embedding_bag(given: Arguments, own: bool) -> Prepared | None:
     return call_embedding_bag, (prepare_embedding_bag(**given), max_norm, norm_type)
 
 
+def _prepare_embedding(given: Arguments, own: bool) -> Prepared | None:
+    given = {"max_norm": None, "norm_type": 2.0, **given}
+    max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
+    return call_embedding, (prepare_embedding(**given), max_norm, norm_type)
+
+
 _BAG = inspect.signature(embedding_bag).parameters
 _DEFAULTS = {name: p.default for name, p in _BAG.items() if p.default is not p.empty}
 
@@ -80,6 +89,7 @@ SERVED = (
     *map(_scan_of, FORWARDS),
     Served("lerp", (torch, torch.Tensor), ("input", "end", "weight"), 3, _prepare_lerp, _eager_lerp),
     Served("embedding_bag", (torch.nn.functional,), tuple(_BAG), 2, _prepare_embedding_bag),
+    Served("embedding", (torch.nn.functional,), tuple(inspect.signature(embedding).parameters), 2, _prepare_embedding),
 )
 
 

@@ -208,10 +208,10 @@ def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any
     """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
 
     The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
-    torch.nn.functional.embedding_bag, which torch.nn.EmbeddingBag calls. Each call is decided before its forward runs: a call
-    that no plan can do stays with torch, such as one with another dtype, rank or layout, a device without a kernel, or tensors
-    without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls, calls under no_grad and calls inside
-    forward-mode derivatives stay with torch too.
+    torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
+    before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
+    device without a kernel, or tensors without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls,
+    calls under no_grad and calls inside forward-mode derivatives stay with torch too.
 
     It applies to the thread that entered it. Meanwhile the attributes of torch that hold these functions are replaced, in the
     whole process; in other threads the replacements call torch's functions. Other calls of torch cost what they do without it.

@@ -1,5 +1,5 @@
 // Package embedding implements operations on tables of rows that are looked up by index: the
-// backward of embedding bags, and the distinct rows of a list of indices.
+// backward of embedding bags and of plain embeddings, and the distinct rows of a list of indices.
 package embedding
 
 import (

@@ -74,13 +74,16 @@ func (p *BagProgram) Host(args []tensor.Tensor) {
 }
 
 func runBags[N number](p *BagProgram, args []tensor.Tensor) {
+	args = p.bagArgs(args)
 	pool := &bagPools[bitsOf[N]()/64].runs
 	h := fromPool[hostBags[N]](pool)
 	h.BagProgram, h.args, h.index = p, args, integersOf(&args[bagIndices])
-	h.readOffsets()
+	if !h.bagless() {
+		h.readOffsets()
+	}
 	weight := args[bagDweight].Given() && !args[bagDweight].Empty()
 	if h.TotalIndices > 0 {
-		h.dy.read(&args[bagDy], weight)
+		h.dy.read(&args[bagDy], weight && !h.readsNarrow())
 	}
 	if args[BagDsample].Given() {
 		h.sampleWeights()
@@ -93,6 +96,13 @@ func runBags[N number](p *BagProgram, args []tensor.Tensor) {
 	}
 	h.BagProgram, h.args, h.index = nil, nil, nil
 	pool.Put(h)
+}
+
+// readsNarrow reports whether the loops convert rows of dy in 16 bits. Without bags each row is
+// used once, so that a converted copy would cost more than it saves.
+func (h *hostBags[N]) readsNarrow() bool {
+	dy := &h.args[bagDy]
+	return h.bagless() && dy.DType.Size() == 2 && (dy.Strides[1] == 1 || dy.Shape[1] == 1)
 }
 
 // needsWide reports whether rows, bags, positions, or the elements of a bucket in mode max need
@@ -116,7 +126,12 @@ func (h *hostBags[N]) readOffsets() {
 }
 
 // counted is the number of positions in bags, padding included.
-func (h *hostBags[N]) counted() int64 { return int64(h.first[h.NumBags]) }
+func (h *hostBags[N]) counted() int64 {
+	if h.bagless() {
+		return h.TotalIndices
+	}
+	return int64(h.first[h.NumBags])
+}
 
 // readRows sets rows to the rows of the positions from first on; noRow if a position does not
 // count.
@@ -143,6 +158,12 @@ func (h *hostBags[N]) withoutPadding(rows []N) []N {
 // readBags sets bags to the bags of the positions from first on. Positions after the last bag are
 // left unset.
 func (h *hostBags[N]) readBags(bags []N, first int64) []N {
+	if h.bagless() {
+		for k := range bags {
+			bags[k] = N(first + int64(k))
+		}
+		return bags
+	}
 	bag, _ := slices.BinarySearch(h.first[1:], N(first)+1)
 	end := min(h.counted()-first, int64(len(bags)))
 	for k := int64(0); k < end; bag++ {
@@ -244,6 +265,9 @@ func (h *hostBags[N]) sumRows(w *bagWorker[N], first, end N, row, rows int64) {
 	}
 	c := &w.sumRows
 	*c = C.sw_bag_rows{out: out, dy: C.uintptr_t(h.dy.data), dy_bag: C.long(h.dy.step)}
+	if h.dy.dtype.Size() == 2 {
+		c.dy_narrow = C.long(h.dy.dtype.Row())
+	}
 	weighted := h.args[BagSampleWeights].Given()
 	switch {
 	case weighted:

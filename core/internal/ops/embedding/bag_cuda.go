@@ -13,10 +13,11 @@ import (
 
 // This file selects and launches the kernels of embedding bags.
 
-// BagProgram is the program of an EmbeddingBagBackward. Every sum is added in the order of
-// positions, so all kernels are deterministic.
+// BagProgram is the program of an EmbeddingBagBackward or an EmbeddingBackward. Every sum is added
+// in the order of positions, so all kernels are deterministic.
 type BagProgram struct {
 	EmbeddingBagBackward
+	operands     *bagOperands
 	padding      int64 // row that does not count, or -1
 	cuda         bool
 	Wide         bool // CPU: 64-bit rows, bags and positions
@@ -24,17 +25,22 @@ type BagProgram struct {
 	numSMs       int
 }
 
-func (d EmbeddingBagBackward) compile(_ *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-	p := &BagProgram{EmbeddingBagBackward: d, padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
+func (d EmbeddingBagBackward) compile(problem *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
 	if cuda {
 		if err := d.checkDeviceCounts(); err != nil {
 			return nil, err
 		}
 	}
+	return d.program(problem.Op(), &operandsOfBags, numSMs, cuda, preference)
+}
+
+// program selects the kernel.
+func (d EmbeddingBagBackward) program(op string, operands *bagOperands, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	p := &BagProgram{EmbeddingBagBackward: d, operands: operands, padding: d.Padding(), cuda: cuda, numSMs: numSMs, Wide: d.needsWide()}
 	fits := cuda && 0 < d.TotalIndices && d.TotalIndices <= BagTile
 	if preference.Kernel == KernelSingleLaunch && !fits {
 		wanted := fmt.Sprintf("%q, unless there are 1 to %d indices on a GPU", KernelSorted, BagTile)
-		return nil, errs.New(errs.Unsupported, embeddingBag.Name, "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
+		return nil, errs.New(errs.Unsupported, op, "preference.kernel", wanted, fmt.Sprintf("%q", KernelSingleLaunch), "")
 	}
 	limit, free := preference.MaxWorkspace, preference.Kernel == ""
 	p.singleLaunch = fits && (preference.Kernel == KernelSingleLaunch || free && (p.suitsSingleLaunch() || limit != nil && *limit < p.Layout().Size))
@@ -94,10 +100,14 @@ func (p *BagProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
 // Geometry implements ops.Program.
 func (p *BagProgram) Geometry() string {
-	if p.singleLaunch {
-		return fmt.Sprintf("%s of %d bags, %d indices, %d rows a block", p.Mode, p.NumBags, p.TotalIndices, p.rowsPerBlock())
+	what := fmt.Sprintf("%s of %d bags, %d indices", p.Mode, p.NumBags, p.TotalIndices)
+	if p.bagless() {
+		what = fmt.Sprintf("%d indices", p.TotalIndices)
 	}
-	return fmt.Sprintf("%s of %d bags, %d indices sorted by row in %d passes", p.Mode, p.NumBags, p.TotalIndices, p.Passes())
+	if p.singleLaunch {
+		return fmt.Sprintf("%s, %d rows a block", what, p.rowsPerBlock())
+	}
+	return fmt.Sprintf("%s sorted by row in %d passes", what, p.Passes())
 }
 
 // bagLaunch holds the launch arguments of a kernel apart from the operands and the workspace
@@ -120,6 +130,7 @@ type bagRun struct {
 
 // Device implements ops.Program.
 func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
+	args = p.bagArgs(args)
 	r := &bagRun{BagProgram: p, bagLayout: p.Layout(), args: args, base: workspace, q: q}
 	if args[BagDsample].Given() {
 		l := r.rowLaunch(bagWeight)
@@ -241,6 +252,7 @@ func (r *bagRun) launch(kernel int, grid int64, l bagLaunch) {
 		flagWord(r.IncludeLastOffset), flagWord(r.Mode == "mean"), flagWord(r.ScaleGradByFreq), flagWord(byPosition),
 		l.from, l.to, r.Counts, r.Totals + l.pass*r.groupTotals()*4, l.pass * r.Digit(), r.Digit(), l.tiles, r.bags, r.bagCounts, r.positionArgmax, r.entryArgmax, r.unit(), r.bounds,
 		r.Partial, r.TotalChunks(), r.Levels(), l.lanes, l.slices, flagWord(l.wide), flagWord(l.plain), l.chunkBlocks, r.Lists,
+		flagWord(r.bagless()),
 	} {
 		r.q.Launch.Put(uint64(word))
 	}
@@ -258,7 +270,11 @@ func flagWord(on bool) int64 {
 // element width.
 func (r *bagRun) operand(i int) {
 	t := &r.args[i]
-	r.q.Address(i, t.Data)
+	if at := r.operands[i]; at == noOperand {
+		r.q.Launch.Put(0)
+	} else {
+		r.q.Address(at, t.Data)
+	}
 	if i == BagDsample {
 		t, width := sampleRows(t), int64(0)
 		if t.Shape[0] > 1 {

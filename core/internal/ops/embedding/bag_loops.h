@@ -43,6 +43,18 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
       const index *bags, const double *scales, long of_bags, long n, long count) { \
     AT(bag_tile_##name)(out, dy, step, bags, scales, of_bags, n, count); \
   } \
+  /* Sums n rows of dy in 16 bits. They are converted here, as nothing else reads them. */ \
+  TARGET static __attribute__((noinline)) void AT(bag_narrow_##name)(const sw_bag_rows *b, double *restrict sum, \
+      const index *bags, const double *scales, long n) { \
+    long columns = b->out.columns; \
+    memset(sum, 0, columns * sizeof(double)); \
+    for (long e = 0; e < n; e++) { \
+      const char *row = (const char *)b->dy + (long)bags[e] * b->dy_bag * 2; \
+      const float *restrict x = single_row(b->dy_narrow, row, (float *)b->out.single, columns); \
+      double scale = scales ? scales[b->of_bags ? (long)bags[e] : e] : 1; \
+      for (long i = 0; i < columns; i++) sum[i] += (double)x[i] * scale; \
+    } \
+  } \
   TARGET static void AT(bag_rows_##name)(const sw_bag_rows *b) { \
     const index *bags = (const index *)b->bags, *begin = (const index *)b->begin; \
     const double *scales = (const double *)b->scales; \
@@ -59,6 +71,11 @@ TARGET static void AT(store_row)(const sw_bag_out *out, long row, const double *
         continue; \
       } \
       const double *s = scales && !b->of_bags ? scales + first : scales; \
+      if (b->dy_narrow && n == 1 && !s && b->out.column == 1) { /* a row of one summand is that summand */ \
+        memcpy(row_of(&b->out, row), (const char *)b->dy + (long)bags[first] * b->dy_bag * 2, columns * 2); \
+        continue; \
+      } \
+      if (b->dy_narrow) AT(bag_narrow_##name)(b, scratch, bags + first, s, n), i = columns; \
       for (; i + AT(BAG_TILE) <= columns; i += AT(BAG_TILE)) \
         AT(bag_tile_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, AT(BAG_TILE)); \
       if (i < columns) AT(bag_few_##name)(scratch + i, dy + i, b->dy_bag, bags + first, s, b->of_bags, n, \

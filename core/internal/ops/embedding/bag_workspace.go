@@ -135,7 +135,9 @@ func (p *BagProgram) Layout() (l bagLayout) {
 	l.Lists = take(2+4*p.Chunks(1)+p.MaxSlices()*p.TotalChunks(), 4)
 	switch p.Mode {
 	case "sum":
-		l.bags = take(p.TotalIndices, 4)
+		if !p.bagless() {
+			l.bags = take(p.TotalIndices, 4)
+		}
 	case "max":
 		words := p.TotalIndices * num.CeilDiv(p.EmbeddingDim, 32)
 		l.bags, l.positionArgmax, l.entryArgmax = take(p.TotalIndices, 4), take(words, 4), take(words, 4)

@@ -1,0 +1,190 @@
+"""``torch.nn.functional.embedding`` and ``torch.nn.Embedding`` with sternway's backward."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._arrays import device_of
+from .._unique_rows import _unique_rows_plan
+from ..embedding import EmbeddingBackwardPlan, _embedding_plan
+from ._calls import flag, integer, require_tensors
+from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
+from ._embedding import NAME, Options, look_up
+from .sparse_rows import most_rows
+
+_OPERANDS = {
+    **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
+    **dict.fromkeys(("index_dtype", "num_indices", "total"), "input"),
+}
+"""By field of the descriptors, the argument of embedding that it comes from."""
+
+
+def _options(padding: Any, by_frequency: Any, sparse: Any, rows: int) -> Options:
+    """The options, with padding_idx counted from the start."""
+    by_frequency = flag("embedding", "scale_grad_by_freq", by_frequency)
+    sparse = flag("embedding", "sparse", sparse)
+    if padding is not None:
+        padding = integer("embedding", "padding_idx", padding)
+        if not -rows <= padding < rows:
+            raise RuntimeError(f"embedding: padding_idx must be in [{-rows}, {rows}), got {padding}")
+        padding %= rows
+    return Options(padding, by_frequency, sparse)
+
+
+def _probe(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: str) -> None:
+    """Select the plans of a small table with these dtypes."""
+    if sparse:
+        _unique_rows_plan(1, 1, index, None, device)
+        index = torch.int32
+    _embedding_plan(1, 1, 1, dtype, index, None, False, device)
+
+
+@constant
+def _probed(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: torch.device) -> Sentence | None:
+    return sentence(_probe, dtype, index, sparse, str(device))
+
+
+def ask(input: Tensor, weight: Tensor, o: Options) -> EmbeddingBackwardPlan | None:
+    """Select the plans of the backward, or those of a small table if the call is traced. Returns that of a dense gradient.
+
+    Raises:
+        Error: there is no plan.
+    """
+    if not reach_plans(input, weight):
+        require_strided("embedding", input=input, weight=weight)
+        require("embedding", _probed(weight.dtype, input.dtype, o.sparse, device_to_ask(weight)))
+        return None
+    device, (rows, dim), total = device_of(weight), weight.shape, input.numel()
+    if not o.sparse:
+        return _embedding_plan(rows, dim, total, weight.dtype, input.dtype, o.padding, o.by_frequency, device)
+    # How many rows the gradient has is known in the backward; here, the most.
+    _unique_rows_plan(rows, total, input.dtype, o.padding, device)
+    most, padding = most_rows(rows, total, o.padding), None if o.padding is None else 0
+    _embedding_plan(most, dim, total, weight.dtype, torch.int32, padding, o.by_frequency, device)
+    return None
+
+
+class _Call(NamedTuple):
+    """A checked call of embedding whose backward has plans."""
+
+    input: Tensor
+    weight: Tensor
+    options: Options
+    plan: EmbeddingBackwardPlan | None
+
+
+def prepare(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> _Call:
+    """Check a call of embedding, and select the plans of its backward.
+
+    Raises:
+        Error: there is no plan, or an option of a wrong type.
+        ValueError, RuntimeError: arguments that torch refuses.
+    """
+    require_tensors("embedding", input=input, weight=weight)
+    require_strided("embedding", input=input, weight=weight)
+    if weight.dim() != 2:
+        raise ValueError(f"embedding: weight must be 2D, got {weight.dim()}D")
+    o = _options(padding_idx, scale_grad_by_freq, sparse, weight.shape[0])
+    return _Call(input, weight, o, ask(input, weight, o))
+
+
+def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
+    """Run a prepared call."""
+    if max_norm is not None:
+        with torch.no_grad():
+            torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
+    return look_up(c.weight, c.input, c.options, c.plan)
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """The rows of weight that indices name, ``y[i] = weight[input[i]]``: :func:`torch.nn.functional.embedding`.
+
+    The backward is :func:`sternway.embedding_backward`: each row of the gradient is written once, summed in a fixed order of
+    positions, so the bits repeat. With ``sparse=True`` the gradient is coalesced: one row for each index that occurs. A dense
+    gradient can be differentiated again.
+
+    Args:
+        input: rows of weight [...], int32 or int64.
+        weight: [V, D]; float32, float64, float16 or bfloat16, on the CPU or CUDA.
+        padding_idx: a row whose gradient is zero; a negative one counts from the end.
+        max_norm, norm_type: if max_norm is given, the rows that are read are first scaled in place to at most this norm.
+        scale_grad_by_freq: True: divide the gradient of a row by the number of its positions.
+        sparse: True: the gradient is a sparse tensor.
+
+    Returns:
+        [..., D], in weight's dtype.
+
+    Raises:
+        ValueError, RuntimeError, IndexError: arguments that torch refuses.
+        UnsupportedError: a dtype, layout or device without a kernel.
+        InvalidProblemError: an option of a wrong type.
+        TypeError: an operand that is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        >>> y = st.embedding(torch.tensor([[2, 0], [2, 2]]), weight)
+        >>> y[0].tolist()
+        [[5.0, 6.0], [1.0, 2.0]]
+        >>> y.sum().backward()
+        >>> weight.grad.tolist()
+        [[1.0, 1.0], [0.0, 0.0], [3.0, 3.0]]
+    """
+    c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
+    return call(c, max_norm, norm_type)
+
+
+class Embedding(torch.nn.Embedding):
+    """:class:`torch.nn.Embedding` with the backward of :func:`sternway.torch.embedding`.
+
+    It has the arguments, parameters and state dict of torch's module, so either loads the state of the other.
+
+    Args:
+        num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
+        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as for :func:`sternway.torch.embedding`.
+        device, dtype: of the table; None: torch's defaults.
+
+    Raises:
+        AssertionError: arguments that torch refuses.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> table = st.Embedding(3, 2)
+        >>> table(torch.tensor([[2, 0], [2, 2]])).sum().backward()
+        >>> table.weight.grad.tolist()
+        [[1.0, 1.0], [0.0, 0.0], [3.0, 3.0]]
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the rows.
+
+        Args:
+            input: as for :func:`sternway.torch.embedding`.
+
+        Returns:
+            [..., D], in the table's dtype.
+
+        Raises:
+            Error, ValueError, RuntimeError, IndexError: as :func:`sternway.torch.embedding`.
+
+        Example:
+            >>> import torch, sternway.torch as st
+            >>> st.Embedding(3, 2)(torch.tensor([0, 1, 2, 1])).shape
+            torch.Size([4, 2])
+        """
+        return embedding(
+            input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        )

@@ -1,0 +1,193 @@
+"""Sparse gradients: each way to their number of rows, steps of optimizers, CUDA graphs."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from support import F64
+
+import sternway.torch as st
+from sternway.torch import sparse_rows
+
+VARIANTS = ("late", "early", "flagged", "bounded", "gathered")
+OPTIMIZERS = ("SGD", "SparseAdam", "Adagrad")
+MODULES: dict[str, Any] = {
+    "bags": lambda home, padding, device: home.EmbeddingBag(
+        40, 5, mode="sum", sparse=True, padding_idx=padding, device=device, dtype=F64
+    ),
+    "embedding": lambda home, padding, device: home.Embedding(
+        40, 5, sparse=True, padding_idx=padding, device=device, dtype=F64
+    ),
+}
+EACH = pytest.mark.parametrize("kind", MODULES)
+PADDINGS = pytest.mark.parametrize("padding", [None, 4, -1])
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*sparse invariant")
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sparse_rows, "VARIANT", request.param)
+    return request.param
+
+
+def step(module: torch.nn.Module, indices: torch.Tensor) -> torch.Tensor:
+    """The gradient of the table, accumulated."""
+    module(indices).square().sum().backward()
+    return module.weight.grad
+
+
+def counted(indices: torch.Tensor, padding: int | None) -> list[int]:
+    return sorted(set(indices.flatten().tolist()) - {None if padding is None else padding % 40})
+
+
+@EACH
+@PADDINGS
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers(optimizer: str, padding: int | None, kind: str, variant: str, device: str) -> None:
+    """Three steps are torch's; rows that no index names stay as they are."""
+    lists = [torch.randint(0, n, (7, 9), device=device) for n in (40, 5, 30)]
+    results = []
+    for home in (st, torch.nn):
+        torch.manual_seed(0)
+        module = MODULES[kind](home, padding, device)
+        stepper = getattr(torch.optim, optimizer)(module.parameters(), lr=0.1)
+        for indices in lists:
+            stepper.zero_grad()
+            step(module, indices)
+            stepper.step()
+        results.append(module.weight.detach())
+    torch.testing.assert_close(*results)
+
+
+@EACH
+@PADDINGS
+def test_rows(padding: int | None, kind: str, variant: str, device: str) -> None:
+    """Coalesced, the gradient has the rows that occur and no other; what says that it is coalesced is sorted and unique."""
+    module = MODULES[kind](st, padding, device)
+    for indices in (torch.randint(0, 40, (7, 9), device=device), torch.randint(2, 6, (3, 50), device=device)):
+        module.zero_grad()
+        grad = step(module, indices)
+        want = counted(indices, padding)
+        assert grad.coalesce().indices()[0].tolist() == want
+        (alone,) = torch.autograd.grad(module(indices).square().sum(), module.weight)
+        torch.testing.assert_close(alone.to_dense(), grad.to_dense())
+        uncounted = variant == "bounded" or (variant == "gathered" and kind == "embedding" and padding is None)
+        assert alone.is_coalesced() == (not uncounted)
+        assert grad.is_coalesced() == (variant == "flagged")
+        for d in (alone, grad):
+            if d.is_coalesced():
+                assert d._indices()[0].tolist() == want
+
+
+@EACH
+def test_nothing_counts(kind: str, variant: str, device: str) -> None:
+    """No index, and padding alone: no step of an optimizer moves any row."""
+    for indices in (torch.zeros(3, 0, dtype=torch.int64, device=device), torch.full((3, 4), 4, device=device)):
+        for optimizer in OPTIMIZERS:
+            module = MODULES[kind](st, 4, device)
+            before = module.weight.detach().clone()
+            stepper = getattr(torch.optim, optimizer)(module.parameters(), lr=0.1)
+            for _ in range(2):
+                stepper.zero_grad()
+                assert not step(module, indices).to_dense().any()
+                stepper.step()
+            assert torch.equal(module.weight, before)
+
+
+@EACH
+def test_flag_is_of_the_whole_gradient(kind: str, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """A sum of gradients is not marked unless torch marks it, nor is a gradient that a hook put in its place."""
+    monkeypatch.setattr(sparse_rows, "VARIANT", "flagged")
+    indices = torch.randint(0, 40, (7, 9), device=device)
+    module = MODULES[kind](st, None, device)
+    once = step(module, indices).to_dense()
+    twice = step(module, indices)
+    torch.testing.assert_close(twice.to_dense(), 2 * once)
+    assert not twice.is_coalesced() or len(twice._indices()[0].unique()) == twice._nnz()
+    module = MODULES[kind](st, None, device)
+    module.load_state_dict(module.state_dict())
+    shared = module.weight
+    (shared.sum() * 0 + module(indices).square().sum()).backward()
+    assert shared.grad.layout is torch.strided
+    module.zero_grad()
+    other = torch.sparse_coo_tensor([[1, 1]], torch.ones(2, 5, dtype=F64), (40, 5), device=device)
+    hook = module.weight.register_hook(lambda _: other)
+    assert not step(module, indices).is_coalesced()
+    hook.remove()
+
+
+@EACH
+def test_the_table_is_not_kept(kind: str, variant: str, device: str) -> None:
+    module = MODULES[kind](st, None, device)
+    reference = weakref.ref(module.weight)
+    y = module(torch.tensor([[1, 2]], device=device))
+    y.sum().backward()
+    del module, y
+    gc.collect()
+    assert reference() is None
+
+
+@EACH
+def test_gradients_of_one_forward_twice(kind: str, variant: str, device: str) -> None:
+    """With retain_graph, the rows that the forward found serve again."""
+    module = MODULES[kind](st, 3, device)
+    y = module(torch.randint(0, 40, (7, 9), device=device)).square().sum()
+    a, b = (torch.autograd.grad(y, module.weight, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(a.to_dense(), b.to_dense())
+
+
+@pytest.mark.gpu
+@EACH
+@PADDINGS
+def test_a_step_in_a_cuda_graph(padding: int | None, kind: str) -> None:
+    """Forward, backward and SGD in one graph; each replay is the eager step for the indices that it finds."""
+    ours, eager = (MODULES[kind](st, padding, "cuda") for _ in range(2))
+    eager.load_state_dict(ours.state_dict())
+    indices = torch.randint(0, 40, (7, 9), device="cuda")
+
+    def sgd(module: torch.nn.Module) -> None:
+        (grad,) = torch.autograd.grad(module(indices).square().sum(), module.weight)
+        with torch.no_grad():
+            module.weight.add_(grad, alpha=-0.1)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        sgd(ours)
+    torch.cuda.current_stream().wait_stream(stream)
+    sgd(eager)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        sgd(ours)
+    for high in (40, 3, 40):
+        indices.copy_(torch.randint(0, high, (7, 9), device="cuda"))
+        graph.replay()
+        sgd(eager)
+        torch.testing.assert_close(ours.weight, eager.weight)
+
+
+@pytest.mark.gpu
+@EACH
+def test_the_backward_does_not_wait_for_the_forward(kind: str) -> None:
+    """The host issues forward and backward while the device still sleeps behind the lookup of the rows."""
+    module = MODULES[kind](st, None, "cuda")
+    indices = torch.randint(0, 40, (7, 9), device="cuda")
+    step(module, indices)  # loads the kernels
+    module.zero_grad()
+    torch.cuda.synchronize()
+    y = module(indices)
+    torch.cuda._sleep(2_000_000_000)  # about a second
+    asleep = torch.cuda.Event()
+    asleep.record()
+    y.square().sum().backward()
+    assert not asleep.query()
+    torch.cuda.synchronize()
+    dy = 2 * y.detach()
+    each = dy.view(-1, 5) if kind == "embedding" else dy.repeat_interleave(9, 0)
+    want = torch.zeros(40, 5, dtype=F64, device="cuda").index_add(0, indices.flatten(), each)
+    torch.testing.assert_close(module.weight.grad.to_dense(), want)
