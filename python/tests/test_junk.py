@@ -115,6 +115,7 @@ JUNK = (*((lambda value=value: value) for value in VALUES), *MAKERS)
 
 X, IDS, SCALE = torch.ones(2, 3), torch.tensor([[0, 1], [1, 2]]), torch.ones(2)
 FUNCTIONS: dict[str, dict[str, Any]] = {
+    **{name: {"x": X} for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")},
     "cumsum_backward": {"dy": X},
     "cumprod_backward": {"dy": X, "x": X},
     "cummax_backward": {"dy": X, "x": X},
@@ -133,6 +134,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "unique_rows": {"indices": IDS[0], "num_rows": 3},
 }
 DESCRIPTORS: dict[str, dict[str, Any]] = {
+    "Scan": {"kind": "cumsum", "shape": (2, 3), "dtype": "float32"},
     "ScanBackward": {"kind": "cumsum", "shape": (2, 3), "dtype": "float32"},
     "LerpBackward": {"shape": (2, 3), "dtype": "float32", "weight": 0.5},
     "Rope": {"batch_size": 1, "num_heads": 1, "seq_len": 2, "head_dim": 2, "dtype": "float32"},

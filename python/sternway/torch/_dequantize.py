@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from .._arrays import device_name, device_of
-from ..dequantize import DequantizePerTokenBackwardPlan, dequantize_per_token_backward, dequantize_plan
+from ..dequantize import (
+    DequantizePerTokenBackwardPlan,
+    DequantizePerTokenPlan,
+    dequantize_forward_plan,
+    dequantize_per_token_backward,
+    dequantize_plan,
+)
 from ._calls import FLOATS, empty_gradient, materialized
 from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
@@ -70,6 +76,15 @@ def _by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.
     return rounded(shifted * s, dtype)
 
 
+def _by_plan(plan: DequantizePerTokenPlan, q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The forward of a plan."""
+    y = torch.empty_like(q, dtype=dtype)
+    if not plan._run_plain({"q": q, "scale": scale, "zero_point": zero_point, "y": y}):
+        given = {"q": q, "scale": scale, "zero_point": zero_point}
+        plan.run(**{name: t if t is None else materialized(t.detach()) for name, t in given.items()}, y=y)
+    return y
+
+
 def _gradients(
     dy: Tensor, q: Tensor, scale: Tensor, zero_point: Tensor | None, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
@@ -111,7 +126,8 @@ def _steps(
         return None
     if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, zero_point[0], zero_point[1], True)):
         return None
-    return Steps(dtype, _by_torch, dequantize_plan(tuple(shape), dtype, qdtype, scale_dtype, device_name(device)))
+    where = tuple(shape), dtype, qdtype, scale_dtype, device_name(device)
+    return Steps(dtype, functools.partial(_by_plan, dequantize_forward_plan(*where)), dequantize_plan(*where))
 
 
 def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from .._arrays import device_name, device_of
-from ..dequantize import FakeQuantizePerTokenBackwardPlan, fake_quantize_per_token_backward, fake_quantize_plan
+from ..dequantize import (
+    FakeQuantizePerTokenBackwardPlan,
+    FakeQuantizePerTokenPlan,
+    fake_quantize_forward_plan,
+    fake_quantize_per_token_backward,
+    fake_quantize_plan,
+)
 from ._calls import FLOATS, materialized
 from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
@@ -105,6 +111,15 @@ def _by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bound
     return rounded((level - zero) * s, x.dtype)
 
 
+def _by_plan(plan: FakeQuantizePerTokenPlan, x: Tensor, scale: Tensor, zero_point: Tensor | None, _bounds: Bounds) -> Tensor:
+    """The forward of a plan."""
+    y = torch.empty_like(x)
+    if not plan._run_plain({"x": x, "scale": scale, "zero_point": zero_point, "y": y}):
+        given = {"x": x, "scale": scale, "zero_point": zero_point}
+        plan.run(**{name: t if t is None else materialized(t.detach()) for name, t in given.items()}, y=y)
+    return y
+
+
 def _gradients(
     dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
@@ -150,8 +165,8 @@ def _steps(
         return None
     if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, zero_point[0], zero_point[1], True)):
         return None
-    backward = fake_quantize_plan(tuple(shape), dtype, *bounds, scale_dtype, device_name(device))
-    return Steps(dtype, bounds, _by_torch, backward)
+    where = tuple(shape), dtype, *bounds, scale_dtype, device_name(device)
+    return Steps(dtype, bounds, functools.partial(_by_plan, fake_quantize_forward_plan(*where)), fake_quantize_plan(*where))
 
 
 def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:

@@ -11,12 +11,16 @@ import torch
 from torch import Tensor
 
 from .._arrays import device_name
+from ..errors import Error
 from ..scan import ScanBackwardPlan, scan_plan
+from ..scan_forward import ScanPlan, forward_scan_plan
 from ._calls import FLOATS, empty_gradient, materialized, strides_like
 from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, require_strided, sentence
 from ._eager import bare_apply, is_eager, is_final
 from ._operators import apply, each, exporting, way
 from ._scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forward
+
+_is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 Forward = Callable[[Tensor, int], Any]
 """Computes a scan of x along a dimension; with indices for cummax and cummin."""
@@ -51,11 +55,26 @@ class Steps(NamedTuple):
     backward: ScanBackwardPlan
 
 
-def _forward_of(kind: str, reverse: bool, own: bool) -> Forward:
-    """The forward that runs: torch's operation, whatever own says, as no plan computes a forward scan.
+def _by_plan(plan: ScanPlan, has_indices: bool, x: Tensor, _dim: int) -> Any:
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)  # as torch lays it out
+    outputs = {"y": y}
+    if has_indices:
+        outputs["indices"] = torch.empty_like(y, dtype=torch.int64)
+    if not plan._run_plain({"x": x, **outputs}):
+        plan.run(x=materialized(x.detach()), **outputs)
+    return tuple(outputs.values()) if has_indices else y
 
-    own: whether a plan may do it.
-    """
+
+def _forward_of(
+    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, own: bool
+) -> Forward:
+    """The forward that runs: that of a plan if own says so and there is one, or else torch's operation."""
+    if own:
+        try:
+            plan = forward_scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
+            return functools.partial(_by_plan, plan, kind in PAIRS)
+        except Error:
+            pass
     if not reverse:
         return FORWARDS[kind]
     return lambda x, dim: torch_forward(x, kind, dim, True)
@@ -74,11 +93,11 @@ def _steps(
     if dtype not in FLOATS or not -rank <= dim < rank:
         return None
     backward = scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
-    return Steps(kind, dim, reverse, dtype, _forward_of(kind, reverse, own), backward)
+    return Steps(kind, dim, reverse, dtype, _forward_of(kind, shape, dtype, dim, reverse, device, own), backward)
 
 
-def ask(x: Tensor, kind: str, dim: int, reverse: bool, own: bool = True) -> Steps | None:
-    """The steps of a scan; None if the call is traced. x has one of FLOATS.
+def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> Steps | None:
+    """The steps of a scan in the general way, with torch's forward; None if the call is traced. x has one of FLOATS.
 
     Raises:
         Error: there is no plan.
@@ -87,15 +106,18 @@ def ask(x: Tensor, kind: str, dim: int, reverse: bool, own: bool = True) -> Step
         require_strided(kind, x=x)
         require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
         return None
-    return _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own)
+    return _steps(kind, x.shape, x.dtype, dim, reverse, x.device, False)
 
 
 def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
-    """Do a scan as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+    """Do a scan as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong.
+
+    own: whether a plan may do the forward. Under autocast torch does it, which may widen the dtype.
+    """
     if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
         return None
     try:
-        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own)
+        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own and not _is_autocast_enabled())
     except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
         return None
     if steps is None:

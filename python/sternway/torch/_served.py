@@ -43,6 +43,8 @@ class Served(NamedTuple):
     for wrong arguments: torch does it."""
     eager: Callable[..., Any] | None = None
     """Does an ordinary eager call of the required arguments and the flag; None: prepare is asked."""
+    has_forward: bool = False
+    """Whether we have a forward, too: calls that record no gradient are then ours as well, unless the flag is off."""
 
 
 def _scan_of(kind: str) -> Served:
@@ -51,12 +53,12 @@ def _scan_of(kind: str) -> Served:
         dim = _scan.dim_of(x, given["dim"]) if isinstance(x, Tensor) else None
         if dim is None or x.dtype not in FLOATS:
             return None
-        return _scan.call, (x, kind, dim, False, _scan.ask(x, kind, dim, False, own))
+        return _scan.call, (x, kind, dim, False, _scan.ask(x, kind, dim, False))
 
     def eager(x: Any, dim: Any, own: bool) -> Any:
         return _scan.eager(x, kind, dim, False, own)
 
-    return Served(kind, (torch, torch.Tensor), ("input", "dim"), 2, prepare, eager)
+    return Served(kind, (torch, torch.Tensor), ("input", "dim"), 2, prepare, eager, True)
 
 
 def _prepare_lerp(given: Arguments, own: bool) -> Prepared | None:

@@ -93,7 +93,7 @@ def _replacement(served: Served, original: Callable[..., Any], builtin: bool) ->
 
     def operation(*args: Any, **kwargs: Any) -> Any:
         regions = _thread.regions  # torch.compile keeps those of the thread that compiles
-        if regions and _is_grad_enabled():
+        if regions and (_is_grad_enabled() or (served.has_forward and regions[-1].own)):
             return _do(served, original, regions[-1].own, args, kwargs)
         return original(*args, **kwargs)
 
@@ -199,7 +199,7 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         served, kwargs = _SERVED.get(func), kwargs or {}
-        if served is None or not _is_grad_enabled():
+        if served is None or not (_is_grad_enabled() or (served.has_forward and self.own)):
             return func(*args, **kwargs)
         return _do(served, func, self.own, args, kwargs)
 

@@ -26,6 +26,9 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     if x.dtype not in FLOATS or where is None:
         y = torch_forward(x, kind, dim, reverse)  # or torch's own error
         return getattr(torch.return_types, kind)(y) if kind in PAIRS else y
+    done = eager(x, kind, where, reverse)  # with dim as an int
+    if done is not None:
+        return done
     plan = named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, where, reverse)
     return call(x, kind, where, reverse, plan)
 

@@ -36,11 +36,11 @@ INLINE void product_step(int exact, double v, double *m, double *e) {
   scale(m, e);
 }
 
-/* Products within these bounds, or 0, are multiplied by factors within these bounds without a look at
-   the result; 16-bit and float32 factors are bounded by their dtype. */
+/* Products within these bounds, or 0, are multiplied by factors within these bounds without a look
+   at the result; 16-bit and float32 factors are bounded by their dtype. */
 #define PRODUCT_MOST 0x1p200
 #define PRODUCT_FACTOR 0x1p50
-#define IS_BEYOND(v, most) (!(fabs(v) <= (most)) | ((fabs(v) < 1 / (most)) & ((v) != 0)))
+#define IS_BEYOND(v, most) ((!(fabs(v) <= (most))) | ((fabs(v) < 1 / (most)) & ((v) != 0)))
 
 /* The products of a block whose running products and factors are bounded. Returns 0 and leaves the
    states alone otherwise. */

@@ -19,8 +19,9 @@ typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias
 typedef int64_t INTS4 __attribute__((vector_size(32), may_alias));
 enum { BLOCK = 16 };
 
-/* The numbers of a segment: float32, float64, or the float64 that 16 bits were converted to. */
-enum { NARROW_F32, NARROW_F64, NARROW_CONVERTED };
+/* The numbers of a segment: rows of the table of dtypes, or the float64 that 16 bits were converted
+   to. Only upsweeps read 16 bits as they are. */
+enum { NARROW_F32, NARROW_F64, NARROW_F16, NARROW_BF16, NARROW_CONVERTED };
 
 #define ONES ((four){1, 1, 1, 1})
 #define LOAD(p) ((four)*(const loose_four *)(p))
@@ -96,7 +97,7 @@ INLINE int64_t lane_offset(const scan_operand *o, long lane) {
   return o->regular ? o->offset[0] + lane * o->pitch : o->offset[lane];
 }
 
-/* Adds up the states of four alternating parts of c rows. */
+/* Combines the states of four alternating sequences to those of c rows. */
 static void fold(const scan_forward_call *call, double *a, double *b) {
   for (long c = call->narrow, j = c; j < 4; j++) {
     if (call->kind == SCAN_PRODUCT) {
@@ -110,12 +111,14 @@ static void fold(const scan_forward_call *call, double *a, double *b) {
 }
 
 /* Scans one lane. 16-bit numbers are converted to float64 in segments. Sums and products of an
-   upsweep do not depend on the order, so that four parts of a lane alternate. */
+   upsweep do not depend on the order, so that four sequences of a lane alternate. */
 static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, double *a, double *b, double *index) {
   double buffer[SCAN_TILE];
   scan_operand x, y;
-  long c = call->narrow, all = call->n * c, reverse = call->x.step < 0, converts = call->x.type > 1;
-  long size = call->x.type == 1 ? 8 : 4, parts = is_upsweep && !index ? 4 : c, rest = all % parts;
+  long c = call->narrow, all = call->n * c, reverse = call->x.step < 0;
+  long converts = call->x.type > 1 && (!is_upsweep || index);
+  long size = call->x.type == 1 ? 8 : call->x.type == 0 ? 4 : 2;
+  long width = is_upsweep && !index ? 4 : c, rest = all % width;
   int64_t low = reverse ? c - all : 0; /* from the first position in scan order to the lowest address */
   segment s = {.reverse = reverse, .delta = call->delta, .here = call->origin};
   if (call->with_index && call->split_length < call->row_length)
@@ -125,7 +128,7 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
     ? (int64_t *)(uintptr_t)call->indices.data + lane_offset(&call->indices, lane) + low : NULL;
   for (long done = 0; done < all; done += s.count) {
     s.count = all - rest - done;
-    if (s.count == 0) s.count = rest, parts = c, fold(call, a, b);
+    if (s.count == 0) s.count = rest, width = c, fold(call, a, b);
     else if (converts && s.count > SCAN_TILE) s.count = SCAN_TILE;
     long at = reverse ? all - done - s.count : done;
     if (converts) {
@@ -145,14 +148,14 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
         a[j] = call->kind >= SCAN_MIN_LAST ? -v : v, index[j] = number(s.here), b[j] = 1;
       }
     }
-    CHOSEN(scan_narrow)(call, parts, &s, a, b, index);
+    CHOSEN(scan_narrow)(call, width, &s, a, b, index);
     s.here += call->delta * (s.count / c);
     if (!converts || is_upsweep) continue;
     scan_window window = {0, s.count, s.count, 0, 1, 0};
     adjacent(&y, &call->y, to + at);
     sw_scan_store(&y, buffer, &window);
   }
-  if (parts != c) fold(call, a, b);
+  if (width != c) fold(call, a, b);
 }
 
 void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, double *states) {
@@ -163,6 +166,7 @@ void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, doubl
     if (state && !is_upsweep) for (long j = 0; j < 4; j++)
         a[j] = state[3 * (j % c)], b[j] = state[3 * (j % c) + 1], index[j] = state[3 * (j % c) + 2];
     scan_lane(call, is_upsweep, lane, a, b, is_record ? index : NULL);
-    if (is_upsweep) for (long j = 0; j < c; j++) state[3 * j] = a[j], state[3 * j + 1] = b[j], state[3 * j + 2] = index[j];
+    for (long j = 0; is_upsweep && j < c; j++)
+      state[3 * j] = a[j], state[3 * j + 1] = b[j], state[3 * j + 2] = index[j];
   }
 }

@@ -15,10 +15,17 @@ INLINE int64_t AT(narrow_any)(INTS4 mask) { return mask[0] | mask[1] | mask[2] |
 TARGET INLINE four AT(narrow_read)(int type, int c, const segment *s, long i) {
   long place = s->reverse ? s->count - 4 - i : i;
   four v;
-  if (type != NARROW_F32) v = LOAD((const double *)s->from + place);
+  const uint16_t *halves = (const uint16_t *)s->from + place;
+  if (type == NARROW_F64 || type == NARROW_CONVERTED) v = LOAD((const double *)s->from + place);
 #if VECTOR == 64
+  else if (type == NARROW_F16) for (int j = 0; j < 4; j++) v[j] = widen_f16_one(halves[j]);
+  else if (type == NARROW_BF16) for (int j = 0; j < 4; j++) v[j] = widen_bf16_one(halves[j]);
   else v = __builtin_convertvector(*(const loose_floats *)((const float *)s->from + place), four);
 #else
+  else if (type == NARROW_F16) v = (four)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)halves)));
+  else if (type == NARROW_BF16)
+    v = (four)_mm256_cvtps_pd(_mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(),
+                                                                  _mm_loadl_epi64((const __m128i *)halves))));
   else v = (four)_mm256_cvtps_pd(_mm_loadu_ps((const float *)s->from + place));
 #endif
   return s->reverse ? turned(c, v) : v;
@@ -44,7 +51,12 @@ TARGET INLINE void AT(narrow_write_index)(int c, const segment *s, long i, four 
 
 INLINE double AT(narrow_read_one)(int type, int c, const segment *s, long i) {
   long place = place_of(c, s, i);
-  return type == NARROW_F32 ? ((const float *)s->from)[place] : ((const double *)s->from)[place];
+  switch (type) {
+    case NARROW_F32: return ((const float *)s->from)[place];
+    case NARROW_F16: return widen_f16_one(((const uint16_t *)s->from)[place]);
+    case NARROW_BF16: return widen_bf16_one(((const uint16_t *)s->from)[place]);
+    default: return ((const double *)s->from)[place];
+  }
 }
 
 INLINE void AT(narrow_write_one)(int type, int c, const segment *s, long i, double v) {
@@ -90,7 +102,8 @@ TARGET INLINE void AT(narrow_sum)(int c, int type, const segment *s, double *sum
 }
 
 /* One number at a time of a vector, or of the rest of a segment. */
-TARGET INLINE void AT(narrow_product_steps)(int c, int type, const segment *s, long i, long end, double *m, double *e) {
+TARGET INLINE void AT(narrow_product_steps)(int c, int type, const segment *s, long i, long end, double *m,
+                                            double *e) {
   for (; i < end; i++) {
     long j = i % c;
     product_step(type == NARROW_F64, AT(narrow_read_one)(type, c, s, i), &m[j], &e[j]);
@@ -130,7 +143,8 @@ TARGET INLINE int AT(narrow_product_block)(int c, int type, const segment *s, lo
 /* Cumulative products m 2^e. While m and the factors of a vector are bounded, no product of them
    leaves the range of float64. Other vectors are multiplied one number at a time. */
 TARGET INLINE void AT(narrow_product)(int c, int type, const segment *s, double *m, double *e) {
-  const double most = type == NARROW_F64 ? PRODUCT_FACTOR : 0x1p128, least = type == NARROW_F64 ? 1 / PRODUCT_FACTOR : 0;
+  const int exact = type == NARROW_F64;
+  const double most = exact ? PRODUCT_FACTOR : 0x1p128, least = exact ? 1 / PRODUCT_FACTOR : 0;
   product_scale scale = scale_of(m, e);
   four p = LOAD(m);
   for (long i = 0; i + 4 <= s->count;) {
@@ -171,8 +185,8 @@ TARGET INLINE void AT(narrow_product)(int c, int type, const segment *s, double 
 
 /* Cumulative maxima, of negated numbers if sign has the sign bit, and the bits of their indices.
    Most blocks of long rows have no record. */
-TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index, uint64_t sign, const segment *s, double *best,
-                                      double *best_index) {
+TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index, uint64_t sign, const segment *s,
+                                      double *best, double *best_index) {
   const INTS4 flip = (INTS4){0} + (int64_t)sign;
   four b = LOAD(best), b_index = LOAD(best_index);
   INTS4 here = c == 1 ? (INTS4){0, 1, 2, 3} : c == 2 ? (INTS4){0, 0, 1, 1} : (INTS4){0};
@@ -228,6 +242,8 @@ TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index
 #define TYPES(function, ...) switch (call->x.type) { \
     case 0: WIDTHS(function, NARROW_F32, __VA_ARGS__) break; \
     case 1: WIDTHS(function, NARROW_F64, __VA_ARGS__) break; \
+    case 2: if (s->to == 0) { WIDTHS(function, NARROW_F16, __VA_ARGS__) break; } /* fall through */ \
+    case 3: if (s->to == 0) { WIDTHS(function, NARROW_BF16, __VA_ARGS__) break; } /* fall through */ \
     default: WIDTHS(function, NARROW_CONVERTED, __VA_ARGS__) \
   }
 #define RECORDS(...) \
