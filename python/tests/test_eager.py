@@ -24,7 +24,7 @@ import sternway as sw
 import sternway.torch as st
 
 MODULES = [importlib.import_module(f"sternway.torch.{m}") for m in ("_scan", "_lerp", "_dequantize", "_fake_quantize", "_rope")]
-OURS = [name for name in NAMES if name != "embedding_bag"]
+OURS = [name for name in NAMES if name not in ("embedding", "embedding_bag")]  # which decide in their own files
 SAVE = [name for name in SAVING if name in OURS]
 ALL = pytest.mark.parametrize("name", OURS)
 STEPPED = ("dequantize", "fake_quantize")  # whose forward has steps, so that finite differences do not show its gradient
@@ -196,7 +196,8 @@ def test_transforms(name: str, device: str) -> None:
     places = tuple(range(len(inputs)))
     want = gradients(function, inputs)
     slope = torch.func.grad(lambda *xs: function(*xs).square().sum(), places)
-    assert all(torch.equal(a, b) for a, b in zip(slope(*plain), want, strict=True))
+    for ours, other in zip(slope(*plain), want, strict=True):  # the forward is torch's there
+        torch.testing.assert_close(ours, other)
     batched = torch.vmap(slope)(*(torch.stack((x, x)) for x in plain))
     for ours, other in zip(batched, want, strict=True):
         torch.testing.assert_close(ours, torch.stack((other, other)))
@@ -211,7 +212,7 @@ def test_transforms(name: str, device: str) -> None:
         torch.testing.assert_close(ours, other)
     left: list[torch.Tensor] = []
     torch.func.grad(lambda x: (left.append(x * 1), x.sum())[1])(plain[0])
-    assert torch.equal(function(left[0], *plain[1:]), function(*plain))
+    torch.testing.assert_close(function(left[0], *plain[1:]), function(*plain))
 
 
 @ALL
@@ -252,7 +253,8 @@ def test_modes(name: str, device: str) -> None:
         again = torch.autograd.grad(loss, inputs)
     for mode, found in ((seen, got), (later, again)):
         assert any(op.startswith("sternway::") for op in mode.names)
-        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+        for ours, other in zip(found, want, strict=True):  # torch may do the forward
+            torch.testing.assert_close(ours, other)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = tuple(mode.from_tensor(x.detach()).requires_grad_() for x in inputs)
         assert [g.shape for g in gradients(function, fakes)] == [x.shape for x in inputs]
@@ -300,7 +302,8 @@ def test_kinds_of_tensors(name: str, device: str) -> None:
         lambda x: copy.deepcopy(x).requires_grad_(),
     ):
         leaves = tuple(kind(x.detach()) for x in inputs)
-        assert all(torch.equal(a, b) for a, b in zip(gradients(function, leaves), want, strict=True))
+        for ours, other in zip(gradients(function, leaves), want, strict=True):  # torch may do the forward
+            torch.testing.assert_close(ours, other)
     for dtype in (torch.bfloat16, torch.float16):
         short = tuple(x.detach().to(dtype).requires_grad_() for x in inputs)
         with torch.autocast(device.split(":")[0], dtype=dtype):
@@ -353,7 +356,7 @@ def test_where_the_forward_is_chosen(monkeypatch: pytest.MonkeyPatch, way: str) 
     scan = MODULES[0]
     seen, cumsum = [], torch.cumsum
 
-    def chosen(kind: str, reverse: bool, own: bool) -> Any:
+    def chosen(kind: str, _shape: Any, _dtype: Any, _dim: int, reverse: bool, _device: Any, own: bool) -> Any:
         seen.append((kind, reverse, own))
         return lambda x, dim: cumsum(x, dim) + 100
 

@@ -37,8 +37,34 @@ def test_names_values_and_types_are_torchs(kind: str, dtype: torch.dtype, device
         ours, theirs = getattr(st, kind)(x, -1), getattr(torch, kind)(x, -1)
         assert type(ours) is type(theirs)
         for a, b in zip(*((y,) if kind not in PAIRS else y for y in (ours, theirs)), strict=True):
-            assert torch.equal(a, b)
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
         assert torch.autograd.grad(values(ours).sum(), x)[0].shape == shape
+
+
+@SCANS
+def test_the_forward_is_that_of_a_plan(kind: str, device: str) -> None:
+    """With and without a gradient, by name and inside accelerate(); torch's with forward=False."""
+    x = torch.randn(3, 700, device=device).bfloat16()
+    plan = getattr(sw, kind)(x, -1)
+    want = plan[0] if kind in PAIRS else plan
+    for leaf_or_not in (x, x.clone().requires_grad_()):
+        assert torch.equal(values(getattr(st, kind)(leaf_or_not, -1)), want)
+        with st.accelerate():
+            assert torch.equal(values(getattr(torch, kind)(leaf_or_not, -1)), want)
+        with st.accelerate(forward=False):
+            theirs = values(getattr(torch, kind)(leaf_or_not, -1))
+        assert torch.equal(theirs, values(getattr(torch, kind)(x, -1)))
+    if kind in PAIRS:
+        assert torch.equal(getattr(st, kind)(x, -1).indices, plan[1])
+
+
+def test_what_torchs_forward_gets_wrong(device: str) -> None:
+    x = torch.tensor([1e30, 1e30, 1e-30], device=device, requires_grad=True)
+    y = st.cumprod(x, 0)
+    assert y[1].isinf()
+    torch.testing.assert_close(y[2], x.detach()[0])
+    assert st.cumsum(torch.ones(65536, device=device, dtype=torch.bfloat16), 0)[-1] == 65536
 
 
 @SCANS

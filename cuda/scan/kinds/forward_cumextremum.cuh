@@ -29,7 +29,7 @@ struct RankedWinner {
     __device__ i64 rank() const { return static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low); }
 };
 
-// INDEXED: stores indices as well. A winner that is 0 or -0 is returned as either of them.
+// INDEXED: stores indices as well. Without them a winner that is 0 or -0 is returned as either.
 template <typename A, bool INDEXED>
 struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWinner<A>, Winner<A>>> {
     static constexpr bool STORES_INDICES = INDEXED, STRIPED_ROWS = !INDEXED;
@@ -74,29 +74,34 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
 
         // The running winner within the thread.
         struct Running {
-            A best;
+            A winner;   // as it is stored
+            A best;     // the same for comparisons: times the sign, and 0 for -0
             bool none;  // there is no element yet
 
             // Takes an element, and returns whether it wins. SIMPLE: the last of equal elements wins, so
             // that any element wins over those that do not exist, which are passed before it.
             template <bool SIMPLE>
-            __device__ bool take(const ThreadScan& scan, A one, int i, int count)
+            __device__ bool take(const ThreadScan& scan, A x, int i, int count)
             {
+                const A one = fma(x, scan.sign, A(0));
                 bool wins = false;
                 if constexpr (!INDEXED) {
                     best = largest(best, one);
+                    winner = best * scan.sign;
                     return false;
-                } else if constexpr (SIMPLE && sizeof(A) == 4) {  // `one` is not -0, and its NaN is that of `largest`
+                } else if constexpr (SIMPLE && sizeof(A) == 4) {  // the NaN of `one` is that of `largest`
                     best = largest(best, one);
-                    return __float_as_int(best) == __float_as_int(one);
-                } else if constexpr (SIMPLE) {
-                    wins = one >= best || one != one;
+                    wins = __float_as_int(best) == __float_as_int(one);
                 } else {
-                    wins = i < count && (none || (scan.last_wins ? one >= best : one > best) ||
-                                         (one != one && (scan.last_wins || best == best)));
+                    if constexpr (SIMPLE)
+                        wins = one >= best || one != one;
+                    else
+                        wins = i < count && (none || (scan.last_wins ? one >= best : one > best) ||
+                                             (one != one && (scan.last_wins || best == best)));
                     none = none && !wins;
+                    best = wins ? one : best;
                 }
-                if (wins) best = one;
+                winner = wins ? x : winner;
                 return wins;
             }
             __device__ void reset() { best = -A(INFINITY), none = true; }
@@ -108,8 +113,8 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
-                const bool wins = running.template take<SIMPLE>(*this, fma(y(i), sign, A(0)), i, count);
-                visit(i, wins, running.best);
+                const bool wins = running.template take<SIMPLE>(*this, y(i), i, count);
+                visit(i, wins, running.winner);
                 if (SEG && segment_heads & 1u << i) running.reset();
             }
         }
@@ -121,7 +126,7 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         template <typename X, typename Y>
         __device__ Suffix suffix(const X&, const Y& y, unsigned segment_heads) const
         {
-            Running running = {-A(INFINITY), true};
+            Running running = {-A(INFINITY) * sign, -A(INFINITY), true};
             int winner = -1;  // since the last segment head
             const auto visit = [&](int i, bool wins, A) {
                 if constexpr (INDEXED) winner = wins ? i : winner;
@@ -132,7 +137,7 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
             else
                 walk<false>(running, y, segment_heads, count(), visit);
             if constexpr (INDEXED)
-                return winner < 0 ? Suffix::identity() : Suffix::of(running.best, rank_of(position + winner));
+                return winner < 0 ? Suffix::identity() : Suffix::of(running.winner * sign, rank_of(position + winner));
             else
                 return {running.best};
         }
@@ -140,18 +145,18 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         template <typename X, typename Y, typename Store>
         __device__ void finish(const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store)
         {
-            Running running = {after.value, false};
+            Running running = {after.value * sign, fma(after.value, A(1), A(0)), false};
             if constexpr (INDEXED) {
                 running.none = after.rank() <= 0;
                 entering = position_of(after.rank());
                 records = 0;
             }
             A winners[N];
-            const auto visit = [&](int i, bool wins, A best) {
+            const auto visit = [&](int i, bool wins, A winner) {
                 if constexpr (INDEXED) {
                     if (wins) records |= 1u << i;
                 }
-                winners[i % N] = best * sign;
+                winners[i % N] = winner;
                 if (i % N == 0) store(i / N, winners);
             };
             if (is_simple())

@@ -33,35 +33,61 @@ __device__ inline float exp_below(float x, float base)
 }
 __device__ inline double exp_below(double x, double base) { return exp_of(x, base); }
 
-// log(sum of e^x) of a state.
-template <typename A>
-__device__ A log_sum_of(const LogcumsumexpPrefix<A>& sum)
+// log1p(t). ROUGH: with an absolute error of about 2^-22.
+template <bool ROUGH>
+__device__ inline float log_1p(float t)
 {
-    return sum.s == A(1) ? sum.m : add_log<false>(sum.m, sum.s);
+    return ROUGH ? add_log<true>(0.0f, t + 1.0f) : log1pf(t);
 }
+template <bool ROUGH>
+__device__ double log_1p(double t)
+{
+    return log1p(t);
+}
+
+// The sum of e^x is e^m (1 + t), where m is the largest x: small terms beside it are not rounded
+// away. If m is +inf, 1 + t is the count of such x; without elements it is 0.
+template <typename A>
+struct LogSum {
+    A m, t;
+
+    static __device__ LogSum identity() { return {-A(INFINITY), A(-1)}; }
+};
 
 // The sums of n elements of a thread, from the last one down, given the sum before them. Stores
 // their logarithms unless `to` is null, and returns the last sum.
 template <typename A, typename T>
-__device__ __noinline__ LogcumsumexpPrefix<A> log_sum_scan(
-    LogcumsumexpPrefix<A> all, const T* x, int stride, A* to, int n, unsigned segment_heads)
+__device__ __noinline__ LogSum<A> log_sum_scan(
+    LogSum<A> all, const T* elements, int stride, A* to, int n, unsigned segment_heads)
 {
 #pragma unroll 1
     for (int i = n - 1; i >= 0; --i) {
-        all = Logcumsumexp<A>::step(all, widen<A>(x[i * stride])).h;
-        if (to) to[i] = log_sum_of(all);
-        if (segment_heads >> i & 1) all = LogcumsumexpPrefix<A>::identity();
+        const A x = widen<A>(elements[i * stride]);
+        if (x != -A(INFINITY)) {
+            const bool rises = x > all.m;
+            const A f = Logcumsumexp<A>::ratio(rises ? all.m : x, rises ? x : all.m);
+            all.t = rises ? fma(all.t, f, f) : all.t + f;
+            if (rises) all.m = x;
+        }
+        if (to) to[i] = all.m + log_1p<false>(all.t);
+        if (segment_heads >> i & 1) all = LogSum<A>::identity();
     }
     return all;
 }
 
 template <typename A>
-struct ForwardLogcumsumexp : ForwardKind<A, LogcumsumexpPrefix<A>> {
+struct ForwardLogcumsumexp : ForwardKind<A, LogSum<A>> {
     static constexpr bool KEEPS_ELEMENTS = true, STRIPED_ROWS = false;
     using Tuning = ForwardLogcumsumexpTuning;
-    using Suffix = LogcumsumexpPrefix<A>;
+    using Suffix = LogSum<A>;
 
-    static __device__ Suffix combine(const Suffix& l, const Suffix& r) { return Logcumsumexp<A>::combine(r, l); }
+    static __device__ Suffix combine(const Suffix& l, const Suffix& r)
+    {
+        const bool right = r.m > l.m;
+        const Suffix high = right ? r : l, low = right ? l : r;
+        const A f = Logcumsumexp<A>::ratio(low.m, high.m);
+        return {high.m, high.t + fma(low.t, f, f)};
+    }
     template <typename T>
     static __device__ T pad_y(const ScanArgs&)
     {
@@ -80,47 +106,50 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogcumsumexpPrefix<A>> {
         __device__ Suffix suffix(const X&, const Y& y, unsigned segment_heads)
         {
             anchor = -A(INFINITY);
-#pragma unroll
-            for (int i = 0; i < I; ++i) anchor = largest(anchor, y(i));
-            const A base = anchor == -A(INFINITY) ? A(0) : anchor;
-            A s = A(0);
+            A m = -A(INFINITY);  // SEG: the largest x since the last segment head
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
-                d[i] = exp_below(y(i), base);
-                s += d[i];
-                if (SEG && segment_heads & 1u << i) s = A(0);
+                anchor = largest(anchor, y(i));
+                if (SEG) m = segment_heads & 1u << i ? -A(INFINITY) : fmax(m, y(i));
             }
-            if ((SEG && segment_heads & 1) || (anchor == -A(INFINITY) && s == A(0))) return Suffix::identity();
-            if (anchor < A(INFINITY) && (!SEG || segment_heads == 0 || s >= kLeast)) return {anchor, s};
+            if (!SEG) m = anchor;
+            if (anchor < A(INFINITY) && m == -A(INFINITY)) {
+                if (!SEG) clear();
+                return Suffix::identity();
+            }
+            A s = A(0), rest = A(0);  // SEG: how many elements equal m, and the sum of the others
+#pragma unroll
+            for (int i = I - 1; i >= 0; --i) {
+                d[i] = exp_below(y(i), m);
+                if (SEG && d[i] != A(1))
+                    rest += d[i];
+                else
+                    s += d[i];
+                if (SEG && segment_heads & 1u << i) s = rest = A(0);
+            }
+            if (anchor < A(INFINITY)) return {m, s - A(1) + rest};
             return y.with_local_copy([=](const auto* x, int stride) {
                 return log_sum_scan<A>(Suffix::identity(), x, stride, nullptr, I, SEG ? segment_heads : 0);
             });
         }
 
-        // Whether the first sum above 0 of a row that begins in the thread is accurate; a sum is 0 if
-        // and only if all x are -inf.
-        template <typename Y>
-        __device__ bool begins_accurate(A scale, const Y& y) const
+        // Of a thread whose x are all -inf.
+        __device__ void clear()
         {
-            A first = A(1);
 #pragma unroll
-            for (int i = 0; i < I; ++i)
-                if (y(i) > -A(INFINITY)) first = d[i] * scale;
-            return first >= kLeast;
+            for (int i = 0; i < I; ++i) d[i] = A(0);
         }
 
         template <typename X, typename Y, typename Store>
         __device__ void finish(
             const Suffix& after, const X&, const Y& y, unsigned segment_heads, const Store& store) const
         {
-            if constexpr (SEG) {
-                if (anchor < A(INFINITY) && after.m < A(INFINITY) && after.s == after.s)
-                    return scan_segments(after, y, segment_heads, store);
-            } else {
-                const A all = fmax(after.m, anchor), scale = Logcumsumexp<A>::ratio(anchor, all),
-                        s = after.s * Logcumsumexp<A>::ratio(after.m, all);
-                if (anchor < A(INFINITY) && all < A(INFINITY) &&
-                    (after.m == -A(INFINITY) ? begins_accurate(scale, y) : s >= kLeast)) {
+            const A all = fmax(after.m, anchor);
+            if (anchor < A(INFINITY) && all < A(INFINITY) && after.t == after.t) {
+                if (SEG || after.m == -A(INFINITY)) return scan_from_largest(after, y, segment_heads, store);
+                const A scale = Logcumsumexp<A>::ratio(anchor, all), f = Logcumsumexp<A>::ratio(after.m, all),
+                        s = fma(after.t, f, f);
+                if (s >= kLeast) {
                     // A rough logarithm suffices where it is not small, or small beside the anchor.
                     if (kIs16Bit<Y> || (sizeof(A) == 4 && (s >= A(2) || fabs(all) >= A(1))))
                         return add_logs<true>(all, s, scale, store);
@@ -156,23 +185,23 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogcumsumexpPrefix<A>> {
             }
         }
 
-        // The elements of a thread that has several rows: each sum is relative to the largest x so far
-        // of its row (online softmax), as rows may have very different ones.
+        // The elements of a thread in which rows begin: each sum is relative to the largest x so far of
+        // its row (online softmax), so that small sums are as accurate as large ones.
         template <typename Y, typename Store>
-        __device__ void scan_segments(
+        __device__ void scan_from_largest(
             const Suffix& after, const Y& y, unsigned segment_heads, const Store& store) const
         {
-            A m = after.m, s = after.s;
+            A m = after.m, t = after.t;
 #pragma unroll
             for (int c = I / N - 1; c >= 0; --c) {
                 A sums[N];
 #pragma unroll
                 for (int v = N - 1; v >= 0; --v) {
                     const A x = y(c * N + v), most = fmax(m, x), e = exp_below(fmin(m, x), most);
-                    if (x > -A(INFINITY)) s = x > m ? fma(s, e, A(1)) : s + e;
+                    if (x > -A(INFINITY)) t = x > m ? fma(t, e, e) : t + e;
                     m = most;
-                    sums[v] = add_log<kIs16Bit<Y>>(m, s);
-                    if (segment_heads & 1u << (c * N + v)) m = -A(INFINITY), s = A(0);
+                    sums[v] = m + log_1p<kIs16Bit<Y>>(t);
+                    if (SEG && segment_heads & 1u << (c * N + v)) m = -A(INFINITY), t = A(-1);
                 }
                 store(c, sums);
             }
