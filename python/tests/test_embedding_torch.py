@@ -54,6 +54,9 @@ def test_gradient_is_torchs(dtype: torch.dtype, index: torch.dtype, options: Any
         assert ours.dtype == dtype
         dy = torch.randn_like(ours)
         (got,) = torch.autograd.grad(ours, weight, dy)
+        if at.numel() == 0:  # on CUDA torch's own gradient fails there
+            assert not got.any()
+            continue
         wide = weight.detach().double().requires_grad_()
         (want,) = torch.autograd.grad(BY_TORCH(at, wide, **options), wide, dy.double())
         torch.testing.assert_close(got, want.to(dtype))
