@@ -13,7 +13,7 @@ from ..._cases.scan import GROWTH, KINDS
 from .case import OURS, TORCH, Contestant, Size, Step, StepCase, by_gradient, ways
 from .check import Checked, WrongResultError, deviation, require, roundings
 
-NAMED = {(case.family, case.name): case for case in CASES}
+NAMED = {(case.op, case.name): case for case in CASES}
 
 
 def values_of(y: Any) -> Any:
@@ -28,7 +28,7 @@ def scan(kind: str, dim: int, device: str, size: Size) -> Step:
     import sternway.torch
 
     name = f"{kind}, dim {dim if dim == 0 else -1}"
-    problem = Problem(NAMED["scan", name], TorchSource(device), size.shape, size.dtype)
+    problem = Problem(NAMED["scan_backward", name], TorchSource(device), size.shape, size.dtype)
     theirs, ours = getattr(torch, kind), getattr(sternway.torch, kind)
 
     def by_torch(x: Any) -> Any:
@@ -48,7 +48,7 @@ def lerp(device: str, size: Size) -> Step:
 
     import sternway.torch as st
 
-    problem = Problem(NAMED["lerp", "da, db"], TorchSource(device), size.shape, size.dtype)
+    problem = Problem(NAMED["lerp_backward", "da, db"], TorchSource(device), size.shape, size.dtype)
 
     def by_torch(a: Any, b: Any) -> Any:
         return torch.lerp(a, b, 0.3)

@@ -136,24 +136,20 @@ func (s *Program) Geometry() string {
 }
 
 // Symbols are the kernels of the kind, then its kernels with indices, its record passes, and the
-// kernel that clears workspace. Forward cumsum has the kernels of its gradient.
+// kernel that clears workspace.
 func (s *Program) Symbols() (list []launch.Symbol) {
-	family := s.family
-	if s.gpu.ByX.Kind == gpu.Cumsum {
-		family = Family
-	}
-	image := family.ImageOf(s.kind)
+	image := s.family.ImageOf(s.kind)
 	add := func(name string) { list = append(list, launch.Symbol{Image: image, Name: name}) }
 	for _, kernel := range s.gpu.ByX.Kind.Kernels() {
-		add(family.Symbol(s.kind, kernel, s.element))
+		add(s.family.Symbol(s.kind, kernel, s.element))
 	}
 	if kinds[s.kind].indices {
 		for _, kernel := range s.indexKind().Kernels() {
-			add(family.Name + "_indices_" + kernel + "_" + s.element.Suffix())
+			add(s.family.Name + "_indices_" + kernel + "_" + s.element.Suffix())
 		}
 		if !s.gpu.IsForward {
 			for _, kernel := range gpu.RecordKernels {
-				add(family.Symbol(s.kind, "records_"+kernel, s.element))
+				add(s.family.Symbol(s.kind, "records_"+kernel, s.element))
 			}
 		}
 	}
