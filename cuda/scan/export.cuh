@@ -12,9 +12,10 @@
 //     row/       packed_resident_tiled.cuh  kernels along rows
 //     column/    tiled.cuh                  kernels along columns
 //
-// This file: macros that export the kernels of a kind, whose symbols begin with `kind`. RESIDENT_CTAS and PACKED_CTAS are the least
-// number of CTAs per SM (__launch_bounds__) of row_resident and row_packed, RESIDENT_CTAS_16BIT and
-// PACKED_CTAS_16BIT are those for 16-bit types, and COLUMN_CTAS is that of column_tiled.
+// This file: macros that export the kernels of a kind, whose symbols begin with `kind`.
+// RESIDENT_CTAS and PACKED_CTAS are the least number of CTAs per SM (__launch_bounds__) of
+// row_resident and row_packed, RESIDENT_CTAS_16BIT and PACKED_CTAS_16BIT are those for 16-bit
+// types, and COLUMN_CTAS is that of column_tiled.
 #pragma once
 
 #include "common/export.cuh"

@@ -6,41 +6,41 @@
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/forward.cuh"
 
-// The winner of some elements. `value` is negated by cummin, so that the largest wins.
+// The extremum of some elements. `value` is negated by cummin, so that the largest wins.
 template <typename A>
-struct Winner {
+struct Extremum {
     A value;
 
-    static __device__ Winner identity() { return {-A(INFINITY)}; }
+    static __device__ Extremum identity() { return {-A(INFINITY)}; }
 };
 
-// The winner with its rank among equal elements: the one of the highest rank wins. The rank is at
+// The extremum with its rank among equal elements: the one of the highest rank wins. The rank is at
 // least 1, or less if there are no elements.
 template <typename A>
-struct RankedWinner {
+struct RankedExtremum {
     A value;
     unsigned low, high;  // halves of the rank: 12 bytes fit a tile-status word
 
-    static __device__ RankedWinner identity() { return {-A(INFINITY), 0, 0}; }
-    static __device__ RankedWinner of(A value, i64 rank)
+    static __device__ RankedExtremum identity() { return {-A(INFINITY), 0, 0}; }
+    static __device__ RankedExtremum of(A value, i64 rank)
     {
         return {value, static_cast<unsigned>(rank), static_cast<unsigned>(rank >> 32)};
     }
     __device__ i64 rank() const { return static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low); }
 };
 
-// INDEXED: stores indices as well. Without them a winner that is 0 or -0 is returned as either.
+// INDEXED: stores indices as well. Without them a record that is 0 or -0 is returned as either.
 template <typename A, bool INDEXED>
-struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWinner<A>, Winner<A>>> {
+struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExtremum<A>, Extremum<A>>> {
     static constexpr bool STORES_INDICES = INDEXED, STRIPED_ROWS = !INDEXED;
     using Tuning = std::conditional_t<INDEXED, ForwardIndicesTuning, ForwardCumextremumTuning>;
-    using Suffix = std::conditional_t<INDEXED, RankedWinner<A>, Winner<A>>;
+    using Suffix = std::conditional_t<INDEXED, RankedExtremum<A>, Extremum<A>>;
 
-    static __device__ Winner<A> combine(const Winner<A>& l, const Winner<A>& r)
+    static __device__ Extremum<A> combine(const Extremum<A>& l, const Extremum<A>& r)
     {
         return {largest(l.value, r.value)};
     }
-    static __device__ RankedWinner<A> combine(const RankedWinner<A>& l, const RankedWinner<A>& r)
+    static __device__ RankedExtremum<A> combine(const RankedExtremum<A>& l, const RankedExtremum<A>& r)
     {
         const bool left_is_nan = l.value != l.value, right_is_nan = r.value != r.value;
         if (left_is_nan != right_is_nan) return left_is_nan ? l : r;
@@ -59,8 +59,8 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         A sign;
         bool last_wins;     // of equal elements
         i64 position, end;  // INDEXED: of element 0; elements from position `end` on do not exist
-        unsigned records;   // INDEXED: bit i: element i wins over all before it
-        i64 entering;       // INDEXED: position of the winner before the thread
+        unsigned records;   // INDEXED: bit i: element i is a record
+        i64 carried_record;       // INDEXED: position of the record before the thread
 
         __device__ void begin(const ScanArgs& args)
         {
@@ -72,14 +72,15 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         __device__ i64 rank_of(i64 p) const { return last_wins ? end - p : p + 1; }
         __device__ i64 position_of(i64 rank) const { return last_wins ? end - rank : rank - 1; }
 
-        // The running winner within the thread.
+        // The running extremum within the thread.
         struct Running {
-            A winner;   // as it is stored
+            A value;    // of the last record, as it is stored
             A best;     // the same for comparisons: times the sign, and 0 for -0
             bool none;  // there is no element yet
 
-            // Takes an element, and returns whether it wins. SIMPLE: the last of equal elements wins, so
-            // that any element wins over those that do not exist, which are passed before it.
+            // Takes an element, and returns whether it is a record. SIMPLE: the last of equal
+            // elements wins, so that any element wins over those that do not exist, which are
+            // passed before it.
             template <bool SIMPLE>
             __device__ bool take(const ThreadScan& scan, A x, int i, int count)
             {
@@ -87,9 +88,9 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
                 bool wins = false;
                 if constexpr (!INDEXED) {
                     best = largest(best, one);
-                    winner = best * scan.sign;
+                    value = best * scan.sign;
                     return false;
-                } else if constexpr (SIMPLE && sizeof(A) == 4) {  // the NaN of `one` is that of `largest`
+                } else if constexpr (SIMPLE && sizeof(A) == 4) {  // `one` and `largest` have one NaN
                     best = largest(best, one);
                     wins = __float_as_int(best) == __float_as_int(one);
                 } else {
@@ -101,20 +102,21 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
                     none = none && !wins;
                     best = wins ? one : best;
                 }
-                winner = wins ? x : winner;
+                value = wins ? x : value;
                 return wins;
             }
             __device__ void reset() { best = -A(INFINITY), none = true; }
         };
 
-        // Calls visit(i, whether element i wins, the winner up to it) for all elements in scan order.
+        // Calls visit(i, whether element i is a record, the extremum up to it) in scan order.
         template <bool SIMPLE, typename Y, typename Visit>
-        __device__ void walk(Running& running, const Y& y, unsigned segment_heads, int count, const Visit& visit) const
+        __device__ void scan_elements(
+            Running& running, const Y& y, unsigned segment_heads, int count, const Visit& visit) const
         {
 #pragma unroll
             for (int i = I - 1; i >= 0; --i) {
                 const bool wins = running.template take<SIMPLE>(*this, y(i), i, count);
-                visit(i, wins, running.winner);
+                visit(i, wins, running.value);
                 if (SEG && segment_heads & 1u << i) running.reset();
             }
         }
@@ -127,17 +129,17 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
         __device__ Suffix suffix(const X&, const Y& y, unsigned segment_heads) const
         {
             Running running = {-A(INFINITY) * sign, -A(INFINITY), true};
-            int winner = -1;  // since the last segment head
+            int record = -1;  // since the last segment head
             const auto visit = [&](int i, bool wins, A) {
-                if constexpr (INDEXED) winner = wins ? i : winner;
-                if (INDEXED && SEG && segment_heads & 1u << i) winner = -1;
+                if constexpr (INDEXED) record = wins ? i : record;
+                if (INDEXED && SEG && segment_heads & 1u << i) record = -1;
             };
             if (is_simple())
-                walk<true>(running, y, segment_heads, I, visit);
+                scan_elements<true>(running, y, segment_heads, I, visit);
             else
-                walk<false>(running, y, segment_heads, count(), visit);
+                scan_elements<false>(running, y, segment_heads, count(), visit);
             if constexpr (INDEXED)
-                return winner < 0 ? Suffix::identity() : Suffix::of(running.winner * sign, rank_of(position + winner));
+                return record < 0 ? Suffix::identity() : Suffix::of(running.value * sign, rank_of(position + record));
             else
                 return {running.best};
         }
@@ -148,21 +150,21 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedWin
             Running running = {after.value * sign, fma(after.value, A(1), A(0)), false};
             if constexpr (INDEXED) {
                 running.none = after.rank() <= 0;
-                entering = position_of(after.rank());
+                carried_record = position_of(after.rank());
                 records = 0;
             }
-            A winners[N];
-            const auto visit = [&](int i, bool wins, A winner) {
+            A values[N];
+            const auto visit = [&](int i, bool wins, A value) {
                 if constexpr (INDEXED) {
                     if (wins) records |= 1u << i;
                 }
-                winners[i % N] = winner;
-                if (i % N == 0) store(i / N, winners);
+                values[i % N] = value;
+                if (i % N == 0) store(i / N, values);
             };
             if (is_simple())
-                walk<true>(running, y, segment_heads, I, visit);
+                scan_elements<true>(running, y, segment_heads, I, visit);
             else
-                walk<false>(running, y, segment_heads, count(), visit);
+                scan_elements<false>(running, y, segment_heads, count(), visit);
         }
     };
 };

@@ -7,8 +7,8 @@
 #include "scan/kinds/cumprod_fast.cuh"
 #include "scan/kinds/forward.cuh"
 
-// A product (m + rest) 2^e with 1 <= |m| < 2, where rest is the rounding error of m; or m itself if m
-// is 0, infinite or NaN. Exponents saturate at 2^30, which takes millions of factors at an end of
+// A product (m + rest) 2^e with 1 <= |m| < 2, where rest is the rounding error of m; or m itself if
+// m is 0, infinite or NaN. Exponents saturate at 2^30, which takes millions of factors at an end of
 // the range.
 template <typename A>
 struct WideProduct {
@@ -64,7 +64,8 @@ __device__ __noinline__ WideProduct<A> product_scan(
     return all;
 }
 
-// Whether the products of n elements of a thread stay within limits, or are 0 because an element is.
+// Whether the products of n elements of a thread stay within limits, or are 0 because an element
+// is.
 template <typename A, typename T>
 __device__ __noinline__ bool products_within(A least, A most, const T* x, int stride, int n, unsigned segment_heads)
 {
@@ -123,14 +124,14 @@ struct ForwardCumprod : ForwardKind<A, WideProduct<A>> {
                 if (SEG && segment_heads & 1u << i) p = A(1), error = A(0);
             }
             in_range = least >= kLeast && most <= kMost;
-            const unsigned heads = SEG ? segment_heads : 0;
+            const unsigned row_heads = SEG ? segment_heads : 0;
             if (least == A(0))
                 in_range = y.with_local_copy([=](const auto* x, int stride) {
-                    return products_within<A>(kLeast, kMost, x, stride, I, heads);
+                    return products_within<A>(kLeast, kMost, x, stride, I, row_heads);
                 });
             if (in_range) return Suffix::of(p, error);
             return y.with_local_copy([=](const auto* x, int stride) {
-                return product_scan<A>(Suffix::identity(), x, stride, nullptr, I, heads);
+                return product_scan<A>(Suffix::identity(), x, stride, nullptr, I, row_heads);
             });
         }
 

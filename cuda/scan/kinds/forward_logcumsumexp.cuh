@@ -7,8 +7,8 @@
 #include "scan/kinds/forward.cuh"
 #include "scan/kinds/logcumsumexp.cuh"
 
-// from + log s. ROUGH: the logarithm has a relative error of 2^-22, or an absolute one of 2^-22 for s
-// between 1/2 and 2; otherwise an ulp.
+// from + log s. ROUGH: the logarithm has a relative error of 2^-22, or an absolute one of 2^-22 for
+// s between 1/2 and 2; otherwise an ulp.
 template <bool ROUGH>
 __device__ inline float add_log(float from, float s)
 {
@@ -23,8 +23,8 @@ __device__ double add_log(double from, double s)
     return from + log(s);
 }
 
-// e^{x - base}, x <= base. In float32 its error is at most 2^-22 beside 1: sums of such numbers need
-// no more.
+// e^{x - base}, x <= base. In float32 its error is at most 2^-22 beside 1: sums of such numbers
+// need no more.
 __device__ inline float exp_below(float x, float base)
 {
     float e;
@@ -185,8 +185,8 @@ struct ForwardLogcumsumexp : ForwardKind<A, LogSum<A>> {
             }
         }
 
-        // The elements of a thread in which rows begin: each sum is relative to the largest x so far of
-        // its row (online softmax), so that small sums are as accurate as large ones.
+        // The elements of a thread in which rows begin: each sum is relative to the largest x so
+        // far of its row (online softmax), so that small sums are as accurate as large ones.
         template <typename Y, typename Store>
         __device__ void scan_from_largest(
             const Suffix& after, const Y& y, unsigned segment_heads, const Store& store) const

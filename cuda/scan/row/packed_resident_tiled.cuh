@@ -110,7 +110,8 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
     const SplitState<K> split_state(args, row_index, split, 1);
     const Offsets offsets = Offsets::of(args, 0, row_index);
     const int capacity = blockDim.x * I;
-    const bool aligned = Scan::READS_DY_ALONE && is_vectorized<K>(args);  // kinds that read numbers use row_pipelined instead
+    // Kinds that read numbers use row_pipelined instead.
+    const bool aligned = Scan::READS_DY_ALONE && is_vectorized<K>(args);
     int misalignment = aligned ? 0 : alignment_offset<T>(args, offsets.dx);
     if (args.n + misalignment > args.splits * count * capacity) misalignment = 0;
     RunningCarry<K> running;

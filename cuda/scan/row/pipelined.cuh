@@ -224,7 +224,7 @@ struct PipelinedRow : CooperativeRow<PipelinedRow<K, T>, K> {
     __device__ void store_indices(const ThreadScan& thread, int t) const
     {
         const int first = first_position(t) + warp * 32 * I;
-        for_each_winner<I>(thread, first, [&](int e, i64 position) {
+        for_each_record<I>(thread, first, [&](int e, i64 position) {
             if (first + e < 0 || first + e >= static_cast<int>(args.n)) return;
             indices[(first + e) * args.x.step] = index_of_position(args, position);
         });

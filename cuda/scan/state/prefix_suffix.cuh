@@ -52,8 +52,9 @@
 //                          ThreadScan::wins, beats, prefix_of; Prefix::best (records.cuh)
 //     STORES_INDICES       ThreadScan::position, end: the position of element 0, and the one from
 //                          which on there are no elements; set by the kernel after `begin`
-//                          ThreadScan::records, entering: which elements win, and the position of
-//                          the winner before the thread; set by `finish` (store_indices.cuh)
+//                          ThreadScan::records, carried_record: which elements are records, and
+//                          the position of the record before the thread; set by `finish`
+//                          (store_indices.cuh)
 //     Value is i64         index_of(args, position), and ThreadScan::records or
 //                          ThreadScan::find_records(...), which sets it from indices
 //                          (indices.cuh, ColumnTile)

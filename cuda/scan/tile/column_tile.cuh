@@ -193,7 +193,10 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         for (int v = 0; v < W; ++v) {
             thread[v].begin(args);
             if constexpr (INDEX) find_records(thread[v], v, tile, segment_heads);
-            if constexpr (K::STORES_INDICES) thread[v].position = (tile * threads_down() + y) * R, thread[v].end = args.n;
+            if constexpr (K::STORES_INDICES) {
+                thread[v].position = (tile * threads_down() + y) * R;
+                thread[v].end = args.n;
+            }
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
             if constexpr (K::PREFIX_FROM_SUFFIX)
                 suffix[v] = exclusive_suffix(thread[v].suffix(xv(v), yv(v), segment_heads), v);

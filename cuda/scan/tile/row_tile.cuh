@@ -357,7 +357,7 @@ struct RowTile {
         const WarpTransposeIO<i64, 1> to(args, args.x, span, offset);
         const bool contiguous = to.contiguous();
         const int n = SEG ? static_cast<int>(args.n) : 1;
-        for_each_winner<I>(thread, SEG ? -span.lo : span.first, [&](int e, i64 position) {
+        for_each_record<I>(thread, SEG ? -span.lo : span.first, [&](int e, i64 position) {
             if (e < span.lo || e >= span.hi) return;
             if (SEG) position -= rows_before(static_cast<int>(position), n) * n;
             *(contiguous ? to.p + e * args.x.step : to.element(e)) = index_of_position(args, position);

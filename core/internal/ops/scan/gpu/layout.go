@@ -191,8 +191,8 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 	return true
 }
 
-// inVectors reports whether an operand is there and kernels may access it in vectors. Indices that a
-// kernel stores are apart: their elements are stored one by one.
+// inVectors reports whether an operand is there and kernels may access it in vectors. Indices that
+// a kernel stores are apart: their elements are stored one by one.
 func (o *stridedOperands) inVectors(p *Problem, role int) bool {
 	return o.numbers[role] >= 0 && !(role == saved && p.Kind.storesIndices())
 }
