@@ -238,7 +238,7 @@ class _Scan(torch.autograd.Function):
 @torch.library.custom_op("sternway::scan", mutates_args=())
 def _exported(x: Tensor, kind: str, dim: int, reverse: bool) -> tuple[Tensor, Tensor]:
     """The forward as an operator that has its gradient, for torch.export. Operations without indices return empty ones."""
-    y = torch_forward(x, kind, dim, reverse)
+    y = _forward_of(kind, x.shape, x.dtype, dim, reverse, x.device, not _is_autocast_enabled())(x, dim)
     return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
 

@@ -13,6 +13,9 @@
 #include <immintrin.h>
 #endif
 
+/* Vectors are passed to inlined functions only, so that no ABI is at stake. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 typedef double four __attribute__((vector_size(32), may_alias));
 typedef double loose_four __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias));
