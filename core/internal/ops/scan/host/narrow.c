@@ -13,9 +13,6 @@
 #include <immintrin.h>
 #endif
 
-/* Vectors are passed to inlined functions only, so that no ABI is at stake. */
-#pragma GCC diagnostic ignored "-Wpsabi"
-
 typedef double four __attribute__((vector_size(32), may_alias));
 typedef double loose_four __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias));
@@ -49,19 +46,14 @@ INLINE long place_of(int c, const segment *s, long i) {
   return s->reverse ? s->count - c - i / c * c + i % c : i;
 }
 
-/* Four numbers in scan order. */
-INLINE four turned(int c, four v) {
-  if (c == 1) return SHUFFLE(v, v, 3, 2, 1, 0);
-  if (c == 2) return SHUFFLE(v, v, 2, 3, 0, 1);
-  return v;
-}
+/* Four numbers in scan order. A macro, as compilers refuse to pass vectors to a function that is
+   compiled for less than AVX. */
+#define TURNED(c, v) \
+  ((c) == 1 ? (four)SHUFFLE(v, v, 3, 2, 1, 0) : (c) == 2 ? (four)SHUFFLE(v, v, 2, 3, 0, 1) : (four)(v))
 
 /* The last number of each of c alternating rows, repeated. */
-INLINE four last_of(int c, four v) {
-  if (c == 1) return SHUFFLE(v, v, 3, 3, 3, 3);
-  if (c == 2) return SHUFFLE(v, v, 2, 3, 2, 3);
-  return v;
-}
+#define LAST_OF(c, v) \
+  ((c) == 1 ? (four)SHUFFLE(v, v, 3, 3, 3, 3) : (c) == 2 ? (four)SHUFFLE(v, v, 2, 3, 2, 3) : (four)(v))
 
 /* Repeats the states of c rows in a vector. */
 INLINE void repeat(int c, double *state) {

@@ -28,13 +28,13 @@ TARGET INLINE four AT(narrow_read)(int type, int c, const segment *s, long i) {
                                                                   _mm_loadl_epi64((const __m128i *)halves))));
   else v = (four)_mm256_cvtps_pd(_mm_loadu_ps((const float *)s->from + place));
 #endif
-  return s->reverse ? turned(c, v) : v;
+  return s->reverse ? TURNED(c, v) : v;
 }
 
 TARGET INLINE void AT(narrow_write)(int type, int c, const segment *s, long i, four v) {
   if (s->to == 0) return;
   long place = s->reverse ? s->count - 4 - i : i;
-  if (s->reverse) v = turned(c, v);
+  if (s->reverse) v = TURNED(c, v);
   if (type != NARROW_F32) STORE((double *)s->to + place, v);
 #if VECTOR == 64
   else *(loose_floats *)((float *)s->to + place) = __builtin_convertvector(v, loose_floats);
@@ -45,7 +45,7 @@ TARGET INLINE void AT(narrow_write)(int type, int c, const segment *s, long i, f
 
 TARGET INLINE void AT(narrow_write_index)(int c, const segment *s, long i, four v) {
   if (s->to == 0) return;
-  if (s->reverse) STORE(s->found + s->count - 4 - i, turned(c, v));
+  if (s->reverse) STORE(s->found + s->count - 4 - i, TURNED(c, v));
   else STORE(s->found + i, v);
 }
 
@@ -80,10 +80,10 @@ TARGET INLINE void AT(narrow_sum)(int c, int type, const segment *s, double *sum
       if (c == 2) v += SHUFFLE(v, ((four){0}), 4, 4, 0, 1);
       if (exact) {
         AT(narrow_write)(type, c, s, i + j, high + (low + (total + v)));
-        total += last_of(c, v);
+        total += LAST_OF(c, v);
       } else {
         AT(narrow_write)(type, c, s, i + j, high + v);
-        high += last_of(c, v);
+        high += LAST_OF(c, v);
       }
     }
     if (!exact) continue;
@@ -131,7 +131,7 @@ TARGET INLINE int AT(narrow_product_block)(int c, int type, const segment *s, lo
   _Pragma("GCC unroll 4") for (long j = 0; j < BLOCK / 4; j++) {
     four v = AT(narrow_products_of)(c, values[j]);
     AT(narrow_write)(type, c, s, i + 4 * j, p * v);
-    p *= last_of(c, v);
+    p *= LAST_OF(c, v);
   }
   *product = p;
   return 1;
@@ -155,7 +155,7 @@ TARGET INLINE void AT(narrow_product)(int c, int type, const segment *s, double 
       if (scale.is_finite && !ANY(~ALL(size <= most) | (ALL(size < least) & ALL(v != 0)))) {
         v = AT(narrow_products_of)(c, v);
         AT(narrow_write)(type, c, s, i, scale.is_scaled ? p * v * LOAD(scale.first) * LOAD(scale.second) : p * v);
-        p *= last_of(c, v), i += 4;
+        p *= LAST_OF(c, v), i += 4;
       } else {
         STORE(m, p);
         AT(narrow_product_steps)(c, type, s, i, i + 4, m, e);
@@ -215,9 +215,9 @@ TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index
       if (with_index) {
         four y_index = SELECT(wins, index, b_index);
         AT(narrow_write_index)(c, s, i + 4 * j, y_index);
-        b_index = last_of(c, y_index);
+        b_index = LAST_OF(c, y_index);
       }
-      b = last_of(c, y);
+      b = LAST_OF(c, y);
     }
   }
   STORE(best, b), STORE(best_index, b_index);
