@@ -60,7 +60,7 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExt
         bool last_wins;     // of equal elements
         i64 position, end;  // INDEXED: of element 0; elements from position `end` on do not exist
         unsigned records;   // INDEXED: bit i: element i is a record
-        i64 carried_record;       // INDEXED: position of the record before the thread
+        i64 carried_record;  // INDEXED: position of the record before the thread
 
         __device__ void begin(const ScanArgs& args)
         {
@@ -121,6 +121,7 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExt
             }
         }
 
+        // Whether `take` may be SIMPLE.
         __device__ bool is_simple() const { return !INDEXED || last_wins; }
         // How many elements of the thread exist.
         __device__ int count() const { return INDEXED ? static_cast<int>(min(end - position, i64(I))) : I; }

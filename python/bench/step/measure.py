@@ -22,7 +22,7 @@ SECONDS, LONGEST = 0.4, 3.0  # for the repetitions of all calls of a row: enough
 BATCH = 1e-3  # seconds that a sample lasts at least: it repeats a quick call, at most 20 times
 EVENTS = 5  # repetitions of the device's time
 PAUSE = 0.005  # seconds between contestants on the CPU, whose threads spin for a while
-SMALLEST = 1 << 20  # bytes of memory on the CPU that can be told from the pages that a process takes anyway
+SMALLEST = 1 << 20  # bytes of memory on the CPU; less is not distinguishable from the pages that a process takes anyway
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def rows(options: argparse.Namespace, device: str) -> Iterator[tuple[StepCase, S
 
 
 def measured(case: StepCase, size: Size, device: str) -> Row:
-    """A row. Whatever goes wrong is told in the row, so that the other rows are measured all the same."""
+    """A row. An error becomes the note of the row, so that the other rows are measured all the same."""
     if reason := case.missing():
         return Row.without_times(case.name, size, device, left_out=reason)
     step: Step | None = None
