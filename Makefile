@@ -35,7 +35,7 @@ help: ## list the commands
 demo: $(VENV)/.demo ## install into .venv and compare every operation with torch on real data
 	$(PY) -m sternway demo
 
-test: test-go lint check-generated notebooks test-python ## run every test that needs no GPU, on an installed wheel
+test: lint check-generated test-go notebooks test-python ## run every test that needs no GPU, on an installed wheel
 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import rope, scan
+from .. import scan
 from .._cases import CASES, FORMATS, Problem, TorchSource, error
 from .._cases.progress import Progress
 from .._cases.rope import frequencies
 from .._cases.table import Table, shape_text
+from ..rope import rope_backward
 from .kernels import kernels_of
 from .report import NewCsv
 
@@ -115,7 +116,7 @@ def far_positions(device: str) -> Iterator[Row]:
         for dtype in ("float32", "bfloat16"):
             dy = TorchSource().normal((1, 1, 256, dim)).to(device, getattr(torch, dtype))
             truth = turned(dy.double(), positions[:, None] * power)
-            backward = functools.partial(rope.rope_backward, dy, positions, pairing="half")
+            backward = functools.partial(rope_backward, dy, positions, pairing="half")
             kernel, *found = kernels_of(backward), backward(), turned(dy, positions[:, None].float() * single)
             numbers = (None, None, *(norm(x, truth) for x in found))
             yield "rope_backward", f"positions from {first:.0e}", shape_text(tuple(dy.shape)), dtype, kernel, numbers

@@ -103,7 +103,8 @@ def bench_sparse_steps(device: str, text: str, new_csv: NewCsv, quiet: bool) -> 
     import torch
 
     print(f"{machine(device)}\n")
-    torch.sparse.check_sparse_tensor_invariants.disable()  # said aloud, so that torch does not warn of it
+    # Said aloud, so that torch does not warn of it.
+    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     shape = SHAPES[device.partition(":")[0]]
     synchronize = (lambda: None) if device == "cpu" else torch.cuda.synchronize
     every = itertools.product(("bags", "embedding"), ("SGD", "SparseAdam", "Adagrad"), (uniform, zipf))

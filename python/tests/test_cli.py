@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import growth, report, sparse, sparse_steps
+from sternway.bench import exactness, growth, report, sparse, sparse_steps
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
 from support import FLOATS, name_of
@@ -92,6 +92,16 @@ def test_csv_of_bench(tmp_path: Path) -> None:
     rows = list(csv.DictReader(lines))
     plan = sternway.LerpBackwardPlan.select(sternway.LerpBackwardDescriptor((16, 32), "float32", weight=0.25))
     assert {row["kernel"] for row in rows} == {plan.sku.kernel}
+
+
+def test_rows_of_exactness_beside_the_cases() -> None:
+    """The inputs that are hard for a scan, and RoPE at large positions: our errors are those of the dtype, at most."""
+    rows = [*exactness.hard_cases("cpu"), *exactness.far_positions("cpu")]
+    assert {op for op, *_ in rows} == {
+        "scan_backward(cumsum)", "scan_backward(cumprod)", "scan_backward(logcumsumexp)", "rope_backward",
+    }  # fmt: skip
+    for op, name, _, dtype, _, (_, _, ours, _) in rows:
+        assert ours <= {"float32": 1e-6, "float16": 2**-11, "bfloat16": 2**-8}[dtype], (op, name, dtype, ours)
 
 
 def test_commit_of_the_source() -> None:
