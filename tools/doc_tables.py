@@ -216,6 +216,16 @@ def sparse(results: Results) -> str:
     return f"{file.heading()}\n\n{table(head, lines)}"
 
 
+def sparse_variants(results: Results) -> str:
+    """Steps of tables and their optimizers with each way to a sparse gradient."""
+    file, rows = results.file("h200_sparse_variants.csv"), dict[tuple[str, ...], dict[str, str]]()
+    for row in file.rows:
+        rows.setdefault((row["kind"], row["optimizer"], row["indices"]), {})[row["contestant"]] = row["ms"]
+    ways = ["torch", "late", "early", "flagged", "bounded", "gathered"]
+    lines = [[*name, *(duration(found[way]) if way in found else "" for way in ways)] for name, found in rows.items()]
+    return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(['tables', 'optimizer', 'indices', *ways], lines)}"
+
+
 def errors(results: Results) -> str:
     """Norm-wise errors of every operation on random numbers, in every dtype."""
     file = results.file("exactness.csv")

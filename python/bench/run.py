@@ -19,7 +19,6 @@ from .growth import bench_growth
 from .host import bench_host
 from .row import Row
 from .sparse import bench_sparse
-from .sparse_steps import bench_sparse_steps
 from .step import bench_step
 from .timing import Call
 
@@ -45,15 +44,13 @@ def bench(options: argparse.Namespace) -> int:
         return bench_growth(device, options.rows, new_csv, options.quiet)
     if options.family == "sparse":
         return bench_sparse(device, new_csv, options.quiet)
-    if options.family == "sparse-steps":
-        return bench_sparse_steps(device, options.rows, new_csv, options.quiet)
     if options.family == "step":
         return bench_step(options, device, new_csv)
     chosen = list(rows(options, device))
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
         print(
-            f"No such row. Families: {families}, host, exactness, growth, sparse, sparse-steps, step; see --rows.",
+            f"No such row. Families: {families}, host, exactness, growth, sparse, step; see --rows.",
             file=sys.stderr,
         )
         return 2

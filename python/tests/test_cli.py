@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from families import FAMILIES
 from interpreter import WHERE
-from sternway.bench import exactness, growth, report, sparse, sparse_steps
+from sternway.bench import exactness, growth, report, sparse
 from sternway.bench.kernels import kernels_of
 from sternway.bench.row import Row
 from support import FLOATS, name_of
@@ -75,7 +75,7 @@ def test_bench_of_given_shapes() -> None:
     chosen = ("--rows", "cummin, dim 0", "--shapes", "33x65,64x129x3")
     text = sternway_command("bench", "scan", "--device", "cpu", "--quiet", *chosen, errors="")
     rows = [line for line in text.splitlines() if line.startswith("scan")]
-    assert len(rows) == 2 * len(FLOATS), text
+    assert len(rows) == 2 * 2 * len(FLOATS), text  # the operation and its gradient, of two shapes
     assert all("33x65" in row or "64x129x3" in row for row in rows), text
 
 
@@ -127,9 +127,7 @@ def test_kernels_of_a_call() -> None:
     assert kernels_of(lambda: None) == ""
 
 
-@pytest.mark.parametrize(
-    "columns", [growth.COLUMNS, sparse.COLUMNS, sparse_steps.COLUMNS, [field.name for field in dataclasses.fields(Row)]]
-)
+@pytest.mark.parametrize("columns", [growth.COLUMNS, sparse.COLUMNS, [field.name for field in dataclasses.fields(Row)]])
 def test_every_csv_has_kernels(columns: Sequence[str]) -> None:
     assert "kernel" in columns
 

@@ -1,4 +1,4 @@
-"""Sparse gradients: each way to their number of rows, steps of optimizers, CUDA graphs."""
+"""Sparse gradients: their rows, steps of optimizers, the mark that they are coalesced, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import torch
 from support import F64
 
 import sternway.torch as st
-from sternway.torch import sparse_rows
 
-VARIANTS = ("late", "early", "flagged", "bounded", "gathered")
 OPTIMIZERS = ("SGD", "SparseAdam", "Adagrad")
 MODULES: dict[str, Any] = {
     "bags": lambda home, padding, device: home.EmbeddingBag(
@@ -29,12 +27,6 @@ PADDINGS = pytest.mark.parametrize("padding", [None, 4, -1])
 pytestmark = pytest.mark.filterwarnings("ignore:.*sparse invariant")
 
 
-@pytest.fixture(params=VARIANTS)
-def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sparse_rows, "VARIANT", request.param)
-    return request.param
-
-
 def step(module: torch.nn.Module, indices: torch.Tensor) -> torch.Tensor:
     """The gradient of the table, accumulated."""
     module(indices).square().sum().backward()
@@ -48,7 +40,7 @@ def counted(indices: torch.Tensor, padding: int | None) -> list[int]:
 @EACH
 @PADDINGS
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_optimizers(optimizer: str, padding: int | None, kind: str, variant: str, device: str) -> None:
+def test_optimizers(optimizer: str, padding: int | None, kind: str, device: str) -> None:
     """Three steps are torch's; rows that no index names stay as they are."""
     lists = [torch.randint(0, n, (7, 9), device=device) for n in (40, 5, 30)]
     results = []
@@ -66,8 +58,8 @@ def test_optimizers(optimizer: str, padding: int | None, kind: str, variant: str
 
 @EACH
 @PADDINGS
-def test_rows(padding: int | None, kind: str, variant: str, device: str) -> None:
-    """Coalesced, the gradient has the rows that occur and no other; what says that it is coalesced is sorted and unique."""
+def test_rows(padding: int | None, kind: str, device: str) -> None:
+    """The gradient has the rows that occur and no other, in order, and says that it is coalesced, in ``.grad`` too."""
     module = MODULES[kind](st, padding, device)
     for indices in (torch.randint(0, 40, (7, 9), device=device), torch.randint(2, 6, (3, 50), device=device)):
         module.zero_grad()
@@ -76,16 +68,13 @@ def test_rows(padding: int | None, kind: str, variant: str, device: str) -> None
         assert grad.coalesce().indices()[0].tolist() == want
         (alone,) = torch.autograd.grad(module(indices).square().sum(), module.weight)
         torch.testing.assert_close(alone.to_dense(), grad.to_dense())
-        uncounted = variant == "bounded" or (variant == "gathered" and kind == "embedding" and padding is None)
-        assert alone.is_coalesced() == (not uncounted)
-        assert grad.is_coalesced() == (variant == "flagged")
         for d in (alone, grad):
-            if d.is_coalesced():
-                assert d._indices()[0].tolist() == want
+            assert d.is_coalesced()
+            assert d._indices()[0].tolist() == want
 
 
 @EACH
-def test_nothing_counts(kind: str, variant: str, device: str) -> None:
+def test_nothing_counts(kind: str, device: str) -> None:
     """No index, and padding alone: no step of an optimizer moves any row."""
     for indices in (torch.zeros(3, 0, dtype=torch.int64, device=device), torch.full((3, 4), 4, device=device)):
         for optimizer in OPTIMIZERS:
@@ -100,9 +89,8 @@ def test_nothing_counts(kind: str, variant: str, device: str) -> None:
 
 
 @EACH
-def test_flag_is_of_the_whole_gradient(kind: str, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_flag_is_of_the_whole_gradient(kind: str, device: str) -> None:
     """A sum of gradients is not marked unless torch marks it, nor is a gradient that a hook put in its place."""
-    monkeypatch.setattr(sparse_rows, "VARIANT", "flagged")
     indices = torch.randint(0, 40, (7, 9), device=device)
     module = MODULES[kind](st, None, device)
     once = step(module, indices).to_dense()
@@ -122,7 +110,7 @@ def test_flag_is_of_the_whole_gradient(kind: str, monkeypatch: pytest.MonkeyPatc
 
 
 @EACH
-def test_the_table_is_not_kept(kind: str, variant: str, device: str) -> None:
+def test_the_table_is_not_kept(kind: str, device: str) -> None:
     module = MODULES[kind](st, None, device)
     reference = weakref.ref(module.weight)
     y = module(torch.tensor([[1, 2]], device=device))
@@ -133,8 +121,8 @@ def test_the_table_is_not_kept(kind: str, variant: str, device: str) -> None:
 
 
 @EACH
-def test_gradients_of_one_forward_twice(kind: str, variant: str, device: str) -> None:
-    """With retain_graph, the rows that the forward found serve again."""
+def test_gradients_of_one_forward_twice(kind: str, device: str) -> None:
+    """With retain_graph, the second gradient has the bits of the first."""
     module = MODULES[kind](st, 3, device)
     y = module(torch.randint(0, 40, (7, 9), device=device)).square().sum()
     a, b = (torch.autograd.grad(y, module.weight, retain_graph=True)[0] for _ in range(2))
@@ -169,25 +157,3 @@ def test_a_step_in_a_cuda_graph(padding: int | None, kind: str) -> None:
         graph.replay()
         sgd(eager)
         torch.testing.assert_close(ours.weight, eager.weight)
-
-
-@pytest.mark.gpu
-@EACH
-def test_the_backward_does_not_wait_for_the_forward(kind: str) -> None:
-    """The host issues forward and backward while the device still sleeps behind the lookup of the rows."""
-    module = MODULES[kind](st, None, "cuda")
-    indices = torch.randint(0, 40, (7, 9), device="cuda")
-    step(module, indices)  # loads the kernels
-    module.zero_grad()
-    torch.cuda.synchronize()
-    y = module(indices)
-    torch.cuda._sleep(2_000_000_000)  # about a second
-    asleep = torch.cuda.Event()
-    asleep.record()
-    y.square().sum().backward()
-    assert not asleep.query()
-    torch.cuda.synchronize()
-    dy = 2 * y.detach()
-    each = dy.view(-1, 5) if kind == "embedding" else dy.repeat_interleave(9, 0)
-    want = torch.zeros(40, 5, dtype=F64, device="cuda").index_add(0, indices.flatten(), each)
-    torch.testing.assert_close(module.weight.grad.to_dense(), want)

@@ -14,7 +14,7 @@ from ._calls import materialized
 from ._dispatch import reach_plans
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
 from ._tangents import Inputs
-from .sparse_rows import FoundRows, early_rows, sparse_gradient, sparse_operator
+from .sparse_rows import Leaf, leaf_of, sparse_gradient, sparse_operator
 
 MODES = ("sum", "mean", "max")
 NAME = "sternway.torch.embedding_bag"
@@ -155,9 +155,7 @@ def _save(
     ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options, winners: Tensor
 ) -> None:
     ctx.set_materialize_grads(False)
-    ctx.options, ctx.rows, ctx.found = o, weight.shape[0], None
-    if o.sparse and ctx.needs_input_grad[0]:
-        ctx.found = early_rows(indices, weight, o.padding)
+    ctx.options, ctx.rows, ctx.leaf = o, weight.shape[0], leaf_of(weight) if o.sparse else None
     table = weight if weights is not None and ctx.needs_input_grad[1] else None
     ctx.save_for_backward(table, weights, indices, offsets, winners if o.mode == "max" else None)
 
@@ -172,7 +170,7 @@ def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
     dy = materialized(dy)
     dweight = dweights = None
     if ctx.needs_input_grad[0] and o.sparse:
-        dweight = _sparse(dy, indices, offsets, weights, ctx.rows, ctx.found, o)
+        dweight = _sparse(dy, indices, offsets, weights, ctx.rows, ctx.leaf, o)
     elif ctx.needs_input_grad[0]:
         gradient = way(dy, _WEIGHT_GRADIENT) or _weight_gradient
         dweight = gradient(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
@@ -189,7 +187,7 @@ def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int
 
 
 def _sparse(
-    dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, found: FoundRows | None, o: Options
+    dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, leaf: Leaf | None, o: Options
 ) -> Tensor:
     """The gradient of the table as a sparse tensor."""
     if torch.compiler.is_compiling() or intercepted(dy):
@@ -197,7 +195,7 @@ def _sparse(
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
         raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
-    return sparse_gradient(dy, indices, offsets, weights, rows, *o[:4], found)
+    return sparse_gradient(dy, indices, offsets, weights, rows, *o[:4], leaf)
 
 
 @torch.library.custom_op("sternway::embedding_bag", mutates_args=())

@@ -14,7 +14,7 @@ from ._calls import materialized
 from ._dispatch import reach_plans
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
 from ._tangents import Inputs
-from .sparse_rows import FoundRows, early_rows, sparse_embedding_gradient, sparse_embedding_operator
+from .sparse_rows import Leaf, leaf_of, sparse_embedding_gradient, sparse_embedding_operator
 
 NAME = "sternway.torch.embedding"
 
@@ -105,9 +105,7 @@ class _EagerEmbedding(torch.autograd.Function):
 
 
 def _save(ctx: Any, weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> None:
-    ctx.options, ctx.plan, ctx.rows, ctx.found = o, plan, weight.shape[0], None
-    if o.sparse and ctx.needs_input_grad[0]:
-        ctx.found = early_rows(indices, weight, o.padding)
+    ctx.options, ctx.plan, ctx.rows, ctx.leaf = o, plan, weight.shape[0], leaf_of(weight) if o.sparse else None
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(indices)
 
@@ -118,7 +116,7 @@ def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
     (indices,), o, rows = ctx.saved_tensors, ctx.options, ctx.rows
     dy = materialized(dy)
     if o.sparse:
-        dweight = _sparse(dy, indices, rows, ctx.found, o)
+        dweight = _sparse(dy, indices, rows, ctx.leaf, o)
     elif call := way(dy, _WEIGHT_GRADIENT):
         dweight = call(dy, indices, rows, o.padding, o.by_frequency)
     elif ctx.plan is not None and not _expanded(dy, indices):
@@ -130,14 +128,14 @@ def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
     return dweight, None, None, None
 
 
-def _sparse(dy: Tensor, indices: Tensor, rows: int, found: FoundRows | None, o: Options) -> Tensor:
+def _sparse(dy: Tensor, indices: Tensor, rows: int, leaf: Leaf | None, o: Options) -> Tensor:
     """The gradient of the table as a sparse tensor."""
     if torch.compiler.is_compiling() or intercepted(dy):
         return sparse_embedding_operator(dy, indices, rows, *o[:2])  # type: ignore[no-any-return]
     if torch.is_grad_enabled():
         got, hint = "create_graph=True", "with sparse=False it can be"
         raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
-    return sparse_embedding_gradient(dy, indices, rows, *o[:2], found)
+    return sparse_embedding_gradient(dy, indices, rows, *o[:2], leaf)
 
 
 @torch.library.custom_op("sternway::embedding", mutates_args=())
