@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
 from ..errors import make
+from ._bag_problem import MODES, NAME, Options, check_offsets
 from ._calls import materialized
-from ._dispatch import reach_plans
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
 from ._tangents import Inputs
 from .sparse_rows import Leaf, leaf_of, sparse_gradient, sparse_operator
-
-MODES = ("sum", "mean", "max")
-NAME = "sternway.torch.embedding_bag"
-
-
-class Options(NamedTuple):
-    """The reduction of the bags, and the form of their gradient."""
-
-    mode: str
-    padding: int | None  # not negative
-    last: bool
-    by_frequency: bool
-    sparse: bool
 
 
 def _weight_gradient(
@@ -110,48 +96,40 @@ _WEIGHT_GRADIENT = differentiable(_weight_operator, _weight_backward)
 _SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
 
 
+def reduced(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+    """The bags, and in mode "max" the row of weight that each element is of."""
+    mode = MODES.index(o.mode)
+    y, _, _, winners = torch.embedding_bag(
+        weight, indices, offsets, o.by_frequency, mode, o.sparse, weights, o.last, o.padding
+    )  # fmt: skip
+    return y, winners
+
+
 class _EmbeddingBag(torch.autograd.Function):
-    """The autograd function. Indices have rank 1, and offsets are as the forward on this device takes them."""
+    """The autograd function of all calls but ordinary eager ones.
+
+    Indices have rank 1, and offsets are as the forward on this device takes them.
+    """
 
     @staticmethod
     def forward(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
-        y, _, _, winners = torch.embedding_bag(
-            weight, indices, offsets, o.by_frequency, MODES.index(o.mode), o.sparse, weights, o.last,
-            o.padding,
-        )  # fmt: skip
+        y, winners = reduced(weight, weights, indices, offsets, o)
         return y, winners if o.mode == "max" else indices.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         weight, weights, indices, offsets, o = inputs
         ctx.mark_non_differentiable(output[1])
-        _save(ctx, weight, weights, indices, offsets, o, output[1])
+        save(ctx, weight, weights, indices, offsets, o, output[1])
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
-        return _gradients(ctx, dy)
+        return gradients(ctx, dy)
 
     vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
 
 
-class _EagerBag(torch.autograd.Function):
-    """The same where nothing but autograd sees the call. torch binds the signature of a forward without ctx in Python."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> Tensor:
-        y, _, _, winners = torch.embedding_bag(
-            weight, indices, offsets, o.by_frequency, MODES.index(o.mode), o.sparse, weights, o.last,
-            o.padding,
-        )  # fmt: skip
-        _save(ctx, weight, weights, indices, offsets, o, winners)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> Any:
-        return _gradients(ctx, dy)
-
-
-def _save(
+def save(
     ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options, winners: Tensor
 ) -> None:
     ctx.set_materialize_grads(False)
@@ -160,7 +138,7 @@ def _save(
     ctx.save_for_backward(table, weights, indices, offsets, winners if o.mode == "max" else None)
 
 
-def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
+def gradients(ctx: Any, dy: Tensor | None) -> Gradients:
     if dy is None:
         return (None,) * 5
     weight, weights, indices, offsets, winners = ctx.saved_tensors
@@ -226,36 +204,6 @@ _operator.register_autograd(
 )
 
 
-def unreadable(offsets: Tensor) -> bool:
-    """Whether the values of offsets cannot be read during a call, as when it is traced or batched."""
-    return torch.compiler.is_compiling() or intercepted(offsets) or torch._C._functorch.is_batchedtensor(offsets)
-
-
-def check_offsets(indices: Tensor, offsets: Tensor, o: Options) -> None:
-    """Refuse, on the CPU, offsets that torch's forward accepts and the backward refuses.
-
-    Raises:
-        InvalidProblemError: indices behind the last offset, about which the modes of torch's forward disagree; offsets that
-            decrease, of which torch takes some in mode "max" and with a padding_idx.
-    """
-    if offsets.is_cuda or unreadable(offsets) or not len(offsets):
-        return
-    if o.last and (end := int(offsets[-1])) != len(indices):
-        wanted, got = f"up to the end of input, {len(indices)}", f"{end} as the last one"
-        raise make("invalid_problem", NAME, "offsets", wanted, got, "shorten input")
-    if _decrease(offsets):
-        first = int((offsets[1:] < offsets[:-1]).nonzero()[0]) + 1
-        got = f"{int(offsets[first])} after {int(offsets[first - 1])} at position {first}"
-        raise make("invalid_problem", NAME, "offsets", "in rising order", got)
-
-
-def _decrease(offsets: Tensor) -> bool:
-    if len(offsets) <= 64:  # quicker than a call of torch
-        values = offsets.tolist()
-        return bool(values != sorted(values))
-    return bool((offsets[1:] < offsets[:-1]).any())
-
-
 def bags(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
     """Bags of rows of weight, with the gradients of this file."""
     if exporting() or (o.sparse and torch.compiler.is_compiling()):  # a trace of the function would hold sparse tensors
@@ -264,7 +212,5 @@ def bags(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | Non
 
 
 def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
-    if forward_ad._current_level < 0 and reach_plans(weight, indices, offsets, weights):
-        return _EagerBag.apply(weight, weights, indices, offsets, o)  # type: ignore[no-any-return]
     y: Tensor = apply(_EmbeddingBag, weight, weights, indices, offsets, o)[0]
     return y

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from ..embedding import EmbeddingBackwardPlan, _expanded, _rows, embedding_backward
+from .._arrays import device_name
+from .._unique_rows import _unique_rows_plan
+from ..embedding import EmbeddingBackwardPlan, _embedding_plan, _expanded, _rows, embedding_backward
 from ..errors import make
-from ._calls import materialized
-from ._dispatch import reach_plans
+from ._calls import flag, integer, materialized
+from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
 from ._tangents import Inputs
-from .sparse_rows import Leaf, leaf_of, sparse_embedding_gradient, sparse_embedding_operator
+from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
 
 NAME = "sternway.torch.embedding"
 
@@ -25,6 +27,41 @@ class Options(NamedTuple):
     padding: int | None  # not negative
     by_frequency: bool
     sparse: bool
+
+
+def options(padding: Any, by_frequency: Any, sparse: Any, rows: int) -> Options:
+    """The options of a call, with padding_idx counted from the start.
+
+    Raises:
+        InvalidProblemError: an option of a wrong type.
+        RuntimeError: padding_idx is outside the table.
+    """
+    by_frequency = flag("embedding", "scale_grad_by_freq", by_frequency)
+    sparse = flag("embedding", "sparse", sparse)
+    if padding is not None:
+        padding = integer("embedding", "padding_idx", padding)
+        if not -rows <= padding < rows:
+            raise RuntimeError(f"embedding: padding_idx must be in [{-rows}, {rows}), got {padding}")
+        padding %= rows
+    return Options(padding, by_frequency, sparse)
+
+
+def select(
+    table: torch.Size, total: int, dtype: torch.dtype, index: torch.dtype, o: Options, device: str
+) -> EmbeddingBackwardPlan | None:
+    """Select the plans of the backward of a lookup of so many indices. Returns that of a dense gradient.
+
+    Raises:
+        Error: there is no plan.
+    """
+    rows, dim = table
+    if not o.sparse:
+        return _embedding_plan(rows, dim, total, dtype, index, o.padding, o.by_frequency, device)
+    # How many rows the gradient has is known in the backward; here, the most.
+    _unique_rows_plan(rows, total, index, o.padding, device)
+    most, padding = most_rows(rows, total, o.padding), None if o.padding is None else 0
+    _embedding_plan(most, dim, total, dtype, torch.int32, padding, o.by_frequency, device)
+    return None
 
 
 def _weight_gradient(
@@ -74,7 +111,7 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
 
 
 class _Embedding(torch.autograd.Function):
-    """The autograd function. The plan is that of the backward; None: the backward looks it up."""
+    """The autograd function of all other calls. The plan is that of the backward; None: the backward looks it up."""
 
     @staticmethod
     def forward(weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> Tensor:
@@ -82,50 +119,102 @@ class _Embedding(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _save(ctx, *inputs)
+        weight, indices, ctx.options, ctx.plan = inputs
+        ctx.rows, ctx.leaf = weight.shape[0], leaf_of(weight) if ctx.options.sparse else None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(indices)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> Any:
-        return _gradients(ctx, dy)
+        if dy is None or not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        (indices,) = ctx.saved_tensors
+        return _gradient(dy, indices, ctx.rows, ctx.options, ctx.plan, ctx.leaf), None, None, None
 
     vmap = staticmethod(_vmap)
 
 
+class Steps(NamedTuple):
+    """The backward of a lookup in a table of this shape."""
+
+    options: Options
+    table: torch.Size
+    plan: EmbeddingBackwardPlan | None  # None: the gradient is sparse
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(
+    indices: torch.Size, table: torch.Size, dtype: torch.dtype, index: torch.dtype, padding: int | None, by_frequency: bool,
+    sparse: bool, device: torch.device,
+) -> Steps:  # fmt: skip
+    """The steps of a lookup, from a cache.
+
+    Raises:
+        Error, RuntimeError, ValueError: there is no plan, or torch refuses the arguments.
+    """
+    o = options(padding, by_frequency, sparse, table[0])
+    return Steps(o, table, select(table, indices.numel(), dtype, index, o, device_name(device)))
+
+
+def eager(
+    input: Any, weight: Any, padding: Any, max_norm: Any, norm_type: Any, by_frequency: Any, sparse: Any
+) -> Tensor | None:
+    """Look rows up as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+    if not (max_norm is None and is_eager(weight) and is_plain(input) and input.device == weight.device):
+        return None
+    if not (type(by_frequency) is type(sparse) is bool and (padding is None or type(padding) is int)):
+        return None
+    try:
+        steps = _steps(input.shape, weight.shape, weight.dtype, input.dtype, padding, by_frequency, sparse, weight.device)
+    except (RuntimeError, ValueError, IndexError):  # errors of plans; a nested tensor, which has no shape; a rank but 2
+        return None
+    if weight.requires_grad and torch.is_grad_enabled():
+        return _apply(weight, input, steps)  # type: ignore[no-any-return]
+    return torch.embedding(weight, input)
+
+
 class _EagerEmbedding(torch.autograd.Function):
-    """The same where nothing but autograd sees the call. torch binds the signature of a forward without ctx in Python."""
+    """The autograd function of ordinary eager calls."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> Tensor:
-        _save(ctx, weight, indices, o, plan)
+    def forward(ctx: Any, weight: Tensor, indices: Tensor, steps: Steps) -> Tensor:
+        ctx.steps, ctx.leaf = steps, leaf_of(weight) if steps.plan is None else None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(indices)
         return torch.embedding(weight, indices)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> Any:
-        return _gradients(ctx, dy)
+    def backward(ctx: Any, dy: Tensor | None) -> Gradients:
+        if dy is None:
+            return None, None, None
+        o, table, plan = ctx.steps
+        (indices,) = ctx.saved_tensors
+        if plan is not None and is_final(dy) and dy.is_contiguous():
+            dweight = dy.new_empty(table)
+            rows = dy if dy.dim() == 2 else dy.reshape(indices.numel(), table[1])
+            if plan._run_plain({"dy": rows, "indices": indices.reshape(-1), "dweight": dweight}):
+                return dweight, None, None
+        return _gradient(dy, indices, table[0], o, plan, ctx.leaf), None, None
 
 
-def _save(ctx: Any, weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> None:
-    ctx.options, ctx.plan, ctx.rows, ctx.leaf = o, plan, weight.shape[0], leaf_of(weight) if o.sparse else None
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(indices)
+_apply = bare_apply(_EagerEmbedding)
 
 
-def _gradients(ctx: Any, dy: Tensor | None) -> Gradients:
-    if dy is None or not ctx.needs_input_grad[0]:
-        return None, None, None, None
-    (indices,), o, rows = ctx.saved_tensors, ctx.options, ctx.rows
+def _gradient(
+    dy: Tensor, indices: Tensor, rows: int, o: Options, plan: EmbeddingBackwardPlan | None, leaf: Leaf | None
+) -> Tensor:
+    """The gradient of a table. leaf: the table itself, for the ``.grad`` of a sparse gradient."""
     dy = materialized(dy)
     if o.sparse:
-        dweight = _sparse(dy, indices, rows, ctx.leaf, o)
-    elif call := way(dy, _WEIGHT_GRADIENT):
-        dweight = call(dy, indices, rows, o.padding, o.by_frequency)
-    elif ctx.plan is not None and not _expanded(dy, indices):
-        dweight = dy.new_empty((rows, dy.shape[-1]))
-        dy, indices = _rows(dy, indices)
-        ctx.plan.run(dy=dy, indices=indices, dweight=dweight)
-    else:
-        dweight = _weight_gradient(dy, indices, rows, o.padding, o.by_frequency)
-    return dweight, None, None, None
+        return _sparse(dy, indices, rows, leaf, o)
+    if call := way(dy, _WEIGHT_GRADIENT):
+        return call(dy, indices, rows, o.padding, o.by_frequency)  # type: ignore[no-any-return]
+    if plan is None or _expanded(dy, indices):
+        return _weight_gradient(dy, indices, rows, o.padding, o.by_frequency)
+    dweight = dy.new_empty((rows, dy.shape[-1]))
+    dy, indices = _rows(dy, indices)
+    plan.run(dy=dy, indices=indices, dweight=dweight)
+    return dweight
 
 
 def _sparse(dy: Tensor, indices: Tensor, rows: int, leaf: Leaf | None, o: Options) -> Tensor:
@@ -163,6 +252,4 @@ def look_up(weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackward
     """Rows of weight, with the gradient of this file."""
     if exporting() or (o.sparse and torch.compiler.is_compiling()):  # a trace of the function would hold sparse tensors
         return _operator(weight, indices, *o)  # type: ignore[no-any-return]
-    if forward_ad._current_level < 0 and reach_plans(weight, indices):
-        return _EagerEmbedding.apply(weight, indices, o, plan)  # type: ignore[no-any-return]
     return apply(_Embedding, weight, indices, o, plan)  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..errors import Error
-from . import _lerp, _scan
+from . import _bag_eager, _embedding, _lerp, _scan
 from ._calls import FLOATS
 from ._dispatch import all_plain
 from ._scan_gradient import FORWARDS
@@ -37,12 +37,12 @@ class Served(NamedTuple):
     name: str
     homes: tuple[Any, ...]  # the modules and classes whose attribute it is
     names: tuple[str, ...]  # of its arguments
-    required: int  # how many arguments have no default: the first ones
+    defaults: tuple[Any, ...]  # of the last arguments; the others are required
     prepare: Callable[[Arguments, bool], Prepared | None]
     """Prepares our call of arguments by name, with our own forward if the flag says so; None or an error of a plan, or of torch
     for wrong arguments: torch does it."""
-    eager: Callable[..., Any] | None = None
-    """Does an ordinary eager call of the required arguments and the flag; None: prepare is asked."""
+    eager: Callable[..., Any]
+    """Does an ordinary eager call of all arguments in order, and the flag. Returns None if prepare has to be asked."""
     has_forward: bool = False
     """Whether we have a forward, too: calls that record no gradient are then ours as well, unless the flag is off."""
 
@@ -58,7 +58,7 @@ def _scan_of(kind: str) -> Served:
     def eager(x: Any, dim: Any, own: bool) -> Any:
         return _scan.eager(x, kind, dim, False, own)
 
-    return Served(kind, (torch, torch.Tensor), ("input", "dim"), 2, prepare, eager, True)
+    return Served(kind, (torch, torch.Tensor), ("input", "dim"), (), prepare, eager, True)
 
 
 def _prepare_lerp(given: Arguments, own: bool) -> Prepared | None:
@@ -68,35 +68,39 @@ def _prepare_lerp(given: Arguments, own: bool) -> Prepared | None:
     return _lerp.call, (input, end, weight, _lerp.ask(input, end, weight))
 
 
-def _eager_lerp(input: Any, end: Any, weight: Any, own: bool) -> Any:
-    return _lerp.eager(input, end, weight)
-
-
 def _prepare_embedding_bag(given: Arguments, own: bool) -> Prepared | None:
-    given = {**_DEFAULTS, **given}
     max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
     return call_embedding_bag, (prepare_embedding_bag(**given), max_norm, norm_type)
 
 
 def _prepare_embedding(given: Arguments, own: bool) -> Prepared | None:
-    given = {"max_norm": None, "norm_type": 2.0, **given}
     max_norm, norm_type = given.pop("max_norm"), given.pop("norm_type")
     return call_embedding, (prepare_embedding(**given), max_norm, norm_type)
 
 
-_BAG = inspect.signature(embedding_bag).parameters
-_DEFAULTS = {name: p.default for name, p in _BAG.items() if p.default is not p.empty}
+def _without_flag(eager: Callable[..., Any]) -> Callable[..., Any]:
+    """An eager call of an operation whose forward is torch's in any case."""
+    return lambda *arguments: eager(*arguments[:-1])
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The names of a function's parameters, and the defaults of those that have one."""
+    parameters = inspect.signature(function).parameters
+    return tuple(parameters), tuple(p.default for p in parameters.values() if p.default is not p.empty)
+
+
+_FUNCTIONAL = (torch.nn.functional,)
 
 SERVED = (
     *map(_scan_of, FORWARDS),
-    Served("lerp", (torch, torch.Tensor), ("input", "end", "weight"), 3, _prepare_lerp, _eager_lerp),
-    Served("embedding_bag", (torch.nn.functional,), tuple(_BAG), 2, _prepare_embedding_bag),
-    Served("embedding", (torch.nn.functional,), tuple(inspect.signature(embedding).parameters), 2, _prepare_embedding),
+    Served("lerp", (torch, torch.Tensor), ("input", "end", "weight"), (), _prepare_lerp, _without_flag(_lerp.eager)),
+    Served("embedding_bag", _FUNCTIONAL, *_parameters(embedding_bag), _prepare_embedding_bag, _without_flag(_bag_eager.eager)),
+    Served("embedding", _FUNCTIONAL, *_parameters(embedding), _prepare_embedding, _without_flag(_embedding.eager)),
 )
 
 
 def bound(served: Served, args: tuple[Any, ...], kwargs: Arguments) -> Arguments | None:
-    """The arguments of a call by name; None: torch has it, or it has others, such as out."""
+    """All arguments of a call by name, with their defaults; None: torch has it, or it has others, such as out."""
     names = served.names
     if len(args) > len(names):
         return None
@@ -108,12 +112,9 @@ def bound(served: Served, args: tuple[Any, ...], kwargs: Arguments) -> Arguments
         if name not in names or name in given:
             return None
         given[name] = value
-    return given if all(name in given for name in names[: served.required]) else None
-
-
-def in_order(served: Served, given: Arguments) -> list[Any] | None:
-    """The arguments of an ordinary call, the required ones; None: it has others."""
-    return [given[name] for name in served.names[: served.required]] if len(given) == served.required else None
+    if served.defaults and len(given) < len(names):
+        given = {**dict(zip(names[-len(served.defaults) :], served.defaults, strict=True)), **given}
+    return given if len(given) == len(names) else None
 
 
 def prepared(served: Served, given: Arguments, own: bool) -> Prepared | None:

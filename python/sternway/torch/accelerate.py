@@ -19,7 +19,7 @@ from torch._dynamo import trace_rules
 from torch.overrides import TorchFunctionMode
 
 from ._calls import flag
-from ._served import SERVED, Served, bound, in_order, prepared
+from ._served import SERVED, Served, bound, prepared
 
 _ABSENT = object()
 _is_grad_enabled = torch.is_grad_enabled
@@ -110,15 +110,14 @@ def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any
     """Do a call by ours if a plan can, which is decided before anything runs, otherwise by torch's."""
     values: Any = args
     given = None
-    if kwargs or len(args) != served.required:
+    if kwargs or len(args) != len(served.names):
         given = bound(served, args, kwargs)
         if given is None:
             return original(*args, **kwargs)
-        values = in_order(served, given)
-    if served.eager is not None and values is not None:
-        done = served.eager(*values, own)
-        if done is not None:
-            return done
+        values = [given[name] for name in served.names]
+    done = served.eager(*values, own)
+    if done is not None:
+        return done
     ours = prepared(served, dict(zip(served.names, args, strict=False)) if given is None else given, own)
     if ours is None:
         return original(*args, **kwargs)

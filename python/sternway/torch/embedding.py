@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,28 +10,15 @@ from torch import Tensor
 from .._arrays import device_of
 from .._unique_rows import _unique_rows_plan
 from ..embedding import EmbeddingBackwardPlan, _embedding_plan
-from ._calls import flag, integer, require_tensors
+from ._calls import require_tensors
 from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
-from ._embedding import NAME, Options, look_up
-from .sparse_rows import most_rows
+from ._embedding import NAME, Options, eager, look_up, options, select
 
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
     **dict.fromkeys(("index_dtype", "num_indices", "total"), "input"),
 }
 """By field of the descriptors, the argument of embedding that it comes from."""
-
-
-def _options(padding: Any, by_frequency: Any, sparse: Any, rows: int) -> Options:
-    """The options, with padding_idx counted from the start."""
-    by_frequency = flag("embedding", "scale_grad_by_freq", by_frequency)
-    sparse = flag("embedding", "sparse", sparse)
-    if padding is not None:
-        padding = integer("embedding", "padding_idx", padding)
-        if not -rows <= padding < rows:
-            raise RuntimeError(f"embedding: padding_idx must be in [{-rows}, {rows}), got {padding}")
-        padding %= rows
-    return Options(padding, by_frequency, sparse)
 
 
 def _probe(dtype: torch.dtype, index: torch.dtype, sparse: bool, device: str) -> None:
@@ -57,14 +44,7 @@ def ask(input: Tensor, weight: Tensor, o: Options) -> EmbeddingBackwardPlan | No
         require_strided("embedding", input=input, weight=weight)
         require("embedding", _probed(weight.dtype, input.dtype, o.sparse, device_to_ask(weight)))
         return None
-    device, (rows, dim), total = device_of(weight), weight.shape, input.numel()
-    if not o.sparse:
-        return _embedding_plan(rows, dim, total, weight.dtype, input.dtype, o.padding, o.by_frequency, device)
-    # How many rows the gradient has is known in the backward; here, the most.
-    _unique_rows_plan(rows, total, input.dtype, o.padding, device)
-    most, padding = most_rows(rows, total, o.padding), None if o.padding is None else 0
-    _embedding_plan(most, dim, total, weight.dtype, torch.int32, padding, o.by_frequency, device)
-    return None
+    return select(weight.shape, input.numel(), weight.dtype, input.dtype, o, device_of(weight))
 
 
 class _Call(NamedTuple):
@@ -89,7 +69,7 @@ def prepare(
     require_strided("embedding", input=input, weight=weight)
     if weight.dim() != 2:
         raise ValueError(f"embedding: weight must be 2D, got {weight.dim()}D")
-    o = _options(padding_idx, scale_grad_by_freq, sparse, weight.shape[0])
+    o = options(padding_idx, scale_grad_by_freq, sparse, weight.shape[0])
     return _Call(input, weight, o, ask(input, weight, o))
 
 
@@ -143,6 +123,9 @@ def embedding(
         >>> weight.grad.tolist()
         [[1.0, 1.0], [0.0, 0.0], [3.0, 3.0]]
     """
+    done = eager(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+    if done is not None:
+        return done
     c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
     return call(c, max_norm, norm_type)
 

@@ -12,10 +12,11 @@ from .._arrays import device_of, dtype_name
 from .._unique_rows import _unique_rows_plan
 from ..embedding_bag import _embedding_bag_plan
 from ..errors import make
-from ._bag import MODES, NAME, Options, bags, check_offsets, unreadable
-from ._calls import FLOATS, flag, integer, require_tensors
+from ._bag import bags
+from ._bag_eager import eager
+from ._bag_problem import NAME, Options, check_offsets, options, select, unreadable
+from ._calls import FLOATS, require_tensors
 from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
-from .sparse_rows import most_rows
 
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
@@ -39,24 +40,6 @@ def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tenso
         raise ValueError("embedding_bag: offsets must be None for 2D input, whose rows are bags, and a 1D tensor for 1D input")
     if offsets is not None and offsets.dim() != 1:
         raise ValueError(f"embedding_bag: offsets must be 1D, got {offsets.dim()}D")
-
-
-def _options(mode: str, padding: Any, last: Any, by_frequency: Any, sparse: Any, weights: bool, rows: int) -> Options:
-    """The options, with padding_idx counted from the start."""
-    flags = {"include_last_offset": last, "scale_grad_by_freq": by_frequency, "sparse": sparse}
-    last, by_frequency, sparse = (flag("embedding_bag", option, value) for option, value in flags.items())
-    if mode not in MODES:
-        raise ValueError(f"embedding_bag: mode must be sum, mean or max, got {mode!r:.80}")
-    if mode == "max" and (by_frequency or sparse):
-        raise ValueError("embedding_bag: mode max takes neither scale_grad_by_freq nor sparse")
-    if mode != "sum" and weights:
-        raise NotImplementedError(f"embedding_bag: per_sample_weights go with mode sum, not {mode}")
-    if padding is not None:
-        padding = integer("embedding_bag", "padding_idx", padding)
-        if not -rows <= padding < rows:
-            raise RuntimeError(f"embedding_bag: padding_idx must be in [{-rows}, {rows}), got {padding}")
-        padding %= rows
-    return Options(str(mode), padding, last, by_frequency, sparse)
 
 
 def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: str) -> None:
@@ -89,16 +72,8 @@ def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, 
         require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
         require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offsets.dtype, o.sparse, device_to_ask(weight)))
         return
-    device, (rows, dim), total = device_of(weight), weight.shape, len(input)
-    padding, index, by_frequency = o.padding, input.dtype, o.by_frequency
-    if o.sparse:  # how many rows the gradient has is known in the backward; here, the most
-        _unique_rows_plan(rows, total, index, padding, device)
-        rows, index, padding = most_rows(rows, total, padding), torch.int32, None if padding is None else 0
-    last = o.last and not weight.is_cuda  # as the backward has it
-    _embedding_bag_plan(
-        rows, dim, max(len(offsets) - o.last, 0), total, weight.dtype, o.mode, index, offsets.dtype, padding, last,
-        by_frequency, device, True,
-    )  # fmt: skip
+    bags = max(len(offsets) - o.last, 0)
+    select(weight.shape, bags, len(input), weight.dtype, input.dtype, offsets.dtype, o, device_of(weight))
 
 
 class _Call(NamedTuple):
@@ -161,7 +136,7 @@ def prepare(
             raise ValueError("embedding_bag: offsets must be None for nested input, whose rows are bags")
         input, given, weights, nested = _flat_nested(input, weights)
     _check(input, weight, given if offsets is None else offsets, weights)
-    o = _options(mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, weights is not None, weight.shape[0])
+    o = options(mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, weights is not None, weight.shape[0])
     if offsets is None:
         o = o._replace(last=False)
         if given is None:
@@ -241,6 +216,12 @@ def embedding_bag(
         >>> weight.grad.tolist()
         [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
     """
+    done = eager(
+        input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
+        padding_idx,
+    )  # fmt: skip
+    if done is not None:
+        return done
     c = named(
         NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
         include_last_offset, padding_idx,
