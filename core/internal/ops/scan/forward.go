@@ -38,7 +38,7 @@ type Scan struct {
 var ForwardFamily = ops.Register(&ops.Family{
 	Name: "scan", Category: "scan", Image: "scan_forward",
 	Kinds: []ops.KindRow{
-		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels(), Image: "scan", Prefix: Family.Name}, // the kernels of its gradient
+		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels(), SymbolPrefix: Family.Name, Image: Family.Image}, // the kernels of its gradient
 		{Name: "cumprod", Kernels: gpu.ForwardCumprod.Kernels()},
 		{Name: "cummax", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
 		{Name: "cummin", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
