@@ -54,6 +54,9 @@ type traits struct {
 	hasIndices   bool          // the workspace has a flag for each row whose indices cannot be those of a cummax or cummin
 	tileOperands int64         // operands staged in each tile of a pipeline
 	states       [2]stateSizes // with float32 and with float64 accumulators
+	// The kind computes so much that row_pipelined is faster than row_tiled also where many rows are
+	// read once (1024 rows of 65536 on an H200).
+	pipelinesManyRows bool
 }
 
 var kindTraits = [numKinds]traits{
@@ -63,10 +66,10 @@ var kindTraits = [numKinds]traits{
 	Logcumsumexp: {kernels: FastPathKernels, hasPrefix: true, hasFastPath: true, tileOperands: 2, states: [2]stateSizes{{8, 8}, {16, 16}}},
 	Indices:      {kernels: IndexKernels, hasIndices: true, states: [2]stateSizes{{0, 8}, {0, 16}}},
 
-	ForwardCumprod:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
+	ForwardCumprod:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}, pipelinesManyRows: true},
 	ForwardCumextremum:  {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 4}, {0, 8}}},
 	ForwardIndices:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
-	ForwardLogcumsumexp: {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}},
+	ForwardLogcumsumexp: {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}, pipelinesManyRows: true},
 }
 
 // Kernels are the names of the kernels of the kind.
