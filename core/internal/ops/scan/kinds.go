@@ -20,6 +20,19 @@ var Family = ops.Register(&ops.Family{
 	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[ScanBackward],
 })
 
+// ForwardFamily is the table of the cumulative operations themselves.
+var ForwardFamily = ops.Register(&ops.Family{
+	Name: "scan", Category: "scan", Image: "scan_forward",
+	Kinds: []ops.KindRow{
+		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels(), SymbolPrefix: Family.Name, Image: Family.Image}, // the kernels of its gradient
+		{Name: "cumprod", Kernels: gpu.ForwardCumprod.Kernels()},
+		{Name: "cummax", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
+		{Name: "cummin", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
+		{Name: "logcumsumexp", Kernels: gpu.ForwardLogcumsumexp.Kernels()},
+	},
+	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[Scan],
+})
+
 // kinds are the operands of each kind, its kernels, and its recurrence on the CPU.
 var kinds = map[string]struct {
 	x, indices bool // operands that the kind may have; both: exactly one of them

@@ -72,12 +72,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		return nil
 	}
 	p.CheckValues = onHost.CheckIndices
-	p.Compile = func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-		if cuda {
-			return compileCUDA(d.Kind, p, onHost, numSMs, preference)
-		}
-		return compileCPU(d.Kind, onHost, preference)
-	}
+	p.Compile = compiler(onHost)
 	return p, nil
 }
 

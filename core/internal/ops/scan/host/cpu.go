@@ -36,8 +36,8 @@ type worker struct {
 
 var workers = sync.Pool{New: func() any { return new(worker) }}
 
-// Run computes dx.
-func (s *Scan) Run(args []tensor.Tensor) {
+// RunBackward computes dx.
+func (s *Scan) RunBackward(args []tensor.Tensor) {
 	h := s.start(args)
 	switch {
 	case h.rows == 0 || h.n == 0:
