@@ -22,7 +22,7 @@ func TestShapesOfScans(t *testing.T) {
 		{1}, {2, 1}, {31, 33}, {100, 1000}, {3, 8193}, {2, 1 << 20}, {8192, 8192}, {16, 40000}, {1 << 20, 2}, {64, 1024, 64}, {7, 5, 3, 2},
 	} {
 		for _, dtype := range tensor.Floats {
-			for _, kind := range scan.Family.Kinds {
+			for _, kind := range scan.BackwardFamily.Kinds {
 				for dim := range shape {
 					for _, kernel := range append([]string{""}, gpu.FastPathKernels...) {
 						d := scan.ScanBackward{Kind: kind.Name, Shape: shape, DType: dtype, Dim: int64(dim)}

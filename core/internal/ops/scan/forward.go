@@ -32,6 +32,7 @@ type Scan struct {
 // Family is "scan".
 func (d Scan) Family() string { return ForwardFamily.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d Scan) Problem() (*ops.Problem, error) {
 	onHost, err := checkFields(ForwardFamily, d)
 	if err != nil {

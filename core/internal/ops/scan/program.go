@@ -59,10 +59,10 @@ func hostKernel(s *host.Scan, preference ops.Preference) (string, error) {
 func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
 	kind := kinds[p.Kind]
 	scan := &gpu.Scan{
-		ByX:   problemOf(kind.gpu, p, s, numSMs, preference),
+		ByX:   problemOf(kind.backward, p, s, numSMs, preference),
 		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.isMinimum,
 	}
-	if p.Family == ForwardFamily { // kernels scan from the last position down
+	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
 		scan.ByX.Kind, scan.IsForward, scan.IsReversed = kind.forward, true, !s.IsReversed
 	}
 	program := &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, gpu: scan}
@@ -164,7 +164,7 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 			}
 		}
 	}
-	return append(list, launch.Symbol{Image: Family.Image, Name: "scan_clear"})
+	return append(list, launch.Symbol{Image: BackwardFamily.Image, Name: "scan_clear"})
 }
 
 // Host computes the outputs on the CPU.
