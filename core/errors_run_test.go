@@ -1,21 +1,16 @@
 package core_test
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sternway/sternway/core"
-	"github.com/sternway/sternway/core/driver"
 	"github.com/sternway/sternway/core/internal/coretest"
-	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/elementwise"
-	"github.com/sternway/sternway/core/internal/ops/embedding"
 	"github.com/sternway/sternway/core/internal/ops/rope"
 	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -165,113 +160,6 @@ func (r *refusals) runs() {
 	r.expect("lerp: a wrong number of operands", errs.InvalidProblem, plan.RunOrdered(0, tensor.Tensor{}, make([]tensor.Tensor, 3)))
 }
 
-// bags are runs of embedding bags with one thing wrong.
-func (r *refusals) bags() {
-	integer := func(name string, at int64, value int64) func(core.Args) {
-		return func(a core.Args) { t := a[name]; cpu.Elements[int64](&t, 0, at+1, 1)[at] = value }
-	}
-	for _, row := range []struct {
-		mode, name string
-		change     func(core.Args)
-	}{
-		{"sum", "no output", without("dweight", "d_per_sample_weights")},
-		{"sum", "no indices", without("indices")},
-		{"sum", "no weight", without("weight")},
-		{"sum", "winners", func(a core.Args) { a["max_indices"] = a["dy"] }},
-		{"mean", "weights of samples", func(a core.Args) { a["per_sample_weights"] = a["indices"] }},
-		{"mean", "gradient of weights of samples", func(a core.Args) { a["d_per_sample_weights"] = a["indices"] }},
-		{"max", "no winners", without("max_indices")},
-		{"sum", "dtype of indices", edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
-		{"sum", "an offset too many", edit("offsets", func(t *tensor.Tensor) { t.Shape[0] = 3 })},
-		{"sum", "index at the end", integer("indices", 3, 5)},
-		{"sum", "negative index", integer("indices", 6, -1)},
-		{"sum", "first offset", integer("offsets", 0, 1)},
-		{"sum", "offsets that fall", func(a core.Args) { integer("offsets", 0, 0)(a); integer("offsets", 1, -3)(a) }},
-		{"sum", "offset behind the indices", integer("offsets", 1, 8)},
-		{"max", "winner at the end", integer("max_indices", 4, 5)},
-	} {
-		c := coretest.NewBagCall(coretest.BagWith(func(d *embedding.EmbeddingBagBackward) { d.Mode = row.mode }), coretest.Contiguous)
-		plan, err := core.Select(c.D, tensor.CPU, ops.Preference{})
-		require.NoError(r.t, err)
-		row.change(c.Args)
-		for _, m := range c.Memory {
-			m.Seal()
-		}
-		err = plan.Run(0, tensor.Tensor{}, c.Args)
-		require.Error(r.t, err, row.name)
-		require.Equal(r.t, err, plan.CanImplement(c.Args))
-		for name, m := range c.Memory {
-			m.RequireUntouched(r.t, name)
-		}
-		r.expect("embedding bag, "+row.mode+": "+row.name, errs.InvalidProblem, err)
-	}
-}
-
-// embeddings are runs of embeddings without bags with one thing wrong.
-func (r *refusals) embeddings() {
-	index := func(at, value int64) func(core.Args) {
-		return func(a core.Args) { t := a["indices"]; cpu.Elements[int64](&t, 0, at+1, 1)[at] = value }
-	}
-	for _, row := range []struct {
-		name   string
-		change func(core.Args)
-	}{
-		{"no output", without("dweight")},
-		{"no indices", without("indices")},
-		{"offsets", func(a core.Args) { a["offsets"] = a["indices"] }},
-		{"dtype of indices", edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
-		{"an index too many", edit("indices", func(t *tensor.Tensor) { t.Shape[0] = 8 })},
-		{"dweight in place of dy", func(a core.Args) { a["dweight"] = within(a["dweight"], a["dy"]) }},
-		{"index at the end", index(3, 5)},
-		{"negative index", index(6, -1)},
-	} {
-		d := embedding.EmbeddingBackward{NumEmbeddings: 5, EmbeddingDim: 3, NumIndices: 7, DType: tensor.Float32, IndexDType: tensor.Int64}
-		c := coretest.NewEmbeddingCall(d, coretest.Contiguous)
-		plan, err := core.Select(d, tensor.CPU, ops.Preference{})
-		require.NoError(r.t, err)
-		row.change(c.Args)
-		for _, m := range c.Memory {
-			m.Seal()
-		}
-		err = plan.Run(0, tensor.Tensor{}, c.Args)
-		require.Error(r.t, err, row.name)
-		require.Equal(r.t, err, plan.CanImplement(c.Args))
-		for name, m := range c.Memory {
-			m.RequireUntouched(r.t, name)
-		}
-		r.expect("embedding: "+row.name, errs.InvalidProblem, err)
-	}
-}
-
-// uniqueRows are runs that look for rows, with one thing wrong.
-func (r *refusals) uniqueRows() {
-	for _, row := range []struct {
-		name   string
-		index  int64 // the last one
-		change func(core.Args)
-	}{
-		{"no count", 0, without("count")},
-		{"dtype of indices", 0, edit("indices", func(t *tensor.Tensor) { t.DType = tensor.Int32 })},
-		{"dtype of inverse", 0, edit("inverse", func(t *tensor.Tensor) { t.DType = tensor.Int64 })},
-		{"rows for every index", 0, edit("rows", func(t *tensor.Tensor) { t.Shape[0] = 7 })},
-		{"inverse in place of indices", 0, func(a core.Args) { a["inverse"] = within(a["inverse"], a["indices"]) }},
-		{"index at the end", 5, func(core.Args) {}},
-		{"negative index", -1, func(core.Args) {}},
-	} {
-		c := coretest.NewUniqueCall(embedding.UniqueRows{NumRows: 5, Total: 7, IndexDType: tensor.Int64}, func(k int64) int64 { return k / 6 * row.index }, coretest.Contiguous, coretest.Contiguous)
-		plan, err := core.Select(c.D, tensor.CPU, ops.Preference{})
-		require.NoError(r.t, err)
-		row.change(c.Args)
-		err = plan.Run(0, tensor.Tensor{}, c.Args)
-		require.Error(r.t, err, row.name)
-		require.Equal(r.t, err, plan.CanImplement(c.Args))
-		for name, m := range c.Memory {
-			m.RequireUntouched(r.t, name)
-		}
-		r.expect("unique rows: "+row.name, errs.InvalidProblem, err)
-	}
-}
-
 func without(names ...string) func(core.Args) {
 	return func(a core.Args) {
 		for _, name := range names {
@@ -322,84 +210,4 @@ func (r *refusals) run(c coretest.Trial, change func(core.Args)) error {
 		}
 	}
 	return err
-}
-
-// devices are refusals of a machine: its driver, its devices, its kernels, the workspace of a run.
-func (r *refusals) devices() {
-	large := elementwise.LerpBackward{Shape: []int64{1 << 20}, DType: tensor.Float32, BShape: []int64{1}}
-	refused := func(name string) error { return &driver.Status{Code: 999, Name: name, Call: "cuCall"} }
-	for _, row := range []struct {
-		name    string
-		fake    coretest.FakeCUDA
-		ordinal int
-		kind    errs.Kind
-	}{
-		{"no driver", coretest.FakeCUDA{Missing: errors.New("no NVIDIA driver (libcuda.so.1 was not found)")}, 0, errs.Unsupported},
-		{"no device", coretest.FakeCUDA{}, 0, errs.Unsupported},
-		{"ordinal", coretest.FakeCUDA{Devices: 2, NumSMs: 4}, 2, errs.Unsupported},
-		{"device", coretest.FakeCUDA{Devices: 2, Refusals: map[string]error{"device": refused("CUDA_ERROR_OUT_OF_MEMORY")}}, 1, errs.DeviceFailure},
-		{"load", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": refused("CUDA_ERROR_INVALID_IMAGE")}}, 0, errs.DeviceFailure},
-		{"architecture", coretest.FakeCUDA{Devices: 1, Refusals: map[string]error{"load": &driver.Status{Code: 209, Name: "CUDA_ERROR_NO_BINARY_FOR_GPU"}}}, 0, errs.Unsupported},
-		{"symbol", coretest.FakeCUDA{Devices: 1, Exports: map[string][]string{}}, 0, errs.DeviceFailure},
-	} {
-		row.fake.Install(r.t)
-		_, err := core.Select(large, tensor.CUDA(row.ordinal), ops.Preference{})
-		r.expect("device: "+row.name, row.kind, err)
-	}
-	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(r.t)
-	plan, err := core.Select(large, tensor.CUDA(0), ops.Preference{})
-	require.NoError(r.t, err)
-	r.workspaces(plan)
-	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Bare: true}).Install(r.t)
-	_, err = core.Select(large, tensor.CUDA(0), ops.Preference{})
-	r.expect("device: no kernels", errs.Unsupported, err)
-	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Built: "sm_80"}).Install(r.t)
-	_, err = core.Select(large, tensor.CUDA(0), ops.Preference{})
-	r.expect("device: kernels for another architecture", errs.Unsupported, err)
-}
-
-func (r *refusals) workspaces(plan *core.Plan) {
-	size := plan.WorkspaceSize()
-	require.Greater(r.t, size, int64(256))
-	dy := tensor.Tensor{Data: 1 << 30, DType: tensor.Float32, Device: tensor.CUDA(0), NDim: 1, Present: 1, Shape: [tensor.MaxRank]int64{1 << 20}, Strides: [tensor.MaxRank]int64{1}}
-	db := dy
-	db.Data, db.Shape[0] = 1<<40, 1
-	args := make([]tensor.Tensor, len(plan.Operands()))
-	args[slices.Index(plan.Operands(), "dy")], args[slices.Index(plan.Operands(), "weight")] = dy, dy
-	args[slices.Index(plan.Operands(), "db")] = db
-	right := tensor.Tensor{Data: 1 << 41, DType: tensor.Uint8, Device: tensor.CUDA(0), NDim: 1, Present: 1, Shape: [tensor.MaxRank]int64{size}, Strides: [tensor.MaxRank]int64{1}}
-	require.NoError(r.t, plan.RunOrdered(0, right, args))
-	for _, row := range []struct {
-		name   string
-		kind   errs.Kind
-		change func(w *tensor.Tensor)
-	}{
-		{"none", errs.WorkspaceTooSmall, func(w *tensor.Tensor) { *w = tensor.Tensor{} }},
-		{"one byte short", errs.WorkspaceTooSmall, func(w *tensor.Tensor) { w.Shape[0]-- }},
-		{"dtype", errs.InvalidProblem, func(w *tensor.Tensor) { w.DType = tensor.Float32 }},
-		{"rank 2", errs.InvalidProblem, func(w *tensor.Tensor) { w.NDim = 2 }},
-		{"rank 9", errs.InvalidProblem, func(w *tensor.Tensor) { w.NDim = 9 }},
-		{"gaps", errs.InvalidProblem, func(w *tensor.Tensor) { w.Strides[0] = 2 }},
-		{"on the CPU", errs.InvalidProblem, func(w *tensor.Tensor) { w.Device = tensor.CPU }},
-		{"no memory", errs.InvalidProblem, func(w *tensor.Tensor) { w.Data = 0 }},
-		{"read-only", errs.InvalidProblem, func(w *tensor.Tensor) { w.ReadOnly = 1 }},
-		{"alignment", errs.Misaligned, func(w *tensor.Tensor) { w.Data += 128 }},
-		{"over dy", errs.InvalidProblem, func(w *tensor.Tensor) { w.Data = dy.Data + 1<<16 }},
-		{"over db", errs.InvalidProblem, func(w *tensor.Tensor) { w.Data = db.Data - 256 }},
-	} {
-		w := right
-		row.change(&w)
-		err := plan.RunOrdered(0, w, args)
-		r.expect("workspace: "+row.name, row.kind, err)
-		require.Equal(r.t, err, plan.CanImplementOrdered(w, args))
-		var refusal *errs.Error
-		if errors.As(err, &refusal) && row.kind == errs.WorkspaceTooSmall {
-			require.Equal(r.t, size, refusal.Needed)
-			require.Equal(r.t, w.Shape[0], refusal.GotSize)
-		}
-	}
-	small := int64(100)
-	limited, err := core.Select(plan.Descriptor(), tensor.CUDA(0), ops.Preference{MaxWorkspace: &small})
-	require.NoError(r.t, err, "fewer parts fit a smaller workspace")
-	require.LessOrEqual(r.t, limited.WorkspaceSize(), small)
 }

@@ -34,7 +34,7 @@ constexpr int kRecomputedRows = 20;
 enum : i64 {
     kFirst = 1,  // of equal elements the first one wins (cummax, cummin)
     kMinimum = 2,  // cummin
-    kReversed = 4,  // positions run against scan order (matters for indices only)
+    kReversed = 4,  // position k of a kernel has index n - 1 - k (matters for indices only)
     kUpsweepPrefix = 8,  // upsweep (prefix): compute the prefixes of splits and nothing else
     kUpsweepSuffix = 16,  // upsweep (suffix): compute the suffixes of splits, given the prefixes
     // All operands are read in aligned 16-byte vectors, with one row stride and fewer than 2^32

@@ -15,7 +15,6 @@ CUDA = ("cuda/*",)
 SCAN = ("cuda/scan/*", "core/internal/ops/scan/*", "core/internal/coretest/*")
 C = ("cuda/*.cu*", "core/*.c", "core/*.h", "pybind/*.c", "pybind/*.h")
 NATIVE = ("cuda/*", "core/*", "pybind/*")
-CASE_NAMES = {"core/errors_run_test.go": "names of cases in errors.golden"}
 WINNER = "record (of a maximum), argmax (of an embedding bag)"
 GO_TOLD = {"core/driver/driver_test.go": "tellError prints an error for the golden text"}
 INNER = {"core/internal/ops/scan/*.go": "Inner is the number of elements from a position of a row to the next"}
@@ -72,8 +71,8 @@ WORDS: list[Word] = [
     *name(r"Cells?|cells?|kCells?", "ThreadScan; word of a bitmap", "Cell"),
     *name(r"starts", "segment_heads (bit mask)", "starts", CUDA),
     *name(r"Finder|recorded|kFinds|kRecorded|isWinner|hasWinner", "RecordPass, record flags", "Finder", SCAN),
-    *part("winner", WINNER, NATIVE, CASE_NAMES),
-    *part("winners", WINNER, NATIVE, CASE_NAMES),
+    *part("winner", WINNER, NATIVE),
+    *part("winners", WINNER, NATIVE),
     *part("won", WINNER, NATIVE),
     *part("foresee foresees", "load_tile_prefix, prefetch_L2"),
     # Geometry and selection

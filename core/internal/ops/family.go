@@ -35,11 +35,11 @@ type Family struct {
 
 // KindRow is one operation of a family.
 type KindRow struct {
-	Name    string   // "cumprod"; empty if the family is a single operation
-	Kernels []string // variants that Select chooses from and that Preference.Kernel may name
-	Code    string   // name in kernel symbols if several kinds share kernels; empty: Name
-	Image   string   // kernel image; empty: the family's image
-	Prefix  string   // prefix of kernel symbols if the kernels are those of another family; empty: the family's
+	Name         string   // "cumprod"; empty if the family is a single operation
+	Kernels      []string // variants that Select chooses from and that Preference.Kernel may name
+	Code         string   // name in kernel symbols if several kinds share kernels; empty: Name
+	SymbolPrefix string   // prefix of kernel symbols; empty: the family's
+	Image        string   // kernel image; empty: the family's
 }
 
 // SymbolName is the name of the kind in kernel symbols.
@@ -51,7 +51,7 @@ func (f *Family) Symbol(kind, kernel string, dtype tensor.DType) string {
 	if f.SingleSymbol {
 		return f.Name
 	}
-	words := []string{cmp.Or(f.Kind(kind).Prefix, f.SymbolPrefix, f.Name), f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
+	words := []string{cmp.Or(f.Kind(kind).SymbolPrefix, f.SymbolPrefix, f.Name), f.Kind(kind).SymbolName(), kernel, dtype.Suffix()}
 	if kind == "" {
 		words = append(words[:1], words[2:]...)
 	}

@@ -1,13 +1,8 @@
 package scan
 
 import (
-	"fmt"
-
 	"github.com/sternway/sternway/core/internal/errs"
-	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
-	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
-	"github.com/sternway/sternway/core/internal/ops/scan/host"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
@@ -34,22 +29,10 @@ type Scan struct {
 	Tie     string       `json:"tie"` // "last", "first"; empty: "last"
 }
 
-// ForwardFamily is the table of the cumulative operations themselves.
-var ForwardFamily = ops.Register(&ops.Family{
-	Name: "scan", Category: "scan", Image: "scan_forward",
-	Kinds: []ops.KindRow{
-		{Name: "cumsum", Kernels: gpu.Cumsum.Kernels(), Image: "scan", Prefix: Family.Name}, // the kernels of its gradient
-		{Name: "cumprod", Kernels: gpu.ForwardCumprod.Kernels()},
-		{Name: "cummax", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
-		{Name: "cummin", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
-		{Name: "logcumsumexp", Kernels: gpu.ForwardLogcumsumexp.Kernels()},
-	},
-	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[Scan],
-})
-
 // Family is "scan".
 func (d Scan) Family() string { return ForwardFamily.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d Scan) Problem() (*ops.Problem, error) {
 	onHost, err := checkFields(ForwardFamily, d)
 	if err != nil {
@@ -73,43 +56,6 @@ func (d Scan) Problem() (*ops.Problem, error) {
 		}
 		return nil
 	}
-	p.Compile = func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-		if cuda {
-			return compileCUDA(d.Kind, p, onHost, numSMs, preference)
-		}
-		kernel, err := hostKernel(onHost, preference)
-		if err != nil {
-			return nil, err
-		}
-		return &forwardProgram{host: onHost, kernel: kernel}, nil
-	}
+	p.Compile = compiler(onHost)
 	return p, nil
 }
-
-// forwardProgram is a forward scan that was compiled for the CPU.
-type forwardProgram struct {
-	host   *host.Scan
-	kernel string
-}
-
-func (s *forwardProgram) Kernel() string   { return s.kernel }
-func (s *forwardProgram) Workspace() int64 { return 0 }
-
-// Geometry is the shape of the problem in words.
-func (s *forwardProgram) Geometry() string {
-	return fmt.Sprintf("%s, %d rows of %d", s.kernel, s.host.Rows(), s.host.Length())
-}
-
-// Symbols lists no kernels: the program runs on the CPU.
-func (s *forwardProgram) Symbols() []launch.Symbol { return nil }
-
-// Host computes y and the indices on the CPU.
-func (s *forwardProgram) Host(args []tensor.Tensor) { s.host.RunForward(args) }
-
-// Device is never called: a program for the CPU has no kernels.
-func (s *forwardProgram) Device([]tensor.Tensor, uintptr, *launch.Queue) error {
-	panic("a program for the CPU on a GPU")
-}
-
-// InPlace refuses: rows are read again after parts of them are written.
-func (s *forwardProgram) InPlace([]tensor.Tensor, int) bool { return false }

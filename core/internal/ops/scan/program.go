@@ -13,8 +13,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Program is a scan that was compiled for a device: the kernel for contiguous operands, and a
-// workspace that suffices for every layout.
+// Program is a scan, or the gradient of one, that was compiled for a device: the kernel for
+// contiguous operands, and a workspace that suffices for every layout.
 type Program struct {
 	family    *ops.Family
 	kind      string
@@ -25,12 +25,22 @@ type Program struct {
 	workspace int64 // bytes
 }
 
-func compileCPU(kind string, s *host.Scan, preference ops.Preference) (ops.Program, error) {
+// compiler returns the function that compiles a checked problem for a device.
+func compiler(s *host.Scan) func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+	return func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
+		if cuda {
+			return compileCUDA(p, s, numSMs, preference)
+		}
+		return compileCPU(p, s, preference)
+	}
+}
+
+func compileCPU(p *ops.Problem, s *host.Scan, preference ops.Preference) (ops.Program, error) {
 	kernel, err := hostKernel(s, preference)
 	if err != nil {
 		return nil, err
 	}
-	return &Program{kind: kind, host: *s, kernel: kernel}, nil
+	return &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, kernel: kernel}, nil
 }
 
 // hostKernel is the name of the CPU's implementation for a problem. It returns an error if the
@@ -46,15 +56,16 @@ func hostKernel(s *host.Scan, preference ops.Preference) (string, error) {
 	return kernel, nil
 }
 
-func compileCUDA(kind string, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
+func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) (ops.Program, error) {
+	kind := kinds[p.Kind]
 	scan := &gpu.Scan{
-		ByX:   problemOf(kinds[kind].gpu, p, s, numSMs, preference),
-		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kinds[kind].isMinimum,
+		ByX:   problemOf(kind.backward, p, s, numSMs, preference),
+		Shape: s.Shape, Dim: s.Dim, IsReversed: s.IsReversed, FirstWins: s.FirstWins, IsMinimum: kind.isMinimum,
 	}
-	if p.Family == ForwardFamily { // kernels scan from the last position down
-		scan.ByX.Kind, scan.IsForward, scan.IsReversed = kinds[kind].forward, true, !s.IsReversed
+	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
+		scan.ByX.Kind, scan.IsForward, scan.IsReversed = kind.forward, true, !s.IsReversed
 	}
-	program := &Program{family: p.Family, kind: kind, element: p.Element, host: *s, gpu: scan}
+	program := &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, gpu: scan}
 	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.ByX, asked) {
 		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
 	}
@@ -136,7 +147,7 @@ func (s *Program) Geometry() string {
 }
 
 // Symbols are the kernels of the kind, then its kernels with indices, its record passes, and the
-// kernel that clears workspace.
+// kernel that clears workspace. The program is one for a GPU.
 func (s *Program) Symbols() (list []launch.Symbol) {
 	image := s.family.ImageOf(s.kind)
 	add := func(name string) { list = append(list, launch.Symbol{Image: image, Name: name}) }
@@ -153,13 +164,19 @@ func (s *Program) Symbols() (list []launch.Symbol) {
 			}
 		}
 	}
-	return append(list, launch.Symbol{Image: Family.Image, Name: "scan_clear"})
+	return append(list, launch.Symbol{Image: BackwardFamily.Image, Name: "scan_clear"})
 }
 
-// Host computes dx on the CPU.
-func (s *Program) Host(args []tensor.Tensor) { s.host.Run(args) }
+// Host computes the outputs on the CPU.
+func (s *Program) Host(args []tensor.Tensor) {
+	if s.family == ForwardFamily {
+		s.host.RunForward(args)
+		return
+	}
+	s.host.RunBackward(args)
+}
 
-// Device launches the kernels that compute dx.
+// Device launches the kernels that compute the outputs.
 func (s *Program) Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error {
 	return s.gpu.Run(args, workspace, q)
 }

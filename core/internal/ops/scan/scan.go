@@ -1,4 +1,6 @@
-// Package scan holds the gradients of the five cumulative operations along a dimension.
+// Package scan computes the cumulative operations along a dimension (scans) and their gradients:
+// descriptors, kinds and the compiled program. Package host has their code for the CPU; package gpu
+// selects and launches their CUDA kernels.
 package scan
 
 import (
@@ -7,6 +9,7 @@ import (
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan/host"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
@@ -24,8 +27,8 @@ import (
 //
 // Operands: dy [Shape], x? [Shape], indices? [Shape] int64 -> dx [Shape]. cumsum takes neither x
 // nor indices, cummax and cummin one of the two, the others x. indices are positions along Dim, as
-// the forward returns them; any indices in range are accepted. The comments of the subpackages call
-// a run with x a scan by x, and one with indices a scan by indices.
+// the forward returns them; any indices in range are accepted. The comments of packages gpu and
+// host call a run with x a scan by x, and one with indices a scan by indices.
 type ScanBackward struct {
 	Kind    string       `json:"kind"`
 	Shape   []int64      `json:"shape"`
@@ -36,10 +39,11 @@ type ScanBackward struct {
 }
 
 // Family is "scan_backward".
-func (d ScanBackward) Family() string { return Family.Name }
+func (d ScanBackward) Family() string { return BackwardFamily.Name }
 
+// Problem checks the descriptor. It implements ops.Descriptor.
 func (d ScanBackward) Problem() (*ops.Problem, error) {
-	onHost, err := checkFields(Family, Scan(d))
+	onHost, err := checkFields(BackwardFamily, Scan(d))
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +60,9 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 	if kind.x {
 		traffic += n * d.DType.Size()
 	}
-	p := &ops.Problem{Family: Family, Kind: d.Kind, Element: d.DType, Operands: operands, Traffic: traffic}
+	p := &ops.Problem{Family: BackwardFamily, Kind: d.Kind, Element: d.DType, Operands: operands, Traffic: traffic}
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
-		x, indices := args[1].Given(), args[2].Given()
+		x, indices := args[operand.X].Given(), args[operand.Indices].Given()
 		switch {
 		case x && !kind.x:
 			return errs.New(errs.InvalidProblem, op, "x", "left out", "an operand", "the gradient needs dy alone")
@@ -72,17 +76,12 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		return nil
 	}
 	p.CheckValues = onHost.CheckIndices
-	p.Compile = func(p *ops.Problem, numSMs int, cuda bool, preference ops.Preference) (ops.Program, error) {
-		if cuda {
-			return compileCUDA(d.Kind, p, onHost, numSMs, preference)
-		}
-		return compileCPU(d.Kind, onHost, preference)
-	}
+	p.Compile = compiler(onHost)
 	return p, nil
 }
 
-// checkFields checks the fields that a scan and its backward share, and returns the problem as the
-// CPU sees it.
+// checkFields checks the fields that a scan and its gradient share, and returns the checked problem
+// in the form of package host, from which the one of package gpu is made as well.
 func checkFields(family *ops.Family, d Scan) (*host.Scan, error) {
 	if family.Kind(d.Kind) == nil {
 		names := make([]string, len(family.Kinds))

@@ -11,7 +11,7 @@ import (
 const (
 	FlagFirst         = 1 << iota // of equal elements the first one wins (cummax, cummin)
 	FlagMinimum                   // cummin
-	FlagReversed                  // positions run against scan order (matters for indices only)
+	FlagReversed                  // position k of a kernel has index n - 1 - k (matters for indices only)
 	FlagUpsweepPrefix             // upsweep (prefix): compute the prefixes of splits and nothing else
 	FlagUpsweepSuffix             // upsweep (suffix): compute the suffixes of splits, given the prefixes
 	// All operands are read in aligned 16-byte vectors, with one row stride and fewer than 2^32

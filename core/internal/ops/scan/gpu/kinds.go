@@ -19,16 +19,17 @@ const (
 
 // Kernels of the kinds, in the order of a plan's symbols.
 var (
-	generalKernels  = []string{RowPacked, RowResident, RowTiled, ColumnTiled, ColumnPipelined, RowPipelined}
-	prefixKernels   = append(slices.Clone(generalKernels), RowCluster)
+	commonKernels   = []string{RowPacked, RowResident, RowTiled, ColumnTiled, ColumnPipelined, RowPipelined}
+	prefixKernels   = append(slices.Clone(commonKernels), RowCluster)
 	FastPathKernels = append(slices.Clone(prefixKernels), ColumnCluster)
 	IndexKernels    = []string{RowPacked, RowResident, RowTiled, ColumnTiled, Repair}
 	RecordKernels   = []string{ColumnPipelined, RowPipelined} // record passes of kinds that have indices
 )
 
-// Kind is the arithmetic of a kernel. cummax and cummin are both Cumextremum by x, and both Indices
-// by the indices of their forward. Forward kinds return the running value itself; the one of cumsum
-// is Cumsum in the other direction.
+// Kind is the arithmetic of a kernel. The kinds of gradients carry a prefix over x (cumsum has
+// none) and a suffix over dy. cummax and cummin are both Cumextremum by x, and both Indices by the
+// indices of their forward. A forward kind computes a scan itself: its running value is the suffix
+// of a scan in the other direction, and it has no prefix. The forward of cumsum is Cumsum.
 type Kind int
 
 // The kinds.
@@ -48,25 +49,28 @@ const (
 // traits are the properties of a kind that decide which kernels and passes it has.
 type traits struct {
 	kernels      []string
-	hasPrefix    bool          // elements depend on a prefix over x; without it row_tiled, too, reads its operands once
+	hasPrefix    bool          // elements depend on a prefix over x; without one, row_tiled reads its operands once
 	hasFastPath  bool          // rows outside of the range of the fast path are recomputed by a fallback pass
 	hasRecords   bool          // a record pass over x leaves one bit per element to the passes over dy
-	hasIndices   bool          // the workspace has a flag for each row whose indices cannot be those of a cummax or cummin
+	hasRowFlags  bool          // the workspace has a flag for each row, set if its indices cannot be those of a cummax or cummin
 	tileOperands int64         // operands staged in each tile of a pipeline
 	states       [2]stateSizes // with float32 and with float64 accumulators
+	// The kind computes so much that row_pipelined is faster than row_tiled also for many rows that
+	// are read once (1024 rows of 65536 on an H200).
+	pipelinesManyRows bool
 }
 
 var kindTraits = [numKinds]traits{
-	Cumsum:       {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 8}}},
+	Cumsum:       {kernels: commonKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 8}}},
 	Cumprod:      {kernels: FastPathKernels, hasPrefix: true, hasFastPath: true, tileOperands: 2, states: [2]stateSizes{{8, 16}, {16, 32}}},
-	Cumextremum:  {kernels: prefixKernels, hasPrefix: true, hasRecords: true, hasIndices: true, tileOperands: 1, states: [2]stateSizes{{4, 8}, {8, 16}}},
+	Cumextremum:  {kernels: prefixKernels, hasPrefix: true, hasRecords: true, hasRowFlags: true, tileOperands: 1, states: [2]stateSizes{{4, 8}, {8, 16}}},
 	Logcumsumexp: {kernels: FastPathKernels, hasPrefix: true, hasFastPath: true, tileOperands: 2, states: [2]stateSizes{{8, 8}, {16, 16}}},
-	Indices:      {kernels: IndexKernels, hasIndices: true, states: [2]stateSizes{{0, 8}, {0, 16}}},
+	Indices:      {kernels: IndexKernels, hasRowFlags: true, states: [2]stateSizes{{0, 8}, {0, 16}}},
 
-	ForwardCumprod:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
-	ForwardCumextremum:  {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 4}, {0, 8}}},
-	ForwardIndices:      {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
-	ForwardLogcumsumexp: {kernels: generalKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}},
+	ForwardCumprod:      {kernels: commonKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}, pipelinesManyRows: true},
+	ForwardCumextremum:  {kernels: commonKernels, tileOperands: 1, states: [2]stateSizes{{0, 4}, {0, 8}}},
+	ForwardIndices:      {kernels: commonKernels, tileOperands: 1, states: [2]stateSizes{{0, 12}, {0, 16}}},
+	ForwardLogcumsumexp: {kernels: commonKernels, tileOperands: 1, states: [2]stateSizes{{0, 8}, {0, 16}}, pipelinesManyRows: true},
 }
 
 // Kernels are the names of the kernels of the kind.

@@ -16,8 +16,8 @@ type Scan struct {
 	ByIndices  Problem // with indices; of kinds that may have them
 	Shape      []int64
 	Dim        int
-	IsForward  bool // a forward scan: its operands are numbered from operand.ForwardX on
-	IsReversed bool // scan order, in which the carry runs from the end to the beginning, is against memory order
+	IsForward  bool // operands are those of a forward scan, numbered from operand.ForwardX on
+	IsReversed bool // kernels read rows from the end, so that their suffix runs from the first position to the last
 	IsMinimum  bool // cummin
 	FirstWins  bool // of equal values
 }

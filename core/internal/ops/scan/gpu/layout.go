@@ -36,7 +36,8 @@ type vectorization struct {
 	lineAligned bool                 // tiles that begin with a cache line, too
 }
 
-// Roles of the operands in a kernel, which are the members dy, x and dx of ScanArgs.
+// Roles of the operands in a kernel, which are the members dy, x and dx of ScanArgs. Comments call
+// the operands of forward scans by these members, too.
 const (
 	upstream = iota // dy; the input of a forward scan
 	saved           // x, or the indices of the forward; the indices that a forward scan stores

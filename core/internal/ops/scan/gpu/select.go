@@ -213,8 +213,9 @@ func rowClusterIsFaster(p *Problem, columns int64) bool {
 // rowPipelinedIsFaster leaves to row_tiled the rows that it, too, reads once, if there are enough
 // of them or they are short.
 func rowPipelinedIsFaster(p *Problem, columns int64) bool {
-	readsOnce := !kindTraits[p.Kind].hasPrefix && !pipelinesManyRows[p.Kind] && (p.Rows > saturatingRowsPerSM*p.Device.NumSMs || tilesPerRow(p) <= maxUnsplitTiles)
-	return areLongRows(p, columns) && !readsOnce
+	kind := &kindTraits[p.Kind]
+	leavesToTiled := !kind.hasPrefix && !kind.pipelinesManyRows && (p.Rows > saturatingRowsPerSM*p.Device.NumSMs || tilesPerRow(p) <= maxUnsplitTiles)
+	return areLongRows(p, columns) && !leavesToTiled
 }
 
 // SupportsLength reports whether a kernel takes rows of this length. A cluster kernel must also be

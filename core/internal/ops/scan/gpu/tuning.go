@@ -184,10 +184,6 @@ var cooperativeRows = perKind[bool]{
 	ForwardCumprod: {true, true, true}, ForwardCumextremum: {true, true, true}, ForwardIndices: {true, true, true}, ForwardLogcumsumexp: {true, true, true},
 }
 
-// pipelinesManyRows marks kinds that compute so much that row_pipelined is faster than row_tiled
-// also where many rows are read once (1024 rows of 65536 on an H200).
-var pipelinesManyRows = [numKinds]bool{ForwardCumprod: true, ForwardLogcumsumexp: true}
-
 // maxCachedBytes is the size of an operand up to which column_tiled is fastest for panels that fit
 // one CTA, as the level-2 cache holds the operands [bytes].
 var maxCachedBytes = perKind[int64]{

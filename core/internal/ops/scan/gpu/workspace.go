@@ -40,7 +40,7 @@ func statesEnd(p *Problem, c *Config) int64 {
 
 // IndexFlagBytes is the room for a flag of each row by indices, and one of all rows.
 func IndexFlagBytes(p *Problem) int64 {
-	if !kindTraits[p.Kind].hasIndices {
+	if !kindTraits[p.Kind].hasRowFlags {
 		return 0
 	}
 	return num.Align16(4 * (1 + p.Rows))

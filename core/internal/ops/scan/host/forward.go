@@ -17,15 +17,15 @@ import (
 // kind.
 type forwardState [3]float64
 
-// minNarrowLength is the least length of a row, or of rows that alternate, that is scanned without
-// tiles [elements].
+// minNarrowLength is the least length of a row, or of a few rows that alternate in memory, that is
+// scanned in vectors along the row (narrow.c) [elements]. Shorter ones are faster in tiles.
 const minNarrowLength = 128
 
 // forwardRun is one run of a forward scan on the CPU.
 type forwardRun struct {
 	division // of x, y, indices
 	kind     int64
-	narrow   int64 // rows that alternate in contiguous memory and form one lane; 0: other layouts
+	narrow   int64 // rows that alternate in contiguous memory and form one lane of narrow.c; 0: lanes are scanned in tiles
 }
 
 // RunForward computes y and, if they are given, the indices.
@@ -35,7 +35,7 @@ func (s *Scan) RunForward(args []tensor.Tensor) {
 		h.kind = s.Recurrence.loops[1]
 	}
 	space := s.space(args)
-	// Short rows are faster in tiles, and logcumsumexp takes its time in exponentials.
+	// narrow.c has no logcumsumexp, which spends its time in exponentials.
 	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && h.kind != C.SCAN_LOG_SUM {
 		h.narrow = count
 	}

@@ -1,15 +1,16 @@
-/* The C loops of forward scans on the CPU; scan.h describes lanes and tiles. */
+/* The C loops of forward scans on the CPU; scan.h describes lanes and tiles. A call is scanned in
+   tiles (forward.c), or in vectors along contiguous memory (narrow.c). */
 #ifndef STERNWAY_SCAN_FORWARD_H
 #define STERNWAY_SCAN_FORWARD_H
 #include "scan.h"
 
 typedef struct {
-  int64_t kind, lanes, n; /* kind: of the scan_kinds of x; n: positions of every lane */
-  int64_t with_index;     /* maxima and minima: find indices, too */
-  int64_t narrow;         /* rows that alternate in contiguous memory and form one lane: 1, 2 or 4; 0: other layouts */
+  int64_t kind, lanes, n; /* kind: a scan_kind that reads x, not indices; n: positions of every lane */
+  int64_t narrow;         /* rows that alternate in contiguous memory and form one lane: 1, 2 or 4; 0: use tiles */
+  int64_t with_index;     /* maxima and minima: find indices, too. The members up to x are for indices only. */
   int64_t origin, delta;  /* the index of the first position of a row in scan order, and the distance to the next */
   int64_t first_lane, rows, split_length; /* lane l begins at position (first_lane + l) / rows * split_length */
-  int64_t row_length;
+  int64_t row_length;     /* positions of a row */
   scan_operand x, y, indices;
 } scan_forward_call;
 
@@ -22,6 +23,7 @@ typedef struct {
 void sw_scan_forward_upsweep(const scan_forward_call *call, double *states);
 void sw_scan_forward_downsweep(const scan_forward_call *call, double *states);
 
-/* The sweeps of lanes in contiguous memory, for the kinds other than logcumsumexp. */
+/* The sweeps of narrow calls, of the kinds other than logcumsumexp. Each of the rows that
+   alternate in a lane has a state. */
 void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, double *states);
 #endif

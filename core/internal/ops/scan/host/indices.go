@@ -62,7 +62,7 @@ func insideSpan(t *tensor.Tensor, n int64) bool {
 // indexed computes cummax or cummin by the indices of its forward. Position k is a new running
 // maximum where its index is k; everywhere else its index is the one before it. Rows with other
 // indices are summed by add.
-func (h *run) indexed() {
+func (h *backwardRun) indexed() {
 	byIndex := *h
 	byIndex.x, byIndex.Recurrence, byIndex.kind = operand.Indices, indexRecurrence, C.SCAN_BY_INDEX
 	if h.IsReversed {
@@ -93,7 +93,7 @@ func (h *run) indexed() {
 
 // scatters reports whether rows are short and lie end to end in all operands: a scatter is then
 // faster than a comparison lane by lane. Sums of at most SCAN_SHORT_MAX terms need no compensation.
-func (h *run) scatters() bool {
+func (h *backwardRun) scatters() bool {
 	adjacent := int64(1)
 	if h.IsReversed {
 		adjacent = -1
@@ -111,14 +111,14 @@ func (h *run) scatters() bool {
 
 // downsweepIndices computes whole rows. Rows whose indices are not those of a scan are recomputed
 // by add.
-func (h *run) downsweepIndices(w *worker, first, count int64) {
+func (h *backwardRun) downsweepIndices(w *worker, first, count int64) {
 	if C.sw_scan_downsweep(&w.call, nil, nil, nil) == 0 {
 		h.add(w, first, count)
 	}
 }
 
 // outside reports whether an index is out of range.
-func (h *run) outside() bool {
+func (h *backwardRun) outside() bool {
 	var found atomic.Bool
 	indices := *h
 	indices.x = operand.Indices
@@ -132,7 +132,7 @@ func (h *run) outside() bool {
 
 // origin and delta lead from an index to a position in scan order and back: position = origin +
 // delta index.
-func (h *run) origin() (origin, delta int64) {
+func (h *backwardRun) origin() (origin, delta int64) {
 	if h.IsReversed {
 		return h.n - 1, -1
 	}
@@ -141,7 +141,7 @@ func (h *run) origin() (origin, delta int64) {
 
 // indexPrefix is the prefix of a split that is not the first of its row: the index that makes its
 // first position a new maximum, and the index before.
-func (h *run) indexPrefix(w *worker, first, i int64) state {
+func (h *backwardRun) indexPrefix(w *worker, first, i int64) state {
 	origin, delta := h.origin()
 	want := origin + delta*((first+i)/h.rows)*h.splitLength
 	at := w.call.x.offset[0] + C.int64_t(i)*w.call.x.pitch
@@ -153,7 +153,7 @@ func (h *run) indexPrefix(w *worker, first, i int64) state {
 }
 
 // add scatters dy of rows with any indices into float64 sums, a few rows at a time.
-func (h *run) add(w *worker, first, rows int64) {
+func (h *backwardRun) add(w *worker, first, rows int64) {
 	origin, delta := h.origin()
 	width := num.Clamp(maxSums/h.n, 1, addLanes)
 	if int64(len(w.sums)) < 2*h.n*width {
@@ -170,7 +170,7 @@ func (h *run) add(w *worker, first, rows int64) {
 }
 
 // index is the index at a position of a row, in the order of memory.
-func (h *run) index(row, position int64) int64 {
+func (h *backwardRun) index(row, position int64) int64 {
 	if h.IsReversed {
 		position = h.n - 1 - position
 	}
@@ -181,7 +181,7 @@ func (h *run) index(row, position int64) int64 {
 
 // firstInvalidIndex is the row and position of the first index that is out of range, in the order
 // of memory.
-func (h *run) firstInvalidIndex() (row, position int64) {
+func (h *backwardRun) firstInvalidIndex() (row, position int64) {
 	for row = range h.rows {
 		for position = range h.n {
 			if j := h.index(row, position); j < 0 || j >= h.n {

@@ -1,4 +1,4 @@
-/* Upsweeps and downsweeps of scans on the CPU, tile by tile (scan.h).
+/* Upsweeps and downsweeps of the gradients of scans on the CPU, tile by tile (scan.h).
 
    Floating-point exception flags are not read. With correct flags, compilers would turn selections
    into branches. */

@@ -1,10 +1,11 @@
 package host
 
 // #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
-// #include "scan.h"
+// #include "forward.h"
 import "C"
 
 import (
+	"sync"
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
@@ -29,15 +30,16 @@ const (
 type division struct {
 	*Scan
 	args        []tensor.Tensor
-	rows, n     int64
+	rows, n     int64       // number of rows, and positions of a row
 	views       [4]cpu.View // rows of each operand
 	steps       [4]int64    // distance of positions in scan order [elements]
 	splitLength int64       // positions of a lane; the last split of a row may be shorter
 	lanes       int64
 }
 
-// divide divides a run into lanes. With narrow above 1, the rows of the last dimension before the
-// scanned one are one row. rows or n is 0 if there is nothing to do.
+// divide divides a run into lanes. With narrow above 1, so many rows that alternate in memory are
+// one row: those of the last dimension before the scanned one. rows or n is 0 if there is nothing
+// to do.
 func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow int64) division {
 	h := division{Scan: s, args: append([]tensor.Tensor{}, args...), n: s.Length()}
 	kept := space.Kept
@@ -94,6 +96,19 @@ func (h *division) inBatches(body func(w *worker, first, count int64)) {
 	})
 }
 
+// worker is the scratch of one goroutine.
+type worker struct {
+	call        C.scan_call         // of gradients
+	forward     C.scan_forward_call // of forward scans
+	states      [C.SCAN_BATCH]state
+	carries     [C.SCAN_BATCH]float64
+	checkpoints []float64
+	sums        []float64
+}
+
+var workers = sync.Pool{New: func() any { return new(worker) }}
+
+// parallel runs body in parallel over tasks.
 func (h *division) parallel(tasks int64, body func(w *worker, task int64)) {
 	threads.Run(unsafe.Pointer(h.Scan), tasks, 1, func() (*worker, func()) {
 		w := workers.Get().(*worker)

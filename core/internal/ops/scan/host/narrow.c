@@ -1,5 +1,9 @@
-/* Forward scans of contiguous rows, or of two or four rows that alternate in memory, which
-   need no tiles: vectors hold four numbers that are adjacent in memory. */
+/* Narrow forward scans: of a contiguous row, or of two or four rows that alternate in contiguous
+   memory, as the columns of a matrix with so few columns do. They need no tiles: a vector holds
+   four numbers that are adjacent in memory.
+
+   Floating-point exception flags are not read. With correct flags, compilers would turn selections
+   into branches. */
 #ifndef __clang__
 #pragma GCC optimize("no-trapping-math", "no-math-errno")
 #endif
@@ -59,7 +63,6 @@ INLINE long place_of(int c, const segment *s, long i) {
 INLINE void repeat(int c, double *state) {
   for (long j = c; j < 4; j++) state[j] = state[j - c];
 }
-
 
 /* How products m 2^e become numbers: m first second if is_scaled, else m. */
 typedef struct {

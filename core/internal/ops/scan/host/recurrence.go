@@ -13,7 +13,7 @@ import "math"
 // state is the prefix before a position: two numbers, which scan.h defines for each kind.
 type state [2]float64
 
-// Recurrence combines the splits of a row of one kind.
+// Recurrence combines the splits of a row of one kind: of its gradient, and of the scan itself.
 type Recurrence struct {
 	loops               [2]int64 // scan_kind of the C loops: of equal values the last is the record, or the first
 	initial             state    // identity: the prefix before the first position of a row
@@ -30,7 +30,7 @@ type Recurrence struct {
 	// a prefix.
 	applySuffix func(before, aggregate state, first bool, carryIn float64) float64
 	// forwardInitial and forwardCombine are the identity and the associative operator of the
-	// forward.
+	// prefixes of a forward scan, which hold its results.
 	forwardInitial forwardState
 	forwardCombine func(left, right forwardState, first bool) forwardState
 }

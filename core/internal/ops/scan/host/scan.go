@@ -1,5 +1,7 @@
-// Package host computes scans on the CPU. Rows, or splits of rows, are lanes that advance together,
-// so that the loop over lanes is vector code.
+// Package host computes scans and their gradients on the CPU. Rows, or splits of rows, are lanes
+// that advance together, so that the loop over lanes is vector code (lanes.go). Forward scans of
+// few rows in contiguous memory use vectors along the row instead (narrow.c). The Go files divide
+// rows and combine splits, and the C files loop over positions.
 package host
 
 import (
@@ -7,7 +9,7 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// Scan is a scan along a dimension of a shape.
+// Scan is a scan along a dimension of a shape, or the gradient of one.
 type Scan struct {
 	Recurrence *Recurrence
 	Op         string // in messages

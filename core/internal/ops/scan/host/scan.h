@@ -1,7 +1,7 @@
-/* The C loops of scans on the CPU. Many lanes advance together, one position at a time, so that the
-   loop over lanes is vector code. A lane is a row, or a split of a row. Data is processed in tiles
-   of float64: 32 positions of a group of 32 lanes, or fewer positions of more lanes if rows are
-   shorter. */
+/* The C loops of the gradients of scans on the CPU. Forward scans (forward.h) share their operands,
+   tiles and kinds. Many lanes advance together, one position at a time, so that the loop over lanes
+   is vector code. A lane is a row, or a split of a row. Data is processed in tiles of float64: 32
+   positions of a group of 32 lanes, or fewer positions of more lanes if rows are shorter. */
 #ifndef STERNWAY_SCAN_H
 #define STERNWAY_SCAN_H
 #include <stdint.h>

@@ -1,5 +1,6 @@
-/* The recurrences of scans on the CPU, one function for each step over a tile. Each is one
-   expression for each lane without a branch, so that the loop over lanes becomes vector code. */
+/* The recurrences of the gradients of scans on the CPU, one function for each step over a tile.
+   Each is one expression for each lane without a branch, so that the loop over lanes becomes
+   vector code. */
 #ifndef STERNWAY_SCAN_STEPS_H
 #define STERNWAY_SCAN_STEPS_H
 #include <math.h>
@@ -8,9 +9,9 @@
 #include "scan.h"
 #include "vector.h"
 
-/* A scan has a forward recurrence and a backward recurrence. The forward one carries a prefix over
-   x; it gives position k a weight w[k] and a link c[k]. The backward one is affine, and dx is a
-   product:
+/* A gradient has a forward recurrence and a backward recurrence. The forward one carries a prefix
+   over x; it gives position k a weight w[k] and a link c[k]. The backward one is affine, and dx is
+   a product:
 
      R[k] = dy[k] + c[k+1] R[k+1],  dx[k] = w[k] R[k]
 

@@ -1,7 +1,7 @@
 package host
 
 // #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
-// #include "forward.h"
+// #include "scan.h"
 import "C"
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/sternway/sternway/core/internal/tensor"
 )
 
-// run is one run of the backward of a scan on the CPU.
-type run struct {
+// backwardRun is one run of the gradient of a scan on the CPU.
+type backwardRun struct {
 	division // of dy, x, indices, dx
 	Recurrence
 	kind      int64  // scan_kind of the C loops
@@ -24,20 +24,8 @@ type run struct {
 	hasRecord []bool // lanes with a new running maximum, for cummax and cummin
 }
 
-// worker is the scratch of one goroutine.
-type worker struct {
-	call        C.scan_call
-	forward     C.scan_forward_call
-	states      [C.SCAN_BATCH]state
-	carries     [C.SCAN_BATCH]float64
-	checkpoints []float64
-	sums        []float64
-}
-
-var workers = sync.Pool{New: func() any { return new(worker) }}
-
-// Run computes dx.
-func (s *Scan) Run(args []tensor.Tensor) {
+// RunBackward computes dx.
+func (s *Scan) RunBackward(args []tensor.Tensor) {
 	h := s.start(args)
 	switch {
 	case h.rows == 0 || h.n == 0:
@@ -49,9 +37,9 @@ func (s *Scan) Run(args []tensor.Tensor) {
 }
 
 // start prepares a run.
-func (s *Scan) start(args []tensor.Tensor) *run {
+func (s *Scan) start(args []tensor.Tensor) *backwardRun {
 	space := s.space(args)
-	h := &run{division: s.divide(args, &space, 1), Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0]}
+	h := &backwardRun{division: s.divide(args, &space, 1), Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0]}
 	if s.FirstWins {
 		h.kind = s.Recurrence.loops[1]
 	}
@@ -63,7 +51,7 @@ func (s *Scan) start(args []tensor.Tensor) *run {
 
 // scan computes dx. A split scan has an upsweep for the prefixes, an upsweep for the suffixes, and
 // a downsweep.
-func (h *run) scan() {
+func (h *backwardRun) scan() {
 	if h.lanes == h.rows {
 		h.downsweep(nil, nil, nil)
 		return
@@ -82,7 +70,7 @@ func (h *run) scan() {
 // scanSplits computes the carry-in of each split from the suffixes of single splits, from the last
 // split to the first, and then runs the downsweep. carries has the suffixes, and receives the
 // carry-ins. Sums are compensated: the rounding error of each (TwoSum) is carried as well.
-func (h *run) scanSplits(aggregates, before []state, carries []float64) {
+func (h *backwardRun) scanSplits(aggregates, before []state, carries []float64) {
 	carryIn := make([]state, h.lanes)
 	for i := range before {
 		carryIn[i] = h.toCarryIn(before[i])
@@ -121,7 +109,7 @@ func (h *run) scanSplits(aggregates, before []state, carries []float64) {
 // upsweep computes the aggregate of each lane. It returns the smallest first number of the
 // aggregates, which for scans by indices is 0 if the indices of a lane cannot be those of a scan;
 // other kinds ignore it.
-func (h *run) upsweep(states []state, carries []float64) float64 {
+func (h *backwardRun) upsweep(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
 	h.forEachBatch(false, func(w *worker, first, count int64) {
@@ -139,7 +127,7 @@ func (h *run) upsweep(states []state, carries []float64) float64 {
 
 // exactSuffix computes the suffix of one lane for a carry-in. It serves lanes with an infinity,
 // whose suffix is not an affine function of the carry-in.
-func (h *run) exactSuffix(lane int64, carryIn float64) float64 {
+func (h *backwardRun) exactSuffix(lane int64, carryIn float64) float64 {
 	h.parallel(1, func(w *worker, _ int64) {
 		h.prepare(w, lane, 1, false)
 		w.states[0], w.carries[0] = h.initial, carryIn
@@ -151,7 +139,7 @@ func (h *run) exactSuffix(lane int64, carryIn float64) float64 {
 
 // suffixUpsweep computes the suffixes of lanes from their prefixes, and stores the prefix before
 // each tile as a checkpoint.
-func (h *run) suffixUpsweep(carryIn []state, carries, checkpoints []float64) {
+func (h *backwardRun) suffixUpsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(false, func(w *worker, first, count int64) {
 		if h.hasNoRecord(first, count) {
 			C.sw_scan_sum_suffixes(&w.call, scanDoubles(carries[first:]))
@@ -163,7 +151,7 @@ func (h *run) suffixUpsweep(carryIn []state, carries, checkpoints []float64) {
 }
 
 // downsweep stores dx, from the prefixes and the carry-ins of lanes; whole rows have neither.
-func (h *run) downsweep(carryIn []state, carries, checkpoints []float64) {
+func (h *backwardRun) downsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(true, func(w *worker, first, count int64) {
 		if h.hasNoRecord(first, count) {
 			C.sw_scan_clear(&w.call)
@@ -186,7 +174,7 @@ func (h *run) downsweep(carryIn []state, carries, checkpoints []float64) {
 
 // hasNoRecord reports whether no position of these lanes is a new running maximum, as in most of a
 // long row.
-func (h *run) hasNoRecord(first, count int64) bool {
+func (h *backwardRun) hasNoRecord(first, count int64) bool {
 	return h.hasRecord != nil && !slices.Contains(h.hasRecord[first:first+count], true)
 }
 
@@ -195,12 +183,12 @@ func checkpointCount(n int64) int64 { return num.CeilDiv(n, C.SCAN_POSITIONS) * 
 
 // checkpointOffset is the offset of the checkpoints of a task whose first lane is `first`
 // [float64].
-func (h *run) checkpointOffset(first int64) int64 {
+func (h *backwardRun) checkpointOffset(first int64) int64 {
 	return num.CeilDiv(first, C.SCAN_LANES) * checkpointCount(h.splitLength)
 }
 
 // initStates sets the prefix of each lane as if its row began there.
-func (h *run) initStates(w *worker, states []state, first int64) {
+func (h *backwardRun) initStates(w *worker, states []state, first int64) {
 	for i := range states {
 		states[i] = h.initial
 	}
@@ -213,7 +201,7 @@ func cStates(s []state) *C.double { return (*C.double)(unsafe.Pointer(unsafe.Sli
 
 // forEachBatch runs body in parallel over batches of lanes first..first+count-1, whose call is
 // prepared.
-func (h *run) forEachBatch(isDownsweep bool, body func(w *worker, first, count int64)) {
+func (h *backwardRun) forEachBatch(isDownsweep bool, body func(w *worker, first, count int64)) {
 	h.inBatches(func(w *worker, first, count int64) {
 		h.prepare(w, first, count, isDownsweep)
 		body(w, first, count)
@@ -222,7 +210,7 @@ func (h *run) forEachBatch(isDownsweep bool, body func(w *worker, first, count i
 
 // prepare sets the call of a worker: lanes of one length, the operands that are read and, in a
 // downsweep, dx.
-func (h *run) prepare(w *worker, first, count int64, isDownsweep bool) {
+func (h *backwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	n := h.lengthOf(first)
 	w.call.kind, w.call.lanes, w.call.n, w.call.whole = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n), 0
 	if h.lanes == h.rows {
