@@ -40,7 +40,7 @@ INLINE void init_indices(const scan_forward_call *call, const group *g, const do
 #define CASE(kind, name) case kind: CHOSEN(scan_forward_##name)(call, is_upsweep, states); break;
 INLINE void sweep(const scan_forward_call *call, int is_upsweep, double *states) {
   if (call->narrow) sw_scan_forward_narrow(call, is_upsweep, states);
-  else switch (call->kind) {
+  else if (states || !sw_scan_forward_short(call)) switch (call->kind) {
     CASE(SCAN_SUM, sum)
     CASE(SCAN_PRODUCT, product)
     CASE(SCAN_MAX_LAST, max_last)

@@ -26,4 +26,8 @@ void sw_scan_forward_downsweep(const scan_forward_call *call, double *states);
 /* The sweeps of narrow calls, of the kinds other than logcumsumexp. Each of the rows that
    alternate in a lane has a state. */
 void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, double *states);
+
+/* The downsweep of whole rows in contiguous memory, for these kinds. Returns 0 and does nothing if
+   they are not contiguous, fewer than eight, or of 16 bits. */
+int sw_scan_forward_short(const scan_forward_call *call);
 #endif

@@ -5,8 +5,8 @@
 TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upsweep, int with_index,
                                     const scan_forward_call *call, const group *g, double *states) {
   SIZES;
-  double x[SCAN_TILE], found[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], c[SCAN_WIDEST];
-  uint64_t index[SCAN_WIDEST], here[SCAN_WIDEST];
+  double x[SCAN_TILE], other[SCAN_TILE], a[SCAN_WIDEST], b[SCAN_WIDEST], c[SCAN_WIDEST];
+  uint64_t index[SCAN_WIDEST], here[SCAN_WIDEST]; /* other: indices, or products */
   unpack_prefixes(kind, g, is_upsweep ? NULL : states, a, b, c);
   if (with_index) init_indices(call, g, c, index, here);
   for (long k = 0; k < call->n; k += positions) {
@@ -14,15 +14,15 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
     sw_scan_load(x, &call->x, WINDOW(k, n));
     EACH_BLOCK switch (kind) {
       case SCAN_SUM: sum_scan(exact, a + s, b + s, x + s, width, n); break;
-      case SCAN_PRODUCT: product_scan(exact, a + s, b + s, x + s, width, n); break;
+      case SCAN_PRODUCT: product_scan(exact, a + s, b + s, x + s, other + s, width, n); break;
       case SCAN_LOG_SUM: log_sum_scan(exact, is_upsweep, a + s, b + s, c + s, x + s, width, n); break;
       default:
         record_scan(kind >= SCAN_MIN_LAST, kind == SCAN_MAX_FIRST || kind == SCAN_MIN_FIRST, with_index, a + s, b + s,
-                    index + s, here + s, x + s, found + s, call->delta, width, n);
+                    index + s, here + s, x + s, other + s, call->delta, width, n);
     }
     if (is_upsweep) continue;
-    sw_scan_store(&call->y, x, WINDOW(k, n));
-    if (with_index) sw_scan_store(&call->indices, found, WINDOW(k, n));
+    sw_scan_store(&call->y, kind == SCAN_PRODUCT ? other : x, WINDOW(k, n));
+    if (with_index) sw_scan_store(&call->indices, other, WINDOW(k, n));
   }
   if (!is_upsweep) return;
   for (long l = 0; l < g->lanes; l++) {

@@ -13,12 +13,13 @@ INLINE void sum_scan(int exact, double *restrict sum, double *restrict error, do
   }
 }
 
-/* 2^e as two factors in range, so that m first is exact for an |m| from 2^-500 to 2^500. */
+/* 2^e as two factors in range, so that m first is exact for an |m| from 2^-500 to 2^500. For an e so
+   small that all |m| up to 2^1000 become 0, one factor is 0: an underflow takes processors longer. */
 INLINE void powers_of(double e, double *first, double *second) {
   double small = e < -500 ? -500 : e;
   small = small > 500 ? 500 : small;
   double rest = e - small < -1000 ? -1000 : e - small;
-  *first = power(small), *second = power(rest > 1000 ? 1000 : rest);
+  *first = power(small), *second = e < -2200 ? 0 : power(rest > 1000 ? 1000 : rest);
 }
 
 /* m 2^e, rounded once. */
@@ -87,15 +88,12 @@ INLINE int scaled_products(int exact, double *restrict m, double *restrict e, co
 }
 
 /* The running product is m 2^e, so that it may leave the range of float64 and come back. */
-INLINE void product_scan(int exact, double *restrict m, double *restrict e, double *restrict x, long width, long n) {
-  double y[SCAN_TILE];
-  if (bounded_products(exact, m, e, x, y, width, n) || scaled_products(exact, m, e, x, y, width, n)) {
-    for (long k = 0; k < n; k++) memcpy(x + k * width, y + k * width, sizeof *y * SCAN_LANES);
-    return;
-  }
+INLINE void product_scan(int exact, double *restrict m, double *restrict e, const double *restrict x,
+                         double *restrict y, long width, long n) {
+  if (bounded_products(exact, m, e, x, y, width, n) || scaled_products(exact, m, e, x, y, width, n)) return;
   for (long k = 0; k < n; k++) EACH_LANE {
     product_step(exact, x[k * width + l], &m[l], &e[l]);
-    x[k * width + l] = scaled(m[l], e[l]);
+    y[k * width + l] = scaled(m[l], e[l]);
   }
 }
 

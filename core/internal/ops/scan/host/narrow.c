@@ -1,6 +1,7 @@
-/* Narrow forward scans: of a contiguous row, or of two or four rows that alternate in contiguous
-   memory, as the columns of a matrix with so few columns do. They need no tiles: a vector holds
-   four numbers that are adjacent in memory.
+/* Forward scans that need no tiles. Narrow ones are of a contiguous row, or of two or four rows that
+   alternate in contiguous memory, as the columns of a matrix with so few columns do: a vector holds
+   four numbers that are adjacent in memory. Short ones are of many contiguous rows, eight at a time:
+   a vector holds one position of four rows.
 
    Floating-point exception flags are not read. With correct flags, compilers would turn selections
    into branches. */
@@ -24,7 +25,7 @@ typedef int64_t INTS4 __attribute__((vector_size(32), may_alias));
 enum { BLOCK = 16 };
 
 /* The numbers of a segment: rows of the table of dtypes, or the float64 that 16 bits were converted
-   to. Only upsweeps read 16 bits as they are. */
+   to. */
 enum { NARROW_F32, NARROW_F64, NARROW_F16, NARROW_BF16, NARROW_CONVERTED };
 
 #define ONES ((four){1, 1, 1, 1})
@@ -83,16 +84,16 @@ static product_scale scale_of(double *m, double *e) {
   return s;
 }
 
+INLINE int64_t lane_offset(const scan_operand *o, long lane) {
+  return o->regular ? o->offset[0] + lane * o->pitch : o->offset[lane];
+}
+
 #define LOOPS "narrow_loops.h"
 #include "each_processor.h"
 
 /* Describes `count` adjacent numbers of an operand as lanes of one position. */
 INLINE void adjacent(scan_operand *o, const scan_operand *from, int64_t offset) {
   o->data = from->data, o->type = from->type, o->step = 0, o->regular = o->pitch = 1, o->offset[0] = offset;
-}
-
-INLINE int64_t lane_offset(const scan_operand *o, long lane) {
-  return o->regular ? o->offset[0] + lane * o->pitch : o->offset[lane];
 }
 
 /* Combines the states of four alternating sequences to those of c rows. */
@@ -108,13 +109,14 @@ static void fold(const scan_forward_call *call, double *a, double *b) {
   }
 }
 
-/* Scans one lane. 16-bit numbers are converted to float64 in segments. Sums and products of an
+/* Scans one lane. 16-bit numbers are converted to float64 in segments, except for maxima of bfloat16,
+   which are not rounded. Sums and products of an
    upsweep do not depend on the order, so that four sequences of a lane alternate. */
 static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, double *a, double *b, double *index) {
   double buffer[SCAN_TILE];
   scan_operand x, y;
   long c = call->narrow, all = call->n * c, reverse = call->x.step < 0;
-  long converts = call->x.type > 1 && (!is_upsweep || index);
+  long converts = call->x.type > 1 && (index ? call->x.type == 2 : !is_upsweep);
   long size = call->x.type == 1 ? 8 : call->x.type == 0 ? 4 : 2;
   long width = is_upsweep && !index ? 4 : c, rest = all % width;
   int64_t low = reverse ? c - all : 0; /* from the first position in scan order to the lowest address */
@@ -142,7 +144,10 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
     if (done == 0 && index && b[0] == 0) { /* the first position of a row is a record */
       for (long j = 0; j < 4; j++) {
         long place = place_of(c, &s, j % c);
-        double v = call->x.type == 0 ? ((const float *)s.from)[place] : ((const double *)s.from)[place];
+        double v = converts ? ((const double *)s.from)[place]
+                 : call->x.type == 0 ? ((const float *)s.from)[place]
+                 : call->x.type == 3 ? widen_bf16_one(((const uint16_t *)s.from)[place])
+                                     : ((const double *)s.from)[place];
         a[j] = call->kind >= SCAN_MIN_LAST ? -v : v, index[j] = number(s.here), b[j] = 1;
       }
     }
@@ -167,4 +172,12 @@ void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, doubl
     for (long j = 0; is_upsweep && j < c; j++)
       state[3 * j] = a[j], state[3 * j + 1] = b[j], state[3 * j + 2] = index[j];
   }
+}
+
+int sw_scan_forward_short(const scan_forward_call *call) {
+  const scan_operand *x = &call->x, *y = &call->y, *found = call->with_index ? &call->indices : y;
+  if (call->kind == SCAN_LOG_SUM || x->type > 1 || call->lanes < 8) return 0;
+  if ((x->step != 1 && x->step != -1) || y->step != x->step || found->step != x->step) return 0;
+  CHOSEN(scan_short)(call);
+  return 1;
 }

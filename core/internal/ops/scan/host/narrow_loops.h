@@ -31,15 +31,20 @@ TARGET INLINE four AT(narrow_read)(int type, int c, const segment *s, long i) {
   return s->reverse ? TURNED(c, v) : v;
 }
 
+/* Numbers written as bfloat16 have been read as such, and are exact. */
 TARGET INLINE void AT(narrow_write)(int type, int c, const segment *s, long i, four v) {
   if (s->to == 0) return;
   long place = s->reverse ? s->count - 4 - i : i;
   if (s->reverse) v = TURNED(c, v);
-  if (type != NARROW_F32) STORE((double *)s->to + place, v);
+  if (type == NARROW_F64 || type == NARROW_CONVERTED) STORE((double *)s->to + place, v);
 #if VECTOR == 64
+  else if (type == NARROW_BF16) for (int j = 0; j < 4; j++) ((uint16_t *)s->to)[place + j] = narrow_bf16_one(v[j]);
   else *(loose_floats *)((float *)s->to + place) = __builtin_convertvector(v, loose_floats);
 #else
-  else _mm_storeu_ps((float *)s->to + place, _mm256_cvtpd_ps((__m256d)v));
+  else if (type == NARROW_BF16) {
+    __m128i high = _mm_srli_epi32(_mm_castps_si128(_mm256_cvtpd_ps((__m256d)v)), 16);
+    _mm_storel_epi64((__m128i *)((uint16_t *)s->to + place), _mm_packus_epi32(high, high));
+  } else _mm_storeu_ps((float *)s->to + place, _mm256_cvtpd_ps((__m256d)v));
 #endif
 }
 
@@ -63,6 +68,7 @@ INLINE void AT(narrow_write_one)(int type, int c, const segment *s, long i, doub
   long place = place_of(c, s, i);
   if (s->to == 0) return;
   if (type == NARROW_F32) ((float *)s->to)[place] = v;
+  else if (type == NARROW_BF16) ((uint16_t *)s->to)[place] = narrow_bf16_one(v);
   else ((double *)s->to)[place] = v;
 }
 
@@ -120,7 +126,8 @@ TARGET INLINE four AT(narrow_products_of)(int c, four v) {
 
 /* The products of a block, if it has neither a zero nor a number of another magnitude than
    PRODUCT_FACTOR: then none leaves the range of float64. Returns 0 and stores nothing otherwise. */
-TARGET INLINE int AT(narrow_product_block)(int c, int type, const segment *s, long i, four *product) {
+TARGET INLINE int AT(narrow_product_block)(int c, int type, int is_scaled, const product_scale *scale, const segment *s,
+                                           long i, four *product) {
   four values[BLOCK / 4], sum = {0}, least = ONES, p = *product;
   _Pragma("GCC unroll 4") for (long j = 0; j < BLOCK / 4; j++) {
     values[j] = AT(narrow_read)(type, c, s, i + 4 * j);
@@ -130,7 +137,7 @@ TARGET INLINE int AT(narrow_product_block)(int c, int type, const segment *s, lo
   if (ANY(~ALL(sum <= PRODUCT_FACTOR) | ALL(least < 1 / PRODUCT_FACTOR))) return 0;
   _Pragma("GCC unroll 4") for (long j = 0; j < BLOCK / 4; j++) {
     four v = AT(narrow_products_of)(c, values[j]);
-    AT(narrow_write)(type, c, s, i + 4 * j, p * v);
+    AT(narrow_write)(type, c, s, i + 4 * j, is_scaled ? p * v * LOAD(scale->first) * LOAD(scale->second) : p * v);
     p *= LAST_OF(c, v);
   }
   *product = p;
@@ -148,7 +155,9 @@ TARGET INLINE void AT(narrow_product)(int c, int type, const segment *s, double 
   product_scale scale = scale_of(m, e);
   four p = LOAD(m);
   for (long i = 0; i + 4 <= s->count;) {
-    if (!scale.is_scaled && scale.is_finite && i + BLOCK <= s->count && AT(narrow_product_block)(c, type, s, i, &p)) {
+    const int is_block = scale.is_finite && i + BLOCK <= s->count;
+    if (is_block && (scale.is_scaled ? AT(narrow_product_block)(c, type, 1, &scale, s, i, &p)
+                                     : AT(narrow_product_block)(c, type, 0, &scale, s, i, &p))) {
       i += BLOCK;
     } else {
       four v = AT(narrow_read)(type, c, s, i), size = ABS(v);
@@ -231,7 +240,6 @@ TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index
   }
   repeat(c, best), repeat(c, best_index);
 }
-#undef NEWER_WINS
 #undef TAKE_OLDER
 
 #define WIDTHS(function, ...) switch (c) { \
@@ -248,6 +256,7 @@ TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index
   }
 #define RECORDS(...) \
   if (call->x.type == 0) WIDTHS(narrow_records, NARROW_F32, __VA_ARGS__) \
+  else if (call->x.type == 3) WIDTHS(narrow_records, NARROW_BF16, __VA_ARGS__) \
   else WIDTHS(narrow_records, NARROW_F64, __VA_ARGS__)
 
 TARGET static void AT(scan_narrow)(const scan_forward_call *call, int c, const segment *s, double *a, double *b,
@@ -264,5 +273,8 @@ TARGET static void AT(scan_narrow)(const scan_forward_call *call, int c, const s
 #undef WIDTHS
 #undef TYPES
 #undef RECORDS
+
+#include "short_loops.h"
+#undef NEWER_WINS
 #undef ANY
 #undef MIN4
