@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import device_name, device_of
-from ..dequantize import (
+from ..fake_quantize import (
     FakeQuantizePerTokenBackwardPlan,
     FakeQuantizePerTokenPlan,
     fake_quantize_forward_plan,
