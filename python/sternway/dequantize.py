@@ -21,7 +21,17 @@ from .fake_quantize import FakeQuantizePerTokenBackwardPlan as FakeQuantizePerTo
 
 
 @dataclasses.dataclass(frozen=True)
-class DequantizePerTokenDescriptor(Descriptor):
+class BaseDequantizeDescriptor(Descriptor):
+    """The fields of DequantizePerTokenDescriptor and DequantizePerTokenBackwardDescriptor."""
+
+    shape: Sequence[int]
+    dtype: Any
+    qdtype: Any = "int8"
+    scale_dtype: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DequantizePerTokenDescriptor(BaseDequantizeDescriptor):
     """``y = (q - zero_point[n]) * scale[n]`` for token n, the problem of :func:`dequantize_per_token`.
 
     Args:
@@ -41,11 +51,6 @@ class DequantizePerTokenDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "dequantize_per_token"
-
-    shape: Sequence[int]
-    dtype: Any
-    qdtype: Any = "int8"
-    scale_dtype: Any = None
 
 
 class DequantizePerTokenPlan(_plan.Plan[DequantizePerTokenDescriptor]):
@@ -76,7 +81,7 @@ class DequantizePerTokenPlan(_plan.Plan[DequantizePerTokenDescriptor]):
 
 
 @dataclasses.dataclass(frozen=True)
-class DequantizePerTokenBackwardDescriptor(Descriptor):
+class DequantizePerTokenBackwardDescriptor(BaseDequantizeDescriptor):
     """The backward of ``x = (q - zero_point[n]) * scale[n]``, the problem of :func:`dequantize_per_token_backward`.
 
     Args:
@@ -96,11 +101,6 @@ class DequantizePerTokenBackwardDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "dequantize_per_token_backward"
-
-    shape: Sequence[int]
-    dtype: Any
-    qdtype: Any = "int8"
-    scale_dtype: Any = None
 
 
 class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescriptor]):

@@ -17,7 +17,18 @@ from ._quantize import gradient_rows, of_operands
 
 
 @dataclasses.dataclass(frozen=True)
-class FakeQuantizePerTokenDescriptor(Descriptor):
+class BaseFakeQuantizeDescriptor(Descriptor):
+    """The fields of FakeQuantizePerTokenDescriptor and FakeQuantizePerTokenBackwardDescriptor."""
+
+    shape: Sequence[int]
+    dtype: Any
+    quant_min: int
+    quant_max: int
+    scale_dtype: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeQuantizePerTokenDescriptor(BaseFakeQuantizeDescriptor):
     """Quantise and dequantise with a scale for each token, the problem of :func:`fake_quantize_per_token`.
 
     Args:
@@ -37,12 +48,6 @@ class FakeQuantizePerTokenDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "fake_quantize_per_token"
-
-    shape: Sequence[int]
-    dtype: Any
-    quant_min: int
-    quant_max: int
-    scale_dtype: Any = None
 
 
 class FakeQuantizePerTokenPlan(_plan.Plan[FakeQuantizePerTokenDescriptor]):
@@ -74,7 +79,7 @@ class FakeQuantizePerTokenPlan(_plan.Plan[FakeQuantizePerTokenDescriptor]):
 
 
 @dataclasses.dataclass(frozen=True)
-class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
+class FakeQuantizePerTokenBackwardDescriptor(BaseFakeQuantizeDescriptor):
     """The backward of quantise-dequantise with straight-through rounding, the problem of
     :func:`fake_quantize_per_token_backward`.
 
@@ -96,12 +101,6 @@ class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "fake_quantize_per_token_backward"
-
-    shape: Sequence[int]
-    dtype: Any
-    quant_min: int
-    quant_max: int
-    scale_dtype: Any = None
 
 
 class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDescriptor]):
