@@ -16,14 +16,8 @@ from .dequantize import (
     DequantizePerTokenBackwardPlan,
     DequantizePerTokenDescriptor,
     DequantizePerTokenPlan,
-    FakeQuantizePerTokenBackwardDescriptor,
-    FakeQuantizePerTokenBackwardPlan,
-    FakeQuantizePerTokenDescriptor,
-    FakeQuantizePerTokenPlan,
     dequantize_per_token,
     dequantize_per_token_backward,
-    fake_quantize_per_token,
-    fake_quantize_per_token_backward,
 )
 from .embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan, embedding_backward
 from .embedding_bag import (
@@ -40,6 +34,14 @@ from .errors import (
     MisalignedOperandError,
     UnsupportedError,
     WorkspaceTooSmallError,
+)
+from .fake_quantize import (
+    FakeQuantizePerTokenBackwardDescriptor,
+    FakeQuantizePerTokenBackwardPlan,
+    FakeQuantizePerTokenDescriptor,
+    FakeQuantizePerTokenPlan,
+    fake_quantize_per_token,
+    fake_quantize_per_token_backward,
 )
 from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
 from .rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan, rope, rope_backward

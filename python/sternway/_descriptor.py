@@ -133,6 +133,9 @@ def normalise_fields(op: str, instance: Any) -> None:
 class Descriptor:
     """Base class of the descriptors. Fields are converted when it is made: shapes to tuples of int, dtypes to names.
 
+    An operation and its backward have the same fields, which a common base class declares. Neither descriptor derives from the
+    other: a plan takes instances of its own descriptor only.
+
     Raises:
         InvalidProblemError: a field of another type. ``Plan.select`` checks the values.
         TypeError: a required field is missing.

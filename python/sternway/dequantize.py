@@ -1,25 +1,37 @@
-"""Per-token dequantisation and per-token fake quantisation, and their gradients.
+"""Per-token dequantisation and its gradient.
 
 A token is one index of the leading dimensions; its elements, along the last dimension, share a scale.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from . import _plan, errors
-from ._arrays import Array, device_of, dtype_name, require_array
+from . import _plan
+from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor, normalised
+from ._quantize import gradient_rows, of_operands
 
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
+# Pickles of version 0.1.0 name these two classes in this module.
+from .fake_quantize import FakeQuantizePerTokenBackwardDescriptor as FakeQuantizePerTokenBackwardDescriptor
+from .fake_quantize import FakeQuantizePerTokenBackwardPlan as FakeQuantizePerTokenBackwardPlan
 
 
 @dataclasses.dataclass(frozen=True)
-class DequantizePerTokenDescriptor(Descriptor):
+class BaseDequantizeDescriptor(Descriptor):
+    """The fields of DequantizePerTokenDescriptor and DequantizePerTokenBackwardDescriptor."""
+
+    shape: Sequence[int]
+    dtype: Any
+    qdtype: Any = "int8"
+    scale_dtype: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DequantizePerTokenDescriptor(BaseDequantizeDescriptor):
     """``y = (q - zero_point[n]) * scale[n]`` for token n, the problem of :func:`dequantize_per_token`.
 
     Args:
@@ -39,11 +51,6 @@ class DequantizePerTokenDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "dequantize_per_token"
-
-    shape: Sequence[int]
-    dtype: Any
-    qdtype: Any = "int8"
-    scale_dtype: Any = None
 
 
 class DequantizePerTokenPlan(_plan.Plan[DequantizePerTokenDescriptor]):
@@ -74,7 +81,7 @@ class DequantizePerTokenPlan(_plan.Plan[DequantizePerTokenDescriptor]):
 
 
 @dataclasses.dataclass(frozen=True)
-class DequantizePerTokenBackwardDescriptor(Descriptor):
+class DequantizePerTokenBackwardDescriptor(BaseDequantizeDescriptor):
     """The backward of ``x = (q - zero_point[n]) * scale[n]``, the problem of :func:`dequantize_per_token_backward`.
 
     Args:
@@ -94,11 +101,6 @@ class DequantizePerTokenBackwardDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "dequantize_per_token_backward"
-
-    shape: Sequence[int]
-    dtype: Any
-    qdtype: Any = "int8"
-    scale_dtype: Any = None
 
 
 class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescriptor]):
@@ -132,142 +134,13 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
     descriptor_type = DequantizePerTokenBackwardDescriptor
 
 
-@dataclasses.dataclass(frozen=True)
-class FakeQuantizePerTokenDescriptor(Descriptor):
-    """Quantise and dequantise with a scale for each token, the problem of :func:`fake_quantize_per_token`.
-
-    Args:
-        shape: the shape [..., D] of x and y; the leading dimensions are the tokens.
-        dtype: the dtype of x and y: float32, float64, float16 or bfloat16.
-        quant_min, quant_max: the bounds of the quantised values, inclusive.
-        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
-
-    Raises:
-        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenPlan.select`` checks the values.
-        TypeError: a required field is missing.
-
-    Example:
-        >>> import sternway as sw
-        >>> sw.FakeQuantizePerTokenDescriptor((2, 3), "float32", quant_min=-8, quant_max=7).quant_max
-        7
-    """
-
-    family: ClassVar[str] = "fake_quantize_per_token"
-
-    shape: Sequence[int]
-    dtype: Any
-    quant_min: int
-    quant_max: int
-    scale_dtype: Any = None
-
-
-class FakeQuantizePerTokenPlan(_plan.Plan[FakeQuantizePerTokenDescriptor]):
-    """Plan of :func:`fake_quantize_per_token`. ``select`` makes it and ``run`` executes it.
-
-    Shapes and dtypes are of the descriptor: shape [..., D], ``dtype`` and ``scale_dtype``. Per-token operands have the shape
-    [...] or [..., 1].
-
-    Operands:
-        x: input [..., D].
-        scale: input [...].
-        zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
-        y: output [..., D]; it may be x.
-
-    Raises:
-        Error: see ``select`` and ``run``.
-
-    Example:
-        >>> import numpy as np, sternway as sw
-        >>> descriptor = sw.FakeQuantizePerTokenDescriptor((1, 3), "float32", quant_min=-8, quant_max=7)
-        >>> plan = sw.FakeQuantizePerTokenPlan.select(descriptor)
-        >>> x = np.array([[0.6, 3.8, -100.0]], np.float32)
-        >>> plan.run(x=x, scale=np.array([0.5], np.float32), y=x)
-        >>> x.tolist()
-        [[0.5, 3.5, -4.0]]
-    """
-
-    descriptor_type = FakeQuantizePerTokenDescriptor
-
-
-@dataclasses.dataclass(frozen=True)
-class FakeQuantizePerTokenBackwardDescriptor(Descriptor):
-    """The backward of quantise-dequantise with straight-through rounding, the problem of
-    :func:`fake_quantize_per_token_backward`.
-
-    Args:
-        shape: the shape [..., D] of dy, x and dx; the leading dimensions are the tokens.
-        dtype: the dtype of dy, x and dx: float32, float64, float16 or bfloat16.
-        quant_min, quant_max: the bounds of the quantised values, inclusive.
-        scale_dtype: the dtype of scale: None for ``dtype``, or float32.
-
-    Raises:
-        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenBackwardPlan.select`` checks the values.
-        TypeError: a required field is missing.
-
-    Example:
-        >>> import sternway as sw
-        >>> descriptor = sw.FakeQuantizePerTokenBackwardDescriptor((2, 3), "float32", quant_min=-8, quant_max=7)
-        >>> descriptor.shape
-        (2, 3)
-    """
-
-    family: ClassVar[str] = "fake_quantize_per_token_backward"
-
-    shape: Sequence[int]
-    dtype: Any
-    quant_min: int
-    quant_max: int
-    scale_dtype: Any = None
-
-
-class FakeQuantizePerTokenBackwardPlan(_plan.Plan[FakeQuantizePerTokenBackwardDescriptor]):
-    """Plan of :func:`fake_quantize_per_token_backward`. ``select`` makes it and ``run`` executes it.
-
-    Shapes and dtypes are of the descriptor: shape [..., D], ``dtype`` and ``scale_dtype``. Per-token operands have the shape
-    [...] or [..., 1].
-
-    Operands:
-        dy: input [..., D], the upstream gradient.
-        x: input [..., D] of the forward.
-        scale: input [...].
-        zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
-        dx: output [..., D].
-        dscale: output like scale; may be left out.
-        dzero_point: output like a floating zero_point; may be left out.
-
-    Raises:
-        Error: see ``select`` and ``run``.
-
-    Example:
-        >>> import numpy as np, sternway as sw
-        >>> descriptor = sw.FakeQuantizePerTokenBackwardDescriptor((1, 3), "float32", quant_min=-8, quant_max=7)
-        >>> plan = sw.FakeQuantizePerTokenBackwardPlan.select(descriptor)
-        >>> x, dx = np.array([[0.5, 3.75, -100.0]], np.float32), np.empty((1, 3), np.float32)
-        >>> plan.run(dy=np.ones_like(x), x=x, scale=np.array([0.5], np.float32), dx=dx)
-        >>> dx.tolist()
-        [[1.0, 0.0, 0.0]]
-    """
-
-    descriptor_type = FakeQuantizePerTokenBackwardDescriptor
-
-
 @functools.lru_cache(maxsize=1024, typed=True)
 def dequantize_forward_plan(
     shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str, dtype_of: str = "dtype"
 ) -> DequantizePerTokenPlan:
     """The plan of a problem, from a cache. dtype_of: the operand or option that dtype was read from."""
-    with _of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_dtype="scale"):
+    with of_operands(shape="q", dtype=dtype_of, qdtype="q", scale_dtype="scale"):
         return DequantizePerTokenPlan.select(DequantizePerTokenDescriptor(shape, dtype, qdtype, scale_dtype), device)
-
-
-@functools.lru_cache(maxsize=1024, typed=True)
-def fake_quantize_forward_plan(
-    shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
-) -> FakeQuantizePerTokenPlan:
-    """The plan of a problem, from a cache."""
-    with _of_operands(shape="x", dtype="x", scale_dtype="scale"):
-        descriptor = FakeQuantizePerTokenDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
-        return FakeQuantizePerTokenPlan.select(descriptor, device)
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
@@ -275,45 +148,9 @@ def dequantize_plan(
     shape: tuple[int, ...], dtype: Any, qdtype: Any, scale_dtype: Any, device: str
 ) -> DequantizePerTokenBackwardPlan:
     """The plan of a problem, from a cache."""
-    with _of_operands(shape="dy", dtype="dy", qdtype="q", scale_dtype="scale"):
+    with of_operands(shape="dy", dtype="dy", qdtype="q", scale_dtype="scale"):
         descriptor = DequantizePerTokenBackwardDescriptor(shape, dtype, qdtype, scale_dtype)
         return DequantizePerTokenBackwardPlan.select(descriptor, device)
-
-
-@functools.lru_cache(maxsize=1024, typed=True)
-def fake_quantize_plan(
-    shape: tuple[int, ...], dtype: Any, quant_min: int, quant_max: int, scale_dtype: Any, device: str
-) -> FakeQuantizePerTokenBackwardPlan:
-    """The plan of a problem, from a cache."""
-    with _of_operands(shape="dy", dtype="dy", scale_dtype="scale"):
-        descriptor = FakeQuantizePerTokenBackwardDescriptor(shape, dtype, quant_min, quant_max, scale_dtype)
-        return FakeQuantizePerTokenBackwardPlan.select(descriptor, device)
-
-
-@contextlib.contextmanager
-def _of_operands(**operands: str) -> Iterator[None]:
-    """Rename errors about a field of a descriptor to the operand that the field was read from."""
-    try:
-        yield
-    except errors.Error as error:
-        if error.operand not in operands:
-            raise
-        raise errors.renamed(error, error.op, {error.operand: operands[error.operand]}) from None
-
-
-def _learned(zero_point: Array | None) -> bool:
-    """Whether a zero point is floating, so that it has a gradient."""
-    return zero_point is not None and dtype_name(zero_point.dtype) in _FLOATS
-
-
-def _outputs(dy: Array, scale: Array | None, zero_point: Array | None) -> list[tuple[str, Array, None]]:
-    """The names of the gradients, each with the array whose shape and dtype it has. Per-token gradients need a scale."""
-    rows = [("dx", dy, None)]
-    if scale is not None:
-        rows.append(("dscale", scale, None))
-        if _learned(zero_point):
-            rows.append(("dzero_point", zero_point, None))
-    return rows
 
 
 def dequantize_per_token(
@@ -357,52 +194,6 @@ def dequantize_per_token(
     return outputs["y"]
 
 
-def fake_quantize_per_token(
-    x: Array,
-    scale: Array,
-    zero_point: Array | None = None,
-    *,
-    quant_min: int,
-    quant_max: int,
-    out: Array | None = None,
-) -> Array:
-    """Quantise and dequantise with a scale for each token, as quantisation-aware training does.
-
-    For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``y = (clamp(t, quant_min, quant_max) -
-    zero_point[n]) * scale[n]``. A floating zero point is first rounded and clamped. All of this is formed in float32, or in
-    float64 for float64 operands, and y is rounded once. Where scale is 0, as for a row of padding, y is 0. A NaN in x gives
-    NaN.
-
-    Args:
-        x: [..., D]; float32, float64, float16 or bfloat16.
-        scale: [...] or [..., 1], of x's dtype or float32.
-        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
-        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
-        out: an array to write into; it may be x. None: a new array of x's library.
-
-    Returns:
-        y, of x's shape and dtype.
-
-    Raises:
-        InvalidProblemError: shapes, dtypes, devices or bounds that contradict each other.
-        UnsupportedError: a dtype or device without a kernel.
-        TypeError: an operand that is no array.
-
-    Example:
-        >>> import numpy as np, sternway as sw
-        >>> x, scale = np.array([[0.6, 3.8, -100.0]], np.float32), np.array([0.5], np.float32)
-        >>> sw.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7).tolist()
-        [[0.5, 3.5, -4.0]]
-    """
-    op = "fake_quantize_per_token"
-    x, scale = require_array(op, "x", x), require_array(op, "scale", scale)
-    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    plan = fake_quantize_forward_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale.dtype, device_of(x))
-    outputs = _plan.outputs(plan, x, [("y", x, None)], out)
-    plan.run(x=x, scale=scale, zero_point=zero_point, **outputs)
-    return outputs["y"]
-
-
 def dequantize_per_token_backward(
     dy: Array,
     scale: Array,
@@ -443,64 +234,6 @@ def dequantize_per_token_backward(
     dy, scale = require_array(op, "dy", dy), require_array(op, "scale", scale)
     q, zero_point = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
     plan = dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
-    outputs = _plan.outputs(plan, dy, _outputs(dy, None if q is None else scale, zero_point), out)
+    outputs = _plan.outputs(plan, dy, gradient_rows(dy, None if q is None else scale, zero_point), out)
     plan.run(dy=dy, scale=scale, q=q, zero_point=zero_point, **outputs)
     return outputs["dx"] if q is None else tuple(outputs.values())
-
-
-def fake_quantize_per_token_backward(
-    dy: Array,
-    x: Array,
-    scale: Array,
-    zero_point: Array | None = None,
-    *,
-    quant_min: int,
-    quant_max: int,
-    out: Sequence[Array] | None = None,
-) -> tuple[Array, Array, Array | None]:
-    """Gradients of quantise-dequantise with straight-through rounding, as quantisation-aware training uses it.
-
-    For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``q = clamp(t, quant_min, quant_max)``. An element is
-    inside if ``quant_min <= t <= quant_max``.
-
-    - ``dx`` is dy inside and 0 outside.
-    - ``dscale[n]`` sums ``dy * ((q - zero_point) - x / scale)`` inside and ``dy * (q - zero_point)`` outside.
-    - ``dzero_point[n]`` sums ``-dy * scale`` outside. A floating zero point is first rounded and clamped.
-
-    Source: learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale. x / scale is
-    rounded to float32, or to float64 for float64 operands, before t is formed. A scale of 0 is the limit of small scales: ``x /
-    0`` is infinite with the sign of x and ``0 / 0`` is 0, so a row of zeros with scale 0 is inside and its gradients are
-    finite.
-
-    Args:
-        dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16.
-        x: the input of the forward, of dy's shape and dtype.
-        scale: [...] or [..., 1], of dy's dtype or float32.
-        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
-        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
-        out: arrays to write into: (dx, dscale), and dzero_point as a third if zero_point is floating. None: new arrays of dy's
-            library.
-
-    Returns:
-        the tuple (dx, dscale, dzero_point); dzero_point is None unless zero_point is floating. Each gradient has the shape and
-        dtype of its input.
-
-    Raises:
-        InvalidProblemError: shapes, dtypes, devices or bounds that contradict each other.
-        UnsupportedError: a dtype or device without a kernel.
-        TypeError: an operand that is no array.
-
-    Example:
-        >>> import numpy as np, sternway as sw
-        >>> x, scale = np.array([[0.5, 3.75, -100.0]], np.float32), np.array([0.5], np.float32)
-        >>> dx, dscale, _ = sw.fake_quantize_per_token_backward(np.ones_like(x), x, scale, quant_min=-8, quant_max=7)
-        >>> dx, dscale
-        (array([[1., 0., 0.]], dtype=float32), array([-1.], dtype=float32))
-    """
-    op = "fake_quantize_per_token_backward"
-    dy, x, scale = (require_array(op, name, array) for name, array in (("dy", dy), ("x", x), ("scale", scale)))
-    zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    plan = fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
-    outputs = _plan.outputs(plan, dy, _outputs(dy, scale, zero_point), out)
-    plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)
-    return outputs["dx"], outputs["dscale"], outputs.get("dzero_point")

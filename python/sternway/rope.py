@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from typing import Any, ClassVar
 
 from . import _plan, errors
-from ._arrays import Array, device_of, dtype_name, require_array
+from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
+from ._rope_options import Options, extents, num_heads, options_of, refuse_complex
 
 
 @dataclasses.dataclass(frozen=True)
-class RopeDescriptor(Descriptor):
+class BaseRopeDescriptor(Descriptor):
+    """The fields of RopeDescriptor and RopeBackwardDescriptor."""
+
+    batch_size: int
+    num_heads: int
+    seq_len: int
+    head_dim: int
+    dtype: Any
+    base: float = 10000.0
+    pairing: str = "interleaved"
+    rotary_dim: int | None = None
+    rotary_start: int = 0
+    angle: str = "float64"
+    layout: str = "bhsd"
+    num_key_heads: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of x, or of dy, in its layout."""
+        b, h, s, d = self.batch_size, self.num_heads, self.seq_len, self.head_dim
+        return {"bshd": (b, s, h, d), "thd": (s, h, d)}.get(self.layout, (b, h, s, d))
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeDescriptor(BaseRopeDescriptor):
     """A rotary position embedding, the problem of :func:`rope`.
 
     Args:
@@ -41,24 +65,6 @@ class RopeDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "rope"
-
-    batch_size: int
-    num_heads: int
-    seq_len: int
-    head_dim: int
-    dtype: Any
-    base: float = 10000.0
-    pairing: str = "interleaved"
-    rotary_dim: int | None = None
-    rotary_start: int = 0
-    angle: str = "float64"
-    layout: str = "bhsd"
-    num_key_heads: int | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of x in its layout."""
-        return _shape(self)
 
 
 class RopePlan(_plan.Plan[RopeDescriptor]):
@@ -93,7 +99,7 @@ class RopePlan(_plan.Plan[RopeDescriptor]):
 
 
 @dataclasses.dataclass(frozen=True)
-class RopeBackwardDescriptor(Descriptor):
+class RopeBackwardDescriptor(BaseRopeDescriptor):
     """The backward of a rotary position embedding, the problem of :func:`rope_backward`.
 
     Args:
@@ -121,24 +127,6 @@ class RopeBackwardDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "rope_backward"
-
-    batch_size: int
-    num_heads: int
-    seq_len: int
-    head_dim: int
-    dtype: Any
-    base: float = 10000.0
-    pairing: str = "interleaved"
-    rotary_dim: int | None = None
-    rotary_start: int = 0
-    angle: str = "float64"
-    layout: str = "bhsd"
-    num_key_heads: int | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of dy in its layout."""
-        return _shape(self)
 
 
 class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
@@ -172,99 +160,19 @@ class RopeBackwardPlan(_plan.Plan[RopeBackwardDescriptor]):
     descriptor_type = RopeBackwardDescriptor
 
 
-def _shape(d: RopeDescriptor | RopeBackwardDescriptor) -> tuple[int, ...]:
-    b, h, s, d_head = d.batch_size, d.num_heads, d.seq_len, d.head_dim
-    return {"bshd": (b, s, h, d_head), "thd": (s, h, d_head)}.get(d.layout, (b, h, s, d_head))
-
-
-_AXES = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "thd": (None, 1, 0, 2)}
-"""By layout, the axes of batch, heads, tokens and elements; None: the layout has no such axis."""
-
-
-Options = tuple[float, str, int | None, int, str, str]
-"""base, pairing, rotary_dim, rotary_start, angle, layout."""
-
-
-def options_of(base: Any, pairing: Any, rotary_dim: Any, rotary_start: Any, angle: Any, layout: Any) -> Options:
-    """The options of a call as plain Python numbers and strings, which can be hashed and traced. Plans check their values.
-
-    Raises:
-        InvalidProblemError: an option of another kind.
-    """
-    if not isinstance(base, float):
-        base = _converted("base", base, "a number", _number)
-    if rotary_dim is not None and not isinstance(rotary_dim, int):
-        rotary_dim = _converted("rotary_dim", rotary_dim, "an integer", _integer)
-    if not isinstance(rotary_start, int):
-        rotary_start = _converted("rotary_start", rotary_start, "an integer", _integer)
-    for name, word in (("pairing", pairing), ("angle", angle), ("layout", layout)):
-        if not isinstance(word, str):
-            raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, "a word", errors.shown(word))
-    return base, pairing, rotary_dim, rotary_start, angle, layout
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, (str, bytes)):
-        raise TypeError
-    return float(value)
-
-
-def _integer(value: Any) -> int:
-    return int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
-
-
-def _converted(name: str, value: Any, kind: str, convert: Any) -> Any:
-    try:
-        return convert(value)
-    except Exception:  # of a value of any class
-        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, kind, errors.shown(value)) from None
-
-
-def extents(shape: tuple[int, ...], layout: str, operand: str = "dy") -> tuple[int, int, int, int]:
-    """Batch, heads, tokens and elements of an operand in a layout.
-
-    Raises:
-        InvalidProblemError: there is no such layout, or it has another rank.
-    """
-    axes = _AXES.get(layout)
-    if axes is None:
-        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, "layout", "bhsd, bshd or thd", repr(layout))
-    rank = 4 - axes.count(None)
-    if len(shape) != rank:
-        wanted, got = f"of rank {rank} in the layout {layout}", f"rank {len(shape)}"
-        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, operand, wanted, got)
-    b, h, s, d = (1 if axis is None else shape[axis] for axis in axes)
-    return b, h, s, d
+_NAMES = {"forward": ("x", "y"), "backward": ("dy", "dx")}
+"""By direction, the operand that is rotated and the result. Those of the keys end in _k."""
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def _rope_plan(
     shape: tuple[int, ...], dtype: Any, key_heads: int | None, direction: str, device: str, *options: Any
 ) -> RopePlan | RopeBackwardPlan:
-    base, pairing, rotary_dim, rotary_start, angle, layout = options
-    forward = direction == "forward"
-    b, h, s, d = extents(shape, layout, "x" if forward else "dy")
-    fields = (b, h, s, d, dtype, base, pairing, rotary_dim, rotary_start, angle, layout, key_heads)
-    if forward:
+    """The plan of a problem, from a cache."""
+    fields = (*extents(shape, options[-1], _NAMES[direction][0]), dtype, *options, key_heads)
+    if direction == "forward":
         return RopePlan.select(RopeDescriptor(*fields), device)
     return RopeBackwardPlan.select(RopeBackwardDescriptor(*fields), device)
-
-
-def refuse_complex(name: str, table: Array | None) -> None:
-    """Refuse a complex table, with the advice to pass its real and imaginary parts as cos and sin.
-
-    Raises:
-        InvalidProblemError: the dtype of the table is complex.
-    """
-    dtype = getattr(table, "dtype", None)
-    if dtype is not None and "complex" in dtype_name(dtype):
-        hint = f"pass cos={name}.real and sin={name}.imag"
-        wanted, got = "real", f"a table of {dtype_name(dtype)}"
-        raise errors.make("invalid_problem", RopeBackwardDescriptor.family, name, wanted, got, hint)
-
-
-_NAMES = {"forward": ("x", "y"), "backward": ("dy", "dx")}
-"""By direction, the operand that is rotated and the result. Those of the keys end in _k."""
 
 
 def _run(
@@ -285,8 +193,7 @@ def _run(
     inputs, key_heads = {given: x}, None
     if x_k is not None:
         x_k = require_array("rope", f"{given}_k", x_k)
-        key_shape, axis = tuple(x_k.shape), _AXES.get(options[-1], (0, 0))[1] or 0
-        key_heads = key_shape[axis] if axis < len(key_shape) else 0
+        key_heads = num_heads(tuple(x_k.shape), options[-1])
         rows.append((f"{result}_k", x_k, None))
         inputs[f"{given}_k"] = x_k
     plan = _rope_plan(shape, x.dtype, key_heads, direction, device_of(x), *options)

@@ -13,7 +13,19 @@ from ._descriptor import REQUIRED, Descriptor
 
 
 @dataclasses.dataclass(frozen=True)
-class ScanBackwardDescriptor(Descriptor):
+class BaseScanDescriptor(Descriptor):
+    """The fields of ScanDescriptor and ScanBackwardDescriptor."""
+
+    kind: str = "cumsum"
+    shape: Sequence[int] = REQUIRED
+    dtype: Any = REQUIRED
+    dim: int = -1
+    reverse: bool = False
+    tie: str = "last"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanBackwardDescriptor(BaseScanDescriptor):
     """The backward of a cumulative operation along one dimension.
 
     Args:
@@ -36,13 +48,6 @@ class ScanBackwardDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "scan_backward"
-
-    kind: str = "cumsum"
-    shape: Sequence[int] = REQUIRED
-    dtype: Any = REQUIRED
-    dim: int = -1
-    reverse: bool = False
-    tie: str = "last"
 
 
 class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from . import _plan, errors
 from ._arrays import Array, device_of, require_array
-from ._descriptor import REQUIRED, Descriptor
+from .scan import BaseScanDescriptor
 
 
 @dataclasses.dataclass(frozen=True)
-class ScanDescriptor(Descriptor):
+class ScanDescriptor(BaseScanDescriptor):
     """A cumulative operation along one dimension.
 
     Args:
@@ -36,13 +35,6 @@ class ScanDescriptor(Descriptor):
     """
 
     family: ClassVar[str] = "scan"
-
-    kind: str = "cumsum"
-    shape: Sequence[int] = REQUIRED
-    dtype: Any = REQUIRED
-    dim: int = -1
-    reverse: bool = False
-    tie: str = "last"
 
 
 class ScanPlan(_plan.Plan[ScanDescriptor]):

@@ -14,6 +14,8 @@ from ..dequantize import (
     DequantizePerTokenBackwardPlan,
     DequantizePerTokenDescriptor,
     DequantizePerTokenPlan,
+)
+from ..fake_quantize import (
     FakeQuantizePerTokenBackwardDescriptor,
     FakeQuantizePerTokenBackwardPlan,
     FakeQuantizePerTokenDescriptor,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +16,12 @@ from ..dequantize import (
     dequantize_per_token_backward,
     dequantize_plan,
 )
-from ._calls import FLOATS, empty_gradient, materialized
+from ._calls import empty_gradient, materialized
 from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._operators import apply, by_formula, differentiable, exporting, in_front, way
 from ._quantize import (
+    Facts,
     batched,
     column,
     fake_gradients,
@@ -34,6 +34,7 @@ from ._quantize import (
     padded,
     per_token_gradients,
     rounded,
+    run_forward,
 )  # fmt: skip
 
 NAME = "dequantize_per_token"
@@ -65,24 +66,11 @@ _operator.register_vmap(batched(NAME, _operator))
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
-Forward = Callable[[Tensor, Tensor, Tensor | None, torch.dtype], Tensor]
-"""Computes the result of a dtype from q, scale and zero_point."""
-
-
 def _by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward in torch's operations."""
     s = column(scale, q).to(torch.promote_types(dtype, torch.float32))
     shifted = q if zero_point is None else q.to(s.dtype) - column(zero_point, q).to(s.dtype)
     return rounded(shifted * s, dtype)
-
-
-def _by_plan(plan: DequantizePerTokenPlan, q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The forward of a plan."""
-    y = torch.empty_like(q, dtype=dtype)
-    if not plan._run_plain({"q": q, "scale": scale, "zero_point": zero_point, "y": y}):
-        given = {"q": q, "scale": scale, "zero_point": zero_point}
-        plan.run(**{name: t if t is None else materialized(t.detach()) for name, t in given.items()}, y=y)
-    return y
 
 
 def _gradients(
@@ -103,31 +91,26 @@ class Steps(NamedTuple):
     """How a dequantisation of tensors of some shapes is done, which is decided before anything runs."""
 
     dtype: torch.dtype
-    forward: Forward
+    forward: DequantizePerTokenPlan
     backward: DequantizePerTokenBackwardPlan
 
 
 @functools.lru_cache(maxsize=1024)
-def _steps(
-    shape: torch.Size, qdtype: torch.dtype, scale: tuple[Any, ...], zero_point: tuple[Any, ...] | None, dtype: torch.dtype
-) -> Steps | None:
+def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Facts | None, dtype: torch.dtype) -> Steps | None:
     """The steps of a dequantisation, from a cache; None: it takes the general way.
 
     Args:
         shape, qdtype: of q.
-        scale, zero_point: shape, dtype and device of each.
         dtype: of the result.
 
     Raises:
-        Error: there is no plan of the backward.
+        Error: there is no plan.
     """
-    per_token, scale_dtype, device = scale
-    if qdtype not in (torch.int8, torch.uint8) or dtype not in FLOATS or not fits(shape, dtype, per_token, scale_dtype, False):
+    if qdtype not in (torch.int8, torch.uint8) or not fits(shape, dtype, scale, zero_point):
         return None
-    if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, zero_point[0], zero_point[1], True)):
-        return None
-    where = tuple(shape), dtype, qdtype, scale_dtype, device_name(device)
-    return Steps(dtype, functools.partial(_by_plan, dequantize_forward_plan(*where)), dequantize_plan(*where))
+    _, scale_dtype, device = scale
+    problem = tuple(shape), dtype, qdtype, scale_dtype, device_name(device)
+    return Steps(dtype, dequantize_forward_plan(*problem), dequantize_plan(*problem))
 
 
 def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
@@ -147,7 +130,8 @@ def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
         return None
     if learned:
         return _apply(q, scale, zero_point, steps)  # type: ignore[no-any-return]
-    return steps.forward(q, scale, zero_point, steps.dtype)
+    y = torch.empty_like(q, dtype=steps.dtype)
+    return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
 
 
 class _DequantizeEager(torch.autograd.Function):
@@ -158,7 +142,8 @@ class _DequantizeEager(torch.autograd.Function):
         ctx.steps = steps
         ctx.save_for_backward(q, scale, zero_point)
         ctx.set_materialize_grads(False)
-        return steps.forward(q, scale, zero_point, steps.dtype)
+        y = torch.empty_like(q, dtype=steps.dtype)
+        return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:

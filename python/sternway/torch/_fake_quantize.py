@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._arrays import device_name, device_of
-from ..dequantize import (
+from ..fake_quantize import (
     FakeQuantizePerTokenBackwardPlan,
     FakeQuantizePerTokenPlan,
     fake_quantize_forward_plan,
     fake_quantize_per_token_backward,
     fake_quantize_plan,
 )
-from ._calls import FLOATS, materialized
+from ._calls import materialized
 from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._operators import apply, by_formula, differentiable, exporting, in_front, way
 from ._quantize import (
+    Facts,
     batched,
     column,
     fake_gradients,
@@ -35,6 +35,7 @@ from ._quantize import (
     padded,
     per_token_gradients,
     rounded,
+    run_forward,
 )  # fmt: skip
 
 NAME = "fake_quantize_per_token"
@@ -101,23 +102,13 @@ _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
 Bounds = tuple[int, int]
-Forward = Callable[[Tensor, Tensor, Tensor | None, Bounds], Tensor]
-"""Computes the result from x, scale, zero_point, and quant_min and quant_max."""
+"""quant_min and quant_max."""
 
 
 def _by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds) -> Tensor:
     """The forward in torch's operations."""
     _, zero, _, level, s = _levels(x, scale, zero_point, *bounds)
     return rounded((level - zero) * s, x.dtype)
-
-
-def _by_plan(plan: FakeQuantizePerTokenPlan, x: Tensor, scale: Tensor, zero_point: Tensor | None, _bounds: Bounds) -> Tensor:
-    """The forward of a plan."""
-    y = torch.empty_like(x)
-    if not plan._run_plain({"x": x, "scale": scale, "zero_point": zero_point, "y": y}):
-        given = {"x": x, "scale": scale, "zero_point": zero_point}
-        plan.run(**{name: t if t is None else materialized(t.detach()) for name, t in given.items()}, y=y)
-    return y
 
 
 def _gradients(
@@ -143,30 +134,25 @@ class Steps(NamedTuple):
 
     dtype: torch.dtype
     bounds: Bounds
-    forward: Forward
+    forward: FakeQuantizePerTokenPlan
     backward: FakeQuantizePerTokenBackwardPlan
 
 
 @functools.lru_cache(maxsize=1024)
-def _steps(
-    shape: torch.Size, dtype: torch.dtype, scale: tuple[Any, ...], zero_point: tuple[Any, ...] | None, bounds: Bounds
-) -> Steps | None:
+def _steps(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None, bounds: Bounds) -> Steps | None:
     """The steps of a fake quantisation, from a cache; None: it takes the general way.
 
     Args:
         shape, dtype: of x.
-        scale, zero_point: shape, dtype and device of each.
 
     Raises:
-        Error: there is no plan of the backward.
+        Error: there is no plan.
     """
-    per_token, scale_dtype, device = scale
-    if dtype not in FLOATS or bounds[0] > bounds[1] or not fits(shape, dtype, per_token, scale_dtype, False):
+    if bounds[0] > bounds[1] or not fits(shape, dtype, scale, zero_point):
         return None
-    if zero_point is not None and (zero_point[2] != device or not fits(shape, dtype, zero_point[0], zero_point[1], True)):
-        return None
-    where = tuple(shape), dtype, *bounds, scale_dtype, device_name(device)
-    return Steps(dtype, bounds, functools.partial(_by_plan, fake_quantize_forward_plan(*where)), fake_quantize_plan(*where))
+    _, scale_dtype, device = scale
+    problem = tuple(shape), dtype, *bounds, scale_dtype, device_name(device)
+    return Steps(dtype, bounds, fake_quantize_forward_plan(*problem), fake_quantize_plan(*problem))
 
 
 def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
@@ -188,7 +174,7 @@ def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -
         return None
     if learned:
         return _apply(x, scale, zero_point, steps)  # type: ignore[no-any-return]
-    return steps.forward(x, scale, zero_point, steps.bounds)
+    return run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
 
 
 class _FakeQuantizeEager(torch.autograd.Function):
@@ -199,7 +185,7 @@ class _FakeQuantizeEager(torch.autograd.Function):
         ctx.steps = steps
         ctx.save_for_backward(x, scale, zero_point)
         ctx.set_materialize_grads(False)
-        return steps.forward(x, scale, zero_point, steps.bounds)
+        return run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from .._arrays import dtype_name
+from .._plan import Plan
 from ..errors import make
-from ._calls import FLOATS, require_tensors
+from ._calls import FLOATS, materialized, require_tensors
 from ._dispatch import reach_plans, require_strided
 from ._operators import MAX_RANK, each, in_front
 
@@ -43,16 +44,26 @@ def require_tokens(name: str, operand: str, x: Tensor, scale: Tensor, zero_point
             raise make("invalid_problem", op, per_token, f"of shape {tokens} or {[*tokens, 1]}", str(shape))
 
 
-def fits(shape: torch.Size, dtype: torch.dtype, per_token: torch.Size, other: torch.dtype, integers: bool) -> bool:
-    """Whether a value for each token of x fits x of this shape, and the kernels read it as it is.
+Facts = tuple[torch.Size, torch.dtype, torch.device]
+"""Shape, dtype and device of a tensor."""
 
-    Args:
-        shape, dtype: of x, or of the dequantised result.
-        per_token, other: the shape and the dtype of the value.
-        integers: whether it is a zero point, which may have any dtype that is allowed.
-    """
-    dtypes = FLOATS + _INTEGERS if integers else [d for d in FLOATS if d in (dtype, torch.float32)]
-    return other in dtypes and bool(shape) and per_token in (shape[:-1], (*shape[:-1], 1))
+
+def fits(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None) -> bool:
+    """Whether the kernels read scale and zero_point as they are, with x, or the dequantised result, of a shape and dtype."""
+    if dtype not in FLOATS or scale[1] not in (dtype, torch.float32):
+        return False
+    if zero_point is not None and (zero_point[1] not in FLOATS + _INTEGERS or zero_point[2] != scale[2]):
+        return False
+    per_token = shape[:-1], (*shape[:-1], 1)
+    return bool(shape) and scale[0] in per_token and (zero_point is None or zero_point[0] in per_token)
+
+
+def run_forward(plan: Plan[Any], operands: dict[str, Any]) -> Tensor:
+    """Run the plan of a forward on operands, which are given by name, and return its output y."""
+    y: Tensor = operands["y"]
+    if not plan._run_plain(operands):
+        plan.run(**{name: t if t is None or t is y else materialized(t.detach()) for name, t in operands.items()})
+    return y
 
 
 def per_token_gradients(scale: Tensor, zero_point: Tensor | None) -> dict[str, Tensor]:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._rope_options import OP, Options
 from ..errors import make
-from ..rope import Options, rotate
+from ..rope import rotate
 from ._calls import materialized
 from ._eager import bare_apply, is_eager, is_plain
 from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, traced, way
-from ._rope_operands import OP, folded, table_gradients
+from ._rope_operands import folded, table_gradients
 from ._tangents import Inputs
 
 

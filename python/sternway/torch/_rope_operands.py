@@ -11,14 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._rope_options import OP, Options, extents, refuse_complex
 from ..errors import make
-from ..rope import Options, extents, refuse_complex
-
-OP = "rope_backward"
-"""What errors of the plan name; the drop-ins put their own name in its place."""
-
-_HEADS = {"bhsd": 1, "bshd": 2, "thd": 1}
-"""The dimension of the heads in a layout."""
 
 
 def floating(name: str, table: Tensor, x: Tensor) -> Tensor:

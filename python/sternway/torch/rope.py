@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from .._rope_options import OP, extents, options_of
 from ..errors import make, reported_as
-from ..rope import extents, options_of
 from ._calls import require_tensors
 from ._rope import rotated, rotated_by_heads
-from ._rope_operands import OP, arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
+from ._rope_operands import arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
 
 
 @reported_as("sternway.torch.rope", {"dy": "x"})
