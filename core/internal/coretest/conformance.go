@@ -108,7 +108,7 @@ func Instantiate(d ops.Descriptor, dtype tensor.DType) (ops.Descriptor, []int64)
 // Conform runs trials on every backend.
 func Conform(t *testing.T, trials []Trial) {
 	for _, c := range trials {
-		for _, dtype := range tensor.Floats {
+		for _, dtype := range Floats {
 			t.Run(c.Reason+"/"+dtype.String(), func(t *testing.T) {
 				c.conform(t, tensor.CPU, dtype)
 				if !RaceDetector { // the model of the kernels has one thread

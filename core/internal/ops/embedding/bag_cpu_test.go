@@ -28,7 +28,7 @@ func TestEmbeddingBagRepeats(t *testing.T) {
 	defer func(n int) { require.NoError(t, core.SetNumThreads(n)) }(core.NumThreads())
 	for _, mode := range embedding.BagModes {
 		d := coretest.BagOf(mode, 50, 48, 3000, 150000) // several parts and buckets
-		for _, dtype := range tensor.Floats {
+		for _, dtype := range coretest.Floats {
 			d.DType = dtype
 			plan, c := bagTrial(t, d, coretest.Contiguous)
 			require.NoError(t, plan.Run(0, tensor.Tensor{}, c.Args))
@@ -105,7 +105,7 @@ func TestEmbeddingBagKeepsItsMemory(t *testing.T) {
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for _, mode := range embedding.BagModes {
-		for _, dtype := range tensor.Floats {
+		for _, dtype := range coretest.Floats {
 			d := coretest.BagOf(mode, 2000, 64, 2000, 40000)
 			d.DType = dtype
 			plan, c := bagTrial(t, d, coretest.Contiguous)
