@@ -15,10 +15,6 @@ from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor, normalised
 from ._quantize import gradient_rows, of_operands
 
-# Pickles of version 0.1.0 name these two classes in this module.
-from .fake_quantize import FakeQuantizePerTokenBackwardDescriptor as FakeQuantizePerTokenBackwardDescriptor
-from .fake_quantize import FakeQuantizePerTokenBackwardPlan as FakeQuantizePerTokenBackwardPlan
-
 
 @dataclasses.dataclass(frozen=True)
 class BaseDequantizeDescriptor(Descriptor):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import pickle
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,6 @@ def backward(
     dy: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None, low: int = -8, high: int = 7
 ):
     return sw.fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=low, quant_max=high)
-
-
-@pytest.mark.parametrize("name", ["FakeQuantizePerTokenBackwardDescriptor", "FakeQuantizePerTokenBackwardPlan"])
-def test_pickles_of_version_0_1_0(name: str) -> None:
-    """They name the classes in the module of dequantisation."""
-    assert pickle.loads(f"csternway.dequantize\n{name}\n.".encode()) is getattr(sw, name)
 
 
 class TestFakeQuantize(Conformance):

@@ -13,8 +13,8 @@ INLINE void sum_scan(int exact, double *restrict sum, double *restrict error, do
   }
 }
 
-/* 2^e as two factors in range, so that m first is exact for an |m| from 2^-500 to 2^500. For an e so
-   small that all |m| up to 2^1000 become 0, one factor is 0: an underflow takes processors longer. */
+/* 2^e as two factors in range, so that m first is exact for an |m| from 2^-500 to 2^500. For an e
+   so small that every |m| up to 2^1000 becomes 0, one factor is 0: an underflow takes longer. */
 INLINE void powers_of(double e, double *first, double *second) {
   double small = e < -500 ? -500 : e;
   small = small > 500 ? 500 : small;

@@ -1,7 +1,7 @@
-/* Forward scans that need no tiles. Narrow ones are of a contiguous row, or of two or four rows that
-   alternate in contiguous memory, as the columns of a matrix with so few columns do: a vector holds
-   four numbers that are adjacent in memory. Short ones are of many contiguous rows, eight at a time:
-   a vector holds one position of four rows.
+/* Forward scans that need no tiles. Narrow ones are of a contiguous row, or of two or four rows
+   that alternate in contiguous memory, as the columns of a matrix with so few columns do: a vector
+   holds four numbers that are adjacent in memory. Short ones are of many contiguous rows, eight at
+   a time: a vector holds one position of four rows.
 
    Floating-point exception flags are not read. With correct flags, compilers would turn selections
    into branches. */
@@ -109,9 +109,9 @@ static void fold(const scan_forward_call *call, double *a, double *b) {
   }
 }
 
-/* Scans one lane. 16-bit numbers are converted to float64 in segments, except for maxima of bfloat16,
-   which are not rounded. Sums and products of an
-   upsweep do not depend on the order, so that four sequences of a lane alternate. */
+/* Scans one lane. 16-bit numbers are converted to float64 in segments, except for maxima of
+   bfloat16, which are not rounded. Sums and products of an upsweep do not depend on the order, so
+   that four sequences of a lane alternate. */
 static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, double *a, double *b, double *index) {
   double buffer[SCAN_TILE];
   scan_operand x, y;

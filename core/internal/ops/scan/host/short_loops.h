@@ -1,6 +1,6 @@
-/* Included once for each processor by narrow.c: scans of short rows, eight at a time. Four positions
-   of four rows are transposed in registers, so that a vector holds one position of four rows. The
-   arithmetic is the same on every processor, so that bits are. */
+/* Included once for each processor by narrow.c: scans of short rows, eight at a time. Four
+   positions of four rows are transposed in registers, so that a vector holds one position of four
+   rows. The arithmetic is the same on every processor, so that bits are. */
 
 #define TRANSPOSE(v) do { \
     four low01 = SHUFFLE(v[0], v[1], 0, 4, 2, 6), high01 = SHUFFLE(v[0], v[1], 1, 5, 3, 7); \
