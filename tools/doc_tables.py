@@ -38,7 +38,7 @@ HIGHLIGHTS = (
     ("embedding bag, sum, uniform indices", "h200.csv", "embedding_bag_backward", "sum, uniform", "1048576x128x65536x20"),
 )  # fmt: skip
 
-CPU = ("cpu_lerp.csv", "cpu_dequantize.csv", "cpu_rope.csv", "cpu_scan.csv", "cpu_embedding_bag.csv")
+CPU = ("cpu_lerp.csv", "cpu_dequantize.csv", "cpu_rope.csv", "cpu_scan.csv", "cpu_scan_forward.csv", "cpu_embedding_bag.csv")
 
 
 def operation(row: Row) -> str:
@@ -120,6 +120,8 @@ def group(row: Row, name: str) -> str:
     """The operations of a file that has one group of them."""
     if name == "cpu_dequantize.csv":
         return "dequantize, fake quantize"
+    if name == "cpu_scan_forward.csv":
+        return "forward scans"
     return NAMES.get(row["op"], "scans")
 
 
