@@ -15,6 +15,7 @@ NAMES = {
     "dequantize_per_token_backward": "dequantize",
     "fake_quantize_per_token": "fake quantize",
     "fake_quantize_per_token_backward": "fake quantize",
+    "scan": "forward scan",
     "rope": "RoPE",
     "rope_backward": "RoPE",
     "embedding_bag_backward": "embedding bag",
