@@ -16,13 +16,22 @@ def kernels_of(call: Callable[[], object]) -> str:
     A kernel that ran several times is named once. Plans that autograd runs on threads of its own are seen too.
     """
     names: dict[str, None] = {}
-    run, lock = Plan.run, threading.Lock()
+    run, run_plain, lock = Plan.run, Plan._run_plain, threading.Lock()
 
-    def recorded(plan: Plan[Any], **operands: Any) -> None:
+    def record(plan: Plan[Any]) -> None:
         with lock:
             names[plan.sku.kernel] = None
+
+    def recorded(plan: Plan[Any], **operands: Any) -> None:
+        record(plan)
         run(plan, **operands)
 
-    with mock.patch.object(Plan, "run", recorded):
+    def recorded_plain(plan: Plan[Any], operands: dict[str, Any]) -> bool:
+        ran = run_plain(plan, operands)
+        if ran:
+            record(plan)
+        return ran
+
+    with mock.patch.multiple(Plan, run=recorded, _run_plain=recorded_plain):
         call()
     return "+".join(names)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from families import FAMILIES
 from interpreter import WHERE
 from sternway.bench import exactness, growth, report, sparse
@@ -26,6 +27,7 @@ from sternway.bench.row import Row
 from support import FLOATS, name_of
 
 import sternway
+import sternway.torch as st
 from sternway._cases.progress import Progress
 from sternway._cases.table import Table
 
@@ -125,6 +127,8 @@ def test_kernels_of_a_call() -> None:
     lerp = sternway.LerpBackwardPlan.select(sternway.LerpBackwardDescriptor(dy.shape, "float32", weight=0.5))
     assert kernels_of(two) == f"{scan.sku.kernel}+{lerp.sku.kernel}"
     assert kernels_of(lambda: None) == ""
+    a = torch.ones(4, 8, requires_grad=True)
+    assert kernels_of(lambda: st.lerp(a, a, 0.5).sum().backward()) == lerp.sku.kernel  # an eager call
 
 
 @pytest.mark.parametrize("columns", [growth.COLUMNS, sparse.COLUMNS, [field.name for field in dataclasses.fields(Row)]])
