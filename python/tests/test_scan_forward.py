@@ -26,6 +26,8 @@ import sternway as sw
 INF, NAN = math.inf, math.nan
 # One and two; around a warp and a group of lanes; where rows need no tiles; rows that are cut into parts.
 LENGTHS = (1, 2, 31, 32, 33, 100, 130, 1000, 8192, 65536)
+# Vectors of four, full or not; where sums in float64 are compensated; where rows need no transposition.
+SHORT_LENGTHS = (1, 3, 4, 5, 8, 16, 17, 127, 128)
 KINDS = pytest.mark.parametrize("scan", FORWARD_SCANS, ids=lambda family: family.name)
 DIRECTIONS = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 
@@ -60,6 +62,23 @@ class Scans(Conformance):
         for shape, dim in (((rows, n), 1), ((n, rows), 0), ((2, n, 3), 1), ((1, n), -1), ((n, 4), 0), ((2, n, 2), 1)):
             problem = make(self.family, shape, dtype, device, dim=dim, reverse=reverse)
             problem.check(problem.run(), rival=not reverse and n <= 1000)
+
+    @DIRECTIONS
+    @pytest.mark.parametrize("n", SHORT_LENGTHS)
+    def test_many_short_rows(self, n: int, reverse: bool, dtype: torch.dtype, device: str) -> None:
+        """Eight rows, and thirteen, of which the last eight overlap the first, on the CPU; with special values in some."""
+        for rows in (8, 13):
+            problem = make(self.family, (rows, n), dtype, device, reverse=reverse)
+            problem.check(problem.run(), rival=not reverse)
+            for special in (NAN, INF, -INF, 0.0, -0.0):
+                x = problem.inputs["x"].clone()
+                x[1, 0] = x[4, n // 2] = x[7, n - 1] = x[rows - 1, n // 3] = special
+                other = problem_of(self.family, x, reverse=reverse)
+                other.check(other.run())
+        for layout in INPUT_LAYOUTS:
+            problem = make(self.family, (13, n), dtype, device, reverse=reverse, layouts=layout)
+            for out in OUTPUT_LAYOUTS:
+                problem.check(problem.run(layout=out))
 
     @DIRECTIONS
     def test_layouts_of_rows_that_alternate(self, reverse: bool, dtype: torch.dtype, device: str) -> None:
@@ -132,6 +151,14 @@ class TestCumprod(Scans):
         for pad in (None, 1.0):
             y = scanned("cumprod", x, dtype, device, reverse, pad)
             torch.testing.assert_close(y, want, rtol=2 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+        rows = torch.ones(13, len(x), dtype=F64)
+        rows[2] = rows[7] = rows[12] = torch.tensor(x, dtype=F64)
+        rows = (rows.flip(1) if reverse else rows).to(device, dtype)
+        y = sw.cumprod(rows, reverse=reverse).cpu()
+        y = y.flip(1) if reverse else y
+        for k in range(13):
+            expected = want if k in (2, 7, 12) else torch.ones(len(x), dtype=dtype)
+            torch.testing.assert_close(y[k], expected, rtol=2 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
 
     def test_random_walks_out_of_the_range(self, dtype: torch.dtype, device: str) -> None:
         """Products of normal numbers underflow and come back when the row is mirrored by its reciprocals."""
@@ -209,7 +236,7 @@ class Extrema(Scans):
     def test_indices(self, n: int, tie: str, reverse: bool, dtype: torch.dtype, device: str) -> None:
         """Many ties, zeros of both signs and NaN; rows, columns, rows that alternate, and every layout of outputs."""
         g = torch.Generator().manual_seed(n)
-        for shape, dim in (((3, n), 1), ((n, 3), 0), ((n, 4), 0), ((2, n, 2), 1)):
+        for shape, dim in (((3, n), 1), ((13, n), 1), ((n, 3), 0), ((n, 4), 0), ((2, n, 2), 1)):
             x = torch.randint(-3, 4, shape, generator=g).double() * torch.where(torch.rand(shape, generator=g) < 0.5, 1.0, -1.0)
             self.compare(x.to(device, dtype), dim, reverse, tie)
             x[torch.rand(shape, generator=g) < 1 / (n + 3)] = NAN
