@@ -6,9 +6,13 @@
 INLINE int64_t AT(narrow_any)(INTS4 mask) { return mask[0] | mask[1] | mask[2] | mask[3]; }
 #define ANY AT(narrow_any)
 #define MIN4(a, b) SELECT(ALL((a) < (b)), a, b)
+#define FROM_FLOATS(p) __builtin_convertvector(*(const loose_floats *)(p), four)
+#define TO_FLOATS(p, v) (*(loose_floats *)(p) = __builtin_convertvector(v, loose_floats))
 #else
 #define ANY(mask) _mm256_movemask_pd((__m256d)(mask))
 #define MIN4(a, b) ((four)_mm256_min_pd((__m256d)(a), (__m256d)(b)))
+#define FROM_FLOATS(p) ((four)_mm256_cvtps_pd(_mm_loadu_ps(p)))
+#define TO_FLOATS(p, v) _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)(v)))
 #endif
 
 /* Four numbers in scan order. */
@@ -20,14 +24,13 @@ TARGET INLINE four AT(narrow_read)(int type, int c, const segment *s, long i) {
 #if VECTOR == 64
   else if (type == NARROW_F16) for (int j = 0; j < 4; j++) v[j] = widen_f16_one(halves[j]);
   else if (type == NARROW_BF16) for (int j = 0; j < 4; j++) v[j] = widen_bf16_one(halves[j]);
-  else v = __builtin_convertvector(*(const loose_floats *)((const float *)s->from + place), four);
 #else
   else if (type == NARROW_F16) v = (four)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)halves)));
   else if (type == NARROW_BF16)
     v = (four)_mm256_cvtps_pd(_mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(),
                                                                   _mm_loadl_epi64((const __m128i *)halves))));
-  else v = (four)_mm256_cvtps_pd(_mm_loadu_ps((const float *)s->from + place));
 #endif
+  else v = FROM_FLOATS((const float *)s->from + place);
   return s->reverse ? TURNED(c, v) : v;
 }
 
@@ -39,13 +42,13 @@ TARGET INLINE void AT(narrow_write)(int type, int c, const segment *s, long i, f
   if (type == NARROW_F64 || type == NARROW_CONVERTED) STORE((double *)s->to + place, v);
 #if VECTOR == 64
   else if (type == NARROW_BF16) for (int j = 0; j < 4; j++) ((uint16_t *)s->to)[place + j] = narrow_bf16_one(v[j]);
-  else *(loose_floats *)((float *)s->to + place) = __builtin_convertvector(v, loose_floats);
 #else
   else if (type == NARROW_BF16) {
     __m128i high = _mm_srli_epi32(_mm_castps_si128(_mm256_cvtpd_ps((__m256d)v)), 16);
     _mm_storel_epi64((__m128i *)((uint16_t *)s->to + place), _mm_packus_epi32(high, high));
-  } else _mm_storeu_ps((float *)s->to + place, _mm256_cvtpd_ps((__m256d)v));
+  }
 #endif
+  else TO_FLOATS((float *)s->to + place, v);
 }
 
 TARGET INLINE void AT(narrow_write_index)(int c, const segment *s, long i, four v) {
@@ -278,3 +281,5 @@ TARGET static void AT(scan_narrow)(const scan_forward_call *call, int c, const s
 #undef NEWER_WINS
 #undef ANY
 #undef MIN4
+#undef FROM_FLOATS
+#undef TO_FLOATS

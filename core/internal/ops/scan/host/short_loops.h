@@ -49,14 +49,7 @@ TARGET INLINE int AT(short_beyond)(int exact, const four *factors, int count, fo
   return ANY(beyond);
 }
 
-/* Four numbers from an address on, of float32 or float64. */
-#if VECTOR == 64
-#define FROM_FLOATS(p) __builtin_convertvector(*(const loose_floats *)(p), four)
-#define TO_FLOATS(p, v) (*(loose_floats *)(p) = __builtin_convertvector(v, loose_floats))
-#else
-#define FROM_FLOATS(p) ((four)_mm256_cvtps_pd(_mm_loadu_ps(p)))
-#define TO_FLOATS(p, v) _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)(v)))
-#endif
+/* Four numbers of row r of s, from a place on. */
 #define SHORT_READ(p) \
   (type == NARROW_F64 ? LOAD((const double *)s[r].from + (p)) : FROM_FLOATS((const float *)s[r].from + (p)))
 #define SHORT_WRITE(p, v) do { \
@@ -169,8 +162,6 @@ TARGET static void AT(scan_short)(const scan_forward_call *call) {
 #undef TYPES
 #undef TRANSPOSE
 #undef SHORT_ROWS
-#undef FROM_FLOATS
-#undef TO_FLOATS
 #undef SHORT_READ
 #undef SHORT_WRITE
 #undef EACH_ROW
