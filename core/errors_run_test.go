@@ -59,7 +59,7 @@ func (r *refusals) runs() {
 		{lerp, "an unexpected operand", errs.InvalidProblem, func(a core.Args) { a["end"] = a["b"] }},
 		{number, "weight as well", errs.InvalidProblem, func(a core.Args) { a["weight"] = a["dy"] }},
 		{number, "dweight as well", errs.InvalidProblem, func(a core.Args) { a["dweight"] = a["da"] }},
-		{tokens, "no dx", errs.InvalidProblem, without("dx")},
+		{tokens, "no output", errs.InvalidProblem, without("dx", "dscale", "dzero_point")},
 		{tokens, "no scale", errs.InvalidProblem, without("scale")},
 		{tokens, "dscale without q", errs.InvalidProblem, without("q")},
 		{tokens, "dzero_point without zero_point", errs.InvalidProblem, without("zero_point")},

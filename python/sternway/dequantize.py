@@ -111,8 +111,10 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
         q: input [..., D], the quantised values; needed for dscale.
         zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
         dx: output [..., D], ``dy * scale[n]``.
-        dscale: output like scale, ``sum_d dy * (q - zero_point)``; may be left out.
-        dzero_point: output like a floating zero_point, ``-scale[n] * sum_d dy``; may be left out.
+        dscale: output like scale, ``sum_d dy * (q - zero_point)``.
+        dzero_point: output like a floating zero_point, ``-scale[n] * sum_d dy``.
+
+    Each output may be left out, if another one is given.
 
     Raises:
         Error: see ``select`` and ``run``.

@@ -16,7 +16,7 @@ from ..dequantize import (
     dequantize_per_token_backward,
     dequantize_plan,
 )
-from ._calls import empty_gradient, materialized
+from ._calls import materialized
 from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._operators import apply, by_formula, differentiable, exporting, in_front, way
@@ -153,10 +153,9 @@ class _DequantizeEager(torch.autograd.Function):
         q, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
         if is_final(dy) and dy.dtype is steps.dtype:
-            grads = per_token_gradients(scale, zero_point)
-            dx = empty_gradient(dy, dy.shape, None)
-            if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, "dx": dx, **grads}):
-                return None, grads["dscale"], grads["dzero_point"] if needs[2] else None, None
+            grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
+            if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, **grads}):
+                return None, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, q, scale, zero_point, needs), None
 
 

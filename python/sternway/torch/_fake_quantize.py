@@ -195,9 +195,10 @@ class _FakeQuantizeEager(torch.autograd.Function):
         x, scale, zero_point = ctx.saved_tensors
         needs = ctx.needs_input_grad
         if is_final(dy) and dy.dtype is steps.dtype:
-            dx, grads = torch.empty_like(x), per_token_gradients(scale, zero_point)
+            dx = torch.empty_like(x)
+            grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
             if steps.backward._run_plain({"dy": dy, "x": x, "scale": scale, "zero_point": zero_point, "dx": dx, **grads}):
-                return dx, grads["dscale"], grads["dzero_point"] if needs[2] else None, None
+                return dx, grads["dscale"], grads["dzero_point"], None
         return *_gradients(dy, x, scale, zero_point, steps.bounds, needs), None
 
 

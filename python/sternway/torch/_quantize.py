@@ -66,12 +66,12 @@ def run_forward(plan: Plan[Any], operands: dict[str, Any]) -> Tensor:
     return y
 
 
-def per_token_gradients(scale: Tensor, zero_point: Tensor | None) -> dict[str, Tensor]:
-    """Memory for the gradients of scale and of a floating zero point, by name."""
-    grads = {"dscale": torch.empty_like(scale)}
-    if zero_point is not None and zero_point.is_floating_point():
-        grads["dzero_point"] = torch.empty_like(zero_point)
-    return grads
+def per_token_gradients(scale: Tensor | None, zero_point: Tensor | None) -> dict[str, Tensor | None]:
+    """Memory for the gradients of scale and of a floating zero point, by name; None for those that are not asked for."""
+    return {
+        "dscale": None if scale is None else torch.empty_like(scale),
+        "dzero_point": None if zero_point is None or not learned(zero_point) else torch.empty_like(zero_point),
+    }
 
 
 def needs_gradient(*inputs: Tensor | None) -> bool:

@@ -103,10 +103,16 @@ func (d DequantizePerTokenBackward) Problem() (*ops.Problem, error) {
 		return nil, err
 	}
 	q := ops.Operand{Name: "q", Optional: true, DTypes: []tensor.DType{d.QDType}, Like: "as the descriptor says", Shapes: [][]int64{d.Shape}}
-	p := t.problem(append([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, t.gradients()...), &DequantizeOp, []int{1, 3, 5, 6}, [4]float64{})
+	gradients := t.gradients()
+	gradients[0].Optional = true
+	p := t.problem(append([]ops.Operand{t.data("dy"), t.scale(), q, t.zeroPoint()}, gradients...), &DequantizeOp, []int{1, 3, 5, 6}, [4]float64{})
 	p.Aux = d.QDType.String()
 	p.CheckPresence = func(args []tensor.Tensor) *errs.Error {
-		if args[5].Given() && !args[2].Given() {
+		dx, dscale, dzeroPoint := &args[4], &args[5], &args[6]
+		switch {
+		case !dx.Given() && !dscale.Given() && !dzeroPoint.Given():
+			return errs.New(errs.InvalidProblem, Dequantize.Name, "dx, dscale or dzero_point", "given", "nothing", "")
+		case dscale.Given() && !args[2].Given():
 			return errs.New(errs.InvalidProblem, Dequantize.Name, "q", "given for dscale", "nothing", "")
 		}
 		return t.checkPresence(args)

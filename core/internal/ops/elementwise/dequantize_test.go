@@ -102,6 +102,8 @@ func TestDequantizeOperands(t *testing.T) {
 	zero := map[string]tensor.DType{"zero_point": tensor.BFloat16, "dzero_point": tensor.BFloat16}
 	coretest.Conform(t, []coretest.Trial{
 		{Reason: "dx alone", Descriptor: d, Without: []string{"q", "zero_point", "dscale", "dzero_point"}},
+		{Reason: "dscale alone", Descriptor: d, Without: []string{"zero_point", "dx", "dzero_point"}},
+		{Reason: "dzero_point alone", Descriptor: d, Without: []string{"q", "dx", "dscale"}, DTypes: zero},
 		{Reason: "dzero_point needs no q", Descriptor: d, Without: []string{"q", "dscale"}, DTypes: zero},
 		{Reason: "infinite and NaN dy", Descriptor: d, Values: odd, DTypes: zero},
 		{Reason: "negative scale", Descriptor: d, DTypes: zero, Values: map[string]func(*rand.Rand) float64{
