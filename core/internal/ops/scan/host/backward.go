@@ -39,7 +39,7 @@ func (s *Scan) RunBackward(args []tensor.Tensor) {
 // start prepares a run.
 func (s *Scan) start(args []tensor.Tensor) *backwardRun {
 	space := s.space(args)
-	h := &backwardRun{division: s.divide(args, &space, 1), Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0]}
+	h := &backwardRun{division: s.divide(args, &space, 1, minSplitLength), Recurrence: *s.Recurrence, kind: s.Recurrence.loops[0]}
 	if s.FirstWins {
 		h.kind = s.Recurrence.loops[1]
 	}

@@ -39,7 +39,11 @@ func (s *Scan) RunForward(args []tensor.Tensor) {
 	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && h.kind != C.SCAN_LOG_SUM {
 		h.narrow = count
 	}
-	h.division = s.divide(args, &space, max(h.narrow, 1))
+	splitLength := int64(minSplitLength)
+	if h.kind == C.SCAN_LOG_SUM && s.Rows() < C.SCAN_LANES/2 {
+		splitLength = minLogSumSplitLength
+	}
+	h.division = s.divide(args, &space, max(h.narrow, 1), splitLength)
 	switch {
 	case h.rows == 0 || h.n == 0:
 	case h.lanes == h.rows:

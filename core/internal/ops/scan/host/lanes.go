@@ -24,6 +24,10 @@ const (
 	minSplitLength   = 512
 	maxSplitLength   = 4096
 	splitMultiple    = 64
+
+	// Of few rows of logcumsumexp, whose time is that of the exponentials of a group of lanes: two
+	// sweeps of a full group are faster than one of a group that is mostly empty.
+	minLogSumSplitLength = splitMultiple
 )
 
 // division is the division of one run into lanes, with the operands in scan order.
@@ -38,9 +42,9 @@ type division struct {
 }
 
 // divide divides a run into lanes. With narrow above 1, so many rows that alternate in memory are
-// one row: those of the last dimension before the scanned one. rows or n is 0 if there is nothing
-// to do.
-func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow int64) division {
+// one row: those of the last dimension before the scanned one. Splits have at least minSplitLength
+// positions, except the last of a row. rows or n is 0 if there is nothing to do.
+func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, minSplitLength int64) division {
 	h := division{Scan: s, args: append([]tensor.Tensor{}, args...), n: s.Length()}
 	kept := space.Kept
 	if narrow > 1 {
