@@ -73,7 +73,7 @@ func (p *Plan) DescribeJSON() string {
 	}
 	text, _ := json.Marshal(map[string]any{
 		"operands": rows, "device": p.device.String(), "sku": p.SKU(),
-		"workspace_size": p.WorkspaceSize(), "workspace_for": p.WorkspaceFor(),
+		"workspace_size": p.WorkspaceSize(), "workspace_for": p.WorkspaceFor(), "spares_contiguous": p.sparesContiguous(),
 		"geometry": p.program.Geometry(), "bytes": p.problem.Traffic,
 	})
 	return string(text)

@@ -28,6 +28,12 @@ type SKU struct {
 	Guarantee  PrecisionGuarantee `json:"precision_guarantee"`
 }
 
+// sparesContiguous reports whether runs with contiguous operands need no workspace.
+func (p *Plan) sparesContiguous() bool {
+	s, ok := p.program.(ops.ConditionalWorkspace)
+	return ok && s.SparesContiguous()
+}
+
 // PrecisionGuarantee states the numerical properties that a plan guarantees.
 type PrecisionGuarantee struct {
 	MathPrecision           string `json:"math_precision"` // type of elementwise arithmetic

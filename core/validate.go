@@ -160,8 +160,8 @@ func (p *Plan) checkOverlaps(args []tensor.Tensor) error {
 func (p *Plan) checkWorkspace(w *tensor.Tensor, args []tensor.Tensor) error {
 	op, needed := p.op, p.program.Workspace()
 	if !w.Given() {
-		i := p.workspaceFor()
-		if spared := i >= 0 && !args[i].Given(); needed > 0 && !spared {
+		s, ok := p.program.(ops.ConditionalWorkspace)
+		if needed > 0 && (!ok || s.NeedsWorkspace(args)) {
 			e := errs.New(errs.WorkspaceTooSmall, op, "workspace", fmt.Sprintf("at least %d bytes", needed), "nothing", "")
 			e.Needed = needed
 			return e

@@ -47,6 +47,7 @@ class Plan(Generic[D]):
     _inputs: int  # how many of them are: the first ones
     _outputs: tuple[str, ...]
     _workspace_for: str  # the operand without which no workspace is needed
+    _spares_contiguous: bool  # contiguous operands need no workspace
     _facts: dict[str, Any]
 
     @classmethod
@@ -102,6 +103,7 @@ class Plan(Generic[D]):
             preference=preference,
             workspace_size=facts["workspace_size"],
             _workspace_for=facts["workspace_for"] or names[0],
+            _spares_contiguous=facts["spares_contiguous"],
             sku=KernelSku(**facts["sku"], precision_guarantee=guarantee),
             precision_guarantee=guarantee,
             _handle=handle,
@@ -228,8 +230,9 @@ class Plan(Generic[D]):
         if _library.log_runs:
             return False
         if self.workspace_size and operands.get(self._workspace_for) is not None:
-            first = next(iter(operands.values()))
-            operands["workspace"] = first.new_empty(self.workspace_size, dtype=sys.modules["torch"].uint8)
+            given = [x for x in operands.values() if x is not None]
+            if not self._spares_contiguous or not all(x.is_contiguous() for x in given):
+                operands["workspace"] = given[0].new_empty(self.workspace_size, dtype=sys.modules["torch"].uint8)
         outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, -1)
         if outcome == _library.NOT_RUN:
             return False

@@ -218,6 +218,13 @@ type Program interface {
 	Device(args []tensor.Tensor, workspace uintptr, q *launch.Queue) error
 }
 
-// ConditionalWorkspace is a program that needs the workspace only if one optional operand is given.
-// WorkspaceOperand is that operand's index, or -1 if the workspace is always needed.
-type ConditionalWorkspace interface{ WorkspaceOperand() int }
+// ConditionalWorkspace is a program some of whose runs need no workspace.
+type ConditionalWorkspace interface {
+	// WorkspaceOperand is the index of the optional operand without which no run needs it, or -1.
+	WorkspaceOperand() int
+	// SparesContiguous reports whether runs with contiguous operands need none, except for optional
+	// inputs.
+	SparesContiguous() bool
+	// NeedsWorkspace reports whether a run needs it.
+	NeedsWorkspace(args []tensor.Tensor) bool
+}

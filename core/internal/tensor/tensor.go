@@ -95,6 +95,18 @@ func (t *Tensor) Extents() []int64 { return t.Shape[:t.NDim] }
 // ElementStrides are the strides of the NDim dimensions, in elements.
 func (t *Tensor) ElementStrides() []int64 { return t.Strides[:t.NDim] }
 
+// Contiguous reports whether the elements are contiguous in row-major order.
+func (t *Tensor) Contiguous() bool {
+	step := int64(1)
+	for d := t.NDim - 1; d >= 0; d-- {
+		if t.Shape[d] != 1 && t.Strides[d] != step {
+			return t.Empty()
+		}
+		step *= t.Shape[d]
+	}
+	return true
+}
+
 // Empty reports whether t has no element.
 func (t *Tensor) Empty() bool {
 	for _, n := range t.Extents() {

@@ -248,6 +248,25 @@ func TestWordsOfScans(t *testing.T) {
 			}
 		}
 	})
+	t.Run("no workspace with contiguous operands", func(t *testing.T) {
+		(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
+		for _, family := range []string{"forward", "backward"} {
+			fields := scan.Scan{Kind: "cumsum", Shape: []int64{1024, 1, 8192}, DType: tensor.BFloat16, Dim: 2}
+			d, operands := ops.Descriptor(fields), []string{"x", "y"}
+			if family == "backward" {
+				d, operands = scan.ScanBackward(fields), []string{"dy", "dx"}
+			}
+			plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
+			require.NoError(t, err)
+			require.Positive(t, plan.WorkspaceSize())
+			args, _ := coretest.DeviceArgs(plan, operands...)
+			out := &args[slices.Index(plan.Operands(), operands[1])]
+			out.Strides[1] = 12345 // of one position: the array is contiguous
+			require.NoError(t, plan.RunOrdered(0, tensor.Tensor{}, args), family)
+			out.Strides[0], out.Strides[2] = 1, 1024
+			require.ErrorIs(t, plan.RunOrdered(0, tensor.Tensor{}, args), errs.ErrWorkspaceTooSmall, family)
+		}
+	})
 	t.Run("vectorized", func(t *testing.T) {
 		row, rows, odd, long := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}, []int64{300, 50257}
 		const misaligned, lineAligned = int64(gpu.FlagVectorized | gpu.FlagMisaligned), int64(gpu.FlagVectorized | gpu.FlagMisaligned | gpu.FlagLineAligned)

@@ -23,6 +23,7 @@ type Program struct {
 	gpu       *gpu.Scan // nil: compiled for the CPU
 	kernel    string
 	workspace int64 // bytes
+	spares    bool  // runs by x with contiguous operands need no workspace
 }
 
 // compiler returns the function that compiles a checked problem for a device.
@@ -104,10 +105,13 @@ func (s *Program) selectStatic() {
 			others = append(others, extent)
 		}
 	}
-	s.workspace = gpu.MaxWorkspaceBytes(p, others)
+	s.workspace, s.spares = gpu.MaxWorkspaceBytes(p, others), gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
 	byIndices := *p
 	if byIndices.Kind = s.indexKind(); kinds[s.kind].indices {
 		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&byIndices, others))
+	}
+	if s.gpu.IsForward && kinds[s.kind].indices {
+		s.spares = s.spares && gpu.ContiguousWorkspaceBytes(&byIndices) == 0
 	}
 	p.Workspace, byIndices.Workspace = s.workspace, s.workspace
 	s.gpu.ByIndices = byIndices
@@ -133,6 +137,25 @@ func (s *Program) WorkspaceOperand() int {
 		return operand.Indices
 	}
 	return -1
+}
+
+// SparesContiguous reports whether runs by x with contiguous operands need no workspace.
+func (s *Program) SparesContiguous() bool { return s.spares }
+
+// NeedsWorkspace reports whether a run needs the workspace.
+func (s *Program) NeedsWorkspace(args []tensor.Tensor) bool {
+	if i := s.WorkspaceOperand(); i >= 0 {
+		return args[i].Given()
+	}
+	if !s.spares || !s.gpu.IsForward && args[operand.Indices].Given() {
+		return true
+	}
+	for i := range args {
+		if args[i].Given() && !args[i].Contiguous() {
+			return true
+		}
+	}
+	return false
 }
 
 // Geometry is the launch configuration in words.

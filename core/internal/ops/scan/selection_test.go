@@ -12,6 +12,7 @@ import (
 	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/core/driver"
 	"github.com/sternway/sternway/core/internal/coretest"
+	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -119,8 +120,22 @@ var selectionScans = []struct {
 }
 
 // selectionOf is the workspace of a problem and its launches, with operands that begin some
-// elements after an aligned address.
+// elements after an aligned address. If a run without the workspace is accepted, its launches are
+// the same.
 func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operands []string, first int64) string {
+	t.Helper()
+	plan, launches, err := launchesOf(t, fake, d, operands, first, true)
+	require.NoError(t, err)
+	if _, spared, err := launchesOf(t, fake, d, operands, first, false); err == nil {
+		require.Equal(t, launches, spared)
+	} else {
+		require.ErrorIs(t, err, errs.ErrWorkspaceTooSmall)
+	}
+	return fmt.Sprintf("%s, %d bytes%s", plan.SKU().Kernel, plan.WorkspaceSize(), launches)
+}
+
+// launchesOf are the launches of a run of a new plan.
+func launchesOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operands []string, first int64, hasWorkspace bool) (*core.Plan, string, error) {
 	t.Helper()
 	fake.Launches = nil
 	plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{})
@@ -131,12 +146,15 @@ func selectionOf(t *testing.T, fake *coretest.FakeCUDA, d ops.Descriptor, operan
 			args[i].Data += uintptr(first * args[i].DType.Size())
 		}
 	}
-	require.NoError(t, plan.RunOrdered(0, workspace, args))
-	text := fmt.Sprintf("%s, %d bytes", plan.SKU().Kernel, plan.WorkspaceSize())
+	if !hasWorkspace {
+		workspace = tensor.Tensor{}
+	}
+	err = plan.RunOrdered(0, workspace, args)
+	text := ""
 	for i := range fake.Launches {
 		text += "; " + launchText(t, &fake.Launches[i])
 	}
-	return text
+	return plan, text, err
 }
 
 // launchText is a launch in short: the kernel, its CTAs and their threads, shared memory, cluster,

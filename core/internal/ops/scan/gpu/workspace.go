@@ -98,6 +98,16 @@ func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 	return most
 }
 
+// ContiguousWorkspaceBytes suffices for the runs of a problem with contiguous operands.
+func ContiguousWorkspaceBytes(p *Problem) int64 {
+	if p.Rows == 0 || p.Length == 0 {
+		return IndexFlagBytes(p)
+	}
+	layout := ContiguousLayout(p)
+	baseline, columns := baselineFor(p, &layout)
+	return maxBytesOf(p, baseline, columns)
+}
+
 // maxBytesOf is enough for a general kernel and for the candidates that specialize it.
 func maxBytesOf(p *Problem, kernel string, columns int64) int64 {
 	c := Configure(p, kernel, columns)
