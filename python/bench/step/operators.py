@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Mapping
@@ -10,8 +11,11 @@ from typing import Any
 from ..._cases import CASES, Problem, TorchSource, Truth, error
 from ..._cases.case import wide
 from ..._cases.scan import GROWTH, KINDS
-from .case import OURS, TORCH, Contestant, Size, Step, StepCase, by_gradient, ways
+from .case import COMPILE, OURS, TORCH, Contestant, Size, Step, StepCase, by_gradient, ways
 from .check import Checked, WrongResultError, deviation, require, roundings
+
+NOT_COMPILED = {"cumprod": "torch 2.11 traces the backward position by position, which takes minutes"}
+"""Kinds that torch.compile does not take part in, each with the reason."""
 
 NAMED = {(case.op, case.name): case for case in CASES}
 
@@ -37,7 +41,12 @@ def scan(kind: str, dim: int, device: str, size: Size) -> Step:
     def by_sternway(x: Any) -> Any:
         return values_of(ours(x, dim))
 
+    left_out = size.compiled and kind in NOT_COMPILED
+    if left_out:
+        size = dataclasses.replace(size, compiled=False)
     step = operation(problem, size, {"x": "dx"}, by_torch, by_sternway, GROWTH[kind](size.shape[dim]))
+    if left_out:
+        step.left_out[COMPILE] = NOT_COMPILED[kind]
     add_triton(step, kind, dim, problem)
     return step
 
