@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import _library
@@ -12,13 +12,21 @@ from .._cases.progress import Progress
 from .._cases.table import Table, time_text
 from .kernels import kernels_of
 from .report import NewCsv, machine
-from .timing import host
+from .timing import host, paused
 
 SHAPE = (4, 8)
+PAUSE = 200e-6  # seconds
+
+
+Times = tuple[float, ...]
+"""Seconds of a call: of calls in a row, and after a pause where it was measured."""
 
 
 def bench_host(device: str, new_csv: NewCsv, quiet: bool) -> int:
-    """Print host times: of a run and its parts compared with torch.neg(out=), then of steps by both libraries."""
+    """Print host times: of a run and its parts compared with torch.neg(out=), then of steps by both libraries.
+
+    Those of steps are of calls in a row, and of calls that each follow a pause.
+    """
     import torch
 
     def synchronize() -> None:
@@ -27,15 +35,20 @@ def bench_host(device: str, new_csv: NewCsv, quiet: bool) -> int:
 
     print(f"{machine(device)}\n")
     with (
-        new_csv(("call", "kernel", "us", "ratio")) as file,
+        new_csv(("call", "kernel", "us", "ratio", "paused_us", "paused_ratio")) as file,
         Progress("bench host", 2 + len(differentiable()), quiet=quiet) as progress,
     ):
-        table = Table(progress, call=96, time=-8, ratio=-6)
+        table = Table(progress, call=96, time=-8, ratio=-6, after_a_pause=-13, its_ratio=-9)
         table.head()
 
-        def show(name: str, kernel: str, seconds: float, against: float) -> None:
-            table.row(name, time_text(seconds), f"{seconds / against:.2f}")
-            file.row(name, kernel, seconds * 1e6, seconds / against)
+        def show(name: str, kernel: str, times: Times, against: Times) -> None:
+            """Times and their ratios to those of another call: of calls in a row, and after a pause where it was measured."""
+            cells, values = list[str](), list[float]()
+            for seconds, other in zip(times, against, strict=True):
+                cells += [time_text(seconds), f"{seconds / other:.2f}"]
+                values += [seconds * 1e6, seconds / other]
+            table.row(name, *cells)
+            file.row(name, kernel, *values, *[""] * (4 - len(values)))
 
         progress.step("plan.run of every case")
         runs(device, synchronize, show)
@@ -51,7 +64,7 @@ def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]
     """A run of each case, and the parts of the first run. Ratio: to torch.neg(out=)."""
     import torch
 
-    problems = [Problem(case, TorchSource(device), SHAPE, "float32") for case in CASES]
+    problems = [Problem(case, TorchSource(device), SHAPE, "float32") for case in distinct(CASES)]
     x, y = torch.randn(2, *SHAPE, device=device)
     library, plan, given = _library.load(), problems[0].plan, problems[0].operands()
     held = plan._held(given, None)
@@ -69,13 +82,22 @@ def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]
     kernels |= {name: kernels_of(call) for name, call in calls.items() if name not in kernels}
     seconds = host(calls, synchronize)
     for name, found in seconds.items():
-        show(name, kernels[name], found, seconds["torch.neg(out=)"])
+        show(name, kernels[name], (found,), (seconds["torch.neg(out=)"],))
+
+
+def distinct(cases: Iterable[Case]) -> list[Case]:
+    """The cases that differ in more than the values of their inputs."""
+    found: dict[Any, Case] = {}
+    for case in cases:
+        problem = Problem(case, TorchSource("cpu"), SHAPE, "float32")
+        found.setdefault((case.plan, problem.plan.descriptor, tuple(problem.operands())), case)
+    return list(found.values())
 
 
 def differentiable() -> list[tuple[Case, Callable[..., Any], list[str]]]:
     """The cases with a drop-in, each with the drop-in and the names of its gradients of floating inputs."""
     found = []
-    for case in CASES:
+    for case in distinct(CASES):
         values = Problem(case, TorchSource("cpu"), SHAPE, "float32").values
         floats = [name for name, output in case.outputs.items() if getattr(values, output.of).is_floating_point()]
         if case.drop_in and floats:
@@ -93,10 +115,11 @@ def steps(device: str, synchronize: Callable[[], None], show: Callable[..., None
             calls[f"forward, {library}"], calls[f"forward and autograd.grad, {library}"] = problem.step(function, floats)
             calls[f"autograd.grad, {library}"] = problem.backward(function, floats)
         kernel = kernels_of(calls["autograd.grad, sternway"])
-        seconds = host(calls, synchronize, batches=200, number=20, least=True)
+        seconds = host(calls, synchronize, batches=100, number=20, least=True)
+        after = paused(calls, synchronize, PAUSE)
         of = f"{', '.join(floats)} of {case.op} ({case.name})"
         for part in ("autograd.grad", "forward", "forward and autograd.grad"):
-            theirs, ours = seconds[f"{part}, torch"], seconds[f"{part}, sternway"]
+            theirs, ours = ((seconds[f"{part}, {who}"], after[f"{part}, {who}"]) for who in ("torch", "sternway"))
             show(f"{part}, {of}: torch", "", theirs, theirs)
             show(f"{part}, {of}: sternway", kernel if "autograd" in part else "", ours, theirs)
 
@@ -122,6 +145,6 @@ def foreign(device: str, synchronize: Callable[[], None], show: Callable[..., No
             show(
                 f"{name}, {place} accelerate()",
                 "",
-                least[f"{name}, {place} accelerate()"],
-                least[f"{name}, outside accelerate()"],
+                (least[f"{name}, {place} accelerate()"],),
+                (least[f"{name}, outside accelerate()"],),
             )

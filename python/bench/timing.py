@@ -158,6 +158,19 @@ def host(
     return {name: pick(found) for name, found in samples.items()}
 
 
+def paused(calls: Mapping[str, Call], synchronize: Call, pause: float, rounds: int = 100) -> dict[str, float]:
+    """Host seconds of a call that follows a pause, in which the device becomes idle and caches cool down: the median."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            synchronize()
+            time.sleep(pause)
+            start = time.perf_counter()
+            call()
+            samples[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in samples.items()}
+
+
 def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:
     """Two ways to move as many bytes, the driver's copy and a vectorised kernel: half are read, half are written."""
     import torch
