@@ -17,8 +17,8 @@ import (
 // recently cost more time than they saved (updateBalance).
 //
 // An OpenMP runtime, such as the one of torch, keeps its threads spinning after a parallel region,
-// and they compete with the workers for processors. In that case the OpenMP team runs the tasks
-// (openmp.h).
+// and they compete with the workers for processors. If there is such a runtime, its team runs the
+// tasks (openmp.h), and the workers are tried where the team loses time.
 var pool struct {
 	sync.Mutex
 	idle []*poolWorker

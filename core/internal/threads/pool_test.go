@@ -34,7 +34,7 @@ func restore(t *testing.T) {
 		pool.resumes.Store(0)
 		pool.failures.Store(0)
 		pool.saved.Store(int64(trialCredit))
-		pool.openMP.Store(false)
+		pool.openMP.Store(true)
 	})
 }
 
@@ -240,28 +240,29 @@ func TestWorkersThatDoNotPay(t *testing.T) {
 		require.True(t, workersAllowed())
 	}
 	require.Zero(t, pool.pause.Load())
-	require.False(t, pool.openMP.Load())
+	require.True(t, pool.openMP.Load())
 }
 
-// Where there is an OpenMP team as well, it is tried next, and runs go alone when both did not pay.
-func TestTheTeamIsTriedNext(t *testing.T) {
+// Where there is an OpenMP team as well, the workers are tried next, and runs go alone when both did
+// not pay.
+func TestTheWorkersAreTriedNext(t *testing.T) {
 	restore(t)
-	for _, team := range []bool{true, false} {
+	for _, pays := range []bool{true, false} {
 		disappoint(true)
 		require.True(t, workersAllowed())
-		require.True(t, pool.openMP.Load())
+		require.False(t, pool.openMP.Load())
 		please(true)
-		require.True(t, pool.openMP.Load(), "it pays")
-		if !team {
+		require.False(t, pool.openMP.Load(), "it pays")
+		if !pays {
 			break
 		}
 		disappoint(true)
 		require.True(t, workersAllowed())
-		require.False(t, pool.openMP.Load())
+		require.True(t, pool.openMP.Load())
 		disappoint(true)
 		require.False(t, workersAllowed(), "neither pays")
 		pool.resumes.Store(now())
-		pool.openMP.Store(false)
+		pool.openMP.Store(true)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 func init() {
 	pool.saved.Store(int64(trialCredit))
+	pool.openMP.Store(true)
 	if runtime.GOMAXPROCS(0) < 2 { // one P would let a long run in C delay every other goroutine
 		runtime.GOMAXPROCS(2)
 	}
