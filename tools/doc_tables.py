@@ -109,7 +109,7 @@ def described(row: Row) -> str:
 def summary(results: Results) -> str:
     """A row for each file: its machine, the geometric mean, the slowest row."""
     rows = []
-    for name in ("h200.csv", "h200_scan.csv", "h100_scan.csv", *CPU):
+    for name in ("h200.csv", "h200_scan.csv", "h200_scan_forward.csv", "h100_scan.csv", *CPU):
         file = results.file(name)
         chosen = without_scans(file) if name == "h200.csv" else file.rows
         what = "all but scans" if name == "h200.csv" else group(chosen[0], name)
@@ -121,7 +121,7 @@ def group(row: Row, name: str) -> str:
     """The operations of a file that has one group of them."""
     if name == "cpu_dequantize.csv":
         return "dequantize, fake quantize"
-    if name == "cpu_scan_forward.csv":
+    if name.endswith("scan_forward.csv"):
         return "forward scans"
     return NAMES.get(row["op"], "scans")
 
@@ -199,15 +199,17 @@ def plain_call(call: str) -> str:
 
 
 def host_autograd(results: Results) -> str:
-    """Host time of autograd.grad through sternway and through torch."""
-    seconds: dict[str, dict[str, Row]] = {}
+    """Host time of a forward, of autograd.grad and of both, divided by torch's: of calls in a row, and after a pause."""
+    parts = ("forward", "autograd.grad", "forward and autograd.grad")
+    cells: dict[str, dict[str, str]] = {}
     for row in results.file("host_h200.csv").rows:
-        if call := re.fullmatch(r"autograd\.grad, (.*) of (\w+) \((.*)\): (torch|sternway)", row["call"]):
-            name = f"{operation({'op': call[2], 'outputs': call[3]})} (gradient of {call[1]})"
-            seconds.setdefault(name, {})[call[4]] = row
-    lines = [[name, f"{float(pair['sternway']['us']):.0f}", f"{float(pair['torch']['us']):.0f}",
-              f"{float(pair['sternway']['ratio']):.2f}"] for name, pair in seconds.items()]  # fmt: skip
-    return table(["`autograd.grad`", "sternway, µs", "torch, µs", "sternway divided by torch"], lines)
+        if call := re.fullmatch(rf"({'|'.join(map(re.escape, parts))}), (.*) of (\w+) \((.*)\): sternway", row["call"]):
+            part, gradients, op, variant = call.groups()
+            name = f"{operation({'op': op, 'outputs': variant})} (gradient of {gradients})"
+            ratios = " / ".join(f"{float(row[column]):.2f}" for column in ("ratio", "paused_ratio"))
+            cells.setdefault(name, {})[part] = f"{float(row['us']):.0f} µs, {ratios}"
+    lines = [[name, *(found[part] for part in parts)] for name, found in cells.items()]
+    return table(["operation", "forward", "`autograd.grad`", "both"], lines)
 
 
 def sparse(results: Results) -> str:
@@ -229,9 +231,13 @@ def sparse_variants(results: Results) -> str:
     return f"`{file.name}`, {file.machine}: {file.command}.\n\n{table(['tables', 'optimizer', 'indices', *ways], lines)}"
 
 
-def errors(results: Results) -> str:
+def errors_of(name: str) -> Callable[[Results], str]:
     """Norm-wise errors of every operation on random numbers, in every dtype."""
-    file = results.file("exactness.csv")
+    return lambda results: errors(results.file(name))
+
+
+def errors(file: File) -> str:
+    """The table of one file."""
     lines: dict[str, dict[str, str]] = {}
     for row in file.rows:
         if row["ulp"]:

@@ -34,6 +34,7 @@ REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
         "summary": doc_tables.summary,
         "h200": doc_tables.speed_of("h200.csv", leave_out="scan_backward"),
         "h200-scans": doc_tables.speed_of("h200_scan.csv"),
+        "h200-scans-forward": doc_tables.speed_of("h200_scan_forward.csv"),
         "h100-scans": doc_tables.speed_of("h100_scan.csv"),
         "growth-h100": doc_tables.growth_of("h100_growth.csv"),
         "growth-h200": doc_tables.growth_of("h200_growth.csv"),
@@ -44,7 +45,11 @@ REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
         "cpu": doc_tables.cpu,
     },
     "docs/scan-kernels.md": {"selection": doc_kernels.selection, "variants": doc_kernels.variants},
-    "docs/exactness.md": {"errors": doc_tables.errors, "hard-inputs": doc_tables.hard_inputs},
+    "docs/exactness.md": {
+        "errors": doc_tables.errors_of("exactness.csv"),
+        "errors-h200": doc_tables.errors_of("exactness_h200.csv"),
+        "hard-inputs": doc_tables.hard_inputs,
+    },
 }
 
 

@@ -243,8 +243,8 @@ func TestWorkersThatDoNotPay(t *testing.T) {
 	require.True(t, pool.openMP.Load())
 }
 
-// Where there is an OpenMP team as well, the workers are tried next, and runs go alone when both did
-// not pay.
+// Where there is an OpenMP team as well, the workers are tried next, and runs go alone when both
+// did not pay.
 func TestTheWorkersAreTriedNext(t *testing.T) {
 	restore(t)
 	for _, pays := range []bool{true, false} {
