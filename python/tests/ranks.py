@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ TIMEOUT = 60.0  # seconds of one function; a collective gives up after half of t
 def _serve(rank: int, store: str, pipe: Connection) -> None:
     """Run the functions that come through the pipe, until it is closed or one of them fails."""
     torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     half = datetime.timedelta(seconds=TIMEOUT / 2)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=half)
     failed = False

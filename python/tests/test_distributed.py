@@ -38,7 +38,7 @@ class Scans(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.mix(x))
         y = st.cumsum(x, 1) / TOKENS + st.cumprod(1 + x / 4, 1) + st.logcumsumexp(x, -2, reverse=True)
-        return torch.tanh(y + st.cummax(x, 1).values + st.cummin(x, 1, reverse=True).values)
+        return torch.tanh((y + st.cummax(x, 1).values + st.cummin(x, 1, reverse=True).values) / 8)
 
 
 class Quantised(nn.Module):
@@ -52,7 +52,7 @@ class Quantised(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         step, shift = (p.expand(x.shape[:-1]) for p in (self.step, self.shift))
-        x = st.fake_quantize_per_token(x, step, shift, quant_min=-8, quant_max=7)
+        x = st.fake_quantize_per_token(x, step, shift, quant_min=-3, quant_max=3)
         return torch.tanh(x @ st.dequantize_per_token(self.levels, self.scale))
 
 
@@ -112,7 +112,7 @@ def train(net: nn.Module, single: nn.Module, gradients: Callable[[nn.Module], No
 
     gradients: computes the gradients of the single one for the whole batch.
     """
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (net, single)]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=5e-4) for m in (net, single)]
     for _ in range(STEPS):
         for optimizer in optimizers:
             optimizer.zero_grad()

@@ -11,8 +11,8 @@ from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_wei
 from ..errors import make
 from ._bag_problem import MODES, NAME, Options, check_offsets
 from ._calls import materialized
-from ._dispatch import is_distributed, run_operator
-from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
+from ._dispatch import run_operator
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, way
 from ._tangents import Inputs
 from .sparse_rows import Leaf, leaf_of, sparse_gradient, sparse_operator
 

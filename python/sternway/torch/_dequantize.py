@@ -17,9 +17,9 @@ from ..dequantize import (
     dequantize_plan,
 )
 from ._calls import materialized
-from ._dispatch import Sentence, constant, device_to_ask, is_distributed, reach_plans, require, run_operator, sentence
+from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, run_operator, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
-from ._operators import apply, by_formula, differentiable, exporting, in_front, way
+from ._operators import apply, by_formula, differentiable, exporting, in_front, is_distributed, way
 from ._quantize import (
     Facts,
     batched,

@@ -6,7 +6,6 @@ was called by its name lets the error through, in its own words; accelerate() le
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error, make, renamed
-from ._operators import PLAIN, exporting, traced
+from ._operators import PLAIN, exporting, is_distributed, traced
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -42,13 +41,6 @@ def require_strided(op: str, **operands: Any) -> None:
             )
         if x.layout is not torch.strided:
             raise make("unsupported", op, operand, "a strided tensor", f"a {x.layout} tensor", f"use {operand}.to_dense()")
-
-
-def is_distributed(*values: Any) -> bool:
-    """Whether one of some values is a DTensor. It does not import torch.distributed.tensor, which is slow."""
-    tensors = [x for x in values if isinstance(x, Tensor) and type(x) not in PLAIN]
-    module = sys.modules.get("torch.distributed.tensor") if tensors else None
-    return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
 
 
 def refuse_distributed(op: str, option: str, *values: Any) -> None:

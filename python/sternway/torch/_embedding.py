@@ -13,9 +13,9 @@ from .._unique_rows import _unique_rows_plan
 from ..embedding import EmbeddingBackwardPlan, _embedding_plan, _expanded, _rows, embedding_backward
 from ..errors import make
 from ._calls import flag, integer, materialized
-from ._dispatch import is_distributed, run_operator
+from ._dispatch import run_operator
 from ._eager import bare_apply, is_eager, is_final, is_plain
-from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, way
 from ._tangents import Inputs
 from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
 

@@ -15,7 +15,6 @@ from ._dispatch import (
     Sentence,
     constant,
     device_to_ask,
-    is_distributed,
     reach_plans,
     require,
     require_strided,
@@ -24,7 +23,7 @@ from ._dispatch import (
 )
 from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._lerp_gradient import GRADIENT, NAMES
-from ._operators import apply, each, exporting, way
+from ._operators import apply, each, exporting, is_distributed, way
 
 _forward = torch.lerp  # as at import: accelerate() replaces the attribute
 WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)

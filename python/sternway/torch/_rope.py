@@ -12,9 +12,9 @@ from .._rope_options import OP, Options
 from ..errors import make
 from ..rope import rotate
 from ._calls import materialized
-from ._dispatch import is_distributed, run_operator
+from ._dispatch import run_operator
 from ._eager import bare_apply, is_eager, is_plain
-from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, traced, way
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, traced, way
 from ._rope_operands import folded, table_gradients
 from ._tangents import Inputs
 
@@ -63,7 +63,12 @@ def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ..
     return dx, None if x_k is None else dx_k, None, dcos, dsin, *[None] * 7
 
 
-_GRADIENT = differentiable(_operator, _transposed)
+def _linear(ctx: Any, inputs: Inputs) -> tuple[int, ...]:
+    """x and x_k, where no table needs a gradient. Only calls with DTensors, which are not traced, tell that for certain."""
+    return () if ctx.needs_input_grad[3] or ctx.needs_input_grad[4] or not is_distributed(inputs[0]) else (0, 1)
+
+
+_GRADIENT = differentiable(_operator, _transposed, _linear)
 
 
 @torch.library.custom_op("sternway::rope_table_gradients", mutates_args=())

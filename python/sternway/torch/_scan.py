@@ -19,7 +19,6 @@ from ._dispatch import (
     Sentence,
     constant,
     device_to_ask,
-    is_distributed,
     reach_plans,
     require,
     require_strided,
@@ -27,7 +26,7 @@ from ._dispatch import (
     sentence,
 )
 from ._eager import bare_apply, is_eager, is_final
-from ._operators import apply, each, exporting, way
+from ._operators import apply, each, exporting, is_distributed, way
 from ._scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forward
 
 _is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled

@@ -20,7 +20,6 @@ from ._dispatch import (
     Sentence,
     constant,
     device_to_ask,
-    is_distributed,
     named,
     reach_plans,
     refuse_distributed,
@@ -28,6 +27,7 @@ from ._dispatch import (
     require_strided,
     sentence,
 )
+from ._operators import is_distributed
 
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),

@@ -9,7 +9,7 @@ from torch import Tensor
 from .._rope_options import OP, extents, options_of
 from ..errors import make, reported_as
 from ._calls import require_tensors
-from ._dispatch import is_distributed
+from ._operators import is_distributed
 from ._rope import rotated, rotated_by_heads
 from ._rope_operands import arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Placement
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate
 from torch.distributed.tensor.experimental import register_sharding
 
 from ...errors import Error, make
@@ -21,6 +22,12 @@ def register_rules() -> None:
     """Register the rule of every operator. Registering one again replaces it."""
     for name, rule in RULES.items():
         register_sharding(getattr(torch.ops.sternway, name).default)(rule)
+
+
+def replicated(x: Tensor, like: DTensor) -> DTensor:
+    """A tensor that all ranks have, as a DTensor on the mesh of another."""
+    mesh = like.device_mesh
+    return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def require_rule(name: str, op: str, operands: Sequence[str], inputs: Sequence[Any]) -> None:
@@ -52,7 +59,7 @@ def _require_fit(op: str, operands: Sequence[str], placements: Placements, rules
     for i, (operand, placement) in enumerate(zip(operands, placements, strict=True)):
         fitting = [rule for rule in rules if _fits(placement, rule[i])]
         if not fitting:
-            wanted = "placed as " + " or ".join(dict.fromkeys(repr(rule[i]) for rule in rules))
+            wanted = "placed as " + " or ".join(dict.fromkeys(repr(p) for p in (Replicate(), *(rule[i] for rule in rules))))
             beside = ", with the other operands as they are" if i else ""
             hint = f"use {operand}.redistribute(placements=...)"
             raise _refused(op, operand, wanted + beside, repr(placement), hint)
