@@ -122,6 +122,16 @@ CASES: dict[str, Case] = {
         lambda: [random(5, 6, 7, 4), random(5, 2, 7, 4), indices(9, 5, 7, 4).cos(), indices(9, 5, 7, 4).sin()],
         [((S0, S0, S0, S0), S0), ((S0, S0, R, R), S0), ((S1, S1, R, R), S1), ((S2, S2, S1, S1), S2), ((R, R, R, R), R)],
     ),
+    "apply_rotary_pos_emb with one head of keys": Case(
+        st.apply_rotary_pos_emb,
+        lambda: [random(5, 6, 7, 4), random(5, 1, 7, 4), indices(9, 1, 7, 4).cos(), indices(9, 1, 7, 4).sin()],
+        [((S1, R, R, R), S1)],
+    ),
+    "rope with tables of each head": Case(
+        lambda x, c, s: st.rope(x, cos=c, sin=s),
+        lambda: [random(5, 3, 7, 4), indices(9, 1, 3, 7, 2).cos(), indices(9, 1, 3, 7, 2).sin()],
+        [((S0, R, R), S0), ((S1, S1, S1), S1), ((R, R, R), R)],
+    ),
     "rope with learned tables": Case(
         lambda x, p, c, s: st.rope(x, p, cos=c, sin=s),
         lambda: [random(5, 3, 7, 4), indices(9, 5, 7), random(9, 2), random(9, 2)],
@@ -375,6 +385,15 @@ REFUSALS: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]], Se
         lambda w, i: st.embedding_bag(i, w, max_norm=1.0), lambda: [random(6, 5), indices(6, 7, 3)], [R, S0],
         r"^sternway\.torch\.embedding_bag: max_norm must .*redistribute",
     ),
+    "floating positions": (
+        st.rope, lambda: [random(5, 3, 7, 4), random(7)], [S0, R],
+        r"^sternway\.torch\.rope: positions must be int32 or int64 where operands are DTensors.*redistribute",
+    ),
+    "local tables": (
+        lambda q, k: st.apply_rotary_pos_emb(q, k, random(1, 7, 4), random(1, 7, 4)),
+        lambda: [random(5, 6, 7, 4), random(5, 2, 7, 4)], [S0, S0],
+        r"^sternway\.torch\.apply_rotary_pos_emb: cos must be a DTensor.*redistribute",
+    ),
     "a plain tensor beside it": (
         lambda x: st.lerp(x, random(5, 7), 0.5), lambda: [random(5, 7)], [S0],
         r"^sternway\.torch\.lerp: end must be a DTensor.*redistribute",
@@ -404,6 +423,29 @@ def refused_second_derivative() -> None:
 
 def test_second_derivative_of_bags_is_refused(ranks: Ranks) -> None:
     ranks.run(refused_second_derivative)
+
+
+# --- torch.compile ----------------------------------------------------------------------------------------------------
+
+
+def compare_compiled(name: str, index: int) -> None:
+    case = CASES[name]
+    inputs, (placements, made) = case.inputs(), case.placements[index]
+    shared = [distributed(x, p, needs_gradient(name, k, x)) for k, (x, p) in enumerate(zip(inputs, placements, strict=True))]
+    compiled = torch.compile(case.function, backend="aot_eager", fullgraph=True)
+    found = []
+    for function in (case.function, compiled):
+        y = floating(function(*shared))
+        assert y[0].placements == (made,)
+        found.append([*y, *torch.autograd.grad(sum(t.square().sum() for t in y), leaves(shared))])
+    for ours, eager in zip(*found, strict=True):
+        assert ours.placements == eager.placements
+        torch.testing.assert_close(ours.to_local(), eager.to_local())
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_compiled(name: str, ranks: Ranks) -> None:
+    ranks.run(compare_compiled, *SECOND[name])
 
 
 # --- More than one mesh dimension -----------------------------------------------------------------------------------------

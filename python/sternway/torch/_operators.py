@@ -72,7 +72,7 @@ def differentiable(
 
 def _distributed_alike(grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Gradients, all DTensors if one is: torch makes local zeros of the whole shape for an output without a gradient."""
-    shared = next((g for g in grads if is_distributed(g)), None)
+    shared: Any = next((g for g in grads if is_distributed(g)), None)
     if shared is None:
         return grads
     from .distributed.placements import replicated

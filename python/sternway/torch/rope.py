@@ -72,7 +72,10 @@ def rope(
     if cos is None or sin is None:
         if cos is None and sin is None and positions is not None and positions.is_floating_point():
             if is_distributed(x, positions):
-                wanted, hint = "int32 or int64 where operands are DTensors", "pass cos and sin as DTensors"
+                wanted, hint = (
+                    "int32 or int64 where operands are DTensors",
+                    "pass cos and sin, or redistribute and use to_local()",
+                )
                 raise make("unsupported", OP, "positions", wanted, "floating positions", hint)
             cos, sin, positions = *tables_of(positions, x, options), None
         return rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]

@@ -19,8 +19,14 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from .._scan_gradient import PAIRS
 
 Placements = list[Placement | None]
-Rules = list[tuple[Placements, Placements]]
+Rule = tuple[Placements, Placements]
+Rules = list[Rule]
 WHOLE, SUM = Replicate(), Partial()
+
+
+def rule(outputs: Sequence[Placement], *inputs: Placement | None) -> Rule:
+    """The placements of the outputs, and of the inputs that are tensors."""
+    return list(outputs), list(inputs)
 
 
 def given(x: Any, placement: Placement) -> Placement | None:
@@ -33,17 +39,17 @@ def made(is_made: bool, placement: Placement) -> Placement:
     return placement if is_made else WHOLE
 
 
-def whole(outputs: int, *inputs: Any) -> tuple[Placements, Placements]:
+def whole(outputs: int, *inputs: Any) -> Rule:
     """Everything replicated, which every operator takes."""
-    return [WHOLE] * outputs, [given(x, WHOLE) for x in inputs]
+    return rule([WHOLE] * outputs, *(given(x, WHOLE) for x in inputs))
 
 
-def linear(outputs: Sequence[bool], *inputs: Any) -> tuple[Placements, Placements]:
+def linear(outputs: Sequence[bool], *inputs: Any) -> Rule:
     """An operator that is linear in its first input: parts of a sum make parts of a sum. The other inputs are replicated.
 
     outputs: whether each output is computed.
     """
-    return [made(is_made, SUM) for is_made in outputs], [SUM, *(given(x, WHOLE) for x in inputs[1:])]
+    return rule([made(is_made, SUM) for is_made in outputs], SUM, *(given(x, WHOLE) for x in inputs[1:]))
 
 
 def is_floating(x: Any) -> bool:
@@ -58,13 +64,13 @@ def scan(x: Any, dim: int, kind: str, reverse: bool) -> Rules:
     """Every dimension but the scanned one. The second output is the indices."""
     has_indices = kind in PAIRS
     rules = [whole(2, x)]
-    rules += [([Shard(d), made(has_indices, Shard(d))], [Shard(d)]) for d in others(x.ndim, dim)]
+    rules += [rule([Shard(d), made(has_indices, Shard(d))], Shard(d)) for d in others(x.ndim, dim)]
     return [*rules, linear((True, False), x)] if kind == "cumsum" else rules
 
 
 def scan_backward(dy: Any, x: Any, dim: int, kind: str, reverse: bool) -> Rules:
     """Every dimension but the scanned one."""
-    shards: Rules = [([Shard(d)], [Shard(d), given(x, Shard(d))]) for d in others(dy.ndim, dim)]
+    shards = [rule([Shard(d)], Shard(d), given(x, Shard(d))) for d in others(dy.ndim, dim)]
     return [whole(1, dy, x), *shards, linear((True,), dy, x)]
 
 
@@ -79,10 +85,11 @@ def others(rank: int, dim: int) -> list[int]:
 def lerp(input: Any, end: Any, weight: Any, number: float) -> Rules:
     """Every dimension of the broadcast shape. An operand that is broadcast along it is replicated."""
     operands = input, end, weight
-    shape = torch.broadcast_shapes(*(x.shape for x in operands if x is not None))
-    return [whole(1, *operands)] + [
-        ([Shard(d)], [None if x is None else shard_of(x, d, shape) or WHOLE for x in operands]) for d in range(len(shape))
-    ]
+    shape: torch.Size = torch.broadcast_shapes(*(x.shape for x in operands if x is not None))  # type: ignore[no-untyped-call]
+    rules = [whole(1, *operands)]
+    for d in range(len(shape)):
+        rules.append(rule([Shard(d)], *(None if x is None else shard_of(x, d, shape) or WHOLE for x in operands)))
+    return rules
 
 
 def lerp_backward(dy: Any, weight: Any, a: Any, b: Any, needs: int, *_: Any) -> Rules:
@@ -95,7 +102,7 @@ def lerp_backward(dy: Any, weight: Any, a: Any, b: Any, needs: int, *_: Any) -> 
             inputs = [given(x, shard or WHOLE) for x, shard in zip((weight, a, b), shards, strict=True)]
             grads = (*shards[1:], shards[0])
             outputs = [made(need, shard or SUM) for need, shard in zip(needed, grads, strict=True)]
-            rules.append((outputs, [Shard(d), *inputs]))
+            rules.append(rule(outputs, Shard(d), *inputs))
     return [*rules, linear(needed, dy, weight, a, b)]
 
 
@@ -113,7 +120,7 @@ def per_token(x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:
     rules = [whole(1, x, scale, zero_point)]
     for d in range(x.ndim):
         token = WHOLE if d == x.ndim - 1 else Shard(d)
-        rules.append(([Shard(d)], [Shard(d), token, given(zero_point, token)]))
+        rules.append(rule([Shard(d)], Shard(d), token, given(zero_point, token)))
     return rules
 
 
@@ -129,9 +136,10 @@ def per_token_backward(dy: Any, x: Any, scale: Any, zero_point: Any, *_: Any) ->
     rules = [whole(3, dy, x, scale, zero_point)]
     for d in range(dy.ndim):
         within = d == dy.ndim - 1
-        token, grad = (WHOLE, SUM) if within else (Shard(d), Shard(d))
-        inputs = [Shard(d), Shard(d), token, given(zero_point, token)]
-        rules.append(([Shard(d), grad, made(outputs[2], grad)], inputs))
+        token: Placement = WHOLE if within else Shard(d)
+        grad: Placement = SUM if within else Shard(d)
+        inputs = Shard(d), Shard(d), token, given(zero_point, token)
+        rules.append(rule([Shard(d), grad, made(outputs[2], grad)], *inputs))
     return [*rules, linear(outputs, dy, x, scale, zero_point)]
 
 
@@ -148,7 +156,7 @@ def rope(x: Any, x_k: Any, positions: Any, cos: Any, sin: Any, *options: Any) ->
     rules = [whole(2, x, x_k, *tensors)]
 
     def add(dim: int, *placed: Placement | None) -> None:
-        rules.append(([Shard(dim), made(outputs[1], Shard(dim))], [Shard(dim), given(x_k, Shard(dim)), *placed]))
+        rules.append(rule([Shard(dim), made(outputs[1], Shard(dim))], Shard(dim), given(x_k, Shard(dim)), *placed))
 
     if batch is not None:
         count = x.shape[batch]
@@ -156,14 +164,12 @@ def rope(x: Any, x_k: Any, positions: Any, cos: Any, sin: Any, *options: Any) ->
     fixed = [given(t, WHOLE) for t in tensors]
     add(heads, *fixed)
     if x_k is not None:  # which may have fewer heads, and then be replicated
-        rules.append(([Shard(heads), WHOLE], [Shard(heads), WHOLE, *fixed]))
+        rules.append(rule([Shard(heads), WHOLE], Shard(heads), WHOLE, *fixed))
     if positions is not None:
         add(tokens, Shard(positions.ndim - 1), *fixed[1:])
     elif cos is not None and sin is not None and cos.shape[-2] == sin.shape[-2] == x.shape[tokens]:
         add(tokens, None, Shard(cos.ndim - 2), Shard(sin.ndim - 2))
-    sums = [made(is_made, SUM) for is_made in outputs]
-    rules.append((sums, [SUM, given(x_k, SUM), *fixed]))
-    return rules
+    return [*rules, rule([made(is_made, SUM) for is_made in outputs], SUM, given(x_k, SUM), *fixed)]
 
 
 def rope_table_gradients(x: Any, dy: Any, x_k: Any, dy_k: Any, positions: Any, cos: Any, sin: Any, *options: Any) -> Rules:
@@ -173,7 +179,7 @@ def rope_table_gradients(x: Any, dy: Any, x_k: Any, dy_k: Any, positions: Any, c
 
     def add(dim: int, of_positions: Placement, *tables: Placement) -> None:
         inputs = [Shard(dim), Shard(dim), given(x_k, Shard(dim)), given(dy_k, Shard(dim)), given(positions, of_positions)]
-        rules.append(([SUM if t == WHOLE else t for t in tables], [*inputs, *tables]))
+        rules.append(rule([SUM if t == WHOLE else t for t in tables], *inputs, *tables))
 
     if batch is not None:
         count = x.shape[batch]
@@ -199,15 +205,15 @@ def row_of(x: Any, rank: int, count: int) -> Placement | None:
 
 def embedding(weight: Any, indices: Any, padding: int | None, by_frequency: bool, sparse: bool) -> Rules:
     """Columns of the table, or any dimension of the positions."""
-    rules = [whole(1, weight, indices), ([Shard(indices.ndim)], [Shard(1), WHOLE])]
-    return rules + [([Shard(d)], [WHOLE, Shard(d)]) for d in range(indices.ndim) if not by_frequency]
+    positions = [] if by_frequency else [rule([Shard(d)], WHOLE, Shard(d)) for d in range(indices.ndim)]
+    return [whole(1, weight, indices), rule([Shard(indices.ndim)], Shard(1), WHOLE), *positions]
 
 
 def embedding_backward(dy: Any, indices: Any, num_embeddings: int, padding: int | None, by_frequency: bool) -> Rules:
     """Columns of the table, or positions, which make parts of a sum."""
-    rules = [whole(1, dy, indices), ([Shard(1)], [Shard(indices.ndim), WHOLE])]
-    rules += [([SUM], [Shard(d), Shard(d)]) for d in range(indices.ndim) if not by_frequency]
-    return [*rules, linear((True,), dy, indices)]
+    positions = [] if by_frequency else [rule([SUM], Shard(d), Shard(d)) for d in range(indices.ndim)]
+    columns = rule([Shard(1)], Shard(indices.ndim), WHOLE)
+    return [whole(1, dy, indices), columns, *positions, linear((True,), dy, indices)]
 
 
 def embedding_bag(
@@ -217,9 +223,9 @@ def embedding_bag(
     """The second output is the indices of mode max. Bags are sharded where they are the rows of indices, without offsets."""
     is_max = mode == "max"
     rules = [whole(2, weight, weights, indices, offsets)]
-    rules.append(([Shard(1), made(is_max, Shard(1))], [Shard(1), given(weights, WHOLE), WHOLE, given(offsets, WHOLE)]))
+    rules.append(rule([Shard(1), made(is_max, Shard(1))], Shard(1), given(weights, WHOLE), WHOLE, given(offsets, WHOLE)))
     if offsets is None and not by_frequency:
-        rules.append(([Shard(0), made(is_max, Shard(0))], [WHOLE, given(weights, Shard(0)), Shard(0), None]))
+        rules.append(rule([Shard(0), made(is_max, Shard(0))], WHOLE, given(weights, Shard(0)), Shard(0), None))
     return rules
 
 
@@ -229,18 +235,18 @@ def embedding_bag_backward(
 ) -> Rules:  # fmt: skip
     """Columns of the table, or bags, which make parts of a sum."""
     rules = [whole(1, dy, indices, offsets, weights, max_indices)]
-    columns: Placements = [Shard(1), WHOLE, given(offsets, WHOLE), given(weights, WHOLE), given(max_indices, Shard(1))]
-    rules.append(([Shard(1)], columns))
+    columns = Shard(1), WHOLE, given(offsets, WHOLE), given(weights, WHOLE), given(max_indices, Shard(1))
+    rules.append(rule([Shard(1)], *columns))
     if offsets is None and not by_frequency:
-        rules.append(([SUM], [Shard(0), Shard(0), None, given(weights, Shard(0)), given(max_indices, Shard(0))]))
+        rules.append(rule([SUM], Shard(0), Shard(0), None, given(weights, Shard(0)), given(max_indices, Shard(0))))
     return [*rules, linear((True,), dy, indices, offsets, weights, max_indices)]
 
 
 def per_sample_weights_backward(dy: Any, weight: Any, indices: Any, offsets: Any, padding: int | None, last: bool) -> Rules:
     """Columns of the table, which make parts of a sum, or bags."""
-    rules = [whole(1, dy, weight, indices, offsets), ([SUM], [Shard(1), Shard(1), WHOLE, given(offsets, WHOLE)])]
+    rules = [whole(1, dy, weight, indices, offsets), rule([SUM], Shard(1), Shard(1), WHOLE, given(offsets, WHOLE))]
     if offsets is None:
-        rules.append(([Shard(0)], [Shard(0), WHOLE, Shard(0), None]))
+        rules.append(rule([Shard(0)], Shard(0), WHOLE, Shard(0), None))
     return [*rules, linear((True,), dy, weight, indices, offsets)]
 
 
