@@ -474,6 +474,8 @@ def two_dimensions() -> None:
         torch.testing.assert_close(ours.full_tensor(), single)
     with pytest.raises(sw.UnsupportedError, match="redistribute"):
         st.cumsum(leaves[0], 1)
+    with pytest.raises(sw.UnsupportedError, match=r"^sternway\.torch\.lerp: end must be on the mesh .*distribute_tensor"):
+        st.lerp(leaves[0], distributed(x, R, False), 0.5)
 
 
 def test_two_mesh_dimensions(ranks: Ranks) -> None:

@@ -48,7 +48,8 @@ def require_rule(name: str, op: str, operands: Sequence[str], inputs: Sequence[A
             hint = f"use DTensor.from_local({operand}, ...) or distribute_tensor, or redistribute the others and use to_local()"
             raise _refused(op, operand, "a DTensor, as another operand is", "a tensor of one process", hint)
         if x.device_mesh != mesh:
-            raise _refused(op, operand, f"on the mesh {mesh} of the other operands", str(x.device_mesh), "redistribute it")
+            hint = f"use distribute_tensor({operand}.full_tensor(), ...) on that mesh"
+            raise _refused(op, operand, f"on the mesh {mesh} of the other operands", str(x.device_mesh), hint)
     rules = [wanted for _, wanted in RULES[name](*inputs)]
     for k in range(mesh.ndim):
         _require_fit(op, operands, [None if x is None else x.placements[k] for x in tensors], rules)
