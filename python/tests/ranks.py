@@ -43,6 +43,7 @@ class Ranks:
     """The processes. They are started by the first function, and again after one that failed."""
 
     def __init__(self, folder: Path) -> None:
+        self.timeout = TIMEOUT
         self._folder = folder
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -59,10 +60,10 @@ class Ranks:
         for pipe in self._pipes:
             pipe.send((function, arguments))
         waiting = dict(zip(self._pipes, range(WORLD), strict=True))
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + self.timeout
         while waiting:
             ready = wait(list(waiting), max(deadline - time.monotonic(), 0))
-            failures = [f"no answer from ranks {list(waiting.values())} after {TIMEOUT:.0f} s"] if not ready else []
+            failures = [f"no answer from ranks {list(waiting.values())} after {self.timeout:.0f} s"] if not ready else []
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 rank = waiting.pop(pipe)

@@ -495,3 +495,15 @@ def test_a_rank_that_fails_makes_all_fail(ranks: Ranks) -> None:
     with pytest.raises(AssertionError, match=r"rank 1: (.|\n)*ValueError: of rank 1 alone"):
         ranks.run(one_fails)
     ranks.run(torch.distributed.barrier)
+
+
+def one_waits() -> None:
+    if torch.distributed.get_rank() == 0:
+        torch.distributed.barrier()
+
+
+def test_a_rank_that_waits_for_ever_is_ended(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks.run(torch.distributed.barrier)
+    monkeypatch.setattr(ranks, "timeout", 1.0)
+    with pytest.raises(AssertionError, match=r"no answer from ranks \[0"):
+        ranks.run(one_waits)
