@@ -199,12 +199,12 @@ def test_opcheck(name: str, device: str) -> None:
     indices, offsets = INDICES.to(device), OFFSETS.to(device)
     ops = torch.ops.sternway
     operator, arguments = {
-        "scan": (ops.scan, (x, "cumprod", 0, True)),
-        "scan pair": (ops.scan, (x, "cummax", 1, False)),
+        "scan": (ops.scan, (x, 0, "cumprod", True)),
+        "scan pair": (ops.scan, (x, 1, "cummax", False)),
         "lerp": (ops.lerp, (x, x.detach()[:, :1], None, 0.25)),
         "lerp tensor": (ops.lerp, (x, x.detach()[:1], torch.rand(4, 5, device=device, requires_grad=True), 0.0)),
-        "embedding_bag": (ops.embedding_bag, (table, w, indices, offsets, "sum", 1, False, False, False)),
-        "embedding_bag max": (ops.embedding_bag, (table, None, indices, offsets, "max", None, False, False, False)),
+        "embedding_bag": (ops.embedding_bag, (table, w, indices, offsets, 1, "sum", False, False, False)),
+        "embedding_bag max": (ops.embedding_bag, (table, None, indices, offsets, None, "max", False, False, False)),
     }[name]
     torch.library.opcheck(operator.default, arguments)
 

@@ -58,6 +58,10 @@ def test_import_is_quick() -> None:
     assert min(float(python(code).stdout) for _ in range(5)) < 0.3
 
 
+def test_sharding_rules_come_with_the_first_dtensor() -> None:
+    python("import sys, sternway.torch; assert 'sternway.torch.distributed' not in sys.modules")
+
+
 @pytest.mark.parametrize(
     "order",
     ["import torch, sternway", "import sternway, torch", "import sternway.torch", "import sternway; run(); import torch"],

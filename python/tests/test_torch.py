@@ -124,7 +124,7 @@ def test_lerp_takes_a_weight_of_another_dtype(weight: torch.dtype, device: str) 
 
 def test_the_fake_of_lerp_lays_out_as_it_does(device: str) -> None:
     dy = torch.randn(4, 3, device=device).T
-    arguments = dy, None, 0.3, None, None, [3, 4], [4], "da db"
+    arguments = dy, None, None, None, 0b011, 0.3, [3, 4], [4]  # da and db
     torch.library.opcheck(torch.ops.sternway.lerp_backward.default, arguments)
 
 

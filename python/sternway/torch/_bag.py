@@ -11,9 +11,18 @@ from ..embedding_bag import embedding_bag_backward, embedding_bag_per_sample_wei
 from ..errors import make
 from ._bag_problem import MODES, NAME, Options, check_offsets
 from ._calls import materialized
-from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
+from ._dispatch import run_operator
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, way
 from ._tangents import Inputs
 from .sparse_rows import Leaf, leaf_of, sparse_gradient, sparse_operator
+
+
+def flat(indices: Tensor, offsets: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Indices of rank 1, their offsets, and weights of rank 1. Without offsets, each row of the indices is a bag."""
+    if offsets is not None:
+        return indices, offsets, weights
+    offsets = torch.arange(indices.shape[0], dtype=indices.dtype, device=indices.device) * indices.shape[1]
+    return indices.reshape(-1), offsets, None if weights is None else weights.reshape(-1)
 
 
 def _weight_gradient(
@@ -40,11 +49,28 @@ def _sample_gradient(
     )
 
 
-# The two where torch has to see them; others call them past torch.
-_weight_operator = torch.library.custom_op("sternway::embedding_bag_backward", _weight_gradient, mutates_args=())
-_sample_operator = torch.library.custom_op(
-    "sternway::embedding_bag_per_sample_weights_backward", _sample_gradient, mutates_args=()
-)
+# The two where torch has to see them; others call them past torch. Without offsets, each row of the indices is a bag: shards of
+# a DTensor are rows, and their offsets would differ.
+
+
+@torch.library.custom_op("sternway::embedding_bag_backward", mutates_args=())
+def _weight_operator(
+    dy: Tensor, indices: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None, max_indices: Tensor | None,
+    num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
+) -> Tensor:  # fmt: skip
+    """The gradient of the table as an operator."""
+    indices, offsets, weights = flat(indices, offsets, per_sample_weights)
+    options = num_embeddings, mode, padding_idx, include_last_offset, scale_grad_by_freq
+    return _weight_gradient(dy, indices, offsets, weights, max_indices, *options)
+
+
+@torch.library.custom_op("sternway::embedding_bag_per_sample_weights_backward", mutates_args=())
+def _sample_operator(
+    dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor | None, padding_idx: int | None, include_last_offset: bool
+) -> Tensor:
+    """The gradient of the weights of samples as an operator."""
+    positions, offsets, _ = flat(indices, offsets, None)
+    return _sample_gradient(dy, weight, positions, offsets, padding_idx, include_last_offset).view(indices.shape)
 
 
 @_weight_operator.register_fake
@@ -65,6 +91,7 @@ def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[boo
     """dweight is linear in dy and in the weights of samples; both gradients gather bags."""
     dy, indices, offsets, weights, winners, _, mode, padding, last, by_frequency = inputs
     (g,) = grads
+    _refuse_distributed(dy)
     o = Options(mode, padding, last, by_frequency=False, sparse=False)
     ddy = dweights = None
     if by_frequency:
@@ -82,10 +109,18 @@ def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[boo
     return ddy, None, None, dweights, *[None] * 6
 
 
+def _refuse_distributed(dy: Tensor) -> None:
+    """Raise UnsupportedError for a second derivative of DTensors, whose rows are not flattened as shards."""
+    if is_distributed(dy):
+        got, hint = "create_graph=True of DTensors", "redistribute them and use to_local()"
+        raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
+
+
 def _sample_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
     """The gradient of the weights of samples is linear in dy and in weight."""
     dy, weight, indices, offsets, padding, last = inputs
     (g,) = grads
+    _refuse_distributed(dy)
     o = Options("sum", padding, last, by_frequency=False, sparse=False)
     ddy = _apply(indices, weight, offsets, g, o) if needs[0] else None
     dweight = apply(_WEIGHT_GRADIENT.function, dy, indices, offsets, g, None, len(weight), *o[:4]) if needs[1] else None
@@ -178,25 +213,33 @@ def _sparse(
 
 @torch.library.custom_op("sternway::embedding_bag", mutates_args=())
 def _operator(
-    weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor,
-    mode: str, padding: int | None, last: bool, by_frequency: bool, sparse: bool,
+    weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor | None,
+    padding: int | None, mode: str, last: bool, by_frequency: bool, sparse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The forward as an operator that has its gradient: for torch.export, and for torch.compile with a sparse gradient."""
+    """The forward as an operator that has its gradient: for torch.export, DTensors, and torch.compile with a sparse gradient.
+
+    The sharding cache of DTensor keeps what follows the first integer, so padding comes before mode.
+    """
     o = Options(mode, padding, last, by_frequency, sparse)
+    indices, offsets, weights = flat(indices, offsets, weights)
     check_offsets(indices, offsets, o)
     return _EmbeddingBag.forward(weight, weights, indices, offsets, o)
 
 
 @_operator.register_fake
-def _(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, *o: Any) -> tuple[Tensor, Tensor]:
-    return _EmbeddingBag.forward(weight, weights, indices, offsets, Options(*o))
+def _(
+    weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor | None, padding: int | None, mode: str, *o: Any
+) -> tuple[Tensor, Tensor]:
+    indices, offsets, weights = flat(indices, offsets, weights)
+    return _EmbeddingBag.forward(weight, weights, indices, offsets, Options(mode, padding, *o))
 
 
 _operator.register_vmap(each("embedding_bag", _operator))
 
 
 def _set_up_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _EmbeddingBag.setup_context(ctx, (*inputs[:4], Options(*inputs[4:])), output)
+    *tensors, padding, mode, last, by_frequency, sparse = inputs
+    _EmbeddingBag.setup_context(ctx, (*tensors, Options(mode, padding, last, by_frequency, sparse)), output)
 
 
 _operator.register_autograd(
@@ -204,10 +247,17 @@ _operator.register_autograd(
 )
 
 
-def bags(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
-    """Bags of rows of weight, with the gradients of this file."""
-    if exporting() or (o.sparse and torch.compiler.is_compiling()):  # a trace of the function would hold sparse tensors
-        return _operator(weight, weights, indices, offsets, *o)[0]  # type: ignore[no-any-return]
+def bags(indices: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> Tensor:
+    """Bags of rows of weight, with the gradients of this file.
+
+    offsets: None where operands are DTensors and each row of the indices is a bag.
+    """
+    tensors = weight, weights, indices, offsets
+    traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
+    if offsets is None or traced or is_distributed(*tensors):
+        operands = "weight", "per_sample_weights", "input", "offsets"
+        y, _ = run_operator("embedding_bag", "embedding_bag", operands, *tensors, o.padding, o.mode, *o[2:])
+        return y  # type: ignore[no-any-return]
     return _apply(indices, weight, offsets, weights, o)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import make
-from ._operators import traced
+from ._operators import PLAIN, traced
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _NUMPY_BOOLS = ("bool", "bool_")  # the class of numpy.True_ from NumPy 2 on, and before
@@ -78,8 +78,11 @@ def materialized(x: Tensor) -> Tensor:
 
 
 def strides_like(x: Tensor) -> tuple[int, ...] | None:
-    """The strides of a gradient of x, None: contiguous. For a traced or batched x None, as torch decides its layout."""
-    if traced() or x.is_contiguous():
+    """The strides of a gradient of x, None: contiguous. None as well where torch decides its layout.
+
+    It does so for a traced or batched x, and for a subclass, such as a DTensor.
+    """
+    if traced() or x.is_contiguous() or type(x) not in PLAIN:
         return None
     return torch.empty_like(x, device="meta").stride()
 

@@ -17,9 +17,9 @@ from ..dequantize import (
     dequantize_plan,
 )
 from ._calls import materialized
-from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, sentence
+from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, run_operator, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
-from ._operators import apply, by_formula, differentiable, exporting, in_front, way
+from ._operators import apply, by_formula, differentiable, exporting, in_front, is_distributed, way
 from ._quantize import (
     Facts,
     batched,
@@ -185,7 +185,7 @@ class _Dequantize(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
 def _exported(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The forward as an operator, for torch.export, which drops the backward of an autograd.Function."""
+    """The forward as an operator, for DTensors, and for torch.export, which drops the backward of an autograd.Function."""
     return laid_out(_by_torch(q, scale, zero_point, dtype), q)
 
 
@@ -224,5 +224,7 @@ def ask(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype)
 
 def call(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Dequantise in the general way; ``ask`` found the plans."""
-    function = _exported if exporting() and needs_gradient(scale, zero_point) else functools.partial(apply, _Dequantize)
-    return function(q, scale, zero_point, dtype)  # type: ignore[no-any-return]
+    inputs = q, scale, zero_point, dtype
+    if (exporting() and needs_gradient(scale, zero_point)) or is_distributed(*inputs):
+        return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
+    return apply(_Dequantize, *inputs)  # type: ignore[no-any-return]

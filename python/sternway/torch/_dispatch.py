@@ -6,7 +6,6 @@ was called by its name lets the error through, in its own words; accelerate() le
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error, make, renamed
-from ._operators import PLAIN, exporting, traced
+from ._operators import PLAIN, exporting, is_distributed, traced
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -28,7 +27,7 @@ def constant(function: F) -> F:
 
 
 def require_strided(op: str, **operands: Any) -> None:
-    """Raise the error of a plan for a tensor that it cannot read: nested, sparse, of MKL-DNN, or distributed over processes.
+    """Raise the error of a plan for a tensor that it cannot read: nested, sparse, or of MKL-DNN.
 
     Raises:
         UnsupportedError: with the way out.
@@ -42,14 +41,31 @@ def require_strided(op: str, **operands: Any) -> None:
             )
         if x.layout is not torch.strided:
             raise make("unsupported", op, operand, "a strided tensor", f"a {x.layout} tensor", f"use {operand}.to_dense()")
-        if type(x) not in PLAIN and _is_distributed(x):
-            hint = f"use {operand}.to_local(), or redistribute it"
-            raise make("unsupported", op, operand, "a tensor of this process", "a DTensor", hint)
 
 
-def _is_distributed(x: Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(x, module.DTensor)
+def refuse_distributed(op: str, option: str, *values: Any) -> None:
+    """Raise UnsupportedError for an option that DTensors do not have, if one of some values is one."""
+    if is_distributed(*values):
+        hint = "redistribute them and use to_local()"
+        raise make("unsupported", f"sternway.torch.{op}", option, "left out where operands are DTensors", "an option", hint)
+
+
+def run_operator(name: str, op: str, operands: tuple[str, ...], *inputs: Any) -> Any:
+    """Call the operator ``sternway::name``, after a check of the placements of DTensors.
+
+    Args:
+        name: of the operator.
+        op: the drop-in, for errors.
+        operands: what the drop-in calls the tensors of the operator, which are its first inputs.
+
+    Raises:
+        UnsupportedError: the operator has no sharding rule for these placements.
+    """
+    if is_distributed(*inputs):
+        from .distributed.placements import require_rule
+
+        require_rule(name, op, operands, inputs)
+    return getattr(torch.ops.sternway, name).default(*inputs)
 
 
 def _is_plain(x: Tensor) -> bool:

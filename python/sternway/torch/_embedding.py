@@ -13,8 +13,9 @@ from .._unique_rows import _unique_rows_plan
 from ..embedding import EmbeddingBackwardPlan, _embedding_plan, _expanded, _rows, embedding_backward
 from ..errors import make
 from ._calls import flag, integer, materialized
+from ._dispatch import run_operator
 from ._eager import bare_apply, is_eager, is_final, is_plain
-from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, way
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, way
 from ._tangents import Inputs
 from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
 
@@ -229,7 +230,7 @@ def _sparse(dy: Tensor, indices: Tensor, rows: int, leaf: Leaf | None, o: Option
 
 @torch.library.custom_op("sternway::embedding", mutates_args=())
 def _operator(weight: Tensor, indices: Tensor, padding: int | None, by_frequency: bool, sparse: bool) -> Tensor:
-    """The forward as an operator that has its gradient: for torch.export, and for torch.compile with a sparse gradient."""
+    """The forward as an operator with its gradient: for torch.export, DTensors, and torch.compile with a sparse gradient."""
     return torch.embedding(weight, indices)
 
 
@@ -250,6 +251,7 @@ _operator.register_autograd(lambda ctx, dy: (*_Embedding.backward(ctx, dy), None
 
 def look_up(weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackwardPlan | None) -> Tensor:
     """Rows of weight, with the gradient of this file."""
-    if exporting() or (o.sparse and torch.compiler.is_compiling()):  # a trace of the function would hold sparse tensors
-        return _operator(weight, indices, *o)  # type: ignore[no-any-return]
+    traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
+    if traced or is_distributed(weight, indices):
+        return run_operator("embedding", "embedding", ("weight", "input"), weight, indices, *o)  # type: ignore[no-any-return]
     return apply(_Embedding, weight, indices, o, plan)  # type: ignore[no-any-return]

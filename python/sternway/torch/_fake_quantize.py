@@ -18,9 +18,9 @@ from ..fake_quantize import (
     fake_quantize_plan,
 )
 from ._calls import materialized
-from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, sentence
+from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, run_operator, sentence
 from ._eager import bare_apply, is_eager, is_final, is_plain
-from ._operators import apply, by_formula, differentiable, exporting, in_front, way
+from ._operators import apply, by_formula, differentiable, exporting, in_front, is_distributed, way
 from ._quantize import (
     Facts,
     batched,
@@ -230,7 +230,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
 def _exported(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """The forward as an operator, for torch.export. The gradient of torch.round in its place would be 0."""
+    """The forward as an operator, for torch.export and DTensors. The gradient of torch.round in its place would be 0."""
     return laid_out(_by_torch(x, scale, zero_point, (quant_min, quant_max)), x)
 
 
@@ -267,6 +267,7 @@ def ask(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, qua
 
 def call(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
     """Quantise in the general way; ``ask`` found the plans."""
-    record = exporting() and needs_gradient(x, scale, zero_point)
-    function = _exported if record else functools.partial(apply, _FakeQuantize)
-    return function(x, scale, zero_point, quant_min, quant_max)  # type: ignore[no-any-return]
+    inputs = x, scale, zero_point, quant_min, quant_max
+    if (exporting() and needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
+        return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
+    return apply(_FakeQuantize, *inputs)  # type: ignore[no-any-return]

@@ -11,10 +11,19 @@ from torch import Tensor
 from .._arrays import device_name, device_of
 from ..lerp import LerpBackwardPlan, lerp_plan, split_weight
 from ._calls import FLOATS, empty_gradient, materialized, strides_like
-from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, require_strided, sentence
+from ._dispatch import (
+    Sentence,
+    constant,
+    device_to_ask,
+    reach_plans,
+    require,
+    require_strided,
+    run_operator,
+    sentence,
+)
 from ._eager import bare_apply, is_eager, is_final, is_plain
 from ._lerp_gradient import GRADIENT, NAMES
-from ._operators import apply, each, exporting, way
+from ._operators import apply, each, exporting, is_distributed, way
 
 _forward = torch.lerp  # as at import: accelerate() replaces the attribute
 WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
@@ -134,7 +143,7 @@ def _gradients(
     """The gradients of input, end and weight, with the operations on dy recorded if they must be.
 
     Args:
-        saved: the ends, if the weight needs its gradient, and the weight, if it is a tensor.
+        saved: the ends, if the weight needs its gradient or they are DTensors, and the weight, if it is a tensor.
         number: the weight, if it is a number.
         dtype, shapes, strides: of the ends.
         needs: which of the three gradients are needed.
@@ -151,9 +160,9 @@ def _gradients(
         input, end = (x if x is None else x.to(dy.dtype) for x in (input, end))
     names = [name for name, need in zip(NAMES, needs, strict=False) if need]
     if call := way(dy, GRADIENT):
-        operands = (weight, 0.0) if factor is not None else (None, float(weight))
-        ends = (input, end) if needs[2] else (None, None)
-        da, db, dweight = call(dy, *operands, *ends, *shapes, " ".join(names))
+        factor, number = (weight, 0.0) if factor is not None else (None, float(weight))
+        ends = (input, end) if needs[2] or is_distributed(dy) else (None, None)
+        da, db, dweight = call(dy, factor, *ends, sum(1 << NAMES.index(name) for name in names), number, *shapes)
         grads = {"da": da, "db": db, "dweight": dweight}
     else:
         grads = _run(dy, weight, input, end, shapes, strides, names, plan)
@@ -223,8 +232,8 @@ class _LerpEager(torch.autograd.Function):
 
 
 def _save(ctx: Any, input: Tensor, end: Tensor, weight: Tensor | float) -> None:
-    """Save the weight, and the ends for its gradient."""
-    ends = (input, end) if ctx.needs_input_grad[2] else (None, None)
+    """Save the weight, and the ends for its gradient, or for the shapes of their shards."""
+    ends = (input, end) if ctx.needs_input_grad[2] or is_distributed(input) else (None, None)
     ctx.save_for_backward(*ends, weight if isinstance(weight, Tensor) else None)
 
 
@@ -260,7 +269,7 @@ class _Lerp(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::lerp", mutates_args=())
 def _exported(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
-    """The forward as an operator that has its gradient, for torch.export. If weight is None, number is the weight."""
+    """The forward as an operator that has its gradient, for torch.export and DTensors. Without weight, number is it."""
     return _forward(input, end, number if weight is None else weight)
 
 
@@ -282,7 +291,7 @@ _exported.register_autograd(_Lerp.backward, setup_context=_set_up_exported)
 
 def call(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
     """torch.lerp with the backward of the plan that ``ask`` selected."""
-    if exporting():
+    if exporting() or is_distributed(input, end, weight):
         how = (weight, 0.0) if isinstance(weight, Tensor) else (None, weight)
-        return _exported(input, end, *how)  # type: ignore[no-any-return]
+        return run_operator("lerp", "lerp", ("input", "end", "weight"), input, end, *how)  # type: ignore[no-any-return]
     return apply(_Lerp, input, end, weight, plan)  # type: ignore[no-any-return]

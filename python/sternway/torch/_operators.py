@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,13 @@ Backward = Callable[[Inputs, tuple[Tensor, ...], tuple[bool, ...]], Gradients]
 """Takes the inputs of an operator, the gradients of its outputs, and which inputs need one; returns one for each input."""
 
 
+def is_distributed(*values: Any) -> bool:
+    """Whether one of some values is a DTensor. It does not import torch.distributed.tensor, which is slow."""
+    tensors = [x for x in values if isinstance(x, Tensor) and type(x) not in PLAIN]
+    module = sys.modules.get("torch.distributed.tensor") if tensors else None
+    return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
+
+
 class Twice(NamedTuple):
     """A backward that can be differentiated again, in two forms; transforms of torch.func (2.11) accept only the second."""
 
@@ -27,14 +35,16 @@ class Twice(NamedTuple):
     function: type[torch.autograd.Function]
 
 
-def differentiable(operator: Any, backward: Backward, linear: tuple[int, ...] = ()) -> Twice:
+def differentiable(
+    operator: Any, backward: Backward, linear: tuple[int, ...] | Callable[[Any, Inputs], tuple[int, ...]] = ()
+) -> Twice:
     """Give an operator a gradient.
 
     Args:
         operator: a custom operator of torch.
         backward: computes the gradients of its inputs.
-        linear: indices of the inputs that the operator is linear in. They are not saved: in their place backward gets True, or
-            None if the input was None.
+        linear: indices of the inputs that the operator is linear in, or a function of ctx and the inputs that returns them.
+            They are not saved: in their place backward gets True, or None if the input was None.
     """
 
     class Gradient(torch.autograd.Function):
@@ -46,17 +56,28 @@ def differentiable(operator: Any, backward: Backward, linear: tuple[int, ...] = 
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Inputs, output: Any) -> None:
-            kept = [x if isinstance(x, Tensor) and i not in linear else None for i, x in enumerate(inputs)]
+            unsaved = linear(ctx, inputs) if callable(linear) else linear
+            kept = [x if isinstance(x, Tensor) and i not in unsaved else None for i, x in enumerate(inputs)]
             ctx.save_for_backward(*kept)
             ctx.others = [True if isinstance(x, Tensor) else x for x in inputs]
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor) -> Gradients:
             inputs = tuple(other if x is None else x for x, other in zip(ctx.saved_tensors, ctx.others, strict=True))
-            return backward(inputs, grads, tuple(ctx.needs_input_grad))
+            return backward(inputs, _distributed_alike(grads), tuple(ctx.needs_input_grad))
 
     operator.register_autograd(Gradient.backward, setup_context=Gradient.setup_context)
     return Twice(operator, Gradient)
+
+
+def _distributed_alike(grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Gradients, all DTensors if one is: torch makes local zeros of the whole shape for an output without a gradient."""
+    shared: Any = next((g for g in grads if is_distributed(g)), None)
+    if shared is None:
+        return grads
+    from .distributed.placements import replicated
+
+    return tuple(g if is_distributed(g) else replicated(g, shared) for g in grads)
 
 
 def by_formula(formula: Callable[..., Any]) -> Backward:

@@ -12,8 +12,9 @@ from .._rope_options import OP, Options
 from ..errors import make
 from ..rope import rotate
 from ._calls import materialized
+from ._dispatch import run_operator
 from ._eager import bare_apply, is_eager, is_plain
-from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, traced, way
+from ._operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, traced, way
 from ._rope_operands import folded, table_gradients
 from ._tangents import Inputs
 
@@ -57,11 +58,59 @@ def _transposed(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ..
     dcos = dsin = None
     if needs[3] or needs[4]:
         rotations = [(a, b) if direction == "forward" else (b, a) for a, b in zip((x, x_k), dy, strict=True) if b is not None]
-        dcos, dsin = table_gradients(rotations, positions, cos, sin, tuple(options))
+        gradients = _sharded_table_gradients if is_distributed(x) else table_gradients
+        dcos, dsin = gradients(rotations, positions, cos, sin, tuple(options))
     return dx, None if x_k is None else dx_k, None, dcos, dsin, *[None] * 7
 
 
-_GRADIENT = differentiable(_operator, _transposed)
+def _linear(ctx: Any, inputs: Inputs) -> tuple[int, ...]:
+    """x and x_k, where no table needs a gradient. Only calls with DTensors, which are not traced, tell that for certain."""
+    return () if ctx.needs_input_grad[3] or ctx.needs_input_grad[4] or not is_distributed(inputs[0]) else (0, 1)
+
+
+_GRADIENT = differentiable(_operator, _transposed, _linear)
+
+
+@torch.library.custom_op("sternway::rope_table_gradients", mutates_args=())
+def _table_operator(
+    x: Tensor,
+    dy: Tensor,
+    x_k: Tensor | None,
+    dy_k: Tensor | None,
+    positions: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    rotary_dim: int | None,
+    rotary_start: int,
+    pairing: str,
+    layout: str,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the tables as an operator, for DTensors, which have sharding rules for operators."""
+    rotations = [(x, dy)] if x_k is None or dy_k is None else [(x, dy), (x_k, dy_k)]
+    return table_gradients(rotations, positions, cos, sin, (0.0, pairing, rotary_dim, rotary_start, "", layout))
+
+
+@_table_operator.register_fake
+def _(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(inputs[5]), torch.empty_like(inputs[6])
+
+
+def _refuse_second(ctx: Any, *grads: Tensor) -> Any:
+    got, hint = "create_graph=True of DTensors", "redistribute them and use to_local()"
+    raise make("unsupported", "sternway.torch.rope", "the gradient of a table", "differentiated once", got, hint)
+
+
+_table_operator.register_autograd(_refuse_second)
+
+
+def _sharded_table_gradients(
+    rotations: list[tuple[Tensor, Tensor]], positions: Tensor | None, cos: Tensor, sin: Tensor, options: tuple[Any, ...]
+) -> tuple[Tensor, Tensor]:
+    """:func:`table_gradients` of DTensors."""
+    _, pairing, rotary_dim, start, _, layout = options
+    (x, dy), (x_k, dy_k) = (*rotations, (None, None))[:2]
+    found: tuple[Tensor, Tensor] = _table_operator(x, dy, x_k, dy_k, positions, cos, sin, rotary_dim, start, pairing, layout)
+    return found
 
 
 class _Rope(torch.autograd.Function):
@@ -134,11 +183,15 @@ class _RopeEager(torch.autograd.Function):
 _apply_eager = bare_apply(_RopeEager)
 
 
+_OPERANDS = ("dy", "dy_k", "positions", "cos", "sin")  # as the plans name them, which the drop-ins replace in errors
+
+
 def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
     """Rotate one or two inputs, with gradients."""
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
-    if exporting():  # which would drop the backward of a Function
-        return _operator(x, x_k, positions, cos, sin, *options, "forward")[: len(inputs)]
+    tensors = x, x_k, positions, cos, sin
+    if exporting() or is_distributed(*tensors):  # torch.export would drop the backward of a Function
+        return run_operator("rope", "rope", _OPERANDS, *tensors, *options, "forward")[: len(inputs)]
     learned = cos is not None and sin is not None and _learned(cos, sin)
     if is_eager(x) and all(t is None or is_plain(t) for t in (x_k, positions, cos, sin)):
         return _apply_eager(x, x_k, positions, cos, sin, options, learned)

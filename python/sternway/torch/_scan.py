@@ -15,9 +15,18 @@ from ..errors import Error
 from ..scan import ScanBackwardPlan, scan_plan
 from ..scan_forward import ScanPlan, forward_scan_plan
 from ._calls import FLOATS, empty_gradient, materialized, strides_like
-from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, require_strided, sentence
+from ._dispatch import (
+    Sentence,
+    constant,
+    device_to_ask,
+    reach_plans,
+    require,
+    require_strided,
+    run_operator,
+    sentence,
+)
 from ._eager import bare_apply, is_eager, is_final
-from ._operators import apply, each, exporting, way
+from ._operators import apply, each, exporting, is_distributed, way
 from ._scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forward
 
 _is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -145,7 +154,7 @@ def _gradient(
     if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
         x = x.to(dy.dtype)
     if call := way(dy, GRADIENT):
-        dx = call(dy, x, kind, dim, reverse)
+        dx = call(dy, x, dim, kind, reverse)
     else:
         new = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
         dx = run_backward(dy, x, kind, dim, reverse, new, plan if dy.dtype == dtype else None)
@@ -236,25 +245,26 @@ class _Scan(torch.autograd.Function):
 
 
 @torch.library.custom_op("sternway::scan", mutates_args=())
-def _exported(x: Tensor, kind: str, dim: int, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The forward as an operator that has its gradient, for torch.export. Operations without indices return empty ones."""
+def _exported(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
+    """The forward as an operator that has its gradient, for torch.export and DTensors. Without indices, they are empty."""
     y = _forward_of(kind, x.shape, x.dtype, dim, reverse, x.device, not _is_autocast_enabled())(x, dim)
     return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
 
 @_exported.register_fake
-def _(x: Tensor, kind: str, dim: int, reverse: bool) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
     y = torch_forward(x, kind, dim, reverse)
     return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
 
 @_exported.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return each(inputs[1], _exported)(info, in_dims, *inputs)
+    return each(inputs[2], _exported)(info, in_dims, *inputs)
 
 
 def _set_up_exported(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _Scan.setup_context(ctx, (*inputs, None), output)
+    x, dim, kind, reverse = inputs
+    _Scan.setup_context(ctx, (x, kind, dim, reverse, None), output)
 
 
 _exported.register_autograd(lambda ctx, *grads: _Scan.backward(ctx, *grads)[:4], setup_context=_set_up_exported)
@@ -262,8 +272,8 @@ _exported.register_autograd(lambda ctx, *grads: _Scan.backward(ctx, *grads)[:4],
 
 def call(x: Tensor, kind: str, dim: int, reverse: bool, steps: Steps | None) -> Any:
     """One of the five operations by the steps that ``ask`` found, with torch's return type."""
-    if exporting():
-        y = _exported(x, kind, dim, reverse)
+    if exporting() or is_distributed(x):
+        y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
         y = y if kind in PAIRS else y[0]
     else:
         y = apply(_Scan, x, kind, dim, reverse, steps)

@@ -43,27 +43,30 @@ def run_backward(
 
 
 @torch.library.custom_op("sternway::scan_backward", mutates_args=())
-def _operator(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tensor:
-    """The backward as an operator, for calls that torch must see."""
+def _operator(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -> Tensor:
+    """The backward as an operator, for calls that torch must see.
+
+    The sharding cache of DTensor keeps what follows the first integer, so dim comes before kind.
+    """
     return run_backward(dy, x, kind, dim, reverse, torch.empty_like(dy if x is None else x))
 
 
 @_operator.register_fake
-def _(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tensor:
+def _(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -> Tensor:
     return torch.empty_like(dy if x is None else x)
 
 
 @_operator.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
-    dy, x, kind, dim, reverse = in_front(info, in_dims, inputs)
+    dy, x, dim, kind, reverse = in_front(info, in_dims, inputs)
     if dy.dim() > MAX_RANK:
         return each(kind, _operator)(info, in_dims, *inputs)  # type: ignore[no-any-return]
     if dy.dim() == 1:  # numbers, each a row of one
-        return _operator(dy[:, None], None if x is None else x[:, None], kind, 1, reverse)[:, 0], 0
-    return _operator(dy, x, kind, dim if dim < 0 else dim + 1, reverse), 0
+        return _operator(dy[:, None], None if x is None else x[:, None], 1, kind, reverse)[:, 0], 0
+    return _operator(dy, x, dim if dim < 0 else dim + 1, kind, reverse), 0
 
 
-def _formula(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool) -> Tensor:
+def _formula(dy: Tensor, x: Tensor | None, dim: int, kind: str, reverse: bool) -> Tensor:
     if x is None:  # cumsum, whose gradient is a sum from the other side
         return torch_forward(dy, kind, dim, not reverse)  # type: ignore[no-any-return]
     if kind == "logcumsumexp":
@@ -91,7 +94,7 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(u: Tensor, x: Tensor, dim: int, reverse: bool, transposed: bool) -> Tensor:
         if transposed:
-            return _operator(u, x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
+            return _operator(u, x, dim, "logcumsumexp", reverse)  # type: ignore[no-any-return]
         dtype, u, x = u.dtype, u.double(), x.double()  # whose offset rounds the logarithm of u
         y = torch_forward(x, "logcumsumexp", dim, reverse)
         above, below = (

@@ -11,7 +11,17 @@ from .._arrays import device_of
 from .._unique_rows import _unique_rows_plan
 from ..embedding import EmbeddingBackwardPlan, _embedding_plan
 from ._calls import require_tensors
-from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
+from ._dispatch import (
+    Sentence,
+    constant,
+    device_to_ask,
+    named,
+    reach_plans,
+    refuse_distributed,
+    require,
+    require_strided,
+    sentence,
+)
 from ._embedding import NAME, Options, eager, look_up, options, select
 
 _OPERANDS = {
@@ -70,12 +80,15 @@ def prepare(
     if weight.dim() != 2:
         raise ValueError(f"embedding: weight must be 2D, got {weight.dim()}D")
     o = options(padding_idx, scale_grad_by_freq, sparse, weight.shape[0])
+    if o.sparse:
+        refuse_distributed("embedding", "sparse", input, weight)
     return _Call(input, weight, o, ask(input, weight, o))
 
 
 def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
     """Run a prepared call."""
     if max_norm is not None:
+        refuse_distributed("embedding", "max_norm", c.weight, c.input)
         with torch.no_grad():
             torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
     return look_up(c.weight, c.input, c.options, c.plan)

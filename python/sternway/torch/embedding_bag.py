@@ -16,7 +16,18 @@ from ._bag import bags
 from ._bag_eager import eager
 from ._bag_problem import NAME, Options, check_offsets, options, select, unreadable
 from ._calls import FLOATS, require_tensors
-from ._dispatch import Sentence, constant, device_to_ask, named, reach_plans, require, require_strided, sentence
+from ._dispatch import (
+    Sentence,
+    constant,
+    device_to_ask,
+    named,
+    reach_plans,
+    refuse_distributed,
+    require,
+    require_strided,
+    sentence,
+)
+from ._operators import is_distributed
 
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
@@ -57,7 +68,7 @@ def _probed(
     return sentence(_probe, dtype, mode, index, offset, sparse, str(device))
 
 
-def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> None:
+def ask(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> None:
     """Select the plans of the backward, or those of a small bag if the call is traced.
 
     Raises:
@@ -68,9 +79,10 @@ def ask(input: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, 
     if weights is not None and weights.dtype != weight.dtype and weight.dtype in FLOATS:  # torch's forward refuses it
         wanted, hint = f"{dtype_name(weight.dtype)} like weight", "convert it with per_sample_weights.to(weight.dtype)"
         raise make("invalid_problem", "embedding_bag", "per_sample_weights", wanted, dtype_name(weights.dtype), hint)
-    if not reach_plans(input, weight, offsets, weights):
+    if offsets is None or not reach_plans(input, weight, offsets, weights):
         require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
-        require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offsets.dtype, o.sparse, device_to_ask(weight)))
+        offset = input.dtype if offsets is None else offsets.dtype
+        require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offset, o.sparse, device_to_ask(weight)))
         return
     bags = max(len(offsets) - o.last, 0)
     select(weight.shape, bags, len(input), weight.dtype, input.dtype, offsets.dtype, o, device_of(weight))
@@ -81,7 +93,7 @@ class _Call(NamedTuple):
 
     input: Tensor
     weight: Tensor
-    offsets: Tensor
+    offsets: Tensor | None  # None: DTensors whose rows are bags
     weights: Tensor | None
     options: Options
     bags: int | None  # how many of the bags are returned; None: all
@@ -137,8 +149,13 @@ def prepare(
         input, given, weights, nested = _flat_nested(input, weights)
     _check(input, weight, given if offsets is None else offsets, weights)
     o = options(mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, weights is not None, weight.shape[0])
+    if o.sparse:
+        refuse_distributed("embedding_bag", "sparse", input, weight, weights)
     if offsets is None:
         o = o._replace(last=False)
+        if is_distributed(input, weight, weights):
+            ask(input, weight, given, weights, o)
+            return _Call(input, weight, given, weights, o, nested)
         if given is None:
             count, width = input.shape
             given = torch.arange(count, dtype=input.dtype, device=input.device) * width
@@ -156,6 +173,7 @@ def prepare(
 def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
     """Run a prepared call."""
     if max_norm is not None:
+        refuse_distributed("embedding_bag", "max_norm", c.weight, c.input)
         with torch.no_grad():
             torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
     y = bags(c.input, c.weight, c.offsets, c.weights, c.options)

@@ -9,6 +9,7 @@ from torch import Tensor
 from .._rope_options import OP, extents, options_of
 from ..errors import make, reported_as
 from ._calls import require_tensors
+from ._operators import is_distributed
 from ._rope import rotated, rotated_by_heads
 from ._rope_operands import arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
 
@@ -70,6 +71,12 @@ def rope(
     batch, heads, _, head_dim = extents(x.shape, layout)
     if cos is None or sin is None:
         if cos is None and sin is None and positions is not None and positions.is_floating_point():
+            if is_distributed(x, positions):
+                wanted, hint = (
+                    "int32 or int64 where operands are DTensors",
+                    "pass cos and sin, or redistribute and use to_local()",
+                )
+                raise make("unsupported", OP, "positions", wanted, "floating positions", hint)
             cos, sin, positions = *tables_of(positions, x, options), None
         return rotated([x], positions, cos, sin, options)[0]  # type: ignore[no-any-return]
     pairs = (head_dim if rotary_dim is None else rotary_dim) // 2
