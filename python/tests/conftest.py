@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 import torch
 from families import FAMILIES, Family
+from ranks import WORLD, Ranks, started
 from support import FLOATS, REPORT, name_of
 
 NO_GPU = "torch sees no CUDA device"
@@ -54,6 +55,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session", params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    if request.param == "cuda" and torch.cuda.device_count() < WORLD:
+        pytest.skip(f"torch sees fewer than {WORLD} CUDA devices")
+    with started(tmp_path_factory.mktemp("ranks"), request.param) as all_of_them:
+        yield all_of_them
 
 
 @pytest.fixture(scope="session", params=FLOATS, ids=name_of)

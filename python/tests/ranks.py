@@ -1,4 +1,4 @@
-"""Two processes of a gloo group on this machine, which run functions of tests at the same time."""
+"""Two processes on this machine, which run functions of tests at the same time, by gloo on the CPU and by NCCL on two GPUs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,27 @@ WORLD = 2
 TIMEOUT = 60.0  # seconds of one function; a collective gives up after half of them
 
 
-def _serve(rank: int, store: str, pipe: Connection) -> None:
+def default_device() -> str:
+    """The type of the device on which a rank makes its tensors."""
+    return torch.get_default_device().type
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A random number generator of that device."""
+    return torch.Generator(torch.get_default_device()).manual_seed(seed)
+
+
+def _serve(rank: int, device: str, store: str, pipe: Connection) -> None:
     """Run the functions that come through the pipe, until it is closed or one of them fails."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    backend = "gloo"
+    if device == "cuda":
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(rank)
+        torch.set_default_device(f"cuda:{rank}")
     half = datetime.timedelta(seconds=TIMEOUT / 2)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=half)
+    torch.distributed.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=half)
     failed = False
     while not failed:
         try:
@@ -42,8 +57,9 @@ def _serve(rank: int, store: str, pipe: Connection) -> None:
 class Ranks:
     """The processes. They are started by the first function, and again after one that failed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
         self.timeout = TIMEOUT
+        self.device = device
         self._folder = folder
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -83,7 +99,7 @@ class Ranks:
         for rank in range(WORLD):
             ours, theirs = context.Pipe()
             store = str(self._folder / f"store{self._starts}")
-            process = context.Process(target=_serve, args=(rank, store, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, self.device, store, theirs), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -100,9 +116,9 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[Ranks]:
-    """The processes of a session of tests, which are ended after it."""
-    ranks = Ranks(folder)
+def started(folder: Path, device: str) -> Iterator[Ranks]:
+    """The processes of a module of tests, which are ended after it."""
+    ranks = Ranks(folder, device)
     try:
         yield ranks
     finally:

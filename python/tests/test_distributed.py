@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from ranks import WORLD, Ranks, started
+from ranks import WORLD, Ranks, default_device, seeded
 from support import BF16, F32, F64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import sternway as sw
 import sternway.torch as st
+import sternway.torch.distributed as std
 
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
 
 ROWS, WIDTH, TOKENS, BATCH = 12, 8, 6, 4
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with started(tmp_path_factory.mktemp("ranks")) as both:
-        yield both
 
 
 class Scans(nn.Module):
@@ -89,7 +85,7 @@ def model(dtype: torch.dtype, checkpointed: bool = False) -> Model:
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     return torch.randint(ROWS, (BATCH, TOKENS), generator=generator), torch.randint(ROWS, (BATCH, 3), generator=generator)
 
 
@@ -147,7 +143,7 @@ def shard(net: Model, **options: Any) -> Model:
     """Give each block and table shards of its parameters, and the model those that are left."""
     from torch.distributed.fsdp import fully_shard
 
-    mesh = torch.distributed.init_device_mesh("cpu", (WORLD,))
+    mesh = torch.distributed.init_device_mesh(default_device(), (WORLD,))
     for module in (*net.blocks, net.table, net.bag):
         fully_shard(module, mesh=mesh, **options)
     return fully_shard(net, mesh=mesh, **options)
@@ -188,4 +184,64 @@ def test_training(way: Callable[[bool], None], checkpointed: bool, ranks: Ranks)
 
 
 def test_sparse_gradients(ranks: Ranks) -> None:
+    if ranks.device == "cuda":
+        pytest.skip("torch's NCCL group adds no sparse tensors")
     ranks.run(data_parallel_with_sparse_gradients)
+
+
+# --- Positions --------------------------------------------------------------------------------------------------------
+
+
+def contiguous_positions() -> None:
+    rank = torch.distributed.get_rank()
+    for lengths in ((3, 5), (0, 4), (4, 0), (0, 0)):
+        first = sum(lengths[:rank])
+        found = std.positions(lengths[rank])
+        assert found.dtype == torch.int64
+        assert found.tolist() == list(range(first, first + lengths[rank]))
+    assert std.positions(2, device="cpu").device.type == "cpu"
+
+
+def zigzag_positions() -> None:
+    """Rank 0 of two has the first and the last quarter. RoPE of the parts is RoPE of the whole."""
+    rank = torch.distributed.get_rank()
+    found = std.positions(6, order="zigzag")
+    assert found.tolist() == ([0, 1, 2, 9, 10, 11], [3, 4, 5, 6, 7, 8])[rank]
+    assert std.positions(0, order="zigzag").tolist() == []
+    x = torch.linspace(-1, 1, 12 * WIDTH).view(1, 1, 12, WIDTH)
+    torch.testing.assert_close(st.rope(x[:, :, found], found), st.rope(x)[:, :, found])
+
+
+def wrong_positions() -> None:
+    """A wrong call on one rank is an error on both, and the group goes on."""
+    rank = torch.distributed.get_rank()
+    calls: list[tuple[tuple[Any, ...], str]] = [
+        ((-1, "contiguous"), "local_len must be a number of tokens, got -1"),
+        ((2.0, "contiguous"), "local_len must be an integer"),
+        ((True, "contiguous"), "local_len must be an integer"),
+        ((2, "reversed"), "order must be 'contiguous' or 'zigzag'"),
+        ((3, "zigzag"), "local_len must be even"),
+    ]
+    for wrong in range(WORLD):
+        for (length, order), message in calls:
+            match = message if rank == wrong else f"the call of rank {wrong} must be a correct one, got .*{message}"
+            with pytest.raises(sw.InvalidProblemError, match=match):
+                std.positions(*((length,) if rank == wrong else (2,)), order=order if rank == wrong else "contiguous")
+    with pytest.raises(sw.InvalidProblemError, match="local_len must be the same on every rank for order='zigzag', got 2, 4"):
+        std.positions(2 + 2 * rank, order="zigzag")
+    with pytest.raises(sw.InvalidProblemError, match="order must be the same on every rank"):
+        std.positions(2, order=("contiguous", "zigzag")[rank])
+    groups = [torch.distributed.new_group([k]) for k in range(WORLD)]
+    assert std.positions(3, groups[rank]).tolist() == [0, 1, 2]
+    with pytest.raises(sw.InvalidProblemError, match="group must be a group of which this process is a member"):
+        std.positions(3, groups[1 - rank])
+
+
+@pytest.mark.parametrize("body", [contiguous_positions, zigzag_positions, wrong_positions], ids=lambda body: body.__name__)
+def test_positions(body: Callable[[], None], ranks: Ranks) -> None:
+    ranks.run(body)
+
+
+def test_positions_without_a_group() -> None:
+    with pytest.raises(sw.InvalidProblemError, match="group must be a process group, got none, as none is initialised"):
+        std.positions(3)

@@ -14,11 +14,12 @@ import pytest
 
 import sternway
 import sternway.torch
+import sternway.torch.distributed
 from sternway._plan import Plan
 from sternway.torch.patch_rope import RopePatch
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-MODULES = (sternway, sternway.torch)
+MODULES = (sternway, sternway.torch, sternway.torch.distributed)
 RAISES_NOTHING = ("accelerate", "to_json", "undo")
 FILLED_BY_SELECT = (sternway.KernelSku, sternway.PrecisionGuarantee)
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)

@@ -3,12 +3,15 @@
 ``DistributedDataParallel`` and FSDP2 hand a module plain local tensors and need nothing of this. A function of
 :mod:`sternway.torch` that is given a ``DTensor`` imports this module by itself.
 
+- ``positions``: the positions of a rank's tokens under context parallelism.
 - ``rules``: how each operator may be sharded, in one table.
 - ``placements``: the check of a call before its forward, and the registration with torch.
+- ``exchange``: the facts of a call on every rank, so that no rank waits for one whose call is wrong.
 """
 
 from .placements import register_rules
+from .positions import positions
 
-__all__: list[str] = []
+__all__ = ["positions"]
 
 register_rules()

@@ -1,0 +1,45 @@
+"""Exchanges the facts of a call between the ranks of a group, so that a wrong call on one rank is an error on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from ...errors import Error, make
+
+Facts = TypeVar("Facts")
+
+
+def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
+    """The facts of every rank, in rank order.
+
+    Args:
+        op: the function that the user called, for errors.
+        group: the process group; None: that of all processes.
+        find: checks the call of this rank and returns its facts, small objects that can be pickled.
+
+    Raises:
+        InvalidProblemError: there is no process group that has this rank; or the call of another rank is wrong.
+        Error: ``find`` raised it on this rank.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        hint = "call torch.distributed.init_process_group"
+        raise make("invalid_problem", op, "group", "a process group", "none, as none is initialised", hint)
+    if dist.get_rank(group) < 0:
+        raise make("invalid_problem", op, "group", "a group of which this process is a member", "another one")
+    facts: Facts | None = None
+    failure: Error | None = None
+    try:
+        facts = find()
+    except Error as error:
+        failure = error
+    answers: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(answers, (facts, None if failure is None else str(failure)), group=group)
+    if failure is not None:
+        raise failure
+    for rank, (_, message) in enumerate(answers):
+        if message is not None:
+            raise make("invalid_problem", op, f"the call of rank {rank}", "a correct one", message)
+    return [found for found, _ in answers]
