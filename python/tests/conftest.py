@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import torch
 from families import FAMILIES, Family
-from ranks import WORLD, Ranks, started
+from ranks import Ranks, started
 from support import FLOATS, REPORT, name_of
 
 NO_GPU = "torch sees no CUDA device"
@@ -57,11 +57,15 @@ def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+RANKS = [("cpu", 2), ("cpu", 4), pytest.param(("cuda", 2), marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=lambda param: f"{param[1]} on {param[0]}")
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    if request.param == "cuda" and torch.cuda.device_count() < WORLD:
-        pytest.skip(f"torch sees fewer than {WORLD} CUDA devices")
-    with started(tmp_path_factory.mktemp("ranks"), request.param) as all_of_them:
+    device, size = request.param
+    if device == "cuda" and torch.cuda.device_count() < size:
+        pytest.skip(f"torch sees fewer than {size} CUDA devices")
+    with started(tmp_path_factory.mktemp("ranks"), device, size) as all_of_them:
         yield all_of_them
 
 

@@ -1,4 +1,4 @@
-"""Two processes on this machine, which run functions of tests at the same time, by gloo on the CPU and by NCCL on two GPUs."""
+"""Processes on this machine, which run functions of tests at the same time, by gloo on the CPU and by NCCL on GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-WORLD = 2
 TIMEOUT = 60.0  # seconds of one function; a collective gives up after half of them
 
 
@@ -29,7 +28,12 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator(torch.get_default_device()).manual_seed(seed)
 
 
-def _serve(rank: int, device: str, store: str, pipe: Connection) -> None:
+def world() -> int:
+    """The number of ranks."""
+    return torch.distributed.get_world_size()
+
+
+def _serve(rank: int, size: int, device: str, store: str, pipe: Connection) -> None:
     """Run the functions that come through the pipe, until it is closed or one of them fails."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -39,7 +43,7 @@ def _serve(rank: int, device: str, store: str, pipe: Connection) -> None:
         torch.cuda.set_device(rank)
         torch.set_default_device(f"cuda:{rank}")
     half = datetime.timedelta(seconds=TIMEOUT / 2)
-    torch.distributed.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=half)
+    torch.distributed.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=half)
     failed = False
     while not failed:
         try:
@@ -57,9 +61,9 @@ def _serve(rank: int, device: str, store: str, pipe: Connection) -> None:
 class Ranks:
     """The processes. They are started by the first function, and again after one that failed."""
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
+    def __init__(self, folder: Path, device: str, size: int) -> None:
         self.timeout = TIMEOUT
-        self.device = device
+        self.device, self.size = device, size
         self._folder = folder
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
@@ -75,7 +79,7 @@ class Ranks:
             self._start()
         for pipe in self._pipes:
             pipe.send((function, arguments))
-        waiting = dict(zip(self._pipes, range(WORLD), strict=True))
+        waiting = dict(zip(self._pipes, range(self.size), strict=True))
         deadline = time.monotonic() + self.timeout
         while waiting:
             ready = wait(list(waiting), max(deadline - time.monotonic(), 0))
@@ -89,17 +93,17 @@ class Ranks:
                     answer = "the process died"
                 if answer:
                     failures.append(f"rank {rank}: {answer}")
-            if failures:  # the other rank may wait for this one for ever
+            if failures:  # the other ranks may wait for this one for ever
                 self.stop()
                 raise AssertionError("\n".join(failures))
 
     def _start(self) -> None:
         self._starts += 1
         context = multiprocessing.get_context("spawn")
-        for rank in range(WORLD):
+        for rank in range(self.size):
             ours, theirs = context.Pipe()
             store = str(self._folder / f"store{self._starts}")
-            process = context.Process(target=_serve, args=(rank, self.device, store, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, self.size, self.device, store, theirs), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -116,9 +120,9 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def started(folder: Path, device: str) -> Iterator[Ranks]:
+def started(folder: Path, device: str, size: int) -> Iterator[Ranks]:
     """The processes of a module of tests, which are ended after it."""
-    ranks = Ranks(folder, device)
+    ranks = Ranks(folder, device, size)
     try:
         yield ranks
     finally:

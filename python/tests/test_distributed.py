@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import WORLD, Ranks, default_device, seeded
+from ranks import Ranks, default_device, seeded, world
 from support import BF16, F32, F64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -91,7 +91,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 def part(rank: int) -> tuple[Tensor, ...]:
     """The part of the batch that a rank has."""
-    return tuple(x.chunk(WORLD)[rank] for x in batch())
+    return tuple(x.chunk(world())[rank] for x in batch())
 
 
 def loss_of(y: Tensor) -> Tensor:
@@ -131,19 +131,19 @@ def of_the_batch(single: nn.Module) -> None:
 def in_bfloat16(single: nn.Module) -> None:
     """The mean over the parts of the batch of the gradients of a copy in bfloat16, as mixed precision has it."""
     low = copy.deepcopy(single).to(BF16)
-    for rank in range(WORLD):
+    for rank in range(world()):
         low.zero_grad()
         loss_of(low(*part(rank))).backward()
         for p, q in zip(single.parameters(), low.parameters(), strict=True):
             assert q.grad is not None
-            p.grad = q.grad.float() / WORLD if rank == 0 else p.grad + q.grad.float() / WORLD  # type: ignore[operator]
+            p.grad = q.grad.float() / world() if rank == 0 else p.grad + q.grad.float() / world()  # type: ignore[operator]
 
 
 def shard(net: Model, **options: Any) -> Model:
     """Give each block and table shards of its parameters, and the model those that are left."""
     from torch.distributed.fsdp import fully_shard
 
-    mesh = torch.distributed.init_device_mesh(default_device(), (WORLD,))
+    mesh = torch.distributed.init_device_mesh(default_device(), (world(),))
     for module in (*net.blocks, net.table, net.bag):
         fully_shard(module, mesh=mesh, **options)
     return fully_shard(net, mesh=mesh, **options)
@@ -194,7 +194,8 @@ def test_sparse_gradients(ranks: Ranks) -> None:
 
 def contiguous_positions() -> None:
     rank = torch.distributed.get_rank()
-    for lengths in ((3, 5), (0, 4), (4, 0), (0, 0)):
+    for cycle in ((3, 5), (0, 4), (4, 0), (0, 0), (1, 2, 3)):
+        lengths = [cycle[k % len(cycle)] for k in range(world())]
         first = sum(lengths[:rank])
         found = std.positions(lengths[rank])
         assert found.dtype == torch.int64
@@ -203,38 +204,38 @@ def contiguous_positions() -> None:
 
 
 def zigzag_positions() -> None:
-    """Rank 0 of two has the first and the last quarter. RoPE of the parts is RoPE of the whole."""
-    rank = torch.distributed.get_rank()
+    """Rank 0 has the first and the last chunk of three tokens. RoPE of the parts is RoPE of the whole."""
+    rank, chunks = torch.distributed.get_rank(), torch.arange(6 * world()).chunk(2 * world())
     found = std.positions(6, order="zigzag")
-    assert found.tolist() == ([0, 1, 2, 9, 10, 11], [3, 4, 5, 6, 7, 8])[rank]
+    assert found.tolist() == [*chunks[rank].tolist(), *chunks[-1 - rank].tolist()]
     assert std.positions(0, order="zigzag").tolist() == []
-    x = torch.linspace(-1, 1, 12 * WIDTH).view(1, 1, 12, WIDTH)
+    x = torch.linspace(-1, 1, 6 * world() * WIDTH).view(1, 1, -1, WIDTH)
     torch.testing.assert_close(st.rope(x[:, :, found], found), st.rope(x)[:, :, found])
 
 
 def wrong_positions() -> None:
-    """A wrong call on one rank is an error on both, and the group goes on."""
+    """A wrong call on one rank is an error on all, and the group goes on."""
     rank = torch.distributed.get_rank()
-    calls: list[tuple[tuple[Any, ...], str]] = [
-        ((-1, "contiguous"), "local_len must be a number of tokens, got -1"),
-        ((2.0, "contiguous"), "local_len must be an integer"),
-        ((True, "contiguous"), "local_len must be an integer"),
-        ((2, "reversed"), "order must be 'contiguous' or 'zigzag'"),
-        ((3, "zigzag"), "local_len must be even"),
+    calls: list[tuple[Any, str, str]] = [
+        (-1, "contiguous", "local_len must be a number of tokens, got -1"),
+        (2.0, "contiguous", "local_len must be an integer"),
+        (True, "contiguous", "local_len must be an integer"),
+        (2, "reversed", "order must be 'contiguous' or 'zigzag'"),
+        (3, "zigzag", "local_len must be even"),
     ]
-    for wrong in range(WORLD):
-        for (length, order), message in calls:
+    for wrong in range(world()):
+        for length, order, message in calls:
             match = message if rank == wrong else f"the call of rank {wrong} must be a correct one, got .*{message}"
             with pytest.raises(sw.InvalidProblemError, match=match):
-                std.positions(*((length,) if rank == wrong else (2,)), order=order if rank == wrong else "contiguous")
+                std.positions(length if rank == wrong else 2, order=order if rank == wrong else "contiguous")
     with pytest.raises(sw.InvalidProblemError, match="local_len must be the same on every rank for order='zigzag', got 2, 4"):
         std.positions(2 + 2 * rank, order="zigzag")
     with pytest.raises(sw.InvalidProblemError, match="order must be the same on every rank"):
-        std.positions(2, order=("contiguous", "zigzag")[rank])
-    groups = [torch.distributed.new_group([k]) for k in range(WORLD)]
+        std.positions(2, order="zigzag" if rank else "contiguous")
+    groups = [torch.distributed.new_group([k]) for k in range(world())]
     assert std.positions(3, groups[rank]).tolist() == [0, 1, 2]
     with pytest.raises(sw.InvalidProblemError, match="group must be a group of which this process is a member"):
-        std.positions(3, groups[1 - rank])
+        std.positions(3, groups[rank - 1])
 
 
 @pytest.mark.parametrize("body", [contiguous_positions, zigzag_positions, wrong_positions], ids=lambda body: body.__name__)

@@ -1,4 +1,4 @@
-"""Functions of sternway.torch on DTensors, on two processes: values and gradients of the single-process run, and refusals."""
+"""Functions of sternway.torch on DTensors, on several processes: values and gradients of one process, and refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from ranks import WORLD, Ranks, default_device, seeded
+from ranks import Ranks, default_device, seeded, world
 from support import F64
 from torch import Tensor
 
@@ -29,7 +29,7 @@ KINDS = ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 @functools.cache
 def mesh() -> Any:
     """The mesh of all tests. torch.compile mixes up equal meshes that are several objects."""
-    return dtensor.init_device_mesh(default_device(), (WORLD,))
+    return dtensor.init_device_mesh(default_device(), (world(),))
 
 
 class Case(NamedTuple):
@@ -190,7 +190,7 @@ def needs_gradient(name: str, k: int, x: Tensor) -> bool:
 def distributed(x: Tensor, placement: Placement, learned: bool) -> Any:
     """A DTensor of a tensor that all ranks have. As a sum over the ranks, each has a part."""
     if placement.is_partial():
-        part = x * (0.25 if torch.distributed.get_rank() == 0 else 0.75)
+        part = x * (torch.distributed.get_rank() + 1) / sum(range(world() + 1))
         return DTensor.from_local(part, mesh(), [placement], run_check=False).requires_grad_(learned)
     return distribute_tensor(x, mesh(), [placement]).requires_grad_(learned)
 
@@ -231,6 +231,10 @@ def compare(name: str, index: int) -> None:
     ids=[f"{name}-{p}" for name, case in CASES.items() for p, _ in case.placements],
 )  # fmt: skip
 def test_values_and_gradients(name: str, index: int, ranks: Ranks) -> None:
+    case = CASES[name]
+    for x, placement in zip(case.inputs(), case.placements[index][0], strict=True):
+        if x is not None and isinstance(placement, Shard) and x.shape[placement.dim] < ranks.size:
+            pytest.skip("torch gathers a dimension that is shorter than the mesh")
     ranks.run(compare, name, index)
 
 
@@ -458,7 +462,7 @@ def test_compiled(name: str, ranks: Ranks) -> None:
 
 def two_dimensions() -> None:
     """Rules are combined over the dimensions of a mesh, of which one has one rank here."""
-    both = dtensor.init_device_mesh(default_device(), (1, WORLD), mesh_dim_names=("data", "model"))
+    both = dtensor.init_device_mesh(default_device(), (1, world()), mesh_dim_names=("data", "model"))
     x, scale = random(5, 7), positive(5)
     leaves = [distribute_tensor(x, both, [S0, S1]).requires_grad_(), distribute_tensor(scale, both, [S0, R]).requires_grad_()]
     plain = [x.clone().requires_grad_(), scale.clone().requires_grad_()]
