@@ -35,6 +35,7 @@ class Plan(Generic[D]):
     """
 
     descriptor_type: ClassVar[type[Descriptor]]
+    _required: ClassVar[tuple[str, ...]] = ()  # operands that run requires, although the kernel can do without
 
     descriptor: D
     device: str
@@ -162,6 +163,7 @@ class Plan(Generic[D]):
             Traceback (most recent call last):
             sternway.errors.InvalidProblemError: lerp_backward: da must be of shape [3], got [4]
         """
+        self._require(operands)
         operands["workspace"] = self._workspace(operands, None) if workspace is None else workspace
         held = self._held(operands, None)
         try:
@@ -201,6 +203,7 @@ class Plan(Generic[D]):
             >>> da
             array([0.75, 0.75, 0.75], dtype=float32)
         """
+        self._require(operands)
         handle = -1 if stream is None or self.device == "cpu" else stream_handle(self.sku.op, stream)
         if _library.log_runs:
             _library.log.debug("run %s on %s", self.sku.op, self.device)
@@ -218,6 +221,11 @@ class Plan(Generic[D]):
             except RuntimeError as error:
                 _library.raise_error(error)
         count_writes(operands.get(name) for name in self._outputs)
+
+    def _require(self, operands: dict[str, Any]) -> None:
+        for name in self._required:
+            if operands.get(name) is None:
+                raise errors.make("invalid_problem", self.sku.op, name, "given", "nothing")
 
     def _run_plain(self, operands: dict[str, Any]) -> bool:
         """Run on plain tensors of torch, given by name, on torch's current stream; for callers that count microseconds.

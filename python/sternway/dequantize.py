@@ -111,10 +111,8 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
         q: input [..., D], the quantised values; needed for dscale.
         zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
         dx: output [..., D], ``dy * scale[n]``.
-        dscale: output like scale, ``sum_d dy * (q - zero_point)``.
-        dzero_point: output like a floating zero_point, ``-scale[n] * sum_d dy``.
-
-    Each output may be left out, if another one is given.
+        dscale: output like scale, ``sum_d dy * (q - zero_point)``; may be left out.
+        dzero_point: output like a floating zero_point, ``-scale[n] * sum_d dy``; may be left out.
 
     Raises:
         Error: see ``select`` and ``run``.
@@ -130,6 +128,7 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
     """
 
     descriptor_type = DequantizePerTokenBackwardDescriptor
+    _required = ("dx",)
 
 
 @functools.lru_cache(maxsize=1024, typed=True)

@@ -236,7 +236,6 @@ MEASURED: dict[str, Any] = {
 
 CASES = (
     case("dx", quantized, {"dx": DX}, reads=("dy", "scale"), **MEASURED),
-    case("dscale", quantized, {"dscale": DSCALE}),
     case("dx, dscale", quantized, {"dx": DX, "dscale": DSCALE}, **MEASURED),
     case("dx, dscale, dzero_point", with_zero_point, {"dx": DX, "dscale": DSCALE, "dzero_point": DZERO_POINT}),
     fake_case("dx", unquantized, {"dx": FAKE_DX}, **MEASURED),
