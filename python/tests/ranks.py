@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-TIMEOUT = 60.0  # seconds of one function; a collective gives up after half of them
+TIMEOUT = 120.0  # seconds of one function; a collective gives up after half of them
 
 
 def default_device() -> str:
