@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ranks import Ranks, default_device, seeded, world
@@ -222,12 +223,16 @@ def wrong_positions() -> None:
         (True, "contiguous", "local_len must be an integer"),
         (2, "reversed", "order must be 'contiguous' or 'zigzag'"),
         (3, "zigzag", "local_len must be even"),
+        (-(10**5000), "contiguous", ""),  # an integer that Python does not print
+        (2, np.array(["contiguous", "zigzag"]), "order must be 'contiguous' or 'zigzag'"),
     ]
     for wrong in range(world()):
         for length, order, message in calls:
             match = message if rank == wrong else f"the call of rank {wrong} must be a correct one, got .*{message}"
-            with pytest.raises(sw.InvalidProblemError, match=match):
+            with pytest.raises((sw.InvalidProblemError, ValueError), match=match):
                 std.positions(length if rank == wrong else 2, order=order if rank == wrong else "contiguous")
+        with pytest.raises(sw.InvalidProblemError, match="device must be a device that torch has, got 'nowhere'"):
+            std.positions(2, device="nowhere" if rank == wrong else None)
     with pytest.raises(sw.InvalidProblemError, match="local_len must be the same on every rank for order='zigzag', got 2, 4"):
         std.positions(2 + 2 * rank, order="zigzag")
     with pytest.raises(sw.InvalidProblemError, match="order must be the same on every rank"):

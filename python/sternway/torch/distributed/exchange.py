@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from ...errors import Error, make
+from ...errors import make
 
 Facts = TypeVar("Facts")
 
 
 def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
-    """The facts of every rank, in rank order.
+    """What every rank found out about its call, in rank order.
 
     Args:
         op: the function that the user called, for errors.
@@ -21,8 +21,9 @@ def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
         find: checks the call of this rank and returns its facts, small objects that can be pickled.
 
     Raises:
-        InvalidProblemError: there is no process group that has this rank; or the call of another rank is wrong.
-        Error: ``find`` raised it on this rank.
+        InvalidProblemError: no process group is initialised, or this process is not in the group; or the call of another rank
+            is wrong.
+        Exception: ``find`` raised it on this rank.
     """
     if not (dist.is_available() and dist.is_initialized()):
         hint = "call torch.distributed.init_process_group"
@@ -30,13 +31,13 @@ def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
     if dist.get_rank(group) < 0:
         raise make("invalid_problem", op, "group", "a group of which this process is a member", "another one")
     facts: Facts | None = None
-    failure: Error | None = None
+    failure: Exception | None = None
     try:
         facts = find()
-    except Error as error:
+    except Exception as error:  # of any class: the other ranks wait
         failure = error
     answers: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(answers, (facts, None if failure is None else str(failure)), group=group)
+    dist.all_gather_object(answers, (facts, None if failure is None else f"{failure!s:.700}"), group=group)
     if failure is not None:
         raise failure
     for rank, (_, message) in enumerate(answers):

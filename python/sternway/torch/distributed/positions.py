@@ -24,7 +24,7 @@ def positions(local_len: int, group: Any = None, *, order: str = "contiguous", d
 
     Args:
         local_len: the number of tokens of this rank; for ``"zigzag"`` even, and the same on every rank.
-        group: the process group; None: that of all processes.
+        group: the process group; None: that of all processes. With NCCL, each rank calls ``torch.cuda.set_device`` before.
         order: ``"contiguous"`` or ``"zigzag"``; the same on every rank.
         device: of the result; None: torch's default device.
 
@@ -32,8 +32,8 @@ def positions(local_len: int, group: Any = None, *, order: str = "contiguous", d
         the positions from 0 on, int64 [local_len].
 
     Raises:
-        InvalidProblemError: on every rank, if local_len or order of one rank is none of these, or if they do not fit those of
-            another; or there is no process group that has this rank.
+        InvalidProblemError: on every rank, if local_len, order or device of one rank is invalid, or if they do not fit those of
+            another; on this rank, if no process group is initialised or this process is not in the group.
 
     Example:
         >>> import torch
@@ -49,11 +49,15 @@ def positions(local_len: int, group: Any = None, *, order: str = "contiguous", d
         length = integer("distributed.positions", "local_len", local_len)
         if length < 0:
             raise make("invalid_problem", OP, "local_len", "a number of tokens", str(length))
-        if order not in ORDERS:
+        if not isinstance(order, str) or order not in ORDERS:
             raise make("invalid_problem", OP, "order", "'contiguous' or 'zigzag'", f"{order!r:.80}")
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, TypeError) as error:
+            raise make("invalid_problem", OP, "device", "a device that torch has", f"{device!r:.80}") from error
         if order == "zigzag" and length % 2:
             raise make("invalid_problem", OP, "local_len", "even for order='zigzag'", str(length))
-        return length, order
+        return length, str(order)
 
     calls = gathered(OP, group, find)
     lengths = [length for length, _ in calls]
