@@ -105,7 +105,7 @@ func (p *Plan) Descriptor() ops.Descriptor { return p.descriptor }
 // Device is the device that the plan was selected for.
 func (p *Plan) Device() Device { return p.device }
 
-// WorkspaceSize is the number of bytes of device memory that a run needs from its caller.
+// WorkspaceSize is the number of bytes of device memory that suffice for every run.
 func (p *Plan) WorkspaceSize() int64 { return p.program.Workspace() }
 
 // WorkspaceFor names the one optional operand that needs the workspace; "" if every run needs it.

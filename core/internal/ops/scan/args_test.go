@@ -267,6 +267,23 @@ func TestWordsOfScans(t *testing.T) {
 			require.ErrorIs(t, plan.RunOrdered(0, tensor.Tensor{}, args), errs.ErrWorkspaceTooSmall, family)
 		}
 	})
+	t.Run("no workspace with a kernel that is asked for", func(t *testing.T) {
+		fake := &coretest.FakeCUDA{Devices: 1, NumSMs: 132}
+		fake.Install(t)
+		for _, kernel := range []string{gpu.RowResident, gpu.RowTiled, gpu.RowPipelined, gpu.ColumnTiled, gpu.ColumnPipelined} {
+			for _, shape := range [][]int64{{1024, 8192}, {8, 1 << 20}, {4096, 64}} {
+				for dim := range int64(2) {
+					d := scan.ScanBackward{Kind: "cumsum", Shape: shape, DType: tensor.Float32, Dim: dim}
+					plan, err := core.Select(d, tensor.CUDA(0), ops.Preference{Kernel: kernel})
+					if err != nil || plan.WorkspaceSize() == 0 {
+						continue // the kernel does not take these rows, or needs no workspace in any layout
+					}
+					args, _ := coretest.DeviceArgs(plan, "dy", "dx")
+					require.ErrorIs(t, plan.RunOrdered(0, tensor.Tensor{}, args), errs.ErrWorkspaceTooSmall, "%s, %v, dim %d", kernel, shape, dim)
+				}
+			}
+		}
+	})
 	t.Run("vectorized", func(t *testing.T) {
 		row, rows, odd, long := []int64{64, 1000}, []int64{64, 30}, []int64{64, 1001}, []int64{300, 50257}
 		const misaligned, lineAligned = int64(gpu.FlagVectorized | gpu.FlagMisaligned), int64(gpu.FlagVectorized | gpu.FlagMisaligned | gpu.FlagLineAligned)

@@ -105,7 +105,8 @@ func (s *Program) selectStatic() {
 			others = append(others, extent)
 		}
 	}
-	s.workspace, s.spares = gpu.MaxWorkspaceBytes(p, others), gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
+	s.workspace = gpu.MaxWorkspaceBytes(p, others)
+	s.spares = p.Kernel == "" && gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
 	byIndices := *p
 	if byIndices.Kind = s.indexKind(); kinds[s.kind].indices {
 		s.workspace = max(s.workspace, gpu.MaxWorkspaceBytes(&byIndices, others))

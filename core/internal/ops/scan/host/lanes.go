@@ -42,9 +42,9 @@ type division struct {
 }
 
 // divide divides a run into lanes. With narrow above 1, so many rows that alternate in memory are
-// one row: those of the last dimension before the scanned one. Splits have at least minSplitLength
+// one row: those of the last dimension before the scanned one. Splits have at least leastLength
 // positions, except the last of a row. rows or n is 0 if there is nothing to do.
-func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, minSplitLength int64) division {
+func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, leastLength int64) division {
 	h := division{Scan: s, args: append([]tensor.Tensor{}, args...), n: s.Length()}
 	kept := space.Kept
 	if narrow > 1 {
@@ -62,9 +62,9 @@ func (s *Scan) divide(args []tensor.Tensor, space *cpu.Space, narrow, minSplitLe
 		}
 	}
 	h.splitLength = h.n
-	if h.n > 2*minSplitLength && (h.rows < manyRows || h.n > maxUnsplitLength) {
+	if h.n > 2*leastLength && (h.rows < manyRows || h.n > maxUnsplitLength) {
 		// An odd multiple: lanes a power of two apart would map to the same cache sets.
-		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, minSplitLength, maxSplitLength)/splitMultiple | 1) * splitMultiple
+		h.splitLength = (num.Clamp(h.rows*h.n/targetLanes, leastLength, maxSplitLength)/splitMultiple | 1) * splitMultiple
 	}
 	h.lanes = num.CeilDiv(h.n, h.splitLength) * h.rows
 	return h
