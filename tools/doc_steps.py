@@ -90,7 +90,7 @@ def first(results: Results, names: Iterable[str]) -> File | None:
 
 def command(name: str) -> str:
     """The command that makes a file."""
-    limit = "--device cpu" if name == CPU else "--device cuda --limit 225"
+    limit = "--device cpu" if name == CPU else "--device cuda --limit 515"
     return f"`python -m sternway bench step {limit} --csv python/bench/results/{name}`"
 
 

@@ -6,7 +6,7 @@
     python -m sternway bench host --device cuda
     python -m sternway bench exactness --device cpu --csv exactness.csv
     python -m sternway bench growth --device cuda --csv growth.csv
-    python -m sternway bench step --device cuda --limit 225 --csv step.csv
+    python -m sternway bench step --device cuda --limit 515 --csv step.csv
 
 A row is an operation, the gradients that are asked for, a shape and a dtype. Its time is the median of at least 20 repetitions
 that take turns with torch's backward and with a copy of as many bytes. On a GPU the buffers rotate, so that they exceed its L2

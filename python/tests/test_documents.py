@@ -92,7 +92,7 @@ def test_the_tables_of_steps(tool: Any, tmp_path: Path) -> None:
     steps, results = tool("doc_steps"), tool("doc_results").Results(tmp_path)
     absent = steps.written(steps.GPU)(results)
     assert "no `step_h200.csv` or `step_h100.csv`" in absent
-    assert "bench step --device cuda --limit 225 --csv" in absent
+    assert "bench step --device cuda --limit 515 --csv" in absent
     assert "|" not in absent
     assert steps.readme(results, lambda _: ("TABLE", "SENTENCES")).startswith("TABLE\n\nSENTENCES")
     results.folder.mkdir(parents=True)

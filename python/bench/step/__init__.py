@@ -1,6 +1,6 @@
 """``python -m sternway bench step``: whole training steps through autograd, compared with torch in the same process.
 
-    python -m sternway bench step --device cuda --limit 225 --csv step_h200.csv
+    python -m sternway bench step --device cuda --limit 515 --csv step_h200.csv
     python -m sternway bench step --device cpu --csv step_cpu.csv
     python -m sternway bench step --rows "cumsum, dim 0" --quick
 
