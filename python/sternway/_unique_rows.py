@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-from . import _plan, errors
+from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
 
@@ -112,6 +112,6 @@ def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None
     rows = plan.descriptor.num_rows
     places = "int32" if max(rows, total) < 2**31 - 1 else "int64"
     shapes = ("rows", (min(rows, total),), "int64"), ("inverse", (total,), places), ("count", (1,), "int64")
-    outputs = _plan.outputs(plan, indices, shapes, None)
+    outputs = _outputs.outputs(plan, indices, shapes, None)
     plan.run(indices=indices, **outputs)
     return outputs["rows"], outputs["inverse"], outputs["count"]

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from . import _plan
+from . import _outputs, _plan
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor, normalised
 from ._quantize import gradient_rows, of_operands
@@ -186,7 +186,7 @@ def dequantize_per_token(
     else:
         dtype = normalised(op, "dtype", "dtype", dtype)
         plan = dequantize_forward_plan(tuple(q.shape), dtype, q.dtype, scale.dtype, device_of(q))
-    outputs = _plan.outputs(plan, q, [("y", q, plan.sku.element)], out)
+    outputs = _outputs.outputs(plan, q, [("y", q, plan.sku.element)], out)
     plan.run(q=q, scale=scale, zero_point=zero_point, **outputs)
     return outputs["y"]
 
@@ -231,6 +231,6 @@ def dequantize_per_token_backward(
     dy, scale = require_array(op, "dy", dy), require_array(op, "scale", scale)
     q, zero_point = (x if x is None else require_array(op, name, x) for name, x in (("q", q), ("zero_point", zero_point)))
     plan = dequantize_plan(tuple(dy.shape), dy.dtype, "int8" if q is None else q.dtype, scale.dtype, device_of(dy))
-    outputs = _plan.outputs(plan, dy, gradient_rows(dy, None if q is None else scale, zero_point), out)
+    outputs = _outputs.outputs(plan, dy, gradient_rows(dy, None if q is None else scale, zero_point), out)
     plan.run(dy=dy, scale=scale, q=q, zero_point=zero_point, **outputs)
     return outputs["dx"] if q is None else tuple(outputs.values())

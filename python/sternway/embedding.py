@@ -7,7 +7,7 @@ import functools
 import math
 from typing import Any, ClassVar
 
-from . import _plan, errors
+from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
 from ._lent import Lent
@@ -214,6 +214,6 @@ def embedding_backward(
         num_embeddings, shape[-1], flat.shape[0], dy.dtype, indices.dtype, padding_idx,
         _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(dy),
     )  # fmt: skip
-    outputs = _plan.outputs(plan, dy, [("dweight", plan.descriptor.shape, None)], out)
+    outputs = _outputs.outputs(plan, dy, [("dweight", plan.descriptor.shape, None)], out)
     plan.run(dy=rows, indices=flat, **outputs)
     return outputs["dweight"]

@@ -7,7 +7,7 @@ import functools
 import sys
 from typing import Any, ClassVar
 
-from . import _plan, errors
+from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, producer, require_array
 from ._descriptor import Descriptor
 from ._sku import PlanPreference
@@ -237,7 +237,7 @@ def embedding_bag_backward(
         num_embeddings, dy.shape[1], dy.shape[0], flat.shape[0], dy.dtype, mode, flat.dtype, offsets.dtype, padding_idx, last,
         _flag(op, "scale_grad_by_freq", scale_grad_by_freq), device_of(dy), _flag(op, "deterministic", deterministic),
     )  # fmt: skip
-    outputs = _plan.outputs(plan, dy, [("dweight", plan.descriptor.shape, None)], out)
+    outputs = _outputs.outputs(plan, dy, [("dweight", plan.descriptor.shape, None)], out)
     plan.run(dy=dy, indices=flat, offsets=offsets, per_sample_weights=weights, max_indices=max_indices, **outputs)
     return outputs["dweight"]
 
@@ -293,7 +293,7 @@ def embedding_bag_per_sample_weights_backward(
         False, device_of(dy), True,
     )  # fmt: skip
     shape = tuple(indices.shape)
-    outputs = _plan.outputs(plan, dy, [("d_per_sample_weights", shape, None)], out)
+    outputs = _outputs.outputs(plan, dy, [("d_per_sample_weights", shape, None)], out)
     grad = outputs["d_per_sample_weights"]
     if out is not None:
         got = tuple(grad.shape if hasattr(grad, "shape") else require_array(op, "out", grad).shape)

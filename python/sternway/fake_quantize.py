@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from . import _plan
+from . import _outputs, _plan
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
 from ._quantize import gradient_rows, of_operands
@@ -195,7 +195,7 @@ def fake_quantize_per_token(
     x, scale = require_array(op, "x", x), require_array(op, "scale", scale)
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
     plan = fake_quantize_forward_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale.dtype, device_of(x))
-    outputs = _plan.outputs(plan, x, [("y", x, None)], out)
+    outputs = _outputs.outputs(plan, x, [("y", x, None)], out)
     plan.run(x=x, scale=scale, zero_point=zero_point, **outputs)
     return outputs["y"]
 
@@ -253,6 +253,6 @@ def fake_quantize_per_token_backward(
     dy, x, scale = (require_array(op, name, array) for name, array in (("dy", dy), ("x", x), ("scale", scale)))
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
     plan = fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
-    outputs = _plan.outputs(plan, dy, gradient_rows(dy, scale, zero_point), out)
+    outputs = _outputs.outputs(plan, dy, gradient_rows(dy, scale, zero_point), out)
     plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)
     return outputs["dx"], outputs["dscale"], outputs.get("dzero_point")

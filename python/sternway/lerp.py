@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from . import _plan, errors
+from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import NUMPY_BOOLS, Descriptor, normalised
 
@@ -187,7 +187,7 @@ def lerp_backward(
     }
     plan = lerp_plan(shape, dy.dtype, number, shapes["da"], shapes["db"], None if factor is None else shapes["dweight"], device)
     rows = [(name, dy if shapes[name] == shape else shapes[name], None) for name in wanted]
-    outputs = _plan.outputs(plan, dy, rows, out)
+    outputs = _outputs.outputs(plan, dy, rows, out)
     ends = {"a": a, "b": b} if "dweight" in wanted else {}
     plan.run(dy=dy, weight=factor, **ends, **outputs)
     return tuple(outputs.values())

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-from . import _plan, errors
+from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
 from ._rope_options import Options, extents, num_heads, options_of, refuse_complex
@@ -197,7 +197,7 @@ def _run(
         rows.append((f"{result}_k", x_k, None))
         inputs[f"{given}_k"] = x_k
     plan = _rope_plan(shape, x.dtype, key_heads, direction, device_of(x), *options)
-    outputs = _plan.outputs(plan, x, rows, out)
+    outputs = _outputs.outputs(plan, x, rows, out)
     try:
         plan.run(positions=positions, cos=cos, sin=sin, **inputs, **outputs)
     except errors.InvalidProblemError:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from . import _plan, errors
+from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import REQUIRED, Descriptor
 
@@ -96,7 +96,7 @@ def _backward(
     dy = require_array(op, "dy", dy)
     given = {name: require_array(op, name, x) for name, x in inputs.items() if x is not None}
     plan = scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
-    outputs = _plan.outputs(plan, dy, [("dx", dy, None)], out)
+    outputs = _outputs.outputs(plan, dy, [("dx", dy, None)], out)
     plan.run(dy=dy, **given, **outputs)
     return outputs["dx"]
 

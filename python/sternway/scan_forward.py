@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar
 
-from . import _plan, errors
+from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from .scan import BaseScanDescriptor
 
@@ -79,7 +79,7 @@ _OPERANDS = {"y": "out"}
 def _scan(kind: str, x: Array, dim: int, reverse: bool, out: Array | None) -> Array:
     x = require_array(f"scan({kind})", "x", x)
     plan = forward_scan_plan(kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_of(x))
-    outputs = _plan.outputs(plan, x, [("y", x, None)], out)
+    outputs = _outputs.outputs(plan, x, [("y", x, None)], out)
     plan.run(x=x, **outputs)
     return outputs["y"]
 
@@ -173,7 +173,7 @@ def _extremum(kind: str, x: Array, dim: int, reverse: bool, tie: str, out: Any) 
     rows = [("y", x, None), ("indices", x, "int64")]
     if out is not None and not (isinstance(out, (tuple, list)) and sum(array is not None for array in out) != 1):
         rows.pop()
-    outputs = _plan.outputs(plan, x, rows, out)
+    outputs = _outputs.outputs(plan, x, rows, out)
     plan.run(x=x, **outputs)
     return tuple(outputs.values()) if len(rows) > 1 else outputs["y"]
 
