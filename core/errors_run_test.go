@@ -45,6 +45,20 @@ func (r *refusals) runs() {
 	byIndices := chosen(0)
 	forward := coretest.Trial{Reason: "cummin forward", Descriptor: scan.Scan{Kind: "cummin", Shape: shape, Dim: -1}}
 	forwardSums := coretest.Trial{Reason: "cumsum forward", Descriptor: scan.Scan{Kind: "cumsum", Shape: shape}, Without: []string{"indices"}}
+	chunk := coretest.Trial{Reason: "chunk of cummin", Descriptor: scan.Scan{Kind: "cummin", Shape: shape, Dim: -1, Carries: true}}
+	chunkSums := coretest.Trial{Reason: "gradient of a chunk of cumsum", Descriptor: scan.ScanBackward{Kind: "cumsum", Shape: shape, Carries: true},
+		Without: []string{"x", "indices", "carry_in"}}
+	chunkProducts := coretest.Trial{Reason: "gradient of a chunk of cumprod", Descriptor: scan.ScanBackward{Kind: "cumprod", Shape: shape, Carries: true},
+		Without: []string{"indices"}}
+	chunkRecords := coretest.Trial{Reason: "gradient of a chunk of cummax", Descriptor: scan.ScanBackward{Kind: "cummax", Shape: shape, Carries: true},
+		Without: []string{"indices"}}
+	carry := func(names ...string) func(core.Args) {
+		return func(a core.Args) {
+			for _, name := range names {
+				a[name] = tensor.Of(make([]float64, 6), 2, 3)
+			}
+		}
+	}
 	for _, row := range []struct {
 		trial  coretest.Trial
 		name   string
@@ -85,6 +99,28 @@ func (r *refusals) runs() {
 		{forwardSums, "indices as well", errs.InvalidProblem, func(a core.Args) { a["indices"] = a["x"] }},
 		{forwardSums, "y of another dtype", errs.InvalidProblem, edit("y", func(t *tensor.Tensor) { t.DType = tensor.Float64 })},
 		{faked, "dzero_point of another dtype", errs.InvalidProblem, edit("dzero_point", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
+
+		{forward, "carry_in without carries", errs.InvalidProblem, carry("carry_in")},
+		{forward, "carry_out without carries", errs.InvalidProblem, carry("carry_out")},
+		{products, "carry_in without carries", errs.InvalidProblem, carry("carry_in")},
+		{products, "dcarry_out without carries", errs.InvalidProblem, carry("dcarry_out")},
+		{products, "dcarry_in without carries", errs.InvalidProblem, carry("dcarry_in")},
+		{chunk, "no output", errs.InvalidProblem, without("y", "indices", "carry_out")},
+		{chunk, "indices without y", errs.InvalidProblem, without("y")},
+		{chunk, "no y, no carry_out", errs.InvalidProblem, without("y", "carry_out")},
+		{chunk, "float32 carry", errs.InvalidProblem, edit("carry_in", func(t *tensor.Tensor) { t.DType = tensor.Float32 })},
+		{chunk, "carry of another size", errs.InvalidProblem, edit("carry_in", func(t *tensor.Tensor) { t.Shape[2] = 2 })},
+		{chunk, "carry of other rows", errs.InvalidProblem, edit("carry_in", func(t *tensor.Tensor) { t.Shape[1] = 3 })},
+		{chunk, "several carries as an output", errs.InvalidProblem, func(a core.Args) { a["carry_out"] = a["carry_in"] }},
+		{chunk, "carry_out in carry_in", errs.InvalidProblem, func(a core.Args) { a["carry_out"] = within(a["carry_out"], a["carry_in"]) }},
+		{chunk, "expanded carry_out", errs.InvalidProblem, edit("carry_out", func(t *tensor.Tensor) { t.Strides[0] = 0 })},
+		{chunkSums, "carry_in as well", errs.InvalidProblem, carry("carry_in")},
+		{chunkProducts, "no output", errs.InvalidProblem, without("dx", "dcarry_in")},
+		{chunkProducts, "dcarry_out of another size", errs.InvalidProblem, edit("dcarry_out", func(t *tensor.Tensor) { t.Shape[2] = 4 })},
+		{chunkRecords, "indices in place of x", errs.InvalidProblem, func(a core.Args) {
+			delete(a, "x")
+			a["indices"] = tensor.Of(make([]int64, 6), 2, 3)
+		}},
 
 		{turned, "cos without sin", errs.InvalidProblem, without("sin")},
 		{turned, "sin without cos", errs.InvalidProblem, without("cos")},

@@ -49,6 +49,8 @@ enum : i64 {
     // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an
     // H100
     kPrefetchNextRow = 512,
+    // with carries: combine the suffixes of splits and store nothing but the carry
+    kSummary = 1024,
 };
 
 // Tuned numbers of the kernels of each kind. Tables have entries for elements of 2, 4

@@ -22,6 +22,7 @@ class BaseScanDescriptor(Descriptor):
     dim: int = -1
     reverse: bool = False
     tie: str = "last"
+    carries: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ScanBackwardDescriptor(BaseScanDescriptor):
         dim: the scanned dimension; a negative one counts from the end.
         reverse: True: the forward scanned from the last position to the first.
         tie: for cummax and cummin, the one of equal values that wins, in scan order: "last", as in torch, or "first".
+        carries: whether runs take carries, by which a scan that is cut into chunks is differentiated chunk by chunk.
 
     Raises:
         InvalidProblemError: a field of another type. ``ScanBackwardPlan.select`` checks the values.
@@ -53,14 +55,24 @@ class ScanBackwardDescriptor(BaseScanDescriptor):
 class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
     """Plan of the backward of a cumulative operation. ``select`` makes it and ``run`` executes it.
 
-    Every operand has the descriptor's shape. The formulas are in :func:`cumsum_backward`, :func:`cumprod_backward`,
-    :func:`cummax_backward`, :func:`cummin_backward` and :func:`logcumsumexp_backward`.
+    Every operand but the carries has the descriptor's shape. The formulas are in :func:`cumsum_backward`,
+    :func:`cumprod_backward`, :func:`cummax_backward`, :func:`cummin_backward` and :func:`logcumsumexp_backward`.
 
     Operands:
         dy: input, the upstream gradient.
         x: input of the forward; for cumprod and logcumsumexp, and for cummax and cummin unless indices are given.
         indices: input, int64 positions along ``dim`` that the forward returned; for cummax and cummin instead of x.
-        dx: output.
+        dx: output; it may be left out if dcarry_in is given.
+
+    Operands of a descriptor with ``carries``, all optional. Chunks are differentiated from the last one in scan order to the
+    first:
+        carry_in: input, the carry_in of the forward (:class:`ScanPlan`); not for cumsum.
+        dcarry_out: input, what the chunk after this one in scan order wrote as its dcarry_in: float64 [..., k], with the
+            shape without ``dim`` before k; k is 1 for cumsum, 4 for cumprod in float64, and 2 otherwise. It may also be
+            [p, ..., k], of the p adjacent chunks after this one, each written without a dcarry_out of its own. What the
+            numbers mean depends on the device.
+        dcarry_in: output, of dcarry_out's shape.
+    indices are not taken with ``carries``.
 
     Raises:
         Error: see ``select`` and ``run``.
@@ -79,10 +91,10 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def scan_plan(
-    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
+    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str, carries: bool = False
 ) -> ScanBackwardPlan:
     """The plan of a problem, from a cache."""
-    return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie), device)
+    return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
 
 
 _OPERANDS = {"dx": "out"}

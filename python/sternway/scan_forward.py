@@ -22,6 +22,7 @@ class ScanDescriptor(BaseScanDescriptor):
         dim: the scanned dimension; a negative one counts from the end.
         reverse: True: scan from the last position to the first.
         tie: for cummax and cummin, the one of equal values that wins, in scan order: "last", as in torch, or "first".
+        carries: whether runs take carries, by which a scan that is cut into chunks is computed chunk by chunk.
 
     Raises:
         InvalidProblemError: a field of another type. ``ScanPlan.select`` checks the values.
@@ -40,14 +41,27 @@ class ScanDescriptor(BaseScanDescriptor):
 class ScanPlan(_plan.Plan[ScanDescriptor]):
     """Plan of a cumulative operation. ``select`` makes it and ``run`` executes it.
 
-    Every operand has the descriptor's shape. The formulas are in :func:`cumsum`, :func:`cumprod`, :func:`cummax`,
-    :func:`cummin` and :func:`logcumsumexp`.
+    Every operand but the carries has the descriptor's shape. The formulas are in :func:`cumsum`, :func:`cumprod`,
+    :func:`cummax`, :func:`cummin` and :func:`logcumsumexp`.
 
     Operands:
         x: input.
-        y: output; not x.
+        y: output; not x. It may be left out if carry_out is given.
         indices: output, int64, for cummax and cummin: the positions along ``dim`` of the values in y. Left out: they are not
             computed.
+
+    Operands of a descriptor with ``carries``, both optional, by which chunks of a long scan are computed one after another:
+        carry_in: input, what the chunk before this one in scan order wrote as its carry_out: float64 [..., k], with the shape
+            without ``dim`` before k. It may also be [p, ..., k], of the p adjacent chunks before this one in scan order,
+            each written without a carry_in of its own.
+        carry_out: output, float64 [..., k]: the state of each row after the last position of this chunk.
+
+    The k numbers of a row:
+        cumsum: the sum.
+        cumprod: m and e of the product ``m * 2**e``, which may be out of the range of float64.
+        logcumsumexp: m and t of the sum of exponentials, ``exp(m) * (1 + t)``.
+        cummax, cummin: the value, its index (NaN before the first element), and the boundary: the index at which the next chunk
+            begins, or before which it ends with ``reverse``. Indices of runs with carry_in are positions in the whole scan.
 
     Raises:
         Error: see ``select`` and ``run``.
@@ -59,6 +73,15 @@ class ScanPlan(_plan.Plan[ScanDescriptor]):
         >>> plan.run(x=np.array([1.0, 3.0, 2.0, 3.0]), y=y, indices=indices)
         >>> y, indices
         (array([1., 3., 3., 3.]), array([0, 1, 1, 3]))
+
+        A sum of two chunks:
+
+        >>> plan = sw.ScanPlan.select(sw.ScanDescriptor(kind="cumsum", shape=(2,), dtype="float64", carries=True))
+        >>> y, carry = np.empty(4), np.empty(1)
+        >>> plan.run(x=np.array([1.0, 2.0]), y=y[:2], carry_out=carry)
+        >>> plan.run(x=np.array([3.0, 4.0]), carry_in=carry, y=y[2:])
+        >>> y
+        array([ 1.,  3.,  6., 10.])
     """
 
     descriptor_type = ScanDescriptor
@@ -66,10 +89,10 @@ class ScanPlan(_plan.Plan[ScanDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def forward_scan_plan(
-    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str
+    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str, carries: bool = False
 ) -> ScanPlan:
     """The plan of a problem, from a cache."""
-    return ScanPlan.select(ScanDescriptor(kind, shape, dtype, dim, reverse, tie), device)
+    return ScanPlan.select(ScanDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
 
 
 _OPERANDS = {"y": "out"}

@@ -8,9 +8,9 @@
 #include "scan/state/fallback.cuh"
 #include "scan/tile/column_tile.cuh"
 
-// Whether panels of one tile have code of their own. Indices need not be fast.
+// Whether panels of one tile have code of their own. Indices and carries need not be fast.
 template <typename K>
-constexpr bool kHasSingleTilePath = !__is_same(typename K::Value, i64);
+constexpr bool kHasSingleTilePath = !__is_same(typename K::Value, i64) && !K::HAS_CARRIES;
 
 // Runs panels of one tile. Returns false, and has stored nothing, if the fast path rejects those of
 // this CTA.
@@ -37,13 +37,18 @@ __device__ void walk_panel_tiles(const ScanArgs& args)
         K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1))
             ? count
             : 0;
-    const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
+    const bool summary = K::HAS_CARRIES && args.flags & kSummary;
+    const int steps = summary ? 0 : phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
     if constexpr (K::NEEDS_PREFIX) {
         if (scan.owns_column()) carry_in.prefixes[c] = K::Prefix::identity();
     }
     if (scan.owns_suffix_column())
         carry_in.suffixes[d] = args.splits == 1 || phase != kDownsweep ? K::to_carry(K::Suffix::identity())
                                                               : scan.split_state().suffix_after_split(d);
+    if constexpr (K::HAS_CARRIES) {
+        if (d >= 0 && d <= scan.last_column() && (args.splits == 1 || phase == kDownsweep))
+            carry_in.suffixes[d] = K::combine(carry_in.suffixes[d], suffix_of_row<K>(args, scan.row_of_column(d)));
+    }
     unsigned rejections = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -54,12 +59,25 @@ __device__ void walk_panel_tiles(const ScanArgs& args)
             if (step == prefix_steps && scan.owns_column())
                 carry_in.prefixes[c] = args.splits > 1 ? scan.split_state().prefix_before_split(c)
                                                        : K::Prefix::identity();
+            if constexpr (K::HAS_CARRIES) {
+                if (step == prefix_steps && c <= scan.last_column())
+                    carry_in.prefixes[c] = K::combine(
+                        prefix_of_row<K>(args, scan.row_of_column(c)), carry_in.prefixes[c]);
+            }
         }
         rejections |= scan.template run<false>(first + t, t, prefix_only ? kUpsweepPrefix : phase);
         if (count > 1) __syncthreads();
     }
     if constexpr (K::NEEDS_PREFIX) {
         if (phase == kUpsweepPrefix && scan.owns_column()) scan.split_state().prefix(c) = carry_in.prefixes[c];
+    }
+    if constexpr (K::HAS_CARRIES) {
+        if (d > scan.last_column()) return;
+        if (summary) carry_in.suffixes[d] = K::combine(scan.split_state().suffix(d), carry_in.suffixes[d]);
+        if (phase == kDownsweep ? first == 0 : phase == kUpsweepSuffix && args.splits == 1) {
+            store_suffix_of_row<K>(args, scan.row_of_column(d), carry_in.suffixes[d]);
+            return;
+        }
     }
     if (phase == kUpsweepSuffix && scan.owns_suffix_column()) scan.split_state().suffix(d) = carry_in.suffixes[d];
     if constexpr (K::IS_FAST) {

@@ -5,6 +5,7 @@
 
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/forward.cuh"
+#include "scan/tile/store_indices.cuh"
 
 // The extremum of some elements. `value` is negated by cummin, so that the largest wins.
 template <typename A>
@@ -29,8 +30,23 @@ struct RankedExtremum {
     __device__ i64 rank() const { return static_cast<i64>(static_cast<unsigned long long>(high) << 32 | low); }
 };
 
-// INDEXED: stores indices as well. Without them a record that is 0 or -0 is returned as either.
-template <typename A, bool INDEXED>
+// The rank of position p among those of a row of n elements, and its inverse; ranks of elements are
+// at least 1. CARRIED: elements before the row, at positions from n on, have ranks as well.
+constexpr i64 kMostCarried = i64(1) << 61;
+
+template <bool CARRIED>
+__device__ i64 rank_of_position(i64 p, i64 n, bool last_wins)
+{
+    return last_wins ? n + (CARRIED ? kMostCarried : 0) - p : p + 1;
+}
+template <bool CARRIED>
+__device__ i64 position_of_rank(i64 rank, i64 n, bool last_wins)
+{
+    return last_wins ? n + (CARRIED ? kMostCarried : 0) - rank : rank - 1;
+}
+
+// CARRIED: rows have carries. INDEXED: stores indices as well. Without them a record that is 0 or -0 is returned as either.
+template <typename A, bool INDEXED, bool CARRIED = false>
 struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExtremum<A>, Extremum<A>>> {
     static constexpr bool STORES_INDICES = INDEXED, STRIPED_ROWS = !INDEXED;
     using Tuning = std::conditional_t<INDEXED, ForwardIndicesTuning, ForwardCumextremumTuning>;
@@ -61,6 +77,7 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExt
         i64 position, end;  // INDEXED: of element 0; elements from position `end` on do not exist
         unsigned records;   // INDEXED: bit i: element i is a record
         i64 carried_record;  // INDEXED: position of the record before the thread
+        i64 first_index;  // CARRIED: of the row in the whole row that it is a chunk of
 
         __device__ void begin(const ScanArgs& args)
         {
@@ -68,9 +85,15 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExt
             last_wins = !(args.flags & kFirst);
         }
 
-        // The rank of a position and its inverse; ranks of elements are at least 1.
-        __device__ i64 rank_of(i64 p) const { return last_wins ? end - p : p + 1; }
-        __device__ i64 position_of(i64 rank) const { return last_wins ? end - rank : rank - 1; }
+        __device__ i64 rank_of(i64 p) const { return rank_of_position<CARRIED>(p, end, last_wins); }
+        __device__ i64 position_of(i64 rank) const { return position_of_rank<CARRIED>(rank, end, last_wins); }
+
+        // The index that is stored for a position.
+        __device__ i64 index_of(const ScanArgs& args, i64 position) const
+        {
+            const i64 index = index_of_position(args, position);
+            return CARRIED ? first_index + index : index;
+        }
 
         // The running extremum within the thread.
         struct Running {
@@ -121,8 +144,8 @@ struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExt
             }
         }
 
-        // Whether `take` may be SIMPLE.
-        __device__ bool is_simple() const { return !INDEXED || last_wins; }
+        // Whether `take` may be SIMPLE. Elements that do not exist would win over a carry of -inf.
+        __device__ bool is_simple() const { return !INDEXED || (last_wins && !CARRIED); }
         // How many elements of the thread exist.
         __device__ int count() const { return INDEXED ? static_cast<int>(min(end - position, i64(I))) : I; }
 
@@ -174,3 +197,5 @@ template <typename A>
 using ForwardValues = ForwardCumextremum<A, false>;
 template <typename A>
 using ForwardIndices = ForwardCumextremum<A, true>;
+template <typename A>
+using CarriedIndices = ForwardCumextremum<A, true, true>;

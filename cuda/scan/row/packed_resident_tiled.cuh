@@ -113,16 +113,23 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
     // Kinds that read numbers use row_pipelined instead.
     const bool aligned = Scan::READS_DY_ALONE && is_vectorized<K>(args);
     int misalignment = aligned ? 0 : alignment_offset<T>(args, offsets.dx);
-    if (args.n + misalignment > args.splits * count * capacity) misalignment = 0;
+    // With carries, elements ahead of the row must not count as records.
+    const bool begins_at_row = K::HAS_CARRIES && (K::STORES_INDICES || K::SEGMENTED_SUM);
+    if (begins_at_row || args.n + misalignment > args.splits * count * capacity) misalignment = 0;
     RunningCarry<K> running;
     running.suffix = K::to_carry(K::Suffix::identity());
     if constexpr (K::NEEDS_PREFIX) running.prefix = K::Prefix::identity();
     if (args.splits > 1 && phase == kDownsweep && warp == 0) running.suffix = split_state.suffix_after_split_by_warp();
+    if constexpr (K::HAS_CARRIES) {
+        if (args.splits == 1 || phase == kDownsweep)
+            running.suffix = K::combine(running.suffix, suffix_of_row<K>(args, row_index));
+    }
     const int prefix_steps =
         K::NEEDS_PREFIX && (phase == kUpsweepPrefix || (phase == kDownsweep && args.splits == 1 && count > 1))
             ? count
             : 0;
-    const int steps = phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
+    const bool summary = K::HAS_CARRIES && args.flags & kSummary;
+    const int steps = summary ? 0 : phase == kUpsweepPrefix ? prefix_steps : prefix_steps + count;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const bool prefix_only = step < prefix_steps;
@@ -131,6 +138,8 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
             if (step == prefix_steps) {
                 running.prefix = K::Prefix::identity();
                 if (args.splits > 1 && warp == 0) running.prefix = split_state.prefix_before_split_by_warp();
+                if constexpr (K::HAS_CARRIES)
+                    running.prefix = K::combine(prefix_of_row<K>(args, row_index), running.prefix);
             }
         }
         if (threadIdx.x == 0) {
@@ -158,6 +167,14 @@ __device__ void walk_row_tiles(const ScanArgs& args, unsigned item, i64 phase)
     }
     if constexpr (K::NEEDS_PREFIX) {
         if (phase == kUpsweepPrefix && threadIdx.x == 0) split_state.prefix(0) = running.prefix;
+    }
+    if constexpr (K::HAS_CARRIES) {
+        if (threadIdx.x > 0) return;
+        if (summary) running.suffix = K::combine(split_state.suffix(0), running.suffix);
+        if (phase == kDownsweep ? split == 0 : phase == kUpsweepSuffix && args.splits == 1) {
+            store_suffix_of_row<K>(args, row_index, running.suffix);
+            return;
+        }
     }
     if (phase == kUpsweepSuffix && threadIdx.x == 0) split_state.suffix(0) = running.suffix;
 }

@@ -178,6 +178,7 @@ struct KindDefaults {
     static constexpr bool IS_FORWARD = false;  // a forward scan (kinds/forward.cuh)
     static constexpr bool STRIPED_ROWS = true;  // of kinds without x: row_resident leaves vectors in striped order
     static constexpr bool STORES_INDICES = false;  // a forward scan that stores indices as well
+    static constexpr bool HAS_CARRIES = false;  // states enter and leave rows (carry.cuh)
 
     // How many elements of a thread with COUNT vectors of WIDTH elements are recomputed from x in
     // `finish`, to save registers.

@@ -3,6 +3,7 @@
 // to share a panel. A panel of more than a warp has a CTA for itself.
 #pragma once
 
+#include "scan/state/carry.cuh"
 #include "scan/state/fallback.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/column_io.cuh"
@@ -67,6 +68,15 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
     {
         return SplitState<K>(args, segment, item() - segment * args.splits, columns());
     }
+
+    // The row that is column c of the panel, over all dims; and the last column that exists.
+    __device__ i64 row_of_column(int c) const
+    {
+        const i64 panels_across = (args.extent[0] + columns() - 1) / columns(),
+                  outer = panels_across == 1 ? segment : segment / panels_across;
+        return outer * args.extent[0] + (segment - outer * panels_across) * columns() + c;
+    }
+    __device__ int last_column() const { return this->columns_present - 1; }
 
     // ---------------------------------------------------------------------- exchange between warps
 
@@ -185,7 +195,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         };
         const auto xv = [&](int v) { return of(xs, v); };
         const auto yv = [&](int v) { return of(ys, v); };
-        const unsigned segment_heads = tile == 0 && y == 0;
+        // With carries a row continues the one before it.
+        const unsigned segment_heads = !K::HAS_CARRIES && tile == 0 && y == 0;
         ThreadScan thread[W];
         Prefix prefix[W];
         Suffix suffix[W];
@@ -196,6 +207,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             if constexpr (K::STORES_INDICES) {
                 thread[v].position = (tile * threads_down() + y) * R;
                 thread[v].end = args.n;
+                if constexpr (K::HAS_CARRIES)
+                    thread[v].first_index = first_index_of_row<K>(args, row_of_column(min(x * W + v, last_column())));
             }
             if constexpr (K::HAS_BASE) thread[v].base = base_of(v);
             if constexpr (K::PREFIX_FROM_SUFFIX)
@@ -224,6 +237,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
                 if (!panel_in_warp())
                     prefix[v] = K::combine(warp_states[threadIdx.x / 32].prefixes[x * W + v], prefix[v]);
                 thread[v].enter(prefix[v], xv(v), yv(v), segment_heads);
+                if constexpr (K::HAS_CARRIES && K::SEGMENTED_SUM) thread[v].records &= (1u << n) - 1;
             }
         }
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
@@ -254,7 +268,8 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
             this->store(ys, tile, n);
             if constexpr (K::STORES_INDICES) {
                 i64* to = Base::template first<i64>(args.x, offsets.x, tile);
-                store_column_indices<W>(args, thread, this->columns_present - x * W, n, to);
+                if (!K::HAS_CARRIES || args.x.data)
+                    store_column_indices<W>(args, thread, this->columns_present - x * W, n, to);
             }
         }
         if (!ONE && !panel_in_warp() && owns_suffix_column())
@@ -274,11 +289,7 @@ struct ColumnTile : ColumnIO<T, kColumnsPerThread<K, T>, kRowsPerThread<K, T>> {
         const i64* q = Base::template first<i64>(args.x, offsets.x, tile) + v * args.x.stride[0];
         const int n = has(v) ? count(tile) : 0;
         const i64 row0 = (tile * threads_down() + y) * R, before = n > 0 && row0 > 0 ? *(q - args.x.step) : 0;
-        const i64 panels_across = (args.extent[0] + columns() - 1) / columns(),
-                  outer = panels_across == 1 ? segment : segment / panels_across;
-        const i64 column = (segment - outer * panels_across) * columns() + x * W + v;
         thread.find_records(
-            args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, outer * args.extent[0] + column, row0,
-            before);
+            args, [&](int r) { return q[r * args.x.step]; }, n, segment_heads, row_of_column(x * W + v), row0, before);
     }
 };

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "common/async_copy.cuh"
+#include "scan/state/carry.cuh"
 #include "scan/state/direct_load.cuh"
 #include "scan/state/warp_transpose.cuh"
 #include "scan/tile/store_indices.cuh"
@@ -196,6 +197,13 @@ struct RowTile {
         return segment_heads;
     }
 
+    // Bit mask of the elements of this thread that exist.
+    __device__ unsigned existing_elements(const Span& span) const
+    {
+        const int own = threadIdx.x % 32 * I, end = max(min(span.hi - own, I), 0), begin = max(span.lo - own, 0);
+        return (1u << end) - 1 & ~((1u << begin) - 1);
+    }
+
     // Prefetches to L2 the row that starts when the rows now resident on the device are done. Rows
     // of the first wave prefetch nothing: their own loads are needed at once.
     __device__ void prefetch_next_row(unsigned row) const
@@ -229,7 +237,8 @@ struct RowTile {
             y.repeat(ys, K::template pad_y<T>(args));
         else if (!prefix_only)
             y.start(ys, K::template pad_y<T>(args));
-        const unsigned first = segment_heads_of(span);
+        // With carries a row continues the one before it.
+        const unsigned first = K::HAS_CARRIES ? 0 : segment_heads_of(span);
         // A shuffle keeps the mask in one register instead of one predicate a bit.
         const auto segment_heads = [=] { return SEG ? from_lane(first, threadIdx.x % 32) : first; };
         ThreadScan thread;
@@ -240,6 +249,7 @@ struct RowTile {
             const int own = threadIdx.x % 32 * I;
             thread.position = SEG ? own - span.lo : span.first + own;
             thread.end = SEG ? span.hi - span.lo : args.n;
+            if constexpr (K::HAS_CARRIES) thread.first_index = first_index_of_row<K>(args, span.row0);
         }
         const unsigned lane_heads = SEG ? __ballot_sync(0xffffffff, first != 0) : 0;
         if constexpr (K::HAS_BASE) thread.base = base_of(x, xv, segment_heads(), lane_heads, offsets.x);
@@ -278,6 +288,7 @@ struct RowTile {
         if constexpr (READS_X) rematerialize(xs);
         rematerialize(ys);
         if constexpr (K::NEEDS_PREFIX) thread.enter(prefix_before(prefix), xv, yv, segment_heads());
+        if constexpr (K::HAS_CARRIES && K::SEGMENTED_SUM) thread.records &= existing_elements(span);
         if constexpr (K::SUFFIX_NEEDS_PREFIX) {
             suffix = exclusive_suffix(thread.suffix(xv, yv, segment_heads()), lane_heads);
             if constexpr (K::IS_FAST && !SEG) {
@@ -303,7 +314,9 @@ struct RowTile {
             if (!is_fast(thread, span, yv, segment_heads())) return kRejected;  // ys holds dx
         }
         out.store(ys, smem, SEG ? out.lane() : keep_here(out.lane()));
-        if constexpr (K::STORES_INDICES) store_indices(thread, span, offsets.x);
+        if constexpr (K::STORES_INDICES) {
+            if (!K::HAS_CARRIES || args.x.data) store_indices(thread, span, offsets.x);
+        }
         advance_suffix();
         return 0;
     }
@@ -360,7 +373,7 @@ struct RowTile {
         for_each_record<I>(thread, SEG ? -span.lo : span.first, [&](int e, i64 position) {
             if (e < span.lo || e >= span.hi) return;
             if (SEG) position -= rows_before(static_cast<int>(position), n) * n;
-            *(contiguous ? to.p + e * args.x.step : to.element(e)) = index_of_position(args, position);
+            *(contiguous ? to.p + e * args.x.step : to.element(e)) = thread.index_of(args, position);
         });
     }
 

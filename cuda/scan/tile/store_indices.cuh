@@ -40,7 +40,7 @@ __device__ void store_column_indices(
 #pragma unroll
         for (int v = 0; v < W; ++v) {
             const unsigned records = thread[v].records >> r;
-            index[v] = index_of_position(
+            index[v] = thread[v].index_of(
                 args,
                 records ? thread[v].position + r + __ffs(static_cast<int>(records)) - 1 : thread[v].carried_record);
         }

@@ -18,15 +18,19 @@ import (
 // 0 stays 0 whatever follows, NaN excepted. Among equal values the last in scan order wins, or the
 // first with Tie "first"; NaN beats all. Indices are positions along Dim, with Reverse too.
 //
-// Operands: x [Shape] -> y [Shape], indices? [Shape] int64. Only cummax and cummin have indices,
-// which are not computed if they are left out.
+// Operands: x [Shape], carry_in? -> y? [Shape], indices? [Shape] int64, carry_out?. Only cummax and
+// cummin have indices, which are not computed if they are left out. The carries (carry.go), with
+// the field Carries, connect the chunks of a row: carry_in comes from the chunks before this one in
+// scan order, and carry_out goes to the next. With carry_in, indices are positions in the whole
+// row. y may be left out if carry_out is given.
 type Scan struct {
 	Kind    string       `json:"kind"`
 	Shape   []int64      `json:"shape"`
 	DType   tensor.DType `json:"dtype"`
 	Dim     int64        `json:"dim"` // negative: counted from the end
 	Reverse bool         `json:"reverse"`
-	Tie     string       `json:"tie"` // "last", "first"; empty: "last"
+	Tie     string       `json:"tie"`     // "last", "first"; empty: "last"
+	Carries bool         `json:"carries"` // runs take carries: rows are chunks of longer ones
 }
 
 // Family is "scan".
@@ -43,8 +47,10 @@ func (d Scan) Problem() (*ops.Problem, error) {
 	n, _ := tensor.Product(d.Shape)
 	p := &ops.Problem{Family: ForwardFamily, Kind: d.Kind, Element: d.DType, Operands: []ops.Operand{
 		{Name: "x", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
-		{Name: "y", Out: true, DTypes: []tensor.DType{d.DType}, Like: "like x", Shapes: shapes},
+		carryOperand("carry_in", false, d.Shape, onHost.Dim, carrySize(d.Kind)),
+		{Name: "y", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like x", Shapes: shapes},
 		{Name: "indices", Out: true, Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
+		carryOperand("carry_out", true, d.Shape, onHost.Dim, carrySize(d.Kind)),
 	}}
 	p.Traffic = 2 * n * d.DType.Size()
 	if hasIndices {
@@ -54,7 +60,7 @@ func (d Scan) Problem() (*ops.Problem, error) {
 		if args[operand.ForwardIndices].Given() && !hasIndices {
 			return errs.New(errs.InvalidProblem, onHost.Op, "indices", "left out", "an operand", "only cummax and cummin have indices")
 		}
-		return nil
+		return d.checkForward(onHost.Op, args)
 	}
 	p.Compile = compiler(onHost)
 	return p, nil

@@ -182,7 +182,12 @@ func (c scanCase) check(t *testing.T, dy, x []float64) {
 			}
 		})
 	}
-	got := c.run(t, dy, x, indices)
+	c.requireDefinition(t, dy, x, c.run(t, dy, x, indices))
+}
+
+// requireDefinition compares dx with the definition, element by element.
+func (c scanCase) requireDefinition(t *testing.T, dy, x, got []float64) {
+	t.Helper()
 	scanRows(c.shape, c.dim, func(at []int64) {
 		want, size := scanOracle(c, scanOrder(c, dy, at), scanOrder(c, x, at), nil)
 		for k := range want {

@@ -66,6 +66,14 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 	if p.Family == ForwardFamily { // kernels carry their state from the last position to the first
 		scan.ByX.Kind, scan.IsForward, scan.IsReversed = kind.forward, true, !s.IsReversed
 	}
+	if scan.ByX.Carries {
+		if asked := preference.Kernel; asked != "" && !slices.Contains(gpu.CarryKernels, asked) {
+			return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", errs.OrList(gpu.CarryKernels)+" with carries", fmt.Sprintf("%q", asked), "")
+		}
+		if scan.IsForward && kind.indices { // a carry has the index
+			scan.ByX.Kind = gpu.ForwardIndices
+		}
+	}
 	program := &Program{family: p.Family, kind: p.Kind, element: p.Element, host: *s, gpu: scan}
 	if asked := preference.Kernel; asked != "" && !gpu.SupportsLength(&program.gpu.ByX, asked) {
 		return nil, errs.New(errs.Unsupported, s.Op, "preference.kernel", "one for rows of this length", fmt.Sprintf("%q", asked), "")
@@ -81,8 +89,12 @@ func compileCUDA(p *ops.Problem, s *host.Scan, numSMs int, preference ops.Prefer
 // problemOf is a problem as kernel selection sees it.
 func problemOf(kind gpu.Kind, p *ops.Problem, s *host.Scan, numSMs int, preference ops.Preference) gpu.Problem {
 	inner, _ := tensor.Product(innerExtents(s))
+	rows := s.Rows()
+	if s.Carries { // an empty chunk has rows
+		rows, _ = tensor.Product(slices.Delete(slices.Clone(s.Shape), s.Dim, min(s.Dim+1, len(s.Shape))))
+	}
 	return gpu.Problem{
-		Kind: kind, ElementSize: p.Element.Size(), Rows: s.Rows(), Length: s.Length(), Inner: max(1, inner),
+		Kind: kind, ElementSize: p.Element.Size(), Rows: rows, Carries: s.Carries, Length: s.Length(), Inner: max(1, inner),
 		Device: gpu.DeviceOf(p.Arch, numSMs, p.Bandwidth), Kernel: preference.Kernel,
 	}
 }
@@ -105,7 +117,10 @@ func (s *Program) selectStatic() {
 			others = append(others, extent)
 		}
 	}
-	s.workspace = gpu.MaxWorkspaceBytes(p, others)
+	if s.workspace = gpu.MaxWorkspaceBytes(p, others); p.Carries {
+		p.Workspace = s.workspace
+		return
+	}
 	s.spares = p.Kernel == "" && gpu.ContiguousWorkspaceBytes(p) == gpu.IndexFlagBytes(p)
 	byIndices := *p
 	if byIndices.Kind = s.indexKind(); kinds[s.kind].indices {
@@ -170,11 +185,21 @@ func (s *Program) Geometry() string {
 	return fmt.Sprintf("%s in %d blocks of %d threads, %d parts of %d tiles", text, c.Grid, c.Block, c.Splits, c.TilesPerSplit)
 }
 
+// carryImage is the kernel image of scans with carries.
+const carryImage = "scan_carry"
+
 // Symbols are the kernels of the kind, then its kernels with indices, its record passes, and the
 // kernel that clears workspace. The program is one for a GPU.
 func (s *Program) Symbols() (list []launch.Symbol) {
 	image := s.family.ImageOf(s.kind)
 	add := func(name string) { list = append(list, launch.Symbol{Image: image, Name: name}) }
+	if s.gpu.ByX.Carries {
+		image = carryImage
+		for _, kernel := range gpu.CarryKernels {
+			add(s.family.Symbol(s.kind, "carry_"+kernel, s.element))
+		}
+		return list
+	}
 	for _, kernel := range s.gpu.ByX.Kind.Kernels() {
 		add(s.family.Symbol(s.kind, kernel, s.element))
 	}

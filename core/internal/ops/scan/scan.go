@@ -25,17 +25,21 @@ import (
 // with a running maximum and sum, so an offset of x costs no accuracy. Among equal values the last
 // in scan order wins, or the first with Tie "first"; NaN beats all.
 //
-// Operands: dy [Shape], x? [Shape], indices? [Shape] int64 -> dx [Shape]. cumsum takes neither x
-// nor indices, cummax and cummin one of the two, the others x. indices are positions along Dim, as
-// the forward returns them; any indices in range are accepted. The comments of packages gpu and
-// host call a run with x a scan by x, and one with indices a scan by indices.
+// Operands: dy [Shape], x? [Shape], indices? [Shape] int64, carry_in?, dcarry_out? -> dx? [Shape],
+// dcarry_in?. cumsum takes neither x nor indices, cummax and cummin one of the two, the others x.
+// indices are positions along Dim, as the forward returns them; any indices in range are accepted.
+// The comments of packages gpu and host call a run with x a scan by x, and one with indices a scan
+// by indices. The carries (carry.go), with the field Carries, connect the chunks of a row: carry_in
+// is that of the forward, dcarry_out comes from the chunk after this one in scan order, and
+// dcarry_in goes to the one before it. dx may be left out if dcarry_in is given.
 type ScanBackward struct {
 	Kind    string       `json:"kind"`
 	Shape   []int64      `json:"shape"`
 	DType   tensor.DType `json:"dtype"`
 	Dim     int64        `json:"dim"` // negative: counted from the end
 	Reverse bool         `json:"reverse"`
-	Tie     string       `json:"tie"` // "last", "first"; empty: "last"
+	Tie     string       `json:"tie"`     // "last", "first"; empty: "last"
+	Carries bool         `json:"carries"` // runs take carries: rows are chunks of longer ones
 }
 
 // Family is "scan_backward".
@@ -53,7 +57,10 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		{Name: "dy", DTypes: []tensor.DType{d.DType}, Like: "as the descriptor says", Shapes: shapes},
 		{Name: "x", Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
 		{Name: "indices", Optional: true, DTypes: []tensor.DType{tensor.Int64}, Shapes: shapes},
-		{Name: "dx", Out: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
+		carryOperand("carry_in", false, d.Shape, onHost.Dim, carrySize(d.Kind)),
+		carryOperand("dcarry_out", false, d.Shape, onHost.Dim, gradientCarrySize(d.Kind, d.DType)),
+		{Name: "dx", Out: true, Optional: true, DTypes: []tensor.DType{d.DType}, Like: "like dy", Shapes: shapes},
+		carryOperand("dcarry_in", true, d.Shape, onHost.Dim, gradientCarrySize(d.Kind, d.DType)),
 	}
 	n, _ := tensor.Product(d.Shape)
 	traffic := 2 * n * d.DType.Size()
@@ -73,7 +80,7 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 		case kind.x && !kind.indices && !x:
 			return errs.New(errs.InvalidProblem, op, "x", "given", "nothing", "")
 		}
-		return nil
+		return d.checkBackward(op, args)
 	}
 	p.CheckValues = onHost.CheckIndices
 	p.Compile = compiler(onHost)
@@ -102,6 +109,6 @@ func checkFields(family *ops.Family, d Scan) (*host.Scan, error) {
 		return nil, errs.New(errs.InvalidProblem, op, "dim", fmt.Sprintf("between %d and %d", -rank, rank-1), fmt.Sprint(d.Dim), "")
 	}
 	return &host.Scan{
-		Recurrence: kinds[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first",
+		Recurrence: kinds[d.Kind].recurrence, Op: op, Shape: d.Shape, Dim: int((d.Dim + rank) % rank), IsReversed: d.Reverse, FirstWins: d.Tie == "first", Carries: d.Carries,
 	}, nil
 }

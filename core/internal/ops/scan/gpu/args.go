@@ -24,6 +24,7 @@ const (
 	FlagMisaligned
 	FlagLineAligned     // with FlagMisaligned: at the same offset of a 128-byte cache line, too
 	FlagPrefetchNextRow // row_resident: prefetch rows of later CTAs to L2; for GPUs with more bandwidth per SM than an H100
+	FlagSummary         // with carries: combine the suffixes of splits and store nothing but the carry
 )
 
 // pack writes the words of ScanArgs in cuda/scan. `status` moves the tile-status words that a
@@ -55,7 +56,11 @@ func (r *run) pack(c *Config, flags, status int64) {
 			put(0)
 		}
 	}
-	for i, number := range o.numbers {
+	roles := numElementRoles
+	if p.Carries {
+		roles = numRoles
+	}
+	for i, number := range o.numbers[:roles] {
 		if number < 0 {
 			put(0)
 		} else {
@@ -63,6 +68,9 @@ func (r *run) pack(c *Config, flags, status int64) {
 		}
 		put(o.first[i], o.step[i])
 		put(o.stride[i][:tensor.MaxRank-1]...)
+	}
+	if p.Carries {
+		put(o.parts[prefixIn], o.partStride[prefixIn], o.parts[suffixIn], o.partStride[suffixIn])
 	}
 }
 

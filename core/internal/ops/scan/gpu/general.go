@@ -72,6 +72,9 @@ func configureColumnTiled(p *Problem, columns int64) Config {
 		c.ThreadsAcross /= 2
 	}
 	c.ThreadsDown = min(num.Pow2(num.CeilDiv(n, items.Rows)), ColumnThreads/c.ThreadsAcross)
+	if p.Carries { // a panel has more than a warp, as those of a warp have no carry
+		c.ThreadsDown = max(c.ThreadsDown, 2*warpThreads/c.ThreadsAcross)
+	}
 	c.PanelColumns = c.ThreadsAcross * items.Columns
 	if c.ThreadsAcross*c.ThreadsDown > warpThreads { // one thread owns the carry of each column
 		c.ThreadsDown = max(c.ThreadsDown, items.Columns)

@@ -39,18 +39,25 @@ type run struct {
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
 	r := run{Scan: s, problem: s.ByX, args: args, workspace: workspace, queue: queue}
 	numbers, hasIndices := s.roles(args)
-	if hasIndices {
+	isSummary := numbers[result] < 0 // no output but a carry
+	if isSummary {
+		numbers[result] = numbers[upstream] // for its layout
+	}
+	if hasIndices && !r.problem.Carries {
 		r.problem, r.firstKernel = s.ByIndices, len(s.ByX.Kind.Kernels())
 	}
 	p := &r.problem
 	byIndices := p.Kind.isByIndices()
-	if p.Rows == 0 || p.Length == 0 {
+	if p.Rows == 0 || p.Length == 0 && numbers[suffixOut] < 0 {
 		return nil
 	}
 	p.Device.Limits = &DeviceLimits{int64(queue.Device.SharedMemory()), func(c *Config) int64 {
 		return queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
 	}}
 	r.operands = stridedOf(s.Shape, s.Dim, numbers, args)
+	if s.IsForward {
+		r.operands.reverseParts(suffixIn)
+	}
 	layout := layoutOf(p, &r.operands)
 	c := Select(p, &layout)
 	if c.ThreadsAcross > 0 && r.operands.dims == 0 { // a panel of one column
@@ -63,6 +70,9 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 		if err := r.clear((c.FlagBytes + statusTotalBytes(p, &c)) / 16); err != nil {
 			return err
 		}
+	}
+	if isSummary {
+		return r.summary(&c)
 	}
 	if err := r.phases(&c, 0); err != nil {
 		return err
@@ -80,7 +90,11 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 
 // numberOf is the number of a kernel of the problem's kind in the queue.
 func (r *run) numberOf(kernel string) int {
-	return r.firstKernel + slices.Index(r.problem.Kind.Kernels(), kernel)
+	kernels := r.problem.Kind.Kernels()
+	if r.problem.Carries {
+		kernels = CarryKernels
+	}
+	return r.firstKernel + slices.Index(kernels, kernel)
 }
 
 // recordPassOf is the number of the record pass of a kernel in the queue.
@@ -124,6 +138,29 @@ func (r *run) phases(c *Config, flags int64) error {
 			r.queue.Launch.Cluster = uint32(c.Splits)
 		}
 		if err := r.queue.Submit(step.kernel, c.Grid, uint32(c.Block)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// summary launches the upsweeps of a configuration, and combines the suffixes of splits to the
+// carry that leaves each row.
+func (r *run) summary(c *Config) error {
+	isSplit := c.Splits > 1
+	for _, step := range [...]struct {
+		isNeeded bool
+		flags    int64
+	}{
+		{kindTraits[r.problem.Kind].hasPrefix && c.Splits*c.TilesPerSplit > 1, FlagUpsweepPrefix},
+		{true, FlagUpsweepSuffix},
+		{isSplit, FlagSummary},
+	} {
+		if !step.isNeeded {
+			continue
+		}
+		r.pack(c, step.flags, 0)
+		if err := r.queue.Submit(r.numberOf(c.Kernel), c.Grid, uint32(c.Block)); err != nil {
 			return err
 		}
 	}

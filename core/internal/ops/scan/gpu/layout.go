@@ -42,25 +42,33 @@ const (
 	upstream = iota // dy; the input of a forward scan
 	saved           // x, or the indices of the forward; the indices that a forward scan stores
 	result          // dx; the result of a forward scan
+	numElementRoles
+)
+
+// Roles of the carries, which are members of CarryArgs.
+const (
+	prefixIn  = numElementRoles + iota // the carry_in of a gradient
+	suffixIn                           // the carry_in of a forward scan; the dcarry_out of a gradient
+	suffixOut                          // the carry_out of a forward scan; the dcarry_in of a gradient
 	numRoles
 )
 
 // roles are the numbers of the operands in the arguments of a run, -1 where no operand has the
 // role; and whether indices are among them.
 func (s *Scan) roles(args []tensor.Tensor) (numbers [numRoles]int, hasIndices bool) {
+	numbers = [numRoles]int{operand.Dy, operand.X, operand.Dx, operand.CarryIn, operand.DCarryOut, operand.DCarryIn}
 	if s.IsForward {
-		if args[operand.ForwardIndices].Given() {
-			return [numRoles]int{operand.ForwardX, operand.ForwardIndices, operand.ForwardY}, true
+		numbers = [numRoles]int{operand.ForwardX, operand.ForwardIndices, operand.ForwardY, -1, operand.ForwardCarryIn, operand.ForwardCarryOut}
+		hasIndices = args[operand.ForwardIndices].Given()
+	} else if hasIndices = args[operand.Indices].Given(); hasIndices {
+		numbers[saved] = operand.Indices
+	}
+	for i, number := range numbers {
+		if number >= 0 && !args[number].Given() {
+			numbers[i] = -1
 		}
-		return [numRoles]int{operand.ForwardX, -1, operand.ForwardY}, false
 	}
-	switch {
-	case args[operand.Indices].Given():
-		return [numRoles]int{operand.Dy, operand.Indices, operand.Dx}, true
-	case args[operand.X].Given():
-		return [numRoles]int{operand.Dy, operand.X, operand.Dx}, false
-	}
-	return [numRoles]int{operand.Dy, -1, operand.Dx}, false
+	return numbers, hasIndices
 }
 
 // stridedOperands are the operands of a run as kernels index them: the scanned dimension, and the
@@ -71,8 +79,11 @@ type stridedOperands struct {
 	dims    int               // other dimensions
 	extent  [tensor.MaxRank]int64
 	first   [numRoles]int64 // element at position 0
-	step    [numRoles]int64 // stride of the scanned dimension [elements]
+	step    [numRoles]int64 // stride of the scanned dimension [elements]; of a carry, of its numbers
 	stride  [numRoles][tensor.MaxRank]int64
+	// Of a carry: how many carries the operand is, and their stride [elements]. The nearest chunk
+	// comes first for a suffix, and last for a prefix.
+	parts, partStride [numRoles]int64
 }
 
 // stridedOf orders the other dimensions by stride of dx, smallest first, and merges those that are
@@ -83,20 +94,41 @@ func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tens
 		if number >= 0 {
 			o.data[i] = args[number].Data
 		}
-		if number >= 0 && len(shape) > 0 {
-			o.step[i] = args[number].ElementStrides()[dim]
+		if number >= 0 && (len(shape) > 0 || i >= numElementRoles) {
+			o.step[i] = strideAlong(&args[number], i, dim, dim, len(shape))
+		}
+		if number >= 0 && i >= numElementRoles {
+			o.setParts(i, &args[number], len(shape))
 		}
 	}
 	for _, k := range fastestFirst(shape, dim, args[numbers[result]].Strides[:]) {
 		var stride [numRoles]int64
 		for i, number := range o.numbers {
 			if number >= 0 {
-				stride[i] = args[number].ElementStrides()[k]
+				stride[i] = strideAlong(&args[number], i, k, dim, len(shape))
 			}
 		}
 		o.append(shape[k], stride)
 	}
 	return o
+}
+
+// strideAlong is the stride of an operand along dimension k of the shape. A carry has no dimension
+// dim: the numbers of a row are in its last dimension, and this is their stride.
+func strideAlong(t *tensor.Tensor, role, k, dim, rank int) int64 {
+	strides := t.ElementStrides()
+	switch {
+	case role < numElementRoles:
+		return strides[k]
+	case k == dim:
+		return strides[len(strides)-1]
+	case k > dim:
+		k--
+	}
+	if int(t.NDim) > max(rank, 1) { // several carries
+		k++
+	}
+	return strides[k]
 }
 
 // fastestFirst returns the dimensions other than the scanned one that have more than one element,
@@ -142,7 +174,7 @@ func (o *stridedOperands) continues(k int, stride [numRoles]int64) bool {
 // reverse makes positions run in scan order. Rows that lie end to end, several of them in a warp,
 // are mirrored together, so that they still do.
 func (o *stridedOperands) reverse(p *Problem, c *Config) {
-	for i, number := range o.numbers {
+	for i, number := range o.numbers[:numElementRoles] {
 		if number < 0 {
 			continue
 		}
@@ -158,7 +190,7 @@ func (o *stridedOperands) reverse(p *Problem, c *Config) {
 // layoutOf is the layout of operands in the order of memory.
 func layoutOf(p *Problem, o *stridedOperands) Layout {
 	l := Layout{Columns: 1, EndToEnd: o.dims <= 1, ColumnsContiguous: o.columnsContiguous(p)}
-	for i := range o.numbers {
+	for i := range numElementRoles {
 		l.EndToEnd = l.EndToEnd && (o.dims == 0 || o.stride[i][0] == p.Length*o.step[i])
 	}
 	if o.dims > 0 {
@@ -195,7 +227,7 @@ func (o *stridedOperands) columnsContiguous(p *Problem) bool {
 // inVectors reports whether an operand is there and kernels may access it in vectors. Indices that
 // a kernel stores are apart: their elements are stored one by one.
 func (o *stridedOperands) inVectors(p *Problem, role int) bool {
-	return o.numbers[role] >= 0 && !(role == saved && p.Kind.storesIndices())
+	return o.numbers[role] >= 0 && role < numElementRoles && !(role == saved && p.Kind.storesIndices())
 }
 
 // sameDirection reports whether rows run in the same direction in all operands. Step 0, of an

@@ -19,6 +19,7 @@ type Problem struct {
 	Device      Device
 	Kernel      string // kernel that the caller asks for; "": selection is free
 	GeneralOnly bool   // only general kernels, which need the least workspace
+	Carries     bool   // rows have carries
 	Workspace   int64  // bytes of workspace of a run
 }
 
@@ -137,7 +138,7 @@ func (c *Config) distribute(items, splits, threads int64) {
 // reserveFlags reserves workspace for reject flags, and for the counter of the grid barrier of the
 // fallback pass, if the kind has a fast path.
 func (c *Config) reserveFlags(p *Problem, flags int64) {
-	if c.NeedsFallback = p.Kind.HasFastPath(); c.NeedsFallback {
+	if c.NeedsFallback = p.Kind.HasFastPath() && !p.Carries; c.NeedsFallback {
 		c.FlagBytes = num.Align16(4 * (flags + 1))
 	}
 }

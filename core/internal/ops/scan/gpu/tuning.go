@@ -37,6 +37,10 @@ const (
 	fallbackMinTiles   = 16 // row_tiled as a fallback pass: tiles of a row that is split
 	minFillingTiles    = 8  // row_tiled by indices: elements of a row for each thread of a CTA
 	repairCTAsPerSM    = 8  // repair of rows by indices
+
+	// With carries, row_tiled takes rows of at least this fraction (1 / 4) of its tile, and
+	// column_tiled the shorter ones, of which its CTAs take several.
+	minCarryTileFraction = 4
 )
 
 // Pipelined kernels.

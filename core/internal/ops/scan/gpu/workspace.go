@@ -83,6 +83,9 @@ func MaxWorkspaceBytes(p *Problem, others []int64) int64 {
 		return most
 	}
 	kernels, columns := []string{rowBaseline(p, false), ColumnTiled}, append([]int64{p.Inner}, others...)
+	if p.Carries { // column_tiled takes the rows of several dimensions as columns
+		kernels, columns = CarryKernels, append(columns, p.Rows)
+	}
 	if p.Kernel != "" {
 		kernels, columns = []string{baselineOf(p.Kernel)}, append(columns, 1)
 	}

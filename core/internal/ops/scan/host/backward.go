@@ -22,17 +22,24 @@ type backwardRun struct {
 	kind      int64  // scan_kind of the C loops
 	x         int    // number of the operand that the C loops read as x; 0: they read none
 	hasRecord []bool // lanes with a new running maximum, for cummax and cummin
+	isChunk   bool   // rows are chunks of longer rows: each has a prefix and a suffix
 }
 
 // RunBackward computes dx.
 func (s *Scan) RunBackward(args []tensor.Tensor) {
+	if s.Carries && !args[operand.Indices].Given() {
+		s.runBackwardChunk(args)
+		return
+	}
 	h := s.start(args)
 	switch {
 	case h.rows == 0 || h.n == 0:
 	case args[operand.Indices].Given():
 		h.indexed()
+	case h.lanes == h.rows:
+		h.downsweep(nil, nil, nil)
 	default:
-		h.scan()
+		h.scan(slices.Repeat([]state{h.initial}, int(h.rows)), make([]float64, h.rows))
 	}
 }
 
@@ -49,28 +56,26 @@ func (s *Scan) start(args []tensor.Tensor) *backwardRun {
 	return h
 }
 
-// scan computes dx. A split scan has an upsweep for the prefixes, an upsweep for the suffixes, and
-// a downsweep.
-func (h *backwardRun) scan() {
-	if h.lanes == h.rows {
-		h.downsweep(nil, nil, nil)
-		return
-	}
+// scan computes dx of rows that are split: an upsweep for the prefixes, an upsweep for the
+// suffixes, and a downsweep. prefixes are those before the rows. suffixes are those that enter the
+// rows on the right, and receives those at their beginnings. It returns the aggregates of lanes,
+// and the prefixes before them.
+func (h *backwardRun) scan(prefixes []state, suffixes []float64) (aggregates, before []state) {
 	aggregates, carries := make([]state, h.lanes), make([]float64, h.lanes)
 	h.upsweep(aggregates, carries)
-	before := make([]state, h.lanes)
-	for i := range before {
-		if before[i] = h.initial; int64(i) >= h.rows {
-			before[i] = h.combine(before[int64(i)-h.rows], aggregates[int64(i)-h.rows], h.FirstWins)
-		}
+	before = slices.Concat(prefixes, make([]state, h.lanes-h.rows))
+	for i := h.rows; i < h.lanes; i++ {
+		before[i] = h.combine(before[i-h.rows], aggregates[i-h.rows], h.FirstWins)
 	}
-	h.scanSplits(aggregates, before, carries)
+	h.scanSplits(aggregates, before, carries, suffixes)
+	return aggregates, before
 }
 
 // scanSplits computes the carry-in of each split from the suffixes of single splits, from the last
 // split to the first, and then runs the downsweep. carries has the suffixes, and receives the
-// carry-ins. Sums are compensated: the rounding error of each (TwoSum) is carried as well.
-func (h *backwardRun) scanSplits(aggregates, before []state, carries []float64) {
+// carry-ins. Sums are compensated: the rounding error of each (TwoSum) is carried as well. next are
+// the suffixes that enter the rows on the right, and receives those at their beginnings.
+func (h *backwardRun) scanSplits(aggregates, before []state, carries, next []float64) {
 	carryIn := make([]state, h.lanes)
 	for i := range before {
 		carryIn[i] = h.toCarryIn(before[i])
@@ -86,7 +91,7 @@ func (h *backwardRun) scanSplits(aggregates, before []state, carries []float64) 
 		checkpoints = make([]float64, num.CeilDiv(h.lanes+C.SCAN_LANES, C.SCAN_LANES)*checkpointCount(h.splitLength))
 		h.suffixUpsweep(carryIn, carries, checkpoints)
 	}
-	next, rounding := make([]float64, h.rows), make([]float64, h.rows) // rounding: rounding errors of next
+	rounding := make([]float64, h.rows) // rounding errors of next
 	for i := h.lanes - 1; i >= 0; i-- {
 		shift, row := carries[i], i%h.rows
 		carried := h.applySuffix(before[i], aggregates[i], h.FirstWins, next[row])
@@ -103,19 +108,28 @@ func (h *backwardRun) scanSplits(aggregates, before []state, carries []float64) 
 		}
 		next[row], rounding[row] = sum, nextRounding
 	}
-	h.downsweep(carryIn, carries, checkpoints)
+	for row := range next {
+		next[row] += rounding[row]
+	}
+	if h.args[operand.Dx].Given() {
+		h.downsweep(carryIn, carries, checkpoints)
+	}
 }
 
-// upsweep computes the aggregate of each lane. It returns the smallest first number of the
-// aggregates, which for scans by indices is 0 if the indices of a lane cannot be those of a scan;
-// other kinds ignore it.
+// upsweep computes the aggregate of each lane and, unless carries is nil, its suffix. It returns
+// the smallest first number of the aggregates, which for scans by indices is 0 if the indices of a
+// lane cannot be those of a scan; other kinds ignore it.
 func (h *backwardRun) upsweep(states []state, carries []float64) float64 {
 	var lock sync.Mutex
 	least := math.Inf(1)
 	h.forEachBatch(false, func(w *worker, first, count int64) {
 		batch := states[first : first+count]
 		h.initStates(w, batch, first)
-		C.sw_scan_upsweep(&w.call, cStates(batch), scanDoubles(carries[first:first+count]))
+		if carries == nil {
+			C.sw_scan_upsweep(&w.call, cStates(batch), nil)
+		} else {
+			C.sw_scan_upsweep(&w.call, cStates(batch), scanDoubles(carries[first:first+count]))
+		}
 		lock.Lock()
 		defer lock.Unlock()
 		for _, s := range batch {
@@ -150,7 +164,8 @@ func (h *backwardRun) suffixUpsweep(carryIn []state, carries, checkpoints []floa
 	})
 }
 
-// downsweep stores dx, from the prefixes and the carry-ins of lanes; whole rows have neither.
+// downsweep stores dx, from the prefixes and the carry-ins of lanes; whole rows have neither. The
+// carry-ins become the suffixes of the lanes, except those by indices.
 func (h *backwardRun) downsweep(carryIn []state, carries, checkpoints []float64) {
 	h.forEachBatch(true, func(w *worker, first, count int64) {
 		if h.hasNoRecord(first, count) {
@@ -213,7 +228,7 @@ func (h *backwardRun) forEachBatch(isDownsweep bool, body func(w *worker, first,
 func (h *backwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	n := h.lengthOf(first)
 	w.call.kind, w.call.lanes, w.call.n, w.call.whole = C.int64_t(h.kind), C.int64_t(count), C.int64_t(n), 0
-	if h.lanes == h.rows {
+	if h.lanes == h.rows && !h.isChunk {
 		w.call.whole = 1
 	}
 	if need := max(2*C.SCAN_BATCH, num.CeilDiv(count, C.SCAN_LANES)*checkpointCount(n)); int64(len(w.checkpoints)) < need {
@@ -223,7 +238,7 @@ func (h *backwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	if h.x != 0 {
 		h.setOperand(&w.call.x, h.x, first, count)
 	}
-	if isDownsweep {
+	if w.call.dx.data = 0; isDownsweep && h.args[operand.Dx].Given() {
 		h.setOperand(&w.call.dx, operand.Dx, first, count)
 	}
 }

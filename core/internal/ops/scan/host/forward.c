@@ -27,6 +27,8 @@ INLINE void unpack_prefixes(enum scan_kind kind, const group *g, const double *r
 INLINE void init_indices(const scan_forward_call *call, const group *g, const double *restrict c,
                          uint64_t *restrict index, uint64_t *restrict here) {
   for (long l = 0; l < g->width; l++) index[l] = bits(c[l]), here[l] = call->origin;
+  const int64_t *firsts = (const int64_t *)(uintptr_t)call->firsts;
+  if (firsts) for (long l = 0; l < g->lanes; l++) here[l] += firsts[(call->first_lane + g->lane + l) % call->rows];
   if (call->split_length == call->row_length) return; /* whole rows */
   for (long l = 0; l < g->lanes; l++) {
     int64_t split = (call->first_lane + g->lane + l) / call->rows;

@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
@@ -23,20 +24,40 @@ const minNarrowLength = 128
 
 // forwardRun is one run of a forward scan on the CPU.
 type forwardRun struct {
-	division // of x, y, indices
-	kind     int64
-	narrow   int64 // rows that alternate in contiguous memory and form one lane of narrow.c; 0: lanes are scanned in tiles
+	division     // of x, y, indices
+	kind         int64
+	narrow       int64   // rows that alternate in contiguous memory and form one lane of narrow.c; 0: lanes are scanned in tiles
+	findsIndices bool    // even if they are left out: carry_out has them
+	first        int64   // the position in the whole row at which each chunk begins in memory
+	firsts       []int64 // for each row, if they differ; first is 0 then
 }
 
 // RunForward computes y and, if they are given, the indices.
 func (s *Scan) RunForward(args []tensor.Tensor) {
+	if s.Carries {
+		s.runForwardChunk(args)
+		return
+	}
+	h := s.startForward(args, true)
+	switch {
+	case h.rows == 0 || h.n == 0:
+	case h.lanes == h.rows:
+		h.downsweep(nil)
+	default:
+		h.scanSplits(slices.Repeat([]forwardState{s.Recurrence.forwardInitial}, int(h.rows*max(h.narrow, 1))))
+	}
+}
+
+// startForward prepares a run. Rows that alternate in memory may form one lane.
+func (s *Scan) startForward(args []tensor.Tensor, mayAlternate bool) *forwardRun {
 	h := &forwardRun{kind: s.Recurrence.loops[0]}
 	if s.FirstWins {
 		h.kind = s.Recurrence.loops[1]
 	}
 	space := s.space(args)
 	// narrow.c has no logcumsumexp, which spends its time in exponentials.
-	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && h.kind != C.SCAN_LOG_SUM {
+	if count := alternatingRows(&space, args); count*s.Length() >= minNarrowLength && h.kind != C.SCAN_LOG_SUM &&
+		(mayAlternate || count == 1) {
 		h.narrow = count
 	}
 	splitLength := int64(minSplitLength)
@@ -44,35 +65,29 @@ func (s *Scan) RunForward(args []tensor.Tensor) {
 		splitLength = minLogSumSplitLength
 	}
 	h.division = s.divide(args, &space, max(h.narrow, 1), splitLength)
-	switch {
-	case h.rows == 0 || h.n == 0:
-	case h.lanes == h.rows:
-		h.downsweep(nil)
-	default:
-		h.scanSplits()
-	}
+	return h
 }
 
 // scanSplits scans rows that are split: an upsweep for the aggregates of the splits, their prefixes
-// in scan order, and a downsweep.
-func (h *forwardRun) scanSplits() {
+// in scan order, and a downsweep if y is given. next are the prefixes before the rows, and receives
+// those after them.
+func (h *forwardRun) scanSplits(next []forwardState) {
 	states := make([]forwardState, h.lanes*max(h.narrow, 1))
 	h.inBatches(func(w *worker, first, count int64) {
 		h.prepare(w, first, count, false)
 		C.sw_scan_forward_upsweep(&w.forward, h.statesOf(states, first))
 	})
-	next := make([]forwardState, h.rows*max(h.narrow, 1))
-	for i := range next {
-		next[i] = h.Recurrence.forwardInitial
-	}
 	for i := range states {
 		row := i % len(next)
 		states[i], next[row] = next[row], h.Recurrence.forwardCombine(next[row], states[i], h.FirstWins)
 	}
-	h.downsweep(states)
+	if h.args[operand.ForwardY].Given() {
+		h.downsweep(states)
+	}
 }
 
-// downsweep stores y and the indices, from the prefixes of lanes; whole rows have none.
+// downsweep stores y and the indices, from the prefixes of lanes, which become those after the
+// lanes; whole rows have none.
 func (h *forwardRun) downsweep(states []forwardState) {
 	h.inBatches(func(w *worker, first, count int64) {
 		h.prepare(w, first, count, true)
@@ -90,19 +105,22 @@ func (h *forwardRun) prepare(w *worker, first, count int64, isDownsweep bool) {
 	call.narrow = C.int64_t(h.narrow)
 	call.kind, call.lanes, call.n, call.with_index = C.int64_t(h.kind), C.int64_t(count), C.int64_t(h.lengthOf(first)), 0
 	h.setOperand(&call.x, operand.ForwardX, first, count)
-	if isDownsweep {
+	if call.y.data = 0; isDownsweep && h.args[operand.ForwardY].Given() {
 		h.setOperand(&call.y, operand.ForwardY, first, count)
 	}
-	if !hasIndices {
+	if call.firsts = 0; !hasIndices && !(h.findsIndices && h.Recurrence.replaces != nil) {
 		return
 	}
-	call.with_index, call.origin, call.delta = 1, 0, 1
+	call.with_index, call.origin, call.delta = 1, C.int64_t(h.first), 1
 	if h.IsReversed {
-		call.origin, call.delta = C.int64_t(h.n-1), -1
+		call.origin, call.delta = C.int64_t(h.first+h.n-1), -1
+	}
+	if h.firsts != nil {
+		call.firsts = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(h.firsts))))
 	}
 	call.first_lane, call.rows = C.int64_t(first), C.int64_t(h.rows)
 	call.split_length, call.row_length = C.int64_t(h.splitLength), C.int64_t(h.n)
-	if isDownsweep {
+	if call.indices.data = 0; isDownsweep && hasIndices {
 		h.setOperand(&call.indices, operand.ForwardIndices, first, count)
 	}
 }
@@ -153,9 +171,9 @@ func combineProducts(left, right forwardState, _ bool) forwardState {
 	return forwardState{p[0], p[1]}
 }
 
-// combineRecords is the maximum of two splits with its index.
+// combineRecords is the maximum of two splits with its index. Carries may have no elements.
 func combineRecords(left, right forwardState, first bool) forwardState {
-	if beats(state{left[0], left[1]}, state{right[0], right[1]}, first) {
+	if right[1] != 0 && beats(state{left[0], left[1]}, state{right[0], right[1]}, first) {
 		return right
 	}
 	return left

@@ -11,6 +11,7 @@ typedef struct {
   int64_t origin, delta;  /* the index of the first position of a row in scan order, and the distance to the next */
   int64_t first_lane, rows, split_length; /* lane l begins at position (first_lane + l) / rows * split_length */
   int64_t row_length;     /* positions of a row */
+  uint64_t firsts;        /* address of an int64 for each row, which is added to its indices; 0: none is */
   scan_operand x, y, indices;
 } scan_forward_call;
 
@@ -19,7 +20,8 @@ typedef struct {
    m, t and the rounding error of t of logcumsumexp, where y = m + log(1 + t).
 
    upsweep sets states to the aggregates of the lanes. downsweep stores y and, if with_index, the
-   indices. Its states are the prefixes of the lanes; NULL: lanes are whole rows. */
+   indices; operands without data are not stored. Its states are the prefixes of the lanes, and
+   receive the prefixes after them; NULL: lanes are whole rows. */
 void sw_scan_forward_upsweep(const scan_forward_call *call, double *states);
 void sw_scan_forward_downsweep(const scan_forward_call *call, double *states);
 

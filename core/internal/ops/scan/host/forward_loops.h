@@ -1,7 +1,8 @@
 /* Included once for each processor by forward.c: the loops over the tiles of a call. */
 
 /* Scans the lanes of a call, whose prefixes are in states; NULL: lanes are whole rows. An upsweep
-   stores nothing but the aggregates, in states. */
+   stores nothing but the aggregates, in states; a downsweep leaves the prefixes after the lanes
+   there. */
 TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upsweep, int with_index,
                                     const scan_forward_call *call, const group *g, double *states) {
   SIZES;
@@ -21,10 +22,10 @@ TARGET INLINE void AT(scan_forward)(enum scan_kind kind, int exact, int is_upswe
                     index + s, here + s, x + s, other + s, call->delta, width, n);
     }
     if (is_upsweep) continue;
-    sw_scan_store(&call->y, kind == SCAN_PRODUCT ? other : x, WINDOW(k, n));
-    if (with_index) sw_scan_store(&call->indices, other, WINDOW(k, n));
+    if (call->y.data) sw_scan_store(&call->y, kind == SCAN_PRODUCT ? other : x, WINDOW(k, n));
+    if (with_index && call->indices.data) sw_scan_store(&call->indices, other, WINDOW(k, n));
   }
-  if (!is_upsweep) return;
+  if (!states) return;
   for (long l = 0; l < g->lanes; l++) {
     double *to = states + 3 * (g->lane + l);
     to[0] = a[l], to[1] = b[l], to[2] = with_index ? number(index[l]) : c[l];

@@ -88,7 +88,7 @@ func (h *backwardRun) indexed() {
 		})
 		return
 	}
-	byIndex.scanSplits(aggregates, make([]state, h.lanes), carries)
+	byIndex.scanSplits(aggregates, make([]state, h.lanes), carries, make([]float64, h.rows))
 }
 
 // scatters reports whether rows are short and lie end to end in all operands: a scatter is then

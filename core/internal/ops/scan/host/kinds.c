@@ -150,7 +150,13 @@ static void product_fallback(int exact, const scan_operand *from, const scan_win
   for (long k = 0; k < n; k++) memcpy(dx + k * width, dy + lane + k * width, sizeof *dx * SCAN_LANES);
 }
 
-INLINE void downsweep(enum scan_kind kind, int exact, const scan_call *call, const group *g, const double *carries,
+/* Sets carries to the suffixes of the lanes of a group; NULL: they are not needed. */
+INLINE void store_suffixes(const group *g, double *carries, const double *carry_in, const double *error) {
+  if (carries) for (long l = 0; l < g->lanes; l++)
+    carries[l] = carry_in[l] + (error[l] - error[l] == 0 ? error[l] : 0);
+}
+
+INLINE void downsweep(enum scan_kind kind, int exact, const scan_call *call, const group *g, double *carries,
                       double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], carry_in[SCAN_WIDEST] = {0}, error[SCAN_WIDEST] = {0};
@@ -163,8 +169,9 @@ INLINE void downsweep(enum scan_kind kind, int exact, const scan_call *call, con
       if (kind == SCAN_LOG_SUM) log_sum_forward(exact, before + s, before + width + s, x + s, w + s, dy + s, width, n);
       backward(kind, exact, carry_in + s, error + s, x + s, w + s, dy + s, width, n);
     }
-    sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
+    if (call->dx.data) sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
+  store_suffixes(g, carries, carry_in, error);
 }
 
 /* Checkpoints of a group. */
@@ -195,7 +202,7 @@ void sw_scan_suffix_upsweep(const scan_call *call, const double *states, double 
   switch (call->kind) { EACH_DEPENDENT(suffix_upsweep, (call, states, carries, checkpoints)) }
 }
 
-int sw_scan_downsweep(const scan_call *call, const double *states, const double *carries, double *checkpoints) {
+int sw_scan_downsweep(const scan_call *call, const double *states, double *carries, double *checkpoints) {
   int valid = 1;
   switch (call->kind) { EACH_KIND(downsweep, (call, states, carries, checkpoints, &valid)) }
   return valid;

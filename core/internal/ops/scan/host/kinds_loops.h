@@ -50,7 +50,7 @@ TARGET INLINE void AT(scan_suffix_upsweep_group)(int exact, const scan_call *cal
 
 /* The downsweep of a group whose record flags are stored. */
 TARGET INLINE void AT(scan_downsweep_records_as)(int exact, const scan_call *call, const group *g,
-                                                 const double *carries, const double *checkpoint) {
+                                                 double *carries, const double *checkpoint) {
   SIZES;
   double dy[SCAN_TILE], carry_in[SCAN_WIDEST] = {0}, error[SCAN_WIDEST] = {0};
   if (carries) copy(g, carries, carry_in);
@@ -59,12 +59,13 @@ TARGET INLINE void AT(scan_downsweep_records_as)(int exact, const scan_call *cal
     sw_scan_load(dy, &call->dy, WINDOW_BACK(k, n));
     EACH_BLOCK AT(scan_downsweep_records_block)(exact, carry_in + s, error + s, flags + s / SCAN_LANES, dy + s,
                                                 width, n);
-    sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
+    if (call->dx.data) sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
+  store_suffixes(g, carries, carry_in, error);
 }
 
 /* Sums of at most SCAN_SHORT_MAX terms need no compensation. */
-TARGET static void AT(scan_downsweep_records)(const scan_call *call, const group *g, const double *carries,
+TARGET static void AT(scan_downsweep_records)(const scan_call *call, const group *g, double *carries,
                                               const double *checkpoint) {
   if (IN_FLOAT64 && call->n > SCAN_SHORT_MAX) AT(scan_downsweep_records_as)(1, call, g, carries, checkpoint);
   else AT(scan_downsweep_records_as)(0, call, g, carries, checkpoint);
@@ -90,7 +91,7 @@ TARGET static void AT(scan_suffix_upsweep_records)(const scan_call *call, double
     EACH_GROUP FLAG_RECORDS(kind, states + 2 * g->lane); \
     AT(scan_suffix_upsweep_records)(call, carries, checkpoints); \
   } \
-  TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, const double *carries, \
+  TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, double *carries, \
                                                double *checkpoints, UNUSED int *valid) { \
     EACH_GROUP { \
       if (states || call->whole) FLAG_RECORDS(kind, states ? states + 2 * g->lane : NULL); \
@@ -115,7 +116,7 @@ TARGET INLINE void AT(scan_checkpoint_products)(const scan_call *call, const gro
   }
 }
 
-TARGET INLINE void AT(scan_downsweep_products)(int exact, const scan_call *call, const group *g, const double *carries,
+TARGET INLINE void AT(scan_downsweep_products)(int exact, const scan_call *call, const group *g, double *carries,
                                                double *checkpoint) {
   SIZES;
   double x[SCAN_TILE], w[SCAN_TILE], dy[SCAN_TILE], carry_in[SCAN_WIDEST] = {0}, error[SCAN_WIDEST] = {0};
@@ -128,8 +129,9 @@ TARGET INLINE void AT(scan_downsweep_products)(int exact, const scan_call *call,
         dy + s, width, n))
       product_fallback(exact, &call->dy, WINDOW_BACK(k, n), s, before + s, carry_in + s, error + s, x + s, w + s,
                        dy + s);
-    sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
+    if (call->dx.data) sw_scan_store(&call->dx, dy, WINDOW_BACK(k, n));
   }
+  store_suffixes(g, carries, carry_in, error);
 }
 
 /* The products of lanes, and their suffixes. */
@@ -157,7 +159,7 @@ TARGET static void AT(scan_upsweep_product)(const scan_call *call, double *state
   GROUPS(IN_FLOAT64, AT(scan_upsweep_products)(EXACT, call, g, states + 2 * g->lane, carries ? carries + g->lane
                                                : NULL);)
 }
-TARGET static void AT(scan_downsweep_product)(const scan_call *call, const double *states, const double *carries,
+TARGET static void AT(scan_downsweep_product)(const scan_call *call, const double *states, double *carries,
                                               double *checkpoints, UNUSED int *valid) {
   GROUPS(IN_FLOAT64 && call->n > SCAN_SHORT_MAX, \
     if (states || call->whole) AT(scan_checkpoint_products)(call, g, states ? states + 2 * g->lane : NULL, \
@@ -193,7 +195,7 @@ TARGET INLINE int AT(scan_downsweep_indices)(int exact, const scan_call *call, c
   }
 
 #define BY_INDEX_KIND(name, kind) UPSWEEP(name, kind) \
-  TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, const double *carries, \
+  TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, double *carries, \
                                                UNUSED double *checkpoints, int *valid) { \
     GROUPS(IN_FLOAT64 && call->n > SCAN_SHORT_MAX, \
       const double *before = states ? states + 2 * g->lane : NULL; \
@@ -202,7 +204,7 @@ TARGET INLINE int AT(scan_downsweep_indices)(int exact, const scan_call *call, c
   }
 
 #define KIND(name, kind) UPSWEEP(name, kind) \
-  TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, const double *carries, \
+  TARGET static void AT(scan_downsweep_##name)(const scan_call *call, const double *states, double *carries, \
                                                double *checkpoints, UNUSED int *valid) { \
     /* Exponentials compensate sums of few terms, too. */ \
     GROUPS(IN_FLOAT64 && (kind == SCAN_LOG_SUM || call->n > SCAN_SHORT_MAX), \

@@ -34,10 +34,10 @@ const (
 type division struct {
 	*Scan
 	args        []tensor.Tensor
-	rows, n     int64       // number of rows, and positions of a row
-	views       [4]cpu.View // rows of each operand
-	steps       [4]int64    // distance of positions in scan order [elements]
-	splitLength int64       // positions of a lane; the last split of a row may be shorter
+	rows, n     int64                     // number of rows, and positions of a row
+	views       [cpu.MaxOperands]cpu.View // rows of each operand
+	steps       [cpu.MaxOperands]int64    // distance of positions in scan order [elements]
+	splitLength int64                     // positions of a lane; the last split of a row may be shorter
 	lanes       int64
 }
 

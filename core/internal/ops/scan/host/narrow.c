@@ -38,7 +38,8 @@ enum { NARROW_F32, NARROW_F64, NARROW_F16, NARROW_BF16, NARROW_CONVERTED };
 
 /* A part of a lane: `count` numbers of c alternating rows, which are adjacent in memory. In reverse
    the scan begins at the end. here is the index of the first position, and delta the distance to
-   the next. to is 0 in an upsweep. */
+   the next. to is 0 in an upsweep and where y is left out; found is NULL unless indices are
+   stored. */
 typedef struct {
   uintptr_t from, to;
   int64_t *found;
@@ -118,13 +119,14 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
   long c = call->narrow, all = call->n * c, reverse = call->x.step < 0;
   long converts = call->x.type > 1 && (index ? call->x.type == 2 : !is_upsweep);
   long size = call->x.type == 1 ? 8 : call->x.type == 0 ? 4 : 2;
-  long width = is_upsweep && !index ? 4 : c, rest = all % width;
+  long width = is_upsweep && !index ? 4 : c, rest = all % width, stores = !is_upsweep && call->y.data;
   int64_t low = reverse ? c - all : 0; /* from the first position in scan order to the lowest address */
   segment s = {.reverse = reverse, .delta = call->delta, .here = call->origin};
   if (call->with_index && call->split_length < call->row_length)
     s.here += call->delta * ((call->first_lane + lane) / call->rows * call->split_length);
-  int64_t from = lane_offset(&call->x, lane) + low, to = is_upsweep ? 0 : lane_offset(&call->y, lane) + low;
-  int64_t *found = call->with_index && !is_upsweep
+  if (call->firsts) s.here += ((const int64_t *)(uintptr_t)call->firsts)[(call->first_lane + lane) % call->rows];
+  int64_t from = lane_offset(&call->x, lane) + low, to = stores ? lane_offset(&call->y, lane) + low : 0;
+  int64_t *found = call->with_index && !is_upsweep && call->indices.data
     ? (int64_t *)(uintptr_t)call->indices.data + lane_offset(&call->indices, lane) + low : NULL;
   for (long done = 0; done < all; done += s.count) {
     s.count = all - rest - done;
@@ -138,11 +140,11 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
       s.from = (uintptr_t)buffer, s.to = is_upsweep ? 0 : s.from;
     } else {
       s.from = call->x.data + size * (from + at);
-      s.to = is_upsweep ? 0 : call->y.data + size * (to + at);
+      s.to = stores ? call->y.data + size * (to + at) : 0;
     }
     s.found = found ? found + at : NULL;
-    if (done == 0 && index && b[0] == 0) { /* the first position of a row is a record */
-      for (long j = 0; j < 4; j++) {
+    if (done == 0 && index) { /* the first position of a row is a record */
+      for (long j = 0; j < 4; j++) if (b[j] == 0) {
         long place = place_of(c, &s, j % c);
         double v = converts ? ((const double *)s.from)[place]
                  : call->x.type == 0 ? ((const float *)s.from)[place]
@@ -153,7 +155,7 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
     }
     CHOSEN(scan_narrow)(call, width, &s, a, b, index);
     s.here += call->delta * (s.count / c);
-    if (!converts || is_upsweep) continue;
+    if (!converts || !stores) continue;
     scan_window window = {0, s.count, s.count, 0, 1, 0};
     adjacent(&y, &call->y, to + at);
     sw_scan_store(&y, buffer, &window);
@@ -169,7 +171,7 @@ void sw_scan_forward_narrow(const scan_forward_call *call, int is_upsweep, doubl
     if (state && !is_upsweep) for (long j = 0; j < 4; j++)
         a[j] = state[3 * (j % c)], b[j] = state[3 * (j % c) + 1], index[j] = state[3 * (j % c) + 2];
     scan_lane(call, is_upsweep, lane, a, b, is_record ? index : NULL);
-    for (long j = 0; is_upsweep && j < c; j++)
+    for (long j = 0; state && j < c; j++)
       state[3 * j] = a[j], state[3 * j + 1] = b[j], state[3 * j + 2] = index[j];
   }
 }

@@ -52,7 +52,7 @@ TARGET INLINE void AT(narrow_write)(int type, int c, const segment *s, long i, f
 }
 
 TARGET INLINE void AT(narrow_write_index)(int c, const segment *s, long i, four v) {
-  if (s->to == 0) return;
+  if (!s->found) return;
   if (s->reverse) STORE(s->found + s->count - 4 - i, TURNED(c, v));
   else STORE(s->found + i, v);
 }
@@ -239,7 +239,7 @@ TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index
     int wins = first ? v > older || (v != v && older == older) : v >= older || v != v;
     if (wins) best[j] = v, best_index[j] = number(s->here + i / c * s->delta);
     AT(narrow_write_one)(type, c, s, i, number(bits(best[j]) ^ sign));
-    if (with_index && s->to) s->found[place_of(c, s, i)] = bits(best_index[j]);
+    if (with_index && s->found) s->found[place_of(c, s, i)] = bits(best_index[j]);
   }
   repeat(c, best), repeat(c, best_index);
 }

@@ -33,6 +33,7 @@ type Recurrence struct {
 	// prefixes of a forward scan, which hold its results.
 	forwardInitial forwardState
 	forwardCombine func(left, right forwardState, first bool) forwardState
+	carries        *carryForm // of chunks of rows
 }
 
 func asItIs(s state) state { return s }
@@ -42,7 +43,7 @@ func asItIs(s state) state { return s }
 var Sums = Recurrence{loops: [2]int64{C.SCAN_SUM, C.SCAN_SUM}, suffixIgnoresPrefix: true, toCarryIn: asItIs,
 	combine:        func(left, _ state, _ bool) state { return left },
 	applySuffix:    func(_, _ state, _ bool, carryIn float64) float64 { return carryIn },
-	forwardCombine: combineSums}
+	forwardCombine: combineSums, carries: &sumCarries}
 
 // ----------------------------------------------------------------------------------------- cumprod
 
@@ -51,11 +52,16 @@ var Products = Recurrence{loops: [2]int64{C.SCAN_PRODUCT, C.SCAN_PRODUCT}, initi
 	combine:   func(left, right state, _ bool) state { return scaledProduct(left, right) },
 	toCarryIn: func(s state) state { return state{math.Ldexp(s[0], int(s[1])), 0} },
 	applySuffix: func(_, aggregate state, _ bool, carryIn float64) float64 {
-		fraction, e := math.Frexp(carryIn)
-		p := scaledProduct(aggregate, state{fraction, float64(e)})
-		return math.Ldexp(p[0], int(p[1]))
+		return scaledBy(aggregate, carryIn)
 	},
-	forwardInitial: forwardState{1}, forwardCombine: combineProducts}
+	forwardInitial: forwardState{1}, forwardCombine: combineProducts, carries: &productCarries}
+
+// scaledBy is the product of m 2^e and a number.
+func scaledBy(p state, v float64) float64 {
+	fraction, e := math.Frexp(v)
+	p = scaledProduct(p, state{fraction, float64(e)})
+	return math.Ldexp(p[0], int(p[1]))
+}
 
 // scaledProduct multiplies numbers m 2^e: the product of a split may leave the range of float64
 // where the product of the row does not.
@@ -75,11 +81,11 @@ func zeroProduct(a, b float64) float64 {
 // ---------------------------------------------------------------------------------- cummax, cummin
 
 var (
-	Maxima = records(C.SCAN_MAX_LAST, C.SCAN_MAX_FIRST)
-	Minima = records(C.SCAN_MIN_LAST, C.SCAN_MIN_FIRST)
+	Maxima = records(C.SCAN_MAX_LAST, C.SCAN_MAX_FIRST, 1)
+	Minima = records(C.SCAN_MIN_LAST, C.SCAN_MIN_FIRST, -1)
 )
 
-func records(last, first int64) Recurrence {
+func records(last, first int64, sign float64) Recurrence {
 	return Recurrence{loops: [2]int64{last, first}, toCarryIn: asItIs, replaces: beats, applySuffix: selected(beats),
 		combine: func(left, right state, first bool) state {
 			if beats(left, right, first) {
@@ -87,7 +93,7 @@ func records(last, first int64) Recurrence {
 			}
 			return left
 		},
-		forwardCombine: combineRecords}
+		forwardCombine: combineRecords, carries: recordCarries(sign)}
 }
 
 // selected passes the carry-in through a split without a new running maximum.
@@ -134,7 +140,7 @@ var LogSums = Recurrence{loops: [2]int64{C.SCAN_LOG_SUM, C.SCAN_LOG_SUM}, initia
 		// A suffix is relative to the running maximum of x; rescale changes the reference.
 		return rescale(state{before[0], min(before[1], 1)}, math.Max(before[0], aggregate[0])) * carryIn
 	},
-	forwardInitial: forwardState{math.Inf(-1)}, forwardCombine: combineLogSums}
+	forwardInitial: forwardState{math.Inf(-1)}, forwardCombine: combineLogSums, carries: &logSumCarries}
 
 // rescale is the sum of a state relative to another maximum; equal infinities keep it.
 func rescale(s state, m float64) float64 {

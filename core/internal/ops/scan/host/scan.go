@@ -17,6 +17,7 @@ type Scan struct {
 	Dim        int
 	IsReversed bool
 	FirstWins  bool // of equal values
+	Carries    bool // rows have carries
 }
 
 // Length is the number of positions of a row.

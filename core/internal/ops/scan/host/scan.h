@@ -67,11 +67,12 @@ void sw_scan_suffix_upsweep(const scan_call *call, const double *states, double 
 void sw_scan_sum_suffixes(const scan_call *call, double *carries);
 void sw_scan_clear(const scan_call *call);
 
-/* downsweep stores dx. states are the prefixes of the lanes, of a product as one plain number;
-   NULL: checkpoints are set already. carries are the carry-ins on the right. Whole rows have
-   neither. For the kinds by index it returns whether the indices are those of a scan, each equal to
-   its position or to the index before; if not, sw_scan_add computes dx. */
-int sw_scan_downsweep(const scan_call *call, const double *states, const double *carries, double *checkpoints);
+/* downsweep stores dx, unless it has no data. states are the prefixes of the lanes, of a product as
+   one plain number; NULL: checkpoints are set already. carries are the carry-ins on the right; for
+   the kinds other than those by index they receive the suffixes. Whole rows have neither. For the
+   kinds by index it returns whether the indices are those of a scan, each equal to its position or
+   to the index before; if not, sw_scan_add computes dx. */
+int sw_scan_downsweep(const scan_call *call, const double *states, double *carries, double *checkpoints);
 
 /* out_of_range returns whether one of n int64 at data is out of range 0 to row - 1;
    indices_out_of_range, whether one of the indices in x is. */

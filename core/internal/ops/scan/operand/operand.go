@@ -6,12 +6,17 @@ const (
 	Dy = iota
 	X
 	Indices
+	CarryIn
+	DCarryOut
 	Dx
+	DCarryIn
 )
 
 // Positions of the operands of a forward in the arguments of a run.
 const (
 	ForwardX = iota
+	ForwardCarryIn
 	ForwardY
 	ForwardIndices
+	ForwardCarryOut
 )

@@ -55,6 +55,7 @@ var flags = []struct {
 	{"FlagMisaligned", gpu.FlagMisaligned},
 	{"FlagLineAligned", gpu.FlagLineAligned},
 	{"FlagPrefetchNextRow", gpu.FlagPrefetchNextRow},
+	{"FlagSummary", gpu.FlagSummary},
 }
 
 // kinds are the kinds by the name of their struct in the header.
