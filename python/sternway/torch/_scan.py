@@ -272,6 +272,12 @@ _exported.register_autograd(lambda ctx, *grads: _Scan.backward(ctx, *grads)[:4],
 
 def call(x: Tensor, kind: str, dim: int, reverse: bool, steps: Steps | None) -> Any:
     """One of the five operations by the steps that ``ask`` found, with torch's return type."""
+    if is_distributed(x):
+        from .distributed.scans import scan_sharded
+
+        y = scan_sharded(x, kind, dim, reverse)
+        if y is not None:
+            return y
     if exporting() or is_distributed(x):
         y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
         y = y if kind in PAIRS else y[0]

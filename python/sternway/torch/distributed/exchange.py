@@ -1,4 +1,4 @@
-"""Exchanges the facts of a call between the ranks of a group, so that a wrong call on one rank is an error on every rank."""
+"""Exchanges tensors between the ranks of a group, and the facts of a call, so that a wrong one is an error on every rank."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 
 from ...errors import make
 
 Facts = TypeVar("Facts")
+
+
+def all_gather(x: Tensor, group: Any) -> Tensor:
+    """The tensors of all ranks, which are of one shape and dtype, [ranks, ...]."""
+    every = x.new_empty(dist.get_world_size(group), *x.shape)
+    dist.all_gather_into_tensor(every.view(-1), x.reshape(-1), group=group)
+    return every
 
 
 def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
