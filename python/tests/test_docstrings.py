@@ -20,7 +20,7 @@ from sternway.torch.patch_rope import RopePatch
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 MODULES = (sternway, sternway.torch, sternway.torch.distributed)
-RAISES_NOTHING = ("accelerate", "to_json", "undo")
+RAISES_NOTHING = ("accelerate", "extra_repr", "to_json", "undo")
 FILLED_BY_SELECT = (sternway.KernelSku, sternway.PrecisionGuarantee)
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)
 
