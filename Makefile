@@ -67,6 +67,7 @@ lint: $(VENV)/.dev ## gofmt, go vet, staticcheck, ruff, mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m mypy --follow-imports=silent --allow-untyped-calls --no-warn-return-any examples
 
 clean: ## remove what was built; the environment .venv stays
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache python/sternway/*.so

@@ -12,7 +12,7 @@ import pytest
 from private_words import WORDS, Word
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("core", "cuda", "pybind", "python", "tools", "docs")
+FOLDERS = ("core", "cuda", "pybind", "python", "tools", "docs", "examples")
 SUFFIXES = {".go", ".c", ".h", ".cu", ".cuh", ".py", ".md", ".toml"}
 GENERATED = ("pybind/native/native.*", "*/_native.pyi", "*.gen.*", "CHANGELOG.md", "python/tests/private_words.py")
 NATIVE_SUFFIXES = (".go", ".c", ".h", ".cu", ".cuh")

@@ -3,7 +3,10 @@
 ``DistributedDataParallel`` and FSDP2 hand a module plain local tensors and need nothing of this. A function of
 :mod:`sternway.torch` that is given a ``DTensor`` imports this module by itself.
 
+- ``scans``: scans along a dimension that ranks share; ``whole``: their second derivatives.
 - ``positions``: the positions of a rank's tokens under context parallelism.
+- ``sharded_bag``: an embedding bag whose table is cut over the ranks; ``bag_routes``: where its positions go; ``bag_exchange``:
+  its forward and backward.
 - ``rules``: how each operator may be sharded, in one table.
 - ``placements``: the check of a call before its forward, and the registration with torch.
 - ``exchange``: the facts of a call on every rank, so that no rank waits for one whose call is wrong.
@@ -11,7 +14,9 @@
 
 from .placements import register_rules
 from .positions import positions
+from .scans import cummax, cummin, cumprod, cumsum, logcumsumexp
+from .sharded_bag import ShardedEmbeddingBag
 
-__all__ = ["positions"]
+__all__ = ["ShardedEmbeddingBag", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "positions"]
 
 register_rules()
