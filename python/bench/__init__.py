@@ -6,6 +6,7 @@
     python -m sternway bench host --device cuda
     python -m sternway bench exactness --device cpu --csv exactness.csv
     python -m sternway bench growth --device cuda --csv growth.csv
+    torchrun --nproc-per-node 2 -m sternway bench ranks --csv ranks.csv
     python -m sternway bench step --device cuda --limit 515 --csv step.csv
 
 A row is an operation, the gradients that are asked for, a shape and a dtype. Its time is the median of at least 20 repetitions

@@ -17,6 +17,7 @@ from . import report, timing
 from .exactness import bench_exactness
 from .growth import bench_growth
 from .host import bench_host
+from .ranks import bench_ranks
 from .row import Row
 from .sparse import bench_sparse
 from .step import bench_step
@@ -36,6 +37,8 @@ def bench(options: argparse.Namespace) -> int:
     found, _ = cuda_devices()
     device = usable(options.device or (found[0] if found else "cpu"))
     new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
+    if options.family == "ranks":
+        return bench_ranks(new_csv, options.quiet)
     if options.family == "host":
         return bench_host(device, new_csv, options.quiet)
     if options.family == "exactness":
@@ -50,7 +53,7 @@ def bench(options: argparse.Namespace) -> int:
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
         print(
-            f"No such row. Families: {families}, host, exactness, growth, sparse, step; see --rows.",
+            f"No such row. Families: {families}, host, exactness, growth, ranks, sparse, step; see --rows.",
             file=sys.stderr,
         )
         return 2

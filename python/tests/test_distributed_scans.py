@@ -174,12 +174,13 @@ def wrong_calls() -> None:
 
 
 def sent_bytes(kind: str, dtype: torch.dtype) -> None:
-    """What a rank sends for each row does not depend on the length, and is at most 16 bytes, or 32 in float64."""
+    """What a rank sends for each row does not depend on the length, and is at most 16 bytes, or 32 in float64; and a header."""
     sent: list[int] = []
+    headers: list[int] = []
     gather = dist.all_gather_into_tensor
 
     def counted(output: Tensor, own: Tensor, *args: Any, **kwargs: Any) -> Any:
-        sent.append(own.nbytes)
+        (headers if own.dtype == torch.uint8 else sent).append(own.nbytes)
         return gather(output, own, *args, **kwargs)
 
     dist.all_gather_into_tensor = counted
@@ -187,8 +188,10 @@ def sent_bytes(kind: str, dtype: torch.dtype) -> None:
         for n in (3, 3000):
             x = numbers(kind, (5, n), dtype).requires_grad_()
             sent.clear()
+            headers.clear()
             values(getattr(std, kind)(x, 1)).sum().backward()
             assert len(sent) == 2
+            assert headers == [1024]
             assert max(sent) <= 5 * (32 if dtype == F64 else 16)
             assert sent == sent_bytes.first.setdefault((kind, dtype), list(sent))  # type: ignore[attr-defined]
     finally:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -12,12 +14,37 @@ from ...errors import make
 
 Facts = TypeVar("Facts")
 
+HEADER = 1024
+"""Bytes of the first message of :func:`all_gather_objects`, of which 8 are a length."""
+
 
 def all_gather(x: Tensor, group: Any) -> Tensor:
     """The tensors of all ranks, which are of one shape and dtype, [ranks, ...]."""
     every = x.new_empty(dist.get_world_size(group), *x.shape)
     dist.all_gather_into_tensor(every.view(-1), x.reshape(-1), group=group)
     return every
+
+
+def all_gather_objects(value: Any, group: Any) -> list[Any]:
+    """The values of all ranks, which can be pickled: one collective of :data:`HEADER` bytes, and a second for long values.
+
+    It goes through the CPU backend of the group if there is one, so that nothing waits for a GPU.
+    """
+    on_cpu = "cpu:" in dist.get_backend_config(group)
+    device = torch.device("cpu") if on_cpu else torch.device("cuda", torch.cuda.current_device())
+    payload = pickle.dumps(value)
+
+    def exchange(content: bytes, size: int) -> list[bytes]:
+        message = torch.frombuffer(bytearray(content.ljust(size, b"\0")), dtype=torch.uint8)
+        return [row.numpy().tobytes() for row in all_gather(message.to(device), group).cpu()]
+
+    length = len(payload).to_bytes(8, "little")
+    headers = exchange(length + payload[: HEADER - 8], HEADER)
+    lengths = [int.from_bytes(header[:8], "little") for header in headers]
+    messages = [header[8:] for header in headers]
+    if max(lengths) > HEADER - 8:
+        messages = exchange(payload, max(lengths))
+    return [pickle.loads(message[:n]) for message, n in zip(messages, lengths, strict=True)]
 
 
 def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
@@ -44,8 +71,7 @@ def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
         facts = find()
     except Exception as error:  # of any class: the other ranks wait
         failure = error
-    answers: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(answers, (facts, None if failure is None else f"{failure!s:.700}"), group=group)
+    answers = all_gather_objects((facts, None if failure is None else f"{failure!s:.700}"), group)
     if failure is not None:
         raise failure
     for rank, (_, message) in enumerate(answers):

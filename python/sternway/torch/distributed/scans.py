@@ -6,6 +6,8 @@ scans its part from the states of those before it in scan order. The backward do
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +30,9 @@ MAX_RANK = 7
 EXTREMUM_SENT = 2
 """Of the three numbers of a carry of cummax and cummin, the boundary is known to every rank and not sent."""
 
+NUMBERS = {"cumsum": 1, "cumprod": 2, "logcumsumexp": 2, "cummax": 3, "cummin": 3}
+"""The numbers of a row's carry."""
+
 
 class Part(NamedTuple):
     """The part of this rank, and how it is scanned."""
@@ -44,11 +49,6 @@ class Part(NamedTuple):
     def rank(self) -> int:
         """The rank of this process in the group."""
         return dist.get_rank(self.group)
-
-    @property
-    def boundary(self) -> int:
-        """The index in the whole scan between this part and the one before it in scan order."""
-        return sum(self.lengths[: self.rank + self.reverse])
 
     def before(self, states: Tensor) -> Tensor:
         """The states of the parts before this one in scan order, in that order."""
@@ -74,27 +74,41 @@ def _empty_state(x: Tensor, dim: int, numbers: int) -> Tensor:
     return torch.empty(*rows, numbers, dtype=torch.float64, device=x.device)
 
 
-def _carry_in(x: Tensor, part: Part) -> Tensor:
-    """The states of the parts before this one, [parts, ..., numbers]."""
+def summary(x: Tensor, part: Part) -> Tensor:
+    """The state of this rank's part, [..., numbers]. Indices of cummax and cummin count from the beginning of the part."""
+    state = _empty_state(x, part.dim, NUMBERS[part.kind])
+    part.forward.run(x=materialized(x.detach()), carry_out=state)
+    return state[..., :EXTREMUM_SENT]
+
+
+def _carry_in(state: Tensor, part: Part) -> Tensor | None:
+    """The states of the parts before this one, [parts, ..., numbers], from the state of each rank; None: it needs none."""
+    states = all_gather(state, part.group)
     if part.kind not in PAIRS:
-        state = _empty_state(x, part.dim, 1 if part.kind == "cumsum" else 2)
-        part.forward.run(x=x, carry_out=state)
-        return part.before(all_gather(state, part.group))
-    state = _empty_state(x, part.dim, 3)
-    nothing = torch.tensor([0.0, torch.nan, part.boundary], dtype=torch.float64).to(x.device, non_blocking=True)
-    part.forward.run(x=x, carry_in=nothing.expand(state.shape), carry_out=state)
-    states = part.before(all_gather(state[..., :EXTREMUM_SENT], part.group))
-    carry = torch.nn.functional.pad(states, (0, 1), value=float(part.boundary))
-    return carry if carry.shape[0] else nothing.expand(1, *state.shape)
+        return part.before(states)
+    starts = [0, *itertools.accumulate(part.lengths)]
+    states[..., 1] += _offsets(tuple(starts[:-1]), state.dim(), state.device)
+    boundary = starts[part.rank + part.reverse]  # between this part and the one before it in scan order
+    carry = torch.nn.functional.pad(part.before(states), (0, 1), value=float(boundary))
+    if carry.shape[0] or not boundary:
+        return carry
+    nothing = carry.new_empty(1, *carry.shape[1:])
+    nothing[..., 1], nothing[..., 2] = torch.nan, boundary
+    return nothing
+
+
+@functools.lru_cache(maxsize=64)
+def _offsets(starts: tuple[int, ...], dims: int, device: torch.device) -> Tensor:
+    """The index at which each rank's part begins, to be added to its rows, of ``dims`` - 1 dimensions."""
+    return torch.tensor(starts, dtype=torch.float64, device=device).view(-1, *[1] * (dims - 1))
 
 
 class _Scan(torch.autograd.Function):
     """The scan of this rank's part."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Part) -> Any:
-        source = materialized(x.detach())
-        carry = _carry_in(source, part)
+    def forward(ctx: Any, x: Tensor, state: Tensor, part: Part) -> Any:
+        source, carry = materialized(x.detach()), _carry_in(state, part)
         outputs = {"y": torch.empty_like(x, memory_format=torch.contiguous_format)}
         if part.kind in PAIRS:
             outputs["indices"] = torch.empty_like(outputs["y"], dtype=torch.int64)
@@ -110,14 +124,14 @@ class _Scan(torch.autograd.Function):
         return tuple(outputs.values())
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor, None]:
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         part: Part = ctx.part
         x, carry = ctx.saved_tensors
         if part.kind == "cumsum":
             back = part_of(dy, "cumsum", part.dim, not part.reverse, part.group, part.lengths)
-            return _Scan.apply(dy, back), None
+            return _Scan.apply(dy, summary(dy, back), back), None, None
         if torch.is_grad_enabled() and (dy.requires_grad or x.requires_grad):
-            return whole_gradient(dy, x, part.kind, part.dim, part.reverse, part.group, part.lengths), None
+            return whole_gradient(dy, x, part.kind, part.dim, part.reverse, part.group, part.lengths), None, None
         dy = materialized(dy)
         operands = {"dy": dy, "x": materialized(x.detach()), "carry_in": carry}
         wide = part.kind == "cumprod" and dy.dtype == torch.float64
@@ -125,18 +139,19 @@ class _Scan(torch.autograd.Function):
         part.backward.run(**operands, dcarry_in=state)
         dx = torch.empty_like(x)
         part.backward.run(**operands, dcarry_out=part.after(all_gather(state, part.group)), dx=dx)
-        return dx, None
+        return dx, None, None
 
 
 @torch.compiler.disable
-def scan_part(x: Tensor, part: Part) -> Any:
-    """This rank's part of the scan, with torch's return type."""
-    y = _Scan.apply(x, part)
+def scan_part(x: Tensor, state: Tensor, part: Part) -> Any:
+    """This rank's part of the scan, with torch's return type. state: that of this part (:func:`summary`)."""
+    y = _Scan.apply(x, state, part)
     return getattr(torch.return_types, part.kind)(y) if part.kind in PAIRS else y
 
 
 def _scan(kind: str, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
     op = f"sternway.torch.distributed.{kind}"
+    found: list[Tensor] = []
 
     def find() -> tuple[Any, ...]:
         if not isinstance(x, Tensor) or isinstance(x, DTensor):
@@ -151,7 +166,7 @@ def _scan(kind: str, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
         along %= x.dim()
         backward = flag(f"distributed.{kind}", "reverse", reverse)
         try:
-            part_of(x, kind, along, backward, group, ())
+            found.append(summary(x, part_of(x, kind, along, backward, group, ())))  # a GPU computes it meanwhile
         except Error as error:
             raise renamed(error, op, {"shape": "x"}) from None
         rows = *x.shape[:along], *x.shape[along + 1 :]
@@ -163,7 +178,7 @@ def _scan(kind: str, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
             wanted = f"like that of rank 0, {calls[0][0]} of {_shown(*calls[0][1])}"
             raise make("invalid_problem", op, f"the call of rank {rank}", wanted, f"{other} of {_shown(*call)}")
     _, (_, _, _, along, backward), _ = calls[0]
-    return scan_part(x, part_of(x, kind, along, backward, group, tuple(length for *_, length in calls)))
+    return scan_part(x, found[0], part_of(x, kind, along, backward, group, tuple(length for *_, length in calls)))
 
 
 def scan_sharded(x: DTensor, kind: str, dim: int, reverse: bool) -> Any:
@@ -190,7 +205,8 @@ def scan_sharded(x: DTensor, kind: str, dim: int, reverse: bool) -> Any:
     longest = -(-x.shape[dim] // size)
     lengths = tuple(min(longest, max(x.shape[dim] - rank * longest, 0)) for rank in range(size))
     local = x.to_local()
-    y = scan_part(local, part_of(local, kind, dim, reverse, mesh.get_group(along[0]), lengths))
+    part = part_of(local, kind, dim, reverse, mesh.get_group(along[0]), lengths)
+    y = scan_part(local, summary(local, part), part)
     strides = torch.empty(x.shape, device="meta").stride()
 
     def whole(part: Tensor) -> DTensor:
