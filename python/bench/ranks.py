@@ -1,11 +1,13 @@
 """``torchrun --nproc-per-node 2 -m sternway bench ranks``: scans and embedding bags that ranks share, a GPU each.
 
 A scan across ranks is compared with a scan of one rank's part on one GPU, which is half the work for two ranks, and with
-gathering the whole on every rank. Times are those of the slowest rank.
+gathering the whole on every rank. Times are those of one call in a series, which the host issues ahead of the GPU, and of one
+call alone, which waits for the host; both of the slowest rank.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 from collections.abc import Callable, Iterator
@@ -15,23 +17,16 @@ from .._cases.progress import Progress
 from .._cases.table import Table, shape_text, time_text
 from .report import NewCsv, machine
 
-REPETITIONS = 15
+REPETITIONS = 9
+SERIES = 8
 SCANS = (((8192, 16384), 1), ((16384, 8192), 0), ((1, 1 << 27), 1))
 """Shapes of a rank's part, of 2^27 elements, and the dimension that is shared."""
 BAG = (4_000_000, 64, 16384, 32)
 """Rows and columns of the table, bags of a rank, and indices of a bag."""
 COLUMNS = (
-    "op",
-    "shape_of_a_rank",
-    "dtype",
-    "ranks",
-    "direction",
-    "ms",
-    "one_gpu_ms",
-    "gathered_ms",
-    "exchange_ms",
+    "op", "shape_of_a_rank", "dtype", "ranks", "direction", "ms", "one_gpu_ms", "gathered_ms", "alone_ms", "exchange_ms",
     "header_ms",
-)
+)  # fmt: skip
 
 
 def bench_ranks(new_csv: NewCsv, quiet: bool) -> int:
@@ -49,7 +44,7 @@ def bench_ranks(new_csv: NewCsv, quiet: bool) -> int:
     if first:
         with new_csv(COLUMNS) as file, Progress("bench ranks", len(found), quiet=True) as progress:
             widths = {"op": 22, "shape": 18, "dtype": 9, "direction": 9, "ranks": -9, "one_gpu": -9, "gathered": -9}
-            table = Table(progress, **widths, exchange=-9, header=-9)
+            table = Table(progress, **widths, alone=-9, exchange=-9, header=-9)
             table.head()
             for row in found:
                 op, shape, dtype, ranks, direction, *times = row
@@ -59,38 +54,37 @@ def bench_ranks(new_csv: NewCsv, quiet: bool) -> int:
     return 0
 
 
-def slowest(call: Callable[[], Any], prepare: Callable[[], Any] = lambda: None) -> float:
-    """Median seconds of a call on the slowest rank: the work that it launches, from when all ranks are ready."""
+def slowest(call: Callable[[Any], Any], prepare: Callable[[], Any] = lambda: None, series: int = 1) -> float:
+    """Median seconds of a call on the slowest rank, one of a series that begins when all ranks are ready."""
     import torch
     import torch.distributed as dist
 
     samples = []
-    for k in range(REPETITIONS + 3):
-        prepared = prepare()
+    for k in range(REPETITIONS + 2):
+        prepared = [prepare() for _ in range(series)]
         dist.barrier()
         torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        call() if prepared is None else call(prepared)  # type: ignore[call-arg]
+        for one in prepared:
+            call(one)
         end.record()
         torch.cuda.synchronize()
-        if k >= 3:
-            samples.append(start.elapsed_time(end) / 1e3)
+        if k >= 2:
+            samples.append(start.elapsed_time(end) / 1e3 / series)
     median = torch.tensor([statistics.median(samples)])
     dist.all_reduce(median, dist.ReduceOp.MAX)
     return float(median)
 
 
-def both(scan: Callable[[Any], Any], x: Any, dy: Any) -> tuple[float, float]:
+def both(forward: Callable[[], Any], inputs: Any, dy: Any, series: int = SERIES) -> tuple[float, float]:
     """Seconds of a forward, and of the backward of another."""
     import torch
 
-    x.requires_grad_()
-
     def backward(y: Any) -> None:
-        torch.autograd.grad(y, x, dy)
+        torch.autograd.grad(y, inputs, dy)
 
-    return slowest(lambda: scan(x)), slowest(backward, lambda: scan(x))
+    return slowest(lambda _: forward(), series=series), slowest(backward, forward, series)
 
 
 def scan_rows() -> Iterator[tuple[Any, ...]]:
@@ -119,11 +113,13 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
                     whole = torch.cat(torch.distributed.nn.functional.all_gather(x), dim)
                     return getattr(st, kind)(whole, dim).chunk(ranks, dim)[rank]
 
-                times = [both(scan, x, dy) for scan in (shared, alone, by_gathering)]
+                x.requires_grad_()
+                calls = [functools.partial(scan, x) for scan in (shared, alone, by_gathering)]
+                times = [*(both(call, x, dy) for call in calls), both(calls[0], x, dy, 1)]
                 rows = shape[1 - dim]
                 state = torch.zeros(rows, 1 if kind == "cumsum" else 2, device="cuda", dtype=torch.float64)
-                exchange = slowest(lambda state=state: all_gather(state, None))
-                header = slowest(lambda: all_gather_objects(("cumsum", ((3,), "float32", "cuda", 0, False), 3), None))
+                exchange = slowest(lambda _, state=state: all_gather(state, None))
+                header = slowest(lambda _: all_gather_objects(("cumsum", ((3,), "float32", "cuda", 0, False), 3), None))
                 name = str(dtype).removeprefix("torch.")
                 for k, direction in enumerate(("forward", "backward")):
                     row = kind, shape_text(shape), name, ranks, direction, *(pair[k] for pair in times), exchange
@@ -145,21 +141,11 @@ def bag_rows() -> Iterator[tuple[Any, ...]]:
     indices = torch.randint(rows, (bags, each), device="cuda", generator=generator)
     dy = torch.randn(bags, columns, device="cuda")
     plain = st.EmbeddingBag(rows, columns, mode="sum", device="cuda")
-    one = both_of(plain, indices, dy)
-    del plain
+    one = both(lambda: plain(indices), plain.weight, dy)
     for sharding in ("row", "column"):
-        shared = std.ShardedEmbeddingBag(rows, columns, sharding=sharding, mode="sum", device="cuda")
-        times = both_of(shared, indices, dy)
+        bag = std.ShardedEmbeddingBag(rows, columns, sharding=sharding, mode="sum", device="cuda")
+        call = functools.partial(bag, indices)
+        times, alone = both(call, bag.weight, dy), both(call, bag.weight, dy, 1)
         for k, direction in enumerate(("forward", "backward")):
-            shape = f"{shape_text(BAG)}"
-            yield f"bag by {sharding}s", shape, "float32", dist.get_world_size(), direction, times[k], one[k], None, None, None
-
-
-def both_of(bag: Any, indices: Any, dy: Any) -> tuple[float, float]:
-    """Seconds of a forward of an embedding bag, and of the backward of another."""
-    import torch
-
-    def backward(y: Any) -> None:
-        torch.autograd.grad(y, bag.weight, dy)
-
-    return slowest(lambda: bag(indices)), slowest(backward, lambda: bag(indices))
+            row = f"bag by {sharding}s", shape_text(BAG), "float32", dist.get_world_size(), direction
+            yield *row, times[k], one[k], None, alone[k], None, None
