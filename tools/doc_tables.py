@@ -221,6 +221,27 @@ def sparse(results: Results) -> str:
     return f"{file.heading()}\n\n{table(head, lines)}"
 
 
+def ranks(results: Results) -> str:
+    """Scans and embedding bags that two GPUs share."""
+    file = results.file("ranks_h200.csv")
+    columns = ("ms", "one_gpu_ms", "gathered_ms", "alone_ms", "exchange_ms", "header_ms")
+    lines = [[row["op"], row["shape_of_a_rank"].replace("x", " x "), row["dtype"], row["direction"],
+              *(duration(row[c]) if row[c] else "" for c in columns)] for row in file.rows]  # fmt: skip
+    head = [
+        "op",
+        "shape of a rank",
+        "dtype",
+        "direction",
+        "ranks",
+        "one GPU, half the work",
+        "gathered",
+        "alone",
+        "exchange",
+        "header",
+    ]
+    return f"{file.heading()}\n\n{table(head, lines)}"
+
+
 def sparse_variants(results: Results) -> str:
     """Steps of tables and their optimizers with each way to a sparse gradient."""
     file, rows = results.file("h200_sparse_variants.csv"), dict[tuple[str, ...], dict[str, str]]()

@@ -42,6 +42,7 @@ REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
         "host-autograd": doc_tables.host_autograd,
         "sparse": doc_tables.sparse,
         "sparse-variants": doc_tables.sparse_variants,
+        "ranks": doc_tables.ranks,
         "cpu": doc_tables.cpu,
     },
     "docs/scan-kernels.md": {"selection": doc_kernels.selection, "variants": doc_kernels.variants},

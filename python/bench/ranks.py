@@ -29,7 +29,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def bench_ranks(new_csv: NewCsv, quiet: bool) -> int:
+def bench_ranks(new_csv: NewCsv) -> int:
     """Print milliseconds of every row, and write them to a CSV file on rank 0."""
     import torch
     import torch.distributed as dist
@@ -37,7 +37,6 @@ def bench_ranks(new_csv: NewCsv, quiet: bool) -> int:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl")
     first = dist.get_rank() == 0
-    quiet = quiet or not first
     if first:
         print(f"{machine('cuda')}, {dist.get_world_size()} ranks\n")
     found = [*scan_rows(), *bag_rows()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import platform
 import re
 import shlex
@@ -63,8 +64,10 @@ def commit() -> str:
 
 
 def command() -> str:
-    """The command line that runs."""
-    return "python -m sternway " + shlex.join(sys.argv[1:])
+    """The command line that runs, under torchrun or alone."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE")
+    program = f"torchrun --nproc-per-node {ranks} -m sternway" if ranks else "python -m sternway"
+    return f"{program} {shlex.join(sys.argv[1:])}"
 
 
 NewCsv = Callable[[Sequence[str]], "Csv"]

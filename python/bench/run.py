@@ -38,7 +38,7 @@ def bench(options: argparse.Namespace) -> int:
     device = usable(options.device or (found[0] if found else "cpu"))
     new_csv = functools.partial(report.Csv, options.csv, device, options.commit)
     if options.family == "ranks":
-        return bench_ranks(new_csv, options.quiet)
+        return bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit))
     if options.family == "host":
         return bench_host(device, new_csv, options.quiet)
     if options.family == "exactness":

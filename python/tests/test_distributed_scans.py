@@ -244,7 +244,8 @@ def dtensors(kind: str) -> None:
             values(want).backward(dy)
             values(found).backward(distribute_tensor(dy, mesh, [Shard(1)]))
             assert shared.grad is not None
-            assert shared.grad.placements == (Shard(1),)
+            if n % world() == 0:  # torch 2.11 replicates the gradient of a leaf with uneven shards
+                assert shared.grad.placements == (Shard(1),)
             close(shared.grad.full_tensor(), whole.grad, F64)
 
 

@@ -74,10 +74,16 @@ def _empty_state(x: Tensor, dim: int, numbers: int) -> Tensor:
     return torch.empty(*rows, numbers, dtype=torch.float64, device=x.device)
 
 
+def _run(plan: Any, **operands: Tensor | None) -> None:
+    """Run a plan on plain tensors."""
+    if not plan._run_plain(operands):
+        plan.run(**operands)
+
+
 def summary(x: Tensor, part: Part) -> Tensor:
     """The state of this rank's part, [..., numbers]. Indices of cummax and cummin count from the beginning of the part."""
     state = _empty_state(x, part.dim, NUMBERS[part.kind])
-    part.forward.run(x=materialized(x.detach()), carry_out=state)
+    _run(part.forward, x=materialized(x.detach()), carry_out=state)
     return state[..., :EXTREMUM_SENT]
 
 
@@ -112,7 +118,7 @@ class _Scan(torch.autograd.Function):
         outputs = {"y": torch.empty_like(x, memory_format=torch.contiguous_format)}
         if part.kind in PAIRS:
             outputs["indices"] = torch.empty_like(outputs["y"], dtype=torch.int64)
-        part.forward.run(x=source, carry_in=carry, **outputs)
+        _run(part.forward, x=source, carry_in=carry, **outputs)
         ctx.part = part
         if part.kind == "cumsum":
             ctx.save_for_backward(None, None)
@@ -136,9 +142,9 @@ class _Scan(torch.autograd.Function):
         operands = {"dy": dy, "x": materialized(x.detach()), "carry_in": carry}
         wide = part.kind == "cumprod" and dy.dtype == torch.float64
         state = _empty_state(dy, part.dim, 4 if wide else 2)
-        part.backward.run(**operands, dcarry_in=state)
+        _run(part.backward, **operands, dcarry_in=state)
         dx = torch.empty_like(x)
-        part.backward.run(**operands, dcarry_out=part.after(all_gather(state, part.group)), dx=dx)
+        _run(part.backward, **operands, dcarry_out=part.after(all_gather(state, part.group)), dx=dx)
         return dx, None, None
 
 
