@@ -63,7 +63,7 @@ def slowest(call: Callable[[Any], Any], prepare: Callable[[], Any] = lambda: Non
         prepared = [prepare() for _ in range(series)]
         dist.barrier()
         torch.cuda.synchronize()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         for one in prepared:
             call(one)
@@ -90,6 +90,7 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
     """The rows of cumsum and logcumsumexp."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.nn import functional
 
     import sternway.torch as st
     import sternway.torch.distributed as std
@@ -109,7 +110,7 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
                     return getattr(st, kind)(x, dim)
 
                 def by_gathering(x: Any, kind: str = kind, dim: int = dim) -> Any:
-                    whole = torch.cat(torch.distributed.nn.functional.all_gather(x), dim)
+                    whole = torch.cat(functional.all_gather(x), dim)  # type: ignore[no-untyped-call]
                     return getattr(st, kind)(whole, dim).chunk(ranks, dim)[rank]
 
                 x.requires_grad_()
@@ -117,7 +118,7 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
                 times = [*(both(call, x, dy) for call in calls), both(calls[0], x, dy, 1)]
                 rows = shape[1 - dim]
                 state = torch.zeros(rows, 1 if kind == "cumsum" else 2, device="cuda", dtype=torch.float64)
-                exchange = slowest(lambda _, state=state: all_gather(state, None))
+                exchange = slowest(lambda _, state=state: all_gather(state, None))  # type: ignore[misc]
                 header = slowest(lambda _: all_gather_objects(("cumsum", ((3,), "float32", "cuda", 0, False), 3), None))
                 name = str(dtype).removeprefix("torch.")
                 for k, direction in enumerate(("forward", "backward")):

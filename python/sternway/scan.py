@@ -63,16 +63,15 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
         x: input of the forward; for cumprod and logcumsumexp, and for cummax and cummin unless indices are given.
         indices: input, int64 positions along ``dim`` that the forward returned; for cummax and cummin instead of x.
         dx: output; it may be left out if dcarry_in is given.
-
-    Operands of a descriptor with ``carries``, all optional. Chunks are differentiated from the last one in scan order to the
-    first:
         carry_in: input, the carry_in of the forward (:class:`ScanPlan`); not for cumsum.
         dcarry_out: input, what the chunk after this one in scan order wrote as its dcarry_in: float64 [..., k], with the
             shape without ``dim`` before k; k is 1 for cumsum, 4 for cumprod in float64, and 2 otherwise. It may also be
             [p, ..., k], of the p adjacent chunks after this one, each written without a dcarry_out of its own. What the
             numbers mean depends on the device.
-        dcarry_in: output, of dcarry_out's shape.
-    indices are not taken with ``carries``.
+        dcarry_in: output, of the shape [..., k].
+
+    The last three are for descriptors with ``carries``, and optional: chunks are differentiated from the last one in scan order
+    to the first. With ``carries``, indices are not taken.
 
     Raises:
         Error: see ``select`` and ``run``.

@@ -49,14 +49,13 @@ class ScanPlan(_plan.Plan[ScanDescriptor]):
         y: output; not x. It may be left out if carry_out is given.
         indices: output, int64, for cummax and cummin: the positions along ``dim`` of the values in y. Left out: they are not
             computed.
-
-    Operands of a descriptor with ``carries``, both optional, by which chunks of a long scan are computed one after another:
         carry_in: input, what the chunk before this one in scan order wrote as its carry_out: float64 [..., k], with the shape
             without ``dim`` before k. It may also be [p, ..., k], of the p adjacent chunks before this one in scan order,
             each written without a carry_in of its own.
         carry_out: output, float64 [..., k]: the state of each row after the last position of this chunk.
 
-    The k numbers of a row:
+    The carries are for descriptors with ``carries``, and optional: chunks of a long scan are computed one after another. The k
+    numbers of a row:
         cumsum: the sum.
         cumprod: m and e of the product ``m * 2**e``, which may be out of the range of float64.
         logcumsumexp: m and t of the sum of exponentials, ``exp(m) * (1 + t)``.

@@ -45,7 +45,8 @@ __device__ i64 position_of_rank(i64 rank, i64 n, bool last_wins)
     return last_wins ? n + (CARRIED ? kMostCarried : 0) - rank : rank - 1;
 }
 
-// CARRIED: rows have carries. INDEXED: stores indices as well. Without them a record that is 0 or -0 is returned as either.
+// CARRIED: rows have carries. INDEXED: stores indices as well; without them a record that is 0 or
+// -0 is returned as either.
 template <typename A, bool INDEXED, bool CARRIED = false>
 struct ForwardCumextremum : ForwardKind<A, std::conditional_t<INDEXED, RankedExtremum<A>, Extremum<A>>> {
     static constexpr bool STORES_INDICES = INDEXED, STRIPED_ROWS = !INDEXED;

@@ -275,7 +275,7 @@ def call(x: Tensor, kind: str, dim: int, reverse: bool, steps: Steps | None) -> 
     if is_distributed(x):
         from .distributed.scans import scan_sharded
 
-        y = scan_sharded(x, kind, dim, reverse)
+        y = scan_sharded(x, kind, dim, reverse)  # type: ignore[arg-type]
         if y is not None:
             return y
     if exporting() or is_distributed(x):

@@ -148,7 +148,7 @@ class _Scan(torch.autograd.Function):
         return dx, None, None
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def scan_part(x: Tensor, state: Tensor, part: Part) -> Any:
     """This rank's part of the scan, with torch's return type. state: that of this part (:func:`summary`)."""
     y = _Scan.apply(x, state, part)
@@ -280,7 +280,13 @@ def cumprod(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) ->
         Error: as for :func:`cumsum`.
 
     Example:
-        ``y = std.cumprod(x, 1)`` on every rank.
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.cumprod(torch.tensor([1.0, 2.0, 3.0]), 0)
+        tensor([1., 2., 6.])
+        >>> torch.distributed.destroy_process_group()
     """
     return _scan("cumprod", x, dim, group, reverse)  # type: ignore[no-any-return]
 
@@ -298,7 +304,13 @@ def logcumsumexp(x: Tensor, dim: int, group: Any = None, *, reverse: bool = Fals
         Error: as for :func:`cumsum`.
 
     Example:
-        ``y = std.logcumsumexp(x, 1)`` on every rank.
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.logcumsumexp(torch.zeros(2), 0)
+        tensor([0.0000, 0.6931])
+        >>> torch.distributed.destroy_process_group()
     """
     return _scan("logcumsumexp", x, dim, group, reverse)  # type: ignore[no-any-return]
 
@@ -316,7 +328,13 @@ def cummax(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> 
         Error: as for :func:`cumsum`.
 
     Example:
-        ``values, indices = std.cummax(x, 1)`` on every rank.
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.cummax(torch.tensor([1.0, 3.0, 2.0]), 0).indices
+        tensor([0, 1, 1])
+        >>> torch.distributed.destroy_process_group()
     """
     return _scan("cummax", x, dim, group, reverse)  # type: ignore[no-any-return]
 
@@ -334,6 +352,12 @@ def cummin(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> 
         Error: as for :func:`cumsum`.
 
     Example:
-        ``values, indices = std.cummin(x, 1)`` on every rank.
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.cummin(torch.tensor([2.0, 1.0, 3.0]), 0).values
+        tensor([2., 1., 1.])
+        >>> torch.distributed.destroy_process_group()
     """
     return _scan("cummin", x, dim, group, reverse)  # type: ignore[no-any-return]

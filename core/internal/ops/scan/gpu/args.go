@@ -70,7 +70,7 @@ func (r *run) pack(c *Config, flags, status int64) {
 		put(o.stride[i][:tensor.MaxRank-1]...)
 	}
 	if p.Carries {
-		put(o.parts[prefixIn], o.partStride[prefixIn], o.parts[suffixIn], o.partStride[suffixIn])
+		put(o.chunks[prefixIn], o.chunkStride[prefixIn], o.chunks[suffixIn], o.chunkStride[suffixIn])
 	}
 }
 

@@ -19,17 +19,17 @@ func carryBaseline(p *Problem, l *Layout) (kernel string, columns int64) {
 	return ColumnTiled, l.Columns
 }
 
-// setParts describes the carries that an operand consists of. In memory they are in scan order.
-func (o *stridedOperands) setParts(role int, t *tensor.Tensor, rank int) {
-	o.parts[role] = 1
+// setChunks describes the carries that an operand consists of. In memory they are in scan order.
+func (o *stridedOperands) setChunks(role int, t *tensor.Tensor, rank int) {
+	o.chunks[role] = 1
 	if int(t.NDim) <= max(rank, 1) {
 		return
 	}
-	o.parts[role], o.partStride[role] = t.Shape[0], t.ElementStrides()[0]
+	o.chunks[role], o.chunkStride[role] = t.Shape[0], t.ElementStrides()[0]
 }
 
-// reverseParts puts the nearest chunk first: that of a forward scan is the last one in scan order.
-func (o *stridedOperands) reverseParts(role int) {
-	o.first[role] = max(0, o.parts[role]-1) * o.partStride[role]
-	o.partStride[role] = -o.partStride[role]
+// reverseChunks puts the nearest chunk first: that of a forward scan is the last one in scan order.
+func (o *stridedOperands) reverseChunks(role int) {
+	o.first[role] = max(0, o.chunks[role]-1) * o.chunkStride[role]
+	o.chunkStride[role] = -o.chunkStride[role]
 }

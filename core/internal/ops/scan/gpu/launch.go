@@ -56,7 +56,7 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 	}}
 	r.operands = stridedOf(s.Shape, s.Dim, numbers, args)
 	if s.IsForward {
-		r.operands.reverseParts(suffixIn)
+		r.operands.reverseChunks(suffixIn)
 	}
 	layout := layoutOf(p, &r.operands)
 	c := Select(p, &layout)

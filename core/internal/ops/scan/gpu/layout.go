@@ -83,7 +83,7 @@ type stridedOperands struct {
 	stride  [numRoles][tensor.MaxRank]int64
 	// Of a carry: how many carries the operand is, and their stride [elements]. The nearest chunk
 	// comes first for a suffix, and last for a prefix.
-	parts, partStride [numRoles]int64
+	chunks, chunkStride [numRoles]int64
 }
 
 // stridedOf orders the other dimensions by stride of dx, smallest first, and merges those that are
@@ -98,7 +98,7 @@ func stridedOf(shape []int64, dim int, numbers [numRoles]int, args []tensor.Tens
 			o.step[i] = strideAlong(&args[number], i, dim, dim, len(shape))
 		}
 		if number >= 0 && i >= numElementRoles {
-			o.setParts(i, &args[number], len(shape))
+			o.setChunks(i, &args[number], len(shape))
 		}
 	}
 	for _, k := range fastestFirst(shape, dim, args[numbers[result]].Strides[:]) {
