@@ -88,7 +88,7 @@ func (c scanCase) carryShape(gradient bool) []int64 {
 // emptyCarry is a carry without elements, before which so many positions lie.
 func (c scanCase) emptyCarry(boundary int64) carry {
 	row := map[string]carry{
-		"cumsum": {0}, "cumprod": {1, 0}, "logcumsumexp": {-scanInf, -1}, "cummax": {0, math.NaN(), float64(boundary)}, "cummin": {0, math.NaN(), float64(boundary)},
+		"cumsum": {0}, "cumprod": {1, 0}, "logcumsumexp": {-scanInf, -1}, "cummax": {-scanInf, math.NaN(), float64(boundary)}, "cummin": {scanInf, math.NaN(), float64(boundary)},
 	}[c.kind]
 	n, _ := tensor.Product(c.carryShape(false))
 	return carry(scanRepeat(int(n)/len(row), row...))
