@@ -299,7 +299,7 @@ def test_vmap_of_rank_8(name: str) -> None:
 
 
 def test_tensors_of_several_processes(tmp_path: Path) -> None:
-    """accelerate() leaves a DTensor to torch. A call by name of one that is sharded along the scan raises in the forward."""
+    """accelerate() leaves a DTensor to torch. A call by name of one that no rule takes raises in the forward."""
     distributed = pytest.importorskip("torch.distributed.tensor")
     if not torch.distributed.is_available() or torch.distributed.is_initialized():
         pytest.skip("torch.distributed is not available, or in use")
@@ -307,8 +307,10 @@ def test_tensors_of_several_processes(tmp_path: Path) -> None:
     try:
         mesh = distributed.init_device_mesh("cpu", (1,))
         x = distributed.distribute_tensor(torch.ones(4, 3), mesh, [distributed.Shard(0)]).requires_grad_()
-        with pytest.raises(sw.UnsupportedError, match=r"x must be .*; use x\.redistribute"):
-            st.cumsum(x, 0)
+        assert st.cumsum(x, 0).to_local().tolist() == torch.ones(4, 3).cumsum(0).tolist()
+        indices = distributed.distribute_tensor(torch.tensor([1]), mesh, [distributed.Replicate()])
+        with pytest.raises(sw.UnsupportedError, match=r"weight must be .*; use weight\.redistribute"):
+            st.embedding(indices, x)
         with st.accelerate():
             torch.cumsum(x, 1).sum().backward()
         assert x.grad.to_local().tolist() == [[3.0, 2.0, 1.0]] * 4
