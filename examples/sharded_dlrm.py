@@ -56,7 +56,8 @@ class Dense(nn.Module):
         below = self.bottom(features)
         vectors = torch.stack([below, *embeddings], 1)
         products = vectors @ vectors.mT
-        first, second = torch.tril_indices(*products.shape[1:], -1, device=products.device)
+        count = products.shape[1]
+        first, second = torch.tril_indices(count, count, -1, device=products.device)
         return self.top(torch.cat([below, products[:, first, second]], 1))[:, 0]
 
 
@@ -86,7 +87,7 @@ class Batch:
         return self.features[first:last], indices, offsets, self.clicks[first:last]
 
 
-def loss_of(dense: nn.Module, tables: Sequence[nn.Module], part: tuple[Tensor, list[Tensor], Tensor, Tensor]) -> Tensor:
+def loss_of(dense: nn.Module, tables: nn.ModuleList, part: tuple[Tensor, list[Tensor], Tensor, Tensor]) -> Tensor:
     """The sum of the losses of some samples, divided by the size of the whole batch."""
     features, indices, offsets, clicks = part
     embeddings = [table(i, offsets) for table, i in zip(tables, indices, strict=True)]
