@@ -249,6 +249,20 @@ def dtensors(kind: str) -> None:
             close(shared.grad.full_tensor(), whole.grad, F64)
 
 
+def compiled() -> None:
+    """torch.compile breaks the graph at a scan across ranks. A number is no row that can be shared."""
+    x, lengths = numbers("cumsum", (3, 4 * world()), F64), [4] * world()
+    found = torch.compile(lambda t: 2 * std.cumsum(t, 1), backend="eager")(part_of(x, 1, lengths))
+    close(found, part_of(2 * x.cumsum(1), 1, lengths), F64)
+    mesh = init_device_mesh(default_device(), (world(),))
+    found = torch.compile(lambda t: 2 * st.cumsum(t, 1), backend="eager")(distribute_tensor(x, mesh, [Shard(1)]))
+    close(found.full_tensor(), 2 * x.cumsum(1), F64)
+    assert st.cumsum(distribute_tensor(torch.tensor(2.0), mesh, [Replicate()]), 0).full_tensor() == 2
+    wide = distribute_tensor(torch.ones(*[1] * 7, 4), mesh, [Shard(7)])
+    with pytest.raises(sw.UnsupportedError, match="x must be of at most 7 dimensions along a sharded one, got 8"):
+        st.cumsum(wide, 7)
+
+
 def dtensors_on_meshes_of_two_dimensions() -> None:
     if world() < 4:
         return
@@ -287,7 +301,9 @@ def test_kind(body: Callable[[str], None], kind: str, ranks: Ranks) -> None:
     ranks.run(body, kind)
 
 
-@pytest.mark.parametrize("body", [wrong_calls, groups, dtensors_on_meshes_of_two_dimensions], ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "body", [wrong_calls, groups, compiled, dtensors_on_meshes_of_two_dimensions], ids=lambda body: body.__name__
+)
 def test_calls(body: Callable[[], None], ranks: Ranks) -> None:
     ranks.run(body)
 

@@ -304,7 +304,7 @@ class Scorer(nn.Module):
 
 
 def in_parallel_models(sharding: str) -> None:
-    """DDP and FSDP2 ignore the weight when told: they do not broadcast or cut it, and its gradient is a sum already."""
+    """DDP and FSDP2 leave out an ignored parameter: they do not broadcast or cut it, and its gradient is a sum already."""
     from torch.distributed.fsdp import fully_shard
 
     b = batch(ROWS, DIM, BAGS[0])

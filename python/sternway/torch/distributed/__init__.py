@@ -3,7 +3,7 @@
 ``DistributedDataParallel`` and FSDP2 hand a module plain local tensors and need nothing of this. A function of
 :mod:`sternway.torch` that is given a ``DTensor`` imports this module by itself.
 
-- ``scans``: scans along a dimension that ranks share; ``whole``: their second derivatives.
+- ``scans``: scans along a dimension that ranks share; ``parts``: the part of a rank; ``whole``: second derivatives.
 - ``positions``: the positions of a rank's tokens under context parallelism.
 - ``sharded_bag``: an embedding bag whose table is cut over the ranks; ``bag_routes``: where its positions go; ``bag_exchange``:
   its forward and backward.
