@@ -1,4 +1,4 @@
-/* Includes LOOPS once for each vector width: see vector.h. */
+/* Includes LOOPS once for each vector width: see vector.h. NO_512 leaves out AVX-512. */
 #define VECTOR 64
 #define TARGET
 #define AT(name) name##_64
@@ -16,6 +16,7 @@
 #undef TARGET
 #undef AT
 
+#ifndef NO_512
 #define VECTOR 512
 #define TARGET VECTOR_512
 #define AT(name) name##_512
@@ -23,5 +24,6 @@
 #undef VECTOR
 #undef TARGET
 #undef AT
+#endif
 #endif
 #undef LOOPS

@@ -6,8 +6,8 @@
 /* Loops over blocks in C that the compiler vectorizes, with dispatch at run time. each_processor.h
    includes the header LOOPS three times: for any processor, for AVX2 and for AVX-512. VECTOR is the
    vector width in bits, TARGET the attributes of each function, AT(name) its name; CHOSEN(name)
-   selects a variant. All variants give the same bits: additions are not reordered and no product is
-   fused with a sum. */
+   selects a variant, CHOSEN_256(name) one of loops that are compiled with NO_512. All variants give
+   the same bits: additions are not reordered and no product is fused with a sum. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FEATURES_256 "avx2,f16c,fma"
 #define FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma"
@@ -19,9 +19,11 @@
 #define VECTOR_256 __attribute__((target(FEATURES_256), VECTOR_OPTIONS))
 #define VECTOR_512 __attribute__((target(FEATURES_512 ",prefer-vector-width=512"), VECTOR_OPTIONS))
 #endif
-#define CHOSEN(name) (sw_vector_width == 512 ? name##_512 : sw_vector_width == 256 ? name##_256 : name##_64)
+#define CHOSEN(name) (sw_vector_width == 512 ? name##_512 : CHOSEN_256(name))
+#define CHOSEN_256(name) (sw_vector_width >= 256 ? name##_256 : name##_64)
 #else
 #define CHOSEN(name) name##_64
+#define CHOSEN_256(name) name##_64
 #endif
 
 extern int sw_vector_width; /* bits; the widest that this processor supports, unless a test lowers it */

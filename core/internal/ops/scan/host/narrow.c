@@ -90,6 +90,7 @@ INLINE int64_t lane_offset(const scan_operand *o, long lane) {
 }
 
 #define LOOPS "narrow_loops.h"
+#define NO_512 /* vectors of four float64 numbers */
 #include "each_processor.h"
 
 /* Describes `count` adjacent numbers of an operand as lanes of one position. */
@@ -153,7 +154,7 @@ static void scan_lane(const scan_forward_call *call, int is_upsweep, long lane, 
         a[j] = call->kind >= SCAN_MIN_LAST ? -v : v, index[j] = number(s.here), b[j] = 1;
       }
     }
-    CHOSEN(scan_narrow)(call, width, &s, a, b, index);
+    CHOSEN_256(scan_narrow)(call, width, &s, a, b, index);
     s.here += call->delta * (s.count / c);
     if (!converts || !stores) continue;
     scan_window window = {0, s.count, s.count, 0, 1, 0};
@@ -180,6 +181,6 @@ int sw_scan_forward_short(const scan_forward_call *call) {
   const scan_operand *x = &call->x, *y = &call->y, *found = call->with_index ? &call->indices : y;
   if (call->kind == SCAN_LOG_SUM || x->type > 1 || call->lanes < 8) return 0;
   if ((x->step != 1 && x->step != -1) || y->step != x->step || found->step != x->step) return 0;
-  CHOSEN(scan_short)(call);
+  CHOSEN_256(scan_short)(call);
   return 1;
 }

@@ -2,6 +2,14 @@
    alternate, and the loops over the segments of a lane. The arithmetic is the same on every
    processor, so that bits are. */
 
+/* A LOOP is compiled for each width and type. Processors of the x86 family without AVX2 are old:
+   they have one function for all. */
+#if VECTOR == 64 && defined(VECTOR_256)
+#define LOOP static __attribute__((noinline))
+#else
+#define LOOP TARGET INLINE
+#endif
+
 #if VECTOR == 64
 INLINE int64_t AT(narrow_any)(INTS4 mask) { return mask[0] | mask[1] | mask[2] | mask[3]; }
 #define ANY AT(narrow_any)
@@ -77,7 +85,7 @@ INLINE void AT(narrow_write_one)(int type, int c, const segment *s, long i, doub
 
 /* Cumulative sums. A segment's blocks of 16 numbers are summed by themselves. If exact, the sums of
    blocks are compensated. */
-TARGET INLINE void AT(narrow_sum)(int c, int type, const segment *s, double *sum, double *error) {
+LOOP void AT(narrow_sum)(int c, int type, const segment *s, double *sum, double *error) {
   const int exact = type == NARROW_F64;
   four high = LOAD(sum), low = LOAD(error);
   long i = 0;
@@ -110,9 +118,9 @@ TARGET INLINE void AT(narrow_sum)(int c, int type, const segment *s, double *sum
   repeat(c, sum), repeat(c, error);
 }
 
-/* One number at a time of a vector, or of the rest of a segment. */
-TARGET INLINE void AT(narrow_product_steps)(int c, int type, const segment *s, long i, long end, double *m,
-                                            double *e) {
+/* One number at a time of a vector, or of the rest of a segment. Not inlined: long and seldom run. */
+TARGET static __attribute__((noinline)) void AT(narrow_product_steps)(int c, int type, const segment *s, long i,
+                                                                      long end, double *m, double *e) {
   for (; i < end; i++) {
     long j = i % c;
     product_step(type == NARROW_F64, AT(narrow_read_one)(type, c, s, i), &m[j], &e[j]);
@@ -152,7 +160,7 @@ TARGET INLINE int AT(narrow_product_block)(int c, int type, int is_scaled, const
 
 /* Cumulative products m 2^e. While m and the factors of a vector are bounded, no product of them
    leaves the range of float64. Other vectors are multiplied one number at a time. */
-TARGET INLINE void AT(narrow_product)(int c, int type, const segment *s, double *m, double *e) {
+LOOP void AT(narrow_product)(int c, int type, const segment *s, double *m, double *e) {
   const int exact = type == NARROW_F64;
   const double most = exact ? PRODUCT_FACTOR : 0x1p128, least = exact ? 1 / PRODUCT_FACTOR : 0;
   product_scale scale = scale_of(m, e);
@@ -197,7 +205,7 @@ TARGET INLINE void AT(narrow_product)(int c, int type, const segment *s, double 
 
 /* Cumulative maxima, of negated numbers if sign has the sign bit, and the bits of their indices.
    Most blocks of long rows have no record. */
-TARGET INLINE void AT(narrow_records)(int c, int type, int first, int with_index, uint64_t sign, const segment *s,
+LOOP void AT(narrow_records)(int c, int type, int first, int with_index, uint64_t sign, const segment *s,
                                       double *best, double *best_index) {
   const INTS4 flip = (INTS4){0} + (int64_t)sign;
   four b = LOAD(best), b_index = LOAD(best_index);
@@ -278,6 +286,7 @@ TARGET static void AT(scan_narrow)(const scan_forward_call *call, int c, const s
 #undef RECORDS
 
 #include "short_loops.h"
+#undef LOOP
 #undef NEWER_WINS
 #undef ANY
 #undef MIN4

@@ -59,7 +59,7 @@ TARGET INLINE int AT(short_beyond)(int exact, const four *factors, int count, fo
 #define EACH_ROW _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
 
 /* Scans eight rows. Returns 0 if a product needs more care; then y is not complete. */
-TARGET INLINE int AT(short_rows)(int kind, int type, int exact, int reverse, int first, int with_index, uint64_t sign,
+LOOP int AT(short_rows)(int kind, int type, int exact, int reverse, int first, int with_index, uint64_t sign,
                                  const segment *rows) {
   const long n = rows->count;
   const INTS4 flip = (INTS4){0} + (int64_t)sign;
