@@ -12,10 +12,8 @@
 //     row/       packed_resident_tiled.cuh  kernels along rows
 //     column/    tiled.cuh                  kernels along columns
 //
-// This file: macros that export the kernels of a kind, whose symbols begin with `kind`.
-// RESIDENT_CTAS and PACKED_CTAS are the least number of CTAs per SM (__launch_bounds__) of
-// row_resident and row_packed, RESIDENT_CTAS_16BIT and PACKED_CTAS_16BIT are those for 16-bit
-// types, and COLUMN_CTAS is that of column_tiled.
+// This file: macros that export the kernels of a kind, whose symbols begin with `kind`. Their launch
+// bounds are tuned numbers of the kind.
 #pragma once
 
 #include "common/export.cuh"
@@ -26,16 +24,15 @@
 #include "scan/row/packed_resident_tiled.cuh"
 #include "scan/row/pipelined_io.cuh"
 
-#define EXPORT_KIND( \
-    name, T, A, kind, Kind, RESIDENT_CTAS, RESIDENT_CTAS_16BIT, PACKED_CTAS, PACKED_CTAS_16BIT, COLUMN_CTAS) \
+#define EXPORT_KIND(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_row_packed_##name, kRowPackedThreads, \
-        sizeof(T) == 2 ? PACKED_CTAS_16BIT : PACKED_CTAS, ScanArgs, row_packed<Kind<A>, T>(args)) \
+        Kind<A>::Tuning::ROW_PACKED_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_packed<Kind<A>, T>(args)) \
     EXPORT_THREADS(kind##_row_resident_##name, kRowResidentThreads, \
-        sizeof(T) == 2 ? RESIDENT_CTAS_16BIT : RESIDENT_CTAS, ScanArgs, row_resident<Kind<A>, T>(args)) \
+        Kind<A>::Tuning::ROW_RESIDENT_CTAS_PER_SM[sizeof(T) / 4], ScanArgs, row_resident<Kind<A>, T>(args)) \
     EXPORT_THREADS(kind##_row_tiled_##name, kRowResidentThreads, \
-        2, ScanArgs, row_tiled<Kind<A>, T>(args)) \
+        kTiledCTAsPerSM, ScanArgs, row_tiled<Kind<A>, T>(args)) \
     EXPORT_THREADS(kind##_column_tiled_##name, kColumnThreads, \
-        COLUMN_CTAS, ScanArgs, column_tiled<Kind<A>, T>(args))
+        kTiledCTAsPerSM, ScanArgs, column_tiled<Kind<A>, T>(args))
 
 // row_cluster, for kinds other than Indices.
 #define EXPORT_ROW_CLUSTER(name, T, A, kind, Kind) \

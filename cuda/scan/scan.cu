@@ -4,9 +4,9 @@
 #include "scan/kinds/cumextremum.cuh"
 #include "scan/kinds/indices.cuh"
 
-FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumsum, Cumsum, 2, 3, 5, 5, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumextremum, Cumextremum, 2, 2, 3, 3, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_indices, Indices, 2, 2, 3, 3, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumsum, Cumsum)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumextremum, Cumextremum)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_indices, Indices)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_backward_cumextremum, FromRecordFlags)
 FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, scan_backward_cumsum, Cumsum)

@@ -5,9 +5,9 @@
 
 #define EXPORT_CARRY(name, T, A, kind, Kind) \
     EXPORT_THREADS(kind##_carry_row_tiled_##name, kRowResidentThreads, \
-        2, CarryArgs, row_tiled<WithCarries<Kind<A>>, T>(args)) \
+        kTiledCTAsPerSM, CarryArgs, row_tiled<WithCarries<Kind<A>>, T>(args)) \
     EXPORT_THREADS(kind##_carry_column_tiled_##name, kColumnThreads, \
-        2, CarryArgs, column_tiled<WithCarries<Kind<A>>, T>(args))
+        kTiledCTAsPerSM, CarryArgs, column_tiled<WithCarries<Kind<A>>, T>(args))
 
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumsum, Cumsum)
 FOR_EACH_FLOAT(EXPORT_CARRY, scan_backward_cumprod, Cumprod)

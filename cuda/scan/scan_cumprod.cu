@@ -2,7 +2,7 @@
 #include "scan/export.cuh"
 #include "scan/kinds/cumprod_fast.cuh"
 
-FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumprod, Cumprod, 2, 2, 3, 2, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_backward_cumprod, Cumprod)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_backward_cumprod, Cumprod)
 FOR_EACH_FLOAT(EXPORT_ROW_PIPELINED, scan_backward_cumprod, Cumprod)
 FOR_EACH_FLOAT(EXPORT_ROW_CLUSTER, scan_backward_cumprod, Cumprod)

@@ -5,10 +5,10 @@
 #include "scan/kinds/forward_cumprod.cuh"
 #include "scan/kinds/forward_logcumsumexp.cuh"
 
-FOR_EACH_FLOAT(EXPORT_KIND, scan_cumprod, ForwardCumprod, 2, 2, 4, 4, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, scan_cumextremum, ForwardValues, 2, 3, 4, 4, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, scan_indices, ForwardIndices, 2, 2, 3, 3, 2)
-FOR_EACH_FLOAT(EXPORT_KIND, scan_logcumsumexp, ForwardLogcumsumexp, 2, 2, 3, 2, 2)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_cumprod, ForwardCumprod)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_cumextremum, ForwardValues)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_indices, ForwardIndices)
+FOR_EACH_FLOAT(EXPORT_KIND, scan_logcumsumexp, ForwardLogcumsumexp)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_cumprod, ForwardCumprod)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_cumextremum, ForwardValues)
 FOR_EACH_FLOAT(EXPORT_COLUMN_PIPELINED, scan_indices, ForwardIndices)

@@ -18,6 +18,8 @@ constexpr int kColumnClusterThreads = 512;  // at most; a warp owns as many rows
 constexpr int kLineBytes = 128;
 constexpr int kRowPackedVectors = 4;  // row_packed: 16-byte vectors of a thread, at most
 constexpr int kMaxClusterCTAs = 16;  // CTAs of a cluster at most
+// row_tiled, column_tiled: CTAs that an SM has registers for, at least
+constexpr int kTiledCTAsPerSM = 2;
 // 16-byte vectors of each operand that a thread of row_cluster owns: many, as the scan within a
 // thread needs no exchange
 constexpr int kRowClusterVectors = 8;
@@ -57,7 +59,9 @@ enum : i64 {
 // and 8 bytes: the index is sizeof(T) / 4.
 struct CumsumTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {5, 5, 5};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 8, 8};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {3, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {8, 8, 8};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
@@ -70,7 +74,9 @@ struct CumsumTuning {
 
 struct CumprodTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {2, 2, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {2, 3, 3};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {2, 2, 2};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
@@ -83,7 +89,9 @@ struct CumprodTuning {
 
 struct CumextremumTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {3, 3, 3};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {2, 2, 2};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {3, 3, 3};
@@ -96,7 +104,9 @@ struct CumextremumTuning {
 
 struct LogcumsumexpTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {2, 2, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {3, 4, 4};
     static constexpr int ROW_RESIDENT_VECTORS[] = {2, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {1, 2, 2};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
@@ -109,7 +119,9 @@ struct LogcumsumexpTuning {
 
 struct IndicesTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {3, 3, 3};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {2, 2, 2};
     static constexpr int COLUMN_TILED_COLUMNS[] = {2, 1, 1};
     static constexpr int COLUMN_TILED_ROWS[] = {8, 16, 8};
@@ -117,7 +129,9 @@ struct IndicesTuning {
 
 struct ForwardCumprodTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {4, 4, 4};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
@@ -130,7 +144,9 @@ struct ForwardCumprodTuning {
 
 struct ForwardCumextremumTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {4, 4, 4};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 8, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {3, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {8, 8, 8};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
@@ -143,7 +159,9 @@ struct ForwardCumextremumTuning {
 
 struct ForwardIndicesTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {3, 3, 3};
     static constexpr int ROW_RESIDENT_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {4, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 8};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};
@@ -156,7 +174,9 @@ struct ForwardIndicesTuning {
 
 struct ForwardLogcumsumexpTuning {
     static constexpr int ROW_PACKED_VECTORS[] = {4, 4, 4};
+    static constexpr int ROW_PACKED_CTAS_PER_SM[] = {2, 3, 3};
     static constexpr int ROW_RESIDENT_VECTORS[] = {2, 4, 4};
+    static constexpr int ROW_RESIDENT_CTAS_PER_SM[] = {2, 2, 2};
     static constexpr int ROW_TILED_VECTORS[] = {2, 4, 4};
     static constexpr int ROW_PIPELINED_VECTORS[] = {4, 8, 4};
     static constexpr int ROW_PIPELINED_CTAS_PER_SM[] = {2, 2, 2};

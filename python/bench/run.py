@@ -14,6 +14,7 @@ from .._cases.progress import Progress
 from .._cases.source import cuda_devices, usable
 from .._cases.table import Table, shape_text
 from . import report, timing
+from .carries import bench_carries
 from .exactness import bench_exactness
 from .growth import bench_growth
 from .host import bench_host
@@ -43,6 +44,8 @@ def bench(options: argparse.Namespace) -> int:
         return bench_host(device, new_csv, options.quiet)
     if options.family == "exactness":
         return bench_exactness(device, new_csv, options.quiet)
+    if options.family == "carries":
+        return bench_carries(device, new_csv, options.quiet)
     if options.family == "growth":
         return bench_growth(device, options.rows, new_csv, options.quiet)
     if options.family == "sparse":
@@ -53,7 +56,7 @@ def bench(options: argparse.Namespace) -> int:
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
         print(
-            f"No such row. Families: {families}, host, exactness, growth, ranks, sparse, step; see --rows.",
+            f"No such row. Families: {families}, host, exactness, carries, growth, ranks, sparse, step; see --rows.",
             file=sys.stderr,
         )
         return 2

@@ -88,21 +88,26 @@ def _repeated(found: _Rows, none: int) -> Tensor:
 
 
 def _keep_flag(leaf: Leaf, rows: Tensor, values: Tensor) -> None:
-    """Mark the leaf's ``.grad`` as coalesced at the end of the backward, if it is the gradient of these rows and values.
+    """Mark the leaf's ``.grad`` as coalesced when it is stored, if it is the gradient of these rows and values.
 
     AccumulateGrad moves a sparse gradient into ``.grad`` without its flag (torch 2.15), and SparseAdam and Adagrad would sort
-    rows that are sorted, and wait for their number.
+    rows that are sorted, and wait for their number. The mark precedes every other hook: DistributedDataParallel reduces
+    the gradient in a hook, in another thread, and a flag that changes meanwhile is an error there.
     """
+    weight = leaf()
+    if weight is None or not weight.requires_grad:
+        return
 
-    def mark() -> None:
-        weight = leaf()
-        grad = None if weight is None else weight.grad
+    def mark(weight: Tensor) -> None:
+        grad = weight.grad
         if grad is None or grad.layout is not torch.sparse_coo or grad._nnz() != len(rows):
             return
         if grad._indices().data_ptr() == rows.data_ptr() and grad._values().data_ptr() == values.data_ptr():
             grad._coalesced_(True)
 
-    torch.autograd.Variable._execution_engine.queue_callback(mark)
+    handle = weight.register_post_accumulate_grad_hook(mark)
+    weight._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)
+    torch.autograd.Variable._execution_engine.queue_callback(handle.remove)  # which torch.autograd.grad reaches without a mark
 
 
 def sparse_gradient(

@@ -33,6 +33,7 @@ const (
 	rowPackedThreshold = 16 // row_packed: rows of so many vectors or fewer, for each vector of a thread
 	maxStridedPacked   = 64 // row_packed: elements of rows that do not lie end to end, less than
 	fillCTAsPerSM      = 2  // CTAs per SM below which segments are split
+	TiledCTAsPerSM     = 2  // row_tiled, column_tiled: CTAs that an SM has registers for, at least
 	maxUnsplitTiles    = 2  // row_tiled: tiles of a row that is never split, as a split takes more launches
 	fallbackMinTiles   = 16 // row_tiled as a fallback pass: tiles of a row that is split
 	minFillingTiles    = 8  // row_tiled by indices: elements of a row for each thread of a CTA
@@ -68,7 +69,9 @@ const (
 // CompiledTuning are the tuned numbers that the kernels of a kind are compiled with.
 type CompiledTuning struct {
 	RowPackedVectors       int64
+	RowPackedCTAsPerSM     int64
 	RowResidentVectors     int64
+	RowResidentCTAsPerSM   int64
 	RowTiledVectors        int64
 	RowPipelinedVectors    int64
 	RowPipelinedCTAsPerSM  int64
@@ -84,7 +87,8 @@ func CompiledTuningOf(kind Kind, elementSize int64) CompiledTuning {
 	p := &Problem{Kind: kind, ElementSize: elementSize}
 	tiled, pipelined := columnTiledItems.of(p), columnPipelinedItems.of(p)
 	return CompiledTuning{
-		RowPackedVectors: rowPackedVectors.of(p), RowResidentVectors: rowResidentVectors.of(p), RowTiledVectors: rowTiledVectors.of(p),
+		RowPackedVectors: rowPackedVectors.of(p), RowPackedCTAsPerSM: rowPackedCTAsPerSM.of(p),
+		RowResidentVectors: rowResidentVectors.of(p), RowResidentCTAsPerSM: rowResidentCTAsPerSM.of(p), RowTiledVectors: rowTiledVectors.of(p),
 		RowPipelinedVectors: rowPipelinedVectors.of(p), RowPipelinedCTAsPerSM: rowPipelinedLimits.of(p).CTAsPerSM, CooperativeRows: cooperativeRows.of(p),
 		ColumnTiledColumns: tiled.Columns, ColumnTiledRows: tiled.Rows,
 		ColumnPipelinedColumns: pipelined.columns, ColumnPipelinedRows: pipelined.rowsPerWarp,
@@ -106,6 +110,19 @@ var rowPackedVectors = perKind[int64]{
 	Cumsum: {4, 4, 4}, Cumprod: {2, 2, 4}, Cumextremum: {4, 4, 4}, Logcumsumexp: {2, 2, 4}, Indices: {4, 4, 4},
 	ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {4, 4, 4}, ForwardIndices: {4, 4, 4}, ForwardLogcumsumexp: {4, 4, 4},
 }
+
+// rowPackedCTAsPerSM and rowResidentCTAsPerSM are the numbers of CTAs of row_packed and of
+// row_resident that an SM has registers for, at least.
+var (
+	rowPackedCTAsPerSM = perKind[int64]{
+		Cumsum: {5, 5, 5}, Cumprod: {2, 3, 3}, Cumextremum: {3, 3, 3}, Logcumsumexp: {3, 4, 4}, Indices: {3, 3, 3},
+		ForwardCumprod: {4, 4, 4}, ForwardCumextremum: {4, 4, 4}, ForwardIndices: {3, 3, 3}, ForwardLogcumsumexp: {2, 3, 3},
+	}
+	rowResidentCTAsPerSM = perKind[int64]{
+		Cumsum: {3, 2, 2}, Cumprod: {2, 2, 2}, Cumextremum: {2, 2, 2}, Logcumsumexp: {2, 2, 2}, Indices: {2, 2, 2},
+		ForwardCumprod: {2, 2, 2}, ForwardCumextremum: {3, 2, 2}, ForwardIndices: {2, 2, 2}, ForwardLogcumsumexp: {2, 2, 2},
+	}
+)
 
 // rowResidentVectors and rowTiledVectors are the numbers of vectors of a thread of row_resident and
 // of row_tiled: fewer if two arrays of numbers are made of them, more if only dy is read. row_tiled

@@ -34,6 +34,7 @@ var constants = []struct {
 	{"LineBytes", gpu.LineBytes},
 	{"RowPackedVectors", gpu.RowPackedVectors},
 	{"MaxClusterCTAs", gpu.MaxClusterCTAs},
+	{"TiledCTAsPerSM", gpu.TiledCTAsPerSM},
 	{"RowClusterVectors", gpu.RowClusterVectors},
 	{"MaxResidentSplits", gpu.MaxResidentSplits},
 	{"ColumnBaseRows", gpu.ColumnBaseRows},
@@ -81,7 +82,9 @@ var fields = []struct {
 	value               func(t gpu.CompiledTuning) any
 }{
 	{"int", "ROW_PACKED_VECTORS", gpu.RowPacked, func(t gpu.CompiledTuning) any { return t.RowPackedVectors }},
+	{"int", "ROW_PACKED_CTAS_PER_SM", gpu.RowPacked, func(t gpu.CompiledTuning) any { return t.RowPackedCTAsPerSM }},
 	{"int", "ROW_RESIDENT_VECTORS", gpu.RowResident, func(t gpu.CompiledTuning) any { return t.RowResidentVectors }},
+	{"int", "ROW_RESIDENT_CTAS_PER_SM", gpu.RowResident, func(t gpu.CompiledTuning) any { return t.RowResidentCTAsPerSM }},
 	{"int", "ROW_TILED_VECTORS", gpu.RowTiled, func(t gpu.CompiledTuning) any { return t.RowTiledVectors }},
 	{"int", "ROW_PIPELINED_VECTORS", gpu.RowPipelined, func(t gpu.CompiledTuning) any { return t.RowPipelinedVectors }},
 	{"int", "ROW_PIPELINED_CTAS_PER_SM", gpu.RowPipelined, func(t gpu.CompiledTuning) any { return t.RowPipelinedCTAsPerSM }},
