@@ -91,11 +91,12 @@ def _keep_flag(leaf: Leaf, rows: Tensor, values: Tensor) -> None:
     """Mark the leaf's ``.grad`` as coalesced when it is stored, if it is the gradient of these rows and values.
 
     AccumulateGrad moves a sparse gradient into ``.grad`` without its flag (torch 2.15), and SparseAdam and Adagrad would sort
-    rows that are sorted, and wait for their number. The mark precedes every other hook: DistributedDataParallel reduces
-    the gradient in a hook, in another thread, and a flag that changes meanwhile is an error there.
+    rows that are sorted, and wait for their number. The mark precedes all other hooks: DistributedDataParallel reduces the
+    gradient in another thread from a hook on, and a flag that changes meanwhile is an error there. So there is no mark if
+    the leaf has such a hook of somebody else, which would be called before.
     """
     weight = leaf()
-    if weight is None or not weight.requires_grad:
+    if weight is None or not weight.requires_grad or weight._post_accumulate_grad_hooks:
         return
 
     def mark(weight: Tensor) -> None:
@@ -105,8 +106,7 @@ def _keep_flag(leaf: Leaf, rows: Tensor, values: Tensor) -> None:
         if grad._indices().data_ptr() == rows.data_ptr() and grad._values().data_ptr() == values.data_ptr():
             grad._coalesced_(True)
 
-    handle = weight.register_post_accumulate_grad_hook(mark)
-    weight._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)
+    handle = weight.register_post_accumulate_grad_hook(mark)  # type: ignore[no-untyped-call]
     torch.autograd.Variable._execution_engine.queue_callback(handle.remove)  # which torch.autograd.grad reaches without a mark
 
 
