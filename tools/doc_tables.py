@@ -242,6 +242,16 @@ def ranks(results: Results) -> str:
     return f"{file.heading()}\n\n{table(head, lines)}"
 
 
+def carries(results: Results) -> str:
+    """Chunks of long scans beside plain scans."""
+    file = results.file("carries_h200.csv")
+    columns = ("plain_ms", "summary_ms", "scan_ms")
+    lines = [[row["kind"], row["direction"], f"{row['shape'].replace('x', ' x ')}, dim {row['dim']}", row["dtype"],
+              *(duration(row[c]) for c in columns), f"{float(row['ratio']):.2f}x"] for row in file.rows]  # fmt: skip
+    head = ["kind", "direction", "shape", "dtype", "plain scan", "summary", "scan with carries", "both over plain"]
+    return f"{file.heading()}\n\n{table(head, lines)}"
+
+
 def sparse_variants(results: Results) -> str:
     """Steps of tables and their optimizers with each way to a sparse gradient."""
     file, rows = results.file("h200_sparse_variants.csv"), dict[tuple[str, ...], dict[str, str]]()

@@ -43,6 +43,7 @@ REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
         "sparse": doc_tables.sparse,
         "sparse-variants": doc_tables.sparse_variants,
         "ranks": doc_tables.ranks,
+        "carries": doc_tables.carries,
         "cpu": doc_tables.cpu,
     },
     "docs/scan-kernels.md": {"selection": doc_kernels.selection, "variants": doc_kernels.variants},

@@ -12,7 +12,7 @@
 //     row/       packed_resident_tiled.cuh  kernels along rows
 //     column/    tiled.cuh                  kernels along columns
 //
-// This file: macros that export the kernels of a kind, whose symbols begin with `kind`. Their launch
+// This file: macros that export the kernels of a kind, whose symbols begin with `kind`. Launch
 // bounds are tuned numbers of the kind.
 #pragma once
 

@@ -118,7 +118,8 @@ LOOP void AT(narrow_sum)(int c, int type, const segment *s, double *sum, double 
   repeat(c, sum), repeat(c, error);
 }
 
-/* One number at a time of a vector, or of the rest of a segment. Not inlined: long and seldom run. */
+/* One number at a time of a vector, or of the rest of a segment. Not inlined: long and seldom
+   run. */
 TARGET static __attribute__((noinline)) void AT(narrow_product_steps)(int c, int type, const segment *s, long i,
                                                                       long end, double *m, double *e) {
   for (; i < end; i++) {
