@@ -15,7 +15,6 @@ import reference  # beside this file
 ROLE = re.compile(r":(?:func|class|mod|meth|attr|data|exc):`~?([\w.]+)`")
 ENTRY = re.compile(r"^( *)(\*{0,2}\w+(?:, \*{0,2}\w+)+): ", re.MULTILINE)
 OPERANDS = re.compile(r"^( *)Operands:\n((?:\1    .*\n|\s*\n)+)", re.MULTILINE)
-IDENTIFIERS = {identifier for page in reference.PAGES for identifier in page.identifiers}
 
 
 class Docstrings(griffe.Extension):
@@ -37,11 +36,8 @@ def rewritten(text: str, path: str) -> str:
 
 def linked(name: str, path: str) -> str:
     """A name as inline code, which links to its object if a page has it. The nearest public module decides."""
-    modules = [module for module in reversed(reference.PREFIXES) if path.startswith(f"{module}.")]
-    for identifier in (name, *(f"{module}.{name}" for module in [*modules, "sternway._plan", "sternway._descriptor"])):
-        if identifier in IDENTIFIERS:
-            return f"[`{name}`][{identifier}]"
-    return f"`{name}`"
+    there = reference.resolved(name, path)
+    return f"[`{name}`][{there}]" if there else f"`{name}`"
 
 
 def split_entries(text: str) -> str:

@@ -31,6 +31,7 @@ import reference  # beside this file
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+MEASURED = ("exactness.md", "performance.md")
 FENCED = re.compile(r"(^ *(?P<fence>```+|~~~+).*?^ *(?P=fence) *$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>(?:`[^`]*`|\[[^\]]*\]|[^\[\]`])*)\]\(\s*(?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\s*\)"
@@ -148,6 +149,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     for k in range(0, len(parts), 3):
         parts[k] = LINK.sub(moved, parts[k])
     return "".join(part for k, part in enumerate(parts) if k % 3 != 2)
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Mark the pages of measured figures, whose cells are not broken into lines."""
+    return f'<div class="figures">{html}</div>' if page.file.src_uri in MEASURED else html
 
 
 class NamesAsLinks(Extension):

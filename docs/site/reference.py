@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 PREFIXES = {"sternway": "sw", "sternway.torch": "st", "sternway.torch.distributed": "std"}
 """The public modules, and the name under which the documents import each."""
 
@@ -30,27 +31,42 @@ def plans(*names: str) -> list[str]:
     return [name + suffix for name in names for suffix in ("Descriptor", "Plan")]
 
 
+def place(name: str) -> str:
+    """Where Griffe finds a public object: in the submodule that has its name, if there is one, which hides the object."""
+    file = ROOT / "python" / name.replace(".", "/")
+    return f"{name}.{name.rpartition('.')[2]}" if file.is_dir() or file.with_suffix(".py").is_file() else name
+
+
 @dataclass(frozen=True)
 class Page:
-    """One page: the names of one module, and names beside them that the module does not export, such as base classes."""
+    """One page: names that a public module exports, and full names of objects that it does not export, such as base classes."""
 
     path: str
     title: str
     text: str
     names: list[str]
     module: str = "sternway"
-    others: tuple[str, ...] = ()
 
     @property
-    def identifiers(self) -> list[str]:
-        """The full names of the objects on the page, in order."""
-        return [*self.others, *(f"{self.module}.{name}" for name in self.names)]
+    def public(self) -> list[str]:
+        """The full names of the public objects on the page."""
+        return [f"{self.module}.{name}" for name in self.names if "." not in name]
+
+    @property
+    def objects(self) -> dict[str, str]:
+        """The place of each object on the page by its name in a program, such as `sw.cumsum`, in order."""
+        prefix = PREFIXES[self.module]
+        return {
+            name.rpartition(".")[2] if "." in name else f"{prefix}.{name}": name
+            if "." in name
+            else place(f"{self.module}.{name}")
+            for name in self.names
+        }
 
     def markdown(self) -> str:
         """The page, with a directive of mkdocstrings for each name."""
         parts = [f"# {self.title}\n\n{self.text}\n"]
-        for identifier in self.identifiers:
-            name = label(identifier)
+        for name, identifier in self.objects.items():
             if identifier in TEXT:
                 parts.append(f"## {name.replace('_', chr(92) + '_')}\n\n{TEXT[identifier]}\n")
             else:
@@ -63,8 +79,17 @@ PAGES = [
         "plans",
         "Plans and settings",
         "What all plans and descriptors share, and the settings of the process. The examples import `sternway` as `sw`.",
-        ["PlanPreference", "KernelSku", "PrecisionGuarantee", "info", "get_num_threads", "set_num_threads", "__version__"],
-        others=("sternway._plan.Plan", "sternway._descriptor.Descriptor"),
+        [
+            "sternway._plan.Plan",
+            "sternway._descriptor.Descriptor",
+            "PlanPreference",
+            "KernelSku",
+            "PrecisionGuarantee",
+            "info",
+            "get_num_threads",
+            "set_num_threads",
+            "__version__",
+        ],
     ),
     Page(
         "scans",
@@ -122,6 +147,7 @@ PAGES = [
             "apply_rotary_pos_emb",
             "rope_tables",
             "patch_rope",
+            "sternway.torch.patch_rope.RopePatch",
             "dequantize_per_token",
             "fake_quantize_per_token",
             "embedding",
@@ -139,12 +165,6 @@ PAGES = [
         module="sternway.torch.distributed",
     ),
 ]
-
-
-def label(identifier: str) -> str:
-    """The name of an object as a program writes it: `sw.cumsum`; a base class without its module."""
-    module, _, name = identifier.rpartition(".")
-    return f"{PREFIXES[module]}.{name}" if module in PREFIXES else name
 
 
 def exported(root: Path) -> list[str]:
@@ -165,13 +185,23 @@ def check(root: Path) -> None:
         ValueError: a public name is on no page or on two, or a page has a name that is not public.
     """
     public = exported(root)
-    shown = [f"{page.module}.{name}" for page in PAGES for name in page.names]
+    shown = [name for page in PAGES for name in page.public]
     wrong = sorted(name for name in {*public, *shown} if (public.count(name), shown.count(name)) != (1, 1))
     if wrong:
         raise ValueError(f"public names and the pages of docs/site/reference.py differ in {', '.join(wrong)}")
 
 
 def links() -> dict[str, str]:
-    """The object that an inline code span of a document names, by the text of the span: `sw.cumsum` and `sw.cumsum()`."""
-    shown = [identifier for page in PAGES for identifier in page.identifiers if identifier not in {*page.others, *TEXT}]
-    return {label(name): name for name in shown} | {name: f"sternway.{name}" for name in ERRORS if name != "Error"}
+    """The place of the object that inline code of a document names: `sw.cumsum`, or an error without its module."""
+    found = {name: there for page in PAGES for name, there in page.objects.items() if "." in name and there not in TEXT}
+    return found | {name: f"sternway.{name}" for name in ERRORS if name != "Error"}
+
+
+def resolved(name: str, path: str) -> str | None:
+    """The place of the object that a name means in the docstring of the object at a path. None: no page has it."""
+    modules = [module for module in reversed(PREFIXES) if path.startswith(f"{module}.")]
+    places = {there for page in PAGES for there in page.objects.values()}
+    for full in (name, *(f"{module}.{name}" for module in [*modules, "sternway._plan", "sternway._descriptor"])):
+        if (there := place(full)) in places:
+            return there
+    return None

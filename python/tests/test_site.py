@@ -41,9 +41,23 @@ def test_every_public_name_has_a_place(part: Any) -> None:
     modules = (sternway, sternway.torch, sternway.torch.distributed)
     public = {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
     assert sorted(public) == sorted(reference.exported(ROOT))
-    shown = [f"{page.module}.{name}" for page in reference.PAGES for name in page.names]
+    shown = [name for page in reference.PAGES for name in page.public]
     assert sorted(shown) == sorted(public)
     reference.check(ROOT)
+
+
+def test_each_name_is_that_of_its_object(part: Any) -> None:
+    """Not of the submodule of the same name: the place in the sources is that of the object in the running package."""
+    reference, griffe = part("reference"), part("griffe", "griffe")
+    found = griffe.load("sternway", search_paths=[str(ROOT / "python")], resolve_aliases=True)
+    for page in reference.PAGES:
+        module = importlib.import_module(page.module)
+        for name, there in page.objects.items():
+            if there not in reference.TEXT:
+                shown = found[there.removeprefix("sternway.")]
+                running = getattr(module, name.rpartition(".")[2], None)
+                assert shown.is_class or shown.is_function, there
+                assert running is None or shown.canonical_path == f"{running.__module__}.{running.__qualname__}", there
 
 
 def test_a_missing_name_and_an_unknown_one_are_found(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
