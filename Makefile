@@ -23,11 +23,13 @@ export PATH := $(PATH):$(CURDIR)/$(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -type f \
-	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
+	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py \
+	-not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
 
-.PHONY: help demo test test-gpu sanitize wheel kernels bench docs notebooks lint clean generate test-go test-python check-generated
+.PHONY: help demo test test-gpu sanitize wheel kernels bench docs notebooks lint clean generate
+.PHONY: test-go test-python check-generated site
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -35,7 +37,7 @@ help: ## list the commands
 demo: $(VENV)/.demo ## install into .venv and compare every operation with torch on real data
 	$(PY) -m sternway demo
 
-test: lint check-generated test-go notebooks test-python ## run every test that needs no GPU, on an installed wheel
+test: lint check-generated test-go site notebooks test-python ## run every test that needs no GPU, on an installed wheel
 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal
@@ -54,8 +56,10 @@ kernels: $(WHEEL) ## compile the CUDA kernels, and put them where Go embeds them
 bench: $(VENV)/.dev ## measure against torch; ARGS="lerp --device cuda --csv f.csv" narrows it
 	$(PY) -m sternway bench $(ARGS)
 
-docs: ## write the tables and the chart of the documents from python/bench/results
+docs: ## write the tables and charts of the documents from python/bench/results, then the site into build/site
 	$(PYTHON) tools/docs.py
+	$(MAKE) --no-print-directory site
+	@echo "build/site/index.html is the documentation; python tools/check_site.py looks at it in a browser"
 
 notebooks: $(VENV)/.dev ## run every notebook from top to bottom
 	$(PY) -c 'from nbclient.cli import main; main()' notebooks/*.ipynb
@@ -89,6 +93,10 @@ test-go: $(VENV)/.dev
 		else echo "not tested with GOAMD64=v3: this processor has no fused operations"; fi
 	go test -race -skip 'TestScan(LongRows|Strides|Shapes|Borders)' ./core/...  # which repeat the same ways through threads at other sizes
 
+# A dead link, a missing reference or a public name without a place is an error of the build.
+site: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file docs/site/mkdocs.yml
+
 check-generated: $(VENV)/.generator
 	$(PY) tools/bindgen.py --check
 
@@ -105,6 +113,10 @@ $(VENV)/.base:
 
 $(VENV)/.generator: | $(VENV)/.base
 	$(PY) -m pip install --quiet PyBindGen==0.22.1
+	touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.base
+	$(PY) tools/docs_packages.py | xargs -d '\n' $(PY) -m pip install --quiet
 	touch $@
 
 $(WHEEL): export STERNWAY_CUDA_ARCHS := $(or $(STERNWAY_CUDA_ARCHS),all)

@@ -1,10 +1,17 @@
-"""The chart of README.md: how much of a copy's bandwidth sternway and torch reach. An SVG of plain text, so that it repeats."""
+"""The charts of the documents, each an SVG of plain text, so that it repeats.
+
+``docs/speed.svg`` shows how much of a copy's bandwidth sternway and torch reach, ``docs/steps.svg`` how much faster training
+steps are, and ``docs/errors.svg`` the errors of both.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from html import escape
 
-from doc_results import Results, times
+import doc_steps
+from doc_results import Results, Row, times
 from doc_tables import HIGHLIGHTS, found, machine
 
 DTYPE = "bfloat16"
@@ -13,25 +20,29 @@ TOP, ROW, BAR = 58, 34, 12
 # Middle tones, which are readable on white and on black.
 TEXT, GRID, OURS, THEIRS = "#7a828e", "#7a828e", "#2f81f7", "#c69026"
 
+# The rows of the chart of errors: label, operation and input of exactness_h200.csv.
+ERRORS = (
+    ("lerp, weight per row", "lerp_backward", "da, db, dweight per row"),
+    ("dequantize, values and scale", "dequantize_per_token_backward", "dx, dscale"),
+    ("fake quantize, values and scale", "fake_quantize_per_token_backward", "dx, dscale"),
+    ("RoPE, pairs of halves", "rope_backward", "dx half"),
+    ("cumsum along rows", "scan_backward", "cumsum, dim -1"),
+    ("cumprod along rows", "scan_backward", "cumprod, dim -1"),
+    ("cummax along rows", "scan_backward", "cummax, dim -1"),
+    ("logcumsumexp along rows", "scan_backward", "logcumsumexp, dim -1"),
+    ("embedding bag, sum, Zipf indices", "embedding_bag_backward", "sum, zipf"),
+    ("embedding, all indices equal", "embedding_backward", "one row"),
+)
+
 
 def speed(results: Results) -> str:
     """Two bars for each row of the table in README.md."""
     scale = WIDTH - LABELS - RIGHT
-    height = TOP + ROW * len(HIGHLIGHTS) + 34
-    bottom = height - 26
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img"',
-        f'     font-family="system-ui, sans-serif" font-size="13" fill="{TEXT}">',
-        "<title>Share of the bandwidth of a copy that sternway and torch reach</title>",
-        text(LABELS, 20, f"Share of a copy's bandwidth, {DTYPE}, {machine(results.file('h200_scan.csv'))}", "start", bold=True),
-        key(LABELS, OURS, "sternway"),
-        key(LABELS + 110, THEIRS, "torch"),
-        text(WIDTH - 4, 42, "times faster", "end"),
-    ]
+    heading = f"Share of a copy's bandwidth, {DTYPE}, {machine(results.file('h200_scan.csv'))}"
+    lines = start("Share of the bandwidth of a copy that sternway and torch reach", heading, len(HIGHLIGHTS))
+    lines += [key(LABELS, OURS, "sternway"), key(LABELS + 110, THEIRS, "torch"), text(WIDTH - 4, 42, "times faster", "end")]
     for share in (0, 0.25, 0.5, 0.75, 1):
-        x = LABELS + scale * share
-        lines.append(f'<path d="M{x:g} {TOP - 4}V{bottom}" stroke="{GRID}" stroke-opacity="{1 if share in (0, 1) else 0.35}"/>')
-        lines.append(text(x, bottom + 17, f"{share:g}", "middle"))
+        lines += line_of_grid(LABELS + scale * share, len(HIGHLIGHTS), f"{share:g}", strong=share in (0, 1))
     for i, (label, name, *which) in enumerate(HIGHLIGHTS):
         row, y = found(results, name, *which, DTYPE), TOP + ROW * i
         ours = float(row["share_of_copy"])
@@ -40,6 +51,74 @@ def speed(results: Results) -> str:
         lines.append(bar(y + BAR + 1, scale * ours / float(row["ratio"]), THEIRS))
         lines.append(text(WIDTH - 4, y + 17, times(row["ratio"]), "end"))
     return "\n".join([*lines, "</svg>", ""])
+
+
+def steps(results: Results) -> str:
+    """A bar for each training step of the table in README.md, on a logarithmic axis that begins where both are equal."""
+    file = doc_steps.first(results, doc_steps.GPU)
+    if file is None:
+        raise ValueError(f"the chart of steps needs one of {', '.join(doc_steps.GPU)}")
+    measured = {(step.name, step.shape, step.dtype): step.gain() for step in doc_steps.steps(file)}
+    rows = [(name, gain) for name, shape, dtype in doc_steps.HIGHLIGHTS if (gain := measured.get((name, shape, dtype)))]
+    place = logarithmic(1, 10 ** math.ceil(math.log10(max(gain for _, gain in rows))))
+    heading = f"Training steps, times faster than torch, {machine(file)}"
+    lines = start("How many times faster training steps are", heading, len(rows))
+    for k in range(round(math.log10(max(gain for _, gain in rows)) + 1)):
+        lines += line_of_grid(place(10**k), len(rows), f"{10**k}x", strong=k == 0)
+    for i, (label, gain) in enumerate(rows):
+        y = TOP + ROW * i
+        lines += [text(LABELS - 10, y + 17, label, "end"), bar(y + 5, place(gain) - LABELS, OURS)]
+        lines.append(text(WIDTH - 4, y + 17, times(gain), "end"))
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def errors(results: Results) -> str:
+    """Two dots for each operation, on a logarithmic axis."""
+    file = results.file("exactness_h200.csv")
+    rows = [(label, error_row(file.rows, op, words)) for label, op, words in ERRORS]
+    place = logarithmic(1e-4, 1)
+    lines = start("Errors of sternway and of torch", f"Relative error, {DTYPE}, {machine(file)}", len(rows))
+    lines += [dot(LABELS + 6, 38, OURS), text(LABELS + 18, 43, "sternway", "start")]
+    lines += [dot(LABELS + 116, 38, THEIRS), text(LABELS + 128, 43, "torch", "start")]
+    for k in range(-4, 1):
+        lines += line_of_grid(place(10**k), len(rows), f"1e{k}" if k else "1", strong=k == -4)
+    for i, (label, row) in enumerate(rows):
+        y, ours, theirs = TOP + ROW * i + 13, float(row["norm"]), float(row["torch_norm"])
+        lines.append(text(LABELS - 10, y + 4, label, "end"))
+        lines.append(f'<path d="M{place(ours):.1f} {y}H{place(theirs):.1f}" stroke="{GRID}" stroke-opacity="0.6"/>')
+        lines += [dot(place(theirs), y, THEIRS), dot(place(ours), y, OURS)]
+        lines.append(text(WIDTH - 4, y + 4, f"{times(theirs / ours)} larger" if theirs > 1.05 * ours else "equal", "end"))
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def error_row(rows: list[Row], op: str, words: str) -> Row:
+    """The row of the file of errors for an operation and its input."""
+    [row] = [row for row in rows if (row["op"], row["input"], row["dtype"]) == (op, words, DTYPE)]
+    return row
+
+
+def logarithmic(low: float, high: float) -> Callable[[float], float]:
+    """The place of a number on an axis, in pixels. Numbers beyond its ends are put at the ends."""
+    pixels = (WIDTH - LABELS - RIGHT) / math.log(high / low)
+    return lambda value: LABELS + pixels * math.log(min(max(value, low), high) / low)
+
+
+def start(title: str, heading: str, rows: int) -> list[str]:
+    """The first lines of a chart."""
+    height = TOP + ROW * rows + 34
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img"',
+        f'     font-family="system-ui, sans-serif" font-size="13" fill="{TEXT}">',
+        f"<title>{escape(title)}</title>",
+        text(LABELS, 20, heading, "start", bold=True),
+    ]
+
+
+def line_of_grid(x: float, rows: int, words: str, *, strong: bool) -> list[str]:
+    """A vertical line with its number below."""
+    bottom = TOP + ROW * rows + 8
+    line = f'<path d="M{x:g} {TOP - 4}V{bottom}" stroke="{GRID}" stroke-opacity="{1 if strong else 0.35}"/>'
+    return [line, text(x, bottom + 17, words, "middle")]
 
 
 def text(x: float, y: float, words: str, anchor: str, *, bold: bool = False) -> str:
@@ -56,3 +135,8 @@ def bar(y: float, length: float, color: str) -> str:
 def key(x: float, color: str, name: str) -> str:
     """The color of a library, with its name."""
     return f'<rect x="{x}" y="32" width="{BAR}" height="{BAR}" fill="{color}"/>' + text(x + BAR + 6, 43, name, "start")
+
+
+def dot(x: float, y: float, color: str) -> str:
+    """A dot around a place."""
+    return f'<circle cx="{x:.1f}" cy="{y}" r="5.5" fill="{color}"/>'

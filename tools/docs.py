@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the generated parts of the documents: tables in README.md and docs/, and the chart docs/speed.svg.
+"""Writes the generated parts of the documents: tables in README.md and docs/, and the charts docs/*.svg.
 
     python tools/docs.py            write them
     python tools/docs.py --check    name the files that differ, and exit with 1 if there are any
@@ -23,7 +23,7 @@ import doc_tables
 from doc_results import Results
 
 ROOT = Path(__file__).resolve().parent.parent
-CHART = "docs/speed.svg"
+CHARTS = {"docs/speed.svg": doc_chart.speed, "docs/steps.svg": doc_chart.steps, "docs/errors.svg": doc_chart.errors}
 REGION = re.compile(r"(?P<head><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<foot>^<!-- end -->$)", re.DOTALL | re.MULTILINE)
 
 REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
@@ -71,7 +71,7 @@ def generated(root: Path = ROOT) -> dict[str, str]:
     """The content that each generated file must have, by its path from the root of the tree."""
     results = Results(root)
     files = {path: fill((root / path).read_text(), writers, results) for path, writers in REGIONS.items()}
-    return files | {CHART: doc_chart.speed(results)}
+    return files | {path: draw(results) for path, draw in CHARTS.items()}
 
 
 def main(arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LONGEST_README = 200  # lines
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
@@ -32,7 +33,15 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
 # --- Generated figures --------------------------------------------------------------------------------------------------
 
 
-GENERATED = ["README.md", "docs/exactness.md", "docs/performance.md", "docs/scan-kernels.md", "docs/speed.svg"]
+GENERATED = [
+    "README.md",
+    "docs/errors.svg",
+    "docs/exactness.md",
+    "docs/performance.md",
+    "docs/scan-kernels.md",
+    "docs/speed.svg",
+    "docs/steps.svg",
+]
 
 
 @pytest.mark.parametrize("path", GENERATED)
@@ -122,6 +131,47 @@ def test_the_chart(tool: Any) -> None:
         assert theirs == pytest.approx(ours * float(row["ms"]) / float(row["torch_ms"]), abs=2e-4)
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_chart_of_steps(tool: Any) -> None:
+    """A bar for each row, three times as long for a thousand as for ten."""
+    svg = ElementTree.fromstring((ROOT / "docs/steps.svg").read_text())
+    bars = [float(bar.get("width", "")) for bar in svg.iter(f"{SVG}rect")]
+    words = [text.text or "" for text in svg.iter(f"{SVG}text")]
+    gains = [
+        float(word.rstrip("x"))
+        for word in words
+        if re.fullmatch(r"[\d.]+x", word) and word not in ("1x", "10x", "100x", "1000x")
+    ]
+    assert len(bars) == len(gains) == len(tool("doc_steps").HIGHLIGHTS)
+    decade = bars[gains.index(max(gains))] / math.log10(max(gains))
+    assert bars == pytest.approx([decade * math.log10(gain) for gain in gains], abs=0.5)
+
+
+def test_the_chart_of_errors(tool: Any) -> None:
+    """Two dots for each row, where the numbers of the CSV file put them."""
+    svg = ElementTree.fromstring((ROOT / "docs/errors.svg").read_text())
+    dots = [float(dot.get("cx", "")) for dot in svg.iter(f"{SVG}circle")][2:]  # after those of the key
+    rows = {(row["op"], row["input"]): row for row in tool("doc_results").Results(ROOT).file("exactness_h200.csv").rows
+            if row["dtype"] == "bfloat16"}  # fmt: skip
+    for k, (_, *key) in enumerate(tool("doc_chart").ERRORS):
+        for x, column in zip(dots[2 * k :], ("torch_norm", "norm"), strict=False):
+            share = (x - 320) / 470  # of the axis from 1e-4 to 1
+            assert 1e-4 * 1e4**share == pytest.approx(float(rows[tuple(key)][column]), rel=0.01)
+    assert len(dots) == 2 * len(tool("doc_chart").ERRORS)
+
+
+def test_every_error_has_a_section_on_its_remedy() -> None:
+    import sternway
+
+    text = (ROOT / "docs/troubleshooting.md").read_text()
+    by_class = text.partition("## Errors by class")[2].partition("\n## ")[0]
+    sections = re.findall(r"^### (.*)$", by_class, re.MULTILINE)
+    classes = [name for name in sternway.__all__ if name.endswith("Error") and name != "Error"]
+    assert sorted(sections) == sorted(classes)
+
+
 # --- Links --------------------------------------------------------------------------------------------------------------
 
 
@@ -145,7 +195,7 @@ def broken_links(path: Path, root: Path = ROOT) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links(path: Path) -> None:
     assert broken_links(path) == []
 
@@ -157,8 +207,15 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_every_document_can_be_reached_from_the_readme() -> None:
-    reached = set(re.findall(r"\((docs/[\w-]+\.md)", (ROOT / "README.md").read_text()))
-    assert reached == {f"docs/{path.name}" for path in ROOT.glob("docs/*.md")}
+    """By links from document to document."""
+    reached, ahead = set[Path](), [ROOT / "README.md"]
+    while ahead:
+        path = ahead.pop()
+        if path not in reached:
+            reached.add(path)
+            targets = re.findall(r"\]\(\s*([^)\s#]+\.md)", path.read_text())
+            ahead += [(path.parent / target).resolve() for target in targets if not target.startswith("http")]
+    assert reached >= set(ROOT.glob("docs/**/*.md"))
 
 
 # --- README.md ----------------------------------------------------------------------------------------------------------
