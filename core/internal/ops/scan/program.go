@@ -196,7 +196,7 @@ func (s *Program) Division(args []tensor.Tensor, q *launch.Queue) ops.Division {
 		d.BlockRows, d.TileColumns = gpu.PartOf(&s.gpu.ByX, &c)
 		d.BlockColumns = d.TileColumns * c.TilesPerSplit
 		d.Blocks = c.Segments * c.Splits
-		if c.PanelColumns*c.Splits < d.BlockRows { // several segments in a CTA
+		if d.BlockRows > c.PanelColumns { // several segments in a CTA
 			d.Blocks = c.Grid
 		}
 		return d.Divide()
