@@ -40,8 +40,8 @@ var divided = strings.Split(strings.TrimSpace(`
 {"family": "scan", "kind": "cumsum", "shape": [3000, 100], "dtype": "float32", "dim": 1}
 {"family": "scan", "kind": "cummin", "shape": [1000000], "dtype": "float32", "dim": 0}
 {"family": "scan", "kind": "cumprod", "shape": [30000, 2], "dtype": "float64", "dim": 0}
-{"family": "embedding_bag_backward", "num_embeddings": 50000, "embedding_dim": 64, "num_bags": 100, "total_indices": 5000, "dtype": "float32"}
-{"family": "embedding_bag_backward", "num_embeddings": 500, "embedding_dim": 8, "num_bags": 100, "total_indices": 5000, "dtype": "float32", "mode": "max"}
+{"family": "embedding_bag_backward", "num_embeddings": 50000, "embedding_dim": 64, "num_bags": 100, "total_indices": 5000, "dtype": "float32", "index_dtype": "int64", "mode": "sum"}
+{"family": "embedding_bag_backward", "num_embeddings": 500, "embedding_dim": 8, "num_bags": 100, "total_indices": 5000, "dtype": "float32", "index_dtype": "int64", "mode": "max"}
 {"family": "embedding_backward", "num_embeddings": 50000, "embedding_dim": 64, "num_indices": 500, "dtype": "float32", "index_dtype": "int64"}
 {"family": "unique_rows", "num_rows": 100000, "total": 50000, "index_dtype": "int64"}
 {"family": "unique_rows", "num_rows": 100, "total": 5, "index_dtype": "int64"}
@@ -76,7 +76,7 @@ func requireCovers(t *testing.T, d *ops.Division) {
 }
 
 // operandsOf are operands that a plan accepts: as few as possible are left out.
-func operandsOf(t *testing.T, plan *core.Plan) []tensor.Tensor {
+func operandsOf(t *testing.T, plan *core.Plan, workspace tensor.Tensor) []tensor.Tensor {
 	problem := coretest.ProblemOf(plan)
 	for left := range len(problem.Operands) {
 		for dropped := range 1 << len(problem.Operands) {
@@ -95,7 +95,7 @@ func operandsOf(t *testing.T, plan *core.Plan) []tensor.Tensor {
 				args[i].Device = plan.Device()
 				args[i].Data = uintptr(i+1) << 42
 			}
-			if isCandidate && plan.CanImplementOrdered(tensor.Tensor{}, args) == nil {
+			if isCandidate && plan.CanImplementOrdered(workspace, args) == nil {
 				return args
 			}
 		}
@@ -135,11 +135,11 @@ func TestDivisionOnAGPU(t *testing.T) {
 			}
 			described[descriptor] = json.RawMessage(plan.DivisionJSON())
 
-			args := operandsOf(t, plan)
 			workspace := tensor.Tensor{}
 			if size := plan.WorkspaceSize(); size > 0 {
 				workspace = coretest.DeviceTensor(tensor.Uint8, 100<<42, size)
 			}
+			args := operandsOf(t, plan, workspace)
 			require.NoError(t, plan.RunOrdered(0, workspace, args))
 			require.Len(t, f.Launches, len(fake.Launches))
 			for i, l := range fake.Launches {
