@@ -61,8 +61,8 @@ def part_sizes(extent: int, part: int, most: int) -> list[int | None]:
     n = -(-extent // part)
     last = extent - (n - 1) * part
     if n <= most:
-        return [part] * (n - 1) + [last]
-    return [part] * (most - 2) + [None, last]
+        return [*[part] * (n - 1), last]
+    return [*[part] * (most - 2), None, last]
 
 
 class _Drawing:
