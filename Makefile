@@ -23,7 +23,7 @@ export PATH := $(PATH):$(CURDIR)/$(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -type f \
-	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py \
+	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py -not -path tools/notebooks.py \
 	-not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
@@ -61,8 +61,8 @@ docs: ## write the tables and charts of the documents from python/bench/results,
 	$(MAKE) --no-print-directory site
 	@echo "build/site/index.html is the documentation; python tools/check_site.py looks at it in a browser"
 
-notebooks: $(VENV)/.dev ## run every notebook from top to bottom
-	$(PY) -c 'from nbclient.cli import main; main()' notebooks/*.ipynb
+notebooks: $(VENV)/.dev ## run every notebook and compare its outputs with the committed ones; ARGS=--write commits new ones
+	$(PY) tools/notebooks.py $(ARGS)
 
 lint: $(VENV)/.dev ## gofmt, go vet, staticcheck, ruff, mypy
 	@unformatted=$$(gofmt -l $(GO_SOURCES)); test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }

@@ -54,6 +54,16 @@ func Describe(plan int64) (text string, err error) {
 	return p.DescribeJSON(), nil
 }
 
+// Divide returns how a run of a plan with contiguous operands divides its work, as JSON.
+func Divide(plan int64) (text string, err error) {
+	defer recoverTo(&err)
+	p, err := lookup(plan)
+	if err != nil {
+		return "", encodeError(err)
+	}
+	return p.DivisionJSON(), nil
+}
+
 // Inspect describes a tensor, the only item of a tuple as [Run] takes it, as JSON: shape, strides
 // in elements, dtype, device, address of the first element, and whether it is read-only. It reads
 // the description only, and waits for no stream.

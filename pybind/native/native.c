@@ -94,6 +94,30 @@ PyObject * _wrap__native_pybind_Describe(PyObject * PYBINDGEN_UNUSED(dummy), PyO
 
 
 PyObject *
+_wrap__native_pybind_Divide(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    char *retval;
+    int64_t plan;
+    const char *keywords[] = {"plan", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "L", (char **) keywords, &plan)) {
+        return NULL;
+    }
+    sw_attach_thread();
+    retval = pybind_Divide(plan);
+    if (PyErr_Occurred()) {
+        if (retval != NULL) free(retval);
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "s", retval);
+    free(retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_Divide(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
+
+PyObject *
 _wrap__native_pybind_GetNumThreads(PyObject *PYBINDGEN_UNUSED(_args), PyObject *PYBINDGEN_UNUSED(_kwargs))
 {
     PyObject *py_retval;
@@ -291,6 +315,7 @@ PyObject * _wrap__native_pybind_StoreTorch(PyObject * PYBINDGEN_UNUSED(dummy), P
 static PyMethodDef _native_functions[] = {
     {(char *) "pybind_CanImplement", (PyCFunction) _wrap__native_pybind_CanImplement, METH_KEYWORDS|METH_VARARGS, "pybind_CanImplement(plan, operands)\n\ntype: plan: int64_t\ntype: operands: int64_t" },
     {(char *) "pybind_Describe", (PyCFunction) _wrap__native_pybind_Describe, METH_KEYWORDS|METH_VARARGS, "pybind_Describe(plan)\n\ntype: plan: int64_t" },
+    {(char *) "pybind_Divide", (PyCFunction) _wrap__native_pybind_Divide, METH_KEYWORDS|METH_VARARGS, "pybind_Divide(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_GetNumThreads", (PyCFunction) _wrap__native_pybind_GetNumThreads, METH_NOARGS, "pybind_GetNumThreads()\n\n" },
     {(char *) "pybind_Info", (PyCFunction) _wrap__native_pybind_Info, METH_NOARGS, "pybind_Info()\n\n" },
     {(char *) "pybind_Inspect", (PyCFunction) _wrap__native_pybind_Inspect, METH_KEYWORDS|METH_VARARGS, "pybind_Inspect(operands)\n\ntype: operands: int64_t" },

@@ -49,6 +49,21 @@ func pybind_Describe(plan C.longlong) *C.char {
 	return C.CString(cret)
 }
 
+//export pybind_Divide
+func pybind_Divide(plan C.longlong) *C.char {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.Divide(int64(plan))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.CString("")
+	}
+	return C.CString(cret)
+}
+
 //export pybind_GetNumThreads
 func pybind_GetNumThreads() C.longlong {
 	_saved_thread := C.PyEval_SaveThread()

@@ -11,6 +11,8 @@ from typing import Any
 
 import sternway
 
+from ._show import info_rows
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the exit code."""
@@ -90,13 +92,9 @@ def run_info(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(facts, indent=2))
         return 0
-    first = ("version", "python", "torch", "go", "backends", "driver", "devices", "kernel_image", "threads", "families")
-    facts["devices"] = [device_words(device) for device in facts.get("devices") or ()]
-    facts["kernel_image"] = image_words(facts.get("kernel_image"))
-    absent = {"torch": "not installed", "devices": "none", "kernel_image": "none, this build is for the CPU alone"}
-    for name in (*first, *(name for name in facts if name not in first)):
-        title = "sternway" if name == "version" else name.replace("_", " ")
-        print(f"{title:<13} {words(facts.get(name)) or absent.get(name, 'none')}")
+    facts["torch"] = facts["torch"] or "not installed"
+    for title, words in info_rows(facts).items():
+        print(f"{title:<13} {words}")
     return 0
 
 
@@ -106,29 +104,6 @@ def installed(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def device_words(device: dict[str, Any]) -> str:
-    """Describe a GPU on one line."""
-    if "error" in device:
-        return f"{device['device']} {device['error']}"
-    memory = f"{device['memory'] / 2**30:.0f} GiB"
-    return f"{device['device']} {device['name']} ({device['arch']}, {device['multiprocessors']} multiprocessors, {memory})"
-
-
-def image_words(manifest: dict[str, Any] | None) -> str:
-    """The kernel image in words: architectures, compiler, and the beginning of each file's hash."""
-    if not manifest:
-        return ""
-    hashes = ", ".join(f"{name} {image['sha256'][:12]}" for name, image in manifest["images"].items())
-    return f"{', '.join(manifest['architectures'])} by nvcc {manifest['nvcc']}: {hashes}"
-
-
-def words(value: Any) -> str:
-    """Plain data on one line."""
-    if isinstance(value, list):
-        return ", ".join(map(words, value))
-    return "" if value is None else str(value)
 
 
 def run_selftest(options: argparse.Namespace) -> int:

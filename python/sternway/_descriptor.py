@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from . import errors
 from ._arrays import dtype_name
+from ._show import Shown
 
 D = TypeVar("D", bound="Descriptor")
 
@@ -130,7 +131,7 @@ def normalise_fields(op: str, instance: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Descriptor:
+class Descriptor(Shown):
     """Base class of the descriptors. Fields are converted when it is made: shapes to tuples of int, dtypes to names.
 
     An operation and its backward have the same fields, which a common base class declares. Neither descriptor derives from the

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import errors
+from ._show import Info
 
 log = logging.getLogger("sternway")
 log_runs = False
@@ -112,7 +113,7 @@ def info() -> dict[str, Any]:
         >>> sw.info()["backends"][0]
         'cpu'
     """
-    facts: dict[str, Any] = json.loads(load().pybind_Info())
+    facts = Info(json.loads(load().pybind_Info()))
     facts["python"] = sys.version.split()[0]
     facts["torch"] = getattr(sys.modules.get("torch"), "__version__", None)
     if os.environ.get("STERNWAY_BACKEND") == "cpu":

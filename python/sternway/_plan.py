@@ -13,7 +13,9 @@ from ._arrays import Array, device_name, producer
 from ._descriptor import Descriptor
 from ._lent import is_jax, speaks_dlpack
 from ._operands import borrow, count_writes, store_torch, stream_handle
-from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of, table
+from ._picture import picture
+from ._show import table
+from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of
 
 D = TypeVar("D", bound=Descriptor)
 P = TypeVar("P", bound="Plan[Any]")
@@ -284,5 +286,13 @@ class Plan(Generic[D]):
         op, dtype, shape, device = (rows.pop(name) for name in ("op", "dtype", "shape", "device"))
         return f"<{type(self).__name__} {op} {dtype} {shape} on {device}: {'; '.join(f'{k} {v}' for k, v in rows.items())}>"
 
+    def _division(self) -> dict[str, Any]:
+        """How a run with contiguous operands divides its work, for its picture; empty in a fork, which has no plans."""
+        try:
+            facts: dict[str, Any] = json.loads(_library.load().pybind_Divide(self._handle))
+        except errors.Error:
+            return {}
+        return facts
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": table(rows_of(self))}
+        return {"text/plain": repr(self), "text/html": table(rows_of(self)) + picture(self._division())}

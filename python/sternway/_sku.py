@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from typing import Any
 
 from ._descriptor import normalise_fields
+from ._show import Shown
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanPreference:
+class PlanPreference(Shown):
     """Limits and wishes for ``Plan.select``.
 
     Args:
@@ -39,7 +39,7 @@ class PlanPreference:
 
 
 @dataclasses.dataclass(frozen=True)
-class PrecisionGuarantee:
+class PrecisionGuarantee(Shown):
     """What the results of a plan can be relied on for. It is ``plan.precision_guarantee``.
 
     Attributes:
@@ -63,7 +63,7 @@ class PrecisionGuarantee:
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelSku:
+class KernelSku(Shown):
     """The kernel that ``Plan.select`` selected. It is ``plan.sku``.
 
     Attributes:
@@ -109,12 +109,3 @@ def rows_of(plan: Any) -> dict[str, str]:
         "guarantee": f"{sku.precision_guarantee.accumulator} sums, "
         + ("same bits every run" if plan.precision_guarantee.deterministic else "bits may differ between runs"),
     }
-
-
-def table(rows: dict[str, str]) -> str:
-    """An HTML table with two columns."""
-    cells = "".join(
-        f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
-        for k, v in rows.items()
-    )
-    return f"<table>{cells}</table>"

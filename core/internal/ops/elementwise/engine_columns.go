@@ -16,13 +16,8 @@ const (
 // sumColumns sums along slower dimensions. A task owns a panel of adjacent columns and a chunk of
 // the reduced indices.
 func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
-	width, rowsPerBlock := min(columns, panelColumns), int64(1)
-	if !h.direct { // a block holds several rows if rows are short
-		width = min(columns, cpu.BlockLen[A]())
-		rowsPerBlock = max(1, cpu.BlockLen[A]()/max(width, 1))
-	}
+	width, rowsPerBlock, rowsPerTask := h.columnTasks(kept, reduced, columns)
 	panels := num.CeilDiv(columns, max(width, 1))
-	rowsPerTask := max(rowsPerBlock, cpu.Grain/max(width, 1), num.CeilDiv(reduced*kept*panels, maxColumnTasks))
 	chunks := max(1, num.CeilDiv(reduced, rowsPerTask))
 	total := kept * columns
 	partial := h.partials(total * chunks)
@@ -44,6 +39,17 @@ func (h *hostPass[A]) sumColumns(kept, reduced, columns int64) {
 			cpu.AddEach(sums, values[chunk*total+first:][:len(sums)])
 		}
 	})
+}
+
+// columnTasks are the columns of a task, the rows that fit a block, and the rows of a task.
+func (h *hostPass[A]) columnTasks(kept, reduced, columns int64) (width, rowsPerBlock, rowsPerTask int64) {
+	width, rowsPerBlock = min(columns, panelColumns), 1
+	if !h.direct { // a block holds several rows if rows are short
+		width = min(columns, cpu.BlockLen[A]())
+		rowsPerBlock = max(1, cpu.BlockLen[A]()/max(width, 1))
+	}
+	panels := num.CeilDiv(columns, max(width, 1))
+	return width, rowsPerBlock, max(rowsPerBlock, cpu.Grain/max(width, 1), num.CeilDiv(reduced*kept*panels, maxColumnTasks))
 }
 
 // columnTask is a panel of columns: the index of its first element, the elements from row to row,

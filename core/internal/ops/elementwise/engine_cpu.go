@@ -15,11 +15,16 @@ import (
 
 // Host runs the Op over blocks of the operands on the CPU.
 func (m *mapReduce) Host(args []tensor.Tensor) {
-	if m.element == tensor.Float64 || m.op.products != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32) {
+	if m.inFloat64(args) {
 		runPasses(m, args, m.op.f64, m.op.dense64, &cpu.Storages64)
 	} else {
 		runPasses(m, args, m.op.f32, m.op.dense32, &cpu.Storages32)
 	}
+}
+
+// inFloat64 reports whether blocks are of float64.
+func (m *mapReduce) inFloat64(args []tensor.Tensor) bool {
+	return m.element == tensor.Float64 || m.op.products != nil && slices.ContainsFunc(args[:m.op.inputs], exceedsFloat32)
 }
 
 // exceedsFloat32 reports whether the dtype of t has values that float32 cannot represent.

@@ -13,7 +13,7 @@ func (h *hostPass[A]) sumRows(kept, reduced int64) {
 		h.sumLongRows(kept, reduced)
 		return
 	}
-	perTask := min(cpu.BlockLen[A](), max(1, cpu.Grain/max(reduced, 1)))
+	perTask := sumsPerTask[A](reduced)
 	h.parallel(num.CeilDiv(kept, perTask), func(w *worker[A], task int64) {
 		first := task * perTask
 		rows := min(perTask, kept-first)
@@ -33,6 +33,11 @@ func (h *hostPass[A]) sumRows(kept, reduced int64) {
 			}
 		}
 	})
+}
+
+// sumsPerTask is the number of sums of `reduced` elements that a task computes.
+func sumsPerTask[A cpu.Accumulator](reduced int64) int64 {
+	return min(cpu.BlockLen[A](), max(1, cpu.Grain/max(reduced, 1)))
 }
 
 // addRows adds a block of output o, n values that begin at an index of the task, to the sums of

@@ -115,6 +115,17 @@ func (d EmbeddingBagBackward) needsWide() bool {
 	return most >= BagWide
 }
 
+// rowsPerBucket is the number of rows of dweight that a task sums.
+func (p *BagProgram) rowsPerBucket() int64 {
+	var b bagBuckets[uint64]
+	if p.Mode == "max" {
+		b.divide(p.NumEmbeddings, p.NumBags*p.EmbeddingDim, p.EmbeddingDim, p.DType.Accumulator().Size())
+	} else {
+		b.divide(p.NumEmbeddings, p.TotalIndices, p.EmbeddingDim, p.DType.Size())
+	}
+	return 1 << b.shift
+}
+
 // sumOccurrences writes dweight in the modes sum and mean.
 func (h *hostBags[N]) sumOccurrences() {
 	if h.Mode == "mean" {

@@ -110,6 +110,20 @@ func (p *BagProgram) Geometry() string {
 	return fmt.Sprintf("%s sorted by row in %d passes", what, p.Passes())
 }
 
+// Division implements ops.Program.
+func (p *BagProgram) Division(_ []tensor.Tensor, q *launch.Queue) ops.Division {
+	d := ops.Division{Rows: p.NumEmbeddings, Columns: p.EmbeddingDim, RowUnit: "rows of the table", ColumnUnit: "elements", BlockColumns: p.EmbeddingDim}
+	switch {
+	case q == nil:
+		d.BlockRows = p.rowsPerBucket()
+	case p.singleLaunch:
+		d.BlockRows = p.rowsPerBlock()
+	default:
+		return ops.Division{}
+	}
+	return d.Divide()
+}
+
 // bagLaunch holds the launch arguments of a kernel apart from the operands and the workspace
 // layout.
 type bagLaunch struct {

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/sternway/sternway/core/internal/errs"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 )
@@ -123,6 +124,14 @@ func (u *UniqueProgram) Kernel() string {
 
 // InPlace implements ops.Program.
 func (u *UniqueProgram) InPlace([]tensor.Tensor, int) bool { return false }
+
+// Division implements ops.Program.
+func (u *UniqueProgram) Division(_ []tensor.Tensor, q *launch.Queue) ops.Division {
+	if q != nil {
+		return ops.Division{}
+	}
+	return ops.Division{Rows: 1, Columns: u.D.Total, RowUnit: "rows", ColumnUnit: "indices", BlockRows: 1, BlockColumns: uniquePart}.Divide()
+}
 
 // Geometry implements ops.Program.
 func (u *UniqueProgram) Geometry() string {

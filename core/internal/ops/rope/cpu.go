@@ -12,7 +12,9 @@ import (
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
@@ -62,21 +64,7 @@ type hostRun[A cpu.Accumulator] struct {
 }
 
 func runHost[A cpu.Accumulator](p *Program, args []tensor.Tensor, pool *sync.Pool) {
-	h := hostRun[A]{Program: p, args: args, positions: positionsOf(&args[Positions]), batches: p.BatchSize}
-	h.rotations, h.n = p.rotations(args)
-	if p.hasTables(args) {
-		h.cos, h.sin = tableOf(&args[Cos]), tableOf(&args[Sin])
-	}
-	if p.anglesDiffer(args) {
-		h.batches = 1
-	}
-	h.pairsPerTile = min(max(p.pairs, 1), tileFactors)
-	rows := int64(0)
-	for _, r := range h.rotations[:h.n] {
-		rows += h.batches * r.heads
-	}
-	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, rowsPerTask), 1))) // several tasks for short sequences
-	h.tokensPerTile = min(tileFactors/h.pairsPerTile, p.SeqLen, some)
+	h, rows := hostRunOf[A](p, args)
 	rowTasks, tilesOfPairs, tilesOfTokens := num.CeilDiv(rows, rowsPerTask), num.CeilDiv(max(p.pairs, 1), h.pairsPerTile), num.CeilDiv(p.SeqLen, h.tokensPerTile)
 	work := h.tokensPerTile * (2*h.pairsPerTile + (p.HeadDim-2*p.pairs)/tilesOfPairs) * min(rows, rowsPerTask) // elements per task
 	start := func() (*worker[A], func()) {
@@ -93,6 +81,38 @@ func runHost[A cpu.Accumulator](p *Program, args []tensor.Tensor, pool *sync.Poo
 		h.makeFactors(w, &tile)
 		h.rotateRows(w, &tile, run*rowsPerTask, min(rows, (run+1)*rowsPerTask))
 	})
+}
+
+// hostRunOf divides a run into tiles. rows is the number of rows of a tile.
+func hostRunOf[A cpu.Accumulator](p *Program, args []tensor.Tensor) (h hostRun[A], rows int64) {
+	h = hostRun[A]{Program: p, args: args, positions: positionsOf(&args[Positions]), batches: p.BatchSize}
+	h.rotations, h.n = p.rotations(args)
+	if p.hasTables(args) {
+		h.cos, h.sin = tableOf(&args[Cos]), tableOf(&args[Sin])
+	}
+	if p.anglesDiffer(args) {
+		h.batches = 1
+	}
+	h.pairsPerTile = min(max(p.pairs, 1), tileFactors)
+	for _, r := range h.rotations[:h.n] {
+		rows += h.batches * r.heads
+	}
+	some := max(num.CeilDiv(p.SeqLen, 8), num.CeilDiv(cpu.Grain/4, p.HeadDim*max(min(rows, rowsPerTask), 1))) // several tasks for short sequences
+	h.tokensPerTile = min(tileFactors/h.pairsPerTile, p.SeqLen, some)
+	return h, rows
+}
+
+// Division implements ops.Program.
+func (p *Program) Division(args []tensor.Tensor, q *launch.Queue) ops.Division {
+	if q != nil || p.isEmpty() {
+		return ops.Division{}
+	}
+	h, rows := hostRunOf[float32](p, args)
+	groups := p.BatchSize / h.batches
+	d := ops.Division{Rows: groups * rows, Columns: p.SeqLen, RowUnit: "heads", ColumnUnit: "tokens",
+		BlockRows: min(rows, rowsPerTask), BlockColumns: h.tokensPerTile}
+	d.Blocks = groups * num.CeilDiv(p.SeqLen, h.tokensPerTile) * num.CeilDiv(max(p.pairs, 1), h.pairsPerTile) * num.CeilDiv(rows, rowsPerTask)
+	return d.Divide()
 }
 
 // tile is a tile: the first batch, tokens and pairs.

@@ -38,28 +38,13 @@ type run struct {
 // the repair of rows by indices.
 func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue) error {
 	r := run{Scan: s, problem: s.ByX, args: args, workspace: workspace, queue: queue}
-	numbers, hasIndices := s.roles(args)
-	isSummary := numbers[result] < 0 // no output but a carry
-	if isSummary {
-		numbers[result] = numbers[upstream] // for its layout
-	}
-	if hasIndices && !r.problem.Carries {
-		r.problem, r.firstKernel = s.ByIndices, len(s.ByX.Kind.Kernels())
-	}
+	numbers, isSummary := r.prepare()
 	p := &r.problem
 	byIndices := p.Kind.isByIndices()
 	if p.Rows == 0 || p.Length == 0 && numbers[suffixOut] < 0 {
 		return nil
 	}
-	p.Device.Limits = &DeviceLimits{int64(queue.Device.SharedMemory()), func(c *Config) int64 {
-		return queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
-	}}
-	r.operands = stridedOf(s.Shape, s.Dim, numbers, args)
-	if s.IsForward {
-		r.operands.reverseChunks(suffixIn)
-	}
-	layout := layoutOf(p, &r.operands)
-	c := Select(p, &layout)
+	c := r.configure(&numbers)
 	if c.ThreadsAcross > 0 && r.operands.dims == 0 { // a panel of one column
 		r.operands.dims, r.operands.extent[0] = 1, 1
 	}
@@ -86,6 +71,40 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 		return r.phases(&fallback, FlagFallback)
 	}
 	return nil
+}
+
+// Config is the launch configuration of a run, which has work to do. Nothing is launched.
+func (s *Scan) Config(args []tensor.Tensor, queue *launch.Queue) Config {
+	r := run{Scan: s, problem: s.ByX, args: args, queue: queue}
+	numbers, _ := r.prepare()
+	return r.configure(&numbers)
+}
+
+// prepare chooses the problem by the operands that are given. It returns the numbers of the
+// operands by role, and whether the only output is a carry.
+func (r *run) prepare() (numbers [numRoles]int, isSummary bool) {
+	numbers, hasIndices := r.roles(r.args)
+	if isSummary = numbers[result] < 0; isSummary {
+		numbers[result] = numbers[upstream] // for its layout
+	}
+	if hasIndices && !r.problem.Carries {
+		r.problem, r.firstKernel = r.ByIndices, len(r.ByX.Kind.Kernels())
+	}
+	return numbers, isSummary
+}
+
+// configure selects the kernel for the layout of the operands and the limits of the device.
+func (r *run) configure(numbers *[numRoles]int) Config {
+	p := &r.problem
+	p.Device.Limits = &DeviceLimits{int64(r.queue.Device.SharedMemory()), func(c *Config) int64 {
+		return r.queue.Clusters(r.numberOf(c.Kernel), c.Splits, uint32(c.Block), c.SmemBytes)
+	}}
+	r.operands = stridedOf(r.Shape, r.Dim, *numbers, r.args)
+	if r.IsForward {
+		r.operands.reverseChunks(suffixIn)
+	}
+	layout := layoutOf(p, &r.operands)
+	return Select(p, &layout)
 }
 
 // numberOf is the number of a kernel of the problem's kind in the queue.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/num"
+	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
@@ -85,8 +86,7 @@ func (h *division) lengthOf(lane int64) int64 {
 // inBatches runs body in parallel over batches of lanes first..first+count-1, which are equally
 // long.
 func (h *division) inBatches(body func(w *worker, first, count int64)) {
-	batch := num.Clamp(cpu.Grain/h.splitLength/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
-	group := batch * num.Clamp(cpu.Grain/h.splitLength/batch, 1, manyRows) // lanes of a task
+	batch, group := h.taskLanes()
 	full := h.fullLanes()
 	tasks := num.CeilDiv(full, group)
 	h.parallel(tasks+num.CeilDiv(h.lanes-full, group), func(w *worker, task int64) {
@@ -98,6 +98,31 @@ func (h *division) inBatches(body func(w *worker, first, count int64)) {
 			body(w, first, min(batch, end-first))
 		}
 	})
+}
+
+// taskLanes are the lanes of a batch, and of a task.
+func (h *division) taskLanes() (batch, group int64) {
+	batch = num.Clamp(cpu.Grain/h.splitLength/C.SCAN_LANES, 1, C.SCAN_BATCH/C.SCAN_LANES) * C.SCAN_LANES
+	return batch, batch * num.Clamp(cpu.Grain/h.splitLength/batch, 1, manyRows)
+}
+
+// Tasks describes the tasks of a run: the rows and the splits of a row that each task has, at most,
+// the positions of a split, and the number of tasks. All are 0 if there is nothing to do.
+func (s *Scan) Tasks(args []tensor.Tensor, isForward bool) (rows, splits, splitLength, tasks int64) {
+	var h division
+	width := int64(1) // rows of a lane
+	if isForward {
+		run := s.startForward(without(args, operand.ForwardCarryIn, operand.ForwardCarryOut), true)
+		h, width = run.division, max(run.narrow, 1)
+	} else {
+		h = s.start(without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn)).division
+	}
+	if h.rows == 0 || h.n == 0 {
+		return 0, 0, 0, 0
+	}
+	_, group := h.taskLanes()
+	full := h.fullLanes()
+	return min(group, h.rows) * width, num.CeilDiv(group, h.rows), h.splitLength, num.CeilDiv(full, group) + num.CeilDiv(h.lanes-full, group)
 }
 
 // worker is the scratch of one goroutine.

@@ -1,0 +1,189 @@
+package core_test
+
+import (
+	"encoding/json"
+	"math/bits"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sternway/sternway/core"
+	"github.com/sternway/sternway/core/driver"
+	"github.com/sternway/sternway/core/internal/coretest"
+	"github.com/sternway/sternway/core/internal/ops"
+	"github.com/sternway/sternway/core/internal/tensor"
+)
+
+// divided are problems that are divided in every way: into many blocks and into one, along rows,
+// columns and both, with parts of unequal size at the edges.
+var divided = strings.Split(strings.TrimSpace(`
+{"family": "lerp_backward", "shape": [1000, 1000], "dtype": "float32", "weight": 0.5}
+{"family": "lerp_backward", "shape": [1000, 3000], "dtype": "bfloat16", "weight": 0.5, "b_shape": [3000]}
+{"family": "lerp_backward", "shape": [1000, 300], "dtype": "float64", "weight": 0.5, "a_shape": [1000, 1]}
+{"family": "lerp_backward", "shape": [3, 7], "dtype": "float32", "weight": 0.5}
+{"family": "dequantize_per_token_backward", "shape": [500, 300], "dtype": "float32", "qdtype": "int8"}
+{"family": "dequantize_per_token_backward", "shape": [3, 100000], "dtype": "float16", "qdtype": "uint8"}
+{"family": "dequantize_per_token", "shape": [500, 300], "dtype": "float32", "qdtype": "int8"}
+{"family": "fake_quantize_per_token_backward", "shape": [500, 300], "dtype": "float32", "quant_min": -8, "quant_max": 7}
+{"family": "fake_quantize_per_token", "shape": [500, 300], "dtype": "float32", "quant_min": -8, "quant_max": 7}
+{"family": "rope_backward", "batch_size": 2, "num_heads": 40, "seq_len": 300, "head_dim": 64, "dtype": "float32"}
+{"family": "rope", "batch_size": 1, "num_heads": 3, "seq_len": 4, "head_dim": 6, "dtype": "bfloat16"}
+{"family": "scan_backward", "kind": "cumsum", "shape": [3000, 100], "dtype": "float32", "dim": 1}
+{"family": "scan_backward", "kind": "cumprod", "shape": [100, 3000], "dtype": "float32", "dim": 0}
+{"family": "scan_backward", "kind": "cummax", "shape": [3, 400000], "dtype": "float32", "dim": 1}
+{"family": "scan_backward", "kind": "logcumsumexp", "shape": [8192, 8192], "dtype": "bfloat16", "dim": 1}
+{"family": "scan_backward", "kind": "cumsum", "shape": [8192, 8192], "dtype": "bfloat16", "dim": 0}
+{"family": "scan_backward", "kind": "cumprod", "shape": [64, 500], "dtype": "float32", "dim": 1, "carries": true}
+{"family": "scan", "kind": "cumsum", "shape": [3000, 100], "dtype": "float32", "dim": 1}
+{"family": "scan", "kind": "cummin", "shape": [1000000], "dtype": "float32", "dim": 0}
+{"family": "scan", "kind": "cumprod", "shape": [30000, 2], "dtype": "float64", "dim": 0}
+{"family": "embedding_bag_backward", "num_embeddings": 50000, "embedding_dim": 64, "num_bags": 100, "total_indices": 5000, "dtype": "float32", "index_dtype": "int64", "mode": "sum"}
+{"family": "embedding_bag_backward", "num_embeddings": 500, "embedding_dim": 8, "num_bags": 100, "total_indices": 5000, "dtype": "float32", "index_dtype": "int64", "mode": "max"}
+{"family": "embedding_backward", "num_embeddings": 50000, "embedding_dim": 64, "num_indices": 500, "dtype": "float32", "index_dtype": "int64"}
+{"family": "unique_rows", "num_rows": 100000, "total": 50000, "index_dtype": "int64"}
+{"family": "unique_rows", "num_rows": 100, "total": 5, "index_dtype": "int64"}
+`), "\n")
+
+// facts are the parts of a plan's description that its picture shows.
+type facts struct {
+	Division ops.Division `json:"division"`
+	Launches []struct {
+		Kernel  string `json:"kernel"`
+		Grid    uint32 `json:"grid"`
+		Threads uint32 `json:"threads"`
+		Cluster uint32 `json:"cluster"`
+		Shared  uint32 `json:"shared"`
+	} `json:"launches"`
+}
+
+func factsOf(t *testing.T, plan *core.Plan) (f facts) {
+	require.NoError(t, json.Unmarshal([]byte(plan.DivisionJSON()), &f))
+	return f
+}
+
+// requireCovers checks that the blocks of a division cover the matrix of the work.
+func requireCovers(t *testing.T, d *ops.Division) {
+	require.GreaterOrEqual(t, d.Blocks*d.BlockRows*d.BlockColumns, d.Rows*d.Columns)
+	require.LessOrEqual(t, d.BlockRows, d.Rows)
+	require.LessOrEqual(t, d.BlockColumns, d.Columns)
+	require.LessOrEqual(t, d.TileColumns, d.BlockColumns)
+	require.Positive(t, d.TileColumns)
+	require.NotEmpty(t, d.RowUnit)
+	require.NotEmpty(t, d.ColumnUnit)
+}
+
+// operandsOf are operands that a plan accepts: as few as possible are left out.
+func operandsOf(t *testing.T, plan *core.Plan, workspace tensor.Tensor) []tensor.Tensor {
+	problem := coretest.ProblemOf(plan)
+	for left := range len(problem.Operands) {
+		for dropped := range 1 << len(problem.Operands) {
+			if bits.OnesCount(uint(dropped)) != left {
+				continue
+			}
+			args := make([]tensor.Tensor, len(problem.Operands))
+			isCandidate := true
+			for i, o := range problem.Operands {
+				k := len(args) - 1 - i
+				if dropped>>k&1 != 0 {
+					isCandidate = isCandidate && o.Optional
+					continue
+				}
+				args[i] = coretest.DeviceTensor(o.DTypes[0], 0, coretest.Concrete(o.Shapes[0])...)
+				args[i].Device = plan.Device()
+				args[i].Data = uintptr(i+1) << 42
+			}
+			if isCandidate && plan.CanImplementOrdered(workspace, args) == nil {
+				return args
+			}
+		}
+	}
+	require.Fail(t, "no operands are accepted")
+	return nil
+}
+
+// Tasks cover the work, and whole ones are no larger than the rest of it.
+func TestDivisionOnTheCPU(t *testing.T) {
+	for _, descriptor := range divided {
+		plan, err := core.SelectJSON(descriptor, "cpu", "{}")
+		require.NoError(t, err)
+		f := factsOf(t, plan)
+		require.Empty(t, f.Launches)
+		require.Positive(t, f.Division.Blocks, descriptor)
+		requireCovers(t, &f.Division)
+		whole := (f.Division.Rows / f.Division.BlockRows) * (f.Division.Columns / f.Division.BlockColumns)
+		require.GreaterOrEqual(t, f.Division.Blocks, whole, descriptor)
+	}
+}
+
+// The launches are those of a run. The descriptions are kept in testdata, where tests of the
+// pictures read them.
+func TestDivisionOnAGPU(t *testing.T) {
+	const golden = "testdata/divisions.json"
+	described := map[string]json.RawMessage{}
+	for _, descriptor := range divided {
+		t.Run(descriptor, func(t *testing.T) {
+			fake := (&coretest.FakeCUDA{Devices: 1, NumSMs: 132, Clusters: func(l *driver.Launch) int { return 132 / int(l.Cluster) }}).Install(t)
+			plan, err := core.SelectJSON(descriptor, "cuda:0", "{}")
+			require.NoError(t, err)
+			f := factsOf(t, plan)
+			require.Empty(t, fake.Launches, "a description launches nothing")
+			if f.Division.Blocks > 0 {
+				requireCovers(t, &f.Division)
+			}
+			described[descriptor] = json.RawMessage(plan.DivisionJSON())
+
+			workspace := tensor.Tensor{}
+			if size := plan.WorkspaceSize(); size > 0 {
+				workspace = coretest.DeviceTensor(tensor.Uint8, 100<<42, size)
+			}
+			args := operandsOf(t, plan, workspace)
+			require.NoError(t, plan.RunOrdered(0, workspace, args))
+			require.Len(t, f.Launches, len(fake.Launches))
+			for i, l := range fake.Launches {
+				require.Equal(t, l.Symbol, f.Launches[i].Kernel)
+				require.Equal(t, []uint32{l.Grid, l.Block, l.Cluster, l.Shared},
+					[]uint32{f.Launches[i].Grid, f.Launches[i].Threads, f.Launches[i].Cluster, f.Launches[i].Shared})
+			}
+			if f.Division.Blocks > 0 { // CTAs may loop over several blocks, and none is without one
+				require.True(t, slices.ContainsFunc(fake.Launches, func(l coretest.FakeLaunch) bool {
+					return 0 < l.Grid && int64(l.Grid) <= f.Division.Blocks
+				}))
+			}
+		})
+	}
+	text, err := json.MarshalIndent(described, "", " ")
+	require.NoError(t, err)
+	if *coretest.Update {
+		require.NoError(t, os.WriteFile(golden, append(text, '\n'), 0o600))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(text)+"\n", "go test -update rewrites %s", golden)
+}
+
+// Plans of nothing, and of more than can be launched, are described as well.
+func TestDivisionOfExtremes(t *testing.T) {
+	(&coretest.FakeCUDA{Devices: 1, NumSMs: 132}).Install(t)
+	for _, descriptor := range []string{
+		`{"family": "lerp_backward", "shape": [0, 5], "dtype": "float32"}`,
+		`{"family": "lerp_backward", "shape": [], "dtype": "float32"}`,
+		`{"family": "lerp_backward", "shape": [1099511627776, 32], "dtype": "float64", "weight": 0.5}`,
+		`{"family": "scan_backward", "kind": "cumsum", "shape": [], "dtype": "float32"}`,
+		`{"family": "scan_backward", "kind": "cumsum", "shape": [4, 0], "dtype": "float32", "dim": 1}`,
+		`{"family": "scan", "kind": "cumsum", "shape": [1073741824], "dtype": "float32", "dim": 0}`,
+		`{"family": "rope", "batch_size": 0, "num_heads": 3, "seq_len": 4, "head_dim": 6, "dtype": "float32"}`,
+		`{"family": "embedding_backward", "num_embeddings": 0, "embedding_dim": 4, "num_indices": 0, "dtype": "float32", "index_dtype": "int64"}`,
+		`{"family": "unique_rows", "num_rows": 1, "total": 0, "index_dtype": "int64"}`,
+	} {
+		for _, device := range []string{"cpu", "cuda:0"} {
+			plan, err := core.SelectJSON(descriptor, device, "{}")
+			require.NoError(t, err, descriptor)
+			if d := factsOf(t, plan).Division; d.Blocks > 0 {
+				requireCovers(t, &d)
+			}
+		}
+	}
+}
