@@ -4,6 +4,8 @@
 
 #include "pytensor.h"
 
+#include <stddef.h>
+
 enum { SW_XLA_TEXT = 600, SW_XLA_CPU = -1 };
 
 /* A call that XLA makes of a handler. */

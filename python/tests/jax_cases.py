@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,9 +44,7 @@ def rounded(operands: Operands, floats: tuple[str, ...], dtype: Any) -> Operands
 
 def widened(operands: Operands) -> Operands:
     """The operands with the floating ones in float64."""
-    return {
-        name: jnp.asarray(x, jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x for name, x in operands.items()
-    }
+    return {name: jnp.asarray(x, jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x for name, x in operands.items()}
 
 
 # Definitions, in float64.
@@ -93,7 +92,7 @@ def fake_quantized(x: Any, scale: Any, zero_point: Any) -> Any:
 
 def pooled(indices: Any, weight: Any, samples: Any, offsets: list[int], mode: str, padding: int | None) -> Any:
     rows = []
-    for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+    for begin, end in itertools.pairwise(offsets):
         kept = [i for i in range(begin, end) if padding is None or int(indices[i]) != padding]
         bag = [weight[indices[i]] * (1 if samples is None else samples[i]) for i in kept]
         if not bag:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "docs/autograd.md", "docs/distributed.md", "docs/operations.md"]
+DOCUMENTS = ["README.md", "docs/autograd.md", "docs/distributed.md", "docs/jax.md", "docs/operations.md"]
 """The documents that have Python blocks."""
 
 

@@ -76,7 +76,9 @@ def run(plan_type: type[Plan[Any]], descriptor: Any, inputs: Mapping[str, Array 
         return tuple(jax.lax.convert_element_type(x, like.dtype) for x, like in zip(found, canonical, strict=True))
 
     def by_callback(*arrays: Array) -> tuple[Array, ...]:
-        return tuple(jax.pure_callback(functools.partial(_on_host, plan_type, problem, names, results), canonical, *arrays))
+        types = tuple(x.dtype for x in canonical)
+        on_host = functools.partial(_on_host, plan_type, problem, names, results, types)
+        return tuple(jax.pure_callback(on_host, canonical, *arrays))
 
     register()
     devices = _cuda_devices()
@@ -149,10 +151,15 @@ def _selectable(plan_type: type[Plan[Any]], problem: str, devices: tuple[str, ..
 
 
 def _on_host(
-    plan_type: type[Plan[Any]], problem: str, names: tuple[str, ...], results: tuple[tuple[str, Any, str], ...], *arrays: Any
+    plan_type: type[Plan[Any]],
+    problem: str,
+    names: tuple[str, ...],
+    results: tuple[tuple[str, Any, str], ...],
+    types: tuple[Any, ...],
+    *arrays: Any,
 ) -> tuple[Any, ...]:
-    """Run a plan of the CPU on arrays of any device of JAX."""
+    """Run a plan of the CPU on arrays of any device of JAX, and convert the results to types."""
     operands = dict(zip(names, map(np.asarray, arrays), strict=True))
     outputs = {name: np.empty(shape, jax.numpy.dtype(dtype)) for name, shape, dtype in results}
     _plan(plan_type, problem, "cpu").run(**operands, **outputs)
-    return tuple(x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in outputs.values())
+    return tuple(x.astype(dtype, copy=False) for x, dtype in zip(outputs.values(), types, strict=True))
