@@ -79,6 +79,34 @@ func (p *Plan) DescribeJSON() string {
 	return string(text)
 }
 
+// CheckShapesJSON is CheckShapes with operands by name, as an object of dtypes and shapes:
+// {"dy": ["float32", [4, 8]]}.
+func (p *Plan) CheckShapesJSON(operands string) error {
+	var given map[string][2]json.RawMessage
+	if err := json.Unmarshal([]byte(operands), &given); err != nil {
+		return errs.New(errs.InvalidProblem, p.op, "operands", "an object of dtypes and shapes", ops.JSONFault(err), "")
+	}
+	args := Args{}
+	for name, parts := range given {
+		t := tensor.Tensor{Device: p.device, Present: 1}
+		var shape []int64
+		if err := json.Unmarshal(parts[0], &t.DType); err != nil {
+			return errs.New(errs.InvalidProblem, p.op, name, "of a dtype that an operand can have", errs.Clip(string(parts[0])), "")
+		}
+		if err := json.Unmarshal(parts[1], &shape); err != nil {
+			return errs.New(errs.InvalidProblem, p.op, name, "of a shape", ops.JSONFault(err), "")
+		}
+		t.NDim = int32(len(shape))
+		copy(t.Shape[:], shape)
+		args[name] = t
+	}
+	ordered, err := p.order(args)
+	if err != nil {
+		return err
+	}
+	return p.CheckShapes(ordered)
+}
+
 // InfoJSON describes this build and machine: versions, backends, devices, kernel image, threads.
 func InfoJSON() string {
 	info := map[string]any{"version": Version, "go": runtime.Version(), "threads": NumThreads(), "backends": []string{"cpu"}}

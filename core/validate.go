@@ -59,8 +59,26 @@ func (p *Plan) checkPresence(args []tensor.Tensor) error {
 	return nil
 }
 
-// checkOperand validates one operand against its row in the problem, o.
-func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
+// CheckShapes returns nil, or the error that Run would return for the presence, dtypes and shapes of
+// operands in the order of Operands. It uses no address.
+func (p *Plan) CheckShapes(args []tensor.Tensor) error {
+	if err := p.checkPresence(args); err != nil {
+		return err
+	}
+	for i := range args {
+		if !args[i].Given() {
+			continue
+		}
+		if err := p.checkShape(&p.problem.Operands[i], &args[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkShape validates the rank, dtype, device and shape of one operand against its row in the
+// problem, o.
+func (p *Plan) checkShape(o *ops.Operand, t *tensor.Tensor) error {
 	op := p.op
 	if t.NDim < 0 || t.NDim > tensor.MaxRank {
 		return errs.New(errs.Unsupported, op, o.Name, fmt.Sprintf("of rank 0 to %d", tensor.MaxRank), fmt.Sprint("rank ", t.NDim), "")
@@ -77,6 +95,15 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 			wanted[i] = strings.ReplaceAll(tensor.ShapeText(shape), fmt.Sprint(ops.AnyExtent), "n")
 		}
 		return errs.New(errs.InvalidProblem, op, o.Name, "of shape "+errs.OrList(wanted), tensor.ShapeText(t.Extents()), "")
+	}
+	return nil
+}
+
+// checkOperand validates one operand against its row in the problem, o.
+func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
+	op := p.op
+	if err := p.checkShape(o, t); err != nil {
+		return err
 	}
 	if o.Out {
 		if t.ReadOnly != 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sternway/sternway/core"
 	"github.com/sternway/sternway/pybind/pytensor"
+	"github.com/sternway/sternway/pybind/xla"
 )
 
 // plans maps handles to plans. A handle is never used twice.
@@ -104,6 +105,17 @@ func CanImplement(plan, operands int64) (zero int64, err error) {
 		}))
 }
 
+// CheckShapes checks which operands are given, and their dtypes and shapes, as Run does. They are
+// JSON: an object by name of a dtype and a shape, {"dy": ["float32", [4, 8]]}.
+func CheckShapes(plan int64, operands string) (zero int64, err error) {
+	defer recoverTo(&err)
+	p, err := lookup(plan)
+	if err == nil {
+		err = p.CheckShapesJSON(operands)
+	}
+	return 0, encodeError(err)
+}
+
 // Run runs a plan on a stream; -1 asks the producer of the operands for its current stream.
 func Run(plan, operands, stream int64) (zero int64, err error) {
 	defer recoverTo(&err)
@@ -129,6 +141,13 @@ func StoreTorch(list int64) (stored int64, err error) {
 		stored = 1
 	}
 	return stored, nil
+}
+
+// XLAHandler returns the address of the function by which XLA runs plans on a platform, "cpu" or
+// "CUDA".
+func XLAHandler(platform string) (address int64, err error) {
+	defer recoverTo(&err)
+	return xla.Handler(platform), nil
 }
 
 // Info describes the build and the machine, as JSON.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PREFIXES = {"sternway": "sw", "sternway.torch": "st", "sternway.torch.distributed": "std"}
+PREFIXES = {"sternway": "sw", "sternway.torch": "st", "sternway.torch.distributed": "std", "sternway.jax": "sj"}
 """The public modules, and the name under which the documents import each."""
 
 SCANS = ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
@@ -21,7 +21,8 @@ ERRORS = [
     "DeviceError",
 ]
 TEXT = {
-    "sternway.__version__": "The version of the installed package, a string; `0+source` if the package was never installed."
+    "sternway.__version__": "The version of the installed package, a string; `0+source` if the package was never installed.",
+    "sternway.jax.logcumsumexp": "Another name of `sj.cumlogsumexp`.",
 }
 """Names that have no docstring of their own."""
 
@@ -163,6 +164,21 @@ PAGES = [
         "Operations on tensors that ranks share, imported as `std`: see [More than one GPU](../distributed.md).",
         [*SCANS, "positions", "ShardedEmbeddingBag"],
         module="sternway.torch.distributed",
+    ),
+    Page(
+        "jax",
+        "sternway.jax",
+        "Functions for JAX, imported as `sj`: see [JAX](../jax.md).",
+        [
+            *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "logcumsumexp"),
+            "lerp",
+            "rope",
+            "dequantize_per_token",
+            "fake_quantize_per_token",
+            "embedding",
+            "embedding_bag",
+        ],
+        module="sternway.jax",
     ),
 ]
 

@@ -70,6 +70,29 @@ PyObject * _wrap__native_pybind_CanImplement(PyObject * PYBINDGEN_UNUSED(dummy),
 
 
 PyObject *
+_wrap__native_pybind_CheckShapes(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    int64_t retval;
+    int64_t plan;
+    char *operands;
+    const char *keywords[] = {"plan", "operands", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "Ls", (char **) keywords, &plan, &operands)) {
+        return NULL;
+    }
+    sw_attach_thread();
+    retval = pybind_CheckShapes(plan, operands);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "L", retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_CheckShapes(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
+
+PyObject *
 _wrap__native_pybind_Describe(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
 {
     PyObject *py_retval;
@@ -312,8 +335,31 @@ _wrap__native_pybind_StoreTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *ar
 }
 PyObject * _wrap__native_pybind_StoreTorch(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
 
+
+PyObject *
+_wrap__native_pybind_XLAHandler(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs)
+{
+    PyObject *py_retval;
+    int64_t retval;
+    char *platform;
+    const char *keywords[] = {"platform", NULL};
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "s", (char **) keywords, &platform)) {
+        return NULL;
+    }
+    sw_attach_thread();
+    retval = pybind_XLAHandler(platform);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    py_retval = Py_BuildValue((char *) "L", retval);
+    return py_retval;
+}
+PyObject * _wrap__native_pybind_XLAHandler(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *args, PyObject *kwargs);
+
 static PyMethodDef _native_functions[] = {
     {(char *) "pybind_CanImplement", (PyCFunction) _wrap__native_pybind_CanImplement, METH_KEYWORDS|METH_VARARGS, "pybind_CanImplement(plan, operands)\n\ntype: plan: int64_t\ntype: operands: int64_t" },
+    {(char *) "pybind_CheckShapes", (PyCFunction) _wrap__native_pybind_CheckShapes, METH_KEYWORDS|METH_VARARGS, "pybind_CheckShapes(plan, operands)\n\ntype: plan: int64_t\ntype: operands: char *" },
     {(char *) "pybind_Describe", (PyCFunction) _wrap__native_pybind_Describe, METH_KEYWORDS|METH_VARARGS, "pybind_Describe(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_Divide", (PyCFunction) _wrap__native_pybind_Divide, METH_KEYWORDS|METH_VARARGS, "pybind_Divide(plan)\n\ntype: plan: int64_t" },
     {(char *) "pybind_GetNumThreads", (PyCFunction) _wrap__native_pybind_GetNumThreads, METH_NOARGS, "pybind_GetNumThreads()\n\n" },
@@ -325,6 +371,7 @@ static PyMethodDef _native_functions[] = {
     {(char *) "pybind_SetCheck", (PyCFunction) _wrap__native_pybind_SetCheck, METH_KEYWORDS|METH_VARARGS, "pybind_SetCheck(on)\n\ntype: on: int64_t" },
     {(char *) "pybind_SetNumThreads", (PyCFunction) _wrap__native_pybind_SetNumThreads, METH_KEYWORDS|METH_VARARGS, "pybind_SetNumThreads(n)\n\ntype: n: int64_t" },
     {(char *) "pybind_StoreTorch", (PyCFunction) _wrap__native_pybind_StoreTorch, METH_KEYWORDS|METH_VARARGS, "pybind_StoreTorch(list)\n\ntype: list: int64_t" },
+    {(char *) "pybind_XLAHandler", (PyCFunction) _wrap__native_pybind_XLAHandler, METH_KEYWORDS|METH_VARARGS, "pybind_XLAHandler(platform)\n\ntype: platform: char *" },
     {NULL, NULL, 0, NULL}
 };
 #if PY_VERSION_HEX >= 0x03000000

@@ -34,6 +34,21 @@ func pybind_CanImplement(plan C.longlong, operands C.longlong) C.longlong {
 	return C.longlong(cret)
 }
 
+//export pybind_CheckShapes
+func pybind_CheckShapes(plan C.longlong, operands *C.char) C.longlong {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.CheckShapes(int64(plan), C.GoString(operands))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.longlong(0)
+	}
+	return C.longlong(cret)
+}
+
 //export pybind_Describe
 func pybind_Describe(plan C.longlong) *C.char {
 	_saved_thread := C.PyEval_SaveThread()
@@ -188,6 +203,21 @@ func pybind_SetNumThreads(n C.longlong) C.longlong {
 func pybind_StoreTorch(list C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
 	cret, __err := pybind.StoreTorch(int64(list))
+
+	C.PyEval_RestoreThread(_saved_thread)
+	if __err != nil {
+		estr := C.CString(__err.Error())
+		C.PyErr_SetString(C.PyExc_RuntimeError, estr)
+		C.free(unsafe.Pointer(estr))
+		return C.longlong(0)
+	}
+	return C.longlong(cret)
+}
+
+//export pybind_XLAHandler
+func pybind_XLAHandler(platform *C.char) C.longlong {
+	_saved_thread := C.PyEval_SaveThread()
+	cret, __err := pybind.XLAHandler(C.GoString(platform))
 
 	C.PyEval_RestoreThread(_saved_thread)
 	if __err != nil {

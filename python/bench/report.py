@@ -26,7 +26,8 @@ def machine(device: str) -> str:
     import torch
 
     facts = _library.info()
-    versions = f"torch {torch.__version__}, sternway {facts['version']}, Python {platform.python_version()}"
+    jax = f"jax {sys.modules['jax'].__version__}, " if "jax" in sys.modules else ""
+    versions = f"torch {torch.__version__}, {jax}sternway {facts['version']}, Python {platform.python_version()}"
     if device == "cpu":
         threads = f"{torch.get_num_threads()} threads of torch, {_library.get_num_threads()} of sternway"
         return f"{first_line('/proc/cpuinfo', 'model name') or platform.machine()}, {threads}, {versions}"

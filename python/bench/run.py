@@ -18,6 +18,7 @@ from .carries import bench_carries
 from .exactness import bench_exactness
 from .growth import bench_growth
 from .host import bench_host
+from .jax import bench_jax
 from .ranks import bench_ranks
 from .row import Row
 from .sparse import bench_sparse
@@ -42,6 +43,8 @@ def bench(options: argparse.Namespace) -> int:
         return bench_ranks(functools.partial(report.Csv, options.csv, "cuda", options.commit))
     if options.family == "host":
         return bench_host(device, new_csv, options.quiet)
+    if options.family == "jax":
+        return bench_jax(device, options.rows, new_csv, options.quiet)
     if options.family == "exactness":
         return bench_exactness(device, new_csv, options.quiet)
     if options.family == "carries":
@@ -56,7 +59,7 @@ def bench(options: argparse.Namespace) -> int:
     if not chosen:
         families = ", ".join(dict.fromkeys(case.family for case in CASES))
         print(
-            f"No such row. Families: {families}, host, exactness, carries, growth, ranks, sparse, step; see --rows.",
+            f"No such row. Families: {families}, host, exactness, carries, growth, jax, ranks, sparse, step; see --rows.",
             file=sys.stderr,
         )
         return 2

@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "family",
         nargs="?",
         help="lerp, dequantize, ...; host: a call itself; exactness: errors; growth: longer scans; sparse: embedding bags; "
-        "ranks: several GPUs, under torchrun; step: whole training steps; every operation by default",
+        "jax: against JAX; ranks: several GPUs, under torchrun; step: whole training steps; every operation by default",
     )
     bench.add_argument("--device", default=None, help="cpu, cuda or cuda:N; a GPU by default where there is one")
     bench.add_argument("--rows", default="", metavar="TEXT", help="only rows whose op, outputs, shape and dtype contain TEXT")

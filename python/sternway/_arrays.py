@@ -270,5 +270,5 @@ def producer(x: Array, op: str) -> Producer:
         "out",
         f"given, as no output can be made in {'jax' if is_jax(owner) else type(owner).__module__.partition('.')[0]}",
         "nothing",
-        "give tensors of torch or arrays of NumPy or CuPy to write into",
+        f"{'use sternway.jax, or ' if is_jax(owner) else ''}give tensors of torch or arrays of NumPy or CuPy to write into",
     )

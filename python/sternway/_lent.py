@@ -56,7 +56,7 @@ def lend(op: str, operand: str, x: Any, stream: int | None = None) -> tuple[Any,
         UnsupportedError: a tracer of JAX; a library that cannot lend this array.
     """
     if is_jax(x) and any("Tracer" in base.__name__ for base in type(x).__mro__):
-        hint = "inside jax.jit, jax.grad and jax.vmap call this function through jax.pure_callback"
+        hint = "inside jax.jit, jax.grad and jax.vmap use the functions of sternway.jax"
         raise errors.make("unsupported", op, operand, "an array with values", f"a JAX tracer ({type(x).__name__})", hint)
     if not speaks_dlpack(x):
         raise errors.make("type", op, operand, "an array that speaks DLPack", type(x).__name__)

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 import sternway
+import sternway.jax
 import sternway.torch
 import sternway.torch.distributed
 from sternway._plan import Plan
 from sternway.torch.patch_rope import RopePatch
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-MODULES = (sternway, sternway.torch, sternway.torch.distributed)
+MODULES = (sternway, sternway.jax, sternway.torch, sternway.torch.distributed)
 RAISES_NOTHING = ("accelerate", "extra_repr", "to_json", "undo")
 FILLED_BY_SELECT = (sternway.KernelSku, sternway.PrecisionGuarantee)
 ENTRY = re.compile(r"^    (\*{0,2}\w+(?:, \*{0,2}\w+)*): \S", re.MULTILINE)

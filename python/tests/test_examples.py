@@ -18,6 +18,7 @@ DOCUMENTS = [
     "docs/howto/cupy.md",
     "docs/howto/numpy.md",
     "docs/howto/plans.md",
+    "docs/jax.md",
     "docs/operations.md",
     "docs/tutorial.md",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import sternway
+import sternway.jax
 import sternway.torch
 import sternway.torch.distributed
 
@@ -38,7 +39,7 @@ def part(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_every_public_name_has_a_place(part: Any) -> None:
     reference = part("reference")
-    modules = (sternway, sternway.torch, sternway.torch.distributed)
+    modules = (sternway, sternway.torch, sternway.torch.distributed, sternway.jax)
     public = {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
     assert sorted(public) == sorted(reference.exported(ROOT))
     shown = [name for page in reference.PAGES for name in page.public]

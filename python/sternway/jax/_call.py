@@ -1,0 +1,165 @@
+"""Plans as calls in programs of XLA.
+
+A call names a target that :func:`register` gave to XLA, and has one attribute: the problem and the names of its buffers as
+JSON. The native library selects the plan when it first meets the attribute on a device (pybind/xla), so that a compiled program
+may be stored, and run by another process or on another device.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+import sternway
+
+from .. import _library, errors
+from .._plan import Plan
+
+Array = Any
+"""An array of JAX, or a tracer."""
+
+Shaped = tuple[tuple[int, ...], Any]
+"""The shape and the dtype of an output."""
+
+TARGET = "sternway"
+
+_SPARE_WORKSPACE = 256
+"""Bytes by which a workspace is larger than its plan needs, as XLA aligns buffers to less than the 256 bytes of a workspace."""
+
+
+@functools.cache
+def register() -> None:
+    """Give XLA the handlers of the native library."""
+    library = _library.load()
+    for platform in ("cpu", "CUDA"):
+        address = library.pybind_XLAHandler(platform)
+        stages = ("execute",) if platform == "cpu" else ("initialize", "execute")  # initialize loads the kernels
+        handlers = {stage: jax.ffi.pycapsule(address) for stage in stages}
+        jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
+
+
+def run(plan_type: type[Plan[Any]], descriptor: Any, inputs: Mapping[str, Array | None], outputs: Mapping[str, Shaped]) -> Any:
+    """Run a plan on arrays of JAX.
+
+    Args:
+        inputs: by the plan's names; None is left out.
+        outputs: the outputs to compute.
+
+    Returns:
+        a tuple of the outputs; int64 as int32 unless JAX has 64-bit types.
+
+    Raises:
+        Error: of the plan, for operands of another shape or dtype; this is known when the call is traced.
+    """
+    arrays = [x for x in inputs.values() if x is not None]
+    names = tuple(name for name, x in inputs.items() if x is not None)
+    signature = tuple((name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arrays, strict=True))
+    results = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in outputs.items())
+    problem = descriptor.to_json()
+    _check(plan_type, problem, signature + results)
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs.values()]
+    canonical = [jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in shapes]
+
+    def by_handler(*arrays: Array, devices: tuple[str, ...]) -> tuple[Array, ...]:
+        buffers = (*names, *outputs)
+        size = max(_workspace(plan_type, problem, buffers, device) for device in devices)
+        scratch = [jax.ShapeDtypeStruct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
+        call = jax.ffi.ffi_call(TARGET, [*shapes, *scratch])
+        text = _text(problem, (*buffers, "workspace") if size else buffers)
+        found = call(*arrays, call=text)[: len(shapes)]
+        return tuple(jax.lax.convert_element_type(x, like.dtype) for x, like in zip(found, canonical, strict=True))
+
+    def by_callback(*arrays: Array) -> tuple[Array, ...]:
+        types = tuple(x.dtype for x in canonical)
+        on_host = functools.partial(_on_host, plan_type, problem, names, results, types)
+        return tuple(jax.pure_callback(on_host, canonical, *arrays))
+
+    register()
+    devices = _cuda_devices()
+    if not devices:
+        return by_handler(*arrays, devices=("cpu",))
+    on_cuda = by_callback
+    if _selectable(plan_type, problem, devices):
+        on_cuda = functools.partial(by_handler, devices=devices)
+    return jax.lax.platform_dependent(
+        *arrays, cpu=functools.partial(by_handler, devices=("cpu",)), cuda=on_cuda, default=by_callback
+    )
+
+
+def check(plan_type: type[Plan[Any]], descriptor: Any, operands: Mapping[str, Shaped]) -> None:
+    """Raise the error that a run of a plan would raise for operands of these shapes and dtypes, by name."""
+    signature = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in operands.items())
+    _check(plan_type, descriptor.to_json(), signature)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(plan_type: type[Plan[Any]], problem: str, device: str) -> Plan[Any]:
+    return plan_type.select(plan_type.descriptor_type.from_json(problem), device)
+
+
+@functools.lru_cache(maxsize=4096)
+def _check(plan_type: type[Plan[Any]], problem: str, operands: tuple[tuple[str, tuple[int, ...], str], ...]) -> None:
+    """Raise the error that a run of the plan would raise for operands of these shapes and dtypes."""
+    plan = _plan(plan_type, problem, "cpu")
+    text = json.dumps({name: [dtype, shape] for name, shape, dtype in operands})
+    try:
+        _library.load().pybind_CheckShapes(plan._handle, text)
+    except RuntimeError as error:
+        _library.raise_error(error, plan.sku.op)
+
+
+def _workspace(plan_type: type[Plan[Any]], problem: str, buffers: tuple[str, ...], device: str) -> int:
+    """Bytes of scratch memory that a run needs. The operands are contiguous."""
+    plan = _plan(plan_type, problem, device)
+    return 0 if plan._spares_contiguous or plan._workspace_for not in buffers else plan.workspace_size
+
+
+@functools.cache
+def _text(problem: str, buffers: tuple[str, ...]) -> str:
+    """The attribute of a call. The version, which nobody reads, keeps the programs of versions apart in caches."""
+    call = {"version": sternway.__version__, "operands": buffers, "descriptor": json.loads(problem)}
+    return json.dumps(call)
+
+
+@functools.cache
+def _cuda_devices() -> tuple[str, ...]:
+    """The CUDA devices of JAX in this process."""
+    try:
+        return tuple(f"cuda:{device.local_hardware_id}" for device in jax.local_devices(backend="cuda"))
+    except RuntimeError:  # JAX has no such backend
+        return ()
+
+
+@functools.lru_cache(maxsize=1024)
+def _selectable(plan_type: type[Plan[Any]], problem: str, devices: tuple[str, ...]) -> bool:
+    """Whether every device has kernels. Where one has none, runs on CUDA devices go through the host, with a warning."""
+    if os.environ.get("STERNWAY_BACKEND") == "cpu":
+        return False
+    try:
+        for device in devices:
+            _plan(plan_type, problem, device)
+    except errors.UnsupportedError as error:
+        _library.log.warning("calls on CUDA devices of JAX are computed on the host: %s", error)
+        return False
+    return True
+
+
+def _on_host(
+    plan_type: type[Plan[Any]],
+    problem: str,
+    names: tuple[str, ...],
+    results: tuple[tuple[str, Any, str], ...],
+    types: tuple[Any, ...],
+    *arrays: Any,
+) -> tuple[Any, ...]:
+    """Run a plan of the CPU on arrays of any device of JAX, and convert the results to types."""
+    operands = dict(zip(names, map(np.asarray, arrays), strict=True))
+    outputs = {name: np.empty(shape, jax.numpy.dtype(dtype)) for name, shape, dtype in results}
+    _plan(plan_type, problem, "cpu").run(**operands, **outputs)
+    return tuple(x.astype(dtype, copy=False) for x, dtype in zip(outputs.values(), types, strict=True))

@@ -1,0 +1,267 @@
+"""sternway.jax: values and gradients in every dtype, under jit, vmap and grad; errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+from jax_cases import CASES, JaxCase, Operands, rounded, widened  # noqa: E402
+
+import sternway as sw  # noqa: E402
+import sternway.jax as sj  # noqa: E402
+
+TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1.5e-3, "bfloat16": 1.2e-2}
+"""Relative to the largest element of a result."""
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    try:
+        devices = jax.local_devices(backend=request.param)
+    except RuntimeError:
+        pytest.skip("JAX has no CUDA device")
+    with jax.default_device(devices[0]):
+        yield request.param
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def operands_of(case: JaxCase, dtype: Any = "float32", seed: int = 0) -> Operands:
+    return rounded(case.make(np.random.default_rng(seed)), case.floats, dtype)
+
+
+def loss(function: Callable[..., Any], others: Operands, weights: Any) -> Callable[[Operands], Any]:
+    """A scalar function of the operands that get gradients."""
+    return lambda floats: (function(**{**others, **floats}).astype(weights.dtype) * weights).sum()
+
+
+def close(got: Any, want: Any, dtype: str) -> None:
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype] * max(np.abs(want).max(initial=0), 1e-3))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_values_and_gradients(case: JaxCase, dtype: str, device: str, x64: None) -> None:
+    """One program computes the value and the gradients, which are compared with those of the definition in float64."""
+    given = operands_of(case, dtype)
+    truth = case.define(**widened(given))
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=truth.shape), dtype)
+
+    @jax.jit
+    def both(floats: Operands) -> Any:
+        return case.call(**{**given, **floats}), jax.grad(loss(case.call, given, weights))(floats)
+
+    y, gradients = both({name: given[name] for name in case.floats})
+    wide = widened(given)
+    truths = jax.grad(loss(case.define, wide, weights.astype("float64")))({name: wide[name] for name in case.floats})
+    assert y.dtype == jnp.dtype(dtype)
+    close(y, truth, dtype)
+    for name in case.floats:
+        assert gradients[name].dtype == jnp.dtype(dtype)
+        close(gradients[name], truths[name], dtype)
+
+
+OF_EACH_KIND = [
+    case for case in CASES if case.name.endswith(("axis -1, reverse True", "axis 1, reverse True")) or "cum" not in case.name
+]
+
+
+@pytest.mark.parametrize("case", OF_EACH_KIND, ids=repr)
+def test_vmap(case: JaxCase) -> None:
+    """Each operand batched in turn, at the axis 1, and all of them: examples as without vmap, forward and backward."""
+    examples = [operands_of(case, seed=seed) for seed in range(2)]
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=case.call(**examples[0]).shape), "float32")
+
+    def both(operands: Operands) -> Any:
+        floats = {name: operands[name] for name in case.floats}
+        return case.call(**operands), jax.grad(loss(case.call, operands, weights))(floats)
+
+    names = [name for name in examples[0] if name not in case.unbatched]
+    for batched in ([names[0]], [names[-1]], names):
+        axes = {name: int(name == names[0]) if name in batched else None for name in examples[0]}
+        own = [{name: example[name] if name in batched else examples[0][name] for name in example} for example in examples]
+        stacked = {name: jnp.stack([o[name] for o in own], axes[name]) if name in batched else own[0][name] for name in own[0]}
+        found = jax.jit(jax.vmap(both, in_axes=(axes,)))(stacked)
+        for k, example in enumerate(own):
+            jax.tree.map(lambda got, want: close(got[k], want, "float32"), found, both(example))  # noqa: B023
+
+
+def test_vmap_of_vmap_and_gradient_of_a_shared_operand() -> None:
+    case = next(case for case in CASES if case.name == "embedding, padding_idx 2")
+    given = operands_of(case)
+    indices = jnp.stack([jnp.stack([given["indices"]] * 2), jnp.stack([given["indices"][::-1]] * 2)])
+
+    def total(weight: Any) -> Any:
+        return jax.vmap(jax.vmap(lambda i: case.call(i, weight)))(indices).sum()
+
+    want = jax.grad(lambda weight: case.call(indices, weight).sum())(given["weight"])
+    np.testing.assert_allclose(jax.grad(total)(given["weight"]), want)
+
+
+@pytest.mark.parametrize("case", OF_EACH_KIND, ids=repr)
+def test_second_derivatives(case: JaxCase, x64: None) -> None:
+    """The gradient of a function of the gradient."""
+    given = operands_of(case, "float64")
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=case.call(**given).shape))
+    floats = {name: given[name] for name in case.floats}
+
+    def second(function: Callable[..., Any]) -> Any:
+        def inner(floats: Operands) -> Any:
+            gradients = jax.grad(loss(lambda **o: function(**o) ** 2, given, weights))(floats)
+            return sum((g**2).sum() for g in jax.tree.leaves(gradients))
+
+        return jax.jit(jax.grad(inner))(floats)
+
+    found, truths = second(case.call), second(case.define)
+    for name in case.floats:
+        np.testing.assert_allclose(found[name], truths[name], rtol=1e-9, atol=1e-9)
+
+
+def test_jacobian(x64: None) -> None:
+    x = jnp.array([0.3, -0.2, 0.9])
+    np.testing.assert_allclose(jax.jacrev(sj.cumsum)(x), np.tril(np.ones((3, 3))))
+    lower = jax.jacrev(jax.jacrev(lambda x: sj.cumprod(x)[-1]))(x)
+    np.testing.assert_allclose(lower, [[0, 0.9, -0.2], [0.9, 0, 0.3], [-0.2, 0.3, 0]], atol=1e-15)
+
+
+# What JAX's own gradients get wrong, or leave open.
+
+
+def test_cumprod_that_overflows() -> None:
+    x, dy = jnp.array([1e30, 1e30, 1e-30]), jnp.array([1.0, 0.0, 0.0])
+    _, vjp = jax.vjp(sj.cumprod, x)
+    assert vjp(dy)[0].tolist() == [1.0, 0.0, 0.0]
+    assert sj.cumprod(x).tolist() == [jnp.float32(1e30), np.inf, jnp.float32(1e30)]
+
+
+def test_logcumsumexp_that_begins_with_minus_infinity() -> None:
+    x = jnp.array([-jnp.inf, -jnp.inf, 1.0, 1.0])
+    assert jax.grad(lambda x: sj.logcumsumexp(x)[-1])(x).tolist() == [0, 0, 0.5, 0.5]
+    assert sj.cumlogsumexp is sj.logcumsumexp
+
+
+@pytest.mark.parametrize(("tie", "want"), [("last", [0, 2, 1]), ("first", [0, 3, 0])])
+def test_ties(tie: str, want: list[float]) -> None:
+    x = jnp.array([1.0, 3.0, 3.0])
+    dx = jax.grad(lambda x: (sj.cummax(x, tie=tie) * jnp.array([0.0, 2.0, 1.0])).sum())(x)
+    assert dx.tolist() == want
+
+
+def test_indices_of_extrema() -> None:
+    x = jnp.array([[1.0, 3.0], [3.0, 1.0], [3.0, 5.0]])
+    y, indices = sj.cummax(x, 0, return_indices=True)
+    assert (y.tolist(), indices.tolist()) == ([[1, 3], [3, 3], [3, 5]], [[0, 0], [1, 0], [2, 2]])
+    assert indices.dtype == jnp.int32
+    (dx,) = jax.vjp(lambda x: sj.cummax(x, 0, return_indices=True)[0], x)[1](jnp.ones_like(x))
+    assert dx.tolist() == [[1, 2], [1, 0], [1, 1]]
+    with jax.enable_x64(True):
+        assert sj.cummin(x, reverse=True, return_indices=True)[1].dtype == jnp.int64
+
+
+# Shapes, gradients of integers, errors.
+
+
+def test_empty_and_odd_shapes() -> None:
+    for shape in ((0,), (3, 0), (0, 3), (2, 0, 3), (1,), (1, 1, 1, 1, 1, 1, 1, 1, 2, 3)):
+        x = jnp.ones(shape)
+        for axis in (0, -1):
+            np.testing.assert_array_equal(sj.cumsum(x, axis), np.cumsum(x, axis))
+            dx = jax.grad(lambda x, axis=axis: sj.cumprod(x, axis).sum())(x)
+            assert dx.shape == shape
+    assert sj.dequantize_per_token(jnp.ones((0, 4), jnp.int8), jnp.ones(0)).shape == (0, 4)
+    weight = jnp.ones((3, 2))
+    assert jax.grad(lambda w: sj.embedding(jnp.zeros((0,), jnp.int32), w).sum())(weight).tolist() == [[0, 0]] * 3
+    assert sj.embedding_bag(jnp.zeros(0, jnp.int32), weight, jnp.zeros(2, jnp.int32), mode="max").tolist() == [[0, 0]] * 2
+    assert sj.lerp(jnp.float32(1), jnp.float32(3), 0.5) == 2
+
+
+def test_integers_get_float0() -> None:
+    weight, indices = jnp.ones((3, 2)), jnp.array([0, 2])
+    found = jax.grad(lambda i, w: sj.embedding(i, w).sum(), argnums=(0, 1), allow_int=True)(indices, weight)
+    assert found[0].dtype == jax.dtypes.float0
+    assert found[1].tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_only_needed_gradients_are_computed() -> None:
+    """The program of one gradient of lerp has one output of the call, and none of its own for the others."""
+    a, b, weight = jnp.ones((4, 8)), jnp.ones((4, 8)), jnp.ones((8,))
+    text = jax.jit(jax.grad(lambda b: sj.lerp(a, b, weight).sum())).lower(b).as_text()
+    assert r"\22db\22" in text
+    assert r"\22da\22" not in text
+    assert r"\22dweight\22" not in text
+
+
+FLOAT, INT = jnp.ones((2, 3)), jnp.ones((2, 3), jnp.int32)
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "dtype": (lambda: sj.cumsum(INT), sw.UnsupportedError, r"sternway\.jax\.cumsum: x must be .*, got int32"),
+    "axis": (lambda: sj.cummax(FLOAT, 2), sw.InvalidProblemError, r"sternway\.jax\.cummax: axis must be .*, got 2"),
+    "rank 0": (lambda: sj.cumprod(jnp.float32(1)), sw.InvalidProblemError, "axis"),
+    "tie": (lambda: sj.cummax(FLOAT, tie="middle"), sw.UnsupportedError, "tie must be .*middle"),
+    "rank of rope": (lambda: sj.rope(FLOAT), sw.InvalidProblemError, r"sternway\.jax\.rope: x must be of rank 4"),
+    "positions": (
+        lambda: sj.rope(jnp.ones((1, 1, 2, 4)), jnp.ones(3, jnp.int32)), sw.InvalidProblemError, "positions must be of shape",
+    ),
+    "one table": (lambda: sj.rope(jnp.ones((1, 1, 2, 4)), cos=jnp.ones((2, 2))), sw.InvalidProblemError, "sin must be given"),
+    "dtype of q": (lambda: sj.dequantize_per_token(INT, jnp.ones(2)), sw.UnsupportedError, "q must be int8 or uint8"),
+    "scale": (
+        lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(3), quant_min=0, quant_max=1), sw.InvalidProblemError,
+        r"sternway\.jax\.fake_quantize_per_token: scale must be of shape \[2\] or \[2, 1\], got \[3\]",
+    ),
+    "bounds": (
+        lambda: sj.fake_quantize_per_token(FLOAT, jnp.ones(2), quant_min=1, quant_max=0), sw.InvalidProblemError, "quant_m",
+    ),
+    "dtypes of lerp": (
+        lambda: sj.lerp(FLOAT, FLOAT.astype("float16"), 0.5), sw.InvalidProblemError, "b must be float32 like a, got float16",
+    ),
+    "shapes of lerp": (lambda: sj.lerp(FLOAT, jnp.ones(2), 0.5), sw.InvalidProblemError, r"broadcast, got a \[2, 3\], b \[2\]"),
+    "integers of lerp": (lambda: sj.lerp(INT, INT, 0.5), sw.UnsupportedError, "a must be"),
+    "table": (lambda: sj.embedding(INT, jnp.ones(3)), sw.InvalidProblemError, "weight must be of rank 2"),
+    "floating indices": (lambda: sj.embedding(FLOAT, FLOAT), sw.UnsupportedError, "indices must be int32 or int64"),
+    "padding_idx": (lambda: sj.embedding(INT, FLOAT, padding_idx=5), sw.InvalidProblemError, "padding_idx"),
+    "mode": (lambda: sj.embedding_bag(INT, FLOAT, mode="product"), sw.UnsupportedError, "mode must be"),
+    "offsets": (lambda: sj.embedding_bag(INT[0], FLOAT), sw.InvalidProblemError, "offsets must be given"),
+    "sample weights": (
+        lambda: sj.embedding_bag(INT, FLOAT, per_sample_weights=FLOAT, mode="mean"), sw.Error, "per_sample_weights",
+    ),
+    "text": (lambda: sj.cumsum("text"), TypeError, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_errors(wrong: str) -> None:
+    call, kind, message = WRONG[wrong]
+    with pytest.raises(kind, match=message):
+        call()
+    with pytest.raises(kind, match=message):
+        jax.eval_shape(call)
+
+
+def test_errors_of_a_run_are_those_of_jax() -> None:
+    """An index out of range is found when the gradient runs, on the CPU. The forward gives NaN."""
+    weight = jnp.ones((3, 2))
+    for index in (3, -1):
+        indices = jnp.array([0, index])
+        assert jnp.isnan(sj.embedding(indices, weight)).any(1).tolist() == [False, True]
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"embedding_backward: indices must be .*"):
+            jax.block_until_ready(jax.grad(lambda w, i=indices: sj.embedding(i, w).sum())(weight))
+
+
+def test_tracers_are_pointed_here() -> None:
+    plan = sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cumsum", (3,), "float32"))
+    for call in (sw.cumsum, lambda x: plan.run(dy=x, dx=np.empty(3, np.float32))):
+        with pytest.raises(sw.UnsupportedError, match=r"sternway\.jax"):
+            jax.jit(call)(jnp.ones(3))
+    with pytest.raises(sw.UnsupportedError, match=r"use sternway\.jax"):
+        sw.cumsum(jnp.ones(3))
