@@ -11,8 +11,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # WHEEL stands for the wheel in dist/ with kernels for every GPU, DEMO_WHEEL for one with kernels for the GPUs of this machine, which is
 # built sooner. They are the same where STERNWAY_CUDA_ARCHS names the GPUs.
-WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),all))
-DEMO_WHEEL := dist/.wheel$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),here))
+WHEEL := dist/.wheel$(GOARCH)$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),all))
+DEMO_WHEEL := dist/.wheel$(GOARCH)$(STERNWAY_CUDA)-$(subst ;,-,$(or $(STERNWAY_CUDA_ARCHS),here))
 # Processes that run tests side by side; tests marked "alone" run afterwards, one by one.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 GPU_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 14 ? n : 14)))
@@ -28,11 +28,11 @@ SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -typ
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
 
-.PHONY: help demo test test-gpu sanitize wheel kernels bench docs notebooks lint clean generate
+.PHONY: help demo test test-gpu test-arm64 sanitize wheel release check-wheel clean-tree kernels bench docs notebooks lint clean generate
 .PHONY: test-go test-python check-generated site
 
 help: ## list the commands
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: $(VENV)/.demo ## install into .venv and compare every operation with torch on real data
 	$(PY) -m sternway demo
@@ -43,12 +43,24 @@ test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal
 	$(PY) -m pytest python/tests -m "gpu and alone"
 
+test-arm64: $(VENV)/.base ## test for linux/arm64 under emulation, with NumPy
+	PYTHON=$(abspath $(PY)) tools/test_arm64.sh
+
 sanitize: $(VENV)/.dev ## run the selftest under the tools of compute-sanitizer, on a GPU
 	for tool in memcheck synccheck initcheck; do \
 		compute-sanitizer --tool $$tool --error-exitcode 1 $(PY) -m sternway selftest --device cuda; done
 
 wheel: $(WHEEL) ## build the wheel into dist/
 	@ls -l dist/*.whl
+
+release: clean-tree $(WHEEL) build/release/.done ## make the source distribution and the wheel in dist/, and check them
+	rm -f dist/*.tar.gz
+	build/release/bin/python -m build --sdist --outdir dist .
+	$(MAKE) check-wheel
+	cd dist && sha256sum *.tar.gz *.whl
+
+check-wheel: build/release/.done ## check the archives in dist/: auditwheel, abi3audit, twine, check-wheel-contents, the SBOM
+	build/release/bin/python tools/check_wheel.py dist
 
 kernels: $(WHEEL) ## compile the CUDA kernels, and put them where Go embeds them
 	cp build/image/* cuda/image/
@@ -103,6 +115,16 @@ check-generated: $(VENV)/.generator
 test-python: $(VENV)/.dev
 	$(PY) -m pytest python/tests -m "not gpu and not alone" -n $(WORKERS) --dist worksteal --durations 15
 	$(PY) -m pytest python/tests -m "not gpu and alone" --durations 15
+
+# A release.
+
+clean-tree:
+	@changed=$$(git status --porcelain); test -z "$$changed" || { echo "a release is made from a commit; not committed:"; echo "$$changed"; exit 1; }
+
+build/release/.done: tools/check_wheel.txt
+	$(PYTHON) -m venv --clear build/release
+	build/release/bin/python -m pip install --quiet -r tools/check_wheel.txt
+	touch $@
 
 # The environment. It sees the packages of $(PYTHON) when torch is among them, and gets a torch of its own otherwise.
 

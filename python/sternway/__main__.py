@@ -34,7 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
         if package in ("", "sternway"):
             raise
-        print(f"This needs {package}, which is not installed: pip install 'sternway[{options.extra}]'", file=sys.stderr)
+        requirement = "'torch>=2.10'" if package == "torch" else package
+        everything = f"pip install '.[{options.extra}]' in a clone installs all that this command needs"
+        print(f"This needs {package}, which is not installed: pip install {requirement}; {everything}", file=sys.stderr)
         return 2
 
 

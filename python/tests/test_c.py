@@ -1,4 +1,4 @@
-"""C compiles with gcc and with clang, without a warning."""
+"""C compiles with gcc and with clang, for this processor and for arm64, without a warning."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ SOURCES = [str(path.relative_to(ROOT)) for folder in ("core", "pybind") for path
 GENERATED = "pybind/native/native.c"
 # What the method tables of CPython extensions look like: functions of three arguments among those of two, fields left out.
 OF_GENERATED = ["-Wno-cast-function-type", "-Wno-missing-field-initializers", "-DPy_LIMITED_API=0x030a0000"]
+ARM64_HEADERS = Path("/usr/aarch64-linux-gnu/include")  # of Debian's cross compiler, for clang as well
+COMPILERS = {
+    "gcc": ["gcc"],
+    "clang": ["clang"],
+    "gcc for arm64": ["aarch64-linux-gnu-gcc"],
+    "clang for arm64": ["clang", "--target=aarch64-linux-gnu", f"-I{ARM64_HEADERS}"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +35,21 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", COMPILERS)
 def test_compiles_without_a_warning(compiler: str, source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if not shutil.which(compiler):
-        pytest.skip(f"{compiler} is not on PATH")
+    command = COMPILERS[compiler]
+    if not shutil.which(command[0]):
+        pytest.skip(f"{command[0]} is not on PATH")
+    if "arm64" in compiler and not ARM64_HEADERS.is_dir():
+        pytest.skip(f"the C library for arm64 (libc6-dev-arm64-cross) is not in {ARM64_HEADERS}")
     options = ["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
     options += [f"-I{ROOT / folder}" for folder in (Path(source).parent, "pybind/pytensor", "core/internal/cpu")]
     if Path(source).parent == Path(GENERATED).parent:
         options.append(f"-I{request.getfixturevalue('exports')}")
     if source == GENERATED:
         options += OF_GENERATED
-    done = subprocess.run([compiler, *options, "-c", "-o", tmp_path / "out.o", ROOT / source], capture_output=True, text=True)
+    command = [*command, *options, "-c", "-o", str(tmp_path / "out.o"), str(ROOT / source)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import email
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -57,7 +58,7 @@ def readelf(library: Path, *options: str) -> str:
 def test_name_and_size(wheel: Path, library: Path) -> None:
     glibc = max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", readelf(library, "--version-info")))
     version = wheel.name.split("-")[1]
-    assert wheel.name == f"sternway-{version}-cp310-abi3-manylinux_2_{glibc}_x86_64.whl"
+    assert wheel.name == f"sternway-{version}-cp310-abi3-manylinux_2_{glibc}_{platform.machine()}.whl"
     assert wheel.stat().st_size < LARGEST
 
 
@@ -70,6 +71,7 @@ def test_contents(wheel: Path, metadata: email.message.Message, root: Path) -> N
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == modules | {"sternway/py.typed", "sternway/_native.pyi", "sternway/_native.abi3.so"}
     assert {Path(name).name for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
+    assert [Path(name).name for name in names if "/sboms/" in name] == ["sternway.cdx.json"]
     hard = [need for need in metadata.get_all("Requires-Dist") if "extra ==" not in need]
     assert hard == []
 

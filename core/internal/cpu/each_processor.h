@@ -1,6 +1,6 @@
 /* Includes LOOPS once for each vector width: see vector.h. NO_512 leaves out AVX-512. */
-#define VECTOR 64
-#define TARGET
+#define VECTOR VECTOR_PORTABLE
+#define TARGET TARGET_PORTABLE
 #define AT(name) name##_64
 #include LOOPS
 #undef VECTOR

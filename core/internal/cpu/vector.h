@@ -8,6 +8,7 @@
    vector width in bits, TARGET the attributes of each function, AT(name) its name; CHOSEN(name)
    selects a variant, CHOSEN_256(name) one of loops that are compiled with NO_512. All variants give
    the same bits: additions are not reordered and no product is fused with a sum. */
+#define VECTOR_OPTIONS optimize("O3", "no-math-errno", "no-trapping-math", "no-tree-loop-distribute-patterns")
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FEATURES_256 "avx2,f16c,fma"
 #define FEATURES_512 "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma"
@@ -15,13 +16,25 @@
 #define VECTOR_256 __attribute__((target(FEATURES_256)))
 #define VECTOR_512 __attribute__((target(FEATURES_512)))
 #else
-#define VECTOR_OPTIONS optimize("O3", "no-math-errno", "no-trapping-math", "no-tree-loop-distribute-patterns")
 #define VECTOR_256 __attribute__((target(FEATURES_256), VECTOR_OPTIONS))
 #define VECTOR_512 __attribute__((target(FEATURES_512 ",prefer-vector-width=512"), VECTOR_OPTIONS))
 #endif
+#define VECTOR_PORTABLE 64
+#define TARGET_PORTABLE
 #define CHOSEN(name) (sw_vector_width == 512 ? name##_512 : CHOSEN_256(name))
 #define CHOSEN_256(name) (sw_vector_width >= 256 ? name##_256 : name##_64)
+#elif defined(__aarch64__) /* every one has NEON, which the compiler uses for vectors of 128 bits */
+#define VECTOR_PORTABLE 128
+#ifdef __clang__
+#define TARGET_PORTABLE
 #else
+#define TARGET_PORTABLE __attribute__((VECTOR_OPTIONS))
+#endif
+#else
+#define VECTOR_PORTABLE 64
+#define TARGET_PORTABLE
+#endif
+#ifndef CHOSEN
 #define CHOSEN(name) name##_64
 #define CHOSEN_256(name) name##_64
 #endif

@@ -10,7 +10,7 @@ tensor([0.7500, 0.7500, 0.7500])
 try:
     import torch as _torch  # noqa: F401 - everything below needs it
 except ImportError as error:
-    raise ImportError("sternway.torch needs PyTorch: pip install 'sternway[torch]'") from error
+    raise ImportError("sternway.torch needs PyTorch: pip install 'torch>=2.10'") from error
 
 from .accelerate import accelerate
 from .dequantize import dequantize_per_token

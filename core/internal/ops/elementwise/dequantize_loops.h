@@ -5,7 +5,7 @@
 
 /* x - q s, rounded once. The product of two float32 is exact in float64, and so is this difference
    where q is near x / s. */
-#if VECTOR == 64
+#if VECTOR < 256
 #define REST(x, q, s) (float)((double)(x) - (double)(q) * (double)(s))
 #else
 #define REST(x, q, s) __builtin_fmaf(-(q), s, x)

@@ -115,7 +115,7 @@ TARGET INLINE uint32_t AT(scan_record_flags)(int is_min, int first, VEC *best, c
 #if VECTOR == 256
     word |= (uint32_t)_mm256_movemask_pd((__m256d)is_record) << i * VEC_LANES;
 #else
-    word |= (uint32_t)(is_record[0] & 1) << i;
+    for (int l = 0; l < VEC_LANES; l++) word |= (uint32_t)(is_record[l] & 1) << (i * VEC_LANES + l);
 #endif
 #endif
   }

@@ -18,6 +18,10 @@
 #include <immintrin.h>
 #endif
 
+/* Vectors are written out here, so that O3 would only make the portable code longer. */
+#undef TARGET_PORTABLE
+#define TARGET_PORTABLE
+
 typedef double four __attribute__((vector_size(32), may_alias));
 typedef double loose_four __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float loose_floats __attribute__((vector_size(16), aligned(4), may_alias));

@@ -10,7 +10,7 @@
 #define LOOP TARGET INLINE
 #endif
 
-#if VECTOR == 64
+#if VECTOR < 256
 INLINE int64_t AT(narrow_any)(INTS4 mask) { return mask[0] | mask[1] | mask[2] | mask[3]; }
 #define ANY AT(narrow_any)
 #define MIN4(a, b) SELECT(ALL((a) < (b)), a, b)
@@ -29,7 +29,7 @@ TARGET INLINE four AT(narrow_read)(int type, int c, const segment *s, long i) {
   four v;
   const uint16_t *halves = (const uint16_t *)s->from + place;
   if (type == NARROW_F64 || type == NARROW_CONVERTED) v = LOAD((const double *)s->from + place);
-#if VECTOR == 64
+#if VECTOR < 256
   else if (type == NARROW_F16) for (int j = 0; j < 4; j++) v[j] = widen_f16_one(halves[j]);
   else if (type == NARROW_BF16) for (int j = 0; j < 4; j++) v[j] = widen_bf16_one(halves[j]);
 #else
@@ -48,7 +48,7 @@ TARGET INLINE void AT(narrow_write)(int type, int c, const segment *s, long i, f
   long place = s->reverse ? s->count - 4 - i : i;
   if (s->reverse) v = TURNED(c, v);
   if (type == NARROW_F64 || type == NARROW_CONVERTED) STORE((double *)s->to + place, v);
-#if VECTOR == 64
+#if VECTOR < 256
   else if (type == NARROW_BF16) for (int j = 0; j < 4; j++) ((uint16_t *)s->to)[place + j] = narrow_bf16_one(v[j]);
 #else
   else if (type == NARROW_BF16) {

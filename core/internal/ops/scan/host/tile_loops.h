@@ -11,7 +11,7 @@
 #define PUT_f32(p) *(p)
 #define PUT_f64(p) *(p)
 #define PUT_bf16(p) narrow_bf16_one(odd_of(*(p)))
-#if VECTOR == 64
+#if VECTOR < 256
 #define GET_f16(p) widen_f16_one(*(p))
 #define PUT_f16(p) narrow_f16_one(odd_of(*(p)))
 #else
@@ -20,7 +20,7 @@
 #endif
 
 /* Four numbers, and vectors of lanes. Compilers generate longer code for these conversions. */
-#if VECTOR == 64
+#if VECTOR < 256
 #define FOUR_f32(p) __builtin_convertvector(*(const loose_f32 *)(p), four)
 #define PUT_FOUR_f32(p, v) (*(loose_f32 *)(p) = __builtin_convertvector(v, loose_f32))
 #else
@@ -50,7 +50,7 @@
    _mm256_storeu_pd((p) + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))
 #endif
 
-#if VECTOR != 64
+#if VECTOR >= 256
 /* odd_of (rounding to odd) and narrow_bf16_one of vectors. */
 #define ODD(size, v) ((__m##size##d)AT(scan_odd_##size)((odd_##size)(v)))
 #define ODD_OF(size) \
@@ -82,7 +82,7 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
 #define EIGHTS_IN_f64(lanes)
 #define EIGHTS_OUT_f32(lanes)
 #define EIGHTS_OUT_f64(lanes)
-#if VECTOR == 64
+#if VECTOR < 256
 #define EIGHTS_IN_f16(lanes)
 #define EIGHTS_IN_bf16(lanes)
 #define EIGHTS_OUT_f16(lanes)
@@ -102,7 +102,7 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
    tile is filled from its end. As much of a cache line as registers hold is moved at once: lanes a
    power of two apart map to the same cache sets. */
 #define LANE(i) (lane[i] + k + 4 * p)
-#if VECTOR == 64
+#if VECTOR < 256
 #define TRANSPOSED_IN(type, suffix)
 #define TRANSPOSED_OUT(type, suffix)
 #else
@@ -154,7 +154,7 @@ TARGET INLINE __m128i AT(scan_narrow_bf16)(__m256 v) {
     } \
     if (k < n) one_position; \
   }
-#if VECTOR == 64
+#if VECTOR < 256
 #define PAIRS_IN_f16
 #define PAIRS_IN_bf16
 #define PAIRS_OUT_f16
