@@ -7,6 +7,7 @@ The tools and their versions are in check_wheel.txt. Each check prints a line, a
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,14 +29,20 @@ def libraries(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist() if ".so" in name}
 
 
+def glibc_minor(wheel: Path) -> int:
+    """The oldest y of the tags manylinux_2_y in the name of a wheel."""
+    return min(map(int, re.findall(r"manylinux_2_(\d+)_", wheel.name)))
+
+
 def has_the_tag_of_its_symbols(wheel: Path) -> str:
-    """auditwheel finds a tag as old as the one in the name, or an older one; it knows tags that the name need not have."""
-    tag = wheel.stem.rpartition("-")[2]
+    """auditwheel finds the glibc of the name, or an older one, and has no library to add."""
     with tempfile.TemporaryDirectory() as folder:
-        wrong = run("auditwheel", "repair", "--plat", tag, "--only-plat", "--wheel-dir", folder, wheel)
+        wrong = run("auditwheel", "repair", "--plat", "auto", "--wheel-dir", folder, wheel)
         if wrong:
             return wrong
         [repaired] = Path(folder).glob("*.whl")
+        if glibc_minor(repaired) > glibc_minor(wheel):
+            return f"auditwheel names it {repaired.name}"
         return "" if libraries(repaired) == libraries(wheel) else "the repaired wheel has other libraries"
 
 
