@@ -61,7 +61,7 @@ func TestRunRefuses(t *testing.T) {
 		`{"descriptor":{"family":"lerp_backward","shape":[3],"dtype":"float32","weight":1},"operands":["dy","dz"]}`:   codeInternal,
 		`{"descriptor":{"family":"lerp_backward","shape":[3],"dtype":"float32","weight":1},"operands":["dy","dy"]}`:   codeInternal,
 		`{"descriptor":{"family":"lerp_backward","shape":[3,2],"dtype":"float32","weight":1},"operands":["dy","da"]}`: codeInvalidArgument, // another shape
-		`{"descriptor":{"family":"lerp_backward","shape":[3],"dtype":"float32","weight":1},"operands":["dy"]}`:        codeInternal,        // fewer names
+		`{"descriptor":{"family":"lerp_backward","shape":[3],"dtype":"float32","weight":1},"operands":["dy"]}`:        codeInternal,           // fewer names
 		`{"descriptor":{"family":"lerp_backward","shape":[-3],"dtype":"float32","weight":1},"operands":["dy","da"]}`:  codeInvalidArgument,
 		`{"descriptor":{"family":"scan_backward","kind":"cumsum","shape":[3],"dtype":"f"},"operands":["dy","dx"]}`:    codeUnimplemented,
 	} {

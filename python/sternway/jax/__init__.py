@@ -4,8 +4,8 @@
 >>> jax.grad(lambda x: sj.cumprod(x).sum())(jnp.array([2.0, 0.0, 3.0, 4.0]))
 Array([ 1., 32.,  0.,  0.], dtype=float32)
 
-Importing this module registers the handlers by which XLA, the compiler of JAX, runs plans. A program that was exported or stored
-by another process runs once it is imported.
+Importing this module registers the handlers by which XLA, the compiler of JAX, runs plans. A program that another process
+exported or stored runs once it is imported.
 """
 
 try:
