@@ -69,7 +69,7 @@ OF_PREFIX: dict[str, Callable[[Any], Any]] = {
 
 def rotated(x: Any, positions: Any, cos: Any, sin: Any, pairing: str) -> Any:
     """A rotation of [B, H, S, D] by tables of D / 2 columns."""
-    c, s = (t[positions][..., :, :] for t in (cos, sin))
+    c, s = (jnp.asarray(t)[positions] for t in (cos, sin))
     c, s = (t[:, None] if t.ndim == 3 else t for t in (c, s))
     if pairing == "half":
         a, b = jnp.split(x, 2, -1)
@@ -79,7 +79,7 @@ def rotated(x: Any, positions: Any, cos: Any, sin: Any, pairing: str) -> Any:
 
 
 def angles(positions: Any, dim: int, base: float = 10000.0) -> Any:
-    return jnp.arange(positions)[:, None] * base ** (-2 * jnp.arange(dim // 2) / dim)
+    return np.arange(positions)[:, None] * base ** (-2 * np.arange(dim // 2) / dim)
 
 
 def fake_quantized(x: Any, scale: Any, zero_point: Any) -> Any:
@@ -91,9 +91,9 @@ def fake_quantized(x: Any, scale: Any, zero_point: Any) -> Any:
 
 
 def pooled(indices: Any, weight: Any, samples: Any, offsets: list[int], mode: str, padding: int | None) -> Any:
-    rows = []
+    rows, indices = [], np.asarray(indices)
     for begin, end in itertools.pairwise(offsets):
-        kept = [i for i in range(begin, end) if padding is None or int(indices[i]) != padding]
+        kept = [i for i in range(begin, end) if padding is None or indices[i] != padding]
         bag = [weight[indices[i]] * (1 if samples is None else samples[i]) for i in kept]
         if not bag:
             rows.append(jnp.zeros(weight.shape[1], weight.dtype))
@@ -120,14 +120,14 @@ def scans() -> Iterator[JaxCase]:
 
 
 def ropes() -> Iterator[JaxCase]:
-    table = np.asarray(angles(9, 6))
+    table = angles(9, 6)
     for layout, axes in (("bhsd", (0, 1, 2, 3)), ("bshd", (0, 2, 1, 3))):
         yield JaxCase(
             f"rope of angles, {layout}",
             lambda random, axes=axes: {"x": random.normal(size=(2, 3, 5, 6)).transpose(axes)},
             lambda x, layout=layout: sj.rope(x, layout=layout),
             lambda x, axes=axes: rotated(
-                x.transpose(axes), jnp.arange(5), jnp.cos(table), jnp.sin(table), "interleaved"
+                x.transpose(axes), jnp.arange(5), np.cos(table), np.sin(table), "interleaved"
             ).transpose(axes),
         )
     yield JaxCase(
@@ -145,7 +145,7 @@ def ropes() -> Iterator[JaxCase]:
         lambda random: {"x": random.normal(size=(5, 3, 6)), "positions": random.integers(0, 9, 5).astype(np.int32)},
         lambda x, positions: sj.rope(x, positions, layout="thd"),
         lambda x, positions: rotated(
-            x.swapaxes(0, 1)[None], positions, jnp.cos(table), jnp.sin(table), "interleaved"
+            x.swapaxes(0, 1)[None], positions, np.cos(table), np.sin(table), "interleaved"
         )[0].swapaxes(0, 1),
     )  # fmt: skip
 

@@ -51,8 +51,12 @@ def close(got: Any, want: Any, dtype: str) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype] * max(np.abs(want).max(initial=0), 1e-3))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("case", CASES, ids=repr)
+OTHERS = ("float64", "float16", "bfloat16")
+VALUES = [(case, dtype) for k, case in enumerate(CASES) for dtype in ("float32", OTHERS[k % 3])]
+"""Each case in float32 and in another dtype; the cases of an operation have different ones."""
+
+
+@pytest.mark.parametrize(("case", "dtype"), VALUES, ids=str)
 def test_values_and_gradients(case: JaxCase, dtype: str, device: str, x64: None) -> None:
     """One program computes the value and the gradients, which are compared with those of the definition in float64."""
     given = operands_of(case, dtype)
@@ -88,6 +92,7 @@ def test_vmap(case: JaxCase) -> None:
         floats = {name: operands[name] for name in case.floats}
         return case.call(**operands), jax.grad(loss(case.call, operands, weights))(floats)
 
+    alone = jax.jit(both)
     names = [name for name in examples[0] if name not in case.unbatched]
     for batched in ([names[0]], [names[-1]], names):
         axes = {name: int(name == names[0]) if name in batched else None for name in examples[0]}
@@ -95,7 +100,7 @@ def test_vmap(case: JaxCase) -> None:
         stacked = {name: jnp.stack([o[name] for o in own], axes[name]) if name in batched else own[0][name] for name in own[0]}
         found = jax.jit(jax.vmap(both, in_axes=(axes,)))(stacked)
         for k, example in enumerate(own):
-            jax.tree.map(lambda got, want: close(got[k], want, "float32"), found, both(example))  # noqa: B023
+            jax.tree.map(lambda got, want: close(got[k], want, "float32"), found, alone(example))  # noqa: B023
 
 
 def test_vmap_of_vmap_and_gradient_of_a_shared_operand() -> None:
@@ -110,7 +115,7 @@ def test_vmap_of_vmap_and_gradient_of_a_shared_operand() -> None:
     np.testing.assert_allclose(jax.grad(total)(given["weight"]), want)
 
 
-@pytest.mark.parametrize("case", OF_EACH_KIND, ids=repr)
+@pytest.mark.parametrize("case", [case for case in OF_EACH_KIND if case.name != "fake quantize"], ids=repr)
 def test_second_derivatives(case: JaxCase, x64: None) -> None:
     """The gradient of a function of the gradient."""
     given = operands_of(case, "float64")
@@ -127,6 +132,15 @@ def test_second_derivatives(case: JaxCase, x64: None) -> None:
     found, truths = second(case.call), second(case.define)
     for name in case.floats:
         np.testing.assert_allclose(found[name], truths[name], rtol=1e-9, atol=1e-9)
+
+
+def test_second_derivatives_of_fake_quantize(x64: None) -> None:
+    """The rounding is constant: the gradient of scale is the sum of ``dy * (round(x / scale) - x / scale)`` inside."""
+    x, scale, dy = jnp.array([[0.6, 3.8, -100.0]]), jnp.array([0.5]), jnp.array([[1.0, 2.0, 3.0]])
+    dscale = jax.grad(lambda x, s: (sj.fake_quantize_per_token(x, s, quant_min=-8, quant_max=7) * dy).sum(), argnums=1)
+    by_x, by_scale = jax.jacrev(dscale, argnums=(0, 1))(x, scale)
+    np.testing.assert_allclose(by_x, [[[-2.0, 0.0, 0.0]]])  # 3.8 and -100 are outside
+    np.testing.assert_allclose(by_scale, [[0.6 / 0.25]])
 
 
 def test_jacobian(x64: None) -> None:
@@ -235,7 +249,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "sample weights": (
         lambda: sj.embedding_bag(INT, FLOAT, per_sample_weights=FLOAT, mode="mean"), sw.Error, "per_sample_weights",
     ),
-    "text": (lambda: sj.cumsum("text"), TypeError, ""),
+    "text": (lambda: sj.cumsum("text"), TypeError, "text|str"),
 }  # fmt: skip
 
 
@@ -249,12 +263,15 @@ def test_errors(wrong: str) -> None:
 
 
 def test_errors_of_a_run_are_those_of_jax() -> None:
-    """An index out of range is found when the gradient runs, on the CPU. The forward gives NaN."""
+    """An index out of range is found when the gradient runs, on the CPU. The forward gives NaN.
+
+    JAX raises ValueError where it runs the program in the thread that calls, and JaxRuntimeError otherwise.
+    """
     weight = jnp.ones((3, 2))
     for index in (3, -1):
         indices = jnp.array([0, index])
         assert jnp.isnan(sj.embedding(indices, weight)).any(1).tolist() == [False, True]
-        with pytest.raises(jax.errors.JaxRuntimeError, match=r"embedding_backward: indices must be .*"):
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"embedding_backward: indices must be .*"):
             jax.block_until_ready(jax.grad(lambda w, i=indices: sj.embedding(i, w).sum())(weight))
 
 

@@ -44,7 +44,7 @@ def differentiable(function: Function, definition: Function) -> Function:
         return function(*operands)
 
     def forward(*operands: Array | None) -> tuple[Any, Any]:
-        return function(*operands), operands
+        return evaluate(*operands), operands
 
     def backward(operands: Any, cotangents: Any) -> Any:
         return jax.vjp(definition, *operands)[1](cotangents)

@@ -124,8 +124,8 @@ def embedding(indices: Array, weight: Array, *, padding_idx: int | None = None, 
     Raises:
         InvalidProblemError: a table that is not of rank 2, or operands or options that contradict each other.
         UnsupportedError: another dtype.
-        jax.errors.JaxRuntimeError: in the gradient on the CPU, when it runs: an index outside [0, V). On a GPU such an index
-            contributes nothing.
+        jax.errors.JaxRuntimeError or ValueError: in the gradient on the CPU, when it runs: an index outside [0, V). On a GPU
+            such an index contributes nothing.
 
     Example:
         >>> import jax, jax.numpy as jnp, sternway.jax as sj

@@ -199,8 +199,8 @@ def embedding_bag(
     Raises:
         InvalidProblemError: shapes, dtypes or options that contradict each other.
         UnsupportedError: a dtype or mode without a kernel.
-        jax.errors.JaxRuntimeError: in the gradient on the CPU, when it runs: an index outside [0, V), or offsets out of order.
-            On a GPU these contribute nothing.
+        jax.errors.JaxRuntimeError or ValueError: in the gradient on the CPU, when it runs: an index outside [0, V), or offsets
+            out of order. On a GPU these contribute nothing.
 
     Example:
         >>> import jax, jax.numpy as jnp, sternway.jax as sj

@@ -183,7 +183,8 @@ def rope(
     Raises:
         InvalidProblemError: shapes, dtypes or options that contradict each other.
         UnsupportedError: a dtype, pairing or layout without a kernel.
-        jax.errors.JaxRuntimeError: on the CPU, when it runs: a position outside the tables. On a GPU such a token is copied.
+        jax.errors.JaxRuntimeError or ValueError: on the CPU, when it runs: a position outside the tables. On a GPU such a
+            token is copied.
 
     Example:
         >>> import jax.numpy as jnp, sternway.jax as sj
