@@ -82,11 +82,11 @@ def c_compiler() -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
-    return build_meta.get_requires_for_build_wheel(config_settings) + missing_compilers()
+    return [*missing_compilers(), *build_meta.get_requires_for_build_wheel(config_settings)]
 
 
 def get_requires_for_build_editable(config_settings: dict[str, Any] | None = None) -> list[str]:
-    return build_meta.get_requires_for_build_editable(config_settings) + missing_compilers()
+    return [*missing_compilers(), *build_meta.get_requires_for_build_editable(config_settings)]
 
 
 def missing_compilers() -> list[str]:
