@@ -30,7 +30,7 @@ def test_import_of_sternway_does_not_import_jax() -> None:
         except ImportError as error:
             print(error)
     """)
-    assert done.stdout == "sternway.jax needs JAX: pip install 'sternway[jax]'\n"
+    assert done.stdout == "sternway.jax needs JAX: pip install jax\n"
 
 
 def test_options_of_one_shape_are_kept_apart() -> None:

@@ -27,6 +27,9 @@ Array = Any
 Shaped = tuple[tuple[int, ...], Any]
 """The shape and the dtype of an output."""
 
+PlanType = Any
+"""A class of plans, such as :class:`sternway.ScanPlan`."""
+
 TARGET = "sternway"
 
 _SPARE_WORKSPACE = 256
@@ -44,7 +47,7 @@ def register() -> None:
         jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
 
 
-def run(plan_type: type[Plan[Any]], descriptor: Any, inputs: Mapping[str, Array | None], outputs: Mapping[str, Shaped]) -> Any:
+def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None], outputs: Mapping[str, Shaped]) -> Any:
     """Run a plan on arrays of JAX.
 
     Args:
@@ -92,19 +95,20 @@ def run(plan_type: type[Plan[Any]], descriptor: Any, inputs: Mapping[str, Array 
     )
 
 
-def check(plan_type: type[Plan[Any]], descriptor: Any, operands: Mapping[str, Shaped]) -> None:
+def check(plan_type: PlanType, descriptor: Any, operands: Mapping[str, Shaped]) -> None:
     """Raise the error that a run of a plan would raise for operands of these shapes and dtypes, by name."""
     signature = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in operands.items())
     _check(plan_type, descriptor.to_json(), signature)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(plan_type: type[Plan[Any]], problem: str, device: str) -> Plan[Any]:
-    return plan_type.select(plan_type.descriptor_type.from_json(problem), device)
+def _plan(plan_type: PlanType, problem: str, device: str) -> Plan[Any]:
+    plan: Plan[Any] = plan_type.select(plan_type.descriptor_type.from_json(problem), device)
+    return plan
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(plan_type: type[Plan[Any]], problem: str, operands: tuple[tuple[str, tuple[int, ...], str], ...]) -> None:
+def _check(plan_type: PlanType, problem: str, operands: tuple[tuple[str, tuple[int, ...], str], ...]) -> None:
     """Raise the error that a run of the plan would raise for operands of these shapes and dtypes."""
     plan = _plan(plan_type, problem, "cpu")
     text = json.dumps({name: [dtype, shape] for name, shape, dtype in operands})
@@ -114,7 +118,7 @@ def _check(plan_type: type[Plan[Any]], problem: str, operands: tuple[tuple[str, 
         _library.raise_error(error, plan.sku.op)
 
 
-def _workspace(plan_type: type[Plan[Any]], problem: str, buffers: tuple[str, ...], device: str) -> int:
+def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], device: str) -> int:
     """Bytes of scratch memory that a run needs. The operands are contiguous."""
     plan = _plan(plan_type, problem, device)
     return 0 if plan._spares_contiguous or plan._workspace_for not in buffers else plan.workspace_size
@@ -137,7 +141,7 @@ def _cuda_devices() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _selectable(plan_type: type[Plan[Any]], problem: str, devices: tuple[str, ...]) -> bool:
+def _selectable(plan_type: PlanType, problem: str, devices: tuple[str, ...]) -> bool:
     """Whether every device has kernels. Where one has none, runs on CUDA devices go through the host, with a warning."""
     if os.environ.get("STERNWAY_BACKEND") == "cpu":
         return False
@@ -151,7 +155,7 @@ def _selectable(plan_type: type[Plan[Any]], problem: str, devices: tuple[str, ..
 
 
 def _on_host(
-    plan_type: type[Plan[Any]],
+    plan_type: PlanType,
     problem: str,
     names: tuple[str, ...],
     results: tuple[tuple[str, Any, str], ...],

@@ -39,8 +39,8 @@ def by_token(call: Function) -> Function:
         assert first is not None
         tokens = first.shape[1]
         merged = [None if x is None else x.reshape(size * tokens, *x.shape[2:]) for x in wide]
-        results = function(*merged)
+        results = mapped(*merged)
         return tuple(y.reshape(size, tokens, *y.shape[1:]) for y in results)
 
-    function = batched(call, rule)
-    return function
+    mapped: Function = batched(call, rule)
+    return mapped

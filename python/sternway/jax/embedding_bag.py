@@ -79,12 +79,12 @@ def _sequential(call: Function) -> Function:
 
     def rule(size: int, is_batched: Sequence[Any], *operands: Array | None) -> Array:
         def example(mapped: tuple[Array | None, ...]) -> Array:
-            return function(*(m if has else x for m, has, x in zip(mapped, is_batched, operands, strict=True)))
+            return whole(*(m if has else x for m, has, x in zip(mapped, is_batched, operands, strict=True)))
 
         return jax.lax.map(example, tuple(x if has else None for x, has in zip(operands, is_batched, strict=True)))
 
-    function = batched(call, rule)
-    return function
+    whole: Function = batched(call, rule)
+    return whole
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def _batch(lerp: _Lerp, size: int, is_batched: Sequence[Any], *operands: Array |
     """Put the batch in front of every shape: gradients are those of each example."""
     dy, *others = leading(size, is_batched, operands)
     assert dy is not None
-    shapes = tuple((size, *(1,) * (dy.ndim - 1 - len(shape)), *shape) for shape in lerp.shapes)
+    shapes: Any = tuple((size, *(1,) * (dy.ndim - 1 - len(shape)), *shape) for shape in lerp.shapes)
     wide = [x if x is None else x.reshape(shape) for x, shape in zip(others, shapes, strict=True)]
     results = _kernel(lerp._replace(shapes=shapes))(dy, *wide)
     own = dict(zip(_OUTPUTS, lerp.shapes, strict=True))

@@ -70,7 +70,7 @@ def _forward(scan: _Scan, x: Array) -> Array:
 
 _forward.defvjp(
     lambda scan, x: (_forward(scan, x), None if scan.kind == "cumsum" else x),
-    lambda scan, x, dy: (_backward(scan, dy, x),),
+    lambda scan, x, dy: (_backward(scan, dy, x),),  # type: ignore[has-type]
 )
 
 
@@ -81,7 +81,10 @@ def _with_indices(scan: _Scan, x: Array) -> tuple[Array, Array]:
     return y, indices
 
 
-_with_indices.defvjp(lambda scan, x: (_with_indices(scan, x), x), lambda scan, x, dys: (_backward(scan, dys[0], x),))
+_with_indices.defvjp(
+    lambda scan, x: (_with_indices(scan, x), x),
+    lambda scan, x, dys: (_backward(scan, dys[0], x),),  # type: ignore[has-type]
+)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
