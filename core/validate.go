@@ -59,8 +59,8 @@ func (p *Plan) checkPresence(args []tensor.Tensor) error {
 	return nil
 }
 
-// CheckShapes returns nil, or the error that Run would return for the presence, dtypes and shapes of
-// operands in the order of Operands. It uses no address.
+// CheckShapes returns nil, or the error that Run would return for the presence, dtypes and shapes
+// of operands in the order of Operands. It uses no address.
 func (p *Plan) CheckShapes(args []tensor.Tensor) error {
 	if err := p.checkPresence(args); err != nil {
 		return err

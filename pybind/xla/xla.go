@@ -175,8 +175,8 @@ func newProgram(text string, ordinal int32) (*program, error) {
 // Error codes of XLA, which are those of Abseil.
 const (
 	codeInvalidArgument = 3
-	codeUnimplemented      = 12
-	codeInternal           = 13
+	codeUnimplemented   = 12
+	codeInternal        = 13
 )
 
 // codeOf is the error code for an error of a run.

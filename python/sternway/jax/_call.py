@@ -24,8 +24,13 @@ from .._plan import Plan
 Array = Any
 """An array of JAX, or a tracer."""
 
+PlanType = Any
+"""A class of plans."""
+
 Shaped = tuple[tuple[int, ...], Any]
 """The shape and the dtype of an output."""
+
+_Struct: Any = jax.ShapeDtypeStruct
 
 TARGET = "sternway"
 
@@ -40,11 +45,11 @@ def register() -> None:
     for platform in ("cpu", "CUDA"):
         address = library.pybind_XLAHandler(platform)
         stages = ("execute",) if platform == "cpu" else ("initialize", "execute")  # initialize loads the kernels
-        handlers = {stage: jax.ffi.pycapsule(address) for stage in stages}
+        handlers = {stage: jax.ffi.pycapsule(address) for stage in stages}  # type: ignore[no-untyped-call]
         jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
 
 
-def run(plan_type: type[Plan[Any]], descriptor: Any, inputs: Mapping[str, Array | None], outputs: Mapping[str, Shaped]) -> Any:
+def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None], outputs: Mapping[str, Shaped]) -> Any:
     """Run a plan on arrays of JAX.
 
     Args:
@@ -63,13 +68,13 @@ def run(plan_type: type[Plan[Any]], descriptor: Any, inputs: Mapping[str, Array 
     results = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in outputs.items())
     problem = descriptor.to_json()
     _check(plan_type, problem, signature + results)
-    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs.values()]
-    canonical = [jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in shapes]
+    shapes = [_Struct(shape, dtype) for shape, dtype in outputs.values()]
+    canonical = [_Struct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in shapes]
 
     def by_handler(*arrays: Array, devices: tuple[str, ...]) -> tuple[Array, ...]:
         buffers = (*names, *outputs)
         size = max(_workspace(plan_type, problem, buffers, device) for device in devices)
-        scratch = [jax.ShapeDtypeStruct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
+        scratch = [_Struct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
         call = jax.ffi.ffi_call(TARGET, [*shapes, *scratch])
         text = _text(problem, (*buffers, "workspace") if size else buffers)
         found = call(*arrays, call=text)[: len(shapes)]
@@ -92,19 +97,20 @@ def run(plan_type: type[Plan[Any]], descriptor: Any, inputs: Mapping[str, Array 
     )
 
 
-def check(plan_type: type[Plan[Any]], descriptor: Any, operands: Mapping[str, Shaped]) -> None:
+def check(plan_type: PlanType, descriptor: Any, operands: Mapping[str, Shaped]) -> None:
     """Raise the error that a run of a plan would raise for operands of these shapes and dtypes, by name."""
     signature = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in operands.items())
     _check(plan_type, descriptor.to_json(), signature)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(plan_type: type[Plan[Any]], problem: str, device: str) -> Plan[Any]:
-    return plan_type.select(plan_type.descriptor_type.from_json(problem), device)
+def _plan(plan_type: PlanType, problem: str, device: str) -> Plan[Any]:
+    plan: Plan[Any] = plan_type.select(plan_type.descriptor_type.from_json(problem), device)
+    return plan
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(plan_type: type[Plan[Any]], problem: str, operands: tuple[tuple[str, tuple[int, ...], str], ...]) -> None:
+def _check(plan_type: PlanType, problem: str, operands: tuple[tuple[str, tuple[int, ...], str], ...]) -> None:
     """Raise the error that a run of the plan would raise for operands of these shapes and dtypes."""
     plan = _plan(plan_type, problem, "cpu")
     text = json.dumps({name: [dtype, shape] for name, shape, dtype in operands})
@@ -114,7 +120,7 @@ def _check(plan_type: type[Plan[Any]], problem: str, operands: tuple[tuple[str, 
         _library.raise_error(error, plan.sku.op)
 
 
-def _workspace(plan_type: type[Plan[Any]], problem: str, buffers: tuple[str, ...], device: str) -> int:
+def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], device: str) -> int:
     """Bytes of scratch memory that a run needs. The operands are contiguous."""
     plan = _plan(plan_type, problem, device)
     return 0 if plan._spares_contiguous or plan._workspace_for not in buffers else plan.workspace_size
@@ -137,7 +143,7 @@ def _cuda_devices() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _selectable(plan_type: type[Plan[Any]], problem: str, devices: tuple[str, ...]) -> bool:
+def _selectable(plan_type: PlanType, problem: str, devices: tuple[str, ...]) -> bool:
     """Whether every device has kernels. Where one has none, runs on CUDA devices go through the host, with a warning."""
     if os.environ.get("STERNWAY_BACKEND") == "cpu":
         return False
@@ -151,7 +157,7 @@ def _selectable(plan_type: type[Plan[Any]], problem: str, devices: tuple[str, ..
 
 
 def _on_host(
-    plan_type: type[Plan[Any]],
+    plan_type: PlanType,
     problem: str,
     names: tuple[str, ...],
     results: tuple[tuple[str, Any, str], ...],

@@ -100,8 +100,8 @@ def padding_row(padding_idx: Any, rows: int) -> int | None:
     """A padding_idx that counts from the front. One that is out of range stays, and is refused by the plan."""
     if padding_idx is None:
         return None
-    padding_idx = operator.index(padding_idx)
-    return padding_idx + rows if -rows <= padding_idx < 0 else padding_idx
+    row = operator.index(padding_idx)
+    return row + rows if -rows <= row < 0 else row
 
 
 @errors.reported_as("sternway.jax.embedding", {"dtype": "weight", "index_dtype": "indices"})

@@ -59,7 +59,7 @@ def _batch(lerp: _Lerp, size: int, is_batched: Sequence[Any], *operands: Array |
     """Put the batch in front of every shape: gradients are those of each example."""
     dy, *others = leading(size, is_batched, operands)
     assert dy is not None
-    shapes = tuple((size, *(1,) * (dy.ndim - 1 - len(shape)), *shape) for shape in lerp.shapes)
+    shapes: Any = tuple((size, *(1,) * (dy.ndim - 1 - len(shape)), *shape) for shape in lerp.shapes)
     wide = [x if x is None else x.reshape(shape) for x, shape in zip(others, shapes, strict=True)]
     results = _kernel(lerp._replace(shapes=shapes))(dy, *wide)
     own = dict(zip(_OUTPUTS, lerp.shapes, strict=True))
@@ -104,8 +104,7 @@ def _forward(number: str | None, *primals: Any) -> tuple[Array, Any]:
     assert a is not None
     assert b is not None
     ends = (a, b) if "dweight" in needs else (None, None)
-    shapes = tuple(jax.ShapeDtypeStruct((0, *x.shape), x.dtype) for x in (a, b))
-    like = tuple(jnp.zeros(s.shape, s.dtype) for s in shapes)  # empty arrays, which carry the shapes of the ends
+    like = tuple(jnp.zeros((0, *x.shape), x.dtype) for x in (a, b))  # empty arrays, which carry the shapes of the ends
     return _interpolated(number, a, b, weight), (needs, ends, like, weight)
 
 
@@ -151,7 +150,7 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
     a, b = jnp.asarray(a), jnp.asarray(b)
     number = None
     if isinstance(weight, numbers.Real) and not isinstance(weight, np.generic):
-        number, weight = repr(float(weight)), None  # type: ignore[assignment]
+        number, weight = repr(float(weight)), None
     operands = {"a": a, "b": b}
     if weight is not None:
         weak = getattr(weight, "weak_type", False) or isinstance(weight, np.generic)
