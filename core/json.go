@@ -87,13 +87,13 @@ func (p *Plan) CheckShapesJSON(operands string) error {
 		return errs.New(errs.InvalidProblem, p.op, "operands", "an object of dtypes and shapes", ops.JSONFault(err), "")
 	}
 	args := Args{}
-	for name, described := range given {
+	for name, fields := range given {
 		t := tensor.Tensor{Device: p.device, Present: 1}
 		var shape []int64
-		if err := json.Unmarshal(described[0], &t.DType); err != nil {
-			return errs.New(errs.InvalidProblem, p.op, name, "of a dtype that an operand can have", errs.Clip(string(described[0])), "")
+		if err := json.Unmarshal(fields[0], &t.DType); err != nil {
+			return errs.New(errs.InvalidProblem, p.op, name, "of a dtype that an operand can have", errs.Clip(string(fields[0])), "")
 		}
-		if err := json.Unmarshal(described[1], &shape); err != nil {
+		if err := json.Unmarshal(fields[1], &shape); err != nil {
 			return errs.New(errs.InvalidProblem, p.op, name, "of a shape", ops.JSONFault(err), "")
 		}
 		t.NDim = int32(len(shape))

@@ -110,7 +110,7 @@ def error(result: Any, truth: Any) -> float:
 
     largest = float(np.abs(truth).max(initial=0)) or 1.0
     difference = np.abs(np.asarray(result, np.float64) - truth).max(initial=0)
-    return float(difference / (largest * float(jnp.finfo(result.dtype).eps)))
+    return float(difference / (largest * float(jnp.finfo(result.dtype).eps)))  # type: ignore[no-untyped-call]
 
 
 def timed(calls: list[Callable[[], Any]]) -> tuple[list[list[float]], float]:
@@ -119,9 +119,9 @@ def timed(calls: list[Callable[[], Any]]) -> tuple[list[list[float]], float]:
 
     counts = []
     for call in calls:
-        jax.block_until_ready(call())
+        jax.block_until_ready(call())  # type: ignore[no-untyped-call]
         start = time.perf_counter()
-        jax.block_until_ready(call())
+        jax.block_until_ready(call())  # type: ignore[no-untyped-call]
         counts.append(max(1, round(BLOCK / (time.perf_counter() - start))))
     samples: list[list[float]] = [[] for _ in calls]
     began, ours, everything = time.perf_counter(), time.process_time(), processor_time()
@@ -130,7 +130,7 @@ def timed(calls: list[Callable[[], Any]]) -> tuple[list[list[float]], float]:
             start = time.perf_counter()
             for _ in range(counts[k]):
                 result = call()
-            jax.block_until_ready(result)
+            jax.block_until_ready(result)  # type: ignore[no-untyped-call]
             samples[k].append((time.perf_counter() - start) / counts[k])
     others = processor_time() - everything - (time.process_time() - ours)
     return samples, max(0.0, others) / (time.perf_counter() - began)

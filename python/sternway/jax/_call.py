@@ -24,11 +24,13 @@ from .._plan import Plan
 Array = Any
 """An array of JAX, or a tracer."""
 
+PlanType = Any
+"""A class of plans."""
+
 Shaped = tuple[tuple[int, ...], Any]
 """The shape and the dtype of an output."""
 
-PlanType = Any
-"""A class of plans, such as :class:`sternway.ScanPlan`."""
+_Struct: Any = jax.ShapeDtypeStruct
 
 TARGET = "sternway"
 
@@ -43,7 +45,7 @@ def register() -> None:
     for platform in ("cpu", "CUDA"):
         address = library.pybind_XLAHandler(platform)
         stages = ("execute",) if platform == "cpu" else ("initialize", "execute")  # initialize loads the kernels
-        handlers = {stage: jax.ffi.pycapsule(address) for stage in stages}
+        handlers = {stage: jax.ffi.pycapsule(address) for stage in stages}  # type: ignore[no-untyped-call]
         jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
 
 
@@ -66,13 +68,13 @@ def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None]
     results = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in outputs.items())
     problem = descriptor.to_json()
     _check(plan_type, problem, signature + results)
-    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs.values()]
-    canonical = [jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in shapes]
+    shapes = [_Struct(shape, dtype) for shape, dtype in outputs.values()]
+    canonical = [_Struct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in shapes]
 
     def by_handler(*arrays: Array, devices: tuple[str, ...]) -> tuple[Array, ...]:
         buffers = (*names, *outputs)
         size = max(_workspace(plan_type, problem, buffers, device) for device in devices)
-        scratch = [jax.ShapeDtypeStruct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
+        scratch = [_Struct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
         call = jax.ffi.ffi_call(TARGET, [*shapes, *scratch])
         text = _text(problem, (*buffers, "workspace") if size else buffers)
         found = call(*arrays, call=text)[: len(shapes)]

@@ -27,7 +27,7 @@ def flat(name: str, x: Array, scale: Array, zero_point: Array | None) -> tuple[A
             wanted = f"of shape {list(lead)} or {[*lead, 1]}"
             raise errors.make("invalid_problem", "tokens", operand, wanted, str(list(array.shape)))
         per_token.append(None if array is None else array.reshape(tokens))
-    return x.reshape(tokens, x.shape[-1]), *per_token  # type: ignore[return-value]
+    return x.reshape(tokens, x.shape[-1]), *per_token
 
 
 def by_token(call: Function) -> Function:
@@ -42,5 +42,5 @@ def by_token(call: Function) -> Function:
         results = mapped(*merged)
         return tuple(y.reshape(size, tokens, *y.shape[1:]) for y in results)
 
-    mapped: Function = batched(call, rule)
+    mapped = batched(call, rule)
     return mapped

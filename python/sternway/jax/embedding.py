@@ -100,7 +100,7 @@ def padding_row(padding_idx: Any, rows: int) -> int | None:
     """A padding_idx that counts from the front. One that is out of range stays, and is refused by the plan."""
     if padding_idx is None:
         return None
-    row: int = operator.index(padding_idx)
+    row = operator.index(padding_idx)
     return row + rows if -rows <= row < 0 else row
 
 

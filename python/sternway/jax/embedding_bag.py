@@ -78,13 +78,13 @@ def _sequential(call: Function) -> Function:
     """A function whose batches are computed one example after the other."""
 
     def rule(size: int, is_batched: Sequence[Any], *operands: Array | None) -> Array:
-        def example(mapped: tuple[Array | None, ...]) -> Array:
-            return whole(*(m if has else x for m, has, x in zip(mapped, is_batched, operands, strict=True)))
+        def example(examples: tuple[Array | None, ...]) -> Array:
+            return mapped(*(m if has else x for m, has, x in zip(examples, is_batched, operands, strict=True)))
 
         return jax.lax.map(example, tuple(x if has else None for x, has in zip(operands, is_batched, strict=True)))
 
-    whole: Function = batched(call, rule)
-    return whole
+    mapped = batched(call, rule)
+    return mapped
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def _dweight(bags: _Bags) -> Function:
         found = jax.vjp(lambda w: _pooled(bags, w, indices, offsets, samples), jnp.zeros(shape, dy.dtype))[1](dy)[0]
         if bags.by_frequency:
             found = found / jnp.maximum(jnp.bincount(indices, length=bags.rows), 1)[:, None].astype(found.dtype)
-        return found  # type: ignore[no-any-return]
+        return found
 
     return differentiable(_sequential(call), definition)
 
@@ -123,7 +123,7 @@ def _dsamples(bags: _Bags, dtype: str) -> Function:
 
     def definition(dy: Array, weight: Array, indices: Array, offsets: Array) -> Array:
         ones = jnp.ones(indices.shape, dtype)
-        return jax.vjp(lambda s: _pooled(bags, weight, indices, offsets, s), ones)[1](dy)[0]  # type: ignore[no-any-return]
+        return jax.vjp(lambda s: _pooled(bags, weight, indices, offsets, s), ones)[1](dy)[0]
 
     return differentiable(_sequential(call), definition)
 

@@ -49,7 +49,7 @@ def _backward_kernel(bounds: _Bounds, needs: tuple[str, ...]) -> Function:
         problem = FakeQuantizePerTokenBackwardDescriptor(x.shape, x.dtype.name, *bounds, scale.dtype.name)
         inputs = {"dy": dy, "x": x, "scale": scale, "zero_point": zero_point}
         like = dict(zip(_OUTPUTS, (x, scale, zero_point), strict=True))
-        outputs = {name: (like[name].shape, like[name].dtype) for name in needs}  # type: ignore[union-attr]
+        outputs = {name: (like[name].shape, like[name].dtype) for name in needs}
         return run(FakeQuantizePerTokenBackwardPlan, problem, inputs, outputs)
 
     return by_token(call)

@@ -104,8 +104,7 @@ def _forward(number: str | None, *primals: Any) -> tuple[Array, Any]:
     assert a is not None
     assert b is not None
     ends = (a, b) if "dweight" in needs else (None, None)
-    shapes = tuple(jax.ShapeDtypeStruct((0, *x.shape), x.dtype) for x in (a, b))
-    like = tuple(jnp.zeros(s.shape, s.dtype) for s in shapes)  # empty arrays, which carry the shapes of the ends
+    like = tuple(jnp.zeros((0, *x.shape), x.dtype) for x in (a, b))  # empty arrays, which carry the shapes of the ends
     return _interpolated(number, a, b, weight), (needs, ends, like, weight)
 
 
@@ -151,7 +150,7 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
     a, b = jnp.asarray(a), jnp.asarray(b)
     number = None
     if isinstance(weight, numbers.Real) and not isinstance(weight, np.generic):
-        number, weight = repr(float(weight)), None  # type: ignore[assignment]
+        number, weight = repr(float(weight)), None
     operands = {"a": a, "b": b}
     if weight is not None:
         weak = getattr(weight, "weak_type", False) or isinstance(weight, np.generic)

@@ -63,6 +63,10 @@ def _run(plan_type: Any, descriptor_type: Any, scan: _Scan, inputs: dict[str, An
     return tuple(y.reshape(shape) for y in results)
 
 
+def _gradient(scan: _Scan, dy: Array, x: Array | None) -> Array:
+    return _backward(scan, dy, x)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _forward(scan: _Scan, x: Array) -> Array:
     return _forward_kernel(scan, ("y",))(x)[0]
@@ -70,7 +74,7 @@ def _forward(scan: _Scan, x: Array) -> Array:
 
 _forward.defvjp(
     lambda scan, x: (_forward(scan, x), None if scan.kind == "cumsum" else x),
-    lambda scan, x, dy: (_backward(scan, dy, x),),  # type: ignore[has-type]
+    lambda scan, x, dy: (_gradient(scan, dy, x),),
 )
 
 
@@ -81,10 +85,7 @@ def _with_indices(scan: _Scan, x: Array) -> tuple[Array, Array]:
     return y, indices
 
 
-_with_indices.defvjp(
-    lambda scan, x: (_with_indices(scan, x), x),
-    lambda scan, x, dys: (_backward(scan, dys[0], x),),  # type: ignore[has-type]
-)
+_with_indices.defvjp(lambda scan, x: (_with_indices(scan, x), x), lambda scan, x, dys: (_gradient(scan, dys[0], x),))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
