@@ -252,6 +252,14 @@ def carries(results: Results) -> str:
     return f"{file.heading()}\n\n{table(head, lines)}"
 
 
+def jax(results: Results) -> str:
+    """Operations in JAX, beside its own."""
+    file = results.file("jax_h100.csv")
+    lines = [[row["op"], row["shape"].replace("x", " x "), row["dtype"], duration(row["ms"]), duration(row["jax_ms"]),
+              f"{float(row['ratio']):.2f}x", f"{float(row['error']):.3g}", f"{float(row['jax_error']):.3g}"] for row in file.rows]  # fmt: skip
+    return f"{file.heading()}\n\n{table(['op', 'shape', 'dtype', 'sternway', 'JAX', 'times faster', 'error', 'of JAX'], lines)}"
+
+
 def sparse_variants(results: Results) -> str:
     """Steps of tables and their optimizers with each way to a sparse gradient."""
     file, rows = results.file("h200_sparse_variants.csv"), dict[tuple[str, ...], dict[str, str]]()

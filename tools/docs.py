@@ -44,6 +44,7 @@ REGIONS: dict[str, dict[str, Callable[[Results], str]]] = {
         "sparse-variants": doc_tables.sparse_variants,
         "ranks": doc_tables.ranks,
         "carries": doc_tables.carries,
+        "jax": doc_tables.jax,
         "cpu": doc_tables.cpu,
     },
     "docs/scan-kernels.md": {"selection": doc_kernels.selection, "variants": doc_kernels.variants},
