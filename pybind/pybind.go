@@ -144,10 +144,10 @@ func StoreTorch(list int64) (stored int64, err error) {
 }
 
 // XLAHandler returns the address of the function by which XLA runs plans on a platform, "cpu" or
-// "CUDA".
-func XLAHandler(platform string) (address int64, err error) {
+// "CUDA". The version of XLA's foreign function interface is 0.minor.
+func XLAHandler(platform string, minor int64) (address int64, err error) {
 	defer recoverTo(&err)
-	return xla.Handler(platform), nil
+	return xla.Handler(platform, minor), nil
 }
 
 // Info describes the build and the machine, as JSON.

@@ -342,13 +342,14 @@ _wrap__native_pybind_XLAHandler(PyObject * PYBINDGEN_UNUSED(dummy), PyObject *ar
     PyObject *py_retval;
     int64_t retval;
     char *platform;
-    const char *keywords[] = {"platform", NULL};
+    int64_t minor;
+    const char *keywords[] = {"platform", "minor", NULL};
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "s", (char **) keywords, &platform)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, (char *) "sL", (char **) keywords, &platform, &minor)) {
         return NULL;
     }
     sw_attach_thread();
-    retval = pybind_XLAHandler(platform);
+    retval = pybind_XLAHandler(platform, minor);
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -371,7 +372,7 @@ static PyMethodDef _native_functions[] = {
     {(char *) "pybind_SetCheck", (PyCFunction) _wrap__native_pybind_SetCheck, METH_KEYWORDS|METH_VARARGS, "pybind_SetCheck(on)\n\ntype: on: int64_t" },
     {(char *) "pybind_SetNumThreads", (PyCFunction) _wrap__native_pybind_SetNumThreads, METH_KEYWORDS|METH_VARARGS, "pybind_SetNumThreads(n)\n\ntype: n: int64_t" },
     {(char *) "pybind_StoreTorch", (PyCFunction) _wrap__native_pybind_StoreTorch, METH_KEYWORDS|METH_VARARGS, "pybind_StoreTorch(list)\n\ntype: list: int64_t" },
-    {(char *) "pybind_XLAHandler", (PyCFunction) _wrap__native_pybind_XLAHandler, METH_KEYWORDS|METH_VARARGS, "pybind_XLAHandler(platform)\n\ntype: platform: char *" },
+    {(char *) "pybind_XLAHandler", (PyCFunction) _wrap__native_pybind_XLAHandler, METH_KEYWORDS|METH_VARARGS, "pybind_XLAHandler(platform, minor)\n\ntype: platform: char *\ntype: minor: int64_t" },
     {NULL, NULL, 0, NULL}
 };
 #if PY_VERSION_HEX >= 0x03000000

@@ -215,9 +215,9 @@ func pybind_StoreTorch(list C.longlong) C.longlong {
 }
 
 //export pybind_XLAHandler
-func pybind_XLAHandler(platform *C.char) C.longlong {
+func pybind_XLAHandler(platform *C.char, minor C.longlong) C.longlong {
 	_saved_thread := C.PyEval_SaveThread()
-	cret, __err := pybind.XLAHandler(C.GoString(platform))
+	cret, __err := pybind.XLAHandler(C.GoString(platform), int64(minor))
 
 	C.PyEval_RestoreThread(_saved_thread)
 	if __err != nil {

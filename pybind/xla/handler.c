@@ -5,7 +5,15 @@
 
 enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4 }; /* DLPack's codes of types */
 enum { DL_CPU = 1, DL_CUDA = 2 };                              /* DLPack's devices */
-enum { OLDEST_MINOR = 1, NEWEST_MINOR = 3 };                   /* versions of the interface, 0.1 to 0.3 */
+
+/* The minor version of the interface that handlers state. */
+static int minor_version = SW_XLA_NEWEST_MINOR;
+
+void sw_xla_set_minor(int minor)
+{
+    minor = minor < SW_XLA_OLDEST_MINOR ? SW_XLA_OLDEST_MINOR : minor;
+    minor_version = minor > SW_XLA_NEWEST_MINOR ? SW_XLA_NEWEST_MINOR : minor;
+}
 
 static const struct {
     int xla;
@@ -97,11 +105,11 @@ static XLA_FFI_Error *read_device(const XLA_FFI_CallFrame *frame, sw_xla_call *c
     XLA_FFI_Error *error = api->XLA_FFI_DeviceOrdinal_Get(&device);
     if (error)
         return error;
-    if (device.device_ordinal < 0)
-        return fail(api, XLA_FFI_Error_Code_INTERNAL, "sternway: XLA names no CUDA device");
     call->ordinal = device.device_ordinal;
     if (call->prepares)
         return NULL;
+    if (call->ordinal < 0)
+        return fail(api, XLA_FFI_Error_Code_INTERNAL, "sternway: XLA names no CUDA device");
     XLA_FFI_Stream_Get_Args stream = {.struct_size = sizeof stream, .ctx = frame->ctx};
     error = api->XLA_FFI_Stream_Get(&stream);
     call->stream = (uint64_t)(uintptr_t)stream.stream;
@@ -112,13 +120,10 @@ static XLA_FFI_Error *read_device(const XLA_FFI_CallFrame *frame, sw_xla_call *c
 static void describe(const XLA_FFI_CallFrame *frame, uint32_t traits)
 {
     XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)frame->extension_start)->metadata;
-    int minor = NEWEST_MINOR;
-    if (frame->api && frame->api->api_version.minor_version < minor) /* an older XLA takes no newer handler */
-        minor = frame->api->api_version.minor_version;
     metadata->api_version.struct_size = sizeof metadata->api_version;
     metadata->api_version.extension_start = NULL;
     metadata->api_version.major_version = 0;
-    metadata->api_version.minor_version = minor < OLDEST_MINOR ? OLDEST_MINOR : minor;
+    metadata->api_version.minor_version = minor_version;
     metadata->traits = traits;
 }
 
@@ -141,6 +146,8 @@ static XLA_FFI_Error *handle(const XLA_FFI_CallFrame *frame, int on_cuda)
     XLA_FFI_Error *error = on_cuda ? read_device(frame, &call) : NULL;
     if (error)
         return error;
+    if (call.prepares && call.ordinal < 0)
+        return NULL; /* nothing to load, or XLA does not say where; the run selects the plan */
     const char *wrong = read_text(frame, &call);
     if (!wrong && !call.prepares)
         wrong = read_buffers(frame, &call);

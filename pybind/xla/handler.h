@@ -21,6 +21,13 @@ typedef struct {
     char message[SW_XLA_TEXT]; /* out, with an error */
 } sw_xla_call;
 
+/* The versions 0.x of XLA's interface of which the part in xla_ffi.h is the same. */
+enum { SW_XLA_OLDEST_MINOR = 1, SW_XLA_NEWEST_MINOR = 3 };
+
+/* Sets the minor version that handlers state, clamped to this range. An old XLA takes no handler of
+   a newer version, and a new one may refuse an old version. Call it before XLA gets a handler. */
+void sw_xla_set_minor(int minor);
+
 struct XLA_FFI_Error;
 
 /* The handlers of the two platforms, of type XLA_FFI_Handler. No Python is called and no lock of

@@ -24,8 +24,10 @@ import (
 	_ "github.com/sternway/sternway/pybind/pytensor" // thread.c
 )
 
-// Handler is the address of the handler of a platform, "cpu" or "CUDA"; 0: there is none.
-func Handler(platform string) int64 {
+// Handler is the address of the handler of a platform, "cpu" or "CUDA"; 0: there is none. It states
+// the version 0.minor of XLA's interface, or the nearest one that it knows.
+func Handler(platform string, minor int64) int64 {
+	C.sw_xla_set_minor(C.int(minor))
 	switch platform {
 	case "cpu":
 		return int64(uintptr(unsafe.Pointer(C.sw_xla_cpu)))

@@ -88,8 +88,8 @@ func TestAlign(t *testing.T) {
 }
 
 func TestHandlers(t *testing.T) {
-	require.NotZero(t, Handler("cpu"))
-	require.NotZero(t, Handler("CUDA"))
-	require.NotEqual(t, Handler("cpu"), Handler("CUDA"))
-	require.Zero(t, Handler("abacus"))
+	require.NotZero(t, Handler("cpu", 3))
+	require.NotZero(t, Handler("CUDA", 3))
+	require.NotEqual(t, Handler("cpu", 3), Handler("CUDA", 3))
+	require.Zero(t, Handler("abacus", 3))
 }

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -43,10 +45,17 @@ def register() -> None:
     """Give XLA the handlers of the native library."""
     library = _library.load()
     for platform in ("cpu", "CUDA"):
-        address = library.pybind_XLAHandler(platform)
+        address = library.pybind_XLAHandler(platform, _minor_version())
         stages = ("execute",) if platform == "cpu" else ("initialize", "execute")  # initialize loads the kernels
         handlers = {stage: jax.ffi.pycapsule(address) for stage in stages}  # type: ignore[no-untyped-call]
         jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
+
+
+def _minor_version() -> int:
+    """The minor version of the foreign function interface of this jaxlib, from its header; the newest if it has none."""
+    header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h")
+    found = re.search(r"^#define XLA_FFI_API_MINOR (\d+)", header.read_text(), re.MULTILINE) if header.exists() else None
+    return int(found[1]) if found else 1 << 30
 
 
 def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None], outputs: Mapping[str, Shaped]) -> Any:
