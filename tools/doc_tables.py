@@ -255,9 +255,13 @@ def carries(results: Results) -> str:
 def jax(results: Results) -> str:
     """Operations in JAX, beside its own."""
     file = results.file("jax_h100.csv")
-    lines = [[row["op"], row["shape"].replace("x", " x "), row["dtype"], duration(row["ms"]), duration(row["jax_ms"]),
-              f"{float(row['ratio']):.2f}x", f"{float(row['error']):.3g}", f"{float(row['jax_error']):.3g}"] for row in file.rows]  # fmt: skip
-    return f"{file.heading()}\n\n{table(['op', 'shape', 'dtype', 'sternway', 'JAX', 'times faster', 'error', 'of JAX'], lines)}"
+    lines = [
+        [row["op"], row["shape"].replace("x", " x "), row["dtype"], duration(row["ms"]), duration(row["jax_ms"]),
+         f"{float(row['ratio']):.2f}x", f"{float(row['error']):.3g}", f"{float(row['jax_error']):.3g}"]
+        for row in file.rows
+    ]  # fmt: skip
+    head = ["op", "shape", "dtype", "sternway", "JAX", "times faster", "error", "of JAX"]
+    return f"{file.heading()}\n\n{table(head, lines)}"
 
 
 def sparse_variants(results: Results) -> str:
