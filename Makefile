@@ -103,7 +103,7 @@ test-go: $(VENV)/.dev
 	@if [ "$$(grep -owE -m1 'avx2|bmi2|fma|movbe' <(grep -m1 ^flags /proc/cpuinfo) | sort -u | wc -l)" = 4 ]; \
 		then GOAMD64=v3 go test -run 'Powers|Rope|Quantize' ./core/...; \
 		else echo "not tested with GOAMD64=v3: this processor has no fused operations"; fi
-	go test -race -skip 'TestScan(LongRows|Strides|Shapes|Borders)' ./core/...  # which repeat the same ways through threads at other sizes
+	go test -race -skip 'Test(Scan|Forward)(LongRows|Strides|Shapes|Borders)|Test(Backward|Forward)Chunks' ./core/...  # which repeat the same ways through threads at other sizes
 
 # A dead link, a missing reference or a public name without a place is an error of the build.
 site: $(VENV)/.docs
