@@ -140,6 +140,7 @@ def rivals() -> Iterator[Rival]:
     """The rows of the benchmark."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     import sternway.jax as sj
 
@@ -149,11 +150,17 @@ def rivals() -> Iterator[Rival]:
     def near_one(random: Any, shape: Any) -> Any:
         return {"x": 1 + 0.02 * random.normal(size=shape)}, {}
 
+    def distinct(random: Any, shape: Any) -> Any:
+        """Rows and columns without equal values in bfloat16, among which JAX would share the gradient of an extremum."""
+        count = max(shape)
+        bits = 0x3C00 + random.permutation(count)[sum(np.ogrid[: shape[0], : shape[1]]) % count]
+        return {"x": (bits.astype(np.uint32) << 16).view(np.float32)}, {}
+
+    makers = {"cumprod": near_one, "cummax": distinct, "cummin": distinct}
     for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"):
         for axis in (1, 0):
-            make = near_one if name == "cumprod" else one
             yield Rival(
-                f"{name}, axis {axis}", make,
+                f"{name}, axis {axis}", makers.get(name, one),
                 lambda x, name=name, axis=axis: getattr(sj, name)(x, axis),
                 lambda x, name=name, axis=axis: getattr(jax.lax, name)(x, axis),
                 (512, 2048), (8192, 8192),

@@ -64,16 +64,16 @@ VALUES = [
 def test_values_and_gradients(case: JaxCase, dtype: str, device: str, x64: None) -> None:
     """One program computes the value and the gradients, which are compared with those of the definition in float64."""
     given = operands_of(case, dtype)
-    truth = case.define(**widened(given))
-    weights = jnp.asarray(np.random.default_rng(1).normal(size=truth.shape), dtype)
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=jax.eval_shape(lambda: case.call(**given)).shape), dtype)
 
-    @jax.jit
-    def both(floats: Operands) -> Any:
-        return case.call(**{**given, **floats}), jax.grad(loss(case.call, given, weights))(floats)
+    def both(function: Callable[..., Any], given: Operands, weights: Any) -> Any:
+        def evaluate(floats: Operands) -> Any:
+            return function(**{**given, **floats}), jax.grad(loss(function, given, weights))(floats)
 
-    y, gradients = both({name: given[name] for name in case.floats})
-    wide = widened(given)
-    truths = jax.grad(loss(case.define, wide, weights.astype("float64")))({name: wide[name] for name in case.floats})
+        return jax.jit(evaluate)({name: given[name] for name in case.floats})
+
+    y, gradients = both(case.call, given, weights)
+    truth, truths = both(case.define, widened(given), weights.astype("float64"))
     assert y.dtype == jnp.dtype(dtype)
     close(y, truth, dtype)
     for name in case.floats:
