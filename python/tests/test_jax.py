@@ -217,6 +217,35 @@ def test_empty_tables(pool: bool) -> None:
     assert jax.grad(lambda w: call(indices[:0], w).sum())(jnp.ones((0, 4))).shape == (0, 4)
 
 
+def test_second_derivatives_of_bags_without_elements() -> None:
+    """There is no bag, or no position, or no column."""
+    for bags, width, dim in ((0, 2, 3), (2, 0, 3), (2, 2, 0)):
+        indices, weight, samples = jnp.zeros((bags, width), jnp.int32), jnp.ones((4, dim)), jnp.ones((bags, width))
+        for mode in ("sum", "max"):
+
+            def pooled(weight: Any, samples: Any, mode: str = mode, indices: Any = indices) -> Any:
+                return sj.embedding_bag(indices, weight, mode=mode, per_sample_weights=samples if mode == "sum" else None).sum()
+
+            def total(weight: Any, samples: Any, pooled: Any = pooled) -> Any:
+                return sum((g**2).sum() for g in jax.grad(pooled, argnums=(0, 1))(weight, samples))
+
+            found = jax.jit(jax.grad(total, argnums=(0, 1)))(weight, samples)
+            assert [g.shape for g in found] == [weight.shape, samples.shape]
+            assert not any(g.any() for g in found)
+
+
+def test_arrays_of_64_bits_where_jax_has_no_such_types() -> None:
+    """Arrays that were made under jax_enable_x64 are rounded when it is off, as by every function of JAX."""
+    with jax.enable_x64(True):
+        x, indices, weight = jnp.arange(1.0, 5.0), jnp.array([[0, 1]]), jnp.ones((2, 2))
+    assert (x.dtype, indices.dtype) == (jnp.float64, jnp.int64)
+    assert jax.grad(lambda x: sj.cumprod(x).sum())(x).tolist() == [33, 16, 10, 6]
+    assert sj.cummax(x, return_indices=True)[1].dtype == jnp.int32
+    for call in (sj.embedding, sj.embedding_bag):
+        gradient = jax.grad(lambda w, call=call: call(indices, w).sum())(weight)
+        assert gradient.tolist() == [[1, 1], [1, 1]]
+
+
 def test_python_numbers_take_the_dtype_of_arrays() -> None:
     x = jnp.ones(2, jnp.bfloat16)
     for y in (sj.lerp(x, 3.0, 0.5), sj.lerp(3, x, 0.5), sj.lerp(x, 3.0, np.float64(0.5)), sj.lerp(x, 3.0, jnp.asarray(0.5))):

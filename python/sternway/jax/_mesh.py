@@ -17,9 +17,15 @@ def arrays(*operands: Any, optional: tuple[Any, ...] = ()) -> list[Any]:
     others do, and the transpose of this cast adds up the gradients of the devices. On a mesh with explicit axes the operands
     are gathered.
     """
-    found = [*map(jnp.asarray, operands), *(None if x is None else jnp.asarray(x) for x in optional)]
+    found = [*map(_array, operands), *(None if x is None else _array(x) for x in optional)]
     axes = axes_of(*(jax.typeof(x) for x in found if x is not None))
     return [None if x is None else varying(_gathered(x), axes) for x in found]
+
+
+def _array(x: Any) -> Array:
+    """The operand as an array, whose dtype has 64 bits only if JAX has such dtypes, as an array made under another setting."""
+    array = jnp.asarray(x)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype)) if array.dtype.itemsize == 8 else array
 
 
 def axes_of(*types: Any) -> tuple[Any, ...]:

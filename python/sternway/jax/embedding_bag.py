@@ -101,6 +101,8 @@ def _dweight(bags: _Bags) -> Function:
 
     def definition(dy: Array, indices: Array, offsets: Array, samples: Array | None, winners: Array | None) -> Array:
         shape = bags.rows, dy.shape[1]
+        if not dy.size:
+            return jnp.zeros(shape, dy.dtype)
         if winners is not None:
             rows = jnp.where(winners < 0, bags.rows, winners)
             return jnp.zeros(shape, dy.dtype).at[rows, jnp.arange(shape[1])].add(dy, mode="drop")
@@ -125,6 +127,8 @@ def _dsamples(bags: _Bags, dtype: str) -> Function:
         return run(EmbeddingBagBackwardPlan, descriptor, inputs, outputs)[0]
 
     def definition(dy: Array, weight: Array, indices: Array, offsets: Array) -> Array:
+        if not dy.size:
+            return jnp.zeros(indices.shape, dtype)
         ones = jnp.ones(indices.shape, dtype)
         return jax.vjp(lambda s: _pooled(bags, weight, indices, offsets, s), ones)[1](dy)[0]
 
