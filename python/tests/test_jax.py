@@ -217,6 +217,29 @@ def test_empty_tables(pool: bool) -> None:
     assert jax.grad(lambda w: call(indices[:0], w).sum())(jnp.ones((0, 4))).shape == (0, 4)
 
 
+@pytest.mark.parametrize(("mode", "by_frequency"), [("sum", True), ("mean", True), ("mean", False), ("max", False)])
+def test_gradients_of_bags_are_linear(mode: str, by_frequency: bool) -> None:
+    """The gradient h(dy) is that of a plan, and its own gradient, by JAX, is the transpose: <h'(u), dy> is <u, h(dy)>.
+
+    Two positions are behind the last offset, and one is of the padding row; they count nowhere.
+    """
+    random = np.random.default_rng(0)
+    indices, offsets = jnp.array([0, 0, 1, 2, 0, 0, 0]), jnp.array([0, 2, 2, 5])
+    weight, u, dy = (jnp.asarray(random.normal(size=shape), "float32") for shape in ((3, 2), (3, 2), (3, 2)))
+
+    def call(weight: Any) -> Any:
+        return sj.embedding_bag(
+            indices, weight, offsets, mode=mode, padding_idx=1, include_last_offset=True, scale_grad_by_freq=by_frequency
+        )
+
+    @jax.jit
+    def both(dy: Any) -> Any:
+        return jax.value_and_grad(lambda dy: (jax.vjp(call, weight)[1](dy)[0] * u).sum())(dy)
+
+    value, gradient = both(dy)
+    np.testing.assert_allclose((gradient * dy).sum(), value, rtol=1e-5)
+
+
 def test_second_derivatives_of_bags_without_elements() -> None:
     """There is no bag, or no position, or no column."""
     for bags, width, dim in ((0, 2, 3), (2, 0, 3), (2, 2, 0)):
