@@ -225,7 +225,7 @@ func (s *shown) blocksOfElements(divisions []launch.Division) (owner []int, bloc
 			switch {
 			case d.GroupUnit == "tokens": // columns are pairs of adjacent elements
 				at = row*s.columns + 2*(group*d.Columns+column) + k%2
-			case strings.HasPrefix(d.RowUnit, "parts of"):
+			case strings.HasPrefix(d.RowUnit, "splits of"):
 				at = row%s.rows*s.columns + first + row/s.rows*d.Columns + column
 			case len(divisions) > 1:
 				at = row*s.columns + first + column

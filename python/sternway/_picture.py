@@ -77,7 +77,7 @@ def _title(k: int, matrices: list[Matrix], launches: list[dict[str, Any]]) -> st
     """The step to which a matrix belongs: its kernels, without the beginning that all names share. Empty: there is one step."""
     drawn = {number for matrix in matrices for number in matrix.launches}
     if not launches:
-        return "The last parts of the rows, which are shorter" if k else ""
+        return "The last splits of the rows, which are shorter" if k else ""
     if len(drawn) == 1:
         return ""
     numbers = matrices[k].launches

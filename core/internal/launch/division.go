@@ -50,19 +50,19 @@ func Clipped(divisions ...Division) (list []Division) {
 	return list
 }
 
-// OfParts divides rows whose parts have `length` columns. Parts are numbered with the row running
+// OfSplits divides rows into splits of `length` columns. Splits are numbered with the row running
 // fastest, and a block takes `number` adjacent ones. If these make no rectangle of the matrix, each
-// part is a row of its own.
-func (d Division) OfParts(length, number int64) Division {
+// split is a row of its own.
+func (d Division) OfSplits(length, number int64) Division {
 	length = max(1, min(length, d.Columns))
-	parts := num.CeilDiv(d.Columns, length)
+	splits := num.CeilDiv(d.Columns, length)
 	d.BlockRows, d.BlockColumns = number, length
 	switch {
-	case parts == 1 || d.Rows%number == 0:
+	case splits == 1 || d.Rows%number == 0:
 	case number%d.Rows == 0:
 		d.BlockRows, d.BlockColumns = d.Rows, number/d.Rows*length
 	default:
-		d.Rows, d.Columns, d.RowUnit = d.Rows*parts, length, "parts of "+d.RowUnit
+		d.Rows, d.Columns, d.RowUnit = d.Rows*splits, length, "splits of "+d.RowUnit
 	}
 	return d
 }

@@ -256,7 +256,7 @@ func (k *devicePass) launchRows(kept, vectors, reduced int64) error {
 		d.Columns, d.ColumnUnit = r.workItems, fmt.Sprintf("tiles of %d by %d elements", r.group/r.lanes, d.TileColumns)
 		d.TileColumns = 1
 	}
-	k.q.Divide(k.threads(u, d.OfParts(l.chunk*d.TileColumns, SmallBlock/r.group)))
+	k.q.Divide(k.threads(u, d.OfSplits(l.chunk*d.TileColumns, SmallBlock/r.group)))
 	return k.launchSums("rows", &l, num.CeilDiv(kept*l.chunks*r.group, SmallBlock), SmallBlock, kept)
 }
 

@@ -125,7 +125,7 @@ func (s *Scan) Divisions(args []tensor.Tensor, isForward bool) []launch.Division
 	full := h.fullLanes()
 	var list []launch.Division
 	add := func(columns int64) {
-		d := launch.Division{Rows: h.rows, Columns: columns, RowUnit: "rows", ColumnUnit: "elements"}.OfParts(h.splitLength, group)
+		d := launch.Division{Rows: h.rows, Columns: columns, RowUnit: "rows", ColumnUnit: "elements"}.OfSplits(h.splitLength, group)
 		d.Rows, d.BlockRows, d.TileColumns = width*d.Rows, width*min(d.BlockRows, d.Rows), h.splitLength
 		list = append(list, launch.Clipped(d)...)
 	}
