@@ -106,9 +106,8 @@ def _dweight(bags: _Bags) -> Function:
             return jnp.zeros(shape, dy.dtype).at[rows, jnp.arange(shape[1])].add(dy, mode="drop")
         found = jax.vjp(lambda w: _pooled(bags, w, indices, offsets, samples), jnp.zeros(shape, dy.dtype))[1](dy)[0]
         if bags.by_frequency:
-            found = found / jnp.maximum(jnp.bincount(inside(indices, bags.rows), length=bags.rows), 1)[:, None].astype(
-                found.dtype
-            )
+            counts = jnp.bincount(inside(indices, bags.rows), length=bags.rows)
+            found = found / jnp.maximum(counts, 1)[:, None].astype(found.dtype)
         return found
 
     return differentiable(_sequential(call), definition)
