@@ -6,13 +6,13 @@ import re
 
 from .errors import make
 
-OLDEST_TORCH = "2.10"
+OLDEST_TORCH = "2.11"
 TORCH = f"torch>={OLDEST_TORCH}"
 """The requirement, as pip takes it."""
 
 
 def require_torch(version: str) -> None:
-    """Check the version of the PyTorch that was imported. Builds from source, such as 2.10.0a0, count as their release.
+    """Check the version of the PyTorch that was imported. Builds from source, such as 2.11.0a0, count as their release.
 
     Raises:
         UnsupportedError: an older version than OLDEST_TORCH. The error is also an ``ImportError``.
