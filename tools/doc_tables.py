@@ -253,15 +253,17 @@ def carries(results: Results) -> str:
 
 
 def jax(results: Results) -> str:
-    """Operations in JAX, beside its own."""
-    file = results.file("jax_h100.csv")
-    lines = [
-        [row["op"], row["shape"].replace("x", " x "), row["dtype"], duration(row["ms"]), duration(row["jax_ms"]),
-         f"{float(row['ratio']):.2f}x", f"{float(row['error']):.3g}", f"{float(row['jax_error']):.3g}"]
-        for row in file.rows
-    ]  # fmt: skip
+    """Operations in JAX, beside its own, on a GPU and on the CPU."""
     head = ["op", "shape", "dtype", "sternway", "JAX", "times faster", "error", "of JAX"]
-    return f"{file.heading()}\n\n{table(head, lines)}"
+    text = []
+    for file in (results.file("jax_h200.csv"), results.file("jax_cpu.csv")):
+        lines = [
+            [row["op"], row["shape"].replace("x", " x "), row["dtype"], duration(row["ms"]), duration(row["jax_ms"]),
+             f"{float(row['ratio']):.2f}x", f"{float(row['error']):.3g}", f"{float(row['jax_error']):.3g}"]
+            for row in file.rows
+        ]  # fmt: skip
+        text += [file.heading(), table(head, lines)]
+    return "\n\n".join(text)
 
 
 def sparse_variants(results: Results) -> str:

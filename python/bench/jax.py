@@ -200,6 +200,7 @@ def quantizations() -> Iterator[Rival]:
     """The rows of the quantizations."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     import sternway.jax as sj
 
@@ -212,7 +213,10 @@ def quantizations() -> Iterator[Rival]:
     )  # fmt: skip
 
     def scaled(random: Any, shape: Any) -> Any:
-        return {"x": random.normal(size=shape), "scale": random.uniform(0.2, 0.4, shape[:1])}, {}
+        """Elements of at most 0.3 steps from a whole number of steps, which every precision rounds to the same one."""
+        scale = random.uniform(0.2, 0.4, shape[:1])
+        steps = np.round(3 * random.normal(size=shape)) + random.uniform(-0.3, 0.3, shape)
+        return {"x": scale[:, None] * steps, "scale": scale}, {}
 
     def fake_quantized(x: Any, scale: Any) -> Any:
         ratio = x / scale[:, None]

@@ -205,6 +205,27 @@ def test_empty_and_odd_shapes() -> None:
     assert sj.lerp(jnp.float32(1), jnp.float32(3), 0.5) == 2
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_empty_tables(pool: bool) -> None:
+    """Tables without columns have gradients without elements. Every index is outside of a table without rows."""
+    call = sj.embedding_bag if pool else sj.embedding
+    indices = jnp.array([[0, 1], [2, 0]])
+    gradient = jax.grad(lambda w: call(indices, w).sum())
+    assert gradient(jnp.ones((3, 0))).shape == (3, 0)
+    assert jax.vmap(gradient)(jnp.ones((2, 3, 0))).shape == (2, 3, 0)
+    assert jnp.isnan(call(indices, jnp.ones((0, 4)))).all()
+    assert jax.grad(lambda w: call(indices[:0], w).sum())(jnp.ones((0, 4))).shape == (0, 4)
+
+
+def test_python_numbers_take_the_dtype_of_arrays() -> None:
+    x = jnp.ones(2, jnp.bfloat16)
+    for y in (sj.lerp(x, 3.0, 0.5), sj.lerp(3, x, 0.5), sj.lerp(x, 3.0, np.float64(0.5)), sj.lerp(x, 3.0, jnp.asarray(0.5))):
+        assert (y.dtype, y.tolist()) == (jnp.bfloat16, [2, 2])
+    gradients = jax.grad(lambda a, b, w: sj.lerp(a, b, w).astype("float32").sum(), argnums=(0, 1, 2))(x, 3.0, 0.5)
+    assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float32, jnp.float32]
+    assert jax.tree.map(lambda g: g.sum().item(), gradients) == (1, 1, 4)
+
+
 def test_integers_get_float0() -> None:
     weight, indices = jnp.ones((3, 2)), jnp.array([0, 2])
     found = jax.grad(lambda i, w: sj.embedding(i, w).sum(), argnums=(0, 1), allow_int=True)(indices, weight)
@@ -253,6 +274,13 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "sample weights": (
         lambda: sj.embedding_bag(INT, FLOAT, per_sample_weights=FLOAT, mode="mean"), sw.Error, "per_sample_weights",
     ),
+    "offsets of no bag": (
+        lambda: sj.embedding_bag(INT[0], FLOAT, jnp.zeros(0, jnp.int32), include_last_offset=True), sw.InvalidProblemError,
+        "offsets must be of one element or more",
+    ),
+    "kind of tie": (lambda: sj.cummax(FLOAT, tie=["last"]), sw.InvalidProblemError, "tie must be a name, got"),  # type: ignore[arg-type]
+    "no weight": (lambda: sj.lerp(FLOAT, FLOAT, None), sw.InvalidProblemError, "weight must be a number or an array, got None"),
+    "large weight": (lambda: sj.lerp(FLOAT, FLOAT, 10**400), sw.InvalidProblemError, "weight must be within the range"),
     "text": (lambda: sj.cumsum("text"), TypeError, "text|str"),
 }  # fmt: skip
 
@@ -277,6 +305,33 @@ def test_errors_of_a_run_are_those_of_jax() -> None:
         assert jnp.isnan(sj.embedding(indices, weight)).any(1).tolist() == [False, True]
         with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"embedding_backward: indices must be .*"):
             jax.block_until_ready(jax.grad(lambda w, i=indices: sj.embedding(i, w).sum())(weight))
+
+
+def test_an_index_out_of_range_of_one_example() -> None:
+    """It does not become an index of the next example's table."""
+    gradient = jax.vmap(jax.grad(lambda w, i: sj.embedding(i, w).sum()))
+    for index in (3, -1):
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="indices must be"):
+            jax.block_until_ready(gradient(jnp.ones((3, 3, 2)), jnp.array([[0, 1], [0, index], [0, 2]])))
+
+
+@pytest.mark.parametrize("index", [3, -1])
+def test_what_jax_computes_of_an_index_out_of_range(index: int) -> None:
+    """Gradients in operations of JAX, where the plan that would refuse the index is not needed: it contributes nothing."""
+    indices, weight, v = jnp.array([0, 0, index]), jnp.ones((3, 2)), jnp.arange(1.0, 7.0).reshape(3, 2)
+    for by_frequency in (False, True):
+        for call, count in ((sj.embedding, 3), (lambda i, w, **options: sj.embedding_bag(i[None], w, **options), 1)):
+
+            def of_dy(dy: Any, call: Any = call, by_frequency: bool = by_frequency) -> Any:
+                dweight = jax.vjp(lambda w: call(indices, w, scale_grad_by_freq=by_frequency), weight)[1](dy)[0]
+                return (dweight * v).sum()
+
+            share = 2 if by_frequency else 1
+            want = {3: [[1 / share, 2 / share]] * 2 + [[0, 0]], 1: [[2 / share, 4 / share]]}[count]
+            np.testing.assert_allclose(jax.jit(jax.grad(of_dy))(jnp.ones((count, 2))), want)
+    x, table = jnp.ones((1, 1, 3, 2)), jnp.ones((3, 1))
+    of_table = jax.jit(jax.grad(lambda cos: sj.rope(x, indices, cos=cos, sin=table).sum()))
+    assert of_table(table).tolist() == [[4], [0], [0]]
 
 
 def test_tracers_are_pointed_here() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def test_options_of_one_shape_are_kept_apart() -> None:
     for weight in (0.0, -0.0):
         db = jax.vjp(lambda b, weight=weight: sj.lerp(y, b, weight), y)[1](dy)[0]
         assert np.signbit(db).tolist() == [np.signbit(weight)] * 2
+
+
+def test_caches_are_bounded() -> None:
+    """Calls of ever new shapes or options do not fill the memory."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("sternway.jax.")]
+    caches = {name: x for module in modules for name, x in vars(module).items() if hasattr(x, "cache_parameters")}
+    unbounded = {name for name, x in caches.items() if x.cache_parameters()["maxsize"] is None}
+    assert len(caches) > 10
+    assert unbounded == {"register", "_cuda_devices"}  # which have no arguments
 
 
 def test_many_threads() -> None:

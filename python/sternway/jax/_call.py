@@ -22,6 +22,7 @@ import sternway
 
 from .. import _library, errors
 from .._plan import Plan
+from ._mesh import axes_of, varying
 
 Array = Any
 """An array of JAX, or a tracer."""
@@ -94,15 +95,21 @@ def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None]
         on_host = functools.partial(_on_host, plan_type, problem, names, results, types)
         return tuple(jax.pure_callback(on_host, canonical, *arrays))
 
+    def on_mesh(found: tuple[Array, ...]) -> tuple[Array, ...]:
+        axes = axes_of(*map(jax.typeof, arrays))  # of the mesh of jax.shard_map, which calls know nothing of
+        return tuple(varying(x, axes) for x in found)
+
     register()
     devices = _cuda_devices()
     if not devices:
-        return by_handler(*arrays, devices=("cpu",))
+        return on_mesh(by_handler(*arrays, devices=("cpu",)))
     on_cuda = by_callback
     if _selectable(plan_type, problem, devices):
         on_cuda = functools.partial(by_handler, devices=devices)
-    return jax.lax.platform_dependent(
-        *arrays, cpu=functools.partial(by_handler, devices=("cpu",)), cuda=on_cuda, default=by_callback
+    return on_mesh(
+        jax.lax.platform_dependent(
+            *arrays, cpu=functools.partial(by_handler, devices=("cpu",)), cuda=on_cuda, default=by_callback
+        )
     )
 
 
@@ -135,7 +142,7 @@ def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], devi
     return 0 if plan._spares_contiguous or plan._workspace_for not in buffers else plan.workspace_size
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _text(problem: str, buffers: tuple[str, ...]) -> str:
     """The attribute of a call. The version, which nobody reads, keeps the programs of versions apart in caches."""
     call = {"version": sternway.__version__, "operands": buffers, "descriptor": json.loads(problem)}

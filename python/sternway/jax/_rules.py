@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .. import errors
 from ._call import Array
+from ._mesh import axes_of, is_explicit, varying
 
 Function = Callable[..., Any]
 
@@ -23,6 +25,9 @@ def batched(function: Function, rule: Function) -> Function:
 
     @mapped.def_vmap
     def _(size: int, is_batched: Sequence[Any], *operands: Array | None) -> tuple[Any, Any]:
+        if any(x is not None and is_explicit(x) for x in operands):
+            wanted = "sharded by automatic axes of the mesh"
+            raise errors.make("unsupported", "vmap", "the batch", wanted, "explicit axes", "use jax.shard_map")
         results = rule(size, list(is_batched), *operands)
         return results, jax.tree.map(lambda _: True, results)
 
@@ -67,5 +72,10 @@ def given(primals: Sequence[Any]) -> tuple[list[Array | None], list[bool]]:
 def instantiated(cotangent: Any) -> Array:
     """A cotangent as an array; of a symbolic zero, an array of zeros."""
     if isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
-        return jnp.zeros(cotangent.shape, cotangent.dtype)
+        return varying(jnp.zeros(cotangent.shape, cotangent.dtype), axes_of(cotangent.aval))
     return cotangent
+
+
+def inside(indices: Array, rows: int) -> Array:
+    """The indices, with ``rows`` in place of one that is out of range."""
+    return jnp.where((indices < 0) | (indices >= rows), rows, indices)

@@ -17,11 +17,12 @@ from ..dequantize import (
     DequantizePerTokenPlan,
 )
 from ._call import Array, run
+from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
 from ._tokens import by_token, flat
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _forward_kernel(dtype: str) -> Function:
     """y, of q [tokens, D], scale and zero_point."""
 
@@ -33,7 +34,7 @@ def _forward_kernel(dtype: str) -> Function:
     return by_token(call)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _backward_kernel(needs: tuple[str, ...]) -> Function:
     """The gradients of scale and zero_point, of dy, scale, q and zero_point."""
 
@@ -58,7 +59,7 @@ def _definition(needs: tuple[str, ...], dy: Array, scale: Array, q: Array, zero_
     return tuple(found[name] for name in needs)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _backward(needs: tuple[str, ...]) -> Function:
     return differentiable(_backward_kernel(needs), functools.partial(_definition, needs))
 
@@ -112,7 +113,6 @@ def dequantize_per_token(q: Array, scale: Array, zero_point: Array | None = None
         >>> sj.dequantize_per_token(q, scale, jnp.array([1, 0], jnp.int8)).tolist()
         [[0.0, -1.5], [6.0, 8.0]]
     """
-    q, scale = jnp.asarray(q), jnp.asarray(scale)
-    zero_point = None if zero_point is None else jnp.asarray(zero_point)
+    q, scale, zero_point = arrays(q, scale, optional=(zero_point,))
     name = scale.dtype.name if dtype is None else dtype_name(dtype)
     return _dequantize_jit(name, *flat("q", q, scale, zero_point)).reshape(q.shape)

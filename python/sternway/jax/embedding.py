@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from .. import errors
 from ..embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan
 from ._call import Array, check, run
-from ._rules import Function, accumulator, batched, differentiable, leading
+from ._mesh import arrays
+from ._rules import Function, accumulator, batched, differentiable, inside, leading
 
 
 class _Table(NamedTuple):
@@ -29,10 +30,12 @@ _MOST_INDICES = {"int32": 2**31, "int64": 2**63}
 
 def gathered(weight: Array, indices: Array) -> Array:
     """Rows of a table; NaN for an index out of range, also a negative one."""
+    if not weight.shape[0]:
+        weight = jnp.pad(weight, ((0, 1), (0, 0)), constant_values=jnp.nan)  # jnp.take refuses an empty table
     return jnp.take(weight, jnp.where(indices < 0, weight.shape[0], indices), 0, mode="fill", fill_value=jnp.nan)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _kernel(table: _Table) -> Function:
     """dweight, of dy [N, D] and indices [N]."""
 
@@ -60,25 +63,25 @@ def _batch(table: _Table, size: int, is_batched: Sequence[Any], *operands: Array
         raise errors.make("unsupported", "embedding", "weight", f"of rows that {indices.dtype} can count", got, hint)
     if table.padding_idx is not None:
         dy = jnp.where((indices == table.padding_idx)[..., None], 0, dy)
-    inside = (indices >= 0) & (indices < table.rows)
     shifted = indices + table.rows * jnp.arange(size, dtype=indices.dtype)[:, None]
-    shifted = jnp.where(inside, shifted, size * table.rows)  # still out of range
+    is_inside = inside(indices, table.rows) < table.rows
+    shifted = jnp.where(is_inside, shifted, size * table.rows).reshape(-1)  # still out of range
     many = _Table(size * table.rows, None, table.by_frequency)
-    dweight = _kernel(many)(dy.reshape(-1, dy.shape[-1]), shifted.reshape(-1))
+    dweight = _kernel(many)(dy.reshape(shifted.size, dy.shape[-1]), shifted)
     return dweight.reshape(size, table.rows, dy.shape[-1])
 
 
 def _definition(table: _Table, dy: Array, indices: Array) -> Array:
     """The backward in operations of JAX."""
-    wide = dy.astype(accumulator(dy.dtype))
+    wide, rows = dy.astype(accumulator(dy.dtype)), inside(indices, table.rows)
     if table.padding_idx is not None:
         wide = jnp.where((indices == table.padding_idx)[:, None], 0, wide)
     if table.by_frequency:
-        wide = wide / jnp.bincount(indices, length=table.rows)[indices][:, None]
-    return jnp.zeros((table.rows, dy.shape[1]), wide.dtype).at[indices].add(wide, mode="drop").astype(dy.dtype)
+        wide = wide / jnp.bincount(rows, length=table.rows + 1)[rows][:, None].astype(wide.dtype)
+    return jnp.zeros((table.rows, dy.shape[1]), wide.dtype).at[rows].add(wide, mode="drop").astype(dy.dtype)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _backward(table: _Table) -> Function:
     return differentiable(_kernel(table), functools.partial(_definition, table))
 
@@ -89,7 +92,7 @@ def _embedding(table: _Table, indices: Array, weight: Array) -> Array:
 
 
 def _gradient(table: _Table, indices: Array, dy: Array) -> tuple[None, Array]:
-    return None, _backward(table)(dy.reshape(-1, dy.shape[-1]), indices.reshape(-1))
+    return None, _backward(table)(dy.reshape(indices.size, dy.shape[-1]), indices.reshape(-1))
 
 
 _embedding.defvjp(lambda table, indices, weight: (gathered(weight, indices), indices), _gradient)
@@ -135,7 +138,7 @@ def embedding(indices: Array, weight: Array, *, padding_idx: int | None = None, 
         >>> jax.grad(lambda w: sj.embedding(jnp.array([1, 1]), w).sum())(weight).tolist()
         [[0.0, 0.0], [2.0, 2.0]]
     """
-    indices, weight = jnp.asarray(indices), jnp.asarray(weight)
+    indices, weight = arrays(indices, weight)
     if weight.ndim != 2:
         raise errors.make("invalid_problem", "embedding", "weight", "of rank 2, [rows, dim]", f"rank {weight.ndim}")
     table = _Table(weight.shape[0], padding_row(padding_idx, weight.shape[0]), bool(scale_grad_by_freq))

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from .. import errors
 from ..embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
 from ._call import Array, check, run
-from ._rules import Function, accumulator, batched, differentiable, given, instantiated
+from ._mesh import arrays
+from ._rules import Function, accumulator, batched, differentiable, given, inside, instantiated
 from .embedding import gathered, padding_row
 
 
@@ -87,7 +88,7 @@ def _sequential(call: Function) -> Function:
     return mapped
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _dweight(bags: _Bags) -> Function:
     """dweight, of dy [B, D], indices [N], offsets, sample weights [N] and the rows that won."""
 
@@ -105,13 +106,15 @@ def _dweight(bags: _Bags) -> Function:
             return jnp.zeros(shape, dy.dtype).at[rows, jnp.arange(shape[1])].add(dy, mode="drop")
         found = jax.vjp(lambda w: _pooled(bags, w, indices, offsets, samples), jnp.zeros(shape, dy.dtype))[1](dy)[0]
         if bags.by_frequency:
-            found = found / jnp.maximum(jnp.bincount(indices, length=bags.rows), 1)[:, None].astype(found.dtype)
+            found = found / jnp.maximum(jnp.bincount(inside(indices, bags.rows), length=bags.rows), 1)[:, None].astype(
+                found.dtype
+            )
         return found
 
     return differentiable(_sequential(call), definition)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _dsamples(bags: _Bags, dtype: str) -> Function:
     """The gradient of sample weights [N], of dy [B, D], weight, indices [N] and offsets."""
 
@@ -210,10 +213,12 @@ def embedding_bag(
         >>> jax.grad(lambda w: sj.embedding_bag(jnp.array([[2, 0, 2]]), w)[0, 0])(weight).tolist()
         [[1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]
     """
-    indices, weight = jnp.asarray(indices), jnp.asarray(weight)
-    samples = None if per_sample_weights is None else jnp.asarray(per_sample_weights)
+    indices, weight, offsets, samples = arrays(indices, weight, optional=(offsets, per_sample_weights))
     last = bool(include_last_offset) and indices.ndim == 1
     indices, offsets, samples = _flat(indices, weight, offsets, samples)
+    if last and not offsets.shape[0]:
+        wanted = "of one element or more with include_last_offset"
+        raise errors.make("invalid_problem", "embedding_bag", "offsets", wanted, "[0]")
     count = offsets.shape[0] - last
     bags = _Bags(weight.shape[0], count, mode, padding_row(padding_idx, weight.shape[0]), last, bool(scale_grad_by_freq))
     shapes = {
@@ -227,7 +232,7 @@ def embedding_bag(
     if mode == "max":
         shapes["max_indices"] = (count, weight.shape[1]), indices.dtype
     check(EmbeddingBagBackwardPlan, _descriptor(bags, weight.shape[1], weight.dtype, indices, offsets), shapes)
-    return _bag_jit(bags, indices, weight, offsets, samples)
+    return _bag_jit(bags, *arrays(indices, weight, offsets, optional=(samples,)))
 
 
 def _flat(indices: Array, weight: Array, offsets: Any, samples: Array | None) -> tuple[Array, Array, Array | None]:
@@ -243,7 +248,6 @@ def _flat(indices: Array, weight: Array, offsets: Any, samples: Array | None) ->
     if indices.ndim == 1:
         if offsets is None:
             raise errors.make("invalid_problem", op, "offsets", "given for indices of rank 1", "nothing")
-        offsets = jnp.asarray(offsets)
         if offsets.ndim != 1:
             raise errors.make("invalid_problem", op, "offsets", "of rank 1", f"rank {offsets.ndim}")
         return indices, offsets, samples

@@ -17,6 +17,7 @@ from ..fake_quantize import (
     FakeQuantizePerTokenPlan,
 )
 from ._call import Array, run
+from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
 from ._tokens import by_token, flat
 
@@ -29,7 +30,7 @@ class _Bounds(NamedTuple):
 _OUTPUTS = ("dx", "dscale", "dzero_point")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _forward_kernel(bounds: _Bounds) -> Function:
     """y, of x [tokens, D], scale and zero_point."""
 
@@ -41,7 +42,7 @@ def _forward_kernel(bounds: _Bounds) -> Function:
     return by_token(call)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _backward_kernel(bounds: _Bounds, needs: tuple[str, ...]) -> Function:
     """The gradients, of dy, x, scale and zero_point."""
 
@@ -76,7 +77,7 @@ def _definition(bounds: _Bounds, needs: tuple[str, ...], dy: Array, x: Array, sc
     return tuple(found[name].astype(like[name].dtype) for name in needs)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _backward(bounds: _Bounds, needs: tuple[str, ...]) -> Function:
     return differentiable(_backward_kernel(bounds, needs), functools.partial(_definition, bounds, needs))
 
@@ -134,7 +135,6 @@ def fake_quantize_per_token(
         >>> sj.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7).tolist()
         [[0.5, 3.5, -4.0]]
     """
-    x, scale = jnp.asarray(x), jnp.asarray(scale)
-    zero_point = None if zero_point is None else jnp.asarray(zero_point)
+    x, scale, zero_point = arrays(x, scale, optional=(zero_point,))
     bounds = _Bounds(operator.index(quant_min), operator.index(quant_max))
     return _fake_quantize_jit(bounds, *flat("x", x, scale, zero_point)).reshape(x.shape)

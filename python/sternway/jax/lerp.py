@@ -14,6 +14,7 @@ import numpy as np
 from .. import errors
 from ..lerp import LerpBackwardDescriptor, LerpBackwardPlan
 from ._call import Array, check, run
+from ._mesh import arrays
 from ._rules import Function, accumulator, batched, differentiable, given, instantiated, leading
 
 Shape = tuple[int, ...]
@@ -38,7 +39,7 @@ def _interpolated(number: str | None, a: Array, b: Array, weight: Array | None) 
     return jnp.where(jnp.abs(w) < 0.5, low + w * (high - low), high - (high - low) * (1 - w)).astype(a.dtype)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _kernel(lerp: _Lerp) -> Function:
     """The gradients, of dy, a, b and weight; a and b are None unless dweight is needed."""
 
@@ -85,7 +86,7 @@ def _summed(x: Array, shape: Shape) -> Array:
     return x.sum(axes, keepdims=True).reshape(shape)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _backward(lerp: _Lerp) -> Function:
     def definition(dy: Array, *others: Array | None) -> tuple[Array, ...]:
         return tuple(x.astype(dy.dtype) for x in _definition(lerp, dy, *others))
@@ -130,7 +131,7 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
     gradient of the gradient is computed by operations of JAX.
 
     Args:
-        a, b: the ends; float32, float64, float16 or bfloat16, both of one dtype.
+        a, b: the ends; float32, float64, float16 or bfloat16, both of one dtype. A Python number takes that of the other.
         weight: a number, or an array of that dtype. Under ``jax.jit`` and ``jax.grad``, an array.
 
     Returns:
@@ -147,14 +148,16 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
         >>> jax.grad(lambda w: sj.lerp(jnp.zeros(2), jnp.ones(2), w).sum())(0.25)
         Array(2., dtype=float32, weak_type=True)
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
     number = None
     if isinstance(weight, numbers.Real) and not isinstance(weight, np.generic):
-        number, weight = repr(float(weight)), None
-    operands = {"a": a, "b": b}
-    if weight is not None:
-        weak = getattr(weight, "weak_type", False) or isinstance(weight, np.generic)
-        operands["weight"] = weight = jnp.asarray(weight, a.dtype) if weak else jnp.asarray(weight)
+        number, weight = _text(weight), None
+    elif weight is None:
+        raise errors.make("invalid_problem", "lerp", "weight", "a number or an array", "None")
+    a, b, w = arrays(a, b, optional=(weight,))
+    a, b = a.astype(b.dtype) if a.weak_type else a, b.astype(a.dtype) if b.weak_type else b
+    if w is not None and (w.weak_type or isinstance(weight, np.generic)):
+        w = w.astype(a.dtype)
+    operands = {"a": a, "b": b} if w is None else {"a": a, "b": b, "weight": w}
     for name, x in operands.items():
         if x.dtype != a.dtype:
             raise errors.make("invalid_problem", "lerp", name, f"{a.dtype} like a", str(x.dtype))
@@ -164,4 +167,12 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in operands.items())
         raise errors.make("invalid_problem", "lerp", "the operands", "of shapes that broadcast", shapes) from None
     check(LerpBackwardPlan, LerpBackwardDescriptor(shape, a.dtype.name, 0.5), {"dy": (shape, a.dtype), "da": (shape, a.dtype)})
-    return _lerp_jit(number, a, b, weight)
+    return _lerp_jit(number, a, b, w)
+
+
+def _text(weight: Any) -> str:
+    """A number as text, which tells 0.0 from -0.0."""
+    try:
+        return repr(float(weight))
+    except OverflowError:
+        raise errors.make("invalid_problem", "lerp", "weight", "within the range of float64", errors.shown(weight)) from None

@@ -13,7 +13,8 @@ from .. import errors
 from .._rope_options import extents, options_of, refuse_complex
 from ..rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
 from ._call import Array, run
-from ._rules import Function, accumulator, batched
+from ._mesh import arrays
+from ._rules import Function, accumulator, batched, inside
 
 
 class _Rotation(NamedTuple):
@@ -35,7 +36,7 @@ _PLANS: dict[str, tuple[Any, Any, str, str]] = {
 _TRANSPOSE = {"forward": "backward", "backward": "forward"}
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _kernel(rotation: _Rotation) -> Function:
     """The rotated x, of x, positions, cos and sin."""
     plan, descriptor, given, result = _PLANS[rotation.direction]
@@ -131,7 +132,7 @@ def _pairs(x: Array, pairing: str) -> tuple[Array, Array]:
 
 
 def _rows(table: Array, positions: Array | None, tokens: int) -> Array:
-    """The rows of a table for the tokens, as [B or 1, 1, tokens, columns]."""
+    """The rows of a table for the tokens, as [B or 1, 1, tokens, columns]; 0 for a position outside the table."""
     table = table if table.ndim == 3 else table[None]
     if positions is None:
         return table[:, None, :tokens]
@@ -139,7 +140,8 @@ def _rows(table: Array, positions: Array | None, tokens: int) -> Array:
     batch = max(table.shape[0], positions.shape[0])
     positions = jnp.broadcast_to(positions, (batch, tokens))
     table = jnp.broadcast_to(table, (batch, *table.shape[1:]))
-    return jnp.take_along_axis(table, positions[..., None], 1, mode="clip")[:, None]
+    positions = inside(positions, table.shape[1])
+    return jnp.take_along_axis(table, positions[..., None], 1, mode="fill", fill_value=0)[:, None]
 
 
 _rotate.defvjp(_rotate_forward, _rotate_backward)
@@ -195,5 +197,4 @@ def rope(
     options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
     refuse_complex("cos", cos)
     refuse_complex("sin", sin)
-    operands = [None if array is None else jnp.asarray(array) for array in (positions, cos, sin)]
-    return _rotate_jit(_Rotation("forward", *options), jnp.asarray(x), *operands)
+    return _rotate_jit(_Rotation("forward", *options), *arrays(x, optional=(positions, cos, sin)))

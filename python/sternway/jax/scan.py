@@ -15,6 +15,7 @@ from .. import errors
 from ..scan import ScanBackwardDescriptor, ScanBackwardPlan
 from ..scan_forward import ScanDescriptor, ScanPlan
 from ._call import Array, run
+from ._mesh import arrays
 from ._rules import Function, batched, leading
 
 
@@ -27,7 +28,7 @@ class _Scan(NamedTuple):
     tie: str
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _forward_kernel(scan: _Scan, outputs: tuple[str, ...]) -> Function:
     """The outputs of a forward plan, some of "y" and "indices", of x."""
 
@@ -38,7 +39,7 @@ def _forward_kernel(scan: _Scan, outputs: tuple[str, ...]) -> Function:
     return batched(call, lambda size, is_batched, x: _forward_kernel(scan, outputs)(x))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _backward_kernel(scan: _Scan) -> Function:
     """dx of dy and x; x is None for cumsum."""
 
@@ -124,6 +125,8 @@ def _options(kind: str, x: Array, axis: Any, reverse: Any, tie: str = "last") ->
     Raises:
         InvalidProblemError: an axis out of range.
     """
+    if not isinstance(tie, str):
+        raise errors.make("invalid_problem", kind, "tie", "a name", errors.shown(tie))
     axis = operator.index(axis)
     if not -x.ndim <= axis < x.ndim:
         raise errors.make("invalid_problem", kind, "axis", f"one of the {x.ndim} axes of x", str(axis))
@@ -131,7 +134,7 @@ def _options(kind: str, x: Array, axis: Any, reverse: Any, tie: str = "last") ->
 
 
 def _apply(kind: str, x: Any, axis: int, reverse: bool) -> Array:
-    x = jnp.asarray(x)
+    (x,) = arrays(x)
     return _forward_jit(_options(kind, x, axis, reverse), x)
 
 
@@ -221,7 +224,7 @@ logcumsumexp = cumlogsumexp
 
 
 def _extremum(kind: str, x: Any, axis: int, reverse: bool, return_indices: bool, tie: str) -> Any:
-    x = jnp.asarray(x)
+    (x,) = arrays(x)
     scan = _options(kind, x, axis, reverse, tie)
     return _with_indices_jit(scan, x) if return_indices else _forward_jit(scan, x)
 
