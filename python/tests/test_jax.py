@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax_cases import CASES, JaxCase, Operands, rounded, widened  # noqa: E402
 import sternway as sw  # noqa: E402
 import sternway.jax as sj  # noqa: E402
 
+ENABLE_X64 = getattr(jax, "enable_x64", None) or importlib.import_module("jax.experimental").enable_x64  # JAX 0.6
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 """Relative to the largest element of a result."""
 
@@ -32,7 +34,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
+    with ENABLE_X64(True):
         yield
 
 
@@ -184,7 +186,7 @@ def test_indices_of_extrema() -> None:
     assert indices.dtype == jnp.int32
     (dx,) = jax.vjp(lambda x: sj.cummax(x, 0, return_indices=True)[0], x)[1](jnp.ones_like(x))
     assert dx.tolist() == [[1, 2], [1, 0], [1, 1]]
-    with jax.enable_x64(True):
+    with ENABLE_X64(True):
         assert sj.cummin(x, reverse=True, return_indices=True)[1].dtype == jnp.int64
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ REFUSED = f"sternway.torch: torch must be version {OLDEST_TORCH} or newer, got {
 
 
 def test_pip_is_told_the_same(root: Path) -> None:
-    assert f'\ntorch = ["{TORCH}"]\n' in (root / "pyproject.toml").read_text()
+    project = (root / "pyproject.toml").read_text()
+    assert f'\ntorch = ["{TORCH}"]\n' in project
+    assert runpy.run_path(str(root / "tools" / "oldest_torch.py"))["oldest"](project) == f"torch=={OLDEST_TORCH}.*"
 
 
 @pytest.mark.parametrize("version", [OLDEST_TORCH, "2.11.0+cu130", "2.11.0a0+b4e4ee81d3", "2.15.0", "3.0"])

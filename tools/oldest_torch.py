@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Tests the wheel in dist/ with the oldest PyTorch that the extra `torch` of pyproject.toml allows.
 
-The environment build/oldest is made once for each version. The tests are those of the interfaces in which versions of PyTorch differ:
-autograd, torch.compile, torch.export, transforms, operators and sparse gradients. Processes that exchange tensors are left out, as
-they take minutes. It needs a Python for which the version has a wheel; for any other it says so and tests nothing.
+The environment build/oldest is made once for each version. The tests are those of the interfaces in which versions of
+PyTorch differ: autograd, torch.compile, torch.export, transforms, operators and sparse gradients. Processes that exchange
+tensors are left out, as they take minutes. Where the version has no wheel for this Python, it says so and tests nothing.
 
-    python tools/test_oldest.py PROCESSES
+    python tools/oldest_torch.py PROCESSES
 """
 
 from __future__ import annotations
