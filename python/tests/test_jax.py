@@ -17,7 +17,8 @@ from jax_cases import CASES, JaxCase, Operands, rounded, widened  # noqa: E402
 import sternway as sw  # noqa: E402
 import sternway.jax as sj  # noqa: E402
 
-ENABLE_X64 = getattr(jax, "enable_x64", None) or importlib.import_module("jax.experimental").enable_x64  # JAX 0.6
+# JAX 0.6 has it among its experiments.
+ENABLE_X64 = jax.enable_x64 if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental").enable_x64
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 """Relative to the largest element of a result."""
 
