@@ -23,13 +23,13 @@ export PATH := $(PATH):$(CURDIR)/$(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -type f \
-	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py -not -path tools/notebooks.py \
+	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py -not -path tools/notebooks.py -not -path tools/oldest_torch.py \
 	-not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')
 
 .PHONY: help demo test test-gpu test-arm64 sanitize wheel release check-wheel clean-tree kernels bench docs notebooks lint clean generate
-.PHONY: test-go test-python check-generated site
+.PHONY: test-go test-python test-oldest check-generated site
 
 help: ## list the commands
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +42,9 @@ test: lint check-generated test-go site notebooks test-python ## run every test 
 test-gpu: $(VENV)/.dev ## run the tests that need a GPU
 	OMP_NUM_THREADS=1 $(PY) -m pytest python/tests -m "gpu and not alone" -n $(GPU_WORKERS) --dist worksteal
 	$(PY) -m pytest python/tests -m "gpu and alone"
+
+test-oldest: $(WHEEL) ## test with the oldest PyTorch that is allowed, in an environment of its own
+	$(PYTHON) tools/oldest_torch.py $(WORKERS)
 
 test-arm64: $(VENV)/.base ## test for linux/arm64 under emulation, with NumPy
 	PYTHON=$(abspath $(PY)) tools/test_arm64.sh

@@ -2,7 +2,6 @@ package core
 
 import (
 	"encoding/json"
-	"math/bits"
 
 	"github.com/sternway/sternway/core/driver"
 	"github.com/sternway/sternway/core/internal/launch"
@@ -12,11 +11,11 @@ import (
 
 // This file describes how a run with contiguous operands is divided, for the display of plans.
 
-// DivisionJSON describes how a run with contiguous operands divides its work: the matrix of the
-// work and the part of one block, the kernel launches, and the bytes that an ideal run moves.
+// DivisionJSON describes how a run with contiguous operands divides its work: among tasks on the
+// CPU, or in each kernel launch; and the bytes that an ideal run moves.
 func (p *Plan) DivisionJSON() string {
-	division, launches := p.division()
-	text, _ := json.Marshal(map[string]any{"division": division, "launches": launches, "bytes": p.problem.Traffic})
+	tasks, launches := p.divisions()
+	text, _ := json.Marshal(map[string]any{"tasks": tasks, "launches": launches, "bytes": p.problem.Traffic})
 	return string(text)
 }
 
@@ -27,6 +26,8 @@ type launchRow struct {
 	Threads uint32 `json:"threads"` // of a CTA
 	Cluster uint32 `json:"cluster"` // CTAs of a thread-block cluster; 0: no clusters
 	Shared  uint32 `json:"shared"`  // bytes of dynamic shared memory of a CTA
+	// Divisions are the matrices of the work, each of other CTAs; none: the kernel told none.
+	Divisions []launch.Division `json:"divisions"`
 }
 
 // recorder is a device that accepts launches and runs none.
@@ -35,62 +36,57 @@ type recorder struct{ driver.Device }
 // Launch does nothing: the queue records the launch.
 func (recorder) Launch(driver.Kernel, *driver.Launch) error { return nil }
 
-// division is how a run with contiguous operands is divided, and its kernel launches, which are
-// those of a run on a recorder. Both are empty if the operation has nothing to do, or refuses to
-// launch a problem of this size.
-func (p *Plan) division() (d ops.Division, launches []launchRow) {
-	launches = []launchRow{}
+// divisions are how a run with contiguous operands is divided: among tasks on the CPU, or in the
+// kernel launches of a run on a recorder. Both are empty if the operation has nothing to do, or
+// refuses to launch a problem of this size.
+func (p *Plan) divisions() (tasks []launch.Division, launches []launchRow) {
+	tasks, launches = []launch.Division{}, []launchRow{}
 	args, accepted := p.contiguousArgs()
 	if !accepted {
-		return d, launches
+		return tasks, launches
 	}
 	b, isDevice := p.backend.(cudaBackend)
 	if !isDevice {
-		return p.program.Division(args, nil), launches
+		return append(tasks, p.program.HostDivisions(args)...), launches
 	}
-	recorded := []launch.RecordedLaunch{}
-	q := &launch.Queue{Kernels: p.kernels, Device: recorder{b.device}, Recorded: &recorded}
+	recorded, divisions := []launch.RecordedLaunch{}, [][]launch.Division{}
+	q := &launch.Queue{Kernels: p.kernels, Device: recorder{b.device}, Recorded: &recorded, Divisions: &divisions}
 	const workspace = 1 << 48
-	if p.program.Device(args, workspace, q) != nil || len(recorded) == 0 {
-		return d, launches
+	if p.program.Device(args, workspace, q) != nil {
+		return tasks, launches
 	}
 	symbols := p.program.Symbols()
 	for i := range recorded {
 		l := &recorded[i].Launch
-		launches = append(launches, launchRow{symbols[recorded[i].Kernel].Name, l.Grid, l.Block, l.Cluster, l.Shared})
+		row := launchRow{symbols[recorded[i].Kernel].Name, l.Grid, l.Block, l.Cluster, l.Shared, []launch.Division{}}
+		row.Divisions = append(row.Divisions, divisions[i]...)
+		launches = append(launches, row)
 	}
-	return p.program.Division(args, q), launches
+	return tasks, launches
 }
 
-// contiguousArgs are contiguous operands at addresses of their own, which are never accessed: all
-// operands, without as few optional ones as it takes to be accepted.
+// contiguousArgs are contiguous operands at addresses of their own, which are never accessed: as
+// many outputs and then as few inputs as are accepted, the first ones.
 func (p *Plan) contiguousArgs() (args []tensor.Tensor, accepted bool) {
-	var optional []int
-	for i := range p.problem.Operands {
-		if p.problem.Operands[i].Optional {
-			optional = append(optional, i)
-		}
-	}
-	for left := range len(optional) + 1 {
-		for dropped := range 1 << len(optional) {
-			if bits.OnesCount(uint(dropped)) != left {
-				continue
+	best := 0
+	for absent := range 1 << len(p.problem.Operands) {
+		candidate, cost := make([]tensor.Tensor, len(p.problem.Operands)), 0
+		for i, o := range p.problem.Operands {
+			if absent>>i&1 == 0 {
+				candidate[i] = p.contiguous(i)
 			}
-			args = args[:0]
-			for i := range p.problem.Operands {
-				args = append(args, p.contiguous(i))
-			}
-			for k, i := range optional {
-				if dropped>>(len(optional)-1-k)&1 != 0 { // the last ones first
-					args[i] = tensor.Tensor{}
+			if o.Out != candidate[i].Given() { // an output is absent, or an input is there
+				cost++
+				if o.Out {
+					cost += len(candidate)
 				}
 			}
-			if p.checkPresence(args) == nil {
-				return args, true
-			}
+		}
+		if (!accepted || cost <= best) && p.checkPresence(candidate) == nil {
+			args, best, accepted = candidate, cost, true
 		}
 	}
-	return nil, false
+	return args, accepted
 }
 
 // contiguous is operand i as a contiguous tensor. An extent that the problem leaves open is 1.

@@ -128,9 +128,11 @@ def execute(path: Path) -> Any:
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    without_tkinter = "--IPKernelApp.exec_lines=import sys; sys.modules['tkinter'] = None"  # as is the Python of Debian
     client = nbclient.NotebookClient(
-        notebook, timeout=TIMEOUT, record_timing=False, resources={"metadata": {"path": str(path.parent)}}
-    )
+        notebook, timeout=TIMEOUT, record_timing=False, resources={"metadata": {"path": str(path.parent)}},
+        extra_arguments=[without_tkinter],
+    )  # fmt: skip
     client.execute()
     return notebook
 

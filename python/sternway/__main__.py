@@ -11,6 +11,7 @@ from typing import Any
 
 import sternway
 
+from ._requirements import TORCH
 from ._show import info_rows
 
 
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
         if package in ("", "sternway"):
             raise
-        requirement = "'torch>=2.10'" if package == "torch" else package
+        requirement = f"'{TORCH}'" if package == "torch" else package
         everything = f"pip install '.[{options.extra}]' in a clone installs all that this command needs"
         print(f"This needs {package}, which is not installed: pip install {requirement}; {everything}", file=sys.stderr)
         return 2

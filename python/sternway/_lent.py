@@ -59,7 +59,8 @@ def lend(op: str, operand: str, x: Any, stream: int | None = None) -> tuple[Any,
         hint = "inside jax.jit, jax.grad and jax.vmap use the functions of sternway.jax"
         raise errors.make("unsupported", op, operand, "an array with values", f"a JAX tracer ({type(x).__name__})", hint)
     if not speaks_dlpack(x):
-        raise errors.make("type", op, operand, "an array that speaks DLPack", type(x).__name__)
+        hint = "convert it with torch.as_tensor or numpy.asarray"
+        raise errors.make("type", op, operand, "an array of a library with DLPack", type(x).__name__, hint)
     if hasattr(type(x), "__dlpack_c_exchange_api__"):
         return (x,)
     try:

@@ -166,6 +166,10 @@ class _OperandTypeError(Error, TypeError):
     """An object that is no array at all."""
 
 
+class _VersionError(UnsupportedError, ImportError):
+    """Another library is too old for the module that was imported."""
+
+
 _CLASSES: dict[str, type[Error]] = {
     "unsupported": UnsupportedError,
     "invalid_problem": InvalidProblemError,
@@ -174,6 +178,7 @@ _CLASSES: dict[str, type[Error]] = {
     "workspace_too_small": WorkspaceTooSmallError,
     "device": DeviceError,
     "type": _OperandTypeError,
+    "version": _VersionError,
 }
 
 

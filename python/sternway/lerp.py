@@ -177,7 +177,7 @@ def lerp_backward(
     number, factor = split_weight(weight, device)
     wanted = tuple(needs) if isinstance(needs, (tuple, list)) else ()
     if wanted not in _NEEDS:
-        raise errors.make("invalid_problem", op, "needs", f"some of {_OUTPUTS}", errors.shown(needs))
+        raise errors.make("invalid_problem", op, "needs", f"a tuple of some of {_OUTPUTS}", errors.shown(needs))
     shape = tuple(dy.shape)
     a_shape, b_shape = _extents("a", a, a_shape), _extents("b", b, b_shape)
     shapes = {

@@ -18,10 +18,12 @@ from sternway._picture import (
     LONGEST_LINE,
     MOST_COLUMNS,
     MOST_LAUNCHES,
+    MOST_MATRICES,
     MOST_ROWS,
     MOST_TILES,
     WIDTH,
     count,
+    matrices_of,
     part_sizes,
     picture,
 )
@@ -50,21 +52,27 @@ def numbers_in(words: str, facts: dict[str, Any]) -> set[float]:
     """The numbers that a picture shows, without those in names of kernels."""
     for launch in facts["launches"]:
         words = words.replace(launch["kernel"], "")
+    words = re.sub(r"\b[a-z]\w*", "", words)  # what is left of such names in titles
     return {float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", words)}
+
+
+def divisions_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*facts["tasks"], *(division for launch in facts["launches"] for division in launch["divisions"])]
 
 
 def numbers_of(facts: dict[str, Any]) -> set[float]:
     """The numbers of a plan, and those that its picture derives from them."""
-    division, launches = facts["division"], facts["launches"]
-    known = {float(value) for value in division.values() if isinstance(value, int)}
-    if division["blocks"]:
+    launches = facts["launches"]
+    known = set(map(float, range(1, len(launches) + 1)))  # of launches, and how often one occurs
+    for division in divisions_of(facts):
+        known |= {float(value) for value in division.values() if isinstance(value, int)}
+        known |= {float(number) for number in re.findall(r"\d+", division["column_unit"])}
         known.add(float(-(-division["block_columns"] // division["tile_columns"])))
     for launch in launches:
         known |= {float(launch[name]) for name in ("grid", "threads", "cluster")}
         known.add(float(f"{launch['shared'] / 1024:.4g}"))
     if launches:
         known.add(float(f"{facts['bytes'] / max(launch['grid'] for launch in launches):.0f}"))
-        known |= set(map(float, range(2, len(launches))))  # how often a launch occurs, and how many are elided
     return known
 
 
@@ -79,18 +87,22 @@ def check_picture(svg: str, facts: dict[str, Any]) -> None:
         right = float(element.get("x", 0)) + float(element.get("width", 0))
         bottom = float(element.get("y", 0)) + float(element.get("height", 0))
         assert 0 <= right <= WIDTH
-        assert 0 <= bottom <= float(root.get("height")) <= 440
-    lines, division = texts(svg), facts["division"]
+        assert 0 <= bottom <= float(root.get("height")) <= 860
+    lines = texts(svg)
     assert all(len(line) <= LONGEST_LINE for line in lines), lines
     words = " ".join(lines)
     assert numbers_in(words, facts) <= numbers_of(facts)
-    if division["blocks"]:
-        columns = count(division["columns"], division["column_unit"])
-        for shown in (columns, count(division["block_rows"], division["row_unit"]), f"{division['blocks']:,} "):
-            assert shown in words, (shown, words)
-        assert f"{division['rows']:,} " in words
+    matrices = matrices_of(facts)
+    assert matrices or facts["launches"]
+    for division in (matrix.division for matrix in matrices[:MOST_MATRICES]):
+        shown = [count(division["columns"], division["column_unit"]), count(division["block_columns"], division["column_unit"])]
+        if division["row_unit"]:
+            shown += [f"{division['rows']:,} ", count(division["block_rows"], division["row_unit"])]
+        for expected in (*shown, f"{division['blocks']:,} "):
+            assert expected in words, (expected, words)
         tiles = -(-division["block_columns"] // division["tile_columns"])
-        assert (f"in {tiles:,} tiles of {division['tile_columns']:,}" in words) == (tiles > 1)
+        if tiles > 1:
+            assert f"in {tiles:,} tiles of {division['tile_columns']:,}" in words
     for launch in facts["launches"][: MOST_LAUNCHES - 1]:
         assert f"{launch['kernel']}: {count(launch['grid'], 'CTAs')} of {count(launch['threads'], 'threads')}" in words
 
@@ -130,6 +142,7 @@ def test_picture_of_any_size(exponent: int, dim: int) -> None:
 def test_picture_of_a_plan_on_a_gpu(descriptor: str) -> None:
     facts = ON_A_GPU[descriptor]
     assert facts["launches"]
+    assert matrices_of(facts), "no launch has a division to draw"
     svg = picture(facts)
     check_picture(svg, facts)
     assert "CTA" in svg

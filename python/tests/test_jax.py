@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from jax_cases import CASES, JaxCase, Operands, rounded, widened  # noqa: E402
 import sternway as sw  # noqa: E402
 import sternway.jax as sj  # noqa: E402
 
+# JAX 0.6 has it among its experiments.
+ENABLE_X64 = jax.enable_x64 if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental").enable_x64
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 """Relative to the largest element of a result."""
 
@@ -32,7 +35,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
+    with ENABLE_X64(True):
         yield
 
 
@@ -184,7 +187,7 @@ def test_indices_of_extrema() -> None:
     assert indices.dtype == jnp.int32
     (dx,) = jax.vjp(lambda x: sj.cummax(x, 0, return_indices=True)[0], x)[1](jnp.ones_like(x))
     assert dx.tolist() == [[1, 2], [1, 0], [1, 1]]
-    with jax.enable_x64(True):
+    with ENABLE_X64(True):
         assert sj.cummin(x, reverse=True, return_indices=True)[1].dtype == jnp.int64
 
 
@@ -259,7 +262,7 @@ def test_second_derivatives_of_bags_without_elements() -> None:
 
 def test_arrays_of_64_bits_where_jax_has_no_such_types() -> None:
     """Arrays that were made under jax_enable_x64 are rounded when it is off, as by every function of JAX."""
-    with jax.enable_x64(True):
+    with ENABLE_X64(True):
         x, indices, weight = jnp.arange(1.0, 5.0), jnp.array([[0, 1]]), jnp.ones((2, 2))
     assert (x.dtype, indices.dtype) == (jnp.float64, jnp.int64)
     assert jax.grad(lambda x: sj.cumprod(x).sum())(x).tolist() == [33, 16, 10, 6]

@@ -152,7 +152,6 @@ def recording(seen: list[Any]) -> Any:
     return aot_autograd(fw_compiler=lambda module, _: make_boxed_func(Recorder(module, seen).run))
 
 
-@pytest.mark.skipif(torch.__version__ < "2.11", reason="torch 2.10 compiles no operator that has a gradient inside torch.func")
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_transform(name: str, device: str) -> None:
     """A compiled gradient by torch.func runs our operator, and not torch's derivative of the forward."""

@@ -210,10 +210,9 @@ type Operand struct {
 type Program interface {
 	Kernel() string   // name of the variant for contiguous operands, for the SKU
 	Geometry() string // launch configuration for contiguous operands, in words
-	// Division is how a run with these contiguous operands is divided among the CTAs of a GPU, to
-	// which q submits, or among the tasks of the CPU if q is nil. It is zero if there is no work,
-	// and on a GPU also if the parts of CTAs are no rectangles. Nothing is launched.
-	Division(args []tensor.Tensor, q *launch.Queue) Division
+	// HostDivisions is how a run with these contiguous operands is divided among the tasks of the
+	// CPU. It is empty if there is no work. Device tells the queue how it divides each launch.
+	HostDivisions(args []tensor.Tensor) []launch.Division
 	Workspace() int64 // bytes of device memory that a run needs
 	// InPlace reports whether output o of args may be the same memory as an input.
 	InPlace(args []tensor.Tensor, o int) bool

@@ -26,7 +26,8 @@ def demo(*, quiet: bool = False) -> int:
         f"Data: {len(returns)} monthly log returns of five stocks, 2000 to 2010 (vega_datasets), repeated to fill each tensor."
     )
     print(f"On {where}, torch {torch.__version__}. Tensors of torch are shared with sternway through DLPack.")
-    print("error: the largest against float64, in units in the last place of the largest element of its row\n")
+    print("error: the largest against float64, in units in the last place of the largest element of its row;")
+    print("       in float64 the reference is rounded like the results, so small errors do not tell which is nearer\n")
     rows, ratios = [(case, dtype) for case in CASES if case.demo for dtype in FORMATS], []
     with Progress("demo", len(rows), quiet=quiet) as progress:
         table = Table(progress, op=32, outputs=24, dtype=8, shape=9, error=-8, of_torch=-8, time=-8, torch=-8, ratio=-6)

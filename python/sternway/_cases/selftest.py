@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from .. import errors
+from .._requirements import TORCH
 from . import CASES, FORMATS, Case, NumPySource, Problem, Shape, Source, TorchSource, error
 from .progress import Progress
 from .source import cuda_devices, usable
@@ -72,12 +73,12 @@ def sources(device: str | None) -> Iterator[tuple[str, Callable[[], Source], tup
         for name in [usable(device)] if device else ["cpu", *found]:
             yield name, functools.partial(TorchSource, name), tuple(FORMATS)
     elif device not in (None, "cpu"):
-        print(f"{device} is tested with PyTorch, which is not installed: pip install 'torch>=2.10'", file=sys.stderr)
+        print(f"{device} is tested with PyTorch, which is not installed: pip install '{TORCH}'", file=sys.stderr)
     elif importlib.util.find_spec("numpy"):
         print("PyTorch is not installed: testing NumPy arrays on the CPU, without bfloat16, which NumPy does not have.\n")
         yield "cpu", NumPySource, tuple(dtype for dtype in FORMATS if dtype != "bfloat16")
     else:
         print(
-            "The selftest needs arrays: install PyTorch (pip install 'torch>=2.10') or NumPy (pip install numpy).",
+            f"The selftest needs arrays: install PyTorch (pip install '{TORCH}') or NumPy (pip install numpy).",
             file=sys.stderr,
         )

@@ -7,10 +7,15 @@
 tensor([0.7500, 0.7500, 0.7500])
 """
 
+from .._requirements import TORCH as _TORCH
+from .._requirements import require_torch as _require_torch
+
 try:
-    import torch as _torch  # noqa: F401 - everything below needs it
+    import torch as _torch
 except ImportError as error:
-    raise ImportError("sternway.torch needs PyTorch: pip install 'torch>=2.10'") from error
+    raise ImportError(f"sternway.torch needs PyTorch: pip install '{_TORCH}'") from error
+else:
+    _require_torch(_torch.__version__)
 
 from .accelerate import accelerate
 from .dequantize import dequantize_per_token

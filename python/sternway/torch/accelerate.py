@@ -210,7 +210,7 @@ def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any
     torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
     before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
     device without a kernel, or tensors without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls,
-    calls under no_grad and calls inside forward-mode derivatives stay with torch too.
+    calls inside forward-mode derivatives, and under no_grad all calls except scans stay with torch too.
 
     It applies to the thread that entered it. Meanwhile the attributes of torch that hold these functions are replaced, in the
     whole process; in other threads the replacements call torch's functions. Other calls of torch cost what they do without it.
@@ -220,8 +220,8 @@ def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any
     must be decorated itself.
 
     Args:
-        forward: True: operations whose forward has a plan run that one; False: the forward is torch's. An inner accelerate()
-            overrides the outer.
+        forward: True: the forward of scans is sternway's, under no_grad too, but not under autocast or in traces; False: every
+            forward is torch's. An inner accelerate() overrides the outer.
 
     Returns:
         a context manager that is also a decorator. Code that runs without it runs inside it.

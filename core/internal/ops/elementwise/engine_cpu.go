@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
@@ -40,12 +41,11 @@ func runPasses[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, body block
 		m.op.scalars(&scalar, args)
 	}
 	for i := range n {
-		h := &hostPass[A]{mapReduce: m, pass: passes[i], scalar: scalar, args: args, body: body, dense: dense, table: table}
+		h := hostPassOf(m, args, passes[i], &space, dense)
+		h.scalar, h.body, h.table = scalar, body, table
 		if m.op.products != nil {
 			h.products = m.op.products(&scalar, args)
 		}
-		h.space = m.arrange(&h.pass, &space)
-		h.prepareReads()
 		h.runPass()
 	}
 }
@@ -75,6 +75,43 @@ type hostPass[A cpu.Accumulator] struct {
 	// direct: the product loops, or dense, read and write the memory of every operand that has one
 	// number per element. Each is dense and of a suitable dtype.
 	direct bool
+}
+
+// hostPassOf is a pass with its iteration space, without the numbers of the formula.
+func hostPassOf[A cpu.Accumulator](m *mapReduce, args []tensor.Tensor, p pass, space *cpu.Space, dense denseBody[A]) *hostPass[A] {
+	h := &hostPass[A]{mapReduce: m, pass: p, args: args, dense: dense}
+	h.space = m.arrange(&h.pass, space)
+	h.prepareReads()
+	return h
+}
+
+// HostDivisions implements ops.Program: the division of the first pass.
+func (m *mapReduce) HostDivisions(args []tensor.Tensor) []launch.Division {
+	space := m.space(args)
+	passes, n := m.plan(args)
+	switch {
+	case n == 0:
+		return nil
+	case m.inFloat64(args):
+		return launch.Clipped(hostPassOf(m, args, passes[0], &space, denseBody[float64](m.op.dense64)).division())
+	}
+	return launch.Clipped(hostPassOf(m, args, passes[0], &space, denseBody[float32](m.op.dense32)).division())
+}
+
+// division is how runPass divides the pass into tasks.
+func (h *hostPass[A]) division() launch.Division {
+	kept, reduced, columns := h.space.Counts()
+	d := launch.Division{Rows: kept, Columns: reduced, RowUnit: "sums", ColumnUnit: "elements", BlockRows: 1, BlockColumns: cpu.Grain}
+	switch {
+	case h.reduction == nil:
+		d.Rows, d.Columns, d.RowUnit = 1, kept, ""
+	case h.space.Columns:
+		d.Groups, d.GroupUnit, d.Rows, d.Columns, d.RowUnit, d.ColumnUnit = kept, "groups of sums", reduced, columns, "elements of each sum", "sums"
+		d.BlockColumns, _, d.BlockRows = h.columnTasks(kept, reduced, columns)
+	case reduced <= cpu.Grain:
+		d.BlockRows, d.BlockColumns = sumsPerTask[A](reduced), reduced
+	}
+	return d
 }
 
 // prepareReads decides how each operand is read.

@@ -110,20 +110,6 @@ func (p *BagProgram) Geometry() string {
 	return fmt.Sprintf("%s sorted by row in %d passes", what, p.Passes())
 }
 
-// Division implements ops.Program.
-func (p *BagProgram) Division(_ []tensor.Tensor, q *launch.Queue) ops.Division {
-	d := ops.Division{Rows: p.NumEmbeddings, Columns: p.EmbeddingDim, RowUnit: "rows of the table", ColumnUnit: "elements", BlockColumns: p.EmbeddingDim}
-	switch {
-	case q == nil:
-		d.BlockRows = p.rowsPerBucket()
-	case p.singleLaunch:
-		d.BlockRows = p.rowsPerBlock()
-	default:
-		return ops.Division{}
-	}
-	return d.Divide()
-}
-
 // bagLaunch holds the launch arguments of a kernel apart from the operands and the workspace
 // layout.
 type bagLaunch struct {
@@ -148,16 +134,20 @@ func (p *BagProgram) Device(args []tensor.Tensor, workspace uintptr, q *launch.Q
 	r := &bagRun{BagProgram: p, bagLayout: p.Layout(), args: args, base: workspace, q: q}
 	if args[BagDsample].Given() {
 		l := r.rowLaunch(bagWeight)
+		groups := launch.BlockThreads / l.lanes
+		q.Divide(r.ofIndices(groups*BagStretch, BagStretch))
 		r.launch(symbolDots, num.CeilDiv(num.CeilDiv(p.TotalIndices, BagStretch)*l.lanes, launch.BlockThreads), l)
 	}
 	switch dweight := &args[bagDweight]; {
 	case !dweight.Given() || dweight.Empty():
 	case p.TotalIndices == 0 && r.rowLaunch(bagDweight).wide && (dweight.Shape[0] == 1 || dweight.Strides[0] == dweight.Shape[1]):
 		words := p.NumEmbeddings * p.EmbeddingDim * p.DType.Size() / 16
+		q.DivideWords(words, launch.BlockThreads)
 		r.launch(symbolClear, num.CeilDiv(words, launch.BlockThreads), bagLaunch{tiles: words, wide: true})
 	case p.singleLaunch:
 		l := r.rowLaunch(bagDweight)
 		l.tiles = p.rowsPerBlock()
+		q.Divide(p.rowsOfTable(l.tiles))
 		r.launch(symbolSingleLaunch, num.CeilDiv(p.NumEmbeddings, l.tiles), l)
 	default:
 		r.sumRows(r.sort())
@@ -178,18 +168,23 @@ func (r *bagRun) sort() (sorted int64) {
 		zeros.to = r.bagCounts
 	}
 	if zeros.tiles = (r.bagLayout.Counts - zeros.to) / 16; !single || r.Mode == "mean" {
+		r.q.DivideWords(zeros.tiles, launch.BlockThreads)
 		r.launch(symbolClear, num.CeilDiv(zeros.tiles, launch.BlockThreads), zeros)
 	}
 	if single {
+		r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
 		r.launch(symbolSort, 1, bagLaunch{to: from, tiles: r.Passes()})
 		return from
 	}
+	r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
 	r.launch(symbolKeys, blocks, bagLaunch{to: from, tiles: tiles})
 	for pass := range r.Passes() {
 		l := bagLaunch{from: from, to: to, pass: pass, tiles: tiles}
 		if pass > 0 {
+			r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
 			r.launch(symbolCount, blocks, l)
 		}
+		r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
 		r.launch(symbolScatter, blocks, l)
 		from, to = to, from
 	}
@@ -207,17 +202,25 @@ func (r *bagRun) sumRows(sorted int64) {
 	l.chunkBlocks = min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagChunkBlocks*int64(r.numSMs))
 	if r.TotalIndices > 0 {
 		if r.Mode == "max" {
+			r.q.Divide(r.ofIndices(launch.BlockThreads, 0))
 			r.launch(symbolArgmax, num.CeilDiv(r.TotalIndices, launch.BlockThreads), l)
+			r.q.Divide(r.ofIndices(BagGathered*launch.BlockThreads, 0))
 			r.launch(symbolCollect, num.CeilDiv(r.TotalIndices, BagGathered*launch.BlockThreads), l)
 		}
-		r.launch(symbolBounds, num.CeilDiv(max(r.unitCount()+1, r.Chunks(1)), launch.BlockThreads), l)
+		bounds := max(r.unitCount()+1, r.Chunks(1))
+		r.q.Divide(launch.Division{Rows: 1, Columns: bounds, ColumnUnit: "bounds to search", BlockRows: 1, BlockColumns: launch.BlockThreads})
+		r.launch(symbolBounds, num.CeilDiv(bounds, launch.BlockThreads), l)
 	}
 	sum := symbolSumSorted
 	if r.Mode == "max" {
 		sum = symbolSumArgmax
 	}
+	r.q.Divide(l.ofUnits(r.unitCount(), r.unit(), "rows and indices", "slices of rows and indices"))
+	chunks := l.ofUnits(r.Chunks(1), BagChunk, "indices of long rows, at most", "slices of long rows, at most")
+	r.q.Divide(chunks)
 	r.launch(sum, l.chunkBlocks+num.CeilDiv(r.unitCount()*threads, launch.BlockThreads), l)
 	if r.Levels() > 0 {
+		r.q.Divide(chunks)
 		r.launch(symbolLongRows, min(num.CeilDiv(r.Chunks(1)*threads, launch.BlockThreads), bagLongBlocks*int64(r.numSMs)), l)
 	}
 }

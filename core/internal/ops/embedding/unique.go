@@ -125,12 +125,13 @@ func (u *UniqueProgram) Kernel() string {
 // InPlace implements ops.Program.
 func (u *UniqueProgram) InPlace([]tensor.Tensor, int) bool { return false }
 
-// Division implements ops.Program.
-func (u *UniqueProgram) Division(_ []tensor.Tensor, q *launch.Queue) ops.Division {
-	if q != nil {
-		return ops.Division{}
-	}
-	return ops.Division{Rows: 1, Columns: u.D.Total, RowUnit: "rows", ColumnUnit: "indices", BlockRows: 1, BlockColumns: uniquePart}.Divide()
+// HostDivisions implements ops.Program: the division of the indices.
+func (u *UniqueProgram) HostDivisions([]tensor.Tensor) []launch.Division {
+	return launch.Clipped(u.ofIndices(uniquePart))
+}
+
+func (u *UniqueProgram) ofIndices(each int64) launch.Division {
+	return launch.Division{Rows: 1, Columns: u.D.Total, ColumnUnit: "indices", BlockRows: 1, BlockColumns: each}
 }
 
 // Geometry implements ops.Program.

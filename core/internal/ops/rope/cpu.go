@@ -14,7 +14,6 @@ import (
 	"github.com/sternway/sternway/core/internal/cpu"
 	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
-	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/tensor"
 	"github.com/sternway/sternway/core/internal/threads"
 )
@@ -102,17 +101,19 @@ func hostRunOf[A cpu.Accumulator](p *Program, args []tensor.Tensor) (h hostRun[A
 	return h, rows
 }
 
-// Division implements ops.Program.
-func (p *Program) Division(args []tensor.Tensor, q *launch.Queue) ops.Division {
-	if q != nil || p.isEmpty() {
-		return ops.Division{}
+// HostDivisions implements ops.Program.
+func (p *Program) HostDivisions(args []tensor.Tensor) []launch.Division {
+	if p.isEmpty() {
+		return nil
 	}
 	h, rows := hostRunOf[float32](p, args)
-	groups := p.BatchSize / h.batches
-	d := ops.Division{Rows: groups * rows, Columns: p.SeqLen, RowUnit: "heads", ColumnUnit: "tokens",
-		BlockRows: min(rows, rowsPerTask), BlockColumns: h.tokensPerTile}
-	d.Blocks = groups * num.CeilDiv(p.SeqLen, h.tokensPerTile) * num.CeilDiv(max(p.pairs, 1), h.pairsPerTile) * num.CeilDiv(rows, rowsPerTask)
-	return d.Divide()
+	d := launch.Division{Groups: p.BatchSize / h.batches, GroupUnit: "batches", Rows: rows, Columns: p.SeqLen,
+		RowUnit: "heads", ColumnUnit: "tokens", BlockRows: rowsPerTask, BlockColumns: h.tokensPerTile}
+	if h.pairsPerTile < p.pairs { // so many pairs that a tile has one token
+		d.Groups, d.GroupUnit = d.Groups*p.SeqLen, "tokens"
+		d.Columns, d.ColumnUnit, d.BlockColumns = p.pairs, "pairs", h.pairsPerTile
+	}
+	return launch.Clipped(d)
 }
 
 // tile is a tile: the first batch, tokens and pairs.

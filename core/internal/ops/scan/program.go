@@ -185,26 +185,9 @@ func (s *Program) Geometry() string {
 	return fmt.Sprintf("%s in %d blocks of %d threads, %d parts of %d tiles", text, c.Grid, c.Block, c.Splits, c.TilesPerSplit)
 }
 
-// Division implements ops.Program.
-func (s *Program) Division(args []tensor.Tensor, q *launch.Queue) ops.Division {
-	d := ops.Division{Rows: s.host.Rows(), Columns: s.host.Length(), RowUnit: "rows", ColumnUnit: "elements"}
-	if d.Rows*d.Columns == 0 {
-		return ops.Division{}
-	}
-	if q != nil {
-		c := s.gpu.Config(args, q)
-		d.BlockRows, d.TileColumns = gpu.PartOf(&s.gpu.ByX, &c)
-		d.BlockColumns = d.TileColumns * c.TilesPerSplit
-		d.Blocks = c.Segments * c.Splits
-		if d.BlockRows > c.PanelColumns { // several segments in a CTA
-			d.Blocks = c.Grid
-		}
-		return d.Divide()
-	}
-	var splits int64
-	d.BlockRows, splits, d.TileColumns, d.Blocks = s.host.Tasks(args, s.family == ForwardFamily)
-	d.BlockColumns = splits * d.TileColumns
-	return d.Divide()
+// HostDivisions implements ops.Program.
+func (s *Program) HostDivisions(args []tensor.Tensor) []launch.Division {
+	return s.host.Divisions(args, s.family == ForwardFamily)
 }
 
 // carryImage is the kernel image of scans with carries.

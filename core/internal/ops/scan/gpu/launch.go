@@ -31,6 +31,7 @@ type run struct {
 	args        []tensor.Tensor
 	workspace   uintptr
 	queue       *launch.Queue
+	rows        int64 // adjacent columns that are divided into panels, or all rows
 }
 
 // Run launches the scan: one kernel, or an upsweep for the prefixes, an upsweep for the suffixes
@@ -65,19 +66,13 @@ func (s *Scan) Run(args []tensor.Tensor, workspace uintptr, queue *launch.Queue)
 	switch {
 	case byIndices:
 		r.pack(&c, 0, 0)
+		queue.Divide(launch.Division{Rows: p.Rows, Columns: p.Length, RowUnit: "rows", ColumnUnit: "elements", BlockRows: 1, BlockColumns: p.Length})
 		return queue.Submit(r.numberOf(Repair), min(p.Rows, repairCTAsPerSM*p.Device.NumSMs), launch.BlockThreads)
 	case c.NeedsFallback:
 		fallback := Fallback(p, &c)
 		return r.phases(&fallback, FlagFallback)
 	}
 	return nil
-}
-
-// Config is the launch configuration of a run, which has work to do. Nothing is launched.
-func (s *Scan) Config(args []tensor.Tensor, queue *launch.Queue) Config {
-	r := run{Scan: s, problem: s.ByX, args: args, queue: queue}
-	numbers, _ := r.prepare()
-	return r.configure(&numbers)
 }
 
 // prepare chooses the problem by the operands that are given. It returns the numbers of the
@@ -104,7 +99,22 @@ func (r *run) configure(numbers *[numRoles]int) Config {
 		r.operands.reverseChunks(suffixIn)
 	}
 	layout := layoutOf(p, &r.operands)
-	return Select(p, &layout)
+	c := Select(p, &layout)
+	r.rows = p.Rows
+	if strategyOf(c.Kernel).takesColumns {
+		r.rows = layout.Columns
+	}
+	return c
+}
+
+// division is how the CTAs of a configuration divide the rows. Columns that do not lie beside each
+// other are in different groups.
+func (r *run) division(c *Config) launch.Division {
+	p := &r.problem
+	d := launch.Division{Groups: p.Rows / max(r.rows, 1), GroupUnit: "groups of columns", Rows: r.rows, Columns: p.Length, RowUnit: "rows", ColumnUnit: "elements"}
+	d.BlockRows, d.TileColumns = PartOf(p, c)
+	d.BlockColumns = d.TileColumns * c.TilesPerSplit
+	return d
 }
 
 // numberOf is the number of a kernel of the problem's kind in the queue.
@@ -152,6 +162,7 @@ func (r *run) phases(c *Config, flags int64) error {
 			continue
 		}
 		r.pack(c, step.phase|flags, step.status)
+		r.queue.Divide(r.division(c))
 		r.queue.Launch.Cooperative = c.Cooperative || hasGridBarrier
 		if c.InCluster() {
 			r.queue.Launch.Cluster = uint32(c.Splits)
@@ -179,6 +190,7 @@ func (r *run) summary(c *Config) error {
 			continue
 		}
 		r.pack(c, step.flags, 0)
+		r.queue.Divide(r.division(c))
 		if err := r.queue.Submit(r.numberOf(c.Kernel), c.Grid, uint32(c.Block)); err != nil {
 			return err
 		}
@@ -191,5 +203,6 @@ func (r *run) clear(words int64) error {
 	r.queue.Begin()
 	r.queue.Address(launch.WorkspaceOperand, r.workspace)
 	r.queue.Launch.Put(uint64(words))
+	r.queue.DivideWords(words, launch.BlockThreads)
 	return r.queue.Submit(len(r.queue.Kernels)-1, num.CeilDiv(words, launch.BlockThreads), launch.BlockThreads)
 }

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/sternway/sternway/core/internal/cpu"
+	"github.com/sternway/sternway/core/internal/launch"
 	"github.com/sternway/sternway/core/internal/num"
 	"github.com/sternway/sternway/core/internal/ops/scan/operand"
 	"github.com/sternway/sternway/core/internal/tensor"
@@ -106,9 +107,9 @@ func (h *division) taskLanes() (batch, group int64) {
 	return batch, batch * num.Clamp(cpu.Grain/h.splitLength/batch, 1, manyRows)
 }
 
-// Tasks describes the tasks of a run: the rows and the splits of a row that each task has, at most,
-// the positions of a split, and the number of tasks. All are 0 if there is nothing to do.
-func (s *Scan) Tasks(args []tensor.Tensor, isForward bool) (rows, splits, splitLength, tasks int64) {
+// Divisions describes how inBatches divides a run into tasks. The last, shorter splits of rows are
+// apart if tasks of whole splits do not end where they begin.
+func (s *Scan) Divisions(args []tensor.Tensor, isForward bool) []launch.Division {
 	var h division
 	width := int64(1) // rows of a lane
 	if isForward {
@@ -118,11 +119,23 @@ func (s *Scan) Tasks(args []tensor.Tensor, isForward bool) (rows, splits, splitL
 		h = s.start(without(args, operand.CarryIn, operand.DCarryOut, operand.DCarryIn)).division
 	}
 	if h.rows == 0 || h.n == 0 {
-		return 0, 0, 0, 0
+		return nil
 	}
 	_, group := h.taskLanes()
 	full := h.fullLanes()
-	return min(group, h.rows) * width, num.CeilDiv(group, h.rows), h.splitLength, num.CeilDiv(full, group) + num.CeilDiv(h.lanes-full, group)
+	var list []launch.Division
+	add := func(columns int64) {
+		d := launch.Division{Rows: h.rows, Columns: columns, RowUnit: "rows", ColumnUnit: "elements"}.OfSplits(h.splitLength, group)
+		d.Rows, d.BlockRows, d.TileColumns = width*d.Rows, width*min(d.BlockRows, d.Rows), h.splitLength
+		list = append(list, launch.Clipped(d)...)
+	}
+	if full == h.lanes || full%group == 0 && (h.rows%group == 0 || group%h.rows == 0) {
+		add(h.n)
+	} else {
+		add(full / h.rows * h.splitLength)
+		add(h.n % h.splitLength)
+	}
+	return list
 }
 
 // worker is the scratch of one goroutine.
