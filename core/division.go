@@ -26,7 +26,7 @@ type launchRow struct {
 	Threads uint32 `json:"threads"` // of a CTA
 	Cluster uint32 `json:"cluster"` // CTAs of a thread-block cluster; 0: no clusters
 	Shared  uint32 `json:"shared"`  // bytes of dynamic shared memory of a CTA
-	// Divisions are the matrices of the work, each of other CTAs; none: the kernel told none.
+	// Divisions are the matrices of the work, each divided among CTAs of its own.
 	Divisions []launch.Division `json:"divisions"`
 }
 

@@ -17,7 +17,7 @@ type Division struct {
 	TileColumns  int64  `json:"tile_columns"` // columns that a block holds at once
 	Blocks       int64  `json:"blocks"`       // parts of all matrices; CTAs may loop over several
 	// A thread of a GPU holds ThreadVectors vectors at once, each of VectorElements adjacent
-	// elements, in each of ThreadRows rows that it takes in turn. 0: not told.
+	// elements, of one row after another, ThreadRows in all. 0: unknown.
 	ThreadRows     int64 `json:"thread_rows"`
 	ThreadVectors  int64 `json:"thread_vectors"`
 	VectorElements int64 `json:"vector_elements"`

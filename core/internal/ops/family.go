@@ -211,7 +211,7 @@ type Program interface {
 	Kernel() string   // name of the variant for contiguous operands, for the SKU
 	Geometry() string // launch configuration for contiguous operands, in words
 	// HostDivisions is how a run with these contiguous operands is divided among the tasks of the
-	// CPU. It is empty if there is no work. Device tells the queue how it divides each launch.
+	// CPU. It is empty if there is no work. Device gives those of its launches to the queue.
 	HostDivisions(args []tensor.Tensor) []launch.Division
 	Workspace() int64 // bytes of device memory that a run needs
 	// InPlace reports whether output o of args may be the same memory as an input.

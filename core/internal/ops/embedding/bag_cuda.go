@@ -163,6 +163,7 @@ func (r *bagRun) sort() (sorted int64) {
 	}
 	blocks, tiles := r.sortGrid()
 	from, to, single := r.entries[0], r.entries[1], blocks == 1 && tiles == 1
+	byTiles := r.ofIndices(tiles*BagTile, BagTile)
 	zeros := bagLaunch{to: r.Totals}
 	if r.Mode == "mean" {
 		zeros.to = r.bagCounts
@@ -172,19 +173,19 @@ func (r *bagRun) sort() (sorted int64) {
 		r.launch(symbolClear, num.CeilDiv(zeros.tiles, launch.BlockThreads), zeros)
 	}
 	if single {
-		r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
+		r.q.Divide(byTiles)
 		r.launch(symbolSort, 1, bagLaunch{to: from, tiles: r.Passes()})
 		return from
 	}
-	r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
+	r.q.Divide(byTiles)
 	r.launch(symbolKeys, blocks, bagLaunch{to: from, tiles: tiles})
 	for pass := range r.Passes() {
 		l := bagLaunch{from: from, to: to, pass: pass, tiles: tiles}
 		if pass > 0 {
-			r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
+			r.q.Divide(byTiles)
 			r.launch(symbolCount, blocks, l)
 		}
-		r.q.Divide(r.ofIndices(tiles*BagTile, BagTile))
+		r.q.Divide(byTiles)
 		r.launch(symbolScatter, blocks, l)
 		from, to = to, from
 	}
