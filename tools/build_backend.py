@@ -205,7 +205,7 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
         "GOTOOLCHAIN": "local",
     }
     command = [go, "build", "-v", "-tags=sternway_ext", "-buildmode=c-shared", "-trimpath", f"-ldflags={link}"]
-    command += [f"-overlay={overlay}", "-o", str(out), "./pybind/native"]
+    command += [f"-overlay={overlay}", "-o", str(out), "./pybind/library"]
     output = []
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -216,7 +216,6 @@ def go_build(go: str, folder: Path, out: Path, images: list[Path], version: str)
                 kernels.say(f"compiling {line.removeprefix(MODULE).strip().strip('/')}")
     if build.returncode:
         fail(f"go build failed:\n{''.join(output)}")
-    out.with_suffix(".h").unlink()  # cgo's header of the exports, which nothing includes
 
 
 class Wheel(bdist_wheel):

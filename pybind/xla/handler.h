@@ -2,7 +2,7 @@
 #ifndef STERNWAY_XLA_HANDLER_H
 #define STERNWAY_XLA_HANDLER_H
 
-#include "pytensor.h"
+#include "../pytensor/pytensor.h"
 
 #include <stddef.h>
 

@@ -7,7 +7,7 @@
 // in XLA's stage "initialize", outside the capture of a CUDA graph.
 package xla
 
-// #cgo CFLAGS: -O2 -Wall -Wextra -I${SRCDIR}/../pytensor
+// #cgo CFLAGS: -O2 -Wall -Wextra
 // #include "handler.h"
 import "C"
 

@@ -44,7 +44,7 @@ def test_compiles_without_a_warning(compiler: str, source: str, tmp_path: Path, 
     if "arm64" in compiler and not ARM64_HEADERS.is_dir():
         pytest.skip(f"the C library for arm64 (libc6-dev-arm64-cross) is not in {ARM64_HEADERS}")
     options = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi"]
-    options += [f"-I{ROOT / folder}" for folder in (Path(source).parent, "pybind/pytensor", "core/internal/cpu")]
+    options += [f"-I{ROOT / folder}" for folder in (Path(source).parent, "pybind/pytensor")]
     if Path(source).parent == Path(GENERATED).parent:
         options.append(f"-I{request.getfixturevalue('exports')}")
     if source == GENERATED:

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-#include "tree.h"
-#include "vector.h"
+#include "../../cpu/tree.h"
+#include "../../cpu/vector.h"
 
 #define LOOPS "dequantize_loops.h"
-#include "each_processor.h"
+#include "../../cpu/each_processor.h"
 
 void sw_fake_quantize_f32(float *dx, double *dscale, double *dzero_point, const float *dy, const float *x,
                           const float *scale, const float *zero_point, long run, float low, float high, long n) {

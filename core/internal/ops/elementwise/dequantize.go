@@ -1,6 +1,6 @@
 package elementwise
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #cgo CFLAGS: -O2
 // #include "dequantize.h"
 import "C"
 

@@ -1,7 +1,7 @@
 /* The loops of dequantize and fake quantize. dequantize.c includes this header once per vector
    width. */
 
-#include "tree_loops.h"
+#include "../../cpu/tree_loops.h"
 
 /* x - q s, rounded once. The product of two float32 is exact in float64, and so is this difference
    where q is near x / s. */

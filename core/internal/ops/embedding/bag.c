@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-#include "vector.h"
+#include "../../cpu/vector.h"
 
 static const long sizes[] = {4, 8, 2, 2};
 
@@ -57,7 +57,7 @@ INLINE const float *single_row(long narrow, const void *row, float *scratch, lon
 }
 
 #define LOOPS "bag_loops.h"
-#include "each_processor.h"
+#include "../../cpu/each_processor.h"
 
 #define EXPORT(name) \
   void sw_bag_rows_##name(const sw_bag_rows *b) { CHOSEN(bag_rows_##name)(b); } \

@@ -1,6 +1,6 @@
 package embedding
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+// #cgo CFLAGS: -O2
 // #include "bag.h"
 import "C"
 

@@ -1,7 +1,7 @@
 package rope
 
 /*
-#cgo CFLAGS: -O2 -I${SRCDIR}/../../cpu
+#cgo CFLAGS: -O2
 #include "rope.h"
 */
 import "C"

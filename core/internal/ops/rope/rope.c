@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "vector.h"
+#include "../../cpu/vector.h"
 
 /* Pairs that are rotated at once if they are converted or gathered first. */
 enum { PAIRS = 256 };
@@ -19,7 +19,7 @@ INLINE uint64_t bits_of_double(double x) { uint64_t u; memcpy(&u, &x, 8); return
 INLINE double double_of(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 
 #define LOOPS "rope_loops.h"
-#include "each_processor.h"
+#include "../../cpu/each_processor.h"
 
 void sw_rope_factors_f32(const sw_rope_factors *f) { CHOSEN(rope_factors_f32)(f); }
 void sw_rope_factors_f64(const sw_rope_factors *f) { CHOSEN(rope_factors_f64)(f); }

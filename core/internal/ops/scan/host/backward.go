@@ -1,6 +1,6 @@
 package host
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu
+// #cgo CFLAGS: -O2
 // #include "scan.h"
 import "C"
 

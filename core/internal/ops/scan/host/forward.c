@@ -37,7 +37,7 @@ INLINE void init_indices(const scan_forward_call *call, const group *g, const do
 }
 
 #define LOOPS "forward_loops.h"
-#include "each_processor.h"
+#include "../../../cpu/each_processor.h"
 
 #define CASE(kind, name) case kind: CHOSEN(scan_forward_##name)(call, is_upsweep, states); break;
 INLINE void sweep(const scan_forward_call *call, int is_upsweep, double *states) {

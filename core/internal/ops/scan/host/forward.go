@@ -1,6 +1,6 @@
 package host
 
-// #cgo CFLAGS: -O2 -I${SRCDIR}/../../../cpu -Wno-psabi
+// #cgo CFLAGS: -O2 -Wno-psabi
 // #include "forward.h"
 import "C"
 

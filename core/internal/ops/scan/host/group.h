@@ -3,7 +3,7 @@
 #ifndef STERNWAY_SCAN_GROUP_H
 #define STERNWAY_SCAN_GROUP_H
 #include "scan.h"
-#include "vector.h"
+#include "../../../cpu/vector.h"
 
 #define POSITIONS(k) (call->n - (k) < positions ? call->n - (k) : positions)
 

@@ -178,7 +178,7 @@ INLINE void downsweep(enum scan_kind kind, int exact, const scan_call *call, con
 #define CHECKPOINTS(g) (checkpoints + 2 * (g)->lane * ((call->n + (g)->positions - 1) / (g)->positions))
 
 #define LOOPS "kinds_loops.h"
-#include "each_processor.h"
+#include "../../../cpu/each_processor.h"
 
 #define CASE(kind, function, name, arguments) case kind: CHOSEN(scan_##function##_##name) arguments; break;
 #define EACH_DEPENDENT(function, arguments) \

@@ -95,7 +95,7 @@ INLINE int64_t lane_offset(const scan_operand *o, long lane) {
 
 #define LOOPS "narrow_loops.h"
 #define NO_512 /* vectors of four float64 numbers */
-#include "each_processor.h"
+#include "../../../cpu/each_processor.h"
 
 /* Describes `count` adjacent numbers of an operand as lanes of one position. */
 INLINE void adjacent(scan_operand *o, const scan_operand *from, int64_t offset) {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "scan.h"
-#include "vector.h"
+#include "../../../cpu/vector.h"
 
 /* A gradient has a forward recurrence and a backward recurrence. The forward one carries a prefix
    over x; it gives position k a weight w[k] and a link c[k]. The backward one is affine, and dx is

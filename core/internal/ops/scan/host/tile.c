@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "scan.h"
-#include "vector.h"
+#include "../../../cpu/vector.h"
 
 typedef double four __attribute__((vector_size(32)));
 typedef double loose_f64 __attribute__((vector_size(32), aligned(8), may_alias));
@@ -97,7 +97,7 @@ INLINE int runs_of(long run, const int64_t *offsets, long lanes) {
 #define MEMORY(l, k) (data + offsets[l] + (k) * step)
 
 #define LOOPS "tile_loops.h"
-#include "each_processor.h"
+#include "../../../cpu/each_processor.h"
 
 /* The distance from a window to the one that is prefetched [elements]. */
 INLINE long distance(const scan_operand *o, const scan_window *w) {
