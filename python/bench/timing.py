@@ -19,7 +19,7 @@ Samples = dict[str, list[float]]
 LEAST = 25  # repetitions of each contestant
 BLOCK = 2e-3  # seconds that a contestant has to itself
 QUIET = 0.2  # processors that other work may take
-TRIES = 3
+TRIES = 3  # measurements at most
 L2 = 60e6  # bytes of the largest level-2 cache that is to be exceeded
 
 
@@ -31,16 +31,16 @@ class Time:
     best: float
 
 
-def measure(contestants: Contestants, device: str) -> tuple[dict[str, Time], float]:
+def measure(contestants: Contestants, device: str, tries: int = TRIES) -> tuple[dict[str, Time], float]:
     """The time of each contestant, and the number of processors that other programs kept busy meanwhile.
 
-    On the CPU other load ruins threads that wait for each other, so a disturbed measurement is repeated.
+    On the CPU other load ruins threads that wait for each other, so a disturbed measurement is repeated, up to this many tries.
     """
     if device != "cpu":
         samples, others = on_cuda(contestants, device), 0.0
     else:
         found: list[tuple[Samples, float]] = []
-        while len(found) < TRIES and not (found and found[-1][1] < QUIET):
+        while len(found) < tries and not (found and found[-1][1] < QUIET):
             found.append(watched(lambda: on_cpu(contestants)))
         samples, others = min(found, key=lambda pair: pair[1])
     return {name: Time(statistics.median(times), min(times)) for name, times in samples.items()}, others

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from families import DEQUANTIZE, FAKE_QUANTIZE, make
+from interpreter import python
 from support import F16, F32, F64, check, refusal, summed
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
@@ -29,6 +30,17 @@ LERP_SHAPES = {
     "all 0-d": ((), (), ()),
     "empty": ((0, 5), (5,), (1, 1)),
 }
+
+
+def test_import_and_calls_do_not_import_dynamo() -> None:
+    """torch._dynamo takes longer to import than everything else in sternway.torch."""
+    python("""
+        import sys, torch
+        torch_imports_it = "torch._dynamo" in sys.modules
+        import sternway.torch as st
+        st.cumsum(torch.ones(3, requires_grad=True), 0).sum().backward()
+        assert ("torch._dynamo" in sys.modules) == torch_imports_it
+    """)
 
 
 # --- lerp -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .._rope_options import OP, Options, extents, refuse_complex
 from ..errors import make
+from ._dispatch import constant
 
 
 def floating(name: str, table: Tensor, x: Tensor) -> Tensor:
@@ -208,7 +209,7 @@ def frequencies(base: float, pairs: int) -> tuple[float, ...]:
         return tuple(map(float, powers[:pairs]))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _frequencies(base: float, pairs: int) -> tuple[float, ...]:
     """The frequencies, computed without decimal for torch.compile, which cannot trace it."""
     return frequencies(base, pairs)

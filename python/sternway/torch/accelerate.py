@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo import trace_rules
 from torch.overrides import TorchFunctionMode
 
 from ._calls import flag
@@ -161,6 +160,8 @@ _open = _Open()
 @functools.cache
 def _fill_caches() -> None:
     """Let torch fill its caches of its own functions, so that none of them keeps a replacement."""
+    from torch._dynamo import trace_rules  # takes a second
+
     trace_rules.get_torch_obj_rule_map()
     trace_rules.get_tensor_method()
     torch.overrides.get_testing_overrides()
