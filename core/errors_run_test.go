@@ -21,19 +21,19 @@ import (
 func (r *refusals) runs() {
 	weight := ops.Scalar(0.5)
 	shape := []int64{2, 3}
-	dequantise := elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensor.Int8}
+	dequantize := elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensor.Int8}
 	fake := elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
 	lerp := coretest.Trial{Reason: "lerp", Descriptor: elementwise.LerpBackward{Shape: shape}}
 	number := coretest.Trial{Reason: "lerp by a number", Descriptor: elementwise.LerpBackward{Shape: shape, Weight: &weight}, Without: []string{"weight", "dweight"}}
 	square := coretest.Trial{Reason: "lerp of a square", Descriptor: elementwise.LerpBackward{Shape: []int64{3, 3}, Weight: &weight}, Without: []string{"weight", "db", "dweight"}}
-	tokens := coretest.Trial{Reason: "dequantise", Descriptor: dequantise, DTypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}}
-	fixed := coretest.Trial{Reason: "dequantise by fixed zero points", Descriptor: dequantise, Without: []string{"dzero_point"}}
-	whole := coretest.Trial{Reason: "dequantise by whole zero points", Descriptor: dequantise, DTypes: map[string]tensor.DType{"zero_point": tensor.Int8, "dzero_point": tensor.Float32}}
-	faked := coretest.Trial{Reason: "fake quantise", Descriptor: fake, DTypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
+	tokens := coretest.Trial{Reason: "dequantize", Descriptor: dequantize, DTypes: map[string]tensor.DType{"zero_point": tensor.Float32, "dzero_point": tensor.Float32}}
+	fixed := coretest.Trial{Reason: "dequantize by fixed zero points", Descriptor: dequantize, Without: []string{"dzero_point"}}
+	whole := coretest.Trial{Reason: "dequantize by whole zero points", Descriptor: dequantize, DTypes: map[string]tensor.DType{"zero_point": tensor.Int8, "dzero_point": tensor.Float32}}
+	faked := coretest.Trial{Reason: "fake quantize", Descriptor: fake, DTypes: map[string]tensor.DType{"zero_point": tensor.Float64, "dzero_point": tensor.Float64}}
 	turned := coretest.Trial{Reason: "rope", Descriptor: rope.RopeBackward{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6, NumKeyHeads: coretest.Given(int64(3))},
 		Values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
-	dequantised := coretest.Trial{Reason: "dequantise forward", Descriptor: elementwise.DequantizePerToken{Shape: shape, QDType: tensor.Int8}}
-	level := coretest.Trial{Reason: "fake quantise forward", Descriptor: elementwise.FakeQuantizePerToken{Shape: shape, QuantMin: -8, QuantMax: 7}}
+	dequantized := coretest.Trial{Reason: "dequantize forward", Descriptor: elementwise.DequantizePerToken{Shape: shape, QDType: tensor.Int8}}
+	level := coretest.Trial{Reason: "fake quantize forward", Descriptor: elementwise.FakeQuantizePerToken{Shape: shape, QuantMin: -8, QuantMax: 7}}
 	ahead := coretest.Trial{Reason: "rope forward", Descriptor: rope.Rope{BatchSize: 2, NumHeads: 3, SeqLen: 4, HeadDim: 6},
 		Values: map[string]func(*rand.Rand) float64{"positions": func(*rand.Rand) float64 { return 3 }}}
 	chosen := func(index float64) coretest.Trial {
@@ -142,10 +142,10 @@ func (r *refusals) runs() {
 		{turned, "dx in the memory of dy_k", errs.InvalidProblem, func(a core.Args) { a["dx"] = a["dy_k"] }},
 		{turned, "expanded dx", errs.InvalidProblem, edit("dx", func(t *tensor.Tensor) { t.Strides[1] = 0 })},
 
-		{dequantised, "no q", errs.InvalidProblem, without("q")},
-		{dequantised, "no y", errs.InvalidProblem, without("y")},
-		{dequantised, "uint8 in place of int8", errs.InvalidProblem, edit("q", func(t *tensor.Tensor) { t.DType = tensor.Uint8 })},
-		{dequantised, "y in the memory of q", errs.InvalidProblem, func(a core.Args) { a["y"] = within(a["y"], a["q"]) }},
+		{dequantized, "no q", errs.InvalidProblem, without("q")},
+		{dequantized, "no y", errs.InvalidProblem, without("y")},
+		{dequantized, "uint8 in place of int8", errs.InvalidProblem, edit("q", func(t *tensor.Tensor) { t.DType = tensor.Uint8 })},
+		{dequantized, "y in the memory of q", errs.InvalidProblem, func(a core.Args) { a["y"] = within(a["y"], a["q"]) }},
 		{level, "no scale", errs.InvalidProblem, without("scale")},
 		{level, "shape of a value per token", errs.InvalidProblem, edit("scale", func(t *tensor.Tensor) { t.Shape[1] = 3 })},
 		{level, "y one element after x", errs.InvalidProblem, func(a core.Args) { a["y"] = shift(a["x"], 1) }},

@@ -71,7 +71,7 @@ func ExampleFakeQuantizePerToken() {
 	// Output: [0.5 3.5 -4] <nil>
 }
 
-// Values outside the quantisation range pass no gradient to x.
+// Values outside the quantization range pass no gradient to x.
 func ExampleFakeQuantizePerTokenBackward() {
 	plan, err := core.Select(core.FakeQuantizePerTokenBackward{
 		Shape: []int64{1, 3}, DType: core.Float32, QuantMin: -8, QuantMax: 7,

@@ -1,9 +1,9 @@
-"""Can a tensor-parallel MLP be trained with quantised weights, scales included, as one process would train it?
+"""Can a tensor-parallel MLP be trained with quantized weights, scales included, as one process would train it?
 
     torchrun --nproc-per-node 2 examples/tensor_parallel_qat.py
 
 The MLP is divided as in Megatron-LM: the rows of the first weight and the columns of the second one are sharded. Both weights
-are fake-quantised to 4 bits by ``st.fake_quantize_per_token``: a row, which makes one output channel, is a token with a learned
+are fake-quantized to 4 bits by ``st.fake_quantize_per_token``: a row, which makes one output channel, is a token with a learned
 scale (LSQ, arXiv:1902.08153). ``parallelize_module`` turns weights and scales into DTensors; the layer has no code for it. In
 the first layer, scales are sharded like the rows. In the second one, each rank has a part of every row, so that the gradient of
 a scale is a sum over the ranks.
@@ -42,7 +42,7 @@ class QuantizedLinear(nn.Linear):
         self.scale = nn.Parameter(self.weight.detach().abs().amax(1) / 7)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x times the transposed fake-quantised weight."""
+        """Return x times the transposed fake-quantized weight."""
         weight = st.fake_quantize_per_token(self.weight, self.scale, quant_min=-8, quant_max=7)
         return nn.functional.linear(x, weight)
 

@@ -172,7 +172,7 @@ def paused(calls: Mapping[str, Call], synchronize: Call, pause: float, rounds: i
 
 
 def copies(moved: int, count: int, device: str) -> dict[str, list[Call]]:
-    """Two ways to move as many bytes, the driver's copy and a vectorised kernel: half are read, half are written."""
+    """Two ways to move as many bytes, the driver's copy and a vectorized kernel: half are read, half are written."""
     import torch
 
     calls: dict[str, list[Call]] = {"copy_": [], "neg": []}

@@ -1,4 +1,4 @@
-"""Gradients of RoPE, scans, dequantisation, lerp and embedding bags: exact, deterministic, at the speed of memory.
+"""Gradients of RoPE, scans, dequantization, lerp and embedding bags: exact, deterministic, at the speed of memory.
 
     >>> import numpy as np, sternway as sw
     >>> da, db = sw.lerp_backward(np.ones(4, np.float32), 0.25)

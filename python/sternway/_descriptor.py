@@ -98,7 +98,7 @@ _NORMALISERS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
+def normalized(op: str, operand: str, kind: str, value: Any) -> Any:
     """Convert a value to the one form in which it is compared, hashed and written as JSON.
 
     Args:
@@ -115,7 +115,7 @@ def normalised(op: str, operand: str, kind: str, value: Any) -> Any:
 
 
 def normalise_fields(op: str, instance: Any) -> None:
-    """Normalise the fields of a frozen dataclass. A default of None is kept.
+    """Normalize the fields of a frozen dataclass. A default of None is kept.
 
     Raises:
         InvalidProblemError: a field of another kind.
@@ -127,7 +127,7 @@ def normalise_fields(op: str, instance: Any) -> None:
             raise TypeError(f"{type(instance).__name__}() missing a required argument: {field.name!r}")
         if value is None and field.default is None:
             continue
-        object.__setattr__(instance, field.name, normalised(op, field.name, _kind(field), value))
+        object.__setattr__(instance, field.name, normalized(op, field.name, _kind(field), value))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ def picture(facts: dict[str, Any]) -> str:
             ideal run moves. Empty: unknown.
 
     Returns:
-        an ``<svg>`` element of at most 640 by 860 pixels in the colour of the text around it; empty where there is no work.
+        an ``<svg>`` element of at most 640 by 860 pixels in the color of the text around it; empty where there is no work.
     """
     if not facts or not (facts["tasks"] or facts["launches"]):
         return ""

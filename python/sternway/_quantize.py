@@ -1,4 +1,4 @@
-"""Parts that per-token dequantisation and fake quantisation share: names in errors, and the outputs of their backwards."""
+"""Parts that per-token dequantization and fake quantization share: names in errors, and the outputs of their backwards."""
 
 from __future__ import annotations
 

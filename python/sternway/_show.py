@@ -1,4 +1,4 @@
-"""How objects show themselves in notebooks: tables of two columns, in the colours of the page."""
+"""How objects show themselves in notebooks: tables of two columns, in the colors of the page."""
 
 from __future__ import annotations
 

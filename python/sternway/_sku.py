@@ -70,7 +70,7 @@ class KernelSku(Shown):
         category: the kind of operation, such as ``"scan"`` or ``"elementwise"``.
         op: the operation, such as ``"scan_backward(cumsum)"``.
         element: the dtype of the main operand by name.
-        aux_element: the dtype of the second kind of operand, such as indices or quantised values; empty where there is none.
+        aux_element: the dtype of the second kind of operand, such as indices or quantized values; empty where there is none.
         arch: the architecture of the device, such as ``"sm_90"`` or ``"amd64"``.
         backend: ``"cuda"`` or ``"cpu"``.
         kernel: the name of the kernel; :class:`PlanPreference` takes it.

@@ -1,4 +1,4 @@
-"""Per-token dequantisation and its gradient.
+"""Per-token dequantization and its gradient.
 
 A token is one index of the leading dimensions; its elements, along the last dimension, share a scale.
 """
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from . import _outputs, _plan
 from ._arrays import Array, device_of, require_array
-from ._descriptor import Descriptor, normalised
+from ._descriptor import Descriptor, normalized
 from ._quantize import gradient_rows, of_operands
 
 
@@ -56,7 +56,7 @@ class DequantizePerTokenPlan(_plan.Plan[DequantizePerTokenDescriptor]):
     the shape [...] or [..., 1].
 
     Operands:
-        q: input [..., D], the quantised values.
+        q: input [..., D], the quantized values.
         scale: input [...].
         zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
         y: output [..., D], ``(q - zero_point[n]) * scale[n]``.
@@ -108,7 +108,7 @@ class DequantizePerTokenBackwardPlan(_plan.Plan[DequantizePerTokenBackwardDescri
     Operands:
         dy: input [..., D], the upstream gradient.
         scale: input [...].
-        q: input [..., D], the quantised values; needed for dscale.
+        q: input [..., D], the quantized values; needed for dscale.
         zero_point: input [...], int8, uint8, int32, int64 or floating; left out: 0.
         dx: output [..., D], ``dy * scale[n]``.
         dscale: output like scale, ``sum_d dy * (q - zero_point)``; may be left out.
@@ -153,12 +153,12 @@ def dequantize_plan(
 def dequantize_per_token(
     q: Array, scale: Array, zero_point: Array | None = None, *, dtype: Any = None, out: Array | None = None
 ) -> Array:
-    """Dequantise with a scale for each token: ``y = (q - zero_point[n]) * scale[n]`` for token n.
+    """Dequantize with a scale for each token: ``y = (q - zero_point[n]) * scale[n]`` for token n.
 
     The difference and the product are formed in float32, or in float64 for a float64 result, and y is rounded once.
 
     Args:
-        q: the quantised values [..., D], int8 or uint8.
+        q: the quantized values [..., D], int8 or uint8.
         scale: [...] or [..., 1], of the dtype of y or float32.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
         dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
@@ -184,7 +184,7 @@ def dequantize_per_token(
     if dtype is None:
         plan = dequantize_forward_plan(tuple(q.shape), scale.dtype, q.dtype, scale.dtype, device_of(q), "scale")
     else:
-        dtype = normalised(op, "dtype", "dtype", dtype)
+        dtype = normalized(op, "dtype", "dtype", dtype)
         plan = dequantize_forward_plan(tuple(q.shape), dtype, q.dtype, scale.dtype, device_of(q))
     outputs = _outputs.outputs(plan, q, [("y", q, plan.sku.element)], out)
     plan.run(q=q, scale=scale, zero_point=zero_point, **outputs)
@@ -207,7 +207,7 @@ def dequantize_per_token_backward(
     Args:
         dy: the upstream gradient [..., D]; float32, float64, float16 or bfloat16.
         scale: [...] or [..., 1], of dy's dtype or float32.
-        q: the quantised values [..., D], int8 or uint8. If given, the per-token gradients are computed too.
+        q: the quantized values [..., D], int8 or uint8. If given, the per-token gradients are computed too.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
         out: arrays to write into: dx, or (dx, dscale[, dzero_point]) with q. None: new arrays of dy's library.
 

@@ -1,4 +1,4 @@
-"""Per-token fake quantisation and its gradient.
+"""Per-token fake quantization and its gradient.
 
 A token is one index of the leading dimensions; its elements, along the last dimension, share a scale.
 """
@@ -29,12 +29,12 @@ class BaseFakeQuantizeDescriptor(Descriptor):
 
 @dataclasses.dataclass(frozen=True)
 class FakeQuantizePerTokenDescriptor(BaseFakeQuantizeDescriptor):
-    """Quantise and dequantise with a scale for each token, the problem of :func:`fake_quantize_per_token`.
+    """Quantize and dequantize with a scale for each token, the problem of :func:`fake_quantize_per_token`.
 
     Args:
         shape: the shape [..., D] of x and y; the leading dimensions are the tokens.
         dtype: the dtype of x and y: float32, float64, float16 or bfloat16.
-        quant_min, quant_max: the bounds of the quantised values, inclusive.
+        quant_min, quant_max: the bounds of the quantized values, inclusive.
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
@@ -80,13 +80,13 @@ class FakeQuantizePerTokenPlan(_plan.Plan[FakeQuantizePerTokenDescriptor]):
 
 @dataclasses.dataclass(frozen=True)
 class FakeQuantizePerTokenBackwardDescriptor(BaseFakeQuantizeDescriptor):
-    """The backward of quantise-dequantise with straight-through rounding, the problem of
+    """The backward of quantize-dequantize with straight-through rounding, the problem of
     :func:`fake_quantize_per_token_backward`.
 
     Args:
         shape: the shape [..., D] of dy, x and dx; the leading dimensions are the tokens.
         dtype: the dtype of dy, x and dx: float32, float64, float16 or bfloat16.
-        quant_min, quant_max: the bounds of the quantised values, inclusive.
+        quant_min, quant_max: the bounds of the quantized values, inclusive.
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
@@ -163,7 +163,7 @@ def fake_quantize_per_token(
     quant_max: int,
     out: Array | None = None,
 ) -> Array:
-    """Quantise and dequantise with a scale for each token, as quantisation-aware training does.
+    """Quantize and dequantize with a scale for each token, as quantization-aware training does.
 
     For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``y = (clamp(t, quant_min, quant_max) -
     zero_point[n]) * scale[n]``. A floating zero point is first rounded and clamped. All of this is formed in float32, or in
@@ -174,7 +174,7 @@ def fake_quantize_per_token(
         x: [..., D]; float32, float64, float16 or bfloat16.
         scale: [...] or [..., 1], of x's dtype or float32.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
-        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
+        quant_min, quant_max: bounds of the quantized values, integers, inclusive.
         out: an array to write into; it may be x. None: a new array of x's library.
 
     Returns:
@@ -210,7 +210,7 @@ def fake_quantize_per_token_backward(
     quant_max: int,
     out: Sequence[Array] | None = None,
 ) -> tuple[Array, Array, Array | None]:
-    """Gradients of quantise-dequantise with straight-through rounding, as quantisation-aware training uses it.
+    """Gradients of quantize-dequantize with straight-through rounding, as quantization-aware training uses it.
 
     For token n, ``t = round_half_even(x / scale[n]) + zero_point[n]`` and ``q = clamp(t, quant_min, quant_max)``. An element is
     inside if ``quant_min <= t <= quant_max``.
@@ -219,7 +219,7 @@ def fake_quantize_per_token_backward(
     - ``dscale[n]`` sums ``dy * ((q - zero_point) - x / scale)`` inside and ``dy * (q - zero_point)`` outside.
     - ``dzero_point[n]`` sums ``-dy * scale`` outside. A floating zero point is first rounded and clamped.
 
-    Source: learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient scale. x / scale is
+    Source: learned step size quantization, Esser et al. 2020, arXiv:1902.08153, without its gradient scale. x / scale is
     rounded to float32, or to float64 for float64 operands, before t is formed. A scale of 0 is the limit of small scales: ``x /
     0`` is infinite with the sign of x and ``0 / 0`` is 0, so a row of zeros with scale 0 is inside and its gradients are
     finite.
@@ -229,7 +229,7 @@ def fake_quantize_per_token_backward(
         x: the input of the forward, of dy's shape and dtype.
         scale: [...] or [..., 1], of dy's dtype or float32.
         zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
-        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
+        quant_min, quant_max: bounds of the quantized values, integers, inclusive.
         out: arrays to write into: (dx, dscale), and dzero_point as a third if zero_point is floating. None: new arrays of dy's
             library.
 

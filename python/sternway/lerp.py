@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
-from ._descriptor import NUMPY_BOOLS, Descriptor, normalised
+from ._descriptor import NUMPY_BOOLS, Descriptor, normalized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
     if type(weight) is float:
         return weight, None
     if isinstance(weight, numbers.Number) or (type(weight).__module__ == "numpy" and type(weight).__name__ in NUMPY_BOOLS):
-        return normalised("lerp_backward", "weight", "float", weight), None
+        return normalized("lerp_backward", "weight", "float", weight), None
     weight = require_array("lerp_backward", "weight", weight)
     if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
         return float(weight.detach() if hasattr(weight, "detach") else weight), None
@@ -122,7 +122,7 @@ def _extents(name: str, x: Array | None, shape: Any) -> tuple[int, ...] | None:
     """The shape of an end: that of the array, or the given one, which must agree. None: neither was given."""
     given: tuple[int, ...] | None = None
     if shape is not None:
-        given = normalised("lerp_backward", f"{name}_shape", "shape", shape)
+        given = normalized("lerp_backward", f"{name}_shape", "shape", shape)
     if x is None:
         return given
     if given is not None and tuple(x.shape) != given:

@@ -75,6 +75,9 @@ WORDS: list[Word] = [
     *part("winners", WINNER, NATIVE),
     *part("won", WINNER, NATIVE),
     *part("foresee foresees", "load_tile_prefix, prefetch_L2"),
+    # One spelling, the American one of the names in code; "neighbours" is a value of the public interface
+    *part("quantise quantised quantises quantisation dequantise dequantised dequantises dequantisation", "quantize"),
+    *part("vectorised normalised initialised optimiser synchronisation behaviour colour colours", "-ize, -ization, -or"),
     # Geometry and selection
     *name(
         r"scanShape|scan_shape|share(Rows|Columns|Pieces|Slabs)?",

@@ -1,4 +1,4 @@
-"""dequantise per token: dtypes of q, scale and zero_point, both shapes of the per-row operands."""
+"""dequantize per token: dtypes of q, scale and zero_point, both shapes of the per-row operands."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_scale_of_another_dtype_is_read_as_the_forward_reads_it() -> None:
     assert torch.equal(torch.autograd.grad(y.sum(), z)[0], -4 * scale.float())
 
 
-class Dequantised(torch.nn.Module):
+class Dequantized(torch.nn.Module):
     """A layer that learns its scale and its zero point."""
 
     def __init__(self, device: str) -> None:
@@ -246,7 +246,7 @@ class Dequantised(torch.nn.Module):
 @pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
 def test_an_exported_module_trains(strict: bool, device: str) -> None:
     """With our gradient, also after a round trip through a file."""
-    module, x = Dequantised(device), torch.randn(4, 16, device=device)
+    module, x = Dequantized(device), torch.randn(4, 16, device=device)
     want = torch.autograd.grad(module(x).square().sum(), (module.scale, module.zero_point))
     program = torch.export.export(module, (x,), strict=strict)
     file = io.BytesIO()

@@ -77,7 +77,7 @@ def numbers_of(facts: dict[str, Any]) -> set[float]:
 
 
 def check_picture(svg: str, facts: dict[str, Any]) -> None:
-    """It is well-formed, small, in the colours of the page, and its numbers are those of the plan."""
+    """It is well-formed, small, in the colors of the page, and its numbers are those of the plan."""
     [root] = parsed(svg)
     assert len(svg) <= LARGEST
     assert int(root.get("width")) <= WIDTH == 640

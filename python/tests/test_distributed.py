@@ -38,8 +38,8 @@ class Scans(nn.Module):
         return torch.tanh((y + st.cummax(x, 1).values + st.cummin(x, 1, reverse=True).values) / 8)
 
 
-class Quantised(nn.Module):
-    """Learned quantisation of activations, and a layer whose weight is stored in int8."""
+class Quantized(nn.Module):
+    """Learned quantization of activations, and a layer whose weight is stored in int8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Model(nn.Module):
     def __init__(self, checkpointed: bool = False) -> None:
         super().__init__()
         self.table, self.bag = st.Embedding(ROWS, WIDTH, padding_idx=0), st.EmbeddingBag(ROWS, WIDTH, mode="sum")
-        self.blocks = nn.ModuleList([Interpolated(), Scans(), Quantised(), Scans()])
+        self.blocks = nn.ModuleList([Interpolated(), Scans(), Quantized(), Scans()])
         self.checkpointed = checkpointed
 
     def forward(self, tokens: Tensor, bags: Tensor) -> Tensor:
@@ -249,5 +249,5 @@ def test_positions(body: Callable[[], None], ranks: Ranks) -> None:
 
 
 def test_positions_without_a_group() -> None:
-    with pytest.raises(sw.InvalidProblemError, match="group must be a process group, got none, as none is initialised"):
+    with pytest.raises(sw.InvalidProblemError, match="group must be a process group, got none, as none is initialized"):
         std.positions(3)

@@ -309,5 +309,5 @@ def test_calls(body: Callable[[], None], ranks: Ranks) -> None:
 
 
 def test_without_a_group() -> None:
-    with pytest.raises(sw.InvalidProblemError, match="group must be a process group, got none, as none is initialised"):
+    with pytest.raises(sw.InvalidProblemError, match="group must be a process group, got none, as none is initialized"):
         std.cumsum(torch.ones(3), 0)

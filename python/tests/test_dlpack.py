@@ -34,8 +34,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], np.ndarray, str]] = {
     "lerp": (lambda p: sw.lerp_backward(p, 0.25), X, "dy"),
     "lerp's weight": (lambda p: sw.lerp_backward(torch.ones(2, 3), p), X, "weight"),
     "rope": (lambda p: sw.rope_backward(torch.ones(1, 2, 2, 2), p), IDS[:1], "positions"),
-    "dequantise": (lambda p: sw.dequantize_per_token_backward(p, torch.ones(2)), X, "dy"),
-    "fake quantise": (
+    "dequantize": (lambda p: sw.dequantize_per_token_backward(p, torch.ones(2)), X, "dy"),
+    "fake quantize": (
         lambda p: sw.fake_quantize_per_token_backward(torch.ones(2, 3), p, torch.ones(2), quant_min=-4, quant_max=3)[0], X, "x",
     ),
     "bags": (lambda p: sw.embedding_bag_backward(torch.ones(2, 3), p, num_embeddings=3), IDS, "indices"),

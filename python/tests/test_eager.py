@@ -132,7 +132,7 @@ def test_some_of_the_inputs(name: str, device: str) -> None:
 def test_no_gradient_that_nobody_asked_for(
     name: str, writes: list[list[str]], device: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one input that requires a gradient, the plan writes that gradient alone; that of fake quantisation always dx."""
+    """With one input that requires a gradient, the plan writes that gradient alone; that of fake quantization always dx."""
     if way != "eager":
         pytest.skip("the general way computes all gradients")
     function, inputs = given(name, device)
@@ -318,7 +318,7 @@ def test_compilers(name: str, device: str) -> None:
 
 
 class Subclass(torch.Tensor):
-    """A class of tensors without behaviour of its own."""
+    """A class of tensors without behavior of its own."""
 
 
 @ALL

@@ -1,4 +1,4 @@
-"""fake quantise per token: rounding, bounds, zero points, against torch's learnable kernel and a straight-through composite."""
+"""fake quantize per token: rounding, bounds, zero points, against torch's learnable kernel and a straight-through composite."""
 
 from __future__ import annotations
 
@@ -455,7 +455,7 @@ def test_a_scale_of_another_dtype_is_read_as_the_forward_reads_it() -> None:
     assert torch.equal(dx, ((level >= -8) & (level <= 7)).to(BF16))
 
 
-class Quantised(torch.nn.Module):
+class Quantized(torch.nn.Module):
     """A layer that learns its scale and its zero point."""
 
     def __init__(self, device: str) -> None:
@@ -477,7 +477,7 @@ def gradients(module: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, .
 @pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
 def test_an_exported_module_trains(strict: bool, device: str) -> None:
     """torch.export drops the backward of an autograd.Function, and that of round is 0. Also after a trip through a file."""
-    module, x = Quantised(device), torch.randn(4, 16, device=device, requires_grad=True)
+    module, x = Quantized(device), torch.randn(4, 16, device=device, requires_grad=True)
     want = gradients(module, x)
     assert all(g.any() for g in want)
     program = torch.export.export(module, (x,), strict=strict)
@@ -492,7 +492,7 @@ def test_an_exported_module_trains(strict: bool, device: str) -> None:
 def test_a_module_exported_without_gradients_is_torchs_own_operations(device: str) -> None:
     """So that what reads graphs of torch alone can read it."""
     with torch.no_grad():
-        program = torch.export.export(Quantised(device), (torch.randn(4, 16, device=device),))
+        program = torch.export.export(Quantized(device), (torch.randn(4, 16, device=device),))
     assert "sternway" not in program.graph_module.code
 
 

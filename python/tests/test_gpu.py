@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: streams, graphs, no synchronisation, no allocation, other threads."""
+"""What only a CUDA device can show: streams, graphs, no synchronization, no allocation, other threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def problems(request: pytest.FixtureRequest) -> list[Any]:
 
 
 @contextmanager
-def no_synchronisation() -> Iterator[None]:
+def no_synchronization() -> Iterator[None]:
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -198,10 +198,10 @@ def test_function_in_a_graph(problems: list[Any]) -> None:
         problem.check(outputs)
 
 
-def test_no_synchronisation(problems: list[Any]) -> None:
+def test_no_synchronization(problems: list[Any]) -> None:
     for problem in problems:
         plan, outputs = problem.plan(), bare_outputs(problem)
-        with no_synchronisation():
+        with no_synchronization():
             plan.run(**problem.inputs, **outputs)
             problem.call()
             for family in FAMILIES:

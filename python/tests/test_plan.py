@@ -271,8 +271,8 @@ FUNCTIONS: dict[str, Callable[[Callable[[torch.Tensor], Any]], Any]] = {
     "cumprod": lambda p: sw.cumprod_backward(p(T), p(T + 1)),
     "cummax by indices": lambda p: sw.cummax_backward(p(T), indices=p(torch.tensor([[0, 1, 2], [0, 1, 2]]))),
     "lerp": lambda p: sw.lerp_backward(p(T), p(T), p(T), p(T + 1), needs=("da", "dweight")),
-    "dequantise": lambda p: sw.dequantize_per_token_backward(p(T), p(T[:, 0]), q=p(T.to(torch.int8)), zero_point=p(T[:, 1])),
-    "fake quantise": lambda p: sw.fake_quantize_per_token_backward(
+    "dequantize": lambda p: sw.dequantize_per_token_backward(p(T), p(T[:, 0]), q=p(T.to(torch.int8)), zero_point=p(T[:, 1])),
+    "fake quantize": lambda p: sw.fake_quantize_per_token_backward(
         p(T), p(T), p(T[:, 1]), p(T[:, 0]), quant_min=-4, quant_max=3
     ),
     "rope": lambda p: sw.rope_backward(p(T[None, None, :, :2]), p(torch.tensor([3, 4]))),

@@ -577,5 +577,5 @@ def test_wrong_calls(sharding: str, body: Callable[[str], None], ranks: Ranks) -
 
 
 def test_without_a_group() -> None:
-    with pytest.raises(sw.InvalidProblemError, match="group must be a process group, got none, as none is initialised"):
+    with pytest.raises(sw.InvalidProblemError, match="group must be a process group, got none, as none is initialized"):
         std.ShardedEmbeddingBag(3, 2)

@@ -178,7 +178,7 @@ def test_weight_on_the_cpu_with_data_on_the_gpu() -> None:
     torch.testing.assert_close(a.grad, torch.full_like(a, 0.7))
 
 
-# --- dequantise and fake quantise -------------------------------------------------------------------------------------
+# --- dequantize and fake quantize -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trailing", [False, True])

@@ -85,7 +85,7 @@ def test_vmap_of_nothing(name: str, device: str) -> None:
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch calls the operator for each dy
 @pytest.mark.parametrize("name", NAMES)
 def test_batched_gradients(name: str, device: str) -> None:
-    """Several dy at once, as vectorised Jacobians do."""
+    """Several dy at once, as vectorized Jacobians do."""
     function, inputs = calls(device)[name]
     y = function(*inputs)
     dy = torch.randn(3, *y.shape, device=device, dtype=y.dtype)
@@ -122,7 +122,7 @@ def test_pullback_without_grad(name: str, device: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", NAMES)
-def test_vectorised_hessian(name: str, device: str) -> None:
+def test_vectorized_hessian(name: str, device: str) -> None:
     """Batched gradients of gradients."""
     function, inputs = calls(device)[name]
     x, *others = (t.detach()[..., :2] if name == "lerp" else t.detach() for t in inputs)

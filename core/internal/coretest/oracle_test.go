@@ -12,7 +12,7 @@ import (
 )
 
 // Every oracle is the derivative of its forward: central differences for every element of every
-// operand. The bounds of fake quantise lie between two levels here, since the forward has a kink
+// operand. The bounds of fake quantize lie between two levels here, since the forward has a kink
 // where a level lies on a bound.
 func TestOraclesAgainstFiniteDifferences(t *testing.T) {
 	weight, data, token := ops.Scalar(-0.3), []int64{2, 3, 4}, []int64{2, 3, 1}
@@ -30,10 +30,10 @@ func TestOraclesAgainstFiniteDifferences(t *testing.T) {
 		{"lerp broadcast", lerpDefinition(elementwise.LerpBackward{}), [4][]int64{data, {4}, {3, 1}, {2, 1, 4}}, [4]func() float64{normal, normal, normal, normal}},
 		{"lerp 0-d weight", lerpDefinition(elementwise.LerpBackward{}), [4][]int64{data, {}, data, {1}}, [4]func() float64{normal, normal, normal, normal}},
 		{"lerp number", lerpDefinition(elementwise.LerpBackward{Weight: &weight}), [4][]int64{data, nil, {3, 1}, data}, [4]func() float64{normal, nil, normal, normal}},
-		{"dequantise", dequantizeDefinition(), [4][]int64{data, token, data, {2, 3}}, [4]func() float64{normal, positive, whole, normal}},
-		{"dequantise symmetric", dequantizeDefinition(), [4][]int64{data, token, data, nil}, [4]func() float64{normal, positive, whole, nil}},
-		{"fake quantise", fakeQuantizeDefinition(-8.5, 7.5, true), [4][]int64{data, data, {2, 3}, token}, [4]func() float64{normal, middle, positive, normal}},
-		{"fake quantise symmetric", fakeQuantizeDefinition(-8.5, 7.5, false), [4][]int64{data, data, token, nil}, [4]func() float64{normal, middle, positive, nil}},
+		{"dequantize", dequantizeDefinition(), [4][]int64{data, token, data, {2, 3}}, [4]func() float64{normal, positive, whole, normal}},
+		{"dequantize symmetric", dequantizeDefinition(), [4][]int64{data, token, data, nil}, [4]func() float64{normal, positive, whole, nil}},
+		{"fake quantize", fakeQuantizeDefinition(-8.5, 7.5, true), [4][]int64{data, data, {2, 3}, token}, [4]func() float64{normal, middle, positive, normal}},
+		{"fake quantize symmetric", fakeQuantizeDefinition(-8.5, 7.5, false), [4][]int64{data, data, token, nil}, [4]func() float64{normal, middle, positive, nil}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := row.definition

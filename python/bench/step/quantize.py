@@ -1,4 +1,4 @@
-"""Steps of networks that quantise: fake quantisation in front of each linear layer, and dequantised activations."""
+"""Steps of networks that quantize: fake quantization in front of each linear layer, and dequantized activations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fake_by_sternway(x: Any, scale: Any) -> Any:
 
 
 def network(fake_quantize: Any, x: Any, *weights: Any) -> Any:
-    """Linear layers whose inputs are fake quantised to 8 bits, with a scale for each token from its largest element."""
+    """Linear layers whose inputs are fake quantized to 8 bits, with a scale for each token from its largest element."""
     import torch
 
     for weight in weights:

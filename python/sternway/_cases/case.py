@@ -134,7 +134,7 @@ class Problem:
         return dtype if dtype in FORMATS else self.dtype
 
     def outputs(self, poisoned: bool = True) -> dict[str, Array]:
-        """New outputs, filled with NaN or uninitialised."""
+        """New outputs, filled with NaN or uninitialized."""
         new = self.source.poisoned if poisoned else self.source.empty
         shapes = {name: tuple(getattr(self.values, output.of).shape) for name, output in self.case.outputs.items()}
         return {name: new(shape, self.output_dtype(name)) for name, shape in shapes.items()}

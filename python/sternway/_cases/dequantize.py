@@ -1,4 +1,4 @@
-"""Per-token dequantisation and fake quantisation, forward and backward; a token is an index of the leading dims.
+"""Per-token dequantization and fake quantization, forward and backward; a token is an index of the leading dims.
 
 x = (q - z) s:  dx = dy s,  ds = sum dy (q - z),  dz = -s sum dy.
 q = clamp(round(x / s) + z), y = (q - z) s, dx = dy inside the bounds and 0 outside:  ds = sum dy ((q - z) - x / s) inside,
@@ -26,7 +26,7 @@ from .source import Source
 
 QUANT_MIN, QUANT_MAX = -4, 3
 
-# ---------------------------------------------------------------------------------------------------------- dequantise
+# ---------------------------------------------------------------------------------------------------------- dequantize
 
 
 def quantized(source: Source, shape: Shape, dtype: str) -> Values:
@@ -89,11 +89,11 @@ def drop_in(v: Values) -> Any:
     return sternway.torch.dequantize_per_token(v.q, v.scale, getattr(v, "zero_point", None))
 
 
-# -------------------------------------------------------------------------------------------------------- fake quantise
+# -------------------------------------------------------------------------------------------------------- fake quantize
 
 
 def unquantized(source: Source, shape: Shape, dtype: str) -> Values:
-    """Rows with the initial step of learned step size quantisation, Esser et al. 2020, arXiv:1902.08153.
+    """Rows with the initial step of learned step size quantization, Esser et al. 2020, arXiv:1902.08153.
 
     x is drawn towards the nearest step by a fifth of its distance, so that no rounding of x / scale decides which one it is.
     """
@@ -197,7 +197,7 @@ def fake_drop_in(v: Values) -> Any:
 
 
 def case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> Case:
-    """A case of dequantisation."""
+    """A case of dequantization."""
     return Case(
         "dequantize", name, DequantizePerTokenBackwardPlan, inputs, describe, outputs, by_torch,
         "autograd of (q - zero_point) * scale", drop_in=drop_in, **options,
@@ -205,7 +205,7 @@ def case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> 
 
 
 def fake_case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any) -> Case:
-    """A case of fake quantisation."""
+    """A case of fake quantization."""
     return Case(
         "dequantize", name, FakeQuantizePerTokenBackwardPlan, inputs, describe_fake, outputs, fake_by_torch,
         "autograd of the straight-through composite", drop_in=fake_drop_in, **options,
@@ -213,7 +213,7 @@ def fake_case(name: str, inputs: Any, outputs: dict[str, Output], **options: Any
 
 
 def forward_case(name: str, inputs: Any, **options: Any) -> Case:
-    """A case of dequantisation itself."""
+    """A case of dequantization itself."""
     return Case(
         "dequantize", name, DequantizePerTokenPlan, inputs, describe_forward, {"y": Y}, by_torch,
         "(q - zero_point) * scale", reads=("q", "scale", "zero_point"), **options,
@@ -221,7 +221,7 @@ def forward_case(name: str, inputs: Any, **options: Any) -> Case:
 
 
 def fake_forward_case(name: str, inputs: Any, **options: Any) -> Case:
-    """A case of fake quantisation itself."""
+    """A case of fake quantization itself."""
     return Case(
         "dequantize", name, FakeQuantizePerTokenPlan, inputs, describe_fake_forward, {"y": FAKE_Y}, fake_forward_by_torch,
         "the composite of elementwise operations", reads=("x", "scale", "zero_point"), **options,

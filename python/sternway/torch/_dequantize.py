@@ -1,4 +1,4 @@
-"""The autograd functions of per-token dequantisation, and the selection of plans before the forward runs."""
+"""The autograd functions of per-token dequantization, and the selection of plans before the forward runs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _gradients(
 
 
 class Steps(NamedTuple):
-    """How a dequantisation of tensors of some shapes is done, which is decided before anything runs."""
+    """How a dequantization of tensors of some shapes is done, which is decided before anything runs."""
 
     dtype: torch.dtype
     forward: DequantizePerTokenPlan
@@ -97,7 +97,7 @@ class Steps(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Facts | None, dtype: torch.dtype) -> Steps | None:
-    """The steps of a dequantisation, from a cache; None: it takes the general way.
+    """The steps of a dequantization, from a cache; None: it takes the general way.
 
     Args:
         shape, qdtype: of q.
@@ -114,7 +114,7 @@ def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Fac
 
 
 def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
-    """Dequantise as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+    """Dequantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
     if not (is_eager(q) and is_plain(scale) and (zero_point is None or is_plain(zero_point)) and q.device == scale.device):
         return None
     learned, shift = scale.requires_grad, None
@@ -223,7 +223,7 @@ def ask(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype)
 
 
 def call(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Dequantise in the general way; ``ask`` found the plans."""
+    """Dequantize in the general way; ``ask`` found the plans."""
     inputs = q, scale, zero_point, dtype
     if (exporting() and needs_gradient(scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]

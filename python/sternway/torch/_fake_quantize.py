@@ -1,4 +1,4 @@
-"""The autograd functions of per-token fake quantisation, and the selection of plans before the forward runs."""
+"""The autograd functions of per-token fake quantization, and the selection of plans before the forward runs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _gradients(
 
 
 class Steps(NamedTuple):
-    """How a fake quantisation of tensors of some shapes is done, which is decided before anything runs."""
+    """How a fake quantization of tensors of some shapes is done, which is decided before anything runs."""
 
     dtype: torch.dtype
     bounds: Bounds
@@ -140,7 +140,7 @@ class Steps(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _steps(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None, bounds: Bounds) -> Steps | None:
-    """The steps of a fake quantisation, from a cache; None: it takes the general way.
+    """The steps of a fake quantization, from a cache; None: it takes the general way.
 
     Args:
         shape, dtype: of x.
@@ -156,7 +156,7 @@ def _steps(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Fact
 
 
 def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
-    """Quantise as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+    """Quantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
     if not (type(quant_min) is type(quant_max) is int and is_eager(x)):
         return None
     if not (is_plain(scale) and (zero_point is None or is_plain(zero_point)) and x.device == scale.device):
@@ -266,7 +266,7 @@ def ask(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, qua
 
 
 def call(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """Quantise in the general way; ``ask`` found the plans."""
+    """Quantize in the general way; ``ask`` found the plans."""
     inputs = x, scale, zero_point, quant_min, quant_max
     if (exporting() and needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]

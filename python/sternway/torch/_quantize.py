@@ -1,4 +1,4 @@
-"""Parts that dequantisation and fake quantisation per token share: checks of operands, dtypes, and their operators."""
+"""Parts that dequantization and fake quantization per token share: checks of operands, dtypes, and their operators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Facts = tuple[torch.Size, torch.dtype, torch.device]
 
 
 def fits(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None) -> bool:
-    """Whether the kernels read scale and zero_point as they are, with x, or the dequantised result, of a shape and dtype."""
+    """Whether the kernels read scale and zero_point as they are, with x, or the dequantized result, of a shape and dtype."""
     if dtype not in FLOATS or scale[1] not in (dtype, torch.float32):
         return False
     if zero_point is not None and (zero_point[1] not in FLOATS + _INTEGERS or zero_point[2] != scale[2]):

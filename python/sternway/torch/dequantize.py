@@ -1,4 +1,4 @@
-"""Dequantisation with one scale for each token, and sternway's backward."""
+"""Dequantization with one scale for each token, and sternway's backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fake quantisation with one scale for each token, and sternway's backward."""
+"""Fake quantization with one scale for each token, and sternway's backward."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def _bound(bound: str, value: Any) -> int:
 def fake_quantize_per_token(
     x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int, quant_max: int
 ) -> Tensor:
-    """Quantise and dequantise with one scale for each token, as quantisation-aware training does.
+    """Quantize and dequantize with one scale for each token, as quantization-aware training does.
 
     ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``. It
     is 0 if scale is 0, as for a row of padding. The gradients with respect to x, scale and a floating zero_point are those of
-    :func:`sternway.fake_quantize_per_token_backward`, in one pass (learned step size quantisation, Esser et al. 2020,
+    :func:`sternway.fake_quantize_per_token_backward`, in one pass (learned step size quantization, Esser et al. 2020,
     arXiv:1902.08153).
 
     Args:
         x: [..., D]; float32, float64, float16 or bfloat16.
         scale: [...] or [..., 1], floating.
         zero_point: [...] or [..., 1], integer or floating (first rounded and clamped); None: 0.
-        quant_min, quant_max: bounds of the quantised values, integers, inclusive.
+        quant_min, quant_max: bounds of the quantized values, integers, inclusive.
 
     Returns:
         [..., D] in x's dtype; formed in float32 (float64 for float64) and rounded once.

@@ -40,7 +40,7 @@ type DequantizePerTokenBackward struct {
 //	dscale[n] = sum_d dy ((q - zero_point) - x / scale) inside, dy (q - zero_point) outside
 //	dzero_point[n] = sum_d 0 inside, -dy scale outside
 //
-// (learned step size quantisation, Esser et al. 2020, arXiv:1902.08153, without its gradient
+// (learned step size quantization, Esser et al. 2020, arXiv:1902.08153, without its gradient
 // scale).
 //
 // Operands: dy [Shape], x [Shape], scale, zero_point? -> dx [Shape], dscale?, dzero_point?.

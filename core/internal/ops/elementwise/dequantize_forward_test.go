@@ -20,9 +20,9 @@ func TestForwardShapes(t *testing.T) {
 	for i, s := range tokenShapes {
 		floating := map[string]tensor.DType{"zero_point": tensor.Float32}
 		trials = append(trials,
-			coretest.Trial{Reason: "dequantise, " + s.reason, DTypes: floating, Flat: i%3 == 0,
+			coretest.Trial{Reason: "dequantize, " + s.reason, DTypes: floating, Flat: i%3 == 0,
 				Descriptor: elementwise.DequantizePerToken{Shape: s.shape, QDType: []tensor.DType{tensor.Int8, tensor.Uint8}[i%2]}},
-			coretest.Trial{Reason: "fake quantise, " + s.reason, DTypes: floating, Flat: i%3 == 1,
+			coretest.Trial{Reason: "fake quantize, " + s.reason, DTypes: floating, Flat: i%3 == 1,
 				Descriptor: elementwise.FakeQuantizePerToken{Shape: s.shape, QuantMin: -8, QuantMax: 7}})
 	}
 	coretest.Conform(t, trials)
@@ -74,7 +74,7 @@ func TestForwardValues(t *testing.T) {
 		{Reason: "infinite and NaN scale", Descriptor: fake, Without: none,
 			Values: values("scale", choice(inf, -inf, nan), "x", choice(0, 1, inf))},
 		{Reason: "NaN zero_point", Descriptor: fake, DTypes: floating, Values: values("zero_point", choice(nan, 2.5, inf, -inf))},
-		{Reason: "dequantise by NaN and infinities", Descriptor: plain, DTypes: floating,
+		{Reason: "dequantize by NaN and infinities", Descriptor: plain, DTypes: floating,
 			Values: values("scale", choice(inf, nan, 0, -1), "zero_point", choice(nan, inf, 0.5))},
 	})
 }

@@ -21,7 +21,7 @@ func TestInPlace(t *testing.T) {
 	shape := []int64{5, 67}
 	weight := ops.Scalar(0.3)
 	number, tensor := elementwise.LerpBackward{Shape: shape, Weight: &weight}, elementwise.LerpBackward{Shape: shape}
-	dequantise := elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensorpkg.Int8}
+	dequantize := elementwise.DequantizePerTokenBackward{Shape: shape, QDType: tensorpkg.Int8}
 	fake := elementwise.FakeQuantizePerTokenBackward{Shape: shape, QuantMin: -8, QuantMax: 7}
 	zero := map[string]tensorpkg.DType{"zero_point": tensorpkg.Float32, "dzero_point": tensorpkg.Float32}
 	for _, row := range []struct {
@@ -40,11 +40,11 @@ func TestInPlace(t *testing.T) {
 		{tensor, []string{"a", "b", "dweight"}, "da", "dy", false},
 		{tensor, nil, "dweight", "weight", false},
 		{elementwise.LerpBackward{Shape: shape, WeightShape: []int64{1, 67}}, []string{"a", "b", "dweight"}, "da", "dy", false},
-		{dequantise, []string{"q", "zero_point", "dscale", "dzero_point"}, "dx", "dy", true},
-		{dequantise, []string{"zero_point", "dscale", "dzero_point"}, "dx", "dy", true},
-		{dequantise, []string{"zero_point", "dzero_point"}, "dx", "dy", false},
-		{dequantise, []string{"zero_point", "dzero_point"}, "dscale", "scale", false},
-		{dequantise, nil, "dzero_point", "zero_point", false},
+		{dequantize, []string{"q", "zero_point", "dscale", "dzero_point"}, "dx", "dy", true},
+		{dequantize, []string{"zero_point", "dscale", "dzero_point"}, "dx", "dy", true},
+		{dequantize, []string{"zero_point", "dzero_point"}, "dx", "dy", false},
+		{dequantize, []string{"zero_point", "dzero_point"}, "dscale", "scale", false},
+		{dequantize, nil, "dzero_point", "zero_point", false},
 		{fake, []string{"zero_point", "dscale", "dzero_point"}, "dx", "dy", false},
 		{fake, []string{"zero_point", "dscale", "dzero_point"}, "dx", "x", false},
 		{fake, nil, "dx", "dy", false},

@@ -56,13 +56,13 @@ def gathered(op: str, group: Any, find: Callable[[], Facts]) -> list[Facts]:
         find: checks the call of this rank and returns its facts, small objects that can be pickled.
 
     Raises:
-        InvalidProblemError: no process group is initialised, or this process is not in the group; or the call of another rank
+        InvalidProblemError: no process group is initialized, or this process is not in the group; or the call of another rank
             is wrong.
         Exception: ``find`` raised it on this rank.
     """
     if not (dist.is_available() and dist.is_initialized()):
         hint = "call torch.distributed.init_process_group"
-        raise make("invalid_problem", op, "group", "a process group", "none, as none is initialised", hint)
+        raise make("invalid_problem", op, "group", "a process group", "none, as none is initialized", hint)
     if dist.get_rank(group) < 0:
         raise make("invalid_problem", op, "group", "a group of which this process is a member", "another one")
     facts: Facts | None = None

@@ -33,7 +33,7 @@ def positions(local_len: int, group: Any = None, *, order: str = "contiguous", d
 
     Raises:
         InvalidProblemError: on every rank, if local_len, order or device of one rank is invalid, or if they do not fit those of
-            another; on this rank, if no process group is initialised or this process is not in the group.
+            another; on this rank, if no process group is initialized or this process is not in the group.
 
     Example:
         >>> import torch

@@ -112,7 +112,7 @@ def shard_of(x: Any, dim: int, shape: Sequence[int]) -> Shard | None:
     return Shard(own) if own >= 0 and x.shape[own] == shape[dim] else None
 
 
-# --- Per-token quantisation -------------------------------------------------------------------------------------------
+# --- Per-token quantization -------------------------------------------------------------------------------------------
 
 
 def per_token(x: Any, scale: Any, zero_point: Any, *_: Any) -> Rules:

@@ -121,7 +121,7 @@ def cumsum(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> 
 
     Raises:
         InvalidProblemError: on every rank, if dim or reverse of one rank is invalid, or if calls do not fit each other; on this
-            rank, if no process group is initialised or this process is not in the group.
+            rank, if no process group is initialized or this process is not in the group.
         UnsupportedError: a dtype, number of dimensions or device without a kernel; on the other ranks InvalidProblemError.
         TypeError: x is no plain tensor; on the other ranks InvalidProblemError.
 

@@ -59,7 +59,7 @@ class ShardedEmbeddingBag(torch.nn.Module):
     Raises:
         UnsupportedError: max_norm or sparse is given.
         InvalidProblemError: on every rank, if an argument of one rank is invalid or differs from those of the others; on this
-            rank, if no process group is initialised or this process is not in the group.
+            rank, if no process group is initialized or this process is not in the group.
 
     Example:
         >>> import torch
@@ -123,7 +123,7 @@ class ShardedEmbeddingBag(torch.nn.Module):
         """Draw the table again, as the constructor does. Every rank calls it.
 
         Raises:
-            InvalidProblemError: no process group is initialised.
+            InvalidProblemError: no process group is initialized.
 
         Example:
             >>> import torch
