@@ -57,10 +57,8 @@ def info_rows(facts: dict[str, Any]) -> dict[str, str]:
     facts["kernel_image"] = image_words(facts.get("kernel_image"))
     absent = {"torch": "not imported", "devices": "none", "kernel_image": "none, this build is for the CPU alone"}
     names = (*first, *(name for name in facts if name not in first))
-    return {
-        "sternway" if name == "version" else name.replace("_", " "): words(facts.get(name)) or absent.get(name, "none")
-        for name in names
-    }
+    titles = {"version": "sternway", "families": "operations"}
+    return {titles.get(name) or name.replace("_", " "): words(facts.get(name)) or absent.get(name, "none") for name in names}
 
 
 def device_words(device: dict[str, Any]) -> str:

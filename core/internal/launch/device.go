@@ -65,7 +65,8 @@ func DeviceOf(ordinal int32, op string) (*Device, error) {
 	}
 	opened, err := source.Open()
 	if err != nil {
-		return nil, errs.New(errs.Unsupported, op, "device", "a CUDA device", err.Error(), `device="cpu" works on every machine`)
+		got := fmt.Sprintf("%s: %v", tensor.CUDA(int(ordinal)), err)
+		return nil, errs.New(errs.Unsupported, op, "device", "a CUDA device of this machine", got, `device="cpu" works on every machine`)
 	}
 	count := opened.DeviceCount()
 	if int(ordinal) >= count || ordinal < 0 {
