@@ -2,7 +2,8 @@
 # Tests for linux/arm64 on another processor, under emulation (`make test-arm64`): the Go tests of the CPU backend, and the selftest
 # of a cross-built wheel without kernels, on Debian's Python for arm64 with NumPy. Nothing is installed on the machine.
 #
-#     STERNWAY_SYSROOT=DIR   an arm64 root with usr/bin/python3, in place of the Debian packages that apt-get would download
+#     STERNWAY_SYSROOT=DIR          an arm64 root with usr/bin/python3, in place of the Debian packages that apt-get would download
+#     STERNWAY_LIBRARY=torch==2.11  the selftest with PyTorch in place of NumPy, which downloads its 5 GB for arm64
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +32,7 @@ make_sysroot() {
     local name
     name=$(apt-cache "${options[@]}" depends python3-minimal | sed -n 's/^ *PreDepends: \(python3\.[0-9]*\)-minimal$/\1/p')
     (cd "$folder/packages" && apt-get "${options[@]}" --quiet=2 download "$name-minimal" "lib$name-minimal" "lib$name-stdlib" \
-        libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8)
+        libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libssl3 libuuid1 libsqlite3-0)
     for package in "$folder"/packages/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
     ln -sf "$name" "$sysroot/usr/bin/python3"
 }
@@ -39,9 +40,10 @@ test -e "$sysroot/usr/bin/python3" || make_sysroot
 run_python() { "$emulator" -L "$sysroot" -E PYTHONPATH="$folder/site" "$sysroot/usr/bin/python3" "$@"; }
 
 version=$(PYTHONPATH='' run_python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-"$python" -m pip install --quiet --upgrade --target "$folder/site" --python-version "$version" --only-binary=:all: \
-    --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
-    numpy
+platforms=(--platform linux_aarch64 --platform manylinux2014_aarch64)
+for minor in {17..39}; do platforms+=(--platform "manylinux_2_${minor}_aarch64"); done  # of glibc
+"$python" -m pip install --quiet --upgrade --target "$folder/site" --python-version "$version" --only-binary=:all: "${platforms[@]}" \
+    "${STERNWAY_LIBRARY:-numpy}"
 
 echo "building the wheel for arm64"
 rm -rf "$folder/dist"
