@@ -137,9 +137,9 @@ def _check(plan_type: PlanType, problem: str, operands: tuple[tuple[str, tuple[i
 
 
 def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], device: str) -> int:
-    """Bytes of scratch memory that a run needs. The operands are contiguous."""
+    """Bytes of workspace that a run with these operands needs, all of which are contiguous, as XLA makes them."""
     plan = _plan(plan_type, problem, device)
-    return 0 if plan._spares_contiguous or plan._workspace_for not in buffers else plan.workspace_size
+    return plan._workspace_bytes(dict.fromkeys(buffers, True), is_contiguous=lambda _: True)
 
 
 @functools.lru_cache(maxsize=4096)
