@@ -66,24 +66,26 @@ func (p *Plan) divisions() (tasks []launch.Division, launches []launchRow) {
 }
 
 // contiguousArgs are contiguous operands at addresses of their own, which are never accessed: as
-// many outputs and then as few inputs as are accepted, the first ones.
+// many outputs as are accepted together, with as few inputs as these need. It tries every set of
+// operands, as an operation may accept optional operands in certain combinations only. Of equally
+// good sets it returns the one whose operands come first.
 func (p *Plan) contiguousArgs() (args []tensor.Tensor, accepted bool) {
-	best := 0
-	for absent := range 1 << len(p.problem.Operands) {
-		candidate, cost := make([]tensor.Tensor, len(p.problem.Operands)), 0
-		for i, o := range p.problem.Operands {
-			if absent>>i&1 == 0 {
-				candidate[i] = p.contiguous(i)
+	operands, best := p.problem.Operands, 0
+	for given := range 1 << len(operands) { // bit i: operand i is given
+		candidate, score := make([]tensor.Tensor, len(operands)), 0
+		for i := range operands {
+			switch {
+			case given>>i&1 == 0:
+				continue
+			case operands[i].Out:
+				score += len(operands) // more than all inputs can take away
+			default:
+				score--
 			}
-			if o.Out != candidate[i].Given() { // an output is absent, or an input is there
-				cost++
-				if o.Out {
-					cost += len(candidate)
-				}
-			}
+			candidate[i] = p.contiguous(i)
 		}
-		if (!accepted || cost <= best) && p.checkPresence(candidate) == nil {
-			args, best, accepted = candidate, cost, true
+		if (!accepted || score > best) && p.checkPresence(candidate) == nil {
+			args, best, accepted = candidate, score, true
 		}
 	}
 	return args, accepted

@@ -17,9 +17,6 @@ LONGEST_LINE = 90  # characters
 SINGULAR = {"batches": "batch", "indices": "index", "rows and indices": "row or index"}
 """Units whose singular is not their first word without its s."""
 
-SMALL = ("words to clear", "bounds to search", "sums of parts")
-"""Units of short steps, which are named among the launches and not drawn."""
-
 
 @dataclasses.dataclass
 class Matrix:
@@ -57,13 +54,16 @@ def picture(facts: dict[str, Any]) -> str:
 
 
 def matrices_of(facts: dict[str, Any]) -> list[Matrix]:
-    """The matrices to draw, in the order of the launches; launches that divide their work alike share one."""
+    """The matrices to draw, in the order of the launches; launches that divide their work alike share one.
+
+    Auxiliary steps, such as the clearing of the workspace, are named among the launches and not drawn.
+    """
     if not facts["launches"]:
         return [Matrix(division, []) for division in facts["tasks"]]
     matrices: list[Matrix] = []
     for number, launch in enumerate(facts["launches"]):
         for division in launch["divisions"]:
-            if division["column_unit"] in SMALL:
+            if division["is_auxiliary"]:
                 continue
             known = next((m for m in matrices if m.division == division), None)
             if known is None:

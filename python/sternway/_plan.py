@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from . import _library, errors
@@ -19,6 +21,8 @@ from ._sku import KernelSku, PlanPreference, PrecisionGuarantee, rows_of
 
 D = TypeVar("D", bound=Descriptor)
 P = TypeVar("P", bound="Plan[Any]")
+
+_is_contiguous: Callable[[Any], bool] = operator.methodcaller("is_contiguous")  # of a tensor of torch
 
 
 class Plan(Generic[D]):
@@ -165,7 +169,9 @@ class Plan(Generic[D]):
             sternway.errors.InvalidProblemError: lerp_backward: da must be of shape [3], got [4]
         """
         self._require(operands)
-        operands["workspace"] = self._workspace(operands, None) if workspace is None else workspace
+        if workspace is None and (size := self._workspace_bytes(operands)):
+            workspace = self._new_workspace(size, operands, None)
+        operands["workspace"] = workspace
         held = self._held(operands, None)
         try:
             _library.load().pybind_CanImplement(self._handle, id(held))
@@ -208,8 +214,8 @@ class Plan(Generic[D]):
         handle = -1 if stream is None or self.device == "cpu" else stream_handle(self.sku.op, stream)
         if _library.log_runs:
             _library.log.debug("run %s on %s", self.sku.op, self.device)
-        if workspace is None and self.workspace_size and self._workspace_for in operands:
-            workspace = self._workspace(operands, stream)
+        if workspace is None and (size := self._workspace_bytes(operands)):
+            workspace = self._new_workspace(size, operands, stream)
         if workspace is not None:
             operands["workspace"] = workspace
         outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, handle)
@@ -239,10 +245,8 @@ class Plan(Generic[D]):
         """
         if _library.log_runs:
             return False
-        if self.workspace_size and operands.get(self._workspace_for) is not None:
-            given = [x for x in operands.values() if x is not None]
-            if not self._spares_contiguous or not all(x.is_contiguous() for x in given):
-                operands["workspace"] = given[0].new_empty(self.workspace_size, dtype=sys.modules["torch"].uint8)
+        if size := self._workspace_bytes(operands, _is_contiguous):
+            operands["workspace"] = operands[self._workspace_for].new_empty(size, dtype=sys.modules["torch"].uint8)
         outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, -1)
         if outcome == _library.NOT_RUN:
             return False
@@ -266,15 +270,28 @@ class Plan(Generic[D]):
 
         return tuple(readable(name) for name in (self._names[-1], *self._names[:-1]))
 
-    def _workspace(self, operands: dict[str, Any], stream: Any) -> Array | None:
-        """A workspace by the library of the first operand. None: none is needed, or none can be allocated."""
+    def _workspace_bytes(self, operands: Mapping[str, Any], is_contiguous: Callable[[Any], bool] | None = None) -> int:
+        """How many bytes of workspace a run needs.
+
+        Args:
+            operands: of the run, by name; None counts as left out.
+            is_contiguous: tells whether an operand is contiguous. None: nobody knows, so the answer suffices for all layouts.
+        """
         if not self.workspace_size or operands.get(self._workspace_for) is None:
-            return None
+            return 0
+        if self._spares_contiguous and is_contiguous:
+            given = [x for x in operands.values() if x is not None]
+            if all(map(is_contiguous, given)):
+                return 0
+        return self.workspace_size
+
+    def _new_workspace(self, size: int, operands: dict[str, Any], stream: Any) -> Array | None:
+        """A workspace of ``size`` bytes by the library of the first operand that can make one; None: no operand can."""
         given = (operands.get(name) for name in self._names)
         first = next((x for x in given if speaks_dlpack(x) and not is_jax(x)), None)
         if first is None:
             return None
-        workspace = producer(first, self.sku.op).empty((self.workspace_size,), "uint8", self.device)
+        workspace = producer(first, self.sku.op).empty((size,), "uint8", self.device)
         if stream is not None and self.device != "cpu" and hasattr(workspace, "record_stream"):
             torch = sys.modules["torch"]
             handle = stream_handle(self.sku.op, stream)

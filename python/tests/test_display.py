@@ -65,7 +65,7 @@ def numbers_of(facts: dict[str, Any]) -> set[float]:
     launches = facts["launches"]
     known = set(map(float, range(1, len(launches) + 1)))  # of launches, and how often one occurs
     for division in divisions_of(facts):
-        known |= {float(value) for value in division.values() if isinstance(value, int)}
+        known |= {float(value) for value in division.values() if type(value) is int}
         known |= {float(number) for number in re.findall(r"\d+", division["column_unit"])}
         known.add(float(-(-division["block_columns"] // division["tile_columns"])))
     for launch in launches:

@@ -382,7 +382,10 @@ def test_weights_of_lerp(weight: float) -> None:
 
 
 def test_where_the_forward_is_chosen(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """One decision before anything runs holds with and without a gradient, in both functions, and for nobody else's shape."""
+    """One decision before anything runs holds with and without a gradient, and for nobody else's shape.
+
+    The general way does not decide: its forward is torch's.
+    """
     scan = MODULES[0]
     seen, cumsum = [], torch.cumsum
 
@@ -392,13 +395,14 @@ def test_where_the_forward_is_chosen(monkeypatch: pytest.MonkeyPatch, way: str) 
 
     monkeypatch.setattr(scan, "_forward_of", chosen)
     scan._steps.cache_clear()
+    want = [101.0, 102.0, 103.0] if way == "eager" else [1.0, 2.0, 3.0]
     try:
         for leaf in (torch.ones(3), torch.ones(3, requires_grad=True)):
-            assert st.cumsum(leaf, 0).tolist() == [101.0, 102.0, 103.0]
+            assert st.cumsum(leaf, 0).tolist() == want
             with st.accelerate(forward=False):
                 torch.cumsum(leaf, 0)
             with st.accelerate():
-                assert torch.cumsum(leaf, 0).tolist() == [101.0, 102.0, 103.0]
+                assert torch.cumsum(leaf, 0).tolist() == want
     finally:
         scan._steps.cache_clear()
-    assert seen == ([("cumsum", False, True), ("cumsum", False, False)] if way == "eager" else [("cumsum", False, False)])
+    assert seen == ([("cumsum", False, True), ("cumsum", False, False)] if way == "eager" else [])

@@ -153,9 +153,9 @@ def test_a_device_without_kernels_runs_on_the_host(monkeypatch: pytest.MonkeyPat
         assert "computed on the host" in caplog.text
         assert "pure_callback" in str(step.trace(x).jaxpr)
     assert "@sternway" in step.lower(x).as_text()
-    signature = (("y", (2, 3), "bfloat16"),)
+    results = (_call._Operand("y", (2, 3), np.dtype(jnp.bfloat16)),)
     problem = sj.scan.ScanDescriptor("cumsum", (2, 3), "bfloat16").to_json()
-    (y,) = _call._on_host(sj.scan.ScanPlan, problem, ("x",), signature, (jnp.bfloat16,), jnp.ones((2, 3), jnp.bfloat16))
+    (y,) = _call._on_host(sj.scan.ScanPlan, problem, ("x",), results, (jnp.bfloat16,), jnp.ones((2, 3), jnp.bfloat16))
     assert y.tolist() == [[1, 2, 3]] * 2
 
 

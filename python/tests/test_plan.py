@@ -312,6 +312,26 @@ def test_the_quick_run_of_drop_ins(family: Family, device: str, monkeypatch: pyt
     assert not plan._run_plain(dict(given))
 
 
+@pytest.mark.parametrize(
+    ("given", "spares", "is_contiguous", "needed"),
+    [
+        ({"dy": T, "dx": T}, False, None, 0),  # without the operand that needs it
+        ({"dy": T, "x": None, "dx": T}, False, None, 0),
+        ({"dy": T, "x": T, "dx": T}, False, torch.is_tensor, 512),
+        ({"dy": T, "x": T, "dx": T}, True, None, 512),  # the layouts are unknown
+        ({"dy": T, "x": T, "dx": T}, True, torch.Tensor.is_contiguous, 0),
+        ({"dy": T.T, "x": T, "dx": T}, True, torch.Tensor.is_contiguous, 512),
+    ],
+)
+def test_bytes_of_workspace(given: dict[str, Any], spares: bool, is_contiguous: Any, needed: int) -> None:
+    """Plans of the CPU have no workspace, so this one is made by hand."""
+    plan = object.__new__(sw.ScanBackwardPlan)
+    plan.__dict__.update(workspace_size=512, _workspace_for="x", _spares_contiguous=spares)
+    assert plan._workspace_bytes(given, is_contiguous) == needed
+    plan.__dict__.update(workspace_size=0)
+    assert plan._workspace_bytes(given, is_contiguous) == 0
+
+
 def test_guards_catch_a_stray_write() -> None:
     """The proof that the guards of these tests are no decoration."""
     (problem,) = [problem_of(LERP)]

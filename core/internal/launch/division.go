@@ -21,6 +21,9 @@ type Division struct {
 	ThreadRows     int64 `json:"thread_rows"`
 	ThreadVectors  int64 `json:"thread_vectors"`
 	VectorElements int64 `json:"vector_elements"`
+	// IsAuxiliary marks a short step beside the main work, such as the clearing of the workspace.
+	// A picture names its launch and draws no matrix.
+	IsAuxiliary bool `json:"is_auxiliary"`
 }
 
 // clip fills in the number of blocks, and clips blocks to the matrix.
@@ -77,7 +80,7 @@ func (q *Queue) Divide(d Division) {
 
 // DivideWords is Divide for a kernel that clears n words of the workspace, one in each thread.
 func (q *Queue) DivideWords(n int64, threads int64) {
-	q.Divide(Division{Rows: 1, Columns: n, ColumnUnit: "words to clear", BlockRows: 1, BlockColumns: threads})
+	q.Divide(Division{Rows: 1, Columns: n, ColumnUnit: "words to clear", BlockRows: 1, BlockColumns: threads, IsAuxiliary: true})
 }
 
 // divided ends the divisions of a launch, which is not submitted if its grid is empty.

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,6 +34,15 @@ Shaped = tuple[tuple[int, ...], Any]
 """The shape and the dtype of an output."""
 
 _Struct: Any = jax.ShapeDtypeStruct
+
+
+class _Operand(NamedTuple):
+    """An input or output of a plan."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any  # of NumPy; that of an output may be one that JAX does not have, int64
+
 
 TARGET = "sternway"
 
@@ -72,28 +81,27 @@ def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None]
     Raises:
         Error: of the plan, for operands of another shape or dtype; this is known when the call is traced.
     """
-    arrays = [x for x in inputs.values() if x is not None]
-    names = tuple(name for name, x in inputs.items() if x is not None)
-    signature = tuple((name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arrays, strict=True))
-    results = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in outputs.items())
+    given = {name: x for name, x in inputs.items() if x is not None}
+    arrays = tuple(given.values())
+    results = tuple(_Operand(name, tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in outputs.items())
+    returned = tuple(jax.dtypes.canonicalize_dtype(result.dtype) for result in results)
+    operands = tuple(_Operand(name, tuple(x.shape), x.dtype) for name, x in given.items())
     problem = descriptor.to_json()
-    _check(plan_type, problem, signature + results)
-    shapes = [_Struct(shape, dtype) for shape, dtype in outputs.values()]
-    canonical = [_Struct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in shapes]
+    _check(plan_type, problem, operands + results)
 
     def by_handler(*arrays: Array, devices: tuple[str, ...]) -> tuple[Array, ...]:
-        buffers = (*names, *outputs)
-        size = max(_workspace(plan_type, problem, buffers, device) for device in devices)
+        names = (*given, *outputs)
+        size = max(_workspace(plan_type, problem, names, device) for device in devices)
         scratch = [_Struct((size + _SPARE_WORKSPACE,), np.uint8)] if size else []
-        call = jax.ffi.ffi_call(TARGET, [*shapes, *scratch])
-        text = _text(problem, (*buffers, "workspace") if size else buffers)
-        found = call(*arrays, call=text)[: len(shapes)]
-        return tuple(jax.lax.convert_element_type(x, like.dtype) for x, like in zip(found, canonical, strict=True))
+        call = jax.ffi.ffi_call(TARGET, [*(_Struct(result.shape, result.dtype) for result in results), *scratch])
+        text = _text(problem, (*names, "workspace") if size else names)
+        found = call(*arrays, call=text)[: len(results)]
+        return tuple(map(jax.lax.convert_element_type, found, returned))
 
     def by_callback(*arrays: Array) -> tuple[Array, ...]:
-        types = tuple(x.dtype for x in canonical)
-        on_host = functools.partial(_on_host, plan_type, problem, names, results, types)
-        return tuple(jax.pure_callback(on_host, canonical, *arrays))
+        types = [_Struct(result.shape, dtype) for result, dtype in zip(results, returned, strict=True)]
+        on_host = functools.partial(_on_host, plan_type, problem, tuple(given), results, returned)
+        return tuple(jax.pure_callback(on_host, types, *arrays))
 
     def on_mesh(found: tuple[Array, ...]) -> tuple[Array, ...]:
         axes = axes_of(*map(jax.typeof, arrays))  # of the mesh of jax.shard_map, which calls know nothing of
@@ -115,8 +123,8 @@ def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None]
 
 def check(plan_type: PlanType, descriptor: Any, operands: Mapping[str, Shaped]) -> None:
     """Raise the error that a run of a plan would raise for operands of these shapes and dtypes, by name."""
-    signature = tuple((name, tuple(shape), np.dtype(dtype).name) for name, (shape, dtype) in operands.items())
-    _check(plan_type, descriptor.to_json(), signature)
+    listed = tuple(_Operand(name, tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in operands.items())
+    _check(plan_type, descriptor.to_json(), listed)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -126,10 +134,10 @@ def _plan(plan_type: PlanType, problem: str, device: str) -> Plan[Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(plan_type: PlanType, problem: str, operands: tuple[tuple[str, tuple[int, ...], str], ...]) -> None:
+def _check(plan_type: PlanType, problem: str, operands: tuple[_Operand, ...]) -> None:
     """Raise the error that a run of the plan would raise for operands of these shapes and dtypes."""
     plan = _plan(plan_type, problem, "cpu")
-    text = json.dumps({name: [dtype, shape] for name, shape, dtype in operands})
+    text = json.dumps({name: [dtype.name, shape] for name, shape, dtype in operands})
     try:
         _library.load().pybind_CheckShapes(plan._handle, text)
     except RuntimeError as error:
@@ -137,9 +145,9 @@ def _check(plan_type: PlanType, problem: str, operands: tuple[tuple[str, tuple[i
 
 
 def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], device: str) -> int:
-    """Bytes of scratch memory that a run needs. The operands are contiguous."""
+    """Bytes of workspace that a run with these operands needs, all of which are contiguous, as XLA makes them."""
     plan = _plan(plan_type, problem, device)
-    return 0 if plan._spares_contiguous or plan._workspace_for not in buffers else plan.workspace_size
+    return plan._workspace_bytes(dict.fromkeys(buffers, True), is_contiguous=lambda _: True)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -176,12 +184,18 @@ def _on_host(
     plan_type: PlanType,
     problem: str,
     names: tuple[str, ...],
-    results: tuple[tuple[str, Any, str], ...],
-    types: tuple[Any, ...],
+    results: tuple[_Operand, ...],
+    returned: tuple[Any, ...],
     *arrays: Any,
 ) -> tuple[Any, ...]:
-    """Run a plan of the CPU on arrays of any device of JAX, and convert the results to types."""
+    """Run a plan of the CPU on arrays of any device of JAX.
+
+    Args:
+        names: of the arrays in the plan.
+        results: the outputs of the plan.
+        returned: the dtypes to which they are converted, one for each.
+    """
     operands = dict(zip(names, map(np.asarray, arrays), strict=True))
-    outputs = {name: np.empty(shape, jax.numpy.dtype(dtype)) for name, shape, dtype in results}
+    outputs = {name: np.empty(shape, dtype) for name, shape, dtype in results}
     _plan(plan_type, problem, "cpu").run(**operands, **outputs)
-    return tuple(x.astype(dtype, copy=False) for x, dtype in zip(outputs.values(), types, strict=True))
+    return tuple(x.astype(dtype, copy=False) for x, dtype in zip(outputs.values(), returned, strict=True))

@@ -1,4 +1,24 @@
-"""The autograd functions of the cumulative operations, and the selection of their plans before the forward runs."""
+"""The cumulative operations with autograd: the routes by which a call runs, which share one gradient, ``_gradient``.
+
+A call takes the first route that serves it:
+
+========  ================================  ===================================================================================
+route     calls                             reason
+========  ================================  ===================================================================================
+eager     plain tensors that autograd       It takes the least time on the host: an autograd function without
+          alone has to see                  ``setup_context``, which gets its plans from a cache.
+sharded   DTensors that are split along     Ranks scan their parts and exchange carries.
+          the scanned dimension
+operator  other DTensors; ``torch.export``  DTensor has sharding rules for operators, and an exported program keeps them; it
+                                            would drop the backward of an autograd function.
+general   all others: ``torch.compile``,    These see an autograd function if it has ``setup_context``.
+          ``torch.func``, forward-mode AD,
+          dispatch modes, subclasses
+========  ================================  ===================================================================================
+
+``eager`` takes the first route or returns None. Then ``ask`` raises the error of a problem without a plan, and ``call`` takes
+one of the other routes.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +51,9 @@ from ._scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forwa
 
 _is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
+How = tuple[str, int, bool, torch.dtype]
+"""The kind of a scan, the scanned dimension, whether it is reversed, and the dtype of x."""
+
 Forward = Callable[[Tensor, int], Any]
 """Computes a scan of x along a dimension; with indices for cummax and cummin."""
 
@@ -54,12 +77,9 @@ def dim_of(x: Tensor, dim: Any) -> int | None:
 
 
 class Steps(NamedTuple):
-    """How a scan of tensors of one shape is done, which is decided before anything runs."""
+    """How the eager route scans tensors of one shape, which is decided before anything runs."""
 
-    kind: str
-    dim: int
-    reverse: bool
-    dtype: torch.dtype
+    how: How
     forward: Forward
     backward: ScanBackwardPlan
 
@@ -102,24 +122,11 @@ def _steps(
     if dtype not in FLOATS or not -rank <= dim < rank:
         return None
     backward = scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
-    return Steps(kind, dim, reverse, dtype, _forward_of(kind, shape, dtype, dim, reverse, device, own), backward)
-
-
-def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> Steps | None:
-    """The steps of a scan in the general way, with torch's forward; None if the call is traced. x has one of FLOATS.
-
-    Raises:
-        Error: there is no plan.
-    """
-    if not reach_plans(x):
-        require_strided(kind, x=x)
-        require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
-        return None
-    return _steps(kind, x.shape, x.dtype, dim, reverse, x.device, False)
+    return Steps((kind, dim, reverse, dtype), _forward_of(kind, shape, dtype, dim, reverse, device, own), backward)
 
 
 def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
-    """Do a scan as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong.
+    """Do a scan on the eager route; None: nothing was done, and the call takes another route or is wrong.
 
     own: whether a plan may do the forward. Under autocast torch does it, which may widen the dtype.
     """
@@ -131,8 +138,6 @@ def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True
         return None
     if steps is None:
         return None
-    if kind == "cumsum":
-        return _apply_sum(x, steps) if x.requires_grad else steps.forward(x, dim)
     y = _apply(x, steps) if x.requires_grad else steps.forward(x, dim)
     return _NAMED[kind](y) if kind in PAIRS else y
 
@@ -140,113 +145,84 @@ def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True
 _NAMED = {kind: getattr(torch.return_types, kind) for kind in PAIRS}
 
 
-def _gradient(
-    dy: Tensor, x: Tensor | None, how: tuple[str, int, bool], dtype: torch.dtype, strides: Any, plan: ScanBackwardPlan | None
-) -> Tensor:
-    """dx, with the operations on dy recorded if they must be.
+def _save(ctx: Any, x: Tensor, how: How, plan: ScanBackwardPlan | None, y: Any) -> None:
+    """Save in ctx what ``_gradient`` needs; y is the result of the forward.
 
-    Args:
-        x: the input of the forward; None for cumsum, of which dtype and strides tell enough.
-        plan: of tensors of this shape and dtype; None: it is selected.
+    plan: of the backward; None: it is selected when the backward runs.
     """
+    kind, strides = how[0], None
+    if kind == "cumsum":  # whose gradient needs the layout of x, and not its values
+        strides = None if plan and x.is_contiguous() else strides_like(x)  # a traced x, without a plan, has no known layout
+    else:
+        ctx.save_for_backward(x)
+        if kind in PAIRS:
+            ctx.mark_non_differentiable(y[1])
+    ctx.kept = how, strides, plan
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(ctx: Any, dy: Tensor | None) -> Tensor | None:
+    """dx by the plan that was saved, or else with the operations on dy recorded if they must be."""
+    if dy is None:
+        return None
+    (kind, dim, reverse, dtype), strides, plan = ctx.kept
+    x = None if kind == "cumsum" else ctx.saved_tensors[0]
+    if plan is not None and dy.dtype is dtype and is_final(dy):
+        dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
+        if plan._run_plain({"dy": dy, "x": x, "dx": dx}):
+            return dx
     dy = materialized(dy)
-    kind, dim, reverse = how
     if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
         x = x.to(dy.dtype)
     if call := way(dy, GRADIENT):
         dx = call(dy, x, dim, kind, reverse)
     else:
-        new = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
-        dx = run_backward(dy, x, kind, dim, reverse, new, plan if dy.dtype == dtype else None)
-    return dx if dx.dtype == dtype else dx.to(dtype)  # type: ignore[no-any-return]
-
-
-class _ScanEagerSum(torch.autograd.Function):
-    """The autograd function of an ordinary eager cumsum, which saves no tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, steps: Steps) -> Any:
-        ctx.how = steps, None if x.is_contiguous() else strides_like(x)
-        ctx.set_materialize_grads(False)
-        return steps.forward(x, steps.dim)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, None]:
-        if dy is None:
-            return None, None
-        steps, strides = ctx.how
-        if is_final(dy) and dy.dtype is steps.dtype:
-            dx = empty_gradient(dy, dy.shape, strides)
-            if steps.backward._run_plain({"dy": dy, "dx": dx}):
-                return dx, None
-        return _gradient(dy, None, steps[:3], steps.dtype, strides, steps.backward), None
+        dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
+        dx = run_backward(dy, x, kind, dim, reverse, dx)
+    return dx if dx.dtype == dtype else dx.to(dtype)
 
 
 class _ScanEager(torch.autograd.Function):
-    """The autograd function of any other scan as an ordinary eager call."""
+    """The autograd function of the eager route."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, steps: Steps) -> Any:
-        ctx.steps = steps
-        ctx.save_for_backward(x)
-        ctx.set_materialize_grads(False)
-        y = steps.forward(x, steps.dim)
-        if steps.kind in PAIRS:
-            ctx.mark_non_differentiable(y[1])
-            return tuple(y)
-        return y
+        how, forward, plan = steps
+        y = forward(x, how[1])
+        _save(ctx, x, how, plan, y)
+        return tuple(y) if how[0] in PAIRS else y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None]:
-        if dy is None:
-            return None, None
-        steps: Steps = ctx.steps
-        (x,) = ctx.saved_tensors
-        if is_final(dy) and dy.dtype is steps.dtype:
-            dx = torch.empty_like(x)
-            if steps.backward._run_plain({"dy": dy, "x": x, "dx": dx}):
-                return dx, None
-        return _gradient(dy, x, steps[:3], steps.dtype, None, steps.backward), None
+        return _gradient(ctx, dy), None
 
 
-_apply_sum, _apply = map(bare_apply, (_ScanEagerSum, _ScanEager))
+_apply = bare_apply(_ScanEager)
 
 
 class _Scan(torch.autograd.Function):
-    """The autograd function of all other calls."""
+    """The autograd function of the general route, whose forward is torch's."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, kind: str, dim: int, reverse: bool, steps: Steps | None) -> Any:
-        y = torch_forward(x, kind, dim, reverse) if steps is None else steps.forward(x, dim)
+    def forward(x: Tensor, dim: int, kind: str, reverse: bool) -> Any:
+        y = torch_forward(x, kind, dim, reverse)
         return tuple(y) if kind in PAIRS else y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, kind, dim, reverse, steps = inputs
-        ctx.how = kind, dim, reverse
-        ctx.dtype = x.dtype
-        ctx.plan = None if steps is None else steps.backward
-        if kind == "cumsum":
-            ctx.strides = strides_like(x)
-        else:
-            ctx.save_for_backward(x)
-        if kind in PAIRS:
-            ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
+        x, dim, kind, reverse = inputs
+        _save(ctx, x, (kind, dim, reverse, x.dtype), None, output)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> Any:
-        if dy is None:
-            return None, None, None, None, None
-        x, strides = (None, ctx.strides) if ctx.how[0] == "cumsum" else (ctx.saved_tensors[0], None)
-        return _gradient(dy, x, ctx.how, ctx.dtype, strides, ctx.plan), None, None, None, None
+    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None, None]:
+        return _gradient(ctx, dy), None, None, None
 
 
 @torch.library.custom_op("sternway::scan", mutates_args=())
 def _exported(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The forward as an operator that has its gradient, for torch.export and DTensors. Without indices, they are empty."""
+    """The forward as an operator that has its gradient, for the operator route. Without indices, they are empty."""
     y = _forward_of(kind, x.shape, x.dtype, dim, reverse, x.device, not _is_autocast_enabled())(x, dim)
     return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
@@ -262,16 +238,24 @@ def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
     return each(inputs[2], _exported)(info, in_dims, *inputs)
 
 
-def _set_up_exported(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, dim, kind, reverse = inputs
-    _Scan.setup_context(ctx, (x, kind, dim, reverse, None), output)
+_exported.register_autograd(_Scan.backward, setup_context=_Scan.setup_context)
 
 
-_exported.register_autograd(lambda ctx, *grads: _Scan.backward(ctx, *grads)[:4], setup_context=_set_up_exported)
+def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> None:
+    """Select the plan of the backward, or that of a small problem if the call is traced. x has one of FLOATS.
+
+    Raises:
+        Error: there is no plan.
+    """
+    if reach_plans(x):
+        scan_plan(kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device))
+    else:
+        require_strided(kind, x=x)
+        require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
 
 
-def call(x: Tensor, kind: str, dim: int, reverse: bool, steps: Steps | None) -> Any:
-    """One of the five operations by the steps that ``ask`` found, with torch's return type."""
+def call(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
+    """Do a scan on one of the routes behind the eager one, with torch's return type; ``ask`` found the plan."""
     if is_distributed(x):
         from .distributed.scans import scan_sharded
 
@@ -282,5 +266,5 @@ def call(x: Tensor, kind: str, dim: int, reverse: bool, steps: Steps | None) -> 
         y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
         y = y if kind in PAIRS else y[0]
     else:
-        y = apply(_Scan, x, kind, dim, reverse, steps)
+        y = apply(_Scan, x, dim, kind, reverse)
     return _NAMED[kind](y) if kind in PAIRS else y

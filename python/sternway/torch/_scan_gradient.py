@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import device_of
-from ..scan import ScanBackwardPlan, scan_plan
+from ..scan import scan_plan
 from ._calls import materialized
 from ._operators import MAX_RANK, apply, by_formula, differentiable, each, in_front
 
@@ -33,11 +33,9 @@ def torch_forward(x: Tensor, kind: str, dim: int, reverse: bool, **others: Any) 
     return y[0].flip(dim), x.size(dim) - 1 - y[1].flip(dim)
 
 
-def run_backward(
-    dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor, plan: ScanBackwardPlan | None = None
-) -> Tensor:
+def run_backward(dy: Tensor, x: Tensor | None, kind: str, dim: int, reverse: bool, dx: Tensor) -> Tensor:
     """Compute dx by a plan."""
-    plan = plan or scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy))
+    plan = scan_plan(kind, dy.shape, dy.dtype, dim, reverse, "last", device_of(dy))
     plan.run(dy=dy, x=x if x is None else materialized(x), dx=dx)
     return dx
 

@@ -53,7 +53,8 @@ def _scan_of(kind: str) -> Served:
         dim = _scan.dim_of(x, given["dim"]) if isinstance(x, Tensor) else None
         if dim is None or x.dtype not in FLOATS:
             return None
-        return _scan.call, (x, kind, dim, False, _scan.ask(x, kind, dim, False))
+        _scan.ask(x, kind, dim, False)
+        return _scan.call, (x, kind, dim, False)
 
     def eager(x: Any, dim: Any, own: bool) -> Any:
         return _scan.eager(x, kind, dim, False, own)

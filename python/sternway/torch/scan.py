@@ -29,8 +29,8 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     done = eager(x, kind, where, reverse)  # with dim as an int
     if done is not None:
         return done
-    plan = named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, where, reverse)
-    return call(x, kind, where, reverse, plan)
+    named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, where, reverse)
+    return call(x, kind, where, reverse)
 
 
 def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:

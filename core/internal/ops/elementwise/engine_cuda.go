@@ -285,6 +285,6 @@ func (k *devicePass) launchSums(kernel string, l *launchConfig, grid int64, bloc
 	l.tiles = num.CeilDiv(sums, l.lanes)
 	k.packKept(l)
 	k.q.Divide(launch.Division{Groups: int64(bits.OnesCount8(k.summed)), GroupUnit: "outputs", Rows: 1, Columns: sums,
-		ColumnUnit: "sums of parts", BlockRows: 1, BlockColumns: l.lanes})
+		ColumnUnit: "sums of parts", BlockRows: 1, BlockColumns: l.lanes, IsAuxiliary: true})
 	return k.q.Submit(k.kernelIndex(len(k.op.Kernels), k.family.Kinds[0].Kernels[0]), l.tiles*int64(bits.OnesCount8(k.summed)), launch.BlockThreads)
 }

@@ -209,7 +209,8 @@ func (r *bagRun) sumRows(sorted int64) {
 			r.launch(symbolCollect, num.CeilDiv(r.TotalIndices, BagGathered*launch.BlockThreads), l)
 		}
 		bounds := max(r.unitCount()+1, r.Chunks(1))
-		r.q.Divide(launch.Division{Rows: 1, Columns: bounds, ColumnUnit: "bounds to search", BlockRows: 1, BlockColumns: launch.BlockThreads})
+		r.q.Divide(launch.Division{Rows: 1, Columns: bounds, ColumnUnit: "bounds to search", BlockRows: 1,
+			BlockColumns: launch.BlockThreads, IsAuxiliary: true})
 		r.launch(symbolBounds, num.CeilDiv(bounds, launch.BlockThreads), l)
 	}
 	sum := symbolSumSorted
