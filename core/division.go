@@ -36,9 +36,9 @@ type recorder struct{ driver.Device }
 // Launch does nothing: the queue records the launch.
 func (recorder) Launch(driver.Kernel, *driver.Launch) error { return nil }
 
-// divisions are how a run with contiguous operands is divided: among tasks on the CPU, or in the
-// kernel launches of a run on a recorder. Both are empty if the operation has nothing to do, or
-// refuses to launch a problem of this size.
+// divisions returns how a run with contiguous operands is divided: among tasks on the CPU, or in
+// the kernel launches of a run on a recorder. Both are empty if the operation has nothing to do,
+// refuses to launch a problem of this size, or accepts no set of contiguous operands.
 func (p *Plan) divisions() (tasks []launch.Division, launches []launchRow) {
 	tasks, launches = []launch.Division{}, []launchRow{}
 	args, accepted := p.contiguousArgs()

@@ -34,7 +34,7 @@ class Plan(Generic[D]):
         descriptor: the problem.
         device: the name of the device, ``"cpu"`` or ``"cuda:N"``.
         preference: the :class:`PlanPreference` that it was selected with.
-        workspace_size: bytes of scratch memory that a run needs.
+        workspace_size: bytes of scratch memory that suffice for every run.
         sku: the selected kernel, a :class:`KernelSku`.
         precision_guarantee: a :class:`PrecisionGuarantee`.
     """
@@ -53,7 +53,7 @@ class Plan(Generic[D]):
     _inputs: int  # how many of them are: the first ones
     _outputs: tuple[str, ...]
     _workspace_for: str  # the operand without which no workspace is needed
-    _spares_contiguous: bool  # contiguous operands need no workspace
+    _spares_contiguous: bool  # contiguous operands need no workspace, unless optional inputs are given
     _facts: dict[str, Any]
 
     @classmethod
@@ -152,7 +152,7 @@ class Plan(Generic[D]):
         """Raise the error that ``run`` would raise for these operands; launch nothing.
 
         Args:
-            workspace: as for ``run``; it need not be given.
+            workspace: as for ``run``; None: one is allocated, too.
             **operands: arrays by name, as for ``run``.
 
         Returns:
@@ -181,12 +181,12 @@ class Plan(Generic[D]):
     def run(self, *, workspace: Array | None = None, stream: Any = None, **operands: Array | None) -> None:
         """Check the operands and launch the kernel. Every element of each output is overwritten.
 
-        Nothing is allocated on the device unless a workspace is needed and not given. On a GPU the launch is asynchronous and
-        can be captured in a CUDA graph.
+        Nothing is allocated on the device but a workspace, if ``workspace_size`` is not 0 and none is given. On a GPU the
+        launch is asynchronous and can be captured in a CUDA graph.
 
         Args:
             workspace: a uint8 array of ``workspace_size`` bytes or more on the plan's device, aligned to 256 bytes. None: one
-                is allocated by the library of the first operand, if these operands need it.
+                is allocated by the library of the first operand (not JAX), unless no layout of these operands needs it.
             stream: a CUDA stream: an integer handle, or an object with ``.cuda_stream``, ``.ptr`` or ``__cuda_stream__``. None:
                 the current stream of the operands' library. Ignored on the CPU, where the run has finished when this returns.
             **operands: arrays by name, which the class of the plan lists; of any library that exports DLPack and, for outputs,
@@ -275,7 +275,7 @@ class Plan(Generic[D]):
 
         Args:
             operands: of the run, by name; None counts as left out.
-            is_contiguous: tells whether an operand is contiguous. None: nobody knows, so the answer suffices for all layouts.
+            is_contiguous: tells whether an operand is contiguous. None: unknown, so the answer suffices for all layouts.
         """
         if not self.workspace_size or operands.get(self._workspace_for) is None:
             return 0

@@ -194,7 +194,8 @@ def test_table_of_info() -> None:
     table = cells(info._repr_html_())  # type: ignore[attr-defined]
     assert table["sternway"] == info["version"]
     assert table["threads"] == str(info["threads"])
-    assert {name.replace("_", " ") for name in info if name != "version"} <= set(table)
+    assert {name.replace("_", " ") for name in info if name not in ("version", "families")} < set(table)
+    assert table["operations"] == ", ".join(info["families"])
     assert repr(info) == repr(dict(info))
     hostile = type(info)({**info, "driver": "<script>", "surprise": None, "devices": [{"device": "cuda:0", "error": "<i>"}]})
     assert "<script" not in hostile._repr_html_()  # type: ignore[attr-defined]

@@ -159,6 +159,19 @@ def test_a_device_without_kernels_runs_on_the_host(monkeypatch: pytest.MonkeyPat
     assert y.tolist() == [[1, 2, 3]] * 2
 
 
+@pytest.mark.parametrize("devices", [(), ("cuda:0",)])
+def test_another_platform_runs_on_the_host(monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...]) -> None:
+    """As if JAX had a TPU, for which XLA has no target of sternway: the program for it calls back, that of the CPU does not."""
+    monkeypatch.setattr(_call, "_cuda_devices", lambda: devices)
+    monkeypatch.setattr(_call, "_selectable", lambda *_: False)
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    x = jnp.array([1.0, 5.0, 3.0, 11.0])
+    step = jax.jit(lambda x: sj.cumsum(x, reverse=True) * 2)
+    assert "pure_callback" in str(step.trace(x).jaxpr)
+    assert "@sternway" in step.trace(x).lower(lowering_platforms=("cpu",)).as_text()
+    assert step(x).tolist() == [40, 38, 28, 22]
+
+
 @pytest.mark.gpu
 def test_on_cuda_under_graphs_and_on_another_device() -> None:
     """A program runs on each device of JAX, and again from a CUDA graph."""

@@ -2,7 +2,7 @@
 
 A call names a target that :func:`register` gave to XLA, and has one attribute: the problem and the names of its buffers as
 JSON. The native library selects the plan when it first meets the attribute on a device (pybind/xla), so that a compiled program
-may be stored, and run by another process or on another device.
+may be stored and run by another process. Plans that are selected here check operands and tell the size of the workspace.
 """
 
 from __future__ import annotations
@@ -104,21 +104,17 @@ def run(plan_type: PlanType, descriptor: Any, inputs: Mapping[str, Array | None]
         return tuple(jax.pure_callback(on_host, types, *arrays))
 
     def on_mesh(found: tuple[Array, ...]) -> tuple[Array, ...]:
-        axes = axes_of(*map(jax.typeof, arrays))  # of the mesh of jax.shard_map, which calls know nothing of
+        axes = axes_of(*map(jax.typeof, arrays))  # of the mesh of jax.shard_map, which ffi_call drops
         return tuple(varying(x, axes) for x in found)
 
     register()
-    devices = _cuda_devices()
-    if not devices:
-        return on_mesh(by_handler(*arrays, devices=("cpu",)))
-    on_cuda = by_callback
-    if _selectable(plan_type, problem, devices):
+    on_cpu = functools.partial(by_handler, devices=("cpu",))
+    devices, on_cuda = _cuda_devices(), by_callback
+    if not devices and jax.default_backend() == "cpu":
+        return on_mesh(on_cpu(*arrays))
+    if devices and _selectable(plan_type, problem, devices):
         on_cuda = functools.partial(by_handler, devices=devices)
-    return on_mesh(
-        jax.lax.platform_dependent(
-            *arrays, cpu=functools.partial(by_handler, devices=("cpu",)), cuda=on_cuda, default=by_callback
-        )
-    )
+    return on_mesh(jax.lax.platform_dependent(*arrays, cpu=on_cpu, cuda=on_cuda, default=by_callback))
 
 
 def check(plan_type: PlanType, descriptor: Any, operands: Mapping[str, Shaped]) -> None:
@@ -145,7 +141,7 @@ def _check(plan_type: PlanType, problem: str, operands: tuple[_Operand, ...]) ->
 
 
 def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], device: str) -> int:
-    """Bytes of workspace that a run with these operands needs, all of which are contiguous, as XLA makes them."""
+    """Bytes of workspace for a run with these operands, which are contiguous, as the buffers of XLA are."""
     plan = _plan(plan_type, problem, device)
     return plan._workspace_bytes(dict.fromkeys(buffers, True), is_contiguous=lambda _: True)
 

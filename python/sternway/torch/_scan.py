@@ -1,4 +1,6 @@
-"""The cumulative operations with autograd: the routes by which a call runs, which share one gradient, ``_gradient``.
+"""The cumulative operations with autograd: the routes by which a call runs.
+
+All routes but the sharded one share a gradient, ``_gradient``.
 
 A call takes the first route that serves it:
 
@@ -11,7 +13,7 @@ sharded   DTensors that are split along     Ranks scan their parts and exchange 
           the scanned dimension
 operator  other DTensors; ``torch.export``  DTensor has sharding rules for operators, and an exported program keeps them; it
                                             would drop the backward of an autograd function.
-general   all others: ``torch.compile``,    These see an autograd function if it has ``setup_context``.
+general   all others: ``torch.compile``,    They take an autograd function that has ``setup_context``.
           ``torch.func``, forward-mode AD,
           dispatch modes, subclasses
 ========  ================================  ===================================================================================
@@ -60,6 +62,7 @@ Forward = Callable[[Tensor, int], Any]
 
 @constant
 def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
+    """The error of selecting a plan for a small problem, as constants; None: there is a plan."""
     return sentence(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
 
 
@@ -77,7 +80,7 @@ def dim_of(x: Tensor, dim: Any) -> int | None:
 
 
 class Steps(NamedTuple):
-    """How the eager route scans tensors of one shape, which is decided before anything runs."""
+    """How the eager route scans tensors of one shape, chosen before the forward runs."""
 
     how: How
     forward: Forward
@@ -148,7 +151,7 @@ _NAMED = {kind: getattr(torch.return_types, kind) for kind in PAIRS}
 def _save(ctx: Any, x: Tensor, how: How, plan: ScanBackwardPlan | None, y: Any) -> None:
     """Save in ctx what ``_gradient`` needs; y is the result of the forward.
 
-    plan: of the backward; None: it is selected when the backward runs.
+    plan: the backward's plan; None: it is selected in the backward.
     """
     kind, strides = how[0], None
     if kind == "cumsum":  # whose gradient needs the layout of x, and not its values
@@ -222,7 +225,7 @@ class _Scan(torch.autograd.Function):
 
 @torch.library.custom_op("sternway::scan", mutates_args=())
 def _exported(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The forward as an operator that has its gradient, for the operator route. Without indices, they are empty."""
+    """The forward as an operator that has its gradient, for the operator route. The indices of other kinds are empty."""
     y = _forward_of(kind, x.shape, x.dtype, dim, reverse, x.device, not _is_autocast_enabled())(x, dim)
     return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
 
@@ -242,7 +245,7 @@ _exported.register_autograd(_Scan.backward, setup_context=_Scan.setup_context)
 
 
 def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> None:
-    """Select the plan of the backward, or that of a small problem if the call is traced. x has one of FLOATS.
+    """Select the plan of the backward, or that of a small problem if the call is traced. x.dtype is in FLOATS.
 
     Raises:
         Error: there is no plan.

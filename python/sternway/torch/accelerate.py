@@ -58,7 +58,7 @@ class _Patch:
         self.changes = [
             (s.name, self.space.get(s.name, _ABSENT), _replacement(s, getattr(home, s.name), home is torch)) for s in served
         ]
-        """Name, what is found under it, which is absent where a base class has it, and the replacement."""
+        """Name, original attribute (_ABSENT if a base class has it), and replacement."""
         self.applied = 0  # how often
 
     def apply(self) -> None:
@@ -225,7 +225,7 @@ def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any
             forward is torch's. An inner accelerate() overrides the outer.
 
     Returns:
-        a context manager that is also a decorator. Code that runs without it runs inside it.
+        a context manager that is also a decorator. Code that works without it works inside it.
 
     Raises:
         InvalidProblemError: forward is no bool.
