@@ -23,7 +23,7 @@ export PATH := $(PATH):$(CURDIR)/$(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := $(shell find core cuda pybind python/sternway python/bench tools -type f \
-	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py -not -path tools/notebooks.py -not -path tools/oldest_torch.py \
+	-not -path 'cuda/image/*' -not -path 'tools/doc[s_]*' -not -path tools/check_site.py -not -path tools/notebooks.py -not -path tools/oldest_torch.py -not -path tools/first_result.sh \
 	-not -name '*_test.go' -not -name '*.so' -not -path '*__pycache__*' 2>/dev/null) \
 	go.mod go.sum pyproject.toml MANIFEST.in README.md LICENSE NOTICE
 GO_SOURCES := $(shell find core cuda pybind -name '*.go')

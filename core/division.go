@@ -68,7 +68,7 @@ func (p *Plan) divisions() (tasks []launch.Division, launches []launchRow) {
 // contiguousArgs are contiguous operands at addresses of their own, which are never accessed: as
 // many outputs as are accepted together, with as few inputs as these need. It tries every set of
 // operands, as an operation may accept optional operands in certain combinations only. Of equally
-// good sets it returns the one whose operands come first.
+// good sets it returns the first in the order of their bit masks.
 func (p *Plan) contiguousArgs() (args []tensor.Tensor, accepted bool) {
 	operands, best := p.problem.Operands, 0
 	for given := range 1 << len(operands) { // bit i: operand i is given

@@ -2,7 +2,7 @@
 
 A call names a target that :func:`register` gave to XLA, and has one attribute: the problem and the names of its buffers as
 JSON. The native library selects the plan when it first meets the attribute on a device (pybind/xla), so that a compiled program
-may be stored and run by another process. Plans that are selected here check operands and tell the size of the workspace.
+may be stored and run by another process. Plans that are selected here check operands and give the size of the workspace.
 """
 
 from __future__ import annotations
