@@ -23,7 +23,7 @@ cd "$folder"
 row "git clone" git clone --quiet "$root" clone
 "$python" -m venv bare
 row "clone: pip install ." bare/bin/pip install ./clone
-echo "# changed" >> clone/python/sternway/lerp.py
+echo "# changed" >> clone/python/sternway/_lerp.py
 row "clone: pip install ., after a change of Python" bare/bin/pip install ./clone
 bare/bin/pip wheel --quiet --no-deps --wheel-dir wheel ./clone
 "$python" -m venv numpy

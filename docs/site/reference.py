@@ -32,12 +32,6 @@ def plans(*names: str) -> list[str]:
     return [name + suffix for name in names for suffix in ("Descriptor", "Plan")]
 
 
-def place(name: str) -> str:
-    """Where Griffe finds a public object: in the submodule that has its name, if there is one, which hides the object."""
-    file = ROOT / "python" / name.replace(".", "/")
-    return f"{name}.{name.rpartition('.')[2]}" if file.is_dir() or file.with_suffix(".py").is_file() else name
-
-
 @dataclass(frozen=True)
 class Page:
     """One page: names that a public module exports, and full names of objects that it does not export, such as base classes."""
@@ -58,9 +52,7 @@ class Page:
         """The place of each object on the page by its name in a program, such as `sw.cumsum`, in order."""
         prefix = PREFIXES[self.module]
         return {
-            name.rpartition(".")[2] if "." in name else f"{prefix}.{name}": name
-            if "." in name
-            else place(f"{self.module}.{name}")
+            name.rpartition(".")[2] if "." in name else f"{prefix}.{name}": name if "." in name else f"{self.module}.{name}"
             for name in self.names
         }
 
@@ -148,7 +140,7 @@ PAGES = [
             "apply_rotary_pos_emb",
             "rope_tables",
             "patch_rope",
-            "sternway.torch.patch_rope.RopePatch",
+            "sternway.torch._patch_rope.RopePatch",
             "dequantize_per_token",
             "fake_quantize_per_token",
             "embedding",
@@ -218,6 +210,6 @@ def resolved(name: str, path: str) -> str | None:
     modules = [module for module in reversed(PREFIXES) if path.startswith(f"{module}.")]
     places = {there for page in PAGES for there in page.objects.values()}
     for full in (name, *(f"{module}.{name}" for module in [*modules, "sternway._plan", "sternway._descriptor"])):
-        if (there := place(full)) in places:
-            return there
+        if full in places:
+            return full
     return None

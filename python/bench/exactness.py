@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import scan
+from .. import _scan
 from .._cases import CASES, FORMATS, Problem, TorchSource, error
 from .._cases.progress import Progress
 from .._cases.rope import frequencies
 from .._cases.table import Table, shape_text
-from ..rope import rope_backward
+from .._rope import rope_backward
 from .kernels import kernels_of
 from .report import NewCsv
 
@@ -72,7 +72,7 @@ def hard_cases(device: str) -> Iterator[Row]:
         leaf = x.clone().requires_grad_()
         theirs = torch.autograd.grad(getattr(torch, kind)(leaf, 0), leaf, dy)[0]
         operands = (dy,) if kind == "cumsum" else (dy, x)
-        backward = functools.partial(getattr(scan, f"{kind}_backward"), *operands)
+        backward = functools.partial(getattr(_scan, f"{kind}_backward"), *operands)
         kernel, ours = kernels_of(backward), backward()
         truth = DEFINITIONS[kind](dy.double(), x.double())
         yield (

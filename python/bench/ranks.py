@@ -95,7 +95,7 @@ def scan_rows() -> Iterator[tuple[Any, ...]]:
     import sternway.torch as st
     import sternway.torch.distributed as std
 
-    from ..torch.distributed.exchange import all_gather, all_gather_objects
+    from ..torch.distributed._exchange import all_gather, all_gather_objects
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for kind in ("cumsum", "logcumsumexp"):

@@ -8,10 +8,7 @@
 Functions take arrays of any library that speaks DLPack; plans are for calls that repeat; ``sternway.torch`` is for autograd.
 """
 
-from ._library import get_num_threads, info, set_num_threads
-from ._sku import KernelSku, PlanPreference, PrecisionGuarantee
-from ._unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
-from .dequantize import (
+from ._dequantize import (
     DequantizePerTokenBackwardDescriptor,
     DequantizePerTokenBackwardPlan,
     DequantizePerTokenDescriptor,
@@ -19,13 +16,36 @@ from .dequantize import (
     dequantize_per_token,
     dequantize_per_token_backward,
 )
-from .embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan, embedding_backward
-from .embedding_bag import (
+from ._embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan, embedding_backward
+from ._embedding_bag import (
     EmbeddingBagBackwardDescriptor,
     EmbeddingBagBackwardPlan,
     embedding_bag_backward,
     embedding_bag_per_sample_weights_backward,
 )
+from ._fake_quantize import (
+    FakeQuantizePerTokenBackwardDescriptor,
+    FakeQuantizePerTokenBackwardPlan,
+    FakeQuantizePerTokenDescriptor,
+    FakeQuantizePerTokenPlan,
+    fake_quantize_per_token,
+    fake_quantize_per_token_backward,
+)
+from ._lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
+from ._library import get_num_threads, info, set_num_threads
+from ._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan, rope, rope_backward
+from ._scan import (
+    ScanBackwardDescriptor,
+    ScanBackwardPlan,
+    cummax_backward,
+    cummin_backward,
+    cumprod_backward,
+    cumsum_backward,
+    logcumsumexp_backward,
+)
+from ._scan_forward import ScanDescriptor, ScanPlan, cummax, cummin, cumprod, cumsum, logcumsumexp
+from ._sku import KernelSku, PlanPreference, PrecisionGuarantee
+from ._unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
 from .errors import (
     BufferTooSmallError,
     DeviceError,
@@ -35,26 +55,6 @@ from .errors import (
     UnsupportedError,
     WorkspaceTooSmallError,
 )
-from .fake_quantize import (
-    FakeQuantizePerTokenBackwardDescriptor,
-    FakeQuantizePerTokenBackwardPlan,
-    FakeQuantizePerTokenDescriptor,
-    FakeQuantizePerTokenPlan,
-    fake_quantize_per_token,
-    fake_quantize_per_token_backward,
-)
-from .lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
-from .rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan, rope, rope_backward
-from .scan import (
-    ScanBackwardDescriptor,
-    ScanBackwardPlan,
-    cummax_backward,
-    cummin_backward,
-    cumprod_backward,
-    cumsum_backward,
-    logcumsumexp_backward,
-)
-from .scan_forward import ScanDescriptor, ScanPlan, cummax, cummin, cumprod, cumsum, logcumsumexp
 
 __all__ = [
     "BufferTooSmallError",

@@ -17,7 +17,7 @@ from test_accelerate import is_ours
 import sternway as sw
 import sternway.torch as st
 
-module = importlib.import_module("sternway.torch.accelerate")
+module = importlib.import_module("sternway.torch._accelerate")
 X = torch.tensor([0.5, 2.0, 1.5], requires_grad=True)
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 NAMES = [(home, name) for home in (torch, torch.Tensor) for name in (*SCANS, "lerp")]
@@ -84,7 +84,7 @@ def test_nested_regions() -> None:
 def test_forward_of_the_innermost(monkeypatch: pytest.MonkeyPatch) -> None:
     """An inner region overrides the outer, and the outer holds again behind it; torch's forward has our backward."""
     seen = []
-    scan = importlib.import_module("sternway.torch._scan")
+    scan = importlib.import_module("sternway.torch._autograd.scan")
     asked = scan.eager
     monkeypatch.setattr(scan, "eager", lambda x, kind, dim, reverse, own: seen.append(own) or asked(x, kind, dim, reverse, own))
     with st.accelerate():

@@ -17,7 +17,7 @@ import sternway.jax
 import sternway.torch
 import sternway.torch.distributed
 from sternway._plan import Plan
-from sternway.torch.patch_rope import RopePatch
+from sternway.torch._patch_rope import RopePatch
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 MODULES = (sternway, sternway.jax, sternway.torch, sternway.torch.distributed)

@@ -119,7 +119,7 @@ class TestEmbedding(Conformance):
 
     def test_an_expanded_gradient_is_not_copied(self, device: str) -> None:
         """Along some leading dimensions: bags of the positions that share a row of dy."""
-        from sternway.embedding import _as_bags, _expanded
+        from sternway._embedding import _as_bags, _expanded
 
         row = torch.randn(3, 1, 4, 1, 8, device=device, dtype=F64)
         dy, indices = row.expand(3, 5, 4, 2, 8), torch.randint(0, 9, (3, 5, 4, 2), device=device)
@@ -136,7 +136,7 @@ class TestEmbedding(Conformance):
             sw.embedding_backward(dy, indices, num_embeddings=9, out=torch.empty(9, 7, dtype=F64, device=device))
 
     def test_a_permuted_gradient_is_not_copied(self, device: str) -> None:
-        from sternway.embedding import _rows
+        from sternway._embedding import _rows
 
         dy, indices = torch.randn(4, 3, 8, device=device).transpose(0, 1), torch.arange(12, device=device).view(3, 4)
         rows, flat = _rows(dy, indices)

@@ -619,7 +619,7 @@ def test_sparse(mode: str, padding: int | None, device: str) -> None:
 @pytest.mark.parametrize("padding", [None, 5, -1])
 def test_sparse_rows_change(padding: int | None, device: str) -> None:
     """Another number of rows in each step, around the numbers that plans are made for: torch's gradient, by few plans."""
-    from sternway.embedding_bag import _embedding_bag_plan
+    from sternway._embedding_bag import _embedding_bag_plan
 
     rows, bags = 900, 70
     offsets = torch.arange(bags, device=device) * 10
@@ -644,7 +644,7 @@ def test_sparse_rows_change(padding: int | None, device: str) -> None:
 
 def test_rounded_rows() -> None:
     """Never fewer, and at most 1/16 more."""
-    from sternway.torch.sparse_rows import _rounded
+    from sternway.torch._autograd.sparse_rows import _rounded
 
     for n in (*range(2000), *(base + k for base in (1 << 20, 1 << 30) for k in range(-40, 40))):
         assert n <= _rounded(n) <= n + n // 16

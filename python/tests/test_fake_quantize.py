@@ -394,7 +394,7 @@ def test_a_row_of_padding_compiled_and_batched(device: str) -> None:
 
 def test_the_formula_is_the_operator_at_a_scale_of_zero(device: str) -> None:
     """What is differentiated again says the same as the kernel."""
-    from sternway.torch._fake_quantize import _formula
+    from sternway.torch._autograd.fake_quantize import _formula
 
     x = torch.tensor([[0.0, -0.0, 1.0, -1.0, math.inf, -math.inf]] * 3, device=device)
     scale, z = torch.tensor([0.0, -0.0, 0.5], device=device), torch.tensor([2.0, -3.0, 0.0], device=device)

@@ -101,7 +101,7 @@ class Counter:
     """How often calls are rotated by us, and by which conventions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = sys.modules["sternway.torch.patch_rope"]
+        module = sys.modules["sternway.torch._patch_rope"]
         turned, self.met = module.turned, list[Any]()
         monkeypatch.setattr(module, "turned", lambda c, call: self.met.append(c) or turned(c, call))
 

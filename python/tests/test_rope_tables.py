@@ -15,9 +15,9 @@ from torch import Tensor
 
 import sternway as sw
 import sternway.torch as st
-from sternway.torch.rope_tables.frequencies import ROPE_TYPES
-from sternway.torch.rope_tables.models import MODELS, REFUSED
-from sternway.torch.rope_tables.values import ALIASES, RULES
+from sternway.torch._rope_tables.frequencies import ROPE_TYPES
+from sternway.torch._rope_tables.models import MODELS, REFUSED
+from sternway.torch._rope_tables.values import ALIASES, RULES
 
 Settings = dict[str, Any]
 LINE = torch.arange(9)

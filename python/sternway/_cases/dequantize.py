@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dequantize import (
+from .._dequantize import (
     DequantizePerTokenBackwardDescriptor,
     DequantizePerTokenBackwardPlan,
     DequantizePerTokenDescriptor,
     DequantizePerTokenPlan,
 )
-from ..fake_quantize import (
+from .._fake_quantize import (
     FakeQuantizePerTokenBackwardDescriptor,
     FakeQuantizePerTokenBackwardPlan,
     FakeQuantizePerTokenDescriptor,

@@ -11,7 +11,7 @@ import functools
 import math
 from typing import Any
 
-from ..embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan
+from .._embedding import EmbeddingBackwardDescriptor, EmbeddingBackwardPlan
 from .case import Case, Output, Shape, Truth, Values
 from .embedding_bag import Draw, numbers, one_row, sums, uniform, whole, zipf
 from .source import Source

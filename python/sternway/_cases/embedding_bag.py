@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._arrays import Array
-from ..embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
+from .._embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..lerp import LerpBackwardDescriptor, LerpBackwardPlan
+from .._lerp import LerpBackwardDescriptor, LerpBackwardPlan
 from .case import Case, Output, Shape, Values, summed
 from .source import Source
 

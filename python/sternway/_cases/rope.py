@@ -10,7 +10,7 @@ import functools
 import math
 from typing import Any
 
-from ..rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
+from .._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 

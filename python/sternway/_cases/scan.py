@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .._arrays import Array
-from ..scan import ScanBackwardDescriptor, ScanBackwardPlan
-from ..scan_forward import ScanDescriptor, ScanPlan
+from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
+from .._scan_forward import ScanDescriptor, ScanPlan
 from .case import Case, Output, Shape, Truth, Values, library
 from .source import Source
 

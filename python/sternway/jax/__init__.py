@@ -14,13 +14,13 @@ except ImportError as error:
     raise ImportError("sternway.jax needs JAX: pip install jax") from error
 
 from ._call import register as _register
-from .dequantize import dequantize_per_token
-from .embedding import embedding
-from .embedding_bag import embedding_bag
-from .fake_quantize import fake_quantize_per_token
-from .lerp import lerp
-from .rope import rope
-from .scan import cumlogsumexp, cummax, cummin, cumprod, cumsum, logcumsumexp
+from ._dequantize import dequantize_per_token
+from ._embedding import embedding
+from ._embedding_bag import embedding_bag
+from ._fake_quantize import fake_quantize_per_token
+from ._lerp import lerp
+from ._rope import rope
+from ._scan import cumlogsumexp, cummax, cummin, cumprod, cumsum, logcumsumexp
 
 _register()
 

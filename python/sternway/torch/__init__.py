@@ -17,16 +17,16 @@ except ImportError as error:
 else:
     _require_torch(_torch.__version__)
 
-from .accelerate import accelerate
-from .dequantize import dequantize_per_token
-from .embedding import Embedding, embedding
-from .embedding_bag import EmbeddingBag, embedding_bag
-from .fake_quantize import fake_quantize_per_token
-from .lerp import lerp
-from .patch_rope import patch_rope
-from .rope import apply_rotary_pos_emb, rope
-from .rope_tables import rope_tables
-from .scan import cummax, cummin, cumprod, cumsum, logcumsumexp
+from ._accelerate import accelerate
+from ._dequantize import dequantize_per_token
+from ._embedding import Embedding, embedding
+from ._embedding_bag import EmbeddingBag, embedding_bag
+from ._fake_quantize import fake_quantize_per_token
+from ._lerp import lerp
+from ._patch_rope import patch_rope
+from ._rope import apply_rotary_pos_emb, rope
+from ._rope_tables import rope_tables
+from ._scan import cummax, cummin, cumprod, cumsum, logcumsumexp
 
 __all__ = [
     "Embedding",

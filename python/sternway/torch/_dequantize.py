@@ -1,230 +1,58 @@
-"""The autograd functions of per-token dequantization, and the selection of plans before the forward runs."""
+"""Dequantization with one scale for each token, and sternway's backward."""
 
 from __future__ import annotations
-
-import functools
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._arrays import device_name, device_of
-from ..dequantize import (
-    DequantizePerTokenBackwardPlan,
-    DequantizePerTokenPlan,
-    dequantize_forward_plan,
-    dequantize_per_token_backward,
-    dequantize_plan,
-)
-from ._calls import materialized
-from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, run_operator, sentence
-from ._eager import bare_apply, is_eager, is_final, is_plain
-from ._operators import apply, by_formula, differentiable, exporting, in_front, is_distributed, way
-from ._quantize import (
-    Facts,
-    batched,
-    column,
-    fake_gradients,
-    fits,
-    kept_dtype,
-    kept_scale,
-    laid_out,
-    learned,
-    needs_gradient,
-    padded,
-    per_token_gradients,
-    rounded,
-    run_forward,
-)  # fmt: skip
-
-NAME = "dequantize_per_token"
+from .._arrays import dtype_name
+from ..errors import make
+from ._autograd.calls import FLOATS, require_tensors
+from ._autograd.dequantize import NAME, ask, call, eager
+from ._autograd.dispatch import named
+from ._autograd.quantize import require_dtype, require_tokens
 
 
-@torch.library.custom_op("sternway::dequantize_per_token_backward", mutates_args=())
-def _operator(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """dequantize_per_token_backward as an operator, for calls that torch must see."""
-    return padded(*dequantize_per_token_backward(dy, scale, q=q, zero_point=zero_point))
+def dequantize_per_token(
+    q: Tensor, scale: Tensor, zero_point: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """``(q - zero_point) * scale`` with one scale for each token, which is one index of the leading dimensions.
 
-
-@_operator.register_fake
-def _(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(dy, scale, zero_point)
-
-
-def _formula(dy: Tensor, scale: Tensor, q: Tensor, zero_point: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    wide = torch.promote_types(dy.dtype, torch.float32)
-    zero = 0 if zero_point is None else column(zero_point, q).to(wide)
-    s, g = column(scale, q).to(wide), dy.to(wide)
-    dscale = (g * (q.to(wide) - zero)).sum(-1).view(scale.shape).to(scale.dtype)
-    dzero = None
-    if zero_point is not None and learned(zero_point):
-        dzero = (-s * g).sum(-1).view(zero_point.shape).to(zero_point.dtype)
-    return padded((g * s).to(dy.dtype), dscale, dzero)
-
-
-_operator.register_vmap(batched(NAME, _operator))
-_GRADIENT = differentiable(_operator, by_formula(_formula))
-
-
-def _by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The forward in torch's operations."""
-    s = column(scale, q).to(torch.promote_types(dtype, torch.float32))
-    shifted = q if zero_point is None else q.to(s.dtype) - column(zero_point, q).to(s.dtype)
-    return rounded(shifted * s, dtype)
-
-
-def _gradients(
-    dy: Tensor, q: Tensor, scale: Tensor, zero_point: Tensor | None, needs: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of q (None), scale and zero_point, with the operations on dy recorded if they must be."""
-    dy, q, scale = (materialized(t) for t in (dy, q, scale))
-    zero_point = None if zero_point is None else materialized(zero_point)
-    kept = kept_scale(scale, dy)
-    if call := way(dy, _GRADIENT):
-        grads = call(dy, kept, q, zero_point)
-    else:
-        grads = dequantize_per_token_backward(dy, kept, q=q, zero_point=zero_point)
-    return None, rounded(grads[1], scale.dtype), grads[2] if needs[2] else None
-
-
-class Steps(NamedTuple):
-    """How a dequantization of tensors of some shapes is done, which is decided before anything runs."""
-
-    dtype: torch.dtype
-    forward: DequantizePerTokenPlan
-    backward: DequantizePerTokenBackwardPlan
-
-
-@functools.lru_cache(maxsize=1024)
-def _steps(shape: torch.Size, qdtype: torch.dtype, scale: Facts, zero_point: Facts | None, dtype: torch.dtype) -> Steps | None:
-    """The steps of a dequantization, from a cache; None: it takes the general way.
+    Gradients flow to scale and to a floating zero_point, both summed in one pass
+    (:func:`sternway.dequantize_per_token_backward`). They can be differentiated again.
 
     Args:
-        shape, qdtype: of q.
-        dtype: of the result.
+        q: [..., D], int8 or uint8.
+        scale: [...] or [..., 1]; float32, float64, float16 or bfloat16.
+        zero_point: [...] or [..., 1], integer or floating; None: 0.
+        dtype: the dtype of the result: float32, float64, float16 or bfloat16; None: scale's dtype.
+
+    Returns:
+        [..., D]. The product is formed in float32 (float64 for float64) and rounded once.
 
     Raises:
-        Error: there is no plan.
+        InvalidProblemError: a scale or zero_point of another shape.
+        UnsupportedError: q, scale, zero_point or the result of another dtype; a rank, memory layout or device without a kernel.
+        TypeError: an operand that is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> q, scale = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8), torch.tensor([0.5, 2.0], requires_grad=True)
+        >>> y = st.dequantize_per_token(q, scale)
+        >>> y.tolist()
+        [[0.5, -1.0], [6.0, 8.0]]
+        >>> y.sum().backward()
+        >>> scale.grad
+        tensor([-1.,  7.])
     """
-    if qdtype not in (torch.int8, torch.uint8) or not fits(shape, dtype, scale, zero_point):
-        return None
-    _, scale_dtype, device = scale
-    problem = tuple(shape), dtype, qdtype, scale_dtype, device_name(device)
-    return Steps(dtype, dequantize_forward_plan(*problem), dequantize_plan(*problem))
-
-
-def eager(q: Any, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
-    """Dequantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
-    if not (is_eager(q) and is_plain(scale) and (zero_point is None or is_plain(zero_point)) and q.device == scale.device):
-        return None
-    learned, shift = scale.requires_grad, None
-    try:
-        if zero_point is not None:
-            learned = learned or zero_point.requires_grad
-            shift = zero_point.shape, zero_point.dtype, zero_point.device
-        factor = scale.shape, scale.dtype, scale.device
-        steps = _steps(q.shape, q.dtype, factor, shift, scale.dtype if dtype is None else dtype)
-    except (RuntimeError, TypeError, ValueError):  # errors of plans; a nested tensor; a dtype that cannot be hashed
-        return None
-    if steps is None:
-        return None
-    if learned:
-        return _apply(q, scale, zero_point, steps)  # type: ignore[no-any-return]
-    y = torch.empty_like(q, dtype=steps.dtype)
-    return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
-
-
-class _DequantizeEager(torch.autograd.Function):
-    """The autograd function of ordinary eager calls."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, scale: Tensor, zero_point: Tensor | None, steps: Steps) -> Tensor:
-        ctx.steps = steps
-        ctx.save_for_backward(q, scale, zero_point)
-        ctx.set_materialize_grads(False)
-        y = torch.empty_like(q, dtype=steps.dtype)
-        return run_forward(steps.forward, {"q": q, "scale": scale, "zero_point": zero_point, "y": y})
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
-        if dy is None:
-            return None, None, None, None
-        steps: Steps = ctx.steps
-        q, scale, zero_point = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        if is_final(dy) and dy.dtype is steps.dtype:
-            grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
-            if steps.backward._run_plain({"dy": dy, "scale": scale, "q": q, "zero_point": zero_point, **grads}):
-                return None, grads["dscale"], grads["dzero_point"], None
-        return *_gradients(dy, q, scale, zero_point, needs), None
-
-
-_apply = bare_apply(_DequantizeEager)
-
-
-class _Dequantize(torch.autograd.Function):
-    """The autograd function of all other calls."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-        return _by_torch(q, scale, zero_point, dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        q, scale, zero_point, _ = inputs
-        ctx.save_for_backward(q, scale, zero_point)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> Any:
-        q, scale, zero_point = ctx.saved_tensors
-        return (None,) * 4 if dy is None else (*_gradients(dy, q, scale, zero_point, ctx.needs_input_grad), None)
-
-
-@torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
-def _exported(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The forward as an operator, for DTensors, and for torch.export, which drops the backward of an autograd.Function."""
-    return laid_out(_by_torch(q, scale, zero_point, dtype), q)
-
-
-@_exported.register_fake
-def _(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    return torch.empty_like(q, dtype=dtype)
-
-
-@_exported.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*in_front(info, in_dims, inputs)), 0
-
-
-_exported.register_autograd(_Dequantize.backward, setup_context=_Dequantize.setup_context)
-
-
-@constant
-def _probed(
-    rank: int, dtype: torch.dtype, qdtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device
-) -> Sentence | None:
-    return sentence(dequantize_plan, (1,) * rank, dtype, qdtype, scale_dtype, str(device))
-
-
-def ask(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> None:
-    """Select the plan of the backward, or that of a small problem if the call is traced.
-
-    Raises:
-        Error: there is no plan.
-    """
-    scale_dtype = kept_dtype(scale, dtype)
-    if reach_plans(q, scale, zero_point):
-        dequantize_plan(tuple(q.shape), dtype, q.dtype, scale_dtype, device_of(q))
-    else:
-        require(NAME, _probed(q.dim(), dtype, q.dtype, scale_dtype, device_to_ask(q)))
-
-
-def call(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Dequantize in the general way; ``ask`` found the plans."""
-    inputs = q, scale, zero_point, dtype
-    if (exporting() and needs_gradient(scale, zero_point)) or is_distributed(*inputs):
-        return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
-    return apply(_Dequantize, *inputs)  # type: ignore[no-any-return]
+    done = eager(q, scale, zero_point, dtype)
+    if done is not None:
+        return done
+    require_tensors(NAME, q=q, scale=scale)
+    if q.dtype not in (torch.int8, torch.uint8):
+        raise make("unsupported", f"sternway.torch.{NAME}", "q", "int8 or uint8", dtype_name(q.dtype))
+    require_tokens(NAME, "q", q, scale, zero_point)
+    result = scale.dtype if dtype is None else dtype
+    require_dtype(NAME, "dtype", result, FLOATS)
+    named(f"sternway.torch.{NAME}", {"dy": "q"}, ask, q, scale, zero_point, result)
+    return call(q, scale, zero_point, result)

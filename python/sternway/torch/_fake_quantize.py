@@ -1,273 +1,76 @@
-"""The autograd functions of per-token fake quantization, and the selection of plans before the forward runs."""
+"""Fake quantization with one scale for each token, and sternway's backward."""
 
 from __future__ import annotations
 
-import functools
-import math
-from typing import Any, NamedTuple
+import operator
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from .._arrays import device_name, device_of
-from ..fake_quantize import (
-    FakeQuantizePerTokenBackwardPlan,
-    FakeQuantizePerTokenPlan,
-    fake_quantize_forward_plan,
-    fake_quantize_per_token_backward,
-    fake_quantize_plan,
-)
-from ._calls import materialized
-from ._dispatch import Sentence, constant, device_to_ask, reach_plans, require, run_operator, sentence
-from ._eager import bare_apply, is_eager, is_final, is_plain
-from ._operators import apply, by_formula, differentiable, exporting, in_front, is_distributed, way
-from ._quantize import (
-    Facts,
-    batched,
-    column,
-    fake_gradients,
-    fits,
-    kept_dtype,
-    kept_scale,
-    laid_out,
-    learned,
-    needs_gradient,
-    padded,
-    per_token_gradients,
-    rounded,
-    run_forward,
-)  # fmt: skip
-
-NAME = "fake_quantize_per_token"
+from ..errors import make
+from ._autograd.calls import FLOATS, require_tensors
+from ._autograd.dispatch import named
+from ._autograd.fake_quantize import NAME, ask, call, eager
+from ._autograd.quantize import require_dtype, require_tokens
 
 
-@torch.library.custom_op("sternway::fake_quantize_per_token_backward", mutates_args=())
-def _operator(
-    dy: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor | None,
-    quant_min: int,
-    quant_max: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """fake_quantize_per_token_backward as an operator, for calls that torch must see."""
-    return padded(*fake_quantize_per_token_backward(dy, x, scale, zero_point, quant_min=quant_min, quant_max=quant_max))
+def _bound(bound: str, value: Any) -> int:
+    """A bound as an int, as descriptors take it."""
+    op = f"sternway.torch.{NAME}"
+    if type(value) is not int:
+        try:
+            value = operator.index(int(value) if isinstance(value, float) and value.is_integer() else value)
+        except TypeError:
+            raise make("invalid_problem", op, bound, "an integer", f"{value!r:.80}") from None
+    if not -(2**63) <= value < 2**63:
+        raise make("invalid_problem", op, bound, "an integer of 64 bits", f"{value!r:.80}")
+    return value  # type: ignore[no-any-return]
 
 
-@_operator.register_fake
-def _(dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(dy, scale, zero_point)
+def fake_quantize_per_token(
+    x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, quant_min: int, quant_max: int
+) -> Tensor:
+    """Quantize and dequantize with one scale for each token, as quantization-aware training does.
 
-
-def _levels(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> tuple[Tensor, ...]:
-    """x / scale, the zero point, t, clamp(t) and the scale, in float32 or wider; see _limit for a scale of 0."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    s = column(scale, x).to(wide)
-    zero = torch.zeros((), dtype=wide, device=x.device) if zero_point is None else column(zero_point, x).to(wide)
-    if zero_point is not None and zero_point.is_floating_point():
-        zero = zero.round().clamp(quant_min, quant_max)
-    ratio = x.to(wide) / s.masked_fill(s == 0, 1.0)
-    t = ratio.round() + zero
-    return ratio, zero, t, t.clamp(quant_min, quant_max), s
-
-
-def _limit(x: Tensor, levels: tuple[Tensor, ...], bounds: tuple[int, int]) -> tuple[Tensor, ...]:
-    """The levels with a scale of 0 replaced by the limit of small scales.
-
-    x / 0 is infinite with the sign of x, and 0 / 0 is 0. The forward does without: it multiplies the level by that 0.
-    """
-    ratio, zero, t, level, s = levels
-    infinite = torch.where(x == 0, 0.0, x * math.inf).to(ratio.dtype).detach()
-    ratio = torch.where(s == 0, infinite, ratio)
-    t = torch.where(s == 0, infinite + zero, t)
-    return ratio, zero, t, torch.where(s == 0, t.clamp(*bounds), level), s
-
-
-def _formula(
-    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    ratio, zero, t, level, s = _limit(x, _levels(x, scale, zero_point, quant_min, quant_max), (quant_min, quant_max))
-    inside = (t >= quant_min) & (t <= quant_max)
-    g = dy.to(ratio.dtype)
-    steps = (level - zero).detach()  # rounding and clamping pass no gradient of their own
-    dscale = (g * torch.where(inside, steps - ratio, steps)).sum(-1).view(scale.shape).to(scale.dtype)
-    dzero = None
-    if zero_point is not None and learned(zero_point):
-        dzero = torch.where(inside, 0.0, -g * s).sum(-1).view(zero_point.shape).to(zero_point.dtype)
-    return padded(torch.where(inside, dy, 0.0), dscale, dzero)
-
-
-_operator.register_vmap(batched(NAME, _operator))
-_GRADIENT = differentiable(_operator, by_formula(_formula))
-
-
-Bounds = tuple[int, int]
-"""quant_min and quant_max."""
-
-
-def _by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds) -> Tensor:
-    """The forward in torch's operations."""
-    _, zero, _, level, s = _levels(x, scale, zero_point, *bounds)
-    return rounded((level - zero) * s, x.dtype)
-
-
-def _gradients(
-    dy: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds, needs: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of x, scale and zero_point, with the operations on dy recorded if they must be."""
-    dy, x, scale = (materialized(t) for t in (dy, x, scale))
-    zero_point = None if zero_point is None else materialized(zero_point)
-    kept = kept_scale(scale, dy)
-    if call := way(dy, _GRADIENT):
-        dx, dscale, dzero_point = call(dy, x, kept, zero_point, *bounds)
-    else:
-        quant_min, quant_max = bounds
-        dx, dscale, dzero_point = fake_quantize_per_token_backward(
-            dy, x, kept, zero_point, quant_min=quant_min, quant_max=quant_max,
-            out=[torch.empty_like(x), *per_token_gradients(kept, zero_point).values()],
-        )  # fmt: skip
-    return dx, rounded(dscale, scale.dtype), dzero_point if needs[2] else None
-
-
-class Steps(NamedTuple):
-    """How a fake quantization of tensors of some shapes is done, which is decided before anything runs."""
-
-    dtype: torch.dtype
-    bounds: Bounds
-    forward: FakeQuantizePerTokenPlan
-    backward: FakeQuantizePerTokenBackwardPlan
-
-
-@functools.lru_cache(maxsize=1024)
-def _steps(shape: torch.Size, dtype: torch.dtype, scale: Facts, zero_point: Facts | None, bounds: Bounds) -> Steps | None:
-    """The steps of a fake quantization, from a cache; None: it takes the general way.
+    ``t = round_half_even(x / scale) + zero_point``; the result is ``(clamp(t, quant_min, quant_max) - zero_point) * scale``. It
+    is 0 if scale is 0, as for a row of padding. The gradients with respect to x, scale and a floating zero_point are those of
+    :func:`sternway.fake_quantize_per_token_backward`, in one pass (learned step size quantization, Esser et al. 2020,
+    arXiv:1902.08153).
 
     Args:
-        shape, dtype: of x.
+        x: [..., D]; float32, float64, float16 or bfloat16.
+        scale: [...] or [..., 1], floating.
+        zero_point: [...] or [..., 1], integer or floating (first rounded and clamped); None: 0.
+        quant_min, quant_max: bounds of the quantized values, integers, inclusive.
+
+    Returns:
+        [..., D] in x's dtype; formed in float32 (float64 for float64) and rounded once.
 
     Raises:
-        Error: there is no plan.
+        InvalidProblemError: a scale or zero_point of another shape; bounds that are no integers, or quant_min above quant_max.
+        UnsupportedError: x, a scale or zero_point of another dtype; a rank, memory layout or device without a kernel.
+        TypeError: an operand that is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x, scale = torch.tensor([[0.6, 3.8, -100.0], [0.0, 0.0, 0.0]], requires_grad=True), torch.tensor([0.5, 0.0])
+        >>> y = st.fake_quantize_per_token(x, scale, quant_min=-8, quant_max=7)
+        >>> y.tolist()
+        [[0.5, 3.5, -4.0], [0.0, 0.0, 0.0]]
+        >>> y.sum().backward()
+        >>> x.grad.tolist()  # 3.8 and -100 are outside the range
+        [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     """
-    if bounds[0] > bounds[1] or not fits(shape, dtype, scale, zero_point):
-        return None
-    _, scale_dtype, device = scale
-    problem = tuple(shape), dtype, *bounds, scale_dtype, device_name(device)
-    return Steps(dtype, bounds, fake_quantize_forward_plan(*problem), fake_quantize_plan(*problem))
-
-
-def eager(x: Any, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any) -> Tensor | None:
-    """Quantize as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
-    if not (type(quant_min) is type(quant_max) is int and is_eager(x)):
-        return None
-    if not (is_plain(scale) and (zero_point is None or is_plain(zero_point)) and x.device == scale.device):
-        return None
-    learned, shift = x.requires_grad or scale.requires_grad, None
-    try:
-        if zero_point is not None:
-            learned = learned or zero_point.requires_grad
-            shift = zero_point.shape, zero_point.dtype, zero_point.device
-        factor = scale.shape, scale.dtype, scale.device
-        steps = _steps(x.shape, x.dtype, factor, shift, (quant_min, quant_max))
-    except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
-        return None
-    if steps is None:
-        return None
-    if learned:
-        return _apply(x, scale, zero_point, steps)  # type: ignore[no-any-return]
-    return run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
-
-
-class _FakeQuantizeEager(torch.autograd.Function):
-    """The autograd function of ordinary eager calls."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor | None, steps: Steps) -> Tensor:
-        ctx.steps = steps
-        ctx.save_for_backward(x, scale, zero_point)
-        ctx.set_materialize_grads(False)
-        return run_forward(steps.forward, {"x": x, "scale": scale, "zero_point": zero_point, "y": torch.empty_like(x)})
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
-        if dy is None:
-            return None, None, None, None
-        steps: Steps = ctx.steps
-        x, scale, zero_point = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        if is_final(dy) and dy.dtype is steps.dtype:
-            dx = torch.empty_like(x)
-            grads = per_token_gradients(scale if needs[1] else None, zero_point if needs[2] else None)
-            if steps.backward._run_plain({"dy": dy, "x": x, "scale": scale, "zero_point": zero_point, "dx": dx, **grads}):
-                return dx, grads["dscale"], grads["dzero_point"], None
-        return *_gradients(dy, x, scale, zero_point, steps.bounds, needs), None
-
-
-_apply = bare_apply(_FakeQuantizeEager)
-
-
-class _FakeQuantize(torch.autograd.Function):
-    """The autograd function of all other calls."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-        return _by_torch(x, scale, zero_point, (quant_min, quant_max))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, scale, zero_point, *ctx.bounds = inputs
-        ctx.save_for_backward(x, scale, zero_point)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None) -> Any:
-        x, scale, zero_point = ctx.saved_tensors
-        if dy is None:
-            return (None,) * 5
-        return *_gradients(dy, x, scale, zero_point, tuple(ctx.bounds), ctx.needs_input_grad), None, None
-
-
-@torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
-def _exported(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """The forward as an operator, for torch.export and DTensors. The gradient of torch.round in its place would be 0."""
-    return laid_out(_by_torch(x, scale, zero_point, (quant_min, quant_max)), x)
-
-
-@_exported.register_fake
-def _(x: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(x)
-
-
-@_exported.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return _exported(*in_front(info, in_dims, inputs)), 0
-
-
-_exported.register_autograd(_FakeQuantize.backward, setup_context=_FakeQuantize.setup_context)
-
-
-@constant
-def _probed(rank: int, dtype: torch.dtype, scale_dtype: torch.dtype, device: torch.device) -> Sentence | None:
-    return sentence(fake_quantize_plan, (1,) * rank, dtype, 0, 1, scale_dtype, str(device))  # any bounds: no plan refuses some
-
-
-def ask(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> None:
-    """Select the plan of the backward, or that of a small problem if the call is traced.
-
-    Raises:
-        Error: there is no plan.
-    """
-    scale_dtype = kept_dtype(scale, x.dtype)
-    if reach_plans(x, scale, zero_point):
-        fake_quantize_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale_dtype, device_of(x))
-    else:
-        require(NAME, _probed(x.dim(), x.dtype, scale_dtype, device_to_ask(x)))
-
-
-def call(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
-    """Quantize in the general way; ``ask`` found the plans."""
-    inputs = x, scale, zero_point, quant_min, quant_max
-    if (exporting() and needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
-        return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
-    return apply(_FakeQuantize, *inputs)  # type: ignore[no-any-return]
+    done = eager(x, scale, zero_point, quant_min, quant_max)
+    if done is not None:
+        return done
+    require_tensors(NAME, x=x, scale=scale)
+    require_dtype(NAME, "x", x.dtype, FLOATS)
+    require_tokens(NAME, "x", x, scale, zero_point)
+    quant_min, quant_max = _bound("quant_min", quant_min), _bound("quant_max", quant_max)
+    if quant_min > quant_max:
+        got = f"{quant_min} and {quant_max}"
+        raise make("invalid_problem", f"sternway.torch.{NAME}", "quant_min", "at most quant_max", got)
+    inputs = x, scale, zero_point
+    named(f"sternway.torch.{NAME}", {"dy": "x"}, ask, *inputs, quant_min, quant_max)
+    return call(*inputs, quant_min, quant_max)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .rope import rotate_by_tables
+from ._rope import rotate_by_tables
 
 
 class Convention(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._calls import FLOATS
+from ._autograd.calls import FLOATS
 from ._rope_conventions import Call, Key, accepts, find
 
 _ROTATION = re.compile(r"rot|rope", re.IGNORECASE)

@@ -1,273 +1,224 @@
-"""The cumulative operations with autograd: the routes by which a call runs.
-
-All routes but the sharded one share a gradient, ``_gradient``.
-
-A call takes the first route that serves it:
-
-========  ================================  ===================================================================================
-route     calls                             reason
-========  ================================  ===================================================================================
-eager     plain tensors that autograd       It takes the least time on the host: an autograd function without
-          alone has to see                  ``setup_context``, which gets its plans from a cache.
-sharded   DTensors that are split along     Ranks scan their parts and exchange carries.
-          the scanned dimension
-operator  other DTensors; ``torch.export``  DTensor has sharding rules for operators, and an exported program keeps them; it
-                                            would drop the backward of an autograd function.
-general   all others: ``torch.compile``,    They take an autograd function that has ``setup_context``.
-          ``torch.func``, forward-mode AD,
-          dispatch modes, subclasses
-========  ================================  ===================================================================================
-
-``eager`` takes the first route or returns None. Then ``ask`` raises the error of a problem without a plan, and ``call`` takes
-one of the other routes.
-"""
+"""The cumulative operations of torch with sternway's backward."""
 
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from .._arrays import device_name
-from ..errors import Error
-from ..scan import ScanBackwardPlan, scan_plan
-from ..scan_forward import ScanPlan, forward_scan_plan
-from ._calls import FLOATS, empty_gradient, materialized, strides_like
-from ._dispatch import (
-    Sentence,
-    constant,
-    device_to_ask,
-    reach_plans,
-    require,
-    require_strided,
-    run_operator,
-    sentence,
-)
-from ._eager import bare_apply, is_eager, is_final
-from ._operators import apply, each, exporting, is_distributed, way
-from ._scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forward
+from ..errors import make
+from ._autograd.calls import FLOATS, flag, require_tensors
+from ._autograd.dispatch import named
+from ._autograd.scan import ask, call, dim_of, eager
+from ._autograd.scan_gradient import PAIRS, torch_forward
 
-_is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
-
-How = tuple[str, int, bool, torch.dtype]
-"""The kind of a scan, the scanned dimension, whether it is reversed, and the dtype of x."""
-
-Forward = Callable[[Tensor, int], Any]
-"""Computes a scan of x along a dimension; with indices for cummax and cummin."""
+R = TypeVar("R")
 
 
-@constant
-def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
-    """The error of selecting a plan for a small problem, as constants; None: there is a plan."""
-    return sentence(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
+def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
+    """One of the five operations, called by name. Complex numbers and integers are left to torch."""
+    require_tensors(kind, x=x)
+    reverse = flag(kind, "reverse", reverse)
+    where = dim_of(x, dim)
+    if x.dtype not in FLOATS or where is None:
+        y = torch_forward(x, kind, dim, reverse)  # or torch's own error
+        return getattr(torch.return_types, kind)(y) if kind in PAIRS else y
+    done = eager(x, kind, where, reverse)  # with dim as an int
+    if done is not None:
+        return done
+    named(f"sternway.torch.{kind}", {"shape": "x"}, ask, x, kind, where, reverse)
+    return call(x, kind, where, reverse)
 
 
-def dim_of(x: Tensor, dim: Any) -> int | None:
-    """A dimension of x as an int; None if torch refuses it, as it does a bool."""
-    if type(dim) is not int:
-        if isinstance(dim, bool) or not hasattr(dim, "__index__"):
-            return None
-        try:
-            dim = operator.index(dim)
-        except TypeError:
-            return None
-    rank = max(x.dim(), 1)
-    return dim if -rank <= dim < rank else None
+def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
+    """Add to a scan the quick way of ordinary eager calls, and torch's keywords: input for x, axis for dim, dtype and out."""
+    name = scan.__name__
+
+    @functools.wraps(scan)
+    def operation(x: Any = None, dim: Any = None, *, reverse: Any = False, **torchs: Any) -> R:
+        if not torchs:
+            done: R | None = eager(x, name, dim, reverse)
+            return scan(x, dim, reverse=reverse) if done is None else done
+        others: dict[str, Any] = {k: torchs.pop(k) for k in ("dtype", "out") if k in torchs}
+        if "input" in torchs:
+            x = _one(name, "input", torchs.pop("input"), "x", x)
+        if "axis" in torchs:
+            dim = _one(name, "axis", torchs.pop("axis"), "dim", dim)
+        others = {k: value for k, value in others.items() if value is not None}
+        if torchs:
+            return scan(x, dim, reverse=reverse, **torchs)  # which raises TypeError
+        if others:
+            return _by_torch(name, others, x, dim, reverse=reverse)  # type: ignore[no-any-return]
+        return operation(x, dim, reverse=reverse)
+
+    return operation
 
 
-class Steps(NamedTuple):
-    """How the eager route scans tensors of one shape, chosen before the forward runs."""
-
-    how: How
-    forward: Forward
-    backward: ScanBackwardPlan
-
-
-def _by_plan(plan: ScanPlan, has_indices: bool, x: Tensor, _dim: int) -> Any:
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)  # as torch lays it out
-    outputs = {"y": y}
-    if has_indices:
-        outputs["indices"] = torch.empty_like(y, dtype=torch.int64)
-    if not plan._run_plain({"x": x, **outputs}):
-        plan.run(x=materialized(x.detach()), **outputs)
-    return tuple(outputs.values()) if has_indices else y
+def _one(name: str, theirs: str, value: Any, ours: str, other: Any) -> Any:
+    """The value of an argument that was given under torch's name and not under ours."""
+    if other is not None:
+        raise TypeError(f"{name}() got both {theirs} and {ours}")
+    return value
 
 
-def _forward_of(
-    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, own: bool
-) -> Forward:
-    """The forward that runs: that of a plan if own says so and there is one, or else torch's operation."""
-    if own:
-        try:
-            plan = forward_scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
-            return functools.partial(_by_plan, plan, kind in PAIRS)
-        except Error:
-            pass
-    if not reverse:
-        return FORWARDS[kind]
-    return lambda x, dim: torch_forward(x, kind, dim, True)
+def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse: bool = False) -> Any:
+    require_tensors(kind, x=x)
+    reverse = flag(kind, "reverse", reverse)
+    if reverse and "out" in others:
+        hint = "copy the result with out.copy_"
+        raise make("unsupported", f"sternway.torch.{kind}", "out", "left out with reverse=True", "an output", hint)
+    return torch_forward(x, kind, dim, reverse, **others)
 
 
-@functools.lru_cache(maxsize=1024)
-def _steps(
-    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, own: bool
-) -> Steps | None:
-    """The steps of a scan, from a cache; None: torch refuses dim, or no plan has the dtype.
+@_as_torch
+def cumsum(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
+    """Cumulative sum along a dimension, ``y[i] = sum_{j<=i} x[j]``: :func:`torch.cumsum`.
+
+    The backward is :func:`sternway.cumsum_backward`. It can be differentiated again and writes the gradient in x's memory
+    layout; an expanded upstream gradient is not copied. torch's keywords ``input`` and ``axis`` are accepted for x and dim;
+    calls with ``dtype`` or ``out`` are torch's own operation.
+
+    Args:
+        x: a tensor of up to 8 dimensions; float32, float64, float16 or bfloat16, on the CPU or CUDA. Integers and complex
+            numbers are left to torch.
+        dim: the scanned dimension; a negative one counts from the end.
+        reverse: True: scan from the last position to the first.
+
+    Returns:
+        y, of x's shape and dtype.
 
     Raises:
-        Error: there is no plan of the backward.
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> st.cumsum(x, 0, reverse=True).sum().backward()
+        >>> x.grad
+        tensor([1., 2., 3.])
     """
-    rank = max(len(shape), 1)
-    if dtype not in FLOATS or not -rank <= dim < rank:
-        return None
-    backward = scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
-    return Steps((kind, dim, reverse, dtype), _forward_of(kind, shape, dtype, dim, reverse, device, own), backward)
+    return _scan(x, "cumsum", dim, reverse)  # type: ignore[no-any-return]
 
 
-def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
-    """Do a scan on the eager route; None: nothing was done, and the call takes another route or is wrong.
+@_as_torch
+def cumprod(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
+    """Cumulative product along a dimension, ``y[i] = prod_{j<=i} x[j]``: :func:`torch.cumprod`.
 
-    own: whether a plan may do the forward. Under autocast torch does it, which may widen the dtype.
-    """
-    if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
-        return None
-    try:
-        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own and not _is_autocast_enabled())
-    except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
-        return None
-    if steps is None:
-        return None
-    y = _apply(x, steps) if x.requires_grad else steps.forward(x, dim)
-    return _NAMED[kind](y) if kind in PAIRS else y
+    The backward is :func:`sternway.cumprod_backward`, which is exact for any number of zeros. Keywords are as for
+    :func:`cumsum`.
 
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
 
-_NAMED = {kind: getattr(torch.return_types, kind) for kind in PAIRS}
-
-
-def _save(ctx: Any, x: Tensor, how: How, plan: ScanBackwardPlan | None, y: Any) -> None:
-    """Save in ctx what ``_gradient`` needs; y is the result of the forward.
-
-    plan: the backward's plan; None: it is selected in the backward.
-    """
-    kind, strides = how[0], None
-    if kind == "cumsum":  # whose gradient needs the layout of x, and not its values
-        strides = None if plan and x.is_contiguous() else strides_like(x)  # a traced x, without a plan, has no known layout
-    else:
-        ctx.save_for_backward(x)
-        if kind in PAIRS:
-            ctx.mark_non_differentiable(y[1])
-    ctx.kept = how, strides, plan
-    ctx.set_materialize_grads(False)
-
-
-def _gradient(ctx: Any, dy: Tensor | None) -> Tensor | None:
-    """dx by the plan that was saved, or else with the operations on dy recorded if they must be."""
-    if dy is None:
-        return None
-    (kind, dim, reverse, dtype), strides, plan = ctx.kept
-    x = None if kind == "cumsum" else ctx.saved_tensors[0]
-    if plan is not None and dy.dtype is dtype and is_final(dy):
-        dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
-        if plan._run_plain({"dy": dy, "x": x, "dx": dx}):
-            return dx
-    dy = materialized(dy)
-    if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
-        x = x.to(dy.dtype)
-    if call := way(dy, GRADIENT):
-        dx = call(dy, x, dim, kind, reverse)
-    else:
-        dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
-        dx = run_backward(dy, x, kind, dim, reverse, dx)
-    return dx if dx.dtype == dtype else dx.to(dtype)
-
-
-class _ScanEager(torch.autograd.Function):
-    """The autograd function of the eager route."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, steps: Steps) -> Any:
-        how, forward, plan = steps
-        y = forward(x, how[1])
-        _save(ctx, x, how, plan, y)
-        return tuple(y) if how[0] in PAIRS else y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None]:
-        return _gradient(ctx, dy), None
-
-
-_apply = bare_apply(_ScanEager)
-
-
-class _Scan(torch.autograd.Function):
-    """The autograd function of the general route, whose forward is torch's."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, dim: int, kind: str, reverse: bool) -> Any:
-        y = torch_forward(x, kind, dim, reverse)
-        return tuple(y) if kind in PAIRS else y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, dim, kind, reverse = inputs
-        _save(ctx, x, (kind, dim, reverse, x.dtype), None, output)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None, None]:
-        return _gradient(ctx, dy), None, None, None
-
-
-@torch.library.custom_op("sternway::scan", mutates_args=())
-def _exported(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
-    """The forward as an operator that has its gradient, for the operator route. The indices of other kinds are empty."""
-    y = _forward_of(kind, x.shape, x.dtype, dim, reverse, x.device, not _is_autocast_enabled())(x, dim)
-    return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
-
-
-@_exported.register_fake
-def _(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
-    y = torch_forward(x, kind, dim, reverse)
-    return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
-
-
-@_exported.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return each(inputs[2], _exported)(info, in_dims, *inputs)
-
-
-_exported.register_autograd(_Scan.backward, setup_context=_Scan.setup_context)
-
-
-def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> None:
-    """Select the plan of the backward, or that of a small problem if the call is traced. x.dtype is in FLOATS.
+    Returns:
+        y, of x's shape and dtype.
 
     Raises:
-        Error: there is no plan.
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([2.0, 0.0, 3.0, 4.0], requires_grad=True)
+        >>> st.cumprod(x, 0).sum().backward()
+        >>> x.grad
+        tensor([ 1., 32.,  0.,  0.])
     """
-    if reach_plans(x):
-        scan_plan(kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device))
-    else:
-        require_strided(kind, x=x)
-        require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
+    return _scan(x, "cumprod", dim, reverse)  # type: ignore[no-any-return]
 
 
-def call(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
-    """Do a scan on one of the routes behind the eager one, with torch's return type; ``ask`` found the plan."""
-    if is_distributed(x):
-        from .distributed.scans import scan_sharded
+@_as_torch
+def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
+    """``y[i] = log sum_{j<=i} exp(x[j])`` along a dimension: :func:`torch.logcumsumexp`.
 
-        y = scan_sharded(x, kind, dim, reverse)  # type: ignore[arg-type]
-        if y is not None:
-            return y
-    if exporting() or is_distributed(x):
-        y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
-        y = y if kind in PAIRS else y[0]
-    else:
-        y = apply(_Scan, x, dim, kind, reverse)
-    return _NAMED[kind](y) if kind in PAIRS else y
+    The backward is :func:`sternway.logcumsumexp_backward`. It is computed from x alone: an offset that is added to x costs no
+    accuracy, and elements of -inf in front make no NaN. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        y, of x's shape and dtype.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([-torch.inf, 0.0, 0.0], requires_grad=True)
+        >>> st.logcumsumexp(x, 0)[2].backward()
+        >>> x.grad
+        tensor([0.0000, 0.5000, 0.5000])
+    """
+    return _scan(x, "logcumsumexp", dim, reverse)  # type: ignore[no-any-return]
+
+
+@_as_torch
+def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummax:
+    """Cumulative maximum along a dimension, with its positions: :func:`torch.cummax`.
+
+    The backward is :func:`sternway.cummax_backward`. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        a named tuple: ``values``, of x's shape and dtype, and ``indices``, their int64 positions along dim. The last of equal
+        values in scan order wins.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([1.0, 3.0, 2.0], requires_grad=True)
+        >>> st.cummax(x, 0).values.sum().backward()
+        >>> x.grad
+        tensor([1., 2., 0.])
+    """
+    return _scan(x, "cummax", dim, reverse)  # type: ignore[no-any-return]
+
+
+@_as_torch
+def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> torch.return_types.cummin:
+    """Cumulative minimum along a dimension, with its positions: :func:`torch.cummin`.
+
+    The backward is :func:`sternway.cummin_backward`. Keywords are as for :func:`cumsum`.
+
+    Args:
+        x, dim, reverse: as for :func:`cumsum`.
+
+    Returns:
+        a named tuple of values and indices, as for :func:`cummax`.
+
+    Raises:
+        IndexError: dim out of range.
+        InvalidProblemError: reverse is no bool.
+        UnsupportedError: a rank, memory layout or device without a kernel.
+        TypeError: x is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([2.0, 1.0, 3.0], requires_grad=True)
+        >>> values, indices = st.cummin(x, 0)
+        >>> indices
+        tensor([0, 1, 1])
+        >>> values.sum().backward()
+        >>> x.grad
+        tensor([1., 2., 0.])
+    """
+    return _scan(x, "cummin", dim, reverse)  # type: ignore[no-any-return]

@@ -11,17 +11,19 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..errors import Error
-from . import _bag_eager, _embedding, _lerp, _scan
-from ._calls import FLOATS
-from ._dispatch import all_plain
-from ._scan_gradient import FORWARDS
-from .embedding import call as call_embedding
-from .embedding import embedding
-from .embedding import prepare as prepare_embedding
-from .embedding_bag import call as call_embedding_bag
-from .embedding_bag import embedding_bag
-from .embedding_bag import prepare as prepare_embedding_bag
-from .lerp import number_of
+from ._autograd import bag_eager, scan
+from ._autograd import embedding as embedding_autograd
+from ._autograd import lerp as lerp_autograd
+from ._autograd.calls import FLOATS
+from ._autograd.dispatch import all_plain
+from ._autograd.scan_gradient import FORWARDS
+from ._embedding import call as call_embedding
+from ._embedding import embedding
+from ._embedding import prepare as prepare_embedding
+from ._embedding_bag import call as call_embedding_bag
+from ._embedding_bag import embedding_bag
+from ._embedding_bag import prepare as prepare_embedding_bag
+from ._lerp import number_of
 
 Arguments = dict[str, Any]
 Prepared = tuple[Callable[..., Any], Iterable[Any]]
@@ -50,23 +52,23 @@ class Served(NamedTuple):
 def _scan_of(kind: str) -> Served:
     def prepare(given: Arguments, own: bool) -> Prepared | None:
         x = given["input"]
-        dim = _scan.dim_of(x, given["dim"]) if isinstance(x, Tensor) else None
+        dim = scan.dim_of(x, given["dim"]) if isinstance(x, Tensor) else None
         if dim is None or x.dtype not in FLOATS:
             return None
-        _scan.ask(x, kind, dim, False)
-        return _scan.call, (x, kind, dim, False)
+        scan.ask(x, kind, dim, False)
+        return scan.call, (x, kind, dim, False)
 
     def eager(x: Any, dim: Any, own: bool) -> Any:
-        return _scan.eager(x, kind, dim, False, own)
+        return scan.eager(x, kind, dim, False, own)
 
     return Served(kind, (torch, torch.Tensor), ("input", "dim"), (), prepare, eager, True)
 
 
 def _prepare_lerp(given: Arguments, own: bool) -> Prepared | None:
     input, end, weight = given["input"], given["end"], number_of(given["weight"])
-    if not _lerp.is_ours(input, end, weight):
+    if not lerp_autograd.is_ours(input, end, weight):
         return None
-    return _lerp.call, (input, end, weight, _lerp.ask(input, end, weight))
+    return lerp_autograd.call, (input, end, weight, lerp_autograd.ask(input, end, weight))
 
 
 def _prepare_embedding_bag(given: Arguments, own: bool) -> Prepared | None:
@@ -94,9 +96,9 @@ _FUNCTIONAL = (torch.nn.functional,)
 
 SERVED = (
     *map(_scan_of, FORWARDS),
-    Served("lerp", (torch, torch.Tensor), ("input", "end", "weight"), (), _prepare_lerp, _without_flag(_lerp.eager)),
-    Served("embedding_bag", _FUNCTIONAL, *_parameters(embedding_bag), _prepare_embedding_bag, _without_flag(_bag_eager.eager)),
-    Served("embedding", _FUNCTIONAL, *_parameters(embedding), _prepare_embedding, _without_flag(_embedding.eager)),
+    Served("lerp", (torch, torch.Tensor), ("input", "end", "weight"), (), _prepare_lerp, _without_flag(lerp_autograd.eager)),
+    Served("embedding_bag", _FUNCTIONAL, *_parameters(embedding_bag), _prepare_embedding_bag, _without_flag(bag_eager.eager)),
+    Served("embedding", _FUNCTIONAL, *_parameters(embedding), _prepare_embedding, _without_flag(embedding_autograd.eager)),
 )
 
 

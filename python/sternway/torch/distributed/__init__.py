@@ -12,10 +12,10 @@
 - ``exchange``: the facts of a call on every rank, so that no rank waits for one whose call is wrong.
 """
 
-from .placements import register_rules
-from .positions import positions
-from .scans import cummax, cummin, cumprod, cumsum, logcumsumexp
-from .sharded_bag import ShardedEmbeddingBag
+from ._placements import register_rules
+from ._positions import positions
+from ._scans import cummax, cummin, cumprod, cumsum, logcumsumexp
+from ._sharded_bag import ShardedEmbeddingBag
 
 __all__ = ["ShardedEmbeddingBag", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "positions"]
 

@@ -1,0 +1,118 @@
+"""Dequantization with a scale for each token, for JAX."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import errors
+from .._arrays import dtype_name
+from .._dequantize import (
+    DequantizePerTokenBackwardDescriptor,
+    DequantizePerTokenBackwardPlan,
+    DequantizePerTokenDescriptor,
+    DequantizePerTokenPlan,
+)
+from ._call import Array, run
+from ._mesh import arrays
+from ._rules import Function, accumulator, differentiable, given, instantiated
+from ._tokens import by_token, flat
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward_kernel(dtype: str) -> Function:
+    """y, of q [tokens, D], scale and zero_point."""
+
+    def call(q: Array, scale: Array, zero_point: Array | None) -> Any:
+        problem = DequantizePerTokenDescriptor(q.shape, dtype, q.dtype.name, scale.dtype.name)
+        inputs = {"q": q, "scale": scale, "zero_point": zero_point}
+        return run(DequantizePerTokenPlan, problem, inputs, {"y": (q.shape, jnp.dtype(dtype))})
+
+    return by_token(call)
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward_kernel(needs: tuple[str, ...]) -> Function:
+    """The gradients of scale and zero_point, of dy, scale, q and zero_point."""
+
+    def call(dy: Array, scale: Array, q: Array, zero_point: Array | None) -> Any:
+        problem = DequantizePerTokenBackwardDescriptor(q.shape, dy.dtype.name, q.dtype.name, scale.dtype.name)
+        inputs = {"dy": dy, "scale": scale, "q": q, "zero_point": zero_point}
+        like = {"dscale": scale, "dzero_point": zero_point}
+        outputs = {name: (like[name].shape, like[name].dtype) for name in needs}
+        return run(DequantizePerTokenBackwardPlan, problem, inputs, outputs)
+
+    return by_token(call)
+
+
+def _definition(needs: tuple[str, ...], dy: Array, scale: Array, q: Array, zero_point: Array | None) -> tuple[Array, ...]:
+    """The backward in operations of JAX."""
+    dtype = accumulator(dy.dtype)
+    dy, offset = dy.astype(dtype), 0 if zero_point is None else zero_point.astype(dtype)[:, None]
+    found = {"dscale": (dy * (q.astype(dtype) - offset)).sum(-1).astype(scale.dtype)}
+    if "dzero_point" in needs:
+        assert zero_point is not None
+        found["dzero_point"] = (-scale.astype(dtype) * dy.sum(-1)).astype(zero_point.dtype)
+    return tuple(found[name] for name in needs)
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward(needs: tuple[str, ...]) -> Function:
+    return differentiable(_backward_kernel(needs), functools.partial(_definition, needs))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _dequantize(dtype: str, q: Array, scale: Array, zero_point: Array | None) -> Array:
+    return _forward_kernel(dtype)(q, scale, zero_point)[0]
+
+
+def _forward(dtype: str, *primals: Any) -> tuple[Array, Any]:
+    operands, perturbed = given(primals)
+    needs = {name: None for name, needed in zip(("dscale", "dzero_point"), perturbed[1:], strict=True) if needed}
+    return _dequantize(dtype, *operands), (needs, operands)
+
+
+def _gradients(dtype: str, saved: Any, dy: Any) -> tuple[Array | None, ...]:
+    needs, (q, scale, zero_point) = saved
+    names = tuple(sorted(needs))
+    found = _backward(names)(instantiated(dy), scale, q, zero_point) if names else ()
+    by_name = dict(zip(names, found, strict=True))
+    return None, by_name.get("dscale"), by_name.get("dzero_point")
+
+
+_dequantize.defvjp(_forward, _gradients, symbolic_zeros=True)
+_dequantize_jit = jax.jit(_dequantize, static_argnums=0)
+
+
+@errors.reported_as("sternway.jax.dequantize_per_token", {"qdtype": "q", "scale_dtype": "scale"})
+def dequantize_per_token(q: Array, scale: Array, zero_point: Array | None = None, *, dtype: Any = None) -> Array:
+    """Dequantize with a scale for each token: ``y = (q - zero_point[n]) * scale[n]`` for token n.
+
+    Gradients are those of :func:`sternway.dequantize_per_token_backward`, of scale and of a floating zero_point. The gradient
+    of the gradient is computed by operations of JAX.
+
+    Args:
+        q: the quantized values [..., D], int8 or uint8.
+        scale: [...] or [..., 1], of the dtype of y or float32.
+        zero_point: [...] or [..., 1], int8, uint8, int32, int64 or floating; None: 0.
+        dtype: the dtype of y: float32, float64, float16 or bfloat16; None: scale's dtype.
+
+    Returns:
+        y, of q's shape.
+
+    Raises:
+        InvalidProblemError: shapes or dtypes that contradict each other.
+        UnsupportedError: a dtype without a kernel.
+
+    Example:
+        >>> import jax.numpy as jnp, sternway.jax as sj
+        >>> q, scale = jnp.array([[1, -2], [3, 4]], jnp.int8), jnp.array([0.5, 2.0])
+        >>> sj.dequantize_per_token(q, scale, jnp.array([1, 0], jnp.int8)).tolist()
+        [[0.0, -1.5], [6.0, 8.0]]
+    """
+    q, scale, zero_point = arrays(q, scale, optional=(zero_point,))
+    name = scale.dtype.name if dtype is None else dtype_name(dtype)
+    return _dequantize_jit(name, *flat("q", q, scale, zero_point)).reshape(q.shape)

@@ -1,0 +1,242 @@
+"""``accelerate()``: sternway's operations in place of torch's own, for code that is not edited.
+
+While a region is open in any thread, the attributes by which code reaches the functions of _served.py, such as
+``torch.cumsum``, hold replacements that ask whether the calling thread is inside a region. Other functions of torch are not
+touched, so their calls cost nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ._autograd.calls import flag
+from ._served import SERVED, Served, bound, prepared
+
+_ABSENT = object()
+_is_grad_enabled = torch.is_grad_enabled
+
+_MOST_CHANGES = 256 if sys.version_info >= (3, 13) else sys.maxsize
+"""How often the methods of torch.Tensor are replaced in a process. After 1000 changes CPython 3.13 caches the attributes of a
+class no more, so from this number on the replacements stay. They pass the calls of threads outside of regions to torch."""
+
+
+class _Region:
+    """A part of a thread's run inside accelerate()."""
+
+    __slots__ = ("own", "siblings")
+
+    def __init__(self, own: bool, siblings: list[_Region]) -> None:
+        self.own = own  # the option forward
+        self.siblings = siblings  # the open regions of the thread that entered it, innermost last
+
+
+class _Thread(threading.local):
+    """The open regions of a thread."""
+
+    def __init__(self) -> None:
+        self.regions: list[_Region] = []
+
+
+_thread = _Thread()
+
+
+class _Patch:
+    """The attributes of a module or a class that are replaced while regions are open."""
+
+    def __init__(self, home: Any, served: list[Served]) -> None:
+        self.home = home
+        self.is_class = isinstance(home, type)
+        self.space = vars(home)
+        self.changes = [
+            (s.name, self.space.get(s.name, _ABSENT), _replacement(s, getattr(home, s.name), home is torch)) for s in served
+        ]
+        """Name, original attribute (_ABSENT if a base class has it), and replacement."""
+        self.applied = 0  # how often
+
+    def apply(self) -> None:
+        """Replace attributes, except where another library did, whose functions then do the calls as before."""
+        space, home = self.space, self.home
+        self.applied += 1
+        for name, found, replacement in self.changes:
+            if space.get(name, _ABSENT) is found:
+                if self.is_class:
+                    setattr(home, name, replacement)
+                else:
+                    space[name] = replacement  # quicker
+
+    def undo(self) -> None:
+        """Restore attributes, except where another library replaced ours, which then pass all calls to torch."""
+        if self.is_class and self.applied >= _MOST_CHANGES:
+            return
+        space, home = self.space, self.home
+        for name, found, replacement in self.changes:
+            if space.get(name) is replacement:
+                if found is _ABSENT:
+                    delattr(home, name)
+                elif self.is_class:
+                    setattr(home, name, found)
+                else:
+                    space[name] = found
+
+
+def _replacement(served: Served, original: Callable[..., Any], builtin: bool) -> Callable[..., Any]:
+    """A function that does the calls of torch's own by ours, in threads inside a region and where a plan can."""
+
+    def operation(*args: Any, **kwargs: Any) -> Any:
+        regions = _thread.regions  # torch.compile keeps those of the thread that compiles
+        if regions and (_is_grad_enabled() or (served.has_forward and regions[-1].own)):
+            return _do(served, original, regions[-1].own, args, kwargs)
+        return original(*args, **kwargs)
+
+    functools.update_wrapper(operation, original)
+    if builtin:
+        operation.__qualname__ = served.name  # by which pickle finds it
+        torch.jit._builtins._register_builtin(operation, f"aten::{served.name}")
+    else:  # torch.jit.script reads the function from this attribute
+        operation.__original_fn, operation.__script_if_tracing_wrapper = original, True  # type: ignore[attr-defined]
+    return operation
+
+
+def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do a call by ours if a plan can, which is decided before anything runs, otherwise by torch's."""
+    values: Any = args
+    given = None
+    if kwargs or len(args) != len(served.names):
+        given = bound(served, args, kwargs)
+        if given is None:
+            return original(*args, **kwargs)
+        values = [given[name] for name in served.names]
+    done = served.eager(*values, own)
+    if done is not None:
+        return done
+    ours = prepared(served, dict(zip(served.names, args, strict=False)) if given is None else given, own)
+    if ours is None:
+        return original(*args, **kwargs)
+    function, arguments = ours
+    return function(*arguments)
+
+
+_HOMES = list(dict.fromkeys(home for served in SERVED for home in served.homes))
+_PATCHES = [_Patch(home, [served for served in SERVED if home in served.homes]) for home in _HOMES]
+_SERVED = {getattr(home, served.name): served for served in SERVED for home in served.homes}
+"""By function of torch, how we do its calls."""
+
+
+class _Open:
+    """The number of open regions of all threads. The attributes of torch are replaced while there are any."""
+
+    def __init__(self) -> None:
+        # Reentrant: garbage collection may close a generator, and the region that it is inside, at any place.
+        self.lock = threading.RLock()
+        self.count = 0
+
+    def add(self) -> None:
+        with self.lock:
+            self.count += 1
+            if self.count == 1:
+                _fill_caches()
+                for patch in _PATCHES:
+                    patch.apply()
+
+    def remove(self) -> None:
+        with self.lock:
+            self.count -= 1
+            if self.count == 0:
+                for patch in _PATCHES:
+                    patch.undo()
+
+
+_open = _Open()
+
+
+@functools.cache
+def _fill_caches() -> None:
+    """Let torch fill its caches of its own functions, so that none of them keeps a replacement."""
+    from torch._dynamo import trace_rules  # takes a second
+
+    trace_rules.get_torch_obj_rule_map()
+    trace_rules.get_tensor_method()
+    torch.overrides.get_testing_overrides()
+    torch.overrides.is_tensor_method_or_property(torch.Tensor.lerp)
+
+
+class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
+    """A region of a thread. While torch.compile traces, it is a mode, which reaches methods of traced tensors as well."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.own = own
+        self.entered: list[_Region] = []  # one object may be entered again, and by several threads
+
+    def __enter__(self) -> _Accelerate:
+        if torch.compiler.is_dynamo_compiling():
+            return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+        region = _Region(self.own, _thread.regions)
+        self.entered.append(region)
+        region.siblings.append(region)
+        _open.add()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+            return
+        ours = [region for region in self.entered if region.siblings is _thread.regions]
+        region = (ours or self.entered)[-1]  # a generator may be closed by another thread
+        self.entered.remove(region)
+        region.siblings.remove(region)
+        _open.remove()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        served, kwargs = _SERVED.get(func), kwargs or {}
+        if served is None or not (_is_grad_enabled() or (served.has_forward and self.own)):
+            return func(*args, **kwargs)
+        return _do(served, func, self.own, args, kwargs)
+
+
+def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """Give torch's own operations sternway's backward, inside a ``with`` block or a function that this decorates.
+
+    The operations are cumsum, cumprod, cummax, cummin, logcumsumexp and lerp, as functions and as methods of tensors, and
+    torch.nn.functional.embedding_bag and embedding, which torch.nn.EmbeddingBag and Embedding call. Each call is decided
+    before its forward runs: a call that no plan can do stays with torch, such as one with another dtype, rank or layout, a
+    device without a kernel, or tensors without values or of a subclass. Calls with ``out=`` or ``dtype=``, in-place calls,
+    calls inside forward-mode derivatives, and under no_grad all calls except scans stay with torch too.
+
+    It applies to the thread that entered it. Meanwhile the attributes of torch that hold these functions are replaced, in the
+    whole process; in other threads the replacements call torch's functions. Other calls of torch cost what they do without it.
+    It does not reach a function that was imported by name before (``from torch import cumsum``), one that another library
+    replaced before, nor methods of tensors in a function that torch.compile compiled, unless the compiled function itself
+    enters accelerate(), as a decorated one does. A function that torch.utils.checkpoint runs again, perhaps on another thread,
+    must be decorated itself.
+
+    Args:
+        forward: True: the forward of scans is sternway's, under no_grad too, but not under autocast or in traces; False: every
+            forward is torch's. An inner accelerate() overrides the outer.
+
+    Returns:
+        a context manager that is also a decorator. Code that works without it works inside it.
+
+    Raises:
+        InvalidProblemError: forward is no bool.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> x = torch.tensor([2.0, 0.0, 3.0, 4.0], requires_grad=True)
+        >>> with st.accelerate():
+        ...     y = x.cumprod(0)
+        >>> y.sum().backward()
+        >>> x.grad
+        tensor([ 1., 32.,  0.,  0.])
+    """
+    return _Accelerate(flag("accelerate", "forward", forward))

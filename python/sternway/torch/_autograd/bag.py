@@ -1,0 +1,266 @@
+"""The operation of embedding_bag: its autograd function, and its forward and gradients as operators of torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
+from ...errors import make
+from .bag_problem import MODES, NAME, Options, check_offsets
+from .calls import materialized
+from .dispatch import run_operator
+from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, way
+from .sparse_rows import Leaf, leaf_of, sparse_gradient, sparse_operator
+from .tangents import Inputs
+
+
+def flat(indices: Tensor, offsets: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Indices of rank 1, their offsets, and weights of rank 1. Without offsets, each row of the indices is a bag."""
+    if offsets is not None:
+        return indices, offsets, weights
+    offsets = torch.arange(indices.shape[0], dtype=indices.dtype, device=indices.device) * indices.shape[1]
+    return indices.reshape(-1), offsets, None if weights is None else weights.reshape(-1)
+
+
+def _weight_gradient(
+    dy: Tensor, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None, max_indices: Tensor | None,
+    num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
+) -> Tensor:  # fmt: skip
+    return embedding_bag_backward(  # type: ignore[no-any-return]
+        dy, indices, offsets, num_embeddings=num_embeddings, mode=mode, padding_idx=padding_idx,
+        per_sample_weights=None if per_sample_weights is None else materialized(per_sample_weights),
+        include_last_offset=include_last_offset, scale_grad_by_freq=scale_grad_by_freq, max_indices=max_indices,
+    )  # fmt: skip
+
+
+def _sample_gradient(
+    dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int | None, include_last_offset: bool
+) -> Tensor:
+    return embedding_bag_per_sample_weights_backward(  # type: ignore[no-any-return]
+        materialized(dy),
+        materialized(weight),
+        indices,
+        offsets,
+        padding_idx=padding_idx,
+        include_last_offset=include_last_offset,
+    )
+
+
+# The two where torch has to see them; others call them past torch. Without offsets, each row of the indices is a bag: shards of
+# a DTensor are rows, and their offsets would differ.
+
+
+@torch.library.custom_op("sternway::embedding_bag_backward", mutates_args=())
+def _weight_operator(
+    dy: Tensor, indices: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None, max_indices: Tensor | None,
+    num_embeddings: int, mode: str, padding_idx: int | None, include_last_offset: bool, scale_grad_by_freq: bool,
+) -> Tensor:  # fmt: skip
+    """The gradient of the table as an operator."""
+    indices, offsets, weights = flat(indices, offsets, per_sample_weights)
+    options = num_embeddings, mode, padding_idx, include_last_offset, scale_grad_by_freq
+    return _weight_gradient(dy, indices, offsets, weights, max_indices, *options)
+
+
+@torch.library.custom_op("sternway::embedding_bag_per_sample_weights_backward", mutates_args=())
+def _sample_operator(
+    dy: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor | None, padding_idx: int | None, include_last_offset: bool
+) -> Tensor:
+    """The gradient of the weights of samples as an operator."""
+    positions, offsets, _ = flat(indices, offsets, None)
+    return _sample_gradient(dy, weight, positions, offsets, padding_idx, include_last_offset).view(indices.shape)
+
+
+@_weight_operator.register_fake
+def _(dy: Tensor, *inputs: Any) -> Tensor:
+    return dy.new_empty((inputs[4], dy.shape[1]))
+
+
+@_sample_operator.register_fake
+def _(dy: Tensor, weight: Tensor, indices: Tensor, *_: Any) -> Tensor:
+    return dy.new_empty(indices.shape)
+
+
+_weight_operator.register_vmap(each("embedding_bag", _weight_operator))
+_sample_operator.register_vmap(each("embedding_bag", _sample_operator))
+
+
+def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
+    """dweight is linear in dy and in the weights of samples; both gradients gather bags."""
+    dy, indices, offsets, weights, winners, _, mode, padding, last, by_frequency = inputs
+    (g,) = grads
+    _refuse_distributed(dy)
+    o = Options(mode, padding, last, by_frequency=False, sparse=False)
+    ddy = dweights = None
+    if by_frequency:
+        counted = torch.ones_like(indices, dtype=g.dtype)
+        if last:
+            counted[offsets[-1] :] = 0
+        frequency = g.new_zeros(len(g)).index_add(0, indices, counted)
+        g = g / frequency.clamp(min=1)[:, None]
+    if needs[0] and winners is not None:
+        ddy = g.gather(0, winners.long().clamp(min=0)).masked_fill(_without_winner(winners, indices, offsets, len(g), o), 0)
+    elif needs[0]:
+        ddy = _apply(indices, g, offsets, weights, o)
+    if needs[3]:
+        dweights = apply(_SAMPLE_GRADIENT.function, dy, g, indices, offsets, padding, last)
+    return ddy, None, None, dweights, *[None] * 6
+
+
+def _refuse_distributed(dy: Tensor) -> None:
+    """Raise UnsupportedError for a second derivative of DTensors, whose rows are not flattened as shards."""
+    if is_distributed(dy):
+        got, hint = "create_graph=True of DTensors", "redistribute them and use to_local()"
+        raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
+
+
+def _sample_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[bool, ...]) -> Gradients:
+    """The gradient of the weights of samples is linear in dy and in weight."""
+    dy, weight, indices, offsets, padding, last = inputs
+    (g,) = grads
+    _refuse_distributed(dy)
+    o = Options("sum", padding, last, by_frequency=False, sparse=False)
+    ddy = _apply(indices, weight, offsets, g, o) if needs[0] else None
+    dweight = apply(_WEIGHT_GRADIENT.function, dy, indices, offsets, g, None, len(weight), *o[:4]) if needs[1] else None
+    return ddy, dweight, None, None, None, None
+
+
+_WEIGHT_GRADIENT = differentiable(_weight_operator, _weight_backward)
+_SAMPLE_GRADIENT = differentiable(_sample_operator, _sample_backward)
+
+
+def reduced(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+    """The bags, and in mode "max" the row of weight that each element is of."""
+    mode = MODES.index(o.mode)
+    y, _, _, winners = torch.embedding_bag(
+        weight, indices, offsets, o.by_frequency, mode, o.sparse, weights, o.last, o.padding
+    )  # fmt: skip
+    return y, winners
+
+
+class _EmbeddingBag(torch.autograd.Function):
+    """The autograd function of all calls but ordinary eager ones.
+
+    Indices have rank 1, and offsets are as the forward on this device takes them.
+    """
+
+    @staticmethod
+    def forward(weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        y, winners = reduced(weight, weights, indices, offsets, o)
+        return y, winners if o.mode == "max" else indices.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        weight, weights, indices, offsets, o = inputs
+        ctx.mark_non_differentiable(output[1])
+        save(ctx, weight, weights, indices, offsets, o, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> Any:
+        return gradients(ctx, dy)
+
+    vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
+
+
+def save(
+    ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options, winners: Tensor
+) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.options, ctx.rows, ctx.leaf = o, weight.shape[0], leaf_of(weight) if o.sparse else None
+    table = weight if weights is not None and ctx.needs_input_grad[1] else None
+    ctx.save_for_backward(table, weights, indices, offsets, winners if o.mode == "max" else None)
+
+
+def gradients(ctx: Any, dy: Tensor | None) -> Gradients:
+    if dy is None:
+        return (None,) * 5
+    weight, weights, indices, offsets, winners = ctx.saved_tensors
+    o: Options = ctx.options
+    if o.last and dy.is_cuda:  # torch's forward there runs the last bag to the end of the indices
+        offsets, o = offsets[:-1], o._replace(last=False)
+    dy = materialized(dy)
+    dweight = dweights = None
+    if ctx.needs_input_grad[0] and o.sparse:
+        dweight = _sparse(dy, indices, offsets, weights, ctx.rows, ctx.leaf, o)
+    elif ctx.needs_input_grad[0]:
+        gradient = way(dy, _WEIGHT_GRADIENT) or _weight_gradient
+        dweight = gradient(dy, indices, offsets, weights, winners, ctx.rows, *o[:4])
+    if ctx.needs_input_grad[1]:
+        dweights = (way(dy, _SAMPLE_GRADIENT) or _sample_gradient)(dy, weight, indices, offsets, o.padding, o.last)
+    return dweight, dweights, None, None, None
+
+
+def _without_winner(winners: Tensor, indices: Tensor, offsets: Tensor, rows: int, o: Options) -> Tensor:
+    """Elements of bags without a counted position, in which torch's CPU forward leaves row 0."""
+    ones = torch.ones(rows, 1, device=indices.device)
+    counted = torch.embedding_bag(ones, indices, offsets, False, 0, False, None, o.last, o.padding)
+    return (winners < 0) | (counted[0] == 0)
+
+
+def _sparse(
+    dy: Tensor, indices: Tensor, offsets: Tensor, weights: Tensor | None, rows: int, leaf: Leaf | None, o: Options
+) -> Tensor:
+    """The gradient of the table as a sparse tensor."""
+    if torch.compiler.is_compiling() or intercepted(dy):
+        return sparse_operator(dy, indices, offsets, weights, rows, *o[:4])  # type: ignore[no-any-return]
+    if torch.is_grad_enabled():
+        got, hint = "create_graph=True", "with sparse=False it can be"
+        raise make("unsupported", NAME, "the gradient", "differentiated once", got, hint)
+    return sparse_gradient(dy, indices, offsets, weights, rows, *o[:4], leaf)
+
+
+@torch.library.custom_op("sternway::embedding_bag", mutates_args=())
+def _operator(
+    weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor | None,
+    padding: int | None, mode: str, last: bool, by_frequency: bool, sparse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The forward as an operator that has its gradient: for torch.export, DTensors, and torch.compile with a sparse gradient.
+
+    The sharding cache of DTensor keeps what follows the first integer, so padding comes before mode.
+    """
+    o = Options(mode, padding, last, by_frequency, sparse)
+    indices, offsets, weights = flat(indices, offsets, weights)
+    check_offsets(indices, offsets, o)
+    return _EmbeddingBag.forward(weight, weights, indices, offsets, o)
+
+
+@_operator.register_fake
+def _(
+    weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor | None, padding: int | None, mode: str, *o: Any
+) -> tuple[Tensor, Tensor]:
+    indices, offsets, weights = flat(indices, offsets, weights)
+    return _EmbeddingBag.forward(weight, weights, indices, offsets, Options(mode, padding, *o))
+
+
+_operator.register_vmap(each("embedding_bag", _operator))
+
+
+def _set_up_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, padding, mode, last, by_frequency, sparse = inputs
+    _EmbeddingBag.setup_context(ctx, (*tensors, Options(mode, padding, last, by_frequency, sparse)), output)
+
+
+_operator.register_autograd(
+    lambda ctx, *grads: (*_EmbeddingBag.backward(ctx, *grads), *[None] * 4), setup_context=_set_up_operator
+)
+
+
+def bags(indices: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> Tensor:
+    """Bags of rows of weight, with the gradients of this file.
+
+    offsets: None where operands are DTensors and each row of the indices is a bag.
+    """
+    tensors = weight, weights, indices, offsets
+    traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
+    if offsets is None or traced or is_distributed(*tensors):
+        operands = "weight", "per_sample_weights", "input", "offsets"
+        y, _ = run_operator("embedding_bag", "embedding_bag", operands, *tensors, o.padding, o.mode, *o[2:])
+        return y  # type: ignore[no-any-return]
+    return _apply(indices, weight, offsets, weights, o)
+
+
+def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
+    y: Tensor = apply(_EmbeddingBag, weight, weights, indices, offsets, o)[0]
+    return y

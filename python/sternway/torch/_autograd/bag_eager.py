@@ -1,0 +1,108 @@
+"""embedding_bag as an ordinary eager call: its plans from a cache of its own, and its autograd function."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..._arrays import device_name
+from ..._embedding_bag import EmbeddingBagBackwardPlan
+from .bag import gradients, reduced, save
+from .bag_problem import Options, check_offsets, options, select
+from .eager import bare_apply, is_eager, is_final, is_plain
+
+
+class Steps(NamedTuple):
+    """The backward of bags with these options."""
+
+    options: Options
+    plan: EmbeddingBagBackwardPlan | None  # None: the gradient is sparse
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(
+    indices: torch.Size, table: torch.Size, offsets: torch.Size | None, weights: torch.Size | None, dtype: torch.dtype,
+    index: torch.dtype, offset: torch.dtype, mode: str, padding: int | None, last: bool, by_frequency: bool, sparse: bool,
+    device: torch.device,
+) -> Steps | None:  # fmt: skip
+    """The steps of a call, from a cache; None: it takes the general way.
+
+    Args:
+        offsets: the shape of offsets; None: each row of indices of rank 2 is a bag.
+        weights: the shape of the per-sample weights, or None.
+        offset: the dtype of offsets.
+
+    Raises:
+        Error, RuntimeError, ValueError: there is no plan, or torch refuses the arguments.
+    """
+    flat = offsets is not None and len(offsets) == len(indices) == 1
+    if len(table) != 2 or not (flat or (offsets is None and len(indices) == 2)) or weights not in (None, indices):
+        return None
+    if not indices.numel() or offsets == (0,):
+        return None
+    o = options(mode, padding, last and offsets is not None, by_frequency, sparse, weights is not None, table[0])
+    bags = indices[0] if offsets is None else offsets[0] - o.last
+    return Steps(o, select(table, bags, indices.numel(), dtype, index, offset, o, device_name(device)))
+
+
+def eager(
+    input: Any, weight: Any, offsets: Any, max_norm: Any, norm_type: Any, by_frequency: Any, mode: Any, sparse: Any,
+    weights: Any, last: Any, padding: Any,
+) -> Tensor | None:  # fmt: skip
+    """Reduce bags as an ordinary eager call; None: nothing was done, and the call takes the general way or is wrong."""
+    if not (max_norm is None and is_eager(weight) and is_plain(input) and input.device == weight.device):
+        return None
+    if not (type(by_frequency) is type(sparse) is type(last) is bool and (padding is None or type(padding) is int)):
+        return None
+    dtype, index, given = weight.dtype, input.dtype, [x for x in (offsets, weights) if x is not None]
+    if not all(is_plain(x) and x.device == weight.device for x in given):
+        return None
+    if weights is not None and weights.dtype is not dtype:
+        return None
+    try:
+        steps = _steps(
+            input.shape, weight.shape, None if offsets is None else offsets.shape, None if weights is None else weights.shape,
+            dtype, index, index if offsets is None else offsets.dtype, mode, padding, last, by_frequency, sparse, weight.device,
+        )  # fmt: skip
+        if steps is None:
+            return None
+        if offsets is not None:
+            check_offsets(input, offsets, steps.options)
+    except (RuntimeError, ValueError, TypeError):  # errors of plans; a nested tensor, which has no shape; a mode without hash
+        return None
+    if offsets is None:
+        offsets = torch.arange(0, input.numel(), input.shape[1], dtype=index, device=input.device)
+        input, weights = input.reshape(-1), None if weights is None else weights.reshape(-1)
+    if torch.is_grad_enabled() and (weight.requires_grad or (weights is not None and weights.requires_grad)):
+        return _apply(weight, weights, input, offsets, steps)  # type: ignore[no-any-return]
+    return reduced(weight, weights, input, offsets, steps.options)[0]
+
+
+class _EagerBag(torch.autograd.Function):
+    """The autograd function of ordinary eager calls."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, steps: Steps) -> Tensor:
+        o = steps.options
+        y, winners = reduced(weight, weights, indices, offsets, o)
+        ctx.plan = steps.plan
+        save(ctx, weight, weights, indices, offsets, o, winners)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None) -> Any:
+        if dy is not None and ctx.plan is not None and ctx.needs_input_grad[:2] == (True, False) and is_final(dy):
+            _, weights, indices, offsets, winners = ctx.saved_tensors
+            if ctx.options.last and dy.is_cuda:
+                offsets = offsets[:-1]
+            dweight = dy.new_empty((ctx.rows, dy.shape[1]))
+            operands = {"dy": dy, "indices": indices, "offsets": offsets, "dweight": dweight}
+            if ctx.plan._run_plain({**operands, "per_sample_weights": weights, "max_indices": winners}):
+                return dweight, None, None, None, None
+        return gradients(ctx, dy)
+
+
+_apply = bare_apply(_EagerBag)

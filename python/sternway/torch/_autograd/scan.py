@@ -1,0 +1,273 @@
+"""The cumulative operations with autograd: the routes by which a call runs.
+
+All routes but the sharded one share a gradient, ``_gradient``.
+
+A call takes the first route that serves it:
+
+========  ================================  ===================================================================================
+route     calls                             reason
+========  ================================  ===================================================================================
+eager     plain tensors that autograd       It takes the least time on the host: an autograd function without
+          alone has to see                  ``setup_context``, which gets its plans from a cache.
+sharded   DTensors that are split along     Ranks scan their parts and exchange carries.
+          the scanned dimension
+operator  other DTensors; ``torch.export``  DTensor has sharding rules for operators, and an exported program keeps them; it
+                                            would drop the backward of an autograd function.
+general   all others: ``torch.compile``,    They take an autograd function that has ``setup_context``.
+          ``torch.func``, forward-mode AD,
+          dispatch modes, subclasses
+========  ================================  ===================================================================================
+
+``eager`` takes the first route or returns None. Then ``ask`` raises the error of a problem without a plan, and ``call`` takes
+one of the other routes.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..._arrays import device_name
+from ..._scan import ScanBackwardPlan, scan_plan
+from ..._scan_forward import ScanPlan, forward_scan_plan
+from ...errors import Error
+from .calls import FLOATS, empty_gradient, materialized, strides_like
+from .dispatch import (
+    Sentence,
+    constant,
+    device_to_ask,
+    reach_plans,
+    require,
+    require_strided,
+    run_operator,
+    sentence,
+)
+from .eager import bare_apply, is_eager, is_final
+from .operators import apply, each, exporting, is_distributed, way
+from .scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forward
+
+_is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+How = tuple[str, int, bool, torch.dtype]
+"""The kind of a scan, the scanned dimension, whether it is reversed, and the dtype of x."""
+
+Forward = Callable[[Tensor, int], Any]
+"""Computes a scan of x along a dimension; with indices for cummax and cummin."""
+
+
+@constant
+def _probed(kind: str, rank: int, dtype: torch.dtype, device: torch.device) -> Sentence | None:
+    """The error of selecting a plan for a small problem, as constants; None: there is a plan."""
+    return sentence(scan_plan, kind, (1,) * rank, dtype, -1, False, "last", str(device))
+
+
+def dim_of(x: Tensor, dim: Any) -> int | None:
+    """A dimension of x as an int; None if torch refuses it, as it does a bool."""
+    if type(dim) is not int:
+        if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+            return None
+        try:
+            dim = operator.index(dim)
+        except TypeError:
+            return None
+    rank = max(x.dim(), 1)
+    return dim if -rank <= dim < rank else None
+
+
+class Steps(NamedTuple):
+    """How the eager route scans tensors of one shape, chosen before the forward runs."""
+
+    how: How
+    forward: Forward
+    backward: ScanBackwardPlan
+
+
+def _by_plan(plan: ScanPlan, has_indices: bool, x: Tensor, _dim: int) -> Any:
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)  # as torch lays it out
+    outputs = {"y": y}
+    if has_indices:
+        outputs["indices"] = torch.empty_like(y, dtype=torch.int64)
+    if not plan._run_plain({"x": x, **outputs}):
+        plan.run(x=materialized(x.detach()), **outputs)
+    return tuple(outputs.values()) if has_indices else y
+
+
+def _forward_of(
+    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, own: bool
+) -> Forward:
+    """The forward that runs: that of a plan if own says so and there is one, or else torch's operation."""
+    if own:
+        try:
+            plan = forward_scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
+            return functools.partial(_by_plan, plan, kind in PAIRS)
+        except Error:
+            pass
+    if not reverse:
+        return FORWARDS[kind]
+    return lambda x, dim: torch_forward(x, kind, dim, True)
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(
+    kind: str, shape: torch.Size, dtype: torch.dtype, dim: int, reverse: bool, device: torch.device, own: bool
+) -> Steps | None:
+    """The steps of a scan, from a cache; None: torch refuses dim, or no plan has the dtype.
+
+    Raises:
+        Error: there is no plan of the backward.
+    """
+    rank = max(len(shape), 1)
+    if dtype not in FLOATS or not -rank <= dim < rank:
+        return None
+    backward = scan_plan(kind, tuple(shape), dtype, dim, reverse, "last", device_name(device))
+    return Steps((kind, dim, reverse, dtype), _forward_of(kind, shape, dtype, dim, reverse, device, own), backward)
+
+
+def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
+    """Do a scan on the eager route; None: nothing was done, and the call takes another route or is wrong.
+
+    own: whether a plan may do the forward. Under autocast torch does it, which may widen the dtype.
+    """
+    if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
+        return None
+    try:
+        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own and not _is_autocast_enabled())
+    except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
+        return None
+    if steps is None:
+        return None
+    y = _apply(x, steps) if x.requires_grad else steps.forward(x, dim)
+    return _NAMED[kind](y) if kind in PAIRS else y
+
+
+_NAMED = {kind: getattr(torch.return_types, kind) for kind in PAIRS}
+
+
+def _save(ctx: Any, x: Tensor, how: How, plan: ScanBackwardPlan | None, y: Any) -> None:
+    """Save in ctx what ``_gradient`` needs; y is the result of the forward.
+
+    plan: the backward's plan; None: it is selected in the backward.
+    """
+    kind, strides = how[0], None
+    if kind == "cumsum":  # whose gradient needs the layout of x, and not its values
+        strides = None if plan and x.is_contiguous() else strides_like(x)  # a traced x, without a plan, has no known layout
+    else:
+        ctx.save_for_backward(x)
+        if kind in PAIRS:
+            ctx.mark_non_differentiable(y[1])
+    ctx.kept = how, strides, plan
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(ctx: Any, dy: Tensor | None) -> Tensor | None:
+    """dx by the plan that was saved, or else with the operations on dy recorded if they must be."""
+    if dy is None:
+        return None
+    (kind, dim, reverse, dtype), strides, plan = ctx.kept
+    x = None if kind == "cumsum" else ctx.saved_tensors[0]
+    if plan is not None and dy.dtype is dtype and is_final(dy):
+        dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
+        if plan._run_plain({"dy": dy, "x": x, "dx": dx}):
+            return dx
+    dy = materialized(dy)
+    if x is not None and x.dtype != dy.dtype:  # autocast made the forward wider than x
+        x = x.to(dy.dtype)
+    if call := way(dy, GRADIENT):
+        dx = call(dy, x, dim, kind, reverse)
+    else:
+        dx = empty_gradient(dy, dy.shape, strides) if x is None else torch.empty_like(x)
+        dx = run_backward(dy, x, kind, dim, reverse, dx)
+    return dx if dx.dtype == dtype else dx.to(dtype)
+
+
+class _ScanEager(torch.autograd.Function):
+    """The autograd function of the eager route."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, steps: Steps) -> Any:
+        how, forward, plan = steps
+        y = forward(x, how[1])
+        _save(ctx, x, how, plan, y)
+        return tuple(y) if how[0] in PAIRS else y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None]:
+        return _gradient(ctx, dy), None
+
+
+_apply = bare_apply(_ScanEager)
+
+
+class _Scan(torch.autograd.Function):
+    """The autograd function of the general route, whose forward is torch's."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, dim: int, kind: str, reverse: bool) -> Any:
+        y = torch_forward(x, kind, dim, reverse)
+        return tuple(y) if kind in PAIRS else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, dim, kind, reverse = inputs
+        _save(ctx, x, (kind, dim, reverse, x.dtype), None, output)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, None, None, None]:
+        return _gradient(ctx, dy), None, None, None
+
+
+@torch.library.custom_op("sternway::scan", mutates_args=())
+def _exported(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
+    """The forward as an operator that has its gradient, for the operator route. The indices of other kinds are empty."""
+    y = _forward_of(kind, x.shape, x.dtype, dim, reverse, x.device, not _is_autocast_enabled())(x, dim)
+    return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
+
+
+@_exported.register_fake
+def _(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
+    y = torch_forward(x, kind, dim, reverse)
+    return tuple(y) if kind in PAIRS else (y, torch.empty(0, dtype=torch.int64, device=x.device))
+
+
+@_exported.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
+    return each(inputs[2], _exported)(info, in_dims, *inputs)
+
+
+_exported.register_autograd(_Scan.backward, setup_context=_Scan.setup_context)
+
+
+def ask(x: Tensor, kind: str, dim: int, reverse: bool) -> None:
+    """Select the plan of the backward, or that of a small problem if the call is traced. x.dtype is in FLOATS.
+
+    Raises:
+        Error: there is no plan.
+    """
+    if reach_plans(x):
+        scan_plan(kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_name(x.device))
+    else:
+        require_strided(kind, x=x)
+        require(kind, _probed(kind, x.dim(), x.dtype, device_to_ask(x)))
+
+
+def call(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
+    """Do a scan on one of the routes behind the eager one, with torch's return type; ``ask`` found the plan."""
+    if is_distributed(x):
+        from ..distributed._scans import scan_sharded
+
+        y = scan_sharded(x, kind, dim, reverse)  # type: ignore[arg-type]
+        if y is not None:
+            return y
+    if exporting() or is_distributed(x):
+        y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
+        y = y if kind in PAIRS else y[0]
+    else:
+        y = apply(_Scan, x, dim, kind, reverse)
+    return _NAMED[kind](y) if kind in PAIRS else y

@@ -1,0 +1,293 @@
+"""``torch.nn.functional.embedding_bag`` and ``torch.nn.EmbeddingBag`` with sternway's backward."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._arrays import device_of, dtype_name
+from .._embedding_bag import _embedding_bag_plan
+from .._unique_rows import _unique_rows_plan
+from ..errors import make
+from ._autograd.bag import bags
+from ._autograd.bag_eager import eager
+from ._autograd.bag_problem import NAME, Options, check_offsets, options, select, unreadable
+from ._autograd.calls import FLOATS, require_tensors
+from ._autograd.dispatch import (
+    Sentence,
+    constant,
+    device_to_ask,
+    named,
+    reach_plans,
+    refuse_distributed,
+    require,
+    require_strided,
+    sentence,
+)
+from ._autograd.operators import is_distributed
+
+_OPERANDS = {
+    **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
+    **dict.fromkeys(("index_dtype", "total_indices", "total"), "input"),
+    **dict.fromkeys(("offset_dtype", "num_bags"), "offsets"),
+}
+"""By field of the descriptors, the argument of embedding_bag that it comes from."""
+
+
+def _check(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None) -> None:
+    """Raise the errors that torch.nn.functional.embedding_bag raises for these shapes."""
+    if weights is not None and input.shape != weights.shape:
+        raise ValueError(
+            f"embedding_bag: per_sample_weights {tuple(weights.shape)} must have the shape of input {tuple(input.shape)}"
+        )
+    if weight.dim() != 2:
+        raise ValueError(f"embedding_bag: weight must be 2D, got {weight.dim()}D")
+    if input.dim() not in (1, 2):
+        raise ValueError(f"embedding_bag: input must be 1D or 2D, got {input.dim()}D")
+    if (input.dim() == 2) != (offsets is None):
+        raise ValueError("embedding_bag: offsets must be None for 2D input, whose rows are bags, and a 1D tensor for 1D input")
+    if offsets is not None and offsets.dim() != 1:
+        raise ValueError(f"embedding_bag: offsets must be 1D, got {offsets.dim()}D")
+
+
+def _probe(dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: str) -> None:
+    """Select the plans of a small bag with these dtypes."""
+    if sparse:
+        _unique_rows_plan(1, 1, index, None, device)
+        index = torch.int32
+    _embedding_bag_plan(1, 1, 1, 1, dtype, mode, index, offset, None, False, False, device, True)
+
+
+@constant
+def _probed(
+    dtype: torch.dtype, mode: str, index: torch.dtype, offset: torch.dtype, sparse: bool, device: torch.device
+) -> Sentence | None:
+    return sentence(_probe, dtype, mode, index, offset, sparse, str(device))
+
+
+def ask(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, o: Options) -> None:
+    """Select the plans of the backward, or those of a small bag if the call is traced.
+
+    Raises:
+        Error: there is no plan.
+    """
+    if weights is not None and weights.is_complex():
+        raise make("unsupported", "embedding_bag", "per_sample_weights", "real like weight", "complex numbers")
+    if weights is not None and weights.dtype != weight.dtype and weight.dtype in FLOATS:  # torch's forward refuses it
+        wanted, hint = f"{dtype_name(weight.dtype)} like weight", "convert it with per_sample_weights.to(weight.dtype)"
+        raise make("invalid_problem", "embedding_bag", "per_sample_weights", wanted, dtype_name(weights.dtype), hint)
+    if offsets is None or not reach_plans(input, weight, offsets, weights):
+        require_strided("embedding_bag", input=input, weight=weight, offsets=offsets, per_sample_weights=weights)
+        offset = input.dtype if offsets is None else offsets.dtype
+        require("embedding_bag", _probed(weight.dtype, o.mode, input.dtype, offset, o.sparse, device_to_ask(weight)))
+        return
+    bags = max(len(offsets) - o.last, 0)
+    select(weight.shape, bags, len(input), weight.dtype, input.dtype, offsets.dtype, o, device_of(weight))
+
+
+class _Call(NamedTuple):
+    """A checked call of embedding_bag whose backward has plans."""
+
+    input: Tensor
+    weight: Tensor
+    offsets: Tensor | None  # None: DTensors whose rows are bags
+    weights: Tensor | None
+    options: Options
+    bags: int | None  # how many of the bags are returned; None: all
+
+
+def _rows(nested: Tensor) -> tuple[Tensor, Tensor]:
+    """The values of a nested tensor [bags, positions], and the start of each bag; if jagged, also the end of the last."""
+    if nested.dim() != 2:
+        raise make("invalid_problem", NAME, "input", "of rank 2, [bags, positions], where it is nested", f"rank {nested.dim()}")
+    if nested.layout is torch.jagged:
+        parts: Any = nested
+        parts = parts if parts.lengths() is None else parts.contiguous()
+        return parts.values(), parts.offsets()
+    rows = nested.unbind()
+    starts = [0, *itertools.accumulate(len(row) for row in rows)][: len(rows)]
+    numbers = torch.cat(rows) if rows else torch.empty(0, dtype=nested.dtype, device=nested.device)
+    return numbers, torch.tensor(starts, dtype=torch.int64, device=nested.device)
+
+
+def _flat_nested(input: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, int | None]:
+    """Nested bags as indices, offsets, per-sample weights and the number of bags to return.
+
+    Numbers behind the last bag of a jagged tensor are a bag more, which is not returned: no value has to be read for that.
+    """
+    indices, offsets = _rows(input)
+    if weights is not None:
+        if not weights.is_nested:
+            raise make("invalid_problem", NAME, "per_sample_weights", "nested like input", "a tensor that is not", "nest it")
+        weights, others = _rows(weights)
+        same = others is offsets or (offsets.shape == others.shape and (unreadable(offsets) or torch.equal(offsets, others)))
+        if weights.shape != indices.shape or not same:
+            raise make("invalid_problem", NAME, "per_sample_weights", "of the shape of input", "other lengths of bags")
+    return indices, offsets, weights, len(offsets) - 1 if input.layout is torch.jagged else None
+
+
+def prepare(
+    input: Tensor, weight: Tensor, offsets: Tensor | None, scale_grad_by_freq: bool, mode: str, sparse: bool,
+    per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None,
+) -> _Call:  # fmt: skip
+    """Check a call of embedding_bag, convert it to indices of rank 1 with offsets, and select the plans of its backward.
+
+    Raises:
+        Error: there is no plan, or the arguments contradict each other.
+        ValueError, NotImplementedError, RuntimeError: arguments that torch refuses.
+    """
+    others = {"offsets": offsets, "per_sample_weights": per_sample_weights}
+    require_tensors("embedding_bag", input=input, weight=weight, **{k: x for k, x in others.items() if x is not None})
+    nested, given = None, None
+    weights = per_sample_weights
+    if input.is_nested:
+        if offsets is not None:
+            raise ValueError("embedding_bag: offsets must be None for nested input, whose rows are bags")
+        input, given, weights, nested = _flat_nested(input, weights)
+    _check(input, weight, given if offsets is None else offsets, weights)
+    o = options(mode, padding_idx, include_last_offset, scale_grad_by_freq, sparse, weights is not None, weight.shape[0])
+    if o.sparse:
+        refuse_distributed("embedding_bag", "sparse", input, weight, weights)
+    if offsets is None:
+        o = o._replace(last=False)
+        if is_distributed(input, weight, weights):
+            ask(input, weight, given, weights, o)
+            return _Call(input, weight, given, weights, o, nested)
+        if given is None:
+            count, width = input.shape
+            given = torch.arange(count, dtype=input.dtype, device=input.device) * width
+            input = input.reshape(-1)
+            weights = None if weights is None else weights.reshape(-1)
+        ask(input, weight, given, weights, o)
+        return _Call(input, weight, given, weights, o, nested)
+    ask(input, weight, offsets, weights, o)
+    check_offsets(input, offsets, o)
+    if not offsets.shape[0]:  # no bag holds a position; torch's forward would read beyond offsets
+        input, weights = input[:0], None if weights is None else weights[:0]
+    return _Call(input, weight, offsets, weights, o, nested)
+
+
+def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
+    """Run a prepared call."""
+    if max_norm is not None:
+        refuse_distributed("embedding_bag", "max_norm", c.weight, c.input)
+        with torch.no_grad():
+            torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
+    y = bags(c.input, c.weight, c.offsets, c.weights, c.options)
+    return y if c.bags is None else y[: c.bags]
+
+
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Sums, means or maxima of the rows of weight that each bag of indices names: :func:`torch.nn.functional.embedding_bag`.
+
+    The backward is :func:`sternway.embedding_bag_backward`: each row of the gradient is written once, summed in the order of
+    positions, so the bits repeat. With ``sparse=True`` the gradient is coalesced: one row for each index that occurs. A dense
+    gradient can be differentiated again.
+
+    Args:
+        input: [positions] with offsets, or [bags, positions of a bag]; int32 or int64. Each row of a nested tensor, jagged or
+            strided, is a bag.
+        weight: [V, D]; float32, float64, float16 or bfloat16, on the CPU or CUDA.
+        offsets: [bags], or [bags + 1] with include_last_offset: the position at which each bag begins.
+        max_norm, norm_type: if max_norm is given, the rows that are read are first scaled in place to at most this norm.
+        scale_grad_by_freq: True: divide the gradient of a row by the number of its positions.
+        mode: "sum", "mean" or "max".
+        sparse: True: the gradient is a sparse tensor.
+        per_sample_weights: a factor of each position, in mode "sum"; it has a gradient too. Of weight's dtype; nested like
+            input.
+        include_last_offset: True: the last offset is the end of the last bag. On the CPU it must be the end of input; torch's
+            forward on CUDA takes the end of input whatever its value.
+        padding_idx: a row that is not counted; a negative one counts from the end.
+
+    Returns:
+        [bags, D], in weight's dtype.
+
+    Raises:
+        ValueError, NotImplementedError, RuntimeError: arguments that torch refuses.
+        UnsupportedError: a dtype, layout or device without a kernel.
+        InvalidProblemError: an option that is no bool; per_sample_weights of another dtype than weight; on the CPU, offsets
+            that decrease, or input behind the last offset, which the modes of torch's forward treat differently.
+        TypeError: an operand that is no tensor.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> weight = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+        >>> y = st.embedding_bag(torch.tensor([2, 0, 2]), weight, torch.tensor([0, 1]), mode="sum")
+        >>> y.tolist()
+        [[5.0, 6.0], [6.0, 8.0]]
+        >>> y.sum().backward()
+        >>> weight.grad.tolist()
+        [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
+    """
+    done = eager(
+        input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
+        padding_idx,
+    )  # fmt: skip
+    if done is not None:
+        return done
+    c = named(
+        NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+        include_last_offset, padding_idx,
+    )  # fmt: skip
+    return call(c, max_norm, norm_type)
+
+
+class EmbeddingBag(torch.nn.EmbeddingBag):
+    """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
+
+    It has the arguments, parameters and state dict of torch's module, so either loads the state of the other.
+
+    Args:
+        num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
+        max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset, padding_idx: as for
+            :func:`sternway.torch.embedding_bag`; mode "mean" by default.
+        device, dtype: of the table; None: torch's defaults.
+
+    Raises:
+        ValueError: arguments that torch refuses.
+
+    Example:
+        >>> import torch, sternway.torch as st
+        >>> bag = st.EmbeddingBag(3, 2, mode="sum")
+        >>> bag(torch.tensor([[2, 0], [1, 1]])).sum().backward()
+        >>> bag.weight.grad.tolist()
+        [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]
+    """
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        """Return the reduced bags.
+
+        Args:
+            input, offsets, per_sample_weights: as for :func:`sternway.torch.embedding_bag`.
+
+        Returns:
+            [bags, D], in the table's dtype.
+
+        Raises:
+            Error, ValueError, NotImplementedError, RuntimeError: as :func:`sternway.torch.embedding_bag`.
+
+        Example:
+            >>> import torch, sternway.torch as st
+            >>> bag = st.EmbeddingBag(3, 2)
+            >>> bag(torch.tensor([0, 1, 2]), offsets=torch.tensor([0, 2])).shape
+            torch.Size([2, 2])
+        """
+        return embedding_bag(
+            input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
+            per_sample_weights, self.include_last_offset, self.padding_idx,
+        )  # fmt: skip

@@ -1,0 +1,214 @@
+"""The forward and backward of sharded embedding bags: messages between the ranks, and the sums of segments by their owners.
+
+What is summed keeps its order: positions of a segment in their order, segments of a bag in the order of the ranks that own
+them, and a row of the gradient in the order of the ranks and of their positions, which is that of the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..._embedding_bag import embedding_bag_backward, embedding_bag_per_sample_weights_backward
+from ...errors import make
+from .._autograd.bag_problem import MODES
+from .._autograd.calls import materialized
+from ._bag_routes import OP, Call, Cut, Splits
+
+Gradients = tuple[Tensor | None, Tensor | None, None]
+
+
+def as_bytes(x: Tensor) -> Tensor:
+    """A contiguous tensor [n, ...] as bytes [n, bytes of an element], as not every backend sends every dtype."""
+    return x.reshape(len(x), x.shape[1:].numel()).view(torch.uint8)
+
+
+def exchanged(x: Tensor, splits: Splits, group: Any) -> Tensor:
+    """The parts of x, along its first dimension, that the other ranks sent to this one, in rank order."""
+    x = x.contiguous()
+    y = x.new_empty((sum(splits.received), *x.shape[1:]))
+    dist.all_to_all_single(as_bytes(y), as_bytes(x), splits.received, splits.sent, group=group)
+    return y
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of partial results: that of the accumulator."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def bag(
+    table: Tensor, rows: Tensor, offsets: Tensor, mode: str, weights: Tensor | None = None, padding: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """torch's forward of bags: the result, and the winners of mode "max"."""
+    y, _, _, winners = torch.embedding_bag(
+        table, rows, offsets.to(rows.dtype), False, MODES.index(mode), False, weights, False, padding
+    )  # fmt: skip
+    return y, winners
+
+
+def partial_sums(table: Tensor, rows: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
+    """The sums of segments, in the dtype of the accumulator. Rows of 16 bits are gathered and widened first."""
+    dtype = wide(table.dtype)
+    if table.dtype != dtype:
+        table, rows = table[rows].to(dtype), torch.arange(len(rows), device=rows.device)
+        weights = None if weights is None else weights.to(dtype)
+    return bag(table, rows, offsets, "sum", weights)[0]
+
+
+def once(dy: Tensor) -> Tensor:
+    """An upstream gradient with its values in memory.
+
+    Raises:
+        UnsupportedError: the backward is differentiated.
+    """
+    if torch.is_grad_enabled():
+        raise make("unsupported", OP, "the gradient", "differentiated once", "create_graph=True")
+    return materialized(dy)
+
+
+def received(call: Call, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The segments that this rank owns: rows of its shard, the first position of each segment, and factors of positions."""
+    bags, group = call.bags, call.group
+    rows = exchanged(bags.rows, call.positions, group)
+    if call.cut.sharding == "row" and call.reduction.mode == "max":  # each position is a segment
+        offsets = torch.arange(len(rows), device=rows.device)
+    else:
+        lengths = exchanged(bags.lengths, call.segments, group).long()
+        offsets = lengths.cumsum(0) - lengths
+    return rows, offsets, None if weights is None else exchanged(weights[bags.positions], call.positions, group)
+
+
+class _SumsOfRows(torch.autograd.Function):
+    """Modes "sum" and "mean" with a table cut by rows: the owner of a segment returns its sum."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, sample_weights: Tensor | None, call: Call) -> Tensor:
+        bags = call.bags
+        flat = None if sample_weights is None else sample_weights.detach().reshape(-1)
+        rows, offsets, weights = received(call, flat)
+        parts = exchanged(partial_sums(weight, rows, offsets, weights), call.segments.back(), call.group)
+        in_bags, order = torch.sort(bags.bags, stable=True)
+        numbers = torch.arange(len(bags.offsets), device=order.device)
+        y, _ = bag(parts, order, torch.searchsorted(in_bags, numbers), "sum")
+        inverse = None
+        if call.reduction.mode == "mean":
+            counted = torch.zeros_like(bags.offsets).index_add_(0, bags.bags, bags.lengths.long())
+            y /= counted.clamp(min=1)[:, None]
+            inverse = counted.clamp(min=1).to(y.dtype).reciprocal()
+        ctx.call, ctx.shape = call, None if sample_weights is None else sample_weights.shape
+        ctx.save_for_backward(weight if call.needs[1] else None, rows, offsets, weights, inverse)
+        ctx.rows = len(weight)
+        return y.to(weight.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
+        dy, call = once(dy), ctx.call
+        weight, rows, offsets, weights, inverse = ctx.saved_tensors
+        bags, group = call.bags, call.group
+        parts = exchanged(dy.index_select(0, bags.bags), call.segments, group)
+        dweight = dweights = None
+        if call.needs[0]:
+            if inverse is not None:
+                factors = exchanged(inverse[bags.bags], call.segments, group)
+                lengths = torch.diff(offsets, append=offsets.new_full((1,), len(rows)))
+                weights = factors.repeat_interleave(lengths, output_size=len(rows))
+            dweight = embedding_bag_backward(
+                parts, rows, offsets, num_embeddings=ctx.rows, per_sample_weights=weights,
+                scale_grad_by_freq=call.reduction.by_frequency,
+            )  # fmt: skip
+        if call.needs[1]:
+            products = embedding_bag_per_sample_weights_backward(parts, weight, rows, offsets)
+            products = exchanged(products, call.positions.back(), group)
+            dweights = dy.new_zeros(ctx.shape)
+            dweights.view(-1).index_copy_(0, bags.positions, products)
+        return dweight, dweights, None
+
+
+class _MaximaOfRows(torch.autograd.Function):
+    """Mode "max" with a table cut by rows: the owners return the rows, as which of equal or NaN rows wins depends on all."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, sample_weights: Tensor | None, call: Call) -> Tensor:
+        bags = call.bags
+        rows, starts, _ = received(call, None)
+        table = exchanged(weight.detach()[rows], call.positions.back(), call.group)
+        positions, order = torch.sort(bags.positions)
+        offsets = torch.searchsorted(positions, bags.offsets)
+        y, winners = bag(table, order, offsets, "max")
+        ctx.call, ctx.rows = call, len(weight)
+        ctx.save_for_backward(rows, starts, order, offsets, winners)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
+        dy, call = once(dy), ctx.call
+        rows, starts, order, offsets, winners = ctx.saved_tensors
+        dtable = embedding_bag_backward(
+            dy, order, offsets, num_embeddings=len(order), mode="max", max_indices=winners
+        )  # fmt: skip
+        parts = exchanged(dtable, call.positions, call.group)
+        return embedding_bag_backward(parts, rows, starts, num_embeddings=ctx.rows), None, None
+
+
+class _BagsOfColumns(torch.autograd.Function):
+    """All modes with a table cut by columns: each rank reduces the bags of all ranks over its columns."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, sample_weights: Tensor | None, call: Call) -> Tensor:
+        o, (_, width), count = call.reduction, weight.shape, len(call.bags.offsets)
+        flat = None if sample_weights is None else sample_weights.detach().reshape(-1)
+        rows, offsets, weights = received(call, flat)
+        parts, winners = weight.new_empty(len(offsets), 0), rows.new_empty(len(offsets), 0)
+        if width:
+            parts, winners = bag(weight, rows, offsets, o.mode, weights, o.padding)
+        widths = [call.cut.size(rank) for rank in range(call.cut.ranks)]
+        splits = Splits([width * n for n in call.segments.received], [w * count for w in widths])
+        answers = torch.split(exchanged(parts.reshape(-1), splits, call.group), splits.received)
+        ctx.call, ctx.splits, ctx.rows = call, splits, len(weight)
+        ctx.shape = None if sample_weights is None else sample_weights.shape
+        ctx.save_for_backward(
+            weight if call.needs[1] else None, rows, offsets, weights, winners if o.mode == "max" else None
+        )  # fmt: skip
+        return torch.cat([answer.view(count, w) for answer, w in zip(answers, widths, strict=True)], 1)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
+        dy, call, o = once(dy), ctx.call, ctx.call.reduction
+        weight, rows, offsets, weights, winners = ctx.saved_tensors
+        columns = torch.cat([call.cut.of(dy, rank).reshape(-1) for rank in range(call.cut.ranks)])
+        parts = exchanged(columns, ctx.splits.back(), call.group).view(len(offsets), call.cut.size(call.rank))
+        dweight = dweights = None
+        if call.needs[0]:
+            dweight = embedding_bag_backward(
+                parts, rows, offsets, num_embeddings=ctx.rows, mode=o.mode, padding_idx=o.padding, per_sample_weights=weights,
+                scale_grad_by_freq=o.by_frequency, max_indices=winners,
+            )  # fmt: skip
+        if call.needs[1]:
+            products = parts.new_empty(len(rows), dtype=wide(parts.dtype))
+            embedding_bag_per_sample_weights_backward(parts, weight, rows, offsets, padding_idx=o.padding, out=products)
+            products = exchanged(products, call.positions.back(), call.group).view(call.cut.ranks, call.bags.total)
+            dweights = dy.new_zeros(ctx.shape)
+            dweights.view(-1)[: call.bags.total] = products.sum(0)
+        return dweight, dweights, None
+
+
+def bags(weight: Tensor, sample_weights: Tensor | None, call: Call) -> Tensor:
+    """The bags of this rank, with their gradients."""
+    function: Any = _BagsOfColumns
+    if call.cut.sharding == "row":
+        function = _MaximaOfRows if call.reduction.mode == "max" else _SumsOfRows
+    return function.apply(weight, sample_weights, call)  # type: ignore[no-any-return]
+
+
+def whole(shard: Tensor, cut: Cut, group: Any) -> Tensor:
+    """The whole table, from the shards of all ranks. Shorter shards travel padded to the block of the first rank."""
+    by_rows = cut.sharding == "row"
+    shard = shard if by_rows else shard.T
+    block = shard.new_zeros(cut.block, shard.shape[1])
+    block[: len(shard)] = shard
+    blocks = block.new_empty(cut.ranks * cut.block, shard.shape[1])
+    dist.all_gather_into_tensor(as_bytes(blocks), as_bytes(block), group=group)
+    return blocks[: cut.rows] if by_rows else blocks[: cut.dim].T.contiguous()

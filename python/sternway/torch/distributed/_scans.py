@@ -1,0 +1,235 @@
+"""Scans along a dimension that the ranks of a group share: each rank has a contiguous part, in rank order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+
+from ...errors import Error, make, renamed
+from .._autograd.calls import FLOATS, flag, integer
+from .._autograd.scan_gradient import PAIRS
+from ._exchange import gathered
+from ._parts import part_of, scan_part, summary
+
+MAX_RANK = 7
+"""The number of dimensions of x, at most. A carry operand has a dimension more."""
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _scan(kind: str, x: Tensor, dim: int, group: Any, reverse: bool) -> Any:
+    op = f"sternway.torch.distributed.{kind}"
+    found: list[Tensor] = []
+
+    def find() -> tuple[Any, ...]:
+        if not isinstance(x, Tensor) or isinstance(x, DTensor):
+            raise make("type", op, "x", "a torch.Tensor of this rank", type(x).__name__)
+        if x.dtype not in FLOATS:
+            raise make("unsupported", op, "x", "float32, float64, float16 or bfloat16", str(x.dtype).removeprefix("torch."))
+        if not 1 <= x.dim() <= MAX_RANK:
+            raise make("unsupported", op, "x", f"of 1 to {MAX_RANK} dimensions", f"{x.dim()}")
+        along = integer(f"distributed.{kind}", "dim", dim)
+        if not -x.dim() <= along < x.dim():
+            raise make("invalid_problem", op, "dim", f"between {-x.dim()} and {x.dim() - 1}", f"{along}")
+        along %= x.dim()
+        backward = flag(f"distributed.{kind}", "reverse", reverse)
+        try:
+            found.append(summary(x, part_of(x, kind, along, backward, group, ())))  # a GPU computes it meanwhile
+        except Error as error:
+            raise renamed(error, op, {"shape": "x"}) from None
+        rows = *x.shape[:along], *x.shape[along + 1 :]
+        return kind, (rows, str(x.dtype), x.device.type, along, backward), x.shape[along]
+
+    calls = gathered(op, group, find)
+    for rank, (other, call, _) in enumerate(calls):
+        if (other, call) != calls[0][:2]:
+            wanted = f"like that of rank 0, {calls[0][0]} of {_shown(*calls[0][1])}"
+            raise make("invalid_problem", op, f"the call of rank {rank}", wanted, f"{other} of {_shown(*call)}")
+    _, (_, _, _, along, backward), _ = calls[0]
+    return scan_part(x, found[0], part_of(x, kind, along, backward, group, tuple(length for *_, length in calls)))
+
+
+def scan_sharded(x: DTensor, kind: str, dim: int, reverse: bool) -> Any:
+    """A scan of a DTensor along a sharded dimension, with the placements of x; None: the dimension is not sharded.
+
+    Nothing is exchanged but the states: that a call is the same on every rank is what a DTensor assumes.
+
+    Raises:
+        UnsupportedError: several dimensions of the mesh share the scanned dimension, x is a Partial that the scan does not
+            keep, or x has more than 7 dimensions.
+        Error: no plan has x's shape or dtype, or its device.
+    """
+    dim %= max(x.dim(), 1)
+    along = [k for k, placement in enumerate(x.placements) if isinstance(placement, Shard) and placement.dim == dim]
+    if not along:
+        return None
+    op, linear = f"sternway.torch.{kind}", kind == "cumsum"
+    others = [p for k, p in enumerate(x.placements) if k != along[0] and not p.is_replicate()]
+    wrong = [p for p in others if not (isinstance(p, Shard) and p.dim != dim) and not (linear and p.is_partial("sum"))]
+    if wrong or type(x.placements[along[0]]) is not Shard:
+        wanted = f"placed with one Shard(dim={dim}) and without other placements that the scan does not keep"
+        raise make("unsupported", op, "x", wanted, str(x.placements), "use x.redistribute(placements=...)")
+    if x.dim() > MAX_RANK:
+        raise make("unsupported", op, "x", f"of at most {MAX_RANK} dimensions along a sharded one", f"{x.dim()}")
+    return _scan_shards(x, kind, dim, reverse, along[0])
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _scan_shards(x: DTensor, kind: str, dim: int, reverse: bool, along: int) -> Any:
+    """The scan of a DTensor whose scanned dimension is cut along a dimension of the mesh, by the rule of torch.chunk."""
+    mesh, size = x.device_mesh, x.device_mesh.size(along)
+    longest = -(-x.shape[dim] // size)
+    lengths = tuple(min(longest, max(x.shape[dim] - rank * longest, 0)) for rank in range(size))
+    local = x.to_local()
+    part = part_of(local, kind, dim, reverse, mesh.get_group(along), lengths)
+    y = scan_part(local, summary(local, part), part)
+    strides = torch.empty(x.shape, device="meta").stride()
+
+    def whole(part: Tensor) -> DTensor:
+        return DTensor.from_local(part, mesh, x.placements, run_check=False, shape=x.shape, stride=strides)
+
+    return type(y)(map(whole, y)) if kind in PAIRS else whole(y)
+
+
+def _shown(rows: tuple[int, ...], dtype: str, device: str, dim: int, reverse: bool) -> str:
+    shape = [*map(str, rows[:dim]), "n", *map(str, rows[dim:])]
+    return f"{dtype} [{', '.join(shape)}] on {device} along dim {dim}{', reversed' if reverse else ''}"
+
+
+def cumsum(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+    """Cumulative sum along a dimension that the ranks of a group share: :func:`sternway.torch.cumsum` of the whole tensor.
+
+    x is this rank's contiguous part of the whole tensor; parts are in rank order, may differ in length along ``dim``, and may
+    be empty. Every rank of the group calls it, and runs the backward if any does. Each way, a rank sends at most 16 bytes for
+    each row (32 in float64), whatever the length, and reads its part twice. States are combined in rank order, so that results
+    do not depend on timing; their last bits depend on how the whole is cut.
+
+    Derivatives of cumsum of any order are computed in this way. The second derivatives of the other scans gather the whole
+    tensor.
+
+    Args:
+        x: a tensor of 1 to 7 dimensions; float32, float64, float16 or bfloat16, on the CPU or CUDA. All dimensions but
+            ``dim``, and the dtype, are the same on every rank.
+        dim: the scanned dimension, the same on every rank; a negative one counts from the end.
+        group: the process group; None: that of all processes. With NCCL, each rank calls ``torch.cuda.set_device`` before.
+        reverse: True: scan from the last position of the last rank to the first of rank 0; the same on every rank.
+
+    Returns:
+        this rank's part of the whole scan, of x's shape and dtype, contiguous.
+
+    Raises:
+        InvalidProblemError: on every rank, if dim or reverse of one rank is invalid, or if calls do not fit each other; on this
+            rank, if no process group is initialized or this process is not in the group.
+        UnsupportedError: a dtype, number of dimensions or device without a kernel; on the other ranks InvalidProblemError.
+        TypeError: x is no plain tensor; on the other ranks InvalidProblemError.
+
+    Example:
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.cumsum(torch.tensor([1.0, 2.0, 3.0]), 0)
+        tensor([1., 3., 6.])
+        >>> torch.distributed.destroy_process_group()
+    """
+    return _scan("cumsum", x, dim, group, reverse)  # type: ignore[no-any-return]
+
+
+def cumprod(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+    """Cumulative product along a dimension that the ranks of a group share: :func:`sternway.torch.cumprod` of the whole tensor.
+
+    A product that leaves the range of the dtype on one rank and comes back on another is right again.
+
+    Args:
+        x, dim, group, reverse: as for :func:`cumsum`.
+
+    Returns:
+        this rank's part of the whole scan, of x's shape and dtype, contiguous.
+
+    Raises:
+        Error: as for :func:`cumsum`.
+
+    Example:
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.cumprod(torch.tensor([1.0, 2.0, 3.0]), 0)
+        tensor([1., 2., 6.])
+        >>> torch.distributed.destroy_process_group()
+    """
+    return _scan("cumprod", x, dim, group, reverse)  # type: ignore[no-any-return]
+
+
+def logcumsumexp(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> Tensor:
+    """``log(cumsum(exp(x)))`` along a dimension that the ranks of a group share: :func:`sternway.torch.logcumsumexp`.
+
+    Args:
+        x, dim, group, reverse: as for :func:`cumsum`.
+
+    Returns:
+        this rank's part of the whole scan, of x's shape and dtype, contiguous.
+
+    Raises:
+        Error: as for :func:`cumsum`.
+
+    Example:
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.logcumsumexp(torch.zeros(2), 0)
+        tensor([0.0000, 0.6931])
+        >>> torch.distributed.destroy_process_group()
+    """
+    return _scan("logcumsumexp", x, dim, group, reverse)  # type: ignore[no-any-return]
+
+
+def cummax(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> torch.return_types.cummax:
+    """Cumulative maximum along a dimension that the ranks of a group share: :func:`sternway.torch.cummax` of the whole tensor.
+
+    Args:
+        x, dim, group, reverse: as for :func:`cumsum`.
+
+    Returns:
+        (values, indices), a named tuple: this rank's part. Indices are int64 positions in the whole tensor along dim.
+
+    Raises:
+        Error: as for :func:`cumsum`.
+
+    Example:
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.cummax(torch.tensor([1.0, 3.0, 2.0]), 0).indices
+        tensor([0, 1, 1])
+        >>> torch.distributed.destroy_process_group()
+    """
+    return _scan("cummax", x, dim, group, reverse)  # type: ignore[no-any-return]
+
+
+def cummin(x: Tensor, dim: int, group: Any = None, *, reverse: bool = False) -> torch.return_types.cummin:
+    """Cumulative minimum along a dimension that the ranks of a group share: :func:`sternway.torch.cummin` of the whole tensor.
+
+    Args:
+        x, dim, group, reverse: as for :func:`cumsum`.
+
+    Returns:
+        (values, indices), a named tuple, as for :func:`cummax`.
+
+    Raises:
+        Error: as for :func:`cumsum`.
+
+    Example:
+        >>> import torch
+        >>> import sternway.torch.distributed as std
+        >>> store = torch.distributed.HashStore()
+        >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)  # one process; torchrun starts more
+        >>> std.cummin(torch.tensor([2.0, 1.0, 3.0]), 0).values
+        tensor([2., 1., 1.])
+        >>> torch.distributed.destroy_process_group()
+    """
+    return _scan("cummin", x, dim, group, reverse)  # type: ignore[no-any-return]
