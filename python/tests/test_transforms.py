@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import sternway as sw
 import sternway.torch as st
@@ -315,3 +315,95 @@ def test_module_compiles_and_trains(device: str) -> None:
         step.step()
         losses.append(loss.item())
     assert losses[-1] < 0.05 * losses[0]
+
+
+def nested(function: Any) -> dict[str, Any]:
+    """Derivatives of a function by nested transforms of torch.func, by name."""
+    func = torch.func
+
+    def loss(*xs: torch.Tensor) -> torch.Tensor:
+        return function(*xs).pow(3).sum()
+
+    def gradient(*xs: torch.Tensor) -> Any:
+        return func.grad(loss, tuple(range(len(xs))))(*xs)
+
+    def slope(*xs: torch.Tensor) -> torch.Tensor:
+        return sum(g.square().sum() for g in gradient(*xs))
+
+    def of_last_row(transform: Any) -> Any:
+        """A transform with respect to the last row of the first input, so that Hessians are small."""
+        return lambda x, *others: transform(lambda row: loss(torch.cat((x[:-1], row)), *others))(x[-1:])
+
+    return {
+        "grad of grad": lambda *xs: func.grad(slope, tuple(range(len(xs))))(*xs),
+        "vjp of vjp": lambda *xs: func.vjp(lambda *xs: func.vjp(loss, *xs)[1](torch.ones_like(loss(*xs)))[0], *xs)[1](xs[0]),
+        "jvp": lambda *xs: func.jvp(function, xs, xs)[1],
+        "jvp of grad": lambda *xs: func.jvp(gradient, xs, xs)[1],
+        "vmap of grad": lambda *xs: torch.vmap(gradient)(*(torch.stack((x, 2 * x)) for x in xs)),
+        "hessian": of_last_row(func.hessian),
+        "jacrev of jacfwd": of_last_row(lambda f: func.jacrev(func.jacfwd(f))),
+    }
+
+
+COMMON = ("grad of grad", "jvp", "vmap of grad")
+
+
+def all_at_once(derivatives: dict[str, Any], names: Any) -> Any:
+    """One function for several derivatives, which takes the compiler less time."""
+    return lambda *xs: {name: derivatives[name](*xs) for name in names}
+
+
+OPTIONS = {  # that a compiled tangent or gradient could lose
+    "embedding, padding_idx": lambda w: st.embedding(torch.tensor([3, 9, 3], device=w.device), w, 3),
+    "embedding, scale_grad_by_freq": lambda w: st.embedding(
+        torch.tensor([3, 9, 3], device=w.device), w, scale_grad_by_freq=True
+    ),
+    "embedding_bag, mean": lambda w: st.embedding_bag(torch.tensor([[3, 9], [3, 1]], device=w.device), w, padding_idx=1),
+    "embedding_bag, max": lambda w: st.embedding_bag(torch.tensor([[3, 9], [3, 1]], device=w.device), w, mode="max"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", [*NAMES, *OPTIONS])
+def test_compiled_derivatives_of_every_order(name: str, device: str) -> None:
+    """Alone finds zeros for second derivatives and tangents of a compiled autograd.Function, and its errors under vmap."""
+    function, inputs = calls(device).get(name) or (OPTIONS[name], calls(device)["embedding"][1])
+    plain = tuple(t.detach().double() for t in inputs)
+    derivatives = nested(function)
+    every = all_at_once(derivatives, derivatives if name in ("lerp", "rope") else COMMON)
+    want = every(*plain)
+    torch.testing.assert_close(torch.compile(every, backend="aot_eager", fullgraph=True)(*plain), want)
+    assert all(any(t.any() for t in tree_leaves(x)) for x in want.values())
+
+
+ACCELERATED = {
+    "cumprod": lambda x: x.cumprod(1),
+    "lerp": lambda x: torch.lerp(x, x.square(), 0.3),
+    "embedding": lambda x: torch.nn.functional.embedding(torch.tensor([3, 0, 3], device=x.device), x, 3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", ACCELERATED)
+def test_compiled_derivatives_inside_accelerate(name: str, device: str) -> None:
+    """Alone finds zeros and errors of calls that accelerate() does, in a compiled function that it decorates or surrounds."""
+    x = calls(device)["embedding"][1][0].detach().double()[:, :3]
+    plain, decorated = (all_at_once(nested(f), COMMON) for f in (ACCELERATED[name], st.accelerate()(ACCELERATED[name])))
+    want = plain(x)
+    torch.testing.assert_close(torch.compile(decorated, backend="aot_eager")(x), want)
+    with st.accelerate():
+        torch.testing.assert_close(torch.compile(plain, backend="aot_eager")(x), want)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_of_a_compiled_transform(name: str, device: str) -> None:
+    """Alone finds that a compiled torch.func.grad has no gradient of its own, as meta-learning needs."""
+    function, inputs = calls(device)[name]
+    gradient = torch.func.grad(lambda *xs: function(*xs).pow(3).sum())
+    want, got = (f(*inputs) for f in (gradient, torch.compile(gradient, backend="aot_eager")))
+    for ours, eager in zip(
+        torch.autograd.grad(got.square().sum(), inputs, allow_unused=True),
+        torch.autograd.grad(want.square().sum(), inputs, allow_unused=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, eager)

@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ._autograd.calls import flag
+from ._autograd.overrides import handed_on, is_overridden
 from ._served import SERVED, Served, bound, prepared
 
 _ABSENT = object()
@@ -94,7 +95,7 @@ def _replacement(served: Served, original: Callable[..., Any], builtin: bool) ->
         regions = _thread.regions  # torch.compile keeps those of the thread that compiles
         if regions and (_is_grad_enabled() or (served.has_forward and regions[-1].own)):
             return _do(served, original, regions[-1].own, args, kwargs)
-        return original(*args, **kwargs)
+        return _by_torch(original, args, kwargs)
 
     functools.update_wrapper(operation, original)
     if builtin:
@@ -112,16 +113,23 @@ def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any
     if kwargs or len(args) != len(served.names):
         given = bound(served, args, kwargs)
         if given is None:
-            return original(*args, **kwargs)
+            return _by_torch(original, args, kwargs)
         values = [given[name] for name in served.names]
     done = served.eager(*values, own)
     if done is not None:
         return done
     ours = prepared(served, dict(zip(served.names, args, strict=False)) if given is None else given, own)
     if ours is None:
-        return original(*args, **kwargs)
+        return _by_torch(original, args, kwargs)
     function, arguments = ours
     return function(*arguments)
+
+
+def _by_torch(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch's own call. Torch looks the function that modes and subclasses get up by its attribute, which is replaced."""
+    if is_overridden((*args, *kwargs.values())):
+        return handed_on(original, args, kwargs)
+    return original(*args, **kwargs)
 
 
 _HOMES = list(dict.fromkeys(home for served in SERVED for home in served.homes))
@@ -199,6 +207,8 @@ class _Accelerate(contextlib.ContextDecorator, TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         served, kwargs = _SERVED.get(func), kwargs or {}
+        if torch._C._len_torch_function_stack():  # modes that were entered before see the call that we pass on
+            return func(*args, **kwargs)
         if served is None or not (_is_grad_enabled() or (served.has_forward and self.own)):
             return func(*args, **kwargs)
         return _do(served, func, self.own, args, kwargs)

@@ -8,8 +8,9 @@ from torch import Tensor
 from .._arrays import dtype_name
 from ..errors import make
 from ._autograd.calls import FLOATS, require_tensors
-from ._autograd.dequantize import NAME, ask, call, eager
+from ._autograd.dequantize import NAME, ask, by_torch, call, eager
 from ._autograd.dispatch import named
+from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.quantize import require_dtype, require_tokens
 
 
@@ -48,11 +49,15 @@ def dequantize_per_token(
     done = eager(q, scale, zero_point, dtype)
     if done is not None:
         return done
+    if is_overridden((q, scale, zero_point)):
+        return handed_on(dequantize_per_token, (q, scale, zero_point, dtype), {})  # type: ignore[no-any-return]
     require_tensors(NAME, q=q, scale=scale)
     if q.dtype not in (torch.int8, torch.uint8):
         raise make("unsupported", f"sternway.torch.{NAME}", "q", "int8 or uint8", dtype_name(q.dtype))
     require_tokens(NAME, "q", q, scale, zero_point)
     result = scale.dtype if dtype is None else dtype
     require_dtype(NAME, "dtype", result, FLOATS)
+    if torch.jit.is_tracing():
+        return by_torch(q, scale, zero_point, result)
     named(f"sternway.torch.{NAME}", {"dy": "q"}, ask, q, scale, zero_point, result)
     return call(q, scale, zero_point, result)

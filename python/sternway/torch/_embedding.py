@@ -11,9 +11,9 @@ from .._arrays import device_of
 from .._embedding import EmbeddingBackwardPlan, _embedding_plan
 from .._unique_rows import _unique_rows_plan
 from ._autograd.calls import require_tensors
+from ._autograd.constants import constant
 from ._autograd.dispatch import (
     Sentence,
-    constant,
     device_to_ask,
     named,
     reach_plans,
@@ -23,7 +23,9 @@ from ._autograd.dispatch import (
     sentence,
 )
 from ._autograd.embedding import NAME, Options, eager, look_up, options, select
+from ._autograd.overrides import handed_on, is_overridden
 
+_torch_embedding = torch.nn.functional.embedding  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
     **dict.fromkeys(("index_dtype", "num_indices", "total"), "input"),
@@ -139,6 +141,11 @@ def embedding(
     done = eager(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     if done is not None:
         return done
+    arguments = input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
+    if is_overridden((input, weight)):
+        return handed_on(embedding, arguments, {}, (_torch_embedding, arguments))  # type: ignore[no-any-return]
+    if torch.jit.is_tracing():
+        return _torch_embedding(*arguments)
     c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
     return call(c, max_norm, norm_type)
 

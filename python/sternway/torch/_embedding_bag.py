@@ -16,9 +16,9 @@ from ._autograd.bag import bags
 from ._autograd.bag_eager import eager
 from ._autograd.bag_problem import NAME, Options, check_offsets, options, select, unreadable
 from ._autograd.calls import FLOATS, require_tensors
+from ._autograd.constants import constant
 from ._autograd.dispatch import (
     Sentence,
-    constant,
     device_to_ask,
     named,
     reach_plans,
@@ -28,7 +28,9 @@ from ._autograd.dispatch import (
     sentence,
 )
 from ._autograd.operators import is_distributed
+from ._autograd.overrides import handed_on, is_overridden
 
+_torch_embedding_bag = torch.nn.functional.embedding_bag  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
     **dict.fromkeys(("dtype", "num_embeddings", "embedding_dim", "num_rows"), "weight"),
     **dict.fromkeys(("index_dtype", "total_indices", "total"), "input"),
@@ -234,12 +236,17 @@ def embedding_bag(
         >>> weight.grad.tolist()
         [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0]]
     """
-    done = eager(
+    arguments = (
         input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx,
     )  # fmt: skip
+    done = eager(*arguments)
     if done is not None:
         return done
+    if is_overridden((input, weight, offsets, per_sample_weights)):
+        return handed_on(embedding_bag, arguments, {}, (_torch_embedding_bag, arguments))  # type: ignore[no-any-return]
+    if torch.jit.is_tracing():
+        return _torch_embedding_bag(*arguments)
     c = named(
         NAME, _OPERANDS, prepare, input, weight, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
         include_last_offset, padding_idx,

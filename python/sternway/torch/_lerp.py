@@ -14,7 +14,8 @@ from .._arrays import dtype_name
 from ..errors import make
 from ._autograd.calls import FLOATS, is_bool, require_tensors
 from ._autograd.dispatch import named
-from ._autograd.lerp import WEIGHTS, ask, call, eager
+from ._autograd.lerp import WEIGHTS, ask, call, eager, torch_lerp
+from ._autograd.overrides import handed_on, is_overridden
 
 _NAME = "sternway.torch.lerp"
 _OPERANDS = {"shape": "the broadcast shape", "a_shape": "input", "b_shape": "end", "weight_shape": "weight"}
@@ -36,7 +37,12 @@ def _as_torch(lerp: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if out is not None:
             return torch.lerp(input, end, weight, out=out)
         done = eager(input, end, weight)
-        return lerp(input, end, weight) if done is None else done
+        if done is not None:
+            return done
+        if is_overridden((input, end, weight)):
+            arguments = input, end, weight
+            return handed_on(operation, arguments, {}, (torch_lerp, arguments))  # type: ignore[no-any-return]
+        return lerp(input, end, weight)
 
     return operation
 
@@ -70,8 +76,8 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     """
     require_tensors("lerp", input=input, end=end)
     weight = number_of(weight)
-    if not isinstance(weight, WEIGHTS) or input.dtype not in FLOATS:
-        return torch.lerp(input, end, weight)
+    if not isinstance(weight, WEIGHTS) or input.dtype not in FLOATS or torch.jit.is_tracing():
+        return torch_lerp(input, end, weight)
     if isinstance(weight, Tensor) and weight.is_complex():
         raise make("unsupported", _NAME, "weight", "real like input", dtype_name(weight.dtype))
     return call(input, end, weight, named(_NAME, _OPERANDS, ask, input, end, weight))

@@ -10,6 +10,7 @@ from .._rope_options import OP, extents, options_of
 from ..errors import make, reported_as
 from ._autograd.calls import require_tensors
 from ._autograd.operators import is_distributed
+from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.rope import rotated, rotated_by_heads
 from ._autograd.rope_operands import arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
 
@@ -64,6 +65,10 @@ def rope(
         >>> st.rope(x).detach().round(decimals=3).tolist()
         [[[[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]]]
     """
+    if is_overridden((x, positions, cos, sin)):
+        named = {"base": base, "cos": cos, "sin": sin, "pairing": pairing, "rotary_dim": rotary_dim}
+        others = {"rotary_start": rotary_start, "angle": angle, "layout": layout, "columns": columns}
+        return handed_on(rope, (x, positions), named | others)  # type: ignore[no-any-return]
     given = {"positions": positions, "cos": cos, "sin": sin}
     require_tensors("rope", x=x, **{name: t for name, t in given.items() if t is not None})
     options = options_of(base, pairing, rotary_dim, rotary_start, angle, layout)
@@ -145,6 +150,9 @@ def apply_rotary_pos_emb(
         >>> q.shape, k.shape
         (torch.Size([1, 4, 3, 8]), torch.Size([1, 2, 3, 8]))
     """
+    if is_overridden((q, k, cos, sin)):
+        options = {"pairing": pairing, "rotary_dim": rotary_dim, "columns": columns}
+        return handed_on(apply_rotary_pos_emb, (q, k, cos, sin, unsqueeze_dim), options)  # type: ignore[no-any-return]
     require_tensors("apply_rotary_pos_emb", q=q, k=k, cos=cos, sin=sin)
     width = _rotary_dim(q.shape[-1], cos.shape[-1], rotary_dim) if q.dim() and cos.dim() else 0
     y_q, y_k = rotate_by_tables([q, k], cos, sin, unsqueeze_dim, pairing, width, 0, columns)

@@ -12,8 +12,9 @@ from torch import Tensor
 from ..errors import make
 from ._autograd.calls import FLOATS, flag, require_tensors
 from ._autograd.dispatch import named
+from ._autograd.overrides import handed_on, is_overridden
 from ._autograd.scan import ask, call, dim_of, eager
-from ._autograd.scan_gradient import PAIRS, torch_forward
+from ._autograd.scan_gradient import FORWARDS, PAIRS, torch_forward
 
 R = TypeVar("R")
 
@@ -23,7 +24,7 @@ def _scan(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
     require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
     where = dim_of(x, dim)
-    if x.dtype not in FLOATS or where is None:
+    if x.dtype not in FLOATS or where is None or torch.jit.is_tracing():
         y = torch_forward(x, kind, dim, reverse)  # or torch's own error
         return getattr(torch.return_types, kind)(y) if kind in PAIRS else y
     done = eager(x, kind, where, reverse)  # with dim as an int
@@ -41,7 +42,12 @@ def _as_torch(scan: Callable[..., R]) -> Callable[..., R]:
     def operation(x: Any = None, dim: Any = None, *, reverse: Any = False, **torchs: Any) -> R:
         if not torchs:
             done: R | None = eager(x, name, dim, reverse)
-            return scan(x, dim, reverse=reverse) if done is None else done
+            if done is not None:
+                return done
+            if is_overridden((x,)):
+                torchs = None if reverse else (FORWARDS[name], (x, dim))
+                return handed_on(operation, (x, dim), {"reverse": reverse}, torchs)  # type: ignore[no-any-return]
+            return scan(x, dim, reverse=reverse)
         others: dict[str, Any] = {k: torchs.pop(k) for k in ("dtype", "out") if k in torchs}
         if "input" in torchs:
             x = _one(name, "input", torchs.pop("input"), "x", x)
@@ -65,7 +71,8 @@ def _one(name: str, theirs: str, value: Any, ours: str, other: Any) -> Any:
 
 
 def _by_torch(kind: str, others: dict[str, Any], x: Tensor, dim: int, *, reverse: bool = False) -> Any:
-    require_tensors(kind, x=x)
+    if not is_overridden((x,)):  # which torch asks
+        require_tensors(kind, x=x)
     reverse = flag(kind, "reverse", reverse)
     if reverse and "out" in others:
         hint = "copy the result with out.copy_"

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..errors import Error
 from ._autograd import bag_eager, scan
@@ -16,7 +15,9 @@ from ._autograd import embedding as embedding_autograd
 from ._autograd import lerp as lerp_autograd
 from ._autograd.calls import FLOATS
 from ._autograd.dispatch import all_plain
+from ._autograd.overrides import is_overridden
 from ._autograd.scan_gradient import FORWARDS
+from ._autograd.tangents import has_tangents
 from ._embedding import call as call_embedding
 from ._embedding import embedding
 from ._embedding import prepare as prepare_embedding
@@ -122,7 +123,8 @@ def bound(served: Served, args: tuple[Any, ...], kwargs: Arguments) -> Arguments
 
 def prepared(served: Served, given: Arguments, own: bool) -> Prepared | None:
     """How we do a call of torch; None: it stays with torch."""
-    if forward_ad._current_level >= 0 or not all_plain(given.values()):
+    values = tuple(given.values())
+    if has_tangents() or torch.jit.is_tracing() or not all_plain(values) or is_overridden(values):
         return None
     try:
         return served.prepare(given, own)

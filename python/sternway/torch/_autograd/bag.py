@@ -12,7 +12,7 @@ from ...errors import make
 from .bag_problem import MODES, NAME, Options, check_offsets
 from .calls import materialized
 from .dispatch import run_operator
-from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, way
+from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, traceable, way
 from .sparse_rows import Leaf, leaf_of, sparse_gradient, sparse_operator
 from .tangents import Inputs
 
@@ -164,6 +164,9 @@ class _EmbeddingBag(torch.autograd.Function):
     vmap = staticmethod(each("embedding_bag", lambda *inputs: _EmbeddingBag.apply(*inputs)))
 
 
+_embedding_bag = traceable(_EmbeddingBag)
+
+
 def save(
     ctx: Any, weight: Tensor, weights: Tensor | None, indices: Tensor, offsets: Tensor, o: Options, winners: Tensor
 ) -> None:
@@ -262,5 +265,5 @@ def bags(indices: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tenso
 
 
 def _apply(indices: Tensor, weight: Tensor, offsets: Tensor, weights: Tensor | None, o: Options) -> Tensor:
-    y: Tensor = apply(_EmbeddingBag, weight, weights, indices, offsets, o)[0]
+    y: Tensor = _embedding_bag(weight, weights, indices, offsets, o)[0]
     return y

@@ -17,9 +17,10 @@ from ..._dequantize import (
     dequantize_plan,
 )
 from .calls import materialized
-from .dispatch import Sentence, constant, device_to_ask, reach_plans, require, run_operator, sentence
+from .constants import constant
+from .dispatch import Sentence, device_to_ask, reach_plans, require, run_operator, sentence
 from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import apply, by_formula, differentiable, exporting, in_front, is_distributed, way
+from .operators import by_formula, differentiable, exporting, in_front, is_distributed, traceable, way
 from .quantize import (
     Facts,
     batched,
@@ -66,7 +67,7 @@ _operator.register_vmap(batched(NAME, _operator))
 _GRADIENT = differentiable(_operator, by_formula(_formula))
 
 
-def _by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
+def by_torch(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward in torch's operations."""
     s = column(scale, q).to(torch.promote_types(dtype, torch.float32))
     shifted = q if zero_point is None else q.to(s.dtype) - column(zero_point, q).to(s.dtype)
@@ -169,7 +170,7 @@ class _Dequantize(torch.autograd.Function):
 
     @staticmethod
     def forward(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
-        return _by_torch(q, scale, zero_point, dtype)
+        return by_torch(q, scale, zero_point, dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -183,10 +184,13 @@ class _Dequantize(torch.autograd.Function):
         return (None,) * 4 if dy is None else (*_gradients(dy, q, scale, zero_point, ctx.needs_input_grad), None)
 
 
+_dequantize = traceable(_Dequantize)
+
+
 @torch.library.custom_op("sternway::dequantize_per_token", mutates_args=())
 def _exported(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The forward as an operator, for DTensors, and for torch.export, which drops the backward of an autograd.Function."""
-    return laid_out(_by_torch(q, scale, zero_point, dtype), q)
+    return laid_out(by_torch(q, scale, zero_point, dtype), q)
 
 
 @_exported.register_fake
@@ -227,4 +231,4 @@ def call(q: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: torch.dtype
     inputs = q, scale, zero_point, dtype
     if (exporting() and needs_gradient(scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("q", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
-    return apply(_Dequantize, *inputs)  # type: ignore[no-any-return]
+    return _dequantize(*inputs)  # type: ignore[no-any-return]

@@ -15,19 +15,9 @@ from torch import Tensor
 from ...errors import Error, make, renamed
 from .operators import PLAIN, exporting, is_distributed, traced
 
-F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 Sentence = tuple[str, str, str, str]
 """The operand, wanted, got and hint of an error: plain constants, which torch.compile can keep."""
-
-
-def constant(function: F) -> F:
-    """Decorate a function of constants: torch.compile calls it while it traces and keeps the result.
-
-    This is torch.compiler.assume_constant_result without its import of torch._dynamo, which takes a second.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
 
 
 def require_strided(op: str, **operands: Any) -> None:

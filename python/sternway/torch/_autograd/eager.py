@@ -16,11 +16,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .operators import PLAIN
+from .overrides import has_foreign_mode
 
 _TYPES = frozenset(PLAIN)
 _is_traced_by_dynamo = torch.compiler.is_dynamo_compiling  # whose other traces have a dispatch mode
 _is_grad_enabled = torch.is_grad_enabled
 _transforms_are_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+_is_tracing = torch._C._is_tracing  # by torch.jit.trace
+_count_function_modes = torch._C._len_torch_function_stack
 _count_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 
 
@@ -35,6 +38,8 @@ def is_eager(x: Any) -> bool:
         and x.layout is torch.strided
         and not _transforms_are_active()
         and not _count_modes()
+        and not (_count_function_modes() and has_foreign_mode())
+        and not _is_tracing()
         and forward_ad._current_level < 0
     )
 

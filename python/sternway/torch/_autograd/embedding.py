@@ -15,7 +15,7 @@ from ...errors import make
 from .calls import flag, integer, materialized
 from .dispatch import run_operator
 from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, way
+from .operators import Gradients, differentiable, each, exporting, intercepted, is_distributed, traceable, way
 from .sparse_rows import Leaf, leaf_of, most_rows, sparse_embedding_gradient, sparse_embedding_operator
 from .tangents import Inputs
 
@@ -94,7 +94,7 @@ def _weight_backward(inputs: Inputs, grads: tuple[Tensor, ...], needs: tuple[boo
     if by_frequency:
         ones = torch.ones(indices.numel(), dtype=g.dtype, device=g.device)
         g = g / g.new_zeros(len(g)).index_add(0, indices.reshape(-1), ones).clamp(min=1)[:, None]
-    ddy = apply(_Embedding, g, indices, Options(None, by_frequency=False, sparse=False), None)
+    ddy = _embedding(g, indices, Options(None, by_frequency=False, sparse=False), None)
     if padding is not None:
         ddy = ddy.masked_fill((indices == padding)[..., None], 0)
     return ddy, None, None, None, None
@@ -133,6 +133,9 @@ class _Embedding(torch.autograd.Function):
         return _gradient(dy, indices, ctx.rows, ctx.options, ctx.plan, ctx.leaf), None, None, None
 
     vmap = staticmethod(_vmap)
+
+
+_embedding = traceable(_Embedding)
 
 
 class Steps(NamedTuple):
@@ -254,4 +257,4 @@ def look_up(weight: Tensor, indices: Tensor, o: Options, plan: EmbeddingBackward
     traced = exporting() or (o.sparse and torch.compiler.is_compiling())  # a trace of the function would hold sparse tensors
     if traced or is_distributed(weight, indices):
         return run_operator("embedding", "embedding", ("weight", "input"), weight, indices, *o)  # type: ignore[no-any-return]
-    return apply(_Embedding, weight, indices, o, plan)  # type: ignore[no-any-return]
+    return _embedding(weight, indices, o, plan)  # type: ignore[no-any-return]

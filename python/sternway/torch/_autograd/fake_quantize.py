@@ -18,9 +18,10 @@ from ..._fake_quantize import (
     fake_quantize_plan,
 )
 from .calls import materialized
-from .dispatch import Sentence, constant, device_to_ask, reach_plans, require, run_operator, sentence
+from .constants import constant
+from .dispatch import Sentence, device_to_ask, reach_plans, require, run_operator, sentence
 from .eager import bare_apply, is_eager, is_final, is_plain
-from .operators import apply, by_formula, differentiable, exporting, in_front, is_distributed, way
+from .operators import by_formula, differentiable, exporting, in_front, is_distributed, traceable, way
 from .quantize import (
     Facts,
     batched,
@@ -109,6 +110,21 @@ def _by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bound
     """The forward in torch's operations."""
     _, zero, _, level, s = _levels(x, scale, zero_point, *bounds)
     return rounded((level - zero) * s, x.dtype)
+
+
+def traced_by_torch(x: Tensor, scale: Tensor, zero_point: Tensor | None, bounds: Bounds) -> Tensor:
+    """The forward in torch's operations, whose derivatives are the gradients, for a trace of torch.jit.
+
+    A linear function that has these gradients is added, and its value subtracted.
+    """
+    y = _by_torch(x, scale, zero_point, bounds).detach()
+    ratio, zero, t, level, s = _limit(x, _levels(x, scale, zero_point, *bounds), bounds)
+    inside = (t >= bounds[0]) & (t <= bounds[1])
+    steps = torch.where(inside, level - zero - ratio, level - zero).detach()
+    line = torch.where(inside, x, 0.0) + s * steps
+    if zero_point is not None and learned(zero_point):
+        line = line - torch.where(inside, 0.0, s.detach()) * column(zero_point, x)
+    return y + (line - line.detach()).to(y.dtype)
 
 
 def _gradients(
@@ -228,6 +244,9 @@ class _FakeQuantize(torch.autograd.Function):
         return *_gradients(dy, x, scale, zero_point, tuple(ctx.bounds), ctx.needs_input_grad), None, None
 
 
+_fake_quantize = traceable(_FakeQuantize)
+
+
 @torch.library.custom_op("sternway::fake_quantize_per_token", mutates_args=())
 def _exported(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, quant_max: int) -> Tensor:
     """The forward as an operator, for torch.export and DTensors. The gradient of torch.round in its place would be 0."""
@@ -270,4 +289,4 @@ def call(x: Tensor, scale: Tensor, zero_point: Tensor | None, quant_min: int, qu
     inputs = x, scale, zero_point, quant_min, quant_max
     if (exporting() and needs_gradient(x, scale, zero_point)) or is_distributed(*inputs):
         return run_operator(NAME, NAME, ("x", "scale", "zero_point"), *inputs)  # type: ignore[no-any-return]
-    return apply(_FakeQuantize, *inputs)  # type: ignore[no-any-return]
+    return _fake_quantize(*inputs)  # type: ignore[no-any-return]

@@ -11,21 +11,13 @@ from torch import Tensor
 from ..._arrays import device_name, device_of
 from ..._lerp import LerpBackwardPlan, lerp_plan, split_weight
 from .calls import FLOATS, empty_gradient, materialized, strides_like
-from .dispatch import (
-    Sentence,
-    constant,
-    device_to_ask,
-    reach_plans,
-    require,
-    require_strided,
-    run_operator,
-    sentence,
-)
+from .constants import constant
+from .dispatch import Sentence, device_to_ask, reach_plans, require, require_strided, run_operator, sentence
 from .eager import bare_apply, is_eager, is_final, is_plain
 from .lerp_gradient import GRADIENT, NAMES
-from .operators import apply, each, exporting, is_distributed, way
+from .operators import each, exporting, is_distributed, traceable, way
 
-_forward = torch.lerp  # as at import: accelerate() replaces the attribute
+torch_lerp = torch.lerp  # as at import: accelerate() replaces the attribute
 WEIGHTS = (float, Tensor, torch.SymFloat, torch.SymInt)
 Strides = tuple[int, ...] | None
 
@@ -127,7 +119,7 @@ def eager(input: Any, end: Any, weight: Any) -> Tensor | None:
         return None
     if learned or input.requires_grad or end.requires_grad:
         return _apply(input, end, weight, steps)  # type: ignore[no-any-return]
-    return _forward(input, end, weight)
+    return torch_lerp(input, end, weight)
 
 
 def _gradients(
@@ -207,7 +199,7 @@ class _LerpEager(torch.autograd.Function):
             ctx.how = steps, a_strides, b_strides, None
             _save(ctx, input, end, weight)
         ctx.set_materialize_grads(False)
-        return _forward(input, end, weight)
+        return torch_lerp(input, end, weight)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -247,7 +239,7 @@ class _Lerp(torch.autograd.Function):
 
     @staticmethod
     def forward(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardPlan | None) -> Tensor:
-        return _forward(input, end, weight)
+        return torch_lerp(input, end, weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -267,15 +259,18 @@ class _Lerp(torch.autograd.Function):
         return *_gradients(dy, saved, ctx.weight, ctx.dtype, ctx.shapes, ctx.strides, needs, ctx.plan), None
 
 
+_lerp = traceable(_Lerp)
+
+
 @torch.library.custom_op("sternway::lerp", mutates_args=())
 def _exported(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
     """The forward as an operator that has its gradient, for torch.export and DTensors. Without weight, number is it."""
-    return _forward(input, end, number if weight is None else weight)
+    return torch_lerp(input, end, number if weight is None else weight)
 
 
 @_exported.register_fake
 def _(input: Tensor, end: Tensor, weight: Tensor | None, number: float) -> Tensor:
-    return _forward(input, end, number if weight is None else weight)
+    return torch_lerp(input, end, number if weight is None else weight)
 
 
 _exported.register_vmap(each("lerp", _exported))
@@ -294,4 +289,4 @@ def call(input: Tensor, end: Tensor, weight: Tensor | float, plan: LerpBackwardP
     if exporting() or is_distributed(input, end, weight):
         how = (weight, 0.0) if isinstance(weight, Tensor) else (None, weight)
         return run_operator("lerp", "lerp", ("input", "end", "weight"), input, end, *how)  # type: ignore[no-any-return]
-    return apply(_Lerp, input, end, weight, plan)  # type: ignore[no-any-return]
+    return _lerp(input, end, weight, plan)  # type: ignore[no-any-return]

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ...errors import make
-from .tangents import Inputs, apply_with_tangents
+from .constants import constant
+from .tangents import Inputs, apply_with_tangents, has_tangents
 
 PLAIN = (Tensor, torch.nn.Parameter)
 MAX_RANK = 8  # of an operand of a plan; vmap adds a dimension
@@ -119,7 +119,9 @@ def intercepted(x: Tensor) -> bool:
 
 def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     """The callable by which a backward must be called so that torch records it. None: torch need not see the call."""
-    if torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy):  # the latter by is_grads_batched
+    if torch.compiler.is_dynamo_compiling():
+        return gradient.operator
+    if torch._C._functorch.is_legacy_batchedtensor(dy):  # by is_grads_batched
         return gradient.operator
     if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # the former by create_graph
         return functools.partial(apply, gradient.function)
@@ -127,16 +129,41 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
 
 
 def apply(function: Any, *inputs: Any) -> Any:
-    """Call function.apply.
+    """Call function.apply, with a jvp in forward-mode AD."""
+    return apply_with_tangents(function, *inputs) if has_tangents() else function.apply(*inputs)
 
-    torch.compile (2.11) does not see that the arguments of torch.func.grad require a gradient, and would differentiate the
-    forward itself. It does see this of a view, so tensors are passed as views of themselves.
+
+_in_graph: list[Callable[..., Any]] = []
+
+
+@constant
+def _is_transformed() -> bool:
+    """Whether Dynamo traces inside a transform of torch.func, all of which it enters while it traces."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    for call in _in_graph:
+        torch._dynamo.allow_in_graph(call)
+    return True
+
+
+def traceable(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """:func:`apply` of an autograd function, for calls that Dynamo, the front end of torch.compile, may trace.
+
+    Dynamo turns an autograd function into an operator with one derivative: it takes the second for 0, and knows neither
+    tangents nor vmap. So inside transforms of torch.func the call is one node of its graph, which runs under these transforms
+    as an eager call does.
     """
-    if torch.compiler.is_compiling():
-        inputs = tuple(x.view_as(x) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
-    elif forward_ad._current_level >= 0:
-        return apply_with_tangents(function, *inputs)
-    return function.apply(*inputs)
+
+    def node(*inputs: Any) -> Any:
+        return apply(function, *inputs)
+
+    def call(*inputs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return node(*inputs) if _is_transformed() else function.apply(*inputs)
+        return apply(function, *inputs)
+
+    _in_graph.append(node)
+    return call
 
 
 def in_front(info: Any, in_dims: tuple[Any, ...], inputs: Inputs) -> Inputs:

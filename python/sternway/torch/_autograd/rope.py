@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from ..._rope import rotate
 from ..._rope_options import OP, Options
@@ -14,9 +13,9 @@ from ...errors import make
 from .calls import materialized
 from .dispatch import run_operator
 from .eager import bare_apply, is_eager, is_plain
-from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, traced, way
-from .rope_operands import folded, table_gradients
-from .tangents import Inputs
+from .operators import Gradients, apply, differentiable, each, exporting, intercepted, is_distributed, traceable, traced, way
+from .rope_operands import folded, rotated_by_torch, table_gradients
+from .tangents import Inputs, has_tangents
 
 
 @torch.library.custom_op("sternway::rope", mutates_args=())
@@ -167,6 +166,9 @@ class _Rope(torch.autograd.Function):
         return dx[0], dx[1] if len(dx) == 2 else None, None, dcos, dsin, None, None
 
 
+_rope = traceable(_Rope)
+
+
 class _RopeEager(torch.autograd.Function):
     """_Rope for ordinary eager calls."""
 
@@ -188,19 +190,21 @@ _OPERANDS = ("dy", "dy_k", "positions", "cos", "sin")  # as the plans name them,
 
 def rotated(inputs: list[Tensor], positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Any:
     """Rotate one or two inputs, with gradients."""
+    if torch.jit.is_tracing():
+        return tuple(rotated_by_torch(x, positions, cos, sin, options) for x in inputs)
     x, x_k = inputs[0], inputs[1] if len(inputs) == 2 else None
     tensors = x, x_k, positions, cos, sin
     if exporting() or is_distributed(*tensors):  # torch.export would drop the backward of a Function
         return run_operator("rope", "rope", _OPERANDS, *tensors, *options, "forward")[: len(inputs)]
     learned = cos is not None and sin is not None and _learned(cos, sin)
-    if is_eager(x) and all(t is None or is_plain(t) for t in (x_k, positions, cos, sin)):
+    if is_eager(x) and not x.is_meta and all(t is None or is_plain(t) for t in (x_k, positions, cos, sin)):
         return _apply_eager(x, x_k, positions, cos, sin, options, learned)
-    return apply(_Rope, x, x_k, positions, cos, sin, options, learned)
+    return _rope(x, x_k, positions, cos, sin, options, learned)
 
 
 def _learned(cos: Tensor, sin: Tensor) -> bool:
     """Whether gradients of the tables may be needed. torch.compile does not see this inside a transform."""
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+    if torch.compiler.is_compiling() or has_tangents():
         return True
     return torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad)
 

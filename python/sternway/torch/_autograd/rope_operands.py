@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..._rope_options import OP, Options, extents, refuse_complex
 from ...errors import make
-from .dispatch import constant
+from .constants import constant
 
 
 def floating(name: str, table: Tensor, x: Tensor) -> Tensor:
@@ -197,6 +197,32 @@ def tables_of(positions: Tensor, x: Tensor, options: Options) -> tuple[Tensor, T
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
+def rotated_by_torch(x: Tensor, positions: Tensor | None, cos: Tensor | None, sin: Tensor | None, options: Options) -> Tensor:
+    """The rotation in torch's operations, for a trace of torch.jit, which can save nothing else."""
+    base, pairing, rotary_dim, start, angle, layout = options
+    tokens = x.shape[-2 if layout == "bhsd" else -3]
+    r = int(x.shape[-1]) if rotary_dim is None else rotary_dim
+    options = base, pairing, r, start, angle, layout
+    if cos is None or sin is None:
+        cos, sin = tables_of(torch.arange(tokens, device=x.device) if positions is None else positions, x, options)
+    elif positions is None:
+        cos, sin = cos[..., :tokens, :], sin[..., :tokens, :]
+    elif cos.dim() == 2:
+        cos, sin = cos[positions], sin[positions]
+    else:
+        at = positions.expand(cos.shape[0], tokens)[..., None].expand(-1, -1, cos.shape[-1])
+        cos, sin = cos.gather(1, at), sin.gather(1, at)
+    heads = -3 if layout == "bhsd" else -2
+    wide = functools.reduce(torch.promote_types, (cos.dtype, x.dtype), torch.float32)
+    part = x.narrow(-1, start, r).to(wide)
+    xi, xj = halves(part, pairing)
+    cos, sin = (t.unsqueeze(heads).to(wide) for t in (cos, sin))
+    (ci, cj), (si, sj) = (halves(t, pairing) if t.shape[-1] == r else (t, t) for t in (cos, sin))
+    yi, yj = ci * xi - si * xj, cj * xj + sj * xi
+    y = torch.cat((yi, yj), -1) if pairing == "half" else torch.stack((yi, yj), -1).flatten(-2)
+    return torch.cat((x[..., :start], y.to(x.dtype), x[..., start + r :]), -1)
+
+
 @functools.lru_cache(maxsize=64)
 def frequencies(base: float, pairs: int) -> tuple[float, ...]:
     """``base ** (-k / pairs)`` for each pair k, rounded to the nearest float64, as positions multiply its error."""
@@ -247,7 +273,11 @@ def table_gradients(
 
 def _members(x: Tensor, pairing: str, layout: str) -> tuple[Tensor, Tensor]:
     """The first and the second members of all pairs, as [B, H, S, r/2]."""
-    x = x.transpose(0, 1)[None] if layout == "thd" else x.transpose(1, 2) if layout == "bshd" else x
+    return halves(x.transpose(0, 1)[None] if layout == "thd" else x.transpose(1, 2) if layout == "bshd" else x, pairing)
+
+
+def halves(x: Tensor, pairing: str) -> tuple[Tensor, Tensor]:
+    """The first and the second members of the pairs along the last dimension."""
     half = x.shape[-1] // 2
     return (x[..., :half], x[..., half:]) if pairing == "half" else (x[..., ::2], x[..., 1::2])
 

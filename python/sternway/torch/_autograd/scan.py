@@ -37,18 +37,10 @@ from ..._scan import ScanBackwardPlan, scan_plan
 from ..._scan_forward import ScanPlan, forward_scan_plan
 from ...errors import Error
 from .calls import FLOATS, empty_gradient, materialized, strides_like
-from .dispatch import (
-    Sentence,
-    constant,
-    device_to_ask,
-    reach_plans,
-    require,
-    require_strided,
-    run_operator,
-    sentence,
-)
+from .constants import constant
+from .dispatch import Sentence, device_to_ask, reach_plans, require, require_strided, run_operator, sentence
 from .eager import bare_apply, is_eager, is_final
-from .operators import apply, each, exporting, is_distributed, way
+from .operators import each, exporting, is_distributed, traceable, way
 from .scan_gradient import FORWARDS, GRADIENT, PAIRS, run_backward, torch_forward
 
 _is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -223,6 +215,9 @@ class _Scan(torch.autograd.Function):
         return _gradient(ctx, dy), None, None, None
 
 
+_scan = traceable(_Scan)
+
+
 @torch.library.custom_op("sternway::scan", mutates_args=())
 def _exported(x: Tensor, dim: int, kind: str, reverse: bool) -> tuple[Tensor, Tensor]:
     """The forward as an operator that has its gradient, for the operator route. The indices of other kinds are empty."""
@@ -269,5 +264,5 @@ def call(x: Tensor, kind: str, dim: int, reverse: bool) -> Any:
         y = run_operator("scan", kind, ("x",), x, dim, kind, reverse)
         y = y if kind in PAIRS else y[0]
     else:
-        y = apply(_Scan, x, dim, kind, reverse)
+        y = _scan(x, dim, kind, reverse)
     return _NAMED[kind](y) if kind in PAIRS else y

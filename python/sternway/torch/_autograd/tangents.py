@@ -7,12 +7,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
 
 from ...errors import make
+from .constants import constant
 
 Inputs = tuple[Any, ...]
+
+
+@constant
+def _count_jvps() -> int:
+    """The number of jvp transforms of torch.func that are active. Graphs of torch.compile enter them past Python's count."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
+
+
+def has_tangents() -> bool:
+    """Whether tensors may have tangents: in a level of dual tensors, or inside a jvp."""
+    return forward_ad._current_level >= 0 or _count_jvps() > 0
 
 
 class _Whole:
@@ -41,6 +53,22 @@ class _Context:
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
         pass
+
+
+class _Part:
+    """A ctx whose saved tensors are a part of those of another, with the attributes of that one."""
+
+    def __init__(self, ctx: Any, saved: tuple[Tensor | None, ...] = ()) -> None:
+        vars(self).update(ctx=ctx, saved_tensors=saved)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ctx, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.ctx, name, value)
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        vars(self)["saved_tensors"] = tensors
 
 
 def _transposed(function: Any, inputs: Inputs, output: Any, tangents: tuple[Tensor | None, ...]) -> Any:
@@ -75,19 +103,29 @@ def _with_tangents(function: Any) -> Any:
         @staticmethod
         def setup_context(ctx: Any, inputs: Inputs, output: Any) -> None:
             inputs = _bare(inputs)
-            function.setup_context(ctx, inputs, output)
-            ctx.one = isinstance(output, Tensor)
-            both = *inputs, *((output,) if ctx.one else output)
-            ctx.save_for_forward(*(x if isinstance(x, Tensor) else None for x in both))
-            ctx.constants = [None if isinstance(x, Tensor) else x for x in both]
+            part = _Part(ctx)
+            function.setup_context(part, inputs, output)
+            one = isinstance(output, Tensor)
+            both = *inputs, *((output,) if one else output)
+            saved = *part.saved_tensors, *(x if isinstance(x, Tensor) else None for x in both)
+            # both times the same, as the vmap rule of torch (2.15) keeps one list of batched dimensions
+            ctx.save_for_backward(*saved)
+            ctx.save_for_forward(*saved)
+            constants = [None if isinstance(x, Tensor) else x for x in both]
+            ctx.with_tangents = one, len(part.saved_tensors), constants
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor | None) -> Any:
+            return function.backward(_Part(ctx, ctx.saved_tensors[: ctx.with_tangents[1]]), *grads)
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+            one, first, constants = ctx.with_tangents
             with forward_ad._set_fwd_grad_enabled(False):  # copies without the tangents, which have no part in the backward
-                saved = [x if x is None else x.clone() for x in ctx.saved_tensors]
-            both = tuple(other if x is None else x for x, other in zip(saved, ctx.constants, strict=True))
+                saved = [x if x is None else x.clone() for x in ctx.saved_tensors[first:]]
+            both = tuple(other if x is None else x for x, other in zip(saved, constants, strict=True))
             inputs, outputs = both[: len(tangents)], both[len(tangents) :]
-            return _transposed(function, inputs, outputs[0] if ctx.one else outputs, tangents)
+            return _transposed(function, inputs, outputs[0] if one else outputs, tangents)
 
     return WithTangents
 
@@ -98,7 +136,7 @@ def apply_with_tangents(function: Any, *inputs: Any) -> Any:
     Raises:
         UnsupportedError: under a jvp of a jvp, where torch (2.11) takes the derivative of a custom jvp for 0.
     """
-    if eager_transforms.JVP_NESTING > 1:
+    if _count_jvps() > 1:
         hint = "use jvp of grad, as torch.func.hessian does"
         raise make("unsupported", "sternway.torch", "a function", "differentiated forward once", "jvp of jvp", hint)
     if function.generate_vmap_rule:

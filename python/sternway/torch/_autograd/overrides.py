@@ -1,0 +1,54 @@
+"""Calls that others see before we do, as they see torch's own: function modes, and operands with a ``__torch_function__``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils._device import DeviceContext
+
+_count_modes = torch._C._len_torch_function_stack
+_DEFAULT = Tensor.__torch_function__.__func__
+
+
+def has_foreign_mode() -> bool:
+    """Whether a TorchFunctionMode is active, other than that of the default device, which changes no call of ours."""
+    return any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(_count_modes()))
+
+
+def _overrides(x: Any) -> bool:
+    function = getattr(type(x), "__torch_function__", None)
+    return function is not None and getattr(function, "__func__", None) is not _DEFAULT and has_torch_function((x,))
+
+
+def is_overridden(values: Sequence[Any]) -> bool:
+    """Whether a function mode is active, or one of some values has a ``__torch_function__`` that is not the default.
+
+    The default would call the function again. While Dynamo traces, it asks modes and subclasses itself.
+    """
+    if torch.compiler.is_dynamo_compiling() or not has_torch_function(values):
+        return False
+    return any(map(_overrides, values)) or has_foreign_mode()
+
+
+def handed_on(
+    ours: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    torchs: tuple[Callable[..., Any], Sequence[Any]] | None = None,
+) -> Any:
+    """The result of a call by the mode or the operand that :func:`is_overridden` found.
+
+    Args:
+        ours: the drop-in, which modes see, and fx, whose graphs then contain it.
+        args, kwargs: of the call.
+        torchs: torch's function for this call, and its arguments. A subclass of Tensor gets it, as it knows no other.
+    """
+    values = (*args, *kwargs.values())
+    if torchs is None or has_foreign_mode() or any(isinstance(x, torch.fx.Proxy) for x in values):
+        return handle_torch_function(ours, values, *args, **kwargs)
+    function, others = torchs
+    return handle_torch_function(function, others, *others)
