@@ -395,3 +395,26 @@ def test_gradients_without_storage_and_negated(device: str) -> None:
         for g in (dy[:1, :1, :1].expand_as(dy), dy[:1, :1, :1].expand_as(dy).clone())
     )
     assert torch.equal(expanded, dense)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated", "ignore:.*torch.ao")
+def test_dynamic_quantization_finds_the_modules() -> None:
+    """Alone finds modules that torch.ao.quantization, which looks up exact types, leaves as they are without a word."""
+    quantization = pytest.importorskip("torch.ao.quantization", reason="this PyTorch has no torch.ao.quantization")
+    configuration = quantization.float_qparams_weight_only_qconfig
+    model = torch.nn.ModuleDict(
+        {"table": st.Embedding(10, 12), "bag": st.EmbeddingBag(10, 12, mode="sum", include_last_offset=True)}
+    )
+    linear = quantization.quantize_dynamic(model, {torch.nn.Linear})
+    assert [type(m) for m in linear.values()] == [st.Embedding, st.EmbeddingBag]
+    assert all(type(m).forward is not type(m).__bases__[0].forward for m in linear.values())
+    quantized = quantization.quantize_dynamic(model, {torch.nn.Embedding: configuration, torch.nn.EmbeddingBag: configuration})
+    assert ["quantized" in type(m).__module__ for m in quantized.values()] == [True, True]
+    assert torch.allclose(quantized["table"](torch.tensor([3])), model["table"](torch.tensor([3])), atol=0.05)
+
+    class Own(st.Embedding):
+        """A class of its own, which no configuration names."""
+
+    assert Own not in {torch.nn.Embedding: 1}
+    assert st.Embedding in {torch.nn.Embedding: 1}
+    assert st.Embedding != st.EmbeddingBag

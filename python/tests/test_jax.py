@@ -396,3 +396,19 @@ def test_tracers_are_pointed_here() -> None:
             jax.jit(call)(jnp.ones(3))
     with pytest.raises(sw.UnsupportedError, match=r"use sternway\.jax"):
         sw.cumsum(jnp.ones(3))
+
+
+def test_a_traced_number_is_not_rounded_before_lerp_subtracts_it() -> None:
+    """Alone finds 1 - weight formed after a number of float32 was rounded to bfloat16: the gradient of a is then 0."""
+    a, b, weight = jnp.ones(4, jnp.bfloat16), jnp.full(4, 3, jnp.bfloat16), 1 - 2.0**-12
+
+    def gradients(a: Any, b: Any, w: Any) -> Any:
+        return jax.grad(lambda a, b, w: sj.lerp(a, b, w).astype(jnp.float32).sum(), (0, 1))(a, b, w)
+
+    want = [np.full(4, 2.0**-12), np.full(4, 1.0)]
+    for found in (gradients(a, b, weight), jax.jit(gradients)(a, b, weight), gradients(a, b, np.float32(weight))):
+        for ours, exact in zip(found, want, strict=True):
+            assert ours.dtype == jnp.bfloat16
+            np.testing.assert_array_equal(np.asarray(ours, np.float64), exact)
+    dweight = jax.grad(lambda w: sj.lerp(a, b, w).astype(jnp.float32).sum())(weight)
+    assert (dweight.dtype, float(dweight)) == (jnp.float32, 8.0)

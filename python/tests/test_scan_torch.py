@@ -210,3 +210,20 @@ def test_every_float_is_ours() -> None:
     for dtype in FLOATS:
         y = st.cumsum(torch.ones(3, dtype=dtype, requires_grad=True), 0)
         assert type(y.grad_fn).__name__.startswith("_Scan")
+
+
+@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "logcumsumexp", "cummax"])
+def test_our_forward_runs_under_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
+    """Alone finds torch's forward under autocast, which rounds more than once; the dtype is that of torch's policy."""
+    x = torch.randn(5, 300, device=device).to(dtype).requires_grad_()
+    with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
+        theirs, ours = getattr(torch, kind)(x, 1), getattr(st, kind)(x, 1)
+        with st.accelerate():
+            inside = getattr(torch, kind)(x, 1)
+    theirs, ours, inside = (y[0] if kind == "cummax" else y for y in (theirs, ours, inside))
+    want = getattr(st, kind)(x.to(theirs.dtype), 1)
+    want = want[0] if kind == "cummax" else want
+    for y in (ours, inside):
+        assert y.dtype is theirs.dtype
+        assert torch.equal(y, want)
+        assert torch.autograd.grad(y.sum(), x)[0].dtype is dtype

@@ -134,6 +134,37 @@ def test_lerp_takes_a_weight_of_another_dtype(weight: torch.dtype, device: str) 
             torch.testing.assert_close(out, rival)
 
 
+WIDER = [(torch.bfloat16, F32), (F16, F32), (F32, F64), (torch.bfloat16, F64)]
+
+
+@pytest.mark.parametrize(("dtype", "wide"), WIDER, ids=str)
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_weight_of_a_wider_dtype_is_not_rounded(dtype: torch.dtype, wide: torch.dtype, learned: bool, device: str) -> None:
+    """Alone finds 1 - weight formed of a weight that was rounded to the dtype of the ends: near 1, da is then 0."""
+    number = 1 - 2.0**-12 if dtype != F32 else 1 - 2.0**-30
+
+    def gradients(lerp: Any) -> list[torch.Tensor]:
+        a, b = (torch.full((4,), x, dtype=dtype, device=device, requires_grad=True) for x in (1.0, 3.0))
+        w = torch.tensor(number, dtype=wide, device=device, requires_grad=learned)
+        y = lerp(a, b, w)
+        return list(torch.autograd.grad(y, (a, b, w)[: 2 + learned], torch.ones_like(y)))
+
+    ends = [torch.full((4,), x, dtype=dtype, device=device) for x in (1.0, 3.0)]
+    w = torch.tensor(number, dtype=wide, device=device)
+    by_transform = torch.func.grad(lambda a, b: st.lerp(a, b, w).float().sum(), (0, 1))(*ends)
+    torch.compiler.reset()
+    for found in (
+        gradients(st.lerp),
+        gradients(st.accelerate()(torch.lerp)),
+        gradients(torch.compile(st.lerp, backend="aot_eager")),
+        list(by_transform),
+    ):
+        want = [torch.full((4,), 1 - number, dtype=F64), torch.full((4,), number, dtype=F64), torch.tensor(8.0, dtype=F64)]
+        for ours, exact, home in zip(found, want, (dtype, dtype, wide), strict=False):
+            assert ours.dtype is home
+            assert torch.equal(ours.cpu(), exact.to(home))
+
+
 def test_the_fake_of_lerp_lays_out_as_it_does(device: str) -> None:
     dy = torch.randn(4, 3, device=device).T
     arguments = dy, None, None, None, 0b011, 0.3, [3, 4], [4]  # da and db

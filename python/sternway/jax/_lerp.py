@@ -33,7 +33,7 @@ _OUTPUTS = ("da", "db", "dweight")
 
 def _interpolated(number: str | None, a: Array, b: Array, weight: Array | None) -> Array:
     """The forward. It is exact at weights 0 and 1."""
-    dtype = accumulator(a.dtype)
+    dtype = accumulator(a.dtype if weight is None else jnp.promote_types(a.dtype, weight.dtype))
     w = jnp.asarray(float(number), dtype) if number is not None else weight.astype(dtype)  # type: ignore[union-attr]
     low, high = a.astype(dtype), b.astype(dtype)
     return jnp.where(jnp.abs(w) < 0.5, low + w * (high - low), high - (high - low) * (1 - w)).astype(a.dtype)
@@ -115,8 +115,12 @@ def _gradients(number: str | None, saved: Any, dy: Any) -> tuple[Array | None, .
         return None, None, None
     weight_shape = () if weight is None else weight.shape
     lerp = _Lerp(number, (*(x.shape[1:] for x in like), weight_shape), tuple(name for name in _OUTPUTS if name in needs))
-    found = dict(zip(lerp.needs, _backward(lerp)(instantiated(dy), *ends, weight), strict=True))
-    return found.get("da"), found.get("db"), found.get("dweight")
+    dy = instantiated(dy)
+    narrow, wide = dy.dtype, dy.dtype if weight is None else weight.dtype  # a weight is not rounded before 1 - weight is formed
+    dy, *ends = (x if x is None else x.astype(wide) for x in (dy, *ends))
+    found = dict(zip(lerp.needs, _backward(lerp)(dy, *ends, weight), strict=True))
+    da, db = (None if name not in found else found[name].astype(narrow) for name in ("da", "db"))
+    return da, db, found.get("dweight")
 
 
 _lerp.defvjp(_forward, _gradients, symbolic_zeros=True)
@@ -149,17 +153,19 @@ def lerp(a: Array, b: Array, weight: float | Array) -> Array:
         Array(2., dtype=float32, weak_type=True)
     """
     number = None
-    if isinstance(weight, numbers.Real) and not isinstance(weight, np.generic):
+    if isinstance(weight, (numbers.Real, np.bool_)):
         number, weight = _text(weight), None
     elif weight is None:
         raise errors.make("invalid_problem", "lerp", "weight", "a number or an array", "None")
     a, b, w = arrays(a, b, optional=(weight,))
     a, b = a.astype(b.dtype) if a.weak_type else a, b.astype(a.dtype) if b.weak_type else b
-    if w is not None and (w.weak_type or isinstance(weight, np.generic)):
-        w = w.astype(a.dtype)
+    dtypes = {"a": a.dtype, "b": a.dtype, "weight": a.dtype}
+    if w is not None and w.weak_type:  # a number that is traced keeps its digits
+        dtypes["weight"] = jnp.promote_types(a.dtype, w.dtype)
+        w = w.astype(dtypes["weight"])
     operands = {"a": a, "b": b} if w is None else {"a": a, "b": b, "weight": w}
     for name, x in operands.items():
-        if x.dtype != a.dtype:
+        if x.dtype != dtypes[name]:
             raise errors.make("invalid_problem", "lerp", name, f"{a.dtype} like a", str(x.dtype))
     try:
         shape = jnp.broadcast_shapes(*(x.shape for x in operands.values()))

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from ._autograd.calls import flag
-from ._autograd.overrides import handed_on, is_overridden
 from ._served import SERVED, Served, bound, prepared
 
 _ABSENT = object()
@@ -127,8 +126,9 @@ def _do(served: Served, original: Callable[..., Any], own: bool, args: tuple[Any
 
 def _by_torch(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own call. Torch looks the function that modes and subclasses get up by its attribute, which is replaced."""
-    if is_overridden((*args, *kwargs.values())):
-        return handed_on(original, args, kwargs)
+    values = (*args, *kwargs.values())
+    if has_torch_function(values) and not torch.compiler.is_dynamo_compiling():
+        return handle_torch_function(original, values, *args, **kwargs)
     return original(*args, **kwargs)
 
 

@@ -24,6 +24,7 @@ from ._autograd.dispatch import (
 )
 from ._autograd.embedding import NAME, Options, eager, look_up, options, select
 from ._autograd.overrides import handed_on, is_overridden
+from ._modules import Configuration, StandsFor
 
 _torch_embedding = torch.nn.functional.embedding  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
@@ -150,10 +151,11 @@ def embedding(
     return call(c, max_norm, norm_type)
 
 
-class Embedding(torch.nn.Embedding):
+class Embedding(torch.nn.Embedding, metaclass=StandsFor):
     """:class:`torch.nn.Embedding` with the backward of :func:`sternway.torch.embedding`.
 
-    It has the arguments, parameters and state dict of torch's module, so either loads the state of the other.
+    It has the arguments, parameters and state dict of torch's module, so either loads the state of the other. To
+    ``torch.ao.quantization`` it is torch's module, and becomes one when it is quantized.
 
     Args:
         num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
@@ -170,6 +172,8 @@ class Embedding(torch.nn.Embedding):
         >>> table.weight.grad.tolist()
         [[1.0, 1.0], [0.0, 0.0], [3.0, 3.0]]
     """
+
+    qconfig = Configuration()
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows.

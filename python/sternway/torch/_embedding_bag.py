@@ -29,6 +29,7 @@ from ._autograd.dispatch import (
 )
 from ._autograd.operators import is_distributed
 from ._autograd.overrides import handed_on, is_overridden
+from ._modules import Configuration, StandsFor
 
 _torch_embedding_bag = torch.nn.functional.embedding_bag  # as at import: accelerate() replaces the attribute
 _OPERANDS = {
@@ -254,10 +255,11 @@ def embedding_bag(
     return call(c, max_norm, norm_type)
 
 
-class EmbeddingBag(torch.nn.EmbeddingBag):
+class EmbeddingBag(torch.nn.EmbeddingBag, metaclass=StandsFor):
     """:class:`torch.nn.EmbeddingBag` with the backward of :func:`sternway.torch.embedding_bag`.
 
-    It has the arguments, parameters and state dict of torch's module, so either loads the state of the other.
+    It has the arguments, parameters and state dict of torch's module, so either loads the state of the other. To
+    ``torch.ao.quantization`` it is torch's module, and becomes one when it is quantized.
 
     Args:
         num_embeddings, embedding_dim: the shape [V, D] of the table ``weight``, the one parameter.
@@ -275,6 +277,8 @@ class EmbeddingBag(torch.nn.EmbeddingBag):
         >>> bag.weight.grad.tolist()
         [[1.0, 1.0], [2.0, 2.0], [1.0, 1.0]]
     """
+
+    qconfig = Configuration()
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Return the reduced bags.

@@ -145,9 +145,12 @@ def _gradients(
     input, end, factor = saved
     weight: Any = number if factor is None else factor
     home = dy if factor is None else factor
-    if home.dtype != dy.dtype or (home.device != dy.device and needs[2]):  # of a 0-d weight
-        weight, plan = home.to(dy), None
-    if dtype != dy.dtype:  # a 0-d weight of a wider dtype widens ends that are 0-d
+    if home.device == dy.device or needs[2]:  # else the weight becomes a number
+        if home.dtype != dy.dtype:  # a 0-d weight, which must not be rounded before 1 - weight is formed
+            dy = dy.to(torch.promote_types(dy.dtype, home.dtype))
+        if factor is not None:
+            weight = factor.to(dy)
+    if dtype != dy.dtype:
         plan = None
         input, end = (x if x is None else x.to(dy.dtype) for x in (input, end))
     names = [name for name, need in zip(NAMES, needs, strict=False) if need]
@@ -158,8 +161,8 @@ def _gradients(
         grads = {"da": da, "db": db, "dweight": dweight}
     else:
         grads = _run(dy, weight, input, end, shapes, strides, names, plan)
-    da, db, dweight = (grads[name] if need else None for name, need in zip(NAMES, needs, strict=False))
-    return da, db, dweight if dweight is None else dweight.to(home)
+    homes = dtype, dtype, home
+    return tuple(grads[name].to(like) if need else None for name, need, like in zip(NAMES, needs, homes, strict=False))
 
 
 def _run(

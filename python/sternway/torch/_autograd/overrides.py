@@ -20,6 +20,8 @@ def has_foreign_mode() -> bool:
 
 
 def _overrides(x: Any) -> bool:
+    if isinstance(x, Tensor) and x.is_nested:  # which drop-ins take, or refuse by name
+        return False
     function = getattr(type(x), "__torch_function__", None)
     return function is not None and getattr(function, "__func__", None) is not _DEFAULT and has_torch_function((x,))
 

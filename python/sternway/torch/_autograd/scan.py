@@ -120,15 +120,24 @@ def _steps(
     return Steps((kind, dim, reverse, dtype), _forward_of(kind, shape, dtype, dim, reverse, device, own), backward)
 
 
+@functools.lru_cache(maxsize=256)
+def _autocast_dtype(kind: str, dtype: torch.dtype, device: str, _to: torch.dtype) -> torch.dtype:
+    """The dtype in which autocast runs torch's scan of a dtype, on a type of device and to a dtype, as it is set."""
+    y = FORWARDS[kind](torch.empty(0, dtype=dtype, device=device), 0)
+    return (y[0] if kind in PAIRS else y).dtype
+
+
 def eager(x: Tensor, kind: str, dim: Any, reverse: Any = False, own: bool = True) -> Any:
     """Do a scan on the eager route; None: nothing was done, and the call takes another route or is wrong.
 
-    own: whether a plan may do the forward. Under autocast torch does it, which may widen the dtype.
+    own: whether a plan may do the forward.
     """
     if type(dim) is not int or type(reverse) is not bool or not is_eager(x):
         return None
+    if _is_autocast_enabled() and x.dtype in FLOATS and torch.is_autocast_enabled(x.device.type):
+        x = x.to(_autocast_dtype(kind, x.dtype, x.device.type, torch.get_autocast_dtype(x.device.type)))
     try:
-        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own and not _is_autocast_enabled())
+        steps = _steps(kind, x.shape, x.dtype, dim, reverse, x.device, own)
     except (RuntimeError, ValueError):  # errors of plans; a nested tensor, which has no shape
         return None
     if steps is None:

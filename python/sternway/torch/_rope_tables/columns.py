@@ -70,6 +70,8 @@ class Layout:
     """Positions are [axes, ...]; else [..., axes], or [...] where axes is 1."""
     batched: bool = False
     """The tables have a leading dimension of 1, as the rotary class gives them."""
+    rank: int = 2
+    """Of positions [..., axes] as the rotary classes take them; a mapping of settings takes any."""
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -90,7 +92,7 @@ LAYOUTS: dict[str, Layout] = {
     "axial, column first, neighbours": Layout(lambda n, s: _neighbours(_axis(1, n) + _axis(0, n)), 2),
     "axial, column first, alternating": Layout(lambda n, s: _halves([(1 - i, k) for k in range(n) for i in range(2)]), 2),
     "axial, neighbours": Layout(lambda n, s: _neighbours(_axis(0, n) + _axis(1, n)), 2, batched=True),
-    "axial, halves of each axis": Layout(lambda n, s: _halves(_axis(0, n)) + _halves(_axis(1, n)), 2),
+    "axial, halves of each axis": Layout(lambda n, s: _halves(_axis(0, n)) + _halves(_axis(1, n)), 2, rank=3),
     "axial, even and odd": Layout(lambda n, s: _halves([(i, k) for i in range(2) for k in range(i, n, 2)]), 2),
     "axial, three axes": Layout(lambda n, s: _halves(_axis(0, n) + _axis(1, n) + _axis(2, n)), 3),
 }

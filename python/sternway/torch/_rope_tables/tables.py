@@ -18,14 +18,16 @@ from .values import refused, shown
 def _positions_by_axis(positions: Tensor, rope: Rope, layout: Layout, batched: bool) -> Tensor:
     """Positions in float32 as [..., axes], where [...] is the shape of the tables without their columns.
 
-    `batched`: positions of rank 2 are [B, S], as rotary classes of multimodal models take them, and not [axes, S].
+    `batched`: positions are as rotary classes take them; of multimodal models, rank 2 is [B, S] and not [axes, S].
     """
     axes, shape = layout.axes or len(rope.sections), list(positions.shape)
     if axes == 1:
         return positions[..., None].float()
     if not layout.axes_first:
-        if not shape or shape[-1] != axes:
-            raise refused("positions", f"[..., {axes}], a coordinate for each axis", str(shape))
+        if not shape or shape[-1] != axes or (batched and len(shape) != layout.rank):
+            leading = "batch, sequence" if layout.rank == 3 else "sequence"
+            wanted = f"[{leading if batched else '...'}, {axes}], a coordinate for each axis"
+            raise refused("positions", wanted, str(shape))
         return positions.float()
     by_axis = len(shape) >= 3 or (len(shape) == 2 and not batched and shape[0] != 1)
     if by_axis and shape[0] not in (1, axes):
@@ -132,7 +134,7 @@ def rope_tables(
         positions: integers or floating numbers, of any shape, such as [S] or [B, S]. For a multimodal model: [3, B, S], time,
             height and width, or [S] and [1, S] for a text; for a configuration also [B, S], texts, and for a mapping [3, S],
             one sequence.
-            For vision encoders: [..., 2], row and column.
+            For vision encoders: [S, 2], row and column, or [B, S, 2] for gemma4; for a mapping [..., 2].
         layer_type: the layer type whose settings are used, if they differ, such as "sliding_attention".
         seq_len: the sequence length that "dynamic" and "longrope" adapt to; None: the largest position plus 1, which is read
             from the device.
