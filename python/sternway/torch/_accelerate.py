@@ -231,7 +231,7 @@ def accelerate(*, forward: bool = True) -> contextlib.AbstractContextManager[Any
     must be decorated itself.
 
     Args:
-        forward: True: the forward of scans is sternway's, under no_grad too, but not under autocast or in traces; False: every
+        forward: True: the forward of scans is sternway's, under no_grad too, but not in traces; False: every
             forward is torch's. An inner accelerate() overrides the outer.
 
     Returns:
