@@ -91,6 +91,8 @@ type (
 	Family = ops.Family
 	// KindRow is one operation of a family.
 	KindRow = ops.KindRow
+	// Choice is a field of a descriptor that takes one of some names.
+	Choice = ops.Choice
 	// Preference steers Select.
 	Preference = ops.Preference
 	// Scalar is a float64 whose JSON form also carries NaN and infinities.

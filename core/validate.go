@@ -111,7 +111,8 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 		}
 		if tensor.SelfOverlaps(t) {
 			return errs.New(errs.InvalidProblem, op, o.Name, "a view without repeated elements",
-				"strides "+tensor.ShapeText(t.ElementStrides())+" for shape "+tensor.ShapeText(t.Extents()), "an expanded tensor cannot be an output; give it memory of its own with contiguous()")
+				"strides "+tensor.ShapeText(t.ElementStrides())+" for shape "+tensor.ShapeText(t.Extents()), "").
+				With(errs.Fix{Ask: "an expanded tensor cannot be an output; give it memory of its own", Do: errs.ToDense})
 		}
 	}
 	return checkAddress(op, o.Name, t)
@@ -120,19 +121,22 @@ func (p *Plan) checkOperand(o *ops.Operand, t *tensor.Tensor) error {
 // allows reports whether an extent satisfies a wanted one, which may be ops.AnyExtent.
 func allows(wanted, got int64) bool { return wanted == got || wanted == ops.AnyExtent && got >= 0 }
 
-// dtypeError is the error for an operand of a wrong dtype, with the conversion that corrects it.
+// dtypeError is the error for an operand of a wrong dtype, with the conversion that corrects an
+// input. The conversion of an output would write into another one.
 func (p *Plan) dtypeError(o *ops.Operand, t *tensor.Tensor) error {
-	wanted, hint := tensor.OneOf(o.DTypes), ""
+	wanted := tensor.OneOf(o.DTypes)
 	if o.Like != "" {
 		wanted += " " + o.Like
 	}
-	switch {
-	case o.Like == "like dy":
-		hint = fmt.Sprintf("convert it with %s.to(dy.dtype)", o.Name)
-	case len(o.DTypes) == 1:
-		hint = fmt.Sprintf("convert it with %s.to(torch.%s)", o.Name, o.DTypes[0])
+	e := errs.New(errs.InvalidProblem, p.op, o.Name, wanted, t.DType.String(), "")
+	if o.Out || len(o.DTypes) != 1 {
+		return e
 	}
-	return errs.New(errs.InvalidProblem, p.op, o.Name, wanted, t.DType.String(), hint)
+	fix := errs.Fix{Ask: "convert it", Do: errs.ToDType, DType: o.DTypes[0].String()}
+	if like, isLike := strings.CutPrefix(o.Like, "like "); isLike {
+		fix.Like = like
+	}
+	return e.With(fix)
 }
 
 // checkAddress refuses a null or misaligned address, and one whose elements leave the address
@@ -146,7 +150,8 @@ func checkAddress(op, name string, t *tensor.Tensor) error {
 			"fake, meta and wrapped tensors have no storage, and a resized storage may have none left")
 	}
 	if size := uintptr(t.DType.Size()); t.Data%size != 0 {
-		return errs.New(errs.Misaligned, op, name, fmt.Sprintf("at an address that is a multiple of %d", size), fmt.Sprintf("%#x", t.Data), "copy it with clone()")
+		return errs.New(errs.Misaligned, op, name, fmt.Sprintf("at an address that is a multiple of %d", size), fmt.Sprintf("%#x", t.Data), "").
+			With(errs.Fix{Ask: "copy it", Do: errs.ToAligned})
 	}
 	if _, _, ok := t.Span(); !ok {
 		return errs.New(errs.InvalidProblem, op, name, "inside the address space",

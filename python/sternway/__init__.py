@@ -33,6 +33,7 @@ from ._fake_quantize import (
 )
 from ._lerp import LerpBackwardDescriptor, LerpBackwardPlan, lerp_backward
 from ._library import get_num_threads, info, set_num_threads
+from ._plan import Plan
 from ._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan, rope, rope_backward
 from ._scan import (
     ScanBackwardDescriptor,
@@ -45,6 +46,7 @@ from ._scan import (
 )
 from ._scan_forward import ScanDescriptor, ScanPlan, cummax, cummin, cumprod, cumsum, logcumsumexp
 from ._sku import KernelSku, PlanPreference, PrecisionGuarantee
+from ._tracing import keep_untraced
 from ._unique_rows import UniqueRowsDescriptor, UniqueRowsPlan, unique_rows
 from .errors import (
     BufferTooSmallError,
@@ -117,6 +119,9 @@ __all__ = [
     "set_num_threads",
     "unique_rows",
 ]
+
+keep_untraced(_function for _name in __all__ if callable(_function := globals().get(_name)) and not isinstance(_function, type))
+keep_untraced((Plan.select.__func__, Plan.run, Plan.can_implement))  # type: ignore[attr-defined]
 
 
 def __getattr__(name: str) -> str:

@@ -17,7 +17,11 @@ from ._show import info_rows
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    options = parser().parse_args(arguments)
+    top = parser()
+    options = top.parse_args(arguments)
+    if options.command is None:
+        top.print_help()
+        return 0
     try:
         return int(options.command(options))
     except KeyboardInterrupt:
@@ -46,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m sternway", description="Exact, deterministic gradients at the speed of memory."
     )
-    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    top.add_argument("--version", action="version", version=f"sternway {sternway.__version__}")
+    top.set_defaults(command=None)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, body: Any, extra: str, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Protocol
 
 from . import errors
-from ._lent import Lent, describe, device_text, is_jax
+from ._lent import Lent, describe, device_text, is_jax, package_of
 
 Array = Any
 """Any array that speaks DLPack: torch.Tensor, numpy.ndarray, cupy.ndarray, jax.Array (as an input), ..."""
@@ -268,7 +268,7 @@ def producer(x: Array, op: str) -> Producer:
         "unsupported",
         op,
         "out",
-        f"given, as no output can be made in {'jax' if is_jax(owner) else type(owner).__module__.partition('.')[0]}",
+        f"given, as no output can be made in {'jax' if is_jax(owner) else package_of(owner) or 'its library'}",
         "nothing",
         f"{'use sternway.jax, or ' if is_jax(owner) else ''}give tensors of torch or arrays of NumPy or CuPy to write into",
     )

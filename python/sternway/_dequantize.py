@@ -37,7 +37,8 @@ class DequantizePerTokenDescriptor(BaseDequantizeDescriptor):
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
-        InvalidProblemError: a field of another type. ``DequantizePerTokenPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``DequantizePerTokenPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -87,7 +88,8 @@ class DequantizePerTokenBackwardDescriptor(BaseDequantizeDescriptor):
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
-        InvalidProblemError: a field of another type. ``DequantizePerTokenBackwardPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``DequantizePerTokenBackwardPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:

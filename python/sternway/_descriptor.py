@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from . import errors
 from ._arrays import dtype_name
+from ._choices import CHOICES
 from ._show import Shown
 
 D = TypeVar("D", bound="Descriptor")
@@ -27,11 +28,16 @@ _MEANING = {
     "str": "a name",
 }
 
-NUMPY_BOOLS = ("bool", "bool_")
-"""NumPy's names of the type of a truth value."""
+_NUMPY_BOOLS = ("bool", "bool_")
+"""NumPy's names of the type of a truth value: of NumPy 2, and before."""
 
 _LONGEST_SHAPE = 64
 """Extents of a shape that is looked at; the native library says how many dimensions there may be."""
+
+
+def is_numpy_bool(value: Any) -> bool:
+    """Whether a value is a truth value of NumPy."""
+    return getattr(type(value), "__module__", None) == "numpy" and type(value).__name__ in _NUMPY_BOOLS
 
 
 class _Required:
@@ -76,7 +82,7 @@ def _number(value: Any) -> float:
 
 
 def _boolean(value: Any) -> bool:
-    if type(value).__module__ == "numpy" and type(value).__name__ in NUMPY_BOOLS:
+    if is_numpy_bool(value):
         value = bool(value)
     if not isinstance(value, bool):
         raise TypeError
@@ -138,7 +144,8 @@ class Descriptor(Shown):
     other: a plan takes instances of its own descriptor only.
 
     Raises:
-        InvalidProblemError: a field of another type. ``Plan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``Plan.select`` checks numbers and shapes.
+        UnsupportedError: a name that is none of those that the field takes.
         TypeError: a required field is missing.
     """
 
@@ -146,6 +153,10 @@ class Descriptor(Shown):
 
     def __post_init__(self) -> None:
         normalise_fields(self.family, self)
+        for field, names in CHOICES.get(self.family, {}).items():
+            value = getattr(self, field)
+            if value is not None and value not in names:
+                raise errors.make("unsupported", self.family, field, errors.any_of(names), errors.shown(value))
 
     def __reduce__(self) -> Any:
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))

@@ -27,7 +27,8 @@ class EmbeddingBackwardDescriptor(Descriptor):
         scale_grad_by_freq: True: divide the gradient of a row by the number of its positions.
 
     Raises:
-        InvalidProblemError: a field of another type. ``EmbeddingBackwardPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``EmbeddingBackwardPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -101,10 +102,7 @@ _SOURCES = {
 def _planned(*fields: Any) -> EmbeddingBackwardPlan:
     """The plan of these fields, from a cache."""
     try:
-        try:
-            return _embedding_plan(*fields)
-        except TypeError:  # a field that has no hash, which descriptors refuse by name
-            return _embedding_plan.__wrapped__(*fields)
+        return _plan.cached(_embedding_plan, *fields)
     except errors.Error as error:
         error.operand = _SOURCES.get(error.operand, error.operand)
         raise errors.renamed(error, error.op) from error.__cause__

@@ -31,7 +31,8 @@ class EmbeddingBagBackwardDescriptor(Descriptor):
         scale_grad_by_freq: True: divide the gradient of a row by the number of its positions; not with mode "max".
 
     Raises:
-        InvalidProblemError: a field of another type. ``EmbeddingBagBackwardPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``EmbeddingBagBackwardPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -123,10 +124,7 @@ _SOURCES = {
 def _planned(rows_from: str, *fields: Any) -> EmbeddingBagBackwardPlan:
     """The plan of these fields, from a cache. rows_from: the argument that gives the number of rows of the table."""
     try:
-        try:
-            return _embedding_bag_plan(*fields)
-        except TypeError:  # a field that has no hash, which descriptors refuse by name
-            return _embedding_bag_plan.__wrapped__(*fields)
+        return _plan.cached(_embedding_bag_plan, *fields)
     except errors.Error as error:
         name = _SOURCES.get(error.operand, error.operand)
         error.operand = rows_from if name == "num_embeddings" else name

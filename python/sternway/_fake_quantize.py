@@ -38,7 +38,8 @@ class FakeQuantizePerTokenDescriptor(BaseFakeQuantizeDescriptor):
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
-        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -90,7 +91,8 @@ class FakeQuantizePerTokenBackwardDescriptor(BaseFakeQuantizeDescriptor):
         scale_dtype: the dtype of scale: None for ``dtype``, or float32.
 
     Raises:
-        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenBackwardPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``FakeQuantizePerTokenBackwardPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -194,7 +196,7 @@ def fake_quantize_per_token(
     op = "fake_quantize_per_token"
     x, scale = require_array(op, "x", x), require_array(op, "scale", scale)
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    plan = fake_quantize_forward_plan(tuple(x.shape), x.dtype, quant_min, quant_max, scale.dtype, device_of(x))
+    plan = _plan.cached(fake_quantize_forward_plan, tuple(x.shape), x.dtype, quant_min, quant_max, scale.dtype, device_of(x))
     outputs = _outputs.outputs(plan, x, [("y", x, None)], out)
     plan.run(x=x, scale=scale, zero_point=zero_point, **outputs)
     return outputs["y"]
@@ -252,7 +254,7 @@ def fake_quantize_per_token_backward(
     op = "fake_quantize_per_token_backward"
     dy, x, scale = (require_array(op, name, array) for name, array in (("dy", dy), ("x", x), ("scale", scale)))
     zero_point = zero_point if zero_point is None else require_array(op, "zero_point", zero_point)
-    plan = fake_quantize_plan(tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
+    plan = _plan.cached(fake_quantize_plan, tuple(dy.shape), dy.dtype, quant_min, quant_max, scale.dtype, device_of(dy))
     outputs = _outputs.outputs(plan, dy, gradient_rows(dy, scale, zero_point), out)
     plan.run(dy=dy, x=x, scale=scale, zero_point=zero_point, **outputs)
     return outputs["dx"], outputs["dscale"], outputs.get("dzero_point")

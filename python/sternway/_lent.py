@@ -32,9 +32,15 @@ def device_text(kind: int, index: int) -> str:
     return f"cuda:{index}" if kind in CUDA else "cpu" if kind in HOST else f"DLPack device {kind}:{index}"
 
 
+def package_of(x: Any) -> str:
+    """The top package of the class of x; empty for a class without a module, such as some of ctypes."""
+    module = getattr(type(x), "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
+
+
 def is_jax(x: Any) -> bool:
     """Whether x is an array of JAX, which is immutable, or one of its tracers."""
-    return type(x).__module__.partition(".")[0] in ("jax", "jaxlib")
+    return package_of(x) in ("jax", "jaxlib")
 
 
 def speaks_dlpack(x: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
-from ._descriptor import NUMPY_BOOLS, Descriptor, normalized
+from ._descriptor import Descriptor, is_numpy_bool, normalized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,8 @@ class LerpBackwardDescriptor(Descriptor):
         a_shape, b_shape, weight_shape: the shapes of these operands if they are broadcast to ``shape``; None: ``shape``.
 
     Raises:
-        InvalidProblemError: a field of another type. ``LerpBackwardPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``LerpBackwardPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -110,7 +111,7 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
     """A weight as a number or as an array. A 0-d array on the CPU with data on CUDA becomes a number."""
     if type(weight) is float:
         return weight, None
-    if isinstance(weight, numbers.Number) or (type(weight).__module__ == "numpy" and type(weight).__name__ in NUMPY_BOOLS):
+    if isinstance(weight, numbers.Number) or is_numpy_bool(weight):
         return normalized("lerp_backward", "weight", "float", weight), None
     weight = require_array("lerp_backward", "weight", weight)
     if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
@@ -130,7 +131,7 @@ def _extents(name: str, x: Array | None, shape: Any) -> tuple[int, ...] | None:
     return tuple(x.shape)
 
 
-@errors.reported_as("lerp_backward")
+@errors.reported_as("lerp_backward", {"dtype": "dy", "shape": "dy", "weight_shape": "weight"})
 def lerp_backward(
     dy: Array,
     weight: float | Array,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import errors
+from ._hints import LibraryOf, in_code
 from ._show import Info
 
 log = logging.getLogger("sternway")
@@ -77,12 +78,19 @@ def _after_fork() -> None:
     load = run = run_fast_path = refuse  # type: ignore[assignment]
 
 
-def raise_error(error: Exception, op: str = "") -> NoReturn:
-    """Raise the native library's error. op replaces the operation where the error names the library or a step of it."""
+def raise_error(error: Exception, op: str = "", library_of: LibraryOf | None = None) -> NoReturn:
+    """Raise the native library's error.
+
+    Args:
+        error: raised by the native library.
+        op: replaces the operation where the error names the library or a step of it.
+        library_of: tells the library of an operand, in whose words the error advises.
+    """
     refusal = None
     try:
         if type(error) is RuntimeError:  # the native library knows no other class
-            refusal = errors.native_error(str(error))
+            hint_of = functools.partial(in_code, library_of=library_of) if library_of else None
+            refusal = errors.native_error(str(error), hint_of)
             if op and refusal.op in ("select", "sternway"):
                 errors.renamed(refusal, op)
             raise refusal from None

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from . import _library, errors
 from ._arrays import Array, device_name, producer
 from ._descriptor import Descriptor
+from ._hints import libraries
 from ._lent import is_jax, speaks_dlpack
 from ._operands import borrow, count_writes, store_torch, stream_handle
 from ._picture import picture
@@ -23,6 +24,20 @@ D = TypeVar("D", bound=Descriptor)
 P = TypeVar("P", bound="Plan[Any]")
 
 _is_contiguous: Callable[[Any], bool] = operator.methodcaller("is_contiguous")  # of a tensor of torch
+
+
+def cached(find: Callable[..., P], *fields: Any) -> P:
+    """The plan of some fields from a cache. A field without a hash goes past the cache, to the descriptor, which refuses it.
+
+    Args:
+        find: a function with functools.lru_cache.
+    """
+    try:
+        return find(*fields)
+    except (TypeError, ValueError) as error:  # of a hash, that of a memoryview among them; or the error of the plan
+        if isinstance(error, errors.Error):
+            raise
+        return find.__wrapped__(*fields)  # type: ignore[attr-defined,no-any-return]
 
 
 class Plan(Generic[D]):
@@ -148,7 +163,7 @@ class Plan(Generic[D]):
     def __reduce__(self) -> Any:
         return type(self).select, (self.descriptor, self.device, self.preference)
 
-    def can_implement(self, *, workspace: Array | None = None, **operands: Array | None) -> None:
+    def can_implement(self, *_positional: NoReturn, workspace: Array | None = None, **operands: Array | None) -> None:
         """Raise the error that ``run`` would raise for these operands; launch nothing.
 
         Args:
@@ -168,6 +183,8 @@ class Plan(Generic[D]):
             Traceback (most recent call last):
             sternway.errors.InvalidProblemError: lerp_backward: da must be of shape [3], got [4]
         """
+        if _positional:
+            self._refuse_positions(len(_positional))
         self._require(operands)
         if workspace is None and (size := self._workspace_bytes(operands)):
             workspace = self._new_workspace(size, operands, None)
@@ -176,9 +193,9 @@ class Plan(Generic[D]):
         try:
             _library.load().pybind_CanImplement(self._handle, id(held))
         except RuntimeError as error:
-            _library.raise_error(error)
+            _library.raise_error(error, library_of=libraries(operands))
 
-    def run(self, *, workspace: Array | None = None, stream: Any = None, **operands: Array | None) -> None:
+    def run(self, *_positional: NoReturn, workspace: Array | None = None, stream: Any = None, **operands: Array | None) -> None:
         """Check the operands and launch the kernel. Every element of each output is overwritten.
 
         Nothing is allocated on the device but a workspace, if ``workspace_size`` is not 0 and none is given. On a GPU the
@@ -200,7 +217,7 @@ class Plan(Generic[D]):
             MisalignedOperandError: an address that is no multiple of the element size, or a workspace not aligned to 256 bytes.
             WorkspaceTooSmallError: a workspace of fewer than ``workspace_size`` bytes.
             DeviceError: the CUDA driver reported an error; outputs may be partly written. No other error writes any output.
-            TypeError: an operand that is no array.
+            TypeError: an operand that is no array, or that is given by position.
 
         Example:
             >>> import numpy as np, sternway as sw
@@ -210,6 +227,8 @@ class Plan(Generic[D]):
             >>> da
             array([0.75, 0.75, 0.75], dtype=float32)
         """
+        if _positional:
+            self._refuse_positions(len(_positional))
         self._require(operands)
         handle = -1 if stream is None or self.device == "cpu" else stream_handle(self.sku.op, stream)
         if _library.log_runs:
@@ -226,8 +245,13 @@ class Plan(Generic[D]):
             try:
                 _library.run(self._handle, id(held), handle)
             except RuntimeError as error:
-                _library.raise_error(error)
+                _library.raise_error(error, library_of=libraries(operands))
         count_writes(operands.get(name) for name in self._outputs)
+
+    def _refuse_positions(self, count: int) -> NoReturn:
+        """Raise OperandTypeError for operands that were given by position."""
+        known, hint = ", ".join(self._names[:-1]), f"write {self._names[0]}=..., {self._outputs[0]}=..."
+        raise errors.make("type", self.sku.op, "operands", f"given by name: {known}", f"{count} by position", hint)
 
     def _require(self, operands: dict[str, Any]) -> None:
         """Raise InvalidProblemError if an operand of ``_required`` is not given."""

@@ -55,7 +55,8 @@ class RopeDescriptor(BaseRopeDescriptor):
             there is no second pair.
 
     Raises:
-        InvalidProblemError: a field of another type. ``RopePlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``RopePlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -117,7 +118,8 @@ class RopeBackwardDescriptor(BaseRopeDescriptor):
             there is no second pair.
 
     Raises:
-        InvalidProblemError: a field of another type. ``RopeBackwardPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``RopeBackwardPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -226,7 +228,7 @@ def rotate(
         raise
 
 
-@errors.reported_as("rope")
+@errors.reported_as("rope", {"dtype": "x", "shape": "x"})
 def rope(
     x: Array,
     positions: Array | None = None,
@@ -280,7 +282,7 @@ def rope(
     return _run("forward", x, None, positions, cos, sin, options, out)[0]
 
 
-@errors.reported_as("rope_backward")
+@errors.reported_as("rope_backward", {"dtype": "dy", "shape": "dy"})
 def rope_backward(
     dy: Array,
     positions: Array | None = None,

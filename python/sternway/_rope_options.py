@@ -14,6 +14,12 @@ OP = "rope_backward"
 _AXES = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "thd": (None, 1, 0, 2)}
 """By layout, the axes of batch, heads, tokens and elements; None: the layout has no such axis."""
 
+_OF_RANK = {
+    3: 'layout="thd" takes rank 3, [tokens, heads, dim]',
+    4: 'layout="bhsd" takes rank 4, [batch, heads, tokens, dim], and layout="bshd" [batch, tokens, heads, dim]',
+}
+"""By rank, the layouts that take it."""
+
 Options = tuple[float, str, int | None, int, str, str]
 """base, pairing, rotary_dim, rotary_start, angle, layout."""
 
@@ -65,7 +71,8 @@ def extents(shape: tuple[int, ...], layout: str, operand: str = "dy") -> tuple[i
     rank = 4 - axes.count(None)
     if len(shape) != rank:
         wanted, got = f"of rank {rank} in the layout {layout}", f"rank {len(shape)}"
-        raise errors.make("invalid_problem", OP, operand, wanted, got)
+        hint = _OF_RANK.get(len(shape), "")
+        raise errors.make("invalid_problem", OP, operand, wanted, got, hint)
     b, h, s, d = (1 if axis is None else shape[axis] for axis in axes)
     return b, h, s, d
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar, cast
 
 from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import REQUIRED, Descriptor
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,8 @@ class ScanBackwardDescriptor(BaseScanDescriptor):
         carries: whether runs take carries, by which a scan that is cut into chunks is differentiated chunk by chunk.
 
     Raises:
-        InvalidProblemError: a field of another type. ``ScanBackwardPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``ScanBackwardPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -96,8 +99,25 @@ def scan_plan(
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
 
 
-_OPERANDS = {"dx": "out"}
-"""The functions' name of the plan's output."""
+_OPERANDS = {"dx": "out", "dtype": "dy", "shape": "dy"}
+"""The functions' names of the plan's output and of fields of its descriptor."""
+
+
+def with_axis(function: F) -> F:
+    """Decorate a scan: ``axis``, NumPy's name of ``dim``, reaches the function as ``dim``."""
+    name, place = function.__name__, function.__code__.co_varnames.index("dim")
+
+    @functools.wraps(function)
+    def scan(*args: Any, **kwargs: Any) -> Any:
+        if "axis" in kwargs:
+            axis = kwargs.pop("axis")
+            if axis is not None:
+                if "dim" in kwargs or len(args) > place:
+                    raise errors.make("type", name, "axis", "left out where dim is given", "both")
+                kwargs["dim"] = axis
+        return function(*args, **kwargs)
+
+    return cast(F, scan)
 
 
 def _backward(
@@ -106,19 +126,23 @@ def _backward(
     op = f"scan_backward({kind})"
     dy = require_array(op, "dy", dy)
     given = {name: require_array(op, name, x) for name, x in inputs.items() if x is not None}
-    plan = scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
+    plan = _plan.cached(scan_plan, kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
     outputs = _outputs.outputs(plan, dy, [("dx", dy, None)], out)
     plan.run(dy=dy, **given, **outputs)
     return outputs["dx"]
 
 
 @errors.reported_as("cumsum_backward", _OPERANDS)
-def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+@with_axis
+def cumsum_backward(
+    dy: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None
+) -> Array:
     """Gradient of a cumulative sum, ``y[i] = sum_{j<=i} x[j]``: ``dx[k] = sum_{i>=k} dy[i]`` in scan order.
 
     Args:
         dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
         dim: the scanned dimension; a negative one counts from the end.
+        axis: NumPy's name of dim; one of the two is given.
         reverse: True: the forward scanned from the last position to the first.
         out: an array to write dx into; None: a new array of dy's library.
 
@@ -128,7 +152,7 @@ def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Arr
     Raises:
         InvalidProblemError: a dim out of range, or operands that contradict each other.
         UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: dy is no array.
+        TypeError: dy is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -139,7 +163,10 @@ def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Arr
 
 
 @errors.reported_as("cumprod_backward", _OPERANDS)
-def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+@with_axis
+def cumprod_backward(
+    dy: Array, x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None
+) -> Array:
     """Gradient of a cumulative product: ``dx[k] = L[k] R[k]``, ``L[k] = prod_{i<k} x[i]``, ``R[k] = dy[k] + x[k+1] R[k+1]``.
 
     Nothing is divided, so the gradient is exact for any number of zeros. 0 times infinity counts as 0 here; NaN stays NaN.
@@ -147,7 +174,7 @@ def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = Fals
     Args:
         dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
         x: the input of the forward, of dy's shape and dtype.
-        dim, reverse, out: as for :func:`cumsum_backward`.
+        dim, axis, reverse, out: as for :func:`cumsum_backward`.
 
     Returns:
         dx, of dy's shape and dtype.
@@ -155,7 +182,7 @@ def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = Fals
     Raises:
         InvalidProblemError: a dim out of range, or operands that contradict each other.
         UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: an operand that is no array.
+        TypeError: an operand that is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -180,11 +207,13 @@ def _extremum(
 
 
 @errors.reported_as("cummax_backward", _OPERANDS)
+@with_axis
 def cummax_backward(
     dy: Array,
     x: Array | None = None,
     dim: int = -1,
     *,
+    axis: int | None = None,
     indices: Array | None = None,
     reverse: bool = False,
     tie: str = "last",
@@ -195,7 +224,7 @@ def cummax_backward(
     Args:
         dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
         x: the input of the forward, of dy's shape and dtype. Exactly one of x and indices is given.
-        dim, reverse, out: as for :func:`cumsum_backward`.
+        dim, axis, reverse, out: as for :func:`cumsum_backward`.
         indices: of dy's shape, int64: the positions along dim that the forward returned. Any positions in range are right;
             positions that a scan returned are fast.
         tie: the one of equal values that wins, in scan order: "last", as in torch, or "first". A NaN beats every number.
@@ -207,7 +236,7 @@ def cummax_backward(
         InvalidProblemError: a dim out of range; operands that contradict each other; an index out of range, on the CPU or with
             STERNWAY_CHECK=1. On CUDA such an index otherwise contributes nothing.
         UnsupportedError: a dtype, tie, rank or device without a kernel.
-        TypeError: an operand that is no array.
+        TypeError: an operand that is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -218,11 +247,13 @@ def cummax_backward(
 
 
 @errors.reported_as("cummin_backward", _OPERANDS)
+@with_axis
 def cummin_backward(
     dy: Array,
     x: Array | None = None,
     dim: int = -1,
     *,
+    axis: int | None = None,
     indices: Array | None = None,
     reverse: bool = False,
     tie: str = "last",
@@ -231,7 +262,7 @@ def cummin_backward(
     """Gradient of a cumulative minimum: ``dx[k]`` is the sum of dy over the positions whose minimum is ``x[k]``.
 
     Args:
-        dy, x, dim, indices, reverse, tie, out: as for :func:`cummax_backward`.
+        dy, x, dim, axis, indices, reverse, tie, out: as for :func:`cummax_backward`.
 
     Returns:
         dx, of dy's shape and dtype.
@@ -239,7 +270,7 @@ def cummin_backward(
     Raises:
         InvalidProblemError: as for :func:`cummax_backward`.
         UnsupportedError: a dtype, tie, rank or device without a kernel.
-        TypeError: an operand that is no array.
+        TypeError: an operand that is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -250,7 +281,10 @@ def cummin_backward(
 
 
 @errors.reported_as("logcumsumexp_backward", _OPERANDS)
-def logcumsumexp_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+@with_axis
+def logcumsumexp_backward(
+    dy: Array, x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None
+) -> Array:
     """Gradient of ``y[i] = log sum_{j<=i} exp(x[j])``: ``dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i])``.
 
     Computed from x alone, with a running maximum and sum, so an offset that is added to x costs no accuracy. ``x[k] = -inf``
@@ -259,7 +293,7 @@ def logcumsumexp_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool =
     Args:
         dy: the upstream gradient, of any shape of up to 8 dimensions; float32, float64, float16 or bfloat16.
         x: the input of the forward, of dy's shape and dtype.
-        dim, reverse, out: as for :func:`cumsum_backward`.
+        dim, axis, reverse, out: as for :func:`cumsum_backward`.
 
     Returns:
         dx, of dy's shape and dtype.
@@ -267,7 +301,7 @@ def logcumsumexp_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool =
     Raises:
         InvalidProblemError: a dim out of range, or operands that contradict each other.
         UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: an operand that is no array.
+        TypeError: an operand that is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
-from ._scan import BaseScanDescriptor
+from ._scan import BaseScanDescriptor, with_axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,8 @@ class ScanDescriptor(BaseScanDescriptor):
         carries: whether runs take carries, by which a scan that is cut into chunks is computed chunk by chunk.
 
     Raises:
-        InvalidProblemError: a field of another type. ``ScanPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``ScanPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -94,20 +95,21 @@ def forward_scan_plan(
     return ScanPlan.select(ScanDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
 
 
-_OPERANDS = {"y": "out"}
-"""The functions' name of the plan's output."""
+_OPERANDS = {"y": "out", "dtype": "x", "shape": "x"}
+"""The functions' names of the plan's output and of fields of its descriptor."""
 
 
 def _scan(kind: str, x: Array, dim: int, reverse: bool, out: Array | None) -> Array:
     x = require_array(f"scan({kind})", "x", x)
-    plan = forward_scan_plan(kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_of(x))
+    plan = _plan.cached(forward_scan_plan, kind, tuple(x.shape), x.dtype, dim, reverse, "last", device_of(x))
     outputs = _outputs.outputs(plan, x, [("y", x, None)], out)
     plan.run(x=x, **outputs)
     return outputs["y"]
 
 
 @errors.reported_as("cumsum", _OPERANDS)
-def cumsum(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+@with_axis
+def cumsum(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None) -> Array:
     """Cumulative sum along a dimension: ``y[i] = sum_{j<=i} x[j]`` in scan order.
 
     Sums are carried in float32 at least, in float64 for float64 and on the CPU, and rounded to the dtype once.
@@ -115,6 +117,7 @@ def cumsum(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None 
     Args:
         x: of any shape of up to 8 dimensions and any strides; float32, float64, float16 or bfloat16.
         dim: the scanned dimension; a negative one counts from the end.
+        axis: NumPy's name of dim; one of the two is given.
         reverse: True: scan from the last position to the first, ``y[i] = sum_{j>=i} x[j]``.
         out: an array to write y into, of x's shape and dtype and any strides; not x. None: a new array of x's library.
 
@@ -124,7 +127,7 @@ def cumsum(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None 
     Raises:
         InvalidProblemError: a dim out of range; an out of another shape, dtype or device, or that overlaps x.
         UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: x is no array.
+        TypeError: x is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -137,14 +140,15 @@ def cumsum(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None 
 
 
 @errors.reported_as("cumprod", _OPERANDS)
-def cumprod(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+@with_axis
+def cumprod(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None) -> Array:
     """Cumulative product along a dimension: ``y[i] = prod_{j<=i} x[j]`` in scan order.
 
     Products are carried in a range wider than the dtype's, so that one that leaves the range and comes back is right again. A
     product that is 0 stays 0 whatever follows, also infinity; NaN stays NaN.
 
     Args:
-        x, dim, reverse, out: as for :func:`cumsum`.
+        x, dim, axis, reverse, out: as for :func:`cumsum`.
 
     Returns:
         y, of x's shape and dtype; out if it is given.
@@ -152,7 +156,7 @@ def cumprod(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None
     Raises:
         InvalidProblemError: as for :func:`cumsum`.
         UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: x is no array.
+        TypeError: x is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -163,14 +167,15 @@ def cumprod(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None
 
 
 @errors.reported_as("logcumsumexp", _OPERANDS)
-def logcumsumexp(x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+@with_axis
+def logcumsumexp(x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, out: Array | None = None) -> Array:
     """Logarithm of the cumulative sum of exponentials: ``y[i] = log sum_{j<=i} exp(x[j])`` in scan order.
 
     Computed with a running maximum and a sum relative to it, so that no exponential overflows. y is -inf as long as every x
     is, inf from the first inf on, and NaN from the first NaN on.
 
     Args:
-        x, dim, reverse, out: as for :func:`cumsum`.
+        x, dim, axis, reverse, out: as for :func:`cumsum`.
 
     Returns:
         y, of x's shape and dtype; out if it is given.
@@ -178,7 +183,7 @@ def logcumsumexp(x: Array, dim: int = -1, *, reverse: bool = False, out: Array |
     Raises:
         InvalidProblemError: as for :func:`cumsum`.
         UnsupportedError: a dtype, rank or device without a kernel.
-        TypeError: x is no array.
+        TypeError: x is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -191,7 +196,7 @@ def logcumsumexp(x: Array, dim: int = -1, *, reverse: bool = False, out: Array |
 def _extremum(kind: str, x: Array, dim: int, reverse: bool, tie: str, out: Any) -> Any:
     """Values and indices, or values alone if out is one array."""
     x = require_array(f"scan({kind})", "x", x)
-    plan = forward_scan_plan(kind, tuple(x.shape), x.dtype, dim, reverse, tie, device_of(x))
+    plan = _plan.cached(forward_scan_plan, kind, tuple(x.shape), x.dtype, dim, reverse, tie, device_of(x))
     rows = [("y", x, None), ("indices", x, "int64")]
     if out is not None and not (isinstance(out, (tuple, list)) and sum(array is not None for array in out) != 1):
         rows.pop()
@@ -201,7 +206,10 @@ def _extremum(kind: str, x: Array, dim: int, reverse: bool, tie: str, out: Any) 
 
 
 @errors.reported_as("cummax", _OPERANDS)
-def cummax(x: Array, dim: int = -1, *, reverse: bool = False, tie: str = "last", out: Any = None) -> Any:
+@with_axis
+def cummax(
+    x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: str = "last", out: Any = None
+) -> Any:
     """Cumulative maximum along a dimension, ``y[i] = max_{j<=i} x[j]`` in scan order, and its position.
 
     NaN beats every number, and -0.0 and 0.0 are equal.
@@ -209,6 +217,7 @@ def cummax(x: Array, dim: int = -1, *, reverse: bool = False, tie: str = "last",
     Args:
         x: of any shape of up to 8 dimensions and any strides; float32, float64, float16 or bfloat16.
         dim: the scanned dimension; a negative one counts from the end.
+        axis: NumPy's name of dim; one of the two is given.
         reverse: True: scan from the last position to the first.
         tie: the one of equal values that wins, in scan order: "last", as in torch, or "first".
         out: None: two new arrays of x's library. A tuple (values, indices): the arrays to write. One array, or a tuple of one:
@@ -221,7 +230,7 @@ def cummax(x: Array, dim: int = -1, *, reverse: bool = False, tie: str = "last",
     Raises:
         InvalidProblemError: a dim out of range; outputs of another shape, dtype or device, or that overlap.
         UnsupportedError: a dtype, tie, rank or device without a kernel.
-        TypeError: x is no array.
+        TypeError: x is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw
@@ -235,11 +244,14 @@ def cummax(x: Array, dim: int = -1, *, reverse: bool = False, tie: str = "last",
 
 
 @errors.reported_as("cummin", _OPERANDS)
-def cummin(x: Array, dim: int = -1, *, reverse: bool = False, tie: str = "last", out: Any = None) -> Any:
+@with_axis
+def cummin(
+    x: Array, dim: int = -1, *, axis: int | None = None, reverse: bool = False, tie: str = "last", out: Any = None
+) -> Any:
     """Cumulative minimum along a dimension, ``y[i] = min_{j<=i} x[j]`` in scan order, and its position.
 
     Args:
-        x, dim, reverse, tie, out: as for :func:`cummax`.
+        x, dim, axis, reverse, tie, out: as for :func:`cummax`.
 
     Returns:
         (values, indices), or the values alone, as for :func:`cummax`.
@@ -247,7 +259,7 @@ def cummin(x: Array, dim: int = -1, *, reverse: bool = False, tie: str = "last",
     Raises:
         InvalidProblemError: as for :func:`cummax`.
         UnsupportedError: a dtype, tie, rank or device without a kernel.
-        TypeError: x is no array.
+        TypeError: x is no array; dim and axis are both given.
 
     Example:
         >>> import numpy as np, sternway as sw

@@ -22,7 +22,8 @@ class UniqueRowsDescriptor(Descriptor):
         padding_idx: a row that is not counted; a negative one counts from the end. None: there is none.
 
     Raises:
-        InvalidProblemError: a field of another type. ``UniqueRowsPlan.select`` checks the values.
+        InvalidProblemError: a field of another type. ``UniqueRowsPlan.select`` checks numbers and shapes.
+        UnsupportedError: a dtype or another name that its field does not take.
         TypeError: a required field is missing.
 
     Example:
@@ -73,7 +74,7 @@ def _unique_rows_plan(rows: int, total: int, index: Any, padding: int | None, de
     return UniqueRowsPlan.select(UniqueRowsDescriptor(rows, total, index, padding), device)
 
 
-@errors.reported_as("unique_rows")
+@errors.reported_as("unique_rows", {"index_dtype": "indices", "total": "indices"})
 def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None) -> tuple[Array, Array, Array]:
     """Find the distinct rows that indices name, without waiting for the device.
 
@@ -108,7 +109,7 @@ def unique_rows(indices: Array, num_rows: int, *, padding_idx: int | None = None
     if len(indices.shape) != 1:
         raise errors.make("invalid_problem", op, "indices", "of rank 1", f"rank {len(indices.shape)}")
     total = indices.shape[0]
-    plan = _unique_rows_plan(num_rows, total, indices.dtype, padding_idx, device_of(indices))
+    plan = _plan.cached(_unique_rows_plan, num_rows, total, indices.dtype, padding_idx, device_of(indices))
     rows = plan.descriptor.num_rows
     places = "int32" if max(rows, total) < 2**31 - 1 else "int64"
     shapes = ("rows", (min(rows, total),), "int64"), ("inverse", (total,), places), ("count", (1,), "int64")

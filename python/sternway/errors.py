@@ -3,7 +3,7 @@
 Each is one sentence with the call, the operand, the value wanted and the value got:
 ``lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(dy.dtype)``.
 
-An object that is no array at all raises an :class:`Error` that is also a ``TypeError``.
+An object that is no array at all raises an :class:`OperandTypeError`, an :class:`Error` that is also a ``TypeError``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,7 +36,7 @@ class Error(Exception):
         ... except sw.Error as error:
         ...     print(error)
         ...     print([error.op, error.operand, error.wanted, error.got])
-        cumprod_backward: x must be float32 like dy, got float64; convert it with x.to(dy.dtype)
+        cumprod_backward: x must be float32 like dy, got float64; convert it with x.astype(dy.dtype)
         ['cumprod_backward', 'x', 'float32 like dy', 'float64']
     """
 
@@ -57,7 +57,7 @@ class UnsupportedError(Error, NotImplementedError):
         >>> import numpy as np, sternway as sw
         >>> sw.lerp_backward(np.ones(3, np.int64), 0.5)
         Traceback (most recent call last):
-        sternway.errors.UnsupportedError: lerp_backward: dtype must be float32, float64, float16 or bfloat16, got int64
+        sternway.errors.UnsupportedError: lerp_backward: dy must be float32, float64, float16 or bfloat16, got int64
     """
 
 
@@ -77,12 +77,14 @@ class InvalidProblemError(Error, ValueError):
     """
 
 
-class _SizeError(Error, ValueError):
+class SizeError(Error, ValueError):
+    """Base class of the errors about numbers of bytes."""
+
     needed: int = 0
     """Bytes that are needed."""
 
 
-class BufferTooSmallError(_SizeError):
+class BufferTooSmallError(SizeError):
     """A view reaches outside the storage that its library says it has. Also a ``ValueError``.
 
     Attributes:
@@ -103,7 +105,7 @@ class BufferTooSmallError(_SizeError):
     """
 
 
-class WorkspaceTooSmallError(_SizeError):
+class WorkspaceTooSmallError(SizeError):
     """The workspace has fewer bytes than ``plan.workspace_size``. Also a ``ValueError``.
 
     Attributes:
@@ -162,12 +164,12 @@ class DeviceError(Error, RuntimeError):
     status: str = ""
 
 
-class _OperandTypeError(Error, TypeError):
-    """An object that is no array at all."""
+class OperandTypeError(Error, TypeError):
+    """An operand is no array at all, or is given by position where operands have names. Also a ``TypeError``."""
 
 
-class _VersionError(UnsupportedError, ImportError):
-    """Another library is too old for the module that was imported."""
+class VersionError(UnsupportedError, ImportError):
+    """Another library is too old for the module that was imported. Also an ``ImportError``."""
 
 
 _CLASSES: dict[str, type[Error]] = {
@@ -177,8 +179,8 @@ _CLASSES: dict[str, type[Error]] = {
     "misaligned": MisalignedOperandError,
     "workspace_too_small": WorkspaceTooSmallError,
     "device": DeviceError,
-    "type": _OperandTypeError,
-    "version": _VersionError,
+    "type": OperandTypeError,
+    "version": VersionError,
 }
 
 
@@ -208,6 +210,11 @@ def reason(error: BaseException) -> str:
         return type(error).__name__
 
 
+def any_of(names: Sequence[str]) -> str:
+    """Names as in "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def _sentence(error: Error) -> str:
     hint = f"; {error.hint}" if error.hint else ""
     return f"{error.op}: {error.operand} must be {error.wanted}, got {error._got_text}{hint}"
@@ -223,23 +230,30 @@ def make(kind: str, op: str, operand: str, wanted: str, got: str, hint: str = ""
     return error
 
 
+_PLAIN_WORDS = frozenset(("dtype", "shape", "total"))
+"""Fields of descriptors that are also words of sentences, so that they are renamed only where they are the operand."""
+
+
+def _words(names: Iterable[str]) -> re.Pattern[str]:
+    """Finds names, but no attributes, as in ``dy.dtype``."""
+    return re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, names)) + r")\b")
+
+
 def renamed(error: Error, op: str, operands: Mapping[str, str] | None = None) -> Error:
     """The error with the names of the function that the user called, and of its operands.
 
     Args:
         error: raised by the plan that the function runs.
         op: the name of the function, such as ``cumprod_backward`` or ``sternway.torch.lerp``.
-        operands: what the function calls an operand, by the plan's name for it. Names are replaced in all parts of the
-            sentence except what was got.
+        operands: what the function calls an operand, by the plan's name for it, or for the field of a descriptor that was read
+            off it. Names are replaced in all parts of the sentence except what was got.
     """
-    names = operands or {}
-    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b") if names else None
-
-    def in_its_words(text: str) -> str:
-        return pattern.sub(lambda name: names[name[0]], text) if pattern else text
-
-    error.op, error.operand = op, in_its_words(error.operand)
-    error.wanted, error.hint = in_its_words(error.wanted), in_its_words(error.hint)
+    error.op = op
+    if names := dict(operands or {}):
+        error.operand = _words(names).sub(lambda name: names[name[0]], error.operand)
+    if names := {ours: theirs for ours, theirs in names.items() if ours not in _PLAIN_WORDS}:
+        pattern = _words(names)
+        error.wanted, error.hint = (pattern.sub(lambda name: names[name[0]], text) for text in (error.wanted, error.hint))
     error.args = (_sentence(error),)
     return error
 
@@ -265,14 +279,21 @@ def reported_as(op: str, operands: Mapping[str, str] | None = None) -> Callable[
     return decorate
 
 
-def native_error(text: str) -> Error:
-    """The error for a message of the Go core, which is JSON."""
+def native_error(text: str, hint_of: Callable[[Mapping[str, str], str], str | None] | None = None) -> Error:
+    """The error for a message of the Go core, which is JSON.
+
+    Args:
+        text: the message.
+        hint_of: a function of a fix of the core and the name of the operand: the hint that replaces the core's, or None.
+    """
     try:
         fields = json.loads(text)
     except ValueError:
         return Error(one_line(text, 300))
+    if hint_of and "fix" in fields:
+        fields["hint"] = hint_of(fields["fix"], fields["operand"]) or fields["hint"]
     error = make(fields["kind"], *(fields[name] for name in ("op", "operand", "wanted", "got", "hint")))
-    if isinstance(error, _SizeError):
+    if isinstance(error, SizeError):
         error.needed, error.got = fields["needed"], fields["got_bytes"]
     if isinstance(error, DeviceError):
         error.status = fields["status"]

@@ -46,6 +46,19 @@ def sternway_command(*arguments: str, code: int = 0, timeout: float = 90, errors
     return done.stdout if code == 0 else done.stdout + done.stderr
 
 
+def test_version() -> None:
+    """It alone finds a command line that cannot say its version."""
+    assert sternway_command("--version") == f"sternway {sternway.__version__}\n"
+
+
+def test_no_command_prints_the_help() -> None:
+    """It alone finds a bare command that ends with an error in place of the list of commands."""
+    text = sternway_command(errors="")
+    assert text == sternway_command("--help")
+    for command in ("info", "selftest", "demo", "bench", "--version"):
+        assert command in text
+
+
 def test_info() -> None:
     """One line each: the version, the backends, the threads."""
     text = sternway_command("info")

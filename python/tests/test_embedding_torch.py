@@ -348,6 +348,32 @@ def test_nested_indices_stay_with_torch(device: str) -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
+def test_swapped_arguments() -> None:
+    """A table in place of its indices. It alone finds an error that does not say what the order is."""
+    indices, weight = torch.tensor([[0, 1], [2, 0]]), torch.ones(3, 2)
+    for call, name in (
+        (lambda: st.embedding(weight, indices), "embedding"),
+        (lambda: st.embedding(weight[0], indices), "embedding"),
+        (lambda: st.embedding_bag(weight, indices), "embedding_bag"),
+        (lambda: st.embedding_bag(weight, indices[0], torch.tensor([0])), "embedding_bag"),
+    ):
+        with pytest.raises(sw.InvalidProblemError, match=rf"input must be integer indices.*{name}\(input, weight\)"):
+            call()
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_an_index_out_of_range_is_named(dtype: torch.dtype, requires_grad: bool) -> None:
+    """It alone finds torch's "index out of range in self", which names neither the index nor the number of rows."""
+    weight = torch.ones(5, 3, requires_grad=requires_grad)
+    for wrong in (7, -1):
+        for indices, place in ((torch.tensor([1, wrong, 9]), "position 1"), (torch.tensor([[1, 2], [3, wrong]]), r"\[1, 1\]")):
+            with pytest.raises(IndexError, match=rf"index out of range: .* \[0, 5\), .*got {wrong} at {place}$"):
+                st.embedding(indices.to(dtype), weight)
+            with pytest.raises(IndexError, match=rf"got {wrong} at {place}$"):
+                st.embedding(indices.to(dtype), weight, max_norm=100.0)
+
+
 def test_refusals() -> None:
     indices, weight = indices_on("cpu"), table("cpu")
     for error, call, text in (

@@ -13,6 +13,8 @@ from interpreter import python
 from support import F32, Snapshot, one_sentence
 
 import sternway as sw
+import sternway.torch as st
+from sternway import errors
 
 UNSUPPORTED, INVALID = sw.UnsupportedError, sw.InvalidProblemError
 EITHER = (UNSUPPORTED, INVALID)  # the documents put the case into neither class
@@ -256,7 +258,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], Any, str, str]] = {
     "cumprod's out": (lambda: sw.cumprod_backward(X, X, out=X.clone().half()), INVALID, "cumprod_backward", "out"),
     "cumprod in place": (lambda: sw.cumprod_backward(X, X, out=X), INVALID, "cumprod_backward", "out"),
     "cumsum's dim": (lambda: sw.cumsum_backward(X, 5), INVALID, "cumsum_backward", "dim"),
-    "cumsum's dtype": (lambda: sw.cumsum_backward(X.int()), UNSUPPORTED, "cumsum_backward", "dtype"),
+    "cumsum's dtype": (lambda: sw.cumsum_backward(X.int()), UNSUPPORTED, "cumsum_backward", "dy"),
     "cummax's tie": (lambda: sw.cummax_backward(X, X, tie="middle"), UNSUPPORTED, "cummax_backward", "tie"),
     "cummin's both": (lambda: sw.cummin_backward(X, X, indices=X), INVALID, "cummin_backward", "x or indices"),
     "cummax's index": (lambda: sw.cummax_backward(X, indices=X.long() * 7), INVALID, "cummax_backward", "indices"),
@@ -275,7 +277,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], Any, str, str]] = {
     "lerp's b_shape": (lambda: sw.lerp_backward(X, 0.5, b_shape=(7,)), INVALID, "lerp_backward", "b_shape"),
     "lerp's b": (lambda: sw.lerp_backward(X, 0.5, b=X, b_shape=(3,)), INVALID, "lerp_backward", "b"),
     "lerp's needs": (lambda: sw.lerp_backward(X, 0.5, needs="da"), INVALID, "lerp_backward", "needs"),
-    "unique_rows' dtype": (lambda: sw.unique_rows(X[0], 5), UNSUPPORTED, "unique_rows", "index_dtype"),
+    "unique_rows' dtype": (lambda: sw.unique_rows(X[0], 5), UNSUPPORTED, "unique_rows", "indices"),
     "unique_rows' rank": (lambda: sw.unique_rows(X.long(), 5), INVALID, "unique_rows", "indices"),
     "unique_rows' rows": (lambda: sw.unique_rows(torch.tensor([0]), "x"), INVALID, "unique_rows", "num_rows"),
 }
@@ -291,6 +293,157 @@ def test_functions_speak_of_themselves(name: str) -> None:
     assert caught.value.op == function
     assert "dx" not in str(caught.value)
     assert "scan_backward" not in str(caught.value)
+
+
+# --- Advice that works ------------------------------------------------------------------------------------------------
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    """A copy one byte behind an aligned address."""
+    return np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape)
+
+
+def jax_array(x: np.ndarray) -> Any:
+    return pytest.importorskip("jax", reason="JAX is not installed").numpy.asarray(x)
+
+
+LIBRARIES: dict[str, Callable[[np.ndarray], Any]] = {"numpy": np.asarray, "torch": torch.from_numpy, "jax": jax_array}
+ADVICE: dict[str, tuple[Callable[..., Any], str, np.ndarray]] = {
+    "a dtype like dy": (lambda x, dy: sw.cumprod_backward(dy, x), "x", np.ones(4, np.float16)),
+    "indices of a maximum": (
+        lambda indices, dy: sw.cummax_backward(dy, indices=indices),
+        "indices",
+        np.arange(4, dtype=np.int32),
+    ),
+}
+
+
+@pytest.mark.parametrize("of_dy", LIBRARIES)
+@pytest.mark.parametrize("of_x", LIBRARIES)
+@pytest.mark.parametrize("name", ["a dtype like dy", "indices of a maximum"])
+def test_advice_about_a_dtype_can_be_followed(name: str, of_x: str, of_dy: str) -> None:
+    """The hint is code of the library of the operand: the call works with it. It alone finds ``.to`` for an array of NumPy."""
+    call, operand, wrong = ADVICE[name]
+    dy = np.ones(4, np.float32)
+    if of_dy == "jax" or (of_x == "jax" and name != "a dtype like dy"):
+        pytest.skip("JAX makes no output, and no int64 unless it is asked")
+    names = {operand: LIBRARIES[of_x](wrong), "dy": LIBRARIES[of_dy](dy)}
+    error = refused(lambda: call(names[operand], names["dy"]))
+    assert error.operand == operand
+    code = error.hint.removeprefix("convert it with ")
+    call(eval(code, {"torch": torch, "np": np}, names), names["dy"])
+
+
+@pytest.mark.parametrize("of_x", ["numpy", "torch"])
+def test_advice_about_an_address_can_be_followed(of_x: str) -> None:
+    """It alone finds ``clone()`` for an array of NumPy, which has ``copy()``."""
+    x = np.ones(4, np.float32)
+    x = unaligned(x) if of_x == "numpy" else bytewise(torch.from_numpy(x))  # type: ignore[assignment]
+    error = refused(lambda: sw.cumsum(x))
+    assert isinstance(error, sw.MisalignedOperandError)
+    sw.cumsum(eval(error.hint.removeprefix("copy it with "), {}, {"x": x}))
+
+
+@pytest.mark.parametrize("of_out", ["numpy", "torch"])
+def test_advice_about_an_expanded_output_can_be_followed(of_out: str) -> None:
+    """It alone finds ``contiguous()`` for an array of NumPy."""
+    x = np.ones((2, 3), np.float32)
+    out: Any = np.lib.stride_tricks.as_strided(np.ones(3, np.float32), (2, 3), (0, 4), writeable=True)
+    out = out if of_out == "numpy" else torch.ones(3).expand(2, 3)
+    error = refused(lambda: sw.cumsum(x, out=out))
+    sw.cumsum(x, out=eval(error.hint.partition(" with ")[2], {}, {"out": out}))
+
+
+def test_no_advice_to_convert_an_output() -> None:
+    """It alone finds the advice to write into a converted copy, where nobody would see the result."""
+    assert refused(lambda: sw.cumsum(X, out=X.double())).hint == ""
+
+
+def test_advice_keeps_attributes() -> None:
+    """It alone finds ``weight.weight``: operands are renamed, and attributes of the same name are not."""
+    weight, samples = torch.ones(5, 3), torch.ones(2, 2).double()
+    error = refused(lambda: st.embedding_bag(torch.ones(2, 2).long(), weight, per_sample_weights=samples, mode="sum"))
+    assert error.hint == "convert it with per_sample_weights.to(weight.dtype)"
+    error = errors.renamed(
+        errors.make("type", "op", "x", "of a dtype like dy", "", "use dy.dtype"), "f", {"dtype": "x", "dy": "q"}
+    )
+    assert (error.wanted, error.hint) == ("of a dtype like q", "use q.dtype")
+
+
+# --- Names ------------------------------------------------------------------------------------------------------------
+
+
+def refused(call: Callable[[], Any]) -> sw.Error:
+    with pytest.raises(sw.Error) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize("name", sorted(errors._CLASSES))
+def test_classes_have_public_names(name: str) -> None:
+    """It alone finds ``sternway.errors._OperandTypeError`` as the first word of a traceback."""
+    kind = errors._CLASSES[name]
+    assert all(not base.__name__.startswith("_") for base in kind.__mro__)
+    assert getattr(errors, kind.__name__) is kind
+    assert kind.__doc__
+
+
+INTEGERS = np.ones((1, 1, 2, 2), np.int64)
+ROW = np.ones((2, 2))
+OF_INTEGERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    **{name: (getattr(sw, name), "x") for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "rope")},
+    **{name: (getattr(sw, name), "dy") for name in ("cumsum_backward", "rope_backward")},
+    **{
+        name: (lambda x, name=name: getattr(sw, name)(x, x), "dy")
+        for name in ("cumprod_backward", "cummax_backward", "cummin_backward", "logcumsumexp_backward")
+    },
+    "lerp_backward": (lambda x: sw.lerp_backward(x, 0.5), "dy"),
+    "dequantize_per_token": (lambda x: sw.dequantize_per_token(x, ROW[None]), "q"),
+    "dequantize_per_token's scale": (lambda x: sw.dequantize_per_token(x.astype("b"), x[..., 0]), "scale"),
+    "dequantize_per_token_backward": (lambda x: sw.dequantize_per_token_backward(x, ROW[None]), "dy"),
+    "dequantize_per_token_backward's q": (lambda x: sw.dequantize_per_token_backward(x * 1.0, ROW[None], q=x), "q"),
+    "fake_quantize_per_token": (lambda x: sw.fake_quantize_per_token(x, ROW[None], quant_min=0, quant_max=1), "x"),
+    "fake_quantize_per_token_backward": (
+        lambda x: sw.fake_quantize_per_token_backward(x, x, ROW[None], quant_min=0, quant_max=1), "dy",
+    ),
+    "embedding_backward": (lambda x: sw.embedding_backward(x, x[..., 0], num_embeddings=3), "dy"),
+    "embedding_backward's indices": (lambda x: sw.embedding_backward(x * 1.0, x[..., 0] * 1.0, num_embeddings=3), "indices"),
+    "embedding_bag_backward": (lambda x: sw.embedding_bag_backward(x[0, 0], x[0, 0], num_embeddings=3), "dy"),
+    "embedding_bag_backward's indices": (lambda x: sw.embedding_bag_backward(ROW, x[0, 0] * 1.0, num_embeddings=3), "indices"),
+    "embedding_bag_backward's offsets": (
+        lambda x: sw.embedding_bag_backward(ROW, x[0, 0, 0], x[0, 0, 0] * 1.0, num_embeddings=3), "offsets",
+    ),
+    "embedding_bag_per_sample_weights_backward": (
+        lambda x: sw.embedding_bag_per_sample_weights_backward(x[0, 0], ROW, x[0, 0]), "dy",
+    ),
+    "unique_rows": (lambda x: sw.unique_rows(x[0, 0, 0] * 1.0, 3), "indices"),
+    "st.rope": (lambda x: st.rope(torch.from_numpy(x)), "x"),
+    "st.apply_rotary_pos_emb": (lambda x: st.apply_rotary_pos_emb(*[torch.from_numpy(x)] * 2, *[torch.ones(1, 2, 2)] * 2), "q"),
+    "st.dequantize_per_token": (lambda x: st.dequantize_per_token(*[torch.from_numpy(x)] * 2), "q"),
+    "st.fake_quantize_per_token": (
+        lambda x: st.fake_quantize_per_token(*[torch.from_numpy(x)] * 2, quant_min=0, quant_max=1), "x",
+    ),
+    "st.embedding": (lambda x: st.embedding(torch.zeros(1).long(), torch.from_numpy(x[0, 0])), "weight"),
+    "st.embedding_bag": (lambda x: st.embedding_bag(torch.zeros(1, 1).long(), torch.from_numpy(x[0, 0])), "weight"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_a_wrong_dtype_names_the_operand(name: str) -> None:
+    """A function has no field ``dtype``. It alone finds "dtype must be float32" of a call that has no such argument."""
+    call, operand = OF_INTEGERS[name]
+    error = refused(lambda: call(INTEGERS))
+    assert isinstance(error, sw.UnsupportedError)
+    one_sentence(error, operand, ())
+
+
+def test_operands_by_position() -> None:
+    """It alone finds Python's "takes 1 positional argument", which does not say that operands have names."""
+    plan, operands = operands_of(LERP)
+    for method in (plan.run, plan.can_implement):
+        error = refused(lambda method=method: method(*operands.values()))  # type: ignore[misc]
+        assert isinstance(error, TypeError)
+        one_sentence(error, "operands", ("by name", *operands, "dy=..."))
 
 
 OUTS: dict[str, Callable[[], Any]] = {

@@ -301,7 +301,7 @@ FLOAT, INT = jnp.ones((2, 3)), jnp.ones((2, 3), jnp.int32)
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dtype": (lambda: sj.cumsum(INT), sw.UnsupportedError, r"sternway\.jax\.cumsum: x must be .*, got int32"),
     "axis": (lambda: sj.cummax(FLOAT, 2), sw.InvalidProblemError, r"sternway\.jax\.cummax: axis must be .*, got 2"),
-    "rank 0": (lambda: sj.cumprod(jnp.float32(1)), sw.InvalidProblemError, "axis"),
+    "axis of a number": (lambda: sj.cumprod(jnp.float32(1), 1), sw.InvalidProblemError, "axis must be"),
     "tie": (lambda: sj.cummax(FLOAT, tie="middle"), sw.UnsupportedError, "tie must be .*middle"),
     "rank of rope": (lambda: sj.rope(FLOAT), sw.InvalidProblemError, r"sternway\.jax\.rope: x must be of rank 4"),
     "positions": (
@@ -412,3 +412,21 @@ def test_a_traced_number_is_not_rounded_before_lerp_subtracts_it() -> None:
             np.testing.assert_array_equal(np.asarray(ours, np.float64), exact)
     dweight = jax.grad(lambda w: sj.lerp(a, b, w).astype(jnp.float32).sum())(weight)
     assert (dweight.dtype, float(dweight)) == (jnp.float32, 8.0)
+
+
+@pytest.mark.parametrize("kind", ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"])
+def test_scan_of_a_number(kind: str) -> None:
+    """A row of length 1, also under jit, vmap and grad. It alone finds a scan that takes arrays of rank 1 or more alone."""
+    scan, x = getattr(sj, kind), jnp.float32(3.0)
+    for call in (scan, jax.jit(scan), lambda x: scan(x, axis=0), lambda x: scan(x, -1, True)):
+        y = call(x)
+        assert (y.shape, float(y)) == ((), 3.0)
+        assert float(jax.grad(call)(x)) == 1.0
+    batch = jnp.array([3.0, 2.0])
+    assert jax.vmap(scan)(batch).tolist() == [3.0, 2.0]
+    assert jax.vmap(jax.grad(scan))(batch).tolist() == [1.0, 1.0]
+    if kind in ("cummax", "cummin"):
+        y, index = scan(x, return_indices=True)
+        assert (y.shape, index.shape, int(index)) == ((), (), 0)
+    with pytest.raises(sw.InvalidProblemError, match="axis must be"):
+        scan(x, axis=1)

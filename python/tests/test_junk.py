@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import dataclasses
 import decimal
 import fractions
@@ -52,6 +54,19 @@ class Hostile:
 
     def __iter__(self) -> Any:
         raise OSError("no items")
+
+
+class Nameless(type):
+    """The class of classes without a module or a name, as some of ctypes are."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__module__", "__dict__", "__dlpack__"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class OfNoModule(metaclass=Nameless):
+    """An object whose class has no module."""
 
 
 class Named:
@@ -106,6 +121,9 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 MAKERS: tuple[Callable[[], Any], ...] = (  # of what can be used up
     endless, lambda: nested(50_000), lambda: nested(500), lambda: iter([2, 3]), lambda: (n for n in (2, 3)),
+    lambda: (ctypes.c_float * 3)(), lambda: ctypes.c_float * 3, lambda: ctypes.c_float(1), lambda: array.array("f", [2, 3]),
+    lambda: memoryview(array.array("f", [2, 3])), lambda: eval("(c * 3)()", {"c": ctypes.c_float}), OfNoModule,
+    lambda: OfNoModule, lambda: mock.Mock(), lambda: mock.NonCallableMagicMock(), lambda: mock.create_autospec(np.ndarray),
     lambda: itertools.count(), lambda: mock.MagicMock(), lambda: mock.Mock(spec=torch.Tensor), lambda: Lender(F),
     lambda: Lender(F, ndim=-1), lambda: Lender(F, strides=(-(2**63), 1)),
     lambda: type("Liar", (str,), {"__eq__": lambda a, b: True, "__hash__": lambda a: 0})("x"),

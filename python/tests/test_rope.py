@@ -230,7 +230,7 @@ class TestForward(Conformance):
         x, cos = torch.ones(1, 2, 3, 8), torch.ones(3, 4)
         for wrong, operand in (
             ({"x": x[0]}, "x"),
-            ({"x": x.int()}, "dtype"),
+            ({"x": x.int()}, "x"),
             ({"cos": cos}, "sin"),
             ({"cos": cos, "sin": cos[:2]}, "sin"),
             ({"cos": cos.cfloat(), "sin": cos}, "cos"),
@@ -245,6 +245,16 @@ class TestForward(Conformance):
             assert (caught.value.op, caught.value.operand) == ("rope", operand), caught.value
             assert "dy" not in str(caught.value)
             assert "dx" not in str(caught.value)
+
+
+@pytest.mark.parametrize("call", [sw.rope, sw.rope_backward, st.rope], ids=["rope", "rope_backward", "st.rope"])
+def test_a_rank_of_another_layout_names_it(call: Any) -> None:
+    """It alone finds an error about a tensor without a batch that does not say which layout takes it."""
+    for layout in ("bhsd", "bshd"):
+        with pytest.raises(sw.InvalidProblemError, match='layout="thd" takes rank 3'):
+            call(torch.ones(3, 2, 4), layout=layout)
+    with pytest.raises(sw.InvalidProblemError, match='layout="bhsd" takes rank 4'):
+        call(torch.ones(1, 3, 2, 4), layout="thd")
 
 
 # --- The formulas of others --------------------------------------------------------------------------------------------
@@ -313,7 +323,7 @@ def test_apply_gradcheck(device: str) -> None:
     [
         (lambda x: st.rope(x[0]), "rope", "x", "of rank 4"),
         (lambda x: st.rope(x, torch.arange(3)), "rope", "positions", "of shape [2] or [1, 2]"),
-        (lambda x: st.rope(x.int()), "rope", "dtype", "float32"),
+        (lambda x: st.rope(x.int()), "rope", "x", "float32"),
         (lambda x: st.apply_rotary_pos_emb(x[0, 0], x, x[0], x[0]), "apply_rotary_pos_emb", "q", "of rank 3 or 4"),
         (lambda x: st.apply_rotary_pos_emb(x[0], x, x[0], x[0]), "apply_rotary_pos_emb", "k", "of rank 3 like q"),
         (lambda x: st.apply_rotary_pos_emb(x, x[:, :, 1:], x[0], x[0]), "apply_rotary_pos_emb", "k", "of shape"),

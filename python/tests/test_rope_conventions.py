@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {  # a call, the operand that it name
     "complex": (lambda: st.apply_rotary_pos_emb(Q, Q, T + 0j, T + 0j), "cos", "cos=cos.real and sin=cos.imag"),
     "bools": (lambda: st.apply_rotary_pos_emb(Q, Q, T.bool(), T.bool()), "cos", "floating"),
     "an integer sine": (lambda: st.apply_rotary_pos_emb(Q, Q, T, T.int()), "sin", "floating"),
-    "integers": (lambda: st.apply_rotary_pos_emb(Q.int(), Q.int(), T, T), "dtype", "float32"),
+    "integers": (lambda: st.apply_rotary_pos_emb(Q.int(), Q.int(), T, T), "q", "float32"),
     "another device": (lambda: st.apply_rotary_pos_emb(Q, Q, T.to("meta"), T.to("meta")), "cos", "meta"),
 }  # fmt: skip
 

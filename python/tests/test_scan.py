@@ -499,7 +499,7 @@ def test_dim_out_of_range(scan: Family) -> None:
 def test_unknown_kind_and_tie() -> None:
     with pytest.raises(sw.UnsupportedError, match="kind must be cumsum"):
         sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cumall", (3,), F32), "cpu")
-    with pytest.raises(sw.UnsupportedError, match='tie must be "last" or "first"'):
+    with pytest.raises(sw.UnsupportedError, match="tie must be last or first"):
         sw.ScanBackwardPlan.select(sw.ScanBackwardDescriptor("cummax", (3,), F32, tie="middle"), "cpu")
 
 
@@ -522,3 +522,24 @@ def test_one_row_of_2_to_the_26_elements(device: str) -> None:
     n = 2**26
     dx = sw.cumsum_backward(torch.ones(1, n, device=device)).cpu()
     assert torch.equal(dx[0], torch.arange(n, 0, -1, dtype=F64).to(F32))
+
+
+SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+
+
+@pytest.mark.parametrize("name", [*SCANS, *(f"{name}_backward" for name in SCANS)])
+def test_axis_is_dim(name: str) -> None:
+    """NumPy's name of the dimension. It alone finds a scan that does not take it, or that ignores one of two."""
+    scan, x = getattr(sw, name), torch.tensor([[3.0, 1.0, 2.0], [1.0, 5.0, 4.0]])
+    operands = (x,) if name in (*SCANS, "cumsum_backward") else (x, x)
+
+    def arrays(result: Any) -> tuple[Any, ...]:
+        return result if isinstance(result, tuple) else (result,)
+
+    for dim in (0, 1, -2):
+        for mine, want in zip(arrays(scan(*operands, axis=dim)), arrays(scan(*operands, dim)), strict=True):
+            assert torch.equal(mine, want)
+    assert torch.equal(arrays(scan(*operands, axis=None))[0], arrays(scan(*operands))[0])
+    for both in (lambda: scan(*operands, 0, axis=0), lambda: scan(*operands, dim=-1, axis=0)):
+        with pytest.raises(TypeError, match=rf"^{name}: axis must be left out where dim is given"):
+            both()

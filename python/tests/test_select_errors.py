@@ -14,6 +14,7 @@ from families import DEQUANTIZE, FAKE_QUANTIZE, LERP, Family, make
 from support import F32, one_sentence
 
 import sternway as sw
+from sternway._choices import CHOICES
 
 UNSUPPORTED, INVALID = sw.UnsupportedError, sw.InvalidProblemError
 EITHER = (UNSUPPORTED, INVALID)  # the documents put the case into neither class
@@ -71,6 +72,67 @@ def test_descriptor(row: Wrong) -> None:
     with pytest.raises(row.error) as caught:
         row.family.plan.select(row.family.descriptor(**fields), device="cpu")
     one_sentence(caught.value, "", row.words)
+
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "Scan": {"shape": (2, 3), "dtype": "float32"},
+    "LerpBackward": {"shape": (2, 3), "dtype": "float32"},
+    "Rope": {"batch_size": 1, "num_heads": 1, "seq_len": 2, "head_dim": 2, "dtype": "float32"},
+    "DequantizePerToken": {"shape": (2, 3), "dtype": "float32"},
+    "FakeQuantizePerToken": {"shape": (2, 3), "dtype": "float32", "quant_min": 0, "quant_max": 1},
+    "EmbeddingBagBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_bags": 2, "total_indices": 4, "dtype": "float32"},
+    "EmbeddingBackward": {"num_embeddings": 3, "embedding_dim": 3, "num_indices": 4, "dtype": "float32"},
+    "UniqueRows": {"num_rows": 3, "total": 2},
+}
+"""The required fields of descriptors, by the name that a forward shares with its backward."""
+
+
+def descriptors() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Every descriptor by its family, and its required fields."""
+    found = {}
+    for name, fields in REQUIRED.items():
+        for kind in (f"{name}Descriptor", f"{name}BackwardDescriptor"):
+            if hasattr(sw, kind):
+                found[getattr(sw, kind).family] = getattr(sw, kind), fields
+    return found
+
+
+ALL = descriptors()
+WORDS = [
+    (family, field.name)
+    for family, (descriptor, _) in ALL.items()
+    for field in dataclasses.fields(descriptor)
+    if field.type == "str" or field.name.endswith("dtype")
+]
+
+
+@pytest.mark.parametrize(("family", "field"), WORDS)
+def test_a_name_that_no_field_takes(family: str, field: str) -> None:
+    """Refused where the descriptor is made, with the valid names. It alone finds an option that only ``select`` refuses."""
+    descriptor, fields = ALL[family]
+    for wrong in ("fp32", "cummean", "a b", "float33"):
+        with pytest.raises(UNSUPPORTED) as caught:
+            descriptor(**{**fields, field: wrong})
+        one_sentence(caught.value, field, CHOICES[family][field])
+        assert caught.value.op == family
+
+
+def test_every_family_has_its_choices() -> None:
+    """It alone finds a table of names for a family or a field that there is not."""
+    assert CHOICES.keys() == ALL.keys()
+    for family, choices in CHOICES.items():
+        assert choices.keys() <= {field.name for field in dataclasses.fields(ALL[family][0])}
+
+
+@pytest.mark.parametrize("family", CHOICES)
+def test_names_that_fields_take(family: str) -> None:
+    """``select`` takes every one of them. It alone finds a name that Python lets through and the core does not know."""
+    descriptor, fields = ALL[family]
+    plan = getattr(sw, descriptor.__name__.replace("Descriptor", "Plan"))
+    for field, names in CHOICES[family].items():
+        for name in names:
+            both = {"dtype": name} if field == "scale_dtype" else {}
+            plan.select(descriptor(**{**fields, **both, field: name}))
 
 
 @pytest.mark.parametrize("family", [LERP, DEQUANTIZE, FAKE_QUANTIZE], ids=lambda f: f.name)

@@ -490,3 +490,26 @@ def test_changed_input_is_noticed(name: str, device: str) -> None:
             leaf.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+DESCRIPTOR = sw.ScanDescriptor("cumsum", (2, 3), "float32")
+PLAN = sw.ScanPlan.select(DESCRIPTOR)
+FUNCTIONS = {
+    "cumsum": lambda x: sw.cumsum(x),
+    "dequantize_per_token_backward": lambda x: sw.dequantize_per_token_backward(x, x[..., 0]),
+    "Plan.select": lambda _: sw.ScanPlan.select(DESCRIPTOR),
+    "Plan.run": lambda x: PLAN.run(x=x, y=x.clone()),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_fullgraph_names_the_way_out(name: str) -> None:
+    """It alone finds an error of torch.compile about the inside of a function, which says nothing of the drop-ins."""
+    with pytest.raises(Exception, match=r"sternway\.torch"):
+        torch.compile(FUNCTIONS[name], fullgraph=True)(torch.ones(2, 3))
+
+
+def test_functions_break_a_graph() -> None:
+    """It alone finds a function that torch.compile cannot step over without fullgraph."""
+    compiled = torch.compile(lambda x: sw.cumsum(2 * x) + 1, backend="eager")
+    assert compiled(torch.ones(3)).tolist() == [3.0, 5.0, 7.0]

@@ -36,7 +36,7 @@ var (
 
 // Error is the type of the errors that sternway returns. It reads as one sentence:
 //
-//	lerp_backward: weight must be float32 like dy, got float64; convert it with weight.to(dy.dtype)
+//	lerp_backward: weight must be float32 like dy, got float64; convert it to the dtype of dy
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Op      string `json:"op"`
@@ -44,9 +44,46 @@ type Error struct {
 	Wanted  string `json:"wanted"` // completes "must be"
 	Got     string `json:"got"`
 	Hint    string `json:"hint"`
-	Needed  int64  `json:"needed"`    // bytes, for BufferTooSmall and WorkspaceTooSmall
-	GotSize int64  `json:"got_bytes"` // bytes, for BufferTooSmall and WorkspaceTooSmall
-	Status  string `json:"status"`    // the driver's name for its error, as in CUDA_ERROR_OUT_OF_MEMORY
+	Fix     *Fix   `json:"fix,omitempty"` // what Hint advises, if Python can say it as a call of the operand's library
+	Needed  int64  `json:"needed"`        // bytes, for BufferTooSmall and WorkspaceTooSmall
+	GotSize int64  `json:"got_bytes"`     // bytes, for BufferTooSmall and WorkspaceTooSmall
+	Status  string `json:"status"`        // the driver's name for its error, as in CUDA_ERROR_OUT_OF_MEMORY
+}
+
+// Fix is a conversion of the operand that corrects an error. Array libraries have different names
+// for it, so that Go states it in words, and Python as a call of the library of the operand.
+type Fix struct {
+	Ask   string `json:"ask"` // begins the hint: "convert it"
+	Do    FixDo  `json:"do"`
+	DType string `json:"dtype"` // of a conversion
+	Like  string `json:"like"`  // the operand whose dtype this is; may be empty
+}
+
+// FixDo is the kind of a [Fix].
+type FixDo string
+
+// The kinds of conversion.
+const (
+	ToDType   FixDo = "to_dtype"   // another dtype
+	ToAligned FixDo = "to_aligned" // a copy, whose address is aligned
+	ToDense   FixDo = "to_dense"   // a copy without repeated elements
+)
+
+// String is the hint in words.
+func (f Fix) String() string {
+	switch {
+	case f.Like != "":
+		return f.Ask + " to the dtype of " + f.Like
+	case f.DType != "":
+		return f.Ask + " to " + f.DType
+	}
+	return f.Ask
+}
+
+// With adds a fix and its hint to an error.
+func (e *Error) With(f Fix) *Error {
+	e.Fix, e.Hint = &f, f.String()
+	return e
 }
 
 // Error is the message: operation, operand, wanted value, found value, hint.

@@ -54,6 +54,24 @@ func CheckShape(op, field string, shape []int64) error {
 	return nil
 }
 
+// Choice is a field of a descriptor that takes one of some names.
+type Choice struct {
+	Field string
+	Names []string
+}
+
+// Words is the choice of a word.
+func Words(field string, names ...string) Choice { return Choice{field, names} }
+
+// DTypes is the choice of a dtype.
+func DTypes(field string, dtypes []tensor.DType) Choice {
+	names := make([]string, len(dtypes))
+	for i, d := range dtypes {
+		names[i] = d.String()
+	}
+	return Choice{field, names}
+}
+
 // CheckElement refuses a dtype that is not in the allowed list.
 func CheckElement(op, field string, d tensor.DType, allowed []tensor.DType) error {
 	if !slices.Contains(allowed, d) {
@@ -121,7 +139,7 @@ func PaddingRow(p *int64, rows int64) int64 {
 
 // IndexOutOfRange is the error for an index outside of [0, rows), found at a place of an operand.
 func IndexOutOfRange(op, operand, place string, value, rows int64) *errs.Error {
-	return errs.New(errs.InvalidProblem, op, operand, fmt.Sprintf("in [0, %d)", rows), fmt.Sprintf("%d at %s", value, place), "")
+	return errs.New(errs.InvalidProblem, op, operand, fmt.Sprintf("in [0, %d), the rows of the table", rows), fmt.Sprintf("%d at %s", value, place), "")
 }
 
 // Preference steers Select. The zero value accepts any workspace and any kernel.

@@ -30,6 +30,7 @@ type Family struct {
 	Elements     []tensor.DType // the element types of its problems; nil: Floats
 	SingleSymbol bool           // one CUDA function, named like the family, serves all kernels and element types
 	Required     []string       // descriptor fields without a default in JSON
+	Choices      []Choice       // descriptor fields that take one of some names, without kind; Python checks them, too
 	Decode       func(*json.Decoder) (Descriptor, error)
 }
 
@@ -68,6 +69,17 @@ func (f *Family) Op(kind string) string {
 		return f.Name
 	}
 	return fmt.Sprintf("%s(%s)", f.Name, kind)
+}
+
+// KindNames are the names of the kinds; none if the family is a single operation.
+func (f *Family) KindNames() []string {
+	var names []string
+	for _, kind := range f.Kinds {
+		if kind.Name != "" {
+			names = append(names, kind.Name)
+		}
+	}
+	return names
 }
 
 // Kind is the row of a kind, or nil.

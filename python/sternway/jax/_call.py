@@ -137,7 +137,7 @@ def _check(plan_type: PlanType, problem: str, operands: tuple[_Operand, ...]) ->
     try:
         _library.load().pybind_CheckShapes(plan._handle, text)
     except RuntimeError as error:
-        _library.raise_error(error, plan.sku.op)
+        _library.raise_error(error, plan.sku.op, lambda _: "jax")
 
 
 def _workspace(plan_type: PlanType, problem: str, buffers: tuple[str, ...], device: str) -> int:

@@ -16,6 +16,7 @@ from .._dequantize import (
     DequantizePerTokenDescriptor,
     DequantizePerTokenPlan,
 )
+from .._quantize import of_operands
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
@@ -115,4 +116,5 @@ def dequantize_per_token(q: Array, scale: Array, zero_point: Array | None = None
     """
     q, scale, zero_point = arrays(q, scale, optional=(zero_point,))
     name = scale.dtype.name if dtype is None else dtype_name(dtype)
-    return _dequantize_jit(name, *flat("q", q, scale, zero_point)).reshape(q.shape)
+    with of_operands(**({"dtype": "scale"} if dtype is None else {})):
+        return _dequantize_jit(name, *flat("q", q, scale, zero_point)).reshape(q.shape)

@@ -148,7 +148,7 @@ _rotate.defvjp(_rotate_forward, _rotate_backward)
 _rotate_jit = jax.jit(_rotate, static_argnums=0)
 
 
-@errors.reported_as("sternway.jax.rope")
+@errors.reported_as("sternway.jax.rope", {"dtype": "x"})
 def rope(
     x: Array,
     positions: Array | None = None,

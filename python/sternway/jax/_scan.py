@@ -133,9 +133,15 @@ def _options(kind: str, x: Array, axis: Any, reverse: Any, tie: str = "last") ->
     return _Scan(kind, axis if axis < 0 else axis - x.ndim, bool(reverse), tie)
 
 
-def _apply(kind: str, x: Any, axis: int, reverse: bool) -> Array:
+def _rows(x: Any) -> tuple[Array, tuple[int, ...]]:
+    """The operand as an array of rank 1 or more, and its shape. A number is a row of length 1."""
     (x,) = arrays(x)
-    return _forward_jit(_options(kind, x, axis, reverse), x)
+    return (x if x.ndim else x[None]), x.shape
+
+
+def _apply(kind: str, x: Any, axis: int, reverse: bool) -> Array:
+    x, shape = _rows(x)
+    return _forward_jit(_options(kind, x, axis, reverse), x).reshape(shape)
 
 
 _OPERANDS = {"dtype": "x"}
@@ -149,7 +155,7 @@ def cumsum(x: Array, axis: int = -1, reverse: bool = False) -> Array:
     The gradient is the sum in the other direction; it can be differentiated any number of times.
 
     Args:
-        x: of any shape; float32, float64, float16 or bfloat16.
+        x: of any shape; float32, float64, float16 or bfloat16. A number is a row of length 1.
         axis: the scanned axis; a negative one counts from the end.
         reverse: True: scan from the last position to the first.
 
@@ -224,9 +230,12 @@ logcumsumexp = cumlogsumexp
 
 
 def _extremum(kind: str, x: Any, axis: int, reverse: bool, return_indices: bool, tie: str) -> Any:
-    (x,) = arrays(x)
+    x, shape = _rows(x)
     scan = _options(kind, x, axis, reverse, tie)
-    return _with_indices_jit(scan, x) if return_indices else _forward_jit(scan, x)
+    if not return_indices:
+        return _forward_jit(scan, x).reshape(shape)
+    y, indices = _with_indices_jit(scan, x)
+    return y.reshape(shape), indices.reshape(shape)
 
 
 @errors.reported_as("sternway.jax.cummax", _OPERANDS)

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._arrays import device_of
 from .._embedding import EmbeddingBackwardPlan, _embedding_plan
 from .._unique_rows import _unique_rows_plan
-from ._autograd.calls import require_tensors
+from ._autograd.calls import require_order, require_tensors
 from ._autograd.constants import constant
 from ._autograd.dispatch import (
     Sentence,
@@ -79,6 +79,7 @@ def prepare(
         ValueError, RuntimeError: arguments that torch refuses.
     """
     require_tensors("embedding", input=input, weight=weight)
+    require_order("embedding", input, weight)
     require_strided("embedding", input=input, weight=weight)
     if weight.dim() != 2:
         raise ValueError(f"embedding: weight must be 2D, got {weight.dim()}D")
@@ -95,6 +96,20 @@ def call(c: _Call, max_norm: float | None, norm_type: float) -> Tensor:
         with torch.no_grad():
             torch.embedding_renorm_(c.weight.detach(), c.input.contiguous(), max_norm, norm_type)
     return look_up(c.weight, c.input, c.options, c.plan)
+
+
+def _with_index(error: IndexError, input: Tensor, weight: Tensor) -> IndexError:
+    """torch's error for an index out of range, with the index and the number of rows where the values are on the CPU."""
+    rows = weight.shape[0] if weight.dim() else 0
+    if not reach_plans(input, weight) or input.device.type != "cpu":
+        return error
+    outside = ((input < 0) | (input >= rows)).nonzero()
+    if not len(outside):
+        return error
+    place = outside[0].tolist()
+    at = f"position {place[0]}" if len(place) == 1 else str(place)
+    value = int(input[tuple(place)])
+    return IndexError(f"{NAME}: index out of range: input must be in [0, {rows}), the rows of the table, got {value} at {at}")
 
 
 def embedding(
@@ -139,16 +154,19 @@ def embedding(
         >>> weight.grad.tolist()
         [[1.0, 1.0], [0.0, 0.0], [3.0, 3.0]]
     """
-    done = eager(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-    if done is not None:
-        return done
     arguments = input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
-    if is_overridden((input, weight)):
-        return handed_on(embedding, arguments, {}, (_torch_embedding, arguments))  # type: ignore[no-any-return]
-    if torch.jit.is_tracing():
-        return _torch_embedding(*arguments)
-    c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
-    return call(c, max_norm, norm_type)
+    try:
+        done = eager(*arguments)
+        if done is not None:
+            return done
+        if is_overridden((input, weight)):
+            return handed_on(embedding, arguments, {}, (_torch_embedding, arguments))  # type: ignore[no-any-return]
+        if torch.jit.is_tracing():
+            return _torch_embedding(*arguments)
+        c = named(NAME, _OPERANDS, prepare, input, weight, padding_idx, scale_grad_by_freq, sparse)
+        return call(c, max_norm, norm_type)
+    except IndexError as error:
+        raise _with_index(error, input, weight) from None
 
 
 class Embedding(torch.nn.Embedding, metaclass=StandsFor):

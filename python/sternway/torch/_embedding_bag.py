@@ -15,7 +15,7 @@ from ..errors import make
 from ._autograd.bag import bags
 from ._autograd.bag_eager import eager
 from ._autograd.bag_problem import NAME, Options, check_offsets, options, select, unreadable
-from ._autograd.calls import FLOATS, require_tensors
+from ._autograd.calls import FLOATS, require_order, require_tensors
 from ._autograd.constants import constant
 from ._autograd.dispatch import (
     Sentence,
@@ -144,6 +144,7 @@ def prepare(
     """
     others = {"offsets": offsets, "per_sample_weights": per_sample_weights}
     require_tensors("embedding_bag", input=input, weight=weight, **{k: x for k, x in others.items() if x is not None})
+    require_order("embedding_bag", input, weight)
     nested, given = None, None
     weights = per_sample_weights
     if input.is_nested:

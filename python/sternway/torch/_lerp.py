@@ -18,7 +18,7 @@ from ._autograd.lerp import WEIGHTS, ask, call, eager, torch_lerp
 from ._autograd.overrides import handed_on, is_overridden
 
 _NAME = "sternway.torch.lerp"
-_OPERANDS = {"shape": "the broadcast shape", "a_shape": "input", "b_shape": "end", "weight_shape": "weight"}
+_OPERANDS = {"dtype": "input", "shape": "the broadcast shape", "a_shape": "input", "b_shape": "end", "weight_shape": "weight"}
 """By field of the descriptor, the argument of lerp that it comes from."""
 
 

@@ -15,7 +15,7 @@ from ._autograd.rope import rotated, rotated_by_heads
 from ._autograd.rope_operands import arranged, floating, heads_in_tables, laid_out, require_columns, tables_of
 
 
-@reported_as("sternway.torch.rope", {"dy": "x"})
+@reported_as("sternway.torch.rope", {"dy": "x", "dtype": "x"})
 def rope(
     x: Tensor,
     positions: Tensor | None = None,
@@ -91,7 +91,7 @@ def rope(
     return rotated_by_heads([x], positions, cos, sin, options)[0]
 
 
-@reported_as("sternway.torch.apply_rotary_pos_emb", {"dy": "q", "dy_k": "k"})
+@reported_as("sternway.torch.apply_rotary_pos_emb", {"dy": "q", "dy_k": "k", "dtype": "q"})
 def apply_rotary_pos_emb(
     q: Tensor,
     k: Tensor,

@@ -57,17 +57,23 @@ var (
 	Dequantize = ops.Register(&ops.Family{
 		Name: "dequantize_per_token_backward", Category: "quantization", Image: "dequantize",
 		Kinds:    []ops.KindRow{{Kernels: tokenKernels}},
-		Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[DequantizePerTokenBackward],
+		Required: []string{"shape", "dtype"}, Choices: dequantizeChoices, Decode: ops.DecodeAs[DequantizePerTokenBackward],
 	})
 	FakeQuantize = ops.Register(&ops.Family{
 		Name: "fake_quantize_per_token_backward", Category: "quantization", Image: "dequantize",
 		Kinds:    []ops.KindRow{{Kernels: tokenKernels}},
-		Required: []string{"shape", "dtype", "quant_min", "quant_max"}, Decode: ops.DecodeAs[FakeQuantizePerTokenBackward],
+		Required: []string{"shape", "dtype", "quant_min", "quant_max"}, Choices: fakeQuantizeChoices, Decode: ops.DecodeAs[FakeQuantizePerTokenBackward],
 	})
 )
 
 // qDTypes are the dtypes of quantized values.
 var qDTypes = []tensor.DType{tensor.Int8, tensor.Uint8}
+
+// The choices of both directions. scale_dtype is dtype or float32, which newTokens checks.
+var (
+	dequantizeChoices   = append([]ops.Choice{ops.DTypes("qdtype", qDTypes)}, fakeQuantizeChoices...)
+	fakeQuantizeChoices = []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.DTypes("scale_dtype", tensor.Floats)}
+)
 
 // DequantizeOp and FakeQuantizeOp describe the operations to the engine. Inputs: dy, scale, q,
 // zero_point of dequantize; dy, x, scale, zero_point of fake quantize.

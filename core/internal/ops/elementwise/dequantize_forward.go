@@ -46,12 +46,12 @@ var (
 	DequantizeForward = ops.Register(&ops.Family{
 		Name: "dequantize_per_token", Category: Dequantize.Category, Image: Dequantize.Image,
 		Kinds:    []ops.KindRow{{Kernels: []string{"map"}}},
-		Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[DequantizePerToken],
+		Required: []string{"shape", "dtype"}, Choices: dequantizeChoices, Decode: ops.DecodeAs[DequantizePerToken],
 	})
 	FakeQuantizeForward = ops.Register(&ops.Family{
 		Name: "fake_quantize_per_token", Category: FakeQuantize.Category, Image: FakeQuantize.Image,
 		Kinds:    []ops.KindRow{{Kernels: []string{"map"}}},
-		Required: FakeQuantize.Required, Decode: ops.DecodeAs[FakeQuantizePerToken],
+		Required: FakeQuantize.Required, Choices: fakeQuantizeChoices, Decode: ops.DecodeAs[FakeQuantizePerToken],
 	})
 )
 

@@ -28,7 +28,7 @@ type LerpBackward struct {
 var Lerp = ops.Register(&ops.Family{
 	Name: "lerp_backward", Category: "elementwise", Image: "lerp",
 	Kinds:    []ops.KindRow{{Kernels: mapKernels}},
-	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[LerpBackward],
+	Required: []string{"shape", "dtype"}, Choices: []ops.Choice{ops.DTypes("dtype", tensor.Floats)}, Decode: ops.DecodeAs[LerpBackward],
 })
 
 const lerpNeedsDy, lerpNeedsWeight, lerpNeedsEnds = 1, 2, 4 | 8

@@ -55,7 +55,11 @@ const (
 var embeddingBag = ops.Register(&ops.Family{
 	Name: "embedding_bag_backward", Category: "embedding", Image: "embedding_bag",
 	Kinds:    []ops.KindRow{{Kernels: []string{KernelSorted, KernelSingleLaunch}}},
-	Required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"}, Decode: ops.DecodeAs[EmbeddingBagBackward],
+	Required: []string{"num_embeddings", "embedding_dim", "num_bags", "total_indices", "dtype"},
+	Choices: []ops.Choice{
+		ops.DTypes("dtype", tensor.Floats), ops.Words("mode", BagModes...), ops.DTypes("index_dtype", indexDTypes), ops.DTypes("offset_dtype", indexDTypes),
+	},
+	Decode: ops.DecodeAs[EmbeddingBagBackward],
 })
 
 // Indices of the operands.
@@ -78,7 +82,7 @@ func (d EmbeddingBagBackward) Family() string { return embeddingBag.Name }
 
 // Problem checks the descriptor. It implements ops.Descriptor.
 func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
-	offsetDType, integers := d.IndexDType, []tensor.DType{tensor.Int32, tensor.Int64}
+	offsetDType := d.IndexDType
 	if d.OffsetDType != nil {
 		offsetDType = *d.OffsetDType
 	}
@@ -91,8 +95,8 @@ func (d EmbeddingBagBackward) Problem() (*ops.Problem, error) {
 		ops.CheckShape(op, "[num_bags]", dy[:1]),
 		ops.CheckShape(op, "[total_indices]", flat),
 		ops.CheckElement(op, "dtype", d.DType, tensor.Floats),
-		ops.CheckElement(op, "index_dtype", d.IndexDType, integers),
-		ops.CheckElement(op, "offset_dtype", offsetDType, integers),
+		ops.CheckElement(op, "index_dtype", d.IndexDType, indexDTypes),
+		ops.CheckElement(op, "offset_dtype", offsetDType, indexDTypes),
 		d.checkOptions(),
 	); err != nil {
 		return nil, err

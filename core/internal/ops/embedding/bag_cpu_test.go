@@ -151,7 +151,7 @@ func TestEmbeddingBagNamesTheFirstWrongValue(t *testing.T) {
 		for _, row := range []struct {
 			wrong *coretest.Memory
 			want  string
-		}{{argmax, "max_indices must be in [0, 9), got 9 at [1250, 3]"}, {indices, "indices must be in [0, 9), got 9 at position 40003"}} {
+		}{{argmax, "max_indices must be in [0, 9), the rows of the table, got 9 at [1250, 3]"}, {indices, "indices must be in [0, 9), the rows of the table, got 9 at position 40003"}} {
 			values := row.wrong.Values()
 			row.wrong.Fill(func(i int64) float64 {
 				if i == 40003 || i > 70000 {

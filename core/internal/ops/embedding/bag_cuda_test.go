@@ -215,7 +215,7 @@ func TestEmbeddingBagChecksValuesOnADevice(t *testing.T) {
 	}
 	workspace := tensorpkg.Tensor{Data: 1 << 41, DType: tensorpkg.Uint8, Device: tensorpkg.CUDA(0), NDim: 1, Present: 1, Shape: [tensorpkg.MaxRank]int64{plan.WorkspaceSize()}, Strides: [tensorpkg.MaxRank]int64{1}}
 	for _, row := range []struct{ operand, wanted string }{
-		{"", ""}, {"offsets", "offsets must be in order, from 0 to at most 7 indices, got 11 at bag 1"}, {"indices", "indices must be in [0, 5), got 11 at position 1"},
+		{"", ""}, {"offsets", "offsets must be in order, from 0 to at most 7 indices, got 11 at bag 1"}, {"indices", "indices must be in [0, 5), the rows of the table, got 11 at position 1"},
 	} {
 		fake.Launches, fake.Memory = nil, map[uintptr][]byte{}
 		for _, name := range []string{"indices", "offsets"} {

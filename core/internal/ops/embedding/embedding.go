@@ -35,7 +35,8 @@ type EmbeddingBackward struct {
 // The kernels are those of embedding bags: an image of its own would hold the same code again.
 var embedding = ops.Register(&ops.Family{
 	Name: "embedding_backward", SymbolPrefix: embeddingBag.Name, Category: embeddingBag.Category, Image: embeddingBag.Image, Kinds: embeddingBag.Kinds,
-	Required: []string{"num_embeddings", "embedding_dim", "num_indices", "dtype"}, Decode: ops.DecodeAs[EmbeddingBackward],
+	Required: []string{"num_embeddings", "embedding_dim", "num_indices", "dtype"},
+	Choices:  []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.DTypes("index_dtype", indexDTypes)}, Decode: ops.DecodeAs[EmbeddingBackward],
 })
 
 // Family is "embedding_backward".
@@ -51,7 +52,7 @@ func (d EmbeddingBackward) Problem() (*ops.Problem, error) {
 		ops.CheckShape(op, "[num_embeddings]", weight[:1]), // where there are no columns
 		ops.CheckShape(op, "[num_indices]", dy[:1]),
 		ops.CheckElement(op, "dtype", d.DType, tensor.Floats),
-		ops.CheckElement(op, "index_dtype", d.IndexDType, uniqueRows.Elements),
+		ops.CheckElement(op, "index_dtype", d.IndexDType, indexDTypes),
 		ops.CheckPadding(op, d.PaddingIdx, d.NumEmbeddings),
 	); err != nil {
 		return nil, err

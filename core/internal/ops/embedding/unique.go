@@ -27,10 +27,13 @@ type UniqueRows struct {
 	PaddingIdx *int64       `json:"padding_idx"` // in [-NumRows, NumRows); negative: from the end; nil: none
 }
 
+// indexDTypes are the dtypes of indices and offsets.
+var indexDTypes = []tensor.DType{tensor.Int32, tensor.Int64}
+
 var uniqueRows = ops.Register(&ops.Family{
-	Name: "unique_rows", Category: "embedding", Image: "unique_rows", Elements: []tensor.DType{tensor.Int32, tensor.Int64}, SingleSymbol: true,
+	Name: "unique_rows", Category: "embedding", Image: "unique_rows", Elements: indexDTypes, SingleSymbol: true,
 	Kinds:    []ops.KindRow{{Kernels: []string{"single", "marked"}}},
-	Required: []string{"num_rows", "total"}, Decode: ops.DecodeAs[UniqueRows],
+	Required: []string{"num_rows", "total"}, Choices: []ops.Choice{ops.DTypes("index_dtype", indexDTypes)}, Decode: ops.DecodeAs[UniqueRows],
 })
 
 // Indices of the operands.
@@ -50,7 +53,7 @@ func (d UniqueRows) Problem() (*ops.Problem, error) {
 	if err := ops.FirstError(
 		ops.CheckShape(op, "[num_rows]", []int64{d.NumRows}),
 		ops.CheckShape(op, "[total]", flat),
-		ops.CheckElement(op, "index_dtype", d.IndexDType, uniqueRows.Elements),
+		ops.CheckElement(op, "index_dtype", d.IndexDType, indexDTypes),
 		ops.CheckPadding(op, d.PaddingIdx, d.NumRows),
 	); err != nil {
 		return nil, err

@@ -205,7 +205,7 @@ func TestUniqueRowsChecksValuesOnADevice(t *testing.T) {
 	for _, row := range []struct {
 		indices []int64
 		wanted  string
-	}{{[]int64{4, 0, 4}, ""}, {[]int64{4, 5, -1}, "indices must be in [0, 5), got 5 at position 1"}} {
+	}{{[]int64{4, 0, 4}, ""}, {[]int64{4, 5, -1}, "indices must be in [0, 5), the rows of the table, got 5 at position 1"}} {
 		fake.Launches = nil
 		fake.Memory = map[uintptr][]byte{args[embedding.UniqueIndices].Data: unsafe.Slice((*byte)(unsafe.Pointer(&row.indices[0])), 24)}
 		if err := plan.RunOrdered(0, workspace, args); row.wanted == "" {

@@ -49,9 +49,9 @@ func (d *problem) check() error {
 		return invalid("batch_size", "1 in the layout thd", d.BatchSize)
 	}
 	return ops.FirstError(
-		d.checkWord("pairing", d.Pairing, d.family.Kinds[0].Kernels...),
-		d.checkWord("angle", d.Angle, "float64", "float32"),
-		d.checkWord("layout", d.Layout, "bhsd", "bshd", "thd"),
+		d.checkWord("pairing", d.Pairing, pairings...),
+		d.checkWord("angle", d.Angle, angles...),
+		d.checkWord("layout", d.Layout, layouts...),
 		ops.CheckElement(d.family.Name, "dtype", d.DType, tensor.Floats),
 		ops.CheckShape(d.family.Name, "shape", d.Shape(heads)),
 	)

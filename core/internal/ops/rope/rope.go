@@ -46,16 +46,25 @@ type Rope struct {
 // Operands: those of Rope, with dy and dy_k? for x and x_k, and dx and dx_k? for y and y_k.
 type RopeBackward Rope
 
+// The words of the options.
+var (
+	pairings = []string{"interleaved", "half"}
+	angles   = []string{"float64", "float32"}
+	layouts  = []string{"bhsd", "bshd", "thd"}
+)
+
 // The families of both descriptors. Their kernels are the same: an argument tells the direction.
 var (
 	backward = ops.Register(&ops.Family{
 		Name: "rope_backward", Category: "attention", Image: "rope",
-		Kinds:    []ops.KindRow{{Kernels: []string{"interleaved", "half"}}},
-		Required: []string{"batch_size", "num_heads", "seq_len", "head_dim", "dtype"}, Decode: ops.DecodeAs[RopeBackward],
+		Kinds:    []ops.KindRow{{Kernels: pairings}},
+		Required: []string{"batch_size", "num_heads", "seq_len", "head_dim", "dtype"},
+		Choices:  []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.Words("pairing", pairings...), ops.Words("angle", angles...), ops.Words("layout", layouts...)},
+		Decode:   ops.DecodeAs[RopeBackward],
 	})
 	forward = ops.Register(&ops.Family{
 		Name: "rope", SymbolPrefix: backward.Name, Category: backward.Category, Image: backward.Image,
-		Kinds: backward.Kinds, Required: backward.Required, Decode: ops.DecodeAs[Rope],
+		Kinds: backward.Kinds, Required: backward.Required, Choices: backward.Choices, Decode: ops.DecodeAs[Rope],
 	})
 )
 

@@ -4,7 +4,13 @@ import (
 	"github.com/sternway/sternway/core/internal/ops"
 	"github.com/sternway/sternway/core/internal/ops/scan/gpu"
 	"github.com/sternway/sternway/core/internal/ops/scan/host"
+	"github.com/sternway/sternway/core/internal/tensor"
 )
+
+// ties are the rules for equal values.
+var ties = []string{"last", "first"}
+
+var choices = []ops.Choice{ops.DTypes("dtype", tensor.Floats), ops.Words("tie", ties...)}
 
 // BackwardFamily is the table of the gradients of scans and their kernels. On the CPU, the kernel
 // names gpu.RowResident and gpu.ColumnTiled say only whether the scanned dimension is innermost.
@@ -17,7 +23,7 @@ var BackwardFamily = ops.Register(&ops.Family{
 		{Name: "cummin", Kernels: gpu.Cumextremum.Kernels(), Code: "cumextremum"},
 		{Name: "logcumsumexp", Kernels: gpu.Logcumsumexp.Kernels(), Image: "scan_logcumsumexp"},
 	},
-	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[ScanBackward],
+	Required: []string{"shape", "dtype"}, Choices: choices, Decode: ops.DecodeAs[ScanBackward],
 })
 
 // ForwardFamily is the table of the scans themselves. Cumsum has no kernels of its own: the
@@ -31,7 +37,7 @@ var ForwardFamily = ops.Register(&ops.Family{
 		{Name: "cummin", Kernels: gpu.ForwardCumextremum.Kernels(), Code: "cumextremum"},
 		{Name: "logcumsumexp", Kernels: gpu.ForwardLogcumsumexp.Kernels()},
 	},
-	Required: []string{"shape", "dtype"}, Decode: ops.DecodeAs[Scan],
+	Required: []string{"shape", "dtype"}, Choices: choices, Decode: ops.DecodeAs[Scan],
 })
 
 // kinds are the operands of each kind, its kernels, and its recurrence on the CPU.

@@ -5,6 +5,7 @@ package scan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sternway/sternway/core/internal/errs"
 	"github.com/sternway/sternway/core/internal/ops"
@@ -91,18 +92,14 @@ func (d ScanBackward) Problem() (*ops.Problem, error) {
 // in the form of package host, from which the one of package gpu is made as well.
 func checkFields(family *ops.Family, d Scan) (*host.Scan, error) {
 	if family.Kind(d.Kind) == nil {
-		names := make([]string, len(family.Kinds))
-		for i := range family.Kinds {
-			names[i] = family.Kinds[i].Name
-		}
-		return nil, errs.New(errs.Unsupported, family.Name, "kind", errs.OrList(names), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
+		return nil, errs.New(errs.Unsupported, family.Name, "kind", errs.OrList(family.KindNames()), fmt.Sprintf("%q", errs.Clip(d.Kind)), "")
 	}
 	op := family.Op(d.Kind)
 	if err := ops.FirstError(ops.CheckShape(op, "shape", d.Shape), ops.CheckElement(op, "dtype", d.DType, tensor.Floats)); err != nil {
 		return nil, err
 	}
-	if d.Tie != "" && d.Tie != "last" && d.Tie != "first" {
-		return nil, errs.New(errs.Unsupported, op, "tie", `"last" or "first"`, fmt.Sprintf("%q", errs.Clip(d.Tie)), "")
+	if d.Tie != "" && !slices.Contains(ties, d.Tie) {
+		return nil, errs.New(errs.Unsupported, op, "tie", errs.OrList(ties), fmt.Sprintf("%q", errs.Clip(d.Tie)), "")
 	}
 	rank := int64(max(1, len(d.Shape))) // a tensor of rank 0 is a row of length 1
 	if d.Dim < -rank || d.Dim >= rank {

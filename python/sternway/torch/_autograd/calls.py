@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._arrays import dtype_name
+from ..._descriptor import is_numpy_bool
 from ...errors import make
 from .operators import PLAIN, traced
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_NUMPY_BOOLS = ("bool", "bool_")  # the class of numpy.True_ from NumPy 2 on, and before
 
 
 def require_tensors(name: str, **operands: Any) -> None:
@@ -22,6 +23,17 @@ def require_tensors(name: str, **operands: Any) -> None:
             raise make("type", f"sternway.torch.{name}", operand, "a torch.Tensor", type(x).__name__)
 
 
+def require_order(name: str, input: Tensor, weight: Tensor) -> None:
+    """Raise InvalidProblemError for a table that was given in place of its indices.
+
+    Raises:
+        InvalidProblemError: input is floating and weight has integers.
+    """
+    if input.is_floating_point() and not weight.is_floating_point() and not weight.is_complex():
+        got, hint = dtype_name(input.dtype), f"the order is {name}(input, weight)"
+        raise make("invalid_problem", f"sternway.torch.{name}", "input", "integer indices", got, hint)
+
+
 def _shown(value: Any) -> str:
     """The start of a value on one line."""
     return f"{' '.join(repr(value).split()):.80}"
@@ -29,7 +41,7 @@ def _shown(value: Any) -> str:
 
 def is_bool(value: Any) -> bool:
     """Whether a value is a bool of Python or NumPy."""
-    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in _NUMPY_BOOLS)
+    return isinstance(value, bool) or is_numpy_bool(value)
 
 
 def flag(name: str, option: str, value: Any) -> bool:
