@@ -218,7 +218,7 @@ class Plan(Generic[D]):
             workspace = self._new_workspace(size, operands, stream)
         if workspace is not None:
             operands["workspace"] = workspace
-        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, handle)
+        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, False, operands, handle)
         if outcome == _library.RAN:
             return
         if outcome == _library.NOT_RUN:
@@ -247,7 +247,7 @@ class Plan(Generic[D]):
             return False
         if size := self._workspace_bytes(operands, _is_contiguous):
             operands["workspace"] = operands[self._workspace_for].new_empty(size, dtype=sys.modules["torch"].uint8)
-        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, -1)
+        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, True, operands, -1)
         if outcome == _library.NOT_RUN:
             return False
         if outcome != _library.RAN:

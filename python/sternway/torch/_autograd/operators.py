@@ -121,7 +121,8 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     """The callable by which a backward must be called so that torch records it. None: torch need not see the call."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_legacy_batchedtensor(dy):  # the latter by is_grads_batched
         return gradient.operator
-    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # the former by create_graph
+    recorded = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()  # the former by create_graph
+    if recorded or forward_ad._current_level >= 0:
         return functools.partial(apply, gradient.function)
     return gradient.operator if intercepted(dy) else None
 
