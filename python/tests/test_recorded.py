@@ -164,7 +164,9 @@ def test_autograd_functions_may_call_them(family: Family, device: str) -> None:
         _Twice.apply(leaf, call).backward()
         assert all(calls)
         again = _Twice.apply(leaf, call)
-        refused(lambda y=again, x=leaf: torch.autograd.grad(y, x, create_graph=True), (operand,), family, sw.InvalidProblemError)
+        refused(
+            lambda y=again, x=leaf: torch.autograd.grad(y, x, create_graph=True), (operand,), family, sw.InvalidProblemError
+        )
 
 
 def test_tangents_are_refused(family: Family, device: str) -> None:

@@ -72,9 +72,8 @@ def ask(input: Tensor, end: Tensor, weight: Tensor | float) -> LerpBackwardPlan 
     if shape is None:
         return None
     device = device_of(input if input.dim() or not end.dim() else end)
-    number, factor = cast(float | None, 0.5), cast(Any, None)  # one plan for all of them where there is no backward
-    if torch.is_grad_enabled():
-        number, factor = split_weight(weight.detach() if isinstance(weight, Tensor) else weight, device)
+    value = weight.detach() if isinstance(weight, Tensor) else weight
+    number, factor = split_weight(value, device) if torch.is_grad_enabled() else (0.5, None)  # one plan for all of them
     return lerp_plan(shape, input.dtype, number, *shapes, None if factor is None else factor.shape, device)
 
 
