@@ -47,6 +47,7 @@ Py_WEAK Py_ssize_t PyList_Size(PyObject *);
 Py_WEAK PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
 Py_WEAK int PyList_Append(PyObject *, PyObject *);
 Py_WEAK int PyList_SetItem(PyObject *, Py_ssize_t, PyObject *);
+Py_WEAK PyObject *PyDict_GetItem(PyObject *, PyObject *);
 Py_WEAK int PyDict_Next(PyObject *, Py_ssize_t *, PyObject **, PyObject **);
 Py_WEAK PyObject PyUnicode_Type;
 Py_WEAK long long PyLong_AsLongLong(PyObject *);

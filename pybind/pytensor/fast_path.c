@@ -1,6 +1,6 @@
 /*
  * The fast path for plain torch tensors, given by name. It checks conditions that the DLPack
- * exchange API does not: an output that autograd records, lazy negation, a storage that was resized
+ * exchange API does not: operands that autograd records, lazy negation, a storage that was resized
  * below its view. All other operands, and every error, go to the fallback, which supports more
  * kinds of arrays and returns detailed errors.
  *
@@ -10,7 +10,13 @@
 #include "reader.h"
 
 /* The torch types and functions that are used, in the order of the list of sw_store_torch. */
-enum { TENSOR, PARAMETER, REQUIRES_GRAD, STORAGE, OFFSET, IS_NEG, INCREMENT, WORDS };
+enum {
+    TENSOR, PARAMETER, REQUIRES_GRAD, STORAGE, OFFSET, IS_NEG, INCREMENT,
+    IS_GRAD_ENABLED, /* of the thread */
+    FORWARD_AD,      /* the dict of the module torch.autograd.forward_ad */
+    CURRENT_LEVEL,   /* its name there: at least 0 while tensors may have tangents */
+    WORDS
+};
 
 static PyObject *torch[WORDS]; /* guarded by the GIL; NULL until sw_store_torch */
 
@@ -25,12 +31,28 @@ static int ask(PyObject *function, PyObject *x, int64_t *number)
     return !PyErr_Occurred();
 }
 
-static int recorded_by_autograd(PyObject *x)
+/* Whether a result is not False; an error counts as such a result. */
+static int not_false(PyObject *answer)
 {
-    PyObject *answer = PyObject_GetAttr(x, torch[REQUIRES_GRAD]);
     if (answer)
         Py_DecRef(answer);
     return answer != &_Py_FalseStruct;
+}
+
+static int requires_grad(PyObject *x)
+{
+    return not_false(PyObject_GetAttr(x, torch[REQUIRES_GRAD]));
+}
+
+static int is_grad_enabled(void)
+{
+    return not_false(PyObject_CallFunctionObjArgs(torch[IS_GRAD_ENABLED], NULL));
+}
+
+static int may_have_tangents(void)
+{
+    PyObject *level = PyDict_GetItem(torch[FORWARD_AD], torch[CURRENT_LEVEL]); /* borrowed */
+    return !level || PyLong_AsLongLong(level) != -1;
 }
 
 /* Whether the elements of x, as read into t, are inside its storage, and x is no lazily negated
@@ -81,11 +103,14 @@ typedef struct {
 } operands_read;
 
 /* Reads a dict of operands by name, in the order of the tuple of names, of which the first are
-   inputs. */
-static int read_named(PyObject *operands, PyObject *names, int64_t inputs, Py_ssize_t count, operands_read *read)
+   inputs. recorded: autograd records the run as a whole, so that inputs may require grad. */
+static int read_named(PyObject *operands, PyObject *names, int64_t inputs, int recorded, Py_ssize_t count,
+                      operands_read *read)
 {
     PyObject *name, *x;
     Py_ssize_t cursor = 0;
+    if (!recorded && may_have_tangents())
+        return 0;
     while (PyDict_Next(operands, &cursor, &name, &x)) {
         Py_ssize_t i = place(name, names, count);
         if (i < 0 || read->tensors[i].present)
@@ -101,9 +126,11 @@ static int read_named(PyObject *operands, PyObject *names, int64_t inputs, Py_ss
             || !sw_take_stream(api, tensor, &read->answer) || !plain(x, tensor))
             return 0;
         if (i >= inputs) {
-            if (recorded_by_autograd(x))
+            if (requires_grad(x))
                 return 0;
             read->written[read->writes++] = x;
+        } else if (!recorded && requires_grad(x) && is_grad_enabled()) {
+            return 0;
         }
     }
     if (read->answer.stream == -1)
@@ -131,23 +158,24 @@ static int count_writes(const operands_read *read)
 
 enum { NOT_RUN, RAN, UNKNOWN }; /* nothing was done; it ran; it ran, and torch failed to count the writes */
 
-/* run(handle of the plan, names of its operands and "workspace", number of inputs, operands by
-   name, stream or -1) -> an outcome */
+/* run(handle of the plan, names of its operands and "workspace", number of inputs, whether autograd
+   records the run as a whole, operands by name, stream or -1) -> an outcome */
 static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
-    if (given != 5)
+    if (given != 6)
         return PyLong_FromLong(NOT_RUN);
-    PyObject *names = arguments[1], *operands = arguments[3];
+    PyObject *names = arguments[1], *operands = arguments[4];
+    int recorded = arguments[3] != &_Py_FalseStruct;
     int64_t plan = PyLong_AsLongLong(arguments[0]), inputs = PyLong_AsLongLong(arguments[2]);
     Py_ssize_t count = PyTuple_Size(names);
     long outcome = NOT_RUN;
     operands_read read;
-    read.answer.stream = PyLong_AsLongLong(arguments[4]);
+    read.answer.stream = PyLong_AsLongLong(arguments[5]);
     read.writes = 0;
     if (count >= 0 && count <= SW_MAX_OPERANDS) {
         memset(read.tensors, 0, count * sizeof *read.tensors);
-        if (read_named(operands, names, inputs, count, &read)) {
+        if (read_named(operands, names, inputs, recorded, count, &read)) {
             sw_attach_thread();
             PyThreadState *thread = PyEval_SaveThread();
             int32_t ran = sw_go_run(plan, read.tensors, (int32_t)count, read.answer.stream);

@@ -73,7 +73,7 @@ def runs(device: str, synchronize: Callable[[], None], show: Callable[..., None]
         "torch.neg(out=)": lambda: torch.neg(x, out=y),
         "an empty native call": library.pybind_GetNumThreads,
         "native: read the operands and check them": lambda: library.pybind_CanImplement(plan._handle, id(held)),
-        launch: lambda: _library.run_fast_path(plan._handle, plan._names, plan._inputs, given, -1),
+        launch: lambda: _library.run_fast_path(plan._handle, plan._names, plan._inputs, False, given, -1),
     }
     kernels = {**dict.fromkeys(calls, ""), launch: plan.sku.kernel}
     for problem in problems:

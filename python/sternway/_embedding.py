@@ -12,6 +12,7 @@ from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor
 from ._embedding_bag import _flag, embedding_bag_backward
 from ._lent import Lent
+from ._operands import refuse_recorded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +204,7 @@ def embedding_backward(
         wanted, got = f"of shape {list(shape[:-1])} like dy without its last dimension", str(list(indices.shape))
         raise errors.make("invalid_problem", op, "indices", wanted, got)
     if expanded := _expanded(dy, indices):
+        refuse_recorded(op, "dy", dy)  # before the drop-in of another operation is named
         return embedding_bag_backward(
             *_as_bags(dy, indices, expanded), num_embeddings=num_embeddings, padding_idx=padding_idx,
             scale_grad_by_freq=scale_grad_by_freq, out=out,

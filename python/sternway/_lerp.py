@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from . import _outputs, _plan, errors
 from ._arrays import Array, device_of, require_array
 from ._descriptor import Descriptor, is_numpy_bool, normalized
+from ._operands import refuse_recorded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,7 @@ def split_weight(weight: Any, device: str) -> tuple[float | None, Array | None]:
         return normalized("lerp_backward", "weight", "float", weight), None
     weight = require_array("lerp_backward", "weight", weight)
     if len(weight.shape) == 0 and device != "cpu" and device_of(weight) == "cpu":
+        refuse_recorded("lerp_backward", "weight", weight)
         return float(weight.detach() if hasattr(weight, "detach") else weight), None
     return None, weight
 

@@ -36,6 +36,9 @@ def store_torch(operands: Iterable[Any], library: Any) -> Callable[..., int] | N
             torch.Tensor.storage_offset,
             torch.Tensor.is_neg,
             getattr(torch._C, "_increment_version", increment),
+            torch.is_grad_enabled,
+            vars(torch.autograd.forward_ad),
+            "_current_level",
         ]
         run = words[-1] if library.pybind_StoreTorch(id(words)) else None
     _increment = increment
@@ -64,13 +67,49 @@ def borrow(op: str, device: str, name: str, x: Any, out: bool, stream: int | Non
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
             raise errors.make("unsupported", op, name, "a strided tensor with memory of its own", kind.__name__)
         x = torch._C._functorch.unwrap_if_dead(x)  # what a transform of torch.func wrapped that has ended
-        _check_torch(torch, op, name, x, out)
+        refuse_recorded(op, name, x, out)
+        _check_torch(torch, op, name, x)
         if hasattr(kind, "__dlpack_c_exchange_api__"):
             return x
         x = x.detach()
     elif out and is_jax(x) and speaks_dlpack(x):
         raise errors.make("invalid_problem", op, name, "writable", "a JAX array, which is immutable")
     return lend(op, name, x, stream if device != "cpu" else None)
+
+
+_WITHOUT_DROP_IN = ("unique_rows",)
+"""Operations on integers, which have no derivative."""
+
+
+def refuse_recorded(op: str, name: str, x: Any, out: bool = False) -> None:
+    """Refuse a tensor of torch whose derivative would be lost in silence, as torch does for ``numpy()`` and its own ``out=``.
+
+    Autograd functions and operators run plans where torch has disabled gradients, as it records them as a whole.
+
+    Args:
+        op: of the plan. The drop-in of its operation is the way out.
+        x: an array of any library.
+        out: whether x is an output, which requires no grad even where nothing is recorded.
+
+    Raises:
+        InvalidProblemError: autograd records operations on x, or x has a tangent of forward-mode AD.
+        UnsupportedError: a transform of torch.func wraps x.
+    """
+    if library_of(x) != "torch":
+        return
+    torch = sys.modules["torch"]
+    operation = op.partition("(")[2].removesuffix(")") or op.removesuffix("_backward")
+    drop_in = "" if op in _WITHOUT_DROP_IN else f"use sternway.torch.{operation}"
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        raise errors.make("unsupported", op, name, "a tensor with values", "one that torch.func transforms", drop_in)
+    if x.requires_grad and (out or torch.is_grad_enabled()):
+        got = "a tensor that requires grad"
+    elif torch._C._is_fwd_grad_enabled() and torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        got = "a tensor with a tangent"
+    else:
+        return
+    hint = f"pass {name}.detach()" if out else f"{drop_in} for gradients, or pass {name}.detach()"
+    raise errors.make("invalid_problem", op, name, "free of autograd", got, hint)
 
 
 _BFLOAT = 4
@@ -97,15 +136,11 @@ def _numpy_capsule(numpy: Any, x: Any) -> Any:
         return numpy.ndarray.__dlpack__(x)
 
 
-def _check_torch(torch: Any, op: str, name: str, x: Any, out: bool) -> None:
+def _check_torch(torch: Any, op: str, name: str, x: Any) -> None:
     """Refuse a tensor that the exchange API would export although its memory is not what the tensor says.
 
-    It is an output that requires grad, a lazily negated view, or a view of a storage that was shrunk.
+    It is a lazily negated view, or a view of a storage that was shrunk.
     """
-    if out and x.requires_grad:
-        raise errors.make(
-            "invalid_problem", op, name, "free of autograd", "a tensor that requires grad", f"pass {name}.detach()"
-        )
     try:
         if x.is_neg():
             raise errors.make("unsupported", op, name, "plain memory", "a lazily negated view", f"pass {name}.resolve_neg()")

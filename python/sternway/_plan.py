@@ -210,8 +210,8 @@ class Plan(Generic[D]):
                 can be written to.
 
         Raises:
-            InvalidProblemError: a missing, unexpected or overlapping operand, or one of another shape, dtype or device; on the
-                CPU also an index out of range.
+            InvalidProblemError: a missing, unexpected or overlapping operand, or one of another shape, dtype or device; an
+                operand that requires grad or has a tangent, where torch records; on the CPU also an index out of range.
             UnsupportedError: an array that is not plain numbers in strides, or has too many dimensions.
             BufferTooSmallError: a view that reaches outside its storage.
             MisalignedOperandError: an address that is no multiple of the element size, or a workspace not aligned to 256 bytes.
@@ -229,15 +229,16 @@ class Plan(Generic[D]):
         """
         if _positional:
             self._refuse_positions(len(_positional))
-        self._require(operands)
+        if self._required:
+            self._require(operands)
         handle = -1 if stream is None or self.device == "cpu" else stream_handle(self.sku.op, stream)
         if _library.log_runs:
             _library.log.debug("run %s on %s", self.sku.op, self.device)
-        if workspace is None and (size := self._workspace_bytes(operands)):
+        if workspace is None and self.workspace_size and (size := self._workspace_bytes(operands)):
             workspace = self._new_workspace(size, operands, stream)
         if workspace is not None:
             operands["workspace"] = workspace
-        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, handle)
+        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, False, operands, handle)
         if outcome == _library.RAN:
             return
         if outcome == _library.NOT_RUN:
@@ -262,7 +263,7 @@ class Plan(Generic[D]):
     def _run_plain(self, operands: dict[str, Any]) -> bool:
         """Run on plain tensors of torch, given by name, on torch's current stream; for callers that count microseconds.
 
-        The dict may get a workspace.
+        The dict may get a workspace. Inputs may require grad, as the callers are autograd functions, which torch records.
 
         Returns:
             whether it ran. False: nothing was written, and ``run`` takes these operands or says what is wrong with them.
@@ -271,7 +272,7 @@ class Plan(Generic[D]):
             return False
         if size := self._workspace_bytes(operands, _is_contiguous):
             operands["workspace"] = operands[self._workspace_for].new_empty(size, dtype=sys.modules["torch"].uint8)
-        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, operands, -1)
+        outcome = _library.run_fast_path(self._handle, self._names, self._inputs, True, operands, -1)
         if outcome == _library.NOT_RUN:
             return False
         if outcome != _library.RAN:

@@ -65,7 +65,8 @@ class InvalidProblemError(Error, ValueError):
     """A descriptor or an operand contradicts itself or the others. Also a ``ValueError``.
 
     Raised for a wrong shape, dtype or device of an operand, a missing or unexpected operand, an output that overlaps another
-    operand or is read-only, and, on the CPU or under STERNWAY_CHECK=1, an index out of range.
+    operand or is read-only, and, on the CPU or under STERNWAY_CHECK=1, an index out of range. Functions of arrays and plans
+    raise it for a tensor of torch that autograd records, since its gradient would be lost.
 
     Attributes: the attributes of :class:`Error`.
 

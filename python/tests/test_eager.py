@@ -24,8 +24,8 @@ import sternway as sw
 import sternway.torch as st
 from sternway._plan import Plan
 
-HOMES = ("_scan", "_lerp", "_dequantize", "_fake_quantize", "_rope", "_embedding", "_bag_eager")
-MODULES = [importlib.import_module(f"sternway.torch.{module}") for module in HOMES]
+HOMES = ("scan", "lerp", "dequantize", "fake_quantize", "rope", "embedding", "bag_eager")
+MODULES = [importlib.import_module(f"sternway.torch._autograd.{module}") for module in HOMES]
 OURS = list(NAMES)
 TABLES = ("embedding", "embedding_bag")  # whose gradients are contiguous, as torch's are
 SAVE = [name for name in SAVING if name in OURS]

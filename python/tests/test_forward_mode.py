@@ -73,6 +73,27 @@ def test_hessian(name: str, device: str) -> None:
     torch.testing.assert_close(slope, (want * t).sum(tuple(range(x.dim(), 2 * x.dim()))))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_keep_tangents(name: str, device: str) -> None:
+    """In a backward without create_graph: of dual inputs, and of a dual dy where the forward ran outside the level."""
+    function, (x, *others), (t, *_) = doubles(name, device)
+    leaf = x.clone().requires_grad_()
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return function(x, *others).pow(3).mean()
+
+    slope = torch.func.jvp(torch.func.grad(loss), (x,), (t,))[1]
+    y = function(leaf, *others)
+    dy, ddy = torch.randn_like(y), torch.randn_like(y)
+    linear = torch.autograd.grad(y, leaf, ddy, retain_graph=True)[0]
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(leaf, t)
+        found = torch.autograd.grad(loss(dual), dual)[0]
+        torch.testing.assert_close(forward_ad.unpack_dual(found).tangent, slope)
+        found = torch.autograd.grad(y, leaf, forward_ad.make_dual(dy, ddy))[0]
+        torch.testing.assert_close(forward_ad.unpack_dual(found).tangent, linear)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
 def test_scans_as_torch(name: str, reverse: bool, device: str) -> None:

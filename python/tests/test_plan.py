@@ -201,17 +201,6 @@ def test_one_plan_from_many_threads(problem: Any) -> None:
         assert all(pool.map(work, range(8)))
 
 
-def test_parameters_and_requires_grad_inputs(problem: Any) -> None:
-    """Leaves that want a gradient, and nn.Parameter, are ordinary inputs; nothing is recorded."""
-    outputs = {name: out.tensor for name, out in problem.outputs().items()}
-    inputs = {
-        name: torch.nn.Parameter(tensor) if tensor.is_floating_point() else tensor for name, tensor in problem.inputs.items()
-    }
-    problem.plan().run(**inputs, **outputs)
-    problem.check(outputs)
-    assert all(out.grad_fn is None and not out.requires_grad for out in outputs.values())
-
-
 def test_numpy_workspace_and_operands(family: Family) -> None:
     problem = problem_of(family)
     plan = problem.plan()

@@ -124,7 +124,7 @@ NOT_RUN, RAN, RAN_UNCOUNTED = 0, 1, 2
 
 
 def run_fast_path(plan: int, **given: Any) -> int:
-    return _library.run_fast_path(plan, NAMES, 4, given, -1)
+    return _library.run_fast_path(plan, NAMES, 4, False, given, -1)
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ def is_final(dy: Tensor) -> bool:
         and not _is_grad_enabled()
         and not _transforms_are_active()
         and not _count_modes()
+        and forward_ad._current_level < 0
     )
 
 

@@ -64,7 +64,8 @@ def ask(input: Tensor, end: Tensor, weight: Tensor | float) -> LerpBackwardPlan 
     if shape is None:
         return None
     device = device_of(input if input.dim() or not end.dim() else end)
-    number, factor = split_weight(weight, device) if torch.is_grad_enabled() else (0.5, None)  # one plan for all of them
+    value = weight.detach() if isinstance(weight, Tensor) else weight
+    number, factor = split_weight(value, device) if torch.is_grad_enabled() else (0.5, None)  # one plan for all of them
     return lerp_plan(shape, input.dtype, number, *shapes, None if factor is None else factor.shape, device)
 
 

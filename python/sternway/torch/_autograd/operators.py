@@ -123,7 +123,8 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
         return gradient.operator
     if torch._C._functorch.is_legacy_batchedtensor(dy):  # by is_grads_batched
         return gradient.operator
-    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # the former by create_graph
+    recorded = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()  # the former by create_graph
+    if recorded or forward_ad._current_level >= 0:
         return functools.partial(apply, gradient.function)
     return gradient.operator if intercepted(dy) else None
 
