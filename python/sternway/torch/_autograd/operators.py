@@ -124,7 +124,7 @@ def way(dy: Tensor, gradient: Twice) -> Callable[..., Any] | None:
     if torch._C._functorch.is_legacy_batchedtensor(dy):  # by is_grads_batched
         return gradient.operator
     recorded = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()  # the former by create_graph
-    if recorded or forward_ad._current_level >= 0:
+    if recorded or has_tangents():
         return functools.partial(apply, gradient.function)
     return gradient.operator if intercepted(dy) else None
 
