@@ -5,23 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from . import _outputs, _plan, errors
-from ._arrays import Array, device_of, require_array
+from ._arrays import device_of, require_array
 from ._descriptor import REQUIRED, Descriptor
+from ._types import ArrayT, DLPackArray, FloatDType, ScanKind, Tie
 
 
 @dataclasses.dataclass(frozen=True)
 class BaseScanDescriptor(Descriptor):
     """The fields of ScanDescriptor and ScanBackwardDescriptor."""
 
-    kind: str = "cumsum"
+    kind: ScanKind = "cumsum"
     shape: Sequence[int] = REQUIRED
-    dtype: Any = REQUIRED
+    dtype: FloatDType = REQUIRED
     dim: int = -1
     reverse: bool = False
-    tie: str = "last"
+    tie: Tie = "last"
     carries: bool = False
 
 
@@ -90,8 +91,9 @@ class ScanBackwardPlan(_plan.Plan[ScanBackwardDescriptor]):
 
 @functools.lru_cache(maxsize=1024, typed=True)  # True is no 1
 def scan_plan(
-    kind: str, shape: tuple[int, ...], dtype: Any, dim: int, reverse: bool, tie: str, device: str, carries: bool = False
-) -> ScanBackwardPlan:
+    kind: ScanKind, shape: tuple[int, ...], dtype: FloatDType, dim: int, reverse: bool, tie: Tie, device: str,
+    carries: bool = False,
+) -> ScanBackwardPlan:  # fmt: skip
     """The plan of a problem, from a cache."""
     return ScanBackwardPlan.select(ScanBackwardDescriptor(kind, shape, dtype, dim, reverse, tie, carries), device)
 
@@ -101,19 +103,19 @@ _OPERANDS = {"dx": "out"}
 
 
 def _backward(
-    kind: str, dy: Array, dim: int, reverse: bool, out: Array | None, tie: str = "last", **inputs: Array | None
-) -> Array:
+    kind: ScanKind, dy: ArrayT, dim: int, reverse: bool, out: ArrayT | None, tie: Tie = "last", **inputs: DLPackArray | None
+) -> ArrayT:
     op = f"scan_backward({kind})"
-    dy = require_array(op, "dy", dy)
+    array = require_array(op, "dy", dy)
     given = {name: require_array(op, name, x) for name, x in inputs.items() if x is not None}
-    plan = scan_plan(kind, tuple(dy.shape), dy.dtype, dim, reverse, tie, device_of(dy))
-    outputs = _outputs.outputs(plan, dy, [("dx", dy, None)], out)
-    plan.run(dy=dy, **given, **outputs)
+    plan = scan_plan(kind, tuple(array.shape), array.dtype, dim, reverse, tie, device_of(array))
+    outputs: dict[str, ArrayT] = _outputs.outputs(plan, array, [("dx", array, None)], out)
+    plan.run(dy=array, **given, **outputs)
     return outputs["dx"]
 
 
 @errors.reported_as("cumsum_backward", _OPERANDS)
-def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+def cumsum_backward(dy: ArrayT, dim: int = -1, *, reverse: bool = False, out: ArrayT | None = None) -> ArrayT:
     """Gradient of a cumulative sum, ``y[i] = sum_{j<=i} x[j]``: ``dx[k] = sum_{i>=k} dy[i]`` in scan order.
 
     Args:
@@ -139,7 +141,7 @@ def cumsum_backward(dy: Array, dim: int = -1, *, reverse: bool = False, out: Arr
 
 
 @errors.reported_as("cumprod_backward", _OPERANDS)
-def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+def cumprod_backward(dy: ArrayT, x: DLPackArray, dim: int = -1, *, reverse: bool = False, out: ArrayT | None = None) -> ArrayT:
     """Gradient of a cumulative product: ``dx[k] = L[k] R[k]``, ``L[k] = prod_{i<k} x[i]``, ``R[k] = dy[k] + x[k+1] R[k+1]``.
 
     Nothing is divided, so the gradient is exact for any number of zeros. 0 times infinity counts as 0 here; NaN stays NaN.
@@ -166,8 +168,9 @@ def cumprod_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = Fals
 
 
 def _extremum(
-    kind: str, dy: Array, x: Array | None, dim: int, indices: Array | None, reverse: bool, tie: str, out: Array | None
-) -> Array:
+    kind: ScanKind, dy: ArrayT, x: DLPackArray | None, dim: int, indices: DLPackArray | None, reverse: bool, tie: Tie,
+    out: ArrayT | None,
+) -> ArrayT:  # fmt: skip
     if (x is None) == (indices is None):
         raise errors.make(
             "invalid_problem",
@@ -181,15 +184,15 @@ def _extremum(
 
 @errors.reported_as("cummax_backward", _OPERANDS)
 def cummax_backward(
-    dy: Array,
-    x: Array | None = None,
+    dy: ArrayT,
+    x: DLPackArray | None = None,
     dim: int = -1,
     *,
-    indices: Array | None = None,
+    indices: DLPackArray | None = None,
     reverse: bool = False,
-    tie: str = "last",
-    out: Array | None = None,
-) -> Array:
+    tie: Tie = "last",
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of a cumulative maximum: ``dx[k]`` is the sum of dy over the positions whose maximum is ``x[k]``.
 
     Args:
@@ -219,15 +222,15 @@ def cummax_backward(
 
 @errors.reported_as("cummin_backward", _OPERANDS)
 def cummin_backward(
-    dy: Array,
-    x: Array | None = None,
+    dy: ArrayT,
+    x: DLPackArray | None = None,
     dim: int = -1,
     *,
-    indices: Array | None = None,
+    indices: DLPackArray | None = None,
     reverse: bool = False,
-    tie: str = "last",
-    out: Array | None = None,
-) -> Array:
+    tie: Tie = "last",
+    out: ArrayT | None = None,
+) -> ArrayT:
     """Gradient of a cumulative minimum: ``dx[k]`` is the sum of dy over the positions whose minimum is ``x[k]``.
 
     Args:
@@ -250,7 +253,9 @@ def cummin_backward(
 
 
 @errors.reported_as("logcumsumexp_backward", _OPERANDS)
-def logcumsumexp_backward(dy: Array, x: Array, dim: int = -1, *, reverse: bool = False, out: Array | None = None) -> Array:
+def logcumsumexp_backward(
+    dy: ArrayT, x: DLPackArray, dim: int = -1, *, reverse: bool = False, out: ArrayT | None = None
+) -> ArrayT:
     """Gradient of ``y[i] = log sum_{j<=i} exp(x[j])``: ``dx[k] = sum_{i>=k} dy[i] exp(x[k] - y[i])``.
 
     Computed from x alone, with a running maximum and sum, so an offset that is added to x costs no accuracy. ``x[k] = -inf``

@@ -16,6 +16,7 @@ from .._dequantize import (
     DequantizePerTokenDescriptor,
     DequantizePerTokenPlan,
 )
+from .._types import FloatName
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, differentiable, given, instantiated
@@ -23,7 +24,7 @@ from ._tokens import by_token, flat
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward_kernel(dtype: str) -> Function:
+def _forward_kernel(dtype: FloatName) -> Function:
     """y, of q [tokens, D], scale and zero_point."""
 
     def call(q: Array, scale: Array, zero_point: Array | None) -> Any:

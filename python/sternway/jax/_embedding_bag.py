@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from .. import errors
 from .._embedding_bag import EmbeddingBagBackwardDescriptor, EmbeddingBagBackwardPlan
+from .._types import BagMode
 from ._call import Array, check, run
 from ._embedding import gathered, padding_row
 from ._mesh import arrays
@@ -22,16 +23,17 @@ class _Bags(NamedTuple):
 
     rows: int
     bags: int
-    mode: str
+    mode: BagMode
     padding_idx: int | None
     include_last_offset: bool
     by_frequency: bool
 
 
 def _descriptor(bags: _Bags, dim: int, dtype: Any, indices: Any, offsets: Any) -> EmbeddingBagBackwardDescriptor:
-    extents = bags.rows, dim, bags.bags, indices.size
-    names = dtype.name, bags.mode, indices.dtype.name, offsets.dtype.name
-    return EmbeddingBagBackwardDescriptor(*extents, *names, bags.padding_idx, bags.include_last_offset, bags.by_frequency)
+    return EmbeddingBagBackwardDescriptor(
+        bags.rows, dim, bags.bags, indices.size, dtype.name, bags.mode, indices.dtype.name, offsets.dtype.name,
+        bags.padding_idx, bags.include_last_offset, bags.by_frequency,
+    )  # fmt: skip
 
 
 # The forward, in operations of JAX.
@@ -177,7 +179,7 @@ def embedding_bag(
     weight: Array,
     offsets: Array | None = None,
     *,
-    mode: str = "sum",
+    mode: BagMode = "sum",
     padding_idx: int | None = None,
     per_sample_weights: Array | None = None,
     include_last_offset: bool = False,

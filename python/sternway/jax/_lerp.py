@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import errors
-from .._lerp import LerpBackwardDescriptor, LerpBackwardPlan
+from .._lerp import OUTPUTS, LerpBackwardDescriptor, LerpBackwardPlan
+from .._types import LerpGradient
 from ._call import Array, check, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, differentiable, given, instantiated, leading
@@ -25,10 +26,7 @@ class _Lerp(NamedTuple):
 
     number: str | None
     shapes: tuple[Shape, Shape, Shape]
-    needs: tuple[str, ...]
-
-
-_OUTPUTS = ("da", "db", "dweight")
+    needs: tuple[LerpGradient, ...]
 
 
 def _interpolated(number: str | None, a: Array, b: Array, weight: Array | None) -> Array:
@@ -50,7 +48,7 @@ def _kernel(lerp: _Lerp) -> Function:
             dy.shape, dy.dtype.name, number, a_shape, b_shape, weight_shape if number is None else None
         )
         inputs = {"dy": dy, "weight": weight, "a": a, "b": b}
-        shapes = dict(zip(_OUTPUTS, lerp.shapes, strict=True))
+        shapes = dict(zip(OUTPUTS, lerp.shapes, strict=True))
         return run(LerpBackwardPlan, problem, inputs, {name: (shapes[name], dy.dtype) for name in lerp.needs})
 
     return batched(call, functools.partial(_batch, lerp))
@@ -63,7 +61,7 @@ def _batch(lerp: _Lerp, size: int, is_batched: Sequence[Any], *operands: Array |
     shapes: Any = tuple((size, *(1,) * (dy.ndim - 1 - len(shape)), *shape) for shape in lerp.shapes)
     wide = [x if x is None else x.reshape(shape) for x, shape in zip(others, shapes, strict=True)]
     results = _kernel(lerp._replace(shapes=shapes))(dy, *wide)
-    own = dict(zip(_OUTPUTS, lerp.shapes, strict=True))
+    own = dict(zip(OUTPUTS, lerp.shapes, strict=True))
     return tuple(x.reshape(size, *own[name]) for name, x in zip(lerp.needs, results, strict=True))
 
 
@@ -75,7 +73,7 @@ def _definition(lerp: _Lerp, dy: Array, a: Array | None, b: Array | None, weight
     values = {"da": lambda: (1 - w) * dy, "db": lambda: w * dy}
     if a is not None and b is not None:
         values["dweight"] = lambda: dy * (b.astype(dtype) - a.astype(dtype))
-    shapes = dict(zip(_OUTPUTS, lerp.shapes, strict=True))
+    shapes = dict(zip(OUTPUTS, lerp.shapes, strict=True))
     return tuple(_summed(values[name](), shapes[name]) for name in lerp.needs)
 
 
@@ -101,7 +99,7 @@ def _lerp(number: str | None, a: Array, b: Array, weight: Array | None) -> Array
 
 def _forward(number: str | None, *primals: Any) -> tuple[Array, Any]:
     (a, b, weight), perturbed = given(primals)
-    needs = {name: None for name, needed in zip(_OUTPUTS, perturbed, strict=True) if needed}  # as keys, which are static
+    needs = {name: None for name, needed in zip(OUTPUTS, perturbed, strict=True) if needed}  # as keys, which are static
     assert a is not None
     assert b is not None
     ends = (a, b) if "dweight" in needs else (None, None)
@@ -114,7 +112,7 @@ def _gradients(number: str | None, saved: Any, dy: Any) -> tuple[Array | None, .
     if not needs:
         return None, None, None
     weight_shape = () if weight is None else weight.shape
-    lerp = _Lerp(number, (*(x.shape[1:] for x in like), weight_shape), tuple(name for name in _OUTPUTS if name in needs))
+    lerp = _Lerp(number, (*(x.shape[1:] for x in like), weight_shape), tuple(name for name in OUTPUTS if name in needs))
     found = dict(zip(lerp.needs, _backward(lerp)(instantiated(dy), *ends, weight), strict=True))
     return found.get("da"), found.get("db"), found.get("dweight")
 

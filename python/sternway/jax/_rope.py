@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from .. import errors
 from .._rope import RopeBackwardDescriptor, RopeBackwardPlan, RopeDescriptor, RopePlan
 from .._rope_options import extents, options_of, refuse_complex
+from .._types import Angle, Layout, Pairing
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, accumulator, batched, inside
@@ -156,11 +157,11 @@ def rope(
     base: float = 10000.0,
     cos: Array | None = None,
     sin: Array | None = None,
-    pairing: str = "interleaved",
+    pairing: Pairing = "interleaved",
     rotary_dim: int | None = None,
     rotary_start: int = 0,
-    angle: str = "float64",
-    layout: str = "bhsd",
+    angle: Angle = "float64",
+    layout: Layout = "bhsd",
 ) -> Array:
     """Rotary position embedding (Su et al., arXiv:2104.09864), with the formula of :func:`sternway.rope`.
 

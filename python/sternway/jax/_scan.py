@@ -14,6 +14,7 @@ import numpy as np
 from .. import errors
 from .._scan import ScanBackwardDescriptor, ScanBackwardPlan
 from .._scan_forward import ScanDescriptor, ScanPlan
+from .._types import Tie
 from ._call import Array, run
 from ._mesh import arrays
 from ._rules import Function, batched, leading
@@ -230,7 +231,7 @@ def _extremum(kind: str, x: Any, axis: int, reverse: bool, return_indices: bool,
 
 
 @errors.reported_as("sternway.jax.cummax", _OPERANDS)
-def cummax(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: str = "last") -> Any:
+def cummax(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
     """Cumulative maximum along an axis, as :func:`jax.lax.cummax`: ``y[i] = max_{j<=i} x[j]`` in scan order.
 
     The gradient of ``y[i]`` goes to one position, that of the maximum. NaN beats every number.
@@ -257,7 +258,7 @@ def cummax(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: b
 
 
 @errors.reported_as("sternway.jax.cummin", _OPERANDS)
-def cummin(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: str = "last") -> Any:
+def cummin(x: Array, axis: int = -1, reverse: bool = False, *, return_indices: bool = False, tie: Tie = "last") -> Any:
     """Cumulative minimum along an axis, as :func:`jax.lax.cummin`: ``y[i] = min_{j<=i} x[j]`` in scan order.
 
     Args:

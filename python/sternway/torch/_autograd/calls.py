@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from ..._types import FloatName
 from ...errors import make
 from .operators import PLAIN, traced
 
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOATS: tuple[torch.dtype, ...] = tuple(getattr(torch, name) for name in get_args(FloatName))
 _NUMPY_BOOLS = ("bool", "bool_")  # the class of numpy.True_ from NumPy 2 on, and before
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..._arrays import device_name, device_of
-from ..._lerp import LerpBackwardPlan, lerp_plan, split_weight
+from ..._lerp import OUTPUTS, LerpBackwardPlan, lerp_plan, split_weight
 from .calls import FLOATS, empty_gradient, materialized, strides_like
 from .dispatch import (
     Sentence,
@@ -22,7 +23,7 @@ from .dispatch import (
     sentence,
 )
 from .eager import bare_apply, is_eager, is_final, is_plain
-from .lerp_gradient import GRADIENT, NAMES
+from .lerp_gradient import GRADIENT
 from .operators import apply, each, exporting, is_distributed, way
 
 _forward = torch.lerp  # as at import: accelerate() replaces the attribute
@@ -158,15 +159,15 @@ def _gradients(
     if dtype != dy.dtype:  # a 0-d weight of a wider dtype widens ends that are 0-d
         plan = None
         input, end = (x if x is None else x.to(dy.dtype) for x in (input, end))
-    names = [name for name, need in zip(NAMES, needs, strict=False) if need]
+    names = [name for name, need in zip(OUTPUTS, needs, strict=False) if need]
     if call := way(dy, GRADIENT):
         factor, number = (weight, 0.0) if factor is not None else (None, float(weight))
         ends = (input, end) if needs[2] or is_distributed(dy) else (None, None)
-        da, db, dweight = call(dy, factor, *ends, sum(1 << NAMES.index(name) for name in names), number, *shapes)
+        da, db, dweight = call(dy, factor, *ends, sum(1 << OUTPUTS.index(name) for name in names), number, *shapes)
         grads = {"da": da, "db": db, "dweight": dweight}
     else:
         grads = _run(dy, weight, input, end, shapes, strides, names, plan)
-    da, db, dweight = (grads[name] if need else None for name, need in zip(NAMES, needs, strict=False))
+    da, db, dweight = (grads[name] if need else None for name, need in zip(OUTPUTS, needs, strict=False))
     return da, db, dweight if dweight is None else dweight.to(home)
 
 
@@ -177,7 +178,7 @@ def _run(
     b: Tensor | None,
     shapes: tuple[torch.Size, torch.Size],
     strides: tuple[Any, Any],
-    names: list[str],
+    names: Sequence[str],
     plan: LerpBackwardPlan | None,
 ) -> dict[str, Tensor]:
     """Some of the gradients by name, laid out as a and b, which are given for dweight alone, and the weight."""
